@@ -1,0 +1,93 @@
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "kernels/kernels.h"
+
+namespace recurve {
+
+// Work in order. Host backends finish each call before it returns.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual void wait() = 0;  // until all work queued so far is done
+};
+
+class Backend;
+
+// Owns a piece of a backend's memory: zeroed when made, 64-byte aligned. Move-only. The backend
+// outlives it.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Backend* backend, std::byte* data, size_t bytes)
+      : backend_(backend), data_(data), bytes_(bytes) {}
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    Buffer(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~Buffer();
+
+  std::byte* data() const { return data_; }
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void swap(Buffer& other) noexcept {
+    std::swap(backend_, other.backend_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
+  Backend* backend_ = nullptr;
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// A device: its memory, its streams and its kernels. Made first in main, destroyed last.
+// Memory is addressed by plain pointers that only this backend's kernels and copies may follow.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  const std::string& name() const { return name_; }  // "cpu, 2 threads, avx3_dl"
+  const Kernels& kernels() const { return kernels_; }
+
+  // Throws std::runtime_error when there is not enough memory.
+  Buffer allocate(size_t bytes) { return Buffer(this, take_memory(bytes), bytes); }
+  virtual std::unique_ptr<Stream> make_stream() = 0;
+
+  // Copies in the order of the stream. The host side may be touched again after stream.wait().
+  virtual void upload(void* device, const void* host, size_t bytes, Stream&) = 0;
+  virtual void download(void* host, const void* device, size_t bytes, Stream&) = 0;
+  virtual void copy(void* to, const void* from, size_t bytes, Stream&) = 0;
+  virtual void zero(void* device, size_t bytes, Stream&) = 0;
+
+ protected:
+  Backend(std::string name, const Kernels& kernels) : name_(std::move(name)), kernels_(kernels) {}
+  virtual std::byte* take_memory(size_t bytes) = 0;  // zeroed
+  virtual void give_memory(std::byte* data, size_t bytes) = 0;
+
+ private:
+  friend class Buffer;
+  const std::string name_;
+  const Kernels kernels_;
+};
+
+inline Buffer::~Buffer() {
+  if (data_ != nullptr) backend_->give_memory(data_, bytes_);
+}
+
+// device: "cpu" or "reference". threads: 0 = one a core. The environment variable RECURVE_KERNELS
+// forces implementations: "linear=reference,mlstm=reference".
+// Throws std::runtime_error naming what this build has when the device is not one of them.
+std::unique_ptr<Backend> make_backend(std::string_view device, int threads = 0);
+
+}  // namespace recurve

@@ -1,0 +1,19 @@
+#pragma once
+
+namespace recurve {
+
+// y = sigmoid(o) * LayerNorm_head(h) * w: the norm over the DV values of each head, with the mean
+// taken off and the biased variance, no bias. Source: xLSTM-large, multi-head norm and output gate.
+struct HeadNormGateArgs {
+  int rows;
+  int H;
+  int DV;
+  float eps;
+  int o_stride;    // floats from a row of o to the next
+  const float* h;  // (rows, H, DV)
+  const float* o;  // (rows, H, DV) output gate pre-activation
+  const float* w;  // (H, DV)
+  float* y;        // (rows, H, DV); may be h
+};
+
+}  // namespace recurve
