@@ -1,0 +1,121 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/tensor.h"
+#include "model/weights/safetensors.h"
+#include "model/weights/tensor_view.h"
+
+namespace recurve {
+
+class Backend;
+
+// The weights and the config of a model, as a family's loader sees them:
+//
+//   take() every tensor by name and shape  ->  finish()
+//
+// A tensor that is missing or does not fit is noted and comes back as a view that is not present();
+// finish() throws one error that lists them all, and the tensors nobody took. Only then are the
+// copies that were asked for meanwhile made, in the order of the files. So a checkpoint that does
+// not fit is refused before anything is copied, and what LinearWeights and VectorWeights point to
+// is all zeros until finish().
+class Checkpoint {
+ public:
+  using Progress = std::function<void(uint64_t bytes_done, uint64_t bytes_total)>;
+
+  // A Hugging Face directory: config.json, and model.safetensors or model.safetensors.index.json
+  // with its shards. Throws std::runtime_error, one sentence, if there is anything wrong with the
+  // files themselves.
+  static Checkpoint open(const std::filesystem::path& directory);
+
+  // No files: every tensor asked for exists in the shape asked for, with random values of standard
+  // deviation 1/sqrt(fan in), norm weights around 1. Optional tensors do not exist; of several
+  // names the first does. For benchmarks. `config_file` names the config in messages.
+  static Checkpoint random(nlohmann::json config, uint64_t seed,
+                           std::string config_file = "config.json");
+
+  const nlohmann::json& config() const { return config_; }
+  const std::string& config_file() const { return config_file_; }  // its path, for messages
+  const std::string& where() const { return where_; }              // the directory; "(random)"
+  bool is_random() const { return random_; }
+
+  // Looks without taking. Null if there is none, and always for random weights.
+  const TensorView* find(std::string_view name) const;
+
+  // The first prefix with which `name` exists; the first of all if none does.
+  // detect_prefix({"backbone.", "model.", ""}, "out_norm.weight")
+  std::string detect_prefix(const std::vector<std::string>& prefixes, std::string_view name) const;
+
+  // Takes the tensor if it is F32, F16 or BF16 and of one of the shapes; notes a problem if not.
+  TensorView take(const std::string& name, const Shape& shape);
+  // The first of the names that exists, in any of the shapes: they must hold as many elements.
+  TensorView take_any(const std::vector<std::string>& names, const std::vector<Shape>& shapes);
+  // As take_any, but that none of the names exists is no problem.
+  TensorView take_optional(const std::vector<std::string>& names, const std::vector<Shape>& shapes);
+
+  // These may be there untaken, e.g. "lm_head.weight" beside tied embeddings.
+  void allow_extra(const std::vector<std::string>& names);
+
+  bool ok() const { return missing_.count == 0 && misfit_.count == 0; }  // so far
+
+  // Has finish() write the tensor as F32 or BF16 to `device` (count() elements, memory of the
+  // backend, which stays where it is until then). Does nothing if the view is not present.
+  void copy_on_finish(const TensorView& view, DType to, Backend& backend, void* device);
+
+  // Throws std::runtime_error naming all tensors that are missing, misshapen or left over; else
+  // makes the copies and lets go of the file pages. To be called once, last.
+  // progress: called now and then on this thread; bytes as stored.
+  void finish(const Progress& progress = {});
+
+ private:
+  struct Tensor {
+    TensorView view;
+    bool used = false;
+  };
+  struct Copy {
+    TensorView from;
+    DType to;
+    Backend* backend;
+    void* device;  // (from.count()) of `to`
+  };
+  // Sentences about one kind of problem; the first few are kept.
+  struct Problems {
+    void add(const std::string& sentence);
+    std::string text(std::string_view one, std::string_view many) const;
+    size_t count = 0;
+    std::vector<std::string> first;
+  };
+
+  Checkpoint() = default;
+  void open_single(const std::filesystem::path& file);
+  void open_sharded(const std::filesystem::path& index);
+  void add_file(std::unique_ptr<SafetensorsFile> file);
+  Tensor* lookup(std::string_view name);
+  TensorView generate(const std::string& name, const Shape& shape);
+  TensorView take_found(Tensor& tensor, const std::vector<Shape>& shapes);
+  void note_missing(const std::vector<std::string>& names, const std::vector<Shape>& shapes);
+  void check_all_used();
+
+  nlohmann::json config_;
+  std::string config_file_;
+  std::string where_;
+  std::string weights_file_;  // model.safetensors or the index: where a missing tensor is missing
+  bool random_ = false;
+  uint64_t seed_ = 0;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::unordered_map<std::string_view, Tensor> tensors_;  // keys live in files_
+  std::set<std::string> generated_names_;
+  std::set<std::string> allowed_extra_;
+  Problems missing_, misfit_;
+  std::vector<Copy> copies_;
+};
+
+}  // namespace recurve

@@ -1,0 +1,31 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/tensor.h"
+#include "model/weights/tensor_view.h"
+
+namespace recurve {
+
+// Element conversions. F32 to BF16 rounds to nearest, ties to even; too large becomes infinity.
+// NaN stays NaN. The others are exact.
+float f16_to_f32(uint16_t bits);
+float bf16_to_f32(uint16_t bits);
+uint16_t f32_to_bf16(float value);
+
+// Writes a weight tensor (F32, F16, BF16 or generated) as F32 or BF16, row-major. A row is all
+// elements of one index of dimension 0. Mapped pages of the source are released behind it; large
+// parts are shared among threads. Throws std::runtime_error if the file has shrunk.
+// out: (view.count()) and ((row_end - row_begin) * count() / rows()) elements of type `to`.
+void convert(const TensorView& view, DType to, std::byte* out);
+void convert_rows(const TensorView& view, int64_t row_begin, int64_t row_end, DType to,
+                  std::byte* out);
+
+// The same for the elements [begin, end) of the row-major order.
+void convert_elements(const TensorView& view, int64_t begin, int64_t end, DType to, std::byte* out);
+
+// The whole tensor on the host, for loaders that compute with it. (count()); empty if not present.
+std::vector<float> host_values(const TensorView& view);
+
+}  // namespace recurve
