@@ -1,0 +1,34 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/request/token_stream.h"
+#include "server/sampling/params.h"
+
+namespace recurve {
+
+using Clock = std::chrono::steady_clock;
+
+// What a client asked for, validated and tokenised. Plain data; moved, never shared.
+struct Request {
+  std::string id;               // for logs and for Abort; unique among the requests under way
+  std::vector<int32_t> prompt;  // without BOS; may be empty where a session has a pending token
+  // Put in front of the prompt where the state is fresh: no session, or one that is still empty.
+  std::optional<int32_t> bos;
+  SamplingParams sampling;  // choice c samples with seed + c
+  // Nothing is generated: the log-probabilities of the prompt are all that is wanted.
+  bool score_only = false;
+  std::string session;  // name; empty: none. Not together with several choices.
+  // A token is only absorbed once the rpc side has acknowledged it. Set where a stop string must
+  // end a session's text at exactly one token, whatever the timing.
+  bool wait_for_acknowledgement = false;
+  std::optional<Clock::time_point> deadline;
+  Clock::time_point arrival = Clock::now();
+  std::vector<std::shared_ptr<TokenStream>> streams;  // one a choice; at least one
+};
+
+}  // namespace recurve

@@ -1,0 +1,61 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace recurve {
+
+// Where a session's state is.
+enum class Tier { kEmpty, kSlot, kHost };
+
+struct MarkInfo {
+  std::string name;
+  int64_t position = 0;  // tokens absorbed there
+};
+
+struct SessionInfo {
+  std::string name;
+  int64_t position = 0;                  // tokens absorbed
+  std::optional<int32_t> pending_token;  // sampled last, absorbed with the next request
+  Tier tier = Tier::kEmpty;
+  bool busy = false;   // a request is queued or running on it
+  uint64_t epoch = 0;  // changes made to it: requests, rewinds
+  double idle_seconds = 0;
+  double ttl_seconds = 0;   // idle time after which it is closed; 0: never
+  int64_t state_bytes = 0;  // of one state
+  int64_t host_bytes = 0;   // reserved in host memory: its own and its marks'
+  std::vector<MarkInfo> marks;
+};
+
+// A wish about sessions, carried out by the engine between two steps.
+struct SessionCommand {
+  enum class Kind {
+    kOpen,    // name, ttl_seconds
+    kFork,    // name -> other, a new session with the same state
+    kMark,    // name: remember the state as `other`; an existing mark of that name moves
+    kUnmark,  // name: forget the mark `other`
+    kRewind,  // name: back to the mark `other`
+    kGet,     // name
+    kList,    // names that begin with `name`, after the name `other`, at most `limit`
+    kClose,   // name
+  };
+  Kind kind = Kind::kGet;
+  std::string name;
+  std::string other;
+  std::optional<double> ttl_seconds;  // absent: the server's default
+  int limit = 100;
+  // Called once, on the engine's thread: may only post.
+  std::function<void(struct SessionResult)> done;
+};
+
+struct SessionResult {
+  enum class Status { kOk, kNotFound, kBusy, kExists, kFull, kInvalid, kUnavailable };
+  Status status = Status::kOk;
+  std::string message;                // what is wrong and what to change
+  std::vector<SessionInfo> sessions;  // one, or the list in the order of names
+  bool more = false;                  // kList: there are further ones
+};
+
+}  // namespace recurve

@@ -1,0 +1,125 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/sampling/sampler.h"
+
+namespace recurve {
+
+// Why a stream ended.
+enum class Finish {
+  kLength,      // max_tokens reached, or a prompt that was only to be scored is through
+  kEos,         // the model ended the text
+  kStopId,      // a stop id of the request was sampled
+  kStopString,  // the rpc side found a stop string and called stop_after()
+  kCancelled,   // cancel() was called
+  kDeadline,
+  kNoSession,    // refused: no session of that name
+  kSessionBusy,  // refused: the session serves another request
+  kInvalid,      // refused: nothing to absorb, or more choices than slots
+  kDraining,     // the server is going down
+  kInternal,     // the model gave no usable distribution (NaN), or a bug
+};
+
+// What the engine says once it has taken a request on, before anything is computed.
+struct Accepted {
+  int64_t prompt_tokens = 0;     // to be absorbed: pending token, BOS and prompt
+  int64_t session_position = 0;  // tokens the session had absorbed before
+};
+
+// The last word on one choice of a request.
+struct Ending {
+  Finish why = Finish::kInternal;
+  int32_t stop_id = -1;  // the id that ended it, with kEos and kStopId
+  std::string message;   // for refusals: what is wrong, what to change
+  int64_t prompt_tokens = 0;
+  int64_t generated_tokens = 0;
+  int64_t session_position = 0;  // tokens the session has absorbed, pending one not counted
+  double queue_seconds = 0;      // from arrival to the first step
+  double prefill_seconds = 0;    // from the first step to the first token
+  double decode_seconds = 0;     // from the first token to the end
+};
+
+// Tokens on their way from the engine thread to one client: one stream a choice of a request.
+// Neither side waits for the other: the engine pushes and goes on, the rpc side takes what has
+// gathered when it can write. Shared by both; the only shared ownership there is between them.
+// All methods may be called from any thread.
+class TokenStream {
+ public:
+  struct Gathered {
+    std::optional<Accepted> accepted;  // once, first
+    std::vector<SampledToken> prompt;  // log-probabilities of prompt tokens, in order
+    std::vector<SampledToken> tokens;  // generated
+    std::optional<Ending> ending;      // once, last
+    bool empty() const { return !accepted && prompt.empty() && tokens.empty() && !ending; }
+  };
+
+  // Engine side.
+  void accept(const Accepted& accepted) {
+    update([&] { gathered_.accepted = accepted; });
+  }
+  void push_prompt(std::vector<SampledToken> scored) {
+    update([&] {
+      for (SampledToken& token : scored) gathered_.prompt.push_back(std::move(token));
+    });
+  }
+  void push(SampledToken token) {
+    update([&] { gathered_.tokens.push_back(std::move(token)); });
+  }
+  void finish(Ending ending) {
+    update([&] { gathered_.ending = std::move(ending); });
+  }
+  // What the rpc side asked for since.
+  struct Wishes {
+    bool cancelled = false;
+    int64_t acknowledged = 0;           // tokens the rpc side has looked at
+    std::optional<int64_t> stop_after;  // end with kStopString after that many tokens
+  };
+  Wishes wishes() const {
+    std::lock_guard lock(mutex_);
+    return wishes_;
+  }
+
+  // Rpc side. After a wish, call AdmissionQueue::wake(): the engine may be asleep.
+  Gathered take() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(gathered_, {});
+  }
+  void cancel() {
+    std::lock_guard lock(mutex_);
+    wishes_.cancelled = true;
+  }
+  void acknowledge(int64_t tokens) {
+    std::lock_guard lock(mutex_);
+    wishes_.acknowledged = tokens;
+  }
+  void stop_after(int64_t tokens) {
+    std::lock_guard lock(mutex_);
+    wishes_.stop_after = tokens;
+  }
+  // `wake` is called after each of the engine's calls, under this stream's lock and on the engine's
+  // thread: it may only post work, never take() or write. Set it before the request is pushed.
+  void on_ready(std::function<void()> wake) {
+    std::lock_guard lock(mutex_);
+    wake_ = std::move(wake);
+  }
+
+ private:
+  template <typename F>
+  void update(F change) {
+    std::lock_guard lock(mutex_);
+    change();
+    if (wake_) wake_();
+  }
+  mutable std::mutex mutex_;
+  Gathered gathered_;
+  Wishes wishes_;
+  std::function<void()> wake_;
+};
+
+}  // namespace recurve
