@@ -1,0 +1,80 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace recurve {
+
+// The server's counters for Prometheus. Every series exists from the start (a rate over a series
+// that appears late misses its first event), and an event is one atomic addition or one histogram
+// under its own mutex: no look-up, no string. Thread-safe. README's table of metrics is this list.
+//
+// The header names no Prometheus type, so that who reports need not link it.
+class Metrics {
+ public:
+  enum class Finish {
+    kLength,      // max_tokens
+    kEos,         // end-of-sequence id
+    kStopId,      // one of the request's stop ids
+    kStopString,  // one of the request's stop strings
+    kCancelled,   // client gone, or Abort
+    kDeadline,    // deadline passed, while waiting or running
+    kShutdown,    // the server stopped first
+    kError,       // INTERNAL: for example no number in the logits
+  };
+  static constexpr int kFinishes = 8;
+
+  Metrics();
+  ~Metrics();
+  Metrics(const Metrics&) = delete;
+  Metrics& operator=(const Metrics&) = delete;
+
+  // Requests.
+  void request_received();        // recurve_requests_total
+  void request_finished(Finish);  // recurve_requests_finished_total{reason}
+  void request_failed(int code);  // recurve_errors_total{code}: gRPC code 1..16, others as UNKNOWN
+  void set_requests(int64_t running, int64_t waiting);  // recurve_requests_{running,waiting}
+
+  // Tokens.
+  void add_prompt_tokens(int64_t n);     // recurve_prompt_tokens_total; negative n is ignored
+  void add_generated_tokens(int64_t n);  // recurve_generated_tokens_total
+
+  // Slots and sessions.
+  void set_slots(int64_t free, int64_t running, int64_t session_idle);  // recurve_slots{tier}
+  void set_sessions(int64_t in_slot, int64_t in_host, int64_t empty);   // recurve_sessions{tier}
+  void set_session_host_bytes(int64_t bytes);  // recurve_session_host_bytes
+
+  // Times, in seconds.
+  void observe_queue(double seconds);        // recurve_queue_seconds: received to admitted
+  void observe_prefill(double seconds);      // recurve_prefill_seconds: admitted to first token
+  void observe_ttft(double seconds);         // recurve_time_to_first_token_seconds: from received
+  void observe_inter_token(double seconds);  // recurve_inter_token_seconds
+  void observe_decode(double seconds);       // recurve_decode_seconds: first token to last
+  // One step of the engine: recurve_step_seconds, recurve_batch_rows (tokens of the step).
+  void observe_step(double seconds, int64_t rows);
+
+  // Everything in the Prometheus text format 0.0.4.
+  std::string text() const;
+
+ private:
+  friend class MetricsServer;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// GET /metrics on a port of its own, on two threads of its own, until destroyed.
+class MetricsServer {
+ public:
+  // address: HOST:PORT, HOST a numeric address or a name, [::1] for IPv6; port 0: any free one.
+  // Throws std::runtime_error with a sentence if it cannot listen there.
+  MetricsServer(const std::string& address, const Metrics& metrics);
+  ~MetricsServer();
+
+  int port() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace recurve

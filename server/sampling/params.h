@@ -1,0 +1,76 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace recurve {
+
+// The ids that sampling may choose from, fixed when the model is loaded.
+struct SamplingVocab {
+  int32_t rows = 0;              // length of a logits row, padding ids included
+  int32_t usable = 0;            // ids [0, usable) have a token; the rest is never sampled
+  std::vector<int32_t> eos_ids;  // the checkpoint's true end-of-sequence ids, each in [0, usable)
+};
+
+// Bounds on what one request may ask for: memory and time per token, not taste.
+inline constexpr int kMaxLogprobs = 100;
+inline constexpr int kMaxLogitBiasEntries = 1024;
+inline constexpr float kMaxLogitBias = 1000.0f;
+inline constexpr int kMaxStopIds = 64;
+inline constexpr float kMaxTemperature = 1000.0f;
+inline constexpr float kMinRepetitionPenalty = 0.01f;
+inline constexpr float kMaxRepetitionPenalty = 100.0f;
+inline constexpr float kMaxOpenAiPenalty = 2.0f;  // presence and frequency, either sign
+
+// How one request wants its tokens chosen. The order in which the fields act is in sampler.h.
+struct SamplingParams {
+  // Divisor of the logits, [0, kMaxTemperature]. 0: greedy, and top_k ... min_p do not matter.
+  float temperature = 1.0f;
+  // Keep the top_k most likely ids, >= 0. 0, or the vocabulary and more: all.
+  int32_t top_k = 0;
+  // Keep the fewest most likely ids whose probabilities reach top_p, (0, 1]. 1: all.
+  float top_p = 1.0f;
+  // Keep ids at least min_p times as likely as the most likely one, [0, 1]. 0: all.
+  float min_p = 0.0f;
+  // Keep the fewest ids, closest to the entropy first, that reach typical_p, (0, 1]. 1: all.
+  float typical_p = 1.0f;
+
+  // Ids of the prompt and of the answer so far: positive logits are divided by it, negative
+  // multiplied, [kMinRepetitionPenalty, kMaxRepetitionPenalty]. 1: off.
+  float repetition_penalty = 1.0f;
+  // Subtracted once from the logit of every id generated so far, [-2, 2]. 0: off.
+  float presence_penalty = 0.0f;
+  // Subtracted from an id's logit for every time it was generated, [-2, 2]. 0: off.
+  float frequency_penalty = 0.0f;
+
+  // (id, added to its logit), bias in [-kMaxLogitBias, kMaxLogitBias]; ids usable, each once.
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  // Only these ids may be sampled. Empty: all usable ids. Order and repeats do not matter.
+  std::vector<int32_t> allowed_ids;
+
+  // Same seed, same logits: same tokens. Whoever leaves it out gets one drawn before this struct.
+  uint64_t seed = 0;
+
+  // Generated tokens at most, >= 0. 0: only absorb (and score) the prompt.
+  int32_t max_tokens = 256;
+  // End-of-sequence and stop ids cannot be sampled before so many tokens, [0, max_tokens].
+  int32_t min_tokens = 0;
+  // End-of-sequence ids are ordinary tokens.
+  bool ignore_eos = false;
+  // Ids that end the answer, usable, kMaxStopIds at most.
+  std::vector<int32_t> stop_ids;
+
+  // -1: none. k in [0, kMaxLogprobs]: of the chosen token and of the k most likely ones.
+  int32_t logprobs = -1;
+  // The same for each token of the prompt, the first excepted (nothing predicts it).
+  int32_t prompt_logprobs = -1;
+};
+
+// The first problem found, as a sentence that names the field, what is allowed and what was given;
+// nothing when the parameters can be sampled with. Guards also against parameters that leave no id
+// to sample. Thread-safe.
+std::optional<std::string> check(const SamplingParams& params, const SamplingVocab& vocab);
+
+}  // namespace recurve
