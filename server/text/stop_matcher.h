@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace recurve {
+
+// Finds stop strings in a text that arrives in pieces, wherever the borders between pieces fall.
+//
+// The match is the one that ends first; of those that end at the same byte, the longest. It and
+// everything after it is cut off. So the outcome does not depend on how the text was cut, and
+// generation ends with the token that completes a stop string.
+//
+// One Knuth-Morris-Pratt automaton a stop string: O(kMaxStops) amortised per byte. One stream, one
+// thread.
+class StopMatcher {
+ public:
+  static constexpr size_t kMaxStops = 16;
+  static constexpr size_t kMaxStopBytes = 1024;
+
+  // Throws std::invalid_argument on more than kMaxStops strings, an empty one, or one longer than
+  // kMaxStopBytes.
+  explicit StopMatcher(std::vector<std::string> stops);
+
+  // The text that may be shown now: all but the longest suffix that may yet become a stop string.
+  // Whole characters in, whole characters out (if the stop strings are valid UTF-8). Empty once
+  // something has matched.
+  std::string feed(std::string_view text);
+
+  // What was held back, when the text ends without a match. Empty after a match.
+  std::string finish();
+
+  bool matched() const { return match_.has_value(); }
+  // Index of the stop string that matched, in the order given to the constructor.
+  std::optional<size_t> match() const { return match_; }
+  // Its text; matched() must be true.
+  const std::string& matched_text() const { return stops_[*match_].text; }
+
+ private:
+  struct Stop {
+    std::string text;
+    std::vector<size_t> border;  // [i]: longest proper border of text[0..i]
+    size_t state = 0;            // bytes of `text` that the input ends with
+  };
+
+  static void advance(Stop& stop, char byte);
+  std::optional<size_t> longest_complete() const;
+  size_t longest_partial() const;
+
+  std::vector<Stop> stops_;
+  std::string held_;
+  std::optional<size_t> match_;
+};
+
+}  // namespace recurve

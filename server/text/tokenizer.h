@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace recurve {
+
+// Whether text that a user wrote may name control tokens ("<|endoftext|>", "<s>").
+enum class SpecialTokens {
+  kAsText,  // they are plain text
+  kParse,   // they become their id; only for text from a trusted template
+};
+
+// What decoding does with the space that encoding put before the first word (SentencePiece's
+// dummy prefix). It concerns the start of a text only, never a continued one.
+enum class LeadingSpace {
+  kKeep,
+  kStripOnce,  // the first piece loses its leading space
+  kStripAll,   // every piece loses it until something has been written
+};
+
+// Text to token ids and back. Constant after loading: every method may be called from any thread.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // Ids of a text, without BOS or EOS. Invalid UTF-8 is read as U+FFFD (callers that must refuse it
+  // ask is_valid_utf8() first). Time is O(n log n) in the bytes of the text.
+  virtual std::vector<int32_t> encode(std::string_view utf8,
+                                      SpecialTokens special = SpecialTokens::kAsText) const = 0;
+
+  // One more than the largest id. Rows of the model's vocabulary from here on are padding.
+  virtual int32_t size() const = 0;
+
+  // The bytes an id adds to a text; may be part of a UTF-8 character. Empty for control tokens and
+  // for ids outside [0, size()). Valid as long as the tokenizer.
+  virtual std::string_view token_bytes(int32_t id) const = 0;
+
+  // True for control tokens (BOS, EOS, padding, template marks); false for ids out of range.
+  virtual bool is_special(int32_t id) const = 0;
+
+  // The id of a token by its name as the tokenizer's file spells it, e.g. "<|endoftext|>".
+  virtual std::optional<int32_t> id_of(std::string_view name) const = 0;
+
+  // What the tokenizer's own files say. The model's rules come first (a checkpoint's config may be
+  // wrong about them, and so may these).
+  virtual std::optional<int32_t> bos_id() const = 0;
+  virtual std::optional<int32_t> eos_id() const = 0;
+
+  virtual LeadingSpace leading_space() const { return LeadingSpace::kKeep; }
+  // True if the id's bytes begin with a space that leading_space() speaks of.
+  virtual bool has_space_mark(int32_t) const { return false; }
+
+  // One line for the start-up table, e.g. "byte-level BPE, 50277 tokens, 50009 merges".
+  virtual std::string description() const = 0;
+};
+
+// The tokenizer of a Hugging Face model directory: tokenizer.json (byte-level BPE) or, where that
+// is missing or of another kind, tokenizer.model (SentencePiece).
+// Throws std::runtime_error with one sentence that names the file.
+std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir);
+
+// Throws std::runtime_error unless every id has a row in the model's embedding.
+void check_fits(const Tokenizer& tokenizer, int64_t vocab_rows,
+                const std::filesystem::path& model_dir);
+
+}  // namespace recurve

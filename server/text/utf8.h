@@ -1,0 +1,41 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace recurve {
+
+// Strict UTF-8 as in RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
+bool is_valid_utf8(std::string_view bytes);
+
+// U+FFFD, what stands for bytes that are not UTF-8.
+inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
+
+// Copies bytes into text as they become whole characters. Invalid bytes become U+FFFD, one for each
+// "maximal subpart" (Unicode 15, section 3.9, table 3-8), as Python's errors="replace" does.
+class Utf8Assembler {
+ public:
+  // Appends to `out` every character that is complete, and U+FFFD as soon as a byte is known to be
+  // wrong. At most 3 bytes are held back.
+  void push(std::string_view bytes, std::string& out);
+
+  // Appends U+FFFD if a character was left unfinished.
+  void finish(std::string& out);
+
+  bool empty() const { return size_ == 0; }
+
+ private:
+  void start(unsigned char byte, std::string& out);
+  void reject(std::string& out);
+
+  char pending_[4] = {};      // the first size_ bytes of a character
+  int size_ = 0;              // bytes in pending_
+  int need_ = 0;              // bytes the character has
+  unsigned char low_ = 0x80;  // range of the next byte
+  unsigned char high_ = 0xBF;
+};
+
+// `bytes` with every invalid part replaced by U+FFFD.
+std::string to_valid_utf8(std::string_view bytes);
+
+}  // namespace recurve
