@@ -34,17 +34,23 @@ struct Kernels {
   Op<SwigluArgs> swiglu;
   Op<SoftCapArgs> soft_cap;
 
-  // Calls visit(name, implementation) for each op, in the order above.
+  // Calls visit(name, pointer to member) for each op, in the order above.
+  template <typename Visit>
+  static void for_each_op(Visit visit) {
+    visit("embed", &Kernels::embed);
+    visit("gather_rows", &Kernels::gather_rows);
+    visit("rms_norm", &Kernels::rms_norm);
+    visit("linear", &Kernels::linear);
+    visit("mlstm", &Kernels::mlstm);
+    visit("head_norm_gate", &Kernels::head_norm_gate);
+    visit("swiglu", &Kernels::swiglu);
+    visit("soft_cap", &Kernels::soft_cap);
+  }
+
+  // Calls visit(name, implementation) for each op.
   template <typename Visit>
   void for_each(Visit visit) const {
-    visit("embed", embed.implementation);
-    visit("gather_rows", gather_rows.implementation);
-    visit("rms_norm", rms_norm.implementation);
-    visit("linear", linear.implementation);
-    visit("mlstm", mlstm.implementation);
-    visit("head_norm_gate", head_norm_gate.implementation);
-    visit("swiglu", swiglu.implementation);
-    visit("soft_cap", soft_cap.implementation);
+    for_each_op([&](const char* name, auto op) { visit(name, (this->*op).implementation); });
   }
 };
 

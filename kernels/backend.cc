@@ -1,0 +1,177 @@
+#include "kernels/backend.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <vector>
+
+#include "kernels/reference/table.h"
+#if RECURVE_CPU
+#include "kernels/cpu/stream.h"
+#include "kernels/cpu/table.h"
+#include "kernels/cpu/thread_pool.h"
+#endif
+
+namespace recurve {
+namespace {
+
+// From this size on memory is mapped, page by page as it is first touched: a slot of state that no
+// session has used yet costs nothing.
+constexpr size_t kMapFrom = size_t{1} << 20;
+constexpr size_t kAlignment = 64;
+
+class HostStream : public Stream {
+  void wait() override {}
+};
+
+// The memory of the machine itself; every call is finished when it returns.
+class HostBackend : public Backend {
+ public:
+  HostBackend(std::string name, const Kernels& kernels) : Backend(std::move(name), kernels) {}
+
+  std::unique_ptr<Stream> make_stream() override { return std::make_unique<HostStream>(); }
+  void upload(void* device, const void* host, size_t bytes, Stream&) override {
+    if (bytes > 0) std::memcpy(device, host, bytes);
+  }
+  void download(void* host, const void* device, size_t bytes, Stream&) override {
+    if (bytes > 0) std::memcpy(host, device, bytes);
+  }
+  void copy(void* to, const void* from, size_t bytes, Stream&) override {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+  void zero(void* device, size_t bytes, Stream&) override {
+    if (bytes > 0) std::memset(device, 0, bytes);
+  }
+
+ private:
+  std::byte* take_memory(size_t bytes) override {
+    if (bytes == 0) return nullptr;
+    void* memory = bytes < kMapFrom ? take_small(bytes) : take_mapped(bytes);
+    if (memory == nullptr) {
+      throw std::runtime_error(fmt::format(
+          "backend '{}' wanted {} bytes of memory and the system did not give them: fewer slots or "
+          "a smaller model may fit",
+          name(), bytes));
+    }
+    return static_cast<std::byte*>(memory);
+  }
+
+  void give_memory(std::byte* data, size_t bytes) override {
+    if (bytes < kMapFrom) {
+      std::free(data);
+    } else {
+      munmap(data, bytes);
+    }
+  }
+
+  static void* take_small(size_t bytes) {
+    const size_t room = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    void* memory = std::aligned_alloc(kAlignment, room);
+    if (memory != nullptr) std::memset(memory, 0, room);
+    return memory;
+  }
+
+  static void* take_mapped(size_t bytes) {
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return memory == MAP_FAILED ? nullptr : memory;
+  }
+};
+
+#if RECURVE_CPU
+// Its streams share the threads: where two of them compute at once, the second does so alone.
+class CpuBackend : public HostBackend {
+ public:
+  CpuBackend(std::string name, const Kernels& kernels, int threads)
+      : HostBackend(std::move(name), kernels), pool_(threads) {}
+  std::unique_ptr<Stream> make_stream() override { return std::make_unique<cpu::CpuStream>(pool_); }
+
+ private:
+  cpu::ThreadPool pool_;
+};
+#endif
+
+// "cpu/avx3" is asked for as "cpu".
+std::string_view short_name(std::string_view implementation) {
+  return implementation.substr(0, implementation.find('/'));
+}
+
+// Puts the implementation of `op` called `wanted` in `kernels`, from the first table that has it.
+void force(Kernels& kernels, std::string_view op, std::string_view wanted,
+           const std::vector<Kernels>& tables) {
+  bool op_known = false, done = false;
+  std::string ops, implementations;
+  Kernels::for_each_op([&](const char* name, auto member) {
+    ops += fmt::format("{}{}", ops.empty() ? "" : ", ", name);
+    if (op != name) return;
+    op_known = true;
+    for (const Kernels& table : tables) {
+      const std::string_view found = (table.*member).implementation;
+      implementations += fmt::format("{}{}", implementations.empty() ? "" : ", ", found);
+      if (done || (wanted != found && wanted != short_name(found))) continue;
+      kernels.*member = table.*member;
+      done = true;
+    }
+  });
+  if (!op_known) {
+    throw std::runtime_error(
+        fmt::format("RECURVE_KERNELS names the op '{}'; there are: {}", op, ops));
+  }
+  if (!done) {
+    throw std::runtime_error(
+        fmt::format("RECURVE_KERNELS wants '{}' for the op '{}'; this device has: {}", wanted, op,
+                    implementations));
+  }
+}
+
+// The last of `tables`, with what RECURVE_KERNELS ("op=implementation,...") asks for.
+Kernels choose_kernels(const std::vector<Kernels>& tables) {
+  Kernels kernels = tables.back();
+  const char* variable = std::getenv("RECURVE_KERNELS");
+  std::string_view rest = variable == nullptr ? "" : variable;
+  while (!rest.empty()) {
+    const std::string_view item = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+    if (item.empty()) continue;
+    const size_t equals = item.find('=');
+    if (equals == std::string_view::npos) {
+      throw std::runtime_error(fmt::format(
+          "RECURVE_KERNELS has '{}'; wanted are pairs 'op=implementation' with commas between",
+          item));
+    }
+    force(kernels, item.substr(0, equals), item.substr(equals + 1), tables);
+  }
+  return kernels;
+}
+
+#if RECURVE_CPU
+std::unique_ptr<Backend> make_cpu_backend(int threads) {
+  const int count = threads > 0 ? threads : cpu::ThreadPool::default_threads();
+  Kernels kernels = reference::table();
+  cpu::fill(kernels);
+  return std::make_unique<CpuBackend>(
+      fmt::format("cpu, {} {}, {}", count, count == 1 ? "thread" : "threads", cpu::isa()),
+      choose_kernels({reference::table(), kernels}), count);
+}
+#endif
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(std::string_view device, int threads) {
+  if (device == "reference") {
+    return std::make_unique<HostBackend>("reference", choose_kernels({reference::table()}));
+  }
+#if RECURVE_CPU
+  if (device == "cpu") return make_cpu_backend(threads);
+  constexpr std::string_view kDevices = "cpu, reference";
+#else
+  static_cast<void>(threads);
+  constexpr std::string_view kDevices = "reference (cpu needs Highway: install libhwy-dev)";
+#endif
+  throw std::runtime_error(fmt::format("no device '{}'; this build has: {}", device, kDevices));
+}
+
+}  // namespace recurve

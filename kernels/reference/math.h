@@ -1,0 +1,31 @@
+#pragma once
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/check.h"
+#include "kernels/tensor.h"
+
+namespace recurve::reference {
+
+inline float widen_bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+
+// Element `index` of the row-major matrix.
+inline float weight_at(const Matrix& matrix, int64_t index) {
+  if (matrix.dtype == DType::kBF16) {
+    return widen_bf16(static_cast<const uint16_t*>(matrix.data)[index]);
+  }
+  CHECK(matrix.dtype == DType::kF32);
+  return static_cast<const float*>(matrix.data)[index];
+}
+
+inline float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
+
+// log(sigmoid(x)); the argument of exp is never positive.
+inline float log_sigmoid(float x) {
+  return std::fmin(x, 0.0f) - std::log1p(std::exp(-std::fabs(x)));
+}
+
+inline float soft_cap(float x, float cap) { return cap * std::tanh(x / cap); }
+
+}  // namespace recurve::reference

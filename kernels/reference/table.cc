@@ -1,0 +1,18 @@
+#include "kernels/reference/table.h"
+
+namespace recurve::reference {
+
+Kernels table() {
+  Kernels kernels;
+  kernels.embed = {embed, "reference"};
+  kernels.gather_rows = {gather_rows, "reference"};
+  kernels.rms_norm = {rms_norm, "reference"};
+  kernels.linear = {linear, "reference"};
+  kernels.mlstm = {mlstm, "reference"};
+  kernels.head_norm_gate = {head_norm_gate, "reference"};
+  kernels.swiglu = {swiglu, "reference"};
+  kernels.soft_cap = {soft_cap, "reference"};
+  return kernels;
+}
+
+}  // namespace recurve::reference

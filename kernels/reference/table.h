@@ -1,0 +1,19 @@
+#pragma once
+#include "kernels/kernels.h"
+
+// The definition of every op: scalar loops in fp32, one thread, made to be read. The formulas and
+// shapes are in kernels/ops.
+namespace recurve::reference {
+
+void embed(const EmbedArgs& args, Stream& stream);
+void gather_rows(const GatherRowsArgs& args, Stream& stream);
+void rms_norm(const RmsNormArgs& args, Stream& stream);
+void linear(const LinearArgs& args, Stream& stream);
+void mlstm(const MlstmArgs& args, Stream& stream);
+void head_norm_gate(const HeadNormGateArgs& args, Stream& stream);
+void swiglu(const SwigluArgs& args, Stream& stream);
+void soft_cap(const SoftCapArgs& args, Stream& stream);
+
+Kernels table();
+
+}  // namespace recurve::reference
