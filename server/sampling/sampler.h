@@ -39,13 +39,6 @@ struct SampledToken {
   const char* error = nullptr;  // static sentence, set if and only if id is -1
 };
 
-// What a row says about a given token.
-struct TokenScore {
-  float logprob = 0;
-  std::vector<TokenLogprob> top;
-  const char* error = nullptr;  // static sentence: the row has no distribution
-};
-
 enum class StopKind { kNone, kEos, kStopId };
 
 // One per engine: its scratch memory is reused from call to call. Not thread-safe.
@@ -65,9 +58,10 @@ class Sampler {
   SampledToken sample(std::span<const float> logits, const SamplingParams& params,
                       const TokenHistory& history, int64_t index);
 
-  // The log-probability of `id` and of the `top` most likely ids; for prompts and for Score.
+  // What a row says about a token that is given: `id` with its log-probability and the `top` most
+  // likely ids; for prompts and for Score.
   // logits: (vocab.rows); id in [0, rows), -infinity if not usable; top in [0, kMaxLogprobs].
-  TokenScore score(std::span<const float> logits, int32_t id, int top);
+  SampledToken score(std::span<const float> logits, int32_t id, int top);
 
   // Whether `id`, sampled as token number `index`, ends the answer, and as what. An id that is both
   // counts as end-of-sequence, unless that is ignored. Before min_tokens nothing ends it.
@@ -84,12 +78,14 @@ class Sampler {
                                    const TokenHistory& history, int64_t index);
   void apply_masks(std::span<const float> row, const SamplingParams& params, int64_t index);
   void apply_penalties(const SamplingParams& params, const TokenHistory& history);
+  // The filters and the draw; `max` is the row's greatest value, which is finite.
   int32_t draw(std::span<const float> row, float max, const SamplingParams& params, int64_t index);
+  void add_logprobs(std::span<const float> row, float max, int top, SampledToken* token);
 
   const SamplingVocab vocab_;
-  std::vector<float> scratch_;  // (usable)
+  std::vector<float> scratch_;   // (usable)
+  std::vector<double> weights_;  // (usable)
   Candidates candidates_;
-  Candidates top_;
 };
 
 }  // namespace recurve

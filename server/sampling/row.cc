@@ -1,0 +1,102 @@
+#include "server/sampling/row.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace recurve {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// Lanes and blocks are written out as loops of fixed length, which the compiler turns into vectors.
+constexpr size_t kLanes = 16;
+constexpr size_t kBlock = 256;
+
+struct BlockMax {
+  float value;
+  bool nan;
+};
+
+// x: (n), n a multiple of kLanes.
+BlockMax block_max(const float* x, size_t n) {
+  float max[kLanes];
+  int32_t nan[kLanes] = {};
+  std::fill_n(max, kLanes, kMinusInfinity);
+  for (size_t i = 0; i < n; i += kLanes) {
+    for (size_t j = 0; j < kLanes; ++j) {
+      const float v = x[i + j];
+      max[j] = v > max[j] ? v : max[j];
+      nan[j] |= v != v;
+    }
+  }
+  BlockMax all{max[0], nan[0] != 0};
+  for (size_t j = 1; j < kLanes; ++j) {
+    all.value = std::max(all.value, max[j]);
+    all.nan |= nan[j] != 0;
+  }
+  return all;
+}
+
+// Inlined into functions for several instruction sets. None of those sets has fused multiply-add,
+// which would round differently.
+[[gnu::always_inline]] inline double exp_sum_body(const float* row, size_t n, double max,
+                                                  double inverse_temperature, double* weights) {
+  constexpr size_t kSums = 8;
+  double sums[kSums] = {};
+  float x[kBlock];
+  double w[kBlock];
+  for (size_t begin = 0; begin < n; begin += kBlock) {
+    const size_t size = std::min(kBlock, n - begin);
+    std::copy_n(row + begin, size, x);
+    std::fill(x + size, x + kBlock, kMinusInfinity);
+    for (size_t i = 0; i < kBlock; ++i) w[i] = exp_nonpositive((x[i] - max) * inverse_temperature);
+    for (size_t i = 0; i < kBlock; i += kSums) {
+      for (size_t j = 0; j < kSums; ++j) sums[j] += w[i + j];
+    }
+    if (weights) std::copy_n(w, size, weights + begin);
+  }
+  return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+[[gnu::target("avx2")]] double exp_sum_avx2(const float* row, size_t n, double max,
+                                            double inverse_temperature, double* weights) {
+  return exp_sum_body(row, n, max, inverse_temperature, weights);
+}
+#endif
+
+}  // namespace
+
+RowMax row_max(std::span<const float> row) {
+  RowMax best{kMinusInfinity, row.empty() ? -1 : 0, false};
+  size_t best_begin = 0;
+  for (size_t begin = 0; begin < row.size(); begin += kBlock) {
+    const size_t size = std::min(kBlock, row.size() - begin);
+    const size_t whole = size / kLanes * kLanes;
+    BlockMax block = block_max(row.data() + begin, whole);
+    for (size_t i = begin + whole; i < begin + size; ++i) {
+      block.value = std::max(block.value, row[i]);
+      block.nan |= row[i] != row[i];
+    }
+    best.nan |= block.nan;
+    if (block.value > best.value) {
+      best.value = block.value;
+      best_begin = begin;
+    }
+  }
+  if (best.value > kMinusInfinity) {
+    const auto from = row.begin() + static_cast<ptrdiff_t>(best_begin);
+    best.id = static_cast<int32_t>(std::find(from, row.end(), best.value) - row.begin());
+  }
+  return best;
+}
+
+double exp_sum(std::span<const float> row, float max, double inverse_temperature, double* weights) {
+#if defined(__x86_64__) && defined(__GNUC__)
+  static const bool avx2 = __builtin_cpu_supports("avx2");
+  if (avx2) return exp_sum_avx2(row.data(), row.size(), max, inverse_temperature, weights);
+#endif
+  return exp_sum_body(row.data(), row.size(), max, inverse_temperature, weights);
+}
+
+}  // namespace recurve
