@@ -11,7 +11,7 @@ namespace recurve {
 
 // Reads config.json so that nothing in it is overlooked: every key must be read, ignored by name,
 // or one that says nothing about the maths of inference (transformers_version, torch_dtype,
-// dropout, initialisation, generation defaults, ...). finish() refuses the rest: a key that would
+// generation defaults, ...). finish() refuses the rest: a key that would
 // change the maths and is not implemented is an error.
 //
 // Every method takes the synonyms of one key; two of them with different values are an error, and

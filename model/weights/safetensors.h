@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/weights/mapped_file.h"
 #include "model/weights/tensor_view.h"
 
 namespace recurve {
@@ -41,31 +42,19 @@ class SafetensorsFile {
  public:
   // Throws std::runtime_error if it cannot be read or parse_safetensors() refuses it.
   explicit SafetensorsFile(const std::filesystem::path& path);
-  ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;  // the views point back
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
   const std::vector<TensorView>& tensors() const { return tensors_; }  // by name
   const TensorView* find(std::string_view name) const;                 // null if there is none
 
-  // Throws if the file is now shorter than it was: reading on would end the process by SIGBUS.
-  // To be called before each larger read; a file cut between the check and the read still does.
-  void check_still_whole() const;
-
-  // Gives the mapped pages of this range back to the system; reading them again is allowed.
-  void release(const std::byte* data, size_t bytes) const;
+  const MappedFile& mapping() const { return file_; }
 
  private:
-  void map();
-  void make_views();
-
-  std::string path_;
-  int fd_ = -1;
-  const std::byte* bytes_ = nullptr;  // (size_) the mapping
-  size_t size_ = 0;
+  MappedFile file_;
   SafetensorsHeader header_;
-  std::vector<TensorView> tensors_;
+  std::vector<TensorView> tensors_;  // names live in header_
 };
 
 }  // namespace recurve

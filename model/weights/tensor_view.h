@@ -67,7 +67,7 @@ struct TensorView {
 };
 
 // For messages: `"name"` with control characters escaped and cut at 200 characters; `F32 [2, 3]`.
-std::string quoted(std::string_view text);
+std::string in_quotes(std::string_view text);
 std::string shape_text(const Shape& shape);
 std::string type_and_shape(const TensorView& view);
 

@@ -1,0 +1,288 @@
+#include "model/weights/checkpoint.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "kernels/check.h"
+#include "model/weights/json_file.h"
+
+namespace recurve {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kListed = 10;  // problems of a kind that a message spells out
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+
+std::string wanted_text(const std::vector<Shape>& shapes) {
+  std::vector<std::string> texts;
+  for (const Shape& shape : shapes) texts.push_back(shape_text(shape));
+  return fmt::format("F32, F16 or BF16 {}", fmt::join(texts, " or "));
+}
+
+// A shard may be a file in the directory and nothing else, whatever the index says.
+bool is_plain_file_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
+}
+
+// tensor name -> file name
+using WeightMap = std::map<std::string, std::string, std::less<>>;
+
+WeightMap read_weight_map(const fs::path& index) {
+  const nlohmann::json json = read_json_file(index, kMaxIndexBytes);
+  const auto map = json.find("weight_map");
+  if (map == json.end() || !map->is_object()) {
+    throw std::runtime_error(fmt::format("{}: wanted an object \"weight_map\", found {}",
+                                         index.string(),
+                                         map == json.end() ? "none" : map->type_name()));
+  }
+  WeightMap result;
+  for (const auto& [tensor, file] : map->items()) {
+    if (!file.is_string() || !is_plain_file_name(file.get_ref<const std::string&>())) {
+      throw std::runtime_error(fmt::format(
+          "{}: tensor {}: wanted the name of a file in the same directory, found {}",
+          index.string(), in_quotes(tensor),
+          file.is_string() ? in_quotes(file.get_ref<const std::string&>()) : file.type_name()));
+    }
+    result.emplace(tensor, file.get<std::string>());
+  }
+  if (result.empty()) {
+    throw std::runtime_error(
+        fmt::format("{}: wanted tensors in its weight_map, found none", index.string()));
+  }
+  return result;
+}
+
+// Every tensor of the shard must be mapped to it.
+void check_tensors_are_mapped(const SafetensorsFile& shard, const std::string& shard_name,
+                              const WeightMap& map, const std::string& index) {
+  for (const TensorView& tensor : shard.tensors()) {
+    const auto at = map.find(tensor.name);
+    if (at == map.end()) {
+      throw std::runtime_error(
+          fmt::format("{}: tensor {}: wanted it in the weight_map of {}, found "
+                      "it only here",
+                      shard.path(), in_quotes(tensor.name), index));
+    }
+    if (at->second != shard_name) {
+      throw std::runtime_error(
+          fmt::format("{}: tensor {}: wanted it in {} only, as {} says, found it here too",
+                      shard.path(), in_quotes(tensor.name), in_quotes(at->second), index));
+    }
+  }
+}
+
+[[noreturn]] void no_weights(const fs::path& directory) {
+  std::string hint;
+  for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    if (fs::exists(directory / name)) {
+      hint = fmt::format(
+          "; it has {}, which python -m weights_tools convert turns into safetensors", name);
+    }
+  }
+  throw std::runtime_error(fmt::format("{}: wanted {} or {}, found neither{}", directory.string(),
+                                       kSingle, kIndex, hint));
+}
+
+uint64_t hash_of(std::string_view text) {  // FNV-1a
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+}  // namespace
+
+Checkpoint Checkpoint::open(const fs::path& directory) {
+  std::error_code error;
+  if (!fs::is_directory(directory, error)) {
+    throw std::runtime_error(
+        fmt::format("{}: wanted the directory of a model, found {}", directory.string(),
+                    fs::exists(directory, error) ? "a file" : "nothing of that name"));
+  }
+  Checkpoint checkpoint;
+  checkpoint.where_ = directory.string();
+  checkpoint.config_file_ = (directory / "config.json").string();
+  checkpoint.config_ = read_json_file(checkpoint.config_file_, kMaxConfigBytes);
+  if (fs::exists(directory / kSingle)) {
+    checkpoint.open_single(directory / kSingle);
+  } else if (fs::exists(directory / kIndex)) {
+    checkpoint.open_sharded(directory / kIndex);
+  } else {
+    no_weights(directory);
+  }
+  return checkpoint;
+}
+
+Checkpoint Checkpoint::random(nlohmann::json config, uint64_t seed, std::string config_file) {
+  Checkpoint checkpoint;
+  checkpoint.where_ = "(random)";
+  checkpoint.config_ = std::move(config);
+  checkpoint.config_file_ = std::move(config_file);
+  checkpoint.random_ = true;
+  checkpoint.seed_ = seed;
+  return checkpoint;
+}
+
+void Checkpoint::open_single(const fs::path& file) {
+  weights_file_ = file.string();
+  add_file(std::make_unique<SafetensorsFile>(file));
+}
+
+void Checkpoint::open_sharded(const fs::path& index) {
+  weights_file_ = index.string();
+  const WeightMap map = read_weight_map(index);
+  std::set<std::string> shard_names;
+  for (const auto& [tensor, shard] : map) shard_names.insert(shard);
+  for (const std::string& name : shard_names) {
+    if (!fs::exists(index.parent_path() / name)) {
+      throw std::runtime_error(fmt::format("{}: wanted the file {} that it names, found none",
+                                           weights_file_, in_quotes(name)));
+    }
+    auto shard = std::make_unique<SafetensorsFile>(index.parent_path() / name);
+    check_tensors_are_mapped(*shard, name, map, weights_file_);
+    add_file(std::move(shard));
+  }
+  for (const auto& [tensor, shard] : map) {
+    if (find(tensor) == nullptr) {
+      throw std::runtime_error(fmt::format("{}: tensor {}: wanted it here, as {} says, found none",
+                                           (index.parent_path() / shard).string(),
+                                           in_quotes(tensor), weights_file_));
+    }
+  }
+}
+
+void Checkpoint::add_file(std::unique_ptr<SafetensorsFile> file) {
+  for (const TensorView& tensor : file->tensors()) tensors_.emplace(tensor.name, Tensor{tensor});
+  files_.push_back(std::move(file));
+}
+
+Checkpoint::Tensor* Checkpoint::lookup(std::string_view name) {
+  const auto at = tensors_.find(name);
+  return at == tensors_.end() ? nullptr : &at->second;
+}
+
+const TensorView* Checkpoint::find(std::string_view name) const {
+  const auto at = tensors_.find(name);
+  return at == tensors_.end() ? nullptr : &at->second.view;
+}
+
+std::string Checkpoint::detect_prefix(const std::vector<std::string>& prefixes,
+                                      std::string_view name) const {
+  CHECK(!prefixes.empty());
+  for (const std::string& prefix : prefixes) {
+    if (find(prefix + std::string(name)) != nullptr) return prefix;
+  }
+  return prefixes.front();
+}
+
+TensorView Checkpoint::take(const std::string& name, const Shape& shape) {
+  return take_any({name}, {shape});
+}
+
+TensorView Checkpoint::take_any(const std::vector<std::string>& names,
+                                const std::vector<Shape>& shapes) {
+  CHECK(!names.empty() && !shapes.empty());
+  if (random_) return generate(names.front(), shapes.front());
+  for (const std::string& name : names) {
+    if (Tensor* tensor = lookup(name)) return take_found(*tensor, shapes);
+  }
+  note_missing(names, shapes);
+  return {};
+}
+
+TensorView Checkpoint::take_optional(const std::vector<std::string>& names,
+                                     const std::vector<Shape>& shapes) {
+  for (const std::string& name : names) {
+    if (Tensor* tensor = lookup(name)) return take_found(*tensor, shapes);
+  }
+  return {};
+}
+
+TensorView Checkpoint::take_found(Tensor& tensor, const std::vector<Shape>& shapes) {
+  tensor.used = true;
+  const TensorView& view = tensor.view;
+  const bool fits = std::ranges::find(shapes, view.shape) != shapes.end();
+  if (fits && is_weight_type(view.type)) return view;
+  misfit_.add(fmt::format("{}: tensor {}: wanted {}, found {}", view.path(), in_quotes(view.name),
+                          wanted_text(shapes), type_and_shape(view)));
+  return {};
+}
+
+void Checkpoint::note_missing(const std::vector<std::string>& names,
+                              const std::vector<Shape>& shapes) {
+  std::vector<std::string> texts;
+  for (const std::string& name : names) texts.push_back(in_quotes(name));
+  missing_.add(fmt::format("{}: tensor {}: wanted {}, found none", weights_file_,
+                           fmt::join(texts, " or "), wanted_text(shapes)));
+}
+
+TensorView Checkpoint::generate(const std::string& name, const Shape& shape) {
+  const std::optional<int64_t> count = checked_count(shape);
+  const auto bytes = count ? checked_product(*count, size_of(StoredType::kF32)) : std::nullopt;
+  if (!bytes) {
+    throw std::runtime_error(fmt::format("{}: tensor {}: wanted a shape that fits memory, found {}",
+                                         config_file_, in_quotes(name), shape_text(shape)));
+  }
+  const bool is_norm = name.find("norm") != std::string::npos;
+  const auto fan_in = static_cast<float>(
+      shape.size() < 2 || shape[0] == 0 ? 1 : std::max<int64_t>(*count / shape[0], 1));
+  GeneratedValues values{.seed = seed_ ^ hash_of(name)};
+  values.mean = is_norm ? 1.0f : 0.0f;
+  values.stddev = is_norm || shape.size() < 2 ? 0.1f : 1 / std::sqrt(fan_in);
+  return TensorView{.name = *generated_names_.insert(name).first,
+                    .type = StoredType::kF32,
+                    .shape = shape,
+                    .data = nullptr,
+                    .bytes = static_cast<size_t>(*bytes),
+                    .file = nullptr,
+                    .generated = values};
+}
+
+void Checkpoint::allow_extra(const std::vector<std::string>& names) {
+  allowed_extra_.insert(names.begin(), names.end());
+}
+
+void Checkpoint::copy_on_finish(const TensorView& view, DType to, Backend& backend, void* device) {
+  if (view.present()) copies_.push_back({view, to, &backend, device});
+}
+
+void Checkpoint::Problems::add(const std::string& sentence) {
+  if (++count <= kListed) first.push_back(sentence);
+}
+
+std::string Checkpoint::Problems::text(std::string_view one, std::string_view many) const {
+  const std::string more = count > kListed ? fmt::format("; and {} more", count - kListed) : "";
+  return fmt::format("{} {}: {}{}", count, count == 1 ? one : many, fmt::join(first, "; "), more);
+}
+
+void Checkpoint::check_all_used() {
+  Problems extra;
+  for (const auto& file : files_) {
+    for (const TensorView& view : file->tensors()) {
+      if (lookup(view.name)->used || allowed_extra_.contains(std::string(view.name))) continue;
+      extra.add(fmt::format("{}: tensor {}: wanted none of that name, found {}", view.path(),
+                            in_quotes(view.name), type_and_shape(view)));
+    }
+  }
+  std::vector<std::string> texts;
+  if (missing_.count > 0) texts.push_back(missing_.text("missing tensor", "missing tensors"));
+  if (misfit_.count > 0) {
+    texts.push_back(
+        misfit_.text("tensor of the wrong shape or type", "tensors of the wrong shape or type"));
+  }
+  if (extra.count > 0) {
+    texts.push_back(
+        extra.text("tensor that the model does not have", "tensors that the model does not have"));
+  }
+  if (texts.empty()) return;
+  throw std::runtime_error(
+      fmt::format("{}: the weights do not fit the config: {}", where_, fmt::join(texts, "; ")));
+}
+
+}  // namespace recurve

@@ -1,0 +1,167 @@
+#include "model/weights/convert.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <thread>
+
+#include "kernels/check.h"
+#include "model/weights/safetensors.h"
+
+namespace recurve {
+namespace {
+
+constexpr int64_t kPieceElements = 4 << 20;     // between releases of the source: 8 or 16 MiB
+constexpr int64_t kThreadElements = 512 << 10;  // worth a thread
+
+template <typename T>
+T load(const std::byte* from) {  // of any alignment
+  T value;
+  std::memcpy(&value, from, sizeof(value));
+  return value;
+}
+
+// What the elements of a tensor are read with: index -> float.
+struct ReadF32 {
+  const std::byte* data;
+  float operator()(int64_t i) const { return load<float>(data + 4 * i); }
+};
+struct ReadF16 {
+  const std::byte* data;
+  float operator()(int64_t i) const { return f16_to_f32(load<uint16_t>(data + 2 * i)); }
+};
+struct ReadBF16 {
+  const std::byte* data;
+  float operator()(int64_t i) const { return bf16_to_f32(load<uint16_t>(data + 2 * i)); }
+};
+
+uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+// Approximately normal: the sum of four uniform 16-bit numbers, moved and scaled.
+struct Generate {
+  GeneratedValues values;
+  float operator()(int64_t i) const {
+    constexpr float kMean = 2 * 65535.0f;
+    constexpr float kStddev = 37837.23f;  // sqrt(4 * (65536^2 - 1) / 12)
+    const uint64_t r = mix(values.seed + static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15);
+    const auto sum =
+        static_cast<int32_t>((r & 0xffff) + (r >> 16 & 0xffff) + (r >> 32 & 0xffff) + (r >> 48));
+    return values.mean + values.stddev * ((static_cast<float>(sum) - kMean) / kStddev);
+  }
+};
+
+template <typename Read>
+void write_as(const Read& read, int64_t begin, int64_t end, DType to, std::byte* out) {
+  if (to == DType::kF32) {
+    for (int64_t i = begin; i < end; ++i) {
+      const float value = read(i);
+      std::memcpy(out + 4 * (i - begin), &value, 4);
+    }
+  } else {
+    for (int64_t i = begin; i < end; ++i) {
+      const uint16_t value = f32_to_bf16(read(i));
+      std::memcpy(out + 2 * (i - begin), &value, 2);
+    }
+  }
+}
+
+bool same_type(StoredType from, DType to) {
+  return (from == StoredType::kF32 && to == DType::kF32) ||
+         (from == StoredType::kBF16 && to == DType::kBF16);
+}
+
+void convert_on_this_thread(const TensorView& view, int64_t begin, int64_t end, DType to,
+                            std::byte* out) {
+  const auto size = static_cast<int64_t>(size_of(view.type));
+  if (view.generated) {
+    write_as(Generate{*view.generated}, begin, end, to, out);
+  } else if (same_type(view.type, to)) {  // also keeps every NaN as it is
+    std::memcpy(out, view.data + size * begin, static_cast<size_t>(size * (end - begin)));
+  } else if (view.type == StoredType::kF32) {
+    write_as(ReadF32{view.data}, begin, end, to, out);
+  } else if (view.type == StoredType::kF16) {
+    write_as(ReadF16{view.data}, begin, end, to, out);
+  } else {
+    write_as(ReadBF16{view.data}, begin, end, to, out);
+  }
+}
+
+void convert_on_threads(const TensorView& view, int64_t begin, int64_t end, DType to,
+                        std::byte* out) {
+  const int64_t cores = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 8);
+  const int64_t threads = std::min(cores, (end - begin + kThreadElements - 1) / kThreadElements);
+  const int64_t share = (end - begin + threads - 1) / std::max<int64_t>(threads, 1);
+  std::vector<std::jthread> others;
+  for (int64_t from = begin + share; from < end; from += share) {
+    others.emplace_back([=, &view] {
+      convert_on_this_thread(view, from, std::min(from + share, end), to,
+                             out + (from - begin) * static_cast<int64_t>(size_of(to)));
+    });
+  }
+  convert_on_this_thread(view, begin, std::min(begin + share, end), to, out);
+}
+
+}  // namespace
+
+float bf16_to_f32(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+
+float f16_to_f32(uint16_t bits) {
+  constexpr uint32_t kRebias = (127 - 15) << 23;
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
+  const uint32_t exponent = bits & 0x7c00;
+  const uint32_t mantissa = bits & 0x03ff;
+  uint32_t magnitude = (static_cast<uint32_t>(bits & 0x7fff) << 13) + kRebias;
+  if (exponent == 0x7c00) magnitude += kRebias;  // infinity and NaN: the largest exponent again
+  if (exponent == 0) {                           // zero and subnormals: a multiple of 2^-24
+    magnitude = std::bit_cast<uint32_t>(static_cast<float>(mantissa) * 0x1p-24f);
+  }
+  return std::bit_cast<float>(sign | magnitude);
+}
+
+uint16_t f32_to_bf16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  const uint32_t quiet_nan = bits >> 16 | 0x0040;  // rounding could carry a NaN into infinity
+  return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded);
+}
+
+void convert_elements(const TensorView& view, int64_t begin, int64_t end, DType to,
+                      std::byte* out) {
+  CHECK(view.present() && is_weight_type(view.type));
+  CHECK(to == DType::kF32 || to == DType::kBF16);
+  CHECK(0 <= begin && begin <= end && end <= view.count());
+  for (int64_t at = begin; at < end; at += kPieceElements) {
+    const int64_t stop = std::min(at + kPieceElements, end);
+    if (view.file != nullptr) view.file->mapping().check_still_whole();
+    convert_on_threads(view, at, stop, to, out + (at - begin) * static_cast<int64_t>(size_of(to)));
+    if (view.file != nullptr) {
+      const size_t size = size_of(view.type);
+      view.file->mapping().release(view.data + static_cast<size_t>(at) * size,
+                                   static_cast<size_t>(stop - at) * size);
+    }
+  }
+}
+
+void convert_rows(const TensorView& view, int64_t row_begin, int64_t row_end, DType to,
+                  std::byte* out) {
+  CHECK(0 <= row_begin && row_begin <= row_end && row_end <= view.rows());
+  const int64_t row = view.rows() == 0 ? 0 : view.count() / view.rows();
+  convert_elements(view, row_begin * row, row_end * row, to, out);
+}
+
+void convert(const TensorView& view, DType to, std::byte* out) {
+  convert_elements(view, 0, view.count(), to, out);
+}
+
+std::vector<float> host_values(const TensorView& view) {
+  if (!view.present()) return {};
+  std::vector<float> values(static_cast<size_t>(view.count()));
+  convert(view, DType::kF32, reinterpret_cast<std::byte*>(values.data()));
+  return values;
+}
+
+}  // namespace recurve
