@@ -1,0 +1,132 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "server/text/regex.h"
+
+#include <fmt/core.h>
+#include <pcre2.h>
+
+#include "server/text/oniguruma.h"
+#include "server/text/unsupported.h"
+
+namespace recurve {
+namespace {
+
+constexpr size_t kMaxPatternBytes = 16 * 1024;
+constexpr uint32_t kMatchLimit = 10'000'000;  // steps of backtracking in one match
+constexpr uint32_t kHeapLimitKiB = 64 * 1024;
+
+template <auto free>
+struct Deleter {
+  template <class T>
+  void operator()(T* p) const {
+    free(p);
+  }
+};
+using CompileContext =
+    std::unique_ptr<pcre2_compile_context, Deleter<pcre2_compile_context_free>>;
+using MatchContext = std::unique_ptr<pcre2_match_context, Deleter<pcre2_match_context_free>>;
+using MatchData = std::unique_ptr<pcre2_match_data, Deleter<pcre2_match_data_free>>;
+
+pcre2_code* compile(std::string_view pattern, std::string_view original) {
+  // Ruby's ^ and $ are always those of a line; a newline is "\n" alone.
+  constexpr uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+  const CompileContext context(pcre2_compile_context_create(nullptr));
+  if (!context) throw std::bad_alloc();
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
+  pcre2_set_max_pattern_length(context.get(), kMaxPatternBytes);
+  int error = 0;
+  size_t offset = 0;
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                                   kOptions, &error, &offset, context.get());
+  if (code == nullptr) {
+    unsigned char reason[256] = {};
+    pcre2_get_error_message(error, reason, sizeof reason);
+    throw UnsupportedTokenizer(fmt::format("the regular expression \"{}\" does not compile: {}",
+                                           original.substr(0, 200),
+                                           reinterpret_cast<const char*>(reason)));
+  }
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without it the interpreter does the same, slower
+  return code;
+}
+
+// One text's matches. Allocated per text, so that Regex stays constant.
+class Matcher {
+ public:
+  Matcher(const pcre2_code* code, std::string_view text)
+      : code_(code),
+        text_(text),
+        context_(pcre2_match_context_create(nullptr)),
+        data_(pcre2_match_data_create(1, nullptr)) {
+    if (!context_ || !data_) throw std::bad_alloc();
+    pcre2_set_match_limit(context_.get(), kMatchLimit);
+    pcre2_set_heap_limit(context_.get(), kHeapLimitKiB);
+  }
+
+  // PCRE2's result for the first match at or after `offset`: above 0 if begin() and end() are set.
+  int search(size_t offset) {
+    const int result = run(offset, PCRE2_NO_UTF_CHECK);
+    if (result != PCRE2_ERROR_JIT_STACKLIMIT) return result;
+    return run(offset, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT);  // its stack is the heap
+  }
+  size_t begin() const { return pcre2_get_ovector_pointer(data_.get())[0]; }
+  size_t end() const { return pcre2_get_ovector_pointer(data_.get())[1]; }
+
+ private:
+  int run(size_t offset, uint32_t options) {
+    const int result = pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text_.data()), text_.size(),
+                                   offset, options, data_.get(), context_.get());
+    return result == 0 ? 1 : result;  // 0: more groups than the one pair asked for
+  }
+
+  const pcre2_code* code_;
+  std::string_view text_;
+  MatchContext context_;
+  MatchData data_;
+};
+
+size_t next_character(std::string_view text, size_t at) {
+  do {
+    ++at;
+  } while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
+  return at;
+}
+
+}  // namespace
+
+Regex::Regex(std::string_view oniguruma_pattern)
+    : code_(compile(oniguruma_to_pcre2(oniguruma_pattern), oniguruma_pattern),
+            Deleter<pcre2_code_free>()) {}
+
+std::vector<Span> Regex::find(std::string_view text, bool invert) const {
+  std::vector<Span> spans;
+  Matcher matcher(code_.get(), text);
+  size_t done = 0;        // everything before is in `spans`
+  size_t from = 0;        // where the next search starts
+  bool matched = false;   // a match ends at `done`
+  while (from <= text.size()) {
+    const int result = matcher.search(from);
+    if (result == PCRE2_ERROR_NOMATCH) break;
+    if (result < 0) {
+      if (done < text.size()) spans.push_back({done, text.size(), false});
+      return spans;
+    }
+    const size_t begin = matcher.begin();
+    const size_t end = matcher.end();
+    if (begin == end && matched && end == done) {  // an empty match right after a match is none
+      from = next_character(text, from);
+      continue;
+    }
+    if (done != begin) spans.push_back({done, begin, invert});
+    spans.push_back({begin, end, !invert});
+    done = from = end;
+    matched = true;
+  }
+  if (done != text.size()) spans.push_back({done, text.size(), invert});
+  return spans;
+}
+
+bool Regex::matches_all(std::string_view text) const {
+  Matcher matcher(code_.get(), text);
+  return matcher.search(0) > 0 && matcher.begin() == 0 && matcher.end() == text.size();
+}
+
+}  // namespace recurve

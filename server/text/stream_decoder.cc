@@ -1,0 +1,34 @@
+#include "server/text/stream_decoder.h"
+
+namespace recurve {
+
+StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, TextPosition position)
+    : tokenizer_(&tokenizer),
+      strip_(position == TextPosition::kStart ? tokenizer.leading_space() : LeadingSpace::kKeep) {}
+
+std::string StreamDecoder::push(int32_t id) {
+  std::string out;
+  std::string_view bytes = tokenizer_->token_bytes(id);
+  if (strip_ != LeadingSpace::kKeep && !bytes.empty()) {
+    if (tokenizer_->has_space_mark(id)) bytes.remove_prefix(1);
+    if (strip_ == LeadingSpace::kStripOnce || !bytes.empty()) strip_ = LeadingSpace::kKeep;
+  }
+  utf8_.push(bytes, out);
+  return out;
+}
+
+std::string StreamDecoder::finish() {
+  std::string out;
+  utf8_.finish(out);
+  return out;
+}
+
+std::string decode(const Tokenizer& tokenizer, std::span<const int32_t> ids,
+                   TextPosition position) {
+  StreamDecoder decoder(tokenizer, position);
+  std::string text;
+  for (const int32_t id : ids) text += decoder.push(id);
+  return text + decoder.finish();
+}
+
+}  // namespace recurve
