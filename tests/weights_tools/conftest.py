@@ -1,0 +1,7 @@
+"""Puts the repository root on the path, so that the tests run from any directory."""
+
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))

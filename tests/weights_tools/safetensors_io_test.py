@@ -1,0 +1,115 @@
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from weights_tools import safetensors_io as st
+
+
+def test_round_trip_of_every_dtype(tmp_path):
+    rng = np.random.default_rng(0)
+    wanted = {
+        "f32": st.tensor(rng.standard_normal((3, 5)).astype(np.float32)),
+        "f64": st.tensor(rng.standard_normal(7)),
+        "f16": st.tensor(rng.standard_normal((2, 2)).astype(np.float16)),
+        "bf16": st.tensor(rng.standard_normal((4, 3)), "BF16"),
+        "i32": st.tensor(np.arange(5, dtype=np.int32)),
+        "i64": st.tensor(np.arange(5)),
+        "scalar": st.tensor(np.float32(2.5)),
+        "empty": st.tensor(np.zeros((0, 4), np.float32)),
+    }
+    st.write(tmp_path / "x.safetensors", wanted)
+    found = st.read(tmp_path / "x.safetensors")
+    assert found.keys() == wanted.keys()
+    for name in wanted:
+        assert found[name].dtype == wanted[name].dtype
+        assert np.array_equal(found[name].array, wanted[name].array)
+
+
+def test_layout_is_that_of_the_format(tmp_path):
+    st.write(tmp_path / "x.safetensors", {"a": st.tensor(np.array([1.0, -2.0], np.float32))})
+    raw = (tmp_path / "x.safetensors").read_bytes()
+    length = struct.unpack("<Q", raw[:8])[0]
+    assert length % 8 == 0
+    header = json.loads(raw[8 : 8 + length])
+    assert header["a"] == {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    assert raw[8 + length :] == struct.pack("<2f", 1.0, -2.0)
+
+
+@pytest.mark.parametrize(
+    "value, bits",
+    [
+        (1.0, 0x3F80),
+        (-2.0, 0xC000),
+        (1.0 + 2.0**-8, 0x3F80),  # halfway: to the even neighbour below
+        (1.0 + 3 * 2.0**-8, 0x3F82),  # halfway: to the even neighbour above
+        (1.0 + 2.0**-8 + 2.0**-20, 0x3F81),
+        (float("inf"), 0x7F80),
+        (3.4e38, 0x7F80),
+        (float("nan"), 0x7FC0),
+    ],
+)
+def test_bf16_rounds_to_nearest_even(value, bits):
+    assert st.bf16_bits(np.array([value], np.float32))[0] == bits
+
+
+def test_bf16_widens_exactly():
+    wide = st.tensor(np.array([0.15625, -3.0], np.float32), "BF16").float32()
+    assert wide.tolist() == [0.15625, -3.0]
+
+
+def test_shards_and_index(tmp_path):
+    wanted = {f"t{i}": st.tensor(np.full(3, i, np.float32)) for i in range(5)}
+    st.write_shards(tmp_path, wanted, 2)
+    assert [p.name for p in st.checkpoint_files(tmp_path)] == [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+    ]
+    found = st.read_checkpoint(tmp_path)
+    assert {n: t.array.tolist() for n, t in found.items()} == {
+        n: t.array.tolist() for n, t in wanted.items()
+    }
+
+
+def write_raw(path, header, data=b"", length=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
+    return path
+
+
+@pytest.mark.parametrize(
+    "header, data, length, sentence",
+    [
+        (b"{}", b"", 1 << 60, "exceeds the file"),
+        (b"{nonsense", b"", None, "not JSON"),
+        (
+            {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}},
+            b"1234",
+            None,
+            "wants 8 bytes",
+        ),
+        (
+            {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}},
+            b"1234",
+            None,
+            "the file has",
+        ),
+        (
+            {"a": {"dtype": "Q4", "shape": [2], "data_offsets": [0, 8]}},
+            b"12345678",
+            None,
+            "dtype Q4",
+        ),
+    ],
+)
+def test_bad_files_are_refused_with_a_sentence(tmp_path, header, data, length, sentence):
+    path = write_raw(tmp_path / "bad.safetensors", header, data, length)
+    with pytest.raises(ValueError, match=sentence):
+        st.read(path)
+
+
+def test_truncated_prefix(tmp_path):
+    (tmp_path / "bad.safetensors").write_bytes(b"123")
+    with pytest.raises(ValueError, match="header length"):
+        st.read(tmp_path / "bad.safetensors")

@@ -1,0 +1,11 @@
+"""Model families. Each module: Config, tensor_shapes, parameters, state_bytes; torch parts beside."""
+
+import importlib
+
+FAMILIES = ("xlstm",)
+
+
+def load(name):
+    if name not in FAMILIES:
+        raise ValueError(f"family {name} is not known, wanted one of {', '.join(FAMILIES)}")
+    return importlib.import_module(f"{__name__}.{name}")
