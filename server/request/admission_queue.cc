@@ -42,6 +42,11 @@ void AdmissionQueue::close() {
   changed_.notify_one();
 }
 
+bool AdmissionQueue::closed() const {
+  std::lock_guard lock(mutex_);
+  return closed_;
+}
+
 int AdmissionQueue::waiting() const {
   std::lock_guard lock(mutex_);
   return waiting_;

@@ -22,6 +22,7 @@ class AdmissionQueue {
   Admission post(SessionCommand command);
   void wake();   // a stream's wishes have changed
   void close();  // from now on everything is refused with kClosed; what is inside stays
+  bool closed() const;
   int waiting() const;
   int max_waiting() const { return max_waiting_; }
 

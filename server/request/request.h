@@ -19,9 +19,9 @@ struct Request {
   std::vector<int32_t> prompt;  // without BOS; may be empty where a session has a pending token
   // Put in front of the prompt where the state is fresh: no session, or one that is still empty.
   std::optional<int32_t> bos;
-  SamplingParams sampling;  // choice c samples with seed + c
-  // Nothing is generated: the log-probabilities of the prompt are all that is wanted.
-  bool score_only = false;
+  // Choice c samples with seed + c. max_tokens 0: the prompt is absorbed, and scored if asked for,
+  // and nothing is generated.
+  SamplingParams sampling;
   std::string session;  // name; empty: none. Not together with several choices.
   // A token is only absorbed once the rpc side has acknowledged it. Set where a stop string must
   // end a session's text at exactly one token, whatever the timing.

@@ -26,7 +26,7 @@ struct SessionInfo {
   double ttl_seconds = 0;   // idle time after which it is closed; 0: never
   int64_t state_bytes = 0;  // of one state
   int64_t host_bytes = 0;   // reserved in host memory: its own and its marks'
-  std::vector<MarkInfo> marks;
+  std::vector<MarkInfo> marks = {};
 };
 
 // A wish about sessions, carried out by the engine between two steps.
@@ -53,9 +53,9 @@ struct SessionCommand {
 struct SessionResult {
   enum class Status { kOk, kNotFound, kBusy, kExists, kFull, kInvalid, kUnavailable };
   Status status = Status::kOk;
-  std::string message;                // what is wrong and what to change
-  std::vector<SessionInfo> sessions;  // one, or the list in the order of names
-  bool more = false;                  // kList: there are further ones
+  std::string message = {};                // what is wrong and what to change
+  std::vector<SessionInfo> sessions = {};  // one, or the list in the order of names
+  bool more = false;                       // kList: there are further ones
 };
 
 }  // namespace recurve

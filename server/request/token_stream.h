@@ -35,8 +35,8 @@ struct Accepted {
 // The last word on one choice of a request.
 struct Ending {
   Finish why = Finish::kInternal;
-  int32_t stop_id = -1;  // the id that ended it, with kEos and kStopId
-  std::string message;   // for refusals: what is wrong, what to change
+  int32_t stop_id = -1;      // the id that ended it, with kEos and kStopId
+  std::string message = {};  // for refusals: what is wrong, what to change
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0;
   int64_t session_position = 0;  // tokens the session has absorbed, pending one not counted
@@ -53,7 +53,8 @@ class TokenStream {
  public:
   struct Gathered {
     std::optional<Accepted> accepted;  // once, first
-    std::vector<SampledToken> prompt;  // log-probabilities of prompt tokens, in order
+    // Of the tokens absorbed as prompt, all but the first, in order: only if asked for.
+    std::vector<SampledToken> prompt;
     std::vector<SampledToken> tokens;  // generated
     std::optional<Ending> ending;      // once, last
     bool empty() const { return !accepted && prompt.empty() && tokens.empty() && !ending; }
@@ -73,6 +74,13 @@ class TokenStream {
   }
   void finish(Ending ending) {
     update([&] { gathered_.ending = std::move(ending); });
+  }
+  // Both at once, so that whoever takes the last token sees that it is the last.
+  void push_last(SampledToken token, Ending ending) {
+    update([&] {
+      gathered_.tokens.push_back(std::move(token));
+      gathered_.ending = std::move(ending);
+    });
   }
   // What the rpc side asked for since.
   struct Wishes {

@@ -1,0 +1,340 @@
+// xLSTM-large, the family of NX-AI/xLSTM-7b: blocks of an mLSTM layer and a gated feed-forward
+// layer. Source: NX-AI/xlstm xlstm/xlstm_large/model.py and transformers models/xlstm.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/layers/gated_ffn.h"
+#include "model/layers/head.h"
+#include "model/registry.h"
+#include "model/special_ids.h"
+#include "model/weights/config_reader.h"
+
+namespace recurve {
+namespace {
+
+struct Config {
+  int64_t D, blocks, H, DK, DV, F, vocab;
+  float norm_eps, cell_eps, head_norm_eps, gate_soft_cap, logit_soft_cap;
+  int chunk;
+  bool tied, fused;
+};
+
+int64_t round_up(double value, int64_t multiple) {
+  return static_cast<int64_t>(std::ceil(value / static_cast<double>(multiple))) * multiple;
+}
+
+Config read_config(const Checkpoint& checkpoint) {
+  ConfigReader read(checkpoint.config(), checkpoint.config_file());
+  Config c{};
+  c.D = read.required_int({"hidden_size", "embedding_dim"}, 1, 1 << 20);
+  c.blocks = read.required_int({"num_hidden_layers", "num_blocks"}, 1, 4096);
+  c.H = read.required_int("num_heads", 1, 4096);
+  c.vocab = read.required_int("vocab_size", 1, 1 << 24);
+  c.norm_eps = static_cast<float>(read.optional_number("norm_eps", 1e-6, 0, 1));
+  c.cell_eps = static_cast<float>(read.optional_number("eps", 1e-6, 0, 1));
+  // The heads' norm takes norm_eps too (components.py, mLSTMLayer); cell_norm_eps is a later name.
+  c.head_norm_eps = static_cast<float>(read.optional_number("cell_norm_eps", c.norm_eps, 0, 1));
+  c.gate_soft_cap = static_cast<float>(read.optional_number("gate_soft_cap", 15.0, 0, 1e6));
+  c.logit_soft_cap =
+      static_cast<float>(read.optional_number("output_logit_soft_cap", 30.0, 0, 1e6));
+  c.chunk = static_cast<int>(read.optional_int("chunk_size", 64, 1, 1024));
+  c.tied = read.boolean("tie_word_embeddings", false);
+  c.fused = read.string_one_of("weight_mode", "single", {"single", "fused"}) == "fused";
+
+  const int64_t mlstm_multiple = read.optional_int("mlstm_round_up_to_multiple_of", 64, 1, 1 << 16);
+  const int64_t ffn_multiple = read.optional_int("ffn_round_up_to_multiple_of", 64, 1, 1 << 16);
+  const double D = static_cast<double>(c.D);
+  const int64_t qk =
+      round_up(D * read.optional_number("qk_dim_factor", 0.5, 1e-3, 64), mlstm_multiple);
+  const int64_t v =
+      round_up(D * read.optional_number("v_dim_factor", 1.0, 1e-3, 64), mlstm_multiple);
+  c.F = round_up(D * read.optional_number("ffn_proj_factor", 2.667, 1e-3, 64), ffn_multiple);
+  if (qk % c.H != 0 || v % c.H != 0) {
+    read.fail("num_heads", fmt::format("a divisor of the query and value widths {} and {}", qk, v),
+              std::to_string(c.H));
+  }
+  c.DK = qk / c.H;
+  c.DV = v / c.H;
+
+  read.must_be("use_bias", false);
+  read.must_be("add_out_norm", true);
+  // Names of older versions without effect, and how others compute it; nothing of the function.
+  read.ignore({"add_qk_norm",
+               "add_post_norm",
+               "add_post_blocks_norm",
+               "model_type",
+               "mode",
+               "return_last_states",
+               "chunkwise_kernel",
+               "sequence_kernel",
+               "step_kernel",
+               "autocast_kernel_dtype",
+               "inference_state_dtype",
+               "head_dim",
+               "igate_bias_init_range",
+               "norm_reduction_force_float32",
+               "add_embedding_dropout",
+               "add_forward_backend_padding",
+               "max_inference_chunksize",
+               "bos_token_id",
+               "eos_token_id",
+               "pad_token_id",
+               "force_bos_token_insert",
+               "context_length",
+               "use_cache"});
+  read.finish();
+  return c;
+}
+
+struct Block {
+  VectorWeights norm;       // (D)
+  LinearWeights qkvoif;     // (2 H DK + 2 H DV + 2 H, D), the gates' biases with it
+  VectorWeights head_norm;  // (H, DV)
+  LinearWeights out;        // (D, H DV)
+  GatedFfn ffn;
+};
+
+class Xlstm final : public Model {
+ public:
+  Xlstm(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
+        const Checkpoint::Progress& progress);
+
+  const ModelInfo& info() const override { return info_; }
+  StateLayout state_layout() const override;
+  size_t arena_bytes(const StepLimits& limits) const override;
+  void forward(const StepBatch& batch, const StatePool& states, Arena& arena, Stream& stream,
+               float* logits) const override;
+
+ private:
+  // Activations of one step.
+  struct Scratch {
+    float* x;        // (rows, D) the residual stream
+    float* y;        // (rows, D) normalised
+    float* qkvoif;   // (rows, projection_width)
+    float* h;        // (rows, H DV)
+    float* gate_up;  // (rows, 2 F)
+    float* hidden;   // (rows, F)
+    float* picked;   // (logits, D)
+  };
+  int64_t projection_width() const { return 2 * c_.H * (c_.DK + c_.DV) + 2 * c_.H; }
+  Block load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
+                   DType dtype) const;
+  void mlstm_layer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
+                   const Scratch& scratch, Stream& stream) const;
+  void fill_info(const Checkpoint& checkpoint);
+
+  Config c_;
+  const Kernels& kernels_;
+  LinearWeights embedding_;  // (V, D)
+  std::vector<Block> blocks_;
+  VectorWeights out_norm_;  // (D)
+  LinearWeights lm_head_;   // (V, D); empty where tied
+  ModelInfo info_;
+};
+
+Xlstm::Xlstm(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
+             const Checkpoint::Progress& progress)
+    : c_(read_config(checkpoint)), kernels_(backend.kernels()) {
+  if (options.chunk > 0) c_.chunk = options.chunk;
+  const std::string prefix =
+      checkpoint.detect_prefix({"backbone.", "model.", ""}, "out_norm.weight");
+  const std::string embedding = checkpoint.find(prefix + "embedding.weight") != nullptr
+                                    ? prefix + "embedding.weight"
+                                    : prefix + "embeddings.weight";
+  embedding_ =
+      LinearWeights::load(backend, checkpoint, {{embedding, c_.vocab}}, c_.D, options.weights);
+  for (int64_t b = 0; b < c_.blocks; ++b) {
+    blocks_.push_back(
+        load_block(checkpoint, backend, fmt::format("{}blocks.{}.", prefix, b), options.weights));
+  }
+  out_norm_ = VectorWeights::load(backend, checkpoint, prefix + "out_norm.weight", {{c_.D}});
+  if (c_.tied) {
+    checkpoint.allow_extra({"lm_head.weight"});
+  } else {
+    lm_head_ = LinearWeights::load(backend, checkpoint, {{"lm_head.weight", c_.vocab}}, c_.D,
+                                   options.weights);
+  }
+  checkpoint.finish(progress);
+  fill_info(checkpoint);
+}
+
+Block Xlstm::load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
+                        DType dtype) const {
+  const int64_t qk = c_.H * c_.DK, v = c_.H * c_.DV;
+  using Parts = std::vector<LinearWeights::Part>;
+  const std::string m = prefix + "mlstm_layer.", f = prefix + "ffn.";
+  const Parts qkvoif = c_.fused
+                           ? Parts{{m + "qkv_opreact.weight", 2 * qk + 2 * v},
+                                   {m + "ifgate_preact.weight", 2 * c_.H, m + "ifgate_preact.bias"}}
+                           : Parts{{m + "q.weight", qk},
+                                   {m + "k.weight", qk},
+                                   {m + "v.weight", v},
+                                   {m + "ogate_preact.weight", v},
+                                   {m + "igate_preact.weight", c_.H, m + "igate_preact.bias"},
+                                   {m + "fgate_preact.weight", c_.H, m + "fgate_preact.bias"}};
+  const Parts gate_up =
+      c_.fused ? Parts{{f + "proj_up_gate_z.weight", 2 * c_.F}}
+               : Parts{{f + "proj_up_gate.weight", c_.F}, {f + "proj_up.weight", c_.F}};
+  const auto vector = [&](const std::string& name, std::vector<Shape> shapes) {
+    return VectorWeights::load(backend, checkpoint, prefix + name, shapes);
+  };
+  const auto linear = [&](const Parts& parts, int64_t K) {
+    return LinearWeights::load(backend, checkpoint, parts, K, dtype);
+  };
+  return {.norm = vector("norm_mlstm.weight", {{c_.D}}),
+          .qkvoif = linear(qkvoif, c_.D),
+          .head_norm = vector("mlstm_layer.multihead_norm.weight", {{v}, {c_.H, c_.DV}}),
+          .out = linear({{m + "out_proj.weight", c_.D}}, v),
+          .ffn = {.norm = vector("norm_ffn.weight", {{c_.D}}),
+                  .gate_up = linear(gate_up, c_.D),
+                  .down = linear({{f + "proj_down.weight", c_.D}}, c_.F)}};
+}
+
+void Xlstm::fill_info(const Checkpoint& checkpoint) {
+  const auto count = [&](const LinearWeights& weights) {
+    info_.parameters += weights.matrix().N * weights.matrix().K;
+    info_.weight_bytes += static_cast<int64_t>(weights.bytes());
+  };
+  const auto count_vector = [&](const VectorWeights& weights) {
+    info_.parameters += weights.size();
+    info_.weight_bytes += static_cast<int64_t>(weights.bytes());
+  };
+  count(embedding_);
+  count(lm_head_);
+  count_vector(out_norm_);
+  for (const Block& block : blocks_) {
+    count(block.qkvoif);
+    count(block.out);
+    count(block.ffn.gate_up);
+    count(block.ffn.down);
+    count_vector(block.norm);
+    count_vector(block.head_norm);
+    count_vector(block.ffn.norm);
+    info_.parameters += 2 * c_.H;  // the gates' biases
+  }
+  info_.family = "xlstm";
+  info_.description = fmt::format("{} blocks, width {}, {} heads of {} x {}, feed-forward {}",
+                                  c_.blocks, c_.D, c_.H, c_.DK, c_.DV, c_.F);
+  info_.vocab = c_.vocab;
+  info_.chunk = c_.chunk;
+  const SpecialIds ids = read_special_ids(checkpoint);
+  info_.bos = ids.bos;
+  info_.eos = ids.eos;
+  // xLSTM-large is trained with BOS before every text (xlstm_large/generate.py).
+  info_.force_bos = ids.force_bos.value_or(true);
+}
+
+StateLayout Xlstm::state_layout() const {
+  StateLayout layout;
+  for (int b = 0; b < static_cast<int>(c_.blocks); ++b) {
+    layout.arrays.push_back({.name = "C", .layer = b, .shape = {c_.H, c_.DK, c_.DV}});
+    layout.arrays.push_back({.name = "n", .layer = b, .shape = {c_.H, c_.DK}});
+    layout.arrays.push_back({.name = "m", .layer = b, .shape = {c_.H}});
+  }
+  return layout;
+}
+
+size_t Xlstm::arena_bytes(const StepLimits& limits) const {
+  const size_t rows = static_cast<size_t>(limits.rows);
+  const auto room = [](size_t count, int64_t width) {
+    return Arena::room(count * static_cast<size_t>(width));
+  };
+  return 2 * room(rows, c_.D) + room(rows, projection_width()) + room(rows, c_.H * c_.DV) +
+         room(rows, 2 * c_.F) + room(rows, c_.F) + room(static_cast<size_t>(limits.logits), c_.D);
+}
+
+void Xlstm::forward(const StepBatch& batch, const StatePool& states, Arena& arena, Stream& stream,
+                    float* logits) const {
+  const int rows = batch.seqs.rows;
+  const auto take = [&](int count, int64_t width) {
+    return arena.floats(static_cast<size_t>(count) * static_cast<size_t>(width));
+  };
+  arena.reset();
+  const Scratch s{.x = take(rows, c_.D),
+                  .y = take(rows, c_.D),
+                  .qkvoif = take(rows, projection_width()),
+                  .h = take(rows, c_.H * c_.DV),
+                  .gate_up = take(rows, 2 * c_.F),
+                  .hidden = take(rows, c_.F),
+                  .picked = take(batch.num_logits, c_.D)};
+
+  kernels_.embed({.rows = rows, .E = embedding_.matrix(), .token = batch.tokens, .x = s.x}, stream);
+  for (size_t b = 0; b < blocks_.size(); ++b) {
+    mlstm_layer(blocks_[b], b, batch.seqs, states, s, stream);
+    gated_ffn(blocks_[b].ffn, c_.norm_eps, rows, s.x, s.y, s.gate_up, s.hidden, kernels_, stream);
+  }
+  head({.norm = &out_norm_,
+        .W = c_.tied ? embedding_.matrix() : lm_head_.matrix(),
+        .eps = c_.norm_eps,
+        .soft_cap = c_.logit_soft_cap},
+       batch, s.x, s.picked, logits, kernels_, stream);
+}
+
+void Xlstm::mlstm_layer(const Block& block, size_t index, const Ragged& seqs,
+                        const StatePool& states, const Scratch& s, Stream& stream) const {
+  const int rows = seqs.rows, H = static_cast<int>(c_.H);
+  const int DK = static_cast<int>(c_.DK), DV = static_cast<int>(c_.DV);
+  float* q = s.qkvoif;
+  float* k = q + H * DK;
+  float* v = k + H * DK;
+  float* o = v + H * DV;
+  float* i = o + H * DV;
+  float* f = i + H;
+  const int stride = static_cast<int>(projection_width());
+
+  kernels_.rms_norm({.rows = rows,
+                     .D = static_cast<int>(c_.D),
+                     .eps = c_.norm_eps,
+                     .x = s.x,
+                     .w = block.norm.data(),
+                     .y = s.y},
+                    stream);
+  kernels_.linear({.rows = rows,
+                   .W = block.qkvoif.matrix(),
+                   .bias = block.qkvoif.bias(),
+                   .x = s.y,
+                   .y = s.qkvoif},
+                  stream);
+  kernels_.mlstm({.seqs = seqs,
+                  .H = H,
+                  .DK = DK,
+                  .DV = DV,
+                  .chunk = c_.chunk,
+                  .gate_soft_cap = c_.gate_soft_cap,
+                  .eps = c_.cell_eps,
+                  .stride = stride,
+                  .q = q,
+                  .k = k,
+                  .v = v,
+                  .i = i,
+                  .f = f,
+                  .C = states.array(3 * index),
+                  .n = states.array(3 * index + 1),
+                  .m = states.array(3 * index + 2),
+                  .h = s.h},
+                 stream);
+  kernels_.head_norm_gate({.rows = rows,
+                           .H = H,
+                           .DV = DV,
+                           .eps = c_.head_norm_eps,
+                           .o_stride = stride,
+                           .h = s.h,
+                           .o = o,
+                           .w = block.head_norm.data(),
+                           .y = s.h},
+                          stream);
+  kernels_.linear({.rows = rows, .W = block.out.matrix(), .residual = s.x, .x = s.h, .y = s.x},
+                  stream);
+}
+
+}  // namespace
+
+std::unique_ptr<const Model> load_xlstm(Checkpoint& checkpoint, Backend& backend,
+                                        const LoadOptions& options,
+                                        const Checkpoint::Progress& progress) {
+  return std::make_unique<Xlstm>(checkpoint, backend, options, progress);
+}
+
+}  // namespace recurve

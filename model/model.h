@@ -1,0 +1,58 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/arena.h"
+#include "kernels/backend.h"
+#include "model/state/state_layout.h"
+#include "model/state/state_pool.h"
+
+namespace recurve {
+
+// What there is to know about a loaded model.
+struct ModelInfo {
+  std::string family;       // "xlstm"
+  std::string description;  // "6 blocks, width 320, 4 heads of 40 x 80"
+  int64_t vocab = 0;        // rows of the output matrix; ids of tokens are below it
+  int64_t parameters = 0;
+  int64_t weight_bytes = 0;  // resident
+  // Rows after which prompts may be cut between steps without changing a bit of the result.
+  int chunk = 1;
+  // The config's own words on special tokens; config files are often wrong here, so the server
+  // checks them against the tokenizer.
+  std::optional<int32_t> bos;
+  std::vector<int32_t> eos;
+  bool force_bos = false;  // every text begins with BOS
+};
+
+// One engine step: some sequences bring a chunk of prompt, others one token each.
+struct StepBatch {
+  Ragged seqs;
+  const int32_t* tokens = nullptr;  // (seqs.rows), in the memory of the backend
+  int num_logits = 0;
+  const int32_t* logit_rows = nullptr;  // (num_logits) rows whose logits are wanted, likewise
+};
+
+// The largest step there will be.
+struct StepLimits {
+  int rows = 0;
+  int logits = 0;
+};
+
+// Weights and the order of computation; nothing else. Constant after construction and safe to share
+// between threads: what changes lives in the pool and the arena that the caller passes in.
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual const ModelInfo& info() const = 0;
+  virtual StateLayout state_layout() const = 0;
+  virtual size_t arena_bytes(const StepLimits& limits) const = 0;
+  // Advances the states of batch.seqs by their rows and writes the logits of the rows asked for.
+  virtual void forward(const StepBatch& batch, const StatePool& states, Arena& arena,
+                       Stream& stream, float* logits /* (num_logits, vocab) */) const = 0;
+};
+
+}  // namespace recurve

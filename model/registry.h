@@ -1,0 +1,26 @@
+#pragma once
+#include <memory>
+
+#include "model/model.h"
+#include "model/weights/checkpoint.h"
+
+namespace recurve {
+
+struct LoadOptions {
+  // Of the weight matrices: BF16 halves the memory of F32 checkpoints. Norm weights and biases stay
+  // in F32.
+  DType weights = DType::kBF16;
+  int chunk = 0;  // rows of a chunk of the recurrence; 0: as the config says
+};
+
+// Makes the model of the family that config.json names under "model_type". Throws
+// std::runtime_error with one sentence if there is no such family or the checkpoint does not fit.
+std::unique_ptr<const Model> load_model(Checkpoint& checkpoint, Backend& backend,
+                                        const LoadOptions& options,
+                                        const Checkpoint::Progress& progress = {});
+
+// One line for each family.
+std::unique_ptr<const Model> load_xlstm(Checkpoint&, Backend&, const LoadOptions&,
+                                        const Checkpoint::Progress&);
+
+}  // namespace recurve

@@ -1,0 +1,20 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "model/weights/checkpoint.h"
+
+namespace recurve {
+
+// What config.json says of special tokens, unchecked: absent where it says nothing.
+struct SpecialIds {
+  std::optional<int32_t> bos;     // bos_token_id
+  std::vector<int32_t> eos;       // eos_token_id: a number or a list
+  std::optional<bool> force_bos;  // force_bos_token_insert
+};
+
+// Throws std::runtime_error if a value is not of the type the format wants.
+SpecialIds read_special_ids(const Checkpoint& checkpoint);
+
+}  // namespace recurve
