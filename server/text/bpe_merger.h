@@ -8,7 +8,8 @@
 namespace recurve {
 
 // Byte pair encoding: of all neighbours that have a merge rule, the pair of lowest rank (the
-// leftmost of equals) becomes one symbol, until no rule applies (Sennrich et al. 2016, algorithm 1).
+// leftmost of equals) becomes one symbol, until no rule applies (Sennrich et al. 2016, algorithm
+// 1).
 class BpeMerger {
  public:
   // What merge() works in; kept by the caller so that words reuse the memory.

@@ -8,8 +8,8 @@ namespace {
 constexpr int kCodePoints = 0x100 + 68;
 
 struct ByteLevelMap {
-  std::array<uint16_t, 256> code_point{};        // [byte]
-  std::array<int16_t, kCodePoints> byte_of{};    // [code point], -1: none
+  std::array<uint16_t, 256> code_point{};      // [byte]
+  std::array<int16_t, kCodePoints> byte_of{};  // [code point], -1: none
 };
 
 constexpr bool stands_for_itself(int byte) {

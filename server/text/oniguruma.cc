@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "server/text/json_fields.h"
 #include "server/text/unsupported.h"
 
 namespace recurve {
@@ -18,7 +19,7 @@ constexpr std::string_view kNotSpace =
     R"(\x{200B}-\x{2027}\x{202A}-\x{202E}\x{2030}-\x{205E}\x{2060}-\x{2FFF}\x{3001}-\x{10FFFF})";
 constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
 
-constexpr std::array<std::string_view, 7> kGroups = {"(?:", "(?i:", "(?=", "(?!",
+constexpr std::array<std::string_view, 7> kGroups = {"(?:",  "(?i:", "(?=", "(?!",
                                                      "(?<=", "(?<!", "(?>"};
 
 bool is_ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
@@ -33,11 +34,20 @@ class Translator {
   std::string run() {
     while (at_ < in_.size()) {
       switch (in_[at_]) {
-        case '\\': escape(/*in_class=*/false); break;
-        case '[': character_class(); break;
-        case '(': group(); break;
-        case '{': interval(); break;
-        default: out_.push_back(in_[at_++]);
+        case '\\':
+          escape(/*in_class=*/false);
+          break;
+        case '[':
+          character_class();
+          break;
+        case '(':
+          group();
+          break;
+        case '{':
+          interval();
+          break;
+        default:
+          out_.push_back(in_[at_++]);
       }
     }
     return std::move(out_);
@@ -46,8 +56,7 @@ class Translator {
  private:
   [[noreturn]] void refuse(std::string_view what) const {
     throw UnsupportedTokenizer(
-        fmt::format("the regular expression \"{}\" uses {}, which is not supported",
-                    in_.substr(0, 200), what));
+        fmt::format("the regular expression {} uses {}, which is not supported", quote(in_), what));
   }
 
   bool next_is(std::string_view s) const { return in_.substr(at_).starts_with(s); }
@@ -64,7 +73,7 @@ class Translator {
     for (const std::string_view open : kGroups) {
       if (next_is(open)) return copy(open.size());
     }
-    refuse(in_.substr(at_, 4));
+    refuse(quote(in_.substr(at_, 4)));
   }
 
   // {n}, {n,} and {n,m}; any other brace is a literal in both engines.
@@ -114,22 +123,33 @@ class Translator {
     if (at_ + 1 == in_.size()) refuse("a backslash at its end");
     const char c = in_[at_ + 1];
     switch (c) {
-      case 's': return set(kSpace, in_class, false);
-      case 'S': return in_class ? set(kNotSpace, true, false) : set(kSpace, false, true);
-      case 'w': return set(kWord, in_class, false);
+      case 's':
+        return set(kSpace, in_class, false);
+      case 'S':
+        return in_class ? set(kNotSpace, true, false) : set(kSpace, false, true);
+      case 'w':
+        return set(kWord, in_class, false);
       case 'W':
         if (in_class) refuse("\\W inside a character class");
         return set(kWord, false, true);
       case 'd':
-      case 'D': copy(2); return true;
+      case 'D':
+        copy(2);
+        return true;
       case 'p':
-      case 'P': property(); return true;
+      case 'P':
+        property();
+        return true;
       case 'u':
-      case 'x': code_point(); return false;
+      case 'x':
+        code_point();
+        return false;
       case 'n':
       case 'r':
       case 't':
-      case 'f': copy(2); return false;
+      case 'f':
+        copy(2);
+        return false;
       case 'A':
       case 'z':
         if (!in_class) {
@@ -143,7 +163,7 @@ class Translator {
           return false;
         }
     }
-    refuse(in_.substr(at_, 2));
+    refuse(quote(in_.substr(at_, 2)));
   }
 
   bool set(std::string_view members, bool in_class, bool negate) {

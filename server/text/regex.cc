@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <pcre2.h>
 
+#include "server/text/json_fields.h"
 #include "server/text/oniguruma.h"
 #include "server/text/unsupported.h"
 
@@ -21,8 +22,7 @@ struct Deleter {
     free(p);
   }
 };
-using CompileContext =
-    std::unique_ptr<pcre2_compile_context, Deleter<pcre2_compile_context_free>>;
+using CompileContext = std::unique_ptr<pcre2_compile_context, Deleter<pcre2_compile_context_free>>;
 using MatchContext = std::unique_ptr<pcre2_match_context, Deleter<pcre2_match_context_free>>;
 using MatchData = std::unique_ptr<pcre2_match_data, Deleter<pcre2_match_data_free>>;
 
@@ -40,9 +40,8 @@ pcre2_code* compile(std::string_view pattern, std::string_view original) {
   if (code == nullptr) {
     unsigned char reason[256] = {};
     pcre2_get_error_message(error, reason, sizeof reason);
-    throw UnsupportedTokenizer(fmt::format("the regular expression \"{}\" does not compile: {}",
-                                           original.substr(0, 200),
-                                           reinterpret_cast<const char*>(reason)));
+    throw UnsupportedTokenizer(fmt::format("the regular expression {} does not compile: {}",
+                                           quote(original), reinterpret_cast<const char*>(reason)));
   }
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without it the interpreter does the same, slower
   return code;
@@ -99,9 +98,9 @@ Regex::Regex(std::string_view oniguruma_pattern)
 std::vector<Span> Regex::find(std::string_view text, bool invert) const {
   std::vector<Span> spans;
   Matcher matcher(code_.get(), text);
-  size_t done = 0;        // everything before is in `spans`
-  size_t from = 0;        // where the next search starts
-  bool matched = false;   // a match ends at `done`
+  size_t done = 0;       // everything before is in `spans`
+  size_t from = 0;       // where the next search starts
+  bool matched = false;  // a match ends at `done`
   while (from <= text.size()) {
     const int result = matcher.search(from);
     if (result == PCRE2_ERROR_NOMATCH) break;

@@ -19,16 +19,16 @@ struct Span {
 
 // A regular expression as tokenizer.json files write it: Oniguruma's Ruby syntax on Unicode
 // characters, run by PCRE2 (JIT where the machine has it). What the two engines read differently is
-// rewritten, or refused where it cannot be (oniguruma.h). Constant after construction: find() may be
-// called from any thread.
+// rewritten, or refused where it cannot be (oniguruma.h). Constant after construction: find() may
+// be called from any thread.
 class Regex {
  public:
   // Throws UnsupportedTokenizer if the pattern cannot be run with the meaning it has in Oniguruma.
   explicit Regex(std::string_view oniguruma_pattern);
 
-  // All of `text` (valid UTF-8) in order: the matches, left to right, not overlapping, and what lies
-  // between them. If `invert`, is_match is the other way round. If PCRE2 gives up (its match or heap
-  // limit), the rest of the text is one span with is_match = false: nothing is lost.
+  // All of `text` (valid UTF-8) in order: the matches, left to right, not overlapping, and what
+  // lies between them. If `invert`, is_match is the other way round. If PCRE2 gives up (its match
+  // or heap limit), the rest of the text is one span with is_match = false: nothing is lost.
   std::vector<Span> find(std::string_view text, bool invert = false) const;
 
   // True if the whole of `text` is one match.

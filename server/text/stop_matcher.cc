@@ -28,8 +28,8 @@ StopMatcher::StopMatcher(std::vector<std::string> stops) {
   }
   for (std::string& text : stops) {
     if (text.empty() || text.size() > kMaxStopBytes) {
-      throw std::invalid_argument(fmt::format(
-          "a stop string has {} bytes, it must have 1 to {}", text.size(), kMaxStopBytes));
+      throw std::invalid_argument(fmt::format("a stop string has {} bytes, it must have 1 to {}",
+                                              text.size(), kMaxStopBytes));
     }
     std::vector<size_t> border = borders(text);
     stops_.push_back({std::move(text), std::move(border)});

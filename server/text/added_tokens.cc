@@ -1,0 +1,120 @@
+#include "server/text/added_tokens.h"
+
+#include <algorithm>
+
+#include "server/text/regex.h"
+
+namespace recurve {
+namespace {
+
+bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+std::string_view first_character(std::string_view text) {
+  size_t n = text.empty() ? 0 : 1;
+  while (n < text.size() && is_continuation(text[n])) ++n;
+  return text.substr(0, n);
+}
+
+std::string_view last_character(std::string_view text) {
+  size_t n = text.empty() ? 0 : 1;
+  while (n < text.size() && is_continuation(text[text.size() - n])) ++n;
+  return text.substr(text.size() - n);
+}
+
+// Rust's regex crate, UTS #18: \w has the join controls too, \s is White_Space.
+bool is_word(std::string_view character) {
+  static const Regex word(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}])");
+  return !character.empty() && word.matches_all(character);
+}
+
+bool is_space(std::string_view character) {
+  static const Regex space(R"(\s)");
+  return !character.empty() && space.matches_all(character);
+}
+
+size_t spaces_at_end(std::string_view text) {
+  size_t n = 0;
+  for (;;) {
+    const std::string_view c = last_character(text.substr(0, text.size() - n));
+    if (!is_space(c)) return n;
+    n += c.size();
+  }
+}
+
+size_t spaces_at_start(std::string_view text) {
+  size_t n = 0;
+  for (;;) {
+    const std::string_view c = first_character(text.substr(n));
+    if (!is_space(c)) return n;
+    n += c.size();
+  }
+}
+
+}  // namespace
+
+void AddedTokenFinder::add(const AddedToken& token, std::string_view content) {
+  if (content.empty()) return;
+  int32_t node = 0;
+  for (const char c : content) {
+    const uint64_t key = static_cast<uint64_t>(node) << 8 | static_cast<unsigned char>(c);
+    const auto [next, is_new] = children_.try_emplace(key, static_cast<int32_t>(token_of_.size()));
+    if (is_new) token_of_.push_back(-1);
+    node = next->second;
+  }
+  if (token_of_[static_cast<size_t>(node)] >= 0) return;
+  token_of_[static_cast<size_t>(node)] = static_cast<int32_t>(tokens_.size());
+  tokens_.push_back(token);
+  can_start_[static_cast<unsigned char>(content[0])] = true;
+}
+
+std::vector<AddedSpan> AddedTokenFinder::find(std::string_view text, bool skip_special) const {
+  std::vector<AddedSpan> spans;
+  size_t done = 0;  // everything before is in `spans`
+  for (size_t at = 0; at < text.size();) {
+    const Match match = longest_at(text, at);
+    if (match.token == nullptr) {
+      ++at;
+      continue;
+    }
+    size_t begin = at;
+    size_t end = at + match.length;
+    at = end;
+    if (skip_special && match.token->special) continue;
+    if (match.token->single_word && (is_word(last_character(text.substr(0, begin))) ||
+                                     is_word(first_character(text.substr(end))))) {
+      continue;
+    }
+    if (match.token->lstrip) {
+      begin = std::max(begin - spaces_at_end(text.substr(0, begin)), done);
+    }
+    if (match.token->rstrip) end += spaces_at_start(text.substr(end));
+    if (begin < done) begin = done;  // the token before it took this one's white space
+    if (end <= done) continue;
+    if (done < begin) spans.push_back({done, begin, -1});
+    spans.push_back({begin, end, match.token->id});
+    done = end;
+  }
+  if (done < text.size()) spans.push_back({done, text.size(), -1});
+  return spans;
+}
+
+AddedTokenFinder::Match AddedTokenFinder::longest_at(std::string_view text, size_t at) const {
+  Match best;
+  if (!can_start_[static_cast<unsigned char>(text[at])]) return best;
+  int32_t node = 0;
+  for (size_t i = at; i < text.size(); ++i) {
+    node = child(node, text[i]);
+    if (node < 0) break;
+    const int32_t token = token_of_[static_cast<size_t>(node)];
+    if (token >= 0) best = {&tokens_[static_cast<size_t>(token)], i + 1 - at};
+  }
+  return best;
+}
+
+int32_t AddedTokenFinder::child(int32_t node, char byte) const {
+  const auto next =
+      children_.find(static_cast<uint64_t>(node) << 8 | static_cast<unsigned char>(byte));
+  return next == children_.end() ? -1 : next->second;
+}
+
+}  // namespace recurve

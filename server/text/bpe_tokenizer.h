@@ -1,0 +1,68 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "server/text/added_tokens.h"
+#include "server/text/bpe_merger.h"
+#include "server/text/normalizer.h"
+#include "server/text/pre_tokenizer.h"
+#include "server/text/tokenizer.h"
+
+namespace recurve {
+
+// Byte-level BPE. encode(): added tokens are cut out, the text between them is normalised, cut into
+// words, written in the byte-level alphabet, and each word's bytes are merged.
+class BpeTokenizer final : public Tokenizer {
+ public:
+  using Vocabulary = std::unordered_map<std::string, int32_t>;
+
+  // What tokenizer_json.cc reads from the file, and has checked: ids are unique and in [0, size).
+  struct Parts {
+    Vocabulary vocabulary;          // names in the byte-level alphabet; without added tokens
+    std::vector<AddedToken> added;  // ids may also be in `vocabulary`, under the same name
+    int32_t size = 0;
+    std::array<int32_t, 256> byte_ids{};  // [byte], -1: cannot occur in UTF-8
+    BpeMerger merger;
+    bool ignore_merges = false;            // a word that is a token is not put together by merges
+    std::vector<NormalForm> normal_forms;  // applied in order
+    PreTokenizer pre_tokenizer;            // holds exactly one ByteLevel
+    std::optional<int32_t> bos;
+    std::optional<int32_t> eos;
+  };
+
+  explicit BpeTokenizer(Parts parts);
+
+  std::vector<int32_t> encode(std::string_view utf8, SpecialTokens special) const override;
+  int32_t size() const override { return parts_.size; }
+  std::string_view token_bytes(int32_t id) const override;
+  bool is_special(int32_t id) const override;
+  std::optional<int32_t> id_of(std::string_view name) const override;
+  std::optional<int32_t> bos_id() const override { return parts_.bos; }
+  std::optional<int32_t> eos_id() const override { return parts_.eos; }
+  std::string description() const override;
+
+ private:
+  struct Workspace {
+    BpeMerger::Workspace merge;
+    std::vector<int32_t> word;
+  };
+
+  void encode_raw(std::string_view text, Workspace& work, std::vector<int32_t>& out) const;
+  void encode_word(std::string_view mapped, Workspace& work, std::vector<int32_t>& out) const;
+  std::string normalize_text(std::string_view text) const;
+  bool valid(int32_t id) const { return id >= 0 && id < parts_.size; }
+
+  Parts parts_;
+  std::vector<std::string> bytes_;   // [id]
+  std::vector<bool> special_;        // [id]
+  AddedTokenFinder in_raw_text_;     // the added tokens that are not `normalized`
+  AddedTokenFinder in_normal_text_;  // those that are
+};
+
+}  // namespace recurve

@@ -1,0 +1,85 @@
+#include <fmt/core.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "server/text/json_fields.h"
+#include "server/text/sentencepiece_tokenizer.h"
+#include "server/text/tokenizer.h"
+#include "server/text/tokenizer_json.h"
+#include "server/text/unsupported.h"
+
+namespace recurve {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uintmax_t kMaxFileBytes = 128u << 20;  // the largest public ones have 35 MB
+
+std::string read_file(const fs::path& path) {
+  std::error_code error;
+  const uintmax_t size = fs::file_size(path, error);
+  if (error) throw std::runtime_error(fmt::format("{}: {}", path.string(), error.message()));
+  if (size > kMaxFileBytes) {
+    throw std::runtime_error(fmt::format("{}: a tokenizer file has at most {} bytes, found {}",
+                                         path.string(), kMaxFileBytes, size));
+  }
+  std::string text(size, '\0');
+  std::ifstream file(path, std::ios::binary);
+  if (!file.read(text.data(), static_cast<std::streamsize>(size))) {
+    throw std::runtime_error(fmt::format("{}: cannot be read", path.string()));
+  }
+  return text;
+}
+
+// A token in tokenizer_config.json is a string, or an object with its "content".
+std::optional<std::string> token_name(Fields& config, const std::string& key) {
+  const nlohmann::json* value = config.find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_object()) return Fields(*value, key).get_string("content");
+  return config.get_string(key);
+}
+
+SpecialNames read_special_names(const fs::path& path) {
+  if (!fs::exists(path)) return {};
+  try {
+    const nlohmann::json json = nlohmann::json::parse(read_file(path));
+    Fields config(json, "tokenizer_config");
+    return {token_name(config, "bos_token"), token_name(config, "eos_token")};
+  } catch (const nlohmann::json::parse_error& e) {
+    throw std::runtime_error(fmt::format("{}: not valid JSON at byte {}", path.string(), e.byte));
+  } catch (const std::runtime_error& e) {
+    throw std::runtime_error(fmt::format("{}: {}", path.string(), e.what()));
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& model_dir) {
+  const fs::path json = model_dir / "tokenizer.json";
+  const fs::path model = model_dir / "tokenizer.model";
+  const bool has_model = fs::exists(model);
+  if (fs::exists(json)) {
+    try {
+      return parse_tokenizer_json(read_file(json), json.string(),
+                                  read_special_names(model_dir / "tokenizer_config.json"));
+    } catch (const UnsupportedTokenizer&) {
+      if (!has_model) throw;
+    }
+  }
+  if (has_model) return parse_sentencepiece(read_file(model), model.string());
+  throw std::runtime_error(
+      fmt::format("{}: no tokenizer; a file tokenizer.json or tokenizer.model was expected",
+                  model_dir.string()));
+}
+
+void check_fits(const Tokenizer& tokenizer, int64_t vocab_rows, const fs::path& model_dir) {
+  if (tokenizer.size() <= vocab_rows) return;
+  throw std::runtime_error(fmt::format(
+      "{}: the tokenizer has {} ids, the model's vocabulary only {} rows: they do not belong "
+      "together",
+      model_dir.string(), tokenizer.size(), vocab_rows));
+}
+
+}  // namespace recurve

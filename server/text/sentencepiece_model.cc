@@ -1,0 +1,106 @@
+#include "server/text/sentencepiece_model.h"
+
+#include <stdexcept>
+
+namespace recurve {
+namespace {
+
+// Field numbers of google/sentencepiece src/sentencepiece_model.proto.
+constexpr uint64_t kPieces = 1;
+constexpr uint64_t kTrainerSpec = 2;
+constexpr uint64_t kNormalizerSpec = 3;
+constexpr uint64_t kSpaceAsSuffix = 24;     // of TrainerSpec
+constexpr uint64_t kAddDummyPrefix = 3;     // of NormalizerSpec
+constexpr uint64_t kRemoveExtraSpaces = 4;  // of NormalizerSpec
+
+[[noreturn]] void broken() {
+  throw std::runtime_error("the file is truncated or not a SentencePiece model");
+}
+
+// The protobuf wire format: a key (field number << 3 | wire type), then the value.
+class WireReader {
+ public:
+  explicit WireReader(std::string_view bytes) : bytes_(bytes) {}
+
+  // Moves to the next field; false at the end.
+  bool next() {
+    if (bytes_.empty()) return false;
+    const uint64_t key = varint();
+    field_ = key >> 3;
+    number_ = 0;
+    payload_ = {};
+    switch (key & 7) {
+      case 0:
+        number_ = varint();
+        break;
+      case 1:
+        payload_ = take(8);
+        break;
+      case 2:
+        payload_ = take(varint());
+        break;
+      case 5:
+        payload_ = take(4);
+        break;
+      default:
+        broken();
+    }
+    return true;
+  }
+  uint64_t field() const { return field_; }
+  uint64_t number() const { return number_; }
+  std::string_view payload() const { return payload_; }
+
+ private:
+  uint64_t varint() {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      const auto byte = static_cast<unsigned char>(take(1)[0]);
+      value |= static_cast<uint64_t>(byte & 0x7F) << shift;
+      if (byte < 0x80) return value;
+    }
+    broken();
+  }
+  std::string_view take(uint64_t n) {
+    if (n > bytes_.size()) broken();
+    const std::string_view head = bytes_.substr(0, n);
+    bytes_.remove_prefix(n);
+    return head;
+  }
+
+  std::string_view bytes_;
+  uint64_t field_ = 0;
+  uint64_t number_ = 0;
+  std::string_view payload_;
+};
+
+void read_trainer_spec(std::string_view bytes, SentencePieceModel& model) {
+  model.has_trainer_spec = true;
+  for (WireReader reader(bytes); reader.next();) {
+    if (reader.field() == kSpaceAsSuffix) model.space_as_suffix = reader.number() != 0;
+  }
+}
+
+void read_normalizer_spec(std::string_view bytes, SentencePieceModel& model) {
+  model.has_normalizer_spec = true;
+  for (WireReader reader(bytes); reader.next();) {
+    if (reader.field() == kAddDummyPrefix) model.add_dummy_prefix = reader.number() != 0;
+    if (reader.field() == kRemoveExtraSpaces) {
+      model.remove_extra_whitespaces = reader.number() != 0;
+    }
+  }
+}
+
+}  // namespace
+
+SentencePieceModel read_sentencepiece_model(std::string_view bytes) {
+  SentencePieceModel model;
+  for (WireReader reader(bytes); reader.next();) {
+    if (reader.field() == kPieces) ++model.pieces;
+    if (reader.field() == kTrainerSpec) read_trainer_spec(reader.payload(), model);
+    if (reader.field() == kNormalizerSpec) read_normalizer_spec(reader.payload(), model);
+  }
+  return model;
+}
+
+}  // namespace recurve

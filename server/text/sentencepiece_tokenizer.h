@@ -1,0 +1,16 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "server/text/tokenizer.h"
+
+namespace recurve {
+
+// A tokenizer from the bytes of a SentencePiece tokenizer.model. Encoding is the library's;
+// decoding through StreamDecoder gives what the library's Decode gives.
+// `file` names the source in messages. Throws std::runtime_error with one sentence.
+std::unique_ptr<Tokenizer> parse_sentencepiece(std::string_view model, const std::string& file);
+
+}  // namespace recurve
