@@ -267,6 +267,11 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> bytes, std::strin
   const auto* text = reinterpret_cast<const char*>(bytes.data()) + sizeof(length);
   if (length == 0 || text[0] != '{') refuse("wanted a header that begins with \"{\", found none");
 
+  // The parser takes a zero for the end and would not look at what follows.
+  if (const void* zero = std::memchr(text, 0, length)) {
+    refuse(fmt::format("wanted JSON, found a zero at byte {} of the header",
+                       static_cast<const char*>(zero) - text + 1));
+  }
   HeaderReader reader;
   if (!json::sax_parse(text, text + length, &reader)) refuse(reader.problem());
   SafetensorsHeader header{sizeof(length) + length, reader.take_entries()};
