@@ -21,8 +21,11 @@ struct Config {
   bool tied, fused;
 };
 
+// As round_up_to_next_multiple_of in xlstm_large/utils.py does it: a fraction beyond a multiple is
+// dropped, so 64.003 becomes 64.
 int64_t round_up(double value, int64_t multiple) {
-  return static_cast<int64_t>(std::ceil(value / static_cast<double>(multiple))) * multiple;
+  const double m = static_cast<double>(multiple);
+  return static_cast<int64_t>(std::floor((value + m - 1) / m)) * multiple;
 }
 
 Config read_config(const Checkpoint& checkpoint) {

@@ -74,8 +74,7 @@ SessionResult SessionStore::fork(Session& session, const SessionCommand& command
                               command.other));
   }
   if (auto full = no_room()) return *full;
-  const double ttl = command.ttl_seconds.value_or(session.ttl_seconds);
-  return insert(command.other, snapshot(session), ttl, now);
+  return insert(command.other, snapshot(session), command.ttl_seconds, now);
 }
 
 SessionResult SessionStore::mark(Session& session, const SessionCommand& command,

@@ -1,0 +1,71 @@
+// Every family against an independent implementation's logits and final states: see README.md
+// beside each golden checkpoint for what that was.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/model_runner.h"
+
+namespace recurve::testing {
+namespace {
+
+using Param = std::tuple<ModelCase, std::string /* device */, int /* rows a step */>;
+
+class GoldenTest : public ::testing::TestWithParam<Param> {};
+
+// fp32 against fp64: the largest difference relative to the largest value.
+constexpr double kTolerance = 2e-5;
+
+void expect_close(const std::vector<float>& got, const std::vector<float>& want,
+                  const std::string& what) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  double largest = 0, difference = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    ASSERT_TRUE(std::isfinite(got[i])) << what << " " << i;
+    largest = std::max(largest, std::abs(static_cast<double>(want[i])));
+    difference = std::max(difference, std::abs(static_cast<double>(got[i]) - want[i]));
+  }
+  EXPECT_LE(difference, kTolerance * largest) << what << ", largest value " << largest;
+}
+
+TEST_P(GoldenTest, LogitsAndStates) {
+  const auto& [model_case, device, step] = GetParam();
+  ModelRunner runner(model_case, device);
+  const Golden golden(golden_dir() / model_case.directory / "golden.safetensors");
+  for (const std::string s : {"0", "1"}) {
+    const std::vector<int32_t> tokens = golden.ids("tokens." + s);
+    const StateSlot slot = *runner.pool().acquire();
+    std::vector<float> logits;
+    for (size_t at = 0; at < tokens.size(); at += static_cast<size_t>(step)) {
+      const size_t end = std::min(tokens.size(), at + static_cast<size_t>(step));
+      const auto part = runner.forward({{&slot,
+                                         {tokens.begin() + static_cast<ptrdiff_t>(at),
+                                          tokens.begin() + static_cast<ptrdiff_t>(end)}}});
+      logits.insert(logits.end(), part.begin(), part.end());
+    }
+    expect_close(logits, golden.floats("logits." + s), "logits." + s);
+    for (const std::string name : {"C", "n", "m"}) {
+      expect_close(runner.state(slot, name), golden.floats(name + "." + s), name + "." + s);
+    }
+  }
+}
+
+std::string name_of_case(const ::testing::TestParamInfo<Param>& info) {
+  std::string name = std::get<0>(info.param).directory + "_" + std::get<1>(info.param) + "_" +
+                     std::to_string(std::get<2>(info.param));
+  for (char& c : name) {
+    if (c == '/') c = '_';
+  }
+  return name;
+}
+
+// Steps of one token, a chunk and an odd rest, all at once.
+INSTANTIATE_TEST_SUITE_P(Families, GoldenTest,
+                         ::testing::Combine(::testing::ValuesIn(model_cases()),
+                                            ::testing::Values("reference", "cpu"),
+                                            ::testing::Values(1, 64, 256)),
+                         name_of_case);
+
+}  // namespace
+}  // namespace recurve::testing

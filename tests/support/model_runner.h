@@ -1,0 +1,100 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/registry.h"
+#include "tests/support/golden.h"
+
+namespace recurve::testing {
+
+// A small checkpoint of a family, with the results of an independent implementation beside it.
+struct ModelCase {
+  std::string directory;  // under tests/golden
+  DType weights;          // as stored, so that nothing is rounded
+};
+
+inline const std::vector<ModelCase>& model_cases() {
+  static const std::vector<ModelCase> kCases = {
+      {"xlstm/single", DType::kF32},
+      {"xlstm/fused", DType::kF32},
+      {"xlstm/tied_bf16", DType::kBF16},
+      {"xlstm/sharded", DType::kF32},
+  };
+  return kCases;
+}
+
+// A model on a backend with everything it needs to run, and no engine.
+class ModelRunner {
+ public:
+  ModelRunner(const ModelCase& model_case, const std::string& device, int chunk = 0,
+              int threads = 2)
+      : backend_(make_backend(device, threads)),
+        stream_(backend_->make_stream()),
+        model_(load(model_case, *backend_, chunk)),
+        pool_(*backend_, model_->state_layout(), kSlots, *stream_),
+        arena_(*backend_, model_->arena_bytes({.rows = kMaxRows, .logits = kMaxRows})) {}
+
+  struct Part {
+    const StateSlot* slot;
+    std::vector<int32_t> tokens;
+  };
+
+  // One step; the logits of every row, in the order of the parts: (rows, vocab).
+  std::vector<float> forward(const std::vector<Part>& parts) {
+    std::vector<int32_t> tokens, begin{0}, slots, rows;
+    int max_len = 0;
+    for (const Part& part : parts) {
+      tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
+      begin.push_back(static_cast<int32_t>(tokens.size()));
+      slots.push_back(part.slot->id());
+      max_len = std::max(max_len, static_cast<int>(part.tokens.size()));
+    }
+    for (size_t r = 0; r < tokens.size(); ++r) rows.push_back(static_cast<int32_t>(r));
+    std::vector<float> logits(tokens.size() * static_cast<size_t>(model_->info().vocab));
+    model_->forward({.seqs = {.num_seqs = static_cast<int>(parts.size()),
+                              .rows = static_cast<int>(tokens.size()),
+                              .max_len = max_len,
+                              .begin = begin.data(),
+                              .slot = slots.data()},
+                     .tokens = tokens.data(),
+                     .num_logits = static_cast<int>(rows.size()),
+                     .logit_rows = rows.data()},
+                    pool_, arena_, *stream_, logits.data());
+    stream_->wait();
+    return logits;
+  }
+
+  // A slot's array, e.g. "C", over all layers: (layers, shape).
+  std::vector<float> state(const StateSlot& slot, const std::string& name) {
+    const StateImage image = pool_.save(slot);
+    std::vector<float> values;
+    size_t at = 0;
+    for (const StateArray& array : pool_.layout().arrays) {
+      const float* data = reinterpret_cast<const float*>(image.data() + at);
+      if (array.name == name) values.insert(values.end(), data, data + array.elements());
+      at += array.bytes();
+    }
+    return values;
+  }
+
+  StatePool& pool() { return pool_; }
+  const Model& model() const { return *model_; }
+  Backend& backend() { return *backend_; }
+
+  static std::unique_ptr<const Model> load(const ModelCase& model_case, Backend& backend,
+                                           int chunk) {
+    Checkpoint checkpoint = Checkpoint::open(golden_dir() / model_case.directory);
+    return load_model(checkpoint, backend, {.weights = model_case.weights, .chunk = chunk});
+  }
+
+ private:
+  static constexpr int kSlots = 6, kMaxRows = 256;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<const Model> model_;
+  StatePool pool_;
+  Arena arena_;
+};
+
+}  // namespace recurve::testing
