@@ -1,0 +1,191 @@
+#include "model/weights/linear_weights.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <new>
+
+#include "model/weights/convert.h"
+#include "tests/support/safetensors_writer.h"
+#include "tests/support/temp_dir.h"
+
+namespace recurve {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Memory of a device that copies only when it is waited for: the host side of an upload must stay
+// as it is until then. Counts what is allocated.
+class LateBackend : public Backend {
+ public:
+  struct LateStream : Stream {
+    struct Job {
+      void* to;
+      const void* from;
+      size_t bytes;
+    };
+    void wait() override {
+      for (const Job& job : jobs) std::memcpy(job.to, job.from, job.bytes);
+      jobs.clear();
+    }
+    std::vector<Job> jobs;
+  };
+
+  LateBackend() : Backend("late", Kernels{}) {}
+  std::unique_ptr<Stream> make_stream() override { return std::make_unique<LateStream>(); }
+  void upload(void* device, const void* host, size_t bytes, Stream& stream) override {
+    static_cast<LateStream&>(stream).jobs.push_back({device, host, bytes});
+  }
+  void download(void* host, const void* device, size_t bytes, Stream&) override {
+    std::memcpy(host, device, bytes);
+  }
+  void copy(void* to, const void* from, size_t bytes, Stream&) override {
+    std::memcpy(to, from, bytes);
+  }
+  void zero(void* device, size_t bytes, Stream&) override { std::memset(device, 0, bytes); }
+
+  size_t allocated = 0;
+
+ protected:
+  std::byte* take_memory(size_t bytes) override {
+    allocated += bytes;
+    auto* memory = static_cast<std::byte*>(operator new(bytes, std::align_val_t(64)));
+    std::memset(memory, 0, bytes);
+    return memory;
+  }
+  void give_memory(std::byte* data, size_t) override {
+    operator delete(data, std::align_val_t(64));
+  }
+};
+
+class LinearWeightsTest : public testing::Test {
+ protected:
+  LinearWeightsTest() { write_file(dir_ / "config.json", "{}"); }
+  Checkpoint open(const SafetensorsWriter& writer) {
+    writer.write(dir_ / "model.safetensors");
+    return Checkpoint::open(dir_.path());
+  }
+  std::vector<float> values(const Matrix& matrix) {
+    std::vector<float> out;
+    for (int64_t i = 0; i < matrix.N * matrix.K; ++i) {
+      out.push_back(matrix.dtype == DType::kF32
+                        ? static_cast<const float*>(matrix.data)[i]
+                        : bf16_to_f32(static_cast<const uint16_t*>(matrix.data)[i]));
+    }
+    return out;
+  }
+
+  const TempDir dir_;
+  LateBackend backend_;
+};
+
+// The order in the file is not the order asked for, and the types differ.
+TEST_F(LinearWeightsTest, FusesByNameInTheOrderAsked) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Checkpoint checkpoint = open(SafetensorsWriter()
+                                     .add_bf16("k", {1, 2}, {0x4040, 0x4080})  // 3 4
+                                     .add_f32("i.bias", {1}, {0.1f})
+                                     .add_f16("i", {1, 2}, {0x4500, 0x4600})  // 5 6
+                                     .add_f32("q", {2, 2}, {1, 2, -1, -2}));
+    const LinearWeights w = LinearWeights::load(backend_, checkpoint,
+                                                {{"q", 2}, {"k", 1}, {"i", 1, "i.bias"}}, 2, dtype);
+    EXPECT_THAT(values(w.matrix()), testing::Each(0)) << "before finish()";
+    uint64_t last = 0, total = 0;
+    checkpoint.finish([&](uint64_t done, uint64_t of) {
+      EXPECT_GE(done, last);
+      last = done;
+      total = of;
+    });
+    EXPECT_EQ(last, total);
+    EXPECT_EQ(total, 4u + 4u + 4u + 16u);
+    EXPECT_EQ(w.matrix().N, 4);
+    EXPECT_EQ(w.matrix().K, 2);
+    EXPECT_EQ(w.matrix().dtype, dtype);
+    EXPECT_THAT(values(w.matrix()), ElementsAre(1, 2, -1, -2, 3, 4, 5, 6));
+    EXPECT_THAT(std::vector<float>(w.bias(), w.bias() + 4), ElementsAre(0, 0, 0, 0.1f));
+    EXPECT_EQ(w.bytes(), 8 * size_of(dtype) + 16);
+  }
+}
+
+TEST_F(LinearWeightsTest, CopiesMatricesOfManyStages) {
+  const int64_t rows = 700, K = 10007;  // 7 million elements, not a multiple of anything
+  std::vector<float> a(static_cast<size_t>(rows * K)), b(a.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    a[i] = static_cast<float>(i);
+    b[i] = -static_cast<float>(i);
+  }
+  Checkpoint checkpoint =
+      open(SafetensorsWriter().add_f32("a", {rows, K}, a).add_f32("b", {rows, K}, b));
+  const LinearWeights w =
+      LinearWeights::load(backend_, checkpoint, {{"b", rows}, {"a", rows}}, K, DType::kF32);
+  const LinearWeights half =
+      LinearWeights::load(backend_, checkpoint, {{"a", rows}}, K, DType::kBF16);
+  checkpoint.finish();
+  const auto* data = static_cast<const float*>(w.matrix().data);
+  EXPECT_TRUE(std::equal(b.begin(), b.end(), data));
+  EXPECT_TRUE(std::equal(a.begin(), a.end(), data + rows * K));
+  const auto* bits = static_cast<const uint16_t*>(half.matrix().data);
+  for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(bits[i], f32_to_bf16(a[i])) << i;
+}
+
+TEST_F(LinearWeightsTest, AllocatesNothingOnceSomethingDoesNotFit) {
+  Checkpoint checkpoint = open(SafetensorsWriter().add_f32("a", {1, 2}, {1, 2}));
+  const LinearWeights huge = LinearWeights::load(backend_, checkpoint, {{"a", int64_t{1} << 40}},
+                                                 int64_t{1} << 20, DType::kF32);
+  const LinearWeights fits = LinearWeights::load(backend_, checkpoint, {{"a", 1}}, 2, DType::kF32);
+  const VectorWeights gone = VectorWeights::load(backend_, checkpoint, "v", {{3}});
+  EXPECT_EQ(backend_.allocated, 0u);
+  EXPECT_EQ(huge.matrix().data, nullptr);
+  EXPECT_EQ(huge.bias(), nullptr);
+  EXPECT_THAT(error_of([&] { checkpoint.finish(); }),
+              testing::AllOf(HasSubstr("wanted F32, F16 or BF16 [1099511627776, 1048576], found "
+                                       "F32 [1, 2]"),
+                             HasSubstr("tensor \"v\"")));
+}
+
+TEST_F(LinearWeightsTest, LoadsVectorsAsFp32) {
+  Checkpoint checkpoint = open(SafetensorsWriter().add_bf16("v", {2, 2}, {0x3f80, 0, 0xbf80, 0}));
+  const VectorWeights v = VectorWeights::load(backend_, checkpoint, "v", {{4}, {2, 2}});
+  const VectorWeights own = VectorWeights::from(backend_, {1, 2, 3});
+  checkpoint.finish();
+  EXPECT_THAT(std::vector<float>(v.data(), v.data() + v.size()), ElementsAre(1, 0, -1, 0));
+  EXPECT_THAT(std::vector<float>(own.data(), own.data() + own.size()), ElementsAre(1, 2, 3));
+}
+
+TEST_F(LinearWeightsTest, LoadsRandomWeights) {
+  Checkpoint checkpoint = Checkpoint::random(nlohmann::json::object(), 3);
+  const LinearWeights w = LinearWeights::load(backend_, checkpoint,
+                                              {{"a", 30, "a.bias"}, {"b", 20}}, 400, DType::kBF16);
+  checkpoint.finish();
+  double squares = 0;
+  for (const float v : values(w.matrix())) squares += static_cast<double>(v) * v;
+  EXPECT_NEAR(squares / 50, 1, 0.05);  // so a unit input gives outputs of about 1
+}
+
+size_t resident_file_pages_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  size_t total = 0, resident = 0, shared = 0;
+  statm >> total >> resident >> shared;
+  return shared * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// The weights must not be resident twice, as mapped file and as copy.
+TEST_F(LinearWeightsTest, LetsGoOfTheFileBehindTheCopies) {
+  const int64_t rows = 6, K = 4 << 20;  // 96 MiB in 6 tensors' worth of rows
+  Checkpoint checkpoint =
+      open(SafetensorsWriter().add("a", "F32", {rows, K}, std::string(rows * K * 4, '\1')));
+  const LinearWeights w = LinearWeights::load(backend_, checkpoint, {{"a", rows}}, K, DType::kBF16);
+  const size_t before = resident_file_pages_bytes();
+  size_t most = before;
+  checkpoint.finish(
+      [&](uint64_t, uint64_t) { most = std::max(most, resident_file_pages_bytes()); });
+  EXPECT_LT(most - before, 24u << 20);
+}
+
+}  // namespace
+}  // namespace recurve
