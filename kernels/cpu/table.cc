@@ -1,9 +1,42 @@
 #include "kernels/cpu/table.h"
 
+#include <cctype>
+#include <string>
+
+#include "kernels/cpu/targets.h"
+
+// After the choice of instruction sets.
+#include <hwy/targets.h>
+
 namespace recurve::cpu {
+namespace {
 
-void fill(Kernels&) {}
+// "cpu/avx3". Lives as long as the process, as the tables point at it. A lower bit is a better
+// instruction set.
+const std::string& implementation() {
+  static const std::string name = [] {
+    const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
+    std::string text = std::string("cpu/") + hwy::TargetName(targets & -targets);
+    for (char& letter : text) letter = static_cast<char>(std::tolower(letter));
+    return text;
+  }();
+  return name;
+}
 
-const char* isa() { return "none"; }
+}  // namespace
+
+const char* isa() { return implementation().c_str() + 4; }
+
+void fill(Kernels& kernels) {
+  const char* name = implementation().c_str();
+  kernels.embed = {embed, name};
+  kernels.gather_rows = {gather_rows, name};
+  kernels.rms_norm = {rms_norm, name};
+  kernels.linear = {linear, name};
+  kernels.mlstm = {mlstm, name};
+  kernels.head_norm_gate = {head_norm_gate, name};
+  kernels.swiglu = {swiglu, name};
+  kernels.soft_cap = {soft_cap, name};
+}
 
 }  // namespace recurve::cpu

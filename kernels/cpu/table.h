@@ -5,7 +5,16 @@
 // threaded. The stream must be a CpuStream. Results do not depend on the number of threads.
 namespace recurve::cpu {
 
-// Writes what this machine does better over the table.
+void embed(const EmbedArgs& args, Stream& stream);
+void gather_rows(const GatherRowsArgs& args, Stream& stream);
+void rms_norm(const RmsNormArgs& args, Stream& stream);
+void linear(const LinearArgs& args, Stream& stream);
+void mlstm(const MlstmArgs& args, Stream& stream);
+void head_norm_gate(const HeadNormGateArgs& args, Stream& stream);
+void swiglu(const SwigluArgs& args, Stream& stream);
+void soft_cap(const SoftCapArgs& args, Stream& stream);
+
+// Writes these ops over those of the table.
 void fill(Kernels& kernels);
 
 // "avx3", "avx2", "sse2", "neon", ...

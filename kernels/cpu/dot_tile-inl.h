@@ -1,0 +1,137 @@
+// Dot products of a few rows with a few others, compiled once for each instruction set.
+//
+// Every sum has the same shape wherever it stands: lane l of one vector accumulator takes the
+// products of the columns l, l + lanes, l + 2 lanes, ... in this order, and then the lanes are
+// added along one fixed tree. So a result does not depend on the tile it was computed in.
+#if defined(RECURVE_CPU_DOT_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef RECURVE_CPU_DOT_TILE_INL_H
+#undef RECURVE_CPU_DOT_TILE_INL_H
+#else
+#define RECURVE_CPU_DOT_TILE_INL_H
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstring>
+
+HWY_BEFORE_NAMESPACE();
+namespace recurve::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DotFloats = hn::ScalableTag<float>;
+using DotVector = hn::Vec<DotFloats>;
+inline constexpr int64_t kDotLanes = hn::MaxLanes(DotFloats());
+
+// Accumulators that fit in the registers, operands included.
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
+inline constexpr int kTileRows = 6;
+#else
+inline constexpr int kTileRows = 3;
+#endif
+
+HWY_INLINE DotVector load_widened(const float* p) { return hn::LoadU(DotFloats(), p); }
+HWY_INLINE DotVector load_widened(const hwy::bfloat16_t* p) {
+  const hn::Rebind<hwy::bfloat16_t, DotFloats> narrow;
+  return hn::PromoteTo(DotFloats(), hn::LoadU(narrow, p));
+}
+
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE void store_lane_sums(DotVector a, DotVector b, DotVector c, DotVector d, float* out) {
+  out[0] = hn::GetLane(a);
+  out[1] = hn::GetLane(b);
+  out[2] = hn::GetLane(c);
+  out[3] = hn::GetLane(d);
+}
+#else
+using Quad = hn::CappedTag<float, 4>;
+
+// The sum of the 128-bit blocks of v.
+template <class D>
+HWY_INLINE hn::Vec<Quad> fold_blocks(D d, hn::Vec<D> v) {
+  if constexpr (hn::MaxLanes(d) <= 4) {
+    return v;
+  } else {
+    const hn::Half<D> half;
+    return fold_blocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+}
+
+// out[0..3] = the sums of the lanes of a, b, c, d.
+HWY_INLINE void store_lane_sums(DotVector a, DotVector b, DotVector c, DotVector d, float* out) {
+  const DotFloats tag;
+  const hn::Repartition<uint64_t, DotFloats> pairs;
+  const auto ab = hn::Add(hn::InterleaveLower(tag, a, b), hn::InterleaveUpper(tag, a, b));
+  const auto cd = hn::Add(hn::InterleaveLower(tag, c, d), hn::InterleaveUpper(tag, c, d));
+  const auto lower = hn::InterleaveLower(pairs, hn::BitCast(pairs, ab), hn::BitCast(pairs, cd));
+  const auto upper = hn::InterleaveUpper(pairs, hn::BitCast(pairs, ab), hn::BitCast(pairs, cd));
+  const auto blocks = hn::Add(hn::BitCast(tag, lower), hn::BitCast(tag, upper));
+  hn::StoreU(fold_blocks(tag, blocks), Quad(), out);
+}
+#endif
+
+// Copies `count` columns from k on of each row to a vector filled up with zeros.
+template <int ROWS, typename T>
+HWY_INLINE void pad_columns(int64_t k, int64_t count, const T* const (&rows)[ROWS],
+                            T (&padded)[ROWS][kDotLanes], const T* (&padded_rows)[ROWS]) {
+  std::memset(padded, 0, sizeof(padded));
+  for (int r = 0; r < ROWS; ++r) {
+    std::memcpy(padded[r], rows[r] + k, count * sizeof(T));
+    padded_rows[r] = padded[r];
+  }
+}
+
+// Adds the products of the columns [k, k + lanes).
+template <int ROWS, int OUTPUTS, typename T>
+HWY_INLINE void add_columns(int64_t k, const float* const (&x)[ROWS], const T* const (&w)[OUTPUTS],
+                            DotVector (&sum)[ROWS][OUTPUTS]) {
+  DotVector xs[ROWS];
+  HWY_UNROLL(8)
+  for (int r = 0; r < ROWS; ++r) xs[r] = hn::LoadU(DotFloats(), x[r] + k);
+  HWY_UNROLL(8)
+  for (int n = 0; n < OUTPUTS; ++n) {
+    const DotVector ws = load_widened(w[n] + k);
+    HWY_UNROLL(8)
+    for (int r = 0; r < ROWS; ++r) sum[r][n] = hn::MulAdd(xs[r], ws, sum[r][n]);
+  }
+}
+
+// The same for the last `count` columns, fewer than a vector has.
+template <int ROWS, int OUTPUTS, typename T>
+HWY_INLINE void add_last_columns(int64_t k, int64_t count, const float* const (&x)[ROWS],
+                                 const T* const (&w)[OUTPUTS], DotVector (&sum)[ROWS][OUTPUTS]) {
+  float x_padded[ROWS][kDotLanes];
+  T w_padded[OUTPUTS][kDotLanes];
+  const float* x_rows[ROWS];
+  const T* w_rows[OUTPUTS];
+  pad_columns(k, count, x, x_padded, x_rows);
+  pad_columns(k, count, w, w_padded, w_rows);
+  add_columns(0, x_rows, w_rows, sum);
+}
+
+// out[r][n] = sum over k < K of x[r][k] w[n][k].
+template <int ROWS, int OUTPUTS, typename T>
+HWY_INLINE void dot_tile(int64_t K, const float* const (&x)[ROWS], const T* const (&w)[OUTPUTS],
+                         float (&out)[ROWS][OUTPUTS]) {
+  static_assert(OUTPUTS % 4 == 0);
+  DotVector sum[ROWS][OUTPUTS];
+  HWY_UNROLL(8)
+  for (int r = 0; r < ROWS; ++r) {
+    HWY_UNROLL(8)
+    for (int n = 0; n < OUTPUTS; ++n) sum[r][n] = hn::Zero(DotFloats());
+  }
+  int64_t k = 0;
+  for (; k + kDotLanes <= K; k += kDotLanes) add_columns(k, x, w, sum);
+  if (k < K) add_last_columns(k, K - k, x, w, sum);
+  HWY_UNROLL(8)
+  for (int r = 0; r < ROWS; ++r) {
+    HWY_UNROLL(8)
+    for (int n = 0; n < OUTPUTS; n += 4) {
+      store_lane_sums(sum[r][n], sum[r][n + 1], sum[r][n + 2], sum[r][n + 3], out[r] + n);
+    }
+  }
+}
+
+}  // namespace recurve::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard by target

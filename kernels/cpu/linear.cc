@@ -1,0 +1,134 @@
+#include <algorithm>
+
+#include "kernels/check.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/stream.h"
+#include "kernels/cpu/table.h"
+#include "kernels/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/linear.cc"
+#include <hwy/foreach_target.h>
+
+#include "kernels/cpu/dot_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace recurve::cpu::HWY_NAMESPACE {
+
+// Rows [row, row + ROWS) and outputs [n, n + OUTPUTS) as far as they exist.
+template <int ROWS, int OUTPUTS, typename T>
+void tile(const LinearArgs& a, int64_t row, int64_t n) {
+  const int64_t N = a.W.N, K = a.W.K;
+  const float* x[ROWS];
+  const T* w[OUTPUTS];
+  for (int r = 0; r < ROWS; ++r) x[r] = a.x + (row + r) * K;
+  for (int j = 0; j < OUTPUTS; ++j) {
+    w[j] = static_cast<const T*>(a.W.data) + std::min(n + j, N - 1) * K;
+  }
+  float sums[ROWS][OUTPUTS];
+  dot_tile(K, x, w, sums);
+
+  const int64_t count = std::min<int64_t>(OUTPUTS, N - n);
+  for (int r = 0; r < ROWS; ++r) {
+    const int64_t at = (row + r) * N + n;
+    for (int64_t j = 0; j < count; ++j) {
+      float sum = sums[r][j];
+      if (a.bias != nullptr) sum += a.bias[n + j];
+      if (a.residual != nullptr) sum += a.residual[at + j];
+      a.y[at + j] = sum;
+    }
+  }
+}
+
+// All outputs in [begin, end) of ROWS rows. With few rows more outputs at once keep enough sums
+// going to hide the latency of an addition.
+template <int ROWS, typename T>
+void row_tile(const LinearArgs& a, int64_t row, int64_t begin, int64_t end) {
+  constexpr int OUTPUTS = ROWS * 8 <= kTileRows * 4 ? 8 : 4;
+  for (int64_t n = begin; n < end; n += OUTPUTS) tile<ROWS, OUTPUTS, T>(a, row, n);
+}
+
+template <typename T>
+void block(const LinearArgs& a, int64_t row_begin, int64_t row_end, int64_t begin, int64_t end) {
+  for (int64_t row = row_begin; row < row_end;) {
+    // The rest in tiles of nearly one size.
+    const int64_t rest = row_end - row;
+    const int64_t tiles = (rest + kTileRows - 1) / kTileRows;
+    const int64_t rows = (rest + tiles - 1) / tiles;
+    switch (rows) {
+      case 1:
+        row_tile<1, T>(a, row, begin, end);
+        break;
+      case 2:
+        row_tile<2, T>(a, row, begin, end);
+        break;
+      case 3:
+        row_tile<3, T>(a, row, begin, end);
+        break;
+      case 4:
+        row_tile<std::min(4, kTileRows), T>(a, row, begin, end);
+        break;
+      case 5:
+        row_tile<std::min(5, kTileRows), T>(a, row, begin, end);
+        break;
+      default:
+        row_tile<kTileRows, T>(a, row, begin, end);
+        break;
+    }
+    row += rows;
+  }
+}
+
+void linear_block(const LinearArgs& a, int64_t row_begin, int64_t row_end, int64_t begin,
+                  int64_t end) {
+  if (a.W.dtype == DType::kBF16) {
+    block<hwy::bfloat16_t>(a, row_begin, row_end, begin, end);
+  } else {
+    block<float>(a, row_begin, row_end, begin, end);
+  }
+}
+
+}  // namespace recurve::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace recurve::cpu {
+namespace {
+
+HWY_EXPORT(linear_block);
+
+constexpr int64_t kCacheBytes = 256 * 1024;  // of weights that stay in L2 while rows pass by
+constexpr int64_t kBlockWork = 32 * 1024;    // multiplications worth a task of their own
+constexpr int64_t kOutputs = 8;              // blocks of outputs are multiples of this
+constexpr int64_t kRows = 48;                // rows that make a task of their own
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+void linear(const LinearArgs& args, Stream& stream) {
+  CHECK(args.W.dtype == DType::kBF16 || args.W.dtype == DType::kF32);
+  if (args.rows == 0 || args.W.N == 0) return;
+  ThreadPool& pool = pool_of(stream);
+  const int64_t rows = args.rows, N = args.W.N, K = args.W.K;
+
+  const int64_t work = rows * N * K;
+  const int64_t wanted =
+      pool.threads() == 1 ? 1 : std::clamp<int64_t>(work / kBlockWork, 1, 4 * pool.threads());
+  const int64_t row_bytes = std::max<int64_t>(K * static_cast<int64_t>(size_of(args.W.dtype)), 1);
+  const int64_t outputs =
+      std::min(ceil_div(N, wanted), std::max(kCacheBytes / row_bytes, kOutputs));
+  const int64_t n_step = ceil_div(outputs, kOutputs) * kOutputs;
+  const int64_t n_blocks = ceil_div(N, n_step);
+  const int64_t row_blocks = std::min(ceil_div(wanted, n_blocks), ceil_div(rows, kRows));
+
+  pool.parallel_for(n_blocks * row_blocks, [&](int64_t task) {
+    const int64_t row_block = task % row_blocks, begin = task / row_blocks * n_step;
+    HWY_DYNAMIC_DISPATCH(linear_block)
+    (args, rows * row_block / row_blocks, rows * (row_block + 1) / row_blocks, begin,
+     std::min(begin + n_step, N));
+  });
+}
+
+}  // namespace recurve::cpu
+#endif  // HWY_ONCE

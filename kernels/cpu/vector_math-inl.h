@@ -1,0 +1,103 @@
+// Vector functions of the CPU kernels, compiled once for each instruction set.
+// NaN gives NaN and infinities give the limits, as in the C library.
+#if defined(RECURVE_CPU_VECTOR_MATH_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef RECURVE_CPU_VECTOR_MATH_INL_H
+#undef RECURVE_CPU_VECTOR_MATH_INL_H
+#else
+#define RECURVE_CPU_VECTOR_MATH_INL_H
+#endif
+
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace recurve::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Floats = hn::ScalableTag<float>;  // as wide as the instruction set has them
+using OneFloat = hn::CappedTag<float, 1>;
+
+// Calls body(d, index) along [0, count): with Floats while a whole vector is left, with OneFloat
+// after that. Both compute the same, so a body is written once.
+template <class Body>
+HWY_INLINE void for_lanes(int64_t count, Body body) {
+  constexpr int64_t kLanes = hn::MaxLanes(Floats());
+  int64_t index = 0;
+  for (; index + kLanes <= count; index += kLanes) body(Floats(), index);
+  for (; index < count; ++index) body(OneFloat(), index);
+}
+
+// The sum of term(d, index) over [0, count), lane by lane and then over the lanes.
+template <class Term>
+HWY_INLINE float sum_over(int64_t count, Term term) {
+  constexpr int64_t kLanes = hn::MaxLanes(Floats());
+  const Floats d;
+  auto even = hn::Zero(d), odd = hn::Zero(d);
+  int64_t index = 0;
+  for (; index + 2 * kLanes <= count; index += 2 * kLanes) {
+    even = hn::Add(even, term(d, index));
+    odd = hn::Add(odd, term(d, index + kLanes));
+  }
+  if (index + kLanes <= count) {
+    even = hn::Add(even, term(d, index));
+    index += kLanes;
+  }
+  float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
+  for (; index < count; ++index) sum += hn::GetLane(term(OneFloat(), index));
+  return sum;
+}
+
+// 2^n for integer n in [-126, 127].
+template <class D, class VI>
+HWY_INLINE hn::Vec<D> power_of_two(D d, VI n) {
+  const hn::RebindToSigned<D> di;
+  return hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
+}
+
+// Within 1 ulp, subnormal results included: x = n ln 2 + r, then a polynomial in r fitted on
+// |r| <= ln(2)/2 with relative error 3e-9.
+template <class D>
+HWY_INLINE hn::Vec<D> exp(D d, hn::Vec<D> x) {
+  const auto bounded = hn::Min(hn::Max(x, hn::Set(d, -104.0f)), hn::Set(d, 89.0f));
+  const auto n = hn::NearestInt(hn::Mul(bounded, hn::Set(d, 1.44269504f)));
+  const auto whole = hn::ConvertTo(d, n);
+  auto r = hn::NegMulAdd(whole, hn::Set(d, 0x1.62e4p-1f), bounded);  // ln 2, upper bits
+  r = hn::NegMulAdd(whole, hn::Set(d, 0x1.7f7d1cp-20f), r);          // ln 2, the rest
+  auto p = hn::MulAdd(r, hn::Set(d, 0x1.6db4e4p-10f), hn::Set(d, 0x1.123be0p-7f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0x1.55545ep-5f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0x1.55548ep-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0.5f));
+  p = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0f));
+  // 2^n in two factors: n may be beyond what one can hold.
+  const auto half = hn::ShiftRight<1>(n);
+  p = hn::Mul(hn::Mul(p, power_of_two(d, half)), power_of_two(d, hn::Sub(n, half)));
+  return hn::IfThenElse(hn::IsNaN(x), x, p);
+}
+
+// Within 3 ulp.
+template <class D>
+HWY_INLINE hn::Vec<D> sigmoid(D d, hn::Vec<D> x) {
+  const auto one = hn::Set(d, 1.0f);
+  return hn::Div(one, hn::Add(one, exp(d, hn::Neg(x))));
+}
+
+// Within 3 ulp: below 0.625 a polynomial x + x^3 p(x^2) fitted with relative error 2e-9, above it
+// 1 - 2 / (exp(2 |x|) + 1).
+template <class D>
+HWY_INLINE hn::Vec<D> tanh(D d, hn::Vec<D> x) {
+  const auto size = hn::Abs(x);
+  const auto z = hn::Mul(x, x);
+  auto p = hn::MulAdd(z, hn::Set(d, -0.005717037f), hn::Set(d, 0.020650579f));
+  p = hn::MulAdd(p, z, hn::Set(d, -0.053743497f));
+  p = hn::MulAdd(p, z, hn::Set(d, 0.13331491f));
+  p = hn::MulAdd(p, z, hn::Set(d, -0.33333284f));
+  const auto small = hn::MulAdd(hn::Mul(p, z), x, x);
+  const auto one = hn::Set(d, 1.0f), two = hn::Set(d, 2.0f);
+  const auto e = exp(d, hn::Add(size, size));
+  const auto large = hn::CopySign(hn::Sub(one, hn::Div(two, hn::Add(e, one))), x);
+  return hn::IfThenElse(hn::Ge(size, hn::Set(d, 0.625f)), large, small);
+}
+
+}  // namespace recurve::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard by target
