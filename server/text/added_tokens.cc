@@ -23,7 +23,7 @@ std::string_view last_character(std::string_view text) {
 
 // Rust's regex crate, UTS #18: \w has the join controls too, \s is White_Space.
 bool is_word(std::string_view character) {
-  static const Regex word(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}])");
+  static const Regex word(R"([\w\x{200C}\x{200D}])");
   return !character.empty() && word.matches_all(character);
 }
 

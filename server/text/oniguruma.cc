@@ -103,6 +103,7 @@ class Translator {
         if (set_before && ends_range) refuse("a range that ends in a character set");
         after_escaped_ = true;
       } else if (in_[at_] == '-' && set_before) {
+        if (!next_is("-]")) refuse("a range that begins with a character set");
         out_ += R"(\-)";
         ++at_;
         set_before = false;

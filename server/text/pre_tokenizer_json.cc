@@ -64,9 +64,8 @@ SplitBehavior read_behavior(Fields& fields) {
       fmt::format("{}.behavior = {} is not supported", fields.where(), quote(wanted)));
 }
 
-// A pattern that matches `text` and nothing else. An empty text is nowhere found.
+// A pattern that matches `text` and nothing else.
 std::string literal_pattern(const std::string& text) {
-  if (text.empty()) return "(?!)";
   std::string pattern;
   for (const char c : text) {
     const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
