@@ -1,0 +1,135 @@
+// recurve-server: options -> objects -> run. Everything is owned here, in the order of its life.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+
+#include "model/registry.h"
+#include "server/engine/engine.h"
+#include "server/observe/log.h"
+#include "server/options.h"
+#include "server/rpc/server.h"
+#include "server/startup_table.h"
+#include "server/stop_signal.h"
+#include "server/token_rules.h"
+#include "server/version.h"
+
+namespace recurve {
+namespace {
+
+RpcOptions rpc_options(const Options& o, StopSignal& stop) {
+  return {.listen = o.listen,
+          .version = kVersion,
+          .max_message_bytes = static_cast<int64_t>(o.max_message_bytes),
+          .max_prompt_tokens = o.max_prompt_tokens,
+          .max_generated_tokens = o.max_generated_tokens,
+          .drain_seconds = o.drain_seconds,
+          .on_drain = [&stop](double seconds) { stop.raise(seconds); }};
+}
+
+// Shows how far loading has come: in place on a terminal, in steps of a tenth elsewhere.
+class LoadProgress {
+ public:
+  explicit LoadProgress(const StopSignal& stop) : stop_(stop) {}
+  void operator()(uint64_t done, uint64_t total) {
+    if (stop_.raised()) throw std::runtime_error("stopped while loading");
+    const int percent = total == 0 ? 100 : static_cast<int>(100 * done / total);
+    if (percent / (terminal_ ? 1 : 10) == last_) return;
+    last_ = percent / (terminal_ ? 1 : 10);
+    fmt::print(stderr, "{}loading weights {:3}% of {}{}", terminal_ ? "\r" : "", percent,
+               human_bytes(static_cast<double>(total)), terminal_ && percent < 100 ? "" : "\n");
+  }
+
+ private:
+  const StopSignal& stop_;
+  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  int last_ = -1;  // last shown
+};
+
+std::unique_ptr<const Model> load(const Options& o, Backend& backend, const StopSignal& stop) {
+  Checkpoint checkpoint = Checkpoint::open(o.model);
+  return load_model(checkpoint, backend, {.weights = o.weights}, LoadProgress(stop));
+}
+
+ServingInfo serving_info(const Options& o, const Model& model, const Backend& backend,
+                         const TokenRules& rules) {
+  const std::filesystem::path path = std::filesystem::path(o.model) / "";
+  ServingInfo info{.model_name = o.name.empty() ? path.parent_path().filename().string() : o.name,
+                   .family = model.info().family,
+                   .parameters = model.info().parameters,
+                   .weight_bytes = model.info().weight_bytes,
+                   .weight_type = o.weights == DType::kF32 ? "f32" : "bf16",
+                   .vocab_rows = static_cast<int32_t>(model.info().vocab),
+                   .state_bytes = static_cast<int64_t>(model.state_layout().bytes()),
+                   .chunk_tokens = model.info().chunk,
+                   .fingerprint = "",
+                   .backend = backend.name(),
+                   .ops = {},
+                   .tokens = rules,
+                   .slots = o.slots,
+                   .max_host_bytes = static_cast<int64_t>(o.session_memory),
+                   .default_ttl_seconds = o.session_ttl};
+  backend.kernels().for_each([&](const char* name, const char* implementation) {
+    info.ops.push_back({name, implementation});
+  });
+  return info;
+}
+
+int run(const Options& o) {
+  StopSignal stop;
+  Metrics metrics;
+  std::optional<MetricsServer> metrics_server;
+  if (!o.metrics.empty()) metrics_server.emplace(o.metrics, metrics);
+  AdmissionQueue queue(o.max_queue);
+  EngineStats stats;
+  RpcServer rpc(rpc_options(o, stop), queue, stats, metrics);
+
+  const auto backend = make_backend(o.device, o.threads);
+  const auto model = load(o, *backend, stop);
+  const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(o.model);
+  check_fits(*tokenizer, model->info().vocab, o.model);
+  const TokenRules rules = resolve_token_rules(model->info(), *tokenizer);
+  const ServingInfo info = serving_info(o, *model, *backend, rules);
+  Engine engine(
+      *model, *backend,
+      {.rows = info.vocab_rows, .usable = tokenizer->size(), .eos_ids = rules.eos}, queue, stats,
+      metrics,
+      {.slots = o.slots,
+       .rows_per_step = o.rows_per_step,
+       .sessions = {.host_bytes = info.max_host_bytes, .default_ttl_seconds = o.session_ttl}});
+  std::thread engine_thread([&] { engine.run(); });
+
+  fmt::print(stderr, "{}", startup_table(o, *model, *tokenizer, *backend, info, rpc.port()));
+  rpc.serve(tokenizer, info);
+  log_event(LogLevel::kInfo, "serving", {{"listen", o.listen}, {"port", rpc.port()}});
+
+  const double seconds = stop.wait().value_or(o.drain_seconds);
+  log_event(LogLevel::kInfo, "draining", {{"seconds", seconds}, {"requests", rpc.under_way()}});
+  const bool all_ended = rpc.drain(Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                      std::chrono::duration<double>(seconds)));
+  rpc.shutdown();
+  queue.close();
+  engine_thread.join();
+  log_event(LogLevel::kInfo, "stopped", {{"all_requests_ended", all_ended}});
+  return 0;
+}
+
+}  // namespace
+}  // namespace recurve
+
+int main(int argc, char** argv) {
+  recurve::Options options;
+  const int status = recurve::parse_options(argc, argv, &options);
+  if (status >= 0) return status;
+  recurve::init_logging(options.log_level, options.log_format);
+  try {
+    return recurve::run(options);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "recurve-server: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,103 @@
+#include "server/options.h"
+
+#include <CLI/CLI.hpp>
+#include <map>
+
+#include "server/version.h"
+
+namespace recurve {
+
+int parse_options(int argc, char** argv, Options* o) {
+  CLI::App app(
+      "Serves a recurrent language model over gRPC.\n"
+      "Example: recurve-server --model weights_tools/demo/xlstm-books --listen 127.0.0.1:50051");
+  app.set_version_flag("--version", std::string("recurve-server ") + kVersion);
+  app.option_defaults()->always_capture_default();
+
+  app.add_option(
+         "--model", o->model,
+         "Checkpoint: a directory as on the Hugging Face Hub, with config.json, safetensors "
+         "and tokenizer.json or tokenizer.model")
+      ->required()
+      ->group("Model");
+  app.add_option("--name", o->name, "Name to show for the model; default: the directory's")
+      ->group("Model");
+  app.add_option("--weights", o->weights, "Type of the weight matrices in memory")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, DType>{{"bf16", DType::kBF16}, {"f32", DType::kF32}}))
+      ->default_str("bf16")
+      ->group("Model");
+
+  app.add_option("--device", o->device, "cpu, or reference: the slow definition of every op")
+      ->group("Machine");
+  app.add_option("--threads", o->threads, "Threads of the CPU backend; 0: one a core")
+      ->check(CLI::Range(0, 1024))
+      ->group("Machine");
+  app.add_option("--slots", o->slots, "Sequences that can run at once; each holds one state")
+      ->check(CLI::Range(1, 1 << 20))
+      ->group("Machine");
+  app.add_option("--rows-per-step", o->rows_per_step,
+                 "Tokens computed in one step, of all sequences together; more make prompts "
+                 "faster and the time between tokens longer")
+      ->check(CLI::Range(1, 1 << 20))
+      ->group("Machine");
+
+  app.add_option("--listen", o->listen, "HOST:PORT to serve on; port 0: any free one")
+      ->group("Service");
+  app.add_option("--metrics", o->metrics, "HOST:PORT for Prometheus, at /metrics; default: none")
+      ->group("Service");
+  app.add_option("--max-queue", o->max_queue,
+                 "Requests that may wait for a slot; further ones get RESOURCE_EXHAUSTED")
+      ->check(CLI::Range(0, 1 << 24))
+      ->group("Service");
+  app.add_option("--max-prompt-tokens", o->max_prompt_tokens, "Longest prompt, in tokens")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->group("Service");
+  app.add_option("--max-generated-tokens", o->max_generated_tokens, "Longest answer, in tokens")
+      ->check(CLI::Range(1, 1 << 30))
+      ->group("Service");
+  app.add_option("--max-message-bytes", o->max_message_bytes,
+                 "Largest request message, e.g. 16MB; larger ones get RESOURCE_EXHAUSTED")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(uint64_t{1024}, uint64_t{1} << 31))
+      ->group("Service");
+  app.add_option("--drain-seconds", o->drain_seconds,
+                 "Time that requests under way have to end after SIGTERM")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->group("Service");
+
+  app.add_option("--session-memory", o->session_memory,
+                 "Host memory for session states outside slots and for marks, e.g. 4GB; each "
+                 "session and mark reserves one state of it")
+      ->transform(CLI::AsSizeValue(false))
+      ->group("Sessions");
+  app.add_option("--session-ttl", o->session_ttl,
+                 "Seconds of idleness after which a session is closed; 0: never")
+      ->check(CLI::Range(0.0, 1e9))
+      ->group("Sessions");
+
+  app.add_option("--log-level", o->log_level, "Logs go to standard error")
+      ->transform(
+          CLI::CheckedTransformer(std::map<std::string, LogLevel>{{"debug", LogLevel::kDebug},
+                                                                  {"info", LogLevel::kInfo},
+                                                                  {"warning", LogLevel::kWarning},
+                                                                  {"error", LogLevel::kError},
+                                                                  {"off", LogLevel::kOff}}))
+      ->default_str("info")
+      ->group("Logs");
+  app.add_option("--log-format", o->log_format, "One line an event")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, LogFormat>{{"text", LogFormat::kText}, {"json", LogFormat::kJson}}))
+      ->default_str("text")
+      ->group("Logs");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int status = app.exit(error);
+    return status == 0 ? 0 : 2;
+  }
+  return -1;
+}
+
+}  // namespace recurve

@@ -1,0 +1,36 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "kernels/tensor.h"
+#include "server/observe/log.h"
+
+namespace recurve {
+
+// The command line of recurve-server. `recurve-server --help` is its reference.
+struct Options {
+  std::string model;
+  std::string name;  // empty: the last part of `model`
+  std::string device = "cpu";
+  std::string listen = "127.0.0.1:50051";
+  std::string metrics;  // HOST:PORT; empty: none
+  int threads = 0;
+  DType weights = DType::kBF16;
+  int slots = 16;
+  int max_queue = 256;
+  int rows_per_step = 256;
+  uint64_t session_memory = uint64_t{4} << 30;
+  double session_ttl = 3600;
+  uint64_t max_message_bytes = uint64_t{16} << 20;
+  int64_t max_prompt_tokens = 1 << 20;
+  int32_t max_generated_tokens = 1 << 20;
+  double drain_seconds = 30;
+  LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kText;
+};
+
+// Fills `options`. Returns an exit status if the process should end now (help, a bad flag), after
+// having said why; -1 to go on.
+int parse_options(int argc, char** argv, Options* options);
+
+}  // namespace recurve

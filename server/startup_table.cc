@@ -1,0 +1,77 @@
+#include "server/startup_table.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <map>
+#include <vector>
+
+namespace recurve {
+namespace {
+
+// The implementations, with the ops each of them serves.
+std::string ops_line(const Kernels& kernels) {
+  std::map<std::string, std::string> ops_of;
+  kernels.for_each([&](const char* op, const char* implementation) {
+    std::string& ops = ops_of[implementation];
+    ops += (ops.empty() ? "" : " ") + std::string(op);
+  });
+  std::string line;
+  for (const auto& [implementation, ops] : ops_of) {
+    line += fmt::format("{}{}: {}", line.empty() ? "" : "; ", implementation, ops);
+  }
+  return line;
+}
+
+}  // namespace
+
+std::string human_bytes(double bytes) {
+  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  for (; bytes >= 1024 && unit < 4; ++unit) bytes /= 1024;
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.1f} {}", bytes, units[unit]);
+}
+
+int64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t total = 0, resident = 0;
+  statm >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+std::string startup_table(const Options& options, const Model& model, const Tokenizer& tokenizer,
+                          const Backend& backend, const ServingInfo& info, int port) {
+  const double weights = static_cast<double>(model.info().weight_bytes);
+  const double states = static_cast<double>(info.slots) * static_cast<double>(info.state_bytes);
+  const double bound = 1.15 * (weights + states) + 64 * 1024 * 1024;
+  const std::vector<std::pair<const char*, std::string>> rows = {
+      {"model", fmt::format("{}, {}: {}", info.model_name, info.family, model.info().description)},
+      {"weights",
+       fmt::format("{:.1f} M parameters, {} in {}", static_cast<double>(info.parameters) / 1e6,
+                   human_bytes(weights), info.weight_type)},
+      {"tokenizer", tokenizer.description()},
+      {"state", fmt::format("{} a session, however long",
+                            human_bytes(static_cast<double>(info.state_bytes)))},
+      {"slots", fmt::format("{}, {} of states", info.slots, human_bytes(states))},
+      {"sessions", fmt::format("{} of host memory for idle states and marks, room for {}",
+                               human_bytes(static_cast<double>(info.max_host_bytes)),
+                               info.max_host_bytes / info.state_bytes)},
+      {"queue", fmt::format("{} requests", options.max_queue)},
+      {"step", fmt::format("{} rows at most, prompts cut every {} tokens", options.rows_per_step,
+                           info.chunk_tokens)},
+      {"memory",
+       fmt::format("{} resident now; 1.15 x (weights + slots) + 64 MiB = {}",
+                   human_bytes(static_cast<double>(resident_bytes())), human_bytes(bound))},
+      {"backend", backend.name()},
+      {"ops", ops_line(backend.kernels())},
+      {"listening",
+       fmt::format("{}{}", options.listen,
+                   options.listen.ends_with(":0") ? fmt::format(" (port {})", port) : "")},
+  };
+  std::string table;
+  for (const auto& [name, value] : rows) table += fmt::format("  {:<10} {}\n", name, value);
+  return table;
+}
+
+}  // namespace recurve

@@ -1,0 +1,64 @@
+#include "server/stop_signal.h"
+
+#include <csignal>
+#include <cstdlib>
+
+namespace recurve {
+namespace {
+
+sigset_t stop_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  return set;
+}
+
+}  // namespace
+
+StopSignal::StopSignal() {
+  const sigset_t set = stop_signals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  watcher_ = std::thread([this] { watch(); });
+}
+
+StopSignal::~StopSignal() {
+  {
+    std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+  pthread_kill(watcher_.native_handle(), SIGTERM);
+  watcher_.join();
+}
+
+void StopSignal::watch() {
+  const sigset_t set = stop_signals();
+  for (int signal = 0; sigwait(&set, &signal) == 0;) {
+    std::lock_guard lock(mutex_);
+    if (leaving_) return;
+    if (raised_) std::_Exit(128 + signal);
+    raised_ = true;
+    changed_.notify_all();
+  }
+}
+
+void StopSignal::raise(double drain_seconds) {
+  std::lock_guard lock(mutex_);
+  if (raised_) return;
+  raised_ = true;
+  drain_seconds_ = drain_seconds;
+  changed_.notify_all();
+}
+
+bool StopSignal::raised() const {
+  std::lock_guard lock(mutex_);
+  return raised_;
+}
+
+std::optional<double> StopSignal::wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return raised_; });
+  return drain_seconds_;
+}
+
+}  // namespace recurve
