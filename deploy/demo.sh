@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Recurve's main job on one screen: builds the server, starts it on a small trained xLSTM, streams a
+# story over gRPC from a session, and goes on with the same session.
+#   deploy/demo.sh [--prompt TEXT] [--tokens N] [--device cpu|reference]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. deploy/packages.sh
+
+prompt="The captain looked out over the grey water"
+tokens=120
+device=cpu
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --prompt) prompt=$2 && shift 2 ;;
+    --tokens) tokens=$2 && shift 2 ;;
+    --device) device=$2 && shift 2 ;;
+    *)
+      sed -n '2,4s/^# \?//p' "$0"
+      exit 2
+      ;;
+  esac
+done
+
+say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+
+say "1. Packages"
+# shellcheck disable=SC2086
+install_packages $build_packages
+echo "all there"
+
+say "2. Build"
+cmake --preset release -DRECURVE_TESTS=OFF >build-configure.log 2>&1 ||
+  { cat build-configure.log && exit 1; }
+rm -f build-configure.log
+cmake --build --preset release --target recurve-server recurve
+bin=build/release/bin
+
+say "3. Server"
+log=$(mktemp)
+$bin/recurve-server --model weights_tools/demo/xlstm-books --device "$device" \
+  --listen 127.0.0.1:0 2>"$log" &
+server=$!
+stop() {
+  kill "$server" 2>/dev/null && wait "$server" 2>/dev/null
+  rm -f "$log"
+}
+trap stop EXIT
+for _ in $(seq 300); do
+  grep -q 'event=serving' "$log" && break
+  kill -0 "$server" 2>/dev/null || { cat "$log" && exit 1; }
+  sleep 0.1
+done
+cat "$log"
+export RECURVE_SERVER=127.0.0.1:$(sed -n 's/.*event=serving.* port=\([0-9]*\).*/\1/p' "$log")
+
+generate() { $bin/recurve generate --session story --temperature 0.8 --top-p 0.95 --stats "$@"; }
+
+say "4. A story, streamed from the session \"story\""
+$bin/recurve session open story >/dev/null
+printf '%s' "$prompt"
+generate --prompt "$prompt" --max-tokens "$tokens" --seed 1
+echo
+
+say "5. The same session goes on: it remembers; nothing is sent again"
+$bin/recurve session mark story here >/dev/null
+generate --prompt "" --max-tokens "$tokens" --seed 2
+echo
+
+say "6. Back to the mark, and another ending"
+$bin/recurve session rewind story here >/dev/null
+generate --prompt "" --max-tokens "$tokens" --seed 3
+echo
+$bin/recurve session list
+
+say "Done. By hand:"
+cat <<END
+  $bin/recurve-server --model weights_tools/demo/xlstm-books --listen 127.0.0.1:50051
+  $bin/recurve chat
+END

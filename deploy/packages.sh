@@ -1,0 +1,44 @@
+# Sourced by deploy/demo.sh and tests/run.sh: what they need from Debian or Ubuntu, and how to get it.
+
+# To build and run the server and the clients.
+build_packages="ca-certificates ccache cmake g++ ninja-build pkg-config
+  libgrpc++-dev libgrpc-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
+  libcli11-dev libfmt-dev libhwy-dev libpcre2-dev libsentencepiece-dev libspdlog-dev
+  libutf8proc-dev nlohmann-json3-dev prometheus-cpp-dev"
+
+# To run the tests too.
+test_packages="clang clang-format git libgmock-dev libgtest-dev python3 python3-numpy
+  python3-pytest"
+
+# install_packages NAME...: installs those that are missing, as root or through sudo.
+install_packages() {
+  local missing=() name
+  for name in "$@"; do
+    dpkg-query -W -f='${db:Status-Status}\n' "$name" 2>/dev/null | grep -qx installed ||
+      missing+=("$name")
+  done
+  [ ${#missing[@]} -eq 0 ] && return 0
+  if ! command -v apt-get >/dev/null; then
+    echo "error: missing ${missing[*]}, and this is no Debian or Ubuntu: install them by hand" >&2
+    return 1
+  fi
+  local as_root=""
+  if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null; then
+      echo "error: missing ${missing[*]}: run as root: apt-get install ${missing[*]}" >&2
+      return 1
+    fi
+    as_root=sudo
+  fi
+  echo "installing ${missing[*]}"
+  local log
+  log=$(mktemp)
+  if ! { $as_root apt-get update -qq &&
+    DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends \
+      "${missing[@]}"; } >"$log" 2>&1; then
+    tail -20 "$log" >&2
+    echo "error: apt-get could not install ${missing[*]}; its last words are above" >&2
+    return 1
+  fi
+  rm -f "$log"
+}

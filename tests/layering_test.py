@@ -1,0 +1,81 @@
+"""Fails when a source file includes a folder its own folder may not know.
+
+    tests/layering_test.py [ROOT]
+
+ALLOWED, read from top to bottom, is the order of the build.
+"""
+
+import pathlib
+import re
+import sys
+
+ALLOWED = {  # folder: the folders whose headers it may include besides its own
+    "kernels/ops": {"kernels/tensor.h"},
+    "kernels/reference": {"kernels", "kernels/ops"},
+    "kernels/cpu": {"kernels", "kernels/ops", "kernels/reference"},
+    "kernels/cuda": {"kernels", "kernels/ops", "kernels/reference"},
+    "kernels": {"kernels/ops"},
+    "model": {"kernels", "kernels/ops"},
+    "server/text": set(),
+    "server/observe": set(),
+    "server/scheduler": set(),
+    "server/sampling": {"kernels/check.h"},
+    "server/request": {"server/sampling"},
+    "server/session": {"model", "kernels", "server/request", "server/sampling"},
+    "server/engine": {"model", "kernels", "kernels/ops", "server/request", "server/scheduler",
+                      "server/session", "server/sampling", "server/observe"},
+    "server/rpc": {"proto", "server/request", "server/sampling", "server/text", "server/observe"},
+    "server": {"*"},  # the composition root
+    "clients": {"proto"},
+    "tests": {"*"},
+}
+# The one file that sees the tables of all backends.
+SEES_BACKENDS = "kernels/backend.cc"
+SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
+
+
+def home(path):
+    """The longest folder of ALLOWED that holds this file; generated headers belong to proto."""
+    if path.startswith("recurve/v1/"):
+        return "proto"
+    return max((f for f in ALLOWED if path.startswith(f + "/")), key=len, default=None)
+
+
+def violations(root):
+    for source in sorted(root.rglob("*")):
+        name = source.relative_to(root).as_posix()
+        own = home(name)
+        if source.suffix not in SUFFIXES or own is None or name.startswith("build/"):
+            continue
+        for number, line in enumerate(source.read_text().splitlines(), 1):
+            include = re.match(r'#include [<"]([^">]+/[^">]+)[">]', line)
+            target = home(include[1]) if include else None
+            if target is None or target == own or "*" in ALLOWED[own]:
+                continue
+            if name == SEES_BACKENDS and target.startswith("kernels/"):
+                continue
+            if target not in ALLOWED[own] and include[1] not in ALLOWED[own]:
+                yield f"{name}:{number}: {own} may not include {target} ({include[1]})"
+
+
+def uses_of_grpc(root):
+    """gRPC and protobuf are known to rpc, the clients and the tests only."""
+    for source in sorted(root.rglob("*")):
+        name = source.relative_to(root).as_posix()
+        own = home(name)
+        if source.suffix not in SUFFIXES or own in {None, "server/rpc", "clients", "tests"}:
+            continue
+        for number, line in enumerate(source.read_text().splitlines(), 1):
+            if re.match(r'#include [<"](grpc|google/protobuf|recurve/v1)', line):
+                yield f"{name}:{number}: {own} may not include gRPC or protobuf"
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
+    found = [*violations(root), *uses_of_grpc(root)]
+    print("\n".join(found) or "layering: every include keeps to its folder's place")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
