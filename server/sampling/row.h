@@ -17,10 +17,9 @@ inline double exp_nonpositive(double x) {
   constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
   constexpr double kRound = 0x1.8p52;  // adding it rounds to an integer, in the low bits
   constexpr double kFloor = -708;
-  const double y = x < kFloor ? kFloor : x;
-  const double rounded = y * kLog2E + kRound;
+  const double rounded = x * kLog2E + kRound;
   const double k = rounded - kRound;
-  const double r = (y - k * kLn2High) - k * kLn2Low;
+  const double r = (x - k * kLn2High) - k * kLn2Low;
   double p = 1.0 / 6227020800.0;
   p = p * r + 1.0 / 479001600.0;
   p = p * r + 1.0 / 39916800.0;
@@ -36,7 +35,9 @@ inline double exp_nonpositive(double x) {
   p = p * r + 1.0;
   p = p * r + 1.0;
   const double scale = std::bit_cast<double>((std::bit_cast<uint64_t>(rounded) + 1023) << 52);
-  return x < kFloor ? 0.0 : p * scale;
+  // Below the floor all of the above is meaningless; masked, since a branch is not vectorised.
+  const uint64_t keep = -static_cast<uint64_t>(x >= kFloor);
+  return std::bit_cast<double>(std::bit_cast<uint64_t>(p * scale) & keep);
 }
 
 struct RowMax {
