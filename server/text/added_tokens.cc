@@ -88,8 +88,6 @@ std::vector<AddedSpan> AddedTokenFinder::find(std::string_view text, bool skip_s
       begin = std::max(begin - spaces_at_end(text.substr(0, begin)), done);
     }
     if (match.token->rstrip) end += spaces_at_start(text.substr(end));
-    if (begin < done) begin = done;  // the token before it took this one's white space
-    if (end <= done) continue;
     if (done < begin) spans.push_back({done, begin, -1});
     spans.push_back({begin, end, match.token->id});
     done = end;

@@ -28,7 +28,8 @@ struct AddedSpan {
 };
 
 // Finds added tokens: leftmost first, of those the longest, then goes on behind it; as
-// AddedVocabulary::find_matches of Hugging Face's `tokenizers`. Constant after construction.
+// AddedVocabulary::find_matches of Hugging Face's `tokenizers`, to the letter: white space taken by
+// rstrip may be found again as a token of its own. Constant after construction.
 // Time is O(length of text x length of the longest token), which is at most kMaxBytes.
 class AddedTokenFinder {
  public:
@@ -38,8 +39,9 @@ class AddedTokenFinder {
   void add(const AddedToken& token, std::string_view content);
   bool empty() const { return tokens_.empty(); }
 
-  // All of `text` in order. With `skip_special`, control tokens are left in the text (but what they
-  // cover is not searched for others, as in Hugging Face's encode_special_tokens).
+  // All of `text`, in order (see above: spans may overlap). With `skip_special`, control tokens are
+  // left in the text (but what they cover is not searched for others, as in Hugging Face's
+  // encode_special_tokens).
   std::vector<AddedSpan> find(std::string_view text, bool skip_special) const;
 
  private:
