@@ -1,0 +1,13 @@
+#pragma once
+#include <CLI/CLI.hpp>
+
+namespace recurve::bench {
+
+// Each adds its subcommand, with what to do when it is chosen. `json`: see Report.
+void add_step(CLI::App& app, const bool& json);
+#if RECURVE_SERVER
+void add_overhead(CLI::App& app, const bool& json);
+void add_service(CLI::App& app, const bool& json);
+#endif
+
+}  // namespace recurve::bench

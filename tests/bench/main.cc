@@ -1,0 +1,17 @@
+// recurve-bench: measures, and prints each number with the floor or the target beside it.
+#include "tests/bench/commands.h"
+
+int main(int argc, char** argv) {
+  CLI::App app("Benchmarks of Recurve. Rows go to standard output.");
+  bool json = false;
+  app.add_flag("--json", json, "One JSON object a line instead of a table");
+  app.require_subcommand(1);
+  app.fallthrough();
+  recurve::bench::add_step(app, json);
+#if RECURVE_SERVER
+  recurve::bench::add_overhead(app, json);
+  recurve::bench::add_service(app, json);
+#endif
+  CLI11_PARSE(app, argc, argv);
+  return 0;
+}

@@ -1,0 +1,160 @@
+// recurve-bench service: what a user of the real server sees. Starts recurve-server as a process of
+// its own and asks it over the socket.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <thread>
+
+#include "clients/cpp/client.h"
+#include "tests/bench/commands.h"
+#include "tests/bench/report.h"
+
+namespace recurve::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point began) {
+  return std::chrono::duration<double>(Clock::now() - began).count();
+}
+
+struct ServiceOptions {
+  std::string model = "weights_tools/demo/xlstm-books";
+  std::string device = "cpu";
+  std::string listen = "127.0.0.1:50991";
+  int slots = 16;
+  int prompt = 100;
+  int tokens = 200;
+};
+
+// recurve-server, from the folder this program is in.
+class ServerProcess {
+ public:
+  explicit ServerProcess(const ServiceOptions& o) {
+    const std::string binary =
+        std::filesystem::read_symlink("/proc/self/exe").parent_path() / "recurve-server";
+    std::vector<std::string> args = {binary,     "--model", o.model,
+                                     "--device", o.device,  "--listen",
+                                     o.listen,   "--slots", std::to_string(o.slots)};
+    std::vector<char*> argv;
+    for (std::string& arg : args) argv.push_back(arg.data());
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t quiet;
+    posix_spawn_file_actions_init(&quiet);
+    posix_spawn_file_actions_addopen(&quiet, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+    if (posix_spawn(&pid_, binary.c_str(), &quiet, nullptr, argv.data(), environ) != 0) {
+      throw std::runtime_error(binary + " cannot be started: build it first");
+    }
+    posix_spawn_file_actions_destroy(&quiet);
+  }
+  ~ServerProcess() {
+    kill(pid_, SIGTERM);
+    waitpid(pid_, nullptr, 0);
+  }
+  double resident_bytes() const {
+    std::ifstream statm(fmt::format("/proc/{}/statm", pid_));
+    double total = 0, resident = 0;
+    statm >> total >> resident;
+    return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
+  }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+v1::GenerateRequest request_of(const ServiceOptions& o, int seed, int vocab) {
+  v1::GenerateRequest request;
+  for (int t = 0; t < o.prompt - 1; ++t) {  // and BOS
+    request.mutable_ids()->add_ids(300 + (t * 7919 + seed) % (vocab - 300));
+  }
+  request.mutable_stop()->set_max_tokens(o.tokens);
+  request.mutable_stop()->set_ignore_eos(true);
+  request.mutable_sampling()->set_seed(static_cast<uint64_t>(seed));
+  return request;
+}
+
+struct Answer {
+  double first_token = 0, total = 0;
+};
+
+Answer ask(Client& client, const v1::GenerateRequest& request) {
+  Answer answer;
+  const Clock::time_point began = Clock::now();
+  client.generate(request, [&](const v1::GenerateResponse& response) {
+    if (response.has_chunk() && answer.first_token == 0) answer.first_token = seconds_since(began);
+  });
+  answer.total = seconds_since(began);
+  return answer;
+}
+
+// All slots busy at once: tokens a second, and by then every slot's memory is in use.
+double full_load(Client& client, const ServiceOptions& o, int vocab) {
+  const Clock::time_point began = Clock::now();
+  std::vector<std::thread> threads;
+  for (int s = 0; s < o.slots; ++s) {
+    threads.emplace_back([&, s] { ask(client, request_of(o, 100 + s, vocab)); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return o.slots * o.tokens / seconds_since(began);
+}
+
+void run(const ServiceOptions& o, bool json) {
+  Report report(json);
+  const auto row = [&](const char* what, double value, const char* unit,
+                       const std::string& target) {
+    report.add({{"bench", "service"},
+                {"what", what},
+                {"value", value},
+                {"unit", unit},
+                {"target", target}});
+  };
+  const Clock::time_point began = Clock::now();
+  ServerProcess server(o);
+  Client client(o.listen);
+  client.wait_until_serving(std::chrono::system_clock::now() + std::chrono::seconds(120));
+  row("start to serving", seconds_since(began), "s", "< 2");
+
+  const v1::ModelInfo info = client.model_info();
+  std::vector<double> first, rate;
+  for (int i = 0; i < 9; ++i) {
+    const Answer answer = ask(client, request_of(o, i, info.token_count()));
+    first.push_back(answer.first_token);
+    rate.push_back((o.tokens - 1) / (answer.total - answer.first_token));
+  }
+  row(fmt::format("first token of a {}-token prompt", o.prompt).c_str(), median(first) * 1e3, "ms",
+      "< 100");
+  row("decode, one stream", median(rate), "tok/s", "");
+  row(fmt::format("prompt {} + decode {}, {} streams", o.prompt, o.tokens, o.slots).c_str(),
+      full_load(client, o, info.token_count()), "tok/s", "");
+
+  const double bound = 1.15 * (static_cast<double>(info.weight_bytes()) +
+                               o.slots * static_cast<double>(info.state_bytes())) +
+                       64 * 1024 * 1024;
+  row("resident memory, every slot used", server.resident_bytes() / (1 << 20), "MiB",
+      fmt::format("<= {:.1f}: 1.15 x (weights + slots) + 64", bound / (1 << 20)));
+}
+
+}  // namespace
+
+void add_service(CLI::App& app, const bool& json) {
+  auto o = std::make_shared<ServiceOptions>();
+  CLI::App* service =
+      app.add_subcommand("service", "The real server: start, first token, rates, memory");
+  service->add_option("--model", o->model, "Checkpoint directory")->capture_default_str();
+  service->add_option("--device", o->device, "cpu or reference")->capture_default_str();
+  service->add_option("--listen", o->listen, "HOST:PORT to use")->capture_default_str();
+  service->add_option("--slots", o->slots, "And streams at once")->capture_default_str();
+  service->add_option("--prompt", o->prompt, "Tokens")->capture_default_str();
+  service->add_option("--tokens", o->tokens, "To generate")->capture_default_str();
+  service->callback([o, &json] { run(*o, json); });
+}
+
+}  // namespace recurve::bench
