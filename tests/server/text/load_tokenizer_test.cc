@@ -1,0 +1,88 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "server/text/tokenizer.h"
+#include "tests/server/text/data.h"
+#include "tests/support/temp_dir.h"
+
+namespace recurve {
+namespace {
+
+void write(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+std::string golden_json() {
+  return testing::read_text(testing::golden_tokenizer_dir() / "tokenizer.json");
+}
+
+TEST(LoadTokenizer, None) {
+  TempDir dir;
+  EXPECT_EQ(error_of([&] { load_tokenizer(dir.path()); }),
+            dir.path().string() +
+                ": no tokenizer; a file tokenizer.json or tokenizer.model was expected");
+}
+
+TEST(LoadTokenizer, TokenizerJson) {
+  TempDir dir;
+  write(dir / "tokenizer.json", golden_json());
+  const auto tokenizer = load_tokenizer(dir.path());
+  EXPECT_EQ(tokenizer->size(), 583);
+  EXPECT_EQ(tokenizer->bos_id(), 0);
+}
+
+TEST(LoadTokenizer, NamesOfTokenizerConfig) {
+  TempDir dir;
+  write(dir / "tokenizer.json", golden_json());
+  write(dir / "tokenizer_config.json",
+        R"({"bos_token": "<|padding|>", "eos_token": {"content": "<|endoftext|>"}, "x": [1]})");
+  const auto tokenizer = load_tokenizer(dir.path());
+  EXPECT_EQ(tokenizer->bos_id(), 1);
+  EXPECT_EQ(tokenizer->eos_id(), 0);
+  write(dir / "tokenizer_config.json", R"({"bos_token": null, "eos_token": "<end>"})");
+  EXPECT_NE(error_of([&] { load_tokenizer(dir.path()); }).find("\"<end>\""), std::string::npos);
+  write(dir / "tokenizer_config.json", R"({"bos_token": 3})");
+  EXPECT_NE(error_of([&] { load_tokenizer(dir.path()); }), "");
+  write(dir / "tokenizer_config.json", R"({"bos_token")");
+  EXPECT_NE(error_of([&] { load_tokenizer(dir.path()); }), "");
+}
+
+TEST(LoadTokenizer, JsonOfAnotherKindGivesWayToSentencePiece) {
+  const auto model = testing::shared_data() / "tokenizers/sentencepiece_test_model.model";
+  RECURVE_NEEDS_DATA(model);
+  TempDir dir;
+  const std::string unigram = R"({"model": {"type": "Unigram", "vocab": []}})";
+  write(dir / "tokenizer.json", unigram);
+  EXPECT_EQ(error_of([&] { load_tokenizer(dir.path()); }),
+            (dir / "tokenizer.json").string() + ": model.type = \"Unigram\" is not supported");
+  write(dir / "tokenizer.model", testing::read_text(model));
+  EXPECT_EQ(load_tokenizer(dir.path())->size(), 1000);
+  write(dir / "tokenizer.json", golden_json());  // wins if it can be used
+  EXPECT_EQ(load_tokenizer(dir.path())->size(), 583);
+  write(dir / "tokenizer.json", "{");  // broken is not of another kind
+  EXPECT_NE(error_of([&] { load_tokenizer(dir.path()); }), "");
+}
+
+TEST(LoadTokenizer, Unreadable) {
+  TempDir dir;
+  std::filesystem::create_directory(dir / "tokenizer.json");
+  EXPECT_NE(error_of([&] { load_tokenizer(dir.path()); }), "");
+  TempDir empty;
+  write(empty / "tokenizer.model", "");
+  EXPECT_NE(error_of([&] { load_tokenizer(empty.path()); }), "");
+}
+
+TEST(CheckFits, IdsMustHaveRows) {
+  TempDir dir;
+  write(dir / "tokenizer.json", golden_json());
+  const auto tokenizer = load_tokenizer(dir.path());
+  EXPECT_EQ(error_of([&] { check_fits(*tokenizer, 583, "model"); }), "");
+  EXPECT_EQ(error_of([&] { check_fits(*tokenizer, 640, "model"); }), "");
+  EXPECT_EQ(error_of([&] { check_fits(*tokenizer, 582, "model"); }),
+            "model: the tokenizer has 583 ids, the model's vocabulary only 582 rows: they do not "
+            "belong together");
+}
+
+}  // namespace
+}  // namespace recurve

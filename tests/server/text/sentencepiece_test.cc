@@ -1,0 +1,171 @@
+// SentencePiece models of real checkpoints: encoding and decoding against the library's own.
+#include <gtest/gtest.h>
+#include <sentencepiece_processor.h>
+
+#include <random>
+
+#include "server/text/sentencepiece_tokenizer.h"
+#include "server/text/stream_decoder.h"
+#include "server/text/utf8.h"
+#include "tests/server/text/data.h"
+#include "tests/support/temp_dir.h"
+
+namespace recurve {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+// What is known of each file (data/README.md; `spm_encode` of SentencePiece 0.1.97).
+struct Known {
+  std::string file;
+  int32_t pieces;
+  Ids hello_world;
+  int32_t byte_zero;  // id of <0x00>, -1: no bytes
+  LeadingSpace leading_space;
+};
+
+const std::vector<Known> kModels = {
+    {"mistral_tokenizer.model.v1", 32000, {22557, 1526}, 3, LeadingSpace::kStripOnce},
+    {"mistral_instruct_tokenizer_240323.model.v3",
+     32768,
+     {23325, 2294},
+     771,
+     LeadingSpace::kStripOnce},
+    {"sentencepiece_test_model.model", 1000, {151, 88, 21, 887}, -1, LeadingSpace::kStripAll},
+};
+
+const std::vector<std::string> kTexts = {
+    "",
+    " ",
+    "Hello world",
+    " Hello",
+    "  two  three ",
+    "a\nb\r\n",
+    "\xF0\x9F\xA6\x99 \xC3\xA9",
+    "\xE4\xB8\xAD\xE6\x96\x87",
+    "<s>[INST] a</s>",
+    "1234 5.6",
+    "\xE2\x96\x81mark",
+    "tab\there",
+    "I'm sure; they'll see...",
+};
+
+class SentencePiece : public ::testing::TestWithParam<Known> {
+ protected:
+  void SetUp() override {
+    const auto path = testing::shared_data() / "tokenizers" / GetParam().file;
+    RECURVE_NEEDS_DATA(path);
+    bytes_ = testing::read_text(path);
+    tokenizer_ = parse_sentencepiece(bytes_, GetParam().file);
+    ASSERT_TRUE(library_.LoadFromSerializedProto(bytes_).ok());
+  }
+  Ids library_encode(const std::string& text) const { return library_.EncodeAsIds(text); }
+
+  std::string bytes_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  sentencepiece::SentencePieceProcessor library_;
+};
+
+TEST_P(SentencePiece, KnownFacts) {
+  EXPECT_EQ(tokenizer_->size(), GetParam().pieces);
+  EXPECT_EQ(tokenizer_->bos_id(), 1);
+  EXPECT_EQ(tokenizer_->eos_id(), 2);
+  EXPECT_EQ(tokenizer_->id_of("<s>"), 1);
+  EXPECT_EQ(tokenizer_->id_of("no such piece"), std::nullopt);
+  EXPECT_TRUE(tokenizer_->is_special(1));
+  EXPECT_TRUE(tokenizer_->is_special(2));
+  EXPECT_FALSE(tokenizer_->is_special(0));  // <unk> stands for text
+  EXPECT_FALSE(tokenizer_->is_special(-1));
+  EXPECT_FALSE(tokenizer_->is_special(tokenizer_->size()));
+  EXPECT_EQ(tokenizer_->token_bytes(1), "");
+  EXPECT_EQ(tokenizer_->token_bytes(0), " \xE2\x81\x87 ");
+  EXPECT_EQ(tokenizer_->token_bytes(tokenizer_->size()), "");
+  EXPECT_EQ(tokenizer_->leading_space(), GetParam().leading_space);
+  EXPECT_EQ(tokenizer_->encode("Hello world"), GetParam().hello_world);
+}
+
+TEST_P(SentencePiece, BytePieces) {
+  if (GetParam().byte_zero < 0) GTEST_SKIP() << "a model without byte pieces";
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string wanted(1, static_cast<char>(byte));
+    EXPECT_EQ(tokenizer_->token_bytes(GetParam().byte_zero + byte), wanted) << byte;
+    EXPECT_FALSE(tokenizer_->has_space_mark(GetParam().byte_zero + byte)) << byte;
+  }
+}
+
+TEST_P(SentencePiece, EncodesAndDecodesAsTheLibrary) {
+  for (const std::string& text : kTexts) {
+    const Ids ids = tokenizer_->encode(text);
+    EXPECT_EQ(ids, library_encode(text)) << text;
+    EXPECT_EQ(decode(*tokenizer_, ids), library_.DecodeIds(ids)) << text;
+  }
+}
+
+// Any ids but bytes, which the library and Python replace differently where they are not UTF-8.
+TEST_P(SentencePiece, RandomIdsDecodeAsTheLibrary) {
+  std::mt19937 random(11);
+  const int32_t space = *tokenizer_->id_of("\xE2\x96\x81");
+  for (int run = 0; run < 2000; ++run) {
+    Ids ids;
+    while (ids.size() < 6) {
+      const auto any = static_cast<int32_t>(random() % static_cast<uint32_t>(GetParam().pieces));
+      const Ids choice = {any, any, space, 0, 1, 2};
+      const int32_t id = choice[random() % choice.size()];
+      if (!library_.IsByte(id)) ids.push_back(id);
+    }
+    ASSERT_EQ(decode(*tokenizer_, ids), library_.DecodeIds(ids)) << ::testing::PrintToString(ids);
+  }
+}
+
+TEST_P(SentencePiece, ContinuedTextKeepsItsSpace) {
+  const Ids ids = tokenizer_->encode("the");
+  EXPECT_EQ(decode(*tokenizer_, ids), "the");
+  EXPECT_EQ(decode(*tokenizer_, ids, TextPosition::kContinued), " the");
+}
+
+TEST_P(SentencePiece, ControlTokensInText) {
+  EXPECT_EQ(tokenizer_->encode("</s>"), library_encode("</s>"));
+  Ids wanted = {1};
+  for (const int32_t id : library_encode("a")) wanted.push_back(id);
+  wanted.push_back(2);
+  EXPECT_EQ(tokenizer_->encode("<s>a</s>", SpecialTokens::kParse), wanted);
+}
+
+TEST_P(SentencePiece, InvalidUtf8IsReplaced) {
+  EXPECT_EQ(tokenizer_->encode("a\xFF"
+                               "b"),
+            library_encode("a\xEF\xBF\xBD"
+                           "b"));
+}
+
+// Cut anywhere, the file is refused; the library alone takes some cuts for a smaller model.
+TEST_P(SentencePiece, TruncatedFile) {
+  std::mt19937 random(5);
+  for (int run = 0; run < 300; ++run) {
+    const size_t size = random() % (bytes_.size() - 200);
+    const std::string message =
+        error_of([&] { parse_sentencepiece(bytes_.substr(0, size), "cut"); });
+    EXPECT_NE(message, "") << size;
+    EXPECT_EQ(message.find("cut: "), 0u) << message;
+    EXPECT_EQ(message.find('\n'), message.npos) << message;
+  }
+}
+
+std::string model_name(const ::testing::TestParamInfo<Known>& info) {
+  return "pieces" + std::to_string(info.param.pieces);
+}
+INSTANTIATE_TEST_SUITE_P(Models, SentencePiece, ::testing::ValuesIn(kModels), model_name);
+
+TEST(SentencePieceFile, Garbage) {
+  std::mt19937 random(3);
+  for (int run = 0; run < 1000; ++run) {
+    std::string bytes(random() % 200, '\0');
+    for (char& c : bytes) c = static_cast<char>(random());
+    EXPECT_NE(error_of([&] { parse_sentencepiece(bytes, "garbage"); }), "");
+  }
+  EXPECT_EQ(error_of([&] { parse_sentencepiece("{\"model\": 1}", "tokenizer.model"); }),
+            "tokenizer.model: the file is truncated or not a SentencePiece model");
+}
+
+}  // namespace
+}  // namespace recurve
