@@ -1,0 +1,217 @@
+#include "server/observe/metrics.h"
+
+#include <fmt/format.h>
+#include <prometheus/counter.h>
+#include <prometheus/exposer.h>
+#include <prometheus/family.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <array>
+#include <stdexcept>
+
+#include "kernels/check.h"
+
+namespace recurve {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Gauge;
+using prometheus::Histogram;
+using prometheus::Registry;
+using Buckets = Histogram::BucketBoundaries;
+
+// From a tiny model on an idle machine to a long prompt behind a queue.
+const Buckets kRequestSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+                                 1,     2.5,    5,     10,   25,    50,   100, 250,  500};
+const Buckets kTokenSeconds = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03,
+                               0.05,   0.075,   0.1,    0.15,  0.25,   0.5,   1,    2.5,  5};
+const Buckets kRows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
+
+constexpr std::array<const char*, Metrics::kFinishes> kFinishNames = {
+    "length", "eos", "stop_id", "stop_string", "cancelled", "deadline", "shutdown", "error"};
+
+// The names of gRPC's status codes, by number.
+constexpr std::array<const char*, 17> kCodeNames = {
+    "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+    "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+    "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+    "DATA_LOSS", "UNAUTHENTICATED"};
+constexpr int kUnknown = 2;
+
+prometheus::Family<Counter>& counters(Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
+}
+
+prometheus::Family<Gauge>& gauges(Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
+}
+
+Counter& counter(Registry& registry, const char* name, const char* help) {
+  return counters(registry, name, help).Add({});
+}
+
+Gauge& gauge(Registry& registry, const char* name, const char* help) {
+  return gauges(registry, name, help).Add({});
+}
+
+Histogram& histogram(Registry& registry, const char* name, const char* help,
+                     const Buckets& buckets) {
+  return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
+}
+
+// The HTTP library takes more: lists of addresses, ports without a host, suffixes for TLS.
+bool is_host_and_port(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon == 0) return false;
+  if (address.find_first_of(", ") != std::string::npos) return false;
+  const std::string port = address.substr(colon + 1);
+  if (port.empty() || port.size() > 5) return false;
+  if (port.find_first_not_of("0123456789") != std::string::npos) return false;
+  return std::stoi(port) <= 65535;
+}
+
+}  // namespace
+
+struct Metrics::Impl {
+  Impl() {
+    auto& finished_family = counters(*registry, "recurve_requests_finished_total",
+                                     "Answers that ended, by reason; one a choice");
+    for (size_t i = 0; i < finished.size(); ++i) {
+      finished[i] = &finished_family.Add({{"reason", kFinishNames[i]}});
+    }
+    auto& error_family =
+        counters(*registry, "recurve_errors_total", "Calls that failed, by gRPC status code");
+    for (size_t code = 1; code < errors.size(); ++code) {
+      errors[code] = &error_family.Add({{"code", kCodeNames[code]}});
+    }
+    auto& slot_family = gauges(*registry, "recurve_slots", "State slots on the device, by use");
+    slots_free = &slot_family.Add({{"tier", "free"}});
+    slots_running = &slot_family.Add({{"tier", "running"}});
+    slots_session_idle = &slot_family.Add({{"tier", "session_idle"}});
+    auto& session_family =
+        gauges(*registry, "recurve_sessions", "Open sessions, by where their state is");
+    sessions_slot = &session_family.Add({{"tier", "slot"}});
+    sessions_host = &session_family.Add({{"tier", "host"}});
+    sessions_empty = &session_family.Add({{"tier", "empty"}});
+  }
+
+  const std::shared_ptr<Registry> registry = std::make_shared<Registry>();
+
+  Counter& requests = counter(*registry, "recurve_requests_total", "Requests received");
+  Gauge& running = gauge(*registry, "recurve_requests_running", "Requests that hold a slot");
+  Gauge& waiting = gauge(*registry, "recurve_requests_waiting", "Requests in the queue");
+  Counter& prompt_tokens =
+      counter(*registry, "recurve_prompt_tokens_total", "Prompt tokens absorbed");
+  Counter& generated_tokens =
+      counter(*registry, "recurve_generated_tokens_total", "Tokens generated");
+  Gauge& session_host_bytes = gauge(*registry, "recurve_session_host_bytes",
+                                    "Host memory that holds states of idle sessions");
+
+  Histogram& queue = histogram(*registry, "recurve_queue_seconds",
+                               "From a request's arrival to its first step", kRequestSeconds);
+  Histogram& prefill = histogram(*registry, "recurve_prefill_seconds",
+                                 "From a request's first step to its first token", kRequestSeconds);
+  Histogram& ttft = histogram(*registry, "recurve_time_to_first_token_seconds",
+                              "From a request's arrival to its first token", kRequestSeconds);
+  Histogram& inter_token = histogram(*registry, "recurve_inter_token_seconds",
+                                     "Between two tokens of an answer", kTokenSeconds);
+  Histogram& decode = histogram(*registry, "recurve_decode_seconds",
+                                "From a request's first token to its last", kRequestSeconds);
+  Histogram& step =
+      histogram(*registry, "recurve_step_seconds", "One step of the engine", kTokenSeconds);
+  Histogram& rows = histogram(*registry, "recurve_batch_rows", "Tokens in a step's batch", kRows);
+
+  std::array<Counter*, kFinishes> finished{};
+  std::array<Counter*, kCodeNames.size()> errors{};  // [0], OK, is no error
+  Gauge *slots_free, *slots_running, *slots_session_idle;
+  Gauge *sessions_slot, *sessions_host, *sessions_empty;
+};
+
+Metrics::Metrics() : impl_(std::make_unique<Impl>()) {}
+Metrics::~Metrics() = default;
+
+void Metrics::request_received() { impl_->requests.Increment(); }
+
+void Metrics::request_finished(Finish why) {
+  const auto i = static_cast<size_t>(why);
+  CHECK(i < impl_->finished.size());
+  impl_->finished[i]->Increment();
+}
+
+void Metrics::request_failed(int code) {
+  const bool known = code >= 1 && code < static_cast<int>(kCodeNames.size());
+  impl_->errors[static_cast<size_t>(known ? code : kUnknown)]->Increment();
+}
+
+void Metrics::set_requests(int64_t running, int64_t waiting) {
+  impl_->running.Set(static_cast<double>(running));
+  impl_->waiting.Set(static_cast<double>(waiting));
+}
+
+void Metrics::add_prompt_tokens(int64_t n) {
+  impl_->prompt_tokens.Increment(static_cast<double>(n));
+}
+
+void Metrics::add_generated_tokens(int64_t n) {
+  impl_->generated_tokens.Increment(static_cast<double>(n));
+}
+
+void Metrics::set_slots(int64_t free, int64_t running, int64_t session_idle) {
+  impl_->slots_free->Set(static_cast<double>(free));
+  impl_->slots_running->Set(static_cast<double>(running));
+  impl_->slots_session_idle->Set(static_cast<double>(session_idle));
+}
+
+void Metrics::set_sessions(int64_t in_slot, int64_t in_host, int64_t empty) {
+  impl_->sessions_slot->Set(static_cast<double>(in_slot));
+  impl_->sessions_host->Set(static_cast<double>(in_host));
+  impl_->sessions_empty->Set(static_cast<double>(empty));
+}
+
+void Metrics::set_session_host_bytes(int64_t bytes) {
+  impl_->session_host_bytes.Set(static_cast<double>(bytes));
+}
+
+void Metrics::observe_queue(double seconds) { impl_->queue.Observe(seconds); }
+void Metrics::observe_prefill(double seconds) { impl_->prefill.Observe(seconds); }
+void Metrics::observe_ttft(double seconds) { impl_->ttft.Observe(seconds); }
+void Metrics::observe_inter_token(double seconds) { impl_->inter_token.Observe(seconds); }
+void Metrics::observe_decode(double seconds) { impl_->decode.Observe(seconds); }
+
+void Metrics::observe_step(double seconds, int64_t rows) {
+  impl_->step.Observe(seconds);
+  impl_->rows.Observe(static_cast<double>(rows));
+}
+
+std::string Metrics::text() const {
+  return prometheus::TextSerializer().Serialize(impl_->registry->Collect());
+}
+
+struct MetricsServer::Impl {
+  std::shared_ptr<prometheus::Collectable> metrics;  // the exposer holds it weakly
+  prometheus::Exposer exposer;
+};
+
+MetricsServer::MetricsServer(const std::string& address, const Metrics& metrics) {
+  if (!is_host_and_port(address)) {
+    throw std::runtime_error(
+        fmt::format("metrics address must be HOST:PORT, PORT in [0, 65535], got '{}'", address));
+  }
+  try {
+    impl_.reset(new Impl{metrics.impl_->registry, prometheus::Exposer(address)});
+  } catch (const std::exception&) {  // whose text names a class of the HTTP library
+    throw std::runtime_error(fmt::format(
+        "cannot serve metrics on {}: no such address on this machine, or its port is taken",
+        address));
+  }
+  impl_->exposer.RegisterCollectable(impl_->metrics);
+}
+
+MetricsServer::~MetricsServer() = default;
+
+int MetricsServer::port() const { return impl_->exposer.GetListeningPorts().front(); }
+
+}  // namespace recurve

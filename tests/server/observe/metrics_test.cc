@@ -1,0 +1,227 @@
+#include "server/observe/metrics.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace recurve {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+// The value of the series, which is a whole line's beginning; -1 if there is none.
+double value(const std::string& text, const std::string& series) {
+  const size_t at = ("\n" + text).find("\n" + series + " ");
+  if (at == std::string::npos) return -1;
+  return std::stod(text.substr(at + series.size() + 1));
+}
+
+TEST(Metrics, EverySeriesIsThereFromTheStart) {
+  const Metrics metrics;
+  const std::string text = metrics.text();
+  for (const char* series : {"recurve_requests_total",
+                             "recurve_requests_running",
+                             "recurve_requests_waiting",
+                             "recurve_prompt_tokens_total",
+                             "recurve_generated_tokens_total",
+                             "recurve_slots{tier=\"free\"}",
+                             "recurve_slots{tier=\"running\"}",
+                             "recurve_slots{tier=\"session_idle\"}",
+                             "recurve_sessions{tier=\"slot\"}",
+                             "recurve_sessions{tier=\"host\"}",
+                             "recurve_sessions{tier=\"empty\"}",
+                             "recurve_session_host_bytes",
+                             "recurve_queue_seconds_count",
+                             "recurve_prefill_seconds_count",
+                             "recurve_time_to_first_token_seconds_count",
+                             "recurve_inter_token_seconds_count",
+                             "recurve_decode_seconds_count",
+                             "recurve_step_seconds_count",
+                             "recurve_batch_rows_count",
+                             "recurve_requests_finished_total{reason=\"length\"}",
+                             "recurve_requests_finished_total{reason=\"eos\"}",
+                             "recurve_requests_finished_total{reason=\"stop_id\"}",
+                             "recurve_requests_finished_total{reason=\"stop_string\"}",
+                             "recurve_requests_finished_total{reason=\"cancelled\"}",
+                             "recurve_requests_finished_total{reason=\"deadline\"}",
+                             "recurve_requests_finished_total{reason=\"shutdown\"}",
+                             "recurve_requests_finished_total{reason=\"error\"}",
+                             "recurve_errors_total{code=\"INVALID_ARGUMENT\"}",
+                             "recurve_errors_total{code=\"RESOURCE_EXHAUSTED\"}",
+                             "recurve_errors_total{code=\"UNAUTHENTICATED\"}"}) {
+    EXPECT_EQ(value(text, series), 0) << series;
+  }
+  EXPECT_THAT(text, Not(HasSubstr("code=\"OK\"")));
+  EXPECT_THAT(text, HasSubstr("# TYPE recurve_requests_total counter"));
+  EXPECT_THAT(text, HasSubstr("# TYPE recurve_slots gauge"));
+  EXPECT_THAT(text, HasSubstr("# TYPE recurve_inter_token_seconds histogram"));
+}
+
+TEST(Metrics, EventsReachTheirSeries) {
+  Metrics metrics;
+  metrics.request_received();
+  metrics.request_received();
+  metrics.request_finished(Metrics::Finish::kStopString);
+  metrics.request_finished(Metrics::Finish::kError);
+  metrics.set_requests(3, 4);
+  metrics.set_slots(5, 6, 7);
+  metrics.set_sessions(8, 9, 10);
+  metrics.set_session_host_bytes(int64_t{1} << 40);
+  metrics.add_prompt_tokens(100);
+  metrics.add_prompt_tokens(-1);
+  metrics.add_generated_tokens(1);
+  metrics.add_generated_tokens(1);
+  const std::string text = metrics.text();
+  EXPECT_EQ(value(text, "recurve_requests_total"), 2);
+  EXPECT_EQ(value(text, "recurve_requests_finished_total{reason=\"stop_string\"}"), 1);
+  EXPECT_EQ(value(text, "recurve_requests_finished_total{reason=\"error\"}"), 1);
+  EXPECT_EQ(value(text, "recurve_requests_finished_total{reason=\"eos\"}"), 0);
+  EXPECT_EQ(value(text, "recurve_requests_running"), 3);
+  EXPECT_EQ(value(text, "recurve_requests_waiting"), 4);
+  EXPECT_EQ(value(text, "recurve_slots{tier=\"free\"}"), 5);
+  EXPECT_EQ(value(text, "recurve_slots{tier=\"running\"}"), 6);
+  EXPECT_EQ(value(text, "recurve_slots{tier=\"session_idle\"}"), 7);
+  EXPECT_EQ(value(text, "recurve_sessions{tier=\"slot\"}"), 8);
+  EXPECT_EQ(value(text, "recurve_sessions{tier=\"host\"}"), 9);
+  EXPECT_EQ(value(text, "recurve_sessions{tier=\"empty\"}"), 10);
+  EXPECT_EQ(value(text, "recurve_session_host_bytes"), 1099511627776.0);
+  EXPECT_EQ(value(text, "recurve_prompt_tokens_total"), 100);
+  EXPECT_EQ(value(text, "recurve_generated_tokens_total"), 2);
+}
+
+TEST(Metrics, ErrorsAreCountedByTheNameOfTheirCode) {
+  Metrics metrics;
+  metrics.request_failed(3);
+  metrics.request_failed(8);
+  metrics.request_failed(8);
+  metrics.request_failed(16);
+  metrics.request_failed(2);
+  metrics.request_failed(17);
+  metrics.request_failed(-5);
+  const std::string text = metrics.text();
+  EXPECT_EQ(value(text, "recurve_errors_total{code=\"INVALID_ARGUMENT\"}"), 1);
+  EXPECT_EQ(value(text, "recurve_errors_total{code=\"RESOURCE_EXHAUSTED\"}"), 2);
+  EXPECT_EQ(value(text, "recurve_errors_total{code=\"UNAUTHENTICATED\"}"), 1);
+  EXPECT_EQ(value(text, "recurve_errors_total{code=\"UNKNOWN\"}"), 3);
+}
+
+TEST(Metrics, TimesGoIntoTheirHistograms) {
+  Metrics metrics;
+  metrics.observe_queue(0.5);
+  metrics.observe_prefill(0.25);
+  metrics.observe_ttft(0.75);
+  metrics.observe_inter_token(0.01);
+  metrics.observe_inter_token(0.03);
+  metrics.observe_decode(1000);
+  metrics.observe_step(0.004, 65);
+  const std::string text = metrics.text();
+  EXPECT_EQ(value(text, "recurve_queue_seconds_sum"), 0.5);
+  EXPECT_EQ(value(text, "recurve_prefill_seconds_sum"), 0.25);
+  EXPECT_EQ(value(text, "recurve_time_to_first_token_seconds_sum"), 0.75);
+  EXPECT_EQ(value(text, "recurve_inter_token_seconds_count"), 2);
+  EXPECT_EQ(value(text, "recurve_inter_token_seconds_bucket{le=\"0.005\"}"), 0);
+  EXPECT_EQ(value(text, "recurve_inter_token_seconds_bucket{le=\"0.02\"}"), 1);
+  EXPECT_EQ(value(text, "recurve_decode_seconds_bucket{le=\"500\"}"), 0);
+  EXPECT_EQ(value(text, "recurve_decode_seconds_bucket{le=\"+Inf\"}"), 1);
+  EXPECT_EQ(value(text, "recurve_step_seconds_sum"), 0.004);
+  EXPECT_EQ(value(text, "recurve_batch_rows_bucket{le=\"64\"}"), 0);
+  EXPECT_EQ(value(text, "recurve_batch_rows_bucket{le=\"128\"}"), 1);
+}
+
+TEST(Metrics, ThreadsLoseNothing) {
+  Metrics metrics;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&metrics] {
+      for (int i = 0; i < 1000; ++i) {
+        metrics.request_received();
+        metrics.add_generated_tokens(2);
+        metrics.observe_inter_token(0.01);
+        metrics.set_requests(i, i);
+      }
+    });
+  }
+  for (int i = 0; i < 10; ++i) (void)metrics.text();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(value(metrics.text(), "recurve_requests_total"), 4000);
+  EXPECT_EQ(value(metrics.text(), "recurve_generated_tokens_total"), 8000);
+  EXPECT_EQ(value(metrics.text(), "recurve_inter_token_seconds_count"), 4000);
+}
+
+// What a plain socket on the loopback interface gets for `request`, to the end of the stream.
+std::string ask(int port, const std::string& request) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+  std::string answer;
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
+    EXPECT_EQ(send(fd, request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
+    char buffer[4096];
+    for (ssize_t n; (n = recv(fd, buffer, sizeof buffer, 0)) > 0;) {
+      answer.append(buffer, static_cast<size_t>(n));
+    }
+  }
+  close(fd);
+  return answer;
+}
+
+constexpr char kGet[] = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+
+TEST(MetricsServer, AnswersAGetAndStopsWithItsObject) {
+  Metrics metrics;
+  metrics.add_generated_tokens(42);
+  int port = 0;
+  {
+    const MetricsServer server("127.0.0.1:0", metrics);
+    port = server.port();
+    ASSERT_GT(port, 0);
+    const std::string answer = ask(port, kGet);
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK"));
+    EXPECT_THAT(answer, HasSubstr("Content-Type: text/plain"));
+    EXPECT_THAT(answer, HasSubstr("\nrecurve_generated_tokens_total 42\n"));
+    metrics.add_generated_tokens(1);
+    EXPECT_THAT(ask(port, kGet), HasSubstr("\nrecurve_generated_tokens_total 43\n"));
+  }
+  EXPECT_EQ(ask(port, kGet), "");
+}
+
+std::string error_of(const std::string& address) {
+  const Metrics metrics;
+  try {
+    const MetricsServer server(address, metrics);
+  } catch (const std::runtime_error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(MetricsServer, ATakenPortIsOneSentence) {
+  const Metrics metrics;
+  const MetricsServer first("127.0.0.1:0", metrics);
+  const std::string address = "127.0.0.1:" + std::to_string(first.port());
+  EXPECT_EQ(error_of(address), "cannot serve metrics on " + address +
+                                   ": no such address on this machine, or its port is taken");
+}
+
+TEST(MetricsServer, RefusesWhatIsNoHostAndPort) {
+  for (const char* address :
+       {"", ":", "9090", ":9090", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000",
+        "127.0.0.1:443s", "127.0.0.1:1,127.0.0.1:2", "127.0.0.1:-1", "127.0.0.1:000000"}) {
+    EXPECT_EQ(error_of(address), std::string("metrics address must be HOST:PORT, PORT in "
+                                             "[0, 65535], got '") +
+                                     address + "'");
+  }
+}
+
+}  // namespace
+}  // namespace recurve
