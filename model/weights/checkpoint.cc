@@ -1,7 +1,6 @@
 #include "model/weights/checkpoint.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -22,7 +21,7 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 std::string wanted_text(const std::vector<Shape>& shapes) {
   std::vector<std::string> texts;
   for (const Shape& shape : shapes) texts.push_back(shape_text(shape));
-  return fmt::format("F32, F16 or BF16 {}", fmt::join(texts, " or "));
+  return fmt::format("F32, F16 or BF16 {}", joined(texts, " or "));
 }
 
 // A shard may be a file in the directory and nothing else, whatever the index says.
@@ -219,7 +218,7 @@ void Checkpoint::note_missing(const std::vector<std::string>& names,
   std::vector<std::string> texts;
   for (const std::string& name : names) texts.push_back(in_quotes(name));
   missing_.add(fmt::format("{}: tensor {}: wanted {}, found none", weights_file_,
-                           fmt::join(texts, " or "), wanted_text(shapes)));
+                           joined(texts, " or "), wanted_text(shapes)));
 }
 
 TensorView Checkpoint::generate(const std::string& name, const Shape& shape) {
@@ -258,7 +257,7 @@ void Checkpoint::Problems::add(const std::string& sentence) {
 
 std::string Checkpoint::Problems::text(std::string_view one, std::string_view many) const {
   const std::string more = count > kListed ? fmt::format("; and {} more", count - kListed) : "";
-  return fmt::format("{} {}: {}{}", count, count == 1 ? one : many, fmt::join(first, "; "), more);
+  return fmt::format("{} {}: {}{}", count, count == 1 ? one : many, joined(first, "; "), more);
 }
 
 void Checkpoint::check_all_used() {
@@ -282,7 +281,7 @@ void Checkpoint::check_all_used() {
   }
   if (texts.empty()) return;
   throw std::runtime_error(
-      fmt::format("{}: the weights do not fit the config: {}", where_, fmt::join(texts, "; ")));
+      fmt::format("{}: the weights do not fit the config: {}", where_, joined(texts, "; ")));
 }
 
 }  // namespace recurve

@@ -1,7 +1,6 @@
 #include "model/weights/config_reader.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <cmath>
 #include <stdexcept>
@@ -82,9 +81,7 @@ std::string text_of(const json& value) {
   return text;
 }
 
-std::string alternatives(const std::vector<std::string>& names) {
-  return fmt::format("{}", fmt::join(names, " or "));
-}
+std::string alternatives(const std::vector<std::string>& names) { return joined(names, " or "); }
 
 }  // namespace
 
@@ -205,7 +202,7 @@ void ConfigReader::finish() const {
   const std::string more = count > kListed ? fmt::format(" and {} more", count - kListed) : "";
   throw std::runtime_error(
       fmt::format("{}: wanted only keys whose meaning is implemented, found {}{}", file_,
-                  fmt::join(unknown, ", "), more));
+                  joined(unknown, ", "), more));
 }
 
 }  // namespace recurve

@@ -1,7 +1,6 @@
 #include "model/weights/tensor_view.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <array>
 
@@ -72,7 +71,20 @@ std::string in_quotes(std::string_view text) {
   return out + (text.size() > kMaxQuoted ? "\"..." : "\"");
 }
 
-std::string shape_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+std::string joined(const std::vector<std::string>& texts, std::string_view separator) {
+  std::string out;
+  for (const std::string& text : texts) {
+    if (&text != &texts.front()) out += separator;
+    out += text;
+  }
+  return out;
+}
+
+std::string shape_text(const Shape& shape) {
+  std::vector<std::string> extents;
+  for (const int64_t extent : shape) extents.push_back(std::to_string(extent));
+  return fmt::format("[{}]", joined(extents, ", "));
+}
 
 std::string type_and_shape(const TensorView& view) {
   return fmt::format("{} {}", name_of(view.type), shape_text(view.shape));

@@ -70,6 +70,7 @@ struct TensorView {
 std::string in_quotes(std::string_view text);
 std::string shape_text(const Shape& shape);
 std::string type_and_shape(const TensorView& view);
+std::string joined(const std::vector<std::string>& texts, std::string_view separator);
 
 // a * b, or empty if the product does not fit or a factor is negative.
 std::optional<int64_t> checked_product(int64_t a, int64_t b);
