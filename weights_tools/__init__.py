@@ -1,1 +1,1 @@
-"""Offline tools for Recurve checkpoints: train, golden, inspect. Run as `python -m weights_tools`."""
+"""Offline tools for Recurve checkpoints. Run as `python -m weights_tools`."""

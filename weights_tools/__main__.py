@@ -3,9 +3,10 @@
 import argparse
 import sys
 
-from weights_tools import golden, inspect_checkpoint
+from weights_tools import golden, inspect_checkpoint, train
 
 COMMANDS = {
+    "train": (train, "train a small model on public-domain books (needs PyTorch)"),
     "golden": (golden, "make small checkpoints with golden results (needs PyTorch)"),
     "inspect": (inspect_checkpoint, "print what a checkpoint is and what serving it costs"),
 }

@@ -1,4 +1,4 @@
-"""Model families. Each module: Config, tensor_shapes, parameters, state_bytes; torch parts beside."""
+"""Model families: Config, names, shapes and costs in one module each; PyTorch parts beside."""
 
 import importlib
 

@@ -1,0 +1,99 @@
+"""Trains a small xLSTM on public-domain books and writes it in the Hub's xLSTM format.
+
+The defaults are the recipe of the checkpoint in weights_tools/demo/xlstm-books. The text is one
+stream of chapters cut into rows; each row is walked in segments with its state carried over, so the
+model meets long sessions. Each epoch starts at another offset. What is written and measured is the
+exponential moving average of the weights, rounded to bf16.
+"""
+
+import json
+import pathlib
+
+
+from weights_tools import corpus, model_card
+from weights_tools import safetensors_io as st
+from weights_tools.families import xlstm
+
+
+def add_arguments(parser):
+    add = parser.add_argument
+    add("--data", required=True, type=pathlib.Path, help="folder with the books' text files")
+    add("--out", required=True, type=pathlib.Path, help="checkpoint directory to write")
+    add("--held-out", type=float, default=0.04, help="last share of each book, for validation")
+    add("--tokenizer", type=pathlib.Path, help="use this tokenizer.model instead of training one")
+    add("--vocab-size", type=int, default=4096)
+    add("--hidden-size", type=int, default=256)
+    add("--blocks", type=int, default=8)
+    add("--heads", type=int, default=4)
+    add("--ffn-factor", type=float, default=2.667)
+    add("--epochs", type=float, default=24)
+    add("--max-minutes", type=float, help="end the schedule early at this wall-clock time")
+    add("--rows", type=int, default=64, help="rows of the batch")
+    add("--segment", type=int, default=512, help="tokens between state hand-overs")
+    add("--chunk", type=int, default=64, help="chunk of the mLSTM's parallel form")
+    add(
+        "--reset", type=float, default=0.05, help="chance that a row's segment starts afresh at BOS"
+    )
+    add("--learning-rate", type=float, default=2e-3)
+    add("--warmup", type=int, default=150, help="steps")
+    add("--weight-decay", type=float, default=0.3)
+    add("--dropout", type=float, default=0.1)
+    add("--resample", type=int, default=0, help="randomly segmented copies of the text to cycle")
+    add("--resample-alpha", type=float, default=0.3)
+    add("--resample-until", type=float, default=0.8, help="share of the schedule that uses them")
+    add("--ema", type=float, default=0.998)
+    add("--clip", type=float, default=1.0)
+    add("--teacher", type=pathlib.Path, action="append", default=[], help="checkpoint to distil")
+    add("--teacher-weight", type=float, default=0.7)
+    add("--evaluate-every", type=float, default=2, help="epochs")
+    add("--seed", type=int, default=1)
+    add("--device", default="cuda")
+    add("--no-compile", action="store_true", help="do not try torch.compile")
+    add("--threads", type=int, default=8, help="threads of tokenizer training")
+    add("--limit", type=int, help="use this many chapters of each book only (to try it out)")
+
+
+def main(options):
+    import torch
+
+    from weights_tools import tokenizer, trainer
+
+    torch.manual_seed(options.seed)
+    books = corpus.load(options.data, options.held_out)
+    for book in books if options.limit else ():
+        book.documents, book.held_out = book.documents[: options.limit], book.held_out[:4]
+    paragraphs = [p for book in books for document in book.documents for p in document]
+    model_bytes = (
+        options.tokenizer.read_bytes()
+        if options.tokenizer
+        else tokenizer.train(paragraphs, options.vocab_size, options.threads)
+    )
+    processor = tokenizer.load(model_bytes)
+    config = xlstm.Config(
+        hidden_size=options.hidden_size,
+        num_blocks=options.blocks,
+        num_heads=options.heads,
+        vocab_size=processor.vocab_size(),
+        ffn_proj_factor=options.ffn_factor,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.BOS,
+        eos_token_id=tokenizer.BOS,
+        pad_token_id=tokenizer.UNK,
+    ).validate()
+    print(f"{xlstm.parameters(config):,} parameters", flush=True)
+    result = trainer.Trainer(options, config, processor, books).run()
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "tokenizer.model").write_bytes(model_bytes)
+    hub = xlstm.hub_config(config, "bfloat16")
+    (options.out / "config.json").write_text(json.dumps(hub, indent=2) + "\n")
+    tensors = {n: st.tensor(p.numpy(), "BF16") for n, p in result.pop("weights").items()}
+    st.write(options.out / st.SINGLE_NAME, tensors)
+    result["recipe"] = recipe(options)
+    (options.out / "training.json").write_text(json.dumps(result, indent=1) + "\n")
+    (options.out / "README.md").write_text(model_card.text(config, books, result))
+    print(f"held out: {result['held_out']['all']:.4f} bits per byte", flush=True)
+
+
+def recipe(options):
+    skip = ("run", "data", "out", "device", "tokenizer", "teacher")
+    return {k: v for k, v in sorted(vars(options).items()) if k not in skip}

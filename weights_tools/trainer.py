@@ -1,0 +1,259 @@
+"""The training loop of weights_tools.train, its evaluation and its samples."""
+
+import copy
+import math
+import time
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from weights_tools import tokenizer
+from weights_tools import safetensors_io as st
+from weights_tools.families import xlstm
+from weights_tools.families.xlstm_module import XLSTM
+
+PROMPTS = ("", "The old man looked up from the fire, and")
+SAMPLE_TOKENS = 220
+
+
+class Trainer:
+    def __init__(self, options, config, processor, books):
+        self.options, self.processor, self.books = options, processor, books
+        self.device = torch.device(options.device)
+        torch.backends.cuda.matmul.allow_tf32 = True
+        self.rng = np.random.default_rng(options.seed)
+        self.model = XLSTM(config, options.chunk, options.dropout).to(self.device)
+        self.average = copy.deepcopy(self.model).eval().requires_grad_(False)
+        self.teachers = [load_teacher(path, options.chunk, self.device) for path in options.teacher]
+        self.streams = self.make_streams()
+        self.segments = len(self.streams[0]) // options.rows // options.segment
+        self.steps = max(1, int(options.epochs * self.segments))
+        self.optimizer = make_optimizer(self.model, options)
+        self.loss = self.compile(segment_loss)
+        self.curve = []
+
+    def make_streams(self):
+        options = self.options
+        streams = [tokenizer.training_stream(self.processor, self.books)]
+        for _ in range(options.resample):
+            alpha = options.resample_alpha
+            streams.append(tokenizer.training_stream(self.processor, self.books, alpha))
+        return streams
+
+    def compile(self, function):
+        if self.options.no_compile or not hasattr(torch, "compile"):
+            return function
+        compiled = torch.compile(function, dynamic=False)
+        rows, segment = self.options.rows, self.options.segment
+        tokens = torch.zeros(rows, segment + 1, dtype=torch.long, device=self.device)
+        try:
+            loss, _ = compiled(self.model, tokens, self.model.zero_state(rows), None, 0.0)
+            loss.backward()
+            self.model.zero_grad(set_to_none=True)
+            return compiled
+        except Exception as error:  # any failure of the compiler: the eager model is as good
+            print(f"torch.compile failed, going on without it: {str(error)[:300]}", flush=True)
+            return function
+
+    def run(self):
+        """-> curve, held_out bits per byte, samples, weights (fp32 values that bf16 holds exactly)."""
+        begin, step = time.time(), 0
+        losses = []
+        while self.progress(step, begin) < 1:
+            for tokens, fresh in self.epoch(step, begin):
+                progress = self.progress(step, begin)
+                if progress >= 1:
+                    break
+                losses.append(self.train_step(tokens, fresh, step, progress))
+                step += 1
+                if step % max(1, int(self.options.evaluate_every * self.segments)) == 0:
+                    self.report(step, begin, losses)
+                    losses = []
+        if losses:
+            self.report(step, begin, losses)
+        rounded = self.rounded()
+        torch.backends.cuda.matmul.allow_tf32 = False
+        return {
+            "parameters": xlstm.parameters(self.model.config),
+            "steps": step,
+            "epochs": round(step / self.segments, 2),
+            "tokens_per_step": self.options.rows * self.options.segment,
+            "training_tokens": len(self.streams[0]),
+            "seconds": round(time.time() - begin, 1),
+            "torch": torch.__version__,
+            "device": device_name(self.device),
+            "teachers": [path.name for path in self.options.teacher],
+            "curve": self.curve,
+            "held_out": self.held_out(rounded),
+            "samples": [self.sample(rounded, prompt) for prompt in PROMPTS],
+            "weights": {n: p.detach().cpu() for n, p in rounded.state_dict().items()},
+        }
+
+    def progress(self, step, begin):
+        limit = self.options.max_minutes
+        passed = (time.time() - begin) / (60 * limit) if limit else 0
+        return max(step / self.steps, passed)
+
+    def epoch(self, step, begin):
+        """Yields tokens [rows, segment + 1] and which rows start afresh; state follows the rows."""
+        rows, segment = self.options.rows, self.options.segment
+        stream = self.streams[0]
+        if len(self.streams) > 1 and self.progress(step, begin) < self.options.resample_until:
+            stream = self.streams[1 + step // self.segments % (len(self.streams) - 1)]
+        stream = np.roll(stream, int(self.rng.integers(len(stream))))
+        length = (len(stream) - 1) // rows
+        table = np.stack([stream[r * length : (r + 1) * length + 1] for r in range(rows)])
+        shift = int(self.rng.integers(segment))
+        for s in range(shift, length - segment + 1, segment):
+            fresh = self.rng.random(rows) < (1 if s == shift else self.options.reset)
+            tokens = table[:, s : s + segment + 1].astype(np.int64)
+            tokens[fresh, 0] = tokenizer.BOS
+            yield torch.from_numpy(tokens).to(self.device), torch.from_numpy(fresh).to(self.device)
+
+    def train_step(self, tokens, fresh, step, progress):
+        options = self.options
+        if step == 0:
+            self.state = self.model.zero_state(options.rows)
+            self.teacher_states = [t.zero_state(options.rows) for t in self.teachers]
+        self.state = restart(self.state, fresh)
+        wanted = self.teach(tokens, fresh) if self.teachers else None
+        warm = min(1.0, (step + 1) / options.warmup)
+        for group in self.optimizer.param_groups:
+            group["lr"] = options.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * progress))
+        self.model.train()
+        loss, state = self.loss(self.model, tokens, self.state, wanted, options.teacher_weight)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), options.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.state = [tuple(x.detach() for x in block) for block in state]
+        self.follow(min(options.ema, (1 + step) / (10 + step)))
+        return loss.detach()
+
+    @torch.no_grad()
+    def teach(self, tokens, fresh):
+        """-> the teachers' mean probabilities [rows, segment, V]."""
+        total = 0
+        for index, teacher in enumerate(self.teachers):
+            state = restart(self.teacher_states[index], fresh)
+            with autocast(self.device):
+                logits, self.teacher_states[index] = teacher(tokens[:, :-1], state)
+            total = total + torch.softmax(logits, -1)
+        return total / len(self.teachers)
+
+    @torch.no_grad()
+    def follow(self, decay):
+        mine, average = list(self.model.parameters()), list(self.average.parameters())
+        torch._foreach_mul_(average, decay)
+        torch._foreach_add_(average, mine, alpha=1 - decay)
+
+    def rounded(self):
+        model = copy.deepcopy(self.average)
+        for parameter in model.parameters():
+            parameter.copy_(parameter.to(torch.bfloat16).float())
+        return model
+
+    def report(self, step, begin, losses):
+        bits = self.held_out(self.rounded())["all"]
+        point = {
+            "epoch": round(step / self.segments, 2),
+            "train_nats_per_token": round(float(torch.stack(losses).mean()), 4),
+            "held_out_bits_per_byte": round(bits, 4),
+            "seconds": round(time.time() - begin, 1),
+        }
+        self.curve.append(point)
+        print(point, flush=True)
+
+    def held_out(self, model):
+        """Bits per byte of each book's held-out text and of all, state carried from its BOS on."""
+        streams = [tokenizer.held_out_stream(self.processor, book) for book in self.books]
+        nats = stream_nats(model, [ids for ids, _ in streams], self.device)
+        sizes = [size for _, size in streams]
+        out = {book.name: n / s / math.log(2) for book, n, s in zip(self.books, nats, sizes)}
+        out["all"] = sum(nats) / sum(sizes) / math.log(2)
+        out["bytes"] = sum(sizes)
+        return out
+
+    @torch.no_grad()
+    def sample(self, model, prompt):
+        """Temperature 0.8 over the pieces that make 95% of the probability."""
+        generator = torch.Generator().manual_seed(self.options.seed)
+        ids = [tokenizer.BOS, *self.processor.encode(prompt)]
+        state, out = model.zero_state(1), []
+        for token in ids[:-1]:
+            _, state = model(torch.tensor([[token]], device=self.device), state)
+        token = ids[-1]
+        for _ in range(SAMPLE_TOKENS):
+            logits, state = model(torch.tensor([[token]], device=self.device), state)
+            p, order = torch.softmax(logits[0, 0].cpu() / 0.8, -1).sort(descending=True)
+            p[p.cumsum(0) - p > 0.95] = 0
+            token = int(order[torch.multinomial(p, 1, generator=generator)])
+            if token == tokenizer.BOS:
+                break
+            out.append(token)
+        return {"prompt": prompt, "text": self.processor.decode(out)}
+
+
+def device_name(device):
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"
+
+
+def autocast(device):
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
+
+
+def segment_loss(model, tokens, state, wanted, teacher_weight):
+    """tokens [rows, segment + 1] -> mean nats per token, mixed with the teachers' cross entropy."""
+    with autocast(tokens.device):
+        logits, state = model(tokens[:, :-1], state)
+    loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    if wanted is not None:
+        soft = -(wanted * torch.log_softmax(logits, -1)).sum(-1).mean()
+        loss = (1 - teacher_weight) * loss + teacher_weight * soft
+    return loss, state
+
+
+def restart(state, fresh):
+    """Zeroes the state of the rows that start afresh."""
+    keep = (~fresh).float()
+    return [tuple(x * keep.reshape(-1, *[1] * (x.ndim - 1)) for x in block) for block in state]
+
+
+@torch.no_grad()
+def stream_nats(model, streams, device, segment=1024):
+    """Nats of each stream's tokens after its first, each stream a row with its state carried."""
+    longest = max(len(ids) for ids in streams) - 1
+    length = -(-longest // segment) * segment
+    table = np.full((len(streams), length + 1), tokenizer.BOS, dtype=np.int64)
+    counted = np.zeros((len(streams), length), dtype=bool)
+    for row, ids in enumerate(streams):
+        table[row, : len(ids)] = ids
+        counted[row, : len(ids) - 1] = True
+    state = model.zero_state(len(streams))
+    nats = torch.zeros(len(streams), dtype=torch.float64)
+    for s in range(0, length, segment):
+        tokens = torch.from_numpy(table[:, s : s + segment + 1]).to(device)
+        logits, state = model(tokens[:, :-1], state)
+        each = F.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
+        each = each.masked_fill(~torch.from_numpy(counted[:, s : s + segment]).to(device), 0)
+        nats += each.double().sum(1).cpu()
+    return nats.tolist()
+
+
+def make_optimizer(model, options):
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    vectors = [p for p in model.parameters() if p.ndim == 1]
+    groups = [
+        {"params": matrices, "weight_decay": options.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    fused = {"fused": True} if options.device.startswith("cuda") else {}
+    return torch.optim.AdamW(groups, lr=options.learning_rate, betas=(0.9, 0.95), **fused)
+
+
+def load_teacher(path, chunk, device):
+    model = XLSTM(xlstm.load_config(path), chunk).to(device).eval().requires_grad_(False)
+    tensors = st.read_checkpoint(path)
+    model.load_state_dict({n: torch.from_numpy(t.float32()) for n, t in tensors.items()})
+    return model
