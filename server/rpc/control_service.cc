@@ -1,0 +1,135 @@
+#include "server/rpc/control_service.h"
+
+#include "server/rpc/status.h"
+#include "server/text/stop_matcher.h"
+
+namespace recurve {
+namespace {
+
+using grpc::Status;
+using grpc::StatusCode;
+using State = ServiceContext::State;
+
+constexpr double kMaxDrainSeconds = 1e6;
+
+grpc::ServerUnaryReactor* finish(const ServiceContext& context, grpc::CallbackServerContext* call,
+                                 const Status& status = {}) {
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  reactor->Finish(context.report(status, call));
+  return reactor;
+}
+
+v1::ServerState state_of(State state) {
+  switch (state) {
+    case State::kLoading:
+      return v1::SERVER_STATE_LOADING;
+    case State::kServing:
+      return v1::SERVER_STATE_SERVING;
+    case State::kDraining:
+      return v1::SERVER_STATE_DRAINING;
+  }
+  return v1::SERVER_STATE_UNSPECIFIED;
+}
+
+void fill(const ServiceContext& context, v1::ModelInfo* to) {
+  const ServingInfo& info = context.info;
+  to->set_name(info.model_name);
+  to->set_family(info.family);
+  to->set_parameters(info.parameters);
+  to->set_weight_bytes(info.weight_bytes);
+  to->set_weight_type(info.weight_type);
+  to->set_vocab_size(info.vocab_rows);
+  to->set_token_count(context.rules.vocab.usable);
+  to->set_tokenizer(context.rules.tokenizer->description());
+  if (info.tokens.bos) to->set_bos_id(*info.tokens.bos);
+  for (const int32_t id : info.tokens.eos) to->add_eos_ids(id);
+  to->set_state_bytes(info.state_bytes);
+  to->set_chunk_tokens(info.chunk_tokens);
+  to->set_fingerprint(info.fingerprint);
+  to->set_backend(info.backend);
+  for (const ServingInfo::Op& op : info.ops) {
+    v1::ModelInfo::OpInfo* out = to->add_ops();
+    out->set_name(op.name);
+    out->set_implementation(op.implementation);
+  }
+}
+
+void fill(const ServiceContext& context, v1::ServerInfo::Limits* to) {
+  to->set_max_queue(context.queue.max_waiting());
+  to->set_max_message_bytes(context.options.max_message_bytes);
+  to->set_max_prompt_tokens(context.options.max_prompt_tokens);
+  to->set_max_generated_tokens(context.options.max_generated_tokens);
+  to->set_max_stop_strings(StopMatcher::kMaxStops);
+  to->set_max_stop_string_bytes(StopMatcher::kMaxStopBytes);
+  to->set_max_stop_token_ids(kMaxStopIds);
+  to->set_max_logprobs(kMaxLogprobs);
+  if (!context.loaded) return;
+  to->set_slots(context.info.slots);
+  to->set_max_choices(context.rules.max_choices);
+  to->set_max_host_bytes(context.info.max_host_bytes);
+  to->set_default_ttl_seconds(context.info.default_ttl_seconds);
+}
+
+Status check_deadline(double seconds) {
+  if (seconds >= 0 && seconds <= kMaxDrainSeconds) return {};
+  return invalid("deadline_seconds must be in [0, {}], got {}", kMaxDrainSeconds, seconds);
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* ControlService::GetModelInfo(grpc::CallbackServerContext* call,
+                                                       const v1::GetModelInfoRequest*,
+                                                       v1::ModelInfo* response) {
+  if (!context_.loaded) return finish(context_, call, context_.availability());
+  fill(context_, response);
+  return finish(context_, call);
+}
+
+grpc::ServerUnaryReactor* ControlService::GetServerInfo(grpc::CallbackServerContext* call,
+                                                        const v1::GetServerInfoRequest*,
+                                                        v1::ServerInfo* response) {
+  response->set_version(context_.options.version);
+  response->set_state(state_of(context_.state));
+  const std::chrono::duration<double> uptime = Clock::now() - context_.started;
+  response->set_uptime_seconds(uptime.count());
+  fill(context_, response->mutable_limits());
+  return finish(context_, call);
+}
+
+grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* call,
+                                                  const v1::GetLoadRequest*, v1::Load* response) {
+  const EngineStats& stats = context_.stats;
+  response->set_requests_running(stats.running);
+  response->set_requests_waiting(context_.queue.waiting());
+  response->set_max_queue(context_.queue.max_waiting());
+  v1::Load::Slots& slots = *response->mutable_slots();
+  slots.set_total(stats.slots);
+  slots.set_free(stats.slots_free);
+  slots.set_running(stats.running);
+  slots.set_idle_session(stats.slots_idle);
+  v1::Load::SessionCounts& sessions = *response->mutable_sessions();
+  sessions.set_total(stats.sessions);
+  sessions.set_host(stats.sessions_host);
+  sessions.set_host_bytes(stats.host_bytes);
+  response->set_prompt_tokens(stats.prompt_tokens);
+  response->set_generated_tokens(stats.generated_tokens);
+  response->set_steps(stats.steps);
+  return finish(context_, call);
+}
+
+grpc::ServerUnaryReactor* ControlService::Drain(grpc::CallbackServerContext* call,
+                                                const v1::DrainRequest* request,
+                                                v1::DrainResponse* response) {
+  const double seconds = request->has_deadline_seconds() ? request->deadline_seconds()
+                                                         : context_.options.drain_seconds;
+  Status status = check_deadline(seconds);
+  if (status.ok() && !context_.options.on_drain) {
+    status = {StatusCode::UNIMPLEMENTED, "this server is stopped by whoever started it"};
+  }
+  if (!status.ok()) return finish(context_, call, status);
+  response->set_requests_under_way(context_.registry.count());
+  context_.delivery.post([this, seconds] { context_.options.on_drain(seconds); });
+  return finish(context_, call);
+}
+
+}  // namespace recurve

@@ -1,0 +1,28 @@
+#pragma once
+#include "recurve/v1/control.grpc.pb.h"
+#include "server/rpc/service_context.h"
+
+namespace recurve {
+
+// Numbers about the server, and its end. No message here has a string from the client.
+class ControlService final : public v1::Control::CallbackService {
+ public:
+  explicit ControlService(ServiceContext& context) : context_(context) {}
+
+  grpc::ServerUnaryReactor* GetModelInfo(grpc::CallbackServerContext* call,
+                                         const v1::GetModelInfoRequest* request,
+                                         v1::ModelInfo* response) override;
+  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* call,
+                                          const v1::GetServerInfoRequest* request,
+                                          v1::ServerInfo* response) override;
+  grpc::ServerUnaryReactor* GetLoad(grpc::CallbackServerContext* call,
+                                    const v1::GetLoadRequest* request, v1::Load* response) override;
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* call,
+                                  const v1::DrainRequest* request,
+                                  v1::DrainResponse* response) override;
+
+ private:
+  ServiceContext& context_;
+};
+
+}  // namespace recurve

@@ -1,0 +1,88 @@
+#include "server/rpc/executor.h"
+
+#include <utility>
+
+namespace recurve {
+namespace {
+
+class Job final : public Executor::Task {
+ public:
+  explicit Job(std::function<void()> job) : job_(std::move(job)) {}
+  void run() override {
+    job_();
+    delete this;
+  }
+
+ private:
+  std::function<void()> job_;
+};
+
+}  // namespace
+
+Executor::Executor(int threads) {
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+}
+
+Executor::~Executor() {
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Executor::post(Task* task) { push(task, std::unique_lock(mutex_)); }
+
+void Executor::post(std::function<void()> job) { post(new Job(std::move(job))); }
+
+bool Executor::try_post(Task* task, size_t most) {
+  std::unique_lock lock(mutex_);
+  if (tasks_.size() >= most) return false;
+  push(task, std::move(lock));
+  return true;
+}
+
+void Executor::push(Task* task, std::unique_lock<std::mutex> lock) {
+  tasks_.push_back(task);
+  const bool wake = asleep_ > woken_;
+  if (wake) ++woken_;
+  lock.unlock();
+  if (wake) changed_.notify_one();
+}
+
+void Executor::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (!tasks_.empty()) {
+      Task* task = tasks_.front();
+      tasks_.pop_front();
+      lock.unlock();
+      task->run();
+      lock.lock();
+    } else if (ending_) {
+      return;
+    } else {
+      ++asleep_;
+      changed_.wait(lock, [this] { return woken_ > 0 || ending_; });
+      --asleep_;
+      if (woken_ > 0) --woken_;
+    }
+  }
+}
+
+void Strand::poke() {
+  if (pokes_.fetch_add(1) == 0) executor_.post(this);
+}
+
+void Strand::run() {
+  const int seen = pokes_.load();
+  if (work() == Next::kDelete) {
+    delete this;
+    return;
+  }
+  // Behind all others, not at once: no strand keeps a thread to itself.
+  if (pokes_.fetch_sub(seen) != seen) executor_.post(this);
+}
+
+}  // namespace recurve

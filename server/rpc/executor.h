@@ -1,0 +1,77 @@
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace recurve {
+
+// A few threads that run what is posted to them, in the order it came.
+class Executor {
+ public:
+  // What can be run. Not owned: it lives at least until it has run.
+  class Task {
+   public:
+    virtual void run() = 0;
+
+   protected:
+    ~Task() = default;
+  };
+
+  explicit Executor(int threads);
+  ~Executor();  // runs what is left, then ends its threads
+
+  // Any thread, also one that holds locks: takes a short lock of its own and never waits.
+  void post(Task* task);
+  void post(std::function<void()> job);
+  // False, and nothing happens, where `most` tasks wait already.
+  bool try_post(Task* task, size_t most);
+
+ private:
+  void work();
+  void push(Task* task, std::unique_lock<std::mutex> lock);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Task*> tasks_;
+  // A wake-up costs the poster a system call, so there is at most one for each sleeping thread.
+  int asleep_ = 0;
+  int woken_ = 0;  // of those, already told
+  bool ending_ = false;
+  std::vector<std::thread> threads_;
+};
+
+// Work that is never run by two threads at once, however often and from wherever it is called for;
+// calls for it while it waits are one. So what it touches needs no lock. Nothing runs before
+// launch().
+class Strand : private Executor::Task {
+ public:
+  // Has work() called soon on the executor, at least once after this call began. Never waits.
+  void poke();
+
+ protected:
+  explicit Strand(Executor& executor) : executor_(executor) {}
+  virtual ~Strand() = default;
+
+  void launch() { executor_.post(this); }
+  // The first work() on another executor. False, and nothing is launched, if `most` tasks wait
+  // there.
+  bool launch_on(Executor& other, size_t most) { return other.try_post(this, most); }
+
+  enum class Next { kGoOn, kDelete };
+  // kDelete: nobody will poke again; the strand deletes itself.
+  virtual Next work() = 0;
+
+ private:
+  void run() final;
+
+  Executor& executor_;
+  // Since the last work() began; a task is posted while there are any. The first is the launch.
+  std::atomic<int> pokes_{1};
+};
+
+}  // namespace recurve

@@ -1,0 +1,73 @@
+#include "server/rpc/messages.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/unknown_field_set.h>
+
+#include <string>
+#include <vector>
+
+#include "server/text/utf8.h"
+
+namespace recurve {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::UnknownField;
+using google::protobuf::UnknownFieldSet;
+
+// The dotted name of the first string that is not UTF-8; empty if there is none. Reads the wire
+// format without a type, which is laxer than parsing.
+std::string invalid_string(const std::string& bytes, const Descriptor& type) {
+  UnknownFieldSet fields;
+  if (!fields.ParseFromString(bytes)) return {};
+  for (int i = 0; i < fields.field_count(); ++i) {
+    const UnknownField& value = fields.field(i);
+    const FieldDescriptor* field = type.FindFieldByNumber(value.number());
+    if (field == nullptr || value.type() != UnknownField::TYPE_LENGTH_DELIMITED) continue;
+    const std::string& content = value.length_delimited();
+    if (field->type() == FieldDescriptor::TYPE_STRING && !is_valid_utf8(content)) {
+      return field->name();
+    }
+    if (field->type() != FieldDescriptor::TYPE_MESSAGE) continue;
+    const std::string inner = invalid_string(content, *field->message_type());
+    if (!inner.empty()) return field->name() + "." + inner;
+  }
+  return {};
+}
+
+}  // namespace
+
+grpc::Status parse(std::string_view bytes, google::protobuf::Message* message) {
+  if (message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return {};
+  const std::string field = invalid_string(std::string(bytes), *message->GetDescriptor());
+  const std::string& type = message->GetDescriptor()->name();
+  return {grpc::StatusCode::INVALID_ARGUMENT,
+          field.empty() ? fmt::format("the message is not a {}", type)
+                        : fmt::format("{} must be valid UTF-8, and is not", field)};
+}
+
+grpc::Status parse(const grpc::ByteBuffer& buffer, google::protobuf::Message* message) {
+  grpc::Slice one;
+  if (buffer.TrySingleSlice(&one).ok()) {
+    return parse(std::string_view(reinterpret_cast<const char*>(one.begin()), one.size()), message);
+  }
+  std::vector<grpc::Slice> slices;
+  if (!buffer.Dump(&slices).ok()) return {grpc::StatusCode::INTERNAL, "the message is lost"};
+  std::string bytes;
+  bytes.reserve(buffer.Length());
+  for (const grpc::Slice& slice : slices) {
+    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return parse(bytes, message);
+}
+
+grpc::ByteBuffer serialise(const google::protobuf::Message& message) {
+  grpc::Slice slice(message.ByteSizeLong());
+  // Ours alone until it is in a buffer.
+  message.SerializeWithCachedSizesToArray(const_cast<uint8_t*>(slice.begin()));
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+}  // namespace recurve

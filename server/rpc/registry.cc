@@ -1,0 +1,50 @@
+#include "server/rpc/registry.h"
+
+namespace recurve {
+
+void Registry::enter(Call* call) {
+  std::lock_guard lock(mutex_);
+  calls_.insert(call);
+}
+
+void Registry::leave(Call* call) {
+  std::lock_guard lock(mutex_);
+  calls_.erase(call);
+  // Under the lock: once it is released, the registry may go.
+  if (calls_.empty()) changed_.notify_all();
+}
+
+int Registry::count() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<int>(calls_.size());
+}
+
+bool Registry::wait_until_empty(Clock::time_point until) const {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_until(lock, until, [this] { return calls_.empty(); });
+}
+
+bool Registry::name(const std::string& id, Call* call) {
+  std::lock_guard lock(mutex_);
+  return by_id_.emplace(id, call).second;
+}
+
+void Registry::forget(const std::string& id) {
+  std::lock_guard lock(mutex_);
+  by_id_.erase(id);
+}
+
+bool Registry::abort(const std::string& id) {
+  std::lock_guard lock(mutex_);
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end()) return false;
+  found->second->abort(Reason::kAbort);
+  return true;
+}
+
+void Registry::abort_all() {
+  std::lock_guard lock(mutex_);
+  for (Call* call : calls_) call->abort(Reason::kShutdown);
+}
+
+}  // namespace recurve

@@ -1,0 +1,45 @@
+#pragma once
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "server/request/request.h"
+
+namespace recurve {
+
+// Calls under way: for Abort by the request's id, and for whoever waits for their end. Thread-safe.
+class Registry {
+ public:
+  enum class Reason { kAbort, kShutdown };
+  class Call {
+   public:
+    // Under the registry's lock: may only post.
+    virtual void abort(Reason reason) = 0;
+
+   protected:
+    ~Call() = default;
+  };
+
+  // From the beginning of a call to its very end.
+  void enter(Call* call);
+  void leave(Call* call);
+  int count() const;
+  bool wait_until_empty(Clock::time_point until) const;  // false if it is not by then
+
+  // Gives the call a name, which it has until forget(). False if another call has it.
+  bool name(const std::string& id, Call* call);
+  void forget(const std::string& id);
+
+  bool abort(const std::string& id);  // false if there is no such call
+  void abort_all();
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::unordered_set<Call*> calls_;
+  std::unordered_map<std::string, Call*> by_id_;
+};
+
+}  // namespace recurve

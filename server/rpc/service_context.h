@@ -1,0 +1,45 @@
+#pragma once
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/status.h>
+
+#include <atomic>
+#include <optional>
+
+#include "server/rpc/executor.h"
+#include "server/rpc/registry.h"
+#include "server/rpc/server.h"
+#include "server/rpc/validate.h"
+
+namespace recurve {
+
+// What the services share. Outlives them and all calls.
+struct ServiceContext {
+  enum class State { kLoading, kServing, kDraining };
+
+  ServiceContext(RpcOptions options_, AdmissionQueue& queue_, const EngineStats& stats_,
+                 Metrics& metrics_);
+
+  // UNAVAILABLE unless serving.
+  grpc::Status availability() const;
+  // Set once, before `loaded`; read only where that is true.
+  void load(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo serving);
+  // Counts the error, and tells the client when to come again where the server was full.
+  grpc::Status report(const grpc::Status& status, grpc::CallbackServerContext* call) const;
+
+  const RpcOptions options;
+  AdmissionQueue& queue;
+  const EngineStats& stats;
+  Metrics& metrics;
+  const Clock::time_point started = Clock::now();
+
+  std::atomic<State> state{State::kLoading};
+  std::atomic<bool> loaded{false};
+  ServingInfo info;
+  RequestRules rules;
+
+  Registry registry;
+  Executor text;      // checks and tokenises what may be long
+  Executor delivery;  // everything that streams
+};
+
+}  // namespace recurve

@@ -1,0 +1,193 @@
+#include "server/rpc/stream_call.h"
+
+#include <utility>
+
+#include "server/observe/log.h"
+#include "server/rpc/messages.h"
+#include "server/rpc/status.h"
+
+namespace recurve {
+namespace {
+
+using grpc::Status;
+using grpc::StatusCode;
+
+// gRPC keeps deadlines on the wall clock, the engine on the steady one. Without one, gRPC's is the
+// end of time.
+std::optional<Clock::time_point> deadline_of(const grpc::CallbackServerContext& call) {
+  const auto left = call.deadline() - std::chrono::system_clock::now();
+  if (left > std::chrono::hours(24 * 365)) return std::nullopt;
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(left);
+}
+
+bool is_refusal(Finish why) {
+  return why == Finish::kNoSession || why == Finish::kSessionBusy || why == Finish::kInvalid;
+}
+
+}  // namespace
+
+StreamCall::StreamCall(ServiceContext& context, grpc::CallbackServerContext* call,
+                       Executor& executor)
+    : Strand(executor), context_(context), call_(call) {
+  context_.registry.enter(this);
+  context_.metrics.request_received();
+}
+
+StreamCall::~StreamCall() { context_.registry.leave(this); }
+
+void StreamCall::open() {
+  refusal_ = context_.availability();
+  if (!refusal_.ok()) return launch();
+  if (context_.queue.waiting() >= context_.queue.max_waiting()) {
+    refusal_ = {StatusCode::RESOURCE_EXHAUSTED, "the queue is full: try again later"};
+    return launch();
+  }
+  if (launch_on(context_.text, static_cast<size_t>(context_.options.max_tokenising))) return;
+  refusal_ = {StatusCode::RESOURCE_EXHAUSTED, "too many prompts wait to be read: try again later"};
+  launch();
+}
+
+// Everything that happens to the call, in the order it can happen.
+Strand::Next StreamCall::work() {
+  if (done_) return Next::kDelete;
+  if (finished_) return Next::kGoOn;
+  if (!std::exchange(begun_, true)) {
+    const Status status = refusal_.ok() ? begin() : refusal_;
+    if (!status.ok()) end(status);
+  }
+  if (unwanted() && !std::exchange(withdrawn_, true)) withdraw();
+  const bool wait = writing();
+  if (!outcome_ && (!wait || eager_ || withdrawn_)) look();
+  if (!wait) write_next();
+  return Next::kGoOn;
+}
+
+// If so, there will be a poke when it is through.
+bool StreamCall::writing() {
+  if (!writing_) return false;
+  more_ = true;
+  return writing_;
+}
+
+// Called by the engine, for every token: a poke that could only find a write in flight is saved.
+void StreamCall::tokens_came() {
+  if (!eager_ && writing()) return;
+  poke();
+}
+
+void StreamCall::written(bool ok) {
+  if (!ok) gone_ = true;
+  writing_ = false;
+  if (more_.exchange(false) || !ok) poke();
+}
+
+void StreamCall::left() {
+  gone_ = true;
+  poke();
+}
+
+void StreamCall::done() {
+  done_ = true;
+  poke();
+}
+
+void StreamCall::abort(Registry::Reason reason) {
+  if (reason == Registry::Reason::kShutdown) shutdown_ = true;
+  aborted_ = true;
+  poke();
+}
+
+Status StreamCall::submit(Order& order) {
+  Request& request = order.request;
+  if (request.id.empty()) request.id = make_name("r-");
+  if (!context_.registry.name(request.id, this)) {
+    return {
+        StatusCode::ALREADY_EXISTS,
+        fmt::format("request_id must be unique among the requests under way, got {}", request.id)};
+  }
+  id_ = request.id;
+  request.arrival = arrival_;
+  request.deadline = deadline_of(*call_);
+  eager_ = !order.stop_strings.empty();
+  for (const auto& stream : request.streams) stream->on_ready([this] { tokens_came(); });
+  streams_ = request.streams;
+  const auto admission = context_.queue.push(std::move(request));
+  if (admission == AdmissionQueue::Admission::kAccepted) return {};
+  streams_.clear();
+  if (admission == AdmissionQueue::Admission::kClosed) {
+    return {StatusCode::UNAVAILABLE, "the server is draining: use another one"};
+  }
+  return {StatusCode::RESOURCE_EXHAUSTED,
+          fmt::format("the queue is full with {} requests: try again later",
+                      context_.queue.max_waiting())};
+}
+
+// Nobody wants the answer any more: the engine is told, and its last word awaited.
+void StreamCall::withdraw() {
+  if (outcome_) return;
+  if (!submitted()) return end(reason_to_leave());
+  for (const auto& stream : streams_) stream->cancel();
+  context_.queue.wake();
+}
+
+Status StreamCall::reason_to_leave() const {
+  if (shutdown_) return {StatusCode::UNAVAILABLE, "the server is going down: use another one"};
+  if (aborted_) return {StatusCode::CANCELLED, "the request was aborted"};
+  if (call_->deadline() <= std::chrono::system_clock::now()) {
+    return {StatusCode::DEADLINE_EXCEEDED, "the call's deadline has passed"};
+  }
+  return {StatusCode::CANCELLED, "the client went away"};
+}
+
+Status StreamCall::failure_of(const Ending& ending) const {
+  return ending.why == Finish::kCancelled && withdrawn_ ? reason_to_leave() : status_of(ending);
+}
+
+void StreamCall::send(const google::protobuf::Message& message) {
+  outbox_.push_back(serialise(message));
+}
+
+void StreamCall::write_next() {
+  if (gone_) outbox_.clear();
+  if (outbox_.empty()) {
+    if (!outcome_) return;
+    finished_ = true;
+    return start_finish(*outcome_);
+  }
+  current_ = std::move(outbox_.front());
+  outbox_.pop_front();
+  if (outcome_ && outbox_.empty()) {
+    finished_ = true;
+    return start_write_last(&current_, *outcome_);
+  }
+  if (outcome_ || !outbox_.empty()) more_ = true;
+  writing_ = true;
+  start_write(&current_);
+}
+
+void StreamCall::end(const Status& status, const Ending* last) {
+  outcome_ = context_.report(status, call_);
+  if (!id_.empty()) context_.registry.forget(id_);
+  if (last != nullptr && !is_refusal(last->why)) {
+    context_.metrics.request_finished(metric_of(last->why));
+  }
+  log(status, last);
+}
+
+void StreamCall::log(const Status& status, const Ending* last) const {
+  const Ending none;
+  const Ending& ending = last != nullptr ? *last : none;
+  const double total = std::chrono::duration<double>(Clock::now() - arrival_).count();
+  log_event(LogLevel::kInfo, "request_finished",
+            {{"request_id", id_},
+             {"code", name_of(status.error_code())},
+             {"reason", last != nullptr ? name_of(last->why) : std::string_view("refused")},
+             {"prompt_tokens", ending.prompt_tokens},
+             {"generated_tokens", ending.generated_tokens},
+             {"queue_seconds", ending.queue_seconds},
+             {"prefill_seconds", ending.prefill_seconds},
+             {"decode_seconds", ending.decode_seconds},
+             {"total_seconds", total}});
+}
+
+}  // namespace recurve

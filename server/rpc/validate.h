@@ -1,0 +1,65 @@
+#pragma once
+#include <grpcpp/support/status.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "recurve/v1/inference.pb.h"
+#include "server/request/request.h"
+#include "server/rpc/serving_info.h"
+#include "server/text/stream_decoder.h"
+#include "server/text/tokenizer.h"
+
+namespace recurve {
+
+inline constexpr size_t kMaxNameLength = 128;  // of sessions, marks and request ids
+inline constexpr int32_t kDefaultMaxTokens = 256;
+
+// What requests are checked against. Constant once the model is loaded.
+struct RequestRules {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  TokenRules tokens;
+  SamplingVocab vocab;
+  int64_t max_prompt_tokens = 0;
+  int32_t max_generated_tokens = 0;
+  int32_t max_choices = 0;
+};
+
+// A request that can be handed to the engine, and what the rpc side keeps of it.
+struct Order {
+  // With its streams; no deadline, and no id where the client gave none.
+  Request request;
+  std::vector<std::string> stop_strings;
+  bool include_stop = false;
+  TextPosition answer_position = TextPosition::kContinued;
+};
+
+// Checks everything that can be known without the engine, and tokenises. Each refusal is
+// INVALID_ARGUMENT with a sentence that names the field, what is allowed and what was given.
+grpc::Status validate(const v1::GenerateRequest& message, const RequestRules& rules, Order* order);
+
+// The same for the gathered pieces of a Score: `text`, or else `ids`.
+struct ScorePrompt {
+  v1::ScoreOptions options;
+  std::optional<std::string> text;
+  std::vector<int32_t> ids;
+};
+grpc::Status validate(const ScorePrompt& prompt, const RequestRules& rules, Order* order);
+
+// The ids of a text with BOS where the rules want it.
+std::vector<int32_t> tokenise(const v1::TokenizeRequest& message, const RequestRules& rules);
+
+grpc::Status check_ids(std::string_view field, const std::vector<int32_t>& ids,
+                       const RequestRules& rules);
+// 1 to kMaxNameLength of [A-Za-z0-9._-].
+grpc::Status check_name(std::string_view field, std::string_view name);
+
+// Something no other request or session is called: the prefix, and 16 hexadecimal digits by chance.
+std::string make_name(std::string_view prefix);
+uint64_t random_number();
+
+}  // namespace recurve
