@@ -1,0 +1,146 @@
+#include "kernels/backend.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <stdexcept>
+#include <vector>
+
+namespace recurve {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+#if __has_include(<hwy/highway.h>)
+constexpr bool kHasCpu = true;
+#else
+constexpr bool kHasCpu = false;
+#endif
+
+// RECURVE_KERNELS for the length of a test.
+class Forced {
+ public:
+  explicit Forced(const char* value) { setenv("RECURVE_KERNELS", value, 1); }
+  ~Forced() { unsetenv("RECURVE_KERNELS"); }
+};
+
+std::map<std::string, std::string> implementations(const Backend& backend) {
+  std::map<std::string, std::string> found;
+  backend.kernels().for_each([&](const char* op, const char* name) { found[op] = name; });
+  return found;
+}
+
+std::string error_of(std::string_view device) {
+  try {
+    make_backend(device);
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Backend, ReferenceHasEveryOp) {
+  const auto backend = make_backend("reference");
+  EXPECT_EQ(backend->name(), "reference");
+  const auto ops = implementations(*backend);
+  EXPECT_EQ(ops.size(), 8);
+  for (const auto& [op, name] : ops) EXPECT_EQ(name, "reference") << op;
+}
+
+TEST(Backend, CpuSaysItsThreadsAndVectors) {
+  if (!kHasCpu) GTEST_SKIP() << "built without Highway";
+  const auto backend = make_backend("cpu", 3);
+  EXPECT_THAT(backend->name(), StartsWith("cpu, 3 threads, "));
+  for (const auto& [op, name] : implementations(*backend)) EXPECT_THAT(name, StartsWith("cpu/"));
+}
+
+TEST(Backend, UnknownDeviceIsRefusedWithThoseThereAre) {
+  EXPECT_THAT(error_of("tpu"), AllOf(HasSubstr("'tpu'"), HasSubstr("reference")));
+}
+
+TEST(Backend, ImplementationsCanBeForced) {
+  if (!kHasCpu) GTEST_SKIP() << "built without Highway";
+  const Forced forced("linear=reference,mlstm=cpu");
+  const auto ops = implementations(*make_backend("cpu"));
+  EXPECT_EQ(ops.at("linear"), "reference");
+  EXPECT_THAT(ops.at("mlstm"), StartsWith("cpu/"));
+  EXPECT_THAT(ops.at("swiglu"), StartsWith("cpu/"));
+}
+
+TEST(Backend, WrongForcingIsRefused) {
+  {
+    const Forced forced("convolution=reference");
+    EXPECT_THAT(error_of("reference"), AllOf(HasSubstr("'convolution'"), HasSubstr("rms_norm")));
+  }
+  {
+    const Forced forced("linear=abacus");
+    EXPECT_THAT(error_of("reference"), AllOf(HasSubstr("'abacus'"), HasSubstr("reference")));
+  }
+  {
+    const Forced forced("linear");
+    EXPECT_THAT(error_of("reference"), HasSubstr("'linear'"));
+  }
+}
+
+TEST(Backend, MemoryIsZeroedAndAligned) {
+  const auto backend = make_backend("reference");
+  for (const size_t bytes : {size_t{1}, size_t{100}, size_t{1} << 20, (size_t{3} << 20) + 5}) {
+    const Buffer buffer = backend->allocate(bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 64, 0);
+    for (size_t i = 0; i < bytes; ++i) ASSERT_EQ(buffer.data()[i], std::byte{0});
+    std::memset(buffer.data(), 1, bytes);
+  }
+}
+
+TEST(Backend, MemoryOfNoBytesAndMovedBuffers) {
+  const auto backend = make_backend("reference");
+  Buffer buffer = backend->allocate(0);
+  EXPECT_EQ(buffer.bytes(), 0);
+  Buffer other = backend->allocate(64);
+  std::byte* data = other.data();
+  buffer = std::move(other);
+  EXPECT_EQ(buffer.data(), data);
+}
+
+TEST(Backend, TooMuchMemoryIsRefused) {
+  const auto backend = make_backend("reference");
+  EXPECT_THROW(backend->allocate(size_t{1} << 60), std::runtime_error);
+}
+
+size_t resident_bytes() {
+  size_t pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * 4096;
+}
+
+// A pool of state costs what its used slots cost.
+TEST(Backend, UntouchedMemoryIsNotResident) {
+  const auto backend = make_backend("reference");
+  const size_t before = resident_bytes();
+  const Buffer buffer = backend->allocate(size_t{256} << 20);
+  buffer.data()[buffer.bytes() / 2] = std::byte{1};
+  EXPECT_LT(resident_bytes(), before + (size_t{32} << 20));
+}
+
+TEST(Backend, CopiesAndZeroes) {
+  const auto backend = make_backend("reference");
+  const auto stream = backend->make_stream();
+  const std::vector<int32_t> sent = {1, 2, 3, 4};
+  const Buffer a = backend->allocate(16), b = backend->allocate(16);
+  backend->upload(a.data(), sent.data(), 16, *stream);
+  backend->copy(b.data(), a.data(), 16, *stream);
+  backend->zero(b.as<int32_t>() + 1, 4, *stream);
+  std::vector<int32_t> found(4);
+  backend->download(found.data(), b.data(), 16, *stream);
+  stream->wait();
+  EXPECT_EQ(found, (std::vector<int32_t>{1, 0, 3, 4}));
+}
+
+}  // namespace
+}  // namespace recurve

@@ -1,0 +1,92 @@
+#include <gtest/gtest.h>
+
+#if __has_include(<hwy/highway.h>)
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace recurve::cpu {
+namespace {
+
+class ThreadPoolTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(ThreadPoolTest, EachIndexOnce) {
+  ThreadPool pool(GetParam());
+  EXPECT_EQ(pool.threads(), GetParam());
+  for (const int count : {0, 1, 2, 3, 100, 1000}) {
+    std::vector<int> calls(count);  // not atomic: each place is one thread's
+    pool.parallel_for(count, [&](int64_t index) { ++calls[index]; });
+    for (const int n : calls) ASSERT_EQ(n, 1);
+  }
+}
+
+// Loops so short that workers meet loops that open, close and open again.
+TEST_P(ThreadPoolTest, ManyShortLoops) {
+  ThreadPool pool(GetParam());
+  std::vector<int64_t> sums(3);
+  for (int64_t round = 0; round < 20000; ++round) {
+    pool.parallel_for(3, [&](int64_t index) { sums[index] += round; });
+  }
+  for (const int64_t sum : sums) EXPECT_EQ(sum, int64_t{20000} * 19999 / 2);
+}
+
+TEST_P(ThreadPoolTest, WakesFromSleep) {
+  ThreadPool pool(GetParam());
+  std::atomic<int> calls = 0;
+  for (int round = 0; round < 10; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    pool.parallel_for(8, [&](int64_t) { ++calls; });
+  }
+  EXPECT_EQ(calls, 80);
+}
+
+// Every thread takes part when each index waits for the others.
+TEST_P(ThreadPoolTest, UsesAllThreads) {
+  ThreadPool pool(GetParam());
+  std::atomic<int> inside = 0;
+  pool.parallel_for(GetParam(), [&](int64_t) {
+    ++inside;
+    while (inside < GetParam()) std::this_thread::yield();
+  });
+  EXPECT_EQ(inside, GetParam());
+}
+
+TEST_P(ThreadPoolTest, NestedLoopsAndSecondCallersRunAlone) {
+  ThreadPool pool(GetParam());
+  std::atomic<int> calls = 0;
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 3; ++c) {
+    callers.emplace_back([&] {
+      for (int round = 0; round < 200; ++round) {
+        pool.parallel_for(4, [&](int64_t) { pool.parallel_for(2, [&](int64_t) { ++calls; }); });
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(calls, 3 * 200 * 4 * 2);
+}
+
+TEST_P(ThreadPoolTest, BlocksCoverTheRange) {
+  ThreadPool pool(GetParam());
+  for (const int64_t count : {0, 1, 7, 1000}) {
+    for (const int64_t cost : {int64_t{0}, int64_t{1}, int64_t{1000}, kGrain * 10}) {
+      std::vector<int> calls(count);
+      for_blocks(pool, count, cost, [&](int64_t begin, int64_t end) {
+        for (int64_t index = begin; index < end; ++index) ++calls[index];
+      });
+      for (const int n : calls) ASSERT_EQ(n, 1);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, ::testing::Values(1, 2, 3, 8));
+
+}  // namespace
+}  // namespace recurve::cpu
+#else
+TEST(ThreadPool, IsTested) { GTEST_SKIP() << "built without Highway"; }
+#endif

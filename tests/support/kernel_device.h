@@ -1,0 +1,115 @@
+#pragma once
+#include <bit>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "tests/support/device_array.h"
+#if __has_include(<hwy/targets.h>)
+#include "kernels/cpu/targets.h"
+// After the choice of instruction sets.
+#include <hwy/targets.h>
+#endif
+
+namespace recurve::testing {
+
+// A backend with a stream, for the tests of its kernels.
+struct KernelDevice {
+  explicit KernelDevice(const std::string& device, int threads = 1)
+      : backend(make_backend(device, threads)), stream(backend->make_stream()) {}
+
+  template <typename T>
+  DeviceArray<T> array(const std::vector<T>& values) {
+    return DeviceArray<T>(*backend, *stream, values);
+  }
+  DeviceArray<float> floats(size_t count) { return DeviceArray<float>(*backend, *stream, count); }
+  const Kernels& kernels() const { return backend->kernels(); }
+
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Stream> stream;
+};
+
+// A device whose kernels are compared with the reference.
+struct DeviceUnderTest {
+  std::string device;
+  int threads;
+  int64_t vectors;  // Highway's target, for the code of lesser machines; 0: the best of this one
+  std::string name;
+};
+
+inline std::vector<DeviceUnderTest> devices_under_test() {
+  std::vector<DeviceUnderTest> devices;
+#if __has_include(<hwy/targets.h>)
+  devices.push_back({"cpu", 1, 0, "cpu1"});
+  devices.push_back({"cpu", 2, 0, "cpu2"});
+  devices.push_back({"cpu", 3, 0, "cpu3"});
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    devices.push_back({"cpu", 2, target, std::string("cpu2_") + hwy::TargetName(target)});
+  }
+#endif
+  return devices;
+}
+
+// One test on one of these devices.
+class DeviceTest : public ::testing::TestWithParam<DeviceUnderTest> {
+ protected:
+  void SetUp() override { use_vectors(GetParam().vectors); }
+  void TearDown() override { use_vectors(0); }
+  KernelDevice make_device() const { return KernelDevice(GetParam().device, GetParam().threads); }
+
+ private:
+  static void use_vectors([[maybe_unused]] int64_t target) {
+#if __has_include(<hwy/targets.h>)
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().DeInit();
+#endif
+  }
+};
+
+inline std::string name_of_device(const ::testing::TestParamInfo<DeviceUnderTest>& info) {
+  return info.param.name;
+}
+
+// Runs a test on every device that is compared with the reference.
+#define RECURVE_ON_EACH_DEVICE(suite)                                                 \
+  GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(suite);                               \
+  INSTANTIATE_TEST_SUITE_P(Devices, suite, ::testing::ValuesIn(devices_under_test()), \
+                           name_of_device)
+
+inline std::vector<float> normal_floats(std::mt19937_64& random, size_t count, float deviation = 1,
+                                        float mean = 0) {
+  std::normal_distribution<float> normal(mean, deviation);
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+// Rounded to nearest even.
+inline uint16_t to_bf16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+inline float from_bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+
+// Weights as they are stored in a matrix of the type.
+inline std::vector<uint16_t> stored(const std::vector<float>& values, DType type) {
+  std::vector<uint16_t> words;
+  for (const float value : values) {
+    const uint32_t bits = std::bit_cast<uint32_t>(value);
+    if (type == DType::kF32) words.push_back(static_cast<uint16_t>(bits));
+    words.push_back(type == DType::kF32 ? static_cast<uint16_t>(bits >> 16) : to_bf16(value));
+  }
+  return words;
+}
+
+// The values a matrix of the type holds.
+inline std::vector<float> rounded(std::vector<float> values, DType type) {
+  if (type == DType::kBF16) {
+    for (float& value : values) value = from_bf16(to_bf16(value));
+  }
+  return values;
+}
+
+}  // namespace recurve::testing
