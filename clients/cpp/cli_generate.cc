@@ -1,0 +1,183 @@
+#include "clients/cpp/cli_generate.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "clients/cpp/cli.h"
+#include "clients/cpp/cli_io.h"
+#include "clients/cpp/cli_request_flags.h"
+
+namespace recurve {
+
+AnswerPrinter::AnswerPrinter(bool json, int choices)
+    : json_(json), waiting_(static_cast<size_t>(std::max(choices, 1))) {}
+
+void AnswerPrinter::print(const v1::GenerateResponse& response) {
+  if (response.has_prompt()) prompt_ = response.prompt();
+  if (json_) {
+    write_json_line(response);
+  } else if (response.has_chunk()) {
+    print_chunk(response.chunk());
+  } else if (response.has_final()) {
+    print_waiting();
+  }
+}
+
+void AnswerPrinter::print_chunk(const v1::Chunk& chunk) {
+  if (chunk.text().empty()) return;
+  if (chunk.choice() == 0) {
+    write_out(chunk.text());
+    line_open_ = true;
+  } else if (static_cast<size_t>(chunk.choice()) < waiting_.size()) {
+    waiting_[static_cast<size_t>(chunk.choice())] += chunk.text();
+  }
+}
+
+void AnswerPrinter::print_waiting() {
+  for (size_t choice = 1; choice < waiting_.size(); ++choice) {
+    write_out("\n" + waiting_[choice]);
+    line_open_ = true;
+  }
+}
+
+void AnswerPrinter::end() {
+  if (line_open_ && (out_is_terminal() || waiting_.size() > 1)) write_out("\n");
+  line_open_ = false;
+}
+
+namespace {
+
+std::string reason_name(v1::FinishReason reason) {
+  switch (reason) {
+    case v1::FINISH_REASON_LENGTH:
+      return "length";
+    case v1::FINISH_REASON_EOS:
+      return "end of sequence";
+    case v1::FINISH_REASON_STOP_ID:
+      return "stop id";
+    case v1::FINISH_REASON_STOP_STRING:
+      return "stop string";
+    default:
+      return "unknown";
+  }
+}
+
+}  // namespace
+
+void print_stats(const v1::PromptInfo& prompt, const v1::GenerateFinal& final) {
+  const v1::Usage& usage = final.usage();
+  std::string reasons;
+  for (const auto& choice : final.choices()) {
+    reasons += (reasons.empty() ? "" : ", ") + reason_name(choice.reason());
+  }
+  // The first token of each choice is the prefill's.
+  const auto decoded = static_cast<double>(usage.generated_tokens() - final.choices_size());
+  fmt::print(
+      stderr,
+      "recurve: {} prompt tokens, {} generated (ended by {}); queue {:.1f} ms, prefill {:.1f} "
+      "ms, decode {:.1f} ms",
+      usage.prompt_tokens(), usage.generated_tokens(), reasons, usage.queue_seconds() * 1e3,
+      usage.prefill_seconds() * 1e3, usage.decode_seconds() * 1e3);
+  if (decoded > 0 && usage.decode_seconds() > 0) {
+    fmt::print(stderr, ", {:.1f} tokens/s", decoded / usage.decode_seconds());
+  }
+  fmt::print(stderr, "; request {}, seed {}", prompt.request_id(), prompt.seed());
+  if (usage.session_position() > 0) {
+    fmt::print(stderr, "; session at {} tokens", usage.session_position());
+  }
+  fmt::print(stderr, "\n");
+}
+
+namespace {
+
+struct GenerateFlags {
+  v1::GenerateRequest request;
+  TextSource source;
+  bool ids = false;
+  bool create_session = false;
+  bool stats = false;
+};
+
+void open_if_missing(Client& client, const std::string& name, const CallOptions& options) {
+  v1::OpenSessionRequest request;
+  request.set_name(name);
+  try {
+    client.open_session(request, options);
+  } catch (const ClientError& error) {
+    if (error.code() != grpc::StatusCode::ALREADY_EXISTS) throw;
+  }
+}
+
+void fill_prompt(GenerateFlags& flags) {
+  const std::string text = flags.source.read();
+  if (flags.ids) {
+    for (const int32_t id : parse_ids(text, flags.source.name())) {
+      flags.request.mutable_ids()->add_ids(id);
+    }
+    flags.request.mutable_ids();  // a prompt of no ids is one too
+    return;
+  }
+  check_utf8(text, flags.source.name());
+  flags.request.set_text(text);
+}
+
+int generate(CliContext& context, GenerateFlags& flags) {
+  Client client = context.client();
+  fill_prompt(flags);
+  AnswerPrinter printer(context.json, flags.request.n());
+  Interrupts::Scope interrupt(context.interrupts);
+  const CallOptions options = context.call_options(interrupt.canceller());
+  try {
+    if (flags.create_session) open_if_missing(client, flags.request.session(), options);
+    const auto final = client.generate(
+        flags.request, [&](const v1::GenerateResponse& response) { printer.print(response); },
+        options);
+    printer.end();
+    if (flags.stats) print_stats(printer.prompt(), final);
+    return kExitOk;
+  } catch (const ClientError& error) {
+    printer.end();
+    if (context.interrupts.seen()) return kExitInterrupted;
+    print_error(error);
+    if (error.code() == grpc::StatusCode::NOT_FOUND && !flags.request.session().empty()) {
+      fmt::print(stderr,
+                 "recurve: open it with 'recurve session open {}', or add --create-session\n",
+                 flags.request.session());
+    }
+    return exit_code(error);
+  }
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, CliContext& context) {
+  CLI::App& command = *app.add_subcommand(
+      "generate",
+      "Continue a prompt. Prints the generated text alone, as it comes; ended by a line break only "
+      "on a terminal.");
+  const auto flags = std::make_shared<GenerateFlags>();
+  add_text_source(command, &flags->source, "The prompt");
+  command.add_flag("--ids", flags->ids,
+                   "The prompt is token ids, separated by spaces, line breaks or commas");
+  add_prompt_flags(command, &flags->request);
+  add_stop_flags(command, &flags->request);
+  add_sampling_flags(command, &flags->request);
+  command.add_option_function<int32_t>(
+      "--n", [flags](const int32_t& n) { flags->request.set_n(n); },
+      "Answers to the one prompt, 1 to the server's limit; answer c samples with seed + c; printed "
+      "one after the other, each on its own line [default: 1]");
+  auto* session = command.add_option_function<std::string>(
+      "--session", [flags](const std::string& name) { flags->request.set_session(name); },
+      "Go on from the state of this open session, and leave it behind the answer; an empty prompt "
+      "goes on where the last answer was cut [default: none]");
+  command
+      .add_flag("--create-session", flags->create_session,
+                "Open the session where it is not open yet")
+      ->needs(session);
+  command.add_flag("--stats", flags->stats, "Tokens and times, to standard error");
+  command.callback(
+      [&context, flags] { context.run = [&context, flags] { return generate(context, *flags); }; });
+}
+
+}  // namespace recurve

@@ -1,0 +1,53 @@
+#pragma once
+#include <google/protobuf/message.h>
+
+#include <CLI/App.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "clients/cpp/client_error.h"
+
+namespace recurve {
+
+// The reader of standard output has gone. Ends the command quietly.
+struct OutputClosed {};
+
+// Writes to standard output and flushes. Throws OutputClosed, or std::system_error where the output
+// fails otherwise (a full disk).
+void write_out(std::string_view text);
+// A message as one line of JSON: names as in the .proto files, defaults included, 64-bit integers
+// as strings, bytes in base64.
+std::string to_json(const google::protobuf::Message& message);
+void write_json_line(const google::protobuf::Message& message);
+bool out_is_terminal();
+
+// Everything in the file, or in standard input for "-". Throws UsageError naming the file.
+std::string read_all(const std::string& file);
+
+// Position of the first byte that is not part of a UTF-8 character; none where all are.
+std::optional<size_t> find_invalid_utf8(std::string_view text);
+// Throws what the server would say of it: a `string` of the protocol holds UTF-8 only. `what`
+// begins the sentence.
+void check_utf8(std::string_view text, const std::string& what);
+
+// Numbers separated by spaces, line breaks or commas. Throws UsageError; `what` begins the
+// sentence.
+std::vector<int32_t> parse_ids(std::string_view text, const std::string& what);
+
+// Where a text of a command comes from: --prompt TEXT, --file F, or standard input.
+struct TextSource {
+  std::optional<std::string> text;
+  std::string file;
+
+  // The text as it is. Not checked to be UTF-8.
+  std::string read() const;
+  std::string name() const;  // for messages: "the prompt", or the file's name
+};
+
+// Adds --prompt and --file. `what` begins the help: "The prompt".
+void add_text_source(CLI::App& command, TextSource* source, const std::string& what);
+
+}  // namespace recurve

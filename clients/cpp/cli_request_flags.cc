@@ -1,0 +1,148 @@
+#include "clients/cpp/cli_request_flags.h"
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <functional>
+
+#include "clients/cpp/cli_io.h"
+
+namespace recurve {
+namespace {
+
+// A flag with one value, which `set` takes once it is parsed. The last one given counts.
+template <class T>
+CLI::Option* value_flag(CLI::App& command, const std::string& name, std::function<void(T)> set,
+                        const std::string& help) {
+  return command
+      .add_option_function<T>(
+          name, [set = std::move(set)](const T& value) { set(value); }, help)
+      ->take_last();
+}
+
+// A flag that may be given several times, with one value each.
+CLI::Option* repeated_flag(CLI::App& command, const std::string& name,
+                           std::function<void(const std::string&)> add, const std::string& help) {
+  return command
+      .add_option_function<std::vector<std::string>>(
+          name,
+          [add = std::move(add)](const std::vector<std::string>& values) {
+            for (const std::string& value : values) add(value);
+          },
+          help)
+      ->allow_extra_args(false);
+}
+
+void add_logit_bias(v1::SamplingParams* sampling, const std::string& pair) {
+  const char* end = pair.data() + pair.size();
+  int32_t id = 0;
+  float bias = 0;
+  const auto [after_id, id_error] = std::from_chars(pair.data(), end, id);
+  bool valid = id_error == std::errc() && after_id != end && *after_id == '=';
+  if (valid) {
+    const auto [after_bias, bias_error] = std::from_chars(after_id + 1, end, bias);
+    valid = bias_error == std::errc() && after_bias == end;
+  }
+  if (!valid)
+    throw CLI::ValidationError("--logit-bias", "'" + pair + "' is not ID=BIAS, as 42=-1.5");
+  (*sampling->mutable_logit_bias())[id] = bias;
+}
+
+}  // namespace
+
+void add_sampling_flags(CLI::App& command, v1::GenerateRequest* request) {
+  const auto sampling = [request] { return request->mutable_sampling(); };
+  value_flag<float>(
+      command, "--temperature", [=](float v) { sampling()->set_temperature(v); },
+      "Divisor of the logits, 0 to 1000; 0: always the most likely token [default: 1]");
+  value_flag<int32_t>(
+      command, "--top-k", [=](int32_t v) { sampling()->set_top_k(v); },
+      "Keep so many most likely ids, from 0; 0: all [default: 0]");
+  value_flag<float>(
+      command, "--top-p", [=](float v) { sampling()->set_top_p(v); },
+      "Keep the fewest most likely ids whose probabilities reach this, above 0 to 1 [default: 1, "
+      "all]");
+  value_flag<float>(
+      command, "--min-p", [=](float v) { sampling()->set_min_p(v); },
+      "Keep ids at least so many times as likely as the most likely, 0 to 1 [default: 0, all]");
+  value_flag<float>(
+      command, "--typical-p", [=](float v) { sampling()->set_typical_p(v); },
+      "Keep the fewest ids, closest to the entropy first, that reach this, above 0 to 1 [default: "
+      "1, all]");
+  value_flag<float>(
+      command, "--repetition-penalty", [=](float v) { sampling()->set_repetition_penalty(v); },
+      "Of ids of prompt and answer: positive logits are divided by it, negative multiplied, 0.01 "
+      "to 100 [default: 1, off]");
+  value_flag<float>(
+      command, "--presence-penalty", [=](float v) { sampling()->set_presence_penalty(v); },
+      "Taken once from the logit of every id of the answer so far, -2 to 2 [default: 0]");
+  value_flag<float>(
+      command, "--frequency-penalty", [=](float v) { sampling()->set_frequency_penalty(v); },
+      "Taken for each time an id occurs in the answer so far, -2 to 2 [default: 0]");
+  repeated_flag(
+      command, "--logit-bias", [=](const std::string& pair) { add_logit_bias(sampling(), pair); },
+      "Added to the logit of an id, -1000 to 1000; may be given 1024 times [default: none]")
+      ->type_name("ID=BIAS");
+  repeated_flag(
+      command, "--allowed-token-ids",
+      [=](const std::string& list) {
+        for (const int32_t id : parse_ids(list, "--allowed-token-ids"))
+          sampling()->add_allowed_token_ids(id);
+      },
+      "Only these ids may be chosen, as 1,2,3; may be given again [default: all]")
+      ->type_name("IDS");
+  value_flag<uint64_t>(
+      command, "--seed", [=](uint64_t v) { sampling()->set_seed(v); },
+      "The same seed gives the same tokens, 0 to 2^64 - 1 [default: one is drawn; --stats says "
+      "it]");
+}
+
+void add_stop_flags(CLI::App& command, v1::GenerateRequest* request) {
+  const auto stop = [request] { return request->mutable_stop(); };
+  value_flag<int32_t>(
+      command, "--max-tokens", [=](int32_t v) { stop()->set_max_tokens(v); },
+      "Tokens of the answer at most, from 0 to the server's limit; 0: the prompt is only absorbed "
+      "[default: 256]");
+  value_flag<int32_t>(
+      command, "--min-tokens", [=](int32_t v) { stop()->set_min_tokens(v); },
+      "The answer does not end by an id before so many tokens, 0 to --max-tokens [default: 0]");
+  command.add_flag_function(
+      "--ignore-eos", [=](int64_t count) { stop()->set_ignore_eos(count > 0); },
+      "The model's end-of-sequence ids do not end the answer");
+  repeated_flag(
+      command, "--stop-token-ids",
+      [=](const std::string& list) {
+        for (const int32_t id : parse_ids(list, "--stop-token-ids")) stop()->add_stop_token_ids(id);
+      },
+      "Ids that end the answer besides the model's own, as 1,2,3; 64 at most; may be given again "
+      "[default: none]")
+      ->type_name("IDS");
+  repeated_flag(
+      command, "--stop", [=](const std::string& text) { stop()->add_stop_strings(text); },
+      "A text that ends the answer, 1 to 1024 bytes; may be given 16 times [default: none]");
+  command.add_flag_function(
+      "--include-stop", [=](int64_t count) { stop()->set_include_stop(count > 0); },
+      "The text given with --stop is part of the answer");
+}
+
+void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request) {
+  command.add_flag_function(
+      "--no-add-special-tokens",
+      [=](int64_t count) { request->set_add_special_tokens(count == 0); },
+      "Do not put the beginning-of-sequence id in front, as the rule of the model has it");
+  command.add_flag_function(
+      "--parse-special", [=](int64_t count) { request->set_parse_special(count > 0); },
+      "Names of control tokens in the text (\"<s>\") become their ids; not for text by strangers");
+  value_flag<int32_t>(
+      command, "--logprobs", [=](int32_t v) { request->set_logprobs(v); },
+      "With --json: log-probabilities of the answer's tokens and so many of the most likely ones, "
+      "0 to 100 [default: none]");
+  value_flag<int32_t>(
+      command, "--prompt-logprobs", [=](int32_t v) { request->set_prompt_logprobs(v); },
+      "With --json: the same of the prompt's tokens, 0 to 100 [default: none]");
+  value_flag<std::string>(
+      command, "--request-id", [=](std::string v) { request->set_request_id(v); },
+      "Name of the request, for 'recurve abort' and the server's log: 1 to 128 of A-Z a-z 0-9 . _ "
+      "- [default: the server makes one]");
+}
+
+}  // namespace recurve

@@ -1,0 +1,19 @@
+#pragma once
+#include <CLI/App.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "recurve/v1/inference.pb.h"
+
+namespace recurve {
+
+// The flags that `generate` and `chat` share: how tokens are chosen and where an answer ends. They
+// write into the request, which must outlive the parsing; flags not given leave their fields unset,
+// so that the server's defaults hold.
+void add_sampling_flags(CLI::App& command, v1::GenerateRequest* request);
+void add_stop_flags(CLI::App& command, v1::GenerateRequest* request);
+// How the prompt is read, log-probabilities, the request's id.
+void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request);
+
+}  // namespace recurve

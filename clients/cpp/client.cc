@@ -1,0 +1,392 @@
+#include "clients/cpp/client.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/wrappers.pb.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/security/credentials.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <future>
+#include <thread>
+
+namespace recurve {
+namespace {
+
+bool is_decimal_port(std::string_view port) {
+  uint32_t value = 0;
+  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), value);
+  return error == std::errc() && end == port.data() + port.size() && value > 0 && value < 65536;
+}
+
+// gRPC takes a name without a port for one with port 443, and what goes wrong then says nothing.
+void check_address(const std::string& address) {
+  if (address.starts_with("unix:") || address.starts_with("dns:") || address.starts_with("ipv4:") ||
+      address.starts_with("ipv6:")) {
+    return;
+  }
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon == 0 || address.find('/') != std::string::npos ||
+      !is_decimal_port(std::string_view(address).substr(colon + 1))) {
+    throw std::invalid_argument(
+        fmt::format("a server's address is HOST:PORT, e.g. 127.0.0.1:50051, not '{}'", address));
+  }
+}
+
+bool is_this_machine(const std::string& address) {
+  return address.starts_with("127.") || address.starts_with("localhost:") ||
+         address.starts_with("[::1]:") || address.starts_with("unix:");
+}
+
+std::shared_ptr<grpc::Channel> make_channel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);  // log-probabilities of a long prompt come in one
+  // Quick to find a server that has just started; the lower bound is the time a connection may
+  // take.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
+  // gRPC would ask the proxy of the environment for this very machine.
+  if (is_this_machine(address)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+std::optional<std::chrono::milliseconds> retry_pushback(const grpc::ClientContext& context) {
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto found = trailers.find("grpc-retry-pushback-ms");
+  if (found == trailers.end()) return std::nullopt;
+  int64_t milliseconds = 0;
+  const grpc::string_ref& value = found->second;
+  const auto [end, error] =
+      std::from_chars(value.data(), value.data() + value.size(), milliseconds);
+  if (error != std::errc() || end != value.data() + value.size() || milliseconds < 0) return {};
+  return std::chrono::milliseconds(milliseconds);
+}
+
+std::string hint_for(const grpc::Status& status,
+                     std::optional<std::chrono::milliseconds> retry_after) {
+  if (retry_after) return fmt::format("try again in {} ms", retry_after->count());
+  switch (status.error_code()) {
+    case grpc::StatusCode::UNAVAILABLE:
+      return "the server loads its model or stops: try again later";
+    case grpc::StatusCode::UNIMPLEMENTED:
+      return "the server does not know this call: is it a Recurve server of this version?";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+Client::Client(std::string address) : address_(std::move(address)) {
+  check_address(address_);
+  channel_ = make_channel(address_);
+  inference_ = v1::Inference::NewStub(channel_);
+  sessions_ = v1::Sessions::NewStub(channel_);
+  control_ = v1::Control::NewStub(channel_);
+}
+
+// gRPC gives UNAVAILABLE both for what a server says and for one that is not there. Its own
+// sentences begin with these words, and leave the channel without a connection.
+bool Client::connection_failed(const grpc::Status& status) const {
+  static constexpr std::array<std::string_view, 11> kWords = {
+      "failed to connect", "Failed to connect", "DNS resolution failed",
+      "Socket closed",     "Connection reset",  "Connection refused",
+      "Broken pipe",       "Stream removed",    "GOAWAY",
+      "recvmsg:",          "empty address list"};
+  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return false;
+  if (channel_->GetState(false) == GRPC_CHANNEL_READY) return false;
+  const std::string message = status.error_message();
+  return message.empty() || std::any_of(kWords.begin(), kWords.end(), [&](std::string_view word) {
+           return message.find(word) != std::string::npos;
+         });
+}
+
+void Client::throw_unless_ok(const grpc::Status& status, const grpc::ClientContext& context) const {
+  using Kind = ClientError::Kind;
+  if (status.ok()) return;
+  if (connection_failed(status)) {
+    // gRPC tells the whole way to the error; its end is the cause.
+    const std::string message = status.error_message();
+    const size_t colon = message.rfind(": ");
+    throw ClientError(
+        Kind::kUnreachable, status.error_code(),
+        fmt::format("no server can be reached at {} ({})", address_,
+                    message.substr(colon == std::string::npos ? 0 : colon + 2)),
+        fmt::format("start one there: recurve-server --model DIR --listen {}", address_));
+  }
+  const auto retry_after = retry_pushback(context);
+  Kind kind = Kind::kRefused;
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) kind = Kind::kUnavailable;
+  if (status.error_code() == grpc::StatusCode::CANCELLED) kind = Kind::kCancelled;
+  throw ClientError(kind, status.error_code(), status.error_message(),
+                    hint_for(status, retry_after), retry_after);
+}
+
+template <class Stub, class Request, class Response>
+Response Client::unary(Stub& stub,
+                       grpc::Status (Stub::*rpc)(grpc::ClientContext*, const Request&, Response*),
+                       const Request& request, const CallOptions& options) {
+  Call call(options);
+  Response response;
+  throw_unless_ok((stub.*rpc)(call.context(), request, &response), *call.context());
+  return response;
+}
+
+namespace {
+
+// A stream whose reader threw must still be ended before its context goes.
+template <class Stream>
+class StreamGuard {
+ public:
+  StreamGuard(Stream& stream, grpc::ClientContext* context) : stream_(stream), context_(context) {}
+  ~StreamGuard() {
+    if (finished_) return;
+    context_->TryCancel();
+    stream_.Finish();
+  }
+  grpc::Status finish() {
+    finished_ = true;
+    return stream_.Finish();
+  }
+
+ private:
+  Stream& stream_;
+  grpc::ClientContext* context_;
+  bool finished_ = false;
+};
+
+ClientError no_final_message() {
+  return ClientError(ClientError::Kind::kRefused, grpc::StatusCode::INTERNAL,
+                     "the server ended the stream without its last message");
+}
+
+}  // namespace
+
+v1::GenerateFinal Client::generate(const v1::GenerateRequest& request,
+                                   const OnGenerate& on_response, const CallOptions& options) {
+  Call call(options);
+  const auto reader = inference_->Generate(call.context(), request);
+  StreamGuard guard(*reader, call.context());
+  v1::GenerateResponse response;
+  std::optional<v1::GenerateFinal> final;
+  while (reader->Read(&response)) {
+    if (response.has_final()) final = response.final();
+    on_response(response);
+  }
+  throw_unless_ok(guard.finish(), *call.context());
+  if (!final) throw no_final_message();
+  return *final;
+}
+
+v1::ScoreFinal Client::score(const v1::ScoreOptions& score_options, std::string_view text,
+                             const OnScore& on_response, const CallOptions& options) {
+  constexpr size_t kPieceBytes = 64 * 1024;
+  bool first = true;
+  const auto next = [&](v1::ScoreRequest* request) {
+    if (!first && text.empty()) return false;
+    if (first) *request->mutable_options() = score_options;
+    first = false;
+    const size_t size = std::min(text.size(), kPieceBytes);
+    request->set_text(text.data(), size);
+    text.remove_prefix(size);
+    return true;
+  };
+  return score_pieces(next, on_response, options);
+}
+
+v1::ScoreFinal Client::score(const v1::ScoreOptions& score_options, std::span<const int32_t> ids,
+                             const OnScore& on_response, const CallOptions& options) {
+  constexpr size_t kPieceIds = 16 * 1024;
+  bool first = true;
+  const auto next = [&](v1::ScoreRequest* request) {
+    if (!first && ids.empty()) return false;
+    if (first) *request->mutable_options() = score_options;
+    first = false;
+    const auto piece = ids.first(std::min(ids.size(), kPieceIds));
+    request->mutable_ids()->mutable_ids()->Add(piece.begin(), piece.end());
+    ids = ids.subspan(piece.size());
+    return true;
+  };
+  return score_pieces(next, on_response, options);
+}
+
+// Writes from a thread of its own: a server may answer before it has read everything, and each side
+// would wait for the other to read.
+v1::ScoreFinal Client::score_pieces(const ScorePieces& next, const OnScore& on_response,
+                                    const CallOptions& options) {
+  Call call(options);
+  const auto stream = inference_->Score(call.context());
+  StreamGuard guard(*stream, call.context());
+  std::jthread writer([&] {
+    v1::ScoreRequest request;
+    while (next(&request)) {
+      if (!stream->Write(request)) break;  // the call has ended; its status says why
+      request.Clear();
+    }
+    stream->WritesDone();
+  });
+  v1::ScoreResponse response;
+  std::optional<v1::ScoreFinal> final;
+  try {
+    while (stream->Read(&response)) {
+      if (response.has_final()) final = response.final();
+      on_response(response);
+    }
+  } catch (...) {
+    call.context()->TryCancel();  // or the writer might wait for ever
+    throw;
+  }
+  writer.join();
+  throw_unless_ok(guard.finish(), *call.context());
+  if (!final) throw no_final_message();
+  return *final;
+}
+
+v1::TokenizeResponse Client::tokenize(const v1::TokenizeRequest& request,
+                                      const CallOptions& options) {
+  return unary(*inference_, &v1::Inference::Stub::Tokenize, request, options);
+}
+
+v1::DetokenizeResponse Client::detokenize(const v1::DetokenizeRequest& request,
+                                          const CallOptions& options) {
+  return unary(*inference_, &v1::Inference::Stub::Detokenize, request, options);
+}
+
+v1::AbortResponse Client::abort(const std::string& request_id, const CallOptions& options) {
+  v1::AbortRequest request;
+  request.set_request_id(request_id);
+  return unary(*inference_, &v1::Inference::Stub::Abort, request, options);
+}
+
+v1::Session Client::open_session(const v1::OpenSessionRequest& request,
+                                 const CallOptions& options) {
+  return unary(*sessions_, &v1::Sessions::Stub::Open, request, options);
+}
+
+v1::Session Client::get_session(const std::string& name, const CallOptions& options) {
+  v1::GetSessionRequest request;
+  request.set_name(name);
+  return unary(*sessions_, &v1::Sessions::Stub::Get, request, options);
+}
+
+std::vector<v1::Session> Client::list_sessions(const std::string& prefix,
+                                               const CallOptions& options) {
+  v1::ListSessionsRequest request;
+  request.set_prefix(prefix);
+  request.set_page_size(1000);
+  std::vector<v1::Session> sessions;
+  do {
+    auto page = unary(*sessions_, &v1::Sessions::Stub::List, request, options);
+    std::move(page.mutable_sessions()->begin(), page.mutable_sessions()->end(),
+              std::back_inserter(sessions));
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  return sessions;
+}
+
+v1::CloseSessionResponse Client::close_session(const std::string& name,
+                                               const CallOptions& options) {
+  v1::CloseSessionRequest request;
+  request.set_name(name);
+  return unary(*sessions_, &v1::Sessions::Stub::Close, request, options);
+}
+
+v1::Session Client::fork_session(const v1::ForkSessionRequest& request,
+                                 const CallOptions& options) {
+  return unary(*sessions_, &v1::Sessions::Stub::Fork, request, options);
+}
+
+v1::Session Client::mark_session(const std::string& name, const std::string& mark,
+                                 const CallOptions& options) {
+  v1::MarkSessionRequest request;
+  request.set_name(name);
+  request.set_mark(mark);
+  return unary(*sessions_, &v1::Sessions::Stub::Mark, request, options);
+}
+
+v1::Session Client::unmark_session(const std::string& name, const std::string& mark,
+                                   const CallOptions& options) {
+  v1::UnmarkSessionRequest request;
+  request.set_name(name);
+  request.set_mark(mark);
+  return unary(*sessions_, &v1::Sessions::Stub::Unmark, request, options);
+}
+
+v1::Session Client::rewind_session(const std::string& name, const std::string& mark,
+                                   const CallOptions& options) {
+  v1::RewindSessionRequest request;
+  request.set_name(name);
+  request.set_mark(mark);
+  return unary(*sessions_, &v1::Sessions::Stub::Rewind, request, options);
+}
+
+v1::ModelInfo Client::model_info(const CallOptions& options) {
+  return unary(*control_, &v1::Control::Stub::GetModelInfo, v1::GetModelInfoRequest(), options);
+}
+
+v1::ServerInfo Client::server_info(const CallOptions& options) {
+  return unary(*control_, &v1::Control::Stub::GetServerInfo, v1::GetServerInfoRequest(), options);
+}
+
+v1::Load Client::load(const CallOptions& options) {
+  return unary(*control_, &v1::Control::Stub::GetLoad, v1::GetLoadRequest(), options);
+}
+
+v1::DrainResponse Client::drain(std::optional<double> deadline_seconds,
+                                const CallOptions& options) {
+  v1::DrainRequest request;
+  if (deadline_seconds) request.set_deadline_seconds(*deadline_seconds);
+  return unary(*control_, &v1::Control::Stub::Drain, request, options);
+}
+
+// grpc.health.v1 has a string as field 1 of its request and an enumeration as field 1 of its
+// response, which on the wire are exactly these two well-known types: no code need be generated.
+Health Client::health(const CallOptions& options) {
+  Call call(options);
+  const google::protobuf::StringValue request;  // service "": the whole server
+  google::protobuf::Int32Value response;
+  grpc::TemplatedGenericStub<google::protobuf::StringValue, google::protobuf::Int32Value> stub(
+      channel_);
+  std::promise<grpc::Status> done;
+  stub.UnaryCall(call.context(), "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request,
+                 &response, [&](grpc::Status status) { done.set_value(std::move(status)); });
+  throw_unless_ok(done.get_future().get(), *call.context());
+  switch (response.value()) {
+    case 1:
+      return Health::kServing;
+    case 2:
+      return Health::kNotServing;
+    default:
+      return Health::kUnknown;
+  }
+}
+
+void Client::wait_until_serving(std::chrono::system_clock::time_point deadline,
+                                const CallOptions& options) {
+  using namespace std::chrono_literals;
+  for (;;) {
+    const auto left = deadline - std::chrono::system_clock::now();
+    const bool last = left <= 0ms;
+    CallOptions probe = options;
+    probe.timeout = std::clamp<std::chrono::duration<double>>(left, 500ms, 5s);
+    try {
+      if (health(probe) == Health::kServing) return;
+      if (last) {
+        throw ClientError(ClientError::Kind::kUnavailable, grpc::StatusCode::UNAVAILABLE,
+                          fmt::format("the server at {} does not serve yet, or no more", address_),
+                          "it loads its model or stops: 'recurve info' says which");
+      }
+    } catch (const ClientError& error) {
+      const bool may_come = error.kind() == ClientError::Kind::kUnreachable ||
+                            error.code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
+                            error.kind() == ClientError::Kind::kUnavailable;
+      if (!may_come || last) throw;
+    }
+    std::this_thread::sleep_for(50ms);
+  }
+}
+
+}  // namespace recurve

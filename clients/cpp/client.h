@@ -1,0 +1,101 @@
+#pragma once
+#include <grpcpp/channel.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "clients/cpp/call.h"
+#include "clients/cpp/client_error.h"
+#include "recurve/v1/control.grpc.pb.h"
+#include "recurve/v1/inference.grpc.pb.h"
+#include "recurve/v1/sessions.grpc.pb.h"
+
+namespace recurve {
+
+enum class Health { kUnknown = 0, kServing = 1, kNotServing = 2 };
+
+// A connection to a Recurve server, made with the first call and again whenever it was lost. Calls
+// block, throw ClientError, and may run in several threads at once.
+class Client {
+ public:
+  // `address` is HOST:PORT, or another name that gRPC resolves. Throws std::invalid_argument where
+  // it is neither; nothing is connected yet.
+  explicit Client(std::string address);
+
+  const std::string& address() const { return address_; }
+
+  // on_response sees every message in order, the last included. If it throws, the call is cancelled
+  // and the exception passes on.
+  using OnGenerate = std::function<void(const v1::GenerateResponse&)>;
+  v1::GenerateFinal generate(const v1::GenerateRequest& request, const OnGenerate& on_response,
+                             const CallOptions& options = {});
+
+  // The text goes out in pieces, so it may be longer than the limit of a message.
+  using OnScore = std::function<void(const v1::ScoreResponse&)>;
+  v1::ScoreFinal score(const v1::ScoreOptions& score_options, std::string_view text,
+                       const OnScore& on_response, const CallOptions& options = {});
+  v1::ScoreFinal score(const v1::ScoreOptions& score_options, std::span<const int32_t> ids,
+                       const OnScore& on_response, const CallOptions& options = {});
+
+  v1::TokenizeResponse tokenize(const v1::TokenizeRequest& request,
+                                const CallOptions& options = {});
+  v1::DetokenizeResponse detokenize(const v1::DetokenizeRequest& request,
+                                    const CallOptions& options = {});
+  // Ends the request of that id, whoever sent it.
+  v1::AbortResponse abort(const std::string& request_id, const CallOptions& options = {});
+
+  v1::Session open_session(const v1::OpenSessionRequest& request, const CallOptions& options = {});
+  v1::Session get_session(const std::string& name, const CallOptions& options = {});
+  // All sessions whose names begin with `prefix`, whatever the number of pages.
+  std::vector<v1::Session> list_sessions(const std::string& prefix = "",
+                                         const CallOptions& options = {});
+  v1::CloseSessionResponse close_session(const std::string& name, const CallOptions& options = {});
+  v1::Session fork_session(const v1::ForkSessionRequest& request, const CallOptions& options = {});
+  v1::Session mark_session(const std::string& name, const std::string& mark,
+                           const CallOptions& options = {});
+  v1::Session unmark_session(const std::string& name, const std::string& mark,
+                             const CallOptions& options = {});
+  v1::Session rewind_session(const std::string& name, const std::string& mark,
+                             const CallOptions& options = {});
+
+  v1::ModelInfo model_info(const CallOptions& options = {});
+  v1::ServerInfo server_info(const CallOptions& options = {});
+  v1::Load load(const CallOptions& options = {});
+  // Seconds for requests under way; absent: the server's own limit.
+  v1::DrainResponse drain(std::optional<double> deadline_seconds = {},
+                          const CallOptions& options = {});
+
+  // What the standard health service says of the whole server.
+  Health health(const CallOptions& options = {});
+  // Returns once the server serves; at the deadline throws ClientError: kUnreachable where nothing
+  // answers, kUnavailable where the server does not serve. A server may be started after this call.
+  // Of the options only the Canceller counts.
+  void wait_until_serving(std::chrono::system_clock::time_point deadline,
+                          const CallOptions& options = {});
+
+ private:
+  using ScorePieces = std::function<bool(v1::ScoreRequest*)>;  // fills the next; false: no more
+  v1::ScoreFinal score_pieces(const ScorePieces& next, const OnScore& on_response,
+                              const CallOptions& options);
+  template <class Stub, class Request, class Response>
+  Response unary(Stub& stub,
+                 grpc::Status (Stub::*rpc)(grpc::ClientContext*, const Request&, Response*),
+                 const Request& request, const CallOptions& options);
+  void throw_unless_ok(const grpc::Status& status, const grpc::ClientContext& context) const;
+  bool connection_failed(const grpc::Status& status) const;
+
+  std::string address_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Inference::Stub> inference_;
+  std::unique_ptr<v1::Sessions::Stub> sessions_;
+  std::unique_ptr<v1::Control::Stub> control_;
+};
+
+}  // namespace recurve
