@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -15,9 +16,11 @@ namespace recurve {
 class LinearWeights {
  public:
   struct Part {
+    Part(std::string weight_name, int64_t row_count, std::string bias_name = {})
+        : name(std::move(weight_name)), rows(row_count), bias(std::move(bias_name)) {}
     std::string name;
-    int64_t rows = 0;
-    std::string bias = {};  // name of its (rows) bias; empty: no bias, zeros if another part has
+    int64_t rows;
+    std::string bias;  // name of its (rows) bias; empty: no bias, zeros if another part has one
   };
 
   LinearWeights() = default;
