@@ -1,0 +1,273 @@
+#pragma once
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <condition_variable>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/check.h"
+#include "server/engine/engine.h"
+#include "server/sampling/philox.h"
+#include "tests/support/null_model.h"
+
+namespace recurve::testing {
+
+// A token with its log-probabilities as bits, so that == means the same to the last bit.
+struct TokenBits {
+  int32_t id = -1;
+  uint32_t logprob = 0;
+  std::vector<std::pair<int32_t, uint32_t>> top = {};
+  bool operator==(const TokenBits&) const = default;
+
+  static std::vector<TokenBits> of(const std::vector<SampledToken>& tokens) {
+    std::vector<TokenBits> bits;
+    for (const SampledToken& token : tokens) {
+      bits.push_back({token.id, std::bit_cast<uint32_t>(token.logprob), {}});
+      for (const TokenLogprob& other : token.top) {
+        bits.back().top.emplace_back(other.id, std::bit_cast<uint32_t>(other.logprob));
+      }
+    }
+    return bits;
+  }
+};
+
+inline void PrintTo(const TokenBits& token, std::ostream* out) {
+  *out << token.id << " (" << std::bit_cast<float>(token.logprob) << ")";
+}
+
+// All that a client is told about one choice of its request. Belongs to one thread.
+class Answer {
+ public:
+  Answer() {
+    stream_->on_ready([state = ready_] { state->notify(); });
+  }
+
+  // Takes what has gathered. Checks what holds for every stream: one Accepted, first; one Ending,
+  // last.
+  void take() {
+    TokenStream::Gathered news = stream_->take();
+    if (news.empty()) return;
+    EXPECT_FALSE(ending) << "something came after the end";
+    if (news.accepted) {
+      EXPECT_FALSE(accepted) << "accepted twice";
+      accepted = news.accepted;
+    }
+    EXPECT_TRUE(accepted || (news.prompt.empty() && news.tokens.empty())) << "not accepted yet";
+    prompt.insert(prompt.end(), news.prompt.begin(), news.prompt.end());
+    tokens.insert(tokens.end(), news.tokens.begin(), news.tokens.end());
+    ending = std::move(news.ending);
+  }
+
+  // For a harness with a thread: waits for news and takes it; false if none came for long.
+  bool wait() {
+    if (!ready_->wait()) return false;
+    take();
+    return true;
+  }
+  void wait_for_end() {
+    while (!ending) ASSERT_TRUE(wait()) << "no news of a request for long";
+  }
+
+  bool ended() const { return ending.has_value(); }
+  Finish why() const {
+    EXPECT_TRUE(ending) << "has not ended";
+    return ending ? ending->why : Finish::kInternal;
+  }
+  std::vector<int32_t> ids() const {
+    std::vector<int32_t> ids;
+    for (const SampledToken& token : tokens) ids.push_back(token.id);
+    return ids;
+  }
+  std::vector<TokenBits> bits() const { return TokenBits::of(tokens); }
+  std::vector<TokenBits> prompt_bits() const { return TokenBits::of(prompt); }
+  const std::shared_ptr<TokenStream>& stream() { return stream_; }
+
+  AdmissionQueue::Admission admission = AdmissionQueue::Admission::kClosed;
+  std::optional<Accepted> accepted;
+  std::vector<SampledToken> prompt, tokens;
+  std::optional<Ending> ending;
+
+ private:
+  struct Ready {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool news = false;
+    void notify() {
+      std::lock_guard lock(mutex);
+      news = true;
+      changed.notify_one();
+    }
+    bool wait() {
+      std::unique_lock lock(mutex);
+      const bool came = changed.wait_for(lock, std::chrono::seconds(60), [this] { return news; });
+      news = false;
+      return came;
+    }
+  };
+  std::shared_ptr<Ready> ready_ = std::make_shared<Ready>();
+  std::shared_ptr<TokenStream> stream_ = std::make_shared<TokenStream>();
+};
+
+using AnswerPtr = std::unique_ptr<Answer>;
+
+struct HarnessOptions {
+  int slots = 4;
+  int rows_per_step = 0;  // 0: the least that works
+  int max_queue = 1000;
+  int64_t host_bytes = int64_t{1} << 30;
+  double ttl_seconds = 0;
+  std::vector<int32_t> eos = {};
+};
+
+// An engine and what it needs, stepped by hand, so that every run is the same, or on a thread.
+class EngineHarness {
+ public:
+  EngineHarness(const Model& model, Backend& backend, const HarnessOptions& options = {})
+      : queue_(options.max_queue),
+        engine_(model, backend,
+                {.rows = static_cast<int32_t>(model.info().vocab),
+                 .usable = static_cast<int32_t>(model.info().vocab),
+                 .eos_ids = options.eos},
+                queue_, stats_, metrics_,
+                {.slots = options.slots,
+                 .rows_per_step = options.rows_per_step,
+                 .sessions = {.host_bytes = options.host_bytes,
+                              .default_ttl_seconds = options.ttl_seconds}}) {}
+  ~EngineHarness() { join(); }
+
+  // Queues a request with one choice, or `choices`.
+  AnswerPtr submit(Request request) { return std::move(submit(std::move(request), 1)[0]); }
+  std::vector<AnswerPtr> submit(Request request, int choices) {
+    std::vector<AnswerPtr> answers;
+    for (int c = 0; c < choices; ++c) {
+      answers.push_back(std::make_unique<Answer>());
+      request.streams.push_back(answers.back()->stream());
+    }
+    const AdmissionQueue::Admission admission = queue_.push(std::move(request));
+    for (AnswerPtr& answer : answers) answer->admission = admission;
+    return answers;
+  }
+
+  bool step() { return engine_.step(); }
+  // Steps until there is nothing to compute, the last of them without work.
+  void run_until_idle(int most_steps = 100000) {
+    for (int i = 0; i < most_steps; ++i) {
+      if (!step()) return;
+    }
+    ADD_FAILURE() << "still busy after " << most_steps << " steps";
+  }
+  // Submits, and steps until there is nothing to compute.
+  AnswerPtr ask(Request request) {
+    AnswerPtr answer = submit(std::move(request));
+    run_until_idle();
+    answer->take();
+    return answer;
+  }
+
+  // Queues a command; the result is there after the next step.
+  std::future<SessionResult> post(SessionCommand command) {
+    auto promise = std::make_shared<std::promise<SessionResult>>();
+    std::future<SessionResult> result = promise->get_future();
+    command.done = [promise](SessionResult done) { promise->set_value(std::move(done)); };
+    if (queue_.post(std::move(command)) != AdmissionQueue::Admission::kAccepted) {
+      promise->set_value({.status = SessionResult::Status::kUnavailable});
+    }
+    return result;
+  }
+  SessionResult command(SessionCommand command) {
+    std::future<SessionResult> result = post(std::move(command));
+    if (!thread_.joinable()) step();
+    return result.get();
+  }
+  SessionResult open(const std::string& name) {
+    return command({.kind = SessionCommand::Kind::kOpen, .name = name});
+  }
+  SessionInfo get(const std::string& name) {
+    SessionResult result = command({.kind = SessionCommand::Kind::kGet, .name = name});
+    EXPECT_EQ(result.sessions.size(), 1u) << result.message;
+    return result.sessions.empty() ? SessionInfo{} : result.sessions[0];
+  }
+
+  void start() {
+    thread_ = std::thread([this] { engine_.run(); });
+  }
+  // Lets what is under way end, then stops the thread.
+  void join() {
+    if (!thread_.joinable()) return;
+    queue_.close();
+    thread_.join();
+  }
+
+  Engine& engine() { return engine_; }
+  AdmissionQueue& queue() { return queue_; }
+  const EngineStats& stats() const { return stats_; }
+
+ private:
+  AdmissionQueue queue_;
+  EngineStats stats_;
+  Metrics metrics_;
+  Engine engine_;
+  std::thread thread_;
+};
+
+// An engine around the null model, which tells what each step was made of.
+class NullHarness {
+ public:
+  static constexpr int32_t kVocab = 50;
+  static constexpr int kChunk = 8;
+
+  // Rows of each sequence of a step, in the engine's order.
+  using StepRows = std::vector<int>;
+
+  explicit NullHarness(const HarnessOptions& options = {}, int32_t poison = -1)
+      : backend_(make_backend("reference")),
+        model_(kVocab, {.chunk = kChunk,
+                        .poison = poison,
+                        .on_step = [this](const StepBatch& batch) { note(batch); }}),
+        harness_(model_, *backend_, options) {}
+
+  EngineHarness* operator->() { return &harness_; }
+  EngineHarness& operator*() { return harness_; }
+  const NullModel& model() const { return model_; }
+  Backend& backend() { return *backend_; }
+  int64_t state_bytes() const { return static_cast<int64_t>(model_.state_layout().bytes()); }
+  const std::vector<StepRows>& steps() const { return steps_; }
+
+  // What an engine of its own, with nothing else to do, says to the request.
+  AnswerPtr alone(Request request) {
+    EngineHarness quiet(quiet_model_, *backend_, {.slots = 1});
+    return quiet.ask(std::move(request));
+  }
+
+ private:
+  void note(const StepBatch& batch) {
+    StepRows rows;
+    for (int b = 0; b < batch.seqs.num_seqs; ++b) {
+      rows.push_back(batch.seqs.begin[b + 1] - batch.seqs.begin[b]);
+    }
+    steps_.push_back(std::move(rows));
+  }
+
+  std::unique_ptr<Backend> backend_;
+  std::vector<StepRows> steps_;
+  NullModel model_;
+  NullModel quiet_model_{kVocab, {.chunk = kChunk}};
+  EngineHarness harness_;
+};
+
+// `length` ids below `vocab`, another text for each seed.
+inline std::vector<int32_t> some_prompt(size_t length, uint64_t seed, int32_t vocab) {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < length; ++i) {
+    ids.push_back(static_cast<int32_t>(random_bits(seed, i, 9) % static_cast<uint64_t>(vocab)));
+  }
+  return ids;
+}
+
+}  // namespace recurve::testing
