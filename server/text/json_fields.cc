@@ -77,7 +77,7 @@ void Fields::finish() const {
   for (const auto& [key, value] : object_->items()) {
     if (known_.contains(key)) continue;
     throw UnsupportedTokenizer(
-        fmt::format("{}.{} = {} is not supported", where_, quote(key), brief(value)));
+        fmt::format("{} has {} = {}, which is not supported", where_, quote(key), brief(value)));
   }
 }
 

@@ -1,0 +1,219 @@
+// What a tokenizer.json may not be: each is one sentence, never a crash.
+#include "server/text/tokenizer_json.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "server/text/stream_decoder.h"
+#include "server/text/unsupported.h"
+#include "tests/server/text/data.h"
+#include "tests/support/temp_dir.h"
+
+namespace recurve {
+namespace {
+
+using Json = nlohmann::json;
+
+const std::string& golden_text() {
+  static const std::string text =
+      testing::read_text(testing::golden_tokenizer_dir() / "tokenizer.json");
+  return text;
+}
+
+std::string error_from(const std::string& text) {
+  return error_of([&] { parse_tokenizer_json(text, "file"); });
+}
+
+// The error after `change` has been made to a good tokenizer.
+template <class Change>
+std::string error_after(Change change) {
+  Json json = Json::parse(golden_text());
+  change(json);
+  return error_from(json.dump());
+}
+
+TEST(TokenizerJson, EveryTruncationIsRefused) {
+  for (size_t size = 0; size < golden_text().size() - 2; size += 97) {
+    EXPECT_EQ(error_from(golden_text().substr(0, size)).find("file: not valid JSON at byte "), 0u);
+  }
+}
+
+TEST(TokenizerJson, NotJson) {
+  for (const char* text : {"", "null", "[]", "3", "\"x\"", "{}", "{\"model\":[]}", "{\"model\":{}}",
+                           "\xFF\xFE", "{\"model\":{\"vocab\":{},\"merges\":[]}}"}) {
+    const std::string message = error_from(text);
+    EXPECT_EQ(message.find("file: "), 0u) << text;
+    EXPECT_EQ(message.find('\n'), message.npos) << text;
+  }
+}
+
+TEST(TokenizerJson, DeepNesting) {
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  EXPECT_EQ(error_from(deep), "file: the JSON is nested more than 32 deep");
+  std::string objects;
+  for (int i = 0; i < 100'000; ++i) objects += "{\"pre_tokenizer\":";
+  EXPECT_EQ(error_from(objects), "file: the JSON is nested more than 32 deep");
+}
+
+TEST(TokenizerJson, WrongTypes) {
+  EXPECT_EQ(error_after([](Json& j) { j["model"] = 3; }), "file: model must be an object, found 3");
+  EXPECT_EQ(error_after([](Json& j) { j["model"].erase("vocab"); }),
+            "file: model.vocab is missing");
+  EXPECT_EQ(error_after([](Json& j) { j["model"]["vocab"] = Json::array(); }),
+            "file: model.vocab must be an object of tokens and ids, found an array of 0");
+  EXPECT_EQ(error_after([](Json& j) { j["model"]["merges"] = "a b"; }),
+            "file: model.merges must be an array, found \"a b\"");
+  EXPECT_EQ(error_after([](Json& j) { j["added_tokens"] = 1; }),
+            "file: added_tokens must be an array, found 1");
+  EXPECT_EQ(error_after([](Json& j) { j["added_tokens"][0]["special"] = "yes"; }),
+            "file: added_tokens[].special must be true or false, found \"yes\"");
+  EXPECT_EQ(error_after([](Json& j) { j["pre_tokenizer"]["add_prefix_space"] = 0; }),
+            "file: pre_tokenizer.add_prefix_space must be true or false, found 0");
+  EXPECT_EQ(error_after([](Json& j) { j["normalizer"] = "NFC"; }),
+            "file: normalizer must be an object, found \"NFC\"");
+}
+
+TEST(TokenizerJson, BadIds) {
+  for (const Json& id : {Json(-1), Json(1.5), Json("7"), Json(nullptr), Json(Json::array()),
+                         Json(4294967296), Json(2147483647), Json(18446744073709551615u)}) {
+    EXPECT_NE(error_after([&](Json& j) { j["model"]["vocab"]["!"] = id; }), "") << id;
+    EXPECT_NE(error_after([&](Json& j) { j["added_tokens"][5]["id"] = id; }), "") << id;
+  }
+  EXPECT_EQ(error_after([](Json& j) { j["model"]["vocab"]["!"] = 3; }),
+            "file: id 3 is given to both \"!\" and \"\\\"\"");
+  EXPECT_EQ(error_after([](Json& j) { j["model"]["vocab"]["!"] = 2'000'000'000; }),
+            "file: the largest of 583 ids is 2000000000: too many are missing");
+  EXPECT_EQ(error_after([](Json& j) { j["added_tokens"][0]["id"] = 600; }),
+            "file: \"<|endoftext|>\" has id 600 in added_tokens and 0 in model.vocab");
+  EXPECT_EQ(error_after([](Json& j) { j["added_tokens"][5]["id"] = 10; }),
+            "file: id 10 is given to both \"                     \" and \")\"");
+  EXPECT_EQ(error_after([](Json& j) { j["added_tokens"].push_back(j["added_tokens"][0]); }),
+            "file: added_tokens has \"<|endoftext|>\" twice");
+}
+
+TEST(TokenizerJson, IdsInAnyOrderWithSmallHoles) {
+  Json json = Json::parse(golden_text());
+  const auto before = parse_tokenizer_json(json.dump(), "file");
+  auto& vocabulary = json["model"]["vocab"];
+  std::swap(vocabulary["a"], vocabulary["b"]);
+  vocabulary["!"] = 700;
+  const auto after = parse_tokenizer_json(json.dump(), "file");
+  EXPECT_EQ(after->size(), 701);
+  EXPECT_EQ(after->encode("!"), std::vector<int32_t>{700});
+  EXPECT_EQ(after->id_of("a"), before->id_of("b"));
+  EXPECT_EQ(after->token_bytes(2), "");  // where "!" was
+  EXPECT_EQ(decode(*after, after->encode("ab!")), "ab!");
+}
+
+TEST(TokenizerJson, BadMerges) {
+  const auto with = [](const Json& merge) {
+    return error_after([&](Json& j) { j["model"]["merges"].push_back(merge); });
+  };
+  EXPECT_EQ(with("a zzzz"),
+            "file: model.merges needs the token \"zzzz\", which is not in model.vocab");
+  EXPECT_EQ(with({"Q", "Z"}),
+            "file: model.merges needs the token \"QZ\", which is not in model.vocab");
+  EXPECT_EQ(with("ab"), "file: an entry of model.merges must be two tokens, found \"ab\"");
+  EXPECT_EQ(with("a b c"), "file: an entry of model.merges must be two tokens, found \"a b c\"");
+  EXPECT_EQ(with({"a"}), "file: an entry of model.merges must be two tokens, found an array of 1");
+  EXPECT_EQ(with(Json::array({1, 2})),
+            "file: an entry of model.merges must be two tokens, found an array of 2");
+  EXPECT_EQ(with(5), "file: an entry of model.merges must be two tokens, found 5");
+}
+
+TEST(TokenizerJson, BadAddedTokens) {
+  EXPECT_NE(error_after([](Json& j) { j["added_tokens"][3]["content"] = ""; }), "");
+  EXPECT_NE(error_after([](Json& j) { j["added_tokens"][3]["content"] = std::string(2000, 'x'); }),
+            "");
+  EXPECT_NE(error_after([](Json& j) { j["added_tokens"][3].erase("lstrip"); }), "");
+}
+
+// Well formed, and would change the ids: refused by name.
+TEST(TokenizerJson, NotImplemented) {
+  const auto unsupported = [](const std::string& path, const Json& value) -> std::string {
+    Json json = Json::parse(golden_text());
+    json[Json::json_pointer(path)] = value;
+    try {
+      parse_tokenizer_json(json.dump(), "file");
+    } catch (const UnsupportedTokenizer& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(unsupported("/model/type", "WordPiece"),
+            "file: model.type = \"WordPiece\" is not supported");
+  EXPECT_EQ(unsupported("/model/dropout", 0.1), "file: model.dropout = 0.1 is not supported");
+  EXPECT_EQ(unsupported("/model/byte_fallback", true),
+            "file: model.byte_fallback = true is not supported");
+  EXPECT_EQ(unsupported("/model/continuing_subword_prefix", "##"),
+            "file: model.continuing_subword_prefix = \"##\" is not supported");
+  EXPECT_EQ(unsupported("/model/end_of_word_suffix", "</w>"),
+            "file: model.end_of_word_suffix = \"</w>\" is not supported");
+  EXPECT_EQ(unsupported("/model/new_option", 1),
+            "file: model has \"new_option\" = 1, which is not supported");
+  EXPECT_EQ(unsupported("/new_part", Json::object()),
+            "file: tokenizer has \"new_part\" = an object of 0, which is not supported");
+  EXPECT_EQ(unsupported("/truncation", {{"max_length", 512}}),
+            "file: tokenizer.truncation = an object of 1 is not supported");
+  EXPECT_EQ(unsupported("/normalizer", {{"type", "Lowercase"}}),
+            "file: normalizer.type = \"Lowercase\" is not supported");
+  EXPECT_EQ(unsupported("/normalizer", {{"type", "NFC"}, {"form", 2}}),
+            "file: normalizer has \"form\" = 2, which is not supported");
+  EXPECT_EQ(unsupported("/pre_tokenizer", {{"type", "Metaspace"}}),
+            "file: pre_tokenizer.type = \"Metaspace\" is not supported");
+  EXPECT_EQ(unsupported("/pre_tokenizer/extra", true),
+            "file: pre_tokenizer has \"extra\" = true, which is not supported");
+  EXPECT_NE(unsupported("/pre_tokenizer", nullptr), "");
+  EXPECT_NE(unsupported("/pre_tokenizer", {{"type", "Split"},
+                                           {"pattern", {{"Regex", "(?<n>a)"}}},
+                                           {"behavior", "Isolated"},
+                                           {"invert", false}}),
+            "");
+  EXPECT_EQ(unsupported("/added_tokens/0/lang", "en"),
+            "file: added_tokens[] has \"lang\" = \"en\", which is not supported");
+  EXPECT_EQ(unsupported("/decoder", {{"type", "WordPiece"}}),
+            "file: the decoder must be of type ByteLevel, found an object of 1");
+  EXPECT_NE(unsupported("/decoder", nullptr), "");
+}
+
+TEST(TokenizerJson, NeutralValuesAreNotRefused) {
+  EXPECT_EQ(error_after([](Json& j) {
+              j["model"]["dropout"] = 0.0;
+              j["model"]["continuing_subword_prefix"] = "";
+              j["model"]["end_of_word_suffix"] = "";
+              j["model"].erase("ignore_merges");
+              j["model"].erase("type");
+              j["pre_tokenizer"].erase("use_regex");
+            }),
+            "");
+}
+
+TEST(TokenizerJson, MissingByte) {
+  EXPECT_EQ(error_after([](Json& j) {
+              j["model"]["vocab"].erase("Q");
+              j["model"]["merges"] = Json::array();
+            }),
+            "file: model.vocab has no token for byte 0x51, written \"Q\"; only vocabularies with "
+            "all bytes are supported");
+}
+
+TEST(TokenizerJson, LongChains) {
+  const Json step = {{"type", "Digits"}, {"individual_digits", true}};
+  EXPECT_EQ(error_after([&](Json& j) {
+              const Json steps(10'000, step);
+              j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", steps}};
+            }),
+            "file: a chain of more than 64 steps");
+}
+
+TEST(TokenizerJson, InvalidUtf8InTextIsReplaced) {
+  const auto tokenizer = parse_tokenizer_json(golden_text(), "file");
+  EXPECT_EQ(tokenizer->encode("a\xF0\x9F"
+                              "b\xFF"),
+            tokenizer->encode("a\xEF\xBF\xBD"
+                              "b\xEF\xBF\xBD"));
+}
+
+}  // namespace
+}  // namespace recurve
