@@ -12,8 +12,6 @@
 #include <array>
 #include <stdexcept>
 
-#include "kernels/check.h"
-
 namespace recurve {
 namespace {
 
@@ -136,9 +134,7 @@ Metrics::~Metrics() = default;
 void Metrics::request_received() { impl_->requests.Increment(); }
 
 void Metrics::request_finished(Finish why) {
-  const auto i = static_cast<size_t>(why);
-  CHECK(i < impl_->finished.size());
-  impl_->finished[i]->Increment();
+  impl_->finished.at(static_cast<size_t>(why))->Increment();
 }
 
 void Metrics::request_failed(int code) {
