@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "kernels/check.h"
 #include "model/weights/safetensors.h"

@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
+#include <tuple>
+#include <utility>
 
 #include "model/weights/safetensors.h"
 

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <span>
 #include <stdexcept>
+#include <string_view>
 
 #include "kernels/check.h"
 #include "model/weights/safetensors.h"
