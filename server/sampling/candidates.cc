@@ -69,7 +69,6 @@ void select_top(std::span<const float> row, size_t k, std::vector<Candidate>* ou
     }
   }
   if (out->size() > k) keep_k();
-  std::sort(out->begin(), out->end(), likelier);
 }
 
 void keep_typical(double p, Candidates* candidates) {

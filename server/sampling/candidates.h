@@ -25,8 +25,8 @@ struct Candidates {
   double total = 0;  // weight that the probabilities refer to; at least that of the list
 };
 
-// The `k` likeliest ids of a row of logits (n) that are not -infinity, likeliest first, weight and
-// key unset. The row has no NaN.
+// The `k` likeliest ids of a row of logits (n) that are not -infinity, in any order, weight and key
+// unset. The row has no NaN. O(n).
 void select_top(std::span<const float> row, size_t k, std::vector<Candidate>* out);
 
 // The filters; each leaves at least one of its candidates, and sets the total to what it leaves.

@@ -143,6 +143,7 @@ void Sampler::add_logprobs(std::span<const float> row, float max, int top, Sampl
   const auto id = static_cast<size_t>(token->id);
   token->logprob = id < row.size() ? logprob(row[id]) : -kInfinity;
   select_top(row, static_cast<size_t>(top), &candidates_.list);
+  std::sort(candidates_.list.begin(), candidates_.list.end(), likelier);
   token->top.reserve(candidates_.list.size());
   for (const Candidate& c : candidates_.list) token->top.push_back({c.id, logprob(c.logit)});
 }
