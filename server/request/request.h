@@ -15,20 +15,21 @@ using Clock = std::chrono::steady_clock;
 
 // What a client asked for, validated and tokenised. Plain data; moved, never shared.
 struct Request {
-  std::string id;               // for logs and for Abort; unique among the requests under way
-  std::vector<int32_t> prompt;  // without BOS; may be empty where a session has a pending token
+  std::string id = {};  // for logs and for Abort; unique among the requests under way
+  // Without BOS; may be empty where a session has a pending token.
+  std::vector<int32_t> prompt = {};
   // Put in front of the prompt where the state is fresh: no session, or one that is still empty.
-  std::optional<int32_t> bos;
+  std::optional<int32_t> bos = {};
   // Choice c samples with seed + c. max_tokens 0: the prompt is absorbed, and scored if asked for,
   // and nothing is generated.
-  SamplingParams sampling;
-  std::string session;  // name; empty: none. Not together with several choices.
+  SamplingParams sampling = {};
+  std::string session = {};  // name; empty: none. Not together with several choices.
   // A token is only absorbed once the rpc side has acknowledged it. Set where a stop string must
   // end a session's text at exactly one token, whatever the timing.
   bool wait_for_acknowledgement = false;
-  std::optional<Clock::time_point> deadline;
+  std::optional<Clock::time_point> deadline = {};
   Clock::time_point arrival = Clock::now();
-  std::vector<std::shared_ptr<TokenStream>> streams;  // one a choice; at least one
+  std::vector<std::shared_ptr<TokenStream>> streams = {};  // one a choice; at least one
 };
 
 }  // namespace recurve

@@ -11,14 +11,14 @@ namespace recurve {
 enum class Tier { kEmpty, kSlot, kHost };
 
 struct MarkInfo {
-  std::string name;
+  std::string name = {};
   int64_t position = 0;  // tokens absorbed there
 };
 
 struct SessionInfo {
-  std::string name;
-  int64_t position = 0;                  // tokens absorbed
-  std::optional<int32_t> pending_token;  // sampled last, absorbed with the next request
+  std::string name = {};
+  int64_t position = 0;                       // tokens absorbed
+  std::optional<int32_t> pending_token = {};  // sampled last, absorbed with the next request
   Tier tier = Tier::kEmpty;
   bool busy = false;   // a request is queued or running on it
   uint64_t epoch = 0;  // changes made to it: requests, rewinds
@@ -42,12 +42,12 @@ struct SessionCommand {
     kClose,   // name
   };
   Kind kind = Kind::kGet;
-  std::string name;
-  std::string other;
-  std::optional<double> ttl_seconds;  // absent: the server's default
+  std::string name = {};
+  std::string other = {};
+  std::optional<double> ttl_seconds = {};  // absent: the server's default
   int limit = 100;
   // Called once, on the engine's thread: may only post.
-  std::function<void(struct SessionResult)> done;
+  std::function<void(struct SessionResult)> done = {};
 };
 
 struct SessionResult {

@@ -31,4 +31,8 @@ struct Pending {
 std::vector<int> plan_step(const StepBounds& bounds, std::span<const Pending> pending,
                            size_t first);
 
+// The `first` of the step after this one: behind the prompt that came first now, which had at least
+// one chunk. So each prompt comes first once in as many steps as there are sequences.
+size_t next_first(std::span<const Pending> pending, size_t first);
+
 }  // namespace recurve

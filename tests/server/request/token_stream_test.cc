@@ -1,0 +1,95 @@
+#include "server/request/token_stream.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+namespace recurve {
+namespace {
+
+SampledToken token(int32_t id) {
+  SampledToken token;
+  token.id = id;
+  return token;
+}
+
+TEST(TokenStream, GathersUntilTaken) {
+  TokenStream stream;
+  EXPECT_TRUE(stream.take().empty());
+  stream.accept({.prompt_tokens = 3, .session_position = 5});
+  stream.push_prompt({token(1), token(2)});
+  stream.push_prompt({token(3)});
+  stream.push(token(4));
+  TokenStream::Gathered first = stream.take();
+  ASSERT_TRUE(first.accepted);
+  EXPECT_EQ(first.accepted->prompt_tokens, 3);
+  EXPECT_EQ(first.accepted->session_position, 5);
+  ASSERT_EQ(first.prompt.size(), 3u);
+  EXPECT_EQ(first.prompt[2].id, 3);
+  ASSERT_EQ(first.tokens.size(), 1u);
+  EXPECT_FALSE(first.ending);
+
+  stream.push(token(5));
+  stream.finish({.why = Finish::kEos, .stop_id = 5});
+  const TokenStream::Gathered rest = stream.take();
+  EXPECT_FALSE(rest.accepted);
+  ASSERT_EQ(rest.tokens.size(), 1u);
+  EXPECT_EQ(rest.tokens[0].id, 5);
+  ASSERT_TRUE(rest.ending);
+  EXPECT_EQ(rest.ending->stop_id, 5);
+  EXPECT_TRUE(stream.take().empty());
+}
+
+TEST(TokenStream, WakesAfterEachCallOfTheEngine) {
+  TokenStream stream;
+  int woken = 0;
+  stream.on_ready([&woken] { ++woken; });
+  stream.accept({});
+  stream.push_prompt({token(1)});
+  stream.push(token(2));
+  stream.push_last(token(3), {.why = Finish::kLength});
+  EXPECT_EQ(woken, 4);
+  stream.cancel();
+  stream.acknowledge(1);
+  stream.stop_after(1);
+  stream.take();
+  EXPECT_EQ(woken, 4) << "the rpc side does not wake itself";
+}
+
+TEST(TokenStream, WishesAreWhatTheRpcSideSaidLast) {
+  TokenStream stream;
+  EXPECT_FALSE(stream.wishes().cancelled);
+  EXPECT_EQ(stream.wishes().acknowledged, 0);
+  EXPECT_FALSE(stream.wishes().stop_after);
+  stream.acknowledge(2);
+  stream.acknowledge(3);
+  stream.stop_after(3);
+  stream.cancel();
+  const TokenStream::Wishes wishes = stream.wishes();
+  EXPECT_TRUE(wishes.cancelled);
+  EXPECT_EQ(wishes.acknowledged, 3);
+  EXPECT_EQ(wishes.stop_after, 3);
+}
+
+// However the two sides run, tokens come in order and the last one comes with the ending.
+TEST(TokenStream, TheLastTokenIsSeenAsTheLast) {
+  for (int round = 0; round < 200; ++round) {
+    TokenStream stream;
+    std::thread engine([&stream] {
+      for (int id = 0; id < 20; ++id) stream.push(token(id));
+      stream.push_last(token(20), {.why = Finish::kLength});
+    });
+    int next = 0;
+    for (bool ended = false; !ended;) {
+      const TokenStream::Gathered news = stream.take();
+      for (const SampledToken& sampled : news.tokens) EXPECT_EQ(sampled.id, next++);
+      ended = news.ending.has_value();
+      EXPECT_EQ(ended, next == 21);
+    }
+    engine.join();
+  }
+}
+
+}  // namespace
+}  // namespace recurve
