@@ -12,6 +12,7 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cstring>
 
 HWY_BEFORE_NAMESPACE();
@@ -108,11 +109,13 @@ HWY_INLINE void add_last_columns(int64_t k, int64_t count, const float* const (&
   add_columns(0, x_rows, w_rows, sum);
 }
 
-// out[r][n] = sum over k < K of x[r][k] w[n][k].
+// out[r][n] = sum over k < K of x[r][k] w[n][k]. Fetches what stands `ahead` values after w on the
+// way: the w of the next tile, so that its first lines are there as well.
 template <int ROWS, int OUTPUTS, typename T>
 HWY_INLINE void dot_tile(int64_t K, const float* const (&x)[ROWS], const T* const (&w)[OUTPUTS],
-                         float (&out)[ROWS][OUTPUTS]) {
+                         int64_t ahead, float (&out)[ROWS][OUTPUTS]) {
   static_assert(OUTPUTS % 4 == 0);
+  constexpr int64_t kLine = std::max<int64_t>(64 / sizeof(T), kDotLanes);
   DotVector sum[ROWS][OUTPUTS];
   HWY_UNROLL(8)
   for (int r = 0; r < ROWS; ++r) {
@@ -120,6 +123,12 @@ HWY_INLINE void dot_tile(int64_t K, const float* const (&x)[ROWS], const T* cons
     for (int n = 0; n < OUTPUTS; ++n) sum[r][n] = hn::Zero(DotFloats());
   }
   int64_t k = 0;
+  for (; k + kLine <= K; k += kLine) {
+    HWY_UNROLL(8)
+    for (int n = 0; n < OUTPUTS; ++n) __builtin_prefetch(w[n] + k + ahead, 0, 3);
+    HWY_UNROLL(4)
+    for (int64_t j = 0; j < kLine; j += kDotLanes) add_columns(k + j, x, w, sum);
+  }
   for (; k + kDotLanes <= K; k += kDotLanes) add_columns(k, x, w, sum);
   if (k < K) add_last_columns(k, K - k, x, w, sum);
   HWY_UNROLL(8)

@@ -26,7 +26,7 @@ void tile(const LinearArgs& a, int64_t row, int64_t n) {
     w[j] = static_cast<const T*>(a.W.data) + std::min(n + j, N - 1) * K;
   }
   float sums[ROWS][OUTPUTS];
-  dot_tile(K, x, w, sums);
+  dot_tile(K, x, w, OUTPUTS * K, sums);
 
   const int64_t count = std::min<int64_t>(OUTPUTS, N - n);
   for (int r = 0; r < ROWS; ++r) {
