@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "kernels/check.h"
 
 namespace recurve {
@@ -21,6 +24,9 @@ Clock::time_point expiry(const Session& session) {
   return session.last_used + std::chrono::duration_cast<Clock::duration>(
                                  std::chrono::duration<double>(session.ttl_seconds));
 }
+
+// Longer than any server runs, and short enough for the clock.
+constexpr double kLongestTtl = 1e9;
 
 bool can_expire(const Session& session) { return session.ttl_seconds > 0 && !session.busy; }
 
@@ -58,6 +64,7 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
       break;
   }
   SessionResult closed = described(*session, now);
+  release(*session);
   sessions_.erase(command.name);
   return closed;
 }
@@ -81,6 +88,7 @@ SessionResult SessionStore::mark(Session& session, const SessionCommand& command
                                  Clock::time_point now) {
   if (!session.marks.contains(command.other)) {
     if (auto full = no_room()) return *full;
+    ++reserved_;
   }
   session.marks[command.other] = snapshot(session);
   session.last_used = now;
@@ -93,6 +101,7 @@ SessionResult SessionStore::unmark(Session& session, const SessionCommand& comma
     return refuse(Status::kNotFound,
                   fmt::format("session \"{}\" has no mark \"{}\"", session.name, command.other));
   }
+  --reserved_;
   session.last_used = now;
   return described(session, now);
 }
@@ -133,10 +142,11 @@ SessionResult SessionStore::insert(const std::string& name, Snapshot at, std::op
         fmt::format("there is a session \"{}\" already: close it or take another name", name));
   }
   if (auto full = no_room()) return *full;
+  ++reserved_;
   Session& session = sessions_[name];
   session.name = name;
   session.at = std::move(at);
-  session.ttl_seconds = ttl.value_or(limits_.default_ttl_seconds);
+  session.ttl_seconds = std::min(ttl.value_or(limits_.default_ttl_seconds), kLongestTtl);
   session.last_used = now;
   return described(session, now);
 }
@@ -168,9 +178,10 @@ void SessionStore::check_in(Session& session, StateSlot slot, Clock::time_point 
 
 bool SessionStore::evict_one() {
   Session* oldest = nullptr;
+  const auto rank = [](const Session& s) { return std::pair(s.busy, s.last_used); };
   for (auto& [name, session] : sessions_) {
-    if (!session.slot || session.busy) continue;
-    if (oldest == nullptr || session.last_used < oldest->last_used) oldest = &session;
+    if (!session.slot) continue;
+    if (oldest == nullptr || rank(session) < rank(*oldest)) oldest = &session;
   }
   if (oldest == nullptr) return false;
   oldest->at = snapshot(*oldest);
@@ -180,7 +191,10 @@ bool SessionStore::evict_one() {
 
 void SessionStore::expire(Clock::time_point now) {
   std::erase_if(sessions_, [&](const auto& entry) {
-    return can_expire(entry.second) && expiry(entry.second) <= now;
+    const Session& session = entry.second;
+    if (!can_expire(session) || expiry(session) > now) return false;
+    release(session);
+    return true;
   });
 }
 
@@ -196,11 +210,11 @@ SessionStore::Counts SessionStore::counts() const {
   Counts counts;
   for (const auto& [name, session] : sessions_) {
     ++counts.total;
-    if (session.slot || session.busy) {
-      ++counts.in_slot;
-    } else if (session.at.image) {
+    if (session.at.image) {
       ++counts.in_host;
       counts.host_bytes += state_bytes_;
+    } else if (session.slot || session.busy) {
+      ++counts.in_slot;
     } else {
       ++counts.empty;
     }
@@ -242,20 +256,16 @@ SessionResult SessionStore::described(const Session& session, Clock::time_point 
 }
 
 std::optional<SessionResult> SessionStore::no_room() const {
-  if ((reserved_states() + 1) * state_bytes_ <= limits_.host_bytes) return std::nullopt;
+  if ((reserved_ + 1) * state_bytes_ <= limits_.host_bytes) return std::nullopt;
   return refuse(
       Status::kFull,
       fmt::format("{} sessions and marks of {} bytes fill the {} bytes set aside for them: "
                   "close sessions or marks, or raise --session-memory",
-                  reserved_states(), state_bytes_, limits_.host_bytes));
+                  reserved_, state_bytes_, limits_.host_bytes));
 }
 
-int64_t SessionStore::reserved_states() const {
-  int64_t states = static_cast<int64_t>(sessions_.size());
-  for (const auto& [name, session] : sessions_) {
-    states += static_cast<int64_t>(session.marks.size());
-  }
-  return states;
+void SessionStore::release(const Session& session) {
+  reserved_ -= 1 + static_cast<int64_t>(session.marks.size());
 }
 
 }  // namespace recurve

@@ -25,8 +25,8 @@ struct Snapshot {
 struct Session {
   std::string name;
   Snapshot at;
-  std::optional<StateSlot> slot;  // set: the state is here, and at.image is null
-  bool busy = false;              // a request is queued or running on it
+  std::optional<StateSlot> slot = {};  // set: the state is here, and at.image is null
+  bool busy = false;                   // a request is queued or running on it
   uint64_t epoch = 0;
   double ttl_seconds = 0;
   Clock::time_point last_used;
@@ -63,8 +63,9 @@ class SessionStore {
   // And back, with what has become of it.
   void check_in(Session& session, StateSlot slot, Clock::time_point now);
 
-  // Moves the state of the session that has been idle longest to host memory. False if none is in a
-  // slot and idle.
+  // Moves one session's state from its slot to host memory: that of the one that has been idle
+  // longest; only then those of sessions whose request still waits for its turn. False if no
+  // session is in a slot but those that a request is running on.
   bool evict_one();
 
   // Closes the sessions that have been idle for too long.
@@ -88,12 +89,13 @@ class SessionStore {
   SessionInfo describe(const Session& session, Clock::time_point now) const;
   SessionResult described(const Session& session, Clock::time_point now) const;
   std::optional<SessionResult> no_room() const;
-  int64_t reserved_states() const;
+  void release(const Session& session);  // what it has reserved
 
   StatePool& pool_;
   const SessionLimits limits_;
   const int64_t state_bytes_;
   std::map<std::string, Session> sessions_;
+  int64_t reserved_ = 0;  // states: one a session, one a mark
 };
 
 }  // namespace recurve

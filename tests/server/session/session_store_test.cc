@@ -1,0 +1,350 @@
+#include "server/session/session_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace recurve {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Kind = SessionCommand::Kind;
+using Status = SessionResult::Status;
+using namespace std::chrono_literals;
+
+class SessionStoreTest : public ::testing::Test {
+ protected:
+  static constexpr int kSlots = 3;
+  static constexpr int64_t kStateBytes = 8;
+
+  SessionStore make(int64_t states, double ttl = 0) {
+    return SessionStore(pool_, {.host_bytes = states * kStateBytes, .default_ttl_seconds = ttl});
+  }
+
+  // A state that says `number`.
+  static StateImage image(uint8_t number) {
+    return StateImage(static_cast<size_t>(kStateBytes), static_cast<std::byte>(number));
+  }
+
+  SessionResult run(Kind kind, const std::string& name, const std::string& other = "") {
+    return store_.run({.kind = kind, .name = name, .other = other}, now_);
+  }
+  Status status(Kind kind, const std::string& name, const std::string& other = "") {
+    return run(kind, name, other).status;
+  }
+  SessionInfo get(const std::string& name) { return run(Kind::kGet, name).sessions.at(0); }
+
+  // What a request does to a session: its state becomes `number`, its position grows by one.
+  void use(const std::string& name, uint8_t number) {
+    Session& session = *store_.find(name);
+    session.busy = true;
+    StateSlot slot = store_.check_out(session);
+    pool_.load(image(number), slot);
+    ++session.at.position;
+    session.at.pending = number;
+    store_.check_in(session, std::move(slot), now_);
+  }
+  // The state a request would find.
+  StateImage look(const std::string& name) {
+    Session& session = *store_.find(name);
+    StateSlot slot = store_.check_out(session);
+    const StateImage found = pool_.save(slot);
+    store_.check_in(session, std::move(slot), now_);
+    return found;
+  }
+  std::vector<std::string> names(const SessionResult& result) {
+    std::vector<std::string> names;
+    for (const SessionInfo& info : result.sessions) names.push_back(info.name);
+    return names;
+  }
+
+  std::unique_ptr<Backend> backend_ = make_backend("reference");
+  std::unique_ptr<Stream> stream_ = backend_->make_stream();
+  StatePool pool_{*backend_, {.arrays = {{.name = "x", .shape = {2}}}}, kSlots, *stream_};
+  Clock::time_point now_ = Clock::now();
+  SessionStore store_ = make(100);
+};
+
+TEST_F(SessionStoreTest, OpenGetClose) {
+  const SessionResult opened = run(Kind::kOpen, "a");
+  ASSERT_EQ(opened.status, Status::kOk);
+  ASSERT_EQ(opened.sessions.size(), 1u);
+  EXPECT_EQ(opened.sessions[0].name, "a");
+  EXPECT_EQ(opened.sessions[0].position, 0);
+  EXPECT_EQ(opened.sessions[0].tier, Tier::kEmpty);
+  EXPECT_EQ(opened.sessions[0].state_bytes, kStateBytes);
+  EXPECT_EQ(opened.sessions[0].host_bytes, kStateBytes);
+  EXPECT_EQ(status(Kind::kOpen, "a"), Status::kExists);
+  EXPECT_EQ(status(Kind::kClose, "a"), Status::kOk);
+  EXPECT_EQ(status(Kind::kGet, "a"), Status::kNotFound);
+  EXPECT_EQ(status(Kind::kOpen, "a"), Status::kOk);
+}
+
+TEST_F(SessionStoreTest, EveryCommandNamesAnUnknownSession) {
+  for (const Kind kind :
+       {Kind::kFork, Kind::kMark, Kind::kUnmark, Kind::kRewind, Kind::kGet, Kind::kClose}) {
+    const SessionResult result = run(kind, "nobody", "x");
+    EXPECT_EQ(result.status, Status::kNotFound);
+    EXPECT_THAT(result.message, HasSubstr("\"nobody\""));
+  }
+}
+
+TEST_F(SessionStoreTest, ABusySessionIsOnlyLookedAt) {
+  run(Kind::kOpen, "a");
+  run(Kind::kMark, "a", "m");
+  store_.find("a")->busy = true;
+  for (const Kind kind : {Kind::kFork, Kind::kMark, Kind::kUnmark, Kind::kRewind, Kind::kClose}) {
+    EXPECT_EQ(status(kind, "a", "m"), Status::kBusy);
+  }
+  EXPECT_TRUE(get("a").busy);
+  EXPECT_THAT(names(run(Kind::kList, "")), ElementsAre("a"));
+}
+
+TEST_F(SessionStoreTest, AFreshSessionStartsFromZeroWhateverItsSlotHeld) {
+  run(Kind::kOpen, "a");
+  use("a", 7);
+  run(Kind::kClose, "a");
+  run(Kind::kOpen, "b");
+  EXPECT_EQ(look("b"), image(0));
+}
+
+TEST_F(SessionStoreTest, TheStateSurvivesTheMoveToHostMemoryAndBack) {
+  run(Kind::kOpen, "a");
+  use("a", 7);
+  EXPECT_EQ(get("a").tier, Tier::kSlot);
+  EXPECT_EQ(pool_.free_slots(), kSlots - 1);
+  EXPECT_TRUE(store_.evict_one());
+  EXPECT_EQ(get("a").tier, Tier::kHost);
+  EXPECT_EQ(get("a").position, 1);
+  EXPECT_EQ(pool_.free_slots(), kSlots);
+  EXPECT_FALSE(store_.evict_one());
+  EXPECT_EQ(look("a"), image(7));
+  EXPECT_EQ(get("a").tier, Tier::kSlot);
+}
+
+TEST_F(SessionStoreTest, EvictsWhoHasBeenIdleLongestAndThoseWhoWaitLast) {
+  for (const std::string name : {"a", "b", "c"}) {
+    run(Kind::kOpen, name);
+    use(name, 1);
+    now_ += 1s;
+  }
+  use("a", 2);
+  store_.find("b")->busy = true;  // queued
+  EXPECT_TRUE(store_.evict_one());
+  EXPECT_EQ(get("c").tier, Tier::kHost);
+  EXPECT_TRUE(store_.evict_one());
+  EXPECT_EQ(get("a").tier, Tier::kHost);
+  EXPECT_TRUE(store_.evict_one());
+  EXPECT_EQ(get("b").tier, Tier::kHost);
+  EXPECT_TRUE(get("b").busy);
+  EXPECT_FALSE(store_.evict_one());
+}
+
+// From a slot, from host memory, and of nothing.
+TEST_F(SessionStoreTest, AForkHasTheStateAndGoesItsOwnWay) {
+  for (const bool in_host : {false, true}) {
+    run(Kind::kOpen, "a");
+    use("a", 7);
+    if (in_host) store_.evict_one();
+    ASSERT_EQ(status(Kind::kFork, "a", "b"), Status::kOk);
+    EXPECT_EQ(get("b").position, 1);
+    EXPECT_EQ(get("b").pending_token, 7);
+    EXPECT_EQ(get("a").tier, in_host ? Tier::kHost : Tier::kSlot) << "the original stays";
+    use("b", 9);
+    EXPECT_EQ(look("a"), image(7));
+    EXPECT_EQ(look("b"), image(9));
+    EXPECT_EQ(get("a").position, 1);
+    run(Kind::kClose, "a");
+    EXPECT_EQ(look("b"), image(9));
+    run(Kind::kClose, "b");
+    ASSERT_EQ(pool_.free_slots(), kSlots);
+  }
+  run(Kind::kOpen, "a");
+  run(Kind::kFork, "a", "b");
+  EXPECT_EQ(look("b"), image(0));
+}
+
+TEST_F(SessionStoreTest, AForkNeedsANewName) {
+  run(Kind::kOpen, "a");
+  run(Kind::kOpen, "b");
+  EXPECT_EQ(status(Kind::kFork, "a", "b"), Status::kExists);
+  EXPECT_EQ(status(Kind::kFork, "a", "a"), Status::kExists);
+}
+
+TEST_F(SessionStoreTest, RewindsToItsMarksAgainAndAgain) {
+  run(Kind::kOpen, "a");
+  run(Kind::kMark, "a", "start");
+  use("a", 1);
+  run(Kind::kMark, "a", "one");
+  use("a", 2);
+  store_.evict_one();
+  run(Kind::kMark, "a", "two");
+  for (int round = 0; round < 2; ++round) {
+    use("a", 3);
+    ASSERT_EQ(status(Kind::kRewind, "a", "one"), Status::kOk);
+    EXPECT_EQ(get("a").position, 1);
+    EXPECT_EQ(get("a").pending_token, 1);
+    EXPECT_EQ(look("a"), image(1));
+    ASSERT_EQ(status(Kind::kRewind, "a", "two"), Status::kOk);
+    EXPECT_EQ(look("a"), image(2));
+    ASSERT_EQ(status(Kind::kRewind, "a", "start"), Status::kOk);
+    EXPECT_EQ(get("a").position, 0);
+    EXPECT_EQ(get("a").pending_token, std::nullopt);
+    EXPECT_EQ(look("a"), image(0));
+  }
+}
+
+TEST_F(SessionStoreTest, MarksMoveAndGo) {
+  run(Kind::kOpen, "a");
+  run(Kind::kMark, "a", "m");
+  use("a", 1);
+  run(Kind::kMark, "a", "m");
+  use("a", 2);
+  ASSERT_EQ(get("a").marks.size(), 1u);
+  EXPECT_EQ(get("a").marks[0].name, "m");
+  EXPECT_EQ(get("a").marks[0].position, 1);
+  EXPECT_EQ(status(Kind::kUnmark, "a", "m"), Status::kOk);
+  EXPECT_EQ(status(Kind::kUnmark, "a", "m"), Status::kNotFound);
+  EXPECT_EQ(status(Kind::kRewind, "a", "m"), Status::kNotFound);
+  EXPECT_EQ(look("a"), image(2));
+}
+
+TEST_F(SessionStoreTest, AForkDoesNotInheritMarks) {
+  run(Kind::kOpen, "a");
+  run(Kind::kMark, "a", "m");
+  run(Kind::kFork, "a", "b");
+  EXPECT_THAT(get("b").marks, IsEmpty());
+}
+
+TEST_F(SessionStoreTest, TheEpochCountsChanges) {
+  run(Kind::kOpen, "a");
+  const uint64_t first = get("a").epoch;
+  use("a", 1);
+  EXPECT_EQ(get("a").epoch, first + 1);
+  run(Kind::kMark, "a", "m");
+  run(Kind::kGet, "a");
+  store_.evict_one();
+  EXPECT_EQ(get("a").epoch, first + 1);
+  run(Kind::kRewind, "a", "m");
+  EXPECT_EQ(get("a").epoch, first + 2);
+}
+
+TEST_F(SessionStoreTest, SessionsAndMarksReserveTheirMemory) {
+  SessionStore store = make(3);
+  const auto status = [&](Kind kind, const std::string& name, const std::string& other = "") {
+    return store.run({.kind = kind, .name = name, .other = other}, now_).status;
+  };
+  EXPECT_EQ(status(Kind::kOpen, "a"), Status::kOk);
+  EXPECT_EQ(status(Kind::kMark, "a", "m"), Status::kOk);
+  EXPECT_EQ(status(Kind::kMark, "a", "m"), Status::kOk) << "moving a mark takes no more";
+  EXPECT_EQ(status(Kind::kFork, "a", "b"), Status::kOk);
+  EXPECT_EQ(status(Kind::kOpen, "c"), Status::kFull);
+  EXPECT_EQ(status(Kind::kFork, "a", "c"), Status::kFull);
+  EXPECT_EQ(status(Kind::kMark, "b", "m"), Status::kFull);
+  EXPECT_EQ(status(Kind::kMark, "a", "m"), Status::kOk);
+  EXPECT_EQ(status(Kind::kOpen, "a"), Status::kExists) << "before full: what is wrong is the name";
+  EXPECT_EQ(status(Kind::kUnmark, "a", "m"), Status::kOk);
+  EXPECT_EQ(status(Kind::kOpen, "c"), Status::kOk);
+  EXPECT_EQ(status(Kind::kOpen, "d"), Status::kFull);
+  EXPECT_EQ(status(Kind::kClose, "c"), Status::kOk);
+  EXPECT_EQ(status(Kind::kMark, "b", "m"), Status::kOk);
+  EXPECT_EQ(status(Kind::kClose, "b"), Status::kOk) << "a session goes with its marks";
+  EXPECT_EQ(status(Kind::kOpen, "c"), Status::kOk);
+  EXPECT_EQ(status(Kind::kOpen, "d"), Status::kOk);
+  EXPECT_EQ(status(Kind::kOpen, "e"), Status::kFull);
+}
+
+TEST_F(SessionStoreTest, ExpiredSessionsGiveTheirMemoryBack) {
+  SessionStore store = make(2, 10);
+  store.run({.kind = Kind::kOpen, .name = "a"}, now_);
+  store.run({.kind = Kind::kMark, .name = "a", .other = "m"}, now_);
+  EXPECT_EQ(store.run({.kind = Kind::kOpen, .name = "b"}, now_).status, Status::kFull);
+  store.expire(now_ + 11s);
+  EXPECT_EQ(store.run({.kind = Kind::kOpen, .name = "b"}, now_).status, Status::kOk);
+  EXPECT_EQ(store.run({.kind = Kind::kOpen, .name = "c"}, now_).status, Status::kOk);
+}
+
+TEST_F(SessionStoreTest, IdleSessionsExpire) {
+  store_.run({.kind = Kind::kOpen, .name = "short", .ttl_seconds = 5}, now_);
+  store_.run({.kind = Kind::kOpen, .name = "long", .ttl_seconds = 60}, now_);
+  store_.run({.kind = Kind::kOpen, .name = "ever", .ttl_seconds = 0}, now_);
+  EXPECT_EQ(store_.next_expiry(), now_ + 5s);
+  use("short", 1);
+  store_.expire(now_ + 4999ms);
+  EXPECT_NE(store_.find("short"), nullptr);
+  store_.expire(now_ + 5s);
+  EXPECT_EQ(store_.find("short"), nullptr);
+  EXPECT_EQ(pool_.free_slots(), kSlots);
+  EXPECT_EQ(store_.next_expiry(), now_ + 60s);
+  store_.find("long")->busy = true;
+  EXPECT_EQ(store_.next_expiry(), std::nullopt) << "who is busy is not idle";
+  store_.expire(now_ + 1h);
+  EXPECT_THAT(names(run(Kind::kList, "")), ElementsAre("ever", "long"));
+}
+
+TEST_F(SessionStoreTest, UseStartsTheIdleTimeAnew) {
+  store_.run({.kind = Kind::kOpen, .name = "a", .ttl_seconds = 5}, now_);
+  now_ += 4s;
+  use("a", 1);
+  EXPECT_EQ(store_.next_expiry(), now_ + 5s);
+  now_ += 4s;
+  EXPECT_EQ(get("a").idle_seconds, 4);
+  run(Kind::kMark, "a", "m");
+  EXPECT_EQ(store_.next_expiry(), now_ + 5s);
+  run(Kind::kGet, "a");
+  run(Kind::kList, "");
+  EXPECT_EQ(store_.next_expiry(), now_ + 5s) << "looking is no use";
+}
+
+TEST_F(SessionStoreTest, ATimeToLiveBeyondTheClockIsLong) {
+  for (const double ttl : {1e12, 1e300, std::numeric_limits<double>::infinity()}) {
+    store_.run({.kind = Kind::kOpen, .name = "a", .ttl_seconds = ttl}, now_);
+    store_.expire(now_ + 24h);
+    EXPECT_NE(store_.find("a"), nullptr) << ttl;
+    run(Kind::kClose, "a");
+  }
+}
+
+TEST_F(SessionStoreTest, ListsInPages) {
+  for (const std::string name : {"b2", "a", "b1", "b3", "c"}) run(Kind::kOpen, name);
+  const auto page = [&](const std::string& prefix, const std::string& after, int limit) {
+    return store_.run({.kind = Kind::kList, .name = prefix, .other = after, .limit = limit}, now_);
+  };
+  EXPECT_THAT(names(page("", "", 100)), ElementsAre("a", "b1", "b2", "b3", "c"));
+  EXPECT_FALSE(page("", "", 5).more);
+  EXPECT_TRUE(page("", "", 4).more);
+  EXPECT_THAT(names(page("", "", 2)), ElementsAre("a", "b1"));
+  EXPECT_THAT(names(page("", "b1", 2)), ElementsAre("b2", "b3"));
+  EXPECT_THAT(names(page("", "b25", 2)), ElementsAre("b3", "c")) << "b25 has gone meanwhile";
+  EXPECT_THAT(names(page("b", "", 2)), ElementsAre("b1", "b2"));
+  EXPECT_TRUE(page("b", "", 2).more);
+  EXPECT_THAT(names(page("b", "b2", 2)), ElementsAre("b3"));
+  EXPECT_FALSE(page("b", "b2", 2).more);
+  EXPECT_THAT(names(page("b", "a", 9)), ElementsAre("b1", "b2", "b3"));
+  EXPECT_THAT(names(page("b", "c", 9)), IsEmpty());
+  EXPECT_THAT(names(page("x", "", 9)), IsEmpty());
+}
+
+TEST_F(SessionStoreTest, CountsByTier) {
+  for (const std::string name : {"empty", "slot", "host", "running"}) run(Kind::kOpen, name);
+  use("host", 1);
+  store_.evict_one();
+  run(Kind::kMark, "host", "m");
+  use("slot", 1);
+  Session& running = *store_.find("running");
+  running.busy = true;
+  const StateSlot slot = store_.check_out(running);
+  store_.find("host")->busy = true;  // queued, its state still in host memory
+  const SessionStore::Counts counts = store_.counts();
+  EXPECT_EQ(counts.total, 4);
+  EXPECT_EQ(counts.in_slot, 2);
+  EXPECT_EQ(counts.in_host, 1);
+  EXPECT_EQ(counts.empty, 1);
+  EXPECT_EQ(counts.host_bytes, 2 * kStateBytes);
+}
+
+}  // namespace
+}  // namespace recurve
