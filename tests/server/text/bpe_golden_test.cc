@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "server/text/stream_decoder.h"
 #include "server/text/tokenizer_json.h"
@@ -80,6 +81,22 @@ TEST(BpeGoldenDecode, SameText) {
     EXPECT_EQ(decode(*tokenizer, first["parsed"][i].get<Ids>()), first["decoded"][i])
         << first["decoded"][i];
   }
+}
+
+// One tokenizer serves all requests: run under TSan.
+TEST(BpeGoldenDecode, FromManyThreads) {
+  const auto tokenizer = parse_tokenizer_json(base().dump(), "golden");
+  const Json& first = golden()["cases"][0];
+  const auto encode_all = [&] {
+    for (size_t i = 0; i < golden()["texts"].size(); ++i) {
+      const auto text = golden()["texts"][i].get<std::string>();
+      EXPECT_EQ(tokenizer->encode(text), first["as_text"][i].get<Ids>());
+      EXPECT_EQ(decode(*tokenizer, first["parsed"][i].get<Ids>()), first["decoded"][i]);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back(encode_all);
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(BpeGoldenDecode, WholeTokenizer) {
