@@ -65,6 +65,11 @@ constexpr const char* kExitCodes =
 
 void add_commands(CLI::App& app, CliContext& context) {
   add_generate(app, context);
+  add_chat(app, context);
+  add_score(app, context);
+  add_session(app, context);
+  add_tokenize(app, context);
+  add_detokenize(app, context);
   add_info(app, context);
   add_health(app, context);
   add_abort(app, context);
@@ -112,7 +117,8 @@ int run(int count, char** arguments) {
   try {
     return context.run();
   } catch (const ClientError& error) {
-    if (context.interrupts.seen()) return kExitInterrupted;
+    const bool cancelled = error.kind() == ClientError::Kind::kCancelled;
+    if (cancelled && context.interrupts.seen()) return kExitInterrupted;
     throw;
   }
 }

@@ -41,8 +41,9 @@ void AnswerPrinter::print_waiting() {
   }
 }
 
-void AnswerPrinter::end() {
-  if (line_open_ && (out_is_terminal() || waiting_.size() > 1)) write_out("\n");
+void AnswerPrinter::end(bool always_break) {
+  const bool breaks = always_break || out_is_terminal() || waiting_.size() > 1;
+  if (line_open_ && breaks) write_out("\n");
   line_open_ = false;
 }
 
@@ -138,7 +139,7 @@ int generate(CliContext& context, GenerateFlags& flags) {
     return kExitOk;
   } catch (const ClientError& error) {
     printer.end();
-    if (context.interrupts.seen()) return kExitInterrupted;
+    if (interrupt.interrupted()) return kExitInterrupted;
     print_error(error);
     if (error.code() == grpc::StatusCode::NOT_FOUND && !flags.request.session().empty()) {
       fmt::print(stderr,

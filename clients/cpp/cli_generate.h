@@ -14,8 +14,9 @@ class AnswerPrinter {
   AnswerPrinter(bool json, int choices);
 
   void print(const v1::GenerateResponse& response);
-  // Ends the line on a terminal. Also right after an error.
-  void end();
+  // Ends the line where a line break belongs: on a terminal, and between several answers. Also
+  // right after an error.
+  void end(bool always_break = false);
 
   const v1::PromptInfo& prompt() const { return prompt_; }
 
@@ -25,7 +26,6 @@ class AnswerPrinter {
 
   bool json_;
   bool line_open_ = false;  // text was written after the last line break that the printer wrote
-  int current_ = 0;         // the choice that is being written
   std::vector<std::string> waiting_;  // (choices) text of later choices
   v1::PromptInfo prompt_;
 };

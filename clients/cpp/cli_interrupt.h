@@ -37,6 +37,7 @@ class Interrupts {
     Scope& operator=(const Scope&) = delete;
 
     Canceller* canceller() { return &canceller_; }
+    bool interrupted() const { return canceller_.cancelled(); }
 
    private:
     Interrupts& interrupts_;

@@ -2,139 +2,13 @@
 
 #include <fmt/format.h>
 #include <google/protobuf/wrappers.pb.h>
-#include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/security/credentials.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <future>
 #include <thread>
 
 namespace recurve {
-namespace {
-
-bool is_decimal_port(std::string_view port) {
-  uint32_t value = 0;
-  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), value);
-  return error == std::errc() && end == port.data() + port.size() && value > 0 && value < 65536;
-}
-
-// gRPC takes a name without a port for one with port 443, and what goes wrong then says nothing.
-void check_address(const std::string& address) {
-  if (address.starts_with("unix:") || address.starts_with("dns:") || address.starts_with("ipv4:") ||
-      address.starts_with("ipv6:")) {
-    return;
-  }
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon == 0 || address.find('/') != std::string::npos ||
-      !is_decimal_port(std::string_view(address).substr(colon + 1))) {
-    throw std::invalid_argument(
-        fmt::format("a server's address is HOST:PORT, e.g. 127.0.0.1:50051, not '{}'", address));
-  }
-}
-
-bool is_this_machine(const std::string& address) {
-  return address.starts_with("127.") || address.starts_with("localhost:") ||
-         address.starts_with("[::1]:") || address.starts_with("unix:");
-}
-
-std::shared_ptr<grpc::Channel> make_channel(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);  // log-probabilities of a long prompt come in one
-  // Quick to find a server that has just started; the lower bound is the time a connection may
-  // take.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
-  // gRPC would ask the proxy of the environment for this very machine.
-  if (is_this_machine(address)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-}
-
-std::optional<std::chrono::milliseconds> retry_pushback(const grpc::ClientContext& context) {
-  const auto& trailers = context.GetServerTrailingMetadata();
-  const auto found = trailers.find("grpc-retry-pushback-ms");
-  if (found == trailers.end()) return std::nullopt;
-  int64_t milliseconds = 0;
-  const grpc::string_ref& value = found->second;
-  const auto [end, error] =
-      std::from_chars(value.data(), value.data() + value.size(), milliseconds);
-  if (error != std::errc() || end != value.data() + value.size() || milliseconds < 0) return {};
-  return std::chrono::milliseconds(milliseconds);
-}
-
-std::string hint_for(const grpc::Status& status,
-                     std::optional<std::chrono::milliseconds> retry_after) {
-  if (retry_after) return fmt::format("try again in {} ms", retry_after->count());
-  switch (status.error_code()) {
-    case grpc::StatusCode::UNAVAILABLE:
-      return "the server loads its model or stops: try again later";
-    case grpc::StatusCode::UNIMPLEMENTED:
-      return "the server does not know this call: is it a Recurve server of this version?";
-    default:
-      return "";
-  }
-}
-
-}  // namespace
-
-Client::Client(std::string address) : address_(std::move(address)) {
-  check_address(address_);
-  channel_ = make_channel(address_);
-  inference_ = v1::Inference::NewStub(channel_);
-  sessions_ = v1::Sessions::NewStub(channel_);
-  control_ = v1::Control::NewStub(channel_);
-}
-
-// gRPC gives UNAVAILABLE both for what a server says and for one that is not there. Its own
-// sentences begin with these words, and leave the channel without a connection.
-bool Client::connection_failed(const grpc::Status& status) const {
-  static constexpr std::array<std::string_view, 11> kWords = {
-      "failed to connect", "Failed to connect", "DNS resolution failed",
-      "Socket closed",     "Connection reset",  "Connection refused",
-      "Broken pipe",       "Stream removed",    "GOAWAY",
-      "recvmsg:",          "empty address list"};
-  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return false;
-  if (channel_->GetState(false) == GRPC_CHANNEL_READY) return false;
-  const std::string message = status.error_message();
-  return message.empty() || std::any_of(kWords.begin(), kWords.end(), [&](std::string_view word) {
-           return message.find(word) != std::string::npos;
-         });
-}
-
-void Client::throw_unless_ok(const grpc::Status& status, const grpc::ClientContext& context) const {
-  using Kind = ClientError::Kind;
-  if (status.ok()) return;
-  if (connection_failed(status)) {
-    // gRPC tells the whole way to the error; its end is the cause.
-    const std::string message = status.error_message();
-    const size_t colon = message.rfind(": ");
-    throw ClientError(
-        Kind::kUnreachable, status.error_code(),
-        fmt::format("no server can be reached at {} ({})", address_,
-                    message.substr(colon == std::string::npos ? 0 : colon + 2)),
-        fmt::format("start one there: recurve-server --model DIR --listen {}", address_));
-  }
-  const auto retry_after = retry_pushback(context);
-  Kind kind = Kind::kRefused;
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) kind = Kind::kUnavailable;
-  if (status.error_code() == grpc::StatusCode::CANCELLED) kind = Kind::kCancelled;
-  throw ClientError(kind, status.error_code(), status.error_message(),
-                    hint_for(status, retry_after), retry_after);
-}
-
-template <class Stub, class Request, class Response>
-Response Client::unary(Stub& stub,
-                       grpc::Status (Stub::*rpc)(grpc::ClientContext*, const Request&, Response*),
-                       const Request& request, const CallOptions& options) {
-  Call call(options);
-  Response response;
-  throw_unless_ok((stub.*rpc)(call.context(), request, &response), *call.context());
-  return response;
-}
-
 namespace {
 
 // A stream whose reader threw must still be ended before its context goes.
@@ -165,6 +39,22 @@ ClientError no_final_message() {
 
 }  // namespace
 
+Client::Client(std::string address)
+    : connection_(std::move(address)),
+      inference_(v1::Inference::NewStub(connection_.channel())),
+      sessions_(v1::Sessions::NewStub(connection_.channel())),
+      control_(v1::Control::NewStub(connection_.channel())) {}
+
+template <class Stub, class Request, class Response>
+Response Client::unary(Stub& stub,
+                       grpc::Status (Stub::*rpc)(grpc::ClientContext*, const Request&, Response*),
+                       const Request& request, const CallOptions& options) {
+  Call call(options);
+  Response response;
+  connection_.throw_unless_ok((stub.*rpc)(call.context(), request, &response), *call.context());
+  return response;
+}
+
 v1::GenerateFinal Client::generate(const v1::GenerateRequest& request,
                                    const OnGenerate& on_response, const CallOptions& options) {
   Call call(options);
@@ -176,7 +66,7 @@ v1::GenerateFinal Client::generate(const v1::GenerateRequest& request,
     if (response.has_final()) final = response.final();
     on_response(response);
   }
-  throw_unless_ok(guard.finish(), *call.context());
+  connection_.throw_unless_ok(guard.finish(), *call.context());
   if (!final) throw no_final_message();
   return *final;
 }
@@ -240,7 +130,7 @@ v1::ScoreFinal Client::score_pieces(const ScorePieces& next, const OnScore& on_r
     throw;
   }
   writer.join();
-  throw_unless_ok(guard.finish(), *call.context());
+  connection_.throw_unless_ok(guard.finish(), *call.context());
   if (!final) throw no_final_message();
   return *final;
 }
@@ -349,11 +239,11 @@ Health Client::health(const CallOptions& options) {
   const google::protobuf::StringValue request;  // service "": the whole server
   google::protobuf::Int32Value response;
   grpc::TemplatedGenericStub<google::protobuf::StringValue, google::protobuf::Int32Value> stub(
-      channel_);
+      connection_.channel());
   std::promise<grpc::Status> done;
   stub.UnaryCall(call.context(), "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request,
                  &response, [&](grpc::Status status) { done.set_value(std::move(status)); });
-  throw_unless_ok(done.get_future().get(), *call.context());
+  connection_.throw_unless_ok(done.get_future().get(), *call.context());
   switch (response.value()) {
     case 1:
       return Health::kServing;
@@ -376,7 +266,7 @@ void Client::wait_until_serving(std::chrono::system_clock::time_point deadline,
       if (health(probe) == Health::kServing) return;
       if (last) {
         throw ClientError(ClientError::Kind::kUnavailable, grpc::StatusCode::UNAVAILABLE,
-                          fmt::format("the server at {} does not serve yet, or no more", address_),
+                          fmt::format("the server at {} does not serve yet, or no more", address()),
                           "it loads its model or stops: 'recurve info' says which");
       }
     } catch (const ClientError& error) {

@@ -1,6 +1,4 @@
 #pragma once
-#include <grpcpp/channel.h>
-
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -13,6 +11,7 @@
 
 #include "clients/cpp/call.h"
 #include "clients/cpp/client_error.h"
+#include "clients/cpp/connection.h"
 #include "recurve/v1/control.grpc.pb.h"
 #include "recurve/v1/inference.grpc.pb.h"
 #include "recurve/v1/sessions.grpc.pb.h"
@@ -29,7 +28,7 @@ class Client {
   // it is neither; nothing is connected yet.
   explicit Client(std::string address);
 
-  const std::string& address() const { return address_; }
+  const std::string& address() const { return connection_.address(); }
 
   // on_response sees every message in order, the last included. If it throws, the call is cancelled
   // and the exception passes on.
@@ -88,11 +87,8 @@ class Client {
   Response unary(Stub& stub,
                  grpc::Status (Stub::*rpc)(grpc::ClientContext*, const Request&, Response*),
                  const Request& request, const CallOptions& options);
-  void throw_unless_ok(const grpc::Status& status, const grpc::ClientContext& context) const;
-  bool connection_failed(const grpc::Status& status) const;
 
-  std::string address_;
-  std::shared_ptr<grpc::Channel> channel_;
+  Connection connection_;
   std::unique_ptr<v1::Inference::Stub> inference_;
   std::unique_ptr<v1::Sessions::Stub> sessions_;
   std::unique_ptr<v1::Control::Stub> control_;

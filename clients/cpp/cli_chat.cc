@@ -1,0 +1,271 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+
+#include "clients/cpp/cli.h"
+#include "clients/cpp/cli_generate.h"
+#include "clients/cpp/cli_io.h"
+#include "clients/cpp/cli_line_reader.h"
+#include "clients/cpp/cli_request_flags.h"
+#include "clients/cpp/cli_session.h"
+
+namespace recurve {
+namespace {
+
+constexpr const char* kHelp =
+    "A line is the next text, an empty line lets the model go on. Ctrl-C ends an answer.\n"
+    "  /mark NAME    remember this place\n"
+    "  /rewind NAME  back to a mark\n"
+    "  /fork [NAME]  keep a copy of the session; the chat goes on in this one\n"
+    "  /info         about the session\n"
+    "  /help         this text\n"
+    "  /quit         end, as Ctrl-D does\n"
+    "  //...         a line that begins with /...\n";
+
+struct ChatFlags {
+  v1::GenerateRequest request;
+  std::string before = "\\n";
+  std::string after;
+  bool stats = false;
+};
+
+// \n, \t and \\ become what they stand for.
+std::string unescaped(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char next = i + 1 < text.size() ? text[i + 1] : '\0';
+    if (text[i] != '\\' || (next != 'n' && next != 't' && next != '\\')) {
+      out += text[i];
+      continue;
+    }
+    out += next == 'n' ? '\n' : next == 't' ? '\t' : '\\';
+    ++i;
+  }
+  return out;
+}
+
+// One conversation: a session, the lines that go into it and the answers that come out.
+class Chat {
+ public:
+  Chat(CliContext& context, const ChatFlags& flags)
+      : context_(context),
+        flags_(flags),
+        client_(context.client()),
+        reader_(context.interrupts),
+        request_(flags.request),
+        is_terminal_(isatty(STDIN_FILENO) == 1) {}
+
+  int run();
+
+ private:
+  enum class Next { kGoOn, kEnd };
+
+  void open();
+  void close();
+  int converse();
+  Next handle(const std::string& line);
+  Next handle_command(const std::string& line);
+  void answer(const std::string& line);
+  Next interrupted();
+
+  template <class F>
+  auto call(F&& f) {  // any short call; Ctrl-C cancels it
+    Interrupts::Scope interrupt(context_.interrupts);
+    return f(context_.call_options(interrupt.canceller()));
+  }
+  const std::string& session() const { return request_.session(); }
+
+  CliContext& context_;
+  const ChatFlags& flags_;
+  Client client_;
+  LineReader reader_;
+  v1::GenerateRequest request_;
+  const bool is_terminal_;
+  bool is_ours_ = false;         // the session was made for this chat, and ends with it
+  bool is_fresh_ = true;         // nothing is in the session yet
+  bool interrupt_said_ = false;  // the last thing at the prompt was Ctrl-C
+  int exit_code_ = kExitOk;
+};
+
+int Chat::run() {
+  open();
+  try {
+    const int code = converse();
+    close();
+    return code;
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+void Chat::open() {
+  v1::OpenSessionRequest request;
+  request.set_name(session());
+  is_ours_ = session().empty();
+  v1::Session opened;
+  try {
+    opened =
+        call([&](const CallOptions& options) { return client_.open_session(request, options); });
+  } catch (const ClientError& error) {
+    if (error.code() != grpc::StatusCode::ALREADY_EXISTS) throw;
+    opened =
+        call([&](const CallOptions& options) { return client_.get_session(session(), options); });
+  }
+  request_.set_session(opened.name());
+  is_fresh_ = opened.position() == 0 && !opened.has_pending_token();
+  if (is_terminal_) {
+    fmt::print(stderr, "recurve: session {} at {} tokens; /help lists commands\n", session(),
+               opened.position());
+  }
+}
+
+void Chat::close() {
+  if (!is_ours_) return;
+  try {
+    CallOptions options;
+    options.timeout = std::chrono::seconds(5);  // nobody waits for it; it would time out by itself
+    client_.close_session(session(), options);
+  } catch (const ClientError&) {
+    // The server has gone, or has closed it.
+  }
+}
+
+int Chat::converse() {
+  for (;;) {
+    if (is_terminal_) fmt::print(stderr, "> ");
+    std::string line;
+    const auto result = reader_.next(&line);
+    Next next = Next::kGoOn;
+    if (result == LineReader::Result::kEnd) {
+      if (is_terminal_) fmt::print(stderr, "\n");
+      return exit_code_;
+    }
+    if (result == LineReader::Result::kInterrupted) {
+      next = interrupted();
+    } else {
+      interrupt_said_ = false;
+      next = handle(line);
+    }
+    if (next == Next::kEnd) return exit_code_;
+  }
+}
+
+// At the prompt. Twice in a row ends the chat: once may have been meant for an answer that was just
+// complete.
+Chat::Next Chat::interrupted() {
+  if (is_terminal_ && !interrupt_said_) {
+    fmt::print(stderr, "\nrecurve: Ctrl-D ends the chat, and so does Ctrl-C once more\n");
+    interrupt_said_ = true;
+    return Next::kGoOn;
+  }
+  exit_code_ = kExitInterrupted;
+  return Next::kEnd;
+}
+
+// A person may go on after an error; a script ends with it.
+Chat::Next Chat::handle(const std::string& line) {
+  try {
+    if (line.starts_with('/') && !line.starts_with("//")) return handle_command(line);
+    answer(line.starts_with("//") ? line.substr(1) : line);
+  } catch (const ClientError& error) {
+    if (error.kind() != ClientError::Kind::kRefused &&
+        error.kind() != ClientError::Kind::kCancelled) {
+      throw;
+    }
+    print_error(error);
+    if (!is_terminal_) {
+      exit_code_ = exit_code(error);
+      return Next::kEnd;
+    }
+  }
+  return Next::kGoOn;
+}
+
+void Chat::answer(const std::string& line) {
+  check_utf8(line, "the line");
+  if (line.empty()) {
+    if (is_fresh_) return;
+    request_.set_text("");
+  } else {
+    request_.set_text((is_fresh_ ? "" : unescaped(flags_.before)) + line + unescaped(flags_.after));
+  }
+  is_fresh_ = false;
+  AnswerPrinter printer(context_.json, 1);
+  Interrupts::Scope interrupt(context_.interrupts);
+  try {
+    const auto final = client_.generate(
+        request_, [&](const v1::GenerateResponse& response) { printer.print(response); },
+        context_.call_options(interrupt.canceller()));
+    printer.end(true);
+    if (flags_.stats) print_stats(printer.prompt(), final);
+  } catch (const ClientError&) {
+    printer.end(true);
+    if (!interrupt.interrupted()) throw;
+  }
+}
+
+Chat::Next Chat::handle_command(const std::string& line) {
+  const size_t space = line.find(' ');
+  const std::string name = line.substr(0, space);
+  const std::string argument = space == std::string::npos ? "" : line.substr(space + 1);
+  const auto print = [](const v1::Session& session) {
+    fmt::print(stderr, "{}", session_table(session));
+  };
+  if (name == "/quit") return Next::kEnd;
+  if (name == "/help") {
+    fmt::print(stderr, "{}", kHelp);
+  } else if (name == "/info") {
+    print(
+        call([&](const CallOptions& options) { return client_.get_session(session(), options); }));
+  } else if (name == "/mark") {
+    call([&](const CallOptions& options) {
+      return client_.mark_session(session(), argument, options);
+    });
+  } else if (name == "/rewind") {
+    const auto now = call([&](const CallOptions& options) {
+      return client_.rewind_session(session(), argument, options);
+    });
+    is_fresh_ = now.position() == 0 && !now.has_pending_token();
+  } else if (name == "/fork") {
+    v1::ForkSessionRequest request;
+    request.set_name(session());
+    request.set_new_name(argument);
+    const auto copy =
+        call([&](const CallOptions& options) { return client_.fork_session(request, options); });
+    fmt::print(stderr, "recurve: the copy is session {}\n", copy.name());
+  } else {
+    fmt::print(stderr, "recurve: no command {}; /help lists them, //... sends a line with /\n",
+               name);
+  }
+  return Next::kGoOn;
+}
+
+}  // namespace
+
+void add_chat(CLI::App& app, CliContext& context) {
+  CLI::App& command = *app.add_subcommand(
+      "chat",
+      "Text in, text out, a line at a time, on one session. /help there lists its commands; Ctrl-C "
+      "ends an answer, Ctrl-D the chat.");
+  const auto flags = std::make_shared<ChatFlags>();
+  command.add_option_function<std::string>(
+      "--session", [flags](const std::string& name) { flags->request.set_session(name); },
+      "Go on in this session, opened if it is not there, and leave it open [default: one of its "
+      "own, closed at the end]");
+  command.add_option("--before", flags->before,
+                     "Put in front of every line but the first of a session; knows \\n, \\t, \\\\ "
+                     "[default: \\n]");
+  command.add_option("--after", flags->after,
+                     "Put behind every line, in the same way [default: "
+                     "nothing]");
+  add_stop_flags(command, &flags->request);
+  add_sampling_flags(command, &flags->request);
+  command.add_flag("--stats", flags->stats, "Tokens and times of each answer, to standard error");
+  command.callback([&context, flags] {
+    context.run = [&context, flags] { return Chat(context, *flags).run(); };
+  });
+}
+
+}  // namespace recurve

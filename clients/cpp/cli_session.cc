@@ -1,0 +1,215 @@
+#include "clients/cpp/cli_session.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "clients/cpp/cli.h"
+#include "clients/cpp/cli_io.h"
+
+namespace recurve {
+namespace {
+
+std::string tier_name(v1::SessionTier tier) {
+  switch (tier) {
+    case v1::SESSION_TIER_EMPTY:
+      return "empty";
+    case v1::SESSION_TIER_SLOT:
+      return "slot";
+    case v1::SESSION_TIER_HOST:
+      return "host";
+    default:
+      return "unknown";
+  }
+}
+
+std::string pending_text(const v1::Session& session) {
+  return session.has_pending_token() ? std::to_string(session.pending_token()) : "none";
+}
+
+std::string ttl_text(const v1::Session& session) {
+  return session.ttl_seconds() > 0 ? fmt::format("{:.0f} s", session.ttl_seconds()) : "never";
+}
+
+std::string list_table(const std::vector<v1::Session>& sessions) {
+  size_t width = 4;
+  for (const auto& session : sessions) width = std::max(width, session.name().size());
+  const auto line = [&](auto&&... cells) {
+    return fmt::format("{:<{}}  {:>10}  {:<7}  {:<4}  {:>8}  {:>8}  {:>5}\n", cells...);
+  };
+  std::string table = line("NAME", width, "TOKENS", "STATE", "BUSY", "IDLE", "CLOSES", "MARKS");
+  for (const auto& session : sessions) {
+    table += line(session.name(), width, session.position(), tier_name(session.tier()),
+                  session.busy() ? "yes" : "no", fmt::format("{:.0f} s", session.idle_seconds()),
+                  ttl_text(session), session.marks_size());
+  }
+  return table;
+}
+
+// A session command: its flags go into the names and the ttl, `act` calls the server and prints.
+struct SessionFlags {
+  std::string name;
+  std::string other;  // new name, mark or prefix
+  std::vector<std::string> names;
+  std::optional<double> ttl_seconds;
+};
+
+using Act =
+    std::function<void(Client&, const CallOptions&, const CliContext&, const SessionFlags&)>;
+
+int run_session(CliContext& context, const SessionFlags& flags, const Act& act) {
+  Client client = context.client();
+  Interrupts::Scope interrupt(context.interrupts);
+  act(client, context.call_options(interrupt.canceller()), context, flags);
+  return kExitOk;
+}
+
+struct Command {
+  CLI::App& app;
+  std::shared_ptr<SessionFlags> flags;
+};
+
+Command add_command(CLI::App& app, CliContext& context, const std::string& name,
+                    const std::string& help, Act act) {
+  CLI::App& command = *app.add_subcommand(name, help);
+  const auto flags = std::make_shared<SessionFlags>();
+  command.callback([&context, flags, act] {
+    context.run = [&context, flags, act] { return run_session(context, *flags, act); };
+  });
+  return {command, flags};
+}
+
+void print_session(const CliContext& context, const v1::Session& session) {
+  if (context.json) {
+    write_json_line(session);
+  } else {
+    write_out(session_table(session));
+  }
+}
+
+void print_name(const CliContext& context, const v1::Session& session) {
+  if (context.json) {
+    write_json_line(session);
+  } else {
+    write_out(session.name() + "\n");
+  }
+}
+
+void add_ttl(const Command& command) {
+  command.app.add_option_function<double>(
+      "--ttl", [flags = command.flags](const double& seconds) { flags->ttl_seconds = seconds; },
+      "Close it after so much idleness, in seconds, from 0; 0: never [default: the server's]");
+}
+
+void add_name(const Command& command) {
+  command.app.add_option("name", command.flags->name, "The session's name")->required();
+}
+
+void add_open_and_fork(CLI::App& app, CliContext& context) {
+  const Command open = add_command(app, context, "open", "A new, empty session; prints its name",
+                                   [](Client& client, const CallOptions& options,
+                                      const CliContext& ctx, const SessionFlags& flags) {
+                                     v1::OpenSessionRequest request;
+                                     request.set_name(flags.name);
+                                     if (flags.ttl_seconds)
+                                       request.set_ttl_seconds(*flags.ttl_seconds);
+                                     print_name(ctx, client.open_session(request, options));
+                                   });
+  open.app.add_option("name", open.flags->name,
+                      "1 to 128 of A-Z a-z 0-9 . _ - [default: the server makes one]");
+  add_ttl(open);
+
+  const Command fork = add_command(
+      app, context, "fork", "A new session with the same state, without its marks; prints its name",
+      [](Client& client, const CallOptions& options, const CliContext& ctx,
+         const SessionFlags& flags) {
+        v1::ForkSessionRequest request;
+        request.set_name(flags.name);
+        request.set_new_name(flags.other);
+        if (flags.ttl_seconds) request.set_ttl_seconds(*flags.ttl_seconds);
+        print_name(ctx, client.fork_session(request, options));
+      });
+  add_name(fork);
+  fork.app.add_option("new-name", fork.flags->other,
+                      "Name of the new one [default: the server makes one]");
+  add_ttl(fork);
+}
+
+void add_get_list_close(CLI::App& app, CliContext& context) {
+  add_name(add_command(app, context, "get", "Everything about a session",
+                       [](Client& client, const CallOptions& options, const CliContext& ctx,
+                          const SessionFlags& flags) {
+                         print_session(ctx, client.get_session(flags.name, options));
+                       }));
+  const Command list =
+      add_command(app, context, "list", "All sessions, in the order of their names",
+                  [](Client& client, const CallOptions& options, const CliContext& ctx,
+                     const SessionFlags& flags) {
+                    const auto sessions = client.list_sessions(flags.other, options);
+                    if (!ctx.json) return write_out(list_table(sessions));
+                    for (const auto& session : sessions) write_json_line(session);
+                  });
+  list.app.add_option("--prefix", list.flags->other,
+                      "Only names that begin with it [default: all]");
+  const Command close = add_command(app, context, "close", "Forget sessions and their marks",
+                                    [](Client& client, const CallOptions& options,
+                                       const CliContext& ctx, const SessionFlags& flags) {
+                                      for (const std::string& name : flags.names) {
+                                        const auto response = client.close_session(name, options);
+                                        if (ctx.json) write_json_line(response);
+                                      }
+                                    });
+  close.app.add_option("names", close.flags->names, "The sessions' names")->required();
+}
+
+using MarkCall = v1::Session (Client::*)(const std::string&, const std::string&,
+                                         const CallOptions&);
+
+void add_mark_command(CLI::App& app, CliContext& context, const std::string& name,
+                      const std::string& help, MarkCall call) {
+  const Command command =
+      add_command(app, context, name, help,
+                  [call](Client& client, const CallOptions& options, const CliContext& ctx,
+                         const SessionFlags& flags) {
+                    print_session(ctx, (client.*call)(flags.name, flags.other, options));
+                  });
+  add_name(command);
+  command.app.add_option("mark", command.flags->other, "The mark's name")->required();
+}
+
+}  // namespace
+
+std::string session_table(const v1::Session& session) {
+  std::string table = fmt::format(
+      "name           {}\n"
+      "tokens         {}\n"
+      "pending token  {}\n"
+      "state          {}, {} bytes\n"
+      "host memory    {} bytes\n"
+      "busy           {}\n"
+      "epoch          {}\n"
+      "idle           {:.1f} s, closes after {}\n",
+      session.name(), session.position(), pending_text(session), tier_name(session.tier()),
+      session.state_bytes(), session.host_bytes(), session.busy() ? "yes" : "no", session.epoch(),
+      session.idle_seconds(), ttl_text(session));
+  for (const auto& mark : session.marks()) {
+    table += fmt::format("mark           {} at {} tokens\n", mark.name(), mark.position());
+  }
+  return table;
+}
+
+void add_session(CLI::App& app, CliContext& context) {
+  CLI::App& command = *app.add_subcommand(
+      "session", "Named states on the server, which generate and chat go on from");
+  command.require_subcommand(1);
+  add_open_and_fork(command, context);
+  add_get_list_close(command, context);
+  add_mark_command(command, context, "mark",
+                   "Remember the state under a name; a mark of that name moves",
+                   &Client::mark_session);
+  add_mark_command(command, context, "unmark", "Forget a mark", &Client::unmark_session);
+  add_mark_command(command, context, "rewind", "Back to a mark, which stays",
+                   &Client::rewind_session);
+}
+
+}  // namespace recurve
