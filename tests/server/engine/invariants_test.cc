@@ -1,0 +1,305 @@
+// What a request gives depends on the request alone: to the bit, over families and backends.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "tests/support/engine_harness.h"
+#include "tests/support/model_runner.h"
+
+namespace recurve::testing {
+namespace {
+
+using Param = std::tuple<ModelCase, std::string /* device */>;
+using Kind = SessionCommand::Kind;
+
+// Around the edges of the chunk grid, which is 64 in the golden checkpoints.
+constexpr size_t kLengths[] = {1, 63, 64, 65, 128, 150};
+constexpr int kTokens = 5;
+
+class Invariants : public ::testing::TestWithParam<Param> {
+ protected:
+  struct Loaded {
+    std::unique_ptr<Backend> backend;
+    std::unique_ptr<const Model> model;
+  };
+
+  static const Loaded& loaded() {
+    static std::map<std::string, Loaded> all;
+    const auto& [model_case, device] = GetParam();
+    Loaded& loaded = all[model_case.directory + " " + device];
+    if (!loaded.backend) {
+      loaded.backend = make_backend(device, 2);
+      loaded.model = ModelRunner::load(model_case, *loaded.backend, 0);
+    }
+    return loaded;
+  }
+  static const Model& model() { return *loaded().model; }
+
+  static EngineHarness engine(int slots, int rows_per_step = 0) {
+    return EngineHarness(model(), *loaded().backend,
+                         {.slots = slots, .rows_per_step = rows_per_step});
+  }
+
+  // Number `seed` of the requests: greedy and drawn ones in turn, with log-probabilities.
+  static Request request(size_t length, uint64_t seed, const std::string& session = "") {
+    Request request{.session = session};
+    request.prompt = some_prompt(length, seed, static_cast<int32_t>(model().info().vocab));
+    request.sampling.temperature = seed % 2 ? 0.9f : 0.0f;
+    request.sampling.repetition_penalty = seed % 3 ? 1.0f : 1.2f;
+    request.sampling.seed = 1000 + seed;
+    request.sampling.max_tokens = kTokens;
+    request.sampling.logprobs = 2;
+    return request;
+  }
+  static std::vector<Request> all_lengths() {
+    std::vector<Request> requests;
+    for (const size_t length : kLengths) requests.push_back(request(length, length));
+    return requests;
+  }
+
+  // What an engine of its own says to each.
+  static std::vector<std::vector<TokenBits>> alone(const std::vector<Request>& requests) {
+    std::vector<std::vector<TokenBits>> bits;
+    for (const Request& request : requests) bits.push_back(engine(1).ask(request)->bits());
+    return bits;
+  }
+
+  // A talk of several turns on one session, in an engine of its own.
+  static std::vector<Request> talk(const std::string& session) {
+    return {request(65, 1, session), request(1, 2, session), request(64, 3, session),
+            request(0, 4, session)};
+  }
+  static std::vector<std::vector<TokenBits>> quiet_talk() {
+    EngineHarness quiet = engine(1);
+    quiet.open("s");
+    std::vector<std::vector<TokenBits>> turns;
+    for (const Request& turn : talk("s")) turns.push_back(quiet.ask(turn)->bits());
+    return turns;
+  }
+
+  static void traffic(EngineHarness& harness, int requests, uint64_t seed) {
+    for (int i = 0; i < requests; ++i) {
+      harness.submit(request(1 + 37 * static_cast<size_t>(i), seed + static_cast<uint64_t>(i)));
+    }
+  }
+};
+
+TEST_P(Invariants, Scheduling) {
+  struct Schedule {
+    int slots, rows_per_step, steps_between;
+    bool reversed;
+  };
+  const std::vector<Request> requests = all_lengths();
+  const auto want = alone(requests);
+  for (const auto& [element, name] : std::vector<std::pair<Schedule, const char*>>{
+           {{1, 0, 0, false}, "one after the other"},
+           {{3, 0, 0, false}, "least rows"},
+           {{6, 200, 0, true}, "three chunks a step, in reverse"},
+           {{6, 1000, 0, false}, "all at once"},
+           {{4, 0, 2, true}, "arriving one by one"}}) {
+    EngineHarness harness = engine(element.slots, element.rows_per_step);
+    std::vector<AnswerPtr> answers(requests.size());
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const size_t at = element.reversed ? requests.size() - 1 - i : i;
+      answers[at] = harness.submit(requests[at]);
+      for (int s = 0; s < element.steps_between; ++s) harness.step();
+    }
+    harness.run_until_idle();
+    for (size_t i = 0; i < requests.size(); ++i) {
+      answers[i]->take();
+      EXPECT_EQ(answers[i]->bits(), want[i]) << name << ", prompt of " << kLengths[i];
+    }
+  }
+}
+
+TEST_P(Invariants, Neighbours) {
+  const Request target = request(150, 7);
+  const auto want = alone({target})[0];
+  for (const int neighbours : {1, 4}) {
+    EngineHarness harness = engine(5, 260);
+    traffic(harness, neighbours / 2, 100);
+    harness.step();
+    AnswerPtr answer = harness.submit(target);
+    traffic(harness, neighbours - neighbours / 2, 200);
+    harness.run_until_idle();
+    answer->take();
+    EXPECT_EQ(answer->bits(), want) << neighbours;
+  }
+}
+
+TEST_P(Invariants, CancelledNeighbour) {
+  const Request target = request(128, 9);
+  const auto want = alone({target})[0];
+  for (const int steps : {0, 1, 2, 4}) {
+    EngineHarness harness = engine(2);
+    AnswerPtr neighbour = harness.submit(request(130, 50));
+    AnswerPtr answer = harness.submit(target);
+    for (int s = 0; s < steps; ++s) harness.step();
+    neighbour->stream()->cancel();
+    harness.run_until_idle();
+    neighbour->take();
+    ASSERT_EQ(neighbour->why(), Finish::kCancelled);
+    answer->take();
+    EXPECT_EQ(answer->bits(), want) << "after " << steps << " steps";
+  }
+}
+
+TEST_P(Invariants, DirtySlots) {
+  const Request target = request(65, 11);
+  const auto want = alone({target})[0];
+  EngineHarness harness = engine(1);
+  harness.ask(request(100, 60));
+  EXPECT_EQ(harness.ask(target)->bits(), want) << "after a request";
+  AnswerPtr cancelled = harness.submit(request(100, 61));
+  harness.step();
+  cancelled->stream()->cancel();
+  EXPECT_EQ(harness.ask(target)->bits(), want) << "after half a prompt";
+  harness.open("s");
+  harness.ask(request(30, 62, "s"));
+  harness.command({.kind = Kind::kClose, .name = "s"});
+  EXPECT_EQ(harness.ask(target)->bits(), want) << "after a session";
+}
+
+// A session that stays in its slot, and one that has to leave it before each turn.
+TEST_P(Invariants, SessionContinues) {
+  const auto want = quiet_talk();
+  for (const bool moves : {false, true}) {
+    EngineHarness harness = engine(moves ? 2 : 4);
+    harness.open("s");
+    const std::vector<Request> turns = talk("s");
+    for (size_t t = 0; t < turns.size(); ++t) {
+      traffic(harness, 2, 300 + 10 * t);
+      AnswerPtr answer = harness.submit(turns[t]);
+      harness.run_until_idle();
+      answer->take();
+      EXPECT_EQ(answer->bits(), want[t]) << "turn " << t << (moves ? ", moved" : "");
+      traffic(harness, 2, 400 + 10 * t);
+      harness.run_until_idle();
+      ASSERT_EQ(harness.get("s").tier, moves ? Tier::kHost : Tier::kSlot);
+    }
+  }
+}
+
+// Of a session in its slot, in host memory, and of an empty one; the original goes on too.
+TEST_P(Invariants, ForkThenContinue) {
+  const auto want = quiet_talk();
+  for (const size_t at : {0, 1, 2}) {
+    for (const bool in_host : {false, true}) {
+      EngineHarness harness = engine(2);
+      harness.open("s");
+      for (size_t t = 0; t < at; ++t) harness.ask(talk("s")[t]);
+      if (in_host) {
+        traffic(harness, 2, 500);
+        harness.run_until_idle();
+      }
+      const Tier tier = at == 0 ? Tier::kEmpty : in_host ? Tier::kHost : Tier::kSlot;
+      ASSERT_EQ(harness.get("s").tier, tier);
+      harness.command({.kind = Kind::kFork, .name = "s", .other = "f"});
+      for (size_t t = at; t < want.size(); ++t) {
+        AnswerPtr original = harness.submit(talk("s")[t]);
+        AnswerPtr fork = harness.submit(talk("f")[t]);
+        harness.run_until_idle();
+        original->take(), fork->take();
+        EXPECT_EQ(original->bits(), want[t]) << "original, turn " << t << ", forked at " << at;
+        EXPECT_EQ(fork->bits(), want[t]) << "fork, turn " << t << ", forked at " << at;
+      }
+    }
+  }
+}
+
+TEST_P(Invariants, RewindThenTheSameAgain) {
+  const auto want = quiet_talk();
+  EngineHarness harness = engine(1);
+  harness.open("s");
+  const auto say = [&](size_t from, size_t to) {
+    for (size_t t = from; t < to; ++t) {
+      EXPECT_EQ(harness.ask(talk("s")[t])->bits(), want[t]) << "turn " << t;
+    }
+  };
+  harness.command({.kind = Kind::kMark, .name = "s", .other = "start"});
+  say(0, 2);
+  harness.command({.kind = Kind::kMark, .name = "s", .other = "two"});
+  say(2, 4);
+  for (int round = 0; round < 2; ++round) {
+    harness.command({.kind = Kind::kRewind, .name = "s", .other = "two"});
+    say(2, 3);
+    harness.ask(request(70, 71));  // takes the only slot
+    say(3, 4);
+  }
+  harness.command({.kind = Kind::kRewind, .name = "s", .other = "start"});
+  say(0, 2);
+}
+
+TEST_P(Invariants, EachChoiceIsTheRequestWithItsSeed) {
+  constexpr int kChoices = 3;
+  Request target = request(65, 13);
+  EngineHarness harness = engine(5);
+  traffic(harness, 2, 600);
+  std::vector<AnswerPtr> choices = harness.submit(target, kChoices);
+  harness.run_until_idle();
+  for (AnswerPtr& choice : choices) {
+    choice->take();
+    EXPECT_EQ(choice->bits(), alone({target})[0]) << "seed " << target.sampling.seed;
+    ++target.sampling.seed;
+  }
+  EXPECT_NE(choices[0]->ids(), choices[1]->ids()) << "or the test says nothing";
+}
+
+TEST_P(Invariants, PromptLogprobs) {
+  std::vector<Request> requests = all_lengths();
+  for (Request& request : requests) request.sampling.prompt_logprobs = 3;
+  std::vector<std::vector<TokenBits>> want;
+  for (const Request& request : requests) want.push_back(engine(1).ask(request)->prompt_bits());
+  EngineHarness harness = engine(4, 150);
+  traffic(harness, 1, 700);
+  std::vector<AnswerPtr> answers;
+  for (const Request& request : requests) answers.push_back(harness.submit(request));
+  harness.run_until_idle();
+  const auto plain = alone(all_lengths());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    answers[i]->take();
+    ASSERT_EQ(want[i].size(), kLengths[i] - 1);
+    for (size_t t = 0; t < want[i].size(); ++t) {
+      ASSERT_EQ(want[i][t].id, requests[i].prompt[t + 1]) << "token " << t;
+    }
+    EXPECT_EQ(answers[i]->prompt_bits(), want[i]) << "prompt of " << kLengths[i];
+    EXPECT_EQ(answers[i]->bits(), plain[i]) << "scoring changes nothing that is generated";
+  }
+}
+
+// The two forms are two float programs: each is within 2e-5 of the exact result (golden_test.cc),
+// so they are within twice that of each other.
+TEST_P(Invariants, ChunkFormAgainstStepForm) {
+  constexpr double kTolerance = 4e-5;  // of the largest logit
+  const auto& [model_case, device] = GetParam();
+  ModelRunner chunks(model_case, device), steps(model_case, device, 1);
+  ASSERT_GT(chunks.model().info().chunk, 1);
+  ASSERT_EQ(steps.model().info().chunk, 1);
+  const std::vector<int32_t> ids = some_prompt(200, 5, static_cast<int32_t>(model().info().vocab));
+  const StateSlot a = *chunks.pool().acquire(), b = *steps.pool().acquire();
+  const std::vector<float> got = chunks.forward({{&a, ids}}), want = steps.forward({{&b, ids}});
+  ASSERT_EQ(got.size(), want.size());
+  double largest = 0, difference = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_TRUE(std::isfinite(got[i]));
+    largest = std::max(largest, std::abs(static_cast<double>(want[i])));
+    difference = std::max(difference, std::abs(static_cast<double>(got[i]) - want[i]));
+  }
+  EXPECT_LE(difference, kTolerance * largest);
+}
+
+std::string name_of_case(const ::testing::TestParamInfo<Param>& info) {
+  std::string name = std::get<0>(info.param).directory + "_" + std::get<1>(info.param);
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Invariants,
+                         ::testing::Combine(::testing::ValuesIn(model_cases()),
+                                            ::testing::Values("reference", "cpu")),
+                         name_of_case);
+
+}  // namespace
+}  // namespace recurve::testing
