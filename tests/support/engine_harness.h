@@ -155,6 +155,9 @@ class EngineHarness {
   }
 
   bool step() { return engine_.step(); }
+  void step(int steps) {
+    for (int i = 0; i < steps; ++i) step();
+  }
   // Steps until there is nothing to compute, the last of them without work.
   void run_until_idle(int most_steps = 100000) {
     for (int i = 0; i < most_steps; ++i) {
@@ -180,16 +183,18 @@ class EngineHarness {
     }
     return result;
   }
+  SessionResult command(SessionCommand::Kind kind, const std::string& name,
+                        const std::string& other = "") {
+    return command({.kind = kind, .name = name, .other = other});
+  }
   SessionResult command(SessionCommand command) {
     std::future<SessionResult> result = post(std::move(command));
     if (!thread_.joinable()) step();
     return result.get();
   }
-  SessionResult open(const std::string& name) {
-    return command({.kind = SessionCommand::Kind::kOpen, .name = name});
-  }
+  SessionResult open(const std::string& name) { return command(SessionCommand::Kind::kOpen, name); }
   SessionInfo get(const std::string& name) {
-    SessionResult result = command({.kind = SessionCommand::Kind::kGet, .name = name});
+    SessionResult result = command(SessionCommand::Kind::kGet, name);
     EXPECT_EQ(result.sessions.size(), 1u) << result.message;
     return result.sessions.empty() ? SessionInfo{} : result.sessions[0];
   }
@@ -216,6 +221,15 @@ class EngineHarness {
   std::thread thread_;
 };
 
+// `length` ids below `vocab`, another text for each seed.
+inline std::vector<int32_t> some_prompt(size_t length, uint64_t seed, int32_t vocab) {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < length; ++i) {
+    ids.push_back(static_cast<int32_t>(random_bits(seed, i, 9) % static_cast<uint64_t>(vocab)));
+  }
+  return ids;
+}
+
 // An engine around the null model, which tells what each step was made of.
 class NullHarness {
  public:
@@ -239,6 +253,16 @@ class NullHarness {
   int64_t state_bytes() const { return static_cast<int64_t>(model_.state_layout().bytes()); }
   const std::vector<StepRows>& steps() const { return steps_; }
 
+  // A greedy request for `max_tokens` tokens, with log-probabilities. Never holds the last id.
+  static Request request(size_t length, int max_tokens, uint64_t seed = 0,
+                         const std::string& session = "") {
+    Request request{.prompt = some_prompt(length, seed, kVocab - 1), .session = session};
+    request.sampling.temperature = 0;
+    request.sampling.max_tokens = max_tokens;
+    request.sampling.logprobs = 1;
+    return request;
+  }
+
   // What an engine of its own, with nothing else to do, says to the request.
   AnswerPtr alone(Request request) {
     EngineHarness quiet(quiet_model_, *backend_, {.slots = 1});
@@ -260,14 +284,5 @@ class NullHarness {
   NullModel quiet_model_{kVocab, {.chunk = kChunk}};
   EngineHarness harness_;
 };
-
-// `length` ids below `vocab`, another text for each seed.
-inline std::vector<int32_t> some_prompt(size_t length, uint64_t seed, int32_t vocab) {
-  std::vector<int32_t> ids;
-  for (size_t i = 0; i < length; ++i) {
-    ids.push_back(static_cast<int32_t>(random_bits(seed, i, 9) % static_cast<uint64_t>(vocab)));
-  }
-  return ids;
-}
 
 }  // namespace recurve::testing

@@ -17,7 +17,8 @@ class NullModel final : public Model {
  public:
   struct Options {
     int chunk = 8;
-    // A state that has absorbed this id gives NaN from then on. -1: none does.
+    // A state that has absorbed this id gives NaN from then on. The model never proposes it. -1:
+    // there is none.
     int32_t poison = -1;
     // Called with every step before it is computed.
     std::function<void(const StepBatch&)> on_step = {};
@@ -89,8 +90,9 @@ class NullModel final : public Model {
       return;
     }
     for (int peak = 1; peak <= kPeaks; ++peak) {
-      const uint64_t id =
-          mix(said, static_cast<uint64_t>(peak)) % static_cast<uint64_t>(info_.vocab);
+      auto id = static_cast<int32_t>(mix(said, static_cast<uint64_t>(peak)) %
+                                     static_cast<uint64_t>(info_.vocab));
+      if (id == options_.poison) id = id == 0 ? 1 : id - 1;
       row[id] = 4.0f + 0.5f * static_cast<float>(peak);
     }
   }

@@ -158,7 +158,7 @@ TEST_P(Invariants, DirtySlots) {
   EXPECT_EQ(harness.ask(target)->bits(), want) << "after half a prompt";
   harness.open("s");
   harness.ask(request(30, 62, "s"));
-  harness.command({.kind = Kind::kClose, .name = "s"});
+  harness.command(Kind::kClose, "s");
   EXPECT_EQ(harness.ask(target)->bits(), want) << "after a session";
 }
 
@@ -196,7 +196,7 @@ TEST_P(Invariants, ForkThenContinue) {
       }
       const Tier tier = at == 0 ? Tier::kEmpty : in_host ? Tier::kHost : Tier::kSlot;
       ASSERT_EQ(harness.get("s").tier, tier);
-      harness.command({.kind = Kind::kFork, .name = "s", .other = "f"});
+      harness.command(Kind::kFork, "s", "f");
       for (size_t t = at; t < want.size(); ++t) {
         AnswerPtr original = harness.submit(talk("s")[t]);
         AnswerPtr fork = harness.submit(talk("f")[t]);
@@ -218,17 +218,17 @@ TEST_P(Invariants, RewindThenTheSameAgain) {
       EXPECT_EQ(harness.ask(talk("s")[t])->bits(), want[t]) << "turn " << t;
     }
   };
-  harness.command({.kind = Kind::kMark, .name = "s", .other = "start"});
+  harness.command(Kind::kMark, "s", "start");
   say(0, 2);
-  harness.command({.kind = Kind::kMark, .name = "s", .other = "two"});
+  harness.command(Kind::kMark, "s", "two");
   say(2, 4);
   for (int round = 0; round < 2; ++round) {
-    harness.command({.kind = Kind::kRewind, .name = "s", .other = "two"});
+    harness.command(Kind::kRewind, "s", "two");
     say(2, 3);
     harness.ask(request(70, 71));  // takes the only slot
     say(3, 4);
   }
-  harness.command({.kind = Kind::kRewind, .name = "s", .other = "start"});
+  harness.command(Kind::kRewind, "s", "start");
   say(0, 2);
 }
 

@@ -1,0 +1,253 @@
+// Who gets in, in which order, and who is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/engine_harness.h"
+
+namespace recurve::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Admission = AdmissionQueue::Admission;
+using Kind = SessionCommand::Kind;
+
+Request request(size_t length, int max_tokens, uint64_t seed = 0, const std::string& session = "") {
+  return NullHarness::request(length, max_tokens, seed, session);
+}
+
+// Steps until all have ended; the answers in the order in which they began.
+std::vector<int> order_of_start(EngineHarness& harness, const std::vector<Answer*>& answers) {
+  std::vector<int> order;
+  for (int step = 0; step < 10000; ++step) {
+    const bool work = harness.step();
+    for (size_t i = 0; i < answers.size(); ++i) {
+      const bool had_begun = !answers[i]->tokens.empty();
+      answers[i]->take();
+      if (!had_begun && !answers[i]->tokens.empty()) order.push_back(static_cast<int>(i));
+    }
+    if (!work) return order;
+  }
+  ADD_FAILURE() << "does not end";
+  return order;
+}
+
+TEST(EngineAdmission, TheQueueIsBounded) {
+  NullHarness harness({.slots = 1, .max_queue = 2});
+  AnswerPtr running = harness->submit(request(3, 50));
+  harness->step();
+  EXPECT_EQ(harness->queue().waiting(), 0) << "who runs does not wait";
+  AnswerPtr a = harness->submit(request(3, 1)), b = harness->submit(request(3, 1));
+  harness->step();
+  EXPECT_EQ(harness->queue().waiting(), 2);
+  EXPECT_EQ(harness->submit(request(3, 1))->admission, Admission::kFull);
+  harness->run_until_idle();
+  EXPECT_EQ(harness->queue().waiting(), 0);
+  EXPECT_EQ(harness->submit(request(3, 1))->admission, Admission::kAccepted);
+}
+
+TEST(EngineAdmission, EveryWayOutOfTheQueueIsCounted) {
+  NullHarness harness({.slots = 1, .max_queue = 10});
+  AnswerPtr running = harness->submit(request(3, 5));
+  AnswerPtr cancelled = harness->submit(request(3, 5));
+  cancelled->stream()->cancel();
+  Request late = request(3, 5);
+  late.deadline = Clock::now();
+  AnswerPtr expired = harness->submit(std::move(late));
+  AnswerPtr refused = harness->submit(request(0, 5));
+  AnswerPtr admitted = harness->submit(request(3, 5));
+  EXPECT_EQ(harness->queue().waiting(), 5);
+  harness->step();
+  EXPECT_EQ(harness->queue().waiting(), 1);
+  cancelled->take(), expired->take(), refused->take();
+  EXPECT_EQ(cancelled->why(), Finish::kCancelled);
+  EXPECT_EQ(expired->why(), Finish::kDeadline);
+  EXPECT_EQ(refused->why(), Finish::kInvalid);
+  harness->run_until_idle();
+  EXPECT_EQ(harness->queue().waiting(), 0);
+}
+
+TEST(EngineAdmission, FirstComeFirstServed) {
+  NullHarness harness({.slots = 2});
+  std::vector<AnswerPtr> answers;
+  std::vector<Answer*> pointers;
+  for (uint64_t i = 0; i < 7; ++i) {
+    answers.push_back(harness->submit(request(3 + i % 3 * 10, 2 + static_cast<int>(i % 2), i)));
+    pointers.push_back(answers.back().get());
+  }
+  harness->step();
+  EXPECT_EQ(harness->stats().running, 2);
+  std::vector<int> order = order_of_start(*harness, pointers);
+  // Two at a time: a short prompt may overtake the long one that came in just before it.
+  for (int i = 0; i < 7; ++i) EXPECT_LE(std::abs(order.at(static_cast<size_t>(i)) - i), 1);
+}
+
+TEST(EngineAdmission, SeveralChoicesWaitForAllTheirSlotsAndNobodyOvertakes) {
+  NullHarness harness({.slots = 3});
+  AnswerPtr running = harness->submit(request(3, 20));
+  harness->step();
+  std::vector<AnswerPtr> three = harness->submit(request(3, 4, 1), 3);
+  AnswerPtr later = harness->submit(request(3, 4, 2));
+  harness->step();
+  EXPECT_EQ(harness->stats().running, 1) << "two slots are free, but three are wanted";
+  EXPECT_THAT(order_of_start(*harness, {running.get(), three[0].get(), later.get()}),
+              ElementsAre(0, 1, 2));
+  for (AnswerPtr& choice : three) {
+    choice->take();
+    EXPECT_EQ(choice->why(), Finish::kLength);
+    EXPECT_EQ(choice->tokens.size(), 4u);
+  }
+  EXPECT_EQ(harness->stats().slots_free, 3);
+}
+
+TEST(EngineAdmission, MoreChoicesThanSlotsAreRefused) {
+  NullHarness harness({.slots = 3});
+  for (AnswerPtr& choice : harness->submit(request(3, 4), 4)) {
+    harness->run_until_idle();
+    choice->take();
+    EXPECT_EQ(choice->why(), Finish::kInvalid);
+    EXPECT_THAT(choice->ending->message, HasSubstr("n is 4, but there are 3 slots"));
+  }
+}
+
+TEST(EngineAdmission, IdleSessionsMakeRoom) {
+  NullHarness harness({.slots = 2});
+  for (const std::string name : {"a", "b"}) {
+    harness->open(name);
+    harness->ask(request(3, 2, 0, name));
+  }
+  ASSERT_EQ(harness->stats().slots_free, 0);
+  for (AnswerPtr& choice : harness->submit(request(3, 4), 2)) {
+    harness->run_until_idle();
+    choice->take();
+    EXPECT_EQ(choice->why(), Finish::kLength);
+  }
+  EXPECT_EQ(harness->get("a").tier, Tier::kHost);
+  EXPECT_EQ(harness->get("b").tier, Tier::kHost);
+}
+
+// The head of the queue wants both slots; one of them is held by a session whose own request waits
+// behind the head.
+TEST(EngineAdmission, AQueuedSessionsSlotIsNotInTheWay) {
+  NullHarness harness({.slots = 2});
+  harness->open("s");
+  harness->ask(request(3, 2, 0, "s"));
+  AnswerPtr running = harness->submit(request(3, 10));
+  harness->step();
+  std::vector<AnswerPtr> head = harness->submit(request(3, 4, 1), 2);
+  AnswerPtr behind = harness->submit(request(3, 4, 2, "s"));
+  EXPECT_THAT(order_of_start(*harness, {running.get(), head[0].get(), behind.get()}),
+              ElementsAre(0, 1, 2));
+}
+
+// A session whose requests follow each other without a pause does not keep its slot for ever.
+TEST(EngineAdmission, ABusySessionDoesNotStarveTheQueue) {
+  NullHarness harness({.slots = 1});
+  harness->open("s");
+  AnswerPtr talk = harness->submit(request(3, 3, 0, "s"));
+  harness->step();
+  AnswerPtr waiting = harness->submit(request(3, 3));
+  for (int step = 0; step < 200 && !waiting->ended(); ++step) {
+    harness->step();
+    waiting->take(), talk->take();
+    if (talk->ended()) talk = harness->submit(request(3, 3, 0, "s"));
+  }
+  EXPECT_TRUE(waiting->ended());
+}
+
+TEST(EngineAdmission, AnUnknownSessionIsRefused) {
+  NullHarness harness;
+  AnswerPtr answer = harness->ask(request(3, 2, 0, "nobody"));
+  EXPECT_EQ(answer->why(), Finish::kNoSession);
+  EXPECT_THAT(answer->ending->message, HasSubstr("\"nobody\""));
+  EXPECT_FALSE(answer->accepted);
+}
+
+TEST(EngineAdmission, ABusySessionRefusesASecondRequest) {
+  for (const bool queued : {false, true}) {
+    NullHarness harness({.slots = 1});
+    harness->open("s");
+    AnswerPtr other;
+    if (queued) {
+      other = harness->submit(request(3, 30));
+      harness->step();
+    }
+    AnswerPtr first = harness->submit(request(3, 5, 0, "s"));
+    harness->step();
+    EXPECT_TRUE(harness->get("s").busy);
+    AnswerPtr second = harness->submit(request(3, 5, 0, "s"));
+    EXPECT_EQ(harness->command(Kind::kClose, "s").status, SessionResult::Status::kBusy);
+    harness->run_until_idle();
+    first->take(), second->take();
+    EXPECT_EQ(second->why(), Finish::kSessionBusy);
+    EXPECT_THAT(second->ending->message, HasSubstr("\"s\""));
+    EXPECT_EQ(first->why(), Finish::kLength);
+    EXPECT_EQ(harness->get("s").position, 3 + 4);
+    EXPECT_FALSE(harness->get("s").busy);
+  }
+}
+
+TEST(EngineAdmission, ThereMustBeSomethingToAbsorb) {
+  NullHarness harness;
+  EXPECT_EQ(harness->ask(request(0, 2))->why(), Finish::kInvalid);
+  harness->open("s");
+  AnswerPtr fresh = harness->ask(request(0, 2, 0, "s"));
+  EXPECT_EQ(fresh->why(), Finish::kInvalid);
+  EXPECT_FALSE(harness->get("s").busy);
+
+  EXPECT_EQ(harness->ask(request(3, 2, 0, "s"))->why(), Finish::kLength);
+  AnswerPtr pending = harness->ask(request(0, 2, 0, "s"));
+  EXPECT_EQ(pending->why(), Finish::kLength);
+  EXPECT_EQ(pending->accepted->prompt_tokens, 1) << "the token sampled last";
+  EXPECT_EQ(pending->accepted->session_position, 3 + 1);
+  EXPECT_EQ(pending->ending->session_position, 3 + 1 + 1 + 1);
+
+  EXPECT_EQ(harness->ask(request(0, 0, 0, "s"))->why(), Finish::kLength);
+  EXPECT_EQ(harness->get("s").pending_token, std::nullopt);
+  AnswerPtr absorbed = harness->ask(request(0, 2, 0, "s"));
+  EXPECT_EQ(absorbed->why(), Finish::kInvalid);
+  EXPECT_THAT(absorbed->ending->message, HasSubstr("nothing to absorb"));
+}
+
+TEST(EngineAdmission, SaysWhatWillBeAbsorbed) {
+  NullHarness harness;
+  AnswerPtr answer = harness->ask(request(7, 2));
+  ASSERT_TRUE(answer->accepted);
+  EXPECT_EQ(answer->accepted->prompt_tokens, 7);
+  EXPECT_EQ(answer->accepted->session_position, 0);
+  EXPECT_EQ(answer->ending->prompt_tokens, 7);
+  EXPECT_EQ(answer->ending->generated_tokens, 2);
+  EXPECT_GE(answer->ending->queue_seconds, 0);
+  EXPECT_GE(answer->ending->prefill_seconds, 0);
+  EXPECT_GE(answer->ending->decode_seconds, 0);
+}
+
+TEST(EngineAdmission, MemoryForSessionsRunsOutForTheLastToOpenOnly) {
+  NullHarness probe;
+  NullHarness harness({.slots = 2, .host_bytes = 5 * probe.state_bytes() + 1});
+  std::vector<std::string> names;
+  for (int i = 0; i < 5; ++i) {
+    names.push_back("s" + std::to_string(i));
+    ASSERT_EQ(harness->open(names.back()).status, SessionResult::Status::kOk);
+  }
+  EXPECT_EQ(harness->open("too much").status, SessionResult::Status::kFull);
+  for (int turn = 0; turn < 3; ++turn) {  // all of them go on, two at a time
+    std::vector<AnswerPtr> answers;
+    for (const std::string& name : names) {
+      answers.push_back(harness->submit(request(3, 2, 0, name)));
+    }
+    harness->run_until_idle();
+    for (AnswerPtr& answer : answers) {
+      answer->take();
+      EXPECT_EQ(answer->why(), Finish::kLength);
+    }
+  }
+  EXPECT_EQ(harness->stats().sessions, 5);
+  EXPECT_EQ(harness->stats().sessions_host, 3);
+  EXPECT_EQ(harness->stats().slots_idle, 2);
+  EXPECT_EQ(harness->stats().host_bytes, 3 * probe.state_bytes());
+}
+
+}  // namespace
+}  // namespace recurve::testing
