@@ -93,7 +93,8 @@ void add_sampling_flags(CLI::App& command, v1::GenerateRequest* request) {
   value_flag<uint64_t>(
       command, "--seed", [=](uint64_t v) { sampling()->set_seed(v); },
       "The same seed gives the same tokens, 0 to 2^64 - 1 [default: one is drawn; --stats says "
-      "it]");
+      "it]")
+      ->check(CLI::NonNegativeNumber);  // the parser would take -1 for 2^64 - 1
 }
 
 void add_stop_flags(CLI::App& command, v1::GenerateRequest* request) {

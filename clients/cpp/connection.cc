@@ -77,27 +77,25 @@ std::string hint_for(const grpc::Status& status,
   }
 }
 
+// gRPC gives UNAVAILABLE both for what a server says and for one that is not there; only its own
+// sentences tell which. (The channel's state would, but may change after the call has ended.)
+bool is_lost(const grpc::Status& status) {
+  static constexpr std::array<std::string_view, 11> kWords = {
+      "failed to connect",   "Failed to connect",  "DNS resolution failed", "Socket closed",
+      "Connection reset by", "Connection refused", "Broken pipe",           "Stream removed",
+      "GOAWAY received",     "recvmsg:",           "empty address list"};
+  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return false;
+  const std::string message = status.error_message();
+  return std::any_of(kWords.begin(), kWords.end(), [&](std::string_view word) {
+    return message.find(word) != std::string::npos;
+  });
+}
+
 }  // namespace
 
 Connection::Connection(std::string address) : address_(std::move(address)) {
   check_address(address_);
   channel_ = make_channel(address_);
-}
-
-// gRPC gives UNAVAILABLE both for what a server says and for one that is not there. Its own
-// sentences begin with these words, and leave the channel without a connection.
-bool Connection::is_lost(const grpc::Status& status) const {
-  static constexpr std::array<std::string_view, 11> kWords = {
-      "failed to connect", "Failed to connect", "DNS resolution failed",
-      "Socket closed",     "Connection reset",  "Connection refused",
-      "Broken pipe",       "Stream removed",    "GOAWAY",
-      "recvmsg:",          "empty address list"};
-  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return false;
-  if (channel_->GetState(false) == GRPC_CHANNEL_READY) return false;
-  const std::string message = status.error_message();
-  return message.empty() || std::any_of(kWords.begin(), kWords.end(), [&](std::string_view word) {
-           return message.find(word) != std::string::npos;
-         });
 }
 
 void Connection::throw_unless_ok(const grpc::Status& status,

@@ -22,8 +22,6 @@ class Connection {
   void throw_unless_ok(const grpc::Status& status, const grpc::ClientContext& context) const;
 
  private:
-  bool is_lost(const grpc::Status& status) const;
-
   std::string address_;
   std::shared_ptr<grpc::Channel> channel_;
 };
