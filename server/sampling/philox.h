@@ -35,10 +35,4 @@ inline double uniform(uint64_t seed, int64_t index) {
   return (static_cast<double>(bits) + 0.5) * 0x1p-52;
 }
 
-// The seed of a request's choice-th answer (n > 1). The first is the request's own, so that n = 1
-// and the first of n give the same tokens.
-inline uint64_t seed_of_choice(uint64_t seed, int choice) {
-  return choice == 0 ? seed : random_bits(seed, static_cast<uint64_t>(choice), 1);
-}
-
 }  // namespace recurve

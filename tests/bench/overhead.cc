@@ -9,6 +9,7 @@
 
 #include "recurve/v1/inference.grpc.pb.h"
 #include "server/engine/engine.h"
+#include "server/observe/log.h"
 #include "server/rpc/server.h"
 #include "server/text/tokenizer.h"
 #include "tests/bench/commands.h"
@@ -148,6 +149,7 @@ Outcome serve_streams(const OverheadOptions& o, int streams, int tokens, Clock::
 }
 
 void run(const OverheadOptions& o, bool json) {
+  init_logging(LogLevel::kWarning, LogFormat::kText);
   Report report(json);
   const Outcome full = serve_streams(o, o.streams, o.tokens, Clock::duration(0));
   report.add({{"bench", "overhead"},

@@ -1,21 +1,14 @@
 // recurve-bench service: what a user of the real server sees. Starts recurve-server as a process of
 // its own and asks it over the socket.
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
-#include <fstream>
-#include <stdexcept>
 #include <thread>
 
 #include "clients/cpp/client.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/report.h"
+#include "tests/support/server_process.h"
 
 namespace recurve::bench {
 namespace {
@@ -29,45 +22,9 @@ double seconds_since(Clock::time_point began) {
 struct ServiceOptions {
   std::string model = "weights_tools/demo/xlstm-books";
   std::string device = "cpu";
-  std::string listen = "127.0.0.1:50991";
   int slots = 16;
   int prompt = 100;
   int tokens = 200;
-};
-
-// recurve-server, from the folder this program is in.
-class ServerProcess {
- public:
-  explicit ServerProcess(const ServiceOptions& o) {
-    const std::string binary =
-        std::filesystem::read_symlink("/proc/self/exe").parent_path() / "recurve-server";
-    std::vector<std::string> args = {binary,     "--model", o.model,
-                                     "--device", o.device,  "--listen",
-                                     o.listen,   "--slots", std::to_string(o.slots)};
-    std::vector<char*> argv;
-    for (std::string& arg : args) argv.push_back(arg.data());
-    argv.push_back(nullptr);
-    posix_spawn_file_actions_t quiet;
-    posix_spawn_file_actions_init(&quiet);
-    posix_spawn_file_actions_addopen(&quiet, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-    if (posix_spawn(&pid_, binary.c_str(), &quiet, nullptr, argv.data(), environ) != 0) {
-      throw std::runtime_error(binary + " cannot be started: build it first");
-    }
-    posix_spawn_file_actions_destroy(&quiet);
-  }
-  ~ServerProcess() {
-    kill(pid_, SIGTERM);
-    waitpid(pid_, nullptr, 0);
-  }
-  double resident_bytes() const {
-    std::ifstream statm(fmt::format("/proc/{}/statm", pid_));
-    double total = 0, resident = 0;
-    statm >> total >> resident;
-    return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
-  }
-
- private:
-  pid_t pid_ = 0;
 };
 
 v1::GenerateRequest request_of(const ServiceOptions& o, int seed, int vocab) {
@@ -117,9 +74,10 @@ void run(const ServiceOptions& o, bool json) {
                 {"target", target}});
   };
   const Clock::time_point began = Clock::now();
-  ServerProcess server(o);
-  Client client(o.listen);
-  client.wait_until_serving(std::chrono::system_clock::now() + std::chrono::seconds(120));
+  testing::ServerProcess server(
+      {"--model", o.model, "--device", o.device, "--slots", std::to_string(o.slots)});
+  Client client(server.address());
+  client.wait_until_serving(std::chrono::system_clock::now() + std::chrono::seconds(10));
   row("start to serving", seconds_since(began), "s", "< 2");
 
   const v1::ModelInfo info = client.model_info();
@@ -150,7 +108,6 @@ void add_service(CLI::App& app, const bool& json) {
       app.add_subcommand("service", "The real server: start, first token, rates, memory");
   service->add_option("--model", o->model, "Checkpoint directory")->capture_default_str();
   service->add_option("--device", o->device, "cpu or reference")->capture_default_str();
-  service->add_option("--listen", o->listen, "HOST:PORT to use")->capture_default_str();
   service->add_option("--slots", o->slots, "And streams at once")->capture_default_str();
   service->add_option("--prompt", o->prompt, "Tokens")->capture_default_str();
   service->add_option("--tokens", o->tokens, "To generate")->capture_default_str();

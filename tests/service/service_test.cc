@@ -1,0 +1,397 @@
+// The real server, as a process of its own, over a real socket, on the trained demo checkpoint.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cmath>
+#include <thread>
+
+#include "clients/cpp/client.h"
+#include "tests/support/server_process.h"
+
+namespace recurve::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+const std::string kModel = std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/xlstm-books";
+
+struct Answer {
+  std::string text;
+  std::vector<int32_t> ids;
+  v1::GenerateFinal final;
+};
+
+v1::GenerateRequest prompt(const std::string& text, int max_tokens, uint64_t seed = 1) {
+  v1::GenerateRequest request;
+  request.set_text(text);
+  request.mutable_stop()->set_max_tokens(max_tokens);
+  request.mutable_stop()->set_ignore_eos(true);
+  request.mutable_sampling()->set_seed(seed);
+  return request;
+}
+
+Answer ask(Client& client, const v1::GenerateRequest& request, const CallOptions& options = {}) {
+  Answer answer;
+  answer.final = client.generate(
+      request,
+      [&](const v1::GenerateResponse& response) {
+        answer.text += response.chunk().text();
+        for (const int32_t id : response.chunk().ids()) answer.ids.push_back(id);
+      },
+      options);
+  return answer;
+}
+
+grpc::StatusCode code_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const ClientError& error) {
+    return error.code();
+  }
+  return grpc::StatusCode::OK;
+}
+
+// One server for the tests that leave it as it was.
+class ServiceTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    server_ = new ServerProcess({"--model", kModel, "--slots", "4", "--max-queue", "8"});
+    address_ = new std::string(server_->address());
+  }
+  static void TearDownTestSuite() {
+    EXPECT_EQ(server_->stop(), 0) << server_->log();
+    delete server_;
+    delete address_;
+  }
+  void SetUp() override { client_ = std::make_unique<Client>(*address_); }
+  // Every slot is free again, and nothing waits.
+  void TearDown() override {
+    for (const auto& session : client_->list_sessions()) client_->close_session(session.name());
+    for (int tries = 0; tries < 500; ++tries) {
+      const v1::Load load = client_->load();
+      if (load.slots().free() == load.slots().total() && load.requests_waiting() == 0) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    FAIL() << client_->load().DebugString();
+  }
+
+  static ServerProcess* server_;
+  static std::string* address_;
+  std::unique_ptr<Client> client_;
+};
+ServerProcess* ServiceTest::server_ = nullptr;
+std::string* ServiceTest::address_ = nullptr;
+
+TEST_F(ServiceTest, StreamsTextAndAccountsForIt) {
+  int chunks = 0;
+  std::string text;
+  const v1::GenerateFinal final =
+      client_->generate(prompt("The old house", 40), [&](const v1::GenerateResponse& response) {
+        if (!response.has_chunk()) return;
+        ++chunks;
+        text += response.chunk().text();
+      });
+  EXPECT_GT(chunks, 5);
+  EXPECT_THAT(text, Not(IsEmpty()));
+  EXPECT_EQ(final.usage().generated_tokens(), 40);
+  EXPECT_EQ(final.choices(0).reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_GT(final.usage().prefill_seconds(), 0);
+  EXPECT_GT(final.usage().decode_seconds(), 0);
+}
+
+TEST_F(ServiceTest, TheSameSeedGivesTheSameTokensWhateverRunsBeside) {
+  const auto request = prompt("She opened the letter and", 30, 7);
+  const Answer alone = ask(*client_, request);
+  std::vector<std::thread> others;
+  for (int i = 0; i < 6; ++i) {
+    others.emplace_back([&, i] {
+      Client other(*address_);
+      ask(other, prompt("Chapter " + std::to_string(i) + ". It rained", 60, 100 + i));
+    });
+  }
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(ask(*client_, request).ids, alone.ids);
+  for (auto& other : others) other.join();
+}
+
+TEST_F(ServiceTest, InterleavedSessionsRememberWhatTheyWereTold) {
+  for (const std::string name : {"a", "b", "quiet"}) {
+    v1::OpenSessionRequest open;
+    open.set_name(name);
+    client_->open_session(open);
+  }
+  const auto turn = [&](const std::string& session, const std::string& text, uint64_t seed) {
+    auto request = prompt(text, 12, seed);
+    request.set_session(session);
+    return ask(*client_, request).ids;
+  };
+  const auto a1 = turn("a", "The ship left the harbour", 1), b1 = turn("b", "My dear sister,", 2);
+  const auto a2 = turn("a", " and then", 3), b2 = turn("b", " I", 4);
+  EXPECT_EQ(turn("quiet", "The ship left the harbour", 1), a1);
+  EXPECT_EQ(turn("quiet", " and then", 3), a2);
+  EXPECT_NE(a2, b2);
+  EXPECT_EQ(client_->get_session("a").position(), client_->get_session("quiet").position());
+}
+
+TEST_F(ServiceTest, MoreSessionsThanSlotsMoveToHostMemoryAndBack) {
+  const auto turn = [&](const std::string& session, const std::string& text) {
+    auto request = prompt(text, 8, 5);
+    request.set_session(session);
+    return ask(*client_, request).ids;
+  };
+  const auto name = [](int i) { return "s" + std::to_string(i); };
+  for (int i = 0; i < 7; ++i) {
+    v1::OpenSessionRequest open;
+    open.set_name(name(i));
+    client_->open_session(open);
+    turn(name(i), i % 2 == 0 ? "It was night." : "It was day.");
+  }
+  EXPECT_EQ(client_->get_session("s0").tier(), v1::SESSION_TIER_HOST);
+  const auto first = turn("s0", " And");
+  for (int i = 2; i < 7; i += 2) EXPECT_EQ(turn(name(i), " And"), first);
+  EXPECT_NE(turn("s1", " And"), first);
+}
+
+TEST_F(ServiceTest, ForkMarkAndRewind) {
+  v1::OpenSessionRequest open;
+  open.set_name("story");
+  client_->open_session(open);
+  const auto turn = [&](const std::string& session, const std::string& text, uint64_t seed) {
+    auto request = prompt(text, 10, seed);
+    request.set_session(session);
+    return ask(*client_, request).ids;
+  };
+  turn("story", "Once there was a king", 1);
+  client_->mark_session("story", "here");
+  v1::ForkSessionRequest fork;
+  fork.set_name("story");
+  fork.set_new_name("other");
+  client_->fork_session(fork);
+  const auto next = turn("story", "", 2);
+  EXPECT_EQ(turn("other", "", 2), next);
+  client_->rewind_session("story", "here");
+  EXPECT_EQ(turn("story", "", 2), next);
+}
+
+TEST_F(ServiceTest, AStopStringEndsASessionAtOneToken) {
+  v1::OpenSessionRequest open;
+  open.set_name("stop");
+  client_->open_session(open);
+  auto request = prompt("The captain said", 200, 3);
+  request.set_session("stop");
+  request.mutable_stop()->add_stop_strings("the");
+  const Answer answer = ask(*client_, request);
+  ASSERT_EQ(answer.final.choices(0).reason(), v1::FINISH_REASON_STOP_STRING);
+  EXPECT_THAT(answer.text, Not(HasSubstr("the")));
+  const v1::Session session = client_->get_session("stop");
+  // All is absorbed but the token that completed the stop string: it is pending.
+  EXPECT_EQ(session.position(),
+            answer.final.usage().prompt_tokens() + answer.final.usage().generated_tokens() - 1);
+  EXPECT_EQ(session.pending_token(), answer.ids.back());
+}
+
+TEST_F(ServiceTest, CancelMidStreamFreesTheSlot) {
+  Canceller canceller;
+  int chunks = 0;
+  const auto code = code_of([&] {
+    client_->generate(prompt("It was", 100000),
+                      [&](const v1::GenerateResponse& response) {
+                        if (response.has_chunk() && ++chunks == 3) canceller.cancel();
+                      },
+                      {.timeout = {}, .canceller = &canceller});
+  });
+  EXPECT_EQ(code, grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(ServiceTest, AbortEndsSomebodyElsesRequest) {
+  auto request = prompt("It was", 100000);
+  request.set_request_id("long-one");
+  std::atomic<bool> begun = false;
+  std::thread other([&] {
+    Client client(*address_);
+    EXPECT_EQ(code_of([&] { client.generate(request, [&](const auto&) { begun = true; }); }),
+              grpc::StatusCode::CANCELLED);
+  });
+  while (!begun) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  client_->abort("long-one");
+  other.join();
+  EXPECT_EQ(code_of([&] { client_->abort("long-one"); }), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(ServiceTest, DeadlinesHoldInTheQueueAndWhileRunning) {
+  const CallOptions soon{.timeout = std::chrono::milliseconds(300), .canceller = nullptr};
+  EXPECT_EQ(code_of([&] { ask(*client_, prompt("It was", 1000000), soon); }),
+            grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+TEST_F(ServiceTest, AFullQueueSaysWhenToComeBack) {
+  std::vector<std::thread> threads;
+  std::vector<std::unique_ptr<Canceller>> cancellers;
+  for (int i = 0; i < 12; ++i) {  // 4 slots and a queue of 8
+    cancellers.push_back(std::make_unique<Canceller>());
+    threads.emplace_back([&, canceller = cancellers.back().get()] {
+      Client client(*address_);
+      code_of([&] { ask(client, prompt("On", 100000), {.timeout = {}, .canceller = canceller}); });
+    });
+  }
+  for (int tries = 0; tries < 1000 && client_->load().requests_waiting() < 8; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  try {
+    ask(*client_, prompt("One too many", 5));
+    ADD_FAILURE() << "was not refused";
+  } catch (const ClientError& error) {
+    EXPECT_EQ(error.code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << error.what();
+    EXPECT_TRUE(error.retry_after().has_value());
+  }
+  for (auto& canceller : cancellers) canceller->cancel();
+  for (auto& thread : threads) thread.join();
+}
+
+TEST_F(ServiceTest, BadRequestsAreRefusedAndDisturbNothing) {
+  std::string quiet_text = ask(*client_, prompt("The road", 20)).text;
+  const auto refused = [&](const std::function<void(v1::GenerateRequest&)>& spoil) {
+    auto request = prompt("The road", 20);
+    spoil(request);
+    return code_of([&] { ask(*client_, request); });
+  };
+  using grpc::StatusCode;
+  EXPECT_EQ(refused([](auto& r) { r.set_text(""); }), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused([](auto& r) { r.mutable_ids()->add_ids(1 << 30); }),
+            StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused([](auto& r) { r.mutable_ids()->add_ids(-1); }), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused([](auto& r) { r.mutable_sampling()->set_temperature(NAN); }),
+            StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused([](auto& r) { r.mutable_sampling()->set_top_p(-1); }),
+            StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused([](auto& r) { r.mutable_stop()->set_min_tokens(21); }),
+            StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused([](auto& r) { r.set_n(5); }), StatusCode::INVALID_ARGUMENT);  // 4 slots
+  EXPECT_EQ(refused([](auto& r) { r.set_session("nobody"); }), StatusCode::NOT_FOUND);
+  EXPECT_EQ(refused([](auto& r) { r.set_text(std::string(20 << 20, 'x')); }),
+            StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(ask(*client_, prompt("The road", 20)).text, quiet_text);
+}
+
+TEST_F(ServiceTest, ABusySessionRefusesASecondRequest) {
+  v1::OpenSessionRequest open;
+  open.set_name("busy");
+  client_->open_session(open);
+  auto request = prompt("It was", 100000);
+  request.set_session("busy");
+  Canceller canceller;
+  std::atomic<bool> begun = false;
+  std::thread other([&] {
+    Client client(*address_);
+    code_of([&] {
+      client.generate(request, [&](const auto&) { begun = true; },
+                      {.timeout = {}, .canceller = &canceller});
+    });
+  });
+  while (!begun) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(code_of([&] { ask(*client_, request); }), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(code_of([&] { client_->close_session("busy"); }),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  canceller.cancel();
+  other.join();
+  for (int tries = 0; tries < 500 && client_->get_session("busy").busy(); ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+TEST_F(ServiceTest, ScoreOfATextIsTheSumOverItsTokens) {
+  const std::string text(
+      "It is a truth universally acknowledged, that a single man in possession of a good fortune, "
+      "must be in want of a wife.");
+  v1::ScoreOptions options;
+  options.set_top(0);
+  double sum = 0;
+  int64_t count = 0;
+  const v1::ScoreFinal final =
+      client_->score(options, text, [&](const v1::ScoreResponse& response) {
+        for (const auto& token : response.progress().tokens()) sum += token.logprob(), ++count;
+      });
+  EXPECT_EQ(final.scored_tokens(), count);
+  EXPECT_NEAR(final.sum_logprob(), sum, 1e-3);
+  EXPECT_EQ(final.text_bytes(), static_cast<int64_t>(text.size()));
+  const double bits = -final.sum_logprob() / std::log(2.0) / static_cast<double>(text.size());
+  EXPECT_GT(bits, 0.1);
+  EXPECT_LT(bits, 3.0);  // a model that had learnt nothing would need 8
+}
+
+TEST_F(ServiceTest, AThousandConnectionsThatOpenAndLeave) {
+  for (int i = 0; i < 1000; ++i) {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port =
+        htons(static_cast<uint16_t>(std::stoi(address_->substr(address_->find(':') + 1))));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0) << i;
+    if (i % 3 == 0) {
+      EXPECT_GT(write(fd, "PRI * HTTP/2.0\r\n\r\n", 18), 0);
+    }
+    close(fd);
+  }
+  EXPECT_EQ(ask(*client_, prompt("The road", 5)).ids.size(), 5u);
+}
+
+TEST(ServerTest, SigtermLetsRequestsEnd) {
+  ServerProcess server({"--model", kModel, "--slots", "2", "--drain-seconds", "60"});
+  Client client(server.address());
+  std::atomic<bool> begun = false;
+  Answer answer;
+  std::thread running([&] {
+    answer.final =
+        client.generate(prompt("It was", 300), [&](const v1::GenerateResponse& response) {
+          if (response.has_chunk() && !begun.exchange(true)) server.signal(SIGTERM);
+        });
+  });
+  running.join();
+  EXPECT_EQ(answer.final.usage().generated_tokens(), 300);
+  EXPECT_EQ(server.wait(), 0) << server.log();
+}
+
+TEST(ServerTest, SigtermEndsWhatOutlivesItsLimit) {
+  ServerProcess server({"--model", kModel, "--slots", "2", "--drain-seconds", "0.2"});
+  Client client(server.address());
+  const auto code = code_of([&] {
+    client.generate(prompt("It was", 1000000), [&](const v1::GenerateResponse& response) {
+      if (response.has_prompt()) server.signal(SIGTERM);
+    });
+  });
+  EXPECT_EQ(code, grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(server.wait(), 0) << server.log();
+}
+
+TEST(ServerTest, ReferenceAndCpuAgreeOnTheDemo) {
+  std::vector<std::vector<int32_t>> greedy;
+  for (const std::string device : {"reference", "cpu"}) {
+    ServerProcess server({"--model", kModel, "--device", device, "--slots", "1"});
+    Client client(server.address());
+    auto request = prompt("The captain looked out over the grey water", 20);
+    request.mutable_sampling()->set_temperature(0);
+    greedy.push_back(ask(client, request).ids);
+  }
+  EXPECT_EQ(greedy[0], greedy[1]);
+}
+
+TEST(ServerTest, RefusesToStartWithOneSentence) {
+  const auto refusal = [](std::vector<std::string> flags) {
+    ServerProcess server(std::move(flags));
+    EXPECT_NE(server.wait(), 0);
+    return server.log();
+  };
+  EXPECT_THAT(refusal({"--model", "/nowhere"}), HasSubstr("/nowhere"));
+  EXPECT_THAT(refusal({"--model", kModel, "--device", "abacus"}), HasSubstr("abacus"));
+  EXPECT_THAT(refusal({"--model", std::string(RECURVE_SOURCE_DIR) + "/tests/golden/xlstm/single"}),
+              HasSubstr("tokenizer"));
+  EXPECT_THAT(refusal({"--model", kModel, "--metrics", "127.0.0.1:1x"}), HasSubstr("127.0.0.1:1x"));
+}
+
+}  // namespace
+}  // namespace recurve::testing

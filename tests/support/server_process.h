@@ -1,0 +1,97 @@
+#pragma once
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace recurve::testing {
+
+// recurve-server as a process of its own, on a free port. It is the one in the folder that this
+// program is in. Its log goes to a file.
+class ServerProcess {
+ public:
+  explicit ServerProcess(std::vector<std::string> flags) {
+    log_ = std::filesystem::temp_directory_path() /
+           ("recurve-server-" + std::to_string(getpid()) + "-" + std::to_string(counter()++));
+    std::vector<std::string> args = {binary(), "--listen", "127.0.0.1:0"};
+    args.insert(args.end(), flags.begin(), flags.end());
+    std::vector<char*> argv;
+    for (std::string& arg : args) argv.push_back(arg.data());
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t to_file;
+    posix_spawn_file_actions_init(&to_file);
+    posix_spawn_file_actions_addopen(&to_file, STDERR_FILENO, log_.c_str(),
+                                     O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    const int failed = posix_spawn(&pid_, args[0].c_str(), &to_file, nullptr, argv.data(), environ);
+    posix_spawn_file_actions_destroy(&to_file);
+    if (failed != 0) throw std::runtime_error(args[0] + " cannot be started: build it first");
+  }
+  ~ServerProcess() {
+    stop();
+    std::filesystem::remove(log_);
+  }
+
+  // HOST:PORT, once it serves. Throws with its log if it ends before that.
+  std::string address() {
+    for (int tries = 0; tries < 6000; ++tries) {
+      const std::string text = log();
+      const size_t at = text.find("event=serving");
+      const size_t port = text.find("port=", at == std::string::npos ? text.size() : at);
+      if (port != std::string::npos && text.find('\n', port) != std::string::npos) {
+        return "127.0.0.1:" + std::to_string(std::stoi(text.substr(port + 5)));
+      }
+      if (ended()) throw std::runtime_error("recurve-server ended: " + log());
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    throw std::runtime_error("recurve-server does not serve: " + log());
+  }
+
+  void signal(int number) { kill(pid_, number); }
+  // Waits for its end; exit status, or 128 + the signal that ended it.
+  int wait() {
+    if (!reaped_) waitpid(pid_, &status_, 0), reaped_ = true;
+    return WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_);
+  }
+  int stop() {
+    if (!reaped_) kill(pid_, SIGTERM);
+    return wait();
+  }
+  std::string log() const {
+    std::ifstream in(log_);
+    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  }
+  double resident_bytes() const {
+    std::ifstream statm("/proc/" + std::to_string(pid_) + "/statm");
+    double total = 0, resident = 0;
+    statm >> total >> resident;
+    return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
+  }
+
+ private:
+  static std::string binary() {
+    return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "recurve-server";
+  }
+  static int& counter() {
+    static int value = 0;
+    return value;
+  }
+  bool ended() {
+    if (!reaped_ && waitpid(pid_, &status_, WNOHANG) == pid_) reaped_ = true;
+    return reaped_;
+  }
+  std::filesystem::path log_;
+  pid_t pid_ = 0;
+  int status_ = 0;
+  bool reaped_ = false;
+};
+
+}  // namespace recurve::testing
