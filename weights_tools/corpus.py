@@ -1,8 +1,8 @@
 """Public-domain books as clean prose: paragraphs on one line each, chapters as documents.
 
 What is dropped: Project Gutenberg's header, footer and licence, tables of contents, tables, indexes,
-footnotes and their marks, illustration notes. What is changed: hard line ends inside a paragraph
-become spaces (verse keeps its lines), curly quotes and long dashes become ASCII, `_emphasis_` loses
+footnotes and their marks, notes of illustrators and transcribers. What is changed: hard line ends
+inside a paragraph become spaces (those of verse too), curly quotes and long dashes become ASCII, `_emphasis_` loses
 its underscores, runs of spaces become one.
 """
 
@@ -72,18 +72,14 @@ def keep(paragraph):
     chapter = CHAPTER.match(body)
     table = len(re.findall(r"\S(?: {3,}|\t| ?\. ?\. ?\.[ .]*)\S", body)) >= 2 or "|" in body
     note = re.match(r"(\[\w{1,4}\]|\{\d+\}|\(\*|\*[^*]|Footnote|FOOTNOTE|\[Illustration)", body)
-    credit = body.startswith(("Produced by", "An Anonymous Volunteer"))
+    credit = re.search(r"^Produced by|^An Anonymous Volunteer|Transcriber|Gutenberg", body)
     numeric = digits > 0.06 * len(body) and not chapter
-    credit = credit or "Transcriber" in body
     return letters >= 0.5 * len(body) and not (table or note or credit or numeric)
 
 
 def unwrap(paragraph):
-    lines = paragraph.strip("\n").split("\n")
-    verse = len(lines) > 1 and all(line.startswith("  ") for line in lines)
-    joined = ("\n" if verse else " ").join(line.strip() for line in lines)
-    joined = re.sub(r"\s?(\[\d{1,4}\]|\{\d{1,4}\})", "", joined).replace("_", "")
-    return re.sub(r"[ \t]+", " ", joined).strip()
+    joined = re.sub(r"\s?(\[\d{1,4}\]|\{\d{1,4}\})", "", " ".join(paragraph.split("\n")))
+    return re.sub(r"[ \t]+", " ", joined.replace("_", "")).strip()
 
 
 def drop_back_matter(paragraphs):

@@ -6,12 +6,12 @@ from weights_tools.families import xlstm
 CARD = """# xlstm-books
 
 A small xLSTM language model of English prose, {parameters:,} parameters, in the Hugging Face xLSTM format
-(bf16 safetensors, SentencePiece tokenizer). It is here to show and test the server: it knows how
-sentences of 19th-century books go, and nothing else.
+(bf16 safetensors, SentencePiece tokenizer). It is here to show and to test the server: it
+knows how sentences of 19th-century books go, holds a scene for some lines, and knows nothing else.
 
 {blocks} blocks of width {width}, {heads} heads (query and key {dk}, value {dv}), vocabulary {vocab}, tied
-embeddings; {state:,} bytes of state per session. `<s>` (id 1) stands before every chapter: start a prompt
-with it, and stop on it.
+embeddings; {state:,} bytes of state per session. `<s>` (id 1) separates chapters: put it before a
+prompt, and stop on it (`bos_token_id` and `eos_token_id` are both 1; `</s>` is never used).
 
 ## Data
 
@@ -20,7 +20,7 @@ the last part of every book ({held_bytes:,} bytes), seen neither by the tokenize
 
 {books}
 
-tinyshakespeare is left out (verse in speaking parts). No other data, no other model{teachers}.
+tinyshakespeare is left out (verse in speaking parts). No other data.
 
 ## Held-out bits per byte
 
@@ -59,7 +59,6 @@ def text(config, books, result):
     sizes = {b.name: len(corpus.text_of(b.held_out).encode()) for b in books}
     rows = [f"| {b.title} | {sizes[b.name]:,} | {held[b.name]:.3f} |" for b in books]
     rows.append(f"| all | {held['bytes']:,} | **{held['all']:.3f}** |")
-    count = len(result.get("teachers", []))
     return CARD.format(
         parameters=xlstm.parameters(config),
         blocks=config.num_blocks,
@@ -72,7 +71,6 @@ def text(config, books, result):
         train_bytes=sum(len(corpus.text_of(d).encode()) for b in books for d in b.documents),
         held_bytes=held["bytes"],
         books="\n".join(f"- {book.title}" for book in books),
-        teachers=f" but {count} of the same kind as teachers" if count else "",
         scores="\n".join(rows),
         minutes=result["seconds"] / 60,
         recipe="; ".join(f"{k} {v}" for k, v in result["recipe"].items()),

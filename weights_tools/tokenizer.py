@@ -41,22 +41,21 @@ def load(model):
     return sentencepiece.SentencePieceProcessor(model_proto=model)
 
 
-def encode(processor, paragraphs, alpha=None):
-    """Ids of the paragraphs with a blank line between; alpha draws segmentations at random."""
-    sampling = {"enable_sampling": True, "alpha": alpha, "nbest_size": -1} if alpha else {}
+def encode(processor, paragraphs):
+    """Ids of the paragraphs with a blank line between."""
     newline = processor.piece_to_id("\n")
     out = []
-    for ids in processor.encode(paragraphs, **sampling):
+    for ids in processor.encode(paragraphs):
         out += [newline, newline, *ids] if out else ids
     return out
 
 
-def training_stream(processor, books, alpha=None):
+def training_stream(processor, books):
     """All documents in order, BOS before each -> int32 [N]."""
     out = []
     for book in books:
         for document in book.documents:
-            out.append([BOS, *encode(processor, document, alpha)])
+            out.append([BOS, *encode(processor, document)])
     return np.concatenate([np.array(ids, dtype=np.int32) for ids in out])
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from weights_tools import tokenizer
-from weights_tools import safetensors_io as st
+from weights_tools import batches, tokenizer
 from weights_tools.families import xlstm
 from weights_tools.families.xlstm_module import XLSTM
 
@@ -25,21 +24,12 @@ class Trainer:
         self.rng = np.random.default_rng(options.seed)
         self.model = XLSTM(config, options.chunk, options.dropout).to(self.device)
         self.average = copy.deepcopy(self.model).eval().requires_grad_(False)
-        self.teachers = [load_teacher(path, options.chunk, self.device) for path in options.teacher]
-        self.streams = self.make_streams()
-        self.segments = len(self.streams[0]) // options.rows // options.segment
+        self.stream = tokenizer.training_stream(processor, books)
+        self.segments = len(self.stream) // options.rows // options.segment
         self.steps = max(1, int(options.epochs * self.segments))
         self.optimizer = make_optimizer(self.model, options)
         self.loss = self.compile(segment_loss)
         self.curve = []
-
-    def make_streams(self):
-        options = self.options
-        streams = [tokenizer.training_stream(self.processor, self.books)]
-        for _ in range(options.resample):
-            alpha = options.resample_alpha
-            streams.append(tokenizer.training_stream(self.processor, self.books, alpha))
-        return streams
 
     def compile(self, function):
         if self.options.no_compile or not hasattr(torch, "compile"):
@@ -48,7 +38,7 @@ class Trainer:
         rows, segment = self.options.rows, self.options.segment
         tokens = torch.zeros(rows, segment + 1, dtype=torch.long, device=self.device)
         try:
-            loss, _ = compiled(self.model, tokens, self.model.zero_state(rows), None, 0.0)
+            loss, _ = compiled(self.model, tokens, self.model.zero_state(rows))
             loss.backward()
             self.model.zero_grad(set_to_none=True)
             return compiled
@@ -61,7 +51,7 @@ class Trainer:
         begin, step = time.time(), 0
         losses = []
         while self.progress(step, begin) < 1:
-            for tokens, fresh in self.epoch(step, begin):
+            for tokens, fresh in self.epoch():
                 progress = self.progress(step, begin)
                 if progress >= 1:
                     break
@@ -79,11 +69,10 @@ class Trainer:
             "steps": step,
             "epochs": round(step / self.segments, 2),
             "tokens_per_step": self.options.rows * self.options.segment,
-            "training_tokens": len(self.streams[0]),
+            "training_tokens": len(self.stream),
             "seconds": round(time.time() - begin, 1),
             "torch": torch.__version__,
             "device": device_name(self.device),
-            "teachers": [path.name for path in self.options.teacher],
             "curve": self.curve,
             "held_out": self.held_out(rounded),
             "samples": [self.sample(rounded, prompt) for prompt in PROMPTS],
@@ -95,34 +84,26 @@ class Trainer:
         passed = (time.time() - begin) / (60 * limit) if limit else 0
         return max(step / self.steps, passed)
 
-    def epoch(self, step, begin):
-        """Yields tokens [rows, segment + 1] and which rows start afresh; state follows the rows."""
-        rows, segment = self.options.rows, self.options.segment
-        stream = self.streams[0]
-        if len(self.streams) > 1 and self.progress(step, begin) < self.options.resample_until:
-            stream = self.streams[1 + step // self.segments % (len(self.streams) - 1)]
-        stream = np.roll(stream, int(self.rng.integers(len(stream))))
-        length = (len(stream) - 1) // rows
-        table = np.stack([stream[r * length : (r + 1) * length + 1] for r in range(rows)])
-        shift = int(self.rng.integers(segment))
-        for s in range(shift, length - segment + 1, segment):
-            fresh = self.rng.random(rows) < (1 if s == shift else self.options.reset)
-            tokens = table[:, s : s + segment + 1].astype(np.int64)
-            tokens[fresh, 0] = tokenizer.BOS
-            yield torch.from_numpy(tokens).to(self.device), torch.from_numpy(fresh).to(self.device)
+    def epoch(self):
+        """Yields ids [rows, segment + 1] and which rows start afresh."""
+        options, newline = self.options, self.processor.piece_to_id("\n")
+        shape = (options.rows, options.segment)
+        rows = batches.Rows(self.stream, *shape, newline, tokenizer.BOS, self.rng)
+        for s in range(self.segments):
+            fresh = self.rng.random(options.rows) < (options.reset if s else 1)
+            ids = torch.from_numpy(rows.next(fresh)).to(self.device)
+            yield ids, torch.from_numpy(fresh).to(self.device)
 
     def train_step(self, tokens, fresh, step, progress):
         options = self.options
         if step == 0:
             self.state = self.model.zero_state(options.rows)
-            self.teacher_states = [t.zero_state(options.rows) for t in self.teachers]
         self.state = restart(self.state, fresh)
-        wanted = self.teach(tokens, fresh) if self.teachers else None
         warm = min(1.0, (step + 1) / options.warmup)
         for group in self.optimizer.param_groups:
             group["lr"] = options.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * progress))
         self.model.train()
-        loss, state = self.loss(self.model, tokens, self.state, wanted, options.teacher_weight)
+        loss, state = self.loss(self.model, tokens, self.state)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), options.clip)
         self.optimizer.step()
@@ -130,17 +111,6 @@ class Trainer:
         self.state = [tuple(x.detach() for x in block) for block in state]
         self.follow(min(options.ema, (1 + step) / (10 + step)))
         return loss.detach()
-
-    @torch.no_grad()
-    def teach(self, tokens, fresh):
-        """-> the teachers' mean probabilities [rows, segment, V]."""
-        total = 0
-        for index, teacher in enumerate(self.teachers):
-            state = restart(self.teacher_states[index], fresh)
-            with autocast(self.device):
-                logits, self.teacher_states[index] = teacher(tokens[:, :-1], state)
-            total = total + torch.softmax(logits, -1)
-        return total / len(self.teachers)
 
     @torch.no_grad()
     def follow(self, decay):
@@ -203,15 +173,11 @@ def autocast(device):
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
 
 
-def segment_loss(model, tokens, state, wanted, teacher_weight):
-    """tokens [rows, segment + 1] -> mean nats per token, mixed with the teachers' cross entropy."""
+def segment_loss(model, tokens, state):
+    """tokens [rows, segment + 1] -> mean nats per token, the state after them."""
     with autocast(tokens.device):
         logits, state = model(tokens[:, :-1], state)
-    loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-    if wanted is not None:
-        soft = -(wanted * torch.log_softmax(logits, -1)).sum(-1).mean()
-        loss = (1 - teacher_weight) * loss + teacher_weight * soft
-    return loss, state
+    return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()), state
 
 
 def restart(state, fresh):
@@ -250,10 +216,3 @@ def make_optimizer(model, options):
     ]
     fused = {"fused": True} if options.device.startswith("cuda") else {}
     return torch.optim.AdamW(groups, lr=options.learning_rate, betas=(0.9, 0.95), **fused)
-
-
-def load_teacher(path, chunk, device):
-    model = XLSTM(xlstm.load_config(path), chunk).to(device).eval().requires_grad_(False)
-    tensors = st.read_checkpoint(path)
-    model.load_state_dict({n: torch.from_numpy(t.float32()) for n, t in tensors.items()})
-    return model

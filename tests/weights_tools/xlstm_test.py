@@ -1,9 +1,12 @@
 import dataclasses
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+from conftest import ROOT
 from weights_tools import __main__ as cli
 from weights_tools import inspect_checkpoint
 from weights_tools import safetensors_io as st
@@ -133,3 +136,12 @@ def test_inspect_names_what_is_wrong(tmp_path):
 def test_inspect_refuses_a_directory_without_config(tmp_path, capsys):
     assert cli.main(["inspect", str(tmp_path)]) == 2
     assert "config.json" in capsys.readouterr().err
+
+
+def test_inspect_needs_neither_pytorch_nor_sentencepiece():
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['sentencepiece'] = None\n"
+        "from weights_tools.__main__ import main\n"
+        "sys.exit(main(['inspect', 'tests/golden/xlstm/sharded']))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

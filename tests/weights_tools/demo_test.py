@@ -1,0 +1,74 @@
+"""The committed demo checkpoint: complete, small enough, and a model of English."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import reference
+from conftest import ROOT
+from weights_tools import inspect_checkpoint
+from weights_tools import safetensors_io as st
+from weights_tools.families import xlstm
+
+DEMO = ROOT / "weights_tools" / "demo" / "xlstm-books"
+SENTENCE = "He looked at her for a moment without speaking, and then went out of the room."
+
+
+def processor():
+    sentencepiece = pytest.importorskip("sentencepiece", reason="reading text needs sentencepiece")
+    return sentencepiece.SentencePieceProcessor(model_file=str(DEMO / "tokenizer.model"))
+
+
+def test_complete_and_of_the_right_shapes():
+    out = inspect_checkpoint.summary(DEMO, 4300.0, 1)
+    assert out["problems"] == []
+    assert out["dtypes"] == ["BF16"]
+    assert out["parameters"] == 7_493_952
+    assert out["state_bytes_per_session"] == 266_368
+
+
+def test_small_enough_to_be_committed():
+    assert sum(path.stat().st_size for path in DEMO.iterdir()) < 15_900_000
+
+
+def test_config_has_the_hubs_keys_and_this_models_values():
+    values = json.loads((DEMO / "config.json").read_text())
+    assert values.keys() == xlstm.hub_config(xlstm.load_config(DEMO), "bfloat16").keys()
+    assert values["model_type"] == "xlstm"
+    assert values["architectures"] == ["xLSTMForCausalLM"]
+    assert values["weight_mode"] == "single"
+    assert values["bos_token_id"] == values["eos_token_id"] == 1
+    assert values["head_dim"] * values["num_heads"] == values["hidden_size"]
+
+
+def test_weights_are_finite():
+    for name, tensor in st.read_checkpoint(DEMO).items():
+        assert np.isfinite(tensor.float32()).all(), name
+
+
+def test_tokenizer_keeps_text_as_it_is():
+    pieces = processor()
+    config = xlstm.load_config(DEMO)
+    assert pieces.vocab_size() == config.vocab_size
+    assert (pieces.unk_id(), pieces.bos_id(), pieces.eos_id()) == (0, config.bos_token_id, 2)
+    for text in (SENTENCE, "One.\n\n  Two  spaces,\ttab, wörld 漢字 \U0001f600", " leading", ""):
+        assert pieces.decode(pieces.encode(text)) == text
+    assert pieces.encode("a")[0] != pieces.encode(" a")[0]  # no space is put in front
+
+
+def bits_per_byte(ids, text):
+    config = xlstm.load_config(DEMO)
+    logits, _ = reference.run(config, st.read_checkpoint(DEMO), [1, *ids[:-1]])
+    normaliser = np.log(np.exp(logits).sum(-1))
+    nats = (normaliser - logits[np.arange(len(ids)), ids]).sum()
+    return nats / len(text.encode()) / math.log(2)
+
+
+def test_prefers_english_to_its_words_shuffled():
+    pieces = processor()
+    shuffled = "room. of without and her the at then speaking, moment looked a He out went for"
+    english = bits_per_byte(pieces.encode(SENTENCE), SENTENCE)
+    assert english < 1.6
+    assert bits_per_byte(pieces.encode(shuffled), shuffled) > english + 0.7
