@@ -160,6 +160,7 @@ Chat::Next Chat::interrupted() {
     interrupt_said_ = true;
     return Next::kGoOn;
   }
+  if (is_terminal_) fmt::print(stderr, "\n");
   exit_code_ = kExitInterrupted;
   return Next::kEnd;
 }

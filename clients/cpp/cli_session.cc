@@ -28,14 +28,14 @@ std::string pending_text(const v1::Session& session) {
 }
 
 std::string ttl_text(const v1::Session& session) {
-  return session.ttl_seconds() > 0 ? fmt::format("{:.0f} s", session.ttl_seconds()) : "never";
+  return session.ttl_seconds() > 0 ? fmt::format("after {:.0f} s", session.ttl_seconds()) : "never";
 }
 
 std::string list_table(const std::vector<v1::Session>& sessions) {
   size_t width = 4;
   for (const auto& session : sessions) width = std::max(width, session.name().size());
   const auto line = [&](auto&&... cells) {
-    return fmt::format("{:<{}}  {:>10}  {:<7}  {:<4}  {:>8}  {:>8}  {:>5}\n", cells...);
+    return fmt::format("{:<{}}  {:>10}  {:<7}  {:<4}  {:>8}  {:>12}  {:>5}\n", cells...);
   };
   std::string table = line("NAME", width, "TOKENS", "STATE", "BUSY", "IDLE", "CLOSES", "MARKS");
   for (const auto& session : sessions) {
@@ -188,7 +188,8 @@ std::string session_table(const v1::Session& session) {
       "host memory    {} bytes\n"
       "busy           {}\n"
       "epoch          {}\n"
-      "idle           {:.1f} s, closes after {}\n",
+      "idle           {:.1f} s\n"
+      "closes         {}\n",
       session.name(), session.position(), pending_text(session), tier_name(session.tier()),
       session.state_bytes(), session.host_bytes(), session.busy() ? "yes" : "no", session.epoch(),
       session.idle_seconds(), ttl_text(session));
