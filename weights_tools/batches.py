@@ -13,7 +13,7 @@ class Rows:
         self.at = offset + np.arange(rows, dtype=np.int64) * len(stream) // rows
 
     def next(self, fresh):
-        """fresh [rows]: which rows leave their text for the next paragraph's beginning, BOS before it.
+        """fresh [rows]: which rows leave for the next paragraph's beginning, with BOS before it.
 
         -> ids [rows, segment + 1]: inputs and, one further, targets; a row's next ids begin with
         the last ones of these.

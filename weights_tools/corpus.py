@@ -1,9 +1,9 @@
 """Public-domain books as clean prose: paragraphs on one line each, chapters as documents.
 
-What is dropped: Project Gutenberg's header, footer and licence, tables of contents, tables, indexes,
+What is dropped: Project Gutenberg's header, footer and licence, contents, tables, indexes,
 footnotes and their marks, notes of illustrators and transcribers. What is changed: hard line ends
-inside a paragraph become spaces (those of verse too), curly quotes and long dashes become ASCII, `_emphasis_` loses
-its underscores, runs of spaces become one.
+inside a paragraph become spaces (those of verse too), curly quotes and long dashes become ASCII,
+`_emphasis_` loses its underscores, runs of spaces become one.
 """
 
 import dataclasses
@@ -105,7 +105,7 @@ def chapters(paragraphs):
 
 
 def split(documents, held_out_share):
-    """-> documents to train on, and the paragraphs that make the last held_out_share of the text."""
+    """-> documents to train on, and the paragraphs of the last held_out_share of the text."""
     documents = [list(document) for document in documents]
     held_out, size = [], 0
     wanted = held_out_share * sum(len(text_of(d)) for d in documents)

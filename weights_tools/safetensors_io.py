@@ -1,7 +1,7 @@
 """Reads and writes safetensors files with numpy alone, bf16 included.
 
 A file is: u64 little-endian header length, JSON header, data. Each header entry gives dtype, shape
-and [begin, end) relative to the data. numpy has no bf16, so a BF16 tensor is held as its uint16 bits.
+and [begin, end) relative to the data. numpy has no bf16, so BF16 is held as its uint16 bits.
 """
 
 import dataclasses

@@ -11,7 +11,7 @@ UNK, BOS, EOS = 0, 1, 2
 
 
 def train(paragraphs, vocab_size, threads):
-    """-> bytes of tokenizer.model: unigram with byte fallback, text taken as it is, "\\n" a piece."""
+    """-> bytes of tokenizer.model: unigram, byte fallback, text taken as it is, "\\n" a piece."""
     out = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=(line for paragraph in paragraphs for line in paragraph.split("\n")),

@@ -47,7 +47,7 @@ class Trainer:
             return function
 
     def run(self):
-        """-> curve, held_out bits per byte, samples, weights (fp32 values that bf16 holds exactly)."""
+        """-> curve, held_out bits per byte, samples, weights (fp32, exact in bf16)."""
         begin, step = time.time(), 0
         losses = []
         while self.progress(step, begin) < 1:

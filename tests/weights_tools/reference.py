@@ -1,6 +1,6 @@
-"""The xLSTM step recurrence in numpy fp64: a second writing of the equations, next to the PyTorch one.
+"""The xLSTM step recurrence in numpy fp64: the equations written a second time.
 
-`wrong` names one deliberate mistake; the tests use it to show that the golden files would reveal it.
+`wrong` names one deliberate mistake; the tests show that the golden files would reveal it.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """xLSTM-large (model_type "xlstm"): configuration, derived sizes, tensor names and shapes.
 
 Sources: NX-AI xlstm 2.0.6 `xlstm_large/model.py`, transformers `configuration_xlstm.py`.
-Dimensions: D width, H heads, DK and DV head sizes of query/key and value, F feed-forward, V vocabulary.
+Dimensions: D width, H heads, DK and DV head sizes of q/k and v, F feed-forward, V vocabulary.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import numpy as np
 
 
 def round_up(x, multiple):
-    """As upstream: for a fractional x just above a multiple this gives that multiple, not the next."""
+    """As upstream: a fractional x just above a multiple gives that multiple."""
     return int(((x + multiple - 1) // multiple) * multiple)
 
 
@@ -60,7 +60,8 @@ class Config:
     def validate(self):
         if self.qk_dim % self.num_heads or self.v_dim % self.num_heads:
             raise ValueError(
-                f"qk size {self.qk_dim} and v size {self.v_dim} must be divisible by {self.num_heads} heads"
+                f"qk size {self.qk_dim} and v size {self.v_dim} want to be multiples of "
+                f"num_heads {self.num_heads}"
             )
         if self.weight_mode not in ("single", "fused"):
             raise ValueError(f'weight_mode is "{self.weight_mode}", wanted "single" or "fused"')
@@ -221,6 +222,6 @@ def state_bytes(config):
 
 
 def decode_weight_bytes(config, bytes_per_weight=2):
-    """Weight bytes one decode step reads: all but the embedding table, of which it reads one row."""
+    """Weight bytes one decode step reads: all but the embedding table (one row)."""
     embedding = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
     return bytes_per_weight * (parameters(config) - embedding)

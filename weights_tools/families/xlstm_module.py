@@ -12,7 +12,7 @@ from weights_tools.families.xlstm_step import soft_cap
 
 
 def mlstm_chunkwise(q, k, v, i, f, state, chunk, eps):
-    """q k [B, H, T, DK], v [B, H, T, DV], i f [B, H, T] after the cap, all fp32; T a multiple of chunk.
+    """q k [B, H, T, DK], v [B, H, T, DV], i f [B, H, T] after the cap, fp32; T a multiple of chunk.
 
     state: C [B, H, DK, DV], n [B, H, DK], m [B, H]. -> h [B, H, T, DV] and the state after T.
     With b the running sum of logsigmoid(f) in a chunk, token j reaches token t of the same chunk

@@ -82,7 +82,7 @@ def block(config, w, x, state):
 
 
 def run(config, tensors, tokens, state=None):
-    """tensors: name -> torch tensor (either weight mode). -> logits [T, V], the state after them."""
+    """tensors: name -> torch tensor (either weight mode). -> logits [T, V], state after."""
     tensors = xlstm.unfuse(tensors, config)
     embedding = tensors["backbone.embeddings.weight"]
     head = embedding if config.tie_word_embeddings else tensors["lm_head.weight"]
