@@ -48,8 +48,9 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
 
 void Engine::run() {
   while (!abandoned_) {
+    const bool last = queue_.closed();  // asked first: what came in before is taken by this step
     if (step()) continue;
-    if (queue_.closed() && waiting_.empty() && running_.empty()) break;
+    if (last && waiting_.empty() && running_.empty()) break;
     queue_.wait(next_event());
   }
   end_everything();
@@ -57,7 +58,7 @@ void Engine::run() {
 
 void Engine::abandon() {
   abandoned_ = true;
-  queue_.close();
+  queue_.close();  // and wakes run()
 }
 
 bool Engine::step() {
@@ -125,7 +126,10 @@ Ending Engine::refusal(const Request& request, const Session* session,
   }
   if (input.empty()) {
     return {.why = Finish::kInvalid,
-            .message = "there is nothing to absorb: the prompt is empty, and so is the session"};
+            .message = session == nullptr || session->at.position == 0
+                           ? "there is nothing to absorb: the prompt is empty"
+                           : "there is nothing to absorb: the prompt is empty, and the session has "
+                             "no pending token"};
   }
   if (static_cast<int>(request.streams.size()) > pool_.slots()) {
     return {.why = Finish::kInvalid,
@@ -176,24 +180,19 @@ void Engine::give_up(const Waiting& waiting, Finish why, Clock::time_point now) 
   queue_.left(1);
 }
 
-// Gives slots to those who wait, in the order they came. A session that still has its slot need not
-// wait for one, and must not: the first in the queue may be waiting for just that slot.
+// Gives slots to those who wait, in the order they came: nobody overtakes a request that wants
+// several slots at once. It need not wait for those of sessions that wait behind it.
 void Engine::admit(Clock::time_point now) {
-  bool blocked = false;
-  std::deque<Waiting> still_waiting;
-  for (Waiting& waiting : waiting_) {
-    const bool has_slot = waiting.session != nullptr && waiting.session->slot;
-    if (!has_slot && !blocked) blocked = !make_room(waiting.request.streams.size());
-    if (has_slot || !blocked) {
-      start(std::move(waiting), now);
-    } else {
-      still_waiting.push_back(std::move(waiting));
-    }
+  while (!waiting_.empty()) {
+    const Waiting& head = waiting_.front();
+    const bool has_slot = head.session != nullptr && head.session->slot;
+    if (!has_slot && !make_room(head.request.streams.size())) return;
+    start(std::move(waiting_.front()), now);
+    waiting_.pop_front();
   }
-  waiting_ = std::move(still_waiting);
 }
 
-// Frees slots by moving idle sessions out of theirs. False if that is not enough.
+// Frees slots by moving sessions out of theirs. False if that is not enough.
 bool Engine::make_room(size_t slots) {
   while (static_cast<size_t>(pool_.free_slots()) < slots) {
     if (!sessions_.evict_one()) return false;
@@ -216,10 +215,8 @@ void Engine::start(Waiting waiting, Clock::time_point now) {
                .history = session ? session->at.history : TokenHistory(),
                .arrival = request.arrival,
                .started = now});
-  // The pending token, if there is one, is in the history since it was sampled.
-  const size_t known = session && session->at.pending ? 1 : 0;
+  sequence->owed = session && session->at.pending ? 1 : 0;
   sequence->history.begin_request();
-  sequence->history.add_prompt(std::span(sequence->input).subspan(known));
   sequence->prompt_tokens = static_cast<int64_t>(sequence->input.size());
   for (size_t c = 1; c < request.streams.size(); ++c) {
     sequence->siblings.push_back({request.streams[c], std::move(*pool_.acquire())});
@@ -241,9 +238,8 @@ bool Engine::gather() {
   for (size_t i = 0; i < running_.size(); ++i) {
     if (plan[i] == 0) continue;
     add_member(*running_[i], pending_[i], plan[i]);
-    if (pending_[i].prompt) first_prompt_ = i + 1;
   }
-  if (!running_.empty()) first_prompt_ %= running_.size();
+  first_prompt_ = next_first(pending_, first_prompt_);
   return !batch_.empty();
 }
 
@@ -304,6 +300,7 @@ void Engine::deliver() {
       sample(sequence, logits_row(member.first_logits));
       continue;
     }
+    note_absorbed(sequence, member.rows);
     stats_.prompt_tokens += member.rows;
     metrics_.add_prompt_tokens(member.rows);
     const bool scored = sequence.sampling.prompt_logprobs >= 0;
@@ -319,6 +316,12 @@ void Engine::deliver() {
   }
   for (auto& sequence : forked_) running_.push_back(std::move(sequence));
   forked_.clear();
+}
+
+// A token that was pending is in the history since it was sampled.
+void Engine::note_absorbed(Sequence& sequence, int rows) {
+  const size_t from = std::max(sequence.absorbed - static_cast<size_t>(rows), sequence.owed);
+  sequence.history.add_prompt(std::span(sequence.input).subspan(from, sequence.absorbed - from));
 }
 
 const float* Engine::logits_row(int row) const {
@@ -440,7 +443,8 @@ void Engine::report(Clock::time_point began, int rows) {
     ++stats_.steps;
     metrics_.observe_step(seconds_between(began, now), rows);
   }
-  const int running = static_cast<int>(running_.size());
+  int running = 0;
+  for (const auto& sequence : running_) running += 1 + static_cast<int>(sequence->siblings.size());
   stats_.running = running;
   metrics_.set_requests(running, queue_.waiting());
   if (rows > 0 && now < next_housekeeping_) return;
@@ -470,6 +474,7 @@ std::optional<Clock::time_point> Engine::next_event() const {
 }
 
 void Engine::end_everything() {
+  queue_.close();  // nothing may come after the last take
   const Clock::time_point now = Clock::now();
   take_arrivals(now);
   for (const Waiting& waiting : waiting_) give_up(waiting, Finish::kDraining, now);

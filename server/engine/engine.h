@@ -71,6 +71,7 @@ class Engine {
   Pending pending_of(const Sequence& sequence) const;
   void add_member(Sequence& sequence, const Pending& pending, int rows);
   const float* logits_row(int row) const;
+  static void note_absorbed(Sequence& sequence, int rows);
   void score_prompt(Sequence& sequence, const Member& member);
   void fork_choices(Sequence& sequence, const float* logits);
   void sample(Sequence& sequence, const float* logits);

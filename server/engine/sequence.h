@@ -29,6 +29,7 @@ struct Sequence {
   StateSlot slot;
   std::vector<int32_t> input = {};  // prompt first; once that is absorbed, the token sampled last
   size_t absorbed = 0;              // of input
+  size_t owed = 0;                  // 1: the input begins with a token that was pending before
   bool prompt = true;               // input is the prompt
   int64_t position = 0;             // tokens the state has absorbed
   TokenHistory history;
@@ -48,10 +49,11 @@ struct Sequence {
   bool ended = false;
 
   int left() const { return static_cast<int>(input.size() - absorbed); }
-  // The token sampled last, if the state has not absorbed it.
+  // The token sampled last, by this request or by the one before it, if the state has not absorbed
+  // it.
   std::optional<int32_t> pending() const {
-    if (prompt || left() == 0) return std::nullopt;
-    return input.back();
+    if (absorbed > 0 || (prompt && owed == 0)) return std::nullopt;
+    return input.front();
   }
 };
 

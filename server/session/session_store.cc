@@ -113,7 +113,7 @@ SessionResult SessionStore::rewind(Session& session, const SessionCommand& comma
     return refuse(Status::kNotFound,
                   fmt::format("session \"{}\" has no mark \"{}\"", session.name, command.other));
   }
-  session.slot.reset();
+  take_slot(session);
   session.at = mark->second;
   session.last_used = now;
   ++session.epoch;
@@ -157,12 +157,9 @@ Session* SessionStore::find(const std::string& name) {
 }
 
 StateSlot SessionStore::check_out(Session& session) {
-  if (session.slot) {
-    StateSlot slot = std::move(*session.slot);
-    session.slot.reset();
-    return slot;
-  }
-  std::optional<StateSlot> slot = pool_.acquire();
+  std::optional<StateSlot> slot = take_slot(session);
+  if (slot) return std::move(*slot);
+  slot = pool_.acquire();
   CHECK(slot);
   if (session.at.image) pool_.load(*session.at.image, *slot);
   session.at.image.reset();
@@ -171,6 +168,7 @@ StateSlot SessionStore::check_out(Session& session) {
 
 void SessionStore::check_in(Session& session, StateSlot slot, Clock::time_point now) {
   session.slot.emplace(std::move(slot));
+  in_slots_.push_back(&session);
   session.busy = false;
   session.last_used = now;
   ++session.epoch;
@@ -179,23 +177,25 @@ void SessionStore::check_in(Session& session, StateSlot slot, Clock::time_point 
 bool SessionStore::evict_one() {
   Session* oldest = nullptr;
   const auto rank = [](const Session& s) { return std::pair(s.busy, s.last_used); };
-  for (auto& [name, session] : sessions_) {
-    if (!session.slot) continue;
-    if (oldest == nullptr || rank(session) < rank(*oldest)) oldest = &session;
+  for (Session* session : in_slots_) {
+    if (oldest == nullptr || rank(*session) < rank(*oldest)) oldest = session;
   }
   if (oldest == nullptr) return false;
   oldest->at = snapshot(*oldest);
-  oldest->slot.reset();
+  take_slot(*oldest);
   return true;
 }
 
 void SessionStore::expire(Clock::time_point now) {
-  std::erase_if(sessions_, [&](const auto& entry) {
-    const Session& session = entry.second;
-    if (!can_expire(session) || expiry(session) > now) return false;
+  for (auto at = sessions_.begin(); at != sessions_.end();) {
+    Session& session = at->second;
+    if (!can_expire(session) || expiry(session) > now) {
+      ++at;
+      continue;
+    }
     release(session);
-    return true;
-  });
+    at = sessions_.erase(at);
+  }
 }
 
 std::optional<Clock::time_point> SessionStore::next_expiry() const {
@@ -264,8 +264,14 @@ std::optional<SessionResult> SessionStore::no_room() const {
                   reserved_, state_bytes_, limits_.host_bytes));
 }
 
-void SessionStore::release(const Session& session) {
+void SessionStore::release(Session& session) {
+  take_slot(session);
   reserved_ -= 1 + static_cast<int64_t>(session.marks.size());
+}
+
+std::optional<StateSlot> SessionStore::take_slot(Session& session) {
+  std::erase(in_slots_, &session);
+  return std::exchange(session.slot, std::nullopt);
 }
 
 }  // namespace recurve

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "model/state/state_pool.h"
 #include "server/request/request.h"
@@ -89,13 +90,15 @@ class SessionStore {
   SessionInfo describe(const Session& session, Clock::time_point now) const;
   SessionResult described(const Session& session, Clock::time_point now) const;
   std::optional<SessionResult> no_room() const;
-  void release(const Session& session);  // what it has reserved
+  void release(Session& session);  // its slot, and what it has reserved
+  std::optional<StateSlot> take_slot(Session& session);
 
   StatePool& pool_;
   const SessionLimits limits_;
   const int64_t state_bytes_;
   std::map<std::string, Session> sessions_;
-  int64_t reserved_ = 0;  // states: one a session, one a mark
+  std::vector<Session*> in_slots_;  // those with a slot
+  int64_t reserved_ = 0;            // states: one a session, one a mark
 };
 
 }  // namespace recurve
