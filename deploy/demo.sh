@@ -29,14 +29,12 @@ install_packages $build_packages
 echo "all there"
 
 say "2. Build"
-cmake --preset release -DRECURVE_TESTS=OFF >build-configure.log 2>&1 ||
-  { cat build-configure.log && exit 1; }
-rm -f build-configure.log
+log=$(mktemp)
+cmake --preset release -DRECURVE_TESTS=OFF >"$log" 2>&1 || { cat "$log" && exit 1; }
 cmake --build --preset release --target recurve-server recurve
 bin=build/release/bin
 
 say "3. Server"
-log=$(mktemp)
 $bin/recurve-server --model weights_tools/demo/xlstm-books --device "$device" \
   --listen 127.0.0.1:0 2>"$log" &
 server=$!

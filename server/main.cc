@@ -31,23 +31,25 @@ RpcOptions rpc_options(const Options& o, StopSignal& stop) {
           .on_drain = [&stop](double seconds) { stop.raise(seconds); }};
 }
 
-// Shows how far loading has come: in place on a terminal, in steps of a tenth elsewhere.
+// Shows how far loading has come: now and then, in place on a terminal, and at the end.
 class LoadProgress {
  public:
   explicit LoadProgress(const StopSignal& stop) : stop_(stop) {}
   void operator()(uint64_t done, uint64_t total) {
     if (stop_.raised()) throw std::runtime_error("stopped while loading");
-    const int percent = total == 0 ? 100 : static_cast<int>(100 * done / total);
-    if (percent / (terminal_ ? 1 : 10) == last_) return;
-    last_ = percent / (terminal_ ? 1 : 10);
-    fmt::print(stderr, "{}loading weights {:3}% of {}{}", terminal_ ? "\r" : "", percent,
-               human_bytes(static_cast<double>(total)), terminal_ && percent < 100 ? "" : "\n");
+    const Clock::time_point now = Clock::now();
+    if (done < total && now < next_) return;
+    next_ = now + (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(2000));
+    const double percent =
+        total == 0 ? 100 : 100.0 * static_cast<double>(done) / static_cast<double>(total);
+    fmt::print(stderr, "{}loading weights {:3.0f}% of {}{}", terminal_ ? "\r" : "", percent,
+               human_bytes(static_cast<double>(total)), terminal_ && done < total ? "" : "\n");
   }
 
  private:
   const StopSignal& stop_;
   const bool terminal_ = isatty(STDERR_FILENO) != 0;
-  int last_ = -1;  // last shown
+  Clock::time_point next_ = Clock::now() + std::chrono::milliseconds(500);
 };
 
 std::unique_ptr<const Model> load(const Options& o, Backend& backend, const StopSignal& stop) {
