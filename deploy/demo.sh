@@ -43,10 +43,9 @@ stop() {
   rm -f "$log"
 }
 trap stop EXIT
-for _ in $(seq 300); do
-  grep -q 'event=serving' "$log" && break
+until grep -q 'event=serving' "$log"; do
   kill -0 "$server" 2>/dev/null || { cat "$log" && exit 1; }
-  sleep 0.1
+  sleep 0.05
 done
 cat "$log"
 export RECURVE_SERVER=127.0.0.1:$(sed -n 's/.*event=serving.* port=\([0-9]*\).*/\1/p' "$log")
