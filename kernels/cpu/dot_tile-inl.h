@@ -109,8 +109,10 @@ HWY_INLINE void add_last_columns(int64_t k, int64_t count, const float* const (&
   add_columns(0, x_rows, w_rows, sum);
 }
 
-// out[r][n] = sum over k < K of x[r][k] w[n][k]. Fetches what stands `ahead` values after w on the
-// way: the w of the next tile, so that its first lines are there as well.
+// out[r][n] = sum over k < K of x[r][k] w[n][k].
+// Where `ahead` is not 0 it fetches what stands so many values after w on the way: the w of the
+// next tile, first lines included. That pays for weights that come from memory, and costs a fifth
+// for those in a cache.
 template <int ROWS, int OUTPUTS, typename T>
 HWY_INLINE void dot_tile(int64_t K, const float* const (&x)[ROWS], const T* const (&w)[OUTPUTS],
                          int64_t ahead, float (&out)[ROWS][OUTPUTS]) {
@@ -123,7 +125,7 @@ HWY_INLINE void dot_tile(int64_t K, const float* const (&x)[ROWS], const T* cons
     for (int n = 0; n < OUTPUTS; ++n) sum[r][n] = hn::Zero(DotFloats());
   }
   int64_t k = 0;
-  for (; k + kLine <= K; k += kLine) {
+  for (; ahead != 0 && k + kLine <= K; k += kLine) {
     HWY_UNROLL(8)
     for (int n = 0; n < OUTPUTS; ++n) __builtin_prefetch(w[n] + k + ahead, 0, 3);
     HWY_UNROLL(4)

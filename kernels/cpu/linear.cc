@@ -17,7 +17,7 @@ namespace recurve::cpu::HWY_NAMESPACE {
 
 // Rows [row, row + ROWS) and outputs [n, n + OUTPUTS) as far as they exist.
 template <int ROWS, int OUTPUTS, typename T>
-void tile(const LinearArgs& a, int64_t row, int64_t n) {
+void tile(const LinearArgs& a, int64_t row, int64_t n, bool fetch) {
   const int64_t N = a.W.N, K = a.W.K;
   const float* x[ROWS];
   const T* w[OUTPUTS];
@@ -26,7 +26,7 @@ void tile(const LinearArgs& a, int64_t row, int64_t n) {
     w[j] = static_cast<const T*>(a.W.data) + std::min(n + j, N - 1) * K;
   }
   float sums[ROWS][OUTPUTS];
-  dot_tile(K, x, w, OUTPUTS * K, sums);
+  dot_tile(K, x, w, fetch ? OUTPUTS * K : 0, sums);
 
   const int64_t count = std::min<int64_t>(OUTPUTS, N - n);
   for (int r = 0; r < ROWS; ++r) {
@@ -43,10 +43,13 @@ void tile(const LinearArgs& a, int64_t row, int64_t n) {
 // All outputs in [begin, end) of ROWS rows. With few rows more outputs at once keep enough sums
 // going to hide the latency of an addition.
 template <int ROWS, typename T>
-void row_tile(const LinearArgs& a, int64_t row, int64_t begin, int64_t end) {
+void row_tile(const LinearArgs& a, int64_t row, int64_t begin, int64_t end, bool fetch) {
   constexpr int OUTPUTS = ROWS * 8 <= kTileRows * 4 ? 8 : 4;
-  for (int64_t n = begin; n < end; n += OUTPUTS) tile<ROWS, OUTPUTS, T>(a, row, n);
+  for (int64_t n = begin; n < end; n += OUTPUTS) tile<ROWS, OUTPUTS, T>(a, row, n, fetch);
 }
+
+// Matrices of this size are taken to come from memory: models that have them do not fit in a cache.
+inline constexpr int64_t kMemoryBytes = 4 << 20;
 
 template <typename T>
 void block(const LinearArgs& a, int64_t row_begin, int64_t row_end, int64_t begin, int64_t end) {
@@ -55,24 +58,26 @@ void block(const LinearArgs& a, int64_t row_begin, int64_t row_end, int64_t begi
     const int64_t rest = row_end - row;
     const int64_t tiles = (rest + kTileRows - 1) / kTileRows;
     const int64_t rows = (rest + tiles - 1) / tiles;
+    // Only the first rows find their weights in memory; the next find them in the cache.
+    const bool fetch = row == row_begin && a.W.N * a.W.K * int64_t{sizeof(T)} >= kMemoryBytes;
     switch (rows) {
       case 1:
-        row_tile<1, T>(a, row, begin, end);
+        row_tile<1, T>(a, row, begin, end, fetch);
         break;
       case 2:
-        row_tile<2, T>(a, row, begin, end);
+        row_tile<2, T>(a, row, begin, end, fetch);
         break;
       case 3:
-        row_tile<3, T>(a, row, begin, end);
+        row_tile<3, T>(a, row, begin, end, fetch);
         break;
       case 4:
-        row_tile<std::min(4, kTileRows), T>(a, row, begin, end);
+        row_tile<std::min(4, kTileRows), T>(a, row, begin, end, fetch);
         break;
       case 5:
-        row_tile<std::min(5, kTileRows), T>(a, row, begin, end);
+        row_tile<std::min(5, kTileRows), T>(a, row, begin, end, fetch);
         break;
       default:
-        row_tile<kTileRows, T>(a, row, begin, end);
+        row_tile<kTileRows, T>(a, row, begin, end, fetch);
         break;
     }
     row += rows;

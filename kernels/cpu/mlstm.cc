@@ -152,7 +152,7 @@ void score_tile(const MlstmArgs& a, const MlstmChunk& c, const MlstmShared& s, i
     const float* k[4];
     for (int n = 0; n < 4; ++n) k[n] = c.k + int64_t{std::min(j + n, c.L - 1)} * a.stride;
     float scores[ROWS][4];
-    dot_tile(a.DK, q, k, 4 * int64_t{a.stride}, scores);
+    dot_tile(a.DK, q, k, 0, scores);
     for (int r = 0; r < ROWS; ++r) std::copy_n(scores[r], 4, s.S + int64_t{t + r} * s.S_stride + j);
   }
 }
