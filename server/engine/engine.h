@@ -1,13 +1,14 @@
 #pragma once
 #include <atomic>
-#include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "model/model.h"
+#include "server/engine/batch.h"
+#include "server/engine/delivery.h"
 #include "server/engine/sequence.h"
+#include "server/engine/waiting_line.h"
 #include "server/observe/metrics.h"
 #include "server/request/admission_queue.h"
 #include "server/request/engine_stats.h"
@@ -44,44 +45,17 @@ class Engine {
   bool step();
 
  private:
-  // What one sequence brings to a step.
-  struct Member {
-    Sequence* sequence;
-    int rows;
-    int first_logits;  // its first row of logits_
-  };
-
-  void take_arrivals(Clock::time_point now);
   void end_unwanted(Clock::time_point now);
   void admit(Clock::time_point now);
-  bool gather();
-  void forward();
+  void gather();
   void deliver();
   void retire(Clock::time_point now);
-  void report(Clock::time_point began, int rows);
+  void report(Clock::time_point began);
 
-  void arrive(Request request);
-  std::vector<int32_t> input_of(const Request& request, const Session* session) const;
-  Ending refusal(const Request& request, const Session* session,
-                 const std::vector<int32_t>& input) const;
-  void obey(Sequence& sequence, Clock::time_point now);
-  void give_up(const Waiting& waiting, Finish why, Clock::time_point now);
-  bool make_room(size_t slots);
-  void start(Waiting waiting, Clock::time_point now);
-  Pending pending_of(const Sequence& sequence) const;
-  void add_member(Sequence& sequence, const Pending& pending, int rows);
-  const float* logits_row(int row) const;
-  static void note_absorbed(Sequence& sequence, int rows);
-  void score_prompt(Sequence& sequence, const Member& member);
-  void fork_choices(Sequence& sequence, const float* logits);
-  void sample(Sequence& sequence, const float* logits);
-  void end(Sequence& sequence, Finish why, int32_t stop_id = -1, const char* message = "");
-  Ending ending(const Sequence& sequence, Finish why) const;
+  void report_slots(int running);
   std::optional<Clock::time_point> next_event() const;
   void end_everything();
 
-  const Model& model_;
-  Backend& backend_;
   AdmissionQueue& queue_;
   EngineStats& stats_;
   Metrics& metrics_;
@@ -89,24 +63,16 @@ class Engine {
   std::unique_ptr<Stream> stream_;
   StatePool pool_;
   SessionStore sessions_;
-  Arena arena_;
-  Sampler sampler_;
+  WaitingLine waiting_;
+  Batch batch_;
+  Delivery delivery_;
 
-  std::deque<Waiting> waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;
-  std::vector<std::unique_ptr<Sequence>> forked_;  // join running_ at the end of the step
+  std::vector<std::unique_ptr<Sequence>> forked_;  // join running_ at the end of deliver()
+  std::vector<Pending> pending_;                   // of running_
   size_t first_prompt_ = 0;                        // whose turn it is
   Clock::time_point next_housekeeping_;
   std::atomic<bool> abandoned_{false};
-
-  // This step's batch; the buffers are kept from step to step.
-  std::vector<Member> batch_;
-  std::vector<Pending> pending_;
-  std::vector<int32_t> tokens_, begin_, slots_, logit_rows_;
-  int max_len_ = 0;
-  Buffer device_input_;        // begin, slots, tokens, logit_rows
-  Buffer device_logits_;       // (bounds.logits, vocab)
-  std::vector<float> logits_;  // (bounds.logits, vocab)
 };
 
 }  // namespace recurve

@@ -7,18 +7,16 @@
 #include "model/state/state_pool.h"
 #include "server/request/request.h"
 #include "server/sampling/token_history.h"
+#include "server/scheduler/scheduler.h"
 #include "server/session/session_store.h"
 
 namespace recurve {
 
-// A request on its way through the queue, with what the engine has found out about it on arrival.
-struct Waiting {
-  Request request;
-  std::vector<int32_t> input;  // all that is to be absorbed before the first token is sampled
-  Session* session = nullptr;  // marked busy for this request; null: none
-};
+inline double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
 
-// One choice of a request, in its slot.
+// One choice of a request, in its slot. Its stream has had its last word once `ended` is set.
 struct Sequence {
   SamplingParams sampling;
   std::shared_ptr<TokenStream> stream;
@@ -29,7 +27,7 @@ struct Sequence {
   StateSlot slot;
   std::vector<int32_t> input = {};  // prompt first; once that is absorbed, the token sampled last
   size_t absorbed = 0;              // of input
-  size_t owed = 0;                  // 1: the input begins with a token that was pending before
+  size_t owed = 0;                  // 1: the prompt begins with a token that was pending before
   bool prompt = true;               // input is the prompt
   int64_t position = 0;             // tokens the state has absorbed
   TokenHistory history;
@@ -49,12 +47,27 @@ struct Sequence {
   bool ended = false;
 
   int left() const { return static_cast<int>(input.size() - absorbed); }
+  bool scored() const { return prompt && sampling.prompt_logprobs >= 0; }
   // The token sampled last, by this request or by the one before it, if the state has not absorbed
   // it.
-  std::optional<int32_t> pending() const {
-    if (absorbed > 0 || (prompt && owed == 0)) return std::nullopt;
-    return input.front();
-  }
+  std::optional<int32_t> pending() const;
+  // What there is for the next step.
+  Pending ready() const;
+
+  // The state has absorbed the next `rows` of the input.
+  void absorb(int rows);
+  // `token` has been sampled and is the next input.
+  void say(int32_t token);
+
+  // Ends it if it was cancelled, has run out of time or has met its stop string.
+  void obey(Clock::time_point now);
+  // Tells the stream, and the siblings' streams if they have not begun. No-op once ended.
+  void end(Finish why, const char* message = "");
+  // Likewise, together with the last token. stop_id: as in Ending.
+  void end_with(SampledToken token, Finish why, int32_t stop_id);
+
+ private:
+  Ending ending(Finish why) const;
 };
 
 }  // namespace recurve
