@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . deploy/packages.sh
 
-prompt="The captain looked out over the grey water"
+prompt="The old man put down his pipe and"
 tokens=120
 device=cpu
 while [ $# -gt 0 ]; do
@@ -40,7 +40,7 @@ $bin/recurve-server --model weights_tools/demo/xlstm-books --device "$device" \
 server=$!
 stop() {
   kill "$server" 2>/dev/null && wait "$server" 2>/dev/null
-  rm -f "$log"
+  rm -f "$log" "${said:-}"
 }
 trap stop EXIT
 until grep -q 'event=serving' "$log"; do
@@ -50,23 +50,29 @@ done
 cat "$log"
 export RECURVE_SERVER=127.0.0.1:$(sed -n 's/.*event=serving.* port=\([0-9]*\).*/\1/p' "$log")
 
-generate() { $bin/recurve generate --session story --temperature 0.8 --top-p 0.95 --stats "$@"; }
+said=$(mktemp)
+# generate ARGUMENTS...: text as it streams, then what it took.
+generate() {
+  local status=0
+  $bin/recurve generate --session story --temperature 0.7 --top-p 0.9 --stats "$@" 2>"$said" ||
+    status=$?
+  echo
+  cat "$said"
+  return $status
+}
 
 say "4. A story, streamed from the session \"story\""
 $bin/recurve session open story >/dev/null
 printf '%s' "$prompt"
-generate --prompt "$prompt" --max-tokens "$tokens" --seed 1
-echo
+generate --prompt "$prompt" --max-tokens "$tokens" --seed 2
 
 say "5. The same session goes on: it remembers; nothing is sent again"
 $bin/recurve session mark story here >/dev/null
 generate --prompt "" --max-tokens "$tokens" --seed 2
-echo
 
 say "6. Back to the mark, and another ending"
 $bin/recurve session rewind story here >/dev/null
 generate --prompt "" --max-tokens "$tokens" --seed 3
-echo
 $bin/recurve session list
 
 say "Done. By hand:"
