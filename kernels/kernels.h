@@ -1,11 +1,16 @@
 #pragma once
+#include "kernels/ops/causal_conv1d.h"
 #include "kernels/ops/embed.h"
+#include "kernels/ops/gated_rms_norm.h"
 #include "kernels/ops/gather_rows.h"
 #include "kernels/ops/head_norm_gate.h"
 #include "kernels/ops/linear.h"
+#include "kernels/ops/linear_recurrence.h"
 #include "kernels/ops/mlstm.h"
 #include "kernels/ops/rms_norm.h"
+#include "kernels/ops/selective_scan.h"
 #include "kernels/ops/soft_cap.h"
+#include "kernels/ops/ssd.h"
 #include "kernels/ops/swiglu.h"
 
 namespace recurve {
@@ -33,6 +38,11 @@ struct Kernels {
   Op<HeadNormGateArgs> head_norm_gate;
   Op<SwigluArgs> swiglu;
   Op<SoftCapArgs> soft_cap;
+  Op<CausalConv1dArgs> causal_conv1d;
+  Op<SelectiveScanArgs> selective_scan;
+  Op<SsdArgs> ssd;
+  Op<LinearRecurrenceArgs> linear_recurrence;
+  Op<GatedRmsNormArgs> gated_rms_norm;
 
   // Calls visit(name, pointer to member) for each op, in the order above.
   template <typename Visit>
@@ -45,6 +55,11 @@ struct Kernels {
     visit("head_norm_gate", &Kernels::head_norm_gate);
     visit("swiglu", &Kernels::swiglu);
     visit("soft_cap", &Kernels::soft_cap);
+    visit("causal_conv1d", &Kernels::causal_conv1d);
+    visit("selective_scan", &Kernels::selective_scan);
+    visit("ssd", &Kernels::ssd);
+    visit("linear_recurrence", &Kernels::linear_recurrence);
+    visit("gated_rms_norm", &Kernels::gated_rms_norm);
   }
 
   // Calls visit(name, implementation) for each op.

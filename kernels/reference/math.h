@@ -21,6 +21,11 @@ inline float weight_at(const Matrix& matrix, int64_t index) {
 
 inline float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 
+inline float silu(float x) { return x * sigmoid(x); }
+
+// log(1 + exp(x)); from 20 on that is x in fp32.
+inline float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
+
 // log(sigmoid(x)); the argument of exp is never positive.
 inline float log_sigmoid(float x) {
   return std::fmin(x, 0.0f) - std::log1p(std::exp(-std::fabs(x)));

@@ -12,6 +12,11 @@ Kernels table() {
   kernels.head_norm_gate = {head_norm_gate, "reference"};
   kernels.swiglu = {swiglu, "reference"};
   kernels.soft_cap = {soft_cap, "reference"};
+  kernels.causal_conv1d = {causal_conv1d, "reference"};
+  kernels.selective_scan = {selective_scan, "reference"};
+  kernels.ssd = {ssd, "reference"};
+  kernels.linear_recurrence = {linear_recurrence, "reference"};
+  kernels.gated_rms_norm = {gated_rms_norm, "reference"};
   return kernels;
 }
 

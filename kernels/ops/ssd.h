@@ -1,0 +1,45 @@
+#pragma once
+#include "kernels/ops/ragged.h"
+
+namespace recurve {
+
+// The state space duality of Mamba-2, after Dao and Gu 2024, sec. 6 and 7: heads of P channels with
+// N states each, one decay a head; the heads of a group share B and C, head j being of the group
+// j / (H / G). With, for the row t and a head,
+//   dt_t = clamp(softplus(dt~_t + dt_bias), dt_min, dt_max),  softplus(a) = a > 20 ? a :
+//          log(1 + exp(a)),  a_t = dt_t A
+// the step form is
+//   h'[p,n] = exp(a_t) h[p,n] + dt_t x_t[p] B_t[n]
+//   y_t[p]  = sum_n C_t[n] h'[p,n] + skip x_t[p]
+// and the chunk form over L rows, with S_tj = a_{j+1} + ... + a_t (never positive; S_tt = 0) and
+// s_t = a_1 + ... + a_t,
+//   y_t[p] = exp(s_t) sum_n C_t[n] h[p,n] + sum_{j <= t} (C_t . B_j) exp(S_tj) dt_j x_j[p]
+//            + skip x_t[p]
+//   h+     = exp(s_L) h + sum_j exp(S_Lj) dt_j x_j B_j^T
+//
+// The rows of a sequence are cut into chunks of `chunk` from its first row on; a chunk of one row
+// takes the step form. So a prompt gives the same bits however it is split between calls, as long
+// as every call but the last brings a multiple of `chunk` rows.
+struct SsdArgs {
+  Ragged seqs;
+  int H;      // heads
+  int P;      // channels of a head
+  int N;      // states of a channel
+  int G;      // groups of heads that share B and C; divides H
+  int chunk;  // rows; at least 1. 1: the step form throughout
+  float dt_min;
+  float dt_max;          // may be infinite
+  int xBC_stride;        // floats from a row of x, B, C to the next
+  int dt_stride;         // floats from a row of dt to the next
+  const float* x;        // (rows, H, P)
+  const float* B;        // (rows, G, N)
+  const float* C;        // (rows, G, N)
+  const float* dt;       // (rows, H) step size before bias and softplus
+  const float* dt_bias;  // (H)
+  const float* A;        // (H), negative: -exp(A_log)
+  const float* skip;     // (H), "D" in the checkpoints
+  float* h;              // (slots, H, P, N) state, read and written in place
+  float* y;              // (rows, H, P), dense; does not overlap the inputs
+};
+
+}  // namespace recurve

@@ -1,0 +1,132 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/reference/math.h"
+#include "kernels/reference/table.h"
+
+namespace recurve::reference {
+namespace {
+
+// One head of one sequence: its inputs from some row on, and its state.
+struct Head {
+  int P;
+  int N;
+  int stride;  // of x, B, C
+  int y_stride;
+  float skip;
+  const float* x;  // (rows, P)
+  const float* B;  // (rows, N)
+  const float* C;  // (rows, N)
+  float* h;        // (P, N)
+  float* y;        // (rows, P)
+};
+
+// What a row contributes beside x, B and C.
+struct Step {
+  float dt;
+  float a;  // log of the decay, never positive
+};
+
+Head head_at(const SsdArgs& a, int slot, int head, int64_t row) {
+  const int group = head / (a.H / a.G);
+  return {.P = a.P,
+          .N = a.N,
+          .stride = a.xBC_stride,
+          .y_stride = a.H * a.P,
+          .skip = a.skip[head],
+          .x = a.x + row * a.xBC_stride + head * a.P,
+          .B = a.B + row * a.xBC_stride + group * a.N,
+          .C = a.C + row * a.xBC_stride + group * a.N,
+          .h = a.h + (int64_t{slot} * a.H + head) * a.P * a.N,
+          .y = a.y + (row * a.H + head) * a.P};
+}
+
+Step step_of(const SsdArgs& a, int head, int64_t row) {
+  const float dt = softplus(a.dt[row * a.dt_stride + head] + a.dt_bias[head]);
+  const float clamped = std::fmin(std::fmax(dt, a.dt_min), a.dt_max);
+  // fmin and fmax would hide a NaN.
+  const float kept = std::isnan(dt) ? dt : clamped;
+  return {kept, kept * a.A[head]};
+}
+
+float dot(int size, const float* a, const float* b) {
+  float sum = 0;
+  for (int j = 0; j < size; ++j) sum += a[j] * b[j];
+  return sum;
+}
+
+void step(const Head& s, Step t) {
+  const float decay = std::exp(t.a);
+  for (int p = 0; p < s.P; ++p) {
+    float* h = s.h + int64_t{p} * s.N;
+    float y = 0;
+    for (int n = 0; n < s.N; ++n) {
+      h[n] = decay * h[n] + t.dt * s.x[p] * s.B[n];
+      y += s.C[n] * h[n];
+    }
+    s.y[p] = y + s.skip * s.x[p];
+  }
+}
+
+// Output t of a chunk, from the state before the chunk and its rows up to t.
+void chunk_output(const Head& s, int t, const std::vector<Step>& steps) {
+  const float* C = s.C + int64_t{t} * s.stride;
+  float* y = s.y + int64_t{t} * s.y_stride;
+  std::fill(y, y + s.P, 0.0f);
+  float S = 0;  // S_tj, from j = t backwards; in the end s_t
+  for (int j = t; j >= 0; --j) {
+    const float* x = s.x + int64_t{j} * s.stride;
+    const float weight = dot(s.N, C, s.B + int64_t{j} * s.stride) * std::exp(S) * steps[j].dt;
+    for (int p = 0; p < s.P; ++p) y[p] += weight * x[p];
+    S += steps[j].a;
+  }
+  const float decay = std::exp(S);
+  const float* x = s.x + int64_t{t} * s.stride;
+  for (int p = 0; p < s.P; ++p) {
+    y[p] += decay * dot(s.N, C, s.h + int64_t{p} * s.N) + s.skip * x[p];
+  }
+}
+
+// The state after the rows of a chunk.
+void chunk_state(const Head& s, const std::vector<Step>& steps) {
+  float sum = 0;
+  for (const Step& step : steps) sum += step.a;
+  const float decay = std::exp(sum);
+  for (int64_t j = 0; j < int64_t{s.P} * s.N; ++j) s.h[j] *= decay;
+  float S = 0;  // S_Lj, from j = L backwards
+  for (int j = static_cast<int>(steps.size()) - 1; j >= 0; --j) {
+    const float* x = s.x + int64_t{j} * s.stride;
+    const float* B = s.B + int64_t{j} * s.stride;
+    const float weight = std::exp(S) * steps[j].dt;
+    for (int p = 0; p < s.P; ++p) {
+      for (int n = 0; n < s.N; ++n) s.h[int64_t{p} * s.N + n] += weight * x[p] * B[n];
+    }
+    S += steps[j].a;
+  }
+}
+
+}  // namespace
+
+void ssd(const SsdArgs& args, Stream&) {
+  for (int seq = 0; seq < args.seqs.num_seqs; ++seq) {
+    const int end = args.seqs.begin[seq + 1];
+    for (int head = 0; head < args.H; ++head) {
+      for (int row = args.seqs.begin[seq]; row < end;) {
+        const int L = std::min(args.chunk, end - row);
+        const Head s = head_at(args, args.seqs.slot[seq], head, row);
+        std::vector<Step> steps;
+        for (int t = 0; t < L; ++t) steps.push_back(step_of(args, head, row + t));
+        row += L;
+        if (L == 1) {
+          step(s, steps[0]);
+          continue;
+        }
+        for (int t = 0; t < L; ++t) chunk_output(s, t, steps);
+        chunk_state(s, steps);
+      }
+    }
+  }
+}
+
+}  // namespace recurve::reference
