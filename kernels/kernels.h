@@ -1,13 +1,21 @@
 #pragma once
+#include "kernels/ops/activation.h"
 #include "kernels/ops/causal_conv1d.h"
 #include "kernels/ops/embed.h"
 #include "kernels/ops/gated_rms_norm.h"
 #include "kernels/ops/gather_rows.h"
+#include "kernels/ops/gla.h"
 #include "kernels/ops/head_norm_gate.h"
+#include "kernels/ops/head_rms_norm.h"
+#include "kernels/ops/headwise_linear.h"
+#include "kernels/ops/hgrn_gate.h"
+#include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/linear_recurrence.h"
 #include "kernels/ops/mlstm.h"
 #include "kernels/ops/rms_norm.h"
+#include "kernels/ops/rnn.h"
+#include "kernels/ops/rotary.h"
 #include "kernels/ops/selective_scan.h"
 #include "kernels/ops/soft_cap.h"
 #include "kernels/ops/ssd.h"
@@ -43,6 +51,15 @@ struct Kernels {
   Op<SsdArgs> ssd;
   Op<LinearRecurrenceArgs> linear_recurrence;
   Op<GatedRmsNormArgs> gated_rms_norm;
+  Op<GlaArgs> gla;
+  Op<HgrnGateArgs> hgrn_gate;
+  Op<HeadRmsNormArgs> head_rms_norm;
+  Op<PositionsArgs> positions;
+  Op<RotaryArgs> rotary;
+  Op<ActivationArgs> activation;
+  Op<RnnArgs> rnn;
+  Op<LayerNormArgs> layer_norm;
+  Op<HeadwiseLinearArgs> headwise_linear;
 
   // Calls visit(name, pointer to member) for each op, in the order above.
   template <typename Visit>
@@ -60,6 +77,15 @@ struct Kernels {
     visit("ssd", &Kernels::ssd);
     visit("linear_recurrence", &Kernels::linear_recurrence);
     visit("gated_rms_norm", &Kernels::gated_rms_norm);
+    visit("gla", &Kernels::gla);
+    visit("hgrn_gate", &Kernels::hgrn_gate);
+    visit("head_rms_norm", &Kernels::head_rms_norm);
+    visit("positions", &Kernels::positions);
+    visit("rotary", &Kernels::rotary);
+    visit("activation", &Kernels::activation);
+    visit("rnn", &Kernels::rnn);
+    visit("layer_norm", &Kernels::layer_norm);
+    visit("headwise_linear", &Kernels::headwise_linear);
   }
 
   // Calls visit(name, implementation) for each op.

@@ -17,6 +17,15 @@ Kernels table() {
   kernels.ssd = {ssd, "reference"};
   kernels.linear_recurrence = {linear_recurrence, "reference"};
   kernels.gated_rms_norm = {gated_rms_norm, "reference"};
+  kernels.gla = {gla, "reference"};
+  kernels.hgrn_gate = {hgrn_gate, "reference"};
+  kernels.head_rms_norm = {head_rms_norm, "reference"};
+  kernels.positions = {positions, "reference"};
+  kernels.rotary = {rotary, "reference"};
+  kernels.activation = {activation, "reference"};
+  kernels.rnn = {rnn, "reference"};
+  kernels.layer_norm = {layer_norm, "reference"};
+  kernels.headwise_linear = {headwise_linear, "reference"};
   return kernels;
 }
 

@@ -18,6 +18,15 @@ void selective_scan(const SelectiveScanArgs& args, Stream& stream);
 void ssd(const SsdArgs& args, Stream& stream);
 void linear_recurrence(const LinearRecurrenceArgs& args, Stream& stream);
 void gated_rms_norm(const GatedRmsNormArgs& args, Stream& stream);
+void gla(const GlaArgs& args, Stream& stream);
+void hgrn_gate(const HgrnGateArgs& args, Stream& stream);
+void head_rms_norm(const HeadRmsNormArgs& args, Stream& stream);
+void positions(const PositionsArgs& args, Stream& stream);
+void rotary(const RotaryArgs& args, Stream& stream);
+void activation(const ActivationArgs& args, Stream& stream);
+void rnn(const RnnArgs& args, Stream& stream);
+void layer_norm(const LayerNormArgs& args, Stream& stream);
+void headwise_linear(const HeadwiseLinearArgs& args, Stream& stream);
 
 Kernels table();
 

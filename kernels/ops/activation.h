@@ -1,0 +1,29 @@
+#pragma once
+
+namespace recurve {
+
+enum class Activation {
+  kIdentity,
+  kSilu,        // x sigmoid(x)
+  kSigmoid,     // 1 / (1 + exp(-x))
+  kLogSigmoid,  // -log(1 + exp(-x)), exact for any x
+  kTanh,
+  kRelu,        // max(x, 0)
+  kEluPlusOne,  // x > 0 ? x + 1 : exp(x)
+  kGelu,        // x Phi(x), with the error function
+};
+
+// y = scale f(x), value by value; with a floor under it where one is given.
+struct ActivationArgs {
+  int rows;
+  int width;
+  Activation f;
+  float scale;
+  float floor;     // y is at least this; -infinity: no floor
+  int x_stride;    // floats from a row of x to the next
+  int y_stride;    // floats from a row of y to the next
+  const float* x;  // (rows, width)
+  float* y;        // (rows, width); may be x, with the same stride
+};
+
+}  // namespace recurve

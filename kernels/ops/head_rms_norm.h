@@ -1,0 +1,20 @@
+#pragma once
+
+namespace recurve {
+
+// y = RMSNorm_head(x) * w * silu(gate): the norm over the DV values of each head, one weight for
+// all heads, eps inside the root; the gate after the norm. Source: Yang et al. 2023 (GLA),
+// sec. 4.3, with swish as the gate; RetNet (Sun et al. 2023), eq. 8.
+struct HeadRmsNormArgs {
+  int rows;
+  int H;
+  int DV;
+  float eps;
+  int gate_stride;    // floats from a row of gate to the next
+  const float* x;     // (rows, H, DV)
+  const float* w;     // (DV) or null: ones
+  const float* gate;  // (rows, H, DV) before silu; or null: no gate
+  float* y;           // (rows, H, DV); may be x
+};
+
+}  // namespace recurve
