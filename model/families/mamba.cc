@@ -1,0 +1,365 @@
+// Mamba and Falcon Mamba: blocks of one selective state space each. Checkpoints as transformers
+// writes them (models/mamba, models/falcon_mamba), and with the names and the config of
+// state-spaces/mamba (mamba_ssm/models/mixer_seq_simple.py, modules/mamba_simple.py).
+// Falcon Mamba takes the norm of dt, B and C, without weights, between x_proj and dt_proj: as its
+// inference path does, not the fused training kernel, which norms dt after dt_proj.
+#include <fmt/format.h>
+
+#include "kernels/check.h"
+#include "model/layers/decay.h"
+#include "model/layers/head.h"
+#include "model/layers/token_weights.h"
+#include "model/registry.h"
+#include "model/special_ids.h"
+#include "model/weights/config_reader.h"
+
+namespace recurve {
+namespace {
+
+struct Config {
+  int64_t D, layers, DI, N, R, width, vocab;
+  float eps;
+  float mixer_eps;  // of the norms of dt, B and C; 0: there are none
+  int chunk;
+  bool tied, bias, conv_bias;
+};
+
+// The grid of prompts. The configs name none: the scan itself needs none.
+constexpr int kChunk = 64;
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// "auto" is hidden_size / 16, rounded up.
+int64_t read_rank(ConfigReader& read, const nlohmann::json& config, const char* key, int64_t D) {
+  const int64_t automatic = (D + 15) / 16;
+  if (const auto at = config.find(key); at != config.end() && *at == "auto") {
+    read.ignore({key});
+    return automatic;
+  }
+  return read.optional_int(key, automatic, 1, 1 << 20);
+}
+
+// What state-spaces' config has under ssm_cfg; those of transformers have it at the top.
+void read_mixer(ConfigReader& read, const nlohmann::json& config, bool original, Config& c) {
+  using Keys = ConfigReader::Keys;
+  const auto either = [&](const char* ours, const char* hf) { return Keys{original ? ours : hf}; };
+  c.N = read.optional_int(either("d_state", "state_size"), 16, 1, 1 << 16);
+  c.width = read.optional_int(either("d_conv", "conv_kernel"), 4, 2, 256);
+  c.bias = read.boolean(either("bias", "use_bias"), false);
+  c.conv_bias = read.boolean(either("conv_bias", "use_conv_bias"), true);
+  c.R = read_rank(read, config, original ? "dt_rank" : "time_step_rank", c.D);
+  if (original || c.DI == 0) {
+    c.DI = static_cast<int64_t>(static_cast<double>(c.D) *
+                                read.optional_number("expand", 2, 1.0 / 64, 64));
+  }
+}
+
+Config read_config(const Checkpoint& checkpoint, bool falcon) {
+  const nlohmann::json& config = checkpoint.config();
+  ConfigReader read(config, checkpoint.config_file());
+  const bool original = !read.has("hidden_size");
+  Config c{};
+  c.D = read.required_int({"hidden_size", "d_model"}, 1, 1 << 20);
+  c.layers = read.required_int({"num_hidden_layers", "n_layer"}, 1, 4096);
+  c.eps =
+      static_cast<float>(read.optional_number({"layer_norm_epsilon", "norm_epsilon"}, 1e-5, 0, 1));
+  c.tied = read.boolean({"tie_word_embeddings", "tie_embeddings"}, true);
+  c.vocab = round_up(read.required_int("vocab_size", 1, 1 << 24),
+                     read.optional_int("pad_vocab_size_multiple", original ? 8 : 1, 1, 1 << 20));
+  c.chunk = kChunk;
+  if (falcon) {
+    c.mixer_eps = static_cast<float>(read.optional_number("mixer_rms_eps", 1e-6, 1e-30, 1));
+  }
+  // Where intermediate_size is given, expand may be anything: Falcon Mamba 7B says 16 and means 2.
+  c.DI = read.optional_int({"intermediate_size", "d_inner"}, 0, 1, 1 << 20);
+  if (original) {
+    static const nlohmann::json kNone = nlohmann::json::object();
+    const nlohmann::json& mixer = read.has("ssm_cfg") ? config["ssm_cfg"] : kNone;
+    ConfigReader read_ssm(mixer, checkpoint.config_file() + ": ssm_cfg");
+    read_mixer(read_ssm, mixer, true, c);
+    read_ssm.must_be("layer", "Mamba1");
+    read_ssm.ignore({"dt_min", "dt_max", "dt_init", "dt_scale", "dt_init_floor", "use_fast_path"});
+    read_ssm.finish();
+    read.ignore({"ssm_cfg"});
+  } else {
+    read_mixer(read, config, false, c);
+    read.must_be("ssm_cfg", nlohmann::json::object());
+  }
+  if (c.DI % 32 != 0 || c.DI == 0) {
+    read.fail("intermediate_size", "a multiple of 32", std::to_string(c.DI));
+  }
+  read.string_one_of("hidden_act", "silu", {"silu", "swish"});
+  read.must_be("rms_norm", true);
+  read.must_be("d_intermediate", 0);
+  read.must_be("attn_layer_idx", nlohmann::json::array());
+  // Of training and of how others compute it; the residual is fp32 here whatever they say.
+  read.ignore({"attn_cfg", "expand", "fused_add_norm", "residual_in_fp32", "time_step_scale",
+               "time_step_min", "time_step_max", "time_step_floor", "time_step_init_scheme",
+               "rescale_prenorm_residual", "use_mambapy", "use_falcon_mambapy",
+               "use_associative_scan"});
+  read.finish();
+  return c;
+}
+
+struct Block {
+  VectorWeights norm;       // (D)
+  LinearWeights in;         // (2 DI, D): x, then z
+  VectorWeights conv;       // (DI, width)
+  VectorWeights conv_bias;  // (DI), or empty
+  LinearWeights params;     // (R + 2 N, DI): dt, B, C
+  LinearWeights dt;         // (DI, R)
+  VectorWeights dt_bias;    // (DI)
+  VectorWeights A;          // (DI, N)
+  VectorWeights skip;       // (DI)
+  LinearWeights out;        // (D, DI)
+};
+
+class Mamba final : public Model {
+ public:
+  Mamba(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
+        const Checkpoint::Progress& progress, bool falcon);
+
+  const ModelInfo& info() const override { return info_; }
+  StateLayout state_layout() const override;
+  size_t arena_bytes(const StepLimits& limits) const override;
+  void forward(const StepBatch& batch, const StatePool& states, Arena& arena, Stream& stream,
+               float* logits) const override;
+
+ private:
+  // Activations of one step.
+  struct Scratch {
+    float* x;       // (rows, D) the residual stream
+    float* y;       // (rows, D) normalised
+    float* xz;      // (rows, 2 DI)
+    float* u;       // (rows, DI) after the convolution
+    float* dt_low;  // (rows, R)
+    float* BC;      // (rows, 2 N)
+    float* dt;      // (rows, DI)
+    float* v;       // (rows, DI) out of the state space
+    float* picked;  // (logits, D)
+  };
+  Block load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
+                   DType dtype) const;
+  void mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
+             const Scratch& scratch, Stream& stream) const;
+  void state_space_parameters(const Block& block, int rows, const Scratch& scratch,
+                              Stream& stream) const;
+  void fill_info(const Checkpoint& checkpoint, bool falcon);
+
+  Config c_;
+  const Kernels& kernels_;
+  TokenWeights tokens_;
+  std::vector<Block> blocks_;
+  ModelInfo info_;
+};
+
+Mamba::Mamba(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
+             const Checkpoint::Progress& progress, bool falcon)
+    : c_(read_config(checkpoint, falcon)), kernels_(backend.kernels()) {
+  if (options.chunk > 0) c_.chunk = options.chunk;
+  const std::string prefix =
+      checkpoint.detect_prefix({"backbone.", "model.backbone.", "model.", ""}, "norm_f.weight");
+  tokens_ = load_token_weights(backend, checkpoint, prefix, "norm_f.weight", c_.vocab, c_.D,
+                               c_.tied, options.weights);
+  for (int64_t b = 0; b < c_.layers; ++b) {
+    blocks_.push_back(
+        load_block(checkpoint, backend, fmt::format("{}layers.{}.", prefix, b), options.weights));
+  }
+  checkpoint.finish(progress);
+  fill_info(checkpoint, falcon);
+}
+
+Block Mamba::load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
+                        DType dtype) const {
+  const std::string m = prefix + "mixer.";
+  const auto vector = [&](const std::string& name, std::vector<Shape> shapes) {
+    return VectorWeights::load(backend, checkpoint, name, shapes);
+  };
+  const auto linear = [&](const std::string& name, int64_t N, int64_t K, bool bias) {
+    const std::string bias_name = bias ? m + name + ".bias" : "";
+    return LinearWeights::load(backend, checkpoint, {{m + name + ".weight", N, bias_name}}, K,
+                               dtype);
+  };
+  return {.norm = vector(prefix + "norm.weight", {{c_.D}}),
+          .in = linear("in_proj", 2 * c_.DI, c_.D, c_.bias),
+          .conv = vector(m + "conv1d.weight", {{c_.DI, 1, c_.width}, {c_.DI, c_.width}}),
+          .conv_bias = c_.conv_bias ? vector(m + "conv1d.bias", {{c_.DI}}) : VectorWeights(),
+          .params = linear("x_proj", c_.R + 2 * c_.N, c_.DI, false),
+          .dt = linear("dt_proj", c_.DI, c_.R, false),
+          .dt_bias = vector(m + "dt_proj.bias", {{c_.DI}}),
+          .A = load_decay(backend, checkpoint, m + "A_log", {c_.DI, c_.N}),
+          .skip = vector(m + "D", {{c_.DI}}),
+          .out = linear("out_proj", c_.D, c_.DI, c_.bias)};
+}
+
+void Mamba::fill_info(const Checkpoint& checkpoint, bool falcon) {
+  WeightTally tally;
+  tally.add(tokens_);
+  for (const Block& b : blocks_) {
+    for (const LinearWeights* weights : {&b.in, &b.params, &b.dt, &b.out}) tally.add(*weights);
+    for (const VectorWeights* weights :
+         {&b.norm, &b.conv, &b.conv_bias, &b.dt_bias, &b.A, &b.skip}) {
+      tally.add(*weights);
+    }
+  }
+  info_.parameters = tally.parameters;
+  info_.weight_bytes = tally.bytes;
+  info_.family = falcon ? "falcon_mamba" : "mamba";
+  info_.description =
+      fmt::format("{} blocks, width {}, {} channels of {} states", c_.layers, c_.D, c_.DI, c_.N);
+  info_.vocab = c_.vocab;
+  info_.chunk = c_.chunk;
+  const SpecialIds ids = read_special_ids(checkpoint);
+  info_.bos = ids.bos;
+  info_.eos = ids.eos;
+  info_.force_bos = ids.force_bos.value_or(false);
+}
+
+StateLayout Mamba::state_layout() const {
+  StateLayout layout;
+  for (int b = 0; b < static_cast<int>(c_.layers); ++b) {
+    layout.arrays.push_back({.name = "conv", .layer = b, .shape = {c_.DI, c_.width - 1}});
+    layout.arrays.push_back({.name = "h", .layer = b, .shape = {c_.DI, c_.N}});
+  }
+  return layout;
+}
+
+size_t Mamba::arena_bytes(const StepLimits& limits) const {
+  const auto room = [](int count, int64_t width) {
+    return Arena::room(static_cast<size_t>(count) * static_cast<size_t>(width));
+  };
+  size_t bytes = room(limits.logits, c_.D);
+  for (const int64_t width :
+       {c_.D, c_.D, 2 * c_.DI, c_.DI, c_.R, 2 * c_.N, c_.DI, c_.DI}) {  // Scratch
+    bytes += room(limits.rows, width);
+  }
+  return bytes;
+}
+
+void Mamba::forward(const StepBatch& batch, const StatePool& states, Arena& arena, Stream& stream,
+                    float* logits) const {
+  const int rows = batch.seqs.rows;
+  const auto take = [&](int count, int64_t width) {
+    return arena.floats(static_cast<size_t>(count) * static_cast<size_t>(width));
+  };
+  arena.reset();
+  const Scratch s{.x = take(rows, c_.D),
+                  .y = take(rows, c_.D),
+                  .xz = take(rows, 2 * c_.DI),
+                  .u = take(rows, c_.DI),
+                  .dt_low = take(rows, c_.R),
+                  .BC = take(rows, 2 * c_.N),
+                  .dt = take(rows, c_.DI),
+                  .v = take(rows, c_.DI),
+                  .picked = take(batch.num_logits, c_.D)};
+
+  kernels_.embed({.rows = rows, .E = tokens_.embedding.matrix(), .token = batch.tokens, .x = s.x},
+                 stream);
+  for (size_t b = 0; b < blocks_.size(); ++b) mixer(blocks_[b], b, batch.seqs, states, s, stream);
+  head({.norm = &tokens_.norm, .W = tokens_.head_matrix(), .eps = c_.eps, .soft_cap = 0}, batch,
+       s.x, s.picked, logits, kernels_, stream);
+}
+
+void Mamba::mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
+                  const Scratch& s, Stream& stream) const {
+  const int rows = seqs.rows, DI = static_cast<int>(c_.DI), N = static_cast<int>(c_.N);
+  kernels_.rms_norm({.rows = rows,
+                     .D = static_cast<int>(c_.D),
+                     .eps = c_.eps,
+                     .x = s.x,
+                     .w = block.norm.data(),
+                     .y = s.y},
+                    stream);
+  kernels_.linear(
+      {.rows = rows, .W = block.in.matrix(), .bias = block.in.bias(), .x = s.y, .y = s.xz}, stream);
+  kernels_.causal_conv1d({.seqs = seqs,
+                          .D = DI,
+                          .width = static_cast<int>(c_.width),
+                          .silu = true,
+                          .x_stride = 2 * DI,
+                          .x = s.xz,
+                          .w = block.conv.data(),
+                          .bias = block.conv_bias.data(),
+                          .state = states.array(2 * index),
+                          .y = s.u},
+                         stream);
+  state_space_parameters(block, rows, s, stream);
+  kernels_.selective_scan({.seqs = seqs,
+                           .D = DI,
+                           .N = N,
+                           .chunk = c_.chunk,
+                           .x_stride = DI,
+                           .dt_stride = DI,
+                           .BC_stride = 2 * N,
+                           .z_stride = 2 * DI,
+                           .x = s.u,
+                           .dt = s.dt,
+                           .B = s.BC,
+                           .C = s.BC + N,
+                           .z = s.xz + DI,
+                           .dt_bias = block.dt_bias.data(),
+                           .A = block.A.data(),
+                           .skip = block.skip.data(),
+                           .h = states.array(2 * index + 1),
+                           .y = s.v},
+                          stream);
+  kernels_.linear({.rows = rows,
+                   .W = block.out.matrix(),
+                   .bias = block.out.bias(),
+                   .residual = s.x,
+                   .x = s.v,
+                   .y = s.x},
+                  stream);
+}
+
+// s.dt and s.BC from s.u.
+void Mamba::state_space_parameters(const Block& block, int rows, const Scratch& s,
+                                   Stream& stream) const {
+  const int R = static_cast<int>(c_.R), BC = static_cast<int>(2 * c_.N);
+  // The two parts of one matrix: as K is a multiple of 32, the second is aligned too.
+  const Matrix& all = block.params.matrix();
+  Matrix low = all, rest = all;
+  low.N = R;
+  rest.N = BC;
+  rest.data =
+      static_cast<const std::byte*>(all.data) + static_cast<size_t>(R * all.K) * size_of(all.dtype);
+  kernels_.linear({.rows = rows, .W = low, .x = s.u, .y = s.dt_low}, stream);
+  kernels_.linear({.rows = rows, .W = rest, .x = s.u, .y = s.BC}, stream);
+  if (c_.mixer_eps > 0) {
+    const auto norm = [&](float* x, int width, int groups) {
+      kernels_.gated_rms_norm({.rows = rows,
+                               .D = width,
+                               .G = groups,
+                               .eps = c_.mixer_eps,
+                               .x_stride = width,
+                               .z_stride = 0,
+                               .y_stride = width,
+                               .x = x,
+                               .z = nullptr,
+                               .w = nullptr,
+                               .y = x},
+                              stream);
+    };
+    norm(s.dt_low, R, 1);
+    norm(s.BC, BC, 2);
+  }
+  kernels_.linear({.rows = rows, .W = block.dt.matrix(), .x = s.dt_low, .y = s.dt}, stream);
+}
+
+}  // namespace
+
+std::unique_ptr<const Model> load_mamba(Checkpoint& checkpoint, Backend& backend,
+                                        const LoadOptions& options,
+                                        const Checkpoint::Progress& progress) {
+  return std::make_unique<Mamba>(checkpoint, backend, options, progress, false);
+}
+
+std::unique_ptr<const Model> load_falcon_mamba(Checkpoint& checkpoint, Backend& backend,
+                                               const LoadOptions& options,
+                                               const Checkpoint::Progress& progress) {
+  return std::make_unique<Mamba>(checkpoint, backend, options, progress, true);
+}
+
+}  // namespace recurve

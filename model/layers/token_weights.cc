@@ -1,0 +1,57 @@
+#include "model/layers/token_weights.h"
+
+namespace recurve {
+namespace {
+
+const std::vector<std::string> kHeadNames = {"lm_head.weight", "model.lm_head.weight"};
+
+// The first of the names that exists, or the first of all.
+std::string existing(const Checkpoint& checkpoint, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (checkpoint.find(name) != nullptr) return name;
+  }
+  return names.front();
+}
+
+}  // namespace
+
+TokenWeights load_token_weights(Backend& backend, Checkpoint& checkpoint, const std::string& prefix,
+                                const std::string& norm_name, int64_t V, int64_t D, bool tied,
+                                DType dtype) {
+  const std::string embedding = existing(
+      checkpoint,
+      {prefix + "embeddings.weight", prefix + "embedding.weight", prefix + "embed_tokens.weight"});
+  TokenWeights weights;
+  weights.embedding = LinearWeights::load(backend, checkpoint, {{embedding, V}}, D, dtype);
+  weights.norm = VectorWeights::load(backend, checkpoint, prefix + norm_name, {{D}});
+  if (tied) {
+    checkpoint.allow_extra(kHeadNames);
+  } else {
+    weights.lm_head =
+        LinearWeights::load(backend, checkpoint, {{existing(checkpoint, kHeadNames), V}}, D, dtype);
+  }
+  return weights;
+}
+
+bool has_lm_head(const Checkpoint& checkpoint) {
+  return checkpoint.find(existing(checkpoint, kHeadNames)) != nullptr;
+}
+
+void WeightTally::add(const LinearWeights& weights) {
+  const Matrix& matrix = weights.matrix();
+  parameters += matrix.N * matrix.K + (weights.bias() == nullptr ? 0 : matrix.N);
+  bytes += static_cast<int64_t>(weights.bytes());
+}
+
+void WeightTally::add(const VectorWeights& weights) {
+  parameters += weights.size();
+  bytes += static_cast<int64_t>(weights.bytes());
+}
+
+void WeightTally::add(const TokenWeights& weights) {
+  add(weights.embedding);
+  add(weights.norm);
+  add(weights.lm_head);
+}
+
+}  // namespace recurve
