@@ -1,0 +1,57 @@
+// Any bytes as a GenerateRequest: refused with INVALID_ARGUMENT and a sentence, or turned into a
+// request that keeps its promises to the engine.
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "kernels/check.h"
+#include "server/rpc/messages.h"
+#include "server/rpc/validate.h"
+#include "tests/support/fake_tokenizer.h"
+
+namespace recurve {
+namespace {
+
+const RequestRules& rules() {
+  static const RequestRules made = {
+      .tokenizer = std::make_shared<FakeTokenizer>(),
+      .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}, .force_bos = true},
+      .vocab = {.rows = FakeTokenizer::kSize + 2,
+                .usable = FakeTokenizer::kSize,
+                .eos_ids = {FakeTokenizer::kEos}},
+      .max_prompt_tokens = 1000,
+      .max_generated_tokens = 1000,
+      .max_choices = 8};
+  return made;
+}
+
+void check_promises(const Order& order) {
+  const Request& request = order.request;
+  CHECK(!request.prompt.empty() || !request.session.empty());
+  CHECK(request.prompt.size() <= 1000);
+  for (const int32_t id : request.prompt) CHECK(id >= 0 && id < FakeTokenizer::kSize);
+  CHECK(request.streams.size() >= 1 && request.streams.size() <= 8);
+  CHECK(request.session.empty() || request.streams.size() == 1);
+  CHECK(!check(request.sampling, rules().vocab).has_value());
+  CHECK(request.sampling.max_tokens <= 1000);
+  CHECK(order.stop_strings.size() <= 16);
+}
+
+}  // namespace
+}  // namespace recurve
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  recurve::v1::GenerateRequest message;
+  recurve::Order order;
+  grpc::Status status =
+      recurve::parse(std::string_view(reinterpret_cast<const char*>(data), size), &message);
+  if (status.ok()) status = recurve::validate(message, recurve::rules(), &order);
+  if (status.ok()) {
+    recurve::check_promises(order);
+  } else {
+    CHECK(status.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+    CHECK(!status.error_message().empty());
+  }
+  return 0;
+}

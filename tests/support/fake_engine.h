@@ -1,0 +1,239 @@
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "server/request/admission_queue.h"
+
+namespace recurve {
+
+// The engine's side of an admission queue without a model: plays given tokens, one a step for each
+// choice, and keeps the promises of TokenStream: acceptance first, exactly one ending for each
+// stream, wishes obeyed within a step.
+class FakeEngine {
+ public:
+  // What to answer. Tokens of choice c are tokens[c]; those after the last are `eos`.
+  struct Play {
+    std::vector<std::vector<int32_t>> tokens;
+    std::optional<Ending> refusal = {};
+  };
+  using Script = std::function<Play(const Request&)>;
+  struct Options {
+    int32_t eos = 257;
+    std::chrono::microseconds step{0};  // at least that long
+    Script script = {};                 // default: echo the prompt
+  };
+
+  FakeEngine(AdmissionQueue& queue, Options options)
+      : queue_(queue), options_(std::move(options)), thread_([this] { run(); }) {}
+  ~FakeEngine() {
+    ending_ = true;
+    queue_.wake();
+    thread_.join();
+  }
+
+  // Takes nothing in while held: requests stay in the queue.
+  void hold(bool held) {
+    held_ = held;
+    queue_.wake();
+  }
+  int running() const { return running_count_; }
+  int64_t absorbed() const { return absorbed_; }    // generated tokens, by all requests
+  int64_t generated() const { return generated_; }  // by all requests
+  int cancelled() const { return cancelled_; }      // streams
+  // The last request that came, without its streams.
+  Request last_request() const {
+    std::lock_guard lock(mutex_);
+    return last_request_;
+  }
+  std::vector<SessionCommand> commands() const {
+    std::lock_guard lock(mutex_);
+    return commands_;
+  }
+  // What the next session commands get.
+  void answer_sessions(SessionResult result) {
+    std::lock_guard lock(mutex_);
+    session_result_ = std::move(result);
+  }
+
+ private:
+  struct Running {
+    std::shared_ptr<TokenStream> stream;
+    SamplingParams sampling;
+    std::optional<Clock::time_point> deadline;
+    bool waits = false;
+    std::vector<int32_t> tokens = {};
+    Ending ending = {};
+    bool ended = false;
+  };
+
+  void run() {
+    while (!ending_) {
+      take();
+      step();
+      if (options_.step.count() > 0) std::this_thread::sleep_for(options_.step);
+      if (running_.empty()) queue_.wait(next_deadline());
+    }
+    take();
+    for (const Request& request : waiting_) refuse(request, {.why = Finish::kDraining});
+    for (Running& r : running_) end(r, Finish::kDraining);
+  }
+
+  void take() {
+    AdmissionQueue::Arrivals arrivals = queue_.take();
+    for (SessionCommand& command : arrivals.commands) command.done(run_command(command));
+    for (Request& request : arrivals.requests) waiting_.push_back(std::move(request));
+    std::vector<Request> still_waiting;
+    for (Request& request : waiting_) {
+      if (!given_up(request) && held_) {
+        still_waiting.push_back(std::move(request));
+      } else if (!given_up(request)) {
+        start(std::move(request));
+      } else {
+        refuse(request, {.why = request.streams.front()->wishes().cancelled ? Finish::kCancelled
+                                                                            : Finish::kDeadline});
+      }
+    }
+    waiting_ = std::move(still_waiting);
+  }
+
+  static bool given_up(const Request& request) {
+    return request.streams.front()->wishes().cancelled ||
+           (request.deadline && *request.deadline <= Clock::now());
+  }
+
+  std::optional<Clock::time_point> next_deadline() const {
+    std::optional<Clock::time_point> next;
+    for (const Request& request : waiting_) {
+      if (request.deadline && (!next || *request.deadline < *next)) next = request.deadline;
+    }
+    return next;
+  }
+
+  void refuse(const Request& request, Ending ending) {
+    if (ending.why == Finish::kCancelled) cancelled_ += static_cast<int>(request.streams.size());
+    queue_.left(1);
+    for (const auto& stream : request.streams) stream->finish(ending);
+  }
+
+  void start(Request request) {
+    Play play = options_.script ? options_.script(request) : Play{{request.prompt}};
+    {
+      std::lock_guard lock(mutex_);
+      last_request_ = request;
+      last_request_.streams.clear();
+    }
+    if (play.refusal) return refuse(request, *play.refusal);
+    queue_.left(1);
+    std::vector<int32_t> input = request.prompt;
+    if (request.bos) input.insert(input.begin(), *request.bos);
+    Ending ending{.prompt_tokens = static_cast<int64_t>(input.size()), .queue_seconds = 0.25};
+    for (auto& s : request.streams) s->accept({.prompt_tokens = ending.prompt_tokens});
+    if (request.sampling.prompt_logprobs >= 0) score(request, input);
+    for (size_t c = 0; c < request.streams.size(); ++c) {
+      running_.push_back(
+          {.stream = request.streams[c],
+           .sampling = request.sampling,
+           .deadline = request.deadline,
+           .waits = request.wait_for_acknowledgement,
+           .tokens = c < play.tokens.size() ? play.tokens[c] : std::vector<int32_t>(),
+           .ending = ending});
+      if (request.sampling.max_tokens == 0) end(running_.back(), Finish::kLength);
+    }
+  }
+
+  // Every token has log-probability -1, and itself as the likeliest.
+  static SampledToken sampled(int32_t id, int logprobs) {
+    SampledToken token{.id = id, .logprob = -1};
+    for (int k = 0; k < logprobs; ++k) token.top.push_back({id, -1.0f - static_cast<float>(k)});
+    return token;
+  }
+
+  static void score(const Request& request, const std::vector<int32_t>& input) {
+    std::vector<SampledToken> scored;
+    for (size_t i = 1; i < input.size(); ++i) {
+      scored.push_back(sampled(input[i], request.sampling.prompt_logprobs));
+    }
+    request.streams.front()->push_prompt(std::move(scored));
+  }
+
+  void step() {
+    for (Running& r : running_) {
+      if (!r.ended) step(r);
+    }
+    std::erase_if(running_, [](const Running& r) { return r.ended; });
+    running_count_ = static_cast<int>(running_.size());
+  }
+
+  void step(Running& r) {
+    const TokenStream::Wishes wishes = r.stream->wishes();
+    if (wishes.stop_after && r.ending.generated_tokens >= *wishes.stop_after) {
+      return end(r, Finish::kStopString);
+    }
+    if (wishes.cancelled) {
+      ++cancelled_;
+      return end(r, Finish::kCancelled);
+    }
+    if (r.deadline && *r.deadline <= Clock::now()) return end(r, Finish::kDeadline);
+    if (r.waits && wishes.acknowledged < r.ending.generated_tokens) return;
+    if (r.ending.generated_tokens > 0) ++absorbed_;
+
+    const auto index = static_cast<size_t>(r.ending.generated_tokens++);
+    ++generated_;
+    const int32_t id = index < r.tokens.size() ? r.tokens[index] : options_.eos;
+    const auto& stops = r.sampling.stop_ids;
+    const bool eos = id == options_.eos && !r.sampling.ignore_eos;
+    const bool stop = std::find(stops.begin(), stops.end(), id) != stops.end();
+    SampledToken token = sampled(id, r.sampling.logprobs);
+    if (eos || stop) {
+      r.ending.stop_id = id;
+      last(r, std::move(token), eos ? Finish::kEos : Finish::kStopId);
+    } else if (r.ending.generated_tokens >= r.sampling.max_tokens) {
+      last(r, std::move(token), Finish::kLength);
+    } else {
+      r.stream->push(std::move(token));
+    }
+  }
+
+  void last(Running& r, SampledToken token, Finish why) {
+    r.ending.why = why;
+    r.ended = true;
+    r.stream->push_last(std::move(token), r.ending);
+  }
+
+  void end(Running& r, Finish why) {
+    if (r.ended) return;
+    r.ending.why = why;
+    r.ended = true;
+    r.stream->finish(r.ending);
+  }
+
+  SessionResult run_command(const SessionCommand& command) {
+    std::lock_guard lock(mutex_);
+    commands_.push_back(command);
+    commands_.back().done = nullptr;
+    return session_result_;
+  }
+
+  AdmissionQueue& queue_;
+  const Options options_;
+  std::atomic<bool> ending_{false}, held_{false};
+  std::atomic<int> running_count_{0}, cancelled_{0};
+  std::atomic<int64_t> absorbed_{0}, generated_{0};
+  std::vector<Request> waiting_;
+  std::vector<Running> running_;
+  mutable std::mutex mutex_;
+  Request last_request_;
+  std::vector<SessionCommand> commands_;
+  SessionResult session_result_;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace recurve
