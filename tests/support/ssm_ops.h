@@ -1,0 +1,181 @@
+#pragma once
+// The recurrences of Mamba as RecurrenceOps, in sizes of choice.
+#include "tests/support/recurrence_case.h"
+
+namespace recurve::testing {
+
+// Rows of values with the given means and deviations: (L, sum of counts).
+struct Column {
+  int count;
+  float mean = 0, deviation = 1;
+};
+
+inline std::vector<float> random_rows(const std::vector<Column>& columns, int L,
+                                      std::mt19937_64& random) {
+  std::vector<float> rows;
+  for (int t = 0; t < L; ++t) {
+    for (const Column& column : columns) {
+      const auto values = normal_floats(random, column.count, column.deviation, column.mean);
+      rows.insert(rows.end(), values.begin(), values.end());
+    }
+  }
+  return rows;
+}
+
+// Negative, from slow to fast.
+inline std::vector<float> random_decays(std::mt19937_64& random, size_t count) {
+  std::vector<float> values = normal_floats(random, count, 1.5f);
+  for (float& value : values) value = -std::exp(value);
+  return values;
+}
+
+struct ConvSize {
+  int D, width;
+  bool silu = true, bias = true;
+};
+
+// A row: x (D). The weights: w (D, width), bias (D).
+inline RecurrenceOp conv_op(const ConvSize& c, std::mt19937_64& random) {
+  RecurrenceOp op;
+  op.name = "causal_conv1d D " + std::to_string(c.D) + " width " + std::to_string(c.width);
+  op.in = op.out = c.D;
+  op.state = c.D * (c.width - 1);
+  op.weights = {normal_floats(random, static_cast<size_t>(c.D) * c.width),
+                normal_floats(random, c.bias ? c.D : 0)};
+  op.inputs = [c](int L, std::mt19937_64& r) { return random_rows({{c.D}}, L, r); };
+  op.run = [c](KernelDevice& device, const Ragged& seqs, const float* x, int stride,
+               const std::vector<const float*>& w, float* state, float* y) {
+    device.kernels().causal_conv1d({.seqs = seqs,
+                                    .D = c.D,
+                                    .width = c.width,
+                                    .silu = c.silu,
+                                    .x_stride = stride,
+                                    .x = x,
+                                    .w = w[0],
+                                    .bias = w[1],
+                                    .state = state,
+                                    .y = y},
+                                   *device.stream);
+  };
+  return op;
+}
+
+struct ScanSize {
+  int D, N, chunk = 4;
+  bool gate = true;
+  float dt_mean = -2, dt_deviation = 2;
+};
+
+// A row: x (D), dt (D), B (N), C (N), z (D). The weights: dt_bias (D), A (D, N), skip (D).
+inline RecurrenceOp scan_op(const ScanSize& c, std::mt19937_64& random) {
+  RecurrenceOp op;
+  op.name = "selective_scan D " + std::to_string(c.D) + " N " + std::to_string(c.N);
+  op.in = 3 * c.D + 2 * c.N;
+  op.out = c.D;
+  op.state = c.D * c.N;
+  op.grid = c.chunk;
+  op.weights = {normal_floats(random, c.D), random_decays(random, op.state),
+                normal_floats(random, c.D)};
+  op.inputs = [c](int L, std::mt19937_64& r) {
+    return random_rows({{c.D}, {c.D, c.dt_mean, c.dt_deviation}, {c.N}, {c.N}, {c.D}}, L, r);
+  };
+  op.run = [c](KernelDevice& device, const Ragged& seqs, const float* x, int stride,
+               const std::vector<const float*>& w, float* state, float* y) {
+    device.kernels().selective_scan({.seqs = seqs,
+                                     .D = c.D,
+                                     .N = c.N,
+                                     .chunk = c.chunk,
+                                     .x_stride = stride,
+                                     .dt_stride = stride,
+                                     .BC_stride = stride,
+                                     .z_stride = stride,
+                                     .x = x,
+                                     .dt = x + c.D,
+                                     .B = x + 2 * c.D,
+                                     .C = x + 2 * c.D + c.N,
+                                     .z = c.gate ? x + 2 * c.D + 2 * c.N : nullptr,
+                                     .dt_bias = w[0],
+                                     .A = w[1],
+                                     .skip = w[2],
+                                     .h = state,
+                                     .y = y},
+                                    *device.stream);
+  };
+  return op;
+}
+
+struct SsdSize {
+  int H, P, N, G = 1, chunk = 4;
+  float dt_min = 0, dt_max = std::numeric_limits<float>::infinity();
+  float dt_mean = -2, dt_deviation = 2;
+};
+
+// A row: x (H, P), B (G, N), C (G, N), dt (H). The weights: dt_bias (H), A (H), skip (H).
+inline RecurrenceOp ssd_op(const SsdSize& c, std::mt19937_64& random) {
+  RecurrenceOp op;
+  op.name = "ssd H " + std::to_string(c.H) + " P " + std::to_string(c.P) + " N " +
+            std::to_string(c.N) + " G " + std::to_string(c.G) + " chunk " + std::to_string(c.chunk);
+  op.in = c.H * c.P + 2 * c.G * c.N + c.H;
+  op.out = c.H * c.P;
+  op.state = c.H * c.P * c.N;
+  op.grid = c.chunk;
+  op.weights = {normal_floats(random, c.H), random_decays(random, c.H), normal_floats(random, c.H)};
+  op.inputs = [c](int L, std::mt19937_64& r) {
+    return random_rows({{c.H * c.P}, {2 * c.G * c.N}, {c.H, c.dt_mean, c.dt_deviation}}, L, r);
+  };
+  op.run = [c](KernelDevice& device, const Ragged& seqs, const float* x, int stride,
+               const std::vector<const float*>& w, float* state, float* y) {
+    const float* B = x + c.H * c.P;
+    device.kernels().ssd({.seqs = seqs,
+                          .H = c.H,
+                          .P = c.P,
+                          .N = c.N,
+                          .G = c.G,
+                          .chunk = c.chunk,
+                          .dt_min = c.dt_min,
+                          .dt_max = c.dt_max,
+                          .xBC_stride = stride,
+                          .dt_stride = stride,
+                          .x = x,
+                          .B = B,
+                          .C = B + c.G * c.N,
+                          .dt = B + 2 * c.G * c.N,
+                          .dt_bias = w[0],
+                          .A = w[1],
+                          .skip = w[2],
+                          .h = state,
+                          .y = y},
+                         *device.stream);
+  };
+  return op;
+}
+
+struct LinearRecurrenceSize {
+  int D, chunk = 4;
+};
+
+// A row: c (D), x (D). No weights.
+inline RecurrenceOp linear_recurrence_op(const LinearRecurrenceSize& c) {
+  RecurrenceOp op;
+  op.name = "linear_recurrence D " + std::to_string(c.D);
+  op.in = 2 * c.D;
+  op.out = op.state = c.D;
+  op.grid = c.chunk;
+  op.inputs = [c](int L, std::mt19937_64& r) { return random_rows({{c.D, 0, 0.7f}, {c.D}}, L, r); };
+  op.run = [c](KernelDevice& device, const Ragged& seqs, const float* x, int stride,
+               const std::vector<const float*>&, float* state, float* y) {
+    device.kernels().linear_recurrence({.seqs = seqs,
+                                        .D = c.D,
+                                        .chunk = c.chunk,
+                                        .c_stride = stride,
+                                        .x_stride = stride,
+                                        .c = x,
+                                        .x = x + c.D,
+                                        .state = state,
+                                        .y = y},
+                                       *device.stream);
+  };
+  return op;
+}
+
+}  // namespace recurve::testing
