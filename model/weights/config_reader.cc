@@ -76,6 +76,9 @@ constexpr const char* kHarmless[] = {
 constexpr size_t kMaxFound = 100;  // characters of a value in a message
 
 std::string text_of(const json& value) {
+  if (value.is_number_float() && std::isinf(value.get<double>())) {
+    return value.get<double>() < 0 ? "-Infinity" : "Infinity";  // which dump() calls null
+  }
   std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
   if (text.size() > kMaxFound) text = text.substr(0, kMaxFound) + "...";
   return text;

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "model/weights/json_file.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
@@ -119,6 +121,29 @@ TEST(JsonFile, RefusesWhatParsersDisagreeOn) {
   EXPECT_EQ(error("{\"a\": " + std::string(60, '[') + std::string(60, ']') + "}"), "");
   EXPECT_EQ(error("{\"a\": " + std::string(100000, '[')),
             "config.json: wanted JSON of at most 64 levels, found more");
+}
+
+// As Python writes it, and every config.json of Mamba-2 with it.
+TEST(JsonFile, TakesInfinityAsAValue) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(parse(R"({"a": [0.0, Infinity], "b":-Infinity ,"c": Infinity})"),
+            json({{"a", {0.0, kInfinity}}, {"b", -kInfinity}, {"c", kInfinity}}));
+  EXPECT_EQ(
+      parse(R"({"Infinity": "-Infinity", "b": "a\" Infinity", "c": "\\", "d": Infinity})"),
+      json({{"Infinity", "-Infinity"}, {"b", "a\" Infinity"}, {"c", "\\"}, {"d", kInfinity}}));
+  const auto error = [](const std::string& text) { return error_of([&] { parse(text); }); };
+  for (const std::string value :
+       {"NaN", "infinity", "Infinity1", "xInfinity", "--Infinity", "+Infinity", "- Infinity",
+        "1Infinity", "Infinity.0", "Infinit", "-Infinity-", "InfinityInfinity", "[Infinity 1]"}) {
+    EXPECT_THAT(error("{\"a\": " + value + "}"), HasSubstr("wanted JSON, found none at byte "))
+        << value;
+  }
+  EXPECT_EQ(error("{Infinity : 1}"), "config.json: wanted JSON, found none at byte 2");
+  EXPECT_EQ(error("{\"a\": Infinity, x}"), "config.json: wanted JSON, found none at byte 17");
+  EXPECT_EQ(error("Infinity"), "config.json: wanted a JSON object, found number");
+  EXPECT_EQ(
+      error_with("{\"a\": Infinity}", [](ConfigReader& r) { r.optional_number("a", 0, 0, 1); }),
+      "d/config.json: a: wanted a number from 0 to 1, found Infinity");
 }
 
 TEST(JsonFile, RefusesFilesTooLargeOrNotThere) {
