@@ -5,6 +5,7 @@
 #include "kernels/ops/gated_rms_norm.h"
 #include "kernels/ops/gather_rows.h"
 #include "kernels/ops/gla.h"
+#include "kernels/ops/glu.h"
 #include "kernels/ops/head_norm_gate.h"
 #include "kernels/ops/head_rms_norm.h"
 #include "kernels/ops/headwise_linear.h"
@@ -17,6 +18,7 @@
 #include "kernels/ops/rnn.h"
 #include "kernels/ops/rotary.h"
 #include "kernels/ops/selective_scan.h"
+#include "kernels/ops/skip_gate.h"
 #include "kernels/ops/soft_cap.h"
 #include "kernels/ops/ssd.h"
 #include "kernels/ops/swiglu.h"
@@ -60,6 +62,8 @@ struct Kernels {
   Op<RnnArgs> rnn;
   Op<LayerNormArgs> layer_norm;
   Op<HeadwiseLinearArgs> headwise_linear;
+  Op<GluArgs> glu;
+  Op<SkipGateArgs> skip_gate;
 
   // Calls visit(name, pointer to member) for each op, in the order above.
   template <typename Visit>
@@ -86,6 +90,8 @@ struct Kernels {
     visit("rnn", &Kernels::rnn);
     visit("layer_norm", &Kernels::layer_norm);
     visit("headwise_linear", &Kernels::headwise_linear);
+    visit("glu", &Kernels::glu);
+    visit("skip_gate", &Kernels::skip_gate);
   }
 
   // Calls visit(name, implementation) for each op.

@@ -2,18 +2,19 @@
 
 namespace recurve {
 
-// y = (x - mean) * rsqrt(variance + eps) * w + b over each of the G equal groups of a row, with the
-// biased variance. One group: layer norm; several: group norm, the norm of heads.
+// y = (x - mean) * rsqrt(variance + eps) * w + b + residual over each of the G equal groups of a
+// row, with the biased variance. One group: layer norm; several: group norm, the norm of heads.
 // Source: Ba et al. 2016, eq. 3 and 4; Wu and He 2018.
 struct LayerNormArgs {
   int rows;
   int D;  // width of a row
   int G;  // groups; divides D
   float eps;
-  const float* x;  // (rows, D)
-  const float* w;  // (D)
-  const float* b;  // (D) or null: zeros
-  float* y;        // (rows, D); may be x
+  const float* x;         // (rows, D)
+  const float* w;         // (D)
+  const float* b;         // (D) or null: zeros
+  const float* residual;  // (rows, D) or null: zeros; may be y
+  float* y;               // (rows, D); may be x
 };
 
 }  // namespace recurve

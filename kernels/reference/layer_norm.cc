@@ -18,7 +18,9 @@ void layer_norm(const LayerNormArgs& args, Stream&) {
       const float scale = 1.0f / std::sqrt(squares / static_cast<float>(size) + args.eps);
       for (int64_t d = 0; d < size; ++d) {
         const float bias = args.b == nullptr ? 0 : args.b[first + d];
-        args.y[r * D + first + d] = (x[d] - mean) * scale * args.w[first + d] + bias;
+        const int64_t at = r * D + first + d;
+        const float residual = args.residual == nullptr ? 0 : args.residual[at];
+        args.y[at] = (x[d] - mean) * scale * args.w[first + d] + bias + residual;
       }
     }
   }

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/check.h"
+#include "kernels/ops/activation.h"
 #include "kernels/tensor.h"
 
 namespace recurve::reference {
@@ -32,5 +33,27 @@ inline float log_sigmoid(float x) {
 }
 
 inline float soft_cap(float x, float cap) { return cap * std::tanh(x / cap); }
+
+inline float activate(Activation f, float x) {
+  switch (f) {
+    case Activation::kIdentity:
+      return x;
+    case Activation::kSilu:
+      return x * sigmoid(x);
+    case Activation::kSigmoid:
+      return sigmoid(x);
+    case Activation::kLogSigmoid:
+      return log_sigmoid(x);
+    case Activation::kTanh:
+      return std::tanh(x);
+    case Activation::kRelu:
+      return x < 0 ? 0 : x;
+    case Activation::kEluPlusOne:
+      return x > 0 ? x + 1 : std::exp(x);
+    case Activation::kGelu:
+      return 0.5f * x * std::erfc(-x * 0.70710678f);
+  }
+  CHECK(false);
+}
 
 }  // namespace recurve::reference

@@ -26,6 +26,8 @@ Kernels table() {
   kernels.rnn = {rnn, "reference"};
   kernels.layer_norm = {layer_norm, "reference"};
   kernels.headwise_linear = {headwise_linear, "reference"};
+  kernels.glu = {glu, "reference"};
+  kernels.skip_gate = {skip_gate, "reference"};
   return kernels;
 }
 

@@ -27,6 +27,8 @@ void activation(const ActivationArgs& args, Stream& stream);
 void rnn(const RnnArgs& args, Stream& stream);
 void layer_norm(const LayerNormArgs& args, Stream& stream);
 void headwise_linear(const HeadwiseLinearArgs& args, Stream& stream);
+void glu(const GluArgs& args, Stream& stream);
+void skip_gate(const SkipGateArgs& args, Stream& stream);
 
 Kernels table();
 

@@ -41,13 +41,15 @@ const NormShape kNormShapes[] = {{1, 2, 1},  {3, 17, 1},  {2, 64, 4},
                                  {1, 66, 2}, {40, 99, 3}, {2, 1000, 1}};
 
 Floats run_layer_norm(KernelDevice& device, const NormShape& s, const Floats& x, const Floats& w,
-                      const Floats& b, bool in_place = false) {
+                      const Floats& b, bool in_place = false, const Floats& residual = {}) {
   const auto in = device.array(x), weight = device.array(w), bias = device.array(b);
+  const auto before = device.array(residual);
   const auto out = device.floats(x.size());
   const auto& y = in_place ? in : out;
-  device.kernels().layer_norm({s.rows, s.D, s.G, 1e-5f, in.data(), weight.data(),
-                               b.empty() ? nullptr : bias.data(), y.data()},
-                              *device.stream);
+  device.kernels().layer_norm(
+      {s.rows, s.D, s.G, 1e-5f, in.data(), weight.data(), b.empty() ? nullptr : bias.data(),
+       residual.empty() ? nullptr : before.data(), y.data()},
+      *device.stream);
   EXPECT_TRUE(y.guards_intact());
   return y.read();
 }
@@ -73,6 +75,17 @@ TEST(LayerNormReference, IsTheFormula) {
           << s.rows << " " << s.D << " " << s.G;
     }
   }
+}
+
+TEST(LayerNormReference, AddsTheResidual) {
+  KernelDevice device("reference");
+  std::mt19937_64 random(9);
+  const NormShape s{3, 12, 4};
+  const Floats x = normal_floats(random, 36), w = normal_floats(random, 12);
+  const Floats residual = normal_floats(random, 36);
+  Floats wanted = run_layer_norm(device, s, x, w, {});
+  for (size_t at = 0; at < wanted.size(); ++at) wanted[at] += residual[at];
+  EXPECT_TRUE(close(run_layer_norm(device, s, x, w, {}, false, residual), wanted, kSummed));
 }
 
 // ---- head_rms_norm
@@ -198,6 +211,73 @@ TEST(ActivationReference, IsTheFormula) {
       EXPECT_TRUE(close(run_activation(device, f, scale, floor, 1, x), wanted, tolerance_of(f)))
           << static_cast<int>(f);
     }
+  }
+}
+
+// ---- glu, skip_gate
+
+Floats run_glu(KernelDevice& device, Activation f, int rows, const Floats& gate_up) {
+  const int F = static_cast<int>(gate_up.size()) / rows / 2;
+  const auto in = device.array(gate_up);
+  const auto y = device.floats(gate_up.size() / 2);
+  device.kernels().glu({rows, F, f, in.data(), y.data()}, *device.stream);
+  EXPECT_TRUE(y.guards_intact());
+  return y.read();
+}
+
+TEST(GluReference, IsTheFormula) {
+  KernelDevice device("reference");
+  std::mt19937_64 random(10);
+  for (const Activation f : kActivations) {
+    const Floats in = normal_floats(random, 3 * 2 * 17, 3);
+    Floats wanted;
+    for (int r = 0; r < 3; ++r) {
+      for (int d = 0; d < 17; ++d) {
+        wanted.push_back(static_cast<float>(exact(f, in[r * 34 + d]) * in[r * 34 + 17 + d]));
+      }
+    }
+    EXPECT_TRUE(close(run_glu(device, f, 3, in), wanted, tolerance_of(f))) << static_cast<int>(f);
+  }
+}
+
+struct SkipGate {
+  int rows, D;
+  Floats h, skip, x, z;
+};
+
+SkipGate make_skip_gate(int rows, int D, std::mt19937_64& random) {
+  const size_t count = static_cast<size_t>(rows) * D;
+  return {rows,
+          D,
+          normal_floats(random, count),
+          normal_floats(random, D),
+          normal_floats(random, count),
+          normal_floats(random, count, 4)};
+}
+
+Floats run_skip_gate(KernelDevice& device, const SkipGate& in, bool in_place = false) {
+  const auto h = device.array(in.h), skip = device.array(in.skip);
+  const auto x = device.array(spread(in.x, in.D, 2)), z = device.array(spread(in.z, in.D, 7));
+  const auto out = device.floats(in.h.size());
+  const auto& y = in_place ? h : out;
+  device.kernels().skip_gate(
+      {in.rows, in.D, in.D + 2, in.D + 7, h.data(), skip.data(), x.data(), z.data(), y.data()},
+      *device.stream);
+  EXPECT_TRUE(y.guards_intact());
+  return y.read();
+}
+
+TEST(SkipGateReference, IsTheFormula) {
+  KernelDevice device("reference");
+  std::mt19937_64 random(11);
+  for (const auto& [rows, D] : {std::pair{1, 1}, {3, 17}, {40, 64}}) {
+    const SkipGate in = make_skip_gate(rows, D, random);
+    Floats wanted;
+    for (size_t at = 0; at < in.h.size(); ++at) {
+      const double sum = in.h[at] + double{in.skip[at % D]} * in.x[at];
+      wanted.push_back(static_cast<float>(sum * in.z[at] * sigmoid(in.z[at])));
+    }
+    EXPECT_TRUE(close(run_skip_gate(device, in), wanted, {.absolute = 2e-6, .relative = 1e-6}));
   }
 }
 
@@ -387,6 +467,8 @@ TEST_P(MixerPartsTest, NormsMatch) {
     const Floats found = run_layer_norm(device, s, x, w, b);
     EXPECT_TRUE(close(found, run_layer_norm(reference, s, x, w, b), kSummed));
     EXPECT_TRUE(bit_equal(run_layer_norm(device, s, x, w, b, true), found));
+    EXPECT_TRUE(close(run_layer_norm(device, s, x, w, b, false, x),
+                      run_layer_norm(reference, s, x, w, b, false, x), kSummed));
     const NormShape one{1, s.D, s.G};  // the last row by itself
     const Floats last(x.end() - s.D, x.end());
     EXPECT_TRUE(bit_equal(run_layer_norm(device, one, last, w, b), std::span(found).last(s.D)));
@@ -413,6 +495,17 @@ TEST_P(MixerPartsTest, GatesMatch) {
         << static_cast<int>(f);
     EXPECT_TRUE(bit_equal(run_activation(device, f, 0.5f, -3, 3, x, true), found));
   }
+  for (const Activation f : kActivations) {
+    Floats gate_up = x;
+    gate_up.resize(2 * x.size(), 0.7f);
+    const Floats found = run_glu(device, f, 1, gate_up);
+    EXPECT_TRUE(close(found, run_glu(reference, f, 1, gate_up), tolerance_of(f)));
+  }
+  std::mt19937_64 random(12);
+  const SkipGate in = make_skip_gate(7, 33, random);
+  const Floats gated = run_skip_gate(device, in);
+  EXPECT_TRUE(close(gated, run_skip_gate(reference, in), {.absolute = 2e-6, .relative = 1e-6}));
+  EXPECT_TRUE(bit_equal(run_skip_gate(device, in, true), gated));
   for (const float b : {0.0f, 0.3f}) {
     const Floats bound(x.size() / 3, b);
     const HgrnGate found = run_hgrn_gate(device, 3, x, bound);
