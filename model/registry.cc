@@ -6,6 +6,19 @@
 #include <stdexcept>
 
 namespace recurve {
+namespace {
+
+// The configs of state-spaces/mamba name no model_type; they are known by their ssm_cfg.
+std::string model_type_of(const nlohmann::json& config) {
+  if (const auto type = config.find("model_type"); type != config.end()) {
+    return type->is_string() ? type->get<std::string>() : "";
+  }
+  const auto ssm = config.find("ssm_cfg");
+  if (ssm == config.end() || !ssm->is_object()) return "";
+  return ssm->value("layer", nlohmann::json()) == "Mamba2" ? "mamba2" : "mamba";
+}
+
+}  // namespace
 
 std::unique_ptr<const Model> load_model(Checkpoint& checkpoint, Backend& backend,
                                         const LoadOptions& options,
@@ -16,11 +29,12 @@ std::unique_ptr<const Model> load_model(Checkpoint& checkpoint, Backend& backend
                                          const Checkpoint::Progress&);
   } kFamilies[] = {
       {"xlstm", load_xlstm},
+      {"mamba", load_mamba},
+      {"falcon_mamba", load_falcon_mamba},
+      {"mamba2", load_mamba2},
   };
   const auto& config = checkpoint.config();
-  const std::string type = config.contains("model_type") && config["model_type"].is_string()
-                               ? config["model_type"].get<std::string>()
-                               : "";
+  const std::string type = model_type_of(config);
   std::vector<std::string_view> supported;
   for (const auto& family : kFamilies) {
     if (type == family.model_type) return family.load(checkpoint, backend, options, progress);

@@ -22,5 +22,11 @@ std::unique_ptr<const Model> load_model(Checkpoint& checkpoint, Backend& backend
 // One line for each family.
 std::unique_ptr<const Model> load_xlstm(Checkpoint&, Backend&, const LoadOptions&,
                                         const Checkpoint::Progress&);
+std::unique_ptr<const Model> load_mamba(Checkpoint&, Backend&, const LoadOptions&,
+                                        const Checkpoint::Progress&);
+std::unique_ptr<const Model> load_falcon_mamba(Checkpoint&, Backend&, const LoadOptions&,
+                                               const Checkpoint::Progress&);
+std::unique_ptr<const Model> load_mamba2(Checkpoint&, Backend&, const LoadOptions&,
+                                         const Checkpoint::Progress&);
 
 }  // namespace recurve

@@ -138,8 +138,8 @@ Config read_config(const Checkpoint& checkpoint) {
   // norm_before_gate: Codestral's config says true, of a model whose gate comes first; the code it
   // is for does not look at it.
   read.ignore({"attn_cfg", "fused_add_norm", "norm_before_gate", "residual_in_fp32",
-               "time_step_rank", "time_step_min", "time_step_max", "time_step_floor",
-               "rescale_prenorm_residual"});
+               "time_step_rank", "time_step_scale", "time_step_init_scheme", "time_step_min",
+               "time_step_max", "time_step_floor", "rescale_prenorm_residual"});
   read.finish();
   return c;
 }
