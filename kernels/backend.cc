@@ -15,6 +15,10 @@
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/thread_pool.h"
 #endif
+#if RECURVE_CUDA
+#include "kernels/cuda/common/backend.h"
+#include "kernels/cuda/common/table.h"
+#endif
 
 namespace recurve {
 namespace {
@@ -166,12 +170,21 @@ std::unique_ptr<Backend> make_backend(std::string_view device, int threads) {
   }
 #if RECURVE_CPU
   if (device == "cpu") return make_cpu_backend(threads);
-  constexpr std::string_view kDevices = "cpu, reference";
+  constexpr std::string_view kCpu = "cpu, reference";
 #else
   static_cast<void>(threads);
-  constexpr std::string_view kDevices = "reference (cpu needs Highway: install libhwy-dev)";
+  constexpr std::string_view kCpu = "reference (cpu needs Highway: install libhwy-dev)";
 #endif
-  throw std::runtime_error(fmt::format("no device '{}'; this build has: {}", device, kDevices));
+#if RECURVE_CUDA
+  if (device.starts_with("cuda:")) {
+    return cuda::make_backend(device, choose_kernels({cuda::table()}));
+  }
+  constexpr std::string_view kCuda = ", cuda:N";
+#else
+  constexpr std::string_view kCuda = "";
+#endif
+  throw std::runtime_error(
+      fmt::format("no device '{}'; this build has: {}{}", device, kCpu, kCuda));
 }
 
 }  // namespace recurve

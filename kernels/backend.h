@@ -85,8 +85,8 @@ inline Buffer::~Buffer() {
   if (data_ != nullptr) backend_->give_memory(data_, bytes_);
 }
 
-// device: "cpu" or "reference". threads: 0 = one a core. The environment variable RECURVE_KERNELS
-// forces implementations: "linear=reference,mlstm=reference".
+// device: "cpu", "cuda:N" or "reference". threads: of the CPU; 0 = one a core. The environment
+// variable RECURVE_KERNELS forces implementations: "linear=reference,mlstm=reference".
 // Throws std::runtime_error naming what this build has when the device is not one of them.
 std::unique_ptr<Backend> make_backend(std::string_view device, int threads = 0);
 

@@ -43,42 +43,50 @@ class StepBench {
         stream_(backend.make_stream()),
         pool_(backend, model.state_layout(), sequences, *stream_),
         arena_(backend, model.arena_bytes({.rows = sequences * rows, .logits = sequences})),
-        tokens_(static_cast<size_t>(sequences * rows)),
-        logits_(static_cast<size_t>(sequences) * static_cast<size_t>(model.info().vocab)) {
-    for (size_t t = 0; t < tokens_.size(); ++t) {
-      tokens_[t] = static_cast<int32_t>((t * 7919 + 11) % static_cast<size_t>(model.info().vocab));
+        logits_(backend.allocate(static_cast<size_t>(sequences) *
+                                 static_cast<size_t>(model.info().vocab) * sizeof(float))) {
+    std::vector<int32_t> tokens, slots, begin, logit_rows;
+    for (int t = 0; t < sequences * rows; ++t) {
+      tokens.push_back(static_cast<int32_t>((int64_t{t} * 7919 + 11) % model.info().vocab));
     }
     for (int s = 0; s < sequences; ++s) {
       slots_.push_back(std::move(*pool_.acquire()));
-      slot_ids_.push_back(slots_.back().id());
-      begin_.push_back(s * rows);
-      logit_rows_.push_back((s + 1) * rows - 1);
+      slots.push_back(slots_.back().id());
+      begin.push_back(s * rows);
+      logit_rows.push_back((s + 1) * rows - 1);
     }
-    begin_.push_back(sequences * rows);
+    begin.push_back(sequences * rows);
     batch_ = {.seqs = {.num_seqs = sequences,
                        .rows = sequences * rows,
                        .max_len = rows,
-                       .begin = begin_.data(),
-                       .slot = slot_ids_.data()},
-              .tokens = tokens_.data(),
+                       .begin = to_device(backend, begin),
+                       .slot = to_device(backend, slots)},
+              .tokens = to_device(backend, tokens),
               .num_logits = sequences,
-              .logit_rows = logit_rows_.data()};
+              .logit_rows = to_device(backend, logit_rows)};
   }
 
   double seconds_of_step() {
     const auto began = std::chrono::steady_clock::now();
-    model_.forward(batch_, pool_, arena_, *stream_, logits_.data());
+    model_.forward(batch_, pool_, arena_, *stream_, logits_.as<float>());
     stream_->wait();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   }
 
  private:
+  const int32_t* to_device(Backend& backend, const std::vector<int32_t>& values) {
+    inputs_.push_back(backend.allocate(values.size() * sizeof(int32_t)));
+    backend.upload(inputs_.back().data(), values.data(), inputs_.back().bytes(), *stream_);
+    stream_->wait();
+    return inputs_.back().as<int32_t>();
+  }
+
   const Model& model_;
   std::unique_ptr<Stream> stream_;
   StatePool pool_;
   Arena arena_;
-  std::vector<int32_t> tokens_, slot_ids_, begin_, logit_rows_;
-  std::vector<float> logits_;
+  Buffer logits_;  // (sequences, vocab)
+  std::vector<Buffer> inputs_;
   std::vector<StateSlot> slots_;
   StepBatch batch_;
 };
@@ -122,7 +130,7 @@ void add_step(CLI::App& app, const bool& json) {
   step->add_option("--config", options->config,
                    "config.json of a model to fill with random weights");
   step->add_flag("--random", options->random, "Random weights for --config");
-  step->add_option("--device", options->device, "cpu or reference")->capture_default_str();
+  step->add_option("--device", options->device, "cpu, cuda:N or reference")->capture_default_str();
   step->add_option("--threads", options->threads, "Of the CPU backend; 0: one a core");
   step->add_option("--batch", options->batch, "Sequences, e.g. 1,8,64")->delimiter(',');
   step->add_option("--rows", options->rows, "Tokens of each: 1 is a decode, more a prompt")

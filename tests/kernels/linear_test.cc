@@ -185,6 +185,7 @@ TEST_P(LinearTest, ThreadsChangeNothing) {
 }
 
 RECURVE_ON_EACH_DEVICE(LinearTest);
+RECURVE_ON_CUDA(LinearTest);
 
 }  // namespace
 }  // namespace recurve::testing

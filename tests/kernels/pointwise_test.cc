@@ -321,6 +321,7 @@ TEST_P(PointwiseTest, GatherRowsPicks) {
 }
 
 RECURVE_ON_EACH_DEVICE(PointwiseTest);
+RECURVE_ON_CUDA(PointwiseTest);
 
 }  // namespace
 }  // namespace recurve::testing

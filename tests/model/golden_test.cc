@@ -31,6 +31,7 @@ void expect_close(const std::vector<float>& got, const std::vector<float>& want,
 
 TEST_P(GoldenTest, LogitsAndStates) {
   const auto& [model_case, device, step] = GetParam();
+  if (const std::string why = why_unusable(device); !why.empty()) GTEST_SKIP() << why;
   ModelRunner runner(model_case, device);
   const Golden golden(golden_dir() / model_case.directory / "golden.safetensors");
   for (const std::string s : {"0", "1"}) {
@@ -55,7 +56,7 @@ std::string name_of_case(const ::testing::TestParamInfo<Param>& info) {
   std::string name = std::get<0>(info.param).directory + "_" + std::get<1>(info.param) + "_" +
                      std::to_string(std::get<2>(info.param));
   for (char& c : name) {
-    if (c == '/') c = '_';
+    if (c == '/' || c == ':') c = '_';
   }
   return name;
 }
@@ -63,7 +64,7 @@ std::string name_of_case(const ::testing::TestParamInfo<Param>& info) {
 // Steps of one token, a chunk and an odd rest, all at once.
 INSTANTIATE_TEST_SUITE_P(Families, GoldenTest,
                          ::testing::Combine(::testing::ValuesIn(model_cases()),
-                                            ::testing::Values("reference", "cpu"),
+                                            ::testing::ValuesIn(all_devices()),
                                             ::testing::Values(1, 64, 256)),
                          name_of_case);
 

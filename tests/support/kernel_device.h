@@ -7,6 +7,7 @@
 
 #include "kernels/backend.h"
 #include "tests/support/device_array.h"
+#include "tests/support/devices.h"
 #if __has_include(<hwy/targets.h>)
 #include "kernels/cpu/targets.h"
 // After the choice of instruction sets.
@@ -55,7 +56,10 @@ inline std::vector<DeviceUnderTest> devices_under_test() {
 // One test on one of these devices.
 class DeviceTest : public ::testing::TestWithParam<DeviceUnderTest> {
  protected:
-  void SetUp() override { use_vectors(GetParam().vectors); }
+  void SetUp() override {
+    if (const std::string why = why_unusable(GetParam().device); !why.empty()) GTEST_SKIP() << why;
+    use_vectors(GetParam().vectors);
+  }
   void TearDown() override { use_vectors(0); }
   KernelDevice make_device() const { return KernelDevice(GetParam().device, GetParam().threads); }
 
@@ -77,6 +81,15 @@ inline std::string name_of_device(const ::testing::TestParamInfo<DeviceUnderTest
   GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(suite);                               \
   INSTANTIATE_TEST_SUITE_P(Devices, suite, ::testing::ValuesIn(devices_under_test()), \
                            name_of_device)
+
+// Runs it on a GPU as well, for ops that have kernels there.
+#if RECURVE_CUDA
+#define RECURVE_ON_CUDA(suite) \
+  INSTANTIATE_TEST_SUITE_P(    \
+      Cuda, suite, ::testing::Values(DeviceUnderTest{"cuda:0", 1, 0, "cuda"}), name_of_device)
+#else
+#define RECURVE_ON_CUDA(suite) static_assert(true)
+#endif
 
 inline std::vector<float> normal_floats(std::mt19937_64& random, size_t count, float deviation = 1,
                                         float mean = 0) {

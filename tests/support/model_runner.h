@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "model/registry.h"
+#include "tests/support/devices.h"
 #include "tests/support/golden.h"
 
 namespace recurve::testing {
@@ -51,16 +52,21 @@ class ModelRunner {
       max_len = std::max(max_len, static_cast<int>(part.tokens.size()));
     }
     for (size_t r = 0; r < tokens.size(); ++r) rows.push_back(static_cast<int32_t>(r));
-    std::vector<float> logits(tokens.size() * static_cast<size_t>(model_->info().vocab));
+    const size_t vocab = static_cast<size_t>(model_->info().vocab);
+    std::vector<float> logits(tokens.size() * vocab);
+    const Buffer on_device = backend_->allocate(logits.size() * sizeof(float));
+    const Buffer token_ids = to_device(tokens), begins = to_device(begin);
+    const Buffer slot_ids = to_device(slots), logit_rows = to_device(rows);
     model_->forward({.seqs = {.num_seqs = static_cast<int>(parts.size()),
                               .rows = static_cast<int>(tokens.size()),
                               .max_len = max_len,
-                              .begin = begin.data(),
-                              .slot = slots.data()},
-                     .tokens = tokens.data(),
+                              .begin = begins.as<int32_t>(),
+                              .slot = slot_ids.as<int32_t>()},
+                     .tokens = token_ids.as<int32_t>(),
                      .num_logits = static_cast<int>(rows.size()),
-                     .logit_rows = rows.data()},
-                    pool_, arena_, *stream_, logits.data());
+                     .logit_rows = logit_rows.as<int32_t>()},
+                    pool_, arena_, *stream_, on_device.as<float>());
+    backend_->download(logits.data(), on_device.data(), on_device.bytes(), *stream_);
     stream_->wait();
     return logits;
   }
@@ -89,6 +95,14 @@ class ModelRunner {
   }
 
  private:
+  // The values are there before the next work on the stream.
+  Buffer to_device(const std::vector<int32_t>& values) {
+    Buffer buffer = backend_->allocate(values.size() * sizeof(int32_t));
+    backend_->upload(buffer.data(), values.data(), buffer.bytes(), *stream_);
+    stream_->wait();
+    return buffer;
+  }
+
   static constexpr int kSlots = 6, kMaxRows = 256;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Stream> stream_;

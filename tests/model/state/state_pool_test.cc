@@ -6,6 +6,8 @@
 #include <cstring>
 #include <set>
 
+#include "tests/support/devices.h"
+
 namespace recurve {
 namespace {
 
@@ -114,7 +116,7 @@ TEST_P(StatePoolTest, AnImageOfAnotherModelIsABug) {
   EXPECT_DEATH(pool_.load(StateImage(3), slot), "CHECK failed");
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, StatePoolTest, ::testing::Values("reference", "cpu"),
+INSTANTIATE_TEST_SUITE_P(Backends, StatePoolTest, ::testing::ValuesIn(testing::host_devices()),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

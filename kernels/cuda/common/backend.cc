@@ -1,0 +1,110 @@
+#include "kernels/cuda/common/backend.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <stdexcept>
+
+#include "kernels/cuda/common/stream.h"
+
+namespace recurve::cuda {
+namespace {
+
+constexpr int kOldestMajor = 8;  // compute capability of the oldest code in this build: sm_80
+
+// The memory of one GPU. cudaMalloc aligns to 256 bytes.
+class CudaBackend : public Backend {
+ public:
+  CudaBackend(int device, std::string name, const Kernels& kernels)
+      : Backend(std::move(name), kernels), device_(device) {}
+
+  std::unique_ptr<Stream> make_stream() override { return std::make_unique<CudaStream>(device_); }
+  void upload(void* device, const void* host, size_t bytes, Stream& stream) override {
+    copy_bytes(device, host, bytes, cudaMemcpyHostToDevice, stream, "upload");
+  }
+  void download(void* host, const void* device, size_t bytes, Stream& stream) override {
+    copy_bytes(host, device, bytes, cudaMemcpyDeviceToHost, stream, "download");
+  }
+  void copy(void* to, const void* from, size_t bytes, Stream& stream) override {
+    copy_bytes(to, from, bytes, cudaMemcpyDeviceToDevice, stream, "copy");
+  }
+  void zero(void* device, size_t bytes, Stream& stream) override {
+    if (bytes > 0) abort_if_failed(cudaMemsetAsync(device, 0, bytes, use(stream)), "zero");
+  }
+
+ private:
+  std::byte* take_memory(size_t bytes) override {
+    if (bytes == 0) return nullptr;
+    CUDA_CHECK(cudaSetDevice(device_));
+    void* memory = nullptr;
+    if (cudaMalloc(&memory, bytes) == cudaErrorMemoryAllocation) refuse(bytes);
+    CUDA_CHECK(cudaGetLastError());
+    CUDA_CHECK(cudaMemset(memory, 0, bytes));
+    // Streams do not wait for the default one, on which the memory is being zeroed.
+    CUDA_CHECK(cudaDeviceSynchronize());
+    return static_cast<std::byte*>(memory);
+  }
+
+  [[noreturn]] void refuse(size_t bytes) const {
+    static_cast<void>(cudaGetLastError());  // the failure is reported here
+    size_t free = 0, total = 0;
+    CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    throw std::runtime_error(
+        fmt::format("backend '{}' wanted {} bytes of memory, and {} of its {} are free: fewer "
+                    "slots or a smaller model may fit",
+                    name(), bytes, free, total));
+  }
+
+  void give_memory(std::byte* data, size_t) override {
+    abort_if_failed(cudaSetDevice(device_), "choice of the device");
+    abort_if_failed(cudaFree(data), "return of memory");
+  }
+
+  static void copy_bytes(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                         Stream& stream, const char* what) {
+    if (bytes > 0) abort_if_failed(cudaMemcpyAsync(to, from, bytes, kind, use(stream)), what);
+  }
+
+  const int device_;
+};
+
+int parse_index(std::string_view device) {
+  const std::string_view digits = device.substr(std::string_view("cuda:").size());
+  int index = -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
+  if (error != std::errc() || end != digits.data() + digits.size() || index < 0) {
+    throw std::runtime_error(
+        fmt::format("device '{}': wanted cuda:N, N being the number of a GPU from 0 on", device));
+  }
+  return index;
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(std::string_view device, const Kernels& kernels) {
+  const int index = parse_index(device);
+  int count = 0;
+  if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
+    throw std::runtime_error(fmt::format(
+        "device '{}': no GPU can be used here: {} (is NVIDIA's driver for CUDA 13 installed?)",
+        device, cudaGetErrorString(status)));
+  }
+  if (index >= count) {
+    throw std::runtime_error(
+        fmt::format("device '{}': this machine has {} GPUs, numbered from 0", device, count));
+  }
+  cudaDeviceProp properties{};
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  if (properties.major < kOldestMajor) {
+    throw std::runtime_error(fmt::format(
+        "device '{}': wanted a GPU of compute capability {}.0 or later, found {} with {}.{}",
+        device, kOldestMajor, properties.name, properties.major, properties.minor));
+  }
+  CUDA_CHECK(cudaSetDevice(index));
+  return std::make_unique<CudaBackend>(
+      index,
+      fmt::format("{}, {}, sm_{}{}", device, properties.name, properties.major, properties.minor),
+      kernels);
+}
+
+}  // namespace recurve::cuda

@@ -1,0 +1,16 @@
+#pragma once
+#include <cuda_runtime_api.h>
+
+namespace recurve::cuda {
+
+// Throws std::runtime_error naming the call, where it stands and what CUDA says of it.
+void throw_if_failed(cudaError_t status, const char* call, const char* file, int line);
+
+// The same inside a step, where nothing may be thrown: says so in one sentence and ends the
+// process. `what`: the op or copy that failed.
+void abort_if_failed(cudaError_t status, const char* what);
+
+}  // namespace recurve::cuda
+
+// For loading and allocation.
+#define CUDA_CHECK(call) ::recurve::cuda::throw_if_failed((call), #call, __FILE__, __LINE__)

@@ -1,0 +1,44 @@
+#pragma once
+#include <cstdint>
+
+// Device functions of several ops. No fast-math: these keep to a few ulp of the reference.
+namespace recurve::cuda {
+
+constexpr int kWarpSize = 32;
+
+__device__ inline float widen_bf16(uint16_t bits) { return __uint_as_float(uint32_t{bits} << 16); }
+
+__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+// log(sigmoid(x)); the argument of exp is never positive.
+__device__ inline float log_sigmoid(float x) { return fminf(x, 0.0f) - log1pf(expf(-fabsf(x))); }
+
+// Not to be fused with what follows: several kernels must round it alike.
+__device__ inline float soft_cap(float x, float cap) { return __fmul_rn(cap, tanhf(x / cap)); }
+
+// As std::max(a, b): of a NaN, a is kept.
+__device__ inline float max_of(float a, float b) { return a < b ? b : a; }
+
+__device__ inline float warp_sum(float value) {
+  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(0xffffffffu, value, offset);
+  }
+  return value;
+}
+
+// The sum over the threads of the block, known to all, added in an order that depends on the size
+// of the block alone. To be called by all its kThreads threads.
+template <int kThreads>
+__device__ float block_sum(float value) {
+  constexpr int kWarps = kThreads / kWarpSize;
+  __shared__ float sums[kWarps];
+  value = warp_sum(value);
+  if (threadIdx.x % kWarpSize == 0) sums[threadIdx.x / kWarpSize] = value;
+  __syncthreads();
+  value = sums[0];
+  for (int warp = 1; warp < kWarps; ++warp) value += sums[warp];
+  __syncthreads();  // before the next sum
+  return value;
+}
+
+}  // namespace recurve::cuda

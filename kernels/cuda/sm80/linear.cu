@@ -1,0 +1,62 @@
+#include "kernels/cuda/common/math.cuh"
+#include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/sm80/linear_bf16.h"
+#include "kernels/cuda/sm80/ops.h"
+
+namespace recurve::cuda::sm80 {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kRows = 4;  // of x, a block
+
+__device__ float weight_at(const float* W, int64_t index) { return W[index]; }
+__device__ float weight_at(const uint16_t* W, int64_t index) { return widen_bf16(W[index]); }
+
+// For matrices the tensor-core kernel does not take: any K, fp32 weights. One warp an output, its
+// lanes side by side along K; each row of x is summed for itself.
+template <typename Weight>
+__global__ void __launch_bounds__(kWarps* kWarpSize) any_kernel(LinearArgs args, int row_blocks) {
+  const int lane = threadIdx.x % kWarpSize;
+  const int64_t n =
+      static_cast<int64_t>(blockIdx.x / row_blocks) * kWarps + threadIdx.x / kWarpSize;
+  const int first = blockIdx.x % row_blocks * kRows;
+  const int64_t N = args.W.N, K = args.W.K;
+  if (n >= N) return;
+  const int rows = min(kRows, args.rows - first);
+  const Weight* W = static_cast<const Weight*>(args.W.data) + n * K;
+  const float* x = args.x + first * K;
+  float sum[kRows] = {};
+  for (int64_t k = lane; k < K; k += kWarpSize) {
+    const float w = weight_at(W, k);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (r < rows) sum[r] = fmaf(x[r * K + k], w, sum[r]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    float y = warp_sum(sum[r]);
+    if (lane != 0 || r >= rows) continue;
+    if (args.bias != nullptr) y += args.bias[n];
+    if (args.residual != nullptr) y += args.residual[(first + r) * N + n];
+    args.y[(first + r) * N + n] = y;
+  }
+}
+
+}  // namespace
+
+// Which kernel takes a matrix depends on the matrix alone, never on the rows.
+void linear(const LinearArgs& args, Stream& stream) {
+  if (args.rows == 0 || args.W.N == 0) return;
+  if (linear_bf16_takes(args.W)) {
+    linear_bf16(args, use(stream));
+  } else {
+    const int row_blocks = (args.rows + kRows - 1) / kRows;
+    const auto blocks = static_cast<unsigned>((args.W.N + kWarps - 1) / kWarps * row_blocks);
+    const auto kernel = args.W.dtype == DType::kBF16 ? any_kernel<uint16_t> : any_kernel<float>;
+    kernel<<<blocks, kWarps * kWarpSize, 0, use(stream)>>>(args, row_blocks);
+  }
+  expect_launched("linear");
+}
+
+}  // namespace recurve::cuda::sm80

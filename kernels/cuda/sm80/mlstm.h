@@ -1,0 +1,19 @@
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include "kernels/ops/mlstm.h"
+
+// The parts of the mLSTM op. A block of the first kernel of each form owns some columns of C of one
+// head of one sequence; all blocks of a head read its n and m as they were, and the second kernel
+// advances these when the first is done with them.
+namespace recurve::cuda::sm80 {
+
+// All chunks of two rows or more.
+void mlstm_chunks(const MlstmArgs& args, cudaStream_t stream);
+void mlstm_chunk_normalisers(const MlstmArgs& args, cudaStream_t stream);
+
+// The chunks of one row: the last of a sequence, or all where args.chunk is 1.
+void mlstm_steps(const MlstmArgs& args, cudaStream_t stream);
+void mlstm_step_normalisers(const MlstmArgs& args, cudaStream_t stream);
+
+}  // namespace recurve::cuda::sm80

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Builds on a machine with a GPU (CUDA 13, CMake, GoogleTest, fmt, nlohmann-json, CLI11; no gRPC),
+# runs the tests of kernels and models there and measures decode steps: about five minutes.
+#   OUT=FOLDER tests/gpu.sh     results also as JSON lines in FOLDER, build/gpu if not said
+# The last lines are the table; the exit status is 0 if no test failed.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+out=${OUT:-build/gpu}
+build=${RECURVE_GPU_BUILD:-build/gpu-tree}
+bandwidth=${RECURVE_GPU_BANDWIDTH:-4300}  # GB/s, as the floors of decode are counted
+export PATH=$PATH:/usr/local/cuda/bin
+mkdir -p "$out"
+status=0
+
+say() { printf '\n== %s (%d s)\n' "$1" "$SECONDS"; }
+fail() {
+  echo "FAILED: $1"
+  status=1
+}
+
+say "build"
+ninja="" keep_going="-k"
+command -v ninja >/dev/null && ninja="-G Ninja" keep_going="-k 0"
+# shellcheck disable=SC2086
+cmake -S . -B "$build" $ninja -DCMAKE_BUILD_TYPE=Release -DRECURVE_SERVER=OFF -DRECURVE_CUDA=ON \
+  -DCMAKE_CUDA_ARCHITECTURES="${RECURVE_GPU_ARCHITECTURES:-80;90a-real}" >"$out/configure.log" 2>&1 ||
+  { cat "$out/configure.log"; exit 1; }
+# shellcheck disable=SC2086
+cmake --build "$build" -j "$(nproc)" -- $keep_going >"$out/build.log" 2>&1 ||
+  { fail "build"; grep -A5 -E "error|FAILED" "$out/build.log" | head -60; }
+[ -x "$build/bin/recurve-bench" ] || exit 1
+
+# What ran on the CPU elsewhere need not run here; what is skipped for want of a GPU is a failure.
+say "tests"
+for test in "$build"/bin/kernels_*_test "$build"/bin/model_*_test; do
+  log=$out/$(basename "$test").log
+  timeout 200 "$test" --gtest_filter='*uda*:*eference*:Backend*' --gtest_brief=1 >"$log" 2>&1 ||
+    { fail "$(basename "$test")"; grep -B8 "FAILED\|terminate\|CUDA failed" "$log" | head -40; }
+  grep -q "no GPU can be used\|this machine has" "$log" && fail "$(basename "$test"): no GPU"
+  grep -E "^\[  (PASSED|FAILED) " "$log" | head -1 | sed "s|$| $(basename "$test")|"
+done
+
+if command -v compute-sanitizer >/dev/null; then
+  say "compute-sanitizer"
+  sanitize() {
+    timeout 100 compute-sanitizer --tool memcheck --error-exitcode 9 "$build/bin/$1" \
+      --gtest_filter="$2" --gtest_brief=1 >"$out/memcheck-$1.log" 2>&1 ||
+      { fail "memcheck of $1"; tail -30 "$out/memcheck-$1.log"; }
+  }
+  sanitize kernels_linear_test 'Cuda/*MatchesTheReferenceWhenSplit*:Cuda/*ResidualMayBe*'
+  sanitize kernels_mlstm_test 'Cuda/*AChunkOfOneRow*:Cuda/*NeighboursAndSlots*'
+  sanitize kernels_pointwise_test 'Cuda/*'
+  sanitize model_golden_test '*tied_bf16_cuda_0_*'
+else
+  echo "(no compute-sanitizer on this machine)"
+fi
+
+say "decode steps"
+# bench NAME SECONDS MODEL...: one JSON line a batch size.
+bench() {
+  local name=$1 seconds=$2
+  shift 2
+  "$build/bin/recurve-bench" --json step --device cuda:0 "$@" --batch 1,8,32,64,128,256 \
+    --seconds "$seconds" --bandwidth "$bandwidth" >"$out/step-$name.json" 2>"$out/step-$name.log" ||
+    { fail "recurve-bench of $name"; tail -3 "$out/step-$name.log"; }
+}
+bench xlstm-books 0.3 --model weights_tools/demo/xlstm-books
+bench xlstm-7b 0.5 --config tests/configs/xlstm-7b.json --random
+
+say "done, status $status"
+printf '%-12s %6s %9s %9s %9s %9s\n' model batch ms tok/s GB/s '% floor'
+for name in xlstm-books xlstm-7b; do
+  sed -E 's/[{}"]//g' "$out/step-$name.json" | awk -v name="$name" -F, '{
+    for (i = 1; i <= NF; ++i) { split($i, pair, ":"); value[pair[1]] = pair[2] }
+    printf "%-12s %6d %9.3f %9.0f %9.0f %9.1f\n", name, value["batch"], value["ms"],
+           value["tok_per_s"], value["GB_per_s"], value["percent_of_floor"] }'
+done
+exit $status
