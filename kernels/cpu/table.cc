@@ -37,6 +37,11 @@ void fill(Kernels& kernels) {
   kernels.head_norm_gate = {head_norm_gate, name};
   kernels.swiglu = {swiglu, name};
   kernels.soft_cap = {soft_cap, name};
+  kernels.linear_recurrence = {linear_recurrence, name};
+  kernels.gated_rms_norm = {gated_rms_norm, name};
+  kernels.ssd = {ssd, name};
+  kernels.selective_scan = {selective_scan, name};
+  kernels.causal_conv1d = {causal_conv1d, name};
 }
 
 }  // namespace recurve::cpu

@@ -13,6 +13,11 @@ void mlstm(const MlstmArgs& args, Stream& stream);
 void head_norm_gate(const HeadNormGateArgs& args, Stream& stream);
 void swiglu(const SwigluArgs& args, Stream& stream);
 void soft_cap(const SoftCapArgs& args, Stream& stream);
+void linear_recurrence(const LinearRecurrenceArgs& args, Stream& stream);
+void gated_rms_norm(const GatedRmsNormArgs& args, Stream& stream);
+void ssd(const SsdArgs& args, Stream& stream);
+void selective_scan(const SelectiveScanArgs& args, Stream& stream);
+void causal_conv1d(const CausalConv1dArgs& args, Stream& stream);
 
 // Writes these ops over those of the table.
 void fill(Kernels& kernels);

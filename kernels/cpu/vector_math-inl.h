@@ -7,6 +7,7 @@
 #define RECURVE_CPU_VECTOR_MATH_INL_H
 #endif
 
+#include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -78,6 +79,20 @@ template <class D>
 HWY_INLINE hn::Vec<D> sigmoid(D d, hn::Vec<D> x) {
   const auto one = hn::Set(d, 1.0f);
   return hn::Div(one, hn::Add(one, exp(d, hn::Neg(x))));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> silu(D d, hn::Vec<D> x) {
+  return hn::Mul(x, sigmoid(d, x));
+}
+
+// Within 4 ulp: x above 20, else log(1 + exp(x)).
+template <class D>
+HWY_INLINE hn::Vec<D> softplus(D d, hn::Vec<D> x) {
+  const auto limit = hn::Set(d, 20.0f);
+  const auto curved = hn::Log1p(d, exp(d, hn::Min(x, limit)));
+  const auto result = hn::IfThenElse(hn::Gt(x, limit), x, curved);
+  return hn::IfThenElse(hn::IsNaN(x), x, result);
 }
 
 // Within 3 ulp: below 0.625 a polynomial x + x^3 p(x^2) fitted with relative error 2e-9, above it
