@@ -32,6 +32,11 @@ std::unique_ptr<const Model> load_model(Checkpoint& checkpoint, Backend& backend
       {"mamba", load_mamba},
       {"falcon_mamba", load_falcon_mamba},
       {"mamba2", load_mamba2},
+      {"gla", load_gla},
+      {"simple_gla", load_gla},
+      {"retnet", load_gla},
+      {"linear_attn", load_gla},
+      {"hgrn2", load_gla},
   };
   const auto& config = checkpoint.config();
   const std::string type = model_type_of(config);

@@ -28,5 +28,8 @@ std::unique_ptr<const Model> load_falcon_mamba(Checkpoint&, Backend&, const Load
                                                const Checkpoint::Progress&);
 std::unique_ptr<const Model> load_mamba2(Checkpoint&, Backend&, const LoadOptions&,
                                          const Checkpoint::Progress&);
+// GLA, simple GLA, RetNet, linear attention and HGRN2.
+std::unique_ptr<const Model> load_gla(Checkpoint&, Backend&, const LoadOptions&,
+                                      const Checkpoint::Progress&);
 
 }  // namespace recurve
