@@ -71,13 +71,13 @@ void Executor::work() {
   }
 }
 
-void Strand::poke() {
-  if (pokes_.fetch_add(1) == 0) executor_.post(this);
+void Strand::add(int pokes) {
+  if (pokes_.fetch_add(pokes) == 0) executor_.post(this);
 }
 
 void Strand::run() {
   const int seen = pokes_.load();
-  if (work() == Next::kDelete) {
+  if (seen >= kRetired || work() == Next::kDelete) {
     delete this;
     return;
   }

@@ -51,7 +51,7 @@ class Executor {
 class Strand : private Executor::Task {
  public:
   // Has work() called soon on the executor, at least once after this call began. Never waits.
-  void poke();
+  void poke() { add(1); }
 
  protected:
   explicit Strand(Executor& executor) : executor_(executor) {}
@@ -63,11 +63,18 @@ class Strand : private Executor::Task {
   bool launch_on(Executor& other, size_t most) { return other.try_post(this, most); }
 
   enum class Next { kGoOn, kDelete };
-  // kDelete: nobody will poke again; the strand deletes itself.
+  // kDelete: nobody will poke again, nor is still at it; the strand deletes itself.
   virtual Next work() = 0;
 
+  // The last poke: when a work() under way has ended, the strand deletes itself, without another
+  // one. A single step, so that nobody can delete it while this is still at it.
+  void retire() { add(kRetired); }
+
  private:
+  static constexpr int kRetired = 1 << 30;
+
   void run() final;
+  void add(int pokes);
 
   Executor& executor_;
   // Since the last work() began; a task is posted while there are any. The first is the launch.

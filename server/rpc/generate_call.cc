@@ -31,18 +31,18 @@ Status GenerateCall::begin() {
   return submit(order);
 }
 
-void GenerateCall::look() {
+void GenerateCall::look(bool busy) {
   for (size_t c = 0; c < choices_.size(); ++c) {
     // The engine accepts all choices before it gives a token to one, but this may look in between.
     if (c > 0 && !accepted_ && !choices_[0].ending) return;
-    if (!choices_[c].ending) look_at(c);
+    if (!choices_[c].ending) look_at(c, busy);
   }
   const bool all_ended =
       std::all_of(choices_.begin(), choices_.end(), [](const Choice& c) { return c.ending; });
   if (all_ended) conclude();
 }
 
-void GenerateCall::look_at(size_t index) {
+void GenerateCall::look_at(size_t index, bool busy) {
   Choice& choice = choices_[index];
   TokenStream::Gathered gathered = streams_[index]->take();
   if (gathered.accepted && !std::exchange(accepted_, true)) send_prompt_info(*gathered.accepted);
@@ -50,12 +50,12 @@ void GenerateCall::look_at(size_t index) {
   if (!gathered.tokens.empty()) time_tokens(choice, gathered.tokens.size());
   add_tokens(index, gathered);
   if (gathered.ending) {
-    choice.answer.finish(&chunk_);
+    choice.answer.finish(&choice.chunk);
     choice.ending = std::move(gathered.ending);
   } else {
     steer(index, !gathered.tokens.empty());
   }
-  send_chunk(index);
+  if (!busy || choice.ending) send_chunk(index);
 }
 
 void GenerateCall::send_prompt_info(const Accepted& accepted) {
@@ -85,24 +85,24 @@ void GenerateCall::send_prompt_logprobs(const std::vector<SampledToken>& tokens)
 void GenerateCall::add_tokens(size_t index, const TokenStream::Gathered& gathered) {
   const bool ends = gathered.ending && (gathered.ending->why == Finish::kEos ||
                                         gathered.ending->why == Finish::kStopId);
-  size_t size = 0;
+  Choice& choice = choices_[index];
   for (const SampledToken& token : gathered.tokens) {
-    choices_[index].answer.add(token, ends && &token == &gathered.tokens.back(), &chunk_);
-    size += size_of(token, logprobs_);
-    if (size + chunk_.text().size() < kMessageBytes) continue;
-    send_chunk(index);
-    size = 0;
+    choice.answer.add(token, ends && &token == &gathered.tokens.back(), &choice.chunk);
+    choice.token_bytes += size_of(token, logprobs_);
+    if (choice.token_bytes + choice.chunk.text().size() >= kMessageBytes) send_chunk(index);
   }
 }
 
 void GenerateCall::send_chunk(size_t index) {
-  if (chunk_.ids_size() == 0 && chunk_.text().empty()) return;
-  chunk_.set_choice(static_cast<int32_t>(index));
+  Choice& choice = choices_[index];
+  if (choice.chunk.ids_size() == 0 && choice.chunk.text().empty()) return;
+  choice.chunk.set_choice(static_cast<int32_t>(index));
   // Lent, not given: so the chunk keeps its memory.
-  response_.unsafe_arena_set_allocated_chunk(&chunk_);
+  response_.unsafe_arena_set_allocated_chunk(&choice.chunk);
   send(response_);
   response_.unsafe_arena_release_chunk();
-  chunk_.Clear();
+  choice.chunk.Clear();
+  choice.token_bytes = 0;
 }
 
 // Tells the engine what the text means for the tokens to come.

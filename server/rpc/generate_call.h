@@ -19,15 +19,18 @@ class GenerateCall final : public ReactorCall<grpc::ServerWriteReactor<grpc::Byt
  private:
   struct Choice {
     Answer answer;
+    // What is still to be sent; gathers while an earlier message is being written.
+    v1::Chunk chunk = {};
+    size_t token_bytes = 0;  // about what its ids and log-probabilities take in a message
     bool told_to_stop = false;
     std::optional<Ending> ending = {};
     std::optional<Clock::time_point> last_token = {};
   };
 
   grpc::Status begin() override;
-  void look() override;
+  void look(bool busy) override;
 
-  void look_at(size_t index);
+  void look_at(size_t index, bool busy);
   void send_prompt_info(const Accepted& accepted);
   void send_prompt_logprobs(const std::vector<SampledToken>& tokens);
   void add_tokens(size_t index, const TokenStream::Gathered& gathered);
@@ -43,8 +46,7 @@ class GenerateCall final : public ReactorCall<grpc::ServerWriteReactor<grpc::Byt
   uint64_t seed_ = 0;
   bool accepted_ = false;
   std::vector<Choice> choices_;
-  v1::Chunk chunk_;  // reused; empty between two looks
-  v1::GenerateResponse response_;
+  v1::GenerateResponse response_;  // reused; empty between two messages
 };
 
 }  // namespace recurve

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <google/protobuf/descriptor.h>
+#include <google/protobuf/stubs/logging.h>
 #include <google/protobuf/unknown_field_set.h>
 
 #include <string>
@@ -40,7 +41,11 @@ std::string invalid_string(const std::string& bytes, const Descriptor& type) {
 }  // namespace
 
 grpc::Status parse(std::string_view bytes, google::protobuf::Message* message) {
-  if (message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return {};
+  {
+    // The sender is told; protobuf would tell standard error.
+    const google::protobuf::LogSilencer silence;
+    if (message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return {};
+  }
   const std::string field = invalid_string(std::string(bytes), *message->GetDescriptor());
   const std::string& type = message->GetDescriptor()->name();
   return {grpc::StatusCode::INVALID_ARGUMENT,

@@ -26,7 +26,7 @@ void ScoreCall::OnReadDone(bool ok) {
   poke();
 }
 
-void ScoreCall::look() {
+void ScoreCall::look(bool) {
   if (!submitted()) {
     const Status status = read();
     if (!status.ok()) end(status);

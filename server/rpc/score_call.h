@@ -22,7 +22,7 @@ class ScoreCall final
   enum class Read { kNone, kPiece, kEnd };
 
   grpc::Status begin() override;
-  void look() override;
+  void look(bool busy) override;
 
   grpc::Status read();
   grpc::Status add_piece(const v1::ScoreRequest& piece);

@@ -96,7 +96,10 @@ void RpcServer::serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo in
   // Not where it drains already.
   const bool serving =
       impl_->context.state.compare_exchange_strong(loading, ServiceContext::State::kServing);
-  if (serving) impl_->set_health(true);
+  if (!serving) return;
+  impl_->set_health(true);
+  // A drain that began in between may have said so before this did.
+  if (impl_->context.state != ServiceContext::State::kServing) impl_->set_health(false);
 }
 
 bool RpcServer::drain(Clock::time_point deadline) {

@@ -49,7 +49,6 @@ void StreamCall::open() {
 
 // Everything that happens to the call, in the order it can happen.
 Strand::Next StreamCall::work() {
-  if (done_) return Next::kDelete;
   if (finished_) return Next::kGoOn;
   if (!std::exchange(begun_, true)) {
     const Status status = refusal_.ok() ? begin() : refusal_;
@@ -57,7 +56,7 @@ Strand::Next StreamCall::work() {
   }
   if (unwanted() && !std::exchange(withdrawn_, true)) withdraw();
   const bool wait = writing();
-  if (!outcome_ && (!wait || eager_ || withdrawn_)) look();
+  if (!outcome_ && (!wait || eager_ || withdrawn_)) look(wait);
   if (!wait) write_next();
   return Next::kGoOn;
 }
@@ -83,11 +82,6 @@ void StreamCall::written(bool ok) {
 
 void StreamCall::left() {
   gone_ = true;
-  poke();
-}
-
-void StreamCall::done() {
-  done_ = true;
   poke();
 }
 

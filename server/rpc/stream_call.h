@@ -37,7 +37,9 @@ class StreamCall : public Strand, public Registry::Call {
 
   // What the final class does; on the strand.
   virtual grpc::Status begin() = 0;  // not OK: the call ends with it
-  virtual void look() = 0;           // something may have come; called until end()
+  // Something may have come; called until end(). `busy`: a message is being written, and there will
+  // be another look when it is through.
+  virtual void look(bool busy) = 0;
 
   // What it can use for that; on the strand.
   grpc::Status submit(Order& order);
@@ -56,7 +58,7 @@ class StreamCall : public Strand, public Registry::Call {
   // And its events, from any thread.
   void written(bool ok);
   void left();
-  void done();
+  void done() { retire(); }
 
   ServiceContext& context_;
   grpc::CallbackServerContext* const call_;  // valid until done()
@@ -91,7 +93,6 @@ class StreamCall : public Strand, public Registry::Call {
   std::atomic<bool> gone_{false};  // the client is
   std::atomic<bool> aborted_{false};
   std::atomic<bool> shutdown_{false};  // aborted for that
-  std::atomic<bool> done_{false};
 };
 
 // Ties a StreamCall to gRPC's reactor.

@@ -23,6 +23,7 @@ class FakeEngine {
   struct Play {
     std::vector<std::vector<int32_t>> tokens;
     std::optional<Ending> refusal = {};
+    std::optional<Finish> failure = {};  // instead of `eos`
   };
   using Script = std::function<Play(const Request&)>;
   struct Options {
@@ -70,6 +71,7 @@ class FakeEngine {
     std::optional<Clock::time_point> deadline;
     bool waits = false;
     std::vector<int32_t> tokens = {};
+    std::optional<Finish> failure = {};
     Ending ending = {};
     bool ended = false;
   };
@@ -144,6 +146,7 @@ class FakeEngine {
            .deadline = request.deadline,
            .waits = request.wait_for_acknowledgement,
            .tokens = c < play.tokens.size() ? play.tokens[c] : std::vector<int32_t>(),
+           .failure = play.failure,
            .ending = ending});
       if (request.sampling.max_tokens == 0) end(running_.back(), Finish::kLength);
     }
@@ -185,7 +188,9 @@ class FakeEngine {
     if (r.waits && wishes.acknowledged < r.ending.generated_tokens) return;
     if (r.ending.generated_tokens > 0) ++absorbed_;
 
-    const auto index = static_cast<size_t>(r.ending.generated_tokens++);
+    const auto index = static_cast<size_t>(r.ending.generated_tokens);
+    if (index >= r.tokens.size() && r.failure) return end(r, *r.failure);
+    ++r.ending.generated_tokens;
     ++generated_;
     const int32_t id = index < r.tokens.size() ? r.tokens[index] : options_.eos;
     const auto& stops = r.sampling.stop_ids;

@@ -1,0 +1,251 @@
+// How streams end that do not end well, and what is left of them: nothing.
+#include <gmock/gmock.h>
+
+#include "tests/support/rpc_fixture.h"
+
+namespace recurve {
+namespace {
+
+using grpc::StatusCode;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class EndingTest : public RpcFixture {
+ protected:
+  struct Call {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
+    v1::GenerateResponse response;
+  };
+
+  // Every request gets 'a' without end.
+  void start_endless(microseconds step, int max_queue = 64) {
+    start({.step = step,
+           .script =
+               [](const Request&) {
+                 return FakeEngine::Play{{std::vector<int32_t>(1'000'000, 'a')}};
+               }},
+          {}, max_queue);
+  }
+  static v1::GenerateRequest long_request(const std::string& id = "") {
+    v1::GenerateRequest request = text_request("x");
+    request.set_request_id(id);
+    request.mutable_stop()->set_max_tokens(1'000'000);
+    return request;
+  }
+  std::unique_ptr<Call> open(v1::Inference::Stub& stub, const v1::GenerateRequest& request) {
+    auto call = std::make_unique<Call>();
+    call->reader = stub.Generate(&call->context, request);
+    return call;
+  }
+  bool nothing_left() {
+    return eventually([&] {
+      return server_->under_way() == 0 && queue_->waiting() == 0 && engine_->running() == 0;
+    });
+  }
+};
+
+TEST_F(EndingTest, AClientThatLeavesEndsItsTokens) {
+  start_endless(microseconds(200));
+  const auto call = open(*inference_, long_request());
+  ASSERT_TRUE(call->reader->Read(&call->response));  // what was understood
+  ASSERT_TRUE(call->reader->Read(&call->response));
+  call->context.TryCancel();
+  EXPECT_EQ(call->reader->Finish().error_code(), StatusCode::CANCELLED);
+  EXPECT_TRUE(nothing_left());
+  EXPECT_EQ(engine_->cancelled(), 1);
+  EXPECT_LT(engine_->generated(), 500'000);
+}
+
+TEST_F(EndingTest, AClientThatLeavesTheQueue) {
+  start_endless(microseconds(200));
+  engine_->hold(true);
+  v1::GenerateRequest request = long_request();
+  request.set_n(3);
+  const auto call = open(*inference_, request);
+  ASSERT_TRUE(eventually([&] { return queue_->waiting() == 1; }));
+  call->context.TryCancel();
+  EXPECT_EQ(call->reader->Finish().error_code(), StatusCode::CANCELLED);
+  EXPECT_TRUE(nothing_left());
+  EXPECT_EQ(engine_->cancelled(), 3);  // every choice was told
+  EXPECT_EQ(engine_->generated(), 0);
+}
+
+TEST_F(EndingTest, AbortEndsARequestByItsName) {
+  start_endless(microseconds(200));
+  const auto abort = [&](const std::string& id) {
+    v1::AbortRequest request;
+    request.set_request_id(id);
+    v1::AbortResponse response;
+    grpc::ClientContext context;
+    return inference_->Abort(&context, request, &response);
+  };
+  const auto call = open(*inference_, long_request("mine"));
+  const auto other = open(*inference_, long_request("other"));
+  ASSERT_TRUE(call->reader->Read(&call->response));
+  EXPECT_TRUE(abort("mine").ok());
+  while (call->reader->Read(&call->response)) EXPECT_FALSE(call->response.has_final());
+  const grpc::Status status = call->reader->Finish();
+  EXPECT_EQ(status.error_code(), StatusCode::CANCELLED);
+  EXPECT_THAT(status.error_message(), HasSubstr("aborted"));
+  EXPECT_EQ(abort("mine").error_code(), StatusCode::NOT_FOUND);
+  EXPECT_EQ(abort("").error_code(), StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(other->reader->Read(&other->response));  // goes on
+  EXPECT_TRUE(abort("other").ok());
+  while (other->reader->Read(&other->response)) {
+  }
+  other->reader->Finish();
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(EndingTest, DeadlinesReachTheEngineAndEndTheRequest) {
+  start_endless(microseconds(200));
+  for (const bool held : {false, true}) {  // while it runs, and in the queue
+    engine_->hold(held);
+    const auto begin = Clock::now();
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + milliseconds(150));
+    EXPECT_EQ(generate(long_request(), &context).status.error_code(),
+              StatusCode::DEADLINE_EXCEEDED);
+    EXPECT_TRUE(nothing_left());
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+    if (held) continue;
+    const Request seen = engine_->last_request();
+    ASSERT_TRUE(seen.deadline.has_value());
+    EXPECT_NEAR(std::chrono::duration<double>(*seen.deadline - begin).count(), 0.15, 0.1);
+  }
+  engine_->hold(false);
+  const auto call = open(*inference_, long_request());  // without one
+  ASSERT_TRUE(call->reader->Read(&call->response));
+  EXPECT_FALSE(engine_->last_request().deadline.has_value());
+  call->context.TryCancel();
+  call->reader->Finish();
+}
+
+TEST_F(EndingTest, WhatTheEngineRefusesHasItsCode) {
+  Ending refusal;
+  start({.script = [&](const Request&) { return FakeEngine::Play{{}, refusal}; }});
+  const std::vector<std::pair<Finish, StatusCode>> cases = {
+      {Finish::kNoSession, StatusCode::NOT_FOUND},
+      {Finish::kSessionBusy, StatusCode::FAILED_PRECONDITION},
+      {Finish::kInvalid, StatusCode::INVALID_ARGUMENT},
+      {Finish::kDeadline, StatusCode::DEADLINE_EXCEEDED},
+      {Finish::kCancelled, StatusCode::CANCELLED},
+      {Finish::kDraining, StatusCode::UNAVAILABLE},
+      {Finish::kInternal, StatusCode::INTERNAL}};
+  for (const auto& [why, code] : cases) {
+    for (const std::string message : {"", "do this instead"}) {
+      refusal = {.why = why, .message = message};
+      const Generated answer = generate(text_request("x"));
+      EXPECT_EQ(answer.status.error_code(), code);
+      EXPECT_THAT(answer.status.error_message(), HasSubstr(message));
+      EXPECT_FALSE(answer.status.error_message().empty());
+      EXPECT_TRUE(answer.messages.empty());
+    }
+  }
+}
+
+TEST_F(EndingTest, NoUsableDistributionIsInternalAndWhatCameBeforeArrives) {
+  start({.script = [](const Request&) {
+    return FakeEngine::Play{.tokens = {{'a', 'b'}}, .failure = Finish::kInternal};
+  }});
+  const Generated answer = generate(text_request("x"));
+  EXPECT_EQ(answer.status.error_code(), StatusCode::INTERNAL);
+  EXPECT_FALSE(answer.status.error_message().empty());
+  EXPECT_EQ(answer.text(), "ab");
+  EXPECT_FALSE(answer.messages.back().has_final());
+}
+
+TEST_F(EndingTest, AFullQueueSaysWhenToComeAgain) {
+  start({}, {}, 2);
+  engine_->hold(true);
+  const auto first = open(*inference_, text_request("a")),
+             second = open(*inference_, text_request("b"));
+  ASSERT_TRUE(eventually([&] { return queue_->waiting() == 2; }));
+  const Generated refused = generate(text_request("c"));
+  EXPECT_EQ(refused.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("queue"));
+  const auto pushback = refused.trailers.find("grpc-retry-pushback-ms");
+  ASSERT_NE(pushback, refused.trailers.end());
+  EXPECT_GT(std::stoi(pushback->second), 0);
+  engine_->hold(false);
+  for (const auto* call : {&first, &second}) {
+    while ((*call)->reader->Read(&(*call)->response)) {
+    }
+    EXPECT_TRUE((*call)->reader->Finish().ok());
+    EXPECT_TRUE((*call)->response.has_final());
+  }
+  EXPECT_TRUE(generate(text_request("c")).status.ok());
+}
+
+TEST_F(EndingTest, ARequestIdIsUniqueWhileUnderWay) {
+  start();
+  engine_->hold(true);
+  v1::GenerateRequest request = text_request("x");
+  request.set_request_id("mine");
+  const auto first = open(*inference_, request);
+  ASSERT_TRUE(eventually([&] { return queue_->waiting() == 1; }));
+  const Generated second = generate(request);
+  EXPECT_EQ(second.status.error_code(), StatusCode::ALREADY_EXISTS);
+  EXPECT_THAT(second.status.error_message(), AllOf(HasSubstr("request_id"), HasSubstr("mine")));
+  engine_->hold(false);
+  while (first->reader->Read(&first->response)) {
+  }
+  EXPECT_TRUE(first->reader->Finish().ok());
+  EXPECT_TRUE(generate(request).status.ok());  // free again
+}
+
+// With and without a stop string, which makes the server look at every token at once.
+class SlowReaderTest : public EndingTest, public testing::WithParamInterface<bool> {};
+
+TEST_P(SlowReaderTest, CostsTheEngineNothingAndGetsWhatHasGathered) {
+  constexpr int kTokens = 60'000;
+  start_endless({});
+  v1::GenerateRequest request = text_request("x");
+  request.mutable_stop()->set_max_tokens(kTokens);
+  if (GetParam()) request.mutable_stop()->add_stop_strings("never");
+  const auto call = open(*inference_, request);
+  ASSERT_TRUE(eventually([&] { return engine_->generated() == kTokens; }));  // nobody reads
+  int64_t messages = 0, ids = 0, text = 0;
+  while (call->reader->Read(&call->response)) {
+    ++messages;
+    ids += call->response.chunk().ids_size();
+    text += static_cast<int64_t>(call->response.chunk().text().size());
+  }
+  EXPECT_TRUE(call->reader->Finish().ok());
+  EXPECT_EQ(ids, kTokens);
+  EXPECT_EQ(text, kTokens);
+  EXPECT_LT(messages, kTokens / 6);  // what fits into the windows of the connection
+}
+INSTANTIATE_TEST_SUITE_P(StopString, SlowReaderTest, testing::Bool());
+
+TEST_F(EndingTest, AThousandCallsThatOpenAndLeave) {
+  start_endless(microseconds(500), 100);
+  for (int round = 0; round < 10; ++round) {
+    engine_->hold(round % 3 == 2);  // then they leave from the queue
+    const auto stub = v1::Inference::NewStub(connect());
+    std::vector<std::unique_ptr<Call>> calls;
+    for (int i = 0; i < 100; ++i) {
+      v1::GenerateRequest request = long_request();
+      if (i % 4 == 1) request.mutable_stop()->add_stop_strings("never");
+      if (i % 8 == 2) request.set_n(2);
+      calls.push_back(open(*stub, request));
+      if (i % 5 == 0) calls.back()->context.TryCancel();  // at once
+    }
+    for (size_t i = 0; i < calls.size(); ++i) {
+      if (round % 3 == 0 && i % 5 == 1) calls[i]->reader->Read(&calls[i]->response);
+      calls[i]->context.TryCancel();
+    }
+    for (const auto& call : calls) EXPECT_FALSE(call->reader->Finish().ok());
+  }
+  engine_->hold(false);
+  EXPECT_TRUE(nothing_left());
+  v1::GenerateRequest request = text_request("x");
+  request.mutable_stop()->set_max_tokens(3);
+  EXPECT_EQ(generate(request).text(), "aaa");
+}
+
+}  // namespace
+}  // namespace recurve
