@@ -1,0 +1,75 @@
+"""What the makers of golden checkpoints share: writing a case, random weights, others' code in fp64."""
+
+import contextlib
+import json
+
+import numpy as np
+
+from weights_tools import safetensors_io as st
+
+LENGTHS = (101, 49)
+
+
+def sequences(vocab, seed):
+    rng = np.random.default_rng(seed + 1000)
+    return [rng.integers(0, vocab, length).astype(np.int32) for length in LENGTHS]
+
+
+def write(directory, config, tensors, results):
+    """results: of each sequence, (tokens, logits, name -> state)."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    st.write(directory / st.SINGLE_NAME, tensors)
+    golden = {}
+    for s, (tokens, logits, state) in enumerate(results):
+        golden[f"tokens.{s}"] = st.tensor(tokens)
+        golden[f"logits.{s}"] = st.tensor(np.asarray(logits), "F32")
+        for name, value in state.items():
+            value = np.asarray(value)
+            golden[f"{name}.{s}"] = st.tensor(value, None if value.dtype == np.int32 else "F32")
+    st.write(directory / "golden.safetensors", golden)
+
+
+def difference(one, other):
+    """Largest difference relative to the largest value, over logits and states."""
+    worst = 0.0
+    for (_, logits, state), (_, logits2, state2) in zip(one, other):
+        pairs = [(logits, logits2), *((state[n], state2[n]) for n in state)]
+        for a, b in pairs:
+            a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+            if a.size:
+                worst = max(worst, np.abs(a - b).max() / max(np.abs(a).max(), 1e-30))
+    return worst
+
+
+@contextlib.contextmanager
+def fp64():
+    """Others' PyTorch code in fp64 where it asks for fp32: its casts to fp32 give fp64."""
+    import torch
+
+    to, as_float, zeros, new_zeros = (
+        torch.Tensor.to,
+        torch.Tensor.float,
+        torch.zeros,
+        torch.Tensor.new_zeros,
+    )
+
+    def wide(value):
+        return torch.float64 if value is torch.float32 else value
+
+    def widened(function):
+        return lambda *args, **kwargs: function(
+            *map(wide, args), **{k: wide(v) for k, v in kwargs.items()}
+        )
+
+    torch.Tensor.to, torch.zeros = widened(to), widened(zeros)
+    torch.Tensor.new_zeros = widened(new_zeros)
+    torch.Tensor.float = torch.Tensor.double
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.Tensor.to, torch.Tensor.float = to, as_float
+        torch.zeros, torch.Tensor.new_zeros = zeros, new_zeros
+        torch.set_default_dtype(default)
