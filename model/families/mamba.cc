@@ -5,9 +5,9 @@
 // inference path does, not the fused training kernel, which norms dt after dt_proj.
 #include <fmt/format.h>
 
-#include "kernels/check.h"
 #include "model/layers/decay.h"
 #include "model/layers/head.h"
+#include "model/layers/required_ops.h"
 #include "model/layers/token_weights.h"
 #include "model/registry.h"
 #include "model/special_ids.h"
@@ -158,6 +158,9 @@ class Mamba final : public Model {
 Mamba::Mamba(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
              const Checkpoint::Progress& progress, bool falcon)
     : c_(read_config(checkpoint, falcon)), kernels_(backend.kernels()) {
+  require_ops(backend, falcon ? "falcon_mamba" : "mamba",
+              {"embed", "gather_rows", "rms_norm", "linear", "causal_conv1d", "selective_scan",
+               "gated_rms_norm"});
   if (options.chunk > 0) c_.chunk = options.chunk;
   const std::string prefix =
       checkpoint.detect_prefix({"backbone.", "model.backbone.", "model.", ""}, "norm_f.weight");

@@ -11,6 +11,7 @@
 
 #include "model/layers/decay.h"
 #include "model/layers/head.h"
+#include "model/layers/required_ops.h"
 #include "model/layers/token_weights.h"
 #include "model/registry.h"
 #include "model/special_ids.h"
@@ -195,6 +196,9 @@ class Mamba2 final : public Model {
 Mamba2::Mamba2(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
                const Checkpoint::Progress& progress)
     : c_(read_config(checkpoint)), kernels_(backend.kernels()) {
+  require_ops(
+      backend, "mamba2",
+      {"embed", "gather_rows", "rms_norm", "linear", "causal_conv1d", "ssd", "gated_rms_norm"});
   if (options.chunk > 0) c_.chunk = options.chunk;
   const std::string prefix =
       checkpoint.detect_prefix({"backbone.", "model.backbone.", "model.", ""}, "norm_f.weight");

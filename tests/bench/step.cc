@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <fstream>
 #include <numeric>
 
 #include "model/registry.h"
+#include "model/weights/json_file.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/report.h"
 
@@ -29,9 +29,8 @@ std::unique_ptr<const Model> load(const StepOptions& o, Backend& backend) {
     Checkpoint checkpoint = Checkpoint::open(o.model);
     return load_model(checkpoint, backend, {});
   }
-  std::ifstream in(o.config);
-  if (!in) throw std::runtime_error(o.config + ": cannot be read");
-  Checkpoint checkpoint = Checkpoint::random(nlohmann::json::parse(in), 1, o.config);
+  Checkpoint checkpoint =
+      Checkpoint::random(read_json_file(o.config, kMaxConfigBytes), 1, o.config);
   return load_model(checkpoint, backend, {});
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "tests/support/model_runner.h"
 
@@ -46,7 +47,9 @@ TEST_P(GoldenTest, LogitsAndStates) {
       logits.insert(logits.end(), part.begin(), part.end());
     }
     expect_close(logits, golden.floats("logits." + s), "logits." + s);
-    for (const std::string name : {"C", "n", "m"}) {
+    std::set<std::string> names;  // of the state's arrays, each of them over all layers
+    for (const StateArray& array : runner.pool().layout().arrays) names.insert(array.name);
+    for (const std::string& name : names) {
       expect_close(runner.state(slot, name), golden.floats(name + "." + s), name + "." + s);
     }
   }

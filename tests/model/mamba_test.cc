@@ -180,6 +180,44 @@ TEST(MambaConfig, TimeStepLimits) {
   }
 }
 
+// A backend that lacks some of the ops.
+class PoorBackend : public Backend {
+ public:
+  PoorBackend() : Backend("poor", ops()), memory_(make_backend("reference")) {}
+  std::unique_ptr<Stream> make_stream() override { return memory_->make_stream(); }
+  void upload(void*, const void*, size_t, Stream&) override {}
+  void download(void*, const void*, size_t, Stream&) override {}
+  void copy(void*, const void*, size_t, Stream&) override {}
+  void zero(void*, size_t, Stream&) override {}
+
+ private:
+  static Kernels ops() {
+    Kernels kernels = make_backend("reference")->kernels();
+    kernels.ssd = {};
+    kernels.causal_conv1d = {};
+    return kernels;
+  }
+  std::byte* take_memory(size_t) override {
+    ADD_FAILURE() << "nothing is allocated for a model that cannot run";
+    return nullptr;
+  }
+  void give_memory(std::byte*, size_t) override {}
+  std::unique_ptr<Backend> memory_;
+};
+
+TEST(MambaConfig, RefusesBackendsThatCannotRunIt) {
+  PoorBackend backend;
+  Checkpoint checkpoint = Checkpoint::random(mamba2_config(), 1);
+  try {
+    load_model(checkpoint, backend, {});
+    FAIL() << "no error";
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(),
+                 "backend 'poor' cannot run models of the family mamba2: it has no kernels for: "
+                 "causal_conv1d, ssd; the device cpu has them");
+  }
+}
+
 TEST(MambaConfig, UnknownFamiliesAreNamed) {
   EXPECT_THAT(error_of(with(mamba_config(), "model_type", "rwkv7")),
               AllOf(HasSubstr("model_type: wanted one of: "), HasSubstr("falcon_mamba"),

@@ -1,0 +1,31 @@
+#include "model/layers/required_ops.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/check.h"
+
+namespace recurve {
+
+void require_ops(const Backend& backend, std::string_view family,
+                 const std::vector<std::string_view>& ops) {
+  std::string missing;
+  size_t known = 0;
+  Kernels::for_each_op([&](const char* name, auto op) {
+    if (std::ranges::find(ops, name) == ops.end()) return;
+    ++known;
+    if ((backend.kernels().*op).run != nullptr) return;
+    missing += (missing.empty() ? "" : ", ") + std::string(name);
+  });
+  CHECK(known == ops.size());
+  if (missing.empty()) return;
+  throw std::runtime_error(fmt::format(
+      "backend '{}' cannot run models of the family {}: it has no kernels for: {}; the device cpu "
+      "has them",
+      backend.name(), family, missing));
+}
+
+}  // namespace recurve

@@ -1,0 +1,15 @@
+#pragma once
+#include <string_view>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace recurve {
+
+// Throws std::runtime_error with one sentence if the backend has no kernel for one of the ops, by
+// their names in Kernels. Called by families before they load anything: not every backend offers
+// every op.
+void require_ops(const Backend& backend, std::string_view family,
+                 const std::vector<std::string_view>& ops);
+
+}  // namespace recurve
