@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/ops/activation.h"
+#include "kernels/ops/add.h"
 #include "kernels/ops/causal_conv1d.h"
 #include "kernels/ops/embed.h"
 #include "kernels/ops/gated_rms_norm.h"
@@ -64,6 +65,7 @@ struct Kernels {
   Op<HeadwiseLinearArgs> headwise_linear;
   Op<GluArgs> glu;
   Op<SkipGateArgs> skip_gate;
+  Op<AddArgs> add;
 
   // Calls visit(name, pointer to member) for each op, in the order above.
   template <typename Visit>
@@ -92,6 +94,7 @@ struct Kernels {
     visit("headwise_linear", &Kernels::headwise_linear);
     visit("glu", &Kernels::glu);
     visit("skip_gate", &Kernels::skip_gate);
+    visit("add", &Kernels::add);
   }
 
   // Calls visit(name, implementation) for each op.

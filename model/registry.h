@@ -31,5 +31,7 @@ std::unique_ptr<const Model> load_mamba2(Checkpoint&, Backend&, const LoadOption
 // GLA, simple GLA, RetNet, linear attention and HGRN2.
 std::unique_ptr<const Model> load_gla(Checkpoint&, Backend&, const LoadOptions&,
                                       const Checkpoint::Progress&);
+std::unique_ptr<const Model> load_rnn(Checkpoint&, Backend&, const LoadOptions&,
+                                      const Checkpoint::Progress&);
 
 }  // namespace recurve

@@ -28,6 +28,7 @@ Kernels table() {
   kernels.headwise_linear = {headwise_linear, "reference"};
   kernels.glu = {glu, "reference"};
   kernels.skip_gate = {skip_gate, "reference"};
+  kernels.add = {add, "reference"};
   return kernels;
 }
 

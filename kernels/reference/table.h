@@ -29,6 +29,7 @@ void layer_norm(const LayerNormArgs& args, Stream& stream);
 void headwise_linear(const HeadwiseLinearArgs& args, Stream& stream);
 void glu(const GluArgs& args, Stream& stream);
 void skip_gate(const SkipGateArgs& args, Stream& stream);
+void add(const AddArgs& args, Stream& stream);
 
 Kernels table();
 
