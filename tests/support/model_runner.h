@@ -21,6 +21,13 @@ inline const std::vector<ModelCase>& model_cases() {
       {"xlstm/fused", DType::kF32},
       {"xlstm/tied_bf16", DType::kBF16},
       {"xlstm/sharded", DType::kF32},
+      {"mamba/hf", DType::kF32},
+      {"mamba/original", DType::kF32},
+      {"falcon_mamba/bf16", DType::kBF16},
+      {"mamba2/hf", DType::kF32},
+      {"mamba2/original", DType::kF32},
+      {"mamba2/groups", DType::kF32},
+      {"mamba2/groups_prefixed", DType::kF32},
   };
   return kCases;
 }
