@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <stdexcept>
 #include <string>
 
 #include "kernels/check.h"
@@ -22,7 +21,7 @@ void require_ops(const Backend& backend, std::string_view family,
   });
   CHECK(known == ops.size());
   if (missing.empty()) return;
-  throw std::runtime_error(fmt::format(
+  throw MissingKernels(fmt::format(
       "backend '{}' cannot run models of the family {}: it has no kernels for: {}; the device cpu "
       "has them",
       backend.name(), family, missing));

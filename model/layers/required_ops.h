@@ -1,4 +1,5 @@
 #pragma once
+#include <stdexcept>
 #include <string_view>
 #include <vector>
 
@@ -6,7 +7,13 @@
 
 namespace recurve {
 
-// Throws std::runtime_error with one sentence if the backend has no kernel for one of the ops, by
+// A backend lacks ops that a family needs.
+class MissingKernels : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Throws MissingKernels with one sentence if the backend has no kernel for one of the ops, by
 // their names in Kernels. Called by families before they load anything: not every backend offers
 // every op.
 void require_ops(const Backend& backend, std::string_view family,
