@@ -28,6 +28,13 @@ inline const std::vector<ModelCase>& model_cases() {
       {"mamba2/original", DType::kF32},
       {"mamba2/groups", DType::kF32},
       {"mamba2/groups_prefixed", DType::kF32},
+      {"gla/gla", DType::kF32},
+      {"gla/gla_old_mlp_tied", DType::kF32},
+      {"gla/simple_gla", DType::kF32},
+      {"gla/retnet", DType::kF32},
+      {"gla/linear_attn", DType::kF32},
+      {"gla/linear_attn_normalised", DType::kF32},
+      {"gla/hgrn2", DType::kF32},
   };
   return kCases;
 }
