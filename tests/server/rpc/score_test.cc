@@ -1,0 +1,163 @@
+#include <gmock/gmock.h>
+
+#include "tests/support/rpc_fixture.h"
+
+namespace recurve {
+namespace {
+
+using grpc::StatusCode;
+using testing::HasSubstr;
+
+// What the fake engine says of every token it absorbs but the first: log-probability -1.
+class ScoreTest : public RpcFixture {
+ protected:
+  struct Scored {
+    grpc::Status status;
+    std::vector<v1::ScoreResponse> messages;
+    const v1::ScoreFinal& final() const { return messages.back().final(); }
+  };
+  Scored score(const std::vector<v1::ScoreRequest>& pieces) {
+    grpc::ClientContext context;
+    const auto stream = inference_->Score(&context);
+    for (const auto& piece : pieces) {
+      if (!stream->Write(piece)) break;
+    }
+    stream->WritesDone();
+    Scored all;
+    v1::ScoreResponse response;
+    while (stream->Read(&response)) all.messages.push_back(response);
+    all.status = stream->Finish();
+    return all;
+  }
+  static v1::ScoreRequest text(const std::string& bytes) {
+    v1::ScoreRequest piece;
+    piece.set_text(bytes);
+    return piece;
+  }
+  static v1::ScoreRequest ids(const std::vector<int32_t>& ids) {
+    v1::ScoreRequest piece;
+    piece.mutable_ids()->mutable_ids()->Add(ids.begin(), ids.end());
+    return piece;
+  }
+};
+
+TEST_F(ScoreTest, SumsOverAllPieces) {
+  start();
+  // The second border falls within the character é.
+  const Scored got = score({text("abc"), text("d\xC3"), text("\xA9")});
+  ASSERT_TRUE(got.status.ok()) << got.status.error_message();
+  EXPECT_TRUE(got.messages.front().has_prompt());
+  EXPECT_EQ(got.messages.front().prompt().prompt_tokens(), 7);
+  EXPECT_EQ(got.final().scored_tokens(), 6);  // BOS is not predicted
+  EXPECT_EQ(got.final().sum_logprob(), -6);
+  EXPECT_EQ(got.final().text_bytes(), 6);
+  EXPECT_EQ(got.final().usage().prompt_tokens(), 7);
+  EXPECT_EQ(engine_->last_request().sampling.max_tokens, 0);
+  EXPECT_EQ(engine_->last_request().sampling.prompt_logprobs, 0);
+  for (const auto& m : got.messages) EXPECT_EQ(m.progress().tokens_size(), 0);
+}
+
+TEST_F(ScoreTest, TokensComeWhereAskedFor) {
+  start();
+  v1::ScoreRequest first;
+  first.mutable_options()->set_top(2);
+  first.mutable_options()->set_request_id("score-1");
+  const Scored got = score({first, text("xyz")});
+  ASSERT_TRUE(got.status.ok());
+  EXPECT_EQ(got.messages.front().prompt().request_id(), "score-1");
+  std::vector<int32_t> scored;
+  for (const auto& m : got.messages) {
+    for (const auto& t : m.progress().tokens()) {
+      scored.push_back(t.id());
+      EXPECT_EQ(t.top_size(), 2);
+    }
+  }
+  EXPECT_EQ(scored, (std::vector<int32_t>{'x', 'y', 'z'}));
+}
+
+TEST_F(ScoreTest, ManyTokensComeInSeveralMessages) {
+  start();
+  v1::ScoreRequest first = text(std::string(20'000, 'a'));
+  first.mutable_options()->set_top(5);
+  const Scored got = score({first});
+  ASSERT_TRUE(got.status.ok());
+  int tokens = 0;
+  for (const auto& m : got.messages) {
+    EXPECT_LT(m.ByteSizeLong(), size_t{1} << 20);
+    tokens += m.progress().tokens_size();
+  }
+  EXPECT_EQ(tokens, 20'000);
+  EXPECT_GT(got.messages.size(), 10u);
+}
+
+TEST_F(ScoreTest, IdsAreTakenAsTheyAre) {
+  start();
+  const Scored got = score({ids({'a', FakeTokenizer::kWords}), ids({'b'})});
+  ASSERT_TRUE(got.status.ok());
+  EXPECT_EQ(got.final().scored_tokens(), 2);  // no BOS
+  EXPECT_EQ(got.final().text_bytes(), 7);     // "a" "hello" "b"
+}
+
+TEST_F(ScoreTest, BadInputHasItsCode) {
+  start({}, {.max_prompt_tokens = 100, .max_prompt_bytes = 1000});
+  v1::ScoreRequest late;
+  late.mutable_options();
+  v1::ScoreRequest top = text("x");
+  top.mutable_options()->set_top(101);
+  const std::vector<std::pair<std::vector<v1::ScoreRequest>, std::string>> cases = {
+      {{}, "at least one token"},
+      {{text("")}, "at least one token"},
+      {{text("a\xC3")}, "UTF-8"},
+      {{text("a"), ids({1})}, "both"},
+      {{ids({1}), text("a")}, "both"},
+      {{text("a"), late}, "options"},
+      {{top}, "top must be in [0, 100]"},
+      {{ids({262})}, "[0, 262)"},
+      {{text(std::string(101, 'a'))}, "at most 100 tokens"},
+      {{ids(std::vector<int32_t>(60, 1)), ids(std::vector<int32_t>(60, 1))}, "100"},
+      {{text(std::string(600, 'a')), text(std::string(600, 'a'))}, "at most 1000 bytes"}};
+  for (const auto& [pieces, words] : cases) {
+    const Scored got = score(pieces);
+    EXPECT_EQ(got.status.error_code(), StatusCode::INVALID_ARGUMENT) << words;
+    EXPECT_THAT(got.status.error_message(), HasSubstr(words));
+  }
+  EXPECT_TRUE(score({text("fine")}).status.ok());
+}
+
+TEST_F(ScoreTest, ALimitCutsAClientOffThatIsStillSending) {
+  start({}, {.max_prompt_bytes = 1000});
+  grpc::ClientContext context;
+  const auto stream = inference_->Score(&context);
+  // Never half-closed: the refusal must not wait for that.
+  ASSERT_TRUE(stream->Write(text(std::string(2000, 'a'))));
+  v1::ScoreResponse response;
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_EQ(stream->Finish().error_code(), StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(ScoreTest, AClientThatLeavesWhileItSendsLeavesNothing) {
+  start();
+  grpc::ClientContext context;
+  const auto stream = inference_->Score(&context);
+  ASSERT_TRUE(stream->Write(text("abc")));
+  ASSERT_TRUE(eventually([&] { return server_->under_way() == 1; }));
+  context.TryCancel();
+  EXPECT_EQ(stream->Finish().error_code(), StatusCode::CANCELLED);
+  EXPECT_TRUE(eventually([&] { return server_->under_way() == 0; }));
+}
+
+TEST_F(ScoreTest, DrainCutsOffAClientThatNeverEndsItsText) {
+  start();
+  grpc::ClientContext context;
+  const auto stream = inference_->Score(&context);
+  ASSERT_TRUE(stream->Write(text("abc")));
+  ASSERT_TRUE(eventually([&] { return server_->under_way() == 1; }));
+  EXPECT_FALSE(server_->drain(Clock::now()));
+  v1::ScoreResponse response;
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_EQ(stream->Finish().error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(eventually([&] { return server_->under_way() == 0; }));
+}
+
+}  // namespace
+}  // namespace recurve
