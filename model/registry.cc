@@ -37,6 +37,7 @@ std::unique_ptr<const Model> load_model(Checkpoint& checkpoint, Backend& backend
       {"retnet", load_gla},
       {"linear_attn", load_gla},
       {"hgrn2", load_gla},
+      {"xlstm_blocks", load_xlstm_blocks},
       {"rnn", load_rnn},
   };
   const auto& config = checkpoint.config();

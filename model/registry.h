@@ -33,5 +33,7 @@ std::unique_ptr<const Model> load_gla(Checkpoint&, Backend&, const LoadOptions&,
                                       const Checkpoint::Progress&);
 std::unique_ptr<const Model> load_rnn(Checkpoint&, Backend&, const LoadOptions&,
                                       const Checkpoint::Progress&);
+std::unique_ptr<const Model> load_xlstm_blocks(Checkpoint&, Backend&, const LoadOptions&,
+                                               const Checkpoint::Progress&);
 
 }  // namespace recurve

@@ -11,6 +11,7 @@
 #include "kernels/check.h"
 #include "model/layers/gated_ffn.h"
 #include "model/layers/head.h"
+#include "model/layers/required_ops.h"
 #include "model/layers/token_weights.h"
 #include "model/registry.h"
 #include "model/special_ids.h"
@@ -292,6 +293,12 @@ std::string existing(const Checkpoint& checkpoint, const std::vector<std::string
 Gla::Gla(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
          const Checkpoint::Progress& progress)
     : c_(read_config(checkpoint)), kernels_(backend.kernels()) {
+  require_ops(backend, c_.type,
+              {"embed", "gather_rows", "rms_norm", "linear", "gla", "head_rms_norm", "swiglu"});
+  if (c_.width > 0) require_ops(backend, c_.type, {"causal_conv1d"});
+  if (c_.kind == Kind::kRetnet) require_ops(backend, c_.type, {"positions", "rotary"});
+  if (c_.kind == Kind::kHgrn2) require_ops(backend, c_.type, {"hgrn_gate"});
+  if (c_.kind != Kind::kRetnet) require_ops(backend, c_.type, {"activation"});
   if (options.chunk > 0) c_.chunk = options.chunk;
   const std::string prefix = checkpoint.detect_prefix({"model.", ""}, "norm.weight");
   tokens_ = load_token_weights(backend, checkpoint, prefix, "norm.weight", c_.vocab, c_.D, c_.tied,

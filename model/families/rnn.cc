@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 
 #include "model/layers/host_matrix.h"
+#include "model/layers/required_ops.h"
 #include "model/layers/token_weights.h"
 #include "model/registry.h"
 #include "model/special_ids.h"
@@ -163,6 +164,10 @@ class Rnn final : public Model {
 Rnn::Rnn(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
          const Checkpoint::Progress& progress)
     : c_(read_config(checkpoint)), kernels_(backend.kernels()) {
+  require_ops(backend, "rnn", {"embed", "gather_rows", "linear", "rnn"});
+  if (c_.pre_norm) {
+    require_ops(backend, "rnn", {c_.rms_norm ? "rms_norm" : "layer_norm", "add", "swiglu"});
+  }
   if (options.chunk > 0) c_.chunk = options.chunk;
   embedding_ = LinearWeights::load(backend, checkpoint, {{"embeddings.weight", c_.vocab}}, c_.E,
                                    options.weights);

@@ -8,6 +8,7 @@
 
 #include "kernels/check.h"
 #include "model/layers/host_matrix.h"
+#include "model/layers/required_ops.h"
 #include "model/layers/token_weights.h"
 #include "model/registry.h"
 #include "model/special_ids.h"
@@ -280,6 +281,9 @@ HostMatrix load_headwise(Checkpoint& checkpoint, Backend& backend, const std::st
 XlstmBlocks::XlstmBlocks(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
                          const Checkpoint::Progress& progress)
     : c_(read_config(checkpoint)), kernels_(backend.kernels()) {
+  require_ops(backend, "xlstm_blocks",
+              {"embed", "gather_rows", "linear", "layer_norm", "causal_conv1d", "headwise_linear",
+               "activation", "mlstm", "skip_gate", "rnn", "glu"});
   if (options.chunk > 0) c_.chunk = options.chunk;
   const std::string prefix =
       checkpoint.detect_prefix({"", "model.", "backbone."}, "token_embedding.weight");
@@ -327,10 +331,13 @@ Block XlstmBlocks::load_block(Checkpoint& checkpoint, Backend& backend, const st
   return block;
 }
 
+// The gates are exponents and the blocks of the projections a few values each: both stay in fp32,
+// which costs next to nothing and makes most of what bf16 would lose.
 MlstmWeights XlstmBlocks::load_mlstm(Checkpoint& checkpoint, Backend& backend,
                                      const std::string& prefix, DType dtype) const {
   const auto headwise = [&](const char* name) {
-    return load_headwise(checkpoint, backend, prefix + name, c_.inner / c_.block, c_.block, dtype);
+    return load_headwise(checkpoint, backend, prefix + name, c_.inner / c_.block, c_.block,
+                         DType::kF32);
   };
   const std::string cell = prefix + "mlstm_cell.";
   MlstmWeights w;
@@ -347,7 +354,7 @@ MlstmWeights XlstmBlocks::load_mlstm(Checkpoint& checkpoint, Backend& backend,
   w.gates = LinearWeights::load(backend, checkpoint,
                                 {{cell + "igate.weight", c_.H, cell + "igate.bias"},
                                  {cell + "fgate.weight", c_.H, cell + "fgate.bias"}},
-                                3 * c_.inner, dtype);
+                                3 * c_.inner, DType::kF32);
   w.head_norm = load_norm(checkpoint, backend, cell + "outnorm.weight", c_.inner);
   w.skip = load_vector(checkpoint, backend, prefix + "learnable_skip", {{c_.inner}});
   w.down = LinearWeights::load(backend, checkpoint, {{prefix + "proj_down.weight", c_.D}}, c_.inner,
@@ -572,7 +579,8 @@ void XlstmBlocks::mlstm_layer(const Block& block, const Ragged& seqs, const Stat
 }
 
 // s.h from s.qkv. The gates see q, k and v, so they are made after them and all are brought into
-// one row, as the op wants them.
+// one row, as the op wants them. The research code divides k by sqrt(DH) where the op divides q, so
+// its states are smaller by that.
 void XlstmBlocks::mlstm_cell(const Block& block, const Ragged& seqs, const StatePool& states,
                              const Scratch& s, Stream& stream) const {
   const MlstmWeights& w = block.mlstm;
@@ -581,20 +589,23 @@ void XlstmBlocks::mlstm_cell(const Block& block, const Ragged& seqs, const State
   kernels_.linear(
       {.rows = rows, .W = w.gates.matrix(), .bias = w.gates.bias(), .x = s.qkv, .y = s.gates},
       stream);
-  const auto place = [&](const float* from, int width, float* to) {
+  const auto place = [&](const float* from, int from_stride, int width, float scale, float* to) {
     kernels_.activation({.rows = rows,
                          .width = width,
                          .f = Activation::kIdentity,
-                         .scale = 1,
+                         .scale = scale,
                          .floor = -INFINITY,
-                         .x_stride = width,
+                         .x_stride = from_stride,
                          .y_stride = stride,
                          .x = from,
                          .y = to},
                         stream);
   };
-  place(s.qkv, 3 * inner, s.cell);
-  place(s.gates, 2 * H, s.cell + 3 * inner);
+  const float root = std::sqrt(static_cast<float>(inner / H));
+  place(s.qkv, 3 * inner, inner, root, s.cell);
+  place(s.qkv + inner, 3 * inner, inner, 1 / root, s.cell + inner);
+  place(s.qkv + 2 * inner, 3 * inner, inner, 1, s.cell + 2 * inner);
+  place(s.gates, 2 * H, 2 * H, 1, s.cell + 3 * inner);
   kernels_.mlstm({.seqs = seqs,
                   .H = H,
                   .DK = inner / H,

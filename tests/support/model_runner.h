@@ -35,6 +35,9 @@ inline const std::vector<ModelCase>& model_cases() {
       {"gla/linear_attn", DType::kF32},
       {"gla/linear_attn_normalised", DType::kF32},
       {"gla/hgrn2", DType::kF32},
+      {"xlstm_blocks/vanilla", DType::kF32},
+      {"xlstm_blocks/cuda", DType::kF32},
+      {"xlstm_blocks/slstm_only_tied", DType::kF32},
   };
   return kCases;
 }
