@@ -28,6 +28,18 @@ int64_t round_up(double value, int64_t multiple) {
   return static_cast<int64_t>(std::floor((value + m - 1) / m)) * multiple;
 }
 
+// What computes the cell says which cell it is: kernels with a sigmoid input gate, "siging" in the
+// names of mlstm_kernels, are another model (Beck et al. 2025, eq. 22 to 24).
+void refuse_sigmoid_gate(const ConfigReader& read, const nlohmann::json& config) {
+  for (const char* key : {"chunkwise_kernel", "sequence_kernel", "step_kernel"}) {
+    if (!read.has(key) || !config[key].is_string()) continue;
+    const std::string kernel = config[key].get<std::string>();
+    if (kernel.find("siging") == std::string::npos) continue;
+    read.fail(key, "a kernel with an exponential input gate, which is all that is implemented",
+              kernel);
+  }
+}
+
 Config read_config(const Checkpoint& checkpoint) {
   ConfigReader read(checkpoint.config(), checkpoint.config_file());
   Config c{};
@@ -61,6 +73,7 @@ Config read_config(const Checkpoint& checkpoint) {
   c.DK = qk / c.H;
   c.DV = v / c.H;
 
+  refuse_sigmoid_gate(read, checkpoint.config());
   read.must_be("use_bias", false);
   read.must_be("add_out_norm", true);
   // Names of older versions without effect, and how others compute it; nothing of the function.

@@ -38,6 +38,15 @@ inline const std::vector<ModelCase>& model_cases() {
       {"xlstm_blocks/vanilla", DType::kF32},
       {"xlstm_blocks/cuda", DType::kF32},
       {"xlstm_blocks/slstm_only_tied", DType::kF32},
+      {"rnn/elman", DType::kF32},
+      {"rnn/elman_heads", DType::kF32},
+      {"rnn/lstm", DType::kF32},
+      {"rnn/lstm_heads", DType::kF32},
+      {"rnn/gru", DType::kF32},
+      {"rnn/gru_heads", DType::kF32},
+      {"rnn/flash_gru", DType::kF32},
+      {"rnn/slstm", DType::kF32},
+      {"rnn/slstm_n_min", DType::kF32},
   };
   return kCases;
 }
