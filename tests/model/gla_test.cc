@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "model/weights/json_file.h"
 #include "tests/support/tiny_model.h"
 
 namespace recurve::testing {
@@ -294,6 +295,44 @@ std::unique_ptr<const Model> load(const json& config) {
 std::string error_for(const std::string& type, const json& more) {
   return error_of([&] { load(config_of(type, more)); });
 }
+
+struct PublicConfig {
+  const char* file;
+  int64_t D;
+  bool tied;
+  int64_t parameters, state_bytes;  // as published, and of S in fp32
+};
+
+class PublicGlaConfig : public ::testing::TestWithParam<PublicConfig> {};
+
+// One layer and few tokens of it, and the rest by multiplication.
+TEST_P(PublicGlaConfig, HasThePublishedSize) {
+  constexpr int64_t kLayersOfAll = 24, kVocabOfAll = 32000, kVocab = 16;
+  const PublicConfig& p = GetParam();
+  json config = read_json_file(std::string(RECURVE_SOURCE_DIR) + "/tests/configs/" + p.file, 1e6);
+  ASSERT_EQ(config["num_hidden_layers"], kLayersOfAll);
+  ASSERT_EQ(config["vocab_size"], kVocabOfAll);
+  config["num_hidden_layers"] = 1;
+  config["vocab_size"] = kVocab;
+  const std::unique_ptr<const Model> model = load(config);
+  const int64_t heads = p.tied ? 1 : 2;
+  const int64_t layer = model->info().parameters - heads * kVocab * p.D - p.D;
+  EXPECT_EQ(layer * kLayersOfAll + heads * kVocabOfAll * p.D + p.D, p.parameters);
+  const StateArray S = model->state_layout().arrays.at(0);
+  EXPECT_EQ(static_cast<int64_t>(S.bytes()) * kLayersOfAll, p.state_bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, PublicGlaConfig,
+    ::testing::Values(PublicConfig{"gla-1.3b.json", 2048, false, 1365514240, 50331648},
+                      PublicConfig{"gla-340m.json", 1024, true, 341707776, 12582912},
+                      PublicConfig{"retnet-1.3b.json", 2048, false, 1351727104, 100663296},
+                      PublicConfig{"hgrn2-1.3b.json", 2048, false, 1364396032, 25165824}),
+    [](const auto& info) {
+      std::string name = info.param.file;
+      std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
+      return name;
+    });
 
 TEST(GlaConfig, RefusesWhatWouldChangeTheMaths) {
   static const json kRefused = {{"attn", {{"layers", {1}}}},
