@@ -14,7 +14,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-std::string error_of(std::string_view device) {
+[[maybe_unused]] std::string error_of(std::string_view device) {
   try {
     make_backend(device);
   } catch (const std::runtime_error& error) {

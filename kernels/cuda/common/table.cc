@@ -1,29 +1,13 @@
 #include "kernels/cuda/common/table.h"
 
-#include <cstdio>
-#include <cstdlib>
-
 #include "kernels/cuda/sm80/ops.h"
 
 namespace recurve::cuda {
-namespace {
-
-template <typename Args>
-void none(const Args&, Stream&) {
-  std::fprintf(stderr, "this model needs an op that has no CUDA kernel yet: use --device cpu\n");
-  std::abort();
-}
-template <typename Args>
-constexpr Op<Args> no_op(Op<Args> Kernels::*) {
-  return {none<Args>, "none"};
-}
-
-}  // namespace
 
 Kernels table() {
   Kernels kernels;
-  // The reference cannot stand in: it does not reach the memory of the GPU.
-  Kernels::for_each_op([&](const char*, auto op) { kernels.*op = no_op(op); });
+  // The reference cannot stand in for what is missing: it does not reach the memory of the GPU.
+  Kernels::for_each_op([&](const char*, auto op) { (kernels.*op).implementation = "none"; });
   kernels.embed = {sm80::embed, "cuda/sm80"};
   kernels.gather_rows = {sm80::gather_rows, "cuda/sm80"};
   kernels.rms_norm = {sm80::rms_norm, "cuda/sm80"};

@@ -11,6 +11,7 @@ constexpr int kThreads = 256;
 __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedArgs args) {
   const int64_t row = blockIdx.x, D = args.E.K;
   const int64_t from = args.token[row] * D;
+#pragma unroll 4
   for (int64_t d = threadIdx.x; d < D; d += kThreads) {
     args.x[row * D + d] = args.E.dtype == DType::kBF16
                               ? widen_bf16(static_cast<const uint16_t*>(args.E.data)[from + d])

@@ -10,6 +10,7 @@ constexpr int kThreads = 256;
 __global__ void __launch_bounds__(kThreads) gather_rows_kernel(GatherRowsArgs args) {
   const int64_t row = blockIdx.x, D = args.D;
   const int64_t from = args.index[row] * D;
+#pragma unroll 4
   for (int64_t d = threadIdx.x; d < D; d += kThreads) args.y[row * D + d] = args.x[from + d];
 }
 

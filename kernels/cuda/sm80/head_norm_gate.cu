@@ -17,14 +17,17 @@ __global__ void __launch_bounds__(kThreads) head_norm_gate_kernel(HeadNormGateAr
   float* y = args.y + blockIdx.x * static_cast<int64_t>(DV);
 
   float sum = 0;
+#pragma unroll 4
   for (int d = threadIdx.x; d < DV; d += kThreads) sum += h[d];
   const float mean = block_sum<kThreads>(sum) / static_cast<float>(DV);
   float squares = 0;
+#pragma unroll 4
   for (int d = threadIdx.x; d < DV; d += kThreads) {
     squares = fmaf(h[d] - mean, h[d] - mean, squares);
   }
   squares = block_sum<kThreads>(squares);
   const float scale = 1.0f / sqrtf(squares / static_cast<float>(DV) + args.eps);
+#pragma unroll 4
   for (int d = threadIdx.x; d < DV; d += kThreads) {
     y[d] = sigmoid(o[d]) * ((h[d] - mean) * scale * w[d]);
   }

@@ -12,9 +12,11 @@ __global__ void __launch_bounds__(kThreads) rms_norm_kernel(RmsNormArgs args) {
   const float* x = args.x + static_cast<int64_t>(blockIdx.x) * args.D;
   float* y = args.y + static_cast<int64_t>(blockIdx.x) * args.D;
   float sum = 0;
+#pragma unroll 4
   for (int d = threadIdx.x; d < args.D; d += kThreads) sum = fmaf(x[d], x[d], sum);
   sum = block_sum<kThreads>(sum);
   const float scale = 1.0f / sqrtf(sum / static_cast<float>(args.D) + args.eps);
+#pragma unroll 4
   for (int d = threadIdx.x; d < args.D; d += kThreads) y[d] = x[d] * scale * args.w[d];
 }
 
