@@ -4,24 +4,29 @@ namespace recurve {
 
 void Registry::enter(Call* call) {
   std::lock_guard lock(mutex_);
+  ++count_;
   calls_.insert(call);
 }
 
 void Registry::leave(Call* call) {
   std::lock_guard lock(mutex_);
   calls_.erase(call);
+}
+
+void Registry::gone() {
+  std::lock_guard lock(mutex_);
   // Under the lock: once it is released, the registry may go.
-  if (calls_.empty()) changed_.notify_all();
+  if (--count_ == 0) changed_.notify_all();
 }
 
 int Registry::count() const {
   std::lock_guard lock(mutex_);
-  return static_cast<int>(calls_.size());
+  return count_;
 }
 
 bool Registry::wait_until_empty(Clock::time_point until) const {
   std::unique_lock lock(mutex_);
-  return changed_.wait_until(lock, until, [this] { return calls_.empty(); });
+  return changed_.wait_until(lock, until, [this] { return count_ == 0; });
 }
 
 bool Registry::name(const std::string& id, Call* call) {

@@ -22,10 +22,11 @@ class Registry {
     ~Call() = default;
   };
 
-  // From the beginning of a call to its very end.
+  // From the beginning of a call to where it takes no more aborts, and on to its very end.
   void enter(Call* call);
   void leave(Call* call);
-  int count() const;
+  void gone();
+  int count() const;                                     // entered and not gone
   bool wait_until_empty(Clock::time_point until) const;  // false if it is not by then
 
   // Gives the call a name, which it has until forget(). False if another call has it.
@@ -38,6 +39,7 @@ class Registry {
  private:
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
+  int count_ = 0;
   std::unordered_set<Call*> calls_;
   std::unordered_map<std::string, Call*> by_id_;
 };

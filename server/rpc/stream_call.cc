@@ -33,7 +33,8 @@ StreamCall::StreamCall(ServiceContext& context, grpc::CallbackServerContext* cal
   context_.metrics.request_received();
 }
 
-StreamCall::~StreamCall() { context_.registry.leave(this); }
+// Only now: until here it may post to the executors, which go when no call is left.
+StreamCall::~StreamCall() { context_.registry.gone(); }
 
 void StreamCall::open() {
   refusal_ = context_.availability();
@@ -83,6 +84,12 @@ void StreamCall::written(bool ok) {
 void StreamCall::left() {
   gone_ = true;
   poke();
+}
+
+// Leaves the registry while it is whole: nobody may abort what is being destroyed.
+void StreamCall::done() {
+  context_.registry.leave(this);
+  retire();
 }
 
 void StreamCall::abort(Registry::Reason reason) {

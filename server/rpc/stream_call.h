@@ -58,7 +58,7 @@ class StreamCall : public Strand, public Registry::Call {
   // And its events, from any thread.
   void written(bool ok);
   void left();
-  void done() { retire(); }
+  void done();
 
   ServiceContext& context_;
   grpc::CallbackServerContext* const call_;  // valid until done()
