@@ -142,7 +142,9 @@ std::vector<bool> read_block_map(ConfigReader& read, const nlohmann::json& confi
   if (at == "all" || !read.has("mlstm_block")) return std::vector<bool>(map.size(), true);
   if (!at.is_array()) read.fail("slstm_at", "a list of blocks or \"all\"", at.dump());
   for (const nlohmann::json& index : at) {
-    if (!index.is_number_unsigned() || index.get<uint64_t>() >= map.size()) {
+    const bool fits =
+        index.is_number_integer() && index.get<int64_t>() >= 0 && index.get<int64_t>() < blocks;
+    if (!fits) {
       read.fail("slstm_at", fmt::format("numbers of blocks below {}", blocks), index.dump());
     }
     map[index.get<size_t>()] = true;
