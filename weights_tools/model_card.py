@@ -13,7 +13,8 @@ knows how sentences of 19th-century books go, holds a scene for some lines, and 
 embeddings; {state:,} bytes of state per session. `<s>` (id 1) separates chapters: put it before a
 prompt, and stop on it (`bos_token_id` and `eos_token_id` are both 1; `</s>` is never used).
 
-## Data
+"""
+BODY = """## Data
 
 Public-domain texts, normalised as `weights_tools/corpus.py` describes: {train_bytes:,} bytes to train on, and
 the last part of every book ({held_bytes:,} bytes), seen neither by the tokenizer nor by the model.
@@ -55,10 +56,6 @@ The texts are in the public domain; the weights and the tokenizer are under the 
 
 
 def text(config, books, result):
-    held = result["held_out"]
-    sizes = {b.name: len(corpus.text_of(b.held_out).encode()) for b in books}
-    rows = [f"| {b.title} | {sizes[b.name]:,} | {held[b.name]:.3f} |" for b in books]
-    rows.append(f"| all | {held['bytes']:,} | **{held['all']:.3f}** |")
     return CARD.format(
         parameters=xlstm.parameters(config),
         blocks=config.num_blocks,
@@ -68,6 +65,16 @@ def text(config, books, result):
         dv=config.v_head,
         vocab=config.vocab_size,
         state=xlstm.state_bytes(config),
+    ) + body(books, result)
+
+
+def body(books, result):
+    """What is said of any family's checkpoint: data, scores, recipe, samples."""
+    held = result["held_out"]
+    sizes = {b.name: len(corpus.text_of(b.held_out).encode()) for b in books}
+    rows = [f"| {b.title} | {sizes[b.name]:,} | {held[b.name]:.3f} |" for b in books]
+    rows.append(f"| all | {held['bytes']:,} | **{held['all']:.3f}** |")
+    return BODY.format(
         train_bytes=sum(len(corpus.text_of(d).encode()) for b in books for d in b.documents),
         held_bytes=held["bytes"],
         books="\n".join(f"- {book.title}" for book in books),

@@ -55,6 +55,7 @@ def main(options):
     import torch
 
     from weights_tools import tokenizer, trainer
+    from weights_tools.families.xlstm_module import XLSTM
 
     torch.manual_seed(options.seed)
     books = corpus.load(options.data, options.held_out)
@@ -79,7 +80,8 @@ def main(options):
         pad_token_id=tokenizer.UNK,
     ).validate()
     print(f"{xlstm.parameters(config):,} parameters", flush=True)
-    result = trainer.Trainer(options, config, processor, books).run()
+    model = XLSTM(config, options.chunk, options.dropout)
+    result = trainer.Trainer(options, model, processor, books).run()
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "tokenizer.model").write_bytes(model_bytes)
     hub = xlstm.hub_config(config, "bfloat16")

@@ -9,20 +9,20 @@ import torch
 from torch.nn import functional as F
 
 from weights_tools import batches, tokenizer
-from weights_tools.families import xlstm
-from weights_tools.families.xlstm_module import XLSTM
 
 PROMPTS = ("", "The old man looked up from the fire, and")
 SAMPLE_TOKENS = 220
 
 
 class Trainer:
-    def __init__(self, options, config, processor, books):
+    """model: forward(tokens, state) -> logits, state; zero_state(rows) -> tuples of tensors [rows, ...]."""
+
+    def __init__(self, options, model, processor, books):
         self.options, self.processor, self.books = options, processor, books
         self.device = torch.device(options.device)
         torch.backends.cuda.matmul.allow_tf32 = True
         self.rng = np.random.default_rng(options.seed)
-        self.model = XLSTM(config, options.chunk, options.dropout).to(self.device)
+        self.model = model.to(self.device)
         self.average = copy.deepcopy(self.model).eval().requires_grad_(False)
         self.stream = tokenizer.training_stream(processor, books)
         self.segments = len(self.stream) // options.rows // options.segment
@@ -65,7 +65,7 @@ class Trainer:
         rounded = self.rounded()
         torch.backends.cuda.matmul.allow_tf32 = False
         return {
-            "parameters": xlstm.parameters(self.model.config),
+            "parameters": sum(p.numel() for p in self.model.parameters()),
             "steps": step,
             "epochs": round(step / self.segments, 2),
             "tokens_per_step": self.options.rows * self.options.segment,
@@ -208,8 +208,9 @@ def stream_nats(model, streams, device, segment=1024):
 
 
 def make_optimizer(model, options):
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    vectors = [p for p in model.parameters() if p.ndim == 1]
+    named = list(model.named_parameters())
+    matrices = [p for n, p in named if p.ndim > 1 and not n.endswith("A_log")]
+    vectors = [p for n, p in named if p.ndim == 1 or n.endswith("A_log")]
     groups = [
         {"params": matrices, "weight_decay": options.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
