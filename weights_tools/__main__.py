@@ -3,11 +3,12 @@
 import argparse
 import sys
 
-from weights_tools import golden, inspect_checkpoint, train
+from weights_tools import convert, golden, inspect_checkpoint, train
 
 COMMANDS = {
     "train": (train, "train a small model on public-domain books (needs PyTorch)"),
     "golden": (golden, "make small checkpoints with golden results (needs PyTorch)"),
+    "convert": (convert, "write config.json and safetensors from other layouts"),
     "inspect": (inspect_checkpoint, "print what a checkpoint is and what serving it costs"),
 }
 

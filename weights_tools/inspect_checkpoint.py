@@ -35,12 +35,13 @@ def summary(path, bandwidth, sessions):
     path = pathlib.Path(path)
     directory = path.parent if path.is_file() else path
     values = json.loads((path if path.is_file() else path / "config.json").read_text())
-    family = families.load(values.get("model_type"))
+    kind = families.type_of(values)
+    family = families.load(kind)
     config = family.config_from_dict(values)
     state, weights = family.state_bytes(config), family.decode_weight_bytes(config)
     floor = (weights + 2 * state * sessions) / (bandwidth * 1e9)
     out = {
-        "family": values["model_type"],
+        "family": kind,
         "parameters": family.parameters(config),
         "weight_bytes_bf16": 2 * family.parameters(config),
         "state_bytes_per_session": state,

@@ -2,10 +2,29 @@
 
 import importlib
 
-FAMILIES = ("xlstm",)
+FAMILIES = {
+    "xlstm": "xlstm",
+    "xlstm_blocks": "xlstm_blocks",
+    "mamba": "mamba",
+    "falcon_mamba": "mamba",
+    "mamba2": "mamba2",
+    "gla": "gla",
+    "simple_gla": "gla",
+    "retnet": "gla",
+    "linear_attn": "gla",
+    "hgrn2": "gla",
+    "rnn": "rnn",
+}
+
+
+def type_of(values):
+    """The configs of state-spaces name no model_type; they are known by their ssm_cfg."""
+    if "model_type" not in values and "ssm_cfg" in values:
+        return "mamba2" if values["ssm_cfg"].get("layer") == "Mamba2" else "mamba"
+    return values.get("model_type")
 
 
 def load(name):
     if name not in FAMILIES:
         raise ValueError(f"family {name} is not known, wanted one of {', '.join(FAMILIES)}")
-    return importlib.import_module(f"{__name__}.{name}")
+    return importlib.import_module(f"{__name__}.{FAMILIES[name]}")
