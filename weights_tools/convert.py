@@ -26,14 +26,19 @@ def add_arguments(parser):
     )
 
 
+def files_of(src):
+    """The files of one layout; what the index or the usual name says before whatever else is there."""
+    if src.is_file():
+        return [src]
+    files = sorted(p for p in src.iterdir() if p.suffix in (".bin", ".pth", ".pt"))
+    if not files and any((src / n).exists() for n in (st.SINGLE_NAME, st.INDEX_NAME)):
+        files = st.checkpoint_files(src)
+    return files or sorted(src.glob("*.safetensors"))
+
+
 def read(src):
     """-> name -> Tensor."""
-    files = [src] if src.is_file() else []
-    if not files:
-        files = sorted(p for p in src.iterdir() if p.suffix in (".bin", ".pth", ".pt"))
-        if not files and any((src / n).exists() for n in (st.SINGLE_NAME, st.INDEX_NAME)):
-        files = st.checkpoint_files(src)
-    files = files or sorted(src.glob("*.safetensors"))
+    files = files_of(src)
     if not files:
         raise ValueError(f"{src}: wanted .bin, .pth, .safetensors or manifest.json, found none")
     tensors = {}
