@@ -1,21 +1,24 @@
 #!/usr/bin/env bash
 # Recurve's main job on one screen: builds the server, starts it on a small trained xLSTM, streams a
 # story over gRPC from a session, and goes on with the same session.
-#   deploy/demo.sh [--prompt TEXT] [--tokens N] [--device cpu|reference]
+#   deploy/demo.sh [--model NAME] [--prompt TEXT] [--tokens N] [--device cpu|reference]
+# NAME: a folder of weights_tools/demo, e.g. xlstm-books, mamba-books, mamba2-books, gla-books.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . deploy/packages.sh
 
+model=xlstm-books
 prompt="The old man put down his pipe and"
 tokens=120
 device=cpu
 while [ $# -gt 0 ]; do
   case "$1" in
+    --model) model=$2 && shift 2 ;;
     --prompt) prompt=$2 && shift 2 ;;
     --tokens) tokens=$2 && shift 2 ;;
     --device) device=$2 && shift 2 ;;
     *)
-      sed -n '2,4s/^# \?//p' "$0"
+      sed -n '2,5s/^# \?//p' "$0"
       exit 2
       ;;
   esac
@@ -35,7 +38,7 @@ cmake --build --preset release --target recurve-server recurve
 bin=build/release/bin
 
 say "3. Server"
-$bin/recurve-server --model weights_tools/demo/xlstm-books --device "$device" \
+$bin/recurve-server --model weights_tools/demo/$model --device "$device" \
   --listen 127.0.0.1:0 2>"$log" &
 server=$!
 stop() {
@@ -77,6 +80,6 @@ $bin/recurve session list
 
 say "Done. By hand:"
 cat <<END
-  $bin/recurve-server --model weights_tools/demo/xlstm-books --listen 127.0.0.1:50051
+  $bin/recurve-server --model weights_tools/demo/$model --listen 127.0.0.1:50051
   $bin/recurve chat
 END

@@ -28,7 +28,8 @@ int parse_options(int argc, char** argv, Options* o) {
       ->default_str("bf16")
       ->group("Model");
 
-  app.add_option("--device", o->device, "cpu, or reference: the slow definition of every op")
+  app.add_option("--device", o->device,
+                 "cpu; cuda:N where built with CUDA; or reference, the slow definition of every op")
       ->group("Machine");
   app.add_option("--threads", o->threads, "Threads of the CPU backend; 0: one a core")
       ->check(CLI::Range(0, 1024))

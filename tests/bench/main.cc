@@ -1,4 +1,7 @@
 // recurve-bench: measures, and prints each number with the floor or the target beside it.
+#include <cstdio>
+#include <exception>
+
 #include "tests/bench/commands.h"
 
 int main(int argc, char** argv) {
@@ -12,6 +15,13 @@ int main(int argc, char** argv) {
   recurve::bench::add_overhead(app, json);
   recurve::bench::add_service(app, json);
 #endif
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "recurve-bench: %s\n", error.what());
+    return 1;
+  }
   return 0;
 }

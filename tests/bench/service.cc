@@ -107,7 +107,7 @@ void add_service(CLI::App& app, const bool& json) {
   CLI::App* service =
       app.add_subcommand("service", "The real server: start, first token, rates, memory");
   service->add_option("--model", o->model, "Checkpoint directory")->capture_default_str();
-  service->add_option("--device", o->device, "cpu or reference")->capture_default_str();
+  service->add_option("--device", o->device, "cpu, reference or cuda:N")->capture_default_str();
   service->add_option("--slots", o->slots, "And streams at once")->capture_default_str();
   service->add_option("--prompt", o->prompt, "Tokens")->capture_default_str();
   service->add_option("--tokens", o->tokens, "To generate")->capture_default_str();
