@@ -25,7 +25,7 @@ json config_of(const std::string& type, const json& more) {
 
 // What the layers are, from the words of the config as a reader of fla's code would take them.
 struct Shape {
-  std::string type;
+  std::string_view type;
   int64_t qk, v;  // all heads
   int64_t H;
   bool gate, conv, old_mlp, floor;
@@ -223,7 +223,7 @@ class Oracle {
 };
 
 struct Case {
-  std::string name;
+  std::string_view name;
   Shape shape;
   json config;
 };
@@ -276,13 +276,13 @@ class GlaFamily : public ::testing::TestWithParam<Case> {};
 
 TEST_P(GlaFamily, IsTheLayersOfItsSource) {
   const Case& test = GetParam();
-  TinyCheckpoint checkpoint(config_of(test.shape.type, test.config));
+  TinyCheckpoint checkpoint(config_of(std::string(test.shape.type), test.config));
   fill(checkpoint, test.shape);
   expect_logits(checkpoint, kV, [&] { return Oracle(checkpoint, test.shape); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, GlaFamily, ::testing::ValuesIn(cases()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& info) { return std::string(info.param.name); });
 
 // ---- configs
 
