@@ -231,18 +231,26 @@ TEST_F(ServiceTest, DeadlinesHoldInTheQueueAndWhileRunning) {
 TEST_F(ServiceTest, AFullQueueSaysWhenToComeBack) {
   std::vector<std::thread> threads;
   std::vector<std::unique_ptr<Canceller>> cancellers;
-  for (int i = 0; i < 12; ++i) {  // 4 slots and a queue of 8
-    cancellers.push_back(std::make_unique<Canceller>());
-    threads.emplace_back([&, canceller = cancellers.back().get()] {
-      Client client(*address_);
-      code_of([&] { ask(client, prompt("On", 100000), {.timeout = {}, .canceller = canceller}); });
-    });
-  }
-  for (int tries = 0; tries < 1000 && client_->load().requests_waiting() < 8; ++tries) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+  // Requests that do not end by themselves, until the load says what is wanted.
+  const auto occupy = [&](int requests, const std::function<bool(const v1::Load&)>& reached) {
+    for (int i = 0; i < requests; ++i) {
+      cancellers.push_back(std::make_unique<Canceller>());
+      threads.emplace_back([&, canceller = cancellers.back().get()] {
+        Client client(*address_);
+        code_of(
+            [&] { ask(client, prompt("On", 1000000), {.timeout = {}, .canceller = canceller}); });
+      });
+    }
+    for (int tries = 0; tries < 1000 && !reached(client_->load()); ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    EXPECT_TRUE(reached(client_->load())) << client_->load().DebugString();
+  };
+  // The slots first: who waits for a free one counts as waiting too.
+  occupy(4, [](const v1::Load& load) { return load.requests_running() == 4; });
+  occupy(8, [](const v1::Load& load) { return load.requests_waiting() == 8; });
   try {
-    ask(*client_, prompt("One too many", 5));
+    ask(*client_, prompt("One too many", 5), {.timeout = std::chrono::seconds(20)});
     ADD_FAILURE() << "was not refused";
   } catch (const ClientError& error) {
     EXPECT_EQ(error.code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << error.what();
