@@ -1,21 +1,52 @@
-"""Converts a checkpoint to what the server reads: config.json and safetensors.
+"""Converts a checkpoint to what the server reads: config.json and safetensors, in Hugging Face's form.
 
-SRC may be a directory with *.bin or *.pth (torch.save's zip; nothing in it is run), with safetensors, or
-with raw arrays and a manifest.json (character LSTMs of TensorFlow's BasicLSTMCell), or one such file
-beside its config.json. Says what it renames, drops and casts; refuses what it does not know.
+SRC may be a directory, or one file beside its config.json, of
+  safetensors, single or in shards with an index; *.bin or *.pth (torch.save's zip; nothing in it is
+  run), single or in shards with an index; Mamba-Codestral's params.json and consolidated.safetensors;
+  raw arrays with a manifest.json (character LSTMs of TensorFlow's BasicLSTMCell).
+Where a directory holds several of these, the first is taken. Weights pass through in pieces, so a
+checkpoint of any size needs little memory. Says what it renames, drops and casts; refuses what it
+does not know, before it writes anything.
 """
 
+import collections
 import json
 import pathlib
+import re
 import shutil
 
-import numpy as np
-
-from weights_tools import families, inspect_checkpoint, torch_file
+from weights_tools import character_lstm, families, inspect_checkpoint, public_config, torch_file
 from weights_tools import safetensors_io as st
+from weights_tools.progress import Progress
 
-COPIED = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "generation_config.json")
+# The first of these that a directory has names its layout; the others there are not looked at.
+LAYOUTS = (
+    st.INDEX_NAME,
+    st.SINGLE_NAME,
+    "pytorch_model.bin.index.json",
+    "pytorch_model.bin",
+    "consolidated.safetensors",
+)
+SUFFIXES = (".safetensors", ".bin", ".pth", ".pt")
+# Source name -> name beside the weights.
+COPIED = {
+    "tokenizer.json": "tokenizer.json",
+    "tokenizer.model": "tokenizer.model",
+    "tokenizer.model.v3": "tokenizer.model",  # Mistral's name for it
+    "tokenizer_config.json": "tokenizer_config.json",
+    "special_tokens_map.json": "special_tokens_map.json",
+    "chat_template.jinja": "chat_template.jinja",
+    "generation_config.json": "generation_config.json",
+}
+FLOATS = ("F64", "F32", "F16", "BF16")
+TORCH = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 KEPT_WIDE = ("A_log", ".D", "dt_bias", "dt_proj.bias")
+TABLES = (
+    "backbone.embeddings.weight",
+    "model.embeddings.weight",
+    "embeddings.weight",
+    "token_embedding.weight",
+)
 
 
 def add_arguments(parser):
@@ -24,144 +55,139 @@ def add_arguments(parser):
     parser.add_argument(
         "--dtype", choices=["F32", "BF16"], help="cast matrices to this (as stored)"
     )
-
-
-def files_of(src):
-    """The files of one layout; what the index or the usual name says before whatever else is there."""
-    if src.is_file():
-        return [src]
-    files = sorted(p for p in src.iterdir() if p.suffix in (".bin", ".pth", ".pt"))
-    if not files and any((src / n).exists() for n in (st.SINGLE_NAME, st.INDEX_NAME)):
-        files = st.checkpoint_files(src)
-    return files or sorted(src.glob("*.safetensors"))
-
-
-def read(src):
-    """-> name -> Tensor."""
-    files = files_of(src)
-    if not files:
-        raise ValueError(f"{src}: wanted .bin, .pth, .safetensors or manifest.json, found none")
-    tensors = {}
-    for number, path in enumerate(files, 1):
-        print(f"reading {path.name} ({number} of {len(files)})")
-        part = st.read(path) if path.suffix == ".safetensors" else torch_file.read(path)
-        twice = sorted(part.keys() & tensors.keys())
-        if twice:
-            raise ValueError(f"{path}: {twice[0]} is in another file too; convert one layout alone")
-        tensors.update(part)
-    return tensors
-
-
-def drop_tied_head(tensors, values):
-    tied = values.get("tie_word_embeddings", values.get("tie_embeddings", "ssm_cfg" in values))
-    head = tensors.get("lm_head.weight")
-    for name in ("backbone.embedding.weight", "backbone.embeddings.weight", "model.embeddings.weight"):
-        same = tied and head is not None and name in tensors
-        if same and np.array_equal(head.array, tensors[name].array):
-            print(f"dropped lm_head.weight: the same as {name}")
-            return {n: t for n, t in tensors.items() if n != "lm_head.weight"}
-    return tensors
-
-
-def rename(tensors):
-    """Codestral's consolidated file has "model." before "backbone."."""
-    out = {}
-    for name, value in tensors.items():
-        new = name.removeprefix("model.") if name.startswith(("model.backbone.", "model.lm_head.")) else name
-        if new != name:
-            print(f"renamed {name} to {new}")
-        out[new] = value
-    return out
-
-
-def cast(tensors, dtype):
-    if dtype is None:
-        return tensors
-    out = {}
-    for name, value in tensors.items():
-        wanted = "F32" if name.endswith(KEPT_WIDE) or len(value.shape) < 2 else dtype
-        if value.dtype != wanted:
-            print(f"cast {name} from {value.dtype} to {wanted}")
-            value = st.tensor(value.float32(), wanted)
-        out[name] = value
-    return out
-
-
-def character_lstm(src):
-    """-> config.json, tensors, characters by id."""
-    manifest = json.loads((src / "manifest.json").read_text())
-    arrays = {}
-    for name, entry in manifest.items():
-        array = np.fromfile(src / entry["filename"], "<f4")
-        if array.size != int(np.prod(entry["shape"], dtype=np.int64)):
-            raise ValueError(f"{src / entry['filename']}: wanted shape {entry['shape']}, found {array.size} values")
-        arrays[name] = array.reshape(entry["shape"])
-    used = {"Variable", "embedding", "rnnlm/softmax_w", "rnnlm/softmax_b"}
-    tensors = {
-        "embeddings.weight": arrays["embedding"],
-        "lm_head.weight": arrays["rnnlm/softmax_w"].T,
-        "lm_head.bias": arrays["rnnlm/softmax_b"],
-    }
-    layer, hidden = 0, arrays["rnnlm/softmax_w"].shape[0]
-    while found := [n for n in arrays if f"/cell_{layer}/basic_lstm_cell/" in n]:
-        kernel = next(arrays[n] for n in found if n.endswith(("kernel", "weights")))
-        bias = next(arrays[n] for n in found if n.endswith(("bias", "biases")))
-        used.update(found)
-        i, j, f, o = np.split(kernel, 4, 1)
-        bi, bj, bf, bo = np.split(bias, 4)
-        gates = np.concatenate([i, f, j, o], 1).T  # rows i, f, g, o
-        inputs = gates.shape[1] - hidden
-        p = f"layers.{layer}."
-        tensors[p + "weight_ih"], tensors[p + "weight_hh"] = gates[:, :inputs], gates[:, inputs:]
-        # The cell adds 1 to its forget gate.
-        tensors[p + "bias_ih"] = np.concatenate([bi, bf + np.float32(1), bj, bo])
-        tensors[p + "bias_hh"] = np.zeros_like(bias)
-        layer += 1
-    unknown = sorted(set(arrays) - used)
-    if unknown or layer == 0:
-        raise ValueError(f"{src}: wanted BasicLSTM cells, an embedding and a softmax, found {unknown or sorted(arrays)}")
-    print(f"dropped Variable; {layer} cells: gates i j f o to i f g o, forget bias + 1")
-    values = {
-        "model_type": "rnn",
-        "cell": "lstm",
-        "block": "plain",
-        "vocab_size": arrays["embedding"].shape[0],
-        "hidden_size": hidden,
-        "embedding_size": arrays["embedding"].shape[1],
-        "num_heads": 1,
-        "num_hidden_layers": layer,
-        "use_bias": True,
-        "head_bias": True,
-        "tie_word_embeddings": False,
-        "torch_dtype": "float32",
-    }
-    characters = json.loads((src / "vocab.json").read_text())
-    return values, {n: st.tensor(a, "F32") for n, a in tensors.items()}, characters
+    parser.add_argument(
+        "--shard-gb", type=float, default=5.0, metavar="GB", help="a file has at most so much (5)"
+    )
 
 
 def main(options):
     src, dst = options.src, options.dst
     directory = src if src.is_dir() else src.parent
-    if (directory / "manifest.json").exists() and src.is_dir():
-        values, tensors, characters = character_lstm(src)
+    refuse_to_overwrite(dst)
+    characters = None
+    if src.is_dir() and (src / "manifest.json").exists():
+        values, tensors, characters = character_lstm.read(src)
     else:
-        values = json.loads((directory / "config.json").read_text())
-        characters = None
+        values = public_config.read(directory)
         tensors = rename(read(src))
     family = families.load(families.type_of(values))
     config = family.config_from_dict(values)
-    tensors = cast(drop_tied_head(tensors, values), options.dtype)
     wanted = family.tensor_shapes(config)
-    entries = {n: st.Entry(t.dtype, t.shape, 0, 0) for n, t in tensors.items()}
-    problems = inspect_checkpoint.compare(entries, wanted)
+    tensors = cast(drop_tied_head(tensors, wanted), options.dtype)
+    problems = inspect_checkpoint.compare(tensors, wanted)
     if problems:
         raise ValueError(f"{src}: {problems[0]} ({len(problems)} problems in all); nothing written")
+    values["torch_dtype"] = TORCH[max(tensors.values(), key=lambda t: t.nbytes).dtype]
     dst.mkdir(parents=True, exist_ok=True)
+    progress = Progress(sum(t.nbytes for t in tensors.values()))
+    st.write_checkpoint(dst, tensors, options.shard_gb * 1e9, progress)
+    progress.finish()
     (dst / "config.json").write_text(json.dumps(values, indent=2) + "\n")
-    st.write(dst / st.SINGLE_NAME, tensors)
     if characters is not None:
         (dst / "vocab.json").write_text(json.dumps(characters, ensure_ascii=False) + "\n")
-    for name in COPIED:
-        if (directory / name).exists() and directory.resolve() != dst.resolve():
-            shutil.copyfile(directory / name, dst / name)
+    copy_beside(directory, dst)
     print(f"{dst}: {len(tensors)} tensors, {family.parameters(config):,} parameters")
+
+
+def refuse_to_overwrite(dst):
+    for name in (st.INDEX_NAME, st.SINGLE_NAME):
+        if (dst / name).exists():
+            raise ValueError(f"{dst / name} is there already; choose another directory or remove it")
+
+
+def read(src):
+    """-> name -> Source."""
+    tensors, files = {}, files_of(src)
+    for path in files:
+        part = st.sources(path) if path.suffix == ".safetensors" else torch_file.sources(path)
+        twice = sorted(part.keys() & tensors.keys())
+        if twice:
+            raise ValueError(f"{path}: {twice[0]} is in another file too; convert one layout alone")
+        tensors.update(part)
+    print(f"reading {len(tensors)} tensors of {', '.join(path.name for path in files)}")
+    return tensors
+
+
+def files_of(src):
+    if src.is_file():
+        return [src]
+    for name in LAYOUTS:
+        if (src / name).exists():
+            return indexed(src / name) if name.endswith(".index.json") else [src / name]
+    files = sorted(path for path in src.iterdir() if path.suffix in SUFFIXES)
+    if len({path.suffix for path in files}) != 1:
+        names = ", ".join(path.name for path in files) or "none"
+        raise ValueError(f"{src}: wanted files of one kind of {', '.join(SUFFIXES)}, found {names}")
+    return files
+
+
+def indexed(index):
+    """The shards that an index names; each must be there."""
+    files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    for name in files:
+        if not (index.parent / name).exists():
+            raise ValueError(f"{index}: names {name}, which is not there")
+    return [index.parent / name for name in files]
+
+
+def rename(tensors):
+    """To Hugging Face's names: the originals of Mamba have "embedding", Codestral's "model." in front."""
+    out, changes = {}, []
+    for name, value in tensors.items():
+        new = name.removeprefix("model.") if name.startswith(("model.backbone.", "model.lm_head.")) else name
+        if new == "backbone.embedding.weight":
+            new = "backbone.embeddings.weight"
+        if new != name:
+            changes.append(f"{name} to {new}")
+        out[new] = value
+    if len(out) != len(tensors):
+        raise ValueError("a tensor is there under two names, with and without the prefix")
+    say("renamed", changes)
+    return out
+
+
+def drop_tied_head(tensors, wanted):
+    """The head of a tied model is its embedding table, which some files hold twice."""
+    head = tensors.get("lm_head.weight")
+    if head is None or "lm_head.weight" in wanted:
+        return tensors
+    for name in TABLES:
+        table = tensors.get(name)
+        if table and (table.dtype, table.shape) == (head.dtype, head.shape) and st.equal(table, head):
+            say("dropped", [f"lm_head.weight: the same as {name}"])
+            return {n: t for n, t in tensors.items() if n != "lm_head.weight"}
+    return tensors
+
+
+def cast(tensors, dtype):
+    """Matrices to dtype, vectors and what is exponentiated to fp32; without one only fp64 to fp32."""
+    out, changes = {}, []
+    for name, value in tensors.items():
+        if value.dtype not in FLOATS:
+            raise ValueError(f"{name}: wanted floating point, found {value.dtype}; nothing written")
+        wanted = "F32" if value.dtype == "F64" else value.dtype
+        if dtype is not None:
+            wanted = "F32" if name.endswith(KEPT_WIDE) or len(value.shape) < 2 else dtype
+        if value.dtype != wanted:
+            changes.append(f"{name} from {value.dtype} to {wanted}")
+            value = st.cast(value, wanted)
+        out[name] = value
+    say("cast", changes)
+    return out
+
+
+def say(verb, changes):
+    """One line for the same change in all layers."""
+    alike = collections.Counter(re.sub(r"\.\d+\.", ".*.", change) for change in changes)
+    for change, count in alike.items():
+        print(f"{verb} {change}" + (f" ({count} tensors)" if count > 1 else ""))
+
+
+def copy_beside(directory, dst):
+    """Tokenizer and generation files."""
+    if directory.resolve() != dst.resolve():
+        for name, new in COPIED.items():
+            if (directory / name).exists():
+                shutil.copyfile(directory / name, dst / new)
+    if not any((dst / name).exists() for name in ("tokenizer.json", "tokenizer.model")):
+        print(f"{directory} has no tokenizer: put the model's tokenizer.json or tokenizer.model into {dst}")

@@ -23,7 +23,7 @@ class Case:
     config: xlstm.Config
     seed: int
     dtype: str = "F32"
-    shards: int = 1
+    shard_bytes: int = 5_000_000_000
 
 
 # Epsilons and caps differ from the public 1e-6, 15 and 30 where the case is there to show that the
@@ -70,7 +70,7 @@ CASES = {
             output_logit_soft_cap=12.0,
         ),
         seed=3,
-        shards=2,
+        shard_bytes=80_000,
     ),
 }
 
@@ -138,10 +138,7 @@ def write_case(directory, case):
     config = xlstm.hub_config(case.config, torch_dtype)
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     tensors = store(case, random_weights(case.config, case.seed))
-    if case.shards > 1:
-        st.write_shards(directory, tensors, case.shards)
-    else:
-        st.write(directory / st.SINGLE_NAME, tensors)
+    st.write_checkpoint(directory, tensors, case.shard_bytes)
     st.write(directory / "golden.safetensors", golden(case, tensors))
 
 

@@ -2,12 +2,16 @@
 
 A file is: u64 little-endian header length, JSON header, data. Each header entry gives dtype, shape
 and [begin, end) relative to the data. numpy has no bf16, so BF16 is held as its uint16 bits.
+
+What is written may be a Tensor, in memory, or a Source, which gives its values in pieces: a whole
+checkpoint passes through with one piece in memory at a time.
 """
 
 import dataclasses
 import json
 import pathlib
 import struct
+import typing
 
 import numpy as np
 
@@ -21,6 +25,7 @@ STORAGE = {
     "U8": np.dtype("u1"),
 }
 MAX_HEADER_BYTES = 100_000_000
+PIECE_BYTES = 16 << 20
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 
@@ -36,10 +41,33 @@ class Tensor:
     def shape(self):
         return self.array.shape
 
+    @property
+    def nbytes(self):
+        return self.array.nbytes
+
+    def pieces(self):
+        yield self.array.reshape(-1)
+
     def float32(self):
-        if self.dtype == "BF16":
-            return (self.array.astype(np.uint32) << 16).view(np.float32)
-        return self.array.astype(np.float32)
+        return widened(self.dtype, self.array)
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A tensor outside memory. pieces() gives its values from the first: 1-D arrays of
+    STORAGE[dtype] in row-major order, made anew by each call."""
+
+    dtype: str
+    shape: tuple
+    pieces: typing.Callable
+
+    @property
+    def nbytes(self):
+        return int(np.prod(self.shape, dtype=np.int64)) * STORAGE[self.dtype].itemsize
+
+    def load(self):
+        whole = np.concatenate([np.zeros(0, STORAGE[self.dtype]), *self.pieces()])
+        return Tensor(self.dtype, whole.reshape(self.shape))
 
 
 @dataclasses.dataclass
@@ -62,18 +90,41 @@ def tensor(array, dtype=None):
     return Tensor(dtype, array.astype(STORAGE[dtype]))
 
 
+def widened(dtype, array):
+    """The fp32 values of an array as it is stored."""
+    if dtype == "BF16":
+        return (array.astype(np.uint32) << 16).view(np.float32)
+    return array.astype(np.float32)
+
+
+def cast(source, dtype):
+    """A Tensor or Source as another dtype, F32 or BF16: wider exactly, narrower to the nearest."""
+
+    def pieces():
+        for values in source.pieces():
+            yield tensor(widened(source.dtype, values), dtype).array
+
+    return Source(dtype, source.shape, pieces)
+
+
+def equal(one, other):
+    """Whether two of the same dtype and shape hold the same bytes."""
+    return all(np.array_equal(a, b) for a, b in zip(one.pieces(), other.pieces()))
+
+
 def bf16_bits(array):
     bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     return np.where(np.isnan(array), np.uint16(0x7FC0), rounded)
 
 
-def write(path, tensors, metadata=None):
-    """tensors: name -> Tensor. The data begins at a multiple of 8 bytes, tensors in name order."""
+def write(path, tensors, metadata=None, progress=None):
+    """tensors: name -> Tensor or Source. The data begins at a multiple of 8 bytes, tensors in name
+    order. The file has its name once it is whole. progress(bytes): so many more are written."""
     header = {"__metadata__": metadata or {"format": "pt"}}
     offset = 0
     for name in sorted(tensors):
-        size = tensors[name].array.nbytes
+        size = tensors[name].nbytes
         header[name] = {
             "dtype": tensors[name].dtype,
             "shape": list(tensors[name].shape),
@@ -82,11 +133,23 @@ def write(path, tensors, metadata=None):
         offset += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with open(path, "wb") as out:
-        out.write(struct.pack("<Q", len(text)))
-        out.write(text)
-        for name in sorted(tensors):
-            out.write(tensors[name].array.tobytes())
+    part = pathlib.Path(f"{path}.part")
+    try:
+        with open(part, "wb") as out:
+            out.write(struct.pack("<Q", len(text)))
+            out.write(text)
+            for name in sorted(tensors):
+                _write_pieces(out, tensors[name], progress)
+        part.rename(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _write_pieces(out, tensor, progress):
+    for values in tensor.pieces():
+        out.write(values.view(np.uint8))
+        if progress:
+            progress(values.nbytes)
 
 
 def read_header(path):
@@ -124,17 +187,34 @@ def _entry(path, name, fields):
     return Entry(dtype, shape, begin, end)
 
 
+def sources(path):
+    """-> name -> Source."""
+    entries, _, data = read_header(path)
+
+    def of(entry):
+        def pieces():
+            with open(path, "rb") as file:
+                file.seek(data + entry.begin)
+                yield from read_pieces(file, entry.dtype, entry.end - entry.begin)
+
+        return Source(entry.dtype, entry.shape, pieces)
+
+    return {name: of(entry) for name, entry in entries.items()}
+
+
+def read_pieces(file, dtype, size):
+    """The next `size` bytes of a file as arrays of STORAGE[dtype]."""
+    while size > 0:
+        raw = file.read(min(size, PIECE_BYTES))
+        if not raw or len(raw) % STORAGE[dtype].itemsize:
+            raise ValueError(f"{file.name}: ends within a tensor; {size} more bytes were wanted")
+        size -= len(raw)
+        yield np.frombuffer(raw, STORAGE[dtype])
+
+
 def read(path):
     """-> name -> Tensor."""
-    entries, _, data = read_header(path)
-    raw = np.fromfile(path, dtype=np.uint8, offset=data)
-    return {
-        name: Tensor(
-            entry.dtype,
-            raw[entry.begin : entry.end].view(STORAGE[entry.dtype]).reshape(entry.shape),
-        )
-        for name, entry in entries.items()
-    }
+    return {name: source.load() for name, source in sources(path).items()}
 
 
 def checkpoint_files(directory):
@@ -162,17 +242,28 @@ def read_checkpoint_headers(directory):
     return entries
 
 
-def write_shards(directory, tensors, shards):
-    """Writes model-0000i-of-0000n.safetensors and the index, tensors dealt out in name order."""
-    names = sorted(tensors)
-    files = [f"model-{i + 1:05}-of-{shards:05}.safetensors" for i in range(shards)]
-    weight_map = {name: files[i * shards // len(names)] for i, name in enumerate(names)}
-    for file in files:
-        write(
-            pathlib.Path(directory) / file, {n: tensors[n] for n in names if weight_map[n] == file}
-        )
+def write_checkpoint(directory, tensors, max_shard_bytes, progress=None):
+    """Writes model.safetensors, or model-0000i-of-0000n.safetensors and the index if that would be
+    larger than a shard may be; a tensor larger than that has a shard of its own."""
+    shards, filled = [[]], 0
+    for name in sorted(tensors):
+        size = tensors[name].nbytes
+        if shards[-1] and filled + size > max_shard_bytes:
+            shards.append([])
+            filled = 0
+        shards[-1].append(name)
+        filled += size
+    directory = pathlib.Path(directory)
+    if len(shards) == 1:
+        write(directory / SINGLE_NAME, tensors, progress=progress)
+        return
+    weight_map = {}
+    for i, names in enumerate(shards, 1):
+        file = f"model-{i:05}-of-{len(shards):05}.safetensors"
+        write(directory / file, {n: tensors[n] for n in names}, progress=progress)
+        weight_map.update(dict.fromkeys(names, file))
     index = {
-        "metadata": {"total_size": sum(t.array.nbytes for t in tensors.values())},
+        "metadata": {"total_size": sum(t.nbytes for t in tensors.values())},
         "weight_map": weight_map,
     }
-    (pathlib.Path(directory) / INDEX_NAME).write_text(json.dumps(index, indent=2) + "\n")
+    (directory / INDEX_NAME).write_text(json.dumps(index, indent=2) + "\n")

@@ -61,10 +61,15 @@ def test_bf16_widens_exactly():
 
 def test_shards_and_index(tmp_path):
     wanted = {f"t{i}": st.tensor(np.full(3, i, np.float32)) for i in range(5)}
-    st.write_shards(tmp_path, wanted, 2)
+    wanted["t1"] = st.tensor(np.zeros(100, np.float32))  # larger than a shard may be
+    st.write_checkpoint(tmp_path, wanted, 40)
+    index = json.loads((tmp_path / st.INDEX_NAME).read_text())
+    assert index["metadata"] == {"total_size": 448}
+    assert [int(file[6:11]) for file in index["weight_map"].values()] == [1, 2, 3, 3, 3]
     assert [p.name for p in st.checkpoint_files(tmp_path)] == [
-        "model-00001-of-00002.safetensors",
-        "model-00002-of-00002.safetensors",
+        "model-00001-of-00003.safetensors",
+        "model-00002-of-00003.safetensors",
+        "model-00003-of-00003.safetensors",
     ]
     found = st.read_checkpoint(tmp_path)
     assert {n: t.array.tolist() for n, t in found.items()} == {
