@@ -142,6 +142,47 @@ HWY_INLINE void dot_tile(int64_t K, const float* const (&x)[ROWS], const T* cons
   }
 }
 
+// Outputs of a tile. With few rows more at once keep enough sums going to hide the latency of an
+// addition.
+template <int ROWS>
+inline constexpr int kTileOutputs = ROWS * 8 <= kTileRows * 4 ? 8 : 4;
+
+// out[r][j] = x[r] . w_j for j < count; the rows w are K long and w_stride apart.
+template <int ROWS, typename T>
+void dot_rows(int64_t K, const float* const (&x)[ROWS], const T* w, int64_t w_stride, int64_t count,
+              float* const (&out)[ROWS]) {
+  constexpr int64_t OUTPUTS = kTileOutputs<ROWS>;
+  for (int64_t j = 0; j < count; j += OUTPUTS) {
+    const T* rows[OUTPUTS];
+    for (int64_t n = 0; n < OUTPUTS; ++n) rows[n] = w + std::min(j + n, count - 1) * w_stride;
+    float sums[ROWS][OUTPUTS];
+    dot_tile(K, x, rows, 0, sums);
+    for (int r = 0; r < ROWS; ++r) {
+      std::copy_n(sums[r], std::min(OUTPUTS, count - j), out[r] + j);
+    }
+  }
+}
+
+// out[t][j] = x_t . w_j for t < L and, at least, all j <= t: scores of a chunk.
+inline void dot_triangle(int64_t K, int L, const float* x, int64_t x_stride, const float* w,
+                         int64_t w_stride, float* out, int64_t out_stride) {
+  int t = 0;
+  for (; t + kTileRows <= L; t += kTileRows) {
+    const float* rows[kTileRows];
+    float* outs[kTileRows];
+    for (int r = 0; r < kTileRows; ++r) {
+      rows[r] = x + (t + r) * x_stride;
+      outs[r] = out + (t + r) * out_stride;
+    }
+    dot_rows(K, rows, w, w_stride, t + kTileRows, outs);
+  }
+  for (; t < L; ++t) {
+    const float* const row[] = {x + t * x_stride};
+    float* const to[] = {out + t * out_stride};
+    dot_rows(K, row, w, w_stride, t + 1, to);
+  }
+}
+
 }  // namespace recurve::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -40,11 +40,10 @@ void tile(const LinearArgs& a, int64_t row, int64_t n, bool fetch) {
   }
 }
 
-// All outputs in [begin, end) of ROWS rows. With few rows more outputs at once keep enough sums
-// going to hide the latency of an addition.
+// All outputs in [begin, end) of ROWS rows.
 template <int ROWS, typename T>
 void row_tile(const LinearArgs& a, int64_t row, int64_t begin, int64_t end, bool fetch) {
-  constexpr int OUTPUTS = ROWS * 8 <= kTileRows * 4 ? 8 : 4;
+  constexpr int OUTPUTS = kTileOutputs<ROWS>;
   for (int64_t n = begin; n < end; n += OUTPUTS) tile<ROWS, OUTPUTS, T>(a, row, n, fetch);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/ops/ragged.h"
@@ -40,6 +41,14 @@ void for_channels(ThreadPool& pool, const Ragged& seqs, int64_t D, int64_t cost,
                  body(item / strips, first, std::min(first + kChannels, D));
                }
              });
+}
+
+// Floats of this thread for the time of a kernel. They grow and are kept, so that no step after the
+// first of its size allocates.
+inline float* scratch(size_t floats) {
+  static thread_local std::vector<float> memory;
+  if (memory.size() < floats) memory.resize(floats);
+  return memory.data();
 }
 
 }  // namespace recurve::cpu

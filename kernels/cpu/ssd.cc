@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stream.h"
@@ -123,28 +122,16 @@ void ssd_step(const SsdArgs& a, const SsdChunk& c) {
 
 // ---- chunk form
 
-// out[t][j] = C_t . w_j for ROWS rows from t on and j < count, the rows w being w_stride apart.
+// e C h^T of ROWS rows from t on, without the e, to y.
 template <int ROWS>
-void product_tile(const SsdArgs& a, const SsdChunk& c, int t, const float* w, int64_t w_stride,
-                  int count, float* out, int64_t out_stride) {
+void read_rows(const SsdArgs& a, const SsdChunk& c, int t) {
   const float* C[ROWS];
-  for (int r = 0; r < ROWS; ++r) C[r] = c.C + int64_t{t + r} * a.xBC_stride;
-  for (int j = 0; j < count; j += 4) {
-    const float* rows[4];
-    for (int n = 0; n < 4; ++n) rows[n] = w + std::min(j + n, count - 1) * w_stride;
-    float sums[ROWS][4];
-    dot_tile(a.N, C, rows, 0, sums);
-    for (int r = 0; r < ROWS; ++r) {
-      std::copy_n(sums[r], std::min(4, count - j), out + (t + r) * out_stride + j);
-    }
+  float* y[ROWS];
+  for (int r = 0; r < ROWS; ++r) {
+    C[r] = c.C + int64_t{t + r} * a.xBC_stride;
+    y[r] = c.y + int64_t{t + r} * a.H * a.P;
   }
-}
-
-// The scores and e C h^T, the latter to y.
-template <int ROWS>
-void read_rows(const SsdArgs& a, const SsdChunk& c, const SsdScratch& s, int t) {
-  product_tile<ROWS>(a, c, t, c.B, a.xBC_stride, t + ROWS, s.S, s.S_stride);
-  product_tile<ROWS>(a, c, t, c.h, a.N, a.P, c.y, int64_t{a.H} * a.P);
+  dot_rows(a.N, C, c.h, a.N, a.P, y);
 }
 
 void gate_scores(const SsdScratch& s, int t) {
@@ -221,9 +208,10 @@ void ssd_chunk(const SsdArgs& a, const SsdChunk& c, const SsdScratch& s) {
     s.a_sum[t] = sum;
     s.e[t] = std::exp(static_cast<float>(sum));
   }
+  dot_triangle(a.N, c.L, c.C, a.xBC_stride, c.B, a.xBC_stride, s.S, s.S_stride);
   int t = 0;
-  for (; t + kTileRows <= c.L; t += kTileRows) read_rows<kTileRows>(a, c, s, t);
-  for (; t < c.L; ++t) read_rows<1>(a, c, s, t);
+  for (; t + kTileRows <= c.L; t += kTileRows) read_rows<kTileRows>(a, c, t);
+  for (; t < c.L; ++t) read_rows<1>(a, c, t);
   for (t = 0; t < c.L; ++t) {
     gate_scores(s, t);
     finish_output(a, c, s, t);
@@ -263,13 +251,6 @@ SsdChunk chunk_at(const SsdArgs& a, int64_t seq, int64_t head, int first) {
           .dt = a.dt + row * a.dt_stride + head,
           .h = a.h + (int64_t{a.seqs.slot[seq]} * a.H + head) * a.P * a.N,
           .y = a.y + (row * a.H + head) * a.P};
-}
-
-// Grows and is kept, so that no step after the first of its size allocates.
-float* scratch(size_t floats) {
-  static thread_local std::vector<float> memory;
-  if (memory.size() < floats) memory.resize(floats);
-  return memory.data();
 }
 
 }  // namespace

@@ -42,6 +42,18 @@ void fill(Kernels& kernels) {
   kernels.ssd = {ssd, name};
   kernels.selective_scan = {selective_scan, name};
   kernels.causal_conv1d = {causal_conv1d, name};
+  kernels.gla = {gla, name};
+  kernels.hgrn_gate = {hgrn_gate, name};
+  kernels.head_rms_norm = {head_rms_norm, name};
+  kernels.positions = {positions, name};
+  kernels.rotary = {rotary, name};
+  kernels.activation = {activation, name};
+  kernels.rnn = {rnn, name};
+  kernels.layer_norm = {layer_norm, name};
+  kernels.headwise_linear = {headwise_linear, name};
+  kernels.glu = {glu, name};
+  kernels.skip_gate = {skip_gate, name};
+  kernels.add = {add, name};
 }
 
 }  // namespace recurve::cpu
