@@ -70,8 +70,7 @@ def main(options):
     else:
         values = public_config.read(directory)
         tensors = rename(read(src))
-    family = families.load(families.type_of(values))
-    config = family.config_from_dict(values)
+    family, config = families.config_of(values, tensors)
     wanted = family.tensor_shapes(config)
     tensors = cast(drop_tied_head(tensors, wanted), options.dtype)
     problems = inspect_checkpoint.compare(tensors, wanted)

@@ -1,10 +1,18 @@
-"""Prints what a checkpoint directory is and what serving it costs. Needs numpy only."""
+"""Prints what a checkpoint directory is and what serving it costs. Needs numpy only.
+
+Decode floor: a step reads the weights in bf16 (all but an embedding that is not the head) and reads
+and writes the state of each session, fp32, convolution windows bf16; or its FLOPs, where they take
+longer. Prefill floor: the FLOPs of a token's weights, head left out, and of its mixer in chunks of 64,
+full squares counted; a prompt, however short, takes as long as the weights take to be read.
+"""
 
 import json
 import pathlib
 
-from weights_tools import families
+from weights_tools import families, tokenizer_info
 from weights_tools import safetensors_io as st
+
+BATCHES, CHUNK = (1, 8, 64, 256), 64
 
 
 def add_arguments(parser):
@@ -12,7 +20,16 @@ def add_arguments(parser):
     parser.add_argument(
         "--bandwidth", type=float, default=4300.0, metavar="GB/S", help="memory (4300)"
     )
-    parser.add_argument("--sessions", type=int, default=1, help="sessions decoding together (1)")
+    parser.add_argument(
+        "--flops", type=float, default=790.0, metavar="TFLOP/S", help="matrix products in bf16 (790)"
+    )
+    parser.add_argument(
+        "--batch",
+        type=lambda text: tuple(int(part) for part in text.split(",")),
+        default=BATCHES,
+        metavar="B,B,...",
+        help="sessions decoding together (1,8,64,256)",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
 
 
@@ -30,34 +47,56 @@ def compare(entries, wanted):
     return problems
 
 
-def summary(path, bandwidth, sessions):
+def summary(path, bandwidth=4300.0, flops=790.0, batches=BATCHES):
     """-> dict of what main prints. A path without weights is judged by its config alone."""
     path = pathlib.Path(path)
     directory = path.parent if path.is_file() else path
     values = json.loads((path if path.is_file() else path / "config.json").read_text())
-    kind = families.type_of(values)
-    family = families.load(kind)
-    config = family.config_from_dict(values)
-    state, weights = family.state_bytes(config), family.decode_weight_bytes(config)
-    floor = (weights + 2 * state * sessions) / (bandwidth * 1e9)
-    out = {
-        "family": kind,
-        "parameters": family.parameters(config),
-        "weight_bytes_bf16": 2 * family.parameters(config),
-        "state_bytes_per_session": state,
-        "decode_floor_us": round(floor * 1e6, 3),
-        "decode_floor_tokens_per_second": round(sessions / floor, 1),
-    }
+    entries = {}
     if any((directory / name).exists() for name in (st.SINGLE_NAME, st.INDEX_NAME)):
         entries = st.read_checkpoint_headers(directory)
+    family, config = families.config_of(values, entries)
+    out = {
+        "family": families.type_of(values),
+        "parameters": family.parameters(config),
+        "weight_bytes_bf16": 2 * family.parameters(config),
+        "state_bytes_per_session": family.state_bytes(config),
+        "decode_floor": [decode_floor(family, config, bandwidth, flops, b) for b in batches],
+        "prefill_floor": prefill_floor(family, config, bandwidth, flops),
+        "tokenizer": tokenizer_info.summary(directory),
+        "special_ids": {n: v for n, v in values.items() if n in ("bos_token_id", "eos_token_id")},
+    }
+    if entries:
         out["dtypes"] = sorted({entry.dtype for entry in entries.values()})
         out["problems"] = compare(entries, family.tensor_shapes(config))
+        out["problems"] += tokens_without_row(out["tokenizer"], family.tensor_shapes(config))
     return out
+
+
+def decode_floor(family, config, bandwidth, flops, batch):
+    state, weights = family.state_bytes(config), family.decode_weight_bytes(config)
+    memory = (weights + 2 * state * batch) / (bandwidth * 1e9)
+    products = batch * 2 * family.decode_weight_bytes(config, 1) / (flops * 1e12)
+    seconds = max(memory, products)
+    return {"batch": batch, "us": seconds * 1e6, "tokens_per_second": batch / seconds}
+
+
+def prefill_floor(family, config, bandwidth, flops):
+    seconds = families.prefill_flops(family, config, CHUNK) / (flops * 1e12)
+    least = family.decode_weight_bytes(config) / (bandwidth * 1e9)
+    return {"us_per_token": seconds * 1e6, "tokens_per_second": 1 / seconds, "least_us": least * 1e6}
+
+
+def tokens_without_row(tokenizer, shapes):
+    rows = next(shape[0] for name, shape in shapes.items() if "embed" in name)
+    if tokenizer is None or tokenizer["size"] <= rows:
+        return []
+    return [f"the tokenizer has {tokenizer['size']} ids, the embedding {rows} rows"]
 
 
 def main(options):
     """Exit status 1 when the tensors are not those that the configuration wants."""
-    out = summary(options.dir, options.bandwidth, options.sessions)
+    out = summary(options.dir, options.bandwidth, options.flops, options.batch)
     if options.json:
         print(json.dumps(out))
     else:
@@ -66,17 +105,53 @@ def main(options):
 
 
 def print_table(out, options):
-    rows = {
-        "family": out["family"],
-        "parameters": f"{out['parameters']:,}",
-        "weights in bf16": f"{out['weight_bytes_bf16']:,} B",
-        "state per session": f"{out['state_bytes_per_session']:,} B",
-        "decode floor": f"{out['decode_floor_us']:,} us a step, "
-        f"{out['decode_floor_tokens_per_second']:,} tokens/s "
-        f"({options.sessions} session(s), {options.bandwidth:g} GB/s, bf16 weights, fp32 state)",
-    }
+    rows = [
+        ("family", out["family"]),
+        ("parameters", f"{out['parameters']:,}"),
+        ("weights in bf16", f"{out['weight_bytes_bf16']:,} B"),
+        ("state per session", f"{out['state_bytes_per_session']:,} B"),
+    ]
+    for floor in out["decode_floor"]:
+        rows.append(
+            (f"decode, batch {floor['batch']}", f"{duration(floor['us'])} a step, {rate(floor)}")
+        )
+    prefill = out["prefill_floor"]
+    rows.append(
+        ("prefill", f"{rate(prefill)}; a prompt at least {duration(prefill['least_us'])}")
+    )
+    rows.append(("", f"floors at {options.bandwidth:g} GB/s and {options.flops:g} TFLOP/s"))
+    rows.append(("tokenizer", tokenizer_line(out["tokenizer"], out["special_ids"])))
     if "dtypes" in out:
-        rows["stored as"] = ", ".join(out["dtypes"])
-        rows["tensors"] = "; ".join(out["problems"]) or "all there, of the right shapes"
-    for name, value in rows.items():
+        rows.append(("stored as", ", ".join(out["dtypes"])))
+        rows.append(("tensors", "; ".join(out["problems"]) or "all there, of the right shapes"))
+    for name, value in rows:
         print(f"{name:18} {value}")
+
+
+def duration(us):
+    return f"{us / 1000:.3f} ms" if us >= 100 else f"{us:.3g} us"
+
+
+def rate(floor):
+    return f"{floor['tokens_per_second']:,.0f} tokens/s"
+
+
+def tokenizer_line(tokenizer, ids):
+    if tokenizer is None:
+        return "none"
+    control = ", ".join(f"{i} {name}" for i, name in sorted(tokenizer["control"].items())[:6])
+    if len(tokenizer["control"]) > 6:
+        control += f" and {len(tokenizer['control']) - 6} more"
+    parts = [
+        f"{tokenizer['kind']}, {tokenizer['size']} ids",
+        f"control {control or 'none'}",
+        "config " + (", ".join(f"{n[:3]} {marked(v, tokenizer)}" for n, v in ids.items()) or "none"),
+        "chat template" if tokenizer["chat_template"] else "no chat template",
+    ]
+    return "; ".join(parts)
+
+
+def marked(ids, tokenizer):
+    """An id of the config, with a note where the tokenizer does not hold it for a control token."""
+    values = ids if isinstance(ids, list) else [ids]
+    return " ".join(f"{i}" if i in tokenizer["control"] else f"{i} (no control token)" for i in values)

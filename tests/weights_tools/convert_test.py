@@ -140,7 +140,7 @@ def test_codestrals_original_layout(tmp_path):
     written = json.loads((out / "config.json").read_text())
     assert (written["bos_token_id"], written["eos_token_id"]) == (1, 2)
     assert written["torch_dtype"] == "bfloat16"
-    assert inspect_checkpoint.summary(out, 1.0, 1)["problems"] == []
+    assert inspect_checkpoint.summary(out)["problems"] == []
 
 
 def test_codestrals_params_are_its_hugging_face_config(tmp_path):

@@ -22,7 +22,7 @@ def processor():
 
 
 def test_complete_and_of_the_right_shapes():
-    out = inspect_checkpoint.summary(DEMO, 4300.0, 1)
+    out = inspect_checkpoint.summary(DEMO)
     assert out["problems"] == []
     assert out["dtypes"] == ["BF16"]
     assert out["parameters"] == 7_493_952

@@ -37,9 +37,9 @@ def test_equations_give_the_golden_results(case):
     assert {n.split(".")[0] for n in wanted} == {"tokens", "logits", *state}
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if "prefixed" not in c and "old_mlp" not in c])
+@pytest.mark.parametrize("case", [c for c in CASES if "prefixed" not in c])
 def test_files_have_the_tensors_of_the_format(case):
-    assert inspect_checkpoint.summary(GOLDEN / case, 1.0, 1)["problems"] == []
+    assert inspect_checkpoint.summary(GOLDEN / case)["problems"] == []
 
 
 @pytest.mark.parametrize(
@@ -52,5 +52,5 @@ def test_files_have_the_tensors_of_the_format(case):
     ],
 )
 def test_public_sizes(file, parameters):
-    summary = inspect_checkpoint.summary(ROOT / "tests" / "configs" / file, 1.0, 1)
+    summary = inspect_checkpoint.summary(ROOT / "tests" / "configs" / file)
     assert summary["parameters"] == parameters

@@ -24,7 +24,7 @@ def load(case):
 @pytest.mark.parametrize("case", CASES)
 def test_complete(case):
     config, tensors, results = load(case)
-    assert inspect_checkpoint.summary(GOLDEN / case, 1.0, 1)["problems"] == []
+    assert inspect_checkpoint.summary(GOLDEN / case)["problems"] == []
     assert config == golden.CASES[case].config
     assert {t.dtype for t in tensors.values()} == {golden.CASES[case].dtype}
     c = config

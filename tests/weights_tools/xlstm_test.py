@@ -110,7 +110,7 @@ def test_inspect_from_a_config_alone(tmp_path, capsys):
     assert out["parameters"] == 6_865_424_896
     assert out["state_bytes_per_session"] == 134_480_896
     weights = 2 * (6_865_424_896 - 50304 * 4096)
-    assert out["decode_floor_us"] == pytest.approx(
+    assert out["decode_floor"][0]["us"] == pytest.approx(
         (weights + 2 * 134_480_896) / 4300e9 * 1e6, rel=1e-6
     )
 
@@ -124,7 +124,7 @@ def test_inspect_names_what_is_wrong(tmp_path):
     tensors["backbone.out_norm.weight"] = st.tensor(np.zeros(63, np.float32))
     st.write(tmp_path / "model.safetensors", tensors)
     (tmp_path / "config.json").write_text(json.dumps(xlstm.hub_config(config, "float32")))
-    problems = inspect_checkpoint.summary(tmp_path, 100.0, 1)["problems"]
+    problems = inspect_checkpoint.summary(tmp_path)["problems"]
     assert problems == [
         "missing lm_head.weight [11, 64]",
         "extra stranger [11, 64]",

@@ -92,6 +92,11 @@ def config_from_dict(values):
     )
 
 
+def as_stored(config, names):
+    """The configuration of a file that has these tensors; the config does not tell its MLP's layout."""
+    return dataclasses.replace(config, fused_mlp="model.layers.0.mlp.up_proj.weight" not in names)
+
+
 def projections(config):
     """Names of the three that the convolutions and the recurrence take, and their rows."""
     c = config
@@ -149,6 +154,12 @@ def state_bytes(config):
     conv = 2 * (2 * c.H * c.DK + c.H * c.DV) * max(0, c.width - 1)
     z = 4 * c.H * c.DK if c.normaliser else 0
     return c.layers * (4 * c.H * c.DK * c.DV + z + conv) + (4 if c.type == "retnet" else 0)
+
+
+def mixer_flops(config, chunk):
+    """Of a prompt's token outside the weights, in chunks of so many, full squares counted."""
+    c = config
+    return c.layers * c.H * (2 * chunk * (c.DK + c.DV) + 4 * c.DK * c.DV)
 
 
 def decode_weight_bytes(config, bytes_per_weight=2):

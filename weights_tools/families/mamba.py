@@ -111,6 +111,12 @@ def state_bytes(config):
     return c.layers * c.DI * (4 * c.N + 2 * (c.width - 1))
 
 
+def mixer_flops(config, chunk):
+    """Of a prompt's token outside the weights; the scan takes 7 an element of the state."""
+    del chunk
+    return 7 * config.layers * config.DI * config.N
+
+
 def decode_weight_bytes(config, bytes_per_weight=2):
     embedding = 0 if config.tied else config.vocab * config.D
     return bytes_per_weight * (parameters(config) - embedding)

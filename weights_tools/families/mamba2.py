@@ -125,6 +125,12 @@ def state_bytes(config):
     return c.layers * (4 * c.DI * c.N + 2 * c.conv_width * (c.width - 1))
 
 
+def mixer_flops(config, chunk):
+    """Of a prompt's token outside the weights, in chunks of so many, full squares counted."""
+    c = config
+    return c.layers * (2 * chunk * (c.N * c.G + c.DI) + 4 * c.N * c.DI)
+
+
 def decode_weight_bytes(config, bytes_per_weight=2):
     embedding = 0 if config.tied else config.vocab * config.D
     return bytes_per_weight * (parameters(config) - embedding)

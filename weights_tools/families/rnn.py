@@ -109,6 +109,12 @@ def state_bytes(config):
     return 4 * config.layers * len(config.states) * config.D
 
 
+def mixer_flops(config, chunk):
+    """Of a prompt's token outside the weights: nothing, the recurrent matrices are weights."""
+    del config, chunk
+    return 0
+
+
 def decode_weight_bytes(config, bytes_per_weight=2):
     embedding = 0 if config.tied else config.vocab * config.E
     return bytes_per_weight * (parameters(config) - embedding)

@@ -221,6 +221,13 @@ def state_bytes(config):
     return 4 * c.num_blocks * c.num_heads * (c.qk_head * c.v_head + c.qk_head + 1)
 
 
+def mixer_flops(config, chunk):
+    """Of a prompt's token outside the weights, in chunks of so many, full squares counted."""
+    c = config
+    head = 2 * chunk * (c.qk_head + c.v_head) + 4 * c.qk_head * c.v_head
+    return c.num_blocks * c.num_heads * head
+
+
 def decode_weight_bytes(config, bytes_per_weight=2):
     """Weight bytes one decode step reads: all but the embedding table (one row)."""
     embedding = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size

@@ -145,6 +145,13 @@ def state_bytes(config):
     return total
 
 
+def mixer_flops(config, chunk):
+    """Of a prompt's token outside the weights, in chunks of so many, full squares counted; of an
+    sLSTM block, whose recurrent matrices are weights, nothing."""
+    DH = config.inner // config.H
+    return config.slstm.count(False) * config.H * (4 * chunk * DH + 4 * DH * DH)
+
+
 def decode_weight_bytes(config, bytes_per_weight=2):
     embedding = 0 if config.tied else config.vocab * config.D
     return bytes_per_weight * (parameters(config) - embedding)

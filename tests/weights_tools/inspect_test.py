@@ -1,0 +1,103 @@
+"""inspect against figures computed by others, and tokenizer files whose contents are known."""
+
+import json
+import os
+import pathlib
+import shutil
+
+import pytest
+
+from conftest import ROOT
+from weights_tools import __main__ as cli
+from weights_tools import inspect_checkpoint, tokenizer_info
+from weights_tools import safetensors_io as st
+
+DATA = pathlib.Path(os.environ.get("RECURVE_DATA", ROOT.parent / "shared" / "data"))
+NEOX = DATA / "tokenizers" / "gpt-neox-20B_tokenizer.json"
+MISTRAL = DATA / "tokenizers" / "mistral_instruct_tokenizer_240323.model.v3"
+DEMO = ROOT / "weights_tools" / "demo"
+
+# At 4.3 TB/s and 790 TFLOP/s: state (cells and convolution windows), decode in ms at batch 1, 8, 64
+# and 256, prompt tokens/s.
+FLOORS = {
+    "xlstm-7b": (134_480_896, (3.160, 3.598, 7.101, 19.110), 60_462),
+    "mamba-2.8b": (20_971_520 + 1_966_080, (1.298, 1.373, 1.970, 4.019), 148_609),
+    "falcon-mamba-7b": (33_554_432 + 3_145_728, (3.276, 3.395, 4.351, 7.629), 58_351),
+    "mamba2-2.7b": (167_772_160 + 2_064_384, (1.336, 1.889, 6.313, 21.479), 147_430),
+    "codestral-7b": (268_435_456 + 3_932_160, (3.453, 4.340, 11.434, 35.757), 54_946),
+    "gla-1.3b": (50_331_648, (0.628, 0.792, 2.103, 6.598), 312_419),
+    "gla-340m": (12_582_912, (0.165, 0.206, 0.533, 1.657), 1_243_740),
+    "retnet-1.3b": (100_663_296, (0.645, 0.973, 3.595, 12.584), 308_492),
+    "hgrn2-1.3b": (25_165_824, (0.616, 0.698, 1.353, 3.601), 315_445),
+}
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_floors_of_public_models(name):
+    state, decode, prefill = FLOORS[name]
+    out = inspect_checkpoint.summary(ROOT / "tests" / "configs" / f"{name}.json")
+    position = 4 if name.startswith("retnet") else 0  # its state holds the position too
+    assert out["state_bytes_per_session"] == state + position
+    found = [floor["us"] / 1000 for floor in out["decode_floor"]]
+    assert found == pytest.approx(decode, abs=0.00051)
+    assert out["prefill_floor"]["tokens_per_second"] == pytest.approx(prefill, abs=0.51 + prefill * 1e-6)
+
+
+def test_decode_is_bound_by_flops_where_they_are_few():
+    path = ROOT / "tests" / "configs" / "xlstm-7b.json"
+    out = inspect_checkpoint.summary(path, flops=1.0, batches=(256,))
+    weights = 6_865_424_896 - 50304 * 4096
+    assert out["decode_floor"][0]["us"] == pytest.approx(256 * 2 * weights / 1e12 * 1e6)
+
+
+def test_tokenizer_of_the_demo():
+    out = tokenizer_info.summary(DEMO / "xlstm-books")
+    assert out == {
+        "kind": "SentencePiece unigram",
+        "size": 4096,
+        "control": {1: "<s>", 2: "</s>"},
+        "chat_template": False,
+    }
+
+
+@pytest.mark.skipif(not NEOX.exists(), reason="the public tokenizers are not here")
+def test_public_tokenizers(tmp_path):
+    shutil.copy(MISTRAL, tmp_path / "tokenizer.model")
+    out = tokenizer_info.summary(tmp_path)
+    assert (out["kind"], out["size"]) == ("SentencePiece BPE", 32768)
+    assert out["control"][1] == "<s>" and out["control"][2] == "</s>" and "[INST]" in out["control"].values()
+    shutil.copy(NEOX, tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
+    out = tokenizer_info.summary(tmp_path)
+    assert (out["kind"], out["size"]) == ("byte-level BPE, 50009 merges", 50277)
+    assert out["control"] == {0: "<|endoftext|>", 1: "<|padding|>"}
+    assert out["chat_template"]
+
+
+def test_an_id_of_the_config_that_is_no_control_token_is_pointed_out(tmp_path, capsys):
+    values = json.loads((DEMO / "xlstm-books" / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, "eos_token_id": 100}))
+    shutil.copy(DEMO / "xlstm-books" / "tokenizer.model", tmp_path)
+    assert cli.main(["inspect", str(tmp_path), "--batch", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "config bos 1, eos 100 (no control token); no chat template" in out
+    assert "decode, batch 3" in out
+
+
+def test_a_tokenizer_larger_than_the_embedding_is_a_problem(tmp_path):
+    values = json.loads((DEMO / "xlstm-books" / "config.json").read_text())
+    tensors = st.read_checkpoint(DEMO / "xlstm-books")
+    table = tensors["backbone.embeddings.weight"]
+    tensors["backbone.embeddings.weight"] = st.Tensor(table.dtype, table.array[:4000])
+    st.write(tmp_path / st.SINGLE_NAME, tensors)
+    (tmp_path / "config.json").write_text(json.dumps({**values, "vocab_size": 4000}))
+    shutil.copy(DEMO / "xlstm-books" / "tokenizer.model", tmp_path)
+    problems = inspect_checkpoint.summary(tmp_path)["problems"]
+    assert problems == ["the tokenizer has 4096 ids, the embedding 4000 rows"]
+
+
+@pytest.mark.parametrize("data", [b"\x0a", b"\xff\xff\xff", b"\x0b\x00"])
+def test_what_is_no_sentencepiece_model_is_refused(tmp_path, data):
+    (tmp_path / "tokenizer.model").write_bytes(data)
+    with pytest.raises(ValueError, match="no protobuf"):
+        tokenizer_info.summary(tmp_path)
