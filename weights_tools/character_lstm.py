@@ -46,6 +46,9 @@ def read(src):
         "torch_dtype": "float32",
     }
     characters = json.loads((src / "vocab.json").read_text())
+    odd = {text: i for text, i in characters.items() if len(text) != 1}
+    if odd:
+        print(f"vocab.json: {odd} are no single characters; the model writes but never reads them")
     return values, {n: st.tensor(a, "F32") for n, a in tensors.items()}, characters
 
 

@@ -3,7 +3,8 @@
 SRC may be a directory, or one file beside its config.json, of
   safetensors, single or in shards with an index; *.bin or *.pth (torch.save's zip; nothing in it is
   run), single or in shards with an index; Mamba-Codestral's params.json and consolidated.safetensors;
-  raw arrays with a manifest.json (character LSTMs of TensorFlow's BasicLSTMCell).
+  raw arrays with a manifest.json (character LSTMs of TensorFlow's BasicLSTMCell, whose vocab.json
+  becomes a tokenizer.json).
 Where a directory holds several of these, the first is taken. Weights pass through in pieces, so a
 checkpoint of any size needs little memory. Says what it renames, drops and casts; refuses what it
 does not know, before it writes anything.
@@ -15,7 +16,8 @@ import pathlib
 import re
 import shutil
 
-from weights_tools import character_lstm, families, inspect_checkpoint, public_config, torch_file
+from weights_tools import character_lstm, character_tokenizer, families, inspect_checkpoint
+from weights_tools import public_config, torch_file
 from weights_tools import safetensors_io as st
 from weights_tools.progress import Progress
 
@@ -83,7 +85,7 @@ def main(options):
     progress.finish()
     (dst / "config.json").write_text(json.dumps(values, indent=2) + "\n")
     if characters is not None:
-        (dst / "vocab.json").write_text(json.dumps(characters, ensure_ascii=False) + "\n")
+        character_tokenizer.write(dst, characters)
     copy_beside(directory, dst)
     print(f"{dst}: {len(tensors)} tensors, {family.parameters(config):,} parameters")
 

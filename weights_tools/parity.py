@@ -1,6 +1,5 @@
-"""Trains tiny models on parity: after each bit (ids 0 and 1) the answer is the parity of all bits so far.
-
-The answer is the more likely of ids 0 and 1 as the next token. Sequences of at most 40 bits train it;
+"""Trains tiny models on parity: after each bit (ids 0 and 1, texts "0" and "1") the answer is the parity
+of all bits so far: the more likely of ids 0 and 1 as the next token. Sequences of at most 40 bits train it;
 accuracy is over lengths 40 to 256, as in the FlashRNN paper's table 2. Elman, LSTM, GRU and sLSTM are
 one layer in the format of families/rnn.py, several initialisations trained side by side and the best
 kept; mLSTM is a small xLSTM, Mamba a small Mamba.
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from weights_tools import character_tokenizer
 from weights_tools import safetensors_io as st
 from weights_tools.families import mamba, rnn, xlstm
 
@@ -106,7 +106,8 @@ def configuration(cell):
             eos_token_id=3,
             pad_token_id=3,
         )
-        return xlstm.hub_config(config, "float32"), config, xlstm
+        values = {**xlstm.hub_config(config, "float32"), "force_bos_token_insert": False}
+        return values, config, xlstm
     if cell == "mamba":
         values = {
             "architectures": ["MambaForCausalLM"],
@@ -233,6 +234,7 @@ def main(argv):
     (options.out / "config.json").write_text(json.dumps(values, indent=2) + "\n")
     tensors = {n: st.tensor(w.detach().cpu().numpy(), "F32") for n, w in weights.items()}
     st.write(options.out / st.SINGLE_NAME, tensors)
+    character_tokenizer.write(options.out, {"0": 0, "1": 1}, [(2, "<s>"), (3, "</s>")])
     result = {
         "cell": options.cell,
         "parameters": family.parameters(config),

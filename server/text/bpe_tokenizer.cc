@@ -16,7 +16,8 @@ BpeTokenizer::BpeTokenizer(Parts parts) : parts_(std::move(parts)) {
   bytes_.resize(size);
   special_.resize(size);
   for (const auto& [name, id] : parts_.vocabulary) {
-    bytes_[static_cast<size_t>(id)] = undo_byte_level(name).value_or(name);
+    bytes_[static_cast<size_t>(id)] =
+        parts_.byte_level ? undo_byte_level(name).value_or(name) : name;
   }
   // Control tokens first: they win where two tokens look the same.
   std::stable_sort(parts_.added.begin(), parts_.added.end(),
@@ -75,12 +76,29 @@ void BpeTokenizer::encode_word(std::string_view mapped, Workspace& work,
     }
   }
   work.word.clear();
+  if (parts_.byte_level) {
+    append_bytes(mapped, work.word);
+  } else {
+    append_characters(mapped, work.word);
+  }
+  parts_.merger.merge(work.word, work.merge, out);
+}
+
+void BpeTokenizer::append_bytes(std::string_view mapped, std::vector<int32_t>& ids) const {
   const std::optional<std::string> bytes = undo_byte_level(mapped);
   if (!bytes) throw std::logic_error("a word is not in the byte-level alphabet");
   for (const char byte : *bytes) {
-    work.word.push_back(parts_.byte_ids[static_cast<unsigned char>(byte)]);
+    ids.push_back(parts_.byte_ids[static_cast<unsigned char>(byte)]);
   }
-  parts_.merger.merge(work.word, work.merge, out);
+}
+
+void BpeTokenizer::append_characters(std::string_view text, std::vector<int32_t>& ids) const {
+  const auto continues = [&](size_t at) { return at < text.size() && (text[at] & 0xC0) == 0x80; };
+  for (size_t begin = 0, end; begin < text.size(); begin = end) {
+    for (end = begin + 1; continues(end);) ++end;
+    const auto found = parts_.vocabulary.find(std::string(text.substr(begin, end - begin)));
+    if (found != parts_.vocabulary.end()) ids.push_back(found->second);
+  }
 }
 
 std::string BpeTokenizer::normalize_text(std::string_view text) const {
@@ -107,7 +125,8 @@ std::optional<int32_t> BpeTokenizer::id_of(std::string_view name) const {
 }
 
 std::string BpeTokenizer::description() const {
-  return fmt::format("byte-level BPE, {} tokens, {} merges", parts_.size, parts_.merger.rules());
+  return fmt::format("{} BPE, {} tokens, {} merges", parts_.byte_level ? "byte-level" : "character",
+                     parts_.size, parts_.merger.rules());
 }
 
 }  // namespace recurve

@@ -17,13 +17,16 @@
 namespace recurve {
 
 // Byte-level BPE. encode(): added tokens are cut out, the text between them is normalised, cut into
-// words, written in the byte-level alphabet, and each word's bytes are merged.
+// words, written in the byte-level alphabet, and each word's bytes are merged. Or BPE of
+// characters: the same without words and alphabet, and it is the characters that are merged, if
+// anything is; those that are no token are left out.
 class BpeTokenizer final : public Tokenizer {
  public:
   using Vocabulary = std::unordered_map<std::string, int32_t>;
 
   // What tokenizer_json.cc reads from the file, and has checked: ids are unique and in [0, size).
   struct Parts {
+    bool byte_level = true;         // false: of characters
     Vocabulary vocabulary;          // names in the byte-level alphabet; without added tokens
     std::vector<AddedToken> added;  // ids may also be in `vocabulary`, under the same name
     int32_t size = 0;
@@ -31,7 +34,7 @@ class BpeTokenizer final : public Tokenizer {
     BpeMerger merger;
     bool ignore_merges = false;            // a word that is a token is not put together by merges
     std::vector<NormalForm> normal_forms;  // applied in order
-    PreTokenizer pre_tokenizer;            // holds exactly one ByteLevel
+    PreTokenizer pre_tokenizer;            // holds exactly one ByteLevel; of characters: nothing
     std::optional<int32_t> bos;
     std::optional<int32_t> eos;
   };
@@ -55,6 +58,8 @@ class BpeTokenizer final : public Tokenizer {
 
   void encode_raw(std::string_view text, Workspace& work, std::vector<int32_t>& out) const;
   void encode_word(std::string_view mapped, Workspace& work, std::vector<int32_t>& out) const;
+  void append_bytes(std::string_view mapped, std::vector<int32_t>& ids) const;
+  void append_characters(std::string_view text, std::vector<int32_t>& ids) const;
   std::string normalize_text(std::string_view text) const;
   bool valid(int32_t id) const { return id >= 0 && id < parts_.size; }
 

@@ -60,7 +60,7 @@ class Tokenizer {
   virtual std::string description() const = 0;
 };
 
-// The tokenizer of a Hugging Face model directory: tokenizer.json (byte-level BPE) or, where that
+// The tokenizer of a Hugging Face model directory: tokenizer.json (BPE) or, where that
 // is missing or of another kind, tokenizer.model (SentencePiece).
 // Throws std::runtime_error with one sentence that names the file.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir);

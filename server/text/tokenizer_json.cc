@@ -93,7 +93,11 @@ void read_model(const Json& json, BpeTokenizer::Parts& parts) {
   model.must_be_neutral("continuing_subword_prefix", "");
   model.must_be_neutral("end_of_word_suffix", "");
   model.must_be_neutral("byte_fallback", false);
-  model.ignore("unk_token");  // every byte is a token (read_bytes): nothing is ever unknown
+  if (parts.byte_level) {
+    model.ignore("unk_token");  // every byte is a token (read_bytes): nothing is ever unknown
+  } else {
+    model.must_be_neutral("unk_token", nullptr);
+  }
   model.ignore("fuse_unk");
   parts.ignore_merges = model.get_bool("ignore_merges", false);
   parts.vocabulary = read_vocabulary(model);
@@ -182,10 +186,12 @@ void check_unique_contents(const BpeTokenizer::Parts& parts) {
   throw std::runtime_error(fmt::format("added_tokens has {} twice", quote(*twice)));
 }
 
+bool is_of_type(const Json* json, const char* type) {
+  return json != nullptr && json->is_object() && json->contains("type") && (*json)["type"] == type;
+}
+
 void check_decoder(const Json* json) {
-  const bool byte_level = json != nullptr && json->is_object() && json->contains("type") &&
-                          (*json)["type"] == "ByteLevel";
-  if (byte_level) return;
+  if (is_of_type(json, "ByteLevel")) return;
   throw UnsupportedTokenizer(fmt::format("the decoder must be of type ByteLevel, found {}",
                                          json == nullptr ? "null" : brief(*json)));
 }
@@ -227,15 +233,19 @@ BpeTokenizer::Parts read_parts(std::string_view text, const SpecialNames& names)
   const Json* normalizer = fields.find("normalizer");
   const Json* pre_tokenizer = fields.find("pre_tokenizer");
   const Json* decoder = fields.find("decoder");
+  // Nothing cuts the text, and tokens are joined as they are: BPE of characters.
+  parts.byte_level = pre_tokenizer != nullptr || !is_of_type(decoder, "Fuse");
   read_model(fields.require("model"), parts);
   fields.finish();
   read_added_tokens(added, parts);
   check_ids(parts);
   check_unique_contents(parts);
   parts.normal_forms = read_normalizer(normalizer);
-  parts.pre_tokenizer = read_pre_tokenizer(pre_tokenizer);
-  check_decoder(decoder);
-  read_bytes(parts);
+  if (parts.byte_level) {
+    parts.pre_tokenizer = read_pre_tokenizer(pre_tokenizer);
+    check_decoder(decoder);
+    read_bytes(parts);
+  }
   parts.bos = control_id(parts, names.bos, "<s>");
   parts.eos = control_id(parts, names.eos, "</s>");
   return parts;

@@ -15,13 +15,15 @@ struct SpecialNames {
   std::optional<std::string> eos;
 };
 
-// A byte-level BPE tokenizer from the text of a tokenizer.json (Hugging Face `tokenizers`).
+// A BPE tokenizer from the text of a tokenizer.json (Hugging Face `tokenizers`): byte-level, or of
+// characters, where there is no pre_tokenizer and the decoder is Fuse.
 //
 // Understood: normalizer NFC, NFD, NFKC, NFKD, Sequence; pre_tokenizer ByteLevel, Split, Digits,
-// Punctuation, Sequence (with exactly one ByteLevel); model BPE; decoder ByteLevel; added tokens
-// with all their flags. The post-processor only adds tokens around a text, which encode() never
-// does, and is left out. Names without an entry in `names`: "<|endoftext|>" is both BOS and EOS if
-// it is a control token, else "<s>" and "</s>".
+// Punctuation, Sequence (with exactly one ByteLevel); model BPE (of characters: without unk_token,
+// so that characters that are no token are left out); decoder ByteLevel; added tokens with all
+// their flags. The post-processor only adds tokens around a text, which encode() never does, and is
+// left out. Names without an entry in `names`: "<|endoftext|>" is both BOS and EOS if it is a
+// control token, else "<s>" and "</s>".
 //
 // `file` names the source in messages. Throws UnsupportedTokenizer for what is well formed but not
 // implemented, std::runtime_error for what is not; memory is bounded by a small multiple of the

@@ -35,7 +35,13 @@ def test_character_lstm_has_the_known_bits_per_character(tmp_path, name):
     source = DATA / "weights" / "ml5-charRNN" / name
     assert cli.main(["convert", str(source), str(tmp_path)]) is None
     values = json.loads((tmp_path / "config.json").read_text())
-    ids = json.loads((tmp_path / "vocab.json").read_text())
+    ids = json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"]
+    assert ids == json.loads((source / "vocab.json").read_text())
+    out = inspect_checkpoint.summary(tmp_path)
+    assert out["problems"] == []
+    assert out["tokenizer"] == {
+        "kind": "characters", "size": len(ids), "control": {}, "chat_template": False
+    }
     characters = (DATA / "corpora" / text).read_text(encoding="utf-8-sig")[30_000:33_000]
     tokens = [ids[c] for c in characters if c in ids]
     logits, _ = rnn.run(rnn.config_from_dict(values), st.read_checkpoint(tmp_path), tokens)

@@ -1,21 +1,27 @@
-"""Writes tokenizer.json and expected.json: what Hugging Face `tokenizers` makes of some texts.
+"""Writes tokenizer.json, expected.json and characters.json: what Hugging Face `tokenizers` makes of
+some texts.
 
     pip install tokenizers==0.23.3
     python make_golden.py
 
 tokenizer.json is a small byte-level BPE of GPT-NeoX's form. expected.json holds variants of it
 (fields of the JSON that are replaced) with the ids of every text, with control tokens taken as
-text ("as_text") and, where they matter, parsed ("parsed").
+text ("as_text") and, where they matter, parsed ("parsed"). characters.json holds whole tokenizers of
+characters, as weights_tools writes them, with the same, and the text of all ids in order.
 """
 
 import copy
 import json
 import pathlib
+import sys
 
 import tokenizers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[2]))
+
+from weights_tools import character_tokenizer
 
 TRAINING = """It is a truth universally acknowledged, that a single man in possession of a good
 fortune, must be in want of a wife. However little known the feelings or views of such a man may be
@@ -193,13 +199,46 @@ def apply(tokenizer: dict, patch: dict) -> dict:
     return result
 
 
-def run(patched: dict) -> dict:
+def run(patched: dict, texts=TEXTS) -> dict:
     tokenizer = Tokenizer.from_str(json.dumps(patched))
-    parsed = [tokenizer.encode(t, add_special_tokens=False).ids for t in TEXTS]
+    parsed = [tokenizer.encode(t, add_special_tokens=False).ids for t in texts]
     tokenizer.encode_special_tokens = True
-    as_text = [tokenizer.encode(t, add_special_tokens=False).ids for t in TEXTS]
+    as_text = [tokenizer.encode(t, add_special_tokens=False).ids for t in texts]
     decoded = [tokenizer.decode(ids, skip_special_tokens=True) for ids in parsed]
     return {"as_text": as_text, "parsed": parsed, "decoded": decoded}
+
+
+BITS = ["", "0", "0110100110010110", "01 10", "<s>01</s>", "2", "1" * 300]
+
+
+def characters():
+    """(name, tokenizer, texts)."""
+    letters = sorted(set(TRAINING) | set("\r\t£ÆÉ‘’“”—中🦙\u0301"))
+    plain = {c: (7 * i + 3) % len(letters) for i, c in enumerate(letters)}
+    assert len(set(plain.values())) == len(letters)
+    yield "letters", character_tokenizer.values(plain), TEXTS
+    # As in the vocabulary of a public model: an empty text, two spaces, an id that nothing has.
+    odd = {**plain, "": len(letters), "  ": len(letters) + 2}
+    yield "odd texts", character_tokenizer.values(odd), TEXTS
+    control = [(len(letters), "<|endoftext|>"), (len(letters) + 1, "<mask>")]
+    yield "control tokens", character_tokenizer.values(plain, control), TEXTS
+    merged = character_tokenizer.values({**plain, "th": len(letters), "the": len(letters) + 1})
+    merged["model"]["merges"] = [["t", "h"], ["th", "e"]]
+    yield "merges across words", merged, TEXTS
+    yield "bits", character_tokenizer.values({"0": 0, "1": 1}, [(2, "<s>"), (3, "</s>")]), BITS
+
+
+def write_characters(compact):
+    cases = []
+    for name, values, texts in characters():
+        size = max([*values["model"]["vocab"].values(), *(t["id"] for t in values["added_tokens"])]) + 1
+        every = Tokenizer.from_str(json.dumps(values)).decode(list(range(size)), skip_special_tokens=True)
+        case = {"name": name, "tokenizer": values, "texts": texts, "size": size, "every_id": every}
+        cases.append({**case, **run(values, texts)})
+    rows = ",\n".join(compact(case) for case in cases)
+    (HERE / "characters.json").write_text(
+        f'{{"tokenizers":"{tokenizers.__version__}","cases":[\n{rows}\n]}}\n'
+    )
 
 
 def main():
@@ -213,6 +252,7 @@ def main():
         if "more_added_tokens" not in case["patch"]:
             del case["parsed"]
     compact = lambda x: json.dumps(x, ensure_ascii=True, separators=(",", ":"))
+    write_characters(compact)
     (HERE / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=True, indent=1) + "\n")
     rows = ",\n".join(compact(case) for case in cases)
     (HERE / "expected.json").write_text(

@@ -1,8 +1,10 @@
-// Byte-level BPE against Hugging Face's `tokenizers`: ids of tests/golden/tokenizer/expected.json.
+// BPE against Hugging Face's `tokenizers`: ids of tests/golden/tokenizer, byte-level
+// (expected.json) and of characters (characters.json).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <thread>
 
 #include "server/text/stream_decoder.h"
@@ -73,6 +75,27 @@ std::string case_name(const ::testing::TestParamInfo<size_t>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Variants, BpeGolden, ::testing::Range(size_t{0}, golden()["cases"].size()),
                          case_name);
+
+TEST(BpeGoldenCharacters, SameIdsAndText) {
+  const Json json =
+      Json::parse(testing::read_text(testing::golden_tokenizer_dir() / "characters.json"));
+  ASSERT_EQ(json["cases"].size(), 5u);
+  for (const Json& one : json["cases"]) {
+    SCOPED_TRACE(one["name"]);
+    const auto tokenizer = parse_tokenizer_json(one["tokenizer"].dump(), "golden");
+    EXPECT_EQ(tokenizer->size(), one["size"]);
+    for (size_t i = 0; i < one["texts"].size(); ++i) {
+      const auto text = one["texts"][i].get<std::string>();
+      EXPECT_EQ(tokenizer->encode(text), one["as_text"][i].get<Ids>()) << one["texts"][i];
+      const auto parsed = one["parsed"][i].get<Ids>();
+      EXPECT_EQ(tokenizer->encode(text, SpecialTokens::kParse), parsed) << one["texts"][i];
+      EXPECT_EQ(decode(*tokenizer, parsed), one["decoded"][i]);
+    }
+    Ids every(one["size"].get<size_t>());
+    std::iota(every.begin(), every.end(), 0);
+    EXPECT_EQ(decode(*tokenizer, every), one["every_id"]);
+  }
+}
 
 TEST(BpeGoldenDecode, SameText) {
   const auto tokenizer = parse_tokenizer_json(base().dump(), "golden");

@@ -189,6 +189,30 @@ TEST(TokenizerJson, NeutralValuesAreNotRefused) {
             "");
 }
 
+// Without pre_tokenizer and with the decoder Fuse it is one of characters.
+TEST(TokenizerJson, Characters) {
+  const auto characters = [](Json& j) {
+    j["pre_tokenizer"] = nullptr;
+    j["decoder"] = {{"type", "Fuse"}};
+  };
+  EXPECT_EQ(error_after([&](Json& j) {
+              characters(j);
+              j["model"]["vocab"].erase("Q");
+              j["model"]["merges"] = Json::array();
+            }),
+            "");
+  EXPECT_EQ(error_after([&](Json& j) {
+              characters(j);
+              j["model"]["unk_token"] = "Q";
+            }),
+            "file: model.unk_token = \"Q\" is not supported");
+  EXPECT_NE(error_after([&](Json& j) {
+              characters(j);
+              j["pre_tokenizer"] = {{"type", "Whitespace"}};
+            }),
+            "");
+}
+
 TEST(TokenizerJson, MissingByte) {
   EXPECT_EQ(error_after([](Json& j) {
               j["model"]["vocab"].erase("Q");
