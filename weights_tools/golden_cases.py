@@ -10,6 +10,22 @@ from weights_tools import safetensors_io as st
 LENGTHS = (101, 49)
 
 
+def chosen(cases, names):
+    """The cases with these names, or all."""
+    unknown = set(names) - set(cases)
+    if unknown:
+        raise SystemExit(f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(cases)}")
+    return names or list(cases)
+
+
+def stored(weights, values):
+    """Arrays -> Tensors in the dtype that the config names; decays and skips of state spaces in fp32."""
+    dtype = {"float32": "F32", "bfloat16": "BF16"}[values.get("torch_dtype", "float32")]
+    return {
+        n: st.tensor(w, "F32" if n.endswith(("A_log", ".D")) else dtype) for n, w in weights.items()
+    }
+
+
 def sequences(vocab, seed):
     rng = np.random.default_rng(seed + 1000)
     return [rng.integers(0, vocab, length).astype(np.int32) for length in LENGTHS]

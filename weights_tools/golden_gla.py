@@ -3,7 +3,7 @@
 fla's models need a GPU; its naive functions are plain PyTorch and are read from their files alone. What
 is around them (projections, norms, rotary embedding, convolutions) is PyTorch's functional library here,
 over whole sequences, and is compared with the step recurrence of families/gla.py.
-Run: python -m weights_tools.golden_gla OUT FLA, FLA being the folder of the package fla 0.6.
+Run: python -m weights_tools.golden_gla OUT FLA [CASE...], FLA being the folder of the package fla 0.6.
 """
 
 import dataclasses
@@ -14,7 +14,6 @@ import sys
 import numpy as np
 
 from weights_tools import golden_cases as cases
-from weights_tools import safetensors_io as st
 from weights_tools.families import gla
 
 _GLA = {
@@ -51,6 +50,7 @@ _LINEAR = {"output_norm": "rmsnorm", "norm_q": False, "norm_k": False}
 CASES = {
     "gla/gla": (_GLA, 21),
     "gla/gla_old_mlp_tied": ({**_GLA, "tie_word_embeddings": True}, 22),
+    "gla/bf16": ({**_GLA, "torch_dtype": "bfloat16"}, 28),
     "gla/simple_gla": (_other("simple_gla", use_short_conv=True, conv_size=4), 23),
     "gla/retnet": (_other("retnet", expand_k=1.0, expand_v=2.0, hidden_size=32, num_heads=4), 24),
     "gla/linear_attn": (_other("linear_attn", feature_map="identity", **_LINEAR), 25),
@@ -200,7 +200,7 @@ def make(name, out, package):
     values, seed = CASES[name]
     config = gla.config_from_dict(values)
     config = dataclasses.replace(config, fused_mlp="old_mlp" in name)
-    tensors = {n: st.tensor(w, "F32") for n, w in random_weights(config, seed).items()}
+    tensors = cases.stored(random_weights(config, seed), values)
     equations = [
         (tokens, *gla.run(config, tensors, tokens))
         for tokens in cases.sequences(config.vocab, seed)
@@ -217,7 +217,7 @@ def make(name, out, package):
 
 
 def main(argv):
-    for name in CASES:
+    for name in cases.chosen(CASES, argv[2:]):
         make(name, pathlib.Path(argv[0]), argv[1])
 
 

@@ -2,7 +2,7 @@
 
 Grouped Mamba-2 is different: transformers norms over all groups together, which is wrong, so its
 results come from the equations (families/mamba2.py) and are compared with mamba_ssm's formulas.
-Run: python -m weights_tools.golden_mamba OUT, with transformers 4.46 and PyTorch.
+Run: python -m weights_tools.golden_mamba OUT [CASE...], with transformers 4.46 and PyTorch.
 """
 
 import pathlib
@@ -12,7 +12,6 @@ import types
 import numpy as np
 
 from weights_tools import golden_cases as cases
-from weights_tools import safetensors_io as st
 from weights_tools.families import mamba, mamba2
 
 _HF = {
@@ -99,14 +98,16 @@ _ORIGINAL2 = {
     "tie_embeddings": True,
 }
 CASES = {
-    "mamba/hf": (mamba, _HF, "F32", 11),
-    "mamba/original": (mamba, _ORIGINAL, "F32", 12),
-    "falcon_mamba/bf16": (mamba, _FALCON, "BF16", 13),
-    "mamba2/hf": (mamba2, _HF2, "F32", 14),
-    "mamba2/original": (mamba2, _ORIGINAL2, "F32", 15),
-    "mamba2/groups": (mamba2, {**_HF2, "n_groups": 2}, "F32", 16),
+    "mamba/hf": (mamba, _HF, 11),
+    "mamba/original": (mamba, _ORIGINAL, 12),
+    "mamba/bf16": (mamba, {**_HF, "torch_dtype": "bfloat16"}, 17),
+    "falcon_mamba/bf16": (mamba, _FALCON, 13),
+    "mamba2/hf": (mamba2, _HF2, 14),
+    "mamba2/original": (mamba2, _ORIGINAL2, 15),
+    "mamba2/bf16": (mamba2, {**_HF2, "torch_dtype": "bfloat16"}, 18),
+    "mamba2/groups": (mamba2, {**_HF2, "n_groups": 2}, 16),
     # Codestral's other file: the same tensors and config, names beginning with "model.".
-    "mamba2/groups_prefixed": (mamba2, {**_HF2, "n_groups": 2}, "F32", 16),
+    "mamba2/groups_prefixed": (mamba2, {**_HF2, "n_groups": 2}, 16),
 }
 
 
@@ -195,12 +196,9 @@ def by_transformers(values, config, tensors, seed, dtype):
 def make(name, out):
     import torch
 
-    family, values, dtype, seed = CASES[name]
+    family, values, seed = CASES[name]
     config = family.config_from_dict(values)
-    tensors = {
-        n: st.tensor(w, "F32" if n.endswith(("A_log", ".D")) else dtype)
-        for n, w in random_weights(family, config, seed).items()
-    }
+    tensors = cases.stored(random_weights(family, config, seed), values)
     by_equations = equations(family, config, tensors, seed)
     fp32 = by_transformers(values, config, tensors, seed, torch.float32)
     with cases.fp64():
@@ -216,7 +214,7 @@ def make(name, out):
 
 
 def main(argv):
-    for name in CASES:
+    for name in cases.chosen(CASES, argv[1:]):
         make(name, pathlib.Path(argv[0]))
 
 

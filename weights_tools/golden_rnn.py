@@ -3,7 +3,7 @@
 Heads are to PyTorch one recurrent matrix with zeros off its blocks. sLSTM is the pointwise function of
 the package xlstm (n_min 0) or flashrnn (n_min 1). The FlashRNN paper's GRU is in no package (flashrnn
 has it without the inner tanh): its results come from the equations.
-Run: python -m weights_tools.golden_rnn OUT PACKAGES, PACKAGES being the folder that has xlstm 2.0.6 and
+Run: python -m weights_tools.golden_rnn OUT PACKAGES [CASE...], PACKAGES being the folder that has xlstm 2.0.6 and
 flashrnn 1.0.8.
 """
 
@@ -14,7 +14,6 @@ import sys
 import numpy as np
 
 from weights_tools import golden_cases as cases
-from weights_tools import safetensors_io as st
 from weights_tools.families import rnn
 
 
@@ -40,6 +39,7 @@ CASES = {
     "rnn/elman": (_config("elman", head_bias=True), 41),
     "rnn/lstm": (_config("lstm", head_bias=True, embedding_size=32), 42),
     "rnn/gru": (_config("gru"), 43),
+    "rnn/bf16": (_config("lstm", num_heads=3, torch_dtype="bfloat16", **_BLOCK), 50),
     "rnn/lstm_heads": (_config("lstm", num_heads=3, **_BLOCK), 44),
     "rnn/gru_heads": (_config("gru", num_heads=3, tie_word_embeddings=True), 45),
     "rnn/elman_heads": (_config("elman", num_heads=3, norm="rms_norm", **_BLOCK), 46),
@@ -147,7 +147,7 @@ def make(name, out, packages):
 
     values, seed = CASES[name]
     c = rnn.config_from_dict(values)
-    tensors = {n: st.tensor(w, "F32") for n, w in random_weights(c, seed).items()}
+    tensors = cases.stored(random_weights(c, seed), values)
     equations = [(t, *rnn.run(c, tensors, t)) for t in cases.sequences(c.vocab, seed)]
     results, shown = equations, "- | -"
     if c.cell != "flash_gru":
@@ -165,7 +165,7 @@ def make(name, out, packages):
 
 
 def main(argv):
-    for name in CASES:
+    for name in cases.chosen(CASES, argv[2:]):
         make(name, pathlib.Path(argv[0]), argv[1])
 
 

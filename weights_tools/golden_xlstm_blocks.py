@@ -1,6 +1,6 @@
 """Golden checkpoints of the research xLSTM, computed by the package xlstm 2.0.6, step by step, in fp64.
 
-Run: python -m weights_tools.golden_xlstm_blocks OUT, with PyTorch and the package (its vanilla backend;
+Run: python -m weights_tools.golden_xlstm_blocks OUT [CASE...], with PyTorch and the package (its vanilla backend;
 a checkpoint of the cuda backend is the same model with two tensors laid out otherwise).
 """
 
@@ -10,7 +10,6 @@ import sys
 import numpy as np
 
 from weights_tools import golden_cases as cases
-from weights_tools import safetensors_io as st
 from weights_tools.families import xlstm_blocks
 
 
@@ -46,6 +45,7 @@ def _config(slstm_at, backend, blocks=3, **changes):
 CASES = {
     "xlstm_blocks/vanilla": (_config([1], "vanilla"), 31),
     "xlstm_blocks/cuda": (_config([1], "cuda"), 31),
+    "xlstm_blocks/bf16": (_config([1], "vanilla", torch_dtype="bfloat16"), 33),
     "xlstm_blocks/slstm_only_tied": (_config("all", "vanilla", 2, tie_weights=True), 32),
 }
 
@@ -130,13 +130,14 @@ def make(name, out):
     config = xlstm_blocks.config_from_dict(values)
     vanilla = CASES[name.replace("cuda", "vanilla")][0]
     plain = xlstm_blocks.config_from_dict(vanilla)
-    weights = random_weights(plain, seed)
+    tensors = cases.stored(random_weights(plain, seed), values)
+    weights = {n: t.float32() for n, t in tensors.items()}
     fp32 = by_package(plain, vanilla, weights, seed, torch.float32)
     with cases.fp64():
         exact = by_package(plain, vanilla, weights, seed, torch.float64)
     if config.cuda_layout:
         weights = {n: xlstm_blocks.other_layout(config, n, w) for n, w in weights.items()}
-    tensors = {n: st.tensor(w, "F32") for n, w in weights.items()}
+        tensors = cases.stored(weights, values)
     equations = [
         (tokens, *xlstm_blocks.run(config, tensors, tokens))
         for tokens in cases.sequences(config.vocab, seed)
@@ -149,7 +150,7 @@ def make(name, out):
 
 
 def main(argv):
-    for name in CASES:
+    for name in cases.chosen(CASES, argv[1:]):
         make(name, pathlib.Path(argv[0]))
 
 

@@ -15,7 +15,8 @@ enum class GlaDecay {
 // qs = scale q, the step form for a row of a head is
 //   S'[a,d] = exp(g[a]) S[a,d] + exp(i) k[a] v[d]
 //   z'[a]   = exp(g[a]) z[a] + exp(i) k[a]              only where there is a normaliser
-//   o[d]    = sum_a qs[a] S'[a,d]  / (sum_a qs[a] z'[a] + eps)      or without the division
+//   o[d]    = sum_a qs[a] S'[a,d] / (N + eps)      with N = sum_a qs[a] z'[a], or max(|N|, 1) where
+//                                                  it is bounded; or without the division
 // and the chunk form over L rows, with G_tj[a] = g_{j+1}[a] + ... + g_t[a] (G_tt = 0) and
 // G_t = g_1 + ... + g_t,
 //   P_tj = sum_a qs_t[a] k_j[a] exp(G_tj[a] + i_j)
@@ -30,8 +31,8 @@ enum class GlaDecay {
 // as every call but the last brings a multiple of `chunk` rows.
 //
 // Source: Yang et al. 2023 (GLA), eq. 3 to 17, with one decay along the keys; Sun et al. 2023
-// (RetNet), eq. 5 to 7; Beck et al. 2025 (TFLA), eq. 22 to 24 (mLSTMsig); Katharopoulos et al.
-// 2020, eq. 16 to 20 (normaliser).
+// (RetNet), eq. 5 to 7; Beck et al. 2025 (TFLA), eq. 22 to 24 (mLSTMsig) and app. D.2 (bounded
+// normaliser); Katharopoulos et al. 2020, eq. 16 to 20 (normaliser).
 struct GlaArgs {
   Ragged seqs;
   int H;      // heads
@@ -41,6 +42,7 @@ struct GlaArgs {
   GlaDecay decay;
   float scale;     // of the query
   float eps;       // added to the normaliser
+  bool bounded;    // the normaliser, where there is one
   int q_stride;    // floats from a row of q to the next
   int k_stride;    // likewise, of k
   int v_stride;    // likewise, of v

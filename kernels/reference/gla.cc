@@ -52,6 +52,7 @@ Head head_at(const GlaArgs& a, int slot, int head, int64_t row) {
 
 void divide(const Head& s, int t, float normaliser) {
   if (s.z == nullptr) return;
+  if (s.args.bounded) normaliser = std::max(std::fabs(normaliser), 1.0f);
   for (int d = 0; d < s.args.DV; ++d) s.out(t)[d] /= normaliser + s.args.eps;
 }
 

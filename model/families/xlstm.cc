@@ -1,12 +1,17 @@
 // xLSTM-large, the family of NX-AI/xLSTM-7b: blocks of an mLSTM layer and a gated feed-forward
-// layer. Source: NX-AI/xlstm xlstm/xlstm_large/model.py and transformers models/xlstm.
+// layer. Source: NX-AI/xlstm xlstm/xlstm_large/model.py and transformers models/xlstm. The cell
+// with a sigmoid input gate: Beck et al. 2025 (TFLA), sec. 4.1, and mlstm_kernels'
+// backend_module.py, which divides by a normaliser that the paper does without; normalize_siging
+// says which.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "model/layers/gated_ffn.h"
 #include "model/layers/head.h"
+#include "model/layers/required_ops.h"
+#include "model/layers/token_weights.h"
 #include "model/registry.h"
 #include "model/special_ids.h"
 #include "model/weights/config_reader.h"
@@ -19,6 +24,16 @@ struct Config {
   float norm_eps, cell_eps, head_norm_eps, gate_soft_cap, logit_soft_cap;
   int chunk;
   bool tied, fused;
+  bool sigmoid_gate;  // of the input; otherwise exponential
+  bool normaliser;    // always with the exponential gate
+
+  int64_t qk() const { return H * DK; }
+  int64_t v() const { return H * DV; }
+  int64_t projected() const { return 2 * (qk() + v() + H); }  // q, k, v, o, i, f
+  std::vector<const char*> states() const {
+    if (!sigmoid_gate) return {"C", "n", "m"};
+    return normaliser ? std::vector<const char*>{"C", "n"} : std::vector<const char*>{"C"};
+  }
 };
 
 // As round_up_to_next_multiple_of in xlstm_large/utils.py does it: a fraction beyond a multiple is
@@ -28,16 +43,22 @@ int64_t round_up(double value, int64_t multiple) {
   return static_cast<int64_t>(std::floor((value + m - 1) / m)) * multiple;
 }
 
-// What computes the cell says which cell it is: kernels with a sigmoid input gate, "siging" in the
-// names of mlstm_kernels, are another model (Beck et al. 2025, eq. 22 to 24).
-void refuse_sigmoid_gate(const ConfigReader& read, const nlohmann::json& config) {
-  for (const char* key : {"chunkwise_kernel", "sequence_kernel", "step_kernel"}) {
-    if (!read.has(key) || !config[key].is_string()) continue;
-    const std::string kernel = config[key].get<std::string>();
-    if (kernel.find("siging") == std::string::npos) continue;
-    read.fail(key, "a kernel with an exponential input gate, which is all that is implemented",
-              kernel);
+// The cell is said by the name of the kernel that trained it: "siging" in the names of
+// mlstm_kernels is the sigmoid input gate (Beck et al. 2025, eq. 22 to 24). Those of steps and of
+// odd rests are in every config, and the package has them for the exponential gate only; they
+// cannot contradict.
+bool read_sigmoid_gate(ConfigReader& read, const nlohmann::json& config) {
+  const auto names_it = [&](const char* key) {
+    return read.has(key) && config[key].is_string() &&
+           config[key].get_ref<const std::string&>().find("siging") != std::string::npos;
+  };
+  const bool sigmoid = names_it("chunkwise_kernel");
+  for (const char* key : {"sequence_kernel", "step_kernel"}) {
+    if (sigmoid || !names_it(key)) continue;
+    read.fail(key, "a kernel with the exponential input gate of chunkwise_kernel",
+              config[key].get<std::string>());
   }
+  return sigmoid;
 }
 
 Config read_config(const Checkpoint& checkpoint) {
@@ -73,7 +94,9 @@ Config read_config(const Checkpoint& checkpoint) {
   c.DK = qk / c.H;
   c.DV = v / c.H;
 
-  refuse_sigmoid_gate(read, checkpoint.config());
+  c.sigmoid_gate = read_sigmoid_gate(read, checkpoint.config());
+  const bool normalise = read.boolean("normalize_siging", true);  // of the sigmoid gate alone
+  c.normaliser = normalise || !c.sigmoid_gate;
   read.must_be("use_bias", false);
   read.must_be("add_out_norm", true);
   // Names of older versions without effect, and how others compute it; nothing of the function.
@@ -128,49 +151,49 @@ class Xlstm final : public Model {
   struct Scratch {
     float* x;        // (rows, D) the residual stream
     float* y;        // (rows, D) normalised
-    float* qkvoif;   // (rows, projection_width)
+    float* qkvoif;   // (rows, projected)
+    float* gates;    // (rows, 2 H) logs of i and f, with a sigmoid gate
     float* h;        // (rows, H DV)
     float* gate_up;  // (rows, 2 F)
     float* hidden;   // (rows, F)
     float* picked;   // (logits, D)
   };
-  int64_t projection_width() const { return 2 * c_.H * (c_.DK + c_.DV) + 2 * c_.H; }
   Block load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
                    DType dtype) const;
   void mlstm_layer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
                    const Scratch& scratch, Stream& stream) const;
+  void exponential_cell(size_t index, const Ragged& seqs, const StatePool& states,
+                        const Scratch& scratch, Stream& stream) const;
+  void sigmoid_cell(size_t index, const Ragged& seqs, const StatePool& states,
+                    const Scratch& scratch, Stream& stream) const;
+  void sigmoid_gates(int rows, const Scratch& scratch, Stream& stream) const;
   void fill_info(const Checkpoint& checkpoint);
 
   Config c_;
   const Kernels& kernels_;
-  LinearWeights embedding_;  // (V, D)
+  TokenWeights tokens_;
   std::vector<Block> blocks_;
-  VectorWeights out_norm_;  // (D)
-  LinearWeights lm_head_;   // (V, D); empty where tied
   ModelInfo info_;
 };
 
 Xlstm::Xlstm(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
              const Checkpoint::Progress& progress)
     : c_(read_config(checkpoint)), kernels_(backend.kernels()) {
+  require_ops(backend, "xlstm",
+              {"embed", "gather_rows", "rms_norm", "linear", "head_norm_gate", "swiglu"});
+  if (c_.sigmoid_gate) {
+    require_ops(backend, "xlstm", {"gla", "activation", "soft_cap"});
+  } else {
+    require_ops(backend, "xlstm", {"mlstm", "soft_cap"});
+  }
   if (options.chunk > 0) c_.chunk = options.chunk;
   const std::string prefix =
       checkpoint.detect_prefix({"backbone.", "model.", ""}, "out_norm.weight");
-  const std::string embedding = checkpoint.find(prefix + "embedding.weight") != nullptr
-                                    ? prefix + "embedding.weight"
-                                    : prefix + "embeddings.weight";
-  embedding_ =
-      LinearWeights::load(backend, checkpoint, {{embedding, c_.vocab}}, c_.D, options.weights);
+  tokens_ = load_token_weights(backend, checkpoint, prefix, "out_norm.weight", c_.vocab, c_.D,
+                               c_.tied, options.weights);
   for (int64_t b = 0; b < c_.blocks; ++b) {
     blocks_.push_back(
         load_block(checkpoint, backend, fmt::format("{}blocks.{}.", prefix, b), options.weights));
-  }
-  out_norm_ = VectorWeights::load(backend, checkpoint, prefix + "out_norm.weight", {{c_.D}});
-  if (c_.tied) {
-    checkpoint.allow_extra({"lm_head.weight"});
-  } else {
-    lm_head_ = LinearWeights::load(backend, checkpoint, {{"lm_head.weight", c_.vocab}}, c_.D,
-                                   options.weights);
   }
   checkpoint.finish(progress);
   fill_info(checkpoint);
@@ -178,7 +201,7 @@ Xlstm::Xlstm(Checkpoint& checkpoint, Backend& backend, const LoadOptions& option
 
 Block Xlstm::load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
                         DType dtype) const {
-  const int64_t qk = c_.H * c_.DK, v = c_.H * c_.DV;
+  const int64_t qk = c_.qk(), v = c_.v();
   using Parts = std::vector<LinearWeights::Part>;
   const std::string m = prefix + "mlstm_layer.", f = prefix + "ffn.";
   const Parts qkvoif = c_.fused
@@ -209,27 +232,14 @@ Block Xlstm::load_block(Checkpoint& checkpoint, Backend& backend, const std::str
 }
 
 void Xlstm::fill_info(const Checkpoint& checkpoint) {
-  const auto count = [&](const LinearWeights& weights) {
-    info_.parameters += weights.matrix().N * weights.matrix().K;
-    info_.weight_bytes += static_cast<int64_t>(weights.bytes());
-  };
-  const auto count_vector = [&](const VectorWeights& weights) {
-    info_.parameters += weights.size();
-    info_.weight_bytes += static_cast<int64_t>(weights.bytes());
-  };
-  count(embedding_);
-  count(lm_head_);
-  count_vector(out_norm_);
-  for (const Block& block : blocks_) {
-    count(block.qkvoif);
-    count(block.out);
-    count(block.ffn.gate_up);
-    count(block.ffn.down);
-    count_vector(block.norm);
-    count_vector(block.head_norm);
-    count_vector(block.ffn.norm);
-    info_.parameters += 2 * c_.H;  // the gates' biases
+  WeightTally tally;
+  tally.add(tokens_);
+  for (const Block& b : blocks_) {
+    for (const LinearWeights* w : {&b.qkvoif, &b.out, &b.ffn.gate_up, &b.ffn.down}) tally.add(*w);
+    for (const VectorWeights* w : {&b.norm, &b.head_norm, &b.ffn.norm}) tally.add(*w);
   }
+  info_.parameters = tally.parameters;
+  info_.weight_bytes = tally.bytes;
   info_.family = "xlstm";
   info_.description = fmt::format("{} blocks, width {}, {} heads of {} x {}, feed-forward {}",
                                   c_.blocks, c_.D, c_.H, c_.DK, c_.DV, c_.F);
@@ -244,10 +254,12 @@ void Xlstm::fill_info(const Checkpoint& checkpoint) {
 
 StateLayout Xlstm::state_layout() const {
   StateLayout layout;
+  const std::map<std::string_view, std::vector<int64_t>> shapes = {
+      {"C", {c_.H, c_.DK, c_.DV}}, {"n", {c_.H, c_.DK}}, {"m", {c_.H}}};
   for (int b = 0; b < static_cast<int>(c_.blocks); ++b) {
-    layout.arrays.push_back({.name = "C", .layer = b, .shape = {c_.H, c_.DK, c_.DV}});
-    layout.arrays.push_back({.name = "n", .layer = b, .shape = {c_.H, c_.DK}});
-    layout.arrays.push_back({.name = "m", .layer = b, .shape = {c_.H}});
+    for (const char* name : c_.states()) {
+      layout.arrays.push_back({.name = name, .layer = b, .shape = shapes.at(name)});
+    }
   }
   return layout;
 }
@@ -257,8 +269,9 @@ size_t Xlstm::arena_bytes(const StepLimits& limits) const {
   const auto room = [](size_t count, int64_t width) {
     return Arena::room(count * static_cast<size_t>(width));
   };
-  return 2 * room(rows, c_.D) + room(rows, projection_width()) + room(rows, c_.H * c_.DV) +
-         room(rows, 2 * c_.F) + room(rows, c_.F) + room(static_cast<size_t>(limits.logits), c_.D);
+  return 2 * room(rows, c_.D) + room(rows, c_.projected()) +
+         room(rows, c_.sigmoid_gate ? 2 * c_.H : 0) + room(rows, c_.v()) + room(rows, 2 * c_.F) +
+         room(rows, c_.F) + room(static_cast<size_t>(limits.logits), c_.D);
 }
 
 void Xlstm::forward(const StepBatch& batch, const StatePool& states, Arena& arena, Stream& stream,
@@ -270,19 +283,21 @@ void Xlstm::forward(const StepBatch& batch, const StatePool& states, Arena& aren
   arena.reset();
   const Scratch s{.x = take(rows, c_.D),
                   .y = take(rows, c_.D),
-                  .qkvoif = take(rows, projection_width()),
-                  .h = take(rows, c_.H * c_.DV),
+                  .qkvoif = take(rows, c_.projected()),
+                  .gates = take(rows, c_.sigmoid_gate ? 2 * c_.H : 0),
+                  .h = take(rows, c_.v()),
                   .gate_up = take(rows, 2 * c_.F),
                   .hidden = take(rows, c_.F),
                   .picked = take(batch.num_logits, c_.D)};
 
-  kernels_.embed({.rows = rows, .E = embedding_.matrix(), .token = batch.tokens, .x = s.x}, stream);
+  kernels_.embed({.rows = rows, .E = tokens_.embedding.matrix(), .token = batch.tokens, .x = s.x},
+                 stream);
   for (size_t b = 0; b < blocks_.size(); ++b) {
     mlstm_layer(blocks_[b], b, batch.seqs, states, s, stream);
     gated_ffn(blocks_[b].ffn, c_.norm_eps, rows, s.x, s.y, s.gate_up, s.hidden, kernels_, stream);
   }
-  head({.norm = &out_norm_,
-        .W = c_.tied ? embedding_.matrix() : lm_head_.matrix(),
+  head({.norm = &tokens_.norm,
+        .W = tokens_.head_matrix(),
         .eps = c_.norm_eps,
         .soft_cap = c_.logit_soft_cap},
        batch, s.x, s.picked, logits, kernels_, stream);
@@ -290,16 +305,7 @@ void Xlstm::forward(const StepBatch& batch, const StatePool& states, Arena& aren
 
 void Xlstm::mlstm_layer(const Block& block, size_t index, const Ragged& seqs,
                         const StatePool& states, const Scratch& s, Stream& stream) const {
-  const int rows = seqs.rows, H = static_cast<int>(c_.H);
-  const int DK = static_cast<int>(c_.DK), DV = static_cast<int>(c_.DV);
-  float* q = s.qkvoif;
-  float* k = q + H * DK;
-  float* v = k + H * DK;
-  float* o = v + H * DV;
-  float* i = o + H * DV;
-  float* f = i + H;
-  const int stride = static_cast<int>(projection_width());
-
+  const int rows = seqs.rows;
   kernels_.rms_norm({.rows = rows,
                      .D = static_cast<int>(c_.D),
                      .eps = c_.norm_eps,
@@ -313,36 +319,98 @@ void Xlstm::mlstm_layer(const Block& block, size_t index, const Ragged& seqs,
                    .x = s.y,
                    .y = s.qkvoif},
                   stream);
-  kernels_.mlstm({.seqs = seqs,
-                  .H = H,
-                  .DK = DK,
-                  .DV = DV,
-                  .chunk = c_.chunk,
-                  .gate_soft_cap = c_.gate_soft_cap,
-                  .eps = c_.cell_eps,
-                  .stride = stride,
-                  .q = q,
-                  .k = k,
-                  .v = v,
-                  .i = i,
-                  .f = f,
-                  .C = states.array(3 * index),
-                  .n = states.array(3 * index + 1),
-                  .m = states.array(3 * index + 2),
-                  .h = s.h},
-                 stream);
+  if (c_.sigmoid_gate) {
+    sigmoid_cell(index, seqs, states, s, stream);
+  } else {
+    exponential_cell(index, seqs, states, s, stream);
+  }
   kernels_.head_norm_gate({.rows = rows,
-                           .H = H,
-                           .DV = DV,
+                           .H = static_cast<int>(c_.H),
+                           .DV = static_cast<int>(c_.DV),
                            .eps = c_.head_norm_eps,
-                           .o_stride = stride,
+                           .o_stride = static_cast<int>(c_.projected()),
                            .h = s.h,
-                           .o = o,
+                           .o = s.qkvoif + 2 * c_.qk() + c_.v(),
                            .w = block.head_norm.data(),
                            .y = s.h},
                           stream);
   kernels_.linear({.rows = rows, .W = block.out.matrix(), .residual = s.x, .x = s.h, .y = s.x},
                   stream);
+}
+
+void Xlstm::exponential_cell(size_t index, const Ragged& seqs, const StatePool& states,
+                             const Scratch& s, Stream& stream) const {
+  const float* i = s.qkvoif + 2 * (c_.qk() + c_.v());
+  kernels_.mlstm({.seqs = seqs,
+                  .H = static_cast<int>(c_.H),
+                  .DK = static_cast<int>(c_.DK),
+                  .DV = static_cast<int>(c_.DV),
+                  .chunk = c_.chunk,
+                  .gate_soft_cap = c_.gate_soft_cap,
+                  .eps = c_.cell_eps,
+                  .stride = static_cast<int>(c_.projected()),
+                  .q = s.qkvoif,
+                  .k = s.qkvoif + c_.qk(),
+                  .v = s.qkvoif + 2 * c_.qk(),
+                  .i = i,
+                  .f = i + c_.H,
+                  .C = states.array(3 * index),
+                  .n = states.array(3 * index + 1),
+                  .m = states.array(3 * index + 2),
+                  .h = s.h},
+                 stream);
+}
+
+void Xlstm::sigmoid_cell(size_t index, const Ragged& seqs, const StatePool& states,
+                         const Scratch& s, Stream& stream) const {
+  const int stride = static_cast<int>(c_.projected());
+  const size_t first = c_.states().size() * index;
+  sigmoid_gates(seqs.rows, s, stream);
+  kernels_.gla({.seqs = seqs,
+                .H = static_cast<int>(c_.H),
+                .DK = static_cast<int>(c_.DK),
+                .DV = static_cast<int>(c_.DV),
+                .chunk = c_.chunk,
+                .decay = GlaDecay::kToken,
+                .scale = 1 / std::sqrt(static_cast<float>(c_.DK)),
+                .eps = c_.cell_eps,
+                .bounded = true,
+                .q_stride = stride,
+                .k_stride = stride,
+                .v_stride = stride,
+                .g_stride = static_cast<int>(2 * c_.H),
+                .q = s.qkvoif,
+                .k = s.qkvoif + c_.qk(),
+                .v = s.qkvoif + 2 * c_.qk(),
+                .g = s.gates + c_.H,
+                .i = s.gates,
+                .S = states.array(first),
+                .z = c_.normaliser ? states.array(first + 1) : nullptr,
+                .o = s.h},
+               stream);
+}
+
+// s.gates: logsigmoid(cap tanh(x / cap)) of both gates.
+void Xlstm::sigmoid_gates(int rows, const Scratch& s, Stream& stream) const {
+  const int width = static_cast<int>(2 * c_.H);
+  const auto apply = [&](Activation f, int x_stride, const float* x) {
+    kernels_.activation({.rows = rows,
+                         .width = width,
+                         .f = f,
+                         .scale = 1,
+                         .floor = -INFINITY,
+                         .x_stride = x_stride,
+                         .y_stride = width,
+                         .x = x,
+                         .y = s.gates},
+                        stream);
+  };
+  apply(Activation::kIdentity, static_cast<int>(c_.projected()), s.qkvoif + 2 * (c_.qk() + c_.v()));
+  if (c_.gate_soft_cap > 0) {
+    kernels_.soft_cap({.count = int64_t{rows} * width, .cap = c_.gate_soft_cap, .x = s.gates},
+                      stream);
+  }
+  apply(Activation::kLogSigmoid, width, s.gates);
 }
 
 }  // namespace

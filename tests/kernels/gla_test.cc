@@ -53,7 +53,8 @@ GlaResult oracle(const GlaConfig& c, const GlaRows& rows, const GlaState& start)
   for (int t = 0; t < rows.L; ++t) {
     for (int head = 0; head < c.H; ++head) {
       const Oracle at{c, rows, start, head};
-      const double normaliser = c.normaliser ? at.read(t, -1) + c.eps : 1;
+      double normaliser = c.normaliser ? at.read(t, -1) + c.eps : 1;
+      if (c.bounded) normaliser = std::max(std::fabs(at.read(t, -1)), 1.0) + c.eps;
       for (int d = 0; d < c.DV; ++d) {
         result.o.push_back(static_cast<float>(at.read(t, d) / normaliser));
       }
@@ -94,7 +95,8 @@ struct Case {
   GlaConfig config;
 };
 
-// (H, DK, DV, chunk, decay, input gate, normaliser, mean and deviation of the log decay)
+// (H, DK, DV, chunk, decay, input gate, normaliser, mean and deviation of the log decay, and where
+// it matters scale, eps and whether the normaliser is bounded)
 const std::vector<Case>& cases() {
   static const std::vector<Case> kCases = {
       {"gla", {2, 8, 12, 8, GlaDecay::kChannel, false, false, -0.1f, 0.1f}},
@@ -107,6 +109,8 @@ const std::vector<Case>& cases() {
       {"channel_and_gate", {2, 8, 12, 8, GlaDecay::kChannel, true, true, -0.1f, 0.1f}},
       {"simple_gla", {2, 8, 12, 8, GlaDecay::kToken, false, false, -0.1f, 0.1f}},
       {"mlstm_sigmoid", {2, 8, 12, 8, GlaDecay::kToken, true, false, -0.3f, 0.3f}},
+      {"mlstm_sigmoid_bounded",
+       {2, 8, 12, 8, GlaDecay::kToken, true, true, -0.3f, 0.3f, 1, 1e-2f, true}},
       {"retnet", {3, 8, 12, 8, GlaDecay::kHead, false, false, -0.03f, 0.02f}},
       {"head_normalised", {3, 8, 12, 8, GlaDecay::kHead, true, true, -0.03f, 0.02f}},
       {"linear_attention", {2, 8, 12, 8, GlaDecay::kNone, false, false}},

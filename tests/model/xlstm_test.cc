@@ -10,21 +10,49 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string error_for(const char* key, const nlohmann::json& value) {
+std::unique_ptr<const Model> load(const nlohmann::json& more) {
   static const std::unique_ptr<Backend> backend = make_backend("reference");
-  nlohmann::json config = {{"model_type", "xlstm"}, {"embedding_dim", 64}, {"num_blocks", 1},
-                           {"num_heads", 2},        {"vocab_size", 8},     {key, value}};
-  return error_of([&] {
-    Checkpoint checkpoint = Checkpoint::random(config, 1, "d/config.json");
-    load_model(checkpoint, *backend, {});
-  });
+  nlohmann::json config = {{"model_type", "xlstm"},
+                           {"embedding_dim", 64},
+                           {"num_blocks", 1},
+                           {"num_heads", 2},
+                           {"vocab_size", 8}};
+  config.update(more);
+  Checkpoint checkpoint = Checkpoint::random(config, 1, "d/config.json");
+  return load_model(checkpoint, *backend, {});
 }
 
-TEST(XlstmConfig, KernelsSayWhichCellItIs) {
-  for (const char* key : {"chunkwise_kernel", "sequence_kernel", "step_kernel"}) {
-    EXPECT_EQ(error_for(key, "chunkwise--triton_xl_chunk"), "");
-    EXPECT_THAT(error_for(key, "chunkwise--triton_xl_chunk_siging"), HasSubstr(key));
+std::string error_for(const nlohmann::json& more) {
+  return error_of([&] { load(more); });
+}
+
+std::string states_of(const nlohmann::json& more) {
+  std::string names;
+  for (const StateArray& array : load(more)->state_layout().arrays) names += array.name;
+  return names;
+}
+
+constexpr const char* kSigmoid = "chunkwise--triton_xl_chunk_siging";
+
+TEST(XlstmConfig, TheChunkwiseKernelSaysWhichCellItIs) {
+  EXPECT_EQ(states_of(nlohmann::json::object()), "Cnm");
+  EXPECT_EQ(states_of({{"chunkwise_kernel", "chunkwise--triton_xl_chunk"}}), "Cnm");
+  EXPECT_EQ(states_of({{"normalize_siging", false}}), "Cnm");  // means nothing to this cell
+  EXPECT_EQ(states_of({{"chunkwise_kernel", kSigmoid}}), "Cn");
+  EXPECT_EQ(states_of({{"chunkwise_kernel", "parallel--native_siging_autograd"},
+                       {"step_kernel", "triton"},  // the package has no other
+                       {"normalize_siging", false}}),
+            "C");
+}
+
+TEST(XlstmConfig, RefusesKernelsThatContradict) {
+  for (const char* key : {"sequence_kernel", "step_kernel"}) {
+    EXPECT_EQ(error_for({{key, "native"}}), "");
+    EXPECT_THAT(error_for({{key, kSigmoid}}), HasSubstr(key));
+    EXPECT_EQ(error_for({{key, kSigmoid}, {"chunkwise_kernel", kSigmoid}}), "");
   }
+  EXPECT_THAT(error_for({{"normalize_siging", "yes"}, {"chunkwise_kernel", kSigmoid}}),
+              HasSubstr("normalize_siging: wanted true or false"));
 }
 
 }  // namespace

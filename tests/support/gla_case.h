@@ -17,6 +17,7 @@ struct GlaConfig {
   float g_mean = -0.1f, g_deviation = 0.1f;  // of the log decay, which is cut at 0
   float scale = 0.35f;
   float eps = 1e-6f;
+  bool bounded = false;
 
   int g_width() const { return decay == GlaDecay::kChannel ? H * DK : H; }
 };
@@ -42,10 +43,10 @@ inline GlaState zero_state(const GlaConfig& c) {
           std::vector<float>(static_cast<size_t>(c.H) * c.DK)};
 }
 
-// With a normaliser all is positive, as its keys and queries are.
+// With a normaliser all is positive, as its keys and queries are; a bounded one takes any.
 inline std::vector<float> gla_values(const GlaConfig& c, size_t count, std::mt19937_64& random) {
   std::vector<float> values = normal_floats(random, count);
-  for (float& value : values) value = c.normaliser ? std::fabs(value) : value;
+  for (float& value : values) value = c.normaliser && !c.bounded ? std::fabs(value) : value;
   return values;
 }
 
@@ -142,6 +143,7 @@ inline std::vector<GlaResult> run_gla(KernelDevice& device, const GlaConfig& c,
                         .decay = c.decay,
                         .scale = c.scale,
                         .eps = c.eps,
+                        .bounded = c.bounded,
                         .q_stride = stride,
                         .k_stride = stride,
                         .v_stride = stride,

@@ -1,6 +1,8 @@
 """xLSTM-large (model_type "xlstm"): configuration, derived sizes, tensor names and shapes.
 
 Sources: NX-AI xlstm 2.0.6 `xlstm_large/model.py`, transformers `configuration_xlstm.py`.
+The cell is said by chunkwise_kernel: "siging" in the name of the kernel is the sigmoid input gate,
+which divides by a normaliser unless normalize_siging is false (mlstm_kernels `backend_module.py`).
 Dimensions: D width, H heads, DK and DV head sizes of q/k and v, F feed-forward, V vocabulary.
 """
 
@@ -33,9 +35,22 @@ class Config:
     eps: float = 1e-6
     tie_word_embeddings: bool = False
     weight_mode: str = "single"
+    chunkwise_kernel: str = "chunkwise--native_autograd"
+    normalize_siging: bool = True
     bos_token_id: int = 0
     eos_token_id: int = 0
     pad_token_id: int = 0
+
+    @property
+    def sigmoid_gate(self):
+        return "siging" in self.chunkwise_kernel
+
+    @property
+    def states(self):
+        """Names of the state's arrays: C [H, DK, DV], n [H, DK], m [H]."""
+        if not self.sigmoid_gate:
+            return "Cnm"
+        return "Cn" if self.normalize_siging else "C"
 
     @property
     def qk_dim(self):
@@ -90,6 +105,7 @@ def load_config(directory):
 def hub_config(config, torch_dtype):
     """Every key that the Hub's xLSTM-7b config.json has, with this model's values."""
     c = config
+    siging = {"normalize_siging": c.normalize_siging} if c.sigmoid_gate else {}
     return {
         "architectures": ["xLSTMForCausalLM"],
         "model_type": "xlstm",
@@ -120,7 +136,8 @@ def hub_config(config, torch_dtype):
         "mode": "inference",
         "chunk_size": 64,
         "return_last_states": True,
-        "chunkwise_kernel": "chunkwise--native_autograd",
+        "chunkwise_kernel": c.chunkwise_kernel,
+        **siging,
         "sequence_kernel": "native_sequence__native",
         "step_kernel": "native",
         "autocast_kernel_dtype": "bfloat16",
@@ -216,9 +233,10 @@ def parameters(config):
 
 
 def state_bytes(config):
-    """Bytes of C, n and m of one session, fp32."""
+    """Bytes of one session's state, fp32."""
     c = config
-    return 4 * c.num_blocks * c.num_heads * (c.qk_head * c.v_head + c.qk_head + 1)
+    sizes = {"C": c.qk_head * c.v_head, "n": c.qk_head, "m": 1}
+    return 4 * c.num_blocks * c.num_heads * sum(sizes[name] for name in c.states)
 
 
 def mixer_flops(config, chunk):

@@ -7,6 +7,7 @@ that trains the model (xlstm_module.py) is a different program and is compared w
     m' = max(logsig(f) + m, i);  F = exp(logsig(f) + m - m');  I = exp(i - m')
     C' = F C + I k v^T;  n' = F n + I k;  qs = q / sqrt(DK)
     h  = C'^T qs / (max(|qs . n'|, exp(-m')) + eps)
+    sigmoid input gate: F = sig(f), I = sig(i), no m, max(|qs . n'|, 1) + eps or no division at all
     x += Wout(sigmoid(o~) * LayerNorm_head(h) * w);  y = RMSNorm(x; norm_ffn)
     x += Wdown(silu(Wgate y) * (Wup y));  logits = cap(Wlm RMSNorm(x; out_norm))
 """
@@ -32,7 +33,7 @@ def head_norm(h, weight, eps):
 
 
 def zero_state(config, dtype=torch.float64):
-    """Per block: C [H, DK, DV], n [H, DK], m [H]; all zero, m included."""
+    """Per block: C [H, DK, DV], n [H, DK], m [H]; all zero, m included, whether used or not."""
     h, dk, dv = config.num_heads, config.qk_head, config.v_head
     return [
         [
@@ -44,17 +45,28 @@ def zero_state(config, dtype=torch.float64):
     ]
 
 
+def exponential_gates(i, f, m_old):
+    """-> m, F and I, each [H]."""
+    log_f = torch.nn.functional.logsigmoid(f)
+    m = torch.maximum(log_f + m_old, i)
+    return m, torch.exp(log_f + m_old - m), torch.exp(i - m)
+
+
 def cell(config, q, k, v, i, f, state):
     """q k [H, DK], v [H, DV], i f [H] after the cap; updates state, returns h [H, DV]."""
     c_old, n_old, m_old = state
-    log_f = torch.nn.functional.logsigmoid(f)
-    m = torch.maximum(log_f + m_old, i)
-    keep, write = torch.exp(log_f + m_old - m), torch.exp(i - m)
+    if config.sigmoid_gate:
+        m, keep, write = m_old, torch.sigmoid(f), torch.sigmoid(i)
+    else:
+        m, keep, write = exponential_gates(i, f, m_old)
     c = keep[:, None, None] * c_old + write[:, None, None] * (k[:, :, None] * v[:, None, :])
     n = keep[:, None] * n_old + write[:, None] * k
     state[:] = [c, n, m]
     scaled = q / config.qk_head**0.5
     numerator = torch.einsum("hk,hkv->hv", scaled, c)
+    if config.sigmoid_gate and not config.normalize_siging:
+        return numerator
+    # With a sigmoid gate m stays 0.
     denominator = torch.maximum((scaled * n).sum(-1).abs(), torch.exp(-m)) + config.eps
     return numerator / denominator[:, None]
 
