@@ -1,10 +1,13 @@
 """Golden checkpoints of Mamba, Falcon Mamba and Mamba-2, computed by transformers' models in fp64.
 
 Grouped Mamba-2 is different: transformers norms over all groups together, which is wrong, so its
-results come from the equations (families/mamba2.py) and are compared with mamba_ssm's formulas.
-Run: python -m weights_tools.golden_mamba OUT [CASE...], with transformers 4.46 and PyTorch.
+results are those of mamba_ssm's plain PyTorch functions, ssd_minimal_discrete and rms_norm_ref. The
+package needs a GPU to be imported; the functions are read from their files alone.
+Run: python -m weights_tools.golden_mamba OUT MAMBA_SSM [CASE...], MAMBA_SSM being the folder of the
+package mamba_ssm 2.3.2, with transformers 4.46 and PyTorch.
 """
 
+import ast
 import pathlib
 import sys
 import types
@@ -105,6 +108,8 @@ CASES = {
     "mamba2/hf": (mamba2, _HF2, 14),
     "mamba2/original": (mamba2, _ORIGINAL2, 15),
     "mamba2/bf16": (mamba2, {**_HF2, "torch_dtype": "bfloat16"}, 18),
+    # Eight groups of the heads, as Codestral has.
+    "mamba2/groups8": (mamba2, {**_HF2, "n_groups": 8, "num_heads": 16, "head_dim": 4}, 19),
     "mamba2/groups": (mamba2, {**_HF2, "n_groups": 2}, 16),
     # Codestral's other file: the same tensors and config, names beginning with "model.".
     "mamba2/groups_prefixed": (mamba2, {**_HF2, "n_groups": 2}, 16),
@@ -193,29 +198,98 @@ def by_transformers(values, config, tensors, seed, dtype):
     return out
 
 
-def make(name, out):
+def function_of(package, path, name):
+    """One function of a file whose imports need a GPU, with what it calls from the same file."""
+    import einops
+    import torch
+
+    source = ast.parse((pathlib.Path(package) / path).read_text())
+    wanted = [n for n in source.body if isinstance(n, ast.FunctionDef) and not n.decorator_list]
+    scope = {"torch": torch, "F": torch.nn.functional, "rearrange": einops.rearrange}
+    scope["repeat"] = einops.repeat
+    exec(compile(ast.Module(wanted, []), path, "exec"), scope)
+    return scope[name]
+
+
+def by_mamba_ssm(c, tensors, seed, package, dtype):
+    """mamba_ssm's modules/mamba2.py around its reference functions, over whole sequences."""
+    import torch
+    from torch.nn import functional as F
+
+    ssd = function_of(package, "modules/ssd_minimal.py", "ssd_minimal_discrete")
+    rms = function_of(package, "ops/triton/layernorm_gated.py", "rms_norm_ref")
+    weights = {n: torch.from_numpy(t.float32()).to(dtype) for n, t in tensors.items()}
+    layers = [mamba2.common.under(weights, f"backbone.layers.{i}.") for i in range(c.layers)]
+    out = []
+    for tokens in cases.sequences(c.vocab, seed):
+        x, states = weights[c.embedding][torch.from_numpy(tokens).long()], []
+        for w in layers:
+            y = rms(x, w["norm.weight"], None, eps=c.eps)
+            y, state = mamba_ssm_mixer(c, mamba2.common.under(w, "mixer."), y, ssd, rms)
+            states.append(state)
+            x = x + y
+        x = rms(x, weights["backbone.norm_f.weight"], None, eps=c.eps)
+        head = weights[c.embedding] if c.tied else weights["lm_head.weight"]
+        conv, h = (np.stack([np.asarray(s[i].double()) for s in states]) for i in range(2))
+        out.append((tokens, F.linear(x, head).double().numpy(), {"conv": conv, "h": h}))
+    return out
+
+
+def mamba_ssm_mixer(c, w, y, ssd, rms, block=16):
+    """y [T, D] -> [T, D] and the states conv, h after it."""
+    import torch
+    from torch.nn import functional as F
+
+    z, xBC, dt = F.linear(y, w["in_proj.weight"]).split([c.DI, c.conv_width, c.H], -1)
+    conv = F.conv1d(
+        F.pad(xBC.T, (c.width - 1, 0)),
+        w["conv1d.weight"],
+        w["conv1d.bias"],
+        groups=c.conv_width,
+    )
+    x, B, C = F.silu(conv).T.split([c.DI, c.G * c.N, c.G * c.N], -1)
+    x = x.reshape(len(y), c.H, c.P)
+    # Head j reads group j // (H / G).
+    B, C = (v.reshape(len(y), c.G, c.N).repeat_interleave(c.H // c.G, 1) for v in (B, C))
+    dt = F.softplus(dt + w["dt_bias"]).clamp(c.dt_min, c.dt_max)
+    rest = -len(y) % block  # rows that change nothing, as dt is 0 in them
+    parts = (x * dt[..., None], -torch.exp(w["A_log"]) * dt, B, C)
+    padded = (torch.cat([p, p.new_zeros(rest, *p.shape[1:])])[None] for p in parts)
+    out, h = ssd(*padded, block)
+    out = (out[0, : len(y)] + w["D"][:, None] * x).reshape(len(y), c.DI)
+    out = rms(
+        out, w["norm.weight"], None, z=z, eps=c.gate_eps, group_size=c.DI // c.G, norm_before_gate=False
+    )
+    return F.linear(out, w["out_proj.weight"]), (xBC.T[:, 1 - c.width :], h[0])
+
+
+def make(name, out, package):
     import torch
 
     family, values, seed = CASES[name]
     config = family.config_from_dict(values)
     tensors = cases.stored(random_weights(family, config, seed), values)
     by_equations = equations(family, config, tensors, seed)
-    fp32 = by_transformers(values, config, tensors, seed, torch.float32)
-    with cases.fp64():
-        exact = by_transformers(values, config, tensors, seed, torch.float64)
-    grouped = getattr(config, "G", 1) > 1
+    if getattr(config, "G", 1) > 1:
+        source, run = "mamba_ssm", lambda d: by_mamba_ssm(config, tensors, seed, package, d)
+    else:
+        source, run = "transformers", lambda d: by_transformers(values, config, tensors, seed, d)
+    with torch.no_grad():
+        fp32 = run(torch.float32)
+        with cases.fp64():
+            exact = run(torch.float64)
     print(
-        f"{name}: transformers fp64 to equations {cases.difference(by_equations, exact):.1e}, "
+        f"{name}: {source} fp64 to equations {cases.difference(by_equations, exact):.1e}, "
         f"fp32 {cases.difference(by_equations, fp32):.1e}, {family.parameters(config):,} parameters"
     )
     if name.endswith("prefixed"):
         tensors = {"model." + n: t for n, t in tensors.items()}
-    cases.write(out / name, values, tensors, by_equations if grouped else exact)
+    cases.write(out / name, values, tensors, exact)
 
 
 def main(argv):
-    for name in cases.chosen(CASES, argv[1:]):
-        make(name, pathlib.Path(argv[0]))
+    for name in cases.chosen(CASES, argv[2:]):
+        make(name, pathlib.Path(argv[0]), argv[1])
 
 
 if __name__ == "__main__":

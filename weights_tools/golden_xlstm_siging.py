@@ -29,7 +29,6 @@ CASES = {
             num_heads=4,
             norm_eps=1e-6,
             weight_mode="fused",
-            tie_word_embeddings=True,
             normalize_siging=False,
         ),
         seed=5,

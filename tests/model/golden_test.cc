@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "model/layers/required_ops.h"
 #include "tests/support/model_runner.h"
@@ -19,6 +20,19 @@ class GoldenTest : public ::testing::TestWithParam<Param> {};
 
 // fp32 against fp64: the largest difference relative to the largest value.
 constexpr double kTolerance = 2e-5;
+
+// What is promised of weights in bf16, with any arithmetic between them.
+constexpr double kCosine = 0.9999;
+
+void expect_cosine(const std::vector<float>& got, const std::vector<float>& want) {
+  double both = 0, got_squares = 0, want_squares = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    both += static_cast<double>(got[i]) * want[i];
+    got_squares += static_cast<double>(got[i]) * got[i];
+    want_squares += static_cast<double>(want[i]) * want[i];
+  }
+  EXPECT_GE(both / std::sqrt(got_squares * want_squares), kCosine);
+}
 
 void expect_close(const std::vector<float>& got, const std::vector<float>& want,
                   const std::string& what) {
@@ -55,6 +69,7 @@ TEST_P(GoldenTest, LogitsAndStates) {
       logits.insert(logits.end(), part.begin(), part.end());
     }
     expect_close(logits, golden.floats("logits." + s), "logits." + s);
+    if (model_case.weights == DType::kBF16) expect_cosine(logits, golden.floats("logits." + s));
     std::map<std::string, DType> names;  // of the state's arrays, each of them over all layers
     for (const StateArray& array : runner.pool().layout().arrays) names[array.name] = array.dtype;
     for (const auto& [name, dtype] : names) {
@@ -68,6 +83,16 @@ TEST_P(GoldenTest, LogitsAndStates) {
       }
     }
   }
+}
+
+// Every family is proven with weights in bf16 too.
+TEST(GoldenCases, AllFamiliesHaveBf16) {
+  std::set<std::string> fp32, bf16;
+  for (const ModelCase& model_case : model_cases()) {
+    const std::string family = model_case.directory.substr(0, model_case.directory.find('/'));
+    (model_case.weights == DType::kBF16 ? bf16 : fp32).insert(family);
+  }
+  EXPECT_THAT(bf16, ::testing::IsSupersetOf(fp32));
 }
 
 std::string name_of_case(const ::testing::TestParamInfo<Param>& info) {
