@@ -187,14 +187,14 @@ void update_normaliser(const GlaArgs& a, const GlaBlock& b, const GlaScratch& s)
   });
 }
 
-// q_t . z, the scores of row t, and eps.
+// The divisor of row t: q_t . z and the scores, bounded where asked for, and eps.
 float denominator(const GlaArgs& a, const GlaBlock& b, const GlaScratch& s, int t) {
   const float* q = s.q + int64_t{t} * a.DK;
   float sum = sum_over(a.DK, [&](auto d, int64_t at) HWY_ATTR {
     return hn::Mul(hn::LoadU(d, q + at), hn::LoadU(d, b.z + at));
   });
   for (int j = 0; b.L > 1 && j <= t; ++j) sum += s.P[int64_t{t} * kGlaBlock + j];
-  return sum + a.eps;
+  return (a.bounded ? std::max(std::fabs(sum), 1.0f) : sum) + a.eps;
 }
 
 // ----
