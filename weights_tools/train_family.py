@@ -66,7 +66,7 @@ def options_of(argv):
     parser = argparse.ArgumentParser(prog="python -m weights_tools.train_family", description=__doc__)
     parser.add_argument("--family", required=True, choices=sorted(FAMILIES))
     train.add_arguments(parser)
-    parser.set_defaults(no_compile=True, blocks=None)
+    parser.set_defaults(blocks=None)
     return parser.parse_args(argv)
 
 

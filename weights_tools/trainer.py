@@ -9,13 +9,14 @@ import torch
 from torch.nn import functional as F
 
 from weights_tools import batches, tokenizer
+from weights_tools.families.language_model import call_block
 
 PROMPTS = ("", "The old man looked up from the fire, and")
 SAMPLE_TOKENS = 220
 
 
 class Trainer:
-    """model: forward(tokens, state) -> logits, state; zero_state(rows) -> tuples of tensors [rows, ...]."""
+    """model: a LanguageModel."""
 
     def __init__(self, options, model, processor, books):
         self.options, self.processor, self.books = options, processor, books
@@ -28,23 +29,42 @@ class Trainer:
         self.segments = len(self.stream) // options.rows // options.segment
         self.steps = max(1, int(options.epochs * self.segments))
         self.optimizer = make_optimizer(self.model, options)
-        self.loss = self.compile(segment_loss)
         self.curve = []
+        if self.device.type == "cuda":
+            self.model.check_kernels()
+        if not options.no_compile:
+            self.quicken()
 
-    def compile(self, function):
-        if self.options.no_compile or not hasattr(torch, "compile"):
-            return function
-        compiled = torch.compile(function, dynamic=False)
-        rows, segment = self.options.rows, self.options.segment
-        tokens = torch.zeros(rows, segment + 1, dtype=torch.long, device=self.device)
+    def quicken(self):
+        """Blocks compiled, one compilation a kind of block, if they compute what they did before."""
+        plain = self.gradients()
+        self.model.call = torch.compile(call_block, dynamic=False)
         try:
-            loss, _ = compiled(self.model, tokens, self.model.zero_state(rows))
-            loss.backward()
-            self.model.zero_grad(set_to_none=True)
-            return compiled
-        except Exception as error:  # any failure of the compiler: the eager model is as good
-            print(f"torch.compile failed, going on without it: {str(error)[:300]}", flush=True)
-            return function
+            loss, fast = self.gradients()
+            off = sum((f - p).pow(2).sum() for f, p in zip(fast, plain[1]))
+            off = float(torch.sqrt(off / sum(p.pow(2).sum() for p in plain[1])))
+            problem = f"loss {loss:.5f} for {plain[0]:.5f}, gradients off by {off:.2%}"
+            wrong = not (abs(loss - plain[0]) < 1e-3 * plain[0] and off < 0.05)
+            print(f"compiled: {problem}", flush=True)
+        except Exception as error:  # any failure of the compiler: the model as it is is as good
+            problem, wrong = str(error)[:300], True
+        if wrong:
+            print(f"torch.compile is not used: {problem}", flush=True)
+            self.model.call = call_block
+
+    def gradients(self):
+        """-> loss and every parameter's gradient on some tokens, without dropout."""
+        options, rate = self.options, self.model.rate.clone()
+        shape = (options.rows, options.segment + 1)
+        tokens = torch.arange(math.prod(shape), device=self.device).reshape(shape) * 7919
+        self.model.train().rate.zero_()
+        tokens %= self.processor.vocab_size()
+        loss, _ = segment_loss(self.model, tokens, self.model.zero_state(options.rows))
+        loss.backward()
+        found = [p.grad for p in self.model.parameters()]
+        self.model.zero_grad(set_to_none=True)
+        self.model.rate.copy_(rate)
+        return float(loss.detach()), found
 
     def run(self):
         """-> curve, held_out bits per byte, samples, weights (fp32, exact in bf16)."""
@@ -91,8 +111,14 @@ class Trainer:
         rows = batches.Rows(self.stream, *shape, newline, tokenizer.BOS, self.rng)
         for s in range(self.segments):
             fresh = self.rng.random(options.rows) < (options.reset if s else 1)
-            ids = torch.from_numpy(rows.next(fresh)).to(self.device)
-            yield ids, torch.from_numpy(fresh).to(self.device)
+            yield self.sent(rows.next(fresh)), self.sent(fresh)
+
+    def sent(self, array):
+        """On the device, without waiting for what it is doing."""
+        tensor = torch.from_numpy(array)
+        if self.device.type == "cuda":
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
 
     def train_step(self, tokens, fresh, step, progress):
         options = self.options
@@ -103,12 +129,11 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = options.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * progress))
         self.model.train()
-        loss, state = self.loss(self.model, tokens, self.state)
+        loss, self.state = segment_loss(self.model, tokens, self.state)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), options.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self.state = [tuple(x.detach() for x in block) for block in state]
         self.follow(min(options.ema, (1 + step) / (10 + step)))
         return loss.detach()
 

@@ -1,9 +1,4 @@
-"""Mamba, Mamba-2, GLA and the research xLSTM as PyTorch modules for training, with carried states.
-
-Parameter names are those of the checkpoints. forward: tokens [B, T], state -> logits [B, T, V] fp32,
-state; a state is a list of tuples of tensors [B, ...], one tuple a layer. Matrix products may run in
-bf16 under autocast, what recurs is fp32. T is a multiple of the chunk, or less.
-"""
+"""Mamba, Mamba-2, GLA and the research xLSTM as PyTorch modules for training, with carried states."""
 
 import math
 
@@ -11,44 +6,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from weights_tools.families.mamba_scan import selective_scan
-from weights_tools.families.slstm_scan import slstm_scan
-from weights_tools.families.xlstm_module import RMSNorm, mlstm_chunkwise
-
-
-def convolve(conv, x, columns):
-    """x [B, T, C], columns [B, C, width - 1] -> the same, after a depthwise causal convolution."""
-    padded = torch.cat([columns.transpose(1, 2), x.float()], 1).transpose(1, 2)
-    with torch.autocast(x.device.type, enabled=False):
-        y = F.conv1d(padded, conv.weight, conv.bias, groups=padded.shape[1])
-    return y.transpose(1, 2), padded[:, :, 1 - conv.weight.shape[2] :].detach()
-
-
-def depthwise(channels, width):
-    return nn.Conv1d(channels, channels, width, groups=channels)
-
-
-class LanguageModel(nn.Module):
-    """What the families share: embedding, blocks of a residual stream, a norm, a tied head."""
-
-    dropout = 0.0
-
-    def drop(self, x):
-        return F.dropout(x, self.dropout, self.training)
-
-    def walk(self, embedding, blocks, norm, tokens, state):
-        x, out = self.drop(F.embedding(tokens, embedding)), []
-        for block, block_state in zip(blocks, state):
-            x, block_state = block(x, block_state, self.drop)
-            out.append(block_state)
-        return F.linear(norm(x), embedding).float(), out
-
-    @torch.no_grad()
-    def small_matrices(self, width, layers, ends):
-        for name, parameter in self.named_parameters():
-            if parameter.ndim == 2 and not name.endswith(("A_log", "dt_proj.weight")):
-                gain = 1 / math.sqrt(2 * layers) if name.endswith(ends) else 1.0
-                parameter.normal_(0, gain * math.sqrt(0.4 / width))
+from weights_tools.families import mamba_scan, slstm_scan
+from weights_tools.families.language_model import (
+    LanguageModel,
+    RMSNorm,
+    convolve,
+    depthwise,
+    drop,
+)
+from weights_tools.families.xlstm_module import mlstm_chunkwise
 
 
 @torch.no_grad()
@@ -80,7 +46,7 @@ class MambaMixer(nn.Module):
         low, B, C = self.x_proj(x).split([c.R, c.N, c.N], -1)
         with torch.autocast(y.device.type, enabled=False):
             dt = F.softplus(self.dt_proj(low.float()))
-            v, h = selective_scan(x, dt, -torch.exp(self.A_log), B.float(), C.float(), h)
+            v, h = mamba_scan.selective_scan(x, dt, -torch.exp(self.A_log), B.float(), C.float(), h)
             v = (v + self.D * x) * F.silu(z.float())
         return self.out_proj(v), (conv, h)
 
@@ -120,7 +86,8 @@ def linear_attention(q, k, v, log_decay, S, chunk):
     """q k [B, H or 1, T, K], v [B, H, T, V], log_decay [B, H, T, K or 1], S [B, H, K, V]."""
     B, H, T, V = v.shape
     chunk = min(chunk, T)
-    q, k, v, g = (x.unflatten(2, (T // chunk, chunk)) for x in (q, k, v, log_decay))
+    chunks = T // chunk
+    q, k, v, g = (x.unflatten(2, (chunks, chunk)) for x in (q, k, v, log_decay))
     G = g.cumsum(3)
     causal = torch.ones(chunk, chunk, dtype=torch.bool, device=v.device).tril()
     if g.shape[-1] == 1:  # a decay of the head: only differences are raised to a power
@@ -128,14 +95,30 @@ def linear_attention(q, k, v, log_decay, S, chunk):
         scores = (q @ k.transpose(-1, -2)) * torch.exp(distance)
     else:  # the chunk is short enough for exp(-G)
         scores = ((q * torch.exp(G)) @ (k * torch.exp(-G)).transpose(-1, -2)).masked_fill(~causal, 0)
-    added = (k * torch.exp(G[:, :, :, -1:] - G)).transpose(-1, -2) @ v
-    through = torch.exp(G[:, :, :, -1])[..., None]
-    before = []
-    for i in range(T // chunk):
-        before.append(S)
-        S = through[:, :, i] * S + added[:, :, i]
-    o = scores @ v + (q * torch.exp(G)) @ torch.stack(before, 2)
+    end = G[:, :, :, -1:]
+    added = (k * torch.exp(end - G)).transpose(-1, -2) @ v
+    before, S = carry(end.squeeze(3), added, S)
+    o = scores @ v + (q * torch.exp(G)) @ before
     return o.reshape(B, H, T, V), S
+
+
+def carry(log_decay, added, S):
+    """log_decay [B, H, chunks, K or 1], added [B, H, chunks, K, V], S [B, H, K, V] -> the states before
+    the chunks [B, H, chunks, K, V], the state after them. Chunks reach later ones through one
+    lower-triangular matrix (a channel, if each has its decay), so nothing loops."""
+    chunks, width = added.shape[2:4]
+    after = log_decay.transpose(2, 3).cumsum(-1)  # [B, H, K or 1, chunks]
+    before = F.pad(after[..., :-1], (1, 0))
+    earlier = torch.ones(chunks, chunks, dtype=torch.bool, device=S.device).tril(-1)
+    reach = (before[..., :, None] - after[..., None, :]).masked_fill(~earlier, float("-inf"))
+    reach = torch.exp(reach)
+    if reach.shape[2] == width:
+        states = (reach @ added.transpose(2, 3)).transpose(2, 3)
+    else:
+        states = (reach[:, :, 0] @ added.flatten(3)).unflatten(3, S.shape[2:])
+    states = states + torch.exp(before.transpose(2, 3))[..., None] * S[:, :, None]
+    last = torch.exp(log_decay[:, :, -1])[..., None] * states[:, :, -1] + added[:, :, -1]
+    return states, last.detach()
 
 
 class MambaBlock(nn.Module):
@@ -144,17 +127,17 @@ class MambaBlock(nn.Module):
         self.norm = RMSNorm(c.D, c.eps)
         self.mixer = mixer(c)
 
-    def forward(self, x, state, drop):
+    def forward(self, x, state, rate):
         y, state = self.mixer(self.norm(x), state)
-        return x + drop(y), state
+        return x + drop(y, rate), state
 
 
 class MambaLM(LanguageModel):
     """Mamba and Mamba-2, after their configs."""
 
     def __init__(self, c, dropout=0.0):
-        super().__init__()
-        self.config, self.dropout = c, dropout
+        super().__init__(dropout)
+        self.config = c
         self.second = hasattr(c, "H")
         mixer = Mamba2Mixer if self.second else MambaMixer
         self.backbone = nn.Module()
@@ -162,6 +145,10 @@ class MambaLM(LanguageModel):
         self.backbone.layers = nn.ModuleList([MambaBlock(c, mixer) for _ in range(c.layers)])
         self.backbone.norm_f = RMSNorm(c.D, c.eps)
         self.small_matrices(c.D, c.layers, ("out_proj.weight",))
+
+    def check_kernels(self):
+        if not self.second:
+            mamba_scan.check_kernel(self.rate.device)
 
     def zero_state(self, batch):
         c, zeros = self.config, self.backbone.norm_f.weight.new_zeros
@@ -175,7 +162,8 @@ class MambaLM(LanguageModel):
 
     def forward(self, tokens, state):
         b = self.backbone
-        return self.walk(b.embeddings.weight, b.layers, b.norm_f, tokens, state)
+        x, state = self.walk(b.embeddings.weight, b.layers, b.norm_f, tokens, state)
+        return F.linear(x, b.embeddings.weight).float(), state
 
 
 class GlaMixer(nn.Module):
@@ -224,16 +212,16 @@ class GlaBlock(nn.Module):
         self.mlp_norm = RMSNorm(c.D, c.eps)
         self.mlp = GlaMlp(c)
 
-    def forward(self, x, state, drop):
+    def forward(self, x, state, rate):
         y, state = self.attn(self.attn_norm(x), state)
-        x = x + drop(y)
-        return x + drop(self.mlp(self.mlp_norm(x))), state
+        x = x + drop(y, rate)
+        return x + drop(self.mlp(self.mlp_norm(x)), rate), state
 
 
 class GlaLM(LanguageModel):
     def __init__(self, c, dropout=0.0):
-        super().__init__()
-        self.config, self.dropout = c, dropout
+        super().__init__(dropout)
+        self.config = c
         self.model = nn.Module()
         self.model.embeddings = nn.Embedding(c.vocab, c.D)
         self.model.layers = nn.ModuleList([GlaBlock(c) for _ in range(c.layers)])
@@ -246,7 +234,8 @@ class GlaLM(LanguageModel):
 
     def forward(self, tokens, state):
         m = self.model
-        return self.walk(m.embeddings.weight, m.layers, m.norm, tokens, state)
+        x, state = self.walk(m.embeddings.weight, m.layers, m.norm, tokens, state)
+        return F.linear(x, m.embeddings.weight).float(), state
 
 
 class Norm(nn.Module):
@@ -274,8 +263,11 @@ class Blockwise(nn.Module):
         self.weight = nn.Parameter(torch.randn(blocks, size, size) * math.sqrt(0.4 / size))
 
     def forward(self, x):
-        y = torch.einsum("boi,...bi->...bo", self.weight, x.unflatten(-1, (len(self.weight), -1)))
-        return y.flatten(-2)
+        """As one dense matrix: products of the small blocks leave a GPU idle."""
+        blocks, size, _ = self.weight.shape
+        own = torch.eye(blocks, device=x.device)[:, None, :, None]
+        dense = self.weight[:, :, None] * own  # [block, out, block, in]
+        return F.linear(x, dense.reshape(blocks * size, blocks * size))
 
 
 class MlstmCell(nn.Module):
@@ -353,7 +345,7 @@ class Slstm(nn.Module):
             x = torch.stack(gates, 2) + self.slstm_cell._bias_.view(4, c.D)
             x = x.unflatten(-1, (c.slstm_H, -1))
             R = self.slstm_cell._recurrent_kernel_.unflatten(1, (4, -1))
-            h, cell = slstm_scan(x, R, torch.stack(cell))
+            h, cell = slstm_scan.slstm_scan(x, R, torch.stack(cell))
             h = self.group_norm(h.flatten(-2))
         return h, (conv, *cell.unbind(0))
 
@@ -379,18 +371,18 @@ class XlstmBlock(nn.Module):
             self.ffn = GatedFfn(c)
         self.is_slstm = is_slstm
 
-    def forward(self, x, state, drop):
+    def forward(self, x, state, rate):
         y, state = self.xlstm(self.xlstm_norm(x), state)
-        x = x + drop(y)
-        return (x + drop(self.ffn(self.ffn_norm(x))) if self.is_slstm else x), state
+        x = x + drop(y, rate)
+        return (x + drop(self.ffn(self.ffn_norm(x)), rate) if self.is_slstm else x), state
 
 
 class XlstmBlocksLM(LanguageModel):
     """The vanilla layout of the recurrent kernel."""
 
     def __init__(self, c, dropout=0.0):
-        super().__init__()
-        self.config, self.dropout = c, dropout
+        super().__init__(dropout)
+        self.config = c
         self.token_embedding = nn.Embedding(c.vocab, c.D)
         self.xlstm_block_stack = nn.Module()
         self.xlstm_block_stack.blocks = nn.ModuleList([XlstmBlock(c, s) for s in c.slstm])
@@ -405,6 +397,10 @@ class XlstmBlocksLM(LanguageModel):
                     cell.igate.bias.fill_(-4.0)
                     cell.fgate.bias.copy_(torch.linspace(3, 6, c.H))
 
+    def check_kernels(self):
+        c = self.config
+        slstm_scan.check_kernel(self.rate.device, c.slstm_H, c.D // c.slstm_H)
+
     def zero_state(self, batch):
         c, zeros = self.config, self.token_embedding.weight.new_zeros
         DH, out = c.inner // c.H, []
@@ -418,8 +414,9 @@ class XlstmBlocksLM(LanguageModel):
         return out
 
     def forward(self, tokens, state):
-        s = self.xlstm_block_stack
-        return self.walk(self.token_embedding.weight, s.blocks, s.post_blocks_norm, tokens, state)
+        s, embedding = self.xlstm_block_stack, self.token_embedding.weight
+        x, state = self.walk(embedding, s.blocks, s.post_blocks_norm, tokens, state)
+        return F.linear(x, embedding).float(), state
 
 
 MODULES = {"mamba": MambaLM, "mamba2": MambaLM, "gla": GlaLM, "xlstm_blocks": XlstmBlocksLM}

@@ -1,13 +1,12 @@
-"""xLSTM-large as a PyTorch module for training: chunkwise-parallel mLSTM with carried state.
-
-Parameter names are the Hub's, so that state_dict() is the checkpoint. Matrix products may run in
-bf16 under autocast; gates, exponentials, states and norms are fp32.
+"""xLSTM-large as a PyTorch module for training: chunkwise-parallel mLSTM with carried state. Gates,
+exponentials and norms are fp32.
 """
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from weights_tools.families.language_model import LanguageModel, RMSNorm, drop
 from weights_tools.families.xlstm_step import soft_cap
 
 
@@ -56,18 +55,8 @@ def mlstm_chunkwise(q, k, v, i, f, state, chunk, eps):
     numerator = scores @ v + carried @ c[:, :, :-1]
     qn = scores.sum(-1) + (carried * n[:, :, :-1, None]).sum(-1)
     h = numerator / (torch.maximum(qn.abs(), torch.exp(-m_t)) + eps)[..., None]
-    return h.reshape(batch, heads, length, -1), (c[:, :, -1], n[:, :, -1], m[..., -1])
-
-
-class RMSNorm(nn.Module):
-    def __init__(self, size, eps):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
-
-    def forward(self, x):
-        x = x.float()
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+    state = (c[:, :, -1].detach(), n[:, :, -1].detach(), m[..., -1])
+    return h.reshape(batch, heads, length, -1), state
 
 
 class HeadNorm(nn.Module):
@@ -132,14 +121,18 @@ class Block(nn.Module):
         self.norm_ffn = RMSNorm(c.hidden_size, c.norm_eps)
         self.ffn = FeedForward(c)
 
+    def forward(self, x, state, rate):
+        y, state = self.mlstm_layer(self.norm_mlstm(x), state)
+        x = x + drop(y, rate)
+        return x + drop(self.ffn(self.norm_ffn(x)), rate), state
 
-class XLSTM(nn.Module):
+
+class XLSTM(LanguageModel):
     """forward: tokens [B, T], state -> logits [B, T, V] fp32 after the cap, state."""
 
     def __init__(self, config, chunk=64, dropout=0.0):
-        super().__init__()
+        super().__init__(dropout)
         c = self.config = config
-        self.dropout = dropout
         self.backbone = nn.Module()
         self.backbone.embeddings = nn.Embedding(c.vocab_size, c.hidden_size)
         self.backbone.blocks = nn.ModuleList([Block(c, chunk) for _ in range(c.num_blocks)])
@@ -174,16 +167,7 @@ class XLSTM(nn.Module):
         ]
 
     def forward(self, tokens, state):
-        c, new_state = self.config, []
-        x = self._drop(self.backbone.embeddings(tokens))
-        for block, block_state in zip(self.backbone.blocks, state):
-            y, block_state = block.mlstm_layer(block.norm_mlstm(x), block_state)
-            x = x + self._drop(y)
-            x = x + self._drop(block.ffn(block.norm_ffn(x)))
-            new_state.append(block_state)
-        head = self.backbone.embeddings if c.tie_word_embeddings else self.lm_head
-        logits = F.linear(self.backbone.out_norm(x), head.weight).float()
-        return soft_cap(logits, c.output_logit_soft_cap), new_state
-
-    def _drop(self, x):
-        return F.dropout(x, self.dropout, self.training)
+        c, b = self.config, self.backbone
+        x, state = self.walk(b.embeddings.weight, b.blocks, b.out_norm, tokens, state)
+        head = b.embeddings if c.tie_word_embeddings else self.lm_head
+        return soft_cap(F.linear(x, head.weight).float(), c.output_logit_soft_cap), state
