@@ -159,7 +159,7 @@ def model_of(cell, config, replicas):
 
         return One(XLSTM(config))
     if cell == "mamba":
-        from weights_tools.families.modules import MambaLM
+        from weights_tools.families.mamba_module import MambaLM
 
         return One(MambaLM(config))
     return Cells(config, replicas)

@@ -17,26 +17,28 @@ from weights_tools.families import xlstm
 
 def add_arguments(parser):
     add = parser.add_argument
-    add("--data", required=True, type=pathlib.Path, help="folder with the books' text files")
-    add("--out", required=True, type=pathlib.Path, help="checkpoint directory to write")
-    add("--held-out", type=float, default=0.04, help="last share of each book, for validation")
     add("--tokenizer", type=pathlib.Path, help="use this tokenizer.model instead of training one")
     add("--vocab-size", type=int, default=4096)
+    add("--threads", type=int, default=8, help="threads of tokenizer training")
     add("--hidden-size", type=int, default=256)
     add("--blocks", type=int, default=8)
     add("--heads", type=int, default=4)
     add("--ffn-factor", type=float, default=2.667)
+    add("--chunk", type=int, default=64, help="chunk of the mLSTM's parallel form")
+    add_training_arguments(parser)
+
+
+def add_training_arguments(parser):
+    """What is the same for every family."""
+    add = parser.add_argument
+    add("--data", required=True, type=pathlib.Path, help="folder with the books' text files")
+    add("--out", required=True, type=pathlib.Path, help="checkpoint directory to write")
+    add("--held-out", type=float, default=0.04, help="last share of each book, for validation")
     add("--epochs", type=float, default=21)
     add("--max-minutes", type=float, help="end the schedule early at this wall-clock time")
     add("--rows", type=int, default=64, help="rows of the batch")
     add("--segment", type=int, default=512, help="tokens between state hand-overs")
-    add("--chunk", type=int, default=64, help="chunk of the mLSTM's parallel form")
-    add(
-        "--reset",
-        type=float,
-        default=0.05,
-        help="chance that a row goes to the next paragraph afresh",
-    )
+    add("--reset", type=float, default=0.05, help="chance that a row goes to the next paragraph afresh")
     add("--learning-rate", type=float, default=3e-3)
     add("--warmup", type=int, default=150, help="steps")
     add("--weight-decay", type=float, default=2.0)
@@ -47,7 +49,6 @@ def add_arguments(parser):
     add("--seed", type=int, default=1)
     add("--device", default="cuda")
     add("--no-compile", action="store_true", help="do not try torch.compile")
-    add("--threads", type=int, default=8, help="threads of tokenizer training")
     add("--limit", type=int, help="use this many chapters of each book only (to try it out)")
 
 

@@ -6,6 +6,7 @@ python -m weights_tools.train_family --family mamba --data BOOKS --tokenizer TOK
 
 import argparse
 import json
+import pathlib
 import sys
 
 from weights_tools import corpus, model_card, train
@@ -65,16 +66,25 @@ def config_of(family, vocab, width, layers):
 def options_of(argv):
     parser = argparse.ArgumentParser(prog="python -m weights_tools.train_family", description=__doc__)
     parser.add_argument("--family", required=True, choices=sorted(FAMILIES))
-    train.add_arguments(parser)
-    parser.set_defaults(blocks=None)
+    parser.add_argument("--tokenizer", required=True, type=pathlib.Path)
+    parser.add_argument("--hidden-size", type=int, default=256)
+    parser.add_argument("--blocks", type=int, help="6 of GLA, 10 of the others if not said")
+    train.add_training_arguments(parser)
     return parser.parse_args(argv)
+
+
+def model_class(family):
+    from weights_tools.families.gla_module import GlaLM
+    from weights_tools.families.mamba_module import MambaLM
+    from weights_tools.families.xlstm_blocks_module import XlstmBlocksLM
+
+    return {"gla": GlaLM, "xlstm_blocks": XlstmBlocksLM}.get(family, MambaLM)
 
 
 def main(argv):
     import torch
 
     from weights_tools import tokenizer, trainer
-    from weights_tools.families.modules import MODULES
 
     options = options_of(argv)
     options.blocks = options.blocks or {"gla": 6}.get(options.family, 10)
@@ -88,7 +98,7 @@ def main(argv):
     values = config_of(options.family, processor.vocab_size(), options.hidden_size, options.blocks)
     config = family.config_from_dict(values)
     print(f"{family.parameters(config):,} parameters", flush=True)
-    model = MODULES[options.family](config, options.dropout)
+    model = model_class(options.family)(config, options.dropout)
     found = {n: tuple(p.shape) for n, p in model.named_parameters()}
     assert found == family.tensor_shapes(config), set(found) ^ set(family.tensor_shapes(config))
     result = trainer.Trainer(options, model, processor, books).run()

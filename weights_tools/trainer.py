@@ -40,16 +40,11 @@ class Trainer:
         plain = self.gradients()
         self.model.call = torch.compile(call_block, dynamic=False)
         try:
-            loss, fast = self.gradients()
-            off = sum((f - p).pow(2).sum() for f, p in zip(fast, plain[1]))
-            off = float(torch.sqrt(off / sum(p.pow(2).sum() for p in plain[1])))
-            problem = f"loss {loss:.5f} for {plain[0]:.5f}, gradients off by {off:.2%}"
-            wrong = not (abs(loss - plain[0]) < 1e-3 * plain[0] and off < 0.05)
-            print(f"compiled: {problem}", flush=True)
+            problem = difference(self.gradients(), plain)
         except Exception as error:  # any failure of the compiler: the model as it is is as good
-            problem, wrong = str(error)[:300], True
-        if wrong:
-            print(f"torch.compile is not used: {problem}", flush=True)
+            problem = str(error)[:300]
+        if problem:
+            print(f"going on without torch.compile: {problem}", flush=True)
             self.model.call = call_block
 
     def gradients(self):
@@ -203,6 +198,15 @@ def segment_loss(model, tokens, state):
     with autocast(tokens.device):
         logits, state = model(tokens[:, :-1], state)
     return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()), state
+
+
+def difference(found, wanted):
+    """Two of loss and gradients -> how they differ by more than the rounding of bf16, or nothing."""
+    apart = sum((f - w).pow(2).sum() for f, w in zip(found[1], wanted[1]))
+    off = float(torch.sqrt(apart / sum(w.pow(2).sum() for w in wanted[1])))
+    if abs(found[0] - wanted[0]) < 1e-3 * wanted[0] and off < 0.05:  # both false of NaN
+        return ""
+    return f"loss {found[0]:.5f} for {wanted[0]:.5f}, gradients off by {off:.2%}"
 
 
 def restart(state, fresh):

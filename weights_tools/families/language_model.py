@@ -58,8 +58,8 @@ def agree(name, kernel, plain, tensors, tolerance=2e-2):
     if not."""
     try:
         found = [_gradients(f, tensors) for f in (kernel, plain)]
-        off = max(float((k - p).norm() / p.norm()) for k, p in zip(*found))
-        problem = "" if off < tolerance else f"off by {off:.2%}"  # NaN is a problem too
+        off = float(torch.stack([(k - p).norm() / p.norm() for k, p in zip(*found)]).max())
+        problem = "" if off < tolerance else f"off by {off:.2%}"  # or NaN
     except Exception as error:  # whatever goes wrong in compiling or starting it
         problem = str(error)[:300]
     if problem:
