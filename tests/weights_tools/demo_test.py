@@ -1,4 +1,4 @@
-"""The committed demo checkpoint: complete, small enough, and a model of English."""
+"""The committed demo checkpoints: complete, small enough, and models of English."""
 
 import json
 import math
@@ -8,11 +8,13 @@ import pytest
 
 import reference
 from conftest import ROOT
-from weights_tools import inspect_checkpoint
+from weights_tools import families, inspect_checkpoint
 from weights_tools import safetensors_io as st
 from weights_tools.families import xlstm
 
-DEMO = ROOT / "weights_tools" / "demo" / "xlstm-books"
+DEMOS = ROOT / "weights_tools" / "demo"
+DEMO = DEMOS / "xlstm-books"
+OTHERS = ("gla-books", "mamba-books", "mamba2-books", "xlstm-blocks-books")
 SENTENCE = "He looked at her for a moment without speaking, and then went out of the room."
 
 
@@ -58,9 +60,12 @@ def test_tokenizer_keeps_text_as_it_is():
     assert pieces.encode("a")[0] != pieces.encode(" a")[0]  # no space is put in front
 
 
-def bits_per_byte(ids, text):
-    config = xlstm.load_config(DEMO)
-    logits, _ = reference.run(config, st.read_checkpoint(DEMO), [1, *ids[:-1]])
+def xlstm_logits(tokens):
+    return reference.run(xlstm.load_config(DEMO), st.read_checkpoint(DEMO), tokens)[0]
+
+
+def bits_per_byte(ids, text, run=xlstm_logits):
+    logits = run([1, *ids[:-1]])
     normaliser = np.log(np.exp(logits).sum(-1))
     nats = (normaliser - logits[np.arange(len(ids)), ids]).sum()
     return nats / len(text.encode()) / math.log(2)
@@ -72,3 +77,36 @@ def test_prefers_english_to_its_words_shuffled():
     english = bits_per_byte(pieces.encode(SENTENCE), SENTENCE)
     assert english < 1.6
     assert bits_per_byte(pieces.encode(shuffled), shuffled) > english + 0.7
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_families_are_complete_small_and_finite(name):
+    assert inspect_checkpoint.summary(DEMOS / name, 4300.0, 1)["problems"] == []
+    assert sum(path.stat().st_size for path in (DEMOS / name).iterdir()) < 12_000_000
+    assert (DEMOS / name / "tokenizer.model").read_bytes() == (DEMO / "tokenizer.model").read_bytes()
+    for tensor_name, tensor in st.read_checkpoint(DEMOS / name).items():
+        assert np.isfinite(tensor.float32()).all(), tensor_name
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_families_prefer_english_to_its_words_shuffled(name):
+    pieces = processor()
+    values = json.loads((DEMOS / name / "config.json").read_text())
+    family, tensors = families.load(values["model_type"]), st.read_checkpoint(DEMOS / name)
+    config = family.config_from_dict(values)
+
+    def run(tokens):
+        return family.run(config, tensors, tokens)[0]
+
+    shuffled = "room. of without and her the at then speaking, moment looked a He out went for"
+    english = bits_per_byte(pieces.encode(SENTENCE), SENTENCE, run)
+    assert english < 1.6
+    assert bits_per_byte(pieces.encode(shuffled), shuffled, run) > english + 0.7
+
+
+@pytest.mark.parametrize("name", ("xlstm-books", *OTHERS))
+def test_readme_says_the_measured_bits_per_byte(name):
+    measured = json.loads((DEMOS / name / "training.json").read_text())["held_out"]["all"]
+    assert f"| all | 567,289 | **{measured:.3f}** |" in (DEMOS / name / "README.md").read_text()
+    rows = [line for line in (ROOT / "README.md").read_text().splitlines() if f"demo/{name})" in line]
+    assert len(rows) == 1 and rows[0].endswith(f"| {measured:.3f} |")
