@@ -122,7 +122,8 @@ def main(argv):
         state=family.state_bytes(config),
     )
     body = model_card.body(books, result)
-    body = body.replace("weights_tools train ", f"weights_tools.train_family --family {options.family} ")
+    command = f"weights_tools.train_family --family {options.family} --tokenizer tokenizer.model"
+    body = body.replace("weights_tools train", command)
     (options.out / "README.md").write_text(head + body)
     print(f"held out: {result['held_out']['all']:.4f} bits per byte", flush=True)
 
