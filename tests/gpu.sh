@@ -48,7 +48,7 @@ if command -v compute-sanitizer >/dev/null; then
       { fail "memcheck of $1"; tail -30 "$out/memcheck-$1.log"; }
   }
   sanitize kernels_linear_test 'Cuda/*MatchesTheReferenceWhenSplit*:Cuda/*ResidualMayBe*'
-  sanitize kernels_mlstm_test 'Cuda/*AChunkOfOneRow*:Cuda/*NeighboursAndSlots*'
+  sanitize kernels_recurrence_test 'Cuda/*AChunkOfOneRow*:Cuda/*NeighboursAndSlots*'
   sanitize kernels_pointwise_test 'Cuda/*'
   sanitize model_golden_test '*tied_bf16_cuda_0_*'
 else

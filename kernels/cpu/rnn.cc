@@ -70,7 +70,7 @@ HWY_INLINE hn::Vec<D> slstm(D d, const Gates<D>& g, float n_min, float* cell, fl
   const auto one = hn::Set(d, 1.0f);
   const auto old_n = hn::LoadU(d, norm);
   const auto i = g.u(0), l = hn::Add(log_sigmoid(d, g.u(1)), hn::LoadU(d, stabiliser));
-  const auto larger = hn::IfThenElse(hn::Lt(i, l), l, i);
+  const auto larger = hn::IfThenElse(hn::Lt(l, i), i, l);
   const auto m = hn::IfThenElse(hn::Eq(old_n, hn::Zero(d)), i, larger);
   const auto bounded_exp = [&](hn::Vec<D> x) HWY_ATTR {
     const auto e = exp(d, x);

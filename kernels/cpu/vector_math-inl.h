@@ -143,7 +143,7 @@ HWY_INLINE hn::Vec<D> gelu(D d, hn::Vec<D> x) {
   const auto twice = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(hn::Set(d, 2.0f), tail));
   const auto result = hn::Mul(hn::Mul(half, x), twice);
   // Far out nothing is left of the tail, and the square may overflow.
-  const auto limit = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Neg(hn::Zero(d)), x);
+  const auto limit = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Mul(x, hn::Zero(d)), x);
   return hn::IfThenElse(hn::Gt(hn::Abs(x), hn::Set(d, 15.0f)), limit, result);
 }
 

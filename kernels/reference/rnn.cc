@@ -29,10 +29,11 @@ void lstm(const Channel& at) {
   *at.h = sigmoid(at.u(3)) * std::tanh(*at.c);
 }
 
+// NaN in a gate stays: std::min and std::max give their first argument where they cannot compare.
 void slstm(const Channel& at, float n_min) {
   const float i = at.u(0), l = log_sigmoid(at.u(1)) + *at.m;
-  const float m = *at.n == 0 ? i : std::max(i, l);
-  const float I = std::min(1.0f, std::exp(i - m)), F = std::min(1.0f, std::exp(l - m));
+  const float m = *at.n == 0 ? i : std::max(l, i);
+  const float I = std::min(std::exp(i - m), 1.0f), F = std::min(std::exp(l - m), 1.0f);
   *at.m = m;
   *at.c = F * *at.c + I * std::tanh(at.u(2));
   *at.n = std::max(F * *at.n + I, n_min);

@@ -2,42 +2,42 @@
 // double and without a running stabiliser, extended by a state to start from.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
-#include "tests/support/compare.h"
-#include "tests/support/mlstm_case.h"
+#include "tests/support/matrix_ops.h"
 
 namespace recurve::testing {
 namespace {
 
+using Floats = std::vector<float>;
+
 // A head of a sequence in double.
 struct Oracle {
-  Oracle(const MlstmConfig& config, const MlstmRows& inputs, const MlstmState& state, int which)
+  Oracle(const MlstmConfig& config, const Floats& inputs, const Floats& state, int which)
       : c(config), rows(inputs), start(state), head(which) {
     double sum = 0;
-    for (int t = 0; t < rows.L; ++t) {
-      sum -= std::log1p(std::exp(-gate(rows.f[t * c.H + head])));
-      i.push_back(gate(rows.i[t * c.H + head]));
+    for (int t = 0; t < static_cast<int>(rows.size()) / c.width(); ++t) {
+      sum -= std::log1p(std::exp(-gate(at(t, c.f(head)))));
+      i.push_back(gate(at(t, c.i(head))));
       lf_sum.push_back(sum);
     }
   }
 
   const MlstmConfig& c;
-  const MlstmRows& rows;
-  const MlstmState& start;
+  const Floats& rows;
+  const Floats& start;
   int head;
   std::vector<double> i, lf_sum;
 
+  double at(int t, int column) const { return rows[static_cast<size_t>(t) * c.width() + column]; }
   double gate(double x) const {
     return c.gate_soft_cap > 0 ? c.gate_soft_cap * std::tanh(x / c.gate_soft_cap) : x;
   }
-  double q(int t, int a) const { return rows.q[(t * c.H + head) * c.DK + a] / std::sqrt(c.DK); }
-  double k(int t, int a) const { return rows.k[(t * c.H + head) * c.DK + a]; }
-  double v(int t, int d) const { return rows.v[(t * c.H + head) * c.DV + d]; }
+  double q(int t, int a) const { return at(t, c.q(head, a)) / std::sqrt(c.DK); }
+  double k(int t, int a) const { return at(t, c.k(head, a)); }
+  double v(int t, int d) const { return at(t, c.v(head, d)); }
 
   // log of the weight of token j at time t; j = -1 is the state at the start.
   double D(int t, int j) const {
-    return j < 0 ? lf_sum[t] + start.m[head] : lf_sum[t] - lf_sum[j] + i[j];
+    return j < 0 ? lf_sum[t] + start[c.m(head)] : lf_sum[t] - lf_sum[j] + i[j];
   }
   double m(int t) const {
     double best = D(t, -1);
@@ -48,8 +48,7 @@ struct Oracle {
   double read(int t, int d) const {
     double sum = 0;
     for (int a = 0; a < c.DK; ++a) {
-      const double n = start.n[head * c.DK + a];
-      const double value = d < 0 ? n : start.C[(head * c.DK + a) * c.DV + d];
+      const double value = start[d < 0 ? c.n(head, a) : c.C(head, a, d)];
       sum += q(t, a) * value * std::exp(D(t, -1));
     }
     for (int j = 0; j <= t; ++j) {
@@ -64,49 +63,37 @@ struct Oracle {
     return read(t, d) / (std::max(std::fabs(read(t, -1)), 1.0) + c.eps * std::exp(m(t)));
   }
   double C(int t, int a, int d) const {
-    double sum = start.C[(head * c.DK + a) * c.DV + d] * std::exp(D(t, -1) - m(t));
+    double sum = start[c.C(head, a, d)] * std::exp(D(t, -1) - m(t));
     for (int j = 0; j <= t; ++j) sum += k(j, a) * v(j, d) * std::exp(D(t, j) - m(t));
     return sum;
   }
   double n(int t, int a) const {
-    double sum = start.n[head * c.DK + a] * std::exp(D(t, -1) - m(t));
+    double sum = start[c.n(head, a)] * std::exp(D(t, -1) - m(t));
     for (int j = 0; j <= t; ++j) sum += k(j, a) * std::exp(D(t, j) - m(t));
     return sum;
   }
 };
 
-MlstmResult oracle(const MlstmConfig& c, const MlstmRows& rows, const MlstmState& start) {
-  MlstmResult result;
-  const int last = rows.L - 1;
-  for (int t = 0; t < rows.L; ++t) {
+RecurrenceResult oracle(const MlstmConfig& c, const Floats& rows, const Floats& start) {
+  RecurrenceResult result{{}, start};
+  const int L = static_cast<int>(rows.size()) / c.width(), last = L - 1;
+  for (int t = 0; t < L; ++t) {
     for (int head = 0; head < c.H; ++head) {
       const Oracle o(c, rows, start, head);
-      for (int d = 0; d < c.DV; ++d) result.h.push_back(static_cast<float>(o.h(t, d)));
+      for (int d = 0; d < c.DV; ++d) result.y.push_back(static_cast<float>(o.h(t, d)));
     }
   }
   for (int head = 0; head < c.H; ++head) {
     const Oracle o(c, rows, start, head);
-    result.state.m.push_back(static_cast<float>(o.m(last)));
+    result.state[c.m(head)] = static_cast<float>(o.m(last));
     for (int a = 0; a < c.DK; ++a) {
-      result.state.n.push_back(static_cast<float>(o.n(last, a)));
+      result.state[c.n(head, a)] = static_cast<float>(o.n(last, a));
       for (int d = 0; d < c.DV; ++d) {
-        result.state.C.push_back(static_cast<float>(o.C(last, a, d)));
+        result.state[c.C(head, a, d)] = static_cast<float>(o.C(last, a, d));
       }
     }
   }
   return result;
-}
-
-// The exponents are sums of up to 40 values of up to 15, so they are off by up to 40 x 15 x 2^-24 =
-// 4e-5 where all gates are saturated, and the weights by as much, relatively. h is a quotient that
-// may cancel: a few times that.
-constexpr Tolerance kTolerance = {.absolute = 1e-4, .relative = 1e-4};
-
-void expect_close(const MlstmResult& found, const MlstmResult& wanted, const std::string& what) {
-  EXPECT_TRUE(close(found.h, wanted.h, kTolerance)) << what << ": h";
-  EXPECT_TRUE(close(found.state.C, wanted.state.C, kTolerance)) << what << ": C";
-  EXPECT_TRUE(close(found.state.n, wanted.state.n, kTolerance)) << what << ": n";
-  EXPECT_TRUE(close(found.state.m, wanted.state.m, kTolerance)) << what << ": m";
 }
 
 struct Case {
@@ -137,9 +124,11 @@ TEST(MlstmReference, StepFormIsTheParallelForm) {
   for (const Case& test : cases()) {
     MlstmConfig c = test.config;
     c.chunk = 1;
-    const MlstmRows rows = random_rows(c, 21, random);
-    for (const MlstmState& start : {zero_state(c), random_state(c, random)}) {
-      expect_close(run_alone(device, c, rows, start), oracle(c, rows, start), test.name);
+    const RecurrenceOp op = mlstm_op(c);
+    const Floats rows = op.inputs(21, random);
+    for (const Floats& start : {Floats(op.state_size()), op.start(random)}) {
+      expect_close(run_alone(device, op, rows, start), oracle(c, rows, start), op.tolerance,
+                   test.name);
     }
   }
 }
@@ -148,11 +137,11 @@ TEST(MlstmReference, ChunkFormIsTheParallelForm) {
   KernelDevice device("reference");
   std::mt19937_64 random(2);
   for (const Case& test : cases()) {
+    const RecurrenceOp op = mlstm_op(test.config);
     for (const int L : {2, 8, 21, 40}) {
-      const MlstmRows rows = random_rows(test.config, L, random);
-      const MlstmState start = random_state(test.config, random);
-      expect_close(run_alone(device, test.config, rows, start), oracle(test.config, rows, start),
-                   test.name + " L " + std::to_string(L));
+      const Floats rows = op.inputs(L, random), start = op.start(random);
+      expect_close(run_alone(device, op, rows, start), oracle(test.config, rows, start),
+                   op.tolerance, test.name + " L " + std::to_string(L));
     }
   }
 }
@@ -161,12 +150,12 @@ TEST(MlstmReference, ChunkFormIsTheStepForm) {
   KernelDevice device("reference");
   std::mt19937_64 random(3);
   for (const Case& test : cases()) {
-    MlstmConfig step = test.config;
-    step.chunk = 1;
-    const MlstmRows rows = random_rows(step, 40, random);
-    const MlstmState start = random_state(step, random);
-    expect_close(run_alone(device, test.config, rows, start), run_alone(device, step, rows, start),
-                 test.name);
+    MlstmConfig one_row = test.config;
+    one_row.chunk = 1;
+    const RecurrenceOp op = mlstm_op(test.config), step = mlstm_op(one_row);
+    const Floats rows = op.inputs(40, random), start = op.start(random);
+    expect_close(run_alone(device, op, rows, start), run_alone(device, step, rows, start),
+                 op.tolerance, test.name);
   }
 }
 
@@ -176,17 +165,13 @@ TEST(MlstmReference, ChunkFormIsTheStepForm) {
 TEST(MlstmReference, ByHand) {
   KernelDevice device("reference");
   for (const int chunk : {1, 2}) {
-    MlstmConfig c;
-    c.H = c.DK = c.DV = 1;
-    c.chunk = chunk;
+    MlstmConfig c{1, 1, 1, chunk};
     c.gate_soft_cap = 0;
     c.eps = 0;
-    const MlstmRows rows{2, {2, 1}, {3, 1}, {5, 7}, {0, 0}, {200, 200}};
-    const MlstmResult result = run_alone(device, c, rows, zero_state(c));
-    EXPECT_EQ(result.h, (std::vector<float>{5, 5.5}));
-    EXPECT_EQ(result.state.C, (std::vector<float>{22}));
-    EXPECT_EQ(result.state.n, (std::vector<float>{4}));
-    EXPECT_EQ(result.state.m, (std::vector<float>{0}));
+    const RecurrenceResult result =
+        run_alone(device, mlstm_op(c), {2, 3, 5, 0, 200, 1, 1, 7, 0, 200}, {0, 0, 0});
+    EXPECT_EQ(result.y, (Floats{5, 5.5}));
+    EXPECT_EQ(result.state, (Floats{22, 4, 0}));
   }
 }
 

@@ -48,8 +48,8 @@ RecurrenceResult conv_oracle(const ConvSize& c, const RecurrenceOp& op, const st
 
 RecurrenceResult scan_oracle(const ScanSize& c, const RecurrenceOp& op, const std::vector<float>& x,
                              const std::vector<float>& start) {
-  const Rows row{x, op.in};
-  const int L = static_cast<int>(x.size()) / op.in;
+  const Rows row{x, op.width()};
+  const int L = static_cast<int>(x.size()) / op.width();
   const auto dt = [&](int t, int d) { return softplus(row(t, c.D + d) + op.weights[0][d]); };
   // The state after row t; j = -1 stands for the state at the start.
   const auto state = [&](int t, int d, int n) {
@@ -80,8 +80,8 @@ RecurrenceResult scan_oracle(const ScanSize& c, const RecurrenceOp& op, const st
 
 RecurrenceResult ssd_oracle(const SsdSize& c, const RecurrenceOp& op, const std::vector<float>& x,
                             const std::vector<float>& start) {
-  const Rows row{x, op.in};
-  const int L = static_cast<int>(x.size()) / op.in, B = c.H * c.P, C = B + c.G * c.N;
+  const Rows row{x, op.width()};
+  const int L = static_cast<int>(x.size()) / op.width(), B = c.H * c.P, C = B + c.G * c.N;
   const auto dt = [&](int t, int h) {
     const double value = softplus(row(t, C + c.G * c.N + h) + op.weights[0][h]);
     return std::min<double>(std::max<double>(value, c.dt_min), c.dt_max);
@@ -150,7 +150,7 @@ void for_each_start(const RecurrenceOp& op, std::mt19937_64& random, const std::
     const std::vector<float> x = op.inputs(L, random);
     for (const bool zero : {true, false}) {
       const std::vector<float> start =
-          zero ? std::vector<float>(op.state) : normal_floats(random, op.state);
+          zero ? std::vector<float>(op.state_size()) : op.start(random);
       check(x, start, op.name + " L " + std::to_string(L) + (zero ? " from zero" : ""));
     }
   }

@@ -53,15 +53,20 @@ inline std::vector<DeviceUnderTest> devices_under_test() {
   return devices;
 }
 
-// One test on one of these devices.
-class DeviceTest : public ::testing::TestWithParam<DeviceUnderTest> {
+// One test on one of these devices, and with whatever else Param holds.
+template <typename Param>
+class DeviceTestWith : public ::testing::TestWithParam<Param> {
  protected:
+  virtual const DeviceUnderTest& device_under_test() const = 0;
   void SetUp() override {
-    if (const std::string why = why_unusable(GetParam().device); !why.empty()) GTEST_SKIP() << why;
-    use_vectors(GetParam().vectors);
+    const std::string why = why_unusable(device_under_test().device);
+    if (!why.empty()) GTEST_SKIP() << why;
+    use_vectors(device_under_test().vectors);
   }
   void TearDown() override { use_vectors(0); }
-  KernelDevice make_device() const { return KernelDevice(GetParam().device, GetParam().threads); }
+  KernelDevice make_device() const {
+    return KernelDevice(device_under_test().device, device_under_test().threads);
+  }
 
  private:
   static void use_vectors([[maybe_unused]] int64_t target) {
@@ -70,6 +75,11 @@ class DeviceTest : public ::testing::TestWithParam<DeviceUnderTest> {
     hwy::GetChosenTarget().DeInit();
 #endif
   }
+};
+
+class DeviceTest : public DeviceTestWith<DeviceUnderTest> {
+ protected:
+  const DeviceUnderTest& device_under_test() const override { return GetParam(); }
 };
 
 inline std::string name_of_device(const ::testing::TestParamInfo<DeviceUnderTest>& info) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -13,89 +14,164 @@
 
 namespace recurve::testing {
 
-// An op over ragged rows with a state by slot, seen from outside: rows in, rows out.
+// Rows of one array of inputs in device memory.
+struct RowArray {
+  const float* data;
+  int stride;  // floats from a row to the next
+};
+
+// An op over ragged rows with a state by slot, seen from outside: rows in, rows out. Its inputs and
+// its state may be several arrays; outside they are side by side.
 struct RecurrenceOp {
   std::string name;
-  int in = 0;     // floats of a row of inputs, all of them side by side
-  int out = 0;    // floats of a row of outputs
-  int state = 0;  // floats of the state of a slot
-  int grid = 1;   // rows where a sequence may be cut
+  std::vector<int> in;     // floats of a row of each array of inputs
+  int out = 0;             // floats of a row of outputs
+  std::vector<int> state;  // floats of a slot of each array of states
+  int grid = 1;            // rows where a sequence may be cut
+  Tolerance tolerance;     // between two float programs that compute it
   std::vector<std::vector<float>> weights;
-  // Rows of one sequence: (L, in).
+  // Rows of one sequence: (L, width()).
   std::function<std::vector<float>(int L, std::mt19937_64&)> inputs;
-  // stride: floats from a row of x to the next. weights: those above, in device memory.
-  std::function<void(KernelDevice&, const Ragged&, const float* x /* (rows, in) */, int stride,
-                     const std::vector<const float*>& weights, float* state /* (slots, state) */,
+  // A state to start from: (state_size()). Empty: normal values.
+  std::function<std::vector<float>(std::mt19937_64&)> some_state;
+  // weights: those above, in device memory; null where empty. states: (slots, state[i]) each.
+  std::function<void(KernelDevice&, const Ragged&, const std::vector<RowArray>& x,
+                     const std::vector<const float*>& weights, const std::vector<float*>& states,
                      float* y /* (rows, out) */)>
       run;
+
+  int width() const { return std::accumulate(in.begin(), in.end(), 0); }
+  int state_size() const { return std::accumulate(state.begin(), state.end(), 0); }
+  std::vector<float> start(std::mt19937_64& random) const {
+    return some_state ? some_state(random) : normal_floats(random, state_size());
+  }
 };
 
 // One sequence of a batch, and the slot its state is in.
 struct RecurrenceSequence {
-  std::vector<float> x;      // (L, in)
-  std::vector<float> state;  // (state)
+  std::vector<float> x;      // (L, width)
+  std::vector<float> state;  // (state_size)
   int slot = 1;
-  int L(const RecurrenceOp& op) const { return static_cast<int>(x.size()) / op.in; }
+  int L(const RecurrenceOp& op) const { return static_cast<int>(x.size()) / op.width(); }
 };
 
 struct RecurrenceResult {
   std::vector<float> y;      // (L, out)
-  std::vector<float> state;  // (state)
+  std::vector<float> state;  // (state_size)
 };
 
-// Runs the sequences as one batch. Slots nobody owns are NaN and must stay as they are, and so must
-// the bytes around every output.
-inline std::vector<RecurrenceResult> run_recurrence(KernelDevice& device, const RecurrenceOp& op,
-                                                    const std::vector<RecurrenceSequence>& batch) {
-  const size_t S = static_cast<size_t>(op.state), gap = 3, stride = op.in + gap;
-  std::vector<int32_t> begin = {0}, slot;
-  std::vector<float> x;
-  int slots = 1, max_len = 0;
-  for (const RecurrenceSequence& seq : batch) {
-    begin.push_back(begin.back() + seq.L(op));
-    slot.push_back(seq.slot);
-    slots = std::max(slots, seq.slot + 1);
-    max_len = std::max(max_len, seq.L(op));
-    for (int t = 0; t < seq.L(op); ++t) {
-      x.insert(x.end(), seq.x.begin() + t * op.in, seq.x.begin() + (t + 1) * op.in);
-      x.insert(x.end(), gap, NAN);
+// Rows of values with the given means and deviations: (L, sum of counts).
+struct Column {
+  int count;
+  float mean = 0, deviation = 1;
+};
+
+inline std::vector<float> random_rows(const std::vector<Column>& columns, int L,
+                                      std::mt19937_64& random) {
+  std::vector<float> rows;
+  for (int t = 0; t < L; ++t) {
+    for (const Column& column : columns) {
+      const auto values = normal_floats(random, column.count, column.deviation, column.mean);
+      rows.insert(rows.end(), values.begin(), values.end());
     }
   }
-  std::vector<float> states(slots * S, NAN);
+  return rows;
+}
+
+// The batch as the op gets it.
+struct RecurrenceBatch {
+  std::vector<int32_t> begin = {0}, slot;
+  int slots = 1, max_len = 0;
+  std::vector<std::vector<float>> x, states;
+};
+
+// Each array of inputs has a gap of its own between its rows, so that no two strides are the same.
+// Gaps and slots nobody owns are NaN.
+inline int gap_of(size_t array) { return 3 + 2 * static_cast<int>(array); }
+
+inline RecurrenceBatch lay_out(const RecurrenceOp& op,
+                               const std::vector<RecurrenceSequence>& batch) {
+  RecurrenceBatch laid;
   for (const RecurrenceSequence& seq : batch) {
-    std::copy(seq.state.begin(), seq.state.end(), states.begin() + seq.slot * S);
+    laid.begin.push_back(laid.begin.back() + seq.L(op));
+    laid.slot.push_back(seq.slot);
+    laid.slots = std::max(laid.slots, seq.slot + 1);
+    laid.max_len = std::max(laid.max_len, seq.L(op));
   }
-  const auto begins = device.array(begin), slot_ids = device.array(slot);
-  const auto x_array = device.array(x), state_array = device.array(states);
-  const auto y_array = device.floats(static_cast<size_t>(begin.back()) * op.out);
-  std::vector<DeviceArray<float>> weight_arrays;
+  int column = 0;
+  for (size_t array = 0; array < op.in.size(); column += op.in[array++]) {
+    std::vector<float>& x = laid.x.emplace_back();
+    for (const RecurrenceSequence& seq : batch) {
+      for (int t = 0; t < seq.L(op); ++t) {
+        const auto row = seq.x.begin() + t * op.width() + column;
+        x.insert(x.end(), row, row + op.in[array]);
+        x.insert(x.end(), gap_of(array), NAN);
+      }
+    }
+  }
+  column = 0;
+  for (const int size : op.state) {
+    std::vector<float>& states = laid.states.emplace_back(laid.slots * size, NAN);
+    for (const RecurrenceSequence& seq : batch) {
+      const auto first = seq.state.begin() + column;
+      std::copy(first, first + size, states.begin() + seq.slot * size);
+    }
+    column += size;
+  }
+  return laid;
+}
+
+// Runs the sequences as one batch. Slots nobody owns must stay as they are, and so must the bytes
+// around every output.
+inline std::vector<RecurrenceResult> run_recurrence(KernelDevice& device, const RecurrenceOp& op,
+                                                    const std::vector<RecurrenceSequence>& batch) {
+  const RecurrenceBatch laid = lay_out(op, batch);
+  const auto begins = device.array(laid.begin), slot_ids = device.array(laid.slot);
+  const auto y_array = device.floats(static_cast<size_t>(laid.begin.back()) * op.out);
+  std::vector<DeviceArray<float>> arrays, state_arrays;  // the former hold inputs and weights
+  std::vector<RowArray> x;
   std::vector<const float*> weights;
-  for (const std::vector<float>& values : op.weights) weight_arrays.push_back(device.array(values));
-  for (const DeviceArray<float>& array : weight_arrays) {
-    weights.push_back(array.size() == 0 ? nullptr : array.data());
+  std::vector<float*> states;
+  for (size_t i = 0; i < laid.x.size(); ++i) {
+    arrays.push_back(device.array(laid.x[i]));
+    x.push_back({arrays.back().data(), op.in[i] + gap_of(i)});
+  }
+  for (const std::vector<float>& values : op.weights) {
+    arrays.push_back(device.array(values));
+    weights.push_back(values.empty() ? nullptr : arrays.back().data());
+  }
+  for (const std::vector<float>& values : laid.states) {
+    state_arrays.push_back(device.array(values));
+    states.push_back(state_arrays.back().data());
   }
   op.run(device,
          {.num_seqs = static_cast<int>(batch.size()),
-          .rows = begin.back(),
-          .max_len = max_len,
+          .rows = laid.begin.back(),
+          .max_len = laid.max_len,
           .begin = begins.data(),
           .slot = slot_ids.data()},
-         x_array.data(), static_cast<int>(stride), weights, state_array.data(), y_array.data());
+         x, weights, states, y_array.data());
 
-  EXPECT_TRUE(state_array.guards_intact()) << op.name;
   EXPECT_TRUE(y_array.guards_intact()) << op.name;
   const std::vector<float> y = y_array.read();
-  states = state_array.read();
-  std::vector<bool> owned(slots, false);
+  std::vector<bool> owned(laid.slots, false);
   std::vector<RecurrenceResult> results;
   for (size_t b = 0; b < batch.size(); ++b) {
     owned[batch[b].slot] = true;
-    const auto state = states.begin() + batch[b].slot * S;
     results.push_back(
-        {{y.begin() + begin[b] * op.out, y.begin() + begin[b + 1] * op.out}, {state, state + S}});
+        {{y.begin() + laid.begin[b] * op.out, y.begin() + laid.begin[b + 1] * op.out}, {}});
   }
-  for (int s = 0; s < slots; ++s) {
-    for (size_t i = 0; i < S && !owned[s]; ++i) EXPECT_TRUE(std::isnan(states[s * S + i])) << s;
+  for (size_t i = 0; i < state_arrays.size(); ++i) {
+    EXPECT_TRUE(state_arrays[i].guards_intact()) << op.name;
+    const std::vector<float> values = state_arrays[i].read();
+    const int size = op.state[i];
+    for (size_t b = 0; b < batch.size(); ++b) {
+      const auto first = values.begin() + batch[b].slot * size;
+      results[b].state.insert(results[b].state.end(), first, first + size);
+    }
+    for (int s = 0; s < laid.slots * size; ++s) {
+      EXPECT_TRUE(owned[s / size] || std::isnan(values[s])) << op.name << " slot " << s / size;
+    }
   }
   return results;
 }
@@ -112,7 +188,7 @@ inline RecurrenceResult run_split(KernelDevice& device, const RecurrenceOp& op,
   RecurrenceResult joined;
   auto at = x.begin();
   for (const int size : sizes) {
-    const auto end = at + size * op.in;
+    const auto end = at + size * op.width();
     RecurrenceResult part = run_alone(device, op, {at, end}, state);
     at = end;
     joined.y.insert(joined.y.end(), part.y.begin(), part.y.end());

@@ -4,30 +4,15 @@
 
 namespace recurve::testing {
 
-// Rows of values with the given means and deviations: (L, sum of counts).
-struct Column {
-  int count;
-  float mean = 0, deviation = 1;
-};
-
-inline std::vector<float> random_rows(const std::vector<Column>& columns, int L,
-                                      std::mt19937_64& random) {
-  std::vector<float> rows;
-  for (int t = 0; t < L; ++t) {
-    for (const Column& column : columns) {
-      const auto values = normal_floats(random, column.count, column.deviation, column.mean);
-      rows.insert(rows.end(), values.begin(), values.end());
-    }
-  }
-  return rows;
-}
-
 // Negative, from slow to fast.
 inline std::vector<float> random_decays(std::mt19937_64& random, size_t count) {
   std::vector<float> values = normal_floats(random, count, 1.5f);
   for (float& value : values) value = -std::exp(value);
   return values;
 }
+
+// Two float programs, each within 3e-5 of the exact sum (ssm_reference_test.cc).
+inline constexpr Tolerance kSsmTolerance = {.absolute = 6e-5, .relative = 6e-5};
 
 struct ConvSize {
   int D, width;
@@ -38,22 +23,24 @@ struct ConvSize {
 inline RecurrenceOp conv_op(const ConvSize& c, std::mt19937_64& random) {
   RecurrenceOp op;
   op.name = "causal_conv1d D " + std::to_string(c.D) + " width " + std::to_string(c.width);
-  op.in = op.out = c.D;
-  op.state = c.D * (c.width - 1);
+  op.in = {c.D};
+  op.out = c.D;
+  op.state = {c.D * (c.width - 1)};
+  op.tolerance = kSsmTolerance;
   op.weights = {normal_floats(random, static_cast<size_t>(c.D) * c.width),
                 normal_floats(random, c.bias ? c.D : 0)};
   op.inputs = [c](int L, std::mt19937_64& r) { return random_rows({{c.D}}, L, r); };
-  op.run = [c](KernelDevice& device, const Ragged& seqs, const float* x, int stride,
-               const std::vector<const float*>& w, float* state, float* y) {
+  op.run = [c](KernelDevice& device, const Ragged& seqs, const std::vector<RowArray>& in,
+               const std::vector<const float*>& w, const std::vector<float*>& states, float* y) {
     device.kernels().causal_conv1d({.seqs = seqs,
                                     .D = c.D,
                                     .width = c.width,
                                     .silu = c.silu,
-                                    .x_stride = stride,
-                                    .x = x,
+                                    .x_stride = in[0].stride,
+                                    .x = in[0].data,
                                     .w = w[0],
                                     .bias = w[1],
-                                    .state = state,
+                                    .state = states[0],
                                     .y = y},
                                    *device.stream);
   };
@@ -70,34 +57,35 @@ struct ScanSize {
 inline RecurrenceOp scan_op(const ScanSize& c, std::mt19937_64& random) {
   RecurrenceOp op;
   op.name = "selective_scan D " + std::to_string(c.D) + " N " + std::to_string(c.N);
-  op.in = 3 * c.D + 2 * c.N;
+  op.in = {c.D, c.D, 2 * c.N, c.D};
   op.out = c.D;
-  op.state = c.D * c.N;
+  op.state = {c.D * c.N};
   op.grid = c.chunk;
-  op.weights = {normal_floats(random, c.D), random_decays(random, op.state),
+  op.tolerance = kSsmTolerance;
+  op.weights = {normal_floats(random, c.D), random_decays(random, op.state_size()),
                 normal_floats(random, c.D)};
   op.inputs = [c](int L, std::mt19937_64& r) {
     return random_rows({{c.D}, {c.D, c.dt_mean, c.dt_deviation}, {c.N}, {c.N}, {c.D}}, L, r);
   };
-  op.run = [c](KernelDevice& device, const Ragged& seqs, const float* x, int stride,
-               const std::vector<const float*>& w, float* state, float* y) {
+  op.run = [c](KernelDevice& device, const Ragged& seqs, const std::vector<RowArray>& in,
+               const std::vector<const float*>& w, const std::vector<float*>& states, float* y) {
     device.kernels().selective_scan({.seqs = seqs,
                                      .D = c.D,
                                      .N = c.N,
                                      .chunk = c.chunk,
-                                     .x_stride = stride,
-                                     .dt_stride = stride,
-                                     .BC_stride = stride,
-                                     .z_stride = stride,
-                                     .x = x,
-                                     .dt = x + c.D,
-                                     .B = x + 2 * c.D,
-                                     .C = x + 2 * c.D + c.N,
-                                     .z = c.gate ? x + 2 * c.D + 2 * c.N : nullptr,
+                                     .x_stride = in[0].stride,
+                                     .dt_stride = in[1].stride,
+                                     .BC_stride = in[2].stride,
+                                     .z_stride = in[3].stride,
+                                     .x = in[0].data,
+                                     .dt = in[1].data,
+                                     .B = in[2].data,
+                                     .C = in[2].data + c.N,
+                                     .z = c.gate ? in[3].data : nullptr,
                                      .dt_bias = w[0],
                                      .A = w[1],
                                      .skip = w[2],
-                                     .h = state,
+                                     .h = states[0],
                                      .y = y},
                                     *device.stream);
   };
@@ -115,17 +103,18 @@ inline RecurrenceOp ssd_op(const SsdSize& c, std::mt19937_64& random) {
   RecurrenceOp op;
   op.name = "ssd H " + std::to_string(c.H) + " P " + std::to_string(c.P) + " N " +
             std::to_string(c.N) + " G " + std::to_string(c.G) + " chunk " + std::to_string(c.chunk);
-  op.in = c.H * c.P + 2 * c.G * c.N + c.H;
+  op.in = {c.H * c.P + 2 * c.G * c.N, c.H};
   op.out = c.H * c.P;
-  op.state = c.H * c.P * c.N;
+  op.state = {c.H * c.P * c.N};
   op.grid = c.chunk;
+  op.tolerance = kSsmTolerance;
   op.weights = {normal_floats(random, c.H), random_decays(random, c.H), normal_floats(random, c.H)};
   op.inputs = [c](int L, std::mt19937_64& r) {
     return random_rows({{c.H * c.P}, {2 * c.G * c.N}, {c.H, c.dt_mean, c.dt_deviation}}, L, r);
   };
-  op.run = [c](KernelDevice& device, const Ragged& seqs, const float* x, int stride,
-               const std::vector<const float*>& w, float* state, float* y) {
-    const float* B = x + c.H * c.P;
+  op.run = [c](KernelDevice& device, const Ragged& seqs, const std::vector<RowArray>& in,
+               const std::vector<const float*>& w, const std::vector<float*>& states, float* y) {
+    const float* B = in[0].data + c.H * c.P;
     device.kernels().ssd({.seqs = seqs,
                           .H = c.H,
                           .P = c.P,
@@ -134,16 +123,16 @@ inline RecurrenceOp ssd_op(const SsdSize& c, std::mt19937_64& random) {
                           .chunk = c.chunk,
                           .dt_min = c.dt_min,
                           .dt_max = c.dt_max,
-                          .xBC_stride = stride,
-                          .dt_stride = stride,
-                          .x = x,
+                          .xBC_stride = in[0].stride,
+                          .dt_stride = in[1].stride,
+                          .x = in[0].data,
                           .B = B,
                           .C = B + c.G * c.N,
-                          .dt = B + 2 * c.G * c.N,
+                          .dt = in[1].data,
                           .dt_bias = w[0],
                           .A = w[1],
                           .skip = w[2],
-                          .h = state,
+                          .h = states[0],
                           .y = y},
                          *device.stream);
   };
@@ -158,20 +147,22 @@ struct LinearRecurrenceSize {
 inline RecurrenceOp linear_recurrence_op(const LinearRecurrenceSize& c) {
   RecurrenceOp op;
   op.name = "linear_recurrence D " + std::to_string(c.D);
-  op.in = 2 * c.D;
-  op.out = op.state = c.D;
+  op.in = {c.D, c.D};
+  op.out = c.D;
+  op.state = {c.D};
   op.grid = c.chunk;
+  op.tolerance = kSsmTolerance;
   op.inputs = [c](int L, std::mt19937_64& r) { return random_rows({{c.D, 0, 0.7f}, {c.D}}, L, r); };
-  op.run = [c](KernelDevice& device, const Ragged& seqs, const float* x, int stride,
-               const std::vector<const float*>&, float* state, float* y) {
+  op.run = [c](KernelDevice& device, const Ragged& seqs, const std::vector<RowArray>& in,
+               const std::vector<const float*>&, const std::vector<float*>& states, float* y) {
     device.kernels().linear_recurrence({.seqs = seqs,
                                         .D = c.D,
                                         .chunk = c.chunk,
-                                        .c_stride = stride,
-                                        .x_stride = stride,
-                                        .c = x,
-                                        .x = x + c.D,
-                                        .state = state,
+                                        .c_stride = in[0].stride,
+                                        .x_stride = in[1].stride,
+                                        .c = in[0].data,
+                                        .x = in[1].data,
+                                        .state = states[0],
                                         .y = y},
                                        *device.stream);
   };

@@ -1,0 +1,97 @@
+// The norm of heads with its gate: the reference against the formula in double, every device
+// against the reference.
+#include <gtest/gtest.h>
+
+#include "tests/support/row_values.h"
+
+namespace recurve::testing {
+namespace {
+
+struct HeadShape {
+  int rows, H, DV;
+};
+const HeadShape kHeadShapes[] = {{1, 1, 1},   {3, 2, 15},   {2, 4, 16},
+                                 {40, 3, 33}, {2, 1, 1000}, {300, 4, 16}};
+
+Floats run_head_rms_norm(KernelDevice& device, const HeadShape& s, const Floats& x, const Floats& w,
+                         const Floats& gate, bool in_place = false) {
+  const int width = s.H * s.DV;
+  const auto in = device.array(x), weight = device.array(w);
+  const auto gates = device.array(spread(gate, width, 5));
+  const auto out = device.floats(x.size());
+  const auto& y = in_place ? in : out;
+  device.kernels().head_rms_norm(
+      {s.rows, s.H, s.DV, 1e-6f, width + 5, in.data(), w.empty() ? nullptr : weight.data(),
+       gate.empty() ? nullptr : gates.data(), y.data()},
+      *device.stream);
+  EXPECT_TRUE(y.guards_intact());
+  return y.read();
+}
+
+TEST(HeadRmsNormReference, IsTheFormula) {
+  KernelDevice device("reference");
+  std::mt19937_64 random(2);
+  for (const HeadShape& s : kHeadShapes) {
+    const size_t count = static_cast<size_t>(s.rows) * s.H * s.DV;
+    const Floats x = normal_floats(random, count, 2), gate = normal_floats(random, count, 4);
+    const Floats w = normal_floats(random, s.DV);
+    for (const bool full : {true, false}) {
+      Floats wanted;
+      for (size_t at = 0; at < count; ++at) {
+        double squares = 0;
+        for (int d = 0; d < s.DV; ++d) squares += std::pow(x[at / s.DV * s.DV + d], 2.0) / s.DV;
+        const double y = x[at] / std::sqrt(squares + 1e-6);
+        const double rest = w[at % s.DV] * double{gate[at]} * exact_sigmoid(gate[at]);
+        wanted.push_back(static_cast<float>(full ? y * rest : y));
+      }
+      EXPECT_TRUE(
+          close(run_head_rms_norm(device, s, x, full ? w : Floats(), full ? gate : Floats()),
+                wanted, kSummed))
+          << s.rows << " " << s.H << " " << s.DV;
+    }
+  }
+}
+
+class HeadRmsNormTest : public DeviceTest {};
+
+TEST_P(HeadRmsNormTest, MatchesTheReference) {
+  KernelDevice reference("reference"), device = make_device();
+  std::mt19937_64 random(7);
+  for (const HeadShape& s : kHeadShapes) {
+    const int width = s.H * s.DV;
+    const size_t count = static_cast<size_t>(s.rows) * width;
+    const Floats x = normal_floats(random, count, 2), gate = normal_floats(random, count, 4);
+    const Floats w = normal_floats(random, s.DV);
+    const Floats found = run_head_rms_norm(device, s, x, w, gate);
+    EXPECT_TRUE(close(found, run_head_rms_norm(reference, s, x, w, gate), kSummed)) << s.DV;
+    EXPECT_TRUE(bit_equal(run_head_rms_norm(device, s, x, w, gate, true), found)) << s.DV;
+    for (const bool weighted : {false, true}) {
+      const Floats some_w = weighted ? w : Floats();
+      EXPECT_TRUE(close(run_head_rms_norm(device, s, x, some_w, {}),
+                        run_head_rms_norm(reference, s, x, some_w, {}), kSummed))
+          << s.DV;
+    }
+    const HeadShape one{1, s.H, s.DV};  // the last row by itself
+    const int last = s.rows - 1;
+    EXPECT_TRUE(bit_equal(
+        run_head_rms_norm(device, one, rows_from(x, width, last), w, rows_from(gate, width, last)),
+        std::span(found).last(width)))
+        << s.DV;
+  }
+}
+
+TEST_P(HeadRmsNormTest, NanStaysInItsHead) {
+  KernelDevice reference("reference"), device = make_device();
+  std::mt19937_64 random(8);
+  const HeadShape s{3, 2, 33};
+  Floats x = normal_floats(random, 3 * 66), gate = normal_floats(random, 3 * 66);
+  x[66 + 40] = NAN;  // row 1, head 1
+  gate[7] = NAN;     // one value of row 0
+  EXPECT_TRUE(close(run_head_rms_norm(device, s, x, {}, gate),
+                    run_head_rms_norm(reference, s, x, {}, gate), kSummed));
+}
+
+RECURVE_ON_EACH_DEVICE(HeadRmsNormTest);
+
+}  // namespace
+}  // namespace recurve::testing

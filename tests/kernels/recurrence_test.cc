@@ -1,0 +1,347 @@
+// What every implementation of a recurrence keeps: close to the reference, and the same bits
+// whatever the cut on the grid, the neighbours, the slots and the threads.
+#include <gtest/gtest.h>
+
+#include "tests/support/matrix_ops.h"
+#include "tests/support/rnn_op.h"
+#include "tests/support/ssm_ops.h"
+
+namespace recurve::testing {
+namespace {
+
+using Ops = std::vector<RecurrenceOp>;
+
+// An op in the sizes it is tested with: some that fill vectors, some that leave rests, small ones,
+// and the extremes of its gates.
+struct Family {
+  std::string name;
+  Ops (*ops)(std::mt19937_64&);
+  Ops (*large)(std::mt19937_64&);            // worth splitting over threads
+  Ops (*with_chunk)(int, std::mt19937_64&);  // the same op with this chunk; null: no chunks
+};
+
+Ops conv_ops(std::mt19937_64& random) {
+  Ops ops;
+  for (const ConvSize& c :
+       {ConvSize{1, 2}, {40, 4}, {37, 4}, {19, 3, false}, {8, 2, true, false}}) {
+    ops.push_back(conv_op(c, random));
+  }
+  return ops;
+}
+
+// Large steps put in large values.
+RecurrenceOp with_unit(RecurrenceOp op, float unit) {
+  op.tolerance.absolute *= std::max(1.0f, unit);
+  return op;
+}
+
+constexpr float kTimeSteps[] = {-100, -20, 20, 100};
+
+Ops scan_ops(std::mt19937_64& random) {
+  Ops ops;
+  for (const ScanSize& c :
+       {ScanSize{1, 1}, {7, 16, 8}, {40, 16, 16}, {5, 3, 8}, {4, 33, 8, false}}) {
+    ops.push_back(scan_op(c, random));
+  }
+  for (const float dt : kTimeSteps) {
+    ops.push_back(with_unit(scan_op({20, 16, 8, true, dt, 1}, random), dt));
+  }
+  return ops;
+}
+
+Ops ssd_ops(std::mt19937_64& random) {
+  constexpr float kNoLimit = std::numeric_limits<float>::infinity();
+  Ops ops;
+  for (const SsdSize& c : {SsdSize{1, 1, 1},
+                           {4, 8, 16, 1, 8},
+                           {6, 5, 33, 3, 16},
+                           {2, 16, 32, 2, 64},
+                           {3, 7, 3, 1, 1},
+                           {4, 4, 8, 2, 8, 0.1f, 0.3f}}) {
+    ops.push_back(ssd_op(c, random));
+  }
+  for (const float dt : kTimeSteps) {
+    ops.push_back(with_unit(ssd_op({2, 16, 16, 1, 16, 0, kNoLimit, dt, 1}, random), dt));
+  }
+  return ops;
+}
+
+Ops linear_recurrence_ops(std::mt19937_64&) {
+  return {linear_recurrence_op({1}), linear_recurrence_op({37, 8}), linear_recurrence_op({64, 16})};
+}
+
+Ops mlstm_ops(std::mt19937_64&) {
+  Ops ops;
+  for (const auto& [H, DK, DV] :
+       {std::tuple{1, 1, 1}, {3, 5, 7}, {2, 8, 24}, {2, 16, 32}, {4, 33, 70}, {1, 32, 150}}) {
+    for (const int chunk : {1, 4, 16, 64}) ops.push_back(mlstm_op({H, DK, DV, chunk}));
+  }
+  for (const float i : {-60.0f, 60.0f}) {  // saturated gates
+    for (const float f : {-60.0f, 60.0f}) {
+      ops.push_back(mlstm_op({2, 16, 16, 16, 15, 1e-6f, i, 3, f, 2}));
+    }
+  }
+  return ops;
+}
+
+// (H, DK, DV, chunk, decay, input gate, normaliser, mean and deviation of the log decay, scale,
+// eps, bounded). The sizes are set below.
+const GlaConfig kGlaKinds[] = {
+    {2, 0, 0, 0, GlaDecay::kChannel, false, false, -0.1f, 0.1f},
+    {2, 0, 0, 0, GlaDecay::kChannel, true, true, -0.1f, 0.1f},
+    // exp(-sum) overflows within two rows of a chunk.
+    {2, 0, 0, 0, GlaDecay::kChannel, false, false, -60, 30},
+    {2, 0, 0, 0, GlaDecay::kChannel, false, false, 0, 60},
+    {2, 0, 0, 0, GlaDecay::kToken, false, false, -0.1f, 0.1f},
+    {2, 0, 0, 0, GlaDecay::kToken, true, false, -0.3f, 0.3f},
+    {2, 0, 0, 0, GlaDecay::kToken, false, true, -60, 30},
+    {2, 0, 0, 0, GlaDecay::kToken, true, true, -0.3f, 0.3f, 1, 1e-2f, true},
+    {3, 0, 0, 0, GlaDecay::kHead, false, false, -0.03f, 0.02f},
+    {3, 0, 0, 0, GlaDecay::kHead, true, true, -0.03f, 0.02f},
+    {2, 0, 0, 0, GlaDecay::kNone, false, false},
+    {2, 0, 0, 0, GlaDecay::kNone, false, true},
+};
+
+Ops gla_ops(std::mt19937_64& random) {
+  Ops ops;
+  for (const auto& [DK, DV, chunk] :
+       {std::tuple{1, 1, 1}, {5, 7, 4}, {8, 12, 8}, {16, 32, 16}, {16, 70, 1}, {33, 70, 64}}) {
+    for (GlaConfig c : kGlaKinds) {
+      c.DK = DK;
+      c.DV = DV;
+      c.chunk = chunk;
+      ops.push_back(gla_op(c, random));
+    }
+  }
+  return ops;
+}
+
+constexpr RnnCell kCells[] = {RnnCell::kElman, RnnCell::kLstm, RnnCell::kGru, RnnCell::kFlashGru,
+                              RnnCell::kSlstm};
+
+Ops rnn_ops(std::mt19937_64& random) {
+  Ops ops;
+  for (const RnnCell cell : kCells) {
+    for (const auto& [H, DH] : {std::pair{1, 1}, {1, 16}, {3, 5}, {4, 33}, {2, 70}}) {
+      ops.push_back(rnn_op({cell, H, DH}, random));
+    }
+    ops.push_back(rnn_op({cell, 2, 8, false}, random));
+    ops.push_back(rnn_op({cell, 2, 24, true, 0, DType::kBF16}, random));
+  }
+  ops.push_back(rnn_op({RnnCell::kSlstm, 3, 5, true, 1}, random));
+  return ops;
+}
+
+const std::vector<Family>& families() {
+  using Random = std::mt19937_64;
+  static const std::vector<Family> kFamilies = {
+      {"conv", conv_ops,
+       [](Random& r) {
+         return Ops{conv_op({1030, 4}, r)};
+       },
+       nullptr},
+      {"scan", scan_ops,
+       [](Random& r) {
+         return Ops{scan_op({500, 16, 32}, r)};
+       },
+       [](int chunk, Random& r) {
+         return Ops{scan_op({40, 16, chunk}, r)};
+       }},
+      {"ssd", ssd_ops,
+       [](Random& r) {
+         return Ops{ssd_op({5, 40, 64, 1, 32}, r), ssd_op({1, 150, 64, 1, 32}, r)};
+       },
+       [](int chunk, Random& r) {
+         return Ops{ssd_op({2, 16, 40, 1, chunk}, r)};
+       }},
+      {"linear_recurrence", linear_recurrence_ops,
+       [](Random&) {
+         return Ops{linear_recurrence_op({3000, 32})};
+       },
+       nullptr},
+      // With one head also by columns.
+      {"mlstm", mlstm_ops,
+       [](Random&) {
+         return Ops{mlstm_op({1, 64, 330, 32}), mlstm_op({2, 64, 330, 32}),
+                    mlstm_op({5, 64, 330, 32})};
+       },
+       [](int chunk, Random&) {
+         return Ops{mlstm_op({2, 16, 40, chunk})};
+       }},
+      {"gla", gla_ops,
+       [](Random& r) {
+         return Ops{gla_op({1, 64, 330, 32}, r), gla_op({5, 64, 330, 32}, r),
+                    gla_op({1, 64, 330, 32, GlaDecay::kToken, true, true}, r)};
+       },
+       [](int chunk, Random& r) {
+         return Ops{gla_op({2, 16, 40, chunk}, r),
+                    gla_op({2, 16, 40, chunk, GlaDecay::kToken, true, true}, r)};
+       }},
+      // With one head by channels, time step by time step.
+      {"rnn", rnn_ops,
+       [](Random& r) {
+         Ops ops;
+         for (const RnnCell cell : kCells) {
+           ops.push_back(rnn_op({cell, 1, 130}, r));
+           ops.push_back(rnn_op({cell, 5, 70, true, 0, DType::kBF16}, r));
+         }
+         return ops;
+       },
+       nullptr},
+  };
+  return kFamilies;
+}
+
+struct Case {
+  Family family;
+  DeviceUnderTest device;
+  friend void PrintTo(const Case& c, std::ostream* out) { *out << c.family.name; }
+};
+
+class RecurrenceTest : public DeviceTestWith<Case> {
+ protected:
+  const DeviceUnderTest& device_under_test() const override { return GetParam().device; }
+  Ops ops(std::mt19937_64& random) const { return GetParam().family.ops(random); }
+};
+
+TEST_P(RecurrenceTest, MatchesTheReference) {
+  KernelDevice reference("reference"), device = make_device();
+  std::mt19937_64 random(1);
+  for (const RecurrenceOp& op : ops(random)) {
+    for (const int L : {1, 2, 5, 16, 70}) {
+      const std::vector<float> x = op.inputs(L, random), start = op.start(random);
+      expect_close(run_alone(device, op, x, start), run_alone(reference, op, x, start),
+                   op.tolerance, op.name + " L " + std::to_string(L));
+    }
+  }
+}
+
+TEST_P(RecurrenceTest, NanStaysWithItsTime) {
+  KernelDevice reference("reference"), device = make_device();
+  std::mt19937_64 random(3);
+  for (const RecurrenceOp& op : ops(random)) {
+    const int L = 20, row = 9, width = op.width();
+    for (const int column : {0, width / 4, width / 3, width / 2, width * 3 / 4, width - 1}) {
+      std::vector<float> x = op.inputs(L, random);
+      x[row * width + column] = NAN;
+      const std::vector<float> start = op.start(random);
+      const RecurrenceResult found = run_alone(device, op, x, start);
+      const std::string what = op.name + " column " + std::to_string(column);
+      expect_close(found, run_alone(reference, op, x, start), op.tolerance, what);
+      for (int i = 0; i < row * op.out; ++i) ASSERT_TRUE(std::isfinite(found.y[i])) << what;
+    }
+  }
+}
+
+TEST_P(RecurrenceTest, AnySplitOnTheGridIsTheSame) {
+  KernelDevice device = make_device();
+  std::mt19937_64 random(4);
+  for (const RecurrenceOp& op : ops(random)) {
+    const int g = op.grid;
+    const std::vector<float> x = op.inputs(5 * g + 3, random), start = op.start(random);
+    const RecurrenceResult whole = run_alone(device, op, x, start);
+    for (const std::vector<int>& sizes : std::vector<std::vector<int>>{
+             {g, g, g, g, g, 3}, {2 * g, 3 * g + 3}, {5 * g, 3}, {g, 3 * g, g + 3}}) {
+      expect_same_bits(run_split(device, op, x, start, sizes), whole,
+                       op.name + ", " + std::to_string(sizes.size()) + " parts");
+    }
+  }
+}
+
+// A decode is the same whether its sequence brought one row or its chunk had one left.
+TEST_P(RecurrenceTest, AChunkOfOneRowIsAStep) {
+  if (GetParam().family.with_chunk == nullptr) return;
+  KernelDevice device = make_device();
+  std::mt19937_64 random(5), random_of_chunks(50), random_of_steps(50);
+  const Ops chunks = GetParam().family.with_chunk(8, random_of_chunks);
+  const Ops steps = GetParam().family.with_chunk(1, random_of_steps);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const RecurrenceOp& op = chunks[i];
+    const std::vector<float> x = op.inputs(9, random), start = op.start(random);
+    const auto last_row = x.begin() + 8 * op.width();
+    const RecurrenceResult whole = run_alone(device, op, x, start);
+    const RecurrenceResult first = run_alone(device, op, {x.begin(), last_row}, start);
+    const RecurrenceResult last = run_alone(device, steps[i], {last_row, x.end()}, first.state);
+    EXPECT_TRUE(bit_equal(last.state, whole.state)) << op.name;
+    EXPECT_TRUE(bit_equal(last.y, std::span(whole.y).last(last.y.size()))) << op.name;
+  }
+}
+
+// Decodes and prompts in one call, in any order and in any slots, are what each is alone.
+TEST_P(RecurrenceTest, NeighboursAndSlotsChangeNothing) {
+  KernelDevice device = make_device();
+  std::mt19937_64 random(6);
+  for (const RecurrenceOp& op : ops(random)) {
+    std::vector<RecurrenceSequence> batch;
+    std::vector<RecurrenceResult> alone;
+    for (const int L : {1, 37, 1, 16, 2, 1, 64}) {
+      batch.push_back({op.inputs(L, random), op.start(random)});
+      alone.push_back(run_alone(device, op, batch.back().x, batch.back().state));
+    }
+    std::vector<int> order = {0, 1, 2, 3, 4, 5, 6}, slots = {9, 1, 4, 7, 2, 0, 5};
+    for (int round = 0; round < 2; ++round) {
+      std::shuffle(order.begin(), order.end(), random);
+      std::shuffle(slots.begin(), slots.end(), random);
+      std::vector<RecurrenceSequence> shuffled;
+      for (size_t b = 0; b < order.size(); ++b) {
+        shuffled.push_back(batch[order[b]]);
+        shuffled.back().slot = slots[b];
+      }
+      const std::vector<RecurrenceResult> found = run_recurrence(device, op, shuffled);
+      for (size_t b = 0; b < order.size(); ++b) {
+        expect_same_bits(found[b], alone[order[b]],
+                         op.name + ", sequence " + std::to_string(order[b]));
+      }
+    }
+  }
+}
+
+TEST_P(RecurrenceTest, ThreadsChangeNothing) {
+  KernelDevice device = make_device(), alone(GetParam().device.device, 1);
+  std::mt19937_64 random(7);
+  for (const RecurrenceOp& op : GetParam().family.large(random)) {
+    for (const int L : {1, 40}) {
+      const std::vector<float> x = op.inputs(L, random), start = op.start(random);
+      expect_same_bits(run_alone(device, op, x, start), run_alone(alone, op, x, start),
+                       op.name + " L " + std::to_string(L));
+    }
+  }
+}
+
+std::vector<Case> cases(const std::vector<DeviceUnderTest>& devices,
+                        const std::vector<std::string>& names) {
+  std::vector<Case> all;
+  for (const Family& family : families()) {
+    const bool wanted = std::find(names.begin(), names.end(), family.name) != names.end();
+    for (const DeviceUnderTest& device : devices) {
+      if (wanted) all.push_back({family, device});
+    }
+  }
+  return all;
+}
+
+std::vector<Case> cases(const std::vector<DeviceUnderTest>& devices) {
+  std::vector<std::string> all;
+  for (const Family& family : families()) all.push_back(family.name);
+  return cases(devices, all);
+}
+
+std::string name_of_case(const ::testing::TestParamInfo<Case>& info) {
+  return info.param.family.name + "_" + info.param.device.name;
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(RecurrenceTest);
+INSTANTIATE_TEST_SUITE_P(Devices, RecurrenceTest, ::testing::ValuesIn(cases(devices_under_test())),
+                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(Reference, RecurrenceTest,
+                         ::testing::ValuesIn(cases({{"reference", 1, 0, "reference"}})),
+                         name_of_case);
+#if RECURVE_CUDA
+// Those that have kernels there.
+INSTANTIATE_TEST_SUITE_P(Cuda, RecurrenceTest,
+                         ::testing::ValuesIn(cases({{"cuda:0", 1, 0, "cuda"}}, {"mlstm"})),
+                         name_of_case);
+#endif
+
+}  // namespace
+}  // namespace recurve::testing
