@@ -106,7 +106,9 @@ TEST_P(ParityTest, AccuracyFromLength40To256) {
     }
   }
   std::cout << "parity-" << cell << ": " << right << " of " << all << " sequences\n";
-  if (!reported_only) EXPECT_EQ(right, all);
+  if (!reported_only) {
+    EXPECT_EQ(right, all);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cells, ParityTest,
