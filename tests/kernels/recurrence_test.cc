@@ -16,14 +16,14 @@ using Ops = std::vector<RecurrenceOp>;
 struct Family {
   std::string name;
   Ops (*ops)(std::mt19937_64&);
-  Ops (*large)(std::mt19937_64&);            // worth splitting over threads
+  Ops (*large)(std::mt19937_64&);            // worth splitting; sizes of public models
   Ops (*with_chunk)(int, std::mt19937_64&);  // the same op with this chunk; null: no chunks
 };
 
 Ops conv_ops(std::mt19937_64& random) {
   Ops ops;
   for (const ConvSize& c :
-       {ConvSize{1, 2}, {40, 4}, {37, 4}, {19, 3, false}, {8, 2, true, false}}) {
+       {ConvSize{1, 2}, {40, 4}, {37, 4}, {19, 3, false}, {8, 2, true, false}, {9, 60}}) {
     ops.push_back(conv_op(c, random));
   }
   return ops;
@@ -56,6 +56,8 @@ Ops ssd_ops(std::mt19937_64& random) {
                            {4, 8, 16, 1, 8},
                            {6, 5, 33, 3, 16},
                            {2, 16, 32, 2, 64},
+                           {2, 70, 128, 1, 16},
+                           {1, 3, 260, 1, 16},
                            {3, 7, 3, 1, 1},
                            {4, 4, 8, 2, 8, 0.1f, 0.3f}}) {
     ops.push_back(ssd_op(c, random));
@@ -132,6 +134,30 @@ Ops rnn_ops(std::mt19937_64& random) {
   return ops;
 }
 
+Ops large_gla_ops(std::mt19937_64& random) {
+  Ops ops;
+  for (const auto& [H, DK, DV] :
+       {std::tuple{1, 64, 330}, {5, 64, 330}, {2, 128, 128}, {1, 256, 512}, {2, 530, 33}}) {
+    const float scale = 1 / std::sqrt(static_cast<float>(DK));
+    for (GlaConfig c : {GlaConfig{H, DK, DV, 32}, {H, DK, DV, 32, GlaDecay::kToken, true, true}}) {
+      c.scale = scale;
+      ops.push_back(gla_op(c, random));
+    }
+  }
+  return ops;
+}
+
+Ops large_rnn_ops(std::mt19937_64& random) {
+  Ops ops;
+  for (const RnnCell cell : kCells) {
+    ops.push_back(rnn_op({cell, 1, 132}, random));
+    ops.push_back(rnn_op({cell, 5, 70, true, 0, DType::kBF16}, random));
+    ops.push_back(rnn_op({cell, 3, 64, true, 0, DType::kBF16}, random));
+  }
+  ops.push_back(rnn_op({RnnCell::kLstm, 1, 520}, random));
+  return ops;
+}
+
 const std::vector<Family>& families() {
   using Random = std::mt19937_64;
   static const std::vector<Family> kFamilies = {
@@ -142,14 +168,15 @@ const std::vector<Family>& families() {
        nullptr},
       {"scan", scan_ops,
        [](Random& r) {
-         return Ops{scan_op({500, 16, 32}, r)};
+         return Ops{scan_op({500, 16, 32}, r), scan_op({37, 7, 64}, r)};
        },
        [](int chunk, Random& r) {
          return Ops{scan_op({40, 16, chunk}, r)};
        }},
       {"ssd", ssd_ops,
        [](Random& r) {
-         return Ops{ssd_op({5, 40, 64, 1, 32}, r), ssd_op({1, 150, 64, 1, 32}, r)};
+         return Ops{ssd_op({5, 40, 64, 1, 32}, r), ssd_op({1, 150, 64, 1, 32}, r),
+                    ssd_op({2, 64, 128, 1, 64}, r)};
        },
        [](int chunk, Random& r) {
          return Ops{ssd_op({2, 16, 40, 1, chunk}, r)};
@@ -168,26 +195,13 @@ const std::vector<Family>& families() {
        [](int chunk, Random&) {
          return Ops{mlstm_op({2, 16, 40, chunk})};
        }},
-      {"gla", gla_ops,
-       [](Random& r) {
-         return Ops{gla_op({1, 64, 330, 32}, r), gla_op({5, 64, 330, 32}, r),
-                    gla_op({1, 64, 330, 32, GlaDecay::kToken, true, true}, r)};
-       },
+      {"gla", gla_ops, large_gla_ops,
        [](int chunk, Random& r) {
          return Ops{gla_op({2, 16, 40, chunk}, r),
                     gla_op({2, 16, 40, chunk, GlaDecay::kToken, true, true}, r)};
        }},
       // With one head by channels, time step by time step.
-      {"rnn", rnn_ops,
-       [](Random& r) {
-         Ops ops;
-         for (const RnnCell cell : kCells) {
-           ops.push_back(rnn_op({cell, 1, 130}, r));
-           ops.push_back(rnn_op({cell, 5, 70, true, 0, DType::kBF16}, r));
-         }
-         return ops;
-       },
-       nullptr},
+      {"rnn", rnn_ops, large_rnn_ops, nullptr},
   };
   return kFamilies;
 }
@@ -274,11 +288,12 @@ TEST_P(RecurrenceTest, NeighboursAndSlotsChangeNothing) {
   for (const RecurrenceOp& op : ops(random)) {
     std::vector<RecurrenceSequence> batch;
     std::vector<RecurrenceResult> alone;
-    for (const int L : {1, 37, 1, 16, 2, 1, 64}) {
+    for (const int L : {1, 37, 1, 16, 2, 1, 64, 1, 3, 1}) {
       batch.push_back({op.inputs(L, random), op.start(random)});
       alone.push_back(run_alone(device, op, batch.back().x, batch.back().state));
     }
-    std::vector<int> order = {0, 1, 2, 3, 4, 5, 6}, slots = {9, 1, 4, 7, 2, 0, 5};
+    std::vector<int> order = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+    std::vector<int> slots = {9, 1, 4, 7, 2, 0, 5, 12, 3, 11};
     for (int round = 0; round < 2; ++round) {
       std::shuffle(order.begin(), order.end(), random);
       std::shuffle(slots.begin(), slots.end(), random);
@@ -292,6 +307,36 @@ TEST_P(RecurrenceTest, NeighboursAndSlotsChangeNothing) {
         expect_same_bits(found[b], alone[order[b]],
                          op.name + ", sequence " + std::to_string(order[b]));
       }
+    }
+  }
+}
+
+TEST_P(RecurrenceTest, LargeSizesMatchTheReference) {
+  KernelDevice reference("reference"), device = make_device();
+  std::mt19937_64 random(8);
+  for (const RecurrenceOp& op : GetParam().family.large(random)) {
+    for (const int L : {1, 20}) {
+      const std::vector<float> x = op.inputs(L, random), start = op.start(random);
+      expect_close(run_alone(device, op, x, start), run_alone(reference, op, x, start),
+                   op.tolerance, op.name + " L " + std::to_string(L));
+    }
+  }
+}
+
+// As many decodes at once as make an implementation change its ways.
+TEST_P(RecurrenceTest, ManyDecodesAreWhatEachIsAlone) {
+  KernelDevice device = make_device();
+  std::mt19937_64 random(9);
+  for (const RecurrenceOp& op : GetParam().family.large(random)) {
+    std::vector<RecurrenceSequence> batch;
+    std::vector<float> start = op.start(random);
+    for (int slot = 1; slot <= 40; ++slot) {
+      for (float& value : start) value *= 1.01f;  // another state in each slot
+      batch.push_back({op.inputs(1, random), start, slot});
+    }
+    const std::vector<RecurrenceResult> found = run_recurrence(device, op, batch);
+    for (size_t b = 0; b < batch.size(); ++b) {
+      expect_same_bits(found[b], run_alone(device, op, batch[b].x, batch[b].state), op.name);
     }
   }
 }

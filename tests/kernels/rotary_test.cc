@@ -8,14 +8,17 @@ namespace recurve::testing {
 namespace {
 
 void expect_counting(KernelDevice& device) {
-  const auto begin = device.array(std::vector<int32_t>{0, 3, 4, 6});
+  const auto begin = device.array(std::vector<int32_t>{0, 3, 4, 306});
   const auto slot = device.array(std::vector<int32_t>{2, 0, 3});
   const auto count = device.array(std::vector<int32_t>{7, 1000, 0, 100});
-  const auto position = device.array(std::vector<int32_t>(6, -1));
-  device.kernels().positions({{3, 6, 3, begin.data(), slot.data()}, count.data(), position.data()},
-                             *device.stream);
-  EXPECT_EQ(position.read(), (std::vector<int32_t>{0, 1, 2, 7, 100, 101}));
-  EXPECT_EQ(count.read(), (std::vector<int32_t>{8, 1000, 3, 102}));
+  const auto position = device.array(std::vector<int32_t>(306, -1));
+  device.kernels().positions(
+      {{3, 306, 302, begin.data(), slot.data()}, count.data(), position.data()}, *device.stream);
+  std::vector<int32_t> wanted = {0, 1, 2, 7};
+  for (int t = 0; t < 302; ++t) wanted.push_back(100 + t);
+  EXPECT_EQ(position.read(), wanted);
+  EXPECT_EQ(count.read(), (std::vector<int32_t>{8, 1000, 3, 402}));
+  EXPECT_TRUE(count.guards_intact() && position.guards_intact());
 }
 
 TEST(PositionsReference, CountOnWhereTheSessionStopped) {

@@ -169,8 +169,11 @@ inline std::vector<RecurrenceResult> run_recurrence(KernelDevice& device, const 
       const auto first = values.begin() + batch[b].slot * size;
       results[b].state.insert(results[b].state.end(), first, first + size);
     }
-    for (int s = 0; s < laid.slots * size; ++s) {
-      EXPECT_TRUE(owned[s / size] || std::isnan(values[s])) << op.name << " slot " << s / size;
+    for (int s = 0; s < laid.slots; ++s) {
+      const auto first = values.begin() + s * size;
+      const bool untouched =
+          owned[s] || std::all_of(first, first + size, [](float x) { return std::isnan(x); });
+      EXPECT_TRUE(untouched) << op.name << " slot " << s;
     }
   }
   return results;
