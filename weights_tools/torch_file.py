@@ -8,6 +8,7 @@ for.
 import collections
 import io
 import pickle
+import pickletools
 import struct
 import zipfile
 
@@ -86,7 +87,7 @@ class _Reader(pickle.Unpickler):
         end = offset + 1 + sum((n - 1) * s for n, s in zip(size, stride))
         if 0 in size:
             end = offset
-        if len(size) != len(stride) or min(offset, *size, *stride) < 0 or end > storage.count:
+        if len(size) != len(stride) or min((offset, *size, *stride)) < 0 or end > storage.count:
             raise ValueError(f"{self.path}: a tensor {list(size)} reaches beyond its storage")
 
         def pieces():
@@ -139,4 +140,19 @@ def _load(path, archive):
     order = f"{root}/byteorder"  # since PyTorch 2.0; before, the machine's own, which was little
     if order in archive.namelist() and archive.read(order) != b"little":
         raise ValueError(f"{path}: wanted little-endian values, found {archive.read(order)}")
-    return _Reader(archive.read(pickles[0]), archive, root, path).load()
+    if archive.getinfo(pickles[0]).file_size > st.MAX_HEADER_BYTES:
+        raise ValueError(f"{path}: data.pkl has more than {st.MAX_HEADER_BYTES} bytes")
+    data = archive.read(pickles[0])
+    check_memo(path, data)
+    return _Reader(data, archive, root, path).load()
+
+
+def check_memo(path, data):
+    """The unpickler makes room for whatever memo index a file names, so it must be a possible one."""
+    try:
+        names = {"PUT", "LONG_BINPUT"}
+        largest = max((int(a) for op, a, _ in pickletools.genops(data) if op.name in names), default=0)
+    except ValueError as error:
+        raise ValueError(f"{path}: the pickle cannot be read: {error}") from None
+    if largest > len(data):
+        raise ValueError(f"{path}: the pickle cannot be read: it has no room for {largest} objects")

@@ -305,6 +305,7 @@ def test_strided_tensors_without_pytorch(tmp_path):
         "one": (5, (1, 1), (7, 9), values[5:6].reshape(1, 1)),
         "spread": (3, (2, 2), (0, 0), np.full((2, 2), 3.0)),
         "empty": (0, (0, 4), (4, 1), np.zeros((0, 4))),
+        "scalar": (2, (), (), np.float32(2.0)),
     }
     body = b"\x80\x02}("
     for name, (offset, shape, strides, _) in parts.items():
@@ -323,6 +324,32 @@ def test_strided_tensors_without_pytorch(tmp_path):
             archive.writestr("x/data/0", values.tobytes())
         with pytest.raises(ValueError, match="reaches beyond its storage"):
             torch_file.sources(tmp_path / "y.pth")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_damaged_pickles_are_refused_or_read(tmp_path):
+    """Any byte of the pickle may be wrong: a sentence or tensors, no other exception, no call."""
+    torch_writer.save(tmp_path / "good.bin", {"a": st.tensor(np.zeros((2, 3), np.float32))})
+    with zipfile.ZipFile(tmp_path / "good.bin") as archive:
+        good = archive.read("archive/data.pkl")
+    rng, refused = np.random.default_rng(0), 0
+    for _ in range(500):
+        bad = bytearray(good)
+        for at in rng.integers(0, len(bad), rng.integers(1, 4)):
+            bad[at] = rng.integers(0, 256)
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w") as archive:
+            archive.writestr("archive/data.pkl", bytes(bad))
+            archive.writestr("archive/data/0", bytes(24))
+        (tmp_path / "bad.bin").write_bytes(out.getvalue())
+        try:
+            found = torch_file.sources(tmp_path / "bad.bin")
+        except ValueError as error:
+            refused += 1
+            assert str(tmp_path) in str(error)
+        else:
+            assert all(isinstance(source, st.Source) for source in found.values())
+    assert refused > 250
 
 
 def test_a_damaged_storage_is_noticed(tmp_path):
