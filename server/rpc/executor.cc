@@ -77,10 +77,11 @@ void Strand::add(int pokes) {
 
 void Strand::run() {
   const int seen = pokes_.load();
-  if (seen >= kRetired || work() == Next::kDelete) {
+  if (seen >= kRetired) {
     delete this;
     return;
   }
+  work();
   // Behind all others, not at once: no strand keeps a thread to itself.
   if (pokes_.fetch_sub(seen) != seen) executor_.post(this);
 }

@@ -62,9 +62,7 @@ class Strand : private Executor::Task {
   // there.
   bool launch_on(Executor& other, size_t most) { return other.try_post(this, most); }
 
-  enum class Next { kGoOn, kDelete };
-  // kDelete: nobody will poke again, nor is still at it; the strand deletes itself.
-  virtual Next work() = 0;
+  virtual void work() = 0;
 
   // The last poke: when a work() under way has ended, the strand deletes itself, without another
   // one. A single step, so that nobody can delete it while this is still at it.

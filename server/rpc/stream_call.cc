@@ -49,8 +49,8 @@ void StreamCall::open() {
 }
 
 // Everything that happens to the call, in the order it can happen.
-Strand::Next StreamCall::work() {
-  if (finished_) return Next::kGoOn;
+void StreamCall::work() {
+  if (finished_) return;
   if (!std::exchange(begun_, true)) {
     const Status status = refusal_.ok() ? begin() : refusal_;
     if (!status.ok()) end(status);
@@ -59,7 +59,6 @@ Strand::Next StreamCall::work() {
   const bool wait = writing();
   if (!outcome_ && (!wait || eager_ || withdrawn_)) look(wait);
   if (!wait) write_next();
-  return Next::kGoOn;
 }
 
 // If so, there will be a poke when it is through.

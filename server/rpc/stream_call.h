@@ -67,7 +67,7 @@ class StreamCall : public Strand, public Registry::Call {
   std::vector<std::shared_ptr<TokenStream>> streams_;  // once submitted
 
  private:
-  Next work() final;
+  void work() final;
   bool writing();
   bool unwanted() const { return gone_ || aborted_; }
   void withdraw();

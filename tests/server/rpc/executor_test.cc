@@ -66,11 +66,10 @@ class Adder final : public Strand {
   void end() { retire(); }
 
  private:
-  Next work() override {
+  void work() override {
     EXPECT_FALSE(inside_.exchange(true));
     seen_ = wanted_.load();
     inside_ = false;
-    return Next::kGoOn;
   }
   std::atomic<bool> inside_{false};
   std::atomic<int>& wanted_;
