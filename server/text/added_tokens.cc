@@ -65,35 +65,7 @@ void AddedTokenFinder::add(const AddedToken& token, std::string_view content) {
   token_of_[static_cast<size_t>(node)] = static_cast<int32_t>(tokens_.size());
   tokens_.push_back(token);
   can_start_[static_cast<unsigned char>(content[0])] = true;
-}
-
-std::vector<AddedSpan> AddedTokenFinder::find(std::string_view text, bool skip_special) const {
-  std::vector<AddedSpan> spans;
-  size_t done = 0;  // everything before is in `spans`
-  for (size_t at = 0; at < text.size();) {
-    const Match match = longest_at(text, at);
-    if (match.token == nullptr) {
-      ++at;
-      continue;
-    }
-    size_t begin = at;
-    size_t end = at + match.length;
-    at = end;
-    if (skip_special && match.token->special) continue;
-    if (match.token->single_word && (is_word(last_character(text.substr(0, begin))) ||
-                                     is_word(first_character(text.substr(end))))) {
-      continue;
-    }
-    if (match.token->lstrip) {
-      begin = std::max(begin - spaces_at_end(text.substr(0, begin)), done);
-    }
-    if (match.token->rstrip) end += spaces_at_start(text.substr(end));
-    if (done < begin) spans.push_back({done, begin, -1});
-    spans.push_back({begin, end, match.token->id});
-    done = end;
-  }
-  if (done < text.size()) spans.push_back({done, text.size(), -1});
-  return spans;
+  has_lstrip_ |= token.lstrip;
 }
 
 AddedTokenFinder::Match AddedTokenFinder::longest_at(std::string_view text, size_t at) const {
@@ -102,10 +74,11 @@ AddedTokenFinder::Match AddedTokenFinder::longest_at(std::string_view text, size
   int32_t node = 0;
   for (size_t i = at; i < text.size(); ++i) {
     node = child(node, text[i]);
-    if (node < 0) break;
+    if (node < 0) return best;
     const int32_t token = token_of_[static_cast<size_t>(node)];
     if (token >= 0) best = {&tokens_[static_cast<size_t>(token)], i + 1 - at};
   }
+  best.open = true;
   return best;
 }
 
@@ -113,6 +86,70 @@ int32_t AddedTokenFinder::child(int32_t node, char byte) const {
   const auto next =
       children_.find(static_cast<uint64_t>(node) << 8 | static_cast<unsigned char>(byte));
   return next == children_.end() ? -1 : next->second;
+}
+
+std::vector<AddedSpan> AddedTokenScanner::push(std::string_view utf8, bool last) {
+  forget();
+  text_.append(utf8);
+  std::vector<AddedSpan> spans;
+  while (at_ < text_.size()) {
+    const AddedTokenFinder::Match match = finder_->longest_at(text_, at_);
+    if (!last && undecided(match)) break;
+    if (match.token == nullptr) {
+      ++at_;
+    } else {
+      cut(match, spans);
+    }
+  }
+  size_t certain = at_;
+  if (!last && finder_->has_lstrip_) {  // a token that follows may take these spaces
+    certain -= spaces_at_end(std::string_view(text_).substr(0, at_));
+  }
+  emit_text(certain, spans);
+  return spans;
+}
+
+// Whether what follows the text could change what the match means.
+bool AddedTokenScanner::undecided(const AddedTokenFinder::Match& match) const {
+  if (match.open) return true;
+  if (match.token == nullptr || (skip_special_ && match.token->special)) return false;
+  const std::string_view behind = std::string_view(text_).substr(at_ + match.length);
+  return (match.token->single_word && behind.empty()) ||
+         (match.token->rstrip && spaces_at_start(behind) == behind.size());
+}
+
+void AddedTokenScanner::cut(const AddedTokenFinder::Match& match, std::vector<AddedSpan>& spans) {
+  const std::string_view text = text_;
+  size_t begin = at_;
+  size_t end = at_ + match.length;
+  at_ = end;
+  if (skip_special_ && match.token->special) return;
+  if (match.token->single_word && (is_word(last_character(text.substr(0, begin))) ||
+                                   is_word(first_character(text.substr(end))))) {
+    return;
+  }
+  if (match.token->lstrip) {
+    begin = std::max(begin - spaces_at_end(text.substr(0, begin)), done_);
+  }
+  if (match.token->rstrip) end += spaces_at_start(text.substr(end));
+  emit_text(begin, spans);
+  spans.push_back({{}, match.token->id});
+  done_ = end;
+}
+
+void AddedTokenScanner::emit_text(size_t end, std::vector<AddedSpan>& spans) {
+  if (done_ >= end) return;
+  spans.push_back({std::string_view(text_).substr(done_, end - done_), -1});
+  done_ = end;
+}
+
+// Drops all but the last character of what has been given out and searched.
+void AddedTokenScanner::forget() {
+  const size_t seen = std::min(at_, done_);
+  const size_t drop = seen - last_character(std::string_view(text_).substr(0, seen)).size();
+  text_.erase(0, drop);
+  at_ -= drop;
+  done_ -= drop;
 }
 
 }  // namespace recurve

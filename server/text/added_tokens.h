@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -20,13 +21,6 @@ struct AddedToken {
   bool rstrip = false;       // takes the white space after it
 };
 
-// Part of a text: an added token, or (id < 0) the text between two of them. [begin, end) in bytes.
-struct AddedSpan {
-  size_t begin;
-  size_t end;
-  int32_t id;
-};
-
 // Finds added tokens: leftmost first, of those the longest, then goes on behind it; as
 // AddedVocabulary::find_matches of Hugging Face's `tokenizers`, to the letter: white space taken by
 // rstrip may be found again as a token of its own. Constant after construction.
@@ -39,15 +33,12 @@ class AddedTokenFinder {
   void add(const AddedToken& token, std::string_view content);
   bool empty() const { return tokens_.empty(); }
 
-  // All of `text`, in order (see above: spans may overlap). With `skip_special`, control tokens are
-  // left in the text (but what they cover is not searched for others, as in Hugging Face's
-  // encode_special_tokens).
-  std::vector<AddedSpan> find(std::string_view text, bool skip_special) const;
-
  private:
+  friend class AddedTokenScanner;
   struct Match {
     const AddedToken* token = nullptr;
     size_t length = 0;
+    bool open = false;  // more text might make it longer
   };
 
   Match longest_at(std::string_view text, size_t at) const;
@@ -57,6 +48,41 @@ class AddedTokenFinder {
   std::unordered_map<uint64_t, int32_t> children_;  // node << 8 | byte -> node
   std::vector<int32_t> token_of_ = {-1};            // [node]: index in tokens_, -1: none
   bool can_start_[256] = {};                        // [byte]
+  bool has_lstrip_ = false;
+};
+
+// Part of a text: an added token, or (id < 0) text before, between or behind them. Several of the
+// latter in a row are parts of one stretch.
+struct AddedSpan {
+  std::string_view text;  // valid until the scanner is used again; empty for a token
+  int32_t id;
+};
+
+// Cuts the added tokens out of one text, which comes in parts.
+class AddedTokenScanner {
+ public:
+  // `finder` outlives it. With `skip_special`, control tokens are left in the text (but what they
+  // cover is not searched for others, as in Hugging Face's encode_special_tokens).
+  AddedTokenScanner(const AddedTokenFinder& finder, bool skip_special)
+      : finder_(&finder), skip_special_(skip_special) {}
+
+  // The next part, in whole characters; `last`: the text ends with it. What has become certain, in
+  // order (see AddedTokenFinder: spans may overlap).
+  std::vector<AddedSpan> push(std::string_view utf8, bool last);
+  // Bytes that wait for what follows them.
+  size_t held() const { return text_.size() - std::min(at_, done_); }
+
+ private:
+  bool undecided(const AddedTokenFinder::Match& match) const;
+  void cut(const AddedTokenFinder::Match& match, std::vector<AddedSpan>& spans);
+  void emit_text(size_t end, std::vector<AddedSpan>& spans);
+  void forget();
+
+  const AddedTokenFinder* finder_;
+  bool skip_special_;
+  std::string text_;  // from the last character on that is still looked at
+  size_t at_ = 0;     // where the next token is looked for
+  size_t done_ = 0;   // everything before has been given out
 };
 
 }  // namespace recurve

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
+#include <utility>
 
 #include "server/text/byte_level.h"
 #include "server/text/utf8.h"
@@ -33,37 +34,92 @@ BpeTokenizer::BpeTokenizer(Parts parts) : parts_(std::move(parts)) {
   }
 }
 
-std::vector<int32_t> BpeTokenizer::encode(std::string_view utf8, SpecialTokens special) const {
-  if (utf8.size() > std::numeric_limits<int32_t>::max() / 4) {
-    throw std::length_error(fmt::format("a text of {} bytes is too long to encode", utf8.size()));
-  }
-  std::string repaired;
-  if (!is_valid_utf8(utf8)) utf8 = repaired = to_valid_utf8(utf8);
-  const bool skip_special = special == SpecialTokens::kAsText;
-  std::vector<int32_t> ids;
-  Workspace work;
-  for (const AddedSpan& span : in_raw_text_.find(utf8, skip_special)) {
-    if (span.id >= 0) {
-      ids.push_back(span.id);
-      continue;
-    }
-    const std::string text = normalize_text(utf8.substr(span.begin, span.end - span.begin));
-    for (const AddedSpan& inner : in_normal_text_.find(text, skip_special)) {
-      if (inner.id >= 0) {
-        ids.push_back(inner.id);
+// The stages of a text's way to ids, each of which gives on what has become certain.
+class BpeEncoder final : public TextEncoder {
+ public:
+  BpeEncoder(const BpeTokenizer& tokenizer, SpecialTokens special, TextPosition position)
+      : tokenizer_(tokenizer),
+        skip_special_(special == SpecialTokens::kAsText),
+        in_raw_(tokenizer.in_raw_text_, skip_special_),
+        in_normal_(tokenizer.in_normal_text_, skip_special_),
+        words_(cutter(position)) {}
+
+  // Small parts are read together: more of them the longer the text that waits, so that what is
+  // looked at again and again (a word without end) costs no more than a few times its length.
+  void push(std::string_view utf8, bool last, std::vector<int32_t>* ids) override {
+    constexpr size_t kReadTogether = 4096;
+    unread_.append(utf8);
+    if (!last && unread_.size() < std::max(kReadTogether, behind() / 2)) return;
+    for (const AddedSpan& span : in_raw_.push(std::exchange(unread_, {}), last)) {
+      if (span.id < 0) {
+        add_text(span.text, false, ids);
       } else {
-        const auto part = std::string_view(text).substr(inner.begin, inner.end - inner.begin);
-        encode_raw(part, work, ids);
+        add_text({}, true, ids);
+        ids->push_back(span.id);
       }
     }
+    if (last) add_text({}, true, ids);
   }
-  return ids;
-}
 
-void BpeTokenizer::encode_raw(std::string_view text, Workspace& work,
-                              std::vector<int32_t>& out) const {
-  const Pieces words = parts_.pre_tokenizer.run(text);
-  for (const Pieces::Range word : words.ranges) encode_word(words.piece(word), work, out);
+  size_t held() const override { return unread_.size() + behind(); }
+
+ private:
+  size_t behind() const {
+    return in_raw_.held() + denormal_.size() + in_normal_.held() + words_.held();
+  }
+
+  // Text between two tokens, as it was written; `last`: it ends here.
+  void add_text(std::string_view text, bool last, std::vector<int32_t>* ids) {
+    if (tokenizer_.parts_.normal_forms.empty()) return add_normal_text(text, last, ids);
+    denormal_.append(text);
+    const size_t certain = last ? denormal_.size() : last_normal_border(denormal_);
+    const std::string normal =
+        tokenizer_.normalize_text(std::string_view(denormal_).substr(0, certain));
+    denormal_.erase(0, certain);
+    add_normal_text(normal, last, ids);
+  }
+
+  void add_normal_text(std::string_view text, bool last, std::vector<int32_t>* ids) {
+    for (const AddedSpan& span : in_normal_.push(text, last)) {
+      if (span.id < 0) {
+        add_words(span.text, false, ids);
+      } else {
+        add_words({}, true, ids);
+        ids->push_back(span.id);
+      }
+    }
+    if (!last) return;
+    add_words({}, true, ids);
+    in_normal_ = AddedTokenScanner(tokenizer_.in_normal_text_, skip_special_);
+  }
+
+  void add_words(std::string_view text, bool last, std::vector<int32_t>* ids) {
+    const Pieces words = words_.push(text, last);
+    for (const Pieces::Range word : words.ranges) {
+      tokenizer_.encode_word(words.piece(word), work_, *ids);
+    }
+    if (last) words_ = cutter(TextPosition::kStart);
+  }
+
+  // Without merges a word's symbols know nothing of each other.
+  WordCutter cutter(TextPosition position) const {
+    const auto& parts = tokenizer_.parts_;
+    return {parts.pre_tokenizer, position, parts.ignore_merges || parts.merger.rules() > 0};
+  }
+
+  const BpeTokenizer& tokenizer_;
+  const bool skip_special_;
+  std::string unread_;
+  AddedTokenScanner in_raw_;
+  std::string denormal_;  // not normalised
+  AddedTokenScanner in_normal_;
+  WordCutter words_;
+  BpeTokenizer::Workspace work_;
+};
+
+std::unique_ptr<TextEncoder> BpeTokenizer::encoder(SpecialTokens special,
+                                                   TextPosition position) const {
+  return std::make_unique<BpeEncoder>(*this, special, position);
 }
 
 void BpeTokenizer::encode_word(std::string_view mapped, Workspace& work,
@@ -74,6 +130,9 @@ void BpeTokenizer::encode_word(std::string_view mapped, Workspace& work,
       out.push_back(whole->second);
       return;
     }
+  }
+  if (mapped.size() > std::numeric_limits<int32_t>::max() / 4) {
+    throw std::length_error(fmt::format("a word of {} bytes is too long to encode", mapped.size()));
   }
   work.word.clear();
   if (parts_.byte_level) {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,8 +17,8 @@
 
 namespace recurve {
 
-// Byte-level BPE. encode(): added tokens are cut out, the text between them is normalised, cut into
-// words, written in the byte-level alphabet, and each word's bytes are merged. Or BPE of
+// Byte-level BPE. Added tokens are cut out of a text, what lies between them is normalised, cut
+// into words, written in the byte-level alphabet, and each word's bytes are merged. Or BPE of
 // characters: the same without words and alphabet, and it is the characters that are merged, if
 // anything is; those that are no token are left out.
 class BpeTokenizer final : public Tokenizer {
@@ -41,7 +42,8 @@ class BpeTokenizer final : public Tokenizer {
 
   explicit BpeTokenizer(Parts parts);
 
-  std::vector<int32_t> encode(std::string_view utf8, SpecialTokens special) const override;
+  std::unique_ptr<TextEncoder> encoder(SpecialTokens special, TextPosition position) const override;
+  bool marks_start() const override { return parts_.pre_tokenizer.marks_start(); }
   int32_t size() const override { return parts_.size; }
   std::string_view token_bytes(int32_t id) const override;
   bool is_special(int32_t id) const override;
@@ -51,12 +53,12 @@ class BpeTokenizer final : public Tokenizer {
   std::string description() const override;
 
  private:
+  friend class BpeEncoder;
   struct Workspace {
     BpeMerger::Workspace merge;
     std::vector<int32_t> word;
   };
 
-  void encode_raw(std::string_view text, Workspace& work, std::vector<int32_t>& out) const;
   void encode_word(std::string_view mapped, Workspace& work, std::vector<int32_t>& out) const;
   void append_bytes(std::string_view mapped, std::vector<int32_t>& ids) const;
   void append_characters(std::string_view text, std::vector<int32_t>& ids) const;

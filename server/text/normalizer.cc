@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <unordered_set>
 #include <vector>
 
 namespace recurve {
 namespace {
+
+constexpr utf8proc_ssize_t kMaxExpansion = 32;  // the longest in Unicode is 18
 
 // No normal form changes ASCII; NFC changes nothing below U+0300 (UAX #15, "quick check"), which in
 // UTF-8 are the lead bytes below CC.
@@ -18,7 +21,6 @@ bool is_normal_already(std::string_view utf8, NormalForm form) {
 }
 
 std::vector<utf8proc_int32_t> decompose(std::string_view utf8, utf8proc_option_t options) {
-  constexpr utf8proc_ssize_t kMaxExpansion = 32;  // the longest in Unicode is 18
   std::vector<utf8proc_int32_t> out;
   out.reserve(utf8.size() + kMaxExpansion);
   const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(utf8.data());
@@ -67,7 +69,45 @@ std::string encode_utf8(const utf8proc_int32_t* code_points, size_t n) {
   return out;
 }
 
+// What may compose with a character before it: what full decomposition leaves last.
+std::unordered_set<utf8proc_int32_t> find_composing() {
+  std::unordered_set<utf8proc_int32_t> composing;
+  for (utf8proc_int32_t c = 0xC0; c < 0x110000; ++c) {
+    utf8proc_int32_t parts[kMaxExpansion];
+    int boundary = 0;
+    const utf8proc_ssize_t n =
+        utf8proc_decompose_char(c, parts, kMaxExpansion, UTF8PROC_DECOMPOSE, &boundary);
+    if (n > 1) composing.insert(parts[n - 1]);
+  }
+  return composing;
+}
+
+// Both decompositions of the character begin with a starter that composes with nothing before it.
+bool begins_normal_text(utf8proc_int32_t code_point) {
+  if (code_point < 0x300) return true;  // the first combining mark
+  static const std::unordered_set<utf8proc_int32_t> composing = find_composing();
+  for (const int options : {0 + UTF8PROC_DECOMPOSE, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT}) {
+    utf8proc_int32_t parts[kMaxExpansion];
+    int boundary = 0;
+    const utf8proc_ssize_t n = utf8proc_decompose_char(
+        code_point, parts, kMaxExpansion, static_cast<utf8proc_option_t>(options), &boundary);
+    if (n < 1 || combining_class(parts[0]) != 0 || composing.contains(parts[0])) return false;
+  }
+  return true;
+}
+
 }  // namespace
+
+size_t last_normal_border(std::string_view utf8) {
+  for (size_t at = utf8.size(); at-- > 0;) {
+    if ((static_cast<unsigned char>(utf8[at]) & 0xC0) == 0x80) continue;
+    const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(utf8.data()) + at;
+    utf8proc_int32_t code_point = 0;
+    utf8proc_iterate(bytes, static_cast<utf8proc_ssize_t>(utf8.size() - at), &code_point);
+    if (begins_normal_text(code_point)) return at;
+  }
+  return 0;
+}
 
 std::string normalize(std::string_view utf8, NormalForm form) {
   if (is_normal_already(utf8, form)) return std::string(utf8);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/text/regex.h"
+#include "server/text/tokenizer.h"
 
 namespace recurve {
 
@@ -50,14 +51,57 @@ class PreTokenizer {
   };
   using Step = std::variant<Split, ByteLevel>;
 
-  void add(Step step) { steps_.push_back(std::move(step)); }
+  void add(Step step);
   const std::vector<Step>& steps() const { return steps_; }
-
-  // The words of one stretch of text without added tokens (valid UTF-8).
-  Pieces run(std::string_view text) const;
+  // A space is put in front of a text.
+  bool marks_start() const;
 
  private:
+  friend class WordCutter;
+  struct PrefixSpace {};   // a space before a piece that does not begin with one
+  struct ByteAlphabet {};  // the piece in the byte-level alphabet
+  // What a step does, in parts that do one thing each.
+  using Action = std::variant<Split, PrefixSpace, ByteAlphabet>;
+
+  size_t first_split() const;
+
   std::vector<Step> steps_;
+  std::vector<Action> actions_;
+};
+
+// A piece that may go on with the next span.
+struct OpenPiece {
+  bool begun = false;
+  size_t begin = 0;
+  size_t end = 0;
+  bool is_match = false;  // of its last span
+};
+
+// Cuts one stretch of text without added tokens, which comes in parts. What the first Split of the
+// chain has cut off can be taken by itself: the steps behind it work on every piece alone.
+class WordCutter {
+ public:
+  // `chain` outlives it. Text that is kContinued gets no prefix space at its beginning.
+  // `whole_words` false: where nothing cuts the stretch, parts of it do as well as all of it.
+  WordCutter(const PreTokenizer& chain, TextPosition position, bool whole_words);
+
+  // The next part, in whole characters of UTF-8; `last`: the stretch ends with it. The words that
+  // have become certain. Nothing may come after the last part.
+  Pieces push(std::string_view utf8, bool last);
+  size_t held() const { return text_.size(); }
+
+ private:
+  void append(std::string_view utf8);
+  std::vector<Pieces::Range> cut(bool last);
+  void forget();
+
+  const PreTokenizer* chain_;
+  size_t first_split_;  // index of the action; the number of actions if there is none
+  bool prefix_due_;
+  bool whole_words_;
+  std::string text_;  // as the first split sees it, from the first byte on that is still needed
+  Regex::Search search_;
+  OpenPiece open_;
 };
 
 }  // namespace recurve

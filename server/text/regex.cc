@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 #include <pcre2.h>
 
+#include <algorithm>
+
 #include "server/text/json_fields.h"
 #include "server/text/oniguruma.h"
 #include "server/text/unsupported.h"
@@ -43,16 +45,20 @@ pcre2_code* compile(std::string_view pattern, std::string_view original) {
     throw UnsupportedTokenizer(fmt::format("the regular expression {} does not compile: {}",
                                            quote(original), reinterpret_cast<const char*>(reason)));
   }
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without it the interpreter does the same, slower
+  // Without it the interpreter does the same, slower.
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
   return code;
 }
 
 // One text's matches. Allocated per text, so that Regex stays constant.
 class Matcher {
  public:
-  Matcher(const pcre2_code* code, std::string_view text)
+  // `more`: text may follow. A search then ends in PCRE2_ERROR_PARTIAL wherever it would have to
+  // know it (pcre2partial(3), PCRE2_PARTIAL_HARD).
+  Matcher(const pcre2_code* code, std::string_view text, bool more)
       : code_(code),
         text_(text),
+        options_(PCRE2_NO_UTF_CHECK | (more ? PCRE2_PARTIAL_HARD : 0)),
         context_(pcre2_match_context_create(nullptr)),
         data_(pcre2_match_data_create(1, nullptr)) {
     if (!context_ || !data_) throw std::bad_alloc();
@@ -60,11 +66,12 @@ class Matcher {
     pcre2_set_heap_limit(context_.get(), kHeapLimitKiB);
   }
 
-  // PCRE2's result for the first match at or after `offset`: above 0 if begin() and end() are set.
+  // PCRE2's result for the first match at or after `offset`: above 0 if begin() and end() are set;
+  // PCRE2_ERROR_PARTIAL if begin() is, where a match may begin.
   int search(size_t offset) {
-    const int result = run(offset, PCRE2_NO_UTF_CHECK);
+    const int result = run(offset, options_);
     if (result != PCRE2_ERROR_JIT_STACKLIMIT) return result;
-    return run(offset, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT);  // its stack is the heap
+    return run(offset, options_ | PCRE2_NO_JIT);  // its stack is the heap
   }
   size_t begin() const { return pcre2_get_ovector_pointer(data_.get())[0]; }
   size_t end() const { return pcre2_get_ovector_pointer(data_.get())[1]; }
@@ -78,6 +85,7 @@ class Matcher {
 
   const pcre2_code* code_;
   std::string_view text_;
+  const uint32_t options_;
   MatchContext context_;
   MatchData data_;
 };
@@ -96,35 +104,52 @@ Regex::Regex(std::string_view oniguruma_pattern)
             Deleter<pcre2_code_free>()) {}
 
 std::vector<Span> Regex::find(std::string_view text, bool invert) const {
+  Search search;
   std::vector<Span> spans;
-  Matcher matcher(code_.get(), text);
-  size_t done = 0;       // everything before is in `spans`
-  size_t from = 0;       // where the next search starts
-  bool matched = false;  // a match ends at `done`
-  while (from <= text.size()) {
+  find_on(text, /*last=*/true, invert, &search, &spans);
+  return spans;
+}
+
+void Regex::find_on(std::string_view text, bool last, bool invert, Search* search,
+                    std::vector<Span>* spans) const {
+  auto& [done, from, matched] = *search;
+  Matcher matcher(code_.get(), text, !last);
+  bool gave_up = false;
+  while (last ? from <= text.size() : from < text.size()) {
     const int result = matcher.search(from);
-    if (result == PCRE2_ERROR_NOMATCH) break;
-    if (result < 0) {
-      if (done < text.size()) spans.push_back({done, text.size(), false});
-      return spans;
+    if (result == PCRE2_ERROR_PARTIAL) {
+      from = matcher.begin();
+      return;
     }
+    if (result == PCRE2_ERROR_NOMATCH) break;
+    gave_up = result < 0;
+    if (gave_up) break;
     const size_t begin = matcher.begin();
     const size_t end = matcher.end();
     if (begin == end && matched && end == done) {  // an empty match right after a match is none
       from = next_character(text, from);
       continue;
     }
-    if (done != begin) spans.push_back({done, begin, invert});
-    spans.push_back({begin, end, !invert});
+    if (done != begin) spans->push_back({done, begin, invert});
+    spans->push_back({begin, end, !invert});
     done = from = end;
     matched = true;
   }
-  if (done != text.size()) spans.push_back({done, text.size(), invert});
-  return spans;
+  if (!last) {
+    if (!gave_up) from = text.size();
+    return;
+  }
+  if (done != text.size()) spans->push_back({done, text.size(), !gave_up && invert});
+}
+
+size_t Regex::lookbehind() const {
+  uint32_t characters = 0;
+  pcre2_pattern_info(code_.get(), PCRE2_INFO_MAXLOOKBEHIND, &characters);
+  return std::max<size_t>(characters, 1);
 }
 
 bool Regex::matches_all(std::string_view text) const {
-  Matcher matcher(code_.get(), text);
+  Matcher matcher(code_.get(), text, /*more=*/false);
   return matcher.search(0) > 0 && matcher.begin() == 0 && matcher.end() == text.size();
 }
 

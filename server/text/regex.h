@@ -31,6 +31,21 @@ class Regex {
   // or heap limit), the rest of the text is one span with is_match = false: nothing is lost.
   std::vector<Span> find(std::string_view text, bool invert = false) const;
 
+  // How far the search of a text that comes in parts has come.
+  struct Search {
+    size_t done = 0;       // everything before is in spans
+    size_t from = 0;       // where the next match is looked for
+    bool matched = false;  // a match ends at `done`
+  };
+  // The same for a text of which `text` is there so far, all of it if `last`: appends the spans
+  // that hold whatever follows. `text` may leave out what lies more than lookbehind() characters
+  // before search->done and search->from, whose indices move with it.
+  void find_on(std::string_view text, bool last, bool invert, Search* search,
+               std::vector<Span>* spans) const;
+  // Characters before a match that the pattern looks at; at least one, which tells a place from the
+  // beginning of the text.
+  size_t lookbehind() const;
+
   // True if the whole of `text` is one match.
   bool matches_all(std::string_view text) const;
 

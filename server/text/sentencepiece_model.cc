@@ -10,6 +10,8 @@ constexpr uint64_t kPieces = 1;
 constexpr uint64_t kTrainerSpec = 2;
 constexpr uint64_t kNormalizerSpec = 3;
 constexpr uint64_t kSpaceAsSuffix = 24;     // of TrainerSpec
+constexpr uint64_t kPieceName = 1;          // of SentencePiece
+constexpr uint64_t kCharsMap = 2;           // of NormalizerSpec
 constexpr uint64_t kAddDummyPrefix = 3;     // of NormalizerSpec
 constexpr uint64_t kRemoveExtraSpaces = 4;  // of NormalizerSpec
 
@@ -84,6 +86,7 @@ void read_trainer_spec(std::string_view bytes, SentencePieceModel& model) {
 void read_normalizer_spec(std::string_view bytes, SentencePieceModel& model) {
   model.has_normalizer_spec = true;
   for (WireReader reader(bytes); reader.next();) {
+    if (reader.field() == kCharsMap) model.rewrites_characters = !reader.payload().empty();
     if (reader.field() == kAddDummyPrefix) model.add_dummy_prefix = reader.number() != 0;
     if (reader.field() == kRemoveExtraSpaces) {
       model.remove_extra_whitespaces = reader.number() != 0;
@@ -91,12 +94,29 @@ void read_normalizer_spec(std::string_view bytes, SentencePieceModel& model) {
   }
 }
 
+void read_piece(std::string_view bytes, SentencePieceModel& model) {
+  ++model.pieces;
+  for (WireReader reader(bytes); reader.next();) {
+    if (reader.field() == kPieceName) model.names.push_back(reader.payload());
+  }
+}
+
 }  // namespace
+
+std::string with_spaces(std::string_view bytes, bool add_dummy_prefix,
+                        bool remove_extra_whitespaces) {
+  const auto bool_key = [](uint64_t field) { return static_cast<char>(field << 3); };
+  std::string out(bytes);
+  out += {static_cast<char>(kNormalizerSpec << 3 | 2), 4};
+  out += {bool_key(kAddDummyPrefix), static_cast<char>(add_dummy_prefix)};
+  out += {bool_key(kRemoveExtraSpaces), static_cast<char>(remove_extra_whitespaces)};
+  return out;
+}
 
 SentencePieceModel read_sentencepiece_model(std::string_view bytes) {
   SentencePieceModel model;
   for (WireReader reader(bytes); reader.next();) {
-    if (reader.field() == kPieces) ++model.pieces;
+    if (reader.field() == kPieces) read_piece(reader.payload(), model);
     if (reader.field() == kTrainerSpec) read_trainer_spec(reader.payload(), model);
     if (reader.field() == kNormalizerSpec) read_normalizer_spec(reader.payload(), model);
   }

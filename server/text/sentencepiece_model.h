@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace recurve {
 
@@ -9,12 +11,18 @@ namespace recurve {
 // read from its bytes. Defaults are those of the proto.
 struct SentencePieceModel {
   int64_t pieces = 0;                    // ModelProto.pieces
+  std::vector<std::string_view> names;   // of the pieces, within the bytes that were read
   bool has_trainer_spec = false;         // ModelProto.trainer_spec
   bool space_as_suffix = false;          // TrainerSpec.treat_whitespace_as_suffix
   bool has_normalizer_spec = false;      // ModelProto.normalizer_spec
   bool add_dummy_prefix = true;          // NormalizerSpec
   bool remove_extra_whitespaces = true;  // NormalizerSpec
+  bool rewrites_characters = false;      // NormalizerSpec.precompiled_charsmap is not empty
 };
+
+// The bytes of the same model with these settings (protobuf: what comes last counts).
+std::string with_spaces(std::string_view bytes, bool add_dummy_prefix,
+                        bool remove_extra_whitespaces);
 
 // Throws std::runtime_error if the bytes are not a protobuf message.
 SentencePieceModel read_sentencepiece_model(std::string_view bytes);

@@ -3,11 +3,13 @@
 #include <fmt/core.h>
 #include <sentencepiece_processor.h>
 
+#include <algorithm>
 #include <limits>
 #include <stdexcept>
 #include <vector>
 
 #include "server/text/added_tokens.h"
+#include "server/text/sentencepiece_borders.h"
 #include "server/text/sentencepiece_model.h"
 #include "server/text/utf8.h"
 
@@ -33,9 +35,14 @@ LeadingSpace leading_space_of(const SentencePieceModel& model) {
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  SentencePieceTokenizer(std::unique_ptr<sentencepiece::SentencePieceProcessor> processor,
-                         LeadingSpace leading_space)
-      : processor_(std::move(processor)), leading_space_(leading_space) {
+  SentencePieceTokenizer(std::string_view bytes, const SentencePieceModel& model)
+      : processor_(load(std::string(bytes))),
+        leading_space_(leading_space_of(model)),
+        marks_start_(model.add_dummy_prefix),
+        borders_(model, has_byte_pieces()) {
+    const bool collapses = model.remove_extra_whitespaces;
+    continuing_ = marks_start_ ? load(with_spaces(bytes, false, collapses)) : processor_;
+    if (collapses) spaced_ = marks_start_ ? processor_ : load(with_spaces(bytes, true, true));
     for (int32_t id = 0; id < size(); ++id) {
       const std::string& name = processor_->IdToPiece(id);
       bytes_.push_back(bytes_of(id, name));
@@ -49,23 +56,11 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
   }
 
-  std::vector<int32_t> encode(std::string_view utf8, SpecialTokens special) const override {
-    std::string repaired;
-    if (!is_valid_utf8(utf8)) utf8 = repaired = to_valid_utf8(utf8);
-    std::vector<int32_t> ids;
-    if (special == SpecialTokens::kAsText) {
-      encode_text(utf8, ids);
-      return ids;
-    }
-    for (const AddedSpan& span : controls_.find(utf8, /*skip_special=*/false)) {
-      if (span.id >= 0) {
-        ids.push_back(span.id);
-      } else {
-        encode_text(utf8.substr(span.begin, span.end - span.begin), ids);
-      }
-    }
-    return ids;
+  std::unique_ptr<TextEncoder> encoder(SpecialTokens special,
+                                       TextPosition position) const override {
+    return std::make_unique<Encoder>(*this, special, position);
   }
+  bool marks_start() const override { return marks_start_; }
 
   int32_t size() const override { return processor_->GetPieceSize(); }
   std::string_view token_bytes(int32_t id) const override {
@@ -93,11 +88,109 @@ class SentencePieceTokenizer final : public Tokenizer {
     return valid(id) ? std::optional(id) : std::nullopt;
   }
 
-  void encode_text(std::string_view text, std::vector<int32_t>& out) const {
-    std::vector<int> ids;
-    const auto status = processor_->Encode(text, &ids);
-    if (!status.ok()) throw std::runtime_error("SentencePiece cannot encode: " + status.ToString());
+  using Processor = std::shared_ptr<const sentencepiece::SentencePieceProcessor>;
+
+  // Text is given to the library in blocks of about this size, which is exact (borders_) and keeps
+  // its time linear.
+  static constexpr size_t kBlockBytes = 16 << 10;
+  static constexpr size_t kLookedAt = 8;  // bytes of the two characters that a border needs
+
+  class Encoder final : public TextEncoder {
+   public:
+    Encoder(const SentencePieceTokenizer& tokenizer, SpecialTokens special, TextPosition position)
+        : tokenizer_(tokenizer), position_(position) {
+      if (special == SpecialTokens::kParse) controls_.emplace(tokenizer.controls_, false);
+    }
+
+    void push(std::string_view utf8, bool last, std::vector<int32_t>* ids) override {
+      if (!controls_) return add_text(utf8, last, ids);
+      for (const AddedSpan& span : controls_->push(utf8, last)) {
+        if (span.id < 0) {
+          add_text(span.text, false, ids);
+        } else {
+          add_text({}, true, ids);
+          ids->push_back(span.id);
+        }
+      }
+      if (last) add_text({}, true, ids);
+    }
+    size_t held() const override { return text_.size() + (controls_ ? controls_->held() : 0); }
+
+   private:
+    void add_text(std::string_view part, bool last, std::vector<int32_t>* ids) {
+      text_.append(part);
+      size_t begin = 0;
+      while (text_.size() - begin > kBlockBytes) {
+        const std::string_view rest = std::string_view(text_).substr(begin);
+        const size_t border = tokenizer_.borders_.find(rest, std::max(searched_, kBlockBytes));
+        if (border == rest.npos) {
+          searched_ = rest.size() - std::min(rest.size(), kLookedAt);
+          break;
+        }
+        encode(rest.substr(0, border), ids);
+        searched_ = 0;
+        begin += border;
+      }
+      text_.erase(0, begin);
+      if (!last) return;
+      encode(text_, ids);
+      text_.clear();
+      searched_ = 0;
+      position_ = TextPosition::kStart;  // what stands behind a control token begins a text
+    }
+
+    void encode(std::string_view block, std::vector<int32_t>* ids) {
+      if (block.empty()) return;
+      tokenizer_.encode_block(block, position_, *ids);
+      position_ = TextPosition::kContinued;
+    }
+
+    const SentencePieceTokenizer& tokenizer_;
+    std::optional<AddedTokenScanner> controls_;
+    TextPosition position_;
+    std::string text_;
+    size_t searched_ = 0;  // there is no border before
+  };
+
+  void encode_block(std::string_view text, TextPosition position, std::vector<int32_t>& out) const {
+    const bool starts = position == TextPosition::kStart;
+    const auto& processor = starts ? processor_ : begins_with_space(text) ? spaced_ : continuing_;
+    const std::vector<int> ids = run(*processor, text);
     out.insert(out.end(), ids.begin(), ids.end());
+  }
+
+  // Where the library drops spaces in front of a text, of those in front of a text that goes on one
+  // must be put back.
+  bool begins_with_space(std::string_view text) const {
+    if (spaced_ == nullptr) return false;
+    size_t size = 1;
+    while (size < text.size() && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) ++size;
+    const std::string between = fmt::format("a{}a", text.substr(0, size));
+    return run(*continuing_, between) == run(*continuing_, "a a");
+  }
+
+  static std::vector<int> run(const sentencepiece::SentencePieceProcessor& processor,
+                              std::string_view text) {
+    std::vector<int> ids;
+    const auto status = processor.Encode(text, &ids);
+    if (!status.ok()) throw std::runtime_error("SentencePiece cannot encode: " + status.ToString());
+    return ids;
+  }
+
+  static Processor load(const std::string& bytes) {
+    auto processor = std::make_shared<sentencepiece::SentencePieceProcessor>();
+    const auto status = processor->LoadFromSerializedProto(bytes);
+    if (!status.ok()) {
+      throw std::runtime_error("SentencePiece refuses the model: " + status.ToString());
+    }
+    return processor;
+  }
+
+  bool has_byte_pieces() const {
+    for (int32_t id = 0; id < size(); ++id) {
+      if (processor_->IsByte(id)) return true;
+    }
+    return false;
   }
 
   std::string bytes_of(int32_t id, std::string_view name) const {
@@ -109,8 +202,12 @@ class SentencePieceTokenizer final : public Tokenizer {
     return marks_to_spaces(name);
   }
 
-  std::unique_ptr<const sentencepiece::SentencePieceProcessor> processor_;
+  Processor processor_;   // the file's
+  Processor continuing_;  // without a space in front of the text
+  Processor spaced_;      // with one and no other; null where spaces stay as they are
   LeadingSpace leading_space_;
+  bool marks_start_;
+  SentencePieceBorders borders_;
   std::vector<std::string> bytes_;  // [id]
   std::vector<bool> space_mark_;    // [id]
   AddedTokenFinder controls_;
@@ -135,12 +232,7 @@ std::unique_ptr<Tokenizer> parse_sentencepiece(std::string_view bytes, const std
   try {
     const SentencePieceModel model = read_sentencepiece_model(bytes);
     check_model(model);
-    auto processor = std::make_unique<sentencepiece::SentencePieceProcessor>();
-    const auto status = processor->LoadFromSerializedProto(bytes);
-    if (!status.ok()) {
-      throw std::runtime_error("SentencePiece refuses the model: " + status.ToString());
-    }
-    return std::make_unique<SentencePieceTokenizer>(std::move(processor), leading_space_of(model));
+    return std::make_unique<SentencePieceTokenizer>(bytes, model);
   } catch (const std::exception& e) {
     throw std::runtime_error(fmt::format("{}: {}", file, e.what()));
   }

@@ -9,9 +9,6 @@
 
 namespace recurve {
 
-// Whether the ids decoded are the first of a text or go on after other ids.
-enum class TextPosition { kStart, kContinued };
-
 // Token ids to text, one id at a time. The concatenation of everything returned is valid UTF-8 and
 // equals decoding all ids at once; no piece holds part of a character. One stream, one thread.
 class StreamDecoder {

@@ -24,15 +24,38 @@ enum class LeadingSpace {
   kStripAll,   // every piece loses it until something has been written
 };
 
+// Whether a text, or the ids of one, is the first of its context or goes on after others.
+enum class TextPosition { kStart, kContinued };
+
+// A text that comes in parts, on its way to ids: all of them together are what encode() gives for
+// the whole, wherever the parts end. One text, one thread.
+class TextEncoder {
+ public:
+  virtual ~TextEncoder() = default;
+
+  // The next part, in whole characters of UTF-8; `last`: the text ends with it, and nothing may
+  // come after. Appends the ids that nothing that follows can change.
+  virtual void push(std::string_view utf8, bool last, std::vector<int32_t>* ids) = 0;
+  // Bytes of the text that wait for what follows them: in a text of words, a few words' and some
+  // thousand that are read together.
+  virtual size_t held() const = 0;
+};
+
 // Text to token ids and back. Constant after loading: every method may be called from any thread.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Ids of a text, without BOS or EOS. Invalid UTF-8 is read as U+FFFD (callers that must refuse it
-  // ask is_valid_utf8() first). Time is O(n log n) in the bytes of the text.
-  virtual std::vector<int32_t> encode(std::string_view utf8,
-                                      SpecialTokens special = SpecialTokens::kAsText) const = 0;
+  // Ids of a text, without BOS or EOS. Text that is kContinued does not get the space that a
+  // tokenizer may put in front of a text. Invalid UTF-8 is read as U+FFFD (callers that must refuse
+  // it ask is_valid_utf8() first). Time is O(n log n) in the bytes of the text.
+  std::vector<int32_t> encode(std::string_view utf8, SpecialTokens special = SpecialTokens::kAsText,
+                              TextPosition position = TextPosition::kStart) const;
+  // The same for a text that comes in parts. The tokenizer outlives it.
+  virtual std::unique_ptr<TextEncoder> encoder(SpecialTokens special,
+                                               TextPosition position) const = 0;
+  // True if encode() depends on the position.
+  virtual bool marks_start() const { return false; }
 
   // One more than the largest id. Rows of the model's vocabulary from here on are padding.
   virtual int32_t size() const = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -7,6 +8,16 @@ namespace recurve {
 
 // Strict UTF-8 as in RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
 bool is_valid_utf8(std::string_view bytes);
+
+// What bytes begin with.
+struct Utf8Prefix {
+  size_t whole;  // bytes of the whole characters in front
+  bool broken;   // what comes behind those is no character's beginning
+};
+Utf8Prefix utf8_prefix(std::string_view bytes);
+
+// The code points of valid UTF-8.
+std::u32string to_utf32(std::string_view utf8);
 
 // U+FFFD, what stands for bytes that are not UTF-8.
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";

@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,25 +11,16 @@
 namespace recurve {
 
 // Ids 0 to 255 are the bytes; then BOS, EOS and a few words, so that characters fall into several
-// tokens and tokens hold several characters. encode() gives bytes only.
+// tokens and tokens hold several characters. Encoding gives bytes only, and holds what may become
+// "<s>".
 class FakeTokenizer final : public Tokenizer {
  public:
   static constexpr int32_t kBos = 256, kEos = 257, kWords = 258;
   static constexpr std::array<std::string_view, 4> kWordTexts = {"hello", " world", "xENDy", "é!"};
   static constexpr int32_t kSize = kWords + static_cast<int32_t>(kWordTexts.size());
 
-  std::vector<int32_t> encode(std::string_view utf8, SpecialTokens special) const override {
-    std::vector<int32_t> ids;
-    while (!utf8.empty()) {
-      if (special == SpecialTokens::kParse && utf8.starts_with("<s>")) {
-        ids.push_back(kBos);
-        utf8.remove_prefix(3);
-      } else {
-        ids.push_back(static_cast<unsigned char>(utf8.front()));
-        utf8.remove_prefix(1);
-      }
-    }
-    return ids;
+  std::unique_ptr<TextEncoder> encoder(SpecialTokens special, TextPosition) const override {
+    return std::make_unique<Encoder>(special);
   }
   int32_t size() const override { return kSize; }
   std::string_view token_bytes(int32_t id) const override {
@@ -47,6 +39,28 @@ class FakeTokenizer final : public Tokenizer {
   std::string description() const override { return "bytes"; }
 
  private:
+  class Encoder final : public TextEncoder {
+   public:
+    explicit Encoder(SpecialTokens special) : special_(special) {}
+    void push(std::string_view utf8, bool last, std::vector<int32_t>* ids) override {
+      held_.append(utf8);
+      const bool parse = special_ == SpecialTokens::kParse;
+      std::string_view rest = held_;
+      while (!rest.empty()) {
+        const bool bos = parse && rest.starts_with("<s>");
+        if (parse && !bos && !last && std::string_view("<s>").starts_with(rest)) break;
+        ids->push_back(bos ? kBos : static_cast<unsigned char>(rest.front()));
+        rest.remove_prefix(bos ? 3 : 1);
+      }
+      held_.erase(0, held_.size() - rest.size());
+    }
+    size_t held() const override { return held_.size(); }
+
+   private:
+    const SpecialTokens special_;
+    std::string held_;
+  };
+
   const std::string bytes_ = [] {
     std::string all;
     for (int b = 0; b < 256; ++b) all.push_back(static_cast<char>(b));

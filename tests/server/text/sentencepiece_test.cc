@@ -123,6 +123,52 @@ TEST_P(SentencePiece, ContinuedTextKeepsItsSpace) {
   EXPECT_EQ(decode(*tokenizer_, ids, TextPosition::kContinued), " the");
 }
 
+// Long texts are cut into blocks, which the library is not told. Unigram models settle ties between
+// segmentations ("--" "-", "-" "--") by the rounding of sums from the text's beginning: there both
+// are right.
+TEST_P(SentencePiece, LongTextsEncodeAsTheLibrary) {
+  const bool unigram = GetParam().byte_zero < 0;
+  const auto score = [&](const Ids& ids) {
+    double sum = 0;
+    for (const int32_t id : ids) sum += static_cast<double>(library_.GetScore(id));
+    return sum;
+  };
+  for (const char* name : {"bronte.txt", "gutenberg-2701-moby-dick.txt", "wikitext-2-valid.txt"}) {
+    const auto path = testing::shared_data() / "corpora" / name;
+    RECURVE_NEEDS_DATA(path);
+    const std::string text = to_valid_utf8(testing::read_text(path).substr(20'000, 150'000));
+    const Ids ids = tokenizer_->encode(text), wanted = library_encode(text);
+    ASSERT_EQ(ids.size(), wanted.size()) << name;
+    size_t differ = 0;
+    for (size_t i = 0; i < ids.size(); ++i) differ += ids[i] != wanted[i];
+    EXPECT_LE(differ, unigram ? 10u : 0u) << name;
+    EXPECT_NEAR(score(ids), score(wanted), 1e-4) << name;
+    EXPECT_EQ(decode(*tokenizer_, ids), library_.DecodeIds(wanted)) << name;
+  }
+}
+
+// Text behind other text has the ids that it has there, if no token reaches over the border.
+TEST_P(SentencePiece, ContinuedTextHasNoDummyPrefix) {
+  const std::string before = "It was done";
+  for (const std::string after : {" Hello world", " a", "\nLine", "  two  three", " ",
+                                  ", and so on", "", "!? \xE4\xB8\xAD\xE6\x96\x87"}) {
+    Ids ids = tokenizer_->encode(before);
+    for (const int32_t id :
+         tokenizer_->encode(after, SpecialTokens::kAsText, TextPosition::kContinued)) {
+      ids.push_back(id);
+    }
+    EXPECT_EQ(ids, library_encode(before + after)) << "\"" << after << "\"";
+  }
+  EXPECT_TRUE(tokenizer_->marks_start());
+  // Where a token would reach over it, the text at least is the same.
+  Ids ids = tokenizer_->encode("It was d");
+  for (const int32_t id :
+       tokenizer_->encode("one by", SpecialTokens::kAsText, TextPosition::kContinued)) {
+    ids.push_back(id);
+  }
+  EXPECT_EQ(decode(*tokenizer_, ids), "It was done by");
+}
+
 TEST_P(SentencePiece, ControlTokensInText) {
   EXPECT_EQ(tokenizer_->encode("</s>"), library_encode("</s>"));
   Ids wanted = {1};
