@@ -53,7 +53,7 @@ bool Engine::step() {
   waiting_.take_arrivals(began);
   end_unwanted(began);
   admit(began);
-  gather();
+  gather(began);
   if (!batch_.empty()) {
     batch_.forward(pool_);
     deliver();
@@ -75,9 +75,12 @@ void Engine::admit(Clock::time_point now) {
 }
 
 // Lays out the step: who takes part, with which tokens.
-void Engine::gather() {
+void Engine::gather(Clock::time_point now) {
   pending_.clear();
-  for (const auto& sequence : running_) pending_.push_back(sequence->ready());
+  for (const auto& sequence : running_) {
+    sequence->refill(bounds_.chunk, now);
+    pending_.push_back(sequence->ready(bounds_.chunk));
+  }
   const std::vector<int> rows = plan_step(bounds_, pending_, first_prompt_);
   first_prompt_ = next_first(pending_, first_prompt_);
   batch_.clear();
@@ -146,7 +149,10 @@ std::optional<Clock::time_point> Engine::next_event() const {
     if (when && (!next || *when < *next)) next = when;
   };
   consider(waiting_.next_deadline());
-  for (const auto& sequence : running_) consider(sequence->deadline);
+  for (const auto& sequence : running_) {
+    consider(sequence->deadline);
+    consider(sequence->patience_ends());
+  }
   return next;
 }
 

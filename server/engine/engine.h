@@ -47,7 +47,7 @@ class Engine {
  private:
   void end_unwanted(Clock::time_point now);
   void admit(Clock::time_point now);
-  void gather();
+  void gather(Clock::time_point now);
   void deliver();
   void retire(Clock::time_point now);
   void report(Clock::time_point began);

@@ -11,9 +11,30 @@ std::optional<int32_t> Sequence::pending() const {
   return input.front();
 }
 
-Pending Sequence::ready() const {
+void Sequence::refill(int chunk, Clock::time_point now) {
+  if (feed == nullptr) return;
+  input.erase(input.begin(), input.begin() + static_cast<ptrdiff_t>(absorbed));
+  absorbed = 0;
+  const size_t before = input.size();
+  const bool more_will_come = feed->take(&input);
+  prompt_tokens += static_cast<int64_t>(input.size() - before);
+  if (!more_will_come) feed.reset();
+  if (ready(chunk).tokens > 0) {
+    starved.reset();
+  } else if (!starved) {
+    starved = now;
+  }
+}
+
+Pending Sequence::ready(int chunk) const {
   const bool waits = wait_for_acknowledgement && !prompt && acknowledged < generated;
-  return {.tokens = waits ? 0 : left(), .prompt = prompt, .scored = scored()};
+  const int whole = feed != nullptr ? (left() - 1) / chunk * chunk : left();
+  return {.tokens = waits ? 0 : whole, .prompt = prompt, .scored = scored()};
+}
+
+std::optional<Clock::time_point> Sequence::patience_ends() const {
+  if (feed == nullptr || !starved) return std::nullopt;
+  return *starved + feed->patience();
 }
 
 void Sequence::absorb(int rows) {
@@ -44,6 +65,8 @@ void Sequence::obey(Clock::time_point now) {
     end(Finish::kCancelled);
   } else if (deadline && *deadline <= now) {
     end(Finish::kDeadline);
+  } else if (const auto until = patience_ends(); until && *until <= now) {
+    end(Finish::kStalled, "no more of the text came for too long: send it faster, or in requests");
   }
 }
 

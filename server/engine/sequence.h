@@ -32,6 +32,8 @@ struct Sequence {
   int64_t position = 0;             // tokens the state has absorbed
   TokenHistory history;
   int64_t prompt_tokens = 0;
+  std::shared_ptr<PromptFeed> feed = {};          // what follows the input; null: nothing
+  std::optional<Clock::time_point> starved = {};  // since then there is too little to absorb
   int64_t generated = 0;
 
   // While the prompt runs: what the further choices will start from.
@@ -51,8 +53,13 @@ struct Sequence {
   // The token sampled last, by this request or by the one before it, if the state has not absorbed
   // it.
   std::optional<int32_t> pending() const;
-  // What there is for the next step.
-  Pending ready() const;
+  // Takes what has come of the prompt since, in place of what is absorbed.
+  void refill(int chunk, Clock::time_point now);
+  // What there is for the next step. Of a prompt of which more will come, whole chunks only, and
+  // not its last token so far: the next one is wanted to score it.
+  Pending ready(int chunk) const;
+  // When it is ended if nothing has come until then.
+  std::optional<Clock::time_point> patience_ends() const;
 
   // The state has absorbed the next `rows` of the input.
   void absorb(int rows);

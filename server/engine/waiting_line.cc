@@ -16,6 +16,8 @@ void WaitingLine::take_arrivals(Clock::time_point now) {
 
 void WaitingLine::arrive(Request request) {
   CHECK(request.session.empty() || request.streams.size() == 1);
+  CHECK(!request.more_prompt || (request.session.empty() && request.streams.size() == 1));
+  CHECK(!request.more_prompt || !request.prompt.empty());
   Session* session = request.session.empty() ? nullptr : sessions_.find(request.session);
   std::vector<int32_t> input = input_of(request, session);
   const Ending refused = refusal(request, session, input);
@@ -25,7 +27,8 @@ void WaitingLine::arrive(Request request) {
     return;
   }
   if (session != nullptr) session->busy = true;
-  const Accepted accepted{.prompt_tokens = static_cast<int64_t>(input.size()),
+  const bool all_there = request.more_prompt == nullptr;
+  const Accepted accepted{.prompt_tokens = all_there ? static_cast<int64_t>(input.size()) : 0,
                           .session_position = session ? session->at.position : 0};
   for (auto& stream : request.streams) stream->accept(accepted);
   waiting_.push_back({std::move(request), std::move(input), session});
@@ -34,11 +37,14 @@ void WaitingLine::arrive(Request request) {
 // What the state absorbs before the first token is sampled: what it still owes, BOS where it is
 // fresh, the prompt.
 std::vector<int32_t> WaitingLine::input_of(const Request& request, const Session* session) const {
-  std::vector<int32_t> input;
   const bool fresh = session == nullptr || (session->at.position == 0 && !session->at.pending);
+  const auto& prompt =
+      !fresh && request.continued_prompt ? *request.continued_prompt : request.prompt;
+  std::vector<int32_t> input;
+  input.reserve(prompt.size() + 2);
   if (session != nullptr && session->at.pending) input.push_back(*session->at.pending);
   if (fresh && request.bos) input.push_back(*request.bos);
-  input.insert(input.end(), request.prompt.begin(), request.prompt.end());
+  for (const int32_t id : prompt) input.push_back(id);
   return input;
 }
 
@@ -135,6 +141,7 @@ std::unique_ptr<Sequence> WaitingLine::start(Waiting waiting, Clock::time_point 
                .owed = session && session->at.pending ? size_t{1} : 0,
                .position = session ? session->at.position : 0,
                .history = session ? session->at.history : TokenHistory(),
+               .feed = std::move(request.more_prompt),
                .arrival = request.arrival,
                .started = now});
   sequence->history.begin_request();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "server/request/prompt_feed.h"
 #include "server/request/token_stream.h"
 #include "server/sampling/params.h"
 
@@ -18,6 +19,12 @@ struct Request {
   std::string id = {};  // for logs and for Abort; unique among the requests under way
   // Without BOS; may be empty where a session has a pending token.
   std::vector<int32_t> prompt = {};
+  // The same text as `prompt` reads where it goes on after what a session has absorbed; absent: the
+  // same ids.
+  std::optional<std::vector<int32_t>> continued_prompt = {};
+  // What follows `prompt`, which has at least one id then, while it is still being sent; null:
+  // nothing. Not together with a session or several choices.
+  std::shared_ptr<PromptFeed> more_prompt = {};
   // Put in front of the prompt where the state is fresh: no session, or one that is still empty.
   std::optional<int32_t> bos = {};
   // Choice c samples with seed + c. max_tokens 0: the prompt is absorbed, and scored if asked for,

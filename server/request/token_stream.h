@@ -19,6 +19,7 @@ enum class Finish {
   kStopString,  // the rpc side found a stop string and called stop_after()
   kCancelled,   // cancel() was called
   kDeadline,
+  kStalled,      // nothing came of a prompt that is sent while it is absorbed, for too long
   kNoSession,    // refused: no session of that name
   kSessionBusy,  // refused: the session serves another request
   kInvalid,      // refused: nothing to absorb, or more choices than slots
@@ -28,7 +29,8 @@ enum class Finish {
 
 // What the engine says once it has taken a request on, before anything is computed.
 struct Accepted {
-  int64_t prompt_tokens = 0;     // to be absorbed: pending token, BOS and prompt
+  // To be absorbed: pending token, BOS and prompt. 0 while it is still being sent.
+  int64_t prompt_tokens = 0;
   int64_t session_position = 0;  // tokens the session had absorbed before
 };
 
@@ -47,7 +49,8 @@ struct Ending {
 
 // Tokens on their way from the engine thread to one client: one stream a choice of a request.
 // Neither side waits for the other: the engine pushes and goes on, the rpc side takes what has
-// gathered when it can write. Shared by both; the only shared ownership there is between them.
+// gathered when it can write. Shared by both, as PromptFeed is; there is no other shared ownership
+// between them.
 // All methods may be called from any thread.
 class TokenStream {
  public:

@@ -1,5 +1,6 @@
 #include "server/rpc/score_call.h"
 
+#include <chrono>
 #include <utility>
 
 #include "server/rpc/answer.h"
@@ -10,16 +11,20 @@ namespace recurve {
 
 using grpc::Status;
 
+namespace {
+// Ids given to the engine or waiting for it, and not seen scored: some chunks ahead, so that it is
+// never idle while the text comes fast enough.
+constexpr int64_t kAhead = 4096;
+}  // namespace
+
 // On the text executor throughout: pieces may be long, and nobody waits for single tokens.
 ScoreCall::ScoreCall(ServiceContext& context, grpc::CallbackServerContext* call)
-    : ReactorCall(context, call, context.text) {
+    : ReactorCall(context, call, context.text),
+      input_(context.rules, static_cast<size_t>(context.options.max_unbroken_bytes)) {
   open();
 }
 
-Status ScoreCall::begin() {
-  StartRead(&incoming_);
-  return {};
-}
+Status ScoreCall::begin() { return {}; }
 
 void ScoreCall::OnReadDone(bool ok) {
   read_ = ok ? Read::kPiece : Read::kEnd;
@@ -27,68 +32,84 @@ void ScoreCall::OnReadDone(bool ok) {
 }
 
 void ScoreCall::look(bool) {
+  if (submitted()) take_scored();
+  if (concluded_ || refusal_) return;
+  const Status status = read_on();
+  if (!status.ok()) refuse(status);
+}
+
+Status ScoreCall::read_on() {
+  Status status = take_piece();
+  const int64_t room = kAhead - (given_tokens_ - scored_tokens_);
+  if (!status.ok() || room <= 0) return status;
+  status = input_.read(static_cast<size_t>(room));
+  if (!status.ok()) return status;
   if (!submitted()) {
-    const Status status = read();
-    if (!status.ok()) end(status);
-    return;
+    const bool enough = input_.complete() || static_cast<int64_t>(input_.ids()) >= kAhead;
+    if (enough) status = start_scoring();
+  } else {
+    give_more();
   }
+  if (status.ok() && input_.hungry() && !std::exchange(reading_, true)) StartRead(&incoming_);
+  return status;
+}
+
+Status ScoreCall::take_piece() {
+  const Read read = read_.exchange(Read::kNone);
+  if (read == Read::kNone) return {};
+  reading_ = false;
+  if (read == Read::kEnd) {
+    input_.end();
+    return {};
+  }
+  v1::ScoreRequest piece;
+  const Status status = parse(incoming_, &piece);
+  incoming_.Clear();
+  return status.ok() ? input_.add(std::move(piece)) : status;
+}
+
+// Only now, with some text to go on with: a slot is not held for a client that has just begun.
+Status ScoreCall::start_scoring() {
+  Order order;
+  Status status = validate(input_.options(), &order);
+  if (!status.ok()) return status;
+  Request& request = order.request;
+  request.prompt = input_.take_ids();
+  if (request.prompt.empty()) return invalid("the text must have at least one token, got none");
+  request.bos = bos_before(request.prompt, input_.options(), input_.is_text(), context_.rules);
+  given_tokens_ = static_cast<int64_t>(request.prompt.size()) + (request.bos ? 1 : 0);
+  if (!input_.complete()) {
+    using std::chrono::duration_cast;
+    const std::chrono::duration<double> patience(context_.options.score_stall_seconds);
+    feed_ = std::make_shared<PromptFeed>(duration_cast<PromptFeed::Duration>(patience));
+    request.more_prompt = feed_;
+  }
+  return submit(order);
+}
+
+void ScoreCall::give_more() {
+  if (feed_ == nullptr) return;
+  const std::vector<int32_t> ids = input_.take_ids();
+  if (ids.empty() && !input_.complete()) return;
+  given_tokens_ += static_cast<int64_t>(ids.size());
+  feed_->push(ids);
+  if (input_.complete()) std::exchange(feed_, nullptr)->close();
+  context_.queue.wake();
+}
+
+// What the engine has begun it ends first.
+void ScoreCall::refuse(const Status& status) {
+  if (!submitted()) return end(status);
+  refusal_ = status;
+  streams_[0]->cancel();
+  context_.queue.wake();
+}
+
+void ScoreCall::take_scored() {
   const TokenStream::Gathered gathered = streams_[0]->take();
   if (gathered.accepted) send_prompt_info(*gathered.accepted);
   if (!gathered.prompt.empty()) add_scored(gathered.prompt);
   if (gathered.ending) conclude(*gathered.ending);
-}
-
-Status ScoreCall::read() {
-  const Read read = read_.exchange(Read::kNone);
-  if (read == Read::kNone) return {};
-  if (read == Read::kEnd) return submit_gathered();
-  v1::ScoreRequest piece;
-  Status status = parse(incoming_, &piece);
-  if (status.ok()) status = add_piece(piece);
-  if (status.ok()) StartRead(&incoming_);
-  return status;
-}
-
-Status ScoreCall::add_piece(const v1::ScoreRequest& piece) {
-  if (std::exchange(first_, false)) {
-    prompt_.options = piece.options();
-  } else if (piece.has_options()) {
-    return invalid("options must be in the first message only, got them in a later one");
-  }
-  if (piece.has_text()) {
-    if (!prompt_.ids.empty()) return invalid("pieces must all be text or all be ids, got both");
-    if (!prompt_.text) prompt_.text.emplace();
-    const auto most = static_cast<size_t>(context_.options.max_prompt_bytes);
-    if (prompt_.text->size() + piece.text().size() > most) {
-      return invalid("the text must have at most {} bytes, got more", most);
-    }
-    prompt_.text->append(piece.text());
-  } else if (piece.has_ids()) {
-    if (prompt_.text) return invalid("pieces must all be text or all be ids, got both");
-    const auto& ids = piece.ids().ids();
-    const auto most = static_cast<size_t>(context_.options.max_prompt_tokens);
-    if (prompt_.ids.size() + static_cast<size_t>(ids.size()) > most) {
-      return invalid("the text must have at most {} tokens, got more", most);
-    }
-    prompt_.ids.insert(prompt_.ids.end(), ids.begin(), ids.end());
-  }
-  return {};
-}
-
-Status ScoreCall::submit_gathered() {
-  Order order;
-  const Status status = validate(prompt_, context_.rules, &order);
-  if (!status.ok()) return status;
-  with_tokens_ = prompt_.options.has_top();
-  if (prompt_.text) {
-    text_bytes_ = static_cast<int64_t>(prompt_.text->size());
-  } else {
-    for (const int32_t id : prompt_.ids) {
-      text_bytes_ += static_cast<int64_t>(context_.rules.tokenizer->token_bytes(id).size());
-    }
-  }
-  prompt_ = {};
-  return submit(order);
 }
 
 void ScoreCall::send_prompt_info(const Accepted& accepted) {
@@ -101,19 +122,20 @@ void ScoreCall::send_prompt_info(const Accepted& accepted) {
 }
 
 void ScoreCall::add_scored(const std::vector<SampledToken>& tokens) {
+  const bool with_tokens = input_.options().has_top();
   v1::ScoreResponse response;
   size_t size = 0;
   for (const SampledToken& token : tokens) {
     ++scored_tokens_;
     sum_logprob_ += static_cast<double>(token.logprob);
-    if (!with_tokens_) continue;
+    if (!with_tokens) continue;
     fill(token, *context_.rules.tokenizer, response.mutable_progress()->add_tokens());
     size += size_of(token, true);
     if (size < kMessageBytes) continue;
     send_progress(&response);
     size = 0;
   }
-  if (!with_tokens_ || size > 0) send_progress(&response);
+  if (!with_tokens || size > 0) send_progress(&response);
 }
 
 void ScoreCall::send_progress(v1::ScoreResponse* response) {
@@ -124,13 +146,14 @@ void ScoreCall::send_progress(v1::ScoreResponse* response) {
 }
 
 void ScoreCall::conclude(const Ending& ending) {
-  const Status status = failure_of(ending);
+  concluded_ = true;
+  const Status status = refusal_ ? *refusal_ : failure_of(ending);
   if (status.ok()) {
     v1::ScoreResponse response;
     v1::ScoreFinal& final = *response.mutable_final();
     final.set_scored_tokens(scored_tokens_);
     final.set_sum_logprob(sum_logprob_);
-    final.set_text_bytes(text_bytes_);
+    final.set_text_bytes(input_.bytes());
     fill(ending, final.mutable_usage());
     send(response);
   }

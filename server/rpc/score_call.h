@@ -3,14 +3,20 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <optional>
 
 #include "recurve/v1/inference.pb.h"
+#include "server/rpc/score_input.h"
 #include "server/rpc/stream_call.h"
 
 namespace recurve {
 
-// One Score: gathers the pieces, then has the engine absorb them and sums up what it says. Deletes
-// itself.
+// One Score: reads the text as it comes, gives its ids to the engine and sums up what that says.
+// Deletes itself.
+//
+// At most kAhead ids are under way: the next message is read when there is room, so what the engine
+// has not absorbed, or the client not read, is bounded, and a client that goes on sending waits.
 class ScoreCall final
     : public ReactorCall<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>> {
  public:
@@ -24,9 +30,13 @@ class ScoreCall final
   grpc::Status begin() override;
   void look(bool busy) override;
 
-  grpc::Status read();
-  grpc::Status add_piece(const v1::ScoreRequest& piece);
-  grpc::Status submit_gathered();
+  grpc::Status read_on();
+  grpc::Status take_piece();
+  grpc::Status start_scoring();
+  void give_more();
+  void refuse(const grpc::Status& status);
+
+  void take_scored();
   void send_prompt_info(const Accepted& accepted);
   void add_scored(const std::vector<SampledToken>& tokens);
   void send_progress(v1::ScoreResponse* response);
@@ -34,12 +44,15 @@ class ScoreCall final
 
   grpc::ByteBuffer incoming_;
   std::atomic<Read> read_{Read::kNone};
-  bool first_ = true;  // no message yet
-  ScorePrompt prompt_;
-  bool with_tokens_ = false;
-  int64_t text_bytes_ = 0;
+  bool reading_ = false;  // a message is awaited
+
+  ScoreInput input_;
+  std::shared_ptr<PromptFeed> feed_;     // while ids are still to be given to the engine
+  std::optional<grpc::Status> refusal_;  // awaits the engine's last word
+  bool concluded_ = false;
+  int64_t given_tokens_ = 0;  // to the engine, BOS included
   int64_t scored_tokens_ = 0;
-  double sum_logprob_ = 0;
+  double sum_logprob_ = 0;  // in the order of the tokens
 };
 
 }  // namespace recurve

@@ -24,7 +24,8 @@ struct RpcOptions {
   int max_tokenising = 1024;             // calls that wait for those; more: RESOURCE_EXHAUSTED
 
   int64_t max_prompt_tokens = 1 << 20;
-  int64_t max_prompt_bytes = 64 << 20;  // of the text gathered from a Score's pieces
+  int64_t max_unbroken_bytes = 1 << 20;  // of a Score's text that wait for a border between tokens
+  double score_stall_seconds = 60;       // a slot waits so long for the rest of a Score's text
   int32_t max_generated_tokens = 1 << 20;
 
   double drain_seconds = 30;  // for requests under way, where Drain names no deadline

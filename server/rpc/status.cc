@@ -20,6 +20,8 @@ grpc::Status status_of(const Ending& ending) {
       return status(StatusCode::CANCELLED, "the request was cancelled");
     case Finish::kDeadline:
       return status(StatusCode::DEADLINE_EXCEEDED, "the call's deadline has passed");
+    case Finish::kStalled:
+      return status(StatusCode::DEADLINE_EXCEEDED, "no more of the text came for too long");
     case Finish::kNoSession:
       return status(StatusCode::NOT_FOUND, "there is no such session");
     case Finish::kSessionBusy:
@@ -110,6 +112,8 @@ std::string_view name_of(Finish why) {
       return "cancelled";
     case Finish::kDeadline:
       return "deadline";
+    case Finish::kStalled:
+      return "stalled";
     case Finish::kNoSession:
       return "no_session";
     case Finish::kSessionBusy:

@@ -8,7 +8,6 @@
 
 #include "server/rpc/status.h"
 #include "server/text/stop_matcher.h"
-#include "server/text/utf8.h"
 
 namespace recurve {
 namespace {
@@ -129,7 +128,16 @@ struct PromptSource {
   std::vector<int32_t> ids = {};
   bool add_special = true;
   bool parse_special = false;
+  bool may_continue = false;  // there is a session, which may have absorbed something
 };
+
+// Nothing where it is there already.
+std::optional<int32_t> bos_for(const std::vector<int32_t>& ids, bool add_special, bool is_text,
+                               const RequestRules& rules) {
+  const bool wanted = add_special && (is_text || rules.tokens.force_bos);
+  const bool there = !ids.empty() && ids.front() == rules.tokens.bos;
+  return wanted && !there ? rules.tokens.bos : std::nullopt;
+}
 
 // Tokens, and BOS where the rules want it and the prompt does not begin with it.
 Status read_prompt(PromptSource source, const RequestRules& rules, Request* request) {
@@ -137,16 +145,18 @@ Status read_prompt(PromptSource source, const RequestRules& rules, Request* requ
   if (status.ok()) status = check_ids("prompt ids", source.ids, rules);
   if (!status.ok()) return status;
   if (source.text != nullptr) {
-    request->prompt = rules.tokenizer->encode(
-        *source.text, source.parse_special ? SpecialTokens::kParse : SpecialTokens::kAsText);
+    const auto special = source.parse_special ? SpecialTokens::kParse : SpecialTokens::kAsText;
+    request->prompt = rules.tokenizer->encode(*source.text, special);
+    if (source.may_continue && rules.tokenizer->marks_start()) {
+      request->continued_prompt =
+          rules.tokenizer->encode(*source.text, special, TextPosition::kContinued);
+    }
     status = check_prompt_size(static_cast<int64_t>(request->prompt.size()), rules);
     if (!status.ok()) return status;
   } else {
     request->prompt = std::move(source.ids);
   }
-  const bool wanted = source.add_special && (source.text != nullptr || rules.tokens.force_bos);
-  const bool there = !request->prompt.empty() && request->prompt.front() == rules.tokens.bos;
-  if (wanted && !there) request->bos = rules.tokens.bos;
+  request->bos = bos_for(request->prompt, source.add_special, source.text != nullptr, rules);
   return {};
 }
 
@@ -206,7 +216,8 @@ Status validate(const v1::GenerateRequest& message, const RequestRules& rules, O
         {.text = message.has_text() ? &message.text() : nullptr,
          .ids = to_vector(message.ids().ids()),
          .add_special = !message.has_add_special_tokens() || message.add_special_tokens(),
-         .parse_special = message.parse_special()},
+         .parse_special = message.parse_special(),
+         .may_continue = !message.session().empty()},
         rules, &request);
   }
   if (!status.ok()) return status;
@@ -223,30 +234,22 @@ Status validate(const v1::GenerateRequest& message, const RequestRules& rules, O
   return {};
 }
 
-Status validate(const ScorePrompt& prompt, const RequestRules& rules, Order* order) {
+Status validate(const v1::ScoreOptions& options, Order* order) {
   Request& request = order->request;
-  const v1::ScoreOptions& options = prompt.options;
   Status status = check_request_id(options.request_id());
   if (status.ok() && options.has_top()) status = check_logprobs("top", options.top());
-  if (status.ok() && prompt.text && !is_valid_utf8(*prompt.text)) {
-    status = invalid("text must be valid UTF-8 as a whole, and is not");
-  }
-  if (status.ok()) {
-    status = read_prompt(
-        {.text = prompt.text ? &*prompt.text : nullptr,
-         .ids = prompt.ids,
-         .add_special = !options.has_add_special_tokens() || options.add_special_tokens(),
-         .parse_special = options.parse_special()},
-        rules, &request);
-  }
   if (!status.ok()) return status;
-  if (request.prompt.empty()) return invalid("the text must have at least one token, got none");
-
   request.id = options.request_id();
   request.sampling.max_tokens = 0;
   request.sampling.prompt_logprobs = options.has_top() ? options.top() : 0;
   make_streams(1, &request);
   return {};
+}
+
+std::optional<int32_t> bos_before(const std::vector<int32_t>& ids, const v1::ScoreOptions& options,
+                                  bool is_text, const RequestRules& rules) {
+  const bool add = !options.has_add_special_tokens() || options.add_special_tokens();
+  return bos_for(ids, add, is_text, rules);
 }
 
 std::vector<int32_t> tokenise(const v1::TokenizeRequest& message, const RequestRules& rules) {

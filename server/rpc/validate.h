@@ -42,13 +42,12 @@ struct Order {
 // INVALID_ARGUMENT with a sentence that names the field, what is allowed and what was given.
 grpc::Status validate(const v1::GenerateRequest& message, const RequestRules& rules, Order* order);
 
-// The same for the gathered pieces of a Score: `text`, or else `ids`.
-struct ScorePrompt {
-  v1::ScoreOptions options;
-  std::optional<std::string> text;
-  std::vector<int32_t> ids;
-};
-grpc::Status validate(const ScorePrompt& prompt, const RequestRules& rules, Order* order);
+// The same for what a Score says before its text; the prompt is left out.
+grpc::Status validate(const v1::ScoreOptions& options, Order* order);
+// What the rules want in front of a prompt that begins with `ids`, at least one; nothing if it is
+// there. `is_text`: the ids were a text.
+std::optional<int32_t> bos_before(const std::vector<int32_t>& ids, const v1::ScoreOptions& options,
+                                  bool is_text, const RequestRules& rules);
 
 // The ids of a text with BOS where the rules want it.
 std::vector<int32_t> tokenise(const v1::TokenizeRequest& message, const RequestRules& rules);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -49,6 +50,7 @@ class FakeEngine {
   int64_t absorbed() const { return absorbed_; }    // generated tokens, by all requests
   int64_t generated() const { return generated_; }  // by all requests
   int cancelled() const { return cancelled_; }      // streams
+  int64_t most_fed() const { return most_fed_; }    // ids of a prompt's rest that came at once
   // The last request that came, without its streams.
   Request last_request() const {
     std::lock_guard lock(mutex_);
@@ -70,6 +72,7 @@ class FakeEngine {
     SamplingParams sampling;
     std::optional<Clock::time_point> deadline;
     bool waits = false;
+    std::shared_ptr<PromptFeed> feed = {};  // more of the prompt
     std::vector<int32_t> tokens = {};
     std::optional<Finish> failure = {};
     Ending ending = {};
@@ -137,18 +140,24 @@ class FakeEngine {
     std::vector<int32_t> input = request.prompt;
     if (request.bos) input.insert(input.begin(), *request.bos);
     Ending ending{.prompt_tokens = static_cast<int64_t>(input.size()), .queue_seconds = 0.25};
-    for (auto& s : request.streams) s->accept({.prompt_tokens = ending.prompt_tokens});
-    if (request.sampling.prompt_logprobs >= 0) score(request, input);
+    const bool all_there = request.more_prompt == nullptr;
+    const int64_t known = all_there ? ending.prompt_tokens : 0;
+    for (auto& s : request.streams) s->accept({.prompt_tokens = known});
+    if (request.sampling.prompt_logprobs >= 0) {
+      score(*request.streams.front(), std::span(input).subspan(1), request.sampling);
+    }
     for (size_t c = 0; c < request.streams.size(); ++c) {
       running_.push_back(
           {.stream = request.streams[c],
            .sampling = request.sampling,
            .deadline = request.deadline,
            .waits = request.wait_for_acknowledgement,
+           .feed = request.more_prompt,
            .tokens = c < play.tokens.size() ? play.tokens[c] : std::vector<int32_t>(),
            .failure = play.failure,
            .ending = ending});
-      if (request.sampling.max_tokens == 0) end(running_.back(), Finish::kLength);
+      const bool done = request.sampling.max_tokens == 0 && all_there;
+      if (done) end(running_.back(), Finish::kLength);
     }
   }
 
@@ -159,12 +168,21 @@ class FakeEngine {
     return token;
   }
 
-  static void score(const Request& request, const std::vector<int32_t>& input) {
+  static void score(TokenStream& stream, std::span<const int32_t> ids,
+                    const SamplingParams& sampling) {
     std::vector<SampledToken> scored;
-    for (size_t i = 1; i < input.size(); ++i) {
-      scored.push_back(sampled(input[i], request.sampling.prompt_logprobs));
-    }
-    request.streams.front()->push_prompt(std::move(scored));
+    for (const int32_t id : ids) scored.push_back(sampled(id, sampling.prompt_logprobs));
+    stream.push_prompt(std::move(scored));
+  }
+
+  void absorb_more(Running& r) {
+    std::vector<int32_t> ids;
+    const bool more = r.feed->take(&ids);
+    r.ending.prompt_tokens += static_cast<int64_t>(ids.size());
+    most_fed_ = std::max(most_fed_.load(), static_cast<int64_t>(ids.size()));
+    if (!ids.empty()) score(*r.stream, ids, r.sampling);
+    if (!more) return end(r, Finish::kLength);
+    if (ids.empty()) queue_.wait(Clock::now() + std::chrono::milliseconds(1));
   }
 
   void step() {
@@ -185,6 +203,7 @@ class FakeEngine {
       return end(r, Finish::kCancelled);
     }
     if (r.deadline && *r.deadline <= Clock::now()) return end(r, Finish::kDeadline);
+    if (r.feed != nullptr) return absorb_more(r);
     if (r.waits && wishes.acknowledged < r.ending.generated_tokens) return;
     if (r.ending.generated_tokens > 0) ++absorbed_;
 
@@ -231,7 +250,7 @@ class FakeEngine {
   const Options options_;
   std::atomic<bool> ending_{false}, held_{false};
   std::atomic<int> running_count_{0}, cancelled_{0};
-  std::atomic<int64_t> absorbed_{0}, generated_{0};
+  std::atomic<int64_t> absorbed_{0}, generated_{0}, most_fed_{0};
   std::vector<Request> waiting_;
   std::vector<Running> running_;
   mutable std::mutex mutex_;

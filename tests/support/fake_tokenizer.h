@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "server/text/tokenizer.h"
@@ -19,9 +20,15 @@ class FakeTokenizer final : public Tokenizer {
   static constexpr std::array<std::string_view, 4> kWordTexts = {"hello", " world", "xENDy", "é!"};
   static constexpr int32_t kSize = kWords + static_cast<int32_t>(kWordTexts.size());
 
-  std::unique_ptr<TextEncoder> encoder(SpecialTokens special, TextPosition) const override {
-    return std::make_unique<Encoder>(special);
+  // `marks_start`: the start of a text gets a space.
+  explicit FakeTokenizer(bool marks_start = false) : marks_start_(marks_start) {}
+
+  std::unique_ptr<TextEncoder> encoder(SpecialTokens special,
+                                       TextPosition position) const override {
+    const bool mark = marks_start_ && position == TextPosition::kStart;
+    return std::make_unique<Encoder>(special, mark ? " " : "");
   }
+  bool marks_start() const override { return marks_start_; }
   int32_t size() const override { return kSize; }
   std::string_view token_bytes(int32_t id) const override {
     if (id < 0 || id >= kSize || is_special(id)) return {};
@@ -41,7 +48,8 @@ class FakeTokenizer final : public Tokenizer {
  private:
   class Encoder final : public TextEncoder {
    public:
-    explicit Encoder(SpecialTokens special) : special_(special) {}
+    Encoder(SpecialTokens special, std::string before)
+        : special_(special), held_(std::move(before)) {}
     void push(std::string_view utf8, bool last, std::vector<int32_t>* ids) override {
       held_.append(utf8);
       const bool parse = special_ == SpecialTokens::kParse;
@@ -61,6 +69,7 @@ class FakeTokenizer final : public Tokenizer {
     std::string held_;
   };
 
+  const bool marks_start_;
   const std::string bytes_ = [] {
     std::string all;
     for (int b = 0; b < 256; ++b) all.push_back(static_cast<char>(b));

@@ -101,7 +101,7 @@ struct Generated {
 };
 
 // A server on a free port, before a fake engine.
-class RpcFixture : public testing::Test {
+class RpcFixture : public ::testing::Test {
  protected:
   void start(FakeEngine::Options engine_options = {}, RpcOptions options = {}, int max_queue = 64,
              ServingInfo info = fake_info()) {
@@ -109,7 +109,7 @@ class RpcFixture : public testing::Test {
     options.listen = "127.0.0.1:0";
     server_.emplace(options, *queue_, stats_, metrics_);
     engine_.emplace(*queue_, std::move(engine_options));
-    if (serve_) server_->serve(std::make_shared<FakeTokenizer>(), std::move(info));
+    if (serve_) server_->serve(std::make_shared<FakeTokenizer>(marks_start_), std::move(info));
     channel_ = connect();
     inference_ = v1::Inference::NewStub(channel_);
     sessions_ = v1::Sessions::NewStub(channel_);
@@ -154,6 +154,7 @@ class RpcFixture : public testing::Test {
   }
 
   bool serve_ = true;
+  bool marks_start_ = false;
   Metrics metrics_;
   EngineStats stats_;
   std::optional<AdmissionQueue> queue_;

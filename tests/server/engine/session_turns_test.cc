@@ -51,6 +51,22 @@ TEST(SessionTurns, BosComesOnceInASession) {
   EXPECT_EQ(absorbed(4), 4) << "not fresh, nothing pending";
 }
 
+// A text may read differently at the start of a context and behind other text.
+TEST(SessionTurns, AContinuedPromptIsReadWhereSomethingWasAbsorbed) {
+  NullHarness harness;
+  harness->open("s");
+  const auto either = [](size_t length, size_t continued_length) {
+    Request both = request(length, 2, 0, "s");
+    both.continued_prompt = some_prompt(continued_length, 1, NullHarness::kVocab - 1);
+    return both;
+  };
+  EXPECT_EQ(harness->ask(either(5, 9))->accepted->prompt_tokens, 5);
+  EXPECT_EQ(harness->ask(either(5, 9))->accepted->prompt_tokens, 1 + 9);
+  Request outside = either(5, 9);
+  outside.session.clear();
+  EXPECT_EQ(harness->ask(std::move(outside))->accepted->prompt_tokens, 5);
+}
+
 TEST(SessionTurns, AFreshSessionIsStillFreshAfterARequestThatDidNotBegin) {
   NullHarness harness({.slots = 1});
   harness->open("s");

@@ -1,5 +1,9 @@
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <thread>
+#include <utility>
+
 #include "tests/support/rpc_fixture.h"
 
 namespace recurve {
@@ -99,23 +103,27 @@ TEST_F(ScoreTest, IdsAreTakenAsTheyAre) {
 }
 
 TEST_F(ScoreTest, BadInputHasItsCode) {
-  start({}, {.max_prompt_tokens = 100, .max_prompt_bytes = 1000});
+  start({}, {.max_unbroken_bytes = 1});
   v1::ScoreRequest late;
   late.mutable_options();
   v1::ScoreRequest top = text("x");
   top.mutable_options()->set_top(101);
+  v1::ScoreRequest unbroken = text("a<s");
+  unbroken.mutable_options()->set_parse_special(true);
   const std::vector<std::pair<std::vector<v1::ScoreRequest>, std::string>> cases = {
       {{}, "at least one token"},
       {{text("")}, "at least one token"},
-      {{text("a\xC3")}, "UTF-8"},
+      {{text("a\xC3")}, "ends within the character at byte 1"},
+      {{text("ab\xFF")}, "UTF-8, and is not at byte 2"},
+      {{text("ab\xC3"), text("(")}, "UTF-8, and is not at byte 2"},
+      {{text(std::string(30'000, 'a')), text("\xE2\x82"), text("a")}, "is not at byte 30000"},
       {{text("a"), ids({1})}, "both"},
       {{ids({1}), text("a")}, "both"},
       {{text("a"), late}, "options"},
       {{top}, "top must be in [0, 100]"},
       {{ids({262})}, "[0, 262)"},
-      {{text(std::string(101, 'a'))}, "at most 100 tokens"},
-      {{ids(std::vector<int32_t>(60, 1)), ids(std::vector<int32_t>(60, 1))}, "100"},
-      {{text(std::string(600, 'a')), text(std::string(600, 'a'))}, "at most 1000 bytes"}};
+      {{ids(std::vector<int32_t>(9000, 1)), ids({2, -1})}, "got -1 at index 9001"},
+      {{unbroken}, "within 1 bytes"}};
   for (const auto& [pieces, words] : cases) {
     const Scored got = score(pieces);
     EXPECT_EQ(got.status.error_code(), StatusCode::INVALID_ARGUMENT) << words;
@@ -124,15 +132,115 @@ TEST_F(ScoreTest, BadInputHasItsCode) {
   EXPECT_TRUE(score({text("fine")}).status.ok());
 }
 
-TEST_F(ScoreTest, ALimitCutsAClientOffThatIsStillSending) {
-  start({}, {.max_prompt_bytes = 1000});
+TEST_F(ScoreTest, ARefusalCutsAClientOffThatIsStillSending) {
+  start();
   grpc::ClientContext context;
   const auto stream = inference_->Score(&context);
-  // Never half-closed: the refusal must not wait for that.
-  ASSERT_TRUE(stream->Write(text(std::string(2000, 'a'))));
+  // Never half-closed: the refusal must not wait for that, nor for the engine, which is at it.
+  ASSERT_TRUE(stream->Write(text(std::string(10'000, 'a'))));
+  ASSERT_TRUE(eventually([&] { return engine_->running() == 1; }));
+  ASSERT_TRUE(stream->Write(text("\xFF")));
   v1::ScoreResponse response;
-  EXPECT_FALSE(stream->Read(&response));
-  EXPECT_EQ(stream->Finish().error_code(), StatusCode::INVALID_ARGUMENT);
+  while (stream->Read(&response)) EXPECT_FALSE(response.has_final());
+  const grpc::Status status = stream->Finish();
+  EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("byte 10000"));
+  EXPECT_TRUE(eventually([&] { return engine_->running() == 0; }));
+  EXPECT_EQ(engine_->cancelled(), 1);
+}
+
+TEST_F(ScoreTest, TextIsScoredBeforeItHasEnded) {
+  start();
+  grpc::ClientContext context;
+  const auto stream = inference_->Score(&context);
+  ASSERT_TRUE(stream->Write(text(std::string(5000, 'a'))));
+  v1::ScoreResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_TRUE(response.has_prompt());
+  EXPECT_EQ(response.prompt().prompt_tokens(), 0);  // nobody knows yet
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_GE(response.progress().scored_tokens(), 4096);
+  ASSERT_TRUE(stream->Write(text("the end")));
+  stream->WritesDone();
+  while (stream->Read(&response)) continue;
+  ASSERT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(response.final().scored_tokens(), 5007);
+  EXPECT_EQ(response.final().text_bytes(), 5007);
+  EXPECT_EQ(response.final().usage().prompt_tokens(), 5008);
+}
+
+// The engine is ahead of a client that does not read; the client then has to wait.
+TEST_F(ScoreTest, AClientThatDoesNotReadIsNotReadEither) {
+  start();
+  grpc::ClientContext context;
+  const auto stream = inference_->Score(&context);
+  std::atomic<int> sent{0};
+  std::thread writer([&] {
+    v1::ScoreRequest first;
+    first.mutable_options()->set_top(20);  // so that answers are many times the text
+    bool open = stream->Write(first);
+    while (open && sent < 100'000) {
+      open = stream->Write(text(std::string(1000, 'a')));
+      ++sent;
+    }
+  });
+  int before = -1;
+  EXPECT_TRUE(eventually([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    return std::exchange(before, sent.load()) == sent && sent > 0;
+  }));
+  EXPECT_LT(sent, 20'000);
+  context.TryCancel();
+  writer.join();
+  EXPECT_EQ(stream->Finish().error_code(), StatusCode::CANCELLED);
+  EXPECT_TRUE(eventually([&] { return server_->under_way() == 0 && engine_->running() == 0; }));
+}
+
+TEST_F(ScoreTest, ASlotIsFreedWhateverEndsTheText) {
+  start();
+  const auto begin = [&](grpc::ClientContext& context, const char* name) {
+    auto stream = inference_->Score(&context);
+    v1::ScoreRequest first = text(std::string(5000, 'a'));
+    first.mutable_options()->set_request_id(name);
+    EXPECT_TRUE(stream->Write(first));
+    EXPECT_TRUE(eventually([&] { return engine_->running() == 1; }));
+    return stream;
+  };
+  const auto finish = [&](auto& stream) {
+    v1::ScoreResponse response;
+    while (stream->Read(&response)) EXPECT_FALSE(response.has_final());
+    const grpc::Status status = stream->Finish();
+    EXPECT_TRUE(eventually([&] { return engine_->running() == 0; }));
+    return status.error_code();
+  };
+  {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
+    const auto stream = begin(context, "deadline");
+    EXPECT_EQ(finish(stream), StatusCode::DEADLINE_EXCEEDED);
+  }
+  {
+    grpc::ClientContext context;
+    const auto stream = begin(context, "gone");
+    context.TryCancel();
+    EXPECT_EQ(finish(stream), StatusCode::CANCELLED);
+  }
+  {
+    grpc::ClientContext context, other;
+    const auto stream = begin(context, "aborted");
+    v1::AbortRequest abort;
+    abort.set_request_id("aborted");
+    v1::AbortResponse aborted;
+    EXPECT_TRUE(inference_->Abort(&other, abort, &aborted).ok());
+    EXPECT_EQ(finish(stream), StatusCode::CANCELLED);
+  }
+  {
+    grpc::ClientContext context;
+    const auto stream = begin(context, "drained");
+    EXPECT_FALSE(server_->drain(Clock::now()));
+    EXPECT_EQ(finish(stream), StatusCode::UNAVAILABLE);
+  }
+  EXPECT_TRUE(eventually([&] { return server_->under_way() == 0; }));
 }
 
 TEST_F(ScoreTest, AClientThatLeavesWhileItSendsLeavesNothing) {

@@ -73,6 +73,20 @@ TEST_F(SessionsTest, EveryCallBecomesItsCommand) {
   EXPECT_EQ(last().kind, Kind::kClose);
 }
 
+// Only the engine knows whether a session has absorbed anything when its turn comes.
+TEST_F(SessionsTest, TextIsReadBothAsAStartAndAsContinued) {
+  marks_start_ = true;
+  start();
+  v1::GenerateRequest request = text_request("ab");
+  ASSERT_TRUE(generate(request).status.ok());
+  EXPECT_EQ(engine_->last_request().prompt, (std::vector<int32_t>{' ', 'a', 'b'}));
+  EXPECT_FALSE(engine_->last_request().continued_prompt);
+  request.set_session("s");
+  ASSERT_TRUE(generate(request).status.ok());
+  EXPECT_EQ(engine_->last_request().prompt, (std::vector<int32_t>{' ', 'a', 'b'}));
+  EXPECT_EQ(engine_->last_request().continued_prompt, (std::vector<int32_t>{'a', 'b'}));
+}
+
 TEST_F(SessionsTest, TheAnswerIsTheEngines) {
   start();
   const SessionInfo info{.name = "s",
