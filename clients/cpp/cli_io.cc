@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <google/protobuf/util/json_util.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -38,25 +39,39 @@ void write_json_line(const google::protobuf::Message& message) {
 }
 
 bool out_is_terminal() { return isatty(STDOUT_FILENO) == 1; }
+bool error_is_terminal() { return isatty(STDERR_FILENO) == 1; }
 
 std::string read_all(const std::string& file) {
-  const bool is_stdin = file == "-";
-  if (is_stdin && isatty(STDIN_FILENO))
-    fmt::print(stderr, "recurve: reads the text up to Ctrl-D\n");
-  const std::unique_ptr<FILE, int (*)(FILE*)> in(is_stdin ? stdin : std::fopen(file.c_str(), "rb"),
-                                                 is_stdin ? std::fflush : std::fclose);
+  PieceReader reader(file);
   std::string text;
-  char piece[65536];
-  while (in) {
-    const size_t size = std::fread(piece, 1, sizeof piece, in.get());
-    if (size == 0) break;
-    text.append(piece, size);
-  }
-  if (!in || std::ferror(in.get())) {
-    throw UsageError(fmt::format("{} cannot be read: {}", is_stdin ? "standard input" : file,
-                                 std::strerror(errno)));
-  }
+  for (std::string piece; reader.next({}, &piece);) text += piece;
   return text;
+}
+
+PieceReader::PieceReader(const std::string& file)
+    : name_(file == "-" ? "standard input" : file),
+      file_(file == "-" ? stdin : std::fopen(file.c_str(), "rb"),
+            file == "-" ? std::fflush : std::fclose) {
+  if (!file_) throw UsageError(fmt::format("{} cannot be read: {}", name_, std::strerror(errno)));
+  if (file == "-" && isatty(STDIN_FILENO)) {
+    fmt::print(stderr, "recurve: reads the text up to Ctrl-D\n");
+  }
+}
+
+bool PieceReader::next(std::stop_token stop, std::string* piece) {
+  constexpr int kLookMs = 100;  // for the stop
+  const int fd = fileno(file_.get());
+  pollfd in{.fd = fd, .events = POLLIN, .revents = 0};
+  for (;;) {
+    if (stop.stop_requested()) return false;
+    const int ready = poll(&in, 1, kLookMs);
+    if (ready > 0 || (ready < 0 && errno != EINTR)) break;
+  }
+  piece->resize(size_t{64} << 10);
+  const ssize_t size = ::read(fd, piece->data(), piece->size());
+  if (size < 0) throw UsageError(fmt::format("{} cannot be read: {}", name_, std::strerror(errno)));
+  piece->resize(static_cast<size_t>(size));
+  return size > 0;
 }
 
 namespace {
@@ -121,7 +136,7 @@ std::vector<int32_t> parse_ids(std::string_view text, const std::string& what) {
   }
 }
 
-std::string TextSource::read() const { return text ? *text : read_all(file.empty() ? "-" : file); }
+std::string TextSource::read() const { return text ? *text : read_all(path()); }
 
 std::string TextSource::name() const {
   if (text) return "the prompt";

@@ -3,7 +3,10 @@
 
 #include <CLI/App.hpp>
 #include <cstdint>
+#include <cstdio>
+#include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,9 +26,22 @@ void write_out(std::string_view text);
 std::string to_json(const google::protobuf::Message& message);
 void write_json_line(const google::protobuf::Message& message);
 bool out_is_terminal();
+bool error_is_terminal();
 
 // Everything in the file, or in standard input for "-". Throws UsageError naming the file.
 std::string read_all(const std::string& file);
+
+// The same piece by piece: whatever has come when it is asked for.
+class PieceReader {
+ public:
+  explicit PieceReader(const std::string& file);  // UsageError
+  // False at the end, and once a stop is requested.
+  bool next(std::stop_token stop, std::string* piece);
+
+ private:
+  std::string name_;
+  std::unique_ptr<FILE, int (*)(FILE*)> file_;
+};
 
 // Position of the first byte that is not part of a UTF-8 character; none where all are.
 std::optional<size_t> find_invalid_utf8(std::string_view text);
@@ -44,6 +60,7 @@ struct TextSource {
 
   // The text as it is. Not checked to be UTF-8.
   std::string read() const;
+  std::string path() const { return file.empty() ? "-" : file; }  // unless it is `text`
   std::string name() const;  // for messages: "the prompt", or the file's name
 };
 

@@ -5,8 +5,10 @@
 #include <grpcpp/generic/generic_stub.h>
 
 #include <algorithm>
+#include <exception>
 #include <future>
 #include <thread>
+#include <utility>
 
 namespace recurve {
 namespace {
@@ -71,27 +73,34 @@ v1::GenerateFinal Client::generate(const v1::GenerateRequest& request,
   return *final;
 }
 
+v1::ScoreFinal Client::score(const v1::ScoreOptions& score_options, const NextPiece& next,
+                             const OnScore& on_response, const CallOptions& options) {
+  bool first = true;
+  const auto pieces = [&](std::stop_token stop, v1::ScoreRequest* request) {
+    const bool more = next(stop, request->mutable_text());
+    if (first) *request->mutable_options() = score_options;
+    return std::exchange(first, false) || more;  // the server judges an empty text
+  };
+  return score_pieces(pieces, on_response, options);
+}
+
 v1::ScoreFinal Client::score(const v1::ScoreOptions& score_options, std::string_view text,
                              const OnScore& on_response, const CallOptions& options) {
   constexpr size_t kPieceBytes = 64 * 1024;
-  bool first = true;
-  const auto next = [&](v1::ScoreRequest* request) {
-    if (!first && text.empty()) return false;
-    if (first) *request->mutable_options() = score_options;
-    first = false;
+  const auto next = [&](std::stop_token, std::string* piece) {
     const size_t size = std::min(text.size(), kPieceBytes);
-    request->set_text(text.data(), size);
+    piece->assign(text.substr(0, size));
     text.remove_prefix(size);
-    return true;
+    return size > 0;
   };
-  return score_pieces(next, on_response, options);
+  return score(score_options, next, on_response, options);
 }
 
 v1::ScoreFinal Client::score(const v1::ScoreOptions& score_options, std::span<const int32_t> ids,
                              const OnScore& on_response, const CallOptions& options) {
   constexpr size_t kPieceIds = 16 * 1024;
   bool first = true;
-  const auto next = [&](v1::ScoreRequest* request) {
+  const auto next = [&](std::stop_token, v1::ScoreRequest* request) {
     if (!first && ids.empty()) return false;
     if (first) *request->mutable_options() = score_options;
     first = false;
@@ -110,13 +119,19 @@ v1::ScoreFinal Client::score_pieces(const ScorePieces& next, const OnScore& on_r
   Call call(options);
   const auto stream = inference_->Score(call.context());
   StreamGuard guard(*stream, call.context());
-  std::jthread writer([&] {
-    v1::ScoreRequest request;
-    while (next(&request)) {
-      if (!stream->Write(request)) break;  // the call has ended; its status says why
-      request.Clear();
+  std::exception_ptr failure;  // of next()
+  std::jthread writer([&](std::stop_token stop) {
+    try {
+      v1::ScoreRequest request;
+      while (next(stop, &request)) {
+        if (!stream->Write(request)) break;  // the call has ended; its status says why
+        request.Clear();
+      }
+      stream->WritesDone();
+    } catch (...) {
+      failure = std::current_exception();
+      call.context()->TryCancel();
     }
-    stream->WritesDone();
   });
   v1::ScoreResponse response;
   std::optional<v1::ScoreFinal> final;
@@ -129,7 +144,9 @@ v1::ScoreFinal Client::score_pieces(const ScorePieces& next, const OnScore& on_r
     call.context()->TryCancel();  // or the writer might wait for ever
     throw;
   }
+  writer.request_stop();
   writer.join();
+  if (failure) std::rethrow_exception(failure);
   connection_.throw_unless_ok(guard.finish(), *call.context());
   if (!final) throw no_final_message();
   return *final;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,13 @@ class Client {
 
   // The text goes out in pieces, so it may be longer than the limit of a message.
   using OnScore = std::function<void(const v1::ScoreResponse&)>;
+  // Fills the next piece, of at least a byte and at most a message; false at the end of the text.
+  // Called from a thread of the client's own, as fast as the server takes what came before; should
+  // return soon once a stop is requested: the call has ended. What it throws ends the call and
+  // passes on.
+  using NextPiece = std::function<bool(std::stop_token, std::string* piece)>;
+  v1::ScoreFinal score(const v1::ScoreOptions& score_options, const NextPiece& next,
+                       const OnScore& on_response, const CallOptions& options = {});
   v1::ScoreFinal score(const v1::ScoreOptions& score_options, std::string_view text,
                        const OnScore& on_response, const CallOptions& options = {});
   v1::ScoreFinal score(const v1::ScoreOptions& score_options, std::span<const int32_t> ids,
@@ -80,7 +88,8 @@ class Client {
                           const CallOptions& options = {});
 
  private:
-  using ScorePieces = std::function<bool(v1::ScoreRequest*)>;  // fills the next; false: no more
+  // Fills the next message; false: there is none.
+  using ScorePieces = std::function<bool(std::stop_token, v1::ScoreRequest*)>;
   v1::ScoreFinal score_pieces(const ScorePieces& next, const OnScore& on_response,
                               const CallOptions& options);
   template <class Stub, class Request, class Response>

@@ -216,6 +216,32 @@ TEST(ClientTest, LongTextsAreScoredInPiecesOfTheWholeText) {
   EXPECT_FALSE(requests[1].has_options());
 }
 
+TEST(ClientTest, TextIsScoredAsItIsRead) {
+  FakeServer server;
+  Client client(server.address());
+  int pieces = 0;
+  const auto next = [&](std::stop_token, std::string* piece) {
+    *piece = std::to_string(pieces);
+    return pieces++ < 20;
+  };
+  client.score({}, next, [](const auto&) {});
+  std::string joined;
+  for (const auto& request : server.inference.score_requests()) joined += request.text();
+  EXPECT_EQ(joined, "012345678910111213141516171819");
+}
+
+TEST(ClientTest, AReaderThatFailsEndsTheScore) {
+  FakeServer server;
+  Client client(server.address());
+  int pieces = 0;
+  const auto next = [&](std::stop_token, std::string* piece) {
+    if (++pieces == 3) throw std::runtime_error("the disk is gone");
+    *piece = "x";
+    return true;
+  };
+  EXPECT_THROW(client.score({}, next, [](const auto&) {}), std::runtime_error);
+}
+
 TEST(ClientTest, IdsAreScoredInPiecesOfAllIds) {
   FakeServer server;
   Client client(server.address());

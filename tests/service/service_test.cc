@@ -1,5 +1,6 @@
 // The real server, as a process of its own, over a real socket, on the trained demo checkpoint.
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -329,6 +330,37 @@ TEST_F(ServiceTest, ScoreOfATextIsTheSumOverItsTokens) {
   const double bits = -final.sum_logprob() / std::log(2.0) / static_cast<double>(text.size());
   EXPECT_GT(bits, 0.1);
   EXPECT_LT(bits, 3.0);  // a model that had learnt nothing would need 8
+}
+
+TEST_F(ServiceTest, AScoreInPiecesIsThatOfTheWholeAndOfAPrompt) {
+  std::string text;
+  while (text.size() < 9000)
+    text += fmt::format("In the year {} the old house stood. ", text.size());
+  v1::ScoreOptions options;
+  options.set_top(0);
+  const auto score = [&](size_t piece_bytes, std::vector<float>* logprobs) {
+    size_t at = 0;
+    const auto next = [&](std::stop_token, std::string* piece) {
+      *piece = text.substr(at, piece_bytes);
+      at += piece->size();
+      return !piece->empty();
+    };
+    return client_->score(options, next, [&](const v1::ScoreResponse& response) {
+      for (const auto& token : response.progress().tokens()) logprobs->push_back(token.logprob());
+    });
+  };
+  std::vector<float> whole, pieces, prompted;
+  const double sum = score(text.size(), &whole).sum_logprob();
+  EXPECT_EQ(score(37, &pieces).sum_logprob(), sum);
+  EXPECT_EQ(pieces, whole);
+  v1::GenerateRequest request = prompt(text, 0);
+  request.set_prompt_logprobs(0);
+  client_->generate(request, [&](const v1::GenerateResponse& response) {
+    for (const auto& token : response.prompt_logprobs().tokens()) {
+      prompted.push_back(token.logprob());
+    }
+  });
+  EXPECT_EQ(prompted, whole);
 }
 
 TEST_F(ServiceTest, AThousandConnectionsThatOpenAndLeave) {
