@@ -71,10 +71,11 @@ def main(options):
         values, tensors, characters = character_lstm.read(src)
     else:
         values = public_config.read(directory)
-        tensors = rename(read(src))
+        tensors = read(src)
     family, config = families.config_of(values, tensors)
     wanted = family.tensor_shapes(config)
-    tensors = cast(drop_tied_head(tensors, wanted), options.dtype)
+    tensors = drop_tied_head(rename(tensors, wanted), wanted)
+    tensors = cast(tensors, options.dtype)
     problems = inspect_checkpoint.compare(tensors, wanted)
     if problems:
         raise ValueError(f"{src}: {problems[0]} ({len(problems)} problems in all); nothing written")
@@ -131,20 +132,26 @@ def indexed(index):
     return [index.parent / name for name in files]
 
 
-def rename(tensors):
-    """To Hugging Face's names: the originals of Mamba have "embedding", Codestral's "model." in front."""
-    out, changes = {}, []
-    for name, value in tensors.items():
-        new = name.removeprefix("model.") if name.startswith(("model.backbone.", "model.lm_head.")) else name
-        if new == "backbone.embedding.weight":
-            new = "backbone.embeddings.weight"
-        if new != name:
-            changes.append(f"{name} to {new}")
-        out[new] = value
+def rename(tensors, wanted):
+    """To the names of Hugging Face's form."""
+    out = {canonical(name, wanted): value for name, value in tensors.items()}
     if len(out) != len(tensors):
-        raise ValueError("a tensor is there under two names, with and without the prefix")
-    say("renamed", changes)
+        raise ValueError("a tensor is there under two names, with and without a prefix")
+    say("renamed", [f"{old} to {new}" for old, new in zip(tensors, out) if old != new])
     return out
+
+
+def canonical(name, wanted):
+    """Packages differ in the prefix ("backbone.", "model.", both or none) and in the table's name."""
+    if name in wanted:
+        return name
+    bare = name.removeprefix("model.")
+    for prefix in ("", "backbone.", "model."):
+        for table in ("embedding.", "embed_tokens."):
+            new = prefix + bare.replace(table, "embeddings.")
+            if new in wanted or new == "lm_head.weight":
+                return new
+    return name
 
 
 def drop_tied_head(tensors, wanted):

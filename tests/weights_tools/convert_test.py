@@ -403,6 +403,24 @@ def test_prefixed_names_are_renamed(tmp_path, capsys):
     assert "renamed model.backbone.norm_f.weight" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "case, strip, table",
+    [
+        ("xlstm/single", "backbone.", "embedding."),  # NX-AI's own package
+        ("gla/gla", "", "embed_tokens."),  # the first files of flash-linear-attention
+        ("gla/gla_old_mlp_tied", "model.", "embedding."),
+    ],
+)
+def test_other_prefixes_and_tables(tmp_path, case, strip, table):
+    wanted = st.read_checkpoint(GOLDEN / case)
+    tensors = {n.removeprefix(strip).replace("embeddings.", table): t for n, t in wanted.items()}
+    assert tensors.keys() != wanted.keys()
+    st.write(tmp_path / "model.safetensors", tensors)
+    (tmp_path / "config.json").write_text((GOLDEN / case / "config.json").read_text())
+    assert cli.main(["convert", str(tmp_path), str(tmp_path / "out")]) is None
+    same(st.read_checkpoint(tmp_path / "out"), wanted)
+
+
 def test_an_unknown_family_is_refused(tmp_path, capsys):
     (tmp_path / "config.json").write_text('{"model_type": "rwkv7"}')
     st.write(tmp_path / "model.safetensors", {"a": st.tensor(np.zeros(2, np.float32))})
