@@ -52,6 +52,21 @@ def test_carried_chunks_give_the_logits_of_the_step_recurrence(family):
     assert np.abs(torch.cat(logits).numpy() - wanted).max() < ATOL
 
 
+def test_gla_may_forget_all_at_once():
+    """Decays of a chunk whose product is no fp32."""
+    model, config, module = build("gla")
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.attn.gk_proj[1].bias -= 200 * torch.rand(config.H * config.DK)
+    tokens = torch.randint(50, (1, 48))
+    logits, _ = model.eval()(tokens, model.zero_state(1))
+    tensors = {n: st.tensor(p.detach().numpy(), "F32") for n, p in model.named_parameters()}
+    wanted, _ = module.run(config, tensors, tokens[0].numpy())
+    assert np.abs(logits[0].detach().numpy() - wanted).max() < ATOL
+    logits.square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
 def test_rows_do_not_meet_and_state_has_no_gradient(family):
     model, _, _ = build(family)
     model.eval()

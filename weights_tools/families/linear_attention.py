@@ -15,11 +15,14 @@ def linear_attention(q, k, v, log_decay, S, chunk):
     q, k, v, g = (x.unflatten(2, (chunks, chunk)) for x in (q, k, v, log_decay))
     G = g.cumsum(3)
     causal = torch.ones(chunk, chunk, dtype=torch.bool, device=v.device).tril()
-    if g.shape[-1] == 1:  # a decay of the head: only differences are raised to a power
+    # Only differences that decay are raised to a power: exp(-G) by itself overflows in training.
+    if g.shape[-1] == 1:
         distance = (G - G.transpose(-1, -2)).masked_fill(~causal, float("-inf"))
         scores = (q @ k.transpose(-1, -2)) * torch.exp(distance)
-    else:  # the chunk is short enough for exp(-G)
-        scores = ((q * torch.exp(G)) @ (k * torch.exp(-G)).transpose(-1, -2)).masked_fill(~causal, 0)
+    else:
+        distance = G.unsqueeze(4) - G.unsqueeze(3)  # [B, H, chunks, token, earlier token, K]
+        decay = torch.exp(distance.masked_fill(~causal[..., None], float("-inf")))
+        scores = (q.unsqueeze(4) * k.unsqueeze(3) * decay).sum(-1)
     end = G[:, :, :, -1:]
     added = (k * torch.exp(end - G)).transpose(-1, -2) @ v
     before, S = carry(end.squeeze(3), added, S)
