@@ -87,22 +87,21 @@ HWY_INLINE hn::Vec<D> slstm(D d, const Gates<D>& g, float n_min, float* cell, fl
 }
 
 // `state`: where the channels' states are in the arrays of states.
-template <class D>
+template <RnnCell CELL, class D>
 HWY_INLINE hn::Vec<D> advance(D d, const RnnArgs& a, const Gates<D>& g, int64_t state,
                               hn::Vec<D> h) {
-  switch (a.cell) {
-    case RnnCell::kElman:
-      return tanh(d, g.u(0));
-    case RnnCell::kLstm:
-      return lstm(d, g, a.c + state);
-    case RnnCell::kGru:
-      return gru_mix(d, g, g.s[2], h);
-    case RnnCell::kFlashGru:
-      return gru_mix(d, g, tanh(d, g.s[2]), h);
-    case RnnCell::kSlstm:
-      return slstm(d, g, a.n_min, a.c + state, a.n + state, a.m + state);
+  if constexpr (CELL == RnnCell::kElman) {
+    return tanh(d, g.u(0));
+  } else if constexpr (CELL == RnnCell::kLstm) {
+    return lstm(d, g, a.c + state);
+  } else if constexpr (CELL == RnnCell::kGru) {
+    return gru_mix(d, g, g.s[2], h);
+  } else if constexpr (CELL == RnnCell::kFlashGru) {
+    return gru_mix(d, g, tanh(d, g.s[2]), h);
+  } else {
+    static_assert(CELL == RnnCell::kSlstm);
+    return slstm(d, g, a.n_min, a.c + state, a.n + state, a.m + state);
   }
-  return h;
 }
 
 // ---- a time step
@@ -128,21 +127,40 @@ void recurrent_part(const RnnArgs& a, const RnnBlock& b, const int (&seqs)[ROWS]
 }
 
 // The channels of one sequence. s: (gates, kRnnChannels)
-void cell_part(const RnnArgs& a, const RnnBlock& b, int seq, const float* s) {
-  const int gates = gates_of(a.cell);
+template <RnnCell CELL>
+HWY_NOINLINE void cell_part(const RnnArgs& a, const RnnBlock& b, int seq, const float* s) {
+  constexpr int kGates = gates_of(CELL);
   const int64_t D = int64_t{a.H} * a.DH, row = a.seqs.begin[seq] + b.t;
   const int64_t first = b.head * a.DH + b.begin;
   const float* before = h_before(a, seq, b.t) + first;
   for_lanes(b.end - b.begin, [&](auto d, int64_t j) HWY_ATTR {
     Gates<decltype(d)> g;
-    for (int gate = 0; gate < gates; ++gate) {
+    HWY_UNROLL(4)
+    for (int gate = 0; gate < kGates; ++gate) {
       g.x[gate] = hn::LoadU(d, a.x + row * a.x_stride + gate * D + first + j);
       g.s[gate] = hn::LoadU(d, s + gate * kRnnChannels + j);
       if (a.b != nullptr) g.s[gate] = hn::Add(g.s[gate], hn::LoadU(d, a.b + gate * D + first + j));
     }
     const int64_t state = a.seqs.slot[seq] * D + first + j;
-    hn::StoreU(advance(d, a, g, state, hn::LoadU(d, before + j)), d, a.y + row * D + first + j);
+    const auto h = advance<CELL>(d, a, g, state, hn::LoadU(d, before + j));
+    hn::StoreU(h, d, a.y + row * D + first + j);
   });
+}
+
+// A function a cell: one of all would keep compilers busy for minutes.
+void cell_part_of(const RnnArgs& a, const RnnBlock& b, int seq, const float* s) {
+  switch (a.cell) {
+    case RnnCell::kElman:
+      return cell_part<RnnCell::kElman>(a, b, seq, s);
+    case RnnCell::kLstm:
+      return cell_part<RnnCell::kLstm>(a, b, seq, s);
+    case RnnCell::kGru:
+      return cell_part<RnnCell::kGru>(a, b, seq, s);
+    case RnnCell::kFlashGru:
+      return cell_part<RnnCell::kFlashGru>(a, b, seq, s);
+    case RnnCell::kSlstm:
+      return cell_part<RnnCell::kSlstm>(a, b, seq, s);
+  }
 }
 
 template <int ROWS, typename T>
@@ -150,7 +168,7 @@ void rows_of_block(const RnnArgs& a, const RnnBlock& b, const int (&seqs)[ROWS])
   float s[ROWS * 4 * kRnnChannels];
   recurrent_part<ROWS, T>(a, b, seqs, s);
   for (int r = 0; r < ROWS; ++r) {
-    cell_part(a, b, seqs[r], s + int64_t{r} * gates_of(a.cell) * kRnnChannels);
+    cell_part_of(a, b, seqs[r], s + int64_t{r} * gates_of(a.cell) * kRnnChannels);
   }
 }
 
