@@ -3,6 +3,7 @@
 #include "kernels/ops/add.h"
 #include "kernels/ops/causal_conv1d.h"
 #include "kernels/ops/embed.h"
+#include "kernels/ops/feature_map.h"
 #include "kernels/ops/gated_rms_norm.h"
 #include "kernels/ops/gather_rows.h"
 #include "kernels/ops/gla.h"
@@ -66,6 +67,7 @@ struct Kernels {
   Op<GluArgs> glu;
   Op<SkipGateArgs> skip_gate;
   Op<AddArgs> add;
+  Op<FeatureMapArgs> feature_map;
 
   // Calls visit(name, pointer to member) for each op, in the order above.
   template <typename Visit>
@@ -95,6 +97,7 @@ struct Kernels {
     visit("glu", &Kernels::glu);
     visit("skip_gate", &Kernels::skip_gate);
     visit("add", &Kernels::add);
+    visit("feature_map", &Kernels::feature_map);
   }
 
   // Calls visit(name, implementation) for each op.

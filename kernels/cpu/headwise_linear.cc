@@ -16,6 +16,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {
 
+// y: the outputs of a row from number n on.
+void add_bias(const HeadwiseLinearArgs& a, int64_t n, int64_t count, float* y) {
+  if (a.bias == nullptr) return;
+  for (int64_t i = 0; i < count; ++i) y[i] += a.bias[n + i];
+}
+
 // ---- parts of any size
 
 template <int ROWS, typename T>
@@ -28,6 +34,7 @@ void part_rows(const HeadwiseLinearArgs& a, int64_t row, int64_t head) {
     y[r] = a.y + (row + r) * a.y_stride + head * N;
   }
   dot_rows(K, x, static_cast<const T*>(a.W.data) + head * N * K, K, N, y);
+  for (float* out : y) add_bias(a, head * N, N, out);
 }
 
 // The part's rows [begin, end).
@@ -100,6 +107,7 @@ void headwise_quads(const HeadwiseLinearArgs& a, int64_t begin, int64_t end) {
     const float* x = a.x + r * a.x_stride;
     float* y = a.y + r * a.y_stride;
     for_quads(N, [&](auto d, int64_t n) HWY_ATTR { apply_quads(d, N, columns + n, x + n, y + n); });
+    add_bias(a, 0, N, y);
   }
 }
 #endif

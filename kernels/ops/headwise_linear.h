@@ -4,7 +4,7 @@
 namespace recurve {
 
 // A block-diagonal linear layer: of H equal parts of a row, each goes through a matrix of its own,
-//   y[h, o] = sum_k W[h, o, k] x[h, k]
+//   y[h, o] = sum_k W[h, o, k] x[h, k] + bias[h, o]
 // accumulated in fp32. A row of y depends on its row of x alone.
 // Source: Beck et al. 2024 (xLSTM), fig. 9 and 10, "blockdiagonal" projections.
 struct HeadwiseLinearArgs {
@@ -15,6 +15,7 @@ struct HeadwiseLinearArgs {
   int y_stride;    // floats from a row of y to the next
   const float* x;  // (rows, H, K)
   float* y;        // (rows, H, N); does not overlap x
+  const float* bias = nullptr;  // (H, N) or null
 };
 
 }  // namespace recurve

@@ -10,7 +10,7 @@ void headwise_linear(const HeadwiseLinearArgs& args, Stream&) {
       const float* x = args.x + r * args.x_stride + n / N * K;
       float sum = 0;
       for (int64_t k = 0; k < K; ++k) sum += x[k] * weight_at(args.W, n * K + k);
-      args.y[r * args.y_stride + n] = sum;
+      args.y[r * args.y_stride + n] = args.bias == nullptr ? sum : sum + args.bias[n];
     }
   }
 }

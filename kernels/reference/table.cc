@@ -29,6 +29,7 @@ Kernels table() {
   kernels.glu = {glu, "reference"};
   kernels.skip_gate = {skip_gate, "reference"};
   kernels.add = {add, "reference"};
+  kernels.feature_map = {feature_map, "reference"};
   return kernels;
 }
 

@@ -17,6 +17,7 @@ void causal_conv1d(const CausalConv1dArgs& args, Stream& stream);
 void selective_scan(const SelectiveScanArgs& args, Stream& stream);
 void ssd(const SsdArgs& args, Stream& stream);
 void linear_recurrence(const LinearRecurrenceArgs& args, Stream& stream);
+void feature_map(const FeatureMapArgs& args, Stream& stream);
 void gated_rms_norm(const GatedRmsNormArgs& args, Stream& stream);
 void gla(const GlaArgs& args, Stream& stream);
 void hgrn_gate(const HgrnGateArgs& args, Stream& stream);

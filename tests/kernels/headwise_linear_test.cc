@@ -15,8 +15,9 @@ const Headwise kHeadwise[] = {{1, 1, 1, 1},  {3, 2, 4, 4},    {2, 16, 4, 4},    
                               {2, 5, 4, 3},  {3, 5, 2, 4},    {100, 128, 4, 4}, {60, 3, 65, 70}};
 
 Floats run_headwise(KernelDevice& device, const Headwise& s, DType type, const Floats& W,
-                    const Floats& x) {
+                    const Floats& x, const Floats& bias = {}) {
   const auto weights = device.array(stored(W, type));
+  const auto biases = device.array(bias);
   const auto in = device.array(spread(x, s.H * s.K, 3));
   const auto out = device.floats(static_cast<size_t>(s.rows) * (s.H * s.N + 2));
   device.kernels().headwise_linear({s.rows,
@@ -25,7 +26,8 @@ Floats run_headwise(KernelDevice& device, const Headwise& s, DType type, const F
                                     s.H * s.K + 3,
                                     s.H * s.N + 2,
                                     in.data(),
-                                    out.data()},
+                                    out.data(),
+                                    bias.empty() ? nullptr : biases.data()},
                                    *device.stream);
   EXPECT_TRUE(out.guards_intact());
   const Floats all = out.read();
@@ -51,7 +53,8 @@ TEST(HeadwiseLinearReference, IsTheFormula) {
     for (const DType type : {DType::kF32, DType::kBF16}) {
       const Floats W = headwise_weights(s, type, random);
       const Floats x = normal_floats(random, static_cast<size_t>(s.rows) * s.H * s.K);
-      Floats wanted;
+      const Floats bias = normal_floats(random, static_cast<size_t>(s.H) * s.N);
+      Floats wanted, wanted_biased;
       for (int r = 0; r < s.rows; ++r) {
         for (int h = 0; h < s.H; ++h) {
           for (int o = 0; o < s.N; ++o) {
@@ -60,10 +63,12 @@ TEST(HeadwiseLinearReference, IsTheFormula) {
               sum += double{W[(h * s.N + o) * s.K + k]} * x[(r * s.H + h) * s.K + k];
             }
             wanted.push_back(static_cast<float>(sum));
+            wanted_biased.push_back(static_cast<float>(sum + bias[h * s.N + o]));
           }
         }
       }
       EXPECT_TRUE(close(run_headwise(device, s, type, W, x), wanted, kSummed)) << s.K;
+      EXPECT_TRUE(close(run_headwise(device, s, type, W, x, bias), wanted_biased, kSummed)) << s.K;
     }
   }
 }
@@ -79,6 +84,10 @@ TEST_P(HeadwiseLinearTest, MatchesTheReference) {
       const Floats x = normal_floats(random, static_cast<size_t>(s.rows) * s.H * s.K);
       const Floats found = run_headwise(device, s, type, W, x);
       EXPECT_TRUE(close(found, run_headwise(reference, s, type, W, x), kSummed)) << s.K;
+      const Floats bias = normal_floats(random, static_cast<size_t>(s.H) * s.N);
+      EXPECT_TRUE(close(run_headwise(device, s, type, W, x, bias),
+                        run_headwise(reference, s, type, W, x, bias), kSummed))
+          << s.K;
       const Headwise one{1, s.H, s.N, s.K};  // the last row by itself
       EXPECT_TRUE(bit_equal(run_headwise(device, one, type, W, rows_from(x, s.H * s.K, s.rows - 1)),
                             std::span(found).last(static_cast<size_t>(s.H) * s.N)));
