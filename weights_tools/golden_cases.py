@@ -1,7 +1,10 @@
 """What the makers of golden checkpoints share: writing a case, random weights, others' code in fp64."""
 
+import __future__
+import ast
 import contextlib
 import json
+import pathlib
 
 import numpy as np
 
@@ -14,7 +17,9 @@ def chosen(cases, names):
     """The cases with these names, or all."""
     unknown = set(names) - set(cases)
     if unknown:
-        raise SystemExit(f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(cases)}")
+        raise SystemExit(
+            f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(cases)}"
+        )
     return names or list(cases)
 
 
@@ -24,6 +29,21 @@ def stored(weights, values):
     return {
         n: st.tensor(w, "F32" if n.endswith(("A_log", ".D")) else dtype) for n, w in weights.items()
     }
+
+
+def definition(package, path, name):
+    """One function or class of a file whose imports need a GPU, with those of the same file that it uses."""
+    import einops
+    import torch
+
+    source = ast.parse((pathlib.Path(package) / path).read_text())
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    body = [node for node in source.body if isinstance(node, kinds) and not node.decorator_list]
+    scope = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional}
+    scope |= {"rearrange": einops.rearrange, "repeat": einops.repeat, "__name__": path}
+    flags = __future__.annotations.compiler_flag  # annotations name what is not imported here
+    exec(compile(ast.Module(body, []), path, "exec", flags), scope)
+    return scope[name]
 
 
 def sequences(vocab, seed):

@@ -1,8 +1,8 @@
 """Golden checkpoints of GLA and its relatives, the recurrences by flash-linear-attention's naive functions.
 
-fla's models need a GPU; its naive functions are plain PyTorch and are read from their files alone. What
-is around them (projections, norms, rotary embedding, convolutions) is PyTorch's functional library here,
-over whole sequences, and is compared with the step recurrence of families/gla.py.
+fla's models need a GPU; its naive functions and its feature maps are plain PyTorch and are read from
+their files alone. What is around them (projections, norms, rotary embedding, convolutions) is PyTorch's
+functional library here, over whole sequences, and is compared with the step recurrence of families/gla.py.
 Run: python -m weights_tools.golden_gla OUT FLA [CASE...], FLA being the folder of the package fla 0.6.
 """
 
@@ -58,6 +58,40 @@ CASES = {
         _other("linear_attn", feature_map="elu", norm_feature_map=True, **_LINEAR),
         26,
     ),
+    "gla/linear_attn_hedgehog": (
+        _other("linear_attn", feature_map="hedgehog", norm_feature_map=True, **_LINEAR),
+        51,
+    ),
+    # The feature map where none is named.
+    "gla/linear_attn_product": (_other("linear_attn", **_LINEAR), 52),
+    "gla/linear_attn_t2r_kv": (
+        _other(
+            "linear_attn", feature_map="t2r", tie_feature_map_qk=True, num_kv_heads=1, **_LINEAR
+        ),
+        53,
+    ),
+    "gla/linear_attn_dpfp": (
+        _other(
+            "linear_attn",
+            feature_map="dpfp",
+            norm_feature_map=True,
+            num_heads=4,
+            **{**_LINEAR, "norm_q": True, "norm_k": True},
+        ),
+        54,
+    ),
+    "gla/gla_kv": (
+        {**_GLA, "num_heads": 4, "num_kv_heads": 2, "use_short_conv": True, "conv_size": 4},
+        55,
+    ),
+    "gla/retnet_kv": (
+        _other("retnet", expand_k=1.0, expand_v=2.0, hidden_size=32, num_heads=4, num_kv_heads=2),
+        56,
+    ),
+    "gla/hgrn2_conv": (
+        _other("hgrn2", num_heads=None, expand_ratio=16, use_short_conv=True, conv_size=4),
+        57,
+    ),
     "gla/hgrn2": (_other("hgrn2", num_heads=None, expand_ratio=16, num_hidden_layers=3), 27),
 }
 
@@ -87,6 +121,31 @@ def naive(package, path, function):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return getattr(module, function)
+
+
+def feature_maps(c, package, w):
+    """Those of q and k, of fla's modules where they are any."""
+    import torch
+    from torch.nn import functional as F
+
+    plain = {
+        "elu": lambda t: F.elu(t) + 1,
+        "identity": lambda t: t,
+        "": lambda t: t,
+        "relu": F.relu,
+    }
+    if c.feature_map in plain:
+        return plain[c.feature_map], plain[c.feature_map]
+    name = {"hedgehog": "Hedgehog", "t2r": "T2R", "elementwise_product": "Hadamard", "dpfp": "DPFP"}
+    module = cases.definition(package, "modules/feature_map.py", name[c.feature_map] + "FeatureMap")
+    maps = []
+    for of in "qk":
+        map_ = module(c.DK).to(w["attn_norm.weight"].dtype)
+        prefix = f"attn.feature_map_{'q' if c.map_tied else of}."
+        map_.load_state_dict(gla.common.under(w, prefix))
+        norm = c.norm_q if of == "q" else c.norm_k
+        maps.append(lambda t, f=map_, n=norm: f(t) / (f(t).sum(-1, True) + 1e-4) if n else f(t))
+    return maps
 
 
 def recur(c, package, q, k, v, g):
@@ -128,13 +187,18 @@ def block(c, package, w, x, layer, bounds):
     state = {"conv": torch.cat(raw, 1).T[:, -3:]} if c.width else {}
     if c.width:
         kernels = [w[f"attn.{name}_conv1d.weight"] for name in names]
+        act = (lambda t: t) if c.type == "hgrn2" else F.silu
         raw = [
-            F.silu(F.conv1d(F.pad(v.T[None], (c.width - 1, 0)), kernel, groups=len(kernel)))[0].T
+            act(F.conv1d(F.pad(v.T[None], (c.width - 1, 0)), kernel, groups=len(kernel)))[0].T
             for v, kernel in zip(raw, kernels)
         ]
-    q, k, v = (part.reshape(1, len(x), c.H, -1) for part in raw)
+
+    def shared(part):
+        """[T, KV width] -> [1, T, H, width]: a head of k or v serves several of q."""
+        return part.reshape(1, len(x), c.KV, -1).repeat_interleave(c.H // c.KV, 2)
+
+    q, k, v = raw[0].reshape(1, len(x), c.H, -1), shared(raw[1]), shared(raw[2])
     g = torch.zeros_like(k)
-    maps = {"elu": lambda t: F.elu(t) + 1, "identity": lambda t: t, "": lambda t: t}
     if c.type == "hgrn2":
         q, g = F.silu(q), F.logsigmoid(k)
         if layer > 0:
@@ -142,14 +206,15 @@ def block(c, package, w, x, layer, bounds):
             g = torch.logaddexp(low.log(), torch.log1p(-low) + g)
         k = 1 - g.exp()
     else:
-        q, k = maps[c.feature_map](q), maps[c.feature_map](k)
+        map_q, map_k = feature_maps(c, package, w)
+        q, k = map_q(q), map_k(k)
     if c.type == "gla":
         gate = F.linear(
             F.linear(y, w["attn.gk_proj.0.weight"]),
             w["attn.gk_proj.1.weight"],
             w["attn.gk_proj.1.bias"],
         )
-        g = (F.logsigmoid(gate) / c.divisor).reshape(k.shape)
+        g = shared(F.logsigmoid(gate) / c.divisor)
     elif c.type == "simple_gla":
         gate = F.linear(y, w["attn.gk_proj.weight"], w["attn.gk_proj.bias"])
         g = g + (F.logsigmoid(gate) / c.divisor)[None, :, :, None]

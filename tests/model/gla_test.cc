@@ -349,15 +349,20 @@ TEST(GlaConfig, RefusesWhatWouldChangeTheMaths) {
       EXPECT_THAT(error_for(type, more), HasSubstr(key)) << type;
     }
   }
-  EXPECT_THAT(error_for("gla", {{"num_kv_heads", 1}}), HasSubstr("num_kv_heads"));
+  EXPECT_EQ(error_for("gla", {{"num_kv_heads", 1}}), "");
+  EXPECT_THAT(error_for("gla", {{"num_heads", 4}, {"num_kv_heads", 3}}),
+              HasSubstr("num_kv_heads: wanted a divisor of num_heads 4, found 3"));
   EXPECT_THAT(error_for("gla", {{"use_gv", true}}), HasSubstr("use_gv"));
   EXPECT_THAT(error_for("gla", {{"num_heads", 5}}), HasSubstr("num_heads"));
   EXPECT_THAT(error_for("gla", {{"feature_map", "gelu"}}), HasSubstr("feature_map"));
   EXPECT_THAT(error_for("retnet", {{"num_heads", 8}}), HasSubstr("even number of channels"));
-  EXPECT_THAT(error_for("linear_attn", json::object()), HasSubstr("feature_map"));
-  EXPECT_THAT(error_for("linear_attn", {{"feature_map", "hedgehog"}}), HasSubstr("feature_map"));
-  EXPECT_THAT(error_for("linear_attn", {{"feature_map", "elu"}, {"norm_q", true}}),
-              HasSubstr("norm_q"));
+  EXPECT_EQ(error_for("linear_attn", json::object()), "");
+  EXPECT_THAT(error_for("linear_attn", {{"feature_map", "taylor"}}),
+              HasSubstr("feature_map: wanted identity or relu or elu or dpfp or t2r or hedgehog or "
+                        "elementwise_product, found \"taylor\""));
+  EXPECT_THAT(error_for("linear_attn", {{"norm_q", 1}}), HasSubstr("norm_q: wanted true or false"));
+  EXPECT_THAT(error_for("linear_attn", {{"use_short_conv", true}}), HasSubstr("use_short_conv"));
+  EXPECT_THAT(error_for("gla", {{"attnres_block_size", 2}}), HasSubstr("attnres_block_size"));
   EXPECT_THAT(error_for("hgrn2", {{"expand_ratio", 7}}), HasSubstr("expand_ratio"));
 }
 

@@ -11,11 +11,15 @@ has the up rows below the gate rows and there is no up_proj), attn.o_proj.weight
   retnet      attn.{q,k,v,g}_proj, g_norm_swish_gate
   linear_attn attn.{q,k,v}_proj, norm (if output_norm is "rmsnorm")
   hgrn2       attn.{q,f,i}_proj, g_norm [D]; model.lower_bounds [layers, D]
-use_short_conv adds attn.{q,k,v}_conv1d.weight (hgrn2: q, f, i), silu after it.
-Golden states: S [layers, H, DK, DV]; z [layers, H, DK] with norm_feature_map; conv [layers,
-2 H DK + H DV, width - 1] of q, k, v, oldest first; position I32 [1] of retnet.
+use_short_conv adds attn.{q,k,v}_conv1d.weight, silu after it (hgrn2: q, f, i, and no silu: its layer makes
+ShortConvolution with activation=None). num_kv_heads: k, v and gla's gk have so many heads, each of which
+serves num_heads / num_kv_heads of q. linear_attn's feature_map: hedgehog has attn.feature_map_{q,k}.layer
+{weight,bias}, t2r layer.weight, elementwise_product layer1 and layer2 {weight,bias}, of one head and the
+same for all; DM, the keys of the state, is 2 DK for hedgehog and 8 DK for dpfp, otherwise DK.
+Golden states: S [layers, H, DM, DV]; z [layers, H, DM] with norm_feature_map; conv [layers, q, k and v,
+width - 1], oldest first; position I32 [1] of retnet.
 
-    S = decay S + k v^T;  o = (q / sqrt(DK))^T S, S after the update;  decay of a channel of k
+    S = decay S + k v^T;  o = (q / sqrt(DM))^T S, S after the update;  decay of a channel of k
     gla: exp(logsigmoid(W1 W0 y + b) / 16);  simple_gla: the same of a head, exp(logsigmoid(W y + b) / 16)
     retnet: 1 - 2^(-5 - head), q and k rotated by the position;  linear_attn: 1
     hgrn2: sigmoid(f) raised to the layer's lower bound, k = 1 - decay, q = silu(q), v = i
@@ -46,13 +50,27 @@ class Config:
     eps: float = 1e-6
     divisor: float = 16.0
     floor: float = float("-inf")
+    KV: int = 0  # heads of keys and values
     feature_map: str = ""
+    map_tied: bool = False
+    norm_q: bool = False
+    norm_k: bool = False
     head_norm: bool = True
     normaliser: bool = False
     lower_bound: bool = False
     gate: bool = True
     tied: bool = False
     fused_mlp: bool = False  # how the file has it, not the config
+
+    @property
+    def DM(self):
+        """Key size of a head of the state."""
+        return self.DK * {"hedgehog": 2, "dpfp": 8}.get(self.feature_map, 1)
+
+    @property
+    def widths(self):
+        """Of q, k and v."""
+        return self.H * self.DK, self.KV * self.DK, self.KV * self.DV
 
 
 def config_from_dict(values):
@@ -83,7 +101,11 @@ def config_from_dict(values):
         eps=get("norm_eps", get("rms_norm_eps", 1e-6)),
         divisor=get("gate_logit_normalizer", 16),
         floor=get("clamp_min") if get("clamp_min") is not None else float("-inf"),
-        feature_map=get("feature_map") or "",
+        KV=heads if kind == "hgrn2" else get("num_kv_heads") or heads,
+        feature_map=get("feature_map") or ("elementwise_product" if kind == "linear_attn" else ""),
+        map_tied=get("tie_feature_map_qk", False),
+        norm_q=get("norm_q", False),
+        norm_k=get("norm_k", False),
         head_norm=get("output_norm", "rmsnorm") == "rmsnorm",
         normaliser=get("norm_feature_map", False),
         lower_bound=kind == "hgrn2" and get("use_lower_bound", True),
@@ -101,7 +123,29 @@ def projections(config):
     """Names of the three that the convolutions and the recurrence take, and their rows."""
     c = config
     names = ("q", "f", "i") if c.type == "hgrn2" else ("q", "k", "v")
-    return tuple(zip(names, (c.H * c.DK, c.H * c.DK, c.H * c.DV)))
+    return tuple(zip(names, c.widths))
+
+
+# Of the feature maps that have any: names of their layers, and whether these have a bias.
+MAP_LAYERS = {
+    "hedgehog": (("layer",), True),
+    "t2r": (("layer",), False),
+    "elementwise_product": (("layer1", "layer2"), True),
+}
+
+
+def map_shapes(config):
+    c = config
+    layers, bias = (), False
+    if c.type == "linear_attn":
+        layers, bias = MAP_LAYERS.get(c.feature_map, (layers, bias))
+    shapes = {}
+    for of in "q" if c.map_tied else "qk":
+        for layer in layers:
+            shapes[f"feature_map_{of}.{layer}.weight"] = (c.DK, c.DK)
+            if bias:
+                shapes[f"feature_map_{of}.{layer}.bias"] = (c.DK,)
+    return shapes
 
 
 def tensor_shapes(config):
@@ -118,12 +162,14 @@ def tensor_shapes(config):
             shapes[f"{a}{name}_proj.weight"] = (rows, c.D)
             if c.width:
                 shapes[f"{a}{name}_conv1d.weight"] = (rows, 1, c.width)
+        for name, shape in map_shapes(c).items():
+            shapes[a + name] = shape
         if c.gate:
             shapes[a + "g_proj.weight"] = (c.H * c.DV, c.D)
         if c.type == "gla":
             shapes[a + "gk_proj.0.weight"] = (c.rank, c.D)
-            shapes[a + "gk_proj.1.weight"] = (c.H * c.DK, c.rank)
-            shapes[a + "gk_proj.1.bias"] = (c.H * c.DK,)
+            shapes[a + "gk_proj.1.weight"] = (c.KV * c.DK, c.rank)
+            shapes[a + "gk_proj.1.bias"] = (c.KV * c.DK,)
         if c.type == "simple_gla":
             shapes[a + "gk_proj.weight"], shapes[a + "gk_proj.bias"] = (c.H, c.D), (c.H,)
         if out_norm(c):
@@ -151,15 +197,15 @@ def parameters(config):
 
 def state_bytes(config):
     c = config
-    conv = 2 * (2 * c.H * c.DK + c.H * c.DV) * max(0, c.width - 1)
-    z = 4 * c.H * c.DK if c.normaliser else 0
-    return c.layers * (4 * c.H * c.DK * c.DV + z + conv) + (4 if c.type == "retnet" else 0)
+    conv = 2 * sum(c.widths) * max(0, c.width - 1)
+    z = 4 * c.H * c.DM if c.normaliser else 0
+    return c.layers * (4 * c.H * c.DM * c.DV + z + conv) + (4 if c.type == "retnet" else 0)
 
 
 def mixer_flops(config, chunk):
     """Of a prompt's token outside the weights, in chunks of so many, full squares counted."""
     c = config
-    return c.layers * c.H * (2 * chunk * (c.DK + c.DV) + 4 * c.DK * c.DV)
+    return c.layers * c.H * (2 * chunk * (c.DM + c.DV) + 4 * c.DM * c.DV)
 
 
 def decode_weight_bytes(config, bytes_per_weight=2):
@@ -177,6 +223,35 @@ FEATURE_MAPS = {
     "sigmoid": common.sigmoid,
     "tanh": np.tanh,
 }
+
+
+def dpfp(x):
+    both = np.maximum(np.concatenate([x, -x], -1), 0)
+    return np.concatenate([both * np.roll(both, turn, -1) for turn in (1, 2, 3, 4)], -1)
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def mapped(c, w, x, of):
+    """x [H, DK] of "q" or "k" -> [H, DM]."""
+
+    def layer(name):
+        prefix = f"feature_map_{'q' if c.map_tied else of}.{name}"
+        return x @ w[prefix + ".weight"].T + w.get(prefix + ".bias", 0)
+
+    if c.type == "linear_attn" and c.feature_map in MAP_LAYERS:
+        y = [layer(name) for name in MAP_LAYERS[c.feature_map][0]]
+        if c.feature_map == "hedgehog":
+            x = softmax(np.concatenate([2 * y[0], -2 * y[0]], -1))
+        else:
+            x = np.maximum(y[0], 0) if c.feature_map == "t2r" else y[0] * y[1]
+    else:
+        x = dpfp(x) if c.feature_map == "dpfp" else FEATURE_MAPS[c.feature_map](x)
+    norm = c.norm_q if of == "q" else c.norm_k
+    return x / (x.sum(-1, keepdims=True) + 1e-4) if norm else x
 
 
 def rotate(x, position):
@@ -201,9 +276,11 @@ def mixed(c, w, y, layer, conv, position, bound):
     parts = [w[f"{name}_proj.weight"] @ y for name, _ in projections(c)]
     if c.width:
         kernel = np.concatenate([w[f"{name}_conv1d.weight"] for name, _ in projections(c)])
-        joined = common.silu(common.convolve(kernel, 0, np.concatenate(parts), conv))
-        parts = np.split(joined, [c.H * c.DK, 2 * c.H * c.DK])
-    q, k, v = (part.reshape(c.H, -1) for part in parts)
+        joined = common.convolve(kernel, 0, np.concatenate(parts), conv)
+        joined = joined if c.type == "hgrn2" else common.silu(joined)
+        parts = np.split(joined, np.cumsum(c.widths)[:2])
+    q, k, v = parts[0].reshape(c.H, -1), *(part.reshape(c.KV, -1) for part in parts[1:])
+    k, v = (np.repeat(x, c.H // c.KV, 0) for x in (k, v))
     log_decay = np.zeros((c.H, c.DK))
     if c.type == "hgrn2":
         q, log_decay = common.silu(q), common.log_sigmoid(k)
@@ -211,23 +288,24 @@ def mixed(c, w, y, layer, conv, position, bound):
             low = bound.reshape(c.H, c.DK)
             log_decay = np.logaddexp(np.log(low), np.log1p(-low) + log_decay)
         return q, 1 - np.exp(log_decay), v, log_decay
-    q, k = FEATURE_MAPS[c.feature_map](q), FEATURE_MAPS[c.feature_map](k)
+    q, k = mapped(c, w, q, "q"), mapped(c, w, k, "k")
     if c.type == "gla":
         gate = w["gk_proj.1.weight"] @ (w["gk_proj.0.weight"] @ y) + w["gk_proj.1.bias"]
-        log_decay = np.maximum(common.log_sigmoid(gate) / c.divisor, c.floor).reshape(c.H, c.DK)
+        log_decay = np.maximum(common.log_sigmoid(gate) / c.divisor, c.floor)
+        log_decay = np.repeat(log_decay.reshape(c.KV, c.DK), c.H // c.KV, 0)
     elif c.type == "simple_gla":
         gate = w["gk_proj.weight"] @ y + w["gk_proj.bias"]
         log_decay = log_decay + (common.log_sigmoid(gate) / c.divisor)[:, None]
     elif c.type == "retnet":
         q, k = rotate(q, position), rotate(k, position)
         log_decay = log_decay + np.log1p(-(2.0 ** (-5.0 - np.arange(c.H))))[:, None]
-    return q, k, v, log_decay
+    return q, k, v, log_decay if c.DM == c.DK else np.zeros((c.H, c.DM))
 
 
 def mixer(c, w, y, layer, state, position, bound):
     """One token; S, z and conv of the layer are changed in place."""
     q, k, v, log_decay = mixed(c, w, y, layer, state["conv"][layer], position, bound)
-    q = q / np.sqrt(c.DK)
+    q = q / np.sqrt(c.DM)
     S, z = state["S"][layer], state["z"][layer]
     S[:] = np.exp(log_decay)[:, :, None] * S + k[:, :, None] * v[:, None, :]
     o = np.einsum("hk,hkv->hv", q, S)
@@ -255,9 +333,9 @@ def run(config, tensors, tokens):
     c = config
     weights = {n: t.float32().astype(np.float64) for n, t in tensors.items()}
     state = {
-        "S": np.zeros((c.layers, c.H, c.DK, c.DV)),
-        "z": np.zeros((c.layers, c.H, c.DK)),
-        "conv": np.zeros((c.layers, 2 * c.H * c.DK + c.H * c.DV, max(0, c.width - 1))),
+        "S": np.zeros((c.layers, c.H, c.DM, c.DV)),
+        "z": np.zeros((c.layers, c.H, c.DM)),
+        "conv": np.zeros((c.layers, sum(c.widths), max(0, c.width - 1))),
     }
     layers = [common.under(weights, f"model.layers.{i}.") for i in range(c.layers)]
     attn = [common.under(layer, "attn.") for layer in layers]
