@@ -42,10 +42,16 @@ def _config(slstm_at, backend, blocks=3, **changes):
     }
 
 
+def _biased(values):
+    values["slstm_block"]["feedforward"]["bias"] = True
+    return values
+
+
 CASES = {
     "xlstm_blocks/vanilla": (_config([1], "vanilla"), 31),
     "xlstm_blocks/cuda": (_config([1], "cuda"), 31),
     "xlstm_blocks/bf16": (_config([1], "vanilla", torch_dtype="bfloat16"), 33),
+    "xlstm_blocks/bias": (_biased(_config([1], "vanilla", bias=True)), 34),
     "xlstm_blocks/slstm_only_tied": (_config("all", "vanilla", 2, tie_weights=True), 32),
 }
 
@@ -63,6 +69,8 @@ def random_weights(config, seed):
             out[name] = np.linspace(-4, 1, shape[0])
         elif name.endswith("fgate.bias"):
             out[name] = np.linspace(4, 1, shape[0])
+        elif name.endswith(("q_proj.bias", "k_proj.bias", "v_proj.bias", "up.bias", "down.bias")):
+            out[name] = 0.5 * normal
         elif name.endswith("_bias_"):
             out[name] = 1.5 * normal
         elif "embedding" in name:

@@ -6,203 +6,19 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/check.h"
-#include "model/layers/host_matrix.h"
+#include "model/families/xlstm_blocks_config.h"
+#include "model/families/xlstm_blocks_weights.h"
 #include "model/layers/required_ops.h"
-#include "model/layers/token_weights.h"
 #include "model/registry.h"
 #include "model/special_ids.h"
-#include "model/weights/config_reader.h"
-#include "model/weights/convert.h"
 
 namespace recurve {
+namespace xlstm_blocks {
 namespace {
 
 // The package has no keys for these.
 constexpr float kNormEps = 1e-5f;
 constexpr float kCellEps = 1e-6f;
-// The grid of prompts: the research code has no chunks.
-constexpr int kChunk = 64;
-
-struct Config {
-  int64_t D, blocks, vocab;
-  std::vector<bool> slstm;  // of each block
-  int chunk;
-  bool tied, out_norm;
-  // mLSTM blocks: inner width, heads, size of a projection's blocks, width of the convolution.
-  int64_t inner, H, block, width;
-  // sLSTM blocks: heads, width of the convolution (0: none), feed-forward width (0: none).
-  int64_t slstm_H, slstm_width, F;
-  Activation ffn_activation;
-  bool transposed_R;  // the layout of the "cuda" backend; otherwise that of "vanilla"
-
-  bool any(bool is_slstm) const {
-    return std::find(slstm.begin(), slstm.end(), is_slstm) != slstm.end();
-  }
-};
-
-// A mapping inside the config; empty if it is not there.
-const nlohmann::json& section(ConfigReader& read, const nlohmann::json& config, const char* key) {
-  static const nlohmann::json kNone = nlohmann::json::object();
-  read.ignore({key});
-  return read.has(key) ? config[key] : kNone;
-}
-
-// utils.py, UpProjConfigMixin.
-int64_t read_up_size(ConfigReader& read, int64_t D, double default_factor) {
-  const double factor = read.optional_number("proj_factor", default_factor, 1e-3, 64);
-  const int64_t multiple = read.optional_int("round_proj_up_to_multiple_of", 64, 1, 1 << 16);
-  read.must_be("round_proj_up_dim_up", true);
-  const double size = factor * static_cast<double>(D) / static_cast<double>(multiple);
-  return static_cast<int64_t>(std::ceil(size)) * multiple;
-}
-
-void read_mlstm(const nlohmann::json& block, const std::string& file, Config& c) {
-  ConfigReader read_block(block, file + ": mlstm_block");
-  const nlohmann::json& mlstm = section(read_block, block, "mlstm");
-  read_block.ignore({"_num_blocks", "_block_idx"});
-  read_block.finish();
-  ConfigReader read(mlstm, file + ": mlstm_block.mlstm");
-  c.inner = read_up_size(read, c.D, 2.0);
-  c.H = read.optional_int("num_heads", 4, 1, 4096);
-  c.block = read.optional_int("qkv_proj_blocksize", 4, 1, 1 << 16);
-  c.width = read.optional_int("conv1d_kernel_size", 4, 0, 256);
-  if (c.width == 1) read.fail("conv1d_kernel_size", "0 or at least 2", "1");
-  if (c.inner % c.H != 0) {
-    read.fail("num_heads", fmt::format("a divisor of the inner width {}", c.inner),
-              std::to_string(c.H));
-  }
-  if (c.inner % c.block != 0) {
-    read.fail("qkv_proj_blocksize", fmt::format("a divisor of the inner width {}", c.inner),
-              std::to_string(c.block));
-  }
-  read.must_be("embedding_dim", c.D);
-  read.must_be("bias", false);
-  read.must_be("memory_backend", "dense");
-  read.must_be("gate_mode", "sigmoid");
-  read.ignore({"dropout", "context_length", "_num_blocks", "_inner_embedding_dim", "_proj_up_dim"});
-  read.finish();
-}
-
-Activation read_activation(ConfigReader& read) {
-  const std::string name =
-      read.string_one_of("act_fn", "gelu", {"gelu", "relu", "sigmoid", "swish"});
-  return name == "gelu"      ? Activation::kGelu
-         : name == "relu"    ? Activation::kRelu
-         : name == "sigmoid" ? Activation::kSigmoid
-                             : Activation::kSilu;
-}
-
-void read_slstm(const nlohmann::json& block, const std::string& file, Config& c) {
-  ConfigReader read_block(block, file + ": slstm_block");
-  const nlohmann::json& slstm = section(read_block, block, "slstm");
-  const bool has_ffn = read_block.has("feedforward");
-  const nlohmann::json& ffn = section(read_block, block, "feedforward");
-  read_block.ignore({"_num_blocks", "_block_idx"});
-  read_block.finish();
-  if (has_ffn) {
-    ConfigReader read(ffn, file + ": slstm_block.feedforward");
-    c.F = read_up_size(read, c.D, 1.3);
-    c.ffn_activation = read_activation(read);
-    read.must_be("ff_type", "ffn_gated");
-    read.must_be("bias", false);
-    read.must_be("embedding_dim", c.D);
-    read.ignore({"dropout", "_num_blocks", "_proj_up_dim"});
-    read.finish();
-  }
-  ConfigReader read(slstm, file + ": slstm_block.slstm");
-  c.slstm_H = read.optional_int("num_heads", 4, 1, 4096);
-  c.slstm_width = read.optional_int("conv1d_kernel_size", 4, 0, 256);
-  if (c.slstm_width == 1) read.fail("conv1d_kernel_size", "0 or at least 2", "1");
-  c.transposed_R = read.string_one_of("backend", "cuda", {"cuda", "vanilla"}) == "cuda";
-  if (c.D % c.slstm_H != 0) {
-    read.fail("num_heads", fmt::format("a divisor of the width {}", c.D),
-              std::to_string(c.slstm_H));
-  }
-  for (const char* key : {"embedding_dim", "hidden_size"}) read.must_be(key, c.D);
-  read.must_be("function", "slstm");
-  read.must_be("group_norm_weight", true);
-  read.must_be("forward_clipval", nullptr);
-  read.must_be("initial_val", 0.0);
-  read.must_be("num_gates", 4);
-  read.must_be("num_states", 4);
-  // Training, types of storage and shapes inside the package's kernels.
-  read.ignore({"bias_init", "recurrent_weight_init", "gradient_recurrent_cut",
-               "gradient_recurrent_clipval", "batch_size", "input_shape", "internal_input_shape",
-               "output_shape", "constants", "dtype_b", "dtype_r", "dtype_w", "dtype_g", "dtype_s",
-               "dtype_a", "enable_automatic_mixed_precision", "dropout", "_block_idx",
-               "_num_blocks"});
-  read.finish();
-}
-
-std::vector<bool> read_block_map(ConfigReader& read, const nlohmann::json& config, int64_t blocks) {
-  read.ignore({"slstm_at"});
-  std::vector<bool> map(static_cast<size_t>(blocks));
-  const nlohmann::json at = read.has("slstm_at") ? config["slstm_at"] : nlohmann::json::array();
-  if (at == "all" || !read.has("mlstm_block")) return std::vector<bool>(map.size(), true);
-  if (!at.is_array()) read.fail("slstm_at", "a list of blocks or \"all\"", at.dump());
-  for (const nlohmann::json& index : at) {
-    const bool fits =
-        index.is_number_integer() && index.get<int64_t>() >= 0 && index.get<int64_t>() < blocks;
-    if (!fits) {
-      read.fail("slstm_at", fmt::format("numbers of blocks below {}", blocks), index.dump());
-    }
-    map[index.get<size_t>()] = true;
-  }
-  return map;
-}
-
-Config read_config(const Checkpoint& checkpoint) {
-  const nlohmann::json& config = checkpoint.config();
-  ConfigReader read(config, checkpoint.config_file());
-  Config c{};
-  c.D = read.required_int({"embedding_dim", "hidden_size"}, 1, 1 << 20);
-  c.blocks = read.required_int({"num_blocks", "num_hidden_layers"}, 1, 4096);
-  c.vocab = read.required_int("vocab_size", 1, 1 << 24);
-  c.tied = read.boolean({"tie_weights", "tie_word_embeddings"}, false);
-  c.out_norm = read.boolean("add_post_blocks_norm", true);
-  c.chunk = kChunk;
-  c.slstm = read_block_map(read, config, c.blocks);
-  if (c.any(false)) read_mlstm(section(read, config, "mlstm_block"), checkpoint.config_file(), c);
-  if (c.any(true)) read_slstm(section(read, config, "slstm_block"), checkpoint.config_file(), c);
-  read.must_be("bias", false);
-  read.ignore({"mlstm_block", "slstm_block", "context_length", "dropout", "_block_map",
-               "weight_decay_on_embedding", "add_embedding_dropout"});
-  read.finish();
-  return c;
-}
-
-struct MlstmWeights {
-  LinearWeights up;         // (2 inner, D): x, then z
-  VectorWeights conv;       // (inner, width), empty: no convolution
-  VectorWeights conv_bias;  // (inner)
-  HostMatrix q, k, v;       // (inner, block): block-diagonal
-  LinearWeights gates;      // (2 H, 3 inner): i, then f, of q, k, v; with bias
-  VectorWeights head_norm;  // (inner)
-  VectorWeights skip;       // (inner)
-  LinearWeights down;       // (D, inner)
-};
-
-struct SlstmWeights {
-  VectorWeights conv;       // (D, width), empty: no convolution
-  VectorWeights conv_bias;  // (D)
-  HostMatrix i, f, z, o;    // (D, DH): a matrix a head
-  HostMatrix R;             // (H 4 DH, DH)
-  VectorWeights bias;       // (4, H, DH)
-  VectorWeights head_norm;  // (D)
-  VectorWeights ffn_norm;   // (D)
-  LinearWeights ffn_up;     // (2 F, D): gate, then up
-  LinearWeights ffn_down;   // (D, F)
-};
-
-// Of the two kinds of weights one is there.
-struct Block {
-  VectorWeights norm;  // (D)
-  MlstmWeights mlstm;
-  SlstmWeights slstm;
-  size_t first_state;  // place of its arrays in the layout
-};
-
 class XlstmBlocks final : public Model {
  public:
   XlstmBlocks(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
@@ -229,14 +45,6 @@ class XlstmBlocks final : public Model {
   };
   std::vector<int64_t> widths() const;
 
-  Block load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
-                   bool is_slstm, DType dtype) const;
-  MlstmWeights load_mlstm(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
-                          DType dtype) const;
-  SlstmWeights load_slstm(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
-                          DType dtype) const;
-  void load_recurrence(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
-                       DType dtype, SlstmWeights& weights) const;
   void fill_info(const Checkpoint& checkpoint);
 
   void norm(const VectorWeights& weights, int rows, int groups, int64_t width, const float* x,
@@ -260,26 +68,6 @@ class XlstmBlocks final : public Model {
   ModelInfo info_;
 };
 
-// Norm weights are stored as what is added to one (components/ln.py, residual_weight).
-VectorWeights load_norm(Checkpoint& checkpoint, Backend& backend, const std::string& name,
-                        int64_t size) {
-  std::vector<float> values = host_values(checkpoint.take(name, {size}));
-  for (float& value : values) value += 1.0f;
-  return VectorWeights::from(backend, values);
-}
-
-VectorWeights load_vector(Checkpoint& checkpoint, Backend& backend, const std::string& name,
-                          const std::vector<Shape>& shapes) {
-  return VectorWeights::load(backend, checkpoint, name, shapes);
-}
-
-// (H, N, K), one matrix a head.
-HostMatrix load_headwise(Checkpoint& checkpoint, Backend& backend, const std::string& name,
-                         int64_t H, int64_t N, DType dtype) {
-  return HostMatrix(backend, host_values(checkpoint.take_any({name}, {{H, N, N}, {H * N, N}})), N,
-                    dtype);
-}
-
 XlstmBlocks::XlstmBlocks(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
                          const Checkpoint::Progress& progress)
     : c_(read_config(checkpoint)), kernels_(backend.kernels()) {
@@ -294,7 +82,7 @@ XlstmBlocks::XlstmBlocks(Checkpoint& checkpoint, Backend& backend, const LoadOpt
   const std::string stack = prefix + "xlstm_block_stack.";
   size_t first_state = 0;
   for (size_t b = 0; b < c_.slstm.size(); ++b) {
-    blocks_.push_back(load_block(checkpoint, backend, fmt::format("{}blocks.{}.", stack, b),
+    blocks_.push_back(load_block(c_, checkpoint, backend, fmt::format("{}blocks.{}.", stack, b),
                                  c_.slstm[b], options.weights));
     blocks_.back().first_state = first_state;
     const bool convolution = (c_.slstm[b] ? c_.slstm_width : c_.width) > 0;
@@ -313,127 +101,12 @@ XlstmBlocks::XlstmBlocks(Checkpoint& checkpoint, Backend& backend, const LoadOpt
   fill_info(checkpoint);
 }
 
-Block XlstmBlocks::load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
-                              bool is_slstm, DType dtype) const {
-  Block block{};
-  block.norm = load_norm(checkpoint, backend, prefix + "xlstm_norm.weight", c_.D);
-  if (!is_slstm) {
-    block.mlstm = load_mlstm(checkpoint, backend, prefix + "xlstm.", dtype);
-    return block;
-  }
-  block.slstm = load_slstm(checkpoint, backend, prefix + "xlstm.", dtype);
-  if (c_.F > 0) {
-    const std::string f = prefix + "ffn.";
-    block.slstm.ffn_norm = load_norm(checkpoint, backend, prefix + "ffn_norm.weight", c_.D);
-    block.slstm.ffn_up =
-        LinearWeights::load(backend, checkpoint, {{f + "proj_up.weight", 2 * c_.F}}, c_.D, dtype);
-    block.slstm.ffn_down =
-        LinearWeights::load(backend, checkpoint, {{f + "proj_down.weight", c_.D}}, c_.F, dtype);
-  }
-  return block;
-}
-
-// The gates are exponents and the blocks of the projections a few values each: both stay in fp32,
-// which costs next to nothing and makes most of what bf16 would lose.
-MlstmWeights XlstmBlocks::load_mlstm(Checkpoint& checkpoint, Backend& backend,
-                                     const std::string& prefix, DType dtype) const {
-  const auto headwise = [&](const char* name) {
-    return load_headwise(checkpoint, backend, prefix + name, c_.inner / c_.block, c_.block,
-                         DType::kF32);
-  };
-  const std::string cell = prefix + "mlstm_cell.";
-  MlstmWeights w;
-  w.up = LinearWeights::load(backend, checkpoint, {{prefix + "proj_up.weight", 2 * c_.inner}}, c_.D,
-                             dtype);
-  if (c_.width > 0) {
-    w.conv = load_vector(checkpoint, backend, prefix + "conv1d.conv.weight",
-                         {{c_.inner, 1, c_.width}, {c_.inner, c_.width}});
-    w.conv_bias = load_vector(checkpoint, backend, prefix + "conv1d.conv.bias", {{c_.inner}});
-  }
-  w.q = headwise("q_proj.weight");
-  w.k = headwise("k_proj.weight");
-  w.v = headwise("v_proj.weight");
-  w.gates = LinearWeights::load(backend, checkpoint,
-                                {{cell + "igate.weight", c_.H, cell + "igate.bias"},
-                                 {cell + "fgate.weight", c_.H, cell + "fgate.bias"}},
-                                3 * c_.inner, DType::kF32);
-  w.head_norm = load_norm(checkpoint, backend, cell + "outnorm.weight", c_.inner);
-  w.skip = load_vector(checkpoint, backend, prefix + "learnable_skip", {{c_.inner}});
-  w.down = LinearWeights::load(backend, checkpoint, {{prefix + "proj_down.weight", c_.D}}, c_.inner,
-                               dtype);
-  return w;
-}
-
-// The research code feeds fgate into the cell's input gate and igate into its forget gate
-// (blocks/slstm/layer.py, forward), so that is what the tensors of a trained model mean.
-SlstmWeights XlstmBlocks::load_slstm(Checkpoint& checkpoint, Backend& backend,
-                                     const std::string& prefix, DType dtype) const {
-  const auto headwise = [&](const char* name) {
-    return load_headwise(checkpoint, backend, prefix + name, c_.slstm_H, c_.D / c_.slstm_H, dtype);
-  };
-  SlstmWeights w;
-  if (c_.slstm_width > 0) {
-    w.conv = load_vector(checkpoint, backend, prefix + "conv1d.conv.weight",
-                         {{c_.D, 1, c_.slstm_width}, {c_.D, c_.slstm_width}});
-    w.conv_bias = load_vector(checkpoint, backend, prefix + "conv1d.conv.bias", {{c_.D}});
-  }
-  w.i = headwise("fgate.weight");
-  w.f = headwise("igate.weight");
-  w.z = headwise("zgate.weight");
-  w.o = headwise("ogate.weight");
-  load_recurrence(checkpoint, backend, prefix + "slstm_cell.", dtype, w);
-  w.head_norm = load_norm(checkpoint, backend, prefix + "group_norm.weight", c_.D);
-  return w;
-}
-
-// The kernel is (H, in, 4, out) with a bias (H, 4, DH) as the package's cuda backend keeps it, and
-// (H, 4, out, in) with (4, H, DH) as its vanilla backend does.
-void XlstmBlocks::load_recurrence(Checkpoint& checkpoint, Backend& backend,
-                                  const std::string& prefix, DType dtype,
-                                  SlstmWeights& weights) const {
-  const int64_t H = c_.slstm_H, DH = c_.D / H;
-  const Shape shape = c_.transposed_R ? Shape{H, DH, 4 * DH} : Shape{H, 4 * DH, DH};
-  const Shape split = c_.transposed_R ? Shape{H, DH, 4, DH} : Shape{H, 4, DH, DH};
-  std::vector<float> R =
-      host_values(checkpoint.take_any({prefix + "_recurrent_kernel_"}, {shape, split}));
-  std::vector<float> bias =
-      host_values(checkpoint.take_any({prefix + "_bias_"}, {{4 * c_.D}, {H, 4, DH}, {4, H, DH}}));
-  if (c_.transposed_R && !R.empty()) {
-    const std::vector<float> from = R;
-    for (int64_t at = 0; at < H * 4 * DH * DH; ++at) {
-      const int64_t in = at % DH, row = at / DH % (4 * DH), head = at / DH / (4 * DH);
-      R[static_cast<size_t>(at)] = from[static_cast<size_t>((head * DH + in) * 4 * DH + row)];
-    }
-  }
-  if (c_.transposed_R && !bias.empty()) {
-    const std::vector<float> from = bias;
-    for (int64_t at = 0; at < 4 * c_.D; ++at) {
-      const int64_t d = at % DH, head = at / DH % H, gate = at / c_.D;
-      bias[static_cast<size_t>(at)] = from[static_cast<size_t>((head * 4 + gate) * DH + d)];
-    }
-  }
-  weights.R = HostMatrix(backend, R, DH, dtype);
-  weights.bias = VectorWeights::from(backend, bias);
-}
-
 void XlstmBlocks::fill_info(const Checkpoint& checkpoint) {
   WeightTally tally;
   tally.add(embedding_);
   tally.add(lm_head_);
   tally.add(out_norm_);
-  for (const Block& b : blocks_) {
-    const MlstmWeights& m = b.mlstm;
-    const SlstmWeights& s = b.slstm;
-    for (const LinearWeights* w : {&m.up, &m.gates, &m.down, &s.ffn_up, &s.ffn_down}) tally.add(*w);
-    for (const VectorWeights* w : {&b.norm, &m.conv, &m.conv_bias, &m.head_norm, &m.skip, &s.conv,
-                                   &s.conv_bias, &s.bias, &s.head_norm, &s.ffn_norm}) {
-      tally.add(*w);
-    }
-    for (const HostMatrix* w : {&m.q, &m.k, &m.v, &s.i, &s.f, &s.z, &s.o, &s.R}) {
-      tally.parameters += w->count();
-      tally.bytes += static_cast<int64_t>(w->bytes());
-    }
-  }
+  for (const Block& block : blocks_) add_to(tally, block);
   info_.parameters = tally.parameters;
   info_.weight_bytes = tally.bytes;
   info_.family = "xlstm_blocks";
@@ -534,7 +207,8 @@ void XlstmBlocks::mlstm_layer(const Block& block, const Ragged& seqs, const Stat
                               const Scratch& s, Stream& stream) const {
   const MlstmWeights& w = block.mlstm;
   const int rows = seqs.rows, inner = static_cast<int>(c_.inner);
-  kernels_.linear({.rows = rows, .W = w.up.matrix(), .x = s.y, .y = s.up}, stream);
+  kernels_.linear({.rows = rows, .W = w.up.matrix(), .bias = w.up.bias(), .x = s.y, .y = s.up},
+                  stream);
   const bool convolution = c_.width > 0;
   if (convolution) {
     kernels_.causal_conv1d({.seqs = seqs,
@@ -551,19 +225,21 @@ void XlstmBlocks::mlstm_layer(const Block& block, const Ragged& seqs, const Stat
   }
   const float* c = convolution ? s.conv : s.up;
   const int c_stride = convolution ? inner : 2 * inner;
-  const auto headwise = [&](const HostMatrix& W, const float* x, int x_stride, float* y) {
+  const auto headwise = [&](const HostMatrix& W, const VectorWeights& bias, const float* x,
+                            int x_stride, float* y) {
     kernels_.headwise_linear({.rows = rows,
                               .H = static_cast<int>(c_.inner / c_.block),
                               .W = W.matrix(),
                               .x_stride = x_stride,
                               .y_stride = 3 * inner,
                               .x = x,
-                              .y = y},
+                              .y = y,
+                              .bias = bias.data()},
                              stream);
   };
-  headwise(w.q, c, c_stride, s.qkv);
-  headwise(w.k, c, c_stride, s.qkv + inner);
-  headwise(w.v, s.up, 2 * inner, s.qkv + 2 * inner);
+  headwise(w.q, w.q_bias, c, c_stride, s.qkv);
+  headwise(w.k, w.k_bias, c, c_stride, s.qkv + inner);
+  headwise(w.v, w.v_bias, s.up, 2 * inner, s.qkv + 2 * inner);
   mlstm_cell(block, seqs, states, s, stream);
   norm(w.head_norm, rows, static_cast<int>(c_.H), c_.inner, s.h, nullptr, s.h, stream);
   kernels_.skip_gate({.rows = rows,
@@ -576,7 +252,12 @@ void XlstmBlocks::mlstm_layer(const Block& block, const Ragged& seqs, const Stat
                       .z = s.up + inner,
                       .y = s.h},
                      stream);
-  kernels_.linear({.rows = rows, .W = w.down.matrix(), .residual = s.x, .x = s.h, .y = s.x},
+  kernels_.linear({.rows = rows,
+                   .W = w.down.matrix(),
+                   .bias = w.down.bias(),
+                   .residual = s.x,
+                   .x = s.h,
+                   .y = s.x},
                   stream);
 }
 
@@ -682,14 +363,20 @@ void XlstmBlocks::slstm_layer(const Block& block, const Ragged& seqs, const Stat
 void XlstmBlocks::feed_forward(const SlstmWeights& w, int rows, const Scratch& s,
                                Stream& stream) const {
   norm(w.ffn_norm, rows, 1, c_.D, s.x, nullptr, s.y, stream);
-  kernels_.linear({.rows = rows, .W = w.ffn_up.matrix(), .x = s.y, .y = s.up}, stream);
+  kernels_.linear(
+      {.rows = rows, .W = w.ffn_up.matrix(), .bias = w.ffn_up.bias(), .x = s.y, .y = s.up}, stream);
   kernels_.glu({.rows = rows,
                 .F = static_cast<int>(c_.F),
                 .f = c_.ffn_activation,
                 .gate_up = s.up,
                 .y = s.h},
                stream);
-  kernels_.linear({.rows = rows, .W = w.ffn_down.matrix(), .residual = s.x, .x = s.h, .y = s.x},
+  kernels_.linear({.rows = rows,
+                   .W = w.ffn_down.matrix(),
+                   .bias = w.ffn_down.bias(),
+                   .residual = s.x,
+                   .x = s.h,
+                   .y = s.x},
                   stream);
 }
 
@@ -705,11 +392,12 @@ void XlstmBlocks::head(const StepBatch& batch, const Scratch& s, float* logits,
 }
 
 }  // namespace
+}  // namespace xlstm_blocks
 
 std::unique_ptr<const Model> load_xlstm_blocks(Checkpoint& checkpoint, Backend& backend,
                                                const LoadOptions& options,
                                                const Checkpoint::Progress& progress) {
-  return std::make_unique<XlstmBlocks>(checkpoint, backend, options, progress);
+  return std::make_unique<xlstm_blocks::XlstmBlocks>(checkpoint, backend, options, progress);
 }
 
 }  // namespace recurve

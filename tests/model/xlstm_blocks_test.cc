@@ -60,7 +60,10 @@ TEST(XlstmBlocksConfig, WithoutConvolutionsThereIsNoStateOfThem) {
 }
 
 TEST(XlstmBlocksConfig, RefusesWhatWouldChangeTheMaths) {
-  EXPECT_THAT(error_for("/bias", true), HasSubstr("bias"));
+  EXPECT_EQ(error_for("/bias", true), "");
+  EXPECT_THAT(error_for("/mlstm_block/mlstm/bias", true),
+              HasSubstr("mlstm_block.mlstm: bias: wanted false"));
+  EXPECT_THAT(error_for("/_block_map", "0,0,1"), HasSubstr("_block_map: wanted \"0,1,0\""));
   EXPECT_THAT(error_for("/some_key", 1), HasSubstr("some_key"));
   EXPECT_THAT(error_for("/slstm_at", {3}), HasSubstr("slstm_at: wanted numbers of blocks below 3"));
   EXPECT_THAT(error_for("/slstm_at", {-1}), HasSubstr("slstm_at"));

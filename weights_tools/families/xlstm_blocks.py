@@ -2,7 +2,8 @@
 has no config.json). config.json has the keys of the package's xLSTMLMModelConfig, nested as there:
 vocab_size, embedding_dim, num_blocks, slstm_at (a list or "all"), add_post_blocks_norm, tie_weights,
 mlstm_block {mlstm {num_heads, conv1d_kernel_size, qkv_proj_blocksize, proj_factor}},
-slstm_block {slstm {num_heads, conv1d_kernel_size, backend}, feedforward {proj_factor, act_fn}}.
+slstm_block {slstm {num_heads, conv1d_kernel_size, backend}, feedforward {proj_factor, act_fn, bias}}. bias adds one
+to the linear layers of mLSTM blocks, but for the head.
 slstm.backend "cuda" (the package's default) or "vanilla" says how _recurrent_kernel_ and _bias_ lie.
 
 Tensors: the package's state_dict(). token_embedding.weight, lm_head.weight (also where tied, as an
@@ -45,6 +46,8 @@ class Config:
     tied: bool = False
     out_norm: bool = True
     cuda_layout: bool = True
+    bias: bool = False  # of the linear layers of mLSTM blocks
+    ffn_bias: bool = False
 
 
 def up_size(D, values, factor):
@@ -60,8 +63,8 @@ def config_from_dict(values):
     mlstm = (values.get("mlstm_block") or {}).get("mlstm", {})
     sblock = values.get("slstm_block") or {}
     slstm, ffn = sblock.get("slstm", {}), sblock.get("feedforward")
-    if values.get("bias") or slstm.get("function", "slstm") != "slstm":
-        raise ValueError("bias true and functions other than slstm are not supported")
+    if slstm.get("function", "slstm") != "slstm":
+        raise ValueError("functions other than slstm are not supported")
     return Config(
         D=D,
         vocab=values["vocab_size"],
@@ -77,12 +80,17 @@ def config_from_dict(values):
         tied=values.get("tie_weights", False),
         out_norm=values.get("add_post_blocks_norm", True),
         cuda_layout=slstm.get("backend", "cuda") == "cuda",
+        bias=values.get("bias", False),  # which the package writes over mlstm_block.mlstm.bias
+        ffn_bias=(ffn or {}).get("bias", False),
     )
 
 
 def mlstm_shapes(c):
     cell = "mlstm_cell."
+    biases = {f"{n}_proj.bias": (c.inner,) for n in "qkv"}
+    biases |= {"proj_up.bias": (2 * c.inner,), "proj_down.bias": (c.D,)}
     return {
+        **(biases if c.bias else {}),
         "proj_up.weight": (2 * c.inner, c.D),
         "conv1d.conv.weight": (c.inner, 1, c.width),
         "conv1d.conv.bias": (c.inner,),
@@ -127,6 +135,9 @@ def tensor_shapes(config):
             shapes[p + "ffn_norm.weight"] = (c.D,)
             shapes[p + "ffn.proj_up.weight"] = (2 * c.F, c.D)
             shapes[p + "ffn.proj_down.weight"] = (c.D, c.F)
+            if c.ffn_bias:
+                shapes[p + "ffn.proj_up.bias"] = (2 * c.F,)
+                shapes[p + "ffn.proj_down.bias"] = (c.D,)
     return shapes
 
 
@@ -177,9 +188,13 @@ def other_layout(c, name, array):
     return array
 
 
-def blockwise(weight, x):
+def blockwise(weight, x, bias=0):
     """weight [blocks, out, in]."""
-    return np.einsum("boi,bi->bo", weight, x.reshape(len(weight), -1)).reshape(-1)
+    return np.einsum("boi,bi->bo", weight, x.reshape(len(weight), -1)).reshape(-1) + bias
+
+
+def linear(w, name, x):
+    return w[name + ".weight"] @ x + w.get(name + ".bias", 0)
 
 
 def group_norm(h, weight):
@@ -195,10 +210,12 @@ def convolved(w, width, x, columns):
 
 
 def mlstm(c, w, y, state):
-    x, z = np.split(w["proj_up.weight"] @ y, 2)
+    x, z = np.split(linear(w, "proj_up", y), 2)
     conv = convolved(w, c.width, x, state["conv"])
-    q, k = blockwise(w["q_proj.weight"], conv), blockwise(w["k_proj.weight"], conv)
-    v = blockwise(w["v_proj.weight"], x)
+    q, k, v = (
+        blockwise(w[f"{n}_proj.weight"], x if n == "v" else conv, w.get(f"{n}_proj.bias", 0))
+        for n in "qkv"
+    )
     i, f = (
         w[f"mlstm_cell.{g}gate.weight"] @ np.concatenate([q, k, v]) + w[f"mlstm_cell.{g}gate.bias"]
         for g in "if"
@@ -215,7 +232,7 @@ def mlstm(c, w, y, state):
     below = np.maximum(np.abs((q * n).sum(1)), np.exp(-m)) + CELL_EPS
     h = np.einsum("hk,hkv->hv", q, C) / below[:, None]
     h = group_norm(h, w["mlstm_cell.outnorm.weight"]) + w["learnable_skip"] * conv
-    return w["proj_down.weight"] @ (h * common.silu(z))
+    return linear(w, "proj_down", h * common.silu(z))
 
 
 def slstm(c, w, y, state):
@@ -285,8 +302,8 @@ def run(config, tensors, tokens):
             x = x + (slstm if c.slstm[b] else mlstm)(c, layer, y, state[b])
             if c.slstm[b] and c.F:
                 y = common.layer_norm(x, 1 + w["ffn_norm.weight"], NORM_EPS)
-                gate, up = np.split(w["ffn.proj_up.weight"] @ y, 2)
-                x = x + w["ffn.proj_down.weight"] @ (ACTIVATIONS[c.act](gate) * up)
+                gate, up = np.split(linear(w, "ffn.proj_up", y), 2)
+                x = x + linear(w, "ffn.proj_down", ACTIVATIONS[c.act](gate) * up)
         if c.out_norm:
             x = common.layer_norm(x, 1 + weights[prefix + "post_blocks_norm.weight"], NORM_EPS)
         logits.append(head @ x)
