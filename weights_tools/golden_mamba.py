@@ -7,7 +7,6 @@ Run: python -m weights_tools.golden_mamba OUT MAMBA_SSM [CASE...], MAMBA_SSM bei
 package mamba_ssm 2.3.2, with transformers 4.46 and PyTorch.
 """
 
-import ast
 import pathlib
 import sys
 import types
@@ -104,10 +103,12 @@ CASES = {
     "mamba/hf": (mamba, _HF, 11),
     "mamba/original": (mamba, _ORIGINAL, 12),
     "mamba/bf16": (mamba, {**_HF, "torch_dtype": "bfloat16"}, 17),
+    "mamba/bias": (mamba, {**_HF, "use_bias": True, "use_conv_bias": False}, 20),
     "falcon_mamba/bf16": (mamba, _FALCON, 13),
     "mamba2/hf": (mamba2, _HF2, 14),
     "mamba2/original": (mamba2, _ORIGINAL2, 15),
     "mamba2/bf16": (mamba2, {**_HF2, "torch_dtype": "bfloat16"}, 18),
+    "mamba2/bias": (mamba2, {**_HF2, "use_bias": True, "use_conv_bias": False}, 21),
     # Eight groups of the heads, as Codestral has.
     "mamba2/groups8": (mamba2, {**_HF2, "n_groups": 8, "num_heads": 16, "head_dim": 4}, 19),
     "mamba2/groups": (mamba2, {**_HF2, "n_groups": 2}, 16),
@@ -198,26 +199,13 @@ def by_transformers(values, config, tensors, seed, dtype):
     return out
 
 
-def function_of(package, path, name):
-    """One function of a file whose imports need a GPU, with what it calls from the same file."""
-    import einops
-    import torch
-
-    source = ast.parse((pathlib.Path(package) / path).read_text())
-    wanted = [n for n in source.body if isinstance(n, ast.FunctionDef) and not n.decorator_list]
-    scope = {"torch": torch, "F": torch.nn.functional, "rearrange": einops.rearrange}
-    scope["repeat"] = einops.repeat
-    exec(compile(ast.Module(wanted, []), path, "exec"), scope)
-    return scope[name]
-
-
 def by_mamba_ssm(c, tensors, seed, package, dtype):
     """mamba_ssm's modules/mamba2.py around its reference functions, over whole sequences."""
     import torch
     from torch.nn import functional as F
 
-    ssd = function_of(package, "modules/ssd_minimal.py", "ssd_minimal_discrete")
-    rms = function_of(package, "ops/triton/layernorm_gated.py", "rms_norm_ref")
+    ssd = cases.definition(package, "modules/ssd_minimal.py", "ssd_minimal_discrete")
+    rms = cases.definition(package, "ops/triton/layernorm_gated.py", "rms_norm_ref")
     weights = {n: torch.from_numpy(t.float32()).to(dtype) for n, t in tensors.items()}
     layers = [mamba2.common.under(weights, f"backbone.layers.{i}.") for i in range(c.layers)]
     out = []
@@ -258,7 +246,13 @@ def mamba_ssm_mixer(c, w, y, ssd, rms, block=16):
     out, h = ssd(*padded, block)
     out = (out[0, : len(y)] + w["D"][:, None] * x).reshape(len(y), c.DI)
     out = rms(
-        out, w["norm.weight"], None, z=z, eps=c.gate_eps, group_size=c.DI // c.G, norm_before_gate=False
+        out,
+        w["norm.weight"],
+        None,
+        z=z,
+        eps=c.gate_eps,
+        group_size=c.DI // c.G,
+        norm_before_gate=False,
     )
     return F.linear(out, w["out_proj.weight"]), (xBC.T[:, 1 - c.width :], h[0])
 

@@ -5,31 +5,18 @@
 // inference path does, not the fused training kernel, which norms dt after dt_proj.
 #include <fmt/format.h>
 
+#include "model/families/mamba_common.h"
 #include "model/layers/decay.h"
-#include "model/layers/head.h"
 #include "model/layers/required_ops.h"
-#include "model/layers/token_weights.h"
 #include "model/registry.h"
-#include "model/special_ids.h"
-#include "model/weights/config_reader.h"
 
 namespace recurve {
 namespace {
 
-struct Config {
-  int64_t D, layers, DI, N, R, width, vocab;
-  float eps;
+struct Config : StateSpaceConfig {
+  int64_t DI, R;
   float mixer_eps;  // of the norms of dt, B and C; 0: there are none
-  int chunk;
-  bool tied, bias, conv_bias;
 };
-
-// The grid of prompts. The configs name none: the scan itself needs none.
-constexpr int kChunk = 64;
-
-int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 // "auto" is hidden_size / 16, rounded up.
 int64_t read_rank(ConfigReader& read, const nlohmann::json& config, const char* key, int64_t D) {
@@ -42,15 +29,10 @@ int64_t read_rank(ConfigReader& read, const nlohmann::json& config, const char* 
 }
 
 // What state-spaces' config has under ssm_cfg; those of transformers have it at the top.
-void read_mixer(ConfigReader& read, const nlohmann::json& config, bool original, Config& c) {
-  using Keys = ConfigReader::Keys;
-  const auto either = [&](const char* ours, const char* hf) { return Keys{original ? ours : hf}; };
-  c.N = read.optional_int(either("d_state", "state_size"), 16, 1, 1 << 16);
-  c.width = read.optional_int(either("d_conv", "conv_kernel"), 4, 2, 256);
-  c.bias = read.boolean(either("bias", "use_bias"), false);
-  c.conv_bias = read.boolean(either("conv_bias", "use_conv_bias"), true);
-  c.R = read_rank(read, config, original ? "dt_rank" : "time_step_rank", c.D);
-  if (original || c.DI == 0) {
+void read_mixer(ConfigReader& read, const nlohmann::json& config, Config& c) {
+  read_mixer_sizes(read, 16, c);
+  c.R = read_rank(read, config, c.original ? "dt_rank" : "time_step_rank", c.D);
+  if (c.original || c.DI == 0) {
     c.DI = static_cast<int64_t>(static_cast<double>(c.D) *
                                 read.optional_number("expand", 2, 1.0 / 64, 64));
   }
@@ -59,47 +41,30 @@ void read_mixer(ConfigReader& read, const nlohmann::json& config, bool original,
 Config read_config(const Checkpoint& checkpoint, bool falcon) {
   const nlohmann::json& config = checkpoint.config();
   ConfigReader read(config, checkpoint.config_file());
-  const bool original = !read.has("hidden_size");
   Config c{};
-  c.D = read.required_int({"hidden_size", "d_model"}, 1, 1 << 20);
-  c.layers = read.required_int({"num_hidden_layers", "n_layer"}, 1, 4096);
-  c.eps =
-      static_cast<float>(read.optional_number({"layer_norm_epsilon", "norm_epsilon"}, 1e-5, 0, 1));
-  c.tied = read.boolean({"tie_word_embeddings", "tie_embeddings"}, true);
-  c.vocab = round_up(read.required_int("vocab_size", 1, 1 << 24),
-                     read.optional_int("pad_vocab_size_multiple", original ? 8 : 1, 1, 1 << 20));
-  c.chunk = kChunk;
+  read_outside(read, true, c);
   if (falcon) {
     c.mixer_eps = static_cast<float>(read.optional_number("mixer_rms_eps", 1e-6, 1e-30, 1));
   }
   // Where intermediate_size is given, expand may be anything: Falcon Mamba 7B says 16 and means 2.
   c.DI = read.optional_int({"intermediate_size", "d_inner"}, 0, 1, 1 << 20);
-  if (original) {
-    static const nlohmann::json kNone = nlohmann::json::object();
-    const nlohmann::json& mixer = read.has("ssm_cfg") ? config["ssm_cfg"] : kNone;
+  if (c.original) {
+    const nlohmann::json& mixer = ssm_cfg(read, config);
     ConfigReader read_ssm(mixer, checkpoint.config_file() + ": ssm_cfg");
-    read_mixer(read_ssm, mixer, true, c);
+    read_mixer(read_ssm, mixer, c);
     read_ssm.must_be("layer", "Mamba1");
     read_ssm.ignore({"dt_min", "dt_max", "dt_init", "dt_scale", "dt_init_floor", "use_fast_path"});
     read_ssm.finish();
-    read.ignore({"ssm_cfg"});
   } else {
-    read_mixer(read, config, false, c);
+    read_mixer(read, config, c);
     read.must_be("ssm_cfg", nlohmann::json::object());
   }
   if (c.DI % 32 != 0 || c.DI == 0) {
     read.fail("intermediate_size", "a multiple of 32", std::to_string(c.DI));
   }
-  read.string_one_of("hidden_act", "silu", {"silu", "swish"});
-  read.must_be("rms_norm", true);
-  read.must_be("d_intermediate", 0);
-  read.must_be("attn_layer_idx", nlohmann::json::array());
-  // Of training and of how others compute it; the residual is fp32 here whatever they say.
-  read.ignore({"attn_cfg", "expand", "fused_add_norm", "residual_in_fp32", "time_step_scale",
-               "time_step_min", "time_step_max", "time_step_floor", "time_step_init_scheme",
-               "rescale_prenorm_residual", "use_mambapy", "use_falcon_mambapy",
-               "use_associative_scan"});
-  read.finish();
+  // expand: see above. The others choose code, not what it computes.
+  read.ignore({"expand", "use_mambapy", "use_falcon_mambapy", "use_associative_scan"});
+  finish_state_space(read);
   return c;
 }
 
@@ -116,12 +81,11 @@ struct Block {
   LinearWeights out;        // (D, DI)
 };
 
-class Mamba final : public Model {
+class Mamba final : public StateSpaceModel {
  public:
   Mamba(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
         const Checkpoint::Progress& progress, bool falcon);
 
-  const ModelInfo& info() const override { return info_; }
   StateLayout state_layout() const override;
   size_t arena_bytes(const StepLimits& limits) const override;
   void forward(const StepBatch& batch, const StatePool& states, Arena& arena, Stream& stream,
@@ -146,32 +110,29 @@ class Mamba final : public Model {
              const Scratch& scratch, Stream& stream) const;
   void state_space_parameters(const Block& block, int rows, const Scratch& scratch,
                               Stream& stream) const;
-  void fill_info(const Checkpoint& checkpoint, bool falcon);
+  WeightTally blocks_tally() const;
 
   Config c_;
-  const Kernels& kernels_;
-  TokenWeights tokens_;
   std::vector<Block> blocks_;
-  ModelInfo info_;
 };
 
 Mamba::Mamba(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
              const Checkpoint::Progress& progress, bool falcon)
-    : c_(read_config(checkpoint, falcon)), kernels_(backend.kernels()) {
-  require_ops(backend, falcon ? "falcon_mamba" : "mamba",
+    : StateSpaceModel(backend), c_(read_config(checkpoint, falcon)) {
+  const std::string family = falcon ? "falcon_mamba" : "mamba";
+  require_ops(backend, family,
               {"embed", "gather_rows", "rms_norm", "linear", "causal_conv1d", "selective_scan",
                "gated_rms_norm"});
   if (options.chunk > 0) c_.chunk = options.chunk;
-  const std::string prefix =
-      checkpoint.detect_prefix({"backbone.", "model.backbone.", "model.", ""}, "norm_f.weight");
-  tokens_ = load_token_weights(backend, checkpoint, prefix, "norm_f.weight", c_.vocab, c_.D,
-                               c_.tied, options.weights);
+  const std::string prefix = load_outside(c_, checkpoint, backend, options.weights);
   for (int64_t b = 0; b < c_.layers; ++b) {
     blocks_.push_back(
         load_block(checkpoint, backend, fmt::format("{}layers.{}.", prefix, b), options.weights));
   }
   checkpoint.finish(progress);
-  fill_info(checkpoint, falcon);
+  fill_info(
+      c_, checkpoint, blocks_tally(), family,
+      fmt::format("{} blocks, width {}, {} channels of {} states", c_.layers, c_.D, c_.DI, c_.N));
 }
 
 Block Mamba::load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
@@ -197,9 +158,8 @@ Block Mamba::load_block(Checkpoint& checkpoint, Backend& backend, const std::str
           .out = linear("out_proj", c_.D, c_.DI, c_.bias)};
 }
 
-void Mamba::fill_info(const Checkpoint& checkpoint, bool falcon) {
+WeightTally Mamba::blocks_tally() const {
   WeightTally tally;
-  tally.add(tokens_);
   for (const Block& b : blocks_) {
     for (const LinearWeights* weights : {&b.in, &b.params, &b.dt, &b.out}) tally.add(*weights);
     for (const VectorWeights* weights :
@@ -207,17 +167,7 @@ void Mamba::fill_info(const Checkpoint& checkpoint, bool falcon) {
       tally.add(*weights);
     }
   }
-  info_.parameters = tally.parameters;
-  info_.weight_bytes = tally.bytes;
-  info_.family = falcon ? "falcon_mamba" : "mamba";
-  info_.description =
-      fmt::format("{} blocks, width {}, {} channels of {} states", c_.layers, c_.D, c_.DI, c_.N);
-  info_.vocab = c_.vocab;
-  info_.chunk = c_.chunk;
-  const SpecialIds ids = read_special_ids(checkpoint);
-  info_.bos = ids.bos;
-  info_.eos = ids.eos;
-  info_.force_bos = ids.force_bos.value_or(false);
+  return tally;
 }
 
 StateLayout Mamba::state_layout() const {
@@ -258,11 +208,9 @@ void Mamba::forward(const StepBatch& batch, const StatePool& states, Arena& aren
                   .v = take(rows, c_.DI),
                   .picked = take(batch.num_logits, c_.D)};
 
-  kernels_.embed({.rows = rows, .E = tokens_.embedding.matrix(), .token = batch.tokens, .x = s.x},
-                 stream);
+  embed(batch, s.x, stream);
   for (size_t b = 0; b < blocks_.size(); ++b) mixer(blocks_[b], b, batch.seqs, states, s, stream);
-  head({.norm = &tokens_.norm, .W = tokens_.head_matrix(), .eps = c_.eps, .soft_cap = 0}, batch,
-       s.x, s.picked, logits, kernels_, stream);
+  write_logits(c_, batch, s.x, s.picked, logits, stream);
 }
 
 void Mamba::mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,

@@ -9,34 +9,21 @@
 #include <limits>
 #include <utility>
 
+#include "model/families/mamba_common.h"
 #include "model/layers/decay.h"
-#include "model/layers/head.h"
 #include "model/layers/required_ops.h"
-#include "model/layers/token_weights.h"
 #include "model/registry.h"
-#include "model/special_ids.h"
-#include "model/weights/config_reader.h"
 
 namespace recurve {
 namespace {
 
-struct Config {
-  int64_t D, layers, DI, H, P, N, G, width, vocab;
-  float eps, gate_eps, dt_min, dt_max;
-  int chunk;
-  bool tied, bias, conv_bias;
+struct Config : StateSpaceConfig {
+  int64_t DI, H, P, G;
+  float gate_eps, dt_min, dt_max;
 
   int64_t conv_width() const { return DI + 2 * G * N; }
   int64_t projection_width() const { return DI + conv_width() + H; }
 };
-
-// The configs' chunk_size is that of the kernel the model was trained with; a finer grid computes
-// less and gives the scheduler more to choose from.
-constexpr int kChunk = 64;
-
-int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 // A limit of the time step: a number, also as transformers tags those that JSON does not have.
 float read_limit(const ConfigReader& read, const char* key, const nlohmann::json& value) {
@@ -66,15 +53,11 @@ void read_limits(ConfigReader& read, const nlohmann::json& config, const char* k
 }
 
 // What state-spaces' config has under ssm_cfg; those of transformers have it at the top.
-void read_mixer(ConfigReader& read, const nlohmann::json& config, bool original, Config& c) {
-  using Keys = ConfigReader::Keys;
-  const auto either = [&](const char* ours, const char* hf) { return Keys{original ? ours : hf}; };
-  c.N = read.optional_int(either("d_state", "state_size"), 128, 1, 1 << 16);
-  c.width = read.optional_int(either("d_conv", "conv_kernel"), 4, 2, 256);
-  c.P = read.optional_int(either("headdim", "head_dim"), 64, 1, 1 << 16);
-  c.G = read.optional_int(either("ngroups", "n_groups"), original ? 1 : 8, 1, 1 << 16);
-  c.bias = read.boolean(either("bias", "use_bias"), false);
-  c.conv_bias = read.boolean(either("conv_bias", "use_conv_bias"), true);
+void read_mixer(ConfigReader& read, const nlohmann::json& config, Config& c) {
+  read_mixer_sizes(read, 128, c);
+  const bool original = c.original;
+  c.P = read.optional_int(mixer_key(c, "headdim", "head_dim"), 64, 1, 1 << 16);
+  c.G = read.optional_int(mixer_key(c, "ngroups", "n_groups"), original ? 1 : 8, 1, 1 << 16);
   c.DI = static_cast<int64_t>(static_cast<double>(c.D) *
                               read.optional_number("expand", 2, 1.0 / 64, 64));
   if (c.DI % c.P != 0) {
@@ -90,9 +73,9 @@ void read_mixer(ConfigReader& read, const nlohmann::json& config, bool original,
   read.optional_int("chunk_size", 256, 1, 1 << 20);
 }
 
-void read_original_mixer(const nlohmann::json& ssm_cfg, const std::string& file, Config& c) {
-  ConfigReader read(ssm_cfg, file + ": ssm_cfg");
-  read_mixer(read, ssm_cfg, true, c);
+void read_original_mixer(const nlohmann::json& mixer, const std::string& file, Config& c) {
+  ConfigReader read(mixer, file + ": ssm_cfg");
+  read_mixer(read, mixer, c);
   read.must_be("layer", "Mamba2");
   read.must_be("d_ssm", c.DI);
   read.must_be("D_has_hdim", false);
@@ -107,41 +90,22 @@ void read_original_mixer(const nlohmann::json& ssm_cfg, const std::string& file,
 Config read_config(const Checkpoint& checkpoint) {
   const nlohmann::json& config = checkpoint.config();
   ConfigReader read(config, checkpoint.config_file());
-  const bool original = !read.has("hidden_size");
   Config c{};
-  c.D = read.required_int({"hidden_size", "d_model"}, 1, 1 << 20);
-  c.layers = read.required_int({"num_hidden_layers", "n_layer"}, 1, 4096);
-  c.eps =
-      static_cast<float>(read.optional_number({"layer_norm_epsilon", "norm_epsilon"}, 1e-5, 0, 1));
+  read_outside(read, !has_lm_head(checkpoint), c);
   // mamba_ssm's gated norm has an epsilon of its own, which no config sets.
-  c.gate_eps = original ? 1e-5f : c.eps;
-  c.tied =
-      read.boolean({"tie_word_embeddings", "tie_embeddings"}, original || !has_lm_head(checkpoint));
-  c.vocab = round_up(read.required_int("vocab_size", 1, 1 << 24),
-                     read.optional_int("pad_vocab_size_multiple", original ? 8 : 1, 1, 1 << 20));
-  c.chunk = kChunk;
-  if (original) {
-    static const nlohmann::json kNone = nlohmann::json::object();
-    read_original_mixer(read.has("ssm_cfg") ? config["ssm_cfg"] : kNone, checkpoint.config_file(),
-                        c);
-    read.ignore({"ssm_cfg"});
+  c.gate_eps = c.original ? 1e-5f : c.eps;
+  if (c.original) {
+    read_original_mixer(ssm_cfg(read, config), checkpoint.config_file(), c);
   } else {
-    read_mixer(read, config, false, c);
+    read_mixer(read, config, c);
     read.must_be({"intermediate_size", "d_inner"}, c.DI);
     read.must_be("num_heads", c.H);
     read.must_be("ssm_cfg", nlohmann::json{{"layer", "Mamba2"}});
   }
-  read.string_one_of("hidden_act", "silu", {"silu", "swish"});
-  read.must_be("rms_norm", true);
-  read.must_be("d_intermediate", 0);
-  read.must_be("attn_layer_idx", nlohmann::json::array());
-  // Of training and of how others compute it; the residual is fp32 here whatever they say.
   // norm_before_gate: Codestral's config says true, of a model whose gate comes first; the code it
-  // is for does not look at it.
-  read.ignore({"attn_cfg", "fused_add_norm", "norm_before_gate", "residual_in_fp32",
-               "time_step_rank", "time_step_scale", "time_step_init_scheme", "time_step_min",
-               "time_step_max", "time_step_floor", "rescale_prenorm_residual"});
-  read.finish();
+  // is for does not look at it, nor at time_step_rank.
+  read.ignore({"norm_before_gate", "time_step_rank"});
+  finish_state_space(read);
   return c;
 }
 
@@ -157,12 +121,11 @@ struct Block {
   LinearWeights out;        // (D, DI)
 };
 
-class Mamba2 final : public Model {
+class Mamba2 final : public StateSpaceModel {
  public:
   Mamba2(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
          const Checkpoint::Progress& progress);
 
-  const ModelInfo& info() const override { return info_; }
   StateLayout state_layout() const override;
   size_t arena_bytes(const StepLimits& limits) const override;
   void forward(const StepBatch& batch, const StatePool& states, Arena& arena, Stream& stream,
@@ -184,32 +147,28 @@ class Mamba2 final : public Model {
              const Scratch& scratch, Stream& stream) const;
   void state_space(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
                    const Scratch& scratch, Stream& stream) const;
-  void fill_info(const Checkpoint& checkpoint);
+  WeightTally blocks_tally() const;
 
   Config c_;
-  const Kernels& kernels_;
-  TokenWeights tokens_;
   std::vector<Block> blocks_;
-  ModelInfo info_;
 };
 
 Mamba2::Mamba2(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
                const Checkpoint::Progress& progress)
-    : c_(read_config(checkpoint)), kernels_(backend.kernels()) {
+    : StateSpaceModel(backend), c_(read_config(checkpoint)) {
   require_ops(
       backend, "mamba2",
       {"embed", "gather_rows", "rms_norm", "linear", "causal_conv1d", "ssd", "gated_rms_norm"});
   if (options.chunk > 0) c_.chunk = options.chunk;
-  const std::string prefix =
-      checkpoint.detect_prefix({"backbone.", "model.backbone.", "model.", ""}, "norm_f.weight");
-  tokens_ = load_token_weights(backend, checkpoint, prefix, "norm_f.weight", c_.vocab, c_.D,
-                               c_.tied, options.weights);
+  const std::string prefix = load_outside(c_, checkpoint, backend, options.weights);
   for (int64_t b = 0; b < c_.layers; ++b) {
     blocks_.push_back(
         load_block(checkpoint, backend, fmt::format("{}layers.{}.", prefix, b), options.weights));
   }
   checkpoint.finish(progress);
-  fill_info(checkpoint);
+  fill_info(c_, checkpoint, blocks_tally(), "mamba2",
+            fmt::format("{} blocks, width {}, {} heads of {} x {} in {} {}", c_.layers, c_.D, c_.H,
+                        c_.P, c_.N, c_.G, c_.G == 1 ? "group" : "groups"));
 }
 
 Block Mamba2::load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
@@ -235,9 +194,8 @@ Block Mamba2::load_block(Checkpoint& checkpoint, Backend& backend, const std::st
           .out = linear("out_proj", c_.D, c_.DI)};
 }
 
-void Mamba2::fill_info(const Checkpoint& checkpoint) {
+WeightTally Mamba2::blocks_tally() const {
   WeightTally tally;
-  tally.add(tokens_);
   for (const Block& b : blocks_) {
     tally.add(b.in);
     tally.add(b.out);
@@ -246,17 +204,7 @@ void Mamba2::fill_info(const Checkpoint& checkpoint) {
       tally.add(*weights);
     }
   }
-  info_.parameters = tally.parameters;
-  info_.weight_bytes = tally.bytes;
-  info_.family = "mamba2";
-  info_.description = fmt::format("{} blocks, width {}, {} heads of {} x {} in {} {}", c_.layers,
-                                  c_.D, c_.H, c_.P, c_.N, c_.G, c_.G == 1 ? "group" : "groups");
-  info_.vocab = c_.vocab;
-  info_.chunk = c_.chunk;
-  const SpecialIds ids = read_special_ids(checkpoint);
-  info_.bos = ids.bos;
-  info_.eos = ids.eos;
-  info_.force_bos = ids.force_bos.value_or(false);
+  return tally;
 }
 
 StateLayout Mamba2::state_layout() const {
@@ -293,11 +241,9 @@ void Mamba2::forward(const StepBatch& batch, const StatePool& states, Arena& are
                   .v = take(rows, c_.DI),
                   .picked = take(batch.num_logits, c_.D)};
 
-  kernels_.embed({.rows = rows, .E = tokens_.embedding.matrix(), .token = batch.tokens, .x = s.x},
-                 stream);
+  embed(batch, s.x, stream);
   for (size_t b = 0; b < blocks_.size(); ++b) mixer(blocks_[b], b, batch.seqs, states, s, stream);
-  head({.norm = &tokens_.norm, .W = tokens_.head_matrix(), .eps = c_.eps, .soft_cap = 0}, batch,
-       s.x, s.picked, logits, kernels_, stream);
+  write_logits(c_, batch, s.x, s.picked, logits, stream);
 }
 
 void Mamba2::mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,

@@ -38,6 +38,7 @@ class Config:
     dt_min: float = 0.0
     dt_max: float = float("inf")
     tied: bool = True
+    bias: bool = False
     conv_bias: bool = True
     embedding: str = "backbone.embeddings.weight"
 
@@ -55,8 +56,6 @@ def config_from_dict(values):
         head = values.get("head_dim", 64)
         eps = values.get("layer_norm_epsilon", 1e-5)
         low, high = values.get("time_step_limit", (0.0, float("inf")))
-        if values.get("use_bias"):
-            raise ValueError("use_bias true is not known of any Mamba-2")
         return Config(
             D=values["hidden_size"],
             layers=values["num_hidden_layers"],
@@ -71,6 +70,7 @@ def config_from_dict(values):
             dt_min=low,
             dt_max=high,
             tied=values.get("tie_word_embeddings", False),
+            bias=values.get("use_bias", False),
             conv_bias=values.get("use_conv_bias", True),
         )
     ssm = values["ssm_cfg"]
@@ -90,6 +90,7 @@ def config_from_dict(values):
         dt_min=low,
         dt_max=high,
         tied=values.get("tie_embeddings", True),
+        bias=ssm.get("bias", False),
         conv_bias=ssm.get("conv_bias", True),
         embedding="backbone.embedding.weight",
     )
@@ -112,6 +113,9 @@ def tensor_shapes(config):
             shapes[m + name] = (c.H,)
         shapes[m + "norm.weight"] = (c.DI,)
         shapes[m + "out_proj.weight"] = (c.D, c.DI)
+        if c.bias:
+            shapes[m + "in_proj.bias"] = (c.DI + c.conv_width + c.H,)
+            shapes[m + "out_proj.bias"] = (c.D,)
     return shapes
 
 
@@ -138,7 +142,8 @@ def decode_weight_bytes(config, bytes_per_weight=2):
 
 def mixer(c, w, y, conv, h):
     """One token. conv [DI + 2 G N, width - 1] and h [H, P, N] are changed in place."""
-    z, xBC, dt = np.split(w["in_proj.weight"] @ y, [c.DI, c.DI + c.conv_width])
+    inside = w["in_proj.weight"] @ y + w.get("in_proj.bias", 0)
+    z, xBC, dt = np.split(inside, [c.DI, c.DI + c.conv_width])
     xBC = common.silu(common.convolve(w["conv1d.weight"], w.get("conv1d.bias", 0), xBC, conv))
     x, B, C = np.split(xBC, [c.DI, c.DI + c.G * c.N])
     x = x.reshape(c.H, c.P)
@@ -148,7 +153,8 @@ def mixer(c, w, y, conv, h):
     h[:] = decay[:, None, None] * h + (dt[:, None] * x)[:, :, None] * B[:, None, :]
     v = np.einsum("hpn,hn->hp", h, C) + w["D"][:, None] * x
     v = (v.reshape(-1) * common.silu(z)).reshape(c.G, -1)
-    return w["out_proj.weight"] @ (common.rms(v, 1.0, c.gate_eps).reshape(-1) * w["norm.weight"])
+    v = common.rms(v, 1.0, c.gate_eps).reshape(-1) * w["norm.weight"]
+    return w["out_proj.weight"] @ v + w.get("out_proj.bias", 0)
 
 
 def run(config, tensors, tokens):
