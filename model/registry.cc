@@ -18,6 +18,20 @@ std::string model_type_of(const nlohmann::json& config) {
   return ssm->value("layer", nlohmann::json()) == "Mamba2" ? "mamba2" : "mamba";
 }
 
+constexpr size_t kMost = 200;  // characters
+
+// For the message about a model that is not supported: its own words on what it is.
+std::string what_it_is(const nlohmann::json& config) {
+  for (const char* key : {"model_type", "architectures"}) {
+    const auto at = config.find(key);
+    if (at == config.end() || at->is_null()) continue;
+    const std::string text = at->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+    const bool typed = std::string_view(key) == "model_type";
+    return (typed ? "" : "no such key, and architectures ") + text.substr(0, kMost);
+  }
+  return "no such key";
+}
+
 }  // namespace
 
 std::unique_ptr<const Model> load_model(Checkpoint& checkpoint, Backend& backend,
@@ -47,8 +61,9 @@ std::unique_ptr<const Model> load_model(Checkpoint& checkpoint, Backend& backend
     if (type == family.model_type) return family.load(checkpoint, backend, options, progress);
     supported.push_back(family.model_type);
   }
-  throw std::runtime_error(fmt::format("{}: model_type: wanted one of: {}, found \"{}\"",
-                                       checkpoint.config_file(), fmt::join(supported, ", "), type));
+  throw std::runtime_error(fmt::format("{}: model_type: wanted one of: {}, found {}",
+                                       checkpoint.config_file(), fmt::join(supported, ", "),
+                                       what_it_is(config)));
 }
 
 }  // namespace recurve

@@ -91,7 +91,11 @@ def by_pytorch(c, w, x):
 
 
 def pointwise(c, packages):
-    path = "flashrnn/flashrnn/vanilla/slstm.py" if c.n_min else "xlstm/blocks/slstm/src/vanilla/slstm.py"
+    path = (
+        "flashrnn/flashrnn/vanilla/slstm.py"
+        if c.n_min
+        else "xlstm/blocks/slstm/src/vanilla/slstm.py"
+    )
     spec = importlib.util.spec_from_file_location("slstm", pathlib.Path(packages) / path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

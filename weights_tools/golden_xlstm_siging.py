@@ -65,10 +65,7 @@ def package_model(config, tensors, dtype):
             weight_mode=c.weight_mode,
         )
     )
-    renamed = {
-        name.replace("backbone.embeddings.", "embedding."): t
-        for name, t in tensors.items()
-    }
+    renamed = {name.replace("backbone.embeddings.", "embedding."): t for name, t in tensors.items()}
     if c.tie_word_embeddings:
         renamed["lm_head.weight"] = renamed["embedding.weight"]
     model.load_state_dict({n: torch.from_numpy(t.float32()) for n, t in renamed.items()})

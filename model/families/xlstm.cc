@@ -99,10 +99,9 @@ Config read_config(const Checkpoint& checkpoint) {
   c.normaliser = normalise || !c.sigmoid_gate;
   read.must_be("use_bias", false);
   read.must_be("add_out_norm", true);
+  for (const char* key : {"add_qk_norm", "add_post_norm"}) read.must_be(key, false);
   // Names of older versions without effect, and how others compute it; nothing of the function.
-  read.ignore({"add_qk_norm",
-               "add_post_norm",
-               "add_post_blocks_norm",
+  read.ignore({"add_post_blocks_norm",
                "model_type",
                "mode",
                "return_last_states",

@@ -218,12 +218,5 @@ TEST(MambaConfig, RefusesBackendsThatCannotRunIt) {
   }
 }
 
-TEST(MambaConfig, UnknownFamiliesAreNamed) {
-  EXPECT_THAT(error_of(with(mamba_config(), "model_type", "rwkv7")),
-              AllOf(HasSubstr("model_type: wanted one of: "), HasSubstr("falcon_mamba"),
-                    HasSubstr("rwkv7")));
-  EXPECT_THAT(error_of({{"d_model", 1}}), HasSubstr("found \"\""));
-}
-
 }  // namespace
 }  // namespace recurve

@@ -55,5 +55,13 @@ TEST(XlstmConfig, RefusesKernelsThatContradict) {
               HasSubstr("normalize_siging: wanted true or false"));
 }
 
+TEST(XlstmConfig, RefusesWhatWouldChangeTheMaths) {
+  for (const char* key : {"use_bias", "add_qk_norm", "add_post_norm", "some_new_key"}) {
+    EXPECT_THAT(error_for({{key, true}}), HasSubstr(key));
+  }
+  EXPECT_THAT(error_for({{"add_out_norm", false}}), HasSubstr("add_out_norm"));
+  EXPECT_THAT(error_for({{"weight_mode", "packed"}}), HasSubstr("weight_mode"));
+}
+
 }  // namespace
 }  // namespace recurve

@@ -1,0 +1,67 @@
+// Which checkpoints are refused for what they are, and what the message says.
+#include "model/registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/temp_dir.h"
+
+namespace recurve {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::string error_for(const json& config) {
+  static const std::unique_ptr<Backend> backend = make_backend("reference");
+  return error_of([&] {
+    Checkpoint checkpoint = Checkpoint::random(config, 1, "d/config.json");
+    load_model(checkpoint, *backend, {});
+  });
+}
+
+// Transformers, hybrids of recurrences and attention, and recurrent models of other kinds.
+TEST(Registry, NamesWhatItRefusesAndWhatThereIs) {
+  for (const char* type :
+       {"llama",           "mistral",        "gpt_neox",  "qwen2",      "jamba",
+        "zamba",           "zamba2",         "bamba",     "nemotron_h", "granitemoehybrid",
+        "recurrent_gemma", "samba",          "rwkv",      "rwkv5",      "rwkv6",
+        "rwkv7",           "gated_deltanet", "delta_net", "hgrn",       "mamba3",
+        "mambapy",         "MAMBA",          ""}) {
+    const json config = {{"model_type", type}, {"hidden_size", 64}, {"num_hidden_layers", 2},
+                         {"vocab_size", 16},   {"num_heads", 2},    {"num_attention_heads", 2}};
+    EXPECT_THAT(error_for(config),
+                AllOf(StartsWith("d/config.json: model_type: wanted one of: xlstm, mamba, "
+                                 "falcon_mamba, mamba2, gla, simple_gla, retnet, linear_attn, "
+                                 "hgrn2, xlstm_blocks, rnn, found "),
+                      EndsWith("found " + json(type).dump())));
+  }
+}
+
+TEST(Registry, NamesTheArchitectureWhereThereIsNoType) {
+  EXPECT_THAT(error_for({{"architectures", {"RwkvForCausalLM"}}}),
+              EndsWith("found no such key, and architectures [\"RwkvForCausalLM\"]"));
+  EXPECT_THAT(error_for({{"d_model", 1}}), EndsWith("found no such key"));
+  EXPECT_THAT(error_for({{"model_type", 7}}), EndsWith("found 7"));
+  EXPECT_THAT(error_for({{"model_type", nullptr}}), EndsWith("found no such key"));
+}
+
+// The hybrids among the models of supported types.
+TEST(Registry, RefusesLayersOfAttention) {
+  json hybrid = {{"d_model", 32}, {"n_layer", 2}, {"vocab_size", 8}};
+  hybrid["ssm_cfg"] = {{"layer", "Mamba2"}};
+  hybrid["attn_layer_idx"] = {1};
+  EXPECT_THAT(error_for(hybrid), HasSubstr("attn_layer_idx: wanted [], which is all that is "
+                                           "implemented, found [1]"));
+  for (const char* type : {"gla", "retnet", "linear_attn", "hgrn2"}) {
+    const json config = {{"model_type", type}, {"hidden_size", 256}, {"num_hidden_layers", 2},
+                         {"vocab_size", 8},    {"num_heads", 2},     {"attn", {{"layers", {1}}}}};
+    EXPECT_THAT(error_for(config), HasSubstr("attn: wanted null")) << type;
+  }
+}
+
+}  // namespace
+}  // namespace recurve
