@@ -156,6 +156,7 @@ TEST_P(ActivationTest, GluMatches) {
 }
 
 RECURVE_ON_EACH_DEVICE(ActivationTest);
+RECURVE_ON_CUDA(ActivationTest);
 
 }  // namespace
 }  // namespace recurve::testing

@@ -40,6 +40,7 @@ TEST_P(AddTest, Adds) {
 }
 
 RECURVE_ON_EACH_DEVICE(AddTest);
+RECURVE_ON_CUDA(AddTest);
 
 }  // namespace
 }  // namespace recurve::testing

@@ -6,29 +6,30 @@
 namespace recurve::testing {
 namespace {
 
-// A sum of squares of up to 300 values, and a product of five: 1e-6 relatively, with room.
+// A sum of squares of up to 5120 values, and a product of five: 1e-6 relatively, with room.
 constexpr Tolerance kTolerance = {.absolute = 1e-6, .relative = 4e-6};
 
 struct Case {
   int rows, D, G;
   bool gate, weight;
   float eps = 1e-5f;
+  bool aligned = false;  // rows begin at multiples of 16 bytes, if their width lets them
 };
 
 std::vector<float> oracle(const Case& c, const std::vector<float>& x, const std::vector<float>& z,
                           const std::vector<float>& w) {
   const int size = c.D / c.G;
   std::vector<float> y;
-  for (int r = 0; r < c.rows; ++r) {
-    for (int d = 0; d < c.D; ++d) {
-      const auto gated = [&](int at) {
-        const double gate = z[r * c.D + at];
-        return c.gate ? x[r * c.D + at] * gate / (1 + std::exp(-gate)) : x[r * c.D + at];
-      };
-      double squares = 0;
-      for (int i = 0; i < size; ++i) squares += std::pow(gated(d / size * size + i), 2);
-      y.push_back(
-          static_cast<float>(gated(d) / std::sqrt(squares / size + c.eps) * (c.weight ? w[d] : 1)));
+  for (int group = 0; group < c.rows * c.G; ++group) {
+    const auto gated = [&](int i) {
+      const double value = x[group * size + i], gate = z[group * size + i];
+      return c.gate ? value * gate / (1 + std::exp(-gate)) : value;
+    };
+    double squares = 0;
+    for (int i = 0; i < size; ++i) squares += std::pow(gated(i), 2);
+    for (int i = 0; i < size; ++i) {
+      const double weight = c.weight ? w[group % c.G * size + i] : 1;
+      y.push_back(static_cast<float>(gated(i) / std::sqrt(squares / size + c.eps) * weight));
     }
   }
   return y;
@@ -46,7 +47,8 @@ std::vector<float> with_gaps(const std::vector<float>& x, int D, int gap) {
 
 std::vector<float> run(KernelDevice& device, const Case& c, const std::vector<float>& x,
                        const std::vector<float>& z, const std::vector<float>& w, bool in_place) {
-  const int x_gap = 5, z_gap = 2, y_gap = in_place ? x_gap : 1;
+  const int x_gap = c.aligned ? 8 : 5, z_gap = c.aligned ? 4 : 2;
+  const int y_gap = in_place ? x_gap : (c.aligned ? 12 : 1);
   const auto x_array = device.array(with_gaps(x, c.D, x_gap));
   const auto z_array = device.array(with_gaps(z, c.D, z_gap)), w_array = device.array(w);
   const auto y_array = device.array(std::vector<float>(c.rows * (c.D + y_gap), NAN));
@@ -86,7 +88,11 @@ TEST_P(GatedRmsNormTest, IsTheFormula) {
                         {4, 32, 2, false, false},
                         {2, 66, 6, false, true},
                         {2, 24, 24, true, true},
-                        {3, 40, 8, true, true, 0.5f}}) {
+                        {3, 40, 8, true, true, 0.5f},
+                        {3, 40, 2, true, true, 1e-5f, true},
+                        {2, 300, 1, false, false, 1e-5f, true},
+                        {2, 5120, 1, true, true, 1e-5f, true},
+                        {2, 2048, 2, true, true}}) {
     const auto x = normal_floats(random, c.rows * c.D), z = normal_floats(random, c.rows * c.D, 3);
     const auto w = normal_floats(random, c.D, 0.3f, 1);
     for (const bool in_place : {false, true}) {
@@ -122,6 +128,7 @@ TEST_P(GatedRmsNormTest, NanStaysInItsGroup) {
 }
 
 RECURVE_ON_EACH_DEVICE(GatedRmsNormTest);
+RECURVE_ON_CUDA(GatedRmsNormTest);
 INSTANTIATE_TEST_SUITE_P(Reference, GatedRmsNormTest,
                          ::testing::Values(DeviceUnderTest{"reference", 1, 0, "reference"}),
                          name_of_device);

@@ -92,6 +92,7 @@ TEST_P(HeadRmsNormTest, NanStaysInItsHead) {
 }
 
 RECURVE_ON_EACH_DEVICE(HeadRmsNormTest);
+RECURVE_ON_CUDA(HeadRmsNormTest);
 
 }  // namespace
 }  // namespace recurve::testing

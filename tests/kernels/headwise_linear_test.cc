@@ -108,6 +108,7 @@ TEST_P(HeadwiseLinearTest, NanStaysInItsPart) {
 }
 
 RECURVE_ON_EACH_DEVICE(HeadwiseLinearTest);
+RECURVE_ON_CUDA(HeadwiseLinearTest);
 
 }  // namespace
 }  // namespace recurve::testing

@@ -74,6 +74,7 @@ TEST_P(HgrnGateTest, MatchesTheReference) {
 }
 
 RECURVE_ON_EACH_DEVICE(HgrnGateTest);
+RECURVE_ON_CUDA(HgrnGateTest);
 
 }  // namespace
 }  // namespace recurve::testing

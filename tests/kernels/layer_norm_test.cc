@@ -94,6 +94,7 @@ TEST_P(LayerNormTest, NanStaysInItsGroup) {
 }
 
 RECURVE_ON_EACH_DEVICE(LayerNormTest);
+RECURVE_ON_CUDA(LayerNormTest);
 
 }  // namespace
 }  // namespace recurve::testing

@@ -103,6 +103,7 @@ TEST_P(RotaryTest, MatchesTheReference) {
 }
 
 RECURVE_ON_EACH_DEVICE(RotaryTest);
+RECURVE_ON_CUDA(RotaryTest);
 
 }  // namespace
 }  // namespace recurve::testing

@@ -69,6 +69,7 @@ TEST_P(SkipGateTest, MatchesTheReference) {
 }
 
 RECURVE_ON_EACH_DEVICE(SkipGateTest);
+RECURVE_ON_CUDA(SkipGateTest);
 
 }  // namespace
 }  // namespace recurve::testing

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "model/weights/json_file.h"
 #include "tests/support/tiny_model.h"
 
 namespace recurve::testing {
@@ -187,6 +188,23 @@ std::string error_for(const json& more) {
     Checkpoint checkpoint = Checkpoint::random(config, 1, "d/config.json");
     load_model(checkpoint, *backend, {});
   });
+}
+
+// The language models of the FlashRNN paper's table 1: one layer of them, and the rest by
+// multiplication.
+TEST(RnnConfig, PapersModelsHaveThePublishedSize) {
+  static const std::unique_ptr<Backend> backend = make_backend("reference");
+  for (const auto& [file, millions] :
+       {std::pair{"flashrnn-slstm-164m.json", 164}, {"flashrnn-lstm-190m.json", 190}}) {
+    json config = read_json_file(std::string(RECURVE_SOURCE_DIR) + "/tests/configs/" + file, 1e6);
+    const int64_t layers = config["num_hidden_layers"], D = config["hidden_size"];
+    const int64_t outside = 2 * config["vocab_size"].get<int64_t>() * D + D;
+    config.update({{"num_hidden_layers", 1}, {"vocab_size", 16}});
+    Checkpoint checkpoint = Checkpoint::random(config, 1, "d/config.json");
+    const auto model = load_model(checkpoint, *backend, {});
+    const int64_t layer = model->info().parameters - 2 * 16 * D - D;
+    EXPECT_EQ((layer * layers + outside) / 1000000, millions) << file;
+  }
 }
 
 TEST(RnnConfig, RefusesWhatWouldChangeTheMaths) {

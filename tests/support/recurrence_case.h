@@ -28,6 +28,7 @@ struct RecurrenceOp {
   int out = 0;             // floats of a row of outputs
   std::vector<int> state;  // floats of a slot of each array of states
   int grid = 1;            // rows where a sequence may be cut
+  bool aligned = false;    // rows begin at multiples of four floats, if their widths let them
   Tolerance tolerance;     // between two float programs that compute it
   std::vector<std::vector<float>> weights;
   // Rows of one sequence: (L, width()).
@@ -87,7 +88,10 @@ struct RecurrenceBatch {
 
 // Each array of inputs has a gap of its own between its rows, so that no two strides are the same.
 // Gaps and slots nobody owns are NaN.
-inline int gap_of(size_t array) { return 3 + 2 * static_cast<int>(array); }
+inline int gap_of(const RecurrenceOp& op, size_t array) {
+  const int number = static_cast<int>(array);
+  return op.aligned ? 4 + 4 * number : 3 + 2 * number;
+}
 
 inline RecurrenceBatch lay_out(const RecurrenceOp& op,
                                const std::vector<RecurrenceSequence>& batch) {
@@ -105,7 +109,7 @@ inline RecurrenceBatch lay_out(const RecurrenceOp& op,
       for (int t = 0; t < seq.L(op); ++t) {
         const auto row = seq.x.begin() + t * op.width() + column;
         x.insert(x.end(), row, row + op.in[array]);
-        x.insert(x.end(), gap_of(array), NAN);
+        x.insert(x.end(), gap_of(op, array), NAN);
       }
     }
   }
@@ -134,7 +138,7 @@ inline std::vector<RecurrenceResult> run_recurrence(KernelDevice& device, const 
   std::vector<float*> states;
   for (size_t i = 0; i < laid.x.size(); ++i) {
     arrays.push_back(device.array(laid.x[i]));
-    x.push_back({arrays.back().data(), op.in[i] + gap_of(i)});
+    x.push_back({arrays.back().data(), op.in[i] + gap_of(op, i)});
   }
   for (const std::vector<float>& values : op.weights) {
     arrays.push_back(device.array(values));

@@ -16,7 +16,7 @@ inline constexpr Tolerance kSsmTolerance = {.absolute = 6e-5, .relative = 6e-5};
 
 struct ConvSize {
   int D, width;
-  bool silu = true, bias = true;
+  bool silu = true, bias = true, aligned = false;
 };
 
 // A row: x (D). The weights: w (D, width), bias (D).
@@ -26,6 +26,7 @@ inline RecurrenceOp conv_op(const ConvSize& c, std::mt19937_64& random) {
   op.in = {c.D};
   op.out = c.D;
   op.state = {c.D * (c.width - 1)};
+  op.aligned = c.aligned;
   op.tolerance = kSsmTolerance;
   op.weights = {normal_floats(random, static_cast<size_t>(c.D) * c.width),
                 normal_floats(random, c.bias ? c.D : 0)};

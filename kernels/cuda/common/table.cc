@@ -16,6 +16,23 @@ Kernels table() {
   kernels.head_norm_gate = {sm80::head_norm_gate, "cuda/sm80"};
   kernels.swiglu = {sm80::swiglu, "cuda/sm80"};
   kernels.soft_cap = {sm80::soft_cap, "cuda/sm80"};
+  kernels.causal_conv1d = {sm80::causal_conv1d, "cuda/sm80"};
+  kernels.selective_scan = {sm80::selective_scan, "cuda/sm80"};
+  kernels.ssd = {sm80::ssd, "cuda/sm80"};
+  kernels.linear_recurrence = {sm80::linear_recurrence, "cuda/sm80"};
+  kernels.gated_rms_norm = {sm80::gated_rms_norm, "cuda/sm80"};
+  kernels.gla = {sm80::gla, "cuda/sm80"};
+  kernels.hgrn_gate = {sm80::hgrn_gate, "cuda/sm80"};
+  kernels.head_rms_norm = {sm80::head_rms_norm, "cuda/sm80"};
+  kernels.positions = {sm80::positions, "cuda/sm80"};
+  kernels.rotary = {sm80::rotary, "cuda/sm80"};
+  kernels.activation = {sm80::activation, "cuda/sm80"};
+  kernels.rnn = {sm80::rnn, "cuda/sm80"};
+  kernels.layer_norm = {sm80::layer_norm, "cuda/sm80"};
+  kernels.headwise_linear = {sm80::headwise_linear, "cuda/sm80"};
+  kernels.glu = {sm80::glu, "cuda/sm80"};
+  kernels.skip_gate = {sm80::skip_gate, "cuda/sm80"};
+  kernels.add = {sm80::add, "cuda/sm80"};
   return kernels;
 }
 

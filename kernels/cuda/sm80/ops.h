@@ -13,5 +13,22 @@ void mlstm(const MlstmArgs& args, Stream& stream);
 void head_norm_gate(const HeadNormGateArgs& args, Stream& stream);
 void swiglu(const SwigluArgs& args, Stream& stream);
 void soft_cap(const SoftCapArgs& args, Stream& stream);
+void causal_conv1d(const CausalConv1dArgs& args, Stream& stream);
+void selective_scan(const SelectiveScanArgs& args, Stream& stream);
+void ssd(const SsdArgs& args, Stream& stream);
+void linear_recurrence(const LinearRecurrenceArgs& args, Stream& stream);
+void gated_rms_norm(const GatedRmsNormArgs& args, Stream& stream);
+void gla(const GlaArgs& args, Stream& stream);
+void hgrn_gate(const HgrnGateArgs& args, Stream& stream);
+void head_rms_norm(const HeadRmsNormArgs& args, Stream& stream);
+void positions(const PositionsArgs& args, Stream& stream);
+void rotary(const RotaryArgs& args, Stream& stream);
+void activation(const ActivationArgs& args, Stream& stream);
+void rnn(const RnnArgs& args, Stream& stream);
+void layer_norm(const LayerNormArgs& args, Stream& stream);
+void headwise_linear(const HeadwiseLinearArgs& args, Stream& stream);
+void glu(const GluArgs& args, Stream& stream);
+void skip_gate(const SkipGateArgs& args, Stream& stream);
+void add(const AddArgs& args, Stream& stream);
 
 }  // namespace recurve::cuda::sm80

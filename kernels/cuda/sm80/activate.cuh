@@ -1,0 +1,34 @@
+#pragma once
+#include "kernels/cuda/common/math.cuh"
+#include "kernels/ops/activation.h"
+
+namespace recurve::cuda::sm80 {
+
+__device__ inline float silu(float x) { return x * sigmoid(x); }
+
+// log(1 + exp(x)); from 20 on that is x in fp32.
+__device__ inline float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
+
+__device__ inline float activate(Activation f, float x) {
+  switch (f) {
+    case Activation::kIdentity:
+      return x;
+    case Activation::kSilu:
+      return silu(x);
+    case Activation::kSigmoid:
+      return sigmoid(x);
+    case Activation::kLogSigmoid:
+      return log_sigmoid(x);
+    case Activation::kTanh:
+      return tanhf(x);
+    case Activation::kRelu:
+      return x < 0 ? 0 : x;
+    case Activation::kEluPlusOne:
+      return x > 0 ? x + 1 : expf(x);
+    case Activation::kGelu:
+      return 0.5f * x * erfcf(-x * 0.70710678f);
+  }
+  return x;
+}
+
+}  // namespace recurve::cuda::sm80

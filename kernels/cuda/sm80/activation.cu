@@ -1,0 +1,28 @@
+#include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/sm80/activate.cuh"
+#include "kernels/cuda/sm80/ops.h"
+
+namespace recurve::cuda::sm80 {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Blocks: rows x pieces of kThreads of the width.
+__global__ void __launch_bounds__(kThreads) activation_kernel(ActivationArgs args, int pieces) {
+  const int64_t row = blockIdx.x / pieces;
+  const int d = static_cast<int>(blockIdx.x % pieces) * kThreads + static_cast<int>(threadIdx.x);
+  if (d >= args.width) return;
+  const float value = args.scale * activate(args.f, args.x[row * args.x_stride + d]);
+  args.y[row * args.y_stride + d] = value < args.floor ? args.floor : value;
+}
+
+}  // namespace
+
+void activation(const ActivationArgs& args, Stream& stream) {
+  if (args.rows == 0) return;
+  const int pieces = (args.width + kThreads - 1) / kThreads;
+  activation_kernel<<<args.rows * pieces, kThreads, 0, use(stream)>>>(args, pieces);
+  expect_launched("activation");
+}
+
+}  // namespace recurve::cuda::sm80

@@ -1,0 +1,112 @@
+#include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/sm80/activate.cuh"
+#include "kernels/cuda/sm80/ops.h"
+
+namespace recurve::cuda::sm80 {
+namespace {
+
+// One block a group of a row. Its size follows from that of the group alone, so that a row is
+// summed in one order whatever the batch. A thread reads and writes the same values, so y may be x.
+__device__ float scale_of(float squares, int size, float eps) {
+  return 1.0f / sqrtf(squares / static_cast<float>(size) + eps);
+}
+
+struct Group {
+  const float* x;
+  const float* z;  // or null
+  const float* w;  // or null
+  float* y;
+};
+__device__ Group group_at(const GatedRmsNormArgs& a, int size) {
+  const int64_t row = blockIdx.x / a.G;
+  const int first = static_cast<int>(blockIdx.x % a.G) * size;
+  return {a.x + row * a.x_stride + first, a.z == nullptr ? nullptr : a.z + row * a.z_stride + first,
+          a.w == nullptr ? nullptr : a.w + first, a.y + row * a.y_stride + first};
+}
+
+// Any group.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) any_kernel(GatedRmsNormArgs args) {
+  const int size = args.D / args.G;
+  const auto [x, z, w, y] = group_at(args, size);
+  float squares = 0;
+#pragma unroll 4
+  for (int d = threadIdx.x; d < size; d += kThreads) {
+    const float g = z == nullptr ? x[d] : x[d] * silu(z[d]);
+    y[d] = g;
+    squares = fmaf(g, g, squares);
+  }
+  const float scale = scale_of(block_sum<kThreads>(squares), size, args.eps);
+#pragma unroll 4
+  for (int d = threadIdx.x; d < size; d += kThreads) {
+    y[d] = y[d] * scale * (w == nullptr ? 1.0f : w[d]);
+  }
+}
+
+// Four values at a time, all of a group in registers. Everything begins at multiples of 16 bytes.
+constexpr int kHeld = 5;
+template <int kThreads>
+constexpr int kMost = 4 * kHeld* kThreads;  // values of a group
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) four_kernel(GatedRmsNormArgs args) {
+  const int size = args.D / args.G;
+  const auto [x, z, w, y] = group_at(args, size);
+  const auto four = [](const float* from) { return *reinterpret_cast<const float4*>(from); };
+  float4 g[kHeld], gate[kHeld];
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int d = 4 * (j * kThreads + static_cast<int>(threadIdx.x));
+    if (d >= size) break;
+    g[j] = four(x + d);
+    if (z != nullptr) gate[j] = four(z + d);
+  }
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    if (4 * (j * kThreads + static_cast<int>(threadIdx.x)) >= size) break;
+    if (z != nullptr) {
+      g[j] = make_float4(g[j].x * silu(gate[j].x), g[j].y * silu(gate[j].y),
+                         g[j].z * silu(gate[j].z), g[j].w * silu(gate[j].w));
+    }
+    squares = fmaf(g[j].x, g[j].x, squares);
+    squares = fmaf(g[j].y, g[j].y, squares);
+    squares = fmaf(g[j].z, g[j].z, squares);
+    squares = fmaf(g[j].w, g[j].w, squares);
+  }
+  const float scale = scale_of(block_sum<kThreads>(squares), size, args.eps);
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int d = 4 * (j * kThreads + static_cast<int>(threadIdx.x));
+    if (d >= size) break;
+    const float4 weight = w == nullptr ? make_float4(1, 1, 1, 1) : four(w + d);
+    *reinterpret_cast<float4*>(y + d) =
+        make_float4(g[j].x * scale * weight.x, g[j].y * scale * weight.y, g[j].z * scale * weight.z,
+                    g[j].w * scale * weight.w);
+  }
+}
+
+bool takes_four(const GatedRmsNormArgs& a) {
+  const auto aligned = [](const float* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  const auto even = [](int stride) { return stride % 4 == 0; };
+  return even(a.D / a.G) && even(a.x_stride) && even(a.y_stride) && aligned(a.x) && aligned(a.w) &&
+         aligned(a.y) && (a.z == nullptr || (even(a.z_stride) && aligned(a.z)));
+}
+
+}  // namespace
+
+void gated_rms_norm(const GatedRmsNormArgs& args, Stream& stream) {
+  if (args.rows == 0) return;
+  const int size = args.D / args.G, blocks = args.rows * args.G;
+  if (takes_four(args) && size <= kMost<64>) {
+    four_kernel<64><<<blocks, 64, 0, use(stream)>>>(args);
+  } else if (takes_four(args) && size <= kMost<512>) {
+    four_kernel<512><<<blocks, 512, 0, use(stream)>>>(args);
+  } else if (size <= 512) {
+    any_kernel<128><<<blocks, 128, 0, use(stream)>>>(args);
+  } else {
+    any_kernel<1024><<<blocks, 1024, 0, use(stream)>>>(args);
+  }
+  expect_launched("gated_rms_norm");
+}
+
+}  // namespace recurve::cuda::sm80

@@ -1,0 +1,28 @@
+#include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/sm80/activate.cuh"
+#include "kernels/cuda/sm80/ops.h"
+
+namespace recurve::cuda::sm80 {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Blocks: rows x pieces of kThreads of the width.
+__global__ void __launch_bounds__(kThreads) glu_kernel(GluArgs args, int pieces) {
+  const int64_t row = blockIdx.x / pieces, F = args.F;
+  const int64_t f = static_cast<int64_t>(blockIdx.x % pieces) * kThreads + threadIdx.x;
+  if (f >= F) return;
+  const float gate = args.gate_up[row * 2 * F + f], up = args.gate_up[row * 2 * F + F + f];
+  args.y[row * F + f] = activate(args.f, gate) * up;
+}
+
+}  // namespace
+
+void glu(const GluArgs& args, Stream& stream) {
+  if (args.rows == 0) return;
+  const int pieces = (args.F + kThreads - 1) / kThreads;
+  glu_kernel<<<args.rows * pieces, kThreads, 0, use(stream)>>>(args, pieces);
+  expect_launched("glu");
+}
+
+}  // namespace recurve::cuda::sm80

@@ -1,0 +1,82 @@
+#include "kernels/cuda/common/math.cuh"
+#include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/sm80/ops.h"
+
+namespace recurve::cuda::sm80 {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kSmall = 16;  // the longest K that one thread takes
+constexpr int kRows = 4;    // of x, a warp
+
+__device__ float weight_at(const float* W, int64_t index) { return W[index]; }
+__device__ float weight_at(const uint16_t* W, int64_t index) { return widen_bf16(W[index]); }
+
+// One thread an output. Blocks: rows x pieces of kThreads of the outputs.
+template <typename Weight>
+__global__ void __launch_bounds__(kThreads) small_kernel(HeadwiseLinearArgs args, int pieces) {
+  const int64_t row = blockIdx.x / pieces, K = args.W.K, N = args.W.N / args.H;
+  const int64_t n = static_cast<int64_t>(blockIdx.x % pieces) * kThreads + threadIdx.x;
+  if (n >= args.W.N) return;
+  const Weight* W = static_cast<const Weight*>(args.W.data) + n * K;
+  const float* x = args.x + row * args.x_stride + n / N * K;
+  float sum = 0;
+  for (int64_t k = 0; k < K; ++k) sum = fmaf(weight_at(W, k), x[k], sum);
+  args.y[row * args.y_stride + n] = sum;
+}
+
+// One warp an output, its lanes side by side along K; each row of x is summed for itself.
+template <typename Weight>
+__global__ void __launch_bounds__(kThreads) large_kernel(HeadwiseLinearArgs args, int row_blocks) {
+  const int lane = threadIdx.x % kWarpSize;
+  const int64_t n =
+      static_cast<int64_t>(blockIdx.x / row_blocks) * kWarps + threadIdx.x / kWarpSize;
+  const int64_t first = static_cast<int64_t>(blockIdx.x % row_blocks) * kRows;
+  const int64_t K = args.W.K, N = args.W.N / args.H;
+  if (n >= args.W.N) return;
+  const int rows = min(kRows, args.rows - static_cast<int>(first));
+  const Weight* W = static_cast<const Weight*>(args.W.data) + n * K;
+  const float* x = args.x + first * args.x_stride + n / N * K;
+  float sum[kRows] = {};
+  for (int64_t k = lane; k < K; k += kWarpSize) {
+    const float w = weight_at(W, k);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (r < rows) sum[r] = fmaf(w, x[static_cast<int64_t>(r) * args.x_stride + k], sum[r]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const float y = warp_sum(sum[r]);
+    if (lane == 0 && r < rows) args.y[(first + r) * args.y_stride + n] = y;
+  }
+}
+
+template <typename Weight>
+void launch(const HeadwiseLinearArgs& args, cudaStream_t stream) {
+  const int64_t N = args.W.N;
+  if (args.W.K <= kSmall) {
+    const int pieces = static_cast<int>((N + kThreads - 1) / kThreads);
+    small_kernel<Weight><<<args.rows * pieces, kThreads, 0, stream>>>(args, pieces);
+    return;
+  }
+  const int row_blocks = (args.rows + kRows - 1) / kRows;
+  const auto blocks = static_cast<unsigned>((N + kWarps - 1) / kWarps * row_blocks);
+  large_kernel<Weight><<<blocks, kThreads, 0, stream>>>(args, row_blocks);
+}
+
+}  // namespace
+
+// Which kernel takes a matrix depends on the matrix alone, never on the rows.
+void headwise_linear(const HeadwiseLinearArgs& args, Stream& stream) {
+  if (args.rows == 0 || args.W.N == 0) return;
+  if (args.W.dtype == DType::kBF16) {
+    launch<uint16_t>(args, use(stream));
+  } else {
+    launch<float>(args, use(stream));
+  }
+  expect_launched("headwise_linear");
+}
+
+}  // namespace recurve::cuda::sm80

@@ -1,0 +1,37 @@
+#include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/sm80/activate.cuh"
+#include "kernels/cuda/sm80/ops.h"
+
+namespace recurve::cuda::sm80 {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Blocks: rows x pieces of kThreads of the width.
+__global__ void __launch_bounds__(kThreads) hgrn_gate_kernel(HgrnGateArgs args, int pieces) {
+  const int64_t row = blockIdx.x / pieces;
+  const int d = static_cast<int>(blockIdx.x % pieces) * kThreads + static_cast<int>(threadIdx.x);
+  if (d >= args.D) return;
+  const float f = args.f[row * args.f_stride + d];
+  const float b = args.bound == nullptr ? 0 : args.bound[d];
+  const float k = (1 - b) * sigmoid(-f);
+  float g;
+  if (b == 0) {
+    g = log_sigmoid(f);
+  } else {
+    g = f > 0 ? log1pf(-k) : logf(b + (1 - b) * sigmoid(f));
+  }
+  args.k[row * args.D + d] = k;
+  args.g[row * args.D + d] = g;
+}
+
+}  // namespace
+
+void hgrn_gate(const HgrnGateArgs& args, Stream& stream) {
+  if (args.rows == 0) return;
+  const int pieces = (args.D + kThreads - 1) / kThreads;
+  hgrn_gate_kernel<<<args.rows * pieces, kThreads, 0, use(stream)>>>(args, pieces);
+  expect_launched("hgrn_gate");
+}
+
+}  // namespace recurve::cuda::sm80

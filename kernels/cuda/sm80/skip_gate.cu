@@ -1,0 +1,29 @@
+#include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/sm80/activate.cuh"
+#include "kernels/cuda/sm80/ops.h"
+
+namespace recurve::cuda::sm80 {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Blocks: rows x pieces of kThreads of the width.
+__global__ void __launch_bounds__(kThreads) skip_gate_kernel(SkipGateArgs args, int pieces) {
+  const int64_t row = blockIdx.x / pieces;
+  const int d = static_cast<int>(blockIdx.x % pieces) * kThreads + static_cast<int>(threadIdx.x);
+  if (d >= args.D) return;
+  const int64_t at = row * args.D + d;
+  const float sum = args.h[at] + args.skip[d] * args.x[row * args.x_stride + d];
+  args.y[at] = sum * silu(args.z[row * args.z_stride + d]);
+}
+
+}  // namespace
+
+void skip_gate(const SkipGateArgs& args, Stream& stream) {
+  if (args.rows == 0) return;
+  const int pieces = (args.D + kThreads - 1) / kThreads;
+  skip_gate_kernel<<<args.rows * pieces, kThreads, 0, use(stream)>>>(args, pieces);
+  expect_launched("skip_gate");
+}
+
+}  // namespace recurve::cuda::sm80
