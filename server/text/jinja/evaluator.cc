@@ -1,0 +1,348 @@
+#include "server/text/jinja/evaluator.h"
+
+#include "server/text/jinja/operations.h"
+
+namespace recurve::jinja {
+namespace {
+
+// Sets a variable for as long as this lives.
+template <typename T>
+class Exchanged {
+ public:
+  Exchanged(T& variable, T value) : variable_(variable), before_(variable) { variable = value; }
+  ~Exchanged() { variable_ = before_; }
+  Exchanged(const Exchanged&) = delete;
+
+ private:
+  T& variable_;
+  const T before_;
+};
+
+}  // namespace
+
+void Scope::set(std::string_view name, Value value) {
+  for (auto& [key, old] : variables_) {
+    if (key != name) continue;
+    old = std::move(value);
+    return;
+  }
+  variables_.emplace_back(name, std::move(value));
+}
+
+const Value* Scope::find(std::string_view name) const {
+  for (const auto& [key, value] : variables_) {
+    if (key == name) return &value;
+  }
+  return outer_ == nullptr ? nullptr : outer_->find(name);
+}
+
+Evaluator::Evaluator(Run& run, const Template::Variables& variables) : run_(run) {
+  for (const auto& [name, value] : variables) root_.set(name, value);
+}
+
+Text Evaluator::render(const Block& block) {
+  Text out;
+  const Exchanged output(out_, &out);
+  execute(block);
+  return out;
+}
+
+// Statements.
+
+Evaluator::Flow Evaluator::execute(const Block& block) {
+  const Run::Level level(run_);
+  for (const Statement& statement : block) {
+    const Flow flow = execute(statement);
+    if (flow != Flow::kOn) return flow;
+  }
+  return Flow::kOn;
+}
+
+Evaluator::Flow Evaluator::execute(const Statement& statement) {
+  run_.line = statement.line;
+  run_.spend();
+  return std::visit([this](const auto& node) { return execute_node(node); }, statement.node);
+}
+
+void Evaluator::write(const Text& text) {
+  run_.spend(text.bytes.size());
+  run_.check_size(out_->bytes.size() + text.bytes.size());
+  out_->append(text);
+}
+
+Evaluator::Flow Evaluator::execute_node(const TextOutput& text) {
+  write(Text(text.text, Origin::kTemplate));
+  return Flow::kOn;
+}
+
+Evaluator::Flow Evaluator::execute_node(const Print& print) {
+  write(to_text(run_, evaluate(*print.value)));
+  return Flow::kOn;
+}
+
+Evaluator::Flow Evaluator::execute_node(const If& node) {
+  for (const auto& [condition, body] : node.branches) {
+    if (evaluate(*condition).is_true()) return execute(body);
+  }
+  return execute(node.otherwise);
+}
+
+// The loop's filter sees the target, but no `loop`.
+std::vector<Value> Evaluator::loop_items(const For& node) {
+  std::vector<Value> items = items_of(run_, evaluate(*node.items));
+  if (node.condition == nullptr) return items;
+  std::vector<Value> chosen;
+  for (Value& item : items) {
+    Scope scope(scope_);
+    const Exchanged inside(scope_, &scope);
+    assign(node.target, item);
+    if (evaluate(*node.condition).is_true()) chosen.push_back(std::move(item));
+  }
+  return chosen;
+}
+
+Evaluator::Flow Evaluator::execute_node(const For& node) {
+  const auto items = std::make_shared<const std::vector<Value>>(loop_items(node));
+  const int levels = nesting(*items);
+  for (size_t i = 0; i < items->size(); ++i) {
+    run_.spend();
+    Scope scope(scope_);
+    const Exchanged inside(scope_, &scope);
+    scope.set("loop",
+              run_.checked(Value(std::make_shared<const Loop>(Loop{items, i, levels + 1}))));
+    assign(node.target, (*items)[i]);
+    if (execute(node.body) == Flow::kBreak) break;
+  }
+  if (!items->empty()) return Flow::kOn;
+  Scope scope(scope_);
+  const Exchanged inside(scope_, &scope);
+  return execute(node.otherwise);
+}
+
+Evaluator::Flow Evaluator::execute_node(const Set& set) {
+  assign(set.target, evaluate(*set.value));
+  return Flow::kOn;
+}
+
+Evaluator::Flow Evaluator::execute_node(const SetBlock& set) {
+  Value value = run_.text(captured(set.body));
+  if (set.filter != nullptr) {
+    std::swap(block_, value);
+    Value filtered = evaluate(*set.filter);
+    std::swap(block_, value);
+    value = std::move(filtered);
+  }
+  assign(set.target, std::move(value));
+  return Flow::kOn;
+}
+
+Evaluator::Flow Evaluator::execute_node(const Macro& macro) {
+  scope_->set(macro.name, Value(&macro));
+  return Flow::kOn;
+}
+
+Evaluator::Flow Evaluator::execute_node(const Generation& generation) {
+  write(captured(generation.body));
+  return Flow::kOn;
+}
+
+Text Evaluator::captured(const Block& block) {
+  Text out;
+  Scope scope(scope_);
+  const Exchanged inside(scope_, &scope);
+  const Exchanged output(out_, &out);
+  execute(block);
+  return out;
+}
+
+void Evaluator::assign(const Target& target, Value value) {
+  if (!target.member.empty()) {
+    const Value* found = scope_->find(target.names[0]);
+    if (found == nullptr || found->name_space() == nullptr) {
+      run_.fail("'{}' is no namespace, so its member '{}' cannot be set", target.names[0],
+                target.member);
+    }
+    found->name_space()->members[target.member] = std::move(value);
+    return;
+  }
+  if (!target.unpacks) return scope_->set(target.names[0], std::move(value));
+  const std::vector<Value> values = items_of(run_, value);
+  if (values.size() != target.names.size()) {
+    run_.fail("{} values were expected, found {}", target.names.size(), values.size());
+  }
+  for (size_t i = 0; i < values.size(); ++i) scope_->set(target.names[i], values[i]);
+}
+
+// Expressions.
+
+Value Evaluator::evaluate(const Expression& expression) {
+  const Run::Level level(run_);
+  run_.line = expression.line;
+  run_.spend();
+  return std::visit([this](const auto& node) { return evaluate_node(node); }, expression.node);
+}
+
+Value Evaluator::evaluate_node(const Literal& literal) { return literal.value; }
+
+Value Evaluator::evaluate_node(const Name& name) {
+  if (const Value* found = scope_->find(name.name)) return *found;
+  if (const Function* function = find_function(name.name)) return Value(function->id);
+  return Value(Undefined{fmt::format("'{}' is undefined", name.name)});
+}
+
+Value Evaluator::evaluate_node(const ListLiteral& list) {
+  std::vector<Value> items;
+  for (const ExpressionPtr& item : list.items) items.push_back(evaluate(*item));
+  return run_.list(std::move(items), list.tuple);
+}
+
+Value Evaluator::evaluate_node(const DictLiteral& literal) {
+  Dict dict;
+  for (const auto& [key, value] : literal.entries) {
+    const Value name = evaluate(*key);
+    dict.set(to_string(run_, name, "the key of a dict"), evaluate(*value));
+  }
+  return run_.checked(Value::dict(std::move(dict)));
+}
+
+Value Evaluator::evaluate_node(const Attribute& node) {
+  return attribute(run_, evaluate(*node.object), node.name);
+}
+
+Value Evaluator::evaluate_node(const Item& node) {
+  const Value object = evaluate(*node.object);
+  return item(run_, object, evaluate(*node.key));
+}
+
+Value Evaluator::evaluate_node(const Slice& node) {
+  const auto part = [this](const ExpressionPtr& expression) {
+    return expression == nullptr ? Value(None{}) : evaluate(*expression);
+  };
+  const Value object = evaluate(*node.object);
+  const Value begin = part(node.begin), end = part(node.end);
+  return slice(run_, object, begin, end, part(node.step));
+}
+
+Value Evaluator::evaluate_node(const Unary& node) {
+  const Value value = evaluate(*node.operand);
+  if (node.op == Operator::kNot) return Value(!value.is_true());
+  const Value negated = negate(run_, value);
+  return node.op == Operator::kNegate ? negated : negate(run_, negated);
+}
+
+Value Evaluator::evaluate_node(const Chain& chain) {
+  Value left = evaluate(*chain.first);
+  for (const auto& [op, right] : chain.rest) {
+    if (op == Operator::kAnd) {
+      if (!left.is_true()) return left;
+      left = evaluate(*right);
+    } else if (op == Operator::kOr) {
+      if (left.is_true()) return left;
+      left = evaluate(*right);
+    } else {
+      left = apply(run_, op, left, evaluate(*right));
+    }
+  }
+  return left;
+}
+
+Value Evaluator::evaluate_node(const Comparison& comparison) {
+  Value left = evaluate(*comparison.first);
+  for (const auto& [op, expression] : comparison.rest) {
+    Value right = evaluate(*expression);
+    if (!compare(run_, op, left, right)) return Value(false);
+    left = std::move(right);
+  }
+  return Value(true);
+}
+
+Value Evaluator::evaluate_node(const Conditional& node) {
+  if (evaluate(*node.condition).is_true()) return evaluate(*node.yes);
+  if (node.no != nullptr) return evaluate(*node.no);
+  return Value(Undefined{"the condition of an inline 'if' without 'else' is false"});
+}
+
+Value Evaluator::evaluate_node(const FilterCall& call) {
+  const Value input = call.input == nullptr ? block_ : evaluate(*call.input);
+  const CallValues arguments = evaluate(call.arguments);
+  return call.filter->apply(run_, input, arguments);
+}
+
+Value Evaluator::evaluate_node(const PredicateCall& call) {
+  const Value input = evaluate(*call.input);
+  const CallValues arguments = evaluate(call.arguments);
+  return Value(call.predicate->holds(run_, input, arguments) != call.negated);
+}
+
+Value Evaluator::evaluate_node(const Call& call) {
+  const auto* method = std::get_if<Attribute>(&call.callee->node);
+  if (method == nullptr) {
+    const Value callee = evaluate(*call.callee);
+    return call_value(callee, evaluate(call.arguments));
+  }
+  const Value object = evaluate(*method->object);
+  return call_method(*method, object, evaluate(call.arguments));
+}
+
+CallValues Evaluator::evaluate(const Arguments& arguments) {
+  CallValues values;
+  for (const ExpressionPtr& value : arguments.positional) {
+    values.positional.push_back(evaluate(*value));
+  }
+  for (const auto& [name, value] : arguments.named) {
+    values.named.emplace_back(name, evaluate(*value));
+  }
+  return values;
+}
+
+Value Evaluator::call_method(const Attribute& callee, const Value& object,
+                             const CallValues& arguments) {
+  const MethodEntry* method = nullptr;
+  if (object.text() != nullptr) method = find_string_method(callee.name);
+  if (object.dict() != nullptr) method = find_dict_method(callee.name);
+  if (method != nullptr) return method->call(run_, object, arguments);
+  return call_value(attribute(run_, object, callee.name), arguments);
+}
+
+Value Evaluator::call_value(const Value& callee, const CallValues& arguments) {
+  if (const auto* builtin = callee.get<Builtin>()) {
+    return function_of(*builtin).call(run_, arguments);
+  }
+  if (const auto* macro = callee.get<const Macro*>()) return call_macro(**macro, arguments);
+  if (const auto* undefined = callee.get<Undefined>()) run_.fail("{}", undefined->what);
+  run_.fail("{} cannot be called", type_name(callee));
+}
+
+Value Evaluator::call_macro(const Macro& macro, const CallValues& arguments) {
+  const auto is_parameter = [&](const std::string& name) {
+    for (const auto& parameter : macro.parameters) {
+      if (parameter.first == name) return true;
+    }
+    return false;
+  };
+  if (arguments.positional.size() > macro.parameters.size()) {
+    run_.fail("macro '{}' takes {} arguments, got {}", macro.name, macro.parameters.size(),
+              arguments.positional.size());
+  }
+  for (const auto& named : arguments.named) {
+    if (!is_parameter(named.first)) {
+      run_.fail("macro '{}' takes no argument '{}'", macro.name, named.first);
+    }
+  }
+  Scope scope(&root_);
+  const Exchanged inside(scope_, &scope);
+  for (size_t i = 0; i < macro.parameters.size(); ++i) {
+    const auto& [name, if_missing] = macro.parameters[i];
+    const Value* given = arguments.find(i, name);
+    if (given != nullptr) {
+      scope.set(name, *given);
+    } else if (if_missing != nullptr) {
+      scope.set(name, evaluate(*if_missing));
+    } else {
+      scope.set(name, Value(Undefined{fmt::format("parameter '{}' was not provided", name)}));
+    }
+  }
+  return run_.text(captured(macro.body));
+}
+
+}  // namespace recurve::jinja

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/text/jinja/ast.h"
+#include "server/text/jinja/callables.h"
+#include "server/text/jinja/run.h"
+#include "server/text/jinja/template.h"
+
+namespace recurve::jinja {
+
+// The variables of a loop's turn, a macro or the template; those around it are seen through it.
+class Scope {
+ public:
+  explicit Scope(Scope* outer = nullptr) : outer_(outer) {}
+  void set(std::string_view name, Value value);  // `name` must live as long as the scope
+  const Value* find(std::string_view name) const;
+
+ private:
+  Scope* const outer_;
+  std::vector<std::pair<std::string_view, Value>> variables_;
+};
+
+// Carries out a template's statements, once.
+class Evaluator {
+ public:
+  Evaluator(Run& run, const Template::Variables& variables);
+
+  Text render(const Block& block);
+
+ private:
+  enum class Flow { kOn, kBreak, kContinue };
+
+  Flow execute(const Block& block);
+  Flow execute(const Statement& statement);
+  Flow execute_node(const TextOutput& text);
+  Flow execute_node(const Print& print);
+  Flow execute_node(const If& node);
+  Flow execute_node(const For& node);
+  Flow execute_node(const Set& set);
+  Flow execute_node(const SetBlock& set);
+  Flow execute_node(const Macro& macro);
+  Flow execute_node(const Generation& generation);
+  Flow execute_node(const Break&) { return Flow::kBreak; }
+  Flow execute_node(const Continue&) { return Flow::kContinue; }
+
+  std::vector<Value> loop_items(const For& node);
+  void assign(const Target& target, Value value);
+  void write(const Text& text);
+  Text captured(const Block& block);  // what it writes, in a scope of its own
+
+  Value evaluate(const Expression& expression);
+  Value evaluate_node(const Literal& literal);
+  Value evaluate_node(const Name& name);
+  Value evaluate_node(const ListLiteral& list);
+  Value evaluate_node(const DictLiteral& dict);
+  Value evaluate_node(const Attribute& node);
+  Value evaluate_node(const Item& node);
+  Value evaluate_node(const Slice& node);
+  Value evaluate_node(const Unary& node);
+  Value evaluate_node(const Chain& chain);
+  Value evaluate_node(const Comparison& comparison);
+  Value evaluate_node(const Conditional& node);
+  Value evaluate_node(const FilterCall& call);
+  Value evaluate_node(const PredicateCall& call);
+  Value evaluate_node(const Call& call);
+
+  Value call_method(const Attribute& callee, const Value& object, const CallValues& arguments);
+  Value call_value(const Value& callee, const CallValues& arguments);
+  Value call_macro(const Macro& macro, const CallValues& arguments);
+  CallValues evaluate(const Arguments& arguments);
+
+  Run& run_;
+  Scope root_;
+  Scope* scope_ = &root_;
+  Text* out_ = nullptr;
+  Value block_;  // what a {% set %} block wrote, for its filter
+};
+
+}  // namespace recurve::jinja

@@ -1,0 +1,203 @@
+#include <algorithm>
+
+#include "server/text/jinja/callables.h"
+#include "server/text/jinja/operations.h"
+
+// Methods of Python's str and dict.
+namespace recurve::jinja {
+namespace {
+
+using Call = const CallValues&;
+
+// An argument that may be missing or none.
+std::optional<std::string> optional_string(Run& run, const Value* value, std::string_view what) {
+  if (value == nullptr || value->is_none()) return {};
+  return to_string(run, *value, what).bytes;
+}
+
+int64_t optional_count(Run& run, const Value* value, std::string_view what) {
+  return value == nullptr || value->is_none() ? -1 : to_index(run, *value, what);
+}
+
+Value list_of(Run& run, std::vector<Text> texts) {
+  std::vector<Value> items;
+  for (Text& text : texts) items.push_back(run.text(std::move(text)));
+  return run.list(std::move(items));
+}
+
+Value strip_side(Run& run, const Value& self, Call call, Side side) {
+  return run.text(strip(*self.text(), side, optional_string(run, call.find(0, "chars"), "chars")));
+}
+Value strip_both(Run& run, const Value& self, Call call) {
+  return strip_side(run, self, call, Side::kBoth);
+}
+Value strip_left(Run& run, const Value& self, Call call) {
+  return strip_side(run, self, call, Side::kLeft);
+}
+Value strip_right(Run& run, const Value& self, Call call) {
+  return strip_side(run, self, call, Side::kRight);
+}
+
+template <std::vector<Text> (*cut)(const Text&, const std::optional<std::string>&, int64_t)>
+Value split_with(Run& run, const Value& self, Call call) {
+  run.spend(self.text()->bytes.size());
+  const auto separator = optional_string(run, call.find(0, "sep"), "sep");
+  if (separator && separator->empty()) run.fail("the separator of a split is empty");
+  return list_of(
+      run, cut(*self.text(), separator, optional_count(run, call.find(1, "maxsplit"), "maxsplit")));
+}
+
+Value split_lines(Run& run, const Value& self, Call) {
+  run.spend(self.text()->bytes.size());
+  return list_of(run, splitlines(*self.text()));
+}
+
+// startswith and endswith take one string or a tuple of them.
+template <bool (*holds)(std::string_view, std::string_view)>
+Value any_of(Run& run, const Value& self, Call call) {
+  const Value* wanted = call.find(0, "");
+  if (wanted == nullptr) run.fail("the string to look for is missing");
+  const std::string_view text = self.text()->bytes;
+  if (wanted->list() == nullptr) {
+    return Value(holds(text, to_string(run, *wanted, "the string to look for").bytes));
+  }
+  const auto& all = wanted->list()->items;
+  return Value(std::any_of(all.begin(), all.end(), [&](const Value& one) {
+    run.spend();
+    return holds(text, to_string(run, one, "each of the strings to look for").bytes);
+  }));
+}
+bool begins(std::string_view text, std::string_view with) { return text.starts_with(with); }
+bool ends(std::string_view text, std::string_view with) { return text.ends_with(with); }
+
+Value replace_in(Run& run, const Value& self, Call call) {
+  const Value *from = call.find(0, ""), *to = call.find(1, "");
+  if (from == nullptr || to == nullptr) run.fail("replace needs two strings");
+  return replaced(run, *self.text(), to_string(run, *from, "what is replaced"),
+                  to_string(run, *to, "what replaces it"),
+                  optional_count(run, call.find(2, "count"), "count"));
+}
+
+template <Text (*map)(const Text&)>
+Value mapped(Run& run, const Value& self, Call) {
+  return run.text(map(*self.text()));
+}
+
+Value join_items(Run& run, const Value& self, Call call) {
+  const Value* items = call.find(0, "");
+  if (items == nullptr) run.fail("join needs a list");
+  Text out;
+  bool first = true;
+  for (const Value& item : items_of(run, *items)) {
+    if (!std::exchange(first, false)) out.append(*self.text());
+    out.append(to_string(run, item, "each item to join"));
+    run.check_size(out.bytes.size());
+  }
+  return run.text(std::move(out));
+}
+
+Value find_in(Run& run, const Value& self, Call call) {
+  const Value* wanted = call.find(0, "");
+  if (wanted == nullptr) run.fail("find needs a string");
+  const std::string_view text = self.text()->bytes;
+  run.spend(text.size());
+  const size_t at = text.find(to_string(run, *wanted, "the string to look for").bytes);
+  if (at == text.npos) return Value(int64_t{-1});
+  return Value(static_cast<int64_t>(count_characters(text.substr(0, at))));
+}
+
+Value count_in(Run& run, const Value& self, Call call) {
+  const Value* wanted = call.find(0, "");
+  if (wanted == nullptr) run.fail("count needs a string");
+  const std::string_view text = self.text()->bytes;
+  const std::string& what = to_string(run, *wanted, "the string to count").bytes;
+  run.spend(text.size());
+  if (what.empty()) return Value(static_cast<int64_t>(count_characters(text)) + 1);
+  int64_t n = 0;
+  for (size_t at = text.find(what); at != text.npos; at = text.find(what, at + what.size())) ++n;
+  return Value(n);
+}
+
+Value without_prefix(Run& run, const Value& self, Call call) {
+  const Value* prefix = call.find(0, "");
+  if (prefix == nullptr) run.fail("removeprefix needs a string");
+  const Text& text = *self.text();
+  const std::string& head = to_string(run, *prefix, "the prefix").bytes;
+  return run.text(text.part(text.bytes.starts_with(head) ? head.size() : 0, text.bytes.size()));
+}
+
+Value without_suffix(Run& run, const Value& self, Call call) {
+  const Value* suffix = call.find(0, "");
+  if (suffix == nullptr) run.fail("removesuffix needs a string");
+  const Text& text = *self.text();
+  const std::string& tail = to_string(run, *suffix, "the suffix").bytes;
+  return run.text(text.part(0, text.bytes.size() - (text.bytes.ends_with(tail) ? tail.size() : 0)));
+}
+
+Value dict_get(Run& run, const Value& self, Call call) {
+  const Value* key = call.find(0, "");
+  if (key == nullptr) run.fail("get needs a key");
+  const Value* found = key->text() == nullptr ? nullptr : self.dict()->find(key->text()->bytes);
+  if (found != nullptr) return *found;
+  const Value* otherwise = call.find(1, "");
+  return otherwise == nullptr ? Value(None{}) : *otherwise;
+}
+
+Value dict_items(Run& run, const Value& self, Call) {
+  std::vector<Value> items;
+  for (const auto& [key, value] : self.dict()->entries()) {
+    items.push_back(run.list({run.text(key), value}, /*tuple=*/true));
+  }
+  return run.list(std::move(items));
+}
+
+Value dict_keys(Run& run, const Value& self, Call) { return run.list(items_of(run, self)); }
+
+Value dict_values(Run& run, const Value& self, Call) {
+  std::vector<Value> items;
+  run.spend(64 * self.dict()->entries().size());
+  for (const auto& entry : self.dict()->entries()) items.push_back(entry.second);
+  return run.list(std::move(items));
+}
+
+constexpr MethodEntry kStringMethods[] = {
+    {"strip", "chars", strip_both},
+    {"lstrip", "chars", strip_left},
+    {"rstrip", "chars", strip_right},
+    {"split", "sep maxsplit", split_with<split>},
+    {"rsplit", "sep maxsplit", split_with<rsplit>},
+    {"splitlines", "", split_lines},
+    {"startswith", "prefix", any_of<begins>},
+    {"endswith", "suffix", any_of<ends>},
+    {"replace", "old new count", replace_in},
+    {"upper", "", mapped<upper>},
+    {"lower", "", mapped<lower>},
+    {"title", "", mapped<title>},
+    {"capitalize", "", mapped<capitalize>},
+    {"join", "iterable", join_items},
+    {"find", "sub", find_in},
+    {"count", "sub", count_in},
+    {"removeprefix", "prefix", without_prefix},
+    {"removesuffix", "suffix", without_suffix},
+};
+
+constexpr MethodEntry kDictMethods[] = {
+    {"get", "key default", dict_get},
+    {"items", "", dict_items},
+    {"keys", "", dict_keys},
+    {"values", "", dict_values},
+};
+
+template <typename Table>
+const MethodEntry* find(const Table& table, std::string_view name) {
+  const auto found = std::find_if(std::begin(table), std::end(table),
+                                  [&](const MethodEntry& entry) { return entry.name == name; });
+  return found == std::end(table) ? nullptr : &*found;
+}
+
+}  // namespace
+
+const MethodEntry* find_string_method(std::string_view name) { return find(kStringMethods, name); }
+const MethodEntry* find_dict_method(std::string_view name) { return find(kDictMethods, name); }
+
+}  // namespace recurve::jinja

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <ctime>
+#include <deque>
+#include <string>
+#include <utility>
+
+#include "server/text/jinja/error.h"
+#include "server/text/jinja/value.h"
+
+namespace recurve::jinja {
+
+// What one rendering may take: templates come with checkpoints, messages from strangers.
+struct Limits {
+  int64_t steps = 10'000'000;           // one an operation, one for each 64 bytes it goes through
+  size_t text_bytes = size_t{1} << 24;  // of the output, and of any string on the way
+  int depth = 256;                      // of expressions, tags and macros in each other
+};
+
+// What the functions of a template share while it is rendered.
+class Run {
+ public:
+  Run(const Limits& limits, std::tm now) : now(now), limits_(limits) {}
+
+  template <typename... Args>
+  [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
+    throw Error(fmt::format("line {}: {}", line, fmt::format(format, std::forward<Args>(args)...)));
+  }
+  // Accounts for one operation that goes through so many bytes.
+  void spend(size_t size = 0) {
+    steps_ += 1 + static_cast<int64_t>(size / 64);
+    if (steps_ > limits_.steps) fail("rendering takes more than {} steps", limits_.steps);
+  }
+  // The string is as long as it may be at most.
+  void check_size(size_t bytes) const {
+    if (bytes > limits_.text_bytes) {
+      fail("a text becomes longer than {} bytes", limits_.text_bytes);
+    }
+  }
+  Value text(Text text) {
+    check_size(text.bytes.size());
+    spend(text.bytes.size());
+    return Value::text(std::move(text));
+  }
+  Value list(std::vector<Value> items, bool tuple = false) {
+    return checked(Value::list(std::move(items), tuple));
+  }
+  Value generator(std::vector<Value> items) { return checked(Value::generator(std::move(items))); }
+  // Any new value that holds others.
+  Value checked(Value value) {
+    if (nesting(value) > kMaxNesting) fail("lists are nested more than {} deep", kMaxNesting);
+    return value;
+  }
+
+  class Level {  // of recursion; one deeper while it lives
+   public:
+    explicit Level(Run& run) : run_(run) {
+      if (++run_.depth_ > run_.limits_.depth) {
+        run_.fail("rendering is nested more than {} deep", run_.limits_.depth);
+      }
+    }
+    ~Level() { --run_.depth_; }
+    Level(const Level&) = delete;
+
+   private:
+    Run& run_;
+  };
+
+  static constexpr int kMaxNesting = 100;  // of values
+
+  const std::tm now;  // for strftime_now
+  int line = 1;       // of the template, where rendering is
+  std::deque<Namespace> namespaces;
+
+ private:
+  const Limits limits_;
+  int64_t steps_ = 0;
+  int depth_ = 0;
+};
+
+}  // namespace recurve::jinja

@@ -1,0 +1,140 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "server/text/jinja/text.h"
+
+namespace recurve::jinja {
+
+class Value;
+struct Macro;  // ast.h
+
+// A name, attribute or item that is not there. Prints as nothing; most other uses are errors.
+struct Undefined {
+  std::string what;  // "'x' is undefined", without more
+};
+struct None {};
+
+struct List {
+  std::vector<Value> items;
+  bool tuple = false;  // differs in how it prints
+  int nesting = 1;     // of lists, dicts and the like in each other, this included
+};
+
+// What Jinja's lazy filters give: true whatever is in it, without length, gone once it was read.
+struct Generator {
+  std::vector<Value> items;
+  size_t next = 0;
+  int nesting = 1;
+};
+
+// In the order of insertion.
+class Dict {
+ public:
+  using Entry = std::pair<Text, Value>;
+  void set(const Text& key, Value value);
+  const Value* find(std::string_view key) const;  // null: none
+  const std::vector<Entry>& entries() const { return entries_; }
+  int nesting() const { return nesting_; }
+
+ private:
+  std::vector<Entry> entries_;
+  std::unordered_map<std::string, size_t> index_;  // in entries_
+  int nesting_ = 1;
+};
+
+// The one thing that a template can change; belongs to the run.
+struct Namespace {
+  std::map<std::string, Value, std::less<>> members;
+};
+
+// The variable `loop`.
+struct Loop {
+  std::shared_ptr<const std::vector<Value>> items;
+  size_t index = 0;
+  int nesting = 1;
+};
+
+enum class Builtin { kRange, kNamespace, kDict, kRaiseException, kStrftimeNow };
+
+// A method that is not called: true, defined, and nothing else can be done with it.
+struct Method {
+  std::string name;
+};
+
+// Anything an expression can be. Constant once made, but for namespaces and generators; copies
+// share what is large.
+class Value {
+ public:
+  using Variant = std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const Text>,
+                               std::shared_ptr<const List>, std::shared_ptr<const Dict>,
+                               std::shared_ptr<Generator>, Namespace*, std::shared_ptr<const Loop>,
+                               const Macro*, Builtin, Method>;
+
+  Value() = default;  // undefined
+  template <typename T>
+  explicit Value(T value) : value_(std::move(value)) {}
+  static Value text(Text text) { return Value(std::make_shared<const Text>(std::move(text))); }
+  static Value text(std::string_view bytes) { return text(Text(bytes, Origin::kTemplate)); }
+  static Value list(std::vector<Value> items, bool tuple = false);
+  static Value generator(std::vector<Value> items);
+  static Value dict(Dict dict) { return Value(std::make_shared<const Dict>(std::move(dict))); }
+
+  // Null where it is of another type.
+  template <typename T>
+  const T* get() const {
+    return std::get_if<T>(&value_);
+  }
+  const Text* text() const { return pointee<Text>(); }
+  const List* list() const { return pointee<List>(); }
+  const Dict* dict() const { return pointee<Dict>(); }
+  const Loop* loop() const { return pointee<Loop>(); }
+  Generator* generator() const {
+    const auto* pointer = get<std::shared_ptr<Generator>>();
+    return pointer == nullptr ? nullptr : pointer->get();
+  }
+  Namespace* name_space() const {
+    const auto* pointer = get<Namespace*>();
+    return pointer == nullptr ? nullptr : *pointer;
+  }
+
+  bool is_undefined() const { return get<Undefined>() != nullptr; }
+  bool is_none() const { return get<None>() != nullptr; }
+  bool is_integer() const { return get<int64_t>() != nullptr; }  // true and false are not
+  bool is_number() const { return is_integer() || get<double>() != nullptr || get<bool>(); }
+  bool is_true() const;  // Python's bool()
+
+  const Variant& variant() const { return value_; }
+
+ private:
+  template <typename T>
+  const T* pointee() const {
+    const auto* pointer = get<std::shared_ptr<const T>>();
+    return pointer == nullptr ? nullptr : pointer->get();
+  }
+  Variant value_;
+};
+
+// How many lists, dicts and the like are in each other: bounded by whoever makes them, or freeing
+// them might use up the stack.
+int nesting(const Value& value);
+int nesting(const std::vector<Value>& items);  // of a list of them
+
+// "a string", "a list", ... for messages.
+std::string type_name(const Value& value);
+
+// Of a number, true and false included.
+double as_double(const Value& value);
+
+// Python's repr() of a float: the shortest that reads back as the same.
+std::string format_double(double value);
+
+}  // namespace recurve::jinja

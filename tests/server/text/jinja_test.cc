@@ -1,0 +1,189 @@
+// The template interpreter against Jinja itself, as transformers uses it:
+// tests/golden/chat_template, made by weights_tools/golden_chat.py. And what is its own: limits,
+// origins, refusals.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "server/text/jinja/json_parser.h"
+#include "server/text/jinja/template.h"
+#include "tests/server/text/data.h"
+
+namespace recurve::jinja {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using ::testing::HasSubstr;
+
+std::filesystem::path folder() {
+  return std::filesystem::path(RECURVE_SOURCE_DIR) / "tests/golden/chat_template";
+}
+
+Json golden(const char* name) { return Json::parse(recurve::testing::read_text(folder() / name)); }
+
+Template::Variables variables_of(const Json& object) {
+  Template::Variables all;
+  for (const auto& [name, value] : object.items())
+    all[name] = parse_json(value.dump(), Origin::kMessage);
+  return all;
+}
+
+// The text, or null where the template or the interpreter refuses.
+Json rendered(const std::string& source, const Template::Variables& variables,
+              std::string* why = nullptr) {
+  try {
+    const Text text = Template(source).render(variables, std::tm{});
+    EXPECT_EQ(text.bytes.size(), text.origins.size());
+    return text.bytes;
+  } catch (const Error& error) {
+    if (why != nullptr) *why = error.what();
+    return nullptr;
+  }
+}
+
+TEST(JinjaGolden, Snippets) {
+  const Json file = golden("snippets.json");
+  for (const Json& one : file["cases"]) {
+    std::string why;
+    const Json text = rendered(one["source"], variables_of(file["variables"]), &why);
+    EXPECT_EQ(text, one["text"]) << one["source"].get<std::string>() << "\n" << why;
+  }
+}
+
+TEST(JinjaGolden, Conversations) {
+  const Json file = golden("rendered.json");
+  int texts = 0;
+  for (const Json& one : file["cases"]) {
+    Json variables = one;
+    for (const char* name : {"bos_token", "eos_token", "today"}) variables[name] = file[name];
+    variables["tools"] = one["tools"].get<bool>() ? file["tools"] : Json(nullptr);
+    const auto name = one["template"].get<std::string>();
+    const std::string source = recurve::testing::read_text(folder() / (name + ".jinja"));
+    std::string why;
+    const Json text = rendered(source, variables_of(variables), &why);
+    EXPECT_EQ(text, one["text"]) << name << "\n" << one["messages"] << "\n" << why;
+    texts += one["text"].is_string() ? 1 : 0;
+  }
+  EXPECT_GT(texts, 150);  // not only refusals
+}
+
+std::string refusal(const std::string& source) {
+  try {
+    Template{source};
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "understood";
+}
+
+TEST(JinjaRefusals, NameTheConstructAndItsLine) {
+  EXPECT_EQ(refusal("a\n{% call x() %}{% endcall %}"),
+            "line 2: the tag {% call %} is not supported");
+  EXPECT_EQ(refusal("\n\n{{ x | wordcount }}"), "line 3: the filter 'wordcount' is not supported");
+  EXPECT_EQ(refusal("{{ x is sameas(y) }}"), "line 1: the test 'sameas' is not supported");
+  EXPECT_EQ(refusal("{{ x.append(1) }}"), "line 1: the method 'append' is not supported");
+  EXPECT_EQ(refusal("{% if false %}{{ cycler(1) }}{% endif %}"),
+            "line 1: the function 'cycler' is not supported");
+  EXPECT_EQ(refusal("{{ x | trim(1, 2) }}"),
+            "line 1: the filter 'trim' is not supported with 2 arguments");
+  EXPECT_EQ(refusal("{{ x | tojson(html=1) }}"),
+            "line 1: the filter 'tojson' is not supported with the argument 'html'");
+  EXPECT_THAT(refusal("{{ 'a' + (x | safe) }}"), HasSubstr("'safe' is only supported"));
+  EXPECT_THAT(refusal("{% include 'x' %}"), HasSubstr("{% include %}"));
+  EXPECT_THAT(refusal("{% if x %}"), HasSubstr("{% endif %} is missing"));
+  EXPECT_THAT(refusal("{{ x"), HasSubstr("a tag is not closed"));
+  EXPECT_THAT(refusal("{{ x }} }}{% endif %}"), HasSubstr("{% endif %} closes nothing"));
+  EXPECT_THAT(refusal("{{ ) }}"), HasSubstr(") closes nothing"));
+  EXPECT_THAT(refusal("{{ f(*x) }}{% macro f() %}{% endmacro %}"), HasSubstr("arguments with *"));
+  EXPECT_THAT(refusal("{% for x in y recursive %}{% endfor %}"), HasSubstr("recursive loops"));
+  EXPECT_THAT(refusal("{{ " + std::string(100, '(') + "1" + std::string(100, ')') + " }}"),
+              HasSubstr("more than 32 deep"));
+}
+
+std::string failure(const std::string& source, const Json& variables = Json::object(),
+                    const Limits& limits = {}) {
+  try {
+    Template(source).render(variables_of(variables), std::tm{}, limits);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "rendered";
+}
+
+TEST(JinjaFailures, SayWhatIsWrongAndWhere) {
+  EXPECT_EQ(failure("\n{{ raise_exception('no tools here') }}"),
+            "line 2: the template refuses the messages: no tools here");
+  EXPECT_EQ(failure("{{ x.y }}"), "line 1: 'x' is undefined");
+  EXPECT_EQ(failure("{{ x.y.z }}", {{"x", Json::object()}}), "line 1: a dict has no attribute 'y'");
+  EXPECT_EQ(failure("{{ 'a' + 1 }}"), "line 1: cannot add a string and an integer");
+}
+
+TEST(JinjaLimits, StopWhatWouldNotEnd) {
+  const Limits few{.steps = 100'000, .text_bytes = 100'000};
+  EXPECT_THAT(
+      failure("{% for a in range(1000) %}{% for b in range(1000) %}{% endfor %}{% endfor %}", {},
+              few),
+      HasSubstr("takes more than 100000 steps"));
+  EXPECT_THAT(failure("{{ 'ab' * 1000000000000 }}", {}, few),
+              HasSubstr("longer than 100000 bytes"));
+  EXPECT_THAT(failure("{{ ('a' * 90000).replace('a', 'b' * 90000) }}", {}, few),
+              HasSubstr("longer than 100000 bytes"));
+  EXPECT_THAT(failure("{% for i in range(9) %}{{ 'a' * 50000 }}{% endfor %}", {}, few),
+              HasSubstr("longer than 100000 bytes"));
+  EXPECT_THAT(failure("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), HasSubstr("deep"));
+  EXPECT_THAT(failure("{% set n = namespace(x=[]) %}{% for i in range(1000) %}{% set n.x = [n.x] %}"
+                      "{% endfor %}"),
+              HasSubstr("nested more than 100 deep"));
+  EXPECT_THAT(failure("{{ range(100001) | list }}"), HasSubstr("more than 100000 numbers"));
+  EXPECT_THAT(failure("{{ 9223372036854775807 + 1 }}"), HasSubstr("64 bits"));
+  EXPECT_THAT(failure("{% set n = namespace() %}{% set n.self = n %}{{ n == n }}"), "rendered");
+}
+
+// Bytes of the output as t (template) and m (message).
+std::string origins(const std::string& source, const Json& variables) {
+  std::string marks = Template(source).render(variables_of(variables), std::tm{}).origins;
+  for (char& c : marks) c = static_cast<Origin>(c) == Origin::kTemplate ? 't' : 'm';
+  return marks;
+}
+
+TEST(JinjaOrigins, FollowEveryByte) {
+  const Json v = {{"x", "ab"}, {"s", " é "}, {"d", {{"k", "a\"b"}}}, {"l", {"p", "q"}}};
+  EXPECT_EQ(origins("<{{ x }}>", v), "tmmt");
+  EXPECT_EQ(origins("{{ '<' + x + '>' ~ x }}", v), "tmmtmm");
+  EXPECT_EQ(origins("{{ s | trim }}{{ s.strip() | upper }}", v), "mmmm");
+  EXPECT_EQ(origins("{{ x.replace('a', '<>') }}{{ 'xax'.replace('a', x) }}", v), "ttmtmmt");
+  EXPECT_EQ(origins("{{ d | tojson }}", v), "ttmttttmmmmtt");  // {"k": "a\"b"}
+  EXPECT_EQ(origins("{{ l | join('-') }}{{ l }}", v), "mtmttmttttmtt");
+  EXPECT_EQ(origins("{{ x[::-1] }}{{ x[0] }}{{ x.split('b')[0] }}", v), "mmmm");
+  EXPECT_EQ(origins("{% set q %}<{{ x }}{% endset %}{{ q }}{% macro f(a) %}{{ a }}!{% endmacro %}"
+                    "{{ f(x) }}",
+                    v),
+            "tmmmmt");
+  EXPECT_EQ(origins("{% for c in x %}{{ c }}{{ loop.index }}{% endfor %}", v), "mtmt");
+  EXPECT_EQ(origins("{{ x | title }}{{ x | capitalize }}{{ x | indent(1, true) }}", v), "mmmmtmm");
+}
+
+TEST(JinjaJson, RefusesWhatItCannotKeep) {
+  const auto refusal = [](const std::string& json) -> std::string {
+    try {
+      parse_json(json, Origin::kMessage);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "read";
+  };
+  EXPECT_EQ(refusal("[1, -2.5e3, \"a\", null, {\"k\": true}]"), "read");
+  EXPECT_EQ(refusal("{\"a\": }"), "not valid JSON at byte 7");
+  EXPECT_EQ(refusal(""), "not valid JSON at byte 1");
+  EXPECT_EQ(refusal("9223372036854775808"),
+            "the integer 9223372036854775808 has more than 64 bits");
+  EXPECT_EQ(refusal("99999999999999999999"),
+            "the integer 99999999999999999999 has more than 64 bits");
+  EXPECT_EQ(refusal(std::string(65, '[') + std::string(65, ']')),
+            "the JSON is nested more than 64 deep");
+  EXPECT_EQ(refusal("\"\xff\""), "not valid JSON at byte 2");
+}
+
+}  // namespace
+}  // namespace recurve::jinja
