@@ -44,7 +44,8 @@ std::vector<int> plan_step(const StepBounds& bounds, std::span<const Pending> pe
 size_t next_first(std::span<const Pending> pending, size_t first) {
   for (size_t turn = 0; turn < pending.size(); ++turn) {
     const size_t i = (first + turn) % pending.size();
-    if (pending[i].prompt) return (i + 1) % pending.size();
+    const bool had_its_turn = pending[i].prompt && pending[i].tokens > 0;
+    if (had_its_turn) return (i + 1) % pending.size();
   }
   return 0;
 }

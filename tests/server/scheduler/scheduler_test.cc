@@ -64,6 +64,9 @@ TEST(NextFirst, IsThePromptAfterTheOneThatWasFirst) {
   EXPECT_EQ(next_first(pending, 7), 3u) << "sequences have left: 7 % 5 is 2";
   EXPECT_EQ(next_first(std::vector<Pending>{kDecode}, 0), 0u);
   EXPECT_EQ(next_first({}, 5), 0u);
+  const std::vector<Pending> starved = {prompt(0), prompt(8), prompt(0), prompt(9)};
+  EXPECT_EQ(next_first(starved, 0), 2u) << "a prompt still being sent, of which nothing is there";
+  EXPECT_EQ(next_first(starved, 2), 0u);
 }
 
 // Random steps, all within what the engine promises to the scheduler.
