@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads) small_kernel(HeadwiseLinearArgs args
   const float* x = args.x + row * args.x_stride + n / N * K;
   float sum = 0;
   for (int64_t k = 0; k < K; ++k) sum = fmaf(weight_at(W, k), x[k], sum);
-  args.y[row * args.y_stride + n] = sum;
+  args.y[row * args.y_stride + n] = args.bias == nullptr ? sum : sum + args.bias[n];
 }
 
 // One warp an output, its lanes side by side along K; each row of x is summed for itself.
@@ -49,7 +49,9 @@ __global__ void __launch_bounds__(kThreads) large_kernel(HeadwiseLinearArgs args
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const float y = warp_sum(sum[r]);
-    if (lane == 0 && r < rows) args.y[(first + r) * args.y_stride + n] = y;
+    if (lane == 0 && r < rows) {
+      args.y[(first + r) * args.y_stride + n] = args.bias == nullptr ? y : y + args.bias[n];
+    }
   }
 }
 
