@@ -26,6 +26,14 @@ std::string characters(const std::string& bytes, size_t begin, size_t end) {
   return text;
 }
 
+bool convert(const std::filesystem::path& source, const std::filesystem::path& target) {
+  const std::string command = "cd " RECURVE_SOURCE_DIR
+                              " && PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -m weights_tools "
+                              "convert '" +
+                              source.string() + "' '" + target.string() + "' > /dev/null";
+  return std::system(command.c_str()) == 0;
+}
+
 struct CharacterLstm {
   const char* name;
   const char* text;
@@ -39,11 +47,7 @@ TEST_P(CharacterLstmTest, ScoresItsOwnTextAsItsDataSheetSays) {
   const auto source = data / "weights/ml5-charRNN" / GetParam().name;
   RECURVE_NEEDS_DATA(source);
   const TempDir dir;
-  const std::string convert = "cd " RECURVE_SOURCE_DIR
-                              " && PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 "
-                              "-m weights_tools convert '" +
-                              source.string() + "' '" + (dir / "model").string() + "' > /dev/null";
-  ASSERT_EQ(std::system(convert.c_str()), 0) << convert;
+  ASSERT_TRUE(convert(source, dir / "model"));
   ServerProcess server({"--model", dir / "model", "--slots", "1"});
   Client client(server.address());
   const std::string text = characters(read_text(data / "corpora" / GetParam().text), 30000, 33000);
@@ -114,6 +118,48 @@ TEST_P(ParityTest, AccuracyFromLength40To256) {
 INSTANTIATE_TEST_SUITE_P(Cells, ParityTest,
                          ::testing::Values("elman", "lstm", "gru", "slstm", "mlstm", "mamba"),
                          [](const auto& info) { return std::string(info.param); });
+
+// A checkpoint of state-spaces in its own form and in the one that convert makes of it: the same
+// tokens, to the bit as likely.
+class OriginalTest : public ::testing::TestWithParam<const char*> {};
+
+std::vector<std::pair<int32_t, float>> greedy(const std::filesystem::path& model) {
+  ServerProcess server({"--model", model, "--slots", "1"});
+  Client client(server.address());
+  v1::GenerateRequest request;
+  for (const int32_t id : {1, 0, 2, 3, 1}) request.mutable_ids()->add_ids(id);
+  request.mutable_sampling()->set_temperature(0);
+  request.set_logprobs(0);
+  request.mutable_stop()->set_max_tokens(40);
+  request.mutable_stop()->set_ignore_eos(true);
+  std::vector<std::pair<int32_t, float>> tokens;
+  client.generate(request, [&](const v1::GenerateResponse& response) {
+    for (const auto& token : response.chunk().logprobs()) {
+      tokens.emplace_back(token.id(), token.logprob());
+    }
+  });
+  return tokens;
+}
+
+TEST_P(OriginalTest, ServesTheSameTokensAsBeforeItsConversion) {
+  const std::filesystem::path root(RECURVE_SOURCE_DIR);
+  const TempDir dir;
+  std::filesystem::copy(root / "tests/golden" / GetParam(), dir / "original");
+  std::filesystem::copy(root / "weights_tools/demo/parity-lstm/tokenizer.json",
+                        dir / "original/tokenizer.json");  // any that has no more ids than rows
+  ASSERT_TRUE(convert(dir / "original", dir / "converted"));
+  EXPECT_NE(read_text(dir / "converted/config.json"), read_text(dir / "original/config.json"));
+  const auto wanted = greedy(dir / "original");
+  EXPECT_EQ(wanted.size(), 40u);
+  EXPECT_EQ(greedy(dir / "converted"), wanted);
+}
+
+INSTANTIATE_TEST_SUITE_P(StateSpaces, OriginalTest,
+                         ::testing::Values("mamba/original", "mamba2/original"),
+                         [](const auto& info) {
+                           const std::string name = info.param;
+                           return name.substr(0, name.find('/'));
+                         });
 
 }  // namespace
 }  // namespace recurve::testing
