@@ -119,7 +119,6 @@ Config read_config(const Checkpoint& checkpoint) {
                "bos_token_id",
                "eos_token_id",
                "pad_token_id",
-               "force_bos_token_insert",
                "context_length",
                "use_cache"});
   read.finish();

@@ -34,6 +34,7 @@ constexpr const char* kHarmless[] = {
     "eos_token_id",
     "exponential_decay_length_penalty",
     "finetuning_task",
+    "force_bos_token_insert",  // read by special_ids.cc
     "forced_bos_token_id",
     "forced_eos_token_id",
     "id2label",

@@ -30,7 +30,8 @@ std::string error_with(const std::string& text, Read&& read) {
 
 TEST(ConfigReader, ReadsEveryTypeUnderAnySynonym) {
   const json config = parse(R"({"embedding_dim": 4096, "hidden_size": 4096, "eps": 1e-6, "cap": 15,
-      "bias": true, "mode": "fused", "gone": null, "torch_dtype": "float32", "other": {"a": 1}})");
+      "bias": true, "mode": "fused", "gone": null, "torch_dtype": "float32",
+      "force_bos_token_insert": true, "other": {"a": 1}})");
   ConfigReader reader(config, "config.json");
   EXPECT_EQ(reader.required_int({"hidden_size", "embedding_dim"}, 1, 1 << 20), 4096);
   EXPECT_EQ(reader.optional_int("layers", 7, 1, 10), 7);
