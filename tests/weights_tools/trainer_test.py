@@ -63,6 +63,9 @@ def test_compiled_blocks_that_do_not_are_dropped(wrong, model, monkeypatch, caps
     monkeypatch.setattr(torch, "compile", lambda function, dynamic: wrong)
     trainer_of(model).quicken()
     assert model.call is plain
+    assert float(model.rate) == pytest.approx(0.3)
+    assert all(p.grad is None for p in model.parameters())
+    assert torch.backends.cuda.matmul.allow_tf32
     assert "without torch.compile" in capsys.readouterr().out
 
 
