@@ -88,18 +88,23 @@ int32_t AddedTokenFinder::child(int32_t node, char byte) const {
   return next == children_.end() ? -1 : next->second;
 }
 
-std::vector<AddedSpan> AddedTokenScanner::push(std::string_view utf8, bool last) {
+std::vector<AddedSpan> AddedTokenScanner::push(std::string_view utf8, bool trusted, bool last) {
   forget();
+  if (trusted && !utf8.empty()) {
+    const bool touches = !trusted_.empty() && trusted_.back().end == text_.size();
+    if (!touches) trusted_.push_back({text_.size(), text_.size()});
+    trusted_.back().end += utf8.size();
+  }
   text_.append(utf8);
   std::vector<AddedSpan> spans;
   while (at_ < text_.size()) {
-    const AddedTokenFinder::Match match = finder_->longest_at(text_, at_);
+    const AddedTokenFinder::Match longest = finder_->longest_at(text_, at_);
+    if (!last && longest.open) break;
+    size_t next = at_ + std::max<size_t>(longest.length, 1);
+    const AddedTokenFinder::Match match = without_strangers(longest, &next);
     if (!last && undecided(match)) break;
-    if (match.token == nullptr) {
-      ++at_;
-    } else {
-      cut(match, spans);
-    }
+    if (match.token != nullptr) cut(match, spans);
+    at_ = next;
   }
   size_t certain = at_;
   if (!last && finder_->has_lstrip_) {  // a token that follows may take these spaces
@@ -111,19 +116,41 @@ std::vector<AddedSpan> AddedTokenScanner::push(std::string_view utf8, bool last)
 
 // Whether what follows the text could change what the match means.
 bool AddedTokenScanner::undecided(const AddedTokenFinder::Match& match) const {
-  if (match.open) return true;
-  if (match.token == nullptr || (skip_special_ && match.token->special)) return false;
+  if (match.token == nullptr) return false;
   const std::string_view behind = std::string_view(text_).substr(at_ + match.length);
   return (match.token->single_word && behind.empty()) ||
          (match.token->rstrip && spaces_at_start(behind) == behind.size());
+}
+
+// The match itself unless it is a control token that is not all trusted. Then a shorter one that
+// is, so that what a stranger writes behind a control token cannot undo it; else none, and the
+// search goes on behind what it covers (`next`), unless some of that is trusted.
+AddedTokenFinder::Match AddedTokenScanner::without_strangers(const AddedTokenFinder::Match& match,
+                                                             size_t* next) const {
+  if (match.token == nullptr || !match.token->special) return match;
+  const ByteRange* around = trusted_around(at_);
+  const size_t end = at_ + match.length;
+  if (around != nullptr && end <= around->end) return match;
+  AddedTokenFinder::Match shorter;
+  if (around != nullptr) {
+    shorter = finder_->longest_at(std::string_view(text_).substr(0, around->end), at_);
+  }
+  const bool apart = around == nullptr && trusted_around(end - 1) == nullptr;
+  if (!apart) *next = at_ + std::max<size_t>(shorter.length, 1);
+  return shorter;
+}
+
+const ByteRange* AddedTokenScanner::trusted_around(size_t at) const {
+  const auto range =
+      std::lower_bound(trusted_.begin(), trusted_.end(), at,
+                       [](const ByteRange& r, size_t byte) { return r.end <= byte; });
+  return range != trusted_.end() && range->begin <= at ? &*range : nullptr;
 }
 
 void AddedTokenScanner::cut(const AddedTokenFinder::Match& match, std::vector<AddedSpan>& spans) {
   const std::string_view text = text_;
   size_t begin = at_;
   size_t end = at_ + match.length;
-  at_ = end;
-  if (skip_special_ && match.token->special) return;
   if (match.token->single_word && (is_word(last_character(text.substr(0, begin))) ||
                                    is_word(first_character(text.substr(end))))) {
     return;
@@ -138,9 +165,16 @@ void AddedTokenScanner::cut(const AddedTokenFinder::Match& match, std::vector<Ad
 }
 
 void AddedTokenScanner::emit_text(size_t end, std::vector<AddedSpan>& spans) {
-  if (done_ >= end) return;
-  spans.push_back({std::string_view(text_).substr(done_, end - done_), -1});
-  done_ = end;
+  while (done_ < end) {
+    const auto range =
+        std::lower_bound(trusted_.begin(), trusted_.end(), done_,
+                         [](const ByteRange& r, size_t byte) { return r.end <= byte; });
+    const bool trusted = range != trusted_.end() && range->begin <= done_;
+    const size_t border = range == trusted_.end() ? end : trusted ? range->end : range->begin;
+    const size_t to = std::min(end, border);
+    spans.push_back({std::string_view(text_).substr(done_, to - done_), -1, trusted});
+    done_ = to;
+  }
 }
 
 // Drops all but the last character of what has been given out and searched.
@@ -150,6 +184,10 @@ void AddedTokenScanner::forget() {
   text_.erase(0, drop);
   at_ -= drop;
   done_ -= drop;
+  std::erase_if(trusted_, [&](const ByteRange& range) { return range.end <= drop; });
+  for (ByteRange& range : trusted_) {
+    range = {std::max(range.begin, drop) - drop, range.end - drop};
+  }
 }
 
 }  // namespace recurve

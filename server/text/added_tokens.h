@@ -8,6 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "server/text/byte_range.h"
+
 namespace recurve {
 
 // A token that is found in the text as a whole, before BPE.
@@ -56,33 +58,37 @@ class AddedTokenFinder {
 struct AddedSpan {
   std::string_view text;  // valid until the scanner is used again; empty for a token
   int32_t id;
+  bool trusted = false;  // of a text: as it was pushed
 };
 
 // Cuts the added tokens out of one text, which comes in parts.
 class AddedTokenScanner {
  public:
-  // `finder` outlives it. With `skip_special`, control tokens are left in the text (but what they
-  // cover is not searched for others, as in Hugging Face's encode_special_tokens).
-  AddedTokenScanner(const AddedTokenFinder& finder, bool skip_special)
-      : finder_(&finder), skip_special_(skip_special) {}
+  // `finder` outlives it.
+  explicit AddedTokenScanner(const AddedTokenFinder& finder) : finder_(&finder) {}
 
-  // The next part, in whole characters; `last`: the text ends with it. What has become certain, in
-  // order (see AddedTokenFinder: spans may overlap).
-  std::vector<AddedSpan> push(std::string_view utf8, bool last);
+  // The next part, in whole characters; `last`: the text ends with it. Control tokens are found
+  // where all of their name is trusted, and left in the text elsewhere (but what they cover there
+  // is not searched for others, as in Hugging Face's encode_special_tokens). What has become
+  // certain, in order (see AddedTokenFinder: spans may overlap).
+  std::vector<AddedSpan> push(std::string_view utf8, bool trusted, bool last);
   // Bytes that wait for what follows them.
   size_t held() const { return text_.size() - std::min(at_, done_); }
 
  private:
   bool undecided(const AddedTokenFinder::Match& match) const;
+  AddedTokenFinder::Match without_strangers(const AddedTokenFinder::Match& match,
+                                            size_t* next) const;
+  const ByteRange* trusted_around(size_t at) const;
   void cut(const AddedTokenFinder::Match& match, std::vector<AddedSpan>& spans);
   void emit_text(size_t end, std::vector<AddedSpan>& spans);
   void forget();
 
   const AddedTokenFinder* finder_;
-  bool skip_special_;
-  std::string text_;  // from the last character on that is still looked at
-  size_t at_ = 0;     // where the next token is looked for
-  size_t done_ = 0;   // everything before has been given out
+  std::vector<ByteRange> trusted_;  // of text_
+  std::string text_;                // from the last character on that is still looked at
+  size_t at_ = 0;                   // where the next token is looked for
+  size_t done_ = 0;                 // everything before has been given out
 };
 
 }  // namespace recurve

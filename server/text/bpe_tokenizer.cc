@@ -39,9 +39,9 @@ class BpeEncoder final : public TextEncoder {
  public:
   BpeEncoder(const BpeTokenizer& tokenizer, SpecialTokens special, TextPosition position)
       : tokenizer_(tokenizer),
-        skip_special_(special == SpecialTokens::kAsText),
-        in_raw_(tokenizer.in_raw_text_, skip_special_),
-        in_normal_(tokenizer.in_normal_text_, skip_special_),
+        trusted_(special == SpecialTokens::kParse),
+        in_raw_(tokenizer.in_raw_text_),
+        in_normal_(tokenizer.in_normal_text_),
         words_(cutter(position)) {}
 
   // Small parts are read together: more of them the longer the text that waits, so that what is
@@ -50,15 +50,12 @@ class BpeEncoder final : public TextEncoder {
     constexpr size_t kReadTogether = 4096;
     unread_.append(utf8);
     if (!last && unread_.size() < std::max(kReadTogether, behind() / 2)) return;
-    for (const AddedSpan& span : in_raw_.push(std::exchange(unread_, {}), last)) {
-      if (span.id < 0) {
-        add_text(span.text, false, ids);
-      } else {
-        add_text({}, true, ids);
-        ids->push_back(span.id);
-      }
-    }
-    if (last) add_text({}, true, ids);
+    read(last, ids);
+  }
+
+  void set_special(SpecialTokens special, std::vector<int32_t>* ids) override {
+    read(false, ids);
+    trusted_ = special == SpecialTokens::kParse;
   }
 
   size_t held() const override { return unread_.size() + behind(); }
@@ -68,19 +65,38 @@ class BpeEncoder final : public TextEncoder {
     return in_raw_.held() + denormal_.size() + in_normal_.held() + words_.held();
   }
 
+  void read(bool last, std::vector<int32_t>* ids) {
+    for (const AddedSpan& span : in_raw_.push(std::exchange(unread_, {}), trusted_, last)) {
+      if (span.id < 0) {
+        add_text(span.text, span.trusted, false, ids);
+      } else {
+        add_text({}, denormal_trusted_, true, ids);
+        ids->push_back(span.id);
+      }
+    }
+    if (last) add_text({}, denormal_trusted_, true, ids);
+  }
+
   // Text between two tokens, as it was written; `last`: it ends here.
-  void add_text(std::string_view text, bool last, std::vector<int32_t>* ids) {
-    if (tokenizer_.parts_.normal_forms.empty()) return add_normal_text(text, last, ids);
+  void add_text(std::string_view text, bool trusted, bool last, std::vector<int32_t>* ids) {
+    if (tokenizer_.parts_.normal_forms.empty()) return add_normal_text(text, trusted, last, ids);
+    if (trusted != denormal_trusted_) {
+      normalise(denormal_.size(), false, ids);
+      denormal_trusted_ = trusted;
+    }
     denormal_.append(text);
-    const size_t certain = last ? denormal_.size() : last_normal_border(denormal_);
+    normalise(last ? denormal_.size() : last_normal_border(denormal_), last, ids);
+  }
+
+  void normalise(size_t certain, bool last, std::vector<int32_t>* ids) {
     const std::string normal =
         tokenizer_.normalize_text(std::string_view(denormal_).substr(0, certain));
     denormal_.erase(0, certain);
-    add_normal_text(normal, last, ids);
+    add_normal_text(normal, denormal_trusted_, last, ids);
   }
 
-  void add_normal_text(std::string_view text, bool last, std::vector<int32_t>* ids) {
-    for (const AddedSpan& span : in_normal_.push(text, last)) {
+  void add_normal_text(std::string_view text, bool trusted, bool last, std::vector<int32_t>* ids) {
+    for (const AddedSpan& span : in_normal_.push(text, trusted, last)) {
       if (span.id < 0) {
         add_words(span.text, false, ids);
       } else {
@@ -90,7 +106,7 @@ class BpeEncoder final : public TextEncoder {
     }
     if (!last) return;
     add_words({}, true, ids);
-    in_normal_ = AddedTokenScanner(tokenizer_.in_normal_text_, skip_special_);
+    in_normal_ = AddedTokenScanner(tokenizer_.in_normal_text_);
   }
 
   void add_words(std::string_view text, bool last, std::vector<int32_t>* ids) {
@@ -108,10 +124,11 @@ class BpeEncoder final : public TextEncoder {
   }
 
   const BpeTokenizer& tokenizer_;
-  const bool skip_special_;
   std::string unread_;
+  bool trusted_;  // what is unread
   AddedTokenScanner in_raw_;
   std::string denormal_;  // not normalised
+  bool denormal_trusted_ = false;
   AddedTokenScanner in_normal_;
   WordCutter words_;
   BpeTokenizer::Workspace work_;

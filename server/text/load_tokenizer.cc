@@ -1,10 +1,10 @@
 #include <fmt/core.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "server/text/json_fields.h"
+#include "server/text/read_file.h"
 #include "server/text/sentencepiece_tokenizer.h"
 #include "server/text/tokenizer.h"
 #include "server/text/tokenizer_json.h"
@@ -14,24 +14,6 @@ namespace recurve {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr uintmax_t kMaxFileBytes = 128u << 20;  // the largest public ones have 35 MB
-
-std::string read_file(const fs::path& path) {
-  std::error_code error;
-  const uintmax_t size = fs::file_size(path, error);
-  if (error) throw std::runtime_error(fmt::format("{}: {}", path.string(), error.message()));
-  if (size > kMaxFileBytes) {
-    throw std::runtime_error(fmt::format("{}: a tokenizer file has at most {} bytes, found {}",
-                                         path.string(), kMaxFileBytes, size));
-  }
-  std::string text(size, '\0');
-  std::ifstream file(path, std::ios::binary);
-  if (!file.read(text.data(), static_cast<std::streamsize>(size))) {
-    throw std::runtime_error(fmt::format("{}: cannot be read", path.string()));
-  }
-  return text;
-}
 
 // A token in tokenizer_config.json is a string, or an object with its "content".
 std::optional<std::string> token_name(Fields& config, const std::string& key) {
@@ -44,7 +26,7 @@ std::optional<std::string> token_name(Fields& config, const std::string& key) {
 SpecialNames read_special_names(const fs::path& path) {
   if (!fs::exists(path)) return {};
   try {
-    const nlohmann::json json = nlohmann::json::parse(read_file(path));
+    const nlohmann::json json = nlohmann::json::parse(read_text_file(path));
     Fields config(json, "tokenizer_config");
     return {token_name(config, "bos_token"), token_name(config, "eos_token")};
   } catch (const nlohmann::json::parse_error& e) {
@@ -62,13 +44,13 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& model_dir) {
   const bool has_model = fs::exists(model);
   if (fs::exists(json)) {
     try {
-      return parse_tokenizer_json(read_file(json), json.string(),
+      return parse_tokenizer_json(read_text_file(json), json.string(),
                                   read_special_names(model_dir / "tokenizer_config.json"));
     } catch (const UnsupportedTokenizer&) {
       if (!has_model) throw;
     }
   }
-  if (has_model) return parse_sentencepiece(read_file(model), model.string());
+  if (has_model) return parse_sentencepiece(read_text_file(model), model.string());
   throw std::runtime_error(
       fmt::format("{}: no tokenizer; a file tokenizer.json or tokenizer.model was expected",
                   model_dir.string()));

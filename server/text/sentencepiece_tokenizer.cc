@@ -52,6 +52,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       if (!is_special(id) || name.size() > AddedTokenFinder::kMaxBytes) continue;
       AddedToken control;
       control.id = id;
+      control.special = true;
       controls_.add(control, name);
     }
   }
@@ -99,12 +100,12 @@ class SentencePieceTokenizer final : public Tokenizer {
    public:
     Encoder(const SentencePieceTokenizer& tokenizer, SpecialTokens special, TextPosition position)
         : tokenizer_(tokenizer), position_(position) {
-      if (special == SpecialTokens::kParse) controls_.emplace(tokenizer.controls_, false);
+      set_special(special, nullptr);
     }
 
     void push(std::string_view utf8, bool last, std::vector<int32_t>* ids) override {
       if (!controls_) return add_text(utf8, last, ids);
-      for (const AddedSpan& span : controls_->push(utf8, last)) {
+      for (const AddedSpan& span : controls_->push(utf8, trusted_, last)) {
         if (span.id < 0) {
           add_text(span.text, false, ids);
         } else {
@@ -113,6 +114,11 @@ class SentencePieceTokenizer final : public Tokenizer {
         }
       }
       if (last) add_text({}, true, ids);
+    }
+    // Nothing is looked for until something can be found.
+    void set_special(SpecialTokens special, std::vector<int32_t>*) override {
+      trusted_ = special == SpecialTokens::kParse;
+      if (trusted_ && !controls_) controls_.emplace(tokenizer_.controls_);
     }
     size_t held() const override { return text_.size() + (controls_ ? controls_->held() : 0); }
 
@@ -147,6 +153,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
     const SentencePieceTokenizer& tokenizer_;
     std::optional<AddedTokenScanner> controls_;
+    bool trusted_ = false;
     TextPosition position_;
     std::string text_;
     size_t searched_ = 0;  // there is no border before

@@ -13,4 +13,20 @@ std::vector<int32_t> Tokenizer::encode(std::string_view utf8, SpecialTokens spec
   return ids;
 }
 
+std::vector<int32_t> Tokenizer::encode(const RangedText& text, TextPosition position) const {
+  std::vector<int32_t> ids;
+  const auto encoding = encoder(SpecialTokens::kAsText, position);
+  const std::string_view utf8 = text.text;
+  size_t done = 0;
+  for (const ByteRange& range : text.ranges) {
+    encoding->push(utf8.substr(done, range.begin - done), false, &ids);
+    encoding->set_special(SpecialTokens::kParse, &ids);
+    encoding->push(utf8.substr(range.begin, range.end - range.begin), false, &ids);
+    encoding->set_special(SpecialTokens::kAsText, &ids);
+    done = range.end;
+  }
+  encoding->push(utf8.substr(done), /*last=*/true, &ids);
+  return ids;
+}
+
 }  // namespace recurve

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "server/text/byte_range.h"
+
 namespace recurve {
 
 // Whether text that a user wrote may name control tokens ("<|endoftext|>", "<s>").
@@ -36,6 +38,10 @@ class TextEncoder {
   // The next part, in whole characters of UTF-8; `last`: the text ends with it, and nothing may
   // come after. Appends the ids that nothing that follows can change.
   virtual void push(std::string_view utf8, bool last, std::vector<int32_t>* ids) = 0;
+  // From the next part on, control tokens are this: one is its id where all of its name has come
+  // with kParse. It is text where some has not, and no text in front or behind can undo one.
+  // Nothing else depends on this, but that a normaliser does not join characters across the border.
+  virtual void set_special(SpecialTokens special, std::vector<int32_t>* ids) = 0;
   // Bytes of the text that wait for what follows them: in a text of words, a few words' and some
   // thousand that are read together.
   virtual size_t held() const = 0;
@@ -50,6 +56,9 @@ class Tokenizer {
   // tokenizer may put in front of a text. Invalid UTF-8 is read as U+FFFD (callers that must refuse
   // it ask is_valid_utf8() first). Time is O(n log n) in the bytes of the text.
   std::vector<int32_t> encode(std::string_view utf8, SpecialTokens special = SpecialTokens::kAsText,
+                              TextPosition position = TextPosition::kStart) const;
+  // The same for a text in UTF-8 of which only some ranges are kParse, and all else is kAsText.
+  std::vector<int32_t> encode(const RangedText& text,
                               TextPosition position = TextPosition::kStart) const;
   // The same for a text that comes in parts. The tokenizer outlives it.
   virtual std::unique_ptr<TextEncoder> encoder(SpecialTokens special,

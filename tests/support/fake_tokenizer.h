@@ -13,7 +13,7 @@ namespace recurve {
 
 // Ids 0 to 255 are the bytes; then BOS, EOS and a few words, so that characters fall into several
 // tokens and tokens hold several characters. Encoding gives bytes only, and holds what may become
-// "<s>".
+// "<s>" or "</s>".
 class FakeTokenizer final : public Tokenizer {
  public:
   static constexpr int32_t kBos = 256, kEos = 257, kWords = 258;
@@ -55,17 +55,23 @@ class FakeTokenizer final : public Tokenizer {
       const bool parse = special_ == SpecialTokens::kParse;
       std::string_view rest = held_;
       while (!rest.empty()) {
-        const bool bos = parse && rest.starts_with("<s>");
-        if (parse && !bos && !last && std::string_view("<s>").starts_with(rest)) break;
-        ids->push_back(bos ? kBos : static_cast<unsigned char>(rest.front()));
-        rest.remove_prefix(bos ? 3 : 1);
+        const bool bos = parse && rest.starts_with("<s>"), eos = parse && rest.starts_with("</s>");
+        const bool open =
+            std::string_view("<s>").starts_with(rest) || std::string_view("</s>").starts_with(rest);
+        if (parse && !bos && !eos && !last && open) break;
+        ids->push_back(bos ? kBos : eos ? kEos : static_cast<unsigned char>(rest.front()));
+        rest.remove_prefix(bos ? 3 : eos ? 4 : 1);
       }
       held_.erase(0, held_.size() - rest.size());
+    }
+    void set_special(SpecialTokens special, std::vector<int32_t>* ids) override {
+      push({}, true, ids);
+      special_ = special;
     }
     size_t held() const override { return held_.size(); }
 
    private:
-    const SpecialTokens special_;
+    SpecialTokens special_;
     std::string held_;
   };
 
