@@ -17,7 +17,6 @@
 #endif
 #if RECURVE_CUDA
 #include "kernels/cuda/common/backend.h"
-#include "kernels/cuda/common/table.h"
 #endif
 
 namespace recurve {
@@ -27,6 +26,16 @@ namespace {
 // session has used yet costs nothing.
 constexpr size_t kMapFrom = size_t{1} << 20;
 constexpr size_t kAlignment = 64;
+
+// Keeps the work itself.
+class CallAgain : public Recording {
+ public:
+  explicit CallAgain(std::function<void()> work) : work_(std::move(work)) {}
+  void replay(Stream&) override { work_(); }
+
+ private:
+  const std::function<void()> work_;
+};
 
 class HostStream : public Stream {
   void wait() override {}
@@ -164,6 +173,10 @@ std::unique_ptr<Backend> make_cpu_backend(int threads) {
 
 }  // namespace
 
+std::unique_ptr<Recording> Backend::record(std::function<void()> work, Stream&) {
+  return std::make_unique<CallAgain>(std::move(work));
+}
+
 std::unique_ptr<Backend> make_backend(std::string_view device, int threads) {
   if (device == "reference") {
     return std::make_unique<HostBackend>("reference", choose_kernels({reference::table()}));
@@ -177,7 +190,7 @@ std::unique_ptr<Backend> make_backend(std::string_view device, int threads) {
 #endif
 #if RECURVE_CUDA
   if (device.starts_with("cuda:")) {
-    return cuda::make_backend(device, choose_kernels({cuda::table()}));
+    return cuda::make_backend(device, choose_kernels);
   }
   constexpr std::string_view kCuda = ", cuda:N";
 #else

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,6 +14,13 @@ class Stream {
  public:
   virtual ~Stream() = default;
   virtual void wait() = 0;  // until all work queued so far is done
+};
+
+// Work that was recorded and can be queued again as a whole, on the same memory.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  virtual void replay(Stream&) = 0;
 };
 
 class Backend;
@@ -69,6 +77,10 @@ class Backend {
   virtual void download(void* host, const void* device, size_t bytes, Stream&) = 0;
   virtual void copy(void* to, const void* from, size_t bytes, Stream&) = 0;
   virtual void zero(void* device, size_t bytes, Stream&) = 0;
+
+  // Records the ops and the copies within the device that `work` queues on the stream. On a GPU
+  // that is a CUDA graph, and nothing is computed yet; other backends just call `work` each time.
+  virtual std::unique_ptr<Recording> record(std::function<void()> work, Stream&);
 
  protected:
   Backend(std::string name, const Kernels& kernels) : name_(std::move(name)), kernels_(kernels) {}

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <vector>
 
 #include "kernels/check.h"
 #include "kernels/cpu/parallel.h"
@@ -108,11 +109,9 @@ constexpr int64_t kRows = 48;                // rows that make a task of their o
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-}  // namespace
-
-void linear(const LinearArgs& args, Stream& stream) {
+// Without norm, gate and cap.
+void bare_linear(const LinearArgs& args, Stream& stream) {
   CHECK(args.W.dtype == DType::kBF16 || args.W.dtype == DType::kF32);
-  if (args.rows == 0 || args.W.N == 0) return;
   ThreadPool& pool = pool_of(stream);
   const int64_t rows = args.rows, N = args.W.N, K = args.W.K;
 
@@ -132,6 +131,41 @@ void linear(const LinearArgs& args, Stream& stream) {
     (args, rows * row_block / row_blocks, rows * (row_block + 1) / row_blocks, begin,
      std::min(begin + n_step, N));
   });
+}
+
+// Room for what passes between the parts of an op; the thread keeps it for the next.
+float* room_for(std::vector<float>& room, int64_t count) {
+  if (room.size() < static_cast<size_t>(count)) room.resize(static_cast<size_t>(count));
+  return room.data();
+}
+
+}  // namespace
+
+void linear(const LinearArgs& args, Stream& stream) {
+  if (args.rows == 0 || args.W.N == 0) return;
+  thread_local std::vector<float> normed, z;
+  const int outputs = static_cast<int>(args.outputs());
+  LinearArgs bare = args;
+  bare.norm = nullptr;
+  if (args.norm != nullptr) {
+    float* y = room_for(normed, args.rows * args.W.K);
+    rms_norm({.rows = args.rows,
+              .D = static_cast<int>(args.W.K),
+              .eps = args.norm_eps,
+              .x = args.x,
+              .w = args.norm,
+              .y = y},
+             stream);
+    bare.x = y;
+  }
+  if (args.swiglu) bare.y = room_for(z, args.rows * args.W.N);
+  bare_linear(bare, stream);
+  if (args.swiglu) {
+    swiglu({.rows = args.rows, .F = outputs, .gate_up = bare.y, .y = args.y}, stream);
+  }
+  if (args.soft_cap > 0) {
+    soft_cap({.count = int64_t{args.rows} * outputs, .cap = args.soft_cap, .x = args.y}, stream);
+  }
 }
 
 }  // namespace recurve::cpu

@@ -234,6 +234,7 @@ void mlstm(const MlstmArgs& args, Stream& stream) {
               const MlstmChunk c = chunk_at(args, seq, head, first);
               return HWY_DYNAMIC_DISPATCH(mlstm_rows)(args, c, memory);
             });
+  if (args.head_norm != nullptr) head_norm_gate(head_norm_gate_of(args), stream);
 }
 
 }  // namespace recurve::cpu

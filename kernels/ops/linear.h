@@ -3,16 +3,27 @@
 
 namespace recurve {
 
-// y = x W^T + bias + residual, accumulated in fp32.
+// y = cap(gate(W norm(x) + bias)) + residual, accumulated in fp32. Each of the three is left out
+// unless asked for:
+//   norm(x) = x * rsqrt(mean(x^2) + norm_eps) * norm     as in rms_norm.h
+//   gate(z) = silu(first half of z) * second half        as in swiglu.h
+//   cap(z)  = soft_cap tanh(z / soft_cap)
 // A row of y depends on its row of x alone: not on how many rows there are, nor on where it stands
 // among them. That is what makes a token's result independent of its neighbours in the batch.
+// With weights in bf16 a backend may round norm(x) to bf16 too.
 struct LinearArgs {
   int rows;
   Matrix W;                         // (N, K)
   const float* bias = nullptr;      // (N) or null
-  const float* residual = nullptr;  // (rows, N) or null; may be y
+  const float* residual = nullptr;  // (rows, outputs) or null; may be y
   const float* x = nullptr;         // (rows, K); does not overlap y
-  float* y = nullptr;               // (rows, N)
+  float* y = nullptr;               // (rows, outputs)
+  const float* norm = nullptr;      // (K) or null: no norm
+  float norm_eps = 0;
+  bool swiglu = false;  // outputs = N / 2; else outputs = N
+  float soft_cap = 0;   // 0: none; with a residual neither this nor swiglu
+
+  int64_t outputs() const { return swiglu ? W.N / 2 : W.N; }
 };
 
 }  // namespace recurve

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/ops/head_norm_gate.h"
 #include "kernels/ops/ragged.h"
 
 namespace recurve {
@@ -39,6 +40,25 @@ struct MlstmArgs {
   float* n;             // (slots, H, DK) normaliser state
   float* m;             // (slots, H) stabiliser state
   float* h;             // (rows, H, DV), dense
+
+  // Where head_norm is given, h is sigmoid(o) * LayerNorm_head(h) * head_norm: as head_norm_gate.h
+  // makes it of the cell's own h.
+  const float* o = nullptr;          // (rows, H, DV), with `stride` as well
+  const float* head_norm = nullptr;  // (H, DV) or null
+  float head_norm_eps = 0;
 };
+
+// What is left to do with the cell's own h, in place. Only where args.head_norm is given.
+inline HeadNormGateArgs head_norm_gate_of(const MlstmArgs& args) {
+  return {.rows = args.seqs.rows,
+          .H = args.H,
+          .DV = args.DV,
+          .eps = args.head_norm_eps,
+          .o_stride = args.stride,
+          .h = args.h,
+          .o = args.o,
+          .w = args.head_norm,
+          .y = args.h};
+}
 
 }  // namespace recurve

@@ -149,7 +149,7 @@ void chunk(const Head& s, int L) {
 
 }  // namespace
 
-void mlstm(const MlstmArgs& args, Stream&) {
+void mlstm(const MlstmArgs& args, Stream& stream) {
   for (int seq = 0; seq < args.seqs.num_seqs; ++seq) {
     const int end = args.seqs.begin[seq + 1];
     for (int head = 0; head < args.H; ++head) {
@@ -165,6 +165,7 @@ void mlstm(const MlstmArgs& args, Stream&) {
       }
     }
   }
+  if (args.head_norm != nullptr) head_norm_gate(head_norm_gate_of(args), stream);
 }
 
 }  // namespace recurve::reference

@@ -48,7 +48,6 @@ class Gla final : public Model {
     float* k;           // (rows, H DK) kHgrn2
     int32_t* position;  // (rows) kRetnet
     float* o;           // (rows, H DV)
-    float* gate_up;     // (rows, 2 F)
     float* hidden;      // (rows, F)
     float* picked;      // (logits, D)
   };
@@ -172,7 +171,6 @@ std::vector<int64_t> Gla::widths() const {
           c_.kind == Kind::kHgrn2 ? c_.q() : 0,
           c_.kind == Kind::kRetnet ? 1 : 0,
           c_.out(),
-          2 * c_.F,
           c_.F};
 }
 
@@ -202,8 +200,7 @@ Gla::Scratch Gla::take_scratch(Arena& arena, int rows, int logits) const {
           .k = arrays[11],
           .position = reinterpret_cast<int32_t*>(arrays[12]),
           .o = arrays[13],
-          .gate_up = arrays[14],
-          .hidden = arrays[15],
+          .hidden = arrays[14],
           .picked = arena.floats(static_cast<size_t>(logits) * static_cast<size_t>(c_.D))};
 }
 
@@ -222,7 +219,7 @@ void Gla::forward(const StepBatch& batch, const StatePool& states, Arena& arena,
   }
   for (size_t b = 0; b < blocks_.size(); ++b) {
     mixer(blocks_[b], b, batch.seqs, states, s, stream);
-    gated_ffn(blocks_[b].ffn, c_.eps, rows, s.x, s.y, s.gate_up, s.hidden, kernels_, stream);
+    gated_ffn(blocks_[b].ffn, c_.eps, rows, s.x, s.hidden, kernels_, stream);
   }
   head({.norm = &tokens_.norm, .W = tokens_.head_matrix(), .eps = c_.eps, .soft_cap = 0}, batch,
        s.x, s.picked, logits, kernels_, stream);

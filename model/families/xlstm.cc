@@ -147,22 +147,20 @@ class Xlstm final : public Model {
  private:
   // Activations of one step.
   struct Scratch {
-    float* x;        // (rows, D) the residual stream
-    float* y;        // (rows, D) normalised
-    float* qkvoif;   // (rows, projected)
-    float* gates;    // (rows, 2 H) logs of i and f, with a sigmoid gate
-    float* h;        // (rows, H DV)
-    float* gate_up;  // (rows, 2 F)
-    float* hidden;   // (rows, F)
-    float* picked;   // (logits, D)
+    float* x;       // (rows, D) the residual stream
+    float* qkvoif;  // (rows, projected)
+    float* gates;   // (rows, 2 H) logs of i and f, with a sigmoid gate
+    float* h;       // (rows, H DV)
+    float* hidden;  // (rows, F)
+    float* picked;  // (logits, D)
   };
   Block load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
                    DType dtype) const;
   void mlstm_layer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
                    const Scratch& scratch, Stream& stream) const;
-  void exponential_cell(size_t index, const Ragged& seqs, const StatePool& states,
-                        const Scratch& scratch, Stream& stream) const;
-  void sigmoid_cell(size_t index, const Ragged& seqs, const StatePool& states,
+  void exponential_cell(const Block& block, size_t index, const Ragged& seqs,
+                        const StatePool& states, const Scratch& scratch, Stream& stream) const;
+  void sigmoid_cell(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
                     const Scratch& scratch, Stream& stream) const;
   void sigmoid_gates(int rows, const Scratch& scratch, Stream& stream) const;
   void fill_info(const Checkpoint& checkpoint);
@@ -267,9 +265,9 @@ size_t Xlstm::arena_bytes(const StepLimits& limits) const {
   const auto room = [](size_t count, int64_t width) {
     return Arena::room(count * static_cast<size_t>(width));
   };
-  return 2 * room(rows, c_.D) + room(rows, c_.projected()) +
-         room(rows, c_.sigmoid_gate ? 2 * c_.H : 0) + room(rows, c_.v()) + room(rows, 2 * c_.F) +
-         room(rows, c_.F) + room(static_cast<size_t>(limits.logits), c_.D);
+  return room(rows, c_.D) + room(rows, c_.projected()) +
+         room(rows, c_.sigmoid_gate ? 2 * c_.H : 0) + room(rows, c_.v()) + room(rows, c_.F) +
+         room(static_cast<size_t>(limits.logits), c_.D);
 }
 
 void Xlstm::forward(const StepBatch& batch, const StatePool& states, Arena& arena, Stream& stream,
@@ -280,11 +278,9 @@ void Xlstm::forward(const StepBatch& batch, const StatePool& states, Arena& aren
   };
   arena.reset();
   const Scratch s{.x = take(rows, c_.D),
-                  .y = take(rows, c_.D),
                   .qkvoif = take(rows, c_.projected()),
                   .gates = take(rows, c_.sigmoid_gate ? 2 * c_.H : 0),
                   .h = take(rows, c_.v()),
-                  .gate_up = take(rows, 2 * c_.F),
                   .hidden = take(rows, c_.F),
                   .picked = take(batch.num_logits, c_.D)};
 
@@ -292,7 +288,7 @@ void Xlstm::forward(const StepBatch& batch, const StatePool& states, Arena& aren
                  stream);
   for (size_t b = 0; b < blocks_.size(); ++b) {
     mlstm_layer(blocks_[b], b, batch.seqs, states, s, stream);
-    gated_ffn(blocks_[b].ffn, c_.norm_eps, rows, s.x, s.y, s.gate_up, s.hidden, kernels_, stream);
+    gated_ffn(blocks_[b].ffn, c_.norm_eps, rows, s.x, s.hidden, kernels_, stream);
   }
   head({.norm = &tokens_.norm,
         .W = tokens_.head_matrix(),
@@ -304,40 +300,25 @@ void Xlstm::forward(const StepBatch& batch, const StatePool& states, Arena& aren
 void Xlstm::mlstm_layer(const Block& block, size_t index, const Ragged& seqs,
                         const StatePool& states, const Scratch& s, Stream& stream) const {
   const int rows = seqs.rows;
-  kernels_.rms_norm({.rows = rows,
-                     .D = static_cast<int>(c_.D),
-                     .eps = c_.norm_eps,
-                     .x = s.x,
-                     .w = block.norm.data(),
-                     .y = s.y},
-                    stream);
   kernels_.linear({.rows = rows,
                    .W = block.qkvoif.matrix(),
                    .bias = block.qkvoif.bias(),
-                   .x = s.y,
-                   .y = s.qkvoif},
+                   .x = s.x,
+                   .y = s.qkvoif,
+                   .norm = block.norm.data(),
+                   .norm_eps = c_.norm_eps},
                   stream);
   if (c_.sigmoid_gate) {
-    sigmoid_cell(index, seqs, states, s, stream);
+    sigmoid_cell(block, index, seqs, states, s, stream);
   } else {
-    exponential_cell(index, seqs, states, s, stream);
+    exponential_cell(block, index, seqs, states, s, stream);
   }
-  kernels_.head_norm_gate({.rows = rows,
-                           .H = static_cast<int>(c_.H),
-                           .DV = static_cast<int>(c_.DV),
-                           .eps = c_.head_norm_eps,
-                           .o_stride = static_cast<int>(c_.projected()),
-                           .h = s.h,
-                           .o = s.qkvoif + 2 * c_.qk() + c_.v(),
-                           .w = block.head_norm.data(),
-                           .y = s.h},
-                          stream);
   kernels_.linear({.rows = rows, .W = block.out.matrix(), .residual = s.x, .x = s.h, .y = s.x},
                   stream);
 }
 
-void Xlstm::exponential_cell(size_t index, const Ragged& seqs, const StatePool& states,
-                             const Scratch& s, Stream& stream) const {
+void Xlstm::exponential_cell(const Block& block, size_t index, const Ragged& seqs,
+                             const StatePool& states, const Scratch& s, Stream& stream) const {
   const float* i = s.qkvoif + 2 * (c_.qk() + c_.v());
   kernels_.mlstm({.seqs = seqs,
                   .H = static_cast<int>(c_.H),
@@ -355,12 +336,15 @@ void Xlstm::exponential_cell(size_t index, const Ragged& seqs, const StatePool& 
                   .C = states.array(3 * index),
                   .n = states.array(3 * index + 1),
                   .m = states.array(3 * index + 2),
-                  .h = s.h},
+                  .h = s.h,
+                  .o = s.qkvoif + 2 * c_.qk() + c_.v(),
+                  .head_norm = block.head_norm.data(),
+                  .head_norm_eps = c_.head_norm_eps},
                  stream);
 }
 
-void Xlstm::sigmoid_cell(size_t index, const Ragged& seqs, const StatePool& states,
-                         const Scratch& s, Stream& stream) const {
+void Xlstm::sigmoid_cell(const Block& block, size_t index, const Ragged& seqs,
+                         const StatePool& states, const Scratch& s, Stream& stream) const {
   const int stride = static_cast<int>(c_.projected());
   const size_t first = c_.states().size() * index;
   sigmoid_gates(seqs.rows, s, stream);
@@ -386,6 +370,16 @@ void Xlstm::sigmoid_cell(size_t index, const Ragged& seqs, const StatePool& stat
                 .z = c_.normaliser ? states.array(first + 1) : nullptr,
                 .o = s.h},
                stream);
+  kernels_.head_norm_gate({.rows = seqs.rows,
+                           .H = static_cast<int>(c_.H),
+                           .DV = static_cast<int>(c_.DV),
+                           .eps = c_.head_norm_eps,
+                           .o_stride = stride,
+                           .h = s.h,
+                           .o = s.qkvoif + 2 * c_.qk() + c_.v(),
+                           .w = block.head_norm.data(),
+                           .y = s.h},
+                          stream);
 }
 
 // s.gates: logsigmoid(cap tanh(x / cap)) of both gates.

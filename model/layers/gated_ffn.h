@@ -11,9 +11,8 @@ struct GatedFfn {
   LinearWeights down;     // (D, F)
 };
 
-// y: scratch.
+// hidden: scratch.
 void gated_ffn(const GatedFfn& ffn, float eps, int rows, float* x /* (rows, D) */,
-               float* y /* (rows, D) */, float* gate_up /* (rows, 2 F) */,
                float* hidden /* (rows, F) */, const Kernels& kernels, Stream& stream);
 
 }  // namespace recurve

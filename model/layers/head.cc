@@ -8,13 +8,14 @@ void head(const Head& head, const StepBatch& batch, const float* x, float* picke
   const int D = static_cast<int>(head.W.K), count = batch.num_logits;
   kernels.gather_rows({.count = count, .D = D, .x = x, .index = batch.logit_rows, .y = picked},
                       stream);
-  kernels.rms_norm(
-      {.rows = count, .D = D, .eps = head.eps, .x = picked, .w = head.norm->data(), .y = picked},
-      stream);
-  kernels.linear({.rows = count, .W = head.W, .x = picked, .y = logits}, stream);
-  if (head.soft_cap > 0) {
-    kernels.soft_cap({.count = count * head.W.N, .cap = head.soft_cap, .x = logits}, stream);
-  }
+  kernels.linear({.rows = count,
+                  .W = head.W,
+                  .x = picked,
+                  .y = logits,
+                  .norm = head.norm->data(),
+                  .norm_eps = head.eps,
+                  .soft_cap = head.soft_cap},
+                 stream);
 }
 
 }  // namespace recurve

@@ -20,6 +20,7 @@ struct StepOptions {
   int threads = 0;
   std::vector<int> batch = {1, 8, 32};
   int rows = 1;
+  bool recorded = true;
   double bandwidth = 0;
   double seconds = 1;
 };
@@ -67,12 +68,23 @@ class StepBench {
 
   double seconds_of_step() {
     const auto began = std::chrono::steady_clock::now();
-    model_.forward(batch_, pool_, arena_, *stream_, logits_.as<float>());
+    if (recording_ == nullptr) {
+      forward();
+    } else {
+      recording_->replay(*stream_);
+    }
     stream_->wait();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   }
 
+  // From now on steps are replayed. One has been computed before.
+  void record(Backend& backend) {
+    recording_ = backend.record([this] { forward(); }, *stream_);
+  }
+
  private:
+  void forward() { model_.forward(batch_, pool_, arena_, *stream_, logits_.as<float>()); }
+
   const int32_t* to_device(Backend& backend, const std::vector<int32_t>& values) {
     inputs_.push_back(backend.allocate(values.size() * sizeof(int32_t)));
     backend.upload(inputs_.back().data(), values.data(), inputs_.back().bytes(), *stream_);
@@ -88,6 +100,7 @@ class StepBench {
   std::vector<Buffer> inputs_;
   std::vector<StateSlot> slots_;
   StepBatch batch_;
+  std::unique_ptr<Recording> recording_;
 };
 
 void run(const StepOptions& o, bool json) {
@@ -101,6 +114,7 @@ void run(const StepOptions& o, bool json) {
   for (const int sequences : o.batch) {
     StepBench bench(*model, *backend, sequences, o.rows);
     bench.seconds_of_step();  // warm-up
+    if (o.recorded) bench.record(*backend);
     std::vector<double> times;
     for (double sum = 0; sum < o.seconds || times.size() < 3; sum += times.back()) {
       times.push_back(bench.seconds_of_step());
@@ -134,6 +148,7 @@ void add_step(CLI::App& app, const bool& json) {
   step->add_option("--batch", options->batch, "Sequences, e.g. 1,8,64")->delimiter(',');
   step->add_option("--rows", options->rows, "Tokens of each: 1 is a decode, more a prompt")
       ->check(CLI::Range(1, 65536));
+  step->add_flag("!--no-graph", options->recorded, "Queue every op anew instead of a CUDA graph");
   step->add_option("--bandwidth", options->bandwidth, "GB/s of the memory, for the floor");
   step->add_option("--seconds", options->seconds, "To measure each row for");
   step->callback([options, &json] { run(*options, json); });

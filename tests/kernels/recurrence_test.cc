@@ -89,6 +89,9 @@ Ops mlstm_ops(std::mt19937_64&) {
       ops.push_back(mlstm_op({2, 16, 16, 16, 15, 1e-6f, i, 3, f, 2}));
     }
   }
+  for (const int chunk : {1, 4, 16}) {
+    ops.push_back(mlstm_op({3, 33, 70, chunk, 15, 1e-6f, 0, 3, 3, 2, true}));
+  }
   return ops;
 }
 

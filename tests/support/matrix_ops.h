@@ -12,6 +12,7 @@ struct MlstmConfig {
   float eps = 1e-6f;
   float i_mean = 0, i_deviation = 3;
   float f_mean = 3, f_deviation = 2;
+  bool head_norm = false;  // normalised and gated, by the values
 
   // Columns of a row: q, k (H, DK), v (H, DV), i, f (H).
   int q(int head, int a) const { return head * DK + a; }
@@ -58,7 +59,8 @@ inline std::vector<float> mlstm_state(const MlstmConfig& c, std::mt19937_64& ran
 inline RecurrenceOp mlstm_op(const MlstmConfig& c) {
   RecurrenceOp op;
   op.name = "mlstm H " + std::to_string(c.H) + " DK " + std::to_string(c.DK) + " DV " +
-            std::to_string(c.DV) + " chunk " + std::to_string(c.chunk);
+            std::to_string(c.DV) + " chunk " + std::to_string(c.chunk) +
+            (c.head_norm ? " head norm" : "");
   op.in = {c.width()};
   op.out = c.H * c.DV;
   op.state = {c.H * c.DK * c.DV, c.H * c.DK, c.H};
@@ -71,6 +73,8 @@ inline RecurrenceOp mlstm_op(const MlstmConfig& c) {
   op.run = [c](KernelDevice& device, const Ragged& seqs, const std::vector<RowArray>& in,
                const std::vector<const float*>&, const std::vector<float*>& states, float* h) {
     const float* x = in[0].data;
+    std::mt19937_64 random(1);
+    const auto w = device.array(normal_floats(random, static_cast<size_t>(c.H) * c.DV));
     device.kernels().mlstm({.seqs = seqs,
                             .H = c.H,
                             .DK = c.DK,
@@ -87,8 +91,12 @@ inline RecurrenceOp mlstm_op(const MlstmConfig& c) {
                             .C = states[0],
                             .n = states[1],
                             .m = states[2],
-                            .h = h},
+                            .h = h,
+                            .o = x + c.v(0, 0),
+                            .head_norm = c.head_norm ? w.data() : nullptr,
+                            .head_norm_eps = 1e-5f},
                            *device.stream);
+    device.stream->wait();  // while w is there
   };
   return op;
 }

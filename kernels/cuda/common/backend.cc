@@ -6,11 +6,33 @@
 #include <stdexcept>
 
 #include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/common/table.h"
 
 namespace recurve::cuda {
 namespace {
 
 constexpr int kOldestMajor = 8;  // compute capability of the oldest code in this build: sm_80
+
+// A CUDA graph.
+class Graph : public Recording {
+ public:
+  // Of what was captured.
+  explicit Graph(cudaGraph_t captured) {
+    const cudaError_t status = cudaGraphInstantiate(&graph_, captured, 0);
+    abort_if_failed(cudaGraphDestroy(captured), "end of a recording");
+    CUDA_CHECK(status);
+  }
+  ~Graph() override { cudaGraphExecDestroy(graph_); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void replay(Stream& stream) override {
+    abort_if_failed(cudaGraphLaunch(graph_, use(stream)), "replay of a recording");
+  }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+};
 
 // The memory of one GPU. cudaMalloc aligns to 256 bytes.
 class CudaBackend : public Backend {
@@ -30,6 +52,13 @@ class CudaBackend : public Backend {
   }
   void zero(void* device, size_t bytes, Stream& stream) override {
     if (bytes > 0) abort_if_failed(cudaMemsetAsync(device, 0, bytes, use(stream)), "zero");
+  }
+  std::unique_ptr<Recording> record(std::function<void()> work, Stream& stream) override {
+    CUDA_CHECK(cudaStreamBeginCapture(use(stream), cudaStreamCaptureModeThreadLocal));
+    work();
+    cudaGraph_t captured = nullptr;
+    CUDA_CHECK(cudaStreamEndCapture(use(stream), &captured));
+    return std::make_unique<Graph>(captured);
   }
 
  private:
@@ -81,7 +110,7 @@ int parse_index(std::string_view device) {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_backend(std::string_view device, const Kernels& kernels) {
+std::unique_ptr<Backend> make_backend(std::string_view device, ChooseKernels choose) {
   const int index = parse_index(device);
   int count = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
@@ -104,7 +133,7 @@ std::unique_ptr<Backend> make_backend(std::string_view device, const Kernels& ke
   return std::make_unique<CudaBackend>(
       index,
       fmt::format("{}, {}, sm_{}{}", device, properties.name, properties.major, properties.minor),
-      kernels);
+      choose(tables(properties.major)));
 }
 
 }  // namespace recurve::cuda

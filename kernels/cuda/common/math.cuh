@@ -8,6 +8,13 @@ constexpr int kWarpSize = 32;
 
 __device__ inline float widen_bf16(uint16_t bits) { return __uint_as_float(uint32_t{bits} << 16); }
 
+// Both rounded to nearest even, `low` in the lower half.
+__device__ inline uint32_t round_bf16(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 // log(sigmoid(x)); the argument of exp is never positive.

@@ -1,6 +1,8 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include <span>
+
 #include "kernels/backend.h"
 #include "kernels/cuda/common/error.h"
 
@@ -9,11 +11,8 @@ namespace recurve::cuda {
 // A stream of one device. Its work is queued by one thread at a time.
 class CudaStream : public Stream {
  public:
-  explicit CudaStream(int device) : device_(device) {
-    CUDA_CHECK(cudaSetDevice(device));
-    CUDA_CHECK(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking));
-  }
-  ~CudaStream() override { cudaStreamDestroy(handle_); }
+  explicit CudaStream(int device);
+  ~CudaStream() override;
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
 
@@ -25,9 +24,18 @@ class CudaStream : public Stream {
     return handle_;
   }
 
+  // Memory of the device for what an op hands from one of its kernels to the next.
+  std::span<std::byte> scratch() const { return {scratch_, kScratchBytes}; }
+
+  // Whether kernels may be launched early: see launch.h.
+  bool starts_early() const { return starts_early_; }
+
  private:
+  static constexpr size_t kScratchBytes = size_t{32} << 20;
   const int device_;
   cudaStream_t handle_ = nullptr;
+  std::byte* scratch_ = nullptr;
+  bool starts_early_ = false;
 };
 
 inline cudaStream_t use(Stream& stream) { return static_cast<CudaStream&>(stream).use(); }

@@ -1,10 +1,12 @@
 #include "kernels/cuda/common/table.h"
 
 #include "kernels/cuda/sm80/ops.h"
+#include "kernels/cuda/sm90/ops.h"
 
 namespace recurve::cuda {
+namespace {
 
-Kernels table() {
+Kernels sm80_table() {
   Kernels kernels;
   // The reference cannot stand in for what is missing: it does not reach the memory of the GPU.
   Kernels::for_each_op([&](const char*, auto op) { (kernels.*op).implementation = "none"; });
@@ -34,6 +36,17 @@ Kernels table() {
   kernels.skip_gate = {sm80::skip_gate, "cuda/sm80"};
   kernels.add = {sm80::add, "cuda/sm80"};
   return kernels;
+}
+
+}  // namespace
+
+std::vector<Kernels> tables(int major) {
+  std::vector<Kernels> tables = {sm80_table()};
+  if (major == 9) {
+    tables.push_back(tables.back());
+    tables.back().linear = {sm90::linear, "cuda/sm90"};
+  }
+  return tables;
 }
 
 }  // namespace recurve::cuda

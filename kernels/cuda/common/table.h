@@ -1,9 +1,12 @@
 #pragma once
+#include <vector>
+
 #include "kernels/kernels.h"
 
 namespace recurve::cuda {
 
-// Every op, with what is best for the GPUs this build knows.
-Kernels table();
+// Every op, for GPUs of compute capability `major`.x: the tables that such a GPU can run, the best
+// last.
+std::vector<Kernels> tables(int major);
 
 }  // namespace recurve::cuda

@@ -1,5 +1,6 @@
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/math.cuh"
-#include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/sm80/ops.h"
 
 namespace recurve::cuda::sm80 {
@@ -9,6 +10,8 @@ constexpr int kThreads = 256;
 
 // One block a row.
 __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedArgs args) {
+  let_next_start();
+  wait_for_previous();
   const int64_t row = blockIdx.x, D = args.E.K;
   const int64_t from = args.token[row] * D;
 #pragma unroll 4
@@ -23,8 +26,8 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedArgs args) {
 
 void embed(const EmbedArgs& args, Stream& stream) {
   if (args.rows == 0) return;
-  embed_kernel<<<args.rows, kThreads, 0, use(stream)>>>(args);
-  expect_launched("embed");
+  launch_early(stream, "embed", embed_kernel,
+               {.grid = static_cast<unsigned>(args.rows), .threads = kThreads}, args);
 }
 
 }  // namespace recurve::cuda::sm80

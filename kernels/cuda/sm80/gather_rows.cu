@@ -1,4 +1,5 @@
-#include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/ops.h"
 
 namespace recurve::cuda::sm80 {
@@ -8,6 +9,8 @@ constexpr int kThreads = 256;
 
 // One block a row.
 __global__ void __launch_bounds__(kThreads) gather_rows_kernel(GatherRowsArgs args) {
+  let_next_start();
+  wait_for_previous();
   const int64_t row = blockIdx.x, D = args.D;
   const int64_t from = args.index[row] * D;
 #pragma unroll 4
@@ -18,8 +21,8 @@ __global__ void __launch_bounds__(kThreads) gather_rows_kernel(GatherRowsArgs ar
 
 void gather_rows(const GatherRowsArgs& args, Stream& stream) {
   if (args.count == 0) return;
-  gather_rows_kernel<<<args.count, kThreads, 0, use(stream)>>>(args);
-  expect_launched("gather_rows");
+  launch_early(stream, "gather_rows", gather_rows_kernel,
+               {.grid = static_cast<unsigned>(args.count), .threads = kThreads}, args);
 }
 
 }  // namespace recurve::cuda::sm80

@@ -1,3 +1,6 @@
+#include <algorithm>
+
+#include "kernels/check.h"
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/sm80/linear_bf16.h"
@@ -43,11 +46,9 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) any_kernel(LinearArgs args,
   }
 }
 
-}  // namespace
-
-// Which kernel takes a matrix depends on the matrix alone, never on the rows.
-void linear(const LinearArgs& args, Stream& stream) {
-  if (args.rows == 0 || args.W.N == 0) return;
+// Without norm, gate and cap. Which kernel takes a matrix depends on the matrix alone, never on the
+// rows.
+void bare_linear(const LinearArgs& args, Stream& stream) {
   if (linear_bf16_takes(args.W)) {
     linear_bf16(args, use(stream));
   } else {
@@ -57,6 +58,46 @@ void linear(const LinearArgs& args, Stream& stream) {
     kernel<<<blocks, kWarps * kWarpSize, 0, use(stream)>>>(args, row_blocks);
   }
   expect_launched("linear");
+}
+
+// As many rows as the scratch has room for: x and z are its two halves.
+void linear_rows(const LinearArgs& args, float* normed, float* z, Stream& stream) {
+  const int K = static_cast<int>(args.W.K), outputs = static_cast<int>(args.outputs());
+  LinearArgs bare = args;
+  bare.norm = nullptr;
+  if (args.norm != nullptr) {
+    rms_norm(
+        {.rows = args.rows, .D = K, .eps = args.norm_eps, .x = args.x, .w = args.norm, .y = normed},
+        stream);
+    bare.x = normed;
+  }
+  if (args.swiglu) bare.y = z;
+  bare_linear(bare, stream);
+  if (args.swiglu) swiglu({.rows = args.rows, .F = outputs, .gate_up = z, .y = args.y}, stream);
+  if (args.soft_cap > 0) {
+    soft_cap({.count = int64_t{args.rows} * outputs, .cap = args.soft_cap, .x = args.y}, stream);
+  }
+}
+
+}  // namespace
+
+void linear(const LinearArgs& args, Stream& stream) {
+  if (args.rows == 0 || args.W.N == 0) return;
+  const std::span<std::byte> scratch = static_cast<CudaStream&>(stream).scratch();
+  const int64_t K = args.norm == nullptr ? 0 : args.W.K, N = args.swiglu ? args.W.N : 0;
+  const auto room = static_cast<int64_t>(scratch.size() / sizeof(float));
+  const int most =
+      K + N == 0 ? args.rows : static_cast<int>(std::min<int64_t>(args.rows, room / (K + N)));
+  CHECK(most > 0);
+  auto* normed = reinterpret_cast<float*>(scratch.data());
+  for (int row = 0; row < args.rows; row += most) {
+    LinearArgs part = args;
+    part.rows = std::min(most, args.rows - row);
+    part.x = args.x + row * args.W.K;
+    part.y = args.y + row * args.outputs();
+    if (args.residual != nullptr) part.residual = args.residual + row * args.outputs();
+    linear_rows(part, normed, normed + most * K, stream);
+  }
 }
 
 }  // namespace recurve::cuda::sm80

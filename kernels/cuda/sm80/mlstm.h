@@ -1,6 +1,7 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include "kernels/backend.h"
 #include "kernels/ops/mlstm.h"
 
 // The parts of the mLSTM op. A block of the first kernel of each form owns some columns of C of one
@@ -13,7 +14,8 @@ void mlstm_chunks(const MlstmArgs& args, cudaStream_t stream);
 void mlstm_chunk_normalisers(const MlstmArgs& args, cudaStream_t stream);
 
 // The chunks of one row: the last of a sequence, or all where args.chunk is 1.
-void mlstm_steps(const MlstmArgs& args, cudaStream_t stream);
-void mlstm_step_normalisers(const MlstmArgs& args, cudaStream_t stream);
+void mlstm_steps(const MlstmArgs& args, Stream& stream);
+// gates: normalises and gates h as well.
+void mlstm_step_ends(const MlstmArgs& args, bool gates, Stream& stream);
 
 }  // namespace recurve::cuda::sm80

@@ -1,3 +1,6 @@
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/sm80/head_norm_gate.cuh"
 #include "kernels/cuda/sm80/mlstm.cuh"
 #include "kernels/cuda/sm80/mlstm.h"
 
@@ -9,6 +12,7 @@ constexpr int kColumns = 64;                        // of C, a block; a thread h
 constexpr int kGroups = kThreads / (kColumns / 4);  // threads above each other
 constexpr int kHeld = 16;                           // rows of C that a thread holds
 constexpr int kSlab = kHeld * kGroups;              // rows of C that a block holds
+constexpr unsigned kFirstBlocks = 256;              // about as many as run at once
 
 // kVector: rows of C begin at multiples of 16 bytes.
 template <bool kVector>
@@ -29,14 +33,30 @@ __device__ void store4(float* to, const float4& value, int count) {
   }
 }
 
+__device__ void prefetch_to_l2(const float* line) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+}
+
 // A block: kColumns columns of C of one head of one sequence. The state is on its way while the
 // gates are computed, and is read and written once a row of DK <= kSlab.
 template <bool kVector>
 __global__ void __launch_bounds__(kThreads, 2) step_kernel(MlstmArgs a, int tiles) {
   extern __shared__ float shared[];  // qs, I k, n: (DK) each
   __shared__ float4 sums[kThreads / kWarpSize][kColumns / 4];
+  let_next_start();
   const int tile = blockIdx.x % tiles, head = blockIdx.x / tiles % a.H;
   const int sequence = blockIdx.x / tiles / a.H;
+  if (blockIdx.x < kFirstBlocks) {  // the others find the kernel before this one gone
+    const int64_t state = static_cast<int64_t>(a.seqs.slot[sequence]) * a.H + head;
+    const float* C = a.C + state * a.DK * a.DV + tile * kColumns;
+    for (int x = threadIdx.x; x < a.DK; x += kThreads) {
+      for (int line = 0; line < kColumns; line += 32) {
+        if (tile * kColumns + line < a.DV)
+          prefetch_to_l2(C + static_cast<int64_t>(x) * a.DV + line);
+      }
+    }
+  }
+  wait_for_previous();
   const StepRows rows = step_rows(a, sequence);
   if (rows.first == rows.end) return;
 
@@ -99,11 +119,14 @@ __global__ void __launch_bounds__(kThreads, 2) step_kernel(MlstmArgs a, int tile
       }
     }
 
-    // The two groups of a warp, then the warps.
-    h.x += __shfl_xor_sync(0xffffffffu, h.x, 16);
-    h.y += __shfl_xor_sync(0xffffffffu, h.y, 16);
-    h.z += __shfl_xor_sync(0xffffffffu, h.z, 16);
-    h.w += __shfl_xor_sync(0xffffffffu, h.w, 16);
+    // The groups of a warp, then the warps.
+#pragma unroll
+    for (int offset = kColumns / 4; offset < kWarpSize; offset *= 2) {
+      h.x += __shfl_xor_sync(0xffffffffu, h.x, offset);
+      h.y += __shfl_xor_sync(0xffffffffu, h.y, offset);
+      h.z += __shfl_xor_sync(0xffffffffu, h.z, offset);
+      h.w += __shfl_xor_sync(0xffffffffu, h.w, offset);
+    }
     const int lane = threadIdx.x % kWarpSize;
     if (lane < kColumns / 4) sums[threadIdx.x / kWarpSize][lane] = h;
     __syncthreads();
@@ -118,8 +141,12 @@ __global__ void __launch_bounds__(kThreads, 2) step_kernel(MlstmArgs a, int tile
   }
 }
 
-// A block: one head of one sequence.
-__global__ void __launch_bounds__(kThreads) step_normaliser_kernel(MlstmArgs a) {
+// A block: one head of one sequence. What is left when h is there: n and m, and where `gates` h is
+// normalised and gated.
+__global__ void __launch_bounds__(kHeadNormThreads)
+    step_end_kernel(MlstmArgs a, HeadNormGateArgs gate, bool gates) {
+  let_next_start();
+  wait_for_previous();
   const int head = blockIdx.x % a.H, sequence = blockIdx.x / a.H;
   const StepRows rows = step_rows(a, sequence);
   if (rows.first == rows.end) return;
@@ -130,9 +157,10 @@ __global__ void __launch_bounds__(kThreads) step_normaliser_kernel(MlstmArgs a) 
     const MlstmHead s = head_at(a, head, row);
     const StepGates g = step_gates(a, *s.i, *s.f, m);
     m = g.m;
-    for (int x = threadIdx.x; x < a.DK; x += kThreads) {
+    for (int x = threadIdx.x; x < a.DK; x += kHeadNormThreads) {
       n[x] = advance(g.F, n[x], __fmul_rn(g.I, s.k[x]));
     }
+    if (gates) norm_and_gate(gate, row, head);
   }
   __syncthreads();  // all have read m
   if (threadIdx.x == 0) a.m[state] = m;
@@ -140,16 +168,23 @@ __global__ void __launch_bounds__(kThreads) step_normaliser_kernel(MlstmArgs a) 
 
 }  // namespace
 
-void mlstm_steps(const MlstmArgs& args, cudaStream_t stream) {
+void mlstm_steps(const MlstmArgs& args, Stream& stream) {
   const int tiles = (args.DV + kColumns - 1) / kColumns;
   const size_t shared = 3 * sizeof(float) * static_cast<size_t>(args.DK);
   const bool vector = args.DV % 4 == 0;
   const auto kernel = vector ? step_kernel<true> : step_kernel<false>;
-  kernel<<<args.seqs.num_seqs * args.H * tiles, kThreads, shared, stream>>>(args, tiles);
+  launch_early(stream, "mlstm, steps", kernel,
+               {.grid = static_cast<unsigned>(args.seqs.num_seqs * args.H * tiles),
+                .threads = kThreads,
+                .shared = shared},
+               args, tiles);
 }
 
-void mlstm_step_normalisers(const MlstmArgs& args, cudaStream_t stream) {
-  step_normaliser_kernel<<<args.seqs.num_seqs * args.H, kThreads, 0, stream>>>(args);
+void mlstm_step_ends(const MlstmArgs& args, bool gates, Stream& stream) {
+  launch_early(
+      stream, "mlstm, ends of steps", step_end_kernel,
+      {.grid = static_cast<unsigned>(args.seqs.num_seqs * args.H), .threads = kHeadNormThreads},
+      args, head_norm_gate_of(args), gates);
 }
 
 }  // namespace recurve::cuda::sm80

@@ -1,5 +1,6 @@
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/math.cuh"
-#include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/sm80/ops.h"
 
 namespace recurve::cuda::sm80 {
@@ -9,6 +10,8 @@ namespace {
 // whatever the batch.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) rms_norm_kernel(RmsNormArgs args) {
+  let_next_start();
+  wait_for_previous();
   const float* x = args.x + static_cast<int64_t>(blockIdx.x) * args.D;
   float* y = args.y + static_cast<int64_t>(blockIdx.x) * args.D;
   float sum = 0;
@@ -25,11 +28,12 @@ __global__ void __launch_bounds__(kThreads) rms_norm_kernel(RmsNormArgs args) {
 void rms_norm(const RmsNormArgs& args, Stream& stream) {
   if (args.rows == 0) return;
   if (args.D <= 1024) {
-    rms_norm_kernel<256><<<args.rows, 256, 0, use(stream)>>>(args);
+    launch_early(stream, "rms_norm", rms_norm_kernel<256>,
+                 {.grid = static_cast<unsigned>(args.rows), .threads = 256}, args);
   } else {
-    rms_norm_kernel<1024><<<args.rows, 1024, 0, use(stream)>>>(args);
+    launch_early(stream, "rms_norm", rms_norm_kernel<1024>,
+                 {.grid = static_cast<unsigned>(args.rows), .threads = 1024}, args);
   }
-  expect_launched("rms_norm");
 }
 
 }  // namespace recurve::cuda::sm80

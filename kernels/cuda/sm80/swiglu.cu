@@ -1,5 +1,6 @@
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/math.cuh"
-#include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/sm80/ops.h"
 
 namespace recurve::cuda::sm80 {
@@ -9,6 +10,8 @@ constexpr int kThreads = 256;
 
 // Blocks: rows x pieces of kThreads of the width.
 __global__ void __launch_bounds__(kThreads) swiglu_kernel(SwigluArgs args, int pieces) {
+  let_next_start();
+  wait_for_previous();
   const int64_t row = blockIdx.x / pieces, F = args.F;
   const int64_t f = static_cast<int64_t>(blockIdx.x % pieces) * kThreads + threadIdx.x;
   if (f >= F) return;
@@ -21,8 +24,9 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(SwigluArgs args, int p
 void swiglu(const SwigluArgs& args, Stream& stream) {
   if (args.rows == 0) return;
   const int pieces = (args.F + kThreads - 1) / kThreads;
-  swiglu_kernel<<<args.rows * pieces, kThreads, 0, use(stream)>>>(args, pieces);
-  expect_launched("swiglu");
+  launch_early(stream, "swiglu", swiglu_kernel,
+               {.grid = static_cast<unsigned>(args.rows * pieces), .threads = kThreads}, args,
+               pieces);
 }
 
 }  // namespace recurve::cuda::sm80

@@ -1,0 +1,23 @@
+#pragma once
+
+// Kernels launched with launch_early() overlap with their predecessors in the stream. Each calls
+// let_next_start() first and then, in all its blocks, wait_for_previous() before it reads what
+// kernels write and before it writes anything. As every kernel waits for the one before it, the
+// wait is for all that is ahead in the stream.
+namespace recurve::cuda {
+
+// Until the kernel before this one has ended and what it wrote is there.
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Once all blocks have called this, the next kernel of the stream may take the room that is left.
+__device__ inline void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+}  // namespace recurve::cuda

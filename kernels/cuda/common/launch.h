@@ -1,0 +1,46 @@
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/common/stream.h"
+
+namespace recurve::cuda {
+
+struct LaunchShape {
+  dim3 grid;
+  unsigned threads;
+  size_t shared = 0;     // bytes of dynamic shared memory
+  unsigned cluster = 1;  // blocks side by side in x that share a cluster
+};
+
+// Gives the kernel the largest part of the L1 cache as shared memory: a multiprocessor that has to
+// change its parts ends all that it runs before, so kernels overlap only where they agree.
+inline void keep_carveout(const void* kernel, const char* op) {
+  abort_if_failed(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                       cudaSharedmemCarveoutMaxShared),
+                  op);
+}
+
+// Launches a kernel that may start before what is queued ahead of it has ended (programmatic
+// dependent launch). Until each of its blocks has called wait_for_previous() it may read what no
+// kernel writes, and nothing else: see dependency.cuh.
+template <typename... Params, typename... Args>
+void launch_early(Stream& stream, const char* op, void (*kernel)(Params...),
+                  const LaunchShape& shape, Args&&... args) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {shape.cluster, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = dim3(shape.threads);
+  config.dynamicSmemBytes = shape.shared;
+  config.stream = use(stream);
+  keep_carveout(reinterpret_cast<const void*>(kernel), op);
+  const bool early = static_cast<CudaStream&>(stream).starts_early();
+  config.attrs = early ? attributes : attributes + 1;
+  config.numAttrs = (early ? 1u : 0u) + (shape.cluster > 1 ? 1u : 0u);
+  abort_if_failed(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), op);
+}
+
+}  // namespace recurve::cuda

@@ -1,0 +1,29 @@
+#include "kernels/cuda/common/stream.h"
+
+namespace recurve::cuda {
+namespace {
+
+// Says for which architecture the code that this device runs was compiled: kernels of an older one
+// do not know how to wait for the kernel before them.
+__global__ void probe_kernel() {}
+constexpr int kArchitectureThatWaits = 90;
+
+}  // namespace
+
+CudaStream::CudaStream(int device) : device_(device) {
+  CUDA_CHECK(cudaSetDevice(device));
+  cudaFuncAttributes probe{};
+  CUDA_CHECK(cudaFuncGetAttributes(&probe, probe_kernel));
+  starts_early_ = probe.ptxVersion >= kArchitectureThatWaits;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking));
+  void* memory = nullptr;
+  CUDA_CHECK(cudaMalloc(&memory, kScratchBytes));
+  scratch_ = static_cast<std::byte*>(memory);
+}
+
+CudaStream::~CudaStream() {
+  cudaStreamDestroy(handle_);
+  cudaFree(scratch_);
+}
+
+}  // namespace recurve::cuda

@@ -1,0 +1,103 @@
+#pragma once
+#include <cuda.h>
+
+#include <cstdint>
+
+// Barriers in shared memory and the copies that arrive on them. PTX ISA, sections on mbarrier,
+// cp.async.bulk.tensor and barrier.cluster.
+namespace recurve::cuda::sm90 {
+
+__device__ inline uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+using Barrier = uint64_t;  // in shared memory
+
+__device__ inline void init_barrier(Barrier* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(arrivals)
+               : "memory");
+}
+// Makes the barriers known to the copy engine; by who made them, before anyone else touches them.
+__device__ inline void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ inline void arrive(Barrier* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+               : "memory");
+}
+// Arrives, and the phase ends only when as many bytes have come.
+__device__ inline void arrive_expecting(Barrier* barrier, uint32_t bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
+}
+__device__ inline bool phase_ended(Barrier* barrier, uint32_t parity) {
+  uint32_t ended;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(ended)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return ended != 0;
+}
+// Until the phase of this parity has ended. A wait of many seconds is a bug of ours, and an error
+// is better than a GPU that hangs.
+__device__ inline void wait(Barrier* barrier, uint32_t parity) {
+  constexpr int kTries = 1 << 24;
+  for (int tries = 0; !phase_ended(barrier, parity); ++tries) {
+    if (tries == kTries) __trap();
+  }
+}
+
+// What the L2 cache is to do with a box, as createpolicy encodes it.
+enum class Keep : uint64_t {
+  kFirstOut = 0x12F0000000000000,  // read once
+  kNormal = 0x1000000000000000,
+};
+
+// The box of the tensor at (column, row), into shared memory, arriving on the barrier.
+__device__ inline void load_box(void* to, const CUtensorMap& map, int column, int row,
+                                Barrier* barrier, Keep keep) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
+      "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)),
+      "l"(static_cast<uint64_t>(keep))
+      : "memory");
+}
+__device__ inline void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+__device__ inline uint32_t cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// All threads of all blocks of the cluster; what each wrote to shared memory is there for all.
+__device__ inline void sync_cluster() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+// Four floats from the same place in the shared memory of another block of the cluster.
+__device__ inline float4 load_shared(const float* mine, uint32_t rank) {
+  float4 value;
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n"
+      "}"
+      : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+      : "r"(shared_address(mine)), "r"(rank)
+      : "memory");
+  return value;
+}
+
+}  // namespace recurve::cuda::sm90

@@ -1,0 +1,9 @@
+#pragma once
+#include "kernels/kernels.h"
+
+// What is done better on GPUs of compute capability 9.0. As sm80/ops.h.
+namespace recurve::cuda::sm90 {
+
+void linear(const LinearArgs& args, Stream& stream);
+
+}  // namespace recurve::cuda::sm90

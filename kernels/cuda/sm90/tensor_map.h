@@ -1,0 +1,12 @@
+#pragma once
+#include <cuda.h>
+
+#include "kernels/tensor.h"
+
+namespace recurve::cuda::sm90 {
+
+// For copies of boxes (box_rows, 64) of the bf16 matrix into shared memory, in its swizzle of 128
+// bytes; what is outside the matrix comes as zeros. Rows begin at multiples of 16 bytes.
+CUtensorMap tensor_map(const Matrix& matrix, int box_rows);
+
+}  // namespace recurve::cuda::sm90
