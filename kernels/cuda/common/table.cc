@@ -35,6 +35,7 @@ Kernels sm80_table() {
   kernels.glu = {sm80::glu, "cuda/sm80"};
   kernels.skip_gate = {sm80::skip_gate, "cuda/sm80"};
   kernels.add = {sm80::add, "cuda/sm80"};
+  kernels.feature_map = {sm80::feature_map, "cuda/sm80"};
   return kernels;
 }
 

@@ -30,5 +30,6 @@ void headwise_linear(const HeadwiseLinearArgs& args, Stream& stream);
 void glu(const GluArgs& args, Stream& stream);
 void skip_gate(const SkipGateArgs& args, Stream& stream);
 void add(const AddArgs& args, Stream& stream);
+void feature_map(const FeatureMapArgs& args, Stream& stream);
 
 }  // namespace recurve::cuda::sm80
