@@ -7,15 +7,10 @@
 namespace recurve::testing {
 namespace {
 
-class RecordingTest : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override {
-    if (const std::string why = why_unusable(GetParam()); !why.empty()) GTEST_SKIP() << why;
-  }
-};
+class RecordingTest : public DeviceTest {};
 
 TEST_P(RecordingTest, ReplaysOpsAndCopiesOnWhatIsThereNow) {
-  KernelDevice device(GetParam());
+  KernelDevice device = make_device();
   constexpr int kRows = 3, kD = 1024;
   constexpr size_t kCount = size_t{kRows} * kD;
   std::mt19937_64 random(1);
@@ -48,8 +43,8 @@ TEST_P(RecordingTest, ReplaysOpsAndCopiesOnWhatIsThereNow) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, RecordingTest, ::testing::ValuesIn(all_devices()),
-                         [](const auto& info) { return test_name(info.param); });
+RECURVE_ON_EACH_DEVICE(RecordingTest);
+RECURVE_ON_CUDA(RecordingTest);
 
 }  // namespace
 }  // namespace recurve::testing
