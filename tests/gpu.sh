@@ -56,23 +56,27 @@ else
 fi
 
 say "decode steps"
-# bench NAME SECONDS MODEL...: one JSON line a batch size.
+# bench NAME MODEL...: one JSON line a batch size.
 bench() {
-  local name=$1 seconds=$2
-  shift 2
-  "$build/bin/recurve-bench" --json step --device cuda:0 "$@" --batch 1,8,32,64,128,256 \
-    --seconds "$seconds" --bandwidth "$bandwidth" >"$out/step-$name.json" 2>"$out/step-$name.log" ||
+  local name=$1
+  shift
+  "$build/bin/recurve-bench" --json step --device cuda:0 "$@" --batch 1,8,64,256 \
+    --seconds 0.3 --bandwidth "$bandwidth" >"$out/step-$name.json" 2>"$out/step-$name.log" ||
     { fail "recurve-bench of $name"; tail -3 "$out/step-$name.log"; }
 }
-bench xlstm-books 0.3 --model weights_tools/demo/xlstm-books
-bench xlstm-7b 0.5 --config tests/configs/xlstm-7b.json --random
+configs="xlstm-7b mamba-2.8b falcon-mamba-7b mamba2-2.7b codestral-7b gla-1.3b
+  flashrnn-slstm-164m flashrnn-lstm-190m"
+bench xlstm-books --model weights_tools/demo/xlstm-books
+for config in $configs; do
+  bench "$config" --config "tests/configs/$config.json" --random
+done
 
 say "done, status $status"
-printf '%-12s %6s %9s %9s %9s %9s\n' model batch ms tok/s GB/s '% floor'
-for name in xlstm-books xlstm-7b; do
+printf '%-20s %6s %9s %9s %9s %9s\n' model batch ms tok/s GB/s '% floor'
+for name in xlstm-books $configs; do
   sed -E 's/[{}"]//g' "$out/step-$name.json" | awk -v name="$name" -F, '{
     for (i = 1; i <= NF; ++i) { split($i, pair, ":"); value[pair[1]] = pair[2] }
-    printf "%-12s %6d %9.3f %9.0f %9.0f %9.1f\n", name, value["batch"], value["ms"],
+    printf "%-20s %6d %9.3f %9.0f %9.0f %9.1f\n", name, value["batch"], value["ms"],
            value["tok_per_s"], value["GB_per_s"], value["percent_of_floor"] }'
 done
 exit $status
