@@ -94,6 +94,7 @@ int run(const Options& o) {
   const auto model = load(o, *backend, stop);
   const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(o.model);
   check_fits(*tokenizer, model->info().vocab, o.model);
+  const Chat chat = load_chat(o.model);
   const TokenRules rules = resolve_token_rules(model->info(), *tokenizer);
   const ServingInfo info = serving_info(o, *model, *backend, rules);
   Engine engine(
@@ -105,8 +106,8 @@ int run(const Options& o) {
        .sessions = {.host_bytes = info.max_host_bytes, .default_ttl_seconds = o.session_ttl}});
   std::thread engine_thread([&] { engine.run(); });
 
-  fmt::print(stderr, "{}", startup_table(o, *model, *tokenizer, *backend, info, rpc.port()));
-  rpc.serve(tokenizer, info);
+  fmt::print(stderr, "{}", startup_table(o, *model, *tokenizer, chat, *backend, info, rpc.port()));
+  rpc.serve(tokenizer, info, chat);
   log_event(LogLevel::kInfo, "serving", {{"listen", o.listen}, {"port", rpc.port()}});
 
   const double seconds = stop.wait().value_or(o.drain_seconds);

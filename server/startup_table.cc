@@ -41,7 +41,8 @@ int64_t resident_bytes() {
 }
 
 std::string startup_table(const Options& options, const Model& model, const Tokenizer& tokenizer,
-                          const Backend& backend, const ServingInfo& info, int port) {
+                          const Chat& chat, const Backend& backend, const ServingInfo& info,
+                          int port) {
   const double weights = static_cast<double>(model.info().weight_bytes);
   const double states = static_cast<double>(info.slots) * static_cast<double>(info.state_bytes);
   const double bound = 1.15 * (weights + states) + 64 * 1024 * 1024;
@@ -51,6 +52,8 @@ std::string startup_table(const Options& options, const Model& model, const Toke
        fmt::format("{:.1f} M parameters, {} in {}", static_cast<double>(info.parameters) / 1e6,
                    human_bytes(weights), info.weight_type)},
       {"tokenizer", tokenizer.description()},
+      {"chat",
+       chat.format != nullptr ? "messages are written by the model's template" : chat.problem},
       {"state", fmt::format("{} a session, however long",
                             human_bytes(static_cast<double>(info.state_bytes)))},
       {"slots", fmt::format("{}, {} of states", info.slots, human_bytes(states))},

@@ -6,13 +6,15 @@
 #include "model/model.h"
 #include "server/options.h"
 #include "server/rpc/serving_info.h"
+#include "server/text/chat_template.h"
 #include "server/text/tokenizer.h"
 
 namespace recurve {
 
 // What the server is about to use, for the operator: a few aligned lines.
 std::string startup_table(const Options& options, const Model& model, const Tokenizer& tokenizer,
-                          const Backend& backend, const ServingInfo& info, int port);
+                          const Chat& chat, const Backend& backend, const ServingInfo& info,
+                          int port);
 
 // Memory the process holds now, in bytes, from /proc/self/statm; 0 where there is none.
 int64_t resident_bytes();

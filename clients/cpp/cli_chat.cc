@@ -25,6 +25,8 @@ constexpr const char* kHelp =
 
 struct ChatFlags {
   v1::GenerateRequest request;
+  std::string system;
+  bool raw = false;  // lines are text, whatever the model has
   std::string before = "\\n";
   std::string after;
   bool stats = false;
@@ -61,11 +63,13 @@ class Chat {
  private:
   enum class Next { kGoOn, kEnd };
 
+  void choose_form();
   void open();
   void close();
   int converse();
   Next handle(const std::string& line);
   Next handle_command(const std::string& line);
+  void fill_prompt(const std::string& line);
   void answer(const std::string& line);
   Next interrupted();
 
@@ -82,6 +86,7 @@ class Chat {
   LineReader reader_;
   v1::GenerateRequest request_;
   const bool is_terminal_;
+  bool messages_ = false;        // lines are sent as messages, for the model's template to write
   bool is_ours_ = false;         // the session was made for this chat, and ends with it
   bool is_fresh_ = true;         // nothing is in the session yet
   bool interrupt_said_ = false;  // the last thing at the prompt was Ctrl-C
@@ -89,6 +94,7 @@ class Chat {
 };
 
 int Chat::run() {
+  choose_form();
   open();
   try {
     const int code = converse();
@@ -97,6 +103,20 @@ int Chat::run() {
   } catch (...) {
     close();
     throw;
+  }
+}
+
+// Messages where the model has a template for them.
+void Chat::choose_form() {
+  const auto info = call([&](const CallOptions& options) { return client_.model_info(options); });
+  messages_ = info.has_chat_template() && !flags_.raw;
+  if (!messages_ && !flags_.system.empty()) {
+    throw UsageError(flags_.raw ? "--system needs messages, so it does not go with --raw, --before "
+                                  "and --after"
+                                : "--system needs a model with a chat template");
+  }
+  if (!flags_.raw && !info.chat_template_problem().empty()) {
+    fmt::print(stderr, "recurve: {}: lines are sent as they are\n", info.chat_template_problem());
   }
 }
 
@@ -184,14 +204,27 @@ Chat::Next Chat::handle(const std::string& line) {
   return Next::kGoOn;
 }
 
+void Chat::fill_prompt(const std::string& line) {
+  if (line.empty()) {
+    request_.set_text("");
+  } else if (!messages_) {
+    request_.set_text((is_fresh_ ? "" : unescaped(flags_.before)) + line + unescaped(flags_.after));
+  } else {
+    request_.mutable_messages()->Clear();
+    const auto add = [this](const char* role, const std::string& content) {
+      auto* message = request_.mutable_messages()->add_messages();
+      message->set_role(role);
+      message->set_content(content);
+    };
+    if (is_fresh_ && !flags_.system.empty()) add("system", flags_.system);
+    add("user", line);
+  }
+}
+
 void Chat::answer(const std::string& line) {
   check_utf8(line, "the line");
-  if (line.empty()) {
-    if (is_fresh_) return;
-    request_.set_text("");
-  } else {
-    request_.set_text((is_fresh_ ? "" : unescaped(flags_.before)) + line + unescaped(flags_.after));
-  }
+  if (line.empty() && is_fresh_) return;
+  fill_prompt(line);
   is_fresh_ = false;
   AnswerPrinter printer(context_.json, 1);
   Interrupts::Scope interrupt(context_.interrupts);
@@ -248,19 +281,27 @@ Chat::Next Chat::handle_command(const std::string& line) {
 void add_chat(CLI::App& app, CliContext& context) {
   CLI::App& command = *app.add_subcommand(
       "chat",
-      "Text in, text out, a line at a time, on one session. /help there lists its commands; Ctrl-C "
-      "ends an answer, Ctrl-D the chat.");
+      "Text in, text out, a line at a time, on one session. A line is a user's message where the "
+      "model has a chat template, else plain text. /help there lists the commands; Ctrl-C ends an "
+      "answer, Ctrl-D the chat.");
   const auto flags = std::make_shared<ChatFlags>();
   command.add_option_function<std::string>(
       "--session", [flags](const std::string& name) { flags->request.set_session(name); },
       "Go on in this session, opened if it is not there, and leave it open [default: one of its "
       "own, closed at the end]");
-  command.add_option("--before", flags->before,
-                     "Put in front of every line but the first of a session; knows \\n, \\t, \\\\ "
-                     "[default: \\n]");
-  command.add_option("--after", flags->after,
-                     "Put behind every line, in the same way [default: "
-                     "nothing]");
+  command.add_option("--system", flags->system,
+                     "A system message in front of the first line of a fresh session [default: "
+                     "none]");
+  command.add_flag("--raw", flags->raw, "Lines are text, even if the model has a chat template");
+  command
+      .add_option("--before", flags->before,
+                  "Put in front of every line but the first of a session; knows \\n, \\t, \\\\; as "
+                  "--raw [default: \\n]")
+      ->each([flags](const std::string&) { flags->raw = true; });
+  command
+      .add_option("--after", flags->after,
+                  "Put behind every line, in the same way [default: nothing]")
+      ->each([flags](const std::string&) { flags->raw = true; });
   add_stop_flags(command, &flags->request);
   add_sampling_flags(command, &flags->request);
   command.add_flag("--stats", flags->stats, "Tokens and times of each answer, to standard error");

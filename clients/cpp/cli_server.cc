@@ -78,6 +78,10 @@ void append_model(std::string& table, const v1::ModelInfo& info) {
       fmt::format("{:.2f} million, {}, {}", static_cast<double>(info.parameters()) / 1e6,
                   info.weight_type(), bytes_text(info.weight_bytes())));
   row(table, "state of a session", bytes_text(info.state_bytes()));
+  row(table, "chat",
+      info.has_chat_template()               ? "messages"
+      : info.chat_template_problem().empty() ? "no template: text only"
+                                             : info.chat_template_problem());
   row(table, "tokenizer",
       fmt::format("{}; {} tokens, {} logits", info.tokenizer(), info.token_count(),
                   info.vocab_size()));

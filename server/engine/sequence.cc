@@ -7,6 +7,7 @@
 namespace recurve {
 
 std::optional<int32_t> Sequence::pending() const {
+  if (absorbed == 0 && prompt && replaced) return replaced;
   if (absorbed > 0 || (prompt && owed == 0)) return std::nullopt;
   return input.front();
 }

@@ -28,8 +28,9 @@ struct Sequence {
   std::vector<int32_t> input = {};  // prompt first; once that is absorbed, the token sampled last
   size_t absorbed = 0;              // of input
   size_t owed = 0;                  // 1: the prompt begins with a token that was pending before
-  bool prompt = true;               // input is the prompt
-  int64_t position = 0;             // tokens the state has absorbed
+  std::optional<int32_t> replaced = {};  // was pending before; the prompt says its like anew
+  bool prompt = true;                    // input is the prompt
+  int64_t position = 0;                  // tokens the state has absorbed
   TokenHistory history;
   int64_t prompt_tokens = 0;
   std::shared_ptr<PromptFeed> feed = {};          // what follows the input; null: nothing

@@ -2,11 +2,23 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/check.h"
 
 namespace recurve {
+namespace {
+
+bool is_fresh(const Session* session) {
+  return session == nullptr || (session->at.position == 0 && !session->at.pending);
+}
+
+bool contains(const std::vector<int32_t>& ids, int32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+}  // namespace
 
 void WaitingLine::take_arrivals(Clock::time_point now) {
   AdmissionQueue::Arrivals arrivals = queue_.take();
@@ -19,7 +31,7 @@ void WaitingLine::arrive(Request request) {
   CHECK(!request.more_prompt || (request.session.empty() && request.streams.size() == 1));
   CHECK(!request.more_prompt || !request.prompt.empty());
   Session* session = request.session.empty() ? nullptr : sessions_.find(request.session);
-  std::vector<int32_t> input = input_of(request, session);
+  Input input = input_of(request, session);
   const Ending refused = refusal(request, session, input);
   if (!refused.message.empty()) {
     for (auto& stream : request.streams) stream->finish(refused);
@@ -28,29 +40,36 @@ void WaitingLine::arrive(Request request) {
   }
   if (session != nullptr) session->busy = true;
   const bool all_there = request.more_prompt == nullptr;
-  const Accepted accepted{.prompt_tokens = all_there ? static_cast<int64_t>(input.size()) : 0,
+  const Accepted accepted{.prompt_tokens = all_there ? static_cast<int64_t>(input.ids.size()) : 0,
                           .session_position = session ? session->at.position : 0};
   for (auto& stream : request.streams) stream->accept(accepted);
   waiting_.push_back({std::move(request), std::move(input), session});
 }
 
-// What the state absorbs before the first token is sampled: what it still owes, BOS where it is
-// fresh, the prompt.
-std::vector<int32_t> WaitingLine::input_of(const Request& request, const Session* session) const {
-  const bool fresh = session == nullptr || (session->at.position == 0 && !session->at.pending);
+// What the state still owes, BOS where it is fresh, the prompt.
+WaitingLine::Input WaitingLine::input_of(const Request& request, const Session* session) const {
+  const bool fresh = is_fresh(session);
   const auto& prompt =
       !fresh && request.continued_prompt ? *request.continued_prompt : request.prompt;
-  std::vector<int32_t> input;
-  input.reserve(prompt.size() + 2);
-  if (session != nullptr && session->at.pending) input.push_back(*session->at.pending);
-  if (fresh && request.bos) input.push_back(*request.bos);
-  for (const int32_t id : prompt) input.push_back(id);
+  Input input;
+  input.ids.reserve(prompt.size() + 2);
+  if (!fresh && session->at.pending) {
+    const int32_t pending = *session->at.pending;
+    input.owed = !contains(request.replaces_pending, pending);
+    if (input.owed) {
+      input.ids.push_back(pending);
+    } else {
+      input.replaced = pending;
+    }
+  }
+  if (fresh && request.bos) input.ids.push_back(*request.bos);
+  for (const int32_t id : prompt) input.ids.push_back(id);
   return input;
 }
 
 // An ending with a message if the request cannot be served.
 Ending WaitingLine::refusal(const Request& request, const Session* session,
-                            const std::vector<int32_t>& input) const {
+                            const Input& input) const {
   const auto refuse = [](Finish why, std::string message) {
     return Ending{.why = why, .message = std::move(message)};
   };
@@ -64,7 +83,10 @@ Ending WaitingLine::refusal(const Request& request, const Session* session,
                               "or fork the session",
                               request.session));
   }
-  if (input.empty()) {
+  const std::string& refused =
+      is_fresh(session) ? request.start_refusal : request.continuation_refusal;
+  if (!refused.empty()) return refuse(Finish::kInvalid, refused);
+  if (input.ids.empty()) {
     const bool begun = session != nullptr && session->at.position > 0;
     return refuse(Finish::kInvalid,
                   fmt::format("there is nothing to absorb: the prompt is empty{}",
@@ -137,8 +159,9 @@ std::unique_ptr<Sequence> WaitingLine::start(Waiting waiting, Clock::time_point 
                .wait_for_acknowledgement = request.wait_for_acknowledgement,
                .session = session,
                .slot = session ? sessions_.check_out(*session) : std::move(*pool_.acquire()),
-               .input = std::move(waiting.input),
-               .owed = session && session->at.pending ? size_t{1} : 0,
+               .input = std::move(waiting.input.ids),
+               .owed = waiting.input.owed ? size_t{1} : 0,
+               .replaced = waiting.input.replaced,
                .position = session ? session->at.position : 0,
                .history = session ? session->at.history : TokenHistory(),
                .feed = std::move(request.more_prompt),

@@ -36,16 +36,21 @@ class WaitingLine {
   std::optional<Clock::time_point> next_deadline() const;
 
  private:
+  // All that is to be absorbed before the first token is sampled.
+  struct Input {
+    std::vector<int32_t> ids;
+    bool owed = false;                     // the first is the session's pending token
+    std::optional<int32_t> replaced = {};  // the pending token that is not absorbed
+  };
   struct Waiting {
     Request request;
-    std::vector<int32_t> input;  // all that is to be absorbed before the first token is sampled
-    Session* session;            // marked busy for this request; null: none
+    Input input;
+    Session* session;  // marked busy for this request; null: none
   };
 
   void arrive(Request request);
-  std::vector<int32_t> input_of(const Request& request, const Session* session) const;
-  Ending refusal(const Request& request, const Session* session,
-                 const std::vector<int32_t>& input) const;
+  Input input_of(const Request& request, const Session* session) const;
+  Ending refusal(const Request& request, const Session* session, const Input& input) const;
   void drop(const Waiting& waiting, Finish why, Clock::time_point now);
   bool make_room(size_t slots);
   std::unique_ptr<Sequence> start(Waiting waiting, Clock::time_point now);

@@ -19,9 +19,14 @@ struct Request {
   std::string id = {};  // for logs and for Abort; unique among the requests under way
   // Without BOS; may be empty where a session has a pending token.
   std::vector<int32_t> prompt = {};
-  // The same text as `prompt` reads where it goes on after what a session has absorbed; absent: the
-  // same ids.
+  // What the client sent reads differently where it goes on after what a session has absorbed; this
+  // then, instead of `prompt`. Absent: the same ids.
   std::optional<std::vector<int32_t>> continued_prompt = {};
+  // A session's pending token that is one of these is not absorbed: continued_prompt begins with
+  // its like.
+  std::vector<int32_t> replaces_pending = {};
+  // Why `prompt` or `continued_prompt` cannot be absorbed where it is their turn; empty: it can.
+  std::string start_refusal = {}, continuation_refusal = {};
   // What follows `prompt`, which has at least one id then, while it is still being sent; null:
   // nothing. Not together with a session or several choices.
   std::shared_ptr<PromptFeed> more_prompt = {};

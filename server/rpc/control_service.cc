@@ -47,6 +47,8 @@ void fill(const ServiceContext& context, v1::ModelInfo* to) {
   to->set_chunk_tokens(info.chunk_tokens);
   to->set_fingerprint(info.fingerprint);
   to->set_backend(info.backend);
+  to->set_has_chat_template(context.rules.chat.format != nullptr);
+  if (context.rules.chat.exists) to->set_chat_template_problem(context.rules.chat.problem);
   for (const ServingInfo::Op& op : info.ops) {
     v1::ModelInfo::OpInfo* out = to->add_ops();
     out->set_name(op.name);

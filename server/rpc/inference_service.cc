@@ -16,10 +16,12 @@ using grpc::StatusCode;
 Status tokenize(const ServiceContext& context, const grpc::ByteBuffer& request,
                 grpc::ByteBuffer* response) {
   v1::TokenizeRequest message;
-  const Status status = parse(request, &message);
+  std::vector<int32_t> ids;
+  Status status = parse(request, &message);
+  if (status.ok()) status = tokenise(message, context.rules, &ids);
   if (!status.ok()) return status;
   v1::TokenizeResponse answer;
-  for (const int32_t id : tokenise(message, context.rules)) {
+  for (const int32_t id : ids) {
     answer.add_ids(id);
     if (!message.with_bytes()) continue;
     const std::string_view bytes = context.rules.tokenizer->token_bytes(id);

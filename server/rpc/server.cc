@@ -90,8 +90,8 @@ RpcServer::~RpcServer() { shutdown(); }
 
 int RpcServer::port() const { return impl_->port; }
 
-void RpcServer::serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo info) {
-  impl_->context.load(std::move(tokenizer), std::move(info));
+void RpcServer::serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo info, Chat chat) {
+  impl_->context.load(std::move(tokenizer), std::move(info), std::move(chat));
   auto loading = ServiceContext::State::kLoading;
   // Not where it drains already.
   const bool serving =

@@ -10,6 +10,7 @@
 #include "server/request/admission_queue.h"
 #include "server/request/engine_stats.h"
 #include "server/rpc/serving_info.h"
+#include "server/text/chat_template.h"
 #include "server/text/tokenizer.h"
 
 namespace recurve {
@@ -37,7 +38,7 @@ struct RpcOptions {
 // The door: listens, and turns calls into requests for the engine and tokens into messages.
 //
 //   RpcServer rpc(options, queue, stats, metrics);  // listens; health NOT_SERVING
-//   rpc.serve(tokenizer, info);                     // the engine runs: health SERVING
+//   rpc.serve(tokenizer, info, chat);               // the engine runs: health SERVING
 //   rpc.drain(deadline);                            // health NOT_SERVING, waits
 //   rpc.shutdown();
 //
@@ -53,7 +54,7 @@ class RpcServer {
   int port() const;  // the one bound; 0 for a unix socket
 
   // From loading to serving.
-  void serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo info);
+  void serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo info, Chat chat = {});
 
   // New requests get UNAVAILABLE from now on; returns when those under way have ended. What is left
   // at the deadline is cancelled, and gets UNAVAILABLE. False if there was any. Does not close the

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/rpc/chat_prompt.h"
+
 namespace recurve {
 
 ServiceContext::ServiceContext(RpcOptions options_, AdmissionQueue& queue_,
@@ -26,11 +28,14 @@ grpc::Status ServiceContext::availability() const {
   return {grpc::StatusCode::UNAVAILABLE, "the server is draining: use another one"};
 }
 
-void ServiceContext::load(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo serving) {
+void ServiceContext::load(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo serving,
+                          Chat chat) {
   info = std::move(serving);
   rules.vocab = {.rows = info.vocab_rows,
                  .usable = std::min(tokenizer->size(), info.vocab_rows),
                  .eos_ids = info.tokens.eos};
+  rules.answer_end = find_answer_end(chat, *tokenizer);
+  rules.chat = std::move(chat);
   rules.tokenizer = std::move(tokenizer);
   rules.tokens = info.tokens;
   rules.max_prompt_tokens = options.max_prompt_tokens;

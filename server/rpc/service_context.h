@@ -22,7 +22,7 @@ struct ServiceContext {
   // UNAVAILABLE unless serving.
   grpc::Status availability() const;
   // Set once, before `loaded`; read only where that is true.
-  void load(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo serving);
+  void load(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo serving, Chat chat);
   // Counts the error, and tells the client when to come again where the server was full.
   grpc::Status report(const grpc::Status& status, grpc::CallbackServerContext* call) const;
 

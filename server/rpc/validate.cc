@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "server/rpc/chat_prompt.h"
 #include "server/rpc/status.h"
 #include "server/text/stop_matcher.h"
 
@@ -115,13 +116,6 @@ Status check_choices(const v1::GenerateRequest& message, int32_t choices, int32_
   return {};
 }
 
-Status check_prompt_size(int64_t tokens, const RequestRules& rules) {
-  if (tokens <= rules.max_prompt_tokens) return {};
-  return invalid(
-      "the prompt must have at most {} tokens, got {}: absorb it in parts, with a session",
-      rules.max_prompt_tokens, tokens);
-}
-
 // Where a prompt comes from; one of the two.
 struct PromptSource {
   const std::string* text = nullptr;
@@ -130,14 +124,6 @@ struct PromptSource {
   bool parse_special = false;
   bool may_continue = false;  // there is a session, which may have absorbed something
 };
-
-// Nothing where it is there already.
-std::optional<int32_t> bos_for(const std::vector<int32_t>& ids, bool add_special, bool is_text,
-                               const RequestRules& rules) {
-  const bool wanted = add_special && (is_text || rules.tokens.force_bos);
-  const bool there = !ids.empty() && ids.front() == rules.tokens.bos;
-  return wanted && !there ? rules.tokens.bos : std::nullopt;
-}
 
 // Tokens, and BOS where the rules want it and the prompt does not begin with it.
 Status read_prompt(PromptSource source, const RequestRules& rules, Request* request) {
@@ -179,6 +165,20 @@ Status empty_prompt() {
 
 }  // namespace
 
+Status check_prompt_size(int64_t tokens, const RequestRules& rules) {
+  if (tokens <= rules.max_prompt_tokens) return {};
+  return invalid(
+      "the prompt must have at most {} tokens, got {}: absorb it in parts, with a session",
+      rules.max_prompt_tokens, tokens);
+}
+
+std::optional<int32_t> bos_for(const std::vector<int32_t>& ids, bool add_special, bool is_text,
+                               const RequestRules& rules) {
+  const bool wanted = add_special && (is_text || rules.tokens.force_bos);
+  const bool there = !ids.empty() && ids.front() == rules.tokens.bos;
+  return wanted && !there ? rules.tokens.bos : std::nullopt;
+}
+
 Status check_ids(std::string_view field, const std::vector<int32_t>& ids,
                  const RequestRules& rules) {
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -211,7 +211,9 @@ Status validate(const v1::GenerateRequest& message, const RequestRules& rules, O
   if (status.ok()) status = check_stop_strings(message.stop());
   const int32_t choices = message.has_n() ? message.n() : 1;
   if (status.ok()) status = check_choices(message, choices, request.sampling.max_tokens, rules);
-  if (status.ok()) {
+  if (status.ok() && message.has_messages()) {
+    status = read_messages(message, rules, &request);
+  } else if (status.ok()) {
     status = read_prompt(
         {.text = message.has_text() ? &message.text() : nullptr,
          .ids = to_vector(message.ids().ids()),
@@ -252,13 +254,20 @@ std::optional<int32_t> bos_before(const std::vector<int32_t>& ids, const v1::Sco
   return bos_for(ids, add, is_text, rules);
 }
 
-std::vector<int32_t> tokenise(const v1::TokenizeRequest& message, const RequestRules& rules) {
-  std::vector<int32_t> ids = rules.tokenizer->encode(
-      message.text(), message.parse_special() ? SpecialTokens::kParse : SpecialTokens::kAsText);
-  const bool wanted = !message.has_add_special_tokens() || message.add_special_tokens();
-  const bool there = !ids.empty() && ids.front() == rules.tokens.bos;
-  if (wanted && !there && rules.tokens.bos) ids.insert(ids.begin(), *rules.tokens.bos);
-  return ids;
+Status tokenise(const v1::TokenizeRequest& message, const RequestRules& rules,
+                std::vector<int32_t>* ids) {
+  const bool add = !message.has_add_special_tokens() || message.add_special_tokens();
+  if (message.has_messages()) {
+    const Status status = read_messages(message.messages(), message.continued(), rules, ids);
+    if (!status.ok()) return status;
+  } else {
+    *ids = rules.tokenizer->encode(
+        message.text(), message.parse_special() ? SpecialTokens::kParse : SpecialTokens::kAsText);
+  }
+  const bool starts = !message.has_messages() || !message.continued();
+  const auto bos = bos_for(*ids, add && starts, !message.has_messages(), rules);
+  if (bos) ids->insert(ids->begin(), *bos);
+  return {};
 }
 
 std::string make_name(std::string_view prefix) {

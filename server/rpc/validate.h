@@ -11,6 +11,7 @@
 #include "recurve/v1/inference.pb.h"
 #include "server/request/request.h"
 #include "server/rpc/serving_info.h"
+#include "server/text/chat_template.h"
 #include "server/text/stream_decoder.h"
 #include "server/text/tokenizer.h"
 
@@ -24,6 +25,9 @@ struct RequestRules {
   std::shared_ptr<const Tokenizer> tokenizer;
   TokenRules tokens;
   SamplingVocab vocab;
+  Chat chat;
+  // The control token that the chat template writes behind an answer; empty: none.
+  std::optional<int32_t> answer_end;
   int64_t max_prompt_tokens = 0;
   int32_t max_generated_tokens = 0;
   int32_t max_choices = 0;
@@ -49,9 +53,15 @@ grpc::Status validate(const v1::ScoreOptions& options, Order* order);
 std::optional<int32_t> bos_before(const std::vector<int32_t>& ids, const v1::ScoreOptions& options,
                                   bool is_text, const RequestRules& rules);
 
-// The ids of a text with BOS where the rules want it.
-std::vector<int32_t> tokenise(const v1::TokenizeRequest& message, const RequestRules& rules);
+// The ids of a text or of messages as Generate reads them, with BOS where the rules want it.
+grpc::Status tokenise(const v1::TokenizeRequest& message, const RequestRules& rules,
+                      std::vector<int32_t>* ids);
 
+// What the rules want in front of a prompt; nothing where it is there already. `is_text`: the
+// client sent a text.
+std::optional<int32_t> bos_for(const std::vector<int32_t>& ids, bool add_special, bool is_text,
+                               const RequestRules& rules);
+grpc::Status check_prompt_size(int64_t tokens, const RequestRules& rules);
 grpc::Status check_ids(std::string_view field, const std::vector<int32_t>& ids,
                        const RequestRules& rules);
 // 1 to kMaxNameLength of [A-Za-z0-9._-].

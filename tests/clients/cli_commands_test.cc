@@ -251,6 +251,34 @@ TEST_F(CliCommandsTest, ChatSendsLinesOnOneSessionAndClosesIt) {
   EXPECT_TRUE(server_.sessions.sessions().empty());
 }
 
+TEST_F(CliCommandsTest, ChatSendsMessagesWhereTheModelHasATemplate) {
+  server_.control.set_chat_template(true);
+  EXPECT_EQ(run({"chat", "--system", "be brief"}, "one\n\ntwo\n").code, 0);
+  const auto requests = server_.inference.generate_requests();
+  ASSERT_EQ(requests.size(), 3u);
+  ASSERT_EQ(requests[0].messages().messages_size(), 2);
+  EXPECT_EQ(requests[0].messages().messages(0).role(), "system");
+  EXPECT_EQ(requests[0].messages().messages(0).content(), "be brief");
+  EXPECT_EQ(requests[0].messages().messages(1).role(), "user");
+  EXPECT_EQ(requests[0].messages().messages(1).content(), "one");
+  EXPECT_TRUE(requests[1].has_text()) << "an empty line: the model goes on";
+  ASSERT_EQ(requests[2].messages().messages_size(), 1);
+  EXPECT_EQ(requests[2].messages().messages(0).content(), "two");
+}
+
+TEST_F(CliCommandsTest, ChatSendsTextWhereItIsAskedTo) {
+  server_.control.set_chat_template(true);
+  EXPECT_EQ(run({"chat", "--raw"}, "one\n").code, 0);
+  EXPECT_EQ(run({"chat", "--before", " "}, "two\n").code, 0);
+  EXPECT_THAT(texts(), ElementsAre("one", "two"));
+  const auto refused = run({"chat", "--raw", "--system", "x"}, "one\n");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--system needs messages"));
+  server_.control.set_chat_template(false, "the template is odd");
+  EXPECT_THAT(run({"chat"}, "three\n").err, HasSubstr("the template is odd"));
+  EXPECT_THAT(texts(), ElementsAre("one", "two", "three"));
+}
+
 TEST_F(CliCommandsTest, ChatKeepsANamedSession) {
   EXPECT_EQ(run({"chat", "--session", "s"}, "one\n").code, 0);
   EXPECT_EQ(run({"chat", "--session", "s"}, "two").code, 0);

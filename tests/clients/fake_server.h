@@ -271,12 +271,20 @@ class FakeControl final : public v1::Control::Service {
  public:
   void set_state(v1::ServerState state) { state_ = state; }
 
+  // Before any call.
+  void set_chat_template(bool usable, const std::string& problem = "") {
+    has_chat_template_ = usable;
+    chat_template_problem_ = problem;
+  }
+
   grpc::Status GetModelInfo(grpc::ServerContext*, const v1::GetModelInfoRequest*,
                             v1::ModelInfo* info) override {
     if (state_ == v1::SERVER_STATE_LOADING) {
       return {grpc::StatusCode::UNAVAILABLE, "the model loads"};
     }
     info->set_name("fake-8m");
+    info->set_has_chat_template(has_chat_template_);
+    info->set_chat_template_problem(chat_template_problem_);
     info->set_family("xlstm");
     info->set_parameters(8'000'000);
     info->set_state_bytes(3 << 20);
@@ -307,6 +315,8 @@ class FakeControl final : public v1::Control::Service {
 
  private:
   std::atomic<v1::ServerState> state_ = v1::SERVER_STATE_SERVING;
+  bool has_chat_template_ = false;
+  std::string chat_template_problem_;
 };
 
 // The three services and health on a free port of this machine, from construction to destruction.

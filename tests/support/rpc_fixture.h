@@ -109,7 +109,8 @@ class RpcFixture : public ::testing::Test {
     options.listen = "127.0.0.1:0";
     server_.emplace(options, *queue_, stats_, metrics_);
     engine_.emplace(*queue_, std::move(engine_options));
-    if (serve_) server_->serve(std::make_shared<FakeTokenizer>(marks_start_), std::move(info));
+    if (serve_)
+      server_->serve(std::make_shared<FakeTokenizer>(marks_start_), std::move(info), chat_);
     channel_ = connect();
     inference_ = v1::Inference::NewStub(channel_);
     sessions_ = v1::Sessions::NewStub(channel_);
@@ -155,6 +156,7 @@ class RpcFixture : public ::testing::Test {
 
   bool serve_ = true;
   bool marks_start_ = false;
+  Chat chat_;
   Metrics metrics_;
   EngineStats stats_;
   std::optional<AdmissionQueue> queue_;

@@ -78,6 +78,62 @@ TEST(SessionTurns, AFreshSessionIsStillFreshAfterARequestThatDidNotBegin) {
   EXPECT_EQ(harness->ask(with_bos(request(3, 2, 0, "s")))->accepted->prompt_tokens, 1 + 3);
 }
 
+// Messages of a chat: other tokens where the session goes on, and the end of its last turn anew.
+Request chat(const std::string& session, std::vector<int32_t> start, std::vector<int32_t> going_on,
+             std::vector<int32_t> replaces) {
+  Request made = with_bos(request(0, 3, 7, session));
+  made.prompt = std::move(start);
+  made.continued_prompt = std::move(going_on);
+  made.replaces_pending = std::move(replaces);
+  return made;
+}
+
+TEST(SessionTurns, MessagesReadDifferentlyWhereTheSessionGoesOn) {
+  NullHarness harness;
+  for (const char* name : {"s", "plain"}) harness->open(name);
+  AnswerPtr first = harness->ask(chat("s", {5, 6, 7}, {8, 9}, {}));
+  Request spelled = with_bos(request(0, 3, 7, "plain"));
+  spelled.prompt = {5, 6, 7};
+  EXPECT_EQ(first->bits(), harness->ask(spelled)->bits());
+
+  spelled = request(0, 3, 7, "plain");
+  spelled.prompt = {8, 9};
+  AnswerPtr kept = harness->ask(chat("s", {5, 6, 7}, {8, 9}, {}));
+  EXPECT_EQ(kept->accepted->prompt_tokens, 1 + 2) << "the pending token too";
+  EXPECT_EQ(kept->bits(), harness->ask(spelled)->bits());
+}
+
+TEST(SessionTurns, MessagesReplaceThePendingEndOfATurn) {
+  NullHarness harness;
+  harness->open("s");
+  harness->ask(chat("s", {5, 6, 7}, {8, 9}, {}));
+  const int32_t pending = *harness->get("s").pending_token;
+  harness->command(Kind::kFork, "s", "f");
+
+  AnswerPtr replaced = harness->ask(chat("s", {}, {pending, 9}, {1, pending}));
+  EXPECT_EQ(replaced->accepted->prompt_tokens, 2);
+  Request spelled = request(0, 3, 7, "f");
+  spelled.prompt = {9};
+  EXPECT_EQ(replaced->bits(), harness->ask(spelled)->bits()) << "the same tokens either way";
+  EXPECT_EQ(harness->get("s").position, harness->get("f").position);
+}
+
+TEST(SessionTurns, MessagesThatCannotBeAbsorbedAreRefusedWhereTheyStand) {
+  NullHarness harness;
+  harness->open("s");
+  Request bad_start = chat("s", {}, {8}, {});
+  bad_start.start_refusal = "not at the start";
+  AnswerPtr refused = harness->ask(bad_start);
+  EXPECT_EQ(refused->ending->why, Finish::kInvalid);
+  EXPECT_EQ(refused->ending->message, "not at the start");
+  EXPECT_EQ(harness->get("s").position, 0);
+  Request bad_later = chat("s", {5}, {}, {});
+  bad_later.continuation_refusal = "not later";
+  EXPECT_EQ(harness->ask(bad_later)->ending->why, Finish::kLength);
+  EXPECT_EQ(harness->ask(bad_later)->ending->message, "not later");
+  EXPECT_EQ(harness->ask(bad_start)->ending->why, Finish::kLength);
+}
+
 // A running request gets its first chunk only when there is room. One that is cancelled before has
 // changed nothing: the pending token is still pending.
 TEST(SessionTurns, ARequestCancelledBeforeItsFirstChunkChangesNothing) {

@@ -1,0 +1,120 @@
+#include "server/rpc/chat_prompt.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/rpc/status.h"
+
+namespace recurve {
+namespace {
+
+using grpc::Status;
+
+Conversation to_conversation(const v1::Messages& messages) {
+  Conversation conversation{.messages = {},
+                            .tools_json = messages.tools_json(),
+                            .variables_json = messages.variables_json(),
+                            .add_generation_prompt = messages.has_add_generation_prompt()
+                                                         ? messages.add_generation_prompt()
+                                                         : !messages.continue_final_message(),
+                            .continue_final_message = messages.continue_final_message()};
+  for (const v1::Messages::Message& message : messages.messages()) {
+    ChatMessage& out = conversation.messages.emplace_back();
+    out.role = message.role();
+    if (message.has_content()) out.content = message.content();
+    out.fields_json = message.fields_json();
+  }
+  return conversation;
+}
+
+Status check_messages(const v1::Messages& messages, const RequestRules& rules) {
+  if (rules.chat.format == nullptr) return invalid("messages: {}", rules.chat.problem);
+  if (messages.messages_size() == 0) {
+    return invalid("messages must have at least one message, got none");
+  }
+  if (messages.continue_final_message() && messages.add_generation_prompt()) {
+    return invalid("add_generation_prompt and continue_final_message must not both be true");
+  }
+  return {};
+}
+
+Status encode(const RangedText& text, TextPosition position, const RequestRules& rules,
+              std::vector<int32_t>* ids) {
+  *ids = rules.tokenizer->encode(text, position);
+  return check_prompt_size(static_cast<int64_t>(ids->size()), rules);
+}
+
+// Where the request has a session, its state must be one that later messages can go on from.
+Status read(const Conversation& conversation, bool continued, bool session,
+            const RequestRules& rules, std::vector<int32_t>* ids) {
+  const ChatTemplate& format = *rules.chat.format;
+  try {
+    if (session) format.check_goes_on(conversation, continued);
+    if (!continued) return encode(format.render(conversation), TextPosition::kStart, rules, ids);
+    return encode(format.render_continuation(conversation), TextPosition::kContinued, rules, ids);
+  } catch (const ChatError& error) {
+    return invalid("messages: {}", error.what());
+  }
+}
+
+void read_continuation(const Conversation& conversation, const RequestRules& rules,
+                       Request* request) {
+  std::vector<int32_t>& ids = request->continued_prompt.emplace();
+  request->continuation_refusal = read(conversation, true, true, rules, &ids).error_message();
+  request->replaces_pending = rules.tokens.eos;
+  if (!ids.empty() && rules.tokenizer->is_special(ids.front())) {
+    request->replaces_pending.push_back(ids.front());
+  }
+}
+
+// Where the template closes an answer with a token, so does the model that was trained on it,
+// whatever its config says.
+void end_with_turn(const RequestRules& rules, SamplingParams* sampling) {
+  if (!rules.answer_end || sampling->ignore_eos) return;
+  const auto contains = [&](const std::vector<int32_t>& ids) {
+    return std::find(ids.begin(), ids.end(), *rules.answer_end) != ids.end();
+  };
+  if (contains(rules.tokens.eos) || contains(sampling->stop_ids)) return;
+  sampling->stop_ids.push_back(*rules.answer_end);
+}
+
+}  // namespace
+
+Status read_messages(const v1::Messages& messages, bool continued, const RequestRules& rules,
+                     std::vector<int32_t>* ids) {
+  const Status status = check_messages(messages, rules);
+  return status.ok() ? read(to_conversation(messages), continued, false, rules, ids) : status;
+}
+
+Status read_messages(const v1::GenerateRequest& message, const RequestRules& rules,
+                     Request* request) {
+  if (message.parse_special()) {
+    return invalid("parse_special is for text: messages name control tokens by their roles only");
+  }
+  Status status = check_messages(message.messages(), rules);
+  if (!status.ok()) return status;
+  const Conversation conversation = to_conversation(message.messages());
+  const bool session = !message.session().empty();
+  status = read(conversation, false, session, rules, &request->prompt);
+  if (session) {
+    read_continuation(conversation, rules, request);
+    if (request->continuation_refusal.empty()) {
+      request->start_refusal = status.error_message();
+      status = {};
+    }
+  }
+  if (!status.ok()) return status;
+  const bool add = !message.has_add_special_tokens() || message.add_special_tokens();
+  request->bos = bos_for(request->prompt, add, /*is_text=*/false, rules);
+  end_with_turn(rules, &request->sampling);
+  return {};
+}
+
+std::optional<int32_t> find_answer_end(const Chat& chat, const Tokenizer& tokenizer) {
+  if (chat.format == nullptr) return {};
+  const std::vector<int32_t> ids = tokenizer.encode(chat.format->answer_end());
+  if (ids.empty() || !tokenizer.is_special(ids.front())) return {};
+  return ids.front();
+}
+
+}  // namespace recurve

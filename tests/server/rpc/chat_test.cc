@@ -1,0 +1,193 @@
+// Messages instead of a prompt, over real sockets: their ids, sessions, refusals.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/rpc_fixture.h"
+
+namespace recurve {
+namespace {
+
+using ::testing::HasSubstr;
+using Ids = std::vector<int32_t>;
+constexpr int32_t kBos = FakeTokenizer::kBos, kEos = FakeTokenizer::kEos;
+
+constexpr const char* kTemplate =
+    "{{ bos_token }}{% for m in messages %}{{ m.role[0] }}:{{ m.content }}"
+    "{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}|{% endfor %}"
+    "{% if add_generation_prompt %}a:{% endif %}"
+    "{% if tools %}{{ tools | length }}{% endif %}{{ extra }}";
+
+class ChatTest : public RpcFixture {
+ protected:
+  void start_with(const std::string& text, ServingInfo info = fake_info()) {
+    chat_ = {.format = std::make_shared<const ChatTemplate>(
+                 text, "",
+                 jinja::Template::Variables{{"bos_token", jinja::Value::text("<s>")},
+                                            {"eos_token", jinja::Value::text("</s>")}}),
+             .exists = true,
+             .problem = ""};
+    start({}, {}, 64, std::move(info));
+  }
+  static void add(v1::Messages* messages, const std::string& role, const std::string& content) {
+    auto* message = messages->add_messages();
+    message->set_role(role);
+    message->set_content(content);
+  }
+  static v1::GenerateRequest user(const std::string& content) {
+    v1::GenerateRequest request;
+    add(request.mutable_messages(), "user", content);
+    return request;
+  }
+  // Bytes are their own ids; 's' and 'e' in the marks stand for BOS and EOS.
+  static Ids ids(const std::string& text, const std::string& controls = "") {
+    Ids all;
+    for (size_t i = 0; i < text.size(); ++i) {
+      const char mark = i < controls.size() ? controls[i] : ' ';
+      all.push_back(mark == 's' ? kBos : mark == 'e' ? kEos : static_cast<unsigned char>(text[i]));
+    }
+    return all;
+  }
+  grpc::Status tokenize(const v1::TokenizeRequest& request, Ids* out) {
+    grpc::ClientContext context;
+    v1::TokenizeResponse response;
+    const grpc::Status status = inference_->Tokenize(&context, request, &response);
+    *out = {response.ids().begin(), response.ids().end()};
+    return status;
+  }
+};
+
+TEST_F(ChatTest, AreWrittenByTheTemplate) {
+  start_with(kTemplate);
+  ASSERT_TRUE(generate(user("hi")).status.ok());
+  EXPECT_EQ(engine_->last_request().prompt, ids("su:hi|a:", "s"));
+  EXPECT_FALSE(engine_->last_request().bos) << "the template has written it";
+
+  v1::GenerateRequest more = user("hi <s>");
+  add(more.mutable_messages(), "assistant", "</s>");
+  more.mutable_messages()->set_add_generation_prompt(false);
+  more.mutable_messages()->set_tools_json("[1, 2]");
+  more.mutable_messages()->set_variables_json(R"({"extra": "<s>"})");
+  ASSERT_TRUE(generate(more).status.ok());
+  EXPECT_EQ(engine_->last_request().prompt, ids("su:hi <s>|a:</s>e|2<s>", "s               e"))
+      << "only the template's own are control tokens";
+}
+
+TEST_F(ChatTest, TheLastMessageCanGoOn) {
+  start_with(kTemplate);
+  v1::GenerateRequest request = user("q");
+  add(request.mutable_messages(), "assistant", "Sure");
+  request.mutable_messages()->set_continue_final_message(true);
+  ASSERT_TRUE(generate(request).status.ok());
+  EXPECT_EQ(engine_->last_request().prompt, ids("su:q|a:Sure", "s"));
+  request.mutable_messages()->set_add_generation_prompt(true);
+  EXPECT_THAT(generate(request).status.error_message(), HasSubstr("must not both be true"));
+}
+
+TEST_F(ChatTest, BosComesOnceWhereTheModelNeedsIt) {
+  ServingInfo info = fake_info();
+  info.tokens.force_bos = true;
+  start_with("{{ messages[0].content }}", info);
+  ASSERT_TRUE(generate(user("x")).status.ok());
+  EXPECT_EQ(engine_->last_request().bos, kBos);
+  v1::GenerateRequest without = user("x");
+  without.set_add_special_tokens(false);
+  ASSERT_TRUE(generate(without).status.ok());
+  EXPECT_FALSE(engine_->last_request().bos);
+}
+
+TEST_F(ChatTest, ASessionGetsBothReadings) {
+  start_with(kTemplate);
+  v1::GenerateRequest request = user("hi");
+  request.set_session("s");
+  ASSERT_TRUE(generate(request).status.ok());
+  const Request got = engine_->last_request();
+  EXPECT_EQ(got.prompt, ids("su:hi|a:", "s"));
+  ASSERT_TRUE(got.continued_prompt);
+  EXPECT_EQ(*got.continued_prompt, ids("e|u:hi|a:", "e"));
+  EXPECT_THAT(got.replaces_pending, ::testing::Contains(kEos));
+  EXPECT_EQ(got.start_refusal, "");
+  EXPECT_EQ(got.continuation_refusal, "");
+}
+
+TEST_F(ChatTest, ASessionCannotGoOnWhereTheTemplateRewritesThePast) {
+  start_with("{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}");
+  v1::GenerateRequest request = user("hi");
+  EXPECT_TRUE(generate(request).status.ok());
+  request.set_session("s");
+  const grpc::Status status = generate(request).status;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("a session cannot begin with them"));
+}
+
+TEST_F(ChatTest, TheAnswerEndsWhereTheTemplateEndsItsTurns) {
+  ServingInfo info = fake_info();
+  info.tokens.eos = {kBos};  // not what the template writes
+  start_with(kTemplate, info);
+  ASSERT_TRUE(generate(user("x")).status.ok());
+  EXPECT_EQ(engine_->last_request().sampling.stop_ids, Ids{kEos});
+  v1::GenerateRequest on = user("x");
+  on.mutable_stop()->set_ignore_eos(true);
+  on.mutable_stop()->set_max_tokens(3);
+  ASSERT_TRUE(generate(on).status.ok());
+  EXPECT_EQ(engine_->last_request().sampling.stop_ids, Ids{});
+}
+
+TEST_F(ChatTest, TokenizeShowsTheIds) {
+  start_with(kTemplate);
+  v1::TokenizeRequest request;
+  *request.mutable_messages() = user("hi").messages();
+  Ids got;
+  ASSERT_TRUE(tokenize(request, &got).ok());
+  EXPECT_EQ(got, ids("su:hi|a:", "s"));
+  request.set_continued(true);
+  ASSERT_TRUE(tokenize(request, &got).ok());
+  EXPECT_EQ(got, ids("e|u:hi|a:", "e"));
+}
+
+TEST_F(ChatTest, RefusalsSayWhatToChange) {
+  start_with("{% if messages | length > 1 %}{{ raise_exception('one only') }}{% endif %}");
+  const auto refusal = [&](const v1::GenerateRequest& request) {
+    const grpc::Status status = generate(request).status;
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    return status.error_message();
+  };
+  v1::GenerateRequest request;
+  request.mutable_messages();
+  EXPECT_THAT(refusal(request), HasSubstr("at least one message"));
+  request = user("a");
+  add(request.mutable_messages(), "user", "b");
+  EXPECT_THAT(refusal(request), HasSubstr("one only"));
+  request = user("a");
+  request.mutable_messages()->mutable_messages(0)->set_role("a b");
+  EXPECT_THAT(refusal(request), HasSubstr("role must be"));
+  request = user("a");
+  request.set_parse_special(true);
+  EXPECT_THAT(refusal(request), HasSubstr("parse_special is for text"));
+  EXPECT_THAT(refusal(user("a")), HasSubstr("at least one token")) << "it writes nothing";
+}
+
+TEST_F(ChatTest, TheServerSaysWhetherThereIsATemplate) {
+  const auto info = [&] {
+    grpc::ClientContext context;
+    v1::ModelInfo response;
+    EXPECT_TRUE(control_->GetModelInfo(&context, {}, &response).ok());
+    return response;
+  };
+  chat_ = {.format = nullptr, .exists = true, .problem = "it is odd"};
+  start();
+  EXPECT_FALSE(info().has_chat_template());
+  EXPECT_EQ(info().chat_template_problem(), "it is odd");
+  EXPECT_EQ(generate(user("a")).status.error_message(), "messages: it is odd");
+  TearDown();
+  start_with(kTemplate);
+  EXPECT_TRUE(info().has_chat_template());
+  EXPECT_EQ(info().chat_template_problem(), "");
+}
+
+TEST_F(ChatTest, WithoutATemplateMessagesAreRefused) {
+  start();
+  EXPECT_THAT(generate(user("a")).status.error_message(), HasSubstr("has no chat template"));
+}
+
+}  // namespace
+}  // namespace recurve
