@@ -15,7 +15,6 @@ import numpy as np
 
 from weights_tools import golden
 from weights_tools import golden_cases as cases
-from weights_tools import safetensors_io as st
 from weights_tools.families import xlstm
 
 _NORMALISED = dataclasses.replace(
