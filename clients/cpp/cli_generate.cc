@@ -6,6 +6,7 @@
 
 #include "clients/cpp/cli.h"
 #include "clients/cpp/cli_io.h"
+#include "clients/cpp/cli_messages.h"
 #include "clients/cpp/cli_request_flags.h"
 
 namespace recurve {
@@ -96,6 +97,7 @@ struct GenerateFlags {
   v1::GenerateRequest request;
   TextSource source;
   bool ids = false;
+  bool messages = false;
   bool create_session = false;
   bool stats = false;
 };
@@ -120,7 +122,11 @@ void fill_prompt(GenerateFlags& flags) {
     return;
   }
   check_utf8(text, flags.source.name());
-  flags.request.set_text(text);
+  if (flags.messages) {
+    *flags.request.mutable_messages() = parse_messages(text, flags.source.name());
+  } else {
+    flags.request.set_text(text);
+  }
 }
 
 int generate(CliContext& context, GenerateFlags& flags) {
@@ -159,8 +165,14 @@ void add_generate(CLI::App& app, CliContext& context) {
       "on a terminal.");
   const auto flags = std::make_shared<GenerateFlags>();
   add_text_source(command, &flags->source, "The prompt");
-  command.add_flag("--ids", flags->ids,
-                   "The prompt is token ids, separated by spaces, line breaks or commas");
+  auto* ids = command.add_flag(
+      "--ids", flags->ids, "The prompt is token ids, separated by spaces, line breaks or commas");
+  command
+      .add_flag(
+          "--messages", flags->messages,
+          "The prompt is a JSON array of messages, {\"role\": ..., \"content\": ...}, for the "
+          "model's chat template")
+      ->excludes(ids);
   add_prompt_flags(command, &flags->request);
   add_stop_flags(command, &flags->request);
   add_sampling_flags(command, &flags->request);

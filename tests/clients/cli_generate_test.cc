@@ -217,6 +217,30 @@ TEST_F(CliGenerateTest, NumbersThatAreNoneAreSentForTheServerToRefuse) {
   EXPECT_TRUE(std::isnan(request().sampling().temperature()));
 }
 
+TEST_F(CliGenerateTest, MessagesAreAJsonArray) {
+  const std::string input = R"([{"role": "system", "content": "Be brief."},
+      {"content": null, "tool_calls": [{"b": 1, "a": 2}], "role": "assistant"}])";
+  ASSERT_EQ(generate({"--messages"}, input).code, 0);
+  v1::GenerateRequest expected;
+  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(
+      R"(messages { messages { role: "system" content: "Be brief." }
+                    messages { role: "assistant"
+                               fields_json: '{"content":null,"tool_calls":[{"b":1,"a":2}]}' } })",
+      &expected));
+  EXPECT_EQ(request().DebugString(), expected.DebugString());
+}
+
+TEST_F(CliGenerateTest, MessagesOfAnotherFormAreRefused) {
+  for (const char* input :
+       {"", "{}", "[1]", "[{}]", R"([{"role": 1}])", R"([{"role": "user", "content": ["parts"]}])",
+        R"([{"role": "user"}] x)"}) {
+    const auto result = generate({"--messages"}, input);
+    EXPECT_EQ(result.code, 2) << input;
+    EXPECT_THAT(result.err, HasSubstr("standard input")) << input;
+  }
+  EXPECT_EQ(server_.inference.generate_requests().size(), 0u);
+}
+
 TEST_F(CliGenerateTest, EveryFieldOfTheRequestHasAFlag) {
   const std::string help = generate({"--help"}).out;
   const std::map<std::string, std::string> renamed = {
