@@ -171,7 +171,8 @@ TEST(TextEncoder, EveryTokenizerOfCharacters) {
   std::vector<std::string> units = kHard;
   for (const char* unit : {"a", "the", "th", "e", "0", "1", "\u00E9"}) units.push_back(unit);
   Source source(4);
-  for (const Json& one : read_golden("characters.json")["cases"]) {
+  const Json expected = read_golden("characters.json");
+  for (const Json& one : expected["cases"]) {
     SCOPED_TRACE(one["name"].get<std::string>());
     const auto tokenizer = parse_tokenizer_json(one["tokenizer"].dump(), "golden");
     expect_the_same_in_parts(*tokenizer, source.text(20'000, units), source);
