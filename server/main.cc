@@ -103,6 +103,7 @@ int run(const Options& o) {
       metrics,
       {.slots = o.slots,
        .rows_per_step = o.rows_per_step,
+       .step_seconds = o.tpot_ms / 1000,
        .sessions = {.host_bytes = info.max_host_bytes, .default_ttl_seconds = o.session_ttl}});
   std::thread engine_thread([&] { engine.run(); });
 

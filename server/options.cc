@@ -37,10 +37,16 @@ int parse_options(int argc, char** argv, Options* o) {
   app.add_option("--slots", o->slots, "Sequences that can run at once; each holds one state")
       ->check(CLI::Range(1, 1 << 20))
       ->group("Machine");
-  app.add_option("--rows-per-step", o->rows_per_step,
-                 "Tokens computed in one step, of all sequences together; more make prompts "
-                 "faster and the time between tokens longer")
+  app.add_option(
+         "--rows-per-step", o->rows_per_step,
+         "Tokens computed in one step at most, of all sequences together; more make prompts "
+         "faster")
       ->check(CLI::Range(1, 1 << 20))
+      ->group("Machine");
+  app.add_option("--tpot-ms", o->tpot_ms,
+                 "Time between two tokens of a stream to keep to: prompts get as many tokens of a "
+                 "step as fit into it, at least a chunk; 0: all they can")
+      ->check(CLI::Range(0.0, 1e6))
       ->group("Machine");
 
   app.add_option("--listen", o->listen, "HOST:PORT to serve on; port 0: any free one")

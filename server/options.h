@@ -19,6 +19,7 @@ struct Options {
   int slots = 16;
   int max_queue = 256;
   int rows_per_step = 256;
+  double tpot_ms = 30;
   uint64_t session_memory = uint64_t{4} << 30;
   double session_ttl = 3600;
   uint64_t max_message_bytes = uint64_t{16} << 20;

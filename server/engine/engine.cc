@@ -1,6 +1,7 @@
 #include "server/engine/engine.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace recurve {
@@ -8,7 +9,8 @@ namespace {
 
 StepBounds bounds_for(const EngineOptions& options, int chunk) {
   const int least = options.slots + chunk;
-  return {.rows = std::max(options.rows_per_step, least), .logits = least, .chunk = chunk};
+  const int rows = std::max(options.rows_per_step, least);
+  return {.rows = rows, .logits = least, .chunk = chunk, .prompt_rows = rows};
 }
 
 // Sessions are looked over for idle ones, and their gauges set, this often while there is work.
@@ -28,7 +30,8 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
       sessions_(pool_, options.sessions),
       waiting_(queue, sessions_, pool_, metrics),
       batch_(model, backend, *stream_, bounds_, options.slots),
-      delivery_(vocab, pool_, stats, metrics) {
+      delivery_(vocab, pool_, stats, metrics),
+      pace_(bounds_.rows, options.step_seconds) {
   stats_.slots = options.slots;
   report(Clock::now());
 }
@@ -77,12 +80,16 @@ void Engine::admit(Clock::time_point now) {
 // Lays out the step: who takes part, with which tokens.
 void Engine::gather(Clock::time_point now) {
   pending_.clear();
+  shape_ = {};
   for (const auto& sequence : running_) {
     sequence->refill(bounds_.chunk, now);
     pending_.push_back(sequence->ready(bounds_.chunk));
+    if (!pending_.back().prompt && pending_.back().tokens > 0) ++shape_.decodes;
   }
-  const std::vector<int> rows = plan_step(bounds_, pending_, first_prompt_);
-  first_prompt_ = next_first(pending_, first_prompt_);
+  StepBounds bounds = bounds_;
+  bounds.prompt_rows = pace_.prompt_rows(shape_.decodes);
+  const std::vector<int> rows = plan_step(bounds, pending_, turn_);
+  shape_.prompt_rows = std::accumulate(rows.begin(), rows.end(), 0) - shape_.decodes;
   batch_.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i] > 0) batch_.add(*running_[i], rows[i]);
@@ -118,6 +125,7 @@ void Engine::report(Clock::time_point began) {
   if (!batch_.empty()) {
     ++stats_.steps;
     metrics_.observe_step(seconds_between(began, now), batch_.rows());
+    pace_.observe(shape_, seconds_between(began, now));
   }
   int running = 0;
   for (const auto& sequence : running_) running += 1 + static_cast<int>(sequence->siblings.size());

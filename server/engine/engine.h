@@ -13,6 +13,7 @@
 #include "server/request/admission_queue.h"
 #include "server/request/engine_stats.h"
 #include "server/sampling/sampler.h"
+#include "server/scheduler/pace.h"
 #include "server/scheduler/scheduler.h"
 #include "server/session/session_store.h"
 
@@ -21,6 +22,9 @@ namespace recurve {
 struct EngineOptions {
   int slots = 16;           // sequences that can run at once, and idle sessions kept at hand
   int rows_per_step = 256;  // tokens of one step; raised to slots + chunk if it is less
+  // How long a step may take in which somebody waits for the next token: prompts take less of it
+  // where it would be longer, but a chunk always. 0: however long.
+  double step_seconds = 0;
   SessionLimits sessions;
 };
 
@@ -70,7 +74,9 @@ class Engine {
   std::vector<std::unique_ptr<Sequence>> running_;
   std::vector<std::unique_ptr<Sequence>> forked_;  // join running_ at the end of deliver()
   std::vector<Pending> pending_;                   // of running_
-  size_t first_prompt_ = 0;                        // whose turn it is
+  Pace pace_;
+  StepShape shape_;    // of the step under way
+  uint64_t turn_ = 0;  // of plan_step
   Clock::time_point next_housekeeping_;
   std::atomic<bool> abandoned_{false};
 };

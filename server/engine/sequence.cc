@@ -19,6 +19,8 @@ void Sequence::refill(int chunk, Clock::time_point now) {
   const size_t before = input.size();
   const bool more_will_come = feed->take(&input);
   prompt_tokens += static_cast<int64_t>(input.size() - before);
+  // What has come now stands behind what others brought before: a text without end holds up nobody.
+  if (input.size() > before) place = place_of(now, priority);
   if (!more_will_come) feed.reset();
   if (ready(chunk).tokens > 0) {
     starved.reset();
@@ -30,7 +32,7 @@ void Sequence::refill(int chunk, Clock::time_point now) {
 Pending Sequence::ready(int chunk) const {
   const bool waits = wait_for_acknowledgement && !prompt && acknowledged < generated;
   const int whole = feed != nullptr ? (left() - 1) / chunk * chunk : left();
-  return {.tokens = waits ? 0 : whole, .prompt = prompt, .scored = scored()};
+  return {.tokens = waits ? 0 : whole, .prompt = prompt, .scored = scored(), .place = place};
 }
 
 std::optional<Clock::time_point> Sequence::patience_ends() const {

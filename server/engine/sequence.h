@@ -45,6 +45,8 @@ struct Sequence {
   std::vector<Sibling> siblings = {};
 
   Clock::time_point arrival, started;
+  int priority = 0;
+  int64_t place = 0;  // its prompt's among the others, as in Pending
   Clock::time_point first_token = {};
   int64_t acknowledged = 0;  // of the generated tokens, by the rpc side
   bool ended = false;

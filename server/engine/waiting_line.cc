@@ -166,7 +166,9 @@ std::unique_ptr<Sequence> WaitingLine::start(Waiting waiting, Clock::time_point 
                .history = session ? session->at.history : TokenHistory(),
                .feed = std::move(request.more_prompt),
                .arrival = request.arrival,
-               .started = now});
+               .started = now,
+               .priority = request.priority,
+               .place = place_of(request.arrival, request.priority)});
   sequence->history.begin_request();
   sequence->prompt_tokens = static_cast<int64_t>(sequence->input.size());
   for (size_t c = 1; c < request.streams.size(); ++c) {

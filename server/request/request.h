@@ -14,6 +14,16 @@ namespace recurve {
 
 using Clock = std::chrono::steady_clock;
 
+// A step of priority is worth as much as having come so much earlier. So whoever waits passes, in
+// the end, all that is more important and came later: nobody waits for ever.
+inline constexpr std::chrono::seconds kPriorityStep{10};
+inline constexpr int kMaxPriority = 10;
+
+// Where a request stands among others: who has the smaller one goes first.
+inline int64_t place_of(Clock::time_point arrival, int priority) {
+  return (arrival - priority * kPriorityStep).time_since_epoch().count();
+}
+
 // What a client asked for, validated and tokenised. Plain data; moved, never shared.
 struct Request {
   std::string id = {};  // for logs and for Abort; unique among the requests under way
@@ -40,6 +50,7 @@ struct Request {
   // end a session's text at exactly one token, whatever the timing.
   bool wait_for_acknowledgement = false;
   std::optional<Clock::time_point> deadline = {};
+  int priority = 0;  // [-kMaxPriority, kMaxPriority], see place_of
   Clock::time_point arrival = Clock::now();
   std::vector<std::shared_ptr<TokenStream>> streams = {};  // one a choice; at least one
 };

@@ -5,49 +5,85 @@
 namespace recurve {
 namespace {
 
-// Gives sequence i one more chunk if that fits; false if it has had all it can.
-bool grant_chunk(const StepBounds& bounds, const Pending& pending, int& rows, int& rows_left,
-                 int& logits_left) {
-  const int piece = std::min(pending.tokens - rows, bounds.chunk);
-  const bool ends = rows + piece == pending.tokens;
-  const int logits = pending.scored ? piece : (ends ? 1 : 0);
-  if (piece == 0 || piece > rows_left || logits > logits_left) return false;
-  rows += piece;
-  rows_left -= piece;
-  logits_left -= logits;
-  return true;
+// The step while it is being laid out.
+struct Plan {
+  const StepBounds& bounds;
+  std::span<const Pending> pending;
+  std::vector<int> rows;
+  int rows_left, logits_left;
+
+  int left(size_t i) const { return pending[i].tokens - rows[i]; }
+  int piece(size_t i) const { return std::min(left(i), bounds.chunk); }
+  int logits(size_t i) const {
+    if (pending[i].scored) return piece(i);
+    return left(i) == piece(i) ? 1 : 0;
+  }
+  bool wants(size_t i) const { return pending[i].prompt && left(i) > 0; }
+  bool fits(size_t i) const {
+    return wants(i) && piece(i) <= rows_left && logits(i) <= logits_left;
+  }
+  void give_chunk(size_t i) {
+    const int piece = this->piece(i);
+    logits_left -= logits(i);
+    rows_left -= piece;
+    rows[i] += piece;
+  }
+};
+
+bool came_first(const Plan& plan, size_t a, size_t b) {
+  return plan.pending[a].place < plan.pending[b].place;
+}
+
+bool is_shorter(const Plan& plan, size_t a, size_t b) {
+  if (plan.left(a) != plan.left(b)) return plan.left(a) < plan.left(b);
+  return came_first(plan, a, b);
+}
+
+// The one of those for which `may` holds that came first, or is the shortest; the number of
+// sequences if there is none.
+template <typename May>
+size_t pick(const Plan& plan, bool shortest, const May& may) {
+  size_t best = plan.pending.size();
+  for (size_t i = 0; i < plan.pending.size(); ++i) {
+    if (!may(i)) continue;
+    const bool better = best == plan.pending.size() ||
+                        (shortest ? is_shorter(plan, i, best) : came_first(plan, i, best));
+    if (better) best = i;
+  }
+  return best;
+}
+
+// Chunk by chunk to whose turn it is, as long as that fits; then what is left to whom it fits.
+// Whose chunk did not fit has the first turn of the next step.
+void share_among_prompts(Plan& plan, uint64_t& turn) {
+  const size_t none = plan.pending.size();
+  while (true) {
+    const size_t owner = pick(plan, turn % 2 == 1, [&](size_t i) { return plan.wants(i); });
+    if (owner == none || !plan.fits(owner)) break;
+    plan.give_chunk(owner);
+    ++turn;
+  }
+  while (true) {
+    const size_t other = pick(plan, true, [&](size_t i) { return plan.fits(i); });
+    if (other == none) break;
+    plan.give_chunk(other);
+  }
 }
 
 }  // namespace
 
 std::vector<int> plan_step(const StepBounds& bounds, std::span<const Pending> pending,
-                           size_t first) {
-  std::vector<int> rows(pending.size(), 0);
-  int rows_left = bounds.rows, logits_left = bounds.logits;
+                           uint64_t& turn) {
+  Plan plan{bounds, pending, std::vector<int>(pending.size(), 0), bounds.rows, bounds.logits};
   for (size_t i = 0; i < pending.size(); ++i) {
     if (pending[i].prompt || pending[i].tokens == 0) continue;
-    rows[i] = 1;
-    --rows_left;
-    --logits_left;
+    plan.rows[i] = 1;
+    --plan.rows_left;
+    --plan.logits_left;
   }
-  for (bool granted = true; granted;) {
-    granted = false;
-    for (size_t turn = 0; turn < pending.size(); ++turn) {
-      const size_t i = (first + turn) % pending.size();
-      if (!pending[i].prompt) continue;
-      granted |= grant_chunk(bounds, pending[i], rows[i], rows_left, logits_left);
-    }
-  }
-  return rows;
-}
-
-size_t next_first(std::span<const Pending> pending, size_t first) {
-  for (size_t turn = 0; turn < pending.size(); ++turn) {
-    const size_t i = (first + turn) % pending.size();
-    const bool had_its_turn = pending[i].prompt && pending[i].tokens > 0;
-    if (had_its_turn) return (i + 1) % pending.size();
-  }
-  return 0;
+  plan.rows_left = std::min(plan.rows_left, std::max(bounds.prompt_rows, bounds.chunk));
+  share_among_prompts(plan, turn);
+  return plan.rows;
 }
 
 }  // namespace recurve

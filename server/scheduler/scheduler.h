@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -8,9 +9,10 @@ namespace recurve {
 // The size of a step. rows >= slots + chunk and logits >= slots + chunk, so that every decode and
 // at least one chunk of a prompt always fit.
 struct StepBounds {
-  int rows;    // tokens of all sequences together
-  int logits;  // rows whose logits are computed
-  int chunk;   // the grid on which prompts are cut
+  int rows;         // tokens of all sequences together
+  int logits;       // rows whose logits are computed
+  int chunk;        // the grid on which prompts are cut
+  int prompt_rows;  // what prompts may take of `rows`; the first chunk of a step always may
 };
 
 // What one running sequence has ready.
@@ -18,21 +20,23 @@ struct Pending {
   int tokens;   // not yet absorbed; 0: it waits for something and takes no part
   bool prompt;  // the tokens are (the rest of) a prompt; otherwise one decode
   bool scored;  // every row of the prompt wants its logits, not only the last
+  // Who came first has the smaller one, wherever it stands; of prompts only.
+  int64_t place = 0;
 };
 
 // How many tokens each sequence brings to the next step, in the order given.
 //
 // Every decode brings its token: nobody's next token waits for another's prompt. Prompts share the
-// rest chunk by chunk, in turns that begin with sequence `first`, which the caller moves on from
-// step to step: so no prompt waits for another's end either. A prompt is cut at multiples of the
-// chunk only, counted from its start; what it brings does not depend on its neighbours except in
-// how many whole chunks, and the recurrence gives the same bits for any such cut.
+// rest chunk by chunk, and the chunks go by turns: one to the prompt that came first, the next to
+// the one with the fewest tokens left. So half of what there is gets every prompt through in the
+// order of their coming, however many short ones come after it, and the other half gets a short one
+// through however many long ones came before it. A prompt is cut at multiples of the chunk only,
+// counted from its start; what it brings does not depend on its neighbours except in how many whole
+// chunks, and the recurrence gives the same bits for any such cut.
+//
+// `turn` counts the chunks given by turns; the caller keeps it from step to step.
 // Pure: no clock, no device, no locks.
 std::vector<int> plan_step(const StepBounds& bounds, std::span<const Pending> pending,
-                           size_t first);
-
-// The `first` of the step after this one: behind the prompt that came first now, which had at least
-// one chunk. So each prompt comes first once in as many steps as there are sequences.
-size_t next_first(std::span<const Pending> pending, size_t first);
+                           uint64_t& turn);
 
 }  // namespace recurve

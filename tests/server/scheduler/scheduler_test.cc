@@ -12,68 +12,83 @@ using ::testing::ElementsAre;
 
 constexpr Pending kDecode{.tokens = 1, .prompt = false, .scored = false};
 constexpr Pending kWaits{.tokens = 0, .prompt = false, .scored = false};
-constexpr Pending prompt(int tokens) { return {.tokens = tokens, .prompt = true, .scored = false}; }
-constexpr Pending scored(int tokens) { return {.tokens = tokens, .prompt = true, .scored = true}; }
+constexpr Pending prompt(int tokens, int64_t place = 0) {
+  return {.tokens = tokens, .prompt = true, .scored = false, .place = place};
+}
+constexpr Pending scored(int tokens, int64_t place = 0) {
+  return {.tokens = tokens, .prompt = true, .scored = true, .place = place};
+}
+
+constexpr StepBounds bounds(int rows, int logits, int chunk) {
+  return {.rows = rows, .logits = logits, .chunk = chunk, .prompt_rows = rows};
+}
 
 std::vector<int> plan(const StepBounds& bounds, const std::vector<Pending>& pending,
-                      size_t first = 0) {
-  return plan_step(bounds, pending, first);
+                      uint64_t turn = 0) {
+  return plan_step(bounds, pending, turn);
 }
 
 TEST(PlanStep, NothingToDo) {
-  EXPECT_THAT(plan({.rows = 10, .logits = 10, .chunk = 8}, {}), ElementsAre());
-  EXPECT_THAT(plan({.rows = 10, .logits = 10, .chunk = 8}, {kWaits, kWaits}), ElementsAre(0, 0));
+  EXPECT_THAT(plan(bounds(10, 10, 8), {}), ElementsAre());
+  EXPECT_THAT(plan(bounds(10, 10, 8), {kWaits, kWaits}), ElementsAre(0, 0));
 }
 
 TEST(PlanStep, DecodesFirstThenWholeChunks) {
   // 20 rows, 2 of them for decodes; 18 hold two chunks of 8 and no third.
-  EXPECT_THAT(plan({.rows = 20, .logits = 20, .chunk = 8}, {kDecode, prompt(100), kDecode, kWaits}),
+  EXPECT_THAT(plan(bounds(20, 20, 8), {kDecode, prompt(100), kDecode, kWaits}),
               ElementsAre(1, 16, 1, 0));
 }
 
 TEST(PlanStep, TheEndOfAPromptNeedNotFillItsChunk) {
-  EXPECT_THAT(plan({.rows = 100, .logits = 20, .chunk = 8}, {prompt(3), prompt(17), prompt(16)}),
+  EXPECT_THAT(plan(bounds(100, 20, 8), {prompt(3), prompt(17), prompt(16)}),
               ElementsAre(3, 17, 16));
 }
 
-TEST(PlanStep, PromptsShareInTurns) {
-  const std::vector<Pending> three = {prompt(100), prompt(100), prompt(100)};
-  EXPECT_THAT(plan({.rows = 34, .logits = 20, .chunk = 8}, three, 0), ElementsAre(16, 8, 8));
-  EXPECT_THAT(plan({.rows = 34, .logits = 20, .chunk = 8}, three, 1), ElementsAre(8, 16, 8));
-  EXPECT_THAT(plan({.rows = 34, .logits = 20, .chunk = 8}, three, 2), ElementsAre(8, 8, 16));
+TEST(PlanStep, EqualPromptsGoInTheOrderOfTheirComing) {
+  const std::vector<Pending> three = {prompt(24, 2), prompt(24, 1), prompt(24, 3)};
+  EXPECT_THAT(plan(bounds(34, 20, 8), three, 0), ElementsAre(8, 24, 0));
+  EXPECT_THAT(plan(bounds(34, 20, 8), three, 1), ElementsAre(8, 24, 0));
+}
+
+TEST(PlanStep, EverySecondChunkGoesToTheShortest) {
+  const std::vector<Pending> two = {prompt(100, 1), prompt(40, 2)};
+  EXPECT_THAT(plan(bounds(8, 20, 8), two, 0), ElementsAre(8, 0));
+  EXPECT_THAT(plan(bounds(8, 20, 8), two, 1), ElementsAre(0, 8));
+  EXPECT_THAT(plan(bounds(32, 20, 8), two), ElementsAre(16, 16));
 }
 
 TEST(PlanStep, AShortPromptLeavesItsShareToTheOthers) {
-  EXPECT_THAT(plan({.rows = 40, .logits = 20, .chunk = 8}, {prompt(2), prompt(100)}),
-              ElementsAre(2, 32));
+  EXPECT_THAT(plan(bounds(40, 20, 8), {prompt(2, 2), prompt(100, 1)}), ElementsAre(2, 32));
 }
 
 TEST(PlanStep, ScoredPromptsAreBoundByTheirLogits) {
   // 12 rows of logits: one chunk of the scored prompt; the other needs none before its end.
-  EXPECT_THAT(plan({.rows = 100, .logits = 12, .chunk = 8}, {scored(40), prompt(24)}),
-              ElementsAre(8, 24));
-  EXPECT_THAT(plan({.rows = 100, .logits = 8, .chunk = 8}, {scored(8), prompt(24)}),
-              ElementsAre(8, 16));
+  EXPECT_THAT(plan(bounds(100, 12, 8), {scored(40), prompt(24, 1)}), ElementsAre(8, 24));
+  EXPECT_THAT(plan(bounds(100, 8, 8), {scored(8), prompt(24, 1)}), ElementsAre(8, 16));
 }
 
-TEST(NextFirst, IsThePromptAfterTheOneThatWasFirst) {
-  const std::vector<Pending> pending = {prompt(9), kDecode, prompt(9), kWaits, prompt(9)};
-  EXPECT_EQ(next_first(pending, 0), 1u);
-  EXPECT_EQ(next_first(pending, 1), 3u);
-  EXPECT_EQ(next_first(pending, 3), 0u);
-  EXPECT_EQ(next_first(pending, 7), 3u) << "sequences have left: 7 % 5 is 2";
-  EXPECT_EQ(next_first(std::vector<Pending>{kDecode}, 0), 0u);
-  EXPECT_EQ(next_first({}, 5), 0u);
-  const std::vector<Pending> starved = {prompt(0), prompt(8), prompt(0), prompt(9)};
-  EXPECT_EQ(next_first(starved, 0), 2u) << "a prompt still being sent, of which nothing is there";
-  EXPECT_EQ(next_first(starved, 2), 0u);
+TEST(PlanStep, PromptsKeepToTheirPartOfTheStepButAChunkTheyMay) {
+  StepBounds narrow = bounds(100, 20, 8);
+  narrow.prompt_rows = 20;
+  EXPECT_THAT(plan(narrow, {kDecode, prompt(100)}), ElementsAre(1, 16));
+  narrow.prompt_rows = 0;
+  EXPECT_THAT(plan(narrow, {kDecode, prompt(100), prompt(100, 1)}), ElementsAre(1, 8, 0));
+}
+
+TEST(PlanStep, TheTurnGoesOnFromStepToStep) {
+  uint64_t turn = 0;
+  const std::vector<Pending> two = {prompt(100, 1), prompt(40, 2)};
+  EXPECT_THAT(plan_step(bounds(8, 20, 8), two, turn), ElementsAre(8, 0));
+  EXPECT_THAT(plan_step(bounds(8, 20, 8), two, turn), ElementsAre(0, 8));
+  EXPECT_THAT(plan_step(bounds(24, 20, 8), two, turn), ElementsAre(16, 8));
+  EXPECT_THAT(plan_step(bounds(24, 20, 8), two, turn), ElementsAre(8, 16));
 }
 
 // Random steps, all within what the engine promises to the scheduler.
 struct Scene {
   StepBounds bounds;
   std::vector<Pending> pending;
-  size_t first;
+  uint64_t turn;
 };
 
 class Scenes {
@@ -82,17 +97,17 @@ class Scenes {
 
   Scene next() {
     const int slots = between(1, 20), chunk = between(1, 64);
-    Scene scene{.bounds = {.rows = slots + chunk + between(0, 3 * chunk),
-                           .logits = slots + chunk + between(0, 10),
-                           .chunk = chunk},
+    Scene scene{.bounds = bounds(slots + chunk + between(0, 3 * chunk),
+                                 slots + chunk + between(0, 10), chunk),
                 .pending = {},
-                .first = static_cast<size_t>(between(0, 25))};
+                .turn = static_cast<uint64_t>(between(0, 1))};
+    scene.bounds.prompt_rows = between(0, scene.bounds.rows);
     for (int i = between(0, slots); i > 0; --i) {
-      const int kind = between(0, 4);
+      const int kind = between(0, 4), place = between(0, 20);
       scene.pending.push_back(kind == 0   ? kWaits
                               : kind == 1 ? kDecode
-                              : kind == 2 ? scored(between(1, 5 * chunk))
-                                          : prompt(between(1, 5 * chunk)));
+                              : kind == 2 ? scored(between(1, 5 * chunk), place)
+                                          : prompt(between(1, 5 * chunk), place));
     }
     return scene;
   }
@@ -112,14 +127,15 @@ int logits_of(const Pending& pending, int rows) {
 TEST(PlanStep, HoldsItsPromisesOnRandomSteps) {
   Scenes scenes(1);
   for (int round = 0; round < 20000; ++round) {
-    const auto [bounds, pending, first] = scenes.next();
-    const std::vector<int> rows = plan_step(bounds, pending, first);
+    auto [bounds, pending, turn] = scenes.next();
+    const std::vector<int> rows = plan_step(bounds, pending, turn);
     ASSERT_EQ(rows.size(), pending.size());
-    int all_rows = 0, all_logits = 0;
+    int all_rows = 0, prompt_rows = 0, all_logits = 0;
     for (size_t i = 0; i < rows.size(); ++i) {
       all_rows += rows[i];
       all_logits += logits_of(pending[i], rows[i]);
       if (pending[i].prompt) {
+        prompt_rows += rows[i];
         EXPECT_TRUE(rows[i] == pending[i].tokens || rows[i] % bounds.chunk == 0)
             << "cut off the grid";
         EXPECT_LE(rows[i], pending[i].tokens);
@@ -127,53 +143,95 @@ TEST(PlanStep, HoldsItsPromisesOnRandomSteps) {
         EXPECT_EQ(rows[i], pending[i].tokens) << "a decode has to wait";
       }
     }
+    const int most_prompt_rows = std::max(bounds.prompt_rows, bounds.chunk);
     EXPECT_LE(all_rows, bounds.rows);
+    EXPECT_LE(prompt_rows, most_prompt_rows);
     EXPECT_LE(all_logits, bounds.logits);
     for (size_t i = 0; i < rows.size(); ++i) {  // no room is left that somebody could use
       const int piece = std::min(pending[i].tokens - rows[i], bounds.chunk);
       if (!pending[i].prompt || piece == 0) continue;
       const int logits = logits_of(pending[i], rows[i] + piece) - logits_of(pending[i], rows[i]);
-      EXPECT_TRUE(all_rows + piece > bounds.rows || all_logits + logits > bounds.logits);
+      EXPECT_TRUE(all_rows + piece > bounds.rows || prompt_rows + piece > most_prompt_rows ||
+                  all_logits + logits > bounds.logits);
+      EXPECT_GT(prompt_rows, 0) << "a chunk always fits";
     }
     ASSERT_FALSE(HasFailure()) << "round " << round;
   }
 }
 
-// Two prompts that both go on after the step differ by one chunk at most.
-TEST(PlanStep, SharesEvenly) {
-  Scenes scenes(2);
-  for (int round = 0; round < 5000; ++round) {
-    auto [bounds, pending, first] = scenes.next();
-    for (Pending& p : pending) p.scored = false;
-    const std::vector<int> rows = plan_step(bounds, pending, first);
-    int least = 1 << 30, most = 0;
+// Prompts of all lengths that come for ever, faster than they can be absorbed, or slower.
+class Traffic {
+ public:
+  Traffic(Scenes& random, int chunk) : random_(random), chunk_(chunk) {}
+
+  void add(int tokens) { prompts_.push_back(prompt(tokens, ++came_)); }
+  // Prompts of more than `tokens`, by two chunks and more, until so many are there.
+  void flood(size_t until, int tokens) {
+    while (prompts_.size() < until) add(tokens + random_.between(2 * chunk_, 9 * chunk_));
+  }
+  // One step of so many chunks; true if the prompt of that place is through.
+  bool step_ends(int chunks, int64_t place) {
+    const std::vector<int> rows =
+        plan_step(bounds(chunks * chunk_, 100000, chunk_), prompts_, turn_);
+    bool ended = false;
     for (size_t i = 0; i < rows.size(); ++i) {
-      if (!pending[i].prompt || pending[i].tokens - rows[i] < bounds.chunk) continue;
-      least = std::min(least, rows[i]);
-      most = std::max(most, rows[i]);
+      prompts_[i].tokens -= rows[i];
+      ended |= prompts_[i].tokens == 0 && prompts_[i].place == place;
     }
-    if (most > 0) {
-      ASSERT_LE(most - least, bounds.chunk) << "round " << round;
+    std::erase_if(prompts_, [](const Pending& p) { return p.tokens == 0; });
+    return ended;
+  }
+  int64_t last_place() const { return came_; }
+  // Tokens of all that came before that place.
+  int64_t tokens_until(int64_t place) const {
+    int64_t tokens = 0;
+    for (const Pending& p : prompts_) tokens += p.place <= place ? p.tokens : 0;
+    return tokens;
+  }
+
+ private:
+  Scenes& random_;
+  const int chunk_;
+  std::vector<Pending> prompts_;
+  int64_t came_ = 0;
+  uint64_t turn_ = 0;
+};
+
+int64_t chunks_of(int64_t tokens, int chunk) { return (tokens + chunk - 1) / chunk; }
+
+// However many that are two chunks longer are there and come, it takes at most twice its own time.
+TEST(PlanStep, AShortPromptGetsThroughAFloodOfLongOnes) {
+  Scenes random(2);
+  for (int round = 0; round < 500; ++round) {
+    const int chunk = random.between(1, 64), chunks = random.between(1, 6);
+    const int tokens = random.between(1, 10 * chunk);
+    Traffic traffic(random, chunk);
+    traffic.flood(20, tokens);
+    traffic.add(tokens);
+    const int64_t place = traffic.last_place();
+    int64_t steps = 1;
+    while (!traffic.step_ends(chunks, place)) {
+      traffic.flood(20, tokens);
+      ASSERT_LE(++steps, chunks_of(2 * chunks_of(tokens, chunk), chunks)) << "round " << round;
     }
   }
 }
 
-// With new prompts coming all the time, none waits more steps than there are sequences.
-TEST(PlanStep, TheRotationServesEveryone) {
-  Scenes scenes(3);
-  for (int round = 0; round < 300; ++round) {
-    auto [bounds, pending, first] = scenes.next();
-    std::vector<size_t> waited(pending.size(), 0);
-    for (int step = 0; step < 200; ++step) {
-      const std::vector<int> rows = plan_step(bounds, pending, first);
-      for (size_t i = 0; i < rows.size(); ++i) {
-        if (!pending[i].prompt) continue;
-        waited[i] = rows[i] == 0 ? waited[i] + 1 : 0;
-        ASSERT_LT(waited[i], pending.size()) << "round " << round;
-        pending[i].tokens -= rows[i];  // one that ends makes room for a new one
-        if (pending[i].tokens == 0) pending[i].tokens = scenes.between(1, 5 * bounds.chunk);
-      }
-      first = next_first(pending, first);
+// However many short ones come after it, it takes at most twice what it and those before it take.
+TEST(PlanStep, ALongPromptGetsThroughAFloodOfShortOnes) {
+  Scenes random(3);
+  for (int round = 0; round < 500; ++round) {
+    const int chunk = random.between(1, 64), chunks = random.between(1, 6);
+    Traffic traffic(random, chunk);
+    traffic.flood(static_cast<size_t>(random.between(0, 10)), 0);
+    traffic.add(random.between(1, 30 * chunk));
+    const int64_t place = traffic.last_place();
+    // Each prompt before it may end within a chunk.
+    const int64_t before = chunks_of(traffic.tokens_until(place), chunk) + place;
+    int64_t steps = 1;
+    while (!traffic.step_ends(chunks, place)) {
+      for (int i = 0; i < 4 * chunks; ++i) traffic.add(random.between(1, chunk));
+      ASSERT_LE(++steps, chunks_of(2 * before, chunks)) << "round " << round;
     }
   }
 }

@@ -1,0 +1,42 @@
+#pragma once
+
+namespace recurve {
+
+// What a step was made of.
+struct StepShape {
+  int decodes = 0;      // sequences that brought their next token
+  int prompt_rows = 0;  // tokens of prompts
+};
+
+// How fast this machine computes, learnt from the steps it has done: a step takes
+//   seconds = base + prompt_rows * per_row,
+// both followed with a short memory, as decodes come and go and their cost is part of the base. It
+// says how many rows of prompts a step can take without keeping running streams waiting for longer
+// than they should, and how fast prompts are absorbed then.
+class Pace {
+ public:
+  // most_rows: of prompts in a step, at most. step_seconds: how long a step may take in which
+  // somebody waits for the next token; 0: however long.
+  Pace(int most_rows, double step_seconds) : most_rows_(most_rows), limit_(step_seconds) {}
+
+  void observe(const StepShape& step, double seconds);
+
+  // What prompts may take of the next step. Everything where nobody decodes; may be less than a
+  // chunk, or nothing.
+  int prompt_rows(int decodes) const;
+
+  double seconds(int prompt_rows) const { return base_ + per_row_ * prompt_rows; }
+  // Seconds between two tokens of a running stream, of late; 0: none known.
+  double step_seconds() const { return recent_; }
+  // Prompt tokens absorbed in a second while prompts take what they may; 0: not known.
+  double prompt_rate(int decodes) const;
+
+ private:
+  const int most_rows_;
+  const double limit_;
+  bool begun_ = false;
+  double base_ = 0, per_row_ = 0;
+  double recent_ = 0;
+};
+
+}  // namespace recurve

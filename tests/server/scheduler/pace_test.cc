@@ -1,0 +1,103 @@
+// The pace against machines that are known: how long their steps take is a formula.
+#include "server/scheduler/pace.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace recurve {
+namespace {
+
+constexpr int kMostRows = 2048, kChunk = 64;
+
+struct Machine {
+  double base;        // seconds of a step
+  double per_decode;  // and for each sequence that decodes
+  double per_row;     // and for each row of a prompt
+  double noise = 0;   // of the whole, standard deviation
+  double seconds(const StepShape& step) const {
+    return base + per_decode * step.decodes + per_row * step.prompt_rows;
+  }
+};
+
+// Steps of an endless prompt beside `decodes`; the seconds of the last ones, without noise.
+std::vector<double> run(Pace& pace, const Machine& machine, int decodes, int steps,
+                        uint32_t seed = 1) {
+  std::mt19937 random(seed);
+  std::normal_distribution<double> noise(1, machine.noise);
+  std::vector<double> last;
+  for (int i = 0; i < steps; ++i) {
+    const int rows = std::max(pace.prompt_rows(decodes) / kChunk * kChunk, kChunk);
+    const StepShape step{.decodes = decodes, .prompt_rows = rows};
+    pace.observe(step, machine.seconds(step) * std::max(0.1, noise(random)));
+    if (i >= steps / 2) last.push_back(machine.seconds(step));
+  }
+  return last;
+}
+
+// Like one of 7 B parameters on a large GPU, and one of 7 M on two CPU cores.
+constexpr Machine kLarge{.base = 4e-3, .per_decode = 7e-5, .per_row = 5e-5};
+constexpr Machine kSmall{.base = 1e-4, .per_decode = 1e-4, .per_row = 5e-5};
+
+TEST(Pace, KnowsNothingAtFirstAndThenLetsPromptsHaveAll) {
+  const Pace pace(kMostRows, 0.03);
+  EXPECT_EQ(pace.prompt_rows(10), kMostRows);
+  EXPECT_EQ(pace.prompt_rate(10), 0);
+  EXPECT_EQ(pace.step_seconds(), 0);
+}
+
+TEST(Pace, StepsFillTheirTimeAndNoMore) {
+  for (const Machine& machine : {kLarge, kSmall}) {
+    for (const double noise : {0.0, 0.1}) {
+      Machine noisy = machine;
+      noisy.noise = noise;
+      Pace pace(kMostRows, 0.03);
+      for (const double seconds : run(pace, noisy, 64, 200)) {
+        EXPECT_LE(seconds, 0.03 * (1 + noise));
+        EXPECT_GE(seconds, 0.0235 * (1 - 2 * noise)) << "prompts could have had a chunk more";
+      }
+    }
+  }
+}
+
+TEST(Pace, FollowsWhatChanges) {
+  Pace pace(kMostRows, 0.03);
+  run(pace, kLarge, 8, 100);
+  for (const double seconds : run(pace, kLarge, 256, 100)) EXPECT_LE(seconds, 0.03);
+  for (const double seconds : run(pace, kLarge, 8, 100)) EXPECT_GE(seconds, 0.0235);
+}
+
+TEST(Pace, NoRoomIsNoRows) {
+  Pace pace(kMostRows, 0.02);
+  run(pace, kLarge, 300, 50);  // the decodes alone take 25 ms
+  EXPECT_LT(pace.prompt_rows(300), kChunk);
+}
+
+TEST(Pace, WhereNobodyDecodesOrNothingIsPromisedPromptsHaveAll) {
+  Pace pace(kMostRows, 0.02);
+  run(pace, kLarge, 300, 50);
+  EXPECT_EQ(pace.prompt_rows(0), kMostRows);
+  Pace free(kMostRows, 0);
+  run(free, kLarge, 300, 50);
+  EXPECT_EQ(free.prompt_rows(300), kMostRows);
+}
+
+TEST(Pace, KnowsHowFastPromptsAreAbsorbed) {
+  Pace pace(kMostRows, 0.03);
+  run(pace, kLarge, 64, 200);
+  // 27 ms less 4 ms and 64 decodes, of which each row takes 50 us; the step takes 27 ms.
+  const double rows = (0.027 - kLarge.seconds({.decodes = 64})) / kLarge.per_row;
+  EXPECT_NEAR(pace.prompt_rate(64), rows / 0.027, 0.1 * rows / 0.027);
+  EXPECT_NEAR(pace.step_seconds(), 0.027, 0.003);
+}
+
+TEST(Pace, AStepThatWasHeldUpIsForgotten) {
+  Pace pace(kMostRows, 0.03);
+  run(pace, kLarge, 64, 100);
+  pace.observe({.decodes = 64, .prompt_rows = 256}, 1.0);
+  for (const double seconds : run(pace, kLarge, 64, 100)) EXPECT_GE(seconds, 0.0235);
+}
+
+}  // namespace
+}  // namespace recurve
