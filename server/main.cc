@@ -15,6 +15,7 @@
 #include "server/rpc/server.h"
 #include "server/startup_table.h"
 #include "server/stop_signal.h"
+#include "server/text/id_tokenizer.h"
 #include "server/token_rules.h"
 #include "server/version.h"
 
@@ -53,14 +54,37 @@ class LoadProgress {
 };
 
 std::unique_ptr<const Model> load(const Options& o, Backend& backend, const StopSignal& stop) {
-  Checkpoint checkpoint = Checkpoint::open(o.model);
+  Checkpoint checkpoint = o.random_weights ? Checkpoint::random(std::filesystem::path(o.model), 1)
+                                           : Checkpoint::open(o.model);
   return load_model(checkpoint, backend, {.weights = o.weights}, LoadProgress(stop));
+}
+
+// What lies between text and ids, and the rules of both.
+struct Text {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  Chat chat;
+  TokenRules rules;
+};
+
+Text load_text(const Options& o, const ModelInfo& model) {
+  if (o.random_weights) {  // no id means anything: none ends a text
+    return {.tokenizer = std::make_shared<IdTokenizer>(static_cast<int32_t>(model.vocab))};
+  }
+  Text text{.tokenizer = load_tokenizer(o.model), .chat = load_chat(o.model)};
+  check_fits(*text.tokenizer, model.vocab, o.model);
+  text.rules = resolve_token_rules(model, *text.tokenizer);
+  return text;
+}
+
+// The last part of the path to the model, without the ending of a file.
+std::string model_name(const std::filesystem::path& model) {
+  if (std::filesystem::is_regular_file(model)) return model.stem().string();
+  return (model / "").parent_path().filename().string();
 }
 
 ServingInfo serving_info(const Options& o, const Model& model, const Backend& backend,
                          const TokenRules& rules) {
-  const std::filesystem::path path = std::filesystem::path(o.model) / "";
-  ServingInfo info{.model_name = o.name.empty() ? path.parent_path().filename().string() : o.name,
+  ServingInfo info{.model_name = o.name.empty() ? model_name(o.model) : o.name,
                    .family = model.info().family,
                    .parameters = model.info().parameters,
                    .weight_bytes = model.info().weight_bytes,
@@ -92,23 +116,21 @@ int run(const Options& o) {
 
   const auto backend = make_backend(o.device, o.threads);
   const auto model = load(o, *backend, stop);
-  const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(o.model);
-  check_fits(*tokenizer, model->info().vocab, o.model);
-  const Chat chat = load_chat(o.model);
-  const TokenRules rules = resolve_token_rules(model->info(), *tokenizer);
-  const ServingInfo info = serving_info(o, *model, *backend, rules);
+  const Text text = load_text(o, model->info());
+  const ServingInfo info = serving_info(o, *model, *backend, text.rules);
   Engine engine(
       *model, *backend,
-      {.rows = info.vocab_rows, .usable = tokenizer->size(), .eos_ids = rules.eos}, queue, stats,
-      metrics,
+      {.rows = info.vocab_rows, .usable = text.tokenizer->size(), .eos_ids = text.rules.eos}, queue,
+      stats, metrics,
       {.slots = o.slots,
        .rows_per_step = o.rows_per_step,
        .step_seconds = o.tpot_ms / 1000,
        .sessions = {.host_bytes = info.max_host_bytes, .default_ttl_seconds = o.session_ttl}});
   std::thread engine_thread([&] { engine.run(); });
 
-  fmt::print(stderr, "{}", startup_table(o, *model, *tokenizer, chat, *backend, info, rpc.port()));
-  rpc.serve(tokenizer, info, chat);
+  fmt::print(stderr, "{}",
+             startup_table(o, *model, *text.tokenizer, text.chat, *backend, info, rpc.port()));
+  rpc.serve(text.tokenizer, info, text.chat);
   log_event(LogLevel::kInfo, "serving", {{"listen", o.listen}, {"port", rpc.port()}});
 
   const double seconds = stop.wait().value_or(o.drain_seconds);

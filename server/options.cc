@@ -20,6 +20,10 @@ int parse_options(int argc, char** argv, Options* o) {
          "and tokenizer.json or tokenizer.model")
       ->required()
       ->group("Model");
+  app.add_flag("--random-weights", o->random_weights,
+               "For benchmarks: --model is a config.json alone, or a directory with one; weights "
+               "are random, and prompts must be token ids")
+      ->group("Model");
   app.add_option("--name", o->name, "Name to show for the model; default: the directory's")
       ->group("Model");
   app.add_option("--weights", o->weights, "Type of the weight matrices in memory")

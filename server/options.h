@@ -10,6 +10,7 @@ namespace recurve {
 // The command line of recurve-server. `recurve-server --help` is its reference.
 struct Options {
   std::string model;
+  bool random_weights = false;
   std::string name;  // empty: the last part of `model`
   std::string device = "cpu";
   std::string listen = "127.0.0.1:50051";

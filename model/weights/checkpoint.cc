@@ -129,6 +129,12 @@ Checkpoint Checkpoint::random(nlohmann::json config, uint64_t seed, std::string 
   return checkpoint;
 }
 
+Checkpoint Checkpoint::random(const fs::path& config, uint64_t seed) {
+  std::error_code error;
+  const fs::path file = fs::is_directory(config, error) ? config / "config.json" : config;
+  return random(read_json_file(file, kMaxConfigBytes), seed, file.string());
+}
+
 void Checkpoint::open_single(const fs::path& file) {
   weights_file_ = file.string();
   add_file(std::make_unique<SafetensorsFile>(file));

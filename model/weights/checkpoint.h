@@ -42,6 +42,9 @@ class Checkpoint {
   static Checkpoint random(nlohmann::json config, uint64_t seed,
                            std::string config_file = "config.json");
 
+  // The same for the config.json of a directory, or any such file.
+  static Checkpoint random(const std::filesystem::path& config, uint64_t seed);
+
   const nlohmann::json& config() const { return config_; }
   const std::string& config_file() const { return config_file_; }  // its path, for messages
   const std::string& where() const { return where_; }              // the directory; "(random)"

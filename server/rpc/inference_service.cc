@@ -5,6 +5,7 @@
 #include "server/rpc/generate_call.h"
 #include "server/rpc/messages.h"
 #include "server/rpc/score_call.h"
+#include "server/rpc/status.h"
 #include "server/rpc/unary_call.h"
 
 namespace recurve {
@@ -38,6 +39,9 @@ Status detokenize(const ServiceContext& context, const grpc::ByteBuffer& request
   if (!status.ok()) return status;
   const std::vector<int32_t> ids(message.ids().begin(), message.ids().end());
   status = check_ids("ids", ids, context.rules);
+  if (status.ok() && !context.rules.tokenizer->reads_text()) {
+    status = invalid("ids have no text, as this server has random weights and no tokenizer");
+  }
   if (!status.ok()) return status;
   v1::DetokenizeResponse answer;
   answer.set_text(decode(*context.rules.tokenizer, ids,

@@ -27,6 +27,8 @@ Status ScoreInput::add(v1::ScoreRequest piece) {
   }
   kind_ = kind;
   if (kind == v1::ScoreRequest::kIds) return add_ids(piece.ids());
+  const Status status = check_text("text", piece.text(), rules_);
+  if (!status.ok()) return status;
   piece_ = std::move(piece);
   read_ = 0;
   return {};

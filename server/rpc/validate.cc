@@ -89,7 +89,7 @@ Status read_parameters(const v1::GenerateRequest& message, const RequestRules& r
   return {};
 }
 
-Status check_stop_strings(const v1::StopConditions& stop) {
+Status check_stop_strings(const v1::StopConditions& stop, const RequestRules& rules) {
   const auto count = static_cast<size_t>(stop.stop_strings_size());
   Status status = check_size("stop_strings", count, StopMatcher::kMaxStops);
   if (!status.ok()) return status;
@@ -98,7 +98,8 @@ Status check_stop_strings(const v1::StopConditions& stop) {
     return invalid("each of stop_strings must have 1 to {} bytes, got one of {}",
                    StopMatcher::kMaxStopBytes, text.size());
   }
-  return {};
+  return stop.stop_strings().empty() ? Status()
+                                     : check_text("stop_strings", stop.stop_strings(0), rules);
 }
 
 Status check_choices(const v1::GenerateRequest& message, int32_t choices, int32_t max_tokens,
@@ -129,6 +130,7 @@ struct PromptSource {
 Status read_prompt(PromptSource source, const RequestRules& rules, Request* request) {
   Status status = check_prompt_size(static_cast<int64_t>(source.ids.size()), rules);
   if (status.ok()) status = check_ids("prompt ids", source.ids, rules);
+  if (status.ok() && source.text != nullptr) status = check_text("text", *source.text, rules);
   if (!status.ok()) return status;
   if (source.text != nullptr) {
     const auto special = source.parse_special ? SpecialTokens::kParse : SpecialTokens::kAsText;
@@ -164,6 +166,12 @@ Status empty_prompt() {
 }
 
 }  // namespace
+
+Status check_text(std::string_view field, std::string_view text, const RequestRules& rules) {
+  if (text.empty() || rules.tokenizer->reads_text()) return {};
+  return invalid("{} must be empty, as this server has random weights and no tokenizer: send ids",
+                 field);
+}
 
 Status check_prompt_size(int64_t tokens, const RequestRules& rules) {
   if (tokens <= rules.max_prompt_tokens) return {};
@@ -208,7 +216,7 @@ Status validate(const v1::GenerateRequest& message, const RequestRules& rules, O
   Status status = check_request_id(message.request_id());
   if (status.ok() && !message.session().empty()) status = check_name("session", message.session());
   if (status.ok()) status = read_parameters(message, rules, &request.sampling);
-  if (status.ok()) status = check_stop_strings(message.stop());
+  if (status.ok()) status = check_stop_strings(message.stop(), rules);
   const int32_t choices = message.has_n() ? message.n() : 1;
   if (status.ok()) status = check_choices(message, choices, request.sampling.max_tokens, rules);
   if (status.ok() && message.has_messages()) {
@@ -261,6 +269,8 @@ Status tokenise(const v1::TokenizeRequest& message, const RequestRules& rules,
     const Status status = read_messages(message.messages(), message.continued(), rules, ids);
     if (!status.ok()) return status;
   } else {
+    const Status status = check_text("text", message.text(), rules);
+    if (!status.ok()) return status;
     *ids = rules.tokenizer->encode(
         message.text(), message.parse_special() ? SpecialTokens::kParse : SpecialTokens::kAsText);
   }

@@ -61,6 +61,8 @@ grpc::Status tokenise(const v1::TokenizeRequest& message, const RequestRules& ru
 // client sent a text.
 std::optional<int32_t> bos_for(const std::vector<int32_t>& ids, bool add_special, bool is_text,
                                const RequestRules& rules);
+// Refuses a text where the server has no tokenizer. `field`: where the text stands.
+grpc::Status check_text(std::string_view field, std::string_view text, const RequestRules& rules);
 grpc::Status check_prompt_size(int64_t tokens, const RequestRules& rules);
 grpc::Status check_ids(std::string_view field, const std::vector<int32_t>& ids,
                        const RequestRules& rules);

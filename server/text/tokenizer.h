@@ -52,6 +52,9 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
+  // False where ids have no text, and encode() gives none: what clients say as text is refused.
+  virtual bool reads_text() const { return true; }
+
   // Ids of a text, without BOS or EOS. Text that is kContinued does not get the space that a
   // tokenizer may put in front of a text. Invalid UTF-8 is read as U+FFFD (callers that must refuse
   // it ask is_valid_utf8() first). Time is O(n log n) in the bytes of the text.

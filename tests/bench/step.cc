@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "model/registry.h"
-#include "model/weights/json_file.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/report.h"
 
@@ -26,12 +25,8 @@ struct StepOptions {
 };
 
 std::unique_ptr<const Model> load(const StepOptions& o, Backend& backend) {
-  if (!o.random) {
-    Checkpoint checkpoint = Checkpoint::open(o.model);
-    return load_model(checkpoint, backend, {});
-  }
   Checkpoint checkpoint =
-      Checkpoint::random(read_json_file(o.config, kMaxConfigBytes), 1, o.config);
+      o.random ? Checkpoint::random(std::filesystem::path(o.config), 1) : Checkpoint::open(o.model);
   return load_model(checkpoint, backend, {});
 }
 

@@ -1,0 +1,81 @@
+// recurve-server --random-weights: a config alone, and requests of token ids.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "clients/cpp/client.h"
+#include "tests/support/server_process.h"
+
+namespace recurve::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::string kConfig =
+    std::string(RECURVE_SOURCE_DIR) + "/tests/golden/xlstm/single/config.json";
+
+v1::GenerateRequest ids_request(const std::vector<int32_t>& ids) {
+  v1::GenerateRequest request;
+  request.mutable_ids()->mutable_ids()->Assign(ids.begin(), ids.end());
+  request.mutable_stop()->set_max_tokens(20);
+  request.mutable_sampling()->set_seed(3);
+  return request;
+}
+
+std::vector<int32_t> answer(Client& client, const v1::GenerateRequest& request) {
+  std::vector<int32_t> ids;
+  client.generate(request, [&](const v1::GenerateResponse& response) {
+    for (const int32_t id : response.chunk().ids()) ids.push_back(id);
+  });
+  return ids;
+}
+
+std::string refusal(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const ClientError& error) {
+    EXPECT_EQ(error.code(), grpc::StatusCode::INVALID_ARGUMENT) << error.what();
+    return error.what();
+  }
+  return "";
+}
+
+TEST(RandomWeightsTest, AreTheSameEachTimeAndAnswerIds) {
+  std::vector<std::vector<int32_t>> answers;
+  const std::string directory = kConfig.substr(0, kConfig.rfind('/'));
+  for (const std::string& model : {kConfig, directory}) {
+    ServerProcess server({"--model", model, "--random-weights", "--slots", "2"});
+    Client client(server.address());
+    EXPECT_GT(client.model_info().token_count(), 0);
+    EXPECT_EQ(client.model_info().token_count(), client.model_info().vocab_size());
+    EXPECT_EQ(client.model_info().eos_ids_size(), 0);
+    answers.push_back(answer(client, ids_request({1, 2, 3})));
+    EXPECT_EQ(answers.back().size(), 20u);
+    EXPECT_NE(answer(client, ids_request({3, 2, 1})), answers.back());
+    EXPECT_EQ(server.stop(), 0);
+  }
+  EXPECT_EQ(answers[0], answers[1]);
+}
+
+TEST(RandomWeightsTest, TextIsRefused) {
+  ServerProcess server({"--model", kConfig, "--random-weights", "--slots", "1"});
+  Client client(server.address());
+  constexpr const char* kSentence = "text must be empty, as this server has random weights";
+  v1::GenerateRequest text;
+  text.set_text("Call me Ishmael.");
+  EXPECT_THAT(refusal([&] { answer(client, text); }), HasSubstr(kSentence));
+  v1::GenerateRequest stop = ids_request({1});
+  stop.mutable_stop()->add_stop_strings("the");
+  EXPECT_THAT(refusal([&] { answer(client, stop); }), HasSubstr("stop_strings must be empty"));
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text("whale");
+  EXPECT_THAT(refusal([&] { client.tokenize(tokenize); }), HasSubstr(kSentence));
+  v1::DetokenizeRequest detokenize;
+  detokenize.add_ids(1);
+  EXPECT_THAT(refusal([&] { client.detokenize(detokenize); }), HasSubstr("ids have no text"));
+  const auto ignore = [](const v1::ScoreResponse&) {};
+  EXPECT_THAT(refusal([&] { client.score({}, "A whale is a fish.", ignore); }),
+              HasSubstr(kSentence));
+}
+
+}  // namespace
+}  // namespace recurve::testing
