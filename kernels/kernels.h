@@ -35,6 +35,7 @@ template <typename Args>
 struct Op {
   void (*run)(const Args&, Stream&) = nullptr;
   const char* implementation = "";
+  bool bf16_state = false;  // reads and writes StateData of BF16
   void operator()(const Args& args, Stream& stream) const { run(args, stream); }
 };
 

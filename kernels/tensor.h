@@ -31,4 +31,19 @@ struct Matrix {
   const void* data = nullptr;  // (N, K) row-major, 64-byte aligned
 };
 
+// One array of an op's states, of all slots, in the memory of one backend: F32 or BF16. Ops compute
+// in fp32 whichever it is. What is kept in BF16 is rounded, to nearest even, at the end of each
+// chunk of a sequence, so that bits do not depend on how a prompt is split between calls; outputs
+// are of the state before it is rounded.
+struct StateData {
+  StateData() = default;
+  StateData(float* values) : data(values) {}  // a state in F32 is a plain pointer elsewhere
+  StateData(void* values, DType type) : data(values), dtype(type) {}
+
+  float* f32() const { return static_cast<float*>(data); }  // of a state in F32
+
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+};
+
 }  // namespace recurve

@@ -18,6 +18,17 @@ std::string model_type_of(const nlohmann::json& config) {
   return ssm->value("layer", nlohmann::json()) == "Mamba2" ? "mamba2" : "mamba";
 }
 
+// A model whose states are vectors only has nothing to keep in BF16.
+void check_state_type(const Model& model, DType wanted) {
+  for (const StateArray& array : model.state_layout().arrays) {
+    if (array.dtype == wanted) return;
+  }
+  throw std::runtime_error(fmt::format(
+      "the states of this model ({}: {}) are vectors, which are kept in fp32: leave out "
+      "that states be bf16",
+      model.info().family, model.info().description));
+}
+
 constexpr size_t kMost = 200;  // characters
 
 // For the message about a model that is not supported: its own words on what it is.
@@ -58,7 +69,11 @@ std::unique_ptr<const Model> load_model(Checkpoint& checkpoint, Backend& backend
   const std::string type = model_type_of(config);
   std::vector<std::string_view> supported;
   for (const auto& family : kFamilies) {
-    if (type == family.model_type) return family.load(checkpoint, backend, options, progress);
+    if (type == family.model_type) {
+      auto model = family.load(checkpoint, backend, options, progress);
+      check_state_type(*model, options.state);
+      return model;
+    }
     supported.push_back(family.model_type);
   }
   throw std::runtime_error(fmt::format("{}: model_type: wanted one of: {}, found {}",

@@ -11,6 +11,10 @@ struct LoadOptions {
   // in F32.
   DType weights = DType::kBF16;
   int chunk = 0;  // rows of a chunk of the recurrence; 0: as the config says
+  // Of the states that are matrices: C of the mLSTM, S of the GLA family, h of the state spaces.
+  // They are nearly all of a state. F32 or BF16. Stabilisers, normalisers, convolution windows and
+  // the states of the vector cells stay in F32: few bytes, and what divides or exponentiates.
+  DType state = DType::kF32;
 };
 
 // Makes the model of the family that config.json names under "model_type". Throws

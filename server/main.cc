@@ -56,7 +56,8 @@ class LoadProgress {
 std::unique_ptr<const Model> load(const Options& o, Backend& backend, const StopSignal& stop) {
   Checkpoint checkpoint = o.random_weights ? Checkpoint::random(std::filesystem::path(o.model), 1)
                                            : Checkpoint::open(o.model);
-  return load_model(checkpoint, backend, {.weights = o.weights}, LoadProgress(stop));
+  return load_model(checkpoint, backend, {.weights = o.weights, .state = o.state},
+                    LoadProgress(stop));
 }
 
 // What lies between text and ids, and the rules of both.

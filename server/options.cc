@@ -31,6 +31,13 @@ int parse_options(int argc, char** argv, Options* o) {
           std::map<std::string, DType>{{"bf16", DType::kBF16}, {"f32", DType::kF32}}))
       ->default_str("bf16")
       ->group("Model");
+  app.add_option("--state", o->state,
+                 "Type of the states that are matrices; bf16 halves their memory and traffic and "
+                 "rounds them after every token")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, DType>{{"f32", DType::kF32}, {"bf16", DType::kBF16}}))
+      ->default_str("f32")
+      ->group("Model");
 
   app.add_option("--device", o->device,
                  "cpu; cuda:N where built with CUDA; or reference, the slow definition of every op")

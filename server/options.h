@@ -17,6 +17,7 @@ struct Options {
   std::string metrics;  // HOST:PORT; empty: none
   int threads = 0;
   DType weights = DType::kBF16;
+  DType state = DType::kF32;
   int slots = 16;
   int max_queue = 256;
   int rows_per_step = 256;

@@ -261,7 +261,7 @@ namespace {
 HWY_EXPORT(gla_rows);
 
 // The block that begins with row `first` of the sequence. It ends with its chunk at the latest.
-GlaBlock block_at(const GlaArgs& a, int64_t seq, int64_t head, int first) {
+GlaBlock block_at(const GlaArgs& a, int64_t seq, int64_t head, int first, float* S) {
   const int64_t row = a.seqs.begin[seq] + first;
   const int64_t state = int64_t{a.seqs.slot[seq]} * a.H + head;
   const int64_t g_step = a.decay == GlaDecay::kHead ? 0 : a.g_stride;
@@ -274,7 +274,7 @@ GlaBlock block_at(const GlaArgs& a, int64_t seq, int64_t head, int first) {
           .v = a.v + row * a.v_stride + head * a.DV,
           .g = a.decay == GlaDecay::kNone ? nullptr : a.g + row * g_step + g_head,
           .i = a.i == nullptr ? nullptr : a.i + row * a.g_stride + head,
-          .S = a.S + state * a.DK * a.DV,
+          .S = S,
           .z = a.z == nullptr ? nullptr : a.z + state * a.DK,
           .o = a.o + (row * a.H + head) * a.DV};
 }
@@ -282,9 +282,9 @@ GlaBlock block_at(const GlaArgs& a, int64_t seq, int64_t head, int first) {
 }  // namespace
 
 void gla(const GlaArgs& args, Stream& stream) {
-  for_heads(pool_of(stream), args.seqs, args.H, args.DK, args.DV, gla_room(args),
-            [&](int64_t seq, int64_t head, int first, float* memory) {
-              const GlaBlock block = block_at(args, seq, head, first);
+  for_heads(pool_of(stream), args.seqs, args.H, args.DK, args.DV, args.chunk, args.S,
+            gla_room(args), [&](int64_t seq, int64_t head, int first, float* S, float* memory) {
+              const GlaBlock block = block_at(args, seq, head, first, S);
               return HWY_DYNAMIC_DISPATCH(gla_rows)(args, block, memory);
             });
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/open_state.h"
 
 // What the mLSTM and the GLA family share: each head keeps a matrix S (DK, DV) that fades and takes
 // in outer products of keys and values. A few rows of a head are computed in two stages. The first
@@ -39,22 +40,26 @@ void advance_columns(const MatrixRows& rows, int begin, int count);
 // the same way however many threads there are.
 inline constexpr int kColumns = 64;
 
-// Calls make(seq, head, first, memory), the first stage, for each sequence and head and from its
-// first row to its last: it says by its L how many rows it took from `first` on. The second stage
-// follows each call. `memory` has `room` floats.
+// Calls make(seq, head, first, S, memory), the first stage, for each sequence and head and from its
+// first row to its last: it says by its L how many rows it took from `first` on, none beyond the
+// end of a chunk. The second stage follows each call. `memory` has `room` floats.
+// state: (slots, H, DK, DV), of which S is the head's part.
 template <typename Make>
-void for_heads(ThreadPool& pool, const Ragged& seqs, int H, int DK, int DV, size_t room,
-               const Make& make) {
+void for_heads(ThreadPool& pool, const Ragged& seqs, int H, int DK, int DV, int chunk,
+               const StateData& state, size_t room, const Make& make) {
   const int64_t pairs = int64_t{seqs.num_seqs} * H;
   if (pairs == 0) return;
   const auto run = [&](int64_t pair, const auto& second) {
     const int64_t seq = pair / H;
     const int rows = seqs.begin[seq + 1] - seqs.begin[seq];
-    float* memory = scratch(room);
+    const int64_t matrix = int64_t{DK} * DV, at = int64_t{seqs.slot[seq]} * H + pair % H;
+    float* memory = scratch(room + OpenState::room(state, matrix));
+    OpenState S(state, at * matrix, matrix, memory + room);
     for (int first = 0; first < rows;) {
-      const MatrixRows piece = make(seq, pair % H, first, memory);
+      const MatrixRows piece = make(seq, pair % H, first, S.values(), memory);
       second(piece);
       first += piece.L;
+      if (first % chunk == 0 || first == rows) S.end_chunk();
     }
   };
   if (pairs < pool.threads()) {  // pair after pair, the columns over the threads

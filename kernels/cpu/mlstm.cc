@@ -208,7 +208,7 @@ HWY_EXPORT(mlstm_rows);
 int rows_of(const MlstmArgs& a, int64_t seq) { return a.seqs.begin[seq + 1] - a.seqs.begin[seq]; }
 
 // The chunk that begins with row `first` of the sequence.
-MlstmChunk chunk_at(const MlstmArgs& a, int64_t seq, int64_t head, int first) {
+MlstmChunk chunk_at(const MlstmArgs& a, int64_t seq, int64_t head, int first, float* C) {
   const int64_t row = a.seqs.begin[seq] + first;
   const int64_t state = int64_t{a.seqs.slot[seq]} * a.H + head;
   MlstmChunk c;
@@ -218,7 +218,7 @@ MlstmChunk chunk_at(const MlstmArgs& a, int64_t seq, int64_t head, int first) {
   c.v = a.v + row * a.stride + head * a.DV;
   c.i = a.i + row * a.stride + head;
   c.f = a.f + row * a.stride + head;
-  c.C = a.C + state * a.DK * a.DV;
+  c.C = C;
   c.n = a.n + state * a.DK;
   c.m = a.m + state;
   c.h = a.h + (row * a.H + head) * a.DV;
@@ -229,9 +229,9 @@ MlstmChunk chunk_at(const MlstmArgs& a, int64_t seq, int64_t head, int first) {
 
 void mlstm(const MlstmArgs& args, Stream& stream) {
   const size_t room = shared_room(args, std::min(args.chunk, args.seqs.max_len));
-  for_heads(pool_of(stream), args.seqs, args.H, args.DK, args.DV, room,
-            [&](int64_t seq, int64_t head, int first, float* memory) {
-              const MlstmChunk c = chunk_at(args, seq, head, first);
+  for_heads(pool_of(stream), args.seqs, args.H, args.DK, args.DV, args.chunk, args.C, room,
+            [&](int64_t seq, int64_t head, int first, float* C, float* memory) {
+              const MlstmChunk c = chunk_at(args, seq, head, first, C);
               return HWY_DYNAMIC_DISPATCH(mlstm_rows)(args, c, memory);
             });
   if (args.head_norm != nullptr) head_norm_gate(head_norm_gate_of(args), stream);

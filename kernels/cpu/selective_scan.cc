@@ -2,6 +2,7 @@
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/targets.h"
+#include "kernels/open_state.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/selective_scan.cc"
@@ -30,9 +31,12 @@ HWY_INLINE float scan_channel(int64_t N, float dt, float x, const float* A, cons
 void scan(const SelectiveScanArgs& a, int64_t seq, int64_t begin, int64_t end) {
   const int64_t N = a.N, count = end - begin;
   const float* A = a.A + begin * N;
-  float* h = a.h + (int64_t{a.seqs.slot[seq]} * a.D + begin) * N;
+  OpenState state(a.h, (int64_t{a.seqs.slot[seq]} * a.D + begin) * N, count * N,
+                  scratch(OpenState::room(a.h, count * N)));
+  float* h = state.values();
   float dts[kChannels];
-  for (int64_t row = a.seqs.begin[seq]; row < a.seqs.begin[seq + 1]; ++row) {
+  const int64_t first = a.seqs.begin[seq], last = a.seqs.begin[seq + 1];
+  for (int64_t row = first; row < last; ++row) {
     const float* x = a.x + row * a.x_stride + begin;
     const float* dt = a.dt + row * a.dt_stride + begin;
     const float* B = a.B + row * a.BC_stride;
@@ -53,6 +57,7 @@ void scan(const SelectiveScanArgs& a, int64_t seq, int64_t begin, int64_t end) {
       }
       hn::StoreU(value, d, y + j);
     });
+    if ((row - first + 1) % a.chunk == 0 || row + 1 == last) state.end_chunk();
   }
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/targets.h"
+#include "kernels/open_state.h"
 
 // A chunk of one head of one sequence is three products of matrices, of which two are masked:
 //   scores (L, L) = C B^T, gated    y (L, P) = e C h^T + scores x    h (P, N) = F h + (g x)^T B
@@ -239,7 +240,7 @@ HWY_EXPORT(ssd_run);
 int rows_of(const SsdArgs& a, int64_t seq) { return a.seqs.begin[seq + 1] - a.seqs.begin[seq]; }
 
 // The chunk that begins with row `first` of the sequence.
-SsdChunk chunk_at(const SsdArgs& a, int64_t seq, int64_t head, int first) {
+SsdChunk chunk_at(const SsdArgs& a, int64_t seq, int64_t head, int first, float* h) {
   const int64_t row = a.seqs.begin[seq] + first, group = head / (a.H / a.G);
   return {.L = std::min(a.chunk, rows_of(a, seq) - first),
           .skip = a.skip[head],
@@ -249,7 +250,7 @@ SsdChunk chunk_at(const SsdArgs& a, int64_t seq, int64_t head, int first) {
           .B = a.B + row * a.xBC_stride + group * a.N,
           .C = a.C + row * a.xBC_stride + group * a.N,
           .dt = a.dt + row * a.dt_stride + head,
-          .h = a.h + (int64_t{a.seqs.slot[seq]} * a.H + head) * a.P * a.N,
+          .h = h,
           .y = a.y + (row * a.H + head) * a.P};
 }
 
@@ -261,15 +262,19 @@ void ssd(const SsdArgs& args, Stream& stream) {
   const int64_t pairs = int64_t{args.seqs.num_seqs} * args.H;
   if (pairs == 0) return;
   const int64_t rows = (args.seqs.rows + args.seqs.num_seqs - 1) / args.seqs.num_seqs;
-  const int64_t cost = 2 * rows * args.P * args.N;
+  const int64_t matrix = int64_t{args.P} * args.N, cost = 2 * rows * matrix;
   for_blocks(pool_of(stream), pairs, cost, [&](int64_t begin, int64_t end) {
     for (int64_t pair = begin; pair < end; ++pair) {
       const int64_t seq = pair / args.H, head = pair % args.H;
-      float* memory = scratch(ssd_room(args, std::min(args.chunk, rows_of(args, seq))));
+      const size_t room = ssd_room(args, std::min(args.chunk, rows_of(args, seq)));
+      float* memory = scratch(room + OpenState::room(args.h, matrix));
+      const int64_t state = int64_t{args.seqs.slot[seq]} * args.H + head;
+      OpenState h(args.h, state * matrix, matrix, memory + room);
       for (int first = 0; first < rows_of(args, seq);) {
-        const SsdChunk c = chunk_at(args, seq, head, first);
+        const SsdChunk c = chunk_at(args, seq, head, first, h.values());
         HWY_DYNAMIC_DISPATCH(ssd_run)(args, c, ssd_scratch_at(c.L, memory));
         first += c.L;
+        h.end_chunk();
       }
     }
   });

@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/ops/ragged.h"
+#include "kernels/tensor.h"
 
 namespace recurve {
 
@@ -53,7 +54,7 @@ struct GlaArgs {
   const float* g;  // log of the decay, <= 0. kNone: null; kHead: (H); kToken: (rows, H);
                    // kChannel: (rows, H, DK)
   const float* i;  // (rows, H) log of the weight of a row, <= 0; or null: zeros
-  float* S;        // (slots, H, DK, DV) state, read and written in place
+  StateData S;     // (slots, H, DK, DV) state, read and written in place
   float* z;        // (slots, H, DK) normaliser state; or null: no normaliser
   float* o;        // (rows, H, DV), dense; does not overlap the inputs
 };

@@ -1,6 +1,7 @@
 #pragma once
 #include "kernels/ops/head_norm_gate.h"
 #include "kernels/ops/ragged.h"
+#include "kernels/tensor.h"
 
 namespace recurve {
 
@@ -36,7 +37,7 @@ struct MlstmArgs {
   const float* v;       // (rows, H, DV)
   const float* i;       // (rows, H) input gate pre-activation, bias included
   const float* f;       // (rows, H) forget gate pre-activation, bias included
-  float* C;             // (slots, H, DK, DV) state, read and written in place
+  StateData C;          // (slots, H, DK, DV) state, read and written in place
   float* n;             // (slots, H, DK) normaliser state
   float* m;             // (slots, H) stabiliser state
   float* h;             // (rows, H, DV), dense

@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/ops/ragged.h"
+#include "kernels/tensor.h"
 
 namespace recurve {
 
@@ -13,7 +14,7 @@ namespace recurve {
 // The rows of a sequence are cut into chunks of `chunk` from its first row on; inside a chunk an
 // implementation may add in any order. So a prompt gives the same bits however it is split between
 // calls, as long as every call but the last brings a multiple of `chunk` rows. (The reference goes
-// row by row, and gives the same bits for any split.)
+// row by row, and gives the same bits for any split of a state in F32.)
 struct SelectiveScanArgs {
   Ragged seqs;
   int D;                 // channels
@@ -31,7 +32,7 @@ struct SelectiveScanArgs {
   const float* dt_bias;  // (D)
   const float* A;        // (D, N), negative: -exp(A_log)
   const float* skip;     // (D), "D" in the checkpoints
-  float* h;              // (slots, D, N) state, read and written in place
+  StateData h;           // (slots, D, N) state, read and written in place
   float* y;              // (rows, D), dense; does not overlap the inputs
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/ops/ragged.h"
+#include "kernels/tensor.h"
 
 namespace recurve {
 
@@ -38,7 +39,7 @@ struct SsdArgs {
   const float* dt_bias;  // (H)
   const float* A;        // (H), negative: -exp(A_log)
   const float* skip;     // (H), "D" in the checkpoints
-  float* h;              // (slots, H, P, N) state, read and written in place
+  StateData h;           // (slots, H, P, N) state, read and written in place
   float* y;              // (rows, H, P), dense; does not overlap the inputs
 };
 

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/open_state.h"
 #include "kernels/reference/table.h"
 
 namespace recurve::reference {
@@ -35,7 +36,7 @@ struct Head {
   float* out(int t) const { return o + int64_t{t} * args.H * args.DV; }
 };
 
-Head head_at(const GlaArgs& a, int slot, int head, int64_t row) {
+Head head_at(const GlaArgs& a, int slot, int head, int64_t row, float* S) {
   const int64_t state = int64_t{slot} * a.H + head;
   const int64_t g_head = a.decay == GlaDecay::kChannel ? int64_t{head} * a.DK : head;
   const int64_t g_row = a.decay == GlaDecay::kHead ? 0 : row * a.g_stride;
@@ -45,7 +46,7 @@ Head head_at(const GlaArgs& a, int slot, int head, int64_t row) {
           .v = a.v + row * a.v_stride + int64_t{head} * a.DV,
           .g = a.decay == GlaDecay::kNone ? nullptr : a.g + g_row + g_head,
           .i = a.i == nullptr ? nullptr : a.i + row * a.g_stride + head,
-          .S = a.S + state * a.DK * a.DV,
+          .S = S,
           .z = a.z == nullptr ? nullptr : a.z + state * a.DK,
           .o = a.o + (row * a.H + head) * a.DV};
 }
@@ -127,18 +128,22 @@ void chunk(const Head& s, int L) {
 }  // namespace
 
 void gla(const GlaArgs& args, Stream&) {
+  const int64_t matrix = int64_t{args.DK} * args.DV;
+  std::vector<float> copy(OpenState::room(args.S, matrix));
   for (int seq = 0; seq < args.seqs.num_seqs; ++seq) {
-    const int end = args.seqs.begin[seq + 1];
+    const int end = args.seqs.begin[seq + 1], slot = args.seqs.slot[seq];
     for (int head = 0; head < args.H; ++head) {
+      OpenState S(args.S, (int64_t{slot} * args.H + head) * matrix, matrix, copy.data());
       for (int row = args.seqs.begin[seq]; row < end;) {
         const int L = std::min(args.chunk, end - row);
-        const Head s = head_at(args, args.seqs.slot[seq], head, row);
+        const Head s = head_at(args, slot, head, row, S.values());
         row += L;
         if (L == 1) {
           step(s);
         } else {
           chunk(s, L);
         }
+        S.end_chunk();
       }
     }
   }

@@ -1,20 +1,18 @@
 #pragma once
-#include <bit>
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/bf16.h"
 #include "kernels/check.h"
 #include "kernels/ops/activation.h"
 #include "kernels/tensor.h"
 
 namespace recurve::reference {
 
-inline float widen_bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
-
 // Element `index` of the row-major matrix.
 inline float weight_at(const Matrix& matrix, int64_t index) {
   if (matrix.dtype == DType::kBF16) {
-    return widen_bf16(static_cast<const uint16_t*>(matrix.data)[index]);
+    return bf16_to_f32(static_cast<const uint16_t*>(matrix.data)[index]);
   }
   CHECK(matrix.dtype == DType::kF32);
   return static_cast<const float*>(matrix.data)[index];

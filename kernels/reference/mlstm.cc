@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/open_state.h"
 #include "kernels/reference/math.h"
 #include "kernels/reference/table.h"
 
@@ -27,7 +28,7 @@ struct Head {
   float* h;        // (rows, DV)
 };
 
-Head head_at(const MlstmArgs& a, int slot, int head, int64_t row) {
+Head head_at(const MlstmArgs& a, int slot, int head, int64_t row, float* C) {
   const int64_t state = int64_t{slot} * a.H + head;
   Head s;
   s.DK = a.DK;
@@ -41,7 +42,7 @@ Head head_at(const MlstmArgs& a, int slot, int head, int64_t row) {
   s.v = a.v + row * a.stride + head * a.DV;
   s.i = a.i + row * a.stride + head;
   s.f = a.f + row * a.stride + head;
-  s.C = a.C + state * a.DK * a.DV;
+  s.C = C;
   s.n = a.n + state * a.DK;
   s.m = a.m + state;
   s.h = a.h + row * s.h_stride + head * a.DV;
@@ -150,18 +151,22 @@ void chunk(const Head& s, int L) {
 }  // namespace
 
 void mlstm(const MlstmArgs& args, Stream& stream) {
+  const int64_t matrix = int64_t{args.DK} * args.DV;
+  std::vector<float> copy(OpenState::room(args.C, matrix));
   for (int seq = 0; seq < args.seqs.num_seqs; ++seq) {
-    const int end = args.seqs.begin[seq + 1];
+    const int end = args.seqs.begin[seq + 1], slot = args.seqs.slot[seq];
     for (int head = 0; head < args.H; ++head) {
+      OpenState C(args.C, (int64_t{slot} * args.H + head) * matrix, matrix, copy.data());
       for (int row = args.seqs.begin[seq]; row < end;) {
         const int L = std::min(args.chunk, end - row);
-        const Head s = head_at(args, args.seqs.slot[seq], head, row);
+        const Head s = head_at(args, slot, head, row, C.values());
         row += L;
         if (L == 1) {
           step(s);
         } else {
           chunk(s, L);
         }
+        C.end_chunk();
       }
     }
   }

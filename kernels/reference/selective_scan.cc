@@ -1,5 +1,7 @@
 #include <cmath>
+#include <vector>
 
+#include "kernels/open_state.h"
 #include "kernels/reference/math.h"
 #include "kernels/reference/table.h"
 
@@ -30,10 +32,14 @@ void scan_row(const SelectiveScanArgs& a, int64_t row, float* h) {
 }  // namespace
 
 void selective_scan(const SelectiveScanArgs& args, Stream&) {
+  const int64_t values = int64_t{args.D} * args.N;
+  std::vector<float> copy(OpenState::room(args.h, values));
   for (int seq = 0; seq < args.seqs.num_seqs; ++seq) {
-    float* h = args.h + int64_t{args.seqs.slot[seq]} * args.D * args.N;
-    for (int row = args.seqs.begin[seq]; row < args.seqs.begin[seq + 1]; ++row) {
-      scan_row(args, row, h);
+    const int begin = args.seqs.begin[seq], end = args.seqs.begin[seq + 1];
+    OpenState h(args.h, args.seqs.slot[seq] * values, values, copy.data());
+    for (int row = begin; row < end; ++row) {
+      scan_row(args, row, h.values());
+      if ((row - begin + 1) % args.chunk == 0 || row + 1 == end) h.end_chunk();
     }
   }
 }

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/open_state.h"
 #include "kernels/reference/math.h"
 #include "kernels/reference/table.h"
 
@@ -28,7 +29,7 @@ struct Step {
   float a;  // log of the decay, never positive
 };
 
-Head head_at(const SsdArgs& a, int slot, int head, int64_t row) {
+Head head_at(const SsdArgs& a, int head, int64_t row, float* h) {
   const int group = head / (a.H / a.G);
   return {.P = a.P,
           .N = a.N,
@@ -38,7 +39,7 @@ Head head_at(const SsdArgs& a, int slot, int head, int64_t row) {
           .x = a.x + row * a.xBC_stride + head * a.P,
           .B = a.B + row * a.xBC_stride + group * a.N,
           .C = a.C + row * a.xBC_stride + group * a.N,
-          .h = a.h + (int64_t{slot} * a.H + head) * a.P * a.N,
+          .h = h,
           .y = a.y + (row * a.H + head) * a.P};
 }
 
@@ -109,21 +110,26 @@ void chunk_state(const Head& s, const std::vector<Step>& steps) {
 }  // namespace
 
 void ssd(const SsdArgs& args, Stream&) {
+  const int64_t matrix = int64_t{args.P} * args.N;
+  std::vector<float> copy(OpenState::room(args.h, matrix));
   for (int seq = 0; seq < args.seqs.num_seqs; ++seq) {
     const int end = args.seqs.begin[seq + 1];
     for (int head = 0; head < args.H; ++head) {
+      const int64_t state = int64_t{args.seqs.slot[seq]} * args.H + head;
+      OpenState h(args.h, state * matrix, matrix, copy.data());
       for (int row = args.seqs.begin[seq]; row < end;) {
         const int L = std::min(args.chunk, end - row);
-        const Head s = head_at(args, args.seqs.slot[seq], head, row);
+        const Head s = head_at(args, head, row, h.values());
         std::vector<Step> steps;
         for (int t = 0; t < L; ++t) steps.push_back(step_of(args, head, row + t));
         row += L;
         if (L == 1) {
           step(s, steps[0]);
-          continue;
+        } else {
+          for (int t = 0; t < L; ++t) chunk_output(s, t, steps);
+          chunk_state(s, steps);
         }
-        for (int t = 0; t < L; ++t) chunk_output(s, t, steps);
-        chunk_state(s, steps);
+        h.end_chunk();
       }
     }
   }

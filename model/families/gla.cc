@@ -105,6 +105,7 @@ Gla::Gla(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
   }
   if (c_.maps_heads()) require_ops(backend, c_.type, {"feature_map"});
   if (c_.map_weights) require_ops(backend, c_.type, {"headwise_linear"});
+  c_.state = require_state(backend, c_.type, "gla", options.state);
   if (options.chunk > 0) c_.chunk = options.chunk;
   const std::string prefix = checkpoint.detect_prefix({"model.", ""}, "norm.weight");
   tokens_ = load_token_weights(backend, checkpoint, prefix, "norm.weight", c_.vocab, c_.D, c_.tied,
@@ -143,7 +144,8 @@ void Gla::fill_info(const Checkpoint& checkpoint) {
 StateLayout Gla::state_layout() const {
   StateLayout layout;
   for (int b = 0; b < static_cast<int>(c_.blocks); ++b) {
-    layout.arrays.push_back({.name = "S", .layer = b, .shape = {c_.H, c_.DM(), c_.DV}});
+    layout.arrays.push_back(
+        {.name = "S", .layer = b, .dtype = c_.state, .shape = {c_.H, c_.DM(), c_.DV}});
     if (c_.normaliser) layout.arrays.push_back({.name = "z", .layer = b, .shape = {c_.H, c_.DM()}});
     if (c_.width > 0) {
       layout.arrays.push_back({.name = "conv", .layer = b, .shape = {c_.mixed(), c_.width - 1}});
@@ -375,7 +377,7 @@ void Gla::recur(size_t index, const Ragged& seqs, const StatePool& states, const
                 .v = in.v,
                 .g = g,
                 .i = nullptr,
-                .S = states.array(first),
+                .S = states.data(first),
                 .z = c_.normaliser ? states.array(first + 1) : nullptr,
                 .o = s.o},
                stream);

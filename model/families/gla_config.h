@@ -26,6 +26,7 @@ struct Config {
   bool norm_q, norm_k;     // linear attention: divided by their sum
   bool tied, output_gate, head_norm, normaliser, lower_bound;
   int chunk;
+  DType state;  // of S
 
   int64_t q() const { return H * DK; }
   int64_t k() const { return KV * DK; }

@@ -123,6 +123,7 @@ Mamba::Mamba(Checkpoint& checkpoint, Backend& backend, const LoadOptions& option
   require_ops(backend, family,
               {"embed", "gather_rows", "rms_norm", "linear", "causal_conv1d", "selective_scan",
                "gated_rms_norm"});
+  c_.state = require_state(backend, family, "selective_scan", options.state);
   if (options.chunk > 0) c_.chunk = options.chunk;
   const std::string prefix = load_outside(c_, checkpoint, backend, options.weights);
   for (int64_t b = 0; b < c_.layers; ++b) {
@@ -174,7 +175,7 @@ StateLayout Mamba::state_layout() const {
   StateLayout layout;
   for (int b = 0; b < static_cast<int>(c_.layers); ++b) {
     layout.arrays.push_back({.name = "conv", .layer = b, .shape = {c_.DI, c_.width - 1}});
-    layout.arrays.push_back({.name = "h", .layer = b, .shape = {c_.DI, c_.N}});
+    layout.arrays.push_back({.name = "h", .layer = b, .dtype = c_.state, .shape = {c_.DI, c_.N}});
   }
   return layout;
 }
@@ -253,7 +254,7 @@ void Mamba::mixer(const Block& block, size_t index, const Ragged& seqs, const St
                            .dt_bias = block.dt_bias.data(),
                            .A = block.A.data(),
                            .skip = block.skip.data(),
-                           .h = states.array(2 * index + 1),
+                           .h = states.data(2 * index + 1),
                            .y = s.v},
                           stream);
   kernels_.linear({.rows = rows,

@@ -159,6 +159,7 @@ Mamba2::Mamba2(Checkpoint& checkpoint, Backend& backend, const LoadOptions& opti
   require_ops(
       backend, "mamba2",
       {"embed", "gather_rows", "rms_norm", "linear", "causal_conv1d", "ssd", "gated_rms_norm"});
+  c_.state = require_state(backend, "mamba2", "ssd", options.state);
   if (options.chunk > 0) c_.chunk = options.chunk;
   const std::string prefix = load_outside(c_, checkpoint, backend, options.weights);
   for (int64_t b = 0; b < c_.layers; ++b) {
@@ -211,7 +212,8 @@ StateLayout Mamba2::state_layout() const {
   StateLayout layout;
   for (int b = 0; b < static_cast<int>(c_.layers); ++b) {
     layout.arrays.push_back({.name = "conv", .layer = b, .shape = {c_.conv_width(), c_.width - 1}});
-    layout.arrays.push_back({.name = "h", .layer = b, .shape = {c_.H, c_.P, c_.N}});
+    layout.arrays.push_back(
+        {.name = "h", .layer = b, .dtype = c_.state, .shape = {c_.H, c_.P, c_.N}});
   }
   return layout;
 }
@@ -315,7 +317,7 @@ void Mamba2::state_space(const Block& block, size_t index, const Ragged& seqs,
                 .dt_bias = block.dt_bias.data(),
                 .A = block.A.data(),
                 .skip = block.skip.data(),
-                .h = states.array(2 * index + 1),
+                .h = states.data(2 * index + 1),
                 .y = s.v},
                stream);
 }

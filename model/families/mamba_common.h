@@ -16,6 +16,7 @@ struct StateSpaceConfig {
   int chunk;
   bool original;  // state-spaces' form
   bool tied, bias, conv_bias;
+  DType state;  // of h
 };
 
 // What stands outside the mixer. tied: where the config does not say, in transformers' form.

@@ -26,6 +26,7 @@ struct Config {
   bool tied, fused;
   bool sigmoid_gate;  // of the input; otherwise exponential
   bool normaliser;    // always with the exponential gate
+  DType state;        // of C
 
   int64_t qk() const { return H * DK; }
   int64_t v() const { return H * DV; }
@@ -182,6 +183,7 @@ Xlstm::Xlstm(Checkpoint& checkpoint, Backend& backend, const LoadOptions& option
   } else {
     require_ops(backend, "xlstm", {"mlstm", "soft_cap"});
   }
+  c_.state = require_state(backend, "xlstm", c_.sigmoid_gate ? "gla" : "mlstm", options.state);
   if (options.chunk > 0) c_.chunk = options.chunk;
   const std::string prefix =
       checkpoint.detect_prefix({"backbone.", "model.", ""}, "out_norm.weight");
@@ -254,7 +256,8 @@ StateLayout Xlstm::state_layout() const {
       {"C", {c_.H, c_.DK, c_.DV}}, {"n", {c_.H, c_.DK}}, {"m", {c_.H}}};
   for (int b = 0; b < static_cast<int>(c_.blocks); ++b) {
     for (const char* name : c_.states()) {
-      layout.arrays.push_back({.name = name, .layer = b, .shape = shapes.at(name)});
+      const DType type = std::string_view(name) == "C" ? c_.state : DType::kF32;
+      layout.arrays.push_back({.name = name, .layer = b, .dtype = type, .shape = shapes.at(name)});
     }
   }
   return layout;
@@ -333,7 +336,7 @@ void Xlstm::exponential_cell(const Block& block, size_t index, const Ragged& seq
                   .v = s.qkvoif + 2 * c_.qk(),
                   .i = i,
                   .f = i + c_.H,
-                  .C = states.array(3 * index),
+                  .C = states.data(3 * index),
                   .n = states.array(3 * index + 1),
                   .m = states.array(3 * index + 2),
                   .h = s.h,
@@ -366,7 +369,7 @@ void Xlstm::sigmoid_cell(const Block& block, size_t index, const Ragged& seqs,
                 .v = s.qkvoif + 2 * c_.qk(),
                 .g = s.gates + c_.H,
                 .i = s.gates,
-                .S = states.array(first),
+                .S = states.data(first),
                 .z = c_.normaliser ? states.array(first + 1) : nullptr,
                 .o = s.h},
                stream);

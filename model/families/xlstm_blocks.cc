@@ -74,6 +74,7 @@ XlstmBlocks::XlstmBlocks(Checkpoint& checkpoint, Backend& backend, const LoadOpt
   require_ops(backend, "xlstm_blocks",
               {"embed", "gather_rows", "linear", "layer_norm", "causal_conv1d", "headwise_linear",
                "activation", "mlstm", "skip_gate", "rnn", "glu"});
+  c_.state = require_state(backend, "xlstm_blocks", "mlstm", options.state);
   if (options.chunk > 0) c_.chunk = options.chunk;
   const std::string prefix =
       checkpoint.detect_prefix({"", "model.", "backbone."}, "token_embedding.weight");
@@ -124,8 +125,8 @@ void XlstmBlocks::fill_info(const Checkpoint& checkpoint) {
 StateLayout XlstmBlocks::state_layout() const {
   StateLayout layout;
   for (int b = 0; b < static_cast<int>(c_.blocks); ++b) {
-    const auto add = [&](const char* name, std::vector<int64_t> shape) {
-      layout.arrays.push_back({.name = name, .layer = b, .shape = std::move(shape)});
+    const auto add = [&](const char* name, std::vector<int64_t> shape, DType type = DType::kF32) {
+      layout.arrays.push_back({.name = name, .layer = b, .dtype = type, .shape = std::move(shape)});
     };
     if (c_.slstm[static_cast<size_t>(b)]) {
       for (const char* name : {"h", "c", "sn", "sm"}) {
@@ -134,7 +135,7 @@ StateLayout XlstmBlocks::state_layout() const {
       if (c_.slstm_width > 0) add("conv", {c_.D, c_.slstm_width - 1});
     } else {
       const int64_t DH = c_.inner / c_.H;
-      add("C", {c_.H, DH, DH});
+      add("C", {c_.H, DH, DH}, c_.state);
       add("n", {c_.H, DH});
       add("m", {c_.H});
       if (c_.width > 0) add("conv", {c_.inner, c_.width - 1});
@@ -302,7 +303,7 @@ void XlstmBlocks::mlstm_cell(const Block& block, const Ragged& seqs, const State
                   .v = s.cell + 2 * inner,
                   .i = s.cell + 3 * inner,
                   .f = s.cell + 3 * inner + H,
-                  .C = states.array(block.first_state),
+                  .C = states.data(block.first_state),
                   .n = states.array(block.first_state + 1),
                   .m = states.array(block.first_state + 2),
                   .h = s.h},

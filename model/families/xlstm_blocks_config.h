@@ -13,6 +13,7 @@ struct Config {
   int64_t D, blocks, vocab;
   std::vector<bool> slstm;  // of each block
   int chunk;
+  DType state;  // of C
   bool tied, out_norm;
   bool bias, ffn_bias;  // of the linear layers of mLSTM blocks, of the feed-forward layers
   // mLSTM blocks: inner width, heads, size of a projection's blocks, width of the convolution.

@@ -27,4 +27,18 @@ void require_ops(const Backend& backend, std::string_view family,
       backend.name(), family, missing));
 }
 
+DType require_state(const Backend& backend, std::string_view family, std::string_view op,
+                    DType wanted) {
+  if (wanted == DType::kF32) return wanted;
+  Kernels::for_each_op([&](const char* name, auto member) {
+    const auto& found = backend.kernels().*member;
+    if (op != name || found.bf16_state) return;
+    throw MissingKernels(fmt::format(
+        "backend '{}' cannot keep states of models of the family {} in bf16: its kernel of {}, "
+        "'{}', is for fp32 alone",
+        backend.name(), family, op, found.implementation));
+  });
+  return wanted;
+}
+
 }  // namespace recurve

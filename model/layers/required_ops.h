@@ -19,4 +19,9 @@ class MissingKernels : public std::runtime_error {
 void require_ops(const Backend& backend, std::string_view family,
                  const std::vector<std::string_view>& ops);
 
+// The same for the type of the state of one of them: gives `wanted`, or throws MissingKernels if
+// the backend's kernel cannot keep it so.
+DType require_state(const Backend& backend, std::string_view family, std::string_view op,
+                    DType wanted);
+
 }  // namespace recurve

@@ -53,6 +53,10 @@ class StatePool {
   T* array(size_t index) const {
     return arrays_[index].as<T>();
   }
+  // The same as an op takes it, F32 or BF16.
+  StateData data(size_t index) const {
+    return {arrays_[index].data(), layout_.arrays[index].dtype};
+  }
   const StateLayout& layout() const { return layout_; }
   int slots() const { return slots_; }
   int free_slots() const { return static_cast<int>(free_.size()); }

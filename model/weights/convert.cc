@@ -108,8 +108,6 @@ void convert_on_threads(const TensorView& view, int64_t begin, int64_t end, DTyp
 
 }  // namespace
 
-float bf16_to_f32(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
-
 float f16_to_f32(uint16_t bits) {
   constexpr uint32_t kRebias = (127 - 15) << 23;
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
@@ -121,13 +119,6 @@ float f16_to_f32(uint16_t bits) {
     magnitude = std::bit_cast<uint32_t>(static_cast<float>(mantissa) * 0x1p-24f);
   }
   return std::bit_cast<float>(sign | magnitude);
-}
-
-uint16_t f32_to_bf16(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-  const uint32_t quiet_nan = bits >> 16 | 0x0040;  // rounding could carry a NaN into infinity
-  return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded);
 }
 
 void convert_elements(const TensorView& view, int64_t begin, int64_t end, DType to,

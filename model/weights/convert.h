@@ -3,16 +3,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/bf16.h"
 #include "kernels/tensor.h"
 #include "model/weights/tensor_view.h"
 
 namespace recurve {
 
-// Element conversions. F32 to BF16 rounds to nearest, ties to even; too large becomes infinity.
-// NaN stays NaN. The others are exact.
-float f16_to_f32(uint16_t bits);
-float bf16_to_f32(uint16_t bits);
-uint16_t f32_to_bf16(float value);
+float f16_to_f32(uint16_t bits);  // exact
 
 // Writes a weight tensor (F32, F16, BF16 or generated) as F32 or BF16, row-major. A row is all
 // elements of one index of dimension 0. Mapped pages of the source are released behind it; large

@@ -14,7 +14,7 @@ namespace {
 
 struct StepOptions {
   std::string config, model;
-  bool random = false;
+  bool random = false, bf16_state = false;
   std::string device = "cpu";
   int threads = 0;
   std::vector<int> batch = {1, 8, 32};
@@ -27,7 +27,7 @@ struct StepOptions {
 std::unique_ptr<const Model> load(const StepOptions& o, Backend& backend) {
   Checkpoint checkpoint =
       o.random ? Checkpoint::random(std::filesystem::path(o.config), 1) : Checkpoint::open(o.model);
-  return load_model(checkpoint, backend, {});
+  return load_model(checkpoint, backend, {.state = o.bf16_state ? DType::kBF16 : DType::kF32});
 }
 
 // Sequences that each bring `rows` tokens to every step.
@@ -121,6 +121,7 @@ void run(const StepOptions& o, bool json) {
                                {"device", o.device},
                                {"batch", sequences},
                                {"rows", o.rows},
+                               {"state", o.bf16_state ? "bf16" : "f32"},
                                {"ms", time * 1e3},
                                {"tok_per_s", sequences * o.rows / time},
                                {"GB_per_s", bytes / time / 1e9}};
@@ -144,6 +145,7 @@ void add_step(CLI::App& app, const bool& json) {
   step->add_option("--rows", options->rows, "Tokens of each: 1 is a decode, more a prompt")
       ->check(CLI::Range(1, 65536));
   step->add_flag("!--no-graph", options->recorded, "Queue every op anew instead of a CUDA graph");
+  step->add_flag("--bf16-state", options->bf16_state, "States that are matrices in bf16");
   step->add_option("--bandwidth", options->bandwidth, "GB/s of the memory, for the floor");
   step->add_option("--seconds", options->seconds, "To measure each row for");
   step->callback([options, &json] { run(*options, json); });

@@ -362,6 +362,67 @@ TEST_P(RecurrenceTest, ThreadsChangeNothing) {
   }
 }
 
+// The first array of states, rounded.
+void round_state(const RecurrenceOp& op, std::vector<float>& state) {
+  const auto end = state.begin() + op.state[0];
+  const std::vector<float> bf16 = rounded({state.begin(), end}, DType::kBF16);
+  std::copy(bf16.begin(), bf16.end(), state.begin());
+}
+
+// The same, with the first array of states kept in BF16.
+Ops in_bf16(Ops ops) {
+  for (RecurrenceOp& op : ops) op.bf16 = true;
+  return ops;
+}
+
+// So it does not depend on the split either.
+TEST_P(RecurrenceTest, ABf16StateIsTheFp32OneRoundedAfterEachChunk) {
+  const Family& family = GetParam().family;
+  if (family.with_chunk == nullptr) return;
+  KernelDevice device = make_device();
+  std::mt19937_64 random(10);
+  for (const Ops& all :
+       {family.with_chunk(8, random), family.with_chunk(1, random), family.large(random)}) {
+    for (const RecurrenceOp& op : in_bf16(all)) {
+      if (!op.keeps_bf16(device.kernels())) GTEST_SKIP() << "its states are in fp32 only";
+      const int g = op.grid;
+      const std::vector<float> x = op.inputs(3 * g + 2, random);
+      std::vector<float> start = op.start(random);
+      round_state(op, start);
+      RecurrenceResult wanted{{}, start};
+      RecurrenceOp plain = op;
+      plain.bf16 = false;
+      for (int row = 0; row < 3 * g + 2; row += g) {
+        const auto first = x.begin() + row * op.width();
+        const auto end = std::min(first + g * op.width(), x.end());
+        RecurrenceResult chunk = run_alone(device, plain, {first, end}, wanted.state);
+        wanted.y.insert(wanted.y.end(), chunk.y.begin(), chunk.y.end());
+        wanted.state = std::move(chunk.state);
+        round_state(op, wanted.state);
+      }
+      expect_same_bits(run_alone(device, op, x, start), wanted, op.name);
+      expect_same_bits(run_split(device, op, x, start, {g, 2 * g, 2}), wanted, op.name + " split");
+    }
+  }
+}
+
+TEST_P(RecurrenceTest, DecodesWithBf16StatesAreWhatEachIsAlone) {
+  if (GetParam().family.with_chunk == nullptr) return;
+  KernelDevice device = make_device();
+  std::mt19937_64 random(11);
+  for (const RecurrenceOp& op : in_bf16(GetParam().family.large(random))) {
+    if (!op.keeps_bf16(device.kernels())) GTEST_SKIP() << "its states are in fp32 only";
+    std::vector<RecurrenceSequence> batch;
+    for (int slot = 1; slot <= 12; ++slot) {
+      batch.push_back({op.inputs(1, random), op.start(random), slot});
+    }
+    const std::vector<RecurrenceResult> found = run_recurrence(device, op, batch);
+    for (size_t b = 0; b < batch.size(); ++b) {
+      expect_same_bits(found[b], run_alone(device, op, batch[b].x, batch[b].state), op.name);
+    }
+  }
+}
+
 std::vector<Case> cases(const std::vector<DeviceUnderTest>& devices) {
   std::vector<Case> all;
   for (const Family& family : families()) {

@@ -65,13 +65,14 @@ inline RecurrenceOp mlstm_op(const MlstmConfig& c) {
   op.out = c.H * c.DV;
   op.state = {c.H * c.DK * c.DV, c.H * c.DK, c.H};
   op.grid = c.chunk;
+  op.keeps_bf16 = [](const Kernels& kernels) { return kernels.mlstm.bf16_state; };
   // The exponents are sums of up to 70 values of a few units in fp32, in another order: off by up
   // to 70 x 5 x 2^-24 = 2e-5, and the weights by as much, relatively; the numerator may cancel.
   op.tolerance = {.absolute = 1e-4, .relative = 1e-4};
   op.inputs = [c](int L, std::mt19937_64& random) { return mlstm_rows(c, L, random); };
   op.some_state = [c](std::mt19937_64& random) { return mlstm_state(c, random); };
   op.run = [c](KernelDevice& device, const Ragged& seqs, const std::vector<RowArray>& in,
-               const std::vector<const float*>&, const std::vector<float*>& states, float* h) {
+               const std::vector<const float*>&, const std::vector<StateData>& states, float* h) {
     const float* x = in[0].data;
     std::mt19937_64 random(1);
     const auto w = device.array(normal_floats(random, static_cast<size_t>(c.H) * c.DV));
@@ -89,8 +90,8 @@ inline RecurrenceOp mlstm_op(const MlstmConfig& c) {
                             .i = x + c.i(0),
                             .f = x + c.f(0),
                             .C = states[0],
-                            .n = states[1],
-                            .m = states[2],
+                            .n = states[1].f32(),
+                            .m = states[2].f32(),
                             .h = h,
                             .o = x + c.v(0, 0),
                             .head_norm = c.head_norm ? w.data() : nullptr,
@@ -169,6 +170,7 @@ inline RecurrenceOp gla_op(const GlaConfig& c, std::mt19937_64& random) {
   op.state = {c.H * c.DK * c.DV};
   if (c.normaliser) op.state.push_back(c.H * c.DK);
   op.grid = c.chunk;
+  op.keeps_bf16 = [](const Kernels& kernels) { return kernels.gla.bf16_state; };
   // Sums of up to 70 rows times 33 channels of products of a few units each: a random walk of 2^-24
   // a step. Exponents are small sums, off by 2^-24 of their size. Values that cancel need the
   // absolute part.
@@ -179,7 +181,7 @@ inline RecurrenceOp gla_op(const GlaConfig& c, std::mt19937_64& random) {
   op.inputs = [c](int L, std::mt19937_64& r) { return gla_rows(c, L, r); };
   op.some_state = [c](std::mt19937_64& r) { return gla_state(c, r); };
   op.run = [c, head](KernelDevice& device, const Ragged& seqs, const std::vector<RowArray>& in,
-                     const std::vector<const float*>& w, const std::vector<float*>& states,
+                     const std::vector<const float*>& w, const std::vector<StateData>& states,
                      float* o) {
     const float* g = c.g_width() == 0 ? nullptr : in[3].data;
     device.kernels().gla({.seqs = seqs,
@@ -201,7 +203,7 @@ inline RecurrenceOp gla_op(const GlaConfig& c, std::mt19937_64& random) {
                           .g = head ? w[0] : g,
                           .i = c.input_gate ? in[3].data + c.g_width() : nullptr,
                           .S = states[0],
-                          .z = c.normaliser ? states[1] : nullptr,
+                          .z = c.normaliser ? states[1].f32() : nullptr,
                           .o = o},
                          *device.stream);
   };

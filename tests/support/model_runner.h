@@ -73,10 +73,10 @@ inline const std::vector<ModelCase>& model_cases() {
 class ModelRunner {
  public:
   ModelRunner(const ModelCase& model_case, const std::string& device, int chunk = 0,
-              int threads = 2)
+              int threads = 2, DType state = DType::kF32)
       : backend_(make_backend(device, threads)),
         stream_(backend_->make_stream()),
-        model_(load(model_case, *backend_, chunk)),
+        model_(load(model_case, *backend_, chunk, state)),
         pool_(*backend_, model_->state_layout(), kSlots, *stream_),
         arena_(*backend_, model_->arena_bytes({.rows = kMaxRows, .logits = kMaxRows})) {}
 
@@ -132,10 +132,11 @@ class ModelRunner {
   const Model& model() const { return *model_; }
   Backend& backend() { return *backend_; }
 
-  static std::unique_ptr<const Model> load(const ModelCase& model_case, Backend& backend,
-                                           int chunk) {
+  static std::unique_ptr<const Model> load(const ModelCase& model_case, Backend& backend, int chunk,
+                                           DType state = DType::kF32) {
     Checkpoint checkpoint = Checkpoint::open(golden_dir() / model_case.directory);
-    return load_model(checkpoint, backend, {.weights = model_case.weights, .chunk = chunk});
+    return load_model(checkpoint, backend,
+                      {.weights = model_case.weights, .chunk = chunk, .state = state});
   }
 
  private:

@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -28,6 +29,7 @@ struct RecurrenceOp {
   int out = 0;             // floats of a row of outputs
   std::vector<int> state;  // floats of a slot of each array of states
   int grid = 1;            // rows where a sequence may be cut
+  bool bf16 = false;       // the first array of states is kept in BF16
   bool aligned = false;    // rows begin at multiples of four floats, if their widths let them
   Tolerance tolerance;     // between two float programs that compute it
   std::vector<std::vector<float>> weights;
@@ -35,9 +37,11 @@ struct RecurrenceOp {
   std::function<std::vector<float>(int L, std::mt19937_64&)> inputs;
   // A state to start from: (state_size()). Empty: normal values.
   std::function<std::vector<float>(std::mt19937_64&)> some_state;
+  // Whether the device can keep it so; null: no.
+  std::function<bool(const Kernels&)> keeps_bf16;
   // weights: those above, in device memory; null where empty. states: (slots, state[i]) each.
   std::function<void(KernelDevice&, const Ragged&, const std::vector<RowArray>& x,
-                     const std::vector<const float*>& weights, const std::vector<float*>& states,
+                     const std::vector<const float*>& weights, const std::vector<StateData>& states,
                      float* y /* (rows, out) */)>
       run;
 
@@ -125,6 +129,31 @@ inline RecurrenceBatch lay_out(const RecurrenceOp& op,
   return laid;
 }
 
+// One array of states in device memory, F32 or BF16.
+class DeviceState {
+ public:
+  DeviceState(KernelDevice& device, const std::vector<float>& values, DType type)
+      : type_(type), words_(device.array(stored(values, type))) {}
+
+  StateData data() const { return {words_.data(), type_}; }
+  bool guards_intact() const { return words_.guards_intact(); }
+  std::vector<float> read() const {
+    const std::vector<uint16_t> words = words_.read();
+    std::vector<float> values;
+    if (type_ == DType::kBF16) {
+      for (const uint16_t word : words) values.push_back(from_bf16(word));
+    } else {
+      values.resize(words.size() / 2);
+      std::memcpy(values.data(), words.data(), words.size() * sizeof(uint16_t));
+    }
+    return values;
+  }
+
+ private:
+  DType type_;
+  DeviceArray<uint16_t> words_;
+};
+
 // Runs the sequences as one batch. Slots nobody owns must stay as they are, and so must the bytes
 // around every output.
 inline std::vector<RecurrenceResult> run_recurrence(KernelDevice& device, const RecurrenceOp& op,
@@ -132,10 +161,11 @@ inline std::vector<RecurrenceResult> run_recurrence(KernelDevice& device, const 
   const RecurrenceBatch laid = lay_out(op, batch);
   const auto begins = device.array(laid.begin), slot_ids = device.array(laid.slot);
   const auto y_array = device.floats(static_cast<size_t>(laid.begin.back()) * op.out);
-  std::vector<DeviceArray<float>> arrays, state_arrays;  // the former hold inputs and weights
+  std::vector<DeviceArray<float>> arrays;  // inputs and weights
+  std::vector<DeviceState> state_arrays;
   std::vector<RowArray> x;
   std::vector<const float*> weights;
-  std::vector<float*> states;
+  std::vector<StateData> states;
   for (size_t i = 0; i < laid.x.size(); ++i) {
     arrays.push_back(device.array(laid.x[i]));
     x.push_back({arrays.back().data(), op.in[i] + gap_of(op, i)});
@@ -145,7 +175,8 @@ inline std::vector<RecurrenceResult> run_recurrence(KernelDevice& device, const 
     weights.push_back(values.empty() ? nullptr : arrays.back().data());
   }
   for (const std::vector<float>& values : laid.states) {
-    state_arrays.push_back(device.array(values));
+    const bool bf16 = op.bf16 && states.empty();
+    state_arrays.emplace_back(device, values, bf16 ? DType::kBF16 : DType::kF32);
     states.push_back(state_arrays.back().data());
   }
   op.run(device,

@@ -51,9 +51,9 @@ inline RecurrenceOp rnn_op(const RnnConfig& c, const std::vector<float>& R,
   };
   op.run = [c, stored_R = stored(R, c.type)](
                KernelDevice& device, const Ragged& seqs, const std::vector<RowArray>& in,
-               const std::vector<const float*>& w, const std::vector<float*>& states, float* y) {
+               const std::vector<const float*>& w, const std::vector<StateData>& states, float* y) {
     const auto matrix = device.array(stored_R);
-    const auto state = [&](size_t i) { return i < states.size() ? states[i] : nullptr; };
+    const auto state = [&](size_t i) { return i < states.size() ? states[i].f32() : nullptr; };
     device.kernels().rnn({.seqs = seqs,
                           .cell = c.cell,
                           .H = c.H,

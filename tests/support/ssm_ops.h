@@ -32,7 +32,7 @@ inline RecurrenceOp conv_op(const ConvSize& c, std::mt19937_64& random) {
                 normal_floats(random, c.bias ? c.D : 0)};
   op.inputs = [c](int L, std::mt19937_64& r) { return random_rows({{c.D}}, L, r); };
   op.run = [c](KernelDevice& device, const Ragged& seqs, const std::vector<RowArray>& in,
-               const std::vector<const float*>& w, const std::vector<float*>& states, float* y) {
+               const std::vector<const float*>& w, const std::vector<StateData>& states, float* y) {
     device.kernels().causal_conv1d({.seqs = seqs,
                                     .D = c.D,
                                     .width = c.width,
@@ -41,7 +41,7 @@ inline RecurrenceOp conv_op(const ConvSize& c, std::mt19937_64& random) {
                                     .x = in[0].data,
                                     .w = w[0],
                                     .bias = w[1],
-                                    .state = states[0],
+                                    .state = states[0].f32(),
                                     .y = y},
                                    *device.stream);
   };
@@ -62,6 +62,7 @@ inline RecurrenceOp scan_op(const ScanSize& c, std::mt19937_64& random) {
   op.out = c.D;
   op.state = {c.D * c.N};
   op.grid = c.chunk;
+  op.keeps_bf16 = [](const Kernels& kernels) { return kernels.selective_scan.bf16_state; };
   op.tolerance = kSsmTolerance;
   op.weights = {normal_floats(random, c.D), random_decays(random, op.state_size()),
                 normal_floats(random, c.D)};
@@ -69,7 +70,7 @@ inline RecurrenceOp scan_op(const ScanSize& c, std::mt19937_64& random) {
     return random_rows({{c.D}, {c.D, c.dt_mean, c.dt_deviation}, {c.N}, {c.N}, {c.D}}, L, r);
   };
   op.run = [c](KernelDevice& device, const Ragged& seqs, const std::vector<RowArray>& in,
-               const std::vector<const float*>& w, const std::vector<float*>& states, float* y) {
+               const std::vector<const float*>& w, const std::vector<StateData>& states, float* y) {
     device.kernels().selective_scan({.seqs = seqs,
                                      .D = c.D,
                                      .N = c.N,
@@ -108,13 +109,14 @@ inline RecurrenceOp ssd_op(const SsdSize& c, std::mt19937_64& random) {
   op.out = c.H * c.P;
   op.state = {c.H * c.P * c.N};
   op.grid = c.chunk;
+  op.keeps_bf16 = [](const Kernels& kernels) { return kernels.ssd.bf16_state; };
   op.tolerance = kSsmTolerance;
   op.weights = {normal_floats(random, c.H), random_decays(random, c.H), normal_floats(random, c.H)};
   op.inputs = [c](int L, std::mt19937_64& r) {
     return random_rows({{c.H * c.P}, {2 * c.G * c.N}, {c.H, c.dt_mean, c.dt_deviation}}, L, r);
   };
   op.run = [c](KernelDevice& device, const Ragged& seqs, const std::vector<RowArray>& in,
-               const std::vector<const float*>& w, const std::vector<float*>& states, float* y) {
+               const std::vector<const float*>& w, const std::vector<StateData>& states, float* y) {
     const float* B = in[0].data + c.H * c.P;
     device.kernels().ssd({.seqs = seqs,
                           .H = c.H,
@@ -155,7 +157,7 @@ inline RecurrenceOp linear_recurrence_op(const LinearRecurrenceSize& c) {
   op.tolerance = kSsmTolerance;
   op.inputs = [c](int L, std::mt19937_64& r) { return random_rows({{c.D, 0, 0.7f}, {c.D}}, L, r); };
   op.run = [c](KernelDevice& device, const Ragged& seqs, const std::vector<RowArray>& in,
-               const std::vector<const float*>&, const std::vector<float*>& states, float* y) {
+               const std::vector<const float*>&, const std::vector<StateData>& states, float* y) {
     device.kernels().linear_recurrence({.seqs = seqs,
                                         .D = c.D,
                                         .chunk = c.chunk,
@@ -163,7 +165,7 @@ inline RecurrenceOp linear_recurrence_op(const LinearRecurrenceSize& c) {
                                         .x_stride = in[1].stride,
                                         .c = in[0].data,
                                         .x = in[1].data,
-                                        .state = states[0],
+                                        .state = states[0].f32(),
                                         .y = y},
                                        *device.stream);
   };

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kMostThreads) gla_kernel(GlaArgs a, int tiles,
   const int columns = kWhole ? 4 : a.DV - d;
   const int64_t begin = a.seqs.begin[sequence], end = a.seqs.begin[sequence + 1];
   const int64_t state = static_cast<int64_t>(a.seqs.slot[sequence]) * a.H + head;
-  float* S = a.S + state * a.DK * a.DV + d;
+  float* S = static_cast<float*>(a.S.data) + state * a.DK * a.DV + d;
 
   float4 held[kHeld];
   const auto load = [&](int base) {

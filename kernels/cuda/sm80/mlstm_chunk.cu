@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(kThreads) chunk_kernel(MlstmArgs a, int tiles)
   lay_out(shared, memory, a, kColumns);
   const int64_t state = static_cast<int64_t>(a.seqs.slot[sequence]) * a.H + head;
   const int d0 = tile * kColumns, columns = min(kColumns, a.DV - d0);
-  float* C = a.C + state * a.DK * a.DV + d0;
+  float* C = static_cast<float*>(a.C.data) + state * a.DK * a.DV + d0;
   for (int at = threadIdx.x; at < a.DK * kColumns; at += kThreads) {
     const int x = at / kColumns, d = at % kColumns;
     shared.C[at] = d < columns ? C[static_cast<int64_t>(x) * a.DV + d] : 0;

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads, 2) step_kernel(MlstmArgs a, int tile
   const int sequence = blockIdx.x / tiles / a.H;
   if (blockIdx.x < kFirstBlocks) {  // the others find the kernel before this one gone
     const int64_t state = static_cast<int64_t>(a.seqs.slot[sequence]) * a.H + head;
-    const float* C = a.C + state * a.DK * a.DV + tile * kColumns;
+    const float* C = static_cast<const float*>(a.C.data) + state * a.DK * a.DV + tile * kColumns;
     for (int x = threadIdx.x; x < a.DK; x += kThreads) {
       for (int line = 0; line < kColumns; line += 32) {
         if (tile * kColumns + line < a.DV)
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads, 2) step_kernel(MlstmArgs a, int tile
   const int64_t state = static_cast<int64_t>(a.seqs.slot[sequence]) * a.H + head;
   const int group = threadIdx.x / (kColumns / 4);
   const int d = tile * kColumns + threadIdx.x % (kColumns / 4) * 4, columns = a.DV - d;
-  float* C = a.C + state * a.DK * a.DV + d;
+  float* C = static_cast<float*>(a.C.data) + state * a.DK * a.DV + d;
 
   float4 held[kHeld];
   const auto load = [&](int base) {

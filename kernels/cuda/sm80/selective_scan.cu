@@ -56,7 +56,8 @@ __global__ void __launch_bounds__(kThreads, 8) decode_kernel(SelectiveScanArgs a
   const int own_channel = tile * kThreads + static_cast<int>(threadIdx.x);
   const int first = own_channel - part;
   const int64_t row = a.seqs.begin[sequence];
-  float* state = a.h + static_cast<int64_t>(a.seqs.slot[sequence]) * a.D * a.N + n;
+  float* state =
+      static_cast<float*>(a.h.data) + static_cast<int64_t>(a.seqs.slot[sequence]) * a.D * a.N + n;
 
   // Beyond the last channel a lane computes it again and stores nothing.
   const auto count = [&](int c) { return first + c < a.D ? a.N - n : 0; };
@@ -89,7 +90,8 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(SelectiveScanArgs a, int
   const int channel = (tile * kThreads + static_cast<int>(threadIdx.x)) / kLanes;
   const int used = min(channel, a.D - 1), count = channel < a.D ? a.N - n : 0;
   const int64_t begin = a.seqs.begin[sequence], end = a.seqs.begin[sequence + 1];
-  float* state = a.h + (static_cast<int64_t>(a.seqs.slot[sequence]) * a.D + used) * a.N + n;
+  float* state = static_cast<float*>(a.h.data) +
+                 (static_cast<int64_t>(a.seqs.slot[sequence]) * a.D + used) * a.N + n;
   float4 h = load4<kVector>(state, count);
   const float4 A = load4<false>(a.A + static_cast<int64_t>(used) * a.N + n, count);
   for (int64_t first = begin; first < end; first += kLanes) {
@@ -123,7 +125,8 @@ __global__ void __launch_bounds__(kThreads) any_kernel(SelectiveScanArgs a, int 
   const int part = threadIdx.x % kLanes;
   const int channel = (tile * kThreads + static_cast<int>(threadIdx.x)) / kLanes;
   const int used = min(channel, a.D - 1);
-  float* state = a.h + (static_cast<int64_t>(a.seqs.slot[sequence]) * a.D + used) * a.N;
+  float* state = static_cast<float*>(a.h.data) +
+                 (static_cast<int64_t>(a.seqs.slot[sequence]) * a.D + used) * a.N;
   const float* A = a.A + static_cast<int64_t>(used) * a.N;
   for (int64_t row = a.seqs.begin[sequence]; row < a.seqs.begin[sequence + 1]; ++row) {
     const Own own = own_at(a, row, used);

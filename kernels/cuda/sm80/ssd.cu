@@ -74,8 +74,9 @@ __global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles) {
   if (p0 >= a.P) return;
   const Lane<kWhole> s{a, head, p0, 4 * lane, min(kChannels, a.P - p0)};
   const int64_t begin = a.seqs.begin[sequence], end = a.seqs.begin[sequence + 1];
-  float* state =
-      a.h + ((static_cast<int64_t>(a.seqs.slot[sequence]) * a.H + head) * a.P + p0) * a.N + s.n;
+  float* state = static_cast<float*>(a.h.data) +
+                 ((static_cast<int64_t>(a.seqs.slot[sequence]) * a.H + head) * a.P + p0) * a.N +
+                 s.n;
 
   float4 h[kChannels];
   const auto load = [&](int base) {
