@@ -1,7 +1,8 @@
 """Prints what a checkpoint directory is and what serving it costs. Needs numpy only.
 
 Decode floor: a step reads the weights in bf16 (all but an embedding that is not the head) and reads
-and writes the state of each session, fp32, convolution windows bf16; or its FLOPs, where they take
+and writes the state of each session, fp32 (--state bf16: its matrices in bf16), convolution windows
+bf16; or its FLOPs, where they take
 longer. Prefill floor: the FLOPs of a token's weights, head left out, and of its mixer in chunks of 64,
 full squares counted; a prompt, however short, takes as long as the weights take to be read.
 """
@@ -13,6 +14,7 @@ from weights_tools import families, tokenizer_info
 from weights_tools import safetensors_io as st
 
 BATCHES, CHUNK = (1, 8, 64, 256), 64
+STATES = {"f32": 4, "bf16": 2}
 
 
 def add_arguments(parser):
@@ -22,6 +24,9 @@ def add_arguments(parser):
     )
     parser.add_argument(
         "--flops", type=float, default=790.0, metavar="TFLOP/S", help="matrix products in bf16 (790)"
+    )
+    parser.add_argument(
+        "--state", choices=STATES, default="f32", help="type of the states that are matrices (f32)"
     )
     parser.add_argument(
         "--batch",
@@ -47,7 +52,7 @@ def compare(entries, wanted):
     return problems
 
 
-def summary(path, bandwidth=4300.0, flops=790.0, batches=BATCHES):
+def summary(path, bandwidth=4300.0, flops=790.0, batches=BATCHES, state="f32"):
     """-> dict of what main prints. A path without weights is judged by its config alone."""
     path = pathlib.Path(path)
     directory = path.parent if path.is_file() else path
@@ -56,12 +61,15 @@ def summary(path, bandwidth=4300.0, flops=790.0, batches=BATCHES):
     if any((directory / name).exists() for name in (st.SINGLE_NAME, st.INDEX_NAME)):
         entries = st.read_checkpoint_headers(directory)
     family, config = families.config_of(values, entries)
+    state_bytes = family.state_bytes(config, STATES[state])
     out = {
         "family": families.type_of(values),
         "parameters": family.parameters(config),
         "weight_bytes_bf16": 2 * family.parameters(config),
-        "state_bytes_per_session": family.state_bytes(config),
-        "decode_floor": [decode_floor(family, config, bandwidth, flops, b) for b in batches],
+        "state_bytes_per_session": state_bytes,
+        "decode_floor": [
+            decode_floor(family, config, state_bytes, bandwidth, flops, b) for b in batches
+        ],
         "prefill_floor": prefill_floor(family, config, bandwidth, flops),
         "tokenizer": tokenizer_info.summary(directory),
         "special_ids": {n: v for n, v in values.items() if n in ("bos_token_id", "eos_token_id")},
@@ -73,9 +81,9 @@ def summary(path, bandwidth=4300.0, flops=790.0, batches=BATCHES):
     return out
 
 
-def decode_floor(family, config, bandwidth, flops, batch):
-    state, weights = family.state_bytes(config), family.decode_weight_bytes(config)
-    memory = (weights + 2 * state * batch) / (bandwidth * 1e9)
+def decode_floor(family, config, state_bytes, bandwidth, flops, batch):
+    weights = family.decode_weight_bytes(config)
+    memory = (weights + 2 * state_bytes * batch) / (bandwidth * 1e9)
     products = batch * 2 * family.decode_weight_bytes(config, 1) / (flops * 1e12)
     seconds = max(memory, products)
     return {"batch": batch, "us": seconds * 1e6, "tokens_per_second": batch / seconds}
@@ -96,7 +104,7 @@ def tokens_without_row(tokenizer, shapes):
 
 def main(options):
     """Exit status 1 when the tensors are not those that the configuration wants."""
-    out = summary(options.dir, options.bandwidth, options.flops, options.batch)
+    out = summary(options.dir, options.bandwidth, options.flops, options.batch, options.state)
     if options.json:
         print(json.dumps(out))
     else:

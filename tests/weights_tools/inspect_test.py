@@ -43,6 +43,19 @@ def test_floors_of_public_models(name):
     assert out["prefill_floor"]["tokens_per_second"] == pytest.approx(prefill, abs=0.51 + prefill * 1e-6)
 
 
+@pytest.mark.parametrize(
+    "name, state",
+    {"xlstm-7b": 67_108_864 + 262_144 + 1_024, "mamba2-2.7b": 83_886_080 + 2_064_384}.items(),
+)
+def test_matrices_of_states_in_bf16(name, state):
+    path = ROOT / "tests" / "configs" / f"{name}.json"
+    exact, halved = (inspect_checkpoint.summary(path, state=s) for s in ("f32", "bf16"))
+    assert halved["state_bytes_per_session"] == state
+    saved = exact["state_bytes_per_session"] - state
+    for one, other in zip(exact["decode_floor"], halved["decode_floor"]):
+        assert one["us"] - other["us"] == pytest.approx(2 * saved * one["batch"] / 4.3e6)
+
+
 def test_decode_is_bound_by_flops_where_they_are_few():
     path = ROOT / "tests" / "configs" / "xlstm-7b.json"
     out = inspect_checkpoint.summary(path, flops=1.0, batches=(256,))

@@ -195,11 +195,12 @@ def parameters(config):
     return common.count(tensor_shapes(config))
 
 
-def state_bytes(config):
+def state_bytes(config, matrix_bytes=4):
+    """matrix_bytes: of a value of S."""
     c = config
     conv = 2 * sum(c.widths) * max(0, c.width - 1)
     z = 4 * c.H * c.DM if c.normaliser else 0
-    return c.layers * (4 * c.H * c.DM * c.DV + z + conv) + (4 if c.type == "retnet" else 0)
+    return c.layers * (matrix_bytes * c.H * c.DM * c.DV + z + conv) + (4 if c.type == "retnet" else 0)
 
 
 def mixer_flops(config, chunk):

@@ -123,10 +123,10 @@ def parameters(config):
     return common.count(tensor_shapes(config))
 
 
-def state_bytes(config):
-    """h in fp32 and width - 1 columns of the convolution in bf16."""
+def state_bytes(config, matrix_bytes=4):
+    """matrix_bytes: of a value of h. And width - 1 columns of the convolution in bf16."""
     c = config
-    return c.layers * (4 * c.DI * c.N + 2 * c.conv_width * (c.width - 1))
+    return c.layers * (matrix_bytes * c.DI * c.N + 2 * c.conv_width * (c.width - 1))
 
 
 def mixer_flops(config, chunk):

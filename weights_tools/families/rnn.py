@@ -105,7 +105,9 @@ def parameters(config):
     return common.count(tensor_shapes(config))
 
 
-def state_bytes(config):
+def state_bytes(config, matrix_bytes=4):
+    """Vectors only, in fp32."""
+    del matrix_bytes
     return 4 * config.layers * len(config.states) * config.D
 
 

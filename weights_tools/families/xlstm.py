@@ -232,11 +232,11 @@ def parameters(config):
     return sum(int(np.prod(shape)) for shape in tensor_shapes(config).values())
 
 
-def state_bytes(config):
-    """Bytes of one session's state, fp32."""
+def state_bytes(config, matrix_bytes=4):
+    """Bytes of one session's state, fp32; matrix_bytes: of a value of C."""
     c = config
-    sizes = {"C": c.qk_head * c.v_head, "n": c.qk_head, "m": 1}
-    return 4 * c.num_blocks * c.num_heads * sum(sizes[name] for name in c.states)
+    sizes = {"C": matrix_bytes * c.qk_head * c.v_head, "n": 4 * c.qk_head, "m": 4}
+    return c.num_blocks * c.num_heads * sum(sizes[name] for name in c.states)
 
 
 def mixer_flops(config, chunk):

@@ -145,12 +145,12 @@ def parameters(config):
     return common.count(tensor_shapes(config))
 
 
-def state_bytes(config):
-    """Cells in fp32, width - 1 columns of the convolutions in bf16."""
+def state_bytes(config, matrix_bytes=4):
+    """Cells in fp32, but C of matrix_bytes a value; width - 1 columns of the convolutions in bf16."""
     c, total = config, 0
     for is_slstm in c.slstm:
         DH = c.inner // c.H
-        cell = 16 * c.D if is_slstm else 4 * c.H * (DH * DH + DH + 1)
+        cell = 16 * c.D if is_slstm else c.H * (matrix_bytes * DH * DH + 4 * DH + 4)
         conv = c.D * max(0, c.slstm_width - 1) if is_slstm else c.inner * max(0, c.width - 1)
         total += cell + 2 * conv
     return total
