@@ -17,6 +17,9 @@ bool equal(Run& run, const Value& left, const Value& right);
 // For sorting: numbers or strings.
 bool less(Run& run, const Value& left, const Value& right);
 
+// Fails the run: `what` (add, compare, ...) has no meaning for these two.
+[[noreturn]] void refuse(const Run& run, const char* what, const Value& left, const Value& right);
+
 // object.name and object[key]; undefined where there is none.
 Value attribute(Run& run, const Value& object, std::string_view name);
 Value item(Run& run, const Value& object, const Value& key);

@@ -72,6 +72,12 @@ double as_double(const Value& value) {
   return d == nullptr ? 0 : *d;
 }
 
+std::optional<int64_t> as_integer(const Value& value) {
+  if (const auto* b = value.get<bool>()) return *b ? 1 : 0;
+  if (const auto* i = value.get<int64_t>()) return *i;
+  return {};
+}
+
 // "123e-2" has digits "123" and exponent -2: as Python does, plain from 1e-4 to below 1e16.
 std::string format_double(double value) {
   if (std::isnan(value)) return "nan";

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -133,6 +134,7 @@ std::string type_name(const Value& value);
 
 // Of a number, true and false included.
 double as_double(const Value& value);
+std::optional<int64_t> as_integer(const Value& value);  // nothing of another type
 
 // Python's repr() of a float: the shortest that reads back as the same.
 std::string format_double(double value);
