@@ -8,123 +8,18 @@
 #include <cmath>
 #include <map>
 
+#include "model/families/xlstm_config.h"
 #include "model/layers/gated_ffn.h"
 #include "model/layers/head.h"
 #include "model/layers/required_ops.h"
 #include "model/layers/token_weights.h"
 #include "model/registry.h"
 #include "model/special_ids.h"
-#include "model/weights/config_reader.h"
 
 namespace recurve {
 namespace {
 
-struct Config {
-  int64_t D, blocks, H, DK, DV, F, vocab;
-  float norm_eps, cell_eps, head_norm_eps, gate_soft_cap, logit_soft_cap;
-  int chunk;
-  bool tied, fused;
-  bool sigmoid_gate;  // of the input; otherwise exponential
-  bool normaliser;    // always with the exponential gate
-  DType state;        // of C
-
-  int64_t qk() const { return H * DK; }
-  int64_t v() const { return H * DV; }
-  int64_t projected() const { return 2 * (qk() + v() + H); }  // q, k, v, o, i, f
-  std::vector<const char*> states() const {
-    if (!sigmoid_gate) return {"C", "n", "m"};
-    return normaliser ? std::vector<const char*>{"C", "n"} : std::vector<const char*>{"C"};
-  }
-};
-
-// As round_up_to_next_multiple_of in xlstm_large/utils.py does it: a fraction beyond a multiple is
-// dropped, so 64.003 becomes 64.
-int64_t round_up(double value, int64_t multiple) {
-  const double m = static_cast<double>(multiple);
-  return static_cast<int64_t>(std::floor((value + m - 1) / m)) * multiple;
-}
-
-// The cell is said by the name of the kernel that trained it: "siging" in the names of
-// mlstm_kernels is the sigmoid input gate (Beck et al. 2025, eq. 22 to 24). Those of steps and of
-// odd rests are in every config, and the package has them for the exponential gate only; they
-// cannot contradict.
-bool read_sigmoid_gate(ConfigReader& read, const nlohmann::json& config) {
-  const auto names_it = [&](const char* key) {
-    return read.has(key) && config[key].is_string() &&
-           config[key].get_ref<const std::string&>().find("siging") != std::string::npos;
-  };
-  const bool sigmoid = names_it("chunkwise_kernel");
-  for (const char* key : {"sequence_kernel", "step_kernel"}) {
-    if (sigmoid || !names_it(key)) continue;
-    read.fail(key, "a kernel with the exponential input gate of chunkwise_kernel",
-              config[key].get<std::string>());
-  }
-  return sigmoid;
-}
-
-Config read_config(const Checkpoint& checkpoint) {
-  ConfigReader read(checkpoint.config(), checkpoint.config_file());
-  Config c{};
-  c.D = read.required_int({"hidden_size", "embedding_dim"}, 1, 1 << 20);
-  c.blocks = read.required_int({"num_hidden_layers", "num_blocks"}, 1, 4096);
-  c.H = read.required_int("num_heads", 1, 4096);
-  c.vocab = read.required_int("vocab_size", 1, 1 << 24);
-  c.norm_eps = static_cast<float>(read.optional_number("norm_eps", 1e-6, 0, 1));
-  c.cell_eps = static_cast<float>(read.optional_number("eps", 1e-6, 0, 1));
-  // The heads' norm takes norm_eps too (components.py, mLSTMLayer); cell_norm_eps is a later name.
-  c.head_norm_eps = static_cast<float>(read.optional_number("cell_norm_eps", c.norm_eps, 0, 1));
-  c.gate_soft_cap = static_cast<float>(read.optional_number("gate_soft_cap", 15.0, 0, 1e6));
-  c.logit_soft_cap =
-      static_cast<float>(read.optional_number("output_logit_soft_cap", 30.0, 0, 1e6));
-  c.chunk = static_cast<int>(read.optional_int("chunk_size", 64, 1, 1024));
-  c.tied = read.boolean("tie_word_embeddings", false);
-  c.fused = read.string_one_of("weight_mode", "single", {"single", "fused"}) == "fused";
-
-  const int64_t mlstm_multiple = read.optional_int("mlstm_round_up_to_multiple_of", 64, 1, 1 << 16);
-  const int64_t ffn_multiple = read.optional_int("ffn_round_up_to_multiple_of", 64, 1, 1 << 16);
-  const double D = static_cast<double>(c.D);
-  const int64_t qk =
-      round_up(D * read.optional_number("qk_dim_factor", 0.5, 1e-3, 64), mlstm_multiple);
-  const int64_t v =
-      round_up(D * read.optional_number("v_dim_factor", 1.0, 1e-3, 64), mlstm_multiple);
-  c.F = round_up(D * read.optional_number("ffn_proj_factor", 2.667, 1e-3, 64), ffn_multiple);
-  if (qk % c.H != 0 || v % c.H != 0) {
-    read.fail("num_heads", fmt::format("a divisor of the query and value widths {} and {}", qk, v),
-              std::to_string(c.H));
-  }
-  c.DK = qk / c.H;
-  c.DV = v / c.H;
-
-  c.sigmoid_gate = read_sigmoid_gate(read, checkpoint.config());
-  const bool normalise = read.boolean("normalize_siging", true);  // of the sigmoid gate alone
-  c.normaliser = normalise || !c.sigmoid_gate;
-  read.must_be("use_bias", false);
-  read.must_be("add_out_norm", true);
-  for (const char* key : {"add_qk_norm", "add_post_norm"}) read.must_be(key, false);
-  // Names of older versions without effect, and how others compute it; nothing of the function.
-  read.ignore({"add_post_blocks_norm",
-               "model_type",
-               "mode",
-               "return_last_states",
-               "chunkwise_kernel",
-               "sequence_kernel",
-               "step_kernel",
-               "autocast_kernel_dtype",
-               "inference_state_dtype",
-               "head_dim",
-               "igate_bias_init_range",
-               "norm_reduction_force_float32",
-               "add_embedding_dropout",
-               "add_forward_backend_padding",
-               "max_inference_chunksize",
-               "bos_token_id",
-               "eos_token_id",
-               "pad_token_id",
-               "context_length",
-               "use_cache"});
-  read.finish();
-  return c;
-}
+using xlstm::Config;
 
 struct Block {
   VectorWeights norm;       // (D)
@@ -175,7 +70,7 @@ class Xlstm final : public Model {
 
 Xlstm::Xlstm(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
              const Checkpoint::Progress& progress)
-    : c_(read_config(checkpoint)), kernels_(backend.kernels()) {
+    : c_(xlstm::read_config(checkpoint)), kernels_(backend.kernels()) {
   require_ops(backend, "xlstm",
               {"embed", "gather_rows", "rms_norm", "linear", "head_norm_gate", "swiglu"});
   if (c_.sigmoid_gate) {
