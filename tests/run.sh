@@ -3,7 +3,7 @@
 #   tests/run.sh [--quick]     --quick: no sanitizer builds
 # The last line says how many tests passed and failed; the exit status is 0 if none failed.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 . deploy/packages.sh
 
 quick=""

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <vector>
 
 #include "kernels/check.h"
 #include "kernels/cpu/parallel.h"
@@ -133,32 +132,27 @@ void bare_linear(const LinearArgs& args, Stream& stream) {
   });
 }
 
-// Room for what passes between the parts of an op; the thread keeps it for the next.
-float* room_for(std::vector<float>& room, int64_t count) {
-  if (room.size() < static_cast<size_t>(count)) room.resize(static_cast<size_t>(count));
-  return room.data();
-}
-
 }  // namespace
 
 void linear(const LinearArgs& args, Stream& stream) {
   if (args.rows == 0 || args.W.N == 0) return;
-  thread_local std::vector<float> normed, z;
   const int outputs = static_cast<int>(args.outputs());
+  const int64_t normed = args.norm != nullptr ? args.rows * args.W.K : 0;
+  const int64_t z = args.swiglu ? args.rows * args.W.N : 0;
+  float* between = scratch(static_cast<size_t>(normed + z));  // (rows, K), then (rows, N)
   LinearArgs bare = args;
   bare.norm = nullptr;
   if (args.norm != nullptr) {
-    float* y = room_for(normed, args.rows * args.W.K);
     rms_norm({.rows = args.rows,
               .D = static_cast<int>(args.W.K),
               .eps = args.norm_eps,
               .x = args.x,
               .w = args.norm,
-              .y = y},
+              .y = between},
              stream);
-    bare.x = y;
+    bare.x = between;
   }
-  if (args.swiglu) bare.y = room_for(z, args.rows * args.W.N);
+  if (args.swiglu) bare.y = between + normed;
   bare_linear(bare, stream);
   if (args.swiglu) {
     swiglu({.rows = args.rows, .F = outputs, .gate_up = bare.y, .y = args.y}, stream);
