@@ -11,6 +11,8 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "clients/cpp/retry_pushback.h"
+
 namespace recurve {
 namespace {
 
@@ -42,6 +44,8 @@ bool is_this_machine(const std::string& address) {
 std::shared_ptr<grpc::Channel> make_channel(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);  // log-probabilities of a long prompt come in one
+  // gRPC would share one socket among all channels of the process to the same address.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // Quick to find a server that has just started; the lower bound is the time a connection may
   // take.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
@@ -50,18 +54,6 @@ std::shared_ptr<grpc::Channel> make_channel(const std::string& address) {
   // gRPC would ask the proxy of the environment for this very machine.
   if (is_this_machine(address)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-}
-
-std::optional<std::chrono::milliseconds> retry_pushback(const grpc::ClientContext& context) {
-  const auto& trailers = context.GetServerTrailingMetadata();
-  const auto found = trailers.find("grpc-retry-pushback-ms");
-  if (found == trailers.end()) return std::nullopt;
-  int64_t milliseconds = 0;
-  const grpc::string_ref& value = found->second;
-  const auto [end, error] =
-      std::from_chars(value.data(), value.data() + value.size(), milliseconds);
-  if (error != std::errc() || end != value.data() + value.size() || milliseconds < 0) return {};
-  return std::chrono::milliseconds(milliseconds);
 }
 
 std::string hint_for(const grpc::Status& status,

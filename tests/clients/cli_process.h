@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-// Runs the program `recurve`, which lies beside the test's own.
+// Runs the program `recurve`, or another that lies beside the test's own.
 namespace recurve::testing {
 
 struct CliResult {
@@ -27,7 +27,8 @@ class CliProcess {
  public:
   enum class Out { kPipe, kTerminal };
 
-  explicit CliProcess(std::vector<std::string> arguments, Out out = Out::kPipe) {
+  explicit CliProcess(std::vector<std::string> arguments, Out out = Out::kPipe,
+                      const std::string& name = "recurve") {
     int in_pipe[2], out_pipe[2], err_pipe[2];
     make_pipe(in_pipe);
     make_pipe(err_pipe);
@@ -36,7 +37,7 @@ class CliProcess {
     } else {
       make_terminal(out_pipe);
     }
-    spawn(std::move(arguments), in_pipe[0], out_pipe[1], err_pipe[1]);
+    spawn(name, std::move(arguments), in_pipe[0], out_pipe[1], err_pipe[1]);
     for (const int fd : {in_pipe[0], out_pipe[1], err_pipe[1]}) ::close(fd);
     in_ = in_pipe[1];
     out_ = out_pipe[0];
@@ -101,9 +102,10 @@ class CliProcess {
     fd = -1;
   }
 
-  void spawn(std::vector<std::string> arguments, int in, int out, int err) {
+  void spawn(const std::string& name, std::vector<std::string> arguments, int in, int out,
+             int err) {
     const std::string program =
-        std::filesystem::read_symlink("/proc/self/exe").parent_path() / "recurve";
+        std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
     arguments.insert(arguments.begin(), program);
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());

@@ -288,6 +288,7 @@ class FakeControl final : public v1::Control::Service {
     info->set_family("xlstm");
     info->set_parameters(8'000'000);
     info->set_state_bytes(3 << 20);
+    info->set_token_count(100);
     info->set_bos_id(1);
     info->add_eos_ids(2);
     info->add_eos_ids(5);
@@ -301,6 +302,9 @@ class FakeControl final : public v1::Control::Service {
     info->set_version("9.9.9");
     info->set_state(state_);
     info->mutable_limits()->set_slots(8);
+    info->mutable_limits()->set_max_prompt_tokens(100'000);
+    info->mutable_limits()->set_max_generated_tokens(100'000);
+    info->mutable_limits()->set_max_choices(16);
     return grpc::Status::OK;
   }
   grpc::Status GetLoad(grpc::ServerContext*, const v1::GetLoadRequest*, v1::Load* load) override {

@@ -1,0 +1,67 @@
+#pragma once
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "clients/loadgen/arrivals.h"
+#include "clients/loadgen/recorder.h"
+#include "clients/loadgen/workload.h"
+
+namespace recurve::loadgen {
+
+// So many users, each of whom asks again as soon as the answer before is there (and thought about).
+struct ClosedLoop {
+  int streams = 8;
+};
+
+// Conversations that begin when they are due, however many are under way.
+struct OpenLoop {
+  Arrivals arrivals;
+  int max_running = 10'000;  // beyond that they are not sent, and count as failed
+};
+
+struct RunOptions {
+  double warmup_seconds = 3;  // of load before the measured window
+  double measured_seconds = 20;
+  // The load goes on behind the window until all measured requests have ended, for so long at most.
+  double cooldown_seconds = 10;
+  double temperature = 1;
+  std::optional<double> timeout_seconds = {};  // deadline of each request
+  ServiceLevel level;
+  int workers = 1;  // threads that handle answers, each with a connection of its own
+};
+
+// Whether the client could do what it measured: else its own delay is in the figures.
+struct ClientCost {
+  double cpu_cores = 0;       // used by the whole process, on average
+  double busiest_worker = 0;  // share of the time that the busiest thread used a core
+  Histogram timer_lateness;   // of a timer that rings every few ms: the machine's own stalls
+  Histogram handling_delay;   // a message that has come, until it is looked at
+};
+
+struct RunResult {
+  Records records;
+  Window window;       // as planned, or cut where the run was interrupted
+  double seconds = 0;  // of the whole run
+  ClientCost client;
+  bool interrupted = false;
+};
+
+// What is shown while it runs.
+struct RunProgress {
+  double now = 0;
+  RunOptions options;
+  Progress seen;
+  int64_t running = 0;  // requests under way
+};
+
+// Loads the server at `address` and returns what was seen. `on_progress` is called about ten times
+// a second. Ends early, with what there is, once `interrupted` is set.
+using OnProgress = std::function<void(const RunProgress&)>;
+RunResult run_load(const std::string& address, const Workload& workload,
+                   const std::variant<ClosedLoop, OpenLoop>& loop, const RunOptions& options,
+                   const OnProgress& on_progress, const std::atomic<bool>& interrupted);
+
+}  // namespace recurve::loadgen

@@ -1,0 +1,193 @@
+#include "clients/loadgen/options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <thread>
+
+namespace recurve::loadgen {
+namespace {
+
+constexpr const char* kAbout =
+    "Loads a Recurve server and reports what its users would have seen.\n\n"
+    "  recurve-loadgen                      8 streams, each asking again as soon as it is "
+    "answered\n"
+    "  recurve-loadgen --streams 64         the same with 64: the highest throughput\n"
+    "  recurve-loadgen --rate 5             5 requests a second, Poisson: latency as users see it\n"
+    "  recurve-loadgen --sweep --html r.html  the highest rate that holds the service level\n"
+    "  recurve-loadgen --trace day.csv      arrivals and lengths as a file has them\n\n"
+    "Prompts are random token ids, unless --prompts gives texts; answers do not end before the\n"
+    "length that was drawn. A latency begins when its request was due to be sent, so a load\n"
+    "generator or a server that stalls does not hide what it delays.";
+
+constexpr const char* kFooter =
+    "A LENGTH is a number (64), uniform:LOW-HIGH, or lognormal:MEDIAN,SIGMA (lognormal:1024,0.5).\n"
+    "A trace has a request a line: ARRIVAL_SECONDS,PROMPT_TOKENS,OUTPUT_TOKENS, or JSON:\n"
+    "{\"arrival\": 0.25, \"prompt_tokens\": 374, \"output_tokens\": 44}.\n"
+    "The form of --json is documented in clients/loadgen/report_json.h.\n\n"
+    "Exit codes: 0 done; 1 no request was answered, or the server failed; 2 wrong use; 3 no "
+    "server\n"
+    "can be reached; 4 it loads its model or drains; 130 interrupted (the report is of what was "
+    "seen).\n";
+
+void add_load(CLI::App& app, Options* o) {
+  const auto streams =
+      app.add_option("--streams", o->streams, "Closed loop of so many streams [8]");
+  const auto rate =
+      app.add_option("--rate", o->rate, "Open loop: conversations that begin a second");
+  const auto sweep = app.add_flag("--sweep", o->sweep,
+                                  "Open loops at several rates: find the highest that holds the "
+                                  "service level, then load twice that");
+  streams->check(CLI::Range(1, 100'000))->excludes(rate)->excludes(sweep)->group("Load");
+  rate->check(CLI::Range(1e-3, 1e6))->excludes(sweep)->group("Load");
+  sweep->group("Load");
+  app.add_option("--arrivals", o->arrivals, "Of an open loop: poisson or constant [poisson]")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, ArrivalKind>{
+          {"poisson", ArrivalKind::kPoisson}, {"constant", ArrivalKind::kConstant}}))
+      ->group("Load");
+  app.add_option("--sweep-start", o->sweep_first_rate,
+                 "First rate of the sweep [70 % of what a closed loop of all slots reaches]")
+      ->check(CLI::Range(1e-3, 1e6))
+      ->needs(sweep)
+      ->group("Load");
+  app.add_option("--sweep-precision", o->sweep_precision, "How near to the highest rate")
+      ->check(CLI::Range(0.005, 0.5))
+      ->needs(sweep)
+      ->capture_default_str()
+      ->group("Load");
+  app.add_option("--max-running", o->max_running,
+                 "Open loop: beyond so many requests under way none is sent; it counts as failed")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str()
+      ->group("Load");
+}
+
+struct Texts {
+  std::string prompt = "128", output = "64", think = "0";
+};
+
+void add_workload(CLI::App& app, Options* o, Texts* texts) {
+  WorkloadOptions& w = o->workload;
+  const auto add = [&](const char* flags, auto& value, const char* what) {
+    return app.add_option(flags, value, what)->capture_default_str()->group("Requests");
+  };
+  add("--prompt-tokens", texts->prompt, "Length of prompts, in tokens")->type_name("LENGTH");
+  add("--output-tokens", texts->output, "Length of answers, in tokens")->type_name("LENGTH");
+  app.add_option("--trace", o->trace_file,
+                 "File of arrivals and lengths; with --streams, --rate or --sweep its lengths only")
+      ->type_name("FILE")
+      ->group("Requests");
+  add("--trace-speed", o->trace_speed, "Times as fast as the trace")->check(CLI::Range(1e-3, 1e3));
+  app.add_option("--prompts", o->prompts_file, "Texts to ask with, one a line, in turn")
+      ->type_name("FILE")
+      ->group("Requests");
+  add("--turns", w.turns, "Requests of a conversation; above 1 they share a session")
+      ->check(CLI::Range(1, 10'000));
+  add("--think", texts->think, "Pause before each further turn, in seconds")->type_name("LENGTH");
+  add("--forks", w.forks, "Answers to each prompt, from copies of its state")
+      ->check(CLI::Range(1, 1000));
+  add("--temperature", o->run.temperature, "Of the sampling; 0: greedy")
+      ->check(CLI::Range(0.0, 1000.0));
+  add("--seed", w.seed, "The same seed gives the same requests");
+}
+
+void add_time(CLI::App& app, Options* o) {
+  const auto add = [&](const char* flags, double& value, const char* what) {
+    return app.add_option(flags, value, what)
+        ->capture_default_str()
+        ->check(CLI::Range(0.0, 1e6))
+        ->type_name("SECONDS")
+        ->group("Time");
+  };
+  add("--warmup", o->run.warmup_seconds, "Load before the measured time");
+  add("--duration", o->run.measured_seconds,
+      "Measured time [in a sweep: of each trial, 10 and 2 of warm-up; with a trace: its length]");
+  add("--cooldown", o->run.cooldown_seconds,
+      "The load goes on until what was measured has ended, for so long at most; what has not ended "
+      "then is cancelled and counts as failed");
+  app.add_option("--timeout", o->run.timeout_seconds, "Deadline of each request [none]")
+      ->check(CLI::Range(1e-3, 1e6))
+      ->type_name("SECONDS")
+      ->group("Time");
+}
+
+void add_output(CLI::App& app, Options* o, double* ttft_ms, double* tpot_ms) {
+  app.add_option("--ttft-ms", *ttft_ms, "Time to the first token that is still good")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber)
+      ->group("Service level");
+  app.add_option("--tpot-ms", *tpot_ms, "Time per further token that is still good")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber)
+      ->group("Service level");
+  app.add_option("--html", o->html_file, "Write a report with charts, one file that needs no other")
+      ->type_name("FILE")
+      ->group("Output");
+  app.add_option("--json", o->json_file, "Write all figures and histograms; -: standard output")
+      ->type_name("FILE")
+      ->group("Output");
+  app.add_flag("--quiet", o->quiet, "No line of progress on standard error")->group("Output");
+  app.add_option("--workers", o->run.workers, "Threads, each with a connection of its own")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str()
+      ->group("Client");
+}
+
+void read_files(Options* o, const Texts& texts) {
+  o->workload.prompt_tokens = Distribution::parse(texts.prompt, "--prompt-tokens");
+  o->workload.output_tokens = Distribution::parse(texts.output, "--output-tokens");
+  o->workload.think_seconds = Distribution::parse(texts.think, "--think");
+  if (!o->trace_file.empty()) o->workload.trace = read_trace(o->trace_file);
+  if (!o->prompts_file.empty()) o->workload.prompts = read_prompts(o->prompts_file);
+}
+
+// Where the trace gives the arrivals, it also says how long the run is; a sweep has many trials.
+void choose_load(const CLI::App& app, Options* o) {
+  if (o->sweep && app.count("--warmup") == 0) o->run.warmup_seconds = 2;
+  if (o->sweep && app.count("--duration") == 0) o->run.measured_seconds = 10;
+  if (o->streams || o->rate || o->sweep) return;
+  if (o->trace_file.empty()) {
+    o->streams = 8;
+    return;
+  }
+  o->arrivals = ArrivalKind::kTrace;
+  if (app.count("--warmup") == 0) o->run.warmup_seconds = 0;
+  if (app.count("--duration") > 0) return;
+  const auto& rows = o->workload.trace;
+  o->run.measured_seconds = std::max(rows.back().arrival / o->trace_speed * 1.0001, 0.1);
+}
+
+}  // namespace
+
+int parse_options(int argc, char** argv, Options* o) {
+  CLI::App app(kAbout, "recurve-loadgen");
+  app.footer(kFooter);
+  Texts texts;
+  double ttft_ms = o->run.level.ttft_seconds * 1e3, tpot_ms = o->run.level.tpot_seconds * 1e3;
+  o->run.workers = std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 8);
+  app.add_option("--server", o->server, "Address of the server")
+      ->capture_default_str()
+      ->type_name("HOST:PORT")
+      ->envname("RECURVE_SERVER");
+  add_load(app, o);
+  add_workload(app, o, &texts);
+  add_time(app, o);
+  add_output(app, o, &ttft_ms, &tpot_ms);
+  try {
+    app.parse(argc, argv);
+    read_files(o, texts);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "recurve-loadgen: {}\n", error.what());
+    return 2;
+  }
+  o->run.level = {.ttft_seconds = ttft_ms * 1e-3, .tpot_seconds = tpot_ms * 1e-3};
+  choose_load(app, o);
+  return -1;
+}
+
+}  // namespace recurve::loadgen

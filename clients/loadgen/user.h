@@ -1,0 +1,106 @@
+#pragma once
+#include <grpcpp/support/async_stream.h>
+#include <grpcpp/support/async_unary_call.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "clients/cpp/call.h"
+#include "clients/loadgen/worker.h"
+#include "clients/loadgen/workload.h"
+
+namespace recurve::loadgen {
+
+// How a conversation ended.
+struct ConversationEnd {
+  bool failed = false;
+  double retry_seconds = 0;  // after a failure: when the server would like to be asked again
+};
+
+// What all users of a run share.
+struct UserContext {
+  // A conversation has ended; the last that a user does of itself. May begin another, or release
+  // the user.
+  using OnEnd = std::function<void(User*, Worker&, ConversationEnd)>;
+
+  const Workload& workload;
+  const Stopwatch& watch;
+  Pacer& pacer;
+  OnEnd on_end;
+  double temperature = 1;                      // of the sampling
+  std::optional<double> timeout_seconds = {};  // of each request
+  std::atomic<bool> stopping = false;          // what ends now was cut off by the run's end
+  std::atomic<int64_t> running = 0;            // requests under way
+  std::atomic<int64_t> measured_running = 0;   // those of them that were due in the window
+};
+
+// Somebody who goes through a conversation: opens a session where it has several turns, asks,
+// reads the answer, thinks, asks again, closes. All of it happens in the worker's thread, or, where
+// a turn begins, in the pacer's; never in both at a time.
+class User final : public Event {
+ public:
+  User(UserContext& context, Worker& worker) : context_(context), worker_(worker) {}
+
+  // Its first request was due at `due`.
+  void begin(Conversation conversation, double due);
+  // From any thread: the request under way, and any after it, end at once.
+  void cancel() { canceller_.cancel(); }
+
+  void on_event(bool ok) override { (this->*then_)(ok); }
+
+ private:
+  struct Answer {
+    double first = 0, last = 0;
+    int64_t tokens = 0;
+  };
+
+  void open_session();
+  void session_opened(bool ok);
+  void begin_turn(double due);
+  void send();
+  v1::GenerateRequest request() const;
+  void started(bool ok);
+  void got_message(bool ok);
+  void got_chunk(const v1::Chunk& chunk, double now);
+  void request_ended(bool ok);
+  void end_turn(std::string error, const std::string& sentence);
+  void fill_times();
+  void next_turn();
+  void close_session();
+  void session_closed(bool ok);
+
+  // A context for the next operation, which cancel() reaches unless it is the closing of a session.
+  grpc::ClientContext* new_call(std::optional<double> timeout_seconds, bool cancellable);
+  // What to call when the operation that begins now has ended.
+  void* then(void (User::*step)(bool));
+
+  UserContext& context_;
+  Worker& worker_;
+  Canceller canceller_;
+  std::optional<Call> call_;
+  grpc::ClientContext* grpc_context_ = nullptr;  // of call_
+  void (User::*then_)(bool) = nullptr;
+
+  Conversation conversation_;
+  size_t turn_ = 0;
+  std::string session_;  // empty: none is open
+  ConversationEnd end_;
+  std::unique_ptr<grpc::ClientAsyncReader<v1::GenerateResponse>> reader_;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<v1::Session>> opening_;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<v1::CloseSessionResponse>> closing_;
+  v1::Session opened_;
+  v1::CloseSessionResponse closed_;
+  v1::GenerateResponse response_;
+  grpc::Status status_;
+
+  bool measured_ = false;  // the request under way was due in the window
+  bool complete_ = false;  // it has had its last message
+  RequestRecord record_;
+  std::vector<Answer> answers_;  // (forks)
+};
+
+}  // namespace recurve::loadgen
