@@ -33,6 +33,12 @@ constexpr const char* kFooter =
     "can be reached; 4 it loads its model or drains; 130 interrupted (the report is of what was "
     "seen).\n";
 
+// A check that does not crowd the help with its bounds; what it refuses names them.
+template <class T>
+CLI::Validator within(T low, T high) {
+  return CLI::Range(low, high).description("");
+}
+
 void add_load(CLI::App& app, Options* o) {
   const auto streams =
       app.add_option("--streams", o->streams, "Closed loop of so many streams [8]");
@@ -41,26 +47,29 @@ void add_load(CLI::App& app, Options* o) {
   const auto sweep = app.add_flag("--sweep", o->sweep,
                                   "Open loops at several rates: find the highest that holds the "
                                   "service level, then load twice that");
-  streams->check(CLI::Range(1, 100'000))->excludes(rate)->excludes(sweep)->group("Load");
-  rate->check(CLI::Range(1e-3, 1e6))->excludes(sweep)->group("Load");
+  streams->check(within(1, 100'000))->excludes(rate)->excludes(sweep)->group("Load");
+  rate->check(within(1e-3, 1e6))->excludes(sweep)->group("Load");
   sweep->group("Load");
   app.add_option("--arrivals", o->arrivals, "Of an open loop: poisson or constant [poisson]")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, ArrivalKind>{
-          {"poisson", ArrivalKind::kPoisson}, {"constant", ArrivalKind::kConstant}}))
+      ->transform(CLI::CheckedTransformer(
+                      std::map<std::string, ArrivalKind>{{"poisson", ArrivalKind::kPoisson},
+                                                         {"constant", ArrivalKind::kConstant}})
+                      .description(""))
+      ->type_name("KIND")
       ->group("Load");
   app.add_option("--sweep-start", o->sweep_first_rate,
                  "First rate of the sweep [70 % of what a closed loop of all slots reaches]")
-      ->check(CLI::Range(1e-3, 1e6))
+      ->check(within(1e-3, 1e6))
       ->needs(sweep)
       ->group("Load");
   app.add_option("--sweep-precision", o->sweep_precision, "How near to the highest rate")
-      ->check(CLI::Range(0.005, 0.5))
+      ->check(within(0.005, 0.5))
       ->needs(sweep)
       ->capture_default_str()
       ->group("Load");
   app.add_option("--max-running", o->max_running,
                  "Open loop: beyond so many requests under way none is sent; it counts as failed")
-      ->check(CLI::Range(1, 1'000'000))
+      ->check(within(1, 1'000'000))
       ->capture_default_str()
       ->group("Load");
 }
@@ -80,36 +89,36 @@ void add_workload(CLI::App& app, Options* o, Texts* texts) {
                  "File of arrivals and lengths; with --streams, --rate or --sweep its lengths only")
       ->type_name("FILE")
       ->group("Requests");
-  add("--trace-speed", o->trace_speed, "Times as fast as the trace")->check(CLI::Range(1e-3, 1e3));
+  add("--trace-speed", o->trace_speed, "Times as fast as the trace")->check(within(1e-3, 1e3));
   app.add_option("--prompts", o->prompts_file, "Texts to ask with, one a line, in turn")
       ->type_name("FILE")
       ->group("Requests");
   add("--turns", w.turns, "Requests of a conversation; above 1 they share a session")
-      ->check(CLI::Range(1, 10'000));
+      ->check(within(1, 10'000));
   add("--think", texts->think, "Pause before each further turn, in seconds")->type_name("LENGTH");
   add("--forks", w.forks, "Answers to each prompt, from copies of its state")
-      ->check(CLI::Range(1, 1000));
+      ->check(within(1, 1000));
   add("--temperature", o->run.temperature, "Of the sampling; 0: greedy")
-      ->check(CLI::Range(0.0, 1000.0));
+      ->check(within(0.0, 1000.0));
   add("--seed", w.seed, "The same seed gives the same requests");
 }
 
 void add_time(CLI::App& app, Options* o) {
-  const auto add = [&](const char* flags, double& value, const char* what) {
-    return app.add_option(flags, value, what)
+  const auto add = [&](const char* flags, double& value, double least, const char* what) {
+    app.add_option(flags, value, what)
         ->capture_default_str()
-        ->check(CLI::Range(0.0, 1e6))
+        ->check(within(least, 1e6))
         ->type_name("SECONDS")
         ->group("Time");
   };
-  add("--warmup", o->run.warmup_seconds, "Load before the measured time");
-  add("--duration", o->run.measured_seconds,
+  add("--warmup", o->run.warmup_seconds, 0, "Load before the measured time");
+  add("--duration", o->run.measured_seconds, 0.05,
       "Measured time [in a sweep: of each trial, 10 and 2 of warm-up; with a trace: its length]");
-  add("--cooldown", o->run.cooldown_seconds,
+  add("--cooldown", o->run.cooldown_seconds, 0,
       "The load goes on until what was measured has ended, for so long at most; what has not ended "
       "then is cancelled and counts as failed");
   app.add_option("--timeout", o->run.timeout_seconds, "Deadline of each request [none]")
-      ->check(CLI::Range(1e-3, 1e6))
+      ->check(within(1e-3, 1e6))
       ->type_name("SECONDS")
       ->group("Time");
 }
@@ -117,11 +126,11 @@ void add_time(CLI::App& app, Options* o) {
 void add_output(CLI::App& app, Options* o, double* ttft_ms, double* tpot_ms) {
   app.add_option("--ttft-ms", *ttft_ms, "Time to the first token that is still good")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber)
+      ->check(within(1e-3, 1e9))
       ->group("Service level");
   app.add_option("--tpot-ms", *tpot_ms, "Time per further token that is still good")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber)
+      ->check(within(1e-3, 1e9))
       ->group("Service level");
   app.add_option("--html", o->html_file, "Write a report with charts, one file that needs no other")
       ->type_name("FILE")
@@ -131,7 +140,7 @@ void add_output(CLI::App& app, Options* o, double* ttft_ms, double* tpot_ms) {
       ->group("Output");
   app.add_flag("--quiet", o->quiet, "No line of progress on standard error")->group("Output");
   app.add_option("--workers", o->run.workers, "Threads, each with a connection of its own")
-      ->check(CLI::Range(1, 256))
+      ->check(within(1, 256))
       ->capture_default_str()
       ->group("Client");
 }

@@ -296,10 +296,10 @@ std::string throughput_curve(const Report& report) {
                  Axis::linear("requests a second", high));
   chart.line(due, "gray", "due");
   const auto answered = curve(trials, request_rate);
-  chart.line(answered, "orange", "answered");
+  chart.line(answered, "orange", "answered (when they ended)");
   chart.dots(answered, 4, "orange", "");
   const auto good = curve(trials, goodput);
-  chart.line(good, "blue", "answered within the service level (goodput)");
+  chart.line(good, "blue", "of those due, answered within the service level (goodput)");
   chart.dots(good, 4, "blue", "");
   return chart.svg();
 }
