@@ -26,7 +26,7 @@ struct StepOptions {
 
 std::unique_ptr<const Model> load(const StepOptions& o, Backend& backend) {
   Checkpoint checkpoint =
-      o.random ? Checkpoint::random(std::filesystem::path(o.config), 1) : Checkpoint::open(o.model);
+      o.random ? Checkpoint::random_from(o.config, 1) : Checkpoint::open(o.model);
   return load_model(checkpoint, backend, {.state = o.bf16_state ? DType::kBF16 : DType::kF32});
 }
 
