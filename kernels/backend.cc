@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <stdexcept>
 #include <vector>
 
@@ -35,6 +36,13 @@ class CallAgain : public Recording {
 
  private:
   const std::function<void()> work_;
+};
+
+// All work is done when it is recorded.
+class PassedEvent : public Event {
+ public:
+  void record(Stream&) override {}
+  void wait() override {}
 };
 
 class HostStream : public Stream {
@@ -175,6 +183,14 @@ std::unique_ptr<Backend> make_cpu_backend(int threads) {
 
 std::unique_ptr<Recording> Backend::record(std::function<void()> work, Stream&) {
   return std::make_unique<CallAgain>(std::move(work));
+}
+
+std::unique_ptr<Event> Backend::make_event() { return std::make_unique<PassedEvent>(); }
+
+HostMemory Backend::take_host_memory(size_t bytes) {
+  constexpr std::align_val_t kAlign{kAlignment};
+  return {static_cast<std::byte*>(::operator new(bytes, kAlign)),
+          [](std::byte* memory) { ::operator delete(memory, kAlign); }};
 }
 
 std::unique_ptr<Backend> make_backend(std::string_view device, int threads) {

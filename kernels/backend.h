@@ -23,6 +23,17 @@ class Recording {
   virtual void replay(Stream&) = 0;
 };
 
+// A point in the work of a stream.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual void record(Stream&) = 0;  // here, behind all work queued so far
+  virtual void wait() = 0;           // until the point recorded last is reached
+};
+
+// Memory of the host for copies to and from a device: such copies do not hold up the host.
+using HostMemory = std::unique_ptr<std::byte[], void (*)(std::byte*)>;
+
 class Backend;
 
 // Owns a piece of a backend's memory: zeroed when made, 64-byte aligned. Move-only. The backend
@@ -70,7 +81,11 @@ class Backend {
 
   // Throws std::runtime_error when there is not enough memory.
   Buffer allocate(size_t bytes) { return Buffer(this, take_memory(bytes), bytes); }
+  HostMemory allocate_host(size_t bytes) { return take_host_memory(bytes); }
   virtual std::unique_ptr<Stream> make_stream() = 0;
+  virtual std::unique_ptr<Event> make_event();
+  // Whether calls queue their work and return, or return when it is done.
+  virtual bool queues() const { return false; }
 
   // Copies in the order of the stream. The host side may be touched again after stream.wait().
   virtual void upload(void* device, const void* host, size_t bytes, Stream&) = 0;
@@ -86,6 +101,7 @@ class Backend {
   Backend(std::string name, const Kernels& kernels) : name_(std::move(name)), kernels_(kernels) {}
   virtual std::byte* take_memory(size_t bytes) = 0;  // zeroed
   virtual void give_memory(std::byte* data, size_t bytes) = 0;
+  virtual HostMemory take_host_memory(size_t bytes);  // uninitialised, 64-byte aligned
 
  private:
   friend class Buffer;

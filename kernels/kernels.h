@@ -19,11 +19,13 @@
 #include "kernels/ops/rms_norm.h"
 #include "kernels/ops/rnn.h"
 #include "kernels/ops/rotary.h"
+#include "kernels/ops/sample.h"
 #include "kernels/ops/selective_scan.h"
 #include "kernels/ops/skip_gate.h"
 #include "kernels/ops/soft_cap.h"
 #include "kernels/ops/ssd.h"
 #include "kernels/ops/swiglu.h"
+#include "kernels/ops/take_tokens.h"
 
 namespace recurve {
 
@@ -69,6 +71,8 @@ struct Kernels {
   Op<SkipGateArgs> skip_gate;
   Op<AddArgs> add;
   Op<FeatureMapArgs> feature_map;
+  Op<TakeTokensArgs> take_tokens;
+  Op<SampleArgs> sample;
 
   // Calls visit(name, pointer to member) for each op, in the order above.
   template <typename Visit>
@@ -99,6 +103,8 @@ struct Kernels {
     visit("skip_gate", &Kernels::skip_gate);
     visit("add", &Kernels::add);
     visit("feature_map", &Kernels::feature_map);
+    visit("take_tokens", &Kernels::take_tokens);
+    visit("sample", &Kernels::sample);
   }
 
   // Calls visit(name, implementation) for each op.

@@ -53,9 +53,24 @@ class LoadProgress {
   Clock::time_point next_ = Clock::now() + std::chrono::milliseconds(500);
 };
 
+// Shows how many steps have been recorded as CUDA graphs, and how long that took.
+class RecordProgress {
+ public:
+  void operator()(int done, int total) {
+    if (done < total && !terminal_) return;
+    const std::chrono::duration<double> passed = Clock::now() - began_;
+    fmt::print(stderr, "{}recording decode steps {} of {}, {:.1f} s{}", terminal_ ? "\r" : "", done,
+               total, passed.count(), done < total ? "" : "\n");
+  }
+
+ private:
+  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  const Clock::time_point began_ = Clock::now();
+};
+
 std::unique_ptr<const Model> load(const Options& o, Backend& backend, const StopSignal& stop) {
-  Checkpoint checkpoint =
-      o.random_weights ? Checkpoint::random_from(o.model, 1) : Checkpoint::open(o.model);
+  Checkpoint checkpoint = o.random_weights ? Checkpoint::random(std::filesystem::path(o.model), 1)
+                                           : Checkpoint::open(o.model);
   return load_model(checkpoint, backend, {.weights = o.weights, .state = o.state},
                     LoadProgress(stop));
 }
@@ -126,7 +141,8 @@ int run(const Options& o) {
       {.slots = o.slots,
        .rows_per_step = o.rows_per_step,
        .step_seconds = o.tpot_ms / 1000,
-       .sessions = {.host_bytes = info.max_host_bytes, .default_ttl_seconds = o.session_ttl}});
+       .sessions = {.host_bytes = info.max_host_bytes, .default_ttl_seconds = o.session_ttl},
+       .on_recorded = RecordProgress()});
   std::thread engine_thread([&] { engine.run(); });
 
   fmt::print(stderr, "{}",

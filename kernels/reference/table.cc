@@ -30,6 +30,8 @@ Kernels table() {
   kernels.skip_gate = {skip_gate, "reference"};
   kernels.add = {add, "reference"};
   kernels.feature_map = {feature_map, "reference"};
+  kernels.take_tokens = {take_tokens, "reference"};
+  kernels.sample = {sample, "reference"};
   return kernels;
 }
 

@@ -18,6 +18,8 @@ void selective_scan(const SelectiveScanArgs& args, Stream& stream);
 void ssd(const SsdArgs& args, Stream& stream);
 void linear_recurrence(const LinearRecurrenceArgs& args, Stream& stream);
 void feature_map(const FeatureMapArgs& args, Stream& stream);
+void take_tokens(const TakeTokensArgs& args, Stream& stream);
+void sample(const SampleArgs& args, Stream& stream);
 void gated_rms_norm(const GatedRmsNormArgs& args, Stream& stream);
 void gla(const GlaArgs& args, Stream& stream);
 void hgrn_gate(const HgrnGateArgs& args, Stream& stream);

@@ -1,81 +1,108 @@
 #include "server/engine/batch.h"
 
 #include <algorithm>
-#include <utility>
+
+#include "server/engine/sampling_table.h"
 
 namespace recurve {
-namespace {
 
-size_t input_bytes(const StepBounds& bounds, int slots) {
-  return sizeof(int32_t) * static_cast<size_t>(bounds.rows + (slots + 1) + slots + bounds.logits);
+Batch::Batch(Backend& backend, int most_samples)
+    : results_(backend.allocate_host(static_cast<size_t>(most_samples) * sizeof(SampleResult))),
+      top_(backend.allocate_host(static_cast<size_t>(most_samples) * kMostTop * sizeof(TopLogit))),
+      staging_(backend),
+      done_(backend.make_event()) {
+  clear();
 }
-
-size_t logits_count(const StepBounds& bounds, const Model& model) {
-  return static_cast<size_t>(bounds.logits) * static_cast<size_t>(model.info().vocab);
-}
-
-}  // namespace
-
-Batch::Batch(const Model& model, Backend& backend, Stream& stream, const StepBounds& bounds,
-             int slots)
-    : model_(model),
-      backend_(backend),
-      stream_(stream),
-      begin_(1, 0),
-      arena_(backend, model.arena_bytes({.rows = bounds.rows, .logits = bounds.logits})),
-      device_input_(backend.allocate(input_bytes(bounds, slots))),
-      device_logits_(backend.allocate(sizeof(float) * logits_count(bounds, model))),
-      logits_(logits_count(bounds, model)) {}
 
 void Batch::clear() {
+  inputs_.begin.assign(1, 0);
+  for (auto* of : {&inputs_.planned, &inputs_.decodes, &inputs_.tokens, &inputs_.logit_rows}) {
+    of->clear();
+  }
+  inputs_.samples.clear();
+  inputs_.max_len = inputs_.tops = 0;
+  inputs_.decodes_only = true;
   members_.clear();
-  tokens_.clear();
-  begin_.assign(1, 0);
-  slots_.clear();
-  logit_rows_.clear();
-  max_len_ = 0;
+  starting_.clear();
+  copies_.clear();
+  staging_.reset();
 }
 
 void Batch::add(Sequence& sequence, int rows) {
-  const int first = this->rows();
-  const auto from = sequence.input.begin() + static_cast<ptrdiff_t>(sequence.absorbed);
-  tokens_.insert(tokens_.end(), from, from + rows);
-  begin_.push_back(first + rows);
-  slots_.push_back(sequence.slot.id());
-  max_len_ = std::max(max_len_, rows);
+  const int first = this->rows(), first_sample = static_cast<int>(inputs_.samples.size());
+  const bool decodes = sequence.decodes();
+  if (decodes) {
+    inputs_.tokens.push_back(0);  // known on the device alone
+    add_logits(first);
+    add_sample(sequence, -1, sequence.sampling.logprobs);
+  } else {
+    add_prompt(sequence, rows);
+  }
+  inputs_.begin.push_back(first + rows);
+  inputs_.planned.push_back(sequence.slot.id());
+  inputs_.decodes.push_back(decodes);
+  inputs_.max_len = std::max(inputs_.max_len, rows);
+  inputs_.decodes_only &= decodes;
 
-  members_.push_back({&sequence, rows, static_cast<int>(logit_rows_.size())});
-  if (sequence.scored()) {
-    for (int r = 0; r < rows; ++r) logit_rows_.push_back(first + r);
-  } else if (rows == sequence.left() && sequence.sampling.max_tokens > 0) {
-    logit_rows_.push_back(first + rows - 1);
+  const int samples = static_cast<int>(inputs_.samples.size()) - first_sample;
+  const bool sampled = samples > 0 && inputs_.samples.back().scored < 0;
+  if (sampled && !decodes) starting_.push_back(&sequence);
+  members_.push_back({&sequence, rows, first_sample, samples, sampled});
+  sequence.launch(rows, sampled);
+}
+
+void Batch::add_prompt(const Sequence& sequence, int rows) {
+  const int first = this->rows();
+  const std::span input = std::span(sequence.input).subspan(sequence.absorbed + sequence.launched);
+  const auto count = static_cast<size_t>(rows);
+  inputs_.tokens.insert(inputs_.tokens.end(), input.begin(), input.begin() + rows);
+  if (sequence.scored()) {  // a row says how likely the token after it was
+    for (size_t r = 0; r < count && r + 1 < input.size(); ++r) {
+      add_logits(first + static_cast<int>(r));
+      add_sample(sequence, input[r + 1], sequence.sampling.prompt_logprobs);
+    }
+  }
+  if (count == input.size() && sequence.sampling.max_tokens > 0) {
+    add_logits(first + rows - 1);
+    add_sample(sequence, -1, sequence.sampling.logprobs);
   }
 }
 
-void Batch::forward(const StatePool& pool) {
-  int32_t* device = device_input_.as<int32_t>();
-  const auto place = [&](const std::vector<int32_t>& values) {
-    backend_.upload(device, values.data(), values.size() * sizeof(int32_t), stream_);
-    return std::exchange(device, device + values.size());
-  };
-  const StepBatch batch{.seqs = {.num_seqs = static_cast<int>(members_.size()),
-                                 .rows = rows(),
-                                 .max_len = max_len_,
-                                 .begin = place(begin_),
-                                 .slot = place(slots_)},
-                        .tokens = place(tokens_),
-                        .num_logits = static_cast<int>(logit_rows_.size()),
-                        .logit_rows = place(logit_rows_)};
-  model_.forward(batch, pool, arena_, stream_, device_logits_.as<float>());
-  const size_t bytes =
-      logit_rows_.size() * static_cast<size_t>(model_.info().vocab) * sizeof(float);
-  backend_.download(logits_.data(), device_logits_.data(), bytes, stream_);
-  stream_.wait();
+// Of the row of logits added last.
+void Batch::add_sample(const Sequence& sequence, int32_t scored, int top) {
+  inputs_.samples.push_back({.logits = static_cast<int32_t>(inputs_.logit_rows.size()) - 1,
+                             .slot = sequence.slot.id(),
+                             .scored = scored,
+                             .top = top,
+                             .first_top = inputs_.tops});
+  inputs_.tops += std::max(top, 0);
 }
 
-std::span<const float> Batch::logits(int row) const {
-  const auto vocab = static_cast<size_t>(model_.info().vocab);
-  return {logits_.data() + static_cast<size_t>(row) * vocab, vocab};
+void Batch::add_choice(const Sequence& sequence, Sequence& choice) {
+  members_.push_back({&choice, 0, static_cast<int>(inputs_.samples.size()), 1, true});
+  add_sample(choice, -1, choice.sampling.logprobs);
+  copies_.push_back({&sequence.slot, &choice.slot});
+  starting_.push_back(&choice);
+  choice.launch(0, true);
+}
+
+StepShape Batch::shape() const {
+  const auto& of = inputs_.decodes;
+  const auto decodes = static_cast<int>(std::count(of.begin(), of.end(), 1));
+  return {.decodes = decodes, .prompt_rows = rows() - decodes};
+}
+
+void Batch::forget(const Sequence& sequence) {
+  for (Member& member : members_) {
+    if (member.sequence == &sequence) member.sequence = nullptr;
+  }
+}
+
+SampledToken Batch::token(int sample) const {
+  const SampleRow& row = inputs_.samples[static_cast<size_t>(sample)];
+  const auto* results = reinterpret_cast<const SampleResult*>(results_.get());
+  const auto* top = reinterpret_cast<const TopLogit*>(top_.get()) + row.first_top;
+  return token_of(results[sample], {top, static_cast<size_t>(std::max(row.top, 0))});
 }
 
 }  // namespace recurve

@@ -1,7 +1,6 @@
 #include "server/engine/engine.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 namespace recurve {
@@ -19,7 +18,7 @@ constexpr auto kHousekeeping = std::chrono::milliseconds(100);
 }  // namespace
 
 Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
-               AdmissionQueue& queue, EngineStats& stats, Metrics& metrics,
+               AdmissionQueue& queue, EngineStats& stats, EngineMetrics& metrics,
                const EngineOptions& options)
     : queue_(queue),
       stats_(stats),
@@ -29,11 +28,15 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
       pool_(backend, model.state_layout(), options.slots, *stream_),
       sessions_(pool_, options.sessions),
       waiting_(queue, sessions_, pool_, metrics),
-      batch_(model, backend, *stream_, bounds_, options.slots),
-      delivery_(vocab, pool_, stats, metrics),
+      runner_(model, backend, *stream_, pool_, vocab, bounds_),
+      delivery_(vocab, stats, metrics),
+      launch_ahead_(options.launch_ahead.value_or(backend.queues())),
+      batches_{Batch(backend, StepRunner::most_samples(bounds_, options.slots)),
+               Batch(backend, StepRunner::most_samples(bounds_, options.slots))},
       pace_(bounds_.rows, options.step_seconds) {
+  if (backend.queues()) runner_.record(options.on_recorded);
   stats_.slots = options.slots;
-  report(Clock::now());
+  report(nullptr);
 }
 
 void Engine::run() {
@@ -52,18 +55,18 @@ void Engine::abandon() {
 }
 
 bool Engine::step() {
-  const Clock::time_point began = Clock::now();
-  waiting_.take_arrivals(began);
-  end_unwanted(began);
-  admit(began);
-  gather(began);
-  if (!batch_.empty()) {
-    batch_.forward(pool_);
-    deliver();
-    retire(Clock::now());
-  }
-  report(began);
-  return !batch_.empty();
+  const Clock::time_point now = Clock::now();
+  waiting_.take_arrivals(now);
+  end_unwanted(now);
+  admit(now);
+  Batch& next = under_way_ == &batches_[0] ? batches_[1] : batches_[0];
+  gather(now, next);
+  Batch* launched = next.empty() ? nullptr : &next;
+  if (launched != nullptr) runner_.launch(*launched);
+  Batch* due = launch_ahead_ ? std::exchange(under_way_, launched) : launched;
+  if (due != nullptr) finish(*due);
+  report(due);
+  return due != nullptr || launched != nullptr;
 }
 
 // Ends what was cancelled, has run out of time or has met its stop string.
@@ -78,34 +81,63 @@ void Engine::admit(Clock::time_point now) {
 }
 
 // Lays out the step: who takes part, with which tokens.
-void Engine::gather(Clock::time_point now) {
+void Engine::gather(Clock::time_point now, Batch& batch) {
   pending_.clear();
-  shape_ = {};
+  int decodes = 0;
   for (const auto& sequence : running_) {
     sequence->refill(bounds_.chunk, now);
     pending_.push_back(sequence->ready(bounds_.chunk));
-    if (!pending_.back().prompt && pending_.back().tokens > 0) ++shape_.decodes;
+    if (!pending_.back().prompt && pending_.back().tokens > 0) ++decodes;
   }
   StepBounds bounds = bounds_;
-  bounds.prompt_rows = pace_.prompt_rows(shape_.decodes);
+  bounds.prompt_rows = pace_.prompt_rows(decodes);
   const std::vector<int> rows = plan_step(bounds, pending_, turn_);
-  shape_.prompt_rows = std::accumulate(rows.begin(), rows.end(), 0) - shape_.decodes;
-  batch_.clear();
+  batch.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i] > 0) batch_.add(*running_[i], rows[i]);
+    if (rows[i] == 0) continue;
+    batch.add(*running_[i], rows[i]);
+    if (!running_[i]->siblings.empty() && running_[i]->decodes()) {
+      fork_choices(*running_[i], batch);
+    }
   }
+  for (auto& choice : forked_) running_.push_back(std::move(choice));
+  forked_.clear();
 }
 
-void Engine::deliver() {
-  delivery_.deliver(batch_, forked_);
-  for (auto& sequence : forked_) running_.push_back(std::move(sequence));
-  forked_.clear();
+// The prompt is absorbed once; the further choices go on from copies of its state.
+void Engine::fork_choices(Sequence& sequence, Batch& batch) {
+  const auto rest = static_cast<int64_t>(sequence.input.size() - sequence.absorbed);
+  for (size_t c = 0; c < sequence.siblings.size(); ++c) {
+    Sequence::Sibling& sibling = sequence.siblings[c];
+    forked_.push_back(std::make_unique<Sequence>(
+        Sequence{.sampling = sequence.sampling,
+                 .stream = std::move(sibling.stream),
+                 .deadline = sequence.deadline,
+                 .wait_for_acknowledgement = sequence.wait_for_acknowledgement,
+                 .slot = std::move(sibling.slot),
+                 .position = sequence.position + rest,
+                 .history = sequence.said_with_prompt(),
+                 .prompt_tokens = sequence.prompt_tokens,
+                 .arrival = sequence.arrival,
+                 .started = sequence.started,
+                 .priority = sequence.priority}));
+    forked_.back()->sampling.seed += c + 1;
+    batch.add_choice(sequence, *forked_.back());
+  }
+  sequence.siblings.clear();
+}
+
+void Engine::finish(Batch& batch) {
+  runner_.finish(batch);
+  delivery_.deliver(batch);
+  retire(Clock::now());
 }
 
 // Lets go of what has ended: slots back to the pool, or to the sessions they belong to.
 void Engine::retire(Clock::time_point now) {
   std::erase_if(running_, [&](std::unique_ptr<Sequence>& sequence) {
     if (!sequence->ended) return false;
+    if (under_way_ != nullptr) under_way_->forget(*sequence);
     if (sequence->generated > 0) {
       metrics_.observe_decode(seconds_between(sequence->first_token, now));
     }
@@ -120,18 +152,20 @@ void Engine::retire(Clock::time_point now) {
   });
 }
 
-void Engine::report(Clock::time_point began) {
+void Engine::report(const Batch* finished) {
   const Clock::time_point now = Clock::now();
-  if (!batch_.empty()) {
+  if (finished != nullptr) {
     ++stats_.steps;
-    metrics_.observe_step(seconds_between(began, now), batch_.rows());
-    pace_.observe(shape_, seconds_between(began, now));
+    const double seconds = seconds_between(std::max(finished->launched(), last_finish_), now);
+    metrics_.observe_step(seconds, finished->rows());
+    pace_.observe(finished->shape(), seconds);
+    last_finish_ = now;
   }
   int running = 0;
   for (const auto& sequence : running_) running += 1 + static_cast<int>(sequence->siblings.size());
   stats_.running = running;
   metrics_.set_requests(running, queue_.waiting());
-  if (!batch_.empty() && now < next_housekeeping_) return;
+  if (finished != nullptr && now < next_housekeeping_) return;
   next_housekeeping_ = now + kHousekeeping;
   sessions_.expire(now);
   report_slots(running);
@@ -166,13 +200,13 @@ std::optional<Clock::time_point> Engine::next_event() const {
 
 void Engine::end_everything() {
   queue_.close();  // nothing may come after the last take
+  if (Batch* last = std::exchange(under_way_, nullptr)) finish(*last);
   const Clock::time_point now = Clock::now();
   waiting_.take_arrivals(now);
   waiting_.drop_all(Finish::kDraining, now);
   for (const auto& sequence : running_) sequence->end(Finish::kDraining);
   retire(now);
-  batch_.clear();
-  report(now);
+  report(nullptr);
 }
 
 }  // namespace recurve

@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -8,11 +9,11 @@
 #include "server/engine/batch.h"
 #include "server/engine/delivery.h"
 #include "server/engine/sequence.h"
+#include "server/engine/step_runner.h"
 #include "server/engine/waiting_line.h"
-#include "server/observe/metrics.h"
+#include "server/observe/engine_metrics.h"
 #include "server/request/admission_queue.h"
 #include "server/request/engine_stats.h"
-#include "server/sampling/sampler.h"
 #include "server/scheduler/pace.h"
 #include "server/scheduler/scheduler.h"
 #include "server/session/session_store.h"
@@ -26,10 +27,20 @@ struct EngineOptions {
   // where it would be longer, but a chunk always. 0: however long.
   double step_seconds = 0;
   SessionLimits sessions;
+  // Whether a step is launched before the tokens of the one before it are delivered, so that the
+  // device never waits. Not said: where the device works on its own.
+  std::optional<bool> launch_ahead = {};
+  // Called at the start, while steps are recorded on devices that replay them.
+  std::function<void(int done, int total)> on_recorded = {};
 };
 
 // Runs requests to their end, one step at a time, on one thread: continuous batching over a pool of
 // states. Knows token ids only.
+//
+// A step is launched and finished. In between, where the device works on its own, the step before
+// it is delivered: tokens stay on the device, and so the next step needs nothing that is not there.
+// A sequence that turns out to have ended takes no part in the step launched meanwhile: the device
+// knows before the host does.
 //
 // Whatever runs beside it, a request gives the same tokens, to the bit: prompts are cut only on the
 // model's chunk grid counted from the request's first token, the kernels treat every row on its
@@ -38,7 +49,7 @@ class Engine {
  public:
   // All references outlive the engine.
   Engine(const Model& model, Backend& backend, const SamplingVocab& vocab, AdmissionQueue& queue,
-         EngineStats& stats, Metrics& metrics, const EngineOptions& options);
+         EngineStats& stats, EngineMetrics& metrics, const EngineOptions& options);
 
   // Steps until the queue is closed and all that was in it has ended. Belongs to one thread.
   void run();
@@ -51,10 +62,11 @@ class Engine {
  private:
   void end_unwanted(Clock::time_point now);
   void admit(Clock::time_point now);
-  void gather(Clock::time_point now);
-  void deliver();
+  void gather(Clock::time_point now, Batch& batch);
+  void fork_choices(Sequence& sequence, Batch& batch);
+  void finish(Batch& batch);
   void retire(Clock::time_point now);
-  void report(Clock::time_point began);
+  void report(const Batch* finished);
 
   void report_slots(int running);
   std::optional<Clock::time_point> next_event() const;
@@ -62,21 +74,24 @@ class Engine {
 
   AdmissionQueue& queue_;
   EngineStats& stats_;
-  Metrics& metrics_;
+  EngineMetrics& metrics_;
   const StepBounds bounds_;
   std::unique_ptr<Stream> stream_;
   StatePool pool_;
   SessionStore sessions_;
   WaitingLine waiting_;
-  Batch batch_;
+  StepRunner runner_;
   Delivery delivery_;
+  const bool launch_ahead_;
+  Batch batches_[2];
+  Batch* under_way_ = nullptr;  // launched, not finished
 
   std::vector<std::unique_ptr<Sequence>> running_;
-  std::vector<std::unique_ptr<Sequence>> forked_;  // join running_ at the end of deliver()
+  std::vector<std::unique_ptr<Sequence>> forked_;  // join running_ at the end of gather()
   std::vector<Pending> pending_;                   // of running_
   Pace pace_;
-  StepShape shape_;    // of the step under way
-  uint64_t turn_ = 0;  // of plan_step
+  uint64_t turn_ = 0;              // of plan_step
+  Clock::time_point last_finish_;  // of a step
   Clock::time_point next_housekeeping_;
   std::atomic<bool> abandoned_{false};
 };

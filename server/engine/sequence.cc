@@ -30,9 +30,15 @@ void Sequence::refill(int chunk, Clock::time_point now) {
 }
 
 Pending Sequence::ready(int chunk) const {
-  const bool waits = wait_for_acknowledgement && !prompt && acknowledged < generated;
+  if (decodes()) return {.tokens = may_decode() ? 1 : 0, .prompt = false, .scored = false};
   const int whole = feed != nullptr ? (left() - 1) / chunk * chunk : left();
-  return {.tokens = waits ? 0 : whole, .prompt = prompt, .scored = scored(), .place = place};
+  return {.tokens = leaving ? 0 : whole, .prompt = true, .scored = scored(), .place = place};
+}
+
+bool Sequence::may_decode() const {
+  if (leaving || generated + tokens_under_way >= sampling.max_tokens) return false;
+  if (scored()) return false;  // an error may be found yet
+  return !wait_for_acknowledgement || (tokens_under_way == 0 && acknowledged >= generated);
 }
 
 std::optional<Clock::time_point> Sequence::patience_ends() const {
@@ -40,7 +46,16 @@ std::optional<Clock::time_point> Sequence::patience_ends() const {
   return *starved + feed->patience();
 }
 
-void Sequence::absorb(int rows) {
+void Sequence::launch(int rows, bool sampled) {
+  if (!decodes()) launched += static_cast<size_t>(rows);
+  ++under_way;
+  tokens_under_way += sampled;
+}
+
+void Sequence::absorb(int rows, bool sampled) {
+  --under_way;
+  tokens_under_way -= sampled;
+  if (prompt) launched -= static_cast<size_t>(rows);
   const size_t from = absorbed;
   absorbed += static_cast<size_t>(rows);
   position += rows;
@@ -59,18 +74,30 @@ void Sequence::say(int32_t token) {
   ++generated;
 }
 
+TokenHistory Sequence::said_with_prompt() const {
+  TokenHistory said = history;
+  said.add_prompt(std::span(input).subspan(std::max(absorbed, owed)));
+  return said;
+}
+
 void Sequence::obey(Clock::time_point now) {
+  const std::optional<Reason> reason = reason_to_end(now);
+  leaving = reason.has_value();
+  if (reason && under_way == 0) end(reason->why, reason->message);
+}
+
+std::optional<Sequence::Reason> Sequence::reason_to_end(Clock::time_point now) {
   const TokenStream::Wishes wishes = stream->wishes();
   acknowledged = wishes.acknowledged;
-  if (wishes.stop_after && generated >= *wishes.stop_after) {
-    end(Finish::kStopString);
-  } else if (wishes.cancelled) {
-    end(Finish::kCancelled);
-  } else if (deadline && *deadline <= now) {
-    end(Finish::kDeadline);
-  } else if (const auto until = patience_ends(); until && *until <= now) {
-    end(Finish::kStalled, "no more of the text came for too long: send it faster, or in requests");
+  if (error != nullptr) return Reason{Finish::kInternal, error};
+  if (wishes.stop_after && generated >= *wishes.stop_after) return Reason{Finish::kStopString};
+  if (wishes.cancelled) return Reason{Finish::kCancelled};
+  if (deadline && *deadline <= now) return Reason{Finish::kDeadline};
+  if (const auto until = patience_ends(); until && *until <= now) {
+    return Reason{Finish::kStalled,
+                  "no more of the text came for too long: send it faster, or in requests"};
   }
+  return std::nullopt;
 }
 
 void Sequence::end(Finish why, const char* message) {

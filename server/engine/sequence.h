@@ -27,6 +27,9 @@ struct Sequence {
   StateSlot slot;
   std::vector<int32_t> input = {};  // prompt first; once that is absorbed, the token sampled last
   size_t absorbed = 0;              // of input
+  size_t launched = 0;              // of the prompt behind that: in steps that are under way
+  int under_way = 0;                // steps it takes part in
+  int tokens_under_way = 0;         // of these, steps that sample a token
   size_t owed = 0;                  // 1: the prompt begins with a token that was pending before
   std::optional<int32_t> replaced = {};  // was pending before; the prompt says its like anew
   bool prompt = true;                    // input is the prompt
@@ -48,11 +51,16 @@ struct Sequence {
   int priority = 0;
   int64_t place = 0;  // its prompt's among the others, as in Pending
   Clock::time_point first_token = {};
-  int64_t acknowledged = 0;  // of the generated tokens, by the rpc side
+  int64_t acknowledged = 0;     // of the generated tokens, by the rpc side
+  bool leaving = false;         // takes part in no further step: it ends once those are done
+  const char* error = nullptr;  // why it leaves, if the model failed
   bool ended = false;
 
-  int left() const { return static_cast<int>(input.size() - absorbed); }
+  // Of the input: what no step has taken yet.
+  int left() const { return static_cast<int>(input.size() - absorbed - launched); }
   bool scored() const { return prompt && sampling.prompt_logprobs >= 0; }
+  // Whether its next step absorbs the token sampled last, whether or not that is known here yet.
+  bool decodes() const { return !prompt || tokens_under_way > 0; }
   // The token sampled last, by this request or by the one before it, if the state has not absorbed
   // it.
   std::optional<int32_t> pending() const;
@@ -64,12 +72,18 @@ struct Sequence {
   // When it is ended if nothing has come until then.
   std::optional<Clock::time_point> patience_ends() const;
 
-  // The state has absorbed the next `rows` of the input.
-  void absorb(int rows);
+  // Takes part in a step, with that many rows of its input.
+  void launch(int rows, bool sampled);
+  // The step is done: the state has absorbed the next `rows` of the input.
+  void absorb(int rows, bool sampled);
   // `token` has been sampled and is the next input.
   void say(int32_t token);
 
-  // Ends it if it was cancelled, has run out of time or has met its stop string.
+  // What was said up to the end of the prompt, of which all is launched.
+  TokenHistory said_with_prompt() const;
+
+  // Ends it if it was cancelled, has run out of time, has met its stop string or has an error: at
+  // once, or if it takes part in steps that are under way, when it is called after those.
   void obey(Clock::time_point now);
   // Tells the stream, and the siblings' streams if they have not begun. No-op once ended.
   void end(Finish why, const char* message = "");
@@ -77,6 +91,12 @@ struct Sequence {
   void end_with(SampledToken token, Finish why, int32_t stop_id);
 
  private:
+  struct Reason {
+    Finish why;
+    const char* message = "";
+  };
+  bool may_decode() const;
+  std::optional<Reason> reason_to_end(Clock::time_point now);
   Ending ending(Finish why) const;
 };
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "server/engine/sequence.h"
-#include "server/observe/metrics.h"
+#include "server/observe/engine_metrics.h"
 #include "server/request/admission_queue.h"
 #include "server/session/session_store.h"
 
@@ -19,7 +19,8 @@ namespace recurve {
 class WaitingLine {
  public:
   // All references outlive the line.
-  WaitingLine(AdmissionQueue& queue, SessionStore& sessions, StatePool& pool, Metrics& metrics)
+  WaitingLine(AdmissionQueue& queue, SessionStore& sessions, StatePool& pool,
+              EngineMetrics& metrics)
       : queue_(queue), sessions_(sessions), pool_(pool), metrics_(metrics) {}
 
   // Answers what is about sessions; lines up requests that can be served, refuses the others.
@@ -58,7 +59,7 @@ class WaitingLine {
   AdmissionQueue& queue_;
   SessionStore& sessions_;
   StatePool& pool_;
-  Metrics& metrics_;
+  EngineMetrics& metrics_;
   std::deque<Waiting> waiting_;
 };
 

@@ -3,6 +3,8 @@
 #include <memory>
 #include <string>
 
+#include "server/observe/engine_metrics.h"
+
 namespace recurve {
 
 // The server's counters for Prometheus. Every series exists from the start (a rate over a series
@@ -10,7 +12,7 @@ namespace recurve {
 // under its own mutex: no look-up, no string. Thread-safe. README's table of metrics is this list.
 //
 // The header names no Prometheus type, so that who reports need not link it.
-class Metrics {
+class Metrics final : public EngineMetrics {
  public:
   enum class Finish {
     kLength,      // max_tokens
@@ -25,7 +27,7 @@ class Metrics {
   static constexpr int kFinishes = 8;
 
   Metrics();
-  ~Metrics();
+  ~Metrics() override;
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
@@ -33,25 +35,26 @@ class Metrics {
   void request_received();        // recurve_requests_total
   void request_finished(Finish);  // recurve_requests_finished_total{reason}
   void request_failed(int code);  // recurve_errors_total{code}: gRPC code 1..16, others as UNKNOWN
-  void set_requests(int64_t running, int64_t waiting);  // recurve_requests_{running,waiting}
+  // recurve_requests_{running,waiting}
+  void set_requests(int64_t running, int64_t waiting) override;
 
-  // Tokens.
-  void add_prompt_tokens(int64_t n);     // recurve_prompt_tokens_total; negative n is ignored
-  void add_generated_tokens(int64_t n);  // recurve_generated_tokens_total
+  // Tokens. recurve_prompt_tokens_total, recurve_generated_tokens_total; negative n is ignored.
+  void add_prompt_tokens(int64_t n) override;
+  void add_generated_tokens(int64_t n) override;
 
-  // Slots and sessions.
-  void set_slots(int64_t free, int64_t running, int64_t session_idle);  // recurve_slots{tier}
-  void set_sessions(int64_t in_slot, int64_t in_host, int64_t empty);   // recurve_sessions{tier}
-  void set_session_host_bytes(int64_t bytes);  // recurve_session_host_bytes
+  // Slots and sessions. recurve_slots{tier}, recurve_sessions{tier}, recurve_session_host_bytes.
+  void set_slots(int64_t free, int64_t running, int64_t session_idle) override;
+  void set_sessions(int64_t in_slot, int64_t in_host, int64_t empty) override;
+  void set_session_host_bytes(int64_t bytes) override;
 
   // Times, in seconds.
-  void observe_queue(double seconds);        // recurve_queue_seconds: received to admitted
-  void observe_prefill(double seconds);      // recurve_prefill_seconds: admitted to first token
+  void observe_queue(double seconds) override;    // recurve_queue_seconds: received to admitted
+  void observe_prefill(double seconds) override;  // recurve_prefill_seconds: to first token
   void observe_ttft(double seconds);         // recurve_time_to_first_token_seconds: from received
   void observe_inter_token(double seconds);  // recurve_inter_token_seconds
-  void observe_decode(double seconds);       // recurve_decode_seconds: first token to last
+  void observe_decode(double seconds) override;  // recurve_decode_seconds: first token to last
   // One step of the engine: recurve_step_seconds, recurve_batch_rows (tokens of the step).
-  void observe_step(double seconds, int64_t rows);
+  void observe_step(double seconds, int64_t rows) override;
 
   // Everything in the Prometheus text format 0.0.4.
   std::string text() const;

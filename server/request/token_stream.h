@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/sampling/sampler.h"
+#include "server/sampling/sampled_token.h"
 
 namespace recurve {
 

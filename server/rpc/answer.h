@@ -6,7 +6,7 @@
 
 #include "recurve/v1/inference.pb.h"
 #include "server/rpc/validate.h"
-#include "server/sampling/sampler.h"
+#include "server/sampling/sampled_token.h"
 #include "server/text/stop_matcher.h"
 #include "server/text/stream_decoder.h"
 #include "server/text/tokenizer.h"

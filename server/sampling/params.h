@@ -24,7 +24,7 @@ inline constexpr float kMinRepetitionPenalty = 0.01f;
 inline constexpr float kMaxRepetitionPenalty = 100.0f;
 inline constexpr float kMaxOpenAiPenalty = 2.0f;  // presence and frequency, either sign
 
-// How one request wants its tokens chosen. The order in which the fields act is in sampler.h.
+// How one request wants its tokens chosen. The order in which the fields act is in kernels/ops/sample.h.
 struct SamplingParams {
   // Divisor of the logits, [0, kMaxTemperature]. 0: greedy, and top_k ... min_p do not matter.
   float temperature = 1.0f;
@@ -67,6 +67,12 @@ struct SamplingParams {
   // The same for each token of the prompt, the first excepted (nothing predicts it).
   int32_t prompt_logprobs = -1;
 };
+
+// Whether what was said before has a say in what comes next.
+inline bool has_penalties(const SamplingParams& params) {
+  return params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
+         params.frequency_penalty != 0.0f;
+}
 
 // The first problem found, as a sentence that names the field, what is allowed and what was given;
 // nothing when the parameters can be sampled with. Guards also against parameters that leave no id

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "kernels/check.h"
+#include "kernels/ops/sample_math.h"
 #include "server/engine/engine.h"
-#include "server/sampling/philox.h"
 #include "tests/support/null_model.h"
 
 namespace recurve::testing {
@@ -123,6 +123,7 @@ struct HarnessOptions {
   int64_t host_bytes = int64_t{1} << 30;
   double ttl_seconds = 0;
   std::vector<int32_t> eos = {};
+  std::optional<bool> launch_ahead = {};  // not said: as the device would have it
 };
 
 // An engine and what it needs, stepped by hand, so that every run is the same, or on a thread.
@@ -138,7 +139,8 @@ class EngineHarness {
                 {.slots = options.slots,
                  .rows_per_step = options.rows_per_step,
                  .sessions = {.host_bytes = options.host_bytes,
-                              .default_ttl_seconds = options.ttl_seconds}}) {}
+                              .default_ttl_seconds = options.ttl_seconds},
+                 .launch_ahead = options.launch_ahead}) {}
   ~EngineHarness() { join(); }
 
   // Queues a request with one choice, or `choices`.
@@ -216,7 +218,7 @@ class EngineHarness {
  private:
   AdmissionQueue queue_;
   EngineStats stats_;
-  Metrics metrics_;
+  EngineMetrics metrics_;
   Engine engine_;
   std::thread thread_;
 };

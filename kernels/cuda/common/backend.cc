@@ -34,6 +34,25 @@ class Graph : public Recording {
   cudaGraphExec_t graph_ = nullptr;
 };
 
+class CudaEvent : public Event {
+ public:
+  explicit CudaEvent(int device) {
+    CUDA_CHECK(cudaSetDevice(device));
+    CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
+  }
+  ~CudaEvent() override { cudaEventDestroy(event_); }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+
+  void record(Stream& stream) override {
+    abort_if_failed(cudaEventRecord(event_, use(stream)), "event");
+  }
+  void wait() override { abort_if_failed(cudaEventSynchronize(event_), "wait for an event"); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 // The memory of one GPU. cudaMalloc aligns to 256 bytes.
 class CudaBackend : public Backend {
  public:
@@ -41,6 +60,8 @@ class CudaBackend : public Backend {
       : Backend(std::move(name), kernels), device_(device) {}
 
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<CudaStream>(device_); }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(device_); }
+  bool queues() const override { return true; }
   void upload(void* device, const void* host, size_t bytes, Stream& stream) override {
     copy_bytes(device, host, bytes, cudaMemcpyHostToDevice, stream, "upload");
   }
@@ -72,6 +93,14 @@ class CudaBackend : public Backend {
     // Streams do not wait for the default one, on which the memory is being zeroed.
     CUDA_CHECK(cudaDeviceSynchronize());
     return static_cast<std::byte*>(memory);
+  }
+
+  HostMemory take_host_memory(size_t bytes) override {
+    CUDA_CHECK(cudaSetDevice(device_));
+    void* memory = nullptr;
+    CUDA_CHECK(cudaMallocHost(&memory, bytes));
+    return {static_cast<std::byte*>(memory),
+            [](std::byte* data) { abort_if_failed(cudaFreeHost(data), "return of host memory"); }};
   }
 
   [[noreturn]] void refuse(size_t bytes) const {

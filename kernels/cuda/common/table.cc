@@ -36,6 +36,8 @@ Kernels sm80_table() {
   kernels.skip_gate = {sm80::skip_gate, "cuda/sm80"};
   kernels.add = {sm80::add, "cuda/sm80"};
   kernels.feature_map = {sm80::feature_map, "cuda/sm80"};
+  kernels.take_tokens = {sm80::take_tokens, "cuda/sm80"};
+  kernels.sample = {sm80::sample, "cuda/sm80"};
   return kernels;
 }
 

@@ -31,5 +31,7 @@ void glu(const GluArgs& args, Stream& stream);
 void skip_gate(const SkipGateArgs& args, Stream& stream);
 void add(const AddArgs& args, Stream& stream);
 void feature_map(const FeatureMapArgs& args, Stream& stream);
+void take_tokens(const TakeTokensArgs& args, Stream& stream);
+void sample(const SampleArgs& args, Stream& stream);
 
 }  // namespace recurve::cuda::sm80

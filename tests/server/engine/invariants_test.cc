@@ -37,9 +37,17 @@ class Invariants : public ::testing::TestWithParam<Param> {
   }
   static const Model& model() { return *loaded().model; }
 
+  void SetUp() override {
+    const std::string why = why_unusable(std::get<1>(GetParam()));
+    if (!why.empty()) GTEST_SKIP() << why;
+  }
+
+  // The reference's steps are launched ahead, as those of devices that work on their own.
   static EngineHarness engine(int slots, int rows_per_step = 0) {
     return EngineHarness(model(), *loaded().backend,
-                         {.slots = slots, .rows_per_step = rows_per_step});
+                         {.slots = slots,
+                          .rows_per_step = rows_per_step,
+                          .launch_ahead = std::get<1>(GetParam()) != "cpu"});
   }
 
   // Number `seed` of the requests: greedy and drawn ones in turn, with log-probabilities.
@@ -274,6 +282,7 @@ TEST_P(Invariants, PromptLogprobs) {
 TEST_P(Invariants, ChunkFormAgainstStepForm) {
   constexpr double kTolerance = 4e-5;  // of the largest logit
   const auto& [model_case, device] = GetParam();
+  if (device.starts_with("cuda")) GTEST_SKIP() << "rounds to bf16 in between";
   ModelRunner chunks(model_case, device), steps(model_case, device, 1);
   ASSERT_GT(chunks.model().info().chunk, 1);
   ASSERT_EQ(steps.model().info().chunk, 1);
@@ -291,14 +300,14 @@ TEST_P(Invariants, ChunkFormAgainstStepForm) {
 }
 
 std::string name_of_case(const ::testing::TestParamInfo<Param>& info) {
-  std::string name = std::get<0>(info.param).directory + "_" + std::get<1>(info.param);
+  std::string name = std::get<0>(info.param).directory + "_" + test_name(std::get<1>(info.param));
   std::replace(name.begin(), name.end(), '/', '_');
   return name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Invariants,
                          ::testing::Combine(::testing::ValuesIn(model_cases()),
-                                            ::testing::Values("reference", "cpu")),
+                                            ::testing::ValuesIn(all_devices())),
                          name_of_case);
 
 }  // namespace

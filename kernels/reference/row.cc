@@ -1,10 +1,10 @@
-#include "server/sampling/row.h"
+#include "kernels/reference/row.h"
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
 
-namespace recurve {
+namespace recurve::reference {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
@@ -47,29 +47,28 @@ BlockMax block_max(const float* x, size_t n) {
 
 // Inlined into functions for several instruction sets. None of those sets has fused multiply-add,
 // which would round differently.
-[[gnu::always_inline]] inline double exp_sum_body(const float* row, size_t n, double max,
-                                                  double inverse_temperature, double* weights) {
-  constexpr size_t kSums = 8;
-  double sums[kSums] = {};
+[[gnu::always_inline]] inline uint64_t weigh_body(const float* row, size_t n, float max,
+                                                  double inverse_temperature, uint64_t* weights) {
+  uint64_t sum = 0;
   float x[kBlock];
-  double w[kBlock];
+  uint64_t w[kBlock];
   for (size_t begin = 0; begin < n; begin += kBlock) {
     const size_t size = std::min(kBlock, n - begin);
     std::copy_n(row + begin, size, x);
     std::fill(x + size, x + kBlock, kMinusInfinity);
-    for (size_t i = 0; i < kBlock; ++i) w[i] = exp_nonpositive((x[i] - max) * inverse_temperature);
-    for (size_t i = 0; i < kBlock; i += kSums) {
-      for (size_t j = 0; j < kSums; ++j) sums[j] += w[i + j];
+    for (size_t i = 0; i < kBlock; ++i) {
+      w[i] = weight_of(exp_nonpositive(-nats_below(x[i], max, inverse_temperature)));
     }
+    for (size_t i = 0; i < kBlock; ++i) sum += w[i];
     if (weights) std::copy_n(w, size, weights + begin);
   }
-  return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
+  return sum;
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
-[[gnu::target("avx2")]] double exp_sum_avx2(const float* row, size_t n, double max,
-                                            double inverse_temperature, double* weights) {
-  return exp_sum_body(row, n, max, inverse_temperature, weights);
+[[gnu::target("avx2")]] uint64_t weigh_avx2(const float* row, size_t n, float max,
+                                            double inverse_temperature, uint64_t* weights) {
+  return weigh_body(row, n, max, inverse_temperature, weights);
 }
 #endif
 
@@ -99,12 +98,13 @@ RowMax row_max(std::span<const float> row) {
   return best;
 }
 
-double exp_sum(std::span<const float> row, float max, double inverse_temperature, double* weights) {
+uint64_t weigh(std::span<const float> row, float max, double inverse_temperature,
+               uint64_t* weights) {
 #if defined(__x86_64__) && defined(__GNUC__)
   static const bool avx2 = __builtin_cpu_supports("avx2");
-  if (avx2) return exp_sum_avx2(row.data(), row.size(), max, inverse_temperature, weights);
+  if (avx2) return weigh_avx2(row.data(), row.size(), max, inverse_temperature, weights);
 #endif
-  return exp_sum_body(row.data(), row.size(), max, inverse_temperature, weights);
+  return weigh_body(row.data(), row.size(), max, inverse_temperature, weights);
 }
 
-}  // namespace recurve
+}  // namespace recurve::reference

@@ -1,4 +1,4 @@
-#include "server/sampling/row.h"
+#include "kernels/reference/row.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-namespace recurve {
+namespace recurve::reference {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -43,23 +43,34 @@ TEST(Exp, BelowTheFloorIsZero) {
   }
 }
 
-TEST(ExpSum, AgreesWithAPlainSum) {
+TEST(Weigh, IsTheScalarFormAndItsSum) {
   for (const size_t n : {1, 2, 15, 16, 17, 255, 256, 257, 1000, 4096, 50277}) {
-    const auto row = random_row(n, static_cast<uint32_t>(n));
+    auto row = random_row(n, static_cast<uint32_t>(n));
     const float max = row_max(row).value;
-    std::vector<double> weights(n, -1);
-    const double sum = exp_sum(row, max, 1 / 0.7, weights.data());
-    long double wanted = 0;
+    for (size_t i = 7; i < n; i += 11) row[i] = -kInfinity;
+    std::vector<uint64_t> weights(n, 7);
+    const uint64_t sum = weigh(row, max, 1 / 0.7, weights.data());
+    uint64_t wanted = 0;
     for (size_t i = 0; i < n; ++i) {
       // The vector form computes what the scalar one does, bit for bit.
-      EXPECT_EQ(weights[i], exp_nonpositive((static_cast<double>(row[i]) - max) * (1 / 0.7)));
+      ASSERT_EQ(weights[i], weight_of(exp_nonpositive(-nats_below(row[i], max, 1 / 0.7)))) << i;
+      const long double weight =
+          std::exp((static_cast<long double>(row[i]) - max) / 0.7L) * 0x1p44L;
+      ASSERT_NEAR(static_cast<double>(weights[i] - weight), 0, 0.5 + 0x1p-6) << i;
       wanted += weights[i];
     }
-    // Positive terms in eight lanes: no more than half a unit in the last place for each addition.
-    const double rounding = (static_cast<double>(n) / 8 + 4) * 0x1p-53;
-    EXPECT_NEAR(sum / static_cast<double>(wanted), 1, rounding) << n;
-    EXPECT_EQ(sum, exp_sum(row, max, 1 / 0.7, nullptr)) << n;
+    EXPECT_EQ(sum, wanted) << n;
+    EXPECT_EQ(sum, weigh(row, max, 1 / 0.7, nullptr)) << n;
   }
+}
+
+TEST(Shares, AreTheLeastWholeWeightsThatReachThem) {
+  EXPECT_EQ(share_of(0, 10), 1u);
+  EXPECT_EQ(share_of(1, 10), 10u);
+  EXPECT_EQ(share_of(0.5, 10), 5u);
+  EXPECT_EQ(share_of(0.51, 10), 6u);
+  EXPECT_EQ(share_of(0x1p-60, uint64_t{1} << 61), 2u);
+  EXPECT_LE(share_of(1 - 0x1p-53, (uint64_t{1} << 62) - 1), (uint64_t{1} << 62) - 1);
 }
 
 TEST(RowMax, FindsTheFirstOfTheGreatest) {
@@ -107,4 +118,4 @@ TEST(RowMax, InfinitiesAndEmptiness) {
 }
 
 }  // namespace
-}  // namespace recurve
+}  // namespace recurve::reference

@@ -102,8 +102,10 @@ inline std::vector<Outcome> oracle(std::span<const float> row, const SamplingVoc
   return all;
 }
 
-// The outcome at which the cumulative probability reaches u.
-inline int32_t oracle_draw(const std::vector<Outcome>& outcomes, double u) {
+// The outcome at which the cumulative probability, in the order of ids, reaches u.
+inline int32_t oracle_draw(std::vector<Outcome> outcomes, double u) {
+  std::sort(outcomes.begin(), outcomes.end(),
+            [](const Outcome& a, const Outcome& b) { return a.id < b.id; });
   double cumulative = 0;
   for (const Outcome& o : outcomes) {
     cumulative += o.p;

@@ -1,4 +1,4 @@
-#include "server/sampling/philox.h"
+#include "kernels/ops/sample_math.h"
 
 #include <gtest/gtest.h>
 

@@ -3,9 +3,9 @@
 #include <random>
 #include <vector>
 
-#include "server/sampling/philox.h"
-#include "server/sampling/sampler.h"
-#include "tests/server/sampling/oracle.h"
+#include "kernels/ops/sample_math.h"
+#include "tests/server/engine/oracle.h"
+#include "tests/support/row_sampler.h"
 
 namespace recurve {
 namespace {
@@ -15,9 +15,10 @@ using testing_support::oracle_draw;
 using testing_support::oracle_logits;
 using testing_support::Outcome;
 using testing_support::Seen;
+using Sampler = testing::RowSampler;
 
 // Random rows, histories and parameters, by vocabulary size.
-class SamplerOracle : public testing::TestWithParam<int32_t> {
+class SamplerOracle : public ::testing::TestWithParam<int32_t> {
  protected:
   int32_t usable() const { return GetParam(); }
   bool coin(double p) { return std::bernoulli_distribution(p)(generator_); }
@@ -155,7 +156,7 @@ TEST_P(SamplerOracle, LogprobsAreThoseOfTheRow) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Vocabularies, SamplerOracle,
-                         testing::Values(1, 2, 7, 33, 64, 257, 1000, 4099));
+                         ::testing::Values(1, 2, 7, 33, 64, 257, 1000, 4099));
 
 // The size that matters for xLSTM-7b, for flat and for peaked rows.
 TEST(SamplerOracleLarge, FiftyThousandIds) {

@@ -1,0 +1,46 @@
+#pragma once
+#include <span>
+
+#include "kernels/backend.h"
+#include "server/engine/staging.h"
+#include "server/sampling/params.h"
+#include "server/sampling/sampled_token.h"
+#include "server/sampling/token_history.h"
+
+namespace recurve {
+
+// How each slot samples and how far its answer has come, in the memory of the device, where the
+// kernels read and write it. Belongs to the engine's thread; copies go through the stream.
+class SamplingTable {
+ public:
+  // The backend outlives the table.
+  SamplingTable(Backend& backend, const SamplingVocab& vocab, int slots, Stream& stream);
+
+  // The slot's next rows begin a new answer. history: what has been said before, this request's
+  // prompt included. What is copied lies in `staging` meanwhile.
+  void begin(int32_t slot, const SamplingParams& params, const TokenHistory& history,
+             Staging& staging, Stream& stream);
+
+  // What a step's kernel gets: rows, results and top in the memory of the device.
+  SampleArgs args(const float* logits, std::span<const SampleRow> rows, SampleResult* results,
+                  TopLogit* top) const;
+  SampleProgress* progress() const { return progress_.as<SampleProgress>(); }
+  const SamplingVocab& vocab() const { return vocab_; }
+
+ private:
+  void set_ids(const Buffer& sets, int32_t slot, std::span<const std::vector<int32_t>> ids,
+               Staging& staging, Stream& stream);
+  void set_bias(int32_t slot, const SamplingParams& params, Staging& staging, Stream& stream);
+  void set_seen(int32_t slot, const TokenHistory& history, Staging& staging, Stream& stream);
+
+  Backend& backend_;
+  const SamplingVocab vocab_;
+  const size_t words_;                   // of a set of ids
+  Buffer params_, progress_;             // (slots + 1)
+  Buffer ends_, allowed_, bias_, seen_;  // (slots + 1, words or usable): see SampleTable
+};
+
+// What the kernel has said of a row, in the words of the clients. top: what belongs to the row.
+SampledToken token_of(const SampleResult& result, std::span<const TopLogit> top);
+
+}  // namespace recurve
