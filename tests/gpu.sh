@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds on a machine with a GPU (CUDA 13, CMake, GoogleTest, fmt, nlohmann-json, CLI11; no gRPC),
-# runs the tests of kernels and models there and measures decode steps: about five minutes.
+# runs the tests of kernels, models and the engine there and measures decode steps: about five minutes.
 #   OUT=FOLDER tests/gpu.sh     results also as JSON lines in FOLDER, build/gpu if not said
 # The last lines are the table; the exit status is 0 if no test failed.
 set -uo pipefail
@@ -32,7 +32,7 @@ cmake --build "$build" -j "$(nproc)" -- $keep_going >"$out/build.log" 2>&1 ||
 
 # What ran on the CPU elsewhere need not run here; what is skipped for want of a GPU is a failure.
 say "tests"
-for test in "$build"/bin/kernels_*_test "$build"/bin/model_*_test; do
+for test in "$build"/bin/kernels_*_test "$build"/bin/model_*_test "$build"/bin/server_engine_*_test; do
   log=$out/$(basename "$test").log
   timeout 200 "$test" --gtest_filter='*uda*:*eference*:Backend*' --gtest_brief=1 >"$log" 2>&1 ||
     { fail "$(basename "$test")"; grep -B8 "FAILED\|terminate\|CUDA failed" "$log" | head -40; }
@@ -50,6 +50,8 @@ if command -v compute-sanitizer >/dev/null; then
   sanitize kernels_linear_test 'Cuda/*MatchesTheReferenceWhenSplit*:Cuda/*ResidualMayBe*'
   sanitize kernels_recurrence_test 'Cuda/*AChunkOfOneRow*:Cuda/*NeighboursAndSlots*'
   sanitize kernels_pointwise_test 'Cuda/*'
+  sanitize server_engine_sample_devices_test 'Cuda/*/3'
+  sanitize server_engine_invariants_test '*Scheduling*tied_bf16_cuda_0'
   sanitize model_golden_test '*tied_bf16_cuda_0_*'
 else
   echo "(no compute-sanitizer on this machine)"
@@ -70,6 +72,10 @@ bench xlstm-books --model weights_tools/demo/xlstm-books
 for config in $configs; do
   bench "$config" --config "tests/configs/$config.json" --random
 done
+
+say "the engine beside a step alone"
+"$build/bin/recurve-bench" engine --device cuda:0 --config tests/configs/xlstm-7b.json --random \
+  --streams 1,64,256 || fail "recurve-bench engine"
 
 say "done, status $status"
 printf '%-20s %6s %9s %9s %9s %9s\n' model batch ms tok/s GB/s '% floor'

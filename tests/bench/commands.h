@@ -5,6 +5,7 @@ namespace recurve::bench {
 
 // Each adds its subcommand, with what to do when it is chosen. `json`: see Report.
 void add_step(CLI::App& app, const bool& json);
+void add_engine(CLI::App& app, const bool& json);
 void add_kernel(CLI::App& app, const bool& json);
 #if RECURVE_SERVER
 void add_overhead(CLI::App& app, const bool& json);

@@ -11,6 +11,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.fallthrough();
   recurve::bench::add_step(app, json);
+  recurve::bench::add_engine(app, json);
   recurve::bench::add_kernel(app, json);
 #if RECURVE_SERVER
   recurve::bench::add_overhead(app, json);

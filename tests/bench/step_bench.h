@@ -1,0 +1,140 @@
+#pragma once
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/registry.h"
+#include "server/engine/sampling_table.h"
+
+namespace recurve::bench {
+
+// A model and the device it is on, as the command line names them.
+struct ModelOptions {
+  std::string config, model;
+  bool random = false, bf16_state = false;
+  std::string device = "cpu";
+  int threads = 0;
+
+  void check(const std::string& command) const {
+    if (!(random ? config : model).empty()) return;
+    throw std::runtime_error(command + ": say --model DIR, or --config FILE with --random");
+  }
+  std::unique_ptr<const Model> load(Backend& backend) const {
+    Checkpoint checkpoint =
+        random ? Checkpoint::random(std::filesystem::path(config), 1) : Checkpoint::open(model);
+    return load_model(checkpoint, backend, {.state = bf16_state ? DType::kBF16 : DType::kF32});
+  }
+};
+
+inline void add_model_options(CLI::App& command, ModelOptions& options) {
+  command.add_option("--model", options.model, "Checkpoint directory");
+  command.add_option("--config", options.config,
+                     "config.json of a model to fill with random weights");
+  command.add_flag("--random", options.random, "Random weights for --config");
+  command.add_option("--device", options.device, "cpu, cuda:N or reference")->capture_default_str();
+  command.add_option("--threads", options.threads, "Of the CPU backend; 0: one a core");
+  command.add_flag("--bf16-state", options.bf16_state, "States that are matrices in bf16");
+}
+
+// Sequences that each bring `rows` tokens to every step.
+class StepBench {
+ public:
+  // sampling: of each sequence's next token, which is part of the step; none: it is not.
+  StepBench(const Model& model, Backend& backend, int sequences, int rows,
+            std::optional<SamplingParams> wanted)
+      : model_(model),
+        backend_(backend),
+        stream_(backend.make_stream()),
+        pool_(backend, model.state_layout(), sequences, *stream_),
+        arena_(backend, model.arena_bytes({.rows = sequences * rows, .logits = sequences})),
+        logits_(backend.allocate(static_cast<size_t>(sequences) *
+                                 static_cast<size_t>(model.info().vocab) * sizeof(float))),
+        staging_(backend),
+        table_(backend, vocab_of(model), sequences, *stream_),
+        results_(backend.allocate(static_cast<size_t>(sequences) * sizeof(SampleResult))) {
+    SamplingParams sampling = wanted.value_or(SamplingParams());
+    sampling.max_tokens = std::numeric_limits<int32_t>::max();
+    std::vector<int32_t> tokens, slots, begin, logit_rows;
+    std::vector<SampleRow> samples;
+    for (int t = 0; t < sequences * rows; ++t) {
+      tokens.push_back(static_cast<int32_t>((int64_t{t} * 7919 + 11) % model.info().vocab));
+    }
+    for (int s = 0; s < sequences; ++s) {
+      slots_.push_back(std::move(*pool_.acquire()));
+      slots.push_back(slots_.back().id());
+      begin.push_back(s * rows);
+      samples.push_back({.logits = s, .slot = slots.back(), .scored = -1, .top = -1});
+      sampling.seed = static_cast<uint64_t>(s);
+      table_.begin(slots.back(), sampling, {}, staging_, *stream_);
+      logit_rows.push_back((s + 1) * rows - 1);
+    }
+    begin.push_back(sequences * rows);
+    if (wanted) samples_ = {to_device(samples), samples.size()};
+    batch_ = {.seqs = {.num_seqs = sequences,
+                       .rows = sequences * rows,
+                       .max_len = rows,
+                       .begin = to_device(begin),
+                       .slot = to_device(slots)},
+              .tokens = to_device(tokens),
+              .num_logits = sequences,
+              .logit_rows = to_device(logit_rows)};
+  }
+
+  double seconds_of_step() {
+    const auto began = std::chrono::steady_clock::now();
+    if (recording_ == nullptr) {
+      compute();
+    } else {
+      recording_->replay(*stream_);
+    }
+    stream_->wait();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  }
+
+  // From now on steps are replayed. One has been computed before.
+  void record() {
+    recording_ = backend_.record([this] { compute(); }, *stream_);
+  }
+
+ private:
+  static SamplingVocab vocab_of(const Model& model) {
+    const auto vocab = static_cast<int32_t>(model.info().vocab);
+    return {.rows = vocab, .usable = vocab, .eos_ids = {}};
+  }
+
+  void compute() {
+    model_.forward(batch_, pool_, arena_, *stream_, logits_.as<float>());
+    backend_.kernels().sample(
+        table_.args(logits_.as<float>(), samples_, results_.as<SampleResult>(), nullptr), *stream_);
+  }
+
+  template <typename T>
+  const T* to_device(const std::vector<T>& values) {
+    inputs_.push_back(backend_.allocate(values.size() * sizeof(T)));
+    backend_.upload(inputs_.back().data(), values.data(), inputs_.back().bytes(), *stream_);
+    stream_->wait();
+    return inputs_.back().as<T>();
+  }
+
+  const Model& model_;
+  Backend& backend_;
+  std::unique_ptr<Stream> stream_;
+  StatePool pool_;
+  Arena arena_;
+  Buffer logits_;  // (sequences, vocab)
+  Staging staging_;
+  SamplingTable table_;
+  Buffer results_;  // (sequences)
+  std::span<const SampleRow> samples_;
+  std::vector<Buffer> inputs_;
+  std::vector<StateSlot> slots_;
+  StepBatch batch_;
+  std::unique_ptr<Recording> recording_;
+};
+
+}  // namespace recurve::bench
