@@ -320,8 +320,8 @@ TEST(LoadgenRunTest, SweepFindsTheCapacityOfAServer) {
   server.inference.set_on_generate(
       [&](grpc::ServerContext* context, const v1::GenerateRequest& request,
           GenerateWriter* writer) { return places(context, request, writer); });
-  Options options = options_for(server, 0.2, 2);
-  options.run.cooldown_seconds = 1;
+  Options options = options_for(server, 0.2, 1.3);
+  options.run.cooldown_seconds = 0.5;
   options.run.level.ttft_seconds = 0.2;
   options.arrivals = ArrivalKind::kConstant;
   options.sweep = true;
@@ -329,10 +329,10 @@ TEST(LoadgenRunTest, SweepFindsTheCapacityOfAServer) {
   options.sweep_precision = 0.1;
   const Report report = run_test(options);
   // With constant arrivals nothing waits below the capacity. Above it, at r a second, the queue
-  // grows for 2.2 s: the last waits 2.2 (r / 100 - 1), which is over 0.2 s from 109 on.
+  // grows for 1.5 s: the last waits 1.5 (r / 100 - 1), which is over 0.2 s from 114 on.
   ASSERT_TRUE(report.highest_rate);
   EXPECT_GE(*report.highest_rate, 0.85 * Places::kCapacity);
-  EXPECT_LE(*report.highest_rate, 1.12 * Places::kCapacity);
+  EXPECT_LE(*report.highest_rate, 1.16 * Places::kCapacity);
   ASSERT_TRUE(report.overload_trial);
   const Trial& overload = report.trials[*report.overload_trial];
   EXPECT_EQ(overload.rate, 2 * *report.highest_rate);
