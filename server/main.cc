@@ -69,8 +69,8 @@ class RecordProgress {
 };
 
 std::unique_ptr<const Model> load(const Options& o, Backend& backend, const StopSignal& stop) {
-  Checkpoint checkpoint = o.random_weights ? Checkpoint::random(std::filesystem::path(o.model), 1)
-                                           : Checkpoint::open(o.model);
+  Checkpoint checkpoint =
+      o.random_weights ? Checkpoint::random_from(o.model, 1) : Checkpoint::open(o.model);
   return load_model(checkpoint, backend, {.weights = o.weights, .state = o.state},
                     LoadProgress(stop));
 }

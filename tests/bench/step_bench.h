@@ -25,8 +25,7 @@ struct ModelOptions {
     throw std::runtime_error(command + ": say --model DIR, or --config FILE with --random");
   }
   std::unique_ptr<const Model> load(Backend& backend) const {
-    Checkpoint checkpoint =
-        random ? Checkpoint::random(std::filesystem::path(config), 1) : Checkpoint::open(model);
+    Checkpoint checkpoint = random ? Checkpoint::random_from(config, 1) : Checkpoint::open(model);
     return load_model(checkpoint, backend, {.state = bf16_state ? DType::kBF16 : DType::kF32});
   }
 };
