@@ -129,7 +129,7 @@ Checkpoint Checkpoint::random(nlohmann::json config, uint64_t seed, std::string 
   return checkpoint;
 }
 
-Checkpoint Checkpoint::random(const fs::path& config, uint64_t seed) {
+Checkpoint Checkpoint::random_from(const fs::path& config, uint64_t seed) {
   std::error_code error;
   const fs::path file = fs::is_directory(config, error) ? config / "config.json" : config;
   return random(read_json_file(file, kMaxConfigBytes), seed, file.string());

@@ -43,7 +43,7 @@ class Checkpoint {
                            std::string config_file = "config.json");
 
   // The same for the config.json of a directory, or any such file.
-  static Checkpoint random(const std::filesystem::path& config, uint64_t seed);
+  static Checkpoint random_from(const std::filesystem::path& config, uint64_t seed);
 
   const nlohmann::json& config() const { return config_; }
   const std::string& config_file() const { return config_file_; }  // its path, for messages

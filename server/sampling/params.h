@@ -24,7 +24,8 @@ inline constexpr float kMinRepetitionPenalty = 0.01f;
 inline constexpr float kMaxRepetitionPenalty = 100.0f;
 inline constexpr float kMaxOpenAiPenalty = 2.0f;  // presence and frequency, either sign
 
-// How one request wants its tokens chosen. The order in which the fields act is in kernels/ops/sample.h.
+// How one request wants its tokens chosen. The order in which the fields act is in
+// kernels/ops/sample.h.
 struct SamplingParams {
   // Divisor of the logits, [0, kMaxTemperature]. 0: greedy, and top_k ... min_p do not matter.
   float temperature = 1.0f;

@@ -1,7 +1,6 @@
 #pragma once
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
