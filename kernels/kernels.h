@@ -41,6 +41,12 @@ struct Op {
   void operator()(const Args& args, Stream& stream) const { run(args, stream); }
 };
 
+struct LinearOp : Op<LinearArgs> {
+  // Whether x is rounded to bf16 beside this matrix: then who makes x may do so. null: never.
+  bool (*rounds)(const Matrix& W) = nullptr;
+  bool takes_bf16(const Matrix& W) const { return rounds != nullptr && rounds(W); }
+};
+
 // Every computation the models use. A backend fills one table at start: the reference's, with what
 // this machine does better written over it. Models call through it and never ask where they run.
 // The arguments are trusted here: whoever fills them has checked them.
@@ -48,7 +54,7 @@ struct Kernels {
   Op<EmbedArgs> embed;
   Op<GatherRowsArgs> gather_rows;
   Op<RmsNormArgs> rms_norm;
-  Op<LinearArgs> linear;
+  LinearOp linear;
   Op<MlstmArgs> mlstm;
   Op<HeadNormGateArgs> head_norm_gate;
   Op<SwigluArgs> swiglu;

@@ -1,4 +1,6 @@
 #pragma once
+#include <cstdint>
+
 #include "kernels/tensor.h"
 
 namespace recurve {
@@ -10,7 +12,8 @@ namespace recurve {
 //   cap(z)  = soft_cap tanh(z / soft_cap)
 // A row of y depends on its row of x alone: not on how many rows there are, nor on where it stands
 // among them. That is what makes a token's result independent of its neighbours in the batch.
-// With weights in bf16 a backend may round norm(x) to bf16 too.
+// With weights in bf16 a backend may round norm(x) to bf16 too; where LinearOp::takes_bf16 says
+// that it does, x may come and y may be left in bf16.
 struct LinearArgs {
   int rows;
   Matrix W;                         // (N, K)
@@ -20,8 +23,10 @@ struct LinearArgs {
   float* y = nullptr;               // (rows, outputs)
   const float* norm = nullptr;      // (K) or null: no norm
   float norm_eps = 0;
-  bool swiglu = false;  // outputs = N / 2; else outputs = N
-  float soft_cap = 0;   // 0: none; with a residual neither this nor swiglu
+  bool swiglu = false;               // outputs = N / 2; else outputs = N
+  float soft_cap = 0;                // 0: none; with a residual neither this nor swiglu
+  const uint16_t* x_bf16 = nullptr;  // (rows, K) instead of x, or null; without a norm
+  uint16_t* y_bf16 = nullptr;        // (rows, outputs) instead of y, or null
 
   int64_t outputs() const { return swiglu ? W.N / 2 : W.N; }
 };

@@ -1,6 +1,7 @@
 // recurve-bench kernel: the linear op alone, over matrices that together are larger than any cache.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 #include <stdexcept>
@@ -22,7 +23,7 @@ struct KernelOptions {
   double seconds = 0.2;
 };
 
-constexpr int64_t kPastCaches = 512 << 20;  // bytes of weights in one pass
+constexpr int64_t kPastCaches = 384 << 20;  // bytes of weights in one pass
 constexpr int kOps = 64;                    // at least, in one pass: so its start does not count
 
 struct Shape {
@@ -42,29 +43,34 @@ Shape parse(const std::string& text) {
 // The op over several matrices in turn, all in one recording.
 class LinearBench {
  public:
-  LinearBench(Backend& backend, const Shape& shape, int rows, const KernelOptions& o)
-      : stream_(backend.make_stream()),
+  LinearBench(Backend& backend, const Shape& shape, int most_rows)
+      : backend_(backend),
+        shape_(shape),
+        stream_(backend.make_stream()),
         matrices_(static_cast<int>(std::max<int64_t>(1, kPastCaches / bytes(shape)))) {
     W_ = random_bf16(backend, shape.N * shape.K * matrices_,
                      1 / std::sqrt(static_cast<float>(shape.K)));
-    x_ = random_floats(backend, rows * shape.K);
+    x_ = random_floats(backend, most_rows * shape.K);
     norm_ = random_floats(backend, shape.K);
-    y_ = backend.allocate(sizeof(float) * static_cast<size_t>(rows * shape.N));
-    const auto pass = [this, &backend, shape, rows, o] {
+    y_ = backend.allocate(sizeof(float) * static_cast<size_t>(most_rows * shape.N));
+  }
+
+  void record(int rows, const KernelOptions& o) {
+    const auto pass = [this, rows, o] {
       for (int i = 0; i < ops(); ++i) {
         LinearArgs args{.rows = rows,
-                        .W = {DType::kBF16, shape.N, shape.K,
-                              W_.as<uint16_t>() + i % matrices_ * shape.N * shape.K},
+                        .W = {DType::kBF16, shape_.N, shape_.K,
+                              W_.as<uint16_t>() + i % matrices_ * shape_.N * shape_.K},
                         .x = x_.as<float>(),
                         .y = y_.as<float>(),
                         .swiglu = o.swiglu};
         if (o.norm) args.norm = norm_.as<float>();
-        backend.kernels().linear(args, *stream_);
+        backend_.kernels().linear(args, *stream_);
       }
     };
     pass();
     stream_->wait();
-    recording_ = backend.record(pass, *stream_);
+    recording_ = backend_.record(pass, *stream_);
   }
 
   static int64_t bytes(const Shape& shape) { return 2 * shape.N * shape.K; }
@@ -85,16 +91,21 @@ class LinearBench {
     for (float& value : values) value = normal(random_);
     return upload(backend, values);
   }
-  // Of many values the first million are repeated: nothing here is as slow as making them.
+  // A million values over and over: nothing here is as slow as making them.
   Buffer random_bf16(Backend& backend, int64_t count, float deviation) {
-    constexpr size_t kMade = 1 << 20;
-    std::vector<uint16_t> values(static_cast<size_t>(count));
+    std::vector<uint16_t> made(1 << 20);
     std::normal_distribution<float> normal(0, deviation);
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = i < kMade ? static_cast<uint16_t>(std::bit_cast<uint32_t>(normal(random_)) >> 16)
-                            : values[i - kMade];
+    for (uint16_t& value : made) {
+      value = static_cast<uint16_t>(std::bit_cast<uint32_t>(normal(random_)) >> 16);
     }
-    return upload(backend, values);
+    const size_t wanted = static_cast<size_t>(count);
+    Buffer buffer = backend.allocate(wanted * sizeof(uint16_t));
+    for (size_t i = 0; i < wanted; i += made.size()) {
+      backend.upload(buffer.as<uint16_t>() + i, made.data(),
+                     std::min(made.size(), wanted - i) * sizeof(uint16_t), *stream_);
+    }
+    stream_->wait();
+    return buffer;
   }
   template <typename T>
   Buffer upload(Backend& backend, const std::vector<T>& values) {
@@ -104,6 +115,8 @@ class LinearBench {
     return buffer;
   }
 
+  Backend& backend_;
+  const Shape shape_;
   std::mt19937_64 random_{1};
   std::unique_ptr<Stream> stream_;
   const int matrices_;
@@ -116,8 +129,9 @@ void run(const KernelOptions& o, bool json) {
   Report report(json);
   for (const std::string& text : o.shapes) {
     const Shape shape = parse(text);
+    LinearBench bench(*backend, shape, *std::max_element(o.rows.begin(), o.rows.end()));
     for (const int rows : o.rows) {
-      LinearBench bench(*backend, shape, rows, o);
+      bench.record(rows, o);
       std::vector<double> times;
       for (double sum = 0; sum < o.seconds || times.size() < 5; sum += times.back()) {
         times.push_back(bench.seconds_of_op());

@@ -209,6 +209,29 @@ TEST_P(LargeLinearTest, MatchesTheReferenceWithItsParts) {
   }
 }
 
+// What one layer hands on to the next in bf16 is what the next would have made of it.
+TEST_P(LargeLinearTest, HandsOnInBfloat) {
+  KernelDevice device = make_device();
+  for (const bool swiglu : {false, true}) {
+    for (const int rows : {1, 9, 70, 300}) {
+      const Shape s{rows, 1104, 1056, DType::kBF16, true, false, false, swiglu};
+      const Inputs in = make_inputs(s, 12);
+      const auto W = device.array(stored(in.W, s.type));
+      const auto bias = device.array(in.bias), x = device.array(in.x);
+      const auto y = device.array(std::vector<uint16_t>(static_cast<size_t>(rows) * s.outputs()));
+      LinearArgs args{
+          .rows = rows, .W = {s.type, s.N, s.K, W.data()}, .bias = bias.data(), .swiglu = swiglu};
+      if (!device.kernels().linear.takes_bf16(args.W)) GTEST_SKIP() << "nothing is rounded here";
+      const auto x_bf16 = device.array(stored(in.x, DType::kBF16));
+      args.x_bf16 = x_bf16.data();
+      args.y_bf16 = y.data();
+      device.kernels().linear(args, *device.stream);
+      EXPECT_TRUE(y.guards_intact());
+      ASSERT_EQ(y.read(), stored(run(device, s, in), DType::kBF16)) << describe(s);
+    }
+  }
+}
+
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LargeLinearTest);
 RECURVE_ON_CUDA(LargeLinearTest);
 
@@ -267,7 +290,8 @@ TEST_P(LinearTest, KeepsNanAndInfinityWhereTheyAre) {
 TEST_P(LinearTest, RowsDoNotKnowEachOther) {
   KernelDevice device = make_device();
   for (const DType type : {DType::kF32, DType::kBF16}) {
-    for (const auto& [N, K] : {std::pair{50, 77}, std::pair{300, 640}, std::pair{232, 2304}}) {
+    for (const auto& [N, K] :
+         {std::pair{50, 77}, std::pair{300, 640}, std::pair{232, 2304}, std::pair{1104, 1056}}) {
       const Shape many{K > 1000 ? 300 : 71, N, K, type, true, true, true};
       const Inputs in = make_inputs(many, 6);
       const std::vector<float> all = run(device, many, in);

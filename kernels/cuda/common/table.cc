@@ -13,7 +13,7 @@ Kernels sm80_table() {
   kernels.embed = {sm80::embed, "cuda/sm80"};
   kernels.gather_rows = {sm80::gather_rows, "cuda/sm80"};
   kernels.rms_norm = {sm80::rms_norm, "cuda/sm80"};
-  kernels.linear = {sm80::linear, "cuda/sm80"};
+  kernels.linear = {{sm80::linear, "cuda/sm80"}};
   kernels.mlstm = {sm80::mlstm, "cuda/sm80"};
   kernels.head_norm_gate = {sm80::head_norm_gate, "cuda/sm80"};
   kernels.swiglu = {sm80::swiglu, "cuda/sm80"};
@@ -47,7 +47,7 @@ std::vector<Kernels> tables(int major) {
   std::vector<Kernels> tables = {sm80_table()};
   if (major == 9) {
     tables.push_back(tables.back());
-    tables.back().linear = {sm90::linear, "cuda/sm90"};
+    tables.back().linear = {{sm90::linear, "cuda/sm90"}, sm90::linear_rounds};
   }
   return tables;
 }

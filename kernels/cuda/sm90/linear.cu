@@ -54,6 +54,7 @@ struct Task {
   const float* bias;
   const float* residual;
   float* y;
+  uint16_t* y_bf16;  // instead of y, or null
 };
 
 template <typename T>
@@ -200,6 +201,19 @@ __device__ void store4(float* to, const float4& value, int count, bool vector) {
   if (count > 3) to[3] = value.w;
 }
 
+// As store4, in bf16; vector: to multiples of 8 bytes.
+__device__ void store4_bf16(uint16_t* to, const float4& value, int count, bool vector) {
+  const uint2 bits = make_uint2(round_bf16(value.x, value.y), round_bf16(value.z, value.w));
+  if (vector) {
+    *reinterpret_cast<uint2*>(to) = bits;
+    return;
+  }
+  to[0] = static_cast<uint16_t>(bits.x);
+  if (count > 1) to[1] = static_cast<uint16_t>(bits.x >> 16);
+  if (count > 2) to[2] = static_cast<uint16_t>(bits.y);
+  if (count > 3) to[3] = static_cast<uint16_t>(bits.y >> 16);
+}
+
 __device__ float swish(float gate, float up) { return gate * sigmoid(gate) * up; }
 __device__ float cap(float x, float soft_cap) {
   return soft_cap > 0 ? cuda::soft_cap(x, soft_cap) : x;
@@ -228,7 +242,11 @@ __device__ void finish(const Task& task, const Place& place, const typename Shar
                     cap(y.w, task.soft_cap));
     const int64_t at = static_cast<int64_t>(place.x_row + row) * task.outputs + output;
     if (task.residual != nullptr) y = y + load4(task.residual + at, count, task.vector);
-    store4(task.y + at, y, count, task.vector);
+    if (task.y_bf16 != nullptr) {
+      store4_bf16(task.y_bf16 + at, y, count, task.vector);
+    } else {
+      store4(task.y + at, y, count, task.vector);
+    }
   }
 }
 
@@ -278,31 +296,50 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
 
 // One block a row of x: y = norm(x), or x as it is, in bf16. K % 4 == 0.
 constexpr int kRoundThreads = 512;
+constexpr int kHeld = 4;  // fours of a row that a thread keeps between the norm's two passes
 __global__ void __launch_bounds__(kRoundThreads)
     round_kernel(const float* x, const float* norm, float eps, int K, uint16_t* y) {
   let_next_start();
-  wait_for_previous();
+  const int fours = K / 4;
   const auto* from = reinterpret_cast<const float4*>(x + static_cast<int64_t>(blockIdx.x) * K);
+  auto* to = reinterpret_cast<uint2*>(y + static_cast<int64_t>(blockIdx.x) * K);
+  float4 held[kHeld], weights[kHeld];
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {  // no kernel writes these
+    const int i = threadIdx.x + j * kRoundThreads;
+    if (norm != nullptr && i < fours) weights[j] = reinterpret_cast<const float4*>(norm)[i];
+  }
+  wait_for_previous();
+  float sum = 0;
+  const auto add = [&](const float4& v) {
+    sum = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, sum))));
+  };
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int i = threadIdx.x + j * kRoundThreads;
+    held[j] = i < fours ? from[i] : make_float4(0, 0, 0, 0);
+  }
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) add(held[j]);
+  for (int i = threadIdx.x + kHeld * kRoundThreads; i < fours; i += kRoundThreads) add(from[i]);
   float scale = 1;
   if (norm != nullptr) {
-    float sum = 0;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < K / 4; i += kRoundThreads) {
-      const float4 v = from[i];
-      sum = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, sum))));
-    }
     sum = block_sum<kRoundThreads>(sum);
     scale = 1.0f / sqrtf(sum / static_cast<float>(K) + eps);
   }
-  auto* to = reinterpret_cast<uint2*>(y + static_cast<int64_t>(blockIdx.x) * K);
-#pragma unroll 4
-  for (int i = threadIdx.x; i < K / 4; i += kRoundThreads) {
-    float4 v = from[i];
+  const auto put = [&](int i, float4 v, const float4& w) {
     if (norm != nullptr) {
-      const float4 w = reinterpret_cast<const float4*>(norm)[i];
       v = make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w);
     }
     to[i] = make_uint2(round_bf16(v.x, v.y), round_bf16(v.z, v.w));
+  };
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int i = threadIdx.x + j * kRoundThreads;
+    if (i < fours) put(i, held[j], weights[j]);
+  }
+  for (int i = threadIdx.x + kHeld * kRoundThreads; i < fours; i += kRoundThreads) {
+    put(i, from[i], norm == nullptr ? float4{} : reinterpret_cast<const float4*>(norm)[i]);
   }
 }
 
@@ -344,12 +381,13 @@ void launch_linear(const LinearArgs& args, const uint16_t* x, Stream& stream) {
                   .boxes = ceil_div(args.W.K, kBoxK),
                   .pieces = pieces_of(args.W),
                   .swiglu = args.swiglu,
-                  .vector = args.outputs() % 4 == 0 && aligned(args.y) && aligned(args.bias) &&
-                            aligned(args.residual),
+                  .vector = args.outputs() % 4 == 0 && aligned(args.y) && aligned(args.y_bf16) &&
+                            aligned(args.bias) && aligned(args.residual),
                   .soft_cap = args.soft_cap,
                   .bias = args.bias,
                   .residual = args.residual,
-                  .y = args.y};
+                  .y = args.y,
+                  .y_bf16 = args.y_bf16};
   const auto pieces = static_cast<unsigned>(task.pieces);
   const Matrix rows{.dtype = DType::kBF16, .N = args.rows, .K = args.W.K, .data = x};
   launch_early(stream, "linear", kernel,
@@ -372,6 +410,24 @@ void linear_rows(const LinearArgs& args, const uint16_t* x, Stream& stream) {
   launch_linear<Tiling<3, 256, 4, 1>>(args, x, stream);
 }
 
+void round_rows(const LinearArgs& args, uint16_t* rounded, Stream& stream) {
+  launch_early(stream, "linear, rounding", round_kernel,
+               {.grid = static_cast<unsigned>(args.rows), .threads = kRoundThreads}, args.x,
+               args.norm, args.norm_eps, static_cast<int>(args.W.K), rounded);
+}
+
+// Some of the rows.
+LinearArgs rows_of(const LinearArgs& args, int first, int rows) {
+  LinearArgs part = args;
+  part.rows = rows;
+  part.x = args.x + first * args.W.K;
+  const int64_t at = first * args.outputs();
+  if (args.y != nullptr) part.y = args.y + at;
+  if (args.y_bf16 != nullptr) part.y_bf16 = args.y_bf16 + at;
+  if (args.residual != nullptr) part.residual = args.residual + at;
+  return part;
+}
+
 // Small matrices are left to the kernel that rounds no activation: they cost little either way, and
 // the models they make are the ones that rounding would show in.
 bool takes(const Matrix& W) {
@@ -382,23 +438,26 @@ bool takes(const Matrix& W) {
 }  // namespace
 
 // Which kernel takes a matrix depends on the matrix alone, never on the rows.
+bool linear_rounds(const Matrix& W) { return takes(W); }
+
 void linear(const LinearArgs& args, Stream& stream) {
   if (args.rows == 0 || args.W.N == 0) return;
-  if (!takes(args.W)) return sm80::linear(args, stream);
+  if (!takes(args.W)) {
+    CHECK(args.x_bf16 == nullptr && args.y_bf16 == nullptr);
+    return sm80::linear(args, stream);
+  }
+  if (args.x_bf16 != nullptr) {
+    CHECK(aligned(args.x_bf16) && args.norm == nullptr);
+    return linear_rows(args, args.x_bf16, stream);
+  }
   const int64_t K = args.W.K;
   const std::span<std::byte> scratch = static_cast<CudaStream&>(stream).scratch();
   auto* rounded = reinterpret_cast<uint16_t*>(scratch.data());
   const int most = static_cast<int>(scratch.size() / (sizeof(uint16_t) * K));
   CHECK(most > 0 && aligned(args.x));
   for (int row = 0; row < args.rows; row += most) {
-    LinearArgs part = args;
-    part.rows = std::min(most, args.rows - row);
-    part.x = args.x + row * K;
-    part.y = args.y + row * args.outputs();
-    if (args.residual != nullptr) part.residual = args.residual + row * args.outputs();
-    launch_early(stream, "linear, rounding", round_kernel,
-                 {.grid = static_cast<unsigned>(part.rows), .threads = kRoundThreads}, part.x,
-                 args.norm, args.norm_eps, static_cast<int>(K), rounded);
+    const LinearArgs part = rows_of(args, row, std::min(most, args.rows - row));
+    round_rows(part, rounded, stream);
     linear_rows(part, rounded, stream);
   }
 }

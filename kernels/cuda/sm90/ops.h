@@ -5,5 +5,6 @@
 namespace recurve::cuda::sm90 {
 
 void linear(const LinearArgs& args, Stream& stream);
+bool linear_rounds(const Matrix& W);
 
 }  // namespace recurve::cuda::sm90
