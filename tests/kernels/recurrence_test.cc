@@ -92,6 +92,9 @@ Ops mlstm_ops(std::mt19937_64&) {
   for (const int chunk : {1, 4, 16}) {
     ops.push_back(mlstm_op({3, 33, 70, chunk, 15, 1e-6f, 0, 3, 3, 2, true}));
   }
+  // Matrices that divide evenly between blocks.
+  ops.push_back(mlstm_op({2, 64, 512, 16, 15, 1e-6f, 0, 3, 3, 2, true}));
+  ops.push_back(mlstm_op({1, 128, 256, 1}));
   return ops;
 }
 
@@ -138,6 +141,7 @@ Ops rnn_ops(std::mt19937_64& random) {
     }
     ops.push_back(rnn_op({cell, 2, 8, false}, random));
     ops.push_back(rnn_op({cell, 2, 24, true, 0, DType::kBF16}, random));
+    ops.push_back(rnn_op({cell, 2, 72, true, 0, DType::kBF16}, random));
   }
   ops.push_back(rnn_op({RnnCell::kSlstm, 3, 5, true, 1}, random));
   return ops;
@@ -162,8 +166,10 @@ Ops large_rnn_ops(std::mt19937_64& random) {
     ops.push_back(rnn_op({cell, 1, 132}, random));
     ops.push_back(rnn_op({cell, 5, 70, true, 0, DType::kBF16}, random));
     ops.push_back(rnn_op({cell, 3, 64, true, 0, DType::kBF16}, random));
+    ops.push_back(rnn_op({cell, 1, 200, true, 0, DType::kBF16}, random));
   }
   ops.push_back(rnn_op({RnnCell::kLstm, 1, 520}, random));
+  ops.push_back(rnn_op({RnnCell::kLstm, 1, 768, true, 0, DType::kBF16}, random));
   return ops;
 }
 
@@ -199,7 +205,8 @@ const std::vector<Family>& families() {
       {"mlstm", mlstm_ops,
        [](Random&) {
          return Ops{mlstm_op({1, 64, 330, 32}), mlstm_op({2, 64, 330, 32}),
-                    mlstm_op({5, 64, 330, 32})};
+                    mlstm_op({5, 64, 330, 32}), mlstm_op({2, 256, 512, 64}),
+                    mlstm_op({5, 64, 512, 64, 15, 1e-6f, 0, 3, 3, 2, true})};
        },
        [](int chunk, Random&) {
          return Ops{mlstm_op({2, 16, 40, chunk})};

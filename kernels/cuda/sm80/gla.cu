@@ -1,11 +1,13 @@
-// The step form, row after row with the state in registers, is the one form here: the same sums as
-// the chunk form's, and any cut gives the same bits. Matrix units for long prompts are for later.
+// The step form, row after row with the state in registers: of steps, and of all rows where the
+// chunk form does not take a head's keys.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/sm80/chunks.cuh"
+#include "kernels/cuda/sm80/gla_chunk.h"
 #include "kernels/cuda/sm80/ops.h"
 #include "kernels/cuda/sm80/vector.cuh"
 
@@ -87,9 +89,10 @@ __device__ void add_normaliser(const GlaArgs& a, int rows, float* z, Weights* we
 // A warp: kColumns columns of S of one head of one sequence. The state is on its way while the
 // weights are computed, and is read and written once where DK <= kHeld * kGroups, else once a row.
 // kWhole: DK is just that, and DV a multiple of kColumns. kVector: DV is a multiple of 4. together:
-// rows whose weights fit the shared memory.
+// rows whose weights fit the shared memory. steps: rows of chunks are left out.
 template <int kHeld, bool kWhole, bool kVector>
-__global__ void __launch_bounds__(kMostThreads) gla_kernel(GlaArgs a, int tiles, int together) {
+__global__ void __launch_bounds__(kMostThreads)
+    gla_kernel(GlaArgs a, int tiles, int together, bool steps) {
   extern __shared__ float4 weights[];  // (together, DK); then z: (DK) floats
   constexpr int kSlab = kHeld * kGroups;
   const int tile = blockIdx.x % tiles, head = blockIdx.x / tiles % a.H;
@@ -100,7 +103,9 @@ __global__ void __launch_bounds__(kMostThreads) gla_kernel(GlaArgs a, int tiles,
                     kColumns +
                 lane % kWidth * 4;
   const int columns = kWhole ? 4 : a.DV - d;
-  const int64_t begin = a.seqs.begin[sequence], end = a.seqs.begin[sequence + 1];
+  const StepRows mine = step_rows(a.seqs, steps ? a.chunk : 1, sequence);
+  const int64_t begin = mine.first, end = mine.end;
+  if (begin == end) return;
   const int64_t state = static_cast<int64_t>(a.seqs.slot[sequence]) * a.H + head;
   float* S = static_cast<float*>(a.S.data) + state * a.DK * a.DV + d;
 
@@ -173,9 +178,10 @@ __global__ void __launch_bounds__(kMostThreads) gla_kernel(GlaArgs a, int tiles,
 }
 
 // A block: z of one head of one sequence, when all have read it.
-__global__ void __launch_bounds__(kMostThreads) normaliser_kernel(GlaArgs a) {
+__global__ void __launch_bounds__(kMostThreads) normaliser_kernel(GlaArgs a, bool steps) {
   const int head = blockIdx.x % a.H, sequence = blockIdx.x / a.H;
-  const int64_t begin = a.seqs.begin[sequence], end = a.seqs.begin[sequence + 1];
+  const StepRows mine = step_rows(a.seqs, steps ? a.chunk : 1, sequence);
+  const int64_t begin = mine.first, end = mine.end;
   float* z = a.z + (static_cast<int64_t>(a.seqs.slot[sequence]) * a.H + head) * a.DK;
   for (int x = threadIdx.x; x < a.DK; x += kMostThreads) {
     float sum = z[x];
@@ -185,7 +191,7 @@ __global__ void __launch_bounds__(kMostThreads) normaliser_kernel(GlaArgs a) {
 }
 
 template <int kHeld>
-void launch(const GlaArgs& args, cudaStream_t stream) {
+void launch(const GlaArgs& args, bool steps, cudaStream_t stream) {
   const size_t row_bytes = sizeof(Weights) * static_cast<size_t>(args.DK);
   const size_t z_bytes = sizeof(float) * static_cast<size_t>(args.DK);
   if (row_bytes + z_bytes > kSharedBytes) {
@@ -204,23 +210,27 @@ void launch(const GlaArgs& args, cudaStream_t stream) {
     kernel = gla_kernel<kHeld, true, true>;
   }
   kernel<<<args.seqs.num_seqs * args.H * tiles, threads,
-           static_cast<size_t>(together) * row_bytes + z_bytes, stream>>>(args, tiles, together);
+           static_cast<size_t>(together) * row_bytes + z_bytes, stream>>>(args, tiles, together,
+                                                                          steps);
 }
 
 }  // namespace
 
 void gla(const GlaArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
+  const cudaStream_t on = use(stream);
+  const bool chunks = args.chunk > 1 && args.seqs.max_len > 1 && gla_chunks_fit(args);
+  if (chunks) gla_chunks(args, stream);
   if (args.DK <= 64) {
-    launch<8>(args, use(stream));
+    launch<8>(args, chunks, on);
   } else if (args.DK <= 128) {
-    launch<16>(args, use(stream));
+    launch<16>(args, chunks, on);
   } else {
-    launch<32>(args, use(stream));
+    launch<32>(args, chunks, on);
   }
   expect_launched("gla");
   if (args.z == nullptr) return;
-  normaliser_kernel<<<args.seqs.num_seqs * args.H, kMostThreads, 0, use(stream)>>>(args);
+  normaliser_kernel<<<args.seqs.num_seqs * args.H, kMostThreads, 0, on>>>(args, chunks);
   expect_launched("gla, normaliser");
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/cuda/common/math.cuh"
+#include "kernels/cuda/sm80/chunks.cuh"
 #include "kernels/ops/mlstm.h"
 
 // What the mLSTM kernels share. Numbers that more than one kernel computes must come out with the
@@ -23,16 +24,6 @@ __device__ inline MlstmHead head_at(const MlstmArgs& a, int head, int64_t row) {
 }
 
 __device__ inline float gate(float x, float cap) { return cap > 0 ? soft_cap(x, cap) : x; }
-
-// The rows of a sequence that take the step form, [first, end): see MlstmArgs.
-struct StepRows {
-  int first, end;
-};
-__device__ inline StepRows step_rows(const MlstmArgs& a, int sequence) {
-  const int begin = a.seqs.begin[sequence], end = a.seqs.begin[sequence + 1];
-  if (a.chunk == 1) return {begin, end};
-  return {(end - begin - 1) % a.chunk == 0 ? end - 1 : end, end};
-}
 
 // The step's scalars: the new m, and the weights of the old state and of the new token.
 struct StepGates {

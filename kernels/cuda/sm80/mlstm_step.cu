@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads, 2) step_kernel(MlstmArgs a, int tile
     }
   }
   wait_for_previous();
-  const StepRows rows = step_rows(a, sequence);
+  const StepRows rows = step_rows(a.seqs, a.chunk, sequence);
   if (rows.first == rows.end) return;
 
   float* qs = shared;
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kHeadNormThreads)
   let_next_start();
   wait_for_previous();
   const int head = blockIdx.x % a.H, sequence = blockIdx.x / a.H;
-  const StepRows rows = step_rows(a, sequence);
+  const StepRows rows = step_rows(a.seqs, a.chunk, sequence);
   if (rows.first == rows.end) return;
   const int64_t state = static_cast<int64_t>(a.seqs.slot[sequence]) * a.H + head;
   float* n = a.n + state * a.DK;

@@ -1,4 +1,3 @@
-#include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/sm80/ops.h"
 #include "kernels/cuda/sm80/rnn.h"
 
@@ -7,11 +6,12 @@ namespace recurve::cuda::sm80 {
 void rnn(const RnnArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
   if (rnn_fits(args)) {
-    rnn_in_registers(args, use(stream));
+    rnn_in_registers(args, stream);
+  } else if (rnn_has_tiles(args)) {
+    rnn_by_tiles(args, stream);
   } else {
-    rnn_row_by_row(args, use(stream));
+    rnn_row_by_row(args, stream);
   }
-  expect_launched("rnn");
 }
 
 }  // namespace recurve::cuda::sm80

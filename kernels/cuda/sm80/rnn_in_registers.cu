@@ -1,5 +1,7 @@
 // One launch for all rows: a block keeps the matrices of a head in registers, a row of a gate's
 // matrix a thread, and the outputs of a few sequences in shared memory.
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/rnn.cuh"
 #include "kernels/cuda/sm80/rnn.h"
 
@@ -15,6 +17,7 @@ __global__ void __launch_bounds__(kMostGates* kDH) registers_kernel(RnnArgs a) {
   __shared__ float4 h4[kSequences][kDH / 4];       // h, zeros beyond DH
   __shared__ float s[kSequences][kMostGates][kDH];
   float(*h)[kDH] = reinterpret_cast<float(*)[kDH]>(h4);
+  let_next_start();
   const int thread = static_cast<int>(threadIdx.x);
   const int head = blockIdx.x % a.H, first = static_cast<int>(blockIdx.x) / a.H * kSequences;
   const int sequences = min(kSequences, a.seqs.num_seqs - first);
@@ -32,6 +35,7 @@ __global__ void __launch_bounds__(kMostGates* kDH) registers_kernel(RnnArgs a) {
   const float bias =
       has_row && a.b != nullptr ? a.b[(static_cast<int64_t>(gate) * a.H + head) * a.DH + d_row] : 0;
 
+  wait_for_previous();
   // As the channel d_row of some sequences: thread / kDH and every fourth after it.
   RnnChannel channel[kPairs];
   int begin[kPairs], length[kPairs];
@@ -110,7 +114,7 @@ __global__ void __launch_bounds__(kMostGates* kDH) registers_kernel(RnnArgs a) {
 }
 
 template <int kDH>
-void launch(const RnnArgs& args, cudaStream_t stream) {
+void launch(const RnnArgs& args, Stream& stream) {
   const int blocks = (args.seqs.num_seqs + kSequences - 1) / kSequences * args.H;
   const bool vector = args.DH % 4 == 0;
   auto kernel = vector ? registers_kernel<kDH, float, true> : registers_kernel<kDH, float, false>;
@@ -118,12 +122,13 @@ void launch(const RnnArgs& args, cudaStream_t stream) {
     kernel =
         vector ? registers_kernel<kDH, uint16_t, true> : registers_kernel<kDH, uint16_t, false>;
   }
-  kernel<<<blocks, kMostGates * kDH, 0, stream>>>(args);
+  launch_early(stream, "rnn", kernel,
+               {.grid = static_cast<unsigned>(blocks), .threads = kMostGates * kDH}, args);
 }
 
 }  // namespace
 
-void rnn_in_registers(const RnnArgs& args, cudaStream_t stream) {
+void rnn_in_registers(const RnnArgs& args, Stream& stream) {
   if (args.DH <= 32) {
     launch<32>(args, stream);
   } else {

@@ -1,6 +1,7 @@
 // A launch a row. All channels of a head read the outputs of all of them before, which are in y
-// from the second row on; the state h is brought up to date when all rows are done.
-#include "kernels/cuda/common/error.h"
+// from the second row on.
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/rnn.cuh"
 #include "kernels/cuda/sm80/rnn.h"
 
@@ -36,6 +37,8 @@ __device__ float transposed_sum(float (&values)[kWarpSize]) {
 template <typename Weight, bool kVector>
 __global__ void __launch_bounds__(kThreads) row_kernel(RnnArgs a, int t, int pieces) {
   __shared__ float4 h4[kSequences][kSlab / 4];
+  let_next_start();
+  wait_for_previous();
   const int piece = blockIdx.x % pieces, head = blockIdx.x / pieces % a.H;
   const int first = static_cast<int>(blockIdx.x) / pieces / a.H * kSequences;
   const int lane = threadIdx.x % kWarpSize;
@@ -119,37 +122,27 @@ __global__ void __launch_bounds__(kThreads) row_kernel(RnnArgs a, int t, int pie
   put_channel(a, state, channel);
 }
 
-// The last row of each sequence, into its state. Blocks: sequences x pieces of kThreads channels.
-__global__ void __launch_bounds__(kThreads) last_row_kernel(RnnArgs a, int pieces) {
-  const int b = blockIdx.x / pieces;
-  const int64_t D = static_cast<int64_t>(a.H) * a.DH;
-  const int64_t d = static_cast<int64_t>(blockIdx.x % pieces) * kThreads + threadIdx.x;
-  if (d >= D) return;
-  const int64_t last = a.seqs.begin[b + 1] - 1;
-  a.h[a.seqs.slot[b] * D + d] = a.y[last * D + d];
-}
-
 template <typename Weight>
-void launch_rows(const RnnArgs& args, cudaStream_t stream) {
+void launch_rows(const RnnArgs& args, Stream& stream) {
   const int pieces = (args.DH + kWarps - 1) / kWarps;
   const int groups = (args.seqs.num_seqs + kSequences - 1) / kSequences;
   const auto kernel = args.DH % 4 == 0 ? row_kernel<Weight, true> : row_kernel<Weight, false>;
   for (int t = 0; t < args.seqs.max_len; ++t) {
-    kernel<<<groups * args.H * pieces, kThreads, 0, stream>>>(args, t, pieces);
-    abort_if_failed(cudaGetLastError(), "rnn, row");
+    launch_early(stream, "rnn, row", kernel,
+                 {.grid = static_cast<unsigned>(groups * args.H * pieces), .threads = kThreads},
+                 args, t, pieces);
   }
 }
 
 }  // namespace
 
-void rnn_row_by_row(const RnnArgs& args, cudaStream_t stream) {
+void rnn_row_by_row(const RnnArgs& args, Stream& stream) {
   if (args.R.dtype == DType::kBF16) {
     launch_rows<uint16_t>(args, stream);
   } else {
     launch_rows<float>(args, stream);
   }
-  const int pieces = (args.H * args.DH + kThreads - 1) / kThreads;
-  last_row_kernel<<<args.seqs.num_seqs * pieces, kThreads, 0, stream>>>(args, pieces);
+  rnn_keep_last_rows(args, stream);
 }
 
 }  // namespace recurve::cuda::sm80

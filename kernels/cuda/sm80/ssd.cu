@@ -1,8 +1,10 @@
-// The step form, row after row with the state in registers, is the one form here: the same sums as
-// the chunk form's, and any cut gives the same bits. Matrix units for long prompts are for later.
+// The step form, row after row with the state in registers: of steps, and of all rows where the
+// chunk form does not take a head's states.
 #include "kernels/cuda/common/stream.h"
-#include "kernels/cuda/sm80/activate.cuh"
+#include "kernels/cuda/sm80/chunks.cuh"
 #include "kernels/cuda/sm80/ops.h"
+#include "kernels/cuda/sm80/ssd.cuh"
+#include "kernels/cuda/sm80/ssd_chunk.h"
 #include "kernels/cuda/sm80/vector.cuh"
 
 namespace recurve::cuda::sm80 {
@@ -26,10 +28,8 @@ struct Step {
 };
 
 __device__ Step step_at(const SsdArgs& a, int64_t row, int head) {
-  const float dt = softplus(a.dt[row * a.dt_stride + head] + a.dt_bias[head]);
-  // fminf and fmaxf would hide a NaN.
-  const float kept = isnan(dt) ? dt : fminf(fmaxf(dt, a.dt_min), a.dt_max);
-  return {kept, expf(__fmul_rn(kept, a.A[head]))};
+  const SsdStep step = ssd_step_at(a, row, head);
+  return {step.dt, expf(step.log_decay)};
 }
 
 // One head of one sequence, for a lane: p0 is the warp's first channel, n the lane's first state.
@@ -65,15 +65,17 @@ __device__ void advance(float4& h, float& y, float decay, float dtx, const Row& 
 
 // A warp: kChannels channels of one head of one sequence. The state is on its way while the time
 // step is computed, and is read and written once where N <= kSlab, else once a row.
-// kVector: N is a multiple of 4.
+// kVector: N is a multiple of 4. steps: rows of chunks are left out.
 template <bool kWhole, bool kVector>
-__global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles) {
+__global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles, bool steps) {
   const int tile = blockIdx.x % tiles, head = blockIdx.x / tiles % a.H;
   const int sequence = blockIdx.x / tiles / a.H, lane = threadIdx.x % kWarpSize;
   const int p0 = (tile * kWarps + static_cast<int>(threadIdx.x) / kWarpSize) * kChannels;
   if (p0 >= a.P) return;
   const Lane<kWhole> s{a, head, p0, 4 * lane, min(kChannels, a.P - p0)};
-  const int64_t begin = a.seqs.begin[sequence], end = a.seqs.begin[sequence + 1];
+  const StepRows rows = step_rows(a.seqs, steps ? a.chunk : 1, sequence);
+  const int64_t begin = rows.first, end = rows.end;
+  if (begin == end) return;
   float* state = static_cast<float*>(a.h.data) +
                  ((static_cast<int64_t>(a.seqs.slot[sequence]) * a.H + head) * a.P + p0) * a.N +
                  s.n;
@@ -129,10 +131,13 @@ __global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles) {
 
 void ssd(const SsdArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
+  const cudaStream_t on = use(stream);
+  const bool chunks = args.chunk > 1 && args.seqs.max_len > 1 && ssd_chunks_fit(args);
+  if (chunks) ssd_chunks(args, stream);
   const int tiles = (args.P + kWarps * kChannels - 1) / (kWarps * kChannels);
   auto kernel = args.N % 4 == 0 ? ssd_kernel<false, true> : ssd_kernel<false, false>;
   if (args.N == kSlab && args.P % kChannels == 0) kernel = ssd_kernel<true, true>;
-  kernel<<<args.seqs.num_seqs * args.H * tiles, kThreads, 0, use(stream)>>>(args, tiles);
+  kernel<<<args.seqs.num_seqs * args.H * tiles, kThreads, 0, on>>>(args, tiles, chunks);
   expect_launched("ssd");
 }
 

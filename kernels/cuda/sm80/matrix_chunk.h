@@ -1,0 +1,80 @@
+#pragma once
+#include <algorithm>
+#include <cstddef>
+
+#include "kernels/backend.h"
+#include "kernels/check.h"
+#include "kernels/cuda/sm80/chunks.cuh"
+#include "kernels/ops/ragged.h"
+
+// The chunk form of recurrences whose state is a matrix (DK, DV) a head, by blocks of kBlockRows
+// rows (chunks.cuh). What depends on no state is computed for all blocks at once; then the blocks
+// of a sequence follow one another.
+namespace recurve::cuda::sm80 {
+
+// What a block of rows needs beside its rows, a head: with S before the block,
+//   o_t = e_t q_t S + sum_{j <= t} P_tj v_j      S+ = F S + sum_j w_j k_j v_j^T
+// Rows that the block lacks have zeros.
+struct BlockWeights {
+  float P[kBlockRows][kBlockRows];
+  float e[kBlockRows], w[kBlockRows];
+  float F;  // where a head has one decay
+  float unused[3];
+};
+
+// An array of rows: (rows, groups, width), of which a head has the group head / heads.
+struct RowsOfHeads {
+  const float* data;
+  int64_t stride;
+  int heads;  // that share a group
+  int width;
+};
+
+struct MatrixChunkArgs {
+  Ragged seqs;
+  int H, DK, DV, chunk;
+  // Which blocks of each sequence: [first_block, first_block + blocks). Block b of sequence s is
+  // number s blocks + b - first_block in what follows.
+  int first_block, blocks;
+  const BlockWeights* weights;  // (sequences blocks, H)
+  const float* F;               // (sequences blocks, H, DK) or null: of the weights
+  RowsOfHeads q, k;             // by_block: rows are those of the blocks, kBlockRows each
+  bool by_block;
+  RowsOfHeads v;
+  float* S;           // (slots, H, DK, DV), or (slots, H, DV, DK) where keys_inner
+  bool keys_inner;    //
+  float* z;           // (slots, H, DK) normaliser state, or null
+  float eps;          // of the normaliser
+  bool bounded;       //
+  const float* skip;  // (H): o_t gets skip v_t; or null
+  float* o;           // (rows, H, DV)
+};
+
+// Whether the state's columns of a block fit the shared memory: asked by sizes alone.
+bool matrix_chunk_fits(int DK, bool channel_decay);
+void matrix_chunks(const MatrixChunkArgs& args, Stream& stream);
+
+// Calls visit(sequences, first block, blocks) for the blocks of all sequences, in the order of each
+// sequence's time, so many at once that block_bytes for each fit `bytes`.
+template <typename Visit>
+void for_each_wave(const Ragged& seqs, int chunk, size_t block_bytes, size_t bytes, Visit visit) {
+  const int total =
+      seqs.max_len / chunk * blocks_of_chunk(chunk) + blocks_of_chunk(seqs.max_len % chunk);
+  const int most = static_cast<int>(bytes / block_bytes);
+  CHECK(most > 0);
+  const int fitting = std::clamp(most / total, 1, seqs.num_seqs);
+  const int parts = (seqs.num_seqs + fitting - 1) / fitting;
+  const int together = (seqs.num_seqs + parts - 1) / parts;  // about as many in each
+  const int wave = std::min(total, most / together);
+  for (int first = 0; first < seqs.num_seqs; first += together) {
+    Ragged part = seqs;
+    part.num_seqs = std::min(together, seqs.num_seqs - first);
+    part.begin += first;
+    part.slot += first;
+    for (int block = 0; block < total; block += wave) {
+      visit(part, block, std::min(wave, total - block));
+    }
+  }
+}
+
+}  // namespace recurve::cuda::sm80
