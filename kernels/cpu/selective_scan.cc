@@ -1,8 +1,23 @@
+#include <algorithm>
+
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/targets.h"
 #include "kernels/open_state.h"
+
+#ifndef RECURVE_CPU_SELECTIVE_SCAN_ONCE
+#define RECURVE_CPU_SELECTIVE_SCAN_ONCE
+namespace recurve::cpu {
+
+// What the rows bring, when it has been projected and normed.
+struct ScanRows {
+  const float* dt;  // (rows, D)
+  const float* BC;  // (rows, 2 N)
+};
+
+}  // namespace recurve::cpu
+#endif  // RECURVE_CPU_SELECTIVE_SCAN_ONCE
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/selective_scan.cc"
@@ -28,7 +43,8 @@ HWY_INLINE float scan_channel(int64_t N, float dt, float x, const float* A, cons
 
 // Channels [begin, end) of one sequence, at most kChannels: their states stay in the first cache
 // from row to row.
-void scan(const SelectiveScanArgs& a, int64_t seq, int64_t begin, int64_t end) {
+void scan(const SelectiveScanArgs& a, const ScanRows& rows, int64_t seq, int64_t begin,
+          int64_t end) {
   const int64_t N = a.N, count = end - begin;
   const float* A = a.A + begin * N;
   OpenState state(a.h, (int64_t{a.seqs.slot[seq]} * a.D + begin) * N, count * N,
@@ -38,9 +54,9 @@ void scan(const SelectiveScanArgs& a, int64_t seq, int64_t begin, int64_t end) {
   const int64_t first = a.seqs.begin[seq], last = a.seqs.begin[seq + 1];
   for (int64_t row = first; row < last; ++row) {
     const float* x = a.x + row * a.x_stride + begin;
-    const float* dt = a.dt + row * a.dt_stride + begin;
-    const float* B = a.B + row * a.BC_stride;
-    const float* C = a.C + row * a.BC_stride;
+    const float* dt = rows.dt + row * a.D + begin;
+    const float* B = rows.BC + row * 2 * N;
+    const float* C = B + N;
     float* y = a.y + row * a.D + begin;
     for_lanes(count, [&](auto d, int64_t j) HWY_ATTR {
       const auto biased = hn::Add(hn::LoadU(d, dt + j), hn::LoadU(d, a.dt_bias + begin + j));
@@ -66,13 +82,48 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace recurve::cpu {
+namespace {
 
 HWY_EXPORT(scan);
 
+// `width` of the parameters of each row to y (rows, width): groups of them normed where the op
+// norms them.
+void take_params(const SelectiveScanArgs& a, const float* from, int width, int groups, float* y,
+                 Stream& stream) {
+  if (a.norm_eps > 0) {
+    gated_rms_norm({.rows = a.seqs.rows,
+                    .D = width,
+                    .G = groups,
+                    .eps = a.norm_eps,
+                    .x_stride = a.params_stride,
+                    .z_stride = 0,
+                    .y_stride = width,
+                    .x = from,
+                    .z = nullptr,
+                    .w = nullptr,
+                    .y = y},
+                   stream);
+    return;
+  }
+  for (int64_t row = 0; row < a.seqs.rows; ++row) {
+    std::copy_n(from + row * a.params_stride, width, y + row * width);
+  }
+}
+
+}  // namespace
+
 void selective_scan(const SelectiveScanArgs& args, Stream& stream) {
+  const int64_t rows = args.seqs.rows;
+  float* dt = args.scratch;
+  float* low = dt + rows * args.D;
+  float* BC = low + rows * args.R;
+  take_params(args, args.params, args.R, 1, low, stream);
+  take_params(args, args.params + args.R, 2 * args.N, 2, BC, stream);
+  linear({.rows = args.seqs.rows, .W = args.dt_proj, .x = low, .y = dt}, stream);
+  const ScanRows taken = {dt, BC};
   for_channels(pool_of(stream), args.seqs, args.D, 4 * args.N,
                [&](int64_t seq, int64_t begin, int64_t end) {
-                 HWY_DYNAMIC_DISPATCH(scan)(args, seq, begin, end);
+                 HWY_DYNAMIC_DISPATCH(scan)(args, taken, seq, begin, end);
                });
 }
 

@@ -24,6 +24,7 @@ struct SsdChunk {
   const float* B;   // (L, N), likewise
   const float* C;   // (L, N), likewise
   const float* dt;  // (L), args.dt_stride floats apart
+  const float* z;   // (L, P), args.z_stride floats apart, or null
   float* h;         // (P, N)
   float* y;         // (L, P), H P floats apart
 };
@@ -119,6 +120,13 @@ void ssd_step(const SsdArgs& a, const SsdChunk& c) {
   int p = 0;
   for (; p + 4 <= a.P; p += 4) step_rows<4>(a.N, decay, dt, c, p);
   for (; p < a.P; ++p) step_rows<1>(a.N, decay, dt, c, p);
+}
+
+// A row of y, times silu(z).
+void gate(int64_t P, const float* z, float* y) {
+  for_lanes(P, [&](auto d, int64_t p) HWY_ATTR {
+    hn::StoreU(hn::Mul(hn::LoadU(d, y + p), silu(d, hn::LoadU(d, z + p))), d, y + p);
+  });
 }
 
 // ---- chunk form
@@ -226,6 +234,9 @@ void ssd_run(const SsdArgs& a, const SsdChunk& c, const SsdScratch& s) {
   } else {
     ssd_chunk(a, c, s);
   }
+  for (int64_t t = 0; c.z != nullptr && t < c.L; ++t) {
+    gate(a.P, c.z + t * a.z_stride, c.y + t * a.H * a.P);
+  }
 }
 
 }  // namespace recurve::cpu::HWY_NAMESPACE
@@ -250,6 +261,7 @@ SsdChunk chunk_at(const SsdArgs& a, int64_t seq, int64_t head, int first, float*
           .B = a.B + row * a.xBC_stride + group * a.N,
           .C = a.C + row * a.xBC_stride + group * a.N,
           .dt = a.dt + row * a.dt_stride + head,
+          .z = a.z == nullptr ? nullptr : a.z + row * a.z_stride + head * a.P,
           .h = h,
           .y = a.y + (row * a.H + head) * a.P};
 }

@@ -21,6 +21,8 @@ namespace recurve {
 // The rows of a sequence are cut into chunks of `chunk` from its first row on; a chunk of one row
 // takes the step form. So a prompt gives the same bits however it is split between calls, as long
 // as every call but the last brings a multiple of `chunk` rows.
+//
+// With z, y_t[p] is silu(z_t[p]) times that: the gate before Mamba-2's norm.
 struct SsdArgs {
   Ragged seqs;
   int H;      // heads
@@ -32,10 +34,12 @@ struct SsdArgs {
   float dt_max;          // may be infinite
   int xBC_stride;        // floats from a row of x, B, C to the next
   int dt_stride;         // floats from a row of dt to the next
+  int z_stride;          // floats from a row of z to the next
   const float* x;        // (rows, H, P)
   const float* B;        // (rows, G, N)
   const float* C;        // (rows, G, N)
   const float* dt;       // (rows, H) step size before bias and softplus
+  const float* z;        // (rows, H, P) gate, or null: no gate
   const float* dt_bias;  // (H)
   const float* A;        // (H), negative: -exp(A_log)
   const float* skip;     // (H), "D" in the checkpoints

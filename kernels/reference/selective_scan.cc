@@ -8,14 +8,26 @@
 namespace recurve::reference {
 namespace {
 
-// One row of one sequence. h: (D, N), its state.
-void scan_row(const SelectiveScanArgs& a, int64_t row, float* h) {
+// v (count) to y: normed where there is an epsilon.
+void norm(const float* v, int count, float eps, float* y) {
+  float squares = 0;
+  for (int i = 0; i < count; ++i) squares += v[i] * v[i];
+  const float scale = eps > 0 ? 1.0f / std::sqrt(squares / static_cast<float>(count) + eps) : 1;
+  for (int i = 0; i < count; ++i) y[i] = v[i] * scale;
+}
+
+// One row of one sequence. h: (D, N), its state. params: (R + 2 N), room for them.
+void scan_row(const SelectiveScanArgs& a, int64_t row, float* h, float* params) {
   const float* x = a.x + row * a.x_stride;
-  const float* dts = a.dt + row * a.dt_stride;
-  const float* B = a.B + row * a.BC_stride;
-  const float* C = a.C + row * a.BC_stride;
+  const float* from = a.params + row * a.params_stride;
+  const float *low = params, *B = params + a.R, *C = B + a.N;
+  norm(from, a.R, a.norm_eps, params);
+  norm(from + a.R, a.N, a.norm_eps, params + a.R);
+  norm(from + a.R + a.N, a.N, a.norm_eps, params + a.R + a.N);
   for (int64_t d = 0; d < a.D; ++d) {
-    const float dt = softplus(dts[d] + a.dt_bias[d]);
+    float dt = 0;
+    for (int64_t r = 0; r < a.R; ++r) dt += low[r] * weight_at(a.dt_proj, d * a.R + r);
+    dt = softplus(dt + a.dt_bias[d]);
     const float* A = a.A + d * a.N;
     float y = 0;
     for (int64_t n = 0; n < a.N; ++n) {
@@ -38,7 +50,7 @@ void selective_scan(const SelectiveScanArgs& args, Stream&) {
     const int begin = args.seqs.begin[seq], end = args.seqs.begin[seq + 1];
     OpenState h(args.h, args.seqs.slot[seq] * values, values, copy.data());
     for (int row = begin; row < end; ++row) {
-      scan_row(args, row, h.values());
+      scan_row(args, row, h.values(), args.scratch + int64_t{row} * args.num_params());
       if ((row - begin + 1) % args.chunk == 0 || row + 1 == end) h.end_chunk();
     }
   }

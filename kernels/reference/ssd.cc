@@ -107,6 +107,15 @@ void chunk_state(const Head& s, const std::vector<Step>& steps) {
   }
 }
 
+// Rows [row, end) of a head.
+void gate(const SsdArgs& a, int head, int row, int end) {
+  for (int64_t t = row; t < end; ++t) {
+    const float* z = a.z + t * a.z_stride + head * a.P;
+    float* y = a.y + (t * a.H + head) * a.P;
+    for (int p = 0; p < a.P; ++p) y[p] *= silu(z[p]);
+  }
+}
+
 }  // namespace
 
 void ssd(const SsdArgs& args, Stream&) {
@@ -131,6 +140,7 @@ void ssd(const SsdArgs& args, Stream&) {
         }
         h.end_chunk();
       }
+      if (args.z != nullptr) gate(args, head, args.seqs.begin[seq], end);
     }
   }
 }

@@ -95,12 +95,10 @@ class Mamba final : public StateSpaceModel {
   // Activations of one step.
   struct Scratch {
     float* x;       // (rows, D) the residual stream
-    float* y;       // (rows, D) normalised
     float* xz;      // (rows, 2 DI)
     float* u;       // (rows, DI) after the convolution
-    float* dt_low;  // (rows, R)
-    float* BC;      // (rows, 2 N)
-    float* dt;      // (rows, DI)
+    float* params;  // (rows, R + 2 N) of the state space
+    float* scan;    // (rows, DI + R + 2 N) for the scan's own use
     float* v;       // (rows, DI) out of the state space
     float* picked;  // (logits, D)
   };
@@ -108,8 +106,8 @@ class Mamba final : public StateSpaceModel {
                    DType dtype) const;
   void mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
              const Scratch& scratch, Stream& stream) const;
-  void state_space_parameters(const Block& block, int rows, const Scratch& scratch,
-                              Stream& stream) const;
+  void state_space(const Block& block, StateData h, const Ragged& seqs, const Scratch& scratch,
+                   Stream& stream) const;
   WeightTally blocks_tally() const;
 
   Config c_;
@@ -121,8 +119,7 @@ Mamba::Mamba(Checkpoint& checkpoint, Backend& backend, const LoadOptions& option
     : StateSpaceModel(backend), c_(read_config(checkpoint, falcon)) {
   const std::string family = falcon ? "falcon_mamba" : "mamba";
   require_ops(backend, family,
-              {"embed", "gather_rows", "rms_norm", "linear", "causal_conv1d", "selective_scan",
-               "gated_rms_norm"});
+              {"embed", "gather_rows", "rms_norm", "linear", "causal_conv1d", "selective_scan"});
   c_.state = require_state(backend, family, "selective_scan", options.state);
   if (options.chunk > 0) c_.chunk = options.chunk;
   const std::string prefix = load_outside(c_, checkpoint, backend, options.weights);
@@ -185,8 +182,8 @@ size_t Mamba::arena_bytes(const StepLimits& limits) const {
     return Arena::room(static_cast<size_t>(count) * static_cast<size_t>(width));
   };
   size_t bytes = room(limits.logits, c_.D);
-  for (const int64_t width :
-       {c_.D, c_.D, 2 * c_.DI, c_.DI, c_.R, 2 * c_.N, c_.DI, c_.DI}) {  // Scratch
+  const int64_t params = c_.R + 2 * c_.N;
+  for (const int64_t width : {c_.D, 2 * c_.DI, c_.DI, params, c_.DI + params, c_.DI}) {  // Scratch
     bytes += room(limits.rows, width);
   }
   return bytes;
@@ -200,12 +197,10 @@ void Mamba::forward(const StepBatch& batch, const StatePool& states, Arena& aren
   };
   arena.reset();
   const Scratch s{.x = take(rows, c_.D),
-                  .y = take(rows, c_.D),
                   .xz = take(rows, 2 * c_.DI),
                   .u = take(rows, c_.DI),
-                  .dt_low = take(rows, c_.R),
-                  .BC = take(rows, 2 * c_.N),
-                  .dt = take(rows, c_.DI),
+                  .params = take(rows, c_.R + 2 * c_.N),
+                  .scan = take(rows, c_.DI + c_.R + 2 * c_.N),
                   .v = take(rows, c_.DI),
                   .picked = take(batch.num_logits, c_.D)};
 
@@ -216,16 +211,15 @@ void Mamba::forward(const StepBatch& batch, const StatePool& states, Arena& aren
 
 void Mamba::mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
                   const Scratch& s, Stream& stream) const {
-  const int rows = seqs.rows, DI = static_cast<int>(c_.DI), N = static_cast<int>(c_.N);
-  kernels_.rms_norm({.rows = rows,
-                     .D = static_cast<int>(c_.D),
-                     .eps = c_.eps,
-                     .x = s.x,
-                     .w = block.norm.data(),
-                     .y = s.y},
-                    stream);
-  kernels_.linear(
-      {.rows = rows, .W = block.in.matrix(), .bias = block.in.bias(), .x = s.y, .y = s.xz}, stream);
+  const int rows = seqs.rows, DI = static_cast<int>(c_.DI);
+  kernels_.linear({.rows = rows,
+                   .W = block.in.matrix(),
+                   .bias = block.in.bias(),
+                   .x = s.x,
+                   .y = s.xz,
+                   .norm = block.norm.data(),
+                   .norm_eps = c_.eps},
+                  stream);
   kernels_.causal_conv1d({.seqs = seqs,
                           .D = DI,
                           .width = static_cast<int>(c_.width),
@@ -237,26 +231,8 @@ void Mamba::mixer(const Block& block, size_t index, const Ragged& seqs, const St
                           .state = states.array(2 * index),
                           .y = s.u},
                          stream);
-  state_space_parameters(block, rows, s, stream);
-  kernels_.selective_scan({.seqs = seqs,
-                           .D = DI,
-                           .N = N,
-                           .chunk = c_.chunk,
-                           .x_stride = DI,
-                           .dt_stride = DI,
-                           .BC_stride = 2 * N,
-                           .z_stride = 2 * DI,
-                           .x = s.u,
-                           .dt = s.dt,
-                           .B = s.BC,
-                           .C = s.BC + N,
-                           .z = s.xz + DI,
-                           .dt_bias = block.dt_bias.data(),
-                           .A = block.A.data(),
-                           .skip = block.skip.data(),
-                           .h = states.data(2 * index + 1),
-                           .y = s.v},
-                          stream);
+  kernels_.linear({.rows = rows, .W = block.params.matrix(), .x = s.u, .y = s.params}, stream);
+  state_space(block, states.data(2 * index + 1), seqs, s, stream);
   kernels_.linear({.rows = rows,
                    .W = block.out.matrix(),
                    .bias = block.out.bias(),
@@ -266,38 +242,31 @@ void Mamba::mixer(const Block& block, size_t index, const Ragged& seqs, const St
                   stream);
 }
 
-// s.dt and s.BC from s.u.
-void Mamba::state_space_parameters(const Block& block, int rows, const Scratch& s,
-                                   Stream& stream) const {
-  const int R = static_cast<int>(c_.R), BC = static_cast<int>(2 * c_.N);
-  // The two parts of one matrix: as K is a multiple of 32, the second is aligned too.
-  const Matrix& all = block.params.matrix();
-  Matrix low = all, rest = all;
-  low.N = R;
-  rest.N = BC;
-  rest.data =
-      static_cast<const std::byte*>(all.data) + static_cast<size_t>(R * all.K) * size_of(all.dtype);
-  kernels_.linear({.rows = rows, .W = low, .x = s.u, .y = s.dt_low}, stream);
-  kernels_.linear({.rows = rows, .W = rest, .x = s.u, .y = s.BC}, stream);
-  if (c_.mixer_eps > 0) {
-    const auto norm = [&](float* x, int width, int groups) {
-      kernels_.gated_rms_norm({.rows = rows,
-                               .D = width,
-                               .G = groups,
-                               .eps = c_.mixer_eps,
-                               .x_stride = width,
-                               .z_stride = 0,
-                               .y_stride = width,
-                               .x = x,
-                               .z = nullptr,
-                               .w = nullptr,
-                               .y = x},
-                              stream);
-    };
-    norm(s.dt_low, R, 1);
-    norm(s.BC, BC, 2);
-  }
-  kernels_.linear({.rows = rows, .W = block.dt.matrix(), .x = s.dt_low, .y = s.dt}, stream);
+// s.v from s.u, s.params and the gate.
+void Mamba::state_space(const Block& block, StateData h, const Ragged& seqs, const Scratch& s,
+                        Stream& stream) const {
+  const int DI = static_cast<int>(c_.DI), N = static_cast<int>(c_.N);
+  const int R = static_cast<int>(c_.R);
+  kernels_.selective_scan({.seqs = seqs,
+                           .D = DI,
+                           .N = N,
+                           .R = R,
+                           .chunk = c_.chunk,
+                           .norm_eps = c_.mixer_eps,
+                           .x_stride = DI,
+                           .params_stride = R + 2 * N,
+                           .z_stride = 2 * DI,
+                           .x = s.u,
+                           .params = s.params,
+                           .z = s.xz + DI,
+                           .dt_proj = block.dt.matrix(),
+                           .dt_bias = block.dt_bias.data(),
+                           .A = block.A.data(),
+                           .skip = block.skip.data(),
+                           .h = h,
+                           .scratch = s.scan,
+                           .y = s.v},
+                          stream);
 }
 
 }  // namespace

@@ -135,10 +135,9 @@ class Mamba2 final : public StateSpaceModel {
   // Activations of one step.
   struct Scratch {
     float* x;       // (rows, D) the residual stream
-    float* y;       // (rows, D) normalised
     float* zxBCdt;  // (rows, projection_width)
     float* xBC;     // (rows, conv_width) after the convolution
-    float* v;       // (rows, H, P) out of the state space
+    float* v;       // (rows, H, P) out of the state space, gated
     float* picked;  // (logits, D)
   };
   Block load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
@@ -147,6 +146,7 @@ class Mamba2 final : public StateSpaceModel {
              const Scratch& scratch, Stream& stream) const;
   void state_space(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
                    const Scratch& scratch, Stream& stream) const;
+  void norm_groups(const Block& block, int rows, float* v /* (rows, DI) */, Stream& stream) const;
   WeightTally blocks_tally() const;
 
   Config c_;
@@ -223,7 +223,7 @@ size_t Mamba2::arena_bytes(const StepLimits& limits) const {
     return Arena::room(static_cast<size_t>(count) * static_cast<size_t>(width));
   };
   size_t bytes = room(limits.logits, c_.D);
-  for (const int64_t width : {c_.D, c_.D, c_.projection_width(), c_.conv_width(), c_.DI}) {
+  for (const int64_t width : {c_.D, c_.projection_width(), c_.conv_width(), c_.DI}) {
     bytes += room(limits.rows, width);  // Scratch
   }
   return bytes;
@@ -237,7 +237,6 @@ void Mamba2::forward(const StepBatch& batch, const StatePool& states, Arena& are
   };
   arena.reset();
   const Scratch s{.x = take(rows, c_.D),
-                  .y = take(rows, c_.D),
                   .zxBCdt = take(rows, c_.projection_width()),
                   .xBC = take(rows, c_.conv_width()),
                   .v = take(rows, c_.DI),
@@ -250,40 +249,46 @@ void Mamba2::forward(const StepBatch& batch, const StatePool& states, Arena& are
 
 void Mamba2::mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
                    const Scratch& s, Stream& stream) const {
-  const int rows = seqs.rows, DI = static_cast<int>(c_.DI);
-  kernels_.rms_norm({.rows = rows,
-                     .D = static_cast<int>(c_.D),
-                     .eps = c_.eps,
-                     .x = s.x,
-                     .w = block.norm.data(),
-                     .y = s.y},
-                    stream);
-  kernels_.linear(
-      {.rows = rows, .W = block.in.matrix(), .bias = block.in.bias(), .x = s.y, .y = s.zxBCdt},
-      stream);
+  const int rows = seqs.rows;
+  kernels_.linear({.rows = rows,
+                   .W = block.in.matrix(),
+                   .bias = block.in.bias(),
+                   .x = s.x,
+                   .y = s.zxBCdt,
+                   .norm = block.norm.data(),
+                   .norm_eps = c_.eps},
+                  stream);
   state_space(block, index, seqs, states, s, stream);
-  kernels_.gated_rms_norm({.rows = rows,
-                           .D = DI,
-                           .G = static_cast<int>(c_.G),
-                           .eps = c_.gate_eps,
-                           .x_stride = DI,
-                           .z_stride = static_cast<int>(c_.projection_width()),
-                           .y_stride = DI,
-                           .x = s.v,
-                           .z = s.zxBCdt,
-                           .w = block.gate_norm.data(),
-                           .y = s.v},
-                          stream);
+  const bool groups = c_.G > 1;  // else the norm is of the whole row
+  if (groups) norm_groups(block, rows, s.v, stream);
   kernels_.linear({.rows = rows,
                    .W = block.out.matrix(),
                    .bias = block.out.bias(),
                    .residual = s.x,
                    .x = s.v,
-                   .y = s.x},
+                   .y = s.x,
+                   .norm = groups ? nullptr : block.gate_norm.data(),
+                   .norm_eps = c_.gate_eps},
                   stream);
 }
 
-// s.v from s.zxBCdt.
+void Mamba2::norm_groups(const Block& block, int rows, float* v, Stream& stream) const {
+  const int DI = static_cast<int>(c_.DI);
+  kernels_.gated_rms_norm({.rows = rows,
+                           .D = DI,
+                           .G = static_cast<int>(c_.G),
+                           .eps = c_.gate_eps,
+                           .x_stride = DI,
+                           .z_stride = 0,
+                           .y_stride = DI,
+                           .x = v,
+                           .z = nullptr,
+                           .w = block.gate_norm.data(),
+                           .y = v},
+                          stream);
+}
+
+// s.v, gated, from s.zxBCdt.
 void Mamba2::state_space(const Block& block, size_t index, const Ragged& seqs,
                          const StatePool& states, const Scratch& s, Stream& stream) const {
   const int DI = static_cast<int>(c_.DI), GN = static_cast<int>(c_.G * c_.N);
@@ -310,10 +315,12 @@ void Mamba2::state_space(const Block& block, size_t index, const Ragged& seqs,
                 .dt_max = c_.dt_max,
                 .xBC_stride = conv,
                 .dt_stride = projection,
+                .z_stride = projection,
                 .x = s.xBC,
                 .B = s.xBC + DI,
                 .C = s.xBC + DI + GN,
                 .dt = s.zxBCdt + DI + conv,
+                .z = s.zxBCdt,
                 .dt_bias = block.dt_bias.data(),
                 .A = block.A.data(),
                 .skip = block.skip.data(),

@@ -45,12 +45,21 @@ constexpr float kTimeSteps[] = {-100, -20, 20, 100};
 
 Ops scan_ops(std::mt19937_64& random) {
   Ops ops;
-  for (const ScanSize& c :
-       {ScanSize{1, 1}, {7, 16, 8}, {40, 16, 16}, {5, 3, 8}, {4, 33, 8, false}}) {
+  for (const ScanSize& c : {ScanSize{1, 1},
+                            {7, 16, 8},
+                            {40, 16, 16},
+                            {5, 3, 8, true, -2, 2, 20, DType::kBF16},
+                            {4, 33, 8, false, -2, 2, 3, DType::kF32, 1e-3f},
+                            {9, 16, 8, true, -2, 2, 16, DType::kBF16, 1e-3f},
+                            {64, 16, 8, true, -2, 2, 32, DType::kBF16, 0, true},
+                            {128, 16, 8, true, -2, 2, 160, DType::kBF16, 1e-6f, true},
+                            {64, 4, 8, false, -2, 2, 64, DType::kBF16, 0, true}}) {
     ops.push_back(scan_op(c, random));
   }
   for (const float dt : kTimeSteps) {
     ops.push_back(with_unit(scan_op({20, 16, 8, true, dt, 1}, random), dt));
+    ops.push_back(
+        with_unit(scan_op({64, 16, 8, true, dt, 1, 32, DType::kBF16, 0, true}, random), dt));
   }
   return ops;
 }
@@ -65,7 +74,9 @@ Ops ssd_ops(std::mt19937_64& random) {
                            {2, 70, 128, 1, 16},
                            {1, 3, 260, 1, 16},
                            {3, 7, 3, 1, 1},
-                           {4, 4, 8, 2, 8, 0.1f, 0.3f}}) {
+                           {4, 4, 8, 2, 8, 0.1f, 0.3f},
+                           {2, 5, 16, 1, 16, 0, kNoLimit, -2, 2, true},
+                           {3, 16, 128, 1, 16, 0, kNoLimit, -2, 2, true, true}}) {
     ops.push_back(ssd_op(c, random));
   }
   for (const float dt : kTimeSteps) {
@@ -183,15 +194,18 @@ const std::vector<Family>& families() {
        nullptr},
       {"scan", scan_ops,
        [](Random& r) {
-         return Ops{scan_op({500, 16, 32}, r), scan_op({37, 7, 64}, r)};
+         return Ops{scan_op({500, 16, 32}, r), scan_op({37, 7, 64}, r),
+                    scan_op({1024, 16, 64, true, -2, 2, 160, DType::kBF16, 0, true}, r)};
        },
        [](int chunk, Random& r) {
-         return Ops{scan_op({40, 16, chunk}, r)};
+         return Ops{scan_op({40, 16, chunk}, r),
+                    scan_op({64, 16, chunk, true, -2, 2, 32, DType::kBF16, 0, true}, r)};
        }},
       {"ssd", ssd_ops,
        [](Random& r) {
          return Ops{ssd_op({5, 40, 64, 1, 32}, r), ssd_op({1, 150, 64, 1, 32}, r),
-                    ssd_op({2, 64, 128, 1, 64}, r)};
+                    ssd_op({2, 64, 128, 1, 64}, r),
+                    ssd_op({2, 64, 128, 1, 64, 0, 1, -2, 2, true, true}, r)};
        },
        [](int chunk, Random& r) {
          return Ops{ssd_op({2, 16, 40, 1, chunk}, r)};

@@ -50,7 +50,18 @@ RecurrenceResult scan_oracle(const ScanSize& c, const RecurrenceOp& op, const st
                              const std::vector<float>& start) {
   const Rows row{x, op.width()};
   const int L = static_cast<int>(x.size()) / op.width();
-  const auto dt = [&](int t, int d) { return softplus(row(t, c.D + d) + op.weights[0][d]); };
+  // Value i of the `count` from the column `first` on, normed where the op norms them.
+  const auto param = [&](int t, int first, int count, int i) {
+    double squares = 0;
+    for (int j = 0; j < count; ++j) squares += std::pow(row(t, first + j), 2);
+    return row(t, first + i) /
+           (c.norm_eps > 0 ? std::sqrt(squares / count + double{c.norm_eps}) : 1);
+  };
+  const auto dt = [&](int t, int d) {
+    double sum = op.weights[0][d];
+    for (int r = 0; r < c.R; ++r) sum += op.weights[3][d * c.R + r] * param(t, c.low(), c.R, r);
+    return softplus(sum);
+  };
   // The state after row t; j = -1 stands for the state at the start.
   const auto state = [&](int t, int d, int n) {
     const double A = op.weights[1][d * c.N + n];
@@ -58,7 +69,8 @@ RecurrenceResult scan_oracle(const ScanSize& c, const RecurrenceOp& op, const st
     for (int j = -1; j <= t; ++j) {
       double exponent = 0;
       for (int s = j + 1; s <= t; ++s) exponent += dt(s, d) * A;
-      const double put_in = j < 0 ? start[d * c.N + n] : dt(j, d) * row(j, 2 * c.D + n) * row(j, d);
+      const double put_in =
+          j < 0 ? start[d * c.N + n] : dt(j, d) * param(j, c.B(), c.N, n) * row(j, d);
       sum += std::exp(exponent) * put_in;
     }
     return sum;
@@ -67,8 +79,8 @@ RecurrenceResult scan_oracle(const ScanSize& c, const RecurrenceOp& op, const st
   for (int t = 0; t < L; ++t) {
     for (int d = 0; d < c.D; ++d) {
       double y = op.weights[2][d] * row(t, d);
-      for (int n = 0; n < c.N; ++n) y += row(t, 2 * c.D + c.N + n) * state(t, d, n);
-      if (c.gate) y *= silu(row(t, 2 * c.D + 2 * c.N + d));
+      for (int n = 0; n < c.N; ++n) y += param(t, c.C(), c.N, n) * state(t, d, n);
+      if (c.gate) y *= silu(row(t, c.z() + d));
       result.y.push_back(static_cast<float>(y));
     }
   }
@@ -108,6 +120,7 @@ RecurrenceResult ssd_oracle(const SsdSize& c, const RecurrenceOp& op, const std:
         for (int n = 0; n < c.N; ++n) {
           y += row(t, C + h * c.G / c.H * c.N + n) * state(t, h, p, n);
         }
+        if (c.gate) y *= silu(row(t, C + c.G * c.N + c.H + h * c.P + p));
         result.y.push_back(static_cast<float>(y));
       }
     }
@@ -176,7 +189,9 @@ TEST(SsmReference, SelectiveScan) {
                             {3, 7},
                             {4, 4, 4, false},
                             {3, 4, 4, true, 25, 3},
-                            {3, 4, 4, true, -25, 3}}) {
+                            {3, 4, 4, true, -25, 3},
+                            {3, 4, 4, true, -2, 2, 7, DType::kBF16},
+                            {3, 5, 4, true, -2, 2, 7, DType::kF32, 1e-3f}}) {
     const RecurrenceOp op = scan_op(c, random);
     for_each_start(op, random, {1, 2, 21}, [&](auto& x, auto& start, const auto& what) {
       expect_close(run_alone(device, op, x, start), scan_oracle(c, op, x, start), kTolerance, what);
@@ -194,7 +209,8 @@ TEST(SsmReference, Ssd) {
                     {4, 4, 4, 4},
                     {4, 4, 8, 2, 4, 0.1f, 0.3f},
                     {2, 4, 4, 1, 4, 0, kNoLimit, 25, 3},
-                    {2, 4, 4, 1, 4, 0, kNoLimit, -25, 3}}) {
+                    {2, 4, 4, 1, 4, 0, kNoLimit, -25, 3},
+                    {2, 5, 4, 1, 4, 0, kNoLimit, -2, 2, true}}) {
     for (const int chunk : {1, 4, 16, 64}) {
       c.chunk = chunk;
       const RecurrenceOp op = ssd_op(c, random);
@@ -247,7 +263,7 @@ TEST(SsmReference, SsdByHand) {
   for (const int chunk : {1, 2}) {
     RecurrenceOp op = ssd_op({1, 1, 1, 1, chunk}, random);
     op.weights = {{0}, {-1e9f}, {2}};
-    const RecurrenceResult result = run_alone(device, op, {1, 2, 3, 30, 5, 7, 11, 30}, {17});
+    const RecurrenceResult result = run_alone(device, op, {1, 2, 3, 30, 0, 5, 7, 11, 30, 0}, {17});
     EXPECT_EQ(result.y, (std::vector<float>{182, 11560}));
     EXPECT_EQ(result.state, (std::vector<float>{1050}));
   }
@@ -258,8 +274,9 @@ TEST(SsmReference, SsdByHand) {
 TEST(SsmReference, SelectiveScanByHand) {
   KernelDevice device("reference");
   std::mt19937_64 random(6);
-  RecurrenceOp op = scan_op({1, 1, 4, false}, random);
-  op.weights = {{0}, {-1}, {0}};
+  RecurrenceOp op = scan_op({.D = 1, .N = 1, .gate = false, .R = 1}, random);
+  op.weights = {{0}, {-1}, {0}, {}};
+  // low = 0: the projection adds nothing.
   const RecurrenceResult result = run_alone(device, op, {1, 0, 1, 1, 0, 1, 0, 1, 1, 0}, {4});
   EXPECT_FLOAT_EQ(result.y[0], 2.6931472f);
   EXPECT_FLOAT_EQ(result.y[1], 2.0397208f);

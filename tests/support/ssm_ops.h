@@ -52,44 +52,63 @@ struct ScanSize {
   int D, N, chunk = 4;
   bool gate = true;
   float dt_mean = -2, dt_deviation = 2;
+  int R = 3;
+  DType type = DType::kF32;  // of the projection of the time steps
+  float norm_eps = 0;
+  bool aligned = false;
+
+  // Columns of a row: x (D), low (R), B (N), C (N), z (D).
+  int low() const { return D; }
+  int B() const { return low() + R; }
+  int C() const { return B() + N; }
+  int z() const { return C() + N; }
 };
 
-// A row: x (D), dt (D), B (N), C (N), z (D). The weights: dt_bias (D), A (D, N), skip (D).
+// The weights: dt_bias (D), A (D, N), skip (D), dt_proj (D, R) as the type holds it.
 inline RecurrenceOp scan_op(const ScanSize& c, std::mt19937_64& random) {
   RecurrenceOp op;
-  op.name = "selective_scan D " + std::to_string(c.D) + " N " + std::to_string(c.N);
-  op.in = {c.D, c.D, 2 * c.N, c.D};
+  op.name = "selective_scan D " + std::to_string(c.D) + " N " + std::to_string(c.N) + " R " +
+            std::to_string(c.R);
+  op.in = {c.D, c.R + 2 * c.N, c.D};
   op.out = c.D;
   op.state = {c.D * c.N};
   op.grid = c.chunk;
   op.keeps_bf16 = [](const Kernels& kernels) { return kernels.selective_scan.bf16_state; };
+  op.aligned = c.aligned;
   op.tolerance = kSsmTolerance;
-  op.weights = {normal_floats(random, c.D), random_decays(random, op.state_size()),
-                normal_floats(random, c.D)};
+  const float deviation = c.dt_deviation / std::sqrt(static_cast<float>(c.R));
+  op.weights = {normal_floats(random, c.D, 1, c.dt_mean), random_decays(random, op.state_size()),
+                normal_floats(random, c.D),
+                rounded(normal_floats(random, static_cast<size_t>(c.D) * c.R, deviation), c.type)};
   op.inputs = [c](int L, std::mt19937_64& r) {
-    return random_rows({{c.D}, {c.D, c.dt_mean, c.dt_deviation}, {c.N}, {c.N}, {c.D}}, L, r);
+    return random_rows({{c.D}, {c.R}, {c.N}, {c.N}, {c.D}}, L, r);
   };
-  op.run = [c](KernelDevice& device, const Ragged& seqs, const std::vector<RowArray>& in,
+  op.run = [c, dt_proj = stored(op.weights[3], c.type)](
+               KernelDevice& device, const Ragged& seqs, const std::vector<RowArray>& in,
                const std::vector<const float*>& w, const std::vector<StateData>& states, float* y) {
+    const auto matrix = device.array(dt_proj);
+    const auto scratch = device.floats(static_cast<size_t>(seqs.rows) * (c.D + c.R + 2 * c.N));
     device.kernels().selective_scan({.seqs = seqs,
                                      .D = c.D,
                                      .N = c.N,
+                                     .R = c.R,
                                      .chunk = c.chunk,
+                                     .norm_eps = c.norm_eps,
                                      .x_stride = in[0].stride,
-                                     .dt_stride = in[1].stride,
-                                     .BC_stride = in[2].stride,
-                                     .z_stride = in[3].stride,
+                                     .params_stride = in[1].stride,
+                                     .z_stride = in[2].stride,
                                      .x = in[0].data,
-                                     .dt = in[1].data,
-                                     .B = in[2].data,
-                                     .C = in[2].data + c.N,
-                                     .z = c.gate ? in[3].data : nullptr,
+                                     .params = in[1].data,
+                                     .z = c.gate ? in[2].data : nullptr,
+                                     .dt_proj = {c.type, c.D, c.R, matrix.data()},
                                      .dt_bias = w[0],
                                      .A = w[1],
                                      .skip = w[2],
                                      .h = states[0],
+                                     .scratch = scratch.data(),
                                      .y = y},
                                     *device.stream);
+    EXPECT_TRUE(scratch.guards_intact());  // waits, too, while matrix and scratch are there
   };
   return op;
 }
@@ -98,22 +117,25 @@ struct SsdSize {
   int H, P, N, G = 1, chunk = 4;
   float dt_min = 0, dt_max = std::numeric_limits<float>::infinity();
   float dt_mean = -2, dt_deviation = 2;
+  bool gate = false, aligned = false;
 };
 
-// A row: x (H, P), B (G, N), C (G, N), dt (H). The weights: dt_bias (H), A (H), skip (H).
+// A row: x (H, P), B (G, N), C (G, N), dt (H), z (H, P). The weights: dt_bias (H), A (H), skip (H).
 inline RecurrenceOp ssd_op(const SsdSize& c, std::mt19937_64& random) {
   RecurrenceOp op;
   op.name = "ssd H " + std::to_string(c.H) + " P " + std::to_string(c.P) + " N " +
             std::to_string(c.N) + " G " + std::to_string(c.G) + " chunk " + std::to_string(c.chunk);
-  op.in = {c.H * c.P + 2 * c.G * c.N, c.H};
+  op.in = {c.H * c.P + 2 * c.G * c.N, c.H, c.H * c.P};
   op.out = c.H * c.P;
   op.state = {c.H * c.P * c.N};
   op.grid = c.chunk;
   op.keeps_bf16 = [](const Kernels& kernels) { return kernels.ssd.bf16_state; };
+  op.aligned = c.aligned;
   op.tolerance = kSsmTolerance;
   op.weights = {normal_floats(random, c.H), random_decays(random, c.H), normal_floats(random, c.H)};
   op.inputs = [c](int L, std::mt19937_64& r) {
-    return random_rows({{c.H * c.P}, {2 * c.G * c.N}, {c.H, c.dt_mean, c.dt_deviation}}, L, r);
+    return random_rows(
+        {{c.H * c.P}, {2 * c.G * c.N}, {c.H, c.dt_mean, c.dt_deviation}, {c.H * c.P}}, L, r);
   };
   op.run = [c](KernelDevice& device, const Ragged& seqs, const std::vector<RowArray>& in,
                const std::vector<const float*>& w, const std::vector<StateData>& states, float* y) {
@@ -128,10 +150,12 @@ inline RecurrenceOp ssd_op(const SsdSize& c, std::mt19937_64& random) {
                           .dt_max = c.dt_max,
                           .xBC_stride = in[0].stride,
                           .dt_stride = in[1].stride,
+                          .z_stride = in[2].stride,
                           .x = in[0].data,
                           .B = B,
                           .C = B + c.G * c.N,
                           .dt = in[1].data,
+                          .z = c.gate ? in[2].data : nullptr,
                           .dt_bias = w[0],
                           .A = w[1],
                           .skip = w[2],

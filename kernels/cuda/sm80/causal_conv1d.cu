@@ -1,7 +1,8 @@
-#include "kernels/cuda/common/stream.h"
-#include "kernels/cuda/sm80/activate.cuh"
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/sm80/causal_conv1d.cuh"
+#include "kernels/cuda/sm80/causal_conv1d.h"
 #include "kernels/cuda/sm80/ops.h"
-#include "kernels/cuda/sm80/vector.cuh"
 
 namespace recurve::cuda::sm80 {
 namespace {
@@ -26,6 +27,8 @@ __device__ Part part_of(const CausalConv1dArgs& a, int rows) {
 // A thread: one channel. Any width.
 constexpr int kRows = 256;
 __global__ void __launch_bounds__(kThreads) any_kernel(CausalConv1dArgs a) {
+  let_next_start();
+  wait_for_previous();
   const int d = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   const Part part = part_of(a, kRows);
   if (d >= a.D || part.t0 >= part.L) return;
@@ -48,103 +51,73 @@ __global__ void __launch_bounds__(kThreads) any_kernel(CausalConv1dArgs a) {
   for (int j = 0; j < past; ++j) state[j] = value(part.L - past + j);
 }
 
-// A thread: four channels side by side, of width 4, with the rows before the current one in
-// registers. Everything begins at multiples of 16 bytes.
+// A thread: four channels side by side.
 constexpr int kFourRows = 32;
 __global__ void __launch_bounds__(kThreads) four_kernel(CausalConv1dArgs a) {
-  constexpr int kWidth = 4, kPast = kWidth - 1;
+  constexpr int kPast = FourChannels::kPast;
+  let_next_start();
+  wait_for_previous();
   const int d = 4 * (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x));
   const Part part = part_of(a, kFourRows);
   if (d >= a.D || part.t0 >= part.L) return;
-  const auto four = [](const float* from) { return *reinterpret_cast<const float4*>(from); };
   const float* x = a.x + part.begin * a.x_stride + d;
   float* state = a.state + (part.slot * a.D + d) * kPast;
+  FourChannels channels;
+  channels.load_weights(a, d);
 
-  float past[4][kPast];  // of each channel, oldest first
-  if (part.t0 == 0) {
-    float flat[4 * kPast];
-#pragma unroll
-    for (int j = 0; j < kPast; ++j) {
-      *reinterpret_cast<float4*>(flat + 4 * j) = load4<true>(state + 4 * j, 4);
-    }
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-#pragma unroll
-      for (int j = 0; j < kPast; ++j) past[c][j] = flat[c * kPast + j];
-    }
-  } else {
-#pragma unroll
-    for (int j = 0; j < kPast; ++j) {
-      const float4 row = four(x + static_cast<int64_t>(part.t0 - kPast + j) * a.x_stride);
-      past[0][j] = row.x;
-      past[1][j] = row.y;
-      past[2][j] = row.z;
-      past[3][j] = row.w;
-    }
-  }
-  float4 w[4];
-#pragma unroll
-  for (int c = 0; c < 4; ++c) w[c] = four(a.w + static_cast<int64_t>(d + c) * kWidth);
-  const float4 bias = a.bias == nullptr ? make_float4(0, 0, 0, 0) : four(a.bias + d);
-
-  const auto next = [&](int c, float value, float b) {
-    float sum = __fmaf_rn(w[c].x, past[c][0], b);
-    sum = __fmaf_rn(w[c].y, past[c][1], sum);
-    sum = __fmaf_rn(w[c].z, past[c][2], sum);
-    sum = __fmaf_rn(w[c].w, value, sum);
-    past[c][0] = past[c][1];
-    past[c][1] = past[c][2];
-    past[c][2] = value;
-    return a.silu ? silu(sum) : sum;
+  const auto row_at = [&](int t) {
+    return *reinterpret_cast<const float4*>(x + static_cast<int64_t>(t) * a.x_stride);
   };
+  // The rows before row t, all of them of this call.
+  const auto take_rows_before = [&](int t) {
+#pragma unroll
+    for (int j = 0; j < kPast; ++j) {
+      const float4 row = row_at(t - kPast + j);
+      channels.past[0][j] = row.x;
+      channels.past[1][j] = row.y;
+      channels.past[2][j] = row.z;
+      channels.past[3][j] = row.w;
+    }
+  };
+  float4 flat[kPast];
+  if (part.t0 == 0) {
+#pragma unroll
+    for (int j = 0; j < kPast; ++j) flat[j] = load4<true>(state + 4 * j, 4);
+    channels.take_past(flat);
+  } else {
+    take_rows_before(part.t0);
+  }
 #pragma unroll 4
   for (int t = part.t0; t < part.end; ++t) {
-    const float4 row = four(x + static_cast<int64_t>(t) * a.x_stride);
     *reinterpret_cast<float4*>(a.y + (part.begin + t) * a.D + d) =
-        make_float4(next(0, row.x, bias.x), next(1, row.y, bias.y), next(2, row.z, bias.z),
-                    next(3, row.w, bias.w));
+        channels.advance(row_at(t), a.silu);
   }
   if (part.t0 > 0) return;
-  if (part.end < part.L) {  // the last rows are another block's
+  if (part.end < part.L) take_rows_before(part.L);  // the last rows are another block's
+  channels.give_past(flat);
 #pragma unroll
-    for (int j = 0; j < kPast; ++j) {
-      const float4 row = four(x + static_cast<int64_t>(part.L - kPast + j) * a.x_stride);
-      past[0][j] = row.x;
-      past[1][j] = row.y;
-      past[2][j] = row.z;
-      past[3][j] = row.w;
-    }
-  }
-  float flat[4 * kPast];
-#pragma unroll
-  for (int c = 0; c < 4; ++c) {
-#pragma unroll
-    for (int j = 0; j < kPast; ++j) flat[c * kPast + j] = past[c][j];
-  }
-#pragma unroll
-  for (int j = 0; j < kPast; ++j) {
-    store4<true>(state + 4 * j, *reinterpret_cast<const float4*>(flat + 4 * j), 4);
-  }
-}
-
-// Depends on the op's shape and place alone, so it is one kernel for all batches.
-bool takes_four(const CausalConv1dArgs& a) {
-  const auto aligned = [](const float* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
-  return a.width == 4 && a.D % 4 == 0 && a.x_stride % 4 == 0 && aligned(a.x) && aligned(a.y) &&
-         aligned(a.w) && aligned(a.state) && aligned(a.bias);
+  for (int j = 0; j < kPast; ++j) store4<true>(state + 4 * j, flat[j], 4);
 }
 
 }  // namespace
 
+bool takes_four_channels(const CausalConv1dArgs& a) {
+  const auto aligned = [](const float* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  return a.width == FourChannels::kWidth && a.D % 4 == 0 && a.x_stride % 4 == 0 && aligned(a.x) &&
+         aligned(a.y) && aligned(a.w) && aligned(a.state) && aligned(a.bias);
+}
+
 void causal_conv1d(const CausalConv1dArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
-  const bool four = takes_four(args);
-  const int channels = four ? 4 * kThreads : kThreads, rows = four ? kFourRows : kRows;
-  const dim3 blocks((args.D + channels - 1) / channels, args.seqs.num_seqs,
-                    (args.seqs.max_len + rows - 1) / rows);
-  const auto kernel = four ? four_kernel : any_kernel;
-  kernel<<<blocks, kThreads, 0, use(stream)>>>(args);
-  expect_launched("causal_conv1d");
+  const bool four = takes_four_channels(args);
+  if (four && args.seqs.max_len == 1) return causal_conv1d_steps(args, stream);
+  const unsigned channels = four ? 4 * kThreads : kThreads, rows = four ? kFourRows : kRows;
+  launch_early(
+      stream, "causal_conv1d", four ? four_kernel : any_kernel,
+      {.grid = {(args.D + channels - 1) / channels, static_cast<unsigned>(args.seqs.num_seqs),
+                (args.seqs.max_len + rows - 1) / rows},
+       .threads = kThreads},
+      args);
 }
 
 }  // namespace recurve::cuda::sm80

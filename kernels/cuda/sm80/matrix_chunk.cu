@@ -1,6 +1,7 @@
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/math.cuh"
+#include "kernels/cuda/sm80/activate.cuh"
 #include "kernels/cuda/sm80/chunks.cuh"
 #include "kernels/cuda/sm80/matrix_chunk.h"
 #include "kernels/cuda/sm80/tf32.cuh"
@@ -192,7 +193,9 @@ __device__ void write_output(const MatrixChunkArgs& a, const Shared& s, const Pl
   if (d >= at.columns) return;
   if (a.z != nullptr) o /= s.N[t];
   if (a.skip != nullptr) o = fmaf(a.skip[at.head], s.v(set)[t * kPitch + d], o);
-  a.o[(static_cast<int64_t>(first + t) * a.H + at.head) * a.DV + at.d0 + d] = o;
+  const int64_t channel = static_cast<int64_t>(at.head) * a.DV + at.d0 + d;
+  if (a.gate.data != nullptr) o *= silu(a.gate.data[(first + t) * a.gate.stride + channel]);
+  a.o[static_cast<int64_t>(first + t) * a.H * a.DV + channel] = o;
 }
 
 __device__ void advance_state(const MatrixChunkArgs& a, const Shared& s, int set, int keys) {

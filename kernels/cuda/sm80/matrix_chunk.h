@@ -47,7 +47,8 @@ struct MatrixChunkArgs {
   float eps;          // of the normaliser
   bool bounded;       //
   const float* skip;  // (H): o_t gets skip v_t; or null
-  float* o;           // (rows, H, DV)
+  RowsOfHeads gate = {nullptr, 0, 1, 0};  // of each head: o_t times silu(gate_t); or without data
+  float* o;                               // (rows, H, DV)
 };
 
 // Whether the state's columns of a block fit the shared memory: asked by sizes alone.

@@ -1,15 +1,60 @@
-#include "kernels/cuda/common/stream.h"
-#include "kernels/cuda/sm80/activate.cuh"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/ops.h"
-#include "kernels/cuda/sm80/vector.cuh"
+#include "kernels/cuda/sm80/selective_scan.cuh"
 
 namespace recurve::cuda::sm80 {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kLanes = 4;           // that share a channel, each with every fourth quad of states
-constexpr int kShort = 4 * kLanes;  // states of a channel that fit one quad of each lane
-constexpr unsigned kAll = 0xffffffffu;  // lanes
+
+// The time steps of all rows before bias and softplus, to the op's scratch (rows, D), in tiles. A
+// block: a tile of channels of `each` rows.
+__global__ void __launch_bounds__(kStepThreads)
+    time_steps_kernel(SelectiveScanArgs a, int tiles, int each) {
+  extern __shared__ uint4 weights[];
+  __shared__ StepTile tile;
+  let_next_start();
+  const int channel = static_cast<int>(blockIdx.x) % tiles * kStepChannels;
+  const int first = static_cast<int>(blockIdx.x) / tiles * each;
+  const int end = min(first + each, a.seqs.rows);
+  auto* dt_proj = reinterpret_cast<uint16_t*>(weights);
+  load_step_weights(a, channel, dt_proj);
+  wait_for_step_weights();
+  __syncthreads();
+  wait_for_previous();
+  for (int row = first; row < end; row += kTileRows) {
+    const int rows = min(kTileRows, end - row);
+    multiply_step_rows(a, dt_proj, row, rows, tile);
+    __syncthreads();
+    for (int i = threadIdx.x; i < rows * kStepChannels; i += kStepThreads) {
+      const int r = i / kStepChannels, c = i % kStepChannels;
+      a.scratch[int64_t{row + r} * a.D + channel + c] = time_step_sum(a, tile, r, c);
+    }
+    __syncthreads();
+  }
+}
+
+__device__ float step_weight_at(const Matrix& W, int64_t index) {
+  return W.dtype == DType::kBF16 ? widen_bf16(static_cast<const uint16_t*>(W.data)[index])
+                                 : static_cast<const float*>(W.data)[index];
+}
+
+// The same for any rank and number of channels. A thread: one time step.
+__global__ void __launch_bounds__(kThreads) any_time_steps_kernel(SelectiveScanArgs a, int tiles) {
+  let_next_start();
+  wait_for_previous();
+  const int64_t row = blockIdx.x / tiles;
+  const int channel = static_cast<int>(blockIdx.x) % tiles * kThreads + threadIdx.x;
+  if (channel >= a.D) return;
+  const float* low = a.params + row * a.params_stride;
+  float sum = 0, squares = 0;
+  for (int r = 0; r < a.R; ++r) {
+    sum = fmaf(step_weight_at(a.dt_proj, int64_t{channel} * a.R + r), low[r], sum);
+    squares = fmaf(low[r], low[r], squares);
+  }
+  if (a.norm_eps > 0) sum *= norm_scale(squares, a.R, a.norm_eps);
+  a.scratch[row * a.D + channel] = sum;
+}
 
 // What a lane needs of one channel in one row.
 struct Own {
@@ -18,100 +63,45 @@ struct Own {
 __device__ Own own_at(const SelectiveScanArgs& a, int64_t row, int channel) {
   const float z = a.z == nullptr ? 0 : a.z[row * a.z_stride + channel];
   return {a.x[row * a.x_stride + channel],
-          softplus(a.dt[row * a.dt_stride + channel] + a.dt_bias[channel]), z};
+          softplus(a.scratch[row * a.D + channel] + a.dt_bias[channel]), z};
 }
-
-// One state, and what it adds to the output. Spelled out, for all kernels must round it alike.
-__device__ void advance(float& h, float& y, float dt, float dtx, float A, float B, float C) {
-  h = __fmaf_rn(expf(__fmul_rn(dt, A)), h, __fmul_rn(dtx, B));
-  y = __fmaf_rn(C, h, y);
-}
-__device__ void advance(float4& h, float& y, float dt, float dtx, const float4& A, const float4& B,
-                        const float4& C) {
-  advance(h.x, y, dt, dtx, A.x, B.x, C.x);
-  advance(h.y, y, dt, dtx, A.y, B.y, C.y);
-  advance(h.z, y, dt, dtx, A.z, B.z, C.z);
-  advance(h.w, y, dt, dtx, A.w, B.w, C.w);
-}
-
-__device__ float sum_of_lanes(float y) {
-  y += __shfl_xor_sync(kAll, y, 1, kLanes);
-  return y + __shfl_xor_sync(kAll, y, 2, kLanes);
-}
-
 __device__ void put_out(const SelectiveScanArgs& a, int64_t row, int channel, const Own& own,
                         float y) {
-  y = __fmaf_rn(a.skip[channel], own.x, y);
-  a.y[row * a.D + channel] = a.z == nullptr ? y : y * silu(own.z);
+  a.y[row * a.D + channel] = scan_output(a, y, a.skip[channel], own.x, own.z);
 }
 
-// The two kernels for N <= kShort give the same bits. In both, each lane of a group computes the
-// time step and the gate of one item in kLanes and its quad of states of all of them: here the
-// items are channels of one row, so that much of the state is on its way at once.
-// kVector: N is a multiple of 4.
-template <bool kVector>
-__global__ void __launch_bounds__(kThreads, 8) decode_kernel(SelectiveScanArgs a, int tiles) {
-  const int tile = blockIdx.x % tiles, sequence = blockIdx.x / tiles;
-  const int part = threadIdx.x % kLanes, n = 4 * part;
-  const int own_channel = tile * kThreads + static_cast<int>(threadIdx.x);
-  const int first = own_channel - part;
-  const int64_t row = a.seqs.begin[sequence];
-  float* state =
-      static_cast<float*>(a.h.data) + static_cast<int64_t>(a.seqs.slot[sequence]) * a.D * a.N + n;
-
-  // Beyond the last channel a lane computes it again and stores nothing.
-  const auto count = [&](int c) { return first + c < a.D ? a.N - n : 0; };
-  const auto at = [&](int c) { return static_cast<int64_t>(min(first + c, a.D - 1)) * a.N; };
-  float4 h[kLanes];
-#pragma unroll
-  for (int c = 0; c < kLanes; ++c) h[c] = load4<kVector>(state + at(c), count(c));
-  const Own own = own_at(a, row, min(own_channel, a.D - 1));
-  const float4 B = load4<false>(a.B + row * a.BC_stride + n, a.N - n);
-  const float4 C = load4<false>(a.C + row * a.BC_stride + n, a.N - n);
-  float y_own = 0;
-#pragma unroll
-  for (int c = 0; c < kLanes; ++c) {
-    const float dt = __shfl_sync(kAll, own.dt, c, kLanes);
-    const float x = __shfl_sync(kAll, own.x, c, kLanes);
-    float y = 0;
-    advance(h[c], y, dt, __fmul_rn(dt, x), load4<false>(a.A + at(c) + n, count(c)), B, C);
-    y = sum_of_lanes(y);
-    if (c == part) y_own = y;
-    store4<kVector>(state + at(c), h[c], count(c));
-  }
-  if (own_channel < a.D) put_out(a, row, own_channel, own, y_own);
-}
-
-// As above; here the items are rows of one channel, and the state stays in registers.
+// For N <= kScanShort. Each lane computes the time step and the gate of one row in kScanLanes, and
+// its quad of states of all of them; they stay in registers. kVector: N is a multiple of 4.
 template <bool kVector>
 __global__ void __launch_bounds__(kThreads) rows_kernel(SelectiveScanArgs a, int tiles) {
+  let_next_start();
+  wait_for_previous();
   const int tile = blockIdx.x % tiles, sequence = blockIdx.x / tiles;
-  const int part = threadIdx.x % kLanes, n = 4 * part;
-  const int channel = (tile * kThreads + static_cast<int>(threadIdx.x)) / kLanes;
+  const int part = threadIdx.x % kScanLanes, n = 4 * part;
+  const int channel = (tile * kThreads + static_cast<int>(threadIdx.x)) / kScanLanes;
   const int used = min(channel, a.D - 1), count = channel < a.D ? a.N - n : 0;
   const int64_t begin = a.seqs.begin[sequence], end = a.seqs.begin[sequence + 1];
-  float* state = static_cast<float*>(a.h.data) +
-                 (static_cast<int64_t>(a.seqs.slot[sequence]) * a.D + used) * a.N + n;
+  float* state = f32_of(a.h) + (int64_t{a.seqs.slot[sequence]} * a.D + used) * a.N + n;
   float4 h = load4<kVector>(state, count);
-  const float4 A = load4<false>(a.A + static_cast<int64_t>(used) * a.N + n, count);
-  for (int64_t first = begin; first < end; first += kLanes) {
-    float4 B[kLanes], C[kLanes];
+  const ScanQuad quad(load4<false>(a.A + int64_t{used} * a.N + n, count));
+  for (int64_t first = begin; first < end; first += kScanLanes) {
+    float4 B[kScanLanes], C[kScanLanes];
 #pragma unroll
-    for (int t = 0; t < kLanes; ++t) {
-      const int64_t inputs = min(first + t, end - 1) * a.BC_stride + n;
-      B[t] = load4<false>(a.B + inputs, a.N - n);
-      C[t] = load4<false>(a.C + inputs, a.N - n);
+    for (int t = 0; t < kScanLanes; ++t) {
+      const float* from = a.params + min(first + t, end - 1) * a.params_stride + a.R + n;
+      B[t] = normed_quad(load4<false>(from, a.N - n), a);
+      C[t] = normed_quad(load4<false>(from + a.N, a.N - n), a);
     }
     const Own own = own_at(a, min(first + part, end - 1), used);
     float y_own = 0;
 #pragma unroll
-    for (int t = 0; t < kLanes; ++t) {
+    for (int t = 0; t < kScanLanes; ++t) {
       if (first + t >= end) break;
-      const float dt = __shfl_sync(kAll, own.dt, t, kLanes);
-      const float x = __shfl_sync(kAll, own.x, t, kLanes);
+      const float dt = __shfl_sync(kAllLanes, own.dt, t, kScanLanes);
+      const float x = __shfl_sync(kAllLanes, own.x, t, kScanLanes);
       float y = 0;
-      advance(h, y, dt, __fmul_rn(dt, x), A, B[t], C[t]);
-      y = sum_of_lanes(y);
+      quad.advance(h, y, dt, __fmul_rn(dt, x), B[t], C[t]);
+      y = sum_of_scan_lanes(y);
       if (t == part) y_own = y;
     }
     if (channel < a.D && first + part < end) put_out(a, first + part, channel, own, y_own);
@@ -119,25 +109,54 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(SelectiveScanArgs a, int
   store4<kVector>(state, h, count);
 }
 
+// v (N), of which this lane has every kScanLanes-th value: what it is to be multiplied with.
+__device__ float scale_of(const SelectiveScanArgs& a, const float* v, int part) {
+  if (a.norm_eps == 0) return 1;
+  float squares = 0;
+  for (int n = part; n < a.N; n += kScanLanes) squares = fmaf(v[n], v[n], squares);
+  return norm_scale(sum_of_scan_lanes(squares), a.N, a.norm_eps);
+}
+
 // For any N: the state is in memory at every row.
 __global__ void __launch_bounds__(kThreads) any_kernel(SelectiveScanArgs a, int tiles) {
+  let_next_start();
+  wait_for_previous();
+  constexpr float kLog2e = 1.4426950408889634f;
   const int tile = blockIdx.x % tiles, sequence = blockIdx.x / tiles;
-  const int part = threadIdx.x % kLanes;
-  const int channel = (tile * kThreads + static_cast<int>(threadIdx.x)) / kLanes;
+  const int part = threadIdx.x % kScanLanes;
+  const int channel = (tile * kThreads + static_cast<int>(threadIdx.x)) / kScanLanes;
   const int used = min(channel, a.D - 1);
-  float* state = static_cast<float*>(a.h.data) +
-                 (static_cast<int64_t>(a.seqs.slot[sequence]) * a.D + used) * a.N;
-  const float* A = a.A + static_cast<int64_t>(used) * a.N;
+  float* state = f32_of(a.h) + (int64_t{a.seqs.slot[sequence]} * a.D + used) * a.N;
+  const float* A = a.A + int64_t{used} * a.N;
   for (int64_t row = a.seqs.begin[sequence]; row < a.seqs.begin[sequence + 1]; ++row) {
     const Own own = own_at(a, row, used);
     const float dtx = __fmul_rn(own.dt, own.x);
+    const float* B = a.params + row * a.params_stride + a.R;
+    const float* C = B + a.N;
+    const float B_scale = scale_of(a, B, part), C_scale = scale_of(a, C, part);
     float y = 0;
-    for (int n = part; n < a.N && channel < a.D; n += kLanes) {
-      const int64_t at = row * a.BC_stride + n;
-      advance(state[n], y, own.dt, dtx, A[n], a.B[at], a.C[at]);
+    for (int n = part; n < a.N && channel < a.D; n += kScanLanes) {
+      ScanQuad::advance(state[n], y, own.dt, dtx, A[n] * kLog2e, B[n] * B_scale, C[n] * C_scale);
     }
-    y = sum_of_lanes(y);
+    y = sum_of_scan_lanes(y);
     if (channel < a.D && part == 0) put_out(a, row, channel, own, y);
+  }
+}
+
+void time_steps(const SelectiveScanArgs& args, Stream& stream) {
+  const int rows = args.seqs.rows;
+  if (takes_step_tiles(args)) {
+    constexpr int kEach = 8 * kTileRows;
+    const int tiles = args.D / kStepChannels;
+    launch_early(stream, "selective_scan, time steps", time_steps_kernel,
+                 {.grid = static_cast<unsigned>(tiles * ((rows + kEach - 1) / kEach)),
+                  .threads = kStepThreads,
+                  .shared = step_weights_bytes(args.R)},
+                 args, tiles, kEach);
+  } else {
+    const int tiles = (args.D + kThreads - 1) / kThreads;
+    launch_early(stream, "selective_scan, time steps", any_time_steps_kernel,
+                 {.grid = static_cast<unsigned>(rows * tiles), .threads = kThreads}, args, tiles);
   }
 }
 
@@ -145,19 +164,17 @@ __global__ void __launch_bounds__(kThreads) any_kernel(SelectiveScanArgs a, int 
 
 void selective_scan(const SelectiveScanArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
-  constexpr int kManySequences = 8;  // a few are spread over more blocks by the other kernel
-  const bool vector = args.N % 4 == 0;
-  int channels = kThreads / kLanes;  // of a block
-  auto kernel = vector ? rows_kernel<true> : rows_kernel<false>;
-  if (args.N > kShort) {
-    kernel = any_kernel;
-  } else if (args.seqs.max_len == 1 && args.seqs.num_seqs >= kManySequences) {
-    kernel = vector ? decode_kernel<true> : decode_kernel<false>;
-    channels = kThreads;
+  if (takes_step_tiles(args) && args.N == kScanShort && args.seqs.max_len == 1) {
+    return selective_scan_steps(args, stream);
   }
+  time_steps(args, stream);
+  const int channels = kThreads / kScanLanes;  // of a block
   const int tiles = (args.D + channels - 1) / channels;
-  kernel<<<args.seqs.num_seqs * tiles, kThreads, 0, use(stream)>>>(args, tiles);
-  expect_launched("selective_scan");
+  auto kernel = args.N % 4 == 0 ? rows_kernel<true> : rows_kernel<false>;
+  if (args.N > kScanShort) kernel = any_kernel;
+  launch_early(stream, "selective_scan", kernel,
+               {.grid = static_cast<unsigned>(args.seqs.num_seqs * tiles), .threads = kThreads},
+               args, tiles);
 }
 
 }  // namespace recurve::cuda::sm80

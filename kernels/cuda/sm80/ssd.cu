@@ -1,6 +1,8 @@
 // The step form, row after row with the state in registers: of steps, and of all rows where the
 // chunk form does not take a head's states.
-#include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/sm80/activate.cuh"
 #include "kernels/cuda/sm80/chunks.cuh"
 #include "kernels/cuda/sm80/ops.h"
 #include "kernels/cuda/sm80/ssd.cuh"
@@ -12,9 +14,10 @@ namespace {
 
 constexpr int kWarps = 4;  // a block
 constexpr int kThreads = kWarps * kWarpSize;
-constexpr int kChannels = 8;            // of a head, a warp
-constexpr int kSlab = 4 * kWarpSize;    // states of a channel that a warp holds, four a lane
-constexpr unsigned kAll = 0xffffffffu;  // lanes
+constexpr int kChannels = 8;             // of a head, a warp
+constexpr int kSlab = 4 * kWarpSize;     // states of a channel that a warp holds, four a lane
+constexpr unsigned kFirstBlocks = 1024;  // about as many as run at once
+constexpr unsigned kAll = 0xffffffffu;   // lanes
 
 // What a lane needs of a row: its states' B and C, x of one of the warp's channels.
 struct Row {
@@ -33,7 +36,8 @@ __device__ Step step_at(const SsdArgs& a, int64_t row, int head) {
 }
 
 // One head of one sequence, for a lane: p0 is the warp's first channel, n the lane's first state.
-// kWhole: the warp has all its channels, and N is kSlab.
+// kWhole: the warp has all its channels, N is kSlab, and rows of B and C begin at multiples of 16
+// bytes.
 template <bool kWhole>
 struct Lane {
   const SsdArgs& a;
@@ -47,8 +51,12 @@ struct Lane {
     const int64_t inputs = row * a.xBC_stride;
     const int64_t BC = inputs + static_cast<int64_t>(head / (a.H / a.G)) * a.N + base + n;
     const int p = p0 + min(static_cast<int>(threadIdx.x) % kChannels, channels - 1);
-    return {a.x[inputs + static_cast<int64_t>(head) * a.P + p],
-            load4<false>(a.B + BC, states(0, base)), load4<false>(a.C + BC, states(0, base))};
+    const float x = a.x[inputs + static_cast<int64_t>(head) * a.P + p];
+    if constexpr (kWhole) {
+      return {x, *reinterpret_cast<const float4*>(a.B + BC),
+              *reinterpret_cast<const float4*>(a.C + BC)};
+    }
+    return {x, load4<false>(a.B + BC, states(0, base)), load4<false>(a.C + BC, states(0, base))};
   }
 };
 
@@ -68,6 +76,7 @@ __device__ void advance(float4& h, float& y, float decay, float dtx, const Row& 
 // kVector: N is a multiple of 4. steps: rows of chunks are left out.
 template <bool kWhole, bool kVector>
 __global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles, bool steps) {
+  let_next_start();
   const int tile = blockIdx.x % tiles, head = blockIdx.x / tiles % a.H;
   const int sequence = blockIdx.x / tiles / a.H, lane = threadIdx.x % kWarpSize;
   const int p0 = (tile * kWarps + static_cast<int>(threadIdx.x) / kWarpSize) * kChannels;
@@ -75,10 +84,19 @@ __global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles, boo
   const Lane<kWhole> s{a, head, p0, 4 * lane, min(kChannels, a.P - p0)};
   const StepRows rows = step_rows(a.seqs, steps ? a.chunk : 1, sequence);
   const int64_t begin = rows.first, end = rows.end;
-  if (begin == end) return;
-  float* state = static_cast<float*>(a.h.data) +
+  float* state = f32_of(a.h) +
                  ((static_cast<int64_t>(a.seqs.slot[sequence]) * a.H + head) * a.P + p0) * a.N +
                  s.n;
+  if (blockIdx.x < kFirstBlocks) {  // the others find the kernel before this one gone
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      if (lane % 8 == 0 && s.states(c, 0) > 0)
+        prefetch_to_l2(state + static_cast<int64_t>(c) * a.N);
+    }
+  }
+  const float skip = a.skip[head];
+  wait_for_previous();
+  if (begin == end) return;
 
   float4 h[kChannels];
   const auto load = [&](int base) {
@@ -121,7 +139,10 @@ __global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles, boo
       if (lane == c) out = sum;
     }
     if (lane < s.channels) {
-      a.y[(row * a.H + head) * a.P + p0 + lane] = __fmaf_rn(a.skip[head], x, out);
+      const int64_t channel = static_cast<int64_t>(head) * a.P + p0 + lane;
+      out = __fmaf_rn(skip, x, out);
+      if (a.z != nullptr) out *= silu(a.z[row * a.z_stride + channel]);
+      a.y[row * a.H * a.P + channel] = out;
     }
   }
   if (whole) store(0);
@@ -131,14 +152,20 @@ __global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles, boo
 
 void ssd(const SsdArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
-  const cudaStream_t on = use(stream);
   const bool chunks = args.chunk > 1 && args.seqs.max_len > 1 && ssd_chunks_fit(args);
   if (chunks) ssd_chunks(args, stream);
   const int tiles = (args.P + kWarps * kChannels - 1) / (kWarps * kChannels);
+  const auto even = [&](const float* p) {
+    return args.xBC_stride % 4 == 0 && reinterpret_cast<uintptr_t>(p) % 16 == 0;
+  };
   auto kernel = args.N % 4 == 0 ? ssd_kernel<false, true> : ssd_kernel<false, false>;
-  if (args.N == kSlab && args.P % kChannels == 0) kernel = ssd_kernel<true, true>;
-  kernel<<<args.seqs.num_seqs * args.H * tiles, kThreads, 0, on>>>(args, tiles, chunks);
-  expect_launched("ssd");
+  if (args.N == kSlab && args.P % kChannels == 0 && even(args.B) && even(args.C)) {
+    kernel = ssd_kernel<true, true>;
+  }
+  launch_early(
+      stream, "ssd", kernel,
+      {.grid = static_cast<unsigned>(args.seqs.num_seqs * args.H * tiles), .threads = kThreads},
+      args, tiles, chunks);
 }
 
 }  // namespace recurve::cuda::sm80

@@ -68,6 +68,7 @@ void ssd_chunks(const SsdArgs& args, Stream& stream) {
                    .eps = 0,
                    .bounded = false,
                    .skip = args.skip,
+                   .gate = {args.z, args.z_stride, 1, args.P},
                    .o = args.y},
                   stream);
   };

@@ -1,8 +1,12 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/tensor.h"
+
 // Values four at a time: of an array that is streamed through once, such as a recurrent state.
 namespace recurve::cuda::sm80 {
+
+__device__ inline float* f32_of(const StateData& state) { return static_cast<float*>(state.data); }
 
 // Up to four values, zeros beyond `count`. kVector: `from` is a multiple of 16 bytes, and all four
 // or none are there.
@@ -26,6 +30,12 @@ __device__ inline void store4(float* to, const float4& value, int count) {
   if (count > 1) to[1] = value.y;
   if (count > 2) to[2] = value.z;
   if (count > 3) to[3] = value.w;
+}
+
+// Asks for a line of 128 bytes to be brought close, whatever is in it by then: so before
+// wait_for_previous() too.
+__device__ inline void prefetch_to_l2(const float* line) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
 }
 
 }  // namespace recurve::cuda::sm80

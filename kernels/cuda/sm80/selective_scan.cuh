@@ -1,0 +1,144 @@
+#pragma once
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/sm80/activate.cuh"
+#include "kernels/cuda/sm80/split_bf16.cuh"
+#include "kernels/cuda/sm80/vector.cuh"
+#include "kernels/ops/selective_scan.h"
+
+// What the kernels of the selective scan share: all of them must round alike.
+namespace recurve::cuda::sm80 {
+
+constexpr int kScanLanes = 4;               // that share a channel, each with its quad of states
+constexpr int kScanShort = 4 * kScanLanes;  // states of a channel that fit one quad of each lane
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+// Four states of a channel. rate: A / ln 2, as the hardware's exponential is one of 2.
+struct ScanQuad {
+  float4 rate;
+
+  __device__ explicit ScanQuad(const float4& A) {
+    constexpr float kLog2e = 1.4426950408889634f;
+    rate = make_float4(__fmul_rn(A.x, kLog2e), __fmul_rn(A.y, kLog2e), __fmul_rn(A.z, kLog2e),
+                       __fmul_rn(A.w, kLog2e));
+  }
+
+  // A row more; y: what the states add to the output.
+  __device__ void advance(float4& h, float& y, float dt, float dtx, const float4& B,
+                          const float4& C) const {
+    advance(h.x, y, dt, dtx, rate.x, B.x, C.x);
+    advance(h.y, y, dt, dtx, rate.y, B.y, C.y);
+    advance(h.z, y, dt, dtx, rate.z, B.z, C.z);
+    advance(h.w, y, dt, dtx, rate.w, B.w, C.w);
+  }
+
+  __device__ static void advance(float& h, float& y, float dt, float dtx, float rate, float B,
+                                 float C) {
+    float decay;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(decay) : "f"(__fmul_rn(dt, rate)));
+    h = __fmaf_rn(decay, h, __fmul_rn(dtx, B));
+    y = __fmaf_rn(C, h, y);
+  }
+};
+
+__device__ inline float sum_of_scan_lanes(float y) {
+  y += __shfl_xor_sync(kAllLanes, y, 1, kScanLanes);
+  return y + __shfl_xor_sync(kAllLanes, y, 2, kScanLanes);
+}
+
+__device__ inline float norm_scale(float squares, int count, float eps) {
+  return 1.0f / sqrtf(squares / static_cast<float>(count) + eps);
+}
+
+// B or C of a row: this lane's quad, normed together with those of the lanes beside it.
+__device__ inline float4 normed_quad(float4 v, const SelectiveScanArgs& a) {
+  if (a.norm_eps == 0) return v;
+  const float squares =
+      __fmaf_rn(v.w, v.w, __fmaf_rn(v.z, v.z, __fmaf_rn(v.y, v.y, __fmul_rn(v.x, v.x))));
+  const float scale = norm_scale(sum_of_scan_lanes(squares), a.N, a.norm_eps);
+  return make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
+}
+
+__device__ inline float scan_output(const SelectiveScanArgs& a, float y, float skip, float x,
+                                    float z) {
+  y = __fmaf_rn(skip, x, y);
+  return a.z == nullptr ? y : y * silu(z);
+}
+
+// ---- time steps, where the tensor cores make them: a tile of channels of a few rows at a time
+
+constexpr int kStepChannels = 64;  // a tile, by
+constexpr int kStepWarps = 8;      // warps: one in four has the same 16 channels, and
+constexpr int kStepThreads = kStepWarps * kWarpSize;
+constexpr int kStepParts = 2;                  // every second slab of R
+constexpr int kStepPitch = kStepChannels + 4;  // floats of a row of sums, against bank conflicts
+
+// Of a row in the shared memory: rows of the matrix apart by half of all banks, so that those two
+// that are read at once do not meet.
+__host__ __device__ inline int step_weights_pitch(int R) { return R % 64 == 32 ? R : R + 32; }
+inline size_t step_weights_bytes(int R) {
+  return sizeof(uint16_t) * kStepChannels * static_cast<size_t>(step_weights_pitch(R));
+}
+
+struct StepTile {
+  float sums[kStepParts][kTileRows][kStepPitch];
+  float scale[kTileRows];  // of low
+};
+
+// Has the tile's weights on their way to `to`; wait_for_step_weights() and a barrier follow.
+__device__ inline void load_step_weights(const SelectiveScanArgs& a, int channel, uint16_t* to) {
+  const int quads = a.R / 8, pitch = step_weights_pitch(a.R);
+  const auto* from = static_cast<const uint16_t*>(a.dt_proj.data) + int64_t{channel} * a.R;
+  for (int i = threadIdx.x; i < kStepChannels * quads; i += kStepThreads) {
+    const auto at =
+        static_cast<uint32_t>(__cvta_generic_to_shared(to + i / quads * pitch + i % quads * 8));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from + i * 8)
+                 : "memory");
+  }
+}
+__device__ inline void wait_for_step_weights() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// The sums of the rows [row, row + rows), at most kTileRows: a barrier follows. By the whole block.
+__device__ inline void multiply_step_rows(const SelectiveScanArgs& a, const uint16_t* weights,
+                                          int64_t row, int rows, StepTile& tile) {
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  const int m0 = warp % 4 * kTileN, part = warp / 4, pitch = step_weights_pitch(a.R);
+  const int k = 8 * (lane % 4);
+  const uint16_t* w = weights + (m0 + lane / 4) * pitch + k;
+  const float* x = a.params + (row + min(lane / 4, rows - 1)) * a.params_stride + k;
+  Accumulator<1, 1> sum;
+#pragma unroll 2
+  for (int slab = part * kSlab; slab < a.R; slab += kStepParts * kSlab) {
+    const uint4 own[2] = {*reinterpret_cast<const uint4*>(w + slab),
+                          *reinterpret_cast<const uint4*>(w + 8 * pitch + slab)};
+    sum.add(own, 0,
+            split(*reinterpret_cast<const float4*>(x + slab),
+                  *reinterpret_cast<const float4*>(x + slab + 4)));
+  }
+  sum.for_each([&](int n, int r, float value) { tile.sums[part][r][m0 + n] = value; });
+  if (a.norm_eps > 0 && warp < rows) {
+    const float* low = a.params + (row + warp) * a.params_stride;
+    float squares = 0;
+    for (int r = lane; r < a.R; r += kWarpSize) squares = __fmaf_rn(low[r], low[r], squares);
+    squares = warp_sum(squares);
+    if (lane == 0) tile.scale[warp] = norm_scale(squares, a.R, a.norm_eps);
+  }
+}
+
+// The time step of a row of the tile before bias and softplus.
+__device__ inline float time_step_sum(const SelectiveScanArgs& a, const StepTile& tile, int row,
+                                      int channel) {
+  const float sum = tile.sums[0][row][channel] + tile.sums[1][row][channel];
+  return a.norm_eps > 0 ? sum * tile.scale[row] : sum;
+}
+
+// Whether the tensor cores make the time steps: follows from shape and place alone.
+inline bool takes_step_tiles(const SelectiveScanArgs& a) {
+  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  return a.dt_proj.dtype == DType::kBF16 && a.R % kSlab == 0 && a.D % kStepChannels == 0 &&
+         a.params_stride % 4 == 0 && aligned(a.params) && aligned(a.dt_proj.data);
+}
+
+// Where takes_step_tiles(), N is kScanShort and every sequence has one row: the whole op.
+void selective_scan_steps(const SelectiveScanArgs& args, Stream& stream);
+
+}  // namespace recurve::cuda::sm80

@@ -1,0 +1,130 @@
+// A decode of the selective scan: time steps and states of a tile of channels in one kernel.
+#include <algorithm>
+
+#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/sm80/selective_scan.cuh"
+
+namespace recurve::cuda::sm80 {
+namespace {
+
+constexpr int kOwned = kTileRows / kScanLanes;  // rows whose time step and gate a lane computes
+
+// What a lane needs of its channel in the rows it owns.
+struct Owned {
+  float x[kOwned], z[kOwned];
+};
+__device__ Owned owned_at(const SelectiveScanArgs& a, int64_t row, int rows, int channel) {
+  const int part = threadIdx.x % kScanLanes;
+  Owned own;
+#pragma unroll
+  for (int j = 0; j < kOwned; ++j) {
+    const int64_t at = row + min(j * kScanLanes + part, rows - 1);
+    own.x[j] = a.x[at * a.x_stride + channel];
+    own.z[j] = a.z == nullptr ? 0 : a.z[at * a.z_stride + channel];
+  }
+  return own;
+}
+
+struct Shared {
+  StepTile tile;
+  float* states[kTileRows];  // (D, N) of each row's slot
+  float4 B[kTileRows][kScanLanes], C[kTileRows][kScanLanes];
+};
+
+// B and C of the rows, normed where they are.
+__device__ void load_BC(const SelectiveScanArgs& a, int64_t row, int rows, Shared& shared) {
+  constexpr int kQuads = 2 * kScanLanes;
+  if (threadIdx.x >= kTileRows * kQuads) return;
+  const int r = threadIdx.x / kQuads, quad = threadIdx.x % kQuads;
+  const float* from = a.params + (row + min(r, rows - 1)) * a.params_stride + a.R + 4 * quad;
+  const float4 v = normed_quad(*reinterpret_cast<const float4*>(from), a);
+  (quad < kScanLanes ? shared.B : shared.C)[r][quad % kScanLanes] = v;
+}
+
+// Of the first rows.
+__device__ void prefetch_states(const SelectiveScanArgs& a, int first, int channel) {
+  constexpr int kLines = kStepChannels * kScanShort / 32;
+  const int r = threadIdx.x / kLines, line = threadIdx.x % kLines;
+  if (first + r >= a.seqs.num_seqs) return;
+  const float* h = f32_of(a.h) + (int64_t{a.seqs.slot[first + r]} * a.D + channel) * kScanShort;
+  prefetch_to_l2(h + 32 * line);
+}
+
+// A block: a tile of channels of `each` sequences, kTileRows at a time. Four lanes have a channel.
+__global__ void __launch_bounds__(kStepThreads, 3)
+    decode_kernel(SelectiveScanArgs a, int tiles, int each) {
+  extern __shared__ uint4 weights[];
+  __shared__ Shared shared;
+  let_next_start();
+  const int tile = static_cast<int>(blockIdx.x) % tiles * kStepChannels;
+  const int first = static_cast<int>(blockIdx.x) / tiles * each;
+  const int end = min(first + each, a.seqs.num_seqs);
+  const int own_channel = static_cast<int>(threadIdx.x) / kScanLanes, channel = tile + own_channel;
+  const int part = threadIdx.x % kScanLanes, n = 4 * part;
+  auto* dt_proj = reinterpret_cast<uint16_t*>(weights);
+  load_step_weights(a, tile, dt_proj);
+  prefetch_states(a, first, tile);
+  const ScanQuad quad(*reinterpret_cast<const float4*>(a.A + int64_t{channel} * kScanShort + n));
+  const float bias = a.dt_bias[channel], skip = a.skip[channel];
+  wait_for_step_weights();
+  __syncthreads();
+  wait_for_previous();
+
+  const int at = channel * kScanShort + n;
+  for (int row = first; row < end; row += kTileRows) {
+    const int rows = min(kTileRows, end - row);
+    const auto state_of = [&](int r) {
+      return f32_of(a.h) + int64_t{a.seqs.slot[row + r]} * a.D * kScanShort;
+    };
+    float4 h[kTileRows];
+#pragma unroll
+    for (int r = 0; r < kTileRows; ++r) {
+      if (r < rows) h[r] = load4<true>(state_of(r) + at, 4);
+    }
+    if (threadIdx.x < rows) shared.states[threadIdx.x] = state_of(threadIdx.x);
+    const Owned own = owned_at(a, row, rows, channel);
+    load_BC(a, row, rows, shared);
+    multiply_step_rows(a, dt_proj, row, rows, shared.tile);
+    __syncthreads();
+    float dt_own[kOwned], y_own[kOwned];
+#pragma unroll
+    for (int j = 0; j < kOwned; ++j) {
+      const int r = j * kScanLanes + part;
+      dt_own[j] = softplus(time_step_sum(a, shared.tile, r, own_channel) + bias);
+    }
+#pragma unroll
+    for (int r = 0; r < kTileRows; ++r) {
+      if (r >= rows) break;
+      const float dt = __shfl_sync(kAllLanes, dt_own[r / kScanLanes], r % kScanLanes, kScanLanes);
+      const float x = __shfl_sync(kAllLanes, own.x[r / kScanLanes], r % kScanLanes, kScanLanes);
+      float y = 0;
+      quad.advance(h[r], y, dt, __fmul_rn(dt, x), shared.B[r][part], shared.C[r][part]);
+      store4<true>(shared.states[r] + at, h[r], 4);
+      y = sum_of_scan_lanes(y);
+      if (r % kScanLanes == part) y_own[r / kScanLanes] = y;
+    }
+#pragma unroll
+    for (int j = 0; j < kOwned; ++j) {
+      const int r = j * kScanLanes + part;
+      if (r >= rows) break;
+      a.y[int64_t{row + r} * a.D + channel] = scan_output(a, y_own[j], skip, own.x[j], own.z[j]);
+    }
+    __syncthreads();  // before the next rows' sums
+  }
+}
+
+}  // namespace
+
+void selective_scan_steps(const SelectiveScanArgs& args, Stream& stream) {
+  constexpr int kMany = 128;  // sequences, from which on there are blocks enough
+  const int tiles = args.D / kStepChannels;
+  const int each = args.seqs.num_seqs < kMany ? kTileRows : 2 * kTileRows;
+  const int groups = (args.seqs.num_seqs + each - 1) / each;
+  launch_early(stream, "selective_scan, steps", decode_kernel,
+               {.grid = static_cast<unsigned>(tiles * groups),
+                .threads = kStepThreads,
+                .shared = step_weights_bytes(args.R)},
+               args, tiles, each);
+}
+
+}  // namespace recurve::cuda::sm80
