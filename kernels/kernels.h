@@ -7,6 +7,7 @@
 #include "kernels/ops/gated_rms_norm.h"
 #include "kernels/ops/gather_rows.h"
 #include "kernels/ops/gla.h"
+#include "kernels/ops/gla_gate.h"
 #include "kernels/ops/glu.h"
 #include "kernels/ops/head_norm_gate.h"
 #include "kernels/ops/head_rms_norm.h"
@@ -65,6 +66,7 @@ struct Kernels {
   Op<LinearRecurrenceArgs> linear_recurrence;
   Op<GatedRmsNormArgs> gated_rms_norm;
   Op<GlaArgs> gla;
+  Op<GlaGateArgs> gla_gate;
   Op<HgrnGateArgs> hgrn_gate;
   Op<HeadRmsNormArgs> head_rms_norm;
   Op<PositionsArgs> positions;
@@ -97,6 +99,7 @@ struct Kernels {
     visit("linear_recurrence", &Kernels::linear_recurrence);
     visit("gated_rms_norm", &Kernels::gated_rms_norm);
     visit("gla", &Kernels::gla);
+    visit("gla_gate", &Kernels::gla_gate);
     visit("hgrn_gate", &Kernels::hgrn_gate);
     visit("head_rms_norm", &Kernels::head_rms_norm);
     visit("positions", &Kernels::positions);

@@ -43,6 +43,7 @@ void fill(Kernels& kernels) {
   kernels.selective_scan = {selective_scan, name, /*bf16_state=*/true};
   kernels.causal_conv1d = {causal_conv1d, name};
   kernels.gla = {gla, name, /*bf16_state=*/true};
+  kernels.gla_gate = {gla_gate, name};
   kernels.hgrn_gate = {hgrn_gate, name};
   kernels.head_rms_norm = {head_rms_norm, name};
   kernels.positions = {positions, name};

@@ -19,6 +19,7 @@ void ssd(const SsdArgs& args, Stream& stream);
 void selective_scan(const SelectiveScanArgs& args, Stream& stream);
 void causal_conv1d(const CausalConv1dArgs& args, Stream& stream);
 void gla(const GlaArgs& args, Stream& stream);
+void gla_gate(const GlaGateArgs& args, Stream& stream);
 void hgrn_gate(const HgrnGateArgs& args, Stream& stream);
 void head_rms_norm(const HeadRmsNormArgs& args, Stream& stream);
 void positions(const PositionsArgs& args, Stream& stream);

@@ -18,6 +18,7 @@ Kernels table() {
   kernels.linear_recurrence = {linear_recurrence, "reference"};
   kernels.gated_rms_norm = {gated_rms_norm, "reference"};
   kernels.gla = {gla, "reference", /*bf16_state=*/true};
+  kernels.gla_gate = {gla_gate, "reference"};
   kernels.hgrn_gate = {hgrn_gate, "reference"};
   kernels.head_rms_norm = {head_rms_norm, "reference"};
   kernels.positions = {positions, "reference"};

@@ -22,6 +22,7 @@ void take_tokens(const TakeTokensArgs& args, Stream& stream);
 void sample(const SampleArgs& args, Stream& stream);
 void gated_rms_norm(const GatedRmsNormArgs& args, Stream& stream);
 void gla(const GlaArgs& args, Stream& stream);
+void gla_gate(const GlaGateArgs& args, Stream& stream);
 void hgrn_gate(const HgrnGateArgs& args, Stream& stream);
 void head_rms_norm(const HeadRmsNormArgs& args, Stream& stream);
 void positions(const PositionsArgs& args, Stream& stream);

@@ -38,11 +38,9 @@ class Gla final : public Model {
   // Activations of one step.
   struct Scratch {
     float* x;          // (rows, D) the residual stream
-    float* y;          // (rows, D) normalised
     float* projected;  // (rows, projected)
     float* mixed;      // (rows, mixed) after the convolution, if there is one
     FeatureScratch features;
-    float* gate_low;    // (rows, gate_rank)
     float* g_shared;    // (rows, KV DK) where KV < H
     float* g;           // (rows, H DK) log decays of channels
     float* k;           // (rows, H DK) kHgrn2
@@ -100,7 +98,9 @@ Gla::Gla(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
   if (c_.width > 0) require_ops(backend, c_.type, {"causal_conv1d"});
   if (c_.kind == Kind::kRetnet) require_ops(backend, c_.type, {"positions", "rotary"});
   if (c_.kind == Kind::kHgrn2) require_ops(backend, c_.type, {"hgrn_gate"});
-  if (c_.kind != Kind::kRetnet || c_.KV < c_.H || c_.activation != Activation::kIdentity) {
+  if (c_.kind == Kind::kGla) require_ops(backend, c_.type, {"gla_gate"});
+  const bool maps = c_.kind != Kind::kRetnet && c_.kind != Kind::kGla;
+  if (maps || c_.KV < c_.H || c_.activation != Activation::kIdentity) {
     require_ops(backend, c_.type, {"activation"});
   }
   if (c_.maps_heads()) require_ops(backend, c_.type, {"feature_map"});
@@ -160,14 +160,12 @@ StateLayout Gla::state_layout() const {
 // Of the rows of Scratch, but for `picked`, in its order.
 std::vector<int64_t> Gla::widths() const {
   return {c_.D,
-          c_.D,
           c_.projected(),
           c_.width > 0 ? c_.mixed() : 0,
           c_.KV < c_.H ? 2 * c_.q() + c_.out() : 0,
           c_.map_weights ? c_.H * c_.map_rows() : 0,
           c_.maps_heads() ? c_.H * c_.DM() : 0,
           c_.maps_heads() ? c_.H * c_.DM() : 0,
-          c_.gate_rank,
           c_.kind == Kind::kGla && c_.KV < c_.H ? c_.k() : 0,
           c_.channel_decay() ? c_.q() : 0,
           c_.kind == Kind::kHgrn2 ? c_.q() : 0,
@@ -192,17 +190,15 @@ Gla::Scratch Gla::take_scratch(Arena& arena, int rows, int logits) const {
   }
   static_assert(sizeof(float) == sizeof(int32_t));
   return {.x = arrays[0],
-          .y = arrays[1],
-          .projected = arrays[2],
-          .mixed = arrays[3],
-          .features = {arrays[4], arrays[5], arrays[6], arrays[7]},
-          .gate_low = arrays[8],
-          .g_shared = arrays[9],
-          .g = arrays[10],
-          .k = arrays[11],
-          .position = reinterpret_cast<int32_t*>(arrays[12]),
-          .o = arrays[13],
-          .hidden = arrays[14],
+          .projected = arrays[1],
+          .mixed = arrays[2],
+          .features = {arrays[3], arrays[4], arrays[5], arrays[6]},
+          .g_shared = arrays[7],
+          .g = arrays[8],
+          .k = arrays[9],
+          .position = reinterpret_cast<int32_t*>(arrays[10]),
+          .o = arrays[11],
+          .hidden = arrays[12],
           .picked = arena.floats(static_cast<size_t>(logits) * static_cast<size_t>(c_.D))};
 }
 
@@ -229,9 +225,7 @@ void Gla::forward(const StepBatch& batch, const StatePool& states, Arena& arena,
 
 void Gla::mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
                 const Scratch& s, Stream& stream) const {
-  const int rows = seqs.rows, D = static_cast<int>(c_.D);
-  kernels_.rms_norm(
-      {.rows = rows, .D = D, .eps = c_.eps, .x = s.x, .w = block.norm.data(), .y = s.y}, stream);
+  const int rows = seqs.rows;
   Mixed in = mix(block, index, seqs, states, s, stream);
   gates(block, rows, s, in, stream);
   recur(index, seqs, states, s, in, stream);
@@ -266,8 +260,10 @@ Mixed Gla::mix(const Block& block, size_t index, const Ragged& seqs, const State
   kernels_.linear({.rows = rows,
                    .W = block.projection.matrix(),
                    .bias = block.projection.bias(),
-                   .x = s.y,
-                   .y = s.projected},
+                   .x = s.x,
+                   .y = s.projected,
+                   .norm = block.norm.data(),
+                   .norm_eps = c_.eps},
                   stream);
   if (c_.width > 0) {
     kernels_.causal_conv1d(
@@ -322,19 +318,18 @@ void Gla::gates(const Block& block, int rows, const Scratch& s, Mixed& in, Strea
     in.k_stride = qk;
   } else if (c_.kind == Kind::kGla) {
     const bool shared = c_.KV < c_.H;
-    kernels_.linear({.rows = rows, .W = block.gate_down.matrix(), .x = s.y, .y = s.gate_low},
-                    stream);
-    kernels_.linear({.rows = rows,
-                     .W = block.gate_up.matrix(),
-                     .bias = block.gate_up.bias(),
-                     .x = s.gate_low,
-                     .y = shared ? s.g_shared : s.g},
-                    stream);
+    kernels_.gla_gate({.rows = rows,
+                       .W = block.gate_up.matrix(),
+                       .bias = block.gate_up.bias(),
+                       .scale = 1 / c_.gate_divisor,
+                       .floor = c_.gate_floor,
+                       .low_stride = projected,
+                       .low = s.projected + projected - c_.gate_rank,
+                       .g = shared ? s.g_shared : s.g},
+                      stream);
     if (shared) {
       spread(c_, kernels_, rows, c_.DK, s.g_shared, static_cast<int>(c_.k()), s.g, c_.q(), stream);
     }
-    apply(kernels_, Activation::kLogSigmoid, 1 / c_.gate_divisor, c_.gate_floor, rows, qk, qk, s.g,
-          stream);
   } else if (c_.kind == Kind::kSimpleGla) {
     apply(kernels_, Activation::kLogSigmoid, 1 / c_.gate_divisor, c_.gate_floor, rows, c_.H,
           projected, s.projected + projected - c_.H, stream);

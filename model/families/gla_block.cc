@@ -42,6 +42,8 @@ LinearWeights load_projection(const Config& c, Checkpoint& checkpoint, Backend& 
   if (c.output_gate) parts.push_back({a + "g_proj.weight", c.out()});
   if (c.kind == Kind::kSimpleGla) {
     parts.push_back({a + "gk_proj.weight", c.H, a + "gk_proj.bias"});
+  } else if (c.kind == Kind::kGla) {
+    parts.push_back({a + "gk_proj.0.weight", c.gate_rank});
   }
   return LinearWeights::load(backend, checkpoint, parts, c.D, dtype);
 }
@@ -113,7 +115,6 @@ Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
                                   c.width);
   }
   if (c.kind == Kind::kGla) {
-    block.gate_down = linear({{a + "gk_proj.0.weight", c.gate_rank}}, c.D);
     block.gate_up = linear({{a + "gk_proj.1.weight", c.k(), a + "gk_proj.1.bias"}}, c.gate_rank);
   }
   if (c.map_weights) {
@@ -159,7 +160,7 @@ void load_bounds(const Config& c, Checkpoint& checkpoint, Backend& backend, cons
 
 void add_to(WeightTally& tally, const Block& b) {
   for (const LinearWeights* weights :
-       {&b.projection, &b.gate_down, &b.gate_up, &b.out, &b.ffn.gate_up, &b.ffn.down}) {
+       {&b.projection, &b.gate_up, &b.out, &b.ffn.gate_up, &b.ffn.down}) {
     tally.add(*weights);
   }
   for (const VectorWeights* weights : {&b.norm, &b.conv, &b.out_norm, &b.ffn.norm}) {

@@ -20,7 +20,6 @@ struct Block {
   VectorWeights norm;        // (D)
   LinearWeights projection;  // (projected, D)
   VectorWeights conv;        // (mixed, width)
-  LinearWeights gate_down;   // (gate_rank, D), kGla
   LinearWeights gate_up;     // (KV DK, gate_rank), kGla, with its bias
   MapWeights map_q, map_k;   // where Config::map_weights; map_k is empty where they are tied
   VectorWeights bound;       // (H DK), kHgrn2: lower bounds of the decays; empty: zeros

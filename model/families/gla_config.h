@@ -33,9 +33,12 @@ struct Config {
   int64_t v() const { return KV * DV; }
   int64_t out() const { return H * DV; }
   int64_t mixed() const { return q() + k() + v(); }  // what a convolution sees
-  // q, k, v, output gate, gates of the heads; HGRN2's forget gate has the place of k.
-  int64_t projected() const {
-    return mixed() + (output_gate ? out() : 0) + (kind == Kind::kSimpleGla ? H : 0);
+  // q, k, v, output gate, gates; HGRN2's forget gate has the place of k. The gates are those of the
+  // heads (kSimpleGla) or the few values that the log decays are made of (kGla).
+  int64_t projected() const { return mixed() + (output_gate ? out() : 0) + gates(); }
+  int64_t gates() const {
+    if (kind == Kind::kGla) return gate_rank;
+    return kind == Kind::kSimpleGla ? H : 0;
   }
   // Rows of the feature map's linear layer, a head.
   int64_t map_rows() const { return feature_map == FeatureMap::kProduct ? 2 * DK : DK; }

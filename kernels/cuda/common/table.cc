@@ -24,6 +24,7 @@ Kernels sm80_table() {
   kernels.linear_recurrence = {sm80::linear_recurrence, "cuda/sm80"};
   kernels.gated_rms_norm = {sm80::gated_rms_norm, "cuda/sm80"};
   kernels.gla = {sm80::gla, "cuda/sm80"};
+  kernels.gla_gate = {sm80::gla_gate, "cuda/sm80"};
   kernels.hgrn_gate = {sm80::hgrn_gate, "cuda/sm80"};
   kernels.head_rms_norm = {sm80::head_rms_norm, "cuda/sm80"};
   kernels.positions = {sm80::positions, "cuda/sm80"};

@@ -19,6 +19,7 @@ void ssd(const SsdArgs& args, Stream& stream);
 void linear_recurrence(const LinearRecurrenceArgs& args, Stream& stream);
 void gated_rms_norm(const GatedRmsNormArgs& args, Stream& stream);
 void gla(const GlaArgs& args, Stream& stream);
+void gla_gate(const GlaGateArgs& args, Stream& stream);
 void hgrn_gate(const HgrnGateArgs& args, Stream& stream);
 void head_rms_norm(const HeadRmsNormArgs& args, Stream& stream);
 void positions(const PositionsArgs& args, Stream& stream);
