@@ -1,4 +1,5 @@
-#include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/activate.cuh"
 #include "kernels/cuda/sm80/ops.h"
 
@@ -9,6 +10,8 @@ constexpr int kThreads = 256;
 
 // Blocks: rows x pieces of kThreads of the width.
 __global__ void __launch_bounds__(kThreads) activation_kernel(ActivationArgs args, int pieces) {
+  let_next_start();
+  wait_for_previous();
   const int64_t row = blockIdx.x / pieces;
   const int d = static_cast<int>(blockIdx.x % pieces) * kThreads + static_cast<int>(threadIdx.x);
   if (d >= args.width) return;
@@ -21,8 +24,9 @@ __global__ void __launch_bounds__(kThreads) activation_kernel(ActivationArgs arg
 void activation(const ActivationArgs& args, Stream& stream) {
   if (args.rows == 0) return;
   const int pieces = (args.width + kThreads - 1) / kThreads;
-  activation_kernel<<<args.rows * pieces, kThreads, 0, use(stream)>>>(args, pieces);
-  expect_launched("activation");
+  launch_early(stream, "activation", activation_kernel,
+               {.grid = static_cast<unsigned>(args.rows * pieces), .threads = kThreads}, args,
+               pieces);
 }
 
 }  // namespace recurve::cuda::sm80

@@ -1,5 +1,6 @@
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/math.cuh"
-#include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/sm80/ops.h"
 
 namespace recurve::cuda::sm80 {
@@ -45,6 +46,8 @@ __device__ float mapped(const FeatureMapArgs& a, const float* x, int i, float la
 // and y of a head.
 __global__ void __launch_bounds__(kThreads)
     feature_map_kernel(FeatureMapArgs a, int inputs, int width) {
+  let_next_start();
+  wait_for_previous();
   const int64_t row = blockIdx.x / a.H, head = blockIdx.x % a.H;
   const float* x = a.x + row * a.x_stride + head * inputs;
   float* y = a.y + (row * a.H + head) * width;
@@ -76,9 +79,9 @@ __global__ void __launch_bounds__(kThreads)
 void feature_map(const FeatureMapArgs& args, Stream& stream) {
   if (args.rows == 0) return;
   const int inputs = args.map == FeatureMap::kProduct ? 2 * args.D : args.D;
-  feature_map_kernel<<<args.rows * args.H, kThreads, 0, use(stream)>>>(
-      args, inputs, mapped_width(args.map) * args.D);
-  expect_launched("feature_map");
+  launch_early(stream, "feature_map", feature_map_kernel,
+               {.grid = static_cast<unsigned>(args.rows * args.H), .threads = kThreads}, args,
+               inputs, mapped_width(args.map) * args.D);
 }
 
 }  // namespace recurve::cuda::sm80

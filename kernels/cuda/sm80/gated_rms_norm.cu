@@ -1,4 +1,5 @@
-#include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/activate.cuh"
 #include "kernels/cuda/sm80/ops.h"
 
@@ -27,6 +28,8 @@ __device__ Group group_at(const GatedRmsNormArgs& a, int size) {
 // Any group.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) any_kernel(GatedRmsNormArgs args) {
+  let_next_start();
+  wait_for_previous();
   const int size = args.D / args.G;
   const auto [x, z, w, y] = group_at(args, size);
   float squares = 0;
@@ -49,9 +52,17 @@ template <int kThreads>
 constexpr int kMost = 4 * kHeld* kThreads;  // values of a group
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) four_kernel(GatedRmsNormArgs args) {
+  let_next_start();
   const int size = args.D / args.G;
   const auto [x, z, w, y] = group_at(args, size);
   const auto four = [](const float* from) { return *reinterpret_cast<const float4*>(from); };
+  float4 weight[kHeld];
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int d = 4 * (j * kThreads + static_cast<int>(threadIdx.x));
+    if (d < size) weight[j] = w == nullptr ? make_float4(1, 1, 1, 1) : four(w + d);
+  }
+  wait_for_previous();
   float4 g[kHeld], gate[kHeld];
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
@@ -78,10 +89,9 @@ __global__ void __launch_bounds__(kThreads) four_kernel(GatedRmsNormArgs args) {
   for (int j = 0; j < kHeld; ++j) {
     const int d = 4 * (j * kThreads + static_cast<int>(threadIdx.x));
     if (d >= size) break;
-    const float4 weight = w == nullptr ? make_float4(1, 1, 1, 1) : four(w + d);
     *reinterpret_cast<float4*>(y + d) =
-        make_float4(g[j].x * scale * weight.x, g[j].y * scale * weight.y, g[j].z * scale * weight.z,
-                    g[j].w * scale * weight.w);
+        make_float4(g[j].x * scale * weight[j].x, g[j].y * scale * weight[j].y,
+                    g[j].z * scale * weight[j].z, g[j].w * scale * weight[j].w);
   }
 }
 
@@ -96,17 +106,20 @@ bool takes_four(const GatedRmsNormArgs& a) {
 
 void gated_rms_norm(const GatedRmsNormArgs& args, Stream& stream) {
   if (args.rows == 0) return;
-  const int size = args.D / args.G, blocks = args.rows * args.G;
+  const int size = args.D / args.G;
+  const auto launch = [&](auto kernel, unsigned threads) {
+    launch_early(stream, "gated_rms_norm", kernel,
+                 {.grid = static_cast<unsigned>(args.rows * args.G), .threads = threads}, args);
+  };
   if (takes_four(args) && size <= kMost<64>) {
-    four_kernel<64><<<blocks, 64, 0, use(stream)>>>(args);
+    launch(four_kernel<64>, 64);
   } else if (takes_four(args) && size <= kMost<512>) {
-    four_kernel<512><<<blocks, 512, 0, use(stream)>>>(args);
+    launch(four_kernel<512>, 512);
   } else if (size <= 512) {
-    any_kernel<128><<<blocks, 128, 0, use(stream)>>>(args);
+    launch(any_kernel<128>, 128);
   } else {
-    any_kernel<1024><<<blocks, 1024, 0, use(stream)>>>(args);
+    launch(any_kernel<1024>, 1024);
   }
-  expect_launched("gated_rms_norm");
 }
 
 }  // namespace recurve::cuda::sm80

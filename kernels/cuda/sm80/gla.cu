@@ -4,8 +4,9 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/math.cuh"
-#include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/sm80/chunks.cuh"
 #include "kernels/cuda/sm80/gla_chunk.h"
 #include "kernels/cuda/sm80/ops.h"
@@ -19,6 +20,7 @@ constexpr int kGroups = kWarpSize / kWidth;  // lanes above each other, every kG
 constexpr int kColumns = 4 * kWidth;         // of S, a warp
 constexpr int kMostThreads = 64;             // a block
 constexpr int kMostRows = 8;                 // whose weights are computed together
+constexpr unsigned kFirstBlocks = 1024;      // about as many as run at once
 constexpr size_t kSharedBytes = 48 << 10;    // that a block may have without asking
 constexpr unsigned kAll = 0xffffffffu;       // lanes
 
@@ -95,6 +97,7 @@ __global__ void __launch_bounds__(kMostThreads)
     gla_kernel(GlaArgs a, int tiles, int together, bool steps) {
   extern __shared__ float4 weights[];  // (together, DK); then z: (DK) floats
   constexpr int kSlab = kHeld * kGroups;
+  let_next_start();
   const int tile = blockIdx.x % tiles, head = blockIdx.x / tiles % a.H;
   const int sequence = blockIdx.x / tiles / a.H;
   const int lane = threadIdx.x % kWarpSize, group = lane / kWidth;
@@ -105,9 +108,15 @@ __global__ void __launch_bounds__(kMostThreads)
   const int columns = kWhole ? 4 : a.DV - d;
   const StepRows mine = step_rows(a.seqs, steps ? a.chunk : 1, sequence);
   const int64_t begin = mine.first, end = mine.end;
-  if (begin == end) return;
   const int64_t state = static_cast<int64_t>(a.seqs.slot[sequence]) * a.H + head;
-  float* S = static_cast<float*>(a.S.data) + state * a.DK * a.DV + d;
+  float* S = f32_of(a.S) + state * a.DK * a.DV + d;
+  if (blockIdx.x < kFirstBlocks) {  // the others find the kernel before this one gone
+    for (int x = group; x < min(a.DK, kSlab) && lane % kWidth == 0 && columns > 0; x += kGroups) {
+      prefetch_to_l2(S + static_cast<int64_t>(x) * a.DV);
+    }
+  }
+  wait_for_previous();
+  if (begin == end) return;
 
   float4 held[kHeld];
   const auto load = [&](int base) {
@@ -179,6 +188,8 @@ __global__ void __launch_bounds__(kMostThreads)
 
 // A block: z of one head of one sequence, when all have read it.
 __global__ void __launch_bounds__(kMostThreads) normaliser_kernel(GlaArgs a, bool steps) {
+  let_next_start();
+  wait_for_previous();
   const int head = blockIdx.x % a.H, sequence = blockIdx.x / a.H;
   const StepRows mine = step_rows(a.seqs, steps ? a.chunk : 1, sequence);
   const int64_t begin = mine.first, end = mine.end;
@@ -191,7 +202,7 @@ __global__ void __launch_bounds__(kMostThreads) normaliser_kernel(GlaArgs a, boo
 }
 
 template <int kHeld>
-void launch(const GlaArgs& args, bool steps, cudaStream_t stream) {
+void launch(const GlaArgs& args, bool steps, Stream& stream) {
   const size_t row_bytes = sizeof(Weights) * static_cast<size_t>(args.DK);
   const size_t z_bytes = sizeof(float) * static_cast<size_t>(args.DK);
   if (row_bytes + z_bytes > kSharedBytes) {
@@ -209,29 +220,31 @@ void launch(const GlaArgs& args, bool steps, cudaStream_t stream) {
   if (args.DK == kHeld * kGroups && args.DV % (threads / kWarpSize * kColumns) == 0) {
     kernel = gla_kernel<kHeld, true, true>;
   }
-  kernel<<<args.seqs.num_seqs * args.H * tiles, threads,
-           static_cast<size_t>(together) * row_bytes + z_bytes, stream>>>(args, tiles, together,
-                                                                          steps);
+  launch_early(stream, "gla", kernel,
+               {.grid = static_cast<unsigned>(args.seqs.num_seqs * args.H * tiles),
+                .threads = static_cast<unsigned>(threads),
+                .shared = static_cast<size_t>(together) * row_bytes + z_bytes},
+               args, tiles, together, steps);
 }
 
 }  // namespace
 
 void gla(const GlaArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
-  const cudaStream_t on = use(stream);
   const bool chunks = args.chunk > 1 && args.seqs.max_len > 1 && gla_chunks_fit(args);
   if (chunks) gla_chunks(args, stream);
   if (args.DK <= 64) {
-    launch<8>(args, chunks, on);
+    launch<8>(args, chunks, stream);
   } else if (args.DK <= 128) {
-    launch<16>(args, chunks, on);
+    launch<16>(args, chunks, stream);
   } else {
-    launch<32>(args, chunks, on);
+    launch<32>(args, chunks, stream);
   }
-  expect_launched("gla");
   if (args.z == nullptr) return;
-  normaliser_kernel<<<args.seqs.num_seqs * args.H, kMostThreads, 0, on>>>(args, chunks);
-  expect_launched("gla, normaliser");
+  launch_early(
+      stream, "gla, normaliser", normaliser_kernel,
+      {.grid = static_cast<unsigned>(args.seqs.num_seqs * args.H), .threads = kMostThreads}, args,
+      chunks);
 }
 
 }  // namespace recurve::cuda::sm80

@@ -1,4 +1,5 @@
-#include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/activate.cuh"
 #include "kernels/cuda/sm80/ops.h"
 
@@ -9,6 +10,8 @@ constexpr int kThreads = 256;
 
 // Blocks: rows x pieces of kThreads of the width.
 __global__ void __launch_bounds__(kThreads) glu_kernel(GluArgs args, int pieces) {
+  let_next_start();
+  wait_for_previous();
   const int64_t row = blockIdx.x / pieces, F = args.F;
   const int64_t f = static_cast<int64_t>(blockIdx.x % pieces) * kThreads + threadIdx.x;
   if (f >= F) return;
@@ -21,8 +24,9 @@ __global__ void __launch_bounds__(kThreads) glu_kernel(GluArgs args, int pieces)
 void glu(const GluArgs& args, Stream& stream) {
   if (args.rows == 0) return;
   const int pieces = (args.F + kThreads - 1) / kThreads;
-  glu_kernel<<<args.rows * pieces, kThreads, 0, use(stream)>>>(args, pieces);
-  expect_launched("glu");
+  launch_early(stream, "glu", glu_kernel,
+               {.grid = static_cast<unsigned>(args.rows * pieces), .threads = kThreads}, args,
+               pieces);
 }
 
 }  // namespace recurve::cuda::sm80

@@ -1,4 +1,5 @@
-#include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/activate.cuh"
 #include "kernels/cuda/sm80/ops.h"
 
@@ -7,24 +8,66 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// One block a head of a row. A thread reads and writes the same values, so y may be x.
-__global__ void __launch_bounds__(kThreads) head_rms_norm_kernel(HeadRmsNormArgs args) {
+constexpr int kHeld = 4;  // values of a thread in registers: where a head has no more
+
+__device__ float scale_of(float squares, const HeadRmsNormArgs& args) {
+  return 1.0f / sqrtf(squares / static_cast<float>(args.DV) + args.eps);
+}
+__device__ float finished(float x, float scale, const float* w, const float* gate) {
+  float y = x * scale;
+  if (w != nullptr) y *= *w;
+  if (gate != nullptr) y *= silu(*gate);
+  return y;
+}
+
+// One block a head of a row, all of it in registers: everything is on its way at once. A thread
+// reads and writes the same values, so y may be x.
+__global__ void __launch_bounds__(kThreads) held_kernel(HeadRmsNormArgs args) {
+  let_next_start();
   const int64_t row = blockIdx.x / args.H, head = blockIdx.x % args.H;
-  const int DV = args.DV;
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * DV;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * args.DV;
+  const int64_t gate_at = row * args.gate_stride + head * args.DV;
+  float x[kHeld], w[kHeld], gate[kHeld];
+  const auto for_each = [&](auto visit) {
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      const int d = j * kThreads + static_cast<int>(threadIdx.x);
+      if (d < args.DV) visit(j, d);
+    }
+  };
+  for_each([&](int j, int d) { w[j] = args.w == nullptr ? 1 : args.w[d]; });
+  wait_for_previous();
+  for_each([&](int j, int d) {
+    x[j] = args.x[at + d];
+    gate[j] = args.gate == nullptr ? 0 : args.gate[gate_at + d];
+  });
+  float squares = 0;
+  for_each([&](int j, int) { squares = fmaf(x[j], x[j], squares); });
+  const float scale = scale_of(block_sum<kThreads>(squares), args);
+  for_each([&](int j, int d) {
+    args.y[at + d] = finished(x[j], scale, args.w == nullptr ? nullptr : &w[j],
+                              args.gate == nullptr ? nullptr : &gate[j]);
+  });
+}
+
+// The same for heads of any size.
+__global__ void __launch_bounds__(kThreads) any_kernel(HeadRmsNormArgs args) {
+  let_next_start();
+  wait_for_previous();
+  const int64_t row = blockIdx.x / args.H, head = blockIdx.x % args.H;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * args.DV;
   const float* gate =
-      args.gate == nullptr ? nullptr : args.gate + row * args.gate_stride + head * DV;
-  float sum = 0;
+      args.gate == nullptr ? nullptr : args.gate + row * args.gate_stride + head * args.DV;
+  float squares = 0;
 #pragma unroll 4
-  for (int d = threadIdx.x; d < DV; d += kThreads) sum = fmaf(args.x[at + d], args.x[at + d], sum);
-  sum = block_sum<kThreads>(sum);
-  const float scale = 1.0f / sqrtf(sum / static_cast<float>(DV) + args.eps);
+  for (int d = threadIdx.x; d < args.DV; d += kThreads) {
+    squares = fmaf(args.x[at + d], args.x[at + d], squares);
+  }
+  const float scale = scale_of(block_sum<kThreads>(squares), args);
 #pragma unroll 4
-  for (int d = threadIdx.x; d < DV; d += kThreads) {
-    float y = args.x[at + d] * scale;
-    if (args.w != nullptr) y *= args.w[d];
-    if (gate != nullptr) y *= silu(gate[d]);
-    args.y[at + d] = y;
+  for (int d = threadIdx.x; d < args.DV; d += kThreads) {
+    args.y[at + d] = finished(args.x[at + d], scale, args.w == nullptr ? nullptr : args.w + d,
+                              gate == nullptr ? nullptr : gate + d);
   }
 }
 
@@ -32,8 +75,8 @@ __global__ void __launch_bounds__(kThreads) head_rms_norm_kernel(HeadRmsNormArgs
 
 void head_rms_norm(const HeadRmsNormArgs& args, Stream& stream) {
   if (args.rows == 0) return;
-  head_rms_norm_kernel<<<args.rows * args.H, kThreads, 0, use(stream)>>>(args);
-  expect_launched("head_rms_norm");
+  launch_early(stream, "head_rms_norm", args.DV <= kHeld * kThreads ? held_kernel : any_kernel,
+               {.grid = static_cast<unsigned>(args.rows * args.H), .threads = kThreads}, args);
 }
 
 }  // namespace recurve::cuda::sm80

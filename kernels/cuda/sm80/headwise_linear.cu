@@ -1,5 +1,6 @@
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/math.cuh"
-#include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/sm80/ops.h"
 
 namespace recurve::cuda::sm80 {
@@ -16,6 +17,8 @@ __device__ float weight_at(const uint16_t* W, int64_t index) { return widen_bf16
 // One thread an output. Blocks: rows x pieces of kThreads of the outputs.
 template <typename Weight>
 __global__ void __launch_bounds__(kThreads) small_kernel(HeadwiseLinearArgs args, int pieces) {
+  let_next_start();
+  wait_for_previous();
   const int64_t row = blockIdx.x / pieces, K = args.W.K, N = args.W.N / args.H;
   const int64_t n = static_cast<int64_t>(blockIdx.x % pieces) * kThreads + threadIdx.x;
   if (n >= args.W.N) return;
@@ -29,6 +32,8 @@ __global__ void __launch_bounds__(kThreads) small_kernel(HeadwiseLinearArgs args
 // One warp an output, its lanes side by side along K; each row of x is summed for itself.
 template <typename Weight>
 __global__ void __launch_bounds__(kThreads) large_kernel(HeadwiseLinearArgs args, int row_blocks) {
+  let_next_start();
+  wait_for_previous();
   const int lane = threadIdx.x % kWarpSize;
   const int64_t n =
       static_cast<int64_t>(blockIdx.x / row_blocks) * kWarps + threadIdx.x / kWarpSize;
@@ -56,16 +61,18 @@ __global__ void __launch_bounds__(kThreads) large_kernel(HeadwiseLinearArgs args
 }
 
 template <typename Weight>
-void launch(const HeadwiseLinearArgs& args, cudaStream_t stream) {
+void launch(const HeadwiseLinearArgs& args, Stream& stream) {
   const int64_t N = args.W.N;
   if (args.W.K <= kSmall) {
     const int pieces = static_cast<int>((N + kThreads - 1) / kThreads);
-    small_kernel<Weight><<<args.rows * pieces, kThreads, 0, stream>>>(args, pieces);
-    return;
+    return launch_early(stream, "headwise_linear", small_kernel<Weight>,
+                        {.grid = static_cast<unsigned>(args.rows * pieces), .threads = kThreads},
+                        args, pieces);
   }
   const int row_blocks = (args.rows + kRows - 1) / kRows;
   const auto blocks = static_cast<unsigned>((N + kWarps - 1) / kWarps * row_blocks);
-  large_kernel<Weight><<<blocks, kThreads, 0, stream>>>(args, row_blocks);
+  launch_early(stream, "headwise_linear", large_kernel<Weight>,
+               {.grid = blocks, .threads = kThreads}, args, row_blocks);
 }
 
 }  // namespace
@@ -74,11 +81,10 @@ void launch(const HeadwiseLinearArgs& args, cudaStream_t stream) {
 void headwise_linear(const HeadwiseLinearArgs& args, Stream& stream) {
   if (args.rows == 0 || args.W.N == 0) return;
   if (args.W.dtype == DType::kBF16) {
-    launch<uint16_t>(args, use(stream));
+    launch<uint16_t>(args, stream);
   } else {
-    launch<float>(args, use(stream));
+    launch<float>(args, stream);
   }
-  expect_launched("headwise_linear");
 }
 
 }  // namespace recurve::cuda::sm80

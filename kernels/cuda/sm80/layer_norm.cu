@@ -1,5 +1,6 @@
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/math.cuh"
-#include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/sm80/ops.h"
 
 namespace recurve::cuda::sm80 {
@@ -10,6 +11,8 @@ namespace {
 // or the residual.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) layer_norm_kernel(LayerNormArgs args) {
+  let_next_start();
+  wait_for_previous();
   const int64_t row = blockIdx.x / args.G;
   const int size = args.D / args.G, first = static_cast<int>(blockIdx.x % args.G) * size;
   const int64_t at = row * args.D + first;
@@ -38,15 +41,17 @@ __global__ void __launch_bounds__(kThreads) layer_norm_kernel(LayerNormArgs args
 void layer_norm(const LayerNormArgs& args, Stream& stream) {
   if (args.rows == 0) return;
   const int size = args.D / args.G;
-  const int blocks = args.rows * args.G;
+  const auto launch = [&](auto kernel, unsigned threads) {
+    launch_early(stream, "layer_norm", kernel,
+                 {.grid = static_cast<unsigned>(args.rows * args.G), .threads = threads}, args);
+  };
   if (size <= 512) {
-    layer_norm_kernel<128><<<blocks, 128, 0, use(stream)>>>(args);
+    launch(layer_norm_kernel<128>, 128);
   } else if (size <= 2048) {
-    layer_norm_kernel<256><<<blocks, 256, 0, use(stream)>>>(args);
+    launch(layer_norm_kernel<256>, 256);
   } else {
-    layer_norm_kernel<1024><<<blocks, 1024, 0, use(stream)>>>(args);
+    launch(layer_norm_kernel<1024>, 1024);
   }
-  expect_launched("layer_norm");
 }
 
 }  // namespace recurve::cuda::sm80

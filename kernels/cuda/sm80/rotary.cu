@@ -1,4 +1,5 @@
-#include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/ops.h"
 
 namespace recurve::cuda::sm80 {
@@ -8,6 +9,8 @@ constexpr int kThreads = 128;
 
 // One block a sequence.
 __global__ void __launch_bounds__(kThreads) positions_kernel(PositionsArgs args) {
+  let_next_start();
+  wait_for_previous();
   const int begin = args.seqs.begin[blockIdx.x], end = args.seqs.begin[blockIdx.x + 1];
   int32_t& count = args.count[args.seqs.slot[blockIdx.x]];
   const int32_t first = count;
@@ -20,6 +23,8 @@ __global__ void __launch_bounds__(kThreads) positions_kernel(PositionsArgs args)
 
 // Blocks: rows x pieces of kThreads pairs of a head. A thread turns its pair in every head.
 __global__ void __launch_bounds__(kThreads) rotary_kernel(RotaryArgs args, int pieces) {
+  let_next_start();
+  wait_for_previous();
   const int64_t row = blockIdx.x / pieces;
   const int half = args.D / 2;
   const int j = static_cast<int>(blockIdx.x % pieces) * kThreads + static_cast<int>(threadIdx.x);
@@ -43,15 +48,16 @@ __global__ void __launch_bounds__(kThreads) rotary_kernel(RotaryArgs args, int p
 
 void positions(const PositionsArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
-  positions_kernel<<<args.seqs.num_seqs, kThreads, 0, use(stream)>>>(args);
-  expect_launched("positions");
+  launch_early(stream, "positions", positions_kernel,
+               {.grid = static_cast<unsigned>(args.seqs.num_seqs), .threads = kThreads}, args);
 }
 
 void rotary(const RotaryArgs& args, Stream& stream) {
   if (args.rows == 0) return;
   const int pieces = (args.D / 2 + kThreads - 1) / kThreads;
-  rotary_kernel<<<args.rows * pieces, kThreads, 0, use(stream)>>>(args, pieces);
-  expect_launched("rotary");
+  launch_early(stream, "rotary", rotary_kernel,
+               {.grid = static_cast<unsigned>(args.rows * pieces), .threads = kThreads}, args,
+               pieces);
 }
 
 }  // namespace recurve::cuda::sm80

@@ -1,4 +1,5 @@
-#include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/activate.cuh"
 #include "kernels/cuda/sm80/ops.h"
 
@@ -9,6 +10,8 @@ constexpr int kThreads = 256;
 
 // Blocks: rows x pieces of kThreads of the width.
 __global__ void __launch_bounds__(kThreads) skip_gate_kernel(SkipGateArgs args, int pieces) {
+  let_next_start();
+  wait_for_previous();
   const int64_t row = blockIdx.x / pieces;
   const int d = static_cast<int>(blockIdx.x % pieces) * kThreads + static_cast<int>(threadIdx.x);
   if (d >= args.D) return;
@@ -22,8 +25,9 @@ __global__ void __launch_bounds__(kThreads) skip_gate_kernel(SkipGateArgs args, 
 void skip_gate(const SkipGateArgs& args, Stream& stream) {
   if (args.rows == 0) return;
   const int pieces = (args.D + kThreads - 1) / kThreads;
-  skip_gate_kernel<<<args.rows * pieces, kThreads, 0, use(stream)>>>(args, pieces);
-  expect_launched("skip_gate");
+  launch_early(stream, "skip_gate", skip_gate_kernel,
+               {.grid = static_cast<unsigned>(args.rows * pieces), .threads = kThreads}, args,
+               pieces);
 }
 
 }  // namespace recurve::cuda::sm80
