@@ -10,14 +10,17 @@ struct LaunchShape {
   unsigned threads;
   size_t shared = 0;     // bytes of dynamic shared memory
   unsigned cluster = 1;  // blocks side by side in x that share a cluster
+  // Starts when all before it has ended, with the L1 cache as it likes: for a kernel that streams
+  // through so many states that the room for loads on their way is worth more than its ends.
+  bool alone = false;
 };
 
 // Gives the kernel the largest part of the L1 cache as shared memory: a multiprocessor that has to
 // change its parts ends all that it runs before, so kernels overlap only where they agree.
-inline void keep_carveout(const void* kernel, const char* op) {
-  abort_if_failed(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                       cudaSharedmemCarveoutMaxShared),
-                  op);
+inline void keep_carveout(const void* kernel, const char* op,
+                          int carveout = cudaSharedmemCarveoutMaxShared) {
+  abort_if_failed(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, carveout), op);
 }
 
 // Launches a kernel that may start before what is queued ahead of it has ended (programmatic
@@ -36,8 +39,9 @@ void launch_early(Stream& stream, const char* op, void (*kernel)(Params...),
   config.blockDim = dim3(shape.threads);
   config.dynamicSmemBytes = shape.shared;
   config.stream = use(stream);
-  keep_carveout(reinterpret_cast<const void*>(kernel), op);
-  const bool early = static_cast<CudaStream&>(stream).starts_early();
+  keep_carveout(reinterpret_cast<const void*>(kernel), op,
+                shape.alone ? cudaSharedmemCarveoutDefault : cudaSharedmemCarveoutMaxShared);
+  const bool early = static_cast<CudaStream&>(stream).starts_early() && !shape.alone;
   config.attrs = early ? attributes : attributes + 1;
   config.numAttrs = (early ? 1u : 0u) + (shape.cluster > 1 ? 1u : 0u);
   abort_if_failed(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), op);

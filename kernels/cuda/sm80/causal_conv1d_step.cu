@@ -57,7 +57,6 @@ __device__ void prefetch(const float* state, int quads, int lane) {
 template <int kEach>
 __global__ void __launch_bounds__(kThreads) step_kernel(CausalConv1dArgs a) {
   __shared__ float4 rooms[kWarps][kPast * kWarpSize];
-  let_next_start();
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   const int first = 4 * (static_cast<int>(blockIdx.x) * kThreads + warp * kWarpSize);  // channel
   if (first >= a.D) return;
@@ -76,6 +75,9 @@ __global__ void __launch_bounds__(kThreads) step_kernel(CausalConv1dArgs a) {
     if (r < rows) prefetch(state_of(r), states.quads, lane);
   }
   wait_for_previous();
+  // Not before: the kernels after this one, up to the next linear layer, would begin to load while
+  // the large one before it, of which this waits, still needs all bandwidth.
+  let_next_start();
 
   float4 flat[kEach][kPast], x[kEach];
 #pragma unroll

@@ -220,10 +220,12 @@ void launch(const GlaArgs& args, bool steps, Stream& stream) {
   if (args.DK == kHeld * kGroups && args.DV % (threads / kWarpSize * kColumns) == 0) {
     kernel = gla_kernel<kHeld, true, true>;
   }
+  constexpr int kMany = 4;  // sequences
   launch_early(stream, "gla", kernel,
                {.grid = static_cast<unsigned>(args.seqs.num_seqs * args.H * tiles),
                 .threads = static_cast<unsigned>(threads),
-                .shared = static_cast<size_t>(together) * row_bytes + z_bytes},
+                .shared = static_cast<size_t>(together) * row_bytes + z_bytes,
+                .alone = args.seqs.num_seqs >= kMany},
                args, tiles, together, steps);
 }
 

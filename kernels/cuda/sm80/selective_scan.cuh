@@ -106,7 +106,7 @@ __device__ inline void multiply_step_rows(const SelectiveScanArgs& a, const uint
   const uint16_t* w = weights + (m0 + lane / 4) * pitch + k;
   const float* x = a.params + (row + min(lane / 4, rows - 1)) * a.params_stride + k;
   Accumulator<1, 1> sum;
-#pragma unroll 2
+#pragma unroll 4
   for (int slab = part * kSlab; slab < a.R; slab += kStepParts * kSlab) {
     const uint4 own[2] = {*reinterpret_cast<const uint4*>(w + slab),
                           *reinterpret_cast<const uint4*>(w + 8 * pitch + slab)};

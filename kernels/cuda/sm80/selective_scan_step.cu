@@ -51,7 +51,7 @@ __device__ void prefetch_states(const SelectiveScanArgs& a, int first, int chann
 }
 
 // A block: a tile of channels of `each` sequences, kTileRows at a time. Four lanes have a channel.
-__global__ void __launch_bounds__(kStepThreads, 3)
+__global__ void __launch_bounds__(kStepThreads, 2)
     decode_kernel(SelectiveScanArgs a, int tiles, int each) {
   extern __shared__ uint4 weights[];
   __shared__ Shared shared;
@@ -116,14 +116,17 @@ __global__ void __launch_bounds__(kStepThreads, 3)
 }  // namespace
 
 void selective_scan_steps(const SelectiveScanArgs& args, Stream& stream) {
-  constexpr int kMany = 128;  // sequences, from which on there are blocks enough
+  constexpr int kMany = 64;  // sequences
   const int tiles = args.D / kStepChannels;
-  const int each = args.seqs.num_seqs < kMany ? kTileRows : 2 * kTileRows;
+  // Of few sequences a block has fewer, so that there are blocks enough; of many, more.
+  int each = (args.seqs.num_seqs + 3) / 4;
+  if (each > kTileRows) each = each > 4 * kTileRows ? 2 * kTileRows : kTileRows;
   const int groups = (args.seqs.num_seqs + each - 1) / each;
   launch_early(stream, "selective_scan, steps", decode_kernel,
                {.grid = static_cast<unsigned>(tiles * groups),
                 .threads = kStepThreads,
-                .shared = step_weights_bytes(args.R)},
+                .shared = step_weights_bytes(args.R),
+                .alone = args.seqs.num_seqs >= kMany},
                args, tiles, each);
 }
 

@@ -162,10 +162,12 @@ void ssd(const SsdArgs& args, Stream& stream) {
   if (args.N == kSlab && args.P % kChannels == 0 && even(args.B) && even(args.C)) {
     kernel = ssd_kernel<true, true>;
   }
-  launch_early(
-      stream, "ssd", kernel,
-      {.grid = static_cast<unsigned>(args.seqs.num_seqs * args.H * tiles), .threads = kThreads},
-      args, tiles, chunks);
+  constexpr int kMany = 4;  // sequences
+  launch_early(stream, "ssd", kernel,
+               {.grid = static_cast<unsigned>(args.seqs.num_seqs * args.H * tiles),
+                .threads = kThreads,
+                .alone = args.seqs.num_seqs >= kMany},
+               args, tiles, chunks);
 }
 
 }  // namespace recurve::cuda::sm80
