@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -80,7 +81,13 @@ class Backend {
   const Kernels& kernels() const { return kernels_; }
 
   // Throws std::runtime_error when there is not enough memory.
-  Buffer allocate(size_t bytes) { return Buffer(this, take_memory(bytes), bytes); }
+  Buffer allocate(size_t bytes) {
+    std::byte* memory = take_memory(bytes);
+    allocated_ += bytes;
+    return Buffer(this, memory, bytes);
+  }
+  size_t allocated() const { return allocated_; }  // bytes of all buffers there are
+  virtual size_t free_memory() const;              // bytes that can be allocated now
   HostMemory allocate_host(size_t bytes) { return take_host_memory(bytes); }
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<Event> make_event();
@@ -107,10 +114,13 @@ class Backend {
   friend class Buffer;
   const std::string name_;
   const Kernels kernels_;
+  std::atomic<size_t> allocated_{0};
 };
 
 inline Buffer::~Buffer() {
-  if (data_ != nullptr) backend_->give_memory(data_, bytes_);
+  if (data_ == nullptr) return;
+  backend_->allocated_ -= bytes_;
+  backend_->give_memory(data_, bytes_);
 }
 
 // device: "cpu", "cuda:N" or "reference". threads: of the CPU; 0 = one a core. The environment

@@ -73,10 +73,23 @@ class Checkpoint {
   // backend, which stays where it is until then). Does nothing if the view is not present.
   void copy_on_finish(const TensorView& view, DType to, Backend& backend, void* device);
 
+  // From now on finish() makes no copies: for models that are loaded on paper.
+  void leave_out_copies() { copying_ = false; }
+
   // Throws std::runtime_error naming all tensors that are missing, misshapen or left over; else
   // makes the copies and lets go of the file pages. To be called once, last.
   // progress: called now and then on this thread; bytes as stored.
   void finish(const Progress& progress = {});
+
+  // How fast the copies of finish() went. Reading, which includes any conversion, and copying to
+  // the device go on at the same time.
+  struct Times {
+    uint64_t bytes = 0;       // that arrived on the device
+    double seconds = 0;       // all in all
+    double reading = 0;       // seconds of them that the host was reading
+    double copying_rate = 0;  // bytes a second of one copy alone; 0: not measured
+  };
+  const Times& times() const { return times_; }
 
  private:
   struct Tensor {
@@ -106,6 +119,7 @@ class Checkpoint {
   TensorView take_found(Tensor& tensor, const std::vector<Shape>& shapes);
   void note_missing(const std::vector<std::string>& names, const std::vector<Shape>& shapes);
   void check_all_used();
+  void make_copies(const Progress& progress);
 
   nlohmann::json config_;
   std::string config_file_;
@@ -118,7 +132,9 @@ class Checkpoint {
   std::set<std::string> generated_names_;
   std::set<std::string> allowed_extra_;
   Problems missing_, misfit_;
+  bool copying_ = true;
   std::vector<Copy> copies_;
+  Times times_;
 };
 
 }  // namespace recurve

@@ -1,7 +1,8 @@
-// The copies of Checkpoint::finish(): from the files, through two buffers on the host, to memory of
-// a backend.
+// The copies of Checkpoint::finish(): from the files, through a few buffers on the host, to memory
+// of a backend.
 #include <algorithm>
 #include <array>
+#include <chrono>
 
 #include "kernels/backend.h"
 #include "model/weights/checkpoint.h"
@@ -10,12 +11,23 @@
 namespace recurve {
 namespace {
 
-constexpr int64_t kStageElements = 2 << 20;  // 4 or 8 MiB a buffer
+constexpr int64_t kStageElements = 8 << 20;  // 16 or 32 MiB a buffer
+constexpr size_t kMeasuredCopy = 4 << 20;    // bytes of a copy worth measuring
 
-// While one buffer is on its way to the device, the other is filled. Allocated at first use.
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// While one buffer is filled, the others are on their way to the device.
 class Stage {
  public:
-  explicit Stage(Backend& backend) : backend_(&backend), stream_(backend.make_stream()) {}
+  // buffer_bytes: of the largest piece.
+  Stage(Backend& backend, size_t buffer_bytes)
+      : backend_(&backend),
+        stream_(backend.make_stream()),
+        buffers_{Place(backend, buffer_bytes), Place(backend, buffer_bytes),
+                 Place(backend, buffer_bytes)} {}
   ~Stage() {
     try {
       stream_->wait();  // the device may still be reading the buffers
@@ -29,27 +41,56 @@ class Stage {
   void wait() { stream_->wait(); }
 
   // Elements [begin, end) of the tensor, at most kStageElements. device: where they go.
-  void send(const TensorView& from, int64_t begin, int64_t end, DType to, std::byte* device) {
-    std::vector<std::byte>& buffer = buffers_[turn_];
-    turn_ = 1 - turn_;
+  void send(const TensorView& from, int64_t begin, int64_t end, DType to, std::byte* device,
+            Checkpoint::Times& times) {
+    Place& place = buffers_[turn_];
+    turn_ = (turn_ + 1) % buffers_.size();
     const size_t bytes = static_cast<size_t>(end - begin) * size_of(to);
-    buffer.resize(std::max(buffer.size(), bytes));
-    convert_elements(from, begin, end, to, buffer.data());
-    stream_->wait();  // the other buffer has left
-    backend_->upload(device, buffer.data(), bytes, *stream_);
+    place.left->wait();
+    const Clock::time_point began = Clock::now();
+    convert_elements(from, begin, end, to, place.memory.get());
+    times.reading += seconds_since(began);
+    times.bytes += bytes;
+    if (times.copying_rate == 0 && bytes >= kMeasuredCopy) {
+      times.copying_rate = measured_copy(device, place.memory.get(), bytes);
+    } else {
+      backend_->upload(device, place.memory.get(), bytes, *stream_);
+    }
+    place.left->record(*stream_);
   }
 
  private:
+  struct Place {
+    Place(Backend& backend, size_t bytes)
+        : memory(backend.allocate_host(bytes)), left(backend.make_event()) {}
+    HostMemory memory;
+    std::unique_ptr<Event> left;  // reached when what was in the memory is on the device
+  };
+
+  // Bytes a second, with nothing beside it.
+  double measured_copy(std::byte* device, const std::byte* host, size_t bytes) {
+    stream_->wait();
+    const Clock::time_point began = Clock::now();
+    backend_->upload(device, host, bytes, *stream_);
+    stream_->wait();
+    return static_cast<double>(bytes) / seconds_since(began);
+  }
+
   Backend* backend_;
-  std::array<std::vector<std::byte>, 2> buffers_;
-  size_t turn_ = 0;
   std::unique_ptr<Stream> stream_;
+  std::array<Place, 3> buffers_;
+  size_t turn_ = 0;
 };
 
 }  // namespace
 
 void Checkpoint::finish(const Progress& progress) {
   check_all_used();
+  if (copying_) make_copies(progress);
+  copies_.clear();
+}
+
+void Checkpoint::make_copies(const Progress& progress) {
   // In the order of the files, which is the order disks are fast in.
   std::ranges::stable_sort(copies_, {}, [this](const Copy& copy) {
     const auto file =
@@ -57,27 +98,33 @@ void Checkpoint::finish(const Progress& progress) {
     return std::pair(file - files_.begin(), copy.from.data);
   });
   uint64_t done = 0, total = 0;
-  for (const Copy& copy : copies_) total += copy.from.bytes;
+  size_t largest = 0;
+  for (const Copy& copy : copies_) {
+    total += copy.from.bytes;
+    const int64_t piece = std::min(copy.from.count(), kStageElements);
+    largest = std::max(largest, static_cast<size_t>(piece) * size_of(copy.to));
+  }
   if (progress) progress(done, total);
 
+  const Clock::time_point began = Clock::now();
   std::unique_ptr<Stage> stage;
   for (const Copy& copy : copies_) {
     if (!stage || stage->backend() != copy.backend) {
       if (stage) stage->wait();
-      stage = std::make_unique<Stage>(*copy.backend);
+      stage = std::make_unique<Stage>(*copy.backend, largest);
     }
     const int64_t count = copy.from.count();
     for (int64_t begin = 0; begin < count; begin += kStageElements) {
       const int64_t end = std::min(begin + kStageElements, count);
       auto* device =
           static_cast<std::byte*>(copy.device) + static_cast<size_t>(begin) * size_of(copy.to);
-      stage->send(copy.from, begin, end, copy.to, device);
+      stage->send(copy.from, begin, end, copy.to, device, times_);
       done += static_cast<uint64_t>(end - begin) * size_of(copy.from.type);
       if (progress) progress(done, total);
     }
   }
   if (stage) stage->wait();
-  copies_.clear();
+  times_.seconds = seconds_since(began);
 }
 
 }  // namespace recurve

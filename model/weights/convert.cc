@@ -1,8 +1,12 @@
 #include "model/weights/convert.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -12,7 +16,7 @@
 namespace recurve {
 namespace {
 
-constexpr int64_t kPieceElements = 4 << 20;     // between releases of the source: 8 or 16 MiB
+constexpr int64_t kPieceElements = 8 << 20;     // between releases of the source: 16 or 32 MiB
 constexpr int64_t kThreadElements = 512 << 10;  // worth a thread
 
 template <typename T>
@@ -75,13 +79,15 @@ bool same_type(StoredType from, DType to) {
          (from == StoredType::kBF16 && to == DType::kBF16);
 }
 
-void convert_on_this_thread(const TensorView& view, int64_t begin, int64_t end, DType to,
+// False if the file cannot be read.
+bool convert_on_this_thread(const TensorView& view, int64_t begin, int64_t end, DType to,
                             std::byte* out) {
   const auto size = static_cast<int64_t>(size_of(view.type));
   if (view.generated) {
     write_as(Generate{*view.generated}, begin, end, to, out);
   } else if (same_type(view.type, to)) {  // also keeps every NaN as it is
-    std::memcpy(out, view.data + size * begin, static_cast<size_t>(size * (end - begin)));
+    return view.file->mapping().read(view.data + size * begin,
+                                     static_cast<size_t>(size * (end - begin)), out);
   } else if (view.type == StoredType::kF32) {
     write_as(ReadF32{view.data}, begin, end, to, out);
   } else if (view.type == StoredType::kF16) {
@@ -89,21 +95,34 @@ void convert_on_this_thread(const TensorView& view, int64_t begin, int64_t end, 
   } else {
     write_as(ReadBF16{view.data}, begin, end, to, out);
   }
+  return true;
 }
 
-void convert_on_threads(const TensorView& view, int64_t begin, int64_t end, DType to,
+bool convert_on_threads(const TensorView& view, int64_t begin, int64_t end, DType to,
                         std::byte* out) {
-  const int64_t cores = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 8);
+  const int64_t cores = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 16);
   const int64_t threads = std::min(cores, (end - begin + kThreadElements - 1) / kThreadElements);
   const int64_t share = (end - begin + threads - 1) / std::max<int64_t>(threads, 1);
-  std::vector<std::jthread> others;
-  for (int64_t from = begin + share; from < end; from += share) {
-    others.emplace_back([=, &view] {
-      convert_on_this_thread(view, from, std::min(from + share, end), to,
-                             out + (from - begin) * static_cast<int64_t>(size_of(to)));
-    });
+  std::atomic<bool> ok = true;
+  {
+    std::vector<std::jthread> others;
+    for (int64_t from = begin + share; from < end; from += share) {
+      others.emplace_back([=, &view, &ok] {
+        if (!convert_on_this_thread(view, from, std::min(from + share, end), to,
+                                    out + (from - begin) * static_cast<int64_t>(size_of(to)))) {
+          ok = false;
+        }
+      });
+    }
+    if (!convert_on_this_thread(view, begin, std::min(begin + share, end), to, out)) ok = false;
   }
-  convert_on_this_thread(view, begin, std::min(begin + share, end), to, out);
+  return ok;
+}
+
+[[noreturn]] void cannot_read(const TensorView& view) {
+  view.file->mapping().check_still_whole();
+  throw std::runtime_error(
+      fmt::format("{}: tensor {}: the file could not be read", view.path(), in_quotes(view.name)));
 }
 
 }  // namespace
@@ -129,7 +148,8 @@ void convert_elements(const TensorView& view, int64_t begin, int64_t end, DType 
   for (int64_t at = begin; at < end; at += kPieceElements) {
     const int64_t stop = std::min(at + kPieceElements, end);
     if (view.file != nullptr) view.file->mapping().check_still_whole();
-    convert_on_threads(view, at, stop, to, out + (at - begin) * static_cast<int64_t>(size_of(to)));
+    std::byte* piece = out + (at - begin) * static_cast<int64_t>(size_of(to));
+    if (!convert_on_threads(view, at, stop, to, piece)) cannot_read(view);
     if (view.file != nullptr) {
       const size_t size = size_of(view.type);
       view.file->mapping().release(view.data + static_cast<size_t>(at) * size,

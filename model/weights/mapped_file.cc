@@ -67,6 +67,19 @@ void MappedFile::check_still_whole() const {
   }
 }
 
+bool MappedFile::read(const std::byte* data, size_t bytes, std::byte* to) const {
+  auto offset = static_cast<off_t>(data - data_);
+  while (bytes > 0) {
+    const ssize_t got = pread(fd_, to, bytes, offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    to += got;
+    offset += got;
+    bytes -= static_cast<size_t>(got);
+  }
+  return true;
+}
+
 void MappedFile::release(const std::byte* data, size_t bytes) const {
   if (bytes == 0) return;
   // Outward to whole pages: a neighbour's page that goes too is read again from the file.

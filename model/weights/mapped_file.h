@@ -22,6 +22,10 @@ class MappedFile {
   // To be called before each larger read; a file cut between the check and the read still does.
   void check_still_whole() const;
 
+  // Copies `bytes` bytes from `data` on, which points into bytes(): past the mapping, which is how
+  // large parts come fastest. False if they cannot be read; nothing ends the process. Any thread.
+  bool read(const std::byte* data, size_t bytes, std::byte* to) const;
+
   // Gives the mapped pages of this range back to the system; reading them again is allowed.
   void release(const std::byte* data, size_t bytes) const;
 

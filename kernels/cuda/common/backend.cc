@@ -62,6 +62,12 @@ class CudaBackend : public Backend {
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<CudaStream>(device_); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(device_); }
   bool queues() const override { return true; }
+  size_t free_memory() const override {
+    size_t free = 0, total = 0;
+    CUDA_CHECK(cudaSetDevice(device_));
+    CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    return free;
+  }
   void upload(void* device, const void* host, size_t bytes, Stream& stream) override {
     copy_bytes(device, host, bytes, cudaMemcpyHostToDevice, stream, "upload");
   }

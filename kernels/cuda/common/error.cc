@@ -14,10 +14,11 @@ void throw_if_failed(cudaError_t status, const char* call, const char* file, int
                                        cudaGetErrorString(status), cudaGetErrorName(status)));
 }
 
-void abort_if_failed(cudaError_t status, const char* what) {
+void abort_if_failed(cudaError_t status, const char* what, const char* file, int line) {
   if (status == cudaSuccess) return;
-  std::fprintf(stderr, "CUDA failed at '%s': %s (%s); the device's state is lost, so this ends\n",
-               what, cudaGetErrorString(status), cudaGetErrorName(status));
+  std::fprintf(stderr,
+               "%s:%d: CUDA failed at '%s': %s (%s); the device's state is lost, so this ends\n",
+               file, line, what, cudaGetErrorString(status), cudaGetErrorName(status));
   std::abort();
 }
 

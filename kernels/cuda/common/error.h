@@ -8,7 +8,8 @@ void throw_if_failed(cudaError_t status, const char* call, const char* file, int
 
 // The same inside a step, where nothing may be thrown: says so in one sentence and ends the
 // process. `what`: the op or copy that failed.
-void abort_if_failed(cudaError_t status, const char* what);
+void abort_if_failed(cudaError_t status, const char* what, const char* file = __builtin_FILE(),
+                     int line = __builtin_LINE());
 
 }  // namespace recurve::cuda
 

@@ -41,6 +41,9 @@ class CudaStream : public Stream {
 inline cudaStream_t use(Stream& stream) { return static_cast<CudaStream&>(stream).use(); }
 
 // To be called after each launch of the op.
-inline void expect_launched(const char* op) { abort_if_failed(cudaGetLastError(), op); }
+inline void expect_launched(const char* op, const char* file = __builtin_FILE(),
+                            int line = __builtin_LINE()) {
+  abort_if_failed(cudaGetLastError(), op, file, line);
+}
 
 }  // namespace recurve::cuda

@@ -36,8 +36,17 @@ class LateBackend : public Backend {
     std::vector<Job> jobs;
   };
 
+  struct LateEvent : Event {
+    void record(Stream& at) override { stream = &at; }
+    void wait() override {
+      if (stream != nullptr) stream->wait();
+    }
+    Stream* stream = nullptr;
+  };
+
   LateBackend() : Backend("late", Kernels{}) {}
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<LateStream>(); }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<LateEvent>(); }
   void upload(void* device, const void* host, size_t bytes, Stream& stream) override {
     static_cast<LateStream&>(stream).jobs.push_back({device, host, bytes});
   }
