@@ -10,8 +10,10 @@
 
 #include "model/registry.h"
 #include "server/engine/engine.h"
+#include "server/memory_plan.h"
 #include "server/observe/log.h"
 #include "server/options.h"
+#include "server/part_options.h"
 #include "server/rpc/server.h"
 #include "server/startup_table.h"
 #include "server/stop_signal.h"
@@ -68,11 +70,21 @@ class RecordProgress {
   const Clock::time_point began_ = Clock::now();
 };
 
+void print_times(const Checkpoint::Times& times) {
+  const double bytes = static_cast<double>(times.bytes);
+  fmt::print(stderr, "loaded {} in {:.2f} s, {:.2f} GB/s; reading alone {:.2f} GB/s{}\n",
+             human_bytes(bytes), times.seconds, bytes / times.seconds / 1e9,
+             bytes / times.reading / 1e9,
+             times.copying_rate == 0
+                 ? ""
+                 : fmt::format(", copying alone {:.2f} GB/s", times.copying_rate / 1e9));
+}
+
 std::unique_ptr<const Model> load(const Options& o, Backend& backend, const StopSignal& stop) {
-  Checkpoint checkpoint =
-      o.random_weights ? Checkpoint::random_from(o.model, 1) : Checkpoint::open(o.model);
-  return load_model(checkpoint, backend, {.weights = o.weights, .state = o.state},
-                    LoadProgress(stop));
+  Checkpoint checkpoint = open_checkpoint(o);
+  auto model = load_model(checkpoint, backend, load_options(o), LoadProgress(stop));
+  print_times(checkpoint.times());
+  return model;
 }
 
 // What lies between text and ids, and the rules of both.
@@ -99,7 +111,7 @@ std::string model_name(const std::filesystem::path& model) {
 }
 
 ServingInfo serving_info(const Options& o, const Model& model, const Backend& backend,
-                         const TokenRules& rules) {
+                         const TokenRules& rules, int slots) {
   ServingInfo info{.model_name = o.name.empty() ? model_name(o.model) : o.name,
                    .family = model.info().family,
                    .parameters = model.info().parameters,
@@ -112,7 +124,7 @@ ServingInfo serving_info(const Options& o, const Model& model, const Backend& ba
                    .backend = backend.name(),
                    .ops = {},
                    .tokens = rules,
-                   .slots = o.slots,
+                   .slots = slots,
                    .max_host_bytes = static_cast<int64_t>(o.session_memory),
                    .default_ttl_seconds = o.session_ttl};
   backend.kernels().for_each([&](const char* name, const char* implementation) {
@@ -131,22 +143,22 @@ int run(const Options& o) {
   RpcServer rpc(rpc_options(o, stop), queue, stats, metrics);
 
   const auto backend = make_backend(o.device, o.threads);
+  const MemoryPlan plan = plan_memory(o, *backend);
+  const int slots = choose_slots(o, plan);
   const auto model = load(o, *backend, stop);
   const Text text = load_text(o, model->info());
-  const ServingInfo info = serving_info(o, *model, *backend, text.rules);
+  const ServingInfo info = serving_info(o, *model, *backend, text.rules, slots);
+  EngineOptions options = engine_options(o, slots);
+  options.on_recorded = RecordProgress();
   Engine engine(
       *model, *backend,
       {.rows = info.vocab_rows, .usable = text.tokenizer->size(), .eos_ids = text.rules.eos}, queue,
-      stats, metrics,
-      {.slots = o.slots,
-       .rows_per_step = o.rows_per_step,
-       .step_seconds = o.tpot_ms / 1000,
-       .sessions = {.host_bytes = info.max_host_bytes, .default_ttl_seconds = o.session_ttl},
-       .on_recorded = RecordProgress()});
+      stats, metrics, options);
   std::thread engine_thread([&] { engine.run(); });
 
-  fmt::print(stderr, "{}",
-             startup_table(o, *model, *text.tokenizer, text.chat, *backend, info, rpc.port()));
+  fmt::print(
+      stderr, "{}",
+      startup_table(o, *model, *text.tokenizer, text.chat, *backend, info, plan, rpc.port()));
   rpc.serve(text.tokenizer, info, text.chat);
   log_event(LogLevel::kInfo, "serving", {{"listen", o.listen}, {"port", rpc.port()}});
 

@@ -45,8 +45,12 @@ int parse_options(int argc, char** argv, Options* o) {
   app.add_option("--threads", o->threads, "Threads of the CPU backend; 0: one a core")
       ->check(CLI::Range(0, 1024))
       ->group("Machine");
-  app.add_option("--slots", o->slots, "Sequences that can run at once; each holds one state")
-      ->check(CLI::Range(1, 1 << 20))
+  app.add_option("--slots", o->slots,
+                 "Sequences that can run at once; each holds one state. auto: 16, or on a GPU as "
+                 "many as fit its free memory, 256 at most")
+      ->transform(CLI::Transformer(std::map<std::string, int>{{"auto", 0}}))
+      ->check(CLI::Range(0, 1 << 20))
+      ->default_str("auto")
       ->group("Machine");
   app.add_option(
          "--rows-per-step", o->rows_per_step,

@@ -18,7 +18,7 @@ struct Options {
   int threads = 0;
   DType weights = DType::kBF16;
   DType state = DType::kF32;
-  int slots = 16;
+  int slots = 0;  // 0: as choose_slots() finds right
   int max_queue = 256;
   int rows_per_step = 256;
   double tpot_ms = 30;

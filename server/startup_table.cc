@@ -42,7 +42,7 @@ int64_t resident_bytes() {
 
 std::string startup_table(const Options& options, const Model& model, const Tokenizer& tokenizer,
                           const Chat& chat, const Backend& backend, const ServingInfo& info,
-                          int port) {
+                          const MemoryPlan& plan, int port) {
   const double weights = static_cast<double>(model.info().weight_bytes);
   const double states = static_cast<double>(info.slots) * static_cast<double>(info.state_bytes);
   const double bound = 1.15 * (weights + states) + 64 * 1024 * 1024;
@@ -67,6 +67,7 @@ std::string startup_table(const Options& options, const Model& model, const Toke
       {"memory",
        fmt::format("{} resident now; 1.15 x (weights + slots) + 64 MiB = {}",
                    human_bytes(static_cast<double>(resident_bytes())), human_bytes(bound))},
+      {"planned", plan.arithmetic(info.slots)},
       {"backend", backend.name()},
       {"ops", ops_line(backend.kernels())},
       {"listening",

@@ -4,6 +4,7 @@
 
 #include "kernels/backend.h"
 #include "model/model.h"
+#include "server/memory_plan.h"
 #include "server/options.h"
 #include "server/rpc/serving_info.h"
 #include "server/text/chat_template.h"
@@ -14,7 +15,7 @@ namespace recurve {
 // What the server is about to use, for the operator: a few aligned lines.
 std::string startup_table(const Options& options, const Model& model, const Tokenizer& tokenizer,
                           const Chat& chat, const Backend& backend, const ServingInfo& info,
-                          int port);
+                          const MemoryPlan& plan, int port);
 
 // Memory the process holds now, in bytes, from /proc/self/statm; 0 where there is none.
 int64_t resident_bytes();

@@ -15,6 +15,7 @@
 namespace recurve::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -431,6 +432,17 @@ TEST(ServerTest, RefusesToStartWithOneSentence) {
   EXPECT_THAT(refusal({"--model", std::string(RECURVE_SOURCE_DIR) + "/tests/golden/xlstm/single"}),
               HasSubstr("tokenizer"));
   EXPECT_THAT(refusal({"--model", kModel, "--metrics", "127.0.0.1:1x"}), HasSubstr("127.0.0.1:1x"));
+  EXPECT_THAT(refusal({"--model", kModel, "--slots", "1000000"}),
+              AllOf(HasSubstr("not enough memory on device 'cpu': weights 0.01 + states"),
+                    HasSubstr("GiB are free; --slots ")));
+  EXPECT_THAT(refusal({"--model", kModel, "--device", "cuda:x"}), HasSubstr("'cuda:x'"));
+  EXPECT_THAT(refusal({"--model", kModel, "--device", "cuda:77"}), HasSubstr("'cuda:77'"));
+}
+
+TEST(ServerTest, SlotsAreChosenWhereNoneAreSaid) {
+  ServerProcess server({"--model", kModel, "--slots", "auto"});
+  EXPECT_EQ(Client(server.address()).load().slots().total(), 16);
+  EXPECT_THAT(server.log(), HasSubstr("states (16 + 1) x"));
 }
 
 }  // namespace

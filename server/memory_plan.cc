@@ -1,0 +1,98 @@
+#include "server/memory_plan.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <stdexcept>
+
+#include "kernels/paper_backend.h"
+#include "model/registry.h"
+#include "server/engine/engine.h"
+#include "server/part_options.h"
+
+namespace recurve {
+namespace {
+
+constexpr size_t kReserveOfGpu = size_t{768} << 20;
+constexpr size_t kReserveOfHost = size_t{64} << 20;
+
+double gib(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+// A model and an engine that take no memory.
+class Paper {
+ public:
+  Paper(const Options& options, const Backend& backend) : options_(options), backend_(backend) {
+    Checkpoint checkpoint = open_checkpoint(options);
+    checkpoint.leave_out_copies();
+    model_ = load_model(checkpoint, backend_, load_options(options));
+    weights_ = backend_.allocated();
+  }
+
+  size_t weights() const { return weights_; }
+  size_t state() const { return model_->state_layout().bytes(); }
+  // What an engine takes beside the states.
+  size_t steps(int slots) {
+    AdmissionQueue queue(1);
+    EngineStats stats;
+    EngineMetrics metrics;
+    const int32_t vocab = static_cast<int32_t>(model_->info().vocab);
+    Engine engine(*model_, backend_, {.rows = vocab, .usable = vocab, .eos_ids = {}}, queue, stats,
+                  metrics, engine_options(options_, slots));
+    return backend_.allocated() - weights_ - state() * (static_cast<size_t>(slots) + 1);
+  }
+
+ private:
+  const Options options_;
+  PaperBackend backend_;
+  std::unique_ptr<const Model> model_;
+  size_t weights_ = 0;
+};
+
+}  // namespace
+
+size_t MemoryPlan::total(int slots) const {
+  const size_t most = weights + states(slots) + reserve;
+  return most > free ? most : most + steps(slots);
+}
+
+int MemoryPlan::most_slots(int limit) const {
+  int fits = 0, too_many = limit + 1;
+  while (too_many - fits > 1) {
+    const int slots = fits + (too_many - fits) / 2;
+    (total(slots) <= free ? fits : too_many) = slots;
+  }
+  return fits;
+}
+
+std::string MemoryPlan::arithmetic(int slots) const {
+  const bool all = weights + states(slots) + reserve <= free;
+  return fmt::format(
+      "weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f} + reserve {:.2f}{} = {:.2f} "
+      "GiB{}, and {:.2f} GiB are free",
+      gib(weights), slots, gib(state), gib(states(slots)), gib(reserve),
+      all ? fmt::format(" + activations, logits and sampling {:.2f}", gib(steps(slots))) : "",
+      gib(total(slots)), all ? "" : " before activations and logits", gib(free));
+}
+
+MemoryPlan plan_memory(const Options& options, Backend& backend) {
+  const auto paper = std::make_shared<Paper>(options, backend);
+  return {.free = backend.free_memory(),
+          .weights = paper->weights(),
+          .state = paper->state(),
+          .reserve = options.device.starts_with("cuda:") ? kReserveOfGpu : kReserveOfHost,
+          .steps = [paper](int slots) { return paper->steps(slots); }};
+}
+
+int choose_slots(const Options& options, const MemoryPlan& plan) {
+  if (options.slots > 0 && plan.total(options.slots) <= plan.free) return options.slots;
+  const bool gpu = options.device.starts_with("cuda:");
+  const int limit = options.slots > 0 ? options.slots : gpu ? kMostAutomatic : kFewAutomatic;
+  const int fit = plan.most_slots(limit);
+  if (options.slots == 0 && fit > 0) return fit;
+  const std::string hint = fit > 0 ? fmt::format("--slots {} fits", fit)
+                                   : "not even --slots 1 fits: a smaller model may";
+  throw std::runtime_error(fmt::format("not enough memory on device '{}': {}; {}", options.device,
+                                       plan.arithmetic(std::max(options.slots, 1)), hint));
+}
+
+}  // namespace recurve

@@ -1,0 +1,40 @@
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <string>
+
+#include "server/options.h"
+
+namespace recurve {
+
+class Backend;
+
+// What the server will take of a device's memory, in bytes, known before any of it is taken.
+struct MemoryPlan {
+  size_t free = 0;     // now
+  size_t weights = 0;  //
+  size_t state = 0;    // of a slot; one more than there are slots is kept, for padding
+  size_t reserve = 0;  // for what a driver takes for itself: code, recorded steps
+  // Everything else, with so many slots: activations, logits, sampling.
+  std::function<size_t(int slots)> steps;
+
+  size_t states(int slots) const { return (static_cast<size_t>(slots) + 1) * state; }
+  // Without `steps` where all else is too much already.
+  size_t total(int slots) const;
+  // The most slots that fit, at most `limit`; 0 if not even one does.
+  int most_slots(int limit) const;
+  // "weights 13.62 + states (256 + 1) x 0.1252 = 32.19 + ... = 47.32 GiB, and 139.80 GiB are free"
+  std::string arithmetic(int slots) const;
+};
+
+// The plan for the model of the options on the backend. Reads the checkpoint's headers, but no
+// weights. Throws std::runtime_error, as loading would, if the model does not fit its config.
+MemoryPlan plan_memory(const Options& options, Backend& backend);
+
+// The slots that the options ask for; or as many as fit, to kMostAutomatic on a GPU and to
+// kFewAutomatic elsewhere, where memory is shared with all else. Throws std::runtime_error with the
+// arithmetic if they do not fit.
+inline constexpr int kMostAutomatic = 256, kFewAutomatic = 16;
+int choose_slots(const Options& options, const MemoryPlan& plan);
+
+}  // namespace recurve

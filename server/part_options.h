@@ -1,0 +1,13 @@
+#pragma once
+#include "model/registry.h"
+#include "server/engine/engine.h"
+#include "server/options.h"
+
+namespace recurve {
+
+// What the command line says to the parts that it is made of.
+Checkpoint open_checkpoint(const Options& options);
+LoadOptions load_options(const Options& options);
+EngineOptions engine_options(const Options& options, int slots);
+
+}  // namespace recurve

@@ -1,0 +1,104 @@
+#include "server/memory_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/backend.h"
+#include "kernels/paper_backend.h"
+#include "model/registry.h"
+#include "server/part_options.h"
+
+namespace recurve {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr size_t kGiB = size_t{1} << 30;
+
+// 10 GiB of weights, 1 GiB a state, 0.25 GiB a slot for the rest, 1 GiB kept back.
+MemoryPlan plan_with(size_t free) {
+  return {
+      .free = free, .weights = 10 * kGiB, .state = kGiB, .reserve = kGiB, .steps = [](int slots) {
+        return static_cast<size_t>(slots) * kGiB / 4;
+      }};
+}
+
+Options options_with(int slots, const char* device) {
+  Options options;
+  options.slots = slots;
+  options.device = device;
+  return options;
+}
+
+std::string refusal(const Options& options, const MemoryPlan& plan) {
+  try {
+    choose_slots(options, plan);
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(MemoryPlanTest, MostSlotsAreThoseThatFitAndOneMoreDoesNot) {
+  for (const size_t free : {13 * kGiB, 14 * kGiB, 20 * kGiB, 137 * kGiB, 1000 * kGiB}) {
+    const MemoryPlan plan = plan_with(free);
+    const int most = plan.most_slots(500);
+    if (most > 0) {
+      EXPECT_LE(plan.total(most), free);
+    }
+    if (most < 500) {
+      EXPECT_GT(plan.total(most + 1), free);
+    }
+  }
+  // 12 + 1.25 slots <= 137
+  EXPECT_EQ(plan_with(137 * kGiB).most_slots(500), 100);
+  EXPECT_EQ(plan_with(137 * kGiB).most_slots(64), 64);
+  EXPECT_EQ(plan_with(13 * kGiB).most_slots(500), 0);
+}
+
+TEST(MemoryPlanTest, AutomaticSlotsFillAGpuAndAreFewElsewhere) {
+  EXPECT_EQ(choose_slots(options_with(0, "cuda:0"), plan_with(137 * kGiB)), 100);
+  EXPECT_EQ(choose_slots(options_with(0, "cuda:0"), plan_with(1000 * kGiB)), kMostAutomatic);
+  EXPECT_EQ(choose_slots(options_with(0, "cpu"), plan_with(137 * kGiB)), kFewAutomatic);
+  EXPECT_EQ(choose_slots(options_with(0, "cpu"), plan_with(17 * kGiB)), 4);
+  EXPECT_EQ(choose_slots(options_with(77, "cuda:0"), plan_with(137 * kGiB)), 77);
+}
+
+TEST(MemoryPlanTest, RefusalsShowTheArithmeticAndWhatFits) {
+  EXPECT_THAT(refusal(options_with(101, "cuda:3"), plan_with(137 * kGiB)),
+              AllOf(HasSubstr("device 'cuda:3'"), HasSubstr("weights 10.00"),
+                    HasSubstr("states (101 + 1) x 1.0000 = 102.00"),
+                    HasSubstr("sampling 25.25 = 138.25 GiB"), HasSubstr("137.00 GiB are free"),
+                    HasSubstr("--slots 100 fits")));
+  EXPECT_THAT(refusal(options_with(1000000, "cpu"), plan_with(137 * kGiB)),
+              AllOf(HasSubstr("before activations"), HasSubstr("--slots 100 fits")));
+  EXPECT_THAT(refusal(options_with(0, "cuda:0"), plan_with(9 * kGiB)),
+              HasSubstr("not even --slots 1 fits"));
+}
+
+// Notes what is really allocated, of an engine and a model on the reference backend.
+TEST(MemoryPlanTest, WhatIsPlannedIsWhatIsTaken) {
+  const std::string golden = std::string(RECURVE_SOURCE_DIR) + "/tests/golden/";
+  for (const char* model : {"xlstm/single", "mamba/hf", "mamba2/groups", "gla/retnet",
+                            "xlstm_blocks/vanilla", "rnn/slstm"}) {
+    Options options = options_with(3, "reference");
+    options.model = golden + model;
+    const auto backend = make_backend("reference");
+    const MemoryPlan plan = plan_memory(options, *backend);
+    const size_t before = backend->allocated();
+    Checkpoint checkpoint = open_checkpoint(options);
+    const auto loaded = load_model(checkpoint, *backend, load_options(options));
+    EXPECT_EQ(backend->allocated() - before, plan.weights) << model;
+    AdmissionQueue queue(1);
+    EngineStats stats;
+    EngineMetrics metrics;
+    const auto vocab = static_cast<int32_t>(loaded->info().vocab);
+    const Engine engine(*loaded, *backend, {.rows = vocab, .usable = vocab, .eos_ids = {}}, queue,
+                        stats, metrics, engine_options(options, 3));
+    EXPECT_EQ(backend->allocated() - before + plan.reserve, plan.total(3)) << model;
+  }
+}
+
+}  // namespace
+}  // namespace recurve
