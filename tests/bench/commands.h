@@ -8,6 +8,7 @@ void add_step(CLI::App& app, const bool& json);
 void add_engine(CLI::App& app, const bool& json);
 void add_kernel(CLI::App& app, const bool& json);
 #if RECURVE_SERVER
+void add_drift(CLI::App& app, const bool& json);
 void add_overhead(CLI::App& app, const bool& json);
 void add_service(CLI::App& app, const bool& json);
 #endif

@@ -1,0 +1,165 @@
+// recurve-bench drift: the bits per byte of a text, scored by single steps as a decode makes them,
+// on a device and on another that it is compared with. What rounding does to a state would add up
+// from step to step.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+#include <stdexcept>
+
+#include "model/registry.h"
+#include "server/text/read_file.h"
+#include "server/text/tokenizer.h"
+#include "tests/bench/commands.h"
+#include "tests/bench/report.h"
+
+namespace recurve::bench {
+namespace {
+
+struct DriftOptions {
+  std::vector<std::string> models;
+  std::string text;
+  std::string device = "cpu", against = "cpu";
+  bool bf16_state = false;
+  int tokens = 10000;
+  double within = 0;
+};
+
+// A model on a device with one sequence.
+class Decoder {
+ public:
+  Decoder(const std::string& directory, const std::string& device, DType state)
+      : backend_(make_backend(device)),
+        stream_(backend_->make_stream()),
+        model_(load(directory, *backend_, state)),
+        pool_(*backend_, model_->state_layout(), 1, *stream_),
+        slot_(*pool_.acquire()),
+        arena_(*backend_, model_->arena_bytes({.rows = 1, .logits = 1})),
+        logits_(static_cast<size_t>(model_->info().vocab)),
+        logits_there_(backend_->allocate(logits_.size() * sizeof(float))),
+        inputs_there_(backend_->allocate(sizeof(Inputs))) {}
+
+  // The logits behind one more token.
+  const std::vector<float>& step(int32_t token) {
+    const Inputs inputs{.begin = {0, 1}, .slot = slot_.id(), .row = 0, .token = token};
+    backend_->upload(inputs_there_.data(), &inputs, sizeof(inputs), *stream_);
+    const auto* at = inputs_there_.as<Inputs>();
+    model_->forward(
+        {.seqs = {.num_seqs = 1, .rows = 1, .max_len = 1, .begin = at->begin, .slot = &at->slot},
+         .tokens = &at->token,
+         .num_logits = 1,
+         .logit_rows = &at->row},
+        pool_, arena_, *stream_, logits_there_.as<float>());
+    backend_->download(logits_.data(), logits_there_.data(), logits_there_.bytes(), *stream_);
+    stream_->wait();
+    return logits_;
+  }
+
+ private:
+  struct Inputs {
+    int32_t begin[2], slot, row, token;
+  };
+  static std::unique_ptr<const Model> load(const std::string& directory, Backend& backend,
+                                           DType state) {
+    Checkpoint checkpoint = Checkpoint::open(directory);
+    return load_model(checkpoint, backend, {.state = state});
+  }
+
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<const Model> model_;
+  StatePool pool_;
+  StateSlot slot_;
+  Arena arena_;
+  std::vector<float> logits_;           // (vocab)
+  Buffer logits_there_, inputs_there_;  // in the device's memory
+};
+
+// -log2 of the probability of the token.
+double bits_of(const std::vector<float>& logits, int32_t token) {
+  double largest = -INFINITY, sum = 0;
+  for (const float logit : logits) largest = std::max<double>(largest, logit);
+  for (const float logit : logits) sum += std::exp(logit - largest);
+  return (std::log(sum) + largest - logits[static_cast<size_t>(token)]) / std::log(2.0);
+}
+
+// The first tokens of the text, and a token before them.
+std::vector<int32_t> read_tokens(const DriftOptions& o, const Tokenizer& tokenizer) {
+  std::vector<int32_t> ids = tokenizer.encode(read_text_file(o.text));
+  if (static_cast<int>(ids.size()) < o.tokens) {
+    throw std::runtime_error(
+        fmt::format("{}: wanted {} tokens, found {}", o.text, o.tokens, ids.size()));
+  }
+  ids.resize(static_cast<size_t>(o.tokens));
+  ids.insert(ids.begin(), tokenizer.bos_id().value_or(0));
+  return ids;
+}
+
+double percent_apart(double found, double wanted) { return 100 * (found - wanted) / wanted; }
+
+// Compares both on one model; gives how far apart they are, in percent.
+double compare(const DriftOptions& o, const std::string& directory, Report& report) {
+  const auto tokenizer = load_tokenizer(directory);
+  const std::vector<int32_t> tokens = read_tokens(o, *tokenizer);
+  Decoder device(directory, o.device, o.bf16_state ? DType::kBF16 : DType::kF32);
+  Decoder against(directory, o.against, DType::kF32);
+  const size_t last_tenth = tokens.size() - tokens.size() / 10;
+  double found = 0, wanted = 0, found_late = 0, wanted_late = 0, bytes = 0, difference = 0;
+  for (size_t t = 0; t + 1 < tokens.size(); ++t) {
+    const auto &logits = device.step(tokens[t]), &exact = against.step(tokens[t]);
+    for (size_t i = 0; i < logits.size(); ++i) {
+      difference = std::max<double>(difference, std::fabs(logits[i] - exact[i]));
+    }
+    found += bits_of(logits, tokens[t + 1]);
+    wanted += bits_of(exact, tokens[t + 1]);
+    if (t >= last_tenth) {
+      found_late += bits_of(logits, tokens[t + 1]);
+      wanted_late += bits_of(exact, tokens[t + 1]);
+    }
+    bytes += static_cast<double>(tokenizer->token_bytes(tokens[t + 1]).size());
+  }
+  const double percent = percent_apart(found, wanted);
+  report.add({{"bench", "drift"},
+              {"model", std::filesystem::path(directory).filename().string()},
+              {"device", o.device},
+              {"state", o.bf16_state ? "bf16" : "f32"},
+              {"tokens", o.tokens},
+              {"bits_per_byte", found / bytes},
+              {"against_" + o.against, wanted / bytes},
+              {"percent_apart", percent},
+              {"percent_in_last_tenth", percent_apart(found_late, wanted_late)},
+              {"largest_logit_difference", difference}});
+  return std::fabs(percent);
+}
+
+void run(const DriftOptions& o, bool json) {
+  Report report(json);
+  std::string too_far;
+  for (const std::string& model : o.models) {
+    const double percent = compare(o, model, report);
+    if (o.within > 0 && !(percent <= o.within)) too_far += " " + model;
+  }
+  if (!too_far.empty()) {
+    throw std::runtime_error(fmt::format("more than {} % apart:{}", o.within, too_far));
+  }
+}
+
+}  // namespace
+
+void add_drift(CLI::App& app, const bool& json) {
+  auto o = std::make_shared<DriftOptions>();
+  CLI::App* drift = app.add_subcommand("drift", "Bits per byte of a text, decoded on two devices");
+  drift->add_option("--model", o->models, "Checkpoint directories, with their tokenizers")
+      ->required();
+  drift->add_option("--text", o->text, "File in UTF-8")->required();
+  drift->add_option("--tokens", o->tokens, "Of the text, from its start")
+      ->check(CLI::Range(100, 1 << 24));
+  drift->add_option("--device", o->device, "cpu, cuda:N or reference")->capture_default_str();
+  drift->add_flag("--bf16-state", o->bf16_state, "There: states that are matrices in bf16");
+  drift->add_option("--against", o->against, "The device compared with, states in fp32")
+      ->capture_default_str();
+  drift->add_option("--within", o->within, "Fail where they are further apart, in percent");
+  drift->callback([o, &json] { run(*o, json); });
+}
+
+}  // namespace recurve::bench
