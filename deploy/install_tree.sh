@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Builds the server with CUDA and makes a folder that runs on another Linux machine of the same
+# kind, wherever it is put: programs in bin/, in lib/ every shared library they need but those of
+# glibc (2.36 or later there) and of NVIDIA's driver, configs of public models in configs/.
+#   deploy/install_tree.sh OUT [--archive FILE.tar.xz]
+#   OUT/bin/recurve-server --model DIR --device cuda:0
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[ $# -ge 1 ] || { sed -n 's/^# \{0,1\}//p' "$0" | sed -n 2,7p >&2; exit 2; }
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
+archive=""
+[ "${2:-}" = "--archive" ] && archive=$(realpath "${3:?--archive wants a file}")
+build=${RECURVE_BUILD:-build/release}
+
+programs=(recurve-server recurve recurve-bench recurve-smoke)
+[ -d clients/loadgen ] && programs+=(recurve-loadgen)
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DRECURVE_CUDA="${RECURVE_CUDA:-ON}" \
+  >/dev/null
+cmake --build "$build" --target "${programs[@]}" -j "${RECURVE_JOBS:-$(nproc)}"
+
+rm -rf "$out/bin" "$out/lib" "$out/configs"
+mkdir -p "$out/bin" "$out/lib" "$out/configs"
+# What the system has everywhere, and must match its own loader or driver.
+not_carried='^(linux-vdso|ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libutil|libcuda|libnvidia-[a-z]+)\.so'
+for program in "${programs[@]}"; do
+  ldd "$build/bin/$program" | awk '$2 == "=>" { print $1, $3 }' |
+    while read -r name path; do
+      [[ $name =~ $not_carried ]] && continue
+      [ "$path" != "not" ] || { echo "error: $program needs $name, which is not here" >&2; exit 1; }
+      cp -Lu "$path" "$out/lib/$name"
+    done
+done
+chmod 644 "$out"/lib/*
+strip --strip-unneeded "$out"/lib/*
+cmake --install "$build" --prefix "$out" --strip --component programs >/dev/null
+cp tests/configs/*.json "$out/configs/"
+cp LICENSE README.md tests/smoke.sh "$out/"
+
+# Nothing may be found outside the tree.
+for program in "${programs[@]}"; do
+  outside=$(ldd "$out/bin/$program" | awk '$2 == "=>" { print $1, $3 }' | grep -v " $out/" |
+    grep -Ev "$not_carried" || true)
+  [ -z "$outside" ] || { echo "error: $program takes from outside: $outside" >&2; exit 1; }
+done
+if [ -n "$archive" ]; then
+  tar -C "$out" -cJf "$archive" .
+  echo "$(du -h "$archive" | cut -f1) $archive"
+fi
+echo "$(du -sh "$out" | cut -f1) $out"
