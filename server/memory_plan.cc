@@ -15,6 +15,9 @@ namespace {
 
 constexpr size_t kReserveOfGpu = size_t{768} << 20;
 constexpr size_t kReserveOfHost = size_t{64} << 20;
+// Where too many slots were asked for, no more than these are suggested: an engine is built on
+// paper for each number that is tried, and takes time for its slots.
+constexpr int kMostSearched = 4096;
 
 double gib(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
@@ -87,7 +90,7 @@ int choose_slots(const Options& options, const MemoryPlan& plan) {
   if (options.slots > 0 && plan.total(options.slots) <= plan.free) return options.slots;
   const bool gpu = options.device.starts_with("cuda:");
   const int limit = options.slots > 0 ? options.slots : gpu ? kMostAutomatic : kFewAutomatic;
-  const int fit = plan.most_slots(limit);
+  const int fit = plan.most_slots(std::min(limit, kMostSearched));
   if (options.slots == 0 && fit > 0) return fit;
   const std::string hint = fit > 0 ? fmt::format("--slots {} fits", fit)
                                    : "not even --slots 1 fits: a smaller model may";
