@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds on a machine with a GPU (CUDA 13, CMake, GoogleTest, fmt, nlohmann-json, CLI11; no gRPC),
-# runs the tests of kernels, models and the engine there and measures decode steps: about five minutes.
+# runs the tests of kernels, models and the engine there and measures decode steps: two minutes.
 #   OUT=FOLDER tests/gpu.sh     results also as JSON lines in FOLDER, build/gpu if not said
 # The last lines are the table; the exit status is 0 if no test failed.
 set -uo pipefail
@@ -23,7 +23,8 @@ ninja="" keep_going="-k"
 command -v ninja >/dev/null && ninja="-G Ninja" keep_going="-k 0"
 # shellcheck disable=SC2086
 cmake -S . -B "$build" $ninja -DCMAKE_BUILD_TYPE=Release -DRECURVE_SERVER=OFF -DRECURVE_CUDA=ON \
-  -DCMAKE_CUDA_ARCHITECTURES="${RECURVE_GPU_ARCHITECTURES:-80;90a-real}" >"$out/configure.log" 2>&1 ||
+  -DCMAKE_CUDA_ARCHITECTURES="${RECURVE_GPU_ARCHITECTURES:-80;90a-real}" \
+  >"$out/configure.log" 2>&1 ||
   { cat "$out/configure.log"; exit 1; }
 # shellcheck disable=SC2086
 cmake --build "$build" -j "$(nproc)" -- $keep_going >"$out/build.log" 2>&1 ||
@@ -32,7 +33,7 @@ cmake --build "$build" -j "$(nproc)" -- $keep_going >"$out/build.log" 2>&1 ||
 
 # What ran on the CPU elsewhere need not run here; what is skipped for want of a GPU is a failure.
 say "tests"
-for test in "$build"/bin/kernels_*_test "$build"/bin/model_*_test "$build"/bin/server_engine_*_test; do
+for test in "$build"/bin/{kernels,model,server_engine}_*_test; do
   log=$out/$(basename "$test").log
   filter='*uda*:*eference*:Backend*'
   case $test in *server_engine*) filter='*uda*' ;; esac

@@ -28,7 +28,8 @@ build_and_test() {
   local preset=$1 target=$2
   shift 2
   say "$preset: build"
-  check "$preset: configure" cmake --preset "$preset" -DRECURVE_TESTS=ON >"$results/$preset-configure.log" ||
+  check "$preset: configure" \
+    cmake --preset "$preset" -DRECURVE_TESTS=ON >"$results/$preset-configure.log" ||
     { cat "$results/$preset-configure.log"; return 1; }
   check "$preset: build" cmake --build --preset "$preset" --target "$target" || return 1
   say "$preset: tests"

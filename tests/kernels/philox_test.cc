@@ -1,9 +1,9 @@
-#include "kernels/ops/sample_math.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <set>
+
+#include "kernels/ops/sample_math.h"
 
 namespace recurve {
 namespace {
