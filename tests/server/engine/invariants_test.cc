@@ -44,10 +44,11 @@ class Invariants : public ::testing::TestWithParam<Param> {
 
   // The reference's steps are launched ahead, as those of devices that work on their own.
   static EngineHarness engine(int slots, int rows_per_step = 0) {
-    return EngineHarness(model(), *loaded().backend,
-                         {.slots = slots,
-                          .rows_per_step = rows_per_step,
-                          .launch_ahead = std::get<1>(GetParam()) != "cpu"});
+    HarnessOptions options;
+    options.slots = slots;
+    options.rows_per_step = rows_per_step;
+    options.launch_ahead = std::get<1>(GetParam()) != "cpu";
+    return EngineHarness(model(), *loaded().backend, options);
   }
 
   // Number `seed` of the requests: greedy and drawn ones in turn, with log-probabilities.
