@@ -240,7 +240,7 @@ class FakeSessions final : public v1::Sessions::Service {
     return {grpc::StatusCode::NOT_FOUND, "there is no session '" + name + "'"};
   }
   grpc::Status add(std::string name, double ttl, v1::Session* out) {
-    if (name.empty()) name = "made-" + std::to_string(sessions_.size());
+    if (name.empty()) name = "made-" + std::to_string(opened_);
     if (sessions_.contains(name)) {
       return {grpc::StatusCode::ALREADY_EXISTS, "session '" + name + "' is open"};
     }
