@@ -25,17 +25,6 @@ CallOptions CliContext::call_options(Canceller* canceller) const {
   return options;
 }
 
-int exit_code(const ClientError& error) {
-  switch (error.kind()) {
-    case ClientError::Kind::kUnreachable:
-      return kExitUnreachable;
-    case ClientError::Kind::kUnavailable:
-      return kExitUnavailable;
-    default:
-      return kExitFailed;
-  }
-}
-
 void print_error(const ClientError& error) {
   // Its code would say the same as a server that loads.
   const bool unreachable = error.kind() == ClientError::Kind::kUnreachable;

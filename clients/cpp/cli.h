@@ -6,20 +6,11 @@
 
 #include "clients/cpp/cli_interrupt.h"
 #include "clients/cpp/client.h"
+#include "clients/cpp/exit_code.h"
 
 // The command line `recurve`. Each command has a function that adds it to the application and, when
 // it was chosen, puts what it does into CliContext::run.
 namespace recurve {
-
-// What the process says to who started it; also in --help.
-enum ExitCode {
-  kExitOk = 0,
-  kExitFailed = 1,
-  kExitUsage = 2,
-  kExitUnreachable = 3,
-  kExitUnavailable = 4,
-  kExitInterrupted = 130,
-};
 
 // Wrong use that the parser does not see, e.g. a file that cannot be read. Ends with kExitUsage.
 class UsageError : public std::runtime_error {
@@ -51,6 +42,5 @@ void add_health(CLI::App& app, CliContext& context);
 
 // "recurve: INVALID_ARGUMENT: ..." to standard error, and the hint on a line of its own.
 void print_error(const ClientError& error);
-int exit_code(const ClientError& error);
 
 }  // namespace recurve

@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "clients/cpp/client_error.h"
+#include "clients/cpp/exit_code.h"
 #include "clients/loadgen/load_test.h"
 #include "clients/loadgen/options.h"
 #include "clients/loadgen/report_html.h"
@@ -21,15 +21,6 @@
 
 namespace recurve::loadgen {
 namespace {
-
-enum ExitCode {  // as those of `recurve`
-  kExitOk = 0,
-  kExitFailed = 1,
-  kExitUsage = 2,
-  kExitUnreachable = 3,
-  kExitUnavailable = 4,
-  kExitInterrupted = 130,
-};
 
 std::atomic<bool> interrupted = false;
 
@@ -87,7 +78,7 @@ std::string command_line(int argc, char** argv) {
   return text;
 }
 
-int exit_code(const Report& report) {
+int exit_code_of(const Report& report) {
   if (interrupted) return kExitInterrupted;
   uint64_t answered = 0;
   for (const Trial& trial : report.trials) answered += trial.result.records.total.count();
@@ -118,12 +109,7 @@ int run(const Options& options, const std::string& command) {
   if (report.highest_rate) fmt::print(out, "{}", sweep_text(report));
   if (!options.json_file.empty()) write_file(options.json_file, to_json(report).dump() + "\n");
   if (!options.html_file.empty()) write_file(options.html_file, to_html(report));
-  return exit_code(report);
-}
-
-int exit_code_of(const ClientError& error) {
-  if (error.kind() == ClientError::Kind::kUnreachable) return kExitUnreachable;
-  return error.kind() == ClientError::Kind::kUnavailable ? kExitUnavailable : kExitFailed;
+  return exit_code_of(report);
 }
 
 int run_and_report(int argc, char** argv) {
@@ -135,7 +121,7 @@ int run_and_report(int argc, char** argv) {
   } catch (const ClientError& error) {
     fmt::print(stderr, "recurve-loadgen: {}\n", error.what());
     if (!error.hint().empty()) fmt::print(stderr, "recurve-loadgen: {}\n", error.hint());
-    return exit_code_of(error);
+    return exit_code(error);
   } catch (const std::invalid_argument& error) {
     fmt::print(stderr, "recurve-loadgen: {}\n", error.what());
     return kExitUsage;

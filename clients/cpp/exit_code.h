@@ -1,0 +1,19 @@
+#pragma once
+#include "clients/cpp/client_error.h"
+
+namespace recurve {
+
+// What the programs of this folder and of loadgen/ say to who started them; also in their --help.
+enum ExitCode {
+  kExitOk = 0,
+  kExitFailed = 1,
+  kExitUsage = 2,
+  kExitUnreachable = 3,
+  kExitUnavailable = 4,
+  kExitInterrupted = 130,
+};
+
+// Of a call that failed.
+ExitCode exit_code(const ClientError& error);
+
+}  // namespace recurve
