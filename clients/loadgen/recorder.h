@@ -23,7 +23,6 @@ struct RequestRecord {
   double end = 0;    // its last message or status
   double tpot = 0;   // of its slowest answer; 0 where none has two tokens
   int64_t prompt_tokens = 0;
-  int64_t generated_tokens = 0;
   double queue_seconds = 0;    // as the server reports them
   double prefill_seconds = 0;  //
   bool has_first = false;      // a token came

@@ -140,7 +140,6 @@ void User::end_turn(std::string error, const std::string& sentence) {
 void User::fill_times() {
   if (!record_.has_first) record_.first = record_.end;
   for (const Answer& answer : answers_) {
-    record_.generated_tokens += answer.tokens;
     if (answer.tokens < 2) continue;
     record_.has_tpot = true;
     record_.tpot = std::max(record_.tpot,
