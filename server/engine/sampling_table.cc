@@ -1,7 +1,6 @@
 #include "server/engine/sampling_table.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "kernels/check.h"
@@ -35,6 +34,21 @@ const char* sentence_for(SampleStatus status) {
   return "no token is left to sample: all are masked or impossible";
 }
 
+// A set of ids, one bit each.
+void add_ids(const std::vector<int32_t>& ids, std::span<uint32_t> set) {
+  for (const int32_t id : ids) {
+    set[static_cast<size_t>(id) / 32] |= uint32_t{1} << (static_cast<size_t>(id) % 32);
+  }
+}
+
+void add_seen(const TokenHistory& history, std::span<uint32_t> seen) {
+  for (const TokenHistory::Entry& entry : history.entries()) {
+    if (static_cast<size_t>(entry.id) >= seen.size()) continue;
+    seen[static_cast<size_t>(entry.id)] =
+        (entry.prompt > 0 ? kSeenInPrompt : 0) | std::min(entry.generated, kMostSeen);
+  }
+}
+
 }  // namespace
 
 SamplingTable::SamplingTable(Backend& backend, const SamplingVocab& vocab, int slots,
@@ -56,59 +70,33 @@ SamplingTable::SamplingTable(Backend& backend, const SamplingVocab& vocab, int s
 
 void SamplingTable::begin(int32_t slot, const SamplingParams& params, const TokenHistory& history,
                           Staging& staging, Stream& stream) {
-  const auto set = [&](const auto& value, auto* array) {
-    using T = std::decay_t<decltype(value)>;
-    const std::span<T> staged = staging.take<T>(1);
-    staged[0] = value;
-    backend_.upload(array + slot, staged.data(), sizeof(T), stream);
+  // Writes `count` values, zeros at first, to the slot's place in a table.
+  const auto set = [&]<typename T>(T* table, size_t count, const auto& write) {
+    const std::span<T> staged = staging.take<T>(count);
+    std::ranges::fill(staged, T{});
+    write(staged);
+    backend_.upload(table + static_cast<size_t>(slot) * count, staged.data(), staged.size_bytes(),
+                    stream);
   };
-  set(params_for(params), params_.as<SampleParams>());
-  set(SampleProgress{.token = 0, .generated = 0, .ended = 0}, progress());
-  const std::array ends = {params.stop_ids,
-                           params.ignore_eos ? std::vector<int32_t>() : vocab_.eos_ids};
-  set_ids(ends_, slot, ends, staging, stream);
-  const SampleParams kinds = params_for(params);
-  if (kinds.masked) set_ids(allowed_, slot, {&params.allowed_ids, 1}, staging, stream);
-  if (kinds.biased) set_bias(slot, params, staging, stream);
-  if (kinds.penalised) set_seen(slot, history, staging, stream);
-}
-
-void SamplingTable::set_ids(const Buffer& sets, int32_t slot,
-                            std::span<const std::vector<int32_t>> ids, Staging& staging,
-                            Stream& stream) {
-  const std::span<uint32_t> set = staging.take<uint32_t>(words_);
-  std::ranges::fill(set, 0);
-  for (const auto& some : ids) {
-    for (const int32_t id : some) {
-      set[static_cast<size_t>(id) / 32] |= uint32_t{1} << (static_cast<size_t>(id) % 32);
-    }
-  }
-  backend_.upload(sets.as<uint32_t>() + static_cast<size_t>(slot) * words_, set.data(),
-                  set.size_bytes(), stream);
-}
-
-void SamplingTable::set_bias(int32_t slot, const SamplingParams& params, Staging& staging,
-                             Stream& stream) {
   const auto usable = static_cast<size_t>(vocab_.usable);
-  const std::span<float> bias = staging.take<float>(usable);
-  std::ranges::fill(bias, 0.0f);
-  for (const auto& [id, value] : params.logit_bias) bias[static_cast<size_t>(id)] = value;
-  backend_.upload(bias_.as<float>() + static_cast<size_t>(slot) * usable, bias.data(),
-                  bias.size_bytes(), stream);
-}
-
-void SamplingTable::set_seen(int32_t slot, const TokenHistory& history, Staging& staging,
-                             Stream& stream) {
-  const auto usable = static_cast<size_t>(vocab_.usable);
-  const std::span<uint32_t> seen = staging.take<uint32_t>(usable);
-  std::ranges::fill(seen, 0);
-  for (const TokenHistory::Entry& entry : history.entries()) {
-    if (entry.id >= vocab_.usable) continue;
-    seen[static_cast<size_t>(entry.id)] =
-        (entry.prompt > 0 ? kSeenInPrompt : 0) | std::min(entry.generated, kMostSeen);
+  const SampleParams own = params_for(params);
+  set(params_.as<SampleParams>(), 1, [&](auto to) { to[0] = own; });
+  set(progress(), 1, [&](auto to) { to[0] = {.token = 0, .generated = 0, .ended = 0}; });
+  set(ends_.as<uint32_t>(), words_, [&](auto to) {
+    add_ids(params.stop_ids, to);
+    if (!params.ignore_eos) add_ids(vocab_.eos_ids, to);
+  });
+  if (own.masked) {
+    set(allowed_.as<uint32_t>(), words_, [&](auto to) { add_ids(params.allowed_ids, to); });
   }
-  backend_.upload(seen_.as<uint32_t>() + static_cast<size_t>(slot) * usable, seen.data(),
-                  seen.size_bytes(), stream);
+  if (own.biased) {
+    set(bias_.as<float>(), usable, [&](auto to) {
+      for (const auto& [id, value] : params.logit_bias) to[static_cast<size_t>(id)] = value;
+    });
+  }
+  if (own.penalised) {
+    set(seen_.as<uint32_t>(), usable, [&](auto to) { add_seen(history, to); });
+  }
 }
 
 SampleArgs SamplingTable::args(const float* logits, std::span<const SampleRow> rows,

@@ -25,14 +25,8 @@ class SamplingTable {
   SampleArgs args(const float* logits, std::span<const SampleRow> rows, SampleResult* results,
                   TopLogit* top) const;
   SampleProgress* progress() const { return progress_.as<SampleProgress>(); }
-  const SamplingVocab& vocab() const { return vocab_; }
 
  private:
-  void set_ids(const Buffer& sets, int32_t slot, std::span<const std::vector<int32_t>> ids,
-               Staging& staging, Stream& stream);
-  void set_bias(int32_t slot, const SamplingParams& params, Staging& staging, Stream& stream);
-  void set_seen(int32_t slot, const TokenHistory& history, Staging& staging, Stream& stream);
-
   Backend& backend_;
   const SamplingVocab vocab_;
   const size_t words_;                   // of a set of ids

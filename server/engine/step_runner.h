@@ -29,7 +29,6 @@ class StepRunner {
 
   // Samples of one step, at most.
   static int most_samples(const StepBounds& bounds, int slots) { return bounds.logits + slots; }
-  const SamplingVocab& vocab() const { return table_.vocab(); }
 
  private:
   // The sizes of a step; slots of its padding are 0.
