@@ -21,18 +21,6 @@ struct EngineBenchOptions {
   double seconds = 2;
 };
 
-double seconds_of_step(const EngineBenchOptions& o, const Model& model, Backend& backend,
-                       int streams) {
-  StepBench bench(model, backend, streams, 1, o.sampling);
-  bench.seconds_of_step();  // warm-up
-  bench.record();
-  std::vector<double> times;
-  for (double sum = 0; sum < o.seconds / 2 || times.size() < 3; sum += times.back()) {
-    times.push_back(bench.seconds_of_step());
-  }
-  return median(times);
-}
-
 // An engine on its thread, and clients that read what they are sent.
 class Streams {
  public:
@@ -87,7 +75,8 @@ void run(const EngineBenchOptions& o, bool json) {
   const auto model = o.model.load(*backend);
   Report report(json);
   for (const int count : o.streams) {
-    const double step = seconds_of_step(o, *model, *backend, count);
+    const double step =
+        StepBench(*model, *backend, count, 1, o.sampling).median_seconds(o.seconds / 2);
     const auto began = Clock::now();
     Streams streams(o, *model, *backend, count);
     const double start = Seconds(Clock::now() - began).count();

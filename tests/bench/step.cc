@@ -28,15 +28,9 @@ void run(const StepOptions& o, bool json) {
   for (const int sequences : o.batch) {
     StepBench bench(*model, *backend, sequences, o.rows,
                     o.sampled ? std::optional(o.sampling) : std::nullopt);
-    bench.seconds_of_step();  // warm-up
-    if (o.recorded) bench.record();
-    std::vector<double> times;
-    for (double sum = 0; sum < o.seconds || times.size() < 3; sum += times.back()) {
-      times.push_back(bench.seconds_of_step());
-    }
     const double bytes = static_cast<double>(model->info().weight_bytes) +
                          2 * state * static_cast<double>(sequences);
-    const double time = median(times);
+    const double time = bench.median_seconds(o.seconds, o.recorded);
     nlohmann::ordered_json row{{"bench", "step"},
                                {"device", o.model.device},
                                {"batch", sequences},

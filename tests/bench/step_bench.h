@@ -9,6 +9,7 @@
 
 #include "model/registry.h"
 #include "server/engine/sampling_table.h"
+#include "tests/bench/report.h"
 
 namespace recurve::bench {
 
@@ -83,6 +84,18 @@ class StepBench {
               .logit_rows = to_device(logit_rows)};
   }
 
+  // The median of steps that are made for so long, three at least. recorded: they are replayed.
+  double median_seconds(double seconds, bool recorded = true) {
+    seconds_of_step();  // warm-up
+    if (recorded) recording_ = backend_.record([this] { compute(); }, *stream_);
+    std::vector<double> times;
+    for (double sum = 0; sum < seconds || times.size() < 3; sum += times.back()) {
+      times.push_back(seconds_of_step());
+    }
+    return median(times);
+  }
+
+ private:
   double seconds_of_step() {
     const auto began = std::chrono::steady_clock::now();
     if (recording_ == nullptr) {
@@ -94,12 +107,6 @@ class StepBench {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   }
 
-  // From now on steps are replayed. One has been computed before.
-  void record() {
-    recording_ = backend_.record([this] { compute(); }, *stream_);
-  }
-
- private:
   static SamplingVocab vocab_of(const Model& model) {
     const auto vocab = static_cast<int32_t>(model.info().vocab);
     return {.rows = vocab, .usable = vocab, .eos_ids = {}};
