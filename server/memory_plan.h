@@ -11,8 +11,8 @@ class Backend;
 
 // What the server will take of a device's memory, in bytes, known before any of it is taken.
 struct MemoryPlan {
-  size_t free = 0;     // now
-  size_t weights = 0;  //
+  size_t free = 0;  // now
+  size_t weights = 0;
   size_t state = 0;    // of a slot; one more than there are slots is kept, for padding
   size_t reserve = 0;  // for what a driver takes for itself: code, recorded steps
   // Everything else, with so many slots: activations, logits, sampling.
