@@ -8,6 +8,7 @@
 #include <random>
 
 #include "tests/support/devices.h"
+#include "tests/support/random_values.h"
 #include "tests/support/row_sampler.h"
 
 namespace recurve::testing {
@@ -15,18 +16,13 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-class SampleDevices : public ::testing::TestWithParam<int32_t /* usable ids */> {
+class SampleDevices : public ::testing::TestWithParam<int32_t /* usable ids */>,
+                      protected RandomValues {
  protected:
+  SampleDevices() : RandomValues(static_cast<uint64_t>(GetParam())) {}
   void SetUp() override {
     const std::string why = why_unusable("cuda:0");
     if (!why.empty()) GTEST_SKIP() << why;
-  }
-  bool coin(double p) { return std::bernoulli_distribution(p)(random_); }
-  float real(float low, float high) {
-    return std::uniform_real_distribution<float>(low, high)(random_);
-  }
-  int32_t integer(int32_t low, int32_t high) {
-    return std::uniform_int_distribution<int32_t>(low, high)(random_);
   }
   int32_t id() { return integer(0, GetParam() - 1); }
 
@@ -36,7 +32,7 @@ class SampleDevices : public ::testing::TestWithParam<int32_t /* usable ids */> 
     const bool coarse = coin(0.4), sparse = coin(0.2), flat = coin(0.05);
     std::vector<float> logits(static_cast<size_t>(GetParam()) + 5, 3.0f);
     for (float& x : logits) {
-      if (!flat) x = normal(random_);
+      if (!flat) x = normal(generator_);
       if (coarse) x = std::round(x * 2) / 2;
       if (sparse && coin(0.7)) x = -kInfinity;
     }
@@ -66,7 +62,7 @@ class SampleDevices : public ::testing::TestWithParam<int32_t /* usable ids */> 
     if (coin(0.3)) p.min_tokens = 2;
     if (coin(0.3)) p.stop_ids = {id(), id()};
     p.ignore_eos = coin(0.3);
-    p.seed = random_();
+    p.seed = generator_();
     p.max_tokens = 4;
     p.logprobs = coin(0.7) ? -1 : integer(0, kMaxLogprobs);
     return p;
@@ -88,8 +84,6 @@ class SampleDevices : public ::testing::TestWithParam<int32_t /* usable ids */> 
       ASSERT_EQ(got.top[i].logprob, want.top[i].logprob) << i;
     }
   }
-
-  std::mt19937_64 random_{static_cast<uint64_t>(GetParam())};
 };
 
 TEST_P(SampleDevices, GiveTheSameTokens) {

@@ -5,6 +5,7 @@
 
 #include "kernels/ops/sample_math.h"
 #include "tests/server/engine/oracle.h"
+#include "tests/support/random_values.h"
 #include "tests/support/row_sampler.h"
 
 namespace recurve {
@@ -18,16 +19,10 @@ using testing_support::Seen;
 using Sampler = testing::RowSampler;
 
 // Random rows, histories and parameters, by vocabulary size.
-class SamplerOracle : public ::testing::TestWithParam<int32_t> {
+class SamplerOracle : public ::testing::TestWithParam<int32_t>, protected testing::RandomValues {
  protected:
+  SamplerOracle() : RandomValues(static_cast<uint64_t>(GetParam())) {}
   int32_t usable() const { return GetParam(); }
-  bool coin(double p) { return std::bernoulli_distribution(p)(generator_); }
-  float real(float low, float high) {
-    return std::uniform_real_distribution<float>(low, high)(generator_);
-  }
-  int32_t integer(int32_t low, int32_t high) {
-    return std::uniform_int_distribution<int32_t>(low, high)(generator_);
-  }
   int32_t id() { return integer(0, usable() - 1); }
 
   // Some rows are coarse, so that many logits are equal.
@@ -80,8 +75,6 @@ class SamplerOracle : public ::testing::TestWithParam<int32_t> {
     p.seed = generator_();
     return p;
   }
-
-  std::mt19937_64 generator_{static_cast<uint64_t>(GetParam())};
 };
 
 TEST_P(SamplerOracle, DrawsWhatSortingEverythingDraws) {
