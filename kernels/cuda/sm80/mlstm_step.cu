@@ -3,6 +3,7 @@
 #include "kernels/cuda/sm80/head_norm_gate.cuh"
 #include "kernels/cuda/sm80/mlstm.cuh"
 #include "kernels/cuda/sm80/mlstm.h"
+#include "kernels/cuda/sm80/vector.cuh"
 
 namespace recurve::cuda::sm80 {
 namespace {
@@ -14,31 +15,9 @@ constexpr int kHeld = 16;                           // rows of C that a thread h
 constexpr int kSlab = kHeld * kGroups;              // rows of C that a block holds
 constexpr unsigned kFirstBlocks = 256;              // about as many as run at once
 
-// kVector: rows of C begin at multiples of 16 bytes.
-template <bool kVector>
-__device__ float4 load4(const float* from, int count) {
-  if constexpr (kVector) return __ldcs(reinterpret_cast<const float4*>(from));
-  return make_float4(from[0], count > 1 ? from[1] : 0, count > 2 ? from[2] : 0,
-                     count > 3 ? from[3] : 0);
-}
-template <bool kVector>
-__device__ void store4(float* to, const float4& value, int count) {
-  if constexpr (kVector) {
-    __stcs(reinterpret_cast<float4*>(to), value);
-  } else {
-    to[0] = value.x;
-    if (count > 1) to[1] = value.y;
-    if (count > 2) to[2] = value.z;
-    if (count > 3) to[3] = value.w;
-  }
-}
-
-__device__ void prefetch_to_l2(const float* line) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
-}
-
 // A block: kColumns columns of C of one head of one sequence. The state is on its way while the
-// gates are computed, and is read and written once a row of DK <= kSlab.
+// gates are computed, and is read and written once a row of DK <= kSlab. kVector: rows of C begin
+// at multiples of 16 bytes.
 template <bool kVector>
 __global__ void __launch_bounds__(kThreads, 2) step_kernel(MlstmArgs a, int tiles) {
   extern __shared__ float shared[];  // qs, I k, n: (DK) each

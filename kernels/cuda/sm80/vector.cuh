@@ -1,40 +1,95 @@
 #pragma once
 #include <cstdint>
+#include <type_traits>
 
+#include "kernels/cuda/common/math.cuh"
 #include "kernels/tensor.h"
 
-// Values four at a time: of an array that is streamed through once, such as a recurrent state.
+// Values four at a time: of an array that is streamed through once, such as a recurrent state. T is
+// what it is kept as: float, or uint16_t for bf16, which is rounded as it is stored.
 namespace recurve::cuda::sm80 {
 
-__device__ inline float* f32_of(const StateData& state) { return static_cast<float*>(state.data); }
+template <typename T>
+__device__ inline T* values_of(const StateData& state) {
+  return static_cast<T*>(state.data);
+}
+__device__ inline float* f32_of(const StateData& state) { return values_of<float>(state); }
 
-// Up to four values, zeros beyond `count`. kVector: `from` is a multiple of 16 bytes, and all four
-// or none are there.
-template <bool kVector>
-__device__ inline float4 load4(const float* from, int count) {
+// Calls visit(T()) with what a state of that type is kept as.
+template <typename Visit>
+void with_state_type(DType type, Visit visit) {
+  if (type == DType::kBF16) {
+    visit(uint16_t());
+  } else {
+    visit(float());
+  }
+}
+
+__device__ inline float value_of(float x) { return x; }
+__device__ inline float value_of(uint16_t x) { return widen_bf16(x); }
+template <typename T>
+__device__ inline T kept_as(float x) {
+  if constexpr (std::is_same_v<T, uint16_t>) {
+    return static_cast<uint16_t>(round_bf16(x, 0));
+  } else {
+    return x;
+  }
+}
+
+// What is left of values once they are kept: where a chunk ends and the state stays in registers.
+template <typename T>
+__device__ inline float rounded(float x) {
+  return value_of(kept_as<T>(x));
+}
+template <typename T>
+__device__ inline float4 rounded(const float4& x) {
+  return make_float4(rounded<T>(x.x), rounded<T>(x.y), rounded<T>(x.z), rounded<T>(x.w));
+}
+
+// Four values at a multiple of their size.
+__device__ inline float4 load_all4(const float* from) {
+  return __ldcs(reinterpret_cast<const float4*>(from));
+}
+__device__ inline float4 load_all4(const uint16_t* from) {
+  const uint2 pairs = __ldcs(reinterpret_cast<const uint2*>(from));
+  return make_float4(__uint_as_float(pairs.x << 16), __uint_as_float(pairs.x & 0xffff0000u),
+                     __uint_as_float(pairs.y << 16), __uint_as_float(pairs.y & 0xffff0000u));
+}
+__device__ inline void store_all4(float* to, const float4& value) {
+  __stcs(reinterpret_cast<float4*>(to), value);
+}
+__device__ inline void store_all4(uint16_t* to, const float4& value) {
+  __stcs(reinterpret_cast<uint2*>(to),
+         make_uint2(round_bf16(value.x, value.y), round_bf16(value.z, value.w)));
+}
+
+// Up to four values, zeros beyond `count`. kVector: `from` is a multiple of the size of four, and
+// all four or none are there.
+template <bool kVector, typename T>
+__device__ inline float4 load4(const T* from, int count) {
   if (count <= 0) return make_float4(0, 0, 0, 0);
-  if constexpr (kVector) return __ldcs(reinterpret_cast<const float4*>(from));
-  return make_float4(from[0], count > 1 ? from[1] : 0, count > 2 ? from[2] : 0,
-                     count > 3 ? from[3] : 0);
+  if constexpr (kVector) return load_all4(from);
+  return make_float4(value_of(from[0]), count > 1 ? value_of(from[1]) : 0,
+                     count > 2 ? value_of(from[2]) : 0, count > 3 ? value_of(from[3]) : 0);
 }
 
 // The counterpart of load4.
-template <bool kVector>
-__device__ inline void store4(float* to, const float4& value, int count) {
+template <bool kVector, typename T>
+__device__ inline void store4(T* to, const float4& value, int count) {
   if (count <= 0) return;
   if constexpr (kVector) {
-    __stcs(reinterpret_cast<float4*>(to), value);
+    store_all4(to, value);
     return;
   }
-  to[0] = value.x;
-  if (count > 1) to[1] = value.y;
-  if (count > 2) to[2] = value.z;
-  if (count > 3) to[3] = value.w;
+  to[0] = kept_as<T>(value.x);
+  if (count > 1) to[1] = kept_as<T>(value.y);
+  if (count > 2) to[2] = kept_as<T>(value.z);
+  if (count > 3) to[3] = kept_as<T>(value.w);
 }
 
 // Asks for a line of 128 bytes to be brought close, whatever is in it by then: so before
 // wait_for_previous() too.
-__device__ inline void prefetch_to_l2(const float* line) {
+__device__ inline void prefetch_to_l2(const void* line) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
 }
 
