@@ -84,6 +84,12 @@ class StepBench {
               .logit_rows = to_device(logit_rows)};
   }
 
+  // A step, from its first op to its last.
+  void once() {
+    compute();
+    stream_->wait();
+  }
+
   // The median of steps that are made for so long, three at least. recorded: they are replayed.
   double median_seconds(double seconds, bool recorded = true) {
     seconds_of_step();  // warm-up

@@ -1,0 +1,77 @@
+#include "tests/bench/op_bench.h"
+
+#include <gmock/gmock.h>
+
+#include <set>
+
+#include "tests/support/golden.h"
+
+namespace recurve::bench {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::golden_dir;
+
+std::vector<std::string> checkpoints() {
+  std::vector<std::string> found;
+  for (const auto& entry : fs::recursive_directory_iterator(golden_dir())) {
+    if (entry.path().filename() != "model.safetensors") continue;
+    found.push_back(entry.path().parent_path().string());
+  }
+  return found;
+}
+
+// What is measured of the models together is every op of the table.
+TEST(OpBench, MeasuresEveryOp) {
+  std::set<std::string> wanted, measured;
+  Kernels::for_each_op([&](const char* name, auto) { wanted.insert(name); });
+  const auto cpu = make_backend("cpu", 1);
+  WatchedBackend backend(*cpu);
+  for (const std::string& directory : checkpoints()) {
+    SCOPED_TRACE(directory);
+    const auto model = ModelOptions{.model = directory}.load(backend);
+    OpBench bench(*model, backend, 2, 3);
+    for (const OpCalls& op : bench.ops()) {
+      EXPECT_GT(op.bytes, 0) << op.op;
+      EXPECT_GT(bench.median_seconds(op, 0), 0) << op.op;
+      measured.insert(op.op);
+    }
+  }
+  EXPECT_EQ(measured, wanted);
+}
+
+TEST(OpBench, CountsTheBytesThatAnOpCannotDoWithout) {
+  const LinearArgs linear{.rows = 3, .W = {DType::kBF16, 8, 64}};
+  EXPECT_EQ(cost_of(linear).bytes, 8 * 64 * 2 + 3 * (64 + 8) * 4);
+  MlstmArgs mlstm{};
+  mlstm.seqs = {.num_seqs = 5, .rows = 5};
+  mlstm.H = 2, mlstm.DK = 4, mlstm.DV = 8;
+  const int read_and_written = 2 * 4 * 5 * 2 * (4 * 8 + 4 + 1),
+            rows = 4 * 5 * 2 * (4 + 4 + 8 + 2 + 8);
+  EXPECT_EQ(cost_of(mlstm).bytes, read_and_written + rows);
+}
+
+// The calls noted are those of the time watched, and can be made again.
+TEST(WatchedBackend, NotesCalls) {
+  const auto reference = make_backend("reference");
+  WatchedBackend backend(*reference);
+  const auto stream = backend.make_stream();
+  const Buffer values = backend.allocate(4 * sizeof(float));
+  auto* x = values.as<float>();
+  x[0] = 1;
+  const auto add = [&] { backend.kernels().add({.count = 4, .a = x, .b = x, .y = x}, *stream); };
+  add();
+  const std::vector<OpCall> calls = WatchedBackend::calls_of([&] {
+    add();
+    add();
+  });
+  ASSERT_EQ(calls.size(), 2u);
+  EXPECT_EQ(calls[0].op, "add");
+  EXPECT_EQ(calls[0].implementation, "reference");
+  EXPECT_EQ(x[0], 8);
+  calls[1].run(*stream);
+  EXPECT_EQ(x[0], 16);
+}
+
+}  // namespace
+}  // namespace recurve::bench

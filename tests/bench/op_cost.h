@@ -1,0 +1,151 @@
+#pragma once
+#include <fmt/format.h>
+
+#include <string>
+
+#include "kernels/kernels.h"
+
+namespace recurve::bench {
+
+// What a call of an op works on, and the bytes that no way of doing it can do without: its inputs
+// read once, its outputs written once, states both. One function an op of the table.
+struct OpCost {
+  std::string shape;
+  double bytes;
+};
+
+inline double bytes_of(const Matrix& m) {
+  return static_cast<double>(m.N) * static_cast<double>(m.K) *
+         static_cast<double>(size_of(m.dtype));
+}
+// Of `each` floats.
+inline double floats(double count, double each = 1) { return 4 * count * each; }
+// Of the states of these sequences, `each` values a sequence.
+inline double state(const Ragged& seqs, double each, DType type = DType::kF32) {
+  return 2 * static_cast<double>(size_of(type)) * seqs.num_seqs * each;
+}
+
+inline OpCost cost_of(const EmbedArgs& a) {
+  return {fmt::format("{}", a.E.K),
+          a.rows * static_cast<double>(a.E.K) * static_cast<double>(4 + size_of(a.E.dtype))};
+}
+inline OpCost cost_of(const GatherRowsArgs& a) {
+  return {fmt::format("{}", a.D), floats(a.count, 2.0 * a.D)};
+}
+inline OpCost cost_of(const RmsNormArgs& a) {
+  return {fmt::format("{}", a.D), floats(a.rows, 2.0 * a.D)};
+}
+inline OpCost cost_of(const LinearArgs& a) {
+  const auto outputs = static_cast<double>(a.outputs()), K = static_cast<double>(a.W.K);
+  const double x = (a.x_bf16 == nullptr ? 4 : 2) * K, y = (a.y_bf16 == nullptr ? 4 : 2) * outputs;
+  const double residual = a.residual == nullptr ? 0 : 4 * outputs;
+  return {fmt::format("{}x{}{}{}", a.W.N, a.W.K, a.norm == nullptr ? "" : " norm",
+                      a.swiglu ? " swiglu" : ""),
+          bytes_of(a.W) + a.rows * (x + y + residual)};
+}
+inline OpCost cost_of(const MlstmArgs& a) {
+  const double o = a.head_norm == nullptr ? 0 : a.DV;
+  return {fmt::format("{}x{}x{}", a.H, a.DK, a.DV),
+          floats(a.seqs.rows, a.H * (2.0 * a.DK + 2.0 * a.DV + 2 + o)) +
+              state(a.seqs, 1.0 * a.H * a.DK * a.DV, a.C.dtype) +
+              state(a.seqs, a.H * (a.DK + 1.0))};
+}
+inline OpCost cost_of(const HeadNormGateArgs& a) {
+  return {fmt::format("{}x{}", a.H, a.DV), floats(a.rows, 3.0 * a.H * a.DV)};
+}
+inline OpCost cost_of(const SwigluArgs& a) {
+  return {fmt::format("{}", a.F), floats(a.rows, 3.0 * a.F)};
+}
+inline OpCost cost_of(const SoftCapArgs& a) {
+  return {fmt::format("{}", a.count), floats(2, static_cast<double>(a.count))};
+}
+inline OpCost cost_of(const CausalConv1dArgs& a) {
+  return {
+      fmt::format("{}x{}", a.D, a.width),
+      floats(a.seqs.rows, 2.0 * a.D) + state(a.seqs, a.D * (a.width - 1.0)) + floats(a.D, a.width)};
+}
+inline OpCost cost_of(const SelectiveScanArgs& a) {
+  const double z = a.z == nullptr ? 0 : a.D;
+  return {fmt::format("{}x{} rank {}", a.D, a.N, a.R),
+          floats(a.seqs.rows, 2.0 * a.D + z + a.num_params()) +
+              state(a.seqs, 1.0 * a.D * a.N, a.h.dtype) + bytes_of(a.dt_proj) +
+              floats(a.D, a.N + 2.0)};
+}
+inline OpCost cost_of(const SsdArgs& a) {
+  const double channels = 1.0 * a.H * a.P, z = a.z == nullptr ? 0 : channels;
+  return {fmt::format("{}x{}x{}", a.H, a.P, a.N),
+          floats(a.seqs.rows, 2 * channels + z + 2.0 * a.G * a.N + a.H) +
+              state(a.seqs, channels * a.N, a.h.dtype)};
+}
+inline OpCost cost_of(const LinearRecurrenceArgs& a) {
+  return {fmt::format("{}", a.D), floats(a.seqs.rows, 3.0 * a.D) + state(a.seqs, a.D)};
+}
+inline OpCost cost_of(const GatedRmsNormArgs& a) {
+  return {fmt::format("{}x{}", a.G, a.D / a.G), floats(a.rows, (a.z == nullptr ? 2.0 : 3.0) * a.D)};
+}
+inline OpCost cost_of(const GlaArgs& a) {
+  const double decays = a.decay == GlaDecay::kChannel ? a.H * a.DK
+                        : a.decay == GlaDecay::kToken ? a.H
+                                                      : 0;
+  const double i = a.i == nullptr ? 0 : a.H;
+  return {fmt::format("{}x{}x{}", a.H, a.DK, a.DV),
+          floats(a.seqs.rows, a.H * (2.0 * a.DK + 2.0 * a.DV) + decays + i) +
+              state(a.seqs, 1.0 * a.H * a.DK * a.DV, a.S.dtype) +
+              state(a.seqs, a.z == nullptr ? 0 : 1.0 * a.H * a.DK)};
+}
+inline OpCost cost_of(const GlaGateArgs& a) {
+  return {fmt::format("{}x{}", a.W.N, a.W.K),
+          bytes_of(a.W) + floats(a.rows, static_cast<double>(a.W.N + a.W.K))};
+}
+inline OpCost cost_of(const HgrnGateArgs& a) {
+  return {fmt::format("{}", a.D), floats(a.rows, 3.0 * a.D)};
+}
+inline OpCost cost_of(const HeadRmsNormArgs& a) {
+  return {fmt::format("{}x{}", a.H, a.DV),
+          floats(a.rows, (a.gate == nullptr ? 2.0 : 3.0) * a.H * a.DV)};
+}
+inline OpCost cost_of(const PositionsArgs& a) {
+  return {"", floats(a.seqs.rows) + state(a.seqs, 1)};
+}
+inline OpCost cost_of(const RotaryArgs& a) {
+  return {fmt::format("{}x{}", a.H, a.D), floats(a.rows, 2.0 * a.H * a.D + 1)};
+}
+inline OpCost cost_of(const ActivationArgs& a) {
+  return {fmt::format("{}", a.width), floats(a.rows, 2.0 * a.width)};
+}
+inline OpCost cost_of(const RnnArgs& a) {
+  const double channels = 1.0 * a.H * a.DH, gates = static_cast<double>(a.R.N) / channels;
+  const double states = 1.0 + (a.c != nullptr) + (a.n != nullptr) + (a.m != nullptr);
+  return {fmt::format("{}x{} {} gates", a.H, a.DH, gates),
+          bytes_of(a.R) + floats(a.seqs.rows, (gates + 1) * channels) +
+              state(a.seqs, states * channels)};
+}
+inline OpCost cost_of(const LayerNormArgs& a) {
+  return {fmt::format("{}x{}", a.G, a.D / a.G),
+          floats(a.rows, (a.residual == nullptr ? 2.0 : 3.0) * a.D)};
+}
+inline OpCost cost_of(const HeadwiseLinearArgs& a) {
+  const auto N = static_cast<double>(a.W.N), K = static_cast<double>(a.W.K);
+  return {fmt::format("{}x{}x{}", a.H, a.W.N / a.H, a.W.K),
+          bytes_of(a.W) + floats(a.rows, a.H * K + N)};
+}
+inline OpCost cost_of(const GluArgs& a) {
+  return {fmt::format("{}", a.F), floats(a.rows, 3.0 * a.F)};
+}
+inline OpCost cost_of(const SkipGateArgs& a) {
+  return {fmt::format("{}", a.D), floats(a.rows, 4.0 * a.D)};
+}
+inline OpCost cost_of(const AddArgs& a) {
+  return {fmt::format("{}", a.count), floats(3, static_cast<double>(a.count))};
+}
+inline OpCost cost_of(const FeatureMapArgs& a) {
+  const double in = a.map == FeatureMap::kProduct ? 2.0 * a.D : a.D;
+  return {fmt::format("{}x{}", a.H, a.D),
+          floats(a.rows, a.H * (in + static_cast<double>(mapped_width(a.map)) * a.D))};
+}
+inline OpCost cost_of(const TakeTokensArgs& a) { return {"", floats(a.num_seqs, 6)}; }
+inline OpCost cost_of(const SampleArgs& a) {
+  return {fmt::format("{}", a.V), floats(a.count, a.V)};
+}
+
+}  // namespace recurve::bench

@@ -1,0 +1,90 @@
+#pragma once
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "tests/bench/op_cost.h"
+
+namespace recurve::bench {
+
+// A call of an op as it was made: to be made again while the memory it was given is there.
+struct OpCall {
+  std::string op, implementation;
+  OpCost cost;
+  std::function<void(Stream&)> run;
+};
+
+// Another backend, whose calls of ops can be watched: by one thread of the process at a time.
+class WatchedBackend : public Backend {
+ public:
+  explicit WatchedBackend(Backend& inner)
+      : Backend(inner.name(), watched(inner.kernels())), inner_(inner) {}
+
+  // What `work` calls.
+  template <typename Work>
+  static std::vector<OpCall> calls_of(const Work& work) {
+    calls_.emplace();
+    work();
+    return *std::exchange(calls_, std::nullopt);
+  }
+
+  size_t free_memory() const override { return inner_.free_memory(); }
+  std::unique_ptr<Stream> make_stream() override { return inner_.make_stream(); }
+  std::unique_ptr<Event> make_event() override { return inner_.make_event(); }
+  bool queues() const override { return inner_.queues(); }
+  void upload(void* device, const void* host, size_t bytes, Stream& stream) override {
+    inner_.upload(device, host, bytes, stream);
+  }
+  void download(void* host, const void* device, size_t bytes, Stream& stream) override {
+    inner_.download(host, device, bytes, stream);
+  }
+  void copy(void* to, const void* from, size_t bytes, Stream& stream) override {
+    inner_.copy(to, from, bytes, stream);
+  }
+  void zero(void* device, size_t bytes, Stream& stream) override {
+    inner_.zero(device, bytes, stream);
+  }
+  std::unique_ptr<Recording> record(std::function<void()> work, Stream& stream) override {
+    return inner_.record(std::move(work), stream);
+  }
+
+ private:
+  // The op as the inner backend has it, behind a function that notes the call.
+  template <typename Args>
+  struct Watched {
+    static inline std::string name;
+    static inline Op<Args> op;
+    static void run(const Args& args, Stream& stream) {
+      op(args, stream);
+      if (!calls_.has_value()) return;
+      calls_->push_back({name, op.implementation, cost_of(args),
+                         [args, of = op](Stream& again) { of(args, again); }});
+    }
+  };
+  template <typename Args>
+  static void watch(const char* name, Op<Args>& op) {
+    Watched<Args>::name = name;
+    Watched<Args>::op = op;
+    op.run = Watched<Args>::run;
+  }
+  static Kernels watched(Kernels kernels) {
+    Kernels::for_each_op([&](const char* name, auto member) { watch(name, kernels.*member); });
+    return kernels;
+  }
+
+  std::byte* take_memory(size_t bytes) override {
+    Buffer buffer = inner_.allocate(bytes);
+    std::byte* data = buffer.data();
+    buffers_[data] = std::move(buffer);
+    return data;
+  }
+  void give_memory(std::byte* data, size_t) override { buffers_.erase(data); }
+  HostMemory take_host_memory(size_t bytes) override { return inner_.allocate_host(bytes); }
+
+  static inline std::optional<std::vector<OpCall>> calls_;
+  Backend& inner_;
+  std::unordered_map<std::byte*, Buffer> buffers_;
+};
+
+}  // namespace recurve::bench
