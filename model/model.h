@@ -33,7 +33,8 @@ struct StepBatch {
   Ragged seqs;
   const int32_t* tokens = nullptr;  // (seqs.rows), in the memory of the backend
   int num_logits = 0;
-  const int32_t* logit_rows = nullptr;  // (num_logits) rows whose logits are wanted, likewise
+  // (num_logits) rows whose logits are wanted, ascending, none twice; likewise
+  const int32_t* logit_rows = nullptr;
 };
 
 // The largest step there will be.

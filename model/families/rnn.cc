@@ -17,6 +17,7 @@
 // (g is z in kernels/ops/rnn.h) and r, z, n.
 #include <fmt/format.h>
 
+#include "model/layers/head.h"
 #include "model/layers/host_matrix.h"
 #include "model/layers/required_ops.h"
 #include "model/layers/token_weights.h"
@@ -366,14 +367,15 @@ void Rnn::head(const StepBatch& batch, const float* x, float* picked, float* log
                Stream& stream) const {
   const int count = batch.num_logits;
   if (count == 0) return;
-  kernels_.gather_rows(
-      {.count = count, .D = static_cast<int>(c_.D), .x = x, .index = batch.logit_rows, .y = picked},
-      stream);
-  if (c_.pre_norm) normalise(out_norm_, count, picked, picked, stream);
+  const float* wanted = rows_with_logits(batch, c_.D, x, picked, kernels_, stream);
+  if (c_.pre_norm) {
+    normalise(out_norm_, count, wanted, picked, stream);
+    wanted = picked;
+  }
   kernels_.linear({.rows = count,
                    .W = c_.tied ? embedding_.matrix() : lm_head_.matrix(),
                    .bias = c_.tied ? head_bias_.data() : lm_head_.bias(),
-                   .x = picked,
+                   .x = wanted,
                    .y = logits},
                   stream);
 }

@@ -8,6 +8,7 @@
 
 #include "model/families/xlstm_blocks_config.h"
 #include "model/families/xlstm_blocks_weights.h"
+#include "model/layers/head.h"
 #include "model/layers/required_ops.h"
 #include "model/registry.h"
 #include "model/special_ids.h"
@@ -383,13 +384,15 @@ void XlstmBlocks::feed_forward(const SlstmWeights& w, int rows, const Scratch& s
 
 void XlstmBlocks::head(const StepBatch& batch, const Scratch& s, float* logits,
                        Stream& stream) const {
-  const int count = batch.num_logits, D = static_cast<int>(c_.D);
+  const int count = batch.num_logits;
   if (count == 0) return;
-  kernels_.gather_rows({.count = count, .D = D, .x = s.x, .index = batch.logit_rows, .y = s.picked},
-                       stream);
-  if (c_.out_norm) norm(out_norm_, count, 1, c_.D, s.picked, nullptr, s.picked, stream);
+  const float* wanted = rows_with_logits(batch, c_.D, s.x, s.picked, kernels_, stream);
+  if (c_.out_norm) {
+    norm(out_norm_, count, 1, c_.D, wanted, nullptr, s.picked, stream);
+    wanted = s.picked;
+  }
   const Matrix& W = c_.tied ? embedding_.matrix() : lm_head_.matrix();
-  kernels_.linear({.rows = count, .W = W, .x = s.picked, .y = logits}, stream);
+  kernels_.linear({.rows = count, .W = W, .x = wanted, .y = logits}, stream);
 }
 
 }  // namespace

@@ -14,6 +14,11 @@ struct Head {
   float soft_cap;  // 0: none
 };
 
+// The rows of x whose logits are wanted: x itself where all are, as when every sequence decodes, or
+// gathered in `picked`, scratch of (num_logits, D).
+const float* rows_with_logits(const StepBatch& batch, int64_t D, const float* x, float* picked,
+                              const Kernels& kernels, Stream& stream);
+
 // picked: scratch, (num_logits, D).
 void head(const Head& head, const StepBatch& batch, const float* x /* (rows, D) */, float* picked,
           float* logits /* (num_logits, V) */, const Kernels& kernels, Stream& stream);
