@@ -13,6 +13,9 @@ struct LaunchShape {
   // Starts when all before it has ended, with the L1 cache as it likes: for a kernel that streams
   // through so many states that the room for loads on their way is worth more than its ends.
   bool alone = false;
+  // Percent of the L1 cache that is shared memory. As in all kernels it is all: see below. A kernel
+  // that streams through states is faster with what its blocks need: loads on their way take room.
+  int carveout = cudaSharedmemCarveoutMaxShared;
 };
 
 // Gives the kernel the largest part of the L1 cache as shared memory: a multiprocessor that has to
@@ -40,7 +43,7 @@ void launch_early(Stream& stream, const char* op, void (*kernel)(Params...),
   config.dynamicSmemBytes = shape.shared;
   config.stream = use(stream);
   keep_carveout(reinterpret_cast<const void*>(kernel), op,
-                shape.alone ? cudaSharedmemCarveoutDefault : cudaSharedmemCarveoutMaxShared);
+                shape.alone ? cudaSharedmemCarveoutDefault : shape.carveout);
   const bool early = static_cast<CudaStream&>(stream).starts_early() && !shape.alone;
   config.attrs = early ? attributes : attributes + 1;
   config.numAttrs = (early ? 1u : 0u) + (shape.cluster > 1 ? 1u : 0u);

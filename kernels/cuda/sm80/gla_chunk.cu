@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(kWeightThreads)
   }
   __syncthreads();
   weights_of_block(
-      rows.L, a.DK, a.scale, g, weight, [&](int row, int x) { return head.q(row, x); },
+      rows.L, a.DK, a.scale, RowDecays{g, weight, rows.L},
+      [&](int row, int x) { return head.q(row, x); },
       [&](int row, int x) { return head.k(row, x); }, weights[blockIdx.x]);
 }
 
@@ -110,7 +111,7 @@ __global__ void __launch_bounds__(kWeightThreads)
   BlockWeights& weights = to.blocks[blockIdx.x];
   if (thread < kBlockRows) {
     weight[thread] = thread < rows.L ? head.weight(thread) : 0;
-    weights.e[thread] = weights.w[thread] = thread < rows.L ? 1 : 0;
+    weights.e[thread] = weights.w[thread] = weights.floor[thread] = thread < rows.L ? 1 : 0;
   }
   __syncthreads();
   const auto at = [&](int t) {
@@ -145,10 +146,6 @@ void find_weights(const GlaArgs& args, int first_block, int blocks, const Weight
 
 }  // namespace
 
-bool gla_chunks_fit(const GlaArgs& args) {
-  return matrix_chunk_fits(args.DK, args.decay == GlaDecay::kChannel);
-}
-
 void gla_chunks(const GlaArgs& args, Stream& stream) {
   const std::span<std::byte> scratch = static_cast<CudaStream&>(stream).scratch();
   const auto launch = [&](const Ragged& seqs, int first_block, int blocks) {
@@ -172,7 +169,7 @@ void gla_chunks(const GlaArgs& args, Stream& stream) {
                    .k = channels ? RowsOfHeads{weights.k, stride, 1, weights.pitch} : k,
                    .by_block = channels,
                    .v = {args.v, args.v_stride, 1, args.DV},
-                   .S = args.S.f32(),
+                   .S = args.S,
                    .keys_inner = false,
                    .z = args.z,
                    .eps = args.eps,

@@ -4,8 +4,7 @@
 
 namespace recurve::cuda::sm80 {
 
-// All chunks of two rows or more, where a head's keys fit.
-bool gla_chunks_fit(const GlaArgs& args);
+// All chunks of two rows or more.
 void gla_chunks(const GlaArgs& args, Stream& stream);
 
 }  // namespace recurve::cuda::sm80

@@ -6,6 +6,7 @@
 #include "kernels/check.h"
 #include "kernels/cuda/sm80/chunks.cuh"
 #include "kernels/ops/ragged.h"
+#include "kernels/tensor.h"
 
 // The chunk form of recurrences whose state is a matrix (DK, DV) a head, by blocks of kBlockRows
 // rows (chunks.cuh). What depends on no state is computed for all blocks at once; then the blocks
@@ -18,7 +19,8 @@ namespace recurve::cuda::sm80 {
 struct BlockWeights {
   float P[kBlockRows][kBlockRows];
   float e[kBlockRows], w[kBlockRows];
-  float F;  // where a head has one decay
+  float floor[kBlockRows];  // of the normalisers, where they are bounded
+  float F;                  // where a head has one decay
   float unused[3];
 };
 
@@ -41,32 +43,32 @@ struct MatrixChunkArgs {
   RowsOfHeads q, k;             // by_block: rows are those of the blocks, kBlockRows each
   bool by_block;
   RowsOfHeads v;
-  float* S;           // (slots, H, DK, DV), or (slots, H, DV, DK) where keys_inner
+  StateData S;        // (slots, H, DK, DV), or (slots, H, DV, DK) where keys_inner
   bool keys_inner;    //
   float* z;           // (slots, H, DK) normaliser state, or null
   float eps;          // of the normaliser
-  bool bounded;       //
+  bool bounded;       // it is at least the floor, without its sign
   const float* skip;  // (H): o_t gets skip v_t; or null
   RowsOfHeads gate = {nullptr, 0, 1, 0};  // of each head: o_t times silu(gate_t); or without data
   float* o;                               // (rows, H, DV)
 };
 
-// Whether the state's columns of a block fit the shared memory: asked by sizes alone.
-bool matrix_chunk_fits(int DK, bool channel_decay);
 void matrix_chunks(const MatrixChunkArgs& args, Stream& stream);
 
 // Calls visit(sequences, first block, blocks) for the blocks of all sequences, in the order of each
-// sequence's time, so many at once that block_bytes for each fit `bytes`.
+// sequence's time, so many at once that block_bytes for each fit `bytes`. The state is stored, and
+// may be rounded, after each visit: so all but the last end with a chunk.
 template <typename Visit>
 void for_each_wave(const Ragged& seqs, int chunk, size_t block_bytes, size_t bytes, Visit visit) {
   const int total =
       seqs.max_len / chunk * blocks_of_chunk(chunk) + blocks_of_chunk(seqs.max_len % chunk);
   const int most = static_cast<int>(bytes / block_bytes);
-  CHECK(most > 0);
+  CHECK(most >= blocks_of_chunk(chunk));
   const int fitting = std::clamp(most / total, 1, seqs.num_seqs);
   const int parts = (seqs.num_seqs + fitting - 1) / fitting;
   const int together = (seqs.num_seqs + parts - 1) / parts;  // about as many in each
-  const int wave = std::min(total, most / together);
+  const int of_chunk = blocks_of_chunk(chunk), each = most / together;
+  const int wave = total <= each ? total : each / of_chunk * of_chunk;
   for (int first = 0; first < seqs.num_seqs; first += together) {
     Ragged part = seqs;
     part.num_seqs = std::min(together, seqs.num_seqs - first);

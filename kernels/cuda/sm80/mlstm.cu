@@ -6,13 +6,7 @@ namespace recurve::cuda::sm80 {
 
 // A chunk of one row is the last of its sequence, so the steps come after all chunks.
 void mlstm(const MlstmArgs& args, Stream& stream) {
-  if (args.chunk > 1 && args.seqs.max_len > 1) {
-    const cudaStream_t on = use(stream);
-    mlstm_chunks(args, on);
-    expect_launched("mlstm, chunks");
-    mlstm_chunk_normalisers(args, on);
-    expect_launched("mlstm, normalisers of chunks");
-  }
+  if (args.chunk > 1 && args.seqs.max_len > 1) mlstm_chunks(args, stream);
   mlstm_steps(args, stream);
   // Where all rows are steps, their last kernel does that too: to the same bits.
   const bool gates = args.head_norm != nullptr, only_steps = args.seqs.max_len == 1;

@@ -36,43 +36,4 @@ __device__ inline StepGates step_gates(const MlstmArgs& a, float i, float f, flo
   return {next, expf(lf + m - next), expf(i - next)};
 }
 
-// F x + I k
-__device__ inline float advance(float F, float x, float Ik) { return __fmaf_rn(F, x, Ik); }
-
-// max(|qn|, exp(-m)) + eps
-__device__ inline float denominator(float qn, float m, float eps) {
-  return max_of(fabsf(qn), expf(-m)) + eps;
-}
-
-// b and i of a chunk's rows, in shared memory: (L) each. To be called by the whole block.
-template <int kThreads>
-__device__ void chunk_gates(const MlstmArgs& a, const MlstmHead& s, int L, float* b, float* i) {
-  for (int t = threadIdx.x; t < L; t += kThreads) {
-    b[t] = log_sigmoid(gate(s.f[static_cast<int64_t>(t) * a.stride], a.gate_soft_cap));
-    i[t] = gate(s.i[static_cast<int64_t>(t) * a.stride], a.gate_soft_cap);
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    for (int t = 1; t < L; ++t) b[t] += b[t - 1];
-  }
-  __syncthreads();
-}
-
-// The stabiliser at t: of the state's weight and those of the tokens up to `last`.
-__device__ inline float chunk_m(const float* b, const float* i, int t, int last, float m) {
-  float tokens = b[t] - b[0] + i[0];
-  for (int j = 1; j <= last; ++j) tokens = fmaxf(tokens, b[t] - b[j] + i[j]);
-  return max_of(b[t] + m, tokens);
-}
-
-// n after a chunk, one value: F n + sum_j weight_j k_j. k: this value's column, of L rows.
-__device__ inline float chunk_n(float F, float n, const float* weight, const float* k, int stride,
-                                int L) {
-  n = __fmul_rn(F, n);
-  for (int j = 0; j < L; ++j) {
-    n = __fmaf_rn(weight[j], k[static_cast<int64_t>(j) * stride], n);
-  }
-  return n;
-}
-
 }  // namespace recurve::cuda::sm80

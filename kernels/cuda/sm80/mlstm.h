@@ -1,19 +1,16 @@
 #pragma once
-#include <cuda_runtime_api.h>
-
 #include "kernels/backend.h"
 #include "kernels/ops/mlstm.h"
 
-// The parts of the mLSTM op. A block of the first kernel of each form owns some columns of C of one
-// head of one sequence; all blocks of a head read its n and m as they were, and the second kernel
-// advances these when the first is done with them.
+// The parts of the mLSTM op.
 namespace recurve::cuda::sm80 {
 
 // All chunks of two rows or more.
-void mlstm_chunks(const MlstmArgs& args, cudaStream_t stream);
-void mlstm_chunk_normalisers(const MlstmArgs& args, cudaStream_t stream);
+void mlstm_chunks(const MlstmArgs& args, Stream& stream);
 
-// The chunks of one row: the last of a sequence, or all where args.chunk is 1.
+// The chunks of one row: the last of a sequence, or all where args.chunk is 1. A block owns some
+// columns of C of one head of one sequence; all blocks of a head read its n and m as they were, and
+// mlstm_step_ends() advances these when the blocks are done with them.
 void mlstm_steps(const MlstmArgs& args, Stream& stream);
 // gates: normalises and gates h as well.
 void mlstm_step_ends(const MlstmArgs& args, bool gates, Stream& stream);

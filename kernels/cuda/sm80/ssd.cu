@@ -1,5 +1,5 @@
-// The step form, row after row with the state in registers: of steps, and of all rows where the
-// chunk form does not take a head's states.
+// The step form, row after row with the state in registers.
+
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/activate.cuh"
@@ -12,12 +12,18 @@
 namespace recurve::cuda::sm80 {
 namespace {
 
-constexpr int kWarps = 4;  // a block
-constexpr int kThreads = kWarps * kWarpSize;
-constexpr int kChannels = 8;             // of a head, a warp
+constexpr int kThreads = 4 * kWarpSize;
 constexpr int kSlab = 4 * kWarpSize;     // states of a channel that a warp holds, four a lane
 constexpr unsigned kFirstBlocks = 1024;  // about as many as run at once
 constexpr unsigned kAll = 0xffffffffu;   // lanes
+
+// Channels of a head that a warp holds: as many as are 4 KB of states. Lanes beside each other
+// bring what a channel has beside its states.
+template <typename T>
+struct Shape {
+  static constexpr int kChannels = 32 / sizeof(T);
+  static constexpr int kLanes = kWarpSize / kChannels;  // of a channel
+};
 
 // What a lane needs of a row: its states' B and C, x of one of the warp's channels.
 struct Row {
@@ -38,7 +44,7 @@ __device__ Step step_at(const SsdArgs& a, int64_t row, int head) {
 // One head of one sequence, for a lane: p0 is the warp's first channel, n the lane's first state.
 // kWhole: the warp has all its channels, N is kSlab, and rows of B and C begin at multiples of 16
 // bytes.
-template <bool kWhole>
+template <typename T, bool kWhole>
 struct Lane {
   const SsdArgs& a;
   int head, p0, n, channels;
@@ -48,9 +54,10 @@ struct Lane {
     return channel < channels ? a.N - base - n : 0;
   }
   __device__ Row row_at(int64_t row, int base) const {
+    const int lane = threadIdx.x % kWarpSize;
     const int64_t inputs = row * a.xBC_stride;
     const int64_t BC = inputs + static_cast<int64_t>(head / (a.H / a.G)) * a.N + base + n;
-    const int p = p0 + min(static_cast<int>(threadIdx.x) % kChannels, channels - 1);
+    const int p = p0 + min(lane / Shape<T>::kLanes, channels - 1);
     const float x = a.x[inputs + static_cast<int64_t>(head) * a.P + p];
     if constexpr (kWhole) {
       return {x, *reinterpret_cast<const float4*>(a.B + BC),
@@ -71,26 +78,44 @@ __device__ void advance(float4& h, float& y, float decay, float dtx, const Row& 
   advance(h.w, y, decay, dtx, in.B.w, in.C.w);
 }
 
-// A warp: kChannels channels of one head of one sequence. The state is on its way while the time
+// The sum over the lanes of each channel's value, known to the lanes of that channel.
+template <int kChannels>
+__device__ float sums_of_channels(float (&y)[kChannels]) {
+  const int lane = threadIdx.x % kWarpSize;
+  int lanes = kWarpSize / 2;
+#pragma unroll
+  for (int kept = kChannels / 2; kept > 0; kept /= 2, lanes /= 2) {
+    const bool upper = (lane & lanes) != 0;
+#pragma unroll
+    for (int c = 0; c < kept; ++c) {
+      const float sent = upper ? y[c] : y[c + kept];
+      y[c] = (upper ? y[c + kept] : y[c]) + __shfl_xor_sync(kAll, sent, lanes);
+    }
+  }
+  for (; lanes > 0; lanes /= 2) y[0] += __shfl_xor_sync(kAll, y[0], lanes);
+  return y[0];
+}
+
+// A warp: some channels of one head of one sequence. The state is on its way while the time
 // step is computed, and is read and written once where N <= kSlab, else once a row.
-// kVector: N is a multiple of 4. steps: rows of chunks are left out.
-template <bool kWhole, bool kVector>
-__global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles, bool steps) {
+// kVector: N is a multiple of 4. T: what the state is kept as.
+template <typename T, bool kWhole, bool kVector>
+__global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles) {
+  constexpr int kChannels = Shape<T>::kChannels, kLanes = Shape<T>::kLanes;
   let_next_start();
   const int tile = blockIdx.x % tiles, head = blockIdx.x / tiles % a.H;
   const int sequence = blockIdx.x / tiles / a.H, lane = threadIdx.x % kWarpSize;
-  const int p0 = (tile * kWarps + static_cast<int>(threadIdx.x) / kWarpSize) * kChannels;
+  const int p0 = (tile * kThreads + static_cast<int>(threadIdx.x)) / kWarpSize * kChannels;
   if (p0 >= a.P) return;
-  const Lane<kWhole> s{a, head, p0, 4 * lane, min(kChannels, a.P - p0)};
-  const StepRows rows = step_rows(a.seqs, steps ? a.chunk : 1, sequence);
+  const Lane<T, kWhole> s{a, head, p0, 4 * lane, min(kChannels, a.P - p0)};
+  const StepRows rows = step_rows(a.seqs, a.chunk, sequence);
   const int64_t begin = rows.first, end = rows.end;
-  float* state = f32_of(a.h) +
-                 ((static_cast<int64_t>(a.seqs.slot[sequence]) * a.H + head) * a.P + p0) * a.N +
-                 s.n;
+  T* state = values_of<T>(a.h) +
+             ((static_cast<int64_t>(a.seqs.slot[sequence]) * a.H + head) * a.P + p0) * a.N + s.n;
   if (blockIdx.x < kFirstBlocks) {  // the others find the kernel before this one gone
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
-      if (lane % 8 == 0 && s.states(c, 0) > 0)
+      if (4 * lane % (kLineBytes / sizeof(T)) == 0 && s.states(c, 0) > 0)
         prefetch_to_l2(state + static_cast<int64_t>(c) * a.N);
     }
   }
@@ -98,21 +123,14 @@ __global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles, boo
   wait_for_previous();
   if (begin == end) return;
 
-  float4 h[kChannels];
+  Four<T> held[kChannels];
   const auto load = [&](int base) {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
-      h[c] = load4<kVector>(state + static_cast<int64_t>(c) * a.N + base, s.states(c, base));
+      held[c] = load_four<kVector>(state + static_cast<int64_t>(c) * a.N + base, s.states(c, base));
     }
   };
-  const auto store = [&](int base) {
-#pragma unroll
-    for (int c = 0; c < kChannels; ++c) {
-      store4<kVector>(state + static_cast<int64_t>(c) * a.N + base, h[c], s.states(c, base));
-    }
-  };
-  const bool whole = kWhole || a.N <= kSlab;
-  if (whole) load(0);
+  load(0);
   Row next = s.row_at(begin, 0);
   Step step;  // of one of the next kWarpSize rows
   for (int64_t row = begin; row < end; ++row) {
@@ -125,49 +143,52 @@ __global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles, boo
     float y[kChannels] = {};
     for (int base = 0; base < a.N; base += kSlab) {
       if (base > 0) in = s.row_at(row, base);
-      if (!whole) load(base);
+      if (base > 0 || (row > begin && a.N > kSlab)) load(base);
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
-        advance(h[c], y[c], decay, __shfl_sync(kAll, dtx, c), in);
+        float4 h = widened(held[c]);
+        advance(h, y[c], decay, __shfl_sync(kAll, dtx, c * kLanes), in);
+        held[c] = four_of<T>(h);
+        store_four<kVector>(state + static_cast<int64_t>(c) * a.N + base, held[c],
+                            s.states(c, base));
       }
-      if (!whole) store(base);
     }
-    float out = 0;
-#pragma unroll
-    for (int c = 0; c < kChannels; ++c) {
-      const float sum = warp_sum(y[c]);
-      if (lane == c) out = sum;
-    }
-    if (lane < s.channels) {
-      const int64_t channel = static_cast<int64_t>(head) * a.P + p0 + lane;
+    float out = sums_of_channels(y);
+    if (lane % kLanes == 0 && lane / kLanes < s.channels) {
+      const int64_t channel = static_cast<int64_t>(head) * a.P + p0 + lane / kLanes;
       out = __fmaf_rn(skip, x, out);
       if (a.z != nullptr) out *= silu(a.z[row * a.z_stride + channel]);
       a.y[row * a.H * a.P + channel] = out;
     }
   }
-  if (whole) store(0);
+}
+
+template <typename T>
+void launch_steps(const SsdArgs& args, Stream& stream) {
+  const auto even = [&](const float* p) {
+    return args.xBC_stride % 4 == 0 && reinterpret_cast<uintptr_t>(p) % 16 == 0;
+  };
+  const bool whole =
+      args.N == kSlab && args.P % Shape<T>::kChannels == 0 && even(args.B) && even(args.C);
+  auto kernel = args.N % 4 == 0 ? ssd_kernel<T, false, true> : ssd_kernel<T, false, false>;
+  if (whole) kernel = ssd_kernel<T, true, true>;
+  constexpr int kCarveout = 10;  // percent: no shared memory is needed
+  constexpr int kChannels = kThreads / kWarpSize * Shape<T>::kChannels;  // a block
+  const int tiles = (args.P + kChannels - 1) / kChannels;
+  launch_early(stream, "ssd", kernel,
+               {.grid = static_cast<unsigned>(args.seqs.num_seqs * args.H * tiles),
+                .threads = kThreads,
+                .carveout = kCarveout},
+               args, tiles);
 }
 
 }  // namespace
 
 void ssd(const SsdArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
-  const bool chunks = args.chunk > 1 && args.seqs.max_len > 1 && ssd_chunks_fit(args);
-  if (chunks) ssd_chunks(args, stream);
-  const int tiles = (args.P + kWarps * kChannels - 1) / (kWarps * kChannels);
-  const auto even = [&](const float* p) {
-    return args.xBC_stride % 4 == 0 && reinterpret_cast<uintptr_t>(p) % 16 == 0;
-  };
-  auto kernel = args.N % 4 == 0 ? ssd_kernel<false, true> : ssd_kernel<false, false>;
-  if (args.N == kSlab && args.P % kChannels == 0 && even(args.B) && even(args.C)) {
-    kernel = ssd_kernel<true, true>;
-  }
-  constexpr int kMany = 4;  // sequences
-  launch_early(stream, "ssd", kernel,
-               {.grid = static_cast<unsigned>(args.seqs.num_seqs * args.H * tiles),
-                .threads = kThreads,
-                .alone = args.seqs.num_seqs >= kMany},
-               args, tiles, chunks);
+  if (args.chunk > 1 && args.seqs.max_len > 1) ssd_chunks(args, stream);
+  with_state_type(args.h.dtype,
+                  [&](auto element) { launch_steps<decltype(element)>(args, stream); });
 }
 
 }  // namespace recurve::cuda::sm80

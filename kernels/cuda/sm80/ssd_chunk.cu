@@ -29,13 +29,11 @@ __global__ void __launch_bounds__(kWeightThreads)
     return from[group + static_cast<int64_t>(row) * a.xBC_stride + x];
   };
   weights_of_block(
-      rows.L, a.N, 1, g, dt, [&](int t, int x) { return at(a.C, t, x); },
+      rows.L, a.N, 1, RowDecays{g, dt, rows.L}, [&](int t, int x) { return at(a.C, t, x); },
       [&](int j, int x) { return at(a.B, j, x); }, weights[blockIdx.x]);
 }
 
 }  // namespace
-
-bool ssd_chunks_fit(const SsdArgs& args) { return matrix_chunk_fits(args.N, false); }
 
 void ssd_chunks(const SsdArgs& args, Stream& stream) {
   const std::span<std::byte> scratch = static_cast<CudaStream&>(stream).scratch();
@@ -62,7 +60,7 @@ void ssd_chunks(const SsdArgs& args, Stream& stream) {
                    .k = {args.B, args.xBC_stride, heads, args.N},
                    .by_block = false,
                    .v = {args.x, args.xBC_stride, 1, args.P},
-                   .S = args.h.f32(),
+                   .S = args.h,
                    .keys_inner = true,
                    .z = nullptr,
                    .eps = 0,

@@ -46,48 +46,85 @@ __device__ inline float4 rounded(const float4& x) {
   return make_float4(rounded<T>(x.x), rounded<T>(x.y), rounded<T>(x.z), rounded<T>(x.w));
 }
 
-// Four values at a multiple of their size.
-__device__ inline float4 load_all4(const float* from) {
-  return __ldcs(reinterpret_cast<const float4*>(from));
-}
-__device__ inline float4 load_all4(const uint16_t* from) {
-  const uint2 pairs = __ldcs(reinterpret_cast<const uint2*>(from));
+// Four values side by side, as they are kept.
+template <typename T>
+using Four = std::conditional_t<std::is_same_v<T, float>, float4, uint2>;
+
+__device__ inline float4 widened(const float4& values) { return values; }
+__device__ inline float4 widened(const uint2& pairs) {
   return make_float4(__uint_as_float(pairs.x << 16), __uint_as_float(pairs.x & 0xffff0000u),
                      __uint_as_float(pairs.y << 16), __uint_as_float(pairs.y & 0xffff0000u));
 }
-__device__ inline void store_all4(float* to, const float4& value) {
-  __stcs(reinterpret_cast<float4*>(to), value);
+template <typename T>
+__device__ inline Four<T> four_of(const float4& x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return x;
+  } else {
+    return make_uint2(round_bf16(x.x, x.y), round_bf16(x.z, x.w));
+  }
 }
-__device__ inline void store_all4(uint16_t* to, const float4& value) {
-  __stcs(reinterpret_cast<uint2*>(to),
-         make_uint2(round_bf16(value.x, value.y), round_bf16(value.z, value.w)));
+
+// Of an address that is a multiple of as many bytes.
+__device__ inline uint4 load_16_bytes(const void* from) {
+  uint4 v;
+  asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from)
+               : "memory");
+  return v;
 }
+__device__ inline uint2 load_8_bytes(const void* from) {
+  uint2 v;
+  asm volatile("ld.global.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2];"
+               : "=r"(v.x), "=r"(v.y)
+               : "l"(from)
+               : "memory");
+  return v;
+}
+__device__ inline float4 load_all(const float* from) {
+  const uint4 v = load_16_bytes(from);
+  return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
+                     __uint_as_float(v.w));
+}
+__device__ inline uint2 load_all(const uint16_t* from) { return load_8_bytes(from); }
 
 // Up to four values, zeros beyond `count`. kVector: `from` is a multiple of the size of four, and
 // all four or none are there.
 template <bool kVector, typename T>
+__device__ inline Four<T> load_four(const T* from, int count) {
+  if (count <= 0) return {};
+  if constexpr (kVector) return load_all(from);
+  return four_of<T>(make_float4(value_of(from[0]), count > 1 ? value_of(from[1]) : 0,
+                                count > 2 ? value_of(from[2]) : 0,
+                                count > 3 ? value_of(from[3]) : 0));
+}
+template <bool kVector, typename T>
 __device__ inline float4 load4(const T* from, int count) {
-  if (count <= 0) return make_float4(0, 0, 0, 0);
-  if constexpr (kVector) return load_all4(from);
-  return make_float4(value_of(from[0]), count > 1 ? value_of(from[1]) : 0,
-                     count > 2 ? value_of(from[2]) : 0, count > 3 ? value_of(from[3]) : 0);
+  return widened(load_four<kVector>(from, count));
 }
 
-// The counterpart of load4.
+// The counterpart of load_four.
 template <bool kVector, typename T>
-__device__ inline void store4(T* to, const float4& value, int count) {
+__device__ inline void store_four(T* to, const Four<T>& four, int count) {
   if (count <= 0) return;
   if constexpr (kVector) {
-    store_all4(to, value);
+    __stcs(reinterpret_cast<Four<T>*>(to), four);
     return;
   }
+  const float4 value = widened(four);
   to[0] = kept_as<T>(value.x);
   if (count > 1) to[1] = kept_as<T>(value.y);
   if (count > 2) to[2] = kept_as<T>(value.z);
   if (count > 3) to[3] = kept_as<T>(value.w);
 }
+template <bool kVector, typename T>
+__device__ inline void store4(T* to, const float4& value, int count) {
+  store_four<kVector>(to, four_of<T>(value), count);
+}
 
-// Asks for a line of 128 bytes to be brought close, whatever is in it by then: so before
+constexpr int kLineBytes = 128;
+
+// Asks for a line of kLineBytes to be brought close, whatever is in it by then: so before
 // wait_for_previous() too.
 __device__ inline void prefetch_to_l2(const void* line) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
