@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and runs every test: no GPU, no network but the package archive.
 #   tests/run.sh [--quick]     --quick: no sanitizer builds
-# The last line says how many tests passed and failed; the exit status is 0 if none failed.
+# Of CUDA it checks that it compiles, up to PTX for one architecture; tests/gpu.sh compiles and runs
+# all of it. The last lines say how long each part took and how many tests passed and failed; the
+# exit status is 0 if none failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 . deploy/packages.sh
@@ -11,7 +13,13 @@ quick=""
 results=build/results
 export PYTHONDONTWRITEBYTECODE=1
 
-say() { printf '\n== %s (%d min %02d s)\n' "$1" $((SECONDS / 60)) $((SECONDS % 60)); }
+parts=() part="" part_began=0
+# say PART: ends the part before, and begins this one.
+say() {
+  [ -z "$part" ] || parts+=("$(printf '%6d s  %s' $((SECONDS - part_began)) "$part")")
+  part=$1 part_began=$SECONDS
+  printf '\n== %s (%d min %02d s)\n' "$1" $((SECONDS / 60)) $((SECONDS % 60))
+}
 checks=()
 # check NAME COMMAND...: runs it and remembers how it ended.
 check() {
@@ -23,17 +31,17 @@ check() {
   return $status
 }
 
-# build_and_test PRESET TARGETS CTEST_OPTIONS...
+# build_and_test PRESET TARGET CTEST_OPTIONS...
 build_and_test() {
   local preset=$1 target=$2
   shift 2
   say "$preset: build"
   check "$preset: configure" \
-    cmake --preset "$preset" -DRECURVE_TESTS=ON >"$results/$preset-configure.log" ||
+    cmake --preset "$preset" -DRECURVE_ALL_TESTS="$all_tests" >"$results/$preset-configure.log" ||
     { cat "$results/$preset-configure.log"; return 1; }
   check "$preset: build" cmake --build --preset "$preset" --target "$target" || return 1
   say "$preset: tests"
-  ctest --test-dir "build/$preset" --output-on-failure --no-tests=error \
+  ctest --test-dir "build/$preset" -j "$(nproc)" --output-on-failure --no-tests=error \
     --output-junit "$PWD/$results/$preset.xml" --test-output-size-passed 1000000 \
     --test-output-size-failed 1000000 "$@"
 }
@@ -58,8 +66,14 @@ say "Python"
 
 [ -d "${RECURVE_DATA:-../shared/data}" ] ||
   echo "(no folder ../shared/data, nor RECURVE_DATA: the tests that need it are skipped)"
-build_and_test release all
-if [ -z "$quick" ]; then
+if [ -n "$quick" ]; then
+  all_tests=ON
+  build_and_test check all
+else
+  # What computes is tested as it is shipped and under the sanitizers, all else under them alone.
+  all_tests=OFF
+  build_and_test check all -LE fuzz
+  all_tests=ON
   export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
   build_and_test asan all
   export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1"
@@ -67,4 +81,5 @@ if [ -z "$quick" ]; then
 fi
 
 say "all"
+printf '%s\n' "${parts[@]}"
 /usr/bin/python3 tests/count.py "${checks[@]}" "$results"/*.xml
