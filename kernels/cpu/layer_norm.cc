@@ -18,6 +18,13 @@ namespace recurve::cpu::HWY_NAMESPACE {
 void layer_norm_group(const LayerNormArgs& a, int64_t r, int64_t first, int64_t size) {
   const int64_t at = r * a.D + first;
   const float* x = a.x + at;
+  if (a.sum != nullptr) {
+    float* total = a.sum + at;
+    for_lanes(size, [&](auto d, int64_t j) HWY_ATTR {
+      hn::StoreU(hn::Add(hn::LoadU(d, total + j), hn::LoadU(d, x + j)), d, total + j);
+    });
+    x = total;
+  }
   const float sum = sum_over(size, [&](auto d, int64_t j) HWY_ATTR { return hn::LoadU(d, x + j); });
   const float mean = sum / static_cast<float>(size);
   const float squares = sum_over(size, [&](auto d, int64_t j) HWY_ATTR {

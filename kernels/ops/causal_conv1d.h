@@ -21,6 +21,8 @@ struct CausalConv1dArgs {
   const float* bias;  // (D) or null
   float* state;       // (slots, D, width - 1) oldest to newest, read and written in place
   float* y;           // (rows, D), dense; does not overlap x
+  // (rows, D) y once more, rounded, or null; where this backend's linear op takes bf16
+  uint16_t* y_bf16 = nullptr;
 };
 
 }  // namespace recurve

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 
 namespace recurve {
 
@@ -18,6 +19,8 @@ struct GatedRmsNormArgs {
   const float* z;  // (rows, D) or null: no gate
   const float* w;  // (D) or null: ones
   float* y;        // (rows, D); may be x, with the same stride
+  // (rows, D), of the same stride, instead of y, or null; where this backend's linear op takes bf16
+  uint16_t* y_bf16 = nullptr;
 };
 
 }  // namespace recurve

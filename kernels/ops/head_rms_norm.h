@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 
 namespace recurve {
 
@@ -15,6 +16,8 @@ struct HeadRmsNormArgs {
   const float* w;     // (DV) or null: ones
   const float* gate;  // (rows, H, DV) before silu; or null: no gate
   float* y;           // (rows, H, DV); may be x
+  // (rows, H, DV) instead of y, or null; where this backend's linear op takes bf16
+  uint16_t* y_bf16 = nullptr;
 };
 
 }  // namespace recurve

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 
 namespace recurve {
 
@@ -15,6 +16,9 @@ struct LayerNormArgs {
   const float* b;         // (D) or null: zeros
   const float* residual;  // (rows, D) or null: zeros; may be y
   float* y;               // (rows, D); may be x
+  float* sum = nullptr;   // (rows, D) or null: sum += x first, and sum is normed instead of x
+  // (rows, D) instead of y, or null; where this backend's linear op takes bf16
+  uint16_t* y_bf16 = nullptr;
 };
 
 }  // namespace recurve

@@ -37,6 +37,8 @@ struct SelectiveScanArgs {
   StateData h;           // (slots, D, N) state, read and written in place
   float* scratch;        // (rows, D + R + 2 N), for the op's own use
   float* y;              // (rows, D), dense; does not overlap the inputs
+  // (rows, D) instead of y, or null; where this backend's linear op takes bf16
+  uint16_t* y_bf16 = nullptr;
 
   int num_params() const { return R + 2 * N; }  // of a row
 };

@@ -10,6 +10,11 @@ void layer_norm(const LayerNormArgs& args, Stream&) {
     for (int64_t group = 0; group < args.G; ++group) {
       const int64_t first = group * size;
       const float* x = args.x + r * D + first;
+      if (args.sum != nullptr) {
+        float* total = args.sum + r * D + first;
+        for (int64_t d = 0; d < size; ++d) total[d] += x[d];
+        x = total;
+      }
       float sum = 0;
       for (int64_t d = 0; d < size; ++d) sum += x[d];
       const float mean = sum / static_cast<float>(size);

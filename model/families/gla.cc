@@ -229,6 +229,7 @@ void Gla::mixer(const Block& block, size_t index, const Ragged& seqs, const Stat
   Mixed in = mix(block, index, seqs, states, s, stream);
   gates(block, rows, s, in, stream);
   recur(index, seqs, states, s, in, stream);
+  uint16_t* o_bf16 = nullptr;     // the normed heads, where the layer after them takes bf16
   if (c_.kind == Kind::kHgrn2) {  // over all heads together
     kernels_.rms_norm({.rows = rows,
                        .D = static_cast<int>(c_.out()),
@@ -238,6 +239,9 @@ void Gla::mixer(const Block& block, size_t index, const Ragged& seqs, const Stat
                        .y = s.o},
                       stream);
   } else if (c_.head_norm) {
+    if (kernels_.linear.takes_bf16(block.out.matrix()) && 2 * c_.F >= c_.out()) {
+      o_bf16 = reinterpret_cast<uint16_t*>(s.hidden);
+    }
     kernels_.head_rms_norm({.rows = rows,
                             .H = static_cast<int>(c_.H),
                             .DV = static_cast<int>(c_.DV),
@@ -246,10 +250,16 @@ void Gla::mixer(const Block& block, size_t index, const Ragged& seqs, const Stat
                             .x = s.o,
                             .w = block.out_norm.data(),
                             .gate = c_.output_gate ? s.projected + c_.mixed() : nullptr,
-                            .y = s.o},
+                            .y = s.o,
+                            .y_bf16 = o_bf16},
                            stream);
   }
-  kernels_.linear({.rows = rows, .W = block.out.matrix(), .residual = s.x, .x = s.o, .y = s.x},
+  kernels_.linear({.rows = rows,
+                   .W = block.out.matrix(),
+                   .residual = s.x,
+                   .x = s.o,
+                   .y = s.x,
+                   .x_bf16 = o_bf16},
                   stream);
 }
 

@@ -99,13 +99,14 @@ class Mamba final : public StateSpaceModel {
     float* u;       // (rows, DI) after the convolution
     float* params;  // (rows, R + 2 N) of the state space
     float* scan;    // (rows, DI + R + 2 N) for the scan's own use
-    float* v;       // (rows, DI) out of the state space
+    float* v;       // (rows, DI) out of the state space; before, u in bf16
     float* picked;  // (logits, D)
   };
   Block load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
                    DType dtype) const;
   void mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
              const Scratch& scratch, Stream& stream) const;
+  uint16_t* bf16_for(const LinearWeights& next, const Scratch& scratch) const;
   void state_space(const Block& block, StateData h, const Ragged& seqs, const Scratch& scratch,
                    Stream& stream) const;
   WeightTally blocks_tally() const;
@@ -229,17 +230,29 @@ void Mamba::mixer(const Block& block, size_t index, const Ragged& seqs, const St
                           .w = block.conv.data(),
                           .bias = block.conv_bias.data(),
                           .state = states.array(2 * index),
-                          .y = s.u},
+                          .y = s.u,
+                          .y_bf16 = bf16_for(block.params, s)},
                          stream);
-  kernels_.linear({.rows = rows, .W = block.params.matrix(), .x = s.u, .y = s.params}, stream);
+  kernels_.linear({.rows = rows,
+                   .W = block.params.matrix(),
+                   .x = s.u,
+                   .y = s.params,
+                   .x_bf16 = bf16_for(block.params, s)},
+                  stream);
   state_space(block, states.data(2 * index + 1), seqs, s, stream);
   kernels_.linear({.rows = rows,
                    .W = block.out.matrix(),
                    .bias = block.out.bias(),
                    .residual = s.x,
                    .x = s.v,
-                   .y = s.x},
+                   .y = s.x,
+                   .x_bf16 = bf16_for(block.out, s)},
                   stream);
+}
+
+// Where what `next` takes is left in bf16, or null.
+uint16_t* Mamba::bf16_for(const LinearWeights& next, const Scratch& s) const {
+  return kernels_.linear.takes_bf16(next.matrix()) ? reinterpret_cast<uint16_t*>(s.v) : nullptr;
 }
 
 // s.v from s.u, s.params and the gate.
@@ -265,7 +278,8 @@ void Mamba::state_space(const Block& block, StateData h, const Ragged& seqs, con
                            .skip = block.skip.data(),
                            .h = h,
                            .scratch = s.scan,
-                           .y = s.v},
+                           .y = s.v,
+                           .y_bf16 = bf16_for(block.out, s)},
                           stream);
 }
 

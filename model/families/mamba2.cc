@@ -146,7 +146,8 @@ class Mamba2 final : public StateSpaceModel {
              const Scratch& scratch, Stream& stream) const;
   void state_space(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
                    const Scratch& scratch, Stream& stream) const;
-  void norm_groups(const Block& block, int rows, float* v /* (rows, DI) */, Stream& stream) const;
+  // v: (rows, DI)
+  void norm_groups(const Block& block, int rows, float* v, uint16_t* v_bf16, Stream& stream) const;
   WeightTally blocks_tally() const;
 
   Config c_;
@@ -260,7 +261,11 @@ void Mamba2::mixer(const Block& block, size_t index, const Ragged& seqs, const S
                   stream);
   state_space(block, index, seqs, states, s, stream);
   const bool groups = c_.G > 1;  // else the norm is of the whole row
-  if (groups) norm_groups(block, rows, s.v, stream);
+  // In bf16 where the layer takes it; that the convolution left there has been read.
+  auto* v_bf16 = groups && kernels_.linear.takes_bf16(block.out.matrix())
+                     ? reinterpret_cast<uint16_t*>(s.xBC)
+                     : nullptr;
+  if (groups) norm_groups(block, rows, s.v, v_bf16, stream);
   kernels_.linear({.rows = rows,
                    .W = block.out.matrix(),
                    .bias = block.out.bias(),
@@ -268,11 +273,14 @@ void Mamba2::mixer(const Block& block, size_t index, const Ragged& seqs, const S
                    .x = s.v,
                    .y = s.x,
                    .norm = groups ? nullptr : block.gate_norm.data(),
-                   .norm_eps = c_.gate_eps},
+                   .norm_eps = c_.gate_eps,
+                   .x_bf16 = v_bf16},
                   stream);
 }
 
-void Mamba2::norm_groups(const Block& block, int rows, float* v, Stream& stream) const {
+// v in place, or to v_bf16 where that is not null.
+void Mamba2::norm_groups(const Block& block, int rows, float* v, uint16_t* v_bf16,
+                         Stream& stream) const {
   const int DI = static_cast<int>(c_.DI);
   kernels_.gated_rms_norm({.rows = rows,
                            .D = DI,
@@ -284,7 +292,8 @@ void Mamba2::norm_groups(const Block& block, int rows, float* v, Stream& stream)
                            .x = v,
                            .z = nullptr,
                            .w = block.gate_norm.data(),
-                           .y = v},
+                           .y = v,
+                           .y_bf16 = v_bf16},
                           stream);
 }
 

@@ -128,15 +128,15 @@ class Rnn final : public Model {
  private:
   // Activations of one step.
   struct Scratch {
-    float* x;        // (rows, E or D): the residual stream, or what goes into the next cell
-    float* y;        // (rows, D)
-    float* gates;    // (rows, gates D)
-    float* gate_up;  // (rows, 2 F)
-    float* hidden;   // (rows, F)
-    float* picked;   // (logits, D)
+    float* x;       // (rows, E or D): the residual stream, or what goes into the next cell
+    float* y;       // (rows, D)
+    float* gates;   // (rows, gates D)
+    float* hidden;  // (rows, F)
+    float* picked;  // (logits, D)
+    float* normed;  // (logits, D)
   };
   std::vector<int64_t> widths() const {
-    return {std::max(c_.E, c_.D), c_.D, c_.gates() * c_.D, 2 * c_.F, c_.F};
+    return {std::max(c_.E, c_.D), c_.D, c_.gates() * c_.D, c_.F};
   }
   Layer load_layer(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
                    int64_t inputs, DType dtype) const;
@@ -144,13 +144,19 @@ class Rnn final : public Model {
   void fill_info(const Checkpoint& checkpoint);
   std::vector<const char*> state_names() const;
 
-  void normalise(const Norm& norm, int rows, const float* x, float* y, Stream& stream) const;
-  void cell(size_t index, const Ragged& seqs, const StatePool& states, const float* x, float* gates,
-            float* y, Stream& stream) const;
+  // Rows for a linear layer: x, or where that is not null x_bf16.
+  struct Normed {
+    float* x;
+    uint16_t* x_bf16;
+  };
+  Normed room_for(const LinearWeights& next, float* room) const;
+  void normalise(const Norm& norm, int rows, const float* x, float* sum, const Normed& y,
+                 Stream& stream) const;
+  void cell(size_t index, const Ragged& seqs, const StatePool& states, const Normed& x,
+            float* gates, float* y, Stream& stream) const;
   void pre_norm_block(size_t index, const Ragged& seqs, const StatePool& states,
                       const Scratch& scratch, Stream& stream) const;
-  void head(const StepBatch& batch, const float* x, float* picked, float* logits,
-            Stream& stream) const;
+  void head(const StepBatch& batch, const Scratch& scratch, float* logits, Stream& stream) const;
 
   Config c_;
   const Kernels& kernels_;
@@ -167,7 +173,7 @@ Rnn::Rnn(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
     : c_(read_config(checkpoint)), kernels_(backend.kernels()) {
   require_ops(backend, "rnn", {"embed", "gather_rows", "linear", "rnn"});
   if (c_.pre_norm) {
-    require_ops(backend, "rnn", {c_.rms_norm ? "rms_norm" : "layer_norm", "add", "swiglu"});
+    require_ops(backend, "rnn", {c_.rms_norm ? "rms_norm" : "layer_norm", "add"});
   }
   if (options.chunk > 0) c_.chunk = options.chunk;
   embedding_ = LinearWeights::load(backend, checkpoint, {{"embeddings.weight", c_.vocab}}, c_.E,
@@ -275,7 +281,7 @@ size_t Rnn::arena_bytes(const StepLimits& limits) const {
   const auto room = [](int count, int64_t width) {
     return Arena::room(static_cast<size_t>(count) * static_cast<size_t>(width));
   };
-  size_t bytes = room(limits.logits, c_.D);
+  size_t bytes = 2 * room(limits.logits, c_.D);
   for (const int64_t width : widths()) bytes += room(limits.rows, width);
   return bytes;
 }
@@ -289,38 +295,59 @@ void Rnn::forward(const StepBatch& batch, const StatePool& states, Arena& arena,
     a.push_back(arena.floats(static_cast<size_t>(rows) * static_cast<size_t>(width)));
   }
   const size_t picked = static_cast<size_t>(batch.num_logits) * static_cast<size_t>(c_.D);
-  Scratch s{a[0], a[1], a[2], a[3], a[4], arena.floats(picked)};
+  Scratch s{a[0], a[1], a[2], a[3], arena.floats(picked), arena.floats(picked)};
   kernels_.embed({.rows = rows, .E = embedding_.matrix(), .token = batch.tokens, .x = s.x}, stream);
   for (size_t l = 0; l < layers_.size(); ++l) {
     if (c_.pre_norm) {
       pre_norm_block(l, batch.seqs, states, s, stream);
     } else {
-      cell(l, batch.seqs, states, s.x, s.gates, s.y, stream);
+      cell(l, batch.seqs, states, {s.x, nullptr}, s.gates, s.y, stream);
       std::swap(s.x, s.y);
     }
   }
-  head(batch, s.x, s.picked, logits, stream);
+  head(batch, s, logits, stream);
 }
 
 void Rnn::pre_norm_block(size_t index, const Ragged& seqs, const StatePool& states,
                          const Scratch& s, Stream& stream) const {
   const Layer& layer = layers_[index];
-  const int rows = seqs.rows, D = static_cast<int>(c_.D), F = static_cast<int>(c_.F);
-  normalise(layer.norm, rows, s.x, s.y, stream);
-  cell(index, seqs, states, s.y, s.gates, s.y, stream);
-  kernels_.add({.count = int64_t{rows} * D, .a = s.x, .b = s.y, .y = s.x}, stream);
-  normalise(layer.ffn_norm, rows, s.x, s.y, stream);
-  kernels_.linear({.rows = rows, .W = layer.gate_up.matrix(), .x = s.y, .y = s.gate_up}, stream);
-  kernels_.swiglu({.rows = rows, .F = F, .gate_up = s.gate_up, .y = s.hidden}, stream);
-  kernels_.linear(
-      {.rows = rows, .W = layer.down.matrix(), .residual = s.x, .x = s.hidden, .y = s.x}, stream);
+  const int rows = seqs.rows;
+  const Normed x = room_for(layer.input, s.y), ffn_x = room_for(layer.gate_up, s.gates);
+  normalise(layer.norm, rows, s.x, nullptr, x, stream);
+  cell(index, seqs, states, x, s.gates, s.y, stream);
+  normalise(layer.ffn_norm, rows, s.y, s.x, ffn_x, stream);
+  LinearArgs up{.rows = rows,
+                .W = layer.gate_up.matrix(),
+                .x = ffn_x.x,
+                .y = s.hidden,
+                .swiglu = true,
+                .x_bf16 = ffn_x.x_bf16};
+  LinearArgs down{.rows = rows, .W = layer.down.matrix(), .residual = s.x, .x = s.hidden, .y = s.x};
+  if (kernels_.linear.takes_bf16(up.W) && kernels_.linear.takes_bf16(down.W)) {
+    up.y_bf16 = reinterpret_cast<uint16_t*>(s.hidden);
+    down.x_bf16 = up.y_bf16;
+  }
+  kernels_.linear(up, stream);
+  kernels_.linear(down, stream);
 }
 
-void Rnn::normalise(const Norm& norm, int rows, const float* x, float* y, Stream& stream) const {
+// Only the layer norm leaves its rows in bf16.
+Rnn::Normed Rnn::room_for(const LinearWeights& next, float* room) const {
+  const bool bf16 = !c_.rms_norm && kernels_.linear.takes_bf16(next.matrix());
+  return {room, bf16 ? reinterpret_cast<uint16_t*>(room) : nullptr};
+}
+
+// The norm of x, or where there is a sum, of sum += x.
+void Rnn::normalise(const Norm& norm, int rows, const float* x, float* sum, const Normed& y,
+                    Stream& stream) const {
   const int D = static_cast<int>(c_.D);
   if (c_.rms_norm) {
+    if (sum != nullptr) {
+      kernels_.add({.count = int64_t{rows} * D, .a = sum, .b = x, .y = sum}, stream);
+      x = sum;
+    }
     kernels_.rms_norm(
-        {.rows = rows, .D = D, .eps = c_.eps, .x = x, .w = norm.weight.data(), .y = y}, stream);
+        {.rows = rows, .D = D, .eps = c_.eps, .x = x, .w = norm.weight.data(), .y = y.x}, stream);
     return;
   }
   kernels_.layer_norm({.rows = rows,
@@ -331,19 +358,22 @@ void Rnn::normalise(const Norm& norm, int rows, const float* x, float* y, Stream
                        .w = norm.weight.data(),
                        .b = norm.bias.data(),
                        .residual = nullptr,
-                       .y = y},
+                       .y = y.x,
+                       .sum = sum,
+                       .y_bf16 = y.x_bf16},
                       stream);
 }
 
 // y may be x: it is written when x has been read.
-void Rnn::cell(size_t index, const Ragged& seqs, const StatePool& states, const float* x,
+void Rnn::cell(size_t index, const Ragged& seqs, const StatePool& states, const Normed& x,
                float* gates, float* y, Stream& stream) const {
   const Layer& layer = layers_[index];
   kernels_.linear({.rows = seqs.rows,
                    .W = layer.input.matrix(),
                    .bias = layer.input.bias(),
-                   .x = x,
-                   .y = gates},
+                   .x = x.x,
+                   .y = gates,
+                   .x_bf16 = x.x_bf16},
                   stream);
   const size_t arrays = state_names().size(), first = arrays * index;
   kernels_.rnn({.seqs = seqs,
@@ -363,21 +393,23 @@ void Rnn::cell(size_t index, const Ragged& seqs, const StatePool& states, const 
                stream);
 }
 
-void Rnn::head(const StepBatch& batch, const float* x, float* picked, float* logits,
-               Stream& stream) const {
+void Rnn::head(const StepBatch& batch, const Scratch& s, float* logits, Stream& stream) const {
   const int count = batch.num_logits;
   if (count == 0) return;
-  const float* wanted = rows_with_logits(batch, c_.D, x, picked, kernels_, stream);
+  const float* rows = rows_with_logits(batch, c_.D, s.x, s.picked, kernels_, stream);
+  const LinearWeights& W = c_.tied ? embedding_ : lm_head_;
+  LinearArgs args{.rows = count,
+                  .W = W.matrix(),
+                  .bias = c_.tied ? head_bias_.data() : lm_head_.bias(),
+                  .x = rows,
+                  .y = logits};
   if (c_.pre_norm) {
-    normalise(out_norm_, count, wanted, picked, stream);
-    wanted = picked;
+    const Normed normed = room_for(W, s.normed);
+    normalise(out_norm_, count, rows, nullptr, normed, stream);
+    args.x = normed.x;
+    args.x_bf16 = normed.x_bf16;
   }
-  kernels_.linear({.rows = count,
-                   .W = c_.tied ? embedding_.matrix() : lm_head_.matrix(),
-                   .bias = c_.tied ? head_bias_.data() : lm_head_.bias(),
-                   .x = wanted,
-                   .y = logits},
-                  stream);
+  kernels_.linear(args, stream);
 }
 
 }  // namespace

@@ -10,8 +10,9 @@ namespace {
 struct NormShape {
   int rows, D, G;
 };
-const NormShape kNormShapes[] = {{1, 2, 1},    {3, 17, 1},   {2, 64, 4},   {1, 66, 2}, {40, 99, 3},
-                                 {2, 1000, 1}, {2, 2560, 1}, {300, 50, 1}, {5, 9, 9}};
+const NormShape kNormShapes[] = {{1, 2, 1},    {3, 17, 1},   {2, 64, 4},   {1, 66, 2},
+                                 {40, 99, 3},  {2, 1000, 1}, {2, 2560, 1}, {2, 1500, 1},
+                                 {300, 50, 1}, {5, 9, 9}};
 
 Floats run_layer_norm(KernelDevice& device, const NormShape& s, const Floats& x, const Floats& w,
                       const Floats& b, bool in_place = false, const Floats& residual = {}) {
@@ -61,6 +62,36 @@ TEST(LayerNormReference, AddsTheResidual) {
   EXPECT_TRUE(close(run_layer_norm(device, s, x, w, {}, false, residual), wanted, kSummed));
 }
 
+// Of a sum that it leaves behind: the same bits as of the sum made before.
+void expect_norm_of_sum(KernelDevice& device) {
+  std::mt19937_64 random(10);
+  const NormShape s{3, 70, 2};
+  const Floats x = normal_floats(random, 210), before = normal_floats(random, 210);
+  const Floats w = normal_floats(random, 70);
+  Floats total = before;
+  for (size_t at = 0; at < x.size(); ++at) total[at] += x[at];
+  const auto in = device.array(x), sum = device.array(before), weight = device.array(w);
+  const auto y = device.floats(x.size());
+  device.kernels().layer_norm({.rows = s.rows,
+                               .D = s.D,
+                               .G = s.G,
+                               .eps = 1e-5f,
+                               .x = in.data(),
+                               .w = weight.data(),
+                               .b = nullptr,
+                               .residual = nullptr,
+                               .y = y.data(),
+                               .sum = sum.data()},
+                              *device.stream);
+  EXPECT_TRUE(bit_equal(sum.read(), total));
+  EXPECT_TRUE(bit_equal(y.read(), run_layer_norm(device, s, total, w, {})));
+}
+
+TEST(LayerNormReference, NormsASum) {
+  KernelDevice device("reference");
+  expect_norm_of_sum(device);
+}
+
 class LayerNormTest : public DeviceTest {};
 
 TEST_P(LayerNormTest, MatchesTheReference) {
@@ -80,6 +111,11 @@ TEST_P(LayerNormTest, MatchesTheReference) {
                           std::span(found).last(s.D)))
         << s.D;
   }
+}
+
+TEST_P(LayerNormTest, NormsASum) {
+  KernelDevice device = make_device();
+  expect_norm_of_sum(device);
 }
 
 TEST_P(LayerNormTest, NanStaysInItsGroup) {

@@ -19,7 +19,7 @@ Kernels sm80_table() {
   kernels.swiglu = {sm80::swiglu, "cuda/sm80"};
   kernels.soft_cap = {sm80::soft_cap, "cuda/sm80"};
   kernels.causal_conv1d = {sm80::causal_conv1d, "cuda/sm80"};
-  kernels.selective_scan = {sm80::selective_scan, "cuda/sm80"};
+  kernels.selective_scan = {sm80::selective_scan, "cuda/sm80", /*bf16_state=*/true};
   kernels.ssd = {sm80::ssd, "cuda/sm80", /*bf16_state=*/true};
   kernels.linear_recurrence = {sm80::linear_recurrence, "cuda/sm80"};
   kernels.gated_rms_norm = {sm80::gated_rms_norm, "cuda/sm80"};

@@ -44,7 +44,9 @@ __global__ void __launch_bounds__(kThreads) any_kernel(CausalConv1dArgs a) {
   for (int t = part.t0; t < part.end; ++t) {
     float sum = bias;
     for (int j = 0; j <= past; ++j) sum = __fmaf_rn(w[j], value(t - past + j), sum);
-    a.y[(part.begin + t) * a.D + d] = a.silu ? silu(sum) : sum;
+    const int64_t at = (part.begin + t) * a.D + d;
+    a.y[at] = a.silu ? silu(sum) : sum;
+    if (a.y_bf16 != nullptr) a.y_bf16[at] = kept_as<uint16_t>(a.y[at]);
   }
   if (part.t0 > 0) return;
   // What is written has been read: value j of the new state is value j + L of the old.
@@ -89,8 +91,7 @@ __global__ void __launch_bounds__(kThreads) four_kernel(CausalConv1dArgs a) {
   }
 #pragma unroll 4
   for (int t = part.t0; t < part.end; ++t) {
-    *reinterpret_cast<float4*>(a.y + (part.begin + t) * a.D + d) =
-        channels.advance(row_at(t), a.silu);
+    put_four(a, part.begin + t, d, channels.advance(row_at(t), a.silu));
   }
   if (part.t0 > 0) return;
   if (part.end < part.L) take_rows_before(part.L);  // the last rows are another block's
@@ -102,9 +103,9 @@ __global__ void __launch_bounds__(kThreads) four_kernel(CausalConv1dArgs a) {
 }  // namespace
 
 bool takes_four_channels(const CausalConv1dArgs& a) {
-  const auto aligned = [](const float* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   return a.width == FourChannels::kWidth && a.D % 4 == 0 && a.x_stride % 4 == 0 && aligned(a.x) &&
-         aligned(a.y) && aligned(a.w) && aligned(a.state) && aligned(a.bias);
+         aligned(a.y) && aligned(a.y_bf16) && aligned(a.w) && aligned(a.state) && aligned(a.bias);
 }
 
 void causal_conv1d(const CausalConv1dArgs& args, Stream& stream) {

@@ -50,4 +50,14 @@ struct FourChannels {
   }
 };
 
+// The outputs of four channels from d on.
+__device__ inline void put_four(const CausalConv1dArgs& a, int64_t row, int d, const float4& y) {
+  const int64_t at = row * a.D + d;
+  *reinterpret_cast<float4*>(a.y + at) = y;
+  if (a.y_bf16 != nullptr) {
+    *reinterpret_cast<uint2*>(a.y_bf16 + at) =
+        make_uint2(round_bf16(y.x, y.y), round_bf16(y.z, y.w));
+  }
+}
+
 }  // namespace recurve::cuda::sm80

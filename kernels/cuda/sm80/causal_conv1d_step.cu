@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) step_kernel(CausalConv1dArgs a) {
     states.to_lanes(flat[r]);
     channels.take_past(flat[r]);
     const float4 y = channels.advance(x[r], a.silu);
-    if (there) *reinterpret_cast<float4*>(a.y + (row + r) * a.D + d) = y;
+    if (there) put_four(a, row + r, d, y);
     channels.give_past(flat[r]);
     states.to_memory(flat[r]);
     states.store(state_of(r), flat[r]);

@@ -17,12 +17,14 @@ struct Group {
   const float* z;  // or null
   const float* w;  // or null
   float* y;
+  uint16_t* y_bf16;  // instead, or null
 };
 __device__ Group group_at(const GatedRmsNormArgs& a, int size) {
   const int64_t row = blockIdx.x / a.G;
   const int first = static_cast<int>(blockIdx.x % a.G) * size;
   return {a.x + row * a.x_stride + first, a.z == nullptr ? nullptr : a.z + row * a.z_stride + first,
-          a.w == nullptr ? nullptr : a.w + first, a.y + row * a.y_stride + first};
+          a.w == nullptr ? nullptr : a.w + first, a.y + row * a.y_stride + first,
+          a.y_bf16 == nullptr ? nullptr : a.y_bf16 + row * a.y_stride + first};
 }
 
 // Any group.
@@ -31,18 +33,20 @@ __global__ void __launch_bounds__(kThreads) any_kernel(GatedRmsNormArgs args) {
   let_next_start();
   wait_for_previous();
   const int size = args.D / args.G;
-  const auto [x, z, w, y] = group_at(args, size);
+  const auto [x, z, w, y, y_bf16] = group_at(args, size);
+  const auto gated = [&](int d) { return z == nullptr ? x[d] : x[d] * silu(z[d]); };
   float squares = 0;
 #pragma unroll 4
-  for (int d = threadIdx.x; d < size; d += kThreads) {
-    const float g = z == nullptr ? x[d] : x[d] * silu(z[d]);
-    y[d] = g;
-    squares = fmaf(g, g, squares);
-  }
+  for (int d = threadIdx.x; d < size; d += kThreads) squares = fmaf(gated(d), gated(d), squares);
   const float scale = scale_of(block_sum<kThreads>(squares), size, args.eps);
 #pragma unroll 4
   for (int d = threadIdx.x; d < size; d += kThreads) {
-    y[d] = y[d] * scale * (w == nullptr ? 1.0f : w[d]);
+    const float normed = gated(d) * scale * (w == nullptr ? 1.0f : w[d]);
+    if (y_bf16 != nullptr) {
+      y_bf16[d] = static_cast<uint16_t>(round_bf16(normed, 0));
+    } else {
+      y[d] = normed;
+    }
   }
 }
 
@@ -54,7 +58,7 @@ template <int kThreads>
 __global__ void __launch_bounds__(kThreads) four_kernel(GatedRmsNormArgs args) {
   let_next_start();
   const int size = args.D / args.G;
-  const auto [x, z, w, y] = group_at(args, size);
+  const auto [x, z, w, y, y_bf16] = group_at(args, size);
   const auto four = [](const float* from) { return *reinterpret_cast<const float4*>(from); };
   float4 weight[kHeld];
 #pragma unroll
@@ -89,17 +93,23 @@ __global__ void __launch_bounds__(kThreads) four_kernel(GatedRmsNormArgs args) {
   for (int j = 0; j < kHeld; ++j) {
     const int d = 4 * (j * kThreads + static_cast<int>(threadIdx.x));
     if (d >= size) break;
-    *reinterpret_cast<float4*>(y + d) =
-        make_float4(g[j].x * scale * weight[j].x, g[j].y * scale * weight[j].y,
-                    g[j].z * scale * weight[j].z, g[j].w * scale * weight[j].w);
+    const auto normed = make_float4(g[j].x * scale * weight[j].x, g[j].y * scale * weight[j].y,
+                                    g[j].z * scale * weight[j].z, g[j].w * scale * weight[j].w);
+    if (y_bf16 != nullptr) {
+      *reinterpret_cast<uint2*>(y_bf16 + d) =
+          make_uint2(round_bf16(normed.x, normed.y), round_bf16(normed.z, normed.w));
+    } else {
+      *reinterpret_cast<float4*>(y + d) = normed;
+    }
   }
 }
 
 bool takes_four(const GatedRmsNormArgs& a) {
-  const auto aligned = [](const float* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   const auto even = [](int stride) { return stride % 4 == 0; };
   return even(a.D / a.G) && even(a.x_stride) && even(a.y_stride) && aligned(a.x) && aligned(a.w) &&
-         aligned(a.y) && (a.z == nullptr || (even(a.z_stride) && aligned(a.z)));
+         aligned(a.y) && aligned(a.y_bf16) &&
+         (a.z == nullptr || (even(a.z_stride) && aligned(a.z)));
 }
 
 }  // namespace

@@ -20,6 +20,14 @@ __device__ float finished(float x, float scale, const float* w, const float* gat
   return y;
 }
 
+__device__ void put(const HeadRmsNormArgs& args, int64_t at, float y) {
+  if (args.y_bf16 != nullptr) {
+    args.y_bf16[at] = static_cast<uint16_t>(round_bf16(y, 0));
+  } else {
+    args.y[at] = y;
+  }
+}
+
 // One block a head of a row, all of it in registers: everything is on its way at once. A thread
 // reads and writes the same values, so y may be x.
 __global__ void __launch_bounds__(kThreads) held_kernel(HeadRmsNormArgs args) {
@@ -45,8 +53,9 @@ __global__ void __launch_bounds__(kThreads) held_kernel(HeadRmsNormArgs args) {
   for_each([&](int j, int) { squares = fmaf(x[j], x[j], squares); });
   const float scale = scale_of(block_sum<kThreads>(squares), args);
   for_each([&](int j, int d) {
-    args.y[at + d] = finished(x[j], scale, args.w == nullptr ? nullptr : &w[j],
-                              args.gate == nullptr ? nullptr : &gate[j]);
+    put(args, at + d,
+        finished(x[j], scale, args.w == nullptr ? nullptr : &w[j],
+                 args.gate == nullptr ? nullptr : &gate[j]));
   });
 }
 
@@ -66,8 +75,9 @@ __global__ void __launch_bounds__(kThreads) any_kernel(HeadRmsNormArgs args) {
   const float scale = scale_of(block_sum<kThreads>(squares), args);
 #pragma unroll 4
   for (int d = threadIdx.x; d < args.DV; d += kThreads) {
-    args.y[at + d] = finished(args.x[at + d], scale, args.w == nullptr ? nullptr : args.w + d,
-                              gate == nullptr ? nullptr : gate + d);
+    put(args, at + d,
+        finished(args.x[at + d], scale, args.w == nullptr ? nullptr : args.w + d,
+                 gate == nullptr ? nullptr : gate + d));
   }
 }
 

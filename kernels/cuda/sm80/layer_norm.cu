@@ -17,6 +17,12 @@ __global__ void __launch_bounds__(kThreads) layer_norm_kernel(LayerNormArgs args
   const int size = args.D / args.G, first = static_cast<int>(blockIdx.x % args.G) * size;
   const int64_t at = row * args.D + first;
   const float* x = args.x + at;
+  if (args.sum != nullptr) {
+    float* total = args.sum + at;
+#pragma unroll 4
+    for (int d = threadIdx.x; d < size; d += kThreads) total[d] += x[d];
+    x = total;
+  }
   float sum = 0;
 #pragma unroll 4
   for (int d = threadIdx.x; d < size; d += kThreads) sum += x[d];
@@ -32,7 +38,12 @@ __global__ void __launch_bounds__(kThreads) layer_norm_kernel(LayerNormArgs args
   for (int d = threadIdx.x; d < size; d += kThreads) {
     const float bias = args.b == nullptr ? 0 : args.b[first + d];
     const float residual = args.residual == nullptr ? 0 : args.residual[at + d];
-    args.y[at + d] = (x[d] - mean) * scale * args.w[first + d] + bias + residual;
+    const float y = (x[d] - mean) * scale * args.w[first + d] + bias + residual;
+    if (args.y_bf16 != nullptr) {
+      args.y_bf16[at + d] = static_cast<uint16_t>(round_bf16(y, 0));
+    } else {
+      args.y[at + d] = y;
+    }
   }
 }
 

@@ -67,12 +67,13 @@ __device__ Own own_at(const SelectiveScanArgs& a, int64_t row, int channel) {
 }
 __device__ void put_out(const SelectiveScanArgs& a, int64_t row, int channel, const Own& own,
                         float y) {
-  a.y[row * a.D + channel] = scan_output(a, y, a.skip[channel], own.x, own.z);
+  put_scan_output(a, row, channel, scan_output(a, y, a.skip[channel], own.x, own.z));
 }
 
 // For N <= kScanShort. Each lane computes the time step and the gate of one row in kScanLanes, and
-// its quad of states of all of them; they stay in registers. kVector: N is a multiple of 4.
-template <bool kVector>
+// its quad of states of all of them; they stay in registers. kVector: N is a multiple of 4. T: what
+// states are kept as.
+template <typename T, bool kVector>
 __global__ void __launch_bounds__(kThreads) rows_kernel(SelectiveScanArgs a, int tiles) {
   let_next_start();
   wait_for_previous();
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(SelectiveScanArgs a, int
   const int channel = (tile * kThreads + static_cast<int>(threadIdx.x)) / kScanLanes;
   const int used = min(channel, a.D - 1), count = channel < a.D ? a.N - n : 0;
   const int64_t begin = a.seqs.begin[sequence], end = a.seqs.begin[sequence + 1];
-  float* state = f32_of(a.h) + (int64_t{a.seqs.slot[sequence]} * a.D + used) * a.N + n;
+  T* state = values_of<T>(a.h) + (int64_t{a.seqs.slot[sequence]} * a.D + used) * a.N + n;
   float4 h = load4<kVector>(state, count);
   const ScanQuad quad(load4<false>(a.A + int64_t{used} * a.N + n, count));
   for (int64_t first = begin; first < end; first += kScanLanes) {
@@ -101,6 +102,7 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(SelectiveScanArgs a, int
       const float x = __shfl_sync(kAllLanes, own.x, t, kScanLanes);
       float y = 0;
       quad.advance(h, y, dt, __fmul_rn(dt, x), B[t], C[t]);
+      if ((first + t - begin + 1) % a.chunk == 0) h = rounded<T>(h);
       y = sum_of_scan_lanes(y);
       if (t == part) y_own = y;
     }
@@ -117,30 +119,38 @@ __device__ float scale_of(const SelectiveScanArgs& a, const float* v, int part) 
   return norm_scale(sum_of_scan_lanes(squares), a.N, a.norm_eps);
 }
 
-// For any N: the state is in memory at every row.
+// For any N: the states of the block's channels are in shared memory.
+template <typename T>
 __global__ void __launch_bounds__(kThreads) any_kernel(SelectiveScanArgs a, int tiles) {
+  extern __shared__ float states[];
   let_next_start();
   wait_for_previous();
   constexpr float kLog2e = 1.4426950408889634f;
   const int tile = blockIdx.x % tiles, sequence = blockIdx.x / tiles;
   const int part = threadIdx.x % kScanLanes;
   const int channel = (tile * kThreads + static_cast<int>(threadIdx.x)) / kScanLanes;
-  const int used = min(channel, a.D - 1);
-  float* state = f32_of(a.h) + (int64_t{a.seqs.slot[sequence]} * a.D + used) * a.N;
+  const int used = min(channel, a.D - 1), N = channel < a.D ? a.N : 0;
+  T* kept = values_of<T>(a.h) + (int64_t{a.seqs.slot[sequence]} * a.D + used) * a.N;
+  float* h = states + threadIdx.x / kScanLanes * a.N;
+  for (int n = part; n < N; n += kScanLanes) h[n] = value_of(kept[n]);
   const float* A = a.A + int64_t{used} * a.N;
-  for (int64_t row = a.seqs.begin[sequence]; row < a.seqs.begin[sequence + 1]; ++row) {
+  const int64_t begin = a.seqs.begin[sequence], end = a.seqs.begin[sequence + 1];
+  for (int64_t row = begin; row < end; ++row) {
     const Own own = own_at(a, row, used);
     const float dtx = __fmul_rn(own.dt, own.x);
     const float* B = a.params + row * a.params_stride + a.R;
     const float* C = B + a.N;
     const float B_scale = scale_of(a, B, part), C_scale = scale_of(a, C, part);
+    const bool ends_chunk = (row - begin + 1) % a.chunk == 0;
     float y = 0;
-    for (int n = part; n < a.N && channel < a.D; n += kScanLanes) {
-      ScanQuad::advance(state[n], y, own.dt, dtx, A[n] * kLog2e, B[n] * B_scale, C[n] * C_scale);
+    for (int n = part; n < N; n += kScanLanes) {
+      ScanQuad::advance(h[n], y, own.dt, dtx, A[n] * kLog2e, B[n] * B_scale, C[n] * C_scale);
+      if (ends_chunk) h[n] = rounded<T>(h[n]);
     }
     y = sum_of_scan_lanes(y);
     if (channel < a.D && part == 0) put_out(a, row, channel, own, y);
   }
+  for (int n = part; n < N; n += kScanLanes) kept[n] = kept_as<T>(h[n]);
 }
 
 void time_steps(const SelectiveScanArgs& args, Stream& stream) {
@@ -160,6 +170,26 @@ void time_steps(const SelectiveScanArgs& args, Stream& stream) {
   }
 }
 
+template <typename T>
+void scan_rows(const SelectiveScanArgs& args, Stream& stream) {
+  constexpr int kChannels = kThreads / kScanLanes;  // of a block
+  const int tiles = (args.D + kChannels - 1) / kChannels;
+  auto kernel = args.N % 4 == 0 ? rows_kernel<T, true> : rows_kernel<T, false>;
+  size_t shared = 0;
+  if (args.N > kScanShort) {
+    kernel = any_kernel<T>;
+    shared = sizeof(float) * kChannels * args.N;
+    abort_if_failed(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(shared)),
+                    "selective_scan, shared memory");
+  }
+  launch_early(stream, "selective_scan", kernel,
+               {.grid = static_cast<unsigned>(args.seqs.num_seqs * tiles),
+                .threads = kThreads,
+                .shared = shared},
+               args, tiles);
+}
+
 }  // namespace
 
 void selective_scan(const SelectiveScanArgs& args, Stream& stream) {
@@ -168,13 +198,7 @@ void selective_scan(const SelectiveScanArgs& args, Stream& stream) {
     return selective_scan_steps(args, stream);
   }
   time_steps(args, stream);
-  const int channels = kThreads / kScanLanes;  // of a block
-  const int tiles = (args.D + channels - 1) / channels;
-  auto kernel = args.N % 4 == 0 ? rows_kernel<true> : rows_kernel<false>;
-  if (args.N > kScanShort) kernel = any_kernel;
-  launch_early(stream, "selective_scan", kernel,
-               {.grid = static_cast<unsigned>(args.seqs.num_seqs * tiles), .threads = kThreads},
-               args, tiles);
+  with_state_type(args.h.dtype, [&](auto kept) { scan_rows<decltype(kept)>(args, stream); });
 }
 
 }  // namespace recurve::cuda::sm80

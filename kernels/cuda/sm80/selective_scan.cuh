@@ -64,6 +64,15 @@ __device__ inline float scan_output(const SelectiveScanArgs& a, float y, float s
   return a.z == nullptr ? y : y * silu(z);
 }
 
+__device__ inline void put_scan_output(const SelectiveScanArgs& a, int64_t row, int channel,
+                                       float y) {
+  if (a.y_bf16 != nullptr) {
+    a.y_bf16[row * a.D + channel] = kept_as<uint16_t>(y);
+  } else {
+    a.y[row * a.D + channel] = y;
+  }
+}
+
 // ---- time steps, where the tensor cores make them: a tile of channels of a few rows at a time
 
 constexpr int kStepChannels = 64;  // a tile, by
@@ -97,6 +106,15 @@ __device__ inline void load_step_weights(const SelectiveScanArgs& a, int channel
 }
 __device__ inline void wait_for_step_weights() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
+// What low (R) is to be multiplied with. By a whole warp.
+__device__ inline float low_scale(const SelectiveScanArgs& a, const float* low) {
+  float squares = 0;
+  for (int r = threadIdx.x % kWarpSize; r < a.R; r += kWarpSize) {
+    squares = __fmaf_rn(low[r], low[r], squares);
+  }
+  return norm_scale(warp_sum(squares), a.R, a.norm_eps);
+}
+
 // The sums of the rows [row, row + rows), at most kTileRows: a barrier follows. By the whole block.
 __device__ inline void multiply_step_rows(const SelectiveScanArgs& a, const uint16_t* weights,
                                           int64_t row, int rows, StepTile& tile) {
@@ -116,11 +134,8 @@ __device__ inline void multiply_step_rows(const SelectiveScanArgs& a, const uint
   }
   sum.for_each([&](int n, int r, float value) { tile.sums[part][r][m0 + n] = value; });
   if (a.norm_eps > 0 && warp < rows) {
-    const float* low = a.params + (row + warp) * a.params_stride;
-    float squares = 0;
-    for (int r = lane; r < a.R; r += kWarpSize) squares = __fmaf_rn(low[r], low[r], squares);
-    squares = warp_sum(squares);
-    if (lane == 0) tile.scale[warp] = norm_scale(squares, a.R, a.norm_eps);
+    const float scale = low_scale(a, a.params + (row + warp) * a.params_stride);
+    if (lane == 0) tile.scale[warp] = scale;
   }
 }
 

@@ -25,14 +25,16 @@ __device__ Owned owned_at(const SelectiveScanArgs& a, int64_t row, int rows, int
   return own;
 }
 
+template <typename T>
 struct Shared {
   StepTile tile;
-  float* states[kTileRows];  // (D, N) of each row's slot
+  T* states[kTileRows];  // (D, N) of each row's slot
   float4 B[kTileRows][kScanLanes], C[kTileRows][kScanLanes];
 };
 
 // B and C of the rows, normed where they are.
-__device__ void load_BC(const SelectiveScanArgs& a, int64_t row, int rows, Shared& shared) {
+template <typename T>
+__device__ void load_BC(const SelectiveScanArgs& a, int64_t row, int rows, Shared<T>& shared) {
   constexpr int kQuads = 2 * kScanLanes;
   if (threadIdx.x >= kTileRows * kQuads) return;
   const int r = threadIdx.x / kQuads, quad = threadIdx.x % kQuads;
@@ -42,19 +44,21 @@ __device__ void load_BC(const SelectiveScanArgs& a, int64_t row, int rows, Share
 }
 
 // Of the first rows.
+template <typename T>
 __device__ void prefetch_states(const SelectiveScanArgs& a, int first, int channel) {
-  constexpr int kLines = kStepChannels * kScanShort / 32;
+  constexpr int kOfLine = 128 / sizeof(T), kLines = kStepChannels * kScanShort / kOfLine;
   const int r = threadIdx.x / kLines, line = threadIdx.x % kLines;
-  if (first + r >= a.seqs.num_seqs) return;
-  const float* h = f32_of(a.h) + (int64_t{a.seqs.slot[first + r]} * a.D + channel) * kScanShort;
-  prefetch_to_l2(h + 32 * line);
+  if (r >= kTileRows || first + r >= a.seqs.num_seqs) return;
+  const T* h = values_of<T>(a.h) + (int64_t{a.seqs.slot[first + r]} * a.D + channel) * kScanShort;
+  prefetch_to_l2(h + kOfLine * line);
 }
 
 // A block: a tile of channels of `each` sequences, kTileRows at a time. Four lanes have a channel.
+template <typename T>
 __global__ void __launch_bounds__(kStepThreads, 2)
     decode_kernel(SelectiveScanArgs a, int tiles, int each) {
   extern __shared__ uint4 weights[];
-  __shared__ Shared shared;
+  __shared__ Shared<T> shared;
   let_next_start();
   const int tile = static_cast<int>(blockIdx.x) % tiles * kStepChannels;
   const int first = static_cast<int>(blockIdx.x) / tiles * each;
@@ -63,7 +67,7 @@ __global__ void __launch_bounds__(kStepThreads, 2)
   const int part = threadIdx.x % kScanLanes, n = 4 * part;
   auto* dt_proj = reinterpret_cast<uint16_t*>(weights);
   load_step_weights(a, tile, dt_proj);
-  prefetch_states(a, first, tile);
+  prefetch_states<T>(a, first, tile);
   const ScanQuad quad(*reinterpret_cast<const float4*>(a.A + int64_t{channel} * kScanShort + n));
   const float bias = a.dt_bias[channel], skip = a.skip[channel];
   wait_for_step_weights();
@@ -74,7 +78,7 @@ __global__ void __launch_bounds__(kStepThreads, 2)
   for (int row = first; row < end; row += kTileRows) {
     const int rows = min(kTileRows, end - row);
     const auto state_of = [&](int r) {
-      return f32_of(a.h) + int64_t{a.seqs.slot[row + r]} * a.D * kScanShort;
+      return values_of<T>(a.h) + int64_t{a.seqs.slot[row + r]} * a.D * kScanShort;
     };
     float4 h[kTileRows];
 #pragma unroll
@@ -107,7 +111,7 @@ __global__ void __launch_bounds__(kStepThreads, 2)
     for (int j = 0; j < kOwned; ++j) {
       const int r = j * kScanLanes + part;
       if (r >= rows) break;
-      a.y[int64_t{row + r} * a.D + channel] = scan_output(a, y_own[j], skip, own.x[j], own.z[j]);
+      put_scan_output(a, row + r, channel, scan_output(a, y_own[j], skip, own.x[j], own.z[j]));
     }
     __syncthreads();  // before the next rows' sums
   }
@@ -122,7 +126,8 @@ void selective_scan_steps(const SelectiveScanArgs& args, Stream& stream) {
   int each = (args.seqs.num_seqs + 3) / 4;
   if (each > kTileRows) each = each > 4 * kTileRows ? 2 * kTileRows : kTileRows;
   const int groups = (args.seqs.num_seqs + each - 1) / each;
-  launch_early(stream, "selective_scan, steps", decode_kernel,
+  const auto kernel = args.h.dtype == DType::kBF16 ? decode_kernel<uint16_t> : decode_kernel<float>;
+  launch_early(stream, "selective_scan, steps", kernel,
                {.grid = static_cast<unsigned>(tiles * groups),
                 .threads = kStepThreads,
                 .shared = step_weights_bytes(args.R),

@@ -1,0 +1,197 @@
+// Ops that leave their outputs in bf16 for a linear layer: the same bits as the rounded fp32 ones.
+#include <gtest/gtest.h>
+
+#include "tests/support/kernel_device.h"
+
+namespace recurve::testing {
+namespace {
+
+// Sequences of these lengths, in slots from the last down.
+struct Batch {
+  Batch(KernelDevice& device, const std::vector<int>& lengths) {
+    std::vector<int32_t> begins = {0}, slots;
+    for (const int length : lengths) {
+      begins.push_back(begins.back() + length);
+      slots.push_back(static_cast<int32_t>(lengths.size() - slots.size()));
+      max_len = std::max(max_len, length);
+    }
+    rows = begins.back();
+    begin.emplace(device.array(begins));
+    slot.emplace(device.array(slots));
+    num_seqs = static_cast<int>(lengths.size());
+  }
+  Ragged seqs() const {
+    return {.num_seqs = num_seqs,
+            .rows = rows,
+            .max_len = max_len,
+            .begin = begin->data(),
+            .slot = slot->data()};
+  }
+  size_t slots() const { return static_cast<size_t>(num_seqs) + 1; }
+
+  int num_seqs, rows, max_len = 0;
+  std::optional<DeviceArray<int32_t>> begin, slot;
+};
+
+class Bf16OutputsTest : public DeviceTest {};
+
+const std::vector<std::vector<int>> kBatches = {{1}, {1, 1, 1, 1, 1}, {3, 1, 40}};
+
+TEST_P(Bf16OutputsTest, OfTheConvolution) {
+  KernelDevice device = make_device();
+  std::mt19937_64 random(1);
+  for (const auto& [D, width] : {std::pair{40, 4}, {37, 4}, {16, 3}}) {
+    for (const std::vector<int>& lengths : kBatches) {
+      const Batch batch(device, lengths);
+      const size_t count = static_cast<size_t>(batch.rows) * D;
+      const auto x = device.array(normal_floats(random, count));
+      const auto w = device.array(normal_floats(random, static_cast<size_t>(D) * width));
+      const auto state =
+          device.array(normal_floats(random, batch.slots() * static_cast<size_t>(D) * (width - 1)));
+      const auto y = device.floats(count);
+      const auto y_bf16 = device.array(std::vector<uint16_t>(count));
+      device.kernels().causal_conv1d({.seqs = batch.seqs(),
+                                      .D = D,
+                                      .width = width,
+                                      .silu = true,
+                                      .x_stride = D,
+                                      .x = x.data(),
+                                      .w = w.data(),
+                                      .bias = nullptr,
+                                      .state = state.data(),
+                                      .y = y.data(),
+                                      .y_bf16 = y_bf16.data()},
+                                     *device.stream);
+      EXPECT_EQ(y_bf16.read(), stored(y.read(), DType::kBF16)) << D << " x " << width;
+      EXPECT_TRUE(y_bf16.guards_intact());
+    }
+  }
+}
+
+TEST_P(Bf16OutputsTest, OfTheLayerNorm) {
+  KernelDevice device = make_device();
+  std::mt19937_64 random(3);
+  for (const int D : {70, 768, 2560}) {
+    const size_t count = 3 * static_cast<size_t>(D);
+    const auto x = device.array(normal_floats(random, count));
+    const auto w = device.array(normal_floats(random, D));
+    const auto y = device.floats(count);
+    const auto y_bf16 = device.array(std::vector<uint16_t>(count));
+    for (const bool rounds : {false, true}) {
+      device.kernels().layer_norm({.rows = 3,
+                                   .D = D,
+                                   .G = 1,
+                                   .eps = 1e-5f,
+                                   .x = x.data(),
+                                   .w = w.data(),
+                                   .b = nullptr,
+                                   .residual = nullptr,
+                                   .y = rounds ? nullptr : y.data(),
+                                   .y_bf16 = rounds ? y_bf16.data() : nullptr},
+                                  *device.stream);
+    }
+    EXPECT_EQ(y_bf16.read(), stored(y.read(), DType::kBF16)) << D;
+    EXPECT_TRUE(y_bf16.guards_intact());
+  }
+}
+
+TEST_P(Bf16OutputsTest, OfTheNormsOfGroupsAndHeads) {
+  KernelDevice device = make_device();
+  std::mt19937_64 random(4);
+  for (const int size : {7, 64, 640, 1300, 5120}) {
+    const int D = 2 * size;
+    const size_t count = 3 * static_cast<size_t>(D);
+    const auto x = device.array(normal_floats(random, count));
+    const auto z = device.array(normal_floats(random, count));
+    const auto w = device.array(normal_floats(random, D));
+    const auto y = device.floats(count), head_y = device.floats(count);
+    const auto y_bf16 = device.array(std::vector<uint16_t>(count));
+    const auto head_y_bf16 = device.array(std::vector<uint16_t>(count));
+    for (const bool rounds : {false, true}) {
+      device.kernels().gated_rms_norm({.rows = 3,
+                                       .D = D,
+                                       .G = 2,
+                                       .eps = 1e-5f,
+                                       .x_stride = D,
+                                       .z_stride = D,
+                                       .y_stride = D,
+                                       .x = x.data(),
+                                       .z = z.data(),
+                                       .w = w.data(),
+                                       .y = rounds ? nullptr : y.data(),
+                                       .y_bf16 = rounds ? y_bf16.data() : nullptr},
+                                      *device.stream);
+      device.kernels().head_rms_norm({.rows = 3,
+                                      .H = 2,
+                                      .DV = size,
+                                      .eps = 1e-5f,
+                                      .gate_stride = D,
+                                      .x = x.data(),
+                                      .w = w.data(),
+                                      .gate = z.data(),
+                                      .y = rounds ? nullptr : head_y.data(),
+                                      .y_bf16 = rounds ? head_y_bf16.data() : nullptr},
+                                     *device.stream);
+    }
+    EXPECT_EQ(y_bf16.read(), stored(y.read(), DType::kBF16)) << size;
+    EXPECT_EQ(head_y_bf16.read(), stored(head_y.read(), DType::kBF16)) << size;
+    EXPECT_TRUE(y_bf16.guards_intact() && head_y_bf16.guards_intact());
+  }
+}
+
+TEST_P(Bf16OutputsTest, OfTheSelectiveScan) {
+  KernelDevice device = make_device();
+  std::mt19937_64 random(2);
+  for (const auto& [D, N, R] : {std::tuple{64, 16, 32}, {128, 16, 160}, {37, 7, 3}, {5, 20, 8}}) {
+    const auto dt_proj =
+        device.array(stored(normal_floats(random, static_cast<size_t>(D) * R, 0.1f), DType::kBF16));
+    const auto bias = device.array(normal_floats(random, D)),
+               skip = device.array(normal_floats(random, D));
+    const auto A = device.array(normal_floats(random, static_cast<size_t>(D) * N, 0.2f, -1));
+    for (const std::vector<int>& lengths : kBatches) {
+      const Batch batch(device, lengths);
+      const size_t rows = batch.rows, count = rows * D;
+      const auto x = device.array(normal_floats(random, count));
+      const auto z = device.array(normal_floats(random, count));
+      const auto params = device.array(normal_floats(random, rows * (R + 2 * N)));
+      const auto scratch = device.floats(rows * (D + R + 2 * N));
+      const std::vector<float> start =
+          normal_floats(random, batch.slots() * static_cast<size_t>(D) * N);
+      const auto y = device.floats(count);
+      const auto y_bf16 = device.array(std::vector<uint16_t>(count));
+      for (const bool rounds : {false, true}) {
+        const auto h = device.array(start);
+        device.kernels().selective_scan({.seqs = batch.seqs(),
+                                         .D = D,
+                                         .N = N,
+                                         .R = R,
+                                         .chunk = 8,
+                                         .norm_eps = 0,
+                                         .x_stride = D,
+                                         .params_stride = R + 2 * N,
+                                         .z_stride = D,
+                                         .x = x.data(),
+                                         .params = params.data(),
+                                         .z = z.data(),
+                                         .dt_proj = {DType::kBF16, D, R, dt_proj.data()},
+                                         .dt_bias = bias.data(),
+                                         .A = A.data(),
+                                         .skip = skip.data(),
+                                         .h = h.data(),
+                                         .scratch = scratch.data(),
+                                         .y = rounds ? nullptr : y.data(),
+                                         .y_bf16 = rounds ? y_bf16.data() : nullptr},
+                                        *device.stream);
+        device.stream->wait();  // while the state is there
+      }
+      EXPECT_EQ(y_bf16.read(), stored(y.read(), DType::kBF16)) << D << " x " << N;
+      EXPECT_TRUE(y_bf16.guards_intact());
+    }
+  }
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Bf16OutputsTest);
+RECURVE_ON_CUDA(Bf16OutputsTest);
+
+}  // namespace
+}  // namespace recurve::testing
