@@ -49,6 +49,7 @@ std::vector<Kernels> tables(int major) {
   if (major == 9) {
     tables.push_back(tables.back());
     tables.back().linear = {{sm90::linear, "cuda/sm90"}, sm90::linear_rounds};
+    tables.back().selective_scan = {sm90::selective_scan, "cuda/sm90", /*bf16_state=*/true};
   }
   return tables;
 }

@@ -6,11 +6,58 @@
 namespace recurve::cuda::sm80 {
 namespace {
 
+__device__ void put(const LayerNormArgs& args, int64_t at, float y) {
+  if (args.y_bf16 != nullptr) {
+    args.y_bf16[at] = static_cast<uint16_t>(round_bf16(y, 0));
+  } else {
+    args.y[at] = y;
+  }
+}
+
 // One block a group of a row. Its size follows from that of the group alone, so that a row is
 // summed in one order whatever the batch. A thread reads and writes the same values, so y may be x
 // or the residual.
+//
+// kHeld: values of a thread, all in registers.
+template <int kThreads, int kHeld>
+__global__ void __launch_bounds__(kThreads) held_kernel(LayerNormArgs args) {
+  let_next_start();
+  const int64_t row = blockIdx.x / args.G;
+  const int size = args.D / args.G, first = static_cast<int>(blockIdx.x % args.G) * size;
+  const int64_t at = row * args.D + first;
+  const auto for_each = [&](auto visit) {
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      const int d = j * kThreads + static_cast<int>(threadIdx.x);
+      if (d < size) visit(j, d);
+    }
+  };
+  float x[kHeld], w[kHeld], bias[kHeld];
+  for_each([&](int j, int d) {
+    w[j] = args.w[first + d];
+    bias[j] = args.b == nullptr ? 0 : args.b[first + d];
+  });
+  wait_for_previous();
+  for_each([&](int j, int d) { x[j] = args.x[at + d]; });
+  if (args.sum != nullptr) {
+    for_each([&](int j, int d) { x[j] += args.sum[at + d]; });
+    for_each([&](int j, int d) { args.sum[at + d] = x[j]; });
+  }
+  float sum = 0, squares = 0;
+  for_each([&](int j, int) { sum += x[j]; });
+  const float mean = block_sum<kThreads>(sum) / static_cast<float>(size);
+  for_each([&](int j, int) { squares = fmaf(x[j] - mean, x[j] - mean, squares); });
+  squares = block_sum<kThreads>(squares);
+  const float scale = 1.0f / sqrtf(squares / static_cast<float>(size) + args.eps);
+  for_each([&](int j, int d) {
+    const float residual = args.residual == nullptr ? 0 : args.residual[at + d];
+    put(args, at + d, (x[j] - mean) * scale * w[j] + bias[j] + residual);
+  });
+}
+
+// Groups of any size.
 template <int kThreads>
-__global__ void __launch_bounds__(kThreads) layer_norm_kernel(LayerNormArgs args) {
+__global__ void __launch_bounds__(kThreads) any_kernel(LayerNormArgs args) {
   let_next_start();
   wait_for_previous();
   const int64_t row = blockIdx.x / args.G;
@@ -38,12 +85,7 @@ __global__ void __launch_bounds__(kThreads) layer_norm_kernel(LayerNormArgs args
   for (int d = threadIdx.x; d < size; d += kThreads) {
     const float bias = args.b == nullptr ? 0 : args.b[first + d];
     const float residual = args.residual == nullptr ? 0 : args.residual[at + d];
-    const float y = (x[d] - mean) * scale * args.w[first + d] + bias + residual;
-    if (args.y_bf16 != nullptr) {
-      args.y_bf16[at + d] = static_cast<uint16_t>(round_bf16(y, 0));
-    } else {
-      args.y[at + d] = y;
-    }
+    put(args, at + d, (x[d] - mean) * scale * args.w[first + d] + bias + residual);
   }
 }
 
@@ -57,11 +99,13 @@ void layer_norm(const LayerNormArgs& args, Stream& stream) {
                  {.grid = static_cast<unsigned>(args.rows * args.G), .threads = threads}, args);
   };
   if (size <= 512) {
-    launch(layer_norm_kernel<128>, 128);
+    launch(held_kernel<128, 4>, 128);
+  } else if (size <= 1024) {
+    launch(held_kernel<256, 4>, 256);
   } else if (size <= 2048) {
-    launch(layer_norm_kernel<256>, 256);
+    launch(held_kernel<512, 4>, 512);
   } else {
-    launch(layer_norm_kernel<1024>, 1024);
+    launch(any_kernel<1024>, 1024);
   }
 }
 

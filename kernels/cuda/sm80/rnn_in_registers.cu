@@ -35,28 +35,26 @@ __global__ void __launch_bounds__(kMostGates* kDH) registers_kernel(RnnArgs a) {
   const float bias =
       has_row && a.b != nullptr ? a.b[(static_cast<int64_t>(gate) * a.H + head) * a.DH + d_row] : 0;
 
-  wait_for_previous();
   // As the channel d_row of some sequences: thread / kDH and every fourth after it.
   RnnChannel channel[kPairs];
   int begin[kPairs], length[kPairs];
   int64_t state[kPairs];
   int rows = 0;  // of the longest sequence
-  for (int b = 0; b < sequences; ++b) {
+#pragma unroll
+  for (int b = 0; b < kSequences; ++b) {
+    if (b >= sequences) break;
     rows = max(rows, a.seqs.begin[first + b + 1] - a.seqs.begin[first + b]);
   }
 #pragma unroll
   for (int pair = 0; pair < kPairs; ++pair) {
     const int b = gate + pair * kMostGates;
     length[pair] = 0;
-    h[b][d_row] = 0;
     if (b >= sequences || d_row >= a.DH) continue;
     begin[pair] = a.seqs.begin[first + b];
     length[pair] = a.seqs.begin[first + b + 1] - begin[pair];
     state[pair] = (static_cast<int64_t>(a.seqs.slot[first + b]) * a.H + head) * a.DH + d_row;
-    channel[pair] = channel_at(a, state[pair]);
-    h[b][d_row] = a.h[state[pair]];
   }
-  __syncthreads();
+  wait_for_previous();
 
   float next_x[kPairs][kMostGates];  // on its way during the row before
   const auto load_x = [&](int t) {
@@ -71,6 +69,15 @@ __global__ void __launch_bounds__(kMostGates* kDH) registers_kernel(RnnArgs a) {
     }
   };
   load_x(0);
+#pragma unroll
+  for (int pair = 0; pair < kPairs; ++pair) {
+    float& own = h[gate + pair * kMostGates][d_row];
+    own = 0;
+    if (length[pair] == 0) continue;
+    channel[pair] = channel_at(a, state[pair]);
+    own = a.h[state[pair]];
+  }
+  __syncthreads();
   for (int t = 0; t < rows; ++t) {
     float x[kPairs][kMostGates];
 #pragma unroll

@@ -399,14 +399,34 @@ void launch_linear(const LinearArgs& args, const uint16_t* x, Stream& stream) {
                tensor_map(args.W, T::kBoxM), tensor_map(rows, T::kRows), task);
 }
 
+// What a tile of all rows takes. Where it is few, most multiprocessors would be idle: then tiles
+// are of fewer rows, or for the fewest of fewer outputs.
+constexpr int kFewBlocks = 60, kEnoughBlocks = 100;
+int blocks_of_rows(const Matrix& W) {
+  constexpr int kTileM = 128;
+  return ceil_div(W.N, kTileM) * pieces_of(W);
+}
+int rows_of_tile(const LinearArgs& args) {
+  constexpr int kFewest = 8;
+  int rows = std::min(args.rows, 256);
+  while (rows > kFewest && blocks_of_rows(args.W) * ceil_div(args.rows, rows) < kEnoughBlocks) {
+    rows = std::max(rows / 2, kFewest);
+  }
+  return rows;
+}
+
 // Few rows: their tiles leave half of a multiprocessor to the next kernel, whose weights then come
 // while this one ends.
 void linear_rows(const LinearArgs& args, const uint16_t* x, Stream& stream) {
-  if (args.rows <= 8) return launch_linear<Tiling<2, 8, 6, 2>>(args, x, stream);
-  if (args.rows <= 16) return launch_linear<Tiling<2, 16, 5, 2>>(args, x, stream);
-  if (args.rows <= 32) return launch_linear<Tiling<2, 32, 5, 2>>(args, x, stream);
-  if (args.rows <= 64) return launch_linear<Tiling<2, 64, 4, 2>>(args, x, stream);
-  if (args.rows <= 128) return launch_linear<Tiling<2, 128, 3, 2>>(args, x, stream);
+  const int rows = rows_of_tile(args);
+  if (args.rows <= 8 && blocks_of_rows(args.W) < kFewBlocks) {
+    return launch_linear<Tiling<1, 8, 10, 2>>(args, x, stream);
+  }
+  if (rows <= 8) return launch_linear<Tiling<2, 8, 6, 2>>(args, x, stream);
+  if (rows <= 16) return launch_linear<Tiling<2, 16, 5, 2>>(args, x, stream);
+  if (rows <= 32) return launch_linear<Tiling<2, 32, 5, 2>>(args, x, stream);
+  if (rows <= 64) return launch_linear<Tiling<2, 64, 4, 2>>(args, x, stream);
+  if (rows <= 128) return launch_linear<Tiling<2, 128, 3, 2>>(args, x, stream);
   launch_linear<Tiling<3, 256, 4, 1>>(args, x, stream);
 }
 

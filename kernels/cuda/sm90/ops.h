@@ -6,5 +6,6 @@ namespace recurve::cuda::sm90 {
 
 void linear(const LinearArgs& args, Stream& stream);
 bool linear_rounds(const Matrix& W);
+void selective_scan(const SelectiveScanArgs& args, Stream& stream);
 
 }  // namespace recurve::cuda::sm90
