@@ -154,8 +154,8 @@ std::unique_ptr<Backend> make_backend(std::string_view device, ChooseKernels cho
         device, cudaGetErrorString(status)));
   }
   if (index >= count) {
-    throw std::runtime_error(
-        fmt::format("device '{}': this machine has {} GPUs, numbered from 0", device, count));
+    throw std::runtime_error(fmt::format(
+        "device '{}': GPUs of this machine are numbered from 0, and it has {}", device, count));
   }
   cudaDeviceProp properties{};
   CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
