@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Measures the whole server on a GPU with recurve-loadgen, about three minutes each:
+# Measures the whole server on a GPU with recurve-loadgen, in about four minutes:
+#   tests/load_gpu.sh all TREE      both of these
 #   tests/load_gpu.sh closed TREE   64 and 256 closed-loop streams of decode, beside what
 #                                   `recurve-bench step` reaches at that batch
 #   tests/load_gpu.sh mixed TREE    Poisson, prompts around 1,024 tokens, answers around 256: the
@@ -14,8 +15,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 mode=${1:-} tree=${2:-}
-if [ ! -x "$tree/bin/recurve-loadgen" ] || ! [[ $mode =~ ^(closed|mixed)$ ]]; then
-  sed -n 's/^# \{0,1\}//p' "$0" | sed -n 2,13p >&2
+if [ ! -x "$tree/bin/recurve-loadgen" ] || ! [[ $mode =~ ^(all|closed|mixed)$ ]]; then
+  sed -n 's/^# \{0,1\}//p' "$0" | sed -n 2,14p >&2
   exit 2
 fi
 out=${OUT:-build/load_gpu}
@@ -31,12 +32,13 @@ stop_server() {
 }
 trap stop_server EXIT
 
-# Sets $address once it serves.
+# Unless it runs already. Sets $address once it serves.
 start_server() {
+  [ -n "$server" ] && return
   local port="" started=$SECONDS
   # shellcheck disable=SC2086
   "$tree/bin/recurve-server" --model "$config" --random-weights --device "$device" \
-    --slots "$slots" --max-queue 1024 --listen 127.0.0.1:0 ${RECURVE_SERVER_FLAGS:-} 2>"$log" &
+    --slots "$slots" --ttft-ms 500 --listen 127.0.0.1:0 ${RECURVE_SERVER_FLAGS:-} 2>"$log" &
   server=$!
   while [ -z "$port" ]; do
     sleep 0.1
@@ -62,7 +64,7 @@ closed() {
   start_server
   for streams in 64 256; do
     load "closed-$streams" --streams "$streams" --prompt-tokens 16 \
-      --output-tokens uniform:1500-4000 --warmup 6 --duration 20 --cooldown 0
+      --output-tokens uniform:1500-4000 --warmup 4 --duration 8 --cooldown 0
   done
   python3 - "$out" <<'PYTHON'
 import json, pathlib, sys
@@ -78,12 +80,12 @@ for streams in (64, 256):
 PYTHON
 }
 
-# A request lives for some 7 s, so the load is what it will be only after so long.
+# A request lives for some 5 s, so the load is what it will be only after so long.
 mixed() {
   start_server
   load mixed --sweep --sweep-start "${RECURVE_FIRST_RATE:-6}" --sweep-precision 0.1 \
     --prompt-tokens lognormal:1024,0.5 --output-tokens lognormal:256,0.3 \
-    --warmup 7 --duration 10 --cooldown 7
+    --warmup 5 --duration 15 --cooldown 8
   python3 - "$out" <<'PYTHON'
 import json, pathlib, sys
 report = json.loads((pathlib.Path(sys.argv[1]) / "mixed.json").read_text())
@@ -95,6 +97,11 @@ print(f"highest rate that held: {sweep['highest_rate']:.2f}/s, goodput there {pe
 over = trials[sweep["overload_trial"]]["throughput"]["good_requests_per_s"]
 print(f"goodput at twice that rate: {over:.2f}/s, {100 * over / peak:.0f} % of it (wanted: 90)")
 PYTHON
+}
+
+all() {
+  closed
+  mixed
 }
 
 $mode

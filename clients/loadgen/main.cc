@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <ctime>
@@ -80,9 +81,11 @@ std::string command_line(int argc, char** argv) {
 
 int exit_code_of(const Report& report) {
   if (interrupted) return kExitInterrupted;
-  uint64_t answered = 0;
-  for (const Trial& trial : report.trials) answered += trial.result.records.total.count();
-  return answered > 0 ? kExitOk : kExitFailed;
+  const bool answered =
+      std::any_of(report.trials.begin(), report.trials.end(), [](const Trial& trial) {
+        return trial.result.records.total.count() > 0 || only_rates(trial);
+      });
+  return answered ? kExitOk : kExitFailed;
 }
 
 int run(const Options& options, const std::string& command) {

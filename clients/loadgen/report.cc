@@ -56,6 +56,11 @@ uint64_t error_count(const Trial& trial) {
   return sum;
 }
 
+bool only_rates(const Trial& trial) {
+  const Records& records = trial.result.records;
+  return records.requests == 0 && records.tokens_in_window > 0;
+}
+
 bool holds(const Trial& trial, const ServiceLevel& level) {
   const Records& records = trial.result.records;
   return records.requests > 0 && error_count(trial) * 100 <= records.requests &&
@@ -75,7 +80,11 @@ std::vector<std::string> warnings(const Trial& trial) {
   if (trial.result.interrupted) {
     found.push_back("the run was interrupted: the figures are of the time until then");
   }
-  if (records.requests < kFewRequests) {
+  if (only_rates(trial)) {
+    found.push_back(
+        "no request was due in the measured time, as the answers last longer: the token rates "
+        "hold, but there are no latencies. Measure longer (--duration) to have them");
+  } else if (records.requests < kFewRequests) {
     found.push_back(
         fmt::format("only {} requests were measured, so p99 is one of the largest of "
                     "them: measure longer (--duration)",

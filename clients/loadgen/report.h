@@ -46,6 +46,9 @@ double prompt_token_rate(const Trial& trial);  // of prompts whose answers began
 double goodput(const Trial& trial);            // requests due a second that met the service level
 double good_share(const Trial& trial);         // of those that were due
 uint64_t error_count(const Trial& trial);
+// Whether answers came in the whole window, but none of the requests was due in it: their rates are
+// measured, no latency.
+bool only_rates(const Trial& trial);
 
 // Whether the 99th percentiles of TTFT and TPOT are within the level, and at most 1 % failed.
 bool holds(const Trial& trial, const ServiceLevel& level);

@@ -8,6 +8,7 @@ namespace recurve::loadgen {
 namespace {
 
 void append_latencies(std::string& text, const Records& records) {
+  if (records.requests == 0) return;
   text += fmt::format("  {:<14}{:>9}{:>9}{:>9}{:>9}{:>9}   {}\n", "milliseconds", "mean", "p50",
                       "p90", "p99", "max", "what it is");
   for (const Metric& metric : kMetrics) {
@@ -59,8 +60,10 @@ std::string trial_text(const Trial& trial, const RunOptions& options) {
                       records.requests, errors, request_rate(trial));
   text += fmt::format("  tokens        {:.1f}/s generated, {:.1f}/s of prompts\n",
                       token_rate(trial), prompt_token_rate(trial));
-  text += fmt::format("  goodput       {:.2f} requests/s, {:.1f} % of them, within {}\n",
-                      goodput(trial), 100 * good_share(trial), level_text(options.level));
+  if (!only_rates(trial)) {
+    text += fmt::format("  goodput       {:.2f} requests/s, {:.1f} % of them, within {}\n",
+                        goodput(trial), 100 * good_share(trial), level_text(options.level));
+  }
   append_latencies(text, records);
   append_errors(text, records);
   text += client_text(result);
