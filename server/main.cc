@@ -28,7 +28,9 @@ RpcOptions rpc_options(const Options& o, StopSignal& stop) {
   return {.listen = o.listen,
           .version = kVersion,
           .max_message_bytes = static_cast<int64_t>(o.max_message_bytes),
+          .max_bytes_under_way = static_cast<int64_t>(o.request_memory),
           .max_prompt_tokens = o.max_prompt_tokens,
+          .stall_seconds = o.stall_seconds,
           .max_generated_tokens = o.max_generated_tokens,
           .drain_seconds = o.drain_seconds,
           .on_drain = [&stop](double seconds) { stop.raise(seconds); }};

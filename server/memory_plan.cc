@@ -19,8 +19,6 @@ constexpr size_t kReserveOfHost = size_t{64} << 20;
 // paper for each number that is tried, and takes time for its slots.
 constexpr int kMostSearched = 4096;
 
-bool on_gpu(const Options& options) { return options.device.starts_with("cuda:"); }
-
 double gib(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 // A model and an engine that take no memory.
@@ -84,13 +82,13 @@ MemoryPlan plan_memory(const Options& options, Backend& backend) {
   return {.free = backend.free_memory(),
           .weights = paper->weights(),
           .state = paper->state(),
-          .reserve = on_gpu(options) ? kReserveOfGpu : kReserveOfHost,
+          .reserve = options.on_gpu() ? kReserveOfGpu : kReserveOfHost,
           .steps = [paper](int slots) { return paper->steps(slots); }};
 }
 
 int choose_slots(const Options& options, const MemoryPlan& plan) {
   if (options.slots > 0 && plan.total(options.slots) <= plan.free) return options.slots;
-  const int automatic = on_gpu(options) ? kMostAutomatic : kFewAutomatic;
+  const int automatic = options.on_gpu() ? kMostAutomatic : kFewAutomatic;
   const int limit = options.slots > 0 ? options.slots : automatic;
   const int fit = plan.most_slots(std::min(limit, kMostSearched));
   if (options.slots == 0 && fit > 0) return fit;

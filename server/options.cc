@@ -55,13 +55,20 @@ int parse_options(int argc, char** argv, Options* o) {
   app.add_option(
          "--rows-per-step", o->rows_per_step,
          "Tokens computed in one step at most, of all sequences together; more make prompts "
-         "faster")
-      ->check(CLI::Range(1, 1 << 20))
+         "faster. auto: 256, or on a GPU 1024")
+      ->transform(CLI::Transformer(std::map<std::string, int>{{"auto", 0}}))
+      ->check(CLI::Range(0, 1 << 20))
+      ->default_str("auto")
       ->group("Machine");
   app.add_option("--tpot-ms", o->tpot_ms,
                  "Time between two tokens of a stream to keep to: prompts get as many tokens of a "
                  "step as fit into it, at least a chunk; 0: all they can")
       ->check(CLI::Range(0.0, 1e6))
+      ->group("Machine");
+  app.add_option("--ttft-ms", o->ttft_ms,
+                 "Time to the first token to keep to: a request that others would make later gets "
+                 "RESOURCE_EXHAUSTED at once, with the time after which to try again; 0: they wait")
+      ->check(CLI::Range(0.0, 1e9))
       ->group("Machine");
 
   app.add_option("--listen", o->listen, "HOST:PORT to serve on; port 0: any free one")
@@ -71,6 +78,17 @@ int parse_options(int argc, char** argv, Options* o) {
   app.add_option("--max-queue", o->max_queue,
                  "Requests that may wait for a slot; further ones get RESOURCE_EXHAUSTED")
       ->check(CLI::Range(0, 1 << 24))
+      ->group("Service");
+  app.add_option("--request-memory", o->request_memory,
+                 "Bytes of request messages under way, all together, e.g. 256MB; what does not fit "
+                 "gets RESOURCE_EXHAUSTED")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 40))
+      ->group("Service");
+  app.add_option("--stall-seconds", o->stall_seconds,
+                 "Time that a slot waits for a client that reads nothing of its answer, or sends "
+                 "nothing of its text; then its request is ended")
+      ->check(CLI::Range(0.1, 86400.0))
       ->group("Service");
   app.add_option("--max-prompt-tokens", o->max_prompt_tokens, "Longest prompt, in tokens")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))

@@ -13,6 +13,7 @@ struct Options {
   bool random_weights = false;
   std::string name;  // empty: the last part of `model`
   std::string device = "cpu";
+  bool on_gpu() const { return device.starts_with("cuda:"); }
   std::string listen = "127.0.0.1:50051";
   std::string metrics;  // HOST:PORT; empty: none
   int threads = 0;
@@ -20,8 +21,11 @@ struct Options {
   DType state = DType::kF32;
   int slots = 0;  // 0: as choose_slots() finds right
   int max_queue = 256;
-  int rows_per_step = 256;
+  double stall_seconds = 60;
+  uint64_t request_memory = uint64_t{256} << 20;
+  int rows_per_step = 0;  // 0: as choose_rows() finds right
   double tpot_ms = 30;
+  double ttft_ms = 10000;
   uint64_t session_memory = uint64_t{4} << 30;
   double session_ttl = 3600;
   uint64_t max_message_bytes = uint64_t{16} << 20;

@@ -9,10 +9,17 @@ Checkpoint open_checkpoint(const Options& o) {
 
 LoadOptions load_options(const Options& o) { return {.weights = o.weights, .state = o.state}; }
 
+// As many as keep the device busy: a GPU's matrix units want more rows.
+int choose_rows(const Options& o) {
+  if (o.rows_per_step > 0) return o.rows_per_step;
+  return o.on_gpu() ? 1024 : 256;
+}
+
 EngineOptions engine_options(const Options& o, int slots) {
   return {.slots = slots,
-          .rows_per_step = o.rows_per_step,
+          .rows_per_step = choose_rows(o),
           .step_seconds = o.tpot_ms / 1000,
+          .ttft_seconds = o.ttft_ms / 1000,
           .sessions = {.host_bytes = static_cast<int64_t>(o.session_memory),
                        .default_ttl_seconds = o.session_ttl}};
 }

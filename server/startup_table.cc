@@ -7,6 +7,8 @@
 #include <map>
 #include <vector>
 
+#include "server/part_options.h"
+
 namespace recurve {
 namespace {
 
@@ -22,6 +24,14 @@ std::string ops_line(const Kernels& kernels) {
     line += fmt::format("{}{}: {}", line.empty() ? "" : "; ", implementation, ops);
   }
   return line;
+}
+
+// Of the host. Where it computes too, with the bound of what is resident when all slots are used.
+std::string memory_line(const Options& options, double weights_and_states) {
+  std::string line = human_bytes(static_cast<double>(resident_bytes())) + " resident now";
+  if (options.on_gpu()) return line + ", on the host";
+  const double bound = 1.15 * weights_and_states + 64 * 1024 * 1024;
+  return line + "; 1.15 x (weights + slots) + 64 MiB = " + human_bytes(bound);
 }
 
 }  // namespace
@@ -45,7 +55,6 @@ std::string startup_table(const Options& options, const Model& model, const Toke
                           const MemoryPlan& plan, int port) {
   const double weights = static_cast<double>(model.info().weight_bytes);
   const double states = static_cast<double>(info.slots) * static_cast<double>(info.state_bytes);
-  const double bound = 1.15 * (weights + states) + 64 * 1024 * 1024;
   const std::vector<std::pair<const char*, std::string>> rows = {
       {"model", fmt::format("{}, {}: {}", info.model_name, info.family, model.info().description)},
       {"weights",
@@ -62,11 +71,9 @@ std::string startup_table(const Options& options, const Model& model, const Toke
                                human_bytes(static_cast<double>(info.max_host_bytes)),
                                info.max_host_bytes / info.state_bytes)},
       {"queue", fmt::format("{} requests", options.max_queue)},
-      {"step", fmt::format("{} rows at most, prompts cut every {} tokens", options.rows_per_step,
+      {"step", fmt::format("{} rows at most, prompts cut every {} tokens", choose_rows(options),
                            info.chunk_tokens)},
-      {"memory",
-       fmt::format("{} resident now; 1.15 x (weights + slots) + 64 MiB = {}",
-                   human_bytes(static_cast<double>(resident_bytes())), human_bytes(bound))},
+      {"memory", memory_line(options, weights + states)},
       {"planned", plan.arithmetic(info.slots)},
       {"backend", backend.name()},
       {"ops", ops_line(backend.kernels())},

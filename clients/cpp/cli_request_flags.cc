@@ -140,6 +140,10 @@ void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request) {
   value_flag<int32_t>(
       command, "--prompt-logprobs", [=](int32_t v) { request->set_prompt_logprobs(v); },
       "With --json: the same of the prompt's tokens, 0 to 100 [default: none]");
+  value_flag<int32_t>(
+      command, "--priority", [=](int32_t v) { request->set_priority(v); },
+      "Who goes first where requests wait, -10 to 10: a step counts as having come 10 seconds "
+      "earlier [default: 0]");
   value_flag<std::string>(
       command, "--request-id", [=](std::string v) { request->set_request_id(v); },
       "Name of the request, for 'recurve abort' and the server's log: 1 to 128 of A-Z a-z 0-9 . _ "

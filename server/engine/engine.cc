@@ -27,7 +27,7 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
       stream_(backend.make_stream()),
       pool_(backend, model.state_layout(), options.slots, *stream_),
       sessions_(pool_, options.sessions),
-      waiting_(queue, sessions_, pool_, metrics),
+      waiting_(queue, sessions_, pool_, metrics, options.ttft_seconds),
       runner_(model, backend, *stream_, pool_, vocab, bounds_),
       delivery_(vocab, stats, metrics),
       launch_ahead_(options.launch_ahead.value_or(backend.queues())),
@@ -56,7 +56,7 @@ void Engine::abandon() {
 
 bool Engine::step() {
   const Clock::time_point now = Clock::now();
-  waiting_.take_arrivals(now);
+  waiting_.take_arrivals(load(), now);
   end_unwanted(now);
   admit(now);
   Batch& next = under_way_ == &batches_[0] ? batches_[1] : batches_[0];
@@ -118,6 +118,7 @@ void Engine::fork_choices(Sequence& sequence, Batch& batch) {
                  .position = sequence.position + rest,
                  .history = sequence.said_with_prompt(),
                  .prompt_tokens = sequence.prompt_tokens,
+                 .read_patience = sequence.read_patience,
                  .arrival = sequence.arrival,
                  .started = sequence.started,
                  .priority = sequence.priority}));
@@ -138,6 +139,8 @@ void Engine::retire(Clock::time_point now) {
   std::erase_if(running_, [&](std::unique_ptr<Sequence>& sequence) {
     if (!sequence->ended) return false;
     if (under_way_ != nullptr) under_way_->forget(*sequence);
+    turnover_.observe(seconds_between(sequence->started, now), sequence->generated,
+                      sequence->sampling.max_tokens);
     if (sequence->generated > 0) {
       metrics_.observe_decode(seconds_between(sequence->first_token, now));
     }
@@ -168,6 +171,7 @@ void Engine::report(const Batch* finished) {
   if (finished != nullptr && now < next_housekeeping_) return;
   next_housekeeping_ = now + kHousekeeping;
   sessions_.expire(now);
+  stats_.expected_queue_seconds = waiting_.expected_seconds(load(), now);
   report_slots(running);
 }
 
@@ -202,7 +206,7 @@ void Engine::end_everything() {
   queue_.close();  // nothing may come after the last take
   if (Batch* last = std::exchange(under_way_, nullptr)) finish(*last);
   const Clock::time_point now = Clock::now();
-  waiting_.take_arrivals(now);
+  waiting_.take_arrivals(load(), now);
   waiting_.drop_all(Finish::kDraining, now);
   for (const auto& sequence : running_) sequence->end(Finish::kDraining);
   retire(now);

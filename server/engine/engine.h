@@ -26,6 +26,8 @@ struct EngineOptions {
   // How long a step may take in which somebody waits for the next token: prompts take less of it
   // where it would be longer, but a chunk always. 0: however long.
   double step_seconds = 0;
+  // To the first token of a request: it is refused where others would make it later; 0: never.
+  double ttft_seconds = 0;
   SessionLimits sessions;
   // Whether a step is launched before the tokens of the one before it are delivered, so that the
   // device never waits. Not said: where the device works on its own.
@@ -68,6 +70,7 @@ class Engine {
   void retire(Clock::time_point now);
   void report(const Batch* finished);
 
+  EngineLoad load() const { return {running_, pace_, turnover_}; }
   void report_slots(int running);
   std::optional<Clock::time_point> next_event() const;
   void end_everything();
@@ -90,6 +93,7 @@ class Engine {
   std::vector<std::unique_ptr<Sequence>> forked_;  // join running_ at the end of gather()
   std::vector<Pending> pending_;                   // of running_
   Pace pace_;
+  Turnover turnover_;
   uint64_t turn_ = 0;              // of plan_step
   Clock::time_point last_finish_;  // of a step
   Clock::time_point next_housekeeping_;

@@ -22,7 +22,7 @@ void Sequence::refill(int chunk, Clock::time_point now) {
   // What has come now stands behind what others brought before: a text without end holds up nobody.
   if (input.size() > before) place = place_of(now, priority);
   if (!more_will_come) feed.reset();
-  if (ready(chunk).tokens > 0) {
+  if (ready(chunk).tokens > 0 || unread) {
     starved.reset();
   } else if (!starved) {
     starved = now;
@@ -30,6 +30,7 @@ void Sequence::refill(int chunk, Clock::time_point now) {
 }
 
 Pending Sequence::ready(int chunk) const {
+  if (unread) return {.tokens = 0, .prompt = !decodes(), .scored = scored(), .place = place};
   if (decodes()) return {.tokens = may_decode() ? 1 : 0, .prompt = false, .scored = false};
   const int whole = feed != nullptr ? (left() - 1) / chunk * chunk : left();
   return {.tokens = leaving ? 0 : whole, .prompt = true, .scored = scored(), .place = place};
@@ -42,6 +43,7 @@ bool Sequence::may_decode() const {
 }
 
 std::optional<Clock::time_point> Sequence::patience_ends() const {
+  if (unread) return *unread + read_patience;
   if (feed == nullptr || !starved) return std::nullopt;
   return *starved + feed->patience();
 }
@@ -89,13 +91,16 @@ void Sequence::obey(Clock::time_point now) {
 std::optional<Sequence::Reason> Sequence::reason_to_end(Clock::time_point now) {
   const TokenStream::Wishes wishes = stream->wishes();
   acknowledged = wishes.acknowledged;
+  if (!wishes.full) unread.reset();
+  if (wishes.full && !unread) unread = now;
   if (error != nullptr) return Reason{Finish::kInternal, error};
   if (wishes.stop_after && generated >= *wishes.stop_after) return Reason{Finish::kStopString};
   if (wishes.cancelled) return Reason{Finish::kCancelled};
   if (deadline && *deadline <= now) return Reason{Finish::kDeadline};
   if (const auto until = patience_ends(); until && *until <= now) {
     return Reason{Finish::kStalled,
-                  "no more of the text came for too long: send it faster, or in requests"};
+                  unread ? "nothing of the answer was read for too long: read it as it comes"
+                         : "no more of the text came for too long: send it faster, or in requests"};
   }
   return std::nullopt;
 }

@@ -38,6 +38,8 @@ struct Sequence {
   int64_t prompt_tokens = 0;
   std::shared_ptr<PromptFeed> feed = {};          // what follows the input; null: nothing
   std::optional<Clock::time_point> starved = {};  // since then there is too little to absorb
+  Clock::duration read_patience = {};
+  std::optional<Clock::time_point> unread = {};  // since then its stream is full, and it waits
   int64_t generated = 0;
 
   // While the prompt runs: what the further choices will start from.

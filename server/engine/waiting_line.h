@@ -3,38 +3,60 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "server/engine/sequence.h"
 #include "server/observe/engine_metrics.h"
 #include "server/request/admission_queue.h"
+#include "server/scheduler/forecast.h"
+#include "server/scheduler/pace.h"
 #include "server/session/session_store.h"
 
 namespace recurve {
 
-// The requests that have arrived and have no slot yet. They leave in the order they came: nobody
-// overtakes a request that wants several slots at once. It need not wait for the slots of idle
-// sessions, nor for those of sessions that stand behind it in the line. Belongs to the engine's
-// thread.
+// What keeps new requests waiting besides those in the line.
+struct EngineLoad {
+  std::span<const std::unique_ptr<Sequence>> running;
+  const Pace& pace;
+  const Turnover& turnover;
+  double prompt_rate() const;  // prompt tokens a second, of all together; 0: not known
+};
+
+// The requests that have arrived and have no slot yet. They leave by their places, which is the
+// order they came in but for priority, and nobody overtakes a request that wants several slots at
+// once; only that every second turn goes to a far shorter prompt than the first one's, so that a
+// flood of long ones does not keep it out. A request need not wait for the slots of idle sessions,
+// nor for those of sessions that stand behind it in the line.
+//
+// A request whose first token would come too late because of others is refused at once. Belongs to
+// the engine's thread.
 class WaitingLine {
  public:
-  // All references outlive the line.
+  // All references outlive the line. most_seconds: to a first token, at most; 0: however long. A
+  // request that has waited twice as long in spite of that is given up.
   WaitingLine(AdmissionQueue& queue, SessionStore& sessions, StatePool& pool,
-              EngineMetrics& metrics)
-      : queue_(queue), sessions_(sessions), pool_(pool), metrics_(metrics) {}
+              EngineMetrics& metrics, double most_seconds)
+      : queue_(queue),
+        sessions_(sessions),
+        pool_(pool),
+        metrics_(metrics),
+        most_seconds_(most_seconds) {}
 
   // Answers what is about sessions; lines up requests that can be served, refuses the others.
-  void take_arrivals(Clock::time_point now);
-  // Lets go of those that were cancelled or have run out of time.
+  void take_arrivals(const EngineLoad& load, Clock::time_point now);
+  // Lets go of those that were cancelled, have run out of time or have waited for too long.
   void drop_unwanted(Clock::time_point now);
-  // The first in line, in its slot; null if nobody waits or there is no room for it.
+  // Who is next, in its slot; null if nobody waits or there is no room for it.
   std::unique_ptr<Sequence> admit_next(Clock::time_point now);
   // Lets go of all of them.
   void drop_all(Finish why, Clock::time_point now);
 
   bool empty() const { return waiting_.empty(); }
-  // The deadline that comes first.
+  // When the first of them will have to be let go.
   std::optional<Clock::time_point> next_deadline() const;
+  // Seconds that a short request would wait that came now.
+  double expected_seconds(const EngineLoad& load, Clock::time_point now) const;
 
  private:
   // All that is to be absorbed before the first token is sampled.
@@ -47,11 +69,19 @@ class WaitingLine {
     Request request;
     Input input;
     Session* session;  // marked busy for this request; null: none
+    int64_t place;
+    int64_t tokens() const { return static_cast<int64_t>(input.ids.size()); }
+    int slots() const { return static_cast<int>(request.streams.size()); }
   };
 
-  void arrive(Request request);
+  void arrive(Request request, const EngineLoad& load, Clock::time_point now);
   Input input_of(const Request& request, const Session* session) const;
   Ending refusal(const Request& request, const Session* session, const Input& input) const;
+  double wait_of(const Waiting& waiting, const EngineLoad& load) const;
+  Ending overload(const Waiting& waiting, const EngineLoad& load, Clock::time_point now) const;
+  void line_up(Waiting waiting);
+  std::deque<Waiting>::iterator next_in_turn();
+  std::optional<Clock::time_point> patience_ends(const Waiting& waiting) const;
   void drop(const Waiting& waiting, Finish why, Clock::time_point now);
   bool make_room(size_t slots);
   std::unique_ptr<Sequence> start(Waiting waiting, Clock::time_point now);
@@ -60,7 +90,9 @@ class WaitingLine {
   SessionStore& sessions_;
   StatePool& pool_;
   EngineMetrics& metrics_;
-  std::deque<Waiting> waiting_;
+  const double most_seconds_;
+  std::deque<Waiting> waiting_;  // by their places
+  bool turn_of_shortest_ = false;
 };
 
 }  // namespace recurve

@@ -16,6 +16,7 @@ struct EngineStats {
   std::atomic<int64_t> prompt_tokens{0};
   std::atomic<int64_t> generated_tokens{0};
   std::atomic<int64_t> steps{0};
+  std::atomic<double> expected_queue_seconds{0};  // of a short request that came now
 };
 
 }  // namespace recurve

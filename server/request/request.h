@@ -6,13 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "server/request/clock.h"
 #include "server/request/prompt_feed.h"
 #include "server/request/token_stream.h"
 #include "server/sampling/params.h"
 
 namespace recurve {
-
-using Clock = std::chrono::steady_clock;
 
 // A step of priority is worth as much as having come so much earlier. So whoever waits passes, in
 // the end, all that is more important and came later: nobody waits for ever.
@@ -50,6 +49,8 @@ struct Request {
   // end a session's text at exactly one token, whatever the timing.
   bool wait_for_acknowledgement = false;
   std::optional<Clock::time_point> deadline = {};
+  // A stream that has been full for so long is ended: its slot is wanted.
+  Clock::duration read_patience = std::chrono::seconds(60);
   int priority = 0;  // [-kMaxPriority, kMaxPriority], see place_of
   Clock::time_point arrival = Clock::now();
   std::vector<std::shared_ptr<TokenStream>> streams = {};  // one a choice; at least one

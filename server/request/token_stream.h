@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -19,10 +20,13 @@ enum class Finish {
   kStopString,  // the rpc side found a stop string and called stop_after()
   kCancelled,   // cancel() was called
   kDeadline,
-  kStalled,      // nothing came of a prompt that is sent while it is absorbed, for too long
+  // For too long nothing came of a prompt that is sent while it is absorbed, or nothing was read of
+  // an answer.
+  kStalled,
   kNoSession,    // refused: no session of that name
   kSessionBusy,  // refused: the session serves another request
   kInvalid,      // refused: nothing to absorb, or more choices than slots
+  kOverloaded,   // refused, or given up: it would wait for too long
   kDraining,     // the server is going down
   kInternal,     // the model gave no usable distribution (NaN), or a bug
 };
@@ -39,6 +43,7 @@ struct Ending {
   Finish why = Finish::kInternal;
   int32_t stop_id = -1;      // the id that ended it, with kEos and kStopId
   std::string message = {};  // for refusals: what is wrong, what to change
+  double retry_seconds = 0;  // with kOverloaded: when there may be room
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0;
   int64_t session_position = 0;  // tokens the session has absorbed, pending one not counted
@@ -49,17 +54,22 @@ struct Ending {
 
 // Tokens on their way from the engine thread to one client: one stream a choice of a request.
 // Neither side waits for the other: the engine pushes and goes on, the rpc side takes what has
-// gathered when it can write. Shared by both, as PromptFeed is; there is no other shared ownership
-// between them.
+// gathered when it can write. Where a client reads too slowly, the engine sees that the stream is
+// full and passes its sequence over until something is taken, so that what lies here is bounded.
+// Shared by both, as PromptFeed is; there is no other shared ownership between them.
 // All methods may be called from any thread.
 class TokenStream {
  public:
+  // What gathers before the stream is full: some thousands of tokens. A step may go beyond.
+  static constexpr size_t kMostUnreadBytes = 256 << 10;
+
   struct Gathered {
     std::optional<Accepted> accepted;  // once, first
     // Of the tokens absorbed as prompt, all but the first, in order: only if asked for.
     std::vector<SampledToken> prompt;
     std::vector<SampledToken> tokens;  // generated
     std::optional<Ending> ending;      // once, last
+    bool was_full = false;             // the engine waits to hear that there is room again
     bool empty() const { return !accepted && prompt.empty() && tokens.empty() && !ending; }
   };
 
@@ -69,19 +79,20 @@ class TokenStream {
   }
   void push_prompt(std::vector<SampledToken> scored) {
     update([&] {
-      for (SampledToken& token : scored) gathered_.prompt.push_back(std::move(token));
+      for (SampledToken& token : scored) add(std::move(token), &gathered_.prompt);
     });
   }
   void push(SampledToken token) {
-    update([&] { gathered_.tokens.push_back(std::move(token)); });
+    update([&] { add(std::move(token), &gathered_.tokens); });
   }
   void finish(Ending ending) {
+    stalled_ = ending.why == Finish::kStalled;
     update([&] { gathered_.ending = std::move(ending); });
   }
   // Both at once, so that whoever takes the last token sees that it is the last.
   void push_last(SampledToken token, Ending ending) {
     update([&] {
-      gathered_.tokens.push_back(std::move(token));
+      add(std::move(token), &gathered_.tokens);
       gathered_.ending = std::move(ending);
     });
   }
@@ -90,15 +101,20 @@ class TokenStream {
     bool cancelled = false;
     int64_t acknowledged = 0;           // tokens the rpc side has looked at
     std::optional<int64_t> stop_after;  // end with kStopString after that many tokens
+    bool full = false;                  // nothing more should come until something is taken
   };
-  Wishes wishes() const {
+  Wishes wishes() {
     std::lock_guard lock(mutex_);
+    wishes_.full = unread_bytes_ >= kMostUnreadBytes;
+    gathered_.was_full |= wishes_.full;
     return wishes_;
   }
 
-  // Rpc side. After a wish, call AdmissionQueue::wake(): the engine may be asleep.
+  // Rpc side. After a wish, and after taking from a stream that was full, call
+  // AdmissionQueue::wake(): the engine may be asleep.
   Gathered take() {
     std::lock_guard lock(mutex_);
+    unread_bytes_ = 0;
     return std::exchange(gathered_, {});
   }
   void cancel() {
@@ -113,6 +129,8 @@ class TokenStream {
     std::lock_guard lock(mutex_);
     wishes_.stop_after = tokens;
   }
+  // Whether it has ended because nobody took anything.
+  bool stalled() const { return stalled_; }
   // `wake` is called after each of the engine's calls, under this stream's lock and on the engine's
   // thread: it may only post work, never take() or write. Set it before the request is pushed.
   void on_ready(std::function<void()> wake) {
@@ -121,6 +139,10 @@ class TokenStream {
   }
 
  private:
+  void add(SampledToken token, std::vector<SampledToken>* to) {
+    unread_bytes_ += sizeof(SampledToken) + token.top.size() * sizeof(TokenLogprob);
+    to->push_back(std::move(token));
+  }
   template <typename F>
   void update(F change) {
     std::lock_guard lock(mutex_);
@@ -129,8 +151,10 @@ class TokenStream {
   }
   mutable std::mutex mutex_;
   Gathered gathered_;
+  size_t unread_bytes_ = 0;  // of the tokens gathered
   Wishes wishes_;
   std::function<void()> wake_;
+  std::atomic<bool> stalled_{false};
 };
 
 }  // namespace recurve

@@ -116,6 +116,7 @@ grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* c
   response->set_prompt_tokens(stats.prompt_tokens);
   response->set_generated_tokens(stats.generated_tokens);
   response->set_steps(stats.steps);
+  response->set_expected_queue_seconds(stats.expected_queue_seconds);
   return finish(context_, call);
 }
 

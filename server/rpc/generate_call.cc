@@ -13,13 +13,15 @@ using grpc::Status;
 GenerateCall::GenerateCall(ServiceContext& context, grpc::CallbackServerContext* call,
                            const grpc::ByteBuffer* request)
     : ReactorCall(context, call, context.delivery), message_(request) {
-  open();
+  open(static_cast<int64_t>(request->Length()));
 }
 
 Status GenerateCall::begin() {
   v1::GenerateRequest message;
   Order order;
   Status status = parse(*message_, &message);
+  // gRPC would keep it to the end of the call, and it may be long. It is this call's alone.
+  const_cast<grpc::ByteBuffer*>(message_)->Clear();
   if (status.ok()) status = validate(message, context_.rules, &order);
   if (!status.ok()) return status;
   acknowledges_ = order.request.wait_for_acknowledgement;
@@ -44,7 +46,7 @@ void GenerateCall::look(bool busy) {
 
 void GenerateCall::look_at(size_t index, bool busy) {
   Choice& choice = choices_[index];
-  TokenStream::Gathered gathered = streams_[index]->take();
+  TokenStream::Gathered gathered = take(index);
   if (gathered.accepted && !std::exchange(accepted_, true)) send_prompt_info(*gathered.accepted);
   if (index == 0 && !gathered.prompt.empty()) send_prompt_logprobs(gathered.prompt);
   if (!gathered.tokens.empty()) time_tokens(choice, gathered.tokens.size());

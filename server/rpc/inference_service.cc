@@ -66,12 +66,12 @@ Status abort_request(ServiceContext& context, const grpc::ByteBuffer& request,
 
 // Texts may be long: on the text executor.
 grpc::ServerUnaryReactor* answer_later(ServiceContext& context, grpc::CallbackServerContext* call,
-                                       UnaryCall::Answer answer) {
+                                       const grpc::ByteBuffer& request, UnaryCall::Answer answer) {
   auto* unary = new UnaryCall(context, call);
   const Status available = context.availability();
   if (available.ok()) {
     unary->try_answer_on(context.text, static_cast<size_t>(context.options.max_tokenising),
-                         std::move(answer));
+                         static_cast<int64_t>(request.Length()), std::move(answer));
   } else {
     unary->finish(available);
   }
@@ -93,13 +93,14 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* InferenceService::S
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* call,
                                                      const grpc::ByteBuffer* request,
                                                      grpc::ByteBuffer* response) {
-  return answer_later(context_, call, [=, this] { return tokenize(context_, *request, response); });
+  return answer_later(context_, call, *request,
+                      [=, this] { return tokenize(context_, *request, response); });
 }
 
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* call,
                                                        const grpc::ByteBuffer* request,
                                                        grpc::ByteBuffer* response) {
-  return answer_later(context_, call,
+  return answer_later(context_, call, *request,
                       [=, this] { return detokenize(context_, *request, response); });
 }
 

@@ -80,7 +80,7 @@ Status ScoreCall::start_scoring() {
   given_tokens_ = static_cast<int64_t>(request.prompt.size()) + (request.bos ? 1 : 0);
   if (!input_.complete()) {
     using std::chrono::duration_cast;
-    const std::chrono::duration<double> patience(context_.options.score_stall_seconds);
+    const std::chrono::duration<double> patience(context_.options.stall_seconds);
     feed_ = std::make_shared<PromptFeed>(duration_cast<PromptFeed::Duration>(patience));
     request.more_prompt = feed_;
   }
@@ -106,7 +106,7 @@ void ScoreCall::refuse(const Status& status) {
 }
 
 void ScoreCall::take_scored() {
-  const TokenStream::Gathered gathered = streams_[0]->take();
+  const TokenStream::Gathered gathered = take(0);
   if (gathered.accepted) send_prompt_info(*gathered.accepted);
   if (!gathered.prompt.empty()) add_scored(gathered.prompt);
   if (gathered.ending) conclude(*gathered.ending);

@@ -24,9 +24,11 @@ struct RpcOptions {
   int text_threads = 2;                  // check and tokenise prompts
   int max_tokenising = 1024;             // calls that wait for those; more: RESOURCE_EXHAUSTED
 
+  int64_t max_bytes_under_way = 256 << 20;  // of Generate's messages; more: RESOURCE_EXHAUSTED
   int64_t max_prompt_tokens = 1 << 20;
   int64_t max_unbroken_bytes = 1 << 20;  // of a Score's text that wait for a border between tokens
-  double score_stall_seconds = 60;       // a slot waits so long for the rest of a Score's text
+  // A slot waits so long for the rest of a Score's text, or for a client that reads nothing.
+  double stall_seconds = 60;
   int32_t max_generated_tokens = 1 << 20;
 
   double drain_seconds = 30;  // for requests under way, where Drain names no deadline

@@ -1,11 +1,20 @@
 #include "server/rpc/service_context.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "server/rpc/chat_prompt.h"
 
 namespace recurve {
+namespace {
+
+// Seconds after which a client that was refused may come again: not so soon that refusing becomes
+// the work, nor so late that nobody is there when there is room.
+constexpr double kSoonest = 0.1, kLatest = 60;
+
+}  // namespace
 
 ServiceContext::ServiceContext(RpcOptions options_, AdmissionQueue& queue_,
                                const EngineStats& stats_, Metrics& metrics_)
@@ -13,6 +22,7 @@ ServiceContext::ServiceContext(RpcOptions options_, AdmissionQueue& queue_,
       queue(queue_),
       stats(stats_),
       metrics(metrics_),
+      message_bytes(options.max_bytes_under_way),
       text(options.text_threads),
       delivery(options.delivery_threads) {}
 
@@ -44,13 +54,15 @@ void ServiceContext::load(std::shared_ptr<const Tokenizer> tokenizer, ServingInf
   loaded = true;
 }
 
-grpc::Status ServiceContext::report(const grpc::Status& status,
-                                    grpc::CallbackServerContext* call) const {
+grpc::Status ServiceContext::report(const grpc::Status& status, grpc::CallbackServerContext* call,
+                                    std::optional<double> retry_seconds) const {
   if (status.ok()) return status;
   metrics.request_failed(status.error_code());
-  // Retry policies of clients obey this (gRFC A6). Slots come free in about this time.
   if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) {
-    call->AddTrailingMetadata("grpc-retry-pushback-ms", "1000");
+    const double seconds = retry_seconds.value_or(stats.expected_queue_seconds);
+    const double sensible = std::clamp(seconds, kSoonest, kLatest);
+    // Retry policies of clients obey this (gRFC A6).
+    call->AddTrailingMetadata("grpc-retry-pushback-ms", fmt::format("{:.0f}", 1000 * sensible));
   }
   return status;
 }

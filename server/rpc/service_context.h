@@ -5,6 +5,7 @@
 #include <atomic>
 #include <optional>
 
+#include "server/rpc/byte_budget.h"
 #include "server/rpc/executor.h"
 #include "server/rpc/registry.h"
 #include "server/rpc/server.h"
@@ -23,8 +24,10 @@ struct ServiceContext {
   grpc::Status availability() const;
   // Set once, before `loaded`; read only where that is true.
   void load(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo serving, Chat chat);
-  // Counts the error, and tells the client when to come again where the server was full.
-  grpc::Status report(const grpc::Status& status, grpc::CallbackServerContext* call) const;
+  // Counts the error, and tells the client when to come again where the server was full: after
+  // retry_seconds, or when a request that came now would be served.
+  grpc::Status report(const grpc::Status& status, grpc::CallbackServerContext* call,
+                      std::optional<double> retry_seconds = {}) const;
 
   const RpcOptions options;
   AdmissionQueue& queue;
@@ -38,8 +41,9 @@ struct ServiceContext {
   RequestRules rules;
 
   Registry registry;
-  Executor text;      // checks and tokenises what may be long
-  Executor delivery;  // everything that streams
+  ByteBudget message_bytes;  // of requests under way
+  Executor text;             // checks and tokenises what may be long
+  Executor delivery;         // everything that streams
 };
 
 }  // namespace recurve

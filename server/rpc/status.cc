@@ -21,13 +21,15 @@ grpc::Status status_of(const Ending& ending) {
     case Finish::kDeadline:
       return status(StatusCode::DEADLINE_EXCEEDED, "the call's deadline has passed");
     case Finish::kStalled:
-      return status(StatusCode::DEADLINE_EXCEEDED, "no more of the text came for too long");
+      return status(StatusCode::DEADLINE_EXCEEDED, "nothing was sent or read for too long");
     case Finish::kNoSession:
       return status(StatusCode::NOT_FOUND, "there is no such session");
     case Finish::kSessionBusy:
       return status(StatusCode::FAILED_PRECONDITION, "the session serves another request");
     case Finish::kInvalid:
       return status(StatusCode::INVALID_ARGUMENT, "the request cannot be served");
+    case Finish::kOverloaded:
+      return status(StatusCode::RESOURCE_EXHAUSTED, "it would wait for too long: try again later");
     case Finish::kDraining:
       return status(StatusCode::UNAVAILABLE, "the server is going down");
     case Finish::kInternal:
@@ -120,6 +122,8 @@ std::string_view name_of(Finish why) {
       return "session_busy";
     case Finish::kInvalid:
       return "invalid";
+    case Finish::kOverloaded:
+      return "overloaded";
     case Finish::kDraining:
       return "draining";
     case Finish::kInternal:

@@ -1,5 +1,6 @@
 #include "server/rpc/stream_call.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "server/observe/log.h"
@@ -21,8 +22,12 @@ std::optional<Clock::time_point> deadline_of(const grpc::CallbackServerContext& 
 }
 
 bool is_refusal(Finish why) {
-  return why == Finish::kNoSession || why == Finish::kSessionBusy || why == Finish::kInvalid;
+  return why == Finish::kNoSession || why == Finish::kSessionBusy || why == Finish::kInvalid ||
+         why == Finish::kOverloaded;
 }
+
+// Messages that wait to be written, before tokens are left where the engine sees them.
+constexpr size_t kMostQueued = 2;
 
 }  // namespace
 
@@ -33,12 +38,21 @@ StreamCall::StreamCall(ServiceContext& context, grpc::CallbackServerContext* cal
   context_.metrics.request_received();
 }
 
-// Only now: until here it may post to the executors, which go when no call is left.
-StreamCall::~StreamCall() { context_.registry.gone(); }
+StreamCall::~StreamCall() {
+  message_share_ = {};
+  // Only now: until here it uses what goes when no call is left.
+  context_.registry.gone();
+}
 
-void StreamCall::open() {
+void StreamCall::open(int64_t message_bytes) {
   refusal_ = context_.availability();
   if (!refusal_.ok()) return launch();
+  message_share_ = context_.message_bytes.take(message_bytes);
+  if (!message_share_) {
+    refusal_ = {StatusCode::RESOURCE_EXHAUSTED,
+                "the requests under way fill the memory that there is for them: try again later"};
+    return launch();
+  }
   if (context_.queue.waiting() >= context_.queue.max_waiting()) {
     refusal_ = {StatusCode::RESOURCE_EXHAUSTED, "the queue is full: try again later"};
     return launch();
@@ -57,7 +71,10 @@ void StreamCall::work() {
   }
   if (unwanted() && !std::exchange(withdrawn_, true)) withdraw();
   const bool wait = writing();
-  if (!outcome_ && (!wait || eager_ || withdrawn_)) look(wait);
+  // The write waits for a client that does not read; it would wait for ever.
+  if (wait && stalled() && !gone_) call_->TryCancel();
+  const bool eager = eager_ && outbox_.size() < kMostQueued;
+  if (!outcome_ && (!wait || eager || withdrawn_)) look(wait);
   if (!wait) write_next();
 }
 
@@ -70,8 +87,13 @@ bool StreamCall::writing() {
 
 // Called by the engine, for every token: a poke that could only find a write in flight is saved.
 void StreamCall::tokens_came() {
-  if (!eager_ && writing()) return;
+  if (!eager_ && writing() && !stalled()) return;
   poke();
+}
+
+bool StreamCall::stalled() const {
+  return std::any_of(streams_.begin(), streams_.end(),
+                     [](const auto& stream) { return stream->stalled(); });
 }
 
 void StreamCall::written(bool ok) {
@@ -108,6 +130,8 @@ Status StreamCall::submit(Order& order) {
   id_ = request.id;
   request.arrival = arrival_;
   request.deadline = deadline_of(*call_);
+  const std::chrono::duration<double> patience(context_.options.stall_seconds);
+  request.read_patience = std::chrono::duration_cast<Clock::duration>(patience);
   eager_ = !order.stop_strings.empty();
   for (const auto& stream : request.streams) stream->on_ready([this] { tokens_came(); });
   streams_ = request.streams;
@@ -120,6 +144,12 @@ Status StreamCall::submit(Order& order) {
   return {StatusCode::RESOURCE_EXHAUSTED,
           fmt::format("the queue is full with {} requests: try again later",
                       context_.queue.max_waiting())};
+}
+
+TokenStream::Gathered StreamCall::take(size_t stream) {
+  TokenStream::Gathered gathered = streams_[stream]->take();
+  if (gathered.was_full) context_.queue.wake();
+  return gathered;
 }
 
 // Nobody wants the answer any more: the engine is told, and its last word awaited.
@@ -166,7 +196,9 @@ void StreamCall::write_next() {
 }
 
 void StreamCall::end(const Status& status, const Ending* last) {
-  outcome_ = context_.report(status, call_);
+  std::optional<double> retry_seconds;
+  if (last != nullptr && last->why == Finish::kOverloaded) retry_seconds = last->retry_seconds;
+  outcome_ = context_.report(status, call_, retry_seconds);
   if (!id_.empty()) context_.registry.forget(id_);
   if (last != nullptr && !is_refusal(last->why)) {
     context_.metrics.request_finished(metric_of(last->why));

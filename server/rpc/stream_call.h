@@ -32,8 +32,9 @@ class StreamCall : public Strand, public Registry::Call {
   StreamCall(ServiceContext& context, grpc::CallbackServerContext* call, Executor& executor);
   ~StreamCall() override;
 
-  // Begins on the text executor, or refuses. Last thing in the constructor of the final class.
-  void open();
+  // Begins on the text executor, or refuses; message_bytes: of the request that has come. Last
+  // thing in the constructor of the final class.
+  void open(int64_t message_bytes = 0);
 
   // What the final class does; on the strand.
   virtual grpc::Status begin() = 0;  // not OK: the call ends with it
@@ -44,6 +45,7 @@ class StreamCall : public Strand, public Registry::Call {
   // What it can use for that; on the strand.
   grpc::Status submit(Order& order);
   bool submitted() const { return !streams_.empty(); }
+  TokenStream::Gathered take(size_t stream);  // what has gathered there
   void send(const google::protobuf::Message& message);
   // Nothing is looked at afterwards; what was sent is still written. `last`: the engine's words, if
   // it had any.
@@ -73,8 +75,11 @@ class StreamCall : public Strand, public Registry::Call {
   void withdraw();
   void write_next();
   void tokens_came();
+  bool stalled() const;
   grpc::Status reason_to_leave() const;
   void log(const grpc::Status& status, const Ending* last) const;
+
+  ByteBudget::Share message_share_;
 
   // On the strand.
   bool begun_ = false;

@@ -17,15 +17,19 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Executor::Task 
       : context_(context), call_(call) {}
 
   // One of these, once.
-  void finish(const grpc::Status& status) { Finish(context_.report(status, call_)); }
+  void finish(const grpc::Status& status) {
+    message_share_ = {};
+    Finish(context_.report(status, call_));
+  }
   void answer_on(Executor& executor, Answer answer) {
     answer_ = std::move(answer);
     executor.post(this);
   }
-  // RESOURCE_EXHAUSTED if `most` tasks wait there.
-  void try_answer_on(Executor& executor, size_t most, Answer answer) {
+  // RESOURCE_EXHAUSTED if `most` tasks wait there, or there is no memory for its message.
+  void try_answer_on(Executor& executor, size_t most, int64_t message_bytes, Answer answer) {
     answer_ = std::move(answer);
-    if (executor.try_post(this, most)) return;
+    message_share_ = context_.message_bytes.take(message_bytes);
+    if (message_share_ && executor.try_post(this, most)) return;
     finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many calls wait: try again later"});
   }
 
@@ -37,6 +41,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Executor::Task 
   ServiceContext& context_;
   grpc::CallbackServerContext* const call_;
   Answer answer_;
+  ByteBudget::Share message_share_;
 };
 
 }  // namespace recurve

@@ -34,6 +34,11 @@ Status check_request_id(const std::string& id) {
   return id.empty() ? Status() : check_name("request_id", id);
 }
 
+Status check_priority(int32_t priority) {
+  if (priority >= -kMaxPriority && priority <= kMaxPriority) return {};
+  return invalid("priority must be in [{}, {}], got {}", -kMaxPriority, kMaxPriority, priority);
+}
+
 // What sampling/params.cc would say too, but with the protocol's names of the fields.
 Status check_sampling_ids(const SamplingParams& p, const RequestRules& rules) {
   const auto usable = static_cast<size_t>(rules.vocab.usable);
@@ -215,6 +220,7 @@ Status validate(const v1::GenerateRequest& message, const RequestRules& rules, O
   Request& request = order->request;
   Status status = check_request_id(message.request_id());
   if (status.ok() && !message.session().empty()) status = check_name("session", message.session());
+  if (status.ok()) status = check_priority(message.priority());
   if (status.ok()) status = read_parameters(message, rules, &request.sampling);
   if (status.ok()) status = check_stop_strings(message.stop(), rules);
   const int32_t choices = message.has_n() ? message.n() : 1;
@@ -235,6 +241,7 @@ Status validate(const v1::GenerateRequest& message, const RequestRules& rules, O
 
   request.id = message.request_id();
   request.session = message.session();
+  request.priority = message.priority();
   order->stop_strings = {message.stop().stop_strings().begin(),
                          message.stop().stop_strings().end()};
   order->include_stop = message.stop().include_stop();
@@ -248,8 +255,10 @@ Status validate(const v1::ScoreOptions& options, Order* order) {
   Request& request = order->request;
   Status status = check_request_id(options.request_id());
   if (status.ok() && options.has_top()) status = check_logprobs("top", options.top());
+  if (status.ok()) status = check_priority(options.priority());
   if (!status.ok()) return status;
   request.id = options.request_id();
+  request.priority = options.priority();
   request.sampling.max_tokens = 0;
   request.sampling.prompt_logprobs = options.has_top() ? options.top() : 0;
   make_streams(1, &request);

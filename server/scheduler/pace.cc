@@ -14,20 +14,26 @@ constexpr double kAimAt = 0.9;
 }  // namespace
 
 // Normalised least mean squares: the error of the prediction is spread over the two numbers in
-// proportion to what each contributes, so that a full step and one without prompts correct them
-// equally fast. Rows are counted in units of the largest step.
+// proportion to what each contributes. Rows are counted in units of those that prompts have had of
+// late, so that steps with prompts, however large, and steps without correct the numbers equally
+// fast.
 void Pace::observe(const StepShape& step, double seconds) {
   if (step.decodes == 0 && step.prompt_rows == 0) return;
-  const double share = static_cast<double>(step.prompt_rows) / most_rows_;
+  const auto rows = static_cast<double>(step.prompt_rows);
   if (!begun_) {
     begun_ = true;
-    (step.prompt_rows > 0 ? per_row_ : base_) = seconds / std::max(step.prompt_rows, 1);
+    (rows > 0 ? per_row_ : base_) = seconds / std::max(rows, 1.0);
     recent_ = seconds;
   }
+  if (rows > 0) usual_rows_ += kLearn * (rows - usual_rows_);
+  const double share = rows / usual_rows_;
   const double error = seconds - this->seconds(step.prompt_rows);
   const double correction = kLearn * error / (1 + share * share);
   base_ = std::max(0.0, base_ + correction);
-  per_row_ = std::max(0.0, per_row_ + correction * share / most_rows_);
+  per_row_ = std::max(0.0, per_row_ + correction * share / usual_rows_);
+  // Neither alone can have taken more: so what was slow once, as first steps are, is forgotten.
+  base_ = std::min(base_, seconds);
+  if (rows > 0) per_row_ = std::min(per_row_, seconds / rows);
   recent_ += kLearn * (seconds - recent_);
 }
 

@@ -17,7 +17,8 @@ class Pace {
  public:
   // most_rows: of prompts in a step, at most. step_seconds: how long a step may take in which
   // somebody waits for the next token; 0: however long.
-  Pace(int most_rows, double step_seconds) : most_rows_(most_rows), limit_(step_seconds) {}
+  Pace(int most_rows, double step_seconds)
+      : most_rows_(most_rows), limit_(step_seconds), usual_rows_(most_rows) {}
 
   void observe(const StepShape& step, double seconds);
 
@@ -34,6 +35,7 @@ class Pace {
  private:
   const int most_rows_;
   const double limit_;
+  double usual_rows_;  // of prompts in a step that has some
   bool begun_ = false;
   double base_ = 0, per_row_ = 0;
   double recent_ = 0;

@@ -53,12 +53,21 @@ size_t pick(const Plan& plan, bool shortest, const May& may) {
   return best;
 }
 
+// The one that came first; by turns the shortest, if that is far shorter.
+size_t whose_turn(const Plan& plan, uint64_t turn) {
+  const auto wants = [&](size_t i) { return plan.wants(i); };
+  const size_t first = pick(plan, false, wants);
+  if (turn % 2 == 0 || first == plan.pending.size()) return first;
+  const size_t shortest = pick(plan, true, wants);
+  return is_far_shorter(plan.left(shortest), plan.left(first)) ? shortest : first;
+}
+
 // Chunk by chunk to whose turn it is, as long as that fits; then what is left to whom it fits.
 // Whose chunk did not fit has the first turn of the next step.
 void share_among_prompts(Plan& plan, uint64_t& turn) {
   const size_t none = plan.pending.size();
   while (true) {
-    const size_t owner = pick(plan, turn % 2 == 1, [&](size_t i) { return plan.wants(i); });
+    const size_t owner = whose_turn(plan, turn);
     if (owner == none || !plan.fits(owner)) break;
     plan.give_chunk(owner);
     ++turn;

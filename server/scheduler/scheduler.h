@@ -24,13 +24,19 @@ struct Pending {
   int64_t place = 0;
 };
 
+// A prompt so many times shorter than another is far shorter.
+inline constexpr int kFarShorter = 8;
+inline bool is_far_shorter(int64_t tokens, int64_t than) { return tokens * kFarShorter <= than; }
+
 // How many tokens each sequence brings to the next step, in the order given.
 //
 // Every decode brings its token: nobody's next token waits for another's prompt. Prompts share the
-// rest chunk by chunk, and the chunks go by turns: one to the prompt that came first, the next to
-// the one with the fewest tokens left. So half of what there is gets every prompt through in the
-// order of their coming, however many short ones come after it, and the other half gets a short one
-// through however many long ones came before it. A prompt is cut at multiples of the chunk only,
+// rest chunk by chunk: they go to the prompt that came first, only that every second one goes to
+// the one with the fewest tokens left, if these are far fewer. So half of what there is gets every
+// prompt through in the order of their coming, however many short ones come after it, and the other
+// half gets a short one through however many long ones came before it; those of like lengths are
+// each done as early as they can be without delaying another. A prompt is cut at multiples of the
+// chunk only,
 // counted from its start; what it brings does not depend on its neighbours except in how many whole
 // chunks, and the recurrence gives the same bits for any such cut.
 //

@@ -209,6 +209,7 @@ INSTANTIATE_TEST_SUITE_P(
         FlagCase{"n", {"--n", "2"}, "n: 2"},
         FlagCase{"logprobs", {"--logprobs", "0"}, "logprobs: 0"},
         FlagCase{"prompt_logprobs", {"--prompt-logprobs", "5"}, "prompt_logprobs: 5"},
+        FlagCase{"priority", {"--priority", "-3"}, "priority: -3"},
         FlagCase{"session", {"--session", "s"}, "session: 's'"}),
     [](const auto& param) { return std::string(param.param.name); });
 

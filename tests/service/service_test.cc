@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <thread>
@@ -62,7 +63,8 @@ grpc::StatusCode code_of(const std::function<void()>& call) {
 class ServiceTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    server_ = new ServerProcess({"--model", kModel, "--slots", "4", "--max-queue", "8"});
+    server_ = new ServerProcess(
+        {"--model", kModel, "--slots", "4", "--max-queue", "8", "--ttft-ms", "0"});
     address_ = new std::string(server_->address());
   }
   static void TearDownTestSuite() {
@@ -379,6 +381,40 @@ TEST_F(ServiceTest, AThousandConnectionsThatOpenAndLeave) {
     close(fd);
   }
   EXPECT_EQ(ask(*client_, prompt("The road", 5)).ids.size(), 5u);
+}
+
+// Four endless requests hold the slots: the next one would wait for ever.
+TEST(ServerTest, WhoWouldWaitTooLongIsRefusedAtOnce) {
+  ServerProcess server({"--model", kModel, "--slots", "4", "--ttft-ms", "2500"});
+  const std::string address = server.address();
+  Client client(address);
+  std::array<Canceller, 4> cancellers;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, canceller = &cancellers[static_cast<size_t>(i)]] {
+      Client other(address);
+      EXPECT_EQ(code_of([&] {
+                  ask(other, prompt("On", 1000000), {.timeout = {}, .canceller = canceller});
+                }),
+                grpc::StatusCode::CANCELLED);
+    });
+    while (client.load().requests_running() <= i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  for (int tries = 0; tries < 1000 && client.load().expected_queue_seconds() <= 2; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  try {
+    ask(client, prompt("One too many", 5));
+    ADD_FAILURE() << "was not refused";
+  } catch (const ClientError& error) {
+    EXPECT_EQ(error.code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << error.what();
+    ASSERT_TRUE(error.retry_after().has_value());
+    EXPECT_GT(*error.retry_after(), std::chrono::seconds(2));
+  }
+  for (Canceller& canceller : cancellers) canceller.cancel();
+  for (auto& thread : threads) thread.join();
 }
 
 TEST(ServerTest, SigtermLetsRequestsEnd) {

@@ -18,6 +18,15 @@
 
 namespace recurve::testing {
 
+// While it lives, time passes as Clock::pass() says, and only so.
+class HeldClock {
+ public:
+  HeldClock() { Clock::hold(); }
+  ~HeldClock() { Clock::release(); }
+  HeldClock(const HeldClock&) = delete;
+  HeldClock& operator=(const HeldClock&) = delete;
+};
+
 // A token with its log-probabilities as bits, so that == means the same to the last bit.
 struct TokenBits {
   int32_t id = -1;
@@ -122,6 +131,8 @@ struct HarnessOptions {
   int max_queue = 1000;
   int64_t host_bytes = int64_t{1} << 30;
   double ttl_seconds = 0;
+  double step_seconds = 0;
+  double ttft_seconds = 0;
   std::vector<int32_t> eos = {};
   std::optional<bool> launch_ahead = {};  // not said: as the device would have it
 };
@@ -138,6 +149,8 @@ class EngineHarness {
                 queue_, stats_, metrics_,
                 {.slots = options.slots,
                  .rows_per_step = options.rows_per_step,
+                 .step_seconds = options.step_seconds,
+                 .ttft_seconds = options.ttft_seconds,
                  .sessions = {.host_bytes = options.host_bytes,
                               .default_ttl_seconds = options.ttl_seconds},
                  .launch_ahead = options.launch_ahead}) {}

@@ -120,8 +120,9 @@ TEST(EngineEnding, CancelFreesTheSlotWithinOneStep) {
   NullHarness harness({.slots = 2});
   AnswerPtr decoding = harness->submit(request(5, 1000)),
             mid_prompt = harness->submit(request(500, 5));
+  harness->step();
   AnswerPtr waiting = harness->submit(request(5, 5, 7));
-  harness->step(3);
+  harness->step(2);
   EXPECT_EQ(harness->stats().running, 2);
   decoding->take();
   EXPECT_FALSE(decoding->tokens.empty());

@@ -91,5 +91,37 @@ TEST(TokenStream, TheLastTokenIsSeenAsTheLast) {
   }
 }
 
+SampledToken with_candidates(size_t candidates) {
+  SampledToken token{.id = 1};
+  token.top.resize(candidates);
+  return token;
+}
+
+TEST(TokenStream, IsFullUntilSomethingIsTakenAndSaysSo) {
+  TokenStream stream;
+  const size_t bytes = sizeof(SampledToken) + 100 * sizeof(TokenLogprob);
+  const size_t fitting = (TokenStream::kMostUnreadBytes - 1) / bytes;
+  for (size_t i = 0; i < fitting; ++i) stream.push(with_candidates(100));
+  EXPECT_FALSE(stream.wishes().full);
+  EXPECT_FALSE(stream.take().was_full) << "nobody waits";
+  for (size_t i = 0; i < fitting; ++i) stream.push(with_candidates(100));
+  stream.push_prompt({with_candidates(100)});
+  EXPECT_TRUE(stream.wishes().full);
+  const TokenStream::Gathered all = stream.take();
+  EXPECT_TRUE(all.was_full);
+  EXPECT_EQ(all.tokens.size(), fitting);
+  EXPECT_FALSE(stream.wishes().full);
+  EXPECT_FALSE(stream.take().was_full);
+}
+
+TEST(TokenStream, KnowsThatItHasStalled) {
+  TokenStream stalled, ended;
+  EXPECT_FALSE(stalled.stalled());
+  stalled.finish({.why = Finish::kStalled});
+  ended.finish({.why = Finish::kLength});
+  EXPECT_TRUE(stalled.stalled());
+  EXPECT_FALSE(ended.stalled());
+}
+
 }  // namespace
 }  // namespace recurve

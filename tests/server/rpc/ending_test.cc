@@ -131,6 +131,7 @@ TEST_F(EndingTest, WhatTheEngineRefusesHasItsCode) {
       {Finish::kNoSession, StatusCode::NOT_FOUND},
       {Finish::kSessionBusy, StatusCode::FAILED_PRECONDITION},
       {Finish::kInvalid, StatusCode::INVALID_ARGUMENT},
+      {Finish::kOverloaded, StatusCode::RESOURCE_EXHAUSTED},
       {Finish::kDeadline, StatusCode::DEADLINE_EXCEEDED},
       {Finish::kCancelled, StatusCode::CANCELLED},
       {Finish::kDraining, StatusCode::UNAVAILABLE},
@@ -178,6 +179,44 @@ TEST_F(EndingTest, AFullQueueSaysWhenToComeAgain) {
     EXPECT_TRUE((*call)->response.has_final());
   }
   EXPECT_TRUE(generate(text_request("c")).status.ok());
+}
+
+TEST_F(EndingTest, WhoIsRefusedBecauseOfTheLoadIsToldWhenToComeAgain) {
+  start({.script = [](const Request&) {
+    return FakeEngine::Play{{}, Ending{.why = Finish::kOverloaded, .retry_seconds = 2.5}};
+  }});
+  const Generated refused = generate(text_request("x"));
+  const auto pushback = refused.trailers.find("grpc-retry-pushback-ms");
+  ASSERT_NE(pushback, refused.trailers.end());
+  EXPECT_EQ(pushback->second, "2500");
+}
+
+TEST_F(EndingTest, RequestsThatDoNotFitIntoTheirMemoryAreRefused) {
+  start({}, {.max_bytes_under_way = 10000});
+  engine_->hold(true);
+  const std::string text(6000, 'x');
+  const auto first = open(*inference_, text_request(text));
+  ASSERT_TRUE(eventually([&] { return queue_->waiting() == 1; }));
+  const Generated refused = generate(text_request(text));
+  EXPECT_EQ(refused.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("memory"));
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text(text);
+  v1::TokenizeResponse ids;
+  grpc::ClientContext context;
+  EXPECT_EQ(inference_->Tokenize(&context, tokenize, &ids).error_code(),
+            StatusCode::RESOURCE_EXHAUSTED);
+  const auto small = open(*inference_, text_request("small"));
+  ASSERT_TRUE(eventually([&] { return queue_->waiting() == 2; }));
+  engine_->hold(false);
+  for (const auto* call : {&first, &small}) {
+    while ((*call)->reader->Read(&(*call)->response)) {
+    }
+    EXPECT_TRUE((*call)->reader->Finish().ok());
+  }
+  // The last of it is given back when the call is gone, a little after its end.
+  EXPECT_TRUE(nothing_left());
+  EXPECT_TRUE(generate(text_request(std::string(20000, 'x'))).status.ok()) << "alone it fits";
 }
 
 TEST_F(EndingTest, ARequestIdIsUniqueWhileUnderWay) {

@@ -68,6 +68,24 @@ TEST(Pace, FollowsWhatChanges) {
   for (const double seconds : run(pace, kLarge, 8, 100)) EXPECT_GE(seconds, 0.0235);
 }
 
+// A first step that was slow, as first steps are, and a base that many decodes left behind: all
+// that follows are steps without prompts, and chunks, as it lets prompts have no more.
+TEST(Pace, ForgetsSlowBeginningsFromSmallSteps) {
+  Pace pace(kMostRows, 0.03);
+  pace.observe({.decodes = 0, .prompt_rows = 16}, 0.5);
+  for (int i = 0; i < 50; ++i) {
+    const StepShape decodes{.decodes = 256};
+    pace.observe(decodes, kLarge.seconds(decodes));
+  }
+  for (int i = 0; i < 50; ++i) {
+    const int rows = i % 2 == 0 ? std::max(pace.prompt_rows(8) / kChunk * kChunk, kChunk) : 0;
+    const StepShape step{.decodes = 8, .prompt_rows = rows};
+    pace.observe(step, kLarge.seconds(step));
+  }
+  EXPECT_GE(pace.prompt_rows(8), 350);  // 0.9 x 30 ms less 4.6, of 50 us each: 449
+  EXPECT_LE(pace.prompt_rows(8), 500);
+}
+
 TEST(Pace, NoRoomIsNoRows) {
   Pace pace(kMostRows, 0.02);
   run(pace, kLarge, 300, 50);  // the decodes alone take 25 ms

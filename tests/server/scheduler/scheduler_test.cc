@@ -50,11 +50,12 @@ TEST(PlanStep, EqualPromptsGoInTheOrderOfTheirComing) {
   EXPECT_THAT(plan(bounds(34, 20, 8), three, 1), ElementsAre(8, 24, 0));
 }
 
-TEST(PlanStep, EverySecondChunkGoesToTheShortest) {
-  const std::vector<Pending> two = {prompt(100, 1), prompt(40, 2)};
+TEST(PlanStep, EverySecondChunkGoesToAFarShorterOne) {
+  const std::vector<Pending> two = {prompt(400, 1), prompt(40, 2)};
   EXPECT_THAT(plan(bounds(8, 20, 8), two, 0), ElementsAre(8, 0));
   EXPECT_THAT(plan(bounds(8, 20, 8), two, 1), ElementsAre(0, 8));
   EXPECT_THAT(plan(bounds(32, 20, 8), two), ElementsAre(16, 16));
+  EXPECT_THAT(plan(bounds(32, 20, 8), {prompt(300, 1), prompt(40, 2)}), ElementsAre(32, 0));
 }
 
 TEST(PlanStep, AShortPromptLeavesItsShareToTheOthers) {
@@ -77,7 +78,7 @@ TEST(PlanStep, PromptsKeepToTheirPartOfTheStepButAChunkTheyMay) {
 
 TEST(PlanStep, TheTurnGoesOnFromStepToStep) {
   uint64_t turn = 0;
-  const std::vector<Pending> two = {prompt(100, 1), prompt(40, 2)};
+  const std::vector<Pending> two = {prompt(400, 1), prompt(40, 2)};
   EXPECT_THAT(plan_step(bounds(8, 20, 8), two, turn), ElementsAre(8, 0));
   EXPECT_THAT(plan_step(bounds(8, 20, 8), two, turn), ElementsAre(0, 8));
   EXPECT_THAT(plan_step(bounds(24, 20, 8), two, turn), ElementsAre(16, 8));
@@ -165,9 +166,11 @@ class Traffic {
   Traffic(Scenes& random, int chunk) : random_(random), chunk_(chunk) {}
 
   void add(int tokens) { prompts_.push_back(prompt(tokens, ++came_)); }
-  // Prompts of more than `tokens`, by two chunks and more, until so many are there.
+  // Prompts of far more than `tokens`, and still so after a chunk, until so many are there.
   void flood(size_t until, int tokens) {
-    while (prompts_.size() < until) add(tokens + random_.between(2 * chunk_, 9 * chunk_));
+    while (prompts_.size() < until) {
+      add(kFarShorter * tokens + random_.between(2 * chunk_, 9 * chunk_));
+    }
   }
   // One step of so many chunks; true if the prompt of that place is through.
   bool step_ends(int chunks, int64_t place) {
@@ -199,7 +202,7 @@ class Traffic {
 
 int64_t chunks_of(int64_t tokens, int chunk) { return (tokens + chunk - 1) / chunk; }
 
-// However many that are two chunks longer are there and come, it takes at most twice its own time.
+// However many far longer ones are there and come, it takes at most twice its own time.
 TEST(PlanStep, AShortPromptGetsThroughAFloodOfLongOnes) {
   Scenes random(2);
   for (int round = 0; round < 500; ++round) {
