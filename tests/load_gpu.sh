@@ -83,9 +83,9 @@ PYTHON
 # A request lives for some 5 s, so the load is what it will be only after so long.
 mixed() {
   start_server
-  load mixed --sweep --sweep-start "${RECURVE_FIRST_RATE:-6}" --sweep-precision 0.1 \
+  load mixed --sweep --sweep-start "${RECURVE_FIRST_RATE:-5}" --sweep-precision 0.15 \
     --prompt-tokens lognormal:1024,0.5 --output-tokens lognormal:256,0.3 \
-    --warmup 5 --duration 15 --cooldown 8
+    --warmup 5 --duration 15 --cooldown 10
   python3 - "$out" <<'PYTHON'
 import json, pathlib, sys
 report = json.loads((pathlib.Path(sys.argv[1]) / "mixed.json").read_text())
