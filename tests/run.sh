@@ -73,12 +73,20 @@ else
   # What computes is tested as it is shipped and under the sanitizers, all else under them alone.
   all_tests=OFF
   build_and_test check all -LE fuzz
+fi
+# Beside the builds of the sanitizers, which leave it as much as it takes.
+tests/soak.sh --minutes 2 --preset check >"$results/soak.log" 2>&1 &
+soak=$!
+if [ -z "$quick" ]; then
   all_tests=ON
   export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
   build_and_test asan all
   export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1"
   build_and_test tsan tsan_tests -L tsan
 fi
+
+say "soak"
+check "soak" wait $soak || cat "$results/soak.log"
 
 say "all"
 printf '%s\n' "${parts[@]}"

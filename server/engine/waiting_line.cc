@@ -16,7 +16,7 @@ bool is_fresh(const Session* session) {
 
 // Of the time that a first token may take, as nothing takes exactly what was expected, and a step
 // or two are under way already.
-constexpr double kAimAt = 0.75;
+constexpr double kExpectedShare = 0.75;
 // Of that time, what others may keep a request waiting in any case: one whose prompt alone takes
 // too long is served too.
 constexpr double kLeastShare = 0.25;
@@ -157,7 +157,7 @@ Ending WaitingLine::overload(const Waiting& waiting, const EngineLoad& load,
   if (wait == 0) return {};
   const double rate = load.prompt_rate();
   const double own = rate > 0 ? static_cast<double>(waiting.tokens()) / rate : 0;
-  const double most = kAimAt * most_seconds_;
+  const double most = kExpectedShare * most_seconds_;
   double excess = wait - std::max(most - own, kLeastShare * most);
   if (excess > 0) {
     return {

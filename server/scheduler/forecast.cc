@@ -7,7 +7,7 @@ namespace recurve {
 namespace {
 
 // Weight of the newest request.
-constexpr double kLearn = 0.1;
+constexpr double kLearnOfEnded = 0.1;
 
 double slot_wait(Ahead& ahead) {
   if (ahead.slots_missing <= 0 || ahead.releases.empty()) return 0;
@@ -25,8 +25,8 @@ void Turnover::observe(double hold_seconds, int64_t generated, int64_t max_token
       max_tokens > 0 ? static_cast<double>(generated) / static_cast<double>(max_tokens) : 1;
   if (!begun_) hold_ = hold_seconds;
   begun_ = true;
-  hold_ += kLearn * (hold_seconds - hold_);
-  share_ += kLearn * (share - share_);
+  hold_ += kLearnOfEnded * (hold_seconds - hold_);
+  share_ += kLearnOfEnded * (share - share_);
 }
 
 double expected_wait(Ahead ahead) {

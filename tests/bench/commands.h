@@ -11,6 +11,7 @@ void add_kernel(CLI::App& app, const bool& json);
 void add_drift(CLI::App& app, const bool& json);
 void add_overhead(CLI::App& app, const bool& json);
 void add_service(CLI::App& app, const bool& json);
+void add_idle(CLI::App& app, const bool& json);
 #endif
 
 }  // namespace recurve::bench

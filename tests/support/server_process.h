@@ -15,14 +15,15 @@
 
 namespace recurve::testing {
 
-// recurve-server as a process of its own, on a free port. It is the one in the folder that this
-// program is in. Its log goes to a file.
+// recurve-server as a process of its own, on a free port unless `listen` says another. It is the
+// one in the folder that this program is in. Its log goes to a file.
 class ServerProcess {
  public:
-  explicit ServerProcess(std::vector<std::string> flags) {
+  explicit ServerProcess(std::vector<std::string> flags,
+                         const std::string& listen = "127.0.0.1:0") {
     log_ = std::filesystem::temp_directory_path() /
            ("recurve-server-" + std::to_string(getpid()) + "-" + std::to_string(counter()++));
-    std::vector<std::string> args = {binary(), "--listen", "127.0.0.1:0"};
+    std::vector<std::string> args = {binary(), "--listen", listen};
     args.insert(args.end(), flags.begin(), flags.end());
     std::vector<char*> argv;
     for (std::string& arg : args) argv.push_back(arg.data());
@@ -68,6 +69,10 @@ class ServerProcess {
   std::string log() const {
     std::ifstream in(log_);
     return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  }
+  int open_files() const {
+    const std::filesystem::directory_iterator files("/proc/" + std::to_string(pid_) + "/fd");
+    return static_cast<int>(std::distance(begin(files), end(files)));
   }
   double resident_bytes() const {
     std::ifstream statm("/proc/" + std::to_string(pid_) + "/statm");
