@@ -16,7 +16,7 @@ bool is_fresh(const Session* session) {
 
 // Of the time that a first token may take, as nothing takes exactly what was expected, and a step
 // or two are under way already.
-constexpr double kExpectedShare = 0.75;
+constexpr double kExpectedShare = 0.8;
 // Of that time, what others may keep a request waiting in any case: one whose prompt alone takes
 // too long is served too.
 constexpr double kLeastShare = 0.25;
