@@ -1,0 +1,327 @@
+#pragma once
+#include <algorithm>
+
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/math.cuh"
+#include "kernels/cuda/sm90/async.cuh"
+#include "kernels/cuda/sm90/wgmma.cuh"
+
+// y = x W^T with bf16 weights, on Hopper's tensor cores, at the speed of memory for few rows.
+//
+// A tile is some rows of W and up to 256 rows of x. W is the wide side of the products (64 of its
+// rows each) and the rows of x are their columns, so 8 rows of x cost no more than one does. Boxes
+// of both pass through a ring of stages in shared memory, filled by one warp.
+//
+// A row's result has the same bits whatever the rows beside it and however high the tiles are: a
+// column of a product is summed alone, in the order of K; into how many pieces K is cut follows
+// from the shape of W alone, and the pieces, one to each block of a cluster, are added from the
+// first to the last.
+namespace recurve::cuda::sm90 {
+
+constexpr int kBoxK = 64;             // of K, a stage
+constexpr int kBoxBytes = 2 * kBoxK;  // of a row, in a box
+constexpr int kGroupM = 64;           // rows of W, a warpgroup
+constexpr int kGroupThreads = 128;    // of a warpgroup
+
+// What a kernel is made for: tiles of up to 64 Groups rows of W by Rows rows of x, Blocks of them
+// on one multiprocessor.
+template <int Groups, int Rows, int Blocks>
+struct Tiling {
+  static constexpr int kGroups = Groups, kRows = Rows, kBlocks = Blocks;
+  static constexpr int kTileM = kGroups * kGroupM;
+  static constexpr int kComputing = kGroups * kGroupThreads;
+  // Three groups with that many sums need more registers than an even share: a fourth, of which one
+  // thread has work, gives up its own.
+  static constexpr bool kUneven = Groups == 3 && Rows == 256;
+  static constexpr int kThreads = kComputing + (kUneven ? kGroupThreads : kWarpSize);
+  static constexpr int kRowsBytes = kRows * kBoxBytes;  // of x, in a stage
+};
+
+// What a launch knows beside the tensor maps. A tile has two boxes of rows of W.
+struct Task {
+  int rows;
+  int outputs;
+  int stages;           // of the ring
+  int box_rows;         // of W; a multiple of 4
+  int second;           // where the second box begins in the tile's memory: row, a multiple of 8
+  int tile_step;        // rows of W from the first box of a tile to that of the next tile
+  int box_offset;       // and from a tile's first box to its second
+  int boxes;            // of K
+  int pieces;           // of K, = blocks of a cluster
+  bool swiglu, vector;  // vector: rows of y, bias and residual begin at multiples of 16 bytes
+  float soft_cap;
+  const float* bias;
+  const float* residual;
+  float* y;
+  uint16_t* y_bf16;  // instead of y, or null
+
+  __host__ __device__ int W_bytes() const { return 2 * second * kBoxBytes; }  // of a stage
+};
+
+constexpr int kMostStages = 16;
+struct Barriers {
+  Barrier full[kMostStages], empty[kMostStages];
+};
+
+// A block's memory: the barriers, then a ring of stages, each with W and x. At its end the sums of
+// a piece of K take the ring's place.
+template <typename T>
+struct Shared {
+  using Sums = float[T::kRows][T::kTileM + 4];
+  Barriers& barriers;
+  std::byte* ring;
+  int stage_bytes, W_bytes;
+
+  __device__ Shared(std::byte* memory, const Task& task)
+      : barriers(*reinterpret_cast<Barriers*>(memory)),
+        ring(memory + kRing),
+        stage_bytes(task.W_bytes() + T::kRowsBytes),
+        W_bytes(task.W_bytes()) {}
+  __device__ std::byte* W(int stage) const { return ring + stage * stage_bytes; }
+  __device__ std::byte* x(int stage) const { return W(stage) + W_bytes; }
+  __device__ Sums& sums() const { return *reinterpret_cast<Sums*>(ring); }
+
+  static constexpr int kRing = 1024;  // where the ring begins
+  static_assert(sizeof(Barriers) <= kRing);
+};
+
+// The stages in turn: which one, and how often modulo 2 the ring has been gone through.
+struct Turn {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void next(int stages) {
+    if (++stage < stages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+// Which boxes of K this block has, and which rows.
+struct Place {
+  int first_box, boxes;  // of K
+  int W_row;             // of the tile's first box
+  int x_row;
+};
+__device__ inline Place place_of(const Task& task, int rows_of_tile) {
+  const int piece = blockIdx.x % task.pieces, tile = blockIdx.x / task.pieces;
+  const int each = (task.boxes + task.pieces - 1) / task.pieces;
+  return {piece * each, max(0, min(each, task.boxes - piece * each)), tile * task.tile_step,
+          static_cast<int>(blockIdx.y) * rows_of_tile};
+}
+
+// One thread. The weights do not wait for the kernel before this one.
+template <typename T>
+__device__ void load(const Shared<T>& shared, const CUtensorMap& W, const CUtensorMap& x,
+                     const Task& task, const Place& place) {
+  // With several tiles of rows each reads the weights.
+  const Keep keep = gridDim.y == 1 ? Keep::kFirstOut : Keep::kNormal;
+  const uint32_t bytes = 2 * task.box_rows * kBoxBytes + T::kRowsBytes;
+  const auto load_weights = [&](int i, int stage) {
+    Barrier* full = &shared.barriers.full[stage];
+    const int k = (place.first_box + i) * kBoxK;
+    arrive_expecting(full, bytes);
+    load_box(shared.W(stage), W, k, place.W_row, full, keep);
+    load_box(shared.W(stage) + task.second * kBoxBytes, W, k, place.W_row + task.box_offset, full,
+             keep);
+  };
+  const auto load_rows = [&](int i, int stage) {
+    load_box(shared.x(stage), x, (place.first_box + i) * kBoxK, place.x_row,
+             &shared.barriers.full[stage], Keep::kNormal);
+  };
+  const int ahead = min(task.stages, place.boxes);
+  for (int i = 0; i < ahead; ++i) load_weights(i, i);
+  wait_for_previous();
+  for (int i = 0; i < ahead; ++i) load_rows(i, i);
+  Turn turn;
+  for (int i = task.stages; i < place.boxes; ++i, turn.next(task.stages)) {
+    wait(&shared.barriers.empty[turn.stage], turn.parity);
+    load_weights(i, turn.stage);
+    load_rows(i, turn.stage);
+  }
+}
+
+// The sums of one warpgroup: 64 rows of W by kRows rows of x. One product has at most 128 columns.
+template <int kRows>
+struct Accumulator {
+  static constexpr int kColumns = kRows < 128 ? kRows : 128;
+  float parts[kRows / kColumns][kColumns / 2];
+
+  // first: of the sums; what was in them before does not count.
+  __device__ void add(const std::byte* W, const std::byte* x, bool first) {
+    const uint64_t a = operand(shared_address(W)), b = operand(shared_address(x));
+#pragma unroll
+    for (int step = 0; step < kBoxK / 16; ++step) {
+#pragma unroll
+      for (int part = 0; part < kRows / kColumns; ++part) {
+        multiply(parts[part], a + 2 * step, b + 2 * step + part * (kColumns * kBoxBytes >> 4),
+                 !first || step > 0);
+      }
+    }
+  }
+
+  // The layout of d: PTX ISA, wgmma.mma_async.m64nNk16.
+  template <typename Sums>
+  __device__ void store(Sums& sums, int group) const {
+    const int warp = threadIdx.x % kGroupThreads / kWarpSize, lane = threadIdx.x % kWarpSize;
+    const int m = group * kGroupM + warp * 16 + lane / 4, n = lane % 4 * 2;
+#pragma unroll
+    for (int part = 0; part < kRows / kColumns; ++part) {
+#pragma unroll
+      for (int i = 0; i < kColumns / 2; ++i) {
+        sums[part * kColumns + i / 4 * 8 + n + i % 2][m + i % 4 / 2 * 8] = parts[part][i];
+      }
+    }
+  }
+};
+
+template <typename T>
+__device__ void sync_computing() {
+  asm volatile("bar.sync 1, %0;" ::"n"(T::kComputing) : "memory");
+}
+
+// A warpgroup. Of rows that the tile does not have it sums up whatever lies there.
+template <typename T>
+__device__ void compute(const Shared<T>& shared, const Task& task, const Place& place, int group) {
+  const bool arrives = threadIdx.x % kWarpSize == 0;
+  Accumulator<T::kRows> sums;
+  Turn turn;
+  int before = 0;  // the stage before this one
+  for (int i = 0; i < place.boxes; ++i, turn.next(task.stages)) {
+    wait(&shared.barriers.full[turn.stage], turn.parity);
+    begin_products();
+    sums.add(shared.W(turn.stage) + group * kGroupM * kBoxBytes, shared.x(turn.stage), i == 0);
+    commit_products();
+    wait_for_products<1>();
+    if (i > 0 && arrives) arrive(&shared.barriers.empty[before]);
+    before = turn.stage;
+  }
+  wait_for_products<0>();
+  // All groups are done with the stages, whose place the sums take.
+  sync_computing<T>();
+  sums.store(shared.sums(), group);
+}
+
+__device__ inline float4 operator+(const float4& a, const float4& b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+// Four values of the tile, of all pieces of K.
+__device__ inline float4 sum_of_pieces(const float* mine, int pieces) {
+  if (pieces == 1) return *reinterpret_cast<const float4*>(mine);
+  float4 sum = load_shared(mine, 0);
+  for (int piece = 1; piece < pieces; ++piece) sum = sum + load_shared(mine, piece);
+  return sum;
+}
+
+__device__ inline float4 load4(const float* from, int count, bool vector) {
+  if (vector) return *reinterpret_cast<const float4*>(from);
+  return make_float4(from[0], count > 1 ? from[1] : 0, count > 2 ? from[2] : 0,
+                     count > 3 ? from[3] : 0);
+}
+__device__ inline void store4(float* to, const float4& value, int count, bool vector) {
+  if (vector) {
+    *reinterpret_cast<float4*>(to) = value;
+    return;
+  }
+  to[0] = value.x;
+  if (count > 1) to[1] = value.y;
+  if (count > 2) to[2] = value.z;
+  if (count > 3) to[3] = value.w;
+}
+
+// As store4, in bf16; vector: to multiples of 8 bytes.
+__device__ inline void store4_bf16(uint16_t* to, const float4& value, int count, bool vector) {
+  const uint2 bits = make_uint2(round_bf16(value.x, value.y), round_bf16(value.z, value.w));
+  if (vector) {
+    *reinterpret_cast<uint2*>(to) = bits;
+    return;
+  }
+  to[0] = static_cast<uint16_t>(bits.x);
+  if (count > 1) to[1] = static_cast<uint16_t>(bits.x >> 16);
+  if (count > 2) to[2] = static_cast<uint16_t>(bits.y);
+  if (count > 3) to[3] = static_cast<uint16_t>(bits.y >> 16);
+}
+
+__device__ inline float swish(float gate, float up) { return gate * sigmoid(gate) * up; }
+__device__ inline float cap(float x, float soft_cap) {
+  return soft_cap > 0 ? cuda::soft_cap(x, soft_cap) : x;
+}
+
+// This block's share of the tile's outputs. All computing threads.
+template <typename T>
+__device__ void finish(const Task& task, const Place& place, const typename Shared<T>::Sums& sums) {
+  const int piece = blockIdx.x % task.pieces;
+  const int all = (task.swiglu ? 1 : 2) * task.box_rows / 4;  // fours of outputs
+  const int first = all * piece / task.pieces, fours = all * (piece + 1) / task.pieces - first;
+  const int rows = min(task.rows - place.x_row, T::kRows);
+  for (int i = threadIdx.x; i < rows * fours; i += T::kComputing) {
+    const int row = i / fours, m = (first + i % fours) * 4;
+    const int output = place.W_row + m, count = min(4, task.outputs - output);
+    if (count <= 0) continue;
+    const auto sum_at = [&](int at, int W_row) {
+      const float4 sum = sum_of_pieces(&sums[row][at], task.pieces);
+      return task.bias == nullptr ? sum : sum + load4(task.bias + W_row, count, task.vector);
+    };
+    float4 y = sum_at(m < task.box_rows ? m : m - task.box_rows + task.second, output);
+    if (task.swiglu) {
+      const float4 up = sum_at(task.second + m, output + task.box_offset);
+      y = make_float4(swish(y.x, up.x), swish(y.y, up.y), swish(y.z, up.z), swish(y.w, up.w));
+    }
+    y = make_float4(cap(y.x, task.soft_cap), cap(y.y, task.soft_cap), cap(y.z, task.soft_cap),
+                    cap(y.w, task.soft_cap));
+    const int64_t at = static_cast<int64_t>(place.x_row + row) * task.outputs + output;
+    if (task.residual != nullptr) y = y + load4(task.residual + at, count, task.vector);
+    if (task.y_bf16 != nullptr) {
+      store4_bf16(task.y_bf16 + at, y, count, task.vector);
+    } else {
+      store4(task.y + at, y, count, task.vector);
+    }
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks)
+    linear_kernel(const __grid_constant__ CUtensorMap W, const __grid_constant__ CUtensorMap x,
+                  const Task task) {
+  extern __shared__ std::byte memory[];
+  const Shared<T> shared(
+      reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory) + 1023) / 1024 * 1024),
+      task);
+  let_next_start();
+  if (threadIdx.x == T::kComputing) {
+    prefetch_map(W);
+    prefetch_map(x);
+    for (int s = 0; s < task.stages; ++s) {
+      init_barrier(&shared.barriers.full[s], 1);
+      init_barrier(&shared.barriers.empty[s], T::kComputing / kWarpSize);
+    }
+    publish_barriers();
+  }
+  __syncthreads();
+
+  const Place place = place_of(task, T::kRows);
+  // The same for a whole warp, which the compiler has to see.
+  const int group = __shfl_sync(0xffffffffu, threadIdx.x / kGroupThreads, 0);
+  if (group < T::kGroups) {
+    if constexpr (T::kUneven) asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
+    compute(shared, task, place, group);
+    if (task.pieces > 1) {
+      sync_cluster();
+    } else {
+      sync_computing<T>();
+    }
+    wait_for_previous();
+    finish<T>(task, place, shared.sums());
+    if (task.pieces > 1) leave_cluster();  // no block goes while others read its sums
+  } else {
+    if constexpr (T::kUneven) asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+    if (threadIdx.x == T::kComputing) load(shared, W, x, task, place);
+    __syncwarp();
+    if (task.pieces > 1) {
+      sync_cluster();
+      leave_cluster();
+    }
+  }
+}
+
+}  // namespace recurve::cuda::sm90
