@@ -291,8 +291,10 @@ TEST_P(LinearTest, RowsDoNotKnowEachOther) {
   KernelDevice device = make_device();
   for (const DType type : {DType::kF32, DType::kBF16}) {
     for (const auto& [N, K] :
-         {std::pair{50, 77}, std::pair{300, 640}, std::pair{232, 2304}, std::pair{1104, 1056}}) {
-      const Shape many{K > 1000 ? 300 : 71, N, K, type, true, true, true};
+         {std::pair{50, 77}, {300, 640}, {232, 2304}, {1104, 1056}, {4100, 1024}, {35004, 64}}) {
+      // Many outputs make a difference to devices that cut W by the number of rows.
+      if (N > 2000 && (type == DType::kF32 || GetParam().device == "reference")) continue;
+      const Shape many{K > 1000 || N > 2000 ? 300 : 71, N, K, type, true, true, true};
       const Inputs in = make_inputs(many, 6);
       const std::vector<float> all = run(device, many, in);
       for (const auto& [first, rows] : {std::pair{0, 1},
