@@ -181,7 +181,7 @@ void linear_rows(const LinearArgs& args, const uint16_t* x, Stream& stream) {
   if (args.rows <= 8) return launch_filling<8, 3>(args, x, stream);
   if (args.rows <= 16) return launch_filling<16, 3>(args, x, stream);
   if (args.rows <= 32) return launch_filling<32, 3>(args, x, stream);
-  if (args.rows <= 64) return launch_filling<64, 2>(args, x, stream);
+  if (args.rows <= 64) return launch_filling<64, 3>(args, x, stream);
   if (args.rows <= 128) return launch_filling<128, 2>(args, x, stream);
   launch_linear<Tiling<3, 256, 1>>(args, x, 96, stream);
 }
