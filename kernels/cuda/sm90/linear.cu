@@ -176,14 +176,18 @@ void launch_filling(const LinearArgs& args, const uint16_t* x, Stream& stream) {
 }
 
 // With few rows a multiprocessor has several blocks: while one ends, another's weights come, or
-// those of the next kernel. With many, x weighs more than W, and the highest tiles are best.
+// those of the next kernel. With many, x weighs more than W, and the highest tiles are best, unless
+// W is so narrow that most multiprocessors would be idle.
 void linear_rows(const LinearArgs& args, const uint16_t* x, Stream& stream) {
+  constexpr int kFewBlocks = 60, kHighest = 96;  // rows of a box
+  const int high_tiles = ceil_div(args.outputs(), args.swiglu ? kHighest : 2 * kHighest);
+  const int blocks = high_tiles * pieces_of(args.W) * ceil_div(args.rows, 256);
   if (args.rows <= 8) return launch_filling<8, 3>(args, x, stream);
   if (args.rows <= 16) return launch_filling<16, 3>(args, x, stream);
   if (args.rows <= 32) return launch_filling<32, 3>(args, x, stream);
   if (args.rows <= 64) return launch_filling<64, 3>(args, x, stream);
-  if (args.rows <= 128) return launch_filling<128, 2>(args, x, stream);
-  launch_linear<Tiling<3, 256, 1>>(args, x, 96, stream);
+  if (args.rows <= 128 || blocks < kFewBlocks) return launch_filling<128, 2>(args, x, stream);
+  launch_linear<Tiling<3, 256, 1>>(args, x, kHighest, stream);
 }
 
 void round_rows(const LinearArgs& args, uint16_t* rounded, Stream& stream) {
