@@ -11,29 +11,11 @@ namespace recurve::cuda::sm80 {
 constexpr int kWeightWarps = 4;  // a block
 constexpr int kWeightThreads = kWeightWarps * kWarpSize;
 
-// The rows of a warp, number i of kBlockRows / kWeightWarps: all warps have as many pairs of them.
-__device__ inline int row_of_warp(int i) {
-  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  return kWeightWarps * i + (i % 2 == 0 ? warp : kWeightWarps - 1 - warp);
-}
-
 // g[last] + g[last - 1] + ... + g[first]
 __device__ inline float sum_back(const float* g, int last, int first) {
   float sum = 0;
   for (int i = last; i >= first; --i) sum += g[i];
   return sum;
-}
-
-// Lane j gets the sum over the lanes of values[j].
-__device__ inline float sums_of_rows(const float (&values)[kBlockRows], int count) {
-  float mine = 0;
-#pragma unroll
-  for (int j = 0; j < kBlockRows; ++j) {
-    if (j >= count) break;
-    const float sum = warp_sum(values[j]);
-    if (static_cast<int>(threadIdx.x) % kWarpSize == j) mine = sum;
-  }
-  return mine;
 }
 
 // What rows of a block of L rows weigh beside their products, where a head has one decay a row.
@@ -58,7 +40,22 @@ struct RowProducts {
   }
 };
 
-// Of L rows. To be called by kWeightThreads threads.
+// A lane's sums of products, as tiles have them. Both are to be called by kWeightThreads threads.
+using LaneProducts = float[kBlockRows / 8][4];
+__device__ inline void keep_products(const LaneProducts& sums, RowProducts& products) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int g = threadIdx.x % kWarpSize / 4, q = threadIdx.x % 4;
+#pragma unroll
+  for (int n = 0; n < kBlockRows / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      products.of_warp[warp][g + i / 2 * 8][8 * n + 2 * q + i % 2] = sums[n][i];
+    }
+  }
+  __syncthreads();
+}
+
+// Of L rows.
 template <typename Query, typename Key>
 __device__ void multiply_rows(int L, int DK, Query query, Key key, RowProducts& products) {
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
@@ -75,14 +72,13 @@ __device__ void multiply_rows(int L, int DK, Query query, Key key, RowProducts& 
       sums[n].add(rows, {{of_key(8 * n + g, x), of_key(8 * n + g, x + 4)}});
     }
   }
+  LaneProducts values;
 #pragma unroll
   for (int n = 0; n < kBlockRows / 8; ++n) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      products.of_warp[warp][g + i / 2 * 8][8 * n + 2 * q + i % 2] = sums[n].value(i);
-    }
+    for (int i = 0; i < 4; ++i) values[n][i] = sums[n].value(i);
   }
-  __syncthreads();
+  keep_products(values, products);
 }
 
 // The weights of L rows of a head. query(t, x), key(j, x): values of the block's rows. decays: as

@@ -1,6 +1,6 @@
 // The chunk form. Where channels have decays of their own, queries and keys get theirs before they
 // are multiplied: the queries since the start of their block of rows, the keys up to its end, so
-// that no exponent is positive; the products within a block are weighted one by one.
+// that no exponent is positive.
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/chunk_weights.cuh"
@@ -78,30 +78,112 @@ __global__ void __launch_bounds__(kWeightThreads)
       [&](int row, int x) { return head.k(row, x); }, weights[blockIdx.x]);
 }
 
-// Row t of P, and its query with the decays since the start of the block of rows. A warp.
-__device__ void weigh_query(const Head& head, const float* weight, int t, int L, float* q,
-                            float (&P)[kBlockRows]) {
-  const int DK = head.a.DK, lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  float products[kBlockRows] = {};
-  for (int x = lane; x < DK && t < L; x += kWarpSize) {
-    const float query = head.a.scale * head.q(t, x);
-    float G = 0;
+// What a thread has of a channel: its values in all rows of the block, zeros behind the last.
+struct Channel {
+  float q[kBlockRows], k[kBlockRows], g[kBlockRows];
+};
+__device__ Channel channel_at(const Head& head, const float* weight, int L, int x) {
+  Channel c;
 #pragma unroll
-    for (int j = kBlockRows - 1; j >= 0; --j) {
-      if (j > t) continue;
-      products[j] = fmaf(query * (weight[j] * head.k(j, x)), expf(G), products[j]);
-      G += head.g(j, x);
-    }
-    q[x] = query * expf(G);
+  for (int t = 0; t < kBlockRows; ++t) {
+    const bool there = t < L && x < head.a.DK;
+    c.q[t] = there ? head.a.scale * head.q(t, x) : 0;
+    c.k[t] = there ? weight[t] * head.k(t, x) : 0;
+    c.g[t] = there ? head.g(t, x) : 0;
   }
-  const float product = sums_of_rows(products, t < L ? t + 1 : 0);
-  if (lane < kBlockRows) P[lane] = t < L && lane <= t ? product : 0;
+  return c;
 }
 
-// A block: a head of a block of rows, where each channel has its decay.
+// The channel's queries with their decays since the start of the block of rows, its keys with those
+// up to the end.
+__device__ void keep_channel(const Channel& c, const Head& head, int L, int x, int number,
+                             const Weights& to) {
+  const auto at = [&](int t) {
+    return ((static_cast<int64_t>(number) * kBlockRows + t) * head.a.H + head.head) * to.pitch + x;
+  };
+  float G = 0;
+#pragma unroll
+  for (int t = 0; t < kBlockRows; ++t) {
+    G += c.g[t];
+    if (t < L) to.q[at(t)] = c.q[t] * expf(G);
+  }
+  G = 0;
+#pragma unroll
+  for (int t = kBlockRows - 1; t >= 0; --t) {
+    if (t < L) to.k[at(t)] = c.k[t] * expf(G);
+    G += c.g[t];
+  }
+  to.F[(static_cast<int64_t>(number) * head.a.H + head.head) * head.a.DK + x] = expf(G);
+}
+
+// kWeightThreads channels of the block's rows.
+struct Slice {
+  static constexpr int kPitch = kWeightThreads + 4;  // no two lanes share a bank
+  float q[kBlockRows][kPitch], k[kBlockRows][kPitch];
+};
+
+// Where rows are halved, the queries behind each middle with the decays since then, and the keys
+// before it with those up to it. kHalf: rows.
+template <int kHalf>
+__device__ void weigh_halves(const Channel& c, Slice& slice) {
+#pragma unroll
+  for (int middle = kHalf; middle < kBlockRows; middle += 2 * kHalf) {
+    float G = 0;
+#pragma unroll
+    for (int t = middle; t < middle + kHalf; ++t) {
+      G += c.g[t];
+      slice.q[t][threadIdx.x] = c.q[t] * expf(G);
+    }
+    G = 0;
+#pragma unroll
+    for (int j = middle - 1; j >= middle - kHalf; --j) {
+      slice.k[j][threadIdx.x] = c.k[j] * expf(G);
+      G += c.g[j];
+    }
+  }
+}
+
+// Adds what the warp's channels bring to the products of those rows that `half` parts: 0, of a row
+// with itself.
+__device__ void add_products(const Slice& slice, int half, LaneProducts& products) {
+  const int x0 = static_cast<int>(threadIdx.x) / kWarpSize * kWarpSize;
+  const int g = threadIdx.x % kWarpSize / 4, q = threadIdx.x % 4;
+  TileSum sums[kBlockRows / 8];
+#pragma unroll
+  for (int x = x0 + q; x < x0 + q + kWarpSize; x += 8) {
+    const LeftTile rows{{cut(slice.q[g][x]), cut(slice.q[g + 8][x]), cut(slice.q[g][x + 4]),
+                         cut(slice.q[g + 8][x + 4])}};
+#pragma unroll
+    for (int n = 0; n < kBlockRows / 8; ++n) {
+      sums[n].add(rows, {{cut(slice.k[8 * n + g][x]), cut(slice.k[8 * n + g][x + 4])}});
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kBlockRows / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int apart = (g + i / 2 * 8) ^ (8 * n + 2 * q + i % 2);
+      if (half <= apart && apart < max(1, 2 * half)) products[n][i] += sums[n].value(i);
+    }
+  }
+}
+
+template <int kHalf>
+__device__ void add_halves(const Channel& c, Slice& slice, LaneProducts& products) {
+  __syncthreads();  // all are done with what was there
+  weigh_halves<kHalf>(c, slice);
+  __syncthreads();
+  add_products(slice, kHalf, products);
+}
+
+// A block: a head of a block of rows, where each channel has its decay. Rows t and j < t meet at
+// the middle between them when the rows are halved until it parts the two: with the decays since
+// then and up to then, neither of which grows.
 __global__ void __launch_bounds__(kWeightThreads)
     channel_kernel(GlaArgs a, int first_block, int blocks, Weights to) {
   __shared__ float weight[kBlockRows];
+  __shared__ Slice slice;
+  __shared__ RowProducts products;
   let_next_start();
   wait_for_previous();
   const int number = static_cast<int>(blockIdx.x) / a.H, thread = static_cast<int>(threadIdx.x);
@@ -114,20 +196,30 @@ __global__ void __launch_bounds__(kWeightThreads)
     weights.e[thread] = weights.w[thread] = weights.floor[thread] = thread < rows.L ? 1 : 0;
   }
   __syncthreads();
-  const auto at = [&](int t) {
-    return ((static_cast<int64_t>(number) * kBlockRows + t) * a.H + head.head) * to.pitch;
-  };
-  for (int i = 0; i < kBlockRows / kWeightWarps; ++i) {
-    const int t = row_of_warp(i);
-    weigh_query(head, weight, t, rows.L, to.q + at(t), weights.P[t]);
-  }
-  for (int x = thread; x < a.DK; x += kWeightThreads) {
-    float G = 0;
-    for (int j = rows.L - 1; j >= 0; --j) {
-      to.k[at(j) + x] = weight[j] * head.k(j, x) * expf(G);
-      G += head.g(j, x);
+
+  LaneProducts sums = {};
+  for (int x0 = 0; x0 < a.DK; x0 += kWeightThreads) {
+    const int x = x0 + thread;
+    const Channel c = channel_at(head, weight, rows.L, x);
+    if (x < a.DK) keep_channel(c, head, rows.L, x, number, to);
+#pragma unroll
+    for (int t = 0; t < kBlockRows; ++t) {
+      slice.q[t][thread] = c.q[t];
+      slice.k[t][thread] = c.k[t];
     }
-    to.F[static_cast<int64_t>(blockIdx.x) * a.DK + x] = expf(G);
+    __syncthreads();
+    add_products(slice, 0, sums);
+    add_halves<1>(c, slice, sums);
+    add_halves<2>(c, slice, sums);
+    add_halves<4>(c, slice, sums);
+    add_halves<8>(c, slice, sums);
+    static_assert(kBlockRows == 16);
+    __syncthreads();  // before the next channels
+  }
+  keep_products(sums, products);
+  for (int at = thread; at < kBlockRows * kBlockRows; at += kWeightThreads) {
+    const int t = at / kBlockRows, j = at % kBlockRows;
+    weights.P[t][j] = t < rows.L && j <= t ? products.at(t, j) : 0;
   }
 }
 

@@ -80,11 +80,10 @@ __device__ void store_held(T* to, const Held<T>& held, int columns) {
 
 // A block: some columns of S of one head of one sequence. The state is on its way while the weights
 // are computed, and where a key is done the next takes its place. kWhole: the keys are a multiple
-// of those that a block holds, and it has all its columns. at_once: all blocks run beside each
-// other, while the kernel before this one still does.
+// of those that a block holds, and it has all its columns.
 template <typename T, typename Shape, bool kVector, bool kWhole, typename Cell>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
-    matrix_step_kernel(Cell cell, int tiles, bool at_once) {
+    matrix_step_kernel(Cell cell, int tiles) {
   constexpr int kQuads = Shape::kQuads;
   extern __shared__ float4 shared[];  // weights of the keys: (DK); z: (DK) floats
   __shared__ float4 sums[Shape::kWarps][kQuads * Shape::kWidth];
@@ -94,15 +93,6 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   const int sequence = blockIdx.x / tiles / a.H;
   const int64_t state = static_cast<int64_t>(a.seqs.slot[sequence]) * a.H + head;
   T* const tile_of_S = values_of<T>(cell.state()) + state * a.DK * a.DV + tile * Shape::kColumns;
-  if (at_once) {
-    for (int x = threadIdx.x; x < a.DK; x += Shape::kThreads) {
-      for (int d = 0; d < Shape::kColumns; d += kLineBytes / sizeof(T)) {
-        if (tile * Shape::kColumns + d < a.DV) {
-          prefetch_to_l2(tile_of_S + static_cast<int64_t>(x) * a.DV + d);
-        }
-      }
-    }
-  }
   wait_for_previous();
   const StepRows rows = step_rows(a.seqs, a.chunk, sequence);
   if (rows.first == rows.end) return;
@@ -196,8 +186,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 
 template <typename T, typename Shape, typename Cell>
 void launch_matrix_steps(const char* op, const Cell& cell, Stream& stream) {
-  constexpr int kCarveout = 25;      // percent: what several blocks need
-  constexpr unsigned kAtOnce = 256;  // blocks, about
+  constexpr int kCarveout = 25;  // percent: what several blocks need
   const auto& a = cell.a;
   const int tiles = (a.DV + Shape::kColumns - 1) / Shape::kColumns;
   const bool vector = a.DV % (4 * Shape::kQuads) == 0;
@@ -206,13 +195,12 @@ void launch_matrix_steps(const char* op, const Cell& cell, Stream& stream) {
   if (a.DK % Shape::kSlab == 0 && a.DV % Shape::kColumns == 0) {
     kernel = matrix_step_kernel<T, Shape, true, true, Cell>;
   }
-  const auto grid = static_cast<unsigned>(a.seqs.num_seqs * a.H * tiles);
   launch_early(stream, op, kernel,
-               {.grid = grid,
+               {.grid = static_cast<unsigned>(a.seqs.num_seqs * a.H * tiles),
                 .threads = Shape::kThreads,
                 .shared = (sizeof(KeyWeights) + sizeof(float)) * static_cast<size_t>(a.DK),
                 .carveout = kCarveout},
-               cell, tiles, grid <= kAtOnce);
+               cell, tiles);
 }
 
 template <typename Cell>

@@ -23,12 +23,18 @@ struct Change {
   float g, input;
 };
 __device__ Change change_of(const MlstmArgs& a, const RowBlock& rows, int head) {
+  RowGates gates[kBlockRows];
+#pragma unroll
+  for (int j = 0; j < kBlockRows; ++j) {
+    gates[j] = gates_at(a, rows.first + min(j, rows.L - 1), head);
+  }
   Change change;
-  for (int j = rows.L - 1; j >= 0; --j) {
-    const RowGates row = gates_at(a, rows.first + j, head);
+#pragma unroll
+  for (int j = kBlockRows - 1; j >= 0; --j) {
+    if (j >= rows.L) continue;
     const bool last = j == rows.L - 1;
-    change.input = last ? row.i : fmaxf(change.input, change.g + row.i);
-    change.g = last ? row.lf : change.g + row.lf;
+    change.input = last ? gates[j].i : fmaxf(change.input, change.g + gates[j].i);
+    change.g = last ? gates[j].lf : change.g + gates[j].lf;
   }
   return change;
 }

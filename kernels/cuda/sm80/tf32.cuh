@@ -34,18 +34,19 @@ struct RightTile {
   CutFloat at[2];
 };
 
+// Three sums, so that none waits for another.
 struct TileSum {
-  float large[4] = {}, small[4] = {};
+  float large[4] = {}, small[2][4] = {};
 
   __device__ void add(const LeftTile& a, const RightTile& b) {
-    mma_tf32(small, a.at[0].small, a.at[1].small, a.at[2].small, a.at[3].small, b.at[0].large,
+    mma_tf32(small[0], a.at[0].small, a.at[1].small, a.at[2].small, a.at[3].small, b.at[0].large,
              b.at[1].large);
-    mma_tf32(small, a.at[0].large, a.at[1].large, a.at[2].large, a.at[3].large, b.at[0].small,
+    mma_tf32(small[1], a.at[0].large, a.at[1].large, a.at[2].large, a.at[3].large, b.at[0].small,
              b.at[1].small);
     mma_tf32(large, a.at[0].large, a.at[1].large, a.at[2].large, a.at[3].large, b.at[0].large,
              b.at[1].large);
   }
-  __device__ float value(int i) const { return large[i] + small[i]; }
+  __device__ float value(int i) const { return large[i] + (small[0][i] + small[1][i]); }
 };
 
 }  // namespace recurve::cuda::sm80
