@@ -126,7 +126,10 @@ std::vector<bool> read_block_map(ConfigReader& read, const nlohmann::json& confi
 // "0,1,0": a number for each block, 1 of sLSTM.
 std::string block_map_text(const std::vector<bool>& slstm) {
   std::string text;
-  for (const bool is_slstm : slstm) text += (text.empty() ? "" : ",") + std::to_string(is_slstm);
+  for (const bool is_slstm : slstm) {
+    if (!text.empty()) text += ',';
+    text += is_slstm ? '1' : '0';
+  }
   return text;
 }
 
