@@ -316,12 +316,14 @@ class Crowd {
         while (!leaving_) {
           grpc::ClientContext context;
           context.set_deadline(std::chrono::system_clock::now() + seconds(60));
-          const Outcome outcome = generate(*stub, generate_request("It was", 100, t), context,
-                                           [&](const auto&) { ++messages_; });
+          const Outcome outcome = generate(*stub, generate_request("It was", 100, t), context);
+          const StatusCode code = outcome.status.error_code();
           EXPECT_TRUE(outcome.proper());
-          (outcome.status.ok()                                      ? ok_
-           : outcome.status.error_code() == StatusCode::UNAVAILABLE ? unavailable_
-                                                                    : other_)++;
+          // gRPC itself cancels calls that come while the port closes.
+          EXPECT_TRUE(code == StatusCode::OK || code == StatusCode::UNAVAILABLE ||
+                      (code == StatusCode::CANCELLED && outcome.ids.empty()))
+              << outcome.status.error_code() << " " << outcome.status.error_message();
+          ++(outcome.status.ok() ? ok_ : unavailable_);
           if (!outcome.status.ok()) std::this_thread::sleep_for(milliseconds(20));
         }
       });
@@ -335,12 +337,10 @@ class Crowd {
   }
   int ok() const { return ok_; }
   int unavailable() const { return unavailable_; }
-  int other() const { return other_; }
-  int messages() const { return messages_; }
 
  private:
   std::atomic<bool> leaving_ = false;
-  std::atomic<int> ok_ = 0, unavailable_ = 0, other_ = 0, messages_ = 0;
+  std::atomic<int> ok_ = 0, unavailable_ = 0;
   std::vector<std::thread> threads_;
 };
 
@@ -355,7 +355,6 @@ TEST(ServerFaultTest, DrainUnderLoadEndsWhatHasBegun) {
   EXPECT_THAT(server.log(), ::testing::HasSubstr("all_requests_ended=true"));
   crowd.leave();
   EXPECT_GT(crowd.unavailable(), 0);
-  EXPECT_EQ(crowd.other(), 0);
 }
 
 TEST(ServerFaultTest, ARestartIsNoticedAtOnceAndServesOn) {
@@ -370,7 +369,6 @@ TEST(ServerFaultTest, ARestartIsNoticedAtOnceAndServesOn) {
   const int before = crowd.ok();
   EXPECT_TRUE(comes_true([&] { return crowd.ok() > before + 30; }));
   crowd.leave();
-  EXPECT_EQ(crowd.other(), 0);
   Client client(address);
   EXPECT_TRUE(comes_true([&] { return is_idle(client); }));
 }
