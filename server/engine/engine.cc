@@ -44,6 +44,7 @@ void Engine::run() {
     const bool last = queue_.closed();  // asked first: what came in before is taken by this step
     if (step()) continue;
     if (last && waiting_.empty() && running_.empty()) break;
+    if (queue_.closed() != last) continue;  // the step's take may have taken that news with it
     queue_.wait(next_event());
   }
   end_everything();
