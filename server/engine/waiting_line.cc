@@ -157,26 +157,20 @@ Ending WaitingLine::overload(const Waiting& waiting, const EngineLoad& load,
   if (wait == 0) return {};
   const double rate = load.prompt_rate();
   const double own = rate > 0 ? static_cast<double>(waiting.tokens()) / rate : 0;
+  const auto refuse = [&](double excess, std::string wanted) {
+    return Ending{.why = Finish::kOverloaded,
+                  .message = fmt::format("its first token would come after about {:.2g} s, and {}: "
+                                         "try again later, or give it a higher priority",
+                                         wait + own, wanted),
+                  .retry_seconds = excess};
+  };
   const double most = kExpectedShare * most_seconds_;
-  double excess = wait - std::max(most - own, kLeastShare * most);
-  if (excess > 0) {
-    return {
-        .why = Finish::kOverloaded,
-        .message = fmt::format("its first token would come after about {:.2g} s, and is to come "
-                               "within {:.2g}: try again later, or give it a higher priority",
-                               wait + own, most_seconds_),
-        .retry_seconds = excess};
-  }
+  const double late = wait - std::max(most - own, kLeastShare * most);
+  if (late > 0) return refuse(late, fmt::format("is to be expected within {:.2g}", most));
   if (!waiting.request.deadline) return {};
   const double left = seconds_between(now, *waiting.request.deadline);
-  excess = wait + own - left;
-  if (excess <= 0) return {};
-  return {
-      .why = Finish::kOverloaded,
-      .message = fmt::format("its first token would come after about {:.2g} s, and its deadline "
-                             "is in {:.2g}: try again later, with more time or a higher priority",
-                             wait + own, left),
-      .retry_seconds = excess};
+  if (wait + own <= left) return {};
+  return refuse(wait + own - left, fmt::format("its deadline is in {:.2g}", left));
 }
 
 // What the state still owes, BOS where it is fresh, the prompt.
