@@ -21,7 +21,7 @@ done
 log=$(mktemp)
 started=$(date +%s%3N)
 "$tree/bin/recurve-server" --model "$model" --listen 127.0.0.1:0 --slots "$streams" \
-  --max-queue 1024 "${flags[@]}" 2>"$log" &
+  --max-queue 1024 --ttft-ms 0 "${flags[@]}" 2>"$log" &
 server=$!
 finish() {
   kill -KILL "$server" 2>/dev/null

@@ -27,7 +27,8 @@ def address(tmp_path_factory):
     log = tmp_path_factory.mktemp("server") / "log"
     with open(log, "w") as out:
         server = subprocess.Popen(
-            [BIN / "recurve-server", "--model", MODEL, "--listen", "127.0.0.1:0", "--slots", "8"],
+            [BIN / "recurve-server", "--model", MODEL, "--listen", "127.0.0.1:0", "--slots", "8",
+             "--ttft-ms", "0"],
             stderr=out,
         )
     for _ in range(3000):
