@@ -33,7 +33,7 @@ cmake --build "$build" -j "$(nproc)" -- $keep_going >"$out/build.log" 2>&1 ||
 
 # What ran on the CPU elsewhere need not run here; what is skipped for want of a GPU is a failure.
 say "tests"
-for test in "$build"/bin/{kernels,model,server_engine}_*_test; do
+for test in "$build"/bin/{kernels,model,server_engine}*_test; do
   log=$out/$(basename "$test").log
   filter='*uda*:*eference*:Backend*'
   case $test in *server_engine*) filter='*uda*' ;; esac
@@ -52,10 +52,10 @@ if command -v compute-sanitizer >/dev/null; then
   }
   sanitize kernels_linear_test 'Cuda/*MatchesTheReferenceWhenSplit*:Cuda/*ResidualMayBe*'
   sanitize kernels_recurrence_test 'Cuda/*AChunkOfOneRow*:Cuda/*NeighboursAndSlots*'
-  sanitize kernels_pointwise_test 'Cuda/*'
-  sanitize server_engine_sample_devices_test 'Cuda/*/3'
+  sanitize kernels_test 'Cuda/Pointwise*'
+  sanitize server_engine_test 'Cuda/SampleDevices*/3'
   sanitize server_engine_invariants_test '*Scheduling*tied_bf16_cuda_0'
-  sanitize model_golden_test '*tied_bf16_cuda_0_*'
+  sanitize model_test '*tied_bf16_cuda_0_*'
 else
   echo "(no compute-sanitizer on this machine)"
 fi

@@ -14,4 +14,4 @@ while [ $# -gt 0 ]; do
   esac
   shift 2
 done
-RECURVE_SOAK_SECONDS=$(awk "BEGIN { print 60 * $minutes }") "build/$preset/bin/service_soak_test"
+RECURVE_SOAK_SECONDS=$(awk "BEGIN { print 60 * $minutes }") "build/$preset/bin/service_test" --gtest_filter='*Soak*'

@@ -6,8 +6,7 @@
 
 #include "tests/support/golden.h"
 
-namespace recurve::bench {
-namespace {
+namespace recurve::bench::op_bench_test {
 
 namespace fs = std::filesystem;
 using testing::golden_dir;
@@ -73,5 +72,4 @@ TEST(WatchedBackend, NotesCalls) {
   EXPECT_EQ(x[0], 16);
 }
 
-}  // namespace
-}  // namespace recurve::bench
+}  // namespace recurve::bench::op_bench_test

@@ -8,8 +8,7 @@
 #include "tests/clients/cli_process.h"
 #include "tests/clients/fake_server.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::cli_commands_test {
 
 using nlohmann::json;
 using ::testing::ElementsAre;
@@ -344,5 +343,4 @@ TEST_F(CliCommandsTest, CtrlCAtTheEndOfAScriptsChatClosesItsSession) {
   EXPECT_EQ(chat.finish().code, 130);
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::cli_commands_test

@@ -14,8 +14,7 @@
 #include "tests/clients/fake_server.h"
 #include "tests/clients/relay.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::cli_generate_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -375,5 +374,4 @@ INSTANTIATE_TEST_SUITE_P(
         Utf8Case{"cut4", "x\xf0\x9f\x98", 1}, Utf8Case{"bad_tail", "\xe2\x82z", 0}),
     [](const auto& param) { return std::string(param.param.name); });
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::cli_generate_test

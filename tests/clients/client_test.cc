@@ -8,8 +8,7 @@
 #include "tests/clients/fake_server.h"
 #include "tests/clients/relay.h"
 
-namespace recurve {
-namespace {
+namespace recurve::client_test {
 
 using ::testing::ElementsAre;
 using testing::FakeServer;
@@ -290,5 +289,4 @@ TEST(ClientTest, AddressWithoutPortIsRefused) {
   EXPECT_NO_THROW(Client("[::1]:50051"));
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::client_test

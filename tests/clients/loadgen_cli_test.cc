@@ -9,8 +9,7 @@
 #include "tests/clients/cli_process.h"
 #include "tests/clients/fake_server.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::loadgen_cli_test {
 
 using ::testing::HasSubstr;
 
@@ -114,5 +113,4 @@ TEST(LoadgenCliTest, AnInterruptedRunReportsWhatItSaw) {
   EXPECT_THAT(result.err, HasSubstr("TTFT p99"));  // the line of progress
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::loadgen_cli_test

@@ -18,8 +18,7 @@
 #include "clients/loadgen/trace.h"
 #include "clients/loadgen/workload.h"
 
-namespace recurve::loadgen {
-namespace {
+namespace recurve::loadgen::loadgen_parts_test {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
@@ -307,5 +306,4 @@ TEST(AxisTest, EndsAndTicksAreRound) {
   EXPECT_EQ(html_escape("<a & \"b\">"), "&lt;a &amp; &quot;b&quot;&gt;");
 }
 
-}  // namespace
-}  // namespace recurve::loadgen
+}  // namespace recurve::loadgen::loadgen_parts_test

@@ -17,8 +17,7 @@
 #include "clients/loadgen/report_table.h"
 #include "tests/clients/fake_server.h"
 
-namespace recurve::loadgen {
-namespace {
+namespace recurve::loadgen::loadgen_run_test {
 
 using std::chrono::milliseconds;
 using testing::FakeServer;
@@ -374,5 +373,4 @@ TEST(LoadgenRunTest, JsonAndPageHoldTheFiguresOfTheTable) {
   EXPECT_THAT(html, Not(HasSubstr("src=")));  // self-contained
 }
 
-}  // namespace
-}  // namespace recurve::loadgen
+}  // namespace recurve::loadgen::loadgen_run_test

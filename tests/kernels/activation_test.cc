@@ -6,8 +6,7 @@
 
 #include "tests/support/row_values.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::activation_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -158,5 +157,4 @@ TEST_P(ActivationTest, GluMatches) {
 RECURVE_ON_EACH_DEVICE(ActivationTest);
 RECURVE_ON_CUDA(ActivationTest);
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::activation_test

@@ -3,8 +3,7 @@
 
 #include "tests/support/row_values.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::add_test {
 
 Floats run_add(KernelDevice& device, const Floats& a, const Floats& b, bool in_place = false) {
   const auto left = device.array(a), right = device.array(b);
@@ -42,5 +41,4 @@ TEST_P(AddTest, Adds) {
 RECURVE_ON_EACH_DEVICE(AddTest);
 RECURVE_ON_CUDA(AddTest);
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::add_test

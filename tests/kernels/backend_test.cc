@@ -10,8 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace recurve {
-namespace {
+namespace recurve::backend_test {
 
 using ::testing::AllOf;
 using ::testing::Contains;
@@ -148,5 +147,4 @@ TEST(Backend, CopiesAndZeroes) {
   EXPECT_EQ(found, (std::vector<int32_t>{1, 0, 3, 4}));
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::backend_test

@@ -3,8 +3,7 @@
 
 #include "tests/support/kernel_device.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::bf16_outputs_test {
 
 // Sequences of these lengths, in slots from the last down.
 struct Batch {
@@ -193,5 +192,4 @@ TEST_P(Bf16OutputsTest, OfTheSelectiveScan) {
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Bf16OutputsTest);
 RECURVE_ON_CUDA(Bf16OutputsTest);
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::bf16_outputs_test

@@ -7,8 +7,7 @@
 
 #include "tests/support/devices.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::cuda_backend_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -92,5 +91,4 @@ TEST_F(CudaBackend, TooMuchMemoryIsRefusedWithWhatIsFree) {
   EXPECT_EQ(backend->allocate(100).bytes(), 100);  // nothing is broken
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::cuda_backend_test

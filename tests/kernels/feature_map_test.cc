@@ -7,8 +7,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/kernel_device.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::feature_map_test {
 
 using Floats = std::vector<float>;
 
@@ -137,5 +136,4 @@ TEST_P(FeatureMapTest, MatchesTheReference) {
 RECURVE_ON_EACH_DEVICE(FeatureMapTest);
 RECURVE_ON_CUDA(FeatureMapTest);
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::feature_map_test

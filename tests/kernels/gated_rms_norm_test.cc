@@ -3,8 +3,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/kernel_device.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::gated_rms_norm_test {
 
 // A sum of squares of up to 5120 values, and a product of five: 1e-6 relatively, with room.
 constexpr Tolerance kTolerance = {.absolute = 1e-6, .relative = 4e-6};
@@ -133,5 +132,4 @@ INSTANTIATE_TEST_SUITE_P(Reference, GatedRmsNormTest,
                          ::testing::Values(DeviceUnderTest{"reference", 1, 0, "reference"}),
                          name_of_device);
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::gated_rms_norm_test

@@ -3,8 +3,7 @@
 
 #include "tests/support/row_values.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::gla_gate_test {
 
 struct Case {
   int rows, D, R;
@@ -107,5 +106,4 @@ INSTANTIATE_TEST_SUITE_P(Reference, GlaGateTest,
                          ::testing::Values(DeviceUnderTest{"reference", 1, 0, "reference"}),
                          name_of_device);
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::gla_gate_test

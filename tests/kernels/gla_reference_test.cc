@@ -3,8 +3,7 @@
 
 #include "tests/support/matrix_ops.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::gla_reference_test {
 
 using Floats = std::vector<float>;
 
@@ -152,5 +151,4 @@ TEST(GlaReference, ByHand) {
   }
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::gla_reference_test

@@ -4,8 +4,7 @@
 
 #include "tests/support/row_values.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::head_rms_norm_test {
 
 struct HeadShape {
   int rows, H, DV;
@@ -94,5 +93,4 @@ TEST_P(HeadRmsNormTest, NanStaysInItsHead) {
 RECURVE_ON_EACH_DEVICE(HeadRmsNormTest);
 RECURVE_ON_CUDA(HeadRmsNormTest);
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::head_rms_norm_test

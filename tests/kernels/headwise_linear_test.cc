@@ -4,8 +4,7 @@
 
 #include "tests/support/row_values.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::headwise_linear_test {
 
 struct Headwise {
   int rows, H, N, K;
@@ -110,5 +109,4 @@ TEST_P(HeadwiseLinearTest, NanStaysInItsPart) {
 RECURVE_ON_EACH_DEVICE(HeadwiseLinearTest);
 RECURVE_ON_CUDA(HeadwiseLinearTest);
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::headwise_linear_test

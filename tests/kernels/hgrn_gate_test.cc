@@ -3,8 +3,7 @@
 
 #include "tests/support/row_values.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::hgrn_gate_test {
 
 struct HgrnGate {
   Floats g, k;
@@ -76,5 +75,4 @@ TEST_P(HgrnGateTest, MatchesTheReference) {
 RECURVE_ON_EACH_DEVICE(HgrnGateTest);
 RECURVE_ON_CUDA(HgrnGateTest);
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::hgrn_gate_test

@@ -4,8 +4,7 @@
 
 #include "tests/support/row_values.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::layer_norm_test {
 
 struct NormShape {
   int rows, D, G;
@@ -132,5 +131,4 @@ TEST_P(LayerNormTest, NanStaysInItsGroup) {
 RECURVE_ON_EACH_DEVICE(LayerNormTest);
 RECURVE_ON_CUDA(LayerNormTest);
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::layer_norm_test

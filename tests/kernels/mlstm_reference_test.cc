@@ -4,8 +4,7 @@
 
 #include "tests/support/matrix_ops.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::mlstm_reference_test {
 
 using Floats = std::vector<float>;
 
@@ -175,5 +174,4 @@ TEST(MlstmReference, ByHand) {
   }
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::mlstm_reference_test

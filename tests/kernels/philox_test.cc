@@ -5,8 +5,7 @@
 
 #include "kernels/ops/sample_math.h"
 
-namespace recurve {
-namespace {
+namespace recurve::philox_test {
 
 using Block = std::array<uint32_t, 4>;
 
@@ -57,5 +56,4 @@ TEST(Philox, SeedsAndIndicesDiffer) {
   EXPECT_NE(uniform(uint64_t{1} << 32, 0), uniform(0, 0));
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::philox_test

@@ -7,8 +7,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/kernel_device.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::pointwise_test {
 
 using Floats = std::vector<float>;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -323,5 +322,4 @@ TEST_P(PointwiseTest, GatherRowsPicks) {
 RECURVE_ON_EACH_DEVICE(PointwiseTest);
 RECURVE_ON_CUDA(PointwiseTest);
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::pointwise_test

@@ -4,8 +4,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/kernel_device.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::recording_test {
 
 class RecordingTest : public DeviceTest {};
 
@@ -46,5 +45,4 @@ TEST_P(RecordingTest, ReplaysOpsAndCopiesOnWhatIsThereNow) {
 RECURVE_ON_EACH_DEVICE(RecordingTest);
 RECURVE_ON_CUDA(RecordingTest);
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::recording_test

@@ -6,8 +6,7 @@
 #include "tests/support/rnn_op.h"
 #include "tests/support/ssm_ops.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::recurrence_test {
 
 using Ops = std::vector<RecurrenceOp>;
 
@@ -467,5 +466,4 @@ INSTANTIATE_TEST_SUITE_P(Cuda, RecurrenceTest,
                          ::testing::ValuesIn(cases({{"cuda:0", 1, 0, "cuda"}})), name_of_case);
 #endif
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::recurrence_test

@@ -6,8 +6,7 @@
 
 #include "tests/support/rnn_op.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::rnn_reference_test {
 
 using Floats = std::vector<float>;
 using Doubles = std::vector<double>;
@@ -130,5 +129,4 @@ TEST(RnnReference, SaturatedGatesStayFinite) {
   }
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::rnn_reference_test

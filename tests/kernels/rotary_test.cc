@@ -4,8 +4,7 @@
 
 #include "tests/support/row_values.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::rotary_test {
 
 void expect_counting(KernelDevice& device) {
   const auto begin = device.array(std::vector<int32_t>{0, 3, 4, 306});
@@ -105,5 +104,4 @@ TEST_P(RotaryTest, MatchesTheReference) {
 RECURVE_ON_EACH_DEVICE(RotaryTest);
 RECURVE_ON_CUDA(RotaryTest);
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::rotary_test

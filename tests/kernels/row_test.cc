@@ -7,8 +7,7 @@
 #include <random>
 #include <vector>
 
-namespace recurve::reference {
-namespace {
+namespace recurve::reference::row_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -117,5 +116,4 @@ TEST(RowMax, InfinitiesAndEmptiness) {
   EXPECT_EQ(row_max(std::vector<float>{-0.0f, 0.0f}).id, 0);
 }
 
-}  // namespace
-}  // namespace recurve::reference
+}  // namespace recurve::reference::row_test

@@ -4,8 +4,7 @@
 
 #include "tests/support/row_values.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::skip_gate_test {
 
 struct SkipGate {
   int rows, D;
@@ -71,5 +70,4 @@ TEST_P(SkipGateTest, MatchesTheReference) {
 RECURVE_ON_EACH_DEVICE(SkipGateTest);
 RECURVE_ON_CUDA(SkipGateTest);
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::skip_gate_test

@@ -4,8 +4,7 @@
 
 #include "tests/support/ssm_ops.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::ssm_reference_test {
 
 // A weight is a product of up to 40 rounded factors, and an output a sum of as many terms that may
 // cancel: 40 x 2^-23 relatively of the terms, which are of a few units.
@@ -283,5 +282,4 @@ TEST(SsmReference, SelectiveScanByHand) {
   EXPECT_FLOAT_EQ(result.state[0], 2.0397208f);
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::ssm_reference_test

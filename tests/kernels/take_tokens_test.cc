@@ -6,8 +6,7 @@
 
 #include "tests/support/kernel_device.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::take_tokens_test {
 
 using ::testing::ElementsAre;
 
@@ -64,5 +63,4 @@ INSTANTIATE_TEST_SUITE_P(Reference, TakeTokens,
 RECURVE_ON_EACH_DEVICE(TakeTokens);
 RECURVE_ON_CUDA(TakeTokens);
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::take_tokens_test

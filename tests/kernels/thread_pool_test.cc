@@ -9,8 +9,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/thread_pool.h"
 
-namespace recurve::cpu {
-namespace {
+namespace recurve::cpu::thread_pool_test {
 
 class ThreadPoolTest : public ::testing::TestWithParam<int> {};
 
@@ -85,8 +84,7 @@ TEST_P(ThreadPoolTest, BlocksCoverTheRange) {
 
 INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, ::testing::Values(1, 2, 3, 8));
 
-}  // namespace
-}  // namespace recurve::cpu
+}  // namespace recurve::cpu::thread_pool_test
 #else
 TEST(ThreadPool, IsTested) { GTEST_SKIP() << "built without Highway"; }
 #endif

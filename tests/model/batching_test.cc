@@ -8,8 +8,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/model_runner.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::batching_test {
 
 using Param = std::tuple<ModelCase, std::string /* device */>;
 using Floats = std::vector<float>;
@@ -111,5 +110,4 @@ INSTANTIATE_TEST_SUITE_P(Families, BatchingTest,
                            return name;
                          });
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::batching_test

@@ -8,8 +8,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/model_runner.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::bf16_state_test {
 
 using ::testing::HasSubstr;
 
@@ -88,5 +87,4 @@ TEST(Bf16StateRefusalTest, OfAModelWithoutMatrices) {
   }
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::bf16_state_test

@@ -6,8 +6,7 @@
 #include "model/weights/json_file.h"
 #include "tests/support/tiny_model.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::gla_test {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
@@ -366,5 +365,4 @@ TEST(GlaConfig, RefusesWhatWouldChangeTheMaths) {
   EXPECT_THAT(error_for("hgrn2", {{"expand_ratio", 7}}), HasSubstr("expand_ratio"));
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::gla_test

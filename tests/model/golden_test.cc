@@ -11,8 +11,7 @@
 #include "model/layers/required_ops.h"
 #include "tests/support/model_runner.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::golden_test {
 
 using Param = std::tuple<ModelCase, std::string /* device */, int /* rows a step */>;
 
@@ -111,5 +110,4 @@ INSTANTIATE_TEST_SUITE_P(Families, GoldenTest,
                                             ::testing::Values(1, 64, 256)),
                          name_of_case);
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::golden_test

@@ -6,8 +6,7 @@
 #include "model/registry.h"
 #include "model/weights/json_file.h"
 
-namespace recurve {
-namespace {
+namespace recurve::mamba_test {
 
 using nlohmann::json;
 using ::testing::AllOf;
@@ -218,5 +217,4 @@ TEST(MambaConfig, RefusesBackendsThatCannotRunIt) {
   }
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::mamba_test

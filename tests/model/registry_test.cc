@@ -6,8 +6,7 @@
 
 #include "tests/support/temp_dir.h"
 
-namespace recurve {
-namespace {
+namespace recurve::registry_test {
 
 using nlohmann::json;
 using ::testing::AllOf;
@@ -63,5 +62,4 @@ TEST(Registry, RefusesLayersOfAttention) {
   }
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::registry_test

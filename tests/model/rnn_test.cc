@@ -5,8 +5,7 @@
 #include "model/weights/json_file.h"
 #include "tests/support/tiny_model.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::rnn_test {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
@@ -219,5 +218,4 @@ TEST(RnnConfig, RefusesWhatWouldChangeTheMaths) {
               HasSubstr("intermediate_size"));
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::rnn_test

@@ -5,8 +5,7 @@
 #include "model/weights/json_file.h"
 #include "tests/support/tiny_model.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::xlstm_blocks_test {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
@@ -90,5 +89,4 @@ TEST(MissingWeights, AreNamed) {
   }
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::xlstm_blocks_test

@@ -5,8 +5,7 @@
 #include "model/registry.h"
 #include "tests/support/temp_dir.h"
 
-namespace recurve {
-namespace {
+namespace recurve::xlstm_test {
 
 using ::testing::HasSubstr;
 
@@ -63,5 +62,4 @@ TEST(XlstmConfig, RefusesWhatWouldChangeTheMaths) {
   EXPECT_THAT(error_for({{"weight_mode", "packed"}}), HasSubstr("weight_mode"));
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::xlstm_test

@@ -8,8 +8,7 @@
 #include "model/registry.h"
 #include "server/part_options.h"
 
-namespace recurve {
-namespace {
+namespace recurve::memory_plan_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -100,5 +99,4 @@ TEST(MemoryPlanTest, WhatIsPlannedIsWhatIsTaken) {
   }
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::memory_plan_test

@@ -5,8 +5,7 @@
 
 #include <set>
 
-namespace recurve {
-namespace {
+namespace recurve::token_rules_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -86,5 +85,4 @@ TEST(TokenRules, AModelThatDoesWithoutBosGetsNone) {
   EXPECT_THAT(rules.eos, ElementsAre(0));
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::token_rules_test

@@ -5,8 +5,7 @@
 #include "clients/cpp/client.h"
 #include "tests/support/server_process.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::random_weights_test {
 
 using ::testing::HasSubstr;
 
@@ -77,5 +76,4 @@ TEST(RandomWeightsTest, TextIsRefused) {
               HasSubstr(kSentence));
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::random_weights_test

@@ -10,11 +10,10 @@
 #include <cmath>
 #include <thread>
 
-#include "clients/cpp/client.h"
+#include "tests/support/generate_outcome.h"
 #include "tests/support/server_process.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::service_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -28,15 +27,6 @@ struct Answer {
   std::vector<int32_t> ids;
   v1::GenerateFinal final;
 };
-
-v1::GenerateRequest prompt(const std::string& text, int max_tokens, uint64_t seed = 1) {
-  v1::GenerateRequest request;
-  request.set_text(text);
-  request.mutable_stop()->set_max_tokens(max_tokens);
-  request.mutable_stop()->set_ignore_eos(true);
-  request.mutable_sampling()->set_seed(seed);
-  return request;
-}
 
 Answer ask(Client& client, const v1::GenerateRequest& request, const CallOptions& options = {}) {
   Answer answer;
@@ -94,12 +84,12 @@ std::string* ServiceTest::address_ = nullptr;
 TEST_F(ServiceTest, StreamsTextAndAccountsForIt) {
   int chunks = 0;
   std::string text;
-  const v1::GenerateFinal final =
-      client_->generate(prompt("The old house", 40), [&](const v1::GenerateResponse& response) {
-        if (!response.has_chunk()) return;
-        ++chunks;
-        text += response.chunk().text();
-      });
+  const v1::GenerateFinal final = client_->generate(generate_request("The old house", 40),
+                                                    [&](const v1::GenerateResponse& response) {
+                                                      if (!response.has_chunk()) return;
+                                                      ++chunks;
+                                                      text += response.chunk().text();
+                                                    });
   EXPECT_GT(chunks, 5);
   EXPECT_THAT(text, Not(IsEmpty()));
   EXPECT_EQ(final.usage().generated_tokens(), 40);
@@ -109,13 +99,13 @@ TEST_F(ServiceTest, StreamsTextAndAccountsForIt) {
 }
 
 TEST_F(ServiceTest, TheSameSeedGivesTheSameTokensWhateverRunsBeside) {
-  const auto request = prompt("She opened the letter and", 30, 7);
+  const auto request = generate_request("She opened the letter and", 30, 7);
   const Answer alone = ask(*client_, request);
   std::vector<std::thread> others;
   for (int i = 0; i < 6; ++i) {
     others.emplace_back([&, i] {
       Client other(*address_);
-      ask(other, prompt("Chapter " + std::to_string(i) + ". It rained", 60, 100 + i));
+      ask(other, generate_request("Chapter " + std::to_string(i) + ". It rained", 60, 100 + i));
     });
   }
   for (int i = 0; i < 3; ++i) EXPECT_EQ(ask(*client_, request).ids, alone.ids);
@@ -129,7 +119,7 @@ TEST_F(ServiceTest, InterleavedSessionsRememberWhatTheyWereTold) {
     client_->open_session(open);
   }
   const auto turn = [&](const std::string& session, const std::string& text, uint64_t seed) {
-    auto request = prompt(text, 12, seed);
+    auto request = generate_request(text, 12, seed);
     request.set_session(session);
     return ask(*client_, request).ids;
   };
@@ -143,7 +133,7 @@ TEST_F(ServiceTest, InterleavedSessionsRememberWhatTheyWereTold) {
 
 TEST_F(ServiceTest, MoreSessionsThanSlotsMoveToHostMemoryAndBack) {
   const auto turn = [&](const std::string& session, const std::string& text) {
-    auto request = prompt(text, 8, 5);
+    auto request = generate_request(text, 8, 5);
     request.set_session(session);
     return ask(*client_, request).ids;
   };
@@ -165,7 +155,7 @@ TEST_F(ServiceTest, ForkMarkAndRewind) {
   open.set_name("story");
   client_->open_session(open);
   const auto turn = [&](const std::string& session, const std::string& text, uint64_t seed) {
-    auto request = prompt(text, 10, seed);
+    auto request = generate_request(text, 10, seed);
     request.set_session(session);
     return ask(*client_, request).ids;
   };
@@ -185,7 +175,7 @@ TEST_F(ServiceTest, AStopStringEndsASessionAtOneToken) {
   v1::OpenSessionRequest open;
   open.set_name("stop");
   client_->open_session(open);
-  auto request = prompt("The captain said", 200, 3);
+  auto request = generate_request("The captain said", 200, 3);
   request.set_session("stop");
   request.mutable_stop()->add_stop_strings("the");
   const Answer answer = ask(*client_, request);
@@ -202,7 +192,7 @@ TEST_F(ServiceTest, CancelMidStreamFreesTheSlot) {
   Canceller canceller;
   int chunks = 0;
   const auto code = code_of([&] {
-    client_->generate(prompt("It was", 100000),
+    client_->generate(generate_request("It was", 100000),
                       [&](const v1::GenerateResponse& response) {
                         if (response.has_chunk() && ++chunks == 3) canceller.cancel();
                       },
@@ -212,7 +202,7 @@ TEST_F(ServiceTest, CancelMidStreamFreesTheSlot) {
 }
 
 TEST_F(ServiceTest, AbortEndsSomebodyElsesRequest) {
-  auto request = prompt("It was", 100000);
+  auto request = generate_request("It was", 100000);
   request.set_request_id("long-one");
   std::atomic<bool> begun = false;
   std::thread other([&] {
@@ -228,7 +218,7 @@ TEST_F(ServiceTest, AbortEndsSomebodyElsesRequest) {
 
 TEST_F(ServiceTest, DeadlinesHoldInTheQueueAndWhileRunning) {
   const CallOptions soon{.timeout = std::chrono::milliseconds(300), .canceller = nullptr};
-  EXPECT_EQ(code_of([&] { ask(*client_, prompt("It was", 1000000), soon); }),
+  EXPECT_EQ(code_of([&] { ask(*client_, generate_request("It was", 1000000), soon); }),
             grpc::StatusCode::DEADLINE_EXCEEDED);
 }
 
@@ -241,8 +231,9 @@ TEST_F(ServiceTest, AFullQueueSaysWhenToComeBack) {
       cancellers.push_back(std::make_unique<Canceller>());
       threads.emplace_back([&, canceller = cancellers.back().get()] {
         Client client(*address_);
-        code_of(
-            [&] { ask(client, prompt("On", 1000000), {.timeout = {}, .canceller = canceller}); });
+        code_of([&] {
+          ask(client, generate_request("On", 1000000), {.timeout = {}, .canceller = canceller});
+        });
       });
     }
     for (int tries = 0; tries < 1000 && !reached(client_->load()); ++tries) {
@@ -254,7 +245,7 @@ TEST_F(ServiceTest, AFullQueueSaysWhenToComeBack) {
   occupy(4, [](const v1::Load& load) { return load.requests_running() == 4; });
   occupy(8, [](const v1::Load& load) { return load.requests_waiting() == 8; });
   try {
-    ask(*client_, prompt("One too many", 5), {.timeout = std::chrono::seconds(20)});
+    ask(*client_, generate_request("One too many", 5), {.timeout = std::chrono::seconds(20)});
     ADD_FAILURE() << "was not refused";
   } catch (const ClientError& error) {
     EXPECT_EQ(error.code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << error.what();
@@ -265,9 +256,9 @@ TEST_F(ServiceTest, AFullQueueSaysWhenToComeBack) {
 }
 
 TEST_F(ServiceTest, BadRequestsAreRefusedAndDisturbNothing) {
-  std::string quiet_text = ask(*client_, prompt("The road", 20)).text;
+  std::string quiet_text = ask(*client_, generate_request("The road", 20)).text;
   const auto refused = [&](const std::function<void(v1::GenerateRequest&)>& spoil) {
-    auto request = prompt("The road", 20);
+    auto request = generate_request("The road", 20);
     spoil(request);
     return code_of([&] { ask(*client_, request); });
   };
@@ -286,14 +277,14 @@ TEST_F(ServiceTest, BadRequestsAreRefusedAndDisturbNothing) {
   EXPECT_EQ(refused([](auto& r) { r.set_session("nobody"); }), StatusCode::NOT_FOUND);
   EXPECT_EQ(refused([](auto& r) { r.set_text(std::string(20 << 20, 'x')); }),
             StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(ask(*client_, prompt("The road", 20)).text, quiet_text);
+  EXPECT_EQ(ask(*client_, generate_request("The road", 20)).text, quiet_text);
 }
 
 TEST_F(ServiceTest, ABusySessionRefusesASecondRequest) {
   v1::OpenSessionRequest open;
   open.set_name("busy");
   client_->open_session(open);
-  auto request = prompt("It was", 100000);
+  auto request = generate_request("It was", 100000);
   request.set_session("busy");
   Canceller canceller;
   std::atomic<bool> begun = false;
@@ -356,7 +347,7 @@ TEST_F(ServiceTest, AScoreInPiecesIsThatOfTheWholeAndOfAPrompt) {
   const double sum = score(text.size(), &whole).sum_logprob();
   EXPECT_EQ(score(37, &pieces).sum_logprob(), sum);
   EXPECT_EQ(pieces, whole);
-  v1::GenerateRequest request = prompt(text, 0);
+  v1::GenerateRequest request = generate_request(text, 0);
   request.set_prompt_logprobs(0);
   client_->generate(request, [&](const v1::GenerateResponse& response) {
     for (const auto& token : response.prompt_logprobs().tokens()) {
@@ -380,7 +371,7 @@ TEST_F(ServiceTest, AThousandConnectionsThatOpenAndLeave) {
     }
     close(fd);
   }
-  EXPECT_EQ(ask(*client_, prompt("The road", 5)).ids.size(), 5u);
+  EXPECT_EQ(ask(*client_, generate_request("The road", 5)).ids.size(), 5u);
 }
 
 // Four endless requests hold the slots: the next one would wait for ever.
@@ -394,7 +385,8 @@ TEST(ServerTest, WhoWouldWaitTooLongIsRefusedAtOnce) {
     threads.emplace_back([&, canceller = &cancellers[static_cast<size_t>(i)]] {
       Client other(address);
       EXPECT_EQ(code_of([&] {
-                  ask(other, prompt("On", 1000000), {.timeout = {}, .canceller = canceller});
+                  ask(other, generate_request("On", 1000000),
+                      {.timeout = {}, .canceller = canceller});
                 }),
                 grpc::StatusCode::CANCELLED);
     });
@@ -406,7 +398,7 @@ TEST(ServerTest, WhoWouldWaitTooLongIsRefusedAtOnce) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   try {
-    ask(client, prompt("One too many", 5));
+    ask(client, generate_request("One too many", 5));
     ADD_FAILURE() << "was not refused";
   } catch (const ClientError& error) {
     EXPECT_EQ(error.code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << error.what();
@@ -424,7 +416,7 @@ TEST(ServerTest, SigtermLetsRequestsEnd) {
   Answer answer;
   std::thread running([&] {
     answer.final =
-        client.generate(prompt("It was", 300), [&](const v1::GenerateResponse& response) {
+        client.generate(generate_request("It was", 300), [&](const v1::GenerateResponse& response) {
           if (response.has_chunk() && !begun.exchange(true)) server.signal(SIGTERM);
         });
   });
@@ -437,7 +429,7 @@ TEST(ServerTest, SigtermEndsWhatOutlivesItsLimit) {
   ServerProcess server({"--model", kModel, "--slots", "2", "--drain-seconds", "0.2"});
   Client client(server.address());
   const auto code = code_of([&] {
-    client.generate(prompt("It was", 1000000), [&](const v1::GenerateResponse& response) {
+    client.generate(generate_request("It was", 1000000), [&](const v1::GenerateResponse& response) {
       if (response.has_prompt()) server.signal(SIGTERM);
     });
   });
@@ -450,7 +442,7 @@ TEST(ServerTest, ReferenceAndCpuAgreeOnTheDemo) {
   for (const std::string device : {"reference", "cpu"}) {
     ServerProcess server({"--model", kModel, "--device", device, "--slots", "1"});
     Client client(server.address());
-    auto request = prompt("The captain looked out over the grey water", 20);
+    auto request = generate_request("The captain looked out over the grey water", 20);
     request.mutable_sampling()->set_temperature(0);
     greedy.push_back(ask(client, request).ids);
   }
@@ -481,5 +473,4 @@ TEST(ServerTest, SlotsAreChosenWhereNoneAreSaid) {
   EXPECT_THAT(server.log(), HasSubstr("states (16 + 1) x"));
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::service_test

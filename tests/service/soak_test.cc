@@ -15,8 +15,7 @@
 #include "tests/support/generate_outcome.h"
 #include "tests/support/server_process.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::soak_test {
 
 using Clock = std::chrono::steady_clock;
 using grpc::StatusCode;
@@ -252,5 +251,4 @@ TEST(SoakTest, AfterwardsAllIsWhereItBegan) {
   EXPECT_EQ(server.stop(), 0) << server.log();
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::soak_test

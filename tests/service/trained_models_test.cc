@@ -11,8 +11,7 @@
 #include "tests/support/server_process.h"
 #include "tests/support/temp_dir.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::trained_models_test {
 
 // Characters [begin, end) of a UTF-8 text, without a byte order mark, its lines ended by "\n".
 std::string characters(const std::string& bytes, size_t begin, size_t end) {
@@ -161,5 +160,4 @@ INSTANTIATE_TEST_SUITE_P(StateSpaces, OriginalTest,
                            return name.substr(0, name.find('/'));
                          });
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::trained_models_test

@@ -8,8 +8,7 @@
 
 #include "tests/support/devices.h"
 
-namespace recurve {
-namespace {
+namespace recurve::state_pool_test {
 
 class StatePoolTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -119,5 +118,4 @@ TEST_P(StatePoolTest, AnImageOfAnotherModelIsABug) {
 INSTANTIATE_TEST_SUITE_P(Backends, StatePoolTest, ::testing::ValuesIn(testing::host_devices()),
                          [](const auto& info) { return info.param; });
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::state_pool_test

@@ -8,18 +8,17 @@
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 
-namespace recurve {
-namespace {
+namespace recurve::checkpoint_test {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 
-class CheckpointTest : public testing::Test {
+class CheckpointTest : public ::testing::Test {
  protected:
   CheckpointTest() { write_file(dir_ / "config.json", R"({"hidden_size": 2})"); }
 
@@ -213,5 +212,4 @@ TEST(RandomCheckpoint, HasWhateverIsAsked) {
   checkpoint.finish();
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::checkpoint_test

@@ -10,13 +10,12 @@
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 
-namespace recurve {
-namespace {
+namespace recurve::config_reader_test {
 
 using nlohmann::json;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 json parse(const std::string& text) { return parse_json_object(text, "config.json"); }
 
@@ -59,7 +58,7 @@ TEST(ConfigReader, NamesEveryKeyThatNobodyReads) {
   EXPECT_THAT(error,
               AllOf(StartsWith("d/config.json: wanted only keys"), HasSubstr("\"strange_10\" = 10"),
                     HasSubstr("\"strange_19\" = 19"), HasSubstr("and 5 more")));
-  EXPECT_THAT(error, testing::Not(HasSubstr("strange_20")));
+  EXPECT_THAT(error, ::testing::Not(HasSubstr("strange_20")));
 }
 
 TEST(ConfigReader, RefusesIntegersOutOfRange) {
@@ -157,5 +156,4 @@ TEST(JsonFile, RefusesFilesTooLargeOrNotThere) {
               HasSubstr("b.json: wanted a readable file, found: No such file"));
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::config_reader_test

@@ -13,8 +13,7 @@
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 
-namespace recurve {
-namespace {
+namespace recurve::convert_test {
 
 // IEEE 754 binary16 as the standard writes it down.
 double f16_by_definition(uint16_t bits) {
@@ -112,7 +111,7 @@ TEST(Convert, KeepsNanAndInfinity) {
 
 // A tensor of each stored type, larger than a piece and than a thread's share, to each type; every
 // row range must be the same bits as the element functions give, with nothing written beyond.
-class ConvertRows : public testing::TestWithParam<std::tuple<const char*, DType>> {};
+class ConvertRows : public ::testing::TestWithParam<std::tuple<const char*, DType>> {};
 
 TEST_P(ConvertRows, EqualsElementByElement) {
   const auto [stored, to] = GetParam();
@@ -158,8 +157,8 @@ TEST_P(ConvertRows, EqualsElementByElement) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, ConvertRows,
-                         testing::Combine(testing::Values("F32", "F16", "BF16"),
-                                          testing::Values(DType::kF32, DType::kBF16)),
+                         ::testing::Combine(::testing::Values("F32", "F16", "BF16"),
+                                            ::testing::Values(DType::kF32, DType::kBF16)),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param)) + "_to_" +
                                   name_of(std::get<1>(info.param));
@@ -183,5 +182,4 @@ TEST(Convert, GeneratedValuesAreNormalAndTheSameInAnyOrder) {
   EXPECT_NE(host_values(random.take("v", {1500, 1024})), values);
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::convert_test

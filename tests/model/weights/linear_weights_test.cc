@@ -13,11 +13,10 @@
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 
-namespace recurve {
-namespace {
+namespace recurve::linear_weights_test {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // Memory of a device that copies only when it is waited for: the host side of an upload must stay
 // as it is until then. Counts what is allocated.
@@ -72,7 +71,7 @@ class LateBackend : public Backend {
   }
 };
 
-class LinearWeightsTest : public testing::Test {
+class LinearWeightsTest : public ::testing::Test {
  protected:
   LinearWeightsTest() { write_file(dir_ / "config.json", "{}"); }
   Checkpoint open(const SafetensorsWriter& writer) {
@@ -103,7 +102,7 @@ TEST_F(LinearWeightsTest, FusesByNameInTheOrderAsked) {
                                      .add_f32("q", {2, 2}, {1, 2, -1, -2}));
     const LinearWeights w = LinearWeights::load(backend_, checkpoint,
                                                 {{"q", 2}, {"k", 1}, {"i", 1, "i.bias"}}, 2, dtype);
-    EXPECT_THAT(values(w.matrix()), testing::Each(0)) << "before finish()";
+    EXPECT_THAT(values(w.matrix()), ::testing::Each(0)) << "before finish()";
     uint64_t last = 0, total = 0;
     checkpoint.finish([&](uint64_t done, uint64_t of) {
       EXPECT_GE(done, last);
@@ -152,9 +151,9 @@ TEST_F(LinearWeightsTest, AllocatesNothingOnceSomethingDoesNotFit) {
   EXPECT_EQ(huge.matrix().data, nullptr);
   EXPECT_EQ(huge.bias(), nullptr);
   EXPECT_THAT(error_of([&] { checkpoint.finish(); }),
-              testing::AllOf(HasSubstr("wanted F32, F16 or BF16 [1099511627776, 1048576], found "
-                                       "F32 [1, 2]"),
-                             HasSubstr("tensor \"v\"")));
+              ::testing::AllOf(HasSubstr("wanted F32, F16 or BF16 [1099511627776, 1048576], found "
+                                         "F32 [1, 2]"),
+                               HasSubstr("tensor \"v\"")));
 }
 
 TEST_F(LinearWeightsTest, LoadsVectorsAsFp32) {
@@ -196,5 +195,4 @@ TEST_F(LinearWeightsTest, LetsGoOfTheFileBehindTheCopies) {
   EXPECT_LT(most - before, 24u << 20);
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::linear_weights_test

@@ -11,11 +11,10 @@
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 
-namespace recurve {
-namespace {
+namespace recurve::safetensors_test {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 SafetensorsHeader parse(const std::string& bytes) {
   return parse_safetensors(std::as_bytes(std::span(bytes)), "w.safetensors");
@@ -235,21 +234,21 @@ std::vector<Bad> bad_layouts() {
   };
 }
 
-class BadSafetensors : public testing::TestWithParam<Bad> {};
+class BadSafetensors : public ::testing::TestWithParam<Bad> {};
 
 TEST_P(BadSafetensors, IsRefusedInOneSentence) {
   const std::string error = error_of([&] { parse(GetParam().bytes); });
-  EXPECT_THAT(error, testing::StartsWith("w.safetensors: "));
-  EXPECT_THAT(error, testing::Not(HasSubstr("\n")));
+  EXPECT_THAT(error, ::testing::StartsWith("w.safetensors: "));
+  EXPECT_THAT(error, ::testing::Not(HasSubstr("\n")));
   EXPECT_LT(error.size(), 700u);
   for (const std::string& says : GetParam().says) EXPECT_THAT(error, HasSubstr(says));
 }
 
 const auto kName = [](const auto& info) { return std::string(info.param.what); };
-INSTANTIATE_TEST_SUITE_P(Length, BadSafetensors, testing::ValuesIn(bad_lengths()), kName);
-INSTANTIATE_TEST_SUITE_P(Json, BadSafetensors, testing::ValuesIn(bad_json()), kName);
-INSTANTIATE_TEST_SUITE_P(Entry, BadSafetensors, testing::ValuesIn(bad_entries()), kName);
-INSTANTIATE_TEST_SUITE_P(Layout, BadSafetensors, testing::ValuesIn(bad_layouts()), kName);
+INSTANTIATE_TEST_SUITE_P(Length, BadSafetensors, ::testing::ValuesIn(bad_lengths()), kName);
+INSTANTIATE_TEST_SUITE_P(Json, BadSafetensors, ::testing::ValuesIn(bad_json()), kName);
+INSTANTIATE_TEST_SUITE_P(Entry, BadSafetensors, ::testing::ValuesIn(bad_entries()), kName);
+INSTANTIATE_TEST_SUITE_P(Layout, BadSafetensors, ::testing::ValuesIn(bad_layouts()), kName);
 
 // A download that broke off is refused wherever it did.
 TEST(Safetensors, RefusesEveryTruncation) {
@@ -289,5 +288,4 @@ TEST(Safetensors, NoticesAFileThatWasCut) {
               AllOf(HasSubstr(path.string()), HasSubstr("was cut to 5000")));
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::safetensors_test

@@ -4,8 +4,7 @@
 
 #include "tests/support/engine_harness.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::admission_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -249,5 +248,4 @@ TEST(EngineAdmission, MemoryForSessionsRunsOutForTheLastToOpenOnly) {
   EXPECT_EQ(harness->stats().host_bytes, 3 * probe.state_bytes());
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::admission_test

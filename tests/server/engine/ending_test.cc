@@ -4,8 +4,7 @@
 
 #include "tests/support/engine_harness.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::ending_test {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
@@ -311,5 +310,4 @@ TEST(EngineEnding, AbandonEndsEverythingAsDraining) {
   EXPECT_EQ(command.get().status, SessionResult::Status::kOk);
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::ending_test

@@ -6,8 +6,7 @@
 
 #include "tests/support/engine_harness.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::fairness_test {
 
 constexpr int kChunk = NullHarness::kChunk;
 
@@ -142,5 +141,4 @@ TEST(EngineFairness, ALongPromptMovesWhileShortOnesComeAndGo) {
   }
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::fairness_test

@@ -10,8 +10,7 @@
 
 #include "tests/support/engine_harness.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::goodput_test {
 
 constexpr double kMostTtft = 0.5, kMostTpot = 0.03;  // the service level, seconds
 
@@ -214,5 +213,4 @@ INSTANTIATE_TEST_SUITE_P(Scenes, Goodput,
                                                  .launch_ahead = false}),
                          [](const auto& info) { return info.param.name; });
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::goodput_test

@@ -8,8 +8,7 @@
 #include "tests/support/engine_harness.h"
 #include "tests/support/model_runner.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::invariants_test {
 
 using Param = std::tuple<ModelCase, std::string /* device */>;
 using Kind = SessionCommand::Kind;
@@ -312,5 +311,4 @@ INSTANTIATE_TEST_SUITE_P(Families, Invariants,
                                             ::testing::ValuesIn(all_devices())),
                          name_of_case);
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::invariants_test

@@ -4,8 +4,7 @@
 
 #include "tests/support/engine_harness.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::launch_ahead_test {
 
 using ::testing::SizeIs;
 using Kind = SessionCommand::Kind;
@@ -133,5 +132,4 @@ TEST(LaunchAhead, AbandonedRequestsEndToo) {
   harness->join();
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::launch_ahead_test

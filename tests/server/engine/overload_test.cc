@@ -4,8 +4,7 @@
 
 #include "tests/support/engine_harness.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::overload_test {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -256,5 +255,4 @@ TEST(EngineOverload, WhoNeverReadsLosesItsSlot) {
   EXPECT_EQ(harness->stats().slots_free, 1);
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::overload_test

@@ -3,8 +3,7 @@
 
 #include "tests/support/engine_harness.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::prompt_feed_test {
 
 constexpr int kChunk = NullHarness::kChunk;
 
@@ -20,8 +19,8 @@ struct Fed {
   std::shared_ptr<PromptFeed> feed;
   AnswerPtr answer;
 };
-Fed feed(NullHarness& engine, std::vector<int32_t> begin,
-         std::chrono::milliseconds patience = std::chrono::minutes(1)) {
+Fed feed_to(NullHarness& engine, std::vector<int32_t> begin,
+            std::chrono::milliseconds patience = std::chrono::minutes(1)) {
   Request request = scored(std::move(begin));
   request.more_prompt = std::make_shared<PromptFeed>(patience);
   auto feed = request.more_prompt;
@@ -35,7 +34,7 @@ TEST(PromptFeedTest, AnyDivisionScoresAsTheWhole) {
   const AnswerPtr whole = engine.alone(scored(prompt));
   ASSERT_EQ(whole->prompt.size(), prompt.size() - 1);
   for (const size_t part : {1u, 3u, 8u, 9u, 64u, 202u}) {
-    auto [feed, answer] = testing::feed(engine, {prompt[0]});
+    auto [feed, answer] = feed_to(engine, {prompt[0]});
     const AnswerPtr neighbour = engine->submit(NullHarness::request(part + 5, 20, part));
     for (size_t at = 1; at < prompt.size(); at += part) {
       const size_t size = std::min(part, prompt.size() - at);
@@ -57,7 +56,7 @@ TEST(PromptFeedTest, AnyDivisionScoresAsTheWhole) {
 TEST(PromptFeedTest, IsAbsorbedOnTheGridAsFarAsItHasCome) {
   NullHarness engine({.slots = 1});
   const std::vector<int32_t> ids = some_prompt(3 * kChunk, 2, NullHarness::kVocab - 1);
-  auto [feed, answer] = testing::feed(engine, {ids[0]});
+  auto [feed, answer] = feed_to(engine, {ids[0]});
   const auto scored_with = [&](size_t tokens) {
     feed->push(std::span(ids).first(tokens));
     engine->run_until_idle();
@@ -77,7 +76,7 @@ TEST(PromptFeedTest, IsAbsorbedOnTheGridAsFarAsItHasCome) {
 
 TEST(PromptFeedTest, NothingMoreMayComeToo) {
   NullHarness engine;
-  auto [feed, answer] = testing::feed(engine, {1, 2, 3});
+  auto [feed, answer] = feed_to(engine, {1, 2, 3});
   feed->close();
   engine->run_until_idle();
   answer->take();
@@ -87,7 +86,7 @@ TEST(PromptFeedTest, NothingMoreMayComeToo) {
 
 TEST(PromptFeedTest, ASlotIsNotHeldForASenderThatStalls) {
   NullHarness engine({.slots = 1});
-  auto [feed, answer] = testing::feed(engine, {1, 2}, std::chrono::milliseconds(50));
+  auto [feed, answer] = feed_to(engine, {1, 2}, std::chrono::milliseconds(50));
   const AnswerPtr next = engine->submit(NullHarness::request(5, 1));
   engine->start();  // its thread must wake up by itself
   answer->wait_for_end();
@@ -98,7 +97,7 @@ TEST(PromptFeedTest, ASlotIsNotHeldForASenderThatStalls) {
 
 TEST(PromptFeedTest, PatienceCountsFromWhenThereIsNothingToAbsorb) {
   NullHarness engine({.slots = 1});
-  auto [feed, answer] = testing::feed(engine, {1}, std::chrono::milliseconds(300));
+  auto [feed, answer] = feed_to(engine, {1}, std::chrono::milliseconds(300));
   for (int i = 0; i < 8; ++i) {
     engine->run_until_idle();
     std::this_thread::sleep_for(std::chrono::milliseconds(60));
@@ -115,7 +114,7 @@ TEST(PromptFeedTest, PatienceCountsFromWhenThereIsNothingToAbsorb) {
 
 TEST(PromptFeedTest, CancelAndDeadlineEndIt) {
   NullHarness engine({.slots = 2});
-  auto cancelled = testing::feed(engine, {1, 2});
+  auto cancelled = feed_to(engine, {1, 2});
   Request request = scored({3});
   request.more_prompt = std::make_shared<PromptFeed>(std::chrono::minutes(1));
   request.deadline = Clock::now() + std::chrono::milliseconds(20);
@@ -131,5 +130,4 @@ TEST(PromptFeedTest, CancelAndDeadlineEndIt) {
   EXPECT_EQ(engine->stats().running, 0);
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::prompt_feed_test

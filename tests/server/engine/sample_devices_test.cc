@@ -11,8 +11,7 @@
 #include "tests/support/random_values.h"
 #include "tests/support/row_sampler.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::sample_devices_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -124,5 +123,4 @@ TEST_P(SampleDevices, GiveTheSameTokens) {
 INSTANTIATE_TEST_SUITE_P(Cuda, SampleDevices,
                          ::testing::Values(2, 7, 33, 257, 1000, 4099, 50277, 130001));
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::sample_devices_test

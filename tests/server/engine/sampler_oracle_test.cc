@@ -8,8 +8,7 @@
 #include "tests/support/random_values.h"
 #include "tests/support/row_sampler.h"
 
-namespace recurve {
-namespace {
+namespace recurve::sampler_oracle_test {
 
 using testing_support::oracle;
 using testing_support::oracle_draw;
@@ -178,5 +177,4 @@ TEST(SamplerOracleLarge, FiftyThousandIds) {
   }
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::sampler_oracle_test

@@ -12,8 +12,7 @@
 
 #include "tests/support/row_sampler.h"
 
-namespace recurve {
-namespace {
+namespace recurve::sampler_test {
 
 using Sampler = testing::RowSampler;
 
@@ -430,5 +429,4 @@ TEST(Stop, EosAndStopIds) {
   EXPECT_EQ(stop_kind(0, params, words, 3), StopKind::kEos);
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::sampler_test

@@ -5,8 +5,7 @@
 
 #include "tests/support/engine_harness.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::session_turns_test {
 
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
@@ -273,5 +272,4 @@ TEST(SessionTurns, IdleSessionsAreClosedWithoutACall) {
   EXPECT_EQ(harness->stats().slots_free, harness->stats().slots);
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::session_turns_test

@@ -8,8 +8,7 @@
 
 #include "tests/support/engine_harness.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::stress_test {
 
 using Kind = SessionCommand::Kind;
 using Status = SessionResult::Status;
@@ -265,5 +264,4 @@ TEST_P(EngineStress, RandomOperationsGiveWhatAQuietEngineGives) {
 
 INSTANTIATE_TEST_SUITE_P(Launches, EngineStress, ::testing::Bool());
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::stress_test

@@ -7,8 +7,7 @@
 
 #include "tests/support/engine_harness.h"
 
-namespace recurve::testing {
-namespace {
+namespace recurve::testing::threads_test {
 
 using Admission = AdmissionQueue::Admission;
 using Kind = SessionCommand::Kind;
@@ -215,5 +214,4 @@ TEST(EngineThreads, ADeadlineWakesTheEngine) {
   EXPECT_EQ(answer->tokens.size(), 1u);
 }
 
-}  // namespace
-}  // namespace recurve::testing
+}  // namespace recurve::testing::threads_test

@@ -11,11 +11,10 @@
 #include <thread>
 #include <vector>
 
-namespace recurve {
-namespace {
+namespace recurve::log_test {
 
-using testing::HasSubstr;
-using testing::MatchesRegex;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 std::string text(std::initializer_list<LogField> fields) {
   return format_event(LogFormat::kText, "e", fields);
@@ -93,7 +92,7 @@ TEST(Log, JsonLinesAreObjectsWithTimeAndLevelFirst) {
     log_event(LogLevel::kInfo, "started");
   });
   ASSERT_EQ(lines.size(), 2u);
-  EXPECT_THAT(lines[0], testing::StartsWith("{\"time\":\"20"));
+  EXPECT_THAT(lines[0], ::testing::StartsWith("{\"time\":\"20"));
   const auto object = nlohmann::json::parse(lines[0]);
   EXPECT_THAT(object["time"].get<std::string>(),
               MatchesRegex("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}\\.[0-9]{3}Z"));
@@ -160,5 +159,4 @@ TEST(Log, NamesOfLevelsAndFormats) {
   EXPECT_EQ(parse_log_format("xml"), std::nullopt);
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::log_test

@@ -10,12 +10,11 @@
 #include <thread>
 #include <vector>
 
-namespace recurve {
-namespace {
+namespace recurve::metrics_test {
 
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 // The value of the series, which is a whole line's beginning; -1 if there is none.
 double value(const std::string& text, const std::string& series) {
@@ -223,5 +222,4 @@ TEST(MetricsServer, RefusesWhatIsNoHostAndPort) {
   }
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::metrics_test

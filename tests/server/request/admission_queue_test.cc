@@ -4,8 +4,7 @@
 
 #include <thread>
 
-namespace recurve {
-namespace {
+namespace recurve::admission_queue_test {
 
 using Admission = AdmissionQueue::Admission;
 using namespace std::chrono_literals;
@@ -126,5 +125,4 @@ TEST(AdmissionQueue, ManyThreadsPushAndNothingIsLost) {
   EXPECT_EQ(queue.waiting(), 0);
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::admission_queue_test

@@ -5,8 +5,7 @@
 #include <atomic>
 #include <thread>
 
-namespace recurve {
-namespace {
+namespace recurve::token_stream_test {
 
 SampledToken token(int32_t id) {
   SampledToken token;
@@ -123,5 +122,4 @@ TEST(TokenStream, KnowsThatItHasStalled) {
   EXPECT_FALSE(ended.stalled());
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::token_stream_test

@@ -6,11 +6,10 @@
 #include "server/rpc/messages.h"
 #include "tests/support/rpc_fixture.h"
 
-namespace recurve {
-namespace {
+namespace recurve::bad_input_test {
 
 using grpc::StatusCode;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -22,7 +21,7 @@ struct BadCase {
 };
 
 // One server for all: what is refused leaves no trace.
-class BadInputTest : public RpcFixture, public testing::WithParamInterface<BadCase> {};
+class BadInputTest : public RpcFixture, public ::testing::WithParamInterface<BadCase> {};
 
 TEST_P(BadInputTest, IsRefusedWithASentence) {
   start();
@@ -41,7 +40,7 @@ using R = v1::GenerateRequest;
 
 INSTANTIATE_TEST_SUITE_P(
     All, BadInputTest,
-    testing::Values(
+    ::testing::Values(
         BadCase{"EmptyPrompt", [](R& r) { r.set_text(""); }, {"prompt", "at least one token"}},
         BadCase{"NoPrompt", [](R& r) { r.clear_prompt(); }, {"prompt"}},
         BadCase{"NoIds", [](R& r) { r.mutable_ids(); }, {"prompt"}},
@@ -222,5 +221,4 @@ TEST_F(BadMessageTest, DetokenizeChecksIds) {
   EXPECT_THAT(status.error_message(), HasSubstr("ids must be in [0, 262), got 262 at index 1"));
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::bad_input_test

@@ -4,8 +4,7 @@
 
 #include "tests/support/rpc_fixture.h"
 
-namespace recurve {
-namespace {
+namespace recurve::chat_test {
 
 using ::testing::HasSubstr;
 using Ids = std::vector<int32_t>;
@@ -189,5 +188,4 @@ TEST_F(ChatTest, WithoutATemplateMessagesAreRefused) {
   EXPECT_THAT(generate(user("a")).status.error_message(), HasSubstr("has no chat template"));
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::chat_test

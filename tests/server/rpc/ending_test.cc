@@ -3,14 +3,13 @@
 
 #include "tests/support/rpc_fixture.h"
 
-namespace recurve {
-namespace {
+namespace recurve::ending_test {
 
 using grpc::StatusCode;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 class EndingTest : public RpcFixture {
  protected:
@@ -237,7 +236,7 @@ TEST_F(EndingTest, ARequestIdIsUniqueWhileUnderWay) {
 }
 
 // With and without a stop string, which makes the server look at every token at once.
-class SlowReaderTest : public EndingTest, public testing::WithParamInterface<bool> {};
+class SlowReaderTest : public EndingTest, public ::testing::WithParamInterface<bool> {};
 
 TEST_P(SlowReaderTest, CostsTheEngineNothingAndGetsWhatHasGathered) {
   constexpr int kTokens = 10'000;
@@ -266,7 +265,7 @@ TEST_P(SlowReaderTest, CostsTheEngineNothingAndGetsWhatHasGathered) {
   // Those that fit into the connection's buffers, then what gathered.
   EXPECT_LT(messages, kTokens / 2);
 }
-INSTANTIATE_TEST_SUITE_P(StopString, SlowReaderTest, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(StopString, SlowReaderTest, ::testing::Bool());
 
 TEST_F(EndingTest, AThousandCallsThatOpenAndLeave) {
   start_endless(microseconds(500), 100);
@@ -294,5 +293,4 @@ TEST_F(EndingTest, AThousandCallsThatOpenAndLeave) {
   EXPECT_EQ(generate(request).text(), "aaa");
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::ending_test

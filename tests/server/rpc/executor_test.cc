@@ -8,8 +8,7 @@
 #include <thread>
 #include <vector>
 
-namespace recurve {
-namespace {
+namespace recurve::executor_test {
 
 TEST(ExecutorTest, RunsEverythingThatWasPosted) {
   std::atomic<int> runs{0};
@@ -101,5 +100,4 @@ TEST(StrandTest, SeesTheLastPokeAndNeverRunsTwiceAtOnce) {
   EXPECT_TRUE(gone);
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::executor_test

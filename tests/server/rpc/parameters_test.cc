@@ -7,8 +7,7 @@
 
 #include "tests/support/rpc_fixture.h"
 
-namespace recurve {
-namespace {
+namespace recurve::parameters_test {
 
 class ParametersTest : public RpcFixture {
  protected:
@@ -127,5 +126,4 @@ TEST_F(ParametersTest, RequestsAndTheirEndingsAreCounted) {
   EXPECT_LE(count("recurve_inter_token_seconds_count"), 4);
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::parameters_test

@@ -14,8 +14,7 @@
 extern "C" size_t __sanitizer_get_current_allocated_bytes();  // g++ comes without its header
 #endif
 
-namespace recurve {
-namespace {
+namespace recurve::score_engine_test {
 
 constexpr int kChunk = 8;
 
@@ -177,5 +176,4 @@ TEST_F(ScoreEngineTest, MemoryDoesNotGrowWithTheText) {
   EXPECT_LT(after, before + (size_t{8} << 20));
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::score_engine_test

@@ -6,11 +6,10 @@
 
 #include "tests/support/rpc_fixture.h"
 
-namespace recurve {
-namespace {
+namespace recurve::score_test {
 
 using grpc::StatusCode;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // What the fake engine says of every token it absorbs but the first: log-probability -1.
 class ScoreTest : public RpcFixture {
@@ -267,5 +266,4 @@ TEST_F(ScoreTest, DrainCutsOffAClientThatNeverEndsItsText) {
   EXPECT_TRUE(eventually([&] { return server_->under_way() == 0; }));
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::score_test

@@ -5,11 +5,10 @@
 
 #include "tests/support/rpc_fixture.h"
 
-namespace recurve {
-namespace {
+namespace recurve::service_test {
 
 using grpc::StatusCode;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 FakeEngine::Options endless() {
   return {.step = std::chrono::milliseconds(1), .script = [](const Request&) {
@@ -249,8 +248,8 @@ TEST_F(ServiceTest, TokenizeAndDetokenize) {
   v1::TokenizeResponse tokens;
   grpc::ClientContext first, second, third;
   ASSERT_TRUE(inference_->Tokenize(&first, request, &tokens).ok());
-  EXPECT_THAT(tokens.ids(), testing::ElementsAre(FakeTokenizer::kBos, 'h', 0xC3, 0xA9));
-  EXPECT_THAT(tokens.token_bytes(), testing::ElementsAre("", "h", "\xC3", "\xA9"));
+  EXPECT_THAT(tokens.ids(), ::testing::ElementsAre(FakeTokenizer::kBos, 'h', 0xC3, 0xA9));
+  EXPECT_THAT(tokens.token_bytes(), ::testing::ElementsAre("", "h", "\xC3", "\xA9"));
   request.set_add_special_tokens(false);
   tokens.Clear();
   ASSERT_TRUE(inference_->Tokenize(&second, request, &tokens).ok());
@@ -265,5 +264,4 @@ TEST_F(ServiceTest, TokenizeAndDetokenize) {
   EXPECT_EQ(text.text(), "helloé\xEF\xBF\xBD");
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::service_test

@@ -4,11 +4,10 @@
 
 #include "tests/support/rpc_fixture.h"
 
-namespace recurve {
-namespace {
+namespace recurve::sessions_test {
 
 using grpc::StatusCode;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using Kind = SessionCommand::Kind;
 using Stub = v1::Sessions::Stub;
 
@@ -191,5 +190,4 @@ TEST_F(SessionsTest, BadNamesAndTimesDoNotReachTheEngine) {
   EXPECT_TRUE(engine_->commands().empty());
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::sessions_test

@@ -4,11 +4,10 @@
 #include "server/text/utf8.h"
 #include "tests/support/rpc_fixture.h"
 
-namespace recurve {
-namespace {
+namespace recurve::stream_text_test {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 constexpr int32_t kHello = FakeTokenizer::kWords, kWorld = kHello + 1, kXEndY = kHello + 2;
 constexpr int32_t kEos = FakeTokenizer::kEos, kBos = FakeTokenizer::kBos;
@@ -93,7 +92,7 @@ struct StopCase {
   std::string without, with;  // the text, by include_stop
   int64_t count;              // tokens
 };
-class StopStringTest : public GenerateTest, public testing::WithParamInterface<bool> {};
+class StopStringTest : public GenerateTest, public ::testing::WithParamInterface<bool> {};
 
 TEST_P(StopStringTest, EndsTheAnswerWhereverTokenBordersFall) {
   const std::vector<StopCase> cases = {{{kHello, kWorld}, "lo wo", "hel", "hello wo", 2},
@@ -124,7 +123,7 @@ TEST_P(StopStringTest, EndsTheAnswerWhereverTokenBordersFall) {
     EXPECT_EQ(static_cast<int64_t>(answer.ids().size()), c.count);
   }
 }
-INSTANTIATE_TEST_SUITE_P(IncludeStop, StopStringTest, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(IncludeStop, StopStringTest, ::testing::Bool());
 
 TEST_F(GenerateTest, WhatMightHaveBeenAStopStringIsTextInTheEnd) {
   play({{kHello}});
@@ -250,5 +249,4 @@ TEST_F(GenerateTest, BosByTheRulesOfTheModel) {
   EXPECT_TRUE(bos(ids));
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::stream_text_test

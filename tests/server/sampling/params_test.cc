@@ -6,8 +6,7 @@
 #include <limits>
 #include <string>
 
-namespace recurve {
-namespace {
+namespace recurve::params_test {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -157,5 +156,4 @@ TEST(CheckParams, Contradictions) {
   EXPECT_EQ(check(params, {.rows = 3, .usable = 3, .eos_ids = {0}}), std::nullopt);
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::params_test

@@ -6,8 +6,7 @@
 #include <map>
 #include <random>
 
-namespace recurve {
-namespace {
+namespace recurve::token_history_test {
 
 TEST(TokenHistory, StartsEmpty) {
   const TokenHistory history;
@@ -101,5 +100,4 @@ TEST(TokenHistoryDeathTest, NegativeIdsAreABug) {
   EXPECT_DEATH(history.add_prompt(-1), "CHECK failed");
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::token_history_test

@@ -5,8 +5,7 @@
 #include <queue>
 #include <random>
 
-namespace recurve {
-namespace {
+namespace recurve::forecast_test {
 
 TEST(ExpectedWait, IsNothingWhereThereIsRoom) {
   EXPECT_EQ(expected_wait({}), 0);
@@ -68,5 +67,4 @@ TEST(Turnover, ExpectsEverythingUntilItHasSeenOtherwise) {
   EXPECT_GT(turnover.expected_tokens(100), 25);
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::forecast_test

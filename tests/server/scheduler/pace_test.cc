@@ -6,8 +6,7 @@
 #include <algorithm>
 #include <random>
 
-namespace recurve {
-namespace {
+namespace recurve::pace_test {
 
 constexpr int kMostRows = 2048, kChunk = 64;
 
@@ -117,5 +116,4 @@ TEST(Pace, AStepThatWasHeldUpIsForgotten) {
   for (const double seconds : run(pace, kLarge, 64, 100)) EXPECT_GE(seconds, 0.0235);
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::pace_test

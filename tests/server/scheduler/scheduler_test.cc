@@ -5,8 +5,7 @@
 
 #include <random>
 
-namespace recurve {
-namespace {
+namespace recurve::scheduler_test {
 
 using ::testing::ElementsAre;
 
@@ -239,5 +238,4 @@ TEST(PlanStep, ALongPromptGetsThroughAFloodOfShortOnes) {
   }
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::scheduler_test

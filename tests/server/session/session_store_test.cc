@@ -5,8 +5,7 @@
 
 #include <limits>
 
-namespace recurve {
-namespace {
+namespace recurve::session_store_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -346,5 +345,4 @@ TEST_F(SessionStoreTest, CountsByTier) {
   EXPECT_EQ(counts.host_bytes, 2 * kStateBytes);
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::session_store_test

@@ -11,8 +11,7 @@
 #include "server/text/tokenizer_json.h"
 #include "tests/server/text/data.h"
 
-namespace recurve {
-namespace {
+namespace recurve::bpe_golden_test {
 
 using Json = nlohmann::json;
 using Ids = std::vector<int32_t>;
@@ -141,5 +140,4 @@ TEST(BpeGoldenDecode, WholeTokenizer) {
   EXPECT_EQ(tokenizer->token_bytes(583), "");
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::bpe_golden_test

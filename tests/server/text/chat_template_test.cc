@@ -14,8 +14,7 @@
 #include "tests/server/text/data.h"
 #include "tests/support/temp_dir.h"
 
-namespace recurve {
-namespace {
+namespace recurve::chat_template_test {
 
 using Json = nlohmann::ordered_json;
 using Ids = std::vector<int32_t>;
@@ -298,5 +297,4 @@ TEST(Trusted, WhatFollowsCannotUndoAControlToken) {
   EXPECT_EQ(ids({"<", "s", ">", "<s>", "<s>"}), Ids{1});
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::chat_template_test

@@ -10,8 +10,7 @@
 #include "server/text/jinja/template.h"
 #include "tests/server/text/data.h"
 
-namespace recurve::jinja {
-namespace {
+namespace recurve::jinja::jinja_test {
 
 using Json = nlohmann::ordered_json;
 using ::testing::HasSubstr;
@@ -185,5 +184,4 @@ TEST(JinjaJson, RefusesWhatItCannotKeep) {
   EXPECT_EQ(refusal("\"\xff\""), "not valid JSON at byte 2");
 }
 
-}  // namespace
-}  // namespace recurve::jinja
+}  // namespace recurve::jinja::jinja_test

@@ -6,8 +6,7 @@
 #include "tests/server/text/data.h"
 #include "tests/support/temp_dir.h"
 
-namespace recurve {
-namespace {
+namespace recurve::load_tokenizer_test {
 
 void write(const std::filesystem::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
@@ -84,5 +83,4 @@ TEST(CheckFits, IdsMustHaveRows) {
             "belong together");
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::load_tokenizer_test

@@ -7,8 +7,7 @@
 #include "server/text/tokenizer_json.h"
 #include "tests/server/text/data.h"
 
-namespace recurve {
-namespace {
+namespace recurve::neox_test {
 
 using Ids = std::vector<int32_t>;
 
@@ -103,5 +102,4 @@ TEST_F(Neox, NoQuadraticTime) {
   }
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::neox_test

@@ -7,8 +7,7 @@
 #include <memory>
 #include <random>
 
-namespace recurve {
-namespace {
+namespace recurve::normalizer_test {
 
 // utf8proc's own function for whole strings, which orders marks itself.
 std::string library(const std::string& text, NormalForm form) {
@@ -89,5 +88,4 @@ TEST(Normalizer, RandomSequencesAsTheLibrary) {
   }
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::normalizer_test

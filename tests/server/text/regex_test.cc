@@ -5,8 +5,7 @@
 #include "server/text/oniguruma.h"
 #include "server/text/unsupported.h"
 
-namespace recurve {
-namespace {
+namespace recurve::regex_test {
 
 std::string show(const std::string& pattern, const std::string& text, bool invert = false) {
   std::string out;
@@ -84,5 +83,4 @@ TEST(Regex, LongMatches) {
   EXPECT_EQ(Regex("(?:ab?|b)+a").find(text).size(), 1u);
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::regex_test

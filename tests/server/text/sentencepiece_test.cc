@@ -10,8 +10,7 @@
 #include "tests/server/text/data.h"
 #include "tests/support/temp_dir.h"
 
-namespace recurve {
-namespace {
+namespace recurve::sentencepiece_test {
 
 using Ids = std::vector<int32_t>;
 
@@ -213,5 +212,4 @@ TEST(SentencePieceFile, Garbage) {
             "tokenizer.model: the file is truncated or not a SentencePiece model");
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::sentencepiece_test

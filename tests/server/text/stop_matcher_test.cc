@@ -5,8 +5,7 @@
 #include <random>
 #include <stdexcept>
 
-namespace recurve {
-namespace {
+namespace recurve::stop_matcher_test {
 
 using Strings = std::vector<std::string>;
 
@@ -131,5 +130,4 @@ TEST(StopMatcher, LinearTime) {
   EXPECT_EQ(matcher.finish().size(), 1023u);
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::stop_matcher_test

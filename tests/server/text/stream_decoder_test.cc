@@ -7,8 +7,7 @@
 #include "server/text/tokenizer_json.h"
 #include "tests/server/text/data.h"
 
-namespace recurve {
-namespace {
+namespace recurve::stream_decoder_test {
 
 // A tokenizer of single bytes (id = byte), a control token and some words.
 class FakeTokenizer : public Tokenizer {
@@ -98,5 +97,4 @@ TEST(StreamDecoder, StreamEqualsWhole) {
   EXPECT_EQ(streamed, text);
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::stream_decoder_test

@@ -11,8 +11,7 @@
 #include "server/text/utf8.h"
 #include "tests/server/text/data.h"
 
-namespace recurve {
-namespace {
+namespace recurve::text_encoder_test {
 
 using Json = nlohmann::json;
 using Ids = std::vector<int32_t>;
@@ -250,5 +249,4 @@ INSTANTIATE_TEST_SUITE_P(Models, SentencePieceParts,
                                            "sentencepiece_test_model.model"),
                          [](const auto& info) { return "model" + std::to_string(info.index); });
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::text_encoder_test

@@ -10,8 +10,7 @@
 #include "tests/server/text/data.h"
 #include "tests/support/temp_dir.h"
 
-namespace recurve {
-namespace {
+namespace recurve::tokenizer_json_test {
 
 using Json = nlohmann::json;
 
@@ -239,5 +238,4 @@ TEST(TokenizerJson, InvalidUtf8InTextIsReplaced) {
                               "b\xEF\xBF\xBD"));
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::tokenizer_json_test

@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace recurve {
-namespace {
+namespace recurve::utf8_test {
 
 const std::string kR(kReplacementCharacter);
 
@@ -104,5 +103,4 @@ TEST(Utf8, ReplacedAsSoonAsCertain) {
   EXPECT_EQ(out, kR + "x" + kR + kR + kR);
 }
 
-}  // namespace
-}  // namespace recurve
+}  // namespace recurve::utf8_test
