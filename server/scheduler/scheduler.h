@@ -36,8 +36,8 @@ inline bool is_far_shorter(int64_t tokens, int64_t than) { return tokens * kFarS
 // prompt through in the order of their coming, however many short ones come after it, and the other
 // half gets a short one through however many long ones came before it; those of like lengths are
 // each done as early as they can be without delaying another. A prompt is cut at multiples of the
-// chunk only, counted from its start; what it brings does not depend on its neighbours except in how
-// many whole chunks, and the recurrence gives the same bits for any such cut.
+// chunk only, counted from its start; what it brings does not depend on its neighbours except in
+// how many whole chunks, and the recurrence gives the same bits for any such cut.
 //
 // `turn` counts the chunks given by turns; the caller keeps it from step to step.
 // Pure: no clock, no device, no locks.
