@@ -72,7 +72,7 @@ if [ -n "$quick" ]; then
 else
   # What computes is tested as it is shipped and under the sanitizers, all else under them alone.
   all_tests=OFF
-  build_and_test check all -LE fuzz
+  build_and_test check all
 fi
 # Beside the builds of the sanitizers, which leave it as much as it takes.
 tests/soak.sh --minutes 2 --preset check >"$results/soak.log" 2>&1 &

@@ -315,7 +315,7 @@ class Crowd {
         while (!leaving_) {
           grpc::ClientContext context;
           context.set_deadline(std::chrono::system_clock::now() + seconds(60));
-          const Outcome outcome = generate(*stub, generate_request("It was", 100, t), context);
+          const Outcome outcome = generate(*stub, generate_request("It was", 40, t), context);
           const StatusCode code = outcome.status.error_code();
           EXPECT_TRUE(outcome.proper());
           // gRPC itself cancels calls that come while the port closes.
