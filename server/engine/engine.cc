@@ -41,10 +41,8 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
 
 void Engine::run() {
   while (!abandoned_) {
-    const bool last = queue_.closed();  // asked first: what came in before is taken by this step
     if (step()) continue;
-    if (last && waiting_.empty() && running_.empty()) break;
-    if (queue_.closed() != last) continue;  // the step's take may have taken that news with it
+    if (queue_.done() && waiting_.empty() && running_.empty()) break;
     queue_.wait(next_event());
   }
   end_everything();

@@ -157,7 +157,7 @@ Ending WaitingLine::overload(const Waiting& waiting, const EngineLoad& load,
   if (wait == 0) return {};
   const double rate = load.prompt_rate();
   const double own = rate > 0 ? static_cast<double>(waiting.tokens()) / rate : 0;
-  const auto refuse = [&](double excess, std::string wanted) {
+  const auto refuse = [&](double excess, const std::string& wanted) {
     return Ending{.why = Finish::kOverloaded,
                   .message = fmt::format("its first token would come after about {:.2g} s, and {}: "
                                          "try again later, or give it a higher priority",

@@ -42,11 +42,6 @@ void AdmissionQueue::close() {
   changed_.notify_one();
 }
 
-bool AdmissionQueue::closed() const {
-  std::lock_guard lock(mutex_);
-  return closed_;
-}
-
 int AdmissionQueue::waiting() const {
   std::lock_guard lock(mutex_);
   return waiting_;
@@ -56,6 +51,11 @@ AdmissionQueue::Arrivals AdmissionQueue::take() {
   std::lock_guard lock(mutex_);
   news_ = false;
   return std::exchange(arrivals_, {});
+}
+
+bool AdmissionQueue::done() const {
+  std::lock_guard lock(mutex_);
+  return closed_ && arrivals_.requests.empty() && arrivals_.commands.empty();
 }
 
 void AdmissionQueue::left(int requests) {

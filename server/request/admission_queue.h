@@ -22,7 +22,6 @@ class AdmissionQueue {
   Admission post(SessionCommand command);
   void wake();   // a stream's wishes have changed
   void close();  // from now on everything is refused with kClosed; what is inside stays
-  bool closed() const;
   int waiting() const;
   int max_waiting() const { return max_waiting_; }
 
@@ -32,6 +31,7 @@ class AdmissionQueue {
     std::vector<SessionCommand> commands;
   };
   Arrivals take();
+  bool done() const;        // closed, and all that came in before has been taken
   void left(int requests);  // that many no longer wait: admitted, refused or given up
   // Sleeps until something arrives, wake() or close() is called, or `until` has come. Returns at
   // once if any of it happened since the last take().

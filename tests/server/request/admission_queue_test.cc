@@ -50,12 +50,13 @@ TEST(AdmissionQueue, CommandsDoNotCountAsWaitingButAreBoundToo) {
 TEST(AdmissionQueue, ClosedRefusesAndKeepsWhatIsInside) {
   AdmissionQueue queue(1);
   queue.push(named("a"));
-  EXPECT_FALSE(queue.closed());
+  EXPECT_FALSE(queue.done());
   queue.close();
-  EXPECT_TRUE(queue.closed());
+  EXPECT_FALSE(queue.done()) << "one is still inside";
   EXPECT_EQ(queue.push(named("b")), Admission::kClosed) << "closed comes before full";
   EXPECT_EQ(queue.post({}), Admission::kClosed);
   EXPECT_EQ(queue.take().requests.size(), 1u);
+  EXPECT_TRUE(queue.done());
 }
 
 // Whether wait() comes back before `limit`.
