@@ -274,6 +274,10 @@ Health Client::health(const CallOptions& options) {
 void Client::wait_until_serving(std::chrono::system_clock::time_point deadline,
                                 const CallOptions& options) {
   using namespace std::chrono_literals;
+  // What the last probe that was answered in time found; the next may be held up.
+  ClientError found(ClientError::Kind::kUnreachable, grpc::StatusCode::UNAVAILABLE,
+                    fmt::format("nothing answers at {}", address()),
+                    "is it a Recurve server, and does its machine keep up?");
   for (;;) {
     const auto left = deadline - std::chrono::system_clock::now();
     const bool last = left <= 0ms;
@@ -281,17 +285,17 @@ void Client::wait_until_serving(std::chrono::system_clock::time_point deadline,
     probe.timeout = std::clamp<std::chrono::duration<double>>(left, 500ms, 5s);
     try {
       if (health(probe) == Health::kServing) return;
-      if (last) {
-        throw ClientError(ClientError::Kind::kUnavailable, grpc::StatusCode::UNAVAILABLE,
+      found = ClientError(ClientError::Kind::kUnavailable, grpc::StatusCode::UNAVAILABLE,
                           fmt::format("the server at {} does not serve yet, or no more", address()),
                           "it loads its model or stops: 'recurve info' says which");
-      }
     } catch (const ClientError& error) {
+      const bool answered = error.code() != grpc::StatusCode::DEADLINE_EXCEEDED;
       const bool may_come = error.kind() == ClientError::Kind::kUnreachable ||
-                            error.code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
                             error.kind() == ClientError::Kind::kUnavailable;
-      if (!may_come || last) throw;
+      if (answered && !may_come) throw;
+      if (answered) found = error;
     }
+    if (last) throw found;
     std::this_thread::sleep_for(50ms);
   }
 }

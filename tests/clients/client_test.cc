@@ -197,6 +197,32 @@ TEST(ClientTest, WaitsForAServerThatIsNotThereYet) {
   EXPECT_EQ(error.kind(), Kind::kUnreachable);
 }
 
+TEST(ClientTest, AServerThatTakesTheConnectionAndSaysNothingIsUnreachable) {
+  FakeServer server;
+  testing::Relay relay(server.port());
+  relay.hold();
+  Client client(relay.address());
+  const auto error = error_of([&] {
+    client.wait_until_serving(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
+  });
+  EXPECT_EQ(error.kind(), Kind::kUnreachable) << error.what();
+  EXPECT_THAT(error.message(), HasSubstr(relay.address()));
+}
+
+TEST(ClientTest, AnAnswerThatDoesNotComeLeavesWhatTheServerSaidBefore) {
+  FakeServer server;
+  server.set_serving(false);
+  testing::Relay relay(server.port());
+  Client client(relay.address());
+  const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(3);
+  std::jthread later([&] {
+    std::this_thread::sleep_until(deadline - std::chrono::milliseconds(300));
+    relay.hold();
+  });
+  const auto error = error_of([&] { client.wait_until_serving(deadline); });
+  EXPECT_EQ(error.kind(), Kind::kUnavailable) << error.what();
+}
+
 TEST(ClientTest, LongTextsAreScoredInPiecesOfTheWholeText) {
   FakeServer server;
   Client client(server.address());

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -13,7 +14,8 @@
 
 namespace recurve::testing {
 
-// Stands between one client and a server of this machine, and can pull the plug.
+// Stands between one client and a server of this machine, and can hold up what they say or pull the
+// plug.
 class Relay {
  public:
   explicit Relay(int server_port) : server_port_(server_port) {
@@ -34,7 +36,8 @@ class Relay {
   }
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
-  void cut() { cut_ = true; }  // drops the connection, and takes no other
+  void hold() { held_ = true; }  // keeps the connection, and passes nothing on any more
+  void cut() { cut_ = true; }    // drops the connection, and takes no other
 
  private:
   static sockaddr_in local(int port) {
@@ -60,7 +63,8 @@ class Relay {
               connect(server, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
     while (up && !cut_) {
       for (const auto& [from, to] : {std::pair(client, server), std::pair(server, client)}) {
-        if (!wait_for(from)) continue;
+        if (held_) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        if (held_ || !wait_for(from)) continue;
         char piece[4096];
         const ssize_t size = read(from, piece, sizeof piece);
         up = up && size > 0 && send(to, piece, static_cast<size_t>(size), MSG_NOSIGNAL) == size;
@@ -73,7 +77,7 @@ class Relay {
   int server_port_;
   int listener_ = -1;
   int port_ = 0;
-  std::atomic<bool> cut_ = false;
+  std::atomic<bool> held_ = false, cut_ = false;
   std::thread thread_;
 };
 
