@@ -39,7 +39,7 @@ void Pacer::run() {
       changed_.wait_until(lock, watch_.at(due));
       continue;
     }
-    if (!hurry_) lateness_.record(watch_.now() - due);
+    note_lateness(due);
     // top() is constant, but what it refers to leaves in the next line.
     const std::function<void()> action = std::move(const_cast<Entry&>(entries_.top()).action);
     entries_.pop();
@@ -47,6 +47,12 @@ void Pacer::run() {
     action();
     lock.lock();
   }
+  if (!entries_.empty()) note_lateness(entries_.top().time);
+}
+
+void Pacer::note_lateness(double due) {
+  const double late = watch_.now() - due;
+  if (late >= 0) lateness_.record(late);  // in a hurry, or at the end, it may not be due yet
 }
 
 }  // namespace recurve::loadgen

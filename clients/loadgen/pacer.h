@@ -41,7 +41,7 @@ class Pacer {
   // Ends the thread, without doing what is left.
   void stop();
 
-  // How late it began what it did. Call after stop().
+  // How late it began what was due, and how late it was where it stopped. Call after stop().
   const Histogram& lateness() const { return lateness_; }
 
  private:
@@ -57,6 +57,7 @@ class Pacer {
   };
 
   void run();
+  void note_lateness(double due);
 
   const Stopwatch& watch_;
   std::mutex mutex_;

@@ -4,14 +4,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <set>
+#include <thread>
 
 #include "clients/loadgen/arrivals.h"
 #include "clients/loadgen/distribution.h"
 #include "clients/loadgen/histogram.h"
+#include "clients/loadgen/pacer.h"
 #include "clients/loadgen/recorder.h"
 #include "clients/loadgen/svg_chart.h"
 #include "clients/loadgen/sweep.h"
@@ -132,6 +136,30 @@ TEST(ArrivalsTest, PoissonGapsHaveTheMeanAndVarianceOfAnExponential) {
     count_squares += std::pow(in_second[static_cast<size_t>(s)] - kRate, 2);
   }
   EXPECT_NEAR(count_squares / seconds / kRate, 1, 5 * std::sqrt(2.0 / seconds));
+}
+
+// What follows a long action is late, whether it is begun in its turn, in a hurry or not at all.
+TEST(PacerTest, LatenessIsNotedHoweverItEnds) {
+  for (const bool hurry : {false, true}) {
+    const Stopwatch watch;
+    Pacer pacer(watch);
+    std::promise<void> begun;
+    const auto is_begun = begun.get_future();
+    pacer.at(0, [&] {
+      begun.set_value();
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    });
+    pacer.at(0.01, [] {});
+    pacer.at(1000, [] {});
+    is_begun.wait();
+    if (hurry) {
+      pacer.hurry();
+      std::this_thread::sleep_for(std::chrono::milliseconds(110));
+    }
+    pacer.stop();
+    EXPECT_EQ(pacer.lateness().count(), 2u);
+    EXPECT_GE(pacer.lateness().max(), 0.09);
+  }
 }
 
 TEST(ArrivalsTest, ConstantAndTraceAreExactAndASeedGivesTheSame) {
