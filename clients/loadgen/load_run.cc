@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -64,6 +65,7 @@ class LoadRun {
     result.seconds = ended;
     result.client.cpu_cores = (process_cpu_seconds() - cpu_before) / result.seconds;
     stop_load();
+    note_overdue(result);
     collect(&result);
     return result;
   }
@@ -75,15 +77,17 @@ class LoadRun {
     const int streams = std::get<ClosedLoop>(loop_).streams;
     for (int s = 0; s < streams; ++s) {
       const double due = options_.warmup_seconds / 2 * s / streams;
-      pacer_.at(due, [this, due] { begin_user(due); });
+      pacer_.at(due, [this, due] {
+        if (!context_.stopping) begin_user(due);
+      });
     }
   }
 
   // In an open loop each arrival brings the next about.
   void schedule_arrival() {
-    const double due = std::get<OpenLoop>(loop_).arrivals.next();
-    pacer_.at(due, [this, due] {
-      if (context_.stopping) return;
+    next_arrival_ = std::get<OpenLoop>(loop_).arrivals.next();
+    pacer_.at(next_arrival_, [this, due = next_arrival_] {
+      if (context_.stopping) return;  // where it was due in time, note_overdue() counts it
       if (context_.running < std::get<OpenLoop>(loop_).max_running) {
         begin_user(due);
       } else {
@@ -94,7 +98,6 @@ class LoadRun {
   }
 
   void begin_user(double due) {
-    if (context_.stopping) return;
     const uint64_t index = next_conversation_++;
     Worker& worker = *workers_[index % workers_.size()];
     User* const user = worker.adopt(std::make_unique<User>(context_, worker));
@@ -165,6 +168,12 @@ class LoadRun {
   void stop_load() {
     context_.stopping = true;
     pacer_.hurry();
+    end_users();
+    pacer_.stop();
+    end_users();  // the pacer may have begun one more before it saw that all stops
+  }
+
+  void end_users() {
     const double last = watch_.now() + kLastAnswersSeconds;
     const auto all_gone = [&] {
       return std::all_of(workers_.begin(), workers_.end(),
@@ -175,7 +184,18 @@ class LoadRun {
       // Again: a user may have come while the others were cancelled.
       for (const auto& worker : workers_) worker->cancel_users();
     }
-    pacer_.stop();
+  }
+
+  // What was due in the window but the pacer was too late to begin: it has waited until the end, as
+  // what was sent and not answered. Call once the pacer has stopped.
+  void note_overdue(const RunResult& result) {
+    const double ended = result.seconds;
+    while (next_arrival_ < result.window.end) {
+      workers_[0]->recorder().request(
+          {.due = next_arrival_, .sent = ended, .first = ended, .end = ended, .error = kUnfinished},
+          "the run ended before the load generator had sent it");
+      next_arrival_ = std::get<OpenLoop>(loop_).arrivals.next();
+    }
   }
 
   void collect(RunResult* result) {
@@ -194,6 +214,7 @@ class LoadRun {
   Stopwatch watch_;
   Pacer pacer_;
   UserContext context_;
+  double next_arrival_ = std::numeric_limits<double>::infinity();  // of an open loop: not begun yet
   std::atomic<uint64_t> next_conversation_ = 0;
   std::atomic<bool> window_closed_ = false;
   std::vector<std::unique_ptr<Worker>> workers_;  // last: their threads use the others

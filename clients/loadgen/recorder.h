@@ -32,7 +32,7 @@ struct RequestRecord {
   double ttft() const { return first - due; }
 };
 
-// Cancelled by the load generator, for the run was over.
+// Cancelled by the load generator, or not sent yet, for the run was over.
 inline constexpr const char* kUnfinished = "UNFINISHED";
 // Never sent: so many were under way already.
 inline constexpr const char* kNotSent = "NOT_SENT";

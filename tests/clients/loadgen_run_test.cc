@@ -225,6 +225,20 @@ TEST(LoadgenRunTest, WhatDoesNotEndIsCutOffAndCountsWithTheTimeItWaited) {
   EXPECT_GE(cancelled, 10);  // those that were not measured too
 }
 
+// So many are due that no machine begins them in time, and the run ends with its window.
+TEST(LoadgenRunTest, WhatWasDueCountsWhereTheGeneratorIsTooLateToSendIt) {
+  FakeServer server;
+  Options options = options_for(server, 0, 0.01);
+  options.run.cooldown_seconds = 0;
+  options.rate = 1e8;
+  options.arrivals = ArrivalKind::kConstant;
+  options.max_running = 0;
+  const Report report = run_test(options);
+  const Records& records = report.trials[0].result.records;
+  EXPECT_EQ(records.requests, 1'000'000u);
+  EXPECT_EQ(error_count(report.trials[0]), 1'000'000u);
+}
+
 TEST(LoadgenRunTest, DeadlinesAreKeptAndCounted) {
   FakeServer server;  // last: its threads use the others
   server.inference.set_on_generate([](grpc::ServerContext* context, const auto&, auto*) {
