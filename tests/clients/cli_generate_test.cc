@@ -302,10 +302,13 @@ TEST_F(CliGenerateTest, LostConnectionIsCodeThreeAndKeepsTheText) {
 TEST_F(CliGenerateTest, TimeoutIsADeadline) {
   std::promise<bool> cancelled;
   server_.inference.set_on_generate(endless(cancelled));
-  const auto result = generate({"--prompt", "x", "--timeout", "0.2"});
+  // Long enough for the request to reach the server on a machine that stands still for a while.
+  const auto result = generate({"--prompt", "x", "--timeout", "4"});
   EXPECT_EQ(result.code, 1);
   EXPECT_THAT(result.err, HasSubstr("DEADLINE_EXCEEDED"));
-  EXPECT_TRUE(cancelled.get_future().get());
+  auto ended = cancelled.get_future();
+  ASSERT_EQ(ended.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  EXPECT_TRUE(ended.get());
 }
 
 TEST_F(CliGenerateTest, CtrlCCancelsTheRequest) {
