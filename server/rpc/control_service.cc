@@ -1,5 +1,8 @@
 #include "server/rpc/control_service.h"
 
+#include <functional>
+#include <utility>
+
 #include "server/rpc/status.h"
 #include "server/text/stop_matcher.h"
 
@@ -18,6 +21,19 @@ grpc::ServerUnaryReactor* finish(const ServiceContext& context, grpc::CallbackSe
   reactor->Finish(context.report(status, call));
   return reactor;
 }
+
+// Answers, and does something once the answer has gone.
+class AnswerFirst : public grpc::ServerUnaryReactor {
+ public:
+  explicit AnswerFirst(std::function<void()> then) : then_(std::move(then)) { Finish({}); }
+  void OnDone() override {
+    then_();
+    delete this;
+  }
+
+ private:
+  std::function<void()> then_;
+};
 
 v1::ServerState state_of(State state) {
   switch (state) {
@@ -131,8 +147,9 @@ grpc::ServerUnaryReactor* ControlService::Drain(grpc::CallbackServerContext* cal
   }
   if (!status.ok()) return finish(context_, call, status);
   response->set_requests_under_way(context_.registry.count());
-  context_.delivery.post([this, seconds] { context_.options.on_drain(seconds); });
-  return finish(context_, call);
+  return new AnswerFirst([this, seconds] {
+    context_.delivery.post([this, seconds] { context_.options.on_drain(seconds); });
+  });
 }
 
 }  // namespace recurve
