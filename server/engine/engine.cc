@@ -71,12 +71,23 @@ bool Engine::step() {
 // Ends what was cancelled, has run out of time or has met its stop string.
 void Engine::end_unwanted(Clock::time_point now) {
   waiting_.drop_unwanted(now);
-  for (const auto& sequence : running_) sequence->obey(now);
+  for (const auto& sequence : running_) {
+    sequence->refill(bounds_.chunk, now);  // first: whoever has sent something has not stalled
+    sequence->obey(now);
+  }
   retire(now);
 }
 
 void Engine::admit(Clock::time_point now) {
   while (auto sequence = waiting_.admit_next(now)) running_.push_back(std::move(sequence));
+  stats_.running = requests_running();  // they wait no more, though their first step is to come
+}
+
+// Each choice of a request counts, and has a slot.
+int Engine::requests_running() const {
+  int running = 0;
+  for (const auto& sequence : running_) running += 1 + static_cast<int>(sequence->siblings.size());
+  return running;
 }
 
 // Lays out the step: who takes part, with which tokens.
@@ -163,8 +174,7 @@ void Engine::report(const Batch* finished) {
     pace_.observe(finished->shape(), seconds);
     last_finish_ = now;
   }
-  int running = 0;
-  for (const auto& sequence : running_) running += 1 + static_cast<int>(sequence->siblings.size());
+  const int running = requests_running();
   stats_.running = running;
   metrics_.set_requests(running, queue_.waiting());
   if (finished != nullptr && now < next_housekeeping_) return;

@@ -64,6 +64,7 @@ class Engine {
  private:
   void end_unwanted(Clock::time_point now);
   void admit(Clock::time_point now);
+  int requests_running() const;
   void gather(Clock::time_point now, Batch& batch);
   void fork_choices(Sequence& sequence, Batch& batch);
   void finish(Batch& batch);

@@ -96,20 +96,34 @@ TEST(PromptFeedTest, ASlotIsNotHeldForASenderThatStalls) {
 }
 
 TEST(PromptFeedTest, PatienceCountsFromWhenThereIsNothingToAbsorb) {
+  const HeldClock held;
   NullHarness engine({.slots = 1});
   auto [feed, answer] = feed_to(engine, {1}, std::chrono::milliseconds(300));
   for (int i = 0; i < 8; ++i) {
     engine->run_until_idle();
-    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    Clock::pass(std::chrono::milliseconds(60));
     feed->push(some_prompt(kChunk, static_cast<uint64_t>(i), NullHarness::kVocab - 1));
   }
   engine->run_until_idle();
   answer->take();
   EXPECT_FALSE(answer->ended());
-  std::this_thread::sleep_for(std::chrono::milliseconds(320));
+  Clock::pass(std::chrono::milliseconds(320));
   engine->step();
   answer->take();
   EXPECT_EQ(answer->why(), Finish::kStalled);
+}
+
+// The engine may have been busy for longer than the patience: what counts is what has come.
+TEST(PromptFeedTest, WhatHasComeIsLookedAtBeforePatienceEnds) {
+  const HeldClock held;
+  NullHarness engine({.slots = 1});
+  auto [feed, answer] = feed_to(engine, {1}, std::chrono::milliseconds(300));
+  engine->run_until_idle();
+  feed->push(some_prompt(kChunk, 1, NullHarness::kVocab - 1));
+  Clock::pass(std::chrono::milliseconds(320));
+  engine->step();
+  answer->take();
+  EXPECT_FALSE(answer->ended());
 }
 
 TEST(PromptFeedTest, CancelAndDeadlineEndIt) {
