@@ -33,7 +33,7 @@ class FaultTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     server_ = new ServerProcess({"--model", kModel, "--slots", std::to_string(kSlots),
-                                 "--max-queue", "64", "--ttft-ms", "0", "--stall-seconds", "1"});
+                                 "--max-queue", "64", "--ttft-ms", "0", "--stall-seconds", "3"});
     address_ = new std::string(server_->address());
     Client client(*address_);
     ask(client);
@@ -134,6 +134,8 @@ TEST_F(FaultTest, ReadersThatStall) {
   }
   ASSERT_TRUE(comes_true([&] { return client_->load().requests_running() == kSlots; }));
   EXPECT_EQ(ask(*client_), expected_) << "once a slot has come free";
+  // Whoever is read before would go on.
+  ASSERT_TRUE(comes_true([&] { return is_idle(*client_); })) << "all of them have to go";
   for (Stalled& one : stalled) {
     v1::GenerateResponse response;
     int finals = 0;
@@ -300,7 +302,8 @@ TEST_F(FaultTest, AFloodThatDoesNotFitTheQueueIsRefusedAndTheRestServed) {
     ok += outcome.status.ok();
   });
   EXPECT_EQ(refused + ok, 400);
-  EXPECT_GE(ok, 68);
+  EXPECT_GE(ok, 64) << "nobody is refused while fewer wait";
+  EXPECT_GT(refused, 0);
 }
 
 // ---- the server goes

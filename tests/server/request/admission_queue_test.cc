@@ -70,10 +70,13 @@ TEST(AdmissionQueue, NewsBeforeWaitIsNotMissed) {
   AdmissionQueue queue(4);
   queue.wake();
   EXPECT_TRUE(returns_at_once(queue));
+  queue.take();  // which ends the news
   queue.push({});
   EXPECT_TRUE(returns_at_once(queue));
+  queue.take();
   queue.post({});
   EXPECT_TRUE(returns_at_once(queue));
+  queue.take();
   queue.close();
   EXPECT_TRUE(returns_at_once(queue));
 }

@@ -8,6 +8,7 @@ namespace recurve::ending_test {
 using grpc::StatusCode;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -101,19 +102,20 @@ TEST_F(EndingTest, AbortEndsARequestByItsName) {
 
 TEST_F(EndingTest, DeadlinesReachTheEngineAndEndTheRequest) {
   start_endless(microseconds(200));
+  ASSERT_TRUE(channel_->WaitForConnected(std::chrono::system_clock::now() + seconds(60)));
   for (const bool held : {false, true}) {  // while it runs, and in the queue
     engine_->hold(held);
     const auto begin = Clock::now();
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + milliseconds(150));
+    context.set_deadline(std::chrono::system_clock::now() + seconds(1));
     EXPECT_EQ(generate(long_request(), &context).status.error_code(),
               StatusCode::DEADLINE_EXCEEDED);
     EXPECT_TRUE(nothing_left());
-    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+    EXPECT_LT(Clock::now() - begin, seconds(30));
     if (held) continue;
     const Request seen = engine_->last_request();
     ASSERT_TRUE(seen.deadline.has_value());
-    EXPECT_NEAR(std::chrono::duration<double>(*seen.deadline - begin).count(), 0.15, 0.1);
+    EXPECT_NEAR(std::chrono::duration<double>(*seen.deadline - begin).count(), 1, 0.9);
   }
   engine_->hold(false);
   const auto call = open(*inference_, long_request());  // without one
