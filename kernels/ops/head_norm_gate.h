@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 
 namespace recurve {
 
@@ -14,6 +15,8 @@ struct HeadNormGateArgs {
   const float* o;  // (rows, H, DV) output gate pre-activation
   const float* w;  // (H, DV)
   float* y;        // (rows, H, DV); may be h
+  // (rows, H, DV) instead of y, or null; where this backend's linear op takes bf16
+  uint16_t* y_bf16 = nullptr;
 };
 
 }  // namespace recurve

@@ -47,6 +47,9 @@ struct MlstmArgs {
   const float* o = nullptr;          // (rows, H, DV), with `stride` as well
   const float* head_norm = nullptr;  // (H, DV) or null
   float head_norm_eps = 0;
+  // (rows, H, DV) or null: the result, instead of h, which is then written over all the same. Only
+  // where this backend's linear op takes bf16.
+  uint16_t* h_bf16 = nullptr;
 };
 
 // What is left to do with the cell's own h, in place. Only where args.head_norm is given.
@@ -59,7 +62,8 @@ inline HeadNormGateArgs head_norm_gate_of(const MlstmArgs& args) {
           .h = args.h,
           .o = args.o,
           .w = args.head_norm,
-          .y = args.h};
+          .y = args.h,
+          .y_bf16 = args.h_bf16};
 }
 
 }  // namespace recurve

@@ -55,9 +55,10 @@ class Xlstm final : public Model {
   void mlstm_layer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
                    const Scratch& scratch, Stream& stream) const;
   void exponential_cell(const Block& block, size_t index, const Ragged& seqs,
-                        const StatePool& states, const Scratch& scratch, Stream& stream) const;
+                        const StatePool& states, const Scratch& scratch, uint16_t* h_bf16,
+                        Stream& stream) const;
   void sigmoid_cell(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
-                    const Scratch& scratch, Stream& stream) const;
+                    const Scratch& scratch, uint16_t* h_bf16, Stream& stream) const;
   void sigmoid_gates(int rows, const Scratch& scratch, Stream& stream) const;
   void fill_info(const Checkpoint& checkpoint);
 
@@ -206,17 +207,27 @@ void Xlstm::mlstm_layer(const Block& block, size_t index, const Ragged& seqs,
                    .norm = block.norm.data(),
                    .norm_eps = c_.norm_eps},
                   stream);
+  // The output projection's input where it is rounded: the feed-forward part has no use for its
+  // room yet.
+  const bool rounds = kernels_.linear.takes_bf16(block.out.matrix()) && 2 * c_.F >= c_.v();
+  auto* h_bf16 = rounds ? reinterpret_cast<uint16_t*>(s.hidden) : nullptr;
   if (c_.sigmoid_gate) {
-    sigmoid_cell(block, index, seqs, states, s, stream);
+    sigmoid_cell(block, index, seqs, states, s, h_bf16, stream);
   } else {
-    exponential_cell(block, index, seqs, states, s, stream);
+    exponential_cell(block, index, seqs, states, s, h_bf16, stream);
   }
-  kernels_.linear({.rows = rows, .W = block.out.matrix(), .residual = s.x, .x = s.h, .y = s.x},
+  kernels_.linear({.rows = rows,
+                   .W = block.out.matrix(),
+                   .residual = s.x,
+                   .x = s.h,
+                   .y = s.x,
+                   .x_bf16 = h_bf16},
                   stream);
 }
 
 void Xlstm::exponential_cell(const Block& block, size_t index, const Ragged& seqs,
-                             const StatePool& states, const Scratch& s, Stream& stream) const {
+                             const StatePool& states, const Scratch& s, uint16_t* h_bf16,
+                             Stream& stream) const {
   const float* i = s.qkvoif + 2 * (c_.qk() + c_.v());
   kernels_.mlstm({.seqs = seqs,
                   .H = static_cast<int>(c_.H),
@@ -237,12 +248,14 @@ void Xlstm::exponential_cell(const Block& block, size_t index, const Ragged& seq
                   .h = s.h,
                   .o = s.qkvoif + 2 * c_.qk() + c_.v(),
                   .head_norm = block.head_norm.data(),
-                  .head_norm_eps = c_.head_norm_eps},
+                  .head_norm_eps = c_.head_norm_eps,
+                  .h_bf16 = h_bf16},
                  stream);
 }
 
 void Xlstm::sigmoid_cell(const Block& block, size_t index, const Ragged& seqs,
-                         const StatePool& states, const Scratch& s, Stream& stream) const {
+                         const StatePool& states, const Scratch& s, uint16_t* h_bf16,
+                         Stream& stream) const {
   const int stride = static_cast<int>(c_.projected());
   const size_t first = c_.states().size() * index;
   sigmoid_gates(seqs.rows, s, stream);
@@ -276,7 +289,8 @@ void Xlstm::sigmoid_cell(const Block& block, size_t index, const Ragged& seqs,
                            .h = s.h,
                            .o = s.qkvoif + 2 * c_.qk() + c_.v(),
                            .w = block.head_norm.data(),
-                           .y = s.h},
+                           .y = s.h,
+                           .y_bf16 = h_bf16},
                           stream);
 }
 

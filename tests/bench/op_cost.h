@@ -44,9 +44,9 @@ inline OpCost cost_of(const LinearArgs& a) {
           bytes_of(a.W) + a.rows * (x + y + residual)};
 }
 inline OpCost cost_of(const MlstmArgs& a) {
-  const double o = a.head_norm == nullptr ? 0 : a.DV;
+  const double o = a.head_norm == nullptr ? 0 : a.DV, h = (a.h_bf16 == nullptr ? 1 : 0.5) * a.DV;
   return {fmt::format("{}x{}x{}", a.H, a.DK, a.DV),
-          floats(a.seqs.rows, a.H * (2.0 * a.DK + 2.0 * a.DV + 2 + o)) +
+          floats(a.seqs.rows, a.H * (2.0 * a.DK + 1.0 * a.DV + h + 2 + o)) +
               state(a.seqs, 1.0 * a.H * a.DK * a.DV, a.C.dtype) +
               state(a.seqs, a.H * (a.DK + 1.0))};
 }

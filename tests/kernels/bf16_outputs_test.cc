@@ -189,6 +189,56 @@ TEST_P(Bf16OutputsTest, OfTheSelectiveScan) {
   }
 }
 
+TEST_P(Bf16OutputsTest, OfTheMlstm) {
+  KernelDevice device = make_device();
+  std::mt19937_64 random(5);
+  for (const auto& [H, DK, DV] :
+       {std::tuple{2, 64, 128}, {3, 5, 37}, {2, 256, 512}, {1, 16, 1300}}) {
+    const int stride = H * (2 * DK + 2 * DV + 2);
+    const auto norm = device.array(normal_floats(random, static_cast<size_t>(H) * DV));
+    for (const std::vector<int>& lengths : kBatches) {
+      const Batch batch(device, lengths);
+      const size_t rows = batch.rows, count = rows * H * DV, heads = batch.slots() * size_t(H);
+      const auto x = device.array(normal_floats(random, rows * stride));
+      const std::vector<float> start = normal_floats(random, heads * DK * DV);
+      const auto h = device.floats(count);
+      const auto h_bf16 = device.array(std::vector<uint16_t>(count));
+      std::vector<float> wanted;
+      for (const bool rounds : {false, true}) {
+        const auto C = device.array(start), n = device.array(std::vector<float>(heads * DK, 1));
+        const auto m = device.array(std::vector<float>(heads));
+        const float* v = x.data() + 2 * H * DK;
+        device.kernels().mlstm({.seqs = batch.seqs(),
+                                .H = H,
+                                .DK = DK,
+                                .DV = DV,
+                                .chunk = 8,
+                                .gate_soft_cap = 15,
+                                .eps = 1e-6f,
+                                .stride = stride,
+                                .q = x.data(),
+                                .k = x.data() + H * DK,
+                                .v = v,
+                                .i = v + 2 * H * DV,
+                                .f = v + 2 * H * DV + H,
+                                .C = C.data(),
+                                .n = n.data(),
+                                .m = m.data(),
+                                .h = h.data(),
+                                .o = v + H * DV,
+                                .head_norm = norm.data(),
+                                .head_norm_eps = 1e-6f,
+                                .h_bf16 = rounds ? h_bf16.data() : nullptr},
+                               *device.stream);
+        if (!rounds) wanted = h.read();
+        device.stream->wait();  // while the state is there
+      }
+      EXPECT_EQ(h_bf16.read(), stored(wanted, DType::kBF16)) << H << " x " << DK << " x " << DV;
+      EXPECT_TRUE(h.guards_intact() && h_bf16.guards_intact());
+    }
+  }
+}
+
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Bf16OutputsTest);
 RECURVE_ON_CUDA(Bf16OutputsTest);
 

@@ -48,4 +48,20 @@ __device__ float block_sum(float value) {
   return value;
 }
 
+// Whether this block is the last of so many that come here; it sees what all of them have written
+// in global memory, by loads that pass over the L1 cache. All threads. The counter, 0 before, is 0
+// again then.
+__device__ inline bool is_last_block(unsigned* counter, unsigned blocks) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = atomicAdd(counter, 1) + 1 == blocks;
+    if (last) *counter = 0;
+  }
+  __syncthreads();
+  if (last) __threadfence();
+  return last;
+}
+
 }  // namespace recurve::cuda

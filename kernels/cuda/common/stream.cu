@@ -19,11 +19,15 @@ CudaStream::CudaStream(int device) : device_(device) {
   void* memory = nullptr;
   CUDA_CHECK(cudaMalloc(&memory, kScratchBytes));
   scratch_ = static_cast<std::byte*>(memory);
+  CUDA_CHECK(cudaMalloc(&memory, kCounters * sizeof(unsigned)));
+  counters_ = static_cast<unsigned*>(memory);
+  CUDA_CHECK(cudaMemsetAsync(counters_, 0, kCounters * sizeof(unsigned), handle_));
 }
 
 CudaStream::~CudaStream() {
   cudaStreamDestroy(handle_);
   cudaFree(scratch_);
+  cudaFree(counters_);
 }
 
 }  // namespace recurve::cuda

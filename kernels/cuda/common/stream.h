@@ -27,14 +27,18 @@ class CudaStream : public Stream {
   // Memory of the device for what an op hands from one of its kernels to the next.
   std::span<std::byte> scratch() const { return {scratch_, kScratchBytes}; }
 
+  // Counters that are 0 between kernels: for blocks that have to know which of them is the last.
+  std::span<unsigned> counters() const { return {counters_, kCounters}; }
+
   // Whether kernels may be launched early: see launch.h.
   bool starts_early() const { return starts_early_; }
 
  private:
-  static constexpr size_t kScratchBytes = size_t{32} << 20;
+  static constexpr size_t kScratchBytes = size_t{32} << 20, kCounters = size_t{1} << 20;
   const int device_;
   cudaStream_t handle_ = nullptr;
   std::byte* scratch_ = nullptr;
+  unsigned* counters_ = nullptr;
   bool starts_early_ = false;
 };
 

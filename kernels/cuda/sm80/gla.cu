@@ -23,6 +23,7 @@ __device__ KeyWeights weights_at(const GlaArgs& a, int64_t row, int head, int x)
 
 struct StepCell {
   GlaArgs a;
+  static constexpr unsigned* done = nullptr;
   struct Scalars {};
   template <typename T>
   using ShapeOfMany = StepShape<T, 16, 2>;
@@ -41,6 +42,7 @@ struct StepCell {
   __device__ float divisor(Scalars, float qz) const {
     return (a.bounded ? max_of(fabsf(qz), 1.0f) : qz) + a.eps;
   }
+  __device__ void end(const StepRows&, int, int64_t) const {}
 };
 
 // A block: z of one head of one sequence, when all have read it.

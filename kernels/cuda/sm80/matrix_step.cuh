@@ -16,6 +16,8 @@
 //   Scalars next(before, row, head)
 //   KeyWeights weights(scalars, row, head, key)
 //   float divisor(scalars, qz)  with qz the sum of q z' where z() is given, z' = F z + k
+//   unsigned* done              counters, one for each head of each sequence, or null
+//   end(rows, head, state)      what is left when o is there, by one block; where `done` is given
 namespace recurve::cuda::sm80 {
 
 struct KeyWeights {
@@ -182,6 +184,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     }
     __syncthreads();  // before the next row's
   }
+  if (cell.done == nullptr) return;
+  if (!is_last_block(cell.done + sequence * a.H + head, tiles)) return;
+  cell.end(rows, head, state);
 }
 
 template <typename T, typename Shape, typename Cell>

@@ -1,5 +1,5 @@
-#include "kernels/cuda/common/dependency.cuh"
-#include "kernels/cuda/common/launch.h"
+#include "kernels/check.h"
+#include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/sm80/head_norm_gate.cuh"
 #include "kernels/cuda/sm80/matrix_step.cuh"
 #include "kernels/cuda/sm80/mlstm.cuh"
@@ -10,9 +10,13 @@ namespace {
 
 struct StepCell {
   MlstmArgs a;
+  HeadNormGateArgs gate;
+  bool gates;
+  unsigned* done;
   using Scalars = StepGates;
   template <typename T>
   using ShapeOfMany = StepShape<T, 4, 4>;  // a block begins slowly, so there are more of them
+  static_assert(ShapeOfMany<float>::kThreads == kHeadNormThreads);
 
   __device__ __host__ const StateData& state() const { return a.C; }
   __device__ const float* z() const { return a.n; }
@@ -32,44 +36,31 @@ struct StepCell {
   __device__ float divisor(const Scalars& s, float qz) const {
     return max_of(fabsf(qz), expf(-s.m)) + a.eps;
   }
-};
-
-// A block: one head of one sequence. What is left when h is there: n and m, and where `gates` h is
-// normalised and gated.
-__global__ void __launch_bounds__(kHeadNormThreads)
-    step_end_kernel(MlstmArgs a, HeadNormGateArgs gate, bool gates) {
-  let_next_start();
-  wait_for_previous();
-  const int head = blockIdx.x % a.H, sequence = blockIdx.x / a.H;
-  const StepRows rows = step_rows(a.seqs, a.chunk, sequence);
-  if (rows.first == rows.end) return;
-  const int64_t state = static_cast<int64_t>(a.seqs.slot[sequence]) * a.H + head;
-  float* n = a.n + state * a.DK;
-  float m = a.m[state];
-  for (int row = rows.first; row < rows.end; ++row) {
-    const MlstmHead s = head_at(a, head, row);
-    const StepGates g = step_gates(a, *s.i, *s.f, m);
-    m = g.m;
-    for (int x = threadIdx.x; x < a.DK; x += kHeadNormThreads) {
-      n[x] = advance({g.F, __fmul_rn(g.I, s.k[x]), 0, 0}, n[x]);
+  // n and m, which the blocks of the head have read, and where `gates` h is normalised and gated.
+  __device__ void end(const StepRows& rows, int head, int64_t state) const {
+    float* n = a.n + state * a.DK;
+    float m = a.m[state];
+    for (int row = rows.first; row < rows.end; ++row) {
+      const MlstmHead s = head_at(a, head, row);
+      const StepGates g = step_gates(a, *s.i, *s.f, m);
+      m = g.m;
+      for (int x = threadIdx.x; x < a.DK; x += kHeadNormThreads) {
+        n[x] = advance({g.F, __fmul_rn(g.I, s.k[x]), 0, 0}, n[x]);
+      }
+      if (gates) norm_and_gate(gate, row, head);
     }
-    if (gates) norm_and_gate(gate, row, head);
+    __syncthreads();  // all have read m
+    if (threadIdx.x == 0) a.m[state] = m;
   }
-  __syncthreads();  // all have read m
-  if (threadIdx.x == 0) a.m[state] = m;
-}
+};
 
 }  // namespace
 
-void mlstm_steps(const MlstmArgs& args, Stream& stream) {
-  matrix_steps("mlstm, steps", StepCell{args}, stream);
-}
-
-void mlstm_step_ends(const MlstmArgs& args, bool gates, Stream& stream) {
-  launch_early(
-      stream, "mlstm, ends of steps", step_end_kernel,
-      {.grid = static_cast<unsigned>(args.seqs.num_seqs * args.H), .threads = kHeadNormThreads},
-      args, head_norm_gate_of(args), gates);
+void mlstm_steps(const MlstmArgs& args, bool gates, Stream& stream) {
+  const std::span<unsigned> counters = static_cast<CudaStream&>(stream).counters();
+  CHECK(static_cast<size_t>(args.seqs.num_seqs) * args.H <= counters.size());
+  matrix_steps("mlstm, steps", StepCell{args, head_norm_gate_of(args), gates, counters.data()},
+               stream);
 }
 
 }  // namespace recurve::cuda::sm80
