@@ -184,16 +184,26 @@ template <typename T>
 __device__ void compute(const Shared<T>& shared, const Task& task, const Place& place, int group) {
   const bool arrives = threadIdx.x % kWarpSize == 0;
   Accumulator<T::kRows> sums;
-  Turn turn;
-  int before = 0;  // the stage before this one
-  for (int i = 0; i < place.boxes; ++i, turn.next(task.stages)) {
-    wait(&shared.barriers.full[turn.stage], turn.parity);
-    begin_products();
-    sums.add(shared.W(turn.stage) + group * kGroupM * kBoxBytes, shared.x(turn.stage), i == 0);
-    commit_products();
-    wait_for_products<1>();
-    if (i > 0 && arrives) arrive(&shared.barriers.empty[before]);
-    before = turn.stage;
+  const auto add_all = [&]<int kBehind>() {
+    Turn turn, done;
+    for (int i = 0; i < place.boxes; ++i, turn.next(task.stages)) {
+      wait(&shared.barriers.full[turn.stage], turn.parity);
+      begin_products();
+      sums.add(shared.W(turn.stage) + group * kGroupM * kBoxBytes, shared.x(turn.stage), i == 0);
+      commit_products();
+      wait_for_products<kBehind>();
+      if (i < kBehind) continue;
+      if (arrives) arrive(&shared.barriers.empty[done.stage]);
+      done.next(task.stages);
+    }
+  };
+  // Products of few rows are waited for longer than they take. Where K is long, the room of their
+  // stages is worth more.
+  constexpr int kFar = 3;
+  if (T::kRows <= 16 && task.stages > kFar && place.boxes <= 2 * task.stages) {
+    add_all.template operator()<kFar>();
+  } else {
+    add_all.template operator()<1>();
   }
   wait_for_products<0>();
   // All groups are done with the stages, whose place the sums take.
@@ -206,10 +216,16 @@ __device__ inline float4 operator+(const float4& a, const float4& b) {
 }
 
 // Four values of the tile, of all pieces of K.
-__device__ inline float4 sum_of_pieces(const float* mine, int pieces) {
-  if (pieces == 1) return *reinterpret_cast<const float4*>(mine);
-  float4 sum = load_shared(mine, 0);
-  for (int piece = 1; piece < pieces; ++piece) sum = sum + load_shared(mine, piece);
+template <int kPieces>
+__device__ inline float4 sum_of_pieces(const float* mine) {
+  float4 parts[kPieces];
+#pragma unroll
+  for (int piece = 0; piece < kPieces; ++piece) {
+    parts[piece] = kPieces == 1 ? *reinterpret_cast<const float4*>(mine) : load_shared(mine, piece);
+  }
+  float4 sum = parts[0];
+#pragma unroll
+  for (int piece = 1; piece < kPieces; ++piece) sum = sum + parts[piece];
   return sum;
 }
 
@@ -243,39 +259,81 @@ __device__ inline void store4_bf16(uint16_t* to, const float4& value, int count,
 }
 
 __device__ inline float swish(float gate, float up) { return gate * sigmoid(gate) * up; }
-__device__ inline float cap(float x, float soft_cap) {
-  return soft_cap > 0 ? cuda::soft_cap(x, soft_cap) : x;
+
+// This block's share of the tile's outputs. All computing threads: each has four columns of some
+// rows. It reads several of these rows before it writes one, as the residual may stand where they
+// go.
+template <typename T, int kPieces>
+__device__ void finish(const Task& task, const Place& place, const typename Shared<T>::Sums& sums) {
+  // As many rows as there are registers for.
+  constexpr int kMost = T::kBlocks == 3 ? 2 : 4;
+  constexpr int kAtOnce = kMost > kPieces ? kMost / kPieces : 1;
+  const int piece = blockIdx.x % kPieces, thread = threadIdx.x;
+  const int all = (task.swiglu ? 1 : 2) * task.box_rows / 4;  // fours of columns
+  const int first = all * piece / kPieces, fours = all * (piece + 1) / kPieces - first;
+  if (fours == 0) return;
+  const int step = T::kComputing / fours;  // rows
+  const int m = (first + thread % fours) * 4, output = place.W_row + m;
+  const int count = min(4, task.outputs - output);
+  if (thread >= step * fours || count <= 0) return;
+
+  const int rows = min(task.rows - place.x_row, T::kRows);
+  const int in_tile = m < task.box_rows ? m : m - task.box_rows + task.second;
+  const int64_t start = static_cast<int64_t>(place.x_row) * task.outputs + output;
+  float4 bias = make_float4(0, 0, 0, 0), up_bias = bias;
+  if (task.bias != nullptr) {
+    bias = load4(task.bias + output, count, task.vector);
+    if (task.swiglu) up_bias = load4(task.bias + output + task.box_offset, count, task.vector);
+  }
+  for (int begin = thread / fours; begin < rows; begin += kAtOnce * step) {
+    float4 y[kAtOnce], up[kAtOnce], residual[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int row = begin + j * step;
+      if (row >= rows) break;
+      if (task.residual != nullptr) {
+        const float* from = task.residual + start + static_cast<int64_t>(row) * task.outputs;
+        residual[j] = load4(from, count, task.vector);
+      }
+      y[j] = sum_of_pieces<kPieces>(&sums[row][in_tile]);
+      if (task.swiglu) up[j] = sum_of_pieces<kPieces>(&sums[row][task.second + m]);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int row = begin + j * step;
+      if (row >= rows) break;
+      float4 out = y[j] + bias;
+      if (task.swiglu) {
+        const float4 u = up[j] + up_bias;
+        out =
+            make_float4(swish(out.x, u.x), swish(out.y, u.y), swish(out.z, u.z), swish(out.w, u.w));
+      }
+      if (task.soft_cap > 0) {
+        out = make_float4(soft_cap(out.x, task.soft_cap), soft_cap(out.y, task.soft_cap),
+                          soft_cap(out.z, task.soft_cap), soft_cap(out.w, task.soft_cap));
+      }
+      if (task.residual != nullptr) out = out + residual[j];
+      const int64_t at = start + static_cast<int64_t>(row) * task.outputs;
+      if (task.y_bf16 != nullptr) {
+        store4_bf16(task.y_bf16 + at, out, count, task.vector);
+      } else {
+        store4(task.y + at, out, count, task.vector);
+      }
+    }
+  }
 }
 
-// This block's share of the tile's outputs. All computing threads.
 template <typename T>
 __device__ void finish(const Task& task, const Place& place, const typename Shared<T>::Sums& sums) {
-  const int piece = blockIdx.x % task.pieces;
-  const int all = (task.swiglu ? 1 : 2) * task.box_rows / 4;  // fours of outputs
-  const int first = all * piece / task.pieces, fours = all * (piece + 1) / task.pieces - first;
-  const int rows = min(task.rows - place.x_row, T::kRows);
-  for (int i = threadIdx.x; i < rows * fours; i += T::kComputing) {
-    const int row = i / fours, m = (first + i % fours) * 4;
-    const int output = place.W_row + m, count = min(4, task.outputs - output);
-    if (count <= 0) continue;
-    const auto sum_at = [&](int at, int W_row) {
-      const float4 sum = sum_of_pieces(&sums[row][at], task.pieces);
-      return task.bias == nullptr ? sum : sum + load4(task.bias + W_row, count, task.vector);
-    };
-    float4 y = sum_at(m < task.box_rows ? m : m - task.box_rows + task.second, output);
-    if (task.swiglu) {
-      const float4 up = sum_at(task.second + m, output + task.box_offset);
-      y = make_float4(swish(y.x, up.x), swish(y.y, up.y), swish(y.z, up.z), swish(y.w, up.w));
-    }
-    y = make_float4(cap(y.x, task.soft_cap), cap(y.y, task.soft_cap), cap(y.z, task.soft_cap),
-                    cap(y.w, task.soft_cap));
-    const int64_t at = static_cast<int64_t>(place.x_row + row) * task.outputs + output;
-    if (task.residual != nullptr) y = y + load4(task.residual + at, count, task.vector);
-    if (task.y_bf16 != nullptr) {
-      store4_bf16(task.y_bf16 + at, y, count, task.vector);
-    } else {
-      store4(task.y + at, y, count, task.vector);
-    }
+  switch (task.pieces) {  // a power of two, at most 8
+    case 1:
+      return finish<T, 1>(task, place, sums);
+    case 2:
+      return finish<T, 2>(task, place, sums);
+    case 4:
+      return finish<T, 4>(task, place, sums);
+    default:
+      return finish<T, 8>(task, place, sums);
   }
 }
 
