@@ -8,15 +8,23 @@ void Registry::enter(Call* call) {
   calls_.insert(call);
 }
 
+void Registry::refused() {
+  std::lock_guard lock(mutex_);
+  ++refused_;
+  if (count_ == refused_) changed_.notify_all();
+}
+
 void Registry::leave(Call* call) {
   std::lock_guard lock(mutex_);
   calls_.erase(call);
 }
 
-void Registry::gone() {
+void Registry::gone(bool was_refused) {
   std::lock_guard lock(mutex_);
+  --count_;
+  if (was_refused) --refused_;
   // Under the lock: once it is released, the registry may go.
-  if (--count_ == 0) changed_.notify_all();
+  if (count_ == refused_) changed_.notify_all();
 }
 
 int Registry::count() const {
@@ -27,6 +35,11 @@ int Registry::count() const {
 bool Registry::wait_until_empty(Clock::time_point until) const {
   std::unique_lock lock(mutex_);
   return changed_.wait_until(lock, until, [this] { return count_ == 0; });
+}
+
+bool Registry::wait_until_all_served(Clock::time_point until) const {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_until(lock, until, [this] { return count_ == refused_; });
 }
 
 bool Registry::name(const std::string& id, Call* call) {

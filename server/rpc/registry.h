@@ -22,12 +22,17 @@ class Registry {
     ~Call() = default;
   };
 
-  // From the beginning of a call to where it takes no more aborts, and on to its very end.
+  // From the beginning of a call to where it takes no more aborts, and on to its very end. Of one
+  // that is refused as it comes only the status is under way.
   void enter(Call* call);
+  void refused();
   void leave(Call* call);
-  void gone();
-  int count() const;                                     // entered and not gone
-  bool wait_until_empty(Clock::time_point until) const;  // false if it is not by then
+  void gone(bool was_refused);
+  int count() const;  // entered and not gone
+  // False if it is not so by then: that no call is left, or none but refused ones, of which there
+  // may be new ones all the time.
+  bool wait_until_empty(Clock::time_point until) const;
+  bool wait_until_all_served(Clock::time_point until) const;
 
   // Gives the call a name, which it has until forget(). False if another call has it.
   bool name(const std::string& id, Call* call);
@@ -39,7 +44,7 @@ class Registry {
  private:
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  int count_ = 0;
+  int count_ = 0, refused_ = 0;
   std::unordered_set<Call*> calls_;
   std::unordered_map<std::string, Call*> by_id_;
 };

@@ -21,6 +21,8 @@ namespace {
 
 // How long calls that were cancelled may take to say so: the engine needs one step for it.
 constexpr auto kLastWords = std::chrono::seconds(5);
+// And calls that are refused while the last one that is served ends.
+constexpr auto kLastRefusals = std::chrono::milliseconds(200);
 
 void set_arguments(const RpcOptions& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
@@ -106,7 +108,11 @@ bool RpcServer::drain(Clock::time_point deadline) {
   impl_->context.state = ServiceContext::State::kDraining;
   impl_->set_health(false);
   Registry& calls = impl_->context.registry;
-  if (calls.wait_until_empty(deadline)) return true;
+  if (calls.wait_until_all_served(deadline)) {
+    // Clients that try again at once would keep the server for ever.
+    calls.wait_until_empty(std::min(deadline, Clock::now() + kLastRefusals));
+    return true;
+  }
   calls.abort_all();
   calls.wait_until_empty(Clock::now() + kLastWords);
   return false;

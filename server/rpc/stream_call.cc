@@ -41,24 +41,29 @@ StreamCall::StreamCall(ServiceContext& context, grpc::CallbackServerContext* cal
 StreamCall::~StreamCall() {
   message_share_ = {};
   // Only now: until here it uses what goes when no call is left.
-  context_.registry.gone();
+  context_.registry.gone(!refusal_.ok());
 }
 
 void StreamCall::open(int64_t message_bytes) {
   refusal_ = context_.availability();
-  if (!refusal_.ok()) return launch();
+  if (!refusal_.ok()) return refuse();
   message_share_ = context_.message_bytes.take(message_bytes);
   if (!message_share_) {
     refusal_ = {StatusCode::RESOURCE_EXHAUSTED,
                 "the requests under way fill the memory that there is for them: try again later"};
-    return launch();
+    return refuse();
   }
   if (context_.queue.waiting() >= context_.queue.max_waiting()) {
     refusal_ = {StatusCode::RESOURCE_EXHAUSTED, "the queue is full: try again later"};
-    return launch();
+    return refuse();
   }
   if (launch_on(context_.text, static_cast<size_t>(context_.options.max_tokenising))) return;
   refusal_ = {StatusCode::RESOURCE_EXHAUSTED, "too many prompts wait to be read: try again later"};
+  refuse();
+}
+
+void StreamCall::refuse() {
+  context_.registry.refused();
   launch();
 }
 

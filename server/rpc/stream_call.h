@@ -69,6 +69,7 @@ class StreamCall : public Strand, public Registry::Call {
   std::vector<std::shared_ptr<TokenStream>> streams_;  // once submitted
 
  private:
+  void refuse();
   void work() final;
   bool writing();
   bool unwanted() const { return gone_ || aborted_; }
