@@ -46,6 +46,11 @@ struct LinearOp : Op<LinearArgs> {
   // Whether x is rounded to bf16 beside this matrix: then who makes x may do so. null: never.
   bool (*rounds)(const Matrix& W) = nullptr;
   bool takes_bf16(const Matrix& W) const { return rounds != nullptr && rounds(W); }
+  // Whether LinearArgs::conv may be this. null: never.
+  bool (*convolves)(const LinearArgs& args, const CausalConv1dArgs& conv) = nullptr;
+  bool takes_conv(const LinearArgs& args, const CausalConv1dArgs& conv) const {
+    return convolves != nullptr && convolves(args, conv);
+  }
 };
 
 // Every computation the models use. A backend fills one table at start: the reference's, with what

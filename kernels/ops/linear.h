@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 
+#include "kernels/ops/causal_conv1d.h"
 #include "kernels/tensor.h"
 
 namespace recurve {
@@ -27,6 +29,9 @@ struct LinearArgs {
   float soft_cap = 0;                // 0: none; with a residual neither this nor swiglu
   const uint16_t* x_bf16 = nullptr;  // (rows, K) instead of x, or null; without a norm
   uint16_t* y_bf16 = nullptr;        // (rows, outputs) instead of y, or null
+  // Where LinearOp::takes_conv says so: a convolution whose x is some of the columns of y. It is
+  // done too, and these columns are not left in y.
+  std::optional<CausalConv1dArgs> conv = std::nullopt;
 
   int64_t outputs() const { return swiglu ? W.N / 2 : W.N; }
 };

@@ -251,14 +251,24 @@ void Mamba2::forward(const StepBatch& batch, const StatePool& states, Arena& are
 void Mamba2::mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
                    const Scratch& s, Stream& stream) const {
   const int rows = seqs.rows;
-  kernels_.linear({.rows = rows,
-                   .W = block.in.matrix(),
-                   .bias = block.in.bias(),
-                   .x = s.x,
-                   .y = s.zxBCdt,
-                   .norm = block.norm.data(),
-                   .norm_eps = c_.eps},
-                  stream);
+  linear_conv({.rows = rows,
+               .W = block.in.matrix(),
+               .bias = block.in.bias(),
+               .x = s.x,
+               .y = s.zxBCdt,
+               .norm = block.norm.data(),
+               .norm_eps = c_.eps},
+              {.seqs = seqs,
+               .D = static_cast<int>(c_.conv_width()),
+               .width = static_cast<int>(c_.width),
+               .silu = true,
+               .x_stride = static_cast<int>(c_.projection_width()),
+               .x = s.zxBCdt + c_.DI,
+               .w = block.conv.data(),
+               .bias = block.conv_bias.data(),
+               .state = states.array(2 * index),
+               .y = s.xBC},
+              stream);
   state_space(block, index, seqs, states, s, stream);
   const bool groups = c_.G > 1;  // else the norm is of the whole row
   // In bf16 where the layer takes it; that the convolution left there has been read.
@@ -297,23 +307,12 @@ void Mamba2::norm_groups(const Block& block, int rows, float* v, uint16_t* v_bf1
                           stream);
 }
 
-// s.v, gated, from s.zxBCdt.
+// s.v, gated, from s.zxBCdt and s.xBC.
 void Mamba2::state_space(const Block& block, size_t index, const Ragged& seqs,
                          const StatePool& states, const Scratch& s, Stream& stream) const {
   const int DI = static_cast<int>(c_.DI), GN = static_cast<int>(c_.G * c_.N);
   const int conv = static_cast<int>(c_.conv_width());
   const int projection = static_cast<int>(c_.projection_width());
-  kernels_.causal_conv1d({.seqs = seqs,
-                          .D = conv,
-                          .width = static_cast<int>(c_.width),
-                          .silu = true,
-                          .x_stride = projection,
-                          .x = s.zxBCdt + DI,
-                          .w = block.conv.data(),
-                          .bias = block.conv_bias.data(),
-                          .state = states.array(2 * index),
-                          .y = s.xBC},
-                         stream);
   kernels_.ssd({.seqs = seqs,
                 .H = static_cast<int>(c_.H),
                 .P = static_cast<int>(c_.P),

@@ -89,6 +89,13 @@ void StateSpaceModel::embed(const StepBatch& batch, float* x, Stream& stream) co
       stream);
 }
 
+void StateSpaceModel::linear_conv(LinearArgs linear, const CausalConv1dArgs& conv,
+                                  Stream& stream) const {
+  if (kernels_.linear.takes_conv(linear, conv)) linear.conv = conv;
+  kernels_.linear(linear, stream);
+  if (!linear.conv) kernels_.causal_conv1d(conv, stream);
+}
+
 void StateSpaceModel::write_logits(const StateSpaceConfig& c, const StepBatch& batch,
                                    const float* x, float* picked, float* logits,
                                    Stream& stream) const {

@@ -51,6 +51,8 @@ class StateSpaceModel : public Model {
 
   // x: (rows, D)
   void embed(const StepBatch& batch, float* x, Stream& stream) const;
+  // The projection that begins a mixer, and the convolution over some of its outputs.
+  void linear_conv(LinearArgs linear, const CausalConv1dArgs& conv, Stream& stream) const;
   // picked: scratch, (num_logits, D)
   void write_logits(const StateSpaceConfig& c, const StepBatch& batch, const float* x,
                     float* picked, float* logits, Stream& stream) const;

@@ -35,13 +35,20 @@ inline OpCost cost_of(const GatherRowsArgs& a) {
 inline OpCost cost_of(const RmsNormArgs& a) {
   return {fmt::format("{}", a.D), floats(a.rows, 2.0 * a.D)};
 }
+inline OpCost cost_of(const CausalConv1dArgs& a) {
+  return {
+      fmt::format("{}x{}", a.D, a.width),
+      floats(a.seqs.rows, 2.0 * a.D) + state(a.seqs, a.D * (a.width - 1.0)) + floats(a.D, a.width)};
+}
 inline OpCost cost_of(const LinearArgs& a) {
   const auto outputs = static_cast<double>(a.outputs()), K = static_cast<double>(a.W.K);
   const double x = (a.x_bf16 == nullptr ? 4 : 2) * K, y = (a.y_bf16 == nullptr ? 4 : 2) * outputs;
   const double residual = a.residual == nullptr ? 0 : 4 * outputs;
-  return {fmt::format("{}x{}{}{}", a.W.N, a.W.K, a.norm == nullptr ? "" : " norm",
-                      a.swiglu ? " swiglu" : ""),
-          bytes_of(a.W) + a.rows * (x + y + residual)};
+  // A convolution takes its x from the layer, and writes where that would have.
+  const double conv = a.conv ? cost_of(*a.conv).bytes - floats(a.rows, 2.0 * a.conv->D) : 0;
+  return {fmt::format("{}x{}{}{}{}", a.W.N, a.W.K, a.norm == nullptr ? "" : " norm",
+                      a.swiglu ? " swiglu" : "", a.conv ? " conv" : ""),
+          bytes_of(a.W) + a.rows * (x + y + residual) + conv};
 }
 inline OpCost cost_of(const MlstmArgs& a) {
   const double o = a.head_norm == nullptr ? 0 : a.DV, h = (a.h_bf16 == nullptr ? 1 : 0.5) * a.DV;
@@ -58,11 +65,6 @@ inline OpCost cost_of(const SwigluArgs& a) {
 }
 inline OpCost cost_of(const SoftCapArgs& a) {
   return {fmt::format("{}", a.count), floats(2, static_cast<double>(a.count))};
-}
-inline OpCost cost_of(const CausalConv1dArgs& a) {
-  return {
-      fmt::format("{}x{}", a.D, a.width),
-      floats(a.seqs.rows, 2.0 * a.D) + state(a.seqs, a.D * (a.width - 1.0)) + floats(a.D, a.width)};
 }
 inline OpCost cost_of(const SelectiveScanArgs& a) {
   const double z = a.z == nullptr ? 0 : a.D;

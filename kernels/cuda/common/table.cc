@@ -48,7 +48,8 @@ std::vector<Kernels> tables(int major) {
   std::vector<Kernels> tables = {sm80_table()};
   if (major == 9) {
     tables.push_back(tables.back());
-    tables.back().linear = {{sm90::linear, "cuda/sm90"}, sm90::linear_rounds};
+    tables.back().linear = {
+        {sm90::linear, "cuda/sm90"}, sm90::linear_rounds, sm90::linear_convolves};
     tables.back().selective_scan = {sm90::selective_scan, "cuda/sm90", /*bf16_state=*/true};
   }
   return tables;

@@ -3,6 +3,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/sm80/causal_conv1d.h"
 #include "kernels/cuda/sm80/linear_bf16.h"
 #include "kernels/cuda/sm80/ops.h"
 #include "kernels/cuda/sm90/linear_kernel.cuh"
@@ -147,7 +148,9 @@ void launch_linear(const LinearArgs& args, const uint16_t* x, int box_rows, Stre
             .bias = args.bias,
             .residual = args.residual,
             .y = args.y,
-            .y_bf16 = args.y_bf16};
+            .y_bf16 = args.y_bf16,
+            .conv = args.conv.value_or(CausalConv1dArgs{}),
+            .conv_first = args.conv ? static_cast<int>(args.conv->x - args.y) : 0};
   const int stage = task.W_bytes() + T::kRowsBytes;
   // What aligns the memory, the barriers, and what the products of the last stage read behind it.
   const int beside = 1024 + Shared<T>::kRing + std::max(0, T::kTileM * kBoxBytes - stage);
@@ -219,6 +222,14 @@ bool takes(const Matrix& W) {
 
 // Which kernel takes a matrix depends on the matrix alone, never on the rows.
 bool linear_rounds(const Matrix& W) { return takes(W); }
+
+// Of more rows the states keep the end of the layer longer than a kernel of their own takes.
+bool linear_convolves(const LinearArgs& args, const CausalConv1dArgs& conv) {
+  constexpr int kMostRows = 16;
+  return takes(args.W) && conv.seqs.max_len == 1 && args.rows <= kMostRows && args.W.N % 4 == 0 &&
+         (conv.x - args.y) % 4 == 0 && aligned(args.y) && aligned(args.bias) &&
+         sm80::takes_four_channels(conv);
+}
 
 void linear(const LinearArgs& args, Stream& stream) {
   if (args.rows == 0 || args.W.N == 0) return;

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/common/math.cuh"
+#include "kernels/cuda/sm80/causal_conv1d.cuh"
 #include "kernels/cuda/sm90/async.cuh"
 #include "kernels/cuda/sm90/wgmma.cuh"
 
@@ -54,6 +55,9 @@ struct Task {
   const float* residual;
   float* y;
   uint16_t* y_bf16;  // instead of y, or null
+  // Of the outputs from conv_first on, in place of them; no state: none. Each row is a sequence.
+  CausalConv1dArgs conv;
+  int conv_first;
 
   __host__ __device__ int W_bytes() const { return 2 * second * kBoxBytes; }  // of a stage
 };
@@ -67,7 +71,8 @@ struct Barriers {
 // a piece of K take the ring's place.
 template <typename T>
 struct Shared {
-  using Sums = float[T::kRows][T::kTileM + 4];
+  static constexpr int kPitch = T::kTileM + 4;
+  using Sums = float[T::kRows][kPitch];
   Barriers& barriers;
   std::byte* ring;
   int stage_bytes, W_bytes;
@@ -260,24 +265,88 @@ __device__ inline void store4_bf16(uint16_t* to, const float4& value, int count,
 
 __device__ inline float swish(float gate, float up) { return gate * sigmoid(gate) * up; }
 
-// This block's share of the tile's outputs. All computing threads: each has four columns of some
-// rows. It reads several of these rows before it writes one, as the residual may stand where they
-// go.
-template <typename T, int kPieces>
-__device__ void finish(const Task& task, const Place& place, const typename Shared<T>::Sums& sums) {
-  // As many rows as there are registers for.
-  constexpr int kMost = T::kBlocks == 3 ? 2 : 4;
-  constexpr int kAtOnce = kMost > kPieces ? kMost / kPieces : 1;
-  const int piece = blockIdx.x % kPieces, thread = threadIdx.x;
+// Where a thread's share of the tile's outputs is: four columns of some rows.
+struct Share {
+  int m;       // of the columns, in the outputs of this tile
+  int output;  // of the first column
+  int count;   // of columns that there are; 0: nothing
+  int begin, step, rows;
+};
+template <typename T>
+__device__ Share share_of(const Task& task, const Place& place, int pieces) {
+  const int piece = blockIdx.x % pieces, thread = threadIdx.x;
   const int all = (task.swiglu ? 1 : 2) * task.box_rows / 4;  // fours of columns
-  const int first = all * piece / kPieces, fours = all * (piece + 1) / kPieces - first;
-  if (fours == 0) return;
+  const int first = all * piece / pieces, fours = all * (piece + 1) / pieces - first;
+  if (fours == 0) return {};
   const int step = T::kComputing / fours;  // rows
   const int m = (first + thread % fours) * 4, output = place.W_row + m;
-  const int count = min(4, task.outputs - output);
-  if (thread >= step * fours || count <= 0) return;
+  if (thread >= step * fours || output >= task.outputs) return {};
+  return {m,
+          output,
+          min(4, task.outputs - output),
+          thread / fours,
+          step,
+          min(task.rows - place.x_row, T::kRows)};
+}
 
-  const int rows = min(task.rows - place.x_row, T::kRows);
+__device__ inline bool convolved(const Task& task, int output) {
+  return task.conv.state != nullptr && output >= task.conv_first &&
+         output < task.conv_first + task.conv.D;
+}
+
+// The state of four channels, from d on, of the sequence that a row is.
+__device__ inline float* conv_state(const CausalConv1dArgs& a, int row, int d) {
+  return a.state + (static_cast<int64_t>(a.seqs.slot[row]) * a.D + d) * sm80::FourChannels::kPast;
+}
+
+// What the convolution reads beside its input is on its way to the L2 cache while the products are
+// made.
+template <typename T>
+__device__ void prefetch_conv(const Task& task, const Place& place) {
+  if (task.conv.state == nullptr) return;
+  const Share share = share_of<T>(task, place, task.pieces);
+  if (share.count == 0 || !convolved(task, share.output)) return;
+  const int d = share.output - task.conv_first;
+  sm80::prefetch_to_l2(task.conv.w + int64_t{d} * sm80::FourChannels::kWidth);
+  for (int row = share.begin; row < share.rows; row += share.step) {
+    sm80::prefetch_to_l2(conv_state(task.conv, place.x_row + row, d));
+  }
+}
+
+// Rows whose reads a thread has on their way at once: as many as there are registers for.
+template <typename T, int kPieces>
+constexpr int kAtOnce = std::max(1, (T::kBlocks == 3 ? 2 : 4) / kPieces);
+
+// Instead of finish, of columns that go through the convolution.
+template <typename T, int kPieces>
+__device__ void convolve(const Task& task, const Place& place, const Share& share,
+                         const float* sums, const float4& bias) {
+  using sm80::FourChannels;
+  constexpr int kPast = FourChannels::kPast;
+  const int d = share.output - task.conv_first;
+  FourChannels channels;
+  channels.load_weights(task.conv, d);
+  for (int row = share.begin; row < share.rows; row += share.step) {
+    float* state = conv_state(task.conv, place.x_row + row, d);
+    float4 past[kPast];
+#pragma unroll
+    for (int i = 0; i < kPast; ++i) past[i] = sm80::load4<true>(state + 4 * i, 4);
+    const float4 x = sum_of_pieces<kPieces>(sums + row * Shared<T>::kPitch) + bias;
+    channels.take_past(past);
+    sm80::put_four(task.conv, place.x_row + row, d, channels.advance(x, task.conv.silu));
+    channels.give_past(past);
+#pragma unroll
+    for (int i = 0; i < kPast; ++i) sm80::store4<true>(state + 4 * i, past[i], 4);
+  }
+}
+
+// This block's share of the tile's outputs. All computing threads. A thread reads several of its
+// rows before it writes one, as the residual may stand where they go.
+template <typename T, int kPieces>
+__device__ void finish(const Task& task, const Place& place, const typename Shared<T>::Sums& sums) {
+  const Share share = share_of<T>(task, place, kPieces);
+  if (share.count == 0) return;
+  const int m = share.m, output = share.output, count = share.count, step = share.step;
   const int in_tile = m < task.box_rows ? m : m - task.box_rows + task.second;
   const int64_t start = static_cast<int64_t>(place.x_row) * task.outputs + output;
   float4 bias = make_float4(0, 0, 0, 0), up_bias = bias;
@@ -285,12 +354,16 @@ __device__ void finish(const Task& task, const Place& place, const typename Shar
     bias = load4(task.bias + output, count, task.vector);
     if (task.swiglu) up_bias = load4(task.bias + output + task.box_offset, count, task.vector);
   }
-  for (int begin = thread / fours; begin < rows; begin += kAtOnce * step) {
-    float4 y[kAtOnce], up[kAtOnce], residual[kAtOnce];
+  if (convolved(task, output)) {
+    return convolve<T, kPieces>(task, place, share, &sums[0][in_tile], bias);
+  }
+  constexpr int kRows = kAtOnce<T, kPieces>;
+  for (int begin = share.begin; begin < share.rows; begin += kRows * step) {
+    float4 y[kRows], up[kRows], residual[kRows];
 #pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
+    for (int j = 0; j < kRows; ++j) {
       const int row = begin + j * step;
-      if (row >= rows) break;
+      if (row >= share.rows) break;
       if (task.residual != nullptr) {
         const float* from = task.residual + start + static_cast<int64_t>(row) * task.outputs;
         residual[j] = load4(from, count, task.vector);
@@ -299,9 +372,9 @@ __device__ void finish(const Task& task, const Place& place, const typename Shar
       if (task.swiglu) up[j] = sum_of_pieces<kPieces>(&sums[row][task.second + m]);
     }
 #pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
+    for (int j = 0; j < kRows; ++j) {
       const int row = begin + j * step;
-      if (row >= rows) break;
+      if (row >= share.rows) break;
       float4 out = y[j] + bias;
       if (task.swiglu) {
         const float4 u = up[j] + up_bias;
@@ -362,6 +435,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kGroupThreads, 0);
   if (group < T::kGroups) {
     if constexpr (T::kUneven) asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
+    prefetch_conv<T>(task, place);
     compute(shared, task, place, group);
     if (task.pieces > 1) {
       sync_cluster();

@@ -6,6 +6,7 @@ namespace recurve::cuda::sm90 {
 
 void linear(const LinearArgs& args, Stream& stream);
 bool linear_rounds(const Matrix& W);
+bool linear_convolves(const LinearArgs& args, const CausalConv1dArgs& conv);
 void selective_scan(const SelectiveScanArgs& args, Stream& stream);
 
 }  // namespace recurve::cuda::sm90
