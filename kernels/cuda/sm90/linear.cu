@@ -68,12 +68,14 @@ int ceil_div(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 int round_up(int a, int b) { return ceil_div(a, b) * b; }
 
 // Into how many pieces K is cut: so many that all multiprocessors have some where there are many
-// rows of x, and each piece is of eight boxes or so; at least of one.
+// rows of x, and each piece is of eight boxes or so; at least of one. Around two thousand outputs
+// more than four cost more than they bring (measured at 1 to 64 rows).
 constexpr int kMostPieces = 8;
 int pieces_of(const Matrix& W) {
   constexpr int kWantedBlocks = 120, kTileM = 128;
+  const int most = W.N > 1024 && W.N <= 2048 ? kMostPieces / 2 : kMostPieces;
   int pieces = 1;
-  while (pieces < kMostPieces && ceil_div(W.N, kTileM) * pieces < kWantedBlocks &&
+  while (pieces < most && ceil_div(W.N, kTileM) * pieces < kWantedBlocks &&
          W.K / (2 * pieces) >= 8 * kBoxK) {
     pieces *= 2;
   }
@@ -182,15 +184,21 @@ void launch_filling(const LinearArgs& args, const uint16_t* x, Stream& stream) {
 // those of the next kernel. With many, x weighs more than W, and the highest tiles are best, unless
 // W is so narrow that most multiprocessors would be idle.
 void linear_rows(const LinearArgs& args, const uint16_t* x, Stream& stream) {
-  constexpr int kFewBlocks = 60, kHighest = 96;  // rows of a box
-  const int high_tiles = ceil_div(args.outputs(), args.swiglu ? kHighest : 2 * kHighest);
-  const int blocks = high_tiles * pieces_of(args.W) * ceil_div(args.rows, 256);
+  constexpr int kFewBlocks = 60;
+  const int boxes = args.swiglu ? 1 : 2;  // of a tile, that make different outputs
+  const auto blocks = [&](int box_rows, int rows) {
+    return ceil_div(args.outputs(), boxes * box_rows) * pieces_of(args.W) *
+           ceil_div(args.rows, rows);
+  };
   if (args.rows <= 8) return launch_filling<8, 3>(args, x, stream);
   if (args.rows <= 16) return launch_filling<16, 3>(args, x, stream);
   if (args.rows <= 32) return launch_filling<32, 3>(args, x, stream);
   if (args.rows <= 64) return launch_filling<64, 3>(args, x, stream);
-  if (args.rows <= 128 || blocks < kFewBlocks) return launch_filling<128, 2>(args, x, stream);
-  launch_linear<Tiling<3, 256, 1>>(args, x, kHighest, stream);
+  if (args.rows > 128) {
+    if (blocks(96, 256) >= kFewBlocks) return launch_linear<Tiling<3, 256, 1>>(args, x, 96, stream);
+    if (blocks(64, 128) >= kFewBlocks) return launch_linear<Tiling<2, 128, 2>>(args, x, 64, stream);
+  }
+  launch_filling<128, 2>(args, x, stream);
 }
 
 void round_rows(const LinearArgs& args, uint16_t* rounded, Stream& stream) {
