@@ -181,8 +181,8 @@ void launch_filling(const LinearArgs& args, const uint16_t* x, Stream& stream) {
 }
 
 // With few rows a multiprocessor has several blocks: while one ends, another's weights come, or
-// those of the next kernel. With many, x weighs more than W, and the highest tiles are best, unless
-// W is so narrow that most multiprocessors would be idle.
+// those of the next kernel. With many, x weighs as much as W or more, and the highest tiles are
+// best, unless W is so narrow that most multiprocessors would be idle.
 void linear_rows(const LinearArgs& args, const uint16_t* x, Stream& stream) {
   constexpr int kFewBlocks = 60;
   const int boxes = args.swiglu ? 1 : 2;  // of a tile, that make different outputs
@@ -194,7 +194,11 @@ void linear_rows(const LinearArgs& args, const uint16_t* x, Stream& stream) {
   if (args.rows <= 16) return launch_filling<16, 3>(args, x, stream);
   if (args.rows <= 32) return launch_filling<32, 3>(args, x, stream);
   if (args.rows <= 64) return launch_filling<64, 3>(args, x, stream);
-  if (args.rows > 128) {
+  if (args.rows <= 128) {
+    using High = Tiling<3, 128, 1>;
+    const int box_rows = box_rows_of<High>(args);
+    if (box_rows > kGroupM) return launch_linear<High>(args, x, box_rows, stream);
+  } else {
     if (blocks(96, 256) >= kFewBlocks) return launch_linear<Tiling<3, 256, 1>>(args, x, 96, stream);
     if (blocks(64, 128) >= kFewBlocks) return launch_linear<Tiling<2, 128, 2>>(args, x, 64, stream);
   }
