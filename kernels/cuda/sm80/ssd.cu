@@ -172,8 +172,8 @@ void launch_steps(const SsdArgs& args, Stream& stream) {
       args.N == kSlab && args.P % Shape<T>::kChannels == 0 && even(args.B) && even(args.C);
   auto kernel = args.N % 4 == 0 ? ssd_kernel<T, false, true> : ssd_kernel<T, false, false>;
   if (whole) kernel = ssd_kernel<T, true, true>;
-  // Percent: no shared memory is needed. Few sequences start while the layer before them still runs,
-  // and so with its part of the cache.
+  // Percent: no shared memory is needed. Few sequences start while the layer before them still
+  // runs, and so with its part of the cache.
   const int carveout = args.seqs.num_seqs <= 2 ? cudaSharedmemCarveoutMaxShared : 10;
   constexpr int kChannels = kThreads / kWarpSize * Shape<T>::kChannels;  // a block
   const int tiles = (args.P + kChannels - 1) / kChannels;
