@@ -117,14 +117,27 @@ int clusters_at_once(int pieces) {
   return known[pieces] = clusters;
 }
 
+// Of a tile, which has two boxes of so many rows of W.
+int outputs_of_tile(const LinearArgs& args, int box_rows) {
+  return args.swiglu ? box_rows : 2 * box_rows;
+}
+
+// Blocks, of all tiles and pieces.
+template <typename T>
+dim3 grid_of(const LinearArgs& args, int box_rows) {
+  const int tiles = ceil_div(args.outputs(), outputs_of_tile(args, box_rows));
+  return {static_cast<unsigned>(tiles * pieces_of(args.W)),
+          static_cast<unsigned>(ceil_div(args.rows, T::kRows))};
+}
+
 // Rows of a box of W, two of which are a tile: so many that the clusters, one a tile, fill the room
 // that there is for them, once or as often as it takes with tiles of at most kTileM rows.
 template <typename T>
 int box_rows_of(const LinearArgs& args) {
-  const int boxes = args.swiglu ? 1 : 2;  // that make different outputs, a tile
   const int clusters = clusters_at_once<T>(pieces_of(args.W));
   for (int waves = 1;; ++waves) {
-    const int rows = round_up(ceil_div(args.outputs(), int64_t{clusters} * waves * boxes), 4);
+    const int64_t boxes = int64_t{clusters} * waves * outputs_of_tile(args, 1);
+    const int rows = round_up(ceil_div(args.outputs(), boxes), 4);
     if (2 * round_up(rows, 8) <= T::kTileM) return std::max(rows, 8);
   }
 }
@@ -132,17 +145,16 @@ int box_rows_of(const LinearArgs& args) {
 // x: bf16, (args.rows, K).
 template <typename T>
 void launch_linear(const LinearArgs& args, const uint16_t* x, int box_rows, Stream& stream) {
-  const int step = args.swiglu ? box_rows : 2 * box_rows, boxes = ceil_div(args.W.K, kBoxK);
-  const auto pieces = static_cast<unsigned>(pieces_of(args.W));
+  const int boxes = ceil_div(args.W.K, kBoxK), pieces = pieces_of(args.W);
   Task task{.rows = args.rows,
             .outputs = static_cast<int>(args.outputs()),
             .stages = 0,
             .box_rows = box_rows,
             .second = round_up(box_rows, 8),
-            .tile_step = step,
+            .tile_step = outputs_of_tile(args, box_rows),
             .box_offset = args.swiglu ? static_cast<int>(args.W.N / 2) : box_rows,
             .boxes = boxes,
-            .pieces = static_cast<int>(pieces),
+            .pieces = pieces,
             .swiglu = args.swiglu,
             .vector = args.outputs() % 4 == 0 && aligned(args.y) && aligned(args.y_bf16) &&
                       aligned(args.bias) && aligned(args.residual),
@@ -162,11 +174,10 @@ void launch_linear(const LinearArgs& args, const uint16_t* x, int box_rows, Stre
   allow_memory<T>();
   const Matrix rows{.dtype = DType::kBF16, .N = args.rows, .K = args.W.K, .data = x};
   launch_early(stream, "linear", linear_kernel<T>,
-               {.grid = {static_cast<unsigned>(ceil_div(args.outputs(), step)) * pieces,
-                         static_cast<unsigned>(ceil_div(args.rows, T::kRows))},
+               {.grid = grid_of<T>(args, box_rows),
                 .threads = T::kThreads,
                 .shared = static_cast<size_t>(beside + ring),
-                .cluster = pieces},
+                .cluster = static_cast<unsigned>(pieces)},
                tensor_map(args.W, box_rows), tensor_map(rows, T::kRows), task);
 }
 
@@ -180,16 +191,20 @@ void launch_filling(const LinearArgs& args, const uint16_t* x, Stream& stream) {
   launch_linear<Tiling<2, kRows, kBlocks>>(args, x, box_rows, stream);
 }
 
+// The highest tiles, unless they are so few that most multiprocessors would be idle: returns
+// whether they are enough.
+template <typename T>
+bool launch_highest(const LinearArgs& args, const uint16_t* x, Stream& stream) {
+  constexpr unsigned kFewBlocks = 60, kHighest = T::kTileM / 2;
+  const dim3 grid = grid_of<T>(args, kHighest);
+  if (grid.x * grid.y < kFewBlocks) return false;
+  launch_linear<T>(args, x, kHighest, stream);
+  return true;
+}
+
 // With few rows a multiprocessor has several blocks: while one ends, another's weights come, or
-// those of the next kernel. With many, x weighs as much as W or more, and the highest tiles are
-// best, unless W is so narrow that most multiprocessors would be idle.
+// those of the next kernel. With many, x weighs as much as W or more, and high tiles are best.
 void linear_rows(const LinearArgs& args, const uint16_t* x, Stream& stream) {
-  constexpr int kFewBlocks = 60;
-  const int boxes = args.swiglu ? 1 : 2;  // of a tile, that make different outputs
-  const auto blocks = [&](int box_rows, int rows) {
-    return ceil_div(args.outputs(), boxes * box_rows) * pieces_of(args.W) *
-           ceil_div(args.rows, rows);
-  };
   if (args.rows <= 8) return launch_filling<8, 3>(args, x, stream);
   if (args.rows <= 16) return launch_filling<16, 3>(args, x, stream);
   if (args.rows <= 32) return launch_filling<32, 3>(args, x, stream);
@@ -199,8 +214,8 @@ void linear_rows(const LinearArgs& args, const uint16_t* x, Stream& stream) {
     const int box_rows = box_rows_of<High>(args);
     if (box_rows > kGroupM) return launch_linear<High>(args, x, box_rows, stream);
   } else {
-    if (blocks(96, 256) >= kFewBlocks) return launch_linear<Tiling<3, 256, 1>>(args, x, 96, stream);
-    if (blocks(64, 128) >= kFewBlocks) return launch_linear<Tiling<2, 128, 2>>(args, x, 64, stream);
+    if (launch_highest<Tiling<3, 256, 1>>(args, x, stream)) return;
+    if (launch_highest<Tiling<2, 128, 2>>(args, x, stream)) return;
   }
   launch_filling<128, 2>(args, x, stream);
 }
