@@ -83,9 +83,15 @@ __device__ inline uint32_t cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-// All threads of all blocks of the cluster; what each wrote to shared memory is there for all.
+// All threads of all blocks of the cluster; what each wrote to shared memory is there for all. Fences
+// of shared memory alone: one of all memory takes half a microsecond.
 __device__ inline void sync_cluster() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+  asm volatile(
+      "fence.release.sync_restrict::shared::cta.cluster;\n"
+      "barrier.cluster.arrive.relaxed;\n"
+      "barrier.cluster.wait;\n"
+      "fence.acquire.sync_restrict::shared::cluster.cluster;" ::
+          : "memory");
 }
 // As sync_cluster, without a word about memory: until no thread is going to read what others have.
 __device__ inline void leave_cluster() {
