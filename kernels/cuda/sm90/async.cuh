@@ -27,6 +27,18 @@ __device__ inline void arrive(Barrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }
+// On the barrier of another block of the cluster. It says nothing of memory that is not shared: a
+// fence of all of it takes half a microsecond.
+__device__ inline void arrive(Barrier* barrier, uint32_t rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+      "}" ::"r"(shared_address(barrier)),
+      "r"(rank)
+      : "memory");
+}
 // Arrives, and the phase ends only when as many bytes have come.
 __device__ inline void arrive_expecting(Barrier* barrier, uint32_t bytes) {
   asm volatile(
@@ -74,6 +86,18 @@ __device__ inline void load_box(void* to, const CUtensorMap& map, int column, in
       "l"(static_cast<uint64_t>(keep))
       : "memory");
 }
+// As load_box, into the same place of every block of the cluster whose bit is set in `blocks`, each
+// of whose barriers it arrives on.
+__device__ inline void load_box(void* to, const CUtensorMap& map, int column, int row,
+                                Barrier* barrier, Keep keep, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(
+          shared_address(to)),
+      "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"(blocks),
+      "l"(static_cast<uint64_t>(keep))
+      : "memory");
+}
 __device__ inline void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
@@ -83,8 +107,8 @@ __device__ inline uint32_t cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-// All threads of all blocks of the cluster; what each wrote to shared memory is there for all. Fences
-// of shared memory alone: one of all memory takes half a microsecond.
+// All threads of all blocks of the cluster; what each wrote to shared memory is there for all.
+// Fences of shared memory alone: one of all memory takes half a microsecond.
 __device__ inline void sync_cluster() {
   asm volatile(
       "fence.release.sync_restrict::shared::cta.cluster;\n"

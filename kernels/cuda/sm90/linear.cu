@@ -96,16 +96,16 @@ void allow_memory() {
 // How many clusters of so many blocks the GPU has room for at once: fewer than the blocks would
 // say, as a cluster stays in one of the GPU's parts.
 template <typename T>
-int clusters_at_once(int pieces) {
+int clusters_at_once(int blocks) {
   static std::array<std::atomic<int>, kMostPieces + 1> known;  // 0: not yet
-  if (known[pieces] > 0) return known[pieces];
+  if (known[blocks] > 0) return known[blocks];
   allow_memory<T>();
   keep_carveout(reinterpret_cast<const void*>(linear_kernel<T>), "linear");
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(pieces), 1, 1};
+  cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(pieces);
+  config.gridDim = dim3(blocks);
   config.blockDim = dim3(T::kThreads);
   config.dynamicSmemBytes = kMemory<T>;
   config.attrs = &cluster;
@@ -114,7 +114,7 @@ int clusters_at_once(int pieces) {
   abort_if_failed(cudaOccupancyMaxActiveClusters(&clusters, linear_kernel<T>, &config),
                   "linear, room for clusters");
   CHECK(clusters > 0);
-  return known[pieces] = clusters;
+  return known[blocks] = clusters;
 }
 
 // Of a tile, which has two boxes of so many rows of W.
@@ -122,12 +122,28 @@ int outputs_of_tile(const LinearArgs& args, int box_rows) {
   return args.swiglu ? box_rows : 2 * box_rows;
 }
 
-// Blocks, of all tiles and pieces.
+// The blocks of a cluster: parts of K, times tiles with the same rows of W.
+struct Cluster {
+  int parts, sharers;
+  int blocks() const { return parts * sharers; }
+};
+// Wide tiles leave to two blocks the halves of K, if these are not one piece each, and share W as
+// long as there are clusters of four for it all at once.
+template <typename T>
+Cluster cluster_of(const LinearArgs& args) {
+  const int pieces = pieces_of(args.W), tiles = ceil_div(args.rows, T::kRows);
+  if (!T::kWide) return {pieces, 1};
+  const int parts = pieces > 2 ? 2 : 1;
+  return {parts, tiles == 2 || (tiles % 2 == 0 && parts == 1) ? 2 : 1};
+}
+
+// Blocks, of all tiles and parts.
 template <typename T>
 dim3 grid_of(const LinearArgs& args, int box_rows) {
+  const Cluster cluster = cluster_of<T>(args);
   const int tiles = ceil_div(args.outputs(), outputs_of_tile(args, box_rows));
-  return {static_cast<unsigned>(tiles * pieces_of(args.W)),
-          static_cast<unsigned>(ceil_div(args.rows, T::kRows))};
+  return {static_cast<unsigned>(tiles * cluster.blocks()),
+          static_cast<unsigned>(ceil_div(args.rows, T::kRows) / cluster.sharers)};
 }
 
 // Rows of a box of W, two of which are a tile: so many that the clusters, one a tile, fill the room
@@ -146,6 +162,7 @@ int box_rows_of(const LinearArgs& args) {
 template <typename T>
 void launch_linear(const LinearArgs& args, const uint16_t* x, int box_rows, Stream& stream) {
   const int boxes = ceil_div(args.W.K, kBoxK), pieces = pieces_of(args.W);
+  const Cluster cluster = cluster_of<T>(args);
   Task task{.rows = args.rows,
             .outputs = static_cast<int>(args.outputs()),
             .stages = 0,
@@ -153,8 +170,12 @@ void launch_linear(const LinearArgs& args, const uint16_t* x, int box_rows, Stre
             .second = round_up(box_rows, 8),
             .tile_step = outputs_of_tile(args, box_rows),
             .box_offset = args.swiglu ? static_cast<int>(args.W.N / 2) : box_rows,
+            .x_rows = round_up(ceil_div(args.rows, ceil_div(args.rows, T::kRows)), 8),
             .boxes = boxes,
-            .pieces = pieces,
+            .piece_boxes = ceil_div(boxes, pieces),
+            .turns = pieces / cluster.parts,
+            .parts = cluster.parts,
+            .sharers = cluster.sharers,
             .swiglu = args.swiglu,
             .vector = args.outputs() % 4 == 0 && aligned(args.y) && aligned(args.y_bf16) &&
                       aligned(args.bias) && aligned(args.residual),
@@ -165,11 +186,15 @@ void launch_linear(const LinearArgs& args, const uint16_t* x, int box_rows, Stre
             .y_bf16 = args.y_bf16,
             .conv = args.conv.value_or(CausalConv1dArgs{}),
             .conv_first = args.conv ? static_cast<int>(args.conv->x - args.y) : 0};
-  const int stage = task.W_bytes() + T::kRowsBytes;
+  const int stage = task.W_bytes() + task.x_bytes();
   // What aligns the memory, the barriers, and what the products of the last stage read behind it.
-  const int beside = 1024 + Shared<T>::kRing + std::max(0, T::kTileM * kBoxBytes - stage);
-  task.stages = std::min({(kMemory<T> - beside) / stage, kMostStages, ceil_div(boxes, pieces) + 1});
+  const int behind =
+      std::max({0, T::kTileM * kBoxBytes - stage, T::kRows * kBoxBytes - task.x_bytes()});
+  const int beside = 1024 + Shared<T>::kRing + behind;
+  task.stages =
+      std::min({(kMemory<T> - beside) / stage, kMostStages, ceil_div(boxes, cluster.parts) + 1});
   const int ring = std::max<int>(task.stages * stage, sizeof(typename Shared<T>::Sums));
+  if constexpr (T::kWide) CHECK(task.turns == 1 || T::kInTurn);
   CHECK(task.stages > 1 && beside + ring <= kMemory<T> && 2 * task.second <= T::kTileM);
   allow_memory<T>();
   const Matrix rows{.dtype = DType::kBF16, .N = args.rows, .K = args.W.K, .data = x};
@@ -177,8 +202,8 @@ void launch_linear(const LinearArgs& args, const uint16_t* x, int box_rows, Stre
                {.grid = grid_of<T>(args, box_rows),
                 .threads = T::kThreads,
                 .shared = static_cast<size_t>(beside + ring),
-                .cluster = static_cast<unsigned>(pieces)},
-               tensor_map(args.W, box_rows), tensor_map(rows, T::kRows), task);
+                .cluster = static_cast<unsigned>(cluster.blocks())},
+               tensor_map(args.W, box_rows), tensor_map(rows, task.x_rows), task);
 }
 
 // Tiles of the height that fills the GPU, which weights read from memory want.
@@ -191,31 +216,53 @@ void launch_filling(const LinearArgs& args, const uint16_t* x, Stream& stream) {
   launch_linear<Tiling<2, kRows, kBlocks>>(args, x, box_rows, stream);
 }
 
-// The highest tiles, unless they are so few that most multiprocessors would be idle: returns
-// whether they are enough.
-template <typename T>
-bool launch_highest(const LinearArgs& args, const uint16_t* x, Stream& stream) {
-  constexpr unsigned kFewBlocks = 60, kHighest = T::kTileM / 2;
-  const dim3 grid = grid_of<T>(args, kHighest);
-  if (grid.x * grid.y < kFewBlocks) return false;
-  launch_linear<T>(args, x, kHighest, stream);
-  return true;
+// Wide tiles of the height that takes least time: as many waves as there is not room for all of
+// them at once, each of which takes what its height takes and some time to begin and to end.
+template <int kRows, int... kTileM>
+void launch_widest(const LinearArgs& args, const uint16_t* x, Stream& stream) {
+  constexpr int kBeginAndEnd = 32;  // as rows of W
+  int best = 0, least = 0;
+  const auto look_at = [&]<typename T>(T) {
+    const dim3 grid = grid_of<T>(args, T::kTileM / 2);
+    const int blocks = cluster_of<T>(args).blocks();
+    const int waves = ceil_div(int64_t{grid.x} * grid.y, blocks * clusters_at_once<T>(blocks));
+    const int time = waves * (T::kTileM + kBeginAndEnd);
+    if (best != 0 && time >= least) return;
+    best = T::kTileM;
+    least = time;
+  };
+  (look_at(WideTiling<kTileM, kRows>{}), ...);
+  const auto launch_if_best = [&]<typename T>(T) {
+    if (best == T::kTileM) launch_linear<T>(args, x, T::kTileM / 2, stream);
+  };
+  (launch_if_best(WideTiling<kTileM, kRows>{}), ...);
+}
+
+void launch_wide(const LinearArgs& args, const uint16_t* x, Stream& stream) {
+  if (pieces_of(args.W) == 1) return launch_widest<256, 64, 128, 176, 192>(args, x, stream);
+  launch_widest<128, 64, 80, 96, 128, 144, 160, 176, 192>(args, x, stream);
 }
 
 // With few rows a multiprocessor has several blocks: while one ends, another's weights come, or
-// those of the next kernel. With many, x weighs as much as W or more, and high tiles are best.
+// those of the next kernel. With many, x weighs as much as W or more, and high or wide tiles are
+// best, where there are enough of them.
 void linear_rows(const LinearArgs& args, const uint16_t* x, Stream& stream) {
   if (args.rows <= 8) return launch_filling<8, 3>(args, x, stream);
   if (args.rows <= 16) return launch_filling<16, 3>(args, x, stream);
   if (args.rows <= 32) return launch_filling<32, 3>(args, x, stream);
   if (args.rows <= 64) return launch_filling<64, 3>(args, x, stream);
+  const dim3 wide = grid_of<WideTiling<64, 128>>(args, 64 / 2);
+  const unsigned blocks = wide.x * wide.y;
   if (args.rows <= 128) {
+    // A longer K takes longer than it does to add up its pieces in other blocks.
+    constexpr int kLongK = 4096;
+    const bool in_turn = pieces_of(args.W) > 1 && args.W.K <= kLongK;
+    if (in_turn && blocks >= 60) return launch_wide(args, x, stream);
     using High = Tiling<3, 128, 1>;
     const int box_rows = box_rows_of<High>(args);
     if (box_rows > kGroupM) return launch_linear<High>(args, x, box_rows, stream);
-  } else {
-    if (launch_highest<Tiling<3, 256, 1>>(args, x, stream)) return;
-    if (launch_highest<Tiling<2, 128, 2>>(args, x, stream)) return;
+  } else if (blocks >= 24) {
+    return launch_wide(args, x, stream);
   }
   launch_filling<128, 2>(args, x, stream);
 }
@@ -252,9 +299,8 @@ bool linear_rounds(const Matrix& W) { return takes(W); }
 
 // Of more rows the states keep the end of the layer longer than a kernel of their own takes.
 bool linear_convolves(const LinearArgs& args, const CausalConv1dArgs& conv) {
-  constexpr int kMostRows = 16;
-  return takes(args.W) && conv.seqs.max_len == 1 && args.rows <= kMostRows && args.W.N % 4 == 0 &&
-         (conv.x - args.y) % 4 == 0 && aligned(args.y) && aligned(args.bias) &&
+  return takes(args.W) && conv.seqs.max_len == 1 && args.rows <= kMostConvolved &&
+         args.W.N % 4 == 0 && (conv.x - args.y) % 4 == 0 && aligned(args.y) && aligned(args.bias) &&
          sm80::takes_four_channels(conv);
 }
 

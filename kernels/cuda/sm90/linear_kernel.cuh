@@ -9,14 +9,15 @@
 
 // y = x W^T with bf16 weights, on Hopper's tensor cores, at the speed of memory for few rows.
 //
-// A tile is some rows of W and up to 256 rows of x. W is the wide side of the products (64 of its
-// rows each) and the rows of x are their columns, so 8 rows of x cost no more than one does. Boxes
-// of both pass through a ring of stages in shared memory, filled by one warp.
+// A tile is some rows of W and up to 256 rows of x. Boxes of both pass through a ring of stages in
+// shared memory, filled by one warp. A product has 64 rows of one side and up to 256 columns, which
+// are rows of the other. Up to 128 rows of x are the columns, so 8 of them cost no more than one
+// does; beyond that the rows of W are, in wide tiles.
 //
-// A row's result has the same bits whatever the rows beside it and however high the tiles are: a
-// column of a product is summed alone, in the order of K; into how many pieces K is cut follows
-// from the shape of W alone, and the pieces, one to each block of a cluster, are added from the
-// first to the last.
+// A row's result has the same bits whatever the rows beside it and however high the tiles are: an
+// element of a product is summed alone, in the order of K; into how many pieces K is cut follows
+// from the shape of W alone, and the pieces of each half of K are added from the first to the last,
+// then the halves.
 namespace recurve::cuda::sm90 {
 
 constexpr int kBoxK = 64;             // of K, a stage
@@ -24,18 +25,32 @@ constexpr int kBoxBytes = 2 * kBoxK;  // of a row, in a box
 constexpr int kGroupM = 64;           // rows of W, a warpgroup
 constexpr int kGroupThreads = 128;    // of a warpgroup
 
-// What a kernel is made for: tiles of up to 64 Groups rows of W by Rows rows of x, Blocks of them
-// on one multiprocessor.
+// What a kernel is made for: tiles of up to 64 Groups rows of W by up to Rows rows of x, Blocks of
+// them on one multiprocessor. A block for each piece of K.
 template <int Groups, int Rows, int Blocks>
 struct Tiling {
   static constexpr int kGroups = Groups, kRows = Rows, kBlocks = Blocks;
   static constexpr int kTileM = kGroups * kGroupM;
   static constexpr int kComputing = kGroups * kGroupThreads;
-  // Three groups with that many sums need more registers than an even share: a fourth, of which one
-  // thread has work, gives up its own.
-  static constexpr bool kUneven = Groups == 3 && Rows == 256;
-  static constexpr int kThreads = kComputing + (kUneven ? kGroupThreads : kWarpSize);
-  static constexpr int kRowsBytes = kRows * kBoxBytes;  // of x, in a stage
+  static constexpr int kThreads = kComputing + kWarpSize;
+  static constexpr bool kWide = false;
+};
+
+// For many rows: tiles of up to TileM rows of W by up to Rows rows of x. The rows of W are the
+// columns of the products, so tiles can have the height that divides a layer best among all
+// multiprocessors. With 128 rows there are registers for two sums, and a block makes the pieces of
+// half of K, or of all of it, in turn: little has to go from block to block.
+template <int TileM, int Rows>
+struct WideTiling {
+  static constexpr int kGroups = 2, kRows = Rows, kBlocks = 1;
+  static constexpr int kTileM = TileM;
+  static constexpr int kComputing = kGroups * kGroupThreads;
+  static constexpr bool kWide = true;
+  static constexpr bool kInTurn = Rows <= 128;
+  // The sums need more registers than an even share: a third group, of which one thread has work,
+  // gives up its own.
+  static constexpr int kThreads = kComputing + kGroupThreads;
+  static constexpr int kRegisters = 240, kLoadRegisters = 24;
 };
 
 // What a launch knows beside the tensor maps. A tile has two boxes of rows of W.
@@ -47,8 +62,12 @@ struct Task {
   int second;           // where the second box begins in the tile's memory: row, a multiple of 8
   int tile_step;        // rows of W from the first box of a tile to that of the next tile
   int box_offset;       // and from a tile's first box to its second
+  int x_rows;           // of a tile; a multiple of 8
   int boxes;            // of K
-  int pieces;           // of K, = blocks of a cluster
+  int piece_boxes;      // of them, in a piece of K
+  int turns;            // pieces that a block makes
+  int parts;            // of K, each made by a block: those of one tile are side by side
+  int sharers;          // tiles of a cluster, with the same rows of W: 1, or in wide tilings 2
   bool swiglu, vector;  // vector: rows of y, bias and residual begin at multiples of 16 bytes
   float soft_cap;
   const float* bias;
@@ -59,7 +78,11 @@ struct Task {
   CausalConv1dArgs conv;
   int conv_first;
 
-  __host__ __device__ int W_bytes() const { return 2 * second * kBoxBytes; }  // of a stage
+  // Of a stage.
+  __host__ __device__ int W_bytes() const { return 2 * second * kBoxBytes; }
+  __host__ __device__ int x_bytes() const { return x_rows * kBoxBytes; }
+
+  __host__ __device__ int cluster() const { return parts * sharers; }  // blocks
 };
 
 constexpr int kMostStages = 16;
@@ -67,12 +90,12 @@ struct Barriers {
   Barrier full[kMostStages], empty[kMostStages];
 };
 
-// A block's memory: the barriers, then a ring of stages, each with W and x. At its end the sums of
-// a piece of K take the ring's place.
+// A block's memory: the barriers, then a ring of stages, each with W and x. At its end the sums
+// take the ring's place.
 template <typename T>
 struct Shared {
-  static constexpr int kPitch = T::kTileM + 4;
-  using Sums = float[T::kRows][kPitch];
+  // The stores of a warp meet no bank twice.
+  using Sums = float[T::kRows][T::kTileM + (T::kWide ? 8 : 4)];
   Barriers& barriers;
   std::byte* ring;
   int stage_bytes, W_bytes;
@@ -80,7 +103,7 @@ struct Shared {
   __device__ Shared(std::byte* memory, const Task& task)
       : barriers(*reinterpret_cast<Barriers*>(memory)),
         ring(memory + kRing),
-        stage_bytes(task.W_bytes() + T::kRowsBytes),
+        stage_bytes(task.W_bytes() + task.x_bytes()),
         W_bytes(task.W_bytes()) {}
   __device__ std::byte* W(int stage) const { return ring + stage * stage_bytes; }
   __device__ std::byte* x(int stage) const { return W(stage) + W_bytes; }
@@ -106,25 +129,42 @@ struct Place {
   int first_box, boxes;  // of K
   int W_row;             // of the tile's first box
   int x_row;
+  int part;        // of K
+  int first_rank;  // in the cluster: of the block with the tile's first part
 };
-__device__ inline Place place_of(const Task& task, int rows_of_tile) {
-  const int piece = blockIdx.x % task.pieces, tile = blockIdx.x / task.pieces;
-  const int each = (task.boxes + task.pieces - 1) / task.pieces;
-  return {piece * each, max(0, min(each, task.boxes - piece * each)), tile * task.tile_step,
-          static_cast<int>(blockIdx.y) * rows_of_tile};
+template <typename T>
+__device__ Place place_of(const Task& task) {
+  const int cluster = T::kWide ? task.cluster() : task.parts;
+  const int rank = blockIdx.x % cluster, tile = blockIdx.x / cluster;
+  const int part = rank % task.parts, sharer = T::kWide ? rank / task.parts : 0;
+  const int each = task.piece_boxes * task.turns;
+  return {.first_box = part * each,
+          .boxes = max(0, min(each, task.boxes - part * each)),
+          .W_row = tile * task.tile_step,
+          .x_row = static_cast<int>(blockIdx.y * task.sharers + sharer) * task.x_rows,
+          .part = part,
+          .first_rank = sharer * task.parts};
 }
 
-// One thread. The weights do not wait for the kernel before this one.
+// One thread. The weights do not wait for the kernel before this one. Two blocks that share them
+// load a box each, for both.
 template <typename T>
 __device__ void load(const Shared<T>& shared, const CUtensorMap& W, const CUtensorMap& x,
                      const Task& task, const Place& place) {
   // With several tiles of rows each reads the weights.
   const Keep keep = gridDim.y == 1 ? Keep::kFirstOut : Keep::kNormal;
-  const uint32_t bytes = 2 * task.box_rows * kBoxBytes + T::kRowsBytes;
+  const uint32_t bytes = 2 * task.box_rows * kBoxBytes + task.x_bytes();
   const auto load_weights = [&](int i, int stage) {
     Barrier* full = &shared.barriers.full[stage];
     const int k = (place.first_box + i) * kBoxK;
     arrive_expecting(full, bytes);
+    if (T::kWide && task.sharers == 2) {
+      const bool second = place.first_rank > 0;
+      load_box(shared.W(stage) + (second ? task.second * kBoxBytes : 0), W, k,
+               place.W_row + (second ? task.box_offset : 0), full, keep,
+               static_cast<uint16_t>((1 | 1 << task.parts) << place.part));
+      return;
+    }
     load_box(shared.W(stage), W, k, place.W_row, full, keep);
     load_box(shared.W(stage) + task.second * kBoxBytes, W, k, place.W_row + task.box_offset, full,
              keep);
@@ -216,22 +256,106 @@ __device__ void compute(const Shared<T>& shared, const Task& task, const Place& 
   sums.store(shared.sums(), group);
 }
 
+// As Accumulator, the other way round: 64 rows of x or more, the group's, by kTileM rows of W.
+template <typename T>
+struct WideAccumulator {
+  static constexpr int kParts = T::kRows / (T::kGroups * kGroupM);
+  float parts[kParts][T::kTileM / 2];
+
+  __device__ void add(const std::byte* W, const std::byte* x, bool first) {
+    const uint64_t a = operand(shared_address(x)), b = operand(shared_address(W));
+#pragma unroll
+    for (int step = 0; step < kBoxK / 16; ++step) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        multiply(parts[part], a + 2 * step + part * (kGroupM * kBoxBytes >> 4), b + 2 * step,
+                 !first || step > 0);
+      }
+    }
+  }
+  __device__ void operator+=(const WideAccumulator& other) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int i = 0; i < T::kTileM / 2; ++i) parts[part][i] += other.parts[part][i];
+    }
+  }
+  template <typename Sums>
+  __device__ void store(Sums& sums, int group) const {
+    const int warp = threadIdx.x % kGroupThreads / kWarpSize, lane = threadIdx.x % kWarpSize;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const int row = (group * kParts + part) * kGroupM + warp * 16 + lane / 4, m = lane % 4 * 2;
+#pragma unroll
+      for (int i = 0; i < T::kTileM / 2; i += 2) {
+        *reinterpret_cast<float2*>(&sums[row + i % 4 / 2 * 8][i / 4 * 8 + m]) =
+            make_float2(parts[part][i], parts[part][i + 1]);
+      }
+    }
+  }
+};
+
+// As compute.
+template <typename T>
+__device__ void compute_wide(const Shared<T>& shared, const Task& task, const Place& place,
+                             int group) {
+  const int lane = threadIdx.x % kWarpSize;
+  const int sharer = (place.first_rank + task.parts) % task.cluster() + place.part;
+  Turn turn, done;
+  const auto release = [&] {
+    Barrier* empty = &shared.barriers.empty[done.stage];
+    if (lane == 0) arrive(empty);
+    if (lane == 1 && task.sharers == 2) arrive(empty, sharer);
+    done.next(task.stages);
+  };
+  int i = 0;
+  const auto add_piece = [&](WideAccumulator<T>& sums) {
+    const int begin = i, end = min(begin + task.piece_boxes, place.boxes);
+    for (; i < end; ++i, turn.next(task.stages)) {
+      wait(&shared.barriers.full[turn.stage], turn.parity);
+      begin_products();
+      sums.add(shared.W(turn.stage),
+               shared.x(turn.stage) + group * (T::kRows / T::kGroups * kBoxBytes), i == begin);
+      commit_products();
+      wait_for_products<1>();
+      if (i > begin) release();
+    }
+    wait_for_products<0>();
+    release();
+  };
+  WideAccumulator<T> sums;
+  add_piece(sums);
+  if constexpr (T::kInTurn) {
+    while (i < place.boxes) {
+      WideAccumulator<T> piece;
+      add_piece(piece);
+      sums += piece;
+    }
+  }
+  sync_computing<T>();
+  sums.store(shared.sums(), group);
+}
+
 __device__ inline float4 operator+(const float4& a, const float4& b) {
   return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-// Four values of the tile, of all pieces of K.
-template <int kPieces>
-__device__ inline float4 sum_of_pieces(const float* mine) {
-  float4 parts[kPieces];
+// Four values of the tile, of all parts of K.
+template <int kParts>
+__device__ inline float4 sum_of_parts(const float* mine, int first_rank) {
+  float4 parts[kParts];
 #pragma unroll
-  for (int piece = 0; piece < kPieces; ++piece) {
-    parts[piece] = kPieces == 1 ? *reinterpret_cast<const float4*>(mine) : load_shared(mine, piece);
+  for (int part = 0; part < kParts; ++part) {
+    parts[part] =
+        kParts == 1 ? *reinterpret_cast<const float4*>(mine) : load_shared(mine, first_rank + part);
   }
-  float4 sum = parts[0];
+  constexpr int kHalf = (kParts + 1) / 2;
 #pragma unroll
-  for (int piece = 1; piece < kPieces; ++piece) sum = sum + parts[piece];
-  return sum;
+  for (int part = 1; part < kHalf; ++part) {
+    parts[0] = parts[0] + parts[part];
+    parts[kHalf] = parts[kHalf] + parts[kHalf + part];
+  }
+  return kParts == 1 ? parts[0] : parts[0] + parts[kParts / 2];
 }
 
 __device__ inline float4 load4(const float* from, int count, bool vector) {
@@ -273,10 +397,11 @@ struct Share {
   int begin, step, rows;
 };
 template <typename T>
-__device__ Share share_of(const Task& task, const Place& place, int pieces) {
-  const int piece = blockIdx.x % pieces, thread = threadIdx.x;
+__device__ Share share_of(const Task& task, const Place& place) {
+  const int thread = threadIdx.x;
   const int all = (task.swiglu ? 1 : 2) * task.box_rows / 4;  // fours of columns
-  const int first = all * piece / pieces, fours = all * (piece + 1) / pieces - first;
+  const int first = all * place.part / task.parts;
+  const int fours = all * (place.part + 1) / task.parts - first;
   if (fours == 0) return {};
   const int step = T::kComputing / fours;  // rows
   const int m = (first + thread % fours) * 4, output = place.W_row + m;
@@ -286,7 +411,7 @@ __device__ Share share_of(const Task& task, const Place& place, int pieces) {
           min(4, task.outputs - output),
           thread / fours,
           step,
-          min(task.rows - place.x_row, T::kRows)};
+          min(task.rows - place.x_row, task.x_rows)};
 }
 
 __device__ inline bool convolved(const Task& task, int output) {
@@ -299,12 +424,17 @@ __device__ inline float* conv_state(const CausalConv1dArgs& a, int row, int d) {
   return a.state + (static_cast<int64_t>(a.seqs.slot[row]) * a.D + d) * sm80::FourChannels::kPast;
 }
 
+// Whether a tiling is for so few rows that the convolution may be done too.
+constexpr int kMostConvolved = 16;
+template <typename T>
+constexpr bool kConvolves = T::kRows <= kMostConvolved;
+
 // What the convolution reads beside its input is on its way to the L2 cache while the products are
 // made.
 template <typename T>
 __device__ void prefetch_conv(const Task& task, const Place& place) {
-  if (task.conv.state == nullptr) return;
-  const Share share = share_of<T>(task, place, task.pieces);
+  if (!kConvolves<T> || task.conv.state == nullptr) return;
+  const Share share = share_of<T>(task, place);
   if (share.count == 0 || !convolved(task, share.output)) return;
   const int d = share.output - task.conv_first;
   sm80::prefetch_to_l2(task.conv.w + int64_t{d} * sm80::FourChannels::kWidth);
@@ -314,13 +444,16 @@ __device__ void prefetch_conv(const Task& task, const Place& place) {
 }
 
 // Rows whose reads a thread has on their way at once: as many as there are registers for.
-template <typename T, int kPieces>
-constexpr int kAtOnce = std::max(1, (T::kBlocks == 3 ? 2 : 4) / kPieces);
+template <typename T, int kParts>
+constexpr int kAtOnce = std::max(1, (T::kWide          ? 8
+                                     : T::kBlocks == 3 ? 2
+                                                       : 4) /
+                                        kParts);
 
 // Instead of finish, of columns that go through the convolution.
-template <typename T, int kPieces>
+template <typename T, int kParts>
 __device__ void convolve(const Task& task, const Place& place, const Share& share,
-                         const float* sums, const float4& bias) {
+                         const typename Shared<T>::Sums& sums, int in_tile, const float4& bias) {
   using sm80::FourChannels;
   constexpr int kPast = FourChannels::kPast;
   const int d = share.output - task.conv_first;
@@ -331,7 +464,7 @@ __device__ void convolve(const Task& task, const Place& place, const Share& shar
     float4 past[kPast];
 #pragma unroll
     for (int i = 0; i < kPast; ++i) past[i] = sm80::load4<true>(state + 4 * i, 4);
-    const float4 x = sum_of_pieces<kPieces>(sums + row * Shared<T>::kPitch) + bias;
+    const float4 x = sum_of_parts<kParts>(&sums[row][in_tile], 0) + bias;
     channels.take_past(past);
     sm80::put_four(task.conv, place.x_row + row, d, channels.advance(x, task.conv.silu));
     channels.give_past(past);
@@ -342,9 +475,9 @@ __device__ void convolve(const Task& task, const Place& place, const Share& shar
 
 // This block's share of the tile's outputs. All computing threads. A thread reads several of its
 // rows before it writes one, as the residual may stand where they go.
-template <typename T, int kPieces>
+template <typename T, int kParts>
 __device__ void finish(const Task& task, const Place& place, const typename Shared<T>::Sums& sums) {
-  const Share share = share_of<T>(task, place, kPieces);
+  const Share share = share_of<T>(task, place);
   if (share.count == 0) return;
   const int m = share.m, output = share.output, count = share.count, step = share.step;
   const int in_tile = m < task.box_rows ? m : m - task.box_rows + task.second;
@@ -354,10 +487,10 @@ __device__ void finish(const Task& task, const Place& place, const typename Shar
     bias = load4(task.bias + output, count, task.vector);
     if (task.swiglu) up_bias = load4(task.bias + output + task.box_offset, count, task.vector);
   }
-  if (convolved(task, output)) {
-    return convolve<T, kPieces>(task, place, share, &sums[0][in_tile], bias);
+  if (kConvolves<T> && convolved(task, output)) {
+    return convolve<T, kParts>(task, place, share, sums, in_tile, bias);
   }
-  constexpr int kRows = kAtOnce<T, kPieces>;
+  constexpr int kRows = kAtOnce<T, kParts>;
   for (int begin = share.begin; begin < share.rows; begin += kRows * step) {
     float4 y[kRows], up[kRows], residual[kRows];
 #pragma unroll
@@ -368,8 +501,8 @@ __device__ void finish(const Task& task, const Place& place, const typename Shar
         const float* from = task.residual + start + static_cast<int64_t>(row) * task.outputs;
         residual[j] = load4(from, count, task.vector);
       }
-      y[j] = sum_of_pieces<kPieces>(&sums[row][in_tile]);
-      if (task.swiglu) up[j] = sum_of_pieces<kPieces>(&sums[row][task.second + m]);
+      y[j] = sum_of_parts<kParts>(&sums[row][in_tile], place.first_rank);
+      if (task.swiglu) up[j] = sum_of_parts<kParts>(&sums[row][task.second + m], place.first_rank);
     }
 #pragma unroll
     for (int j = 0; j < kRows; ++j) {
@@ -398,15 +531,11 @@ __device__ void finish(const Task& task, const Place& place, const typename Shar
 
 template <typename T>
 __device__ void finish(const Task& task, const Place& place, const typename Shared<T>::Sums& sums) {
-  switch (task.pieces) {  // a power of two, at most 8
-    case 1:
-      return finish<T, 1>(task, place, sums);
-    case 2:
-      return finish<T, 2>(task, place, sums);
-    case 4:
-      return finish<T, 4>(task, place, sums);
-    default:
-      return finish<T, 8>(task, place, sums);
+  if (task.parts == 1) return finish<T, 1>(task, place, sums);
+  if (T::kWide || task.parts == 2) return finish<T, 2>(task, place, sums);
+  if constexpr (!T::kWide) {  // a power of two, at most 8
+    if (task.parts == 4) return finish<T, 4>(task, place, sums);
+    finish<T, 8>(task, place, sums);
   }
 }
 
@@ -424,36 +553,41 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     prefetch_map(x);
     for (int s = 0; s < task.stages; ++s) {
       init_barrier(&shared.barriers.full[s], 1);
-      init_barrier(&shared.barriers.empty[s], T::kComputing / kWarpSize);
+      init_barrier(&shared.barriers.empty[s], task.sharers * T::kComputing / kWarpSize);
     }
     publish_barriers();
   }
   __syncthreads();
+  if (T::kWide && task.sharers > 1) sync_cluster();  // its barriers are there
 
-  const Place place = place_of(task, T::kRows);
+  const Place place = place_of<T>(task);
   // The same for a whole warp, which the compiler has to see.
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kGroupThreads, 0);
   if (group < T::kGroups) {
-    if constexpr (T::kUneven) asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
-    prefetch_conv<T>(task, place);
-    compute(shared, task, place, group);
-    if (task.pieces > 1) {
+    if constexpr (T::kWide) {
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T::kRegisters));
+      compute_wide(shared, task, place, group);
+    } else {
+      prefetch_conv<T>(task, place);
+      compute(shared, task, place, group);
+    }
+    if (task.parts > 1) {
       sync_cluster();
     } else {
       sync_computing<T>();
     }
     wait_for_previous();
     finish<T>(task, place, shared.sums());
-    if (task.pieces > 1) leave_cluster();  // no block goes while others read its sums
   } else {
-    if constexpr (T::kUneven) asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+    if constexpr (T::kWide) {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T::kLoadRegisters));
+    }
     if (threadIdx.x == T::kComputing) load(shared, W, x, task, place);
     __syncwarp();
-    if (task.pieces > 1) {
-      sync_cluster();
-      leave_cluster();
-    }
+    if (task.parts > 1) sync_cluster();
   }
+  // No block goes while others read its sums, or load what they share and say that it is used.
+  if (task.cluster() > 1) leave_cluster();
 }
 
 }  // namespace recurve::cuda::sm90

@@ -26,85 +26,87 @@ __device__ inline void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
 }
 
-__device__ inline void multiply(float (&d)[4], uint64_t a, uint64_t b, int adds) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %6, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3"
-      "}, %4, %5, p, 1, 1, 0, 0;\n"
-      "}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "l"(a), "l"(b), "r"(adds));
-}
-__device__ inline void multiply(float (&d)[8], uint64_t a, uint64_t b, int adds) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %10, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7"
-      "}, %8, %9, p, 1, 1, 0, 0;\n"
-      "}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-        "+f"(d[7])
-      : "l"(a), "l"(b), "r"(adds));
-}
-__device__ inline void multiply(float (&d)[16], uint64_t a, uint64_t b, int adds) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %18, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-      "}, %16, %17, p, 1, 1, 0, 0;\n"
-      "}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-        "+f"(d[14]), "+f"(d[15])
-      : "l"(a), "l"(b), "r"(adds));
-}
-__device__ inline void multiply(float (&d)[32], uint64_t a, uint64_t b, int adds) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, %32, %33, p, 1, 1, 0, 0;\n"
-      "}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-        "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-        "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-        "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "l"(a), "l"(b), "r"(adds));
-}
-__device__ inline void multiply(float (&d)[64], uint64_t a, uint64_t b, int adds) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-      "}, %64, %65, p, 1, 1, 0, 0;\n"
-      "}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-        "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-        "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-        "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
-        "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-        "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
-        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
-        "+f"(d[63])
-      : "l"(a), "l"(b), "r"(adds));
-}
+// The first registers of d, as the instruction names them and as outputs of asm.
+#define RECURVE_NAMES_4 "%0, %1, %2, %3"
+#define RECURVE_OUTPUTS_4 RECURVE_OUT4(0)
+#define RECURVE_OUT4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define RECURVE_NAMES_8 RECURVE_NAMES_4 ", %4, %5, %6, %7"
+#define RECURVE_OUTPUTS_8 RECURVE_OUTPUTS_4, RECURVE_OUT4(4)
+#define RECURVE_NAMES_16 RECURVE_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define RECURVE_OUTPUTS_16 RECURVE_OUTPUTS_8, RECURVE_OUT4(8), RECURVE_OUT4(12)
+#define RECURVE_NAMES_32 \
+  RECURVE_NAMES_16       \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define RECURVE_OUTPUTS_32 \
+  RECURVE_OUTPUTS_16, RECURVE_OUT4(16), RECURVE_OUT4(20), RECURVE_OUT4(24), RECURVE_OUT4(28)
+#define RECURVE_NAMES_40 RECURVE_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define RECURVE_OUTPUTS_40 RECURVE_OUTPUTS_32, RECURVE_OUT4(32), RECURVE_OUT4(36)
+#define RECURVE_NAMES_48 RECURVE_NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define RECURVE_OUTPUTS_48 RECURVE_OUTPUTS_40, RECURVE_OUT4(40), RECURVE_OUT4(44)
+#define RECURVE_NAMES_64 \
+  RECURVE_NAMES_48       \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define RECURVE_OUTPUTS_64 \
+  RECURVE_OUTPUTS_48, RECURVE_OUT4(48), RECURVE_OUT4(52), RECURVE_OUT4(56), RECURVE_OUT4(60)
+#define RECURVE_NAMES_72 RECURVE_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define RECURVE_OUTPUTS_72 RECURVE_OUTPUTS_64, RECURVE_OUT4(64), RECURVE_OUT4(68)
+#define RECURVE_NAMES_80 RECURVE_NAMES_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define RECURVE_OUTPUTS_80 RECURVE_OUTPUTS_72, RECURVE_OUT4(72), RECURVE_OUT4(76)
+#define RECURVE_NAMES_88 RECURVE_NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define RECURVE_OUTPUTS_88 RECURVE_OUTPUTS_80, RECURVE_OUT4(80), RECURVE_OUT4(84)
+#define RECURVE_NAMES_96 RECURVE_NAMES_88 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define RECURVE_OUTPUTS_96 RECURVE_OUTPUTS_88, RECURVE_OUT4(88), RECURVE_OUT4(92)
+// columns = 2 registers; b_, adds_: the numbers of these operands, which follow those of d and a.
+#define RECURVE_MULTIPLY(columns, registers, b_, adds_)                                     \
+  __device__ inline void multiply(float(&d)[registers], uint64_t a, uint64_t b, int adds) { \
+    asm volatile(                                                                           \
+        "{\n"                                                                               \
+        ".reg .pred p;\n"                                                                   \
+        "setp.ne.b32 p, %" #adds_                                                           \
+        ", 0;\n"                                                                            \
+        "wgmma.mma_async.sync.aligned.m64n" #columns                                        \
+        "k16.f32.bf16.bf16 {" RECURVE_NAMES_##registers "}, %" #registers ", %" #b_         \
+                                                        ", p, 1, 1, 0, 0;\n"                \
+                                                        "}"                                 \
+        : RECURVE_OUTPUTS_##registers                                                       \
+        : "l"(a), "l"(b), "r"(adds));                                                       \
+  }
+
+RECURVE_MULTIPLY(8, 4, 5, 6)
+RECURVE_MULTIPLY(16, 8, 9, 10)
+RECURVE_MULTIPLY(32, 16, 17, 18)
+RECURVE_MULTIPLY(64, 32, 33, 34)
+RECURVE_MULTIPLY(80, 40, 41, 42)
+RECURVE_MULTIPLY(96, 48, 49, 50)
+RECURVE_MULTIPLY(128, 64, 65, 66)
+RECURVE_MULTIPLY(144, 72, 73, 74)
+RECURVE_MULTIPLY(160, 80, 81, 82)
+RECURVE_MULTIPLY(176, 88, 89, 90)
+RECURVE_MULTIPLY(192, 96, 97, 98)
+
+#undef RECURVE_MULTIPLY
+#undef RECURVE_OUT4
+#undef RECURVE_NAMES_4
+#undef RECURVE_OUTPUTS_4
+#undef RECURVE_NAMES_8
+#undef RECURVE_OUTPUTS_8
+#undef RECURVE_NAMES_16
+#undef RECURVE_OUTPUTS_16
+#undef RECURVE_NAMES_32
+#undef RECURVE_OUTPUTS_32
+#undef RECURVE_NAMES_40
+#undef RECURVE_OUTPUTS_40
+#undef RECURVE_NAMES_48
+#undef RECURVE_OUTPUTS_48
+#undef RECURVE_NAMES_64
+#undef RECURVE_OUTPUTS_64
+#undef RECURVE_NAMES_72
+#undef RECURVE_OUTPUTS_72
+#undef RECURVE_NAMES_80
+#undef RECURVE_OUTPUTS_80
+#undef RECURVE_NAMES_88
+#undef RECURVE_OUTPUTS_88
+#undef RECURVE_NAMES_96
+#undef RECURVE_OUTPUTS_96
 
 }  // namespace recurve::cuda::sm90
