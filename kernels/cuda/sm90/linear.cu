@@ -117,65 +117,77 @@ int clusters_at_once(int blocks) {
   return known[blocks] = clusters;
 }
 
-// Of a tile, which has two boxes of so many rows of W.
-int outputs_of_tile(const LinearArgs& args, int box_rows) {
-  return args.swiglu ? box_rows : 2 * box_rows;
+// Of the pieces of K, how many a block makes in turn. Wide tiles leave the halves of K to two
+// blocks, if these are not one piece each. Others take two pieces where these are short and W is
+// too high for one tile on a multiprocessor if each block has but one.
+template <typename T>
+int turns_of(const Matrix& W) {
+  constexpr int kShort = 12 * kBoxK, kHigh = 2048;
+  const int pieces = pieces_of(W);
+  if (T::kWide) return pieces > 2 ? pieces / 2 : pieces;
+  return pieces > 2 && W.K <= pieces * kShort && W.N > kHigh ? T::kMostTurns : 1;
 }
 
-// The blocks of a cluster: parts of K, times tiles with the same rows of W.
-struct Cluster {
-  int parts, sharers;
-  int blocks() const { return parts * sharers; }
+// How a layer is cut into blocks.
+template <typename T>
+struct Cut {
+  int box_rows;  // of W; two boxes are a tile
+  int tiles, tiles_of_rows;
+  int turns, parts;  // of K: parts of as many pieces as a block makes in turn
+  int sharers;       // tiles side by side with the same rows of W
+
+  Cut(const LinearArgs& args, int box_rows, int sharers = 1)
+      : box_rows(box_rows),
+        tiles(ceil_div(args.outputs(), outputs_of_tile(args, box_rows))),
+        tiles_of_rows(ceil_div(args.rows, T::kRows)),
+        turns(turns_of<T>(args.W)),
+        parts(pieces_of(args.W) / turns),
+        sharers(sharers) {}
+
+  static int outputs_of_tile(const LinearArgs& args, int box_rows) {
+    return args.swiglu ? box_rows : 2 * box_rows;
+  }
+  int cluster() const { return parts * sharers; }
+  int clusters() const { return tiles * tiles_of_rows / sharers; }
+  int blocks() const { return clusters() * cluster(); }
+  dim3 grid() const {
+    return {static_cast<unsigned>(tiles * cluster()),
+            static_cast<unsigned>(tiles_of_rows / sharers)};
+  }
+  // How often the GPU is filled.
+  int waves() const { return ceil_div(clusters(), clusters_at_once<T>(cluster())); }
 };
-// Wide tiles leave to two blocks the halves of K, if these are not one piece each, and share W as
-// long as there are clusters of four for it all at once.
-template <typename T>
-Cluster cluster_of(const LinearArgs& args) {
-  const int pieces = pieces_of(args.W), tiles = ceil_div(args.rows, T::kRows);
-  if (!T::kWide) return {pieces, 1};
-  const int parts = pieces > 2 ? 2 : 1;
-  return {parts, tiles == 2 || (tiles % 2 == 0 && parts == 1) ? 2 : 1};
-}
 
-// Blocks, of all tiles and parts.
+// Tiles so high that their clusters fill the room that there is for them, once or as often as it
+// takes with tiles of at most kTileM rows.
 template <typename T>
-dim3 grid_of(const LinearArgs& args, int box_rows) {
-  const Cluster cluster = cluster_of<T>(args);
-  const int tiles = ceil_div(args.outputs(), outputs_of_tile(args, box_rows));
-  return {static_cast<unsigned>(tiles * cluster.blocks()),
-          static_cast<unsigned>(ceil_div(args.rows, T::kRows) / cluster.sharers)};
-}
-
-// Rows of a box of W, two of which are a tile: so many that the clusters, one a tile, fill the room
-// that there is for them, once or as often as it takes with tiles of at most kTileM rows.
-template <typename T>
-int box_rows_of(const LinearArgs& args) {
-  const int clusters = clusters_at_once<T>(pieces_of(args.W));
+Cut<T> filling(const LinearArgs& args) {
+  const Cut<T> any(args, kGroupM);
+  const int room = std::max(1, clusters_at_once<T>(any.parts) / any.tiles_of_rows);
   for (int waves = 1;; ++waves) {
-    const int64_t boxes = int64_t{clusters} * waves * outputs_of_tile(args, 1);
-    const int rows = round_up(ceil_div(args.outputs(), boxes), 4);
-    if (2 * round_up(rows, 8) <= T::kTileM) return std::max(rows, 8);
+    const int64_t boxes = int64_t{room} * waves * any.outputs_of_tile(args, 1);
+    const int box_rows = round_up(ceil_div(args.outputs(), boxes), 4);
+    if (2 * round_up(box_rows, 8) <= T::kTileM) return {args, std::max(box_rows, 8)};
   }
 }
 
 // x: bf16, (args.rows, K).
 template <typename T>
-void launch_linear(const LinearArgs& args, const uint16_t* x, int box_rows, Stream& stream) {
-  const int boxes = ceil_div(args.W.K, kBoxK), pieces = pieces_of(args.W);
-  const Cluster cluster = cluster_of<T>(args);
+void launch_linear(const LinearArgs& args, const uint16_t* x, const Cut<T>& cut, Stream& stream) {
+  const int boxes = ceil_div(args.W.K, kBoxK);
   Task task{.rows = args.rows,
             .outputs = static_cast<int>(args.outputs()),
             .stages = 0,
-            .box_rows = box_rows,
-            .second = round_up(box_rows, 8),
-            .tile_step = outputs_of_tile(args, box_rows),
-            .box_offset = args.swiglu ? static_cast<int>(args.W.N / 2) : box_rows,
-            .x_rows = round_up(ceil_div(args.rows, ceil_div(args.rows, T::kRows)), 8),
+            .box_rows = cut.box_rows,
+            .second = round_up(cut.box_rows, 8),
+            .tile_step = cut.outputs_of_tile(args, cut.box_rows),
+            .box_offset = args.swiglu ? static_cast<int>(args.W.N / 2) : cut.box_rows,
+            .x_rows = round_up(ceil_div(args.rows, cut.tiles_of_rows), 8),
             .boxes = boxes,
-            .piece_boxes = ceil_div(boxes, pieces),
-            .turns = pieces / cluster.parts,
-            .parts = cluster.parts,
-            .sharers = cluster.sharers,
+            .piece_boxes = ceil_div(boxes, cut.turns * cut.parts),
+            .turns = cut.turns,
+            .parts = cut.parts,
+            .sharers = cut.sharers,
             .swiglu = args.swiglu,
             .vector = args.outputs() % 4 == 0 && aligned(args.y) && aligned(args.y_bf16) &&
                       aligned(args.bias) && aligned(args.residual),
@@ -192,48 +204,63 @@ void launch_linear(const LinearArgs& args, const uint16_t* x, int box_rows, Stre
       std::max({0, T::kTileM * kBoxBytes - stage, T::kRows * kBoxBytes - task.x_bytes()});
   const int beside = 1024 + Shared<T>::kRing + behind;
   task.stages =
-      std::min({(kMemory<T> - beside) / stage, kMostStages, ceil_div(boxes, cluster.parts) + 1});
+      std::min({(kMemory<T> - beside) / stage, kMostStages, ceil_div(boxes, cut.parts) + 1});
   const int ring = std::max<int>(task.stages * stage, sizeof(typename Shared<T>::Sums));
-  if constexpr (T::kWide) CHECK(task.turns == 1 || T::kInTurn);
+  CHECK(task.turns <= T::kMostTurns);
   CHECK(task.stages > 1 && beside + ring <= kMemory<T> && 2 * task.second <= T::kTileM);
   allow_memory<T>();
   const Matrix rows{.dtype = DType::kBF16, .N = args.rows, .K = args.W.K, .data = x};
   launch_early(stream, "linear", linear_kernel<T>,
-               {.grid = grid_of<T>(args, box_rows),
+               {.grid = cut.grid(),
                 .threads = T::kThreads,
                 .shared = static_cast<size_t>(beside + ring),
-                .cluster = static_cast<unsigned>(cluster.blocks())},
-               tensor_map(args.W, box_rows), tensor_map(rows, task.x_rows), task);
+                .cluster = static_cast<unsigned>(cut.cluster())},
+               tensor_map(args.W, cut.box_rows), tensor_map(rows, task.x_rows), task);
 }
 
 // Tiles of the height that fills the GPU, which weights read from memory want.
 template <int kRows, int kBlocks>
 void launch_filling(const LinearArgs& args, const uint16_t* x, Stream& stream) {
-  const int box_rows = box_rows_of<Tiling<2, kRows, kBlocks>>(args);
-  if (2 * round_up(box_rows, 8) <= kGroupM) {
-    return launch_linear<Tiling<1, kRows, kBlocks>>(args, x, box_rows, stream);
-  }
-  launch_linear<Tiling<2, kRows, kBlocks>>(args, x, box_rows, stream);
+  const Cut cut = filling<Tiling<2, kRows, kBlocks>>(args);
+  if (2 * round_up(cut.box_rows, 8) > kGroupM) return launch_linear(args, x, cut, stream);
+  launch_linear<Tiling<1, kRows, kBlocks>>(args, x, {args, cut.box_rows}, stream);
 }
 
-// Wide tiles of the height that takes least time: as many waves as there is not room for all of
-// them at once, each of which takes what its height takes and some time to begin and to end.
+// One tile on a multiprocessor, as x is read for each, unless that makes them very low or does not
+// take all of W: then kBlocks.
+template <int kRows, int kBlocks>
+void launch_one_or(const LinearArgs& args, const uint16_t* x, Stream& stream) {
+  constexpr int kLow = 40;
+  const Cut cut = filling<Tiling<2, kRows, 1>>(args);
+  if (2 * cut.box_rows >= kLow && cut.waves() == 1) return launch_linear(args, x, cut, stream);
+  launch_filling<kRows, kBlocks>(args, x, stream);
+}
+
+// Wide tiles, of the height and with the sharers that take least time: as many waves as it takes,
+// each of what its height takes and some time to begin and to end, and less where W is shared.
 template <int kRows, int... kTileM>
 void launch_widest(const LinearArgs& args, const uint16_t* x, Stream& stream) {
-  constexpr int kBeginAndEnd = 32;  // as rows of W
-  int best = 0, least = 0;
-  const auto look_at = [&]<typename T>(T) {
-    const dim3 grid = grid_of<T>(args, T::kTileM / 2);
-    const int blocks = cluster_of<T>(args).blocks();
-    const int waves = ceil_div(int64_t{grid.x} * grid.y, blocks * clusters_at_once<T>(blocks));
-    const int time = waves * (T::kTileM + kBeginAndEnd);
-    if (best != 0 && time >= least) return;
-    best = T::kTileM;
+  constexpr int kBeginAndEnd = 32;         // as rows of W
+  constexpr int kAlone = 6, kSharing = 5;  // as measured
+  int best_height = 0, best_sharers = 0, least = 0;
+  const auto look_at = [&]<typename T>(T, int sharers) {
+    const Cut<T> cut(args, T::kTileM / 2, sharers);
+    if (cut.turns > T::kMostTurns) return;
+    const int time = cut.waves() * (T::kTileM + kBeginAndEnd) * (sharers > 1 ? kSharing : kAlone);
+    if (best_height != 0 && time >= least) return;
+    best_height = T::kTileM;
+    best_sharers = sharers;
     least = time;
   };
-  (look_at(WideTiling<kTileM, kRows>{}), ...);
+  (look_at(WideTiling<kTileM, kRows>{}, 1), ...);
+  // Where parts of K take two blocks there are clusters of four for one wave only.
+  const int tiles_of_rows = ceil_div(args.rows, kRows);
+  if (tiles_of_rows == 2 || (tiles_of_rows % 2 == 0 && pieces_of(args.W) <= 2)) {
+    (look_at(WideTiling<kTileM, kRows>{}, 2), ...);
+  }
   const auto launch_if_best = [&]<typename T>(T) {
-    if (best == T::kTileM) launch_linear<T>(args, x, T::kTileM / 2, stream);
+    if (best_height != T::kTileM) return;
+    launch_linear<T>(args, x, {args, T::kTileM / 2, best_sharers}, stream);
   };
   (launch_if_best(WideTiling<kTileM, kRows>{}), ...);
 }
@@ -243,28 +270,31 @@ void launch_wide(const LinearArgs& args, const uint16_t* x, Stream& stream) {
   launch_widest<128, 64, 80, 96, 128, 144, 160, 176, 192>(args, x, stream);
 }
 
-// With few rows a multiprocessor has several blocks: while one ends, another's weights come, or
-// those of the next kernel. With many, x weighs as much as W or more, and high or wide tiles are
-// best, where there are enough of them.
-void linear_rows(const LinearArgs& args, const uint16_t* x, Stream& stream) {
-  if (args.rows <= 8) return launch_filling<8, 3>(args, x, stream);
-  if (args.rows <= 16) return launch_filling<16, 3>(args, x, stream);
-  if (args.rows <= 32) return launch_filling<32, 3>(args, x, stream);
-  if (args.rows <= 64) return launch_filling<64, 3>(args, x, stream);
-  const dim3 wide = grid_of<WideTiling<64, 128>>(args, 64 / 2);
-  const unsigned blocks = wide.x * wide.y;
-  if (args.rows <= 128) {
-    // A longer K takes longer than it does to add up its pieces in other blocks.
-    constexpr int kLongK = 4096;
-    const bool in_turn = pieces_of(args.W) > 1 && args.W.K <= kLongK;
-    if (in_turn && blocks >= 60) return launch_wide(args, x, stream);
-    using High = Tiling<3, 128, 1>;
-    const int box_rows = box_rows_of<High>(args);
-    if (box_rows > kGroupM) return launch_linear<High>(args, x, box_rows, stream);
-  } else if (blocks >= 24) {
-    return launch_wide(args, x, stream);
-  }
+// Up to 128 rows x weighs as much as W, and tiles that are high or wide are best where there are
+// enough of them. A longer K takes longer in turn than it does to add up its pieces in other
+// blocks.
+void launch_some_rows(const LinearArgs& args, const uint16_t* x, int wide_blocks, Stream& stream) {
+  constexpr int kLongK = 4096, kEnough = 60;
+  const bool in_turn = pieces_of(args.W) > 1 && args.W.K <= kLongK;
+  if (in_turn && wide_blocks >= kEnough) return launch_wide(args, x, stream);
+  if (turns_of<Tiling<2, 128, 1>>(args.W) > 1) return launch_one_or<128, 2>(args, x, stream);
+  const Cut high = filling<Tiling<3, 128, 1>>(args);
+  if (high.box_rows > kGroupM) return launch_linear(args, x, high, stream);
   launch_filling<128, 2>(args, x, stream);
+}
+
+// Up to 64 rows weights are what takes time. With several blocks on a multiprocessor another's
+// weights come while one ends, or those of the next kernel.
+void linear_rows(const LinearArgs& args, const uint16_t* x, Stream& stream) {
+  if (args.rows <= 8) return launch_one_or<8, 3>(args, x, stream);
+  if (args.rows <= 16) return launch_one_or<16, 3>(args, x, stream);
+  if (args.rows <= 32) return launch_one_or<32, 3>(args, x, stream);
+  if (args.rows <= 64) return launch_one_or<64, 3>(args, x, stream);
+  constexpr int kFew = 24;
+  const int wide_blocks = Cut<WideTiling<64, 128>>(args, 64 / 2).blocks();
+  if (wide_blocks < kFew) return launch_filling<64, 3>(args, x, stream);
+  if (args.rows <= 128) return launch_some_rows(args, x, wide_blocks, stream);
+  launch_wide(args, x, stream);
 }
 
 void round_rows(const LinearArgs& args, uint16_t* rounded, Stream& stream) {

@@ -16,8 +16,7 @@
 //
 // A row's result has the same bits whatever the rows beside it and however high the tiles are: an
 // element of a product is summed alone, in the order of K; into how many pieces K is cut follows
-// from the shape of W alone, and the pieces of each half of K are added from the first to the last,
-// then the halves.
+// from the shape of W alone, and the pieces are added by pairs, then the pairs and so on.
 namespace recurve::cuda::sm90 {
 
 constexpr int kBoxK = 64;             // of K, a stage
@@ -26,7 +25,8 @@ constexpr int kGroupM = 64;           // rows of W, a warpgroup
 constexpr int kGroupThreads = 128;    // of a warpgroup
 
 // What a kernel is made for: tiles of up to 64 Groups rows of W by up to Rows rows of x, Blocks of
-// them on one multiprocessor. A block for each piece of K.
+// them on one multiprocessor. A block makes up to kMostTurns pieces of K in turn, where there are
+// registers for as many sums: they need not go from block to block.
 template <int Groups, int Rows, int Blocks>
 struct Tiling {
   static constexpr int kGroups = Groups, kRows = Rows, kBlocks = Blocks;
@@ -34,19 +34,19 @@ struct Tiling {
   static constexpr int kComputing = kGroups * kGroupThreads;
   static constexpr int kThreads = kComputing + kWarpSize;
   static constexpr bool kWide = false;
+  static constexpr int kMostTurns = Groups <= 2 && Blocks == 1 && Rows > 32 ? 2 : 1;
 };
 
 // For many rows: tiles of up to TileM rows of W by up to Rows rows of x. The rows of W are the
 // columns of the products, so tiles can have the height that divides a layer best among all
-// multiprocessors. With 128 rows there are registers for two sums, and a block makes the pieces of
-// half of K, or of all of it, in turn: little has to go from block to block.
+// multiprocessors.
 template <int TileM, int Rows>
 struct WideTiling {
   static constexpr int kGroups = 2, kRows = Rows, kBlocks = 1;
   static constexpr int kTileM = TileM;
   static constexpr int kComputing = kGroups * kGroupThreads;
   static constexpr bool kWide = true;
-  static constexpr bool kInTurn = Rows <= 128;
+  static constexpr int kMostTurns = Rows > 128 ? 1 : TileM > 128 ? 2 : 4;
   // The sums need more registers than an even share: a third group, of which one thread has work,
   // gives up its own.
   static constexpr int kThreads = kComputing + kGroupThreads;
@@ -185,22 +185,34 @@ __device__ void load(const Shared<T>& shared, const CUtensorMap& W, const CUtens
   }
 }
 
-// The sums of one warpgroup: 64 rows of W by kRows rows of x. One product has at most 128 columns.
-template <int kRows>
+// The sums of one warpgroup: 64 rows of W by kRows rows of x or, in wide tilings, its share of the
+// rows of x by kTileM rows of W.
+template <typename T>
 struct Accumulator {
-  static constexpr int kColumns = kRows < 128 ? kRows : 128;
-  float parts[kRows / kColumns][kColumns / 2];
+  static constexpr int kColumns = T::kWide ? T::kTileM : T::kRows;
+  static constexpr int kParts = T::kWide ? T::kRows / (T::kGroups * kGroupM) : 1;
+  float parts[kParts][kColumns / 2];
 
   // first: of the sums; what was in them before does not count.
-  __device__ void add(const std::byte* W, const std::byte* x, bool first) {
-    const uint64_t a = operand(shared_address(W)), b = operand(shared_address(x));
+  __device__ void add(const std::byte* W, const std::byte* x, int group, bool first) {
+    const std::byte* wide = (T::kWide ? x : W) + group * kParts * kGroupM * kBoxBytes;
+    const uint64_t a = operand(shared_address(wide));
+    const uint64_t b = operand(shared_address(T::kWide ? W : x));
 #pragma unroll
     for (int step = 0; step < kBoxK / 16; ++step) {
 #pragma unroll
-      for (int part = 0; part < kRows / kColumns; ++part) {
-        multiply(parts[part], a + 2 * step, b + 2 * step + part * (kColumns * kBoxBytes >> 4),
+      for (int part = 0; part < kParts; ++part) {
+        multiply(parts[part], a + 2 * step + part * (kGroupM * kBoxBytes >> 4), b + 2 * step,
                  !first || step > 0);
       }
+    }
+  }
+
+  __device__ void operator+=(const Accumulator& other) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int i = 0; i < kColumns / 2; ++i) parts[part][i] += other.parts[part][i];
     }
   }
 
@@ -208,12 +220,20 @@ struct Accumulator {
   template <typename Sums>
   __device__ void store(Sums& sums, int group) const {
     const int warp = threadIdx.x % kGroupThreads / kWarpSize, lane = threadIdx.x % kWarpSize;
-    const int m = group * kGroupM + warp * 16 + lane / 4, n = lane % 4 * 2;
 #pragma unroll
-    for (int part = 0; part < kRows / kColumns; ++part) {
+    for (int part = 0; part < kParts; ++part) {
+      const int row = (group * kParts + part) * kGroupM + warp * 16 + lane / 4;
+      const int column = lane % 4 * 2;
 #pragma unroll
-      for (int i = 0; i < kColumns / 2; ++i) {
-        sums[part * kColumns + i / 4 * 8 + n + i % 2][m + i % 4 / 2 * 8] = parts[part][i];
+      for (int i = 0; i < kColumns / 2; i += 2) {
+        const int m = row + i % 4 / 2 * 8, n = column + i / 4 * 8;
+        const float* two = &parts[part][i];
+        if constexpr (T::kWide) {
+          *reinterpret_cast<float2*>(&sums[m][n]) = make_float2(two[0], two[1]);
+        } else {
+          sums[n][m] = two[0];
+          sums[n + 1][m] = two[1];
+        }
       }
     }
   }
@@ -227,111 +247,56 @@ __device__ void sync_computing() {
 // A warpgroup. Of rows that the tile does not have it sums up whatever lies there.
 template <typename T>
 __device__ void compute(const Shared<T>& shared, const Task& task, const Place& place, int group) {
-  const bool arrives = threadIdx.x % kWarpSize == 0;
-  Accumulator<T::kRows> sums;
-  const auto add_all = [&]<int kBehind>() {
-    Turn turn, done;
-    for (int i = 0; i < place.boxes; ++i, turn.next(task.stages)) {
-      wait(&shared.barriers.full[turn.stage], turn.parity);
-      begin_products();
-      sums.add(shared.W(turn.stage) + group * kGroupM * kBoxBytes, shared.x(turn.stage), i == 0);
-      commit_products();
-      wait_for_products<kBehind>();
-      if (i < kBehind) continue;
-      if (arrives) arrive(&shared.barriers.empty[done.stage]);
-      done.next(task.stages);
-    }
-  };
-  // Products of few rows are waited for longer than they take. Where K is long, the room of their
-  // stages is worth more.
-  constexpr int kFar = 3;
-  if (T::kRows <= 16 && task.stages > kFar && place.boxes <= 2 * task.stages) {
-    add_all.template operator()<kFar>();
-  } else {
-    add_all.template operator()<1>();
-  }
-  wait_for_products<0>();
-  // All groups are done with the stages, whose place the sums take.
-  sync_computing<T>();
-  sums.store(shared.sums(), group);
-}
-
-// As Accumulator, the other way round: 64 rows of x or more, the group's, by kTileM rows of W.
-template <typename T>
-struct WideAccumulator {
-  static constexpr int kParts = T::kRows / (T::kGroups * kGroupM);
-  float parts[kParts][T::kTileM / 2];
-
-  __device__ void add(const std::byte* W, const std::byte* x, bool first) {
-    const uint64_t a = operand(shared_address(x)), b = operand(shared_address(W));
-#pragma unroll
-    for (int step = 0; step < kBoxK / 16; ++step) {
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        multiply(parts[part], a + 2 * step + part * (kGroupM * kBoxBytes >> 4), b + 2 * step,
-                 !first || step > 0);
-      }
-    }
-  }
-  __device__ void operator+=(const WideAccumulator& other) {
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-#pragma unroll
-      for (int i = 0; i < T::kTileM / 2; ++i) parts[part][i] += other.parts[part][i];
-    }
-  }
-  template <typename Sums>
-  __device__ void store(Sums& sums, int group) const {
-    const int warp = threadIdx.x % kGroupThreads / kWarpSize, lane = threadIdx.x % kWarpSize;
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      const int row = (group * kParts + part) * kGroupM + warp * 16 + lane / 4, m = lane % 4 * 2;
-#pragma unroll
-      for (int i = 0; i < T::kTileM / 2; i += 2) {
-        *reinterpret_cast<float2*>(&sums[row + i % 4 / 2 * 8][i / 4 * 8 + m]) =
-            make_float2(parts[part][i], parts[part][i + 1]);
-      }
-    }
-  }
-};
-
-// As compute.
-template <typename T>
-__device__ void compute_wide(const Shared<T>& shared, const Task& task, const Place& place,
-                             int group) {
   const int lane = threadIdx.x % kWarpSize;
   const int sharer = (place.first_rank + task.parts) % task.cluster() + place.part;
   Turn turn, done;
   const auto release = [&] {
     Barrier* empty = &shared.barriers.empty[done.stage];
     if (lane == 0) arrive(empty);
-    if (lane == 1 && task.sharers == 2) arrive(empty, sharer);
+    if (T::kWide && task.sharers == 2 && lane == 1) arrive(empty, sharer);
     done.next(task.stages);
   };
-  int i = 0;
-  const auto add_piece = [&](WideAccumulator<T>& sums) {
-    const int begin = i, end = min(begin + task.piece_boxes, place.boxes);
+  int i = 0;  // of the boxes
+  const auto add_piece = [&]<int kBehind>(Accumulator<T>& sums) {
+    const int begin = i;
+    const int end = T::kMostTurns == 1 ? place.boxes : min(i + task.piece_boxes, place.boxes);
     for (; i < end; ++i, turn.next(task.stages)) {
       wait(&shared.barriers.full[turn.stage], turn.parity);
       begin_products();
-      sums.add(shared.W(turn.stage),
-               shared.x(turn.stage) + group * (T::kRows / T::kGroups * kBoxBytes), i == begin);
+      sums.add(shared.W(turn.stage), shared.x(turn.stage), group, i == begin);
       commit_products();
-      wait_for_products<1>();
-      if (i > begin) release();
+      wait_for_products<kBehind>();
+      if (i - begin >= kBehind) release();
     }
     wait_for_products<0>();
-    release();
+    if constexpr (T::kMostTurns > 1) release();
   };
-  WideAccumulator<T> sums;
-  add_piece(sums);
-  if constexpr (T::kInTurn) {
-    while (i < place.boxes) {
-      WideAccumulator<T> piece;
-      add_piece(piece);
-      sums += piece;
+  Accumulator<T> sums;
+  // Products of few rows are waited for longer than they take. Where K is long, the room of their
+  // stages is worth more.
+  constexpr int kFar = 3;
+  if (T::kRows <= 16 && task.stages > kFar && place.boxes <= 2 * task.stages) {
+    add_piece.template operator()<kFar>(sums);
+  } else {
+    add_piece.template operator()<1>(sums);
+  }
+  const auto add_next = [&](Accumulator<T>& to) {
+    Accumulator<T> piece;
+    add_piece.template operator()<1>(piece);
+    to += piece;
+  };
+  if constexpr (T::kMostTurns > 1) {
+    if (task.turns > 1) add_next(sums);
+  }
+  if constexpr (T::kMostTurns > 2) {
+    if (task.turns > 2) {
+      Accumulator<T> second;
+      add_piece.template operator()<1>(second);
+      add_next(second);
+      sums += second;
     }
   }
+  // All groups are done with the stages, whose place the sums take.
   sync_computing<T>();
   sums.store(shared.sums(), group);
 }
@@ -349,13 +314,14 @@ __device__ inline float4 sum_of_parts(const float* mine, int first_rank) {
     parts[part] =
         kParts == 1 ? *reinterpret_cast<const float4*>(mine) : load_shared(mine, first_rank + part);
   }
-  constexpr int kHalf = (kParts + 1) / 2;
 #pragma unroll
-  for (int part = 1; part < kHalf; ++part) {
-    parts[0] = parts[0] + parts[part];
-    parts[kHalf] = parts[kHalf] + parts[kHalf + part];
+  for (int step = 1; step < kParts; step *= 2) {
+#pragma unroll
+    for (int part = 0; part < kParts; part += 2 * step) {
+      parts[part] = parts[part] + parts[part + step];
+    }
   }
-  return kParts == 1 ? parts[0] : parts[0] + parts[kParts / 2];
+  return parts[0];
 }
 
 __device__ inline float4 load4(const float* from, int count, bool vector) {
@@ -566,11 +532,9 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
   if (group < T::kGroups) {
     if constexpr (T::kWide) {
       asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T::kRegisters));
-      compute_wide(shared, task, place, group);
-    } else {
-      prefetch_conv<T>(task, place);
-      compute(shared, task, place, group);
     }
+    prefetch_conv<T>(task, place);
+    compute(shared, task, place, group);
     if (task.parts > 1) {
       sync_cluster();
     } else {
