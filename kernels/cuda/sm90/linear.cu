@@ -117,14 +117,12 @@ int clusters_at_once(int blocks) {
   return known[blocks] = clusters;
 }
 
-// Of the pieces of K, how many a block makes in turn. Wide tiles leave the halves of K to two
-// blocks, if these are not one piece each. Others take two pieces where these are short and W is
-// too high for one tile on a multiprocessor if each block has but one.
+// Of the pieces of K, how many a block of a tiling that is not wide makes in turn: two where these
+// are short and W is too high for one tile on a multiprocessor if each block has but one.
 template <typename T>
 int turns_of(const Matrix& W) {
   constexpr int kShort = 12 * kBoxK, kHigh = 2048;
   const int pieces = pieces_of(W);
-  if (T::kWide) return pieces > 2 ? pieces / 2 : pieces;
   return pieces > 2 && W.K <= pieces * kShort && W.N > kHigh ? T::kMostTurns : 1;
 }
 
@@ -136,11 +134,11 @@ struct Cut {
   int turns, parts;  // of K: parts of as many pieces as a block makes in turn
   int sharers;       // tiles side by side with the same rows of W
 
-  Cut(const LinearArgs& args, int box_rows, int sharers = 1)
+  Cut(const LinearArgs& args, int box_rows, int turns, int sharers = 1)
       : box_rows(box_rows),
         tiles(ceil_div(args.outputs(), outputs_of_tile(args, box_rows))),
         tiles_of_rows(ceil_div(args.rows, T::kRows)),
-        turns(turns_of<T>(args.W)),
+        turns(turns),
         parts(pieces_of(args.W) / turns),
         sharers(sharers) {}
 
@@ -162,12 +160,13 @@ struct Cut {
 // takes with tiles of at most kTileM rows.
 template <typename T>
 Cut<T> filling(const LinearArgs& args) {
-  const Cut<T> any(args, kGroupM);
+  const int turns = turns_of<T>(args.W);
+  const Cut<T> any(args, kGroupM, turns);
   const int room = std::max(1, clusters_at_once<T>(any.parts) / any.tiles_of_rows);
   for (int waves = 1;; ++waves) {
     const int64_t boxes = int64_t{room} * waves * any.outputs_of_tile(args, 1);
     const int box_rows = round_up(ceil_div(args.outputs(), boxes), 4);
-    if (2 * round_up(box_rows, 8) <= T::kTileM) return {args, std::max(box_rows, 8)};
+    if (2 * round_up(box_rows, 8) <= T::kTileM) return {args, std::max(box_rows, 8), turns};
   }
 }
 
@@ -223,7 +222,7 @@ template <int kRows, int kBlocks>
 void launch_filling(const LinearArgs& args, const uint16_t* x, Stream& stream) {
   const Cut cut = filling<Tiling<2, kRows, kBlocks>>(args);
   if (2 * round_up(cut.box_rows, 8) > kGroupM) return launch_linear(args, x, cut, stream);
-  launch_linear<Tiling<1, kRows, kBlocks>>(args, x, {args, cut.box_rows}, stream);
+  launch_linear<Tiling<1, kRows, kBlocks>>(args, x, {args, cut.box_rows, cut.turns}, stream);
 }
 
 // One tile on a multiprocessor, as x is read for each, unless that makes them very low or does not
@@ -236,31 +235,48 @@ void launch_one_or(const LinearArgs& args, const uint16_t* x, Stream& stream) {
   launch_filling<kRows, kBlocks>(args, x, stream);
 }
 
-// Wide tiles, of the height and with the sharers that take least time: as many waves as it takes,
-// each of what its height takes and some time to begin and to end, and less where W is shared.
+// About how long wide tiles take, in ns, as measured on an H200: a box takes what its products take
+// or what it takes to come, longer where two blocks do not share weights, but at least what they
+// need to agree where they do; then there are the beginning, the outputs, and the sums of another
+// block.
+template <typename T>
+int64_t time_of(const LinearArgs& args, const Cut<T>& cut) {
+  constexpr double kProduct = 2.73 / 128, kRow = 1.16, kAlone = 1.2, kShared = 290;
+  constexpr double kBegin = 4000, kOutput = 17.6 / 128, kOtherSums = 1300;
+  const double made = std::max(kProduct * T::kTileM * T::kRows, kRow * (T::kTileM + T::kRows));
+  const double box = cut.sharers > 1 ? std::max(made, kShared) : kAlone * made;
+  const double outputs = kOutput * T::kTileM * T::kRows / cut.parts;
+  const double time = box * static_cast<double>(args.W.K) / (kBoxK * cut.parts) + kBegin + outputs +
+                      (cut.parts > 1 ? kOtherSums : 0);
+  return cut.waves() * static_cast<int64_t>(time);
+}
+
+// The wide tiles that take least time.
 template <int kRows, int... kTileM>
 void launch_widest(const LinearArgs& args, const uint16_t* x, Stream& stream) {
-  constexpr int kBeginAndEnd = 32;         // as rows of W
-  constexpr int kAlone = 6, kSharing = 5;  // as measured
-  int best_height = 0, best_sharers = 0, least = 0;
-  const auto look_at = [&]<typename T>(T, int sharers) {
-    const Cut<T> cut(args, T::kTileM / 2, sharers);
-    if (cut.turns > T::kMostTurns) return;
-    const int time = cut.waves() * (T::kTileM + kBeginAndEnd) * (sharers > 1 ? kSharing : kAlone);
+  int best_height = 0, best_turns = 0, best_sharers = 0;
+  int64_t least = 0;
+  const int pieces = pieces_of(args.W), tiles_of_rows = ceil_div(args.rows, kRows);
+  const auto look_at = [&]<typename T>(T, int parts, int sharers) {
+    if (pieces / parts > T::kMostTurns) return;
+    const Cut<T> cut(args, T::kTileM / 2, pieces / parts, sharers);
+    const int64_t time = time_of(args, cut);
     if (best_height != 0 && time >= least) return;
     best_height = T::kTileM;
+    best_turns = cut.turns;
     best_sharers = sharers;
     least = time;
   };
-  (look_at(WideTiling<kTileM, kRows>{}, 1), ...);
-  // Where parts of K take two blocks there are clusters of four for one wave only.
-  const int tiles_of_rows = ceil_div(args.rows, kRows);
-  if (tiles_of_rows == 2 || (tiles_of_rows % 2 == 0 && pieces_of(args.W) <= 2)) {
-    (look_at(WideTiling<kTileM, kRows>{}, 2), ...);
+  for (int parts = 1; parts <= std::min(pieces, 2); ++parts) {
+    (look_at(WideTiling<kTileM, kRows>{}, parts, 1), ...);
+    // There is room for few clusters of four: for one wave of them.
+    if (tiles_of_rows == 2 || (tiles_of_rows % 2 == 0 && parts == 1)) {
+      (look_at(WideTiling<kTileM, kRows>{}, parts, 2), ...);
+    }
   }
   const auto launch_if_best = [&]<typename T>(T) {
     if (best_height != T::kTileM) return;
-    launch_linear<T>(args, x, {args, T::kTileM / 2, best_sharers}, stream);
+    launch_linear<T>(args, x, {args, T::kTileM / 2, best_turns, best_sharers}, stream);
   };
   (launch_if_best(WideTiling<kTileM, kRows>{}), ...);
 }
@@ -291,7 +307,8 @@ void linear_rows(const LinearArgs& args, const uint16_t* x, Stream& stream) {
   if (args.rows <= 32) return launch_one_or<32, 3>(args, x, stream);
   if (args.rows <= 64) return launch_one_or<64, 3>(args, x, stream);
   constexpr int kFew = 24;
-  const int wide_blocks = Cut<WideTiling<64, 128>>(args, 64 / 2).blocks();
+  const int pieces = pieces_of(args.W), turns = pieces > 2 ? pieces / 2 : pieces;
+  const int wide_blocks = Cut<WideTiling<64, 128>>(args, 64 / 2, turns).blocks();
   if (wide_blocks < kFew) return launch_filling<64, 3>(args, x, stream);
   if (args.rows <= 128) return launch_some_rows(args, x, wide_blocks, stream);
   launch_wide(args, x, stream);

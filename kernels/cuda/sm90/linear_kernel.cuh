@@ -21,7 +21,7 @@ namespace recurve::cuda::sm90 {
 
 constexpr int kBoxK = 64;             // of K, a stage
 constexpr int kBoxBytes = 2 * kBoxK;  // of a row, in a box
-constexpr int kGroupM = 64;           // rows of W, a warpgroup
+constexpr int kGroupM = 64;           // rows of a product: of W or, in wide tilings, of x
 constexpr int kGroupThreads = 128;    // of a warpgroup
 
 // What a kernel is made for: tiles of up to 64 Groups rows of W by up to Rows rows of x, Blocks of
@@ -410,11 +410,12 @@ __device__ void prefetch_conv(const Task& task, const Place& place) {
 }
 
 // Rows whose reads a thread has on their way at once: as many as there are registers for.
+template <typename T>
+constexpr int kReads = T::kWide          ? 8
+                       : T::kBlocks == 3 ? 2
+                                         : 4;
 template <typename T, int kParts>
-constexpr int kAtOnce = std::max(1, (T::kWide          ? 8
-                                     : T::kBlocks == 3 ? 2
-                                                       : 4) /
-                                        kParts);
+constexpr int kAtOnce = std::max(1, kReads<T> / kParts);
 
 // Instead of finish, of columns that go through the convolution.
 template <typename T, int kParts>
