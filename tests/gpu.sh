@@ -50,7 +50,7 @@ if command -v compute-sanitizer >/dev/null; then
       --gtest_filter="$2" --gtest_brief=1 >"$out/memcheck-$1.log" 2>&1 ||
       { fail "memcheck of $1"; tail -30 "$out/memcheck-$1.log"; }
   }
-  sanitize kernels_linear_test 'Cuda/*MatchesTheReferenceWhenSplit*:Cuda/*ResidualMayBe*'
+  sanitize kernels_linear_test 'Cuda/*WhenSplit*:Cuda/*ResidualMayBe*:Cuda/*HandsOnInBfloat*'
   sanitize kernels_recurrence_test 'Cuda/*AChunkOfOneRow*:Cuda/*NeighboursAndSlots*'
   sanitize kernels_test 'Cuda/Pointwise*'
   sanitize server_engine_test 'Cuda/SampleDevices*/3'
