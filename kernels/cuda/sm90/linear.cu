@@ -236,18 +236,22 @@ void launch_one_or(const LinearArgs& args, const uint16_t* x, Stream& stream) {
 }
 
 // About how long wide tiles take, in ns, as measured on an H200: a box takes what its products take
-// or what it takes to come, longer where two blocks do not share weights, but at least what they
-// need to agree where they do; then there are the beginning, the outputs, and the sums of another
-// block.
+// or what its rows take to come. Blocks that share some need a while to agree; it takes longer
+// where each loads all of them, and most where others load the same weights. Then there are the
+// beginning, the outputs and the sums of another block.
 template <typename T>
 int64_t time_of(const LinearArgs& args, const Cut<T>& cut) {
-  constexpr double kProduct = 2.73 / 128, kRow = 1.16, kAlone = 1.2, kShared = 290;
+  constexpr double kProduct = 2.73 / 128, kRow = 1.16, kShared = 290, kAlone = 1.2;
+  constexpr double kProductAmongOthers = 2.87 / 128, kRowAmongOthers = 1.75;
   constexpr double kBegin = 4000, kOutput = 17.6 / 128, kOtherSums = 1300;
-  const double made = std::max(kProduct * T::kTileM * T::kRows, kRow * (T::kTileM + T::kRows));
-  const double box = cut.sharers > 1 ? std::max(made, kShared) : kAlone * made;
-  const double outputs = kOutput * T::kTileM * T::kRows / cut.parts;
-  const double time = box * static_cast<double>(args.W.K) / (kBoxK * cut.parts) + kBegin + outputs +
-                      (cut.parts > 1 ? kOtherSums : 0);
+  constexpr int kElements = T::kTileM * T::kRows, kBoxRows = T::kTileM + T::kRows;
+  const double least = std::max(kProduct * kElements, kRow * kBoxRows);
+  const double box = cut.sharers > 1 ? std::max(least, kShared)
+                     : cut.tiles_of_rows == 1
+                         ? kAlone * least
+                         : std::max(kProductAmongOthers * kElements, kRowAmongOthers * kBoxRows);
+  const double time = box * static_cast<double>(args.W.K) / (kBoxK * cut.parts) + kBegin +
+                      kOutput * kElements / cut.parts + (cut.parts > 1 ? kOtherSums : 0);
   return cut.waves() * static_cast<int64_t>(time);
 }
 
