@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds on a machine with a GPU (CUDA 13, CMake, GoogleTest, fmt, nlohmann-json, CLI11; no gRPC),
-# runs the tests of kernels, models and the engine there and measures decode steps: four minutes.
+# runs the tests of kernels, models and the engine there and measures decode steps and what 10,000 of
+# them drift from the CPU's, on the demo checkpoints that are there: five minutes.
 #   OUT=FOLDER tests/gpu.sh     results also as JSON lines in FOLDER, build/gpu if not said
 # The last lines are the table; the exit status is 0 if no test failed.
 set -uo pipefail
@@ -79,6 +80,14 @@ done
 say "the engine beside a step alone"
 "$build/bin/recurve-bench" engine --device cuda:0 --config tests/configs/xlstm-7b.json --random \
   --streams 1,64,256 || fail "recurve-bench engine"
+
+say "drift of 10,000 tokens"
+drift() {
+  "$build/bin/recurve-bench" drift --device cuda:0 --ids tests/bench/held_out.ids \
+    --model weights_tools/demo/*-books "$@" || fail "recurve-bench drift $*"
+}
+drift --within 0.1
+drift --bf16-state
 
 say "done, status $status"
 printf '%-20s %6s %9s %9s %9s %9s\n' model batch ms tok/s GB/s '% floor'

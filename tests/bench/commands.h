@@ -7,8 +7,8 @@ namespace recurve::bench {
 void add_step(CLI::App& app, const bool& json);
 void add_engine(CLI::App& app, const bool& json);
 void add_kernel(CLI::App& app, const bool& json);
-#if RECURVE_SERVER
 void add_drift(CLI::App& app, const bool& json);
+#if RECURVE_SERVER
 void add_overhead(CLI::App& app, const bool& json);
 void add_service(CLI::App& app, const bool& json);
 void add_idle(CLI::App& app, const bool& json);

@@ -1,24 +1,28 @@
-// recurve-bench drift: the bits per byte of a text, scored by single steps as a decode makes them,
+// recurve-bench drift: the bits per token of a text, scored by single steps as a decode makes them,
 // on a device and on another that it is compared with. What rounding does to a state would add up
-// from step to step.
+// from step to step. The text comes as it is where the build has tokenizers, or as token ids.
 #include <fmt/format.h>
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <stdexcept>
 
 #include "model/registry.h"
-#include "server/text/read_file.h"
-#include "server/text/tokenizer.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/report.h"
+#if RECURVE_SERVER
+#include "server/text/read_file.h"
+#include "server/text/tokenizer.h"
+#endif
 
 namespace recurve::bench {
 namespace {
 
 struct DriftOptions {
   std::vector<std::string> models;
-  std::string text;
+  std::string text, ids;
   std::string device = "cpu", against = "cpu";
   bool bf16_state = false;
   int tokens = 10000;
@@ -83,28 +87,47 @@ double bits_of(const std::vector<float>& logits, int32_t token) {
   return (std::log(sum) + largest - logits[static_cast<size_t>(token)]) / std::log(2.0);
 }
 
-// The first tokens of the text, and a token before them.
-std::vector<int32_t> read_tokens(const DriftOptions& o, const Tokenizer& tokenizer) {
-  std::vector<int32_t> ids = tokenizer.encode(read_text_file(o.text));
-  if (static_cast<int>(ids.size()) < o.tokens) {
-    throw std::runtime_error(
-        fmt::format("{}: wanted {} tokens, found {}", o.text, o.tokens, ids.size()));
-  }
-  ids.resize(static_cast<size_t>(o.tokens));
-  ids.insert(ids.begin(), tokenizer.bos_id().value_or(0));
+// Numbers, with white space between them.
+std::vector<int32_t> read_ids(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<int32_t> ids(std::istream_iterator<int32_t>(file), {});
+  if (!file.eof()) throw std::runtime_error(path + ": not a list of token ids");
   return ids;
+}
+
+#if RECURVE_SERVER
+std::vector<int32_t> tokens_of(const std::string& text, const std::string& directory) {
+  const auto tokenizer = load_tokenizer(directory);
+  std::vector<int32_t> ids = tokenizer->encode(read_text_file(text));
+  ids.insert(ids.begin(), tokenizer->bos_id().value_or(0));
+  return ids;
+}
+#else
+std::vector<int32_t> tokens_of(const std::string&, const std::string&) {
+  throw std::runtime_error("this build has no tokenizers: --ids instead of --text");
+}
+#endif
+
+// As many tokens as are to be scored, and one before them.
+std::vector<int32_t> read_tokens(const DriftOptions& o, const std::string& directory) {
+  std::vector<int32_t> tokens = o.ids.empty() ? tokens_of(o.text, directory) : read_ids(o.ids);
+  if (static_cast<int>(tokens.size()) <= o.tokens) {
+    throw std::runtime_error(fmt::format("{}: wanted {} tokens and one before them, found {}",
+                                         o.ids.empty() ? o.text : o.ids, o.tokens, tokens.size()));
+  }
+  tokens.resize(static_cast<size_t>(o.tokens) + 1);
+  return tokens;
 }
 
 double percent_apart(double found, double wanted) { return 100 * (found - wanted) / wanted; }
 
 // Compares both on one model; gives how far apart they are, in percent.
 double compare(const DriftOptions& o, const std::string& directory, Report& report) {
-  const auto tokenizer = load_tokenizer(directory);
-  const std::vector<int32_t> tokens = read_tokens(o, *tokenizer);
+  const std::vector<int32_t> tokens = read_tokens(o, directory);
   Decoder device(directory, o.device, o.bf16_state ? DType::kBF16 : DType::kF32);
   Decoder against(directory, o.against, DType::kF32);
   const size_t last_tenth = tokens.size() - tokens.size() / 10;
-  double found = 0, wanted = 0, found_late = 0, wanted_late = 0, bytes = 0, difference = 0;
+  double found = 0, wanted = 0, found_late = 0, wanted_late = 0, difference = 0;
   for (size_t t = 0; t + 1 < tokens.size(); ++t) {
     const auto &logits = device.step(tokens[t]), &exact = against.step(tokens[t]);
     for (size_t i = 0; i < logits.size(); ++i) {
@@ -116,7 +139,6 @@ double compare(const DriftOptions& o, const std::string& directory, Report& repo
       found_late += bits_of(logits, tokens[t + 1]);
       wanted_late += bits_of(exact, tokens[t + 1]);
     }
-    bytes += static_cast<double>(tokenizer->token_bytes(tokens[t + 1]).size());
   }
   const double percent = percent_apart(found, wanted);
   report.add({{"bench", "drift"},
@@ -124,8 +146,8 @@ double compare(const DriftOptions& o, const std::string& directory, Report& repo
               {"device", o.device},
               {"state", o.bf16_state ? "bf16" : "f32"},
               {"tokens", o.tokens},
-              {"bits_per_byte", found / bytes},
-              {"against_" + o.against, wanted / bytes},
+              {"bits_per_token", found / o.tokens},
+              {"against_" + o.against, wanted / o.tokens},
               {"percent_apart", percent},
               {"percent_in_last_tenth", percent_apart(found_late, wanted_late)},
               {"largest_logit_difference", difference}});
@@ -148,10 +170,12 @@ void run(const DriftOptions& o, bool json) {
 
 void add_drift(CLI::App& app, const bool& json) {
   auto o = std::make_shared<DriftOptions>();
-  CLI::App* drift = app.add_subcommand("drift", "Bits per byte of a text, decoded on two devices");
-  drift->add_option("--model", o->models, "Checkpoint directories, with their tokenizers")
-      ->required();
-  drift->add_option("--text", o->text, "File in UTF-8")->required();
+  CLI::App* drift = app.add_subcommand("drift", "Bits per token of a text, decoded on two devices");
+  drift->add_option("--model", o->models, "Checkpoint directories")->required();
+  CLI::Option_group* input = drift->add_option_group("input");
+  input->add_option("--text", o->text, "File in UTF-8, for the models' own tokenizers");
+  input->add_option("--ids", o->ids, "File of token ids, the first of which is not scored");
+  input->require_option(1);
   drift->add_option("--tokens", o->tokens, "Of the text, from its start")
       ->check(CLI::Range(100, 1 << 24));
   drift->add_option("--device", o->device, "cpu, cuda:N or reference")->capture_default_str();

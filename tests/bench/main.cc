@@ -13,8 +13,8 @@ int main(int argc, char** argv) {
   recurve::bench::add_step(app, json);
   recurve::bench::add_engine(app, json);
   recurve::bench::add_kernel(app, json);
-#if RECURVE_SERVER
   recurve::bench::add_drift(app, json);
+#if RECURVE_SERVER
   recurve::bench::add_overhead(app, json);
   recurve::bench::add_service(app, json);
   recurve::bench::add_idle(app, json);
