@@ -186,14 +186,11 @@ class LoadRun {
     }
   }
 
-  // What was due in the window but the pacer was too late to begin: it has waited until the end, as
-  // what was sent and not answered. Call once the pacer has stopped.
+  // What was due in the window but the pacer was too late to begin. Call once the pacer has
+  // stopped.
   void note_overdue(const RunResult& result) {
-    const double ended = result.seconds;
     while (next_arrival_ < result.window.end) {
-      workers_[0]->recorder().request(
-          {.due = next_arrival_, .sent = ended, .first = ended, .end = ended, .error = kUnfinished},
-          "the run ended before the load generator had sent it");
+      workers_[0]->recorder().overdue(next_arrival_, result.seconds);
       next_arrival_ = std::get<OpenLoop>(loop_).arrivals.next();
     }
   }

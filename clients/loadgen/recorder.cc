@@ -79,6 +79,11 @@ void Recorder::request(const RequestRecord& record, const std::string& sentence)
   record_latencies(record);
 }
 
+void Recorder::overdue(double due, double end) {
+  request({.due = due, .sent = end, .first = end, .end = end, .error = kUnfinished},
+          "the run ended before the load generator had sent it");
+}
+
 void Recorder::record_outcome(const RequestRecord& record, const std::string& sentence) {
   ++records_.requests;
   if (is_good(record, level_)) ++records_.good;

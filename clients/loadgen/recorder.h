@@ -96,6 +96,9 @@ class Recorder {
   // The first tokens of an answer; `prompt_tokens` is not 0 for the first of a request.
   void first_tokens(double now, uint64_t count, int64_t prompt_tokens);
   void request(const RequestRecord& record, const std::string& sentence);
+  // A request that was due at `due` and not sent when the run ended, at `end`: it has waited until
+  // then, as what was sent and not answered.
+  void overdue(double due, double end);
 
   Records records() const;
   Progress progress() const;

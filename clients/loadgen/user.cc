@@ -156,11 +156,10 @@ void User::next_turn() {
   const double due = record_.end + pause;
   if (pause <= 0) return begin_turn(due);
   context_.pacer.at(due, [this, due] {
-    if (context_.stopping) {
-      close_session();
-    } else {
-      begin_turn(due);
-    }
+    if (!context_.stopping) return begin_turn(due);
+    const double now = context_.watch.now();
+    if (due <= now) worker_.recorder().overdue(due, now);
+    close_session();
   });
 }
 

@@ -8,6 +8,8 @@
 #include <array>
 #include <chrono>
 #include <functional>
+#include <future>
+#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -17,6 +19,7 @@
 #include "clients/loadgen/report_html.h"
 #include "clients/loadgen/report_json.h"
 #include "clients/loadgen/report_table.h"
+#include "clients/loadgen/user.h"
 #include "tests/clients/fake_server.h"
 
 namespace recurve::loadgen::loadgen_run_test {
@@ -271,6 +274,44 @@ TEST(LoadgenRunTest, WhatWasDueCountsWhereTheGeneratorIsTooLateToSendIt) {
   const Records& records = report.trials[0].result.records;
   EXPECT_EQ(records.requests, 1'000'000u);
   EXPECT_EQ(error_count(report.trials[0]), 1'000'000u);
+}
+
+// The pacer is busy from the first answer until the run is over.
+TEST(LoadgenRunTest, ALaterTurnCountsWhereTheGeneratorIsTooLateToSendIt) {
+  FakeServer server;
+  WorkloadOptions options = options_for(server, 0, 0).workload;
+  options.turns = 2;
+  options.think_seconds = Distribution(0.001);
+  const Workload workload(
+      options, {.token_count = 100, .max_prompt_tokens = 1000, .max_output_tokens = 1000});
+  const Stopwatch watch;
+  Worker worker(server.address(), watch, Window{0, 1e9}, {});
+  std::promise<void> over, gone;
+  Pacer pacer(watch);
+  pacer.at(0, [&over] { over.get_future().wait(); });
+  UserContext context{.workload = workload,
+                      .watch = watch,
+                      .pacer = pacer,
+                      .on_end = [&gone](User* user, Worker& its, ConversationEnd) {
+                        its.release(user);
+                        gone.set_value();
+                      }};
+  worker.connect();
+  worker.adopt(std::make_unique<User>(context, worker))->begin(workload.conversation(0), 0);
+  const auto answered = [&worker] {
+    const Progress progress = worker.recorder().progress();
+    return progress.ended + progress.failed > 0;
+  };
+  while (!answered()) std::this_thread::sleep_for(milliseconds(1));
+  std::this_thread::sleep_for(milliseconds(2));  // the second turn is due
+  context.stopping = true;
+  pacer.hurry();
+  over.set_value();
+  gone.get_future().wait();
+  pacer.stop();
+  const Records records = worker.recorder().records();
+  EXPECT_EQ(records.requests, 2u);
+  EXPECT_THAT(records.errors, ::testing::ElementsAre(::testing::Pair(kUnfinished, 1u)));
 }
 
 TEST(LoadgenRunTest, DeadlinesAreKeptAndCounted) {

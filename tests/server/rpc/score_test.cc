@@ -261,10 +261,13 @@ TEST_F(ScoreTest, DrainCutsOffAClientThatNeverEndsItsText) {
   const auto stream = inference_->Score(&context);
   ASSERT_TRUE(stream->Write(text("abc")));
   ASSERT_TRUE(eventually([&] { return server_->under_way() == 1; }));
-  EXPECT_FALSE(server_->drain(Clock::now()));
+  // It is under way a moment before it is known whether it is refused.
+  const bool refused = server_->drain(Clock::now());
   v1::ScoreResponse response;
   EXPECT_FALSE(stream->Read(&response));
-  EXPECT_EQ(stream->Finish().error_code(), StatusCode::UNAVAILABLE);
+  const grpc::Status status = stream->Finish();
+  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), HasSubstr(refused ? "draining" : "going down"));
   EXPECT_TRUE(eventually([&] { return server_->under_way() == 0; }));
 }
 
