@@ -102,11 +102,6 @@ __device__ inline void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-__device__ inline uint32_t cluster_rank() {
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
 // All threads of all blocks of the cluster; what each wrote to shared memory is there for all.
 // Fences of shared memory alone: one of all memory takes half a microsecond.
 __device__ inline void sync_cluster() {

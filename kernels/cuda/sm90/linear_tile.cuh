@@ -1,0 +1,125 @@
+#pragma once
+#include "kernels/cuda/common/math.cuh"
+#include "kernels/cuda/sm90/async.cuh"
+#include "kernels/ops/causal_conv1d.h"
+
+// How a linear layer is laid out over blocks: see linear_kernel.cuh.
+namespace recurve::cuda::sm90 {
+
+constexpr int kBoxK = 64;             // of K, a stage
+constexpr int kBoxBytes = 2 * kBoxK;  // of a row, in a box
+constexpr int kGroupM = 64;           // rows of a product: of W or, in wide tilings, of x
+constexpr int kGroupThreads = 128;    // of a warpgroup
+
+// What a kernel is made for: tiles of up to 64 Groups rows of W by up to Rows rows of x, Blocks of
+// them on one multiprocessor. A block makes up to kMostTurns pieces of K in turn, where there are
+// registers for as many sums: they need not go from block to block.
+template <int Groups, int Rows, int Blocks>
+struct Tiling {
+  static constexpr int kGroups = Groups, kRows = Rows, kBlocks = Blocks;
+  static constexpr int kTileM = kGroups * kGroupM;
+  static constexpr int kComputing = kGroups * kGroupThreads;
+  static constexpr int kThreads = kComputing + kWarpSize;
+  static constexpr bool kWide = false;
+  static constexpr int kMostTurns = Groups <= 2 && Blocks == 1 && Rows > 32 ? 2 : 1;
+};
+
+// For many rows: tiles of up to TileM rows of W by up to Rows rows of x. The rows of W are the
+// columns of the products, so tiles can have the height that divides a layer best among all
+// multiprocessors.
+template <int TileM, int Rows>
+struct WideTiling {
+  static constexpr int kGroups = 2, kRows = Rows, kBlocks = 1;
+  static constexpr int kTileM = TileM;
+  static constexpr int kComputing = kGroups * kGroupThreads;
+  static constexpr bool kWide = true;
+  static constexpr int kMostTurns = Rows > 128 ? 1 : TileM > 128 ? 2 : 4;
+  // The sums need more registers than an even share: a third group, of which one thread has work,
+  // gives up its own.
+  static constexpr int kThreads = kComputing + kGroupThreads;
+  static constexpr int kRegisters = 240, kLoadRegisters = 24;
+};
+
+// What a launch knows beside the tensor maps. A tile has two boxes of rows of W.
+struct Task {
+  int rows;
+  int outputs;
+  int stages;           // of the ring
+  int box_rows;         // of W; a multiple of 4
+  int second;           // where the second box begins in the tile's memory: row, a multiple of 8
+  int tile_step;        // rows of W from the first box of a tile to that of the next tile
+  int box_offset;       // and from a tile's first box to its second
+  int x_rows;           // of a tile; a multiple of 8
+  int boxes;            // of K
+  int piece_boxes;      // of them, in a piece of K
+  int turns;            // pieces that a block makes
+  int parts;            // of K, each made by a block: those of one tile are side by side
+  int sharers;          // tiles of a cluster, with the same rows of W: 1, or in wide tilings 2
+  bool swiglu, vector;  // vector: rows of y, bias and residual begin at multiples of 16 bytes
+  float soft_cap;
+  const float* bias;
+  const float* residual;
+  float* y;
+  uint16_t* y_bf16;  // instead of y, or null
+  // Of the outputs from conv_first on, in place of them; no state: none. Each row is a sequence.
+  CausalConv1dArgs conv;
+  int conv_first;
+
+  // Of a stage.
+  __host__ __device__ int W_bytes() const { return 2 * second * kBoxBytes; }
+  __host__ __device__ int x_bytes() const { return x_rows * kBoxBytes; }
+
+  __host__ __device__ int cluster() const { return parts * sharers; }  // blocks
+};
+
+constexpr int kMostStages = 16;
+struct Barriers {
+  Barrier full[kMostStages], empty[kMostStages];
+};
+
+// A block's memory: the barriers, then a ring of stages, each with W and x. At its end the sums
+// take the ring's place.
+template <typename T>
+struct Shared {
+  // The stores of a warp meet no bank twice.
+  using Sums = float[T::kRows][T::kTileM + (T::kWide ? 8 : 4)];
+  Barriers& barriers;
+  std::byte* ring;
+  int stage_bytes, W_bytes;
+
+  __device__ Shared(std::byte* memory, const Task& task)
+      : barriers(*reinterpret_cast<Barriers*>(memory)),
+        ring(memory + kRing),
+        stage_bytes(task.W_bytes() + task.x_bytes()),
+        W_bytes(task.W_bytes()) {}
+  __device__ std::byte* W(int stage) const { return ring + stage * stage_bytes; }
+  __device__ std::byte* x(int stage) const { return W(stage) + W_bytes; }
+  __device__ Sums& sums() const { return *reinterpret_cast<Sums*>(ring); }
+
+  static constexpr int kRing = 1024;  // where the ring begins
+  static_assert(sizeof(Barriers) <= kRing);
+};
+
+// Which boxes of K this block has, and which rows.
+struct Place {
+  int first_box, boxes;  // of K
+  int W_row;             // of the tile's first box
+  int x_row;
+  int part;        // of K
+  int first_rank;  // in the cluster: of the block with the tile's first part
+};
+template <typename T>
+__device__ Place place_of(const Task& task) {
+  const int cluster = T::kWide ? task.cluster() : task.parts;
+  const int rank = blockIdx.x % cluster, tile = blockIdx.x / cluster;
+  const int part = rank % task.parts, sharer = T::kWide ? rank / task.parts : 0;
+  const int each = task.piece_boxes * task.turns;
+  return {.first_box = part * each,
+          .boxes = max(0, min(each, task.boxes - part * each)),
+          .W_row = tile * task.tile_step,
+          .x_row = static_cast<int>(blockIdx.y * task.sharers + sharer) * task.x_rows,
+          .part = part,
+          .first_rank = sharer * task.parts};
+}
+
+}  // namespace recurve::cuda::sm90
