@@ -186,8 +186,7 @@ class LoadRun {
     }
   }
 
-  // What was due in the window but the pacer was too late to begin. Call once the pacer has
-  // stopped.
+  // What was due in the window but the pacer, which has stopped, was too late to begin.
   void note_overdue(const RunResult& result) {
     while (next_arrival_ < result.window.end) {
       workers_[0]->recorder().overdue(next_arrival_, result.seconds);
