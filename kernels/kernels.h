@@ -51,6 +51,19 @@ struct LinearOp : Op<LinearArgs> {
   bool takes_conv(const LinearArgs& args, const CausalConv1dArgs& conv) const {
     return convolves != nullptr && convolves(args, conv);
   }
+  // Whether a layer may go on with a norm that is begun: of few rows, if at all.
+  int most_rows_of_begun_norm = 0;
+  bool takes_begun_norm(const Matrix& W, int rows) const {
+    return rows <= most_rows_of_begun_norm && takes_bf16(W);
+  }
+  // Whether one may begin the norm of the one that reads its rows.
+  bool begins_norm(const Matrix& W, const Matrix& next, int rows) const {
+    return takes_begun_norm(next, rows) && takes_bf16(W);
+  }
+};
+
+struct SsdOp : Op<SsdArgs> {
+  bool begins_norm = false;  // takes SsdArgs::next
 };
 
 // Every computation the models use. A backend fills one table at start: the reference's, with what
@@ -67,7 +80,7 @@ struct Kernels {
   Op<SoftCapArgs> soft_cap;
   Op<CausalConv1dArgs> causal_conv1d;
   Op<SelectiveScanArgs> selective_scan;
-  Op<SsdArgs> ssd;
+  SsdOp ssd;
   Op<LinearRecurrenceArgs> linear_recurrence;
   Op<GatedRmsNormArgs> gated_rms_norm;
   Op<GlaArgs> gla;

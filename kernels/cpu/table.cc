@@ -39,7 +39,7 @@ void fill(Kernels& kernels) {
   kernels.soft_cap = {soft_cap, name};
   kernels.linear_recurrence = {linear_recurrence, name};
   kernels.gated_rms_norm = {gated_rms_norm, name};
-  kernels.ssd = {ssd, name, /*bf16_state=*/true};
+  kernels.ssd = {{ssd, name, /*bf16_state=*/true}};
   kernels.selective_scan = {selective_scan, name, /*bf16_state=*/true};
   kernels.causal_conv1d = {causal_conv1d, name};
   kernels.gla = {gla, name, /*bf16_state=*/true};

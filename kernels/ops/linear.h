@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "kernels/ops/begun_norm.h"
 #include "kernels/ops/causal_conv1d.h"
 #include "kernels/tensor.h"
 
@@ -32,6 +33,12 @@ struct LinearArgs {
   // Where LinearOp::takes_conv says so: a convolution whose x is some of the columns of y. It is
   // done too, and these columns are not left in y.
   std::optional<CausalConv1dArgs> conv = std::nullopt;
+  // Where LinearOp::begins_norm says so: the norm (outputs) of the layer that reads y, and what is
+  // left for it beside y.
+  const float* next_norm = nullptr;
+  BegunNorm next = {};
+  // Instead of x where LinearOp::takes_begun_norm says so: what the op before left.
+  BegunNorm begun = {};
 
   int64_t outputs() const { return swiglu ? W.N / 2 : W.N; }
 };

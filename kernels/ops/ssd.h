@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/ops/begun_norm.h"
 #include "kernels/ops/ragged.h"
 #include "kernels/tensor.h"
 
@@ -45,6 +46,10 @@ struct SsdArgs {
   const float* skip;     // (H), "D" in the checkpoints
   StateData h;           // (slots, H, P, N) state, read and written in place
   float* y;              // (rows, H, P), dense; does not overlap the inputs
+  // Instead of y where SsdOp::begins_norm says so, sequences have one row each and P is a multiple
+  // of BegunNorm::kSquares: the norm (H, P) of the layer that reads y, and what is left for that.
+  const float* next_norm = nullptr;
+  BegunNorm next = {};
 };
 
 }  // namespace recurve

@@ -14,7 +14,7 @@ Kernels table() {
   kernels.soft_cap = {soft_cap, "reference"};
   kernels.causal_conv1d = {causal_conv1d, "reference"};
   kernels.selective_scan = {selective_scan, "reference", /*bf16_state=*/true};
-  kernels.ssd = {ssd, "reference", /*bf16_state=*/true};
+  kernels.ssd = {{ssd, "reference", /*bf16_state=*/true}};
   kernels.linear_recurrence = {linear_recurrence, "reference"};
   kernels.gated_rms_norm = {gated_rms_norm, "reference"};
   kernels.gla = {gla, "reference", /*bf16_state=*/true};

@@ -37,7 +37,7 @@ class Gla final : public Model {
  private:
   // Activations of one step.
   struct Scratch {
-    float* x;          // (rows, D) the residual stream
+    Residual& x;
     float* projected;  // (rows, projected)
     float* mixed;      // (rows, mixed) after the convolution, if there is one
     FeatureScratch features;
@@ -50,7 +50,7 @@ class Gla final : public Model {
     float* picked;      // (logits, D)
   };
   std::vector<int64_t> widths() const;
-  Scratch take_scratch(Arena& arena, int rows, int logits) const;
+  Scratch take_scratch(Arena& arena, int rows, int logits, Residual& x) const;
   size_t states_a_block() const { return 1 + (c_.width > 0 ? 1 : 0) + (c_.normaliser ? 1 : 0); }
 
   void fill_info(const Checkpoint& checkpoint);
@@ -157,10 +157,9 @@ StateLayout Gla::state_layout() const {
   return layout;
 }
 
-// Of the rows of Scratch, but for `picked`, in its order.
+// Of the rows of Scratch, but for x and `picked`, in its order.
 std::vector<int64_t> Gla::widths() const {
-  return {c_.D,
-          c_.projected(),
+  return {c_.projected(),
           c_.width > 0 ? c_.mixed() : 0,
           c_.KV < c_.H ? 2 * c_.q() + c_.out() : 0,
           c_.map_weights ? c_.H * c_.map_rows() : 0,
@@ -178,27 +177,27 @@ size_t Gla::arena_bytes(const StepLimits& limits) const {
   const auto room = [](int count, int64_t width) {
     return Arena::room(static_cast<size_t>(count) * static_cast<size_t>(width));
   };
-  size_t bytes = room(limits.logits, c_.D);
+  size_t bytes = Residual::room(kernels_, limits.rows, c_.D) + room(limits.logits, c_.D);
   for (const int64_t width : widths()) bytes += room(limits.rows, width);
   return bytes;
 }
 
-Gla::Scratch Gla::take_scratch(Arena& arena, int rows, int logits) const {
+Gla::Scratch Gla::take_scratch(Arena& arena, int rows, int logits, Residual& x) const {
   std::vector<float*> arrays;
   for (const int64_t width : widths()) {
     arrays.push_back(arena.floats(static_cast<size_t>(rows) * static_cast<size_t>(width)));
   }
   static_assert(sizeof(float) == sizeof(int32_t));
-  return {.x = arrays[0],
-          .projected = arrays[1],
-          .mixed = arrays[2],
-          .features = {arrays[3], arrays[4], arrays[5], arrays[6]},
-          .g_shared = arrays[7],
-          .g = arrays[8],
-          .k = arrays[9],
-          .position = reinterpret_cast<int32_t*>(arrays[10]),
-          .o = arrays[11],
-          .hidden = arrays[12],
+  return {.x = x,
+          .projected = arrays[0],
+          .mixed = arrays[1],
+          .features = {arrays[2], arrays[3], arrays[4], arrays[5]},
+          .g_shared = arrays[6],
+          .g = arrays[7],
+          .k = arrays[8],
+          .position = reinterpret_cast<int32_t*>(arrays[9]),
+          .o = arrays[10],
+          .hidden = arrays[11],
           .picked = arena.floats(static_cast<size_t>(logits) * static_cast<size_t>(c_.D))};
 }
 
@@ -206,8 +205,10 @@ void Gla::forward(const StepBatch& batch, const StatePool& states, Arena& arena,
                   float* logits) const {
   const int rows = batch.seqs.rows;
   arena.reset();
-  const Scratch s = take_scratch(arena, rows, batch.num_logits);
-  kernels_.embed({.rows = rows, .E = tokens_.embedding.matrix(), .token = batch.tokens, .x = s.x},
+  Residual x(kernels_, arena, rows, c_.D);
+  const Scratch s = take_scratch(arena, rows, batch.num_logits, x);
+  const Head last{.norm = &tokens_.norm, .W = tokens_.head_matrix(), .eps = c_.eps, .soft_cap = 0};
+  kernels_.embed({.rows = rows, .E = tokens_.embedding.matrix(), .token = batch.tokens, .x = x.x()},
                  stream);
   if (c_.kind == Kind::kRetnet) {
     kernels_.positions({.seqs = batch.seqs,
@@ -217,10 +218,11 @@ void Gla::forward(const StepBatch& batch, const StatePool& states, Arena& arena,
   }
   for (size_t b = 0; b < blocks_.size(); ++b) {
     mixer(blocks_[b], b, batch.seqs, states, s, stream);
-    gated_ffn(blocks_[b].ffn, c_.eps, rows, s.x, s.hidden, kernels_, stream);
+    gated_ffn(blocks_[b].ffn, c_.eps, rows, x,
+              b + 1 < blocks_.size() ? blocks_[b + 1].reader() : last.reader(), s.hidden, kernels_,
+              stream);
   }
-  head({.norm = &tokens_.norm, .W = tokens_.head_matrix(), .eps = c_.eps, .soft_cap = 0}, batch,
-       s.x, s.picked, logits, kernels_, stream);
+  head(last, batch, x, s.picked, logits, kernels_, stream);
 }
 
 void Gla::mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
@@ -254,12 +256,8 @@ void Gla::mixer(const Block& block, size_t index, const Ragged& seqs, const Stat
                             .y_bf16 = o_bf16},
                            stream);
   }
-  kernels_.linear({.rows = rows,
-                   .W = block.out.matrix(),
-                   .residual = s.x,
-                   .x = s.o,
-                   .y = s.x,
-                   .x_bf16 = o_bf16},
+  kernels_.linear(s.x.add({.rows = rows, .W = block.out.matrix(), .x = s.o, .x_bf16 = o_bf16},
+                          block.ffn.reader()),
                   stream);
 }
 
@@ -267,13 +265,12 @@ void Gla::mixer(const Block& block, size_t index, const Ragged& seqs, const Stat
 Mixed Gla::mix(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
                const Scratch& s, Stream& stream) const {
   const int rows = seqs.rows, projected = static_cast<int>(c_.projected());
-  kernels_.linear({.rows = rows,
-                   .W = block.projection.matrix(),
-                   .bias = block.projection.bias(),
-                   .x = s.x,
-                   .y = s.projected,
-                   .norm = block.norm.data(),
-                   .norm_eps = c_.eps},
+  kernels_.linear(s.x.read({.rows = rows,
+                            .W = block.projection.matrix(),
+                            .bias = block.projection.bias(),
+                            .y = s.projected,
+                            .norm = block.norm.data(),
+                            .norm_eps = c_.eps}),
                   stream);
   if (c_.width > 0) {
     kernels_.causal_conv1d(

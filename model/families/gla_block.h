@@ -26,6 +26,8 @@ struct Block {
   VectorWeights out_norm;    // (DV), or (D) of kHgrn2; empty: no norm
   LinearWeights out;         // (D, H DV)
   GatedFfn ffn;
+
+  Residual::Reader reader() const { return {projection.matrix(), &norm}; }
 };
 
 // prefix: of the block's tensors, "model.layers.0.".

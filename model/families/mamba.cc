@@ -79,6 +79,8 @@ struct Block {
   VectorWeights A;          // (DI, N)
   VectorWeights skip;       // (DI)
   LinearWeights out;        // (D, DI)
+
+  Residual::Reader reader() const { return {in.matrix(), &norm}; }
 };
 
 class Mamba final : public StateSpaceModel {
@@ -94,7 +96,7 @@ class Mamba final : public StateSpaceModel {
  private:
   // Activations of one step.
   struct Scratch {
-    float* x;       // (rows, D) the residual stream
+    Residual& x;
     float* xz;      // (rows, 2 DI)
     float* u;       // (rows, DI) after the convolution
     float* params;  // (rows, R + 2 N) of the state space
@@ -104,8 +106,9 @@ class Mamba final : public StateSpaceModel {
   };
   Block load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
                    DType dtype) const;
+  // next: who reads x after it.
   void mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
-             const Scratch& scratch, Stream& stream) const;
+             const Scratch& scratch, const Residual::Reader& next, Stream& stream) const;
   uint16_t* bf16_for(const LinearWeights& next, const Scratch& scratch) const;
   void state_space(const Block& block, StateData h, const Ragged& seqs, const Scratch& scratch,
                    Stream& stream) const;
@@ -182,9 +185,9 @@ size_t Mamba::arena_bytes(const StepLimits& limits) const {
   const auto room = [](int count, int64_t width) {
     return Arena::room(static_cast<size_t>(count) * static_cast<size_t>(width));
   };
-  size_t bytes = room(limits.logits, c_.D);
+  size_t bytes = Residual::room(kernels_, limits.rows, c_.D) + room(limits.logits, c_.D);
   const int64_t params = c_.R + 2 * c_.N;
-  for (const int64_t width : {c_.D, 2 * c_.DI, c_.DI, params, c_.DI + params, c_.DI}) {  // Scratch
+  for (const int64_t width : {2 * c_.DI, c_.DI, params, c_.DI + params, c_.DI}) {  // Scratch
     bytes += room(limits.rows, width);
   }
   return bytes;
@@ -197,7 +200,8 @@ void Mamba::forward(const StepBatch& batch, const StatePool& states, Arena& aren
     return arena.floats(static_cast<size_t>(count) * static_cast<size_t>(width));
   };
   arena.reset();
-  const Scratch s{.x = take(rows, c_.D),
+  Residual x(kernels_, arena, rows, c_.D);
+  const Scratch s{.x = x,
                   .xz = take(rows, 2 * c_.DI),
                   .u = take(rows, c_.DI),
                   .params = take(rows, c_.R + 2 * c_.N),
@@ -205,21 +209,24 @@ void Mamba::forward(const StepBatch& batch, const StatePool& states, Arena& aren
                   .v = take(rows, c_.DI),
                   .picked = take(batch.num_logits, c_.D)};
 
-  embed(batch, s.x, stream);
-  for (size_t b = 0; b < blocks_.size(); ++b) mixer(blocks_[b], b, batch.seqs, states, s, stream);
-  write_logits(c_, batch, s.x, s.picked, logits, stream);
+  const Head last = head(c_);
+  embed(batch, x, stream);
+  for (size_t b = 0; b < blocks_.size(); ++b) {
+    mixer(blocks_[b], b, batch.seqs, states, s,
+          b + 1 < blocks_.size() ? blocks_[b + 1].reader() : last.reader(), stream);
+  }
+  recurve::head(last, batch, x, s.picked, logits, kernels_, stream);
 }
 
 void Mamba::mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
-                  const Scratch& s, Stream& stream) const {
+                  const Scratch& s, const Residual::Reader& next, Stream& stream) const {
   const int rows = seqs.rows, DI = static_cast<int>(c_.DI);
-  linear_conv({.rows = rows,
-               .W = block.in.matrix(),
-               .bias = block.in.bias(),
-               .x = s.x,
-               .y = s.xz,
-               .norm = block.norm.data(),
-               .norm_eps = c_.eps},
+  linear_conv(s.x.read({.rows = rows,
+                        .W = block.in.matrix(),
+                        .bias = block.in.bias(),
+                        .y = s.xz,
+                        .norm = block.norm.data(),
+                        .norm_eps = c_.eps}),
               {.seqs = seqs,
                .D = DI,
                .width = static_cast<int>(c_.width),
@@ -239,13 +246,12 @@ void Mamba::mixer(const Block& block, size_t index, const Ragged& seqs, const St
                    .x_bf16 = bf16_for(block.params, s)},
                   stream);
   state_space(block, states.data(2 * index + 1), seqs, s, stream);
-  kernels_.linear({.rows = rows,
-                   .W = block.out.matrix(),
-                   .bias = block.out.bias(),
-                   .residual = s.x,
-                   .x = s.v,
-                   .y = s.x,
-                   .x_bf16 = bf16_for(block.out, s)},
+  kernels_.linear(s.x.add({.rows = rows,
+                           .W = block.out.matrix(),
+                           .bias = block.out.bias(),
+                           .x = s.v,
+                           .x_bf16 = bf16_for(block.out, s)},
+                          next),
                   stream);
 }
 

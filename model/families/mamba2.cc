@@ -119,6 +119,8 @@ struct Block {
   VectorWeights skip;       // (H)
   VectorWeights gate_norm;  // (DI)
   LinearWeights out;        // (D, DI)
+
+  Residual::Reader reader() const { return {in.matrix(), &norm}; }
 };
 
 class Mamba2 final : public StateSpaceModel {
@@ -134,7 +136,7 @@ class Mamba2 final : public StateSpaceModel {
  private:
   // Activations of one step.
   struct Scratch {
-    float* x;       // (rows, D) the residual stream
+    Residual& x;
     float* zxBCdt;  // (rows, projection_width)
     float* xBC;     // (rows, conv_width) after the convolution
     float* v;       // (rows, H, P) out of the state space, gated
@@ -142,10 +144,12 @@ class Mamba2 final : public StateSpaceModel {
   };
   Block load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
                    DType dtype) const;
+  // next: who reads x after it.
   void mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
-             const Scratch& scratch, Stream& stream) const;
+             const Scratch& scratch, const Residual::Reader& next, Stream& stream) const;
   void state_space(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
-                   const Scratch& scratch, Stream& stream) const;
+                   const Scratch& scratch, const BegunNorm& next, Stream& stream) const;
+  BegunNorm begun_gate_norm(const Block& block, const Ragged& seqs, const Scratch& scratch) const;
   // v: (rows, DI)
   void norm_groups(const Block& block, int rows, float* v, uint16_t* v_bf16, Stream& stream) const;
   WeightTally blocks_tally() const;
@@ -223,8 +227,8 @@ size_t Mamba2::arena_bytes(const StepLimits& limits) const {
   const auto room = [](int count, int64_t width) {
     return Arena::room(static_cast<size_t>(count) * static_cast<size_t>(width));
   };
-  size_t bytes = room(limits.logits, c_.D);
-  for (const int64_t width : {c_.D, c_.projection_width(), c_.conv_width(), c_.DI}) {
+  size_t bytes = Residual::room(kernels_, limits.rows, c_.D) + room(limits.logits, c_.D);
+  for (const int64_t width : {c_.projection_width(), c_.conv_width(), c_.DI}) {
     bytes += room(limits.rows, width);  // Scratch
   }
   return bytes;
@@ -237,27 +241,31 @@ void Mamba2::forward(const StepBatch& batch, const StatePool& states, Arena& are
     return arena.floats(static_cast<size_t>(count) * static_cast<size_t>(width));
   };
   arena.reset();
-  const Scratch s{.x = take(rows, c_.D),
+  Residual x(kernels_, arena, rows, c_.D);
+  const Scratch s{.x = x,
                   .zxBCdt = take(rows, c_.projection_width()),
                   .xBC = take(rows, c_.conv_width()),
                   .v = take(rows, c_.DI),
                   .picked = take(batch.num_logits, c_.D)};
 
-  embed(batch, s.x, stream);
-  for (size_t b = 0; b < blocks_.size(); ++b) mixer(blocks_[b], b, batch.seqs, states, s, stream);
-  write_logits(c_, batch, s.x, s.picked, logits, stream);
+  const Head last = head(c_);
+  embed(batch, x, stream);
+  for (size_t b = 0; b < blocks_.size(); ++b) {
+    mixer(blocks_[b], b, batch.seqs, states, s,
+          b + 1 < blocks_.size() ? blocks_[b + 1].reader() : last.reader(), stream);
+  }
+  recurve::head(last, batch, x, s.picked, logits, kernels_, stream);
 }
 
 void Mamba2::mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
-                   const Scratch& s, Stream& stream) const {
+                   const Scratch& s, const Residual::Reader& next, Stream& stream) const {
   const int rows = seqs.rows;
-  linear_conv({.rows = rows,
-               .W = block.in.matrix(),
-               .bias = block.in.bias(),
-               .x = s.x,
-               .y = s.zxBCdt,
-               .norm = block.norm.data(),
-               .norm_eps = c_.eps},
+  linear_conv(s.x.read({.rows = rows,
+                        .W = block.in.matrix(),
+                        .bias = block.in.bias(),
+                        .y = s.zxBCdt,
+                        .norm = block.norm.data(),
+                        .norm_eps = c_.eps}),
               {.seqs = seqs,
                .D = static_cast<int>(c_.conv_width()),
                .width = static_cast<int>(c_.width),
@@ -269,23 +277,33 @@ void Mamba2::mixer(const Block& block, size_t index, const Ragged& seqs, const S
                .state = states.array(2 * index),
                .y = s.xBC},
               stream);
-  state_space(block, index, seqs, states, s, stream);
   const bool groups = c_.G > 1;  // else the norm is of the whole row
+  const BegunNorm begun = groups ? BegunNorm() : begun_gate_norm(block, seqs, s);
+  state_space(block, index, seqs, states, s, begun, stream);
   // In bf16 where the layer takes it; that the convolution left there has been read.
   auto* v_bf16 = groups && kernels_.linear.takes_bf16(block.out.matrix())
                      ? reinterpret_cast<uint16_t*>(s.xBC)
                      : nullptr;
   if (groups) norm_groups(block, rows, s.v, v_bf16, stream);
-  kernels_.linear({.rows = rows,
-                   .W = block.out.matrix(),
-                   .bias = block.out.bias(),
-                   .residual = s.x,
-                   .x = s.v,
-                   .y = s.x,
-                   .norm = groups ? nullptr : block.gate_norm.data(),
-                   .norm_eps = c_.gate_eps,
-                   .x_bf16 = v_bf16},
+  kernels_.linear(s.x.add({.rows = rows,
+                           .W = block.out.matrix(),
+                           .bias = block.out.bias(),
+                           .x = s.v,
+                           .norm = groups ? nullptr : block.gate_norm.data(),
+                           .norm_eps = c_.gate_eps,
+                           .x_bf16 = v_bf16,
+                           .begun = begun},
+                          next),
                   stream);
+}
+
+// What the state space may leave of v for the norm after it, in its place, or nothing.
+BegunNorm Mamba2::begun_gate_norm(const Block& block, const Ragged& seqs, const Scratch& s) const {
+  const bool begins = kernels_.ssd.begins_norm && seqs.max_len == 1 &&
+                      c_.P % BegunNorm::kSquares == 0 &&
+                      kernels_.linear.takes_begun_norm(block.out.matrix(), seqs.rows);
+  if (!begins) return {};
+  return {.x = reinterpret_cast<uint16_t*>(s.v), .squares = s.v + seqs.rows * c_.DI / 2};
 }
 
 // v in place, or to v_bf16 where that is not null.
@@ -309,7 +327,8 @@ void Mamba2::norm_groups(const Block& block, int rows, float* v, uint16_t* v_bf1
 
 // s.v, gated, from s.zxBCdt and s.xBC.
 void Mamba2::state_space(const Block& block, size_t index, const Ragged& seqs,
-                         const StatePool& states, const Scratch& s, Stream& stream) const {
+                         const StatePool& states, const Scratch& s, const BegunNorm& next,
+                         Stream& stream) const {
   const int DI = static_cast<int>(c_.DI), GN = static_cast<int>(c_.G * c_.N);
   const int conv = static_cast<int>(c_.conv_width());
   const int projection = static_cast<int>(c_.projection_width());
@@ -333,7 +352,9 @@ void Mamba2::state_space(const Block& block, size_t index, const Ragged& seqs,
                 .A = block.A.data(),
                 .skip = block.skip.data(),
                 .h = states.data(2 * index + 1),
-                .y = s.v},
+                .y = s.v,
+                .next_norm = next.x == nullptr ? nullptr : block.gate_norm.data(),
+                .next = next},
                stream);
 }
 

@@ -1,6 +1,5 @@
 #include "model/families/mamba_common.h"
 
-#include "model/layers/head.h"
 #include "model/special_ids.h"
 
 namespace recurve {
@@ -83,9 +82,9 @@ void StateSpaceModel::fill_info(const StateSpaceConfig& c, const Checkpoint& che
   info_.force_bos = ids.force_bos.value_or(false);
 }
 
-void StateSpaceModel::embed(const StepBatch& batch, float* x, Stream& stream) const {
+void StateSpaceModel::embed(const StepBatch& batch, const Residual& x, Stream& stream) const {
   kernels_.embed(
-      {.rows = batch.seqs.rows, .E = tokens_.embedding.matrix(), .token = batch.tokens, .x = x},
+      {.rows = batch.seqs.rows, .E = tokens_.embedding.matrix(), .token = batch.tokens, .x = x.x()},
       stream);
 }
 
@@ -94,13 +93,6 @@ void StateSpaceModel::linear_conv(LinearArgs linear, const CausalConv1dArgs& con
   if (kernels_.linear.takes_conv(linear, conv)) linear.conv = conv;
   kernels_.linear(linear, stream);
   if (!linear.conv) kernels_.causal_conv1d(conv, stream);
-}
-
-void StateSpaceModel::write_logits(const StateSpaceConfig& c, const StepBatch& batch,
-                                   const float* x, float* picked, float* logits,
-                                   Stream& stream) const {
-  head({.norm = &tokens_.norm, .W = tokens_.head_matrix(), .eps = c.eps, .soft_cap = 0}, batch, x,
-       picked, logits, kernels_, stream);
 }
 
 }  // namespace recurve

@@ -1,6 +1,7 @@
 #pragma once
 #include <string>
 
+#include "model/layers/head.h"
 #include "model/layers/token_weights.h"
 #include "model/model.h"
 #include "model/weights/config_reader.h"
@@ -49,13 +50,12 @@ class StateSpaceModel : public Model {
   void fill_info(const StateSpaceConfig& c, const Checkpoint& checkpoint, WeightTally blocks,
                  const std::string& family, const std::string& description);
 
-  // x: (rows, D)
-  void embed(const StepBatch& batch, float* x, Stream& stream) const;
+  void embed(const StepBatch& batch, const Residual& x, Stream& stream) const;
   // The projection that begins a mixer, and the convolution over some of its outputs.
   void linear_conv(LinearArgs linear, const CausalConv1dArgs& conv, Stream& stream) const;
-  // picked: scratch, (num_logits, D)
-  void write_logits(const StateSpaceConfig& c, const StepBatch& batch, const float* x,
-                    float* picked, float* logits, Stream& stream) const;
+  Head head(const StateSpaceConfig& c) const {
+    return {.norm = &tokens_.norm, .W = tokens_.head_matrix(), .eps = c.eps, .soft_cap = 0};
+  }
 
   const Kernels& kernels_;
 

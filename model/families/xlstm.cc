@@ -27,6 +27,8 @@ struct Block {
   VectorWeights head_norm;  // (H, DV)
   LinearWeights out;        // (D, H DV)
   GatedFfn ffn;
+
+  Residual::Reader reader() const { return {qkvoif.matrix(), &norm}; }
 };
 
 class Xlstm final : public Model {
@@ -43,7 +45,7 @@ class Xlstm final : public Model {
  private:
   // Activations of one step.
   struct Scratch {
-    float* x;       // (rows, D) the residual stream
+    Residual& x;
     float* qkvoif;  // (rows, projected)
     float* gates;   // (rows, 2 H) logs of i and f, with a sigmoid gate
     float* h;       // (rows, H DV)
@@ -164,7 +166,7 @@ size_t Xlstm::arena_bytes(const StepLimits& limits) const {
   const auto room = [](size_t count, int64_t width) {
     return Arena::room(count * static_cast<size_t>(width));
   };
-  return room(rows, c_.D) + room(rows, c_.projected()) +
+  return Residual::room(kernels_, limits.rows, c_.D) + room(rows, c_.projected()) +
          room(rows, c_.sigmoid_gate ? 2 * c_.H : 0) + room(rows, c_.v()) + room(rows, c_.F) +
          room(static_cast<size_t>(limits.logits), c_.D);
 }
@@ -176,36 +178,38 @@ void Xlstm::forward(const StepBatch& batch, const StatePool& states, Arena& aren
     return arena.floats(static_cast<size_t>(count) * static_cast<size_t>(width));
   };
   arena.reset();
-  const Scratch s{.x = take(rows, c_.D),
+  Residual x(kernels_, arena, rows, c_.D);
+  const Scratch s{.x = x,
                   .qkvoif = take(rows, c_.projected()),
                   .gates = take(rows, c_.sigmoid_gate ? 2 * c_.H : 0),
                   .h = take(rows, c_.v()),
                   .hidden = take(rows, c_.F),
                   .picked = take(batch.num_logits, c_.D)};
 
-  kernels_.embed({.rows = rows, .E = tokens_.embedding.matrix(), .token = batch.tokens, .x = s.x},
+  const Head last{.norm = &tokens_.norm,
+                  .W = tokens_.head_matrix(),
+                  .eps = c_.norm_eps,
+                  .soft_cap = c_.logit_soft_cap};
+  kernels_.embed({.rows = rows, .E = tokens_.embedding.matrix(), .token = batch.tokens, .x = x.x()},
                  stream);
   for (size_t b = 0; b < blocks_.size(); ++b) {
     mlstm_layer(blocks_[b], b, batch.seqs, states, s, stream);
-    gated_ffn(blocks_[b].ffn, c_.norm_eps, rows, s.x, s.hidden, kernels_, stream);
+    gated_ffn(blocks_[b].ffn, c_.norm_eps, rows, x,
+              b + 1 < blocks_.size() ? blocks_[b + 1].reader() : last.reader(), s.hidden, kernels_,
+              stream);
   }
-  head({.norm = &tokens_.norm,
-        .W = tokens_.head_matrix(),
-        .eps = c_.norm_eps,
-        .soft_cap = c_.logit_soft_cap},
-       batch, s.x, s.picked, logits, kernels_, stream);
+  head(last, batch, x, s.picked, logits, kernels_, stream);
 }
 
 void Xlstm::mlstm_layer(const Block& block, size_t index, const Ragged& seqs,
                         const StatePool& states, const Scratch& s, Stream& stream) const {
   const int rows = seqs.rows;
-  kernels_.linear({.rows = rows,
-                   .W = block.qkvoif.matrix(),
-                   .bias = block.qkvoif.bias(),
-                   .x = s.x,
-                   .y = s.qkvoif,
-                   .norm = block.norm.data(),
-                   .norm_eps = c_.norm_eps},
+  kernels_.linear(s.x.read({.rows = rows,
+                            .W = block.qkvoif.matrix(),
+                            .bias = block.qkvoif.bias(),
+                            .y = s.qkvoif,
+                            .norm = block.norm.data(),
+                            .norm_eps = c_.norm_eps}),
                   stream);
   // The output projection's input where it is rounded: the feed-forward part has no use for its
   // room yet.
@@ -216,12 +220,8 @@ void Xlstm::mlstm_layer(const Block& block, size_t index, const Ragged& seqs,
   } else {
     exponential_cell(block, index, seqs, states, s, h_bf16, stream);
   }
-  kernels_.linear({.rows = rows,
-                   .W = block.out.matrix(),
-                   .residual = s.x,
-                   .x = s.h,
-                   .y = s.x,
-                   .x_bf16 = h_bf16},
+  kernels_.linear(s.x.add({.rows = rows, .W = block.out.matrix(), .x = s.h, .x_bf16 = h_bf16},
+                          block.ffn.reader()),
                   stream);
 }
 

@@ -1,6 +1,5 @@
 #pragma once
-#include "kernels/arena.h"
-#include "model/weights/linear_weights.h"
+#include "model/layers/residual.h"
 
 namespace recurve {
 
@@ -9,10 +8,12 @@ struct GatedFfn {
   VectorWeights norm;     // (D)
   LinearWeights gate_up;  // (2 F, D): gate rows, then up rows
   LinearWeights down;     // (D, F)
+
+  Residual::Reader reader() const { return {gate_up.matrix(), &norm}; }
 };
 
-// hidden: scratch.
-void gated_ffn(const GatedFfn& ffn, float eps, int rows, float* x /* (rows, D) */,
+// hidden: scratch. next: who reads x after it.
+void gated_ffn(const GatedFfn& ffn, float eps, int rows, Residual& x, const Residual::Reader& next,
                float* hidden /* (rows, F) */, const Kernels& kernels, Stream& stream);
 
 }  // namespace recurve

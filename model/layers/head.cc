@@ -14,17 +14,22 @@ const float* rows_with_logits(const StepBatch& batch, int64_t D, const float* x,
   return picked;
 }
 
-void head(const Head& head, const StepBatch& batch, const float* x, float* picked, float* logits,
+void head(const Head& head, const StepBatch& batch, const Residual& x, float* picked, float* logits,
           const Kernels& kernels, Stream& stream) {
   if (batch.num_logits == 0) return;
-  kernels.linear({.rows = batch.num_logits,
+  LinearArgs args{.rows = batch.num_logits,
                   .W = head.W,
-                  .x = rows_with_logits(batch, head.W.K, x, picked, kernels, stream),
                   .y = logits,
                   .norm = head.norm->data(),
                   .norm_eps = head.eps,
-                  .soft_cap = head.soft_cap},
-                 stream);
+                  .soft_cap = head.soft_cap};
+  const float* rows = rows_with_logits(batch, head.W.K, x.x(), picked, kernels, stream);
+  if (rows == x.x()) {
+    args = x.read(args);
+  } else {
+    args.x = rows;
+  }
+  kernels.linear(args, stream);
 }
 
 }  // namespace recurve

@@ -1,7 +1,5 @@
 #pragma once
-#include "kernels/arena.h"
-#include "model/model.h"
-#include "model/weights/linear_weights.h"
+#include "model/layers/residual.h"
 
 namespace recurve {
 
@@ -12,6 +10,8 @@ struct Head {
   Matrix W;                   // (V, D)
   float eps;
   float soft_cap;  // 0: none
+
+  Residual::Reader reader() const { return {W, norm}; }
 };
 
 // The rows of x whose logits are wanted: x itself where all are, as when every sequence decodes, or
@@ -20,7 +20,7 @@ const float* rows_with_logits(const StepBatch& batch, int64_t D, const float* x,
                               const Kernels& kernels, Stream& stream);
 
 // picked: scratch, (num_logits, D).
-void head(const Head& head, const StepBatch& batch, const float* x /* (rows, D) */, float* picked,
+void head(const Head& head, const StepBatch& batch, const Residual& x, float* picked,
           float* logits /* (num_logits, V) */, const Kernels& kernels, Stream& stream);
 
 }  // namespace recurve

@@ -1,6 +1,9 @@
 // Ops that leave their outputs in bf16 for a linear layer: the same bits as the rounded fp32 ones.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "tests/support/compare.h"
 #include "tests/support/kernel_batch.h"
 #include "tests/support/kernel_device.h"
 
@@ -210,6 +213,72 @@ TEST_P(Bf16OutputsTest, OfTheMlstm) {
       EXPECT_EQ(h_bf16.read(), stored(wanted, DType::kBF16)) << H << " x " << DK << " x " << DV;
       EXPECT_TRUE(h.guards_intact() && h_bf16.guards_intact());
     }
+  }
+}
+
+// Not y but what a norm begins with, which follows from y to the bit.
+TEST_P(Bf16OutputsTest, OfSsdBeforeANorm) {
+  KernelDevice device = make_device();
+  if (!device.kernels().ssd.begins_norm) GTEST_SKIP() << "no norm is begun here";
+  std::mt19937_64 random(6);
+  constexpr int kRows = 5, kSquares = BegunNorm::kSquares;
+  const Batch batch(device, std::vector<int>(kRows, 1));
+  for (const auto& [H, P, N, type] : {std::tuple{3, 16, 128, DType::kF32},
+                                      {2, 24, 20, DType::kF32},
+                                      {5, 64, 128, DType::kBF16},
+                                      {2, 8, 16, DType::kBF16}}) {
+    const int D = H * P, inputs = D + 2 * N;
+    const size_t count = static_cast<size_t>(kRows) * D;
+    const std::vector<float> w = normal_floats(random, D);
+    const auto xBC = device.array(normal_floats(random, static_cast<size_t>(kRows) * inputs));
+    const auto dt = device.array(normal_floats(random, static_cast<size_t>(kRows) * H));
+    const auto z = device.array(normal_floats(random, count)), norm = device.array(w);
+    const auto dt_bias = device.array(normal_floats(random, H));
+    const auto A = device.array(normal_floats(random, H, 0.2f, -1));
+    const auto skip = device.array(normal_floats(random, H));
+    const auto start =
+        stored(normal_floats(random, batch.slots() * static_cast<size_t>(D) * N), type);
+    const auto y = device.floats(count), squares = device.floats(count / kSquares);
+    const auto begun = device.array(std::vector<uint16_t>(count));
+    for (const bool begins : {false, true}) {
+      const auto h = device.array(start);
+      device.kernels().ssd({.seqs = batch.seqs(),
+                            .H = H,
+                            .P = P,
+                            .N = N,
+                            .G = 1,
+                            .chunk = 1,
+                            .dt_min = 0,
+                            .dt_max = 10,
+                            .xBC_stride = inputs,
+                            .dt_stride = H,
+                            .z_stride = D,
+                            .x = xBC.data(),
+                            .B = xBC.data() + D,
+                            .C = xBC.data() + D + N,
+                            .dt = dt.data(),
+                            .z = z.data(),
+                            .dt_bias = dt_bias.data(),
+                            .A = A.data(),
+                            .skip = skip.data(),
+                            .h = {h.data(), type},
+                            .y = begins ? nullptr : y.data(),
+                            .next_norm = norm.data(),
+                            .next = begins ? BegunNorm{begun.data(), squares.data()} : BegunNorm()},
+                           *device.stream);
+      device.stream->wait();  // while the state is there
+    }
+    const std::vector<float> made = y.read();
+    std::vector<float> weighted(count), sums(count / kSquares);
+    for (size_t i = 0; i < count; ++i) weighted[i] = made[i] * w[i % D];
+    for (size_t i = 0; i < count; i += 4) {
+      float sum = made[i] * made[i];
+      for (int j = 1; j < 4; ++j) sum = std::fma(made[i + j], made[i + j], sum);
+      sums[i / kSquares] += sum;
+    }
+    EXPECT_EQ(begun.read(), stored(weighted, DType::kBF16)) << H << " x " << P << " x " << N;
+    EXPECT_TRUE(bit_equal(squares.read(), sums)) << H << " x " << P << " x " << N;
+    EXPECT_TRUE(begun.guards_intact() && squares.guards_intact());
   }
 }
 

@@ -33,6 +33,11 @@ __device__ inline float warp_sum(float value) {
   return value;
 }
 
+// Of four values, in one order wherever a norm of rows is made.
+__device__ inline float squares_of(const float4& v) {
+  return fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, __fmul_rn(v.x, v.x))));
+}
+
 // The sum over the threads of the block, known to all, added in an order that depends on the size
 // of the block alone. To be called by all its kThreads threads.
 template <int kThreads>

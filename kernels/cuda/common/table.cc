@@ -20,7 +20,7 @@ Kernels sm80_table() {
   kernels.soft_cap = {sm80::soft_cap, "cuda/sm80"};
   kernels.causal_conv1d = {sm80::causal_conv1d, "cuda/sm80"};
   kernels.selective_scan = {sm80::selective_scan, "cuda/sm80", /*bf16_state=*/true};
-  kernels.ssd = {sm80::ssd, "cuda/sm80", /*bf16_state=*/true};
+  kernels.ssd = {{sm80::ssd, "cuda/sm80", /*bf16_state=*/true}, /*begins_norm=*/true};
   kernels.linear_recurrence = {sm80::linear_recurrence, "cuda/sm80"};
   kernels.gated_rms_norm = {sm80::gated_rms_norm, "cuda/sm80"};
   kernels.gla = {sm80::gla, "cuda/sm80", /*bf16_state=*/true};
@@ -48,8 +48,10 @@ std::vector<Kernels> tables(int major) {
   std::vector<Kernels> tables = {sm80_table()};
   if (major == 9) {
     tables.push_back(tables.back());
-    tables.back().linear = {
-        {sm90::linear, "cuda/sm90"}, sm90::linear_rounds, sm90::linear_convolves};
+    tables.back().linear = {{sm90::linear, "cuda/sm90"},
+                            sm90::linear_rounds,
+                            sm90::linear_convolves,
+                            sm90::kMostRowsOfBegunNorm};
     tables.back().selective_scan = {sm90::selective_scan, "cuda/sm90", /*bf16_state=*/true};
   }
   return tables;

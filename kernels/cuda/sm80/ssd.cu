@@ -1,5 +1,6 @@
 // The step form, row after row with the state in registers.
 
+#include "kernels/check.h"
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/activate.cuh"
@@ -96,6 +97,23 @@ __device__ float sums_of_channels(float (&y)[kChannels]) {
   return y[0];
 }
 
+// What is left of y, of which kLanes lanes have a value each. P is a multiple of kSquares. By a
+// warp.
+template <int kLanes>
+__device__ void begin_norm(const BegunNorm& next, int64_t at, float y, float norm, bool there) {
+  static_assert(kWarpSize / kLanes % BegunNorm::kSquares == 0);
+  const int lane = threadIdx.x % kWarpSize;
+  const int first = lane / kLanes / BegunNorm::kSquares * BegunNorm::kSquares;
+  float v[BegunNorm::kSquares];
+#pragma unroll
+  for (int i = 0; i < BegunNorm::kSquares; ++i) v[i] = __shfl_sync(kAll, y, (first + i) * kLanes);
+  if (!there || lane % kLanes != 0) return;
+  next.x[at] = static_cast<uint16_t>(round_bf16(__fmul_rn(y, norm), 0));
+  if (at % BegunNorm::kSquares != 0) return;
+  next.squares[at / BegunNorm::kSquares] = squares_of(make_float4(v[0], v[1], v[2], v[3])) +
+                                           squares_of(make_float4(v[4], v[5], v[6], v[7]));
+}
+
 // A warp: some channels of one head of one sequence. The state is on its way while the time
 // step is computed, and is read and written once where N <= kSlab, else once a row.
 // kVector: N is a multiple of 4. T: what the state is kept as.
@@ -154,11 +172,17 @@ __global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles) {
       }
     }
     float out = sums_of_channels(y);
-    if (lane % kLanes == 0 && lane / kLanes < s.channels) {
-      const int64_t channel = static_cast<int64_t>(head) * a.P + p0 + lane / kLanes;
+    const bool there = lane / kLanes < s.channels;
+    const int64_t channel = static_cast<int64_t>(head) * a.P + p0 + lane / kLanes;
+    const int64_t at = row * a.H * a.P + channel;
+    if (there) {
       out = __fmaf_rn(skip, x, out);
       if (a.z != nullptr) out *= silu(a.z[row * a.z_stride + channel]);
-      a.y[row * a.H * a.P + channel] = out;
+    }
+    if (a.next.x != nullptr) {
+      begin_norm<kLanes>(a.next, at, out, there ? a.next_norm[channel] : 0, there);
+    } else if (there && lane % kLanes == 0) {
+      a.y[at] = out;
     }
   }
 }
@@ -188,6 +212,7 @@ void launch_steps(const SsdArgs& args, Stream& stream) {
 
 void ssd(const SsdArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
+  CHECK(args.next.x == nullptr || (args.seqs.max_len == 1 && args.P % BegunNorm::kSquares == 0));
   if (args.chunk > 1 && args.seqs.max_len > 1) ssd_chunks(args, stream);
   with_state_type(args.h.dtype,
                   [&](auto element) { launch_steps<decltype(element)>(args, stream); });

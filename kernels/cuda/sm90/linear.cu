@@ -13,53 +13,50 @@
 namespace recurve::cuda::sm90 {
 namespace {
 
-// One block a row of x: y = norm(x), or x as it is, in bf16. K % 4 == 0.
+// One block a row of x: y = x, or x times the norm's weights, in bf16, and the norm's scale. K is a
+// multiple of 8. shared: (K / 8) floats where there is a norm.
 constexpr int kRoundThreads = 512;
-constexpr int kHeld = 4;  // fours of a row that a thread keeps between the norm's two passes
+constexpr int kHeld = 4;  // fours of a row that a thread has on their way
 __global__ void __launch_bounds__(kRoundThreads)
-    round_kernel(const float* x, const float* norm, float eps, int K, uint16_t* y) {
+    round_kernel(const float* x, const float* norm, float eps, int K, uint16_t* y, float* scales) {
+  extern __shared__ float squares[];
   let_next_start();
   const int fours = K / 4;
   const auto* from = reinterpret_cast<const float4*>(x + static_cast<int64_t>(blockIdx.x) * K);
   auto* to = reinterpret_cast<uint2*>(y + static_cast<int64_t>(blockIdx.x) * K);
-  float4 held[kHeld], weights[kHeld];
+  for (int first = 0; first < fours; first += kHeld * kRoundThreads) {
+    float4 held[kHeld], weights[kHeld];
 #pragma unroll
-  for (int j = 0; j < kHeld; ++j) {  // no kernel writes these
-    const int i = threadIdx.x + j * kRoundThreads;
-    if (norm != nullptr && i < fours) weights[j] = reinterpret_cast<const float4*>(norm)[i];
-  }
-  wait_for_previous();
-  float sum = 0;
-  const auto add = [&](const float4& v) {
-    sum = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, sum))));
-  };
-#pragma unroll
-  for (int j = 0; j < kHeld; ++j) {
-    const int i = threadIdx.x + j * kRoundThreads;
-    held[j] = i < fours ? from[i] : make_float4(0, 0, 0, 0);
-  }
-#pragma unroll
-  for (int j = 0; j < kHeld; ++j) add(held[j]);
-  for (int i = threadIdx.x + kHeld * kRoundThreads; i < fours; i += kRoundThreads) add(from[i]);
-  float scale = 1;
-  if (norm != nullptr) {
-    sum = block_sum<kRoundThreads>(sum);
-    scale = 1.0f / sqrtf(sum / static_cast<float>(K) + eps);
-  }
-  const auto put = [&](int i, float4 v, const float4& w) {
-    if (norm != nullptr) {
-      v = make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w);
+    for (int j = 0; j < kHeld; ++j) {  // no kernel writes these
+      const int i = first + j * kRoundThreads + static_cast<int>(threadIdx.x);
+      const bool weighted = norm != nullptr && i < fours;
+      weights[j] = weighted ? reinterpret_cast<const float4*>(norm)[i] : make_float4(1, 1, 1, 1);
     }
-    to[i] = make_uint2(round_bf16(v.x, v.y), round_bf16(v.z, v.w));
-  };
+    wait_for_previous();
 #pragma unroll
-  for (int j = 0; j < kHeld; ++j) {
-    const int i = threadIdx.x + j * kRoundThreads;
-    if (i < fours) put(i, held[j], weights[j]);
+    for (int j = 0; j < kHeld; ++j) {
+      const int i = first + j * kRoundThreads + static_cast<int>(threadIdx.x);
+      if (i < fours) held[j] = from[i];
+    }
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      const int i = first + j * kRoundThreads + static_cast<int>(threadIdx.x);
+      if (i >= fours) break;  // as the thread beside it, which has the other half of eight
+      const float4 &v = held[j], &w = weights[j];
+      to[i] = make_uint2(round_bf16(__fmul_rn(v.x, w.x), __fmul_rn(v.y, w.y)),
+                         round_bf16(__fmul_rn(v.z, w.z), __fmul_rn(v.w, w.w)));
+      if (norm == nullptr) continue;
+      const float sum = sum_of_eight(squares_of(v));
+      if (i % 2 == 0) squares[i / 2] = sum;
+    }
   }
-  for (int i = threadIdx.x + kHeld * kRoundThreads; i < fours; i += kRoundThreads) {
-    put(i, from[i], norm == nullptr ? float4{} : reinterpret_cast<const float4*>(norm)[i]);
-  }
+  if (norm == nullptr) return;
+  __syncthreads();
+  if (threadIdx.x >= kWarpSize) return;
+  RowSquares<8> sums;
+  sums.load(squares, K);
+  const float scale = sums.scale(squares, K, eps);
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
 }
 
 bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
@@ -170,9 +167,8 @@ Cut<T> filling(const LinearArgs& args) {
   }
 }
 
-// x: bf16, (args.rows, K).
 template <typename T>
-void launch_linear(const LinearArgs& args, const uint16_t* x, const Cut<T>& cut, Stream& stream) {
+void launch_linear(const LinearArgs& args, const Rows& x, const Cut<T>& cut, Stream& stream) {
   const int boxes = ceil_div(args.W.K, kBoxK);
   Task task{.rows = args.rows,
             .outputs = static_cast<int>(args.outputs()),
@@ -191,12 +187,18 @@ void launch_linear(const LinearArgs& args, const uint16_t* x, const Cut<T>& cut,
             .vector = args.outputs() % 4 == 0 && aligned(args.y) && aligned(args.y_bf16) &&
                       aligned(args.bias) && aligned(args.residual),
             .soft_cap = args.soft_cap,
+            .K = static_cast<int>(args.W.K),
+            .norm_eps = args.norm_eps,
+            .scales = x.scales,
+            .squares = x.squares,
             .bias = args.bias,
             .residual = args.residual,
             .y = args.y,
             .y_bf16 = args.y_bf16,
             .conv = args.conv.value_or(CausalConv1dArgs{}),
-            .conv_first = args.conv ? static_cast<int>(args.conv->x - args.y) : 0};
+            .conv_first = args.conv ? static_cast<int>(args.conv->x - args.y) : 0,
+            .next_norm = args.next_norm,
+            .next = args.next};
   const int stage = task.W_bytes() + task.x_bytes();
   // What aligns the memory, the barriers, and what the products of the last stage read behind it.
   const int behind =
@@ -208,7 +210,7 @@ void launch_linear(const LinearArgs& args, const uint16_t* x, const Cut<T>& cut,
   CHECK(task.turns <= T::kMostTurns);
   CHECK(task.stages > 1 && beside + ring <= kMemory<T> && 2 * task.second <= T::kTileM);
   allow_memory<T>();
-  const Matrix rows{.dtype = DType::kBF16, .N = args.rows, .K = args.W.K, .data = x};
+  const Matrix rows{.dtype = DType::kBF16, .N = args.rows, .K = args.W.K, .data = x.x};
   launch_early(stream, "linear", linear_kernel<T>,
                {.grid = cut.grid(),
                 .threads = T::kThreads,
@@ -219,7 +221,7 @@ void launch_linear(const LinearArgs& args, const uint16_t* x, const Cut<T>& cut,
 
 // Tiles of the height that fills the GPU, which weights read from memory want.
 template <int kRows, int kBlocks>
-void launch_filling(const LinearArgs& args, const uint16_t* x, Stream& stream) {
+void launch_filling(const LinearArgs& args, const Rows& x, Stream& stream) {
   const Cut cut = filling<Tiling<2, kRows, kBlocks>>(args);
   if (2 * round_up(cut.box_rows, 8) > kGroupM) return launch_linear(args, x, cut, stream);
   launch_linear<Tiling<1, kRows, kBlocks>>(args, x, {args, cut.box_rows, cut.turns}, stream);
@@ -228,7 +230,7 @@ void launch_filling(const LinearArgs& args, const uint16_t* x, Stream& stream) {
 // One tile on a multiprocessor, as x is read for each, unless that makes them very low or does not
 // take all of W: then kBlocks.
 template <int kRows, int kBlocks>
-void launch_one_or(const LinearArgs& args, const uint16_t* x, Stream& stream) {
+void launch_one_or(const LinearArgs& args, const Rows& x, Stream& stream) {
   constexpr int kLow = 40;
   const Cut cut = filling<Tiling<2, kRows, 1>>(args);
   if (2 * cut.box_rows >= kLow && cut.waves() == 1) return launch_linear(args, x, cut, stream);
@@ -257,7 +259,7 @@ int64_t time_of(const LinearArgs& args, const Cut<T>& cut) {
 
 // The wide tiles that take least time.
 template <int kRows, int... kTileM>
-void launch_widest(const LinearArgs& args, const uint16_t* x, Stream& stream) {
+void launch_widest(const LinearArgs& args, const Rows& x, Stream& stream) {
   int best_height = 0, best_turns = 0, best_sharers = 0;
   int64_t least = 0;
   const int pieces = pieces_of(args.W), tiles_of_rows = ceil_div(args.rows, kRows);
@@ -285,7 +287,7 @@ void launch_widest(const LinearArgs& args, const uint16_t* x, Stream& stream) {
   (launch_if_best(WideTiling<kTileM, kRows>{}), ...);
 }
 
-void launch_wide(const LinearArgs& args, const uint16_t* x, Stream& stream) {
+void launch_wide(const LinearArgs& args, const Rows& x, Stream& stream) {
   if (pieces_of(args.W) == 1) return launch_widest<256, 64, 128, 176, 192>(args, x, stream);
   launch_widest<128, 64, 80, 96, 128, 144, 160, 176, 192>(args, x, stream);
 }
@@ -293,7 +295,7 @@ void launch_wide(const LinearArgs& args, const uint16_t* x, Stream& stream) {
 // Up to 128 rows x weighs as much as W, and tiles that are high or wide are best where there are
 // enough of them. A longer K takes longer in turn than it does to add up its pieces in other
 // blocks.
-void launch_some_rows(const LinearArgs& args, const uint16_t* x, int wide_blocks, Stream& stream) {
+void launch_some_rows(const LinearArgs& args, const Rows& x, int wide_blocks, Stream& stream) {
   constexpr int kLongK = 4096, kEnough = 60;
   const bool in_turn = pieces_of(args.W) > 1 && args.W.K <= kLongK;
   if (in_turn && wide_blocks >= kEnough) return launch_wide(args, x, stream);
@@ -305,7 +307,7 @@ void launch_some_rows(const LinearArgs& args, const uint16_t* x, int wide_blocks
 
 // Up to 64 rows weights are what takes time. With several blocks on a multiprocessor another's
 // weights come while one ends, or those of the next kernel.
-void linear_rows(const LinearArgs& args, const uint16_t* x, Stream& stream) {
+void linear_rows(const LinearArgs& args, const Rows& x, Stream& stream) {
   if (args.rows <= 8) return launch_one_or<8, 3>(args, x, stream);
   if (args.rows <= 16) return launch_one_or<16, 3>(args, x, stream);
   if (args.rows <= 32) return launch_one_or<32, 3>(args, x, stream);
@@ -318,10 +320,13 @@ void linear_rows(const LinearArgs& args, const uint16_t* x, Stream& stream) {
   launch_wide(args, x, stream);
 }
 
-void round_rows(const LinearArgs& args, uint16_t* rounded, Stream& stream) {
-  launch_early(stream, "linear, rounding", round_kernel,
-               {.grid = static_cast<unsigned>(args.rows), .threads = kRoundThreads}, args.x,
-               args.norm, args.norm_eps, static_cast<int>(args.W.K), rounded);
+// scales: of the rows, where there is a norm.
+void round_rows(const LinearArgs& args, uint16_t* rounded, float* scales, Stream& stream) {
+  const size_t squares = args.norm == nullptr ? 0 : args.W.K / BegunNorm::kSquares * sizeof(float);
+  launch_early(
+      stream, "linear, rounding", round_kernel,
+      {.grid = static_cast<unsigned>(args.rows), .threads = kRoundThreads, .shared = squares},
+      args.x, args.norm, args.norm_eps, static_cast<int>(args.W.K), rounded, scales);
 }
 
 // Some of the rows.
@@ -355,26 +360,39 @@ bool linear_convolves(const LinearArgs& args, const CausalConv1dArgs& conv) {
          sm80::takes_four_channels(conv);
 }
 
+static_assert(kMostRowsOfBegunNorm == kFewRows);
+
 void linear(const LinearArgs& args, Stream& stream) {
   if (args.rows == 0 || args.W.N == 0) return;
   if (!takes(args.W)) {
-    CHECK(args.x_bf16 == nullptr && args.y_bf16 == nullptr);
+    CHECK(args.x_bf16 == nullptr && args.y_bf16 == nullptr && args.next.x == nullptr);
+    CHECK(args.begun.x == nullptr);
     return sm80::linear(args, stream);
+  }
+  if (args.next.x != nullptr) {
+    CHECK(args.rows <= kFewRows && args.W.N % BegunNorm::kSquares == 0 && !args.swiglu &&
+          !args.conv && aligned(args.next.x) && aligned(args.next_norm));
   }
   if (args.x_bf16 != nullptr) {
     CHECK(aligned(args.x_bf16) && args.norm == nullptr);
-    return linear_rows(args, args.x_bf16, stream);
+    return linear_rows(args, {args.x_bf16}, stream);
+  }
+  if (args.begun.x != nullptr) {
+    CHECK(args.rows <= kFewRows && aligned(args.begun.x) && args.norm != nullptr);
+    return linear_rows(args, {.x = args.begun.x, .squares = args.begun.squares}, stream);
   }
   const int64_t K = args.W.K;
   const std::span<std::byte> scratch = static_cast<CudaStream&>(stream).scratch();
-  auto* rounded = reinterpret_cast<uint16_t*>(scratch.data());
   // Whole tiles.
-  const int most = static_cast<int>(scratch.size() / (sizeof(uint16_t) * K) / 256) * 256;
+  const int most =
+      static_cast<int>(scratch.size() / (sizeof(uint16_t) * K + sizeof(float)) / 256) * 256;
+  auto* rounded = reinterpret_cast<uint16_t*>(scratch.data());
+  auto* scales = reinterpret_cast<float*>(rounded + most * K);
   CHECK(most > 0 && aligned(args.x));
   for (int row = 0; row < args.rows; row += most) {
     const LinearArgs part = rows_of(args, row, std::min(most, args.rows - row));
-    round_rows(part, rounded, stream);
-    linear_rows(part, rounded, stream);
+    round_rows(part, rounded, scales, stream);
+    linear_rows(part, {.x = rounded, .scales = args.norm == nullptr ? nullptr : scales}, stream);
   }
 }
 

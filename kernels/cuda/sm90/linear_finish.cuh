@@ -30,6 +30,12 @@ __device__ inline float4 sum_of_parts(const float* mine, int first_rank) {
   return parts[0];
 }
 
+// Rounded before anything is added, in all tilings alike.
+__device__ inline float4 operator*(const float4& a, float scale) {
+  return make_float4(__fmul_rn(a.x, scale), __fmul_rn(a.y, scale), __fmul_rn(a.z, scale),
+                     __fmul_rn(a.w, scale));
+}
+
 __device__ inline float4 load4(const float* from, int count, bool vector) {
   if (vector) return *reinterpret_cast<const float4*>(from);
   return make_float4(from[0], count > 1 ? from[1] : 0, count > 2 ? from[2] : 0,
@@ -61,7 +67,8 @@ __device__ inline void store4_bf16(uint16_t* to, const float4& value, int count,
 
 __device__ inline float swish(float gate, float up) { return gate * sigmoid(gate) * up; }
 
-// Where a thread's share of the tile's outputs is: four columns of some rows.
+// Where a thread's share of the tile's outputs is: four columns of some rows. Without swiglu two
+// threads beside each other have eight.
 struct Share {
   int m;       // of the columns, in the outputs of this tile
   int output;  // of the first column
@@ -72,8 +79,9 @@ template <typename T>
 __device__ Share share_of(const Task& task, const Place& place) {
   const int thread = threadIdx.x;
   const int all = (task.swiglu ? 1 : 2) * task.box_rows / 4;  // fours of columns
-  const int first = all * place.part / task.parts;
-  const int fours = all * (place.part + 1) / task.parts - first;
+  const int unit = task.swiglu ? 1 : 2;
+  const int first = all / unit * place.part / task.parts * unit;
+  const int fours = all / unit * (place.part + 1) / task.parts * unit - first;
   if (fours == 0) return {};
   const int step = T::kComputing / fours;  // rows
   const int m = (first + thread % fours) * 4, output = place.W_row + m;
@@ -100,20 +108,124 @@ __device__ inline float* conv_state(const CausalConv1dArgs& a, int row, int d) {
 constexpr int kMostConvolved = 16;
 template <typename T>
 constexpr bool kConvolves = T::kRows <= kMostConvolved;
-
-// What the convolution reads beside its input is on its way to the L2 cache while the products are
-// made.
+// And whether a thread has the registers for its states and weights while products are made.
 template <typename T>
-__device__ void prefetch_conv(const Task& task, const Place& place) {
-  if (task.conv.state == nullptr) return;
-  const Share share = share_of<T>(task, place);
-  if (share.count == 0 || !convolved(task, share.output)) return;
-  const int d = share.output - task.conv_first;
-  sm80::prefetch_to_l2(task.conv.w + int64_t{d} * sm80::FourChannels::kWidth);
-  for (int row = share.begin; row < share.rows; row += share.step) {
-    sm80::prefetch_to_l2(conv_state(task.conv, place.x_row + row, d));
+constexpr bool kHoldsConvolution = kIsForFew<T>&& T::kBlocks* T::kComputing <= 512;
+
+// The convolution's channels and states of a thread's row.
+struct Convolution {
+  sm80::FourChannels channels;
+  float4 past[sm80::FourChannels::kPast];
+
+  __device__ void load_past(const float* state) {
+#pragma unroll
+    for (int i = 0; i < sm80::FourChannels::kPast; ++i) {
+      past[i] = sm80::load4<true>(state + 4 * i, 4);
+    }
   }
-}
+  // x: what comes to it of a row.
+  __device__ void end(const CausalConv1dArgs& a, int row, int d, const float4& x, float* state) {
+    channels.take_past(past);
+    sm80::put_four(a, row, d, channels.advance(x, a.silu));
+    channels.give_past(past);
+#pragma unroll
+    for (int i = 0; i < sm80::FourChannels::kPast; ++i) {
+      sm80::store4<true>(state + 4 * i, past[i], 4);
+    }
+  }
+};
+
+// What the end reads beside the sums: on its way while these are made, where there are few rows.
+template <typename T>
+struct Ahead {
+  static constexpr int kWarps = T::kComputing / kWarpSize;
+  static constexpr int kRowsOfWarp = (kFewRows + kWarps - 1) / kWarps;
+  Share share;
+  float scale;                          // of the tile's row that is this thread's number
+  RowSquares<16> squares[kRowsOfWarp];  // of rows of this warp
+  float4 bias, up_bias, next_norm;      // of the thread's columns, and
+  float4 residual;                      // of its one row
+  Convolution conv;
+
+  __device__ bool convolves(const Task& task) const {
+    return kConvolves<T> && share.count > 0 && convolved(task, share.output);
+  }
+
+  // What no kernel writes.
+  __device__ Ahead(const Task& task, const Place& place) : share(share_of<T>(task, place)) {
+    bias = up_bias = make_float4(0, 0, 0, 0);
+    if (task.bias != nullptr && share.count > 0) {
+      bias = load4(task.bias + share.output, share.count, task.vector);
+      if (task.swiglu) {
+        up_bias = load4(task.bias + share.output + task.box_offset, share.count, task.vector);
+      }
+    }
+    if constexpr (kConvolves<T>) {
+      if (convolves(task)) {
+        prefetch_conv(task, place);
+        const int d = share.output - task.conv_first;
+        if (kHoldsConvolution<T>) conv.channels.load_weights(task.conv, d);
+      }
+    }
+    if (kIsForFew<T> && share.count > 0 && task.next.x != nullptr) {
+      next_norm = load4(task.next_norm + share.output, 4, true);
+    }
+  }
+
+  // Of many rows the L2 cache has to do.
+  __device__ void prefetch_conv(const Task& task, const Place& place) const {
+    const int d = share.output - task.conv_first;
+    sm80::prefetch_to_l2(task.conv.w + int64_t{d} * sm80::FourChannels::kWidth);
+    for (int row = share.begin; row < share.rows; row += share.step) {
+      sm80::prefetch_to_l2(conv_state(task.conv, place.x_row + row, d));
+    }
+  }
+
+  // The rest.
+  __device__ void load(const Task& task, const Place& place) {
+    const int rows = min(task.rows - place.x_row, task.x_rows), thread = threadIdx.x;
+    if (task.scales != nullptr && thread < rows) scale = task.scales[place.x_row + thread];
+    if constexpr (kIsForFew<T>) {
+      if (task.squares != nullptr) {
+#pragma unroll
+        for (int j = 0; j < kRowsOfWarp; ++j) {
+          const int row = j * kWarps + thread / kWarpSize;
+          if (row < rows) squares[j].load(squares_at(task, place, row), task.K);
+        }
+      }
+      if (share.count == 0 || share.begin >= share.rows) return;
+      if (convolves(task)) {
+        const int d = share.output - task.conv_first;
+        if (kHoldsConvolution<T>)
+          conv.load_past(conv_state(task.conv, place.x_row + share.begin, d));
+      } else if (task.residual != nullptr) {
+        const int64_t at = static_cast<int64_t>(place.x_row + share.begin) * task.outputs;
+        residual = load4(task.residual + at + share.output, share.count, task.vector);
+      }
+    }
+  }
+
+  // For the end: where all threads find the scales of all rows.
+  __device__ void put_scales(const Shared<T>& shared, const Task& task, const Place& place) const {
+    const int rows = min(task.rows - place.x_row, task.x_rows), thread = threadIdx.x;
+    if (task.scales != nullptr && thread < rows) shared.scales[thread] = scale;
+    if constexpr (kIsForFew<T>) {
+      if (task.squares == nullptr) return;
+#pragma unroll
+      for (int j = 0; j < kRowsOfWarp; ++j) {
+        const int row = j * kWarps + thread / kWarpSize;
+        if (row >= rows) break;
+        const float found = squares[j].scale(squares_at(task, place, row), task.K, task.norm_eps);
+        if (thread % kWarpSize == 0) shared.scales[row] = found;
+      }
+    }
+  }
+
+ private:
+  static __device__ const float* squares_at(const Task& task, const Place& place, int row) {
+    return task.squares + static_cast<int64_t>(place.x_row + row) * (task.K / BegunNorm::kSquares);
+  }
+};
 
 // Rows whose reads a thread has on their way at once: as many as there are registers for.
 template <typename T>
@@ -125,54 +237,55 @@ constexpr int kAtOnce = std::max(1, kReads<T> / kParts);
 
 // Instead of finish, of columns that go through the convolution.
 template <typename T, int kParts>
-__device__ void convolve(const Task& task, const Place& place, const Share& share,
-                         const typename Shared<T>::Sums& sums, int in_tile, const float4& bias) {
-  using sm80::FourChannels;
-  constexpr int kPast = FourChannels::kPast;
+__device__ void convolve(const Task& task, const Place& place, const Shared<T>& shared,
+                         Ahead<T>& ahead, int in_tile) {
+  const Share& share = ahead.share;
   const int d = share.output - task.conv_first;
-  FourChannels channels;
-  channels.load_weights(task.conv, d);
+  if (!kHoldsConvolution<T>) ahead.conv.channels.load_weights(task.conv, d);
   for (int row = share.begin; row < share.rows; row += share.step) {
     float* state = conv_state(task.conv, place.x_row + row, d);
-    float4 past[kPast];
-#pragma unroll
-    for (int i = 0; i < kPast; ++i) past[i] = sm80::load4<true>(state + 4 * i, 4);
-    const float4 x = sum_of_parts<kParts>(&sums[row][in_tile], 0) + bias;
-    channels.take_past(past);
-    sm80::put_four(task.conv, place.x_row + row, d, channels.advance(x, task.conv.silu));
-    channels.give_past(past);
-#pragma unroll
-    for (int i = 0; i < kPast; ++i) sm80::store4<true>(state + 4 * i, past[i], 4);
+    if (!kHoldsConvolution<T>) ahead.conv.load_past(state);
+    float4 x = sum_of_parts<kParts>(&shared.sums()[row][in_tile], 0);
+    if (task.scaled()) x = x * shared.scales[row];
+    ahead.conv.end(task.conv, place.x_row + row, d, x + ahead.bias, state);
   }
+}
+
+// Begins the norm of what reads y: of the four outputs at `at`, with the thread that has those
+// beside them.
+__device__ inline void begin_norm(const Task& task, int64_t at, const float4& y, const float4& w) {
+  store4_bf16(task.next.x + at,
+              make_float4(__fmul_rn(y.x, w.x), __fmul_rn(y.y, w.y), __fmul_rn(y.z, w.z),
+                          __fmul_rn(y.w, w.w)),
+              4, true);
+  const float squares = sum_of_eight(squares_of(y));
+  if (at % BegunNorm::kSquares == 0) task.next.squares[at / BegunNorm::kSquares] = squares;
 }
 
 // This block's share of the tile's outputs. All computing threads. A thread reads several of its
 // rows before it writes one, as the residual may stand where they go.
 template <typename T, int kParts>
-__device__ void finish(const Task& task, const Place& place, const typename Shared<T>::Sums& sums) {
-  const Share share = share_of<T>(task, place);
+__device__ void finish(const Task& task, const Place& place, const Shared<T>& shared,
+                       Ahead<T>& ahead) {
+  const typename Shared<T>::Sums& sums = shared.sums();
+  const Share& share = ahead.share;
   if (share.count == 0) return;
   const int m = share.m, output = share.output, count = share.count, step = share.step;
   const int in_tile = m < task.box_rows ? m : m - task.box_rows + task.second;
   const int64_t start = static_cast<int64_t>(place.x_row) * task.outputs + output;
-  float4 bias = make_float4(0, 0, 0, 0), up_bias = bias;
-  if (task.bias != nullptr) {
-    bias = load4(task.bias + output, count, task.vector);
-    if (task.swiglu) up_bias = load4(task.bias + output + task.box_offset, count, task.vector);
-  }
   if constexpr (kConvolves<T>) {
-    if (convolved(task, output)) {
-      return convolve<T, kParts>(task, place, share, sums, in_tile, bias);
-    }
+    if (ahead.convolves(task)) return convolve<T, kParts>(task, place, shared, ahead, in_tile);
   }
-  constexpr int kRows = kAtOnce<T, kParts>;
+  constexpr int kRows = kIsForFew<T> ? 1 : kAtOnce<T, kParts>;
   for (int begin = share.begin; begin < share.rows; begin += kRows * step) {
     float4 y[kRows], up[kRows], residual[kRows];
 #pragma unroll
     for (int j = 0; j < kRows; ++j) {
       const int row = begin + j * step;
       if (row >= share.rows) break;
-      if (task.residual != nullptr) {
+      if (kIsForFew<T>) {
+        residual[j] = ahead.residual;
+      } else if (task.residual != nullptr) {
         const float* from = task.residual + start + static_cast<int64_t>(row) * task.outputs;
         residual[j] = load4(from, count, task.vector);
       }
@@ -183,9 +296,13 @@ __device__ void finish(const Task& task, const Place& place, const typename Shar
     for (int j = 0; j < kRows; ++j) {
       const int row = begin + j * step;
       if (row >= share.rows) break;
-      float4 out = y[j] + bias;
+      if (task.scaled()) {
+        y[j] = y[j] * shared.scales[row];
+        if (task.swiglu) up[j] = up[j] * shared.scales[row];
+      }
+      float4 out = y[j] + ahead.bias;
       if (task.swiglu) {
-        const float4 u = up[j] + up_bias;
+        const float4 u = up[j] + ahead.up_bias;
         out =
             make_float4(swish(out.x, u.x), swish(out.y, u.y), swish(out.z, u.z), swish(out.w, u.w));
       }
@@ -200,17 +317,21 @@ __device__ void finish(const Task& task, const Place& place, const typename Shar
       } else {
         store4(task.y + at, out, count, task.vector);
       }
+      if constexpr (kIsForFew<T>) {
+        if (task.next.x != nullptr) begin_norm(task, at, out, ahead.next_norm);
+      }
     }
   }
 }
 
 template <typename T>
-__device__ void finish(const Task& task, const Place& place, const typename Shared<T>::Sums& sums) {
-  if (task.parts == 1) return finish<T, 1>(task, place, sums);
-  if (T::kWide || task.parts == 2) return finish<T, 2>(task, place, sums);
+__device__ void finish(const Task& task, const Place& place, const Shared<T>& shared,
+                       Ahead<T>& ahead) {
+  if (task.parts == 1) return finish<T, 1>(task, place, shared, ahead);
+  if (T::kWide || task.parts == 2) return finish<T, 2>(task, place, shared, ahead);
   if constexpr (!T::kWide) {  // a power of two, at most 8
-    if (task.parts == 4) return finish<T, 4>(task, place, sums);
-    finish<T, 8>(task, place, sums);
+    if (task.parts == 4) return finish<T, 4>(task, place, shared, ahead);
+    finish<T, 8>(task, place, shared, ahead);
   }
 }
 

@@ -211,15 +211,17 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     if constexpr (T::kWide) {
       asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T::kRegisters));
     }
-    if constexpr (kConvolves<T>) prefetch_conv<T>(task, place);
+    Ahead<T> ahead(task, place);
+    wait_for_previous();
+    ahead.load(task, place);
     compute(shared, task, place, group);
+    ahead.put_scales(shared, task, place);
     if (task.parts > 1) {
       sync_cluster();
     } else {
       sync_computing<T>();
     }
-    wait_for_previous();
-    finish<T>(task, place, shared.sums());
+    finish<T>(task, place, shared, ahead);
   } else {
     if constexpr (T::kWide) {
       asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T::kLoadRegisters));

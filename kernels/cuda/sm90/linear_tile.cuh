@@ -1,7 +1,7 @@
 #pragma once
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/sm90/async.cuh"
-#include "kernels/ops/causal_conv1d.h"
+#include "kernels/ops/linear.h"
 
 // How a linear layer is laid out over blocks: see linear_kernel.cuh.
 namespace recurve::cuda::sm90 {
@@ -40,6 +40,51 @@ struct WideTiling {
   static constexpr int kRegisters = 240, kLoadRegisters = 24;
 };
 
+// Rows of x as they are multiplied. Where a norm is still to be scaled, with what it takes: the
+// scales, or the squares as BegunNorm has them.
+struct Rows {
+  const uint16_t* x;  // (rows, K)
+  const float* scales = nullptr;
+  const float* squares = nullptr;
+};
+
+// Tilings for so few rows that a thread ends one of them at most. They take and leave norms that
+// are begun.
+constexpr int kFewRows = 8;
+template <typename T>
+constexpr bool kIsForFew = T::kRows <= kFewRows;
+
+// The sums of squares of a row, as BegunNorm has them, of which a lane holds kHeld on their way.
+// All kernels add them in this order.
+template <int kHeld>
+struct RowSquares {
+  float held[kHeld];
+
+  __device__ void load(const float* squares, int K) {
+    const int lane = threadIdx.x % kWarpSize, sums = K / BegunNorm::kSquares;
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      const int i = j * kWarpSize + lane;
+      held[j] = i < sums ? squares[i] : 0;
+    }
+  }
+  // The scale of the row. All lanes.
+  __device__ float scale(const float* squares, int K, float eps) const {
+    const int lane = threadIdx.x % kWarpSize, sums = K / BegunNorm::kSquares;
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) sum += held[j];
+    for (int i = kHeld * kWarpSize + lane; i < sums; i += kWarpSize) sum += squares[i];
+    return 1.0f / sqrtf(warp_sum(sum) / static_cast<float>(K) + eps);
+  }
+};
+
+// Of eight: a lane's four and those of the lane beside it. Both lanes.
+__device__ inline float sum_of_eight(float squares) {
+  const int lane = threadIdx.x % kWarpSize;
+  return squares + __shfl_xor_sync(3u << (lane & ~1), squares, 1);
+}
+
 // What a launch knows beside the tensor maps. A tile has two boxes of rows of W.
 struct Task {
   int rows;
@@ -57,6 +102,10 @@ struct Task {
   int sharers;          // tiles of a cluster, with the same rows of W: 1, or in wide tilings 2
   bool swiglu, vector;  // vector: rows of y, bias and residual begin at multiples of 16 bytes
   float soft_cap;
+  int K;
+  float norm_eps;
+  const float* scales;   // of rows of x: see Rows
+  const float* squares;  // likewise, in tilings for few rows
   const float* bias;
   const float* residual;
   float* y;
@@ -64,6 +113,11 @@ struct Task {
   // Of the outputs from conv_first on, in place of them; no state: none. Each row is a sequence.
   CausalConv1dArgs conv;
   int conv_first;
+  // Of the norm that reads y, in tilings for few rows; no x: none.
+  const float* next_norm;
+  BegunNorm next;
+
+  __host__ __device__ bool scaled() const { return scales != nullptr || squares != nullptr; }
 
   // Of a stage.
   __host__ __device__ int W_bytes() const { return 2 * second * kBoxBytes; }
@@ -77,18 +131,24 @@ struct Barriers {
   Barrier full[kMostStages], empty[kMostStages];
 };
 
-// A block's memory: the barriers, then a ring of stages, each with W and x. At its end the sums
-// take the ring's place.
+// A block's memory: the barriers and the scales of its rows, then a ring of stages, each with W and
+// x. At its end the sums take the ring's place.
 template <typename T>
 struct Shared {
   // The stores of a warp meet no bank twice.
   using Sums = float[T::kRows][T::kTileM + (T::kWide ? 8 : 4)];
+  struct Start {
+    Barriers barriers;
+    float scales[T::kRows];
+  };
   Barriers& barriers;
+  float* scales;  // of the norm: of each row
   std::byte* ring;
   int stage_bytes, W_bytes;
 
   __device__ Shared(std::byte* memory, const Task& task)
-      : barriers(*reinterpret_cast<Barriers*>(memory)),
+      : barriers(reinterpret_cast<Start*>(memory)->barriers),
+        scales(reinterpret_cast<Start*>(memory)->scales),
         ring(memory + kRing),
         stage_bytes(task.W_bytes() + task.x_bytes()),
         W_bytes(task.W_bytes()) {}
@@ -96,8 +156,7 @@ struct Shared {
   __device__ std::byte* x(int stage) const { return W(stage) + W_bytes; }
   __device__ Sums& sums() const { return *reinterpret_cast<Sums*>(ring); }
 
-  static constexpr int kRing = 1024;  // where the ring begins
-  static_assert(sizeof(Barriers) <= kRing);
+  static constexpr int kRing = (sizeof(Start) + 1023) / 1024 * 1024;  // where the ring begins
 };
 
 // Which boxes of K this block has, and which rows.

@@ -1,0 +1,46 @@
+#include "model/layers/residual.h"
+
+#include <algorithm>
+
+namespace recurve {
+namespace {
+
+size_t count(int rows, int64_t width) {
+  return static_cast<size_t>(rows) * static_cast<size_t>(width);
+}
+
+int few(const Kernels& kernels, int rows) {
+  return std::min(rows, kernels.linear.most_rows_of_begun_norm);
+}
+
+}  // namespace
+
+size_t Residual::room(const Kernels& kernels, int rows, int64_t D) {
+  return Arena::room(count(rows, D)) + Arena::room(count(few(kernels, rows), D) / 2) +
+         Arena::room(count(few(kernels, rows), D) / BegunNorm::kSquares);
+}
+
+Residual::Residual(const Kernels& kernels, Arena& arena, int rows, int64_t D)
+    : kernels_(kernels), x_(arena.floats(count(rows, D))) {
+  const size_t values = count(few(kernels, rows), D);
+  room_ = {.x = reinterpret_cast<uint16_t*>(arena.floats(values / 2)),
+           .squares = arena.floats(values / BegunNorm::kSquares)};
+}
+
+LinearArgs Residual::read(LinearArgs args) const {
+  args.x = x_;
+  args.begun = begun_;
+  return args;
+}
+
+LinearArgs Residual::add(LinearArgs args, const Reader& next) {
+  args.residual = args.y = x_;
+  begun_ = {};
+  if (kernels_.linear.begins_norm(args.W, next.W, args.rows)) {
+    args.next_norm = next.norm->data();
+    args.next = begun_ = room_;
+  }
+  return args;
+}
+
+}  // namespace recurve

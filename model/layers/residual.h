@@ -1,0 +1,37 @@
+#pragma once
+#include "kernels/arena.h"
+#include "model/model.h"
+#include "model/weights/linear_weights.h"
+
+namespace recurve {
+
+// The residual stream of a step: layers read it through a norm and add to it. Where the device's
+// linear layers can, one that adds begins the norm of the one that reads next.
+class Residual {
+ public:
+  // A layer that reads.
+  struct Reader {
+    Matrix W;
+    const VectorWeights* norm;  // (D)
+  };
+
+  // What it takes of the arena in a step of so many rows.
+  static size_t room(const Kernels& kernels, int rows, int64_t D);
+
+  Residual(const Kernels& kernels, Arena& arena, int rows, int64_t D);
+
+  float* x() const { return x_; }  // (rows, D)
+
+  // The layer's arguments with x, given the others.
+  LinearArgs read(LinearArgs args) const;
+  // With x as what it is added to. next: who reads after it.
+  LinearArgs add(LinearArgs args, const Reader& next);
+
+ private:
+  const Kernels& kernels_;
+  float* x_;
+  BegunNorm room_;   // for few rows
+  BegunNorm begun_;  // room_ or, if nobody has begun, nothing
+};
+
+}  // namespace recurve
