@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(kThreads, 2) steps_kernel(SelectiveScanArgs a,
   }
   if (threadIdx.x >= kStepThreads) {
     const int lane = threadIdx.x % kWarpSize;
-    for (int r = lane; r < min(count, cut.stages * kRows); r += kWarpSize) {
+    for (int r = lane; r < min(count, kRows); r += kWarpSize) {
       bulk_prefetch(state_at<T>(a, first + r, place.channel), Stage<T>::kTileBytes);
     }
     __syncthreads();
