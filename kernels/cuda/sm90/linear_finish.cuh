@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/sm80/causal_conv1d.cuh"
+#include "kernels/cuda/sm90/bulk.cuh"
 #include "kernels/cuda/sm90/linear_tile.cuh"
 
 // The end of a linear layer: the sums of the parts of K, and what is done to them.
@@ -65,6 +66,17 @@ __device__ inline void store4_bf16(uint16_t* to, const float4& value, int count,
   if (count > 3) to[3] = static_cast<uint16_t>(bits.y >> 16);
 }
 
+template <typename T>
+__device__ void sync_computing() {
+  asm volatile("bar.sync 1, %0;" ::"n"(T::kComputing) : "memory");
+}
+
+// Whether the sums are scaled as they go to shared memory: where nothing is added to them there.
+template <typename T>
+__device__ bool scales_first(const Task& task) {
+  return T::kWide && task.parts == 1;
+}
+
 __device__ inline float swish(float gate, float up) { return gate * sigmoid(gate) * up; }
 
 // Where a thread's share of the tile's outputs is: four columns of some rows. Without swiglu two
@@ -75,13 +87,19 @@ struct Share {
   int count;   // of columns that there are; 0: nothing
   int begin, step, rows;
 };
+// Of the tile's outputs, the block's columns in fours.
+struct Fours {
+  int first, count;
+};
+__device__ inline Fours fours_of(const Task& task, const Place& place) {
+  const int all = (task.swiglu ? 1 : 2) * task.box_rows / 4, unit = task.swiglu ? 1 : 2;
+  const int first = all / unit * place.part / task.parts * unit;
+  return {first, all / unit * (place.part + 1) / task.parts * unit - first};
+}
 template <typename T>
 __device__ Share share_of(const Task& task, const Place& place) {
   const int thread = threadIdx.x;
-  const int all = (task.swiglu ? 1 : 2) * task.box_rows / 4;  // fours of columns
-  const int unit = task.swiglu ? 1 : 2;
-  const int first = all / unit * place.part / task.parts * unit;
-  const int fours = all / unit * (place.part + 1) / task.parts * unit - first;
+  const auto [first, fours] = fours_of(task, place);
   if (fours == 0) return {};
   const int step = T::kComputing / fours;  // rows
   const int m = (first + thread % fours) * 4, output = place.W_row + m;
@@ -205,19 +223,22 @@ struct Ahead {
     }
   }
 
-  // For the end: where all threads find the scales of all rows.
-  __device__ void put_scales(const Shared<T>& shared, const Task& task, const Place& place) const {
+  // Where all threads find the scales of all rows.
+  __device__ void put_scales(const Shared<T>& shared, const Task& task) const {
+    const int thread = threadIdx.x;
+    if (task.scales != nullptr && thread < task.x_rows) shared.scales[thread] = scale;
+  }
+  // Likewise, of few rows, once the products are made: not to be waited for before.
+  __device__ void find_scales(const Shared<T>& shared, const Task& task, const Place& place) const {
+    put_scales(shared, task);
+    if (task.squares == nullptr) return;
     const int rows = min(task.rows - place.x_row, task.x_rows), thread = threadIdx.x;
-    if (task.scales != nullptr && thread < rows) shared.scales[thread] = scale;
-    if constexpr (kIsForFew<T>) {
-      if (task.squares == nullptr) return;
 #pragma unroll
-      for (int j = 0; j < kRowsOfWarp; ++j) {
-        const int row = j * kWarps + thread / kWarpSize;
-        if (row >= rows) break;
-        const float found = squares[j].scale(squares_at(task, place, row), task.K, task.norm_eps);
-        if (thread % kWarpSize == 0) shared.scales[row] = found;
-      }
+    for (int j = 0; j < kRowsOfWarp; ++j) {
+      const int row = j * kWarps + thread / kWarpSize;
+      if (row >= rows) break;
+      const float found = squares[j].scale(squares_at(task, place, row), task.K, task.norm_eps);
+      if (thread % kWarpSize == 0) shared.scales[row] = found;
     }
   }
 
@@ -227,11 +248,10 @@ struct Ahead {
   }
 };
 
-// Rows whose reads a thread has on their way at once: as many as there are registers for.
+// Rows whose reads a thread has on their way at once: as many as there are registers for. Of wide
+// tiles few come here, and what is short is fetched soon.
 template <typename T>
-constexpr int kReads = T::kWide          ? 8
-                       : T::kBlocks == 3 ? 2
-                                         : 4;
+constexpr int kReads = T::kWide || T::kBlocks == 3 ? 2 : 4;
 template <typename T, int kParts>
 constexpr int kAtOnce = std::max(1, kReads<T> / kParts);
 
@@ -296,7 +316,7 @@ __device__ void finish(const Task& task, const Place& place, const Shared<T>& sh
     for (int j = 0; j < kRows; ++j) {
       const int row = begin + j * step;
       if (row >= share.rows) break;
-      if (task.scaled()) {
+      if (task.scaled() && !scales_first<T>(task)) {
         y[j] = y[j] * shared.scales[row];
         if (task.swiglu) up[j] = up[j] * shared.scales[row];
       }
@@ -324,9 +344,101 @@ __device__ void finish(const Task& task, const Place& place, const Shared<T>& sh
   }
 }
 
+// The end of a wide tile whose outputs go where the copy engine can write them, and are added to
+// what is there if there is a residual: the L2 cache adds, each output once. (It makes zeros of
+// numbers below 2^-126.)
+template <typename T>
+__device__ bool copies_out(const Task& task) {
+  return T::kWide && task.vector && !task.swiglu && task.y_bf16 == nullptr &&
+         (task.residual == nullptr || task.residual == task.y);
+}
+
+// What is done to sums before, in place. The other blocks of the tile read other columns.
+template <typename T, int kParts>
+__device__ void change_sums(const Task& task, const Place& place, const Shared<T>& shared,
+                            const Ahead<T>& ahead) {
+  const Share& share = ahead.share;
+  if (share.count == 0) return;
+#pragma unroll 4
+  for (int row = share.begin; row < share.rows; row += share.step) {
+    float* at = &shared.sums()[row][share.m];
+    float4 y = sum_of_parts<kParts>(at, place.first_rank);
+    if (task.scaled() && kParts > 1) y = y * shared.scales[row];
+    y = y + ahead.bias;
+    if (task.soft_cap > 0) {
+      y = make_float4(soft_cap(y.x, task.soft_cap), soft_cap(y.y, task.soft_cap),
+                      soft_cap(y.z, task.soft_cap), soft_cap(y.w, task.soft_cap));
+    }
+    *reinterpret_cast<float4*>(at) = y;
+  }
+}
+
+// Likewise in bf16, gated: half of the columns, which the threads write.
+template <typename T>
+__device__ bool gates_out(const Task& task) {
+  return T::kWide && task.vector && task.swiglu && task.y_bf16 != nullptr &&
+         task.residual == nullptr && task.soft_cap == 0;
+}
+template <typename T, int kParts>
+__device__ void gate_out(const Task& task, const Place& place, const Shared<T>& shared,
+                         const Ahead<T>& ahead) {
+  const Share& share = ahead.share;
+  if (share.count == 0) return;
+  uint16_t* to = task.y_bf16 + static_cast<int64_t>(place.x_row) * task.outputs + share.output;
+#pragma unroll 2
+  for (int row = share.begin; row < share.rows; row += share.step) {
+    const float* at = &shared.sums()[row][share.m];
+    float4 gate = sum_of_parts<kParts>(at, place.first_rank);
+    float4 up = sum_of_parts<kParts>(at + task.second, place.first_rank);
+    if (task.scaled() && kParts > 1) {
+      gate = gate * shared.scales[row];
+      up = up * shared.scales[row];
+    }
+    gate = gate + ahead.bias;
+    up = up + ahead.up_bias;
+    store4_bf16(to + static_cast<int64_t>(row) * task.outputs,
+                make_float4(swish(gate.x, up.x), swish(gate.y, up.y), swish(gate.z, up.z),
+                            swish(gate.w, up.w)),
+                4, true);
+  }
+}
+
+// A thread a row.
+template <typename T>
+__device__ void copy_out(const Task& task, const Place& place, const Shared<T>& shared,
+                         const Ahead<T>& ahead) {
+  if (task.parts > 1) {
+    change_sums<T, 2>(task, place, shared, ahead);
+  } else if (task.bias != nullptr || task.soft_cap > 0) {
+    change_sums<T, 1>(task, place, shared, ahead);
+  }
+  show_to_copies();
+  sync_computing<T>();
+  const int row = threadIdx.x;
+  const Fours fours = fours_of(task, place);
+  const int first = 4 * fours.first;
+  const int there = min(4 * fours.count, task.outputs - place.W_row - first);
+  if (row >= min(task.rows - place.x_row, task.x_rows) || there <= 0) return;
+  float* to = task.y + static_cast<int64_t>(place.x_row + row) * task.outputs + place.W_row + first;
+  const float* from = &shared.sums()[row][first];
+  const int bytes = there * static_cast<int>(sizeof(float));
+  if (task.residual != nullptr) {
+    bulk_add(to, from, bytes);
+  } else {
+    bulk_store(to, from, bytes);
+  }
+  commit_stores();
+  wait_for_stores();
+}
+
 template <typename T>
 __device__ void finish(const Task& task, const Place& place, const Shared<T>& shared,
                        Ahead<T>& ahead) {
+  if constexpr (T::kWide) {
+    if (copies_out<T>(task)) return copy_out<T>(task, place, shared, ahead);
+    if (gates_out<T>(task) && task.parts == 1) return gate_out<T, 1>(task, place, shared, ahead);
+    if (gates_out<T>(task)) return gate_out<T, 2>(task, place, shared, ahead);
+  }
   if (task.parts == 1) return finish<T, 1>(task, place, shared, ahead);
   if (T::kWide || task.parts == 2) return finish<T, 2>(task, place, shared, ahead);
   if constexpr (!T::kWide) {  // a power of two, at most 8

@@ -99,19 +99,27 @@ struct Accumulator {
   }
 
   // The layout of d: PTX ISA, wgmma.mma_async.m64nNk16.
+  // scales: of the rows of x, or null.
   template <typename Sums>
-  __device__ void store(Sums& sums, int group) const {
+  __device__ void store(Sums& sums, const float* scales, int group) const {
     const int warp = threadIdx.x % kGroupThreads / kWarpSize, lane = threadIdx.x % kWarpSize;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       const int row = (group * kParts + part) * kGroupM + warp * 16 + lane / 4;
       const int column = lane % 4 * 2;
+      float scale[2] = {1, 1};  // of the two rows of x, where these are the rows
+      if (T::kWide && scales != nullptr) {
+        scale[0] = scales[row];
+        scale[1] = scales[row + 8];
+      }
 #pragma unroll
       for (int i = 0; i < kColumns / 2; i += 2) {
         const int m = row + i % 4 / 2 * 8, n = column + i / 4 * 8;
         const float* two = &parts[part][i];
         if constexpr (T::kWide) {
-          *reinterpret_cast<float2*>(&sums[m][n]) = make_float2(two[0], two[1]);
+          const float by = scale[i % 4 / 2];
+          *reinterpret_cast<float2*>(&sums[m][n]) =
+              make_float2(__fmul_rn(two[0], by), __fmul_rn(two[1], by));
         } else {
           sums[n][m] = two[0];
           sums[n + 1][m] = two[1];
@@ -121,14 +129,10 @@ struct Accumulator {
   }
 };
 
-template <typename T>
-__device__ void sync_computing() {
-  asm volatile("bar.sync 1, %0;" ::"n"(T::kComputing) : "memory");
-}
-
 // A warpgroup. Of rows that the tile does not have it sums up whatever lies there.
 template <typename T>
-__device__ void compute(const Shared<T>& shared, const Task& task, const Place& place, int group) {
+__device__ void compute(const Shared<T>& shared, const Task& task, const Place& place,
+                        const Ahead<T>& ahead, int group) {
   const int lane = threadIdx.x % kWarpSize;
   const int sharer = (place.first_rank + task.parts) % task.cluster() + place.part;
   Turn turn, done;
@@ -178,9 +182,11 @@ __device__ void compute(const Shared<T>& shared, const Task& task, const Place& 
       sums += second;
     }
   }
+  if (!kIsForFew<T>) ahead.put_scales(shared, task);
   // All groups are done with the stages, whose place the sums take.
   sync_computing<T>();
-  sums.store(shared.sums(), group);
+  sums.store(shared.sums(), task.scaled() && scales_first<T>(task) ? shared.scales : nullptr,
+             group);
 }
 
 template <typename T>
@@ -214,8 +220,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     Ahead<T> ahead(task, place);
     wait_for_previous();
     ahead.load(task, place);
-    compute(shared, task, place, group);
-    ahead.put_scales(shared, task, place);
+    compute(shared, task, place, ahead, group);
+    if constexpr (kIsForFew<T>) ahead.find_scales(shared, task, place);
     if (task.parts > 1) {
       sync_cluster();
     } else {
