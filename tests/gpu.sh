@@ -32,6 +32,21 @@ cmake --build "$build" -j "$(nproc)" -- $keep_going >"$out/build.log" 2>&1 ||
   { fail "build"; grep -A5 -E "error|FAILED" "$out/build.log" | head -60; }
 [ -x "$build/bin/recurve-bench" ] || exit 1
 
+# 10,000 tokens decoded by each demo checkpoint that is there, in both kinds of states, against the
+# reference on a CPU: beside the tests, as that takes longer.
+drifts=()
+drift() {
+  "$build/bin/recurve-bench" drift --device cuda:0 --against reference \
+    --ids tests/bench/held_out.ids --model "$1" "${@:2}" >"$out/drift-$(basename "$1")$2.log" 2>&1
+}
+for config in weights_tools/demo/*-books/config.json; do
+  [ -f "$config" ] || continue
+  drift "$(dirname "$config")" --within 0.1 &
+  drifts+=($!)
+  drift "$(dirname "$config")" --bf16-state &
+  drifts+=($!)
+done
+
 # What ran on the CPU elsewhere need not run here; what is skipped for want of a GPU is a failure.
 say "tests"
 for test in "$build"/bin/{kernels,model,server_engine}*_test; do
@@ -61,6 +76,12 @@ else
   echo "(no compute-sanitizer on this machine)"
 fi
 
+say "drift of 10,000 tokens, ${#drifts[@]} times"
+for one in "${drifts[@]}"; do
+  wait "$one" || fail "recurve-bench drift"
+done
+[ ${#drifts[@]} = 0 ] || awk 'FNR == NR || !/^ *bench/' "$out"/drift-*.log
+
 say "decode steps"
 # bench NAME MODEL...: one JSON line a batch size.
 bench() {
@@ -80,18 +101,6 @@ done
 say "the engine beside a step alone"
 "$build/bin/recurve-bench" engine --device cuda:0 --config tests/configs/xlstm-7b.json --random \
   --streams 1,64,256 || fail "recurve-bench engine"
-
-say "drift of 10,000 tokens"
-models=()
-for config in weights_tools/demo/*-books/config.json; do
-  [ -f "$config" ] && models+=("$(dirname "$config")")
-done
-drift() {
-  "$build/bin/recurve-bench" drift --device cuda:0 --ids tests/bench/held_out.ids \
-    --model "${models[@]}" "$@" || fail "recurve-bench drift $*"
-}
-drift --within 0.1
-drift --bf16-state
 
 say "done, status $status"
 printf '%-20s %6s %9s %9s %9s %9s\n' model batch ms tok/s GB/s '% floor'
