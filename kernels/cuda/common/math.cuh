@@ -21,9 +21,7 @@ __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ inline float log_sigmoid(float x) { return fminf(x, 0.0f) - log1pf(expf(-fabsf(x))); }
 
 // Not to be fused with what follows: several kernels must round it alike.
-__device__ inline float soft_cap(float x, float cap) {
-  return __fmul_rn(cap, tanhf(__fmul_rn(x, 1.0f / cap)));
-}
+__device__ inline float soft_cap(float x, float cap) { return __fmul_rn(cap, tanhf(x / cap)); }
 
 // As std::max(a, b): of a NaN, a is kept.
 __device__ inline float max_of(float a, float b) { return a < b ? b : a; }
