@@ -90,6 +90,9 @@ class StepBench {
     stream_->wait();
   }
 
+  // A step more, as those that were measured.
+  void again() { seconds_of_step(); }
+
   // The median of steps that are made for so long, three at least. recorded: they are replayed.
   double median_seconds(double seconds, bool recorded = true) {
     seconds_of_step();  // warm-up

@@ -1,4 +1,7 @@
 #pragma once
+#ifdef RECURVE_STAMPS
+#include "kernels/cuda/common/stamps.cuh"
+#endif
 
 // Kernels launched with launch_early() overlap with their predecessors in the stream. Each calls
 // let_next_start() first and then, in all its blocks, wait_for_previous() before it reads what
@@ -9,7 +12,13 @@ namespace recurve::cuda {
 // Until the kernel before this one has ended and what it wrote is there.
 __device__ inline void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
+#ifdef RECURVE_STAMPS
+  const uint64_t came = nanoseconds();
+#endif
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#ifdef RECURVE_STAMPS
+  put_stamp(came);
+#endif
 #endif
 }
 
