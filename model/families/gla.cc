@@ -218,8 +218,7 @@ void Gla::forward(const StepBatch& batch, const StatePool& states, Arena& arena,
   }
   for (size_t b = 0; b < blocks_.size(); ++b) {
     mixer(blocks_[b], b, batch.seqs, states, s, stream);
-    gated_ffn(blocks_[b].ffn, c_.eps, rows, x,
-              b + 1 < blocks_.size() ? blocks_[b + 1].reader() : last.reader(), s.hidden, kernels_,
+    gated_ffn(blocks_[b].ffn, c_.eps, x, reader_after(blocks_, b, last), s.hidden, kernels_,
               stream);
   }
   head(last, batch, x, s.picked, logits, kernels_, stream);
@@ -256,22 +255,17 @@ void Gla::mixer(const Block& block, size_t index, const Ragged& seqs, const Stat
                             .y_bf16 = o_bf16},
                            stream);
   }
-  kernels_.linear(s.x.add({.rows = rows, .W = block.out.matrix(), .x = s.o, .x_bf16 = o_bf16},
-                          block.ffn.reader()),
-                  stream);
+  kernels_.linear(
+      s.x.add({.W = block.out.matrix(), .x = s.o, .x_bf16 = o_bf16}, block.ffn.reader()), stream);
 }
 
 // Queries, keys and values: projected, convolved, mapped and turned.
 Mixed Gla::mix(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
                const Scratch& s, Stream& stream) const {
   const int rows = seqs.rows, projected = static_cast<int>(c_.projected());
-  kernels_.linear(s.x.read({.rows = rows,
-                            .W = block.projection.matrix(),
-                            .bias = block.projection.bias(),
-                            .y = s.projected,
-                            .norm = block.norm.data(),
-                            .norm_eps = c_.eps}),
-                  stream);
+  kernels_.linear(
+      s.x.read(block.reader(), c_.eps, {.bias = block.projection.bias(), .y = s.projected}),
+      stream);
   if (c_.width > 0) {
     kernels_.causal_conv1d(
         {.seqs = seqs,

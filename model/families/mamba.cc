@@ -209,24 +209,16 @@ void Mamba::forward(const StepBatch& batch, const StatePool& states, Arena& aren
                   .v = take(rows, c_.DI),
                   .picked = take(batch.num_logits, c_.D)};
 
-  const Head last = head(c_);
-  embed(batch, x, stream);
-  for (size_t b = 0; b < blocks_.size(); ++b) {
-    mixer(blocks_[b], b, batch.seqs, states, s,
-          b + 1 < blocks_.size() ? blocks_[b + 1].reader() : last.reader(), stream);
-  }
-  recurve::head(last, batch, x, s.picked, logits, kernels_, stream);
+  const auto mix = [&](size_t b, const Residual::Reader& next) {
+    mixer(blocks_[b], b, batch.seqs, states, s, next, stream);
+  };
+  forward_through(blocks_, mix, c_, batch, x, s.picked, logits, stream);
 }
 
 void Mamba::mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
                   const Scratch& s, const Residual::Reader& next, Stream& stream) const {
   const int rows = seqs.rows, DI = static_cast<int>(c_.DI);
-  linear_conv(s.x.read({.rows = rows,
-                        .W = block.in.matrix(),
-                        .bias = block.in.bias(),
-                        .y = s.xz,
-                        .norm = block.norm.data(),
-                        .norm_eps = c_.eps}),
+  linear_conv(s.x.read(block.reader(), c_.eps, {.bias = block.in.bias(), .y = s.xz}),
               {.seqs = seqs,
                .D = DI,
                .width = static_cast<int>(c_.width),
@@ -246,8 +238,7 @@ void Mamba::mixer(const Block& block, size_t index, const Ragged& seqs, const St
                    .x_bf16 = bf16_for(block.params, s)},
                   stream);
   state_space(block, states.data(2 * index + 1), seqs, s, stream);
-  kernels_.linear(s.x.add({.rows = rows,
-                           .W = block.out.matrix(),
+  kernels_.linear(s.x.add({.W = block.out.matrix(),
                            .bias = block.out.bias(),
                            .x = s.v,
                            .x_bf16 = bf16_for(block.out, s)},

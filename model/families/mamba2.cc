@@ -248,24 +248,16 @@ void Mamba2::forward(const StepBatch& batch, const StatePool& states, Arena& are
                   .v = take(rows, c_.DI),
                   .picked = take(batch.num_logits, c_.D)};
 
-  const Head last = head(c_);
-  embed(batch, x, stream);
-  for (size_t b = 0; b < blocks_.size(); ++b) {
-    mixer(blocks_[b], b, batch.seqs, states, s,
-          b + 1 < blocks_.size() ? blocks_[b + 1].reader() : last.reader(), stream);
-  }
-  recurve::head(last, batch, x, s.picked, logits, kernels_, stream);
+  const auto mix = [&](size_t b, const Residual::Reader& next) {
+    mixer(blocks_[b], b, batch.seqs, states, s, next, stream);
+  };
+  forward_through(blocks_, mix, c_, batch, x, s.picked, logits, stream);
 }
 
 void Mamba2::mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
                    const Scratch& s, const Residual::Reader& next, Stream& stream) const {
   const int rows = seqs.rows;
-  linear_conv(s.x.read({.rows = rows,
-                        .W = block.in.matrix(),
-                        .bias = block.in.bias(),
-                        .y = s.zxBCdt,
-                        .norm = block.norm.data(),
-                        .norm_eps = c_.eps}),
+  linear_conv(s.x.read(block.reader(), c_.eps, {.bias = block.in.bias(), .y = s.zxBCdt}),
               {.seqs = seqs,
                .D = static_cast<int>(c_.conv_width()),
                .width = static_cast<int>(c_.width),
@@ -278,15 +270,14 @@ void Mamba2::mixer(const Block& block, size_t index, const Ragged& seqs, const S
                .y = s.xBC},
               stream);
   const bool groups = c_.G > 1;  // else the norm is of the whole row
-  const BegunNorm begun = groups ? BegunNorm() : begun_gate_norm(block, seqs, s);
+  const BegunNorm begun = begun_gate_norm(block, seqs, s);
   state_space(block, index, seqs, states, s, begun, stream);
   // In bf16 where the layer takes it; that the convolution left there has been read.
   auto* v_bf16 = groups && kernels_.linear.takes_bf16(block.out.matrix())
                      ? reinterpret_cast<uint16_t*>(s.xBC)
                      : nullptr;
   if (groups) norm_groups(block, rows, s.v, v_bf16, stream);
-  kernels_.linear(s.x.add({.rows = rows,
-                           .W = block.out.matrix(),
+  kernels_.linear(s.x.add({.W = block.out.matrix(),
                            .bias = block.out.bias(),
                            .x = s.v,
                            .norm = groups ? nullptr : block.gate_norm.data(),
@@ -299,7 +290,7 @@ void Mamba2::mixer(const Block& block, size_t index, const Ragged& seqs, const S
 
 // What the state space may leave of v for the norm after it, in its place, or nothing.
 BegunNorm Mamba2::begun_gate_norm(const Block& block, const Ragged& seqs, const Scratch& s) const {
-  const bool begins = kernels_.ssd.begins_norm && seqs.max_len == 1 &&
+  const bool begins = c_.G == 1 && kernels_.ssd.begins_norm && seqs.max_len == 1 &&
                       c_.P % BegunNorm::kSquares == 0 &&
                       kernels_.linear.takes_begun_norm(block.out.matrix(), seqs.rows);
   if (!begins) return {};
@@ -353,7 +344,7 @@ void Mamba2::state_space(const Block& block, size_t index, const Ragged& seqs,
                 .skip = block.skip.data(),
                 .h = states.data(2 * index + 1),
                 .y = s.v,
-                .next_norm = next.x == nullptr ? nullptr : block.gate_norm.data(),
+                .next_norm = block.gate_norm.data(),
                 .next = next},
                stream);
 }

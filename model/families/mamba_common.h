@@ -50,16 +50,25 @@ class StateSpaceModel : public Model {
   void fill_info(const StateSpaceConfig& c, const Checkpoint& checkpoint, WeightTally blocks,
                  const std::string& family, const std::string& description);
 
-  void embed(const StepBatch& batch, const Residual& x, Stream& stream) const;
+  // From token ids to logits. mix(b, next): the mixer of block b, with who reads x after it.
+  // picked: scratch, (num_logits, D)
+  template <typename Block, typename Mix>
+  void forward_through(const std::vector<Block>& blocks, Mix mix, const StateSpaceConfig& c,
+                       const StepBatch& batch, const Residual& x, float* picked, float* logits,
+                       Stream& stream) const {
+    const Head last{.norm = &tokens_.norm, .W = tokens_.head_matrix(), .eps = c.eps, .soft_cap = 0};
+    embed(batch, x, stream);
+    for (size_t b = 0; b < blocks.size(); ++b) mix(b, reader_after(blocks, b, last));
+    head(last, batch, x, picked, logits, kernels_, stream);
+  }
   // The projection that begins a mixer, and the convolution over some of its outputs.
   void linear_conv(LinearArgs linear, const CausalConv1dArgs& conv, Stream& stream) const;
-  Head head(const StateSpaceConfig& c) const {
-    return {.norm = &tokens_.norm, .W = tokens_.head_matrix(), .eps = c.eps, .soft_cap = 0};
-  }
 
   const Kernels& kernels_;
 
  private:
+  void embed(const StepBatch& batch, const Residual& x, Stream& stream) const;
+
   TokenWeights tokens_;
   ModelInfo info_;
 };

@@ -194,8 +194,7 @@ void Xlstm::forward(const StepBatch& batch, const StatePool& states, Arena& aren
                  stream);
   for (size_t b = 0; b < blocks_.size(); ++b) {
     mlstm_layer(blocks_[b], b, batch.seqs, states, s, stream);
-    gated_ffn(blocks_[b].ffn, c_.norm_eps, rows, x,
-              b + 1 < blocks_.size() ? blocks_[b + 1].reader() : last.reader(), s.hidden, kernels_,
+    gated_ffn(blocks_[b].ffn, c_.norm_eps, x, reader_after(blocks_, b, last), s.hidden, kernels_,
               stream);
   }
   head(last, batch, x, s.picked, logits, kernels_, stream);
@@ -203,14 +202,8 @@ void Xlstm::forward(const StepBatch& batch, const StatePool& states, Arena& aren
 
 void Xlstm::mlstm_layer(const Block& block, size_t index, const Ragged& seqs,
                         const StatePool& states, const Scratch& s, Stream& stream) const {
-  const int rows = seqs.rows;
-  kernels_.linear(s.x.read({.rows = rows,
-                            .W = block.qkvoif.matrix(),
-                            .bias = block.qkvoif.bias(),
-                            .y = s.qkvoif,
-                            .norm = block.norm.data(),
-                            .norm_eps = c_.norm_eps}),
-                  stream);
+  kernels_.linear(
+      s.x.read(block.reader(), c_.norm_eps, {.bias = block.qkvoif.bias(), .y = s.qkvoif}), stream);
   // The output projection's input where it is rounded: the feed-forward part has no use for its
   // room yet.
   const bool rounds = kernels_.linear.takes_bf16(block.out.matrix()) && 2 * c_.F >= c_.v();
@@ -220,9 +213,8 @@ void Xlstm::mlstm_layer(const Block& block, size_t index, const Ragged& seqs,
   } else {
     exponential_cell(block, index, seqs, states, s, h_bf16, stream);
   }
-  kernels_.linear(s.x.add({.rows = rows, .W = block.out.matrix(), .x = s.h, .x_bf16 = h_bf16},
-                          block.ffn.reader()),
-                  stream);
+  kernels_.linear(
+      s.x.add({.W = block.out.matrix(), .x = s.h, .x_bf16 = h_bf16}, block.ffn.reader()), stream);
 }
 
 void Xlstm::exponential_cell(const Block& block, size_t index, const Ragged& seqs,

@@ -13,7 +13,7 @@ struct GatedFfn {
 };
 
 // hidden: scratch. next: who reads x after it.
-void gated_ffn(const GatedFfn& ffn, float eps, int rows, Residual& x, const Residual::Reader& next,
+void gated_ffn(const GatedFfn& ffn, float eps, Residual& x, const Residual::Reader& next,
                float* hidden /* (rows, F) */, const Kernels& kernels, Stream& stream);
 
 }  // namespace recurve

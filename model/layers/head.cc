@@ -17,18 +17,10 @@ const float* rows_with_logits(const StepBatch& batch, int64_t D, const float* x,
 void head(const Head& head, const StepBatch& batch, const Residual& x, float* picked, float* logits,
           const Kernels& kernels, Stream& stream) {
   if (batch.num_logits == 0) return;
-  LinearArgs args{.rows = batch.num_logits,
-                  .W = head.W,
-                  .y = logits,
-                  .norm = head.norm->data(),
-                  .norm_eps = head.eps,
-                  .soft_cap = head.soft_cap};
-  const float* rows = rows_with_logits(batch, head.W.K, x.x(), picked, kernels, stream);
-  if (rows == x.x()) {
-    args = x.read(args);
-  } else {
-    args.x = rows;
-  }
+  LinearArgs args = x.read(head.reader(), head.eps, {.y = logits, .soft_cap = head.soft_cap});
+  args.rows = batch.num_logits;
+  args.x = rows_with_logits(batch, head.W.K, x.x(), picked, kernels, stream);
+  if (args.x != x.x()) args.begun = {};  // that is of other rows
   kernels.linear(args, stream);
 }
 

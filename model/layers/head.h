@@ -14,6 +14,12 @@ struct Head {
   Residual::Reader reader() const { return {W, norm}; }
 };
 
+// Who reads the residual stream after block b.
+template <typename Block>
+Residual::Reader reader_after(const std::vector<Block>& blocks, size_t b, const Head& last) {
+  return b + 1 < blocks.size() ? blocks[b + 1].reader() : last.reader();
+}
+
 // The rows of x whose logits are wanted: x itself where all are, as when every sequence decodes, or
 // gathered in `picked`, scratch of (num_logits, D).
 const float* rows_with_logits(const StepBatch& batch, int64_t D, const float* x, float* picked,

@@ -21,19 +21,24 @@ size_t Residual::room(const Kernels& kernels, int rows, int64_t D) {
 }
 
 Residual::Residual(const Kernels& kernels, Arena& arena, int rows, int64_t D)
-    : kernels_(kernels), x_(arena.floats(count(rows, D))) {
+    : kernels_(kernels), rows_(rows), x_(arena.floats(count(rows, D))) {
   const size_t values = count(few(kernels, rows), D);
   room_ = {.x = reinterpret_cast<uint16_t*>(arena.floats(values / 2)),
            .squares = arena.floats(values / BegunNorm::kSquares)};
 }
 
-LinearArgs Residual::read(LinearArgs args) const {
+LinearArgs Residual::read(const Reader& reader, float eps, LinearArgs args) const {
+  args.rows = rows_;
+  args.W = reader.W;
   args.x = x_;
+  args.norm = reader.norm->data();
+  args.norm_eps = eps;
   args.begun = begun_;
   return args;
 }
 
 LinearArgs Residual::add(LinearArgs args, const Reader& next) {
+  args.rows = rows_;
   args.residual = args.y = x_;
   begun_ = {};
   if (kernels_.linear.begins_norm(args.W, next.W, args.rows)) {

@@ -9,7 +9,7 @@ namespace recurve {
 // linear layers can, one that adds begins the norm of the one that reads next.
 class Residual {
  public:
-  // A layer that reads.
+  // A layer that reads, and the weights of its norm.
   struct Reader {
     Matrix W;
     const VectorWeights* norm;  // (D)
@@ -22,13 +22,14 @@ class Residual {
 
   float* x() const { return x_; }  // (rows, D)
 
-  // The layer's arguments with x, given the others.
-  LinearArgs read(LinearArgs args) const;
-  // With x as what it is added to. next: who reads after it.
+  // The arguments of a layer that reads, given those that do not follow from that.
+  LinearArgs read(const Reader& reader, float eps, LinearArgs args) const;
+  // Of one whose outputs are added to x. next: who reads after it.
   LinearArgs add(LinearArgs args, const Reader& next);
 
  private:
   const Kernels& kernels_;
+  int rows_;
   float* x_;
   BegunNorm room_;   // for few rows
   BegunNorm begun_;  // room_ or, if nobody has begun, nothing
