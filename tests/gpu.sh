@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds on a machine with a GPU (CUDA 13, CMake, GoogleTest, fmt, nlohmann-json, CLI11; no gRPC),
 # runs the tests of kernels, models and the engine there and measures decode steps and what 10,000 of
-# them drift from the CPU's, on the demo checkpoints that are there: five minutes.
+# them drift from the reference's, on the demo checkpoints that are there: five minutes.
 #   OUT=FOLDER tests/gpu.sh     results also as JSON lines in FOLDER, build/gpu if not said
 # The last lines are the table; the exit status is 0 if no test failed.
 set -uo pipefail

@@ -38,6 +38,11 @@ __device__ inline float squares_of(const float4& v) {
   return fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, __fmul_rn(v.x, v.x))));
 }
 
+// What a norm multiplies by, from the sum of so many squares.
+__device__ inline float norm_scale(float squares, int count, float eps) {
+  return 1.0f / sqrtf(squares / static_cast<float>(count) + eps);
+}
+
 // The sum over the threads of the block, known to all, added in an order that depends on the size
 // of the block alone. To be called by all its kThreads threads.
 template <int kThreads>

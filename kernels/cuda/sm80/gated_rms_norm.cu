@@ -8,10 +8,6 @@ namespace {
 
 // One block a group of a row. Its size follows from that of the group alone, so that a row is
 // summed in one order whatever the batch. A thread reads and writes the same values, so y may be x.
-__device__ float scale_of(float squares, int size, float eps) {
-  return 1.0f / sqrtf(squares / static_cast<float>(size) + eps);
-}
-
 struct Group {
   const float* x;
   const float* z;  // or null
@@ -38,7 +34,7 @@ __global__ void __launch_bounds__(kThreads) any_kernel(GatedRmsNormArgs args) {
   float squares = 0;
 #pragma unroll 4
   for (int d = threadIdx.x; d < size; d += kThreads) squares = fmaf(gated(d), gated(d), squares);
-  const float scale = scale_of(block_sum<kThreads>(squares), size, args.eps);
+  const float scale = norm_scale(block_sum<kThreads>(squares), size, args.eps);
 #pragma unroll 4
   for (int d = threadIdx.x; d < size; d += kThreads) {
     const float normed = gated(d) * scale * (w == nullptr ? 1.0f : w[d]);
@@ -88,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) four_kernel(GatedRmsNormArgs args) {
     squares = fmaf(g[j].z, g[j].z, squares);
     squares = fmaf(g[j].w, g[j].w, squares);
   }
-  const float scale = scale_of(block_sum<kThreads>(squares), size, args.eps);
+  const float scale = norm_scale(block_sum<kThreads>(squares), size, args.eps);
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
     const int d = 4 * (j * kThreads + static_cast<int>(threadIdx.x));

@@ -39,7 +39,7 @@ __device__ inline void norm_and_gate(const HeadNormGateArgs& args, int64_t row, 
   float squares = 0;
   for_each([&](int, float value) { squares = fmaf(value - mean, value - mean, squares); });
   squares = block_sum<kHeadNormThreads>(squares);
-  const float scale = 1.0f / sqrtf(squares / static_cast<float>(DV) + args.eps);
+  const float scale = norm_scale(squares, DV, args.eps);
   for_each([&](int d, float value) {
     const float y = sigmoid(o[d]) * ((value - mean) * scale * w[d]);
     if (args.y_bf16 != nullptr) {

@@ -10,9 +10,6 @@ constexpr int kThreads = 128;
 
 constexpr int kHeld = 4;  // values of a thread in registers: where a head has no more
 
-__device__ float scale_of(float squares, const HeadRmsNormArgs& args) {
-  return 1.0f / sqrtf(squares / static_cast<float>(args.DV) + args.eps);
-}
 __device__ float finished(float x, float scale, const float* w, const float* gate) {
   float y = x * scale;
   if (w != nullptr) y *= *w;
@@ -51,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) held_kernel(HeadRmsNormArgs args) {
   });
   float squares = 0;
   for_each([&](int j, int) { squares = fmaf(x[j], x[j], squares); });
-  const float scale = scale_of(block_sum<kThreads>(squares), args);
+  const float scale = norm_scale(block_sum<kThreads>(squares), args.DV, args.eps);
   for_each([&](int j, int d) {
     put(args, at + d,
         finished(x[j], scale, args.w == nullptr ? nullptr : &w[j],
@@ -72,7 +69,7 @@ __global__ void __launch_bounds__(kThreads) any_kernel(HeadRmsNormArgs args) {
   for (int d = threadIdx.x; d < args.DV; d += kThreads) {
     squares = fmaf(args.x[at + d], args.x[at + d], squares);
   }
-  const float scale = scale_of(block_sum<kThreads>(squares), args);
+  const float scale = norm_scale(block_sum<kThreads>(squares), args.DV, args.eps);
 #pragma unroll 4
   for (int d = threadIdx.x; d < args.DV; d += kThreads) {
     put(args, at + d,

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) held_kernel(LayerNormArgs args) {
   const float mean = block_sum<kThreads>(sum) / static_cast<float>(size);
   for_each([&](int j, int) { squares = fmaf(x[j] - mean, x[j] - mean, squares); });
   squares = block_sum<kThreads>(squares);
-  const float scale = 1.0f / sqrtf(squares / static_cast<float>(size) + args.eps);
+  const float scale = norm_scale(squares, size, args.eps);
   for_each([&](int j, int d) {
     const float residual = args.residual == nullptr ? 0 : args.residual[at + d];
     put(args, at + d, (x[j] - mean) * scale * w[j] + bias[j] + residual);
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) any_kernel(LayerNormArgs args) {
     squares = fmaf(x[d] - mean, x[d] - mean, squares);
   }
   squares = block_sum<kThreads>(squares);
-  const float scale = 1.0f / sqrtf(squares / static_cast<float>(size) + args.eps);
+  const float scale = norm_scale(squares, size, args.eps);
 #pragma unroll 4
   for (int d = threadIdx.x; d < size; d += kThreads) {
     const float bias = args.b == nullptr ? 0 : args.b[first + d];

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kThreads) rms_norm_kernel(RmsNormArgs args) {
 #pragma unroll 4
   for (int d = threadIdx.x; d < args.D; d += kThreads) sum = fmaf(x[d], x[d], sum);
   sum = block_sum<kThreads>(sum);
-  const float scale = 1.0f / sqrtf(sum / static_cast<float>(args.D) + args.eps);
+  const float scale = norm_scale(sum, args.D, args.eps);
 #pragma unroll 4
   for (int d = threadIdx.x; d < args.D; d += kThreads) y[d] = x[d] * scale * args.w[d];
 }

@@ -45,16 +45,10 @@ __device__ inline float sum_of_scan_lanes(float y) {
   return y + __shfl_xor_sync(kAllLanes, y, 2, kScanLanes);
 }
 
-__device__ inline float norm_scale(float squares, int count, float eps) {
-  return 1.0f / sqrtf(squares / static_cast<float>(count) + eps);
-}
-
 // B or C of a row: this lane's quad, normed together with those of the lanes beside it.
 __device__ inline float4 normed_quad(float4 v, const SelectiveScanArgs& a) {
   if (a.norm_eps == 0) return v;
-  const float squares =
-      __fmaf_rn(v.w, v.w, __fmaf_rn(v.z, v.z, __fmaf_rn(v.y, v.y, __fmul_rn(v.x, v.x))));
-  const float scale = norm_scale(sum_of_scan_lanes(squares), a.N, a.norm_eps);
+  const float scale = norm_scale(sum_of_scan_lanes(squares_of(v)), a.N, a.norm_eps);
   return make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
 }
 

@@ -42,11 +42,10 @@ __global__ void __launch_bounds__(kRoundThreads)
     for (int j = 0; j < kHeld; ++j) {
       const int i = first + j * kRoundThreads + static_cast<int>(threadIdx.x);
       if (i >= fours) break;  // as the thread beside it, which has the other half of eight
-      const float4 &v = held[j], &w = weights[j];
-      to[i] = make_uint2(round_bf16(__fmul_rn(v.x, w.x), __fmul_rn(v.y, w.y)),
-                         round_bf16(__fmul_rn(v.z, w.z), __fmul_rn(v.w, w.w)));
+      const float4 v = held[j] * weights[j];
+      to[i] = make_uint2(round_bf16(v.x, v.y), round_bf16(v.z, v.w));
       if (norm == nullptr) continue;
-      const float sum = sum_of_eight(squares_of(v));
+      const float sum = sum_of_eight(squares_of(held[j]));
       if (i % 2 == 0) squares[i / 2] = sum;
     }
   }

@@ -30,12 +30,7 @@ __device__ Share share_of(const Task& task, const Place& place) {
   const int step = T::kComputing / fours;  // rows
   const int m = (first + thread % fours) * 4, output = place.W_row + m;
   if (thread >= step * fours || output >= task.outputs) return {};
-  return {m,
-          output,
-          min(4, task.outputs - output),
-          thread / fours,
-          step,
-          min(task.rows - place.x_row, task.x_rows)};
+  return {m, output, min(4, task.outputs - output), thread / fours, step, rows_of(task, place)};
 }
 
 __device__ inline bool convolved(const Task& task, int output) {
@@ -127,7 +122,7 @@ struct Ahead {
 
   // The rest.
   __device__ void load(const Task& task, const Place& place) {
-    const int rows = min(task.rows - place.x_row, task.x_rows), thread = threadIdx.x;
+    const int rows = rows_of(task, place), thread = threadIdx.x;
     if (task.scales != nullptr && thread < rows) scale = task.scales[place.x_row + thread];
     if constexpr (kIsForFew<T>) {
       if (task.squares != nullptr) {
@@ -158,7 +153,7 @@ struct Ahead {
   __device__ void find_scales(const Shared<T>& shared, const Task& task, const Place& place) const {
     put_scales(shared, task);
     if (task.squares == nullptr) return;
-    const int rows = min(task.rows - place.x_row, task.x_rows), thread = threadIdx.x;
+    const int rows = rows_of(task, place), thread = threadIdx.x;
 #pragma unroll
     for (int j = 0; j < kRowsOfWarp; ++j) {
       const int row = j * kWarps + thread / kWarpSize;

@@ -33,10 +33,7 @@ __device__ void convolve(const Task& task, const Place& place, const Shared<T>& 
 // Begins the norm of what reads y: of the four outputs at `at`, with the thread that has those
 // beside them.
 __device__ inline void begin_norm(const Task& task, int64_t at, const float4& y, const float4& w) {
-  store4_bf16(task.next.x + at,
-              make_float4(__fmul_rn(y.x, w.x), __fmul_rn(y.y, w.y), __fmul_rn(y.z, w.z),
-                          __fmul_rn(y.w, w.w)),
-              4, true);
+  store4_bf16(task.next.x + at, y * w, 4, true);
   const float squares = sum_of_eight(squares_of(y));
   if (at % BegunNorm::kSquares == 0) task.next.squares[at / BegunNorm::kSquares] = squares;
 }
@@ -80,15 +77,8 @@ __device__ void finish(const Task& task, const Place& place, const Shared<T>& sh
         if (task.swiglu) up[j] = up[j] * shared.scales[row];
       }
       float4 out = y[j] + ahead.bias;
-      if (task.swiglu) {
-        const float4 u = up[j] + ahead.up_bias;
-        out =
-            make_float4(swish(out.x, u.x), swish(out.y, u.y), swish(out.z, u.z), swish(out.w, u.w));
-      }
-      if (task.soft_cap > 0) {
-        out = make_float4(soft_cap(out.x, task.soft_cap), soft_cap(out.y, task.soft_cap),
-                          soft_cap(out.z, task.soft_cap), soft_cap(out.w, task.soft_cap));
-      }
+      if (task.swiglu) out = swish(out, up[j] + ahead.up_bias);
+      if (task.soft_cap > 0) out = soft_cap(out, task.soft_cap);
       if (task.residual != nullptr) out = out + residual[j];
       const int64_t at = start + static_cast<int64_t>(row) * task.outputs;
       if (task.y_bf16 != nullptr) {

@@ -33,6 +33,11 @@ __device__ inline float4 operator*(const float4& a, float scale) {
                      __fmul_rn(a.w, scale));
 }
 
+__device__ inline float4 operator*(const float4& a, const float4& b) {
+  return make_float4(__fmul_rn(a.x, b.x), __fmul_rn(a.y, b.y), __fmul_rn(a.z, b.z),
+                     __fmul_rn(a.w, b.w));
+}
+
 __device__ inline float4 load4(const float* from, int count, bool vector) {
   if (vector) return *reinterpret_cast<const float4*>(from);
   return make_float4(from[0], count > 1 ? from[1] : 0, count > 2 ? from[2] : 0,
@@ -63,5 +68,13 @@ __device__ inline void store4_bf16(uint16_t* to, const float4& value, int count,
 }
 
 __device__ inline float swish(float gate, float up) { return gate * sigmoid(gate) * up; }
+__device__ inline float4 swish(const float4& gate, const float4& up) {
+  return make_float4(swish(gate.x, up.x), swish(gate.y, up.y), swish(gate.z, up.z),
+                     swish(gate.w, up.w));
+}
+__device__ inline float4 soft_cap(const float4& x, float cap) {
+  return make_float4(cuda::soft_cap(x.x, cap), cuda::soft_cap(x.y, cap), cuda::soft_cap(x.z, cap),
+                     cuda::soft_cap(x.w, cap));
+}
 
 }  // namespace recurve::cuda::sm90

@@ -75,7 +75,7 @@ struct RowSquares {
 #pragma unroll
     for (int j = 0; j < kHeld; ++j) sum += held[j];
     for (int i = kHeld * kWarpSize + lane; i < sums; i += kWarpSize) sum += squares[i];
-    return 1.0f / sqrtf(warp_sum(sum) / static_cast<float>(K) + eps);
+    return norm_scale(warp_sum(sum), K, eps);
   }
 };
 
@@ -167,6 +167,10 @@ struct Place {
   int part;        // of K
   int first_rank;  // in the cluster: of the block with the tile's first part
 };
+// Of x, in the tile.
+__device__ inline int rows_of(const Task& task, const Place& place) {
+  return min(task.rows - place.x_row, task.x_rows);
+}
 template <typename T>
 __device__ Place place_of(const Task& task) {
   const int cluster = T::kWide ? task.cluster() : task.parts;

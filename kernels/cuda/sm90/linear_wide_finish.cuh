@@ -37,10 +37,7 @@ __device__ void change_sums(const Task& task, const Place& place, const Shared<T
     float4 y = sum_of_parts<kParts>(at, place.first_rank);
     if (task.scaled() && kParts > 1) y = y * shared.scales[row];
     y = y + ahead.bias;
-    if (task.soft_cap > 0) {
-      y = make_float4(soft_cap(y.x, task.soft_cap), soft_cap(y.y, task.soft_cap),
-                      soft_cap(y.z, task.soft_cap), soft_cap(y.w, task.soft_cap));
-    }
+    if (task.soft_cap > 0) y = soft_cap(y, task.soft_cap);
     *reinterpret_cast<float4*>(at) = y;
   }
 }
@@ -66,12 +63,8 @@ __device__ void gate_out(const Task& task, const Place& place, const Shared<T>& 
       gate = gate * shared.scales[row];
       up = up * shared.scales[row];
     }
-    gate = gate + ahead.bias;
-    up = up + ahead.up_bias;
     store4_bf16(to + static_cast<int64_t>(row) * task.outputs,
-                make_float4(swish(gate.x, up.x), swish(gate.y, up.y), swish(gate.z, up.z),
-                            swish(gate.w, up.w)),
-                4, true);
+                swish(gate + ahead.bias, up + ahead.up_bias), 4, true);
   }
 }
 
@@ -90,7 +83,7 @@ __device__ void copy_out(const Task& task, const Place& place, const Shared<T>& 
   const Fours fours = fours_of(task, place);
   const int first = 4 * fours.first;
   const int there = min(4 * fours.count, task.outputs - place.W_row - first);
-  if (row >= min(task.rows - place.x_row, task.x_rows) || there <= 0) return;
+  if (row >= rows_of(task, place) || there <= 0) return;
   float* to = task.y + static_cast<int64_t>(place.x_row + row) * task.outputs + place.W_row + first;
   const float* from = &shared.sums()[row][first];
   const int bytes = there * static_cast<int>(sizeof(float));
