@@ -443,6 +443,36 @@ TEST_P(RecurrenceTest, DecodesWithBf16StatesAreWhatEachIsAlone) {
   }
 }
 
+// States that a GPU's cache has no room for, which it may bring and send as a few are not.
+class OutgrownStatesTest : public DeviceTest {};
+
+TEST_P(OutgrownStatesTest, DecodesAreWhatEachIsAlone) {
+  KernelDevice device = make_device();
+  std::mt19937_64 random(12);
+  constexpr size_t kBytes = size_t{200} << 20;
+  const Ops all = {mlstm_op({8, 256, 512, 64}), gla_op({4, 256, 512, 32}, random),
+                   ssd_op({80, 64, 128, 1, 64, 0, 1, -2, 2, true, true}, random)};
+  for (const bool bf16 : {false, true}) {
+    for (const RecurrenceOp& op : bf16 ? in_bf16(all) : all) {
+      const size_t value = bf16 ? sizeof(uint16_t) : sizeof(float);
+      const int slots = static_cast<int>(kBytes / (value * static_cast<size_t>(op.state[0]))) + 1;
+      std::vector<RecurrenceSequence> batch;
+      std::vector<float> start = op.start(random);
+      for (int slot = 1; slot <= slots; ++slot) {
+        std::rotate(start.begin(), start.begin() + 4, start.begin() + op.state[0]);
+        batch.push_back({op.inputs(1, random), start, slot});
+      }
+      const std::vector<RecurrenceResult> found = run_recurrence(device, op, batch);
+      for (const int b : {0, slots / 2, slots - 1}) {
+        expect_same_bits(found[b], run_alone(device, op, batch[b].x, batch[b].state), op.name);
+      }
+    }
+  }
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(OutgrownStatesTest);
+RECURVE_ON_CUDA(OutgrownStatesTest);
+
 std::vector<Case> cases(const std::vector<DeviceUnderTest>& devices) {
   std::vector<Case> all;
   for (const Family& family : families()) {

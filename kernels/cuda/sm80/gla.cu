@@ -26,7 +26,7 @@ struct StepCell {
   static constexpr unsigned* done = nullptr;
   struct Scalars {};
   template <typename T>
-  using ShapeOfMany = StepShape<T, 16, 2>;
+  using ShapeOfMany = StepShape<T, 8, 2>;
 
   __device__ __host__ const StateData& state() const { return a.S; }
   __device__ const float* z() const { return a.z; }

@@ -53,11 +53,14 @@ struct Held {
   Four<T> quad[kQuads];
 };
 
-// kVector: rows of S begin at multiples of 16 bytes, and all columns or none are there.
-template <bool kVector, typename T>
+// kVector: rows of S begin at multiples of 16 bytes, and all columns or none are there. kOutgrown:
+// as in vector.cuh; all are there.
+template <bool kVector, bool kOutgrown, typename T>
 __device__ Held<T> load_held(const T* from, int columns) {
   Held<T> held;
-  if constexpr (kVector) {
+  if constexpr (kOutgrown) {
+    load_outgrown(reinterpret_cast<uint4&>(held), from);
+  } else if constexpr (kVector) {
     const uint4 all = columns > 0 ? load_16_bytes(from) : uint4();
     held = reinterpret_cast<const Held<T>&>(all);
   } else {
@@ -68,9 +71,11 @@ __device__ Held<T> load_held(const T* from, int columns) {
   }
   return held;
 }
-template <bool kVector, typename T>
+template <bool kVector, bool kOutgrown, typename T>
 __device__ void store_held(T* to, const Held<T>& held, int columns) {
-  if constexpr (kVector) {
+  if constexpr (kOutgrown) {
+    store_outgrown(to, reinterpret_cast<const uint4&>(held));
+  } else if constexpr (kVector) {
     if (columns > 0) __stcs(reinterpret_cast<uint4*>(to), reinterpret_cast<const uint4&>(held));
   } else {
 #pragma unroll
@@ -83,7 +88,7 @@ __device__ void store_held(T* to, const Held<T>& held, int columns) {
 // A block: some columns of S of one head of one sequence. The state is on its way while the weights
 // are computed, and where a key is done the next takes its place. kWhole: the keys are a multiple
 // of those that a block holds, and it has all its columns.
-template <typename T, typename Shape, bool kVector, bool kWhole, typename Cell>
+template <typename T, typename Shape, bool kVector, bool kWhole, bool kOutgrown, typename Cell>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     matrix_step_kernel(Cell cell, int tiles) {
   constexpr int kQuads = Shape::kQuads;
@@ -110,7 +115,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 #pragma unroll
     for (int j = 0; j < Shape::kHeld; ++j, from += step) {
       const bool there = kWhole || j * Shape::kGroups + group < a.DK;
-      if (there) held[j] = load_held<kVector>(from, columns);
+      if (there) held[j] = load_held<kVector, kOutgrown>(from, columns);
     }
   };
   load_first();
@@ -156,9 +161,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
           advance(values.w, o[i].w, w, v[i].w);
           held[j].quad[i] = four_of<T>(values);
         }
-        store_held<kVector>(S, held[j], columns);
+        store_held<kVector, kOutgrown>(S, held[j], columns);
         const bool more = kWhole ? after < a.DK : x + Shape::kSlab < a.DK;
-        if (more) held[j] = load_held<kVector>(S + Shape::kHeld * step, columns);
+        if (more) held[j] = load_held<kVector, kOutgrown>(S + Shape::kHeld * step, columns);
       }
     }
     if (row + 1 < rows.end && a.DK > Shape::kSlab) load_first();
@@ -195,10 +200,13 @@ void launch_matrix_steps(const char* op, const Cell& cell, Stream& stream) {
   const auto& a = cell.a;
   const int tiles = (a.DV + Shape::kColumns - 1) / Shape::kColumns;
   const bool vector = a.DV % (4 * Shape::kQuads) == 0;
-  auto kernel = vector ? matrix_step_kernel<T, Shape, true, false, Cell>
-                       : matrix_step_kernel<T, Shape, false, false, Cell>;
+  auto kernel = vector ? matrix_step_kernel<T, Shape, true, false, false, Cell>
+                       : matrix_step_kernel<T, Shape, false, false, false, Cell>;
   if (a.DK % Shape::kSlab == 0 && a.DV % Shape::kColumns == 0) {
-    kernel = matrix_step_kernel<T, Shape, true, true, Cell>;
+    const int64_t values = int64_t{a.seqs.num_seqs} * a.H * a.DK * a.DV;
+    kernel = values * static_cast<int64_t>(sizeof(T)) < kOutgrown
+                 ? matrix_step_kernel<T, Shape, true, true, false, Cell>
+                 : matrix_step_kernel<T, Shape, true, true, true, Cell>;
   }
   launch_early(stream, op, kernel,
                {.grid = static_cast<unsigned>(a.seqs.num_seqs * a.H * tiles),

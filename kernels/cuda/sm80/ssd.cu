@@ -26,9 +26,9 @@ struct Shape {
   static constexpr int kLanes = kWarpSize / kChannels;  // of a channel
 };
 
-// What a lane needs of a row: its states' B and C, x of one of the warp's channels.
+// What a lane needs of a row: its states' B and C, x and gate of one of the warp's channels.
 struct Row {
-  float x;
+  float x, z;
   float4 B, C;
 };
 
@@ -58,13 +58,13 @@ struct Lane {
     const int lane = threadIdx.x % kWarpSize;
     const int64_t inputs = row * a.xBC_stride;
     const int64_t BC = inputs + static_cast<int64_t>(head / (a.H / a.G)) * a.N + base + n;
-    const int p = p0 + min(lane / Shape<T>::kLanes, channels - 1);
-    const float x = a.x[inputs + static_cast<int64_t>(head) * a.P + p];
+    const int64_t p = int64_t{head} * a.P + p0 + min(lane / Shape<T>::kLanes, channels - 1);
+    const float x = a.x[inputs + p], z = a.z == nullptr ? 0 : a.z[row * a.z_stride + p];
     if constexpr (kWhole) {
-      return {x, *reinterpret_cast<const float4*>(a.B + BC),
+      return {x, z, *reinterpret_cast<const float4*>(a.B + BC),
               *reinterpret_cast<const float4*>(a.C + BC)};
     }
-    return {x, load4<false>(a.B + BC, states(0, base)), load4<false>(a.C + BC, states(0, base))};
+    return {x, z, load4<false>(a.B + BC, states(0, base)), load4<false>(a.C + BC, states(0, base))};
   }
 };
 
@@ -116,8 +116,9 @@ __device__ void begin_norm(const BegunNorm& next, int64_t at, float y, float nor
 
 // A warp: some channels of one head of one sequence. The state is on its way while the time
 // step is computed, and is read and written once where N <= kSlab, else once a row.
-// kVector: N is a multiple of 4. T: what the state is kept as.
-template <typename T, bool kWhole, bool kVector>
+// kVector: N is a multiple of 4. kOutgrown: as in vector.cuh, with kWhole. T: what the state is
+// kept as.
+template <typename T, bool kWhole, bool kVector, bool kOutgrown>
 __global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles) {
   constexpr int kChannels = Shape<T>::kChannels, kLanes = Shape<T>::kLanes;
   let_next_start();
@@ -145,7 +146,12 @@ __global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles) {
   const auto load = [&](int base) {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
-      held[c] = load_four<kVector>(state + static_cast<int64_t>(c) * a.N + base, s.states(c, base));
+      const T* from = state + static_cast<int64_t>(c) * a.N + base;
+      if constexpr (kOutgrown) {
+        load_outgrown(held[c], from);
+      } else {
+        held[c] = load_four<kVector>(from, s.states(c, base));
+      }
     }
   };
   load(0);
@@ -167,8 +173,12 @@ __global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles) {
         float4 h = widened(held[c]);
         advance(h, y[c], decay, __shfl_sync(kAll, dtx, c * kLanes), in);
         held[c] = four_of<T>(h);
-        store_four<kVector>(state + static_cast<int64_t>(c) * a.N + base, held[c],
-                            s.states(c, base));
+        T* to = state + static_cast<int64_t>(c) * a.N + base;
+        if constexpr (kOutgrown) {
+          store_outgrown(to, held[c]);
+        } else {
+          store_four<kVector>(to, held[c], s.states(c, base));
+        }
       }
     }
     float out = sums_of_channels(y);
@@ -177,7 +187,7 @@ __global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles) {
     const int64_t at = row * a.H * a.P + channel;
     if (there) {
       out = __fmaf_rn(skip, x, out);
-      if (a.z != nullptr) out *= silu(a.z[row * a.z_stride + channel]);
+      if (a.z != nullptr) out *= silu(in.z);
     }
     if (a.next.x != nullptr) {
       begin_norm<kLanes>(a.next, at, out, there ? a.next_norm[channel] : 0, there);
@@ -194,8 +204,13 @@ void launch_steps(const SsdArgs& args, Stream& stream) {
   };
   const bool whole =
       args.N == kSlab && args.P % Shape<T>::kChannels == 0 && even(args.B) && even(args.C);
-  auto kernel = args.N % 4 == 0 ? ssd_kernel<T, false, true> : ssd_kernel<T, false, false>;
-  if (whole) kernel = ssd_kernel<T, true, true>;
+  auto kernel =
+      args.N % 4 == 0 ? ssd_kernel<T, false, true, false> : ssd_kernel<T, false, false, false>;
+  const int64_t values = int64_t{args.seqs.num_seqs} * args.H * args.P * args.N;
+  if (whole) {
+    kernel = values * static_cast<int64_t>(sizeof(T)) < kOutgrown ? ssd_kernel<T, true, true, false>
+                                                                  : ssd_kernel<T, true, true, true>;
+  }
   // Percent: no shared memory is needed. Few sequences start while the layer before them still
   // runs, and so with its part of the cache.
   const int carveout = args.seqs.num_seqs <= 2 ? cudaSharedmemCarveoutMaxShared : 10;
