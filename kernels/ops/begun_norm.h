@@ -8,6 +8,7 @@ namespace recurve {
 struct BegunNorm {
   uint16_t* x = nullptr;     // (rows, K) in bf16: x * norm
   float* squares = nullptr;  // (rows, K / kSquares): sums of so many values of x, squared
+  float* scales = nullptr;   // (rows): zeros, in which the layer notes what it finds
   static constexpr int kSquares = 8;
 };
 

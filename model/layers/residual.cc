@@ -17,14 +17,16 @@ int few(const Kernels& kernels, int rows) {
 
 size_t Residual::room(const Kernels& kernels, int rows, int64_t D) {
   return Arena::room(count(rows, D)) + Arena::room(count(few(kernels, rows), D) / 2) +
-         Arena::room(count(few(kernels, rows), D) / BegunNorm::kSquares);
+         Arena::room(count(few(kernels, rows), D) / BegunNorm::kSquares) +
+         Arena::room(count(few(kernels, rows), 1));
 }
 
 Residual::Residual(const Kernels& kernels, Arena& arena, int rows, int64_t D)
     : kernels_(kernels), rows_(rows), x_(arena.floats(count(rows, D))) {
   const size_t values = count(few(kernels, rows), D);
   room_ = {.x = reinterpret_cast<uint16_t*>(arena.floats(values / 2)),
-           .squares = arena.floats(values / BegunNorm::kSquares)};
+           .squares = arena.floats(values / BegunNorm::kSquares),
+           .scales = arena.floats(count(few(kernels, rows), 1))};
 }
 
 LinearArgs Residual::read(const Reader& reader, float eps, LinearArgs args) const {

@@ -240,32 +240,34 @@ TEST_P(Bf16OutputsTest, OfSsdBeforeANorm) {
         stored(normal_floats(random, batch.slots() * static_cast<size_t>(D) * N), type);
     const auto y = device.floats(count), squares = device.floats(count / kSquares);
     const auto begun = device.array(std::vector<uint16_t>(count));
+    const auto scales = device.array(std::vector<float>(kRows, 5.0f));
     for (const bool begins : {false, true}) {
       const auto h = device.array(start);
-      device.kernels().ssd({.seqs = batch.seqs(),
-                            .H = H,
-                            .P = P,
-                            .N = N,
-                            .G = 1,
-                            .chunk = 1,
-                            .dt_min = 0,
-                            .dt_max = 10,
-                            .xBC_stride = inputs,
-                            .dt_stride = H,
-                            .z_stride = D,
-                            .x = xBC.data(),
-                            .B = xBC.data() + D,
-                            .C = xBC.data() + D + N,
-                            .dt = dt.data(),
-                            .z = z.data(),
-                            .dt_bias = dt_bias.data(),
-                            .A = A.data(),
-                            .skip = skip.data(),
-                            .h = {h.data(), type},
-                            .y = begins ? nullptr : y.data(),
-                            .next_norm = norm.data(),
-                            .next = begins ? BegunNorm{begun.data(), squares.data()} : BegunNorm()},
-                           *device.stream);
+      device.kernels().ssd(
+          {.seqs = batch.seqs(),
+           .H = H,
+           .P = P,
+           .N = N,
+           .G = 1,
+           .chunk = 1,
+           .dt_min = 0,
+           .dt_max = 10,
+           .xBC_stride = inputs,
+           .dt_stride = H,
+           .z_stride = D,
+           .x = xBC.data(),
+           .B = xBC.data() + D,
+           .C = xBC.data() + D + N,
+           .dt = dt.data(),
+           .z = z.data(),
+           .dt_bias = dt_bias.data(),
+           .A = A.data(),
+           .skip = skip.data(),
+           .h = {h.data(), type},
+           .y = begins ? nullptr : y.data(),
+           .next_norm = norm.data(),
+           .next = begins ? BegunNorm{begun.data(), squares.data(), scales.data()} : BegunNorm()},
+          *device.stream);
       device.stream->wait();  // while the state is there
     }
     const std::vector<float> made = y.read();
@@ -278,7 +280,8 @@ TEST_P(Bf16OutputsTest, OfSsdBeforeANorm) {
     }
     EXPECT_EQ(begun.read(), stored(weighted, DType::kBF16)) << H << " x " << P << " x " << N;
     EXPECT_TRUE(bit_equal(squares.read(), sums)) << H << " x " << P << " x " << N;
-    EXPECT_TRUE(begun.guards_intact() && squares.guards_intact());
+    EXPECT_EQ(scales.read(), std::vector<float>(kRows));
+    EXPECT_TRUE(begun.guards_intact() && squares.guards_intact() && scales.guards_intact());
   }
 }
 

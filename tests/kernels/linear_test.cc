@@ -259,7 +259,7 @@ TEST_P(LargeLinearTest, GoesOnWithANorm) {
   KernelDevice device = make_device();
   const LinearOp& linear = device.kernels().linear;
   for (const auto& [width, K] : {std::pair{2560, 640}, {2056, 4104}, {1096, 1024}, {520, 8200}}) {
-    for (const int rows : {1, 2, 3, 5, 8}) {
+    for (const int rows : {1, 2, 3, 5, 8, 9, 17, 40, 64}) {
       const Shape before{rows, width, K, DType::kBF16, true, true};
       const Shape after{rows, 2104, width, DType::kBF16, true, false, true, rows % 2 == 0};
       const Inputs in = make_inputs(before, 14), next = make_inputs(after, 15);
@@ -270,12 +270,13 @@ TEST_P(LargeLinearTest, GoesOnWithANorm) {
       const auto norm = device.array(next.norm);
       const size_t values = static_cast<size_t>(rows) * width;
       const auto y = device.floats(values), squares = device.floats(values / BegunNorm::kSquares);
+      const auto scales = device.array(std::vector<float>(rows, 5.0f));  // another step's
       const auto begun = device.array(std::vector<uint16_t>(values));
       const auto z = device.floats(static_cast<size_t>(rows) * after.outputs());
       const Matrix matrix{before.type, before.N, before.K, W.data()};
       const Matrix matrix_next{after.type, after.N, after.K, W_next.data()};
       if (!linear.begins_norm(matrix, matrix_next, rows)) GTEST_SKIP() << "no norm is begun here";
-      EXPECT_FALSE(linear.begins_norm(matrix, matrix_next, 9));
+      EXPECT_FALSE(linear.begins_norm(matrix, matrix_next, 65));
       linear({.rows = rows,
               .W = matrix,
               .bias = bias.data(),
@@ -283,7 +284,7 @@ TEST_P(LargeLinearTest, GoesOnWithANorm) {
               .x = x.data(),
               .y = y.data(),
               .next_norm = norm.data(),
-              .next = {begun.data(), squares.data()}},
+              .next = {begun.data(), squares.data(), scales.data()}},
              *device.stream);
       linear({.rows = rows,
               .W = matrix_next,
@@ -292,9 +293,10 @@ TEST_P(LargeLinearTest, GoesOnWithANorm) {
               .norm = norm.data(),
               .norm_eps = 1e-5f,
               .swiglu = after.swiglu,
-              .begun = {begun.data(), squares.data()}},
+              .begun = {begun.data(), squares.data(), scales.data()}},
              *device.stream);
-      EXPECT_TRUE(y.guards_intact() && begun.guards_intact() && squares.guards_intact());
+      EXPECT_TRUE(y.guards_intact() && begun.guards_intact() && squares.guards_intact() &&
+                  scales.guards_intact());
       Inputs alone = next;
       alone.x = y.read();
       ASSERT_TRUE(bit_equal(alone.x, run(device, before, in, W.data()))) << describe(before);

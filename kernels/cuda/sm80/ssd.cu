@@ -191,6 +191,7 @@ __global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles) {
     }
     if (a.next.x != nullptr) {
       begin_norm<kLanes>(a.next, at, out, there ? a.next_norm[channel] : 0, there);
+      if (channel == 0) a.next.scales[row] = 0;
     } else if (there && lane % kLanes == 0) {
       a.y[at] = out;
     }

@@ -190,6 +190,7 @@ void launch_linear(const LinearArgs& args, const Rows& x, const Cut<T>& cut, Str
             .norm_eps = args.norm_eps,
             .scales = x.scales,
             .squares = x.squares,
+            .found = x.found,
             .bias = args.bias,
             .residual = args.residual,
             .y = args.y,
@@ -359,8 +360,6 @@ bool linear_convolves(const LinearArgs& args, const CausalConv1dArgs& conv) {
          sm80::takes_four_channels(conv);
 }
 
-static_assert(kMostRowsOfBegunNorm == kFewRows);
-
 void linear(const LinearArgs& args, Stream& stream) {
   if (args.rows == 0 || args.W.N == 0) return;
   if (!takes(args.W)) {
@@ -369,16 +368,18 @@ void linear(const LinearArgs& args, Stream& stream) {
     return sm80::linear(args, stream);
   }
   if (args.next.x != nullptr) {
-    CHECK(args.rows <= kFewRows && args.W.N % BegunNorm::kSquares == 0 && !args.swiglu &&
-          !args.conv && aligned(args.next.x) && aligned(args.next_norm));
+    CHECK(args.rows <= kMostRowsOfBegunNorm && args.W.N % BegunNorm::kSquares == 0 &&
+          !args.swiglu && !args.conv && aligned(args.next.x) && aligned(args.next_norm));
   }
   if (args.x_bf16 != nullptr) {
     CHECK(aligned(args.x_bf16) && args.norm == nullptr);
     return linear_rows(args, {args.x_bf16}, stream);
   }
   if (args.begun.x != nullptr) {
-    CHECK(args.rows <= kFewRows && aligned(args.begun.x) && args.norm != nullptr);
-    return linear_rows(args, {.x = args.begun.x, .squares = args.begun.squares}, stream);
+    CHECK(args.rows <= kMostRowsOfBegunNorm && aligned(args.begun.x) && args.norm != nullptr);
+    const BegunNorm& begun = args.begun;
+    return linear_rows(args, {.x = begun.x, .squares = begun.squares, .found = begun.scales},
+                       stream);
   }
   const int64_t K = args.W.K;
   const std::span<std::byte> scratch = static_cast<CudaStream&>(stream).scratch();

@@ -74,6 +74,11 @@ struct Convolution {
   }
 };
 
+// Of a row of x.
+__device__ inline const float* squares_at(const Task& task, int row) {
+  return task.squares + static_cast<int64_t>(row) * (task.K / BegunNorm::kSquares);
+}
+
 // What the end reads beside the sums: on its way while these are made, where there are few rows.
 template <typename T>
 struct Ahead {
@@ -106,8 +111,12 @@ struct Ahead {
         if (kHoldsConvolution<T>) conv.channels.load_weights(task.conv, d);
       }
     }
-    if (kIsForFew<T> && share.count > 0 && task.next.x != nullptr) {
-      next_norm = load4(task.next_norm + share.output, 4, true);
+    if (kBeginsNorms<T> && share.count > 0 && task.next.x != nullptr) {
+      if constexpr (kIsForFew<T>) {
+        next_norm = load4(task.next_norm + share.output, 4, true);
+      } else {
+        sm80::prefetch_to_l2(task.next_norm + share.output);
+      }
     }
   }
 
@@ -129,7 +138,7 @@ struct Ahead {
 #pragma unroll
         for (int j = 0; j < kRowsOfWarp; ++j) {
           const int row = j * kWarps + thread / kWarpSize;
-          if (row < rows) squares[j].load(squares_at(task, place, row), task.K);
+          if (row < rows) squares[j].load(squares_at(task, place.x_row + row), task.K);
         }
       }
       if (share.count == 0 || share.begin >= share.rows) return;
@@ -149,7 +158,8 @@ struct Ahead {
     const int thread = threadIdx.x;
     if (task.scales != nullptr && thread < task.x_rows) shared.scales[thread] = scale;
   }
-  // Likewise, of few rows, once the products are made: not to be waited for before.
+  // Likewise of few rows whose norm is begun, once the products are made: not to be waited for
+  // before.
   __device__ void find_scales(const Shared<T>& shared, const Task& task, const Place& place) const {
     put_scales(shared, task);
     if (task.squares == nullptr) return;
@@ -158,15 +168,40 @@ struct Ahead {
     for (int j = 0; j < kRowsOfWarp; ++j) {
       const int row = j * kWarps + thread / kWarpSize;
       if (row >= rows) break;
-      const float found = squares[j].scale(squares_at(task, place, row), task.K, task.norm_eps);
+      const float* from = squares_at(task, place.x_row + row);
+      const float found = squares[j].scale(from, task.K, task.norm_eps);
       if (thread % kWarpSize == 0) shared.scales[row] = found;
     }
   }
-
- private:
-  static __device__ const float* squares_at(const Task& task, const Place& place, int row) {
-    return task.squares + static_cast<int64_t>(place.x_row + row) * (task.K / BegunNorm::kSquares);
-  }
 };
+
+// The scales of a norm that is begun, of more than few rows. Each is found by one block as it
+// begins, and noted where all read it as they end: zero is none yet. By the warp that loads.
+__device__ inline void find_scales(const Task& task) {
+  for (int row = blockIdx.x; row < task.rows; row += static_cast<int>(gridDim.x)) {
+    RowSquares<16> squares;
+    squares.load(squares_at(task, row), task.K);
+    float scale = squares.scale(squares_at(task, row), task.K, task.norm_eps);
+    if (scale == 0) scale = -0.0f;
+    if (threadIdx.x % kWarpSize != 0) continue;
+    asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(task.found + row), "f"(scale)
+                 : "memory");
+  }
+}
+template <typename T>
+__device__ void collect_scales(const Task& task, const Place& place, const Shared<T>& shared) {
+  constexpr int kTries = 1 << 24;  // as in wait()
+  for (int row = threadIdx.x % kWarpSize; row < rows_of(task, place); row += kWarpSize) {
+    uint32_t scale = 0;
+    for (int tries = 0; scale == 0; ++tries) {
+      asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
+                   : "=r"(scale)
+                   : "l"(task.found + place.x_row + row)
+                   : "memory");
+      if (tries == kTries) __trap();
+    }
+    shared.scales[row] = __uint_as_float(scale);
+  }
+}
 
 }  // namespace recurve::cuda::sm90

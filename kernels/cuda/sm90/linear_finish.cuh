@@ -30,12 +30,15 @@ __device__ void convolve(const Task& task, const Place& place, const Shared<T>& 
   }
 }
 
-// Begins the norm of what reads y: of the four outputs at `at`, with the thread that has those
-// beside them.
-__device__ inline void begin_norm(const Task& task, int64_t at, const float4& y, const float4& w) {
+// Begins the norm of what reads y: of four outputs of a row, with the thread that has those beside
+// them.
+__device__ inline void begin_norm(const Task& task, int row, int output, const float4& y,
+                                  const float4& w) {
+  const int64_t at = static_cast<int64_t>(row) * task.outputs + output;
   store4_bf16(task.next.x + at, y * w, 4, true);
   const float squares = sum_of_eight(squares_of(y));
-  if (at % BegunNorm::kSquares == 0) task.next.squares[at / BegunNorm::kSquares] = squares;
+  if (output % BegunNorm::kSquares == 0) task.next.squares[at / BegunNorm::kSquares] = squares;
+  if (output == 0) task.next.scales[row] = 0;
 }
 
 // This block's share of the tile's outputs. All computing threads. A thread reads several of its
@@ -51,6 +54,10 @@ __device__ void finish(const Task& task, const Place& place, const Shared<T>& sh
   const int64_t start = static_cast<int64_t>(place.x_row) * task.outputs + output;
   if constexpr (kConvolves<T>) {
     if (ahead.convolves(task)) return convolve<T, kParts>(task, place, shared, ahead, in_tile);
+  }
+  float4 next_norm = ahead.next_norm;
+  if (kFindsScales<T> && task.next.x != nullptr) {
+    next_norm = load4(task.next_norm + output, 4, true);
   }
   constexpr int kRows = kIsForFew<T> ? 1 : kAtOnce<T, kParts>;
   for (int begin = share.begin; begin < share.rows; begin += kRows * step) {
@@ -86,8 +93,8 @@ __device__ void finish(const Task& task, const Place& place, const Shared<T>& sh
       } else {
         store4(task.y + at, out, count, task.vector);
       }
-      if constexpr (kIsForFew<T>) {
-        if (task.next.x != nullptr) begin_norm(task, at, out, ahead.next_norm);
+      if constexpr (kBeginsNorms<T>) {
+        if (task.next.x != nullptr) begin_norm(task, place.x_row + row, output, out, next_norm);
       }
     }
   }

@@ -28,18 +28,39 @@ struct Turn {
   }
 };
 
-// One thread. The weights do not wait for the kernel before this one. Two blocks that share them
-// load a box each, for both.
+// What brings the boxes, by one thread. The weights do not wait for the kernel before this one. Two
+// blocks that share them load a box each, for both.
 template <typename T>
-__device__ void load(const Shared<T>& shared, const CUtensorMap& W, const CUtensorMap& x,
-                     const Task& task, const Place& place) {
-  // With several tiles of rows each reads the weights.
-  const Keep keep = gridDim.y == 1 ? Keep::kFirstOut : Keep::kNormal;
-  const uint32_t bytes = 2 * task.box_rows * kBoxBytes + task.x_bytes();
-  const auto load_weights = [&](int i, int stage) {
+struct Loader {
+  const Shared<T>& shared;
+  const CUtensorMap &W, &x;
+  const Task& task;
+  const Place& place;
+
+  // As many as there are stages.
+  __device__ void begin() const {
+    const int ahead = min(task.stages, place.boxes);
+    for (int i = 0; i < ahead; ++i) load_weights(i, i);
+    wait_for_previous();
+    for (int i = 0; i < ahead; ++i) load_rows(i, i);
+  }
+  // The others.
+  __device__ void go_on() const {
+    Turn turn;
+    for (int i = task.stages; i < place.boxes; ++i, turn.next(task.stages)) {
+      wait(&shared.barriers.empty[turn.stage], turn.parity);
+      load_weights(i, turn.stage);
+      load_rows(i, turn.stage);
+    }
+  }
+
+ private:
+  __device__ void load_weights(int i, int stage) const {
+    // With several tiles of rows each reads the weights.
+    const Keep keep = gridDim.y == 1 ? Keep::kFirstOut : Keep::kNormal;
     Barrier* full = &shared.barriers.full[stage];
     const int k = (place.first_box + i) * kBoxK;
-    arrive_expecting(full, bytes);
+    arrive_expecting(full, 2 * task.box_rows * kBoxBytes + task.x_bytes());
     if (T::kWide && task.sharers == 2) {
       const bool second = place.first_rank > 0;
       load_box(shared.W(stage) + (second ? task.second * kBoxBytes : 0), W, k,
@@ -50,20 +71,23 @@ __device__ void load(const Shared<T>& shared, const CUtensorMap& W, const CUtens
     load_box(shared.W(stage), W, k, place.W_row, full, keep);
     load_box(shared.W(stage) + task.second * kBoxBytes, W, k, place.W_row + task.box_offset, full,
              keep);
-  };
-  const auto load_rows = [&](int i, int stage) {
+  }
+  __device__ void load_rows(int i, int stage) const {
     load_box(shared.x(stage), x, (place.first_box + i) * kBoxK, place.x_row,
              &shared.barriers.full[stage], Keep::kNormal);
-  };
-  const int ahead = min(task.stages, place.boxes);
-  for (int i = 0; i < ahead; ++i) load_weights(i, i);
-  wait_for_previous();
-  for (int i = 0; i < ahead; ++i) load_rows(i, i);
-  Turn turn;
-  for (int i = task.stages; i < place.boxes; ++i, turn.next(task.stages)) {
-    wait(&shared.barriers.empty[turn.stage], turn.parity);
-    load_weights(i, turn.stage);
-    load_rows(i, turn.stage);
+  }
+};
+
+// Until all that the end of a tile reads is in shared memory, of this block and those that it adds
+// up with. By all who compute and, where it has found scales, the warp that loads.
+template <typename T>
+__device__ void sync_for_end(const Task& task) {
+  if (task.parts > 1) {
+    sync_cluster();
+  } else if constexpr (kFindsScales<T>) {
+    __syncthreads();
+  } else if (threadIdx.x < T::kComputing) {
+    sync_computing<T>();
   }
 }
 
@@ -222,19 +246,25 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     ahead.load(task, place);
     compute(shared, task, place, ahead, group);
     if constexpr (kIsForFew<T>) ahead.find_scales(shared, task, place);
-    if (task.parts > 1) {
-      sync_cluster();
-    } else {
-      sync_computing<T>();
-    }
+    sync_for_end<T>(task);
     finish<T>(task, place, shared, ahead);
   } else {
     if constexpr (T::kWide) {
       asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T::kLoadRegisters));
     }
-    if (threadIdx.x == T::kComputing) load(shared, W, x, task, place);
+    const Loader<T> loader{shared, W, x, task, place};
+    const bool loads = threadIdx.x == T::kComputing;
+    if (loads) loader.begin();
+    const bool finds = kFindsScales<T> && task.squares != nullptr;
+    if (finds) {
+      __syncwarp();
+      wait_for_previous();
+      find_scales(task);
+    }
+    if (loads) loader.go_on();
     __syncwarp();
-    if (task.parts > 1) sync_cluster();
+    if (finds) collect_scales(task, place, shared);
+    sync_for_end<T>(task);
   }
   // No block goes while others read its sums, or load what they share and say that it is used.
   if (task.cluster() > 1) leave_cluster();

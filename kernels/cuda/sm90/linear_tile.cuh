@@ -1,6 +1,7 @@
 #pragma once
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/sm90/async.cuh"
+#include "kernels/cuda/sm90/ops.h"
 #include "kernels/ops/linear.h"
 
 // How a linear layer is laid out over blocks: see linear_kernel.cuh.
@@ -46,13 +47,20 @@ struct Rows {
   const uint16_t* x;  // (rows, K)
   const float* scales = nullptr;
   const float* squares = nullptr;
+  float* found = nullptr;  // of squares: the scales, once they are known
 };
 
-// Tilings for so few rows that a thread ends one of them at most. They take and leave norms that
-// are begun.
+// Tilings for so few rows that a thread ends one of them at most, and every block finds the scales
+// of a norm that is begun.
 constexpr int kFewRows = 8;
 template <typename T>
 constexpr bool kIsForFew = T::kRows <= kFewRows;
+// Tilings that take and leave norms that are begun.
+template <typename T>
+constexpr bool kBeginsNorms = !T::kWide && T::kRows <= kMostRowsOfBegunNorm;
+// And whose blocks each find some of the scales, for all.
+template <typename T>
+constexpr bool kFindsScales = kBeginsNorms<T> && !kIsForFew<T>;
 
 // The sums of squares of a row, as BegunNorm has them, of which a lane holds kHeld on their way.
 // All kernels add them in this order.
@@ -105,7 +113,8 @@ struct Task {
   int K;
   float norm_eps;
   const float* scales;   // of rows of x: see Rows
-  const float* squares;  // likewise, in tilings for few rows
+  const float* squares;  // likewise, where a norm is begun, and
+  float* found;          // the scales that blocks find for all
   const float* bias;
   const float* residual;
   float* y;
@@ -113,7 +122,7 @@ struct Task {
   // Of the outputs from conv_first on, in place of them; no state: none. Each row is a sequence.
   CausalConv1dArgs conv;
   int conv_first;
-  // Of the norm that reads y, in tilings for few rows; no x: none.
+  // Of the norm that reads y; no x: none.
   const float* next_norm;
   BegunNorm next;
 

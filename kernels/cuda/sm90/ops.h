@@ -5,8 +5,8 @@
 namespace recurve::cuda::sm90 {
 
 void linear(const LinearArgs& args, Stream& stream);
-// Of more rows the scales are found once, by a kernel of their own.
-constexpr int kMostRowsOfBegunNorm = 8;
+// Of more rows a kernel of their own finds the scales.
+constexpr int kMostRowsOfBegunNorm = 64;
 bool linear_rounds(const Matrix& W);
 bool linear_convolves(const LinearArgs& args, const CausalConv1dArgs& conv);
 void selective_scan(const SelectiveScanArgs& args, Stream& stream);
