@@ -74,7 +74,6 @@ __device__ inline void wait(Barrier* barrier, uint32_t parity) {
 enum class Keep : uint64_t {
   kFirstOut = 0x12F0000000000000,  // read once
   kNormal = 0x1000000000000000,
-  kLastOut = 0x14F0000000000000,
 };
 
 // The box of the tensor at (column, row), into shared memory, arriving on the barrier.

@@ -72,10 +72,9 @@ struct Loader {
     load_box(shared.W(stage) + task.second * kBoxBytes, W, k, place.W_row + task.box_offset, full,
              keep);
   }
-  // All tiles read them.
   __device__ void load_rows(int i, int stage) const {
     load_box(shared.x(stage), x, (place.first_box + i) * kBoxK, place.x_row,
-             &shared.barriers.full[stage], Keep::kLastOut);
+             &shared.barriers.full[stage], Keep::kNormal);
   }
 };
 
