@@ -51,7 +51,7 @@ struct LinearOp : Op<LinearArgs> {
   bool takes_conv(const LinearArgs& args, const CausalConv1dArgs& conv) const {
     return convolves != nullptr && convolves(args, conv);
   }
-  // Whether a layer may go on with a norm that is begun: of few rows, if at all.
+  // Whether a layer may go on with a norm that is begun: of so many rows at most.
   int most_rows_of_begun_norm = 0;
   bool takes_begun_norm(const Matrix& W, int rows) const {
     return rows <= most_rows_of_begun_norm && takes_bf16(W);

@@ -294,10 +294,7 @@ BegunNorm Mamba2::begun_gate_norm(const Block& block, const Ragged& seqs, const 
                       c_.P % BegunNorm::kSquares == 0 &&
                       kernels_.linear.takes_begun_norm(block.out.matrix(), seqs.rows);
   if (!begins) return {};
-  float* squares = s.v + seqs.rows * c_.DI / 2;
-  return {.x = reinterpret_cast<uint16_t*>(s.v),
-          .squares = squares,
-          .scales = squares + seqs.rows * c_.DI / BegunNorm::kSquares};
+  return BegunNorm::in(s.v, seqs.rows, c_.DI);
 }
 
 // v in place, or to v_bf16 where that is not null.

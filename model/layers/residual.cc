@@ -9,25 +9,23 @@ size_t count(int rows, int64_t width) {
   return static_cast<size_t>(rows) * static_cast<size_t>(width);
 }
 
-int few(const Kernels& kernels, int rows) {
-  return std::min(rows, kernels.linear.most_rows_of_begun_norm);
+// Floats for a norm that is begun: of as many rows as there may be.
+size_t begun_floats(const Kernels& kernels, int rows, int64_t D) {
+  return static_cast<size_t>(
+      BegunNorm::room(std::min(rows, kernels.linear.most_rows_of_begun_norm), D));
 }
 
 }  // namespace
 
 size_t Residual::room(const Kernels& kernels, int rows, int64_t D) {
-  return Arena::room(count(rows, D)) + Arena::room(count(few(kernels, rows), D) / 2) +
-         Arena::room(count(few(kernels, rows), D) / BegunNorm::kSquares) +
-         Arena::room(count(few(kernels, rows), 1));
+  return Arena::room(count(rows, D)) + Arena::room(begun_floats(kernels, rows, D));
 }
 
 Residual::Residual(const Kernels& kernels, Arena& arena, int rows, int64_t D)
-    : kernels_(kernels), rows_(rows), x_(arena.floats(count(rows, D))) {
-  const size_t values = count(few(kernels, rows), D);
-  room_ = {.x = reinterpret_cast<uint16_t*>(arena.floats(values / 2)),
-           .squares = arena.floats(values / BegunNorm::kSquares),
-           .scales = arena.floats(count(few(kernels, rows), 1))};
-}
+    : kernels_(kernels),
+      rows_(rows),
+      x_(arena.floats(count(rows, D))),
+      room_(BegunNorm::in(arena.floats(begun_floats(kernels, rows, D)), rows, D)) {}
 
 LinearArgs Residual::read(const Reader& reader, float eps, LinearArgs args) const {
   args.rows = rows_;

@@ -31,7 +31,7 @@ class Residual {
   const Kernels& kernels_;
   int rows_;
   float* x_;
-  BegunNorm room_;   // for few rows
+  BegunNorm room_;   // where a norm may be begun
   BegunNorm begun_;  // room_ or, if nobody has begun, nothing
 };
 
