@@ -11,6 +11,7 @@ struct StepRows {
   int first, end;
 };
 __device__ inline StepRows step_rows(const Ragged& seqs, int chunk, int sequence) {
+  // A read less before all others.
   if (seqs.rows == seqs.num_seqs && seqs.max_len == 1) return {sequence, sequence + 1};
   const int begin = seqs.begin[sequence], end = seqs.begin[sequence + 1];
   if (chunk == 1) return {begin, end};

@@ -54,7 +54,7 @@ struct Held {
 };
 
 // kVector: rows of S begin at multiples of 16 bytes, and all columns or none are there. kOutgrown:
-// as in vector.cuh; all are there.
+// of states that outgrow the cache; all are there.
 template <bool kVector, bool kOutgrown, typename T>
 __device__ Held<T> load_held(const T* from, int columns) {
   Held<T> held;
@@ -204,9 +204,8 @@ void launch_matrix_steps(const char* op, const Cell& cell, Stream& stream) {
                        : matrix_step_kernel<T, Shape, false, false, false, Cell>;
   if (a.DK % Shape::kSlab == 0 && a.DV % Shape::kColumns == 0) {
     const int64_t values = int64_t{a.seqs.num_seqs} * a.H * a.DK * a.DV;
-    kernel = values * static_cast<int64_t>(sizeof(T)) < kOutgrown
-                 ? matrix_step_kernel<T, Shape, true, true, false, Cell>
-                 : matrix_step_kernel<T, Shape, true, true, true, Cell>;
+    kernel = outgrows_cache<T>(values) ? matrix_step_kernel<T, Shape, true, true, true, Cell>
+                                       : matrix_step_kernel<T, Shape, true, true, false, Cell>;
   }
   launch_early(stream, op, kernel,
                {.grid = static_cast<unsigned>(a.seqs.num_seqs * a.H * tiles),

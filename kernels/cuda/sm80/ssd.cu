@@ -116,8 +116,8 @@ __device__ void begin_norm(const BegunNorm& next, int64_t at, float y, float nor
 
 // A warp: some channels of one head of one sequence. The state is on its way while the time
 // step is computed, and is read and written once where N <= kSlab, else once a row.
-// kVector: N is a multiple of 4. kOutgrown: as in vector.cuh, with kWhole. T: what the state is
-// kept as.
+// kVector: N is a multiple of 4. kOutgrown: of states that outgrow the cache, with kWhole. T: what
+// the state is kept as.
 template <typename T, bool kWhole, bool kVector, bool kOutgrown>
 __global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles) {
   constexpr int kChannels = Shape<T>::kChannels, kLanes = Shape<T>::kLanes;
@@ -209,8 +209,8 @@ void launch_steps(const SsdArgs& args, Stream& stream) {
       args.N % 4 == 0 ? ssd_kernel<T, false, true, false> : ssd_kernel<T, false, false, false>;
   const int64_t values = int64_t{args.seqs.num_seqs} * args.H * args.P * args.N;
   if (whole) {
-    kernel = values * static_cast<int64_t>(sizeof(T)) < kOutgrown ? ssd_kernel<T, true, true, false>
-                                                                  : ssd_kernel<T, true, true, true>;
+    kernel = outgrows_cache<T>(values) ? ssd_kernel<T, true, true, true>
+                                       : ssd_kernel<T, true, true, false>;
   }
   // Percent: no shared memory is needed. Few sequences start while the layer before them still
   // runs, and so with its part of the cache.

@@ -93,7 +93,10 @@ __device__ inline uint2 load_all(const uint16_t* from) { return load_8_bytes(fro
 // up to 4.2 TB/s so, and at 4.0 without, or where the stores do not say so too. Of fewer, what
 // still waits to be written when the op is done is too large a part, in the way of the weights that
 // come next.
-constexpr int64_t kOutgrown = int64_t{192} << 20;
+template <typename T>
+bool outgrows_cache(int64_t values) {
+  return values * static_cast<int64_t>(sizeof(T)) >= int64_t{192} << 20;
+}
 __device__ inline uint64_t last_out() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));

@@ -59,14 +59,15 @@ __device__ inline bool phase_ended(Barrier* barrier, uint32_t parity) {
       : "memory");
   return ended != 0;
 }
-// Until the phase of this parity has ended. A wait of many seconds is a bug of ours, and an error
-// is better than a GPU that hangs.
+// A wait of many seconds is a bug of ours, and an error is better than a GPU that hangs.
+constexpr int kMostTries = 1 << 24;
+
+// Until the phase of this parity has ended.
 // (Where products are on their way ptxas says that it injects warpgroup.wait, C7517: before the
 // trap, and nowhere else.)
 __device__ inline void wait(Barrier* barrier, uint32_t parity) {
-  constexpr int kTries = 1 << 24;
   for (int tries = 0; !phase_ended(barrier, parity); ++tries) {
-    if (tries == kTries) __trap();
+    if (tries == kMostTries) __trap();
   }
 }
 

@@ -177,7 +177,7 @@ struct Ahead {
 
 // The scales of a norm that is begun, of more than few rows. Each is found by one block as it
 // begins, and noted where all read it as they end: zero is none yet. By the warp that loads.
-__device__ inline void find_scales(const Task& task) {
+__device__ inline void note_scales(const Task& task) {
   for (int row = blockIdx.x; row < task.rows; row += static_cast<int>(gridDim.x)) {
     RowSquares<16> squares;
     squares.load(squares_at(task, row), task.K);
@@ -190,7 +190,6 @@ __device__ inline void find_scales(const Task& task) {
 }
 template <typename T>
 __device__ void collect_scales(const Task& task, const Place& place, const Shared<T>& shared) {
-  constexpr int kTries = 1 << 24;  // as in wait()
   for (int row = threadIdx.x % kWarpSize; row < rows_of(task, place); row += kWarpSize) {
     uint32_t scale = 0;
     for (int tries = 0; scale == 0; ++tries) {
@@ -198,7 +197,7 @@ __device__ void collect_scales(const Task& task, const Place& place, const Share
                    : "=r"(scale)
                    : "l"(task.found + place.x_row + row)
                    : "memory");
-      if (tries == kTries) __trap();
+      if (tries == kMostTries) __trap();
     }
     shared.scales[row] = __uint_as_float(scale);
   }

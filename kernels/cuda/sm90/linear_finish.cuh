@@ -56,7 +56,7 @@ __device__ void finish(const Task& task, const Place& place, const Shared<T>& sh
     if (ahead.convolves(task)) return convolve<T, kParts>(task, place, shared, ahead, in_tile);
   }
   float4 next_norm = ahead.next_norm;
-  if (kFindsScales<T> && task.next.x != nullptr) {
+  if (kNotesScales<T> && task.next.x != nullptr) {
     next_norm = load4(task.next_norm + output, 4, true);
   }
   constexpr int kRows = kIsForFew<T> ? 1 : kAtOnce<T, kParts>;

@@ -79,12 +79,12 @@ struct Loader {
 };
 
 // Until all that the end of a tile reads is in shared memory, of this block and those that it adds
-// up with. By all who compute and, where it has found scales, the warp that loads.
+// up with. By all who compute and, where scales are noted, the warp that loads.
 template <typename T>
 __device__ void sync_for_end(const Task& task) {
   if (task.parts > 1) {
     sync_cluster();
-  } else if constexpr (kFindsScales<T>) {
+  } else if constexpr (kNotesScales<T>) {
     __syncthreads();
   } else if (threadIdx.x < T::kComputing) {
     sync_computing<T>();
@@ -255,15 +255,15 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     const Loader<T> loader{shared, W, x, task, place};
     const bool loads = threadIdx.x == T::kComputing;
     if (loads) loader.begin();
-    const bool finds = kFindsScales<T> && task.squares != nullptr;
-    if (finds) {
+    const bool notes = kNotesScales<T> && task.squares != nullptr;
+    if (notes) {
       __syncwarp();
       wait_for_previous();
-      find_scales(task);
+      note_scales(task);
     }
     if (loads) loader.go_on();
     __syncwarp();
-    if (finds) collect_scales(task, place, shared);
+    if (notes) collect_scales(task, place, shared);
     sync_for_end<T>(task);
   }
   // No block goes while others read its sums, or load what they share and say that it is used.

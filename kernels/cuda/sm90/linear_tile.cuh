@@ -58,9 +58,9 @@ constexpr bool kIsForFew = T::kRows <= kFewRows;
 // Tilings that take and leave norms that are begun.
 template <typename T>
 constexpr bool kBeginsNorms = !T::kWide && T::kRows <= kMostRowsOfBegunNorm;
-// And whose blocks each find some of the scales, for all.
+// And whose blocks each find some of the scales, and note them for all.
 template <typename T>
-constexpr bool kFindsScales = kBeginsNorms<T> && !kIsForFew<T>;
+constexpr bool kNotesScales = kBeginsNorms<T> && !kIsForFew<T>;
 
 // The sums of squares of a row, as BegunNorm has them, of which a lane holds kHeld on their way.
 // All kernels add them in this order.
