@@ -166,12 +166,17 @@ Cut<T> filling(const LinearArgs& args) {
   }
 }
 
+// Bytes of weights that all blocks together ask for at once as they begin. Memory is busy with
+// these, and behind more of them what the kernels before still read and write would stand in line.
+constexpr int64_t kUnderWay = 9500 << 10;
+
 template <typename T>
 void launch_linear(const LinearArgs& args, const Rows& x, const Cut<T>& cut, Stream& stream) {
   const int boxes = ceil_div(args.W.K, kBoxK);
   Task task{.rows = args.rows,
             .outputs = static_cast<int>(args.outputs()),
             .stages = 0,
+            .under_way = 0,
             .box_rows = cut.box_rows,
             .second = round_up(cut.box_rows, 8),
             .tile_step = cut.outputs_of_tile(args, cut.box_rows),
@@ -206,6 +211,8 @@ void launch_linear(const LinearArgs& args, const Rows& x, const Cut<T>& cut, Str
   const int beside = 1024 + Shared<T>::kRing + behind;
   task.stages =
       std::min({(kMemory<T> - beside) / stage, kMostStages, ceil_div(boxes, cut.parts) + 1});
+  const int at_once = std::min(cut.blocks(), clusters_at_once<T>(cut.cluster()) * cut.cluster());
+  task.under_way = std::max(1, static_cast<int>(kUnderWay / at_once / task.W_bytes()));
   const int ring = std::max<int>(task.stages * stage, sizeof(typename Shared<T>::Sums));
   CHECK(task.turns <= T::kMostTurns);
   CHECK(task.stages > 1 && beside + ring <= kMemory<T> && 2 * task.second <= T::kTileM);

@@ -28,8 +28,8 @@ struct Turn {
   }
 };
 
-// What brings the boxes, by one thread. The weights do not wait for the kernel before this one. Two
-// blocks that share them load a box each, for both.
+// What brings the boxes. The weights do not wait for the kernel before this one. Two blocks that
+// share them load a box each, for both.
 template <typename T>
 struct Loader {
   const Shared<T>& shared;
@@ -37,30 +37,38 @@ struct Loader {
   const Task& task;
   const Place& place;
 
-  // As many as there are stages.
+  // Weights for all stages, by one thread: each once those `under_way` before it have come.
   __device__ void begin() const {
-    const int ahead = min(task.stages, place.boxes);
-    for (int i = 0; i < ahead; ++i) load_weights(i, i);
-    wait_for_previous();
-    for (int i = 0; i < ahead; ++i) load_rows(i, i);
+    for (int i = 0; i < ahead(); ++i) {
+      if (i >= task.under_way) wait(&shared.barriers.full[i - task.under_way], 0);
+      load_weights(i, i, 0);
+    }
   }
-  // The others.
+  // The rows that go with these, by another thread, once they may be read.
+  __device__ void begin_rows() const {
+    Barrier* rows = &shared.barriers.rows;
+    arrive_expecting(rows, ahead() * task.x_bytes());
+    for (int i = 0; i < ahead(); ++i) load_rows(i, i, rows);
+  }
+  // The other boxes, by the thread that began, once rows may be read.
   __device__ void go_on() const {
     Turn turn;
     for (int i = task.stages; i < place.boxes; ++i, turn.next(task.stages)) {
       wait(&shared.barriers.empty[turn.stage], turn.parity);
-      load_weights(i, turn.stage);
-      load_rows(i, turn.stage);
+      load_weights(i, turn.stage, task.x_bytes());
+      load_rows(i, turn.stage, &shared.barriers.full[turn.stage]);
     }
   }
 
  private:
-  __device__ void load_weights(int i, int stage) const {
+  __device__ int ahead() const { return min(task.stages, place.boxes); }
+  // x_bytes: that are going to arrive on the same barrier.
+  __device__ void load_weights(int i, int stage, int x_bytes) const {
     // With several tiles of rows each reads the weights.
     const Keep keep = gridDim.y == 1 ? Keep::kFirstOut : Keep::kNormal;
     Barrier* full = &shared.barriers.full[stage];
     const int k = (place.first_box + i) * kBoxK;
-    arrive_expecting(full, 2 * task.box_rows * kBoxBytes + task.x_bytes());
+    arrive_expecting(full, 2 * task.box_rows * kBoxBytes + x_bytes);
     if (T::kWide && task.sharers == 2) {
       const bool second = place.first_rank > 0;
       load_box(shared.W(stage) + (second ? task.second * kBoxBytes : 0), W, k,
@@ -72,9 +80,8 @@ struct Loader {
     load_box(shared.W(stage) + task.second * kBoxBytes, W, k, place.W_row + task.box_offset, full,
              keep);
   }
-  __device__ void load_rows(int i, int stage) const {
-    load_box(shared.x(stage), x, (place.first_box + i) * kBoxK, place.x_row,
-             &shared.barriers.full[stage], Keep::kNormal);
+  __device__ void load_rows(int i, int stage, Barrier* here) const {
+    load_box(shared.x(stage), x, (place.first_box + i) * kBoxK, place.x_row, here, Keep::kNormal);
   }
 };
 
@@ -160,6 +167,7 @@ __device__ void compute(const Shared<T>& shared, const Task& task, const Place& 
   const int lane = threadIdx.x % kWarpSize;
   const int sharer = (place.first_rank + task.parts) % task.cluster() + place.part;
   Turn turn, done;
+  wait(&shared.barriers.rows, 0);
   const auto release = [&] {
     Barrier* empty = &shared.barriers.empty[done.stage];
     if (lane == 0) arrive(empty);
@@ -229,6 +237,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
       init_barrier(&shared.barriers.full[s], 1);
       init_barrier(&shared.barriers.empty[s], task.sharers * T::kComputing / kWarpSize);
     }
+    init_barrier(&shared.barriers.rows, 1);
     publish_barriers();
   }
   __syncthreads();
@@ -237,12 +246,14 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
   const Place place = place_of<T>(task);
   // The same for a whole warp, which the compiler has to see.
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kGroupThreads, 0);
+  const Loader<T> loader{shared, W, x, task, place};
   if (group < T::kGroups) {
     if constexpr (T::kWide) {
       asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T::kRegisters));
     }
     Ahead<T> ahead(task, place);
     wait_for_previous();
+    if (threadIdx.x == 0) loader.begin_rows();
     ahead.load(task, place);
     compute(shared, task, place, ahead, group);
     if constexpr (kIsForFew<T>) ahead.find_scales(shared, task, place);
@@ -252,15 +263,12 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     if constexpr (T::kWide) {
       asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T::kLoadRegisters));
     }
-    const Loader<T> loader{shared, W, x, task, place};
     const bool loads = threadIdx.x == T::kComputing;
     if (loads) loader.begin();
+    __syncwarp();
+    wait_for_previous();
     const bool notes = kNotesScales<T> && task.squares != nullptr;
-    if (notes) {
-      __syncwarp();
-      wait_for_previous();
-      note_scales(task);
-    }
+    if (notes) note_scales(task);
     if (loads) loader.go_on();
     __syncwarp();
     if (notes) collect_scales(task, place, shared);

@@ -98,6 +98,7 @@ struct Task {
   int rows;
   int outputs;
   int stages;           // of the ring
+  int under_way;        // boxes of weights that a block asks for at once as it begins
   int box_rows;         // of W; a multiple of 4
   int second;           // where the second box begins in the tile's memory: row, a multiple of 8
   int tile_step;        // rows of W from the first box of a tile to that of the next tile
@@ -138,6 +139,7 @@ struct Task {
 constexpr int kMostStages = 16;
 struct Barriers {
   Barrier full[kMostStages], empty[kMostStages];
+  Barrier rows;  // of x, in the first boxes
 };
 
 // A block's memory: the barriers and the scales of its rows, then a ring of stages, each with W and
