@@ -42,7 +42,7 @@ struct StepCell {
   __device__ float divisor(Scalars, float qz) const {
     return (a.bounded ? max_of(fabsf(qz), 1.0f) : qz) + a.eps;
   }
-  __device__ void end(const StepRows&, int, int64_t) const {}
+  __device__ void end(const StepRows&, int, int64_t, Scalars, const float*) const {}
 };
 
 // A block: z of one head of one sequence, when all have read it.

@@ -17,7 +17,8 @@
 //   KeyWeights weights(scalars, row, head, key)
 //   float divisor(scalars, qz)  with qz the sum of q z' where z() is given, z' = F z + k
 //   unsigned* done              counters, one for each head of each sequence, or null
-//   end(rows, head, state)      what is left when o is there, by one block; where `done` is given
+//   end(rows, head, state, scalars, z)  what is left when o is there, by one block that has the
+//                               scalars and z of the last row; where `done` is given
 namespace recurve::cuda::sm80 {
 
 struct KeyWeights {
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   }
   if (cell.done == nullptr) return;
   if (!is_last_block(cell.done + sequence * a.H + head, tiles)) return;
-  cell.end(rows, head, state);
+  cell.end(rows, head, state, scalars, z);
 }
 
 template <typename T, typename Shape, typename Cell>

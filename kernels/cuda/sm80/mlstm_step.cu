@@ -37,20 +37,12 @@ struct StepCell {
     return max_of(fabsf(qz), expf(-s.m)) + a.eps;
   }
   // n and m, which the blocks of the head have read, and where `gates` h is normalised and gated.
-  __device__ void end(const StepRows& rows, int head, int64_t state) const {
-    float* n = a.n + state * a.DK;
-    float m = a.m[state];
-    for (int row = rows.first; row < rows.end; ++row) {
-      const MlstmHead s = head_at(a, head, row);
-      const StepGates g = step_gates(a, *s.i, *s.f, m);
-      m = g.m;
-      for (int x = threadIdx.x; x < a.DK; x += kHeadNormThreads) {
-        n[x] = advance({g.F, __fmul_rn(g.I, s.k[x]), 0, 0}, n[x]);
-      }
-      if (gates) norm_and_gate(gate, row, head);
-    }
-    __syncthreads();  // all have read m
-    if (threadIdx.x == 0) a.m[state] = m;
+  __device__ void end(const StepRows& rows, int head, int64_t state, const Scalars& last,
+                      const float* z) const {
+    for (int x = threadIdx.x; x < a.DK; x += kHeadNormThreads) a.n[state * a.DK + x] = z[x];
+    if (threadIdx.x == 0) a.m[state] = last.m;
+    if (!gates) return;
+    for (int64_t row = rows.first; row < rows.end; ++row) norm_and_gate(gate, row, head);
   }
 };
 
