@@ -24,6 +24,8 @@ template <typename T>
 struct Shape {
   static constexpr int kChannels = 32 / sizeof(T);
   static constexpr int kLanes = kWarpSize / kChannels;  // of a channel
+  // On a multiprocessor, at least: more channels, left alone, take registers that others need more.
+  static constexpr int kBlocks = sizeof(T) < sizeof(float) ? 5 : 0;
 };
 
 // What a lane needs of a row: its states' B and C, x and gate of one of the warp's channels.
@@ -119,7 +121,8 @@ __device__ void begin_norm(const BegunNorm& next, int64_t at, float y, float nor
 // kVector: N is a multiple of 4. kOutgrown: of states that outgrow the cache, with kWhole. T: what
 // the state is kept as.
 template <typename T, bool kWhole, bool kVector, bool kOutgrown>
-__global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles) {
+__global__ void __launch_bounds__(kThreads, kWhole ? Shape<T>::kBlocks : 0)
+    ssd_kernel(SsdArgs a, int tiles) {
   constexpr int kChannels = Shape<T>::kChannels, kLanes = Shape<T>::kLanes;
   let_next_start();
   const int tile = blockIdx.x % tiles, head = blockIdx.x / tiles % a.H;
@@ -139,6 +142,9 @@ __global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles) {
     }
   }
   const float skip = a.skip[head];
+  const bool there = lane / kLanes < s.channels;
+  const int64_t channel = static_cast<int64_t>(head) * a.P + p0 + lane / kLanes;
+  const float next_norm = a.next.x != nullptr && there ? a.next_norm[channel] : 0;
   wait_for_previous();
   if (begin == end) return;
 
@@ -182,15 +188,13 @@ __global__ void __launch_bounds__(kThreads) ssd_kernel(SsdArgs a, int tiles) {
       }
     }
     float out = sums_of_channels(y);
-    const bool there = lane / kLanes < s.channels;
-    const int64_t channel = static_cast<int64_t>(head) * a.P + p0 + lane / kLanes;
     const int64_t at = row * a.H * a.P + channel;
     if (there) {
       out = __fmaf_rn(skip, x, out);
       if (a.z != nullptr) out *= silu(in.z);
     }
     if (a.next.x != nullptr) {
-      begin_norm<kLanes>(a.next, at, out, there ? a.next_norm[channel] : 0, there);
+      begin_norm<kLanes>(a.next, at, out, next_norm, there);
       if (channel == 0) a.next.scales[row] = 0;
     } else if (there && lane % kLanes == 0) {
       a.y[at] = out;
