@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads) step_kernel(CausalConv1dArgs a) {
 }  // namespace
 
 void causal_conv1d_steps(const CausalConv1dArgs& args, Stream& stream) {
-  constexpr int kMany = 64, kTogether = 4;  // sequences
+  constexpr int kMany = 128, kTogether = 2;  // sequences
   const int each = args.seqs.num_seqs < kMany ? 1 : kTogether;
   const auto kernel = each == 1 ? step_kernel<1> : step_kernel<kTogether>;
   launch_early(stream, "causal_conv1d, steps", kernel,
