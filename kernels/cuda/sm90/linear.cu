@@ -166,8 +166,8 @@ Cut<T> filling(const LinearArgs& args) {
   }
 }
 
-// Bytes of weights that all blocks together ask for at once as they begin. Memory is busy with
-// these, and behind more of them what the kernels before still read and write would stand in line.
+// Bytes of weights that all paced blocks together ask for at once as they begin. Memory is busy
+// with these, and behind more what the kernels before still read and write would stand in line.
 constexpr int64_t kUnderWay = 9500 << 10;
 
 template <typename T>
@@ -176,7 +176,6 @@ void launch_linear(const LinearArgs& args, const Rows& x, const Cut<T>& cut, Str
   Task task{.rows = args.rows,
             .outputs = static_cast<int>(args.outputs()),
             .stages = 0,
-            .under_way = 0,
             .box_rows = cut.box_rows,
             .second = round_up(cut.box_rows, 8),
             .tile_step = cut.outputs_of_tile(args, cut.box_rows),
@@ -203,7 +202,8 @@ void launch_linear(const LinearArgs& args, const Rows& x, const Cut<T>& cut, Str
             .conv = args.conv.value_or(CausalConv1dArgs{}),
             .conv_first = args.conv ? static_cast<int>(args.conv->x - args.y) : 0,
             .next_norm = args.next_norm,
-            .next = args.next};
+            .next = args.next,
+            .under_way = 0};
   const int stage = task.W_bytes() + task.x_bytes();
   // What aligns the memory, the barriers, and what the products of the last stage read behind it.
   const int behind =

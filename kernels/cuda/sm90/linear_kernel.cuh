@@ -37,18 +37,25 @@ struct Loader {
   const Task& task;
   const Place& place;
 
-  // Weights for all stages, by one thread: each once those `under_way` before it have come.
+  // Boxes for all stages, of a paced block without the rows, by one thread.
   __device__ void begin() const {
-    for (int i = 0; i < ahead(); ++i) {
-      if (i >= task.under_way) wait(&shared.barriers.full[i - task.under_way], 0);
-      load_weights(i, i, 0);
+    const int ahead = min(task.stages, place.boxes);
+    for (int i = 0; i < ahead; ++i) {
+      if (kPaced<T> && i >= task.under_way) {
+        wait(&shared.barriers.full[i - task.under_way], 0);
+      }
+      load_weights(i, i, kPaced<T> ? 0 : task.x_bytes());
+    }
+    if constexpr (!kPaced<T>) {
+      wait_for_previous();
+      for (int i = 0; i < ahead; ++i) load_rows(i, i, &shared.barriers.full[i]);
     }
   }
-  // The rows that go with these, by another thread, once they may be read.
+  // Of a paced block the rows that go with these, by another thread, once they may be read.
   __device__ void begin_rows() const {
-    Barrier* rows = &shared.barriers.rows;
-    arrive_expecting(rows, ahead() * task.x_bytes());
-    for (int i = 0; i < ahead(); ++i) load_rows(i, i, rows);
+    const int ahead = min(task.stages, place.boxes);
+    arrive_expecting(&shared.rows, ahead * task.x_bytes());
+    for (int i = 0; i < ahead; ++i) load_rows(i, i, &shared.rows);
   }
   // The other boxes, by the thread that began, once rows may be read.
   __device__ void go_on() const {
@@ -61,7 +68,6 @@ struct Loader {
   }
 
  private:
-  __device__ int ahead() const { return min(task.stages, place.boxes); }
   // x_bytes: that are going to arrive on the same barrier.
   __device__ void load_weights(int i, int stage, int x_bytes) const {
     // With several tiles of rows each reads the weights.
@@ -167,7 +173,7 @@ __device__ void compute(const Shared<T>& shared, const Task& task, const Place& 
   const int lane = threadIdx.x % kWarpSize;
   const int sharer = (place.first_rank + task.parts) % task.cluster() + place.part;
   Turn turn, done;
-  wait(&shared.barriers.rows, 0);
+  if constexpr (kPaced<T>) wait(&shared.rows, 0);
   const auto release = [&] {
     Barrier* empty = &shared.barriers.empty[done.stage];
     if (lane == 0) arrive(empty);
@@ -237,7 +243,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
       init_barrier(&shared.barriers.full[s], 1);
       init_barrier(&shared.barriers.empty[s], task.sharers * T::kComputing / kWarpSize);
     }
-    init_barrier(&shared.barriers.rows, 1);
+    if constexpr (kPaced<T>) init_barrier(&shared.rows, 1);
     publish_barriers();
   }
   __syncthreads();
@@ -253,7 +259,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     }
     Ahead<T> ahead(task, place);
     wait_for_previous();
-    if (threadIdx.x == 0) loader.begin_rows();
+    if (kPaced<T> && threadIdx.x == 0) loader.begin_rows();
     ahead.load(task, place);
     compute(shared, task, place, ahead, group);
     if constexpr (kIsForFew<T>) ahead.find_scales(shared, task, place);
@@ -265,9 +271,11 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     }
     const bool loads = threadIdx.x == T::kComputing;
     if (loads) loader.begin();
-    __syncwarp();
-    wait_for_previous();
     const bool notes = kNotesScales<T> && task.squares != nullptr;
+    if (kPaced<T> || notes) {
+      __syncwarp();
+      wait_for_previous();
+    }
     if (notes) note_scales(task);
     if (loads) loader.go_on();
     __syncwarp();

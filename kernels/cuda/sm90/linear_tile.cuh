@@ -62,6 +62,13 @@ constexpr bool kBeginsNorms = !T::kWide && T::kRows <= kMostRowsOfBegunNorm;
 template <typename T>
 constexpr bool kNotesScales = kBeginsNorms<T> && !kIsForFew<T>;
 
+// Tilings whose blocks pace themselves as they begin: they ask for weights once earlier ones have
+// come, and apart from them for the rows that go with these. More rows take too long to come for
+// all of these to be waited for, so each box comes with its weights.
+constexpr int kMostPacedRows = 32;
+template <typename T>
+constexpr bool kPaced = !T::kWide && T::kRows <= kMostPacedRows;
+
 // The sums of squares of a row, as BegunNorm has them, of which a lane holds kHeld on their way.
 // All kernels add them in this order.
 template <int kHeld>
@@ -98,7 +105,6 @@ struct Task {
   int rows;
   int outputs;
   int stages;           // of the ring
-  int under_way;        // boxes of weights that a block asks for at once as it begins
   int box_rows;         // of W; a multiple of 4
   int second;           // where the second box begins in the tile's memory: row, a multiple of 8
   int tile_step;        // rows of W from the first box of a tile to that of the next tile
@@ -126,6 +132,7 @@ struct Task {
   // Of the norm that reads y; no x: none.
   const float* next_norm;
   BegunNorm next;
+  int under_way;  // boxes of weights that a paced block asks for at once as it begins
 
   __host__ __device__ bool scaled() const { return scales != nullptr || squares != nullptr; }
 
@@ -139,7 +146,6 @@ struct Task {
 constexpr int kMostStages = 16;
 struct Barriers {
   Barrier full[kMostStages], empty[kMostStages];
-  Barrier rows;  // of x, in the first boxes
 };
 
 // A block's memory: the barriers and the scales of its rows, then a ring of stages, each with W and
@@ -151,14 +157,17 @@ struct Shared {
   struct Start {
     Barriers barriers;
     float scales[T::kRows];
+    Barrier rows;
   };
   Barriers& barriers;
+  Barrier& rows;  // of x, in the first boxes of a paced block
   float* scales;  // of the norm: of each row
   std::byte* ring;
   int stage_bytes, W_bytes;
 
   __device__ Shared(std::byte* memory, const Task& task)
       : barriers(reinterpret_cast<Start*>(memory)->barriers),
+        rows(reinterpret_cast<Start*>(memory)->rows),
         scales(reinterpret_cast<Start*>(memory)->scales),
         ring(memory + kRing),
         stage_bytes(task.W_bytes() + task.x_bytes()),
