@@ -242,6 +242,17 @@ inline void expect_same_bits(const RecurrenceResult& found, const RecurrenceResu
   EXPECT_TRUE(bit_equal(found.state, wanted.state)) << what << ": state";
 }
 
+// Of a batch that runs at once every so many'th sequence from the first on, and the last.
+inline void expect_as_alone(KernelDevice& device, const RecurrenceOp& op,
+                            const std::vector<RecurrenceSequence>& batch, size_t every = 1) {
+  const std::vector<RecurrenceResult> found = run_recurrence(device, op, batch);
+  const size_t last = batch.size() - 1;
+  for (size_t b = 0;; b = std::min(b + every, last)) {
+    expect_same_bits(found[b], run_alone(device, op, batch[b].x, batch[b].state), op.name);
+    if (b == last) return;
+  }
+}
+
 inline void expect_close(const RecurrenceResult& found, const RecurrenceResult& wanted,
                          Tolerance tolerance, const std::string& what) {
   EXPECT_TRUE(close(found.y, wanted.y, tolerance)) << what << ": y";

@@ -2,6 +2,7 @@
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/chunk_weights.cuh"
+#include "kernels/cuda/sm80/chunks.cuh"
 #include "kernels/cuda/sm80/mlstm.cuh"
 #include "kernels/cuda/sm80/mlstm.h"
 
@@ -109,11 +110,12 @@ __global__ void __launch_bounds__(kWeightThreads)
   if (t < rows.L) m[t] = weighing.m_at(t);
   __syncthreads();
   weighing.after = m[rows.L - 1];
-  const MlstmHead s = head_at(a, head, rows.first);
+  const int64_t inputs = static_cast<int64_t>(rows.first) * a.stride;
+  const float *q = a.q + inputs + head * a.DK, *k = a.k + inputs + head * a.DK;
   weights_of_block(
       rows.L, a.DK, 1.0f / sqrtf(static_cast<float>(a.DK)), weighing,
-      [&](int row, int x) { return s.q[static_cast<int64_t>(row) * a.stride + x]; },
-      [&](int row, int x) { return s.k[static_cast<int64_t>(row) * a.stride + x]; },
+      [&](int row, int x) { return q[static_cast<int64_t>(row) * a.stride + x]; },
+      [&](int row, int x) { return k[static_cast<int64_t>(row) * a.stride + x]; },
       weights[blockIdx.x]);
 }
 

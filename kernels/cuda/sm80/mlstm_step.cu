@@ -8,6 +8,17 @@
 namespace recurve::cuda::sm80 {
 namespace {
 
+// The step's scalars: the new m, and the weights of the old state and of the new token.
+struct StepGates {
+  float m, F, I;
+};
+__device__ StepGates step_gates(const MlstmArgs& a, float i, float f, float m) {
+  i = gate(i, a.gate_soft_cap);
+  const float lf = log_sigmoid(gate(f, a.gate_soft_cap));
+  const float next = max_of(lf + m, i);
+  return {next, expf(lf + m - next), expf(i - next)};
+}
+
 struct StepCell {
   MlstmArgs a;
   HeadNormGateArgs gate;

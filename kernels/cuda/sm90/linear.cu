@@ -211,8 +211,10 @@ void launch_linear(const LinearArgs& args, const Rows& x, const Cut<T>& cut, Str
   const int beside = 1024 + Shared<T>::kRing + behind;
   task.stages =
       std::min({(kMemory<T> - beside) / stage, kMostStages, ceil_div(boxes, cut.parts) + 1});
-  const int at_once = std::min(cut.blocks(), clusters_at_once<T>(cut.cluster()) * cut.cluster());
-  task.under_way = std::max(1, static_cast<int>(kUnderWay / at_once / task.W_bytes()));
+  if constexpr (kPaced<T>) {
+    const int at_once = std::min(cut.blocks(), clusters_at_once<T>(cut.cluster()) * cut.cluster());
+    task.under_way = std::max(1, static_cast<int>(kUnderWay / at_once / task.W_bytes()));
+  }
   const int ring = std::max<int>(task.stages * stage, sizeof(typename Shared<T>::Sums));
   CHECK(task.turns <= T::kMostTurns);
   CHECK(task.stages > 1 && beside + ring <= kMemory<T> && 2 * task.second <= T::kTileM);
