@@ -3,13 +3,11 @@
 
 #include <cstdint>
 
-// Barriers in shared memory and the copies that arrive on them. PTX ISA, sections on mbarrier,
-// cp.async.bulk.tensor and barrier.cluster.
-namespace recurve::cuda::sm90 {
+#include "kernels/cuda/common/cluster.cuh"
 
-__device__ inline uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
+// Barriers in shared memory and the copies that arrive on them. PTX ISA, sections on mbarrier and
+// cp.async.bulk.tensor.
+namespace recurve::cuda::sm90 {
 
 using Barrier = uint64_t;  // in shared memory
 
@@ -87,6 +85,16 @@ __device__ inline void load_box(void* to, const CUtensorMap& map, int column, in
       "l"(static_cast<uint64_t>(keep))
       : "memory");
 }
+// As load_box, of several boxes side by side, from the one with this number on: see tensor_map.h.
+__device__ inline void load_boxes(void* to, const CUtensorMap& map, int box, int row,
+                                  Barrier* barrier, Keep keep) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(to)),
+      "l"(&map), "r"(0), "r"(row), "r"(box), "r"(shared_address(barrier)),
+      "l"(static_cast<uint64_t>(keep))
+      : "memory");
+}
 // As load_box, into the same place of every block of the cluster whose bit is set in `blocks`, each
 // of whose barriers it arrives on.
 __device__ inline void load_box(void* to, const CUtensorMap& map, int column, int row,
@@ -101,35 +109,6 @@ __device__ inline void load_box(void* to, const CUtensorMap& map, int column, in
 }
 __device__ inline void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
-
-// All threads of all blocks of the cluster; what each wrote to shared memory is there for all.
-// Fences of shared memory alone: one of all memory takes half a microsecond.
-__device__ inline void sync_cluster() {
-  asm volatile(
-      "fence.release.sync_restrict::shared::cta.cluster;\n"
-      "barrier.cluster.arrive.relaxed;\n"
-      "barrier.cluster.wait;\n"
-      "fence.acquire.sync_restrict::shared::cluster.cluster;" ::
-          : "memory");
-}
-// As sync_cluster, without a word about memory: until no thread is going to read what others have.
-__device__ inline void leave_cluster() {
-  asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
-}
-// Four floats from the same place in the shared memory of another block of the cluster.
-__device__ inline float4 load_shared(const float* mine, uint32_t rank) {
-  float4 value;
-  asm volatile(
-      "{\n"
-      ".reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %4, %5;\n"
-      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n"
-      "}"
-      : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-      : "r"(shared_address(mine)), "r"(rank)
-      : "memory");
-  return value;
 }
 
 }  // namespace recurve::cuda::sm90

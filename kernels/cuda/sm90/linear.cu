@@ -203,29 +203,36 @@ void launch_linear(const LinearArgs& args, const Rows& x, const Cut<T>& cut, Str
             .conv_first = args.conv ? static_cast<int>(args.conv->x - args.y) : 0,
             .next_norm = args.next_norm,
             .next = args.next,
-            .under_way = 0};
+            .under_way = 0,
+            .first_boxes = 0};
   const int stage = task.W_bytes() + task.x_bytes();
-  // What aligns the memory, the barriers, and what the products of the last stage read behind it.
-  const int behind =
-      std::max({0, T::kTileM * kBoxBytes - stage, T::kRows * kBoxBytes - task.x_bytes()});
+  // What aligns the memory, the barriers, and what the products of the last stage read behind it:
+  // there are two at least.
+  const int behind = std::max(
+      {0, T::kTileM * kBoxBytes - stage - task.x_bytes(), T::kRows * kBoxBytes - task.x_bytes()});
   const int beside = 1024 + Shared<T>::kRing + behind;
   task.stages =
       std::min({(kMemory<T> - beside) / stage, kMostStages, ceil_div(boxes, cut.parts) + 1});
   if constexpr (kPaced<T>) {
     const int at_once = std::min(cut.blocks(), clusters_at_once<T>(cut.cluster()) * cut.cluster());
     task.under_way = std::max(1, static_cast<int>(kUnderWay / at_once / task.W_bytes()));
+    if (args.W.K % kBoxK == 0) {
+      task.first_boxes = std::min(task.stages, task.piece_boxes * task.turns);
+    }
   }
   const int ring = std::max<int>(task.stages * stage, sizeof(typename Shared<T>::Sums));
   CHECK(task.turns <= T::kMostTurns);
   CHECK(task.stages > 1 && beside + ring <= kMemory<T> && 2 * task.second <= T::kTileM);
   allow_memory<T>();
   const Matrix rows{.dtype = DType::kBF16, .N = args.rows, .K = args.W.K, .data = x.x};
-  launch_early(stream, "linear", linear_kernel<T>,
-               {.grid = cut.grid(),
-                .threads = T::kThreads,
-                .shared = static_cast<size_t>(beside + ring),
-                .cluster = static_cast<unsigned>(cut.cluster())},
-               tensor_map(args.W, cut.box_rows), tensor_map(rows, task.x_rows), task);
+  launch_early(
+      stream, "linear", linear_kernel<T>,
+      {.grid = cut.grid(),
+       .threads = T::kThreads,
+       .shared = static_cast<size_t>(beside + ring),
+       .cluster = static_cast<unsigned>(cut.cluster())},
+      tensor_map(args.W, cut.box_rows), tensor_map(rows, task.x_rows),
+      task.first_boxes > 0 ? tensor_map(rows, task.x_rows, task.first_boxes) : CUtensorMap(), task);
 }
 
 // Tiles of the height that fills the GPU, which weights read from memory want.

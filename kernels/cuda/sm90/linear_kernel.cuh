@@ -33,7 +33,7 @@ struct Turn {
 template <typename T>
 struct Loader {
   const Shared<T>& shared;
-  const CUtensorMap &W, &x;
+  const CUtensorMap &W, &x, &first_x;
   const Task& task;
   const Place& place;
 
@@ -53,6 +53,11 @@ struct Loader {
   }
   // Of a paced block the rows that go with these, by another thread, once they may be read.
   __device__ void begin_rows() const {
+    if (task.first_boxes > 0) {
+      arrive_expecting(&shared.rows, task.first_boxes * task.x_bytes());
+      load_boxes(shared.x(0), first_x, place.first_box, place.x_row, &shared.rows, Keep::kNormal);
+      return;
+    }
     const int ahead = min(task.stages, place.boxes);
     arrive_expecting(&shared.rows, ahead * task.x_bytes());
     for (int i = 0; i < ahead; ++i) load_rows(i, i, &shared.rows);
@@ -230,7 +235,7 @@ __device__ void compute(const Shared<T>& shared, const Task& task, const Place& 
 template <typename T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     linear_kernel(const __grid_constant__ CUtensorMap W, const __grid_constant__ CUtensorMap x,
-                  const Task task) {
+                  const __grid_constant__ CUtensorMap first_x, const Task task) {
   extern __shared__ std::byte memory[];
   const Shared<T> shared(
       reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory) + 1023) / 1024 * 1024),
@@ -239,6 +244,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
   if (threadIdx.x == T::kComputing) {
     prefetch_map(W);
     prefetch_map(x);
+    if (kPaced<T> && task.first_boxes > 0) prefetch_map(first_x);
     for (int s = 0; s < task.stages; ++s) {
       init_barrier(&shared.barriers.full[s], 1);
       init_barrier(&shared.barriers.empty[s], task.sharers * T::kComputing / kWarpSize);
@@ -252,7 +258,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
   const Place place = place_of<T>(task);
   // The same for a whole warp, which the compiler has to see.
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kGroupThreads, 0);
-  const Loader<T> loader{shared, W, x, task, place};
+  const Loader<T> loader{shared, W, x, first_x, task, place};
   if (group < T::kGroups) {
     if constexpr (T::kWide) {
       asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T::kRegisters));

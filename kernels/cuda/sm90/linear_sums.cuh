@@ -14,8 +14,8 @@ __device__ inline float4 sum_of_parts(const float* mine, int first_rank) {
   float4 parts[kParts];
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
-    parts[part] =
-        kParts == 1 ? *reinterpret_cast<const float4*>(mine) : load_shared(mine, first_rank + part);
+    parts[part] = kParts == 1 ? *reinterpret_cast<const float4*>(mine)
+                              : load4_shared(mine, first_rank + part);
   }
 #pragma unroll
   for (int step = 1; step < kParts; step *= 2) {

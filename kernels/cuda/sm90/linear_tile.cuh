@@ -132,7 +132,8 @@ struct Task {
   // Of the norm that reads y; no x: none.
   const float* next_norm;
   BegunNorm next;
-  int under_way;  // boxes of weights that a paced block asks for at once as it begins
+  int under_way;    // boxes of weights that a paced block asks for at once as it begins
+  int first_boxes;  // of x, that come in one copy then; 0: each in its own
 
   __host__ __device__ bool scaled() const { return scales != nullptr || squares != nullptr; }
 
@@ -148,8 +149,8 @@ struct Barriers {
   Barrier full[kMostStages], empty[kMostStages];
 };
 
-// A block's memory: the barriers and the scales of its rows, then a ring of stages, each with W and
-// x. At its end the sums take the ring's place.
+// A block's memory: the barriers and the scales of its rows, then a ring of stages: their parts of
+// W, then those of x. At its end the sums take the ring's place.
 template <typename T>
 struct Shared {
   // The stores of a warp meet no bank twice.
@@ -162,18 +163,19 @@ struct Shared {
   Barriers& barriers;
   Barrier& rows;  // of x, in the first boxes of a paced block
   float* scales;  // of the norm: of each row
-  std::byte* ring;
-  int stage_bytes, W_bytes;
+  std::byte *ring, *x_ring;
+  int W_bytes, x_bytes;  // of a stage
 
   __device__ Shared(std::byte* memory, const Task& task)
       : barriers(reinterpret_cast<Start*>(memory)->barriers),
         rows(reinterpret_cast<Start*>(memory)->rows),
         scales(reinterpret_cast<Start*>(memory)->scales),
         ring(memory + kRing),
-        stage_bytes(task.W_bytes() + task.x_bytes()),
-        W_bytes(task.W_bytes()) {}
-  __device__ std::byte* W(int stage) const { return ring + stage * stage_bytes; }
-  __device__ std::byte* x(int stage) const { return W(stage) + W_bytes; }
+        x_ring(ring + task.stages * task.W_bytes()),
+        W_bytes(task.W_bytes()),
+        x_bytes(task.x_bytes()) {}
+  __device__ std::byte* W(int stage) const { return ring + stage * W_bytes; }
+  __device__ std::byte* x(int stage) const { return x_ring + stage * x_bytes; }
   __device__ Sums& sums() const { return *reinterpret_cast<Sums*>(ring); }
 
   static constexpr int kRing = (sizeof(Start) + 1023) / 1024 * 1024;  // where the ring begins

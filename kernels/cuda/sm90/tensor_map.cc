@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <iterator>
+
 #include "kernels/check.h"
 #include "kernels/cuda/common/error.h"
 
@@ -19,22 +21,40 @@ decltype(&cuTensorMapEncodeTiled) find_encoder() {
   return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
 }
 
+constexpr cuuint32_t kBoxColumns = 64;
+
+// strides: in bytes, of all dimensions but the first.
+template <size_t kRank>
+CUtensorMap encode(const Matrix& matrix, const cuuint64_t (&extents)[kRank],
+                   const cuuint64_t (&strides)[kRank - 1], const cuuint32_t (&box)[kRank]) {
+  static const auto encoder = find_encoder();
+  CHECK(matrix.dtype == DType::kBF16 && matrix.K % 8 == 0);
+  constexpr cuuint32_t kSteps[] = {1, 1, 1};
+  static_assert(kRank <= std::size(kSteps));
+  CUtensorMap map{};
+  const CUresult result = encoder(
+      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kRank, const_cast<void*>(matrix.data), extents,
+      strides, box, kSteps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  CHECK(result == CUDA_SUCCESS);
+  return map;
+}
+
 }  // namespace
 
 CUtensorMap tensor_map(const Matrix& matrix, int box_rows) {
-  static const auto encode = find_encoder();
-  CHECK(matrix.dtype == DType::kBF16 && matrix.K % 8 == 0);
-  const cuuint64_t extents[] = {static_cast<cuuint64_t>(matrix.K),
-                                static_cast<cuuint64_t>(matrix.N)};
-  const cuuint64_t row_bytes[] = {static_cast<cuuint64_t>(matrix.K) * size_of(matrix.dtype)};
-  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_rows)}, steps[] = {1, 1};
-  CUtensorMap map{};
-  const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(matrix.data), extents,
-             row_bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  CHECK(result == CUDA_SUCCESS);
-  return map;
+  const auto K = static_cast<cuuint64_t>(matrix.K), N = static_cast<cuuint64_t>(matrix.N);
+  return encode<2>(matrix, {K, N}, {K * sizeof(uint16_t)},
+                   {kBoxColumns, static_cast<cuuint32_t>(box_rows)});
+}
+
+CUtensorMap tensor_map(const Matrix& matrix, int box_rows, int boxes) {
+  const auto K = static_cast<cuuint64_t>(matrix.K), N = static_cast<cuuint64_t>(matrix.N);
+  CHECK(K % kBoxColumns == 0);
+  return encode<3>(
+      matrix, {kBoxColumns, N, K / kBoxColumns},
+      {K * sizeof(uint16_t), kBoxColumns * sizeof(uint16_t)},
+      {kBoxColumns, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(boxes)});
 }
 
 }  // namespace recurve::cuda::sm90

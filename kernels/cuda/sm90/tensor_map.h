@@ -9,4 +9,8 @@ namespace recurve::cuda::sm90 {
 // bytes; what is outside the matrix comes as zeros. Rows begin at multiples of 16 bytes.
 CUtensorMap tensor_map(const Matrix& matrix, int box_rows);
 
+// As tensor_map(), for copies of so many boxes side by side, one behind the other: their numbers
+// are the third coordinate, and the first is 0. K is a multiple of 64.
+CUtensorMap tensor_map(const Matrix& matrix, int box_rows, int boxes);
+
 }  // namespace recurve::cuda::sm90

@@ -1,0 +1,63 @@
+#pragma once
+#include <cstdint>
+
+// Blocks of a cluster and each other's shared memory: on compute capability 9.0 or later; on older
+// GPUs no kernel is launched with clusters. PTX ISA, section on barrier.cluster.
+namespace recurve::cuda {
+
+__device__ inline uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// All threads of all blocks of the cluster; what each wrote to shared memory is there for all.
+// Fences of shared memory alone: one of all memory takes half a microsecond.
+__device__ inline void sync_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "fence.release.sync_restrict::shared::cta.cluster;\n"
+      "barrier.cluster.arrive.relaxed;\n"
+      "barrier.cluster.wait;\n"
+      "fence.acquire.sync_restrict::shared::cluster.cluster;" ::
+          : "memory");
+#endif
+}
+// As sync_cluster, without a word about memory: until no thread is going to read what others have.
+__device__ inline void leave_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
+#endif
+}
+// A float from the same place in the shared memory of another block of the cluster.
+__device__ inline float load_shared(const float* mine, uint32_t rank) {
+  float value = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %1, %2;\n"
+      "ld.shared::cluster.f32 %0, [there];\n"
+      "}"
+      : "=f"(value)
+      : "r"(shared_address(mine)), "r"(rank)
+      : "memory");
+#endif
+  return value;
+}
+// Likewise four floats.
+__device__ inline float4 load4_shared(const float* mine, uint32_t rank) {
+  float4 value = {};
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n"
+      "}"
+      : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+      : "r"(shared_address(mine)), "r"(rank)
+      : "memory");
+#endif
+  return value;
+}
+
+}  // namespace recurve::cuda
