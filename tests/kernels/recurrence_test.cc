@@ -105,6 +105,7 @@ Ops mlstm_ops(std::mt19937_64&) {
   // Matrices that divide evenly between blocks.
   ops.push_back(mlstm_op({2, 64, 512, 16, 15, 1e-6f, 0, 3, 3, 2, true}));
   ops.push_back(mlstm_op({1, 128, 256, 1}));
+  ops.push_back(mlstm_op({2, 256, 192, 16, 15, 1e-6f, 0, 3, 3, 2, true}));
   return ops;
 }
 
@@ -217,9 +218,12 @@ const std::vector<Family>& families() {
       // With one head also by columns.
       {"mlstm", mlstm_ops,
        [](Random&) {
-         return Ops{mlstm_op({1, 64, 330, 32}), mlstm_op({2, 64, 330, 32}),
-                    mlstm_op({5, 64, 330, 32}), mlstm_op({2, 256, 512, 64}),
-                    mlstm_op({5, 64, 512, 64, 15, 1e-6f, 0, 3, 3, 2, true})};
+         return Ops{mlstm_op({1, 64, 330, 32}),
+                    mlstm_op({2, 64, 330, 32}),
+                    mlstm_op({5, 64, 330, 32}),
+                    mlstm_op({2, 256, 512, 64}),
+                    mlstm_op({5, 64, 512, 64, 15, 1e-6f, 0, 3, 3, 2, true}),
+                    mlstm_op({2, 256, 512, 64, 15, 1e-6f, 0, 3, 3, 2, true})};
        },
        [](int chunk, Random&) {
          return Ops{mlstm_op({2, 16, 40, chunk})};

@@ -30,6 +30,9 @@ class CudaStream : public Stream {
   // Counters that are 0 between kernels: for blocks that have to know which of them is the last.
   std::span<unsigned> counters() const { return {counters_, kCounters}; }
 
+  // Whether blocks may be clusters: as kernels may be launched early, on Hopper and later.
+  bool has_clusters() const { return starts_early_; }
+
   // Whether kernels may be launched early: see launch.h.
   bool starts_early() const { return starts_early_; }
 

@@ -24,6 +24,8 @@ __device__ KeyWeights weights_at(const GlaArgs& a, int64_t row, int head, int x)
 struct StepCell {
   GlaArgs a;
   static constexpr unsigned* done = nullptr;
+  static constexpr bool kClusters = false;
+  struct Ahead {};
   struct Scalars {};
   template <typename T>
   using ShapeOfMany = StepShape<T, 8, 2>;

@@ -6,6 +6,33 @@ namespace recurve::cuda::sm80 {
 
 constexpr int kHeadNormThreads = 256;
 
+struct HeadNorm {
+  float mean, scale;
+};
+// Of DV values of a head. By a block of kHeadNormThreads, each of which has those of its number and
+// every kHeadNormThreads-th after it: for_each(visit) calls visit(value) for each of these in turn.
+template <typename ForEach>
+__device__ HeadNorm head_norm(int DV, float eps, ForEach for_each) {
+  float sum = 0;
+  for_each([&](float h) { sum += h; });
+  const float mean = block_sum<kHeadNormThreads>(sum) / static_cast<float>(DV);
+  float squares = 0;
+  for_each([&](float h) { squares = fmaf(h - mean, h - mean, squares); });
+  squares = block_sum<kHeadNormThreads>(squares);
+  return {mean, norm_scale(squares, DV, eps)};
+}
+
+// One of the values, normed and gated. at: its place in y.
+__device__ inline void put_gated(const HeadNormGateArgs& args, int64_t at, const HeadNorm& norm,
+                                 float h, float o, float w) {
+  const float y = sigmoid(o) * ((h - norm.mean) * norm.scale * w);
+  if (args.y_bf16 != nullptr) {
+    args.y_bf16[at] = static_cast<uint16_t>(round_bf16(y, 0));
+  } else {
+    args.y[at] = y;
+  }
+}
+
 // One head of one row, by a block of kHeadNormThreads, of h that other blocks may have written just
 // now. A thread reads and writes the same values, so y may be h.
 __device__ inline void norm_and_gate(const HeadNormGateArgs& args, int64_t row, int64_t head) {
@@ -37,21 +64,9 @@ __device__ inline void norm_and_gate(const HeadNormGateArgs& args, int64_t row, 
     }
   };
 
-  float sum = 0;
-  for_each([&](int, const Value& v) { sum += v.h; });
-  const float mean = block_sum<kHeadNormThreads>(sum) / static_cast<float>(DV);
-  float squares = 0;
-  for_each([&](int, const Value& v) { squares = fmaf(v.h - mean, v.h - mean, squares); });
-  squares = block_sum<kHeadNormThreads>(squares);
-  const float scale = norm_scale(squares, DV, args.eps);
-  for_each([&](int d, const Value& v) {
-    const float y = sigmoid(v.o) * ((v.h - mean) * scale * v.w);
-    if (args.y_bf16 != nullptr) {
-      args.y_bf16[at + d] = static_cast<uint16_t>(round_bf16(y, 0));
-    } else {
-      args.y[at + d] = y;
-    }
-  });
+  const HeadNorm norm = head_norm(
+      DV, args.eps, [&](auto visit) { for_each([&](int, const Value& v) { visit(v.h); }); });
+  for_each([&](int d, const Value& v) { put_gated(args, at + d, norm, v.h, v.o, v.w); });
 }
 
 }  // namespace recurve::cuda::sm80

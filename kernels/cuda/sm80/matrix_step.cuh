@@ -1,4 +1,7 @@
 #pragma once
+#include <type_traits>
+
+#include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/math.cuh"
@@ -19,10 +22,22 @@
 //   unsigned* done              counters, one for each head of each sequence, or null
 //   end(rows, head, state, scalars, z)  what is left when o is there, by one block that has the
 //                               scalars and z of the last row; where `done` is given
+//   kClusters, clusters()       whether blocks of a head may be a cluster, which ends a row with
+//   Ahead ahead(row, head, d)   what a thread reads for that of column d, and
+//   end_in_cluster(place, scalars, z, own, ahead)  by all: o is in their shared memory alone
 namespace recurve::cuda::sm80 {
 
 struct KeyWeights {
   float F, k, q, unused;
+};
+
+// What a block of a cluster has: some columns of a row's head.
+struct ClusterPlace {
+  int64_t row;
+  int head;
+  int64_t state;  // of the head, as in start()
+  int rank;       // in the cluster: of the block's columns
+  int columns;    // of each block
 };
 
 // z' of a key channel, rounded alike by all kernels.
@@ -88,12 +103,15 @@ __device__ void store_held(T* to, const Held<T>& held, int columns) {
 
 // A block: some columns of S of one head of one sequence. The state is on its way while the weights
 // are computed, and where a key is done the next takes its place. kWhole: the keys are a multiple
-// of those that a block holds, and it has all its columns.
-template <typename T, typename Shape, bool kVector, bool kWhole, bool kOutgrown, typename Cell>
+// of those that a block holds, and it has all its columns. kClustered: the blocks of a head are a
+// cluster, and sequences have one row.
+template <typename T, typename Shape, bool kVector, bool kWhole, bool kOutgrown, bool kClustered,
+          typename Cell>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     matrix_step_kernel(Cell cell, int tiles) {
   constexpr int kQuads = Shape::kQuads;
   extern __shared__ float4 shared[];  // weights of the keys: (DK); z: (DK) floats
+  __shared__ float own[kClustered ? Shape::kColumns : 1];  // of o
   __shared__ float4 sums[Shape::kWarps][kQuads * Shape::kWidth];
   let_next_start();
   const auto& a = cell.a;
@@ -110,6 +128,11 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   const int columns = kWhole ? 4 * kQuads : a.DV - tile * Shape::kColumns - d;
   T* const first = tile_of_S + static_cast<int64_t>(group) * a.DV + d;  // of this thread's keys
   const int64_t step = static_cast<int64_t>(Shape::kGroups) * a.DV;     // to the next of them
+  [[maybe_unused]] typename Cell::Ahead ahead{};
+  if constexpr (kClustered) {
+    const int column = tile * Shape::kColumns + static_cast<int>(threadIdx.x);
+    if (threadIdx.x < Shape::kColumns) ahead = cell.ahead(rows.first, head, column);
+  }
   Held<T> held[Shape::kHeld];
   const auto load_first = [&] {
     const T* from = first;
@@ -186,7 +209,18 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       const float* parts = reinterpret_cast<const float*>(sums) + threadIdx.x;
       float sum = parts[0];
       for (int warp = 1; warp < Shape::kWarps; ++warp) sum += parts[warp * Shape::kColumns];
-      cell.o(row, head)[column] = cell.z() == nullptr ? sum : sum / cell.divisor(scalars, qz);
+      if (cell.z() != nullptr) sum /= cell.divisor(scalars, qz);
+      if constexpr (kClustered) {
+        own[threadIdx.x] = sum;
+      } else {
+        cell.o(row, head)[column] = sum;
+      }
+    }
+    if constexpr (kClustered) {
+      sync_cluster();
+      cell.end_in_cluster({row, head, state, tile, Shape::kColumns}, scalars, z, own, ahead);
+      leave_cluster();
+      return;
     }
     __syncthreads();  // before the next row's
   }
@@ -195,23 +229,37 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   cell.end(rows, head, state, scalars, z);
 }
 
-template <typename T, typename Shape, typename Cell>
+constexpr int kMostInCluster = 8;  // blocks, on any GPU that has clusters
+
+// kClusters: whether blocks of a head may be one.
+template <typename T, typename Shape, bool kClusters, typename Cell>
 void launch_matrix_steps(const char* op, const Cell& cell, Stream& stream) {
   constexpr int kCarveout = 25;  // percent: what several blocks need
+  // Sequences: more clusters wait for room longer than they save at their ends, as measured.
+  constexpr int kMostClustered = 3;
   const auto& a = cell.a;
   const int tiles = (a.DV + Shape::kColumns - 1) / Shape::kColumns;
   const bool vector = a.DV % (4 * Shape::kQuads) == 0;
-  auto kernel = vector ? matrix_step_kernel<T, Shape, true, false, false, Cell>
-                       : matrix_step_kernel<T, Shape, false, false, false, Cell>;
+  auto kernel = vector ? matrix_step_kernel<T, Shape, true, false, false, false, Cell>
+                       : matrix_step_kernel<T, Shape, false, false, false, false, Cell>;
+  bool clustered = false;
   if (a.DK % Shape::kSlab == 0 && a.DV % Shape::kColumns == 0) {
     const int64_t values = int64_t{a.seqs.num_seqs} * a.H * a.DK * a.DV;
-    kernel = outgrows_cache<T>(values) ? matrix_step_kernel<T, Shape, true, true, true, Cell>
-                                       : matrix_step_kernel<T, Shape, true, true, false, Cell>;
+    kernel = outgrows_cache<T>(values)
+                 ? matrix_step_kernel<T, Shape, true, true, true, false, Cell>
+                 : matrix_step_kernel<T, Shape, true, true, false, false, Cell>;
+    if constexpr (kClusters) {
+      clustered = cell.clusters() && tiles <= kMostInCluster && a.seqs.max_len == 1 &&
+                  a.seqs.num_seqs <= kMostClustered &&
+                  static_cast<CudaStream&>(stream).has_clusters();
+      if (clustered) kernel = matrix_step_kernel<T, Shape, true, true, false, true, Cell>;
+    }
   }
   launch_early(stream, op, kernel,
                {.grid = static_cast<unsigned>(a.seqs.num_seqs * a.H * tiles),
                 .threads = Shape::kThreads,
                 .shared = (sizeof(KeyWeights) + sizeof(float)) * static_cast<size_t>(a.DK),
+                .cluster = clustered ? static_cast<unsigned>(tiles) : 1,
                 .carveout = kCarveout},
                cell, tiles);
 }
@@ -222,9 +270,10 @@ void matrix_steps(const char* op, const Cell& cell, Stream& stream) {
   with_state_type(cell.state().dtype, [&](auto element) {
     using T = decltype(element);
     if (cell.a.seqs.num_seqs >= kMany) {
-      launch_matrix_steps<T, typename Cell::template ShapeOfMany<T>>(op, cell, stream);
+      launch_matrix_steps<T, typename Cell::template ShapeOfMany<T>, false>(op, cell, stream);
     } else {
-      launch_matrix_steps<T, StepShape<T, 16, 2>>(op, cell, stream);
+      constexpr bool kFp32 = std::is_same_v<T, float>;  // with bf16 it saves nothing
+      launch_matrix_steps<T, StepShape<T, 16, 2>, kFp32 && Cell::kClusters>(op, cell, stream);
     }
   });
 }

@@ -47,13 +47,49 @@ struct StepCell {
   __device__ float divisor(const Scalars& s, float qz) const {
     return max_of(fabsf(qz), expf(-s.m)) + a.eps;
   }
-  // n and m, which the blocks of the head have read, and where `gates` h is normalised and gated.
+  // n and m, and where `gates` h is normalised and gated.
   __device__ void end(const StepRows& rows, int head, int64_t state, const Scalars& last,
                       const float* z) const {
-    for (int x = threadIdx.x; x < a.DK; x += kHeadNormThreads) a.n[state * a.DK + x] = z[x];
-    if (threadIdx.x == 0) a.m[state] = last.m;
+    put_states(state, last, z);
     if (!gates) return;
     for (int64_t row = rows.first; row < rows.end; ++row) norm_and_gate(gate, row, head);
+  }
+  // Likewise by a cluster, each block its columns.
+  static constexpr bool kClusters = true;
+  bool clusters() const { return gates; }
+  struct Ahead {
+    float o, w;  // output gate and norm weight
+  };
+  __device__ Ahead ahead(int64_t row, int head, int d) const {
+    return {gate.o[row * gate.o_stride + int64_t{head} * a.DV + d], gate.w[head * a.DV + d]};
+  }
+  __device__ void end_in_cluster(const ClusterPlace& place, const Scalars& last, const float* z,
+                                 const float* own, const Ahead& ahead) const {
+    const int thread = threadIdx.x, columns = place.columns;
+    const auto for_each = [&](auto visit) {
+#pragma unroll
+      for (int j = 0; j < kMostColumns / kHeadNormThreads; ++j) {
+        const int d = j * kHeadNormThreads + thread;
+        if (d < a.DV) visit(j, d);
+      }
+    };
+    float h[kMostColumns / kHeadNormThreads];
+    for_each([&](int j, int d) { h[j] = load_shared(own + d % columns, d / columns); });
+    const HeadNorm norm =
+        head_norm(a.DV, gate.eps, [&](auto visit) { for_each([&](int j, int) { visit(h[j]); }); });
+    if (thread < columns) {
+      const int64_t at = (place.row * a.H + place.head) * a.DV + place.rank * columns + thread;
+      put_gated(gate, at, norm, own[thread], ahead.o, ahead.w);
+    }
+    if (place.rank == 0) put_states(place.state, last, z);
+  }
+
+ private:
+  static constexpr int kMostColumns = kMostInCluster * StepShape<float, 16, 2>::kColumns;
+  // Which the blocks of the head have read.
+  __device__ void put_states(int64_t state, const Scalars& last, const float* z) const {
+    for (int x = threadIdx.x; x < a.DK; x += kHeadNormThreads) a.n[state * a.DK + x] = z[x];
+    if (threadIdx.x == 0) a.m[state] = last.m;
   }
 };
 
