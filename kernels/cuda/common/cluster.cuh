@@ -9,6 +9,15 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// Of the same place in the shared memory of another block of the cluster.
+__device__ inline uint32_t shared_address(const void* mine, uint32_t rank) {
+  uint32_t there = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(mine)), "r"(rank));
+#endif
+  return there;
+}
+
 // All threads of all blocks of the cluster; what each wrote to shared memory is there for all.
 // Fences of shared memory alone: one of all memory takes half a microsecond.
 __device__ inline void sync_cluster() {
@@ -27,35 +36,24 @@ __device__ inline void leave_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
 #endif
 }
-// A float from the same place in the shared memory of another block of the cluster.
-__device__ inline float load_shared(const float* mine, uint32_t rank) {
-  float value = 0;
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n"
-      ".reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %1, %2;\n"
-      "ld.shared::cluster.f32 %0, [there];\n"
-      "}"
-      : "=f"(value)
-      : "r"(shared_address(mine)), "r"(rank)
-      : "memory");
-#endif
-  return value;
-}
-// Likewise four floats.
+// Four floats from the same place in the shared memory of another block of the cluster, or one.
 __device__ inline float4 load4_shared(const float* mine, uint32_t rank) {
   float4 value = {};
 #if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n"
-      ".reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %4, %5;\n"
-      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n"
-      "}"
-      : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-      : "r"(shared_address(mine)), "r"(rank)
-      : "memory");
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(shared_address(mine, rank))
+               : "memory");
+#endif
+  return value;
+}
+__device__ inline float load_shared(const float* mine, uint32_t rank) {
+  float value = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("ld.shared::cluster.f32 %0, [%1];"
+               : "=f"(value)
+               : "r"(shared_address(mine, rank))
+               : "memory");
 #endif
   return value;
 }

@@ -2,6 +2,7 @@
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/activate.cuh"
 #include "kernels/cuda/sm80/ops.h"
+#include "kernels/cuda/sm80/vector.cuh"
 
 namespace recurve::cuda::sm80 {
 namespace {
@@ -38,11 +39,7 @@ __global__ void __launch_bounds__(kThreads) any_kernel(GatedRmsNormArgs args) {
 #pragma unroll 4
   for (int d = threadIdx.x; d < size; d += kThreads) {
     const float normed = gated(d) * scale * (w == nullptr ? 1.0f : w[d]);
-    if (y_bf16 != nullptr) {
-      y_bf16[d] = static_cast<uint16_t>(round_bf16(normed, 0));
-    } else {
-      y[d] = normed;
-    }
+    put(y, y_bf16, d, normed);
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/cuda/common/math.cuh"
+#include "kernels/cuda/sm80/vector.cuh"
 #include "kernels/ops/head_norm_gate.h"
 
 namespace recurve::cuda::sm80 {
@@ -26,11 +27,7 @@ __device__ HeadNorm head_norm(int DV, float eps, ForEach for_each) {
 __device__ inline void put_gated(const HeadNormGateArgs& args, int64_t at, const HeadNorm& norm,
                                  float h, float o, float w) {
   const float y = sigmoid(o) * ((h - norm.mean) * norm.scale * w);
-  if (args.y_bf16 != nullptr) {
-    args.y_bf16[at] = static_cast<uint16_t>(round_bf16(y, 0));
-  } else {
-    args.y[at] = y;
-  }
+  put(args.y, args.y_bf16, at, y);
 }
 
 // One head of one row, by a block of kHeadNormThreads, of h that other blocks may have written just

@@ -2,6 +2,7 @@
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/activate.cuh"
 #include "kernels/cuda/sm80/ops.h"
+#include "kernels/cuda/sm80/vector.cuh"
 
 namespace recurve::cuda::sm80 {
 namespace {
@@ -15,14 +16,6 @@ __device__ float finished(float x, float scale, const float* w, const float* gat
   if (w != nullptr) y *= *w;
   if (gate != nullptr) y *= silu(*gate);
   return y;
-}
-
-__device__ void put(const HeadRmsNormArgs& args, int64_t at, float y) {
-  if (args.y_bf16 != nullptr) {
-    args.y_bf16[at] = static_cast<uint16_t>(round_bf16(y, 0));
-  } else {
-    args.y[at] = y;
-  }
 }
 
 // One block a head of a row, all of it in registers: everything is on its way at once. A thread
@@ -50,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) held_kernel(HeadRmsNormArgs args) {
   for_each([&](int j, int) { squares = fmaf(x[j], x[j], squares); });
   const float scale = norm_scale(block_sum<kThreads>(squares), args.DV, args.eps);
   for_each([&](int j, int d) {
-    put(args, at + d,
+    put(args.y, args.y_bf16, at + d,
         finished(x[j], scale, args.w == nullptr ? nullptr : &w[j],
                  args.gate == nullptr ? nullptr : &gate[j]));
   });
@@ -72,7 +65,7 @@ __global__ void __launch_bounds__(kThreads) any_kernel(HeadRmsNormArgs args) {
   const float scale = norm_scale(block_sum<kThreads>(squares), args.DV, args.eps);
 #pragma unroll 4
   for (int d = threadIdx.x; d < args.DV; d += kThreads) {
-    put(args, at + d,
+    put(args.y, args.y_bf16, at + d,
         finished(args.x[at + d], scale, args.w == nullptr ? nullptr : args.w + d,
                  gate == nullptr ? nullptr : gate + d));
   }

@@ -2,17 +2,10 @@
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/sm80/ops.h"
+#include "kernels/cuda/sm80/vector.cuh"
 
 namespace recurve::cuda::sm80 {
 namespace {
-
-__device__ void put(const LayerNormArgs& args, int64_t at, float y) {
-  if (args.y_bf16 != nullptr) {
-    args.y_bf16[at] = static_cast<uint16_t>(round_bf16(y, 0));
-  } else {
-    args.y[at] = y;
-  }
-}
 
 // One block a group of a row. Its size follows from that of the group alone, so that a row is
 // summed in one order whatever the batch. A thread reads and writes the same values, so y may be x
@@ -51,7 +44,7 @@ __global__ void __launch_bounds__(kThreads) held_kernel(LayerNormArgs args) {
   const float scale = norm_scale(squares, size, args.eps);
   for_each([&](int j, int d) {
     const float residual = args.residual == nullptr ? 0 : args.residual[at + d];
-    put(args, at + d, (x[j] - mean) * scale * w[j] + bias[j] + residual);
+    put(args.y, args.y_bf16, at + d, (x[j] - mean) * scale * w[j] + bias[j] + residual);
   });
 }
 
@@ -85,7 +78,7 @@ __global__ void __launch_bounds__(kThreads) any_kernel(LayerNormArgs args) {
   for (int d = threadIdx.x; d < size; d += kThreads) {
     const float bias = args.b == nullptr ? 0 : args.b[first + d];
     const float residual = args.residual == nullptr ? 0 : args.residual[at + d];
-    put(args, at + d, (x[d] - mean) * scale * args.w[first + d] + bias + residual);
+    put(args.y, args.y_bf16, at + d, (x[d] - mean) * scale * args.w[first + d] + bias + residual);
   }
 }
 

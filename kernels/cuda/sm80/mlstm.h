@@ -10,8 +10,8 @@ void mlstm_chunks(const MlstmArgs& args, Stream& stream);
 
 // The chunks of one row: the last of a sequence, or all where args.chunk is 1. A block owns some
 // columns of C of one head of one sequence; all blocks of a head read its n and m as they were, and
-// the last of them to be done advances these. gates: it normalises and gates h as well; few blocks
-// are a cluster that does so together.
+// the last of them to be done advances these. gates: it normalises and gates h as well; of few
+// sequences the blocks of a head are a cluster, and do so together.
 void mlstm_steps(const MlstmArgs& args, bool gates, Stream& stream);
 
 }  // namespace recurve::cuda::sm80

@@ -110,7 +110,7 @@ __device__ void begin_norm(const BegunNorm& next, int64_t at, float y, float nor
 #pragma unroll
   for (int i = 0; i < BegunNorm::kSquares; ++i) v[i] = __shfl_sync(kAll, y, (first + i) * kLanes);
   if (!there || lane % kLanes != 0) return;
-  next.x[at] = static_cast<uint16_t>(round_bf16(__fmul_rn(y, norm), 0));
+  next.x[at] = kept_as<uint16_t>(__fmul_rn(y, norm));
   if (at % BegunNorm::kSquares != 0) return;
   next.squares[at / BegunNorm::kSquares] = squares_of(make_float4(v[0], v[1], v[2], v[3])) +
                                            squares_of(make_float4(v[4], v[5], v[6], v[7]));

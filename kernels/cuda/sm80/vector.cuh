@@ -36,6 +36,15 @@ __device__ inline T kept_as(float x) {
   }
 }
 
+// An output: to y_bf16 where there is one, else to y.
+__device__ inline void put(float* y, uint16_t* y_bf16, int64_t at, float value) {
+  if (y_bf16 != nullptr) {
+    y_bf16[at] = kept_as<uint16_t>(value);
+  } else {
+    y[at] = value;
+  }
+}
+
 // What is left of values once they are kept: where a chunk ends and the state stays in registers.
 template <typename T>
 __device__ inline float rounded(float x) {

@@ -28,14 +28,8 @@ __device__ inline void arrive(Barrier* barrier) {
 // On the barrier of another block of the cluster. It says nothing of memory that is not shared: a
 // fence of all of it takes half a microsecond.
 __device__ inline void arrive(Barrier* barrier, uint32_t rank) {
-  asm volatile(
-      "{\n"
-      ".reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
-      "}" ::"r"(shared_address(barrier)),
-      "r"(rank)
-      : "memory");
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(shared_address(barrier, rank))
+               : "memory");
 }
 // Arrives, and the phase ends only when as many bytes have come.
 __device__ inline void arrive_expecting(Barrier* barrier, uint32_t bytes) {

@@ -2,13 +2,13 @@
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/sm90/async.cuh"
 #include "kernels/cuda/sm90/ops.h"
+#include "kernels/cuda/sm90/tensor_map.h"
 #include "kernels/ops/linear.h"
 
 // How a linear layer is laid out over blocks: see linear_kernel.cuh.
 namespace recurve::cuda::sm90 {
 
-constexpr int kBoxK = 64;             // of K, a stage
-constexpr int kBoxBytes = 2 * kBoxK;  // of a row, in a box
+constexpr int kBoxBytes = 2 * kBoxK;  // of a row, in a box; a stage has one of K
 constexpr int kGroupM = 64;           // rows of a product: of W or, in wide tilings, of x
 constexpr int kGroupThreads = 128;    // of a warpgroup
 

@@ -21,8 +21,6 @@ decltype(&cuTensorMapEncodeTiled) find_encoder() {
   return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
 }
 
-constexpr cuuint32_t kBoxColumns = 64;
-
 // strides: in bytes, of all dimensions but the first.
 template <size_t kRank>
 CUtensorMap encode(const Matrix& matrix, const cuuint64_t (&extents)[kRank],
@@ -45,16 +43,14 @@ CUtensorMap encode(const Matrix& matrix, const cuuint64_t (&extents)[kRank],
 CUtensorMap tensor_map(const Matrix& matrix, int box_rows) {
   const auto K = static_cast<cuuint64_t>(matrix.K), N = static_cast<cuuint64_t>(matrix.N);
   return encode<2>(matrix, {K, N}, {K * sizeof(uint16_t)},
-                   {kBoxColumns, static_cast<cuuint32_t>(box_rows)});
+                   {kBoxK, static_cast<cuuint32_t>(box_rows)});
 }
 
 CUtensorMap tensor_map(const Matrix& matrix, int box_rows, int boxes) {
   const auto K = static_cast<cuuint64_t>(matrix.K), N = static_cast<cuuint64_t>(matrix.N);
-  CHECK(K % kBoxColumns == 0);
-  return encode<3>(
-      matrix, {kBoxColumns, N, K / kBoxColumns},
-      {K * sizeof(uint16_t), kBoxColumns * sizeof(uint16_t)},
-      {kBoxColumns, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(boxes)});
+  CHECK(K % kBoxK == 0);
+  return encode<3>(matrix, {kBoxK, N, K / kBoxK}, {K * sizeof(uint16_t), kBoxK * sizeof(uint16_t)},
+                   {kBoxK, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(boxes)});
 }
 
 }  // namespace recurve::cuda::sm90

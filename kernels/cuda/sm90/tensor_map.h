@@ -5,12 +5,14 @@
 
 namespace recurve::cuda::sm90 {
 
-// For copies of boxes (box_rows, 64) of the bf16 matrix into shared memory, in its swizzle of 128
-// bytes; what is outside the matrix comes as zeros. Rows begin at multiples of 16 bytes.
+constexpr int kBoxK = 64;  // columns of a box: of K
+
+// For copies of boxes (box_rows, kBoxK) of the bf16 matrix into shared memory, in its swizzle of
+// 128 bytes; what is outside the matrix comes as zeros. Rows begin at multiples of 16 bytes.
 CUtensorMap tensor_map(const Matrix& matrix, int box_rows);
 
 // As tensor_map(), for copies of so many boxes side by side, one behind the other: their numbers
-// are the third coordinate, and the first is 0. K is a multiple of 64.
+// are the third coordinate, and the first is 0. K is a multiple of kBoxK.
 CUtensorMap tensor_map(const Matrix& matrix, int box_rows, int boxes);
 
 }  // namespace recurve::cuda::sm90
