@@ -9,6 +9,22 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// Of the block in its cluster, and of that in the grid; without clusters 0 and the block's.
+__device__ inline int rank_in_cluster() {
+  uint32_t rank = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+  return static_cast<int>(rank);
+}
+__device__ inline int cluster_number() {
+  uint32_t number = blockIdx.x;
+#if __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%clusterid.x;" : "=r"(number));
+#endif
+  return static_cast<int>(number);
+}
+
 // Of the same place in the shared memory of another block of the cluster.
 __device__ inline uint32_t shared_address(const void* mine, uint32_t rank) {
   uint32_t there = 0;

@@ -195,9 +195,9 @@ __device__ inline int rows_of(const Task& task, const Place& place) {
 }
 template <typename T>
 __device__ Place place_of(const Task& task) {
-  const int cluster = T::kWide ? task.cluster() : task.parts;
-  const int rank = blockIdx.x % cluster, tile = blockIdx.x / cluster;
-  const int part = rank % task.parts, sharer = T::kWide ? rank / task.parts : 0;
+  const int rank = rank_in_cluster(), tile = cluster_number();
+  const int part = T::kWide ? rank % task.parts : rank;
+  const int sharer = T::kWide ? rank / task.parts : 0;
   const int each = task.piece_boxes * task.turns;
   return {.first_box = part * each,
           .boxes = max(0, min(each, task.boxes - part * each)),
