@@ -15,6 +15,7 @@ CudaStream::CudaStream(int device) : device_(device) {
   cudaFuncAttributes probe{};
   CUDA_CHECK(cudaFuncGetAttributes(&probe, probe_kernel));
   starts_early_ = probe.ptxVersion >= kArchitectureThatWaits;
+  CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device));
   CUDA_CHECK(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking));
   void* memory = nullptr;
   CUDA_CHECK(cudaMalloc(&memory, kScratchBytes));

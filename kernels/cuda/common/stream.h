@@ -30,6 +30,9 @@ class CudaStream : public Stream {
   // Counters that are 0 between kernels: for blocks that have to know which of them is the last.
   std::span<unsigned> counters() const { return {counters_, kCounters}; }
 
+  // Of the device.
+  int multiprocessors() const { return multiprocessors_; }
+
   // Whether blocks may be clusters: as kernels may be launched early, on Hopper and later.
   bool has_clusters() const { return starts_early_; }
 
@@ -43,6 +46,7 @@ class CudaStream : public Stream {
   std::byte* scratch_ = nullptr;
   unsigned* counters_ = nullptr;
   bool starts_early_ = false;
+  int multiprocessors_ = 0;
 };
 
 inline cudaStream_t use(Stream& stream) { return static_cast<CudaStream&>(stream).use(); }

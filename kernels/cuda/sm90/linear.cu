@@ -303,9 +303,15 @@ void launch_widest(const LinearArgs& args, const Rows& x, Stream& stream) {
   (launch_if_best(WideTiling<kTileM, kRows>{}), ...);
 }
 
+// Tiles of 256 rows where K is in one piece, unless they leave half of the multiprocessors idle.
 void launch_wide(const LinearArgs& args, const Rows& x, Stream& stream) {
-  if (pieces_of(args.W) == 1) return launch_widest<256, 64, 128, 176, 192>(args, x, stream);
-  launch_widest<128, 64, 80, 96, 128, 144, 160, 176, 192>(args, x, stream);
+  constexpr int kLowest = 64;
+  const int half = static_cast<CudaStream&>(stream).multiprocessors() / 2;
+  const int most_tiles = ceil_div(args.W.N, kLowest) * ceil_div(args.rows, 256);
+  if (pieces_of(args.W) == 1 && most_tiles > half) {
+    return launch_widest<256, kLowest, 128, 176, 192>(args, x, stream);
+  }
+  launch_widest<128, kLowest, 80, 96, 128, 144, 160, 176, 192>(args, x, stream);
 }
 
 // Up to 128 rows x weighs as much as W, and tiles that are high or wide are best where there are

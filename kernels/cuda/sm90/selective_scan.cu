@@ -308,10 +308,11 @@ bool takes(const SelectiveScanArgs& a) {
 
 template <typename T>
 void launch_steps(const SelectiveScanArgs& args, Stream& stream) {
-  constexpr int kBlocks = 2 * 132;   // that run at once, and
-  constexpr int kRoom = 100 * 1024;  // bytes of shared memory for each
+  // Blocks that run at once, and bytes of shared memory for each.
+  const int blocks = 2 * static_cast<CudaStream&>(stream).multiprocessors();
+  constexpr int kRoom = 100 * 1024;
   const int tiles = args.D / kStepChannels, sequences = args.seqs.num_seqs;
-  const int wanted = std::clamp(kBlocks / tiles, 1, sequences);
+  const int wanted = std::clamp(blocks / tiles, 1, sequences);
   const int each = (sequences + wanted - 1) / wanted;
   const int groups = (sequences + each - 1) / each, turns = (each + kRows - 1) / kRows;
   const int stage = kRows * Stage<T>::row_bytes(args.R);
