@@ -7,6 +7,11 @@ namespace recurve::cuda::sm80 {
 
 constexpr int kMostGates = 4;
 
+// As gates_of() of the cell, which is for the host.
+__device__ inline int gates_at(const RnnArgs& a) {
+  return static_cast<int>(a.R.N / (static_cast<int64_t>(a.H) * a.DH));
+}
+
 // As std::min(a, b): of a NaN, a is kept.
 __device__ inline float min_of(float a, float b) { return b < a ? b : a; }
 

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) row_kernel(RnnArgs a, int t, int pie
   const int first = static_cast<int>(blockIdx.x) / pieces / a.H * kSequences;
   const int lane = threadIdx.x % kWarpSize;
   const int d = piece * kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
-  const int gates = static_cast<int>(a.R.N / (static_cast<int64_t>(a.H) * a.DH));
+  const int gates = gates_at(a);
 
   // Where h before the row is, for each sequence; null: it has no such row.
   __shared__ const float* before[kSequences];
