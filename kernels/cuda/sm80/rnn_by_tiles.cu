@@ -3,6 +3,8 @@
 //
 // Every launch adds in one order, whatever the sequences: the matrix is cut along h into kRanges
 // ranges, each walked in slabs; the ranges are added from the first to the last.
+#include <algorithm>
+
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/rnn.cuh"
@@ -15,6 +17,7 @@ namespace {
 constexpr int kRanges = 8;  // of h; and warps of a block
 constexpr int kThreads = kRanges * kWarpSize;
 constexpr int kChannels = kTileN / kMostGates;  // of one mma: all gates of each
+constexpr int kAhead = 3;
 
 // The block's part of the head: kM kChannels channels.
 struct Place {
@@ -28,7 +31,7 @@ struct Gates {
   int DH;
 
   __device__ Gates(const RnnArgs& a, const Place& at) : DH(a.DH) {
-    const int gates = static_cast<int>(a.R.N / (static_cast<int64_t>(a.H) * a.DH));
+    const int gates = gates_at(a);
     const int group = threadIdx.x % kWarpSize / 4, quad = threadIdx.x % 4;
 #pragma unroll
     for (int j = 0; j < 2 * kM; ++j) {
@@ -81,22 +84,39 @@ __device__ Channel channel_of(const RnnArgs& a, int64_t row, int slot, int head,
   return c;
 }
 
-// Row t of the sequences that have it. Blocks: groups of 8 kR sequences x heads x pieces of
-// kM kChannels channels. A lane has kAhead slabs of R on their way; where those are all, they come
-// before the kernel ahead has ended, and once for all sequences.
-template <int kM, int kR, int kAhead>
-__global__ void __launch_bounds__(kThreads, 2) tile_kernel(RnnArgs a, int t, int pieces) {
-  constexpr int kSequences = kR * kTileRows, kItems = kSequences * kM * kChannels;
+// What a block keeps of its sequences, kSequences of which it ends at a time: with two buffers it
+// makes the sums of the next while some threads end these. Behind it: a pointer to h and the row of
+// each of its sequences.
+template <int kM, int kR, int kBuffers>
+struct Memory {
+  static constexpr int kSequences = kR * kTileRows;
+  float sums[kBuffers][kRanges][kSequences][kM * kTileN + 1];
+
+  static size_t bytes(int sequences) {
+    return sizeof(Memory) + static_cast<size_t>(sequences) * (sizeof(float*) + sizeof(int64_t));
+  }
+};
+
+// Row t of the sequences that have it. Blocks: groups of `turns` times kSequences sequences x heads
+// x pieces of kM kChannels channels. A lane has kAhead slabs of R on their way; where those are
+// all, they come before the kernel ahead has ended, and once for all sequences.
+template <int kM, int kR, int kBuffers>
+__global__ void __launch_bounds__(kThreads, kM == 1 ? 2 : 1)
+    tile_kernel(RnnArgs a, int t, int pieces, int all_turns) {
+  using Memory = Memory<kM, kR, kBuffers>;
+  constexpr int kSequences = Memory::kSequences, kItems = kSequences * kM * kChannels;
   static_assert(kItems <= kThreads);
-  __shared__ float partial[kRanges][kSequences][kM * kTileN + 1];
-  __shared__ const float* before[kSequences];  // h; null: the sequence has no such row
-  __shared__ int64_t row_of[kSequences];
+  const int turns = kBuffers == 1 ? 1 : all_turns;
+  extern __shared__ float4 shared[];
+  auto& sums = reinterpret_cast<Memory*>(shared)->sums;
+  auto* const before = reinterpret_cast<const float**>(reinterpret_cast<Memory*>(shared) + 1);
+  auto* const row_of = reinterpret_cast<int64_t*>(before + turns * kSequences);
   let_next_start();
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarpSize;
   const int lane = thread % kWarpSize;
   const Place at{static_cast<int>(blockIdx.x) / pieces % a.H,
                  static_cast<int>(blockIdx.x) % pieces * kM * kChannels,
-                 static_cast<int>(blockIdx.x) / pieces / a.H * kSequences};
+                 static_cast<int>(blockIdx.x) / pieces / a.H * turns * kSequences};
   const int range = ((a.DH + kSlab - 1) / kSlab + kRanges - 1) / kRanges * kSlab;
   const int begin = warp * range, end = min(begin + range, a.DH);
   const Gates<kM> R(a, at);
@@ -106,74 +126,109 @@ __global__ void __launch_bounds__(kThreads, 2) tile_kernel(RnnArgs a, int t, int
     for (int s = 0; s < kAhead; ++s) R.load(w[s], k + s * kSlab, end);
   };
   load_R(begin);
-
-  wait_for_previous();
-  if (thread < kSequences) {
-    const int b = at.first + thread;
-    const float* from = nullptr;
-    if (b < a.seqs.num_seqs && a.seqs.begin[b] + t < a.seqs.begin[b + 1]) {
-      row_of[thread] = static_cast<int64_t>(a.seqs.begin[b]) + t;
-      const int64_t row = t == 0 ? a.seqs.slot[b] : row_of[thread] - 1;
-      from = (t == 0 ? a.h : a.y) + (row * a.H + at.head) * a.DH;
-    }
-    before[thread] = from;
+  // Where rows are, no kernel writes. before: h, or null where the sequence has no such row.
+  bool any = false;
+  for (int b = thread; b < turns * kSequences; b += kThreads) {
+    before[b] = nullptr;
+    const int sequence = at.first + b;
+    if (sequence >= a.seqs.num_seqs) continue;
+    const int64_t row = static_cast<int64_t>(a.seqs.begin[sequence]) + t;
+    if (row >= a.seqs.begin[sequence + 1]) continue;
+    row_of[b] = row;
+    const int64_t from = t == 0 ? a.seqs.slot[sequence] : row - 1;
+    before[b] = (t == 0 ? a.h : a.y) + (from * a.H + at.head) * a.DH;
+    any = true;
   }
-  const bool any = __syncthreads_or(thread < kSequences && before[thread] != nullptr);
+  any = __syncthreads_or(any);
+  wait_for_previous();
   if (!any) return;
 
-  const int gates = static_cast<int>(a.R.N / (static_cast<int64_t>(a.H) * a.DH));
-  const int b = thread / (kM * kChannels), c = thread % (kM * kChannels), d = at.d0 + c;
-  const bool ends = thread < kItems && before[b] != nullptr && d < a.DH;
-  Channel channel;  // on its way meanwhile
-  if (ends) {
-    channel = channel_of(a, row_of[b], a.seqs.slot[at.first + b], at.head, d, gates, before[b][d]);
-  }
-
+  float4 next_h[kAhead][2];  // on its way while others are multiplied
+  const auto load_next = [&](int row_tile, int k) {
 #pragma unroll
-  for (int r = 0; r < kR; ++r) {
-    Accumulator<kM, 1> sum;
-    for (int k = begin; k < end; k += kAhead * kSlab) {
-      if (r > 0 || k > begin) {
-        if (range > kAhead * kSlab) load_R(k);
-      }
-      float4 h[kAhead][2];
-#pragma unroll
-      for (int s = 0; s < kAhead; ++s) {
-        load_h(h[s], before[r * kTileRows + lane / 4], k + s * kSlab + 8 * (lane % 4), end);
-      }
-#pragma unroll
-      for (int s = 0; s < kAhead; ++s) {
-        if (k + s * kSlab < end) sum.add(w[s], 0, split(h[s][0], h[s][1]));
-      }
+    for (int s = 0; s < kAhead; ++s) {
+      load_h(next_h[s], before[row_tile * kTileRows + lane / 4], k + s * kSlab + 8 * (lane % 4),
+             end);
     }
-    sum.for_each(
-        [&](int n, int row, float value) { partial[warp][r * kTileRows + row][n] = value; });
-  }
-  __syncthreads();
+  };
+  load_next(0, begin);
+  const int gates = gates_at(a);
+  const int c = thread % (kM * kChannels), d = at.d0 + c;
+  for (int turn = 0; turn < turns; ++turn) {
+    const int b = turn * kSequences + thread / (kM * kChannels);
+    const bool ends = thread < kItems && d < a.DH && before[b] != nullptr;
+    Channel channel;  // on its way meanwhile
+    if (ends) {
+      const int slot = a.seqs.slot[at.first + b];
+      channel = channel_of(a, row_of[b], slot, at.head, d, gates, before[b][d]);
+    }
+    auto& partial = sums[kBuffers == 1 ? 0 : turn % 2];
+#pragma unroll
+    for (int r = 0; r < kR; ++r) {
+      const int row_tile = turn * kR + r;
+      Accumulator<kM, 1> sum;
+      for (int k = begin; k < end; k += kAhead * kSlab) {
+        if (range > kAhead * kSlab && (row_tile > 0 || k > begin)) load_R(k);
+        float4 h[kAhead][2];
+#pragma unroll
+        for (int s = 0; s < kAhead; ++s) {
+          h[s][0] = next_h[s][0];
+          h[s][1] = next_h[s][1];
+        }
+        const int after = k + kAhead * kSlab;
+        if (after < end) {
+          load_next(row_tile, after);
+        } else if (row_tile + 1 < turns * kR) {
+          load_next(row_tile + 1, begin);
+        }
+#pragma unroll
+        for (int s = 0; s < kAhead; ++s) {
+          if (k + s * kSlab < end) sum.add(w[s], 0, split(h[s][0], h[s][1]));
+        }
+      }
+      sum.for_each(
+          [&](int n, int row, float value) { partial[warp][r * kTileRows + row][n] = value; });
+    }
+    __syncthreads();
 
-  if (!ends) return;
-  float s[kMostGates];
+    if (!ends) continue;
+    float s[kMostGates];
 #pragma unroll
-  for (int gate = 0; gate < kMostGates; ++gate) {
-    if (gate >= gates) break;
-    const int n = c / kChannels * kTileN + gate * kChannels + c % kChannels;
-    s[gate] = partial[0][b][n];
+    for (int gate = 0; gate < kMostGates; ++gate) {
+      if (gate >= gates) break;
+      const int n = c / kChannels * kTileN + gate * kChannels + c % kChannels;
+      const int row = thread / (kM * kChannels);
+      s[gate] = partial[0][row][n];
 #pragma unroll
-    for (int part = 1; part < kRanges; ++part) s[gate] += partial[part][b][n];
-    s[gate] += channel.bias[gate];
+      for (int part = 1; part < kRanges; ++part) s[gate] += partial[part][row][n];
+      s[gate] += channel.bias[gate];
+    }
+    a.y[channel.y] = sm80::next_h(a, channel.x, s, channel.h, channel.rest);
+    put_channel(a, channel.state, channel.rest);
   }
-  a.y[channel.y] = next_h(a, channel.x, s, channel.h, channel.rest);
-  put_channel(a, channel.state, channel.rest);
 }
 
-template <int kM, int kR, int kAhead>
+int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+template <int kM, int kR, int kBuffers>
 void launch_rows(const RnnArgs& args, Stream& stream) {
-  const int pieces = (args.DH + kM * kChannels - 1) / (kM * kChannels);
-  const int groups = (args.seqs.num_seqs + kR * kTileRows - 1) / (kR * kTileRows);
+  using Memory = Memory<kM, kR, kBuffers>;
+  const int parts = ceil_div(args.DH, kM * kChannels) * args.H;
+  // As many blocks as there is room for at once: each reads its part of the matrix.
+  const int room = static_cast<CudaStream&>(stream).multiprocessors();
+  const int units = ceil_div(args.seqs.num_seqs, Memory::kSequences);
+  const int turns = kBuffers == 1 ? 1 : ceil_div(units, std::max(1, room / parts));
+  const size_t bytes = Memory::bytes(turns * Memory::kSequences);
+  abort_if_failed(
+      cudaFuncSetAttribute(tile_kernel<kM, kR, kBuffers>,
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+      "rnn, shared memory");
   for (int t = 0; t < args.seqs.max_len; ++t) {
-    launch_early(stream, "rnn, row", tile_kernel<kM, kR, kAhead>,
-                 {.grid = static_cast<unsigned>(groups * args.H * pieces), .threads = kThreads},
-                 args, t, pieces);
+    launch_early(stream, "rnn, row", tile_kernel<kM, kR, kBuffers>,
+                 {.grid = static_cast<unsigned>(ceil_div(units, turns) * parts),
+                  .threads = kThreads,
+                  .shared = bytes},
+                 args, t, parts / args.H, turns);
   }
 }
 
@@ -181,11 +236,11 @@ void launch_rows(const RnnArgs& args, Stream& stream) {
 
 void rnn_by_tiles(const RnnArgs& args, Stream& stream) {
   if (args.seqs.num_seqs <= 8) {
-    launch_rows<1, 1, 3>(args, stream);
+    launch_rows<1, 1, 1>(args, stream);
   } else if (args.seqs.num_seqs <= 16) {
-    launch_rows<1, 2, 3>(args, stream);
+    launch_rows<1, 2, 1>(args, stream);
   } else {
-    launch_rows<2, 4, 3>(args, stream);
+    launch_rows<3, 2, 2>(args, stream);
   }
   rnn_keep_last_rows(args, stream);
 }
