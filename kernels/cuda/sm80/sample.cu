@@ -1,3 +1,5 @@
+#include <climits>
+
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/math.cuh"
@@ -60,27 +62,83 @@ __device__ SampleStatus status_of(bool nan, float max) {
   return max == kMinusInfinity ? SampleStatus::kNothing : SampleStatus::kDone;
 }
 
-__device__ Greatest greatest(const Row& row, bool plain, Shared& shared) {
-  uint64_t best = 0;
-  float raw = kMinusInfinity;
-  bool nan = false;
-#pragma unroll 8
-  for (int id = static_cast<int>(threadIdx.x); id < row.V; id += kThreads) {
-    const float logit = row.logits[id];
-    nan |= logit != logit;
-    raw = fmaxf(raw, logit);
-    const uint32_t rank = rank_of(plain ? logit : processed(row, logit, id));
-    const uint64_t place = uint64_t{rank} << 32 | (0xffffffffu - static_cast<uint32_t>(id));
-    best = best > place ? best : place;
+// A thread's greatest logit, and the lowest id that has it.
+struct Best {
+  float logit = kMinusInfinity;
+  int id = INT_MAX;
+  bool nan = false;  // there was one, which does not count
+
+  // Ids ascend.
+  __device__ void look_at(float other, int other_id) {
+    nan |= other != other;
+    if (other > logit) {
+      logit = other;
+      id = other_id;
+    }
   }
-  best = block_max(best, shared);
-  const float greatest_raw =
-      logit_of(static_cast<uint32_t>(block_max(uint64_t{rank_of(raw)}, shared)));
+};
+// Of every kThreads-th four from this thread's on, several on their way at a time; some before the
+// first four that begins at a multiple of 16 bytes, or behind the last, by the first threads.
+__device__ Best best_of(const Row& row) {
+  constexpr int kHeld = 4;
+  Best best;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int into = static_cast<int>(reinterpret_cast<uintptr_t>(row.logits) / sizeof(float) % 4);
+  const int begin = min((4 - into) % 4, row.V), fours = (row.V - begin) / 4;
+  if (thread < begin) best.look_at(row.logits[thread], thread);
+  const auto* from = reinterpret_cast<const float4*>(row.logits + begin);
+  for (int first = thread; first < fours; first += kHeld * kThreads) {
+    float4 held[kHeld];
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      const int i = first + j * kThreads;
+      if (i < fours) held[j] = from[i];
+    }
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      const int i = first + j * kThreads, id = begin + 4 * i;
+      if (i >= fours) break;
+      best.look_at(held[j].x, id);
+      best.look_at(held[j].y, id + 1);
+      best.look_at(held[j].z, id + 2);
+      best.look_at(held[j].w, id + 3);
+    }
+  }
+  const int last = begin + 4 * fours + thread;
+  if (last < row.V) best.look_at(row.logits[last], last);
+  return best;
+}
+
+// So that the greater logit, and of equals the lower id, is greater.
+__device__ uint64_t place_of(float logit, int id) {
+  return uint64_t{rank_of(logit)} << 32 | (0xffffffffu - static_cast<uint32_t>(id));
+}
+
+__device__ Greatest greatest(const Row& row, bool plain, Shared& shared) {
+  uint64_t best = 0, raw;
+  bool nan = false;
+  if (plain) {
+    const Best mine = best_of(row);
+    nan = mine.nan;
+    raw = best = block_max(place_of(mine.logit, mine.id), shared);
+  } else {
+    float own = kMinusInfinity;
+#pragma unroll 8
+    for (int id = static_cast<int>(threadIdx.x); id < row.V; id += kThreads) {
+      const float logit = row.logits[id];
+      nan |= logit != logit;
+      own = fmaxf(own, logit);
+      const uint64_t place = place_of(processed(row, logit, id), id);
+      best = best > place ? best : place;
+    }
+    best = block_max(best, shared);
+    raw = block_max(place_of(own, 0), shared);
+  }
   const bool any_nan = __syncthreads_or(nan) != 0;
-  Greatest found{.raw = greatest_raw,
+  Greatest found{.raw = logit_of(static_cast<uint32_t>(raw >> 32)),
                  .best = logit_of(static_cast<uint32_t>(best >> 32)),
                  .id = static_cast<int>(0xffffffffu - static_cast<uint32_t>(best)),
-                 .status = status_of(any_nan, greatest_raw)};
+                 .status = status_of(any_nan, logit_of(static_cast<uint32_t>(raw >> 32)))};
   if (found.status == SampleStatus::kDone) found.status = status_of(false, found.best);
   return found;
 }

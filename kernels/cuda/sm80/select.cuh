@@ -36,15 +36,20 @@ __device__ inline uint64_t block_sum(uint64_t value, Shared& shared) {
   return value;
 }
 
+// The high halves decide, then the low ones of those who have the greatest.
+__device__ inline uint64_t warp_max(uint64_t value) {
+  const uint32_t high = static_cast<uint32_t>(value >> 32);
+  const uint32_t most = __reduce_max_sync(0xffffffffu, high);
+  const uint32_t low = high == most ? static_cast<uint32_t>(value) : 0;
+  return uint64_t{most} << 32 | __reduce_max_sync(0xffffffffu, low);
+}
 __device__ inline uint64_t block_max(uint64_t value, Shared& shared) {
-  const auto greater = [](uint64_t a, uint64_t b) { return a > b ? a : b; };
-  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
-    value = greater(value, __shfl_xor_sync(0xffffffffu, value, offset));
-  }
+  value = warp_max(value);
   if (threadIdx.x % kWarpSize == 0) shared.sums[threadIdx.x / kWarpSize] = value;
   __syncthreads();
-  for (int warp = 0; warp < kWarps; ++warp) value = greater(value, shared.sums[warp]);
-  __syncthreads();
+  static_assert(kWarps == kWarpSize);
+  value = warp_max(shared.sums[threadIdx.x % kWarpSize]);
+  __syncthreads();  // before the next one
   return value;
 }
 
