@@ -17,7 +17,7 @@ namespace {
 constexpr int kRanges = 8;  // of h; and warps of a block
 constexpr int kThreads = kRanges * kWarpSize;
 constexpr int kChannels = kTileN / kMostGates;  // of one mma: all gates of each
-constexpr int kAhead = 3;
+constexpr int kAhead = 3;                       // slabs of R that a lane has on their way
 
 // The block's part of the head: kM kChannels channels.
 struct Place {
@@ -84,9 +84,9 @@ __device__ Channel channel_of(const RnnArgs& a, int64_t row, int slot, int head,
   return c;
 }
 
-// What a block keeps of its sequences, kSequences of which it ends at a time: with two buffers it
-// makes the sums of the next while some threads end these. Behind it: a pointer to h and the row of
-// each of its sequences.
+// A block's memory: the sums of the kSequences that it ends in one turn. With one buffer it has one
+// turn; with two some threads make the sums of the next turn while others end these. Behind it come
+// a pointer to h and the row of each of its sequences.
 template <int kM, int kR, int kBuffers>
 struct Memory {
   static constexpr int kSequences = kR * kTileRows;
@@ -98,15 +98,15 @@ struct Memory {
 };
 
 // Row t of the sequences that have it. Blocks: groups of `turns` times kSequences sequences x heads
-// x pieces of kM kChannels channels. A lane has kAhead slabs of R on their way; where those are
-// all, they come before the kernel ahead has ended, and once for all sequences.
+// x pieces of kM kChannels channels. Where kAhead slabs of R are all of them, they come before the
+// kernel ahead has ended, and once for all sequences.
 template <int kM, int kR, int kBuffers>
 __global__ void __launch_bounds__(kThreads, kM == 1 ? 2 : 1)
-    tile_kernel(RnnArgs a, int t, int pieces, int all_turns) {
+    tile_kernel(RnnArgs a, int t, int pieces, int turns_of_block) {
   using Memory = Memory<kM, kR, kBuffers>;
   constexpr int kSequences = Memory::kSequences, kItems = kSequences * kM * kChannels;
   static_assert(kItems <= kThreads);
-  const int turns = kBuffers == 1 ? 1 : all_turns;
+  const int turns = kBuffers == 1 ? 1 : turns_of_block;
   extern __shared__ float4 shared[];
   auto& sums = reinterpret_cast<Memory*>(shared)->sums;
   auto* const before = reinterpret_cast<const float**>(reinterpret_cast<Memory*>(shared) + 1);
