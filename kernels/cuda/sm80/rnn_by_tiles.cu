@@ -92,7 +92,7 @@ struct Memory {
   static constexpr int kSequences = kR * kTileRows;
   float sums[kBuffers][kRanges][kSequences][kM * kTileN + 1];
 
-  static size_t bytes(int sequences) {
+  static constexpr size_t bytes(int sequences) {
     return sizeof(Memory) + static_cast<size_t>(sequences) * (sizeof(float*) + sizeof(int64_t));
   }
 };
@@ -213,21 +213,22 @@ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 template <int kM, int kR, int kBuffers>
 void launch_rows(const RnnArgs& args, Stream& stream) {
   using Memory = Memory<kM, kR, kBuffers>;
+  constexpr int kMostTurns = kBuffers == 1 ? 1 : 128;
+  constexpr int kMostBytes = 96 << 10;  // that a block may have on any GPU
+  static_assert(Memory::bytes(kMostTurns * Memory::kSequences) <= kMostBytes);
   const int parts = ceil_div(args.DH, kM * kChannels) * args.H;
   // As many blocks as there is room for at once: each reads its part of the matrix.
   const int room = static_cast<CudaStream&>(stream).multiprocessors();
   const int units = ceil_div(args.seqs.num_seqs, Memory::kSequences);
-  const int turns = kBuffers == 1 ? 1 : ceil_div(units, std::max(1, room / parts));
-  const size_t bytes = Memory::bytes(turns * Memory::kSequences);
-  abort_if_failed(
-      cudaFuncSetAttribute(tile_kernel<kM, kR, kBuffers>,
-                           cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
-      "rnn, shared memory");
+  const int turns = std::min(ceil_div(units, std::max(1, room / parts)), kMostTurns);
+  abort_if_failed(cudaFuncSetAttribute(tile_kernel<kM, kR, kBuffers>,
+                                       cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes),
+                  "rnn, shared memory");
   for (int t = 0; t < args.seqs.max_len; ++t) {
     launch_early(stream, "rnn, row", tile_kernel<kM, kR, kBuffers>,
                  {.grid = static_cast<unsigned>(ceil_div(units, turns) * parts),
                   .threads = kThreads,
-                  .shared = bytes},
+                  .shared = Memory::bytes(turns * Memory::kSequences)},
                  args, t, parts / args.H, turns);
   }
 }
