@@ -21,12 +21,11 @@ struct Pairs {
   RnnChannel channel[kCount];
   int begin[kCount], length[kCount];
   int64_t state[kCount];
-  int rows = 0;  // of the longest sequence
+  int rows = 1;  // of the longest sequence
 
   // Where the sequences [first, first + sequences) are.
   __device__ Pairs(const RnnArgs& a, int head, int first, int sequences) {
     const int d = threadIdx.x % kDH;
-    rows = 1;
     for (int b = 0; a.seqs.max_len > 1 && b < sequences; ++b) {
       rows = max(rows, a.seqs.begin[first + b + 1] - a.seqs.begin[first + b]);
     }
@@ -43,9 +42,9 @@ struct Pairs {
   __device__ static int number(int pair) { return threadIdx.x / kDH + pair * kMostGates; }
 };
 
-constexpr int kQuad = 4;
+constexpr int kQuad = 4;  // threads that share their rows of the matrix
 
-// The sum over four threads beside each other of the value whose number is this thread's.
+// The sum over these threads of the value whose number is this thread's among them.
 __device__ float own_of_four(const float (&values)[kQuad]) {
   const bool odd = threadIdx.x % 2 != 0, high = threadIdx.x % kQuad >= 2;
   const auto exchange = [](bool upper, float low, float high, int other) {
@@ -70,8 +69,8 @@ __global__ void __launch_bounds__(kMostGates* kDH, 2)
   const int thread = static_cast<int>(threadIdx.x), head = static_cast<int>(blockIdx.x) % a.H;
   const int gates = gates_at(a);
 
-  // Of the matrix: R[j][i] is of row `quad + j`, the fours 4 i + part of it. The sum of the
-  // thread's own row comes to it in the end.
+  // Of the matrix, the rows of kQuad threads: R[j][i] is of the j-th of these, the four with the
+  // number kQuad i + part. The sum of a thread's own row comes to it in the end.
   const int gate = thread / kDH, d_row = thread % kDH, part = thread % kQuad;
   const bool has_row = gate < gates && d_row < a.DH;
   constexpr int kFours = kDH / 4 / kQuad;
