@@ -21,7 +21,7 @@ StampRoom* address_of(const void* symbol) {
   return static_cast<StampRoom*>(address);
 }
 
-// Warps of a block write their own.
+// One that waits before each part of its rows writes a stamp for each.
 bool of_one_kernel(const Stamp& a, const Stamp& b) {
   constexpr uint64_t kApart = 700;  // ns; no kernel is shorter
   return b.began - a.began < kApart && a.grid_x == b.grid_x && a.grid_y == b.grid_y &&
