@@ -179,6 +179,8 @@ Ops large_rnn_ops(std::mt19937_64& random) {
     ops.push_back(rnn_op({cell, 3, 64, true, 0, DType::kBF16}, random));
     ops.push_back(rnn_op({cell, 1, 200, true, 0, DType::kBF16}, random));
   }
+  // So many heads that a GPU's blocks have several groups of sequences in turn.
+  ops.push_back(rnn_op({RnnCell::kSlstm, 64, 16, true, 0, DType::kBF16}, random));
   ops.push_back(rnn_op({RnnCell::kLstm, 1, 520}, random));
   ops.push_back(rnn_op({RnnCell::kLstm, 1, 520, true, 0, DType::kBF16}, random));
   ops.push_back(rnn_op({RnnCell::kElman, 1, 1032, true, 0, DType::kBF16}, random));

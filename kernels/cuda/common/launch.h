@@ -1,9 +1,14 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+
 #include "kernels/cuda/common/stream.h"
 
 namespace recurve::cuda {
+
+// Of numbers that are positive.
+constexpr int ceil_div(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
 struct LaunchShape {
   dim3 grid;

@@ -208,8 +208,6 @@ __global__ void __launch_bounds__(kThreads, kM == 1 ? 2 : 1)
   }
 }
 
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
-
 template <int kM, int kR, int kBuffers>
 void launch_rows(const RnnArgs& args, Stream& stream) {
   using Memory = Memory<kM, kR, kBuffers>;

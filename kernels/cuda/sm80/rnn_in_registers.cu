@@ -162,8 +162,6 @@ __global__ void __launch_bounds__(kMostGates* kDH, 2)
   }
 }
 
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
-
 template <int kDH>
 void launch(const RnnArgs& args, Stream& stream) {
   // So few sequences a block that all multiprocessors have some: one block on each, as room is left

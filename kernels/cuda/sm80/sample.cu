@@ -134,11 +134,12 @@ __device__ Greatest greatest(const Row& row, bool plain, Shared& shared) {
     best = block_max(best, shared);
     raw = block_max(place_of(own, 0), shared);
   }
+  const float greatest_raw = logit_of(static_cast<uint32_t>(raw >> 32));
   const bool any_nan = __syncthreads_or(nan) != 0;
-  Greatest found{.raw = logit_of(static_cast<uint32_t>(raw >> 32)),
+  Greatest found{.raw = greatest_raw,
                  .best = logit_of(static_cast<uint32_t>(best >> 32)),
                  .id = static_cast<int>(0xffffffffu - static_cast<uint32_t>(best)),
-                 .status = status_of(any_nan, logit_of(static_cast<uint32_t>(raw >> 32)))};
+                 .status = status_of(any_nan, greatest_raw)};
   if (found.status == SampleStatus::kDone) found.status = status_of(false, found.best);
   return found;
 }

@@ -60,7 +60,6 @@ __global__ void __launch_bounds__(kRoundThreads)
 
 bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
-int ceil_div(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 int round_up(int a, int b) { return ceil_div(a, b) * b; }
 
 // Into how many pieces K is cut: so many that all multiprocessors have some where there are many
@@ -307,8 +306,8 @@ void launch_widest(const LinearArgs& args, const Rows& x, Stream& stream) {
 void launch_wide(const LinearArgs& args, const Rows& x, Stream& stream) {
   constexpr int kLowest = 64;
   const int half = static_cast<CudaStream&>(stream).multiprocessors() / 2;
-  const int most_tiles = ceil_div(args.W.N, kLowest) * ceil_div(args.rows, 256);
-  if (pieces_of(args.W) == 1 && most_tiles > half) {
+  const Cut<WideTiling<kLowest, 256>> lowest(args, kLowest / 2, 1);
+  if (lowest.parts == 1 && lowest.blocks() > half) {
     return launch_widest<256, kLowest, 128, 176, 192>(args, x, stream);
   }
   launch_widest<128, kLowest, 80, 96, 128, 144, 160, 176, 192>(args, x, stream);

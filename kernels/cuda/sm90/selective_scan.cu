@@ -313,8 +313,8 @@ void launch_steps(const SelectiveScanArgs& args, Stream& stream) {
   constexpr int kRoom = 100 * 1024;
   const int tiles = args.D / kStepChannels, sequences = args.seqs.num_seqs;
   const int wanted = std::clamp(blocks / tiles, 1, sequences);
-  const int each = (sequences + wanted - 1) / wanted;
-  const int groups = (sequences + each - 1) / each, turns = (each + kRows - 1) / kRows;
+  const int each = ceil_div(sequences, wanted);
+  const int groups = ceil_div(sequences, each), turns = ceil_div(each, kRows);
   const int stage = kRows * Stage<T>::row_bytes(args.R);
   const int stages = std::min({kMostStages, turns, kRoom / stage});
   const auto bytes = static_cast<size_t>(stages * stage);
