@@ -51,6 +51,20 @@ __device__ inline bool phase_ended(Barrier* barrier, uint32_t parity) {
       : "memory");
   return ended != 0;
 }
+// As phase_ended, which may take a while to say no.
+__device__ inline bool has_ended(Barrier* barrier, uint32_t parity) {
+  uint32_t ended;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(ended)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return ended != 0;
+}
 // A wait of many seconds is a bug of ours, and an error is better than a GPU that hangs.
 constexpr int kMostTries = 1 << 24;
 

@@ -80,6 +80,10 @@ int pieces_of(const Matrix& W) {
 // The memory of each of so many blocks on one multiprocessor, which takes 1 KB of each for itself.
 template <typename T>
 constexpr int kMemory = (228 << 10) / T::kBlocks - (1 << 10);
+// What a block takes of it: of few rows it leaves room for one of the three blocks of the next
+// layer, whose weights then come while this one ends.
+template <typename T>
+constexpr int kTaken = kMemory<T> - (T::kBlocks == 1 && kPaced<T> ? (228 << 10) / 3 : 0);
 
 template <typename T>
 void allow_memory() {
@@ -161,13 +165,14 @@ Cut<T> filling(const LinearArgs& args) {
   for (int waves = 1;; ++waves) {
     const int64_t boxes = int64_t{room} * waves * any.outputs_of_tile(args, 1);
     const int box_rows = round_up(ceil_div(args.outputs(), boxes), 4);
-    if (2 * round_up(box_rows, 8) <= T::kTileM) return {args, std::max(box_rows, 8), turns};
+    if (2 * box_rows <= T::kTileM) return {args, std::max(box_rows, 8), turns};
   }
 }
 
 // Bytes of weights that all paced blocks together ask for at once as they begin. Memory is busy
 // with these, and behind more what the kernels before still read and write would stand in line.
-constexpr int64_t kUnderWay = 9500 << 10;
+// Where blocks hurry in the end, fewer do.
+constexpr int64_t kUnderWay = 9270 << 10, kUnderWayAtFirst = 6200 << 10;
 
 template <typename T>
 void launch_linear(const LinearArgs& args, const Rows& x, const Cut<T>& cut, Stream& stream) {
@@ -176,10 +181,10 @@ void launch_linear(const LinearArgs& args, const Rows& x, const Cut<T>& cut, Str
             .outputs = static_cast<int>(args.outputs()),
             .stages = 0,
             .box_rows = cut.box_rows,
-            .second = round_up(cut.box_rows, 8),
             .tile_step = cut.outputs_of_tile(args, cut.box_rows),
             .box_offset = args.swiglu ? static_cast<int>(args.W.N / 2) : cut.box_rows,
-            .x_rows = round_up(ceil_div(args.rows, cut.tiles_of_rows), 8),
+            .x_rows = T::kWide ? round_up(ceil_div(args.rows, cut.tiles_of_rows), 8)
+                               : ceil_div(args.rows, cut.tiles_of_rows),
             .boxes = boxes,
             .piece_boxes = ceil_div(boxes, cut.turns * cut.parts),
             .turns = cut.turns,
@@ -203,34 +208,29 @@ void launch_linear(const LinearArgs& args, const Rows& x, const Cut<T>& cut, Str
             .next_norm = args.next_norm,
             .next = args.next,
             .under_way = 0,
+            .hurries = kIsForFew<T> && args.rows == 1,
             .first_boxes = 0};
-  const int stage = task.W_bytes() + task.x_bytes();
-  // What aligns the memory, the barriers, and what the products of the last stage read behind it:
-  // there are two at least.
-  const int behind = std::max(
-      {0, T::kTileM * kBoxBytes - stage - task.x_bytes(), T::kRows * kBoxBytes - task.x_bytes()});
-  const int beside = 1024 + Shared<T>::kRing + behind;
-  task.stages =
-      std::min({(kMemory<T> - beside) / stage, kMostStages, ceil_div(boxes, cut.parts) + 1});
+  task.stages = std::clamp(ceil_div(boxes, cut.parts), 2, kMostStages);
+  while (Shared<T>::bytes(task) > kTaken<T>) --task.stages;
   if constexpr (kPaced<T>) {
     const int at_once = std::min(cut.blocks(), clusters_at_once<T>(cut.cluster()) * cut.cluster());
-    task.under_way = std::max(1, static_cast<int>(kUnderWay / at_once / task.W_bytes()));
+    const int64_t under_way = task.hurries ? kUnderWayAtFirst : kUnderWay;
+    task.under_way = std::max(1, static_cast<int>(under_way / at_once / task.W_bytes()));
     if (args.W.K % kBoxK == 0) {
       task.first_boxes = std::min(task.stages, task.piece_boxes * task.turns);
     }
   }
-  const int ring = std::max<int>(task.stages * stage, sizeof(typename Shared<T>::Sums));
-  CHECK(task.turns <= T::kMostTurns);
-  CHECK(task.stages > 1 && beside + ring <= kMemory<T> && 2 * task.second <= T::kTileM);
+  CHECK(task.turns <= T::kMostTurns && task.stages > 1 && 2 * task.box_rows <= T::kTileM);
   allow_memory<T>();
   const Matrix rows{.dtype = DType::kBF16, .N = args.rows, .K = args.W.K, .data = x.x};
   launch_early(
       stream, "linear", linear_kernel<T>,
       {.grid = cut.grid(),
        .threads = T::kThreads,
-       .shared = static_cast<size_t>(beside + ring),
+       .shared = static_cast<size_t>(Shared<T>::bytes(task)),
        .cluster = static_cast<unsigned>(cut.cluster())},
-      tensor_map(args.W, cut.box_rows), tensor_map(rows, task.x_rows),
+      tensor_map(args.W, T::kWide || args.swiglu ? cut.box_rows : 2 * cut.box_rows),
+      tensor_map(rows, task.x_rows),
       task.first_boxes > 0 ? tensor_map(rows, task.x_rows, task.first_boxes) : CUtensorMap(), task);
 }
 
@@ -238,7 +238,7 @@ void launch_linear(const LinearArgs& args, const Rows& x, const Cut<T>& cut, Str
 template <int kRows, int kBlocks>
 void launch_filling(const LinearArgs& args, const Rows& x, Stream& stream) {
   const Cut cut = filling<Tiling<2, kRows, kBlocks>>(args);
-  if (2 * round_up(cut.box_rows, 8) > kGroupM) return launch_linear(args, x, cut, stream);
+  if (2 * cut.box_rows > kGroupM) return launch_linear(args, x, cut, stream);
   launch_linear<Tiling<1, kRows, kBlocks>>(args, x, {args, cut.box_rows, cut.turns}, stream);
 }
 

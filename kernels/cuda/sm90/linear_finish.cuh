@@ -17,14 +17,14 @@ constexpr int kAtOnce = std::max(1, kReads<T> / kParts);
 // Instead of finish, of columns that go through the convolution.
 template <typename T, int kParts>
 __device__ void convolve(const Task& task, const Place& place, const Shared<T>& shared,
-                         Ahead<T>& ahead, int in_tile) {
+                         Ahead<T>& ahead) {
   const Share& share = ahead.share;
   const int d = share.output - task.conv_first;
   if (!kHoldsConvolution<T>) ahead.conv.channels.load_weights(task.conv, d);
   for (int row = share.begin; row < share.rows; row += share.step) {
     float* state = conv_state(task.conv, place.x_row + row, d);
     if (!kHoldsConvolution<T>) ahead.conv.load_past(state);
-    float4 x = sum_of_parts<kParts>(&shared.sums()[row][in_tile], 0);
+    float4 x = sum_of_parts<kParts>(&shared.sums()[row][share.m], 0);
     if (task.scaled()) x = x * shared.scales[row];
     ahead.conv.end(task.conv, place.x_row + row, d, x + ahead.bias, state);
   }
@@ -50,10 +50,10 @@ __device__ void finish(const Task& task, const Place& place, const Shared<T>& sh
   const Share& share = ahead.share;
   if (share.count == 0) return;
   const int m = share.m, output = share.output, count = share.count, step = share.step;
-  const int in_tile = m < task.box_rows ? m : m - task.box_rows + task.second;
+  const int up_m = task.box_rows + m;
   const int64_t start = static_cast<int64_t>(place.x_row) * task.outputs + output;
   if constexpr (kConvolves<T>) {
-    if (ahead.convolves(task)) return convolve<T, kParts>(task, place, shared, ahead, in_tile);
+    if (ahead.convolves(task)) return convolve<T, kParts>(task, place, shared, ahead);
   }
   float4 next_norm = ahead.next_norm;
   if (kNotesScales<T> && task.next.x != nullptr) {
@@ -72,8 +72,8 @@ __device__ void finish(const Task& task, const Place& place, const Shared<T>& sh
         const float* from = task.residual + start + static_cast<int64_t>(row) * task.outputs;
         residual[j] = load4(from, count, task.vector);
       }
-      y[j] = sum_of_parts<kParts>(&sums[row][in_tile], place.first_rank);
-      if (task.swiglu) up[j] = sum_of_parts<kParts>(&sums[row][task.second + m], place.first_rank);
+      y[j] = sum_of_parts<kParts>(&sums[row][m], place.first_rank);
+      if (task.swiglu) up[j] = sum_of_parts<kParts>(&sums[row][up_m], place.first_rank);
     }
 #pragma unroll
     for (int j = 0; j < kRows; ++j) {

@@ -41,9 +41,8 @@ struct Loader {
   __device__ void begin() const {
     const int ahead = min(task.stages, place.boxes);
     for (int i = 0; i < ahead; ++i) {
-      if (kPaced<T> && i >= task.under_way) {
-        wait(&shared.barriers.full[i - task.under_way], 0);
-      }
+      if (kPaced<T> && i >= task.under_way)
+        wait_for_turn(&shared.barriers.full[i - task.under_way]);
       load_weights(i, i, kPaced<T> ? 0 : task.x_bytes());
     }
     if constexpr (!kPaced<T>) {
@@ -73,23 +72,33 @@ struct Loader {
   }
 
  private:
+  // Of a paced block: until earlier weights have come. One that hurries asks for all once rows may
+  // be read, as nothing else is waited for then.
+  __device__ void wait_for_turn(Barrier* earlier) const {
+    if (!task.hurries) return wait(earlier, 0);
+    for (int tries = 0; !has_ended(earlier, 0) && shared.hurry == 0; ++tries) {
+      if (tries == kMostTries) __trap();
+    }
+  }
   // x_bytes: that are going to arrive on the same barrier.
   __device__ void load_weights(int i, int stage, int x_bytes) const {
     // With several tiles of rows each reads the weights.
     const Keep keep = gridDim.y == 1 ? Keep::kFirstOut : Keep::kNormal;
     Barrier* full = &shared.barriers.full[stage];
     const int k = (place.first_box + i) * kBoxK;
-    arrive_expecting(full, 2 * task.box_rows * kBoxBytes + x_bytes);
+    arrive_expecting(full, task.W_bytes() + x_bytes);
     if (T::kWide && task.sharers == 2) {
       const bool second = place.first_rank > 0;
-      load_box(shared.W(stage) + (second ? task.second * kBoxBytes : 0), W, k,
+      load_box(shared.W(stage) + (second ? task.box_rows * kBoxBytes : 0), W, k,
                place.W_row + (second ? task.box_offset : 0), full, keep,
                static_cast<uint16_t>((1 | 1 << task.parts) << place.part));
       return;
     }
     load_box(shared.W(stage), W, k, place.W_row, full, keep);
-    load_box(shared.W(stage) + task.second * kBoxBytes, W, k, place.W_row + task.box_offset, full,
-             keep);
+    if (T::kWide || task.swiglu) {
+      load_box(shared.W(stage) + task.box_rows * kBoxBytes, W, k, place.W_row + task.box_offset,
+               full, keep);
+    }
   }
   __device__ void load_rows(int i, int stage, Barrier* here) const {
     load_box(shared.x(stage), x, (place.first_box + i) * kBoxK, place.x_row, here, Keep::kNormal);
@@ -109,6 +118,14 @@ __device__ void sync_for_end(const Task& task) {
   }
 }
 
+// Of the rows that a warpgroup multiplies, in a tile: those of W as near to its end as it takes to
+// read none behind it. Some are then in two groups, which have the same sums of them.
+template <typename T>
+__device__ int first_row(const Task& task, int group) {
+  if constexpr (T::kWide) return group * (T::kRows / T::kGroups);
+  return max(0, min(group * kGroupM, 2 * task.box_rows - kGroupM));
+}
+
 // The sums of one warpgroup: 64 rows of W by kRows rows of x or, in wide tilings, its share of the
 // rows of x by kTileM rows of W.
 template <typename T>
@@ -117,10 +134,9 @@ struct Accumulator {
   static constexpr int kParts = T::kWide ? T::kRows / (T::kGroups * kGroupM) : 1;
   float parts[kParts][kColumns / 2];
 
-  // first: of the sums; what was in them before does not count.
-  __device__ void add(const std::byte* W, const std::byte* x, int group, bool first) {
-    const std::byte* wide = (T::kWide ? x : W) + group * kParts * kGroupM * kBoxBytes;
-    const uint64_t a = operand(shared_address(wide));
+  // row: the group's first. first: of the sums; what was in them before does not count.
+  __device__ void add(const std::byte* W, const std::byte* x, int row, bool first) {
+    const uint64_t a = operand(shared_address((T::kWide ? x : W) + row * kBoxBytes));
     const uint64_t b = operand(shared_address(T::kWide ? W : x));
 #pragma unroll
     for (int step = 0; step < kBoxK / 16; ++step) {
@@ -143,11 +159,11 @@ struct Accumulator {
   // The layout of d: PTX ISA, wgmma.mma_async.m64nNk16.
   // scales: of the rows of x, or null.
   template <typename Sums>
-  __device__ void store(Sums& sums, const float* scales, int group) const {
+  __device__ void store(Sums& sums, const float* scales, int first_row) const {
     const int warp = threadIdx.x % kGroupThreads / kWarpSize, lane = threadIdx.x % kWarpSize;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      const int row = (group * kParts + part) * kGroupM + warp * 16 + lane / 4;
+      const int row = first_row + part * kGroupM + warp * 16 + lane / 4;
       const int column = lane % 4 * 2;
       float scale[2] = {1, 1};  // of the two rows of x, where these are the rows
       if (T::kWide && scales != nullptr) {
@@ -177,6 +193,7 @@ __device__ void compute(const Shared<T>& shared, const Task& task, const Place& 
                         const Ahead<T>& ahead, int group) {
   const int lane = threadIdx.x % kWarpSize;
   const int sharer = (place.first_rank + task.parts) % task.cluster() + place.part;
+  const int row = first_row<T>(task, group);
   Turn turn, done;
   if constexpr (kPaced<T>) wait(&shared.rows, 0);
   const auto release = [&] {
@@ -192,7 +209,7 @@ __device__ void compute(const Shared<T>& shared, const Task& task, const Place& 
     for (; i < end; ++i, turn.next(task.stages)) {
       wait(&shared.barriers.full[turn.stage], turn.parity);
       begin_products();
-      sums.add(shared.W(turn.stage), shared.x(turn.stage), group, i == begin);
+      sums.add(shared.W(turn.stage), shared.x(turn.stage), row, i == begin);
       commit_products();
       wait_for_products<kBehind>();
       if (i - begin >= kBehind) release();
@@ -228,18 +245,15 @@ __device__ void compute(const Shared<T>& shared, const Task& task, const Place& 
   if (!kIsForFew<T>) ahead.put_scales(shared, task);
   // All groups are done with the stages, whose place the sums take.
   sync_computing<T>();
-  sums.store(shared.sums(), task.scaled() && scales_first<T>(task) ? shared.scales : nullptr,
-             group);
+  sums.store(shared.sums(), task.scaled() && scales_first<T>(task) ? shared.scales : nullptr, row);
 }
 
 template <typename T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     linear_kernel(const __grid_constant__ CUtensorMap W, const __grid_constant__ CUtensorMap x,
                   const __grid_constant__ CUtensorMap first_x, const Task task) {
-  extern __shared__ std::byte memory[];
-  const Shared<T> shared(
-      reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory) + 1023) / 1024 * 1024),
-      task);
+  extern __shared__ __align__(1024) std::byte memory[];
+  const Shared<T> shared(memory, task);
   let_next_start();
   if (threadIdx.x == T::kComputing) {
     prefetch_map(W);
@@ -250,6 +264,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
       init_barrier(&shared.barriers.empty[s], task.sharers * T::kComputing / kWarpSize);
     }
     if constexpr (kPaced<T>) init_barrier(&shared.rows, 1);
+    shared.hurry = 0;
     publish_barriers();
   }
   __syncthreads();
@@ -265,7 +280,10 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     }
     Ahead<T> ahead(task, place);
     wait_for_previous();
-    if (kPaced<T> && threadIdx.x == 0) loader.begin_rows();
+    if (kPaced<T> && threadIdx.x == 0) {
+      loader.begin_rows();
+      shared.hurry = 1;
+    }
     ahead.load(task, place);
     compute(shared, task, place, ahead, group);
     if constexpr (kIsForFew<T>) ahead.find_scales(shared, task, place);

@@ -1,4 +1,6 @@
 #pragma once
+#include <algorithm>
+
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/sm90/async.cuh"
 #include "kernels/cuda/sm90/ops.h"
@@ -100,16 +102,16 @@ __device__ inline float sum_of_eight(float squares) {
   return squares + __shfl_xor_sync(3u << (lane & ~1), squares, 1);
 }
 
-// What a launch knows beside the tensor maps. A tile has two boxes of rows of W.
+// What a launch knows beside the tensor maps. A tile has two boxes of rows of W, side by side in
+// shared memory; they come in one copy where they are side by side in W and nobody shares them.
 struct Task {
   int rows;
   int outputs;
   int stages;           // of the ring
-  int box_rows;         // of W; a multiple of 4
-  int second;           // where the second box begins in the tile's memory: row, a multiple of 8
+  int box_rows;         // of W; a multiple of 4, in wide tilings of 8
   int tile_step;        // rows of W from the first box of a tile to that of the next tile
   int box_offset;       // and from a tile's first box to its second
-  int x_rows;           // of a tile; a multiple of 8
+  int x_rows;           // of a tile; in wide tilings a multiple of 8
   int boxes;            // of K
   int piece_boxes;      // of them, in a piece of K
   int turns;            // pieces that a block makes
@@ -132,13 +134,14 @@ struct Task {
   // Of the norm that reads y; no x: none.
   const float* next_norm;
   BegunNorm next;
-  int under_way;    // boxes of weights that a paced block asks for at once as it begins
+  int under_way;    // boxes of weights that a paced block asks for at once as it begins,
+  bool hurries;     // if it hurries only until rows may be read
   int first_boxes;  // of x, that come in one copy then; 0: each in its own
 
   __host__ __device__ bool scaled() const { return scales != nullptr || squares != nullptr; }
 
   // Of a stage.
-  __host__ __device__ int W_bytes() const { return 2 * second * kBoxBytes; }
+  __host__ __device__ int W_bytes() const { return 2 * box_rows * kBoxBytes; }
   __host__ __device__ int x_bytes() const { return x_rows * kBoxBytes; }
 
   __host__ __device__ int cluster() const { return parts * sharers; }  // blocks
@@ -149,36 +152,56 @@ struct Barriers {
   Barrier full[kMostStages], empty[kMostStages];
 };
 
-// A block's memory: the barriers and the scales of its rows, then a ring of stages: their parts of
-// W, then those of x. At its end the sums take the ring's place.
+// A block's memory: a ring of stages, their parts of W, then those of x, and behind it the barriers
+// and the scales of its rows. At its end the sums take the ring's place.
 template <typename T>
 struct Shared {
   // The stores of a warp meet no bank twice.
   using Sums = float[T::kRows][T::kTileM + (T::kWide ? 8 : 4)];
-  struct Start {
+  struct Rest {
     Barriers barriers;
-    float scales[T::kRows];
     Barrier rows;
+    int hurry;
+    float scales[T::kRows];
   };
   Barriers& barriers;
-  Barrier& rows;  // of x, in the first boxes of a paced block
-  float* scales;  // of the norm: of each row
+  Barrier& rows;        // of x, in the first boxes of a paced block
+  volatile int& hurry;  // 1 once rows may be read
+  float* scales;        // of the norm: of each row
   std::byte *ring, *x_ring;
   int W_bytes, x_bytes;  // of a stage
 
+  // memory: begins at a multiple of 1024, from which the swizzle counts.
   __device__ Shared(std::byte* memory, const Task& task)
-      : barriers(reinterpret_cast<Start*>(memory)->barriers),
-        rows(reinterpret_cast<Start*>(memory)->rows),
-        scales(reinterpret_cast<Start*>(memory)->scales),
-        ring(memory + kRing),
-        x_ring(ring + task.stages * task.W_bytes()),
-        W_bytes(task.W_bytes()),
-        x_bytes(task.x_bytes()) {}
+      : Shared(memory, *reinterpret_cast<Rest*>(memory + rest_at(task)), task) {}
   __device__ std::byte* W(int stage) const { return ring + stage * W_bytes; }
   __device__ std::byte* x(int stage) const { return x_ring + stage * x_bytes; }
   __device__ Sums& sums() const { return *reinterpret_cast<Sums*>(ring); }
 
-  static constexpr int kRing = (sizeof(Start) + 1023) / 1024 * 1024;  // where the ring begins
+  // All of it, and what the products of the last stage read behind their rows.
+  static int bytes(const Task& task) {
+    const int last = task.stages - 1;
+    return std::max({rest_at(task) + static_cast<int>(sizeof(Rest)),
+                     last * task.W_bytes() + kGroupM * kBoxBytes,
+                     task.stages * task.W_bytes() + last * task.x_bytes() + T::kRows * kBoxBytes});
+  }
+
+ private:
+  __device__ Shared(std::byte* memory, Rest& rest, const Task& task)
+      : barriers(rest.barriers),
+        rows(rest.rows),
+        hurry(rest.hurry),
+        scales(rest.scales),
+        ring(memory),
+        x_ring(ring + task.stages * task.W_bytes()),
+        W_bytes(task.W_bytes()),
+        x_bytes(task.x_bytes()) {}
+
+  // Where the rest begins.
+  __host__ __device__ static int rest_at(const Task& task) {
+    const int ring = task.stages * (task.W_bytes() + task.x_bytes());
+    return ring > static_cast<int>(sizeof(Sums)) ? ring : static_cast<int>(sizeof(Sums));
+  }
 };
 
 // Which boxes of K this block has, and which rows.

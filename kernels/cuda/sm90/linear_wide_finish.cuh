@@ -58,7 +58,7 @@ __device__ void gate_out(const Task& task, const Place& place, const Shared<T>& 
   for (int row = share.begin; row < share.rows; row += share.step) {
     const float* at = &shared.sums()[row][share.m];
     float4 gate = sum_of_parts<kParts>(at, place.first_rank);
-    float4 up = sum_of_parts<kParts>(at + task.second, place.first_rank);
+    float4 up = sum_of_parts<kParts>(at + task.box_rows, place.first_rank);
     if (task.scaled() && kParts > 1) {
       gate = gate * shared.scales[row];
       up = up * shared.scales[row];

@@ -6,8 +6,9 @@
 // the descriptor's fields are those of "matrix descriptor format".
 namespace recurve::cuda::sm90 {
 
-// Where an operand lies: rows of 64 bf16, in the swizzle of 128 bytes that the copy engine writes,
-// 1024-byte aligned. A further 16 of K are 32 bytes on.
+// Where an operand lies: rows of 64 bf16, in the swizzle of 128 bytes that the copy engine writes.
+// It goes by the address, so the first row may be at any multiple of 128. A further 16 of K are 32
+// bytes on.
 __device__ inline uint64_t operand(uint32_t shared_address) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32;
