@@ -12,7 +12,8 @@ namespace recurve {
 // A channel to one server, and what its statuses mean.
 class Connection {
  public:
-  // Throws std::invalid_argument for an address that is none. Connects with the first call.
+  // Throws std::invalid_argument for an address that is none. Waits for the server for half a
+  // second at most: that there is none shows with the first call.
   explicit Connection(std::string address);
 
   const std::string& address() const { return address_; }
