@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads) activation_kernel(ActivationArgs arg
 
 void activation(const ActivationArgs& args, Stream& stream) {
   if (args.rows == 0) return;
-  const int pieces = (args.width + kThreads - 1) / kThreads;
+  const int pieces = ceil_div(args.width, kThreads);
   launch_early(stream, "activation", activation_kernel,
                {.grid = static_cast<unsigned>(args.rows * pieces), .threads = kThreads}, args,
                pieces);

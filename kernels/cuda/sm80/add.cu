@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kThreads) add_kernel(AddArgs args) {
 
 void add(const AddArgs& args, Stream& stream) {
   if (args.count == 0) return;
-  const auto blocks = static_cast<unsigned>((args.count + kThreads - 1) / kThreads);
+  const auto blocks = static_cast<unsigned>(ceil_div(args.count, kThreads));
   launch_early(stream, "add", add_kernel, {.grid = blocks, .threads = kThreads}, args);
 }
 

@@ -112,13 +112,13 @@ void causal_conv1d(const CausalConv1dArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
   const bool four = takes_four_channels(args);
   if (four && args.seqs.max_len == 1) return causal_conv1d_steps(args, stream);
-  const unsigned channels = four ? 4 * kThreads : kThreads, rows = four ? kFourRows : kRows;
-  launch_early(
-      stream, "causal_conv1d", four ? four_kernel : any_kernel,
-      {.grid = {(args.D + channels - 1) / channels, static_cast<unsigned>(args.seqs.num_seqs),
-                (args.seqs.max_len + rows - 1) / rows},
-       .threads = kThreads},
-      args);
+  const int channels = four ? 4 * kThreads : kThreads, rows = four ? kFourRows : kRows;
+  launch_early(stream, "causal_conv1d", four ? four_kernel : any_kernel,
+               {.grid = {static_cast<unsigned>(ceil_div(args.D, channels)),
+                         static_cast<unsigned>(args.seqs.num_seqs),
+                         static_cast<unsigned>(ceil_div(args.seqs.max_len, rows))},
+                .threads = kThreads},
+               args);
 }
 
 }  // namespace recurve::cuda::sm80

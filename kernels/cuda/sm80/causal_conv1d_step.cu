@@ -107,7 +107,7 @@ void causal_conv1d_steps(const CausalConv1dArgs& args, Stream& stream) {
   const auto kernel = each == 1 ? step_kernel<1> : step_kernel<kTogether>;
   launch_early(stream, "causal_conv1d, steps", kernel,
                {.grid = {static_cast<unsigned>((args.D + 4 * kThreads - 1) / (4 * kThreads)),
-                         static_cast<unsigned>((args.seqs.num_seqs + each - 1) / each)},
+                         static_cast<unsigned>(ceil_div(args.seqs.num_seqs, each))},
                 .threads = kThreads},
                args);
 }

@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(kThreads) gla_gate_kernel(GlaGateArgs args, in
 
 void gla_gate(const GlaGateArgs& args, Stream& stream) {
   if (args.rows == 0 || args.W.N == 0) return;
-  const int pieces = static_cast<int>((args.W.N + kThreads - 1) / kThreads);
-  const int groups = (args.rows + kRows - 1) / kRows;
+  const int pieces = ceil_div(args.W.N, kThreads);
+  const int groups = ceil_div(args.rows, kRows);
   launch_early(stream, "gla_gate", gla_gate_kernel,
                {.grid = static_cast<unsigned>(pieces * groups), .threads = kThreads}, args, pieces);
 }

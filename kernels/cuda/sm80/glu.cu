@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads) glu_kernel(GluArgs args, int pieces)
 
 void glu(const GluArgs& args, Stream& stream) {
   if (args.rows == 0) return;
-  const int pieces = (args.F + kThreads - 1) / kThreads;
+  const int pieces = ceil_div(args.F, kThreads);
   launch_early(stream, "glu", glu_kernel,
                {.grid = static_cast<unsigned>(args.rows * pieces), .threads = kThreads}, args,
                pieces);

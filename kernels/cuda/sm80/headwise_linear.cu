@@ -64,13 +64,13 @@ template <typename Weight>
 void launch(const HeadwiseLinearArgs& args, Stream& stream) {
   const int64_t N = args.W.N;
   if (args.W.K <= kSmall) {
-    const int pieces = static_cast<int>((N + kThreads - 1) / kThreads);
+    const int pieces = ceil_div(N, kThreads);
     return launch_early(stream, "headwise_linear", small_kernel<Weight>,
                         {.grid = static_cast<unsigned>(args.rows * pieces), .threads = kThreads},
                         args, pieces);
   }
-  const int row_blocks = (args.rows + kRows - 1) / kRows;
-  const auto blocks = static_cast<unsigned>((N + kWarps - 1) / kWarps * row_blocks);
+  const int row_blocks = ceil_div(args.rows, kRows);
+  const auto blocks = static_cast<unsigned>(ceil_div(N, kWarps) * row_blocks);
   launch_early(stream, "headwise_linear", large_kernel<Weight>,
                {.grid = blocks, .threads = kThreads}, args, row_blocks);
 }

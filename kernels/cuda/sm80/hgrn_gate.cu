@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads) hgrn_gate_kernel(HgrnGateArgs args, 
 
 void hgrn_gate(const HgrnGateArgs& args, Stream& stream) {
   if (args.rows == 0) return;
-  const int pieces = (args.D + kThreads - 1) / kThreads;
+  const int pieces = ceil_div(args.D, kThreads);
   launch_early(stream, "hgrn_gate", hgrn_gate_kernel,
                {.grid = static_cast<unsigned>(args.rows * pieces), .threads = kThreads}, args,
                pieces);

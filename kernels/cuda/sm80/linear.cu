@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/check.h"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/sm80/linear_bf16.h"
@@ -52,8 +53,8 @@ void bare_linear(const LinearArgs& args, Stream& stream) {
   if (linear_bf16_takes(args.W)) {
     linear_bf16(args, use(stream));
   } else {
-    const int row_blocks = (args.rows + kRows - 1) / kRows;
-    const auto blocks = static_cast<unsigned>((args.W.N + kWarps - 1) / kWarps * row_blocks);
+    const int row_blocks = ceil_div(args.rows, kRows);
+    const auto blocks = static_cast<unsigned>(ceil_div(args.W.N, kWarps) * row_blocks);
     const auto kernel = args.W.dtype == DType::kBF16 ? any_kernel<uint16_t> : any_kernel<float>;
     kernel<<<blocks, kWarps * kWarpSize, 0, use(stream)>>>(args, row_blocks);
   }

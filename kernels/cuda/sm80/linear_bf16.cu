@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/error.h"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/linear_bf16.h"
 #include "kernels/cuda/sm80/split_bf16.cuh"
 
@@ -226,8 +227,8 @@ struct Blocks {
   unsigned count;
 };
 Blocks blocks_of(const LinearArgs& args, int n, int rows) {
-  const int row_blocks = (args.rows + rows - 1) / rows;
-  return {row_blocks, static_cast<unsigned>((args.W.N + n - 1) / n * row_blocks)};
+  const int row_blocks = ceil_div(args.rows, rows);
+  return {row_blocks, static_cast<unsigned>(ceil_div(args.W.N, n) * row_blocks)};
 }
 
 template <int kM, int kR, int kAhead, int kBlocks>

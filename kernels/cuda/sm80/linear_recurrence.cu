@@ -1,3 +1,4 @@
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/sm80/ops.h"
 
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(kThreads)
 
 void linear_recurrence(const LinearRecurrenceArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
-  const int pieces = (args.D + kThreads - 1) / kThreads;
+  const int pieces = ceil_div(args.D, kThreads);
   linear_recurrence_kernel<<<args.seqs.num_seqs * pieces, kThreads, 0, use(stream)>>>(args, pieces);
   expect_launched("linear_recurrence");
 }

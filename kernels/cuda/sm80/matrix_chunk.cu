@@ -437,7 +437,7 @@ bool launch_shape(const MatrixChunkArgs& args, Stream& stream) {
   abort_if_failed(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        static_cast<int>(bytes)),
                   "chunks, shared memory");
-  const int tiles = (args.DV + Shape::kColumns - 1) / Shape::kColumns;
+  const int tiles = ceil_div(args.DV, Shape::kColumns);
   launch_early(stream, "chunks", kernel,
                {.grid = static_cast<unsigned>(args.seqs.num_seqs * args.H * tiles),
                 .threads = Shape::kThreads,

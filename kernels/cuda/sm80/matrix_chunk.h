@@ -4,6 +4,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/check.h"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/chunks.cuh"
 #include "kernels/ops/ragged.h"
 #include "kernels/tensor.h"
@@ -65,8 +66,8 @@ void for_each_wave(const Ragged& seqs, int chunk, size_t block_bytes, size_t byt
   const int most = static_cast<int>(bytes / block_bytes);
   CHECK(most >= blocks_of_chunk(chunk));
   const int fitting = std::clamp(most / total, 1, seqs.num_seqs);
-  const int parts = (seqs.num_seqs + fitting - 1) / fitting;
-  const int together = (seqs.num_seqs + parts - 1) / parts;  // about as many in each
+  const int parts = ceil_div(seqs.num_seqs, fitting);
+  const int together = ceil_div(seqs.num_seqs, parts);  // about as many in each
   const int of_chunk = blocks_of_chunk(chunk), each = most / together;
   const int wave = total <= each ? total : each / of_chunk * of_chunk;
   for (int first = 0; first < seqs.num_seqs; first += together) {

@@ -238,7 +238,7 @@ void launch_matrix_steps(const char* op, const Cell& cell, Stream& stream) {
   // Sequences: more clusters wait for room longer than they save at their ends, as measured.
   constexpr int kMostClustered = 3;
   const auto& a = cell.a;
-  const int tiles = (a.DV + Shape::kColumns - 1) / Shape::kColumns;
+  const int tiles = ceil_div(a.DV, Shape::kColumns);
   const bool vector = a.DV % (4 * Shape::kQuads) == 0;
   auto kernel = vector ? matrix_step_kernel<T, Shape, true, false, false, false, Cell>
                        : matrix_step_kernel<T, Shape, false, false, false, false, Cell>;

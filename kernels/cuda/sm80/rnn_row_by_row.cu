@@ -124,8 +124,8 @@ __global__ void __launch_bounds__(kThreads) row_kernel(RnnArgs a, int t, int pie
 
 template <typename Weight>
 void launch_rows(const RnnArgs& args, Stream& stream) {
-  const int pieces = (args.DH + kWarps - 1) / kWarps;
-  const int groups = (args.seqs.num_seqs + kSequences - 1) / kSequences;
+  const int pieces = ceil_div(args.DH, kWarps);
+  const int groups = ceil_div(args.seqs.num_seqs, kSequences);
   const auto kernel = args.DH % 4 == 0 ? row_kernel<Weight, true> : row_kernel<Weight, false>;
   for (int t = 0; t < args.seqs.max_len; ++t) {
     launch_early(stream, "rnn, row", kernel,

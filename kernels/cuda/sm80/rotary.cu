@@ -54,7 +54,7 @@ void positions(const PositionsArgs& args, Stream& stream) {
 
 void rotary(const RotaryArgs& args, Stream& stream) {
   if (args.rows == 0) return;
-  const int pieces = (args.D / 2 + kThreads - 1) / kThreads;
+  const int pieces = ceil_div(args.D / 2, kThreads);
   launch_early(stream, "rotary", rotary_kernel,
                {.grid = static_cast<unsigned>(args.rows * pieces), .threads = kThreads}, args,
                pieces);

@@ -159,12 +159,12 @@ void time_steps(const SelectiveScanArgs& args, Stream& stream) {
     constexpr int kEach = 8 * kTileRows;
     const int tiles = args.D / kStepChannels;
     launch_early(stream, "selective_scan, time steps", time_steps_kernel,
-                 {.grid = static_cast<unsigned>(tiles * ((rows + kEach - 1) / kEach)),
+                 {.grid = static_cast<unsigned>(tiles * ceil_div(rows, kEach)),
                   .threads = kStepThreads,
                   .shared = step_weights_bytes(args.R)},
                  args, tiles, kEach);
   } else {
-    const int tiles = (args.D + kThreads - 1) / kThreads;
+    const int tiles = ceil_div(args.D, kThreads);
     launch_early(stream, "selective_scan, time steps", any_time_steps_kernel,
                  {.grid = static_cast<unsigned>(rows * tiles), .threads = kThreads}, args, tiles);
   }
@@ -173,7 +173,7 @@ void time_steps(const SelectiveScanArgs& args, Stream& stream) {
 template <typename T>
 void scan_rows(const SelectiveScanArgs& args, Stream& stream) {
   constexpr int kChannels = kThreads / kScanLanes;  // of a block
-  const int tiles = (args.D + kChannels - 1) / kChannels;
+  const int tiles = ceil_div(args.D, kChannels);
   auto kernel = args.N % 4 == 0 ? rows_kernel<T, true> : rows_kernel<T, false>;
   size_t shared = 0;
   if (args.N > kScanShort) {

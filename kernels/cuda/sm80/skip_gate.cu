@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads) skip_gate_kernel(SkipGateArgs args, 
 
 void skip_gate(const SkipGateArgs& args, Stream& stream) {
   if (args.rows == 0) return;
-  const int pieces = (args.D + kThreads - 1) / kThreads;
+  const int pieces = ceil_div(args.D, kThreads);
   launch_early(stream, "skip_gate", skip_gate_kernel,
                {.grid = static_cast<unsigned>(args.rows * pieces), .threads = kThreads}, args,
                pieces);

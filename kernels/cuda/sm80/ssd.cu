@@ -220,7 +220,7 @@ void launch_steps(const SsdArgs& args, Stream& stream) {
   // runs, and so with its part of the cache.
   const int carveout = args.seqs.num_seqs <= 2 ? cudaSharedmemCarveoutMaxShared : 10;
   constexpr int kChannels = kThreads / kWarpSize * Shape<T>::kChannels;  // a block
-  const int tiles = (args.P + kChannels - 1) / kChannels;
+  const int tiles = ceil_div(args.P, kChannels);
   launch_early(stream, "ssd", kernel,
                {.grid = static_cast<unsigned>(args.seqs.num_seqs * args.H * tiles),
                 .threads = kThreads,

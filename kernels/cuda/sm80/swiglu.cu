@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(SwigluArgs args, int p
 
 void swiglu(const SwigluArgs& args, Stream& stream) {
   if (args.rows == 0) return;
-  const int pieces = (args.F + kThreads - 1) / kThreads;
+  const int pieces = ceil_div(args.F, kThreads);
   launch_early(stream, "swiglu", swiglu_kernel,
                {.grid = static_cast<unsigned>(args.rows * pieces), .threads = kThreads}, args,
                pieces);

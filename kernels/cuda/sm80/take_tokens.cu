@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads) take_tokens_kernel(TakeTokensArgs ar
 
 void take_tokens(const TakeTokensArgs& args, Stream& stream) {
   if (args.num_seqs == 0) return;
-  const unsigned blocks = static_cast<unsigned>((args.num_seqs + kThreads - 1) / kThreads);
+  const unsigned blocks = static_cast<unsigned>(ceil_div(args.num_seqs, kThreads));
   launch_early(stream, "take_tokens", take_tokens_kernel, {.grid = blocks, .threads = kThreads},
                args);
 }
