@@ -57,17 +57,6 @@ std::shared_ptr<grpc::Channel> make_channel(const std::string& address) {
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
-// gRPC up to 1.51 reads the errno of connect() after it has allocated memory, which may have set
-// another: it then says that no server is there, about once in 2,000 connections. So it is given
-// the time for a second attempt.
-void connect(grpc::Channel& channel) {
-  const auto deadline = std::chrono::system_clock::now() + std::chrono::milliseconds(500);
-  for (auto state = channel.GetState(true); state != GRPC_CHANNEL_READY;
-       state = channel.GetState(true)) {
-    if (!channel.WaitForStateChange(state, deadline)) return;
-  }
-}
-
 std::string hint_for(const grpc::Status& status,
                      std::optional<std::chrono::milliseconds> retry_after) {
   if (retry_after) return fmt::format("try again in {} ms", retry_after->count());
@@ -100,7 +89,10 @@ bool is_lost(const grpc::Status& status) {
 Connection::Connection(std::string address) : address_(std::move(address)) {
   check_address(address_);
   channel_ = make_channel(address_);
-  connect(*channel_);
+  // gRPC up to 1.51 reads the errno of connect() after it has allocated memory, which may have set
+  // another: it then says that no server is there, about once in 2,000 connections. So it is given
+  // the time for a second attempt.
+  channel_->WaitForConnected(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
 }
 
 void Connection::throw_unless_ok(const grpc::Status& status,

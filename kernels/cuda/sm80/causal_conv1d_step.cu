@@ -106,7 +106,7 @@ void causal_conv1d_steps(const CausalConv1dArgs& args, Stream& stream) {
   const int each = args.seqs.num_seqs < kMany ? 1 : kTogether;
   const auto kernel = each == 1 ? step_kernel<1> : step_kernel<kTogether>;
   launch_early(stream, "causal_conv1d, steps", kernel,
-               {.grid = {static_cast<unsigned>((args.D + 4 * kThreads - 1) / (4 * kThreads)),
+               {.grid = {static_cast<unsigned>(ceil_div(args.D, 4 * kThreads)),
                          static_cast<unsigned>(ceil_div(args.seqs.num_seqs, each))},
                 .threads = kThreads},
                args);

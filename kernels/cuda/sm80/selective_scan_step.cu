@@ -123,7 +123,7 @@ void selective_scan_steps(const SelectiveScanArgs& args, Stream& stream) {
   constexpr int kMany = 64;  // sequences
   const int tiles = args.D / kStepChannels;
   // Of few sequences a block has fewer, so that there are blocks enough; of many, more.
-  int each = (args.seqs.num_seqs + 3) / 4;
+  int each = ceil_div(args.seqs.num_seqs, 4);
   if (each > kTileRows) each = each > 4 * kTileRows ? 2 * kTileRows : kTileRows;
   const int groups = ceil_div(args.seqs.num_seqs, each);
   const auto kernel = args.h.dtype == DType::kBF16 ? decode_kernel<uint16_t> : decode_kernel<float>;

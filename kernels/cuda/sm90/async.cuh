@@ -38,34 +38,28 @@ __device__ inline void arrive_expecting(Barrier* barrier, uint32_t bytes) {
       "r"(bytes)
       : "memory");
 }
-__device__ inline bool phase_ended(Barrier* barrier, uint32_t parity) {
-  uint32_t ended;
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n"
-      "}"
-      : "=r"(ended)
-      : "r"(shared_address(barrier)), "r"(parity)
-      : "memory");
-  return ended != 0;
-}
-// As phase_ended, which may take a while to say no.
-__device__ inline bool has_ended(Barrier* barrier, uint32_t parity) {
-  uint32_t ended;
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n"
-      "}"
-      : "=r"(ended)
-      : "r"(shared_address(barrier)), "r"(parity)
-      : "memory");
-  return ended != 0;
-}
-// A wait of many seconds is a bug of ours, and an error is better than a GPU that hangs.
+// Whether the phase of this parity has ended: phase_ended() may take a while to say no, has_ended()
+// says it at once.
+#define RECURVE_ENDED(name, instruction)                           \
+  __device__ inline bool name(Barrier* barrier, uint32_t parity) { \
+    uint32_t ended;                                                \
+    asm volatile(                                                  \
+        "{\n"                                                      \
+        ".reg .pred p;\n"                                          \
+        "mbarrier." instruction                                    \
+        ".parity.shared::cta.b64 p, [%1], %2;\n"                   \
+        "selp.u32 %0, 1, 0, p;\n"                                  \
+        "}"                                                        \
+        : "=r"(ended)                                              \
+        : "r"(shared_address(barrier)), "r"(parity)                \
+        : "memory");                                               \
+    return ended != 0;                                             \
+  }
+RECURVE_ENDED(phase_ended, "try_wait")
+RECURVE_ENDED(has_ended, "test_wait")
+#undef RECURVE_ENDED
+
+// A wait of so many tries is a bug of ours, and an error is better than a GPU that hangs.
 constexpr int kMostTries = 1 << 24;
 
 // Until the phase of this parity has ended.

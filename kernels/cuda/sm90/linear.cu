@@ -78,12 +78,13 @@ int pieces_of(const Matrix& W) {
 }
 
 // The memory of each of so many blocks on one multiprocessor, which takes 1 KB of each for itself.
+constexpr int kMemoryOfAll = 228 << 10;
 template <typename T>
-constexpr int kMemory = (228 << 10) / T::kBlocks - (1 << 10);
+constexpr int kMemory = kMemoryOfAll / T::kBlocks - (1 << 10);
 // What a block takes of it: of few rows it leaves room for one of the three blocks of the next
 // layer, whose weights then come while this one ends.
 template <typename T>
-constexpr int kTaken = kMemory<T> - (T::kBlocks == 1 && kPaced<T> ? (228 << 10) / 3 : 0);
+constexpr int kTaken = kMemory<T> - (T::kBlocks == 1 && kPaced<T> ? kMemoryOfAll / 3 : 0);
 
 template <typename T>
 void allow_memory() {
@@ -208,7 +209,7 @@ void launch_linear(const LinearArgs& args, const Rows& x, const Cut<T>& cut, Str
             .next_norm = args.next_norm,
             .next = args.next,
             .under_way = 0,
-            .hurries = kIsForFew<T> && args.rows == 1,
+            .hurries = args.rows == 1,
             .first_boxes = 0};
   task.stages = std::clamp(ceil_div(boxes, cut.parts), 2, kMostStages);
   while (Shared<T>::bytes(task) > kTaken<T>) --task.stages;

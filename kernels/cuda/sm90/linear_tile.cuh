@@ -199,8 +199,7 @@ struct Shared {
 
   // Where the rest begins.
   __host__ __device__ static int rest_at(const Task& task) {
-    const int ring = task.stages * (task.W_bytes() + task.x_bytes());
-    return ring > static_cast<int>(sizeof(Sums)) ? ring : static_cast<int>(sizeof(Sums));
+    return max(task.stages * (task.W_bytes() + task.x_bytes()), static_cast<int>(sizeof(Sums)));
   }
 };
 
