@@ -60,11 +60,7 @@ __device__ inline float scan_output(const SelectiveScanArgs& a, float y, float s
 
 __device__ inline void put_scan_output(const SelectiveScanArgs& a, int64_t row, int channel,
                                        float y) {
-  if (a.y_bf16 != nullptr) {
-    a.y_bf16[row * a.D + channel] = kept_as<uint16_t>(y);
-  } else {
-    a.y[row * a.D + channel] = y;
-  }
+  put(a.y, a.y_bf16, row * a.D + channel, y);
 }
 
 // ---- time steps, where the tensor cores make them: a tile of channels of a few rows at a time

@@ -62,13 +62,18 @@ RECURVE_ENDED(has_ended, "test_wait")
 // A wait of so many tries is a bug of ours, and an error is better than a GPU that hangs.
 constexpr int kMostTries = 1 << 24;
 
+// Until it holds.
+template <typename Condition>
+__device__ void wait_until(Condition holds) {
+  for (int tries = 0; !holds(); ++tries) {
+    if (tries == kMostTries) __trap();
+  }
+}
 // Until the phase of this parity has ended.
 // (Where products are on their way ptxas says that it injects warpgroup.wait, C7517: before the
 // trap, and nowhere else.)
 __device__ inline void wait(Barrier* barrier, uint32_t parity) {
-  for (int tries = 0; !phase_ended(barrier, parity); ++tries) {
-    if (tries == kMostTries) __trap();
-  }
+  wait_until([&] { return phase_ended(barrier, parity); });
 }
 
 // What the L2 cache is to do with a box, as createpolicy encodes it.

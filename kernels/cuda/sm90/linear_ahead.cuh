@@ -192,13 +192,13 @@ template <typename T>
 __device__ void collect_scales(const Task& task, const Place& place, const Shared<T>& shared) {
   for (int row = threadIdx.x % kWarpSize; row < rows_of(task, place); row += kWarpSize) {
     uint32_t scale = 0;
-    for (int tries = 0; scale == 0; ++tries) {
+    wait_until([&] {
       asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
                    : "=r"(scale)
                    : "l"(task.found + place.x_row + row)
                    : "memory");
-      if (tries == kMostTries) __trap();
-    }
+      return scale != 0;
+    });
     shared.scales[row] = __uint_as_float(scale);
   }
 }

@@ -76,9 +76,7 @@ struct Loader {
   // be read, as nothing else is waited for then.
   __device__ void wait_for_turn(Barrier* earlier) const {
     if (!task.hurries) return wait(earlier, 0);
-    for (int tries = 0; !has_ended(earlier, 0) && shared.hurry == 0; ++tries) {
-      if (tries == kMostTries) __trap();
-    }
+    wait_until([&] { return has_ended(earlier, 0) || shared.hurry != 0; });
   }
   // x_bytes: that are going to arrive on the same barrier.
   __device__ void load_weights(int i, int stage, int x_bytes) const {
@@ -249,7 +247,7 @@ __device__ void compute(const Shared<T>& shared, const Task& task, const Place& 
 }
 
 template <typename T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocks)
+__global__ void __maxnreg__(T::kMostRegisters)
     linear_kernel(const __grid_constant__ CUtensorMap W, const __grid_constant__ CUtensorMap x,
                   const __grid_constant__ CUtensorMap first_x, const Task task) {
   extern __shared__ __align__(1024) std::byte memory[];

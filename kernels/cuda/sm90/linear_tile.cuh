@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 
+#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/sm90/async.cuh"
 #include "kernels/cuda/sm90/ops.h"
@@ -14,6 +15,17 @@ constexpr int kBoxBytes = 2 * kBoxK;  // of a row, in a box; a stage has one of 
 constexpr int kGroupM = 64;           // rows of a product: of W or, in wide tilings, of x
 constexpr int kGroupThreads = 128;    // of a warpgroup
 
+// The most registers of a thread with which blocks have room on one multiprocessor: it has four
+// parts, each with 512 of them for every lane of its warps.
+constexpr int even_share(int threads, int blocks) {
+  const int warps = ceil_div(threads / kWarpSize * blocks, 4);  // of a part
+  return 512 / warps / 8 * 8;
+}
+
+// Tilings for so few rows that a thread ends one of them at most, and every block finds the scales
+// of a norm that is begun.
+constexpr int kFewRows = 8;
+
 // What a kernel is made for: tiles of up to 64 Groups rows of W by up to Rows rows of x, Blocks of
 // them on one multiprocessor. A block makes up to kMostTurns pieces of K in turn, where there are
 // registers for as many sums: they need not go from block to block.
@@ -23,6 +35,9 @@ struct Tiling {
   static constexpr int kTileM = kGroups * kGroupM;
   static constexpr int kComputing = kGroups * kGroupThreads;
   static constexpr int kThreads = kComputing + kWarpSize;
+  // Of few rows fewer than there are: a block has room beside those of a step then.
+  static constexpr int kMostRegisters =
+      Groups == 1 && Rows <= kFewRows ? 112 : even_share(kThreads, Blocks);
   static constexpr bool kWide = false;
   static constexpr int kMostTurns = Groups <= 2 && Blocks == 1 && Rows > 32 ? 2 : 1;
 };
@@ -40,6 +55,7 @@ struct WideTiling {
   // The sums need more registers than an even share: a third group, of which one thread has work,
   // gives up its own.
   static constexpr int kThreads = kComputing + kGroupThreads;
+  static constexpr int kMostRegisters = even_share(kThreads, kBlocks);
   static constexpr int kRegisters = 240, kLoadRegisters = 24;
 };
 
@@ -52,9 +68,6 @@ struct Rows {
   float* found = nullptr;  // of squares: the scales, once they are known
 };
 
-// Tilings for so few rows that a thread ends one of them at most, and every block finds the scales
-// of a norm that is begun.
-constexpr int kFewRows = 8;
 template <typename T>
 constexpr bool kIsForFew = T::kRows <= kFewRows;
 // Tilings that take and leave norms that are begun.

@@ -252,9 +252,9 @@ __device__ void copy_states(const SelectiveScanArgs& a, const Place& place, cons
   wait_for_stores();
 }
 
-// Four lanes have a channel.
-template <typename T>
-__global__ void __launch_bounds__(kThreads, 2) steps_kernel(SelectiveScanArgs a, Cut cut) {
+// Four lanes have a channel. Registers are for kBlocks on one multiprocessor.
+template <typename T, int kBlocks>
+__global__ void __launch_bounds__(kThreads, kBlocks) steps_kernel(SelectiveScanArgs a, Cut cut) {
   extern __shared__ __align__(128) std::byte memory[];
   __shared__ Shared shared;
   let_next_start();
@@ -318,7 +318,10 @@ void launch_steps(const SelectiveScanArgs& args, Stream& stream) {
   const int stage = kRows * Stage<T>::row_bytes(args.R);
   const int stages = std::min({kMostStages, turns, kRoom / stage});
   const auto bytes = static_cast<size_t>(stages * stage);
-  const auto kernel = steps_kernel<T>;
+  // Where a few sequences have two blocks on a multiprocessor these leave room for one of the next
+  // layer, which would not save more of them the time that it costs.
+  const bool shares = tiles * groups > blocks / 2 && sequences <= kRows;
+  const auto kernel = shares ? steps_kernel<T, 3> : steps_kernel<T, 2>;
   abort_if_failed(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kRoom),
                   "selective_scan, shared memory");
   launch_early(
