@@ -234,11 +234,16 @@ constexpr int kMostInCluster = 8;  // blocks, on any GPU that has clusters
 // kClusters: whether blocks of a head may be one.
 template <typename T, typename Shape, bool kClusters, typename Cell>
 void launch_matrix_steps(const char* op, const Cell& cell, Stream& stream) {
-  constexpr int kCarveout = 25;  // percent: what several blocks need
   // Sequences: more clusters wait for room longer than they save at their ends, as measured.
   constexpr int kMostClustered = 3;
   const auto& a = cell.a;
-  const int tiles = ceil_div(a.DV, Shape::kColumns);
+  const int tiles = ceil_div(a.DV, Shape::kColumns), blocks = a.seqs.num_seqs * a.H * tiles;
+  // Percent: what several blocks need. Where all of them run at once, and are not very few, more is
+  // won by the kernels around them running beside, if what comes next is not in this one.
+  const int multiprocessors = static_cast<CudaStream&>(stream).multiprocessors();
+  const bool beside = cell.done == nullptr && blocks >= multiprocessors / 2 &&
+                      blocks <= Shape::kBlocks * multiprocessors;
+  const int carveout = beside ? cudaSharedmemCarveoutMaxShared : 25;
   const bool vector = a.DV % (4 * Shape::kQuads) == 0;
   auto kernel = vector ? matrix_step_kernel<T, Shape, true, false, false, false, Cell>
                        : matrix_step_kernel<T, Shape, false, false, false, false, Cell>;
@@ -256,11 +261,11 @@ void launch_matrix_steps(const char* op, const Cell& cell, Stream& stream) {
     }
   }
   launch_early(stream, op, kernel,
-               {.grid = static_cast<unsigned>(a.seqs.num_seqs * a.H * tiles),
+               {.grid = static_cast<unsigned>(blocks),
                 .threads = Shape::kThreads,
                 .shared = (sizeof(KeyWeights) + sizeof(float)) * static_cast<size_t>(a.DK),
                 .cluster = clustered ? static_cast<unsigned>(tiles) : 1,
-                .carveout = kCarveout},
+                .carveout = carveout},
                cell, tiles);
 }
 

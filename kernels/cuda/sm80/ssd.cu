@@ -216,9 +216,11 @@ void launch_steps(const SsdArgs& args, Stream& stream) {
     kernel = outgrows_cache<T>(values) ? ssd_kernel<T, true, true, true>
                                        : ssd_kernel<T, true, true, false>;
   }
-  // Percent: no shared memory is needed. Few sequences start while the layer before them still
-  // runs, and so with its part of the cache.
-  const int carveout = args.seqs.num_seqs <= 2 ? cudaSharedmemCarveoutMaxShared : 10;
+  // Percent: no shared memory is needed. Where the L2 cache has room for the states, it is more to
+  // start while the layer before still runs, and so with its part of the L1 cache.
+  constexpr int64_t kCached = int64_t{48} << 20;
+  const bool beside = values * static_cast<int64_t>(sizeof(T)) < kCached;
+  const int carveout = beside ? cudaSharedmemCarveoutMaxShared : 10;
   constexpr int kChannels = kThreads / kWarpSize * Shape<T>::kChannels;  // a block
   const int tiles = ceil_div(args.P, kChannels);
   launch_early(stream, "ssd", kernel,
