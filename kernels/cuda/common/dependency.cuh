@@ -3,10 +3,12 @@
 #include "kernels/cuda/common/stamps.cuh"
 #endif
 
-// Kernels launched with launch_early() overlap with their predecessors in the stream. Each calls
-// let_next_start() first and then, in all its blocks, wait_for_previous() before it reads what
-// kernels write and before it writes anything. As every kernel waits for the one before it, the
-// wait is for all that is ahead in the stream.
+// Kernels launched with launch_early() overlap with their predecessors in the stream. Each calls,
+// in all its blocks, wait_for_previous() before it reads what kernels write and before it writes
+// anything. As every kernel waits for the one before it, the wait is for all that is ahead in the
+// stream. It calls let_next_start() first, unless what the kernels after it load ahead would then
+// be in the way of what kernels before it still load: those up to the next large linear layer say
+// it after the wait.
 namespace recurve::cuda {
 
 // Until the kernel before this one has ended and what it wrote is there.

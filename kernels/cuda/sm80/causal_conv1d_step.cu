@@ -75,8 +75,6 @@ __global__ void __launch_bounds__(kThreads) step_kernel(CausalConv1dArgs a) {
     if (r < rows) prefetch(state_of(r), states.quads, lane);
   }
   wait_for_previous();
-  // Not before: the kernels after this one, up to the next linear layer, would begin to load while
-  // the large one before it, of which this waits, still needs all bandwidth.
   let_next_start();
 
   float4 flat[kEach][kPast], x[kEach];

@@ -17,7 +17,6 @@ __device__ float weight_at(const Matrix& W, int64_t index) {
 
 // A thread: one channel of kRows rows.
 __global__ void __launch_bounds__(kThreads) gla_gate_kernel(GlaGateArgs args, int pieces) {
-  let_next_start();
   const int D = static_cast<int>(args.W.N), R = static_cast<int>(args.W.K);
   const int d = static_cast<int>(blockIdx.x) % pieces * kThreads + static_cast<int>(threadIdx.x);
   const int first = static_cast<int>(blockIdx.x) / pieces * kRows;
@@ -28,6 +27,7 @@ __global__ void __launch_bounds__(kThreads) gla_gate_kernel(GlaGateArgs args, in
   for (int r = 0; r < kHeld; ++r) held[r] = r < R ? weight_at(args.W, at + r) : 0;
   const float bias = args.bias == nullptr ? 0 : args.bias[used];
   wait_for_previous();
+  let_next_start();
   if (d >= D) return;
   for (int row = first; row < first + rows; ++row) {
     const float* low = args.low + static_cast<int64_t>(row) * args.low_stride;

@@ -10,8 +10,8 @@ constexpr int kThreads = 256;
 
 // Blocks: rows x pieces of kThreads of the width.
 __global__ void __launch_bounds__(kThreads) hgrn_gate_kernel(HgrnGateArgs args, int pieces) {
-  let_next_start();
   wait_for_previous();
+  let_next_start();
   const int64_t row = blockIdx.x / pieces;
   const int d = static_cast<int>(blockIdx.x % pieces) * kThreads + static_cast<int>(threadIdx.x);
   if (d >= args.D) return;

@@ -113,13 +113,13 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   extern __shared__ float4 shared[];  // weights of the keys: (DK); z: (DK) floats
   __shared__ float own[kClustered ? Shape::kColumns : 1];  // of o
   __shared__ float4 sums[Shape::kWarps][kQuads * Shape::kWidth];
-  let_next_start();
   const auto& a = cell.a;
   const int tile = blockIdx.x % tiles, head = blockIdx.x / tiles % a.H;
   const int sequence = blockIdx.x / tiles / a.H;
   const int64_t state = static_cast<int64_t>(a.seqs.slot[sequence]) * a.H + head;
   T* const tile_of_S = values_of<T>(cell.state()) + state * a.DK * a.DV + tile * Shape::kColumns;
   wait_for_previous();
+  let_next_start();
   const StepRows rows = step_rows(a.seqs, a.chunk, sequence);
   if (rows.first == rows.end) return;
 
@@ -238,11 +238,10 @@ void launch_matrix_steps(const char* op, const Cell& cell, Stream& stream) {
   constexpr int kMostClustered = 3;
   const auto& a = cell.a;
   const int tiles = ceil_div(a.DV, Shape::kColumns), blocks = a.seqs.num_seqs * a.H * tiles;
-  // Percent: what several blocks need. Where all of them run at once, and are not very few, more is
-  // won by the kernels around them running beside, if what comes next is not in this one.
-  const int multiprocessors = static_cast<CudaStream&>(stream).multiprocessors();
-  const bool beside = cell.done == nullptr && blocks >= multiprocessors / 2 &&
-                      blocks <= Shape::kBlocks * multiprocessors;
+  // Percent: what several blocks need. Where all of them run at once more is won by the kernels
+  // around them running beside, if what comes next is not in this one.
+  const int at_once = Shape::kBlocks * static_cast<CudaStream&>(stream).multiprocessors();
+  const bool beside = cell.done == nullptr && blocks <= at_once;
   const int carveout = beside ? cudaSharedmemCarveoutMaxShared : 25;
   const bool vector = a.DV % (4 * Shape::kQuads) == 0;
   auto kernel = vector ? matrix_step_kernel<T, Shape, true, false, false, false, Cell>

@@ -9,8 +9,8 @@ constexpr int kThreads = 128;
 
 // One block a sequence.
 __global__ void __launch_bounds__(kThreads) positions_kernel(PositionsArgs args) {
-  let_next_start();
   wait_for_previous();
+  let_next_start();
   const int begin = args.seqs.begin[blockIdx.x], end = args.seqs.begin[blockIdx.x + 1];
   int32_t& count = args.count[args.seqs.slot[blockIdx.x]];
   const int32_t first = count;
@@ -23,8 +23,8 @@ __global__ void __launch_bounds__(kThreads) positions_kernel(PositionsArgs args)
 
 // Blocks: rows x pieces of kThreads pairs of a head. A thread turns its pair in every head.
 __global__ void __launch_bounds__(kThreads) rotary_kernel(RotaryArgs args, int pieces) {
-  let_next_start();
   wait_for_previous();
+  let_next_start();
   const int64_t row = blockIdx.x / pieces;
   const int half = args.D / 2;
   const int j = static_cast<int>(blockIdx.x % pieces) * kThreads + static_cast<int>(threadIdx.x);

@@ -175,6 +175,14 @@ Cut<T> filling(const LinearArgs& args) {
 // Where blocks hurry in the end, fewer do.
 constexpr int64_t kUnderWay = 9270 << 10, kUnderWayAtFirst = 6200 << 10;
 
+// Whether the kernel after this one may begin at once. What it loads ahead stands in line before
+// the rest of W, and what kernels before still load; of one row there is no rest where the GPU's
+// shared memory has room for all of W.
+bool lets_next_start(const LinearArgs& args, Stream& stream) {
+  const int64_t room = int64_t{static_cast<CudaStream&>(stream).multiprocessors()} * kMemoryOfAll;
+  return args.rows == 1 && args.W.N * args.W.K * static_cast<int64_t>(sizeof(uint16_t)) <= room;
+}
+
 template <typename T>
 void launch_linear(const LinearArgs& args, const Rows& x, const Cut<T>& cut, Stream& stream) {
   const int boxes = ceil_div(args.W.K, kBoxK);
@@ -208,6 +216,7 @@ void launch_linear(const LinearArgs& args, const Rows& x, const Cut<T>& cut, Str
             .conv_first = args.conv ? static_cast<int>(args.conv->x - args.y) : 0,
             .next_norm = args.next_norm,
             .next = args.next,
+            .lets_next_start = lets_next_start(args, stream),
             .under_way = 0,
             .hurries = args.rows == 1,
             .first_boxes = 0};

@@ -252,7 +252,7 @@ __global__ void __maxnreg__(T::kMostRegisters)
                   const __grid_constant__ CUtensorMap first_x, const Task task) {
   extern __shared__ __align__(1024) std::byte memory[];
   const Shared<T> shared(memory, task);
-  let_next_start();
+  if (task.lets_next_start) let_next_start();
   if (threadIdx.x == T::kComputing) {
     prefetch_map(W);
     prefetch_map(x);
@@ -278,6 +278,7 @@ __global__ void __maxnreg__(T::kMostRegisters)
     }
     Ahead<T> ahead(task, place);
     wait_for_previous();
+    let_next_start();
     if (kPaced<T> && threadIdx.x == 0) {
       loader.begin_rows();
       shared.hurry = 1;

@@ -35,7 +35,7 @@ struct Tiling {
   static constexpr int kTileM = kGroups * kGroupM;
   static constexpr int kComputing = kGroups * kGroupThreads;
   static constexpr int kThreads = kComputing + kWarpSize;
-  // Of few rows fewer than there are: a block has room beside those of a step then.
+  // Of few rows fewer, so that a block has room beside those of a step: as measured.
   static constexpr int kMostRegisters =
       Groups == 1 && Rows <= kFewRows ? 112 : even_share(kThreads, Blocks);
   static constexpr bool kWide = false;
@@ -147,9 +147,10 @@ struct Task {
   // Of the norm that reads y; no x: none.
   const float* next_norm;
   BegunNorm next;
-  int under_way;    // boxes of weights that a paced block asks for at once as it begins,
-  bool hurries;     // if it hurries only until rows may be read
-  int first_boxes;  // of x, that come in one copy then; 0: each in its own
+  bool lets_next_start;  // at once, else when rows may be read
+  int under_way;         // boxes of weights that a paced block asks for at once as it begins,
+  bool hurries;          // if it hurries only until rows may be read
+  int first_boxes;       // of x, that come in one copy then; 0: each in its own
 
   __host__ __device__ bool scaled() const { return scales != nullptr || squares != nullptr; }
 

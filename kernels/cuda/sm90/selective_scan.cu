@@ -318,8 +318,8 @@ void launch_steps(const SelectiveScanArgs& args, Stream& stream) {
   const int stage = kRows * Stage<T>::row_bytes(args.R);
   const int stages = std::min({kMostStages, turns, kRoom / stage});
   const auto bytes = static_cast<size_t>(stages * stage);
-  // Where a few sequences have two blocks on a multiprocessor these leave room for one of the next
-  // layer, which would not save more of them the time that it costs.
+  // Where two blocks of few sequences share a multiprocessor they leave registers for one of the
+  // next layer. With more sequences the scan itself loses more by it.
   const bool shares = tiles * groups > blocks / 2 && sequences <= kRows;
   const auto kernel = shares ? steps_kernel<T, 3> : steps_kernel<T, 2>;
   abort_if_failed(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kRoom),
