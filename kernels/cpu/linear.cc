@@ -55,8 +55,8 @@ void block(const LinearArgs& a, int64_t row_begin, int64_t row_end, int64_t begi
   for (int64_t row = row_begin; row < row_end;) {
     // The rest in tiles of nearly one size.
     const int64_t rest = row_end - row;
-    const int64_t tiles = (rest + kTileRows - 1) / kTileRows;
-    const int64_t rows = (rest + tiles - 1) / tiles;
+    const int64_t tiles = ceil_div(rest, kTileRows);
+    const int64_t rows = ceil_div(rest, tiles);
     // Only the first rows find their weights in memory; the next find them in the cache.
     const bool fetch = row == row_begin && a.W.N * a.W.K * int64_t{sizeof(T)} >= kMemoryBytes;
     switch (rows) {
@@ -105,8 +105,6 @@ constexpr int64_t kCacheBytes = 256 * 1024;  // of weights that stay in L2 while
 constexpr int64_t kBlockWork = 32 * 1024;    // multiplications worth a task of their own
 constexpr int64_t kOutputs = 8;              // blocks of outputs are multiples of this
 constexpr int64_t kRows = 48;                // rows that make a task of their own
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Without norm, gate and cap.
 void bare_linear(const LinearArgs& args, Stream& stream) {

@@ -63,7 +63,7 @@ void for_heads(ThreadPool& pool, const Ragged& seqs, int H, int DK, int DV, int 
     }
   };
   if (pairs < pool.threads()) {  // pair after pair, the columns over the threads
-    const int64_t strips = (DV + kColumns - 1) / kColumns;
+    const int64_t strips = ceil_div(DV, kColumns);
     for (int64_t pair = 0; pair < pairs; ++pair) {
       run(pair, [&](const MatrixRows& piece) {
         const int64_t cost = 2 * int64_t{piece.L} * DK * kColumns;
@@ -75,7 +75,7 @@ void for_heads(ThreadPool& pool, const Ragged& seqs, int H, int DK, int DV, int 
     }
     return;
   }
-  const int64_t rows = (seqs.rows + seqs.num_seqs - 1) / seqs.num_seqs;
+  const int64_t rows = ceil_div(seqs.rows, seqs.num_seqs);
   for_blocks(pool, pairs, 2 * rows * DK * DV, [&](int64_t begin, int64_t end) {
     for (int64_t pair = begin; pair < end; ++pair) {
       run(pair, [&](const MatrixRows& piece) { advance_columns(piece, 0, DV); });

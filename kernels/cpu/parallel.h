@@ -11,6 +11,8 @@ namespace recurve::cpu {
 // What a thread must find to do, in simple vector operations on floats, before waking it pays.
 inline constexpr int64_t kGrain = 16 * 1024;
 
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 // Calls body(begin, end) for blocks of [0, count) on the threads, where `cost` is the work of one
 // item in the unit of kGrain. The results must not depend on where the blocks begin.
 template <typename Body>
@@ -32,8 +34,8 @@ inline constexpr int64_t kChannels = 64;
 template <typename Body>
 void for_channels(ThreadPool& pool, const Ragged& seqs, int64_t D, int64_t cost, const Body& body) {
   if (seqs.num_seqs == 0) return;
-  const int64_t strips = (D + kChannels - 1) / kChannels;
-  const int64_t rows = (seqs.rows + seqs.num_seqs - 1) / seqs.num_seqs;
+  const int64_t strips = ceil_div(D, kChannels);
+  const int64_t rows = ceil_div(seqs.rows, seqs.num_seqs);
   for_blocks(pool, seqs.num_seqs * strips, rows * kChannels * cost,
              [&](int64_t begin, int64_t end) {
                for (int64_t item = begin; item < end; ++item) {

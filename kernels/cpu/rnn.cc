@@ -202,7 +202,7 @@ namespace {
 
 HWY_EXPORT(rnn_block);
 
-int64_t blocks_of(const RnnArgs& a) { return (a.DH + kRnnChannels - 1) / kRnnChannels; }
+int64_t blocks_of(const RnnArgs& a) { return ceil_div(a.DH, kRnnChannels); }
 
 // Blocks [begin, end) of all heads' channels at time step t.
 void run_blocks(const RnnArgs& a, int t, int64_t begin, int64_t end) {
