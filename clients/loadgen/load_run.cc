@@ -52,7 +52,6 @@ class LoadRun {
   }
 
   RunResult run(const OnProgress& on_progress, const std::atomic<bool>& interrupted) {
-    for (const auto& worker : workers_) worker->connect();
     const double cpu_before = process_cpu_seconds();
     watch_.restart();
     begin_load();

@@ -59,11 +59,6 @@ void Worker::run() {
   for (bool ok = false; queue_.Next(&tag, &ok);) static_cast<Event*>(tag)->on_event(ok);
 }
 
-void Worker::connect() const {
-  const std::chrono::seconds patience(5);
-  connection_.channel()->WaitForConnected(std::chrono::system_clock::now() + patience);
-}
-
 User* Worker::adopt(std::unique_ptr<User> user) {
   User* const raw = user.get();
   std::lock_guard lock(mutex_);

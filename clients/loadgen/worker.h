@@ -36,9 +36,6 @@ class Worker {
   const Connection& connection() const { return connection_; }
   Recorder& recorder() { return recorder_; }
 
-  // Returns once the server is connected, or it seems that it cannot be.
-  void connect() const;
-
   User* adopt(std::unique_ptr<User> user);
   void release(User* user);  // destroys it
   void cancel_users();

@@ -296,7 +296,6 @@ TEST(LoadgenRunTest, ALaterTurnCountsWhereTheGeneratorIsTooLateToSendIt) {
                         its.release(user);
                         gone.set_value();
                       }};
-  worker.connect();
   worker.adopt(std::make_unique<User>(context, worker))->begin(workload.conversation(0), 0);
   const auto answered = [&worker] {
     const Progress progress = worker.recorder().progress();
