@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/ceil_div.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/ops/ragged.h"
 
@@ -10,8 +11,6 @@ namespace recurve::cpu {
 
 // What a thread must find to do, in simple vector operations on floats, before waking it pays.
 inline constexpr int64_t kGrain = 16 * 1024;
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Calls body(begin, end) for blocks of [0, count) on the threads, where `cost` is the work of one
 // item in the unit of kGrain. The results must not depend on where the blocks begin.

@@ -3,12 +3,10 @@
 
 #include <cstdint>
 
+#include "kernels/ceil_div.h"
 #include "kernels/cuda/common/stream.h"
 
 namespace recurve::cuda {
-
-// Of numbers that are positive.
-constexpr int ceil_div(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
 struct LaunchShape {
   dim3 grid;

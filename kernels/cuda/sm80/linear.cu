@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "kernels/ceil_div.h"
 #include "kernels/check.h"
-#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/sm80/linear_bf16.h"

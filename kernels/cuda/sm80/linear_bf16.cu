@@ -6,8 +6,8 @@
 // change with the batch, but an element of one never meets another.
 #include <cstdint>
 
+#include "kernels/ceil_div.h"
 #include "kernels/cuda/common/error.h"
-#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/linear_bf16.h"
 #include "kernels/cuda/sm80/split_bf16.cuh"
 

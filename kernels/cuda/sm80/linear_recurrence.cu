@@ -1,4 +1,4 @@
-#include "kernels/cuda/common/launch.h"
+#include "kernels/ceil_div.h"
 #include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/sm80/ops.h"
 

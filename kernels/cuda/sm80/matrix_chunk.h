@@ -3,8 +3,8 @@
 #include <cstddef>
 
 #include "kernels/backend.h"
+#include "kernels/ceil_div.h"
 #include "kernels/check.h"
-#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/chunks.cuh"
 #include "kernels/ops/ragged.h"
 #include "kernels/tensor.h"

@@ -41,8 +41,9 @@ struct Loader {
   __device__ void begin() const {
     const int ahead = min(task.stages, place.boxes);
     for (int i = 0; i < ahead; ++i) {
-      if (kPaced<T> && i >= task.under_way)
+      if (kPaced<T> && i >= task.under_way) {
         wait_for_turn(&shared.barriers.full[i - task.under_way]);
+      }
       load_weights(i, i, kPaced<T> ? 0 : task.x_bytes());
     }
     if constexpr (!kPaced<T>) {

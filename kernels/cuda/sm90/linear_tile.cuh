@@ -1,7 +1,7 @@
 #pragma once
 #include <algorithm>
 
-#include "kernels/cuda/common/launch.h"
+#include "kernels/ceil_div.h"
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/sm90/async.cuh"
 #include "kernels/cuda/sm90/ops.h"
