@@ -27,14 +27,13 @@ class Case:
 
 
 # Epsilons and caps differ from the public 1e-6, 15 and 30 where the case is there to show that the
-# configuration is read; tied_bf16 has the public ones. The sizes of tied_bf16 need both roundings:
-# qk 24 -> 32, and 48 * 1.3334 = 64.0032 -> 64 (a plain ceiling would give 96).
+# configuration is read; tied_bf16 has the public ones. The sizes of tied_bf16 need both rules:
+# qk stays 24, and 48 * 1.3334 = 64.0032 -> 64 (a plain ceiling would give 96).
 _SMALL = xlstm.Config(
     hidden_size=64,
     num_blocks=2,
     num_heads=2,
     vocab_size=97,
-    mlstm_round_up_to_multiple_of=32,
     ffn_proj_factor=1.3,
     ffn_round_up_to_multiple_of=16,
     norm_eps=1e-3,
@@ -49,7 +48,6 @@ CASES = {
             num_blocks=2,
             num_heads=2,
             vocab_size=101,
-            mlstm_round_up_to_multiple_of=16,
             ffn_proj_factor=1.3334,
             ffn_round_up_to_multiple_of=32,
             tie_word_embeddings=True,
@@ -63,7 +61,6 @@ CASES = {
             num_blocks=3,
             num_heads=4,
             vocab_size=97,
-            mlstm_round_up_to_multiple_of=16,
             ffn_proj_factor=2.0,
             ffn_round_up_to_multiple_of=16,
             gate_soft_cap=9.0,

@@ -40,7 +40,6 @@ def package_model(config, tensors, dtype):
     from xlstm.xlstm_large.model import xLSTMLarge, xLSTMLargeConfig
 
     c = config
-    assert c.qk_dim == int(c.hidden_size * c.qk_dim_factor)  # which the package does not round up
     model = xLSTMLarge(
         xLSTMLargeConfig(
             embedding_dim=c.hidden_size,

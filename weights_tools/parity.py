@@ -100,7 +100,6 @@ def configuration(cell):
             num_blocks=2,
             num_heads=2,
             vocab_size=4,
-            mlstm_round_up_to_multiple_of=16,
             ffn_round_up_to_multiple_of=16,
             bos_token_id=2,
             eos_token_id=3,

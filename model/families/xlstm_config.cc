@@ -54,15 +54,15 @@ Config read_config(const Checkpoint& checkpoint) {
   c.tied = read.boolean("tie_word_embeddings", false);
   c.fused = read.string_one_of("weight_mode", "single", {"single", "fused"}) == "fused";
 
-  const int64_t mlstm_multiple = read.optional_int("mlstm_round_up_to_multiple_of", 64, 1, 1 << 16);
   const int64_t ffn_multiple = read.optional_int("ffn_round_up_to_multiple_of", 64, 1, 1 << 16);
   const double D = static_cast<double>(c.D);
-  const int64_t qk =
-      round_up(D * read.optional_number("qk_dim_factor", 0.5, 1e-3, 64), mlstm_multiple);
-  const int64_t v =
-      round_up(D * read.optional_number("v_dim_factor", 1.0, 1e-3, 64), mlstm_multiple);
+  // Fractions are dropped, as by int(embedding_dim * factor) in mLSTMLayer, here and in
+  // transformers.
+  const auto part = [](double value) { return static_cast<int64_t>(value); };
+  const int64_t qk = part(D * read.optional_number("qk_dim_factor", 0.5, 1e-3, 64));
+  const int64_t v = part(D * read.optional_number("v_dim_factor", 1.0, 1e-3, 64));
   c.F = round_up(D * read.optional_number("ffn_proj_factor", 2.667, 1e-3, 64), ffn_multiple);
-  if (qk % c.H != 0 || v % c.H != 0) {
+  if (qk == 0 || v == 0 || qk % c.H != 0 || v % c.H != 0) {
     read.fail("num_heads", fmt::format("a divisor of the query and value widths {} and {}", qk, v),
               std::to_string(c.H));
   }
@@ -75,8 +75,10 @@ Config read_config(const Checkpoint& checkpoint) {
   read.must_be("use_bias", false);
   read.must_be("add_out_norm", true);
   for (const char* key : {"add_qk_norm", "add_post_norm"}) read.must_be(key, false);
-  // Names of older versions without effect, and how others compute it; nothing of the function.
+  // Names of older versions without effect, what no code looks at (the layer's widths are not
+  // rounded up), and how others compute it; nothing of the function.
   read.ignore({"add_post_blocks_norm",
+               "mlstm_round_up_to_multiple_of",
                "model_type",
                "mode",
                "return_last_states",

@@ -1,4 +1,5 @@
 // What the config of an xLSTM-large may not say.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,6 +43,22 @@ TEST(XlstmConfig, TheChunkwiseKernelSaysWhichCellItIs) {
                        {"step_kernel", "triton"},  // the package has no other
                        {"normalize_siging", false}}),
             "C");
+}
+
+// As int(hidden_size * factor) of transformers' xLSTMLayer and of the package's mLSTMLayer.
+TEST(XlstmConfig, WidthsOfQueriesAndValuesAreNotRoundedUp) {
+  const auto description = [](const nlohmann::json& more) {
+    return load(more)->info().description;
+  };
+  for (const int width : {96, 160, 320}) {
+    EXPECT_THAT(description({{"embedding_dim", width}, {"mlstm_round_up_to_multiple_of", 64}}),
+                HasSubstr(fmt::format("2 heads of {} x {}", width / 4, width / 2)));
+  }
+  EXPECT_THAT(description({{"qk_dim_factor", 0.4}, {"num_heads", 5}, {"v_dim_factor", 0.55}}),
+              HasSubstr("5 heads of 5 x 7, feed-forward 192"));
+  EXPECT_THAT(error_for({{"qk_dim_factor", 0.41}, {"num_heads", 5}}),
+              HasSubstr("wanted a divisor of the query and value widths 26 and 64"));
+  EXPECT_THAT(error_for({{"qk_dim_factor", 0.01}}), HasSubstr("widths 0 and 64"));
 }
 
 TEST(XlstmConfig, RefusesKernelsThatContradict) {

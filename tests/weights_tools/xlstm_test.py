@@ -29,6 +29,17 @@ def test_round_up_as_upstream(x, multiple, wanted):
     assert xlstm.round_up(x, multiple) == wanted
 
 
+@pytest.mark.parametrize("width", [96, 160, 320])
+def test_widths_of_queries_and_values_are_not_rounded_up(width):
+    """transformers' xLSTMLayer and the package's mLSTMLayer: int(hidden_size * factor)."""
+    values = {"hidden_size": width, "num_blocks": 1, "num_heads": 4, "vocab_size": 11}
+    values["mlstm_round_up_to_multiple_of"] = 64
+    config = xlstm.config_from_dict(values)
+    assert (config.qk_dim, config.v_dim) == (width // 2, width)
+    assert xlstm.config_from_dict({**values, "qk_dim_factor": 0.4, "num_heads": 2}).qk_dim == int(width * 0.4)
+    assert config.ffn_dim % 64 == 0
+
+
 def test_names_and_shapes_single():
     shapes = xlstm.tensor_shapes(XLSTM_7B)
     assert len(shapes) == 3 + 32 * 15
@@ -69,7 +80,7 @@ def test_names_and_shapes_fused():
 
 
 def test_fuse_orders_rows_by_name_and_unfuse_undoes_it():
-    config = xlstm.Config(64, 2, 2, 11, mlstm_round_up_to_multiple_of=32)
+    config = xlstm.Config(64, 2, 2, 11)
     single = {
         n: np.random.default_rng(1).standard_normal(s)
         for n, s in xlstm.tensor_shapes(config).items()

@@ -26,7 +26,6 @@ class Config:
     vocab_size: int
     qk_dim_factor: float = 0.5
     v_dim_factor: float = 1.0
-    mlstm_round_up_to_multiple_of: int = 64
     ffn_proj_factor: float = 2.667
     ffn_round_up_to_multiple_of: int = 64
     gate_soft_cap: float = 15.0
@@ -54,11 +53,12 @@ class Config:
 
     @property
     def qk_dim(self):
-        return round_up(self.hidden_size * self.qk_dim_factor, self.mlstm_round_up_to_multiple_of)
+        """Not rounded up, whatever mlstm_round_up_to_multiple_of says: no code looks at that."""
+        return int(self.hidden_size * self.qk_dim_factor)
 
     @property
     def v_dim(self):
-        return round_up(self.hidden_size * self.v_dim_factor, self.mlstm_round_up_to_multiple_of)
+        return int(self.hidden_size * self.v_dim_factor)
 
     @property
     def qk_head(self):
@@ -73,7 +73,8 @@ class Config:
         return round_up(self.hidden_size * self.ffn_proj_factor, self.ffn_round_up_to_multiple_of)
 
     def validate(self):
-        if self.qk_dim % self.num_heads or self.v_dim % self.num_heads:
+        least = min(self.qk_dim, self.v_dim)
+        if least == 0 or self.qk_dim % self.num_heads or self.v_dim % self.num_heads:
             raise ValueError(
                 f"qk size {self.qk_dim} and v size {self.v_dim} want to be multiples of "
                 f"num_heads {self.num_heads}"
@@ -122,7 +123,7 @@ def hub_config(config, torch_dtype):
         "use_bias": False,
         "qk_dim_factor": c.qk_dim_factor,
         "v_dim_factor": c.v_dim_factor,
-        "mlstm_round_up_to_multiple_of": c.mlstm_round_up_to_multiple_of,
+        "mlstm_round_up_to_multiple_of": 64,
         "ffn_proj_factor": c.ffn_proj_factor,
         "ffn_round_up_to_multiple_of": c.ffn_round_up_to_multiple_of,
         "gate_soft_cap": c.gate_soft_cap,
