@@ -16,6 +16,7 @@ namespace recurve {
 struct ModelInfo {
   std::string family;       // "xlstm"
   std::string description;  // "6 blocks, width 320, 4 heads of 40 x 80"
+  std::string head;         // which tensor the output matrix is, in words
   int64_t vocab = 0;        // rows of the output matrix; ids of tokens are below it
   int64_t parameters = 0;
   int64_t weight_bytes = 0;  // resident

@@ -60,6 +60,7 @@ std::string startup_table(const Options& options, const Model& model, const Toke
       {"weights",
        fmt::format("{:.1f} M parameters, {} in {}", static_cast<double>(info.parameters) / 1e6,
                    human_bytes(weights), info.weight_type)},
+      {"head", model.info().head},
       {"tokenizer", tokenizer.description()},
       {"chat",
        chat.format != nullptr ? "messages are written by the model's template" : chat.problem},

@@ -43,12 +43,6 @@ COPIED = {
 FLOATS = ("F64", "F32", "F16", "BF16")
 TORCH = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 KEPT_WIDE = ("A_log", ".D", "dt_bias", "dt_proj.bias")
-TABLES = (
-    "backbone.embeddings.weight",
-    "model.embeddings.weight",
-    "embeddings.weight",
-    "token_embedding.weight",
-)
 
 
 def add_arguments(parser):
@@ -74,7 +68,6 @@ def main(options):
         tensors = read(src)
     family, config = families.config_of(values, tensors)
     wanted = family.tensor_shapes(config)
-    tensors = drop_tied_head(rename(tensors, wanted), wanted)
     tensors = cast(tensors, options.dtype)
     problems = inspect_checkpoint.compare(tensors, wanted)
     if problems:
@@ -92,6 +85,8 @@ def main(options):
 
 
 def refuse_to_overwrite(dst):
+    tensors = rename(tensors, family.tensor_shapes(config))
+    config, tensors = settle_head(family, config, tensors, values)
     for name in (st.INDEX_NAME, st.SINGLE_NAME):
         if (dst / name).exists():
             raise ValueError(f"{dst / name} is there already; choose another directory or remove it")
@@ -154,17 +149,18 @@ def canonical(name, wanted):
     return name
 
 
-def drop_tied_head(tensors, wanted):
-    """The head of a tied model is its embedding table, which some files hold twice."""
-    head = tensors.get("lm_head.weight")
-    if head is None or "lm_head.weight" in wanted:
-        return tensors
-    for name in TABLES:
-        table = tensors.get(name)
-        if table and (table.dtype, table.shape) == (head.dtype, head.shape) and st.equal(table, head):
-            say("dropped", [f"lm_head.weight: the same as {name}"])
-            return {n: t for n, t in tensors.items() if n != "lm_head.weight"}
-    return tensors
+def settle_head(family, config, tensors, values):
+    """A tied head that the file holds too is dropped; one that differs stays, and the config that is
+    written (values) ties it no more. -> Config, tensors."""
+    table = families.table_of(family, config)
+    settled, kept, _ = families.find_head(family, config, tensors)
+    if len(kept) < len(tensors):
+        say("dropped", [f"lm_head.weight: the same as {table}"])
+    if settled != config:
+        say("kept", [f"lm_head.weight, which differs from {table}: the new config ties them no more"])
+        keys = [key for key in ("tie_word_embeddings", "tie_weights") if key in values]
+        values.update(dict.fromkeys(keys or ["tie_word_embeddings"], False))
+    return settled, kept
 
 
 def cast(tensors, dtype):

@@ -38,17 +38,17 @@ def add_arguments(parser):
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
 
 
-def compare(entries, wanted):
+def compare(tensors, wanted):
     """-> sentences about missing, extra and misshaped tensors."""
     problems = [
-        f"missing {name} {list(shape)}" for name, shape in wanted.items() if name not in entries
+        f"missing {name} {list(shape)}" for name, shape in wanted.items() if name not in tensors
     ]
     problems += [
-        f"extra {name} {list(e.shape)}" for name, e in entries.items() if name not in wanted
+        f"extra {name} {list(t.shape)}" for name, t in tensors.items() if name not in wanted
     ]
     for name, shape in wanted.items():
-        if name in entries and entries[name].shape != shape:
-            problems.append(f"{name}: wanted {list(shape)}, found {list(entries[name].shape)}")
+        if name in tensors and tensors[name].shape != shape:
+            problems.append(f"{name}: wanted {list(shape)}, found {list(tensors[name].shape)}")
     return problems
 
 
@@ -57,10 +57,11 @@ def summary(path, bandwidth=4300.0, flops=790.0, batches=BATCHES, state="f32"):
     path = pathlib.Path(path)
     directory = path.parent if path.is_file() else path
     values = json.loads((path if path.is_file() else path / "config.json").read_text())
-    entries = {}
+    tensors = {}
     if any((directory / name).exists() for name in (st.SINGLE_NAME, st.INDEX_NAME)):
-        entries = st.read_checkpoint_headers(directory)
-    family, config = families.config_of(values, entries)
+        tensors = st.checkpoint_sources(directory)
+    family, config = families.config_of(values, tensors)
+    config, tensors, head = families.find_head(family, config, tensors)
     state_bytes = family.state_bytes(config, STATES[state])
     out = {
         "family": families.type_of(values),
@@ -71,12 +72,13 @@ def summary(path, bandwidth=4300.0, flops=790.0, batches=BATCHES, state="f32"):
             decode_floor(family, config, state_bytes, bandwidth, flops, b) for b in batches
         ],
         "prefill_floor": prefill_floor(family, config, bandwidth, flops),
+        "head": head,
         "tokenizer": tokenizer_info.summary(directory),
         "special_ids": {n: v for n, v in values.items() if n in ("bos_token_id", "eos_token_id")},
     }
-    if entries:
-        out["dtypes"] = sorted({entry.dtype for entry in entries.values()})
-        out["problems"] = compare(entries, family.tensor_shapes(config))
+    if tensors:
+        out["dtypes"] = sorted({tensor.dtype for tensor in tensors.values()})
+        out["problems"] = compare(tensors, family.tensor_shapes(config))
         out["problems"] += tokens_without_row(out["tokenizer"], family.tensor_shapes(config))
     return out
 
@@ -128,6 +130,7 @@ def print_table(out, options):
         ("prefill", f"{rate(prefill)}; a prompt at least {duration(prefill['least_us'])}")
     )
     rows.append(("", f"floors at {options.bandwidth:g} GB/s and {options.flops:g} TFLOP/s"))
+    rows.append(("head", out["head"]))
     rows.append(("tokenizer", tokenizer_line(out["tokenizer"], out["special_ids"])))
     if "dtypes" in out:
         rows.append(("stored as", ", ".join(out["dtypes"])))

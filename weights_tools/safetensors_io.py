@@ -108,8 +108,11 @@ def cast(source, dtype):
 
 
 def equal(one, other):
-    """Whether two of the same dtype and shape hold the same bytes."""
-    return all(np.array_equal(a, b) for a, b in zip(one.pieces(), other.pieces()))
+    """Whether two have one dtype, one shape and the same bytes."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    pieces = zip(one.pieces(), other.pieces())
+    return all(np.array_equal(a.view(np.uint8), b.view(np.uint8)) for a, b in pieces)
 
 
 def bf16_bits(array):
@@ -235,11 +238,12 @@ def read_checkpoint(directory):
     return tensors
 
 
-def read_checkpoint_headers(directory):
-    entries = {}
+def checkpoint_sources(directory):
+    """-> name -> Source."""
+    found = {}
     for path in checkpoint_files(directory):
-        entries.update(read_header(path)[0])
-    return entries
+        found.update(sources(path))
+    return found
 
 
 def write_checkpoint(directory, tensors, max_shard_bytes, progress=None):

@@ -140,6 +140,7 @@ void Gla::fill_info(const Checkpoint& checkpoint) {
   info_.eos = ids.eos;
   info_.force_bos = ids.force_bos.value_or(false);
 }
+  info_.head = tokens_.head_source;
 
 StateLayout Gla::state_layout() const {
   StateLayout layout;

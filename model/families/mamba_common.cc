@@ -74,6 +74,7 @@ void StateSpaceModel::fill_info(const StateSpaceConfig& c, const Checkpoint& che
   info_.weight_bytes = blocks.bytes;
   info_.family = family;
   info_.description = description;
+  info_.head = tokens_.head_source;
   info_.vocab = c.vocab;
   info_.chunk = c.chunk;
   const SpecialIds ids = read_special_ids(checkpoint);

@@ -184,8 +184,10 @@ Rnn::Rnn(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
   }
   if (c_.pre_norm) out_norm_ = load_norm(checkpoint, backend, "norm.");
   const std::string bias = c_.head_bias ? "lm_head.bias" : "";
+  const HeadSource head = find_head(checkpoint, "embeddings.weight", {"lm_head.weight"}, c_.tied);
+  info_.head = head.words;
+  c_.tied = head.is_embedding;
   if (c_.tied) {
-    checkpoint.allow_extra({"lm_head.weight"});
     if (c_.head_bias) head_bias_ = VectorWeights::load(backend, checkpoint, bias, {{c_.vocab}});
   } else {
     lm_head_ = LinearWeights::load(backend, checkpoint, {{"lm_head.weight", c_.vocab, bias}}, c_.D,

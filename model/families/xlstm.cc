@@ -150,6 +150,7 @@ void Xlstm::fill_info(const Checkpoint& checkpoint) {
 
 StateLayout Xlstm::state_layout() const {
   StateLayout layout;
+  info_.head = tokens_.head_source;
   const std::map<std::string_view, std::vector<int64_t>> shapes = {
       {"C", {c_.H, c_.DK, c_.DV}}, {"n", {c_.H, c_.DK}}, {"m", {c_.H}}};
   for (int b = 0; b < static_cast<int>(c_.blocks); ++b) {

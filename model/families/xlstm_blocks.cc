@@ -93,9 +93,11 @@ XlstmBlocks::XlstmBlocks(Checkpoint& checkpoint, Backend& backend, const LoadOpt
   if (c_.out_norm) {
     out_norm_ = load_norm(checkpoint, backend, stack + "post_blocks_norm.weight", c_.D);
   }
-  if (c_.tied) {
-    checkpoint.allow_extra({prefix + "lm_head.weight"});
-  } else {
+  const HeadSource head = find_head(checkpoint, prefix + "token_embedding.weight",
+                                    {prefix + "lm_head.weight"}, c_.tied);
+  info_.head = head.words;
+  c_.tied = head.is_embedding;
+  if (!c_.tied) {
     lm_head_ = LinearWeights::load(backend, checkpoint, {{prefix + "lm_head.weight", c_.vocab}},
                                    c_.D, options.weights);
   }

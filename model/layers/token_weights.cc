@@ -1,5 +1,9 @@
 #include "model/layers/token_weights.h"
 
+#include <fmt/format.h>
+
+#include "model/weights/convert.h"
+
 namespace recurve {
 namespace {
 
@@ -15,6 +19,22 @@ std::string existing(const Checkpoint& checkpoint, const std::vector<std::string
 
 }  // namespace
 
+HeadSource find_head(Checkpoint& checkpoint, const std::string& embedding,
+                     const std::vector<std::string>& names, bool tied) {
+  const std::string name = existing(checkpoint, names);
+  if (!tied) return {false, name};
+  const TensorView* head = checkpoint.find(name);
+  if (head == nullptr) return {true, "the embedding"};
+  const TensorView* table = checkpoint.find(embedding);
+  const bool same = table != nullptr && is_weight_type(head->type) && same_values(*head, *table);
+  if (!same) {
+    return {false,
+            fmt::format("{}, which differs from the embedding though the config ties them", name)};
+  }
+  checkpoint.allow_extra(names);
+  return {true, fmt::format("the embedding; {} is the same", name)};
+}
+
 TokenWeights load_token_weights(Backend& backend, Checkpoint& checkpoint, const std::string& prefix,
                                 const std::string& norm_name, int64_t V, int64_t D, bool tied,
                                 DType dtype) {
@@ -24,9 +44,9 @@ TokenWeights load_token_weights(Backend& backend, Checkpoint& checkpoint, const 
   TokenWeights weights;
   weights.embedding = LinearWeights::load(backend, checkpoint, {{embedding, V}}, D, dtype);
   weights.norm = VectorWeights::load(backend, checkpoint, prefix + norm_name, {{D}});
-  if (tied) {
-    checkpoint.allow_extra(kHeadNames);
-  } else {
+  const HeadSource head = find_head(checkpoint, embedding, kHeadNames, tied);
+  weights.head_source = head.words;
+  if (!head.is_embedding) {
     weights.lm_head =
         LinearWeights::load(backend, checkpoint, {{existing(checkpoint, kHeadNames), V}}, D, dtype);
   }

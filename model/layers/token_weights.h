@@ -9,12 +9,25 @@
 
 namespace recurve {
 
+// Which tensor the matrix of the logits is.
+struct HeadSource {
+  bool is_embedding = false;
+  std::string words;  // for the start-up table
+};
+
+// tied: the config says that it is the embedding. What the file has counts for more: where it has a
+// head with other values, that is the head, as in transformers, which ties what is equal or absent.
+// The names of a head that is not looked at may then be there. names: of the head.
+HeadSource find_head(Checkpoint& checkpoint, const std::string& embedding,
+                     const std::vector<std::string>& names, bool tied);
+
 // What stands before the first block and after the last: the embedding, the last norm and the
 // matrix of the logits.
 struct TokenWeights {
   LinearWeights embedding;  // (V, D)
   VectorWeights norm;       // (D)
   LinearWeights lm_head;    // (V, D); empty where the embedding serves
+  std::string head_source;  // of HeadSource, in words
 
   const Matrix& head_matrix() const {
     return lm_head.matrix().N > 0 ? lm_head.matrix() : embedding.matrix();
@@ -22,8 +35,7 @@ struct TokenWeights {
 };
 
 // The embedding is called embeddings, embedding or embed_tokens; lm_head stands without a prefix or
-// with the outermost part of it. tied: the head is the embedding, and an lm_head.weight beside it
-// is not looked at.
+// with the outermost part of it. tied: what the config says, see find_head().
 TokenWeights load_token_weights(Backend& backend, Checkpoint& checkpoint, const std::string& prefix,
                                 const std::string& norm_name, int64_t V, int64_t D, bool tied,
                                 DType dtype);

@@ -169,6 +169,19 @@ void convert(const TensorView& view, DType to, std::byte* out) {
   convert_elements(view, 0, view.count(), to, out);
 }
 
+bool same_values(const TensorView& one, const TensorView& other) {
+  if (one.type != other.type || one.shape != other.shape) return false;
+  const auto piece = static_cast<size_t>(std::min(one.count(), kPieceElements));
+  std::vector<uint32_t> a(piece), b(piece);  // the bits of fp32 values
+  for (int64_t at = 0; at < one.count(); at += kPieceElements) {
+    const int64_t end = std::min(at + kPieceElements, one.count());
+    convert_elements(one, at, end, DType::kF32, reinterpret_cast<std::byte*>(a.data()));
+    convert_elements(other, at, end, DType::kF32, reinterpret_cast<std::byte*>(b.data()));
+    if (!std::equal(a.begin(), a.begin() + (end - at), b.begin())) return false;
+  }
+  return true;
+}
+
 std::vector<float> host_values(const TensorView& view) {
   if (!view.present()) return {};
   std::vector<float> values(static_cast<size_t>(view.count()));

@@ -21,6 +21,8 @@ inline const std::vector<ModelCase>& model_cases() {
       {"xlstm/fused", DType::kF32},
       {"xlstm/tied_bf16", DType::kBF16},
       {"xlstm/sharded", DType::kF32},
+      {"xlstm/widths", DType::kF32},
+      {"xlstm/tied_with_head", DType::kF32},
       {"xlstm/siging", DType::kF32},
       {"xlstm/siging_paper", DType::kF32},
       {"mamba/hf", DType::kF32},

@@ -1,6 +1,9 @@
 """Model families: Config, names, shapes and costs in one module each; PyTorch parts beside."""
 
+import dataclasses
 import importlib
+
+from weights_tools import safetensors_io as st
 
 FAMILIES = {
     "xlstm": "xlstm",
@@ -31,7 +34,8 @@ def load(name):
 
 
 def config_of(values, names):
-    """-> family, Config of config.json and of the file's tensor names (empty: a file is not there)."""
+    """-> family, Config of config.json and of the file's tensor names (empty: a file is not there).
+    What find_head() says comes on top."""
     family = load(type_of(values))
     config = family.config_from_dict(values)
     if names and hasattr(family, "as_stored"):
@@ -39,10 +43,37 @@ def config_of(values, names):
     return family, config
 
 
+HEADS = ("lm_head.weight", "model.lm_head.weight")
+
+
+def find_head(family, config, tensors):
+    """The matrix of the logits that the server takes (model/layers/token_weights.h): where the config
+    ties it to the embedding and the file has a head with other values, that head. tensors: name ->
+    Source or Tensor. -> Config, tied or not as that says; the tensors without a head that is not
+    looked at; which tensor it is, in words."""
+    field = "tied" if hasattr(config, "tied") else "tie_word_embeddings"
+    name = next((name for name in HEADS if name in tensors), HEADS[0])
+    if not getattr(config, field):
+        return config, tensors, name
+    if name not in tensors:
+        return config, tensors, "the embedding"
+    table = tensors.get(table_of(family, config))
+    if table is None or not st.equal(tensors[name], table):
+        words = f"{name}, which differs from the embedding though the config ties them"
+        return dataclasses.replace(config, **{field: False}), tensors, words
+    rest = {n: t for n, t in tensors.items() if n != name}
+    return config, rest, f"the embedding; {name} is the same"
+
+
+def table_of(family, config):
+    """The name of the embedding."""
+    return next(name for name in family.tensor_shapes(config) if "embed" in name)
+
+
 def prefill_flops(family, config, chunk):
     """Of a prompt's token: all weights but the embedding and the head, and the mixer."""
     shapes = family.tensor_shapes(config)
-    head = "lm_head.weight" if "lm_head.weight" in shapes else next(n for n in shapes if "embed" in n)
+    head = "lm_head.weight" if "lm_head.weight" in shapes else table_of(family, config)
     rows, columns = shapes[head]
     weights = family.decode_weight_bytes(config, 1) - rows * columns
     return 2 * weights + family.mixer_flops(config, chunk)

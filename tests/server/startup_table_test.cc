@@ -1,0 +1,41 @@
+#include "server/startup_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/part_options.h"
+#include "server/text/id_tokenizer.h"
+
+namespace recurve::startup_table_test {
+
+using ::testing::HasSubstr;
+
+// The table of a golden checkpoint.
+std::string table_of(const std::string& checkpoint) {
+  Options options;
+  options.model = std::string(RECURVE_SOURCE_DIR) + "/tests/golden/" + checkpoint;
+  options.device = "reference";
+  const auto backend = make_backend(options.device);
+  Checkpoint files = open_checkpoint(options);
+  const auto model = load_model(files, *backend, load_options(options));
+  const IdTokenizer tokenizer(static_cast<int32_t>(model->info().vocab));
+  const ServingInfo info{.model_name = "golden",
+                         .family = model->info().family,
+                         .state_bytes = 1,
+                         .slots = 1,
+                         .max_host_bytes = 1};
+  MemoryPlan plan;
+  plan.steps = [](int) { return size_t{0}; };
+  return startup_table(options, *model, tokenizer, Chat{}, *backend, info, plan, 50051);
+}
+
+TEST(StartupTable, SaysWhichTensorTheHeadIs) {
+  EXPECT_THAT(
+      table_of("xlstm/tied_with_head"),
+      HasSubstr("\n  head       lm_head.weight, which differs from the embedding though the "
+                "config ties them\n"));
+  EXPECT_THAT(table_of("xlstm/tied_bf16"), HasSubstr("\n  head       the embedding\n"));
+  EXPECT_THAT(table_of("xlstm/single"), HasSubstr("\n  head       lm_head.weight\n"));
+}
+
+}  // namespace recurve::startup_table_test
