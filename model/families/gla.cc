@@ -107,6 +107,13 @@ Gla::Gla(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
   if (c_.map_weights) require_ops(backend, c_.type, {"headwise_linear"});
   c_.state = require_state(backend, c_.type, "gla", options.state);
   if (options.chunk > 0) c_.chunk = options.chunk;
+  require_sizes(backend, c_.type,
+                GlaArgs{.H = static_cast<int>(c_.H),
+                        .DK = static_cast<int>(c_.DM()),
+                        .DV = static_cast<int>(c_.DV),
+                        .chunk = c_.chunk,
+                        .decay = c_.decay(),
+                        .S = {nullptr, c_.state}});
   const std::string prefix = checkpoint.detect_prefix({"model.", ""}, "norm.weight");
   tokens_ = load_token_weights(backend, checkpoint, prefix, "norm.weight", c_.vocab, c_.D, c_.tied,
                                options.weights);
@@ -133,6 +140,7 @@ void Gla::fill_info(const Checkpoint& checkpoint) {
   info_.family = c_.type;
   info_.description = fmt::format("{} blocks, width {}, {} heads of {} x {}, feed-forward {}",
                                   c_.blocks, c_.D, c_.H, c_.DK, c_.DV, c_.F);
+  info_.head = tokens_.head_source;
   info_.vocab = c_.vocab;
   info_.chunk = c_.chunk;
   const SpecialIds ids = read_special_ids(checkpoint);
@@ -140,7 +148,6 @@ void Gla::fill_info(const Checkpoint& checkpoint) {
   info_.eos = ids.eos;
   info_.force_bos = ids.force_bos.value_or(false);
 }
-  info_.head = tokens_.head_source;
 
 StateLayout Gla::state_layout() const {
   StateLayout layout;
@@ -167,7 +174,7 @@ std::vector<int64_t> Gla::widths() const {
           c_.maps_heads() ? c_.H * c_.DM() : 0,
           c_.maps_heads() ? c_.H * c_.DM() : 0,
           c_.kind == Kind::kGla && c_.KV < c_.H ? c_.k() : 0,
-          c_.channel_decay() ? c_.q() : 0,
+          c_.decay() == GlaDecay::kChannel ? c_.q() : 0,
           c_.kind == Kind::kHgrn2 ? c_.q() : 0,
           c_.kind == Kind::kRetnet ? 1 : 0,
           c_.out(),
@@ -341,19 +348,16 @@ void Gla::gates(const Block& block, int rows, const Scratch& s, Mixed& in, Strea
 void Gla::recur(size_t index, const Ragged& seqs, const StatePool& states, const Scratch& s,
                 const Mixed& in, Stream& stream) const {
   const int projected = static_cast<int>(c_.projected());
-  GlaDecay decay = GlaDecay::kNone;
+  const GlaDecay decay = c_.decay();
   const float* g = nullptr;
   int g_stride = 0;
-  if (c_.channel_decay()) {
-    decay = GlaDecay::kChannel;
+  if (decay == GlaDecay::kChannel) {
     g = s.g;
     g_stride = static_cast<int>(c_.q());
-  } else if (c_.kind == Kind::kSimpleGla) {
-    decay = GlaDecay::kToken;
+  } else if (decay == GlaDecay::kToken) {
     g = s.projected + projected - c_.H;
     g_stride = projected;
-  } else if (c_.kind == Kind::kRetnet) {
-    decay = GlaDecay::kHead;
+  } else if (decay == GlaDecay::kHead) {
     g = head_decay_.data();
   }
   const size_t first = states_a_block() * index;

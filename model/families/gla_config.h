@@ -4,6 +4,7 @@
 
 #include "kernels/ops/activation.h"
 #include "kernels/ops/feature_map.h"
+#include "kernels/ops/gla.h"
 #include "model/weights/checkpoint.h"
 
 namespace recurve::gla_family {
@@ -46,7 +47,11 @@ struct Config {
     return map_weights || feature_map != FeatureMap::kNone || norm_q || norm_k;
   }
   int64_t DM() const { return DK * mapped_width(feature_map); }  // keys of the state, a head
-  bool channel_decay() const { return kind == Kind::kGla || kind == Kind::kHgrn2; }
+  GlaDecay decay() const {
+    if (kind == Kind::kGla || kind == Kind::kHgrn2) return GlaDecay::kChannel;
+    if (kind == Kind::kSimpleGla) return GlaDecay::kToken;
+    return kind == Kind::kRetnet ? GlaDecay::kHead : GlaDecay::kNone;
+  }
 };
 
 // Throws std::runtime_error with one sentence: file, key, wanted, found.

@@ -126,6 +126,13 @@ Mamba::Mamba(Checkpoint& checkpoint, Backend& backend, const LoadOptions& option
               {"embed", "gather_rows", "rms_norm", "linear", "causal_conv1d", "selective_scan"});
   c_.state = require_state(backend, family, "selective_scan", options.state);
   if (options.chunk > 0) c_.chunk = options.chunk;
+  require_sizes(backend, family,
+                SelectiveScanArgs{.D = static_cast<int>(c_.DI),
+                                  .N = static_cast<int>(c_.N),
+                                  .R = static_cast<int>(c_.R),
+                                  .chunk = c_.chunk,
+                                  .norm_eps = c_.mixer_eps,
+                                  .h = {nullptr, c_.state}});
   const std::string prefix = load_outside(c_, checkpoint, backend, options.weights);
   for (int64_t b = 0; b < c_.layers; ++b) {
     blocks_.push_back(

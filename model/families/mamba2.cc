@@ -166,6 +166,13 @@ Mamba2::Mamba2(Checkpoint& checkpoint, Backend& backend, const LoadOptions& opti
       {"embed", "gather_rows", "rms_norm", "linear", "causal_conv1d", "ssd", "gated_rms_norm"});
   c_.state = require_state(backend, "mamba2", "ssd", options.state);
   if (options.chunk > 0) c_.chunk = options.chunk;
+  require_sizes(backend, "mamba2",
+                SsdArgs{.H = static_cast<int>(c_.H),
+                        .P = static_cast<int>(c_.P),
+                        .N = static_cast<int>(c_.N),
+                        .G = static_cast<int>(c_.G),
+                        .chunk = c_.chunk,
+                        .h = {nullptr, c_.state}});
   const std::string prefix = load_outside(c_, checkpoint, backend, options.weights);
   for (int64_t b = 0; b < c_.layers; ++b) {
     blocks_.push_back(

@@ -71,18 +71,29 @@ class Xlstm final : public Model {
   ModelInfo info_;
 };
 
+void require_kernels(const Backend& backend, const Config& c) {
+  const int H = static_cast<int>(c.H), DK = static_cast<int>(c.DK), DV = static_cast<int>(c.DV);
+  const StateData C(nullptr, c.state);
+  require_ops(backend, "xlstm",
+              {"embed", "gather_rows", "rms_norm", "linear", "head_norm_gate", "swiglu"});
+  if (c.sigmoid_gate) {
+    const GlaDecay decay = GlaDecay::kToken;
+    require_ops(backend, "xlstm", {"gla", "activation", "soft_cap"});
+    require_sizes(backend, "xlstm",
+                  GlaArgs{.H = H, .DK = DK, .DV = DV, .chunk = c.chunk, .decay = decay, .S = C});
+  } else {
+    require_ops(backend, "xlstm", {"mlstm", "soft_cap"});
+    require_sizes(backend, "xlstm",
+                  MlstmArgs{.H = H, .DK = DK, .DV = DV, .chunk = c.chunk, .C = C});
+  }
+}
+
 Xlstm::Xlstm(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
              const Checkpoint::Progress& progress)
     : c_(xlstm::read_config(checkpoint)), kernels_(backend.kernels()) {
-  require_ops(backend, "xlstm",
-              {"embed", "gather_rows", "rms_norm", "linear", "head_norm_gate", "swiglu"});
-  if (c_.sigmoid_gate) {
-    require_ops(backend, "xlstm", {"gla", "activation", "soft_cap"});
-  } else {
-    require_ops(backend, "xlstm", {"mlstm", "soft_cap"});
-  }
   c_.state = require_state(backend, "xlstm", c_.sigmoid_gate ? "gla" : "mlstm", options.state);
   if (options.chunk > 0) c_.chunk = options.chunk;
+  require_kernels(backend, c_);
   const std::string prefix =
       checkpoint.detect_prefix({"backbone.", "model.", ""}, "out_norm.weight");
   tokens_ = load_token_weights(backend, checkpoint, prefix, "out_norm.weight", c_.vocab, c_.D,
@@ -139,6 +150,7 @@ void Xlstm::fill_info(const Checkpoint& checkpoint) {
   info_.family = "xlstm";
   info_.description = fmt::format("{} blocks, width {}, {} heads of {} x {}, feed-forward {}",
                                   c_.blocks, c_.D, c_.H, c_.DK, c_.DV, c_.F);
+  info_.head = tokens_.head_source;
   info_.vocab = c_.vocab;
   info_.chunk = c_.chunk;
   const SpecialIds ids = read_special_ids(checkpoint);
@@ -150,7 +162,6 @@ void Xlstm::fill_info(const Checkpoint& checkpoint) {
 
 StateLayout Xlstm::state_layout() const {
   StateLayout layout;
-  info_.head = tokens_.head_source;
   const std::map<std::string_view, std::vector<int64_t>> shapes = {
       {"C", {c_.H, c_.DK, c_.DV}}, {"n", {c_.H, c_.DK}}, {"m", {c_.H}}};
   for (int b = 0; b < static_cast<int>(c_.blocks); ++b) {

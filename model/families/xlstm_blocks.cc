@@ -77,6 +77,12 @@ XlstmBlocks::XlstmBlocks(Checkpoint& checkpoint, Backend& backend, const LoadOpt
                "activation", "mlstm", "skip_gate", "rnn", "glu"});
   c_.state = require_state(backend, "xlstm_blocks", "mlstm", options.state);
   if (options.chunk > 0) c_.chunk = options.chunk;
+  if (c_.any(false)) {
+    const int H = static_cast<int>(c_.H), DH = static_cast<int>(c_.inner / c_.H);
+    require_sizes(
+        backend, "xlstm_blocks",
+        MlstmArgs{.H = H, .DK = DH, .DV = DH, .chunk = c_.chunk, .C = {nullptr, c_.state}});
+  }
   const std::string prefix =
       checkpoint.detect_prefix({"", "model.", "backbone."}, "token_embedding.weight");
   embedding_ = LinearWeights::load(

@@ -41,4 +41,13 @@ DType require_state(const Backend& backend, std::string_view family, std::string
   return wanted;
 }
 
+void refuse_sizes(const Backend& backend, std::string_view family, std::string_view op,
+                  std::string_view implementation, std::string_view what) {
+  throw MissingKernels(
+      fmt::format("backend '{}' cannot run this model of the family {}: its kernel of {}, '{}', "
+                  "cannot take {}; "
+                  "the device cpu can",
+                  backend.name(), family, op, implementation, what));
+}
+
 }  // namespace recurve

@@ -46,6 +46,33 @@ TEST(CudaDevice, AGpuThatIsNotThereIsRefusedInASentence) {
 }
 #endif
 
+// Of every GPU that this build has code for: model/layers/required_ops.h asks.
+TEST_F(CudaBackend, SaysWhatItsKernelsHaveNoRoomFor) {
+  const auto backend = make_backend("cuda:0");
+  const Kernels& kernels = backend->kernels();
+  for (const int chunk : {1, 64}) {
+    for (const int keys : {16, 256, 512}) {
+      EXPECT_EQ(kernels.ssd.cannot({.H = 8, .P = 64, .N = keys, .G = 1, .chunk = chunk}), "");
+      EXPECT_EQ(kernels.mlstm.cannot({.H = 8, .DK = keys, .DV = 512, .chunk = chunk}), "");
+      EXPECT_EQ(kernels.gla.cannot(
+                    {.H = 8, .DK = keys, .DV = 512, .chunk = chunk, .decay = GlaDecay::kChannel}),
+                "");
+    }
+    EXPECT_THAT(kernels.mlstm.cannot({.H = 1, .DK = 4096, .DV = 64, .chunk = chunk}),
+                StartsWith("4096 keys a head, but "));
+    EXPECT_THAT(kernels.gla.cannot({.H = 1, .DK = 4096, .DV = 64, .chunk = chunk}),
+                StartsWith("4096 keys a head, but "));
+  }
+  EXPECT_THAT(kernels.ssd.cannot({.H = 1, .P = 64, .N = 4096, .G = 1, .chunk = 64}),
+              StartsWith("4096 keys a head, but "));
+  EXPECT_EQ(kernels.ssd.cannot({.H = 1, .P = 64, .N = 4096, .G = 1, .chunk = 1}), "");
+  EXPECT_THAT(kernels.ssd.cannot({.H = 1 << 16, .P = 1, .N = 16, .G = 1, .chunk = 64}),
+              HasSubstr("its memory is too small"));
+  EXPECT_EQ(kernels.selective_scan.cannot({.D = 64, .N = 256, .R = 8, .chunk = 64}), "");
+  EXPECT_THAT(kernels.selective_scan.cannot({.D = 64, .N = 4096, .R = 8, .chunk = 64}),
+              StartsWith("4096 states a channel, but "));
+}
+
 TEST_F(CudaBackend, SaysWhichGpuItIs) {
   EXPECT_THAT(make_backend("cuda:0")->name(), AllOf(StartsWith("cuda:0, "), HasSubstr("sm_")));
 }

@@ -5,6 +5,7 @@
 
 #include "model/registry.h"
 #include "model/weights/json_file.h"
+#include "tests/support/poor_backend.h"
 
 namespace recurve::mamba_test {
 
@@ -179,33 +180,11 @@ TEST(MambaConfig, TimeStepLimits) {
   }
 }
 
-// A backend that lacks some of the ops.
-class PoorBackend : public Backend {
- public:
-  PoorBackend() : Backend("poor", ops()), memory_(make_backend("reference")) {}
-  std::unique_ptr<Stream> make_stream() override { return memory_->make_stream(); }
-  void upload(void*, const void*, size_t, Stream&) override {}
-  void download(void*, const void*, size_t, Stream&) override {}
-  void copy(void*, const void*, size_t, Stream&) override {}
-  void zero(void*, size_t, Stream&) override {}
-
- private:
-  static Kernels ops() {
-    Kernels kernels = make_backend("reference")->kernels();
-    kernels.ssd = {};
-    kernels.causal_conv1d = {};
-    return kernels;
-  }
-  std::byte* take_memory(size_t) override {
-    ADD_FAILURE() << "nothing is allocated for a model that cannot run";
-    return nullptr;
-  }
-  void give_memory(std::byte*, size_t) override {}
-  std::unique_ptr<Backend> memory_;
-};
-
 TEST(MambaConfig, RefusesBackendsThatCannotRunIt) {
-  PoorBackend backend;
+  Kernels kernels = make_backend("reference")->kernels();
+  kernels.ssd = {};
+  kernels.causal_conv1d = {};
+  testing::PoorBackend backend(kernels);
   Checkpoint checkpoint = Checkpoint::random(mamba2_config(), 1);
   try {
     load_model(checkpoint, backend, {});

@@ -168,7 +168,7 @@ std::unique_ptr<Backend> make_backend(std::string_view device, ChooseKernels cho
   return std::make_unique<CudaBackend>(
       index,
       fmt::format("{}, {}, sm_{}{}", device, properties.name, properties.major, properties.minor),
-      choose(tables(properties.major)));
+      choose(tables(properties.major, properties.sharedMemPerBlockOptin)));
 }
 
 }  // namespace recurve::cuda

@@ -11,6 +11,8 @@ namespace recurve::cuda {
 // A stream of one device. Its work is queued by one thread at a time.
 class CudaStream : public Stream {
  public:
+  static constexpr size_t kScratchBytes = size_t{32} << 20;
+
   explicit CudaStream(int device);
   ~CudaStream() override;
   CudaStream(const CudaStream&) = delete;
@@ -40,7 +42,7 @@ class CudaStream : public Stream {
   bool starts_early() const { return starts_early_; }
 
  private:
-  static constexpr size_t kScratchBytes = size_t{32} << 20, kCounters = size_t{1} << 20;
+  static constexpr size_t kCounters = size_t{1} << 20;
   const int device_;
   cudaStream_t handle_ = nullptr;
   std::byte* scratch_ = nullptr;

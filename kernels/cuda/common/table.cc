@@ -1,12 +1,13 @@
 #include "kernels/cuda/common/table.h"
 
+#include "kernels/cuda/sm80/limits.h"
 #include "kernels/cuda/sm80/ops.h"
 #include "kernels/cuda/sm90/ops.h"
 
 namespace recurve::cuda {
 namespace {
 
-Kernels sm80_table() {
+Kernels sm80_table(size_t shared_memory) {
   Kernels kernels;
   // The reference cannot stand in for what is missing: it does not reach the memory of the GPU.
   Kernels::for_each_op([&](const char*, auto op) { (kernels.*op).implementation = "none"; });
@@ -39,20 +40,22 @@ Kernels sm80_table() {
   kernels.feature_map = {sm80::feature_map, "cuda/sm80"};
   kernels.take_tokens = {sm80::take_tokens, "cuda/sm80"};
   kernels.sample = {sm80::sample, "cuda/sm80"};
+  sm80::set_limits(kernels, shared_memory);
   return kernels;
 }
 
 }  // namespace
 
-std::vector<Kernels> tables(int major) {
-  std::vector<Kernels> tables = {sm80_table()};
+std::vector<Kernels> tables(int major, size_t shared_memory) {
+  std::vector<Kernels> tables = {sm80_table(shared_memory)};
   if (major == 9) {
     tables.push_back(tables.back());
     tables.back().linear = {{sm90::linear, "cuda/sm90"},
                             sm90::linear_rounds,
                             sm90::linear_convolves,
                             sm90::kMostRowsOfBegunNorm};
-    tables.back().selective_scan = {sm90::selective_scan, "cuda/sm90", /*bf16_state=*/true};
+    tables.back().selective_scan = {sm90::selective_scan, "cuda/sm90", /*bf16_state=*/true,
+                                    tables.front().selective_scan.cannot};
   }
   return tables;
 }

@@ -18,13 +18,6 @@ struct Weights {
   int pitch;             // DK, so that rows begin at multiples of 16 bytes
 };
 int pitch_of(const GlaArgs& a) { return (a.DK + 3) / 4 * 4; }
-size_t block_bytes(const GlaArgs& a) {
-  size_t floats = sizeof(BlockWeights) / sizeof(float);
-  if (a.decay == GlaDecay::kChannel) {
-    floats += static_cast<size_t>(2 * kBlockRows + 1) * static_cast<size_t>(pitch_of(a));
-  }
-  return sizeof(float) * floats * static_cast<size_t>(a.H);
-}
 Weights lay_out(const GlaArgs& a, int blocks, std::byte* memory) {
   const size_t heads = static_cast<size_t>(blocks) * static_cast<size_t>(a.H);
   Weights w{};
@@ -238,6 +231,14 @@ void find_weights(const GlaArgs& args, int first_block, int blocks, const Weight
 
 }  // namespace
 
+size_t bytes_of_gla_block(const GlaArgs& a) {
+  size_t floats = sizeof(BlockWeights) / sizeof(float);
+  if (a.decay == GlaDecay::kChannel) {
+    floats += static_cast<size_t>(2 * kBlockRows + 1) * static_cast<size_t>(pitch_of(a));
+  }
+  return sizeof(float) * floats * static_cast<size_t>(a.H);
+}
+
 void gla_chunks(const GlaArgs& args, Stream& stream) {
   const std::span<std::byte> scratch = static_cast<CudaStream&>(stream).scratch();
   const auto launch = [&](const Ragged& seqs, int first_block, int blocks) {
@@ -270,7 +271,7 @@ void gla_chunks(const GlaArgs& args, Stream& stream) {
                    .o = args.o},
                   stream);
   };
-  for_each_wave(args.seqs, args.chunk, block_bytes(args), scratch.size(), launch);
+  for_each_wave(args.seqs, args.chunk, bytes_of_gla_block(args), scratch.size(), launch);
 }
 
 }  // namespace recurve::cuda::sm80

@@ -457,7 +457,23 @@ void launch_chunks(const MatrixChunkArgs& args, Stream& stream) {
   std::abort();
 }
 
+template <typename Shape>
+int most_keys_of(bool own_decays, size_t shared_memory) {
+  int keys = Shape::kKeys;
+  while (keys > 0 && Shared<Shape>::bytes(keys, own_decays, false) > shared_memory) {
+    keys -= 8 * Shape::kParts;
+  }
+  return keys;
+}
+
 }  // namespace
+
+int most_keys_of_chunks(bool own_decays, size_t shared_memory) {
+  return std::max({most_keys_of<Shape<4, 2, 8>>(own_decays, shared_memory),
+                   most_keys_of<Shape<2, 4, 8>>(own_decays, shared_memory),
+                   most_keys_of<Shape<2, 8, 16>>(own_decays, shared_memory),
+                   most_keys_of<Shape<1, 16, 16>>(own_decays, shared_memory)});
+}
 
 void matrix_chunks(const MatrixChunkArgs& args, Stream& stream) {
   with_state_type(args.S.dtype,

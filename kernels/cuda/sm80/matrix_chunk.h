@@ -54,6 +54,11 @@ struct MatrixChunkArgs {
   float* o;                               // (rows, H, DV)
 };
 
+// The most keys of a head that a GPU holds whose blocks of threads have so many bytes of shared
+// memory. own_decays: there is F.
+int most_keys_of_chunks(bool own_decays, size_t shared_memory);
+
+// DK is one that the GPU holds.
 void matrix_chunks(const MatrixChunkArgs& args, Stream& stream);
 
 // Calls visit(sequences, first block, blocks) for the blocks of all sequences, in the order of each

@@ -5,7 +5,7 @@
 namespace recurve::cuda::sm80 {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = kScanThreads;
 
 // The time steps of all rows before bias and softplus, to the op's scratch (rows, D), in tiles. A
 // block: a tile of channels of `each` rows.
@@ -178,7 +178,7 @@ void scan_rows(const SelectiveScanArgs& args, Stream& stream) {
   size_t shared = 0;
   if (args.N > kScanShort) {
     kernel = any_kernel<T>;
-    shared = sizeof(float) * kChannels * args.N;
+    shared = kBytesOfScannedState * args.N;
     abort_if_failed(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          static_cast<int>(shared)),
                     "selective_scan, shared memory");

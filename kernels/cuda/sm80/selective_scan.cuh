@@ -10,6 +10,9 @@ namespace recurve::cuda::sm80 {
 
 constexpr int kScanLanes = 4;               // that share a channel, each with its quad of states
 constexpr int kScanShort = 4 * kScanLanes;  // states of a channel that fit one quad of each lane
+constexpr int kScanThreads = 128;           // of a block that goes row by row
+// Of its shared memory, for each of the states of a channel, where these do not fit registers.
+constexpr size_t kBytesOfScannedState = sizeof(float) * kScanThreads / kScanLanes;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
 // Four states of a channel. rate: A / ln 2, as the hardware's exponential is one of 2.
@@ -136,11 +139,15 @@ __device__ inline float time_step_sum(const SelectiveScanArgs& a, const StepTile
   return a.norm_eps > 0 ? sum * tile.scale[row] : sum;
 }
 
+// Of a tile's weights, with room for sums and states of a tile beside them in what a block has.
+constexpr size_t kMostStepWeights = 42 << 10;
+
 // Whether the tensor cores make the time steps: follows from shape and place alone.
 inline bool takes_step_tiles(const SelectiveScanArgs& a) {
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   return a.dt_proj.dtype == DType::kBF16 && a.R % kSlab == 0 && a.D % kStepChannels == 0 &&
-         a.params_stride % 4 == 0 && aligned(a.params) && aligned(a.dt_proj.data);
+         step_weights_bytes(a.R) <= kMostStepWeights && a.params_stride % 4 == 0 &&
+         aligned(a.params) && aligned(a.dt_proj.data);
 }
 
 // Where takes_step_tiles(), N is kScanShort and every sequence has one row: the whole op.
