@@ -3,11 +3,22 @@
 SRC may be a directory, or one file beside its config.json, of
   safetensors, single or in shards with an index; *.bin or *.pth (torch.save's zip; nothing in it is
   run), single or in shards with an index; Mamba-Codestral's params.json and consolidated.safetensors;
-  raw arrays with a manifest.json (character LSTMs of TensorFlow's BasicLSTMCell, whose vocab.json
-  becomes a tokenizer.json).
+  LSTMs of TensorFlow, as raw arrays with a manifest.json or as a V2 checkpoint: see below.
 Where a directory holds several of these, the first is taken. Weights pass through in pieces, so a
 checkpoint of any size needs little memory. Says what it renames, drops and casts; refuses what it
 does not know, before it writes anything.
+
+LSTMs of TensorFlow: language models of BasicLSTMCell, or LSTMCell without peepholes and projection. SRC is
+the directory of NAME.index and NAME.data-00000-of-0000N, or NAME.index itself; or of a manifest.json,
+  {"forget_bias": 1.0, "TENSOR": {"filename": "FILE", "shape": [ROWS, COLUMNS]}, ...}
+where FILE has the values as little-endian fp32, row after row. TENSOR is, after any scope ("rnnlm/"),
+  embedding [V, E]                                  none: inputs are one-hot
+  cell_L/basic_lstm_cell/kernel [inputs + H, 4 H]   L from 0; also weights, and lstm_cell; cell_0/ may be
+  cell_L/basic_lstm_cell/bias [4 H]                 left out; also biases
+  softmax_w [H, V], softmax_b [V]                   also dense/kernel, dense/bias; the bias may be missing
+Gates are i, j, f, o. What training leaves (global_step, Adam, ...) is dropped; any other name is refused.
+forget_bias is what the cell adds to its forget gate: no checkpoint holds it, so it must be said, there or
+by --forget-bias; BasicLSTMCell's default is 1. vocab.json {"CHARACTER": ID, ...} becomes a tokenizer.json.
 """
 
 import collections
@@ -16,8 +27,8 @@ import pathlib
 import re
 import shutil
 
-from weights_tools import character_lstm, character_tokenizer, families, inspect_checkpoint
-from weights_tools import public_config, torch_file
+from weights_tools import character_tokenizer, families, inspect_checkpoint, public_config
+from weights_tools import tensorflow_lstm, torch_file
 from weights_tools import safetensors_io as st
 from weights_tools.progress import Progress
 
@@ -54,6 +65,12 @@ def add_arguments(parser):
     parser.add_argument(
         "--shard-gb", type=float, default=5.0, metavar="GB", help="a file has at most so much (5)"
     )
+    parser.add_argument(
+        "--forget-bias",
+        type=float,
+        metavar="X",
+        help="of TensorFlow's LSTMs: what the cell adds to its forget gate",
+    )
 
 
 def main(options):
@@ -61,12 +78,16 @@ def main(options):
     directory = src if src.is_dir() else src.parent
     refuse_to_overwrite(dst)
     characters = None
-    if src.is_dir() and (src / "manifest.json").exists():
-        values, tensors, characters = character_lstm.read(src)
+    if of_tensorflow(src):
+        values, tensors, characters = tensorflow_lstm.read(src, options.forget_bias)
+    elif options.forget_bias is not None:
+        raise ValueError(f"{src}: --forget-bias is for LSTMs of TensorFlow, and this is none")
     else:
         values = public_config.read(directory)
         tensors = read(src)
     family, config = families.config_of(values, tensors)
+    tensors = rename(tensors, family.tensor_shapes(config))
+    config, tensors = settle_head(family, config, tensors, values)
     wanted = family.tensor_shapes(config)
     tensors = cast(tensors, options.dtype)
     problems = inspect_checkpoint.compare(tensors, wanted)
@@ -84,9 +105,13 @@ def main(options):
     print(f"{dst}: {len(tensors)} tensors, {family.parameters(config):,} parameters")
 
 
+def of_tensorflow(src):
+    """Of a directory with several layouts, a manifest.json is first and a checkpoint of TensorFlow last."""
+    others = src.is_dir() and any((src / name).exists() for name in LAYOUTS)
+    return tensorflow_lstm.manifest_of(src) is not None or (not others and tensorflow_lstm.is_one(src))
+
+
 def refuse_to_overwrite(dst):
-    tensors = rename(tensors, family.tensor_shapes(config))
-    config, tensors = settle_head(family, config, tensors, values)
     for name in (st.INDEX_NAME, st.SINGLE_NAME):
         if (dst / name).exists():
             raise ValueError(f"{dst / name} is there already; choose another directory or remove it")

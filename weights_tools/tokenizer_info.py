@@ -2,6 +2,8 @@
 
 import json
 
+from weights_tools.protobuf import fields
+
 MODEL_TYPES = {1: "unigram", 2: "BPE", 3: "word", 4: "character"}  # of SentencePiece's TrainerSpec
 CONTROL = 3  # of its pieces
 
@@ -11,7 +13,7 @@ def summary(directory):
     if (directory / "tokenizer.json").exists():
         out = of_json(json.loads((directory / "tokenizer.json").read_text()))
     elif (directory / "tokenizer.model").exists():
-        out = of_sentencepiece((directory / "tokenizer.model").read_bytes())
+        out = of_model_file(directory / "tokenizer.model")
     else:
         return None
     return {**out, "chat_template": has_chat_template(directory)}
@@ -29,6 +31,13 @@ def of_json(values):
     return {"kind": kind, "size": max(ids) + 1, "control": control}
 
 
+def of_model_file(path):
+    try:
+        return of_sentencepiece(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
 def of_sentencepiece(data):
     kind, pieces, control = 1, 0, {}
     for field, value in fields(data):
@@ -40,36 +49,6 @@ def of_sentencepiece(data):
                 control[pieces] = piece[1].decode()
             pieces += 1
     return {"kind": f"SentencePiece {MODEL_TYPES.get(kind, kind)}", "size": pieces, "control": control}
-
-
-def fields(data):
-    """Field number and value of each field of a protobuf message: an int, or bytes."""
-    at = 0
-    while at < len(data):
-        key, at = varint(data, at)
-        wire = key & 7
-        if wire == 0:
-            value, at = varint(data, at)
-        elif wire in (1, 5):
-            width = 8 if wire == 1 else 4
-            value, at = data[at : at + width], at + width
-        elif wire == 2:
-            length, at = varint(data, at)
-            value, at = data[at : at + length], at + length
-        else:
-            raise ValueError(f"tokenizer.model: no protobuf, wire type {wire} at byte {at}")
-        yield key >> 3, value
-
-
-def varint(data, at):
-    value = shift = 0
-    while True:
-        if at >= len(data):
-            raise ValueError("tokenizer.model: no protobuf, it ends within a field")
-        value |= (data[at] & 127) << shift
-        at, shift = at + 1, shift + 7
-        if data[at - 1] < 128:
-            return value, at
 
 
 def has_chat_template(directory):
