@@ -42,10 +42,10 @@ struct Op {
   void (*run)(const Args&, Stream&) = nullptr;
   const char* implementation = "";
   bool bf16_state = false;  // reads and writes StateData of BF16
-  // What it cannot do with arguments of these sizes and types, to follow "cannot take": "keys of
-  // 2048 values a head, but 1536 at most". Empty: it can. Pointers are not followed, and of a batch
-  // nothing needs to be known yet. Not set: it can do all that its header allows. Families ask
-  // before they load anything, so that a kernel never meets what it has no room for.
+  // What of arguments of these sizes and types it cannot take: "2048 keys a head, but 1536 at
+  // most". Empty: nothing. Pointers are not followed, and of a batch nothing needs to be known yet.
+  // Not set: it takes all that its header allows. Families ask before they load anything, so that a
+  // kernel never meets what it has no room for.
   std::function<std::string(const Args&)> cannot = {};
   void operator()(const Args& args, Stream& stream) const { run(args, stream); }
 };
