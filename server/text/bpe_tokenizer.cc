@@ -37,8 +37,10 @@ BpeTokenizer::BpeTokenizer(Parts parts) : parts_(std::move(parts)) {
 // The stages of a text's way to ids, each of which gives on what has become certain.
 class BpeEncoder final : public TextEncoder {
  public:
-  BpeEncoder(const BpeTokenizer& tokenizer, SpecialTokens special, TextPosition position)
+  BpeEncoder(const BpeTokenizer& tokenizer, SpecialTokens special, TextPosition position,
+             const WorkLimits& limits)
       : tokenizer_(tokenizer),
+        limits_(limits),
         trusted_(special == SpecialTokens::kParse),
         in_raw_(tokenizer.in_raw_text_),
         in_normal_(tokenizer.in_normal_text_),
@@ -113,6 +115,7 @@ class BpeEncoder final : public TextEncoder {
     const Pieces words = words_.push(text, last);
     for (const Pieces::Range word : words.ranges) {
       tokenizer_.encode_word(words.piece(word), work_, *ids);
+      limits_.check(ids->size());
     }
     if (last) words_ = cutter(TextPosition::kStart);
   }
@@ -124,6 +127,7 @@ class BpeEncoder final : public TextEncoder {
   }
 
   const BpeTokenizer& tokenizer_;
+  const WorkLimits limits_;
   std::string unread_;
   bool trusted_;  // what is unread
   AddedTokenScanner in_raw_;
@@ -134,9 +138,9 @@ class BpeEncoder final : public TextEncoder {
   BpeTokenizer::Workspace work_;
 };
 
-std::unique_ptr<TextEncoder> BpeTokenizer::encoder(SpecialTokens special,
-                                                   TextPosition position) const {
-  return std::make_unique<BpeEncoder>(*this, special, position);
+std::unique_ptr<TextEncoder> BpeTokenizer::encoder(SpecialTokens special, TextPosition position,
+                                                   const WorkLimits& limits) const {
+  return std::make_unique<BpeEncoder>(*this, special, position, limits);
 }
 
 void BpeTokenizer::encode_word(std::string_view mapped, Workspace& work,

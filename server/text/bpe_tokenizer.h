@@ -42,7 +42,8 @@ class BpeTokenizer final : public Tokenizer {
 
   explicit BpeTokenizer(Parts parts);
 
-  std::unique_ptr<TextEncoder> encoder(SpecialTokens special, TextPosition position) const override;
+  std::unique_ptr<TextEncoder> encoder(SpecialTokens special, TextPosition position,
+                                       const WorkLimits& limits) const override;
   bool marks_start() const override { return parts_.pre_tokenizer.marks_start(); }
   int32_t size() const override { return parts_.size; }
   std::string_view token_bytes(int32_t id) const override;

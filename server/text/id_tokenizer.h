@@ -11,7 +11,8 @@ class IdTokenizer final : public Tokenizer {
   explicit IdTokenizer(int32_t size) : size_(size) {}
 
   bool reads_text() const override { return false; }
-  std::unique_ptr<TextEncoder> encoder(SpecialTokens, TextPosition) const override;
+  std::unique_ptr<TextEncoder> encoder(SpecialTokens, TextPosition,
+                                       const WorkLimits&) const override;
   int32_t size() const override { return size_; }
   std::string_view token_bytes(int32_t) const override { return {}; }
   bool is_special(int32_t) const override { return false; }

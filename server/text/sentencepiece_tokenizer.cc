@@ -57,9 +57,9 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
   }
 
-  std::unique_ptr<TextEncoder> encoder(SpecialTokens special,
-                                       TextPosition position) const override {
-    return std::make_unique<Encoder>(*this, special, position);
+  std::unique_ptr<TextEncoder> encoder(SpecialTokens special, TextPosition position,
+                                       const WorkLimits& limits) const override {
+    return std::make_unique<Encoder>(*this, special, position, limits);
   }
   bool marks_start() const override { return marks_start_; }
 
@@ -98,8 +98,9 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   class Encoder final : public TextEncoder {
    public:
-    Encoder(const SentencePieceTokenizer& tokenizer, SpecialTokens special, TextPosition position)
-        : tokenizer_(tokenizer), position_(position) {
+    Encoder(const SentencePieceTokenizer& tokenizer, SpecialTokens special, TextPosition position,
+            const WorkLimits& limits)
+        : tokenizer_(tokenizer), limits_(limits), position_(position) {
       set_special(special, nullptr);
     }
 
@@ -149,9 +150,11 @@ class SentencePieceTokenizer final : public Tokenizer {
       if (block.empty()) return;
       tokenizer_.encode_block(block, position_, *ids);
       position_ = TextPosition::kContinued;
+      limits_.check(ids->size());
     }
 
     const SentencePieceTokenizer& tokenizer_;
+    const WorkLimits limits_;
     std::optional<AddedTokenScanner> controls_;
     bool trusted_ = false;
     TextPosition position_;

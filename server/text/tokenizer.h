@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/text/byte_range.h"
+#include "server/text/work_limits.h"
 
 namespace recurve {
 
@@ -57,15 +58,18 @@ class Tokenizer {
 
   // Ids of a text, without BOS or EOS. Text that is kContinued does not get the space that a
   // tokenizer may put in front of a text. Invalid UTF-8 is read as U+FFFD (callers that must refuse
-  // it ask is_valid_utf8() first). Time is O(n log n) in the bytes of the text.
+  // it ask is_valid_utf8() first). Time is O(n log n) in the bytes of the text. Throws what the
+  // limits throw.
   std::vector<int32_t> encode(std::string_view utf8, SpecialTokens special = SpecialTokens::kAsText,
-                              TextPosition position = TextPosition::kStart) const;
+                              TextPosition position = TextPosition::kStart,
+                              const WorkLimits& limits = {}) const;
   // The same for a text in UTF-8 of which only some ranges are kParse, and all else is kAsText.
-  std::vector<int32_t> encode(const RangedText& text,
-                              TextPosition position = TextPosition::kStart) const;
-  // The same for a text that comes in parts. The tokenizer outlives it.
-  virtual std::unique_ptr<TextEncoder> encoder(SpecialTokens special,
-                                               TextPosition position) const = 0;
+  std::vector<int32_t> encode(const RangedText& text, TextPosition position = TextPosition::kStart,
+                              const WorkLimits& limits = {}) const;
+  // The same for a text that comes in parts. The tokenizer outlives it. After push() or
+  // set_special() has thrown what the limits throw, the encoder can only be destroyed.
+  virtual std::unique_ptr<TextEncoder> encoder(SpecialTokens special, TextPosition position,
+                                               const WorkLimits& limits = {}) const = 0;
   // True if encode() depends on the position.
   virtual bool marks_start() const { return false; }
 

@@ -16,7 +16,10 @@ class TenTokens final : public Tokenizer {
   TenTokens(std::set<int32_t> special, std::optional<int32_t> bos, std::optional<int32_t> eos)
       : special_(std::move(special)), bos_(bos), eos_(eos) {}
 
-  std::unique_ptr<TextEncoder> encoder(SpecialTokens, TextPosition) const override { return {}; }
+  std::unique_ptr<TextEncoder> encoder(SpecialTokens, TextPosition,
+                                       const WorkLimits&) const override {
+    return {};
+  }
   int32_t size() const override { return 10; }
   std::string_view token_bytes(int32_t id) const override {
     return id >= 0 && id < 10 && !is_special(id) ? "!" : "";
