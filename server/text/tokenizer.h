@@ -23,8 +23,9 @@ enum class SpecialTokens {
 // dummy prefix). It concerns the start of a text only, never a continued one.
 enum class LeadingSpace {
   kKeep,
-  kStripOnce,  // the first piece loses its leading space
-  kStripAll,   // every piece loses it until something has been written
+  kStripOnce,     // the first piece loses its leading space
+  kStripAll,      // every piece loses it until something has been written
+  kFirstDiffers,  // the first token is first_token_bytes()
 };
 
 // Whether a text, or the ids of one, is the first of its context or goes on after others.
@@ -80,6 +81,9 @@ class Tokenizer {
   // for ids outside [0, size()). Valid as long as the tokenizer.
   virtual std::string_view token_bytes(int32_t id) const = 0;
 
+  // The same for the first token of a text that is no control token.
+  virtual std::string_view first_token_bytes(int32_t id) const { return token_bytes(id); }
+
   // True for control tokens (BOS, EOS, padding, template marks); false for ids out of range.
   virtual bool is_special(int32_t id) const = 0;
 
@@ -99,8 +103,8 @@ class Tokenizer {
   virtual std::string description() const = 0;
 };
 
-// The tokenizer of a Hugging Face model directory: tokenizer.json (BPE) or, where that
-// is missing or of another kind, tokenizer.model (SentencePiece).
+// The tokenizer of a Hugging Face model directory: tokenizer.json or, where that is missing or of a
+// kind that is not supported, tokenizer.model (SentencePiece).
 // Throws std::runtime_error with one sentence that names the file.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir);
 

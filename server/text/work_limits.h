@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <stdexcept>
+#include <string>
 
 namespace recurve {
 
@@ -14,11 +15,18 @@ class WorkUnwanted : public std::exception {
   const char* what() const noexcept override { return "the work is not wanted any more"; }
 };
 
-// Thrown by work on a text that has more tokens than WorkLimits::most_tokens. How many it has
-// altogether is not known: the work ends with the first that is too many.
-class TooManyTokens : public std::length_error {
+// Thrown by work on a text that cannot be had, for a reason that lies in the text; what() is for
+// the client who sent it.
+class TextRefused : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// The text has more tokens than WorkLimits::most_tokens. How many it has altogether is not known:
+// the work ends with the first that is too many.
+class TooManyTokens : public TextRefused {
  public:
-  TooManyTokens() : std::length_error("the text has too many tokens") {}
+  explicit TooManyTokens(size_t most)
+      : TextRefused("the text has more than " + std::to_string(most) + " tokens") {}
 };
 
 // What bounds work on a text. The work looks at it now and then, a few milliseconds apart at most
@@ -34,7 +42,7 @@ struct WorkLimits {
   // The same, and throws TooManyTokens if `tokens` are too many.
   void check(size_t tokens) const {
     check();
-    if (tokens > most_tokens) throw TooManyTokens();
+    if (tokens > most_tokens) throw TooManyTokens(most_tokens);
   }
 };
 
