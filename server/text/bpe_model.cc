@@ -104,18 +104,27 @@ bool BpeModel::is_border(char32_t before, char32_t here) const {
          !parts_.neighbours.contains(uint64_t{before} << 32 | here);
 }
 
+// Of those that occur in UTF-8: C0, C1 and F5-FF do not.
+int BpeModel::missing_bytes() const {
+  int missing = 0;
+  for (size_t byte = 0; byte < 0xF5; ++byte) {
+    missing += parts_.byte_ids[byte] < 0 && byte != 0xC0 && byte != 0xC1;
+  }
+  return missing;
+}
+
 std::string BpeModel::kind() const {
   return parts_.byte_level ? "byte-level BPE" : "character BPE";
 }
 
 std::string BpeModel::details() const {
-  const auto missing = std::count(parts_.byte_ids.begin(), parts_.byte_ids.end(), -1);
   std::string text = fmt::format("{} merges", parts_.merger.rules());
-  if (parts_.byte_level && missing > 13) {  // 13 bytes occur in no UTF-8
-    text += fmt::format(", {} bytes without a token: {}", missing,
+  const int missing = missing_bytes();
+  if (!parts_.byte_level && missing == 0) text += ", falls back to bytes";
+  if (parts_.byte_level && missing > 0) {
+    text += fmt::format(", {} byte{} without a token: {}", missing, missing == 1 ? "" : "s",
                         parts_.unknown ? "read as unknown" : "left out of texts");
   }
-  if (!parts_.byte_level && missing == 0) text += ", falls back to bytes";
   return text;
 }
 

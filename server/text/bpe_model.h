@@ -52,6 +52,7 @@ class BpeModel final : public WordModel {
   class Symbols;
 
   int32_t id_of(char32_t c) const;
+  int missing_bytes() const;
   bool append_fallback(std::string_view character, std::vector<int32_t>* symbols) const;
 
   Parts parts_;

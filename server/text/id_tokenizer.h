@@ -4,8 +4,8 @@
 
 namespace recurve {
 
-// Stands where there is none: ids from 0 to size - 1, which have no text. For benchmarks on random
-// weights. Callers refuse text: see Tokenizer::reads_text().
+// Stands where there is none: ids from 0 to size - 1, which have no text. Callers refuse text: see
+// Tokenizer::reads_text().
 class IdTokenizer final : public Tokenizer {
  public:
   explicit IdTokenizer(int32_t size) : size_(size) {}

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 #include <stdexcept>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "server/text/bpe_model.h"
@@ -83,10 +85,12 @@ std::optional<int32_t> read_unknown(Fields& model, const Vocabulary& vocabulary)
   return known_token(vocabulary, model.get_string("unk_token"), "model.unk_token");
 }
 
-bool is_control(const Parts& parts, std::string_view name) {
-  return std::any_of(parts.added.begin(), parts.added.end(), [&](const AddedToken& token) {
-    return token.special && token.content == name;
-  });
+std::unordered_set<std::string_view> control_names(const Parts& parts) {
+  std::unordered_set<std::string_view> names;
+  for (const AddedToken& token : parts.added) {
+    if (token.special) names.insert(token.content);
+  }
+  return names;
 }
 
 // The tokens of single bytes in the byte-level alphabet; some vocabularies lack a few.
@@ -127,8 +131,9 @@ void add_characters(const Vocabulary& vocabulary, BpeModel::Parts& bpe) {
 }
 
 void add_whole_words(const Parts& parts, BpeModel::Parts& bpe) {
+  const auto control = control_names(parts);
   for (const auto& [name, id] : parts.vocabulary) {
-    if (is_control(parts, name)) continue;
+    if (control.contains(name)) continue;
     const auto text = bpe.byte_level ? undo_byte_level(name) : name;
     if (text) bpe.whole_words.emplace(*text, id);
   }
@@ -155,7 +160,7 @@ void read_bpe(Fields& model, bool byte_level, Parts& parts) {
 }
 
 // An entry of a Unigram vocabulary: a piece and its score.
-UnigramModel::Piece read_piece(const Json& json, const Parts& parts) {
+UnigramModel::Piece read_piece(const Json& json) {
   if (!json.is_array() || json.size() != 2 || !json[0].is_string() || !json[1].is_number()) {
     throw std::runtime_error(fmt::format(
         "an entry of model.vocab must be a piece and its score, found {}", brief(json)));
@@ -165,14 +170,16 @@ UnigramModel::Piece read_piece(const Json& json, const Parts& parts) {
   if (!std::isfinite(score)) {
     throw std::runtime_error(fmt::format("the score of {} must be finite", quote(text)));
   }
-  return {text, score, is_control(parts, text)};
+  return {text, score, /*control=*/false};
 }
 
 void read_unigram(Fields& model, bool byte_level, Parts& parts) {
   if (byte_level) throw UnsupportedTokenizer("a byte-level model of type Unigram is not supported");
+  const auto control = control_names(parts);
   std::vector<UnigramModel::Piece> pieces;
   for (const Json& json : model.get_array("vocab")) {
-    pieces.push_back(read_piece(json, parts));
+    pieces.push_back(read_piece(json));
+    pieces.back().control = control.contains(pieces.back().text);
     const auto id = static_cast<int32_t>(pieces.size() - 1);
     if (!parts.vocabulary.emplace(pieces.back().text, id).second) {
       throw std::runtime_error(fmt::format("model.vocab has {} twice", quote(pieces.back().text)));
@@ -195,8 +202,9 @@ void read_word_piece(Fields& model, bool byte_level, Parts& parts) {
   words.unknown = *unknown;
   words.continuing_prefix = model.get_string("continuing_subword_prefix");
   words.most_characters = static_cast<size_t>(model.get_id("max_input_chars_per_word"));
+  const auto control = control_names(parts);
   for (const auto& [name, id] : parts.vocabulary) {
-    if (!is_control(parts, name)) words.vocabulary.emplace(name, id);
+    if (!control.contains(name)) words.vocabulary.emplace(name, id);
   }
   parts.model = std::make_unique<WordPieceModel>(words);
 }

@@ -33,10 +33,10 @@ void append_mapped(Map map, char32_t c, std::string_view utf8, std::string& out)
       if (!is_nonspacing_mark(c)) out.append(utf8);
       return;
     case Map::kCleanText:
-      if (is_white_space(c)) {
+      if (c == '\t' || c == '\n' || c == '\r') {
         out.push_back(' ');
-      } else if (c != 0 && c != 0xFFFD && !is_other(c)) {
-        out.append(utf8);
+      } else if (c != 0xFFFD && !is_other(c)) {
+        out.append(is_white_space(c) ? " " : utf8);
       }
       return;
     case Map::kSpaceChinese:

@@ -5,6 +5,8 @@
 
 #include <set>
 
+#include "server/text/id_tokenizer.h"
+
 namespace recurve::token_rules_test {
 
 using ::testing::ElementsAre;
@@ -48,6 +50,13 @@ TEST(TokenRules, TheConfigsControlTokensCount) {
   EXPECT_EQ(rules.bos, 1);
   EXPECT_THAT(rules.eos, ElementsAre(2, 3));
   EXPECT_TRUE(rules.force_bos);
+}
+
+// A checkpoint that is served for ids alone ends where its config says.
+TEST(TokenRules, WithoutATokenizerTheConfigCounts) {
+  const TokenRules rules = resolve_token_rules(config(1, {2}), IdTokenizer(10));
+  EXPECT_EQ(rules.bos, 1);
+  EXPECT_THAT(rules.eos, ElementsAre(2));
 }
 
 // xLSTM-7b: config.json says EOS is 2, which is "!"; the tokenizer's is 0.

@@ -58,7 +58,7 @@ TEST(RandomWeightsTest, AreTheSameEachTimeAndAnswerIds) {
 TEST(RandomWeightsTest, TextIsRefused) {
   ServerProcess server({"--model", kConfig, "--random-weights", "--slots", "1"});
   Client client(server.address());
-  constexpr const char* kSentence = "text must be empty, as this server has random weights";
+  constexpr const char* kSentence = "text must be empty, as this server has no tokenizer";
   v1::GenerateRequest text;
   text.set_text("Call me Ishmael.");
   EXPECT_THAT(refusal([&] { answer(client, text); }), HasSubstr(kSentence));
