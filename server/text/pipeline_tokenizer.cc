@@ -12,25 +12,35 @@ PipelineTokenizer::PipelineTokenizer(Parts parts) : parts_(std::move(parts)) {
   bytes_.resize(size);
   special_.resize(size);
   if (leading_space() == LeadingSpace::kFirstDiffers) first_bytes_.resize(size);
-  for (const auto& [name, id] : parts_.vocabulary) set_text(id, name);
   // Control tokens first: they win where two tokens look the same.
   std::stable_sort(parts_.added.begin(), parts_.added.end(),
                    [](const AddedToken& a, const AddedToken& b) { return a.special > b.special; });
   for (const AddedToken& token : parts_.added) {
-    const auto id = static_cast<size_t>(token.id);
-    special_[id] = token.special;
-    set_text(token.id, token.special ? "" : token.content);
-    if (token.special) {
-      bytes_[id].clear();
-      if (!first_bytes_.empty()) first_bytes_[id].clear();
-    } else if (parts_.decoder.kind == TokenDecoder::Kind::kByteLevel) {
-      bytes_[id] = token.content;
-    }
+    special_[static_cast<size_t>(token.id)] = token.special;
     if (token.normalized) {
       in_normal_text_.add(token, parts_.normalizer.normalize(token.content));
     } else {
       in_raw_text_.add(token, token.content);
     }
+  }
+  set_texts();
+}
+
+void PipelineTokenizer::set_texts() {
+  for (const auto& [name, id] : parts_.vocabulary) set_text(id, name);
+  for (const AddedToken& token : parts_.added) {
+    const auto id = static_cast<size_t>(token.id);
+    set_text(token.id, token.content);
+    if (parts_.decoder.kind == TokenDecoder::Kind::kByteLevel) bytes_[id] = token.content;
+    if (!token.special) continue;
+    bytes_[id].clear();
+    if (!first_bytes_.empty()) first_bytes_[id].clear();
+  }
+  for (size_t id = 0; id < parts_.texts.size(); ++id) bytes_[id] = parts_.texts[id].bytes;
+  space_mark_.resize(bytes_.size());
+  for (size_t id = 0; id < bytes_.size(); ++id) {
+    space_mark_[id] =
+        parts_.texts.empty() ? bytes_[id].starts_with(' ') : parts_.texts[id].has_space_mark;
   }
 }
 
@@ -170,6 +180,7 @@ std::optional<int32_t> PipelineTokenizer::id_of(std::string_view name) const {
 }
 
 std::string PipelineTokenizer::description() const {
+  if (!parts_.description.empty()) return parts_.description;
   return fmt::format("{}, {} tokens, {}", parts_.model->kind(), parts_.size,
                      parts_.model->details());
 }

@@ -32,6 +32,12 @@ class PipelineTokenizer final : public Tokenizer {
     NormalizerChain normalizer;
     PreTokenizer pre_tokenizer;
     TokenDecoder decoder;
+    struct Text {
+      std::string bytes;
+      bool has_space_mark;
+    };
+    std::vector<Text> texts;  // [id], where the names do not say them; else empty
+    std::string description;  // empty: of the model
     std::optional<int32_t> bos;
     std::optional<int32_t> eos;
   };
@@ -51,18 +57,22 @@ class PipelineTokenizer final : public Tokenizer {
   std::optional<int32_t> bos_id() const override { return parts_.bos; }
   std::optional<int32_t> eos_id() const override { return parts_.eos; }
   LeadingSpace leading_space() const override { return parts_.decoder.leading_space(); }
-  bool has_space_mark(int32_t id) const override { return token_bytes(id).starts_with(' '); }
+  bool has_space_mark(int32_t id) const override {
+    return valid(id) && space_mark_[static_cast<size_t>(id)];
+  }
   std::string description() const override;
 
  private:
   friend class PipelineEncoder;
 
+  void set_texts();
   void set_text(int32_t id, std::string_view name);
   bool valid(int32_t id) const { return id >= 0 && id < parts_.size; }
 
   Parts parts_;
   std::vector<std::string> bytes_;        // [id]
   std::vector<std::string> first_bytes_;  // [id]; empty where the first token is as any other
+  std::vector<bool> space_mark_;          // [id]
   std::vector<bool> special_;             // [id]
   AddedTokenFinder in_raw_text_;          // the added tokens that are not `normalized`
   AddedTokenFinder in_normal_text_;       // those that are

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,6 +14,7 @@
 
 #include "server/text/bpe_merger.h"
 #include "server/text/characters.h"
+#include "server/text/sentencepiece_tokenizer.h"
 #include "server/text/tokenizer_json.h"
 #include "tests/server/text/data.h"
 
@@ -124,6 +126,12 @@ TEST_P(LongText, BytesToFallBackTo) { expect_bounded(*golden("llama")); }
 TEST_P(LongText, Unigram) { expect_bounded(*golden("unigram, no cuts")); }
 TEST_P(LongText, WordPiece) { expect_bounded(*golden("bert")); }
 
+TEST_P(LongText, SentencePiece) {
+  const auto path = testing::shared_data() / "tokenizers/mistral_tokenizer.model.v1";
+  RECURVE_NEEDS_DATA(path);
+  expect_bounded(*parse_sentencepiece(testing::read_text(path), path.string()));
+}
+
 // The work ends soon after nobody wants it, wherever it is.
 TEST_P(LongText, IsGivenUp) {
   const auto tokenizer = byte_level();
@@ -178,6 +186,19 @@ class Symbols final : public SymbolSource {
   const Ids& word_;
   size_t at_ = 0;
 };
+
+// What the SentencePiece library does takes hundreds of times the text.
+TEST(LongStretch, WithoutABorderIsRefusedByTheLibrarysModels) {
+  const auto path =
+      std::filesystem::path(RECURVE_SOURCE_DIR) / "weights_tools/demo/xlstm-books/tokenizer.model";
+  const auto tokenizer = parse_sentencepiece(testing::read_text(path), path.string());
+  const MemoryPeak memory;
+  EXPECT_THROW(tokenizer->encode(std::string(kBytes + (1 << 20), 'e')), TextRefused);
+  if (kMeasures) EXPECT_LT(memory.bytes(), size_t{300} << 20);
+  std::string words;
+  while (words.size() < kBytes / 4) words += "the old man ";
+  EXPECT_GT(tokenizer->encode(words).size(), words.size() / 12);
+}
 
 // Rules of a BPE as they come, in any order of ranks.
 struct Rules {
