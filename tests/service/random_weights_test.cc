@@ -95,7 +95,8 @@ TEST(TokenizerFlag, NoneServesIdsAlone) {
   ServerProcess ids_alone({"--model", demo, "--tokenizer", "none", "--slots", "1"});
   Client client(ids_alone.address());
   EXPECT_EQ(answer(client, ids_request(prompt)), wanted);
-  EXPECT_THAT(client.model_info().eos_ids(), ::testing::ElementsAreArray(text_client.model_info().eos_ids()));
+  EXPECT_THAT(client.model_info().eos_ids(),
+              ::testing::ElementsAreArray(text_client.model_info().eos_ids()));
   EXPECT_THAT(refusal([&] { client.tokenize(tokenize); }), HasSubstr("no tokenizer: send ids"));
 }
 
