@@ -1,6 +1,7 @@
 #include "server/text/sentencepiece_bpe.h"
 
 #include <algorithm>
+#include <bitset>
 #include <numeric>
 #include <string>
 #include <unordered_map>
@@ -90,12 +91,15 @@ bool merges_alone(const SentencePieceModel& model) {
       model.remove_extra_whitespaces) {
     return false;
   }
-  size_t bytes = 0;
+  std::bitset<256> bytes;
   for (const Piece& piece : model.pieces) {
     if (piece.type == PieceType::kUserDefined || piece.type == PieceType::kUnused) return false;
-    if (piece.type == PieceType::kByte) bytes += byte_of_name(piece.name) >= 0;
+    if (piece.type != PieceType::kByte) continue;
+    const int byte = byte_of_name(piece.name);
+    if (byte < 0) return false;
+    bytes.set(static_cast<size_t>(byte));
   }
-  return bytes == 256 && has_all_characters(model);
+  return bytes.all() && has_all_characters(model);
 }
 
 std::unique_ptr<Tokenizer> sentencepiece_bpe(const SentencePieceModel& model,
