@@ -75,7 +75,8 @@ void read_merges(Fields& model, const Vocabulary& vocabulary, BpeMerger& merger)
   for (const Json& json : model.get_array("merges")) {
     if (json.is_string() && json.get_ref<const std::string&>().starts_with("#version")) continue;
     const auto [left, right] = read_merge(json);
-    merger.add_rule(id(left), id(right), rank++, id(left + right));
+    const int32_t left_id = id(left), right_id = id(right);
+    merger.add_rule(left_id, right_id, rank++, id(left + right));
   }
 }
 

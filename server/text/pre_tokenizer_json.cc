@@ -36,7 +36,7 @@ PreTokenizer::Split read_split(Fields& fields) {
 }
 
 // Rust's char::is_whitespace.
-PreTokenizer::Split white_space() { return {Regex(R"(\s)"), SplitBehavior::kRemoved, false}; }
+PreTokenizer::Split white_space() { return {Regex(R"(\s+)"), SplitBehavior::kRemoved, false}; }
 
 // Runs of word characters, and of what is neither those nor white space, of which Rust's regular
 // expressions have two more than Oniguruma's.
@@ -119,8 +119,11 @@ void add_steps(const Json& json, PreTokenizer& chain) {
   } else if (type == "CharDelimiterSplit") {
     chain.add(read_delimiter(fields));
   } else if (type == "BertPreTokenizer") {
+    // White space is removed and signs are pieces; one step that cuts at both works on a text as it
+    // comes, whatever it is made of.
+    chain.add(
+        PreTokenizer::Split{Regex(R"(\s+|[\p{P}\$\+<=>\^`\|~])"), SplitBehavior::kIsolated, false});
     chain.add(white_space());
-    chain.add(read_punctuation(fields));
   } else {
     refuse_type(fields, type);
   }

@@ -112,7 +112,7 @@ class LongText : public ::testing::TestWithParam<Kind> {
     const double begin = thread_seconds();
     const size_t ids = tokenizer.encode(text).size();
     const double seconds = thread_seconds() - begin;
-    EXPECT_GT(ids, 0u);
+    RecordProperty("ids", std::to_string(ids));
     RecordProperty("seconds", std::to_string(seconds));
     RecordProperty("megabytes", std::to_string(memory.bytes() >> 20));
     if (!kMeasures) return;

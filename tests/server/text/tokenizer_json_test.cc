@@ -240,12 +240,14 @@ TEST(TokenizerJson, BadUnigram) {
                            {"decoder", {{"type", "Fuse"}}}}
                           .dump());
   };
-  const Json good = {{"a", -1.0}, {"b", -2}};
+  const auto piece = [](const Json& text, const Json& score) { return Json::array({text, score}); };
+  const Json good = Json::array({piece("a", -1.0), piece("b", -2)});
   EXPECT_EQ(with(good, 0), "");
   EXPECT_EQ(with(good, 2), "file: model.unk_id must be an id of model.vocab, found 2");
   EXPECT_EQ(with(good, nullptr), "file: model.unk_id is missing");
-  EXPECT_EQ(with({{"a", -1.0}, {"a", -2.0}}, 0), "file: model.vocab has \"a\" twice");
-  EXPECT_EQ(with({{"a", "b"}}, 0),
+  EXPECT_EQ(with(Json::array({piece("a", -1.0), piece("a", -2.0)}), 0),
+            "file: model.vocab has \"a\" twice");
+  EXPECT_EQ(with(Json::array({piece("a", "b")}), 0),
             "file: an entry of model.vocab must be a piece and its score, found an array of 2");
   EXPECT_EQ(with(Json::array(), 0), "file: model.unk_id must be an id of model.vocab, found 0");
 }
