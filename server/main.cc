@@ -97,12 +97,17 @@ struct Text {
 };
 
 Text load_text(const Options& o, const ModelInfo& model) {
-  if (o.random_weights) {  // no id means anything: none ends a text
-    return {.tokenizer = std::make_shared<IdTokenizer>(static_cast<int32_t>(model.vocab))};
+  const bool ids_alone = o.tokenizer == "none" || (o.tokenizer.empty() && o.random_weights);
+  Text text;
+  if (ids_alone) {
+    text.tokenizer = std::make_shared<IdTokenizer>(static_cast<int32_t>(model.vocab));
+  } else {
+    const std::string& dir = o.tokenizer.empty() ? o.model : o.tokenizer;
+    text = {.tokenizer = load_tokenizer(dir), .chat = load_chat(dir)};
+    check_fits(*text.tokenizer, model.vocab, dir);
   }
-  Text text{.tokenizer = load_tokenizer(o.model), .chat = load_chat(o.model)};
-  check_fits(*text.tokenizer, model.vocab, o.model);
-  text.rules = resolve_token_rules(model, *text.tokenizer);
+  // Of random weights no id means anything: none ends a text.
+  if (!o.random_weights) text.rules = resolve_token_rules(model, *text.tokenizer);
   return text;
 }
 

@@ -24,6 +24,10 @@ int parse_options(int argc, char** argv, Options* o) {
                "For benchmarks: --model is a config.json alone, or a directory with one; weights "
                "are random, and prompts must be token ids")
       ->group("Model");
+  app.add_option("--tokenizer", o->tokenizer,
+                 "Directory with the tokenizer and chat template, where they are not the model's; "
+                 "none: there is none, and prompts must be token ids")
+      ->group("Model");
   app.add_option("--name", o->name, "Name to show for the model; default: the directory's")
       ->group("Model");
   app.add_option("--weights", o->weights, "Type of the weight matrices in memory")

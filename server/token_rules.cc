@@ -7,10 +7,10 @@
 namespace recurve {
 namespace {
 
-// The id if it is a control token; says so in the log if it is not.
+// The id if it is a control token, or nothing is known of tokens; says so in the log if it is none.
 std::optional<int32_t> checked(std::optional<int32_t> id, const char* key,
                                const Tokenizer& tokenizer) {
-  if (!id || tokenizer.is_special(*id)) return id;
+  if (!id || !tokenizer.reads_text() || tokenizer.is_special(*id)) return id;
   log_event(LogLevel::kWarning, "config_token_ignored",
             {{"key", key},
              {"id", *id},

@@ -6,6 +6,7 @@ from weights_tools.protobuf import fields
 
 MODEL_TYPES = {1: "unigram", 2: "BPE", 3: "word", 4: "character"}  # of SentencePiece's TrainerSpec
 CONTROL = 3  # of its pieces
+UTF8_BYTES = [byte for byte in range(256) if byte not in (0xC0, 0xC1) and byte < 0xF5]
 
 
 def summary(directory):
@@ -21,14 +22,42 @@ def summary(directory):
 
 def of_json(values):
     model, added = values["model"], values.get("added_tokens") or []
-    ids = [token["id"] for token in added] + list(model["vocab"].values())
-    kind = f"{model.get('type', 'BPE')}, {len(model.get('merges', []))} merges"
-    if '"ByteLevel"' in json.dumps(values.get("pre_tokenizer")):
-        kind = f"byte-level {kind}"
-    elif not model.get("merges") and values.get("pre_tokenizer") is None:
-        kind = "characters"
+    vocab = model["vocab"]
+    if isinstance(vocab, list):  # of Unigram: pieces with scores
+        vocab = {piece[0]: i for i, piece in enumerate(vocab)}
+    ids = [token["id"] for token in added] + list(vocab.values())
     control = {token["id"]: token["content"] for token in added if token["special"]}
-    return {"kind": kind, "size": max(ids) + 1, "control": control}
+    return {"kind": kind_of(values, vocab), "size": max(ids) + 1, "control": control}
+
+
+def kind_of(values, vocab):
+    model = values["model"]
+    kind, merges = model.get("type", "BPE"), model.get("merges") or []
+    if '"ByteLevel"' in json.dumps(values.get("pre_tokenizer")):
+        return f"byte-level {kind}, {len(merges)} merges{missing_bytes(model, vocab)}"
+    if kind == "BPE" and not merges and values.get("pre_tokenizer") is None:
+        return "characters"
+    if kind == "BPE":
+        kind += f", {len(merges)} merges"
+    if model.get("byte_fallback") and all(f"<0x{byte:02X}>" in vocab for byte in range(256)):
+        kind += ", falls back to bytes"
+    return kind
+
+
+def missing_bytes(model, vocab):
+    """What becomes of the bytes of texts that have no token; 13 bytes are in no text, which is UTF-8."""
+    missing = [byte for byte in UTF8_BYTES if byte_name(byte) not in vocab]
+    if not missing:
+        return ""
+    fate = "left out of texts" if model.get("unk_token") is None else f"read as {model['unk_token']}"
+    return f", {len(missing)} bytes without a token: {fate}"
+
+
+def byte_name(byte):
+    """How byte-level BPE writes a byte: itself if it is printable, else from U+0100 on, in order."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [other for other in range(256) if other not in printable]
+    return chr(byte if byte in printable else 0x100 + others.index(byte))
 
 
 def of_model_file(path):

@@ -40,7 +40,7 @@ Status detokenize(const ServiceContext& context, const grpc::ByteBuffer& request
   const std::vector<int32_t> ids(message.ids().begin(), message.ids().end());
   status = check_ids("ids", ids, context.rules);
   if (status.ok() && !context.rules.tokenizer->reads_text()) {
-    status = invalid("ids have no text, as this server has random weights and no tokenizer");
+    status = invalid("ids have no text, as this server has no tokenizer");
   }
   if (!status.ok()) return status;
   v1::DetokenizeResponse answer;

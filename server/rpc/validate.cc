@@ -174,8 +174,7 @@ Status empty_prompt() {
 
 Status check_text(std::string_view field, std::string_view text, const RequestRules& rules) {
   if (text.empty() || rules.tokenizer->reads_text()) return {};
-  return invalid("{} must be empty, as this server has random weights and no tokenizer: send ids",
-                 field);
+  return invalid("{} must be empty, as this server has no tokenizer: send ids", field);
 }
 
 Status check_prompt_size(int64_t tokens, const RequestRules& rules) {

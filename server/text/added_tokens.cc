@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "server/text/characters.h"
 #include "server/text/regex.h"
+#include "server/text/utf8.h"
 
 namespace recurve {
 namespace {
@@ -28,8 +30,7 @@ bool is_word(std::string_view character) {
 }
 
 bool is_space(std::string_view character) {
-  static const Regex space(R"(\s)");
-  return !character.empty() && space.matches_all(character);
+  return !character.empty() && is_white_space(to_utf32(character)[0]);
 }
 
 size_t spaces_at_end(std::string_view text) {
@@ -54,15 +55,7 @@ size_t spaces_at_start(std::string_view text) {
 
 void AddedTokenFinder::add(const AddedToken& token, std::string_view content) {
   if (content.empty()) return;
-  int32_t node = 0;
-  for (const char c : content) {
-    const uint64_t key = static_cast<uint64_t>(node) << 8 | static_cast<unsigned char>(c);
-    const auto [next, is_new] = children_.try_emplace(key, static_cast<int32_t>(token_of_.size()));
-    if (is_new) token_of_.push_back(-1);
-    node = next->second;
-  }
-  if (token_of_[static_cast<size_t>(node)] >= 0) return;
-  token_of_[static_cast<size_t>(node)] = static_cast<int32_t>(tokens_.size());
+  if (!trie_.add(content, static_cast<int32_t>(tokens_.size()))) return;
   tokens_.push_back(token);
   can_start_[static_cast<unsigned char>(content[0])] = true;
   has_lstrip_ |= token.lstrip;
@@ -71,21 +64,15 @@ void AddedTokenFinder::add(const AddedToken& token, std::string_view content) {
 AddedTokenFinder::Match AddedTokenFinder::longest_at(std::string_view text, size_t at) const {
   Match best;
   if (!can_start_[static_cast<unsigned char>(text[at])]) return best;
-  int32_t node = 0;
+  int32_t node = Trie::kRoot;
   for (size_t i = at; i < text.size(); ++i) {
-    node = child(node, text[i]);
-    if (node < 0) return best;
-    const int32_t token = token_of_[static_cast<size_t>(node)];
-    if (token >= 0) best = {&tokens_[static_cast<size_t>(token)], i + 1 - at};
+    node = trie_.next(node, text[i]);
+    if (node == Trie::kNone) return best;
+    const int32_t token = trie_.number(node);
+    if (token != Trie::kNone) best = {&tokens_[static_cast<size_t>(token)], i + 1 - at};
   }
   best.open = true;
   return best;
-}
-
-int32_t AddedTokenFinder::child(int32_t node, char byte) const {
-  const auto next =
-      children_.find(static_cast<uint64_t>(node) << 8 | static_cast<unsigned char>(byte));
-  return next == children_.end() ? -1 : next->second;
 }
 
 std::vector<AddedSpan> AddedTokenScanner::push(std::string_view utf8, bool trusted, bool last) {

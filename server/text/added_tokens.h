@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "server/text/byte_range.h"
+#include "server/text/trie.h"
 
 namespace recurve {
 
@@ -44,12 +44,10 @@ class AddedTokenFinder {
   };
 
   Match longest_at(std::string_view text, size_t at) const;
-  int32_t child(int32_t node, char byte) const;
 
   std::vector<AddedToken> tokens_;
-  std::unordered_map<uint64_t, int32_t> children_;  // node << 8 | byte -> node
-  std::vector<int32_t> token_of_ = {-1};            // [node]: index in tokens_, -1: none
-  bool can_start_[256] = {};                        // [byte]
+  Trie trie_;                 // of contents; the numbers are indices in tokens_
+  bool can_start_[256] = {};  // [byte]
   bool has_lstrip_ = false;
 };
 

@@ -2,10 +2,22 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
 
+#include "server/text/flat_table.h"
+#include "server/text/work_limits.h"
+
 namespace recurve {
+
+// The symbols of a word, from its beginning and as often as they are asked for.
+class SymbolSource {
+ public:
+  virtual ~SymbolSource() = default;
+  // Appends the ids of symbols that come next, until `symbols` has `size` or the word has ended;
+  // false if it has.
+  virtual bool read(size_t size, std::vector<int32_t>* symbols) = 0;
+  virtual void rewind() = 0;
+};
 
 // Byte pair encoding: of all neighbours that have a merge rule, the pair of lowest rank (the
 // leftmost of equals) becomes one symbol, until no rule applies (Sennrich et al. 2016, algorithm
@@ -15,45 +27,47 @@ class BpeMerger {
   // What merge() works in; kept by the caller so that words reuse the memory.
   struct Workspace {
     struct Symbol {
-      int32_t id;    // -1: merged away
-      int32_t prev;  // index in symbols, -1: none
-      int32_t next;
+      int32_t id;      // -1: merged away
+      int32_t prev;    // index in symbols, -1: none
+      int32_t next;    // likewise
+      int32_t rank;    // of the rule for this symbol and the next; -1: there is none
+      int32_t merged;  // what that rule makes of them
     };
-    struct Candidate {
-      uint64_t order;  // rank << 32 | index of the left symbol: least first
-      int32_t left;    // the ids the candidate was made for; it is stale if they have changed
-      int32_t right;
-      int32_t merged;
-    };
+    std::vector<int32_t> window;
     std::vector<Symbol> symbols;
-    std::vector<Candidate> heap;
+    std::vector<uint64_t> heap;  // rank << 32 | index of the left symbol: least first
   };
 
   // The pair (left, right) becomes `merged`. A rule for the same pair replaces the earlier one.
   void add_rule(int32_t left, int32_t right, int32_t rank, int32_t merged);
   size_t rules() const { return rules_.size(); }
 
-  // Merges the symbols of one word and appends the ids that remain. O(n log n) for n symbols, by a
-  // linked list and a heap: each merge removes a symbol and adds at most two candidates.
-  // At most 2^31 - 1 symbols.
-  void merge(const std::vector<int32_t>& word, Workspace& work, std::vector<int32_t>& out) const;
+  // Merges the symbols of one word and appends the ids that remain.
+  //
+  // A long word is merged in windows, in memory that does not grow with it: the last ids of a
+  // window are merged again with what follows. If the first of them comes out again, then all is as
+  // if the whole word had been merged at once. For a sequence of ids is the result of BPE just if
+  // any two neighbours in it are the result for their own symbols: the first merge across a border
+  // of the sequence would be the first across it in those two symbols' own run as well, since a
+  // merge sees its own two symbols only. If it does not, wider windows are tried.
+  // Time is O(n log n) at most, for n symbols, and nearly always O(n).
+  void merge(SymbolSource& word, Workspace& work, const WorkLimits& limits,
+             std::vector<int32_t>& out) const;
 
  private:
   struct Rule {
-    int32_t rank;
-    int32_t merged;
-  };
-  struct PairHash {
-    size_t operator()(uint64_t pair) const {
-      pair *= 0x9E3779B97F4A7C15u;
-      return static_cast<size_t>(pair ^ pair >> 32);
-    }
+    int32_t rank = -1;
+    int32_t merged = -1;
   };
 
-  void offer(int32_t left_index, Workspace& work) const;
-  static void apply(const Workspace::Candidate& best, Workspace& work);
+  bool merge_in_windows(SymbolSource& word, size_t size, Workspace& work, const WorkLimits& limits,
+                        std::vector<int32_t>& out) const;
+  void merge_window(Workspace& work) const;
+  void look_up(int32_t left, Workspace& work) const;
+  void offer(int32_t left, Workspace& work) const;
+  static void apply(int32_t left, Workspace& work);
 
-  std::unordered_map<uint64_t, Rule, PairHash> rules_;  // left id << 32 | right id
+  FlatTable<Rule> rules_;  // left id << 32 | right id
 };
 
 }  // namespace recurve

@@ -13,7 +13,8 @@ class NoText final : public TextEncoder {
 
 }  // namespace
 
-std::unique_ptr<TextEncoder> IdTokenizer::encoder(SpecialTokens, TextPosition) const {
+std::unique_ptr<TextEncoder> IdTokenizer::encoder(SpecialTokens, TextPosition,
+                                                  const WorkLimits&) const {
   return std::make_unique<NoText>();
 }
 

@@ -4,14 +4,15 @@
 
 namespace recurve {
 
-// Stands where there is none: ids from 0 to size - 1, which have no text. For benchmarks on random
-// weights. Callers refuse text: see Tokenizer::reads_text().
+// Stands where there is none: ids from 0 to size - 1, which have no text. Callers refuse text: see
+// Tokenizer::reads_text().
 class IdTokenizer final : public Tokenizer {
  public:
   explicit IdTokenizer(int32_t size) : size_(size) {}
 
   bool reads_text() const override { return false; }
-  std::unique_ptr<TextEncoder> encoder(SpecialTokens, TextPosition) const override;
+  std::unique_ptr<TextEncoder> encoder(SpecialTokens, TextPosition,
+                                       const WorkLimits&) const override;
   int32_t size() const override { return size_; }
   std::string_view token_bytes(int32_t) const override { return {}; }
   bool is_special(int32_t) const override { return false; }

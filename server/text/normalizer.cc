@@ -85,6 +85,7 @@ std::unordered_set<utf8proc_int32_t> find_composing() {
 // Both decompositions of the character begin with a starter that composes with nothing before it.
 bool begins_normal_text(utf8proc_int32_t code_point) {
   if (code_point < 0x300) return true;  // the first combining mark
+  if (combining_class(code_point) != 0) return false;
   static const std::unordered_set<utf8proc_int32_t> composing = find_composing();
   for (const int options : {0 + UTF8PROC_DECOMPOSE, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT}) {
     utf8proc_int32_t parts[kMaxExpansion];

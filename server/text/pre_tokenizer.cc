@@ -1,8 +1,12 @@
 #include "server/text/pre_tokenizer.h"
 
 #include <algorithm>
+#include <optional>
+#include <stdexcept>
+#include <utility>
 
 #include "server/text/byte_level.h"
+#include "server/text/characters.h"
 
 namespace recurve {
 namespace {
@@ -82,9 +86,20 @@ void rewrite(Pieces& pieces, Write write) {
   pieces.text = std::move(text);
 }
 
-void add_prefix_space(std::string_view piece, std::string& out) {
-  if (!piece.starts_with(' ')) out.push_back(' ');
-  out.append(piece);
+void append_with_marks(std::string_view piece, std::string_view mark, std::string& out) {
+  for (const char c : piece) {
+    if (c == ' ') {
+      out.append(mark);
+    } else {
+      out.push_back(c);
+    }
+  }
+}
+
+void append_bytes_of(std::string_view mapped, std::string& out) {
+  const std::optional<std::string> bytes = undo_byte_level(mapped);
+  if (!bytes) throw std::logic_error("a word is not in the byte-level alphabet");
+  out.append(*bytes);
 }
 
 void split(const PreTokenizer::Split& step, Pieces& pieces) {
@@ -103,9 +118,18 @@ void split(const PreTokenizer::Split& step, Pieces& pieces) {
 
 void PreTokenizer::add(Step step) {
   if (const auto* level = std::get_if<ByteLevel>(&step)) {
-    if (level->add_prefix_space) actions_.push_back(PrefixSpace());
+    if (level->add_prefix_space) actions_.push_back(Prefix{" ", false});
     if (level->use_regex) actions_.push_back(Split{gpt2_regex(), SplitBehavior::kIsolated, false});
     actions_.push_back(ByteAlphabet());
+  } else if (const auto* space = std::get_if<Metaspace>(&step)) {
+    actions_.push_back(MarkSpaces{space->mark});
+    if (space->prepend != Metaspace::Prepend::kNever) {
+      actions_.push_back(Prefix{space->mark, space->prepend == Metaspace::Prepend::kFirst});
+    }
+    if (space->split) {
+      const Regex mark(space->mark);
+      actions_.push_back(Split{mark, SplitBehavior::kMergedWithNext, false});
+    }
   } else {
     actions_.push_back(std::get<Split>(step));
   }
@@ -118,32 +142,42 @@ size_t PreTokenizer::first_split() const {
                              actions_.begin());
 }
 
-bool PreTokenizer::marks_start() const {
-  return std::any_of(actions_.begin(), actions_.begin() + static_cast<ptrdiff_t>(first_split()),
-                     [](const Action& a) { return std::holds_alternative<PrefixSpace>(a); });
+bool PreTokenizer::leaves_alphabet() const {
+  const auto writes_it = [](const Action& a) { return std::holds_alternative<ByteAlphabet>(a); };
+  return !actions_.empty() && !writes_it(actions_.back()) &&
+         std::any_of(actions_.begin(), actions_.end(), writes_it);
 }
 
-WordCutter::WordCutter(const PreTokenizer& chain, TextPosition position, bool whole_words)
+bool PreTokenizer::marks_start() const {
+  return std::any_of(actions_.begin(), actions_.begin() + static_cast<ptrdiff_t>(first_split()),
+                     [](const Action& a) { return std::holds_alternative<Prefix>(a); });
+}
+
+WordCutter::WordCutter(const PreTokenizer& chain, const WordModel& model, TextPosition position,
+                       bool first)
     : chain_(&chain),
+      model_(&model),
       first_split_(chain.first_split()),
       prefix_due_(position == TextPosition::kStart),
-      whole_words_(whole_words) {}
+      first_(first) {}
 
 Pieces WordCutter::push(std::string_view utf8, bool last) {
   append(utf8);
   Pieces pieces{{}, cut(last)};
-  if (!pieces.ranges.empty()) pieces.text = text_;
-  forget();
-  for (size_t a = first_split_ + 1; a < chain_->actions_.size(); ++a) {
-    const PreTokenizer::Action& action = chain_->actions_[a];
-    if (const auto* step = std::get_if<PreTokenizer::Split>(&action)) {
-      split(*step, pieces);
-    } else if (std::holds_alternative<PreTokenizer::PrefixSpace>(action)) {
-      rewrite(pieces, add_prefix_space);
-    } else {
-      rewrite(pieces, append_byte_level);
-    }
+  const size_t keep = kept_from();
+  if (pieces.ranges.empty()) {
+    text_.erase(0, keep);
+  } else {  // few bytes stay, and there may be many pieces: they keep the text itself
+    pieces.text = std::exchange(text_, text_.substr(keep));
   }
+  search_.done -= keep;
+  search_.from -= keep;
+  open_.begin -= keep;
+  open_.end -= keep;
+  for (size_t a = first_split_ + 1; a < chain_->actions_.size(); ++a) {
+    run(chain_->actions_[a], pieces);
+  }
+  if (chain_->leaves_alphabet()) rewrite(pieces, append_bytes_of);
   return pieces;
 }
 
@@ -152,13 +186,18 @@ void WordCutter::append(std::string_view utf8) {
   if (utf8.empty()) return;
   std::string part(utf8);
   for (size_t a = 0; a < first_split_; ++a) {
+    const PreTokenizer::Action& action = chain_->actions_[a];
     std::string out;
-    if (std::holds_alternative<PreTokenizer::ByteAlphabet>(chain_->actions_[a])) {
+    if (const auto* prefix = std::get_if<PreTokenizer::Prefix>(&action)) {
+      const bool due = prefix_due_ && (first_ || !prefix->first_only);
+      if (due && !part.starts_with(prefix->mark)) out = prefix->mark;
+      out += part;
+    } else if (const auto* spaces = std::get_if<PreTokenizer::MarkSpaces>(&action)) {
+      append_with_marks(part, spaces->mark, out);
+    } else if (a + 1 < chain_->actions_.size()) {
       append_byte_level(part, out);
-    } else if (prefix_due_) {
-      add_prefix_space(part, out);
     } else {
-      continue;
+      continue;  // the model works on bytes
     }
     part = std::move(out);
   }
@@ -166,16 +205,29 @@ void WordCutter::append(std::string_view utf8) {
   text_.append(part);
 }
 
-std::vector<Pieces::Range> WordCutter::cut(bool last) {
-  std::vector<Pieces::Range> pieces;
-  if (first_split_ == chain_->actions_.size()) {  // the stretch is one word
-    if ((last || !whole_words_) && !text_.empty()) pieces.push_back({0, text_.size()});
-    search_.done = search_.from = pieces.empty() ? 0 : text_.size();
-    return pieces;
+void WordCutter::run(const PreTokenizer::Action& action, Pieces& pieces) const {
+  if (const auto* step = std::get_if<PreTokenizer::Split>(&action)) {
+    split(*step, pieces);
+  } else if (const auto* prefix = std::get_if<PreTokenizer::Prefix>(&action)) {
+    rewrite(pieces, [&](std::string_view piece, std::string& out) {
+      if (!piece.starts_with(prefix->mark)) out += prefix->mark;
+      out += piece;
+    });
+  } else if (const auto* spaces = std::get_if<PreTokenizer::MarkSpaces>(&action)) {
+    rewrite(pieces, [&](std::string_view piece, std::string& out) {
+      append_with_marks(piece, spaces->mark, out);
+    });
+  } else if (&action != &chain_->actions_.back()) {  // else the model works on bytes
+    rewrite(pieces, append_byte_level);
   }
+}
+
+std::vector<Pieces::Range> WordCutter::cut(bool last) {
+  if (first_split_ == chain_->actions_.size()) return cut_unsplit(last);
   const auto& step = std::get<PreTokenizer::Split>(chain_->actions_[first_split_]);
   std::vector<Span> spans;
   step.pattern.find_on(text_, last, step.invert, &search_, &spans);
+  std::vector<Pieces::Range> pieces;
   PieceJoiner joiner(step.behavior, open_, pieces);
   for (const Span& span : spans) joiner.add(span.begin, span.end, span.is_match);
   if (last) joiner.close();
@@ -183,21 +235,42 @@ std::vector<Pieces::Range> WordCutter::cut(bool last) {
   return pieces;
 }
 
-// Drops what no piece begins in and the pattern does not look back at.
-void WordCutter::forget() {
-  size_t keep = open_.begun ? open_.begin : search_.done;
-  if (first_split_ < chain_->actions_.size()) {
-    const auto& step = std::get<PreTokenizer::Split>(chain_->actions_[first_split_]);
-    for (size_t c = step.pattern.lookbehind(); c > 0 && keep > 0; --c) {
-      do --keep;
-      while (keep > 0 && (static_cast<unsigned char>(text_[keep]) & 0xC0) == 0x80);
-    }
+// The stretch is one word, of which what has become long is given out as far as the model knows
+// that nothing behind can change it.
+std::vector<Pieces::Range> WordCutter::cut_unsplit(bool last) {
+  constexpr size_t kLong = 16 << 10;
+  size_t end = text_.size();
+  if (!last && model_->joins_symbols()) end = end > kLong ? last_border() : 0;
+  search_.done = search_.from = end;
+  if (end == 0) return {};
+  return {{0, end}};
+}
+
+// The last place in the text at which the model can be cut, 0 if there is none.
+size_t WordCutter::last_border() const {
+  const std::string_view text = text_;
+  std::optional<char32_t> behind;
+  size_t border = text.size();
+  for (size_t at = text.size(); at-- > 0;) {
+    if ((static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) continue;
+    const char32_t c = first_code_point(text.substr(at)).code_point;
+    if (behind && model_->is_border(c, *behind)) return border;
+    behind = c;
+    border = at;
   }
-  text_.erase(0, keep);
-  search_.done -= keep;
-  search_.from -= keep;
-  open_.begin -= keep;
-  open_.end -= keep;
+  return 0;
+}
+
+// Before it no piece begins, and the pattern does not look back at it.
+size_t WordCutter::kept_from() const {
+  size_t keep = open_.begun ? open_.begin : search_.done;
+  if (first_split_ == chain_->actions_.size()) return keep;
+  const auto& step = std::get<PreTokenizer::Split>(chain_->actions_[first_split_]);
+  for (size_t c = step.pattern.lookbehind(); c > 0 && keep > 0; --c) {
+    do --keep;
+    while (keep > 0 && (static_cast<unsigned char>(text_[keep]) & 0xC0) == 0x80);
+  }
+  return keep;
 }
 
 }  // namespace recurve

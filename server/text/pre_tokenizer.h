@@ -8,6 +8,7 @@
 
 #include "server/text/regex.h"
 #include "server/text/tokenizer.h"
+#include "server/text/word_model.h"
 
 namespace recurve {
 
@@ -34,7 +35,7 @@ struct Pieces {
   }
 };
 
-// Cuts a text into the words that BPE then works on: a chain of the pre-tokenizers of Hugging
+// Cuts a text into the words that a model then works on: a chain of the pre-tokenizers of Hugging
 // Face's `tokenizers` (0.23), each run on every piece that the one before it left. Constant after
 // construction.
 class PreTokenizer {
@@ -49,21 +50,37 @@ class PreTokenizer {
     bool add_prefix_space;
     bool use_regex;  // cut with GPT-2's pattern first
   };
-  using Step = std::variant<Split, ByteLevel>;
+  // Spaces become `mark`; so that each word has one, one may be put in front.
+  struct Metaspace {
+    enum class Prepend { kNever, kFirst, kAlways };  // kFirst: of the text only, not behind tokens
+    std::string mark;
+    Prepend prepend;
+    bool split;  // a mark begins a word
+  };
+  using Step = std::variant<Split, ByteLevel, Metaspace>;
 
   void add(Step step);
   const std::vector<Step>& steps() const { return steps_; }
   // A space is put in front of a text.
   bool marks_start() const;
+  bool splits() const { return first_split() < actions_.size(); }
 
  private:
   friend class WordCutter;
-  struct PrefixSpace {};   // a space before a piece that does not begin with one
+  struct Prefix {  // `mark` before a piece that does not begin with it
+    std::string mark;
+    bool first_only;
+  };
+  struct MarkSpaces {  // each space
+    std::string mark;
+  };
   struct ByteAlphabet {};  // the piece in the byte-level alphabet
   // What a step does, in parts that do one thing each.
-  using Action = std::variant<Split, PrefixSpace, ByteAlphabet>;
+  using Action = std::variant<Split, Prefix, MarkSpaces, ByteAlphabet>;
 
   size_t first_split() const;
+  // The words are in the byte-level alphabet, which the model does not know: it has bytes.
+  bool leaves_alphabet() const;
 
   std::vector<Step> steps_;
   std::vector<Action> actions_;
@@ -81,9 +98,9 @@ struct OpenPiece {
 // chain has cut off can be taken by itself: the steps behind it work on every piece alone.
 class WordCutter {
  public:
-  // `chain` outlives it. Text that is kContinued gets no prefix space at its beginning.
-  // `whole_words` false: where nothing cuts the stretch, parts of it do as well as all of it.
-  WordCutter(const PreTokenizer& chain, TextPosition position, bool whole_words);
+  // `chain` and `model` outlive it. Text that is kContinued gets nothing put in front; `first`: the
+  // stretch begins the text. The words are in bytes where the chain writes the byte-level alphabet.
+  WordCutter(const PreTokenizer& chain, const WordModel& model, TextPosition position, bool first);
 
   // The next part, in whole characters of UTF-8; `last`: the stretch ends with it. The words that
   // have become certain. Nothing may come after the last part.
@@ -93,12 +110,16 @@ class WordCutter {
  private:
   void append(std::string_view utf8);
   std::vector<Pieces::Range> cut(bool last);
-  void forget();
+  std::vector<Pieces::Range> cut_unsplit(bool last);
+  size_t last_border() const;
+  size_t kept_from() const;
+  void run(const PreTokenizer::Action& action, Pieces& pieces) const;
 
   const PreTokenizer* chain_;
+  const WordModel* model_;
   size_t first_split_;  // index of the action; the number of actions if there is none
   bool prefix_due_;
-  bool whole_words_;
+  bool first_;
   std::string text_;  // as the first split sees it, from the first byte on that is still needed
   Regex::Search search_;
   OpenPiece open_;

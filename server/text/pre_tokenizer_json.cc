@@ -2,51 +2,18 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
 
 #include "server/text/json_fields.h"
+#include "server/text/pattern_json.h"
 #include "server/text/unsupported.h"
 
 namespace recurve {
 namespace {
 
 using Json = nlohmann::json;
-
-constexpr size_t kMaxSteps = 64;
-
-[[noreturn]] void refuse_type(const Fields& fields, const std::string& type) {
-  throw UnsupportedTokenizer(
-      fmt::format("{}.type = {} is not supported", fields.where(), quote(type)));
-}
-
-void check_steps(size_t steps) {
-  if (steps >= kMaxSteps) {
-    throw UnsupportedTokenizer(fmt::format("a chain of more than {} steps", kMaxSteps));
-  }
-}
-
-void add_forms(const Json& json, std::vector<NormalForm>& forms) {
-  Fields fields(json, "normalizer");
-  const std::string type = fields.get_string("type");
-  check_steps(forms.size());
-  if (type == "Sequence") {
-    for (const Json& part : fields.get_array("normalizers")) add_forms(part, forms);
-  } else if (type == "NFC") {
-    forms.push_back(NormalForm::kNfc);
-  } else if (type == "NFD") {
-    forms.push_back(NormalForm::kNfd);
-  } else if (type == "NFKC") {
-    forms.push_back(NormalForm::kNfkc);
-  } else if (type == "NFKD") {
-    forms.push_back(NormalForm::kNfkd);
-  } else {
-    refuse_type(fields, type);
-  }
-  fields.finish();
-}
 
 SplitBehavior read_behavior(Fields& fields) {
   static constexpr std::array<std::pair<std::string_view, SplitBehavior>, 5> kNames = {{
@@ -64,26 +31,18 @@ SplitBehavior read_behavior(Fields& fields) {
       fmt::format("{}.behavior = {} is not supported", fields.where(), quote(wanted)));
 }
 
-// A pattern that matches `text` and nothing else.
-std::string literal_pattern(const std::string& text) {
-  std::string pattern;
-  for (const char c : text) {
-    const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                       static_cast<unsigned char>(c) >= 0x80 || c == '\n' || c == '\r' ||
-                       c == '\t' || c == '\0';
-    if (!plain) pattern.push_back('\\');
-    pattern.push_back(c);
-  }
-  return pattern;
+PreTokenizer::Split read_split(Fields& fields) {
+  return {read_pattern(fields), read_behavior(fields), fields.get_bool("invert")};
 }
 
-PreTokenizer::Split read_split(Fields& fields) {
-  Fields pattern(fields.require("pattern"), "pre_tokenizer.pattern");
-  const bool literal = pattern.find("String") != nullptr;
-  const std::string text = pattern.get_string(literal ? "String" : "Regex");
-  pattern.finish();
-  return {Regex(literal ? literal_pattern(text) : text), read_behavior(fields),
-          fields.get_bool("invert")};
+// Rust's char::is_whitespace.
+PreTokenizer::Split white_space() { return {Regex(R"(\s+)"), SplitBehavior::kRemoved, false}; }
+
+// Runs of word characters, and of what is neither those nor white space, of which Rust's regular
+// expressions have two more than Oniguruma's.
+PreTokenizer::Split words_and_signs() {
+  return {Regex(R"([\w\x{200C}\x{200D}]+|[^\w\s\x{200C}\x{200D}]+)"), SplitBehavior::kRemoved,
+          true};
 }
 
 // Rust's char::is_numeric.
@@ -106,10 +65,41 @@ PreTokenizer::ByteLevel read_byte_level(Fields& fields) {
   return {add_prefix_space, fields.get_bool("use_regex", true)};
 }
 
+PreTokenizer::Split read_delimiter(Fields& fields) {
+  return {Regex(literal_pattern(fields.get_string("delimiter"))), SplitBehavior::kRemoved, false};
+}
+
+// Older files say `add_prefix_space` for what is prepend_scheme "always" and "never".
+PreTokenizer::Metaspace read_metaspace(Fields& fields, const PreTokenizer& before) {
+  using Prepend = PreTokenizer::Metaspace::Prepend;
+  fields.ignore("str_rep");
+  PreTokenizer::Metaspace step{fields.get_string("replacement"), Prepend::kAlways, true};
+  if (step.mark != "\u2581") {
+    throw UnsupportedTokenizer(
+        fmt::format("{}.replacement = {} is not supported", fields.where(), quote(step.mark)));
+  }
+  if (!fields.get_bool("add_prefix_space", true)) step.prepend = Prepend::kNever;
+  if (fields.find("prepend_scheme") != nullptr) {
+    const std::string scheme = fields.get_string("prepend_scheme");
+    if (scheme != "always" && scheme != "first" && scheme != "never") {
+      fields.bad("prepend_scheme", "\"always\", \"first\" or \"never\"");
+    }
+    step.prepend = scheme == "always"  ? Prepend::kAlways
+                   : scheme == "first" ? Prepend::kFirst
+                                       : Prepend::kNever;
+  }
+  if (step.prepend == Prepend::kFirst && before.splits()) {
+    throw UnsupportedTokenizer(fmt::format(
+        "{}.prepend_scheme = \"first\" behind a step that cuts is not supported", fields.where()));
+  }
+  step.split = fields.get_bool("split", true);
+  return step;
+}
+
 void add_steps(const Json& json, PreTokenizer& chain) {
   Fields fields(json, "pre_tokenizer");
   const std::string type = fields.get_string("type");
-  check_steps(chain.steps().size());
+  check_steps(fields, chain.steps().size());
   if (type == "Sequence") {
     for (const Json& part : fields.get_array("pretokenizers")) add_steps(part, chain);
   } else if (type == "ByteLevel") {
@@ -120,6 +110,20 @@ void add_steps(const Json& json, PreTokenizer& chain) {
     chain.add(read_digits(fields));
   } else if (type == "Punctuation") {
     chain.add(read_punctuation(fields));
+  } else if (type == "Metaspace") {
+    chain.add(read_metaspace(fields, chain));
+  } else if (type == "WhitespaceSplit") {
+    chain.add(white_space());
+  } else if (type == "Whitespace") {
+    chain.add(words_and_signs());
+  } else if (type == "CharDelimiterSplit") {
+    chain.add(read_delimiter(fields));
+  } else if (type == "BertPreTokenizer") {
+    // White space is removed and signs are pieces; one step that cuts at both works on a text as it
+    // comes, whatever it is made of.
+    chain.add(
+        PreTokenizer::Split{Regex(R"(\s+|[\p{P}\$\+<=>\^`\|~])"), SplitBehavior::kIsolated, false});
+    chain.add(white_space());
   } else {
     refuse_type(fields, type);
   }
@@ -128,25 +132,9 @@ void add_steps(const Json& json, PreTokenizer& chain) {
 
 }  // namespace
 
-std::vector<NormalForm> read_normalizer(const Json* normalizer) {
-  std::vector<NormalForm> forms;
-  if (normalizer != nullptr) add_forms(*normalizer, forms);
-  return forms;
-}
-
 PreTokenizer read_pre_tokenizer(const Json* pre_tokenizer) {
   PreTokenizer chain;
   if (pre_tokenizer != nullptr) add_steps(*pre_tokenizer, chain);
-  const auto byte_levels =
-      std::count_if(chain.steps().begin(), chain.steps().end(), [](const PreTokenizer::Step& step) {
-        return std::holds_alternative<PreTokenizer::ByteLevel>(step);
-      });
-  if (byte_levels != 1) {
-    throw UnsupportedTokenizer(
-        fmt::format("the pre_tokenizer has {} steps of type ByteLevel, only byte-level BPE with "
-                    "exactly one is supported",
-                    byte_levels));
-  }
   return chain;
 }
 

@@ -9,6 +9,7 @@
 #include "server/text/json_fields.h"
 #include "server/text/oniguruma.h"
 #include "server/text/unsupported.h"
+#include "server/text/work_limits.h"
 
 namespace recurve {
 namespace {
@@ -50,7 +51,32 @@ pcre2_code* compile(std::string_view pattern, std::string_view original) {
   return code;
 }
 
-// One text's matches. Allocated per text, so that Regex stays constant.
+// What matching works in. One a thread, so that Regex stays constant, and a search of a short text
+// does not begin with allocations.
+struct Scratch {
+  MatchContext context{pcre2_match_context_create(nullptr)};
+  MatchData data{pcre2_match_data_create(1, nullptr)};
+};
+
+const Scratch& this_thread_scratch() {
+  static thread_local const Scratch scratch = [] {
+    Scratch made;
+    if (!made.context || !made.data) throw std::bad_alloc();
+    pcre2_set_match_limit(made.context.get(), kMatchLimit);
+    pcre2_set_heap_limit(made.context.get(), kHeapLimitKiB);
+    return made;
+  }();
+  return scratch;
+}
+
+[[noreturn]] void give_up(std::string_view pattern, int result) {
+  unsigned char reason[256] = {};
+  pcre2_get_error_message(result, reason, sizeof reason);
+  throw TextRefused(fmt::format("the tokenizer's pattern {} cannot cut the text: {}",
+                                quote(pattern), reinterpret_cast<const char*>(reason)));
+}
+
+// One text's matches.
 class Matcher {
  public:
   // `more`: text may follow. A search then ends in PCRE2_ERROR_PARTIAL wherever it would have to
@@ -59,12 +85,7 @@ class Matcher {
       : code_(code),
         text_(text),
         options_(PCRE2_NO_UTF_CHECK | (more ? PCRE2_PARTIAL_HARD : 0)),
-        context_(pcre2_match_context_create(nullptr)),
-        data_(pcre2_match_data_create(1, nullptr)) {
-    if (!context_ || !data_) throw std::bad_alloc();
-    pcre2_set_match_limit(context_.get(), kMatchLimit);
-    pcre2_set_heap_limit(context_.get(), kHeapLimitKiB);
-  }
+        scratch_(this_thread_scratch()) {}
 
   // PCRE2's result for the first match at or after `offset`: above 0 if begin() and end() are set;
   // PCRE2_ERROR_PARTIAL if begin() is, where a match may begin.
@@ -73,21 +94,20 @@ class Matcher {
     if (result != PCRE2_ERROR_JIT_STACKLIMIT) return result;
     return run(offset, options_ | PCRE2_NO_JIT);  // its stack is the heap
   }
-  size_t begin() const { return pcre2_get_ovector_pointer(data_.get())[0]; }
-  size_t end() const { return pcre2_get_ovector_pointer(data_.get())[1]; }
+  size_t begin() const { return pcre2_get_ovector_pointer(scratch_.data.get())[0]; }
+  size_t end() const { return pcre2_get_ovector_pointer(scratch_.data.get())[1]; }
 
  private:
   int run(size_t offset, uint32_t options) {
     const int result = pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text_.data()), text_.size(),
-                                   offset, options, data_.get(), context_.get());
+                                   offset, options, scratch_.data.get(), scratch_.context.get());
     return result == 0 ? 1 : result;  // 0: more groups than the one pair asked for
   }
 
   const pcre2_code* code_;
   std::string_view text_;
   const uint32_t options_;
-  MatchContext context_;
-  MatchData data_;
+  const Scratch& scratch_;
 };
 
 size_t next_character(std::string_view text, size_t at) {
@@ -100,7 +120,8 @@ size_t next_character(std::string_view text, size_t at) {
 }  // namespace
 
 Regex::Regex(std::string_view oniguruma_pattern)
-    : code_(compile(oniguruma_to_pcre2(oniguruma_pattern), oniguruma_pattern),
+    : pattern_(oniguruma_pattern),
+      code_(compile(oniguruma_to_pcre2(oniguruma_pattern), oniguruma_pattern),
             Deleter<pcre2_code_free>()) {}
 
 std::vector<Span> Regex::find(std::string_view text, bool invert) const {
@@ -114,7 +135,6 @@ void Regex::find_on(std::string_view text, bool last, bool invert, Search* searc
                     std::vector<Span>* spans) const {
   auto& [done, from, matched] = *search;
   Matcher matcher(code_.get(), text, !last);
-  bool gave_up = false;
   while (last ? from <= text.size() : from < text.size()) {
     const int result = matcher.search(from);
     if (result == PCRE2_ERROR_PARTIAL) {
@@ -122,8 +142,7 @@ void Regex::find_on(std::string_view text, bool last, bool invert, Search* searc
       return;
     }
     if (result == PCRE2_ERROR_NOMATCH) break;
-    gave_up = result < 0;
-    if (gave_up) break;
+    if (result < 0) give_up(pattern_, result);
     const size_t begin = matcher.begin();
     const size_t end = matcher.end();
     if (begin == end && matched && end == done) {  // an empty match right after a match is none
@@ -136,10 +155,10 @@ void Regex::find_on(std::string_view text, bool last, bool invert, Search* searc
     matched = true;
   }
   if (!last) {
-    if (!gave_up) from = text.size();
+    from = text.size();
     return;
   }
-  if (done != text.size()) spans->push_back({done, text.size(), !gave_up && invert});
+  if (done != text.size()) spans->push_back({done, text.size(), invert});
 }
 
 size_t Regex::lookbehind() const {

@@ -27,8 +27,8 @@ class Regex {
   explicit Regex(std::string_view oniguruma_pattern);
 
   // All of `text` (valid UTF-8) in order: the matches, left to right, not overlapping, and what
-  // lies between them. If `invert`, is_match is the other way round. If PCRE2 gives up (its match
-  // or heap limit), the rest of the text is one span with is_match = false: nothing is lost.
+  // lies between them. If `invert`, is_match is the other way round. Throws TextRefused if one
+  // match takes more steps of backtracking, or memory for them, than PCRE2 is allowed here.
   std::vector<Span> find(std::string_view text, bool invert = false) const;
 
   // How far the search of a text that comes in parts has come.
@@ -50,6 +50,7 @@ class Regex {
   bool matches_all(std::string_view text) const;
 
  private:
+  std::string pattern_;  // as it was given
   std::shared_ptr<const pcre2_real_code_8> code_;
 };
 

@@ -39,9 +39,9 @@ size_t character_at(std::string_view utf8, size_t at) {
 
 SentencePieceBorders::SentencePieceBorders(const SentencePieceModel& model, bool has_bytes)
     : has_bytes_(has_bytes), rewrites_(model.rewrites_characters) {
-  for (const std::string_view name : model.names) {
-    if (!is_valid_utf8(name)) continue;  // which is no text's
-    const std::u32string piece = to_utf32(name);
+  for (const SentencePieceModel::Piece& entry : model.pieces) {
+    if (!is_valid_utf8(entry.name)) continue;  // which is no text's
+    const std::u32string piece = to_utf32(entry.name);
     if (piece.size() == 1) singles_.insert(piece[0]);
     for (size_t i = 1; i < piece.size(); ++i) {
       neighbours_.insert(pair_of(piece[i - 1], piece[i]));

@@ -1,5 +1,6 @@
 #include "server/text/sentencepiece_model.h"
 
+#include <cstring>
 #include <stdexcept>
 
 namespace recurve {
@@ -10,7 +11,10 @@ constexpr uint64_t kPieces = 1;
 constexpr uint64_t kTrainerSpec = 2;
 constexpr uint64_t kNormalizerSpec = 3;
 constexpr uint64_t kSpaceAsSuffix = 24;     // of TrainerSpec
+constexpr uint64_t kModelType = 3;          // of TrainerSpec
 constexpr uint64_t kPieceName = 1;          // of SentencePiece
+constexpr uint64_t kPieceScore = 2;         // likewise
+constexpr uint64_t kPieceType = 3;          // likewise
 constexpr uint64_t kCharsMap = 2;           // of NormalizerSpec
 constexpr uint64_t kAddDummyPrefix = 3;     // of NormalizerSpec
 constexpr uint64_t kRemoveExtraSpaces = 4;  // of NormalizerSpec
@@ -80,6 +84,7 @@ void read_trainer_spec(std::string_view bytes, SentencePieceModel& model) {
   model.has_trainer_spec = true;
   for (WireReader reader(bytes); reader.next();) {
     if (reader.field() == kSpaceAsSuffix) model.space_as_suffix = reader.number() != 0;
+    if (reader.field() == kModelType) model.type = static_cast<ModelType>(reader.number());
   }
 }
 
@@ -95,9 +100,13 @@ void read_normalizer_spec(std::string_view bytes, SentencePieceModel& model) {
 }
 
 void read_piece(std::string_view bytes, SentencePieceModel& model) {
-  ++model.pieces;
+  SentencePieceModel::Piece& piece = model.pieces.emplace_back();
   for (WireReader reader(bytes); reader.next();) {
-    if (reader.field() == kPieceName) model.names.push_back(reader.payload());
+    if (reader.field() == kPieceName) piece.name = reader.payload();
+    if (reader.field() == kPieceType) piece.type = static_cast<PieceType>(reader.number());
+    if (reader.field() == kPieceScore && reader.payload().size() == sizeof piece.score) {
+      std::memcpy(&piece.score, reader.payload().data(), sizeof piece.score);
+    }
   }
 }
 

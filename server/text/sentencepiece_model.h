@@ -7,11 +7,26 @@
 
 namespace recurve {
 
+enum class ModelType { kUnigram = 1, kBpe = 2 };  // and others
+enum class PieceType {
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6,
+};
+
 // What the SentencePiece library does not tell about a model: fields of sentencepiece_model.proto,
 // read from its bytes. Defaults are those of the proto.
 struct SentencePieceModel {
-  int64_t pieces = 0;                    // ModelProto.pieces
-  std::vector<std::string_view> names;   // of the pieces, within the bytes that were read
+  struct Piece {
+    std::string_view name;  // within the bytes that were read
+    float score = 0;
+    PieceType type = PieceType::kNormal;
+  };
+  std::vector<Piece> pieces;             // ModelProto.pieces
+  ModelType type = ModelType::kUnigram;  // TrainerSpec.model_type
   bool has_trainer_spec = false;         // ModelProto.trainer_spec
   bool space_as_suffix = false;          // TrainerSpec.treat_whitespace_as_suffix
   bool has_normalizer_spec = false;      // ModelProto.normalizer_spec

@@ -10,6 +10,7 @@
 
 #include "server/text/added_tokens.h"
 #include "server/text/sentencepiece_borders.h"
+#include "server/text/sentencepiece_bpe.h"
 #include "server/text/sentencepiece_model.h"
 #include "server/text/utf8.h"
 
@@ -57,9 +58,9 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
   }
 
-  std::unique_ptr<TextEncoder> encoder(SpecialTokens special,
-                                       TextPosition position) const override {
-    return std::make_unique<Encoder>(*this, special, position);
+  std::unique_ptr<TextEncoder> encoder(SpecialTokens special, TextPosition position,
+                                       const WorkLimits& limits) const override {
+    return std::make_unique<Encoder>(*this, special, position, limits);
   }
   bool marks_start() const override { return marks_start_; }
 
@@ -98,8 +99,9 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   class Encoder final : public TextEncoder {
    public:
-    Encoder(const SentencePieceTokenizer& tokenizer, SpecialTokens special, TextPosition position)
-        : tokenizer_(tokenizer), position_(position) {
+    Encoder(const SentencePieceTokenizer& tokenizer, SpecialTokens special, TextPosition position,
+            const WorkLimits& limits)
+        : tokenizer_(tokenizer), limits_(limits), position_(position) {
       set_special(special, nullptr);
     }
 
@@ -130,6 +132,7 @@ class SentencePieceTokenizer final : public Tokenizer {
         const std::string_view rest = std::string_view(text_).substr(begin);
         const size_t border = tokenizer_.borders_.find(rest, std::max(searched_, kBlockBytes));
         if (border == rest.npos) {
+          check_stretch(rest.size());
           searched_ = rest.size() - std::min(rest.size(), kLookedAt);
           break;
         }
@@ -145,13 +148,27 @@ class SentencePieceTokenizer final : public Tokenizer {
       position_ = TextPosition::kStart;  // what stands behind a control token begins a text
     }
 
+    // The library takes some hundred bytes of memory for a byte of what it is given.
+    static void check_stretch(size_t bytes) {
+      constexpr size_t kMost = 256 << 10;
+      if (bytes <= kMost) return;
+      throw TextRefused(
+          fmt::format("this model's tokenizer needs a place to cut the text every {} bytes, e.g. a "
+                      "space before "
+                      "a word, and found none in {}",
+                      kMost, bytes));
+    }
+
     void encode(std::string_view block, std::vector<int32_t>* ids) {
+      limits_.check();
       if (block.empty()) return;
       tokenizer_.encode_block(block, position_, *ids);
       position_ = TextPosition::kContinued;
+      limits_.check(ids->size());
     }
 
     const SentencePieceTokenizer& tokenizer_;
+    const WorkLimits limits_;
     std::optional<AddedTokenScanner> controls_;
     bool trusted_ = false;
     TextPosition position_;
@@ -222,11 +239,11 @@ class SentencePieceTokenizer final : public Tokenizer {
 
 // The library takes a file cut between two of its parts for a model with default settings.
 void check_model(const SentencePieceModel& model) {
-  if (!model.has_trainer_spec || !model.has_normalizer_spec || model.pieces == 0) {
+  if (!model.has_trainer_spec || !model.has_normalizer_spec || model.pieces.empty()) {
     throw std::runtime_error("the file is truncated or not a SentencePiece model");
   }
-  if (model.pieces > std::numeric_limits<int32_t>::max() / 2) {
-    throw std::runtime_error(fmt::format("{} pieces are too many", model.pieces));
+  if (model.pieces.size() > std::numeric_limits<int32_t>::max() / 2) {
+    throw std::runtime_error(fmt::format("{} pieces are too many", model.pieces.size()));
   }
   if (model.space_as_suffix) {
     throw std::runtime_error("treat_whitespace_as_suffix is not supported");
@@ -239,7 +256,9 @@ std::unique_ptr<Tokenizer> parse_sentencepiece(std::string_view bytes, const std
   try {
     const SentencePieceModel model = read_sentencepiece_model(bytes);
     check_model(model);
-    return std::make_unique<SentencePieceTokenizer>(bytes, model);
+    auto library = std::make_unique<SentencePieceTokenizer>(bytes, model);
+    if (!merges_alone(model)) return library;
+    return sentencepiece_bpe(model, *library);
   } catch (const std::exception& e) {
     throw std::runtime_error(fmt::format("{}: {}", file, e.what()));
   }

@@ -9,7 +9,11 @@ StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, TextPosition position)
 std::string StreamDecoder::push(int32_t id) {
   std::string out;
   std::string_view bytes = tokenizer_->token_bytes(id);
-  if (strip_ != LeadingSpace::kKeep && !bytes.empty()) {
+  if (strip_ == LeadingSpace::kFirstDiffers) {
+    if (tokenizer_->is_special(id)) return out;
+    bytes = tokenizer_->first_token_bytes(id);
+    strip_ = LeadingSpace::kKeep;
+  } else if (strip_ != LeadingSpace::kKeep && !bytes.empty()) {
     if (tokenizer_->has_space_mark(id)) bytes.remove_prefix(1);
     if (strip_ == LeadingSpace::kStripOnce || !bytes.empty()) strip_ = LeadingSpace::kKeep;
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/text/byte_range.h"
+#include "server/text/work_limits.h"
 
 namespace recurve {
 
@@ -22,8 +23,9 @@ enum class SpecialTokens {
 // dummy prefix). It concerns the start of a text only, never a continued one.
 enum class LeadingSpace {
   kKeep,
-  kStripOnce,  // the first piece loses its leading space
-  kStripAll,   // every piece loses it until something has been written
+  kStripOnce,     // the first piece loses its leading space
+  kStripAll,      // every piece loses it until something has been written
+  kFirstDiffers,  // the first token is first_token_bytes()
 };
 
 // Whether a text, or the ids of one, is the first of its context or goes on after others.
@@ -57,15 +59,18 @@ class Tokenizer {
 
   // Ids of a text, without BOS or EOS. Text that is kContinued does not get the space that a
   // tokenizer may put in front of a text. Invalid UTF-8 is read as U+FFFD (callers that must refuse
-  // it ask is_valid_utf8() first). Time is O(n log n) in the bytes of the text.
+  // it ask is_valid_utf8() first). Time is O(n log n) in the bytes of the text. Throws what the
+  // limits throw.
   std::vector<int32_t> encode(std::string_view utf8, SpecialTokens special = SpecialTokens::kAsText,
-                              TextPosition position = TextPosition::kStart) const;
+                              TextPosition position = TextPosition::kStart,
+                              const WorkLimits& limits = {}) const;
   // The same for a text in UTF-8 of which only some ranges are kParse, and all else is kAsText.
-  std::vector<int32_t> encode(const RangedText& text,
-                              TextPosition position = TextPosition::kStart) const;
-  // The same for a text that comes in parts. The tokenizer outlives it.
-  virtual std::unique_ptr<TextEncoder> encoder(SpecialTokens special,
-                                               TextPosition position) const = 0;
+  std::vector<int32_t> encode(const RangedText& text, TextPosition position = TextPosition::kStart,
+                              const WorkLimits& limits = {}) const;
+  // The same for a text that comes in parts. The tokenizer outlives it. After push() or
+  // set_special() has thrown what the limits throw, the encoder can only be destroyed.
+  virtual std::unique_ptr<TextEncoder> encoder(SpecialTokens special, TextPosition position,
+                                               const WorkLimits& limits = {}) const = 0;
   // True if encode() depends on the position.
   virtual bool marks_start() const { return false; }
 
@@ -75,6 +80,9 @@ class Tokenizer {
   // The bytes an id adds to a text; may be part of a UTF-8 character. Empty for control tokens and
   // for ids outside [0, size()). Valid as long as the tokenizer.
   virtual std::string_view token_bytes(int32_t id) const = 0;
+
+  // The same for the first token of a text that is no control token.
+  virtual std::string_view first_token_bytes(int32_t id) const { return token_bytes(id); }
 
   // True for control tokens (BOS, EOS, padding, template marks); false for ids out of range.
   virtual bool is_special(int32_t id) const = 0;
@@ -95,8 +103,8 @@ class Tokenizer {
   virtual std::string description() const = 0;
 };
 
-// The tokenizer of a Hugging Face model directory: tokenizer.json (BPE) or, where that
-// is missing or of another kind, tokenizer.model (SentencePiece).
+// The tokenizer of a Hugging Face model directory: tokenizer.json or, where that is missing or of a
+// kind that is not supported, tokenizer.model (SentencePiece).
 // Throws std::runtime_error with one sentence that names the file.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir);
 

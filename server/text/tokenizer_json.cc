@@ -8,9 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "server/text/bpe_tokenizer.h"
-#include "server/text/byte_level.h"
+#include "server/text/decoder_json.h"
 #include "server/text/json_fields.h"
+#include "server/text/model_json.h"
+#include "server/text/normalizer_json.h"
+#include "server/text/pipeline_tokenizer.h"
 #include "server/text/pre_tokenizer_json.h"
 #include "server/text/unsupported.h"
 
@@ -28,100 +30,6 @@ Json parse_json(std::string_view text) {
     }
     return true;
   });
-}
-
-int32_t vocabulary_id(const std::string& name, const Json& value) {
-  constexpr uint64_t kMax = std::numeric_limits<int32_t>::max() - 1;
-  if (!value.is_number_unsigned() || value.get<uint64_t>() > kMax) {
-    throw std::runtime_error(fmt::format("the id of {} in model.vocab must be a token id, found {}",
-                                         quote(name), brief(value)));
-  }
-  return value.get<int32_t>();
-}
-
-BpeTokenizer::Vocabulary read_vocabulary(Fields& model) {
-  const Json& json = model.require("vocab");
-  if (!json.is_object() || json.empty()) model.bad("vocab", "an object of tokens and ids");
-  BpeTokenizer::Vocabulary vocabulary;
-  vocabulary.reserve(json.size());
-  for (const auto& [name, id] : json.items()) vocabulary.emplace(name, vocabulary_id(name, id));
-  return vocabulary;
-}
-
-// "a b" or ["a", "b"].
-std::pair<std::string, std::string> read_merge(const Json& json) {
-  if (json.is_string()) {
-    const auto& text = json.get_ref<const std::string&>();
-    const size_t space = text.find(' ');
-    if (space != text.npos && text.find(' ', space + 1) == text.npos) {
-      return {text.substr(0, space), text.substr(space + 1)};
-    }
-  } else if (json.is_array() && json.size() == 2 && json[0].is_string() && json[1].is_string()) {
-    return {json[0].get<std::string>(), json[1].get<std::string>()};
-  }
-  throw std::runtime_error(
-      fmt::format("an entry of model.merges must be two tokens, found {}", brief(json)));
-}
-
-int32_t known_token(const BpeTokenizer::Vocabulary& vocabulary, const std::string& name) {
-  const auto found = vocabulary.find(name);
-  if (found == vocabulary.end()) {
-    throw std::runtime_error(
-        fmt::format("model.merges needs the token {}, which is not in model.vocab", quote(name)));
-  }
-  return found->second;
-}
-
-void read_merges(Fields& model, BpeTokenizer::Parts& parts) {
-  int32_t rank = 0;
-  for (const Json& json : model.get_array("merges")) {
-    if (json.is_string() && json.get_ref<const std::string&>().starts_with("#version")) continue;
-    const auto [left, right] = read_merge(json);
-    const int32_t left_id = known_token(parts.vocabulary, left);
-    const int32_t right_id = known_token(parts.vocabulary, right);
-    parts.merger.add_rule(left_id, right_id, rank++, known_token(parts.vocabulary, left + right));
-  }
-}
-
-void read_model(const Json& json, BpeTokenizer::Parts& parts) {
-  Fields model(json, "model");
-  if (model.find("type") != nullptr && model.get_string("type") != "BPE") {
-    throw UnsupportedTokenizer(
-        fmt::format("model.type = {} is not supported", brief(model.require("type"))));
-  }
-  model.must_be_neutral("dropout", 0.0);
-  model.must_be_neutral("continuing_subword_prefix", "");
-  model.must_be_neutral("end_of_word_suffix", "");
-  model.must_be_neutral("byte_fallback", false);
-  if (parts.byte_level) {
-    model.ignore("unk_token");  // every byte is a token (read_bytes): nothing is ever unknown
-  } else {
-    model.must_be_neutral("unk_token", nullptr);
-  }
-  model.ignore("fuse_unk");
-  parts.ignore_merges = model.get_bool("ignore_merges", false);
-  parts.vocabulary = read_vocabulary(model);
-  read_merges(model, parts);
-  model.finish();
-}
-
-// Every byte that occurs in UTF-8 needs its token; C0, C1 and F5-FF do not occur.
-void read_bytes(BpeTokenizer::Parts& parts) {
-  for (int byte = 0; byte < 256; ++byte) {
-    std::string name;
-    const char c = static_cast<char>(byte);
-    append_byte_level({&c, 1}, name);
-    const auto found = parts.vocabulary.find(name);
-    const bool needed = byte < 0xC0 || (byte > 0xC1 && byte < 0xF5);
-    if (found == parts.vocabulary.end() && needed) {
-      throw UnsupportedTokenizer(fmt::format(
-          "model.vocab has no token for byte 0x{:02X}, written {}; only vocabularies with all "
-          "bytes are supported",
-          byte, quote(name)));
-    }
-    parts.byte_ids[static_cast<size_t>(byte)] =
-        found == parts.vocabulary.end() ? -1 : found->second;
-  }
 }
 
 AddedToken read_added_token(const Json& json) {
@@ -142,7 +50,7 @@ AddedToken read_added_token(const Json& json) {
   return token;
 }
 
-void read_added_tokens(const Json* json, BpeTokenizer::Parts& parts) {
+void read_added_tokens(const Json* json, PipelineTokenizer::Parts& parts) {
   if (json == nullptr) return;
   if (!json->is_array()) {
     throw std::runtime_error("added_tokens must be an array, found " + brief(*json));
@@ -151,7 +59,7 @@ void read_added_tokens(const Json* json, BpeTokenizer::Parts& parts) {
 }
 
 // One name for each id, ids from 0 without large holes. Sets parts.size.
-void check_ids(BpeTokenizer::Parts& parts) {
+void check_ids(PipelineTokenizer::Parts& parts) {
   std::vector<std::pair<int32_t, std::string_view>> names;
   for (const auto& [name, id] : parts.vocabulary) names.emplace_back(id, name);
   for (const AddedToken& token : parts.added) {
@@ -177,7 +85,7 @@ void check_ids(BpeTokenizer::Parts& parts) {
   parts.size = static_cast<int32_t>(size);
 }
 
-void check_unique_contents(const BpeTokenizer::Parts& parts) {
+void check_unique_contents(const PipelineTokenizer::Parts& parts) {
   std::vector<std::string_view> contents;
   for (const AddedToken& token : parts.added) contents.push_back(token.content);
   std::sort(contents.begin(), contents.end());
@@ -186,17 +94,25 @@ void check_unique_contents(const BpeTokenizer::Parts& parts) {
   throw std::runtime_error(fmt::format("added_tokens has {} twice", quote(*twice)));
 }
 
-bool is_of_type(const Json* json, const char* type) {
-  return json != nullptr && json->is_object() && json->contains("type") && (*json)["type"] == type;
+// Byte-level is a matter of three: words in the byte-level alphabet, once, a decoder that undoes
+// it, and the model's symbols.
+bool is_byte_level(const PipelineTokenizer::Parts& parts) {
+  const auto& steps = parts.pre_tokenizer.steps();
+  const auto times = std::count_if(steps.begin(), steps.end(), [](const PreTokenizer::Step& step) {
+    return std::holds_alternative<PreTokenizer::ByteLevel>(step);
+  });
+  const bool decodes = parts.decoder.kind == TokenDecoder::Kind::kByteLevel;
+  if (times > 1 || (times == 1) != decodes) {
+    throw UnsupportedTokenizer(
+        fmt::format("the pre_tokenizer has {} steps of type ByteLevel and the decoder is {}; only "
+                    "one with such a "
+                    "decoder, or none with another, is supported",
+                    times, decodes ? "of type ByteLevel" : "not"));
+  }
+  return decodes;
 }
 
-void check_decoder(const Json* json) {
-  if (is_of_type(json, "ByteLevel")) return;
-  throw UnsupportedTokenizer(fmt::format("the decoder must be of type ByteLevel, found {}",
-                                         json == nullptr ? "null" : brief(*json)));
-}
-
-std::optional<int32_t> named_id(const BpeTokenizer::Parts& parts, std::string_view name) {
+std::optional<int32_t> named_id(const PipelineTokenizer::Parts& parts, std::string_view name) {
   for (const AddedToken& token : parts.added) {
     if (token.content == name) return token.id;
   }
@@ -205,7 +121,7 @@ std::optional<int32_t> named_id(const BpeTokenizer::Parts& parts, std::string_vi
   return found->second;
 }
 
-std::optional<int32_t> control_id(const BpeTokenizer::Parts& parts,
+std::optional<int32_t> control_id(const PipelineTokenizer::Parts& parts,
                                   const std::optional<std::string>& name, std::string_view usual) {
   if (name) {
     const auto id = named_id(parts, *name);
@@ -221,10 +137,10 @@ std::optional<int32_t> control_id(const BpeTokenizer::Parts& parts,
   return std::nullopt;
 }
 
-BpeTokenizer::Parts read_parts(std::string_view text, const SpecialNames& names) {
+PipelineTokenizer::Parts read_parts(std::string_view text, const SpecialNames& names) {
   const Json json = parse_json(text);
   Fields fields(json, "tokenizer");
-  BpeTokenizer::Parts parts;
+  PipelineTokenizer::Parts parts;
   fields.ignore("version");
   fields.ignore("post_processor");
   fields.must_be_neutral("truncation", nullptr);
@@ -233,19 +149,15 @@ BpeTokenizer::Parts read_parts(std::string_view text, const SpecialNames& names)
   const Json* normalizer = fields.find("normalizer");
   const Json* pre_tokenizer = fields.find("pre_tokenizer");
   const Json* decoder = fields.find("decoder");
-  // Nothing cuts the text, and tokens are joined as they are: BPE of characters.
-  parts.byte_level = pre_tokenizer != nullptr || !is_of_type(decoder, "Fuse");
-  read_model(fields.require("model"), parts);
+  const Json& model = fields.require("model");
   fields.finish();
   read_added_tokens(added, parts);
+  parts.normalizer = read_normalizer(normalizer);
+  parts.pre_tokenizer = read_pre_tokenizer(pre_tokenizer);
+  parts.decoder = read_decoder(decoder);
+  read_model(model, is_byte_level(parts), parts);
   check_ids(parts);
   check_unique_contents(parts);
-  parts.normal_forms = read_normalizer(normalizer);
-  if (parts.byte_level) {
-    parts.pre_tokenizer = read_pre_tokenizer(pre_tokenizer);
-    check_decoder(decoder);
-    read_bytes(parts);
-  }
   parts.bos = control_id(parts, names.bos, "<s>");
   parts.eos = control_id(parts, names.eos, "</s>");
   return parts;
@@ -256,7 +168,7 @@ BpeTokenizer::Parts read_parts(std::string_view text, const SpecialNames& names)
 std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view json, const std::string& file,
                                                 const SpecialNames& names) {
   try {
-    return std::make_unique<BpeTokenizer>(read_parts(json, names));
+    return std::make_unique<PipelineTokenizer>(read_parts(json, names));
   } catch (const Json::parse_error& e) {
     throw std::runtime_error(
         fmt::format("{}: not valid JSON at byte {} of {}", file, e.byte, json.size()));

@@ -15,14 +15,23 @@ struct SpecialNames {
   std::optional<std::string> eos;
 };
 
-// A BPE tokenizer from the text of a tokenizer.json (Hugging Face `tokenizers`): byte-level, or of
-// characters, where there is no pre_tokenizer and the decoder is Fuse.
+// A tokenizer from the text of a tokenizer.json (Hugging Face `tokenizers`).
 //
-// Understood: normalizer NFC, NFD, NFKC, NFKD, Sequence; pre_tokenizer ByteLevel, Split, Digits,
-// Punctuation, Sequence (with exactly one ByteLevel); model BPE (of characters: without unk_token,
-// so that characters that are no token are left out); decoder ByteLevel; added tokens with all
-// their flags. The post-processor only adds tokens around a text, which encode() never does, and is
-// left out. Names without an entry in `names`: "<|endoftext|>" is both BOS and EOS if it is a
+// Understood:
+//   model          BPE of bytes or characters (with byte_fallback, unk_token, fuse_unk,
+//                  ignore_merges), Unigram, WordPiece
+//   normalizer     NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, BertNormalizer, Replace, Prepend,
+//                  Strip, Sequence
+//   pre_tokenizer  ByteLevel, Metaspace, Split, Digits, Punctuation, Whitespace, WhitespaceSplit,
+//                  CharDelimiterSplit, BertPreTokenizer, Sequence
+//   decoder        ByteLevel, Metaspace, WordPiece, Fuse, and sequences of Replace, ByteFallback,
+//   Fuse
+//                  and Strip
+//   added tokens   with all their flags
+// A byte-level model has exactly one ByteLevel in its pre_tokenizer, and that decoder. The
+// post-processor only adds tokens around a text, which encode() never does, and is left out. Ids
+// are those of `tokenizers`, but that a Unigram model does not find control tokens in text that is
+// kAsText. Names without an entry in `names`: "<|endoftext|>" is both BOS and EOS if it is a
 // control token, else "<s>" and "</s>".
 //
 // `file` names the source in messages. Throws UnsupportedTokenizer for what is well formed but not

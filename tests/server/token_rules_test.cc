@@ -5,6 +5,8 @@
 
 #include <set>
 
+#include "server/text/id_tokenizer.h"
+
 namespace recurve::token_rules_test {
 
 using ::testing::ElementsAre;
@@ -16,7 +18,10 @@ class TenTokens final : public Tokenizer {
   TenTokens(std::set<int32_t> special, std::optional<int32_t> bos, std::optional<int32_t> eos)
       : special_(std::move(special)), bos_(bos), eos_(eos) {}
 
-  std::unique_ptr<TextEncoder> encoder(SpecialTokens, TextPosition) const override { return {}; }
+  std::unique_ptr<TextEncoder> encoder(SpecialTokens, TextPosition,
+                                       const WorkLimits&) const override {
+    return {};
+  }
   int32_t size() const override { return 10; }
   std::string_view token_bytes(int32_t id) const override {
     return id >= 0 && id < 10 && !is_special(id) ? "!" : "";
@@ -45,6 +50,13 @@ TEST(TokenRules, TheConfigsControlTokensCount) {
   EXPECT_EQ(rules.bos, 1);
   EXPECT_THAT(rules.eos, ElementsAre(2, 3));
   EXPECT_TRUE(rules.force_bos);
+}
+
+// A checkpoint that is served for ids alone ends where its config says.
+TEST(TokenRules, WithoutATokenizerTheConfigCounts) {
+  const TokenRules rules = resolve_token_rules(config(1, {2}), IdTokenizer(10));
+  EXPECT_EQ(rules.bos, 1);
+  EXPECT_THAT(rules.eos, ElementsAre(2));
 }
 
 // xLSTM-7b: config.json says EOS is 2, which is "!"; the tokenizer's is 0.

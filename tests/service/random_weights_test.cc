@@ -1,9 +1,13 @@
-// recurve-server --random-weights: a config alone, and requests of token ids.
+// recurve-server --random-weights: a config alone, and requests of token ids; --tokenizer: none for
+// a real checkpoint, or that of another directory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "clients/cpp/client.h"
 #include "tests/support/server_process.h"
+#include "tests/support/temp_dir.h"
 
 namespace recurve::testing::random_weights_test {
 
@@ -58,7 +62,7 @@ TEST(RandomWeightsTest, AreTheSameEachTimeAndAnswerIds) {
 TEST(RandomWeightsTest, TextIsRefused) {
   ServerProcess server({"--model", kConfig, "--random-weights", "--slots", "1"});
   Client client(server.address());
-  constexpr const char* kSentence = "text must be empty, as this server has random weights";
+  constexpr const char* kSentence = "text must be empty, as this server has no tokenizer";
   v1::GenerateRequest text;
   text.set_text("Call me Ishmael.");
   EXPECT_THAT(refusal([&] { answer(client, text); }), HasSubstr(kSentence));
@@ -74,6 +78,40 @@ TEST(RandomWeightsTest, TextIsRefused) {
   const auto ignore = [](const v1::ScoreResponse&) {};
   EXPECT_THAT(refusal([&] { client.score({}, "A whale is a fish.", ignore); }),
               HasSubstr(kSentence));
+}
+
+TEST(TokenizerFlag, NoneServesIdsAlone) {
+  const std::string demo = std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/xlstm-books";
+  ServerProcess with_text({"--model", demo, "--slots", "1"});
+  Client text_client(with_text.address());
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text("The old man");
+  tokenize.set_add_special_tokens(false);
+  const auto ids = text_client.tokenize(tokenize).ids();
+  const std::vector<int32_t> prompt(ids.begin(), ids.end());
+  const std::vector<int32_t> wanted = answer(text_client, ids_request(prompt));
+  EXPECT_FALSE(wanted.empty());
+
+  ServerProcess ids_alone({"--model", demo, "--tokenizer", "none", "--slots", "1"});
+  Client client(ids_alone.address());
+  EXPECT_EQ(answer(client, ids_request(prompt)), wanted);
+  EXPECT_THAT(client.model_info().eos_ids(),
+              ::testing::ElementsAreArray(text_client.model_info().eos_ids()));
+  EXPECT_THAT(refusal([&] { client.tokenize(tokenize); }), HasSubstr("no tokenizer: send ids"));
+}
+
+TEST(TokenizerFlag, TakesOneFromElsewhere) {
+  const std::string demo = std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/";
+  TempDir bare;
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    std::filesystem::copy_file(demo + "xlstm-books/" + name, bare / name);
+  }
+  ServerProcess server(
+      {"--model", bare.path().string(), "--tokenizer", demo + "mamba-books", "--slots", "1"});
+  Client client(server.address());
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text("The old man");
+  EXPECT_GT(client.tokenize(tokenize).ids_size(), 0);
 }
 
 }  // namespace recurve::testing::random_weights_test

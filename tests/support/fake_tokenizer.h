@@ -23,10 +23,10 @@ class FakeTokenizer final : public Tokenizer {
   // `marks_start`: the start of a text gets a space.
   explicit FakeTokenizer(bool marks_start = false) : marks_start_(marks_start) {}
 
-  std::unique_ptr<TextEncoder> encoder(SpecialTokens special,
-                                       TextPosition position) const override {
+  std::unique_ptr<TextEncoder> encoder(SpecialTokens special, TextPosition position,
+                                       const WorkLimits& limits) const override {
     const bool mark = marks_start_ && position == TextPosition::kStart;
-    return std::make_unique<Encoder>(special, mark ? " " : "");
+    return std::make_unique<Encoder>(special, mark ? " " : "", limits);
   }
   bool marks_start() const override { return marks_start_; }
   int32_t size() const override { return kSize; }
@@ -48,8 +48,8 @@ class FakeTokenizer final : public Tokenizer {
  private:
   class Encoder final : public TextEncoder {
    public:
-    Encoder(SpecialTokens special, std::string before)
-        : special_(special), held_(std::move(before)) {}
+    Encoder(SpecialTokens special, std::string before, const WorkLimits& limits)
+        : special_(special), held_(std::move(before)), limits_(limits) {}
     void push(std::string_view utf8, bool last, std::vector<int32_t>* ids) override {
       held_.append(utf8);
       const bool parse = special_ == SpecialTokens::kParse;
@@ -61,6 +61,7 @@ class FakeTokenizer final : public Tokenizer {
         if (parse && !bos && !eos && !last && open) break;
         ids->push_back(bos ? kBos : eos ? kEos : static_cast<unsigned char>(rest.front()));
         rest.remove_prefix(bos ? 3 : eos ? 4 : 1);
+        limits_.check(ids->size());
       }
       held_.erase(0, held_.size() - rest.size());
     }
@@ -73,6 +74,7 @@ class FakeTokenizer final : public Tokenizer {
    private:
     SpecialTokens special_;
     std::string held_;
+    const WorkLimits limits_;
   };
 
   const bool marks_start_;

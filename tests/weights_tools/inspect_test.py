@@ -1,5 +1,6 @@
 """inspect against figures computed by others, and tokenizer files whose contents are known."""
 
+import gzip
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ from weights_tools import safetensors_io as st
 
 DATA = pathlib.Path(os.environ.get("RECURVE_DATA", ROOT.parent / "shared" / "data"))
 NEOX = DATA / "tokenizers" / "gpt-neox-20B_tokenizer.json"
+FALCON = DATA / "tokenizers" / "falcon_tokenizer.json.gz"
 MISTRAL = DATA / "tokenizers" / "mistral_instruct_tokenizer_240323.model.v3"
 DEMO = ROOT / "weights_tools" / "demo"
 
@@ -85,6 +87,37 @@ def test_public_tokenizers(tmp_path):
     assert (out["kind"], out["size"]) == ("byte-level BPE, 50009 merges", 50277)
     assert out["control"] == {0: "<|endoftext|>", 1: "<|padding|>"}
     assert out["chat_template"]
+
+
+def golden_kind(tmp_path, name):
+    golden = json.loads((ROOT / "tests" / "golden" / "tokenizer" / "models.json").read_text())
+    case = next(case for case in golden["cases"] if case["name"] == name)
+    values = case["tokenizer"]
+    values["model"].update(golden["models"][case["model"]])
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    return tokenizer_info.summary(tmp_path)["kind"]
+
+
+@pytest.mark.parametrize(
+    "name, kind",
+    [
+        ("llama", "BPE, 130 merges, falls back to bytes"),
+        ("unigram", "Unigram"),
+        ("unigram, bytes", "Unigram, falls back to bytes"),
+        ("bert", "WordPiece"),
+        ("byte-level, bytes lacking", "byte-level BPE, 292 merges, 6 bytes without a token: left out of texts"),
+        ("byte-level, bytes unknown True", "byte-level BPE, 292 merges, 6 bytes without a token: read as <|padding|>"),
+    ],
+)
+def test_what_becomes_of_what_has_no_token_is_said(tmp_path, name, kind):
+    assert golden_kind(tmp_path, name) == kind
+
+
+@pytest.mark.skipif(not FALCON.exists(), reason="the public tokenizers are not here")
+def test_falcon_lacks_bytes(tmp_path):
+    (tmp_path / "tokenizer.json").write_bytes(gzip.decompress(FALCON.read_bytes()))
+    kind = tokenizer_info.summary(tmp_path)["kind"]
+    assert kind == "byte-level BPE, 64784 merges, 15 bytes without a token: left out of texts"
 
 
 def test_an_id_of_the_config_that_is_no_control_token_is_pointed_out(tmp_path, capsys):

@@ -4,6 +4,7 @@
 
 #include "server/text/oniguruma.h"
 #include "server/text/unsupported.h"
+#include "server/text/work_limits.h"
 
 namespace recurve::regex_test {
 
@@ -65,22 +66,29 @@ TEST(Regex, Rewritten) {
   EXPECT_EQ(oniguruma_to_pcre2(R"(a{2,3}{x}[\r\n]++(?i:x)\.)"), R"(a{2,3}{x}[\r\n]++(?i:x)\.)");
 }
 
-// A pattern that takes exponential time: the match limit ends it and the text is all there.
-TEST(Regex, GivingUpLosesNothing) {
+// A pattern that takes exponential time: the match limit ends it, and that is no way to cut a text.
+TEST(Regex, GivingUpIsAnError) {
   const std::string text = "x" + std::string(60, 'a') + "\n";
-  const std::vector<Span> spans = Regex("x|(?:a|a|aa)+$b").find(text, /*invert=*/true);
-  ASSERT_EQ(spans.size(), 2u);
-  EXPECT_FALSE(spans[0].is_match);
-  EXPECT_EQ(spans[1].begin, 1u);
-  EXPECT_EQ(spans[1].end, text.size());
-  EXPECT_FALSE(spans[1].is_match);  // had it ended without a match, it would be inverted
+  const Regex regex("x|(?:a|a|aa)+$b");
+  std::string reason;
+  try {
+    regex.find(text, /*invert=*/true);
+  } catch (const TextRefused& error) {
+    reason = error.what();
+  }
+  EXPECT_EQ(
+      reason,
+      "the tokenizer's pattern \"x|(?:a|a|aa)+$b\" cannot cut the text: match limit exceeded");
+  EXPECT_EQ(regex.find("xx").size(), 2u) << "the next text is not concerned";
 }
 
 // Deep recursion in the JIT's stack falls back to the interpreter, with the same result.
 TEST(Regex, LongMatches) {
-  const std::string text(2'000'000, 'a');
+  const std::string text(200'000, 'a');
   EXPECT_EQ(Regex("(?:a|b)+").find(text).size(), 1u);
   EXPECT_EQ(Regex("(?:ab?|b)+a").find(text).size(), 1u);
+  EXPECT_EQ(Regex("[ab]+|c").find(std::string(20'000'000, 'a')).size(), 1u);
+  EXPECT_THROW(Regex("(?:a|b)+").find(std::string(2'000'000, 'a')), TextRefused);
 }
 
 }  // namespace recurve::regex_test

@@ -18,7 +18,10 @@ class FakeTokenizer : public Tokenizer {
   }
   static constexpr int32_t kControl = 256, kThe = 257, kSpace = 258, kWords = 259;
 
-  std::unique_ptr<TextEncoder> encoder(SpecialTokens, TextPosition) const override { return {}; }
+  std::unique_ptr<TextEncoder> encoder(SpecialTokens, TextPosition,
+                                       const WorkLimits&) const override {
+    return {};
+  }
   int32_t size() const override { return static_cast<int32_t>(bytes_.size()); }
   std::string_view token_bytes(int32_t id) const override {
     return id >= 0 && id < size() ? std::string_view(bytes_[static_cast<size_t>(id)])

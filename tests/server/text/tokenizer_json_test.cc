@@ -140,8 +140,10 @@ TEST(TokenizerJson, NotImplemented) {
     }
     return "";
   };
+  EXPECT_EQ(unsupported("/model/type", "WordLevel"),
+            "file: model.type = \"WordLevel\" is not supported");
   EXPECT_EQ(unsupported("/model/type", "WordPiece"),
-            "file: model.type = \"WordPiece\" is not supported");
+            "file: a byte-level model of type WordPiece is not supported");
   EXPECT_EQ(unsupported("/model/dropout", 0.1), "file: model.dropout = 0.1 is not supported");
   EXPECT_EQ(unsupported("/model/byte_fallback", true),
             "file: model.byte_fallback = true is not supported");
@@ -155,12 +157,12 @@ TEST(TokenizerJson, NotImplemented) {
             "file: tokenizer has \"new_part\" = an object of 0, which is not supported");
   EXPECT_EQ(unsupported("/truncation", {{"max_length", 512}}),
             "file: tokenizer.truncation = an object of 1 is not supported");
-  EXPECT_EQ(unsupported("/normalizer", {{"type", "Lowercase"}}),
-            "file: normalizer.type = \"Lowercase\" is not supported");
+  EXPECT_EQ(unsupported("/normalizer", {{"type", "Nmt"}}),
+            "file: normalizer.type = \"Nmt\" is not supported");
   EXPECT_EQ(unsupported("/normalizer", {{"type", "NFC"}, {"form", 2}}),
             "file: normalizer has \"form\" = 2, which is not supported");
-  EXPECT_EQ(unsupported("/pre_tokenizer", {{"type", "Metaspace"}}),
-            "file: pre_tokenizer.type = \"Metaspace\" is not supported");
+  EXPECT_EQ(unsupported("/pre_tokenizer", {{"type", "UnicodeScripts"}}),
+            "file: pre_tokenizer.type = \"UnicodeScripts\" is not supported");
   EXPECT_EQ(unsupported("/pre_tokenizer/extra", true),
             "file: pre_tokenizer has \"extra\" = true, which is not supported");
   EXPECT_NE(unsupported("/pre_tokenizer", nullptr), "");
@@ -171,8 +173,9 @@ TEST(TokenizerJson, NotImplemented) {
             "");
   EXPECT_EQ(unsupported("/added_tokens/0/lang", "en"),
             "file: added_tokens[] has \"lang\" = \"en\", which is not supported");
-  EXPECT_EQ(unsupported("/decoder", {{"type", "WordPiece"}}),
-            "file: the decoder must be of type ByteLevel, found an object of 1");
+  EXPECT_EQ(unsupported("/decoder", {{"type", "CTC"}}),
+            "file: decoder.type = \"CTC\" is not supported");
+  EXPECT_NE(unsupported("/decoder", {{"type", "Fuse"}}), "");
   EXPECT_NE(unsupported("/decoder", nullptr), "");
 }
 
@@ -202,23 +205,65 @@ TEST(TokenizerJson, Characters) {
             "");
   EXPECT_EQ(error_after([&](Json& j) {
               characters(j);
-              j["model"]["unk_token"] = "Q";
+              j["model"]["unk_token"] = "no such token";
             }),
-            "file: model.unk_token = \"Q\" is not supported");
-  EXPECT_NE(error_after([&](Json& j) {
-              characters(j);
-              j["pre_tokenizer"] = {{"type", "Whitespace"}};
-            }),
-            "");
+            "file: model.unk_token needs the token \"no such token\", which is not in model.vocab");
 }
 
+// As models.json has it for `tokenizers`: a byte without a token is left out of texts, or unknown.
 TEST(TokenizerJson, MissingByte) {
+  Json json = Json::parse(golden_text());
+  json["model"]["vocab"].erase("Q");
+  json["model"]["merges"] = Json::array();
+  const auto dropping = parse_tokenizer_json(json.dump(), "file");
+  EXPECT_EQ(dropping->encode("aQQb"), dropping->encode("ab"));
+  EXPECT_EQ(dropping->description(),
+            "byte-level BPE, 583 tokens, 0 merges, 1 byte without a token: left out of texts");
+  json["model"]["unk_token"] = "<|padding|>";
+  const auto replacing = parse_tokenizer_json(json.dump(), "file");
+  EXPECT_EQ(replacing->encode("QQ"), (std::vector<int32_t>{1, 1}));
+  json["model"]["fuse_unk"] = true;
+  const auto fusing = parse_tokenizer_json(json.dump(), "file");
+  EXPECT_EQ(fusing->encode("QQ"), std::vector<int32_t>{1});
+  EXPECT_EQ(fusing->description(),
+            "byte-level BPE, 583 tokens, 0 merges, 1 byte without a token: read as unknown");
   EXPECT_EQ(error_after([](Json& j) {
-              j["model"]["vocab"].erase("Q");
+              j["model"]["vocab"] = {{"<|endoftext|>", 0}, {"words", 2}};
               j["model"]["merges"] = Json::array();
             }),
-            "file: model.vocab has no token for byte 0x51, written \"Q\"; only vocabularies with "
-            "all bytes are supported");
+            "file: model.vocab has no token of a single byte");
+}
+
+TEST(TokenizerJson, BadUnigram) {
+  const auto with = [](const Json& vocab, const Json& unknown) {
+    return error_from(Json{{"model", {{"type", "Unigram"}, {"vocab", vocab}, {"unk_id", unknown}}},
+                           {"decoder", {{"type", "Fuse"}}}}
+                          .dump());
+  };
+  const auto piece = [](const Json& text, const Json& score) { return Json::array({text, score}); };
+  const Json good = Json::array({piece("a", -1.0), piece("b", -2)});
+  EXPECT_EQ(with(good, 0), "");
+  EXPECT_EQ(with(good, 2), "file: model.unk_id must be an id of model.vocab, found 2");
+  EXPECT_EQ(with(good, nullptr), "file: model.unk_id is missing");
+  EXPECT_EQ(with(Json::array({piece("a", -1.0), piece("a", -2.0)}), 0),
+            "file: model.vocab has \"a\" twice");
+  EXPECT_EQ(with(Json::array({piece("a", "b")}), 0),
+            "file: an entry of model.vocab must be a piece and its score, found an array of 2");
+  EXPECT_EQ(with(Json::array(), 0), "file: model.unk_id must be an id of model.vocab, found 0");
+}
+
+TEST(TokenizerJson, BadDecoders) {
+  const auto with = [](const Json& step) {
+    return error_after([&](Json& j) {
+      j["pre_tokenizer"] = nullptr;
+      j["decoder"] = {{"type", "Sequence"}, {"decoders", Json::array({step, step})}};
+    });
+  };
+  EXPECT_EQ(with({{"type", "Fuse"}}), "");
+  EXPECT_EQ(with({{"type", "ByteFallback"}}),
+            "file: a decoder with a step of type \"ByteFallback\" in this place is not supported");
+  EXPECT_EQ(with({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}),
+            "file: decoder.type = \"Strip\" is not supported");
 }
 
 TEST(TokenizerJson, LongChains) {
@@ -227,7 +272,7 @@ TEST(TokenizerJson, LongChains) {
               const Json steps(10'000, step);
               j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", steps}};
             }),
-            "file: a chain of more than 64 steps");
+            "file: pre_tokenizer is a chain of more than 64 steps, which is not supported");
 }
 
 TEST(TokenizerJson, InvalidUtf8InTextIsReplaced) {

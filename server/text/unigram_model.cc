@@ -1,0 +1,165 @@
+#include "server/text/unigram_model.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "server/text/characters.h"
+
+namespace recurve {
+namespace {
+
+constexpr double kUnknownPenalty = 10;  // of `tokenizers` and SentencePiece
+// Bytes of a word after which the pieces that are certain are given out.
+constexpr size_t kBlockBytes = 16 << 10;
+
+}  // namespace
+
+UnigramModel::UnigramModel(const std::vector<Piece>& pieces, int32_t unknown,
+                           const std::array<int32_t, 256>& byte_ids)
+    : unknown_(unknown), byte_ids_(byte_ids) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const Piece& piece : pieces) {
+    const auto id = static_cast<int32_t>(scores_.size());
+    scores_.push_back(piece.score);
+    least = std::min(least, piece.score);
+    if (piece.control || piece.text.empty()) continue;
+    trie_.add(piece.text, id);
+    longest_ = std::max(longest_, piece.text.size());
+  }
+  unknown_score_ = least - kUnknownPenalty;
+}
+
+// One word at a time: nodes_[i] is the best way to its byte begin_ + i, and what lies before begin_
+// has been given out.
+class UnigramModel::Encoder final : public WordEncoder {
+ public:
+  explicit Encoder(const UnigramModel& model) : model_(model) {}
+
+  void encode(std::string_view word, const WorkLimits& limits, std::vector<int32_t>& ids) override {
+    word_ = word;
+    begin_ = 0;
+    unknown_begin_ = unknown_end_ = 0;
+    nodes_.assign(1, {});
+    size_t check = kBlockBytes;
+    for (size_t at = 0; at < word.size();) {
+      if (at - begin_ >= check) {
+        limits.check(ids.size());
+        give_out(certain(at), ids);
+        check = std::max(kBlockBytes, 2 * (at - begin_));
+      }
+      at += extend(at);
+    }
+    give_out(word.size(), ids);
+    flush_unknown(ids);
+    limits.check(ids.size());
+  }
+
+ private:
+  struct Node {
+    double score = 0;
+    int32_t id = 0;
+    uint32_t length = 0;  // of the last piece of the best way here; 0: there is none yet
+  };
+
+  Node& node(size_t at) { return nodes_[at - begin_]; }
+
+  // Goes on from byte `at` with every piece that begins there; the bytes of the character there.
+  size_t extend(size_t at) {
+    const size_t character = first_code_point(word_.substr(at)).bytes;
+    const size_t most = std::min(word_.size() - at, model_.longest_);
+    if (nodes_.size() <= at + most - begin_) nodes_.resize(at + most - begin_ + 1);
+    const double score = node(at).score;
+    bool single = false;
+    int32_t place = Trie::kRoot;
+    for (size_t length = 1; length <= most; ++length) {
+      place = model_.trie_.next(place, word_[at + length - 1]);
+      if (place == Trie::kNone) break;
+      const int32_t id = model_.trie_.number(place);
+      if (id == Trie::kNone) continue;
+      offer(at + length,
+            {score + model_.scores_[static_cast<size_t>(id)], id, static_cast<uint32_t>(length)});
+      single |= length == character;
+    }
+    if (!single) {
+      offer(at + character,
+            {score + model_.unknown_score_, model_.unknown_, static_cast<uint32_t>(character)});
+    }
+    return character;
+  }
+
+  void offer(size_t end, const Node& candidate) {
+    Node& best = node(end);
+    if (best.length == 0 || candidate.score > best.score) best = candidate;
+  }
+
+  // The last place that every way through byte `at`, or past it, goes through.
+  size_t certain(size_t at) {
+    std::set<size_t> ways;
+    for (size_t end = at; end < begin_ + nodes_.size(); ++end) {
+      if (node(end).length > 0) ways.insert(end);
+    }
+    while (ways.size() > 1) {
+      const size_t last = *ways.rbegin();
+      ways.erase(last);
+      if (last > begin_) ways.insert(last - node(last).length);
+    }
+    return *ways.begin();
+  }
+
+  // The pieces of the best way to byte `end`.
+  void give_out(size_t end, std::vector<int32_t>& ids) {
+    ways_.clear();
+    for (size_t at = end; at > begin_; at -= node(at).length) ways_.push_back(node(at));
+    size_t at = begin_;
+    for (auto piece = ways_.rbegin(); piece != ways_.rend(); ++piece) {
+      add(*piece, at, ids);
+      at += piece->length;
+    }
+    nodes_.erase(nodes_.begin(), nodes_.begin() + static_cast<ptrdiff_t>(end - begin_));
+    nodes_[0].length = 0;  // no piece of what is to come
+    begin_ = end;
+  }
+
+  void add(const Node& piece, size_t at, std::vector<int32_t>& ids) {
+    if (piece.id != model_.unknown_) {
+      flush_unknown(ids);
+      ids.push_back(piece.id);
+      return;
+    }
+    if (unknown_begin_ == unknown_end_) unknown_begin_ = at;
+    unknown_end_ = at + piece.length;
+  }
+
+  // Neighbours that are unknown are one: an id, or all their bytes.
+  void flush_unknown(std::vector<int32_t>& ids) {
+    const std::string_view text = word_.substr(unknown_begin_, unknown_end_ - unknown_begin_);
+    unknown_begin_ = unknown_end_;
+    if (text.empty()) return;
+    const auto id = [&](char byte) { return model_.byte_ids_[static_cast<unsigned char>(byte)]; };
+    if (std::all_of(text.begin(), text.end(), [&](char byte) { return id(byte) >= 0; })) {
+      for (const char byte : text) ids.push_back(id(byte));
+    } else {
+      ids.push_back(model_.unknown_);
+    }
+  }
+
+  const UnigramModel& model_;
+  std::string_view word_;
+  size_t begin_ = 0;
+  std::vector<Node> nodes_;
+  std::vector<Node> ways_;    // scratch
+  size_t unknown_begin_ = 0;  // of an unknown stretch that may go on
+  size_t unknown_end_ = 0;
+};
+
+std::unique_ptr<WordEncoder> UnigramModel::encoder() const {
+  return std::make_unique<Encoder>(*this);
+}
+
+std::string UnigramModel::details() const {
+  const bool bytes = std::count(byte_ids_.begin(), byte_ids_.end(), -1) == 0;
+  return std::to_string(scores_.size()) + " pieces" + (bytes ? ", falls back to bytes" : "");
+}
+
+}  // namespace recurve

@@ -1,0 +1,268 @@
+// What a text of 16 MB takes, whatever it is: memory, time, and the way out of it.
+#include <gtest/gtest.h>
+#include <time.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "server/text/bpe_merger.h"
+#include "server/text/characters.h"
+#include "server/text/sentencepiece_tokenizer.h"
+#include "server/text/tokenizer_json.h"
+#include "tests/server/text/data.h"
+
+namespace recurve::long_text_test {
+
+using Json = nlohmann::json;
+using Ids = std::vector<int32_t>;
+using std::chrono::steady_clock;
+
+// The sanitizers take memory and time of their own.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr size_t kBytes = 256 << 10;
+constexpr bool kMeasures = false;
+#else
+constexpr size_t kBytes = 16 << 20;
+constexpr bool kMeasures = true;
+#endif
+
+// A line of /proc/self/status, in bytes.
+size_t status(const std::string& key) {
+  std::ifstream file("/proc/self/status");
+  for (std::string word; file >> word;) {
+    size_t kilobytes = 0;
+    if (word == key + ":" && file >> kilobytes) return kilobytes << 10;
+  }
+  throw std::runtime_error("/proc/self/status has no " + key);
+}
+
+// The most memory that is resident from here on, beyond what is now.
+class MemoryPeak {
+ public:
+  MemoryPeak() {
+    std::ofstream("/proc/self/clear_refs") << "5";  // the peak begins anew
+    before_ = status("VmRSS");
+  }
+  size_t bytes() const { return status("VmHWM") - std::min(before_, status("VmHWM")); }
+
+ private:
+  size_t before_;
+};
+
+double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+struct Kind {
+  const char* name;
+  char32_t first, last;  // characters at random
+};
+constexpr Kind kKinds[] = {
+    {"Digits", '0', '9'},        {"OneLetter", 'a', 'a'},     {"Letters", 'a', 'z'},
+    {"Signs", '!', '~'},         {"Spaces", ' ', ' '},        {"Lines", '\n', '\n'},
+    {"Cjk", 0x4E00, 0x9FFF},     {"OneCjk", 0x7684, 0x7684},  {"Marks", 0x300, 0x36F},
+    {"Emoji", 0x1F300, 0x1F6FF}, {"Anything", 0x1, 0x10FFFF},
+};
+
+std::string make_text(const Kind& kind, size_t bytes) {
+  std::mt19937 random(1);
+  std::string text;
+  text.reserve(bytes + 4);
+  while (text.size() < bytes) {
+    const auto c = kind.first + static_cast<char32_t>(random() % (kind.last - kind.first + 1));
+    if (c < 0xD800 || c > 0xDFFF) append_utf8(c, text);
+  }
+  return text;
+}
+
+std::unique_ptr<Tokenizer> byte_level() {
+  const auto path = testing::golden_tokenizer_dir() / "tokenizer.json";
+  Json json = Json::parse(testing::read_text(path));
+  json["normalizer"] = {{"type", "NFC"}};
+  return parse_tokenizer_json(json.dump(), path.string());
+}
+
+// A tokenizer of models.json.
+std::unique_ptr<Tokenizer> golden(const std::string& name) {
+  const Json golden =
+      Json::parse(testing::read_text(testing::golden_tokenizer_dir() / "models.json"));
+  for (const Json& one : golden["cases"]) {
+    if (one["name"] != name) continue;
+    Json json = one["tokenizer"];
+    json["model"].update(golden["models"][one["model"].get<size_t>()]);
+    return parse_tokenizer_json(json.dump(), name);
+  }
+  throw std::runtime_error("models.json has no " + name);
+}
+
+class LongText : public ::testing::TestWithParam<Kind> {
+ protected:
+  void expect_bounded(const Tokenizer& tokenizer) const {
+    const std::string text = make_text(GetParam(), kBytes);
+    const MemoryPeak memory;
+    const double begin = thread_seconds();
+    const size_t ids = tokenizer.encode(text).size();
+    const double seconds = thread_seconds() - begin;
+    RecordProperty("ids", std::to_string(ids));
+    RecordProperty("seconds", std::to_string(seconds));
+    RecordProperty("megabytes", std::to_string(memory.bytes() >> 20));
+    if (!kMeasures) return;
+    EXPECT_LT(memory.bytes(), size_t{300} << 20);
+    EXPECT_LT(seconds, 10) << "3 on a core that nobody else uses";
+  }
+};
+
+TEST_P(LongText, ByteLevel) { expect_bounded(*byte_level()); }
+TEST_P(LongText, BytesToFallBackTo) { expect_bounded(*golden("llama")); }
+TEST_P(LongText, Unigram) { expect_bounded(*golden("unigram, no cuts")); }
+TEST_P(LongText, WordPiece) { expect_bounded(*golden("bert")); }
+
+TEST_P(LongText, SentencePiece) {
+  const auto path = testing::shared_data() / "tokenizers/mistral_tokenizer.model.v1";
+  RECURVE_NEEDS_DATA(path);
+  expect_bounded(*parse_sentencepiece(testing::read_text(path), path.string()));
+}
+
+// The work ends soon after nobody wants it, wherever it is.
+TEST_P(LongText, IsGivenUp) {
+  const auto tokenizer = byte_level();
+  const std::string text = make_text(GetParam(), kBytes);
+  std::atomic<bool> unwanted = false;
+  std::atomic<bool> given_up = false;
+  steady_clock::time_point end;
+  std::thread work([&] {
+    try {
+      tokenizer->encode(text, SpecialTokens::kAsText, TextPosition::kStart, {&unwanted});
+    } catch (const WorkUnwanted&) {
+      given_up = true;
+    }
+    end = steady_clock::now();
+  });
+  if (kMeasures) std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  const auto begin = steady_clock::now();
+  unwanted = true;
+  work.join();
+  EXPECT_TRUE(given_up || end <= begin);
+  const std::chrono::duration<double> late = end - begin;
+  RecordProperty("seconds", std::to_string(late.count()));
+  if (!kMeasures) return;
+  EXPECT_LT(late.count(), 0.5) << "0.05 on a core that nobody else uses";
+}
+
+// The limit ends the work where it is reached, not where the text ends.
+TEST_P(LongText, OfTooManyTokensIsRefusedEarly) {
+  const auto tokenizer = byte_level();
+  const std::string text = make_text(GetParam(), kBytes);
+  const size_t all = tokenizer->encode(text).size();
+  const auto encode = [&](size_t most) {
+    return tokenizer->encode(text, SpecialTokens::kAsText, TextPosition::kStart, {nullptr, most});
+  };
+  EXPECT_EQ(encode(all).size(), all);
+  EXPECT_THROW(encode(all - 1), TooManyTokens);
+  EXPECT_THROW(encode(100), TooManyTokens);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, LongText, ::testing::ValuesIn(kKinds),
+                         [](const auto& info) { return info.param.name; });
+
+class Symbols final : public SymbolSource {
+ public:
+  explicit Symbols(const Ids& word) : word_(word) {}
+  bool read(size_t size, Ids* symbols) override {
+    while (at_ < word_.size() && symbols->size() < size) symbols->push_back(word_[at_++]);
+    return at_ < word_.size();
+  }
+  void rewind() override { at_ = 0; }
+
+ private:
+  const Ids& word_;
+  size_t at_ = 0;
+};
+
+// What the SentencePiece library does takes hundreds of times the text.
+TEST(LongStretch, WithoutABorderIsRefusedByTheLibrarysModels) {
+  const auto path =
+      std::filesystem::path(RECURVE_SOURCE_DIR) / "weights_tools/demo/xlstm-books/tokenizer.model";
+  const auto tokenizer = parse_sentencepiece(testing::read_text(path), path.string());
+  const MemoryPeak memory;
+  EXPECT_THROW(tokenizer->encode(std::string(kBytes + (1 << 20), 'e')), TextRefused);
+  if (kMeasures) {
+    EXPECT_LT(memory.bytes(), size_t{300} << 20);
+  }
+  std::string words;
+  while (words.size() < kBytes / 4) words += "the old man ";
+  EXPECT_GT(tokenizer->encode(words).size(), words.size() / 12);
+}
+
+// Rules of a BPE as they come, in any order of ranks.
+struct Rules {
+  std::map<std::pair<int32_t, int32_t>, std::pair<int32_t, int32_t>> of_pair;  // rank, merged
+  BpeMerger merger;
+};
+
+Rules random_rules(std::mt19937& random, int32_t letters) {
+  Rules rules;
+  std::vector<size_t> lengths(static_cast<size_t>(letters), 1);
+  std::vector<int32_t> ranks(40);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  if (random() % 2 == 0) std::shuffle(ranks.begin(), ranks.end(), random);
+  for (const int32_t rank : ranks) {
+    const auto next = static_cast<int32_t>(lengths.size());
+    const auto left = static_cast<int32_t>(random() % lengths.size());
+    const auto right = static_cast<int32_t>(random() % lengths.size());
+    const size_t length = lengths[static_cast<size_t>(left)] + lengths[static_cast<size_t>(right)];
+    if (length > 60 || !rules.of_pair.try_emplace({left, right}, rank, next).second) continue;
+    rules.merger.add_rule(left, right, rank, next);
+    lengths.push_back(length);
+  }
+  return rules;
+}
+
+// Sennrich et al. 2016, algorithm 1, as it stands there.
+Ids slowly_merged(const Rules& rules, Ids word) {
+  while (true) {
+    size_t best = word.size();
+    std::pair<int32_t, int32_t> rule{INT32_MAX, 0};
+    for (size_t i = 0; i + 1 < word.size(); ++i) {
+      const auto found = rules.of_pair.find({word[i], word[i + 1]});
+      if (found == rules.of_pair.end() || found->second.first >= rule.first) continue;
+      best = i;
+      rule = found->second;
+    }
+    if (best == word.size()) return word;
+    word[best] = rule.second;
+    word.erase(word.begin() + static_cast<ptrdiff_t>(best) + 1);
+  }
+}
+
+// Merged in windows, a word has the ids of a merge in one, whatever the order of the rules.
+TEST(LongWords, WindowsChangeNothing) {
+  std::mt19937 random(2);
+  for (int run = 0; run < 200; ++run) {
+    const auto letters = static_cast<int32_t>(2 + random() % 3);
+    const Rules rules = random_rules(random, letters);
+    Ids word(2500);
+    const uint32_t run_length = 1 + random() % 50;
+    for (size_t i = 0; i < word.size(); ++i) {
+      const bool repeats = i > 0 && random() % run_length != 0;
+      word[i] =
+          repeats ? word[i - 1] : static_cast<int32_t>(random() % static_cast<uint32_t>(letters));
+    }
+    Symbols symbols(word);
+    BpeMerger::Workspace work;
+    Ids merged;
+    rules.merger.merge(symbols, work, {}, merged);
+    ASSERT_EQ(merged, slowly_merged(rules, word)) << run;
+  }
+}
+
+}  // namespace recurve::long_text_test
