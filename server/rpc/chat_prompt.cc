@@ -39,8 +39,8 @@ Status check_messages(const v1::Messages& messages, const RequestRules& rules) {
 }
 
 Status encode(const RangedText& text, TextPosition position, const RequestRules& rules,
-              std::vector<int32_t>* ids) {
-  *ids = rules.tokenizer->encode(text, position);
+              const WorkLimits& limits, std::vector<int32_t>* ids) {
+  *ids = rules.tokenizer->encode(text, position, limits);
   return check_prompt_size(static_cast<int64_t>(ids->size()), rules);
 }
 
@@ -49,7 +49,7 @@ using Write = RangedText (ChatTemplate::*)(const ChatInput&) const;
 Status read(const ChatInput& input, Write write, TextPosition position, const RequestRules& rules,
             std::vector<int32_t>* ids) {
   try {
-    return encode(((*rules.chat.format).*write)(input), position, rules, ids);
+    return encode(((*rules.chat.format).*write)(input), position, rules, input.work, ids);
   } catch (const ChatError& error) {
     return invalid("messages: {}", error.what());
   }

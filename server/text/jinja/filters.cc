@@ -13,9 +13,6 @@ namespace {
 
 using Call = const CallValues&;
 
-bool is_given(const Value* value) { return value != nullptr && !value->is_none(); }
-bool is_set(const Value* value) { return value != nullptr && value->is_true(); }
-
 template <Text (*map)(const Text&)>
 Value mapped(Run& run, const Value& input, Call) {
   const Text text = to_text(run, input);
@@ -149,6 +146,7 @@ Value indent_lines(Run& run, const Value& input, Call call) {
     indention = Text(std::string(static_cast<size_t>(spaces), ' '), Origin::kTemplate);
   }
   const Text text = to_text(run, input);
+  if (indention.markup && !text.markup) run.fail("an indent that is safe is not supported");
   const auto lines = static_cast<size_t>(std::count(text.bytes.begin(), text.bytes.end(), '\n'));
   run.check_items(lines);
   run.check_size(text.bytes.size() + (lines + 1) * indention.bytes.size());

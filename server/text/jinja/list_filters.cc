@@ -11,9 +11,6 @@ namespace {
 
 using Call = const CallValues&;
 
-bool is_given(const Value* value) { return value != nullptr && !value->is_none(); }
-bool is_set(const Value* value) { return value != nullptr && value->is_true(); }
-
 // "a.b.0": an attribute of an item, step by step.
 Value deep_attribute(Run& run, Value value, const Value& path) {
   if (path.is_integer()) return item(run, value, path);
