@@ -225,7 +225,7 @@ Status validate(const v1::GenerateRequest& message, const RequestRules& rules, O
   const int32_t choices = message.has_n() ? message.n() : 1;
   if (status.ok()) status = check_choices(message, choices, request.sampling.max_tokens, rules);
   if (status.ok() && message.has_messages()) {
-    status = read_messages(message, rules, &request);
+    status = read_messages(message, rules, {}, &request);
   } else if (status.ok()) {
     status = read_prompt(
         {.text = message.has_text() ? &message.text() : nullptr,
@@ -274,7 +274,7 @@ Status tokenise(const v1::TokenizeRequest& message, const RequestRules& rules,
                 std::vector<int32_t>* ids) {
   const bool add = !message.has_add_special_tokens() || message.add_special_tokens();
   if (message.has_messages()) {
-    const Status status = read_messages(message.messages(), message.continued(), rules, ids);
+    const Status status = read_messages(message.messages(), message.continued(), rules, {}, ids);
     if (!status.ok()) return status;
   } else {
     const Status status = check_text("text", message.text(), rules);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,6 +21,10 @@ struct CallValues {
   const Value* find(size_t position, std::string_view name) const;
 };
 
+// Of an argument that may be missing: neither that nor none; true.
+inline bool is_given(const Value* value) { return value != nullptr && !value->is_none(); }
+inline bool is_set(const Value* value) { return value != nullptr && value->is_true(); }
+
 // What a template can call. `parameters` are the names of the arguments in order, separated by
 // spaces; "*" takes any number, "**" any with a name. All tables are fixed; find_... give null
 // where there is none of that name.
@@ -30,6 +35,7 @@ struct Filter {
   Value (*apply)(Run& run, const Value& input, const CallValues& arguments);
 };
 const Filter* find_filter(std::string_view name);  // filters.cc
+std::span<const Filter> list_filters();            // list_filters.cc; find_filter() knows them
 
 // x is name(...)
 struct Predicate {
