@@ -39,28 +39,37 @@ Status check_messages(const v1::Messages& messages, const RequestRules& rules) {
 }
 
 Status encode(const RangedText& text, TextPosition position, const RequestRules& rules,
-              std::vector<int32_t>* ids) {
-  *ids = rules.tokenizer->encode(text, position);
-  return check_prompt_size(static_cast<int64_t>(ids->size()), rules);
+              const WorkLimits& limits, std::vector<int32_t>* ids) {
+  try {
+    *ids = rules.tokenizer->encode(text, position, limits);
+    return {};
+  } catch (const TooManyTokens&) {
+    return too_many_tokens(rules);
+  }
 }
 
 // Where the request has a session, its state must be one that later messages can go on from.
 Status read(const Conversation& conversation, bool continued, bool session,
-            const RequestRules& rules, std::vector<int32_t>* ids) {
+            const RequestRules& rules, const WorkLimits& limits, std::vector<int32_t>* ids) {
   const ChatTemplate& format = *rules.chat.format;
   try {
     if (session) format.check_goes_on(conversation, continued);
-    if (!continued) return encode(format.render(conversation), TextPosition::kStart, rules, ids);
-    return encode(format.render_continuation(conversation), TextPosition::kContinued, rules, ids);
+    limits.check();
+    if (!continued) {
+      return encode(format.render(conversation), TextPosition::kStart, rules, limits, ids);
+    }
+    return encode(format.render_continuation(conversation), TextPosition::kContinued, rules, limits,
+                  ids);
   } catch (const ChatError& error) {
     return invalid("messages: {}", error.what());
   }
 }
 
 void read_continuation(const Conversation& conversation, const RequestRules& rules,
-                       Request* request) {
+                       const WorkLimits& limits, Request* request) {
   std::vector<int32_t>& ids = request->continued_prompt.emplace();
-  request->continuation_refusal = read(conversation, true, true, rules, &ids).error_message();
+  request->continuation_refusal =
+      read(conversation, true, true, rules, limits, &ids).error_message();
   request->replaces_pending = rules.tokens.eos;
   if (!ids.empty() && rules.tokenizer->is_special(ids.front())) {
     request->replaces_pending.push_back(ids.front());
@@ -81,13 +90,14 @@ void end_with_turn(const RequestRules& rules, SamplingParams* sampling) {
 }  // namespace
 
 Status read_messages(const v1::Messages& messages, bool continued, const RequestRules& rules,
-                     std::vector<int32_t>* ids) {
+                     const WorkLimits& limits, std::vector<int32_t>* ids) {
   const Status status = check_messages(messages, rules);
-  return status.ok() ? read(to_conversation(messages), continued, false, rules, ids) : status;
+  if (!status.ok()) return status;
+  return read(to_conversation(messages), continued, false, rules, limits, ids);
 }
 
 Status read_messages(const v1::GenerateRequest& message, const RequestRules& rules,
-                     Request* request) {
+                     const WorkLimits& limits, Request* request) {
   if (message.parse_special()) {
     return invalid("parse_special is for text: messages name control tokens by their roles only");
   }
@@ -95,9 +105,9 @@ Status read_messages(const v1::GenerateRequest& message, const RequestRules& rul
   if (!status.ok()) return status;
   const Conversation conversation = to_conversation(message.messages());
   const bool session = !message.session().empty();
-  status = read(conversation, false, session, rules, &request->prompt);
+  status = read(conversation, false, session, rules, limits, &request->prompt);
   if (session) {
-    read_continuation(conversation, rules, request);
+    read_continuation(conversation, rules, limits, request);
     if (request->continuation_refusal.empty()) {
       request->start_refusal = status.error_message();
       status = {};

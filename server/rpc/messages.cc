@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 #include <google/protobuf/descriptor.h>
+#include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/stubs/logging.h>
 #include <google/protobuf/unknown_field_set.h>
+#include <google/protobuf/wire_format_lite.h>
+#include <grpcpp/support/proto_buffer_reader.h>
 
 #include <string>
 #include <vector>
@@ -66,6 +69,19 @@ grpc::Status parse(const grpc::ByteBuffer& buffer, google::protobuf::Message* me
     bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
   }
   return parse(bytes, message);
+}
+
+std::string leading_string(const grpc::ByteBuffer& message, int field, size_t most) {
+  using google::protobuf::internal::WireFormatLite;
+  // Reading does not change the buffer; the reader only has no other constructor.
+  grpc::ProtoBufferReader bytes(const_cast<grpc::ByteBuffer*>(&message));
+  if (!bytes.status().ok()) return {};
+  google::protobuf::io::CodedInputStream input(&bytes);
+  const uint32_t tag = WireFormatLite::MakeTag(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
+  uint32_t size = 0;
+  std::string found;
+  if (input.ReadTag() != tag || !input.ReadVarint32(&size) || size > most) return {};
+  return input.ReadString(&found, static_cast<int>(size)) ? found : std::string();
 }
 
 grpc::ByteBuffer serialise(const google::protobuf::Message& message) {
