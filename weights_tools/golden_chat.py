@@ -7,6 +7,7 @@ and gets
                  template refuses them
   snippets.json  small templates, one for each thing that the language has: the text, or null
   ids.json       token ids that apply_chat_template gives with the tokenizer of tests/golden/tokenizer
+  continued.json what it gives with continue_final_message, where it gives anything
 """
 
 import argparse
@@ -160,7 +161,31 @@ SNIPPETS = r"""
 {% set g = l | map('string') %}{{ g | first }}{{ g | list }}
 {{ l | reverse | list }}|{{ 'abc' | reverse }}|{{ '12' | int + 1 }}|{{ ' 12.7 ' | int }}|{{ 'x' | int }}|{{ 'x' | int(9) }}|{{ 2.9 | int }}|{{ '2.5' | float }}|{{ 'x' | float }}|{{ -3 | abs }}|{{ -3.5 | abs }}
 {{ lines | indent }}|{{ lines | indent(2, true) }}|{{ lines | indent(2, false, true) }}|{{ lines | indent('>') }}
-{{ '<b>' | safe }}
+{{ '<b>' | safe }}|{{ '<b>' | safe + '<i>' }}|{{ '<b>' + ('<i>' | safe) + "'" }}|{{ '<b>' ~ ('<i>' | safe) ~ '"' }}|{{ ('<b>' | safe) + ('<i>' | safe) + '&' }}|{{ d | tojson | safe }}|{{ (d | tojson | safe) + "'" }}
+{{ [n | safe, missing | safe, '<' | safe] }}|{{ {'<' | safe: '>' | safe} }}|{{ ['<' | safe, '<'] | unique | list }}|{{ '<' | safe == '<' }}|{{ 'a' in ('<a>' | safe) }}|{{ '<' | safe is string }}
+{% set q = '<a> & <b>' | safe %}{{ q.split() }}|{{ q.split('&')[0] + '<' }}|{{ q[0] + '<' }}|{{ q[1:] + '<' }}|{{ q[::-1] + '<' }}|{{ q * 2 + '<' }}|{{ q.strip('<') + '<' }}|{{ q.replace('&', '<') }}|{{ q.upper() + '<' }}|{{ q.title() + '<' }}|{{ q.removeprefix('<') + '<' }}|{{ q.join(['<', '>']) }}|{{ q.find('&') }}|{{ q.count('<') }}|{{ q.startswith('<') }}|{{ q.splitlines() }}|{{ q.rsplit(' ', 1) }}
+{% set q = '<a> & <b>' | safe %}{{ q | trim + '<' }}|{{ q | upper + '<' }}|{{ q | capitalize + '<' }}|{{ q | title + '<' }}|{{ q | string + '<' }}|{{ q | replace('&', '<') + '<' }}|{{ q | reverse + '<' }}|{{ q | first + '<' }}|{{ q | last + '<' }}|{{ q | list }}|{{ q | indent(first=true) + '<' }}|{{ [q, '<'] | join('<') + '<' }}|{{ '<'.join([q]) + '<' }}|{{ '<x>'.replace('x', q) + '<' }}|{{ q | default('x') + '<' }}|{{ q | tojson + '<' }}|{{ q | length }}|{{ q | safe + '<' }}
+{% set q %}<{{ '<' | safe }}{% endset %}{{ q + '<' }}|{% macro f() %}{{ '<' | safe }}{% endmacro %}{{ f() + '<' }}|{% set r | safe %}<{% endset %}{{ r + '<' }}
+{{ ('<' | safe) + 1 }}
+{{ {'b': 1, 'A': 2, 'c': 0} | dictsort }}|{{ {'b': 1, 'A': 2, 'c': 0} | dictsort(true) }}|{{ {'b': 1, 'A': 2, 'c': 0} | dictsort(by='value') }}|{{ {'b': 1, 'A': 2, 'c': 0} | dictsort(false, 'key', true) }}|{{ {'b': 'X', 'a': 'y', 'c': 'Y', 'd': 'x'} | dictsort(by='value', reverse=true) }}|{{ {'b': [2, 1], 'a': [2], 'c': []} | dictsort(by='value') }}|{{ {} | dictsort }}
+{% for k, v in d.b | dictsort %}{{ k }}={{ v }};{% endfor %}{% for k, v in {'é': 1, 'E': 2, 'z': 3} | dictsort %}{{ k }}{{ v }}{% endfor %}
+{{ {'a': 1, 'b': 'x'} | dictsort(by='value') }}
+{{ d | dictsort(by='item') }}
+{{ l | dictsort }}
+{{ missing | dictsort }}
+{{ [1, 1.0, true, 2, '1', none, none, 0.5, 0.5] | unique | list }}|{{ ['b', 'B', 'a', 'b'] | unique | list }}|{{ ['b', 'B', 'a', 'b'] | unique(true) | list }}|{{ m | unique(attribute='r') | map(attribute='c') | list }}|{{ m | unique(false, 'k') | list | length }}|{{ [(1, 'a'), (1.0, 'a'), (1, 'A')] | unique | list }}|{{ 'abAB' | unique | join }}|{{ [] | unique | list }}|{{ missing | unique | list }}|{{ d | unique | list }}
+{{ [[1], [1]] | unique | list }}
+{{ n | unique | list }}
+{% set g = l | unique %}{{ 'yes' if g else 'no' }}{{ g | first }}{{ g | list }}
+{{ l | unique | length }}
+{% filter upper %}a{{ s }}<{% endfilter %}|{% filter trim | replace('a', 'b') | upper %}  a {{ n }} {% endfilter %}|{% filter indent(2, first=true) %}x{{ '\n' }}y{% endfilter %}
+{% filter trim %}{% set zz = 5 %}{{ zz }}{% endfilter %}{{ zz is defined }}|{% for x in l %}{% filter string %}{{ x }}{{ loop.index }}{% endfilter %}{% endfor %}|{% filter trim %}{% filter upper %} a {% endfilter %}{% endfilter %}
+{% filter length %}abc{% endfilter %}
+{% filter safe %}<{% endfilter %}|{% filter tojson %}"{% endfilter %}|{% filter default('x') %}{% endfilter %}
+{% macro f() %}{% filter upper %}a{% endfilter %}{% endmacro %}{{ f() }}{% set q %}{% filter upper %}b{% endfilter %}{% endset %}{{ q }}
+{{ [1, 2] < [1, 3] }}|{{ [1] < [1, 0] }}|{{ (1, 'a') >= (1, 'a') }}|{{ [2] > [1, 5] }}
+{{ 'aXbXc'.replace('X', '') }}|{{ ''.replace('', '-') }}|{{ 'é日'.replace('', '-') }}|{{ 'é日'.replace('', '-', 2) }}|{{ 'é日x'[::-1] }}|{{ 'é日x'[-2:] }}|{{ 'é日xyz'[1::2] }}|{{ 'é日xyz'[-1:0:-2] }}|{{ 'é日x'[2:1] }}|{{ ''[0:1] }}|{{ 'é日x'[-1] }}|{{ ''[0] }}
+{{ 'a\r\n\nb\r\rc\n'.splitlines() }}|{{ '\n'.splitlines() }}|{{ 'a\x85b\u2028c\x1cd'.splitlines() }}|{{ '  é\u3000 '.strip() }}|{{ '日é日'.strip('日') }}|{{ 'a b'.split(maxsplit=0) }}|{{ 'a,b,c'.split(',', 0) }}
 {{ none }}|{{ True }}|{{ [none, true, 'a', 1.0, missing] }}|{{ {'a': 'it\'s', 'b': "\"", 'c': '\\ \t é \u200b \x00 \U0001F999'} }}
 {{ 1 is number }}|{{ true is number }}|{{ true is integer }}|{{ 1 is integer }}|{{ 1.0 is float }}|{{ 'a' is string }}|{{ d is mapping }}|{{ l is mapping }}|{{ l is sequence }}|{{ 'a' is sequence }}|{{ n is iterable }}|{{ missing is iterable }}|{{ missing is sequence }}|{{ yes is boolean }}|{{ yes is true }}|{{ 1 is true }}|{{ nothing is none }}|{{ nothing is not none }}
 {{ n is odd }}|{{ n is even }}|{{ n is divisibleby 7 }}|{{ n is divisibleby(2) }}|{{ n is eq 7 }}|{{ n is in l }}|{{ n is not in(l) }}|{{ n is ge(7) and n is lt(8) }}|{{ 'a' is equalto 'a' }}|{{ not n is odd }}
@@ -209,6 +234,7 @@ SNIPPETS += [
     "{% raw %}\n  {{ a }}\n  {%- endraw -%}\n  b  {% raw -%}  \n c{% endraw %}\nd",
     "\t {% if yes %}\t{% endif %}\u00a0{%- if yes %}x{% endif -%}\u2003y",
     "{{ 'a\r\nb' }}{{ {'a': {'b': 1}}['a']['b']}}{{{'a': 1}['a']}}",
+    "a\n  {% filter upper %}\n  b\n  {%- endfilter %}\nc\n",
     "{%- if yes %}\n{{- 'x' }}\n{%- endif %}\n{{ 'y' -}}\n\n{% if yes %} z {% endif %}\n",
 ]
 
@@ -273,6 +299,29 @@ def ids(folder):
             yield {"template": path.stem, **values, "ids": result}
 
 
+def continued(folder):
+    fast = tokenizer(folder)
+    plain = [word for word in WORDS if word not in CONTROL]
+    for path in sorted(folder.glob("*.jinja")):
+        chance = random.Random("continued " + path.stem)
+        fast.chat_template = path.read_text()
+        for case in range(12):
+            content = text(chance, plain) + chance.choice(["Sure", "x ", "y\n", ""])
+            if case % 3 == 1:
+                content = [{"type": "text", "text": "a"}, {"type": "text", "text": content}, {"type": "image"}]
+            final = {"role": "assistant", "content": content}
+            if case % 4 == 0:
+                final[chance.choice(["reasoning", "thinking", "reasoning_content"])] = "hm"
+            messages = [{"role": "user", "content": "one " + text(chance, plain)}, final]
+            try:
+                result = fast.apply_chat_template(
+                    messages, continue_final_message=True, tokenize=False, today="1 May 2026"
+                )
+            except Exception:  # noqa: BLE001
+                continue
+            yield {"template": path.stem, "messages": messages, "text": result}
+
+
 def write(path, head, rows):
     lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
     path.write_text(json.dumps(head, separators=(",", ":"))[:-1] + ',"cases":[\n' + lines + "\n]}\n")
@@ -289,6 +338,7 @@ def main(argv=None):
     common = {**head, "tools": TOOLS, "today": "1 May 2026", **TOKENS}
     write(out / "rendered.json", common, conversations(out))
     write(out / "ids.json", {**common, "control": CONTROL}, ids(out))
+    write(out / "continued.json", common, continued(out))
     snippets = ({"source": s, "text": rendered(s, copy.deepcopy(SNIPPET_VARIABLES))} for s in SNIPPETS)
     write(out / "snippets.json", {**head, "variables": SNIPPET_VARIABLES}, snippets)
 

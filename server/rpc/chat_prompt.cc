@@ -48,32 +48,43 @@ Status encode(const RangedText& text, TextPosition position, const RequestRules&
   }
 }
 
-// Where the request has a session, its state must be one that later messages can go on from.
-Status read(const Conversation& conversation, bool continued, bool session,
-            const RequestRules& rules, const WorkLimits& limits, std::vector<int32_t>* ids) {
-  const ChatTemplate& format = *rules.chat.format;
+using Write = RangedText (ChatTemplate::*)(const ChatInput&) const;
+
+Status read(const ChatInput& input, Write write, TextPosition position, const RequestRules& rules,
+            std::vector<int32_t>* ids) {
   try {
-    if (session) format.check_goes_on(conversation, continued);
-    limits.check();
-    if (!continued) {
-      return encode(format.render(conversation), TextPosition::kStart, rules, limits, ids);
-    }
-    return encode(format.render_continuation(conversation), TextPosition::kContinued, rules, limits,
-                  ids);
+    return encode(((*rules.chat.format).*write)(input), position, rules, input.work, ids);
   } catch (const ChatError& error) {
     return invalid("messages: {}", error.what());
   }
 }
 
-void read_continuation(const Conversation& conversation, const RequestRules& rules,
-                       const WorkLimits& limits, Request* request) {
+// Parses the conversation once for all that is to be read of it; to_ids(input) reads.
+template <typename ToIds>
+Status with_input(const v1::Messages& messages, const WorkLimits& limits, const ToIds& to_ids) {
+  try {
+    return to_ids(ChatInput(to_conversation(messages), limits));
+  } catch (const ChatError& error) {
+    return invalid("messages: {}", error.what());
+  }
+}
+
+// For a session, whose state must be one that later messages can go on from: as one that begins and
+// as one that goes on, of which at least one must be possible.
+Status read_session(const ChatInput& input, const RequestRules& rules, Request* request) {
+  const Status start =
+      read(input, &ChatTemplate::render_start, TextPosition::kStart, rules, &request->prompt);
   std::vector<int32_t>& ids = request->continued_prompt.emplace();
-  request->continuation_refusal =
-      read(conversation, true, true, rules, limits, &ids).error_message();
+  const Status on =
+      read(input, &ChatTemplate::render_continuation, TextPosition::kContinued, rules, &ids);
+  request->continuation_refusal = on.error_message();
   request->replaces_pending = rules.tokens.eos;
   if (!ids.empty() && rules.tokenizer->is_special(ids.front())) {
     request->replaces_pending.push_back(ids.front());
   }
+  if (!on.ok()) return start;
+  request->start_refusal = start.error_message();
+  return {};
 }
 
 // Where the template closes an answer with a token, so does the model that was trained on it,
@@ -93,7 +104,11 @@ Status read_messages(const v1::Messages& messages, bool continued, const Request
                      const WorkLimits& limits, std::vector<int32_t>* ids) {
   const Status status = check_messages(messages, rules);
   if (!status.ok()) return status;
-  return read(to_conversation(messages), continued, false, rules, limits, ids);
+  return with_input(messages, limits, [&](const ChatInput& input) {
+    return continued ? read(input, &ChatTemplate::render_continuation, TextPosition::kContinued,
+                            rules, ids)
+                     : read(input, &ChatTemplate::render, TextPosition::kStart, rules, ids);
+  });
 }
 
 Status read_messages(const v1::GenerateRequest& message, const RequestRules& rules,
@@ -103,16 +118,10 @@ Status read_messages(const v1::GenerateRequest& message, const RequestRules& rul
   }
   Status status = check_messages(message.messages(), rules);
   if (!status.ok()) return status;
-  const Conversation conversation = to_conversation(message.messages());
-  const bool session = !message.session().empty();
-  status = read(conversation, false, session, rules, limits, &request->prompt);
-  if (session) {
-    read_continuation(conversation, rules, limits, request);
-    if (request->continuation_refusal.empty()) {
-      request->start_refusal = status.error_message();
-      status = {};
-    }
-  }
+  status = with_input(message.messages(), limits, [&](const ChatInput& input) {
+    if (!message.session().empty()) return read_session(input, rules, request);
+    return read(input, &ChatTemplate::render, TextPosition::kStart, rules, &request->prompt);
+  });
   if (!status.ok()) return status;
   const bool add = !message.has_add_special_tokens() || message.add_special_tokens();
   request->bos = bos_for(request->prompt, add, /*is_text=*/false, rules);

@@ -10,7 +10,8 @@
 namespace recurve {
 
 // Messages as the ids of a conversation that begins with them or, with `continued`, of one that
-// goes on with them behind an answer. Refuses with INVALID_ARGUMENT and a sentence.
+// goes on with them behind an answer. Refuses with INVALID_ARGUMENT and a sentence; throws
+// WorkUnwanted where the limits do.
 grpc::Status read_messages(const v1::Messages& messages, bool continued, const RequestRules& rules,
                            const WorkLimits& limits, std::vector<int32_t>* ids);
 

@@ -5,79 +5,23 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/text/jinja/json_parser.h"
-
 namespace recurve {
 namespace {
 
 using jinja::Origin;
 using jinja::Text;
 using jinja::Value;
+using Messages = std::vector<Value>;
 
-constexpr size_t kMaxRole = 64;
 // As transformers marks the place where a final message is to be continued; the space shows whether
 // the template trims.
 constexpr std::string_view kFinalMark = "CONTINUE_FINAL_MESSAGE_TAG ";
-// What stands for an answer where nothing but its place matters.
-constexpr std::string_view kAnswer = "answer";
 
 std::tm local_time() {
   const std::time_t now = std::time(nullptr);
   std::tm time{};
   localtime_r(&now, &time);
   return time;
-}
-
-void check_role(const std::string& role) {
-  const bool valid =
-      !role.empty() && role.size() <= kMaxRole && std::all_of(role.begin(), role.end(), [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-               c == '_' || c == '-';
-      });
-  if (!valid) throw ChatError(fmt::format("role must be 1 to {} of [A-Za-z0-9_-]", kMaxRole));
-}
-
-Value parsed(const std::string& json, const char* field) {
-  try {
-    return jinja::parse_json(json, Origin::kMessage);
-  } catch (const jinja::Error& error) {
-    throw ChatError(fmt::format("{} is refused: {}", field, error.what()));
-  }
-}
-
-Value parsed_dict(const std::string& json, const char* field) {
-  Value value = parsed(json, field);
-  if (value.dict() != nullptr) return value;
-  throw ChatError(fmt::format("{} must be a JSON object, got {}", field, type_name(value)));
-}
-
-// Fields that are null are left out, as transformers does.
-Value message_value(const ChatMessage& message, std::string_view mark) {
-  check_role(message.role);
-  jinja::Dict dict;
-  dict.set(Text("role", Origin::kTemplate), Value::text(message.role));
-  if (message.content) {
-    Text content(*message.content, Origin::kMessage);
-    content.append(mark, Origin::kMark);
-    dict.set(Text("content", Origin::kTemplate), Value::text(std::move(content)));
-  }
-  if (!message.fields_json.empty()) {
-    const Value fields = parsed_dict(message.fields_json, "fields_json");
-    for (const auto& [name, value] : fields.dict()->entries()) {
-      if (dict.find(name.bytes) != nullptr) {
-        throw ChatError(fmt::format("fields_json has '{}', which is a field already", name.bytes));
-      }
-      if (!value.is_none()) dict.set(name, value);
-    }
-  }
-  return Value::dict(std::move(dict));
-}
-
-Value tools_value(const std::string& json) {
-  if (json.empty()) return Value(jinja::None{});
-  Value tools = parsed(json, "tools_json");
-  if (tools.list() != nullptr) return tools;
-  throw ChatError(fmt::format("tools_json must be a JSON array, got {}", type_name(tools)));
 }
 
 RangedText ranged(Text text) {
@@ -91,9 +35,9 @@ RangedText ranged(Text text) {
   return out;
 }
 
-// The last run of marked bytes; nothing where the template did not write the message.
-std::optional<jinja::ByteSpan> find_mark(const Text& text) {
-  const auto mark = static_cast<char>(Origin::kMark);
+// The last run of bytes with that mark; nothing where the template did not write the message.
+std::optional<jinja::ByteSpan> find_mark(const Text& text, Origin origin = Origin::kMark) {
+  const auto mark = static_cast<char>(origin);
   const size_t last = text.origins.rfind(mark);
   if (last == std::string::npos) return {};
   const size_t before = text.origins.find_last_not_of(mark, last);
@@ -106,18 +50,17 @@ jinja::ByteSpan require_mark(const Text& text, const char* what) {
   return *mark;
 }
 
-// A conversation of so many answered questions that goes on with `then`.
-Conversation after_turns(int turns, const Conversation& then) {
-  Conversation whole = then;
-  whole.messages.clear();
-  for (int i = 0; i < turns; ++i) {
-    whole.messages.push_back({.role = "user", .content = "question"});
-    whole.messages.push_back({.role = "assistant", .content = ""});
-  }
-  whole.messages.back().content = "";
-  for (size_t i = 1; i + 1 < whole.messages.size(); i += 2) whole.messages[i].content = kAnswer;
-  whole.messages.insert(whole.messages.end(), then.messages.begin(), then.messages.end());
-  return whole;
+Value question() { return chat_message("user", Text("question", Origin::kMessage)); }
+// Of which nothing but the place matters.
+Value answer() { return chat_message("assistant", Text("answer", Origin::kMessage)); }
+// To be found again.
+Value marked_answer(Origin mark = Origin::kMark) {
+  return chat_message("assistant", Text(kFinalMark, mark));
+}
+
+Messages joined(Messages first, const Messages& then) {
+  first.insert(first.end(), then.begin(), then.end());
+  return first;
 }
 
 bool is_blank(std::string_view text) {
@@ -131,112 +74,150 @@ bool goes_on_from(std::string_view text, std::string_view head) {
 
 }  // namespace
 
+// A text in which one answer is marked.
+struct ChatTemplate::Turn {
+  std::string_view head() const { return std::string_view(text.bytes).substr(0, mark.begin); }
+  std::string_view rest() const { return std::string_view(text.bytes).substr(mark.end); }
+
+  Text text;
+  jinja::ByteSpan mark;
+};
+
 ChatTemplate::ChatTemplate(std::string_view text, std::string_view tools,
                            jinja::Template::Variables special_tokens)
     : template_(text),
       tools_template_(tools.empty() ? std::nullopt : std::make_optional<jinja::Template>(tools)),
-      special_tokens_(std::move(special_tokens)) {}
+      special_tokens_(std::move(special_tokens)),
+      usual_head_(
+          stable_head({{.messages = {{.role = "user", .content = "question"}}}}, local_time())) {}
 
-Text ChatTemplate::write(const Conversation& conversation, std::tm now) const {
-  return write_marked(conversation, SIZE_MAX, now);
-}
-
-Text ChatTemplate::write_marked(const Conversation& conversation, size_t marked,
-                                std::tm now) const {
-  if (conversation.messages.empty()) throw ChatError("there are no messages");
-  jinja::Template::Variables variables = special_tokens_;
-  std::vector<Value> messages;
-  for (size_t i = 0; i < conversation.messages.size(); ++i) {
-    messages.push_back(message_value(conversation.messages[i], i == marked ? kFinalMark : ""));
-  }
-  if (!conversation.variables_json.empty()) {
-    const Value more = parsed_dict(conversation.variables_json, "variables_json");
-    for (const auto& [name, value] : more.dict()->entries()) variables[name.bytes] = value;
-  }
-  variables["messages"] = Value::list(std::move(messages));
-  variables["tools"] = tools_value(conversation.tools_json);
-  variables["documents"] = Value(jinja::None{});
-  variables["add_generation_prompt"] = Value(conversation.add_generation_prompt);
-  const bool with_tools = tools_template_ && !conversation.tools_json.empty();
+Text ChatTemplate::write(const ChatInput& input, const Messages& messages, bool prompt,
+                         const std::tm& now) const {
+  const jinja::Template::Variables own = {{"messages", Value::list(messages)},
+                                          {"tools", input.tools},
+                                          {"documents", Value(jinja::None{})},
+                                          {"add_generation_prompt", Value(prompt)}};
+  const jinja::Template& used = tools_template_ && input.has_tools ? *tools_template_ : template_;
+  ++renderings_;
   try {
-    return (with_tools ? *tools_template_ : template_).render(variables, now);
+    return used.render({&own, &input.variables, &special_tokens_}, now, {}, input.work);
   } catch (const jinja::Error& error) {
     throw ChatError(fmt::format("chat template, {}", error.what()));
   }
 }
 
-RangedText ChatTemplate::render(const Conversation& conversation) const {
-  if (!conversation.continue_final_message) return ranged(write(conversation, local_time()));
-  if (conversation.messages.empty() || !conversation.messages.back().content) {
-    throw ChatError("the final message has no content to continue");
+ChatTemplate::Turn ChatTemplate::write_turn(const ChatInput& input, const Messages& messages,
+                                            bool prompt, const std::tm& now) const {
+  Text text = write(input, messages, prompt, now);
+  const jinja::ByteSpan mark = require_mark(text, "an earlier answer");
+  return {std::move(text), mark};
+}
+
+RangedText ChatTemplate::render(const ChatInput& input) const {
+  const std::tm now = local_time();
+  if (!input.continue_final_message) {
+    return ranged(write(input, input.messages, input.add_generation_prompt, now));
   }
-  const Text text = write_marked(conversation, conversation.messages.size() - 1, local_time());
+  Messages messages = input.messages;
+  messages.back() = with_mark(messages.back(), kFinalMark);
+  const Text text = write(input, messages, input.add_generation_prompt, now);
   const auto mark = require_mark(text, "the content of the final message");
-  const bool trims = mark.end - mark.begin < kFinalMark.size();
+  // Where the template's own space follows a content that it trims, transformers takes it for the
+  // mark's.
+  const bool trims = !std::string_view(text.bytes).substr(mark.begin).starts_with(kFinalMark);
   const Text head = text.part(0, mark.begin);
   return ranged(trims ? jinja::strip(head, jinja::Side::kRight) : head);
 }
 
-// Behind the content of message `marked`.
-Text ChatTemplate::rest_behind(const Conversation& conversation, size_t marked, std::tm now) const {
-  const Text text = write_marked(conversation, marked, now);
-  return text.part(require_mark(text, "an earlier answer").end, text.bytes.size());
+RangedText ChatTemplate::render_start(const ChatInput& input) const {
+  if (!input.add_generation_prompt) return render(input);
+  const std::tm now = local_time();
+  Text text = write(input, input.messages, true, now);
+  check_goes_on(input, input.messages, text.bytes, now);
+  return ranged(std::move(text));
 }
 
-RangedText ChatTemplate::render_continuation(const Conversation& conversation) const {
-  if (conversation.continue_final_message) {
+RangedText ChatTemplate::render_continuation(const ChatInput& input) const {
+  if (input.continue_final_message) {
     throw ChatError("continue_final_message is for a conversation that begins with the request");
   }
   const std::tm now = local_time();
-  check_stable(conversation, now);
-  const Text rest = rest_behind(after_turns(1, conversation), 1, now);
-  if (rest.bytes != rest_behind(after_turns(2, conversation), 3, now).bytes) {
-    throw ChatError(
-        "the chat template writes messages differently depending on how many came before, so a "
-        "session cannot go on with messages: send text instead");
-  }
-  return ranged(rest);
+  const Turn turn = write_turn(input, joined({question(), marked_answer()}, input.messages),
+                               input.add_generation_prompt, now);
+  check_head(input, turn, now);
+  check_rest(input, turn, now);
+  return ranged(turn.text.part(turn.mark.end, turn.text.bytes.size()));
 }
 
-// The text up to the answer is the same while it is awaited, when it is there, and when others
-// follow it.
-void ChatTemplate::check_stable(const Conversation& conversation, std::tm now) const {
-  const Conversation whole = after_turns(1, conversation);
-  Conversation answered = whole, asked = whole;
-  answered.messages.resize(2);
-  answered.add_generation_prompt = false;
-  asked.messages.resize(1);
-  asked.add_generation_prompt = true;
-  const Text long_text = write_marked(whole, 1, now), short_text = write_marked(answered, 1, now);
-  const auto in_long = require_mark(long_text, "an earlier answer");
-  const auto in_short = require_mark(short_text, "an answer");
-  const std::string head = long_text.bytes.substr(0, in_long.begin);
-  const bool stays = head == short_text.bytes.substr(0, in_short.begin);
-  if (stays && goes_on_from(head, write(asked, now).bytes)) return;
+// The text up to a first answer, where it is the same while the answer is awaited and when it is
+// there.
+std::optional<std::string> ChatTemplate::stable_head(const ChatInput& input,
+                                                     const std::tm& now) const {
+  try {
+    const Turn answered = write_turn(input, {question(), marked_answer()}, false, now);
+    const Text asked = write(input, {question()}, true, now);
+    if (goes_on_from(answered.head(), asked.bytes)) return std::string(answered.head());
+  } catch (const ChatError&) {
+  }
+  return {};
+}
+
+// And the same when these messages follow it. What the template alone decides has been looked at
+// once; a template that tells the time may have changed its text since.
+void ChatTemplate::check_head(const ChatInput& input, const Turn& turn, const std::tm& now) const {
+  if (input.plain() && usual_head_ == turn.head()) return;
+  if (stable_head(input, now) == turn.head()) return;
   throw ChatError(
       "the chat template writes earlier turns differently once others follow, so a session cannot "
       "go on with messages: send text instead");
 }
 
-void ChatTemplate::check_goes_on(const Conversation& conversation, bool continues) const {
-  const auto& messages = conversation.messages;
-  if (!conversation.add_generation_prompt || messages.empty()) return;
-  const std::tm now = local_time();
-  const Conversation whole = continues ? after_turns(1, conversation) : conversation;
-  Conversation later = whole;
-  later.messages.push_back({.role = "assistant", .content = ""});
-  const size_t answer = later.messages.size() - 1;
-  later.messages.push_back({.role = "user", .content = "question"});
-  Text text;
+// These messages are written in the same way however many turns came before, and whatever follows.
+void ChatTemplate::check_rest(const ChatInput& input, const Turn& turn, const std::tm& now) const {
+  if (stays_in_place(input, turn, now)) return;
+  const Messages messages =
+      joined({question(), answer(), question(), marked_answer()}, input.messages);
+  if (write_turn(input, messages, input.add_generation_prompt, now).rest() != turn.rest()) {
+    throw ChatError(
+        "the chat template writes messages differently depending on how many came before, so a "
+        "session cannot go on with messages: send text instead");
+  }
+  if (!input.add_generation_prompt) return;
+  const Messages whole = joined({question(), answer()}, input.messages);
+  check_goes_on(input, whole, write(input, whole, true, now).bytes, now);
+}
+
+// Asks both at once, which is all there is to do for most templates: false proves nothing.
+bool ChatTemplate::stays_in_place(const ChatInput& input, const Turn& turn,
+                                  const std::tm& now) const {
+  if (!input.add_generation_prompt) return false;
+  Messages messages = joined({question(), answer(), question(), marked_answer()}, input.messages);
+  messages.push_back(marked_answer(Origin::kMark2));
+  messages.push_back(question());
   try {
-    text = write_marked(later, answer, now);
+    const Text text = write(input, messages, true, now);
+    const auto before = find_mark(text), behind = find_mark(text, Origin::kMark2);
+    if (!before || !behind || behind->begin < before->end) return false;
+    const std::string_view all = text.bytes;
+    return all.starts_with(turn.head()) &&
+           goes_on_from(all.substr(before->end, behind->begin - before->end), turn.rest());
+  } catch (const ChatError&) {
+    return false;
+  }
+}
+
+// `text`: of the messages, with the generation prompt.
+void ChatTemplate::check_goes_on(const ChatInput& input, const Messages& messages,
+                                 std::string_view text, const std::tm& now) const {
+  const Messages later = joined(messages, {marked_answer(), question()});
+  Text long_text;
+  try {
+    long_text = write(input, later, true, now);
   } catch (const ChatError&) {
     return;  // whoever sends such messages later will be told
   }
-  const auto mark = require_mark(text, "the answer to these messages");
-  if (goes_on_from(std::string_view(text.bytes).substr(0, mark.begin), write(whole, now).bytes)) {
-    return;
-  }
+  const auto mark = require_mark(long_text, "the answer to these messages");
+  if (goes_on_from(std::string_view(long_text.bytes).substr(0, mark.begin), text)) return;
   throw ChatError(
       "the chat template writes these messages differently once others follow (a system message or "
       "tools that move to the last turn), so a session cannot begin with them: put what they say "
@@ -245,9 +226,9 @@ void ChatTemplate::check_goes_on(const Conversation& conversation, bool continue
 
 RangedText ChatTemplate::answer_end() const {
   try {
-    Conversation answered = after_turns(1, {});
-    answered.add_generation_prompt = false;
-    return ranged(rest_behind(answered, 1, local_time()));
+    const ChatInput input({.messages = {{.role = "user", .content = "question"}}});
+    const Turn turn = write_turn(input, {question(), marked_answer()}, false, local_time());
+    return ranged(turn.text.part(turn.mark.end, turn.text.bytes.size()));
   } catch (const ChatError&) {
     return {};
   }

@@ -1,43 +1,26 @@
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <ctime>
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "server/text/byte_range.h"
+#include "server/text/chat_input.h"
 #include "server/text/jinja/template.h"
 
 namespace recurve {
-
-// What a client sends instead of a prompt.
-struct ChatMessage {
-  std::string role;                    // 1 to 64 of [A-Za-z0-9_-]
-  std::optional<std::string> content;  // none: the message has no such field
-  std::string fields_json = {};        // an object of further fields; empty: none
-};
-struct Conversation {
-  std::vector<ChatMessage> messages;
-  std::string tools_json = {};      // a list; empty: none
-  std::string variables_json = {};  // an object of further variables; empty: none
-  bool add_generation_prompt = true;
-  bool continue_final_message = false;  // not together with add_generation_prompt
-};
-
-// Why messages cannot be written: one sentence for whoever sent them.
-class ChatError : public std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 // The chat template of a checkpoint. What it gives has the ids of transformers'
 // apply_chat_template, without BOS but where the template writes it, provided that control tokens
 // count only inside the ranges: these are the bytes that the template wrote itself, and roles, of
 // which some templates make control tokens. Constant: every method may be called from any thread,
-// and throws ChatError.
+// and throws ChatError, and WorkUnwanted as the input's limits have it.
 class ChatTemplate {
  public:
   // `special_tokens` are variables, e.g. bos_token. Throws std::runtime_error with a sentence where
@@ -46,30 +29,46 @@ class ChatTemplate {
                jinja::Template::Variables special_tokens);
 
   // A whole conversation.
-  RangedText render(const Conversation& conversation) const;
+  RangedText render(const ChatInput& input) const;
+
+  // The same for a session that begins with it: refused where the answer could not be gone on from,
+  // because the template writes these messages anew when others follow.
+  RangedText render_start(const ChatInput& input) const;
 
   // What follows the last token of an answer in a conversation that goes on with these messages:
   // the end of the answer's turn, and the messages. Only for templates that are prefix-stable: the
-  // text must be the same whatever the earlier turns were, and must leave them as they are.
-  RangedText render_continuation(const Conversation& conversation) const;
-
-  // Throws where the answer to these messages could not be gone on from, because the template
-  // writes them anew when others follow. They begin a conversation, or continue one.
-  void check_goes_on(const Conversation& conversation, bool continues) const;
+  // text must be the same whatever the earlier turns were, must leave them as they are, and must be
+  // left as it is by what follows its own answer.
+  RangedText render_continuation(const ChatInput& input) const;
 
   // What the template writes behind an answer; empty if it cannot be told.
   RangedText answer_end() const;
 
+  // How often a template has been gone through for all of this.
+  int64_t renderings() const { return renderings_; }
+
  private:
-  jinja::Text write(const Conversation& conversation, std::tm now) const;
-  // The same with the content of message `marked` to be found in it.
-  jinja::Text write_marked(const Conversation& conversation, size_t marked, std::tm now) const;
-  jinja::Text rest_behind(const Conversation& conversation, size_t marked, std::tm now) const;
-  void check_stable(const Conversation& conversation, std::tm now) const;
+  using Messages = std::vector<jinja::Value>;
+  struct Turn;
+
+  jinja::Text write(const ChatInput& input, const Messages& messages, bool prompt,
+                    const std::tm& now) const;
+  Turn write_turn(const ChatInput& input, const Messages& messages, bool prompt,
+                  const std::tm& now) const;
+  std::optional<std::string> stable_head(const ChatInput& input, const std::tm& now) const;
+  void check_head(const ChatInput& input, const Turn& turn, const std::tm& now) const;
+  void check_rest(const ChatInput& input, const Turn& turn, const std::tm& now) const;
+  bool stays_in_place(const ChatInput& input, const Turn& turn, const std::tm& now) const;
+  void check_goes_on(const ChatInput& input, const Messages& messages, std::string_view text,
+                     const std::tm& now) const;
 
   const jinja::Template template_;
   const std::optional<jinja::Template> tools_template_;
   const jinja::Template::Variables special_tokens_;
+  mutable std::atomic<int64_t> renderings_{0};
+  // What stands in front of a first answer where nothing but messages is given; empty: it changes
+  // when others follow. Set last.
+  const std::optional<std::string> usual_head_;
 };
 
 // What a server can say about a model's chat template.

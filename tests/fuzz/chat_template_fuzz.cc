@@ -28,7 +28,8 @@ Value messages(std::string_view content) {
 
 Value tools(std::string_view json) {
   try {
-    return parse_json(json, Origin::kMessage);
+    JsonBudget budget{.most = 1000};
+    return parse_json(json, Origin::kMessage, budget);
   } catch (const Error& error) {
     require(!std::string_view(error.what()).empty());
     return Value(None{});
@@ -43,7 +44,7 @@ void run(std::string_view source, std::string_view content) {
                                          {"add_generation_prompt", Value(true)},
                                          {"bos_token", Value::text("<s>")},
                                          {"eos_token", Value::text("</s>")}};
-  const Text text = Template(source).render(variables, std::tm{}, limits);
+  const Text text = Template(source).render({&variables}, std::tm{}, limits);
   require(text.bytes.size() <= limits.text_bytes);
   require(text.bytes.size() == text.origins.size());
   require(is_valid_utf8(text.bytes));

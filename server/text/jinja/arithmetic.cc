@@ -97,7 +97,7 @@ Value repeated(Run& run, const Value& sequence, int64_t times) {
     run.check_size(text->bytes.size() * n);
     Text out;
     for (size_t i = 0; i < n && !text->empty(); ++i) out.append(*text);
-    return run.text(std::move(out));
+    return like(run, *text, std::move(out));
   }
   std::vector<Value> items;
   for (size_t i = 0; i < n && !sequence.list()->items.empty(); ++i) {
@@ -111,8 +111,10 @@ Value repeated(Run& run, const Value& sequence, int64_t times) {
 
 Value add_sequences(Run& run, const Value& left, const Value& right) {
   if (left.text() != nullptr && right.text() != nullptr) {
-    Text sum = *left.text();
-    sum.append(*right.text());
+    const bool markup = left.text()->markup || right.text()->markup;
+    run.spend(left.text()->bytes.size() + right.text()->bytes.size());
+    Text sum = markup ? escape_html(*left.text()) : *left.text();
+    sum.append(markup ? escape_html(*right.text()) : *right.text());
     return run.text(std::move(sum));
   }
   const List *a = left.list(), *b = right.list();
@@ -130,6 +132,7 @@ Value apply(Run& run, Operator op, const Value& left, const Value& right) {
   if (op == Operator::kConcatenate) {
     Text joined = to_text(run, left);
     joined.append(to_text(run, right));
+    joined.markup = false;
     return run.text(std::move(joined));
   }
   const auto a = as_integer(left), b = as_integer(right);

@@ -87,7 +87,7 @@ struct Arguments {
   std::vector<std::pair<std::string, ExpressionPtr>> named;
 };
 struct FilterCall {
-  ExpressionPtr input;  // null: the block of a {% set %}
+  ExpressionPtr input;  // null: what the block of a {% set %} or {% filter %} wrote
   const Filter* filter;
   Arguments arguments;
 };
@@ -144,6 +144,11 @@ struct SetBlock {
   ExpressionPtr filter;  // its innermost FilterCall has no input; null: none
   Block body;
 };
+// {% filter name | name %} ... {% endfilter %}
+struct FilterBlock {
+  ExpressionPtr filter;  // as SetBlock has it, never null
+  Block body;
+};
 struct Macro {
   std::string name;
   std::vector<std::pair<std::string, ExpressionPtr>> parameters;  // with defaults; null: none
@@ -157,7 +162,9 @@ struct Continue {};
 
 struct Statement {
   int line;
-  std::variant<TextOutput, Print, If, For, Set, SetBlock, Macro, Generation, Break, Continue> node;
+  std::variant<TextOutput, Print, If, For, Set, SetBlock, FilterBlock, Macro, Generation, Break,
+               Continue>
+      node;
 };
 
 }  // namespace recurve::jinja

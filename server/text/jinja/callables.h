@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,6 +31,7 @@ struct Filter {
   Value (*apply)(Run& run, const Value& input, const CallValues& arguments);
 };
 const Filter* find_filter(std::string_view name);  // filters.cc
+std::span<const Filter> list_filters();            // list_filters.cc; find_filter() knows them
 
 // x is name(...)
 struct Predicate {

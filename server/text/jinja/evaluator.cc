@@ -21,23 +21,15 @@ class Exchanged {
 }  // namespace
 
 void Scope::set(std::string_view name, Value value) {
-  for (auto& [key, old] : variables_) {
-    if (key != name) continue;
-    old = std::move(value);
-    return;
-  }
-  variables_.emplace_back(name, std::move(value));
+  variables_.insert_or_assign(name, std::move(value));
 }
 
 const Value* Scope::find(std::string_view name) const {
-  for (const auto& [key, value] : variables_) {
-    if (key == name) return &value;
+  for (const Scope* scope = this; scope != nullptr; scope = scope->outer_) {
+    const auto found = scope->variables_.find(name);
+    if (found != scope->variables_.end()) return &found->second;
   }
-  return outer_ == nullptr ? nullptr : outer_->find(name);
-}
-
-Evaluator::Evaluator(Run& run, const Template::Variables& variables) : run_(run) {
-  for (const auto& [name, value] : variables) root_.set(name, value);
+  return nullptr;
 }
 
 Text Evaluator::render(const Block& block) {
@@ -126,14 +118,20 @@ Evaluator::Flow Evaluator::execute_node(const Set& set) {
 
 Evaluator::Flow Evaluator::execute_node(const SetBlock& set) {
   Value value = run_.text(captured(set.body));
-  if (set.filter != nullptr) {
-    std::swap(block_, value);
-    Value filtered = evaluate(*set.filter);
-    std::swap(block_, value);
-    value = std::move(filtered);
-  }
+  if (set.filter != nullptr) value = filtered(*set.filter, std::move(value));
   assign(set.target, std::move(value));
   return Flow::kOn;
+}
+
+Evaluator::Flow Evaluator::execute_node(const FilterBlock& node) {
+  const Value value = filtered(*node.filter, run_.text(captured(node.body)));
+  write(to_string(run_, value, "what the filter of a block gives"));
+  return Flow::kOn;
+}
+
+Value Evaluator::filtered(const Expression& filter, Value block) {
+  const Exchanged input(block_, block);
+  return evaluate(filter);
 }
 
 Evaluator::Flow Evaluator::execute_node(const Macro& macro) {
@@ -157,7 +155,7 @@ Text Evaluator::captured(const Block& block) {
 
 void Evaluator::assign(const Target& target, Value value) {
   if (!target.member.empty()) {
-    const Value* found = scope_->find(target.names[0]);
+    const Value* found = find(target.names[0]);
     if (found == nullptr || found->name_space() == nullptr) {
       run_.fail("'{}' is no namespace, so its member '{}' cannot be set", target.names[0],
                 target.member);
@@ -185,9 +183,18 @@ Value Evaluator::evaluate(const Expression& expression) {
 Value Evaluator::evaluate_node(const Literal& literal) { return literal.value; }
 
 Value Evaluator::evaluate_node(const Name& name) {
-  if (const Value* found = scope_->find(name.name)) return *found;
+  if (const Value* found = find(name.name)) return *found;
   if (const Function* function = find_function(name.name)) return Value(function->id);
   return Value(Undefined{fmt::format("'{}' is undefined", name.name)});
+}
+
+const Value* Evaluator::find(std::string_view name) const {
+  if (const Value* set = scope_->find(name)) return set;
+  for (const Template::Variables* variables : variables_) {
+    const auto given = variables->find(name);
+    if (given != variables->end()) return &given->second;
+  }
+  return nullptr;
 }
 
 Value Evaluator::evaluate_node(const ListLiteral& list) {
@@ -325,6 +332,7 @@ Value Evaluator::call_macro(const Macro& macro, const CallValues& arguments) {
               arguments.positional.size());
   }
   for (const auto& named : arguments.named) {
+    run_.spend(64 * macro.parameters.size());
     if (!is_parameter(named.first)) {
       run_.fail("macro '{}' takes no argument '{}'", macro.name, named.first);
     }

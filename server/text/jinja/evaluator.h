@@ -1,7 +1,7 @@
 #pragma once
 
+#include <map>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "server/text/jinja/ast.h"
@@ -11,22 +11,23 @@
 
 namespace recurve::jinja {
 
-// The variables of a loop's turn, a macro or the template; those around it are seen through it.
+// The variables that a loop's turn, a macro or the template sets; those around it are seen through
+// it. Ordered, here as in Dict: no choice of names makes them slow to find.
 class Scope {
  public:
-  explicit Scope(Scope* outer = nullptr) : outer_(outer) {}
+  explicit Scope(const Scope* outer = nullptr) : outer_(outer) {}
   void set(std::string_view name, Value value);  // `name` must live as long as the scope
   const Value* find(std::string_view name) const;
 
  private:
-  Scope* const outer_;
-  std::vector<std::pair<std::string_view, Value>> variables_;
+  const Scope* const outer_;
+  std::map<std::string_view, Value> variables_;
 };
 
 // Carries out a template's statements, once.
 class Evaluator {
  public:
-  Evaluator(Run& run, const Template::Variables& variables);
+  Evaluator(Run& run, const Template::Layers& variables) : run_(run), variables_(variables) {}
 
   Text render(const Block& block);
 
@@ -41,6 +42,7 @@ class Evaluator {
   Flow execute_node(const For& node);
   Flow execute_node(const Set& set);
   Flow execute_node(const SetBlock& set);
+  Flow execute_node(const FilterBlock& node);
   Flow execute_node(const Macro& macro);
   Flow execute_node(const Generation& generation);
   Flow execute_node(const Break&) { return Flow::kBreak; }
@@ -50,6 +52,7 @@ class Evaluator {
   void assign(const Target& target, Value value);
   void write(const Text& text);
   Text captured(const Block& block);  // what it writes, in a scope of its own
+  Value filtered(const Expression& filter, Value block);
 
   Value evaluate(const Expression& expression);
   Value evaluate_node(const Literal& literal);
@@ -67,16 +70,18 @@ class Evaluator {
   Value evaluate_node(const PredicateCall& call);
   Value evaluate_node(const Call& call);
 
+  const Value* find(std::string_view name) const;  // a variable, by whoever gave it
   Value call_method(const Attribute& callee, const Value& object, const CallValues& arguments);
   Value call_value(const Value& callee, const CallValues& arguments);
   Value call_macro(const Macro& macro, const CallValues& arguments);
   CallValues evaluate(const Arguments& arguments);
 
   Run& run_;
+  const Template::Layers& variables_;  // seen through root_
   Scope root_;
   Scope* scope_ = &root_;
   Text* out_ = nullptr;
-  Value block_;  // what a {% set %} block wrote, for its filter
+  Value block_;  // what a {% set %} or {% filter %} block wrote, for its filter
 };
 
 }  // namespace recurve::jinja

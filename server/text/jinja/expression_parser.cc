@@ -133,7 +133,6 @@ ExpressionPtr ExpressionParser::power() {
 ExpressionPtr ExpressionParser::unary(bool with_filters) {
   const Depth depth(*this);
   const int line = tokens_.line();
-  const bool begins_print = tokens_.previous().kind == Kind::kPrintBegin;
   ExpressionPtr value;
   if (tokens_.skip_operator("-")) {
     value = make(line, Unary{Operator::kNegate, unary(false)});
@@ -143,7 +142,7 @@ ExpressionPtr ExpressionParser::unary(bool with_filters) {
     value = primary();
   }
   value = postfix(std::move(value));
-  return with_filters ? filters_and_tests(std::move(value), begins_print) : std::move(value);
+  return with_filters ? filters_and_tests(std::move(value)) : std::move(value);
 }
 
 ExpressionPtr ExpressionParser::primary() {

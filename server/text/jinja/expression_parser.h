@@ -21,6 +21,8 @@ class ExpressionParser {
   ExpressionPtr expression() { return conditional(); }
   // "| filter" behind `input`, which may be null; once or more often.
   ExpressionPtr filters(ExpressionPtr input);
+  // "filter | filter" of a {% filter %}.
+  ExpressionPtr block_filter();
 
  private:
   class Depth;
@@ -45,9 +47,9 @@ class ExpressionParser {
   ExpressionPtr postfix(ExpressionPtr object);
   ExpressionPtr attribute(ExpressionPtr object);
   ExpressionPtr subscript(ExpressionPtr object);
-  // begins_print: `input` is the first thing behind {{.
-  ExpressionPtr filters_and_tests(ExpressionPtr input, bool begins_print);
-  ExpressionPtr filter(ExpressionPtr input, bool begins_print);
+  ExpressionPtr filters_and_tests(ExpressionPtr input);
+  ExpressionPtr filter(ExpressionPtr input);
+  ExpressionPtr named_filter(ExpressionPtr input);
   ExpressionPtr test(ExpressionPtr input);
   ExpressionPtr call(ExpressionPtr callee);
   Arguments arguments();

@@ -6,7 +6,8 @@
 #include "server/text/jinja/json.h"
 #include "server/text/jinja/operations.h"
 
-// Jinja's filters, and tojson as transformers has it.
+// Jinja's filters of texts and numbers, and tojson as transformers has it. Those of lists and dicts
+// are in list_filters.cc.
 namespace recurve::jinja {
 namespace {
 
@@ -17,14 +18,20 @@ bool is_set(const Value* value) { return value != nullptr && value->is_true(); }
 
 template <Text (*map)(const Text&)>
 Value mapped(Run& run, const Value& input, Call) {
-  return run.text(map(to_text(run, input)));
+  const Text text = to_text(run, input);
+  return like(run, text, map(text));
+}
+
+Value in_title_case(Run& run, const Value& input, Call) {
+  return run.text(title_filter(to_text(run, input)));
 }
 
 Value trim(Run& run, const Value& input, Call call) {
   const Value* chars = call.find(0, "chars");
   std::optional<std::string> of;
   if (is_given(chars)) of = to_string(run, *chars, "chars").bytes;
-  return run.text(strip(to_text(run, input), Side::kBoth, of));
+  const Text text = to_text(run, input);
+  return like(run, text, strip(text, Side::kBoth, of));
 }
 
 JsonStyle json_style(Run& run, Call call) {
@@ -55,36 +62,6 @@ Value tojson(Run& run, const Value& input, Call call) {
   return run.text(to_json(run, input, json_style(run, call)));
 }
 
-// "a.b.0": an attribute of an item, step by step.
-Value deep_attribute(Run& run, Value value, const Value& path) {
-  if (path.is_integer()) return item(run, value, path);
-  std::string_view rest = to_string(run, path, "the attribute").bytes;
-  for (bool more = true; more;) {
-    const size_t dot = rest.find('.');
-    const std::string_view name = rest.substr(0, dot);
-    int64_t index = 0;
-    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), index);
-    const bool number = error == std::errc() && end == name.data() + name.size() && index >= 0;
-    value = item(run, value, number ? Value(index) : Value::text(name));
-    more = dot != rest.npos;
-    if (more) rest = rest.substr(dot + 1);
-  }
-  return value;
-}
-
-Value join(Run& run, const Value& input, Call call) {
-  const Value *separator = call.find(0, "d"), *path = call.find(1, "attribute");
-  const Text between = separator == nullptr ? Text() : to_text(run, *separator);
-  Text out;
-  bool first = true;
-  for (const Value& one : items_of(run, input)) {
-    if (!std::exchange(first, false)) out.append(between);
-    out.append(to_text(run, is_given(path) ? deep_attribute(run, one, *path) : one));
-    run.check_size(out.bytes.size());
-  }
-  return run.text(std::move(out));
-}
-
 Value length(Run& run, const Value& input, Call) { return Value(length_of(run, input)); }
 
 Value if_missing(Run&, const Value& input, Call call) {
@@ -93,108 +70,23 @@ Value if_missing(Run&, const Value& input, Call call) {
   return otherwise == nullptr ? Value::text("") : *otherwise;
 }
 
-Value first(Run& run, const Value& input, Call) {
-  const Value none(Undefined{"there is no first item, the sequence was empty"});
-  if (Generator* generator = input.generator()) {
-    return generator->next < generator->items.size() ? generator->items[generator->next++] : none;
-  }
-  const std::vector<Value> items = items_of(run, input);
-  return items.empty() ? none : items.front();
-}
-
-Value last(Run& run, const Value& input, Call) {
-  if (input.generator() != nullptr) run.fail("{} has no last item", type_name(input));
-  const std::vector<Value> items = items_of(run, input);
-  return items.empty() ? Value(Undefined{"there is no last item, the sequence was empty"})
-                       : items.back();
-}
-
 Value replace_in(Run& run, const Value& input, Call call) {
   const Value *from = call.find(0, "old"), *to = call.find(1, "new"),
               *count = call.find(2, "count");
   if (from == nullptr || to == nullptr) run.fail("replace needs two strings");
-  return replaced(run, to_text(run, input), to_text(run, *from), to_text(run, *to),
+  Text text = to_text(run, input);
+  text.markup = false;
+  return replaced(run, text, to_text(run, *from), to_text(run, *to),
                   is_given(count) ? to_index(run, *count, "count") : -1);
 }
 
-Value list(Run& run, const Value& input, Call) { return run.list(items_of(run, input)); }
-
-Value items(Run& run, const Value& input, Call) {
-  std::vector<Value> pairs;
-  if (input.is_undefined()) return run.generator({});
-  if (input.dict() == nullptr) run.fail("items needs a dict, got {}", type_name(input));
-  for (const auto& [key, value] : input.dict()->entries()) {
-    pairs.push_back(run.list({run.text(key), value}, /*tuple=*/true));
-  }
-  return run.generator(std::move(pairs));
-}
-
-// A test by its name, with the arguments from `at` on; truth where there is none.
-bool passes(Run& run, const Value& value, Call call, size_t at) {
-  run.spend();
-  if (at >= call.positional.size()) return value.is_true();
-  const std::string& name = to_string(run, call.positional[at], "the name of a test").bytes;
-  const Predicate* predicate = find_predicate(name);
-  if (predicate == nullptr) run.fail("the test '{}' is not supported", name);
-  CallValues rest;
-  rest.positional.assign(call.positional.begin() + static_cast<ptrdiff_t>(at) + 1,
-                         call.positional.end());
-  if (!takes_positional(predicate->parameters, rest.positional.size())) {
-    run.fail("the test '{}' is not supported with {} arguments", name, rest.positional.size());
-  }
-  return predicate->holds(run, value, rest);
-}
-
-template <bool wanted>
-Value select(Run& run, const Value& input, Call call) {
-  std::vector<Value> chosen;
-  for (Value& one : items_of(run, input)) {
-    if (passes(run, one, call, 0) == wanted) chosen.push_back(std::move(one));
-  }
-  return run.generator(std::move(chosen));
-}
-
-template <bool wanted>
-Value select_by(Run& run, const Value& input, Call call) {
-  if (call.positional.empty()) run.fail("the name of an attribute is missing");
-  std::vector<Value> chosen;
-  for (Value& one : items_of(run, input)) {
-    const Value attribute = deep_attribute(run, one, call.positional[0]);
-    if (passes(run, attribute, call, 1) == wanted) chosen.push_back(std::move(one));
-  }
-  return run.generator(std::move(chosen));
-}
-
-Value map_attribute(Run& run, const Value& input, Call call) {
-  const Value *path = call.find(SIZE_MAX, "attribute"), *otherwise = call.find(SIZE_MAX, "default");
-  std::vector<Value> out;
-  if (path == nullptr) run.fail("map needs the name of a filter or an attribute");
-  for (const Value& one : items_of(run, input)) {
-    Value value = deep_attribute(run, one, *path);
-    const bool missing = value.is_undefined() && otherwise != nullptr;
-    out.push_back(missing ? *otherwise : std::move(value));
-  }
-  return run.generator(std::move(out));
-}
-
-Value map(Run& run, const Value& input, Call call) {
-  if (call.positional.empty()) return map_attribute(run, input, call);
-  const std::string& name = to_string(run, call.positional[0], "the name of a filter").bytes;
-  const Filter* filter = find_filter(name);
-  if (filter == nullptr) run.fail("the filter '{}' is not supported", name);
-  CallValues rest = call;
-  rest.positional.erase(rest.positional.begin());
-  if (!takes_positional(filter->parameters, rest.positional.size())) {
-    run.fail("the filter '{}' is not supported with {} arguments", name, rest.positional.size());
-  }
-  const Run::Level level(run);
-  std::vector<Value> out;
-  for (const Value& one : items_of(run, input)) out.push_back(filter->apply(run, one, rest));
-  return run.generator(std::move(out));
-}
-
 Value string(Run& run, const Value& input, Call) { return run.text(to_text(run, input)); }
-Value safe(Run& run, const Value& input, Call) { return run.text(to_text(run, input)); }
+
+Value safe(Run& run, const Value& input, Call) {
+  Text text = to_text(run, input);
+  text.markup = true;
+  return run.text(std::move(text));
+}
 
 // What Python's int() and float() read; empty where they refuse.
 template <typename Number>
@@ -240,12 +132,10 @@ Value absolute(Run& run, const Value& input, Call) {
 }
 
 Value reverse(Run& run, const Value& input, Call) {
+  if (const Text* text = input.text()) return like(run, *text, reversed(run, *text));
   std::vector<Value> all = items_of(run, input);
   std::reverse(all.begin(), all.end());
-  if (input.text() == nullptr) return run.generator(std::move(all));
-  Text out;
-  for (const Value& one : all) out.append(*one.text());
-  return run.text(std::move(out));
+  return run.generator(std::move(all));
 }
 
 Value indent_lines(Run& run, const Value& input, Call call) {
@@ -260,8 +150,10 @@ Value indent_lines(Run& run, const Value& input, Call call) {
   }
   const Text text = to_text(run, input);
   const auto lines = static_cast<size_t>(std::count(text.bytes.begin(), text.bytes.end(), '\n'));
+  run.check_items(lines);
   run.check_size(text.bytes.size() + (lines + 1) * indention.bytes.size());
-  return run.text(
+  return like(
+      run, text,
       indent(text, indention, is_set(call.find(1, "first")), is_set(call.find(2, "blank"))));
 }
 
@@ -269,24 +161,14 @@ constexpr Filter kFilters[] = {
     {"trim", "chars", trim},
     {"upper", "", mapped<upper>},
     {"lower", "", mapped<lower>},
-    {"title", "", mapped<title_filter>},
+    {"title", "", in_title_case},
     {"capitalize", "", mapped<capitalize>},
     {"tojson", "ensure_ascii indent separators sort_keys", tojson},
-    {"join", "d attribute", join},
     {"length", "", length},
     {"count", "", length},
     {"default", "default_value boolean", if_missing},
     {"d", "default_value boolean", if_missing},
-    {"first", "", first},
-    {"last", "", last},
     {"replace", "old new count", replace_in},
-    {"list", "", list},
-    {"items", "", items},
-    {"select", "*", select<true>},
-    {"reject", "*", select<false>},
-    {"selectattr", "*", select_by<true>},
-    {"rejectattr", "*", select_by<false>},
-    {"map", "* attribute default", map},
     {"string", "", string},
     {"safe", "", safe},
     {"int", "default", to_integer},
@@ -299,9 +181,12 @@ constexpr Filter kFilters[] = {
 }  // namespace
 
 const Filter* find_filter(std::string_view name) {
-  const auto found = std::find_if(std::begin(kFilters), std::end(kFilters),
-                                  [&](const Filter& f) { return f.name == name; });
-  return found == std::end(kFilters) ? nullptr : &*found;
+  for (const std::span<const Filter> table : {std::span<const Filter>(kFilters), list_filters()}) {
+    for (const Filter& filter : table) {
+      if (filter.name == name) return &filter;
+    }
+  }
+  return nullptr;
 }
 
 }  // namespace recurve::jinja

@@ -86,7 +86,7 @@ void Writer::put_number(const Value& value) {
 void Writer::put_string(const Text& text) {
   run_.spend(text.bytes.size());
   put("\"");
-  for (const Character& c : characters(text.bytes)) {
+  for (const Character& c : Characters(text.bytes)) {
     const std::string escaped = escape(c.code, style_.ascii);
     if (escaped.empty()) {
       out_.append(std::string_view(text.bytes).substr(c.begin, c.end - c.begin),

@@ -14,26 +14,50 @@ using Json = nlohmann::json;
 
 constexpr size_t kMaxDepth = 64;
 
+// The bytes of the JSON for the parser, which looks at the limits on its way.
+class Bytes {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  Bytes(const char* at, const WorkLimits& work) : at_(at), work_(&work) {}
+  reference operator*() const { return *at_; }
+  Bytes& operator++() {
+    if (reinterpret_cast<uintptr_t>(++at_) % kLookEvery == 0) work_->check();
+    return *this;
+  }
+  bool operator==(const Bytes& other) const { return at_ == other.at_; }
+  bool operator!=(const Bytes& other) const { return at_ != other.at_; }
+
+ private:
+  static constexpr uintptr_t kLookEvery = 1 << 16;
+  const char* at_;
+  const WorkLimits* work_;
+};
+
 // Builds the value from the parser's events. (nlohmann's own objects would lose the order of keys,
 // or find them in time linear in their number.)
 class Builder : public nlohmann::json_sax<Json> {
  public:
-  explicit Builder(Origin origin) : origin_(origin) {}
+  Builder(Origin origin, JsonBudget& budget) : origin_(origin), budget_(budget) {}
 
-  bool null() override { return add(Value(None{})); }
-  bool boolean(bool value) override { return add(Value(value)); }
-  bool number_integer(int64_t value) override { return add(Value(value)); }
+  bool null() override { return add_scalar(Value(None{})); }
+  bool boolean(bool value) override { return add_scalar(Value(value)); }
+  bool number_integer(int64_t value) override { return add_scalar(Value(value)); }
   bool number_unsigned(uint64_t value) override {
     if (value > INT64_MAX) throw Error(fmt::format("the integer {} has more than 64 bits", value));
-    return add(Value(static_cast<int64_t>(value)));
+    return add_scalar(Value(static_cast<int64_t>(value)));
   }
   bool number_float(double value, const std::string& text) override {
     if (text.find_first_of(".eE") == text.npos) {
       throw Error(fmt::format("the integer {} has more than 64 bits", text));
     }
-    return add(Value(value));
+    return add_scalar(Value(value));
   }
-  bool string(std::string& value) override { return add(Value::text(Text(value, origin_))); }
+  bool string(std::string& value) override { return add_scalar(Value::text(Text(value, origin_))); }
   bool binary(Json::binary_t&) override { return false; }  // not in JSON
 
   bool start_object(size_t) override { return open(false); }
@@ -66,12 +90,24 @@ class Builder : public nlohmann::json_sax<Json> {
     Text key = {};
   };
 
+  // Accounts for a value before it takes memory.
+  void count() {
+    if (budget_.used == budget_.most) {
+      throw Error(fmt::format("there are more than {} values in all", budget_.most));
+    }
+    ++budget_.used;
+  }
   bool open(bool is_list) {
+    count();
     if (open_.size() == kMaxDepth) {
       throw Error(fmt::format("the JSON is nested more than {} deep", kMaxDepth));
     }
     open_.push_back({is_list});
     return true;
+  }
+  bool add_scalar(Value value) {
+    count();
+    return add(std::move(value));
   }
   bool add(Value value) {
     if (open_.empty()) {
@@ -85,15 +121,17 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
   const Origin origin_;
+  JsonBudget& budget_;
   std::vector<Level> open_;
   Value value_;
 };
 
 }  // namespace
 
-Value parse_json(std::string_view json, Origin origin) {
-  Builder builder(origin);
-  Json::sax_parse(json, &builder);
+Value parse_json(std::string_view json, Origin origin, JsonBudget& budget) {
+  Builder builder(origin, budget);
+  const Bytes begin(json.data(), budget.work), end(json.data() + json.size(), budget.work);
+  Json::sax_parse(begin, end, &builder);
   return builder.take();
 }
 

@@ -62,21 +62,11 @@ class Lexer {
   }
   void skip_space() {
     size_t n = 0;
-    for (const Character& c : characters(rest().substr(0, space_window()))) {
+    for (const Character& c : Characters(rest())) {
       if (!is_space(c.code)) break;
       n = c.end;
     }
     advance(n);
-  }
-  // Where white space that begins here may reach at most: keeps skip_space() linear.
-  size_t space_window() const {
-    size_t n = 0;
-    while (at_ + n < source_.size() && (is_ascii_space(source_[at_ + n]) ||
-                                        static_cast<unsigned char>(source_[at_ + n]) >= 0x80 ||
-                                        (source_[at_ + n] >= 0x1C && source_[at_ + n] <= 0x1F))) {
-      ++n;
-    }
-    return n;
   }
 
   void read_text();

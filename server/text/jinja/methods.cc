@@ -19,14 +19,17 @@ int64_t optional_count(Run& run, const Value* value, std::string_view what) {
   return value == nullptr || value->is_none() ? -1 : to_index(run, *value, what);
 }
 
-Value list_of(Run& run, std::vector<Text> texts) {
+// The parts of `whole`.
+Value list_of(Run& run, const Text& whole, std::vector<Text> parts) {
+  run.check_items(parts.size());
   std::vector<Value> items;
-  for (Text& text : texts) items.push_back(run.text(std::move(text)));
+  for (Text& part : parts) items.push_back(like(run, whole, std::move(part)));
   return run.list(std::move(items));
 }
 
 Value strip_side(Run& run, const Value& self, Call call, Side side) {
-  return run.text(strip(*self.text(), side, optional_string(run, call.find(0, "chars"), "chars")));
+  const auto of = optional_string(run, call.find(0, "chars"), "chars");
+  return like(run, *self.text(), strip(*self.text(), side, of));
 }
 Value strip_both(Run& run, const Value& self, Call call) {
   return strip_side(run, self, call, Side::kBoth);
@@ -43,13 +46,15 @@ Value split_with(Run& run, const Value& self, Call call) {
   run.spend(self.text()->bytes.size());
   const auto separator = optional_string(run, call.find(0, "sep"), "sep");
   if (separator && separator->empty()) run.fail("the separator of a split is empty");
-  return list_of(
-      run, cut(*self.text(), separator, optional_count(run, call.find(1, "maxsplit"), "maxsplit")));
+  const int64_t most = optional_count(run, call.find(1, "maxsplit"), "maxsplit");
+  const auto bound = static_cast<int64_t>(run.most_items());  // one more is refused
+  return list_of(run, *self.text(),
+                 cut(*self.text(), separator, most < 0 ? bound : std::min(most, bound)));
 }
 
 Value split_lines(Run& run, const Value& self, Call) {
   run.spend(self.text()->bytes.size());
-  return list_of(run, splitlines(*self.text()));
+  return list_of(run, *self.text(), splitlines(*self.text(), run.most_items()));
 }
 
 // startswith and endswith take one string or a tuple of them.
@@ -73,14 +78,15 @@ bool ends(std::string_view text, std::string_view with) { return text.ends_with(
 Value replace_in(Run& run, const Value& self, Call call) {
   const Value *from = call.find(0, ""), *to = call.find(1, "");
   if (from == nullptr || to == nullptr) run.fail("replace needs two strings");
+  const Text& with = to_string(run, *to, "what replaces it");
   return replaced(run, *self.text(), to_string(run, *from, "what is replaced"),
-                  to_string(run, *to, "what replaces it"),
+                  self.text()->markup ? escape_html(with) : with,
                   optional_count(run, call.find(2, "count"), "count"));
 }
 
 template <Text (*map)(const Text&)>
 Value mapped(Run& run, const Value& self, Call) {
-  return run.text(map(*self.text()));
+  return like(run, *self.text(), map(*self.text()));
 }
 
 Value join_items(Run& run, const Value& self, Call call) {
@@ -90,10 +96,11 @@ Value join_items(Run& run, const Value& self, Call call) {
   bool first = true;
   for (const Value& item : items_of(run, *items)) {
     if (!std::exchange(first, false)) out.append(*self.text());
-    out.append(to_string(run, item, "each item to join"));
+    const Text& one = to_string(run, item, "each item to join");
+    out.append(self.text()->markup ? escape_html(one) : one);
     run.check_size(out.bytes.size());
   }
-  return run.text(std::move(out));
+  return like(run, *self.text(), std::move(out));
 }
 
 Value find_in(Run& run, const Value& self, Call call) {
@@ -101,7 +108,7 @@ Value find_in(Run& run, const Value& self, Call call) {
   if (wanted == nullptr) run.fail("find needs a string");
   const std::string_view text = self.text()->bytes;
   run.spend(text.size());
-  const size_t at = text.find(to_string(run, *wanted, "the string to look for").bytes);
+  const size_t at = find_text(text, to_string(run, *wanted, "the string to look for").bytes);
   if (at == text.npos) return Value(int64_t{-1});
   return Value(static_cast<int64_t>(count_characters(text.substr(0, at))));
 }
@@ -114,7 +121,10 @@ Value count_in(Run& run, const Value& self, Call call) {
   run.spend(text.size());
   if (what.empty()) return Value(static_cast<int64_t>(count_characters(text)) + 1);
   int64_t n = 0;
-  for (size_t at = text.find(what); at != text.npos; at = text.find(what, at + what.size())) ++n;
+  for (size_t at = find_text(text, what); at != text.npos;
+       at = find_text(text, what, at + what.size())) {
+    ++n;
+  }
   return Value(n);
 }
 
@@ -123,7 +133,8 @@ Value without_prefix(Run& run, const Value& self, Call call) {
   if (prefix == nullptr) run.fail("removeprefix needs a string");
   const Text& text = *self.text();
   const std::string& head = to_string(run, *prefix, "the prefix").bytes;
-  return run.text(text.part(text.bytes.starts_with(head) ? head.size() : 0, text.bytes.size()));
+  const size_t begin = text.bytes.starts_with(head) ? head.size() : 0;
+  return like(run, text, text.part(begin, text.bytes.size()));
 }
 
 Value without_suffix(Run& run, const Value& self, Call call) {
@@ -131,7 +142,8 @@ Value without_suffix(Run& run, const Value& self, Call call) {
   if (suffix == nullptr) run.fail("removesuffix needs a string");
   const Text& text = *self.text();
   const std::string& tail = to_string(run, *suffix, "the suffix").bytes;
-  return run.text(text.part(0, text.bytes.size() - (text.bytes.ends_with(tail) ? tail.size() : 0)));
+  const size_t end = text.bytes.size() - (text.bytes.ends_with(tail) ? tail.size() : 0);
+  return like(run, text, text.part(0, end));
 }
 
 Value dict_get(Run& run, const Value& self, Call call) {

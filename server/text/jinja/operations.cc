@@ -38,6 +38,14 @@ Value loop_attribute(const Run& run, const Loop& loop, std::string_view name) {
   run.fail("loop.{} is not supported", name);
 }
 
+// Where the character of that index begins; the size behind the last.
+size_t byte_of(std::string_view utf8, int64_t index) {
+  for (const Character& c : Characters(utf8)) {
+    if (index-- == 0) return c.begin;
+  }
+  return utf8.size();
+}
+
 // Python's rule for positions from the end and beyond it.
 int64_t clamped(int64_t position, int64_t size, int64_t low, int64_t high) {
   return std::clamp(position < 0 ? position + size : position, low, high);
@@ -84,14 +92,10 @@ Value item(Run& run, const Value& object, const Value& key) {
     const int64_t at = *index < 0 ? *index + size : *index;
     if (at >= 0 && at < size) return items[static_cast<size_t>(at)];
   } else if (index && object.text() != nullptr) {
-    const Text& text = *object.text();
-    run.spend(text.bytes.size());
-    const std::vector<Character> all = characters(text.bytes);
-    const auto size = static_cast<int64_t>(all.size());
+    const int64_t size = length_of(run, object);
     const int64_t at = *index < 0 ? *index + size : *index;
     if (at >= 0 && at < size) {
-      const Character& c = all[static_cast<size_t>(at)];
-      return run.text(text.part(c.begin, c.end));
+      return like(run, *object.text(), sliced(run, *object.text(), at, at + 1, 1));
     }
   }
   return Value(Undefined{fmt::format("{} has no such item", type_name(object))});
@@ -105,28 +109,51 @@ Value slice(Run& run, const Value& object, const Value& begin, const Value& end,
   }
   const int64_t stride = step.is_none() ? 1 : to_index(run, step, "the step of a slice");
   if (stride == 0) run.fail("the step of a slice is 0");
-  const std::vector<Value> all = items_of(run, object);
-  const auto size = static_cast<int64_t>(all.size());
+  const int64_t size = length_of(run, object);
   const int64_t low = stride > 0 ? 0 : -1, high = stride > 0 ? size : size - 1;
   const auto position = [&](const Value& value, int64_t if_missing) {
     return value.is_none() ? if_missing : clamped(to_index(run, value, "a slice"), size, low, high);
   };
   const int64_t from = position(begin, stride > 0 ? low : high);
   const int64_t to = position(end, stride > 0 ? high : low);
-  std::vector<Value> items;
-  Text text;
   // In steps of at most the whole size, so that nothing overflows.
   const int64_t stride_used = std::clamp(stride, -size - 1, size + 1);
-  for (int64_t i = from; stride > 0 ? i < to : i > to; i += stride_used) {
-    const Value& value = all[static_cast<size_t>(i)];
-    if (object.list() != nullptr) {
-      items.push_back(value);
-    } else {
-      text.append(*value.text());
-    }
+  if (const Text* text = object.text()) {
+    return like(run, *text, sliced(run, *text, from, to, stride_used));
   }
-  if (object.list() != nullptr) return run.list(std::move(items), object.list()->tuple);
-  return run.text(std::move(text));
+  std::vector<Value> items;
+  for (int64_t i = from; stride > 0 ? i < to : i > to; i += stride_used) {
+    run.spend();
+    items.push_back(object.list()->items[static_cast<size_t>(i)]);
+  }
+  return run.list(std::move(items), object.list()->tuple);
+}
+
+Text sliced(Run& run, const Text& text, int64_t begin, int64_t end, int64_t step) {
+  run.spend(text.bytes.size());
+  if (step == 1 && begin < end) {
+    return text.part(byte_of(text.bytes, begin), byte_of(text.bytes, end));
+  }
+  Text out;
+  int64_t i = step > 0 ? 0 : static_cast<int64_t>(count_characters(text.bytes)) - 1;
+  if (step > 0) {
+    for (const Character& c : Characters(text.bytes)) {
+      if (i >= end) break;
+      if (i >= begin && (i - begin) % step == 0) out.append(text.part(c.begin, c.end));
+      ++i;
+    }
+    return out;
+  }
+  for (size_t at = text.bytes.size(); at > 0 && i > end; --i) {
+    const Character c = character_before(text.bytes, at);
+    if (i <= begin && (begin - i) % -step == 0) out.append(text.part(c.begin, c.end));
+    at = c.begin;
+  }
+  return out;
+}
+
+Text reversed(Run& run, const Text& text) {
+  return sliced(run, text, static_cast<int64_t>(count_characters(text.bytes)) - 1, -1, -1);
 }
 
 std::vector<Value> items_of(Run& run, const Value& value) {
@@ -143,7 +170,8 @@ std::vector<Value> items_of(Run& run, const Value& value) {
   }
   if (const Text* text = value.text()) {
     std::vector<Value> all;
-    for (const Character& c : characters(text->bytes)) {
+    run.check_items(count_characters(text->bytes));
+    for (const Character& c : Characters(text->bytes)) {
       all.push_back(run.text(text->part(c.begin, c.end)));
     }
     return all;
@@ -178,15 +206,20 @@ Value replaced(Run& run, const Text& text, const Text& from, const Text& to, int
     size_t found = places;
     if (!from.empty()) {
       found = 0;
-      for (size_t at = text.bytes.find(from.bytes); at != std::string::npos;
-           at = text.bytes.find(from.bytes, at + from.bytes.size())) {
+      for (size_t at = find_text(text.bytes, from.bytes); at != std::string::npos;
+           at = find_text(text.bytes, from.bytes, at + from.bytes.size())) {
         ++found;
       }
     }
     if (most >= 0) found = std::min(found, static_cast<size_t>(most));
     run.check_size(found * to.bytes.size());
   }
-  return run.text(replace(text, from.bytes, to, most));
+  return like(run, text, replace(text, from.bytes, to, most));
+}
+
+Value like(Run& run, const Text& source, Text text) {
+  text.markup = source.markup;
+  return run.text(std::move(text));
 }
 
 int64_t to_index(Run& run, const Value& value, std::string_view what) {

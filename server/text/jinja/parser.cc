@@ -118,6 +118,11 @@ Statement Parser::tag() {
   if (name == "set") {
     return std::visit([&](auto node) { return Statement{line, std::move(node)}; }, set_tag());
   }
+  if (name == "filter") {
+    FilterBlock node{.filter = expressions_.block_filter(), .body = scoped_block("endfilter")};
+    end_tag("endfilter");
+    return {line, std::move(node)};
+  }
   if (name == "generation") {
     Generation node{scoped_block("endgeneration")};
     end_tag("endgeneration");

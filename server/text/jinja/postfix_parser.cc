@@ -76,15 +76,15 @@ ExpressionPtr ExpressionParser::subscript(ExpressionPtr object) {
 
 ExpressionPtr ExpressionParser::filters(ExpressionPtr input) {
   for (int count = 0; tokens_.at_operator("|"); count_postfix(&count)) {
-    input = filter(std::move(input), false);
+    input = filter(std::move(input));
   }
   return input;
 }
 
-ExpressionPtr ExpressionParser::filters_and_tests(ExpressionPtr input, bool begins_print) {
+ExpressionPtr ExpressionParser::filters_and_tests(ExpressionPtr input) {
   for (int count = 0;; count_postfix(&count)) {
     if (tokens_.at_operator("|")) {
-      input = filter(std::move(input), begins_print);
+      input = filter(std::move(input));
     } else if (tokens_.at_name("is")) {
       input = test(std::move(input));
     } else if (tokens_.at_operator("(")) {
@@ -95,19 +95,21 @@ ExpressionPtr ExpressionParser::filters_and_tests(ExpressionPtr input, bool begi
   }
 }
 
-ExpressionPtr ExpressionParser::filter(ExpressionPtr input, bool begins_print) {
-  const int line = tokens_.line();
+ExpressionPtr ExpressionParser::block_filter() { return filters(named_filter(nullptr)); }
+
+ExpressionPtr ExpressionParser::filter(ExpressionPtr input) {
   tokens_.expect_operator("|");
+  return named_filter(std::move(input));
+}
+
+ExpressionPtr ExpressionParser::named_filter(ExpressionPtr input) {
+  const int line = tokens_.line();
   const std::string name = tokens_.take_name();
   const Filter* found = find_filter(name);
   if (found == nullptr) tokens_.fail("the filter '{}' is not supported", name);
   FilterCall node{.input = std::move(input), .filter = found, .arguments = {}};
   if (tokens_.at_operator("(")) node.arguments = arguments();
   check_arguments(tokens_, "filter", name, found->parameters, node.arguments);
-  // Jinja marks its result, and escapes as HTML whatever is joined to that.
-  if (name == "safe" && !(begins_print && tokens_.at(Kind::kPrintEnd))) {
-    tokens_.fail("the filter 'safe' is only supported on the whole of {{{{ }}}}");
-  }
   return make(line, std::move(node));
 }
 

@@ -37,7 +37,7 @@ Text quoted(const Text& text) {
       text.bytes.find('\'') != std::string::npos && text.bytes.find('"') == std::string::npos;
   const char quote = doubles ? '"' : '\'';
   Text out(std::string_view(&quote, 1), Origin::kTemplate);
-  for (const Character& c : characters(text.bytes)) {
+  for (const Character& c : Characters(text.bytes)) {
     const Origin origin = text.origin(c.begin);
     if (c.code == '\\' || c.code == quote) out.append("\\", origin);
     if (is_printable(c.code)) {
@@ -54,6 +54,15 @@ void append(Run& run, Text* out, const Text& text) {
   run.check_size(out->bytes.size() + text.bytes.size());
   run.spend(text.bytes.size());
   out->append(text);
+}
+
+Text text_repr(Run& run, const Text& text) {
+  run.spend(text.bytes.size());
+  if (!text.markup) return quoted(text);
+  Text out("Markup(", Origin::kTemplate);
+  out.append(quoted(text));
+  out.append(")", Origin::kTemplate);
+  return out;
 }
 
 void append(Text* out, std::string_view text) { out->append(text, Origin::kTemplate); }
@@ -76,7 +85,7 @@ Text dict_repr(Run& run, const Dict& dict) {
   bool first = true;
   for (const auto& [key, value] : dict.entries()) {
     if (!std::exchange(first, false)) append(&out, ", ");
-    append(run, &out, quoted(key));
+    append(run, &out, text_repr(run, key));
     append(&out, ": ");
     append(run, &out, repr(run, value));
   }
@@ -97,7 +106,7 @@ Text to_text(Run& run, const Value& value) {
 Text repr(Run& run, const Value& value) {
   const Run::Level level(run);
   run.spend();
-  if (const Text* text = value.text()) return quoted(*text);
+  if (const Text* text = value.text()) return text_repr(run, *text);
   if (const List* list = value.list()) return list_repr(run, *list);
   if (const Dict* dict = value.dict()) return dict_repr(run, *dict);
   std::string plain;

@@ -14,8 +14,9 @@ Template::Template(std::string_view source)
 Template::~Template() = default;
 Template::Template(Template&&) noexcept = default;
 
-Text Template::render(const Variables& variables, const std::tm& now, const Limits& limits) const {
-  Run run(limits, now);
+Text Template::render(const Layers& variables, const std::tm& now, const Limits& limits,
+                      const WorkLimits& work) const {
+  Run run(limits, now, work);
   return Evaluator(run, variables).render(parsed_->block);
 }
 

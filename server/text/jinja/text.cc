@@ -3,7 +3,9 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
+#include <utility>
 
 namespace recurve::jinja {
 namespace {
@@ -32,21 +34,26 @@ std::function<bool(const Character&)> stripped(const Text& text,
   };
 }
 
-std::vector<ByteSpan> words(const Text& text) {
+// The first words, one more than `most` where there are more.
+std::vector<ByteSpan> words(const Text& text, size_t most) {
   std::vector<ByteSpan> words;
   bool inside = false;
-  for (const Character& c : characters(text.bytes)) {
+  for (const Character& c : Characters(text.bytes)) {
     const bool space = is_space(c.code);
-    if (!space && !inside) words.push_back({c.begin, c.end});
+    if (!space && !inside) {
+      if (words.size() > most) break;
+      words.push_back({c.begin, c.end});
+    }
     if (!space) words.back().end = c.end;
     inside = !space;
   }
   return words;
 }
 
-std::vector<ByteSpan> occurrences(std::string_view text, std::string_view of) {
+std::vector<ByteSpan> occurrences(std::string_view text, std::string_view of, int64_t most) {
   std::vector<ByteSpan> found;
-  for (size_t at = text.find(of); at != text.npos; at = text.find(of, at + of.size())) {
+  for (size_t at = find_text(text, of); at != text.npos && std::cmp_less(found.size(), most);
+       at = find_text(text, of, at + of.size())) {
     found.push_back({at, at + of.size()});
   }
   return found;
@@ -66,9 +73,9 @@ std::vector<Text> between(const Text& text, const std::vector<ByteSpan>& spans) 
 
 // The rest of a split at white space whose limit is reached keeps its inner spaces.
 std::vector<Text> split_words(const Text& text, int64_t most, bool from_right) {
-  const std::vector<ByteSpan> all = words(text);
+  const size_t limit = most < 0 ? SIZE_MAX : static_cast<size_t>(most);
+  const std::vector<ByteSpan> all = words(text, from_right ? SIZE_MAX : limit);
   std::vector<Text> parts;
-  const size_t limit = most < 0 ? all.size() : static_cast<size_t>(most);
   if (all.size() <= limit) {
     for (const ByteSpan& word : all) parts.push_back(text.part(word.begin, word.end));
   } else if (from_right) {
@@ -84,6 +91,21 @@ std::vector<Text> split_words(const Text& text, int64_t most, bool from_right) {
   return parts;
 }
 
+std::string_view html_entity(char c) {  // as markupsafe writes them
+  switch (c) {
+    case '&':
+      return "&amp;";
+    case '<':
+      return "&lt;";
+    case '>':
+      return "&gt;";
+    case '\'':
+      return "&#39;";
+    default:
+      return "&#34;";
+  }
+}
+
 bool ends_line(int32_t code) {  // str.splitlines
   return code == '\n' || code == '\r' || code == 0x0B || code == 0x0C ||
          (code >= 0x1C && code <= 0x1E) || code == 0x85 || code == 0x2028 || code == 0x2029;
@@ -91,7 +113,7 @@ bool ends_line(int32_t code) {  // str.splitlines
 
 Text mapped(const Text& text, CaseMap map) {
   Text out;
-  for (const Character& c : characters(text.bytes)) append_mapped(text, c, map, &out);
+  for (const Character& c : Characters(text.bytes)) append_mapped(text, c, map, &out);
   return out;
 }
 
@@ -114,17 +136,29 @@ Text Text::part(size_t begin, size_t end) const {
   return out;
 }
 
-std::vector<Character> characters(std::string_view utf8) {
-  std::vector<Character> all;
-  for (size_t at = 0; at < utf8.size();) {
-    utf8proc_int32_t code = 0;
-    const auto size = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(utf8.data() + at),
-                                       static_cast<utf8proc_ssize_t>(utf8.size() - at), &code);
-    const size_t step = size > 0 ? static_cast<size_t>(size) : 1;
-    all.push_back({size > 0 ? code : 0xFFFD, at, at + step});
-    at += step;
+Character character_at(std::string_view utf8, size_t begin) {
+  const auto first = static_cast<unsigned char>(utf8[begin]);
+  if (first < 0x80) return {first, begin, begin + 1};
+  utf8proc_int32_t code = 0;
+  const auto size = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(utf8.data() + begin),
+                                     static_cast<utf8proc_ssize_t>(utf8.size() - begin), &code);
+  return size > 0 ? Character{code, begin, begin + static_cast<size_t>(size)}
+                  : Character{0xFFFD, begin, begin + 1};
+}
+
+Character character_before(std::string_view utf8, size_t end) {
+  size_t begin = end - 1;
+  while (begin > 0 && end - begin < 4 && (static_cast<unsigned char>(utf8[begin]) & 0xC0) == 0x80) {
+    --begin;
   }
-  return all;
+  return character_at(utf8, begin);
+}
+
+size_t find_text(std::string_view text, std::string_view what, size_t from) {
+  if (from > text.size()) return text.npos;
+  const void* found = memmem(text.data() + from, text.size() - from, what.data(), what.size());
+  return found == nullptr ? text.npos
+                          : static_cast<size_t>(static_cast<const char*>(found) - text.data());
 }
 
 size_t count_characters(std::string_view utf8) {
@@ -140,24 +174,25 @@ bool is_space(int32_t code) {
 }
 
 Text strip(const Text& text, Side side, const std::optional<std::string>& of) {
-  const std::vector<Character> all = characters(text.bytes);
   const auto taken = stripped(text, of);
-  size_t first = 0, last = all.size();
-  if (side != Side::kRight) {
-    while (first < last && taken(all[first])) ++first;
+  size_t begin = 0, end = text.bytes.size();
+  while (side != Side::kRight && begin < end) {
+    const Character first = character_at(text.bytes, begin);
+    if (!taken(first)) break;
+    begin = first.end;
   }
-  if (side != Side::kLeft) {
-    while (last > first && taken(all[last - 1])) --last;
+  while (side != Side::kLeft && begin < end) {
+    const Character last = character_before(text.bytes, end);
+    if (!taken(last)) break;
+    end = last.begin;
   }
-  return first == last ? Text() : text.part(all[first].begin, all[last - 1].end);
+  return text.part(begin, end);
 }
 
 std::vector<Text> split(const Text& text, const std::optional<std::string>& separator,
                         int64_t most) {
   if (!separator) return split_words(text, most, false);
-  std::vector<ByteSpan> at = occurrences(text.bytes, *separator);
-  if (most >= 0 && at.size() > static_cast<size_t>(most)) at.resize(static_cast<size_t>(most));
-  return between(text, at);
+  return between(text, occurrences(text.bytes, *separator, most < 0 ? INT64_MAX : most));
 }
 
 std::vector<Text> rsplit(const Text& text, const std::optional<std::string>& separator,
@@ -175,37 +210,47 @@ std::vector<Text> rsplit(const Text& text, const std::optional<std::string>& sep
   return between(text, at);
 }
 
-std::vector<Text> splitlines(const Text& text) {
+std::vector<Text> splitlines(const Text& text, size_t most) {
   std::vector<Text> lines;
-  const std::vector<Character> all = characters(text.bytes);
   size_t begin = 0;
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (!ends_line(all[i].code)) continue;
-    lines.push_back(text.part(begin, all[i].begin));
-    if (all[i].code == '\r' && i + 1 < all.size() && all[i + 1].code == '\n') ++i;
-    begin = all[i].end;
+  for (const Character& c : Characters(text.bytes)) {
+    if (lines.size() >= most) break;
+    if (!ends_line(c.code)) continue;
+    const bool ends_crlf =
+        c.code == '\n' && c.begin == begin && begin > 0 && text.bytes[begin - 1] == '\r';
+    if (!ends_crlf) lines.push_back(text.part(begin, c.begin));
+    begin = c.end;
   }
   if (begin < text.bytes.size()) lines.push_back(text.part(begin, text.bytes.size()));
   return lines;
 }
 
 Text replace(const Text& text, std::string_view from, const Text& to, int64_t most) {
-  std::vector<ByteSpan> at;
-  if (from.empty()) {  // in front of every character and at the end
-    for (const Character& c : characters(text.bytes)) at.push_back({c.begin, c.begin});
-    at.push_back({text.bytes.size(), text.bytes.size()});
-  } else {
-    at = occurrences(text.bytes, from);
-  }
-  if (most >= 0 && at.size() > static_cast<size_t>(most)) at.resize(static_cast<size_t>(most));
   Text out;
-  size_t begin = 0;
-  for (const ByteSpan& span : at) {
-    out.append(text.part(begin, span.begin));
+  size_t done = 0, next = 0;  // in bytes: what has been copied, and where to look on
+  for (int64_t i = 0; most < 0 || i < most; ++i) {
+    const size_t at =
+        next > text.bytes.size() ? text.bytes.npos : find_text(text.bytes, from, next);
+    if (at == text.bytes.npos) break;
+    out.append(text.part(done, at));
     out.append(to);
-    begin = span.end;
+    done = next = at + from.size();
+    // Nothing stands in front of every character and at the end.
+    if (from.empty()) next = at < text.bytes.size() ? character_at(text.bytes, at).end : at + 1;
   }
-  out.append(text.part(begin, text.bytes.size()));
+  out.append(text.part(done, text.bytes.size()));
+  return out;
+}
+
+Text escape_html(const Text& text) {
+  Text out = text.markup ? text : Text();
+  out.markup = true;
+  for (size_t begin = 0; !text.markup && begin < text.bytes.size();) {
+    const size_t end = std::min(text.bytes.find_first_of("&<>'\"", begin), text.bytes.size());
+    out.append(text.part(begin, end));
+    if (end < text.bytes.size()) out.append(html_entity(text.bytes[end]), text.origin(end));
+    begin = end + 1;
+  }
   return out;
 }
 
@@ -215,7 +260,7 @@ Text lower(const Text& text) { return mapped(text, utf8proc_tolower); }
 Text title(const Text& text) {
   Text out;
   bool inside = false;
-  for (const Character& c : characters(text.bytes)) {
+  for (const Character& c : Characters(text.bytes)) {
     append_mapped(text, c, inside ? utf8proc_tolower : utf8proc_totitle, &out);
     inside = is_cased(c.code);
   }
@@ -224,7 +269,7 @@ Text title(const Text& text) {
 
 Text capitalize(const Text& text) {
   Text out;
-  for (const Character& c : characters(text.bytes)) {
+  for (const Character& c : Characters(text.bytes)) {
     append_mapped(text, c, c.begin > 0 ? utf8proc_tolower : utf8proc_totitle, &out);
   }
   return out;
@@ -233,7 +278,7 @@ Text capitalize(const Text& text) {
 Text title_filter(const Text& text) {
   Text out;
   bool inside = false;
-  for (const Character& c : characters(text.bytes)) {
+  for (const Character& c : Characters(text.bytes)) {
     const bool border = is_space(c.code) || c.code == '-' || c.code == '(' || c.code == '{' ||
                         c.code == '[' || c.code == '<';
     append_mapped(text, c, inside ? utf8proc_tolower : utf8proc_toupper, &out);

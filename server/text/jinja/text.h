@@ -14,6 +14,7 @@ enum class Origin : char {
   kTemplate,  // the template, or what the operator's files name (bos_token)
   kMessage,   // the caller of the template: messages and tools
   kMark,      // like kMessage, and to be found again in the output
+  kMark2,     // the same for another place
 };
 
 // A string in UTF-8 that knows of each byte who wrote it. Positions that Python counts are
@@ -31,6 +32,9 @@ struct Text {
 
   std::string bytes;    // valid UTF-8
   std::string origins;  // [byte of `bytes`]: an Origin
+  // What the filter `safe` gives (markupsafe's Markup): a text that is joined to it by + is escaped
+  // as HTML. Kept by what says so, and by copies.
+  bool markup = false;
 };
 
 // A range of bytes.
@@ -45,24 +49,49 @@ struct Character {
   size_t begin;  // in bytes
   size_t end;
 };
-std::vector<Character> characters(std::string_view utf8);
+Character character_at(std::string_view utf8, size_t begin);
+Character character_before(std::string_view utf8, size_t end);
+
+// All characters of a text, one after another: for (const Character& c : Characters(text)).
+class Characters {
+ public:
+  struct Iterator {
+    Character operator*() const { return character_at(utf8, at); }
+    void operator++() { at = character_at(utf8, at).end; }
+    bool operator!=(const Iterator& other) const { return at != other.at; }
+    std::string_view utf8;
+    size_t at;
+  };
+  explicit Characters(std::string_view utf8) : utf8_(utf8) {}
+  Iterator begin() const { return {utf8_, 0}; }
+  Iterator end() const { return {utf8_, utf8_.size()}; }
+
+ private:
+  const std::string_view utf8_;
+};
 size_t count_characters(std::string_view utf8);
 bool is_space(int32_t code);  // Python's str.isspace
+// std::string_view::find(), in linear time whatever the texts are.
+size_t find_text(std::string_view text, std::string_view what, size_t from = 0);
 
 // The methods of Python's str, of the same names. Case is mapped character by character: the few
 // that become several (the German sharp s) or depend on their place (final sigma) do not.
 enum class Side { kLeft = 1, kRight = 2, kBoth = 3 };
 Text strip(const Text& text, Side side, const std::optional<std::string>& of = {});
 std::vector<Text> split(const Text& text, const std::optional<std::string>& separator,
-                        int64_t most);  // most < 0: no limit
+                        int64_t most);  // of cuts; < 0: no limit
 std::vector<Text> rsplit(const Text& text, const std::optional<std::string>& separator,
                          int64_t most);
-std::vector<Text> splitlines(const Text& text);
+std::vector<Text> splitlines(const Text& text, size_t most = SIZE_MAX);  // lines, then the rest
 Text replace(const Text& text, std::string_view from, const Text& to, int64_t most);
 Text upper(const Text& text);
 Text lower(const Text& text);
 Text title(const Text& text);
 Text capitalize(const Text& text);
+
+// The same text with &, <, >, ' and " as HTML entities; what is markup stays as it is. The result
+// is markup.
+Text escape_html(const Text& text);
 
 // Jinja's filters of these names.
 Text title_filter(const Text& text);

@@ -21,7 +21,6 @@ class TokenReader {
 
   const Token& now() const { return tokens_[at_]; }
   const Token& next() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
-  const Token& previous() const { return tokens_[at_ == 0 ? 0 : at_ - 1]; }
   int line() const { return now().line; }
   bool at(Kind kind) const { return now().kind == kind; }
   bool at_name(std::string_view name) const { return now().is(Kind::kName, name); }

@@ -17,7 +17,7 @@ void Dict::set(const Text& key, Value value) {
 }
 
 const Value* Dict::find(std::string_view key) const {
-  const auto found = index_.find(std::string(key));
+  const auto found = index_.find(key);
   return found == index_.end() ? nullptr : &entries_[found->second].second;
 }
 

@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -48,7 +47,9 @@ class Dict {
 
  private:
   std::vector<Entry> entries_;
-  std::unordered_map<std::string, size_t> index_;  // in entries_
+  // In entries_. Ordered, not hashed: strangers choose the keys, and could choose ones that
+  // collide.
+  std::map<std::string, size_t, std::less<>> index_;
   int nesting_ = 1;
 };
 

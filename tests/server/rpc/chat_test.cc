@@ -108,6 +108,15 @@ TEST_F(ChatTest, ASessionGetsBothReadings) {
   EXPECT_EQ(got.continuation_refusal, "");
 }
 
+TEST_F(ChatTest, ASessionsTurnIsRenderedTwiceForEachReading) {
+  start_with(kTemplate);
+  v1::GenerateRequest request = user("hi");
+  request.set_session("s");
+  const int64_t before = chat_.format->renderings();
+  ASSERT_TRUE(generate(request).status.ok());
+  EXPECT_EQ(chat_.format->renderings() - before, 4);
+}
+
 TEST_F(ChatTest, ASessionCannotGoOnWhereTheTemplateRewritesThePast) {
   start_with("{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}");
   v1::GenerateRequest request = user("hi");

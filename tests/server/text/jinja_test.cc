@@ -1,10 +1,14 @@
 // The template interpreter against Jinja itself, as transformers uses it:
 // tests/golden/chat_template, made by weights_tools/golden_chat.py. And what is its own: limits,
 // origins, refusals.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "server/text/jinja/json_parser.h"
 #include "server/text/jinja/template.h"
@@ -21,10 +25,14 @@ std::filesystem::path folder() {
 
 Json golden(const char* name) { return Json::parse(recurve::testing::read_text(folder() / name)); }
 
+Value parsed(const std::string& json) {
+  JsonBudget budget{.most = 1'000'000};
+  return parse_json(json, Origin::kMessage, budget);
+}
+
 Template::Variables variables_of(const Json& object) {
   Template::Variables all;
-  for (const auto& [name, value] : object.items())
-    all[name] = parse_json(value.dump(), Origin::kMessage);
+  for (const auto& [name, value] : object.items()) all[name] = parsed(value.dump());
   return all;
 }
 
@@ -32,7 +40,7 @@ Template::Variables variables_of(const Json& object) {
 Json rendered(const std::string& source, const Template::Variables& variables,
               std::string* why = nullptr) {
   try {
-    const Text text = Template(source).render(variables, std::tm{});
+    const Text text = Template(source).render({&variables}, std::tm{});
     EXPECT_EQ(text.bytes.size(), text.origins.size());
     return text.bytes;
   } catch (const Error& error) {
@@ -88,7 +96,6 @@ TEST(JinjaRefusals, NameTheConstructAndItsLine) {
             "line 1: the filter 'trim' is not supported with 2 arguments");
   EXPECT_EQ(refusal("{{ x | tojson(html=1) }}"),
             "line 1: the filter 'tojson' is not supported with the argument 'html'");
-  EXPECT_THAT(refusal("{{ 'a' + (x | safe) }}"), HasSubstr("'safe' is only supported"));
   EXPECT_THAT(refusal("{% include 'x' %}"), HasSubstr("{% include %}"));
   EXPECT_THAT(refusal("{% if x %}"), HasSubstr("{% endif %} is missing"));
   EXPECT_THAT(refusal("{{ x"), HasSubstr("a tag is not closed"));
@@ -103,7 +110,8 @@ TEST(JinjaRefusals, NameTheConstructAndItsLine) {
 std::string failure(const std::string& source, const Json& variables = Json::object(),
                     const Limits& limits = {}) {
   try {
-    Template(source).render(variables_of(variables), std::tm{}, limits);
+    const Template::Variables given = variables_of(variables);
+    Template(source).render({&given}, std::tm{}, limits);
   } catch (const Error& error) {
     return error.what();
   }
@@ -139,9 +147,57 @@ TEST(JinjaLimits, StopWhatWouldNotEnd) {
   EXPECT_THAT(failure("{% set n = namespace() %}{% set n.self = n %}{{ n == n }}"), "rendered");
 }
 
+TEST(JinjaLimits, CutNoTextIntoTooManyItems) {
+  const Limits few{.items = 3};
+  const Json v = {{"x", "a b c d"}, {"y", "a b c"}, {"lines", "1\n2\n3\n4\n"}};
+  const std::string refused = "line 1: a list becomes longer than 3 items";
+  for (const char* cut : {"x.split()", "x.split(' ')", "x.rsplit(' ')", "x.rsplit()",
+                          "lines.splitlines()", "x | list", "lines | indent"}) {
+    EXPECT_EQ(failure(std::string("{{ ") + cut + " }}", v, few), refused) << cut;
+  }
+  EXPECT_EQ(failure("{{ y.split() }}{{ y.split(' ') }}{{ x.split(' ', 2) }}", v, few), "rendered");
+}
+
+// Each name is found in its own time: a search through all others would take minutes.
+TEST(JinjaLimits, VariablesAreFoundHoweverManyThereAre) {
+  std::string json = "{\"v0\": 0";
+  Template::Variables many;
+  for (int i = 1; i < 200'000; ++i) {
+    json += fmt::format(", \"v{}\": {}", i, i);
+    many[fmt::format("v{}", i)] = Value(int64_t{i});
+  }
+  many["d"] = parsed(json + "}");
+  EXPECT_EQ(rendered("{% for i in range(99999) %}{% set a = v199999 + d.v199998 %}{% endfor %}"
+                     "{{ v199999 }} {{ d.v7 }}",
+                     many),
+            "199999 7");
+}
+
+TEST(JinjaUnwanted, RenderingEnds) {
+  // It would take longer than anybody lives, but for the flag.
+  const Limits boundless{.steps = std::numeric_limits<int64_t>::max()};
+  const Template endless(
+      "{% for a in range(99999) %}{% for a in range(99999) %}{% for a in range(99999) %}"
+      "{% for a in range(99999) %}{% endfor %}{% endfor %}{% endfor %}{% endfor %}");
+  std::atomic<bool> unwanted{false};
+  std::thread leaver([&] { unwanted = true; });
+  EXPECT_THROW(endless.render({}, std::tm{}, boundless, {.unwanted = &unwanted}), WorkUnwanted);
+  leaver.join();
+}
+
+TEST(JinjaUnwanted, JsonIsNotReadToItsEnd) {
+  const std::atomic<bool> unwanted{true};
+  for (const std::string& json :
+       {"\"" + std::string(1 << 17, 'x') + "\"", std::string(1 << 17, ' ')}) {
+    JsonBudget budget{.most = 10, .work = {.unwanted = &unwanted}};
+    EXPECT_THROW(parse_json(json, Origin::kMessage, budget), WorkUnwanted);
+  }
+}
+
 // Bytes of the output as t (template) and m (message).
 std::string origins(const std::string& source, const Json& variables) {
-  std::string marks = Template(source).render(variables_of(variables), std::tm{}).origins;
+  const Template::Variables given = variables_of(variables);
+  std::string marks = Template(source).render({&given}, std::tm{}).origins;
   for (char& c : marks) c = static_cast<Origin>(c) == Origin::kTemplate ? 't' : 'm';
   return marks;
 }
@@ -166,7 +222,7 @@ TEST(JinjaOrigins, FollowEveryByte) {
 TEST(JinjaJson, RefusesWhatItCannotKeep) {
   const auto refusal = [](const std::string& json) -> std::string {
     try {
-      parse_json(json, Origin::kMessage);
+      parsed(json);
     } catch (const Error& error) {
       return error.what();
     }
@@ -182,6 +238,21 @@ TEST(JinjaJson, RefusesWhatItCannotKeep) {
   EXPECT_EQ(refusal(std::string(65, '[') + std::string(65, ']')),
             "the JSON is nested more than 64 deep");
   EXPECT_EQ(refusal("\"\xff\""), "not valid JSON at byte 2");
+}
+
+TEST(JinjaJson, CountsValuesBeforeTheyTakeMemory) {
+  const auto left = [](const std::string& json, size_t values) -> std::string {
+    JsonBudget budget{.most = values};
+    try {
+      parse_json(json, Origin::kMessage, budget);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return std::to_string(budget.used);
+  };
+  EXPECT_EQ(left(R"({"a": [1, "b", {}], "c": null})", 10), "6");
+  EXPECT_EQ(left("[[], [], {}, 1]", 5), "5");
+  EXPECT_EQ(left("[[], [], {}, 1]", 4), "there are more than 4 values in all");
 }
 
 }  // namespace recurve::jinja::jinja_test

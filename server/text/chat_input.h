@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "server/text/jinja/template.h"
+#include "server/text/work_limits.h"
+
+namespace recurve {
+
+// What a client sends instead of a prompt.
+struct ChatMessage {
+  std::string role;                    // 1 to 64 of [A-Za-z0-9_-]
+  std::optional<std::string> content;  // none: the message has no such field
+  std::string fields_json = {};        // an object of further fields; empty: none
+};
+struct Conversation {
+  std::vector<ChatMessage> messages;
+  std::string tools_json = {};      // a list; empty: none
+  std::string variables_json = {};  // an object of further variables; empty: none
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;  // not together with add_generation_prompt
+};
+
+// Why messages cannot be written: one sentence for whoever sent them.
+class ChatError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Messages, the values that their JSON holds, and variables: more are refused.
+inline constexpr size_t kMaxChatValues = 250'000;
+
+// A conversation as a template sees it: checked and parsed once for all that is written of it.
+struct ChatInput {
+  // Throws ChatError, and WorkUnwanted as `work` has it.
+  ChatInput(const Conversation& conversation, const WorkLimits& work = {});
+
+  // Whether a template can see nothing but the messages.
+  bool plain() const { return variables.empty() && !has_tools; }
+
+  std::vector<jinja::Value> messages;  // dicts; at least one
+  jinja::Template::Variables variables;
+  jinja::Value tools;  // a list, or none
+  bool has_tools;
+  bool add_generation_prompt;
+  bool continue_final_message;
+  WorkLimits work;
+};
+
+// One message.
+jinja::Value chat_message(std::string_view role, jinja::Text content);
+
+// The message with `mark` behind its content, or behind the last text of it where it is a list of
+// parts. Throws ChatError where it has none.
+jinja::Value with_mark(const jinja::Value& message, std::string_view mark);
+
+}  // namespace recurve
