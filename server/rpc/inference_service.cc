@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+
 #include "server/rpc/generate_call.h"
 #include "server/rpc/messages.h"
 #include "server/rpc/score_call.h"
@@ -74,8 +76,13 @@ grpc::ServerUnaryReactor* answer_later(ServiceContext& context, grpc::CallbackSe
   auto* unary = new UnaryCall(context, call);
   const Status available = context.availability();
   if (available.ok()) {
+    const Clock::time_point arrival = Clock::now();
     unary->try_answer_on_text(static_cast<int64_t>(request->Length()), [=, &context] {
-      return work(context, *request, unary->limits(), response);
+      const Clock::time_point began = Clock::now();
+      const Status status = work(context, *request, unary->limits(), response);
+      const std::chrono::duration<double> waited = began - arrival, worked = Clock::now() - began;
+      context.metrics.observe_text(waited.count(), worked.count());
+      return status;
     });
   } else {
     unary->finish(available);

@@ -55,6 +55,8 @@ void set_bounds(const RpcOptions& options, grpc::ServerBuilder* builder) {
   quota.Resize(static_cast<size_t>(options.max_bytes_under_way));
   quota.SetMaxThreads(kMostThreads);
   builder->SetResourceQuota(quota);
+  // Otherwise one a core, each with threads of its own, which may be more than that.
+  builder->SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder->SetCompressionAlgorithmSupportStatus(algorithm, options.request_compression);
   }
