@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -30,7 +31,8 @@ constexpr auto kLastWords = std::chrono::seconds(5);
 constexpr auto kLastRefusals = std::chrono::milliseconds(200);
 
 // Threads for calls that block one, which only reflection does: more calls than that are refused.
-constexpr int kMostThreads = 64;
+// gRPC keeps up to two a core to wait for them, and ends the process where it may not have one.
+int most_threads() { return 32 + 2 * static_cast<int>(std::thread::hardware_concurrency()); }
 
 bool is_unix(const std::string& address) {
   return address.starts_with("unix:") || address.starts_with("unix-abstract:");
@@ -53,10 +55,8 @@ void set_arguments(const RpcOptions& options, grpc::ServerBuilder* builder) {
 void set_bounds(const RpcOptions& options, grpc::ServerBuilder* builder) {
   grpc::ResourceQuota quota("recurve");
   quota.Resize(static_cast<size_t>(options.max_bytes_under_way));
-  quota.SetMaxThreads(kMostThreads);
+  quota.SetMaxThreads(most_threads());
   builder->SetResourceQuota(quota);
-  // Otherwise one a core, each with threads of its own, which may be more than that.
-  builder->SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder->SetCompressionAlgorithmSupportStatus(algorithm, options.request_compression);
   }
