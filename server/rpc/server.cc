@@ -7,6 +7,7 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <optional>
@@ -51,10 +52,16 @@ void set_arguments(const RpcOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
 }
 
+// Bytes that gRPC may hold of messages on their way: where no message fits, calls would wait for
+// ever.
+size_t most_bytes_on_their_way(const RpcOptions& options) {
+  return static_cast<size_t>(std::max(options.max_bytes_under_way, 4 * options.max_message_bytes));
+}
+
 // What clients can make gRPC hold before a call of ours begins.
 void set_bounds(const RpcOptions& options, grpc::ServerBuilder* builder) {
   grpc::ResourceQuota quota("recurve");
-  quota.Resize(static_cast<size_t>(options.max_bytes_under_way));
+  quota.Resize(most_bytes_on_their_way(options));
   quota.SetMaxThreads(most_threads());
   builder->SetResourceQuota(quota);
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
