@@ -32,7 +32,8 @@ struct RpcOptions {
   int text_threads = 2;                // check and tokenise prompts
   int max_tokenising = 1024;           // calls that wait for those; more: RESOURCE_EXHAUSTED
 
-  // Of requests' messages; more: RESOURCE_EXHAUSTED. As much again may be on its way to be one.
+  // Of requests' messages; more: RESOURCE_EXHAUSTED. gRPC may hold as much again of messages on
+  // their way, or four of the largest.
   int64_t max_bytes_under_way = 256 << 20;
   int64_t max_prompt_tokens = 1 << 20;
   int64_t max_unbroken_bytes = 1 << 20;  // of a Score's text that wait for a border between tokens
