@@ -11,6 +11,7 @@
 #include "model/registry.h"
 #include "server/engine/engine.h"
 #include "server/memory_plan.h"
+#include "server/net/connections.h"
 #include "server/observe/log.h"
 #include "server/options.h"
 #include "server/part_options.h"
@@ -28,6 +29,10 @@ RpcOptions rpc_options(const Options& o, StopSignal& stop) {
   return {.listen = o.listen,
           .version = kVersion,
           .max_message_bytes = static_cast<int64_t>(o.max_message_bytes),
+          .request_compression = o.request_compression,
+          .reflection = o.reflection,
+          .max_connections = o.max_connections,
+          .max_connections_by_address = o.max_connections_by_address,
           .max_bytes_under_way = static_cast<int64_t>(o.request_memory),
           .max_prompt_tokens = o.max_prompt_tokens,
           .stall_seconds = o.stall_seconds,
@@ -142,6 +147,7 @@ ServingInfo serving_info(const Options& o, const Model& model, const Backend& ba
 
 int run(const Options& o) {
   StopSignal stop;
+  allow_many_files();
   Metrics metrics;
   std::optional<MetricsServer> metrics_server;
   if (!o.metrics.empty()) metrics_server.emplace(o.metrics, metrics);

@@ -3,9 +3,21 @@
 #include <CLI/CLI.hpp>
 #include <map>
 
+#include "server/rpc/server.h"
 #include "server/version.h"
 
 namespace recurve {
+namespace {
+
+void add_switch(CLI::App& app, const char* name, bool* value, const char* what) {
+  app.add_option(name, *value, what)
+      ->transform(
+          CLI::CheckedTransformer(std::map<std::string, bool>{{"on", true}, {"off", false}}))
+      ->default_str(*value ? "on" : "off")
+      ->group("Service");
+}
+
+}  // namespace
 
 int parse_options(int argc, char** argv, Options* o) {
   CLI::App app(
@@ -103,8 +115,25 @@ int parse_options(int argc, char** argv, Options* o) {
   app.add_option("--max-message-bytes", o->max_message_bytes,
                  "Largest request message, e.g. 16MB; larger ones get RESOURCE_EXHAUSTED")
       ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::Range(uint64_t{1024}, uint64_t{1} << 31))
+      ->check(CLI::Range(uint64_t{1024}, static_cast<uint64_t>(kMostMessageBytes)))
       ->group("Service");
+  app.add_option("--max-connections", o->max_connections,
+                 "Connections at once; further ones are closed as they come. auto: what the limit "
+                 "of open files leaves, 10000 at most")
+      ->transform(CLI::Transformer(std::map<std::string, int>{{"auto", 0}}))
+      ->check(CLI::Range(0, 1 << 20))
+      ->default_str("auto")
+      ->group("Service");
+  app.add_option("--max-connections-by-address", o->max_connections_by_address,
+                 "Of those, from one address, or one IPv6 network of 64 bits. auto: half of all")
+      ->transform(CLI::Transformer(std::map<std::string, int>{{"auto", 0}}))
+      ->check(CLI::Range(0, 1 << 20))
+      ->default_str("auto")
+      ->group("Service");
+  add_switch(app, "--request-compression", &o->request_compression,
+             "Take compressed request messages, of which a small one may take much memory");
+  add_switch(app, "--reflection", &o->reflection,
+             "Tell clients that ask which services and messages there are");
   app.add_option("--drain-seconds", o->drain_seconds,
                  "Time that requests under way have to end after SIGTERM")
       ->check(CLI::Range(0.0, 86400.0))

@@ -30,6 +30,10 @@ struct Options {
   uint64_t session_memory = uint64_t{4} << 30;
   double session_ttl = 3600;
   uint64_t max_message_bytes = uint64_t{16} << 20;
+  int max_connections = 0;             // 0: as connection_limits() finds right
+  int max_connections_by_address = 0;  // the same
+  bool request_compression = false;
+  bool reflection = true;
   int64_t max_prompt_tokens = 1 << 20;
   int32_t max_generated_tokens = 1 << 20;
   double drain_seconds = 30;

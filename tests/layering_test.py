@@ -24,7 +24,8 @@ ALLOWED = {  # folder: the folders whose headers it may include besides its own
     "server/session": {"model", "kernels", "server/request", "server/sampling"},
     "server/engine": {"model", "kernels", "kernels/ops", "server/request", "server/scheduler",
                       "server/session", "server/sampling", "server/observe"},
-    "server/rpc": {"proto", "server/request", "server/sampling", "server/text", "server/observe"},
+    "server/net": {"server/observe"},
+    "server/rpc": {"proto", "server/net", "server/request", "server/sampling", "server/text", "server/observe"},
     "server": {"*"},  # the composition root
     "clients": {"proto"},
     "tests": {"*"},

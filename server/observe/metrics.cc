@@ -31,6 +31,9 @@ const Buckets kRows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 
 constexpr std::array<const char*, Metrics::kFinishes> kFinishNames = {
     "length", "eos", "stop_id", "stop_string", "cancelled", "deadline", "shutdown", "error"};
 
+constexpr std::array<const char*, Metrics::kRefusals> kRefusalNames = {
+    "too_many", "too_many_of_address", "no_file_left"};
+
 // The names of gRPC's status codes, by number.
 constexpr std::array<const char*, 17> kCodeNames = {
     "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
@@ -85,6 +88,11 @@ struct Metrics::Impl {
     for (size_t code = 1; code < errors.size(); ++code) {
       errors[code] = &error_family.Add({{"code", kCodeNames[code]}});
     }
+    auto& refusal_family = counters(*registry, "recurve_connections_refused_total",
+                                    "Connections that were closed as they came, by reason");
+    for (size_t i = 0; i < refused.size(); ++i) {
+      refused[i] = &refusal_family.Add({{"reason", kRefusalNames[i]}});
+    }
     auto& slot_family = gauges(*registry, "recurve_slots", "State slots on the device, by use");
     slots_free = &slot_family.Add({{"tier", "free"}});
     slots_running = &slot_family.Add({{"tier", "running"}});
@@ -101,6 +109,7 @@ struct Metrics::Impl {
   Counter& requests = counter(*registry, "recurve_requests_total", "Requests received");
   Gauge& running = gauge(*registry, "recurve_requests_running", "Requests that hold a slot");
   Gauge& waiting = gauge(*registry, "recurve_requests_waiting", "Requests in the queue");
+  Gauge& connections = gauge(*registry, "recurve_connections", "Connections of clients");
   Counter& prompt_tokens =
       counter(*registry, "recurve_prompt_tokens_total", "Prompt tokens absorbed");
   Counter& generated_tokens =
@@ -112,6 +121,11 @@ struct Metrics::Impl {
                                "From a request's arrival to its first step", kRequestSeconds);
   Histogram& prefill = histogram(*registry, "recurve_prefill_seconds",
                                  "From a request's first step to its first token", kRequestSeconds);
+  Histogram& text_queue =
+      histogram(*registry, "recurve_text_queue_seconds",
+                "From a call's arrival to where a thread reads its text", kRequestSeconds);
+  Histogram& text = histogram(*registry, "recurve_text_seconds",
+                              "Reading a call's text or messages to ids", kRequestSeconds);
   Histogram& ttft = histogram(*registry, "recurve_time_to_first_token_seconds",
                               "From a request's arrival to its first token", kRequestSeconds);
   Histogram& inter_token = histogram(*registry, "recurve_inter_token_seconds",
@@ -123,6 +137,7 @@ struct Metrics::Impl {
   Histogram& rows = histogram(*registry, "recurve_batch_rows", "Tokens in a step's batch", kRows);
 
   std::array<Counter*, kFinishes> finished{};
+  std::array<Counter*, kRefusals> refused{};
   std::array<Counter*, kCodeNames.size()> errors{};  // [0], OK, is no error
   Gauge *slots_free, *slots_running, *slots_session_idle;
   Gauge *sessions_slot, *sessions_host, *sessions_empty;
@@ -140,6 +155,12 @@ void Metrics::request_finished(Finish why) {
 void Metrics::request_failed(int code) {
   const bool known = code >= 1 && code < static_cast<int>(kCodeNames.size());
   impl_->errors[static_cast<size_t>(known ? code : kUnknown)]->Increment();
+}
+
+void Metrics::set_connections(int64_t n) { impl_->connections.Set(static_cast<double>(n)); }
+
+void Metrics::connection_refused(Refusal why) {
+  impl_->refused.at(static_cast<size_t>(why))->Increment();
 }
 
 void Metrics::set_requests(int64_t running, int64_t waiting) {
@@ -173,6 +194,10 @@ void Metrics::set_session_host_bytes(int64_t bytes) {
 
 void Metrics::observe_queue(double seconds) { impl_->queue.Observe(seconds); }
 void Metrics::observe_prefill(double seconds) { impl_->prefill.Observe(seconds); }
+void Metrics::observe_text(double waited, double worked) {
+  impl_->text_queue.Observe(waited);
+  impl_->text.Observe(worked);
+}
 void Metrics::observe_ttft(double seconds) { impl_->ttft.Observe(seconds); }
 void Metrics::observe_inter_token(double seconds) { impl_->inter_token.Observe(seconds); }
 void Metrics::observe_decode(double seconds) { impl_->decode.Observe(seconds); }

@@ -26,6 +26,14 @@ class Metrics final : public EngineMetrics {
   };
   static constexpr int kFinishes = 8;
 
+  // Why a connection was closed as it came.
+  enum class Refusal {
+    kTooMany,           // of all together
+    kTooManyOfAddress,  // of the peer's address
+    kNoFile,            // the process has no descriptor left; it waits for one
+  };
+  static constexpr int kRefusals = 3;
+
   Metrics();
   ~Metrics() override;
   Metrics(const Metrics&) = delete;
@@ -37,6 +45,10 @@ class Metrics final : public EngineMetrics {
   void request_failed(int code);  // recurve_errors_total{code}: gRPC code 1..16, others as UNKNOWN
   // recurve_requests_{running,waiting}
   void set_requests(int64_t running, int64_t waiting) override;
+
+  // Connections. recurve_connections, recurve_connections_refused_total{reason}.
+  void set_connections(int64_t n);
+  void connection_refused(Refusal);
 
   // Tokens. recurve_prompt_tokens_total, recurve_generated_tokens_total; negative n is ignored.
   void add_prompt_tokens(int64_t n) override;
@@ -50,6 +62,9 @@ class Metrics final : public EngineMetrics {
   // Times, in seconds.
   void observe_queue(double seconds) override;    // recurve_queue_seconds: received to admitted
   void observe_prefill(double seconds) override;  // recurve_prefill_seconds: to first token
+  // From a request's arrival to where a thread reads its text, and how long that takes:
+  // recurve_text_queue_seconds, recurve_text_seconds.
+  void observe_text(double waited, double worked);
   void observe_ttft(double seconds);         // recurve_time_to_first_token_seconds: from received
   void observe_inter_token(double seconds);  // recurve_inter_token_seconds
   void observe_decode(double seconds) override;  // recurve_decode_seconds: first token to last

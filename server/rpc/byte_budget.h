@@ -5,7 +5,8 @@
 
 namespace recurve {
 
-// Bounds what all calls together hold of something. Any thread.
+// Bounds what all calls together hold of something: a part of it is for small calls alone, which
+// large ones cannot fill. Any thread.
 class ByteBudget {
  public:
   explicit ByteBudget(int64_t most) : most_(most) {}
@@ -33,11 +34,14 @@ class ByteBudget {
     int64_t bytes_ = 0;
   };
 
+  static constexpr int64_t kSmall = 64 << 10;  // most bytes of a small call
+
   // Empty if it does not fit. Something always fits where nothing is taken.
   Share take(int64_t bytes) {
+    const int64_t most = bytes <= kSmall ? most_ : most_ - most_ / 8;
     int64_t used = used_.load();
     do {
-      if (used > 0 && used + bytes > most_) return {};
+      if (used > 0 && used + bytes > most) return {};
     } while (!used_.compare_exchange_weak(used, used + bytes));
     return {this, bytes};
   }

@@ -40,8 +40,12 @@ Status check_messages(const v1::Messages& messages, const RequestRules& rules) {
 
 Status encode(const RangedText& text, TextPosition position, const RequestRules& rules,
               const WorkLimits& limits, std::vector<int32_t>* ids) {
-  *ids = rules.tokenizer->encode(text, position, limits);
-  return check_prompt_size(static_cast<int64_t>(ids->size()), rules);
+  try {
+    *ids = rules.tokenizer->encode(text, position, limits);
+    return {};
+  } catch (const TooManyTokens&) {
+    return too_many_tokens(rules);
+  }
 }
 
 using Write = RangedText (ChatTemplate::*)(const ChatInput&) const;

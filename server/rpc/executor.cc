@@ -1,5 +1,6 @@
 #include "server/rpc/executor.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace recurve {
@@ -19,7 +20,7 @@ class Job final : public Executor::Task {
 
 }  // namespace
 
-Executor::Executor(int threads) {
+Executor::Executor(int threads) : most_long_(std::max(threads - 1, 1)) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
 }
 
@@ -32,19 +33,31 @@ Executor::~Executor() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Executor::post(Task* task) { push(task, std::unique_lock(mutex_)); }
+void Executor::post(Task* task) { push(task, 0, std::unique_lock(mutex_)); }
 
 void Executor::post(std::function<void()> job) { post(new Job(std::move(job))); }
 
-bool Executor::try_post(Task* task, size_t most) {
+bool Executor::try_post(Task* task, size_t bytes, size_t most) {
+  const int lane = TaskLanes<Task>::lane_of(bytes);
   std::unique_lock lock(mutex_);
-  if (tasks_.size() >= most) return false;
-  push(task, std::move(lock));
+  if (tasks_.waiting(lane) >= most) return false;
+  push(task, lane, std::move(lock));
   return true;
 }
 
-void Executor::push(Task* task, std::unique_lock<std::mutex> lock) {
-  tasks_.push_back(task);
+// Whoever sleeps because only long tasks waited may have this one.
+void Executor::hasten(const Task* task) {
+  std::unique_lock lock(mutex_);
+  tasks_.hasten(task);
+  wake_one(std::move(lock));
+}
+
+void Executor::push(Task* task, int lane, std::unique_lock<std::mutex> lock) {
+  tasks_.push(task, lane);
+  wake_one(std::move(lock));
+}
+
+void Executor::wake_one(std::unique_lock<std::mutex> lock) {
   const bool wake = asleep_ > woken_;
   if (wake) ++woken_;
   lock.unlock();
@@ -54,14 +67,11 @@ void Executor::push(Task* task, std::unique_lock<std::mutex> lock) {
 void Executor::work() {
   std::unique_lock lock(mutex_);
   while (true) {
-    if (!tasks_.empty()) {
-      Task* task = tasks_.front();
-      tasks_.pop_front();
-      lock.unlock();
-      task->run();
-      lock.lock();
+    const auto next = tasks_.pop(long_ones_ < most_long_);
+    if (next.task != nullptr) {
+      run(next, lock);
     } else if (ending_) {
-      return;
+      return;  // who runs a long task runs those behind it too
     } else {
       ++asleep_;
       changed_.wait(lock, [this] { return woken_ > 0 || ending_; });
@@ -69,6 +79,14 @@ void Executor::work() {
       if (woken_ > 0) --woken_;
     }
   }
+}
+
+void Executor::run(TaskLanes<Task>::Next next, std::unique_lock<std::mutex>& lock) {
+  if (next.is_long) ++long_ones_;
+  lock.unlock();
+  next.task->run();
+  lock.lock();
+  if (next.is_long) --long_ones_;
 }
 
 void Strand::add(int pokes) {

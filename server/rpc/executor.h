@@ -2,15 +2,18 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
-#include <deque>
 #include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "server/rpc/task_lanes.h"
+
 namespace recurve {
 
-// A few threads that run what is posted to them, in the order it came.
+// A few threads that run what is posted to them: short tasks in the order they came, and those that
+// read much behind them as TaskLanes says. Where there are several threads, one is kept free of
+// long tasks.
 class Executor {
  public:
   // What can be run. Not owned: it lives at least until it has run.
@@ -28,16 +31,24 @@ class Executor {
   // Any thread, also one that holds locks: takes a short lock of its own and never waits.
   void post(Task* task);
   void post(std::function<void()> job);
-  // False, and nothing happens, where `most` tasks wait already.
-  bool try_post(Task* task, size_t most);
+  // A task that reads so many bytes. False, and nothing happens, where `most` about as long wait
+  // already.
+  bool try_post(Task* task, size_t bytes, size_t most);
+  // A task that waits need not wait for long: nobody wants it any more. Nothing where it runs, or
+  // has run.
+  void hasten(const Task* task);
 
  private:
   void work();
-  void push(Task* task, std::unique_lock<std::mutex> lock);
+  void push(Task* task, int lane, std::unique_lock<std::mutex> lock);
+  void wake_one(std::unique_lock<std::mutex> lock);
+  void run(TaskLanes<Task>::Next next, std::unique_lock<std::mutex>& lock);
 
+  const int most_long_;  // at once
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Task*> tasks_;
+  TaskLanes<Task> tasks_;
+  int long_ones_ = 0;  // that run
   // A wake-up costs the poster a system call, so there is at most one for each sleeping thread.
   int asleep_ = 0;
   int woken_ = 0;  // of those, already told
@@ -58,9 +69,13 @@ class Strand : private Executor::Task {
   virtual ~Strand() = default;
 
   void launch() { executor_.post(this); }
-  // The first work() on another executor. False, and nothing is launched, if `most` tasks wait
-  // there.
-  bool launch_on(Executor& other, size_t most) { return other.try_post(this, most); }
+  // The first work() on another executor, which reads so many bytes. False, and nothing is
+  // launched, if `most` about as long wait there.
+  bool launch_on(Executor& other, size_t bytes, size_t most) {
+    return other.try_post(this, bytes, most);
+  }
+  // That first work() need not wait for long.
+  void hasten_on(Executor& other) { other.hasten(this); }
 
   virtual void work() = 0;
 

@@ -13,7 +13,8 @@ using grpc::Status;
 GenerateCall::GenerateCall(ServiceContext& context, grpc::CallbackServerContext* call,
                            const grpc::ByteBuffer* request)
     : ReactorCall(context, call, context.delivery), message_(request) {
-  open(static_cast<int64_t>(request->Length()));
+  open(static_cast<int64_t>(request->Length()),
+       leading_string(*request, v1::GenerateRequest::kRequestIdFieldNumber, kMaxNameLength));
 }
 
 Status GenerateCall::begin() {
@@ -22,7 +23,7 @@ Status GenerateCall::begin() {
   Status status = parse(*message_, &message);
   // gRPC would keep it to the end of the call, and it may be long. It is this call's alone.
   const_cast<grpc::ByteBuffer*>(message_)->Clear();
-  if (status.ok()) status = validate(message, context_.rules, &order);
+  if (status.ok()) status = validate(message, context_.rules, limits(), &order);
   if (!status.ok()) return status;
   acknowledges_ = order.request.wait_for_acknowledgement;
   logprobs_ = order.request.sampling.logprobs >= 0;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+
 #include "server/rpc/generate_call.h"
 #include "server/rpc/messages.h"
 #include "server/rpc/score_call.h"
@@ -15,11 +17,11 @@ using grpc::Status;
 using grpc::StatusCode;
 
 Status tokenize(const ServiceContext& context, const grpc::ByteBuffer& request,
-                grpc::ByteBuffer* response) {
+                const WorkLimits& limits, grpc::ByteBuffer* response) {
   v1::TokenizeRequest message;
   std::vector<int32_t> ids;
   Status status = parse(request, &message);
-  if (status.ok()) status = tokenise(message, context.rules, &ids);
+  if (status.ok()) status = tokenise(message, context.rules, limits, &ids);
   if (!status.ok()) return status;
   v1::TokenizeResponse answer;
   for (const int32_t id : ids) {
@@ -33,7 +35,7 @@ Status tokenize(const ServiceContext& context, const grpc::ByteBuffer& request,
 }
 
 Status detokenize(const ServiceContext& context, const grpc::ByteBuffer& request,
-                  grpc::ByteBuffer* response) {
+                  const WorkLimits& limits, grpc::ByteBuffer* response) {
   v1::DetokenizeRequest message;
   Status status = parse(request, &message);
   if (!status.ok()) return status;
@@ -43,6 +45,7 @@ Status detokenize(const ServiceContext& context, const grpc::ByteBuffer& request
     status = invalid("ids have no text, as this server has no tokenizer");
   }
   if (!status.ok()) return status;
+  limits.check();
   v1::DetokenizeResponse answer;
   answer.set_text(decode(*context.rules.tokenizer, ids,
                          message.continued() ? TextPosition::kContinued : TextPosition::kStart));
@@ -65,13 +68,22 @@ Status abort_request(ServiceContext& context, const grpc::ByteBuffer& request,
 }
 
 // Texts may be long: on the text executor.
+using TextWork = Status (*)(const ServiceContext& context, const grpc::ByteBuffer& request,
+                            const WorkLimits& limits, grpc::ByteBuffer* response);
 grpc::ServerUnaryReactor* answer_later(ServiceContext& context, grpc::CallbackServerContext* call,
-                                       const grpc::ByteBuffer& request, UnaryCall::Answer answer) {
+                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
+                                       TextWork work) {
   auto* unary = new UnaryCall(context, call);
   const Status available = context.availability();
   if (available.ok()) {
-    unary->try_answer_on(context.text, static_cast<size_t>(context.options.max_tokenising),
-                         static_cast<int64_t>(request.Length()), std::move(answer));
+    const Clock::time_point arrival = Clock::now();
+    unary->try_answer_on_text(static_cast<int64_t>(request->Length()), [=, &context] {
+      const Clock::time_point began = Clock::now();
+      const Status status = work(context, *request, unary->limits(), response);
+      const std::chrono::duration<double> waited = began - arrival, worked = Clock::now() - began;
+      context.metrics.observe_text(waited.count(), worked.count());
+      return status;
+    });
   } else {
     unary->finish(available);
   }
@@ -93,15 +105,13 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* InferenceService::S
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* call,
                                                      const grpc::ByteBuffer* request,
                                                      grpc::ByteBuffer* response) {
-  return answer_later(context_, call, *request,
-                      [=, this] { return tokenize(context_, *request, response); });
+  return answer_later(context_, call, request, response, tokenize);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* call,
                                                        const grpc::ByteBuffer* request,
                                                        grpc::ByteBuffer* response) {
-  return answer_later(context_, call, *request,
-                      [=, this] { return detokenize(context_, *request, response); });
+  return answer_later(context_, call, request, response, detokenize);
 }
 
 // In every state: what is under way while the server drains can be aborted too.

@@ -4,7 +4,9 @@
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/stubs/logging.h>
 #include <google/protobuf/unknown_field_set.h>
+#include <grpcpp/support/proto_buffer_reader.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -66,6 +68,29 @@ grpc::Status parse(const grpc::ByteBuffer& buffer, google::protobuf::Message* me
     bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
   }
   return parse(bytes, message);
+}
+
+std::string leading_string(const grpc::ByteBuffer& message, int field, size_t most) {
+  constexpr size_t kTagAndSize = 3;  // bytes, for strings of up to 2^14 - 1
+  // Reading does not change the buffer; the reader only has no other constructor.
+  grpc::ProtoBufferReader reader(const_cast<grpc::ByteBuffer*>(&message));
+  std::string head;
+  const void* part = nullptr;
+  int size = 0;
+  while (head.size() < kTagAndSize + most && reader.Next(&part, &size)) {
+    head.append(static_cast<const char*>(part),
+                std::min(static_cast<size_t>(size), most + kTagAndSize));
+  }
+  const auto byte = [&](size_t at) -> size_t {
+    return at < head.size() ? static_cast<unsigned char>(head[at]) : 0;
+  };
+  constexpr size_t kLengthDelimited = 2, kMore = 128;  // of the wire format
+  if (byte(0) != static_cast<size_t>(field) * 8 + kLengthDelimited) return {};
+  const bool two_bytes = byte(1) >= kMore;
+  if (two_bytes && byte(2) >= kMore) return {};
+  const size_t length = two_bytes ? byte(1) - kMore + kMore * byte(2) : byte(1);
+  const size_t begin = two_bytes ? 3 : 2;
+  return length <= most && begin + length <= head.size() ? head.substr(begin, length) : "";
 }
 
 grpc::ByteBuffer serialise(const google::protobuf::Message& message) {

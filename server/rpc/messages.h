@@ -3,6 +3,8 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/status.h>
 
+#include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace recurve {
@@ -11,6 +13,11 @@ namespace recurve {
 // and does not say which: INVALID_ARGUMENT, with the field's name.
 grpc::Status parse(const grpc::ByteBuffer& buffer, google::protobuf::Message* message);
 grpc::Status parse(std::string_view bytes, google::protobuf::Message* message);
+
+// The string that a message begins with, without parsing the rest; empty where it does not begin
+// with that field, or the string is longer than `most` bytes. Libraries write fields in the order
+// of their numbers, so this finds a field of number 1 that is set.
+std::string leading_string(const grpc::ByteBuffer& message, int field, size_t most);
 
 grpc::ByteBuffer serialise(const google::protobuf::Message& message);
 

@@ -20,7 +20,7 @@ constexpr int64_t kAhead = 4096;
 // On the text executor throughout: pieces may be long, and nobody waits for single tokens.
 ScoreCall::ScoreCall(ServiceContext& context, grpc::CallbackServerContext* call)
     : ReactorCall(context, call, context.text),
-      input_(context.rules, static_cast<size_t>(context.options.max_unbroken_bytes)) {
+      input_(context.rules, static_cast<size_t>(context.options.max_unbroken_bytes), &unwanted_) {
   open();
 }
 
@@ -33,7 +33,7 @@ void ScoreCall::OnReadDone(bool ok) {
 
 void ScoreCall::look(bool) {
   if (submitted()) take_scored();
-  if (concluded_ || refusal_) return;
+  if (concluded_ || refusal_ || unwanted()) return;
   const Status status = read_on();
   if (!status.ok()) refuse(status);
 }
@@ -63,7 +63,8 @@ Status ScoreCall::take_piece() {
     return {};
   }
   v1::ScoreRequest piece;
-  const Status status = parse(incoming_, &piece);
+  Status status = hold(static_cast<int64_t>(incoming_.Length()));
+  if (status.ok()) status = parse(incoming_, &piece);
   incoming_.Clear();
   return status.ok() ? input_.add(std::move(piece)) : status;
 }

@@ -16,7 +16,7 @@ Status ScoreInput::add(v1::ScoreRequest piece) {
     options_ = piece.options();
     encoder_ = rules_.tokenizer->encoder(
         options_.parse_special() ? SpecialTokens::kParse : SpecialTokens::kAsText,
-        TextPosition::kStart);
+        TextPosition::kStart, limits_);
   } else if (piece.has_options()) {
     return invalid("options must be in the first message only, got them in a later one");
   }

@@ -1,6 +1,7 @@
 #pragma once
 #include <grpcpp/support/status.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,13 +19,16 @@ namespace recurve {
 // a time.
 class ScoreInput {
  public:
-  // `rules` outlive it. `most_held`: bytes that may wait for a border.
-  ScoreInput(const RequestRules& rules, size_t most_held) : rules_(rules), most_held_(most_held) {}
+  // `rules` and what `unwanted` points to outlive it. `most_held`: bytes that may wait for a
+  // border.
+  ScoreInput(const RequestRules& rules, size_t most_held, const std::atomic<bool>* unwanted)
+      : rules_(rules), most_held_(most_held), limits_{.unwanted = unwanted} {}
 
   // The next message, once hungry().
   grpc::Status add(v1::ScoreRequest piece);
   void end() { ended_ = true; }  // there are no further messages
-  // Reads until there are `wanted` ids, or all that was added has been read.
+  // Throws WorkUnwanted once that is so. Reads until there are `wanted` ids, or all that was added
+  // has been read.
   grpc::Status read(size_t wanted);
 
   bool hungry() const { return !ended_ && read_ == piece_.text().size(); }
@@ -42,6 +46,7 @@ class ScoreInput {
 
   const RequestRules& rules_;
   const size_t most_held_;
+  const WorkLimits limits_;  // not of tokens: a text may have any number
   bool begun_ = false, ended_ = false, complete_ = false;
   v1::ScoreOptions options_;
   v1::ScoreRequest::PieceCase kind_ = v1::ScoreRequest::PIECE_NOT_SET;

@@ -3,13 +3,20 @@
 #include <fmt/format.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <algorithm>
 #include <array>
+#include <memory>
+#include <optional>
 #include <stdexcept>
+#include <thread>
 #include <utility>
+#include <vector>
 
+#include "server/net/listener.h"
 #include "server/rpc/control_service.h"
 #include "server/rpc/credentials.h"
 #include "server/rpc/inference_service.h"
@@ -24,17 +31,60 @@ constexpr auto kLastWords = std::chrono::seconds(5);
 // And calls that are refused while the last one that is served ends.
 constexpr auto kLastRefusals = std::chrono::milliseconds(200);
 
+// Threads for calls that block one, which only reflection does: more calls than that are refused.
+// gRPC keeps up to two a core to wait for them, and ends the process where it may not have one.
+int most_threads() { return 32 + 2 * static_cast<int>(std::thread::hardware_concurrency()); }
+
+bool is_unix(const std::string& address) {
+  return address.starts_with("unix:") || address.starts_with("unix-abstract:");
+}
+
 void set_arguments(const RpcOptions& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
   builder->SetMaxSendMessageSize(-1);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams);
-  // Otherwise a second server on the same port would get half of the connections.
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Finds clients whose machine or network is gone; their slots come free.
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  // A connection that says nothing is closed after this; gRPC's default is two minutes.
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
+}
+
+// Bytes that gRPC may hold of messages on their way: where no message fits, calls would wait for
+// ever.
+size_t most_bytes_on_their_way(const RpcOptions& options) {
+  return static_cast<size_t>(std::max(options.max_bytes_under_way, 4 * options.max_message_bytes));
+}
+
+// What clients can make gRPC hold before a call of ours begins.
+void set_bounds(const RpcOptions& options, grpc::ServerBuilder* builder) {
+  grpc::ResourceQuota quota("recurve");
+  quota.Resize(most_bytes_on_their_way(options));
+  quota.SetMaxThreads(most_threads());
+  builder->SetResourceQuota(quota);
+  for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder->SetCompressionAlgorithmSupportStatus(algorithm, options.request_compression);
+  }
+}
+
+// Every server of a process that is linked with gRPC's reflection has it, unless it is taken out.
+class WithoutReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    using Plugin = grpc::reflection::ProtoServerReflectionPlugin;
+    std::erase_if(*plugins, [](const auto& plugin) {
+      return dynamic_cast<const Plugin*>(plugin.get()) != nullptr;
+    });
+  }
+};
+
+void check(const RpcOptions& options) {
+  if (options.max_message_bytes >= 1 && options.max_message_bytes <= kMostMessageBytes) return;
+  throw std::runtime_error(fmt::format("max_message_bytes must be in [1, {}], got {}",
+                                       kMostMessageBytes, options.max_message_bytes));
 }
 
 }  // namespace
@@ -44,6 +94,7 @@ struct RpcServer::Impl {
       : context(std::move(options), queue, stats, metrics) {}
 
   void listen();
+  void hand_over(int descriptor);
   void set_health(bool serving);
 
   // Destroyed in the reverse order: the server ends all calls before what they use goes.
@@ -51,27 +102,49 @@ struct RpcServer::Impl {
   InferenceService inference{context};
   SessionsService sessions{context};
   ControlService control{context};
-  int port = 0;
   std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
+  std::optional<Listener> listener;  // none for a unix socket
 };
 
+// Connections are accepted here and not by gRPC, whose listener does not survive a process without
+// descriptors, and has no limits. Of a unix socket, which gRPC does accept, no peer is known.
 void RpcServer::Impl::listen() {
+  using Acceptor = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  const RpcOptions& options = context.options;
+  check(options);
+  if (!is_unix(options.listen)) listener.emplace(options.listen);
   grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(context.options.listen, server_credentials(context.options), &port);
+  if (listener) {
+    acceptor = builder.experimental().AddExternalConnectionAcceptor(Acceptor::FROM_FD,
+                                                                    server_credentials(options));
+  } else {
+    builder.AddListeningPort(options.listen, server_credentials(options));
+  }
   builder.RegisterService(&inference);
   builder.RegisterService(&sessions);
   builder.RegisterService(&control);
-  set_arguments(context.options, &builder);
+  if (!options.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
+  set_arguments(options, &builder);
+  set_bounds(options, &builder);
   server = builder.BuildAndStart();
   if (server == nullptr) {
-    throw std::runtime_error(
-        fmt::format("cannot listen on \"{}\": the address is not HOST:PORT of this machine, or "
-                    "another program has the port; choose another with --listen",
-                    context.options.listen));
+    throw std::runtime_error(fmt::format(
+        "cannot listen on \"{}\": another program has it, or its folder is not there or not "
+        "this user's; choose another with --listen",
+        options.listen));
   }
   set_health(false);
+  if (!listener) return;
+  listener->start(context.connections, context.metrics,
+                  [this](int descriptor) { hand_over(descriptor); });
+}
+
+void RpcServer::Impl::hand_over(int descriptor) {
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+  connection.fd = descriptor;
+  acceptor->HandleNewConnection(&connection);
 }
 
 void RpcServer::Impl::set_health(bool serving) {
@@ -90,7 +163,7 @@ RpcServer::RpcServer(RpcOptions options, AdmissionQueue& queue, const EngineStat
 
 RpcServer::~RpcServer() { shutdown(); }
 
-int RpcServer::port() const { return impl_->port; }
+int RpcServer::port() const { return impl_->listener ? impl_->listener->port() : 0; }
 
 void RpcServer::serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo info, Chat chat) {
   impl_->context.load(std::move(tokenizer), std::move(info), std::move(chat));
@@ -121,6 +194,7 @@ bool RpcServer::drain(Clock::time_point deadline) {
 void RpcServer::shutdown() {
   if (impl_ == nullptr || impl_->server == nullptr) return;
   impl_->context.state = ServiceContext::State::kDraining;
+  if (impl_->listener) impl_->listener->stop();  // gRPC would not close what it no longer takes
   impl_->server->Shutdown(std::chrono::system_clock::now());
   impl_->server->Wait();
   // gRPC is through with the calls; they have only to delete themselves.

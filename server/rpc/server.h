@@ -15,16 +15,26 @@
 
 namespace recurve {
 
+// gRPC counts a message's bytes in 31 bits.
+inline constexpr int64_t kMostMessageBytes = (int64_t{1} << 31) - 1;
+
 struct RpcOptions {
   std::string listen = "127.0.0.1:50051";  // HOST:PORT, [::1]:PORT or unix:PATH; port 0: any
   std::string version = "unknown";
-  int64_t max_message_bytes = 16 << 20;  // of one request message; larger: RESOURCE_EXHAUSTED
-  int max_streams = 1024;                // concurrent calls of one connection; more of them wait
-  int delivery_threads = 2;              // detokenise and write
-  int text_threads = 2;                  // check and tokenise prompts
-  int max_tokenising = 1024;             // calls that wait for those; more: RESOURCE_EXHAUSTED
+  // Of one request message; larger: RESOURCE_EXHAUSTED. At most kMostMessageBytes.
+  int64_t max_message_bytes = 16 << 20;
+  bool request_compression = false;  // else UNIMPLEMENTED: a small message may become a large one
+  bool reflection = true;
+  int max_connections = 0;             // 0: what the limit of open files leaves, 10,000 at most
+  int max_connections_by_address = 0;  // 0: half of all
+  int max_streams = 1024;              // concurrent calls of one connection; more of them wait
+  int delivery_threads = 2;            // detokenise and write
+  int text_threads = 2;                // check and tokenise prompts
+  int max_tokenising = 1024;           // calls that wait for those; more: RESOURCE_EXHAUSTED
 
-  int64_t max_bytes_under_way = 256 << 20;  // of Generate's messages; more: RESOURCE_EXHAUSTED
+  // Of requests' messages; more: RESOURCE_EXHAUSTED. gRPC may hold as much again of messages on
+  // their way, or four of the largest.
+  int64_t max_bytes_under_way = 256 << 20;
   int64_t max_prompt_tokens = 1 << 20;
   int64_t max_unbroken_bytes = 1 << 20;  // of a Score's text that wait for a border between tokens
   // A slot waits so long for the rest of a Score's text, or for a client that reads nothing.
@@ -49,7 +59,7 @@ struct RpcOptions {
 class RpcServer {
  public:
   // All references outlive the server. Throws std::runtime_error with a sentence if it cannot
-  // listen.
+  // listen, or an option is out of its range.
   RpcServer(RpcOptions options, AdmissionQueue& queue, const EngineStats& stats, Metrics& metrics);
   ~RpcServer();
 

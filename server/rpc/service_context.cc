@@ -22,6 +22,7 @@ ServiceContext::ServiceContext(RpcOptions options_, AdmissionQueue& queue_,
       queue(queue_),
       stats(stats_),
       metrics(metrics_),
+      connections(connection_limits(options.max_connections, options.max_connections_by_address)),
       message_bytes(options.max_bytes_under_way),
       text(options.text_threads),
       delivery(options.delivery_threads) {}

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <optional>
 
+#include "server/net/connections.h"
 #include "server/rpc/byte_budget.h"
 #include "server/rpc/executor.h"
 #include "server/rpc/registry.h"
@@ -40,6 +41,7 @@ struct ServiceContext {
   ServingInfo info;
   RequestRules rules;
 
+  Connections connections;
   Registry registry;
   ByteBudget message_bytes;  // of requests under way
   Executor text;             // checks and tokenises what may be long

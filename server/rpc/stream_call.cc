@@ -44,22 +44,38 @@ StreamCall::~StreamCall() {
   context_.registry.gone(!refusal_.ok());
 }
 
-void StreamCall::open(int64_t message_bytes) {
+void StreamCall::open(int64_t message_bytes, const std::string& id) {
   refusal_ = context_.availability();
+  if (refusal_.ok()) refusal_ = hold(message_bytes);
+  // A wrong one is refused when the message is read.
+  if (refusal_.ok() && check_name("request_id", id).ok()) refusal_ = claim(id);
   if (!refusal_.ok()) return refuse();
-  message_share_ = context_.message_bytes.take(message_bytes);
-  if (!message_share_) {
-    refusal_ = {StatusCode::RESOURCE_EXHAUSTED,
-                "the requests under way fill the memory that there is for them: try again later"};
-    return refuse();
-  }
   if (context_.queue.waiting() >= context_.queue.max_waiting()) {
     refusal_ = {StatusCode::RESOURCE_EXHAUSTED, "the queue is full: try again later"};
     return refuse();
   }
-  if (launch_on(context_.text, static_cast<size_t>(context_.options.max_tokenising))) return;
+  const auto most = static_cast<size_t>(context_.options.max_tokenising);
+  if (launch_on(context_.text, static_cast<size_t>(message_bytes), most)) return;
   refusal_ = {StatusCode::RESOURCE_EXHAUSTED, "too many prompts wait to be read: try again later"};
   refuse();
+}
+
+Status StreamCall::claim(const std::string& id) {
+  if (id.empty() || id == id_) return {};
+  if (!context_.registry.name(id, this)) {
+    return {StatusCode::ALREADY_EXISTS,
+            fmt::format("request_id must be unique among the requests under way, got {}", id)};
+  }
+  id_ = id;
+  return {};
+}
+
+Status StreamCall::hold(int64_t message_bytes) {
+  message_share_ = {};
+  message_share_ = context_.message_bytes.take(message_bytes);
+  if (message_share_) return {};
+  return {StatusCode::RESOURCE_EXHAUSTED,
+          "the requests under way fill the memory that there is for them: try again later"};
 }
 
 void StreamCall::refuse() {
@@ -70,17 +86,36 @@ void StreamCall::refuse() {
 // Everything that happens to the call, in the order it can happen.
 void StreamCall::work() {
   if (finished_) return;
-  if (!std::exchange(begun_, true)) {
-    const Status status = refusal_.ok() ? begin() : refusal_;
-    if (!status.ok()) end(status);
-  }
-  if (unwanted() && !std::exchange(withdrawn_, true)) withdraw();
+  if (!begun_.exchange(true)) begin_or_refuse();
+  if (unwanted_ && !std::exchange(withdrawn_, true)) withdraw();
   const bool wait = writing();
   // The write waits for a client that does not read; it would wait for ever.
   if (wait && stalled() && !gone_) call_->TryCancel();
   const bool eager = eager_ && outbox_.size() < kMostQueued;
-  if (!outcome_ && (!wait || eager || withdrawn_)) look(wait);
+  if (!outcome_ && (!wait || eager || withdrawn_)) look_on(wait);
   if (!wait) write_next();
+}
+
+void StreamCall::begin_or_refuse() {
+  if (!refusal_.ok()) return end(refusal_);
+  // gRPC says so too, but this may be sooner.
+  if (call_->deadline() <= std::chrono::system_clock::now()) unwanted_ = true;
+  if (unwanted_) return;
+  const Clock::time_point began = Clock::now();
+  try {
+    const Status status = begin();
+    if (!status.ok()) end(status);
+  } catch (const WorkUnwanted&) {  // the call is withdrawn next
+  }
+  const std::chrono::duration<double> waited = began - arrival_, worked = Clock::now() - began;
+  context_.metrics.observe_text(waited.count(), worked.count());
+}
+
+void StreamCall::look_on(bool busy) {
+  try {
+    look(busy);
+  } catch (const WorkUnwanted&) {  // withdrawn next: unwanted_ is set before a poke
+  }
 }
 
 // If so, there will be a poke when it is through.
@@ -102,13 +137,19 @@ bool StreamCall::stalled() const {
 }
 
 void StreamCall::written(bool ok) {
-  if (!ok) gone_ = true;
+  if (!ok) gone_ = unwanted_ = true;
   writing_ = false;
   if (more_.exchange(false) || !ok) poke();
 }
 
 void StreamCall::left() {
   gone_ = true;
+  not_wanted();
+}
+
+void StreamCall::not_wanted() {
+  unwanted_ = true;
+  if (!begun_) hasten_on(context_.text);
   poke();
 }
 
@@ -121,18 +162,14 @@ void StreamCall::done() {
 void StreamCall::abort(Registry::Reason reason) {
   if (reason == Registry::Reason::kShutdown) shutdown_ = true;
   aborted_ = true;
-  poke();
+  not_wanted();
 }
 
 Status StreamCall::submit(Order& order) {
   Request& request = order.request;
   if (request.id.empty()) request.id = make_name("r-");
-  if (!context_.registry.name(request.id, this)) {
-    return {
-        StatusCode::ALREADY_EXISTS,
-        fmt::format("request_id must be unique among the requests under way, got {}", request.id)};
-  }
-  id_ = request.id;
+  const Status claimed = claim(request.id);
+  if (!claimed.ok()) return claimed;
   request.arrival = arrival_;
   request.deadline = deadline_of(*call_);
   const std::chrono::duration<double> patience(context_.options.stall_seconds);
@@ -215,8 +252,10 @@ void StreamCall::log(const Status& status, const Ending* last) const {
   const Ending none;
   const Ending& ending = last != nullptr ? *last : none;
   const double total = std::chrono::duration<double>(Clock::now() - arrival_).count();
+  const std::optional<Peer> peer = context_.connections.find(call_->peer());
   log_event(LogLevel::kInfo, "request_finished",
             {{"request_id", id_},
+             {"peer", peer ? peer->address : "local"},
              {"code", name_of(status.error_code())},
              {"reason", last != nullptr ? name_of(last->why) : std::string_view("refused")},
              {"prompt_tokens", ending.prompt_tokens},

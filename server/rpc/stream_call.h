@@ -32,19 +32,29 @@ class StreamCall : public Strand, public Registry::Call {
   StreamCall(ServiceContext& context, grpc::CallbackServerContext* call, Executor& executor);
   ~StreamCall() override;
 
-  // Begins on the text executor, or refuses; message_bytes: of the request that has come. Last
-  // thing in the constructor of the final class.
-  void open(int64_t message_bytes = 0);
+  // Begins on the text executor, or refuses; of the request that has come, its bytes and its id, if
+  // it has one. Last thing in the constructor of the final class.
+  void open(int64_t message_bytes = 0, const std::string& id = "");
+  // From now on Abort finds it by that id. ALREADY_EXISTS where another call has it.
+  grpc::Status claim(const std::string& id);
+  // Bytes that a message holds from now on, instead of those before it; OK unless there are none.
+  grpc::Status hold(int64_t message_bytes);
 
   // What the final class does; on the strand.
-  virtual grpc::Status begin() = 0;  // not OK: the call ends with it
-  // Something may have come; called until end(). `busy`: a message is being written, and there will
-  // be another look when it is through.
+  // Not OK: the call ends with it. May throw WorkUnwanted; not called where nobody wants the answer
+  // by then.
+  virtual grpc::Status begin() = 0;
+  // Something may have come; called until end(), may throw WorkUnwanted. `busy`: a message is being
+  // written, and there will be another look when it is through.
   virtual void look(bool busy) = 0;
 
   // What it can use for that; on the strand.
   grpc::Status submit(Order& order);
   bool submitted() const { return !streams_.empty(); }
+  // What bounds its work on texts: it is given up once the client has gone, the deadline has passed
+  // or the request was aborted.
+  WorkLimits limits() const { return context_.rules.limits(&unwanted_); }
+  bool unwanted() const { return unwanted_; }
   TokenStream::Gathered take(size_t stream);  // what has gathered there
   void send(const google::protobuf::Message& message);
   // Nothing is looked at afterwards; what was sent is still written. `last`: the engine's words, if
@@ -67,12 +77,15 @@ class StreamCall : public Strand, public Registry::Call {
   const Clock::time_point arrival_ = Clock::now();
   std::string id_;
   std::vector<std::shared_ptr<TokenStream>> streams_;  // once submitted
+  std::atomic<bool> unwanted_{false};                  // gone_ or aborted_, or too late
 
  private:
   void refuse();
   void work() final;
   bool writing();
-  bool unwanted() const { return gone_ || aborted_; }
+  void begin_or_refuse();
+  void look_on(bool busy);
+  void not_wanted();
   void withdraw();
   void write_next();
   void tokens_came();
@@ -83,7 +96,6 @@ class StreamCall : public Strand, public Registry::Call {
   ByteBudget::Share message_share_;
 
   // On the strand.
-  bool begun_ = false;
   bool withdrawn_ = false;
   bool finished_ = false;  // the last operation has been started
   grpc::Status refusal_;   // set before the launch
@@ -94,6 +106,7 @@ class StreamCall : public Strand, public Registry::Call {
   // Set before the request is pushed: look at every token at once, also while writing.
   bool eager_ = false;
 
+  std::atomic<bool> begun_{false};
   std::atomic<bool> writing_{false};
   std::atomic<bool> more_{false};  // poke when the write is through
   std::atomic<bool> gone_{false};  // the client is

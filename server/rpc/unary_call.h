@@ -1,6 +1,7 @@
 #pragma once
 #include <grpcpp/support/server_callback.h>
 
+#include <atomic>
 #include <functional>
 #include <utility>
 
@@ -25,23 +26,42 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Executor::Task 
     answer_ = std::move(answer);
     executor.post(this);
   }
-  // RESOURCE_EXHAUSTED if `most` tasks wait there, or there is no memory for its message.
-  void try_answer_on(Executor& executor, size_t most, int64_t message_bytes, Answer answer) {
+  // The same on the text executor; the answer may throw WorkUnwanted. RESOURCE_EXHAUSTED if too
+  // many about as long wait there, or there is no memory for its message.
+  void try_answer_on_text(int64_t message_bytes, Answer answer) {
     answer_ = std::move(answer);
     message_share_ = context_.message_bytes.take(message_bytes);
-    if (message_share_ && executor.try_post(this, most)) return;
+    const auto bytes = static_cast<size_t>(message_bytes);
+    const auto most = static_cast<size_t>(context_.options.max_tokenising);
+    if (message_share_ && context_.text.try_post(this, bytes, most)) return;
     finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many calls wait: try again later"});
   }
+  WorkLimits limits() const { return context_.rules.limits(&unwanted_); }
 
+  // By the client, or as the deadline has passed.
+  void OnCancel() override {
+    unwanted_ = true;
+    context_.text.hasten(this);
+  }
   void OnDone() override { delete this; }
 
  private:
-  void run() override { finish(answer_()); }
+  void run() override { finish(unwanted_ ? left() : wanted_answer()); }
+
+  grpc::Status wanted_answer() {
+    try {
+      return answer_();
+    } catch (const WorkUnwanted&) {
+      return left();
+    }
+  }
+  static grpc::Status left() { return {grpc::StatusCode::CANCELLED, "the client went away"}; }
 
   ServiceContext& context_;
   grpc::CallbackServerContext* const call_;
   Answer answer_;
   ByteBudget::Share message_share_;
+  std::atomic<bool> unwanted_{false};
 };
 
 }  // namespace recurve

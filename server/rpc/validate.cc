@@ -131,21 +131,28 @@ struct PromptSource {
   bool may_continue = false;  // there is a session, which may have absorbed something
 };
 
+void read_text(const PromptSource& source, const RequestRules& rules, const WorkLimits& limits,
+               Request* request) {
+  const auto special = source.parse_special ? SpecialTokens::kParse : SpecialTokens::kAsText;
+  request->prompt = rules.tokenizer->encode(*source.text, special, TextPosition::kStart, limits);
+  if (!source.may_continue || !rules.tokenizer->marks_start()) return;
+  request->continued_prompt =
+      rules.tokenizer->encode(*source.text, special, TextPosition::kContinued, limits);
+}
+
 // Tokens, and BOS where the rules want it and the prompt does not begin with it.
-Status read_prompt(PromptSource source, const RequestRules& rules, Request* request) {
+Status read_prompt(PromptSource source, const RequestRules& rules, const WorkLimits& limits,
+                   Request* request) {
   Status status = check_prompt_size(static_cast<int64_t>(source.ids.size()), rules);
   if (status.ok()) status = check_ids("prompt ids", source.ids, rules);
   if (status.ok() && source.text != nullptr) status = check_text("text", *source.text, rules);
   if (!status.ok()) return status;
   if (source.text != nullptr) {
-    const auto special = source.parse_special ? SpecialTokens::kParse : SpecialTokens::kAsText;
-    request->prompt = rules.tokenizer->encode(*source.text, special);
-    if (source.may_continue && rules.tokenizer->marks_start()) {
-      request->continued_prompt =
-          rules.tokenizer->encode(*source.text, special, TextPosition::kContinued);
+    try {
+      read_text(source, rules, limits, request);
+    } catch (const TooManyTokens&) {
+      return too_many_tokens(rules);
     }
-    status = check_prompt_size(static_cast<int64_t>(request->prompt.size()), rules);
-    if (!status.ok()) return status;
   } else {
     request->prompt = std::move(source.ids);
   }
@@ -184,6 +191,12 @@ Status check_prompt_size(int64_t tokens, const RequestRules& rules) {
       rules.max_prompt_tokens, tokens);
 }
 
+Status too_many_tokens(const RequestRules& rules) {
+  return invalid(
+      "the prompt must have at most {} tokens, got more: absorb it in parts, with a session",
+      rules.max_prompt_tokens);
+}
+
 std::optional<int32_t> bos_for(const std::vector<int32_t>& ids, bool add_special, bool is_text,
                                const RequestRules& rules) {
   const bool wanted = add_special && (is_text || rules.tokens.force_bos);
@@ -215,7 +228,8 @@ Status check_name(std::string_view field, std::string_view name) {
                  static_cast<unsigned char>(*bad), bad - name.begin());
 }
 
-Status validate(const v1::GenerateRequest& message, const RequestRules& rules, Order* order) {
+Status validate(const v1::GenerateRequest& message, const RequestRules& rules,
+                const WorkLimits& limits, Order* order) {
   Request& request = order->request;
   Status status = check_request_id(message.request_id());
   if (status.ok() && !message.session().empty()) status = check_name("session", message.session());
@@ -225,7 +239,7 @@ Status validate(const v1::GenerateRequest& message, const RequestRules& rules, O
   const int32_t choices = message.has_n() ? message.n() : 1;
   if (status.ok()) status = check_choices(message, choices, request.sampling.max_tokens, rules);
   if (status.ok() && message.has_messages()) {
-    status = read_messages(message, rules, {}, &request);
+    status = read_messages(message, rules, limits, &request);
   } else if (status.ok()) {
     status = read_prompt(
         {.text = message.has_text() ? &message.text() : nullptr,
@@ -233,7 +247,7 @@ Status validate(const v1::GenerateRequest& message, const RequestRules& rules, O
          .add_special = !message.has_add_special_tokens() || message.add_special_tokens(),
          .parse_special = message.parse_special(),
          .may_continue = !message.session().empty()},
-        rules, &request);
+        rules, limits, &request);
   }
   if (!status.ok()) return status;
   if (request.prompt.empty() && message.session().empty()) return empty_prompt();
@@ -271,16 +285,19 @@ std::optional<int32_t> bos_before(const std::vector<int32_t>& ids, const v1::Sco
 }
 
 Status tokenise(const v1::TokenizeRequest& message, const RequestRules& rules,
-                std::vector<int32_t>* ids) {
+                const WorkLimits& limits, std::vector<int32_t>* ids) {
   const bool add = !message.has_add_special_tokens() || message.add_special_tokens();
   if (message.has_messages()) {
-    const Status status = read_messages(message.messages(), message.continued(), rules, {}, ids);
+    const Status status =
+        read_messages(message.messages(), message.continued(), rules, limits, ids);
     if (!status.ok()) return status;
   } else {
     const Status status = check_text("text", message.text(), rules);
     if (!status.ok()) return status;
-    *ids = rules.tokenizer->encode(
-        message.text(), message.parse_special() ? SpecialTokens::kParse : SpecialTokens::kAsText);
+    const auto special = message.parse_special() ? SpecialTokens::kParse : SpecialTokens::kAsText;
+    // Only what is generated from has a limit of tokens.
+    *ids = rules.tokenizer->encode(message.text(), special, TextPosition::kStart,
+                                   {.unwanted = limits.unwanted});
   }
   const bool starts = !message.has_messages() || !message.continued();
   const auto bos = bos_for(*ids, add && starts, !message.has_messages(), rules);

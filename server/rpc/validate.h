@@ -14,6 +14,7 @@
 #include "server/text/chat_template.h"
 #include "server/text/stream_decoder.h"
 #include "server/text/tokenizer.h"
+#include "server/text/work_limits.h"
 
 namespace recurve {
 
@@ -31,6 +32,11 @@ struct RequestRules {
   int64_t max_prompt_tokens = 0;
   int32_t max_generated_tokens = 0;
   int32_t max_choices = 0;
+
+  // Of the work on one text.
+  WorkLimits limits(const std::atomic<bool>* unwanted) const {
+    return {.unwanted = unwanted, .most_tokens = static_cast<size_t>(max_prompt_tokens)};
+  }
 };
 
 // A request that can be handed to the engine, and what the rpc side keeps of it.
@@ -43,8 +49,10 @@ struct Order {
 };
 
 // Checks everything that can be known without the engine, and tokenises. Each refusal is
-// INVALID_ARGUMENT with a sentence that names the field, what is allowed and what was given.
-grpc::Status validate(const v1::GenerateRequest& message, const RequestRules& rules, Order* order);
+// INVALID_ARGUMENT with a sentence that names the field, what is allowed and what was given. Throws
+// WorkUnwanted where the limits do.
+grpc::Status validate(const v1::GenerateRequest& message, const RequestRules& rules,
+                      const WorkLimits& limits, Order* order);
 
 // The same for what a Score says before its text; the prompt is left out.
 grpc::Status validate(const v1::ScoreOptions& options, Order* order);
@@ -53,9 +61,10 @@ grpc::Status validate(const v1::ScoreOptions& options, Order* order);
 std::optional<int32_t> bos_before(const std::vector<int32_t>& ids, const v1::ScoreOptions& options,
                                   bool is_text, const RequestRules& rules);
 
-// The ids of a text or of messages as Generate reads them, with BOS where the rules want it.
+// The ids of a text or of messages as Generate reads them, with BOS where the rules want it. Throws
+// WorkUnwanted where the limits do.
 grpc::Status tokenise(const v1::TokenizeRequest& message, const RequestRules& rules,
-                      std::vector<int32_t>* ids);
+                      const WorkLimits& limits, std::vector<int32_t>* ids);
 
 // What the rules want in front of a prompt; nothing where it is there already. `is_text`: the
 // client sent a text.
@@ -64,6 +73,8 @@ std::optional<int32_t> bos_for(const std::vector<int32_t>& ids, bool add_special
 // Refuses a text where the server has no tokenizer. `field`: where the text stands.
 grpc::Status check_text(std::string_view field, std::string_view text, const RequestRules& rules);
 grpc::Status check_prompt_size(int64_t tokens, const RequestRules& rules);
+// What is said of a text that has so many tokens that it was not read to its end.
+grpc::Status too_many_tokens(const RequestRules& rules);
 grpc::Status check_ids(std::string_view field, const std::vector<int32_t>& ids,
                        const RequestRules& rules);
 // 1 to kMaxNameLength of [A-Za-z0-9._-].

@@ -46,7 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   recurve::Order order;
   grpc::Status status =
       recurve::parse(std::string_view(reinterpret_cast<const char*>(data), size), &message);
-  if (status.ok()) status = recurve::validate(message, recurve::rules(), &order);
+  if (status.ok()) status = recurve::validate(message, recurve::rules(), {}, &order);
   if (status.ok()) {
     recurve::check_promises(order);
   } else {

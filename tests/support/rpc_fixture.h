@@ -110,8 +110,8 @@ class RpcFixture : public ::testing::Test {
     options.listen = "127.0.0.1:0";
     server_.emplace(options, *queue_, stats_, metrics_);
     engine_.emplace(*queue_, std::move(engine_options));
-    if (serve_)
-      server_->serve(std::make_shared<FakeTokenizer>(marks_start_), std::move(info), chat_);
+    if (tokenizer_ == nullptr) tokenizer_ = std::make_shared<FakeTokenizer>(marks_start_);
+    if (serve_) server_->serve(tokenizer_, std::move(info), chat_);
     channel_ = connect();
     inference_ = v1::Inference::NewStub(channel_);
     sessions_ = v1::Sessions::NewStub(channel_);
@@ -157,6 +157,7 @@ class RpcFixture : public ::testing::Test {
 
   bool serve_ = true;
   bool marks_start_ = false;
+  std::shared_ptr<const Tokenizer> tokenizer_;  // before start(); null: a fake one
   Chat chat_;
   Metrics metrics_;
   EngineStats stats_;

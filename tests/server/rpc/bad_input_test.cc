@@ -197,7 +197,7 @@ TEST_F(BadMessageTest, APromptOverTheLimitIsRefused) {
   start({}, {.max_prompt_tokens = 10});
   const grpc::Status status = generate(text_request("12345678901")).status;
   EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(status.error_message(), HasSubstr("at most 10 tokens, got 11"));
+  EXPECT_THAT(status.error_message(), HasSubstr("at most 10 tokens, got more"));
   EXPECT_TRUE(generate(text_request("1234567890")).status.ok());
 }
 

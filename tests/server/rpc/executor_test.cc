@@ -46,9 +46,9 @@ TEST(ExecutorTest, TryPostRefusesWhereManyWait) {
     Executor executor(1);
     executor.post([&] { busy.release(), go.acquire(); });
     busy.acquire();
-    EXPECT_TRUE(executor.try_post(&counter, 2));
-    EXPECT_TRUE(executor.try_post(&counter, 2));
-    EXPECT_FALSE(executor.try_post(&counter, 2));
+    EXPECT_TRUE(executor.try_post(&counter, 0, 2));
+    EXPECT_TRUE(executor.try_post(&counter, 0, 2));
+    EXPECT_FALSE(executor.try_post(&counter, 0, 2));
     go.release();
   }
   EXPECT_EQ(counter.runs, 2);

@@ -1,0 +1,82 @@
+#pragma once
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include <chrono>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+namespace recurve {
+
+// Whoever is at the other end of a connection.
+struct Peer {
+  std::string address;  // "192.0.2.1" or "2001:db8::1"; IPv4 within IPv6 is IPv4
+  int port = 0;
+  // What a limit by address counts under: the address, of IPv6 its network of 64 bits, of which one
+  // machine has all.
+  std::string network;
+  // How gRPC writes it, in grpc::ServerContext::peer().
+  std::string grpc_name;
+};
+
+// The peer of a TCP socket, by its address.
+Peer to_peer(const sockaddr_storage& address);
+
+// The connections that there are, and how many there may be. The one place that knows who the peer
+// of a call is. Thread-safe.
+//
+// A connection is given away once it is accepted, and nobody says when it is closed: so each is
+// known by its descriptor and the socket that this stood for, and sweep() looks which still does.
+class Connections {
+ public:
+  struct Limits {
+    int in_all = 0;
+    int by_network = 0;
+  };
+  enum class Verdict { kTaken, kTooMany, kTooManyOfNetwork };
+
+  explicit Connections(Limits limits) : limits_(limits) {}
+
+  const Limits& limits() const { return limits_; }
+  // Writes down a connection that has just been accepted, unless there are too many. Sweeps before
+  // it says so, at most every kSweepInterval.
+  Verdict add(int descriptor, const Peer& peer);
+  // Forgets connections whose descriptor has been closed; the number of those left.
+  int sweep();
+  // By the name that gRPC has for the peer of a call; nothing where it is not from the network.
+  std::optional<Peer> find(const std::string& grpc_name) const;
+
+  static constexpr auto kSweepInterval = std::chrono::milliseconds(20);
+
+ private:
+  struct Connection {
+    ino_t socket = 0;
+    Peer peer;
+  };
+  // Two connections may have the same name, where they are to different addresses of this machine.
+  struct Named {
+    Peer peer;
+    int connections = 0;
+  };
+
+  Verdict verdict(const Peer& peer) const;
+  void forget_closed();
+  void erase(std::unordered_map<int, Connection>::iterator connection);
+
+  const Limits limits_;
+  mutable std::mutex mutex_;
+  std::unordered_map<int, Connection> by_descriptor_;
+  std::unordered_map<std::string, Named> by_name_;
+  std::unordered_map<std::string, int> of_network_;
+  std::chrono::steady_clock::time_point swept_ = {};
+};
+
+// How many connections there may be: what was wanted, or where that is 0 what the process's limit
+// of open files leaves, 10,000 at most, and half of it of one network.
+Connections::Limits connection_limits(int wanted_in_all, int wanted_by_network);
+// Raises the process's limit of open files to what it may have.
+void allow_many_files();
+
+}  // namespace recurve

@@ -1,0 +1,114 @@
+#include "server/net/listener.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "server/net/bind.h"
+#include "server/observe/log.h"
+
+namespace recurve {
+namespace {
+
+using std::chrono::milliseconds;
+// Between two looks at which connections are gone, where nothing comes.
+constexpr milliseconds kSweep(1000);
+// Until it is tried again, where no descriptor is left.
+constexpr milliseconds kRetry(50);
+// Between two lines in the log about connections that were refused.
+constexpr std::chrono::seconds kSayAgain(10);
+
+}  // namespace
+
+Listener::Listener(const std::string& address) {
+  Bound bound = bind_all(address);
+  listening_ = std::move(bound.descriptors);
+  port_ = bound.port;
+  wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+}
+
+Listener::~Listener() {
+  stop();
+  for (const int descriptor : listening_) close(descriptor);
+  close(wake_);
+}
+
+void Listener::start(Connections& connections, Metrics& metrics, Take take) {
+  connections_ = &connections;
+  metrics_ = &metrics;
+  take_ = std::move(take);
+  thread_ = std::thread([this] { run(); });
+}
+
+void Listener::stop() {
+  if (!thread_.joinable()) return;
+  eventfd_write(wake_, 1);
+  thread_.join();
+}
+
+void Listener::run() {
+  std::vector<pollfd> ready = {{.fd = wake_, .events = POLLIN, .revents = 0}};
+  for (const int descriptor : listening_) ready.push_back({descriptor, POLLIN, 0});
+  bool full = false;
+  while (true) {
+    // Where no descriptor is left there is nothing to wait for but time, as the queue stays ready.
+    const nfds_t watched = full ? 1 : ready.size();
+    poll(ready.data(), watched, static_cast<int>((full ? kRetry : kSweep).count()));
+    if (ready.front().revents != 0) return;
+    metrics_->set_connections(connections_->sweep());
+    full = false;
+    for (size_t i = 1; i < ready.size(); ++i) full = !accept_all(ready[i].fd) || full;
+  }
+}
+
+bool Listener::accept_all(int listening) {
+  constexpr int kAtOnce = 64;  // then the others, and whether it is to stop
+  for (int i = 0; i < kAtOnce; ++i) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof(address);
+    const int descriptor = accept4(listening, reinterpret_cast<sockaddr*>(&address), &size,
+                                   SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (descriptor >= 0) {
+      receive(descriptor, to_peer(address));
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      say_refused({.address = "any"}, Metrics::Refusal::kNoFile);
+      return false;
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      return true;
+    }  // else that connection has failed: the next one
+  }
+  return true;
+}
+
+void Listener::receive(int descriptor, const Peer& peer) {
+  const Connections::Verdict verdict = connections_->add(descriptor, peer);
+  if (verdict == Connections::Verdict::kTaken) return take_(descriptor);
+  refuse(descriptor, peer, verdict);
+}
+
+void Listener::refuse(int descriptor, const Peer& peer, Connections::Verdict why) {
+  close(descriptor);
+  say_refused(peer, why == Connections::Verdict::kTooMany ? Metrics::Refusal::kTooMany
+                                                          : Metrics::Refusal::kTooManyOfAddress);
+}
+
+void Listener::say_refused(const Peer& peer, Metrics::Refusal why) {
+  metrics_->connection_refused(why);
+  const auto now = std::chrono::steady_clock::now();
+  if (said_.time_since_epoch().count() != 0 && now - said_ < kSayAgain) return;
+  said_ = now;
+  const char* reason = "no_file_left";
+  if (why == Metrics::Refusal::kTooMany) reason = "too_many_connections";
+  if (why == Metrics::Refusal::kTooManyOfAddress) reason = "too_many_of_this_address";
+  log_event(LogLevel::kWarning, "connection_refused",
+            {{"peer", peer.address},
+             {"reason", reason},
+             {"most", connections_->limits().in_all},
+             {"most_by_address", connections_->limits().by_network}});
+}
+
+}  // namespace recurve

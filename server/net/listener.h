@@ -1,0 +1,54 @@
+#pragma once
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/net/connections.h"
+#include "server/observe/metrics.h"
+
+namespace recurve {
+
+// Accepts TCP connections and gives them away. Lives on where the process has no descriptor left:
+// what cannot be accepted waits in the system's queue until there is one.
+class Listener {
+ public:
+  // Takes a connection: its descriptor, which does not block, is the taker's to close.
+  using Take = std::function<void(int descriptor)>;
+
+  // Listens, but accepts nothing yet. address: HOST:PORT, HOST a numeric address, [::1] for IPv6,
+  // or a name, all of whose addresses are listened on; port 0: any free one. 0.0.0.0 and [::] are
+  // all addresses of this machine, of both kinds. Throws std::runtime_error with a sentence.
+  explicit Listener(const std::string& address);
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  int port() const { return port_; }
+
+  // Begins to accept, on a thread of its own, what `connections` has room for; the rest is closed
+  // at once. Once. The arguments outlive stop().
+  void start(Connections& connections, Metrics& metrics, Take take);
+  // Nothing is taken after it. Any number of times.
+  void stop();
+
+ private:
+  void run();
+  // False where there is no descriptor for it.
+  bool accept_all(int listening);
+  void receive(int descriptor, const Peer& peer);
+  void refuse(int descriptor, const Peer& peer, Connections::Verdict why);
+  void say_refused(const Peer& peer, Metrics::Refusal why);
+
+  int port_ = 0;
+  std::vector<int> listening_;
+  int wake_ = -1;  // readable once it is to stop
+  Connections* connections_ = nullptr;
+  Metrics* metrics_ = nullptr;
+  Take take_;
+  std::chrono::steady_clock::time_point said_ = {};
+  std::thread thread_;
+};
+
+}  // namespace recurve

@@ -1,0 +1,137 @@
+"""Attacks a recurve-server of its own on 127.0.0.1 and measures what an honest client beside
+notices, and what the server takes of the machine.
+
+    RECURVE_BIN=build/release/bin /usr/bin/python3 tests/hostile/attack.py [NAME...] [--short]
+
+Each attack is a module here with
+
+    FLAGS   of the server; FILES, its limit of open files, and MODEL ("chat"), where they matter
+    SHORT, FULL        the attack's size: a dict, the arguments of attack()
+    attack(address, **size)   ends by itself; runs in a process of its own
+    check(result, size)       yields a sentence for each bound that does not hold
+
+An attacker's addresses are 127.0.0.2 and the like, so that limits by address part it from the
+honest client.
+"""
+
+import argparse
+import dataclasses
+import importlib
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import server as servers  # noqa: E402
+
+ATTACKS = ["cancelled_prompts", "large_chats", "gzip_bomb", "half_sent", "reflection_streams",
+           "connection_flood"]
+MOST_SECONDS = 300  # of one attack
+
+
+@dataclasses.dataclass
+class Result:
+    before: servers.Latencies
+    beside: servers.Latencies
+    after: servers.Latencies
+    usage_before: dict
+    usage_most: dict
+    usage_after: dict
+    new_client_seconds: float  # a client that connects once the attack is over: to its first token
+    said: str  # by the attack
+
+    def grown(self):
+        return self.usage_most["resident"] - self.usage_before["resident"]
+
+
+def run(name, short, stubs):
+    """One attack, from a fresh server to its end."""
+    module = importlib.import_module(name)
+    with servers.Server(module.FLAGS, getattr(module, "FILES", None),
+                        getattr(module, "MODEL", servers.MODEL)) as server:
+        client = servers.HonestClient(server.address)
+        before = client.ask_for(1 if short else 5)
+        usage_before = server.usage()
+        attacker = subprocess.Popen(
+            [sys.executable, __file__, "--attacker", name, "--address", server.address,
+             "--stubs", stubs] + (["--short"] if short else []),
+            stdout=subprocess.PIPE, text=True)
+        ended, said = threading.Event(), []
+
+        def wait():
+            try:
+                said.append(attacker.communicate(timeout=MOST_SECONDS)[0].strip())
+            finally:
+                attacker.kill()
+                ended.set()
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        with servers.Watch(server) as watch:
+            beside = client.ask_for(until=ended)
+        waiting.join()
+        began = time.monotonic()
+        fresh = servers.HonestClient(server.address)
+        answered = fresh.ask_for(0)
+        new_client = time.monotonic() - began if answered.seconds else float("inf")
+        after = client.ask_for(1 if short else 5)
+        usage_after = server.usage()
+        fresh.close()
+        client.close()
+    if attacker.returncode != 0:
+        raise RuntimeError(f"{name}: the attacker failed")
+    return Result(before, beside, after, usage_before, watch.most, usage_after, new_client,
+                  "".join(said))
+
+
+def size_of(module, short):
+    return module.SHORT if short else module.FULL
+
+
+def problems(name, result, short):
+    module = importlib.import_module(name)
+    return list(module.check(result, size_of(module, short)))
+
+
+def report(name, result, short):
+    def usage(u):
+        return f"{u['resident'] / 1e6:.0f} MB, {u['threads']} threads, {u['files']} files"
+
+    size = size_of(importlib.import_module(name), short)
+    print(f"{name} {size}: {result.said}")
+    print(f"  first token, p99   before {result.before}; beside {result.beside}; after {result.after}")
+    print(f"  a new client after {result.new_client_seconds:.2f} s")
+    print(f"  server             before {usage(result.usage_before)}; at most "
+          f"{usage(result.usage_most)}; after {usage(result.usage_after)}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("names", nargs="*", default=ATTACKS)
+    parser.add_argument("--short", action="store_true", help="smaller, in seconds")
+    parser.add_argument("--attacker", help=argparse.SUPPRESS)
+    parser.add_argument("--address", help=argparse.SUPPRESS)
+    parser.add_argument("--stubs", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.attacker:
+        sys.path.insert(0, arguments.stubs)
+        module = importlib.import_module(arguments.attacker)
+        print(module.attack(arguments.address, **size_of(module, arguments.short)) or "")
+        return 0
+    found = []
+    with tempfile.TemporaryDirectory(prefix="recurve-stubs-") as stubs:
+        servers.generate_stubs(stubs)
+        for name in arguments.names:
+            result = run(name, arguments.short, stubs)
+            report(name, result, arguments.short)
+            for problem in problems(name, result, arguments.short):
+                print(f"  FAILED: {problem}")
+                found.append(problem)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""Long prompts whose calls are cancelled at once: nobody wants the work that they would be."""
+
+import time
+
+import grpc
+import server
+
+FLAGS = ["--ttft-ms", "0"]
+SHORT = {"prompts": 15, "megabytes": 16, "rounds": 2}
+FULL = {"prompts": 15, "megabytes": 16, "rounds": 8}
+
+
+def attack(address, prompts, megabytes, rounds):
+    inference = server.protocol("inference_pb2")
+    stub_of = server.protocol("inference_pb2_grpc").InferenceStub
+    text = "".join(f"{n} " for n in range(1000, 1_000_000))
+    text = (text * (1 + (megabytes << 20) // len(text)))[:(megabytes << 20) - 1000]
+    request = inference.GenerateRequest(text=text, stop={"max_tokens": 1})
+    with grpc.insecure_channel(address) as channel:
+        stub = stub_of(channel)
+        for _ in range(rounds):
+            calls = [stub.Generate(request) for _ in range(prompts)]
+            time.sleep(1)  # in which they are sent
+            for call in calls:
+                call.cancel()
+            time.sleep(1)
+    return f"{rounds * prompts} prompts of {len(text)} bytes"
+
+
+def check(result, size):
+    if result.beside.p99() > 0.5:
+        yield f"a first token took {result.beside}, wanted under 500 ms"
+    if result.beside.errors:
+        yield f"the honest client was refused: {result.beside}"

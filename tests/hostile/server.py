@@ -1,0 +1,173 @@
+"""recurve-server as a process, what it takes of the machine, and an honest client beside."""
+
+import importlib
+import os
+import pathlib
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import grpc
+
+ROOT = pathlib.Path(__file__).parents[2]
+MODEL = ROOT / "weights_tools/demo/xlstm-books"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}")
+
+
+def binary():
+    """The folder of recurve-server: RECURVE_BIN, as ctest sets it."""
+    return pathlib.Path(os.environ.get("RECURVE_BIN", ROOT / "build/release/bin")).resolve()
+
+
+def generate_stubs(folder):
+    """What protoc makes of the protos, as modules."""
+    subprocess.run(
+        ["protoc", f"--proto_path={ROOT / 'proto'}", f"--python_out={folder}",
+         f"--grpc_out={folder}",
+         f"--plugin=protoc-gen-grpc={shutil.which('grpc_python_plugin')}"]
+        + [str(path) for path in sorted((ROOT / "proto").glob("recurve/v1/*.proto"))],
+        check=True)
+    sys.path.insert(0, str(folder))
+
+
+def protocol(name):
+    """A module of the protocol: "inference_pb2", "inference_pb2_grpc", ..."""
+    return importlib.import_module(f"recurve.v1.{name}")
+
+
+def chat_model(folder):
+    """The demo model, with a chat template, which it has not."""
+    for path in MODEL.iterdir():
+        (folder / path.name).symlink_to(path)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    return folder
+
+
+class Server:
+    """Runs until it is left. `files`: its limit of open files."""
+
+    def __init__(self, flags=(), files=None, model=MODEL):
+        self.folder = tempfile.TemporaryDirectory(prefix="recurve-hostile-")
+        self.log = pathlib.Path(self.folder.name) / "log"
+        if model == "chat":
+            model = pathlib.Path(self.folder.name) / "model"
+            model.mkdir()
+            chat_model(model)
+        limit = (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))) if files else None
+        with open(self.log, "w") as out:
+            self.process = subprocess.Popen(
+                [binary() / "recurve-server", "--model", model, "--listen", "127.0.0.1:0", *flags],
+                stderr=out, preexec_fn=limit)
+
+    def __enter__(self):
+        while self.process.poll() is None:
+            found = re.search(r"event=serving.* port=(\d+)", self.log.read_text())
+            if found:
+                self.address = f"127.0.0.1:{found[1]}"
+                return self
+            time.sleep(0.02)
+        raise RuntimeError(self.log.read_text())
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(60)
+        finally:
+            self.process.kill()
+            self.folder.cleanup()
+
+    def usage(self):
+        """Resident bytes, threads and open descriptors."""
+        proc = pathlib.Path(f"/proc/{self.process.pid}")
+        fields = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
+        return {"resident": 1024 * int(fields["VmRSS"].split()[0]),
+                "threads": int(fields["Threads"]),
+                "files": len(os.listdir(proc / "fd"))}
+
+
+class Watch:
+    """The most that a server took of the machine while this was entered."""
+
+    def __init__(self, server):
+        self.server = server
+        self.most = server.usage()
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self.look)
+
+    def look(self):
+        while not self.ended.wait(0.02):
+            for name, value in self.server.usage().items():
+                self.most[name] = max(self.most[name], value)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.thread.join()
+
+
+class HonestClient:
+    """Asks for a few tokens again and again, on a connection of its own, and notes how long each
+    first one takes; a refusal or an error is noted by its code."""
+
+    def __init__(self, address):
+        inference = protocol("inference_pb2")
+        self.channel = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+        self.stub = protocol("inference_pb2_grpc").InferenceStub(self.channel)
+        self.request = inference.GenerateRequest(
+            text="It was a cold evening", stop={"max_tokens": 4, "ignore_eos": True})
+
+    def ask(self, timeout=60):
+        began = time.monotonic()
+        first = None
+        for message in self.stub.Generate(self.request, timeout=timeout):
+            if first is None and message.HasField("chunk"):
+                first = time.monotonic() - began
+        return first
+
+    def ask_for(self, seconds=None, until=None, pause=0.02):
+        """For so long, or until an event: a Latencies."""
+        found = Latencies()
+        end = None if seconds is None else time.monotonic() + seconds
+        while not found.count or not (until.is_set() if end is None else time.monotonic() > end):
+            try:
+                found.seconds.append(self.ask())
+            except grpc.RpcError as error:
+                code = error.code().name
+                found.errors[code] = found.errors.get(code, 0) + 1
+            time.sleep(pause)
+        return found
+
+    def close(self):
+        self.channel.close()
+
+
+class Latencies:
+    def __init__(self):
+        self.seconds = []
+        self.errors = {}
+
+    @property
+    def count(self):
+        return len(self.seconds) + sum(self.errors.values())
+
+    def p99(self):
+        """In seconds; infinite where nothing was answered."""
+        if not self.seconds:
+            return float("inf")
+        return sorted(self.seconds)[max(0, -(-99 * len(self.seconds) // 100) - 1)]
+
+    def __str__(self):
+        errors = "".join(f", {count} {code}" for code, count in self.errors.items())
+        return f"{1000 * self.p99():.0f} ms of {len(self.seconds)}{errors}"

@@ -1,0 +1,78 @@
+#include "server/rpc/task_lanes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <vector>
+
+namespace recurve::task_lanes_test {
+
+using ::testing::ElementsAre;
+
+// Tasks are numbers here: a hundred times the lane, and which it is of that lane.
+using Lanes = TaskLanes<int>;
+
+struct Waiting {
+  Waiting(int lanes, int of_each) {
+    for (int lane = 0; lane < lanes; ++lane) {
+      for (int i = 0; i < of_each; ++i) {
+        tasks[static_cast<size_t>(lane)][static_cast<size_t>(i)] = 100 * lane + i;
+        line.push(&tasks[static_cast<size_t>(lane)][static_cast<size_t>(i)], lane);
+      }
+    }
+  }
+  int pop(bool may_be_long = true) {
+    const Lanes::Next next = line.pop(may_be_long);
+    return next.task == nullptr ? -1 : *next.task;
+  }
+  std::array<std::array<int, 16>, Lanes::kLanes> tasks{};
+  Lanes line;
+};
+
+TEST(TaskLanesTest, LanesAreByBytes) {
+  EXPECT_EQ(Lanes::lane_of(0), 0);
+  EXPECT_EQ(Lanes::lane_of(4 << 10), 0);
+  EXPECT_EQ(Lanes::lane_of((4 << 10) + 1), 1);
+  EXPECT_EQ(Lanes::lane_of(64 << 10), 1);
+  EXPECT_EQ(Lanes::lane_of(1 << 20), 2);
+  EXPECT_EQ(Lanes::lane_of(16 << 20), 3);
+}
+
+TEST(TaskLanesTest, ShortOnesAreOftenerNextAndNoneWaitsForEver) {
+  Waiting waiting(4, 8);
+  std::vector<int> order;
+  for (int i = 0; i < 8; ++i) order.push_back(waiting.pop());
+  EXPECT_THAT(order, ElementsAre(0, 100, 1, 200, 2, 101, 3, 300));
+}
+
+TEST(TaskLanesTest, ATurnNobodyNeedsIsAShorterOnes) {
+  Waiting waiting(1, 3);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(waiting.pop(), i);
+  EXPECT_EQ(waiting.pop(), -1);
+}
+
+TEST(TaskLanesTest, LongOnesWaitWhereTheyMayNotRun) {
+  Waiting waiting(4, 1);
+  EXPECT_EQ(waiting.pop(false), 0);
+  EXPECT_EQ(waiting.pop(false), 100);
+  EXPECT_EQ(waiting.pop(false), -1);
+  EXPECT_EQ(waiting.pop(true), 200);
+  EXPECT_EQ(waiting.pop(true), 300);
+}
+
+TEST(TaskLanesTest, AHastenedOneIsShort) {
+  Waiting waiting(4, 3);
+  waiting.line.hasten(&waiting.tasks[3][1]);
+  std::vector<int> order;
+  for (int i = 0; i < 20; ++i) {
+    const int next = waiting.pop(false);
+    if (next >= 0) order.push_back(next);
+  }
+  EXPECT_THAT(order, ElementsAre(0, 100, 1, 2, 301, 101, 102));
+  const int other = 7;
+  waiting.line.hasten(&other);  // which does not wait
+  EXPECT_EQ(waiting.line.waiting(3), 2u);
+}
+
+}  // namespace recurve::task_lanes_test
