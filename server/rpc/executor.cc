@@ -1,5 +1,6 @@
 #include "server/rpc/executor.h"
 
+#include <memory>
 #include <utility>
 
 namespace recurve {
@@ -9,8 +10,8 @@ class Job final : public Executor::Task {
  public:
   explicit Job(std::function<void()> job) : job_(std::move(job)) {}
   void run() override {
+    const std::unique_ptr<Job> self(this);
     job_();
-    delete this;
   }
 
  private:
@@ -19,7 +20,7 @@ class Job final : public Executor::Task {
 
 }  // namespace
 
-Executor::Executor(int threads) {
+Executor::Executor(int threads, OnFailure on_failure) : on_failure_(std::move(on_failure)) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
 }
 
@@ -58,7 +59,7 @@ void Executor::work() {
       Task* task = tasks_.front();
       tasks_.pop_front();
       lock.unlock();
-      task->run();
+      run(*task);
       lock.lock();
     } else if (ending_) {
       return;
@@ -68,6 +69,15 @@ void Executor::work() {
       --asleep_;
       if (woken_ > 0) --woken_;
     }
+  }
+}
+
+void Executor::run(Task& task) {
+  try {
+    task.run();
+  } catch (const std::exception& error) {
+    if (!on_failure_) throw;
+    on_failure_(error.what());
   }
 }
 
@@ -81,7 +91,11 @@ void Strand::run() {
     delete this;
     return;
   }
-  work();
+  try {
+    work();
+  } catch (const std::exception& error) {
+    failed(error);
+  }
   // Behind all others, not at once: no strand keeps a thread to itself.
   if (pokes_.fetch_sub(seen) != seen) executor_.post(this);
 }

@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -22,7 +23,11 @@ class Executor {
     ~Task() = default;
   };
 
-  explicit Executor(int threads);
+  // Called with one line for the log, on one of the threads, for each task that throws. Not said:
+  // the process ends then.
+  using OnFailure = std::function<void(const char* what)>;
+
+  explicit Executor(int threads, OnFailure on_failure = {});
   ~Executor();  // runs what is left, then ends its threads
 
   // Any thread, also one that holds locks: takes a short lock of its own and never waits.
@@ -33,8 +38,10 @@ class Executor {
 
  private:
   void work();
+  void run(Task& task);
   void push(Task* task, std::unique_lock<std::mutex> lock);
 
+  const OnFailure on_failure_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Task*> tasks_;
@@ -63,6 +70,9 @@ class Strand : private Executor::Task {
   bool launch_on(Executor& other, size_t most) { return other.try_post(this, most); }
 
   virtual void work() = 0;
+  // work() has thrown std::bad_alloc, or else with one line for the log: what the strand does is to
+  // be ended. It is run again if it is called for. If this throws too, the executor has failed.
+  virtual void failed(const std::exception& error) = 0;
 
   // The last poke: when a work() under way has ended, the strand deletes itself, without another
   // one. A single step, so that nobody can delete it while this is still at it.

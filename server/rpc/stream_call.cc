@@ -1,6 +1,7 @@
 #include "server/rpc/stream_call.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "server/observe/log.h"
@@ -23,7 +24,7 @@ std::optional<Clock::time_point> deadline_of(const grpc::CallbackServerContext& 
 
 bool is_refusal(Finish why) {
   return why == Finish::kNoSession || why == Finish::kSessionBusy || why == Finish::kInvalid ||
-         why == Finish::kOverloaded;
+         why == Finish::kOverloaded || why == Finish::kNoMemory;
 }
 
 // Messages that wait to be written, before tokens are left where the engine sees them.
@@ -79,8 +80,31 @@ void StreamCall::work() {
   // The write waits for a client that does not read; it would wait for ever.
   if (wait && stalled() && !gone_) call_->TryCancel();
   const bool eager = eager_ && outbox_.size() < kMostQueued;
-  if (!outcome_ && (!wait || eager || withdrawn_)) look(wait);
+  if (failure_) {
+    await_endings();
+  } else if (!outcome_ && (!wait || eager || withdrawn_)) {
+    look(wait);
+  }
   if (!wait) write_next();
+}
+
+// What was being written of an answer cannot be made whole again: the call ends without the rest.
+void StreamCall::failed(const std::exception& error) {
+  if (finished_) throw;
+  const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  if (!memory) log_event(LogLevel::kError, "request_failed", {{"what", error.what()}});
+  failure_ = memory ? Status(StatusCode::RESOURCE_EXHAUSTED,
+                             "the system gives no memory for the request: try again later")
+                    : Status(StatusCode::INTERNAL, "the server has failed on the request");
+  outbox_.clear();
+  for (const auto& stream : streams_) stream->cancel();
+  context_.queue.wake();
+  poke();
+}
+
+void StreamCall::await_endings() {
+  for (size_t s = 0; s < streams_.size(); ++s) take(s);
+  if (!outcome_ && endings_ == streams_.size()) end(*failure_);
 }
 
 // If so, there will be a poke when it is through.
@@ -140,7 +164,13 @@ Status StreamCall::submit(Order& order) {
   eager_ = !order.stop_strings.empty();
   for (const auto& stream : request.streams) stream->on_ready([this] { tokens_came(); });
   streams_ = request.streams;
-  const auto admission = context_.queue.push(std::move(request));
+  AdmissionQueue::Admission admission;
+  try {
+    admission = context_.queue.push(std::move(request));
+  } catch (...) {
+    streams_.clear();  // they will have no endings
+    throw;
+  }
   if (admission == AdmissionQueue::Admission::kAccepted) return {};
   streams_.clear();
   if (admission == AdmissionQueue::Admission::kClosed) {
@@ -154,6 +184,7 @@ Status StreamCall::submit(Order& order) {
 TokenStream::Gathered StreamCall::take(size_t stream) {
   TokenStream::Gathered gathered = streams_[stream]->take();
   if (gathered.was_full) context_.queue.wake();
+  if (gathered.ending) ++endings_;
   return gathered;
 }
 

@@ -1,9 +1,12 @@
 #pragma once
 #include <grpcpp/support/server_callback.h>
 
+#include <exception>
 #include <functional>
+#include <new>
 #include <utility>
 
+#include "server/observe/log.h"
 #include "server/rpc/service_context.h"
 
 namespace recurve {
@@ -36,7 +39,18 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Executor::Task 
   void OnDone() override { delete this; }
 
  private:
-  void run() override { finish(answer_()); }
+  void run() override { finish(answer()); }
+  grpc::Status answer() {
+    try {
+      return answer_();
+    } catch (const std::bad_alloc&) {
+      return {grpc::StatusCode::RESOURCE_EXHAUSTED,
+              "the system gives no memory for the call: try again later"};
+    } catch (const std::exception& error) {
+      log_event(LogLevel::kError, "request_failed", {{"what", error.what()}});
+      return {grpc::StatusCode::INTERNAL, "the server has failed on the call"};
+    }
+  }
 
   ServiceContext& context_;
   grpc::CallbackServerContext* const call_;
