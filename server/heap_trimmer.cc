@@ -1,6 +1,7 @@
 #include "server/heap_trimmer.h"
 
 #include <malloc.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 
@@ -14,15 +15,21 @@ constexpr size_t kSlack = size_t{16} << 20;
 // From this size on memory is mapped and goes back at once; and what each thread's heap keeps at
 // its end, which no trimming reaches.
 constexpr int kMapFrom = 1 << 20, kKeptAtTheEnd = 2 << 20;
-// Others wait meanwhile who want memory: of the time, trimming takes no more than one part in so
-// many.
+constexpr int kFewHeaps = 2;
+// Others wait meanwhile who want memory: trimming takes one part in so many of the time, unless
+// that would be too rare.
 constexpr int kOfTheTime = 1000;
+constexpr Clock::duration kRarest = std::chrono::seconds(20);
 
 }  // namespace
 
 HeapTrimmer::HeapTrimmer(std::chrono::milliseconds period) : period_(period) {
   mallopt(M_MMAP_THRESHOLD, kMapFrom);
   mallopt(M_TRIM_THRESHOLD, kKeptAtTheEnd);
+  // Each thread's heap takes 64 MB of addresses, whatever is in it.
+  rlimit addresses{};
+  const bool limited = getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY;
+  if (limited) mallopt(M_ARENA_MAX, kFewHeaps);
   thread_ = std::thread([this] { work(); });
 }
 
@@ -41,7 +48,8 @@ void HeapTrimmer::work() {
   while (!changed_.wait_for(lock, pause, [this] { return ending_; })) {
     const Clock::time_point began = Clock::now();
     if (mallinfo2().fordblks >= kSlack) malloc_trim(0);
-    pause = std::max<Clock::duration>(period_, kOfTheTime * (Clock::now() - began));
+    const Clock::duration fair = kOfTheTime * (Clock::now() - began);
+    pause = std::max<Clock::duration>(period_, std::min(fair, kRarest));
   }
 }
 

@@ -7,7 +7,8 @@
 namespace recurve {
 
 // Gives the memory of peaks back to the system: what was freed in between, page by page, which the
-// heap keeps by itself. Looks every so often, on a thread of its own; one a process.
+// heap keeps by itself. Looks every so often, on a thread of its own. One a process, made before
+// its other threads: where addresses are limited these share few heaps.
 class HeapTrimmer {
  public:
   explicit HeapTrimmer(std::chrono::milliseconds period = std::chrono::seconds(10));

@@ -1,5 +1,6 @@
 // recurve-server: options -> objects -> run. Everything is owned here, in the order of its life.
 #include <fmt/format.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -183,7 +184,10 @@ int run(const Options& o) {
       *model, *backend,
       {.rows = info.vocab_rows, .usable = text.tokenizer->size(), .eos_ids = text.rules.eos}, queue,
       stats, metrics, options);
-  std::thread engine_thread([&] { engine.run(); });
+  std::thread engine_thread([&] {
+    pthread_setname_np(pthread_self(), "engine");
+    engine.run();
+  });
 
   fmt::print(
       stderr, "{}",

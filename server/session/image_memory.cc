@@ -80,9 +80,26 @@ void ImageMemory::give(std::byte* image) noexcept {
     munmap(at->first, images_a_block_ * stride_);
     with_room_.erase(at->first);
     blocks_.erase(at);
-  } else if (stride_ >= kPage) {
-    madvise(image, stride_, MADV_DONTNEED);
+  } else {
+    give_pages(*at, index);
   }
+}
+
+// Those of the image that no other image is on.
+void ImageMemory::give_pages(const Blocks::value_type& at, size_t index) noexcept {
+  const auto& [memory, block] = at;
+  const auto none_on = [&](size_t from, size_t to) {  // bytes of the block
+    const size_t end = std::min((to + stride_ - 1) / stride_, images_a_block_);
+    for (size_t i = from / stride_; i < end; ++i) {
+      if ((block.used[i / 64] >> (i % 64) & 1) != 0) return false;
+    }
+    return true;
+  };
+  const size_t first = index * stride_, last = first + stride_;
+  const size_t page = first / kPage * kPage, page_after = round_up(last, kPage);
+  const size_t from = none_on(page, first) ? page : round_up(first, kPage);
+  const size_t to = none_on(last, page_after) ? page_after : last / kPage * kPage;
+  if (from < to) madvise(memory + from, to - from, MADV_DONTNEED);
 }
 
 }  // namespace recurve

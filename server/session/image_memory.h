@@ -41,6 +41,7 @@ class ImageMemory {
 
   Blocks::iterator add_block();
   void give(std::byte* image) noexcept;
+  void give_pages(const Blocks::value_type& block, size_t index) noexcept;
 
   const size_t stride_;
   const size_t images_a_block_;
