@@ -12,10 +12,6 @@
 
 namespace recurve {
 
-inline double seconds_between(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
-
 // One choice of a request, in its slot. Its stream has had its last word once `ended` is set.
 struct Sequence {
   SamplingParams sampling;

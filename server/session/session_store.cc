@@ -15,10 +15,6 @@ SessionResult refuse(Status status, std::string message) {
   return {.status = status, .message = std::move(message)};
 }
 
-double seconds_between(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
-
 // Longer than any server runs, and short enough for the clock.
 constexpr double kLongestTtl = 1e9;
 // Closed in one go: the engine has other things to do between two steps.
