@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <new>
 #include <stdexcept>
 #include <vector>
 
+#include "kernels/host.h"
 #include "kernels/reference/table.h"
 #if RECURVE_CPU
 #include "kernels/cpu/stream.h"
@@ -116,18 +116,6 @@ class CpuBackend : public HostBackend {
 };
 #endif
 
-// The number behind the word in a file of the system; 0 if there is none.
-size_t number_after(const char* path, const std::string& word) {
-  std::ifstream file(path);
-  std::string found;
-  size_t number = 0;
-  if (word.empty()) return file >> number ? number : 0;
-  while (file >> found) {
-    if (found == word) return file >> number ? number : 0;
-  }
-  return 0;
-}
-
 // "cpu/avx3" is asked for as "cpu".
 std::string_view short_name(std::string_view implementation) {
   return implementation.substr(0, implementation.find('/'));
@@ -198,16 +186,7 @@ std::unique_ptr<Recording> Backend::record(std::function<void()> work, Stream&) 
   return std::make_unique<CallAgain>(std::move(work));
 }
 
-// What the system holds available, or less where a control group limits this process.
-size_t Backend::free_memory() const {
-  const size_t available = number_after("/proc/meminfo", "MemAvailable:") << 10;
-  const size_t limit = number_after("/sys/fs/cgroup/memory.max", "");
-  const size_t used = number_after("/sys/fs/cgroup/memory.current", "");
-  const size_t cached = number_after("/sys/fs/cgroup/memory.stat", "inactive_file");
-  if (limit == 0) return available;  // none, or "max"
-  const size_t held = used - std::min(used, cached);
-  return std::min(available, limit - std::min(limit, held));
-}
+size_t Backend::free_memory() const { return free_host_memory(); }
 
 std::unique_ptr<Event> Backend::make_event() { return std::make_unique<PassedEvent>(); }
 

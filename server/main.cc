@@ -1,15 +1,19 @@
 // recurve-server: options -> objects -> run. Everything is owned here, in the order of its life.
 #include <fmt/format.h>
+#include <pthread.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <stdexcept>
 #include <thread>
 
 #include "model/registry.h"
 #include "server/engine/engine.h"
+#include "server/heap_trimmer.h"
 #include "server/memory_plan.h"
 #include "server/net/connections.h"
 #include "server/observe/log.h"
@@ -25,7 +29,26 @@
 namespace recurve {
 namespace {
 
-RpcOptions rpc_options(const Options& o, StopSignal& stop) {
+// What ends the server for want of a part that works: it is logged, and the server drains, with no
+// time for what is under way, and exits with 1.
+class Failure {
+ public:
+  explicit Failure(StopSignal& stop) : stop_(stop) {}
+  std::function<void(const char*)> listener(const char* part) {
+    return [this, part](const char* what) {
+      happened_ = true;
+      stop_.raise(0);
+      log_event(LogLevel::kError, "failed", {{"part", part}, {"what", what}});
+    };
+  }
+  bool happened() const { return happened_; }
+
+ private:
+  StopSignal& stop_;
+  std::atomic<bool> happened_ = false;
+};
+
+RpcOptions rpc_options(const Options& o, StopSignal& stop, Failure& failure) {
   return {.listen = o.listen,
           .version = kVersion,
           .max_message_bytes = static_cast<int64_t>(o.max_message_bytes),
@@ -38,7 +61,8 @@ RpcOptions rpc_options(const Options& o, StopSignal& stop) {
           .stall_seconds = o.stall_seconds,
           .max_generated_tokens = o.max_generated_tokens,
           .drain_seconds = o.drain_seconds,
-          .on_drain = [&stop](double seconds) { stop.raise(seconds); }};
+          .on_drain = [&stop](double seconds) { stop.raise(seconds); },
+          .on_failure = failure.listener("the server's threads")};
 }
 
 // Shows how far loading has come: now and then, in place on a terminal, and at the end.
@@ -123,7 +147,7 @@ std::string model_name(const std::filesystem::path& model) {
 }
 
 ServingInfo serving_info(const Options& o, const Model& model, const Backend& backend,
-                         const TokenRules& rules, int slots) {
+                         const TokenRules& rules, int slots, size_t session_bytes) {
   ServingInfo info{.model_name = o.name.empty() ? model_name(o.model) : o.name,
                    .family = model.info().family,
                    .parameters = model.info().parameters,
@@ -137,7 +161,7 @@ ServingInfo serving_info(const Options& o, const Model& model, const Backend& ba
                    .ops = {},
                    .tokens = rules,
                    .slots = slots,
-                   .max_host_bytes = static_cast<int64_t>(o.session_memory),
+                   .max_host_bytes = static_cast<int64_t>(session_bytes),
                    .default_ttl_seconds = o.session_ttl};
   backend.kernels().for_each([&](const char* name, const char* implementation) {
     info.ops.push_back({name, implementation});
@@ -148,26 +172,33 @@ ServingInfo serving_info(const Options& o, const Model& model, const Backend& ba
 int run(const Options& o) {
   StopSignal stop;
   allow_many_files();
+  const HeapTrimmer trimmer;
   Metrics metrics;
   std::optional<MetricsServer> metrics_server;
   if (!o.metrics.empty()) metrics_server.emplace(o.metrics, metrics);
   AdmissionQueue queue(o.max_queue);
   EngineStats stats;
-  RpcServer rpc(rpc_options(o, stop), queue, stats, metrics);
+  Failure failure(stop);
+  RpcServer rpc(rpc_options(o, stop, failure), queue, stats, metrics);
 
   const auto backend = make_backend(o.device, o.threads);
-  const MemoryPlan plan = plan_memory(o, *backend);
+  MemoryPlan plan = plan_memory(o, *backend);
   const int slots = choose_slots(o, plan);
+  plan_sessions(o, slots, &plan);
   const auto model = load(o, *backend, stop);
   const Text text = load_text(o, model->info());
-  const ServingInfo info = serving_info(o, *model, *backend, text.rules, slots);
-  EngineOptions options = engine_options(o, slots);
+  const ServingInfo info = serving_info(o, *model, *backend, text.rules, slots, plan.sessions);
+  EngineOptions options = engine_options(o, slots, plan.sessions);
   options.on_recorded = RecordProgress();
+  options.on_failure = failure.listener("the engine");
   Engine engine(
       *model, *backend,
       {.rows = info.vocab_rows, .usable = text.tokenizer->size(), .eos_ids = text.rules.eos}, queue,
       stats, metrics, options);
-  std::thread engine_thread([&] { engine.run(); });
+  std::thread engine_thread([&] {
+    pthread_setname_np(pthread_self(), "engine");
+    engine.run();
+  });
 
   fmt::print(
       stderr, "{}",
@@ -183,7 +214,7 @@ int run(const Options& o) {
   queue.close();
   engine_thread.join();
   log_event(LogLevel::kInfo, "stopped", {{"all_requests_ended", all_ended}});
-  return 0;
+  return failure.happened() ? 1 : 0;
 }
 
 }  // namespace

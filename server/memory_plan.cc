@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <stdexcept>
 
+#include "kernels/host.h"
 #include "kernels/paper_backend.h"
 #include "model/registry.h"
 #include "server/engine/engine.h"
@@ -40,7 +42,7 @@ class Paper {
     EngineMetrics metrics;
     const int32_t vocab = static_cast<int32_t>(model_->info().vocab);
     Engine engine(*model_, backend_, {.rows = vocab, .usable = vocab, .eos_ids = {}}, queue, stats,
-                  metrics, engine_options(options_, slots));
+                  metrics, engine_options(options_, slots, 0));
     return backend_.allocated() - weights_ - state() * (static_cast<size_t>(slots) + 1);
   }
 
@@ -54,7 +56,7 @@ class Paper {
 }  // namespace
 
 size_t MemoryPlan::total(int slots) const {
-  const size_t most = weights + states(slots) + reserve;
+  const size_t most = weights + states(slots) + reserve + sessions_here();
   return most > free ? most : most + steps(slots);
 }
 
@@ -68,11 +70,12 @@ int MemoryPlan::most_slots(int limit) const {
 }
 
 std::string MemoryPlan::arithmetic(int slots) const {
-  const bool all = weights + states(slots) + reserve <= free;
+  const bool all = weights + states(slots) + reserve + sessions_here() <= free;
   return fmt::format(
-      "weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f} + reserve {:.2f}{} = {:.2f} "
+      "weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f} + reserve {:.2f}{}{} = {:.2f} "
       "GiB{}, and {:.2f} GiB are free",
       gib(weights), slots, gib(state), gib(states(slots)), gib(reserve),
+      sessions_here() > 0 ? fmt::format(" + sessions {:.2f}", gib(sessions)) : "",
       all ? fmt::format(" + activations, logits and sampling {:.2f}", gib(steps(slots))) : "",
       gib(total(slots)), all ? "" : " before activations and logits", gib(free));
 }
@@ -80,6 +83,8 @@ std::string MemoryPlan::arithmetic(int slots) const {
 MemoryPlan plan_memory(const Options& options, Backend& backend) {
   const auto paper = std::make_shared<Paper>(options, backend);
   return {.free = backend.free_memory(),
+          .host_free = free_host_memory(),
+          .on_host = !options.on_gpu(),
           .weights = paper->weights(),
           .state = paper->state(),
           .reserve = options.on_gpu() ? kReserveOfGpu : kReserveOfHost,
@@ -96,6 +101,19 @@ int choose_slots(const Options& options, const MemoryPlan& plan) {
                                    : "not even --slots 1 fits: a smaller model may";
   throw std::runtime_error(fmt::format("not enough memory on device '{}': {}; {}", options.device,
                                        plan.arithmetic(std::max(options.slots, 1)), hint));
+}
+
+void plan_sessions(const Options& options, int slots, MemoryPlan* plan) {
+  plan->sessions = 0;
+  const size_t taken = plan->on_host ? plan->total(slots) : kReserveOfHost;
+  const size_t left = plan->host_free - std::min(plan->host_free, taken);
+  const bool automatic = options.session_memory == kAutomatic;
+  plan->sessions = automatic ? left / 2 : options.session_memory;
+  if (plan->sessions <= left) return;
+  throw std::runtime_error(fmt::format(
+      "not enough memory on the host: --session-memory {:.2f} + all else {:.2f} = {:.2f} GiB, and "
+      "{:.2f} GiB are free; --session-memory {} or less fits",
+      gib(plan->sessions), gib(taken), gib(plan->sessions + taken), gib(plan->host_free), left));
 }
 
 }  // namespace recurve

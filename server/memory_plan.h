@@ -9,15 +9,20 @@ namespace recurve {
 
 class Backend;
 
-// What the server will take of a device's memory, in bytes, known before any of it is taken.
+// What the server will take of a device's memory, and of the host's for sessions, in bytes, known
+// before any of it is taken.
 struct MemoryPlan {
-  size_t free = 0;  // now
+  size_t free = 0;       // now, on the device
+  size_t host_free = 0;  // and on the host
+  bool on_host = true;   // the two are one
   size_t weights = 0;
   size_t state = 0;    // of a slot; one more than there are slots is kept, for padding
   size_t reserve = 0;  // for what a driver takes for itself: code, recorded steps
   // Everything else, with so many slots: activations, logits, sampling.
   std::function<size_t(int slots)> steps;
+  size_t sessions = 0;  // of the host's, set by plan_sessions(): for sessions and marks
 
+  size_t sessions_here() const { return on_host ? sessions : 0; }
   size_t states(int slots) const { return (static_cast<size_t>(slots) + 1) * state; }
   // Without `steps` where all else is too much already.
   size_t total(int slots) const;
@@ -36,5 +41,11 @@ MemoryPlan plan_memory(const Options& options, Backend& backend);
 // arithmetic if they do not fit.
 inline constexpr int kMostAutomatic = 256, kFewAutomatic = 16;
 int choose_slots(const Options& options, const MemoryPlan& plan);
+
+// Sets the plan's memory for sessions: what the options ask for, or half of what all else, with so
+// many slots, leaves of the host. The other half is for what no plan knows: requests, connections,
+// other programs. Throws std::runtime_error with the arithmetic if the host has less than is asked
+// for.
+void plan_sessions(const Options& options, int slots, MemoryPlan* plan);
 
 }  // namespace recurve

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <map>
+#include <string>
 
 #include "server/rpc/server.h"
 #include "server/version.h"
@@ -15,6 +16,13 @@ void add_switch(CLI::App& app, const char* name, bool* value, const char* what) 
           CLI::CheckedTransformer(std::map<std::string, bool>{{"on", true}, {"off", false}}))
       ->default_str(*value ? "on" : "off")
       ->group("Service");
+}
+
+// Returns what is wrong with it, or makes it a number.
+std::string size_or_auto(std::string& value) {
+  if (value != "auto") return CLI::AsSizeValue(false)(value);
+  value = std::to_string(kAutomatic);
+  return {};
 }
 
 }  // namespace
@@ -140,9 +148,11 @@ int parse_options(int argc, char** argv, Options* o) {
       ->group("Service");
 
   app.add_option("--session-memory", o->session_memory,
-                 "Host memory for session states outside slots and for marks, e.g. 4GB; each "
-                 "session and mark reserves one state of it")
-      ->transform(CLI::AsSizeValue(false))
+                 "Host memory for sessions and marks, e.g. 4GB; each of them reserves its state "
+                 "outside a slot and all else that it may take. auto: half of what the host, its "
+                 "control group and resource limits leave beside everything else")
+      ->transform(CLI::Validator(size_or_auto, "SIZE|auto"))
+      ->default_str("auto")
       ->group("Sessions");
   app.add_option("--session-ttl", o->session_ttl,
                  "Seconds of idleness after which a session is closed; 0: never")

@@ -1,11 +1,15 @@
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "kernels/tensor.h"
 #include "server/observe/log.h"
 
 namespace recurve {
+
+// Of memory: as much as is found right.
+inline constexpr uint64_t kAutomatic = std::numeric_limits<uint64_t>::max();
 
 // The command line of recurve-server. `recurve-server --help` is its reference.
 struct Options {
@@ -27,7 +31,7 @@ struct Options {
   int rows_per_step = 0;  // 0: as choose_rows() finds right
   double tpot_ms = 30;
   double ttft_ms = 10000;
-  uint64_t session_memory = uint64_t{4} << 30;
+  uint64_t session_memory = kAutomatic;  // as plan_sessions() finds right
   double session_ttl = 3600;
   uint64_t max_message_bytes = uint64_t{16} << 20;
   int max_connections = 0;             // 0: as connection_limits() finds right

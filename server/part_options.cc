@@ -15,12 +15,12 @@ int choose_rows(const Options& o) {
   return o.on_gpu() ? 1024 : 256;
 }
 
-EngineOptions engine_options(const Options& o, int slots) {
+EngineOptions engine_options(const Options& o, int slots, size_t session_bytes) {
   return {.slots = slots,
           .rows_per_step = choose_rows(o),
           .step_seconds = o.tpot_ms / 1000,
           .ttft_seconds = o.ttft_ms / 1000,
-          .sessions = {.host_bytes = static_cast<int64_t>(o.session_memory),
+          .sessions = {.host_bytes = static_cast<int64_t>(session_bytes),
                        .default_ttl_seconds = o.session_ttl}};
 }
 

@@ -9,6 +9,7 @@ namespace recurve {
 Checkpoint open_checkpoint(const Options& options);
 LoadOptions load_options(const Options& options);
 int choose_rows(const Options& options);  // of a step, at most
-EngineOptions engine_options(const Options& options, int slots);
+// session_bytes: of host memory for sessions and marks.
+EngineOptions engine_options(const Options& options, int slots, size_t session_bytes);
 
 }  // namespace recurve

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "server/part_options.h"
+#include "server/session/session_store.h"
 
 namespace recurve {
 namespace {
@@ -32,6 +33,15 @@ std::string memory_line(const Options& options, double weights_and_states) {
   if (options.on_gpu()) return line + ", on the host";
   const double bound = 1.15 * weights_and_states + 64 * 1024 * 1024;
   return line + "; 1.15 x (weights + slots) + 64 MiB = " + human_bytes(bound);
+}
+
+// With what each really takes: beside its state its place in maps and heap, and the tokens seen.
+std::string sessions_line(const Model& model, const ServingInfo& info, const MemoryPlan& plan) {
+  const int64_t each = SessionStore::bytes_each(model.state_layout(), info.vocab_rows);
+  return fmt::format("{} of {} free host memory for sessions and marks: room for {} of {}",
+                     human_bytes(static_cast<double>(info.max_host_bytes)),
+                     human_bytes(static_cast<double>(plan.host_free)), info.max_host_bytes / each,
+                     human_bytes(static_cast<double>(each)));
 }
 
 }  // namespace
@@ -68,9 +78,7 @@ std::string startup_table(const Options& options, const Model& model, const Toke
                             human_bytes(static_cast<double>(info.state_bytes)),
                             options.state == DType::kBF16 ? "bf16" : "f32")},
       {"slots", fmt::format("{}, {} of states", info.slots, human_bytes(states))},
-      {"sessions", fmt::format("{} of host memory for idle states and marks, room for {}",
-                               human_bytes(static_cast<double>(info.max_host_bytes)),
-                               info.max_host_bytes / info.state_bytes)},
+      {"sessions", sessions_line(model, info, plan)},
       {"queue", fmt::format("{} requests", options.max_queue)},
       {"step", fmt::format("{} rows at most, prompts cut every {} tokens", choose_rows(options),
                            info.chunk_tokens)},

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "kernels/host.h"
+
 namespace recurve::cpu {
 namespace {
 
@@ -27,9 +29,7 @@ bool spin_until(Done done, Clock::duration limit) {
 
 }  // namespace
 
-int ThreadPool::default_threads() {
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
+int ThreadPool::default_threads() { return host_threads(); }
 
 ThreadPool::ThreadPool(int threads) {
   for (int t = 1; t < std::min(threads, kMaxThreads); ++t) {

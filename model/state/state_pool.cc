@@ -18,12 +18,12 @@ StatePool::StatePool(Backend& backend, const StateLayout& layout, int slots, Str
 
 std::optional<StateSlot> StatePool::acquire() {
   if (free_.empty()) return std::nullopt;
-  const int32_t id = free_.back();
+  StateSlot slot(this, free_.back());
   free_.pop_back();
   for (size_t a = 0; a < arrays_.size(); ++a) {
-    backend_.zero(row(a, id), layout_.arrays[a].bytes(), stream_);
+    backend_.zero(row(a, slot.id()), layout_.arrays[a].bytes(), stream_);
   }
-  return StateSlot(this, id);
+  return slot;
 }
 
 void StatePool::copy(const StateSlot& from, const StateSlot& to) {
@@ -32,18 +32,17 @@ void StatePool::copy(const StateSlot& from, const StateSlot& to) {
   }
 }
 
-StateImage StatePool::save(const StateSlot& slot) {
-  StateImage image(layout_.bytes());
+void StatePool::save(const StateSlot& slot, std::span<std::byte> image) {
+  CHECK(image.size() == layout_.bytes());
   std::byte* to = image.data();
   for (size_t a = 0; a < arrays_.size(); ++a) {
     backend_.download(to, row(a, slot.id()), layout_.arrays[a].bytes(), stream_);
     to += layout_.arrays[a].bytes();
   }
   stream_.wait();
-  return image;
 }
 
-void StatePool::load(const StateImage& image, const StateSlot& slot) {
+void StatePool::load(std::span<const std::byte> image, const StateSlot& slot) {
   CHECK(image.size() == layout_.bytes());
   const std::byte* from = image.data();
   for (size_t a = 0; a < arrays_.size(); ++a) {

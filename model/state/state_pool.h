@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -11,9 +12,11 @@ namespace recurve {
 
 class StatePool;
 
-// A place in the pool. Move-only; gives the place back when destroyed. The pool outlives it.
+// A place in the pool, or none. Move-only; gives the place back when destroyed. The pool outlives
+// it.
 class StateSlot {
  public:
+  StateSlot() = default;
   StateSlot(StateSlot&& other) noexcept
       : pool_(std::exchange(other.pool_, nullptr)), id_(other.id_) {}
   StateSlot& operator=(StateSlot&& other) noexcept {
@@ -27,12 +30,9 @@ class StateSlot {
  private:
   friend class StatePool;
   StateSlot(StatePool* pool, int32_t id) : pool_(pool), id_(id) {}
-  StatePool* pool_;
-  int32_t id_;
+  StatePool* pool_ = nullptr;
+  int32_t id_ = 0;
 };
-
-// A state outside its slot: the arrays of the layout, one after the other, in host memory.
-using StateImage = std::vector<std::byte>;  // (layout.bytes())
 
 // The states of all sequences: of each array of the layout, all slots lie together, (slots, shape).
 // A state never grows, so admitting a request is asking for one free slot. Not thread-safe: it
@@ -45,8 +45,9 @@ class StatePool {
   std::optional<StateSlot>
   acquire();  // zeroed, whatever the slot held before; empty if none is free
   void copy(const StateSlot& from, const StateSlot& to);
-  StateImage save(const StateSlot& slot);
-  void load(const StateImage& image, const StateSlot& slot);
+  // image: the arrays of the layout, one after the other, in host memory. (layout().bytes())
+  void save(const StateSlot& slot, std::span<std::byte> image);
+  void load(std::span<const std::byte> image, const StateSlot& slot);
 
   // Array number `index` of the layout, slot 0 first: (slots, shape of that array).
   template <typename T = float>

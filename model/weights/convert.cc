@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/check.h"
+#include "kernels/host.h"
 #include "model/weights/safetensors.h"
 
 namespace recurve {
@@ -100,7 +101,7 @@ bool convert_on_this_thread(const TensorView& view, int64_t begin, int64_t end, 
 
 bool convert_on_threads(const TensorView& view, int64_t begin, int64_t end, DType to,
                         std::byte* out) {
-  const int64_t cores = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 16);
+  static const int64_t cores = std::min(host_threads(), 16);
   const int64_t threads = std::min(cores, (end - begin + kThreadElements - 1) / kThreadElements);
   const int64_t share = (end - begin + threads - 1) / std::max<int64_t>(threads, 1);
   std::atomic<bool> ok = true;

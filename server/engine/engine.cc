@@ -1,6 +1,8 @@
 #include "server/engine/engine.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
 #include <utility>
 
 namespace recurve {
@@ -26,20 +28,32 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
       bounds_(bounds_for(options, model.info().chunk)),
       stream_(backend.make_stream()),
       pool_(backend, model.state_layout(), options.slots, *stream_),
-      sessions_(pool_, options.sessions),
+      sessions_(pool_, options.sessions, static_cast<int32_t>(model.info().vocab)),
       waiting_(queue, sessions_, pool_, metrics, options.ttft_seconds),
       runner_(model, backend, *stream_, pool_, vocab, bounds_),
       delivery_(vocab, stats, metrics),
       launch_ahead_(options.launch_ahead.value_or(backend.queues())),
+      on_failure_(options.on_failure),
       batches_{Batch(backend, StepRunner::most_samples(bounds_, options.slots)),
                Batch(backend, StepRunner::most_samples(bounds_, options.slots))},
       pace_(bounds_.rows, options.step_seconds) {
+  // What has its slot is not to be lost for want of a place in a list.
+  running_.reserve(static_cast<size_t>(options.slots));
+  forked_.reserve(static_cast<size_t>(options.slots));
   if (backend.queues()) runner_.record(options.on_recorded);
   stats_.slots = options.slots;
   report(nullptr);
 }
 
 void Engine::run() {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    fail(error.what());
+  }
+}
+
+void Engine::work() {
   while (!abandoned_) {
     if (step()) continue;
     if (queue_.done() && waiting_.empty() && running_.empty()) break;
@@ -80,14 +94,7 @@ void Engine::end_unwanted(Clock::time_point now) {
 
 void Engine::admit(Clock::time_point now) {
   while (auto sequence = waiting_.admit_next(now)) running_.push_back(std::move(sequence));
-  stats_.running = requests_running();  // they wait no more, though their first step is to come
-}
-
-// Each choice of a request counts, and has a slot.
-int Engine::requests_running() const {
-  int running = 0;
-  for (const auto& sequence : running_) running += 1 + static_cast<int>(sequence->siblings.size());
-  return running;
+  stats_.running = static_cast<int>(running_.size());  // their first step is to come, but they run
 }
 
 // Lays out the step: who takes part, with which tokens.
@@ -114,28 +121,48 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
   forked_.clear();
 }
 
-// The prompt is absorbed once; the further choices go on from copies of its state.
+// The prompt is absorbed once; the further choices go on from copies of its state. Those that find
+// no slot wait for one.
 void Engine::fork_choices(Sequence& sequence, Batch& batch) {
-  const auto rest = static_cast<int64_t>(sequence.input.size() - sequence.absorbed);
-  for (size_t c = 0; c < sequence.siblings.size(); ++c) {
-    Sequence::Sibling& sibling = sequence.siblings[c];
-    forked_.push_back(std::make_unique<Sequence>(
-        Sequence{.sampling = sequence.sampling,
-                 .stream = std::move(sibling.stream),
-                 .deadline = sequence.deadline,
-                 .wait_for_acknowledgement = sequence.wait_for_acknowledgement,
-                 .slot = std::move(sibling.slot),
-                 .position = sequence.position + rest,
-                 .history = sequence.said_with_prompt(),
-                 .prompt_tokens = sequence.prompt_tokens,
-                 .read_patience = sequence.read_patience,
-                 .arrival = sequence.arrival,
-                 .started = sequence.started,
-                 .priority = sequence.priority}));
-    forked_.back()->sampling.seed += c + 1;
+  const auto& siblings = sequence.siblings;
+  size_t next = 0;
+  for (; next < siblings.size(); ++next) {
+    try {
+      std::optional<StateSlot> slot = waiting_.free_slot();
+      if (!slot) break;
+      forked_.push_back(choice_of(sequence, next, std::move(*slot)));
+    } catch (const std::bad_alloc&) {
+      siblings[next]->finish({.why = Finish::kNoMemory});
+      continue;
+    }
     batch.add_choice(sequence, *forked_.back());
   }
+  try {
+    if (next < siblings.size()) waiting_.wait_again(sequence, next);
+  } catch (const std::bad_alloc&) {
+    for (; next < siblings.size(); ++next) siblings[next]->finish({.why = Finish::kNoMemory});
+  }
   sequence.siblings.clear();
+}
+
+std::unique_ptr<Sequence> Engine::choice_of(const Sequence& sequence, size_t sibling,
+                                            StateSlot slot) {
+  const auto rest = static_cast<int64_t>(sequence.input.size() - sequence.absorbed);
+  auto choice = std::make_unique<Sequence>(
+      Sequence{.sampling = sequence.sampling,
+               .stream = sequence.siblings[sibling],
+               .deadline = sequence.deadline,
+               .wait_for_acknowledgement = sequence.wait_for_acknowledgement,
+               .slot = std::move(slot),
+               .position = sequence.position + rest,
+               .history = sequence.said_with_prompt(),
+               .prompt_tokens = sequence.prompt_tokens,
+               .read_patience = sequence.read_patience,
+               .arrival = sequence.arrival,
+               .started = sequence.started,
+               .priority = sequence.priority});
+  choice->sampling.seed += sibling + 1;
+  return choice;
 }
 
 void Engine::finish(Batch& batch) {
@@ -155,11 +182,11 @@ void Engine::retire(Clock::time_point now) {
       metrics_.observe_decode(seconds_between(sequence->first_token, now));
     }
     if (Session* session = sequence->session) {
-      session->at = {.position = sequence->position,
-                     .pending = sequence->pending(),
-                     .history = std::move(sequence->history),
-                     .image = nullptr};
-      sessions_.check_in(*session, std::move(sequence->slot), now);
+      Snapshot at{.position = sequence->position,
+                  .pending = sequence->pending(),
+                  .history = std::move(sequence->history),
+                  .image = nullptr};
+      sessions_.check_in(*session, std::move(sequence->slot), std::move(at), now);
     }
     return true;
   });
@@ -174,18 +201,19 @@ void Engine::report(const Batch* finished) {
     pace_.observe(finished->shape(), seconds);
     last_finish_ = now;
   }
-  const int running = requests_running();
+  const auto running = static_cast<int>(running_.size());
   stats_.running = running;
   metrics_.set_requests(running, queue_.waiting());
   if (finished != nullptr && now < next_housekeeping_) return;
   next_housekeeping_ = now + kHousekeeping;
   sessions_.expire(now);
   stats_.expected_queue_seconds = waiting_.expected_seconds(load(), now);
-  report_slots(running);
+  report_slots();
 }
 
-void Engine::report_slots(int running) {
+void Engine::report_slots() {
   const SessionStore::Counts counts = sessions_.counts();
+  const auto running = static_cast<int>(running_.size());
   const int idle = pool_.slots() - pool_.free_slots() - running;
   stats_.slots_free = pool_.free_slots();
   stats_.slots_idle = idle;
@@ -220,6 +248,27 @@ void Engine::end_everything() {
   for (const auto& sequence : running_) sequence->end(Finish::kDraining);
   retire(now);
   report(nullptr);
+}
+
+// All that can still be done without the batch, and where memory may be what is missing: every
+// stream is told, one by one, and nothing is computed or kept any more.
+void Engine::fail(const char* what) noexcept {
+  queue_.close();
+  const auto tell = [](const auto& say) noexcept {
+    try {
+      say();
+    } catch (const std::exception&) {  // it will see the process end
+    }
+  };
+  for (auto* list : {&running_, &forked_}) {
+    for (const auto& sequence : *list) {
+      if (sequence != nullptr) tell([&] { sequence->end(Finish::kFailed); });
+    }
+  }
+  tell([&] { waiting_.drop_all(Finish::kFailed, Clock::now()); });
+  tell([&] {
+    if (on_failure_) on_failure_(what);
+  });
 }
 
 }  // namespace recurve

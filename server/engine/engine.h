@@ -34,6 +34,10 @@ struct EngineOptions {
   std::optional<bool> launch_ahead = {};
   // Called at the start, while steps are recorded on devices that replay them.
   std::function<void(int done, int total)> on_recorded = {};
+  // Called once, on run()'s thread, if the engine fails: a device that does, memory that the system
+  // does not give where no single request can be refused for it, a bug. All requests have ended
+  // with kFailed then. what: one line, for the log.
+  std::function<void(const char* what)> on_failure = {};
 };
 
 // Runs requests to their end, one step at a time, on one thread: continuous batching over a pool of
@@ -53,7 +57,8 @@ class Engine {
   Engine(const Model& model, Backend& backend, const SamplingVocab& vocab, AdmissionQueue& queue,
          EngineStats& stats, EngineMetrics& metrics, const EngineOptions& options);
 
-  // Steps until the queue is closed and all that was in it has ended. Belongs to one thread.
+  // Steps until the queue is closed and all that was in it has ended, or until the engine fails.
+  // Belongs to one thread.
   void run();
   // Any thread: run() ends what is left with kDraining and returns.
   void abandon();
@@ -64,17 +69,20 @@ class Engine {
  private:
   void end_unwanted(Clock::time_point now);
   void admit(Clock::time_point now);
-  int requests_running() const;
   void gather(Clock::time_point now, Batch& batch);
   void fork_choices(Sequence& sequence, Batch& batch);
+  static std::unique_ptr<Sequence> choice_of(const Sequence& sequence, size_t sibling,
+                                             StateSlot slot);
   void finish(Batch& batch);
   void retire(Clock::time_point now);
   void report(const Batch* finished);
 
   EngineLoad load() const { return {running_, pace_, turnover_}; }
-  void report_slots(int running);
+  void report_slots();
   std::optional<Clock::time_point> next_event() const;
+  void work();
   void end_everything();
+  void fail(const char* what) noexcept;
 
   AdmissionQueue& queue_;
   EngineStats& stats_;
@@ -87,6 +95,7 @@ class Engine {
   StepRunner runner_;
   Delivery delivery_;
   const bool launch_ahead_;
+  const std::function<void(const char* what)> on_failure_;
   Batch batches_[2];
   Batch* under_way_ = nullptr;  // launched, not finished
 

@@ -42,10 +42,12 @@ void add_ids(const std::vector<int32_t>& ids, std::span<uint32_t> set) {
 }
 
 void add_seen(const TokenHistory& history, std::span<uint32_t> seen) {
-  for (const TokenHistory::Entry& entry : history.entries()) {
-    if (static_cast<size_t>(entry.id) >= seen.size()) continue;
-    seen[static_cast<size_t>(entry.id)] =
-        (entry.prompt > 0 ? kSeenInPrompt : 0) | std::min(entry.generated, kMostSeen);
+  const auto usable = [&](int32_t id) { return static_cast<size_t>(id) < seen.size(); };
+  history.for_each_in_prompt([&](int32_t id) {
+    if (usable(id)) seen[static_cast<size_t>(id)] = kSeenInPrompt;
+  });
+  for (const TokenHistory::Generated& said : history.generated()) {
+    if (usable(said.id)) seen[static_cast<size_t>(said.id)] |= std::min(said.times, kMostSeen);
   }
 }
 

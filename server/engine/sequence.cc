@@ -107,18 +107,18 @@ std::optional<Sequence::Reason> Sequence::reason_to_end(Clock::time_point now) {
 
 void Sequence::end(Finish why, const char* message) {
   if (ended) return;
-  ended = true;
   Ending last = ending(why);
   last.message = message;
-  for (auto& sibling : siblings) sibling.stream->finish(last);
+  for (const auto& sibling : siblings) sibling->finish(last);
   stream->finish(std::move(last));
+  ended = true;
 }
 
 void Sequence::end_with(SampledToken token, Finish why, int32_t stop_id) {
-  ended = true;
   Ending last = ending(why);
   last.stop_id = stop_id;
   stream->push_last(std::move(token), std::move(last));
+  ended = true;
 }
 
 Ending Sequence::ending(Finish why) const {

@@ -12,10 +12,6 @@
 
 namespace recurve {
 
-inline double seconds_between(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
-
 // One choice of a request, in its slot. Its stream has had its last word once `ended` is set.
 struct Sequence {
   SamplingParams sampling;
@@ -24,7 +20,7 @@ struct Sequence {
   bool wait_for_acknowledgement = false;
   Session* session = nullptr;
 
-  StateSlot slot;
+  StateSlot slot = {};
   std::vector<int32_t> input = {};  // prompt first; once that is absorbed, the token sampled last
   size_t absorbed = 0;              // of input
   size_t launched = 0;              // of the prompt behind that: in steps that are under way
@@ -42,12 +38,8 @@ struct Sequence {
   std::optional<Clock::time_point> unread = {};  // since then its stream is full, and it waits
   int64_t generated = 0;
 
-  // While the prompt runs: what the further choices will start from.
-  struct Sibling {
-    std::shared_ptr<TokenStream> stream;
-    StateSlot slot;
-  };
-  std::vector<Sibling> siblings = {};
+  // While the prompt runs: the further choices', which take their slots where it ends.
+  std::vector<std::shared_ptr<TokenStream>> siblings = {};
 
   Clock::time_point arrival, started;
   int priority = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "kernels/check.h"
@@ -14,64 +15,9 @@ bool is_fresh(const Session* session) {
   return session == nullptr || (session->at.position == 0 && !session->at.pending);
 }
 
-// Of the time that a first token may take, as nothing takes exactly what was expected, and a step
-// or two are under way already.
-constexpr double kExpectedShare = 0.8;
-// Of that time, what others may keep a request waiting in any case: one whose prompt alone takes
-// too long is served too.
-constexpr double kLeastShare = 0.25;
-
 Clock::duration to_duration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
-
-// The picture that running sequences give; what waits is still to be added.
-Ahead ahead_of_all(const EngineLoad& load) {
-  Ahead ahead{.hold_seconds = load.turnover.hold_seconds()};
-  ahead.prompt_rate = load.prompt_rate();
-  const double per_token = load.pace.step_seconds();
-  for (const auto& sequence : load.running) {
-    const double prompt = sequence->prompt && ahead.prompt_rate > 0
-                              ? static_cast<double>(sequence->left()) / ahead.prompt_rate
-                              : 0;
-    const int64_t may = sequence->sampling.max_tokens - sequence->generated;
-    const double seconds = prompt + load.turnover.expected_tokens(may) * per_token;
-    ahead.releases.insert(ahead.releases.end(), 1 + sequence->siblings.size(), seconds);
-  }
-  return ahead;
-}
-
-// What goes before a prompt, in tokens and in slots: what came first; or, where it is far shorter
-// than some of that, twice what is shorter still, as it has every second turn.
-class Before {
- public:
-  Before(int64_t place, int64_t tokens) : place_(place), tokens_(tokens) {}
-  void add(int64_t place, int64_t tokens, int slots) {
-    if (place < place_) first_.add(tokens, slots);
-    if (tokens < tokens_) shorter_.add(tokens, slots);
-    passes_ |= is_far_shorter(tokens_, tokens);
-  }
-  // Its own go by turns too while it passes.
-  int64_t tokens() const {
-    return passes_ ? std::min(first_.tokens, 2 * shorter_.tokens + tokens_) : first_.tokens;
-  }
-  int slots() const {
-    return passes_ ? std::min(first_.slots, 2 * shorter_.slots + 1) : first_.slots;
-  }
-
- private:
-  struct Sum {
-    int64_t tokens = 0;
-    int slots = 0;
-    void add(int64_t more_tokens, int more_slots) {
-      tokens += more_tokens;
-      slots += more_slots;
-    }
-  };
-  const int64_t place_, tokens_;
-  Sum first_, shorter_;
-  bool passes_ = false;
-};
 
 bool contains(const std::vector<int32_t>& ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
@@ -79,98 +25,61 @@ bool contains(const std::vector<int32_t>& ids, int32_t id) {
 
 }  // namespace
 
-double EngineLoad::prompt_rate() const {
-  const auto decodes = std::count_if(running.begin(), running.end(),
-                                     [](const auto& sequence) { return !sequence->prompt; });
-  return pace.prompt_rate(static_cast<int>(decodes));
-}
-
 void WaitingLine::take_arrivals(const EngineLoad& load, Clock::time_point now) {
-  AdmissionQueue::Arrivals arrivals = queue_.take();
-  for (SessionCommand& command : arrivals.commands) command.done(sessions_.run(command, now));
-  for (Request& request : arrivals.requests) {
-    arrive(std::move(request), load, now);
-  }
+  arrivals_ = queue_.take();
+  for (SessionCommand& command : arrivals_.commands) carry_out(command, now);
+  for (Request& request : arrivals_.requests) arrive(request, load, now);
+  arrivals_ = {};
 }
 
-void WaitingLine::arrive(Request request, const EngineLoad& load, Clock::time_point now) {
+void WaitingLine::carry_out(SessionCommand& command, Clock::time_point now) {
+  SessionResult result;
+  try {
+    result = sessions_.run(command, now);
+  } catch (const std::bad_alloc&) {
+    result.status = SessionResult::Status::kFull;
+    result.message = "the system gives no memory for it: close sessions or marks";
+  }
+  std::exchange(command.done, nullptr)(std::move(result));
+}
+
+void WaitingLine::arrive(Request& request, const EngineLoad& load, Clock::time_point now) {
   CHECK(request.session.empty() || request.streams.size() == 1);
   CHECK(!request.more_prompt || (request.session.empty() && request.streams.size() == 1));
   CHECK(!request.more_prompt || !request.prompt.empty());
-  Session* session = request.session.empty() ? nullptr : sessions_.find(request.session);
-  Input input = input_of(request, session);
-  Ending refused = refusal(request, session, input);
-  const int64_t place = place_of(request.arrival, request.priority);
-  Waiting waiting{std::move(request), std::move(input), session, place};
-  if (refused.message.empty()) refused = overload(waiting, load, now);
-  if (!refused.message.empty()) {
-    for (auto& stream : waiting.request.streams) stream->finish(refused);
-    queue_.left(1);
-    return;
+  Line one;
+  Ending refused;
+  try {
+    Waiting& waiting = one.emplace_back();
+    waiting.session = request.session.empty() ? nullptr : sessions_.find(request.session);
+    waiting.input = input_of(request, waiting.session);
+    waiting.place = place_of(request.arrival, request.priority);
+    refused = refusal(request, waiting.session, waiting.input);
+    waiting.request = std::move(request);
+    if (refused.message.empty()) refused = overload(waiting, load, now);
+    if (refused.message.empty()) return line_up(one);
+  } catch (const std::bad_alloc&) {
+    refused = {.why = Finish::kNoMemory};
   }
-  line_up(std::move(waiting));
+  const bool moved = request.streams.empty();
+  for (auto& stream : (moved ? one.front().request : request).streams) stream->finish(refused);
+  queue_.left(1);
 }
 
-void WaitingLine::line_up(Waiting waiting) {
+void WaitingLine::line_up(Line& one) {
+  const Waiting& waiting = one.front();
   Session* session = waiting.session;
-  if (session != nullptr) session->busy = true;
   const bool all_there = waiting.request.more_prompt == nullptr;
-  const Accepted accepted{.prompt_tokens = all_there ? static_cast<int64_t>(waiting.tokens()) : 0,
+  const Accepted accepted{.prompt_tokens = all_there ? waiting.tokens() : 0,
                           .session_position = session ? session->at.position : 0};
-  for (auto& stream : waiting.request.streams) stream->accept(accepted);
+  if (!waiting.again) {
+    for (auto& stream : waiting.request.streams) stream->accept(accepted);
+  }
+  if (session != nullptr) sessions_.set_busy(*session, true);
   const auto behind = std::find_if(waiting_.rbegin(), waiting_.rend(), [&](const Waiting& other) {
     return other.place <= waiting.place;
   });
-  waiting_.insert(behind.base(), std::move(waiting));
-}
-
-// Seconds that others keep it waiting.
-double WaitingLine::wait_of(const Waiting& waiting, const EngineLoad& load) const {
-  Ahead ahead = ahead_of_all(load);
-  Before in_line(waiting.place, waiting.tokens()), prompts = in_line;
-  for (const auto& sequence : load.running) {
-    if (sequence->prompt) prompts.add(sequence->place, sequence->left(), 0);
-  }
-  for (const Waiting& other : waiting_) {
-    in_line.add(other.place, other.tokens(), other.slots());
-    prompts.add(other.place, other.tokens(), 0);
-  }
-  ahead.prompt_tokens = static_cast<double>(prompts.tokens());
-  const bool has_slot = waiting.session != nullptr && waiting.session->slot;
-  const int in_use = static_cast<int>(ahead.releases.size());
-  ahead.slots_missing = in_line.slots() + (has_slot ? 0 : waiting.slots()) + in_use - pool_.slots();
-  return expected_wait(std::move(ahead));
-}
-
-double WaitingLine::expected_seconds(const EngineLoad& load, Clock::time_point now) const {
-  Waiting probe{{}, {}, nullptr, place_of(now, 0)};
-  probe.request.streams.resize(1);
-  probe.input.ids.resize(1);
-  return wait_of(probe, load);
-}
-
-// An ending with a message if others would keep the request waiting for longer than they may.
-Ending WaitingLine::overload(const Waiting& waiting, const EngineLoad& load,
-                             Clock::time_point now) const {
-  if (most_seconds_ == 0) return {};
-  const double wait = wait_of(waiting, load);
-  if (wait == 0) return {};
-  const double rate = load.prompt_rate();
-  const double own = rate > 0 ? static_cast<double>(waiting.tokens()) / rate : 0;
-  const auto refuse = [&](double excess, const std::string& wanted) {
-    return Ending{.why = Finish::kOverloaded,
-                  .message = fmt::format("its first token would come after about {:.2g} s, and {}: "
-                                         "try again later, or give it a higher priority",
-                                         wait + own, wanted),
-                  .retry_seconds = excess};
-  };
-  const double most = kExpectedShare * most_seconds_;
-  const double late = wait - std::max(most - own, kLeastShare * most);
-  if (late > 0) return refuse(late, fmt::format("is to be expected within {:.2g}", most));
-  if (!waiting.request.deadline) return {};
-  const double left = seconds_between(now, *waiting.request.deadline);
-  if (wait + own <= left) return {};
-  return refuse(wait + own - left, fmt::format("its deadline is in {:.2g}", left));
+  waiting_.splice(behind.base(), one);
 }
 
 // What the state still owes, BOS where it is fresh, the prompt.
@@ -248,6 +157,20 @@ void WaitingLine::drop_unwanted(Clock::time_point now) {
 void WaitingLine::drop_all(Finish why, Clock::time_point now) {
   for (const Waiting& waiting : waiting_) drop(waiting, why, now);
   waiting_.clear();
+  drop_arrivals(why);
+  arrivals_ = queue_.take();
+  drop_arrivals(why);
+}
+
+void WaitingLine::drop_arrivals(Finish why) {
+  for (SessionCommand& command : arrivals_.commands) {
+    if (!command.done) continue;
+    std::exchange(command.done, nullptr)({.status = SessionResult::Status::kUnavailable});
+  }
+  for (const Request& request : arrivals_.requests) {
+    for (const auto& stream : request.streams) stream->finish({.why = why});
+  }
+  arrivals_ = {};
 }
 
 void WaitingLine::drop(const Waiting& waiting, Finish why, Clock::time_point now) {
@@ -260,7 +183,7 @@ void WaitingLine::drop(const Waiting& waiting, Finish why, Clock::time_point now
     ending.retry_seconds = most_seconds_;
   }
   if (waiting.session != nullptr) {
-    waiting.session->busy = false;
+    sessions_.set_busy(*waiting.session, false);
     ending.session_position = waiting.session->at.position;
   }
   for (const auto& stream : waiting.request.streams) stream->finish(ending);
@@ -268,65 +191,90 @@ void WaitingLine::drop(const Waiting& waiting, Finish why, Clock::time_point now
 }
 
 std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now) {
-  if (waiting_.empty()) return nullptr;
-  const auto next = next_in_turn();
-  const bool has_slot = next->session != nullptr && next->session->slot;
-  if (!has_slot && !make_room(next->request.streams.size())) return nullptr;
-  turn_of_shortest_ = !turn_of_shortest_;
-  auto sequence = start(std::move(*next), now);
-  waiting_.erase(next);
-  queue_.left(1);
-  return sequence;
+  while (!waiting_.empty()) {
+    const auto next = next_in_turn();
+    std::unique_ptr<Sequence> sequence;
+    try {
+      const bool has_slot = next->session != nullptr && next->session->slot;
+      if (!has_slot && !make_room()) return nullptr;
+      sequence = start(*next, now);
+      turn_of_shortest_ = !turn_of_shortest_;
+      queue_.left(1);
+    } catch (const std::bad_alloc&) {
+      drop(*next, Finish::kNoMemory, now);
+    }
+    waiting_.erase(next);
+    if (sequence != nullptr) return sequence;
+  }
+  return nullptr;
 }
 
 // The first; by turns the shortest, if that is far shorter.
-std::deque<WaitingLine::Waiting>::iterator WaitingLine::next_in_turn() {
+WaitingLine::Line::iterator WaitingLine::next_in_turn() {
   const auto first = waiting_.begin();
   if (!turn_of_shortest_) return first;
   const auto shortest =
       std::min_element(waiting_.begin(), waiting_.end(),
                        [](const Waiting& a, const Waiting& b) { return a.tokens() < b.tokens(); });
-  const bool may_pass =
-      shortest->slots() == 1 && is_far_shorter(shortest->tokens(), first->tokens());
-  return may_pass ? shortest : first;
+  return is_far_shorter(shortest->tokens(), first->tokens()) ? shortest : first;
 }
 
-// Frees slots by moving sessions out of theirs. False if that is not enough.
-bool WaitingLine::make_room(size_t slots) {
-  while (static_cast<size_t>(pool_.free_slots()) < slots) {
-    if (!sessions_.evict_one()) return false;
-  }
-  return true;
+// Moves an idle session out of its slot if none is free. False if there is no such session either.
+bool WaitingLine::make_room() { return pool_.free_slots() > 0 || sessions_.evict_one(); }
+
+std::optional<StateSlot> WaitingLine::free_slot() {
+  if (!make_room()) return std::nullopt;
+  return pool_.acquire();
 }
 
-std::unique_ptr<Sequence> WaitingLine::start(Waiting waiting, Clock::time_point now) {
+// What may fail comes first: until the end the request waits as it did.
+std::unique_ptr<Sequence> WaitingLine::start(Waiting& waiting, Clock::time_point now) {
   Request& request = waiting.request;
   Session* session = waiting.session;
-  auto sequence = std::make_unique<Sequence>(
-      Sequence{.sampling = std::move(request.sampling),
-               .stream = request.streams.front(),
-               .deadline = request.deadline,
-               .wait_for_acknowledgement = request.wait_for_acknowledgement,
-               .session = session,
-               .slot = session ? sessions_.check_out(*session) : std::move(*pool_.acquire()),
-               .input = std::move(waiting.input.ids),
-               .owed = waiting.input.owed ? size_t{1} : 0,
-               .replaced = waiting.input.replaced,
-               .position = session ? session->at.position : 0,
-               .history = session ? session->at.history : TokenHistory(),
-               .feed = std::move(request.more_prompt),
-               .read_patience = request.read_patience,
-               .arrival = request.arrival,
-               .started = now,
-               .priority = request.priority,
-               .place = waiting.place});
-  sequence->history.begin_request();
+  auto sequence = std::make_unique<Sequence>();
+  sequence->siblings.assign(request.streams.begin() + 1, request.streams.end());
+  if (session != nullptr) sequence->history = session->at.history;
+  sequence->slot = session ? sessions_.check_out(*session) : std::move(*pool_.acquire());
+
+  sequence->sampling = std::move(request.sampling);
+  sequence->stream = request.streams.front();
+  sequence->deadline = request.deadline;
+  sequence->wait_for_acknowledgement = request.wait_for_acknowledgement;
+  sequence->session = session;
+  sequence->input = std::move(waiting.input.ids);
+  sequence->owed = waiting.input.owed ? 1 : 0;
+  sequence->replaced = waiting.input.replaced;
+  sequence->position = session ? session->at.position : 0;
   sequence->prompt_tokens = static_cast<int64_t>(sequence->input.size());
-  for (size_t c = 1; c < request.streams.size(); ++c) {
-    sequence->siblings.push_back({request.streams[c], std::move(*pool_.acquire())});
-  }
-  metrics_.observe_queue(seconds_between(request.arrival, now));
+  sequence->feed = std::move(request.more_prompt);
+  sequence->read_patience = request.read_patience;
+  sequence->arrival = request.arrival;
+  sequence->started = now;
+  sequence->priority = request.priority;
+  sequence->place = waiting.place;
+  if (!waiting.again) metrics_.observe_queue(seconds_between(request.arrival, now));
   return sequence;
+}
+
+void WaitingLine::wait_again(const Sequence& sequence, size_t first) {
+  Line one;
+  Waiting& waiting = one.emplace_back();
+  Request& request = waiting.request;
+  request.sampling = sequence.sampling;
+  request.sampling.seed += 1 + first;
+  request.sampling.prompt_logprobs = -1;  // the first choice's alone
+  request.wait_for_acknowledgement = sequence.wait_for_acknowledgement;
+  request.deadline = sequence.deadline;
+  request.read_patience = sequence.read_patience;
+  request.priority = sequence.priority;
+  request.arrival = sequence.arrival;
+  request.streams.assign(sequence.siblings.begin() + static_cast<ptrdiff_t>(first),
+                         sequence.siblings.end());
+  waiting.input.ids = sequence.input;
+  waiting.place = sequence.place;
+  waiting.again = true;
+  line_up(one);
+  queue_.again();
 }
 
 std::optional<Clock::time_point> WaitingLine::next_deadline() const {
@@ -342,7 +290,7 @@ std::optional<Clock::time_point> WaitingLine::next_deadline() const {
 }
 
 std::optional<Clock::time_point> WaitingLine::patience_ends(const Waiting& waiting) const {
-  if (most_seconds_ == 0) return std::nullopt;
+  if (most_seconds_ == 0 || waiting.again) return std::nullopt;
   return waiting.request.arrival + to_duration(2 * most_seconds_);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,13 +24,16 @@ struct EngineLoad {
 };
 
 // The requests that have arrived and have no slot yet. They leave by their places, which is the
-// order they came in but for priority, and nobody overtakes a request that wants several slots at
-// once; only that every second turn goes to a far shorter prompt than the first one's, so that a
-// flood of long ones does not keep it out. A request need not wait for the slots of idle sessions,
-// nor for those of sessions that stand behind it in the line.
+// order they came in but for priority; only that every second turn goes to a far shorter prompt
+// than the first one's, so that a flood of long ones does not keep it out. A request need not wait
+// for the slots of idle sessions, nor for those of sessions that stand behind it in the line.
 //
-// A request whose first token would come too late because of others is refused at once. Belongs to
-// the engine's thread.
+// One slot is enough for a request to leave, however many choices it has: the others take theirs
+// where its prompt ends. Those that find none stand in the line again, in the same place, and
+// absorb the prompt anew. So nobody holds a slot, or keeps one free, to wait for others.
+//
+// A request whose first token would come too late because of others is refused at once; so is one
+// that there is no memory for, and everything else stays as it was. Belongs to the engine's thread.
 class WaitingLine {
  public:
   // All references outlive the line. most_seconds: to a first token, at most; 0: however long. A
@@ -49,7 +52,12 @@ class WaitingLine {
   void drop_unwanted(Clock::time_point now);
   // Who is next, in its slot; null if nobody waits or there is no room for it.
   std::unique_ptr<Sequence> admit_next(Clock::time_point now);
-  // Lets go of all of them.
+  // A slot for a further choice, after an idle session has left its own if it must; empty: there is
+  // none.
+  std::optional<StateSlot> free_slot();
+  // The choices from `first` of its siblings on, who found no slot, wait.
+  void wait_again(const Sequence& sequence, size_t first);
+  // Lets go of all of them, and of what has arrived and was not looked at. The queue is closed.
   void drop_all(Finish why, Clock::time_point now);
 
   bool empty() const { return waiting_.empty(); }
@@ -66,32 +74,38 @@ class WaitingLine {
     std::optional<int32_t> replaced = {};  // the pending token that is not absorbed
   };
   struct Waiting {
-    Request request;
-    Input input;
-    Session* session;  // marked busy for this request; null: none
-    int64_t place;
+    Request request = {};
+    Input input = {};
+    Session* session = nullptr;  // marked busy for this request; null: none
+    int64_t place = 0;
+    bool again = false;  // its first choices have their slots
     int64_t tokens() const { return static_cast<int64_t>(input.ids.size()); }
     int slots() const { return static_cast<int>(request.streams.size()); }
   };
 
-  void arrive(Request request, const EngineLoad& load, Clock::time_point now);
+  using Line = std::list<Waiting>;
+
+  void carry_out(SessionCommand& command, Clock::time_point now);
+  void arrive(Request& request, const EngineLoad& load, Clock::time_point now);
   Input input_of(const Request& request, const Session* session) const;
   Ending refusal(const Request& request, const Session* session, const Input& input) const;
   double wait_of(const Waiting& waiting, const EngineLoad& load) const;
   Ending overload(const Waiting& waiting, const EngineLoad& load, Clock::time_point now) const;
-  void line_up(Waiting waiting);
-  std::deque<Waiting>::iterator next_in_turn();
+  void line_up(Line& one);
+  Line::iterator next_in_turn();
   std::optional<Clock::time_point> patience_ends(const Waiting& waiting) const;
   void drop(const Waiting& waiting, Finish why, Clock::time_point now);
-  bool make_room(size_t slots);
-  std::unique_ptr<Sequence> start(Waiting waiting, Clock::time_point now);
+  void drop_arrivals(Finish why);
+  bool make_room();
+  std::unique_ptr<Sequence> start(Waiting& waiting, Clock::time_point now);
 
   AdmissionQueue& queue_;
   SessionStore& sessions_;
   StatePool& pool_;
   EngineMetrics& metrics_;
   const double most_seconds_;
-  std::deque<Waiting> waiting_;  // by their places
+  AdmissionQueue::Arrivals arrivals_;  // being looked at
+  Line waiting_;                       // by their places
   bool turn_of_shortest_ = false;
 };
 

@@ -12,8 +12,8 @@ AdmissionQueue::Admission AdmissionQueue::push(Request request) {
   std::lock_guard lock(mutex_);
   if (closed_) return Admission::kClosed;
   if (waiting_ >= max_waiting_) return Admission::kFull;
-  ++waiting_;
   arrivals_.requests.push_back(std::move(request));
+  ++waiting_;
   news_ = true;
   changed_.notify_one();
   return Admission::kAccepted;
@@ -61,6 +61,11 @@ bool AdmissionQueue::done() const {
 void AdmissionQueue::left(int requests) {
   std::lock_guard lock(mutex_);
   waiting_ -= requests;
+}
+
+void AdmissionQueue::again() {
+  std::lock_guard lock(mutex_);
+  ++waiting_;
 }
 
 void AdmissionQueue::wait(std::optional<Clock::time_point> until) {

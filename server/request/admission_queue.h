@@ -33,6 +33,7 @@ class AdmissionQueue {
   Arrivals take();
   bool done() const;        // closed, and all that came in before has been taken
   void left(int requests);  // that many no longer wait: admitted, refused or given up
+  void again();             // one that had left waits again, for the rest of its choices
   // Sleeps until something arrives, wake() or close() is called, or `until` has come. Returns at
   // once if any of it happened since the last take().
   void wait(std::optional<Clock::time_point> until);

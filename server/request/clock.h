@@ -27,4 +27,8 @@ struct Clock {
   static inline std::atomic<rep> held_{0};  // 0: it goes on by itself
 };
 
+inline double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
 }  // namespace recurve

@@ -27,8 +27,10 @@ enum class Finish {
   kSessionBusy,  // refused: the session serves another request
   kInvalid,      // refused: nothing to absorb, or more choices than slots
   kOverloaded,   // refused, or given up: it would wait for too long
+  kNoMemory,     // refused, or a further choice given up: the system gives no memory for it
   kDraining,     // the server is going down
   kInternal,     // the model gave no usable distribution (NaN), or a bug
+  kFailed,       // the engine has failed, and with it the server
 };
 
 // What the engine says once it has taken a request on, before anything is computed.

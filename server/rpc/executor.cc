@@ -1,6 +1,7 @@
 #include "server/rpc/executor.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 namespace recurve {
@@ -10,8 +11,8 @@ class Job final : public Executor::Task {
  public:
   explicit Job(std::function<void()> job) : job_(std::move(job)) {}
   void run() override {
+    const std::unique_ptr<Job> self(this);
     job_();
-    delete this;
   }
 
  private:
@@ -20,7 +21,8 @@ class Job final : public Executor::Task {
 
 }  // namespace
 
-Executor::Executor(int threads) : most_long_(std::max(threads - 1, 1)) {
+Executor::Executor(int threads, OnFailure on_failure)
+    : most_long_(std::max(threads - 1, 1)), on_failure_(std::move(on_failure)) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
 }
 
@@ -84,7 +86,12 @@ void Executor::work() {
 void Executor::run(TaskLanes<Task>::Next next, std::unique_lock<std::mutex>& lock) {
   if (next.is_long) ++long_ones_;
   lock.unlock();
-  next.task->run();
+  try {
+    next.task->run();
+  } catch (const std::exception& error) {
+    if (!on_failure_) throw;
+    on_failure_(error.what());
+  }
   lock.lock();
   if (next.is_long) --long_ones_;
 }
@@ -99,7 +106,11 @@ void Strand::run() {
     delete this;
     return;
   }
-  work();
+  try {
+    work();
+  } catch (const std::exception& error) {
+    failed(error);
+  }
   // Behind all others, not at once: no strand keeps a thread to itself.
   if (pokes_.fetch_sub(seen) != seen) executor_.post(this);
 }

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -25,7 +26,11 @@ class Executor {
     ~Task() = default;
   };
 
-  explicit Executor(int threads);
+  // Called with one line for the log, on one of the threads, for each task that throws. Not said:
+  // the process ends then.
+  using OnFailure = std::function<void(const char* what)>;
+
+  explicit Executor(int threads, OnFailure on_failure = {});
   ~Executor();  // runs what is left, then ends its threads
 
   // Any thread, also one that holds locks: takes a short lock of its own and never waits.
@@ -45,6 +50,7 @@ class Executor {
   void run(TaskLanes<Task>::Next next, std::unique_lock<std::mutex>& lock);
 
   const int most_long_;  // at once
+  const OnFailure on_failure_;
   std::mutex mutex_;
   std::condition_variable changed_;
   TaskLanes<Task> tasks_;
@@ -78,6 +84,9 @@ class Strand : private Executor::Task {
   void hasten_on(Executor& other) { other.hasten(this); }
 
   virtual void work() = 0;
+  // work() has thrown std::bad_alloc, or else with one line for the log: what the strand does is to
+  // be ended. It is run again if it is called for. If this throws too, the executor has failed.
+  virtual void failed(const std::exception& error) = 0;
 
   // The last poke: when a work() under way has ended, the strand deletes itself, without another
   // one. A single step, so that nobody can delete it while this is still at it.

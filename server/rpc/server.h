@@ -45,6 +45,9 @@ struct RpcOptions {
   // What Drain calls, with its deadline in seconds, on a thread of the server's: may only post.
   // Whoever waits for it calls drain() and shutdown(). Empty: Drain is UNIMPLEMENTED.
   std::function<void(double seconds)> on_drain;
+  // Called on a thread of the server's if it can no longer serve, with one line for the log: may
+  // only post. Empty: the process ends.
+  std::function<void(const char* what)> on_failure;
 };
 
 // The door: listens, and turns calls into requests for the engine and tokens into messages.

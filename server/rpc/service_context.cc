@@ -24,8 +24,8 @@ ServiceContext::ServiceContext(RpcOptions options_, AdmissionQueue& queue_,
       metrics(metrics_),
       connections(connection_limits(options.max_connections, options.max_connections_by_address)),
       message_bytes(options.max_bytes_under_way),
-      text(options.text_threads),
-      delivery(options.delivery_threads) {}
+      text(options.text_threads, options.on_failure),
+      delivery(options.delivery_threads, options.on_failure) {}
 
 grpc::Status ServiceContext::availability() const {
   switch (state.load()) {

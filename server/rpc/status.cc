@@ -30,8 +30,13 @@ grpc::Status status_of(const Ending& ending) {
       return status(StatusCode::INVALID_ARGUMENT, "the request cannot be served");
     case Finish::kOverloaded:
       return status(StatusCode::RESOURCE_EXHAUSTED, "it would wait for too long: try again later");
+    case Finish::kNoMemory:
+      return status(StatusCode::RESOURCE_EXHAUSTED,
+                    "the system gives no memory for the request: try again later");
     case Finish::kDraining:
       return status(StatusCode::UNAVAILABLE, "the server is going down");
+    case Finish::kFailed:
+      return status(StatusCode::INTERNAL, "the server has failed and ends: use another one");
     case Finish::kInternal:
       break;
   }
@@ -53,7 +58,9 @@ grpc::Status status_of(const SessionResult& result) {
     case SessionResult::Status::kInvalid:
       return {StatusCode::INVALID_ARGUMENT, result.message};
     case SessionResult::Status::kUnavailable:
-      return {StatusCode::UNAVAILABLE, result.message};
+      return {StatusCode::UNAVAILABLE, result.message.empty()
+                                           ? "the server is going down: use another one"
+                                           : result.message};
   }
   return {StatusCode::INTERNAL, result.message};
 }
@@ -124,8 +131,12 @@ std::string_view name_of(Finish why) {
       return "invalid";
     case Finish::kOverloaded:
       return "overloaded";
+    case Finish::kNoMemory:
+      return "no_memory";
     case Finish::kDraining:
       return "draining";
+    case Finish::kFailed:
+      return "failed";
     case Finish::kInternal:
       break;
   }

@@ -1,11 +1,13 @@
 #include "server/rpc/stream_call.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "server/observe/log.h"
 #include "server/rpc/messages.h"
 #include "server/rpc/status.h"
+#include "server/text/work_limits.h"
 
 namespace recurve {
 namespace {
@@ -23,7 +25,7 @@ std::optional<Clock::time_point> deadline_of(const grpc::CallbackServerContext& 
 
 bool is_refusal(Finish why) {
   return why == Finish::kNoSession || why == Finish::kSessionBusy || why == Finish::kInvalid ||
-         why == Finish::kOverloaded;
+         why == Finish::kOverloaded || why == Finish::kNoMemory;
 }
 
 // Messages that wait to be written, before tokens are left where the engine sees them.
@@ -92,7 +94,11 @@ void StreamCall::work() {
   // The write waits for a client that does not read; it would wait for ever.
   if (wait && stalled() && !gone_) call_->TryCancel();
   const bool eager = eager_ && outbox_.size() < kMostQueued;
-  if (!outcome_ && (!wait || eager || withdrawn_)) look_on(wait);
+  if (failure_) {
+    await_endings();
+  } else if (!outcome_ && (!wait || eager || withdrawn_)) {
+    look_on(wait);
+  }
   if (!wait) write_next();
 }
 
@@ -106,6 +112,8 @@ void StreamCall::begin_or_refuse() {
     const Status status = begin();
     if (!status.ok()) end(status);
   } catch (const WorkUnwanted&) {  // the call is withdrawn next
+  } catch (const TextRefused& error) {
+    end(Status(StatusCode::INVALID_ARGUMENT, error.what()));
   }
   const std::chrono::duration<double> waited = began - arrival_, worked = Clock::now() - began;
   context_.metrics.observe_text(waited.count(), worked.count());
@@ -115,7 +123,32 @@ void StreamCall::look_on(bool busy) {
   try {
     look(busy);
   } catch (const WorkUnwanted&) {  // withdrawn next: unwanted_ is set before a poke
+  } catch (const TextRefused& error) {
+    end_early(Status(StatusCode::INVALID_ARGUMENT, error.what()));
   }
+}
+
+// What was being written of an answer cannot be made whole again: the call ends without the rest.
+void StreamCall::failed(const std::exception& error) {
+  if (finished_) throw;
+  const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  if (!memory) log_event(LogLevel::kError, "request_failed", {{"what", error.what()}});
+  end_early(memory ? Status(StatusCode::RESOURCE_EXHAUSTED,
+                            "the system gives no memory for the request: try again later")
+                   : Status(StatusCode::INTERNAL, "the server has failed on the request"));
+}
+
+void StreamCall::end_early(Status status) {
+  failure_ = std::move(status);
+  outbox_.clear();
+  for (const auto& stream : streams_) stream->cancel();
+  context_.queue.wake();
+  poke();
+}
+
+void StreamCall::await_endings() {
+  for (size_t s = 0; s < streams_.size(); ++s) take(s);
+  if (!outcome_ && endings_ == streams_.size()) end(*failure_);
 }
 
 // If so, there will be a poke when it is through.
@@ -177,7 +210,13 @@ Status StreamCall::submit(Order& order) {
   eager_ = !order.stop_strings.empty();
   for (const auto& stream : request.streams) stream->on_ready([this] { tokens_came(); });
   streams_ = request.streams;
-  const auto admission = context_.queue.push(std::move(request));
+  AdmissionQueue::Admission admission;
+  try {
+    admission = context_.queue.push(std::move(request));
+  } catch (...) {
+    streams_.clear();  // they will have no endings
+    throw;
+  }
   if (admission == AdmissionQueue::Admission::kAccepted) return {};
   streams_.clear();
   if (admission == AdmissionQueue::Admission::kClosed) {
@@ -191,6 +230,7 @@ Status StreamCall::submit(Order& order) {
 TokenStream::Gathered StreamCall::take(size_t stream) {
   TokenStream::Gathered gathered = streams_[stream]->take();
   if (gathered.was_full) context_.queue.wake();
+  if (gathered.ending) ++endings_;
   return gathered;
 }
 

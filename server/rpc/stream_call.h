@@ -82,6 +82,9 @@ class StreamCall : public Strand, public Registry::Call {
  private:
   void refuse();
   void work() final;
+  void failed(const std::exception& error) final;
+  void end_early(grpc::Status status);
+  void await_endings();
   bool writing();
   void begin_or_refuse();
   void look_on(bool busy);
@@ -102,6 +105,9 @@ class StreamCall : public Strand, public Registry::Call {
   std::deque<grpc::ByteBuffer> outbox_;
   grpc::ByteBuffer current_;             // what is being written
   std::optional<grpc::Status> outcome_;  // set by end()
+  std::optional<grpc::Status>
+      failure_;         // work() has thrown: only the engine's last word is awaited
+  size_t endings_ = 0;  // taken from the streams
 
   // Set before the request is pushed: look at every token at once, also while writing.
   bool eager_ = false;

@@ -2,10 +2,14 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <atomic>
+#include <exception>
 #include <functional>
+#include <new>
 #include <utility>
 
+#include "server/observe/log.h"
 #include "server/rpc/service_context.h"
+#include "server/text/work_limits.h"
 
 namespace recurve {
 
@@ -53,6 +57,14 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Executor::Task 
       return answer_();
     } catch (const WorkUnwanted&) {
       return left();
+    } catch (const TextRefused& error) {
+      return {grpc::StatusCode::INVALID_ARGUMENT, error.what()};
+    } catch (const std::bad_alloc&) {
+      return {grpc::StatusCode::RESOURCE_EXHAUSTED,
+              "the system gives no memory for the call: try again later"};
+    } catch (const std::exception& error) {
+      log_event(LogLevel::kError, "request_failed", {{"what", error.what()}});
+      return {grpc::StatusCode::INTERNAL, "the server has failed on the call"};
     }
   }
   static grpc::Status left() { return {grpc::StatusCode::CANCELLED, "the client went away"}; }

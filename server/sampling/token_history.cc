@@ -1,7 +1,6 @@
 #include "server/sampling/token_history.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 
 #include "kernels/check.h"
@@ -14,11 +13,15 @@ uint32_t saturating_add(uint32_t a, uint32_t b) {
                                                       : a + b;
 }
 
+uint64_t bit_of(int32_t id) { return uint64_t{1} << (id % 64); }
+
 }  // namespace
 
-void TokenHistory::add_prompt(int32_t id, uint32_t times) {
-  Entry& e = entry(id);
-  e.prompt = saturating_add(e.prompt, times);
+void TokenHistory::add_prompt(int32_t id) {
+  CHECK(id >= 0);
+  const auto word = static_cast<size_t>(id) / 64;
+  if (word >= prompt_.size()) prompt_.resize(word + 1);
+  prompt_[word] |= bit_of(id);
 }
 
 void TokenHistory::add_prompt(std::span<const int32_t> ids) {
@@ -26,32 +29,38 @@ void TokenHistory::add_prompt(std::span<const int32_t> ids) {
 }
 
 void TokenHistory::add_generated(int32_t id, uint32_t times) {
-  Entry& e = entry(id);
-  e.generated = saturating_add(e.generated, times);
-}
-
-void TokenHistory::begin_request() {
-  for (Entry& e : entries_) {
-    e.prompt = saturating_add(e.prompt, e.generated);
-    e.generated = 0;
-  }
-}
-
-TokenHistory::Entry TokenHistory::count(int32_t id) const {
-  if (table_.empty()) return {id, 0, 0};
-  const int32_t at = table_[place(id)];
-  return at < 0 ? Entry{id, 0, 0} : entries_[static_cast<size_t>(at)];
-}
-
-TokenHistory::Entry& TokenHistory::entry(int32_t id) {
   CHECK(id >= 0);
-  if (table_.size() < 2 * (entries_.size() + 1)) grow();
+  if (table_.size() < 2 * (generated_.size() + 1)) grow();
   int32_t& at = table_[place(id)];
   if (at < 0) {
-    at = static_cast<int32_t>(entries_.size());
-    entries_.push_back({id, 0, 0});
+    generated_.push_back({id, 0});
+    at = static_cast<int32_t>(generated_.size()) - 1;
   }
-  return entries_[static_cast<size_t>(at)];
+  uint32_t& sum = generated_[static_cast<size_t>(at)].times;
+  sum = saturating_add(sum, times);
+}
+
+void TokenHistory::end_request() {
+  for (const Generated& seen : generated_) add_prompt(seen.id);
+  generated_ = std::vector<Generated>();
+  table_ = std::vector<int32_t>();
+  prompt_.shrink_to_fit();
+}
+
+bool TokenHistory::in_prompt(int32_t id) const {
+  const auto word = static_cast<size_t>(id) / 64;
+  return word < prompt_.size() && (prompt_[word] & bit_of(id)) != 0;
+}
+
+uint32_t TokenHistory::generated(int32_t id) const {
+  if (table_.empty()) return 0;
+  const int32_t at = table_[place(id)];
+  return at < 0 ? 0 : generated_[static_cast<size_t>(at)].times;
+}
+
+size_t TokenHistory::bytes() const {
+  return prompt_.capacity() * sizeof(uint64_t) + generated_.capacity() * sizeof(Generated) +
+         table_.capacity() * sizeof(int32_t);
 }
 
 uint32_t TokenHistory::place(int32_t id) const {
@@ -59,15 +68,15 @@ uint32_t TokenHistory::place(int32_t id) const {
   const int bits = std::countr_zero(table_.size());
   const uint32_t mask = static_cast<uint32_t>(table_.size() - 1);
   uint32_t at = (static_cast<uint32_t>(id) * 0x9E3779B1u) >> (32 - bits);
-  while (table_[at] >= 0 && entries_[static_cast<size_t>(table_[at])].id != id)
+  while (table_[at] >= 0 && generated_[static_cast<size_t>(table_[at])].id != id)
     at = (at + 1) & mask;
   return at;
 }
 
 void TokenHistory::grow() {
   table_.assign(std::max<size_t>(16, 2 * table_.size()), -1);
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    table_[place(entries_[i].id)] = static_cast<int32_t>(i);
+  for (size_t i = 0; i < generated_.size(); ++i) {
+    table_[place(generated_[i].id)] = static_cast<int32_t>(i);
   }
 }
 

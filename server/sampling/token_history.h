@@ -1,45 +1,61 @@
 #pragma once
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 namespace recurve {
 
-// Which tokens a sequence has seen, for the penalties: how often in its prompt (for a session:
+// Which tokens a sequence has seen, for the penalties: whether in its prompt (for a session:
 // everything absorbed before this request too), and how often in the answer so far.
 //
-// A small open-addressed table: memory grows with the distinct tokens seen, so it is bounded by the
-// vocabulary and not by the length of the session. Copy it to fork a sequence. Not thread-safe.
+// A bit for each id up to the largest one seen, and a small open-addressed table of what the answer
+// has: bounded by the vocabulary, whatever the length of the session, and between requests, when
+// sessions keep it by the thousand, most_bytes() at most. Copy it to fork a sequence. Not
+// thread-safe.
 class TokenHistory {
  public:
-  struct Entry {
-    int32_t id;
-    uint32_t prompt;     // times in the prompt; saturates
-    uint32_t generated;  // times generated; saturates
-  };
-
   // id >= 0.
-  void add_prompt(int32_t id, uint32_t times = 1);
+  void add_prompt(int32_t id);
   void add_prompt(std::span<const int32_t> ids);
-  void add_generated(int32_t id, uint32_t times = 1);
+  void add_generated(int32_t id, uint32_t times = 1);  // the sum saturates
 
-  // A session's next request: what was generated is part of the context now, as it would be had the
-  // client sent it all as one prompt.
-  void begin_request();
+  // What was generated is part of the context now, as it would be had the client sent it all as one
+  // prompt.
+  void end_request();
 
-  // Zero counts for a token never seen.
-  Entry count(int32_t id) const;
-  // Every token seen, in order of first occurrence.
-  std::span<const Entry> entries() const { return entries_; }
+  bool in_prompt(int32_t id) const;
+  uint32_t generated(int32_t id) const;
+  // Calls seen(id) for each id of the prompt, in order.
+  template <typename Seen>
+  void for_each_in_prompt(const Seen& seen) const {
+    for (size_t w = 0; w < prompt_.size(); ++w) {
+      for (uint64_t left = prompt_[w]; left != 0; left &= left - 1) {
+        seen(static_cast<int32_t>(64 * w) + std::countr_zero(left));
+      }
+    }
+  }
+  struct Generated {
+    int32_t id;
+    uint32_t times;
+  };
+  // In order of first occurrence.
+  std::span<const Generated> generated() const { return generated_; }
+
+  // Memory beside the object, now, and after end_request() where all ids are below `vocab`.
+  size_t bytes() const;
+  static size_t most_bytes(int32_t vocab) {
+    return (static_cast<size_t>(vocab) + 63) / 64 * sizeof(uint64_t);
+  }
 
  private:
-  Entry& entry(int32_t id);
   // Where `id` is, or the empty place it would take. The table must not be empty.
   uint32_t place(int32_t id) const;
   void grow();
 
-  std::vector<Entry> entries_;
-  std::vector<int32_t> table_;  // (2^k >= 2 * entries): index into entries_, or -1
+  std::vector<uint64_t> prompt_;  // bit `id`: it has been seen
+  std::vector<Generated> generated_;
+  std::vector<int32_t> table_;  // (2^k >= 2 * generated): index into generated_, or -1
 };
 
 }  // namespace recurve

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "kernels/check.h"
 
@@ -16,24 +15,87 @@ SessionResult refuse(Status status, std::string message) {
   return {.status = status, .message = std::move(message)};
 }
 
-double seconds_between(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
+// Longer than any server runs, and short enough for the clock.
+constexpr double kLongestTtl = 1e9;
+// Closed in one go: the engine has other things to do between two steps.
+constexpr int kMostExpired = 256;
 
 Clock::time_point expiry(const Session& session) {
+  if (session.ttl_seconds == 0 || session.busy) return Clock::time_point::max();
   return session.last_used + std::chrono::duration_cast<Clock::duration>(
                                  std::chrono::duration<double>(session.ttl_seconds));
 }
 
-// Longer than any server runs, and short enough for the clock.
-constexpr double kLongestTtl = 1e9;
+// What the heap takes for so many bytes: a word of its own, in steps of 16, 32 at least.
+constexpr int64_t heap_bytes(size_t bytes) {
+  return bytes == 0 ? 0 : static_cast<int64_t>(std::max<size_t>(32, (bytes + 8 + 15) / 16 * 16));
+}
+// A string of up to so many bytes lies in the object itself.
+constexpr size_t kShortString = 15;
+int64_t name_bytes(size_t length) { return length > kShortString ? heap_bytes(length + 1) : 0; }
 
-bool can_expire(const Session& session) { return session.ttl_seconds > 0 && !session.busy; }
+// Of std::map and std::set: colour, parent, left and right.
+constexpr size_t kNodeBytes = 32;
+constexpr int64_t kSessionBytes =
+    heap_bytes(kNodeBytes + sizeof(std::pair<const std::string, Session>)) +
+    heap_bytes(kNodeBytes + sizeof(std::pair<Clock::time_point, Session*>));
+
+SessionResult exists(const std::string& name) {
+  return refuse(
+      Status::kExists,
+      fmt::format("there is a session \"{}\" already: close it or take another name", name));
+}
+
+SessionResult no_mark(const Session& session, const std::string& mark) {
+  return refuse(Status::kNotFound,
+                fmt::format("session \"{}\" has no mark \"{}\"", session.name, mark));
+}
 
 }  // namespace
 
-SessionStore::SessionStore(StatePool& pool, const SessionLimits& limits)
-    : pool_(pool), limits_(limits), state_bytes_(static_cast<int64_t>(pool.layout().bytes())) {}
+// Takes the session out of the counts and the order that it stands in, and puts it back as it is
+// then. Nothing in it can fail.
+class SessionStore::Change {
+ public:
+  Change(SessionStore& store, Session& session)
+      : store_(store),
+        session_(session),
+        place_(store.by_expiry_.extract({session.expires, &session})) {
+    --store_.count_of(session_);
+  }
+  ~Change() {
+    ++store_.count_of(session_);
+    session_.expires = expiry(session_);
+    place_.value() = {session_.expires, &session_};
+    store_.by_expiry_.insert(std::move(place_));
+  }
+  Change(const Change&) = delete;
+  Change& operator=(const Change&) = delete;
+
+ private:
+  SessionStore& store_;
+  Session& session_;
+  ByExpiry::node_type place_;
+};
+
+Tier Session::tier() const {
+  if (at.image) return Tier::kHost;
+  return slot || running ? Tier::kSlot : Tier::kEmpty;
+}
+
+SessionStore::SessionStore(StatePool& pool, const SessionLimits& limits, int32_t vocab)
+    : pool_(pool),
+      limits_(limits),
+      state_bytes_(static_cast<int64_t>(pool.layout().bytes())),
+      bytes_each_(bytes_each(pool.layout(), vocab)),
+      images_(pool.layout().bytes()) {
+  in_slots_.reserve(static_cast<size_t>(pool.slots()));
+}
+
+int64_t SessionStore::bytes_each(const StateLayout& layout, int32_t vocab) {
+  return static_cast<int64_t>(ImageMemory::bytes_each(layout.bytes())) + kSessionBytes +
+         heap_bytes(TokenHistory::most_bytes(vocab));
+}
 
 SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point now) {
   using Kind = SessionCommand::Kind;
@@ -61,12 +123,8 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
     case Kind::kRewind:
       return rewind(*session, command, now);
     default:
-      break;
+      return close(*session, now);
   }
-  SessionResult closed = described(*session, now);
-  release(*session);
-  sessions_.erase(command.name);
-  return closed;
 }
 
 SessionResult SessionStore::open(const SessionCommand& command, Clock::time_point now) {
@@ -75,49 +133,55 @@ SessionResult SessionStore::open(const SessionCommand& command, Clock::time_poin
 
 SessionResult SessionStore::fork(Session& session, const SessionCommand& command,
                                  Clock::time_point now) {
-  if (sessions_.contains(command.other)) {
-    return refuse(Status::kExists,
-                  fmt::format("there is a session \"{}\" already: close it or take another name",
-                              command.other));
-  }
-  if (auto full = no_room()) return *full;
+  if (sessions_.contains(command.other)) return exists(command.other);
+  if (auto full = no_room(command.other)) return *full;
   return insert(command.other, snapshot(session), command.ttl_seconds, now);
 }
 
 SessionResult SessionStore::mark(Session& session, const SessionCommand& command,
                                  Clock::time_point now) {
-  if (!session.marks.contains(command.other)) {
-    if (auto full = no_room()) return *full;
-    ++reserved_;
+  const bool moves = session.marks.contains(command.other);
+  if (!moves) {
+    if (auto full = no_room(command.other)) return *full;
   }
-  session.marks[command.other] = snapshot(session);
-  session.last_used = now;
+  Snapshot here = snapshot(session);
+  session.marks[command.other] = std::move(here);
+  if (!moves) {
+    reserved_ += reserved_for(command.other);
+    ++entries_;
+  }
+  touch(session, now);
   return described(session, now);
 }
 
 SessionResult SessionStore::unmark(Session& session, const SessionCommand& command,
                                    Clock::time_point now) {
-  if (session.marks.erase(command.other) == 0) {
-    return refuse(Status::kNotFound,
-                  fmt::format("session \"{}\" has no mark \"{}\"", session.name, command.other));
-  }
-  --reserved_;
-  session.last_used = now;
+  if (session.marks.erase(command.other) == 0) return no_mark(session, command.other);
+  reserved_ -= reserved_for(command.other);
+  --entries_;
+  touch(session, now);
   return described(session, now);
 }
 
 SessionResult SessionStore::rewind(Session& session, const SessionCommand& command,
                                    Clock::time_point now) {
   const auto mark = session.marks.find(command.other);
-  if (mark == session.marks.end()) {
-    return refuse(Status::kNotFound,
-                  fmt::format("session \"{}\" has no mark \"{}\"", session.name, command.other));
+  if (mark == session.marks.end()) return no_mark(session, command.other);
+  Snapshot back = mark->second;
+  {
+    const Change change(*this, session);
+    take_slot(session);
+    session.at = std::move(back);
+    session.last_used = now;
+    ++session.epoch;
   }
-  take_slot(session);
-  session.at = mark->second;
-  session.last_used = now;
-  ++session.epoch;
   return described(session, now);
+}
+
+SessionResult SessionStore::close(Session& session, Clock::time_point now) {
+  SessionResult closed = described(session, now);
+  erase(session);
+  return closed;
 }
 
 SessionResult SessionStore::list(const SessionCommand& command, Clock::time_point now) const {
@@ -136,19 +200,26 @@ SessionResult SessionStore::list(const SessionCommand& command, Clock::time_poin
 
 SessionResult SessionStore::insert(const std::string& name, Snapshot at, std::optional<double> ttl,
                                    Clock::time_point now) {
-  if (sessions_.contains(name)) {
-    return refuse(
-        Status::kExists,
-        fmt::format("there is a session \"{}\" already: close it or take another name", name));
-  }
-  if (auto full = no_room()) return *full;
-  ++reserved_;
-  Session& session = sessions_[name];
-  session.name = name;
+  if (sessions_.contains(name)) return exists(name);
+  if (auto full = no_room(name)) return *full;
+  const auto place = sessions_.try_emplace(name).first;
+  Session& session = place->second;
+  session.name = place->first;
   session.at = std::move(at);
   session.ttl_seconds = std::min(ttl.value_or(limits_.default_ttl_seconds), kLongestTtl);
   session.last_used = now;
-  return described(session, now);
+  session.expires = expiry(session);
+  try {
+    SessionResult result = described(session, now);
+    by_expiry_.emplace(session.expires, &session);
+    ++count_of(session);
+    reserved_ += reserved_for(name);
+    ++entries_;
+    return result;
+  } catch (...) {
+    sessions_.erase(place);
+    throw;
+  }
 }
 
 Session* SessionStore::find(const std::string& name) {
@@ -156,20 +227,36 @@ Session* SessionStore::find(const std::string& name) {
   return found == sessions_.end() ? nullptr : &found->second;
 }
 
+void SessionStore::set_busy(Session& session, bool busy) {
+  const Change change(*this, session);
+  session.busy = busy;
+}
+
+void SessionStore::touch(Session& session, Clock::time_point now) {
+  const Change change(*this, session);
+  session.last_used = now;
+}
+
 StateSlot SessionStore::check_out(Session& session) {
+  const Change change(*this, session);
   std::optional<StateSlot> slot = take_slot(session);
-  if (slot) return std::move(*slot);
-  slot = pool_.acquire();
-  CHECK(slot);
-  if (session.at.image) pool_.load(*session.at.image, *slot);
-  session.at.image.reset();
+  if (!slot) {
+    slot = pool_.acquire();
+    CHECK(slot);
+    if (session.at.image) pool_.load({session.at.image.get(), pool_.layout().bytes()}, *slot);
+    session.at.image.reset();
+  }
+  session.running = true;
   return std::move(*slot);
 }
 
-void SessionStore::check_in(Session& session, StateSlot slot, Clock::time_point now) {
+void SessionStore::check_in(Session& session, StateSlot slot, Snapshot at, Clock::time_point now) {
+  const Change change(*this, session);
+  session.at = std::move(at);
+  session.at.history.end_request();
   session.slot.emplace(std::move(slot));
   in_slots_.push_back(&session);
-  session.busy = false;
+  session.busy = session.running = false;
   session.last_used = now;
   ++session.epoch;
 }
@@ -181,70 +268,71 @@ bool SessionStore::evict_one() {
     if (oldest == nullptr || rank(*session) < rank(*oldest)) oldest = session;
   }
   if (oldest == nullptr) return false;
-  oldest->at = snapshot(*oldest);
+  StateImage image = save(*oldest->slot);
+  const Change change(*this, *oldest);
+  oldest->at.image = std::move(image);
   take_slot(*oldest);
   return true;
 }
 
 void SessionStore::expire(Clock::time_point now) {
-  for (auto at = sessions_.begin(); at != sessions_.end();) {
-    Session& session = at->second;
-    if (!can_expire(session) || expiry(session) > now) {
-      ++at;
-      continue;
-    }
-    release(session);
-    at = sessions_.erase(at);
+  for (int closed = 0; closed < kMostExpired && !by_expiry_.empty(); ++closed) {
+    const auto& [when, session] = *by_expiry_.begin();
+    if (when > now) return;
+    erase(*session);
   }
 }
 
 std::optional<Clock::time_point> SessionStore::next_expiry() const {
-  std::optional<Clock::time_point> next;
-  for (const auto& [name, session] : sessions_) {
-    if (can_expire(session) && (!next || expiry(session) < *next)) next = expiry(session);
+  if (by_expiry_.empty() || by_expiry_.begin()->first == Clock::time_point::max()) {
+    return std::nullopt;
   }
-  return next;
+  return by_expiry_.begin()->first;
 }
 
 SessionStore::Counts SessionStore::counts() const {
-  Counts counts;
-  for (const auto& [name, session] : sessions_) {
-    ++counts.total;
-    if (session.at.image) {
-      ++counts.in_host;
-      counts.host_bytes += state_bytes_;
-    } else if (session.slot || session.busy) {
-      ++counts.in_slot;
-    } else {
-      ++counts.empty;
-    }
-    for (const auto& [mark, snapshot] : session.marks) {
-      if (snapshot.image) counts.host_bytes += state_bytes_;
-    }
-  }
-  return counts;
+  return {.total = static_cast<int>(sessions_.size()),
+          .in_slot = in_slot_,
+          .in_host = in_host_,
+          .empty = empty_,
+          .host_bytes = images_.images() * state_bytes_};
 }
 
-Snapshot SessionStore::snapshot(const Session& session) const {
+int& SessionStore::count_of(const Session& session) {
+  switch (session.tier()) {
+    case Tier::kSlot:
+      return in_slot_;
+    case Tier::kHost:
+      return in_host_;
+    case Tier::kEmpty:
+      break;
+  }
+  return empty_;
+}
+
+StateImage SessionStore::save(const StateSlot& slot) {
+  const std::shared_ptr<std::byte> image = images_.take();
+  pool_.save(slot, {image.get(), pool_.layout().bytes()});
+  return image;
+}
+
+Snapshot SessionStore::snapshot(const Session& session) {
   Snapshot copy = session.at;
-  if (session.slot) copy.image = std::make_shared<const StateImage>(pool_.save(*session.slot));
+  if (session.slot) copy.image = save(*session.slot);
   return copy;
 }
 
 SessionInfo SessionStore::describe(const Session& session, Clock::time_point now) const {
-  SessionInfo info{.name = session.name,
+  SessionInfo info{.name = std::string(session.name),
                    .position = session.at.position,
                    .pending_token = session.at.pending,
-                   .tier = session.slot                              ? Tier::kSlot
-                           : session.at.image                        ? Tier::kHost
-                           : session.busy && session.at.position > 0 ? Tier::kSlot
-                                                                     : Tier::kEmpty,
+                   .tier = session.tier(),
                    .busy = session.busy,
                    .epoch = session.epoch,
                    .idle_seconds = session.busy ? 0 : seconds_between(session.last_used, now),
                    .ttl_seconds = session.ttl_seconds,
                    .state_bytes = state_bytes_,
-                   .host_bytes = state_bytes_ * static_cast<int64_t>(1 + session.marks.size())};
+                   .host_bytes = reserved_by(session)};
   for (const auto& [name, snapshot] : session.marks) {
     info.marks.push_back({.name = name, .position = snapshot.position});
   }
@@ -252,21 +340,37 @@ SessionInfo SessionStore::describe(const Session& session, Clock::time_point now
 }
 
 SessionResult SessionStore::described(const Session& session, Clock::time_point now) const {
-  return {.status = Status::kOk, .sessions = {describe(session, now)}};
+  SessionResult result{.status = Status::kOk};
+  result.sessions.push_back(describe(session, now));
+  return result;
 }
 
-std::optional<SessionResult> SessionStore::no_room() const {
-  if ((reserved_ + 1) * state_bytes_ <= limits_.host_bytes) return std::nullopt;
+int64_t SessionStore::reserved_for(std::string_view name) const {
+  return bytes_each_ + name_bytes(name.size());
+}
+
+int64_t SessionStore::reserved_by(const Session& session) const {
+  int64_t bytes = reserved_for(session.name);
+  for (const auto& [name, snapshot] : session.marks) bytes += reserved_for(name);
+  return bytes;
+}
+
+std::optional<SessionResult> SessionStore::no_room(std::string_view name) const {
+  if (reserved_ + reserved_for(name) <= limits_.host_bytes) return std::nullopt;
   return refuse(
       Status::kFull,
-      fmt::format("{} sessions and marks of {} bytes fill the {} bytes set aside for them: "
-                  "close sessions or marks, or raise --session-memory",
-                  reserved_, state_bytes_, limits_.host_bytes));
+      fmt::format("{} sessions and marks reserve {} of the {} bytes set aside for them, and one "
+                  "more takes {}: close sessions or marks, or raise --session-memory",
+                  entries_, reserved_, limits_.host_bytes, reserved_for(name)));
 }
 
-void SessionStore::release(Session& session) {
+void SessionStore::erase(Session& session) {
+  --count_of(session);
   take_slot(session);
-  reserved_ -= 1 + static_cast<int64_t>(session.marks.size());
+  reserved_ -= reserved_by(session);
+  entries_ -= 1 + static_cast<int64_t>(session.marks.size());
+  by_expiry_.erase({session.expires, &session});
+  sessions_.erase(sessions_.find(session.name));
 }
 
 std::optional<StateSlot> SessionStore::take_slot(Session& session) {

@@ -25,7 +25,7 @@ std::vector<int32_t> some_tokens(size_t count, int32_t seed, int64_t vocab) {
 // The logits of a sequence's rows and the state it leaves.
 struct Outcome {
   Floats logits;
-  StateImage state;
+  StateBytes state;
 };
 
 void expect_same_bits(const Outcome& found, const Outcome& wanted, const std::string& what) {
@@ -61,7 +61,7 @@ class BatchingTest : public ::testing::TestWithParam<Param> {
       logits.insert(logits.end(), part.begin(), part.end());
       at = end;
     }
-    return {logits, runner().pool().save(slot)};
+    return {logits, state_in(runner().pool(), slot)};
   }
 
   std::unique_ptr<ModelRunner> runner_;
@@ -94,7 +94,7 @@ TEST_P(BatchingTest, NeighboursAndSlotsChangeNothing) {
   auto at = logits.begin();
   for (const size_t b : {2, 0, 4, 1, 3}) {
     const auto end = at + static_cast<ptrdiff_t>(lengths[b] * vocab());
-    expect_same_bits({{at, end}, runner().pool().save(slots[b])}, wanted[b],
+    expect_same_bits({{at, end}, state_in(runner().pool(), slots[b])}, wanted[b],
                      "sequence of " + std::to_string(lengths[b]));
     at = end;
   }

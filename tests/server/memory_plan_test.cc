@@ -17,10 +17,12 @@ constexpr size_t kGiB = size_t{1} << 30;
 
 // 10 GiB of weights, 1 GiB a state, 0.25 GiB a slot for the rest, 1 GiB kept back.
 MemoryPlan plan_with(size_t free) {
-  return {
-      .free = free, .weights = 10 * kGiB, .state = kGiB, .reserve = kGiB, .steps = [](int slots) {
-        return static_cast<size_t>(slots) * kGiB / 4;
-      }};
+  return {.free = free,
+          .host_free = 100 * kGiB,
+          .weights = 10 * kGiB,
+          .state = kGiB,
+          .reserve = kGiB,
+          .steps = [](int slots) { return static_cast<size_t>(slots) * kGiB / 4; }};
 }
 
 Options options_with(int slots, const char* device) {
@@ -76,6 +78,40 @@ TEST(MemoryPlanTest, RefusalsShowTheArithmeticAndWhatFits) {
               HasSubstr("not even --slots 1 fits"));
 }
 
+// Where the model is on the host too, it has gone from what the host has.
+TEST(MemoryPlanTest, SessionsHaveHalfOfWhatIsLeft) {
+  MemoryPlan plan = plan_with(100 * kGiB);  // 16 slots: 12 + 1.25 x 16 = 32
+  plan_sessions(options_with(16, "cpu"), 16, &plan);
+  EXPECT_EQ(plan.sessions, 34 * kGiB);
+  EXPECT_EQ(plan.total(16), 66 * kGiB);
+  EXPECT_THAT(plan.arithmetic(16), HasSubstr("+ sessions 34.00"));
+
+  plan = plan_with(100 * kGiB);
+  plan.on_host = false;
+  plan_sessions(options_with(16, "cuda:0"), 16, &plan);
+  EXPECT_EQ(plan.sessions, 50 * kGiB - (size_t{32} << 20));
+  EXPECT_EQ(plan.total(16), 32 * kGiB) << "of the device";
+}
+
+TEST(MemoryPlanTest, SessionsThatDoNotFitAreRefused) {
+  for (const char* device : {"cpu", "cuda:0"}) {
+    Options options = options_with(16, device);
+    MemoryPlan plan = plan_with(100 * kGiB);
+    plan.on_host = !options.on_gpu();
+    options.session_memory = 60 * kGiB;
+    plan_sessions(options, 16, &plan);
+    EXPECT_EQ(plan.sessions, 60 * kGiB);
+    options.session_memory = 120 * kGiB;
+    try {
+      plan_sessions(options, 16, &plan);
+      ADD_FAILURE() << device;
+    } catch (const std::runtime_error& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("--session-memory 120.00"),
+                                      HasSubstr("100.00 GiB are free"), HasSubstr("or less fits")));
+    }
+  }
+}
+
 // Notes what is really allocated, of an engine and a model on the reference backend.
 TEST(MemoryPlanTest, WhatIsPlannedIsWhatIsTaken) {
   const std::string golden = std::string(RECURVE_SOURCE_DIR) + "/tests/golden/";
@@ -94,7 +130,7 @@ TEST(MemoryPlanTest, WhatIsPlannedIsWhatIsTaken) {
     EngineMetrics metrics;
     const auto vocab = static_cast<int32_t>(loaded->info().vocab);
     const Engine engine(*loaded, *backend, {.rows = vocab, .usable = vocab, .eos_ids = {}}, queue,
-                        stats, metrics, engine_options(options, 3));
+                        stats, metrics, engine_options(options, 3, 0));
     EXPECT_EQ(backend->allocated() - before + plan.reserve, plan.total(3)) << model;
   }
 }

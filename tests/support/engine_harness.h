@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <condition_variable>
+#include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -135,6 +136,7 @@ struct HarnessOptions {
   double ttft_seconds = 0;
   std::vector<int32_t> eos = {};
   std::optional<bool> launch_ahead = {};  // not said: as the device would have it
+  std::function<void(const char*)> on_failure = {};
 };
 
 // An engine and what it needs, stepped by hand, so that every run is the same, or on a thread.
@@ -153,7 +155,8 @@ class EngineHarness {
                  .ttft_seconds = options.ttft_seconds,
                  .sessions = {.host_bytes = options.host_bytes,
                               .default_ttl_seconds = options.ttl_seconds},
-                 .launch_ahead = options.launch_ahead}) {}
+                 .launch_ahead = options.launch_ahead,
+                 .on_failure = options.on_failure}) {}
   ~EngineHarness() { join(); }
 
   // Queues a request with one choice, or `choices`.

@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,17 +21,22 @@ class FakeTokenizer final : public Tokenizer {
   static constexpr std::array<std::string_view, 4> kWordTexts = {"hello", " world", "xENDy", "é!"};
   static constexpr int32_t kSize = kWords + static_cast<int32_t>(kWordTexts.size());
 
+  // Called, where they are set, before a text is encoded and before a token is written: to throw.
+  static inline std::atomic<void (*)()> before_encode{nullptr}, before_token{nullptr};
+
   // `marks_start`: the start of a text gets a space.
   explicit FakeTokenizer(bool marks_start = false) : marks_start_(marks_start) {}
 
   std::unique_ptr<TextEncoder> encoder(SpecialTokens special, TextPosition position,
                                        const WorkLimits& limits) const override {
+    call(before_encode);
     const bool mark = marks_start_ && position == TextPosition::kStart;
     return std::make_unique<Encoder>(special, mark ? " " : "", limits);
   }
   bool marks_start() const override { return marks_start_; }
   int32_t size() const override { return kSize; }
   std::string_view token_bytes(int32_t id) const override {
+    call(before_token);
     if (id < 0 || id >= kSize || is_special(id)) return {};
     if (id >= kWords) return kWordTexts[static_cast<size_t>(id - kWords)];
     return {bytes_.data() + id, 1};
@@ -46,6 +52,10 @@ class FakeTokenizer final : public Tokenizer {
   std::string description() const override { return "bytes"; }
 
  private:
+  static void call(void (*function)()) {
+    if (function != nullptr) function();
+  }
+
   class Encoder final : public TextEncoder {
    public:
     Encoder(SpecialTokens special, std::string before, const WorkLimits& limits)

@@ -6,6 +6,7 @@
 #include "model/registry.h"
 #include "tests/support/devices.h"
 #include "tests/support/golden.h"
+#include "tests/support/state_bytes.h"
 
 namespace recurve::testing {
 
@@ -119,7 +120,7 @@ class ModelRunner {
 
   // A slot's array, e.g. "C", over all layers: (layers, shape).
   std::vector<float> state(const StateSlot& slot, const std::string& name) {
-    const StateImage image = pool_.save(slot);
+    const StateBytes image = state_in(pool_, slot);
     std::vector<float> values;
     size_t at = 0;
     for (const StateArray& array : pool_.layout().arrays) {

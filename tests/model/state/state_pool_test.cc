@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tests/support/devices.h"
+#include "tests/support/state_bytes.h"
 
 namespace recurve::state_pool_test {
 
@@ -21,14 +22,14 @@ class StatePoolTest : public ::testing::TestWithParam<std::string> {
   }
 
   // A state that differs from every other seed's in each byte's place.
-  static StateImage pattern(unsigned seed) {
-    StateImage image(layout().bytes());
+  static StateBytes pattern(unsigned seed) {
+    StateBytes image(layout().bytes());
     for (size_t i = 0; i < image.size(); ++i) {
       image[i] = static_cast<std::byte>(1 + (seed * 67 + i * 31) % 255);
     }
     return image;
   }
-  static bool all_zero(const StateImage& image) {
+  static bool all_zero(const StateBytes& image) {
     return std::all_of(image.begin(), image.end(), [](std::byte b) { return b == std::byte{0}; });
   }
 
@@ -77,7 +78,7 @@ TEST_P(StatePoolTest, AcquiredIsZeroWhateverTheSlotHeld) {
     std::vector<StateSlot> held;
     for (unsigned s = 0; s < kSlots; ++s) {
       held.push_back(*pool_.acquire());
-      EXPECT_TRUE(all_zero(pool_.save(held.back())));
+      EXPECT_TRUE(all_zero(state_in(pool_, held.back())));
       pool_.load(pattern(s), held.back());
     }
   }
@@ -89,18 +90,18 @@ TEST_P(StatePoolTest, LoadAndSaveTouchTheirSlotAlone) {
     held.push_back(*pool_.acquire());
     pool_.load(pattern(s), held.back());
   }
-  for (unsigned s = 0; s < kSlots; ++s) EXPECT_EQ(pool_.save(held[s]), pattern(s)) << s;
+  for (unsigned s = 0; s < kSlots; ++s) EXPECT_EQ(state_in(pool_, held[s]), pattern(s)) << s;
   pool_.copy(held[0], held[2]);
-  EXPECT_EQ(pool_.save(held[0]), pattern(0));
-  EXPECT_EQ(pool_.save(held[1]), pattern(1));
-  EXPECT_EQ(pool_.save(held[2]), pattern(0));
+  EXPECT_EQ(state_in(pool_, held[0]), pattern(0));
+  EXPECT_EQ(state_in(pool_, held[1]), pattern(1));
+  EXPECT_EQ(state_in(pool_, held[2]), pattern(0));
 }
 
 // Kernels find array `a` of slot `id` at id times its size; the image has the arrays in order.
 TEST_P(StatePoolTest, ArraysLieSlotBySlot) {
   const StateSlot slot = *pool_.acquire();
   pool_.load(pattern(9), slot);
-  const StateImage image = pool_.save(slot);
+  const StateBytes image = state_in(pool_, slot);
   size_t at = 0;
   for (size_t a = 0; a < layout().arrays.size(); ++a) {
     const size_t bytes = layout().arrays[a].bytes();
@@ -112,7 +113,7 @@ TEST_P(StatePoolTest, ArraysLieSlotBySlot) {
 
 TEST_P(StatePoolTest, AnImageOfAnotherModelIsABug) {
   const StateSlot slot = *pool_.acquire();
-  EXPECT_DEATH(pool_.load(StateImage(3), slot), "CHECK failed");
+  EXPECT_DEATH(pool_.load(StateBytes(3), slot), "CHECK failed");
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, StatePoolTest, ::testing::ValuesIn(testing::host_devices()),

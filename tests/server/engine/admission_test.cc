@@ -82,22 +82,93 @@ TEST(EngineAdmission, FirstComeFirstServed) {
   for (int i = 0; i < 7; ++i) EXPECT_LE(std::abs(order.at(static_cast<size_t>(i)) - i), 1);
 }
 
-TEST(EngineAdmission, SeveralChoicesWaitForAllTheirSlotsAndNobodyOvertakes) {
+// Drawn, so that the choices differ.
+Request drawn(size_t length, int max_tokens, uint64_t seed) {
+  Request drawn = request(length, max_tokens, seed);
+  drawn.sampling.temperature = 1;
+  drawn.sampling.seed = seed;
+  return drawn;
+}
+
+TEST(EngineAdmission, OneSlotIsEnoughToBeginAndTheOtherChoicesFollow) {
   NullHarness harness({.slots = 3});
-  AnswerPtr running = harness->submit(request(3, 20));
+  AnswerPtr first = harness->submit(request(3, 60)), second = harness->submit(request(3, 60));
   harness->step();
-  std::vector<AnswerPtr> three = harness->submit(request(3, 4, 1), 3);
-  AnswerPtr later = harness->submit(request(3, 4, 2));
-  harness->step();
-  EXPECT_EQ(harness->stats().running, 1) << "two slots are free, but three are wanted";
-  EXPECT_THAT(order_of_start(*harness, {running.get(), three[0].get(), later.get()}),
-              ElementsAre(0, 1, 2));
-  for (AnswerPtr& choice : three) {
-    choice->take();
-    EXPECT_EQ(choice->why(), Finish::kLength);
-    EXPECT_EQ(choice->tokens.size(), 4u);
+  const Request target = drawn(20, 4, 7);
+  std::vector<AnswerPtr> three = harness->submit(target, 3);
+  harness->step(5);
+  three[0]->take(), three[1]->take();
+  EXPECT_FALSE(three[0]->tokens.empty());
+  EXPECT_TRUE(three[1]->tokens.empty()) << "there is no slot for it yet";
+  EXPECT_EQ(harness->stats().running, 3);
+  EXPECT_EQ(harness->queue().waiting(), 1) << "the rest of the request";
+  harness->run_until_idle();
+  EXPECT_EQ(harness->queue().waiting(), 0);
+  for (size_t c = 0; c < three.size(); ++c) {
+    three[c]->take();
+    EXPECT_EQ(three[c]->why(), Finish::kLength);
+    Request alone = target;
+    alone.sampling.seed += c;
+    EXPECT_EQ(three[c]->bits(), harness.alone(alone)->bits()) << c;
   }
+  EXPECT_NE(three[0]->ids(), three[1]->ids()) << "or the test says nothing";
   EXPECT_EQ(harness->stats().slots_free, 3);
+}
+
+TEST(EngineAdmission, ChoicesThatWaitHoldNoSlotAndNoPlaceBeforeWhoCameEarlier) {
+  NullHarness harness({.slots = 2});
+  AnswerPtr running = harness->submit(request(3, 60));
+  harness->step();
+  AnswerPtr before = harness->submit(request(3, 6, 1));
+  std::vector<AnswerPtr> both = harness->submit(request(3, 6, 2), 2);
+  AnswerPtr later = harness->submit(request(3, 6, 3));
+  EXPECT_THAT(order_of_start(*harness, {running.get(), before.get(), both[0].get(), both[1].get(),
+                                        later.get()}),
+              ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_EQ(running->tokens.size(), 60u) << "it has run all the time";
+}
+
+// Who runs on, and keeps two of three slots from being of use, is no reason to move a session.
+TEST(EngineAdmission, NoSlotStandsIdleAndNoSessionMovesInVain) {
+  NullHarness harness({.slots = 3});
+  for (const std::string name : {"a", "b"}) {
+    harness->open(name);
+    harness->ask(request(3, 2, 0, name));
+  }
+  AnswerPtr running = harness->submit(request(3, 60));
+  harness->step();
+  std::vector<AnswerPtr> three = harness->submit(request(40, 30, 1), 3);
+  harness->step(2);
+  EXPECT_EQ(harness->get("a").tier, Tier::kHost) << "idle longest: its slot is in use";
+  EXPECT_EQ(harness->get("b").tier, Tier::kSlot) << "nobody needs that one yet";
+  harness->step(8);
+  three[0]->take(), three[1]->take();
+  EXPECT_FALSE(three[0]->tokens.empty());
+  EXPECT_FALSE(three[1]->tokens.empty());
+  EXPECT_EQ(harness->get("b").tier, Tier::kHost) << "where the prompt ended it was needed";
+  harness->run_until_idle();
+}
+
+// The rest of a request that is being answered is not given up, however long it waits.
+TEST(EngineAdmission, ChoicesThatWaitMayBeCancelledButAreNotGivenUp) {
+  const HeldClock held;
+  NullHarness harness({.slots = 2, .ttft_seconds = 1});
+  AnswerPtr running = harness->submit(request(3, 60));
+  harness->step();
+  std::vector<AnswerPtr> both = harness->submit(request(3, 20, 2), 2);
+  harness->step(5);
+  Clock::pass(std::chrono::seconds(100));
+  harness->step();
+  both[1]->take();
+  EXPECT_FALSE(both[1]->ended());
+  for (AnswerPtr& choice : both) choice->stream()->cancel();
+  harness->step();
+  for (AnswerPtr& choice : both) {
+    choice->take();
+    EXPECT_EQ(choice->why(), Finish::kCancelled);
+  }
+  EXPECT_EQ(harness->queue().waiting(), 0);
+  harness->run_until_idle();
 }
 
 TEST(EngineAdmission, MoreChoicesThanSlotsAreRefused) {
@@ -224,7 +295,8 @@ TEST(EngineAdmission, SaysWhatWillBeAbsorbed) {
 
 TEST(EngineAdmission, MemoryForSessionsRunsOutForTheLastToOpenOnly) {
   NullHarness probe;
-  NullHarness harness({.slots = 2, .host_bytes = 5 * probe.state_bytes() + 1});
+  const int64_t each = SessionStore::bytes_each(probe.model().state_layout(), NullHarness::kVocab);
+  NullHarness harness({.slots = 2, .host_bytes = 5 * each + 1});
   std::vector<std::string> names;
   for (int i = 0; i < 5; ++i) {
     names.push_back("s" + std::to_string(i));

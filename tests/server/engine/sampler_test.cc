@@ -147,7 +147,7 @@ TEST(Penalties, RepetitionDividesPositiveAndMultipliesNegativeLogitsOnce) {
   SamplingParams params = greedy();
   params.repetition_penalty = 2;
   TokenHistory history;
-  history.add_prompt(0, 3);
+  for (int i = 0; i < 3; ++i) history.add_prompt(0);
   history.add_generated(1);
   history.add_generated(1);
   EXPECT_EQ(sample({4, -9, 1.9f}, params, history), 0);    // 4 / 2 = 2
@@ -159,7 +159,7 @@ TEST(Penalties, RepetitionDividesPositiveAndMultipliesNegativeLogitsOnce) {
 
 TEST(Penalties, PresenceAndFrequencyCountTheAnswerOnly) {
   TokenHistory history;
-  history.add_prompt(0, 10);
+  for (int i = 0; i < 10; ++i) history.add_prompt(0);
   history.add_generated(1, 3);
   SamplingParams params = greedy();
   params.presence_penalty = 0.5f;

@@ -4,7 +4,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <exception>
+#include <new>
 #include <semaphore>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -70,6 +74,7 @@ class Adder final : public Strand {
     seen_ = wanted_.load();
     inside_ = false;
   }
+  void failed(const std::exception&) override { ADD_FAILURE(); }
   std::atomic<bool> inside_{false};
   std::atomic<int>& wanted_;
   std::atomic<int>& seen_;
@@ -98,6 +103,56 @@ TEST(StrandTest, SeesTheLastPokeAndNeverRunsTwiceAtOnce) {
     adder->end();
   }
   EXPECT_TRUE(gone);
+}
+
+TEST(ExecutorTest, WhatThrowsIsReportedAndTheRestRuns) {
+  std::vector<std::string> said;
+  std::atomic<int> runs{0};
+  {
+    Executor executor(1, [&](const char* what) { said.emplace_back(what); });
+    executor.post([] { throw std::runtime_error("a bug"); });
+    executor.post([&] { ++runs; });
+  }
+  EXPECT_EQ(said, std::vector<std::string>{"a bug"});
+  EXPECT_EQ(runs, 1);
+}
+
+// Throws at each third look, until its failures do too.
+class Thrower final : public Strand {
+ public:
+  Thrower(Executor& executor, std::atomic<int>& looks, std::atomic<int>& failures)
+      : Strand(executor), looks_(looks), failures_(failures) {}
+  void begin() { launch(); }
+
+ private:
+  void work() override {
+    if (++looks_ % 3 == 0) throw std::bad_alloc();
+  }
+  void failed(const std::exception& error) override {
+    EXPECT_NE(dynamic_cast<const std::bad_alloc*>(&error), nullptr);
+    if (++failures_ == 2) throw;
+  }
+  std::atomic<int>&looks_, &failures_;
+};
+
+TEST(StrandTest, IsToldWhatItsWorkHasThrown) {
+  std::atomic<int> looks{0}, failures{0}, reported{0};
+  Executor executor(2, [&](const char*) { ++reported; });
+  auto* thrower = new Thrower(executor, looks, failures);
+  thrower->begin();
+  const auto reach = [&](int wanted) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (looks < wanted && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    EXPECT_EQ(looks, wanted);
+  };
+  for (int look = 1; look < 6; ++look) {
+    reach(look);
+    thrower->poke();
+  }
+  reach(6);
+  while (reported == 0) std::this_thread::yield();
+  EXPECT_EQ(failures, 2);
+  delete thrower;  // nobody runs it any more
 }
 
 }  // namespace recurve::executor_test

@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "tests/support/state_bytes.h"
+
 namespace recurve::session_store_test {
 
 using ::testing::ElementsAre;
@@ -18,14 +20,18 @@ class SessionStoreTest : public ::testing::Test {
  protected:
   static constexpr int kSlots = 3;
   static constexpr int64_t kStateBytes = 8;
+  static constexpr int32_t kVocab = 1000;
+  static StateLayout layout() { return {.arrays = {{.name = "x", .shape = {2}}}}; }
+  static inline const int64_t kBytesEach = SessionStore::bytes_each(layout(), kVocab);
 
   SessionStore make(int64_t states, double ttl = 0) {
-    return SessionStore(pool_, {.host_bytes = states * kStateBytes, .default_ttl_seconds = ttl});
+    return SessionStore(pool_, {.host_bytes = states * kBytesEach, .default_ttl_seconds = ttl},
+                        kVocab);
   }
 
   // A state that says `number`.
-  static StateImage image(uint8_t number) {
-    return StateImage(static_cast<size_t>(kStateBytes), static_cast<std::byte>(number));
+  static StateBytes image(uint8_t number) {
+    return StateBytes(static_cast<size_t>(kStateBytes), static_cast<std::byte>(number));
   }
 
   SessionResult run(Kind kind, const std::string& name, const std::string& other = "") {
@@ -39,19 +45,18 @@ class SessionStoreTest : public ::testing::Test {
   // What a request does to a session: its state becomes `number`, its position grows by one.
   void use(const std::string& name, uint8_t number) {
     Session& session = *store_.find(name);
-    session.busy = true;
+    store_.set_busy(session, true);
     StateSlot slot = store_.check_out(session);
     pool_.load(image(number), slot);
-    ++session.at.position;
-    session.at.pending = number;
-    store_.check_in(session, std::move(slot), now_);
+    const int64_t position = session.at.position + 1;
+    store_.check_in(session, std::move(slot), {.position = position, .pending = number}, now_);
   }
   // The state a request would find.
-  StateImage look(const std::string& name) {
+  StateBytes look(const std::string& name) {
     Session& session = *store_.find(name);
     StateSlot slot = store_.check_out(session);
-    const StateImage found = pool_.save(slot);
-    store_.check_in(session, std::move(slot), now_);
+    const StateBytes found = state_in(pool_, slot);
+    store_.check_in(session, std::move(slot), session.at, now_);
     return found;
   }
   std::vector<std::string> names(const SessionResult& result) {
@@ -62,7 +67,7 @@ class SessionStoreTest : public ::testing::Test {
 
   std::unique_ptr<Backend> backend_ = make_backend("reference");
   std::unique_ptr<Stream> stream_ = backend_->make_stream();
-  StatePool pool_{*backend_, {.arrays = {{.name = "x", .shape = {2}}}}, kSlots, *stream_};
+  StatePool pool_{*backend_, layout(), kSlots, *stream_};
   Clock::time_point now_ = Clock::now();
   SessionStore store_ = make(100);
 };
@@ -75,7 +80,7 @@ TEST_F(SessionStoreTest, OpenGetClose) {
   EXPECT_EQ(opened.sessions[0].position, 0);
   EXPECT_EQ(opened.sessions[0].tier, Tier::kEmpty);
   EXPECT_EQ(opened.sessions[0].state_bytes, kStateBytes);
-  EXPECT_EQ(opened.sessions[0].host_bytes, kStateBytes);
+  EXPECT_EQ(opened.sessions[0].host_bytes, kBytesEach);
   EXPECT_EQ(status(Kind::kOpen, "a"), Status::kExists);
   EXPECT_EQ(status(Kind::kClose, "a"), Status::kOk);
   EXPECT_EQ(status(Kind::kGet, "a"), Status::kNotFound);
@@ -94,7 +99,7 @@ TEST_F(SessionStoreTest, EveryCommandNamesAnUnknownSession) {
 TEST_F(SessionStoreTest, ABusySessionIsOnlyLookedAt) {
   run(Kind::kOpen, "a");
   run(Kind::kMark, "a", "m");
-  store_.find("a")->busy = true;
+  store_.set_busy(*store_.find("a"), true);
   for (const Kind kind : {Kind::kFork, Kind::kMark, Kind::kUnmark, Kind::kRewind, Kind::kClose}) {
     EXPECT_EQ(status(kind, "a", "m"), Status::kBusy);
   }
@@ -131,7 +136,7 @@ TEST_F(SessionStoreTest, EvictsWhoHasBeenIdleLongestAndThoseWhoWaitLast) {
     now_ += 1s;
   }
   use("a", 2);
-  store_.find("b")->busy = true;  // queued
+  store_.set_busy(*store_.find("b"), true);  // queued
   EXPECT_TRUE(store_.evict_one());
   EXPECT_EQ(get("c").tier, Tier::kHost);
   EXPECT_TRUE(store_.evict_one());
@@ -278,7 +283,7 @@ TEST_F(SessionStoreTest, IdleSessionsExpire) {
   EXPECT_EQ(store_.find("short"), nullptr);
   EXPECT_EQ(pool_.free_slots(), kSlots);
   EXPECT_EQ(store_.next_expiry(), now_ + 60s);
-  store_.find("long")->busy = true;
+  store_.set_busy(*store_.find("long"), true);
   EXPECT_EQ(store_.next_expiry(), std::nullopt) << "who is busy is not idle";
   store_.expire(now_ + 1h);
   EXPECT_THAT(names(run(Kind::kList, "")), ElementsAre("ever", "long"));
@@ -334,15 +339,15 @@ TEST_F(SessionStoreTest, CountsByTier) {
   run(Kind::kMark, "host", "m");
   use("slot", 1);
   Session& running = *store_.find("running");
-  running.busy = true;
+  store_.set_busy(running, true);
   const StateSlot slot = store_.check_out(running);
-  store_.find("host")->busy = true;  // queued, its state still in host memory
+  store_.set_busy(*store_.find("host"), true);  // queued, its state still in host memory
   const SessionStore::Counts counts = store_.counts();
   EXPECT_EQ(counts.total, 4);
   EXPECT_EQ(counts.in_slot, 2);
   EXPECT_EQ(counts.in_host, 1);
   EXPECT_EQ(counts.empty, 1);
-  EXPECT_EQ(counts.host_bytes, 2 * kStateBytes);
+  EXPECT_EQ(counts.host_bytes, kStateBytes) << "the session and its mark have one image";
 }
 
 }  // namespace recurve::session_store_test

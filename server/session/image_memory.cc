@@ -1,0 +1,105 @@
+#include "server/session/image_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <iterator>
+#include <new>
+#include <utility>
+
+#include "kernels/check.h"
+
+namespace recurve {
+namespace {
+
+constexpr size_t kPage = 4096, kLine = 64;
+constexpr size_t kBlockBytes = size_t{32} << 20;
+// A shared pointer's own, with what the heap adds.
+constexpr size_t kOwnerBytes = 64;
+
+size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
+// Whole pages, so that an image alone can be given back, unless many fit on a page.
+size_t stride_of(size_t image_bytes) {
+  const size_t lines = round_up(std::max<size_t>(image_bytes, 1), kLine);
+  return lines < kPage ? lines : round_up(lines, kPage);
+}
+
+}  // namespace
+
+ImageMemory::ImageMemory(size_t image_bytes)
+    : stride_(stride_of(image_bytes)),
+      images_a_block_(std::max<size_t>(kBlockBytes / stride_, 1)) {}
+
+ImageMemory::~ImageMemory() { CHECK(blocks_.empty()); }
+
+size_t ImageMemory::bytes_each(size_t image_bytes) { return stride_of(image_bytes) + kOwnerBytes; }
+
+std::shared_ptr<std::byte> ImageMemory::take() {
+  const auto at = with_room_.empty() ? add_block() : blocks_.find(*with_room_.begin());
+  Block& block = at->second;
+  size_t& word = block.first_free;
+  while (block.used[word] == ~uint64_t{0}) ++word;
+  const auto bit = static_cast<size_t>(std::countr_one(block.used[word]));
+  block.used[word] |= uint64_t{1} << bit;
+  ++images_;
+  if (++block.images == images_a_block_) block.full_in = with_room_.extract(at->first);
+  // Gives the memory back where there is none for the pointer's own.
+  return {at->first + (64 * word + bit) * stride_, [this](std::byte* image) { give(image); }};
+}
+
+ImageMemory::Blocks::iterator ImageMemory::add_block() {
+  const size_t bytes = images_a_block_ * stride_;
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  auto* const address = static_cast<std::byte*>(memory);
+  try {
+    Block block{.used = std::vector<uint64_t>((images_a_block_ + 63) / 64)};
+    // Those beyond the last image are never free.
+    if (images_a_block_ % 64 != 0) block.used.back() = ~uint64_t{0} << (images_a_block_ % 64);
+    with_room_.insert(address);
+    return blocks_.emplace(address, std::move(block)).first;
+  } catch (...) {
+    with_room_.erase(address);
+    munmap(memory, bytes);
+    throw;
+  }
+}
+
+void ImageMemory::give(std::byte* image) noexcept {
+  const auto at = std::prev(blocks_.upper_bound(image));
+  Block& block = at->second;
+  const size_t index = static_cast<size_t>(image - at->first) / stride_;
+  block.used[index / 64] &= ~(uint64_t{1} << (index % 64));
+  block.first_free = std::min(block.first_free, index / 64);
+  --images_;
+  if (block.images-- == images_a_block_) with_room_.insert(std::move(block.full_in));
+  if (block.images == 0) {
+    munmap(at->first, images_a_block_ * stride_);
+    with_room_.erase(at->first);
+    blocks_.erase(at);
+  } else {
+    give_pages(*at, index);
+  }
+}
+
+// Those of the image that no other image is on.
+void ImageMemory::give_pages(const Blocks::value_type& at, size_t index) noexcept {
+  const auto& [memory, block] = at;
+  const auto none_on = [&](size_t from, size_t to) {  // bytes of the block
+    const size_t end = std::min((to + stride_ - 1) / stride_, images_a_block_);
+    for (size_t i = from / stride_; i < end; ++i) {
+      if ((block.used[i / 64] >> (i % 64) & 1) != 0) return false;
+    }
+    return true;
+  };
+  const size_t first = index * stride_, last = first + stride_;
+  const size_t page = first / kPage * kPage, page_after = round_up(last, kPage);
+  const size_t from = none_on(page, first) ? page : round_up(first, kPage);
+  const size_t to = none_on(last, page_after) ? page_after : last / kPage * kPage;
+  if (from < to) madvise(memory + from, to - from, MADV_DONTNEED);
+}
+
+}  // namespace recurve

@@ -1,0 +1,135 @@
+// What sessions and marks reserve, beside what they make the process really hold.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <vector>
+
+#include "server/session/session_store.h"
+
+namespace recurve::session_memory_test {
+
+using Kind = SessionCommand::Kind;
+using Status = SessionResult::Status;
+
+constexpr int32_t kVocab = 4096;
+
+int64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t total = 0, resident = 0;
+  statm >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+class SessionMemory : public ::testing::TestWithParam<int64_t /* floats of a state */> {
+ protected:
+  SessionMemory() { malloc_trim(0); }
+
+  void run(Kind kind, const std::string& name, const std::string& other = "") {
+    const SessionResult result = store_.run({.kind = kind, .name = name, .other = other}, now_);
+    ASSERT_EQ(result.status, Status::kOk) << result.message;
+  }
+  int64_t reserved(const std::string& name) {
+    return store_.run({.kind = Kind::kGet, .name = name}, now_).sessions.at(0).host_bytes;
+  }
+  // A request that has seen every token there is; then the state leaves its slot.
+  void use(const std::string& name) {
+    Session& session = *store_.find(name);
+    store_.set_busy(session, true);
+    StateSlot slot = store_.check_out(session);
+    std::memset(pool_.array<std::byte>(0) + static_cast<size_t>(slot.id()) * layout().bytes(), 7,
+                layout().bytes());
+    Snapshot at{.position = 1};
+    for (int32_t id = 0; id < kVocab; ++id) at.history.add_generated(id, 3);
+    store_.check_in(session, std::move(slot), std::move(at), now_);
+    store_.evict_one();
+  }
+
+  static StateLayout layout() { return {.arrays = {{.name = "x", .shape = {GetParam()}}}}; }
+
+  std::unique_ptr<Backend> backend_ = make_backend("reference");
+  std::unique_ptr<Stream> stream_ = backend_->make_stream();
+  StatePool pool_{*backend_, layout(), 1, *stream_};
+  Clock::time_point now_ = Clock::now();
+  SessionStore store_{pool_, {.host_bytes = int64_t{1} << 40}, kVocab};
+};
+
+TEST_P(SessionMemory, WhatIsReservedIsWhatIsResident) {
+  const int count = GetParam() > 10'000 ? 400 : 4000;
+  run(Kind::kOpen, "warm");
+  use("warm");
+  const int64_t before = resident_bytes();
+  int64_t all = 0;
+  for (int i = 0; i < count; ++i) {
+    // Short names, and such as have memory of their own.
+    const std::string name = i % 2 ? fmt::format("s{}", i) : fmt::format("a-long-name-{:0>100}", i);
+    run(Kind::kOpen, name);
+    use(name);
+    if (i % 2) run(Kind::kMark, name, "before-the-first-question-of-the-talk");
+    use(name);
+    all += reserved(name);
+  }
+  const auto really = static_cast<double>(resident_bytes() - before);
+  const auto planned = static_cast<double>(all);
+  fmt::print("state of {} bytes: {:.0f} reserved each, {:.0f} resident\n", layout().bytes(),
+             planned / count, really / count);
+  EXPECT_LE(really, planned);
+  EXPECT_GE(really, 0.7 * planned) << "what nobody will take is not reserved";
+}
+
+TEST_P(SessionMemory, WhatIsClosedGoesBack) {
+  const int count = GetParam() > 10'000 ? 400 : 4000;
+  run(Kind::kOpen, "stays");
+  use("stays");
+  const int64_t before = resident_bytes();
+  for (int i = 0; i < count; ++i) {
+    run(Kind::kOpen, std::to_string(i));
+    use(std::to_string(i));
+  }
+  const int64_t most = resident_bytes();
+  for (int i = 0; i < count; ++i) run(Kind::kClose, std::to_string(i));
+  malloc_trim(0);  // the images do not need that, names and maps do
+  EXPECT_LT(resident_bytes() - before, (most - before) / 10);
+}
+
+// Bytes: less than a page, a page and a bit, some hundred pages.
+INSTANTIATE_TEST_SUITE_P(Floats, SessionMemory, ::testing::Values(8, 750, 1100, 66'000));
+
+TEST(ImageMemory, ImagesAreApartAndComeBack) {
+  for (const size_t bytes : {1, 64, 100, 4096, 5000, 20 << 20, 40 << 20}) {
+    ImageMemory memory(bytes);
+    std::vector<std::shared_ptr<std::byte>> images;
+    const int count = bytes > 100'000 ? 5 : 3000;
+    for (int round = 0; round < 3; ++round) {
+      while (static_cast<int>(images.size()) < count) {
+        images.push_back(memory.take());
+        std::memset(images.back().get(), static_cast<int>(images.size()) % 251,
+                    std::min<size_t>(bytes, 5000));
+      }
+      EXPECT_EQ(memory.images(), count);
+      std::vector<std::byte*> places;
+      for (const auto& image : images) places.push_back(image.get());
+      std::sort(places.begin(), places.end());
+      for (int i = 1; i < count; ++i) {
+        ASSERT_GE(places[static_cast<size_t>(i)] - places[static_cast<size_t>(i) - 1],
+                  static_cast<ptrdiff_t>(bytes));
+      }
+      for (int i = 0; i < count; i += 2) {  // every second one goes
+        const auto at = static_cast<size_t>(i);
+        if (round == 0) {
+          EXPECT_EQ(*images[at], static_cast<std::byte>((i + 1) % 251));
+        }
+        images[at].reset();
+      }
+      std::erase(images, nullptr);
+    }
+    images.clear();
+    EXPECT_EQ(memory.images(), 0);
+  }
+}
+
+}  // namespace recurve::session_memory_test
