@@ -13,6 +13,7 @@
 #include "server/rpc/control_service.h"
 #include "server/rpc/credentials.h"
 #include "server/rpc/inference_service.h"
+#include "server/rpc/library_log.h"
 #include "server/rpc/service_context.h"
 #include "server/rpc/sessions_service.h"
 
@@ -56,6 +57,7 @@ struct RpcServer::Impl {
 };
 
 void RpcServer::Impl::listen() {
+  log_what_libraries_say();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
