@@ -1,10 +1,11 @@
 // recurve-server: options -> objects -> run. Everything is owned here, in the order of its life.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdio>
+#include <cerrno>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -28,6 +29,9 @@
 
 namespace recurve {
 namespace {
+
+// How long the end of the process waits for a log that nobody reads.
+constexpr std::chrono::seconds kLastLines(1);
 
 // What ends the server for want of a part that works: it is logged, and the server drains, with no
 // time for what is under way, and exits with 1.
@@ -76,8 +80,9 @@ class LoadProgress {
     next_ = now + (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(2000));
     const double percent =
         total == 0 ? 100 : 100.0 * static_cast<double>(done) / static_cast<double>(total);
-    fmt::print(stderr, "{}loading weights {:3.0f}% of {}{}", terminal_ ? "\r" : "", percent,
-               human_bytes(static_cast<double>(total)), terminal_ && done < total ? "" : "\n");
+    log_text(fmt::format("{}loading weights {:3.0f}% of {}{}", terminal_ ? "\r" : "", percent,
+                         human_bytes(static_cast<double>(total)),
+                         terminal_ && done < total ? "" : "\n"));
   }
 
  private:
@@ -92,8 +97,8 @@ class RecordProgress {
   void operator()(int done, int total) {
     if (done < total && !terminal_) return;
     const std::chrono::duration<double> passed = Clock::now() - began_;
-    fmt::print(stderr, "{}recording decode steps {} of {}, {:.1f} s{}", terminal_ ? "\r" : "", done,
-               total, passed.count(), done < total ? "" : "\n");
+    log_text(fmt::format("{}recording decode steps {} of {}, {:.1f} s{}", terminal_ ? "\r" : "",
+                         done, total, passed.count(), done < total ? "" : "\n"));
   }
 
  private:
@@ -103,12 +108,12 @@ class RecordProgress {
 
 void print_times(const Checkpoint::Times& times) {
   const double bytes = static_cast<double>(times.bytes);
-  fmt::print(stderr, "loaded {} in {:.2f} s, {:.2f} GB/s; reading alone {:.2f} GB/s{}\n",
-             human_bytes(bytes), times.seconds, bytes / times.seconds / 1e9,
-             bytes / times.reading / 1e9,
-             times.copying_rate == 0
-                 ? ""
-                 : fmt::format(", copying alone {:.2f} GB/s", times.copying_rate / 1e9));
+  log_text(fmt::format("loaded {} in {:.2f} s, {:.2f} GB/s; reading alone {:.2f} GB/s{}\n",
+                       human_bytes(bytes), times.seconds, bytes / times.seconds / 1e9,
+                       bytes / times.reading / 1e9,
+                       times.copying_rate == 0
+                           ? ""
+                           : fmt::format(", copying alone {:.2f} GB/s", times.copying_rate / 1e9)));
 }
 
 std::unique_ptr<const Model> load(const Options& o, Backend& backend, const StopSignal& stop) {
@@ -169,8 +174,7 @@ ServingInfo serving_info(const Options& o, const Model& model, const Backend& ba
   return info;
 }
 
-int run(const Options& o) {
-  StopSignal stop;
+int run(const Options& o, StopSignal& stop) {
   allow_many_files();
   const HeapTrimmer trimmer;
   Metrics metrics;
@@ -200,9 +204,7 @@ int run(const Options& o) {
     engine.run();
   });
 
-  fmt::print(
-      stderr, "{}",
-      startup_table(o, *model, *text.tokenizer, text.chat, *backend, info, plan, rpc.port()));
+  log_text(startup_table(o, *model, *text.tokenizer, text.chat, *backend, info, plan, rpc.port()));
   rpc.serve(text.tokenizer, info, text.chat);
   log_event(LogLevel::kInfo, "serving", {{"listen", o.listen}, {"port", rpc.port()}});
 
@@ -217,18 +219,33 @@ int run(const Options& o) {
   return failure.happened() ? 1 : 0;
 }
 
+// A file that is opened while one of the three is closed gets its number, and what is printed.
+void open_standard_files() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) == -1 && errno == EBADF) open("/dev/null", O_RDWR);
+  }
+}
+
+int run_and_report(const Options& options) {
+  StopSignal stop;
+  init_logging(options.log_level, options.log_format);
+  int status = 1;
+  try {
+    status = run(options, stop);
+  } catch (const std::exception& error) {
+    log_text(fmt::format("recurve-server: {}\n", error.what()));
+  }
+  flush_log(kLastLines);
+  return status;
+}
+
 }  // namespace
 }  // namespace recurve
 
 int main(int argc, char** argv) {
+  recurve::open_standard_files();
   recurve::Options options;
   const int status = recurve::parse_options(argc, argv, &options);
   if (status >= 0) return status;
-  recurve::init_logging(options.log_level, options.log_format);
-  try {
-    return recurve::run(options);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "recurve-server: {}\n", error.what());
-    return 1;
-  }
+  return recurve::run_and_report(options);
 }

@@ -1,10 +1,16 @@
 #include "server/stop_signal.h"
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 
+#include "server/observe/log.h"
+
 namespace recurve {
 namespace {
+
+// How long the end of the process waits for a log that nobody reads.
+constexpr std::chrono::milliseconds kLastWords(200);
 
 sigset_t stop_signals() {
   sigset_t set;
@@ -17,6 +23,8 @@ sigset_t stop_signals() {
 }  // namespace
 
 StopSignal::StopSignal() {
+  std::signal(SIGHUP, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);
   const sigset_t set = stop_signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   watcher_ = std::thread([this] { watch(); });
@@ -36,10 +44,23 @@ void StopSignal::watch() {
   for (int signal = 0; sigwait(&set, &signal) == 0;) {
     std::lock_guard lock(mutex_);
     if (leaving_) return;
-    if (raised_) std::_Exit(128 + signal);
-    raised_ = true;
-    changed_.notify_all();
+    on_signal(signal);
   }
+}
+
+// Under the lock.
+void StopSignal::on_signal(int signal) {
+  if (signalled_) {
+    log_text("recurve-server: a second signal to stop: ends at once, without what is under way\n");
+    flush_log(kLastWords);
+    std::_Exit(128 + signal);
+  }
+  log_event(LogLevel::kInfo, "signal",
+            {{"signal", signal == SIGINT ? "SIGINT" : "SIGTERM"},
+             {"effect", raised_ ? "the drain goes on" : "drains"}});
+  signalled_ = true;
+  raised_ = true;
+  changed_.notify_all();
 }
 
 void StopSignal::raise(double drain_seconds) {

@@ -21,12 +21,14 @@ namespace recurve {
 
 enum class Health { kUnknown = 0, kServing = 1, kNotServing = 2 };
 
-// A connection to a Recurve server, made with the first call and again whenever it was lost. Calls
-// block, throw ClientError, and may run in several threads at once.
+// A connection to a Recurve server, made when this is constructed or, where nothing answers yet,
+// with a later call, and again whenever it was lost. Calls block, throw ClientError, and may run in
+// several threads at once.
 class Client {
  public:
   // `address` is HOST:PORT, or another name that gRPC resolves. Throws std::invalid_argument where
-  // it is neither; nothing is connected yet.
+  // it is neither. Waits for the connection for half a second at most; that there is none shows
+  // with the first call.
   explicit Client(std::string address);
 
   const std::string& address() const { return connection_.address(); }

@@ -4,8 +4,6 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
-#include <algorithm>
-#include <array>
 #include <charconv>
 #include <chrono>
 #include <optional>
@@ -70,18 +68,12 @@ std::string hint_for(const grpc::Status& status,
   }
 }
 
-// gRPC gives UNAVAILABLE both for what a server says and for one that is not there; only its own
-// sentences tell which. (The channel's state would, but may change after the call has ended.)
-bool is_lost(const grpc::Status& status) {
-  static constexpr std::array<std::string_view, 11> kWords = {
-      "failed to connect",   "Failed to connect",  "DNS resolution failed", "Socket closed",
-      "Connection reset by", "Connection refused", "Broken pipe",           "Stream removed",
-      "GOAWAY received",     "recvmsg:",           "empty address list"};
-  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return false;
-  const std::string message = status.error_message();
-  return std::any_of(kWords.begin(), kWords.end(), [&](std::string_view word) {
-    return message.find(word) != std::string::npos;
-  });
+// gRPC gives UNAVAILABLE both for what a server says and for one that is not there. A Recurve
+// server marks its own (see control.proto, ServerState). The channel's state may have changed
+// since.
+bool is_lost(const grpc::Status& status, const grpc::ClientContext& context) {
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+         !context.GetServerTrailingMetadata().contains("recurve-state");
 }
 
 }  // namespace
@@ -99,7 +91,7 @@ void Connection::throw_unless_ok(const grpc::Status& status,
                                  const grpc::ClientContext& context) const {
   using Kind = ClientError::Kind;
   if (status.ok()) return;
-  if (is_lost(status)) {
+  if (is_lost(status, context)) {
     // gRPC tells the whole way to the error; its end is the cause.
     const std::string message = status.error_message();
     const size_t colon = message.rfind(": ");

@@ -1,6 +1,9 @@
 #include "clients/loadgen/user.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <chrono>
 
 #include "clients/cpp/client_error.h"
 #include "clients/cpp/retry_pushback.h"
@@ -9,7 +12,10 @@ namespace recurve::loadgen {
 namespace {
 
 constexpr double kSessionTtlSeconds = 600;  // sessions of a load generator that was killed
-constexpr double kCloseSeconds = 2;
+// Together less than what a run waits for its users at the end.
+constexpr double kOpenSeconds = 5;
+constexpr double kCloseSeconds = 4;
+constexpr std::chrono::milliseconds kBusyPause(20);
 
 }  // namespace
 
@@ -36,16 +42,20 @@ void User::begin_turn(double due) {
 
 void User::open_session() {
   v1::OpenSessionRequest request;
+  session_ = fmt::format("loadgen-{:016x}-{}", context_.run_id, conversation_.index);
+  request.set_name(session_);
   request.set_ttl_seconds(kSessionTtlSeconds);
-  grpc::ClientContext* const call = new_call(context_.timeout_seconds, true);
+  const double timeout = std::min(context_.timeout_seconds.value_or(kOpenSeconds), kOpenSeconds);
+  grpc::ClientContext* const call = new_call(timeout, false);
   opening_ = worker_.sessions().AsyncOpen(call, request, worker_.queue());
   opening_->Finish(&opened_, &status_, then(&User::session_opened));
 }
 
 void User::session_opened(bool) {
-  if (!status_.ok()) return request_ended(true);
-  session_ = opened_.name();
-  send();
+  if (status_.ok()) return send();
+  // The server may have opened it all the same where its answer was late.
+  if (status_.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED) session_.clear();
+  request_ended(true);
 }
 
 v1::GenerateRequest User::request() const {
@@ -165,15 +175,31 @@ void User::next_turn() {
 
 void User::close_session() {
   if (session_.empty()) return context_.on_end(this, worker_, end_);
+  give_up_closing_ = context_.watch.now() + kCloseSeconds;
+  send_close(true);
+}
+
+void User::send_close(bool) {
   v1::CloseSessionRequest request;
   request.set_name(session_);
-  session_.clear();
-  grpc::ClientContext* const call = new_call(kCloseSeconds, false);
+  grpc::ClientContext* const call =
+      new_call(std::max(give_up_closing_ - context_.watch.now(), 0.0), false);
   closing_ = worker_.sessions().AsyncClose(call, request, worker_.queue());
   closing_->Finish(&closed_, &status_, then(&User::session_closed));
 }
 
-void User::session_closed(bool) { context_.on_end(this, worker_, end_); }
+void User::session_closed(bool) {
+  // The server ends a request that was cancelled with its next step; until then the session is
+  // busy.
+  if (status_.error_code() == grpc::StatusCode::FAILED_PRECONDITION &&
+      context_.watch.now() < give_up_closing_) {
+    pause_.emplace();
+    return pause_->Set(worker_.queue(), std::chrono::system_clock::now() + kBusyPause,
+                       then(&User::send_close));
+  }
+  session_.clear();
+  context_.on_end(this, worker_, end_);
+}
 
 grpc::ClientContext* User::new_call(std::optional<double> timeout_seconds, bool cancellable) {
   // They live in the memory of the call before.

@@ -1,4 +1,5 @@
 #pragma once
+#include <grpcpp/alarm.h>
 #include <grpcpp/support/async_stream.h>
 #include <grpcpp/support/async_unary_call.h>
 
@@ -6,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -33,9 +35,11 @@ struct UserContext {
   OnEnd on_end;
   double temperature = 1;                      // of the sampling
   std::optional<double> timeout_seconds = {};  // of each request
-  std::atomic<bool> stopping = false;          // what ends now was cut off by the run's end
-  std::atomic<int64_t> running = 0;            // requests under way
-  std::atomic<int64_t> measured_running = 0;   // those of them that were due in the window
+  // In the names of its sessions, so that they are nobody else's.
+  const uint64_t run_id = uint64_t{std::random_device()()} << 32 | std::random_device()();
+  std::atomic<bool> stopping = false;         // what ends now was cut off by the run's end
+  std::atomic<int64_t> running = 0;           // requests under way
+  std::atomic<int64_t> measured_running = 0;  // those of them that were due in the window
 };
 
 // Somebody who goes through a conversation: opens a session where it has several turns, asks,
@@ -47,7 +51,8 @@ class User final : public Event {
 
   // Its first request was due at `due`.
   void begin(Conversation conversation, double due);
-  // From any thread: the request under way, and any after it, end at once.
+  // From any thread: the request under way, and any after it, end at once. The opening and closing
+  // of a session are awaited, or the server would keep it.
   void cancel() { canceller_.cancel(); }
 
   void on_event(bool ok) override { (this->*then_)(ok); }
@@ -71,9 +76,10 @@ class User final : public Event {
   void fill_times();
   void next_turn();
   void close_session();
+  void send_close(bool ok);
   void session_closed(bool ok);
 
-  // A context for the next operation, which cancel() reaches unless it is the closing of a session.
+  // A context for the next operation, which cancel() reaches where it is cancellable.
   grpc::ClientContext* new_call(std::optional<double> timeout_seconds, bool cancellable);
   // What to call when the operation that begins now has ended.
   void* then(void (User::*step)(bool));
@@ -87,7 +93,9 @@ class User final : public Event {
 
   Conversation conversation_;
   size_t turn_ = 0;
-  std::string session_;  // empty: none is open
+  std::string session_;         // empty: none is open
+  double give_up_closing_ = 0;  // a session that stays busy
+  std::optional<grpc::Alarm> pause_;
   ConversationEnd end_;
   std::unique_ptr<grpc::ClientAsyncReader<v1::GenerateResponse>> reader_;
   std::unique_ptr<grpc::ClientAsyncResponseReader<v1::Session>> opening_;

@@ -1,14 +1,22 @@
 #include "server/observe/log.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
+#include <poll.h>
+#include <signal.h>
+#include <spdlog/async.h>
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/base_sink.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <type_traits>
+#include <utility>
 
 namespace recurve {
 namespace {
@@ -36,29 +44,143 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   return spdlog::level::off;
 }
 
+using Pool = spdlog::details::thread_pool;
+
+// Waits as long as the reader makes it; false where nothing can be written.
+bool write_whole(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t size = write(fd, text.data(), text.size());
+    if (size >= 0) {
+      text.remove_prefix(static_cast<size_t>(size));
+    } else if (errno == EAGAIN) {  // whoever shares the file has made it so
+      pollfd entry{fd, POLLOUT, 0};
+      poll(&entry, 1, -1);
+    } else if (errno != EINTR) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// What has become of the lines. Thread-safe.
+class Tally {
+ public:
+  explicit Tally(Pool& pool) : pool_(pool) {}
+
+  void posted() { ++posted_; }
+  void handled(bool written) {
+    {
+      std::lock_guard lock(mutex_);
+      ++handled_;
+      failed_ += !written;
+    }
+    changed_.notify_all();
+  }
+  void not_posted() {
+    std::lock_guard lock(mutex_);
+    ++failed_;
+  }
+
+  uint64_t lost() const {
+    std::lock_guard lock(mutex_);
+    return failed_ + pool_.overrun_counter();
+  }
+  bool wait_until_all_handled(std::chrono::milliseconds most) const {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, most,
+                             [this] { return handled_ + pool_.overrun_counter() >= posted_; });
+  }
+
+ private:
+  Pool& pool_;
+  std::atomic<uint64_t> posted_ = 0;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  uint64_t handled_ = 0;  // taken from the pool's queue, and written or failed
+  uint64_t failed_ = 0;
+};
+
+void tell_of_lost_lines();
+
+// Writes to standard error, in the pool's thread.
+class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit StderrSink(Tally& tally) : tally_(tally) {}
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    const bool written = write_whole(STDERR_FILENO, {line.data(), line.size()});
+    if (written) tell_of_lost_lines();  // before: what it adds is to be waited for, too
+    tally_.handled(written);
+  }
+  void flush_() override {}  // nothing is kept back
+
+ private:
+  Tally& tally_;
+};
+
+// Makes the pool's thread, which takes no signals: those of the process are for others to handle,
+// and SIGPIPE is an error of write().
+std::shared_ptr<Pool> make_pool() {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  auto pool = std::make_shared<Pool>(kLogLines, 1);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return pool;
+}
+
 struct Log {
-  Log() : logger("recurve", std::make_shared<spdlog::sinks::stderr_sink_mt>()) {
+  Log() {
+    texts->set_formatter(std::make_unique<spdlog::pattern_formatter>(
+        "%v", spdlog::pattern_time_type::local, /*eol=*/""));
     init(LogLevel::kInfo, LogFormat::kText);
   }
 
   void init(LogLevel level, LogFormat new_format) {
     format = new_format;
-    logger.set_level(to_spdlog(level));
-    logger.flush_on(spdlog::level::trace);
-    logger.set_pattern(new_format == LogFormat::kText
-                           ? "time=%Y-%m-%dT%H:%M:%S.%eZ level=%l %v"
-                           : R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l",%v})",
-                       spdlog::pattern_time_type::utc);
+    events->set_level(to_spdlog(level));
+    events->set_pattern(new_format == LogFormat::kText
+                            ? "time=%Y-%m-%dT%H:%M:%S.%eZ level=%l %v"
+                            : R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l",%v})",
+                        spdlog::pattern_time_type::utc);
   }
 
-  spdlog::logger logger;
+  void post(spdlog::async_logger& logger, spdlog::level::level_enum level, std::string_view text) {
+    tally.posted();
+    logger.log(level, spdlog::string_view_t(text.data(), text.size()));
+  }
+
+  std::shared_ptr<spdlog::async_logger> make_logger() {
+    auto logger =
+        std::make_shared<spdlog::async_logger>("recurve", std::make_shared<StderrSink>(tally), pool,
+                                               spdlog::async_overflow_policy::overrun_oldest);
+    // Where there is no memory for a line. By default it would be said on standard error.
+    logger->set_error_handler([this](const std::string&) { tally.handled(false); });
+    return logger;
+  }
+
+  const std::shared_ptr<Pool> pool = make_pool();
+  Tally tally{*pool};
+  const std::shared_ptr<spdlog::async_logger> events = make_logger(), texts = make_logger();
   std::atomic<LogFormat> format{LogFormat::kText};
+  uint64_t told_lost = 0;  // lines lost that an event has told of; the pool's thread's
 };
 
 // Never destroyed: other static objects may log while the process ends.
 Log& log() {
   static Log* const instance = new Log;
   return *instance;
+}
+
+// Where there is room: a line that only pushes out another would itself be a loss to tell of.
+void tell_of_lost_lines() {
+  const uint64_t lost = log().tally.lost();
+  if (lost == log().told_lost || log().pool->queue_size() > kLogLines / 2) return;
+  const uint64_t lines = lost - std::exchange(log().told_lost, lost);
+  log_event(LogLevel::kWarning, "log_lines_dropped", {{"lines", lines}});
 }
 
 Json to_json(const LogValue& value) {
@@ -112,18 +234,24 @@ std::optional<LogFormat> parse_log_format(std::string_view name) {
 void init_logging(LogLevel level, LogFormat format) { log().init(level, format); }
 
 bool log_enabled(LogLevel level) {
-  return level != LogLevel::kOff && log().logger.should_log(to_spdlog(level));
+  return level != LogLevel::kOff && log().events->should_log(to_spdlog(level));
 }
 
 void log_event(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {
   if (!log_enabled(level)) return;
   try {
-    log().logger.log(to_spdlog(level),
-                     spdlog::string_view_t(format_event(log().format, event, fields)));
+    log().post(*log().events, to_spdlog(level), format_event(log().format, event, fields));
   } catch (const std::exception&) {
     // A line that cannot be made is lost; whoever logs has better things to do than to fail.
+    log().tally.not_posted();
   }
 }
+
+void log_text(std::string_view text) { log().post(*log().texts, spdlog::level::info, text); }
+
+bool flush_log(std::chrono::milliseconds most) { return log().tally.wait_until_all_handled(most); }
+
+uint64_t log_lines_dropped() { return log().tally.lost(); }
 
 std::string format_event(LogFormat format, std::string_view event,
                          std::initializer_list<LogField> fields) {

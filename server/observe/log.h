@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <concepts>
 #include <cstdint>
 #include <initializer_list>
@@ -10,6 +11,10 @@
 namespace recurve {
 
 // Structured logs: one event, one line, to standard error, through spdlog.
+//
+// Nobody who logs waits for who reads. Lines are written by a thread of the log's own; where the
+// reader of standard error is slower than they come, the oldest of kLogLines give way, and those
+// lost are counted: in log_lines_dropped(), and in an event log_lines_dropped once there is room.
 //
 //   time=2026-03-01T12:00:00.123Z level=info event=request_finished request_id=r17 tokens=12
 //   {"time":"2026-03-01T12:00:00.123Z","level":"info","event":"request_finished",...}
@@ -49,6 +54,9 @@ struct LogField {
   LogValue value;
 };
 
+// Lines that may wait for whoever reads standard error.
+constexpr size_t kLogLines = 4096;
+
 // Once, before other threads log; until then the level is kInfo and the format kText.
 void init_logging(LogLevel level, LogFormat format);
 
@@ -58,6 +66,18 @@ bool log_enabled(LogLevel level);
 // Thread-safe; never throws. A line is written whole.
 //   log_event(LogLevel::kInfo, "request_finished", {{"request_id", id}, {"tokens", 12}});
 void log_event(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
+
+// Text for whoever watches the process, as it is, in order with the log's lines and under the same
+// guarantees. At every level.
+void log_text(std::string_view text);
+
+// Waits until all that was logged before has been written or lost, but no longer than `most`. False
+// where it gave up.
+bool flush_log(std::chrono::milliseconds most);
+
+// Lines and texts that were lost since the start: their reader was too slow, or could not be
+// written to.
+uint64_t log_lines_dropped();
 
 // The part of a line that follows time and level: `event=... key=value ...`, or
 // `"event":"...","key":value,...`. Values are escaped so that no value can end its line, start a

@@ -10,7 +10,12 @@
 #include <prometheus/text_serializer.h>
 
 #include <array>
+#include <mutex>
 #include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "server/observe/log.h"
 
 namespace recurve {
 namespace {
@@ -29,7 +34,8 @@ const Buckets kTokenSeconds = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.
 const Buckets kRows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
 
 constexpr std::array<const char*, Metrics::kFinishes> kFinishNames = {
-    "length", "eos", "stop_id", "stop_string", "cancelled", "deadline", "shutdown", "error"};
+    "length",   "eos",     "stop_id",  "stop_string", "cancelled",
+    "deadline", "stalled", "shutdown", "error"};
 
 constexpr std::array<const char*, Metrics::kRefusals> kRefusalNames = {
     "too_many", "too_many_of_address", "no_file_left"};
@@ -74,67 +80,84 @@ bool is_host_and_port(const std::string& address) {
   return std::stoi(port) <= 65535;
 }
 
+// Of the HTTP library. Its own time limit is 30 seconds, and two connections that send half a
+// request each would keep both threads for that long.
+std::vector<std::string> http_options(const std::string& address) {
+  return {"listening_ports", address, "num_threads", "2", "request_timeout_ms", "1000"};
+}
+
 }  // namespace
 
-struct Metrics::Impl {
+struct Metrics::Impl final : prometheus::Collectable {
   Impl() {
-    auto& finished_family = counters(*registry, "recurve_requests_finished_total",
+    auto& finished_family = counters(registry, "recurve_requests_finished_total",
                                      "Answers that ended, by reason; one a choice");
     for (size_t i = 0; i < finished.size(); ++i) {
       finished[i] = &finished_family.Add({{"reason", kFinishNames[i]}});
     }
     auto& error_family =
-        counters(*registry, "recurve_errors_total", "Calls that failed, by gRPC status code");
+        counters(registry, "recurve_errors_total", "Calls that failed, by gRPC status code");
     for (size_t code = 1; code < errors.size(); ++code) {
       errors[code] = &error_family.Add({{"code", kCodeNames[code]}});
     }
-    auto& refusal_family = counters(*registry, "recurve_connections_refused_total",
+    auto& refusal_family = counters(registry, "recurve_connections_refused_total",
                                     "Connections that were closed as they came, by reason");
     for (size_t i = 0; i < refused.size(); ++i) {
       refused[i] = &refusal_family.Add({{"reason", kRefusalNames[i]}});
     }
-    auto& slot_family = gauges(*registry, "recurve_slots", "State slots on the device, by use");
+    auto& slot_family = gauges(registry, "recurve_slots", "State slots on the device, by use");
     slots_free = &slot_family.Add({{"tier", "free"}});
     slots_running = &slot_family.Add({{"tier", "running"}});
     slots_session_idle = &slot_family.Add({{"tier", "session_idle"}});
     auto& session_family =
-        gauges(*registry, "recurve_sessions", "Open sessions, by where their state is");
+        gauges(registry, "recurve_sessions", "Open sessions, by where their state is");
     sessions_slot = &session_family.Add({{"tier", "slot"}});
     sessions_host = &session_family.Add({{"tier", "host"}});
     sessions_empty = &session_family.Add({{"tier", "empty"}});
   }
 
-  const std::shared_ptr<Registry> registry = std::make_shared<Registry>();
+  std::vector<prometheus::MetricFamily> Collect() const override {
+    {
+      std::lock_guard lock(log_mutex);
+      log_lines.Increment(static_cast<double>(log_lines_dropped()) - log_lines.Value());
+    }
+    return registry.Collect();
+  }
 
-  Counter& requests = counter(*registry, "recurve_requests_total", "Requests received");
-  Gauge& running = gauge(*registry, "recurve_requests_running", "Requests that hold a slot");
-  Gauge& waiting = gauge(*registry, "recurve_requests_waiting", "Requests in the queue");
-  Gauge& connections = gauge(*registry, "recurve_connections", "Connections of clients");
+  Registry registry;
+
+  Counter& requests = counter(registry, "recurve_requests_total", "Requests received");
+  Gauge& running = gauge(registry, "recurve_requests_running", "Requests that hold a slot");
+  Gauge& waiting = gauge(registry, "recurve_requests_waiting", "Requests in the queue");
+  Gauge& connections = gauge(registry, "recurve_connections", "Connections of clients");
   Counter& prompt_tokens =
-      counter(*registry, "recurve_prompt_tokens_total", "Prompt tokens absorbed");
+      counter(registry, "recurve_prompt_tokens_total", "Prompt tokens absorbed");
   Counter& generated_tokens =
-      counter(*registry, "recurve_generated_tokens_total", "Tokens generated");
-  Gauge& session_host_bytes = gauge(*registry, "recurve_session_host_bytes",
+      counter(registry, "recurve_generated_tokens_total", "Tokens generated");
+  mutable std::mutex log_mutex;
+  Counter& log_lines = counter(registry, "recurve_log_lines_dropped_total",
+                               "Lines of the log that were lost because nobody read them in time");
+  Gauge& session_host_bytes = gauge(registry, "recurve_session_host_bytes",
                                     "Host memory that holds states of idle sessions");
 
-  Histogram& queue = histogram(*registry, "recurve_queue_seconds",
+  Histogram& queue = histogram(registry, "recurve_queue_seconds",
                                "From a request's arrival to its first step", kRequestSeconds);
-  Histogram& prefill = histogram(*registry, "recurve_prefill_seconds",
+  Histogram& prefill = histogram(registry, "recurve_prefill_seconds",
                                  "From a request's first step to its first token", kRequestSeconds);
   Histogram& text_queue =
-      histogram(*registry, "recurve_text_queue_seconds",
+      histogram(registry, "recurve_text_queue_seconds",
                 "From a call's arrival to where a thread reads its text", kRequestSeconds);
-  Histogram& text = histogram(*registry, "recurve_text_seconds",
+  Histogram& text = histogram(registry, "recurve_text_seconds",
                               "Reading a call's text or messages to ids", kRequestSeconds);
-  Histogram& ttft = histogram(*registry, "recurve_time_to_first_token_seconds",
+  Histogram& ttft = histogram(registry, "recurve_time_to_first_token_seconds",
                               "From a request's arrival to its first token", kRequestSeconds);
-  Histogram& inter_token = histogram(*registry, "recurve_inter_token_seconds",
+  Histogram& inter_token = histogram(registry, "recurve_inter_token_seconds",
                                      "Between two tokens of an answer", kTokenSeconds);
-  Histogram& decode = histogram(*registry, "recurve_decode_seconds",
+  Histogram& decode = histogram(registry, "recurve_decode_seconds",
                                 "From a request's first token to its last", kRequestSeconds);
   Histogram& step =
-      histogram(*registry, "recurve_step_seconds", "One step of the engine", kTokenSeconds);
-  Histogram& rows = histogram(*registry, "recurve_batch_rows", "Tokens in a step's batch", kRows);
+      histogram(registry, "recurve_step_seconds", "One step of the engine", kTokenSeconds);
+  Histogram& rows = histogram(registry, "recurve_batch_rows", "Tokens in a step's batch", kRows);
 
   std::array<Counter*, kFinishes> finished{};
   std::array<Counter*, kRefusals> refused{};
@@ -143,7 +166,7 @@ struct Metrics::Impl {
   Gauge *sessions_slot, *sessions_host, *sessions_empty;
 };
 
-Metrics::Metrics() : impl_(std::make_unique<Impl>()) {}
+Metrics::Metrics() : impl_(std::make_shared<Impl>()) {}
 Metrics::~Metrics() = default;
 
 void Metrics::request_received() { impl_->requests.Increment(); }
@@ -208,7 +231,7 @@ void Metrics::observe_step(double seconds, int64_t rows) {
 }
 
 std::string Metrics::text() const {
-  return prometheus::TextSerializer().Serialize(impl_->registry->Collect());
+  return prometheus::TextSerializer().Serialize(impl_->Collect());
 }
 
 struct MetricsServer::Impl {
@@ -222,7 +245,7 @@ MetricsServer::MetricsServer(const std::string& address, const Metrics& metrics)
         fmt::format("metrics address must be HOST:PORT, PORT in [0, 65535], got '{}'", address));
   }
   try {
-    impl_.reset(new Impl{metrics.impl_->registry, prometheus::Exposer(address)});
+    impl_.reset(new Impl{metrics.impl_, prometheus::Exposer(http_options(address))});
   } catch (const std::exception&) {  // whose text names a class of the HTTP library
     throw std::runtime_error(fmt::format(
         "cannot serve metrics on {}: no such address on this machine, or its port is taken",

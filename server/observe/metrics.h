@@ -21,10 +21,11 @@ class Metrics final : public EngineMetrics {
     kStopString,  // one of the request's stop strings
     kCancelled,   // client gone, or Abort
     kDeadline,    // deadline passed, while waiting or running
-    kShutdown,    // the server stopped first
-    kError,       // INTERNAL: for example no number in the logits
+    kStalled,   // its client read nothing of the answer, or sent nothing of the text, for too long
+    kShutdown,  // the server stopped first
+    kError,     // INTERNAL: for example no number in the logits
   };
-  static constexpr int kFinishes = 8;
+  static constexpr int kFinishes = 9;
 
   // Why a connection was closed as it came.
   enum class Refusal {
@@ -71,16 +72,19 @@ class Metrics final : public EngineMetrics {
   // One step of the engine: recurve_step_seconds, recurve_batch_rows (tokens of the step).
   void observe_step(double seconds, int64_t rows) override;
 
+  // Logs: recurve_log_lines_dropped_total, of this process, is log_lines_dropped() of log.h.
+
   // Everything in the Prometheus text format 0.0.4.
   std::string text() const;
 
  private:
   friend class MetricsServer;
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;
 };
 
-// GET /metrics on a port of its own, on two threads of its own, until destroyed.
+// GET /metrics on a port of its own, on two threads of its own, until destroyed. A client has a
+// second to send its request and one to take the answer, so that nobody keeps the threads.
 class MetricsServer {
  public:
   // address: HOST:PORT, HOST a numeric address or a name, [::1] for IPv6; port 0: any free one.

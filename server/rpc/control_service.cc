@@ -148,7 +148,11 @@ grpc::ServerUnaryReactor* ControlService::Drain(grpc::CallbackServerContext* cal
   if (!status.ok()) return finish(context_, call, status);
   response->set_requests_under_way(context_.registry.count());
   return new AnswerFirst([this, seconds] {
-    context_.delivery.post([this, seconds] { context_.options.on_drain(seconds); });
+    context_.delivery.post([this, seconds] {
+      context_.registry.end_by(Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                  std::chrono::duration<double>(seconds)));
+      context_.options.on_drain(seconds);
+    });
   });
 }
 

@@ -1,5 +1,7 @@
 #include "server/rpc/registry.h"
 
+#include <algorithm>
+
 namespace recurve {
 
 void Registry::enter(Call* call) {
@@ -39,7 +41,18 @@ bool Registry::wait_until_empty(Clock::time_point until) const {
 
 bool Registry::wait_until_all_served(Clock::time_point until) const {
   std::unique_lock lock(mutex_);
-  return changed_.wait_until(lock, until, [this] { return count_ == refused_; });
+  while (count_ != refused_) {
+    const Clock::time_point end = std::min(until, end_by_);
+    if (end <= Clock::now()) return false;
+    changed_.wait_until(lock, end);
+  }
+  return true;
+}
+
+void Registry::end_by(Clock::time_point deadline) {
+  std::lock_guard lock(mutex_);
+  end_by_ = std::min(end_by_, deadline);
+  changed_.notify_all();
 }
 
 bool Registry::name(const std::string& id, Call* call) {

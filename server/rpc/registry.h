@@ -33,6 +33,8 @@ class Registry {
   // may be new ones all the time.
   bool wait_until_empty(Clock::time_point until) const;
   bool wait_until_all_served(Clock::time_point until) const;
+  // Brings the end of wait_until_all_served() forward, also of one that waits already.
+  void end_by(Clock::time_point deadline);
 
   // Gives the call a name, which it has until forget(). False if another call has it.
   bool name(const std::string& id, Call* call);
@@ -45,6 +47,7 @@ class Registry {
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   int count_ = 0, refused_ = 0;
+  Clock::time_point end_by_ = Clock::time_point::max();
   std::unordered_set<Call*> calls_;
   std::unordered_map<std::string, Call*> by_id_;
 };

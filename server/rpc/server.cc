@@ -20,6 +20,7 @@
 #include "server/rpc/control_service.h"
 #include "server/rpc/credentials.h"
 #include "server/rpc/inference_service.h"
+#include "server/rpc/library_log.h"
 #include "server/rpc/service_context.h"
 #include "server/rpc/sessions_service.h"
 
@@ -114,6 +115,7 @@ void RpcServer::Impl::listen() {
   const RpcOptions& options = context.options;
   check(options);
   if (!is_unix(options.listen)) listener.emplace(options.listen);
+  log_what_libraries_say();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   if (listener) {

@@ -43,7 +43,8 @@ struct RpcOptions {
 
   double drain_seconds = 30;  // for requests under way, where Drain names no deadline
   // What Drain calls, with its deadline in seconds, on a thread of the server's: may only post.
-  // Whoever waits for it calls drain() and shutdown(). Empty: Drain is UNIMPLEMENTED.
+  // Each Drain does; the deadline of drain() is the server's own affair. Whoever waits for it calls
+  // drain() and shutdown(). Empty: Drain is UNIMPLEMENTED.
   std::function<void(double seconds)> on_drain;
   // Called on a thread of the server's if it can no longer serve, with one line for the log: may
   // only post. Empty: the process ends.
@@ -72,8 +73,8 @@ class RpcServer {
   void serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo info, Chat chat = {});
 
   // New requests get UNAVAILABLE from now on; returns when those under way have ended. What is left
-  // at the deadline is cancelled, and gets UNAVAILABLE. False if there was any. Does not close the
-  // queue.
+  // at the deadline is cancelled, and gets UNAVAILABLE. False if there was any. A call of Drain,
+  // before or meanwhile, may have set an earlier deadline. Does not close the queue.
   bool drain(Clock::time_point deadline);
 
   // Cancels what is left, closes all connections. After it, no call is under way.

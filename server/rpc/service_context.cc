@@ -59,6 +59,10 @@ grpc::Status ServiceContext::report(const grpc::Status& status, grpc::CallbackSe
                                     std::optional<double> retry_seconds) const {
   if (status.ok()) return status;
   metrics.request_failed(status.error_code());
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    // gRPC has this code for a connection that was lost, too; only the server sends this with it.
+    call->AddTrailingMetadata("recurve-state", state == State::kLoading ? "loading" : "draining");
+  }
   if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) {
     const double seconds = retry_seconds.value_or(stats.expected_queue_seconds);
     const double sensible = std::clamp(seconds, kSoonest, kLatest);

@@ -26,7 +26,8 @@ struct ServiceContext {
   // Set once, before `loaded`; read only where that is true.
   void load(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo serving, Chat chat);
   // Counts the error, and tells the client when to come again where the server was full: after
-  // retry_seconds, or when a request that came now would be served.
+  // retry_seconds, or when a request that came now would be served. Marks UNAVAILABLE as said by
+  // the server.
   grpc::Status report(const grpc::Status& status, grpc::CallbackServerContext* call,
                       std::optional<double> retry_seconds = {}) const;
 

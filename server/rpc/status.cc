@@ -79,6 +79,8 @@ Metrics::Finish metric_of(Finish why) {
       return Metrics::Finish::kCancelled;
     case Finish::kDeadline:
       return Metrics::Finish::kDeadline;
+    case Finish::kStalled:
+      return Metrics::Finish::kStalled;
     case Finish::kDraining:
       return Metrics::Finish::kShutdown;
     default:

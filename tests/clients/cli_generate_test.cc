@@ -279,9 +279,8 @@ TEST_F(CliGenerateTest, UnknownSessionSaysHowToOpenIt) {
 }
 
 TEST_F(CliGenerateTest, ServerThatLoadsIsCodeFour) {
-  server_.inference.set_on_generate([](auto*, const auto&, auto*) {
-    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the model loads");
-  });
+  server_.inference.set_on_generate(
+      [](grpc::ServerContext* context, const auto&, auto*) { return loading(context); });
   const auto result = generate({"--prompt", "x"});
   EXPECT_EQ(result.code, 4);
   EXPECT_THAT(result.err, HasSubstr("UNAVAILABLE: the model loads"));

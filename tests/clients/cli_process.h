@@ -67,12 +67,9 @@ class CliProcess {
   void close_output() { close_fd(out_); }
   void interrupt() { kill(pid_, SIGINT); }
 
-  // Waits until standard output holds `text`.
-  void wait_for_output(const std::string& text) {
-    while (result_.out.find(text) == std::string::npos) {
-      if (!pump()) throw std::runtime_error("ended without '" + text + "': " + result_.out);
-    }
-  }
+  // Waits until standard output, or standard error, holds `text`.
+  void wait_for_output(const std::string& text) { wait_for(text, result_.out); }
+  void wait_for_error(const std::string& text) { wait_for(text, result_.err); }
   const std::string& out() const { return result_.out; }
 
   // Closes its input, and waits for its end.
@@ -134,6 +131,11 @@ class CliProcess {
     if (error != 0) throw std::runtime_error(program + " cannot be run");
   }
 
+  void wait_for(const std::string& text, const std::string& in) {
+    while (in.find(text) == std::string::npos) {
+      if (!pump()) throw std::runtime_error("ended without '" + text + "': " + in);
+    }
+  }
   // Reads what has come; false once both outputs are at their end. Throws after 30 seconds.
   bool pump() {
     pollfd fds[2] = {{out_, POLLIN, 0}, {err_, POLLIN, 0}};

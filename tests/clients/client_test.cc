@@ -167,6 +167,25 @@ TEST(ClientTest, ServersOwnUnavailableIsNotUnreachable) {
   EXPECT_EQ(error.message(), "the model loads");
 }
 
+// Not its words tell the two apart: this is what gRPC says of a connection that was lost.
+TEST(ClientTest, WhatTheServerSaysMayBeWhatGrpcWouldSay) {
+  FakeServer server;
+  Client client(server.address());
+  bool marked = true;
+  server.inference.set_on_generate([&](grpc::ServerContext* context, const auto&, auto*) {
+    if (marked) context->AddTrailingMetadata("recurve-state", "draining");
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "Socket closed");
+  });
+  const auto ask = [&] { client.generate(request_of("x"), [](const auto&) {}); };
+  EXPECT_EQ(error_of(ask).kind(), Kind::kUnavailable);
+  // What stands between, and what gRPC makes of it, has no such mark, whatever its words.
+  marked = false;
+  server.inference.set_on_generate([](auto*, const auto&, auto*) {
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "upstream is gone");
+  });
+  EXPECT_EQ(error_of(ask).kind(), Kind::kUnreachable);
+}
+
 TEST(ClientTest, WaitsForAServerThatServesLater) {
   FakeServer server;
   server.set_serving(false);

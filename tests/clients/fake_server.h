@@ -3,6 +3,8 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -62,6 +64,12 @@ inline OnGenerate answer_with(std::vector<std::string> texts) {
     writer->Write(final_message());
     return grpc::Status::OK;
   };
+}
+
+// What a server says that loads its model.
+inline grpc::Status loading(grpc::ServerContext* context) {
+  context->AddTrailingMetadata("recurve-state", "loading");
+  return {grpc::StatusCode::UNAVAILABLE, "the model loads"};
 }
 
 // Until the client cancels, or for 20 seconds. Says whether it did.
@@ -183,9 +191,17 @@ class FakeSessions final : public v1::Sessions::Service {
     std::lock_guard lock(mutex_);
     return opened_;
   }
+  // Each Open takes so long from now on.
+  void set_opening_time(std::chrono::milliseconds time) { opening_time_ = time; }
+  // A session that serves a request is not closed.
+  void set_busy(const std::string& name, bool busy) {
+    std::lock_guard lock(mutex_);
+    sessions_.at(name).set_busy(busy);
+  }
 
   grpc::Status Open(grpc::ServerContext*, const v1::OpenSessionRequest* request,
                     v1::Session* session) override {
+    std::this_thread::sleep_for(opening_time_.load());
     std::lock_guard lock(mutex_);
     return add(request->name(), request->has_ttl_seconds() ? request->ttl_seconds() : 600, session);
   }
@@ -210,7 +226,11 @@ class FakeSessions final : public v1::Sessions::Service {
   grpc::Status Close(grpc::ServerContext*, const v1::CloseSessionRequest* request,
                      v1::CloseSessionResponse*) override {
     std::lock_guard lock(mutex_);
-    return sessions_.erase(request->name()) ? grpc::Status::OK : unknown(request->name());
+    const auto found = sessions_.find(request->name());
+    if (found == sessions_.end()) return unknown(request->name());
+    if (found->second.busy()) return {grpc::StatusCode::FAILED_PRECONDITION, "it is busy"};
+    sessions_.erase(found);
+    return grpc::Status::OK;
   }
   grpc::Status Fork(grpc::ServerContext*, const v1::ForkSessionRequest* request,
                     v1::Session* session) override {
@@ -265,6 +285,7 @@ class FakeSessions final : public v1::Sessions::Service {
   mutable std::mutex mutex_;
   std::map<std::string, v1::Session> sessions_;
   int opened_ = 0;
+  std::atomic<std::chrono::milliseconds> opening_time_{};
 };
 
 class FakeControl final : public v1::Control::Service {
@@ -277,11 +298,9 @@ class FakeControl final : public v1::Control::Service {
     chat_template_problem_ = problem;
   }
 
-  grpc::Status GetModelInfo(grpc::ServerContext*, const v1::GetModelInfoRequest*,
+  grpc::Status GetModelInfo(grpc::ServerContext* context, const v1::GetModelInfoRequest*,
                             v1::ModelInfo* info) override {
-    if (state_ == v1::SERVER_STATE_LOADING) {
-      return {grpc::StatusCode::UNAVAILABLE, "the model loads"};
-    }
+    if (state_ == v1::SERVER_STATE_LOADING) return loading(context);
     info->set_name("fake-8m");
     info->set_has_chat_template(has_chat_template_);
     info->set_chat_template_problem(chat_template_problem_);

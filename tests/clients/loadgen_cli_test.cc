@@ -106,10 +106,9 @@ TEST(LoadgenCliTest, ExitCodesSayWhatFailed) {
 
 TEST(LoadgenCliTest, AnInterruptedRunReportsWhatItSaw) {
   FakeServer server;
-  CliProcess process({"--server", server.address(), "--duration", "60"}, CliProcess::Out::kPipe,
-                     "recurve-loadgen");
-  process.wait_for_output("workload");
-  std::this_thread::sleep_for(std::chrono::milliseconds(4500));  // into the measured time
+  CliProcess process({"--server", server.address(), "--warmup", "0", "--duration", "60"},
+                     CliProcess::Out::kPipe, "recurve-loadgen");
+  process.wait_for_error("measuring: ");
   process.interrupt();
   const auto result = process.finish();
   EXPECT_EQ(result.code, 130);

@@ -370,6 +370,39 @@ TEST(LoadgenRunTest, TurnsShareASessionThinkAndCloseIt) {
   EXPECT_THAT(report.trials[0].result.records.errors, ::testing::IsEmpty());
 }
 
+// The server ends a cancelled request with its next step, and keeps the session until then.
+TEST(LoadgenRunTest, ASessionThatIsBusyStillIsClosedOnceItIsNot) {
+  FakeServer server;
+  server.inference.set_on_generate([&](grpc::ServerContext* context,
+                                       const v1::GenerateRequest& request, GenerateWriter* writer) {
+    server.sessions.set_busy(request.session(), true);
+    writer->Write(testing::prompt_message(request));
+    testing::wait_for_cancel(context);
+    std::this_thread::sleep_for(milliseconds(100));
+    server.sessions.set_busy(request.session(), false);
+    return grpc::Status::CANCELLED;
+  });
+  Options options = options_for(server, 0, 0.2);
+  options.streams = 3;
+  options.workload.turns = 2;
+  options.run.cooldown_seconds = 0;
+  run_once(options);
+  EXPECT_EQ(server.sessions.opened(), 3);
+  EXPECT_THAT(server.sessions.sessions(), ::testing::IsEmpty());
+}
+
+TEST(LoadgenRunTest, ASessionThatIsBeingOpenedAtTheEndIsClosed) {
+  FakeServer server;
+  server.sessions.set_opening_time(milliseconds(500));
+  Options options = options_for(server, 0, 0.2);
+  options.streams = 3;
+  options.workload.turns = 2;
+  options.run.cooldown_seconds = 0;
+  run_once(options);
+  EXPECT_THAT(server.sessions.sessions(), ::testing::IsEmpty());
+  EXPECT_EQ(server.sessions.opened(), 3);
+}
+
 // A server of `kPlaces` that each take 20 ms for an answer, and a queue in front of them.
 class Places {
  public:

@@ -409,34 +409,6 @@ TEST(ServerTest, WhoWouldWaitTooLongIsRefusedAtOnce) {
   for (auto& thread : threads) thread.join();
 }
 
-TEST(ServerTest, SigtermLetsRequestsEnd) {
-  ServerProcess server({"--model", kModel, "--slots", "2", "--drain-seconds", "60"});
-  Client client(server.address());
-  std::atomic<bool> begun = false;
-  Answer answer;
-  std::thread running([&] {
-    answer.final =
-        client.generate(generate_request("It was", 300), [&](const v1::GenerateResponse& response) {
-          if (response.has_chunk() && !begun.exchange(true)) server.signal(SIGTERM);
-        });
-  });
-  running.join();
-  EXPECT_EQ(answer.final.usage().generated_tokens(), 300);
-  EXPECT_EQ(server.wait(), 0) << server.log();
-}
-
-TEST(ServerTest, SigtermEndsWhatOutlivesItsLimit) {
-  ServerProcess server({"--model", kModel, "--slots", "2", "--drain-seconds", "0.2"});
-  Client client(server.address());
-  const auto code = code_of([&] {
-    client.generate(generate_request("It was", 1000000), [&](const v1::GenerateResponse& response) {
-      if (response.has_prompt()) server.signal(SIGTERM);
-    });
-  });
-  EXPECT_EQ(code, grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(server.wait(), 0) << server.log();
-}
-
 TEST(ServerTest, ReferenceAndCpuAgreeOnTheDemo) {
   std::vector<std::vector<int32_t>> greedy;
   for (const std::string device : {"reference", "cpu"}) {

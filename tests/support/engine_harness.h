@@ -15,18 +15,10 @@
 #include "kernels/check.h"
 #include "kernels/ops/sample_math.h"
 #include "server/engine/engine.h"
+#include "tests/support/held_clock.h"
 #include "tests/support/null_model.h"
 
 namespace recurve::testing {
-
-// While it lives, time passes as Clock::pass() says, and only so.
-class HeldClock {
- public:
-  HeldClock() { Clock::hold(); }
-  ~HeldClock() { Clock::release(); }
-  HeldClock(const HeldClock&) = delete;
-  HeldClock& operator=(const HeldClock&) = delete;
-};
 
 // A token with its log-probabilities as bits, so that == means the same to the last bit.
 struct TokenBits {

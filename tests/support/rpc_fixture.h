@@ -42,9 +42,9 @@ inline ServingInfo fake_info() {
 // Waits until a condition holds; false if it does not within a minute: long, for sanitizers on a
 // busy machine.
 inline bool eventually(const std::function<bool()>& condition) {
-  const auto end = Clock::now() + std::chrono::minutes(1);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   while (!condition()) {
-    if (Clock::now() > end) return false;
+    if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return true;

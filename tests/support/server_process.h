@@ -16,11 +16,14 @@
 namespace recurve::testing {
 
 // recurve-server as a process of its own, on a free port unless `listen` says another. It is the
-// one in the folder that this program is in. Its log goes to a file.
+// one in the folder that this program is in. Its log goes to a file, unless `standard_error` is a
+// file descriptor for it, or kClosed.
 class ServerProcess {
  public:
-  explicit ServerProcess(std::vector<std::string> flags,
-                         const std::string& listen = "127.0.0.1:0") {
+  static constexpr int kLogFile = -1, kClosed = -2;
+
+  explicit ServerProcess(std::vector<std::string> flags, const std::string& listen = "127.0.0.1:0",
+                         int standard_error = kLogFile) {
     log_ = std::filesystem::temp_directory_path() /
            ("recurve-server-" + std::to_string(getpid()) + "-" + std::to_string(counter()++));
     std::vector<std::string> args = {binary(), "--listen", listen};
@@ -28,12 +31,18 @@ class ServerProcess {
     std::vector<char*> argv;
     for (std::string& arg : args) argv.push_back(arg.data());
     argv.push_back(nullptr);
-    posix_spawn_file_actions_t to_file;
-    posix_spawn_file_actions_init(&to_file);
-    posix_spawn_file_actions_addopen(&to_file, STDERR_FILENO, log_.c_str(),
-                                     O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    const int failed = posix_spawn(&pid_, args[0].c_str(), &to_file, nullptr, argv.data(), environ);
-    posix_spawn_file_actions_destroy(&to_file);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    if (standard_error == kLogFile) {
+      posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log_.c_str(),
+                                       O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    } else if (standard_error == kClosed) {
+      posix_spawn_file_actions_addclose(&actions, STDERR_FILENO);
+    } else {
+      posix_spawn_file_actions_adddup2(&actions, standard_error, STDERR_FILENO);
+    }
+    const int failed = posix_spawn(&pid_, args[0].c_str(), &actions, nullptr, argv.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
     if (failed != 0) throw std::runtime_error(args[0] + " cannot be started: build it first");
   }
   ~ServerProcess() {
@@ -41,7 +50,7 @@ class ServerProcess {
     std::filesystem::remove(log_);
   }
 
-  // HOST:PORT, once it serves. Throws with its log if it ends before that.
+  // HOST:PORT, once it serves. Throws with its log if it ends before that. Needs the log file.
   std::string address() {
     for (int tries = 0; tries < 6000; ++tries) {
       const std::string text = log();
@@ -69,6 +78,17 @@ class ServerProcess {
   std::string log() const {
     std::ifstream in(log_);
     return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  }
+  // As wait(), but for so long at most; -1 if it runs on then, and was killed.
+  int wait_for(std::chrono::milliseconds most) {
+    const auto end = std::chrono::steady_clock::now() + most;
+    while (!ended() && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    if (ended()) return wait();
+    kill(pid_, SIGKILL);
+    wait();
+    return -1;
   }
   int open_files() const {
     const std::filesystem::directory_iterator files("/proc/" + std::to_string(pid_) + "/fd");

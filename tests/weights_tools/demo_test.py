@@ -2,6 +2,8 @@
 
 import json
 import math
+import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -83,9 +85,16 @@ def test_prefers_english_to_its_words_shuffled():
 def test_other_families_are_complete_small_and_finite(name):
     assert inspect_checkpoint.summary(DEMOS / name, 4300.0, 1)["problems"] == []
     assert sum(path.stat().st_size for path in (DEMOS / name).iterdir()) < 12_000_000
-    assert (DEMOS / name / "tokenizer.model").read_bytes() == (DEMO / "tokenizer.model").read_bytes()
+    assert (DEMOS / name / "tokenizer.model").readlink() == pathlib.Path("../xlstm-books/tokenizer.model")
     for tensor_name, tensor in st.read_checkpoint(DEMOS / name).items():
         assert np.isfinite(tensor.float32()).all(), tensor_name
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_copy_of_other_families_is_plain_files(name, tmp_path):
+    copy = shutil.copytree(DEMOS / name, tmp_path / name)
+    assert not any(path.is_symlink() for path in copy.iterdir())
+    assert (copy / "tokenizer.model").read_bytes() == (DEMO / "tokenizer.model").read_bytes()
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -127,6 +127,7 @@ TEST(PromptFeedTest, WhatHasComeIsLookedAtBeforePatienceEnds) {
 }
 
 TEST(PromptFeedTest, CancelAndDeadlineEndIt) {
+  const HeldClock held;
   NullHarness engine({.slots = 2});
   auto cancelled = feed_to(engine, {1, 2});
   Request request = scored({3});
@@ -135,7 +136,7 @@ TEST(PromptFeedTest, CancelAndDeadlineEndIt) {
   const AnswerPtr late = engine->submit(std::move(request));
   engine->step();
   cancelled.answer->stream()->cancel();
-  std::this_thread::sleep_for(std::chrono::milliseconds(25));
+  Clock::pass(std::chrono::milliseconds(25));
   engine->step();
   cancelled.answer->take();
   late->take();

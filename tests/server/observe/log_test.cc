@@ -1,7 +1,9 @@
 #include "server/observe/log.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <limits>
@@ -29,6 +31,7 @@ template <typename F>
 std::vector<std::string> lines_of(F f) {
   testing::internal::CaptureStderr();
   f();
+  EXPECT_TRUE(flush_log(std::chrono::seconds(30)));
   std::istringstream captured(testing::internal::GetCapturedStderr());
   std::vector<std::string> lines;
   for (std::string line; std::getline(captured, line);) lines.push_back(line);
@@ -143,6 +146,105 @@ TEST(Log, LinesOfSeveralThreadsStayWhole) {
   });
   ASSERT_EQ(lines.size(), 400u);
   for (const std::string& line : lines) EXPECT_TRUE(nlohmann::json::accept(line)) << line;
+}
+
+TEST(Log, TextStaysAsItIsAndInItsPlace) {
+  init_logging(LogLevel::kInfo, LogFormat::kText);
+  const auto lines = lines_of([] {
+    log_event(LogLevel::kInfo, "before");
+    log_text("a table {} %v\n  of two lines\n");
+    log_event(LogLevel::kInfo, "after");
+  });
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_THAT(lines[0], HasSubstr("event=before"));
+  EXPECT_EQ(lines[1], "a table {} %v");
+  EXPECT_EQ(lines[2], "  of two lines");
+  EXPECT_THAT(lines[3], HasSubstr("event=after"));
+}
+
+// While it lives, standard error is a pipe that holds a page.
+class StderrPipe {
+ public:
+  StderrPipe() {
+    EXPECT_EQ(pipe(ends_), 0);
+    fcntl(ends_[1], F_SETPIPE_SZ, 4096);
+    dup2(ends_[1], STDERR_FILENO);
+    close(ends_[1]);
+  }
+  ~StderrPipe() { restore(); }
+  void close_reader() {
+    if (ends_[0] >= 0) close(ends_[0]);
+    ends_[0] = -1;
+  }
+  // Reads until the pipe has no writer any more.
+  std::string read_all() const {
+    std::string text;
+    char piece[4096];
+    for (ssize_t n; (n = read(ends_[0], piece, sizeof piece)) > 0;) {
+      text.append(piece, static_cast<size_t>(n));
+    }
+    return text;
+  }
+  void restore() {
+    if (before_ < 0) return;
+    dup2(before_, STDERR_FILENO);
+    close(before_);
+    before_ = -1;
+    close_reader();
+  }
+  void end_writing() { dup2(before_, STDERR_FILENO); }
+
+ private:
+  int before_ = dup(STDERR_FILENO);
+  int ends_[2] = {-1, -1};
+};
+
+TEST(Log, WhoLogsDoesNotWaitForWhoReads) {
+  init_logging(LogLevel::kInfo, LogFormat::kText);
+  constexpr uint64_t kEvents = 3 * kLogLines;
+  const uint64_t lost_before = log_lines_dropped();
+  StderrPipe pipe;
+  for (uint64_t i = 0; i < kEvents; ++i) log_event(LogLevel::kInfo, "e", {{"number", i}});
+  EXPECT_FALSE(flush_log(std::chrono::milliseconds(1)));
+  const uint64_t lost = log_lines_dropped() - lost_before;
+  EXPECT_GT(lost, kLogLines);
+  EXPECT_LT(lost, kEvents - kLogLines);
+
+  std::string text;
+  std::thread reader([&] { text = pipe.read_all(); });
+  EXPECT_TRUE(flush_log(std::chrono::seconds(30)));
+  pipe.end_writing();
+  reader.join();
+  EXPECT_EQ(log_lines_dropped() - lost_before, lost);
+  std::istringstream lines(text);
+  uint64_t events = 0, last = 0, told = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const size_t said = line.find("event=log_lines_dropped lines=");
+    if (said != std::string::npos) {
+      told += std::stoull(line.substr(line.rfind('=') + 1));
+    } else {
+      ++events;
+      last = std::stoull(line.substr(line.rfind('=') + 1));
+    }
+  }
+  EXPECT_EQ(events + lost, kEvents);
+  EXPECT_EQ(told, lost);
+  EXPECT_EQ(last, kEvents - 1) << "the oldest give way";
+}
+
+TEST(Log, AReaderThatIsGoneCostsItsLinesAndNothingElse) {
+  init_logging(LogLevel::kInfo, LogFormat::kText);
+  const uint64_t lost_before = log_lines_dropped();
+  StderrPipe pipe;
+  pipe.close_reader();
+  for (int i = 0; i < 10; ++i) log_event(LogLevel::kInfo, "e");
+  EXPECT_TRUE(flush_log(std::chrono::seconds(30)));
+  pipe.restore();
+  EXPECT_EQ(log_lines_dropped() - lost_before, 10u);
+  const auto lines = lines_of([] { log_event(LogLevel::kInfo, "back"); });
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_THAT(lines[0], HasSubstr("event=back"));
+  EXPECT_THAT(lines[1], HasSubstr("event=log_lines_dropped lines=10"));
 }
 
 TEST(Log, NamesOfLevelsAndFormats) {

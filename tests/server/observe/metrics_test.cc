@@ -3,12 +3,16 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "server/observe/log.h"
 
 namespace recurve::metrics_test {
 
@@ -51,6 +55,7 @@ TEST(Metrics, EverySeriesIsThereFromTheStart) {
                              "recurve_requests_finished_total{reason=\"stop_string\"}",
                              "recurve_requests_finished_total{reason=\"cancelled\"}",
                              "recurve_requests_finished_total{reason=\"deadline\"}",
+                             "recurve_requests_finished_total{reason=\"stalled\"}",
                              "recurve_requests_finished_total{reason=\"shutdown\"}",
                              "recurve_requests_finished_total{reason=\"error\"}",
                              "recurve_errors_total{code=\"INVALID_ARGUMENT\"}",
@@ -135,6 +140,15 @@ TEST(Metrics, TimesGoIntoTheirHistograms) {
   EXPECT_EQ(value(text, "recurve_batch_rows_bucket{le=\"128\"}"), 1);
 }
 
+// The log's own count, of the whole process.
+TEST(Metrics, LinesThatTheLogLostAreCounted) {
+  const Metrics metrics;
+  ASSERT_TRUE(flush_log(std::chrono::seconds(30)));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(value(metrics.text(), "recurve_log_lines_dropped_total"), log_lines_dropped());
+  }
+}
+
 TEST(Metrics, ThreadsLoseNothing) {
   Metrics metrics;
   std::vector<std::thread> threads;
@@ -155,16 +169,28 @@ TEST(Metrics, ThreadsLoseNothing) {
   EXPECT_EQ(value(metrics.text(), "recurve_inter_token_seconds_count"), 4000);
 }
 
-// What a plain socket on the loopback interface gets for `request`, to the end of the stream.
-std::string ask(int port, const std::string& request) {
+// A plain socket on the loopback interface; -1 where nobody takes the connection.
+int connect_to(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+void say(int fd, const std::string& bytes) {
+  EXPECT_EQ(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+}
+
+// What it gets for `request`, to the end of the stream.
+std::string ask(int port, const std::string& request) {
+  const int fd = connect_to(port);
   std::string answer;
-  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
-    EXPECT_EQ(send(fd, request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
+  if (fd >= 0) {
+    say(fd, request);
     char buffer[4096];
     for (ssize_t n; (n = recv(fd, buffer, sizeof buffer, 0)) > 0;) {
       answer.append(buffer, static_cast<size_t>(n));
@@ -192,6 +218,37 @@ TEST(MetricsServer, AnswersAGetAndStopsWithItsObject) {
     EXPECT_THAT(ask(port, kGet), HasSubstr("\nrecurve_generated_tokens_total 43\n"));
   }
   EXPECT_EQ(ask(port, kGet), "");
+}
+
+// As many as there are threads, and more than that: each has a second, and they take turns.
+TEST(MetricsServer, HalfARequestDoesNotKeepTheOthersOut) {
+  const Metrics metrics;
+  const MetricsServer server("127.0.0.1:0", metrics);
+  std::vector<int> half;
+  for (int i = 0; i < 6; ++i) {
+    half.push_back(connect_to(server.port()));
+    say(half.back(), std::string(kGet).substr(0, 40));
+  }
+  const auto began = std::chrono::steady_clock::now();
+  EXPECT_THAT(ask(server.port(), kGet), StartsWith("HTTP/1.1 200 OK"));
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10));
+  for (const int fd : half) close(fd);
+}
+
+// A byte now and then is no reason to wait on.
+TEST(MetricsServer, ARequestThatTricklesInIsEnded) {
+  const Metrics metrics;
+  const MetricsServer server("127.0.0.1:0", metrics);
+  const int fd = connect_to(server.port());
+  const auto began = std::chrono::steady_clock::now();
+  const auto passed = [&] { return std::chrono::steady_clock::now() - began; };
+  for (const char byte : std::string(1000, 'G')) {
+    pollfd entry{fd, POLLIN, 0};
+    if (send(fd, &byte, 1, MSG_NOSIGNAL) != 1 || poll(&entry, 1, 50) > 0) break;
+    if (passed() > std::chrono::seconds(20)) break;
+  }
+  EXPECT_LT(passed(), std::chrono::seconds(10));
+  close(fd);
 }
 
 std::string error_of(const std::string& address) {

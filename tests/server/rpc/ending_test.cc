@@ -134,6 +134,7 @@ TEST_F(EndingTest, WhatTheEngineRefusesHasItsCode) {
       {Finish::kInvalid, StatusCode::INVALID_ARGUMENT},
       {Finish::kOverloaded, StatusCode::RESOURCE_EXHAUSTED},
       {Finish::kDeadline, StatusCode::DEADLINE_EXCEEDED},
+      {Finish::kStalled, StatusCode::DEADLINE_EXCEEDED},
       {Finish::kCancelled, StatusCode::CANCELLED},
       {Finish::kDraining, StatusCode::UNAVAILABLE},
       {Finish::kInternal, StatusCode::INTERNAL}};
@@ -146,6 +147,10 @@ TEST_F(EndingTest, WhatTheEngineRefusesHasItsCode) {
       EXPECT_FALSE(answer.status.error_message().empty());
       EXPECT_TRUE(answer.messages.empty());
     }
+  }
+  const std::string metrics = metrics_.text();
+  for (const std::string reason : {"stalled", "error", "deadline", "shutdown", "cancelled"}) {
+    EXPECT_THAT(metrics, HasSubstr("finished_total{reason=\"" + reason + "\"} 2\n")) << reason;
   }
 }
 

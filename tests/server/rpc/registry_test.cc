@@ -44,6 +44,19 @@ TEST(RegistryTest, TheLastCallToBeRefusedEndsTheWait) {
   refuse.join();
 }
 
+// By whoever waits already, and before; later ones put nothing off.
+TEST(RegistryTest, TheEndOfTheWaitIsBroughtForward) {
+  Registry registry;
+  Call call;
+  registry.enter(&call);
+  registry.end_by(Clock::now() + kLong);
+  std::thread sooner([&] { registry.end_by(Clock::now()); });
+  EXPECT_FALSE(registry.wait_until_all_served(Clock::now() + kLong));
+  sooner.join();
+  registry.end_by(Clock::now() + kLong);
+  EXPECT_FALSE(registry.wait_until_all_served(Clock::now() + kLong));
+}
+
 // One that was served goes after others that were refused have come and gone.
 TEST(RegistryTest, CountsWhatIsServedAmongRefusals) {
   Registry registry;

@@ -103,6 +103,9 @@ TEST_F(ServiceTest, DrainLetsRequestsEndAndRefusesNewOnes) {
   const Generated refused = generate(text_request("late"));
   EXPECT_EQ(refused.status.error_code(), StatusCode::UNAVAILABLE);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("draining"));
+  const auto mark = refused.trailers.find("recurve-state");
+  ASSERT_NE(mark, refused.trailers.end()) << "what tells it from a connection that was lost";
+  EXPECT_EQ(mark->second, "draining");
   engine_->hold(false);
   under_way.join();
   drain.join();
