@@ -39,6 +39,9 @@ struct Op {
   void (*run)(const Args&, Stream&) = nullptr;
   const char* implementation = "";
   bool bf16_state = false;  // reads and writes StateData of BF16
+  // The chunk form of heads that fill tiles of 64 rows rounds queries, keys, values and, as it
+  // multiplies with it, the state to bf16.
+  bool rounds_in_tiles = false;
   void operator()(const Args& args, Stream& stream) const { run(args, stream); }
 };
 

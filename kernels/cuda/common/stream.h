@@ -40,7 +40,7 @@ class CudaStream : public Stream {
   bool starts_early() const { return starts_early_; }
 
  private:
-  static constexpr size_t kScratchBytes = size_t{32} << 20, kCounters = size_t{1} << 20;
+  static constexpr size_t kScratchBytes = size_t{64} << 20, kCounters = size_t{1} << 20;
   const int device_;
   cudaStream_t handle_ = nullptr;
   std::byte* scratch_ = nullptr;

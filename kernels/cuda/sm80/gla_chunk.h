@@ -4,7 +4,11 @@
 
 namespace recurve::cuda::sm80 {
 
-// All chunks of two rows or more.
+// All chunks of two rows or more, by tiles with products in bf16: false, and nothing is done, where
+// heads do not fill tiles or channels have decays of their own.
+bool gla_tiles(const GlaArgs& args, Stream& stream);
+
+// The same with products exact to 2^-22, of any heads.
 void gla_chunks(const GlaArgs& args, Stream& stream);
 
 }  // namespace recurve::cuda::sm80
