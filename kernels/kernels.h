@@ -42,6 +42,9 @@ struct Op {
   void (*run)(const Args&, Stream&) = nullptr;
   const char* implementation = "";
   bool bf16_state = false;  // reads and writes StateData of BF16
+  // The chunk form of heads that fill tiles of 64 rows rounds queries, keys, values and, as it
+  // multiplies with it, the state to bf16.
+  bool rounds_in_tiles = false;
   // What of arguments of these sizes and types it cannot take: "2048 keys a head, but 1536 at
   // most". Empty: nothing. Pointers are not followed, and of a batch nothing needs to be known yet.
   // Not set: it takes all that its header allows. Families ask before they load anything, so that a

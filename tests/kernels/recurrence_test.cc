@@ -75,7 +75,9 @@ Ops ssd_ops(std::mt19937_64& random) {
                            {3, 7, 3, 1, 1},
                            {4, 4, 8, 2, 8, 0.1f, 0.3f},
                            {2, 5, 16, 1, 16, 0, kNoLimit, -2, 2, true},
-                           {3, 16, 128, 1, 16, 0, kNoLimit, -2, 2, true, true}}) {
+                           {3, 16, 128, 1, 16, 0, kNoLimit, -2, 2, true, true},
+                           {4, 64, 64, 2, 64, 0, kNoLimit, -2, 2, true, true},
+                           {2, 64, 128, 1, 128, 0, kNoLimit, -2, 2, false, true}}) {
     ops.push_back(ssd_op(c, random));
   }
   for (const float dt : kTimeSteps) {
@@ -105,6 +107,14 @@ Ops mlstm_ops(std::mt19937_64&) {
   // Matrices that divide evenly between blocks.
   ops.push_back(mlstm_op({2, 64, 512, 16, 15, 1e-6f, 0, 3, 3, 2, true}));
   ops.push_back(mlstm_op({1, 128, 256, 1}));
+  // Tiles: of each number of keys, and two to a chunk.
+  for (const auto& [DK, DV, chunk] :
+       {std::tuple{32, 64, 64}, {64, 128, 64}, {128, 64, 128}, {256, 64, 64}}) {
+    ops.push_back(mlstm_op({2, DK, DV, chunk, 15, 1e-6f, 0, 3, 3, 2, false, true}));
+  }
+  for (const float i : {-30.0f, 30.0f}) {
+    ops.push_back(mlstm_op({2, 64, 64, 64, 0, 1e-6f, i, 3, -i, 2, true, true}));
+  }
   ops.push_back(mlstm_op({2, 256, 192, 16, 15, 1e-6f, 0, 3, 3, 2, true}));
   return ops;
 }
@@ -137,6 +147,12 @@ Ops gla_ops(std::mt19937_64& random) {
       c.chunk = chunk;
       ops.push_back(gla_op(c, random));
     }
+  }
+  for (GlaConfig c : kGlaKinds) {  // tiles
+    c.H = 2;
+    c.DK = c.DV = c.chunk = 64;
+    c.aligned = true;
+    ops.push_back(gla_op(c, random));
   }
   return ops;
 }
@@ -261,8 +277,7 @@ TEST_P(RecurrenceTest, MatchesTheReference) {
   for (const RecurrenceOp& op : ops(random)) {
     for (const int L : {1, 2, 5, 16, 70}) {
       const std::vector<float> x = op.inputs(L, random), start = op.start(random);
-      expect_close(run_alone(device, op, x, start), run_alone(reference, op, x, start),
-                   op.tolerance, op.name + " L " + std::to_string(L));
+      expect_as_reference(device, reference, op, x, start, op.name + " L " + std::to_string(L));
     }
   }
 }
@@ -276,9 +291,9 @@ TEST_P(RecurrenceTest, NanStaysWithItsTime) {
       std::vector<float> x = op.inputs(L, random);
       x[row * width + column] = NAN;
       const std::vector<float> start = op.start(random);
-      const RecurrenceResult found = run_alone(device, op, x, start);
       const std::string what = op.name + " column " + std::to_string(column);
-      expect_close(found, run_alone(reference, op, x, start), op.tolerance, what);
+      expect_as_reference(device, reference, op, x, start, what);
+      const RecurrenceResult found = run_alone(device, op, x, start);
       for (int i = 0; i < row * op.out; ++i) ASSERT_TRUE(std::isfinite(found.y[i])) << what;
     }
   }
@@ -354,8 +369,7 @@ TEST_P(RecurrenceTest, LargeSizesMatchTheReference) {
   for (const RecurrenceOp& op : GetParam().family.large(random)) {
     for (const int L : {1, 20}) {
       const std::vector<float> x = op.inputs(L, random), start = op.start(random);
-      expect_close(run_alone(device, op, x, start), run_alone(reference, op, x, start),
-                   op.tolerance, op.name + " L " + std::to_string(L));
+      expect_as_reference(device, reference, op, x, start, op.name + " L " + std::to_string(L));
     }
   }
 }

@@ -13,6 +13,7 @@ struct MlstmConfig {
   float i_mean = 0, i_deviation = 3;
   float f_mean = 3, f_deviation = 2;
   bool head_norm = false;  // normalised and gated, by the values
+  bool aligned = false;    // as RecurrenceOp has it
 
   // Columns of a row: q, k (H, DK), v (H, DV), i, f (H).
   int q(int head, int a) const { return head * DK + a; }
@@ -60,7 +61,12 @@ inline RecurrenceOp mlstm_op(const MlstmConfig& c) {
   RecurrenceOp op;
   op.name = "mlstm H " + std::to_string(c.H) + " DK " + std::to_string(c.DK) + " DV " +
             std::to_string(c.DV) + " chunk " + std::to_string(c.chunk) +
-            (c.head_norm ? " head norm" : "");
+            (c.head_norm ? " head norm" : "") + (c.aligned ? " aligned" : "");
+  op.aligned = c.aligned;
+  op.rounded_columns = c.i(0);
+  op.rounds = [c](const Kernels& kernels) {
+    return kernels.mlstm.rounds_in_tiles && fills_tiles(c.DK, c.DV, c.chunk, c.aligned);
+  };
   op.in = {c.width()};
   op.out = c.H * c.DV;
   op.state = {c.H * c.DK * c.DV, c.H * c.DK, c.H};
@@ -112,6 +118,7 @@ struct GlaConfig {
   float scale = 0.35f;
   float eps = 1e-6f;
   bool bounded = false;
+  bool aligned = false;  // as RecurrenceOp has it
 
   // Log decays of a row; those of kHead are weights.
   int g_width() const {
@@ -171,6 +178,12 @@ inline RecurrenceOp gla_op(const GlaConfig& c, std::mt19937_64& random) {
   if (c.normaliser) op.state.push_back(c.H * c.DK);
   op.grid = c.chunk;
   op.keeps_bf16 = [](const Kernels& kernels) { return kernels.gla.bf16_state; };
+  op.aligned = c.aligned;
+  op.rounded_columns = c.g(0);
+  op.rounds = [c](const Kernels& kernels) {
+    return kernels.gla.rounds_in_tiles && c.decay != GlaDecay::kChannel &&
+           fills_tiles(c.DK, c.DV, c.chunk, c.aligned);
+  };
   // Sums of up to 70 rows times 33 channels of products of a few units each: a random walk of 2^-24
   // a step. Exponents are small sums, off by 2^-24 of their size. Values that cancel need the
   // absolute part.

@@ -32,6 +32,10 @@ struct RecurrenceOp {
   bool bf16 = false;       // the first array of states is kept in BF16
   bool aligned = false;    // rows begin at multiples of four floats, if their widths let them
   Tolerance tolerance;     // between two float programs that compute it
+  // Of a row, the first columns, which a device may round to bf16 before it multiplies them: if
+  // rounds(). null: none does.
+  int rounded_columns = 0;
+  std::function<bool(const Kernels&)> rounds;
   std::vector<std::vector<float>> weights;
   // Rows of one sequence: (L, width()).
   std::function<std::vector<float>(int L, std::mt19937_64&)> inputs;
@@ -253,10 +257,59 @@ inline void expect_as_alone(KernelDevice& device, const RecurrenceOp& op,
   }
 }
 
+// Whether the rows of such heads can be taken by tiles: see Op::rounds_in_tiles.
+inline bool fills_tiles(int DK, int DV, int chunk, bool aligned) {
+  const bool keys = DK == 32 || DK == 64 || DK == 128 || DK == 256;
+  return keys && DV % 64 == 0 && chunk % 64 == 0 && aligned;
+}
+
+// The norm of the difference; NaN must stand in equal places.
+inline double distance(const std::vector<float>& found, const std::vector<float>& wanted,
+                       const std::string& what) {
+  double squares = 0;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    EXPECT_EQ(std::isnan(found[i]), std::isnan(wanted[i])) << what << " at " << i;
+    const double apart = static_cast<double>(found[i]) - wanted[i];
+    if (std::isfinite(apart)) squares += apart * apart;
+  }
+  return std::sqrt(squares);
+}
+
+// No further from what is wanted than one and a half times as far as the reference gets where its
+// inputs are rounded to bf16: states and products are rounded as well. `rounded`: what it gets.
+inline void expect_as_rounded(const RecurrenceResult& found, const RecurrenceResult& wanted,
+                              const RecurrenceResult& rounded, Tolerance tolerance,
+                              const std::string& what) {
+  const auto compare = [&](const std::vector<float>& f, const std::vector<float>& w,
+                           const std::vector<float>& r, const std::string& part) {
+    const double allowed =
+        1.5 * distance(r, w, part) + tolerance.absolute * std::sqrt(static_cast<double>(w.size()));
+    EXPECT_LE(distance(f, w, part), allowed) << part;
+  };
+  compare(found.y, wanted.y, rounded.y, what + ": y");
+  compare(found.state, wanted.state, rounded.state, what + ": state");
+}
+
 inline void expect_close(const RecurrenceResult& found, const RecurrenceResult& wanted,
                          Tolerance tolerance, const std::string& what) {
   EXPECT_TRUE(close(found.y, wanted.y, tolerance)) << what << ": y";
   EXPECT_TRUE(close(found.state, wanted.state, tolerance)) << what << ": state";
+}
+
+// The device gives what the reference does, from the same start.
+inline void expect_as_reference(KernelDevice& device, KernelDevice& reference,
+                                const RecurrenceOp& op, const std::vector<float>& x,
+                                const std::vector<float>& start, const std::string& what) {
+  const RecurrenceResult found = run_alone(device, op, x, start);
+  const RecurrenceResult wanted = run_alone(reference, op, x, start);
+  if (!op.rounds || !op.rounds(device.kernels())) {
+    return expect_close(found, wanted, op.tolerance, what);
+  }
+  std::vector<float> in_bf16 = rounded(x, DType::kBF16);
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (static_cast<int>(i) % op.width() >= op.rounded_columns) in_bf16[i] = x[i];
+  }
+  expect_as_rounded(found, wanted, run_alone(reference, op, in_bf16, start), op.tolerance, what);
 }
 
 }  // namespace recurve::testing

@@ -131,6 +131,10 @@ inline RecurrenceOp ssd_op(const SsdSize& c, std::mt19937_64& random) {
   op.grid = c.chunk;
   op.keeps_bf16 = [](const Kernels& kernels) { return kernels.ssd.bf16_state; };
   op.aligned = c.aligned;
+  op.rounded_columns = op.in[0];
+  op.rounds = [c](const Kernels& kernels) {
+    return kernels.ssd.rounds_in_tiles && fills_tiles(c.N, c.P, c.chunk, c.aligned);
+  };
   op.tolerance = kSsmTolerance;
   op.weights = {normal_floats(random, c.H), random_decays(random, c.H), normal_floats(random, c.H)};
   op.inputs = [c](int L, std::mt19937_64& r) {

@@ -21,6 +21,15 @@ struct LaunchShape {
   int carveout = cudaSharedmemCarveoutMaxShared;
 };
 
+// Bytes of shared memory that a block of the current device may have.
+inline size_t most_shared_memory(const char* op) {
+  int device = 0, bytes = 0;
+  abort_if_failed(cudaGetDevice(&device), op);
+  abort_if_failed(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+                  op);
+  return static_cast<size_t>(bytes);
+}
+
 // Gives the kernel the largest part of the L1 cache as shared memory: a multiprocessor that has to
 // change its parts ends all that it runs before, so kernels overlap only where they agree.
 inline void keep_carveout(const void* kernel, const char* op,

@@ -11,7 +11,7 @@ namespace recurve::cuda {
 // A stream of one device. Its work is queued by one thread at a time.
 class CudaStream : public Stream {
  public:
-  static constexpr size_t kScratchBytes = size_t{32} << 20;
+  static constexpr size_t kScratchBytes = size_t{64} << 20;
 
   explicit CudaStream(int device);
   ~CudaStream() override;

@@ -15,16 +15,17 @@ Kernels sm80_table(size_t shared_memory) {
   kernels.gather_rows = {sm80::gather_rows, "cuda/sm80"};
   kernels.rms_norm = {sm80::rms_norm, "cuda/sm80"};
   kernels.linear = {{sm80::linear, "cuda/sm80"}};
-  kernels.mlstm = {sm80::mlstm, "cuda/sm80", /*bf16_state=*/true};
+  kernels.mlstm = {sm80::mlstm, "cuda/sm80", /*bf16_state=*/true, /*rounds_in_tiles=*/true};
   kernels.head_norm_gate = {sm80::head_norm_gate, "cuda/sm80"};
   kernels.swiglu = {sm80::swiglu, "cuda/sm80"};
   kernels.soft_cap = {sm80::soft_cap, "cuda/sm80"};
   kernels.causal_conv1d = {sm80::causal_conv1d, "cuda/sm80"};
   kernels.selective_scan = {sm80::selective_scan, "cuda/sm80", /*bf16_state=*/true};
-  kernels.ssd = {{sm80::ssd, "cuda/sm80", /*bf16_state=*/true}, /*begins_norm=*/true};
+  kernels.ssd = {{sm80::ssd, "cuda/sm80", /*bf16_state=*/true, /*rounds_in_tiles=*/true},
+                 /*begins_norm=*/true};
   kernels.linear_recurrence = {sm80::linear_recurrence, "cuda/sm80"};
   kernels.gated_rms_norm = {sm80::gated_rms_norm, "cuda/sm80"};
-  kernels.gla = {sm80::gla, "cuda/sm80", /*bf16_state=*/true};
+  kernels.gla = {sm80::gla, "cuda/sm80", /*bf16_state=*/true, /*rounds_in_tiles=*/true};
   kernels.gla_gate = {sm80::gla_gate, "cuda/sm80"};
   kernels.hgrn_gate = {sm80::hgrn_gate, "cuda/sm80"};
   kernels.head_rms_norm = {sm80::head_rms_norm, "cuda/sm80"};
@@ -54,8 +55,10 @@ std::vector<Kernels> tables(int major, size_t shared_memory) {
                             sm90::linear_rounds,
                             sm90::linear_convolves,
                             sm90::kMostRowsOfBegunNorm};
-    tables.back().selective_scan = {sm90::selective_scan, "cuda/sm90", /*bf16_state=*/true,
-                                    tables.front().selective_scan.cannot};
+    tables.back().selective_scan = {.run = sm90::selective_scan,
+                                    .implementation = "cuda/sm90",
+                                    .bf16_state = true,
+                                    .cannot = tables.front().selective_scan.cannot};
   }
   return tables;
 }

@@ -20,22 +20,29 @@ __device__ inline StepRows step_rows(const Ragged& seqs, int chunk, int sequence
 
 constexpr int kBlockRows = 16;
 
-__host__ __device__ inline int blocks_of_chunk(int chunk) {
-  return (chunk + kBlockRows - 1) / kBlockRows;
+template <int kRows = kBlockRows>
+__host__ __device__ int blocks_of_chunk(int chunk) {
+  return (chunk + kRows - 1) / kRows;
+}
+
+template <int kRows = kBlockRows>
+int blocks_of_sequence(int length, int chunk) {
+  return length / chunk * blocks_of_chunk<kRows>(chunk) + blocks_of_chunk<kRows>(length % chunk);
 }
 
 // Block `number` of a sequence, counted through its chunks of two rows or more: [first, first + L),
-// L at most kBlockRows. L is 0 behind the last one.
+// L at most kRows. L is 0 behind the last one.
 struct RowBlock {
   int first, L;
 };
-__device__ inline RowBlock row_block(const Ragged& seqs, int chunk, int sequence, int number) {
+template <int kRows = kBlockRows>
+__device__ RowBlock row_block(const Ragged& seqs, int chunk, int sequence, int number) {
   const int begin = seqs.begin[sequence], length = seqs.begin[sequence + 1] - begin;
-  const int chunk_first = number / blocks_of_chunk(chunk) * chunk;
+  const int chunk_first = number / blocks_of_chunk<kRows>(chunk) * chunk;
   const int chunk_end = min(chunk_first + chunk, length);
-  const int first = chunk_first + number % blocks_of_chunk(chunk) * kBlockRows;
+  const int first = chunk_first + number % blocks_of_chunk<kRows>(chunk) * kRows;
   if (chunk_end - chunk_first < 2 || first >= chunk_end) return {begin, 0};
-  return {begin + first, min(kBlockRows, chunk_end - first)};
+  return {begin + first, min(kRows, chunk_end - first)};
 }
 
 }  // namespace recurve::cuda::sm80

@@ -66,7 +66,9 @@ __global__ void __launch_bounds__(kNormaliserThreads) normaliser_kernel(GlaArgs 
 
 void gla(const GlaArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
-  if (args.chunk > 1 && args.seqs.max_len > 1) gla_chunks(args, stream);
+  if (args.chunk > 1 && args.seqs.max_len > 1 && !gla_tiles(args, stream)) {
+    gla_chunks(args, stream);
+  }
   matrix_steps("gla", StepCell{args}, stream);
   if (args.z == nullptr) return;
   launch_early(

@@ -7,7 +7,11 @@ namespace recurve::cuda::sm80 {
 // Scratch memory of a block of rows.
 size_t bytes_of_gla_block(const GlaArgs& args);
 
-// All chunks of two rows or more.
+// All chunks of two rows or more, by tiles with products in bf16: false, and nothing is done, where
+// heads do not fill tiles or channels have decays of their own.
+bool gla_tiles(const GlaArgs& args, Stream& stream);
+
+// The same with products exact to 2^-22, of any heads.
 void gla_chunks(const GlaArgs& args, Stream& stream);
 
 }  // namespace recurve::cuda::sm80

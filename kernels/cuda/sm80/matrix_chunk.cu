@@ -374,7 +374,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 512 / Shape::kThreads)
       }
       write_output(a, s, at, set, rows.first, t, d, value);
     });
-    advance_state<T>(s, set, lane, (number + 1) % blocks_of_chunk(a.chunk) == 0, S);
+    advance_state<T>(s, set, lane, (number + 1) % blocks_of_chunk<>(a.chunk) == 0, S);
     for (int x = threadIdx.x; a.z != nullptr && x < a.DK; x += Shape::kThreads) {
       const float F = s.decays ? s.F(set)[x] : s.weights(set).F;
       s.z[x] = next_z(F, s.z[x], s.weights(set).w, s.k(set) + x, s.pitch(), rows.L);
@@ -409,14 +409,6 @@ __global__ void __launch_bounds__(kNormaliserThreads) normaliser_kernel(MatrixCh
   }
 }
 
-size_t most_shared_memory() {
-  int device = 0, bytes = 0;
-  abort_if_failed(cudaGetDevice(&device), "chunks, device");
-  abort_if_failed(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-                  "chunks, size of shared memory");
-  return static_cast<size_t>(bytes);
-}
-
 bool vectors(const RowsOfHeads& rows) {
   return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.stride % 4 == 0 &&
          rows.width % 4 == 0;
@@ -426,7 +418,7 @@ bool vectors(const RowsOfHeads& rows) {
 template <typename T, typename Shape>
 bool launch_shape(const MatrixChunkArgs& args, Stream& stream) {
   const bool decays = args.F != nullptr;
-  const size_t most = most_shared_memory();
+  const size_t most = most_shared_memory("chunks");
   const bool twice = Shared<Shape>::bytes(args.DK, decays, true) <= most;
   const size_t bytes = Shared<Shape>::bytes(args.DK, decays, twice);
   if (args.DK > Shape::kKeys || bytes > most) return false;

@@ -5,7 +5,11 @@
 // The parts of the mLSTM op.
 namespace recurve::cuda::sm80 {
 
-// All chunks of two rows or more.
+// All chunks of two rows or more, by tiles with products in bf16: false, and nothing is done, where
+// heads do not fill tiles.
+bool mlstm_tiles(const MlstmArgs& args, Stream& stream);
+
+// The same with products exact to 2^-22, of any heads.
 void mlstm_chunks(const MlstmArgs& args, Stream& stream);
 
 // The chunks of one row: the last of a sequence, or all where args.chunk is 1. A block owns some

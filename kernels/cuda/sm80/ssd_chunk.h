@@ -4,7 +4,11 @@
 
 namespace recurve::cuda::sm80 {
 
-// All chunks of two rows or more.
+// All chunks of two rows or more, by tiles with products in bf16: false, and nothing is done, where
+// heads do not fill tiles.
+bool ssd_tiles(const SsdArgs& args, Stream& stream);
+
+// The same with products exact to 2^-22, of any heads.
 void ssd_chunks(const SsdArgs& args, Stream& stream);
 
 }  // namespace recurve::cuda::sm80
