@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds on a machine with a GPU (CUDA 13, CMake, GoogleTest, fmt, nlohmann-json, CLI11; no gRPC),
-# runs the tests of kernels, models and the engine there and measures decode steps and what 10,000 of
-# them drift from the reference's, on the demo checkpoints that are there: five minutes.
+# runs the tests of kernels, models and the engine there and measures decode steps, prompts and what 10,000
+# steps drift from the reference's, on the demo checkpoints that are there: five minutes.
 #   OUT=FOLDER tests/gpu.sh     results also as JSON lines in FOLDER, build/gpu if not said
 # The last lines are the table; the exit status is 0 if no test failed.
 set -uo pipefail
@@ -98,6 +98,17 @@ for config in $configs; do
   bench "$config" --config "tests/configs/$config.json" --random
 done
 
+say "prompts"
+# One JSON line a prompt length.
+prompts="xlstm-7b mamba-2.8b falcon-mamba-7b mamba2-2.7b gla-1.3b"
+for config in $prompts; do
+  for rows in 512 2048 8192 32768; do
+    "$build/bin/recurve-bench" --json step --device cuda:0 --config "tests/configs/$config.json" \
+      --random --batch 1 --rows $rows --seconds 0.3 >>"$out/prompt-$config.json" \
+      2>"$out/prompt-$config.log" || { fail "recurve-bench of a prompt of $config"; break; }
+  done
+done
+
 say "the engine beside a step alone"
 "$build/bin/recurve-bench" engine --device cuda:0 --config tests/configs/xlstm-7b.json --random \
   --streams 1,64,256 || fail "recurve-bench engine"
@@ -109,5 +120,11 @@ for name in xlstm-books $configs; do
     for (i = 1; i <= NF; ++i) { split($i, pair, ":"); value[pair[1]] = pair[2] }
     printf "%-20s %6d %9.3f %9.0f %9.0f %9.1f\n", name, value["batch"], value["ms"],
            value["tok_per_s"], value["GB_per_s"], value["percent_of_floor"] }'
+done
+printf '%-20s %6s %9s %9s\n' prompt tokens ms tok/s
+for name in $prompts; do
+  sed -E 's/[{}"]//g' "$out/prompt-$name.json" | awk -v name="$name" -F, '{
+    for (i = 1; i <= NF; ++i) { split($i, pair, ":"); value[pair[1]] = pair[2] }
+    printf "%-20s %6d %9.3f %9.0f\n", name, value["rows"], value["ms"], value["tok_per_s"] }'
 done
 exit $status
