@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds on a machine with a GPU (CUDA 13, CMake, GoogleTest, fmt, nlohmann-json, CLI11; no gRPC),
-# runs the tests of kernels, models and the engine there and measures decode steps, prompts and what 10,000
-# steps drift from the reference's, on the demo checkpoints that are there: five minutes.
+# runs the tests of kernels, models and the engine there and measures decode steps, prompts and what
+# 10,000 tokens, decoded and as prompts, drift from the reference, on the demo checkpoints that are
+# there: five minutes.
 #   OUT=FOLDER tests/gpu.sh     results also as JSON lines in FOLDER, build/gpu if not said
 # The last lines are the table; the exit status is 0 if no test failed.
 set -uo pipefail
@@ -37,11 +38,13 @@ cmake --build "$build" -j "$(nproc)" -- $keep_going >"$out/build.log" 2>&1 ||
 drifts=()
 drift() {
   "$build/bin/recurve-bench" drift --device cuda:0 --against reference \
-    --ids tests/bench/held_out.ids --model "$1" "${@:2}" >"$out/drift-$(basename "$1")$2.log" 2>&1
+    --ids tests/bench/held_out.ids --model "$1" "${@:2}" >"$out/drift-$(basename "$1")-$2.log" 2>&1
 }
 for config in weights_tools/demo/*-books/config.json; do
   [ -f "$config" ] || continue
   drift "$(dirname "$config")" --within 0.1 &
+  drifts+=($!)
+  drift "$(dirname "$config")" --rows 512 --within 0.1 &
   drifts+=($!)
   drift "$(dirname "$config")" --bf16-state &
   drifts+=($!)

@@ -1,12 +1,14 @@
-// recurve-bench drift: the bits per token of a text, scored by single steps as a decode makes them,
-// on a device and on another that it is compared with. What rounding does to a state would add up
-// from step to step. The text comes as it is where the build has tokenizers, or as token ids.
+// recurve-bench drift: the bits per token of a text, scored by single steps as a decode makes them
+// or by prompts, on a device, and by single steps on another that it is compared with. What
+// rounding does to a state would add up from step to step. The text comes as it is where the build
+// has tokenizers, or as token ids.
 #include <fmt/format.h>
 
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <stdexcept>
 
 #include "model/registry.h"
@@ -25,44 +27,50 @@ struct DriftOptions {
   std::string text, ids;
   std::string device = "cpu", against = "cpu";
   bool bf16_state = false;
-  int tokens = 10000;
+  int tokens = 10000, rows = 1;
   double within = 0;
 };
 
-// A model on a device with one sequence.
+// A model on a device with one sequence, of which up to `rows` tokens come at once.
 class Decoder {
  public:
-  Decoder(const std::string& directory, const std::string& device, DType state)
+  Decoder(const std::string& directory, const std::string& device, DType state, int rows)
       : backend_(make_backend(device)),
         stream_(backend_->make_stream()),
         model_(load(directory, *backend_, state)),
         pool_(*backend_, model_->state_layout(), 1, *stream_),
         slot_(*pool_.acquire()),
-        arena_(*backend_, model_->arena_bytes({.rows = 1, .logits = 1})),
-        logits_(static_cast<size_t>(model_->info().vocab)),
+        arena_(*backend_, model_->arena_bytes({.rows = rows, .logits = rows})),
+        vocab_(static_cast<size_t>(model_->info().vocab)),
+        logits_(static_cast<size_t>(rows) * vocab_),
         logits_there_(backend_->allocate(logits_.size() * sizeof(float))),
-        inputs_there_(backend_->allocate(sizeof(Inputs))) {}
+        inputs_there_(
+            backend_->allocate((kHeader + 2 * static_cast<size_t>(rows)) * sizeof(int32_t))) {}
 
-  // The logits behind one more token.
-  const std::vector<float>& step(int32_t token) {
-    const Inputs inputs{.begin = {0, 1}, .slot = slot_.id(), .row = 0, .token = token};
-    backend_->upload(inputs_there_.data(), &inputs, sizeof(inputs), *stream_);
-    const auto* at = inputs_there_.as<Inputs>();
+  // The logits behind each of some more tokens: (tokens, vocabulary).
+  const std::vector<float>& step(std::span<const int32_t> tokens) {
+    const auto rows = static_cast<int32_t>(tokens.size());
+    std::vector<int32_t> inputs = {0, rows, static_cast<int32_t>(slot_.id())};
+    for (int32_t row = 0; row < rows; ++row) inputs.push_back(row);
+    inputs.insert(inputs.end(), tokens.begin(), tokens.end());
+    backend_->upload(inputs_there_.data(), inputs.data(), inputs.size() * sizeof(int32_t),
+                     *stream_);
+    const auto* at = inputs_there_.as<int32_t>();
     model_->forward(
-        {.seqs = {.num_seqs = 1, .rows = 1, .max_len = 1, .begin = at->begin, .slot = &at->slot},
-         .tokens = &at->token,
-         .num_logits = 1,
-         .logit_rows = &at->row},
+        {.seqs = {.num_seqs = 1, .rows = rows, .max_len = rows, .begin = at, .slot = at + 2},
+         .tokens = at + kHeader + rows,
+         .num_logits = rows,
+         .logit_rows = at + kHeader},
         pool_, arena_, *stream_, logits_there_.as<float>());
-    backend_->download(logits_.data(), logits_there_.data(), logits_there_.bytes(), *stream_);
+    backend_->download(logits_.data(), logits_there_.data(), tokens.size() * vocab_ * sizeof(float),
+                       *stream_);
     stream_->wait();
     return logits_;
   }
+  size_t vocab() const { return vocab_; }
 
  private:
-  struct Inputs {
-    int32_t begin[2], slot, row, token;
-  };
+  static constexpr size_t kHeader = 3;  // where rows begin and end, and the slot
   static std::unique_ptr<const Model> load(const std::string& directory, Backend& backend,
                                            DType state) {
     Checkpoint checkpoint = Checkpoint::open(directory);
@@ -75,12 +83,13 @@ class Decoder {
   StatePool pool_;
   StateSlot slot_;
   Arena arena_;
-  std::vector<float> logits_;           // (vocab)
+  size_t vocab_;
+  std::vector<float> logits_;           // (rows, vocab)
   Buffer logits_there_, inputs_there_;  // in the device's memory
 };
 
 // -log2 of the probability of the token.
-double bits_of(const std::vector<float>& logits, int32_t token) {
+double bits_of(std::span<const float> logits, int32_t token) {
   double largest = -INFINITY, sum = 0;
   for (const float logit : logits) largest = std::max<double>(largest, logit);
   for (const float logit : logits) sum += std::exp(logit - largest);
@@ -124,12 +133,18 @@ double percent_apart(double found, double wanted) { return 100 * (found - wanted
 // Compares both on one model; gives how far apart they are, in percent.
 double compare(const DriftOptions& o, const std::string& directory, Report& report) {
   const std::vector<int32_t> tokens = read_tokens(o, directory);
-  Decoder device(directory, o.device, o.bf16_state ? DType::kBF16 : DType::kF32);
-  Decoder against(directory, o.against, DType::kF32);
+  Decoder device(directory, o.device, o.bf16_state ? DType::kBF16 : DType::kF32, o.rows);
+  Decoder against(directory, o.against, DType::kF32, 1);
+  const size_t rows = static_cast<size_t>(o.rows), vocab = device.vocab();
+  const std::vector<float>* block = nullptr;
   const size_t last_tenth = tokens.size() - tokens.size() / 10;
   double found = 0, wanted = 0, found_late = 0, wanted_late = 0, difference = 0;
   for (size_t t = 0; t + 1 < tokens.size(); ++t) {
-    const auto &logits = device.step(tokens[t]), &exact = against.step(tokens[t]);
+    if (t % rows == 0) {
+      block = &device.step(std::span(tokens).subspan(t, std::min(rows, tokens.size() - 1 - t)));
+    }
+    const auto logits = std::span(*block).subspan(t % rows * vocab, vocab);
+    const std::vector<float>& exact = against.step(std::span(tokens).subspan(t, 1));
     for (size_t i = 0; i < logits.size(); ++i) {
       difference = std::max<double>(difference, std::fabs(logits[i] - exact[i]));
     }
@@ -146,6 +161,7 @@ double compare(const DriftOptions& o, const std::string& directory, Report& repo
               {"device", o.device},
               {"state", o.bf16_state ? "bf16" : "f32"},
               {"tokens", o.tokens},
+              {"rows", o.rows},
               {"bits_per_token", found / o.tokens},
               {"against_" + o.against, wanted / o.tokens},
               {"percent_apart", percent},
@@ -178,6 +194,8 @@ void add_drift(CLI::App& app, const bool& json) {
   input->require_option(1);
   drift->add_option("--tokens", o->tokens, "Of the text, from its start")
       ->check(CLI::Range(100, 1 << 24));
+  drift->add_option("--rows", o->rows, "Tokens at once, there: 1 is a decode, more are prompts")
+      ->check(CLI::Range(1, 65536));
   drift->add_option("--device", o->device, "cpu, cuda:N or reference")->capture_default_str();
   drift->add_flag("--bf16-state", o->bf16_state, "There: states that are matrices in bf16");
   drift->add_option("--against", o->against, "The device compared with, states in fp32")
