@@ -137,25 +137,57 @@ struct Weights {
   }
 };
 
+// What a lane has of the channels of its warp.
+struct Own {
+  int channel;  // the first
+  float2 bias[kColumnTiles];
+
+  // first: of the warp.
+  __device__ Own(const SelectiveScanArgs& a, int first)
+      : channel(first + 2 * (static_cast<int>(threadIdx.x) % 4)) {
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; ++n) {
+      const float* from = a.dt_bias + channel + n * kColumns;
+      bias[n] = make_float2(from[0], from[1]);
+    }
+  }
+
+  // The time steps of a lane's two rows of a tile, so many of kRows there.
+  __device__ void put(const SelectiveScanArgs& a, int64_t row, int rows, int tile,
+                      const float (&scales)[kRows], const float (&sums)[kColumnTiles][4]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int r = tile * kTileHeight + 8 * half + static_cast<int>(threadIdx.x) % kWarpSize / 4;
+      if (r >= rows) continue;
+      float* to = a.scratch + (row + r) * a.D + channel;
+      const auto step = [&](float sum, float added) {
+        return time_step(__fadd_rn(__fmul_rn(sum, scales[r]), added));
+      };
+#pragma unroll
+      for (int n = 0; n < kColumnTiles; ++n) {
+        *reinterpret_cast<float2*>(to + n * kColumns) =
+            make_float2(step(sums[n][2 * half], bias[n].x), step(sums[n][2 * half + 1], bias[n].y));
+      }
+    }
+  }
+};
+
 // A block: a tile of channels of `each` times kRows rows.
 template <int kSlabs>
 __global__ void __launch_bounds__(kThreads, 1) time_steps_kernel(SelectiveScanArgs a, int each) {
   extern __shared__ __align__(128) std::byte memory[];
   auto& shared = *reinterpret_cast<Shared<kSlabs>*>(memory);
   let_next_start();
-  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  const int own = static_cast<int>(blockIdx.x) * kChannels + warp * kWarpChannels;
-  const int channel = min(own, a.D - kWarpChannels);  // beyond the last, the last again
+  const int warp = threadIdx.x / kWarpSize;
+  // Beyond the last channels, the last again.
+  const int channel =
+      min(static_cast<int>(blockIdx.x) * kChannels + warp * kWarpChannels, a.D - kWarpChannels);
   const int64_t first = int64_t{blockIdx.y} * each * kRows;
   const int count = static_cast<int>(min(int64_t{each} * kRows, a.seqs.rows - first));
   const int turns = (count + kRows - 1) / kRows;
+  const bool norms = a.norm_eps > 0 && blockIdx.x == 0 && a.N == kScanShort;
   const Weights<kSlabs> weights(a, channel);
-  float2 bias[kColumnTiles];
-#pragma unroll
-  for (int n = 0; n < kColumnTiles; ++n) {
-    const float* from = a.dt_bias + channel + n * kColumns + 2 * (lane % 4);
-    bias[n] = make_float2(from[0], from[1]);
-  }
+  const Own own(a, channel);
   wait_for_previous();
   load_rows<kSlabs>(a, first, shared.raw[0]);
   wait_for_step_weights();
@@ -163,32 +195,25 @@ __global__ void __launch_bounds__(kThreads, 1) time_steps_kernel(SelectiveScanAr
   if (turns > 1) load_rows<kSlabs>(a, first + kRows, shared.raw[1]);
   split_rows(a, shared, 0);
   for (int i = 0; i < turns; ++i) {
-    const int turn = i % 2;
+    const int turn = i % 2, rows = min(kRows, count - i * kRows);
     const int64_t row = first + i * kRows;
     wait_for_step_weights();
     __syncthreads();
-    if (i + 2 < turns) load_rows<kSlabs>(a, row + 2 * kRows, shared.raw[turn]);
-    if (i + 1 < turns) split_rows(a, shared, 1 - turn);
-    const int rows = min(kRows, count - i * kRows);
-    if (a.norm_eps > 0 && blockIdx.x == 0 && a.N == kScanShort) put_normed(a, row, rows);
+    // Half of the warps, one of two that share a part of the multiprocessor, split the next rows
+    // while the others multiply these.
+#pragma unroll 1
+    for (int phase = 0; phase < 2; ++phase) {
+      if ((phase == 0) == (warp < kWarps / 2)) {
+        if (i + 2 < turns) load_rows<kSlabs>(a, row + 2 * kRows, shared.raw[turn]);
+        if (i + 1 < turns) split_rows(a, shared, 1 - turn);
+        if (norms) put_normed(a, row, rows);
+        continue;
+      }
 #pragma unroll
-    for (int tile = 0; tile < kRowTiles; ++tile) {
-      float sums[kColumnTiles][4];
-      weights.multiply(shared, turn, tile, sums);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int r = tile * kTileHeight + 8 * half + lane / 4;
-        if (r >= rows) continue;
-        float* to = a.scratch + (row + r) * a.D + channel + 2 * (lane % 4);
-        const float scale = shared.scale[turn][r];
-        const auto step = [&](float sum, float added) {
-          return time_step(__fadd_rn(__fmul_rn(sum, scale), added));
-        };
-#pragma unroll
-        for (int n = 0; n < kColumnTiles; ++n) {
-          *reinterpret_cast<float2*>(to + n * kColumns) = make_float2(
-              step(sums[n][2 * half], bias[n].x), step(sums[n][2 * half + 1], bias[n].y));
-        }
+      for (int tile = 0; tile < kRowTiles; ++tile) {
+        float sums[kColumnTiles][4];
+        weights.multiply(shared, turn, tile, sums);
+        own.put(a, row, rows, tile, shared.scale[turn], sums);
       }
     }
   }
