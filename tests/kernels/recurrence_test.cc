@@ -52,7 +52,11 @@ Ops scan_ops(std::mt19937_64& random) {
                             {9, 16, 8, true, -2, 2, 16, DType::kBF16, 1e-3f},
                             {64, 16, 8, true, -2, 2, 32, DType::kBF16, 0, true},
                             {128, 16, 8, true, -2, 2, 160, DType::kBF16, 1e-6f, true},
-                            {64, 4, 8, false, -2, 2, 64, DType::kBF16, 0, true}}) {
+                            {64, 4, 8, false, -2, 2, 64, DType::kBF16, 0, true},
+                            {192, 16, 1, false, -2, 2, 96, DType::kBF16, 0, true},
+                            {256, 16, 20, true, -2, 2, 64, DType::kBF16, 1e-3f, true},
+                            // As wide as makes a GPU take a lone prompt otherwise than several.
+                            {5120, 16, 16, true, -2, 2, 32, DType::kBF16, 0, true}}) {
     ops.push_back(scan_op(c, random));
   }
   for (const float dt : kTimeSteps) {
@@ -219,7 +223,8 @@ const std::vector<Family>& families() {
        },
        [](int chunk, Random& r) {
          return Ops{scan_op({40, 16, chunk}, r),
-                    scan_op({64, 16, chunk, true, -2, 2, 32, DType::kBF16, 0, true}, r)};
+                    scan_op({64, 16, chunk, true, -2, 2, 32, DType::kBF16, 0, true}, r),
+                    scan_op({128, 16, chunk, true, -2, 2, 160, DType::kBF16, 1e-3f, true}, r)};
        }},
       {"ssd", ssd_ops,
        [](Random& r) {

@@ -53,8 +53,8 @@ __global__ void __launch_bounds__(kThreads) any_kernel(CausalConv1dArgs a) {
   for (int j = 0; j < past; ++j) state[j] = value(part.L - past + j);
 }
 
-// A thread: four channels side by side.
-constexpr int kFourRows = 32;
+// A thread: four channels side by side. It has so many rows on their way together.
+constexpr int kFourRows = 16, kTogether = 8;
 __global__ void __launch_bounds__(kThreads) four_kernel(CausalConv1dArgs a) {
   constexpr int kPast = FourChannels::kPast;
   let_next_start();
@@ -89,9 +89,17 @@ __global__ void __launch_bounds__(kThreads) four_kernel(CausalConv1dArgs a) {
   } else {
     take_rows_before(part.t0);
   }
-#pragma unroll 4
-  for (int t = part.t0; t < part.end; ++t) {
-    put_four(a, part.begin + t, d, channels.advance(row_at(t), a.silu));
+  for (int t = part.t0; t < part.end; t += kTogether) {
+    float4 rows[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      if (t + j < part.end) rows[j] = row_at(t + j);
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      if (t + j >= part.end) break;
+      put_four(a, part.begin + t + j, d, channels.advance(rows[j], a.silu));
+    }
   }
   if (part.t0 > 0) return;
   if (part.end < part.L) take_rows_before(part.L);  // the last rows are another block's

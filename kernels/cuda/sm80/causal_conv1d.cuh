@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/cuda/sm80/activate.cuh"
+#include "kernels/cuda/sm80/quick_silu.cuh"
 #include "kernels/cuda/sm80/vector.cuh"
 #include "kernels/ops/causal_conv1d.h"
 
@@ -46,7 +47,7 @@ struct FourChannels {
     past[c][0] = past[c][1];
     past[c][1] = past[c][2];
     past[c][2] = x;
-    return with_silu ? silu(sum) : sum;
+    return with_silu ? quick_silu(sum) : sum;
   }
 };
 

@@ -7,63 +7,13 @@ namespace {
 
 constexpr int kThreads = kScanThreads;
 
-// The time steps of all rows before bias and softplus, to the op's scratch (rows, D), in tiles. A
-// block: a tile of channels of `each` rows.
-__global__ void __launch_bounds__(kStepThreads)
-    time_steps_kernel(SelectiveScanArgs a, int tiles, int each) {
-  extern __shared__ uint4 weights[];
-  __shared__ StepTile tile;
-  let_next_start();
-  const int channel = static_cast<int>(blockIdx.x) % tiles * kStepChannels;
-  const int first = static_cast<int>(blockIdx.x) / tiles * each;
-  const int end = min(first + each, a.seqs.rows);
-  auto* dt_proj = reinterpret_cast<uint16_t*>(weights);
-  load_step_weights(a, channel, dt_proj);
-  wait_for_step_weights();
-  __syncthreads();
-  wait_for_previous();
-  for (int row = first; row < end; row += kTileRows) {
-    const int rows = min(kTileRows, end - row);
-    multiply_step_rows(a, dt_proj, row, rows, tile);
-    __syncthreads();
-    for (int i = threadIdx.x; i < rows * kStepChannels; i += kStepThreads) {
-      const int r = i / kStepChannels, c = i % kStepChannels;
-      a.scratch[int64_t{row + r} * a.D + channel + c] = time_step_sum(a, tile, r, c);
-    }
-    __syncthreads();
-  }
-}
-
-__device__ float step_weight_at(const Matrix& W, int64_t index) {
-  return W.dtype == DType::kBF16 ? widen_bf16(static_cast<const uint16_t*>(W.data)[index])
-                                 : static_cast<const float*>(W.data)[index];
-}
-
-// The same for any rank and number of channels. A thread: one time step.
-__global__ void __launch_bounds__(kThreads) any_time_steps_kernel(SelectiveScanArgs a, int tiles) {
-  let_next_start();
-  wait_for_previous();
-  const int64_t row = blockIdx.x / tiles;
-  const int channel = static_cast<int>(blockIdx.x) % tiles * kThreads + threadIdx.x;
-  if (channel >= a.D) return;
-  const float* low = a.params + row * a.params_stride;
-  float sum = 0, squares = 0;
-  for (int r = 0; r < a.R; ++r) {
-    sum = fmaf(step_weight_at(a.dt_proj, int64_t{channel} * a.R + r), low[r], sum);
-    squares = fmaf(low[r], low[r], squares);
-  }
-  if (a.norm_eps > 0) sum *= norm_scale(squares, a.R, a.norm_eps);
-  a.scratch[row * a.D + channel] = sum;
-}
-
 // What a lane needs of one channel in one row.
 struct Own {
   float x, dt, z;
 };
 __device__ Own own_at(const SelectiveScanArgs& a, int64_t row, int channel) {
   const float z = a.z == nullptr ? 0 : a.z[row * a.z_stride + channel];
-  return {a.x[row * a.x_stride + channel],
-          softplus(a.scratch[row * a.D + channel] + a.dt_bias[channel]), z};
+  return {a.x[row * a.x_stride + channel], a.scratch[row * a.D + channel], z};
 }
 __device__ void put_out(const SelectiveScanArgs& a, int64_t row, int channel, const Own& own,
                         float y) {
@@ -100,10 +50,9 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(SelectiveScanArgs a, int
       if (first + t >= end) break;
       const float dt = __shfl_sync(kAllLanes, own.dt, t, kScanLanes);
       const float x = __shfl_sync(kAllLanes, own.x, t, kScanLanes);
-      float y = 0;
-      quad.advance(h, y, dt, __fmul_rn(dt, x), B[t], C[t]);
+      const float sum = quad.advance(h, dt, __fmul_rn(dt, x), B[t], C[t]);
       if ((first + t - begin + 1) % a.chunk == 0) h = rounded<T>(h);
-      y = sum_of_scan_lanes(y);
+      const float y = sum_of_scan_lanes(sum);
       if (t == part) y_own = y;
     }
     if (channel < a.D && first + part < end) put_out(a, first + part, channel, own, y_own);
@@ -125,7 +74,6 @@ __global__ void __launch_bounds__(kThreads) any_kernel(SelectiveScanArgs a, int 
   extern __shared__ float states[];
   let_next_start();
   wait_for_previous();
-  constexpr float kLog2e = 1.4426950408889634f;
   const int tile = blockIdx.x % tiles, sequence = blockIdx.x / tiles;
   const int part = threadIdx.x % kScanLanes;
   const int channel = (tile * kThreads + static_cast<int>(threadIdx.x)) / kScanLanes;
@@ -144,30 +92,14 @@ __global__ void __launch_bounds__(kThreads) any_kernel(SelectiveScanArgs a, int 
     const bool ends_chunk = (row - begin + 1) % a.chunk == 0;
     float y = 0;
     for (int n = part; n < N; n += kScanLanes) {
-      ScanQuad::advance(h[n], y, own.dt, dtx, A[n] * kLog2e, B[n] * B_scale, C[n] * C_scale);
+      ScanQuad::advance(h[n], own.dt, dtx, A[n] * kLog2e, B[n] * B_scale);
+      y = __fmaf_rn(C[n] * C_scale, h[n], y);
       if (ends_chunk) h[n] = rounded<T>(h[n]);
     }
     y = sum_of_scan_lanes(y);
     if (channel < a.D && part == 0) put_out(a, row, channel, own, y);
   }
   for (int n = part; n < N; n += kScanLanes) kept[n] = kept_as<T>(h[n]);
-}
-
-void time_steps(const SelectiveScanArgs& args, Stream& stream) {
-  const int rows = args.seqs.rows;
-  if (takes_step_tiles(args)) {
-    constexpr int kEach = 8 * kTileRows;
-    const int tiles = args.D / kStepChannels;
-    launch_early(stream, "selective_scan, time steps", time_steps_kernel,
-                 {.grid = static_cast<unsigned>(tiles * ceil_div(rows, kEach)),
-                  .threads = kStepThreads,
-                  .shared = step_weights_bytes(args.R)},
-                 args, tiles, kEach);
-  } else {
-    const int tiles = ceil_div(args.D, kThreads);
-    launch_early(stream, "selective_scan, time steps", any_time_steps_kernel,
-                 {.grid = static_cast<unsigned>(rows * tiles), .threads = kThreads}, args, tiles);
-  }
 }
 
 template <typename T>
@@ -197,7 +129,7 @@ void selective_scan(const SelectiveScanArgs& args, Stream& stream) {
   if (takes_step_tiles(args) && args.N == kScanShort && args.seqs.max_len == 1) {
     return selective_scan_steps(args, stream);
   }
-  time_steps(args, stream);
+  selective_scan_time_steps(args, stream);
   with_state_type(args.h.dtype, [&](auto kept) { scan_rows<decltype(kept)>(args, stream); });
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/sm80/activate.cuh"
+#include "kernels/cuda/sm80/quick_silu.cuh"
 #include "kernels/cuda/sm80/split_bf16.cuh"
 #include "kernels/cuda/sm80/vector.cuh"
 #include "kernels/ops/selective_scan.h"
@@ -15,31 +16,41 @@ constexpr int kScanThreads = 128;           // of a block that goes row by row
 constexpr size_t kBytesOfScannedState = sizeof(float) * kScanThreads / kScanLanes;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
+// softplus(x) = max(x, 0) + log(1 + u), u = exp(-|x|), to some units in the last place of fp32 for
+// |x| of a few: log(1 + u) = 2 artanh(r), r = u / (2 + u), at most 1/3. Divided by r, that is a
+// polynomial of r^2 to 2e-7.
+__device__ inline float time_step(float x) {
+  const float u = power_of_2(-fabsf(x) * kLog2e);
+  const float r = u * reciprocal(2.0f + u), square = r * r;
+  float ratio = __fmaf_rn(0.34203619f, square, 0.39593187f);
+  ratio = __fmaf_rn(ratio, square, 0.66675848f);
+  ratio = __fmaf_rn(ratio, square, 1.9999996f);
+  return __fmaf_rn(r, ratio, fmaxf(x, 0.0f));
+}
+
 // Four states of a channel. rate: A / ln 2, as the hardware's exponential is one of 2.
 struct ScanQuad {
   float4 rate;
 
   __device__ explicit ScanQuad(const float4& A) {
-    constexpr float kLog2e = 1.4426950408889634f;
     rate = make_float4(__fmul_rn(A.x, kLog2e), __fmul_rn(A.y, kLog2e), __fmul_rn(A.z, kLog2e),
                        __fmul_rn(A.w, kLog2e));
   }
 
-  // A row more; y: what the states add to the output.
-  __device__ void advance(float4& h, float& y, float dt, float dtx, const float4& B,
-                          const float4& C) const {
-    advance(h.x, y, dt, dtx, rate.x, B.x, C.x);
-    advance(h.y, y, dt, dtx, rate.y, B.y, C.y);
-    advance(h.z, y, dt, dtx, rate.z, B.z, C.z);
-    advance(h.w, y, dt, dtx, rate.w, B.w, C.w);
+  // A row more: what the states add to the output, which all kernels add by pairs.
+  __device__ float advance(float4& h, float dt, float dtx, const float4& B, const float4& C) const {
+    advance(h.x, dt, dtx, rate.x, B.x);
+    advance(h.y, dt, dtx, rate.y, B.y);
+    advance(h.z, dt, dtx, rate.z, B.z);
+    advance(h.w, dt, dtx, rate.w, B.w);
+    return __fadd_rn(pair_sum(h.x, h.y, C.x, C.y), pair_sum(h.z, h.w, C.z, C.w));
   }
 
-  __device__ static void advance(float& h, float& y, float dt, float dtx, float rate, float B,
-                                 float C) {
-    float decay;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(decay) : "f"(__fmul_rn(dt, rate)));
-    h = __fmaf_rn(decay, h, __fmul_rn(dtx, B));
-    y = __fmaf_rn(C, h, y);
+  __device__ static void advance(float& h, float dt, float dtx, float rate, float B) {
+    h = __fmaf_rn(power_of_2(__fmul_rn(dt, rate)), h, __fmul_rn(dtx, B));
+  }
+  __device__ static float pair_sum(float h0, float h1, float C0, float C1) {
+    return __fmaf_rn(C1, h1, __fmul_rn(C0, h0));
   }
 };
 
@@ -58,7 +69,7 @@ __device__ inline float4 normed_quad(float4 v, const SelectiveScanArgs& a) {
 __device__ inline float scan_output(const SelectiveScanArgs& a, float y, float skip, float x,
                                     float z) {
   y = __fmaf_rn(skip, x, y);
-  return a.z == nullptr ? y : y * silu(z);
+  return a.z == nullptr ? y : y * quick_silu(z);
 }
 
 __device__ inline void put_scan_output(const SelectiveScanArgs& a, int64_t row, int channel,
@@ -136,19 +147,22 @@ __device__ inline void multiply_step_rows(const SelectiveScanArgs& a, const uint
 __device__ inline float time_step_sum(const SelectiveScanArgs& a, const StepTile& tile, int row,
                                       int channel) {
   const float sum = tile.sums[0][row][channel] + tile.sums[1][row][channel];
-  return a.norm_eps > 0 ? sum * tile.scale[row] : sum;
+  return a.norm_eps > 0 ? __fmul_rn(sum, tile.scale[row]) : sum;
 }
 
-// Of a tile's weights, with room for sums and states of a tile beside them in what a block has.
-constexpr size_t kMostStepWeights = 42 << 10;
-
+// The weights of a tile of channels with more have no room beside the sums and states of a tile.
+constexpr int kLargestStepRank = 256;
 // Whether the tensor cores make the time steps: follows from shape and place alone.
 inline bool takes_step_tiles(const SelectiveScanArgs& a) {
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
-  return a.dt_proj.dtype == DType::kBF16 && a.R % kSlab == 0 && a.D % kStepChannels == 0 &&
-         step_weights_bytes(a.R) <= kMostStepWeights && a.params_stride % 4 == 0 &&
-         aligned(a.params) && aligned(a.dt_proj.data);
+  return a.dt_proj.dtype == DType::kBF16 && a.R % kSlab == 0 && a.R <= kLargestStepRank &&
+         a.D % kStepChannels == 0 && a.params_stride % 4 == 0 && aligned(a.params) &&
+         aligned(a.dt_proj.data);
 }
+
+// Has the time steps of all rows made, in scratch (rows, D). Where takes_step_tiles(), N is
+// kScanShort and norm_eps is not 0, also B and C of all rows, normed, behind them (rows, 2 N).
+void selective_scan_time_steps(const SelectiveScanArgs& args, Stream& stream);
 
 // Where takes_step_tiles(), N is kScanShort and every sequence has one row: the whole op.
 void selective_scan_steps(const SelectiveScanArgs& args, Stream& stream);

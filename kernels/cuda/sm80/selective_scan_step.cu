@@ -94,15 +94,14 @@ __global__ void __launch_bounds__(kStepThreads, 2)
 #pragma unroll
     for (int j = 0; j < kOwned; ++j) {
       const int r = j * kScanLanes + part;
-      dt_own[j] = softplus(time_step_sum(a, shared.tile, r, own_channel) + bias);
+      dt_own[j] = time_step(time_step_sum(a, shared.tile, r, own_channel) + bias);
     }
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
       if (r >= rows) break;
       const float dt = __shfl_sync(kAllLanes, dt_own[r / kScanLanes], r % kScanLanes, kScanLanes);
       const float x = __shfl_sync(kAllLanes, own.x[r / kScanLanes], r % kScanLanes, kScanLanes);
-      float y = 0;
-      quad.advance(h[r], y, dt, __fmul_rn(dt, x), shared.B[r][part], shared.C[r][part]);
+      float y = quad.advance(h[r], dt, __fmul_rn(dt, x), shared.B[r][part], shared.C[r][part]);
       store4<true>(shared.states[r] + at, h[r], 4);
       y = sum_of_scan_lanes(y);
       if (r % kScanLanes == part) y_own[r / kScanLanes] = y;

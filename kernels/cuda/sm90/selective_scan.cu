@@ -8,6 +8,7 @@
 #include "kernels/cuda/sm80/selective_scan.cuh"
 #include "kernels/cuda/sm90/bulk.cuh"
 #include "kernels/cuda/sm90/ops.h"
+#include "kernels/cuda/sm90/selective_scan.h"
 
 namespace recurve::cuda::sm90 {
 namespace {
@@ -188,8 +189,8 @@ struct Own {
     for (int j = 0; j < kOwned; ++j) {
       const int r = j * kScanLanes + part;
       float sum = steps.sums[0][r][channel] + steps.sums[1][r][channel];
-      if (a.norm_eps > 0) sum *= steps.scale[r];
-      dt_own[j] = softplus(sum + bias);
+      if (a.norm_eps > 0) sum = __fmul_rn(sum, steps.scale[r]);
+      dt_own[j] = time_step(sum + bias);
     }
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -199,10 +200,9 @@ struct Own {
       T* at = stage.h + (r * kStepChannels + channel) * kN + n;
       const auto* B = reinterpret_cast<const float4*>(stage.params + r * width + a.R + n);
       float4 h = widened(*reinterpret_cast<const Four<T>*>(at));
-      float y = 0;
-      quad.advance(h, y, dt, __fmul_rn(dt, x), B[0], B[kN / 4]);
+      const float sum = quad.advance(h, dt, __fmul_rn(dt, x), B[0], B[kN / 4]);
       *reinterpret_cast<Four<T>*>(at) = four_of<T>(h);
-      y = sum_of_scan_lanes(y);
+      const float y = sum_of_scan_lanes(sum);
       if (r % kScanLanes == part) y_own[r / kScanLanes] = y;
     }
 #pragma unroll
@@ -334,6 +334,7 @@ void launch_steps(const SelectiveScanArgs& args, Stream& stream) {
 
 void selective_scan(const SelectiveScanArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
+  if (args.seqs.max_len > 1 && takes_scan_rows(args)) return scan_rows(args, stream);
   if (!takes(args)) return sm80::selective_scan(args, stream);
   with_state_type(args.h.dtype, [&](auto kept) { launch_steps<decltype(kept)>(args, stream); });
 }
