@@ -7,6 +7,7 @@
 #include "kernels/cuda/sm80/linear_bf16.h"
 #include "kernels/cuda/sm80/ops.h"
 #include "kernels/cuda/sm90/linear_kernel.cuh"
+#include "kernels/cuda/sm90/linear_persistent.h"
 #include "kernels/cuda/sm90/ops.h"
 #include "kernels/cuda/sm90/tensor_map.h"
 
@@ -58,24 +59,7 @@ __global__ void __launch_bounds__(kRoundThreads)
   if (threadIdx.x == 0) scales[blockIdx.x] = scale;
 }
 
-bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
-
 int round_up(int a, int b) { return ceil_div(a, b) * b; }
-
-// Into how many pieces K is cut: so many that all multiprocessors have some where there are many
-// rows of x, and each piece is of eight boxes or so; at least of one. Around two thousand outputs
-// more than four cost more than they bring (measured at 1 to 64 rows).
-constexpr int kMostPieces = 8;
-int pieces_of(const Matrix& W) {
-  constexpr int kWantedBlocks = 120, kTileM = 128;
-  const int most = W.N > 1024 && W.N <= 2048 ? kMostPieces / 2 : kMostPieces;
-  int pieces = 1;
-  while (pieces < most && ceil_div(W.N, kTileM) * pieces < kWantedBlocks &&
-         W.K / (2 * pieces) >= 8 * kBoxK) {
-    pieces *= 2;
-  }
-  return pieces;
-}
 
 // The memory of each of so many blocks on one multiprocessor, which takes 1 KB of each for itself.
 constexpr int kMemoryOfAll = 228 << 10;
@@ -282,7 +266,7 @@ int64_t time_of(const LinearArgs& args, const Cut<T>& cut) {
   return cut.waves() * static_cast<int64_t>(time);
 }
 
-// The wide tiles that take least time.
+// The wide tiles that take least time, or those of persistent blocks if they take less.
 template <int kRows, int... kTileM>
 void launch_widest(const LinearArgs& args, const Rows& x, Stream& stream) {
   int best_height = 0, best_turns = 0, best_sharers = 0;
@@ -304,6 +288,9 @@ void launch_widest(const LinearArgs& args, const Rows& x, Stream& stream) {
     if (tiles_of_rows == 2 || (tiles_of_rows % 2 == 0 && parts == 1)) {
       (look_at(WideTiling<kTileM, kRows>{}, parts, 2), ...);
     }
+  }
+  if (const auto plan = plan_persistent(args, stream); plan && plan->time < least) {
+    return launch_persistent(*plan, args, x, stream);
   }
   const auto launch_if_best = [&]<typename T>(T) {
     if (best_height != T::kTileM) return;
