@@ -15,9 +15,10 @@ namespace recurve::cuda::sm90 {
 namespace {
 
 // One block a row of x: y = x, or x times the norm's weights, in bf16, and the norm's scale. K is a
-// multiple of 8. shared: (K / 8) floats where there is a norm.
-constexpr int kRoundThreads = 512;
+// multiple of 8. shared: (K / 8) floats where there is a norm. Of few rows a block has many
+// threads, as it is their latency that counts; of many, blocks of few make better use of memory.
 constexpr int kHeld = 4;  // fours of a row that a thread has on their way
+template <int kRoundThreads>
 __global__ void __launch_bounds__(kRoundThreads)
     round_kernel(const float* x, const float* norm, float eps, int K, uint16_t* y, float* scales) {
   extern __shared__ float squares[];
@@ -341,10 +342,14 @@ void linear_rows(const LinearArgs& args, const Rows& x, Stream& stream) {
 // scales: of the rows, where there is a norm.
 void round_rows(const LinearArgs& args, uint16_t* rounded, float* scales, Stream& stream) {
   const size_t squares = args.norm == nullptr ? 0 : args.W.K / BegunNorm::kSquares * sizeof(float);
-  launch_early(
-      stream, "linear, rounding", round_kernel,
-      {.grid = static_cast<unsigned>(args.rows), .threads = kRoundThreads, .shared = squares},
-      args.x, args.norm, args.norm_eps, static_cast<int>(args.W.K), rounded, scales);
+  const auto launch = [&]<int kThreads>() {
+    launch_early(stream, "linear, rounding", round_kernel<kThreads>,
+                 {.grid = static_cast<unsigned>(args.rows), .threads = kThreads, .shared = squares},
+                 args.x, args.norm, args.norm_eps, static_cast<int>(args.W.K), rounded, scales);
+  };
+  constexpr int kFewRows = 1024;
+  if (args.rows <= kFewRows) return launch.operator()<512>();
+  launch.operator()<128>();
 }
 
 // Some of the rows.
