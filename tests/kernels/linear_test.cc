@@ -238,7 +238,7 @@ TEST_P(LargeLinearTest, MatchesTheReferenceWithItsParts) {
 TEST_P(LargeLinearTest, HandsOnInBfloat) {
   KernelDevice device = make_device();
   for (const bool swiglu : {false, true}) {
-    for (const int rows : {1, 9, 70, 300}) {
+    for (const int rows : {1, 9, 70, 300, 2100}) {
       const Shape s{rows, 1104, 1056, DType::kBF16, true, false, false, swiglu};
       const Inputs in = make_inputs(s, 12);
       const auto W = device.array(stored(in.W, s.type));
@@ -305,6 +305,71 @@ TEST_P(LargeLinearTest, GoesOnWithANorm) {
       ASSERT_TRUE(bit_equal(alone.x, run(device, before, in, W.data()))) << describe(before);
       ASSERT_TRUE(bit_equal(z.read(), run(device, after, alone, W_next.data()))) << describe(after);
     }
+  }
+}
+
+// Of so many rows that a block makes several tiles: K in one to eight pieces, tiles that end behind
+// the rows and the outputs, and all that may be asked for beside the product. A row has the bits
+// that it has among few.
+TEST_P(LargeLinearTest, ManyRowsAreAsFew) {
+  KernelDevice device = make_device();
+  const Shape wide{2300, 15400, 264, DType::kBF16, true, false, true};
+  const Shape gated{1100, 15424, 520, DType::kBF16, true, false, true, true};
+  for (const Shape& s : {wide, gated, Shape{257, 15300, 136, DType::kBF16, true, true},
+                         Shape{777, 10248, 1032, DType::kBF16, true, false, true},
+                         Shape{2049, 7684, 1160, DType::kBF16, false, true},
+                         Shape{1024, 4100, 2056, DType::kBF16, true, true, true},
+                         Shape{513, 4096, 2560, DType::kBF16, false, false},
+                         Shape{8192, 1032, 520, DType::kBF16, true, false, true},
+                         Shape{1500, 2572, 4104, DType::kBF16, true, true},
+                         Shape{900, 9999, 1024, DType::kBF16, true, true},
+                         Shape{600, 15360, 128, DType::kBF16, true, false, false, false, 0.5f}}) {
+    const Inputs in = make_inputs(s, 16);
+    const auto W = device.array(stored(in.W, s.type));
+    const std::vector<float> all = run(device, s, in, W.data());
+    constexpr int kFew = 200;
+    for (int first = 0; first < s.rows; first += kFew) {
+      Shape few = s;
+      few.rows = std::min(kFew, s.rows - first);
+      const auto part = [&](const std::vector<float>& of, int width) {
+        const auto begin = of.begin() + static_cast<int64_t>(first) * width;
+        return std::vector<float>(begin, begin + static_cast<int64_t>(few.rows) * width);
+      };
+      const Inputs part_in{.W = {},
+                           .bias = in.bias,
+                           .residual = part(in.residual, s.N),
+                           .x = part(in.x, s.K),
+                           .norm = in.norm};
+      ASSERT_TRUE(bit_equal(run(device, few, part_in, W.data()), part(all, s.outputs())))
+          << describe(s) << " from row " << first;
+    }
+  }
+}
+
+// What is added to in place, and bf16 on both sides.
+TEST_P(LargeLinearTest, ManyRowsInPlaceAndInBfloat) {
+  KernelDevice device = make_device();
+  for (const auto& [N, K] : {std::pair{15400, 264}, {8200, 1032}, {4100, 2056}, {2572, 4104}}) {
+    const Shape s{700, N, K, DType::kBF16, true, true};
+    const Inputs in = make_inputs(s, 17);
+    const auto W = device.array(stored(in.W, s.type));
+    const auto x = device.array(in.x), bias = device.array(in.bias), y = device.array(in.residual);
+    LinearArgs args{.rows = s.rows, .W = {s.type, N, K, W.data()}, .bias = bias.data()};
+    args.x = x.data();
+    args.residual = args.y = y.data();
+    device.kernels().linear(args, *device.stream);
+    EXPECT_TRUE(y.guards_intact());
+    ASSERT_TRUE(bit_equal(y.read(), run(device, s, in, W.data()))) << describe(s);
+    if (!device.kernels().linear.takes_bf16(args.W)) continue;
+    const Shape alone{s.rows, N, K, s.type, true, false};
+    const auto x_bf16 = device.array(stored(in.x, DType::kBF16));
+    const auto y_bf16 = device.array(std::vector<uint16_t>(in.residual.size()));
+    args.x = args.residual = args.y = nullptr;
+    args.x_bf16 = x_bf16.data();
+    args.y_bf16 = y_bf16.data();
+    device.kernels().linear(args, *device.stream);
+    EXPECT_TRUE(y_bf16.guards_intact());
+    ASSERT_EQ(y_bf16.read(), stored(run(device, alone, in, W.data()), DType::kBF16)) << describe(s);
   }
 }
 

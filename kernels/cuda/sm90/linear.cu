@@ -7,6 +7,7 @@
 #include "kernels/cuda/sm80/linear_bf16.h"
 #include "kernels/cuda/sm80/ops.h"
 #include "kernels/cuda/sm90/linear_kernel.cuh"
+#include "kernels/cuda/sm90/linear_persistent.h"
 #include "kernels/cuda/sm90/ops.h"
 #include "kernels/cuda/sm90/tensor_map.h"
 
@@ -14,9 +15,10 @@ namespace recurve::cuda::sm90 {
 namespace {
 
 // One block a row of x: y = x, or x times the norm's weights, in bf16, and the norm's scale. K is a
-// multiple of 8. shared: (K / 8) floats where there is a norm.
-constexpr int kRoundThreads = 512;
+// multiple of 8. shared: (K / 8) floats where there is a norm. Of few rows a block has many
+// threads, as it is their latency that counts; of many, blocks of few make better use of memory.
 constexpr int kHeld = 4;  // fours of a row that a thread has on their way
+template <int kRoundThreads>
 __global__ void __launch_bounds__(kRoundThreads)
     round_kernel(const float* x, const float* norm, float eps, int K, uint16_t* y, float* scales) {
   extern __shared__ float squares[];
@@ -58,24 +60,7 @@ __global__ void __launch_bounds__(kRoundThreads)
   if (threadIdx.x == 0) scales[blockIdx.x] = scale;
 }
 
-bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
-
 int round_up(int a, int b) { return ceil_div(a, b) * b; }
-
-// Into how many pieces K is cut: so many that all multiprocessors have some where there are many
-// rows of x, and each piece is of eight boxes or so; at least of one. Around two thousand outputs
-// more than four cost more than they bring (measured at 1 to 64 rows).
-constexpr int kMostPieces = 8;
-int pieces_of(const Matrix& W) {
-  constexpr int kWantedBlocks = 120, kTileM = 128;
-  const int most = W.N > 1024 && W.N <= 2048 ? kMostPieces / 2 : kMostPieces;
-  int pieces = 1;
-  while (pieces < most && ceil_div(W.N, kTileM) * pieces < kWantedBlocks &&
-         W.K / (2 * pieces) >= 8 * kBoxK) {
-    pieces *= 2;
-  }
-  return pieces;
-}
 
 // The memory of each of so many blocks on one multiprocessor, which takes 1 KB of each for itself.
 constexpr int kMemoryOfAll = 228 << 10;
@@ -282,7 +267,7 @@ int64_t time_of(const LinearArgs& args, const Cut<T>& cut) {
   return cut.waves() * static_cast<int64_t>(time);
 }
 
-// The wide tiles that take least time.
+// The wide tiles that take least time, or those of persistent blocks if they take less.
 template <int kRows, int... kTileM>
 void launch_widest(const LinearArgs& args, const Rows& x, Stream& stream) {
   int best_height = 0, best_turns = 0, best_sharers = 0;
@@ -304,6 +289,9 @@ void launch_widest(const LinearArgs& args, const Rows& x, Stream& stream) {
     if (tiles_of_rows == 2 || (tiles_of_rows % 2 == 0 && parts == 1)) {
       (look_at(WideTiling<kTileM, kRows>{}, parts, 2), ...);
     }
+  }
+  if (const auto plan = plan_persistent(args, stream); plan && plan->time < least) {
+    return launch_persistent(*plan, args, x, stream);
   }
   const auto launch_if_best = [&]<typename T>(T) {
     if (best_height != T::kTileM) return;
@@ -354,10 +342,14 @@ void linear_rows(const LinearArgs& args, const Rows& x, Stream& stream) {
 // scales: of the rows, where there is a norm.
 void round_rows(const LinearArgs& args, uint16_t* rounded, float* scales, Stream& stream) {
   const size_t squares = args.norm == nullptr ? 0 : args.W.K / BegunNorm::kSquares * sizeof(float);
-  launch_early(
-      stream, "linear, rounding", round_kernel,
-      {.grid = static_cast<unsigned>(args.rows), .threads = kRoundThreads, .shared = squares},
-      args.x, args.norm, args.norm_eps, static_cast<int>(args.W.K), rounded, scales);
+  const auto launch = [&]<int kThreads>() {
+    launch_early(stream, "linear, rounding", round_kernel<kThreads>,
+                 {.grid = static_cast<unsigned>(args.rows), .threads = kThreads, .shared = squares},
+                 args.x, args.norm, args.norm_eps, static_cast<int>(args.W.K), rounded, scales);
+  };
+  constexpr int kFewRows = 1024;
+  if (args.rows <= kFewRows) return launch.operator()<512>();
+  launch.operator()<128>();
 }
 
 // Some of the rows.

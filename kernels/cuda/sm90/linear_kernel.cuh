@@ -1,9 +1,9 @@
 #pragma once
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/sm90/async.cuh"
+#include "kernels/cuda/sm90/linear_accumulator.cuh"
 #include "kernels/cuda/sm90/linear_finish.cuh"
 #include "kernels/cuda/sm90/linear_tile.cuh"
-#include "kernels/cuda/sm90/wgmma.cuh"
 
 // y = x W^T with bf16 weights, on Hopper's tensor cores, at the speed of memory for few rows.
 //
@@ -16,17 +16,6 @@
 // element of a product is summed alone, in the order of K; into how many pieces K is cut follows
 // from the shape of W alone, and the pieces are added by pairs, then the pairs and so on.
 namespace recurve::cuda::sm90 {
-
-// The stages in turn: which one, and how often modulo 2 the ring has been gone through.
-struct Turn {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void next(int stages) {
-    if (++stage < stages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
 
 // What brings the boxes. The weights do not wait for the kernel before this one. Two blocks that
 // share them load a box each, for both.
@@ -124,67 +113,6 @@ __device__ int first_row(const Task& task, int group) {
   if constexpr (T::kWide) return group * (T::kRows / T::kGroups);
   return max(0, min(group * kGroupM, 2 * task.box_rows - kGroupM));
 }
-
-// The sums of one warpgroup: 64 rows of W by kRows rows of x or, in wide tilings, its share of the
-// rows of x by kTileM rows of W.
-template <typename T>
-struct Accumulator {
-  static constexpr int kColumns = T::kWide ? T::kTileM : T::kRows;
-  static constexpr int kParts = T::kWide ? T::kRows / (T::kGroups * kGroupM) : 1;
-  float parts[kParts][kColumns / 2];
-
-  // row: the group's first. first: of the sums; what was in them before does not count.
-  __device__ void add(const std::byte* W, const std::byte* x, int row, bool first) {
-    const uint64_t a = operand(shared_address((T::kWide ? x : W) + row * kBoxBytes));
-    const uint64_t b = operand(shared_address(T::kWide ? W : x));
-#pragma unroll
-    for (int step = 0; step < kBoxK / 16; ++step) {
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        multiply(parts[part], a + 2 * step + part * (kGroupM * kBoxBytes >> 4), b + 2 * step,
-                 !first || step > 0);
-      }
-    }
-  }
-
-  __device__ void operator+=(const Accumulator& other) {
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-#pragma unroll
-      for (int i = 0; i < kColumns / 2; ++i) parts[part][i] += other.parts[part][i];
-    }
-  }
-
-  // The layout of d: PTX ISA, wgmma.mma_async.m64nNk16.
-  // scales: of the rows of x, or null.
-  template <typename Sums>
-  __device__ void store(Sums& sums, const float* scales, int first_row) const {
-    const int warp = threadIdx.x % kGroupThreads / kWarpSize, lane = threadIdx.x % kWarpSize;
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      const int row = first_row + part * kGroupM + warp * 16 + lane / 4;
-      const int column = lane % 4 * 2;
-      float scale[2] = {1, 1};  // of the two rows of x, where these are the rows
-      if (T::kWide && scales != nullptr) {
-        scale[0] = scales[row];
-        scale[1] = scales[row + 8];
-      }
-#pragma unroll
-      for (int i = 0; i < kColumns / 2; i += 2) {
-        const int m = row + i % 4 / 2 * 8, n = column + i / 4 * 8;
-        const float* two = &parts[part][i];
-        if constexpr (T::kWide) {
-          const float by = scale[i % 4 / 2];
-          *reinterpret_cast<float2*>(&sums[m][n]) =
-              make_float2(__fmul_rn(two[0], by), __fmul_rn(two[1], by));
-        } else {
-          sums[n][m] = two[0];
-          sums[n + 1][m] = two[1];
-        }
-      }
-    }
-  }
-};
 
 // A warpgroup. Of rows that the tile does not have it sums up whatever lies there.
 template <typename T>

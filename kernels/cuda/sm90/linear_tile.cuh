@@ -15,6 +15,23 @@ constexpr int kBoxBytes = 2 * kBoxK;  // of a row, in a box; a stage has one of 
 constexpr int kGroupM = 64;           // rows of a product: of W or, in wide tilings, of x
 constexpr int kGroupThreads = 128;    // of a warpgroup
 
+// Into how many pieces K is cut: so many that all multiprocessors have some where there are many
+// rows of x, and each piece is of eight boxes or so; at least of one. Around two thousand outputs
+// more than four cost more than they bring (measured at 1 to 64 rows).
+constexpr int kMostPieces = 8;
+inline int pieces_of(const Matrix& W) {
+  constexpr int kWantedBlocks = 120, kTileM = 128;
+  const int most = W.N > 1024 && W.N <= 2048 ? kMostPieces / 2 : kMostPieces;
+  int pieces = 1;
+  while (pieces < most && ceil_div(W.N, kTileM) * pieces < kWantedBlocks &&
+         W.K / (2 * pieces) >= 8 * kBoxK) {
+    pieces *= 2;
+  }
+  return pieces;
+}
+
+inline bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+
 // The most registers of a thread with which blocks have room on one multiprocessor: it has four
 // parts, each with 512 of them for every lane of its warps.
 constexpr int even_share(int threads, int blocks) {

@@ -57,6 +57,14 @@ __device__ inline void wait_for_products() {
 #define RECURVE_OUTPUTS_88 RECURVE_OUTPUTS_80, RECURVE_OUT4(80), RECURVE_OUT4(84)
 #define RECURVE_NAMES_96 RECURVE_NAMES_88 ", %88, %89, %90, %91, %92, %93, %94, %95"
 #define RECURVE_OUTPUTS_96 RECURVE_OUTPUTS_88, RECURVE_OUT4(88), RECURVE_OUT4(92)
+#define RECURVE_NAMES_128                                                                        \
+  RECURVE_NAMES_96                                                                               \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, " \
+  "%127"
+#define RECURVE_OUTPUTS_128                                                                      \
+  RECURVE_OUTPUTS_96, RECURVE_OUT4(96), RECURVE_OUT4(100), RECURVE_OUT4(104), RECURVE_OUT4(108), \
+      RECURVE_OUT4(112), RECURVE_OUT4(116), RECURVE_OUT4(120), RECURVE_OUT4(124)
 // columns = 2 registers; b_, adds_: the numbers of these operands, which follow those of d and a.
 #define RECURVE_MULTIPLY(columns, registers, b_, adds_)                                     \
   __device__ inline void multiply(float(&d)[registers], uint64_t a, uint64_t b, int adds) { \
@@ -84,6 +92,7 @@ RECURVE_MULTIPLY(144, 72, 73, 74)
 RECURVE_MULTIPLY(160, 80, 81, 82)
 RECURVE_MULTIPLY(176, 88, 89, 90)
 RECURVE_MULTIPLY(192, 96, 97, 98)
+RECURVE_MULTIPLY(256, 128, 129, 130)
 
 #undef RECURVE_MULTIPLY
 #undef RECURVE_OUT4
@@ -109,5 +118,7 @@ RECURVE_MULTIPLY(192, 96, 97, 98)
 #undef RECURVE_OUTPUTS_88
 #undef RECURVE_NAMES_96
 #undef RECURVE_OUTPUTS_96
+#undef RECURVE_NAMES_128
+#undef RECURVE_OUTPUTS_128
 
 }  // namespace recurve::cuda::sm90

@@ -1,0 +1,235 @@
+#pragma once
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/sm90/linear_persistent_finish.cuh"
+
+// y = x W^T of many rows, where products are what takes time: blocks that stay on their
+// multiprocessor and make one tile of y after the other, with the same bits as the blocks of
+// linear_kernel.cuh.
+//
+// One thread brings the boxes of all of a block's tiles, without a break between them. Two
+// warpgroups multiply, each half of a tile's rows of x, and each goes on by itself.
+namespace recurve::cuda::sm90 {
+
+// Tiles of 128 rows of x by TileM rows of W, which are the columns of the products.
+constexpr int kPersistentRows = 128;
+template <int TileM>
+struct PersistentTiling : WideTiling<TileM, kPersistentRows> {
+  static constexpr int kStageBytes = (TileM + PersistentTiling::kRows) * kBoxBytes;
+  static constexpr int kRestBytes = sizeof(Barriers) + 2 * sizeof(Staged);
+  static constexpr int kStages = std::min(kMostStages, ((227 << 10) - kRestBytes) / kStageBytes);
+  static constexpr int kShared = kStages * kStageBytes + kRestBytes;
+  static_assert(kStages > 2);
+};
+
+struct PersistentTask {
+  int box_rows, box_offset, tile_step;  // as in Task
+  int boxes, piece_boxes, pieces;       // of K
+  int columns;                          // tiles side by side along W
+  int row_tiles;                        // and along x: those of a cluster count as one
+  int band;     // so many of row_tiles are gone through together, for the L2 cache's sake
+  int sharers;  // blocks of a cluster, which have the same rows of W: 1 or 2
+  Outputs outputs;
+
+  __host__ __device__ int tiles() const { return columns * row_tiles; }
+};
+
+// Of a cluster's tile, the part of this block.
+struct Tile {
+  int W_row, x_row;
+};
+template <typename T>
+__device__ Tile tile_of(const PersistentTask& task, int number) {
+  const int band_tiles = task.band * task.columns, band = number / band_tiles;
+  const int in_band = number - band * band_tiles;
+  const int height = min(task.band, task.row_tiles - band * task.band);
+  const int row = band * task.band + in_band % height;
+  const int rank = task.sharers > 1 ? rank_in_cluster() : 0;
+  return {.W_row = in_band / height * task.tile_step,
+          .x_row = (row * task.sharers + rank) * T::kRows};
+}
+// Calls f with this block's tiles in turn.
+template <typename T, typename F>
+__device__ void for_each_tile(const PersistentTask& task, F f) {
+  const int clusters = static_cast<int>(gridDim.x) / task.sharers;
+  for (int number = cluster_number(); number < task.tiles(); number += clusters) {
+    f(tile_of<T>(task, number));
+  }
+}
+
+// A block's memory: stages, each with its part of W and behind it that of x, what the ends of tiles
+// go through, and the barriers.
+template <typename T>
+struct Ring {
+  std::byte* memory;
+  __device__ std::byte* W(int stage) const { return memory + stage * T::kStageBytes; }
+  __device__ std::byte* x(int stage) const { return W(stage) + T::kTileM * kBoxBytes; }
+  __device__ Staged& staged(int group) const {
+    return reinterpret_cast<Staged*>(memory + T::kStages * T::kStageBytes)[group];
+  }
+  __device__ Barriers& barriers() const {
+    return *reinterpret_cast<Barriers*>(&staged(T::kGroups));
+  }
+};
+
+// What brings the boxes of all tiles. The first weights do not wait for the kernel before this one.
+// Two blocks that share them load a box each, for both.
+template <typename T>
+struct TileLoader {
+  const Ring<T>& ring;
+  const CUtensorMap &W, &x;
+  const PersistentTask& task;
+
+  __device__ void run() const {
+    Turn turn;
+    bool begun = false;
+    for_each_tile<T>(task, [&](const Tile& tile) {
+      const int ahead = begun ? 0 : min(task.boxes, T::kStages);
+      for (int i = 0; i < ahead; ++i) load_weights(tile, i, i);
+      if (!begun) wait_for_previous();
+      begun = true;
+      for (int i = 0; i < task.boxes; ++i, turn.next(T::kStages)) {
+        if (i >= ahead) {
+          // Of a stage that has not been used yet this phase counts as ended.
+          wait(&ring.barriers().empty[turn.stage], turn.parity ^ 1);
+          load_weights(tile, i, turn.stage);
+        }
+        load_box(ring.x(turn.stage), x, i * kBoxK, tile.x_row, &ring.barriers().full[turn.stage],
+                 Keep::kNormal);
+      }
+    });
+  }
+
+ private:
+  __device__ void load_weights(const Tile& tile, int i, int stage) const {
+    Barrier* full = &ring.barriers().full[stage];
+    const int k = i * kBoxK;
+    arrive_expecting(full, (2 * task.box_rows + T::kRows) * kBoxBytes);
+    if (task.sharers == 2) {
+      const int half = rank_in_cluster();
+      load_box(ring.W(stage) + half * task.box_rows * kBoxBytes, W, k,
+               tile.W_row + half * task.box_offset, full, Keep::kNormal, uint16_t{3});
+      return;
+    }
+    load_box(ring.W(stage), W, k, tile.W_row, full, Keep::kNormal);
+    load_box(ring.W(stage) + task.box_rows * kBoxBytes, W, k, tile.W_row + task.box_offset, full,
+             Keep::kNormal);
+  }
+};
+
+// A warpgroup. What it has of a tile stays in registers while the first piece of the next tile is
+// summed up, and is written meanwhile.
+template <typename T>
+struct Computer {
+  const Ring<T>& ring;
+  const PersistentTask& task;
+  const int group;
+  Turn turn = {}, done = {};
+
+  __device__ void run() {
+    TileEnd<T> end{task.outputs, ring.staged(group), group};
+    Accumulator<T> sums;
+    for_each_tile<T>(task, [&](const Tile& tile) {
+      Accumulator<T> piece;
+      add_while_ending(piece, end, sums);
+      const RowScales scales(task.outputs, tile.x_row + row());
+      if (task.pieces > 1) {
+        Accumulator<T> second;
+        add_piece(second, task.boxes - task.piece_boxes);
+        scales.scale_sum(piece, second, sums);
+      } else {
+        scales.scale(piece, sums);
+      }
+      end.begin(tile.x_row + row(), tile.W_row);
+    });
+    while (!end.done()) end.write_next(sums);
+  }
+
+ private:
+  __device__ int row() const { return group * (T::kRows / T::kGroups); }
+
+  // The first piece, and the end of the tile before.
+  __device__ void add_while_ending(Accumulator<T>& piece, TileEnd<T>& end,
+                                   const Accumulator<T>& sums) {
+    const int boxes = task.piece_boxes, every = max(1, boxes / TileEnd<T>::kChunks);
+    int next = 0;
+    add_box(piece, true);
+    for (int i = 1; i < boxes; ++i) {
+      if (i > next && !end.done()) {
+        end.write_next(sums);
+        next += every;
+      }
+      add_next_box(piece);
+    }
+    finish_products();
+    while (!end.done()) end.write_next(sums);
+  }
+
+  __device__ void add_piece(Accumulator<T>& piece, int boxes) {
+    add_box(piece, true);
+    for (int i = 1; i < boxes; ++i) add_next_box(piece);
+    finish_products();
+  }
+
+  __device__ void add_box(Accumulator<T>& piece, bool first) {
+    // Without end: if no box comes, it is the thread that brings them that gives up.
+    while (!phase_ended(&ring.barriers().full[turn.stage], turn.parity)) {
+    }
+    begin_products();
+    piece.add(ring.W(turn.stage), ring.x(turn.stage), row(), first);
+    commit_products();
+    turn.next(T::kStages);
+  }
+  // Releases the stage of the box before.
+  __device__ void add_next_box(Accumulator<T>& piece) {
+    add_box(piece, false);
+    wait_for_products<1>();
+    release();
+  }
+  __device__ void finish_products() {
+    wait_for_products<0>();
+    release();
+  }
+  __device__ void release() {
+    const int lane = threadIdx.x % kWarpSize;
+    Barrier* empty = &ring.barriers().empty[done.stage];
+    if (lane == 0) arrive(empty);
+    if (lane == 1 && task.sharers == 2) arrive(empty, rank_in_cluster() ^ 1);
+    done.next(T::kStages);
+  }
+};
+
+template <typename T>
+__global__ void __maxnreg__(T::kMostRegisters)
+    persistent_kernel(const __grid_constant__ CUtensorMap W, const __grid_constant__ CUtensorMap x,
+                      const __grid_constant__ PersistentTask task) {
+  extern __shared__ __align__(1024) std::byte memory[];
+  const Ring<T> ring{memory};
+  if (threadIdx.x == T::kComputing) {
+    prefetch_map(W);
+    prefetch_map(x);
+    for (int s = 0; s < T::kStages; ++s) {
+      init_barrier(&ring.barriers().full[s], 1);
+      init_barrier(&ring.barriers().empty[s], task.sharers * T::kComputing / kWarpSize);
+    }
+    publish_barriers();
+  }
+  __syncthreads();
+  if (task.sharers > 1) sync_cluster();  // its barriers are there
+
+  // The same for a whole warp, which the compiler has to see.
+  const int group = __shfl_sync(0xffffffffu, threadIdx.x / kGroupThreads, 0);
+  if (group < T::kGroups) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T::kRegisters));
+    wait_for_previous();
+    let_next_start();
+    Computer<T>{ring, task, group}.run();
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T::kLoadRegisters));
+    if (threadIdx.x == T::kComputing) TileLoader<T>{ring, W, x, task}.run();
+    __syncwarp();
+  }
+  // No block goes while the other loads what they share, or says that it is used.
+  if (task.sharers > 1) leave_cluster();
+}
+
+}  // namespace recurve::cuda::sm90
