@@ -18,7 +18,7 @@ namespace {
 
 using Piece = SentencePieceModel::Piece;
 
-constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
+constexpr std::string_view kSpaceMarkUtf8 = "\xE2\x96\x81";
 
 // The pieces by which merge comes first: a higher score; where scores are equal it is the place in
 // the text that decides, so they are one rank.
@@ -117,8 +117,8 @@ std::unique_ptr<Tokenizer> sentencepiece_bpe(const SentencePieceModel& model,
     control.special = true;
   }
   if (model.add_dummy_prefix)
-    parts.normalizer.add(NormalizerChain::Prepend{std::string(kSpaceMark)});
-  parts.normalizer.add(NormalizerChain::Replace{Regex(" "), std::string(kSpaceMark)});
+    parts.normalizer.add(NormalizerChain::Prepend{std::string(kSpaceMarkUtf8)});
+  parts.normalizer.add(NormalizerChain::Replace{Regex(" "), std::string(kSpaceMarkUtf8)});
   parts.decoder.kind = TokenDecoder::Kind::kReplace;
   parts.decoder.strips_space = library.leading_space() == LeadingSpace::kStripOnce;
   parts.model = std::make_unique<BpeModel>(model_parts(model));

@@ -275,8 +275,9 @@ inline double distance(const std::vector<float>& found, const std::vector<float>
   return std::sqrt(squares);
 }
 
-// No further from what is wanted than one and a half times as far as the reference gets where its
-// inputs are rounded to bf16: states and products are rounded as well. `rounded`: what it gets.
+// No further from what is wanted than one and a half times as far as the reference gets from what is
+// rounded to bf16. `rounded`: its states, from rounded inputs, and its outputs, from rounded inputs
+// and a rounded state, which the outputs are multiplied with.
 inline void expect_as_rounded(const RecurrenceResult& found, const RecurrenceResult& wanted,
                               const RecurrenceResult& rounded, Tolerance tolerance,
                               const std::string& what) {
@@ -309,7 +310,13 @@ inline void expect_as_reference(KernelDevice& device, KernelDevice& reference,
   for (size_t i = 0; i < x.size(); ++i) {
     if (static_cast<int>(i) % op.width() >= op.rounded_columns) in_bf16[i] = x[i];
   }
-  expect_as_rounded(found, wanted, run_alone(reference, op, in_bf16, start), op.tolerance, what);
+  std::vector<float> start_in_bf16 = start;
+  const std::vector<float> matrix =
+      rounded({start.begin(), start.begin() + op.state[0]}, DType::kBF16);
+  std::copy(matrix.begin(), matrix.end(), start_in_bf16.begin());
+  const RecurrenceResult in_rounded{run_alone(reference, op, in_bf16, start_in_bf16).y,
+                                    run_alone(reference, op, in_bf16, start).state};
+  expect_as_rounded(found, wanted, in_rounded, op.tolerance, what);
 }
 
 }  // namespace recurve::testing

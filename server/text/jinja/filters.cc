@@ -11,19 +11,19 @@
 namespace recurve::jinja {
 namespace {
 
-using Call = const CallValues&;
+using Values = const CallValues&;
 
 template <Text (*map)(const Text&)>
-Value mapped(Run& run, const Value& input, Call) {
+Value mapped(Run& run, const Value& input, Values) {
   const Text text = to_text(run, input);
   return like(run, text, map(text));
 }
 
-Value in_title_case(Run& run, const Value& input, Call) {
+Value in_title_case(Run& run, const Value& input, Values) {
   return run.text(title_filter(to_text(run, input)));
 }
 
-Value trim(Run& run, const Value& input, Call call) {
+Value trim(Run& run, const Value& input, Values call) {
   const Value* chars = call.find(0, "chars");
   std::optional<std::string> of;
   if (is_given(chars)) of = to_string(run, *chars, "chars").bytes;
@@ -31,7 +31,7 @@ Value trim(Run& run, const Value& input, Call call) {
   return like(run, text, strip(text, Side::kBoth, of));
 }
 
-JsonStyle json_style(Run& run, Call call) {
+JsonStyle json_style(Run& run, Values call) {
   JsonStyle style;
   style.ascii = is_set(call.find(0, "ensure_ascii"));
   if (const Value* indent = call.find(1, "indent"); is_given(indent)) {
@@ -55,19 +55,19 @@ JsonStyle json_style(Run& run, Call call) {
   return style;
 }
 
-Value tojson(Run& run, const Value& input, Call call) {
+Value tojson(Run& run, const Value& input, Values call) {
   return run.text(to_json(run, input, json_style(run, call)));
 }
 
-Value length(Run& run, const Value& input, Call) { return Value(length_of(run, input)); }
+Value length(Run& run, const Value& input, Values) { return Value(length_of(run, input)); }
 
-Value if_missing(Run&, const Value& input, Call call) {
+Value if_missing(Run&, const Value& input, Values call) {
   const Value *otherwise = call.find(0, "default_value"), *boolean = call.find(1, "boolean");
   if (!input.is_undefined() && !(is_set(boolean) && !input.is_true())) return input;
   return otherwise == nullptr ? Value::text("") : *otherwise;
 }
 
-Value replace_in(Run& run, const Value& input, Call call) {
+Value replace_in(Run& run, const Value& input, Values call) {
   const Value *from = call.find(0, "old"), *to = call.find(1, "new"),
               *count = call.find(2, "count");
   if (from == nullptr || to == nullptr) run.fail("replace needs two strings");
@@ -77,9 +77,9 @@ Value replace_in(Run& run, const Value& input, Call call) {
                   is_given(count) ? to_index(run, *count, "count") : -1);
 }
 
-Value string(Run& run, const Value& input, Call) { return run.text(to_text(run, input)); }
+Value string(Run& run, const Value& input, Values) { return run.text(to_text(run, input)); }
 
-Value safe(Run& run, const Value& input, Call) {
+Value safe(Run& run, const Value& input, Values) {
   Text text = to_text(run, input);
   text.markup = true;
   return run.text(std::move(text));
@@ -97,7 +97,7 @@ std::optional<Number> parse_number(Run& run, const Value& value) {
   return number;
 }
 
-Value to_integer(Run& run, const Value& input, Call call) {
+Value to_integer(Run& run, const Value& input, Values call) {
   const Value* otherwise = call.find(0, "default");
   std::optional<double> real;
   if (input.text() != nullptr) {
@@ -114,7 +114,7 @@ Value to_integer(Run& run, const Value& input, Call call) {
   return otherwise == nullptr ? Value(int64_t{0}) : *otherwise;
 }
 
-Value to_real(Run& run, const Value& input, Call call) {
+Value to_real(Run& run, const Value& input, Values call) {
   const Value* otherwise = call.find(0, "default");
   std::optional<double> real;
   if (input.text() != nullptr) real = parse_number<double>(run, input);
@@ -123,19 +123,19 @@ Value to_real(Run& run, const Value& input, Call call) {
   return otherwise == nullptr ? Value(0.0) : *otherwise;
 }
 
-Value absolute(Run& run, const Value& input, Call) {
+Value absolute(Run& run, const Value& input, Values) {
   if (!input.is_number()) run.fail("abs needs a number, got {}", type_name(input));
   return less(run, input, Value(int64_t{0})) ? negate(run, input) : input;
 }
 
-Value reverse(Run& run, const Value& input, Call) {
+Value reverse(Run& run, const Value& input, Values) {
   if (const Text* text = input.text()) return like(run, *text, reversed(run, *text));
   std::vector<Value> all = items_of(run, input);
   std::reverse(all.begin(), all.end());
   return run.generator(std::move(all));
 }
 
-Value indent_lines(Run& run, const Value& input, Call call) {
+Value indent_lines(Run& run, const Value& input, Values call) {
   const Value* width = call.find(0, "width");
   Text indention(std::string(4, ' '), Origin::kTemplate);
   if (width != nullptr && width->text() != nullptr) {

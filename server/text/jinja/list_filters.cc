@@ -9,7 +9,7 @@
 namespace recurve::jinja {
 namespace {
 
-using Call = const CallValues&;
+using Values = const CallValues&;
 
 // "a.b.0": an attribute of an item, step by step.
 Value deep_attribute(Run& run, Value value, const Value& path) {
@@ -28,7 +28,7 @@ Value deep_attribute(Run& run, Value value, const Value& path) {
   return value;
 }
 
-Value join(Run& run, const Value& input, Call call) {
+Value join(Run& run, const Value& input, Values call) {
   const Value *separator = call.find(0, "d"), *path = call.find(1, "attribute");
   const Text between = separator == nullptr ? Text() : to_text(run, *separator);
   Text out;
@@ -41,7 +41,7 @@ Value join(Run& run, const Value& input, Call call) {
   return run.text(std::move(out));
 }
 
-Value first(Run& run, const Value& input, Call) {
+Value first(Run& run, const Value& input, Values) {
   const Value none(Undefined{"there is no first item, the sequence was empty"});
   if (Generator* generator = input.generator()) {
     return generator->next < generator->items.size() ? generator->items[generator->next++] : none;
@@ -53,7 +53,7 @@ Value first(Run& run, const Value& input, Call) {
   return items.empty() ? none : items.front();
 }
 
-Value last(Run& run, const Value& input, Call) {
+Value last(Run& run, const Value& input, Values) {
   if (input.generator() != nullptr) run.fail("{} has no last item", type_name(input));
   if (input.text() != nullptr && !input.text()->empty()) {
     return item(run, input, Value(int64_t{-1}));
@@ -63,9 +63,9 @@ Value last(Run& run, const Value& input, Call) {
                        : items.back();
 }
 
-Value list(Run& run, const Value& input, Call) { return run.list(items_of(run, input)); }
+Value list(Run& run, const Value& input, Values) { return run.list(items_of(run, input)); }
 
-Value items(Run& run, const Value& input, Call) {
+Value items(Run& run, const Value& input, Values) {
   std::vector<Value> pairs;
   if (input.is_undefined()) return run.generator({});
   if (input.dict() == nullptr) run.fail("items needs a dict, got {}", type_name(input));
@@ -80,7 +80,7 @@ Value ignoring_case(Run& run, const Value& value) {
   return value.text() == nullptr ? value : run.text(lower(*value.text()));
 }
 
-Value dictsort(Run& run, const Value& input, Call call) {
+Value dictsort(Run& run, const Value& input, Values call) {
   if (input.dict() == nullptr) run.fail("dictsort needs a dict, got {}", type_name(input));
   const Value* by = call.find(1, "by");
   const std::string part = by == nullptr ? "key" : to_string(run, *by, "by").bytes;
@@ -102,7 +102,7 @@ Value dictsort(Run& run, const Value& input, Call call) {
   return run.list(std::move(items));
 }
 
-Value unique(Run& run, const Value& input, Call call) {
+Value unique(Run& run, const Value& input, Values call) {
   const bool case_sensitive = is_set(call.find(0, "case_sensitive"));
   const Value* path = call.find(1, "attribute");
   std::set<std::string> seen;  // ordered: strangers choose the keys
@@ -117,7 +117,7 @@ Value unique(Run& run, const Value& input, Call call) {
 }
 
 // A test by its name, with the arguments from `at` on; truth where there is none.
-bool passes(Run& run, const Value& value, Call call, size_t at) {
+bool passes(Run& run, const Value& value, Values call, size_t at) {
   run.spend();
   if (at >= call.positional.size()) return value.is_true();
   const std::string& name = to_string(run, call.positional[at], "the name of a test").bytes;
@@ -133,7 +133,7 @@ bool passes(Run& run, const Value& value, Call call, size_t at) {
 }
 
 template <bool wanted>
-Value select(Run& run, const Value& input, Call call) {
+Value select(Run& run, const Value& input, Values call) {
   std::vector<Value> chosen;
   for (Value& one : items_of(run, input)) {
     if (passes(run, one, call, 0) == wanted) chosen.push_back(std::move(one));
@@ -142,7 +142,7 @@ Value select(Run& run, const Value& input, Call call) {
 }
 
 template <bool wanted>
-Value select_by(Run& run, const Value& input, Call call) {
+Value select_by(Run& run, const Value& input, Values call) {
   if (call.positional.empty()) run.fail("the name of an attribute is missing");
   std::vector<Value> chosen;
   for (Value& one : items_of(run, input)) {
@@ -152,7 +152,7 @@ Value select_by(Run& run, const Value& input, Call call) {
   return run.generator(std::move(chosen));
 }
 
-Value map_attribute(Run& run, const Value& input, Call call) {
+Value map_attribute(Run& run, const Value& input, Values call) {
   const Value *path = call.find(SIZE_MAX, "attribute"), *otherwise = call.find(SIZE_MAX, "default");
   std::vector<Value> out;
   if (path == nullptr) run.fail("map needs the name of a filter or an attribute");
@@ -164,7 +164,7 @@ Value map_attribute(Run& run, const Value& input, Call call) {
   return run.generator(std::move(out));
 }
 
-Value map(Run& run, const Value& input, Call call) {
+Value map(Run& run, const Value& input, Values call) {
   if (call.positional.empty()) return map_attribute(run, input, call);
   const std::string& name = to_string(run, call.positional[0], "the name of a filter").bytes;
   const Filter* filter = find_filter(name);

@@ -7,7 +7,7 @@
 namespace recurve::jinja {
 namespace {
 
-using Call = const CallValues&;
+using Values = const CallValues&;
 
 // An argument that may be missing or none.
 std::optional<std::string> optional_string(Run& run, const Value* value, std::string_view what) {
@@ -27,22 +27,22 @@ Value list_of(Run& run, const Text& whole, std::vector<Text> parts) {
   return run.list(std::move(items));
 }
 
-Value strip_side(Run& run, const Value& self, Call call, Side side) {
+Value strip_side(Run& run, const Value& self, Values call, Side side) {
   const auto of = optional_string(run, call.find(0, "chars"), "chars");
   return like(run, *self.text(), strip(*self.text(), side, of));
 }
-Value strip_both(Run& run, const Value& self, Call call) {
+Value strip_both(Run& run, const Value& self, Values call) {
   return strip_side(run, self, call, Side::kBoth);
 }
-Value strip_left(Run& run, const Value& self, Call call) {
+Value strip_left(Run& run, const Value& self, Values call) {
   return strip_side(run, self, call, Side::kLeft);
 }
-Value strip_right(Run& run, const Value& self, Call call) {
+Value strip_right(Run& run, const Value& self, Values call) {
   return strip_side(run, self, call, Side::kRight);
 }
 
 template <std::vector<Text> (*cut)(const Text&, const std::optional<std::string>&, int64_t)>
-Value split_with(Run& run, const Value& self, Call call) {
+Value split_with(Run& run, const Value& self, Values call) {
   run.spend(self.text()->bytes.size());
   const auto separator = optional_string(run, call.find(0, "sep"), "sep");
   if (separator && separator->empty()) run.fail("the separator of a split is empty");
@@ -52,14 +52,14 @@ Value split_with(Run& run, const Value& self, Call call) {
                  cut(*self.text(), separator, most < 0 ? bound : std::min(most, bound)));
 }
 
-Value split_lines(Run& run, const Value& self, Call) {
+Value split_lines(Run& run, const Value& self, Values) {
   run.spend(self.text()->bytes.size());
   return list_of(run, *self.text(), splitlines(*self.text(), run.most_items()));
 }
 
 // startswith and endswith take one string or a tuple of them.
 template <bool (*holds)(std::string_view, std::string_view)>
-Value any_of(Run& run, const Value& self, Call call) {
+Value any_of(Run& run, const Value& self, Values call) {
   const Value* wanted = call.find(0, "");
   if (wanted == nullptr) run.fail("the string to look for is missing");
   const std::string_view text = self.text()->bytes;
@@ -75,7 +75,7 @@ Value any_of(Run& run, const Value& self, Call call) {
 bool begins(std::string_view text, std::string_view with) { return text.starts_with(with); }
 bool ends(std::string_view text, std::string_view with) { return text.ends_with(with); }
 
-Value replace_in(Run& run, const Value& self, Call call) {
+Value replace_in(Run& run, const Value& self, Values call) {
   const Value *from = call.find(0, ""), *to = call.find(1, "");
   if (from == nullptr || to == nullptr) run.fail("replace needs two strings");
   const Text& with = to_string(run, *to, "what replaces it");
@@ -85,11 +85,11 @@ Value replace_in(Run& run, const Value& self, Call call) {
 }
 
 template <Text (*map)(const Text&)>
-Value mapped(Run& run, const Value& self, Call) {
+Value mapped(Run& run, const Value& self, Values) {
   return like(run, *self.text(), map(*self.text()));
 }
 
-Value join_items(Run& run, const Value& self, Call call) {
+Value join_items(Run& run, const Value& self, Values call) {
   const Value* items = call.find(0, "");
   if (items == nullptr) run.fail("join needs a list");
   Text out;
@@ -103,7 +103,7 @@ Value join_items(Run& run, const Value& self, Call call) {
   return like(run, *self.text(), std::move(out));
 }
 
-Value find_in(Run& run, const Value& self, Call call) {
+Value find_in(Run& run, const Value& self, Values call) {
   const Value* wanted = call.find(0, "");
   if (wanted == nullptr) run.fail("find needs a string");
   const std::string_view text = self.text()->bytes;
@@ -113,7 +113,7 @@ Value find_in(Run& run, const Value& self, Call call) {
   return Value(static_cast<int64_t>(count_characters(text.substr(0, at))));
 }
 
-Value count_in(Run& run, const Value& self, Call call) {
+Value count_in(Run& run, const Value& self, Values call) {
   const Value* wanted = call.find(0, "");
   if (wanted == nullptr) run.fail("count needs a string");
   const std::string_view text = self.text()->bytes;
@@ -128,7 +128,7 @@ Value count_in(Run& run, const Value& self, Call call) {
   return Value(n);
 }
 
-Value without_prefix(Run& run, const Value& self, Call call) {
+Value without_prefix(Run& run, const Value& self, Values call) {
   const Value* prefix = call.find(0, "");
   if (prefix == nullptr) run.fail("removeprefix needs a string");
   const Text& text = *self.text();
@@ -137,7 +137,7 @@ Value without_prefix(Run& run, const Value& self, Call call) {
   return like(run, text, text.part(begin, text.bytes.size()));
 }
 
-Value without_suffix(Run& run, const Value& self, Call call) {
+Value without_suffix(Run& run, const Value& self, Values call) {
   const Value* suffix = call.find(0, "");
   if (suffix == nullptr) run.fail("removesuffix needs a string");
   const Text& text = *self.text();
@@ -146,7 +146,7 @@ Value without_suffix(Run& run, const Value& self, Call call) {
   return like(run, text, text.part(0, end));
 }
 
-Value dict_get(Run& run, const Value& self, Call call) {
+Value dict_get(Run& run, const Value& self, Values call) {
   const Value* key = call.find(0, "");
   if (key == nullptr) run.fail("get needs a key");
   const Value* found = key->text() == nullptr ? nullptr : self.dict()->find(key->text()->bytes);
@@ -155,7 +155,7 @@ Value dict_get(Run& run, const Value& self, Call call) {
   return otherwise == nullptr ? Value(None{}) : *otherwise;
 }
 
-Value dict_items(Run& run, const Value& self, Call) {
+Value dict_items(Run& run, const Value& self, Values) {
   std::vector<Value> items;
   for (const auto& [key, value] : self.dict()->entries()) {
     items.push_back(run.list({run.text(key), value}, /*tuple=*/true));
@@ -163,9 +163,9 @@ Value dict_items(Run& run, const Value& self, Call) {
   return run.list(std::move(items));
 }
 
-Value dict_keys(Run& run, const Value& self, Call) { return run.list(items_of(run, self)); }
+Value dict_keys(Run& run, const Value& self, Values) { return run.list(items_of(run, self)); }
 
-Value dict_values(Run& run, const Value& self, Call) {
+Value dict_values(Run& run, const Value& self, Values) {
   std::vector<Value> items;
   run.spend(64 * self.dict()->entries().size());
   for (const auto& entry : self.dict()->entries()) items.push_back(entry.second);

@@ -7,47 +7,47 @@
 namespace recurve::jinja {
 namespace {
 
-using Call = const CallValues&;
+using Values = const CallValues&;
 
-bool defined(Run&, const Value& v, Call) { return !v.is_undefined(); }
-bool undefined(Run&, const Value& v, Call) { return v.is_undefined(); }
-bool none(Run&, const Value& v, Call) { return v.is_none(); }
-bool string(Run&, const Value& v, Call) { return v.text() != nullptr; }
-bool number(Run&, const Value& v, Call) { return v.is_number(); }
-bool integer(Run&, const Value& v, Call) { return v.is_integer(); }
-bool real(Run&, const Value& v, Call) { return v.get<double>() != nullptr; }
-bool boolean(Run&, const Value& v, Call) { return v.get<bool>() != nullptr; }
-bool is_true(Run&, const Value& v, Call) { return v.get<bool>() && *v.get<bool>(); }
-bool is_false(Run&, const Value& v, Call) { return v.get<bool>() && !*v.get<bool>(); }
-bool mapping(Run&, const Value& v, Call) { return v.dict() != nullptr; }
+bool defined(Run&, const Value& v, Values) { return !v.is_undefined(); }
+bool undefined(Run&, const Value& v, Values) { return v.is_undefined(); }
+bool none(Run&, const Value& v, Values) { return v.is_none(); }
+bool string(Run&, const Value& v, Values) { return v.text() != nullptr; }
+bool number(Run&, const Value& v, Values) { return v.is_number(); }
+bool integer(Run&, const Value& v, Values) { return v.is_integer(); }
+bool real(Run&, const Value& v, Values) { return v.get<double>() != nullptr; }
+bool boolean(Run&, const Value& v, Values) { return v.get<bool>() != nullptr; }
+bool is_true(Run&, const Value& v, Values) { return v.get<bool>() && *v.get<bool>(); }
+bool is_false(Run&, const Value& v, Values) { return v.get<bool>() && !*v.get<bool>(); }
+bool mapping(Run&, const Value& v, Values) { return v.dict() != nullptr; }
 // Jinja's undefined has a length and items, of which it only complains when they are used.
-bool sequence(Run&, const Value& v, Call) {
+bool sequence(Run&, const Value& v, Values) {
   return v.text() != nullptr || v.list() != nullptr || v.dict() != nullptr || v.is_undefined();
 }
-bool iterable(Run& run, const Value& v, Call call) {
+bool iterable(Run& run, const Value& v, Values call) {
   return sequence(run, v, call) || v.generator() != nullptr || v.loop() != nullptr;
 }
-bool callable(Run&, const Value& v, Call) {
+bool callable(Run&, const Value& v, Values) {
   return v.get<const Macro*>() || v.get<Builtin>() || v.get<Method>();
 }
 
-const Value& other(Run& run, Call call) {
+const Value& other(Run& run, Values call) {
   if (call.positional.empty()) run.fail("the test needs an argument");
   return call.positional[0];
 }
 
 template <Operator op>
-bool compares(Run& run, const Value& v, Call call) {
+bool compares(Run& run, const Value& v, Values call) {
   return compare(run, op, v, other(run, call));
 }
 
-bool divisible_by(Run& run, const Value& v, Call call) {
+bool divisible_by(Run& run, const Value& v, Values call) {
   return equal(run, apply(run, Operator::kModulo, v, other(run, call)), Value(int64_t{0}));
 }
-bool odd(Run& run, const Value& v, Call) {
+bool odd(Run& run, const Value& v, Values) {
   return equal(run, apply(run, Operator::kModulo, v, Value(int64_t{2})), Value(int64_t{1}));
 }
-bool even(Run& run, const Value& v, Call) {
+bool even(Run& run, const Value& v, Values) {
   return equal(run, apply(run, Operator::kModulo, v, Value(int64_t{2})), Value(int64_t{0}));
 }
 
