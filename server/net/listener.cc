@@ -91,9 +91,9 @@ void Listener::receive(int descriptor, const Peer& peer) {
 }
 
 void Listener::refuse(int descriptor, const Peer& peer, Connections::Verdict why) {
-  close(descriptor);
   say_refused(peer, why == Connections::Verdict::kTooMany ? Metrics::Refusal::kTooMany
                                                           : Metrics::Refusal::kTooManyOfAddress);
+  close(descriptor);  // who sees it closed finds it counted
 }
 
 void Listener::say_refused(const Peer& peer, Metrics::Refusal why) {
