@@ -275,9 +275,9 @@ inline double distance(const std::vector<float>& found, const std::vector<float>
   return std::sqrt(squares);
 }
 
-// No further from what is wanted than one and a half times as far as the reference gets from what is
-// rounded to bf16. `rounded`: its states, from rounded inputs, and its outputs, from rounded inputs
-// and a rounded state, which the outputs are multiplied with.
+// No further from what is wanted than one and a half times as far as rounding to bf16 takes the
+// reference. `rounded`: its states, from rounded inputs, and its outputs, from rounded inputs and a
+// rounded state, which the outputs are multiplied with.
 inline void expect_as_rounded(const RecurrenceResult& found, const RecurrenceResult& wanted,
                               const RecurrenceResult& rounded, Tolerance tolerance,
                               const std::string& what) {
