@@ -409,11 +409,6 @@ __global__ void __launch_bounds__(kNormaliserThreads) normaliser_kernel(MatrixCh
   }
 }
 
-bool vectors(const RowsOfHeads& rows) {
-  return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.stride % 4 == 0 &&
-         rows.width % 4 == 0;
-}
-
 // False if a block does not hold that many keys.
 template <typename T, typename Shape>
 bool launch_shape(const MatrixChunkArgs& args, Stream& stream) {
@@ -422,7 +417,7 @@ bool launch_shape(const MatrixChunkArgs& args, Stream& stream) {
   const bool twice = Shared<Shape>::bytes(args.DK, decays, true) <= most;
   const size_t bytes = Shared<Shape>::bytes(args.DK, decays, twice);
   if (args.DK > Shape::kKeys || bytes > most) return false;
-  const bool vector = vectors(args.q) && vectors(args.k) && vectors(args.v);
+  const bool vector = whole_rows(args.q) && whole_rows(args.k) && whole_rows(args.v);
   auto kernel = vector ? chunk_kernel<T, Shape, true, false> : chunk_kernel<T, Shape, false, false>;
   if (vector && args.DK == Shape::kKeys) kernel = chunk_kernel<T, Shape, true, true>;
   use(stream);

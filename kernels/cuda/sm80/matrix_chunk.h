@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 #include "kernels/backend.h"
 #include "kernels/ceil_div.h"
@@ -32,6 +33,12 @@ struct RowsOfHeads {
   int heads;  // that share a group
   int width;
 };
+
+// Whether a head's rows begin at multiples of 16 bytes and consist of these.
+inline bool whole_rows(const RowsOfHeads& rows) {
+  return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.stride % 4 == 0 &&
+         rows.width % 4 == 0;
+}
 
 struct MatrixChunkArgs {
   Ragged seqs;

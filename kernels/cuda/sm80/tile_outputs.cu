@@ -2,6 +2,7 @@
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/activate.cuh"
+#include "kernels/cuda/sm80/quick_silu.cuh"
 #include "kernels/cuda/sm80/tile.cuh"
 
 namespace recurve::cuda::sm80 {
@@ -93,8 +94,8 @@ struct Pairs {
           const float x = (after[half] - before.x) + (fine[half] - before_fine.x);
           const float y = (after[half] - before.y) + (fine[half] - before_fine.y);
           // What a later row holds, infinite exponents too, stays out.
-          const float first = j <= t ? product.x * (weight.x * power_of_two(x)) : 0;
-          const float second = j < t ? product.y * (weight.y * power_of_two(y)) : 0;
+          const float first = j <= t ? product.x * (weight.x * power_of_2(x)) : 0;
+          const float second = j < t ? product.y * (weight.y * power_of_2(y)) : 0;
           // The sums are of what is multiplied with v: so what rounding does to both cancels.
           const uint32_t pair = round_bf16(first, second);
           sums[half] += __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
@@ -112,12 +113,6 @@ struct Pairs {
  private:
   static __device__ float2 two_at(const float* from) {
     return *reinterpret_cast<const float2*>(from);
-  }
-  // Two units in the last place off at most.
-  static __device__ float power_of_two(float x) {
-    float power;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
-    return power;
   }
 };
 

@@ -277,11 +277,6 @@ void launch(const TileChunkArgs& args, Stream& stream) {
   }
 }
 
-bool whole_rows(const RowsOfHeads& rows) {
-  return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.stride % 4 == 0 &&
-         rows.width % 4 == 0;
-}
-
 size_t rounded_up(size_t bytes) { return (bytes + 15) / 16 * 16; }
 
 // Calls take(array, values of it for a tile) for each array of scratch memory but the states.
