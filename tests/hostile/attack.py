@@ -46,6 +46,16 @@ class Result:
     def grown(self):
         return self.usage_most["resident"] - self.usage_before["resident"]
 
+    def too_slow(self):
+        """What is wrong if the honest client waits for longer than the server promises."""
+        if self.beside.p99() > 0.5:
+            yield f"a first token took {self.beside}, wanted under 500 ms"
+
+    def refusals(self):
+        """What is wrong if the honest client gets an error."""
+        if self.beside.errors:
+            yield f"the honest client was refused: {self.beside}"
+
 
 def run(name, short, stubs):
     """One attack, from a fresh server to its end."""
