@@ -31,7 +31,8 @@ int parse_options(int argc, char** argv, Options* o) {
   CLI::App app(
       "Serves a recurrent language model over gRPC.\n"
       "Example: recurve-server --model weights_tools/demo/xlstm-books --listen 127.0.0.1:50051");
-  app.set_version_flag("--version", std::string("recurve-server ") + kVersion);
+  app.set_version_flag("--version", version_line("recurve-server"),
+                       "Print the version and the commit and exit");
   app.option_defaults()->always_capture_default();
 
   app.add_option(

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "clients/cpp/cli_io.h"
+#include "server/version.h"
 
 namespace recurve {
 
@@ -87,6 +88,8 @@ int run(int count, char** arguments) {
                        error.what());
   });
   app.footer(kExitCodes);
+  app.set_version_flag("--version", version_line("recurve"),
+                       "Print the version and the commit and exit");
   app.add_option("--server", context.server, "Address of the server [default: 127.0.0.1:50051]")
       ->type_name("HOST:PORT")
       ->envname("RECURVE_SERVER");

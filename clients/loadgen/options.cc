@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "server/version.h"
+
 namespace recurve::loadgen {
 namespace {
 
@@ -174,6 +176,8 @@ void choose_load(const CLI::App& app, Options* o) {
 int parse_options(int argc, char** argv, Options* o) {
   CLI::App app(kAbout, "recurve-loadgen");
   app.footer(kFooter);
+  app.set_version_flag("--version", version_line("recurve-loadgen"),
+                       "Print the version and the commit and exit");
   Texts texts;
   double ttft_ms = o->run.level.ttft_seconds * 1e3, tpot_ms = o->run.level.tpot_seconds * 1e3;
   o->run.workers = std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 8);

@@ -2,10 +2,13 @@
 #include <cstdio>
 #include <exception>
 
+#include "server/version.h"
 #include "tests/bench/commands.h"
 
 int main(int argc, char** argv) {
   CLI::App app("Benchmarks of Recurve. Rows go to standard output.");
+  app.set_version_flag("--version", recurve::version_line("recurve-bench"),
+                       "Print the version and the commit and exit");
   bool json = false;
   app.add_flag("--json", json, "One JSON object a line instead of a table");
   app.require_subcommand(1);
