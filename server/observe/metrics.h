@@ -9,7 +9,7 @@ namespace recurve {
 
 // The server's counters for Prometheus. Every series exists from the start (a rate over a series
 // that appears late misses its first event), and an event is one atomic addition or one histogram
-// under its own mutex: no look-up, no string. Thread-safe. README's table of metrics is this list.
+// under its own mutex: no look-up, no string. Thread-safe. deploy/README.md's table lists them all.
 //
 // The header names no Prometheus type, so that who reports need not link it.
 class Metrics final : public EngineMetrics {

@@ -1,6 +1,7 @@
 #include "server/observe/metrics.h"
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -8,6 +9,11 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +25,7 @@ namespace recurve::metrics_test {
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
+using ::testing::UnorderedElementsAreArray;
 
 // The value of the series, which is a whole line's beginning; -1 if there is none.
 double value(const std::string& text, const std::string& series) {
@@ -218,6 +225,49 @@ TEST(MetricsServer, AnswersAGetAndStopsWithItsObject) {
     EXPECT_THAT(ask(port, kGet), HasSubstr("\nrecurve_generated_tokens_total 43\n"));
   }
   EXPECT_EQ(ask(port, kGet), "");
+}
+
+// The rows that deploy/README.md's table should have after a scrape answered `text`: name, type,
+// the values of the label if there is one, help.
+std::vector<std::string> table_rows(const std::string& text) {
+  struct Metric {
+    std::string type, help, label;
+    std::set<std::string> values;
+  };
+  std::map<std::string, Metric> metrics;
+  const std::regex about("# (HELP|TYPE) (\\w+) (.*)"), sample("(\\w+)\\{(\\w+)=\"(.*)\"\\} .*");
+  std::istringstream lines(text);
+  std::smatch found;
+  for (std::string line; std::getline(lines, line);) {
+    if (std::regex_match(line, found, about)) {
+      Metric& metric = metrics[found[2]];
+      (found[1] == "HELP" ? metric.help : metric.type) = found[3];
+    } else if (std::regex_match(line, found, sample) && found[2] != "le" &&
+               found[2] != "quantile") {  // which belong to the type
+      metrics[found[1]].label = found[2];
+      metrics[found[1]].values.insert(found[3]);
+    }
+  }
+  std::vector<std::string> rows;
+  for (const auto& [name, metric] : metrics) {
+    const std::string label = metric.label.empty() ? "" : "`" + metric.label + "`: ";
+    const std::string values = fmt::format("{}{}", label, fmt::join(metric.values, ", "));
+    rows.push_back(fmt::format("| `{}` | {} | {} |{}{} |", name, metric.type, metric.help,
+                               values.empty() ? "" : " ", values));
+  }
+  return rows;
+}
+
+TEST(MetricsServer, AnswersWithWhatTheTableInTheDocumentsLists) {
+  const Metrics metrics;
+  const MetricsServer server("127.0.0.1:0", metrics);
+  std::ifstream document(RECURVE_SOURCE_DIR "/deploy/README.md");
+  std::vector<std::string> listed;
+  for (std::string line; std::getline(document, line);) {
+    if (line.starts_with("| `recurve_") || line.starts_with("| `exposer_")) listed.push_back(line);
+  }
+  EXPECT_FALSE(listed.empty());
+  EXPECT_THAT(listed, UnorderedElementsAreArray(table_rows(ask(server.port(), kGet))));
 }
 
 // As many as there are threads, and more than that: each has a second, and they take turns.
