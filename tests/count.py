@@ -2,8 +2,9 @@
 
     tests/count.py FILE.xml... [--check NAME=STATUS]...
 
-STATUS is an exit status. Prints what failed, then the line `N passed, N failed, N skipped`; exits
-with 1 if anything failed. A ctest program that runs GoogleTest counts as its single tests.
+STATUS is an exit status. Prints the five tests that took longest and what failed, then the line `N
+passed, N failed, N skipped`; exits with 1 if anything failed. A ctest program that runs GoogleTest
+counts as its single tests.
 """
 
 import argparse
@@ -23,14 +24,30 @@ def gtest_counts(output):
     return [int(match[1]) if match else 0 for match in found.values()]
 
 
-def read(path):
-    for case in xml.etree.ElementTree.parse(path).getroot().iter("testcase"):
-        name = case.get("classname", "") + " " + case.get("name", "")
-        bad = case.find("failure") is not None or case.find("error") is not None
-        skipped = case.find("skipped") is not None or case.get("status") == "notrun"
-        output = case.findtext("system-out") or ""
-        passed, failed, left_out = gtest_counts(output) or (not bad and not skipped, bad, skipped)
-        yield f"{path}: {name.strip()}", int(passed), max(int(failed), int(bad)), int(left_out)
+def cases(path):
+    return list(xml.etree.ElementTree.parse(path).getroot().iter("testcase"))
+
+
+def name_of(path, case):
+    return f"{path}: {case.get('classname', '')} {case.get('name', '')}"
+
+
+def counts(path, case):
+    """-> name, passed, failed, skipped."""
+    bad = case.find("failure") is not None or case.find("error") is not None
+    skipped = case.find("skipped") is not None or case.get("status") == "notrun"
+    output = case.findtext("system-out") or ""
+    passed, failed, left_out = gtest_counts(output) or (not bad and not skipped, bad, skipped)
+    return name_of(path, case), int(passed), max(int(failed), int(bad)), int(left_out)
+
+
+def times(path, case):
+    """-> (seconds, name) of each test of a GoogleTest program, or of the whole of another."""
+    output = case.findtext("system-out") or ""
+    own = re.findall(r"^\[ .*(?:OK|FAILED) \] ([^\s,]+).* \((\d+) ms\)$", output, re.M)
+    if not own:
+        return [(float(case.get("time") or 0), name_of(path, case))]
+    return [(int(ms) / 1000, f"{path}: {name}") for name, ms in own]
 
 
 def main():
@@ -38,7 +55,10 @@ def main():
     parser.add_argument("files", nargs="*")
     parser.add_argument("--check", action="append", default=[])
     args = parser.parse_args()
-    rows = [row for path in args.files for row in read(path)]
+    found = [(path, case) for path in args.files for case in cases(path)]
+    for seconds, name in sorted((t for each in found for t in times(*each)), reverse=True)[:5]:
+        print(f"{seconds:6.1f} s  {name}")
+    rows = [counts(*each) for each in found]
     for check in args.check:
         name, status = check.rsplit("=", 1)
         rows.append((name, int(status == "0"), int(status != "0"), 0))

@@ -1,17 +1,31 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and runs every test: no GPU, no network but the package archive.
-#   tests/run.sh [--quick]     --quick: no sanitizer builds
-# Of CUDA it checks that it compiles, up to PTX for one architecture; tests/gpu.sh compiles and runs
-# all of it. The last lines say how long each part took and how many tests passed and failed; the
-# exit status is 0 if none failed.
+#   tests/run.sh              all tests, of the server as it is shipped, for the CPU
+#   tests/run.sh --all        also with ASan and UBSan, fuzzing among them, with TSan, a soak of two
+#                             minutes, and of CUDA that it compiles, up to PTX for one architecture;
+#                             CI=true in the environment asks for the same
+#   tests/run.sh --all-cuda   --all, and every CUDA source is compiled, and linked; without it, on a
+#                             branch, only those that differ from where it left main
+# tests/gpu.sh compiles all of CUDA and runs it on a GPU. The last lines say how long each part
+# took, which tests took longest, and how many passed and failed; the exit status is 0 if none
+# failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 . deploy/packages.sh
 
-quick=""
-[ "${1:-}" = "--quick" ] && quick=1
+all="" all_cuda=""
+[ "${CI:-}" = true ] && all=1
+for argument in "$@"; do
+  case $argument in
+    --all) all=1 ;;
+    --all-cuda) all=1 all_cuda=1 ;;
+    *) sed -n '2,12s/^# \?//p' "$0" && exit 2 ;;
+  esac
+done
 results=build/results
 export PYTHONDONTWRITEBYTECODE=1
+export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1"
 
 parts=() part="" part_began=0
 # say PART: ends the part before, and begins this one.
@@ -21,33 +35,94 @@ say() {
   printf '\n== %s (%d min %02d s)\n' "$1" $((SECONDS / 60)) $((SECONDS % 60))
 }
 checks=()
-# check NAME COMMAND...: runs it and remembers how it ended.
+# passed NAME STATUS: remembers how a check ended, and returns that.
+passed() {
+  checks+=(--check "$1=$2")
+  [ "$2" -eq 0 ] || echo "FAILED: $1"
+  return "$2"
+}
+# check NAME COMMAND...
 check() {
   local name=$1 status=0
   shift
   "$@" || status=$?
-  checks+=(--check "$name=$status")
-  [ $status -eq 0 ] || echo "FAILED: $name"
-  return $status
+  passed "$name" $status
 }
 
-# build_and_test PRESET TARGET CTEST_OPTIONS...
-build_and_test() {
-  local preset=$1 target=$2
-  shift 2
-  say "$preset: build"
-  check "$preset: configure" \
-    cmake --preset "$preset" -DRECURVE_ALL_TESTS="$all_tests" >"$results/$preset-configure.log" ||
-    { cat "$results/$preset-configure.log"; return 1; }
-  check "$preset: build" cmake --build --preset "$preset" --target "$target" || return 1
-  say "$preset: tests"
+format_of_ours() {
+  git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs -r clang-format --dry-run -Werror
+}
+
+# build PRESET TARGET ALL_TESTS
+build() {
+  cmake --preset "$1" -DRECURVE_ALL_TESTS="$3" >"$results/$1-configure.log" ||
+    { cat "$results/$1-configure.log"; return 1; }
+  cmake --build --preset "$1" --target "$2"
+}
+
+# run_tests PRESET CTEST_OPTIONS...
+run_tests() {
+  local preset=$1
+  shift
   ctest --test-dir "build/$preset" -j "$(nproc)" --output-on-failure --no-tests=error \
     --output-junit "$PWD/$results/$preset.xml" --test-output-size-passed 1000000 \
     --test-output-size-failed 1000000 "$@"
 }
 
-format_of_ours() {
-  git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs -r clang-format --dry-run -Werror
+# The commit at which this branch left main; nothing on main itself, or where there is no main.
+left_main_at() {
+  local main base
+  for main in origin/HEAD origin/main main; do
+    base=$(git merge-base HEAD "$main" 2>/dev/null) || continue
+    [ "$base" = "$(git rev-parse HEAD)" ] || echo "$base"
+    return
+  done
+}
+
+# Compiles the CUDA sources that differ from main; or all, which are linked then, and what needs no
+# GPU is run.
+check_cuda() {
+  if [ -z "$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc)" ]; then
+    echo "no nvcc on this machine: CUDA is not compiled"
+    return 0
+  fi
+  cmake --preset cuda || return 1
+  local base sources
+  base=$(left_main_at)
+  if [ -z "$base" ] || [ -n "$all_cuda" ]; then
+    cmake --build --preset cuda --target kernels_test kernels_linear_test kernels_recurrence_test &&
+      build/cuda/bin/kernels_test --gtest_filter='CudaDevice*'
+    return
+  fi
+  sources=$(/usr/bin/python3 tests/cuda_sources.py build/cuda "$base") || return 1
+  echo "$(wc -w <<<"$sources") sources with CUDA differ from $base"
+  # To ninja, a source and a caret name what is made of it.
+  [ -z "$sources" ] || sed 's/$/^/' <<<"$sources" | xargs ninja -C build/cuda
+}
+
+# What only --all needs is built in the time that the tests leave of the processors, many of which
+# wait: its output goes to build/results, and a line says how each ended: NAME STATUS.
+build_in_idle_time() {
+  chrt --idle -p 0 $BASHPID
+  local name command
+  while read -r name command; do
+    $command >"$results/$name-build.log" 2>&1 </dev/null
+    echo "$name $?"
+  done <<END
+asan build asan all ON
+tsan build tsan tsan_tests ON
+cuda check_cuda
+END
+}
+# wait_for NAME: until build_in_idle_time, read from descriptor $built, is done with it.
+wait_for() {
+  local name status
+  say "$1: the rest of its build"
+  while read -r name status <&"$built"; do
+    passed "$name: build" "$status" || tail -50 "$results/$name-build.log"
+    [ "$name" != "$1" ] || return "$status"
+  done
+  passed "$1: build" 1
 }
 
 mkdir -p "$results"
@@ -62,31 +137,29 @@ check "layering" /usr/bin/python3 tests/layering_test.py .
 check "clang-format" format_of_ours
 
 say "Python"
-/usr/bin/python3 -m pytest -q -p no:cacheprovider --junitxml "$results/python.xml" tests
+check "Python" \
+  /usr/bin/python3 -m pytest -q -p no:cacheprovider --junitxml "$results/python.xml" tests
 
 [ -d "${RECURVE_DATA:-../shared/data}" ] ||
   echo "(no folder ../shared/data, nor RECURVE_DATA: the tests that need it are skipped)"
-if [ -n "$quick" ]; then
-  all_tests=ON
-  build_and_test check all
-else
-  # What computes is tested as it is shipped and under the sanitizers, all else under them alone.
-  all_tests=OFF
-  build_and_test check all
-fi
-# Beside the builds of the sanitizers, which leave it as much as it takes.
-tests/soak.sh --minutes 2 --preset check >"$results/soak.log" 2>&1 &
-soak=$!
-if [ -z "$quick" ]; then
-  all_tests=ON
-  export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-  build_and_test asan all
-  export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1"
-  build_and_test tsan tsan_tests -L tsan
-fi
+say "check: build"
+# With --all, what computes nothing is tested under the sanitizers alone.
+check "check: build" build check all "$([ -n "$all" ] && echo OFF || echo ON)"
+checked=$?
+[ -z "$all" ] || exec {built}< <(build_in_idle_time)
+say "check: tests"
+[ $checked -ne 0 ] || check "check: tests" run_tests check
 
-say "soak"
-check "soak" wait $soak || cat "$results/soak.log"
+if [ -n "$all" ]; then
+  # Beside what is built, which leaves it as much as it takes.
+  tests/soak.sh --minutes 2 --preset check >"$results/soak.log" 2>&1 &
+  soak=$!
+  wait_for asan && say "asan: tests" && check "asan: tests" run_tests asan
+  wait_for tsan && say "tsan: tests" && check "tsan: tests" run_tests tsan -L tsan
+  wait_for cuda && tail -3 "$results/cuda-build.log"
+  say "soak"
+  check "soak" wait $soak || cat "$results/soak.log"
+fi
 
 say "all"
 printf '%s\n' "${parts[@]}"
