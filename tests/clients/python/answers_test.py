@@ -5,9 +5,9 @@ import math
 import subprocess
 
 import pytest
-from server import BIN
-
 import recurve
+
+from server import BIN
 
 PROMPT = "It was a dark night, and"
 
@@ -39,8 +39,9 @@ def test_a_stream_brings_the_same_in_parts(client):
 def test_clients_of_both_kinds_and_the_command_line_get_the_same_tokens(client, address):
     answer = client.generate(PROMPT, max_tokens=40, seed=11, temperature=0.9, top_p=0.95)
     printed = subprocess.run(
-        [BIN / "recurve", "generate", "--server", address, "--prompt", PROMPT, "--json"]
-        + ["--max-tokens", "40", "--seed", "11", "--temperature", "0.9", "--top-p", "0.95"],
+        f"{BIN}/recurve generate --server {address} --json --max-tokens 40 --seed 11"
+        " --temperature 0.9 --top-p 0.95".split()
+        + ["--prompt", PROMPT],
         capture_output=True,
         check=True,
     ).stdout

@@ -15,6 +15,7 @@ else:
     sys.path.insert(0, str(pathlib.Path(__file__).parent))
     import recurve
     from blocking import Blocking
+
     from server import Server
 
 

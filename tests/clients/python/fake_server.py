@@ -4,7 +4,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
-
 from recurve.v1 import inference_pb2 as inference
 from recurve.v1 import sessions_pb2 as sessions
 

@@ -6,9 +6,8 @@ import time
 
 import grpc
 import pytest
-from fake_server import FakeServer, Refusal, answer, busy, draining, lost
-
 import recurve
+from fake_server import FakeServer, Refusal, answer, busy, draining, lost
 from recurve.v1 import inference_pb2 as inference
 from recurve.v1 import sessions_pb2 as sessions
 

@@ -4,7 +4,6 @@ import asyncio
 import gc
 
 import pytest
-
 import recurve
 
 GREEDY = {"temperature": 0, "ignore_eos": True}
@@ -60,9 +59,10 @@ def test_forks_share_what_was_and_part_ways(session):
     with session.fork() as fork:
         assert fork.get().position == session.get().position
         assert fork.get().pending_token == session.get().pending_token
-        assert fork.generate(max_tokens=6, **GREEDY).ids == session.generate(
-            max_tokens=6, **GREEDY
-        ).ids
+        assert (
+            fork.generate(max_tokens=6, **GREEDY).ids
+            == session.generate(max_tokens=6, **GREEDY).ids
+        )
         fork.generate("Suddenly", max_tokens=1)
         assert fork.get().position > session.get().position
         name = fork.name

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+Metadata = tuple[tuple[str, str], ...]
+
 _NAMED = ("unix:", "dns:", "ipv4:", "ipv6:")
 _THIS_MACHINE = ("127.", "localhost:", "[::1]:", "unix:")
 
@@ -34,6 +36,6 @@ def channel_options(address: str) -> list[tuple[str, int]]:
     return options
 
 
-def metadata_for(session: str) -> tuple[tuple[str, str], ...]:
+def metadata_for(session: str) -> Metadata:
     """The header by which proxies send a session's calls to the server that has it."""
     return (("x-recurve-session", session),) if session else ()

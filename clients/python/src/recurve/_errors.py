@@ -116,6 +116,9 @@ _BY_CODE: dict[str, type[RecurveError]] = {
 # What a server that is going to serve may answer before it does.
 MAY_COME = ("UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED")
 
+# What ends a call on this side, maybe before the server knows.
+SERVER_UNTOLD = (DeadlineExceededError, UnreachableError)
+
 
 def error_of(failure: Any, address: str) -> RecurveError:
     """The exception for a grpc.RpcError of a call to `address`."""

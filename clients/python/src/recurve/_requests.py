@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Union, cast
 
 from recurve._types import ChatOptions, GenerateOptions, Message, Messages, Prompt, ScoreOptions
@@ -95,9 +95,7 @@ def _set(part: Any, name: str, value: Any) -> None:
         setattr(part, name, value)
 
 
-ScoreText = Union[
-    str, bytes, Sequence[int], Iterator[Union[str, bytes]], AsyncIterator[Union[str, bytes]]
-]
+ScoreText = Union[str, bytes, Sequence[int], Iterator[Union[str, bytes]]]
 
 
 class ScorePieces:
@@ -120,20 +118,6 @@ class ScorePieces:
         try:
             for part in self._parts():
                 yield from _pieces(part)
-        except Exception as failure:
-            self.failure = failure
-            raise
-
-    async def __aiter__(self) -> AsyncIterator[v1.ScoreRequest]:
-        if not isinstance(self._text, AsyncIterator):
-            for request in self:
-                yield request
-            return
-        yield self._first()
-        try:
-            async for part in self._text:
-                for piece in _pieces(part):
-                    yield piece
         except Exception as failure:
             self.failure = failure
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -14,11 +14,12 @@ from recurve import _answers as answers
 from recurve import _rpcs as rpcs
 from recurve._async.connection import Connection, RepeatedCall
 from recurve._async.generates import Generates
+from recurve._async.scoring import Scorer
 from recurve._async.session import Opening, open_session
 from recurve._async.stream import AsyncStream
 from recurve._errors import MAY_COME, UnavailableError, UnreachableError
 from recurve._info import Load, ModelInfo, ServerInfo, SessionInfo
-from recurve._requests import ScorePieces, tokenize_request
+from recurve._requests import ScoreText, tokenize_request
 from recurve._retry import Attempts, Retry
 from recurve._types import Health, Messages, Score, ScoreOptions, Tokens
 from recurve.v1 import control_pb2 as control
@@ -48,6 +49,7 @@ class AsyncClient(Generates):
         metadata: Sequence[tuple[str, str]] = (),
     ) -> None:
         self._connection = Connection(address, retry, tuple(metadata))
+        self._scorer = Scorer(address, retry, tuple(metadata))
 
     @property
     def address(self) -> str:
@@ -55,6 +57,7 @@ class AsyncClient(Generates):
 
     async def close(self) -> None:
         """Ends the connection, and with it every call under way."""
+        self._scorer.close()
         await self._connection.close()
 
     def session(
@@ -94,29 +97,17 @@ class AsyncClient(Generates):
 
     async def score(
         self,
-        text: str | bytes | Sequence[int] | Iterator[str | bytes] | AsyncIterator[str | bytes],
+        text: ScoreText | AsyncIterator[str | bytes],
         **options: Unpack[ScoreOptions],
     ) -> Score:
         """How likely the model finds a text of any length, or token ids.
 
-        A text may come from an iterator, as it is read from a file: then it is never repeated.
+        A text may come from an iterator, as it is read from a file, in a thread, or from an
+        asynchronous one: then it is never repeated.
         Bytes are UTF-8. The sum does not depend on how the text is divided. ScoreOptions says what
         else may be given. Raises what `generate` raises, and what the iterator raises.
         """
-        pieces = ScorePieces(text, options)
-        begin = self._connection.stream_stream(rpcs.SCORE, pieces.__aiter__)
-        policy = self._connection.retry if pieces.repeatable else Retry(attempts=1)
-        call = RepeatedCall(self._connection, begin, Attempts(policy, pieces.timeout, True))
-        answer = answers.ScoreAnswer()
-        try:
-            async for message in call:
-                answer.take(message)
-        except BaseException:
-            call.cancel()
-            if pieces.failure is not None:
-                raise pieces.failure from None
-            raise
-        return answer.score()
+        return await self._scorer.score(text, options)
 
     async def tokenize(
         self,

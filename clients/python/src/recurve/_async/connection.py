@@ -9,14 +9,14 @@ from typing import Any, Generic, cast
 import grpc
 import grpc.aio
 
-from recurve._channel import channel_options, check_address, metadata_for
+from recurve._channel import Metadata, channel_options, check_address, metadata_for
 from recurve._errors import RecurveError, error_of
 from recurve._retry import Attempts, Retry
 from recurve._rpcs import Q, R, Rpc
 
 
 class Connection:
-    def __init__(self, address: str, retry: Retry, metadata: tuple[tuple[str, str], ...]) -> None:
+    def __init__(self, address: str, retry: Retry, metadata: Metadata) -> None:
         self.address = check_address(address)
         self.retry = retry
         self._metadata = metadata
@@ -63,17 +63,7 @@ class Connection:
             )
         )
 
-    def stream_stream(
-        self, rpc: Rpc[Q, R], requests: Callable[[], AsyncIterator[Q]]
-    ) -> Callable[[float | None], Responses[R]]:
-        call = self._channel.stream_stream(
-            rpc.path, rpc.request.SerializeToString, _parser(rpc.response)
-        )
-        return lambda timeout: Responses(
-            call(requests(), timeout=timeout, metadata=self.metadata(""))
-        )
-
-    def metadata(self, session: str) -> tuple[tuple[str, str], ...]:
+    def metadata(self, session: str) -> Metadata:
         return self._metadata + metadata_for(session)
 
     def error_of(self, failure: grpc.aio.AioRpcError) -> RecurveError:

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from recurve._answers import Answer
 from recurve._async.connection import RepeatedCall
-from recurve._errors import CancelledError
+from recurve._errors import SERVER_UNTOLD, CancelledError, RecurveError
 from recurve._types import Chunk, Generation, PromptInfo
 from recurve.v1 import inference_pb2 as v1
 
@@ -26,7 +26,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         self, call: RepeatedCall[v1.GenerateResponse], cut_short: Callable[[], None]
     ) -> None:
         self._call = call
-        self._cut_short = cut_short  # called once if the answer does not come to its end
+        self._cut_short = cut_short  # called once if the server may not know yet that this ended
         self._answer = Answer()
         self._loop = asyncio.get_running_loop()
         self._ended = False
@@ -38,6 +38,11 @@ class AsyncStream(AsyncIterator[Chunk]):
             except StopAsyncIteration:
                 self._ended = True
                 break
+            except RecurveError as error:
+                self._ended = True
+                if isinstance(error, SERVER_UNTOLD):
+                    self._cut_short()
+                raise
             except BaseException:
                 self.cancel()
                 raise
@@ -81,6 +86,6 @@ class AsyncStream(AsyncIterator[Chunk]):
         if not hasattr(self, "_ended") or self._ended:
             return
         self._cut_short()
-        # In whatever thread this happens; the event loop may be closed, and then the call has ended.
+        # In whatever thread this happens. The loop may be closed, and then the call has ended.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._call.cancel)

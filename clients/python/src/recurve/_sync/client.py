@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,11 @@ from recurve import _answers as answers
 from recurve import _rpcs as rpcs
 from recurve._errors import MAY_COME, UnavailableError, UnreachableError
 from recurve._info import Load, ModelInfo, ServerInfo, SessionInfo
-from recurve._requests import ScorePieces, tokenize_request
+from recurve._requests import ScorePieces, ScoreText, tokenize_request
 from recurve._retry import Attempts, Retry
 from recurve._sync.connection import Connection, RepeatedCall
 from recurve._sync.generates import Generates
+from recurve._sync.scoring import Scoring
 from recurve._sync.session import Session, open_session
 from recurve._sync.stream import Stream
 from recurve._types import Health, Messages, Score, ScoreOptions, Tokens
@@ -91,7 +92,7 @@ class Client(Generates):
 
     def score(
         self,
-        text: str | bytes | Sequence[int] | Iterator[str | bytes],
+        text: ScoreText,
         **options: Unpack[ScoreOptions],
     ) -> Score:
         """How likely the model finds a text of any length, or token ids.
@@ -100,20 +101,7 @@ class Client(Generates):
         Bytes are UTF-8. The sum does not depend on how the text is divided. ScoreOptions says what
         else may be given. Raises what `generate` raises, and what the iterator raises.
         """
-        pieces = ScorePieces(text, options)
-        begin = self._connection.stream_stream(rpcs.SCORE, lambda: iter(pieces))
-        policy = self._connection.retry if pieces.repeatable else Retry(attempts=1)
-        call = RepeatedCall(self._connection, begin, Attempts(policy, pieces.timeout, True))
-        answer = answers.ScoreAnswer()
-        try:
-            for message in call:
-                answer.take(message)
-        except BaseException:
-            call.cancel()
-            if pieces.failure is not None:
-                raise pieces.failure from None
-            raise
-        return answer.score()
+        return Scoring(self._connection, ScorePieces(text, options)).result()
 
     def tokenize(
         self,

@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import grpc
 
-from recurve._channel import channel_options, check_address, metadata_for
+from recurve._channel import Metadata, channel_options, check_address, metadata_for
 from recurve._errors import RecurveError, error_of
 from recurve._retry import Attempts, Retry
 from recurve._rpcs import Q, R, Rpc
 
 
 class Connection:
-    def __init__(self, address: str, retry: Retry, metadata: tuple[tuple[str, str], ...]) -> None:
+    def __init__(self, address: str, retry: Retry, metadata: Metadata) -> None:
         self.address = check_address(address)
         self.retry = retry
         self._metadata = metadata
@@ -71,7 +71,7 @@ class Connection:
             call(requests(), timeout=timeout, metadata=self.metadata(""))
         )
 
-    def metadata(self, session: str) -> tuple[tuple[str, str], ...]:
+    def metadata(self, session: str) -> Metadata:
         return self._metadata + metadata_for(session)
 
     def error_of(self, failure: grpc.RpcError) -> RecurveError:

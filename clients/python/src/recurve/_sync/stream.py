@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from recurve._answers import Answer
-from recurve._errors import CancelledError
+from recurve._errors import SERVER_UNTOLD, CancelledError, RecurveError
 from recurve._sync.connection import RepeatedCall
 from recurve._types import Chunk, Generation, PromptInfo
 from recurve.v1 import inference_pb2 as v1
@@ -24,7 +24,7 @@ class Stream(Iterator[Chunk]):
         self, call: RepeatedCall[v1.GenerateResponse], cut_short: Callable[[], None]
     ) -> None:
         self._call = call
-        self._cut_short = cut_short  # called once if the answer does not come to its end
+        self._cut_short = cut_short  # called once if the server may not know yet that this ended
         self._answer = Answer()
         self._ended = False
 
@@ -35,6 +35,11 @@ class Stream(Iterator[Chunk]):
             except StopIteration:
                 self._ended = True
                 break
+            except RecurveError as error:
+                self._ended = True
+                if isinstance(error, SERVER_UNTOLD):
+                    self._cut_short()
+                raise
             except BaseException:
                 self.cancel()
                 raise
