@@ -6,6 +6,7 @@ protobuf package, and this only calls what every version has.
 """
 
 import pathlib
+import re
 import shutil
 import tempfile
 from typing import Any
@@ -77,5 +78,10 @@ def generate(protos: pathlib.Path, out: pathlib.Path) -> None:
     for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors.read_bytes()).file:
         module = out / file.name.replace(".proto", "_pb2.py")
         module.write_text(MODULE.format(proto=file.name, descriptor=file.SerializeToString()))
+        types = module.with_suffix(".pyi")
+        # protoc leaves open what the mappings are of that a message can be made from.
+        types.write_text(
+            re.sub(r"\b_Mapping\b(?=[],])", "_Mapping[str, object]", types.read_text())
+        )
     descriptors.unlink()
     (package / "__init__.py").write_text('"""The messages of the protocol, version 1."""\n')

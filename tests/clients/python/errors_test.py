@@ -97,7 +97,9 @@ def test_an_abort_cancels(client):
 
 
 def test_a_timeout_is_told(client):
-    with pytest.raises(recurve.DeadlineExceededError, match=r"timeout of 0\.2 s|deadline has passed"):
+    with pytest.raises(
+        recurve.DeadlineExceededError, match=r"timeout of 0\.2 s|deadline has passed"
+    ):
         client.generate("x", max_tokens=100000, ignore_eos=True, timeout=0.2)
 
 

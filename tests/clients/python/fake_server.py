@@ -45,7 +45,8 @@ class FakeServer(grpc.GenericRpcHandler):
     come after some of those. Session calls that have no script succeed. `asked` has every call's
     name, metadata and request."""
 
-    def __init__(self, **scripts):
+    def __init__(self, threads=4, **scripts):
+        self._threads = threads
         self.scripts = {name: list(script) for name, script in scripts.items()}
         self.asked = []
         self._lock = threading.Lock()
@@ -92,7 +93,7 @@ class FakeServer(grpc.GenericRpcHandler):
             yield message
 
     def __enter__(self):
-        self._server = grpc.server(ThreadPoolExecutor(4), handlers=[self])
+        self._server = grpc.server(ThreadPoolExecutor(self._threads), handlers=[self])
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()
         return self

@@ -16,7 +16,9 @@ class Server:
         self._command = [BIN / "recurve-server", "--model", model]
         if "--listen" not in flags:
             self._command += ["--listen", "127.0.0.1:0"]
-        self._command += ["--slots", "8", "--threads", "1", "--ttft-ms", "0", *flags]
+        if "--slots" not in flags:
+            self._command += ["--slots", "8"]
+        self._command += ["--threads", "1", "--ttft-ms", "0", *flags]
 
     def __enter__(self):
         self.process = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True)

@@ -16,7 +16,7 @@ class RecurveError(Exception):
         nothing of that.
     """
 
-    code = "UNKNOWN"
+    code: str = "UNKNOWN"
 
     def __init__(
         self, message: str, *, code: str | None = None, retry_after: float | None = None
@@ -30,79 +30,79 @@ class RecurveError(Exception):
 class CancelledError(RecurveError):
     """This side cancelled the call, or an abort ended it."""
 
-    code = "CANCELLED"
+    code: str = "CANCELLED"
 
 
 class InvalidArgumentError(RecurveError, ValueError):
     """The request cannot be served; the message names the field, what is allowed and what came."""
 
-    code = "INVALID_ARGUMENT"
+    code: str = "INVALID_ARGUMENT"
 
 
 class DeadlineExceededError(RecurveError, TimeoutError):
     """The call's timeout has passed, or the server waited for this side for too long."""
 
-    code = "DEADLINE_EXCEEDED"
+    code: str = "DEADLINE_EXCEEDED"
 
 
 class NotFoundError(RecurveError):
     """There is no session, mark or request of that name."""
 
-    code = "NOT_FOUND"
+    code: str = "NOT_FOUND"
 
 
 class AlreadyExistsError(RecurveError):
     """The name of a session, or of a request under way, is in use."""
 
-    code = "ALREADY_EXISTS"
+    code: str = "ALREADY_EXISTS"
 
 
 class PermissionDeniedError(RecurveError):
     """Who asks may not do this."""
 
-    code = "PERMISSION_DENIED"
+    code: str = "PERMISSION_DENIED"
 
 
 class UnauthenticatedError(RecurveError):
     """The server wants to know who asks, or does not know these credentials."""
 
-    code = "UNAUTHENTICATED"
+    code: str = "UNAUTHENTICATED"
 
 
 class ResourceExhaustedError(RecurveError):
     """The server has no room now: see `retry_after`."""
 
-    code = "RESOURCE_EXHAUSTED"
+    code: str = "RESOURCE_EXHAUSTED"
 
 
 class FailedPreconditionError(RecurveError):
     """The session serves another request."""
 
-    code = "FAILED_PRECONDITION"
+    code: str = "FAILED_PRECONDITION"
 
 
 class UnimplementedError(RecurveError):
     """The server does not know this call: it is another one, or of another version."""
 
-    code = "UNIMPLEMENTED"
+    code: str = "UNIMPLEMENTED"
 
 
 class InternalError(RecurveError):
     """The server has failed."""
 
-    code = "INTERNAL"
+    code: str = "INTERNAL"
 
 
 class DataLossError(RecurveError):
     """Something stored is damaged."""
 
-    code = "DATA_LOSS"
+    code: str = "DATA_LOSS"
 
 
 class UnavailableError(RecurveError):
     """The server answers, but loads its model or stops."""
 
-    code = "UNAVAILABLE"
+    code: str = "UNAVAILABLE"
 
 
 class UnreachableError(UnavailableError, ConnectionError):

@@ -21,9 +21,9 @@ class SessionState(Generic[S]):
     _BUSY_SECONDS = 5.0
 
     def __init__(self, name: str | None) -> None:
-        self.name = name or f"py-{secrets.token_hex(16)}"
-        self.named = bool(name)
-        self.busy_until = 0.0  # on the clock of time.monotonic: see Attempts
+        self.name: str = name or f"py-{secrets.token_hex(16)}"
+        self.named: bool = bool(name)
+        self.busy_until: float = 0.0  # on the clock of time.monotonic: see Attempts
         self.streams: weakref.WeakSet[S] = weakref.WeakSet()
 
     def answer_cut_short(self) -> None:

@@ -17,7 +17,7 @@ from recurve._rpcs import Q, R, Rpc
 
 class Connection:
     def __init__(self, address: str, retry: Retry, metadata: Metadata) -> None:
-        self.address = check_address(address)
+        self.address: str = check_address(address)
         self.retry = retry
         self._metadata = metadata
         self._channel = grpc.aio.insecure_channel(address, options=channel_options(address))
@@ -142,7 +142,7 @@ class RepeatedCall(Generic[R]):
     async def _cancelled_within(self, seconds: float) -> bool:
         try:
             await asyncio.wait_for(self._cancelled.wait(), seconds)
-        except asyncio.TimeoutError:
+        except asyncio.TimeoutError:  # another than TimeoutError in Python 3.10
             return False
         return True
 

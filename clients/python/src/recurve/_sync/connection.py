@@ -17,7 +17,7 @@ from recurve._rpcs import Q, R, Rpc
 
 class Connection:
     def __init__(self, address: str, retry: Retry, metadata: Metadata) -> None:
-        self.address = check_address(address)
+        self.address: str = check_address(address)
         self.retry = retry
         self._metadata = metadata
         self._channel = grpc.insecure_channel(address, options=channel_options(address))
