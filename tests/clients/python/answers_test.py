@@ -6,6 +6,8 @@ import subprocess
 
 import pytest
 import recurve
+from fake_server import FakeServer
+from recurve.v1 import inference_pb2 as inference
 
 from server import BIN
 
@@ -165,6 +167,21 @@ def test_a_chat_is_what_the_template_writes(client):
         chunk.text for chunk in client.chat(messages, max_tokens=10, temperature=0, stream=True)
     ) == (by_chat.text)
     assert client.tokenize(messages="Who?").ids == client.tokenize("user: Who?\nassistant: ").ids
+
+
+def test_a_content_may_be_a_list_of_parts(client):
+    parts = [{"role": "user", "content": [{"type": "text", "text": "Who?"}]}]
+    assert "'type': 'text'" in client.detokenize(client.tokenize(messages=parts).ids)
+
+
+def test_a_message_brings_all_its_fields(connect):
+    called = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
+    with FakeServer(Tokenize=[[inference.TokenizeResponse()]]) as server:
+        connect(server.address).tokenize(messages=[called])
+    message = server.asked[0][2].messages.messages[0]
+    assert message.role == "assistant"
+    assert not message.HasField("content")
+    assert json.loads(message.fields_json) == {"content": None, "tool_calls": [{"name": "f"}]}
 
 
 def test_a_chat_may_bring_tools_variables_and_an_answer_begun(client):

@@ -152,6 +152,18 @@ def test_a_server_that_drains_is_unavailable(connect, chat_model):
         assert server.process.wait() == 0
 
 
+def test_a_server_that_is_gone_is_unreachable(connect, chat_model):
+    with Server(chat_model) as server:
+        client = connect(server.address)
+        session = client.session()
+        stream = session.stream("x", max_tokens=100000, ignore_eos=True)
+        next(stream)
+        server.kill()
+        for call in (lambda: list(stream), session.get, lambda: client.generate("x")):
+            with pytest.raises(recurve.UnreachableError, match=server.address):
+                call()
+
+
 def test_nothing_at_an_address_is_unreachable(connect):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -80,6 +80,17 @@ def test_an_answer_that_has_begun_is_never_asked_for_again(serve, connect, refus
     assert server.calls("Generate") == 1
 
 
+def test_what_waited_in_vain_is_asked_for_again_unless_a_session_had_it(serve, connect):
+    understood = list(answer())[:1]
+    server = serve(Generate=[[*understood, busy(1)], answer("a"), [*understood, busy(1)]])
+    client = connect(server.address)
+    assert client.generate("x").text == "a"
+    assert server.calls("Generate") == 2
+    with pytest.raises(recurve.ResourceExhaustedError):
+        client.session("s").generate("x")
+    assert server.calls("Generate") == 3
+
+
 @pytest.mark.parametrize("name", ["Fork", "Mark", "Rewind"])
 def test_what_changes_a_session_is_not_repeated_where_it_was_lost(serve, connect, name):
     server = serve(**{name: [busy(1), lost(), draining()]})

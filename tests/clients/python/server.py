@@ -23,6 +23,7 @@ class Server:
     def __enter__(self):
         self.process = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True)
         self._log = []
+        self._ends_with = 0
         for line in self.process.stderr:
             self._log.append(line)
             serving = re.search(r"event=serving .*port=(\d+)", line)
@@ -35,9 +36,14 @@ class Server:
         self._reader.start()
         return self
 
+    def kill(self):
+        """As a machine that goes away."""
+        self.process.kill()
+        self._ends_with = -9
+
     def __exit__(self, *reason):
         self.process.terminate()
         status = self.process.wait()
         self._reader.join()
         self.process.stderr.close()
-        assert status == 0, "".join(self._log)
+        assert status == self._ends_with, "".join(self._log)

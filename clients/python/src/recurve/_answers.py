@@ -98,6 +98,12 @@ def _token_logprobs(messages: Iterable[v1.TokenLogprob]) -> tuple[TokenLogprob, 
     )
 
 
+def begins(message: v1.GenerateResponse) -> bool:
+    """Whether an answer has begun with it. What has only been understood may still be refused,
+    after some time in the queue."""
+    return not message.HasField("prompt")
+
+
 class _Gathered:
     """What one choice's chunks have brought."""
 
@@ -115,11 +121,6 @@ class Answer:
         self._prompt_logprobs: list[TokenLogprob] = []
         self._choices: dict[int, _Gathered] = {}
         self._final: v1.GenerateFinal | None = None
-
-    @property
-    def begun(self) -> bool:
-        """Whether anything has come: the server has taken the request."""
-        return self.prompt is not None
 
     def take(self, message: v1.GenerateResponse) -> Chunk | None:
         """The message's chunk, if it is one."""
@@ -177,10 +178,8 @@ class ScoreAnswer:
     def __init__(self) -> None:
         self._tokens: list[TokenLogprob] = []
         self._final: v1.ScoreFinal | None = None
-        self.begun = False
 
     def take(self, message: v1.ScoreResponse) -> None:
-        self.begun = True
         if message.HasField("progress"):
             self._tokens.extend(_token_logprobs(message.progress.tokens))
         elif message.HasField("final"):

@@ -12,6 +12,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 
 from recurve import _answers as answers
 from recurve import _rpcs as rpcs
+from recurve._answers import begins
 from recurve._async.connection import Connection, RepeatedCall
 from recurve._async.generates import Generates
 from recurve._async.scoring import Scorer
@@ -205,9 +206,9 @@ class AsyncClient(Generates):
 
     def _begin(self, request: tuple[v1.GenerateRequest, float | None]) -> AsyncStream:
         message, timeout = request
-        attempts = Attempts(self._connection.retry, timeout, repeatable=True)
+        attempts = Attempts(self._connection.retry, timeout, rpcs.GENERATE.repeatable)
         begin = self._connection.unary_stream(rpcs.GENERATE, message)
-        return AsyncStream(RepeatedCall(self._connection, begin, attempts), lambda: None)
+        return AsyncStream(RepeatedCall(self._connection, begin, attempts, begins), lambda: None)
 
     @property
     def _session_name(self) -> str:

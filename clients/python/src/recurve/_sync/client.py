@@ -12,6 +12,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 
 from recurve import _answers as answers
 from recurve import _rpcs as rpcs
+from recurve._answers import begins
 from recurve._errors import MAY_COME, UnavailableError, UnreachableError
 from recurve._info import Load, ModelInfo, ServerInfo, SessionInfo
 from recurve._requests import ScorePieces, ScoreText, tokenize_request
@@ -195,9 +196,9 @@ class Client(Generates):
 
     def _begin(self, request: tuple[v1.GenerateRequest, float | None]) -> Stream:
         message, timeout = request
-        attempts = Attempts(self._connection.retry, timeout, repeatable=True)
+        attempts = Attempts(self._connection.retry, timeout, rpcs.GENERATE.repeatable)
         begin = self._connection.unary_stream(rpcs.GENERATE, message)
-        return Stream(RepeatedCall(self._connection, begin, attempts), lambda: None)
+        return Stream(RepeatedCall(self._connection, begin, attempts, begins), lambda: None)
 
     @property
     def _session_name(self) -> str:

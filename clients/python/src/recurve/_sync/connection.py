@@ -92,20 +92,20 @@ class Responses(Iterator[R]):
 
 
 class RepeatedCall(Iterator[R]):
-    """The messages of a streamed call, which is begun again as long as nothing has come of it.
-
-    After `cancel` the iteration ends.
-    """
+    """The messages of a streamed call, which is begun again as long as nothing has come of it, or
+    only messages for which `begins` is false. After `cancel` the iteration ends."""
 
     def __init__(
         self,
         connection: Connection,
         begin: Callable[[float | None], Responses[R]],
         attempts: Attempts,
+        begins: Callable[[R], bool] = lambda _: True,
     ) -> None:
         self._connection = connection
         self._begin = begin
         self._attempts = attempts
+        self._begins = begins
         self._begun = False
         self._cancelled = threading.Event()
         self._call = begin(attempts.time_left())
@@ -122,7 +122,7 @@ class RepeatedCall(Iterator[R]):
         while not self.cancelled:
             try:
                 message = next(self._call)
-                self._begun = True
+                self._begun = self._begun or self._begins(message)
                 return message
             except grpc.RpcError as failure:
                 error = self._connection.error_of(failure)
