@@ -1,0 +1,117 @@
+"""The client of Recurve, an inference server for recurrent language models.
+
+    import recurve
+
+    client = recurve.Client("127.0.0.1:50051")
+    with client.session("story") as story:
+        for chunk in story.generate("Once upon a time", max_tokens=100, stream=True):
+            print(chunk.text, end="", flush=True)
+
+`AsyncClient` has the same calls, to be awaited.
+"""
+
+from recurve._async.client import AsyncClient
+from recurve._async.session import AsyncSession
+from recurve._async.stream import AsyncStream
+from recurve._errors import (
+    AlreadyExistsError,
+    CancelledError,
+    DataLossError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    PermissionDeniedError,
+    RecurveError,
+    ResourceExhaustedError,
+    UnauthenticatedError,
+    UnavailableError,
+    UnimplementedError,
+    UnreachableError,
+)
+from recurve._info import (
+    Limits,
+    Load,
+    Mark,
+    ModelInfo,
+    OpInfo,
+    ServerInfo,
+    SessionCounts,
+    SessionInfo,
+    Slots,
+)
+from recurve._retry import Retry
+from recurve._sync.client import Client
+from recurve._sync.session import Session
+from recurve._sync.stream import Stream
+from recurve._types import (
+    Candidate,
+    ChatOptions,
+    Choice,
+    Chunk,
+    FinishReason,
+    GenerateOptions,
+    Generation,
+    Health,
+    Message,
+    Messages,
+    Prompt,
+    PromptInfo,
+    Score,
+    ScoreOptions,
+    TokenLogprob,
+    Tokens,
+    Usage,
+)
+
+__all__ = [
+    "AlreadyExistsError",
+    "AsyncClient",
+    "AsyncSession",
+    "AsyncStream",
+    "CancelledError",
+    "Candidate",
+    "ChatOptions",
+    "Choice",
+    "Chunk",
+    "Client",
+    "DataLossError",
+    "DeadlineExceededError",
+    "FailedPreconditionError",
+    "FinishReason",
+    "GenerateOptions",
+    "Generation",
+    "Health",
+    "InternalError",
+    "InvalidArgumentError",
+    "Limits",
+    "Load",
+    "Mark",
+    "Message",
+    "Messages",
+    "ModelInfo",
+    "NotFoundError",
+    "OpInfo",
+    "PermissionDeniedError",
+    "Prompt",
+    "PromptInfo",
+    "RecurveError",
+    "ResourceExhaustedError",
+    "Retry",
+    "Score",
+    "ScoreOptions",
+    "ServerInfo",
+    "Session",
+    "SessionCounts",
+    "SessionInfo",
+    "Slots",
+    "Stream",
+    "TokenLogprob",
+    "Tokens",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "UnimplementedError",
+    "UnreachableError",
+    "Usage",
+]

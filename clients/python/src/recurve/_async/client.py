@@ -1,0 +1,226 @@
+"""The client whose calls are awaited."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import grpc.aio
+from google.protobuf.wrappers_pb2 import StringValue
+
+from recurve import _answers as answers
+from recurve import _rpcs as rpcs
+from recurve._answers import begins
+from recurve._async.connection import Connection, RepeatedCall
+from recurve._async.generates import Generates
+from recurve._async.scoring import Scorer
+from recurve._async.session import Opening, open_session
+from recurve._async.stream import AsyncStream
+from recurve._errors import MAY_COME, UnavailableError, UnreachableError
+from recurve._info import Load, ModelInfo, ServerInfo, SessionInfo
+from recurve._requests import ScoreText, tokenize_request
+from recurve._retry import Attempts, Retry
+from recurve._types import Health, Messages, Score, ScoreOptions, Tokens
+from recurve.v1 import control_pb2 as control
+from recurve.v1 import inference_pb2 as v1
+from recurve.v1 import sessions_pb2 as sessions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class AsyncClient(Generates):
+    """A connection to a Recurve server, made with the first call and again whenever it was lost.
+
+    address: HOST:PORT, or another name that gRPC resolves; ValueError where it is neither.
+    retry: when calls are made again that have changed nothing; Retry(attempts=1): never.
+    metadata: sent with every call, e.g. (("authorization", "Bearer ..."),).
+
+    To be made and used within one event loop, by any number of its tasks. Calls that fail raise a
+    RecurveError; `timeout` is in seconds for the whole call, retries included; None: no limit.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        retry: Retry = Retry(),
+        metadata: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self._connection = Connection(address, retry, tuple(metadata))
+        self._scorer = Scorer(address, retry, tuple(metadata))
+
+    @property
+    def address(self) -> str:
+        return self._connection.address
+
+    async def close(self) -> None:
+        """Ends the connection, and with it every call under way."""
+        self._scorer.close()
+        await self._connection.close()
+
+    def session(
+        self,
+        name: str | None = None,
+        *,
+        ttl: float | None = None,
+        create: bool = True,
+        timeout: float | None = None,
+    ) -> Opening:
+        """Opens the session of that name, or goes on with it where it is open: to be awaited, or
+        entered with `async with`.
+
+        name: 1 to 128 of the characters [A-Za-z0-9._-]. None: a new session under a name that the
+            client makes up; leaving an `async with` block closes it.
+        ttl: seconds of idleness after which a new session is closed, [0, 1e9]; 0: never. Default:
+            the server's.
+        create: False: NotFoundError where it is not open.
+
+        Raises ResourceExhaustedError where slots and host memory are full.
+        """
+        return Opening(lambda: open_session(self._connection, name, ttl, create, timeout))
+
+    async def list_sessions(
+        self, prefix: str = "", *, timeout: float | None = None
+    ) -> list[SessionInfo]:
+        """All sessions whose names begin with `prefix`, by name. The timeout is that of a page
+        of 1000."""
+        request = sessions.ListSessionsRequest(prefix=prefix, page_size=1000)
+        found: list[SessionInfo] = []
+        while True:
+            page = await self._connection.unary(rpcs.LIST, request, timeout=timeout)
+            found.extend(answers.session_info(session) for session in page.sessions)
+            request.page_token = page.next_page_token
+            if not request.page_token:
+                return found
+
+    async def score(
+        self,
+        text: ScoreText | AsyncIterator[str | bytes],
+        **options: Unpack[ScoreOptions],
+    ) -> Score:
+        """How likely the model finds a text of any length, or token ids.
+
+        A text may come from an iterator, as it is read from a file, in a thread, or from an
+        asynchronous one: then it is never repeated.
+        Bytes are UTF-8. The sum does not depend on how the text is divided. ScoreOptions says what
+        else may be given. Raises what `generate` raises, and what the iterator raises.
+        """
+        return await self._scorer.score(text, options)
+
+    async def tokenize(
+        self,
+        text: str | None = None,
+        *,
+        messages: Messages | None = None,
+        add_special_tokens: bool = True,
+        parse_special: bool = False,
+        with_bytes: bool = False,
+        continued: bool = False,
+        timeout: float | None = None,
+    ) -> Tokens:
+        """Token ids of a text or of messages, as `generate` or `chat` would read them.
+
+        with_bytes: each id's bytes too. continued: of messages, as a session reads them that has
+        absorbed something.
+        """
+        request = tokenize_request(
+            text, messages, add_special_tokens, parse_special, with_bytes, continued
+        )
+        return answers.tokens(await self._connection.unary(rpcs.TOKENIZE, request, timeout=timeout))
+
+    async def detokenize(
+        self, ids: Sequence[int], *, continued: bool = False, timeout: float | None = None
+    ) -> str:
+        """The text of token ids; bytes that are not UTF-8 are U+FFFD, control tokens have none.
+
+        continued: the ids go on after other text, so a leading space is kept.
+        """
+        request = v1.DetokenizeRequest(ids=ids, continued=continued)
+        return (await self._connection.unary(rpcs.DETOKENIZE, request, timeout=timeout)).text
+
+    async def abort(self, request_id: str, *, timeout: float | None = None) -> None:
+        """Ends a request under way, whoever sent it: it fails with CancelledError. NotFoundError
+        where there is none of that name; it may just have ended."""
+        await self._connection.unary(
+            rpcs.ABORT, v1.AbortRequest(request_id=request_id), timeout=timeout
+        )
+
+    async def model_info(self, *, timeout: float | None = None) -> ModelInfo:
+        """The model. UnavailableError while the server loads it."""
+        request = control.GetModelInfoRequest()
+        return answers.model_info(
+            await self._connection.unary(rpcs.MODEL_INFO, request, timeout=timeout)
+        )
+
+    async def server_info(self, *, timeout: float | None = None) -> ServerInfo:
+        """The server, in whatever state it is."""
+        request = control.GetServerInfoRequest()
+        return answers.server_info(
+            await self._connection.unary(rpcs.SERVER_INFO, request, timeout=timeout)
+        )
+
+    async def load(self, *, timeout: float | None = None) -> Load:
+        """What the server is doing."""
+        request = control.GetLoadRequest()
+        return answers.load(await self._connection.unary(rpcs.LOAD, request, timeout=timeout))
+
+    async def drain(self, deadline: float | None = None, *, timeout: float | None = None) -> int:
+        """Lets requests under way end, then stops the server; the number of those, at once.
+
+        deadline: seconds that they have. Default: the server's. A second call may only shorten it.
+        """
+        request = control.DrainRequest(deadline_seconds=deadline)
+        answer = await self._connection.unary(rpcs.DRAIN, request, timeout=timeout)
+        return answer.requests_under_way
+
+    async def health(self, *, timeout: float | None = None) -> Health:
+        """What the standard health service says of the whole server."""
+        answer = await self._connection.unary(rpcs.HEALTH, StringValue(), timeout=timeout)
+        return answers.health(answer.value)
+
+    async def wait_until_serving(self, timeout: float) -> None:
+        """Returns once the server serves; it may be started after this call.
+
+        At the timeout, in seconds, raises UnreachableError where nothing answers, UnavailableError
+        where the server does not serve.
+        """
+        deadline = time.monotonic() + timeout
+        found: UnavailableError = UnreachableError(f"nothing answers at {self.address}")
+        watch = self._connection.unary_stream(rpcs.WATCH_HEALTH, StringValue(), wait_for_ready=True)
+        while (left := deadline - time.monotonic()) > 0:
+            states = watch(left)
+            try:
+                async for state in states:
+                    if answers.health(state.value) == "serving":
+                        states.cancel()
+                        return
+                    found = UnavailableError(f"the server at {self.address} does not serve")
+            except grpc.aio.AioRpcError as failure:
+                error = self._connection.error_of(failure)
+                if error.code not in MAY_COME:
+                    raise error from None
+        raise found
+
+    def _begin(self, request: tuple[v1.GenerateRequest, float | None]) -> AsyncStream:
+        message, timeout = request
+        attempts = Attempts(self._connection.retry, timeout, rpcs.GENERATE.repeatable)
+        begin = self._connection.unary_stream(rpcs.GENERATE, message)
+        return AsyncStream(RepeatedCall(self._connection, begin, attempts, begins), lambda: None)
+
+    @property
+    def _session_name(self) -> str:
+        return ""
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

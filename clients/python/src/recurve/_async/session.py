@@ -1,0 +1,179 @@
+"""Sessions: named states in the server's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from types import TracebackType
+from typing import Any
+
+from recurve import _answers as answers
+from recurve import _rpcs as rpcs
+from recurve._async.connection import Connection, RepeatedCall
+from recurve._async.generates import Generates
+from recurve._async.stream import AsyncStream
+from recurve._errors import AlreadyExistsError, NotFoundError
+from recurve._info import SessionInfo
+from recurve._retry import Attempts
+from recurve._rpcs import Q, R, Rpc
+from recurve._session_state import SessionState
+from recurve.v1 import inference_pb2 as v1
+from recurve.v1 import sessions_pb2 as sessions
+
+
+class AsyncSession(Generates):
+    """A named state that text goes through; `AsyncClient.session` and `fork` make them.
+
+    It costs the same however long it is. Leaving an `async with` block ends its streams, and closes
+    a session that was made without a name; one with a name stays. It serves one request at a time.
+
+    Every method raises NotFoundError where the session is gone, FailedPreconditionError while it
+    serves another request; and see the errors of `generate`. `timeout`: seconds for the whole call.
+    """
+
+    def __init__(self, connection: Connection, state: SessionState[AsyncStream]) -> None:
+        self._connection = connection
+        self._state = state
+
+    @property
+    def name(self) -> str:
+        """1 to 128 of the characters [A-Za-z0-9._-]; the client chooses one where none is given."""
+        return self._state.name
+
+    async def get(self, *, timeout: float | None = None) -> SessionInfo:
+        """How the session stands."""
+        return await self._info(rpcs.GET, sessions.GetSessionRequest(name=self.name), timeout)
+
+    def fork(
+        self, name: str | None = None, *, ttl: float | None = None, timeout: float | None = None
+    ) -> Opening:
+        """A new session with the same state, to be awaited or entered with `async with`; marks stay
+        with this one.
+
+        ttl: seconds of idleness after which it is closed, [0, 1e9]; 0: never. Default: that of the
+            server.
+        Raises AlreadyExistsError for a name in use, ResourceExhaustedError where memory is full.
+        """
+
+        async def open() -> AsyncSession:
+            state: SessionState[AsyncStream] = SessionState(name)
+            request = sessions.ForkSessionRequest(
+                name=self.name, new_name=state.name, ttl_seconds=ttl
+            )
+            await self._unary(rpcs.FORK, request, timeout)
+            return AsyncSession(self._connection, state)
+
+        return Opening(open)
+
+    async def mark(self, name: str, *, timeout: float | None = None) -> SessionInfo:
+        """Remembers the state under a name; a mark of that name moves.
+
+        Costs `state_bytes` of host memory. Raises ResourceExhaustedError where that is full.
+        """
+        request = sessions.MarkSessionRequest(name=self.name, mark=name)
+        return await self._info(rpcs.MARK, request, timeout)
+
+    async def unmark(self, name: str, *, timeout: float | None = None) -> SessionInfo:
+        """Forgets a mark. Raises NotFoundError where there is none."""
+        request = sessions.UnmarkSessionRequest(name=self.name, mark=name)
+        return await self._info(rpcs.UNMARK, request, timeout)
+
+    async def rewind(self, name: str, *, timeout: float | None = None) -> SessionInfo:
+        """Goes back to a mark, which stays. Raises NotFoundError where there is none."""
+        request = sessions.RewindSessionRequest(name=self.name, mark=name)
+        return await self._info(rpcs.REWIND, request, timeout)
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        """Ends this object's streams, and forgets the session and its marks. One that is gone is no
+        error."""
+        self._end_streams()
+        try:
+            request = sessions.CloseSessionRequest(name=self.name)
+            await self._unary(rpcs.CLOSE, request, timeout)
+        except NotFoundError:
+            pass
+
+    def _end_streams(self) -> None:
+        for stream in list(self._state.streams):
+            stream.cancel()
+
+    async def _info(
+        self, rpc: Rpc[Q, sessions.Session], request: Q, timeout: float | None
+    ) -> SessionInfo:
+        return answers.session_info(await self._unary(rpc, request, timeout))
+
+    async def _unary(self, rpc: Rpc[Q, R], request: Q, timeout: float | None) -> R:
+        return await self._connection.unary(
+            rpc,
+            request,
+            session=self.name,
+            timeout=timeout,
+            busy_until=self._state.busy_until,
+        )
+
+    def _begin(self, request: tuple[v1.GenerateRequest, float | None]) -> AsyncStream:
+        message, timeout = request
+        # What was lost with a connection may have been absorbed.
+        attempts = Attempts(
+            self._connection.retry, timeout, repeatable=False, busy_until=self._state.busy_until
+        )
+        begin = self._connection.unary_stream(rpcs.GENERATE, message, session=self.name)
+        call = RepeatedCall(self._connection, begin, attempts)
+        stream = AsyncStream(call, self._state.answer_cut_short)
+        self._state.streams.add(stream)
+        return stream
+
+    @property
+    def _session_name(self) -> str:
+        return self.name
+
+    async def __aenter__(self) -> AsyncSession:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._state.named:
+            self._end_streams()
+        else:
+            await self.close()
+
+
+class Opening:
+    """A session to be: awaited it is opened, and with `async with` left as sessions are."""
+
+    def __init__(self, open: Callable[[], Coroutine[Any, Any, AsyncSession]]) -> None:
+        self._open = open
+
+    def __await__(self) -> Generator[Any, None, AsyncSession]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> AsyncSession:
+        self._session = await self._open()
+        return self._session
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._session.__aexit__(kind, error, trace)
+
+
+async def open_session(
+    connection: Connection, name: str | None, ttl: float | None, create: bool, timeout: float | None
+) -> AsyncSession:
+    state: SessionState[AsyncStream] = SessionState(name)
+    session = AsyncSession(connection, state)
+    if create:
+        request = sessions.OpenSessionRequest(name=state.name, ttl_seconds=ttl)
+        try:
+            await connection.unary(rpcs.OPEN, request, session=state.name, timeout=timeout)
+            return session
+        except AlreadyExistsError:
+            pass
+    await session.get(timeout=timeout)
+    return session

@@ -1,0 +1,41 @@
+"""How both clients connect."""
+
+from __future__ import annotations
+
+import re
+
+Metadata = tuple[tuple[str, str], ...]
+
+_NAMED = ("unix:", "dns:", "ipv4:", "ipv6:")
+_THIS_MACHINE = ("127.", "localhost:", "[::1]:", "unix:")
+
+
+def check_address(address: str) -> str:
+    """The address. ValueError for one without a port: gRPC takes it for one with port 443, and what
+    goes wrong then says nothing."""
+    port = re.fullmatch(r"[^/]+:(\d{1,5})", address)
+    if not address.startswith(_NAMED) and not (port and 0 < int(port[1]) < 65536):
+        raise ValueError(f"a server's address is HOST:PORT, e.g. 127.0.0.1:50051, not '{address}'")
+    return address
+
+
+def channel_options(address: str) -> list[tuple[str, int]]:
+    options = [
+        ("grpc.max_receive_message_length", -1),  # log-probabilities of a long prompt come in one
+        # gRPC would share one socket among all channels of the process to the same address.
+        ("grpc.use_local_subchannel_pool", 1),
+        # Quick to find a server that has just started; the lower bound is the time a connection
+        # may take.
+        ("grpc.initial_reconnect_backoff_ms", 50),
+        ("grpc.max_reconnect_backoff_ms", 500),
+        ("grpc.min_reconnect_backoff_ms", 5000),
+    ]
+    if address.startswith(_THIS_MACHINE):
+        # gRPC would ask the proxy of the environment for this very machine.
+        options.append(("grpc.enable_http_proxy", 0))
+    return options
+
+
+def metadata_for(session: str) -> Metadata:
+    """The header by which proxies send a session's calls to the server that has it."""
+    return (("x-recurve-session", session),) if session else ()

@@ -1,0 +1,124 @@
+"""What the server says about itself and its sessions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A place in a session to which it can be rewound."""
+
+    name: str
+    position: int  #: tokens absorbed there
+
+
+@dataclass(frozen=True)
+class SessionInfo:
+    """A session as it stands."""
+
+    name: str
+    position: int  #: tokens absorbed
+    pending_token: int | None  #: the last generated id, absorbed with the next request
+    tier: Literal["empty", "slot", "host", "unspecified"]  #: where its state is
+    busy: bool  #: a request is queued or running on it
+    epoch: int  #: counts its changes: requests and rewinds
+    idle_seconds: float  #: since its last use
+    ttl_seconds: float  #: idle time after which it is closed; 0: never
+    state_bytes: int  #: of one state
+    host_bytes: int  #: reserved in host memory, its own and its marks'
+    marks: tuple[Mark, ...]
+
+
+@dataclass(frozen=True)
+class OpInfo:
+    """An op of the model, and what computes it."""
+
+    name: str
+    implementation: str
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """The model that is served."""
+
+    name: str
+    family: str  #: e.g. "xlstm"
+    parameters: int  #: numbers in its weights
+    weight_bytes: int  #: as loaded
+    weight_type: str  #: e.g. "bf16"
+    vocab_size: int  #: rows of its logits, padding included
+    token_count: int  #: ids that have a token: [0, token_count)
+    tokenizer: str  #: one line about it
+    bos_id: int | None
+    eos_ids: tuple[int, ...]
+    state_bytes: int  #: of one session, however long
+    chunk_tokens: int  #: prompts are cut on this grid
+    fingerprint: str  #: of the weights; may be empty
+    backend: str  #: e.g. "cpu", and what machine it is
+    ops: tuple[OpInfo, ...]
+    has_chat_template: bool  #: whether `chat` works
+    chat_template_problem: str  #: why not, where the model has a template that cannot be used
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What requests are checked against; zero while the server loads its model."""
+
+    slots: int  #: sequences that can run or be held on the device at once
+    max_queue: int  #: requests that may wait for one
+    max_message_bytes: int  #: of one request message
+    max_prompt_tokens: int
+    max_generated_tokens: int
+    max_choices: int  #: n
+    max_stop_strings: int
+    max_stop_string_bytes: int
+    max_stop_token_ids: int
+    max_logprobs: int
+    max_host_bytes: int  #: of session states and marks
+    default_ttl_seconds: float  #: of sessions; 0: never
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """The server."""
+
+    version: str
+    state: Literal["loading", "serving", "draining", "unspecified"]
+    uptime_seconds: float
+    limits: Limits
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The places where sequences run."""
+
+    total: int
+    free: int
+    running: int  #: serve a request
+    idle_session: int  #: hold a session's state between requests
+
+
+@dataclass(frozen=True)
+class SessionCounts:
+    """The sessions there are."""
+
+    total: int
+    host: int  #: with their state in host memory
+    host_bytes: int  #: of session states and marks
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the server is doing."""
+
+    requests_running: int  #: sequences that hold a slot for a request
+    requests_waiting: int
+    max_queue: int
+    slots: Slots
+    sessions: SessionCounts
+    prompt_tokens: int  #: since the start
+    generated_tokens: int  #: since the start
+    steps: int  #: of the engine, since the start
+    expected_queue_seconds: float  #: that a short request of priority 0 would wait

@@ -1,0 +1,169 @@
+"""From what the caller says to the protocol's requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Union, cast
+
+from recurve._types import ChatOptions, GenerateOptions, Message, Messages, Prompt, ScoreOptions
+from recurve.v1 import inference_pb2 as v1
+
+_SAMPLING = {field.name for field in v1.SamplingParams.DESCRIPTOR.fields}
+_STOP = {field.name for field in v1.StopConditions.DESCRIPTOR.fields}
+_CHAT = {"tools", "variables", "add_generation_prompt", "continue_final_message"}
+_KNOWN = GenerateOptions.__optional_keys__
+
+PIECE_BYTES = 64 * 1024
+PIECE_IDS = 16 * 1024
+
+
+def generate_request(
+    prompt: Prompt, session: str, options: GenerateOptions
+) -> tuple[v1.GenerateRequest, float | None]:
+    """The request, and the call's timeout in seconds."""
+    request = v1.GenerateRequest(session=session)
+    if isinstance(prompt, str):
+        request.text = prompt
+    else:
+        request.ids.ids.extend(prompt)
+    return request, _set_options(request, dict(options))
+
+
+def chat_request(
+    messages: Messages, session: str, options: ChatOptions
+) -> tuple[v1.GenerateRequest, float | None]:
+    request = v1.GenerateRequest(session=session)
+    rest = dict(options)
+    fill_messages(request.messages, messages, {key: rest.pop(key) for key in _CHAT & rest.keys()})
+    return request, _set_options(request, rest)
+
+
+def fill_messages(to: v1.Messages, messages: Messages, options: Mapping[str, Any]) -> None:
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    for message in messages:
+        _fill_message(to.messages.add(), message)
+    for name, field in (("tools", "tools_json"), ("variables", "variables_json")):
+        if options.get(name) is not None:
+            setattr(to, field, _json(options[name]))
+    for name in ("add_generation_prompt", "continue_final_message"):
+        if options.get(name) is not None:
+            setattr(to, name, options[name])
+
+
+def _fill_message(to: v1.Messages.Message, message: Message) -> None:
+    further = dict(message)
+    to.role = further.pop("role", "")
+    # A content that is a list of parts is one of the template's own fields.
+    if isinstance(further.get("content"), str):
+        to.content = further.pop("content")
+    if further:
+        to.fields_json = _json(further)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _set_options(request: v1.GenerateRequest, options: dict[str, Any]) -> float | None:
+    timeout = options.pop("timeout", None)
+    stop = options.pop("stop", None)
+    if stop is not None:
+        request.stop.stop_strings.extend([stop] if isinstance(stop, str) else stop)
+    for name, value in options.items():
+        if name not in _KNOWN:
+            raise TypeError(f"a request has no option '{name}'")
+        if value is not None:
+            part = (
+                request.sampling
+                if name in _SAMPLING
+                else request.stop
+                if name in _STOP
+                else request
+            )
+            _set(part, name, value)
+    return cast("float | None", timeout)
+
+
+def _set(part: Any, name: str, value: Any) -> None:
+    if name == "logit_bias":
+        part.logit_bias.update(value)
+    elif name in ("allowed_token_ids", "stop_token_ids"):
+        getattr(part, name).extend(value)
+    else:
+        setattr(part, name, value)
+
+
+ScoreText = Union[str, bytes, Sequence[int], Iterator[Union[str, bytes]]]
+
+
+class ScorePieces:
+    """The messages of a request for a score."""
+
+    def __init__(self, text: ScoreText, options: ScoreOptions) -> None:
+        self._text = text
+        rest = cast("dict[str, Any]", dict(options))
+        self.timeout: float | None = rest.pop("timeout", None)
+        for name in rest:
+            if name not in ScoreOptions.__optional_keys__:
+                raise TypeError(f"a score has no option '{name}'")
+        self._options = v1.ScoreOptions(**rest)
+        self.failure: BaseException | None = None  # of the caller's iterator
+        # Pieces that were taken from an iterator cannot be had again.
+        self.repeatable = isinstance(text, (str, bytes, Sequence))
+
+    def __iter__(self) -> Iterator[v1.ScoreRequest]:
+        yield self._first()
+        try:
+            for part in self._parts():
+                yield from _pieces(part)
+        except Exception as failure:
+            self.failure = failure
+            raise
+
+    def _first(self) -> v1.ScoreRequest:
+        """The options, with an empty text: the server judges it if nothing follows."""
+        first = v1.ScoreRequest(options=self._options)
+        if isinstance(self._text, Sequence) and not isinstance(self._text, (str, bytes)):
+            first.ids.SetInParent()
+        else:
+            first.text = b""
+        return first
+
+    def _parts(self) -> Iterable[str | bytes | Sequence[int]]:
+        whole = isinstance(self._text, (str, bytes, Sequence))
+        return cast("Iterable[str | bytes | Sequence[int]]", [self._text] if whole else self._text)
+
+
+def _pieces(part: str | bytes | Sequence[int]) -> Iterator[v1.ScoreRequest]:
+    if not isinstance(part, (str, bytes)):
+        for at in range(0, len(part), PIECE_IDS):
+            yield v1.ScoreRequest(ids=v1.TokenIds(ids=part[at : at + PIECE_IDS]))
+        return
+    data = part.encode() if isinstance(part, str) else part
+    for at in range(0, len(data), PIECE_BYTES):
+        yield v1.ScoreRequest(text=data[at : at + PIECE_BYTES])
+
+
+def tokenize_request(
+    text: str | None,
+    messages: Messages | None,
+    add_special_tokens: bool,
+    parse_special: bool,
+    with_bytes: bool,
+    continued: bool,
+) -> v1.TokenizeRequest:
+    if (text is None) == (messages is None):
+        raise TypeError("tokenize takes either a text or messages")
+    request = v1.TokenizeRequest(
+        add_special_tokens=add_special_tokens,
+        parse_special=parse_special,
+        with_bytes=with_bytes,
+        continued=continued,
+    )
+    if messages is None:
+        request.text = text or ""
+    else:
+        fill_messages(request.messages, messages, {})
+    return request

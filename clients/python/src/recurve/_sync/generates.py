@@ -1,0 +1,87 @@
+"""Asking for answers: of the model alone, or of a session."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Literal, overload
+
+from recurve._requests import chat_request, generate_request
+from recurve._sync.stream import Stream
+from recurve._types import ChatOptions, GenerateOptions, Generation, Messages, Prompt
+from recurve.v1 import inference_pb2 as v1
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Generates(ABC):
+    @abstractmethod
+    def _begin(self, request: tuple[v1.GenerateRequest, float | None]) -> Stream:
+        """Sends the request, with its timeout in seconds."""
+
+    @property
+    @abstractmethod
+    def _session_name(self) -> str:
+        """Empty: none."""
+
+    @overload
+    def generate(
+        self,
+        prompt: Prompt = "",
+        *,
+        stream: Literal[False] = False,
+        **options: Unpack[GenerateOptions],
+    ) -> Generation: ...
+
+    @overload
+    def generate(
+        self, prompt: Prompt = "", *, stream: Literal[True], **options: Unpack[GenerateOptions]
+    ) -> Stream: ...
+
+    def generate(
+        self, prompt: Prompt = "", *, stream: bool = False, **options: Unpack[GenerateOptions]
+    ) -> Generation | Stream:
+        """The answer to a text or to token ids; GenerateOptions says what else may be given.
+
+        stream=True: as it comes, the same as `stream`. A session goes on from its state; there the
+        prompt may be left out where the last answer was cut.
+
+        Raises InvalidArgumentError for what the server refuses, NotFoundError for an unknown
+        session, FailedPreconditionError for one that serves another request, AlreadyExistsError for
+        a request_id under way, ResourceExhaustedError where the server has no room and `Retry` has
+        not helped, DeadlineExceededError at the timeout, CancelledError after an abort,
+        UnavailableError and UnreachableError where no server serves.
+        """
+        answer = self._begin(generate_request(prompt, self._session_name, options))
+        return answer if stream else _whole(answer)
+
+    def stream(self, prompt: Prompt = "", **options: Unpack[GenerateOptions]) -> Stream:
+        """As `generate`, the answer as it comes."""
+        return self._begin(generate_request(prompt, self._session_name, options))
+
+    @overload
+    def chat(
+        self, messages: Messages, *, stream: Literal[False] = False, **options: Unpack[ChatOptions]
+    ) -> Generation: ...
+
+    @overload
+    def chat(
+        self, messages: Messages, *, stream: Literal[True], **options: Unpack[ChatOptions]
+    ) -> Stream: ...
+
+    def chat(
+        self, messages: Messages, *, stream: bool = False, **options: Unpack[ChatOptions]
+    ) -> Generation | Stream:
+        """The answer to a conversation, which the model's chat template writes.
+
+        A session that has absorbed something is sent the new messages only. Raises what `generate`
+        raises; InvalidArgumentError too where the model has no template, or that refuses the
+        messages.
+        """
+        answer = self._begin(chat_request(messages, self._session_name, options))
+        return answer if stream else _whole(answer)
+
+
+def _whole(answer: Stream) -> Generation:
+    with answer:
+        return answer.result()

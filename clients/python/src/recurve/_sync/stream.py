@@ -1,0 +1,85 @@
+"""Answers as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from recurve._answers import Answer
+from recurve._errors import SERVER_UNTOLD, CancelledError, RecurveError
+from recurve._sync.connection import RepeatedCall
+from recurve._types import Chunk, Generation, PromptInfo
+from recurve.v1 import inference_pb2 as v1
+
+
+class Stream(Iterator[Chunk]):
+    """An answer as it comes: iterate over it, once.
+
+    The request is on its way when this is made. It ends with the answer, with `cancel`, with the
+    end of a `with` block, or when this object goes, as after a `break`. Raises what `generate`
+    raises, after the chunks that came before.
+    """
+
+    def __init__(
+        self, call: RepeatedCall[v1.GenerateResponse], cut_short: Callable[[], None]
+    ) -> None:
+        self._call = call
+        self._cut_short = cut_short  # called once if the server may not know yet that this ended
+        self._answer = Answer()
+        self._ended = False
+
+    def __next__(self) -> Chunk:
+        while not self._ended:
+            try:
+                message = next(self._call)
+            except StopIteration:
+                self._ended = True
+                break
+            except RecurveError as error:
+                self._ended = True
+                if isinstance(error, SERVER_UNTOLD):
+                    self._cut_short()
+                raise
+            except BaseException:
+                self.cancel()
+                raise
+            chunk = self._answer.take(message)
+            if chunk is not None:
+                return chunk
+        raise StopIteration
+
+    @property
+    def prompt(self) -> PromptInfo | None:
+        """What the server understood; None before the first chunk."""
+        return self._answer.prompt
+
+    def result(self) -> Generation:
+        """Reads the rest, and returns the whole answer. CancelledError after `cancel`."""
+        for _ in self:
+            pass
+        if self._call.cancelled:
+            raise CancelledError("this side cancelled the call")
+        return self._answer.generation()
+
+    def cancel(self) -> None:
+        """Ends the request, from any thread; the iteration just ends. Does nothing where it has
+        ended."""
+        if not self._ended:
+            self._ended = True
+            self._call.cancel()
+            self._cut_short()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.cancel()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_ended"):
+            self.cancel()

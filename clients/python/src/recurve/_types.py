@@ -1,0 +1,237 @@
+"""What goes into requests, and what answers hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, Union
+
+FinishReason = Literal["length", "eos", "stop_id", "stop_string"]
+Health = Literal["serving", "not_serving", "unknown"]
+
+Prompt = Union[str, Sequence[int]]
+"""A text, or token ids."""
+
+Message = Mapping[str, Any]
+"""A message of a conversation: "role", "content", and further fields as the template reads them."""
+
+Messages = Union[str, Sequence[Message]]
+"""A conversation, or its new part; a text alone is what the user says."""
+
+
+class TokenOptions(TypedDict, total=False):
+    """How text becomes token ids.
+
+    add_special_tokens: the beginning-of-sequence id goes in front of a text, by the rule of the
+        model, where the state is fresh. Default True.
+    parse_special: names of control tokens in the text ("<s>") become their ids. Not for text by
+        strangers. Default False.
+    """
+
+    add_special_tokens: bool
+    parse_special: bool
+
+
+class GenerateOptions(TokenOptions, total=False):
+    """What a request for an answer may say besides its prompt; all of it may be left out.
+
+    Where the answer ends:
+    max_tokens: tokens at most, >= 0. 0: the prompt is only absorbed. Default 256.
+    min_tokens: end-of-sequence and stop ids are not chosen before so many tokens. Default 0.
+    ignore_eos: end-of-sequence ids do not end the answer. Default False.
+    stop: texts that end it, 16 at most of 1 to 1024 bytes; one may be given alone.
+    stop_token_ids: ids that end it besides the model's own, 64 at most.
+    include_stop: what ended the answer is part of its text. Default False.
+
+    How a token is chosen; acts in the order allowed ids, logit_bias, penalties, temperature, top_k,
+    typical_p, top_p, min_p, draw:
+    temperature: divisor of the logits, [0, 1000]; 0: the most likely token. Default 1.
+    top_k: keep so many most likely ids; 0: all. Default 0.
+    top_p: keep the fewest most likely ids that reach this probability, (0, 1]. Default 1.
+    min_p: keep ids at least so many times as likely as the most likely, [0, 1]. Default 0.
+    typical_p: keep the fewest ids, closest to the entropy first, that reach it, (0, 1]. Default 1.
+    repetition_penalty: ids of prompt and answer: positive logits are divided by it, negative
+        multiplied, [0.01, 100]. Default 1.
+    presence_penalty: taken once from the logit of every id of the answer so far, [-2, 2].
+    frequency_penalty: taken for each time an id occurs in the answer so far, [-2, 2].
+    logit_bias: id -> what is added to its logit, [-1000, 1000]; 1024 entries at most.
+    allowed_token_ids: only these may be chosen.
+    seed: the same seed gives the same tokens, [0, 2^64). Default: the server draws one.
+
+    Further:
+    n: answers to the one prompt; choice c samples with seed + c. Only 1 with a session. Default 1.
+    logprobs: log-probabilities of each token of the answer and of so many most likely ones,
+        [0, 100].
+    prompt_logprobs: the same of the prompt's tokens, the first absorbed excepted.
+    priority: who goes first where requests wait, [-10, 10]. Default 0.
+    request_id: for the server's log and `abort`, 1 to 128 of [A-Za-z0-9._-], unique among the
+        requests under way. Default: the server makes one.
+    timeout: seconds for the whole call, attempts and waits between them included. Default: none.
+    """
+
+    max_tokens: int
+    min_tokens: int
+    ignore_eos: bool
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    include_stop: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    allowed_token_ids: Sequence[int]
+    seed: int
+    n: int
+    logprobs: int
+    prompt_logprobs: int
+    priority: int
+    request_id: str
+    timeout: float
+
+
+class ChatOptions(GenerateOptions, total=False):
+    """As GenerateOptions, and what the chat template reads.
+
+    tools: the functions the model may call, as the template reads them.
+    variables: further variables of the template, e.g. {"enable_thinking": False}.
+    add_generation_prompt: the template opens the answer. Default True, or False with
+        continue_final_message.
+    continue_final_message: the answer goes on in the last message. Default False.
+    """
+
+    tools: Sequence[Mapping[str, Any]]
+    variables: Mapping[str, Any]
+    add_generation_prompt: bool
+    continue_final_message: bool
+
+
+class ScoreOptions(TokenOptions, total=False):
+    """What a request for a score may say besides its text.
+
+    top: give every token with its log-probability and so many most likely ones, [0, 100]. Default:
+        only sums.
+    priority, request_id, timeout: as in GenerateOptions.
+    """
+
+    top: int
+    priority: int
+    request_id: str
+    timeout: float
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A token that was likely at a place."""
+
+    id: int
+    logprob: float  #: natural logarithm, <= 0; -inf where it cannot occur
+    token: bytes  #: its bytes, maybe a part of a UTF-8 character; empty for control tokens
+
+
+@dataclass(frozen=True)
+class TokenLogprob(Candidate):
+    """A token of a text, how likely the model found it, and what else was likely there."""
+
+    top: tuple[Candidate, ...]  #: the likeliest first
+
+
+@dataclass(frozen=True)
+class PromptInfo:
+    """What the server understood, before anything is computed."""
+
+    request_id: str
+    model: str
+    prompt_tokens: int  #: to be absorbed: the session's pending token, BOS and the prompt
+    session_position: int  #: tokens the session had absorbed before; 0 without one
+    seed: int  #: the one used
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The next part of one choice's answer; all texts of a choice, joined, are its answer."""
+
+    choice: int  #: [0, n)
+    text: str  #: whole characters; may lag behind the tokens, so it may be empty
+    ids: tuple[int, ...]  #: the tokens since the choice's last chunk
+    logprobs: tuple[TokenLogprob, ...]  #: where asked for, one for each of `ids`
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a request took."""
+
+    prompt_tokens: int  #: absorbed before the first token of the answer
+    generated_tokens: int  #: of all choices
+    queue_seconds: float  #: from arrival to the first step
+    prefill_seconds: float  #: from the first step to the first token
+    decode_seconds: float  #: from the first token to the end of the last choice
+    session_position: int  #: tokens absorbed now, the pending one not; 0 without a session
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One answer."""
+
+    text: str
+    ids: tuple[int, ...]
+    finish_reason: FinishReason
+    stop: str | int | None  #: the text or the id that ended it; None where the length did
+    logprobs: tuple[TokenLogprob, ...]  #: where asked for, one for each of `ids`
+    decode_seconds: float  #: from its first token to its end
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A whole answer. `text`, `ids` and `finish_reason` are those of the first choice."""
+
+    choices: tuple[Choice, ...]  #: n of them
+    prompt: PromptInfo
+    prompt_logprobs: tuple[TokenLogprob, ...]  #: where asked for, from the second absorbed token on
+    usage: Usage
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return self.choices[0].ids
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        return self.choices[0].finish_reason
+
+
+@dataclass(frozen=True)
+class Score:
+    """How likely the model finds a text."""
+
+    scored_tokens: int  #: all but the first absorbed, which is BOS where the model has one
+    sum_logprob: float  #: of those, natural logarithm
+    text_bytes: int  #: of the text, or of the ids' text
+    tokens: tuple[TokenLogprob, ...]  #: where `top` was given
+    usage: Usage
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits that the model needs for a byte of the text; nan for a text without bytes."""
+        return -self.sum_logprob / math.log(2) / self.text_bytes if self.text_bytes else math.nan
+
+    @property
+    def perplexity(self) -> float:
+        """Of a token; nan where none was predicted."""
+        return math.exp(-self.sum_logprob / self.scored_tokens) if self.scored_tokens else math.nan
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A text as the model reads it."""
+
+    ids: tuple[int, ...]
+    pieces: tuple[bytes, ...]  #: with_bytes: of each id; may be part of a UTF-8 character

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Tests the Python client against the server in RECURVE_BIN, in an environment of its own.
+#   RECURVE_BIN=build/release/bin tests/clients/python/run.sh [PYTEST_OPTIONS]
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../../.." && pwd)
+: "${RECURVE_BIN:?the folder of recurve-server}"
+RECURVE_BIN=$(cd "$RECURVE_BIN" && pwd)
+export RECURVE_BIN PYTHONDONTWRITEBYTECODE=1
+
+python=$("$root/tests/environment.sh" clients-python "$here/requirements.txt")
+"$python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+  --force-reinstall "$root/clients/python"
+exec "$python" -m pytest -q -p no:cacheprovider "$@" "$here"

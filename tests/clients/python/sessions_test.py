@@ -1,0 +1,220 @@
+"""Sessions as objects, by both clients."""
+
+import asyncio
+import gc
+
+import pytest
+import recurve
+
+GREEDY = {"temperature": 0, "ignore_eos": True}
+
+
+@pytest.fixture
+def session(client):
+    with client.session() as session:
+        yield session
+
+
+def names(client):
+    return {session.name for session in client.list_sessions()}
+
+
+def test_a_session_goes_on_from_its_state(client, session):
+    whole = client.generate("It was", max_tokens=12, **GREEDY)
+    first = session.generate("It was", max_tokens=6, **GREEDY)
+    then = session.generate(max_tokens=6, **GREEDY)
+    assert first.ids + then.ids == whole.ids
+    info = session.get()
+    assert info.position == then.usage.session_position
+    assert info.pending_token == then.ids[-1]
+    assert not info.busy
+
+
+def test_a_session_streams(session):
+    chunks = session.generate("It was", max_tokens=6, stream=True, **GREEDY)
+    text = "".join(chunk.text for chunk in chunks)
+    session.generate("x", max_tokens=1)
+    assert text
+    assert "".join(chunk.text for chunk in session.stream("It", max_tokens=3, **GREEDY))
+
+
+def test_a_chat_in_a_session_sends_new_messages_only(client, session):
+    first = session.chat("Who are you?", max_tokens=5, **GREEDY)
+    second = session.chat("And where?", max_tokens=5, **GREEDY)
+    assert second.prompt.session_position == first.usage.session_position
+    whole = client.chat(
+        [
+            {"role": "user", "content": "Who are you?"},
+            {"role": "assistant", "content": first.text},
+            {"role": "user", "content": "And where?"},
+        ],
+        max_tokens=5,
+        **GREEDY,
+    )
+    assert second.prompt.prompt_tokens < whole.prompt.prompt_tokens
+
+
+def test_forks_share_what_was_and_part_ways(session):
+    session.generate("It was", max_tokens=5, **GREEDY)
+    with session.fork() as fork:
+        assert fork.get().position == session.get().position
+        assert fork.get().pending_token == session.get().pending_token
+        assert (
+            fork.generate(max_tokens=6, **GREEDY).ids
+            == session.generate(max_tokens=6, **GREEDY).ids
+        )
+        fork.generate("Suddenly", max_tokens=1)
+        assert fork.get().position > session.get().position
+        name = fork.name
+    with pytest.raises(recurve.NotFoundError):
+        fork.get()
+    assert name != session.name
+
+
+def test_marks_are_places_to_go_back_to(session):
+    session.generate("It was", max_tokens=5, **GREEDY)
+    marked = session.mark("here")
+    assert [(mark.name, mark.position) for mark in marked.marks] == [("here", marked.position)]
+    first = session.generate(max_tokens=8, **GREEDY).ids
+    assert session.rewind("here").position == marked.position
+    assert session.generate(max_tokens=8, **GREEDY).ids == first
+    assert session.unmark("here").marks == ()
+    for gone in (session.unmark, session.rewind):
+        with pytest.raises(recurve.NotFoundError, match="here"):
+            gone("here")
+
+
+def test_leaving_the_block_keeps_what_has_a_name(client):
+    with client.session() as unnamed:
+        assert unnamed.name in names(client)
+    with client.session("kept") as kept:
+        kept.generate("It was", max_tokens=3)
+        position = kept.get().position
+        with kept.fork("kept-fork") as fork:
+            pass
+    assert unnamed.name not in names(client)
+    assert {"kept", "kept-fork"} <= names(client)
+    with client.session("kept") as again:
+        assert again.get().position == position
+    again.close()
+    fork.close()
+    fork.close()  # one that is gone is no error
+    assert not names(client) & {"kept", "kept-fork"}
+
+
+def test_a_session_may_have_to_be_there(client):
+    with pytest.raises(recurve.NotFoundError, match="never-opened"):
+        client.session("never-opened", create=False)
+    assert "never-opened" not in names(client)
+    with client.session() as session:
+        assert client.session(session.name, create=False).name == session.name
+
+
+def test_the_idle_time_is_the_callers(client):
+    with client.session(ttl=1234) as session, session.fork(ttl=0) as fork:
+        assert session.get().ttl_seconds == 1234
+        assert fork.get().ttl_seconds == 0
+
+
+def test_sessions_are_listed_by_prefix(client):
+    sessions = [client.session(f"listed-{letter}") for letter in "ba"]
+    assert [info.name for info in client.list_sessions("listed-")] == ["listed-a", "listed-b"]
+    for session in sessions:
+        session.close()
+
+
+def test_a_stream_left_early_frees_the_session(session):
+    for _ in session.generate("It was", max_tokens=100000, ignore_eos=True, stream=True):
+        break
+    gc.collect()
+    assert session.generate("x", max_tokens=1).ids
+    stream = session.stream(max_tokens=100000, ignore_eos=True)
+    next(stream)
+    stream.cancel()
+    assert list(stream) == []
+    with pytest.raises(recurve.CancelledError):
+        stream.result()
+    assert session.mark("after").marks
+
+
+def test_leaving_the_block_ends_its_streams(client):
+    with client.session("streaming") as session:
+        stream = session.stream("It was", max_tokens=100000, ignore_eos=True)
+        next(stream)
+    assert list(stream) == []
+    session.generate("x", max_tokens=1)
+    stream = session.stream("It was", max_tokens=100000, ignore_eos=True)
+    next(stream)
+    session.close()
+    assert "streaming" not in names(client)
+
+
+@pytest.mark.parametrize("way", ["cancel", "block", "timeout"])
+def test_what_is_cancelled_leaves_the_server(client, way):
+    stream = client.stream(
+        "It was", max_tokens=1000000, ignore_eos=True, timeout=1 if way == "timeout" else 600
+    )
+    next(stream)
+    assert client.load().requests_running == 1
+    if way == "cancel":
+        stream.cancel()
+    elif way == "block":
+        with stream:
+            pass
+    else:
+        with pytest.raises(recurve.DeadlineExceededError):
+            list(stream)
+    while client.load().requests_running:  # each asks the server; the test's own limit ends it
+        pass
+
+
+def test_asynchronous_sessions_are_entered_or_awaited(address):
+    async def both():
+        async with recurve.AsyncClient(address) as client:
+            async with client.session() as entered:
+                await entered.generate("It was", max_tokens=2)
+                async with entered.fork() as fork:
+                    assert (await fork.get()).position == (await entered.get()).position
+            awaited = await client.session(entered.name)
+            assert (await awaited.get()).position == 0
+            await awaited.close()
+
+    asyncio.run(both())
+
+
+def test_a_task_that_is_cancelled_ends_its_request(address):
+    async def cancel():
+        async with recurve.AsyncClient(address) as client, client.session() as session:
+            begun = asyncio.Event()
+
+            async def read():
+                async for _ in session.stream("It was", max_tokens=1000000, ignore_eos=True):
+                    begun.set()
+
+            task = asyncio.create_task(read())
+            await begun.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (await session.generate("x", max_tokens=1)).ids
+
+    asyncio.run(cancel())
+
+
+def test_a_score_reads_an_asynchronous_iterator(address):
+    async def parts():
+        for part in ("It was ", b"a dark ", "night"):
+            yield part
+
+    async def broken():
+        yield "It was"
+        raise OSError("the disk is gone")
+
+    async def score():
+        async with recurve.AsyncClient(address) as client:
+            whole = await client.score("It was a dark night")
+            assert (await client.score(parts())).sum_logprob == whole.sum_logprob
+            with pytest.raises(OSError, match="the disk is gone"):
+                await client.score(broken())
+
+    asyncio.run(score())
