@@ -2,12 +2,12 @@
 
 namespace recurve {
 
-Answer::Answer(const Tokenizer& tokenizer, const Order& order)
+Answer::Answer(const Tokenizer& tokenizer, const ParsedRequest& parsed)
     : tokenizer_(tokenizer),
-      include_stop_(order.include_stop),
-      logprobs_(order.request.sampling.logprobs >= 0),
-      decoder_(tokenizer, order.answer_position) {
-  if (!order.stop_strings.empty()) matcher_.emplace(order.stop_strings);
+      include_stop_(parsed.include_stop),
+      logprobs_(parsed.request.sampling.logprobs >= 0),
+      decoder_(tokenizer, parsed.answer_position) {
+  if (!parsed.stop_strings.empty()) matcher_.emplace(parsed.stop_strings);
 }
 
 void Answer::add(const SampledToken& token, bool ends, v1::Chunk* chunk) {

@@ -17,7 +17,7 @@ namespace recurve {
 class Answer {
  public:
   // The tokenizer outlives the answer.
-  Answer(const Tokenizer& tokenizer, const Order& order);
+  Answer(const Tokenizer& tokenizer, const ParsedRequest& parsed);
 
   // Appends a token, and the text that has become certain with it, to the chunk. A token after a
   // stop string has matched is surplus and adds nothing. `ends`: the answer ends with this very

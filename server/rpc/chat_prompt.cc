@@ -73,17 +73,17 @@ Status with_input(const v1::Messages& messages, const WorkLimits& limits, const 
 // as one that goes on, of which at least one must be possible.
 Status read_session(const ChatInput& input, const RequestRules& rules, Request* request) {
   const Status start =
-      read(input, &ChatTemplate::render_start, TextPosition::kStart, rules, &request->prompt);
-  std::vector<int32_t>& ids = request->continued_prompt.emplace();
-  const Status on =
-      read(input, &ChatTemplate::render_continuation, TextPosition::kContinued, rules, &ids);
-  request->continuation_refusal = on.error_message();
-  request->replaces_pending = rules.tokens.eos;
-  if (!ids.empty() && rules.tokenizer->is_special(ids.front())) {
-    request->replaces_pending.push_back(ids.front());
+      read(input, &ChatTemplate::render_start, TextPosition::kStart, rules, &request->prompt.ids);
+  PromptReading& continued = request->continued_prompt.emplace();
+  const Status on = read(input, &ChatTemplate::render_continuation, TextPosition::kContinued, rules,
+                         &continued.ids);
+  continued.refusal = on.error_message();
+  continued.replaces_pending = rules.tokens.eos;
+  if (!continued.ids.empty() && rules.tokenizer->is_special(continued.ids.front())) {
+    continued.replaces_pending.push_back(continued.ids.front());
   }
   if (!on.ok()) return start;
-  request->start_refusal = start.error_message();
+  request->prompt.refusal = start.error_message();
   return {};
 }
 
@@ -120,11 +120,9 @@ Status read_messages(const v1::GenerateRequest& message, const RequestRules& rul
   if (!status.ok()) return status;
   status = with_input(message.messages(), limits, [&](const ChatInput& input) {
     if (!message.session().empty()) return read_session(input, rules, request);
-    return read(input, &ChatTemplate::render, TextPosition::kStart, rules, &request->prompt);
+    return read(input, &ChatTemplate::render, TextPosition::kStart, rules, &request->prompt.ids);
   });
   if (!status.ok()) return status;
-  const bool add = !message.has_add_special_tokens() || message.add_special_tokens();
-  request->bos = bos_for(request->prompt, add, /*is_text=*/false, rules);
   end_with_turn(rules, &request->sampling);
   return {};
 }

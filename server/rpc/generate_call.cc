@@ -19,19 +19,19 @@ GenerateCall::GenerateCall(ServiceContext& context, grpc::CallbackServerContext*
 
 Status GenerateCall::begin() {
   v1::GenerateRequest message;
-  Order order;
+  ParsedRequest parsed;
   Status status = parse(*message_, &message);
   // gRPC would keep it to the end of the call, and it may be long. It is this call's alone.
   const_cast<grpc::ByteBuffer*>(message_)->Clear();
-  if (status.ok()) status = validate(message, context_.rules, limits(), &order);
+  if (status.ok()) status = validate(message, context_.rules, limits(), &parsed);
   if (!status.ok()) return status;
-  acknowledges_ = order.request.wait_for_acknowledgement;
-  logprobs_ = order.request.sampling.logprobs >= 0;
-  seed_ = order.request.sampling.seed;
-  for (size_t c = 0; c < order.request.streams.size(); ++c) {
-    choices_.push_back({Answer(*context_.rules.tokenizer, order)});
+  acknowledges_ = parsed.request.wait_for_acknowledgement;
+  logprobs_ = parsed.request.sampling.logprobs >= 0;
+  seed_ = parsed.request.sampling.seed;
+  for (size_t c = 0; c < parsed.request.streams.size(); ++c) {
+    choices_.push_back({Answer(*context_.rules.tokenizer, parsed)});
   }
-  return submit(order);
+  return submit(parsed);
 }
 
 void GenerateCall::look(bool busy) {

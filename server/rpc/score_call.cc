@@ -71,21 +71,22 @@ Status ScoreCall::take_piece() {
 
 // Only now, with some text to go on with: a slot is not held for a client that has just begun.
 Status ScoreCall::start_scoring() {
-  Order order;
-  Status status = validate(input_.options(), &order);
+  ParsedRequest parsed;
+  Status status = validate(input_.options(), &parsed);
   if (!status.ok()) return status;
-  Request& request = order.request;
-  request.prompt = input_.take_ids();
-  if (request.prompt.empty()) return invalid("the text must have at least one token, got none");
-  request.bos = bos_before(request.prompt, input_.options(), input_.is_text(), context_.rules);
-  given_tokens_ = static_cast<int64_t>(request.prompt.size()) + (request.bos ? 1 : 0);
+  Request& request = parsed.request;
+  std::vector<int32_t>& ids = request.prompt.ids = input_.take_ids();
+  if (ids.empty()) return invalid("the text must have at least one token, got none");
+  const auto bos = bos_before(ids, input_.options(), input_.is_text(), context_.rules);
+  if (bos) ids.insert(ids.begin(), *bos);
+  given_tokens_ = static_cast<int64_t>(ids.size());
   if (!input_.complete()) {
     using std::chrono::duration_cast;
     const std::chrono::duration<double> patience(context_.options.stall_seconds);
     feed_ = std::make_shared<PromptFeed>(duration_cast<PromptFeed::Duration>(patience));
     request.more_prompt = feed_;
   }
-  return submit(order);
+  return submit(parsed);
 }
 
 void ScoreCall::give_more() {

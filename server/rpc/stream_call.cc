@@ -198,8 +198,8 @@ void StreamCall::abort(Registry::Reason reason) {
   not_wanted();
 }
 
-Status StreamCall::submit(Order& order) {
-  Request& request = order.request;
+Status StreamCall::submit(ParsedRequest& parsed) {
+  Request& request = parsed.request;
   if (request.id.empty()) request.id = make_name("r-");
   const Status claimed = claim(request.id);
   if (!claimed.ok()) return claimed;
@@ -207,7 +207,7 @@ Status StreamCall::submit(Order& order) {
   request.deadline = deadline_of(*call_);
   const std::chrono::duration<double> patience(context_.options.stall_seconds);
   request.read_patience = std::chrono::duration_cast<Clock::duration>(patience);
-  eager_ = !order.stop_strings.empty();
+  eager_ = !parsed.stop_strings.empty();
   for (const auto& stream : request.streams) stream->on_ready([this] { tokens_came(); });
   streams_ = request.streams;
   AdmissionQueue::Admission admission;

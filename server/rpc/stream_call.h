@@ -49,7 +49,7 @@ class StreamCall : public Strand, public Registry::Call {
   virtual void look(bool busy) = 0;
 
   // What it can use for that; on the strand.
-  grpc::Status submit(Order& order);
+  grpc::Status submit(ParsedRequest& parsed);
   bool submitted() const { return !streams_.empty(); }
   // What bounds its work on texts: it is given up once the client has gone, the deadline has passed
   // or the request was aborted.

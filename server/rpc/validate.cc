@@ -126,7 +126,6 @@ Status check_choices(const v1::GenerateRequest& message, int32_t choices, int32_
 struct PromptSource {
   const std::string* text = nullptr;
   std::vector<int32_t> ids = {};
-  bool add_special = true;
   bool parse_special = false;
   bool may_continue = false;  // there is a session, which may have absorbed something
 };
@@ -140,7 +139,6 @@ void read_text(const PromptSource& source, const RequestRules& rules, const Work
       rules.tokenizer->encode(*source.text, special, TextPosition::kContinued, limits);
 }
 
-// Tokens, and BOS where the rules want it and the prompt does not begin with it.
 Status read_prompt(PromptSource source, const RequestRules& rules, const WorkLimits& limits,
                    Request* request) {
   Status status = check_prompt_size(static_cast<int64_t>(source.ids.size()), rules);
@@ -156,7 +154,6 @@ Status read_prompt(PromptSource source, const RequestRules& rules, const WorkLim
   } else {
     request->prompt = std::move(source.ids);
   }
-  request->bos = bos_for(request->prompt, source.add_special, source.text != nullptr, rules);
   return {};
 }
 
@@ -166,9 +163,18 @@ void make_streams(int choices, Request* request) {
 
 // A text starts with the answer where nothing but control tokens stands before it.
 TextPosition position_of(const Request& request, const RequestRules& rules) {
-  const bool text = std::any_of(request.prompt.begin(), request.prompt.end(),
+  const bool text = std::any_of(request.prompt.ids.begin(), request.prompt.ids.end(),
                                 [&](int32_t id) { return !rules.tokenizer->is_special(id); });
   return text || !request.session.empty() ? TextPosition::kContinued : TextPosition::kStart;
+}
+
+// A session that goes on has BOS already.
+void begin_with(std::optional<int32_t> bos, Request* request) {
+  if (!bos) return;
+  if (!request->session.empty() && !request->continued_prompt) {
+    request->continued_prompt = request->prompt;
+  }
+  request->prompt.ids.insert(request->prompt.ids.begin(), *bos);
 }
 
 Status empty_prompt() {
@@ -229,8 +235,8 @@ Status check_name(std::string_view field, std::string_view name) {
 }
 
 Status validate(const v1::GenerateRequest& message, const RequestRules& rules,
-                const WorkLimits& limits, Order* order) {
-  Request& request = order->request;
+                const WorkLimits& limits, ParsedRequest* parsed) {
+  Request& request = parsed->request;
   Status status = check_request_id(message.request_id());
   if (status.ok() && !message.session().empty()) status = check_name("session", message.session());
   if (status.ok()) status = check_priority(message.priority());
@@ -241,31 +247,31 @@ Status validate(const v1::GenerateRequest& message, const RequestRules& rules,
   if (status.ok() && message.has_messages()) {
     status = read_messages(message, rules, limits, &request);
   } else if (status.ok()) {
-    status = read_prompt(
-        {.text = message.has_text() ? &message.text() : nullptr,
-         .ids = to_vector(message.ids().ids()),
-         .add_special = !message.has_add_special_tokens() || message.add_special_tokens(),
-         .parse_special = message.parse_special(),
-         .may_continue = !message.session().empty()},
-        rules, limits, &request);
+    status = read_prompt({.text = message.has_text() ? &message.text() : nullptr,
+                          .ids = to_vector(message.ids().ids()),
+                          .parse_special = message.parse_special(),
+                          .may_continue = !message.session().empty()},
+                         rules, limits, &request);
   }
   if (!status.ok()) return status;
-  if (request.prompt.empty() && message.session().empty()) return empty_prompt();
+  if (request.prompt.ids.empty() && message.session().empty()) return empty_prompt();
 
   request.id = message.request_id();
   request.session = message.session();
   request.priority = message.priority();
-  order->stop_strings = {message.stop().stop_strings().begin(),
-                         message.stop().stop_strings().end()};
-  order->include_stop = message.stop().include_stop();
-  order->answer_position = position_of(request, rules);
-  request.wait_for_acknowledgement = !request.session.empty() && !order->stop_strings.empty();
+  parsed->stop_strings = {message.stop().stop_strings().begin(),
+                          message.stop().stop_strings().end()};
+  parsed->include_stop = message.stop().include_stop();
+  parsed->answer_position = position_of(request, rules);
+  const bool add_special = !message.has_add_special_tokens() || message.add_special_tokens();
+  begin_with(bos_for(request.prompt.ids, add_special, message.has_text(), rules), &request);
+  request.wait_for_acknowledgement = !request.session.empty() && !parsed->stop_strings.empty();
   make_streams(choices, &request);
   return {};
 }
 
-Status validate(const v1::ScoreOptions& options, Order* order) {
-  Request& request = order->request;
+Status validate(const v1::ScoreOptions& options, ParsedRequest* parsed) {
+  Request& request = parsed->request;
   Status status = check_request_id(options.request_id());
   if (status.ok() && options.has_top()) status = check_logprobs("top", options.top());
   if (status.ok()) status = check_priority(options.priority());

@@ -40,7 +40,7 @@ struct RequestRules {
 };
 
 // A request that can be handed to the engine, and what the rpc side keeps of it.
-struct Order {
+struct ParsedRequest {
   // With its streams; no deadline, and no id where the client gave none.
   Request request;
   std::vector<std::string> stop_strings;
@@ -52,10 +52,10 @@ struct Order {
 // INVALID_ARGUMENT with a sentence that names the field, what is allowed and what was given. Throws
 // WorkUnwanted where the limits do.
 grpc::Status validate(const v1::GenerateRequest& message, const RequestRules& rules,
-                      const WorkLimits& limits, Order* order);
+                      const WorkLimits& limits, ParsedRequest* parsed);
 
 // The same for what a Score says before its text; the prompt is left out.
-grpc::Status validate(const v1::ScoreOptions& options, Order* order);
+grpc::Status validate(const v1::ScoreOptions& options, ParsedRequest* parsed);
 // What the rules want in front of a prompt that begins with `ids`, at least one; nothing if it is
 // there. `is_text`: the ids were a text.
 std::optional<int32_t> bos_before(const std::vector<int32_t>& ids, const v1::ScoreOptions& options,

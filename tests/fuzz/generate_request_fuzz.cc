@@ -26,16 +26,16 @@ const RequestRules& rules() {
   return made;
 }
 
-void check_promises(const Order& order) {
-  const Request& request = order.request;
-  CHECK(!request.prompt.empty() || !request.session.empty());
-  CHECK(request.prompt.size() <= 1000);
-  for (const int32_t id : request.prompt) CHECK(id >= 0 && id < FakeTokenizer::kSize);
+void check_promises(const ParsedRequest& parsed) {
+  const Request& request = parsed.request;
+  CHECK(!request.prompt.ids.empty() || !request.session.empty());
+  CHECK(request.prompt.ids.size() <= 1 + 1000);
+  for (const int32_t id : request.prompt.ids) CHECK(id >= 0 && id < FakeTokenizer::kSize);
   CHECK(request.streams.size() >= 1 && request.streams.size() <= 8);
   CHECK(request.session.empty() || request.streams.size() == 1);
   CHECK(!check(request.sampling, rules().vocab).has_value());
   CHECK(request.sampling.max_tokens <= 1000);
-  CHECK(order.stop_strings.size() <= 16);
+  CHECK(parsed.stop_strings.size() <= 16);
 }
 
 }  // namespace
@@ -43,12 +43,12 @@ void check_promises(const Order& order) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   recurve::v1::GenerateRequest message;
-  recurve::Order order;
+  recurve::ParsedRequest parsed;
   grpc::Status status =
       recurve::parse(std::string_view(reinterpret_cast<const char*>(data), size), &message);
-  if (status.ok()) status = recurve::validate(message, recurve::rules(), {}, &order);
+  if (status.ok()) status = recurve::validate(message, recurve::rules(), {}, &parsed);
   if (status.ok()) {
-    recurve::check_promises(order);
+    recurve::check_promises(parsed);
   } else {
     CHECK(status.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
     CHECK(!status.error_message().empty());

@@ -206,7 +206,7 @@ TEST_F(BadMessageTest, AnEmptyPromptMayGoOnInASession) {
   v1::GenerateRequest request;
   request.set_session("s");
   EXPECT_TRUE(generate(request).status.ok());
-  EXPECT_TRUE(engine_->last_request().prompt.empty());
+  EXPECT_TRUE(engine_->last_request().prompt.ids.empty());
 }
 
 TEST_F(BadMessageTest, DetokenizeChecksIds) {
