@@ -46,7 +46,7 @@ struct Sequence {
   int priority = 0;
   int64_t place = 0;  // its prompt's among the others, as in Pending
   Clock::time_point first_token = {};
-  int64_t acknowledged = 0;     // of the generated tokens, by the rpc side
+  int64_t acknowledged = 0;     // of the generated tokens, by the door's side
   bool leaving = false;         // takes part in no further step: it ends once those are done
   const char* error = nullptr;  // why it leaves, if the model failed
   bool ended = false;

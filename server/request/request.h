@@ -54,7 +54,7 @@ struct Request {
   // and nothing is generated.
   SamplingParams sampling = {};
   std::string session = {};  // of the caller's tenant; empty: none. Not with several choices.
-  // A token is only absorbed once the rpc side has acknowledged it. Set where a stop string must
+  // A token is only absorbed once the door's side has acknowledged it. Set where a stop string must
   // end a session's text at exactly one token, whatever the timing.
   bool wait_for_acknowledgement = false;
   std::optional<Clock::time_point> deadline = {};

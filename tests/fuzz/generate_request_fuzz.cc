@@ -3,11 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "kernels/check.h"
+#include "server/request/validate.h"
 #include "server/rpc/messages.h"
-#include "server/rpc/validate.h"
+#include "server/rpc/requests.h"
 #include "tests/support/fake_tokenizer.h"
 
 namespace recurve {
@@ -44,14 +47,17 @@ void check_promises(const ParsedRequest& parsed) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   recurve::v1::GenerateRequest message;
   recurve::ParsedRequest parsed;
-  grpc::Status status =
+  std::optional<recurve::Refusal> refused =
       recurve::parse(std::string_view(reinterpret_cast<const char*>(data), size), &message);
-  if (status.ok()) status = recurve::validate(message, recurve::rules(), {}, &parsed);
-  if (status.ok()) {
+  if (!refused) {
+    refused =
+        recurve::validate(recurve::to_request(std::move(message)), recurve::rules(), {}, &parsed);
+  }
+  if (!refused) {
     recurve::check_promises(parsed);
   } else {
-    CHECK(status.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
-    CHECK(!status.error_message().empty());
+    CHECK(refused->code == recurve::Refusal::Code::kInvalid);
+    CHECK(!refused->message.empty());
   }
   return 0;
 }
