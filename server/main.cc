@@ -20,6 +20,7 @@
 #include "server/observe/log.h"
 #include "server/options.h"
 #include "server/part_options.h"
+#include "server/request/serving.h"
 #include "server/rpc/server.h"
 #include "server/startup_table.h"
 #include "server/stop_signal.h"
@@ -52,14 +53,17 @@ class Failure {
   std::atomic<bool> happened_ = false;
 };
 
-RpcOptions rpc_options(const Options& o, StopSignal& stop, Failure& failure) {
+RpcOptions rpc_options(const Options& o) {
   return {.listen = o.listen,
-          .version = kVersion,
           .max_message_bytes = static_cast<int64_t>(o.max_message_bytes),
           .request_compression = o.request_compression,
           .reflection = o.reflection,
           .max_connections = o.max_connections,
-          .max_connections_by_address = o.max_connections_by_address,
+          .max_connections_by_address = o.max_connections_by_address};
+}
+
+ServingOptions serving_options(const Options& o, StopSignal& stop, Failure& failure) {
+  return {.version = kVersion,
           .max_bytes_under_way = static_cast<int64_t>(o.request_memory),
           .max_prompt_tokens = o.max_prompt_tokens,
           .stall_seconds = o.stall_seconds,
@@ -183,7 +187,8 @@ int run(const Options& o, StopSignal& stop) {
   AdmissionQueue queue(o.max_queue);
   EngineStats stats;
   Failure failure(stop);
-  RpcServer rpc(rpc_options(o, stop, failure), queue, stats, metrics);
+  Serving serving(serving_options(o, stop, failure), queue, stats, metrics);
+  RpcServer rpc(rpc_options(o), serving);
 
   const auto backend = make_backend(o.device, o.threads);
   MemoryPlan plan = plan_memory(o, *backend);
@@ -205,13 +210,13 @@ int run(const Options& o, StopSignal& stop) {
   });
 
   log_text(startup_table(o, *model, *text.tokenizer, text.chat, *backend, info, plan, rpc.port()));
-  rpc.serve(text.tokenizer, info, text.chat);
+  serving.serve(text.tokenizer, info, text.chat);
   log_event(LogLevel::kInfo, "serving", {{"listen", o.listen}, {"port", rpc.port()}});
 
   const double seconds = stop.wait().value_or(o.drain_seconds);
-  log_event(LogLevel::kInfo, "draining", {{"seconds", seconds}, {"requests", rpc.under_way()}});
-  const bool all_ended = rpc.drain(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                                      std::chrono::duration<double>(seconds)));
+  log_event(LogLevel::kInfo, "draining", {{"seconds", seconds}, {"requests", serving.under_way()}});
+  const bool all_ended = serving.drain(Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                          std::chrono::duration<double>(seconds)));
   rpc.shutdown();
   queue.close();
   engine_thread.join();

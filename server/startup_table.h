@@ -6,7 +6,7 @@
 #include "model/model.h"
 #include "server/memory_plan.h"
 #include "server/options.h"
-#include "server/rpc/serving_info.h"
+#include "server/request/serving_info.h"
 #include "server/text/chat_template.h"
 #include "server/text/tokenizer.h"
 

@@ -1,6 +1,6 @@
 #pragma once
 #include "model/model.h"
-#include "server/rpc/serving_info.h"
+#include "server/request/serving_info.h"
 #include "server/text/tokenizer.h"
 
 namespace recurve {

@@ -151,11 +151,12 @@ std::unique_ptr<Sequence> Engine::choice_of(const Sequence& sequence, size_t sib
   auto choice = std::make_unique<Sequence>(
       Sequence{.sampling = sequence.sampling,
                .stream = sequence.siblings[sibling],
+               .caller = sequence.caller,
                .deadline = sequence.deadline,
                .wait_for_acknowledgement = sequence.wait_for_acknowledgement,
                .slot = std::move(slot),
                .position = sequence.position + rest,
-               .history = sequence.said_with_prompt(),
+               .history = sequence.context_history(),
                .prompt_tokens = sequence.prompt_tokens,
                .read_patience = sequence.read_patience,
                .arrival = sequence.arrival,

@@ -8,7 +8,7 @@ namespace recurve {
 
 std::optional<int32_t> Sequence::pending() const {
   if (absorbed == 0 && prompt && replaced) return replaced;
-  if (absorbed > 0 || (prompt && owed == 0)) return std::nullopt;
+  if (absorbed > 0 || (prompt && has_pending == 0)) return std::nullopt;
   return input.front();
 }
 
@@ -63,7 +63,7 @@ void Sequence::absorb(int rows, bool sampled) {
   position += rows;
   if (!prompt) return;
   // A token that was pending is in the history since it was sampled.
-  const size_t unknown = std::max(from, owed);
+  const size_t unknown = std::max(from, has_pending);
   history.add_prompt(std::span(input).subspan(unknown, absorbed - unknown));
 }
 
@@ -76,9 +76,9 @@ void Sequence::say(int32_t token) {
   ++generated;
 }
 
-TokenHistory Sequence::said_with_prompt() const {
+TokenHistory Sequence::context_history() const {
   TokenHistory said = history;
-  said.add_prompt(std::span(input).subspan(std::max(absorbed, owed)));
+  said.add_prompt(std::span(input).subspan(std::max(absorbed, has_pending)));
   return said;
 }
 

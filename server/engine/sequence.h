@@ -16,6 +16,7 @@ namespace recurve {
 struct Sequence {
   SamplingParams sampling;
   std::shared_ptr<TokenStream> stream;
+  Identity caller = kAnyone;
   std::optional<Clock::time_point> deadline;
   bool wait_for_acknowledgement = false;
   Session* session = nullptr;
@@ -26,7 +27,7 @@ struct Sequence {
   size_t launched = 0;              // of the prompt behind that: in steps that are under way
   int under_way = 0;                // steps it takes part in
   int tokens_under_way = 0;         // of these, steps that sample a token
-  size_t owed = 0;                  // 1: the prompt begins with a token that was pending before
+  size_t has_pending = 0;           // 1: the prompt begins with a token that was pending before
   std::optional<int32_t> replaced = {};  // was pending before; the prompt says its like anew
   bool prompt = true;                    // input is the prompt
   int64_t position = 0;                  // tokens the state has absorbed
@@ -45,7 +46,7 @@ struct Sequence {
   int priority = 0;
   int64_t place = 0;  // its prompt's among the others, as in Pending
   Clock::time_point first_token = {};
-  int64_t acknowledged = 0;     // of the generated tokens, by the rpc side
+  int64_t acknowledged = 0;     // of the generated tokens, by the door's side
   bool leaving = false;         // takes part in no further step: it ends once those are done
   const char* error = nullptr;  // why it leaves, if the model failed
   bool ended = false;
@@ -74,7 +75,7 @@ struct Sequence {
   void say(int32_t token);
 
   // What was said up to the end of the prompt, of which all is launched.
-  TokenHistory said_with_prompt() const;
+  TokenHistory context_history() const;
 
   // Ends it if it was cancelled, has run out of time, has met its stop string or has an error: at
   // once, or if it takes part in steps that are under way, when it is called after those.

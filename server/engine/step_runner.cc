@@ -97,7 +97,7 @@ void StepRunner::begin_answers(Batch& batch) {
   for (const Sequence* sequence : batch.starting()) {
     const bool penalised = has_penalties(sequence->sampling);
     table_.begin(sequence->slot.id(), sequence->sampling,
-                 penalised ? sequence->said_with_prompt() : TokenHistory(), batch.staging(),
+                 penalised ? sequence->context_history() : TokenHistory(), batch.staging(),
                  stream_);
   }
 }

@@ -19,6 +19,11 @@ Clock::duration to_duration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
+const PromptReading& reading_of(const Request& request, const Session* session) {
+  const bool continues = !is_fresh(session) && request.continued_prompt;
+  return continues ? *request.continued_prompt : request.prompt;
+}
+
 bool contains(const std::vector<int32_t>& ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
@@ -46,12 +51,13 @@ void WaitingLine::carry_out(SessionCommand& command, Clock::time_point now) {
 void WaitingLine::arrive(Request& request, const EngineLoad& load, Clock::time_point now) {
   CHECK(request.session.empty() || request.streams.size() == 1);
   CHECK(!request.more_prompt || (request.session.empty() && request.streams.size() == 1));
-  CHECK(!request.more_prompt || !request.prompt.empty());
+  CHECK(!request.more_prompt || !request.prompt.ids.empty());
   Line one;
   Ending refused;
   try {
     Waiting& waiting = one.emplace_back();
-    waiting.session = request.session.empty() ? nullptr : sessions_.find(request.session);
+    waiting.session =
+        request.session.empty() ? nullptr : sessions_.find(request.session, request.caller.tenant);
     waiting.input = input_of(request, waiting.session);
     waiting.place = place_of(request.arrival, request.priority);
     refused = refusal(request, waiting.session, waiting.input);
@@ -82,24 +88,21 @@ void WaitingLine::line_up(Line& one) {
   waiting_.splice(behind.base(), one);
 }
 
-// What the state still owes, BOS where it is fresh, the prompt.
+// The pending token, unless the prompt says its like anew, and the prompt.
 WaitingLine::Input WaitingLine::input_of(const Request& request, const Session* session) const {
-  const bool fresh = is_fresh(session);
-  const auto& prompt =
-      !fresh && request.continued_prompt ? *request.continued_prompt : request.prompt;
+  const PromptReading& prompt = reading_of(request, session);
   Input input;
-  input.ids.reserve(prompt.size() + 2);
-  if (!fresh && session->at.pending) {
+  input.ids.reserve(prompt.ids.size() + 1);
+  if (session != nullptr && session->at.pending) {
     const int32_t pending = *session->at.pending;
-    input.owed = !contains(request.replaces_pending, pending);
-    if (input.owed) {
+    input.has_pending = !contains(prompt.replaces_pending, pending);
+    if (input.has_pending) {
       input.ids.push_back(pending);
     } else {
       input.replaced = pending;
     }
   }
-  if (fresh && request.bos) input.ids.push_back(*request.bos);
-  for (const int32_t id : prompt) input.ids.push_back(id);
+  input.ids.insert(input.ids.end(), prompt.ids.begin(), prompt.ids.end());
   return input;
 }
 
@@ -119,8 +122,7 @@ Ending WaitingLine::refusal(const Request& request, const Session* session,
                               "or fork the session",
                               request.session));
   }
-  const std::string& refused =
-      is_fresh(session) ? request.start_refusal : request.continuation_refusal;
+  const std::string& refused = reading_of(request, session).refusal;
   if (!refused.empty()) return refuse(Finish::kInvalid, refused);
   if (input.ids.empty()) {
     const bool begun = session != nullptr && session->at.position > 0;
@@ -238,11 +240,12 @@ std::unique_ptr<Sequence> WaitingLine::start(Waiting& waiting, Clock::time_point
 
   sequence->sampling = std::move(request.sampling);
   sequence->stream = request.streams.front();
+  sequence->caller = request.caller;
   sequence->deadline = request.deadline;
   sequence->wait_for_acknowledgement = request.wait_for_acknowledgement;
   sequence->session = session;
   sequence->input = std::move(waiting.input.ids);
-  sequence->owed = waiting.input.owed ? 1 : 0;
+  sequence->has_pending = waiting.input.has_pending ? 1 : 0;
   sequence->replaced = waiting.input.replaced;
   sequence->position = session ? session->at.position : 0;
   sequence->prompt_tokens = static_cast<int64_t>(sequence->input.size());
@@ -264,6 +267,7 @@ void WaitingLine::wait_again(const Sequence& sequence, size_t first) {
   request.sampling.seed += 1 + first;
   request.sampling.prompt_logprobs = -1;  // the first choice's alone
   request.wait_for_acknowledgement = sequence.wait_for_acknowledgement;
+  request.caller = sequence.caller;
   request.deadline = sequence.deadline;
   request.read_patience = sequence.read_patience;
   request.priority = sequence.priority;

@@ -70,7 +70,7 @@ class WaitingLine {
   // All that is to be absorbed before the first token is sampled.
   struct Input {
     std::vector<int32_t> ids;
-    bool owed = false;                     // the first is the session's pending token
+    bool has_pending = false;              // the first is the session's pending token
     std::optional<int32_t> replaced = {};  // the pending token that is not absorbed
   };
   struct Waiting {

@@ -9,7 +9,7 @@
 
 namespace recurve {
 
-// The one way from the rpc side to the engine. Bounded: requests that wait for a slot count until
+// The one way from a door to the engine. Bounded: requests that wait for a slot count until
 // the engine says left(). Any thread may push; the engine's thread alone takes and waits.
 class AdmissionQueue {
  public:
@@ -17,7 +17,7 @@ class AdmissionQueue {
 
   explicit AdmissionQueue(int max_waiting) : max_waiting_(max_waiting) {}
 
-  // Rpc side.
+  // The door's side.
   Admission push(Request request);
   Admission post(SessionCommand command);
   void wake();   // a stream's wishes have changed

@@ -1,11 +1,14 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "server/identity/identity.h"
 #include "server/request/clock.h"
 #include "server/request/prompt_feed.h"
 #include "server/request/token_stream.h"
@@ -23,29 +26,35 @@ inline int64_t place_of(Clock::time_point arrival, int priority) {
   return (arrival - priority * kPriorityStep).time_since_epoch().count();
 }
 
+// A prompt as it reads at one place of a context, as ids.
+struct PromptReading {
+  PromptReading(std::vector<int32_t> ids_ = {}) : ids(std::move(ids_)) {}
+  PromptReading(std::initializer_list<int32_t> ids_) : ids(ids_) {}
+
+  std::vector<int32_t> ids;
+  // A session's pending token that is one of these is not absorbed: `ids` begin with its like.
+  std::vector<int32_t> replaces_pending = {};
+  // Why it cannot be absorbed there, in a sentence; empty: it can.
+  std::string refusal = {};
+};
+
 // What a client asked for, validated and tokenised. Plain data; moved, never shared.
 struct Request {
-  std::string id = {};  // for logs and for Abort; unique among the requests under way
-  // Without BOS; may be empty where a session has a pending token.
-  std::vector<int32_t> prompt = {};
-  // What the client sent reads differently where it goes on after what a session has absorbed; this
-  // then, instead of `prompt`. Absent: the same ids.
-  std::optional<std::vector<int32_t>> continued_prompt = {};
-  // A session's pending token that is one of these is not absorbed: continued_prompt begins with
-  // its like.
-  std::vector<int32_t> replaces_pending = {};
-  // Why `prompt` or `continued_prompt` cannot be absorbed where it is their turn; empty: it can.
-  std::string start_refusal = {}, continuation_refusal = {};
+  std::string id = {};  // for logs and for Abort; unique among the tenant's requests under way
+  Identity caller = kAnyone;
+  // What a fresh state absorbs: BOS, where the model wants it, and the prompt. May be empty where a
+  // session has a pending token.
+  PromptReading prompt = {};
+  // What the state of a session absorbs that is not fresh any more. Absent: the same.
+  std::optional<PromptReading> continued_prompt = {};
   // What follows `prompt`, which has at least one id then, while it is still being sent; null:
   // nothing. Not together with a session or several choices.
   std::shared_ptr<PromptFeed> more_prompt = {};
-  // Put in front of the prompt where the state is fresh: no session, or one that is still empty.
-  std::optional<int32_t> bos = {};
   // Choice c samples with seed + c. max_tokens 0: the prompt is absorbed, and scored if asked for,
   // and nothing is generated.
   SamplingParams sampling = {};
-  std::string session = {};  // name; empty: none. Not together with several choices.
-  // A token is only absorbed once the rpc side has acknowledged it. Set where a stop string must
+  std::string session = {};  // of the caller's tenant; empty: none. Not with several choices.
+  // A token is only absorbed once the door's side has acknowledged it. Set where a stop string must
   // end a session's text at exactly one token, whatever the timing.
   bool wait_for_acknowledgement = false;
   std::optional<Clock::time_point> deadline = {};

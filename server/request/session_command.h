@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "server/identity/identity.h"
+
 namespace recurve {
 
 // Where a session's state is.
@@ -29,7 +31,7 @@ struct SessionInfo {
   std::vector<MarkInfo> marks = {};
 };
 
-// A wish about sessions, carried out by the engine between two steps.
+// A wish about the sessions of one tenant, carried out by the engine between two steps.
 struct SessionCommand {
   enum class Kind {
     kOpen,    // name, ttl_seconds
@@ -42,6 +44,7 @@ struct SessionCommand {
     kClose,   // name
   };
   Kind kind = Kind::kGet;
+  Identity caller = kAnyone;
   std::string name = {};
   std::string other = {};
   std::optional<double> ttl_seconds = {};  // absent: the server's default

@@ -17,7 +17,7 @@ enum class Finish {
   kLength,      // max_tokens reached, or a prompt that was only to be scored is through
   kEos,         // the model ended the text
   kStopId,      // a stop id of the request was sampled
-  kStopString,  // the rpc side found a stop string and called stop_after()
+  kStopString,  // the door's side found a stop string and called stop_after()
   kCancelled,   // cancel() was called
   kDeadline,
   // For too long nothing came of a prompt that is sent while it is absorbed, or nothing was read of
@@ -55,7 +55,7 @@ struct Ending {
 };
 
 // Tokens on their way from the engine thread to one client: one stream a choice of a request.
-// Neither side waits for the other: the engine pushes and goes on, the rpc side takes what has
+// Neither side waits for the other: the engine pushes and goes on, the door's side takes what has
 // gathered when it can write. Where a client reads too slowly, the engine sees that the stream is
 // full and passes its sequence over until something is taken, so that what lies here is bounded.
 // Shared by both, as PromptFeed is; there is no other shared ownership between them.
@@ -98,10 +98,10 @@ class TokenStream {
       gathered_.ending = std::move(ending);
     });
   }
-  // What the rpc side asked for since.
+  // What the door's side asked for since.
   struct Wishes {
     bool cancelled = false;
-    int64_t acknowledged = 0;           // tokens the rpc side has looked at
+    int64_t acknowledged = 0;           // tokens the door's side has looked at
     std::optional<int64_t> stop_after;  // end with kStopString after that many tokens
     bool full = false;                  // nothing more should come until something is taken
   };
@@ -112,7 +112,7 @@ class TokenStream {
     return wishes_;
   }
 
-  // Rpc side. After a wish, and after taking from a stream that was full, call
+  // The door's side. After a wish, and after taking from a stream that was full, call
   // AdmissionQueue::wake(): the engine may be asleep.
   Gathered take() {
     std::lock_guard lock(mutex_);

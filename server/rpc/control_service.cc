@@ -3,22 +3,22 @@
 #include <functional>
 #include <utility>
 
-#include "server/rpc/status.h"
+#include "server/request/refusal.h"
+#include "server/sampling/params.h"
 #include "server/text/stop_matcher.h"
 
 namespace recurve {
 namespace {
 
-using grpc::Status;
-using grpc::StatusCode;
-using State = ServiceContext::State;
+using State = Serving::State;
+using Refused = std::optional<Refusal>;
 
 constexpr double kMaxDrainSeconds = 1e6;
 
 grpc::ServerUnaryReactor* finish(const ServiceContext& context, grpc::CallbackServerContext* call,
-                                 const Status& status = {}) {
+                                 const Refused& refused = {}) {
   grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
-  reactor->Finish(context.report(status, call));
+  reactor->Finish(context.status_for(call, context.serving.report(refused)));
   return reactor;
 }
 
@@ -47,24 +47,24 @@ v1::ServerState state_of(State state) {
   return v1::SERVER_STATE_UNSPECIFIED;
 }
 
-void fill(const ServiceContext& context, v1::ModelInfo* to) {
-  const ServingInfo& info = context.info;
+void fill(const Serving& serving, v1::ModelInfo* to) {
+  const ServingInfo& info = serving.info;
   to->set_name(info.model_name);
   to->set_family(info.family);
   to->set_parameters(info.parameters);
   to->set_weight_bytes(info.weight_bytes);
   to->set_weight_type(info.weight_type);
   to->set_vocab_size(info.vocab_rows);
-  to->set_token_count(context.rules.vocab.usable);
-  to->set_tokenizer(context.rules.tokenizer->description());
+  to->set_token_count(serving.rules.vocab.usable);
+  to->set_tokenizer(serving.rules.tokenizer->description());
   if (info.tokens.bos) to->set_bos_id(*info.tokens.bos);
   for (const int32_t id : info.tokens.eos) to->add_eos_ids(id);
   to->set_state_bytes(info.state_bytes);
   to->set_chunk_tokens(info.chunk_tokens);
   to->set_fingerprint(info.fingerprint);
   to->set_backend(info.backend);
-  to->set_has_chat_template(context.rules.chat.format != nullptr);
-  if (context.rules.chat.exists) to->set_chat_template_problem(context.rules.chat.problem);
+  to->set_has_chat_template(serving.rules.chat.format != nullptr);
+  if (serving.rules.chat.exists) to->set_chat_template_problem(serving.rules.chat.problem);
   for (const ServingInfo::Op& op : info.ops) {
     v1::ModelInfo::OpInfo* out = to->add_ops();
     out->set_name(op.name);
@@ -73,24 +73,26 @@ void fill(const ServiceContext& context, v1::ModelInfo* to) {
 }
 
 void fill(const ServiceContext& context, v1::ServerInfo::Limits* to) {
-  to->set_max_queue(context.queue.max_waiting());
+  const Serving& serving = context.serving;
+  to->set_max_queue(serving.queue.max_waiting());
   to->set_max_message_bytes(context.options.max_message_bytes);
-  to->set_max_prompt_tokens(context.options.max_prompt_tokens);
-  to->set_max_generated_tokens(context.options.max_generated_tokens);
+  to->set_max_prompt_tokens(serving.options.max_prompt_tokens);
+  to->set_max_generated_tokens(serving.options.max_generated_tokens);
   to->set_max_stop_strings(StopMatcher::kMaxStops);
   to->set_max_stop_string_bytes(StopMatcher::kMaxStopBytes);
   to->set_max_stop_token_ids(kMaxStopIds);
   to->set_max_logprobs(kMaxLogprobs);
-  if (!context.loaded) return;
-  to->set_slots(context.info.slots);
-  to->set_max_choices(context.rules.max_choices);
-  to->set_max_host_bytes(context.info.max_host_bytes);
-  to->set_default_ttl_seconds(context.info.default_ttl_seconds);
+  if (!serving.loaded()) return;
+  to->set_slots(serving.info.slots);
+  to->set_max_choices(serving.rules.max_choices);
+  to->set_max_host_bytes(serving.info.max_host_bytes);
+  to->set_default_ttl_seconds(serving.info.default_ttl_seconds);
 }
 
-Status check_deadline(double seconds) {
+Refused check_deadline(double seconds) {
   if (seconds >= 0 && seconds <= kMaxDrainSeconds) return {};
-  return invalid("deadline_seconds must be in [0, {}], got {}", kMaxDrainSeconds, seconds);
+  return invalid("deadline_seconds", "deadline_seconds must be in [0, {}], got {}",
+                 kMaxDrainSeconds, seconds);
 }
 
 }  // namespace
@@ -98,28 +100,28 @@ Status check_deadline(double seconds) {
 grpc::ServerUnaryReactor* ControlService::GetModelInfo(grpc::CallbackServerContext* call,
                                                        const v1::GetModelInfoRequest*,
                                                        v1::ModelInfo* response) {
-  if (!context_.loaded) return finish(context_, call, context_.availability());
-  fill(context_, response);
+  const Serving& serving = context_.serving;
+  if (!serving.loaded()) return finish(context_, call, serving.availability());
+  fill(serving, response);
   return finish(context_, call);
 }
 
 grpc::ServerUnaryReactor* ControlService::GetServerInfo(grpc::CallbackServerContext* call,
                                                         const v1::GetServerInfoRequest*,
                                                         v1::ServerInfo* response) {
-  response->set_version(context_.options.version);
-  response->set_state(state_of(context_.state));
-  const std::chrono::duration<double> uptime = Clock::now() - context_.started;
-  response->set_uptime_seconds(uptime.count());
+  response->set_version(context_.serving.options.version);
+  response->set_state(state_of(context_.serving.state()));
+  response->set_uptime_seconds(seconds_between(context_.serving.started, Clock::now()));
   fill(context_, response->mutable_limits());
   return finish(context_, call);
 }
 
 grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* call,
                                                   const v1::GetLoadRequest*, v1::Load* response) {
-  const EngineStats& stats = context_.stats;
+  const EngineStats& stats = context_.serving.stats;
   response->set_requests_running(stats.running);
-  response->set_requests_waiting(context_.queue.waiting());
-  response->set_max_queue(context_.queue.max_waiting());
+  response->set_requests_waiting(context_.serving.queue.waiting());
+  response->set_max_queue(context_.serving.queue.max_waiting());
   v1::Load::Slots& slots = *response->mutable_slots();
   slots.set_total(stats.slots);
   slots.set_free(stats.slots_free);
@@ -140,20 +142,15 @@ grpc::ServerUnaryReactor* ControlService::Drain(grpc::CallbackServerContext* cal
                                                 const v1::DrainRequest* request,
                                                 v1::DrainResponse* response) {
   const double seconds = request->has_deadline_seconds() ? request->deadline_seconds()
-                                                         : context_.options.drain_seconds;
-  Status status = check_deadline(seconds);
-  if (status.ok() && !context_.options.on_drain) {
-    status = {StatusCode::UNIMPLEMENTED, "this server is stopped by whoever started it"};
+                                                         : context_.serving.options.drain_seconds;
+  Refused refused = check_deadline(seconds);
+  if (!refused && !context_.serving.options.on_drain) {
+    refused = Refusal{.code = Refusal::Code::kUnsupported,
+                      .message = "this server is stopped by whoever started it"};
   }
-  if (!status.ok()) return finish(context_, call, status);
-  response->set_requests_under_way(context_.registry.count());
-  return new AnswerFirst([this, seconds] {
-    context_.delivery.post([this, seconds] {
-      context_.registry.end_by(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                                  std::chrono::duration<double>(seconds)));
-      context_.options.on_drain(seconds);
-    });
-  });
+  if (refused) return finish(context_, call, refused);
+  response->set_requests_under_way(context_.serving.under_way());
+  return new AnswerFirst([this, seconds] { context_.serving.drain_for_client(seconds); });
 }
 
 }  // namespace recurve

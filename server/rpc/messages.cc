@@ -42,7 +42,7 @@ std::string invalid_string(const std::string& bytes, const Descriptor& type) {
 
 }  // namespace
 
-grpc::Status parse(std::string_view bytes, google::protobuf::Message* message) {
+std::optional<Refusal> parse(std::string_view bytes, google::protobuf::Message* message) {
   {
     // The sender is told; protobuf would tell standard error.
     const google::protobuf::LogSilencer silence;
@@ -50,18 +50,19 @@ grpc::Status parse(std::string_view bytes, google::protobuf::Message* message) {
   }
   const std::string field = invalid_string(std::string(bytes), *message->GetDescriptor());
   const std::string& type = message->GetDescriptor()->name();
-  return {grpc::StatusCode::INVALID_ARGUMENT,
-          field.empty() ? fmt::format("the message is not a {}", type)
-                        : fmt::format("{} must be valid UTF-8, and is not", field)};
+  if (field.empty()) return invalid("", "the message is not a {}", type);
+  return invalid(field, "{} must be valid UTF-8, and is not", field);
 }
 
-grpc::Status parse(const grpc::ByteBuffer& buffer, google::protobuf::Message* message) {
+std::optional<Refusal> parse(const grpc::ByteBuffer& buffer, google::protobuf::Message* message) {
   grpc::Slice one;
   if (buffer.TrySingleSlice(&one).ok()) {
     return parse(std::string_view(reinterpret_cast<const char*>(one.begin()), one.size()), message);
   }
   std::vector<grpc::Slice> slices;
-  if (!buffer.Dump(&slices).ok()) return {grpc::StatusCode::INTERNAL, "the message is lost"};
+  if (!buffer.Dump(&slices).ok()) {
+    return Refusal{.code = Refusal::Code::kInternal, .message = "the message is lost"};
+  }
   std::string bytes;
   bytes.reserve(buffer.Length());
   for (const grpc::Slice& slice : slices) {

@@ -1,18 +1,20 @@
 #pragma once
 #include <google/protobuf/message.h>
 #include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/status.h>
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
+
+#include "server/request/refusal.h"
 
 namespace recurve {
 
 // Messages are parsed here and not by gRPC, which answers INTERNAL to a string that is not UTF-8
-// and does not say which: INVALID_ARGUMENT, with the field's name.
-grpc::Status parse(const grpc::ByteBuffer& buffer, google::protobuf::Message* message);
-grpc::Status parse(std::string_view bytes, google::protobuf::Message* message);
+// and does not say which: kInvalid, with the field's name.
+std::optional<Refusal> parse(const grpc::ByteBuffer& buffer, google::protobuf::Message* message);
+std::optional<Refusal> parse(std::string_view bytes, google::protobuf::Message* message);
 
 // The string that a message begins with, without parsing the rest; empty where it does not begin
 // with that field, or the string is longer than `most` bytes. Libraries write fields in the order

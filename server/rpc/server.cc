@@ -27,11 +27,6 @@
 namespace recurve {
 namespace {
 
-// How long calls that were cancelled may take to say so: the engine needs one step for it.
-constexpr auto kLastWords = std::chrono::seconds(5);
-// And calls that are refused while the last one that is served ends.
-constexpr auto kLastRefusals = std::chrono::milliseconds(200);
-
 // Threads for calls that block one, which only reflection does: more calls than that are refused.
 // gRPC keeps up to two a core to wait for them, and ends the process where it may not have one.
 int most_threads() { return 32 + 2 * static_cast<int>(std::thread::hardware_concurrency()); }
@@ -55,18 +50,19 @@ void set_arguments(const RpcOptions& options, grpc::ServerBuilder* builder) {
 
 // Bytes that gRPC may hold of messages on their way: where no message fits, calls would wait for
 // ever.
-size_t most_bytes_on_their_way(const RpcOptions& options) {
-  return static_cast<size_t>(std::max(options.max_bytes_under_way, 4 * options.max_message_bytes));
+size_t most_bytes_on_their_way(const ServiceContext& context) {
+  return static_cast<size_t>(
+      std::max(context.serving.options.max_bytes_under_way, 4 * context.options.max_message_bytes));
 }
 
 // What clients can make gRPC hold before a call of ours begins.
-void set_bounds(const RpcOptions& options, grpc::ServerBuilder* builder) {
+void set_bounds(const ServiceContext& context, grpc::ServerBuilder* builder) {
   grpc::ResourceQuota quota("recurve");
-  quota.Resize(most_bytes_on_their_way(options));
+  quota.Resize(most_bytes_on_their_way(context));
   quota.SetMaxThreads(most_threads());
   builder->SetResourceQuota(quota);
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
-    builder->SetCompressionAlgorithmSupportStatus(algorithm, options.request_compression);
+    builder->SetCompressionAlgorithmSupportStatus(algorithm, context.options.request_compression);
   }
 }
 
@@ -91,8 +87,8 @@ void check(const RpcOptions& options) {
 }  // namespace
 
 struct RpcServer::Impl {
-  Impl(RpcOptions options, AdmissionQueue& queue, const EngineStats& stats, Metrics& metrics)
-      : context(std::move(options), queue, stats, metrics) {}
+  Impl(RpcOptions options, Serving& serving) : context(std::move(options), serving) {}
+  ~Impl() { context.serving.forget_listener(this); }
 
   void listen();
   void hand_over(int descriptor);
@@ -129,7 +125,7 @@ void RpcServer::Impl::listen() {
   builder.RegisterService(&control);
   if (!options.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
   set_arguments(options, &builder);
-  set_bounds(options, &builder);
+  set_bounds(context, &builder);
   server = builder.BuildAndStart();
   if (server == nullptr) {
     throw std::runtime_error(fmt::format(
@@ -137,9 +133,9 @@ void RpcServer::Impl::listen() {
         "this user's; choose another with --listen",
         options.listen));
   }
-  set_health(false);
+  context.serving.when_serving_changes(this, [this](bool serving) { set_health(serving); });
   if (!listener) return;
-  listener->start(context.connections, context.metrics,
+  listener->start(context.connections, context.serving.metrics,
                   [this](int descriptor) { hand_over(descriptor); });
 }
 
@@ -157,9 +153,8 @@ void RpcServer::Impl::set_health(bool serving) {
   }
 }
 
-RpcServer::RpcServer(RpcOptions options, AdmissionQueue& queue, const EngineStats& stats,
-                     Metrics& metrics)
-    : impl_(std::make_unique<Impl>(std::move(options), queue, stats, metrics)) {
+RpcServer::RpcServer(RpcOptions options, Serving& serving)
+    : impl_(std::make_unique<Impl>(std::move(options), serving)) {
   impl_->listen();
 }
 
@@ -167,43 +162,16 @@ RpcServer::~RpcServer() { shutdown(); }
 
 int RpcServer::port() const { return impl_->listener ? impl_->listener->port() : 0; }
 
-void RpcServer::serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo info, Chat chat) {
-  impl_->context.load(std::move(tokenizer), std::move(info), std::move(chat));
-  auto loading = ServiceContext::State::kLoading;
-  // Not where it drains already.
-  const bool serving =
-      impl_->context.state.compare_exchange_strong(loading, ServiceContext::State::kServing);
-  if (!serving) return;
-  impl_->set_health(true);
-  // A drain that began in between may have said so before this did.
-  if (impl_->context.state != ServiceContext::State::kServing) impl_->set_health(false);
-}
-
-bool RpcServer::drain(Clock::time_point deadline) {
-  impl_->context.state = ServiceContext::State::kDraining;
-  impl_->set_health(false);
-  Registry& calls = impl_->context.registry;
-  if (calls.wait_until_all_served(deadline)) {
-    // Clients that try again at once would keep the server for ever.
-    calls.wait_until_empty(std::min(deadline, Clock::now() + kLastRefusals));
-    return true;
-  }
-  calls.abort_all();
-  calls.wait_until_empty(Clock::now() + kLastWords);
-  return false;
-}
-
 void RpcServer::shutdown() {
   if (impl_ == nullptr || impl_->server == nullptr) return;
-  impl_->context.state = ServiceContext::State::kDraining;
+  Serving& serving = impl_->context.serving;
+  serving.forget_listener(impl_.get());
   if (impl_->listener) impl_->listener->stop();  // gRPC would not close what it no longer takes
   impl_->server->Shutdown(std::chrono::system_clock::now());
   impl_->server->Wait();
   // gRPC is through with the calls; they have only to delete themselves.
-  impl_->context.registry.wait_until_empty(Clock::now() + kLastWords);
+  serving.wait_for_last_words();
   impl_->server.reset();
 }
-
-int RpcServer::under_way() const { return impl_->context.registry.count(); }
 
 }  // namespace recurve

@@ -2,20 +2,15 @@
 
 #include <utility>
 
+#include "server/request/session_rules.h"
 #include "server/rpc/messages.h"
-#include "server/rpc/status.h"
 #include "server/rpc/unary_call.h"
 
 namespace recurve {
 namespace {
 
-using grpc::Status;
-using grpc::StatusCode;
 using Kind = SessionCommand::Kind;
-
-constexpr double kMaxTtlSeconds = 1e9;
-constexpr int kDefaultPageSize = 100;
-constexpr int kMaxPageSize = 1000;
+using Refused = std::optional<Refusal>;
 
 v1::SessionTier tier_of(Tier tier) {
   switch (tier) {
@@ -64,95 +59,55 @@ grpc::ByteBuffer page(const SessionResult& result) {
 grpc::ByteBuffer closed(const SessionResult&) { return serialise(v1::CloseSessionResponse()); }
 
 // What the requests mean.
-Status check_ttl(double seconds) {
-  if (seconds >= 0 && seconds <= kMaxTtlSeconds) return {};
-  return invalid("ttl_seconds must be in [0, {}], got {}", kMaxTtlSeconds, seconds);
-}
-
 template <typename Request>
-Status read_ttl(const Request& request, SessionCommand* command) {
-  if (!request.has_ttl_seconds()) return {};
-  command->ttl_seconds = request.ttl_seconds();
-  return check_ttl(request.ttl_seconds());
+std::optional<double> ttl_of(const Request& request) {
+  return request.has_ttl_seconds() ? std::optional(request.ttl_seconds()) : std::nullopt;
 }
 
-Status read(const v1::OpenSessionRequest& request, SessionCommand* command) {
-  command->kind = Kind::kOpen;
-  command->name = request.name().empty() ? make_name("s-") : request.name();
-  const Status status = check_name("name", command->name);
-  return status.ok() ? read_ttl(request, command) : status;
+SessionCommand to_command(const v1::OpenSessionRequest& request) {
+  return {.kind = Kind::kOpen, .name = request.name(), .ttl_seconds = ttl_of(request)};
 }
-
-Status read(const v1::GetSessionRequest& request, SessionCommand* command) {
-  command->kind = Kind::kGet;
-  command->name = request.name();
-  return check_name("name", command->name);
+SessionCommand to_command(const v1::GetSessionRequest& request) {
+  return {.kind = Kind::kGet, .name = request.name()};
 }
-
-Status read(const v1::ListSessionsRequest& request, SessionCommand* command) {
-  command->kind = Kind::kList;
-  command->name = request.prefix();
-  command->other = request.page_token();
-  command->limit = request.has_page_size() ? request.page_size() : kDefaultPageSize;
-  if (command->limit >= 1 && command->limit <= kMaxPageSize) return {};
-  return invalid("page_size must be in [1, {}], got {}", kMaxPageSize, command->limit);
+SessionCommand to_command(const v1::ListSessionsRequest& request) {
+  return {.kind = Kind::kList,
+          .name = request.prefix(),
+          .other = request.page_token(),
+          .limit = request.has_page_size() ? request.page_size() : kDefaultPageSize};
 }
-
-Status read(const v1::CloseSessionRequest& request, SessionCommand* command) {
-  command->kind = Kind::kClose;
-  command->name = request.name();
-  return check_name("name", command->name);
+SessionCommand to_command(const v1::CloseSessionRequest& request) {
+  return {.kind = Kind::kClose, .name = request.name()};
 }
-
-Status read(const v1::ForkSessionRequest& request, SessionCommand* command) {
-  command->kind = Kind::kFork;
-  command->name = request.name();
-  command->other = request.new_name().empty() ? make_name("s-") : request.new_name();
-  Status status = check_name("name", command->name);
-  if (status.ok()) status = check_name("new_name", command->other);
-  return status.ok() ? read_ttl(request, command) : status;
+SessionCommand to_command(const v1::ForkSessionRequest& request) {
+  return {.kind = Kind::kFork,
+          .name = request.name(),
+          .other = request.new_name(),
+          .ttl_seconds = ttl_of(request)};
 }
-
-template <typename Request>
-Status read_mark(const Request& request, Kind kind, SessionCommand* command) {
-  command->kind = kind;
-  command->name = request.name();
-  command->other = request.mark();
-  const Status status = check_name("name", command->name);
-  return status.ok() ? check_name("mark", command->other) : status;
+SessionCommand to_command(const v1::MarkSessionRequest& request) {
+  return {.kind = Kind::kMark, .name = request.name(), .other = request.mark()};
 }
-
-Status read(const v1::MarkSessionRequest& request, SessionCommand* command) {
-  return read_mark(request, Kind::kMark, command);
+SessionCommand to_command(const v1::UnmarkSessionRequest& request) {
+  return {.kind = Kind::kUnmark, .name = request.name(), .other = request.mark()};
 }
-Status read(const v1::UnmarkSessionRequest& request, SessionCommand* command) {
-  return read_mark(request, Kind::kUnmark, command);
-}
-Status read(const v1::RewindSessionRequest& request, SessionCommand* command) {
-  return read_mark(request, Kind::kRewind, command);
+SessionCommand to_command(const v1::RewindSessionRequest& request) {
+  return {.kind = Kind::kRewind, .name = request.name(), .other = request.mark()};
 }
 
 using Answer = grpc::ByteBuffer (*)(const SessionResult&);
 
 // Hands the command to the engine; the call ends on the delivery executor.
-Status post(ServiceContext& context, SessionCommand command, UnaryCall* unary, Answer answer,
-            grpc::ByteBuffer* response) {
+Refused hand_over(ServiceContext& context, SessionCommand command, UnaryCall* unary, Answer answer,
+                  grpc::ByteBuffer* response) {
   command.done = [&context, unary, answer, response](SessionResult result) {
-    unary->answer_on(context.delivery, [answer, response, result = std::move(result)] {
-      const Status status = status_of(result);
-      if (status.ok()) *response = answer(result);
-      return status;
+    unary->answer_on(context.serving.delivery, [answer, response, result = std::move(result)] {
+      const Refused refused = refusal_of(result);
+      if (!refused) *response = answer(result);
+      return refused;
     });
   };
-  switch (context.queue.post(std::move(command))) {
-    case AdmissionQueue::Admission::kAccepted:
-      return {};
-    case AdmissionQueue::Admission::kClosed:
-      return {StatusCode::UNAVAILABLE, "the server is draining: use another one"};
-    case AdmissionQueue::Admission::kFull:
-      break;
-  }
-  return {StatusCode::RESOURCE_EXHAUSTED, "too many commands wait: try again later"};
+  return post(context.serving.queue, std::move(command));
 }
 
 template <typename Request>
@@ -162,11 +117,14 @@ grpc::ServerUnaryReactor* handle(ServiceContext& context, grpc::CallbackServerCo
   auto* unary = new UnaryCall(context, call);
   Request request;
   SessionCommand command;
-  Status status = context.availability();
-  if (status.ok()) status = parse(bytes, &request);
-  if (status.ok()) status = read(request, &command);
-  if (status.ok()) status = post(context, std::move(command), unary, answer, response);
-  if (!status.ok()) unary->finish(status);
+  Refused refused = context.serving.availability();
+  if (!refused) refused = parse(bytes, &request);
+  if (!refused) {
+    command = to_command(request);
+    refused = prepare(&command);
+  }
+  if (!refused) refused = hand_over(context, std::move(command), unary, answer, response);
+  if (refused) unary->finish(std::move(refused));
   return unary;
 }
 

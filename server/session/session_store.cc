@@ -36,9 +36,6 @@ int64_t name_bytes(size_t length) { return length > kShortString ? heap_bytes(le
 
 // Of std::map and std::set: colour, parent, left and right.
 constexpr size_t kNodeBytes = 32;
-constexpr int64_t kSessionBytes =
-    heap_bytes(kNodeBytes + sizeof(std::pair<const std::string, Session>)) +
-    heap_bytes(kNodeBytes + sizeof(std::pair<Clock::time_point, Session*>));
 
 SessionResult exists(const std::string& name) {
   return refuse(
@@ -93,6 +90,9 @@ SessionStore::SessionStore(StatePool& pool, const SessionLimits& limits, int32_t
 }
 
 int64_t SessionStore::bytes_each(const StateLayout& layout, int32_t vocab) {
+  constexpr int64_t kSessionBytes =
+      heap_bytes(kNodeBytes + sizeof(decltype(sessions_)::value_type)) +
+      heap_bytes(kNodeBytes + sizeof(ByExpiry::value_type));
   return static_cast<int64_t>(ImageMemory::bytes_each(layout.bytes())) + kSessionBytes +
          heap_bytes(TokenHistory::most_bytes(vocab));
 }
@@ -102,7 +102,7 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
   if (command.kind == Kind::kOpen) return open(command, now);
   if (command.kind == Kind::kList) return list(command, now);
 
-  Session* session = find(command.name);
+  Session* session = find(command.name, command.caller.tenant);
   if (session == nullptr) {
     return refuse(Status::kNotFound,
                   fmt::format("there is no session \"{}\": open it first", command.name));
@@ -128,14 +128,14 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
 }
 
 SessionResult SessionStore::open(const SessionCommand& command, Clock::time_point now) {
-  return insert(command.name, Snapshot{}, command.ttl_seconds, now);
+  return insert({command.caller.tenant, command.name}, Snapshot{}, command.ttl_seconds, now);
 }
 
 SessionResult SessionStore::fork(Session& session, const SessionCommand& command,
                                  Clock::time_point now) {
-  if (sessions_.contains(command.other)) return exists(command.other);
+  if (sessions_.contains({session.tenant, command.other})) return exists(command.other);
   if (auto full = no_room(command.other)) return *full;
-  return insert(command.other, snapshot(session), command.ttl_seconds, now);
+  return insert({session.tenant, command.other}, snapshot(session), command.ttl_seconds, now);
 }
 
 SessionResult SessionStore::mark(Session& session, const SessionCommand& command,
@@ -186,9 +186,11 @@ SessionResult SessionStore::close(Session& session, Clock::time_point now) {
 
 SessionResult SessionStore::list(const SessionCommand& command, Clock::time_point now) const {
   SessionResult result;
-  auto at = command.other < command.name ? sessions_.lower_bound(command.name)
-                                         : sessions_.upper_bound(command.other);
-  for (; at != sessions_.end() && at->first.starts_with(command.name); ++at) {
+  const TenantId tenant = command.caller.tenant;
+  auto at = command.other < command.name ? sessions_.lower_bound({tenant, command.name})
+                                         : sessions_.upper_bound({tenant, command.other});
+  for (; at != sessions_.end(); ++at) {
+    if (at->first.tenant != tenant || !at->first.name.starts_with(command.name)) break;
     if (static_cast<int>(result.sessions.size()) == command.limit) {
       result.more = true;
       break;
@@ -198,13 +200,14 @@ SessionResult SessionStore::list(const SessionCommand& command, Clock::time_poin
   return result;
 }
 
-SessionResult SessionStore::insert(const std::string& name, Snapshot at, std::optional<double> ttl,
+SessionResult SessionStore::insert(Key key, Snapshot at, std::optional<double> ttl,
                                    Clock::time_point now) {
-  if (sessions_.contains(name)) return exists(name);
-  if (auto full = no_room(name)) return *full;
-  const auto place = sessions_.try_emplace(name).first;
+  if (sessions_.contains(key)) return exists(key.name);
+  if (auto full = no_room(key.name)) return *full;
+  const auto place = sessions_.try_emplace(std::move(key)).first;
   Session& session = place->second;
-  session.name = place->first;
+  session.tenant = place->first.tenant;
+  session.name = place->first.name;
   session.at = std::move(at);
   session.ttl_seconds = std::min(ttl.value_or(limits_.default_ttl_seconds), kLongestTtl);
   session.last_used = now;
@@ -213,7 +216,7 @@ SessionResult SessionStore::insert(const std::string& name, Snapshot at, std::op
     SessionResult result = described(session, now);
     by_expiry_.emplace(session.expires, &session);
     ++count_of(session);
-    reserved_ += reserved_for(name);
+    reserved_ += reserved_for(session.name);
     ++entries_;
     return result;
   } catch (...) {
@@ -222,8 +225,8 @@ SessionResult SessionStore::insert(const std::string& name, Snapshot at, std::op
   }
 }
 
-Session* SessionStore::find(const std::string& name) {
-  const auto found = sessions_.find(name);
+Session* SessionStore::find(const std::string& name, TenantId tenant) {
+  const auto found = sessions_.find({tenant, name});
   return found == sessions_.end() ? nullptr : &found->second;
 }
 
@@ -370,7 +373,7 @@ void SessionStore::erase(Session& session) {
   reserved_ -= reserved_by(session);
   entries_ -= 1 + static_cast<int64_t>(session.marks.size());
   by_expiry_.erase({session.expires, &session});
-  sessions_.erase(sessions_.find(session.name));
+  sessions_.erase(sessions_.find({session.tenant, std::string(session.name)}));
 }
 
 std::optional<StateSlot> SessionStore::take_slot(Session& session) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "model/state/state_pool.h"
+#include "server/identity/identity.h"
 #include "server/request/request.h"
 #include "server/request/session_command.h"
 #include "server/sampling/token_history.h"
@@ -29,6 +31,7 @@ struct Snapshot {
 // request's sequence holds the slot. The members of `at` but the image are right in every tier.
 // What the store counts and keeps in order is changed by the store alone.
 struct Session {
+  TenantId tenant = 0;
   std::string_view name;
   Snapshot at;
   std::optional<StateSlot> slot = {};  // set: the state is here, and at.image is null
@@ -48,7 +51,7 @@ struct SessionLimits {
   double default_ttl_seconds = 0;  // 0: sessions stay until they are closed
 };
 
-// Sessions by name. Belongs to the engine's thread.
+// Sessions by tenant and name. Belongs to the engine's thread.
 //
 // Each session and each mark reserves the host memory of one state, whether it uses it now or not,
 // and all else that it may come to take. So an idle session can always leave its slot, and running
@@ -71,7 +74,8 @@ class SessionStore {
   // Carries out what the client asked for.
   SessionResult run(const SessionCommand& command, Clock::time_point now);
 
-  Session* find(const std::string& name);  // null if there is none
+  // Null if the tenant has none of that name.
+  Session* find(const std::string& name, TenantId tenant = kAnyone.tenant);
 
   // A request waits for its turn on the session, or no longer does.
   void set_busy(Session& session, bool busy);
@@ -98,6 +102,11 @@ class SessionStore {
   // All sessions, by when they expire.
   using ByExpiry = std::set<std::pair<Clock::time_point, Session*>>;
   class Change;
+  struct Key {
+    TenantId tenant;
+    std::string name;
+    auto operator<=>(const Key&) const = default;
+  };
 
   SessionResult open(const SessionCommand& command, Clock::time_point now);
   SessionResult fork(Session& session, const SessionCommand& command, Clock::time_point now);
@@ -107,8 +116,7 @@ class SessionStore {
   SessionResult close(Session& session, Clock::time_point now);
   SessionResult list(const SessionCommand& command, Clock::time_point now) const;
 
-  SessionResult insert(const std::string& name, Snapshot at, std::optional<double> ttl,
-                       Clock::time_point now);
+  SessionResult insert(Key key, Snapshot at, std::optional<double> ttl, Clock::time_point now);
   StateImage save(const StateSlot& slot);
   Snapshot snapshot(const Session& session);
   SessionInfo describe(const Session& session, Clock::time_point now) const;
@@ -126,7 +134,7 @@ class SessionStore {
   const int64_t state_bytes_;
   const int64_t bytes_each_;
   ImageMemory images_;
-  std::map<std::string, Session, std::less<>> sessions_;
+  std::map<Key, Session> sessions_;
   std::vector<Session*> in_slots_;  // those with a slot
   ByExpiry by_expiry_;
   int in_slot_ = 0, in_host_ = 0, empty_ = 0;

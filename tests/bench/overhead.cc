@@ -111,13 +111,14 @@ Outcome serve_streams(const OverheadOptions& o, int streams, int tokens, Clock::
   Metrics metrics;
   EngineStats stats;
   AdmissionQueue queue(streams);
-  RpcServer rpc({.listen = "127.0.0.1:0"}, queue, stats, metrics);
+  Serving serving({}, queue, stats, metrics);
+  RpcServer rpc({.listen = "127.0.0.1:0"}, serving);
   Engine engine(model, *backend,
                 {.rows = tokenizer->size(), .usable = tokenizer->size(), .eos_ids = {}}, queue,
                 stats, metrics, {.slots = streams, .sessions = {}});
   std::thread engine_thread([&] { engine.run(); });
   ServingInfo info{.model_name = "null", .vocab_rows = tokenizer->size(), .slots = streams};
-  rpc.serve(tokenizer, info);
+  serving.serve(tokenizer, info);
 
   const auto channel = grpc::CreateChannel(fmt::format("127.0.0.1:{}", rpc.port()),
                                            grpc::InsecureChannelCredentials());

@@ -3,11 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "kernels/check.h"
+#include "server/request/validate.h"
 #include "server/rpc/messages.h"
-#include "server/rpc/validate.h"
+#include "server/rpc/requests.h"
 #include "tests/support/fake_tokenizer.h"
 
 namespace recurve {
@@ -26,16 +29,16 @@ const RequestRules& rules() {
   return made;
 }
 
-void check_promises(const Order& order) {
-  const Request& request = order.request;
-  CHECK(!request.prompt.empty() || !request.session.empty());
-  CHECK(request.prompt.size() <= 1000);
-  for (const int32_t id : request.prompt) CHECK(id >= 0 && id < FakeTokenizer::kSize);
+void check_promises(const ParsedRequest& parsed) {
+  const Request& request = parsed.request;
+  CHECK(!request.prompt.ids.empty() || !request.session.empty());
+  CHECK(request.prompt.ids.size() <= 1 + 1000);
+  for (const int32_t id : request.prompt.ids) CHECK(id >= 0 && id < FakeTokenizer::kSize);
   CHECK(request.streams.size() >= 1 && request.streams.size() <= 8);
   CHECK(request.session.empty() || request.streams.size() == 1);
   CHECK(!check(request.sampling, rules().vocab).has_value());
   CHECK(request.sampling.max_tokens <= 1000);
-  CHECK(order.stop_strings.size() <= 16);
+  CHECK(parsed.stop_strings.size() <= 16);
 }
 
 }  // namespace
@@ -43,15 +46,18 @@ void check_promises(const Order& order) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   recurve::v1::GenerateRequest message;
-  recurve::Order order;
-  grpc::Status status =
+  recurve::ParsedRequest parsed;
+  std::optional<recurve::Refusal> refused =
       recurve::parse(std::string_view(reinterpret_cast<const char*>(data), size), &message);
-  if (status.ok()) status = recurve::validate(message, recurve::rules(), {}, &order);
-  if (status.ok()) {
-    recurve::check_promises(order);
+  if (!refused) {
+    refused =
+        recurve::validate(recurve::to_request(std::move(message)), recurve::rules(), {}, &parsed);
+  }
+  if (!refused) {
+    recurve::check_promises(parsed);
   } else {
-    CHECK(status.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
-    CHECK(!status.error_message().empty());
+    CHECK(refused->code == recurve::Refusal::Code::kInvalid);
+    CHECK(!refused->message.empty());
   }
   return 0;
 }

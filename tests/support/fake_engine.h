@@ -28,9 +28,9 @@ class FakeEngine {
   };
   using Script = std::function<Play(const Request&)>;
   struct Options {
-    int32_t eos = 257;
+    int32_t bos = 256, eos = 257;
     std::chrono::microseconds step{0};  // at least that long
-    Script script = {};                 // default: echo the prompt
+    Script script = {};                 // default: echo the prompt, without BOS
   };
 
   FakeEngine(AdmissionQueue& queue, Options options)
@@ -128,8 +128,14 @@ class FakeEngine {
     for (const auto& stream : request.streams) stream->finish(ending);
   }
 
+  std::vector<int32_t> echo(const Request& request) const {
+    const std::vector<int32_t>& ids = request.prompt.ids;
+    const bool begins = !ids.empty() && ids.front() == options_.bos;
+    return {ids.begin() + (begins ? 1 : 0), ids.end()};
+  }
+
   void start(Request request) {
-    Play play = options_.script ? options_.script(request) : Play{{request.prompt}};
+    Play play = options_.script ? options_.script(request) : Play{{echo(request)}};
     {
       std::lock_guard lock(mutex_);
       last_request_ = request;
@@ -137,8 +143,7 @@ class FakeEngine {
     }
     if (play.refusal) return refuse(request, *play.refusal);
     queue_.left(1);
-    std::vector<int32_t> input = request.prompt;
-    if (request.bos) input.insert(input.begin(), *request.bos);
+    const std::vector<int32_t>& input = request.prompt.ids;
     Ending ending{.prompt_tokens = static_cast<int64_t>(input.size()), .queue_seconds = 0.25};
     const bool all_there = request.more_prompt == nullptr;
     const int64_t known = all_there ? ending.prompt_tokens : 0;

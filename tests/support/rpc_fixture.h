@@ -15,6 +15,7 @@
 #include "recurve/v1/control.grpc.pb.h"
 #include "recurve/v1/inference.grpc.pb.h"
 #include "recurve/v1/sessions.grpc.pb.h"
+#include "server/request/serving.h"
 #include "server/rpc/server.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/fake_tokenizer.h"
@@ -101,17 +102,23 @@ struct Generated {
   const v1::GenerateFinal& final() const { return messages.back().final(); }
 };
 
+struct FixtureOptions {
+  RpcOptions rpc = {};
+  ServingOptions serving = {};
+};
+
 // A server on a free port, before a fake engine.
 class RpcFixture : public ::testing::Test {
  protected:
-  void start(FakeEngine::Options engine_options = {}, RpcOptions options = {}, int max_queue = 64,
-             ServingInfo info = fake_info()) {
+  void start(FakeEngine::Options engine_options = {}, FixtureOptions options = {},
+             int max_queue = 64, ServingInfo info = fake_info()) {
     queue_.emplace(max_queue);
-    options.listen = "127.0.0.1:0";
-    server_.emplace(options, *queue_, stats_, metrics_);
+    serving_.emplace(options.serving, *queue_, stats_, metrics_);
+    options.rpc.listen = "127.0.0.1:0";
+    server_.emplace(options.rpc, *serving_);
     engine_.emplace(*queue_, std::move(engine_options));
     if (tokenizer_ == nullptr) tokenizer_ = std::make_shared<FakeTokenizer>(marks_start_);
-    if (serve_) server_->serve(tokenizer_, std::move(info), chat_);
+    if (serve_) serving_->serve(tokenizer_, std::move(info), chat_);
     channel_ = connect();
     inference_ = v1::Inference::NewStub(channel_);
     sessions_ = v1::Sessions::NewStub(channel_);
@@ -120,7 +127,7 @@ class RpcFixture : public ::testing::Test {
   void TearDown() override {
     if (server_) server_->shutdown();
     if (server_) {
-      EXPECT_EQ(server_->under_way(), 0);
+      EXPECT_EQ(serving_->under_way(), 0);
     }
     engine_.reset();
     server_.reset();
@@ -162,6 +169,7 @@ class RpcFixture : public ::testing::Test {
   Metrics metrics_;
   EngineStats stats_;
   std::optional<AdmissionQueue> queue_;
+  std::optional<Serving> serving_;
   std::optional<RpcServer> server_;
   std::optional<FakeEngine> engine_;
   std::shared_ptr<grpc::Channel> channel_;

@@ -58,7 +58,7 @@ TEST(EngineEnding, NoTokensMeansAbsorbOnly) {
   AnswerPtr scored = harness->ask(only);
   EXPECT_EQ(scored->why(), Finish::kLength);
   ASSERT_THAT(scored->prompt, SizeIs(19));
-  for (size_t i = 0; i < 19; ++i) EXPECT_EQ(scored->prompt[i].id, only.prompt[i + 1]);
+  for (size_t i = 0; i < 19; ++i) EXPECT_EQ(scored->prompt[i].id, only.prompt.ids[i + 1]);
   expect_all_free(harness, 3);
 }
 
@@ -235,7 +235,7 @@ TEST(EngineEnding, DeadlineInTheQueue) {
 TEST(EngineEnding, NaNEndsTheOneRequestItConcerns) {
   NullHarness harness({.slots = 6}, kPoison);
   Request bad = request(20, 5);
-  bad.prompt[12] = kPoison;
+  bad.prompt.ids[12] = kPoison;
   Request bad_score = bad;
   bad_score.sampling.prompt_logprobs = 0;
   Request turns_bad = request(20, 5);
@@ -264,7 +264,7 @@ TEST(EngineEnding, ASessionRecoversFromNaNByRewinding) {
   harness->ask(request(5, 2, 1, "s"));
   harness->command(SessionCommand::Kind::kMark, "s", "good");
   Request bad = request(9, 5, 0, "s");
-  bad.prompt[2] = kPoison;
+  bad.prompt.ids[2] = kPoison;
   EXPECT_EQ(harness->ask(bad)->why(), Finish::kInternal);
   EXPECT_EQ(harness->ask(request(5, 2, 2, "s"))->why(), Finish::kInternal);
   harness->command(SessionCommand::Kind::kRewind, "s", "good");

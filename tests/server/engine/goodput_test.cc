@@ -111,7 +111,7 @@ class Simulation {
   void send(bool measured) {
     const size_t which = random_() % scene_.prompts.size();
     Request request;
-    request.prompt.assign(static_cast<size_t>(draw(scene_.prompts[which])), 7);
+    request.prompt.ids.assign(static_cast<size_t>(draw(scene_.prompts[which])), 7);
     request.sampling.temperature = 0;
     request.sampling.max_tokens = draw(scene_.answers);
     request.arrival = began_ + to_duration(next_);

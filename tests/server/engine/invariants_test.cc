@@ -275,7 +275,7 @@ TEST_P(Invariants, PromptLogprobs) {
     answers[i]->take();
     ASSERT_EQ(want[i].size(), kLengths[i] - 1);
     for (size_t t = 0; t < want[i].size(); ++t) {
-      ASSERT_EQ(want[i][t].id, requests[i].prompt[t + 1]) << "token " << t;
+      ASSERT_EQ(want[i][t].id, requests[i].prompt.ids[t + 1]) << "token " << t;
     }
     EXPECT_EQ(answers[i]->prompt_bits(), want[i]) << "prompt of " << kLengths[i];
     EXPECT_EQ(answers[i]->bits(), plain[i]) << "scoring changes nothing that is generated";

@@ -18,14 +18,15 @@ Request request(size_t length, int max_tokens, uint64_t seed = 0, const std::str
   return NullHarness::request(length, max_tokens, seed, session);
 }
 Request with_bos(Request request) {
-  request.bos = kBos;
+  request.continued_prompt = request.prompt;
+  request.prompt.ids.insert(request.prompt.ids.begin(), kBos);
   return request;
 }
 
 TEST(SessionTurns, BosComesBeforeAFreshText) {
   NullHarness harness;
   Request spelled = request(5, 6);
-  spelled.prompt.insert(spelled.prompt.begin(), kBos);
+  spelled.prompt.ids.insert(spelled.prompt.ids.begin(), kBos);
   AnswerPtr answer = harness->ask(with_bos(request(5, 6)));
   EXPECT_EQ(answer->accepted->prompt_tokens, 6);
   EXPECT_EQ(answer->bits(), harness.alone(spelled)->bits());
@@ -80,10 +81,11 @@ TEST(SessionTurns, AFreshSessionIsStillFreshAfterARequestThatDidNotBegin) {
 // Messages of a chat: other tokens where the session goes on, and the end of its last turn anew.
 Request chat(const std::string& session, std::vector<int32_t> start, std::vector<int32_t> going_on,
              std::vector<int32_t> replaces) {
-  Request made = with_bos(request(0, 3, 7, session));
+  Request made = request(0, 3, 7, session);
   made.prompt = std::move(start);
+  made = with_bos(std::move(made));
   made.continued_prompt = std::move(going_on);
-  made.replaces_pending = std::move(replaces);
+  made.continued_prompt->replaces_pending = std::move(replaces);
   return made;
 }
 
@@ -91,8 +93,8 @@ TEST(SessionTurns, MessagesReadDifferentlyWhereTheSessionGoesOn) {
   NullHarness harness;
   for (const char* name : {"s", "plain"}) harness->open(name);
   AnswerPtr first = harness->ask(chat("s", {5, 6, 7}, {8, 9}, {}));
-  Request spelled = with_bos(request(0, 3, 7, "plain"));
-  spelled.prompt = {5, 6, 7};
+  Request spelled = request(0, 3, 7, "plain");
+  spelled.prompt = {kBos, 5, 6, 7};
   EXPECT_EQ(first->bits(), harness->ask(spelled)->bits());
 
   spelled = request(0, 3, 7, "plain");
@@ -121,13 +123,13 @@ TEST(SessionTurns, MessagesThatCannotBeAbsorbedAreRefusedWhereTheyStand) {
   NullHarness harness;
   harness->open("s");
   Request bad_start = chat("s", {}, {8}, {});
-  bad_start.start_refusal = "not at the start";
+  bad_start.prompt.refusal = "not at the start";
   AnswerPtr refused = harness->ask(bad_start);
   EXPECT_EQ(refused->ending->why, Finish::kInvalid);
   EXPECT_EQ(refused->ending->message, "not at the start");
   EXPECT_EQ(harness->get("s").position, 0);
   Request bad_later = chat("s", {5}, {}, {});
-  bad_later.continuation_refusal = "not later";
+  bad_later.continued_prompt->refusal = "not later";
   EXPECT_EQ(harness->ask(bad_later)->ending->why, Finish::kLength);
   EXPECT_EQ(harness->ask(bad_later)->ending->message, "not later");
   EXPECT_EQ(harness->ask(bad_start)->ending->why, Finish::kLength);
@@ -177,7 +179,7 @@ TEST(SessionTurns, APromptCancelledHalfwayHasAbsorbedItsChunks) {
   EXPECT_EQ(harness->get("s").pending_token, std::nullopt);
 
   Request part = request(static_cast<size_t>(absorbed), 0, 1, "part");
-  ASSERT_TRUE(std::equal(part.prompt.begin(), part.prompt.end(), whole.prompt.begin()));
+  ASSERT_TRUE(std::equal(part.prompt.ids.begin(), part.prompt.ids.end(), whole.prompt.ids.begin()));
   harness->ask(part);
   Request next = request(9, 8, 3, "s");
   next.sampling.repetition_penalty = 1.5f;
@@ -214,7 +216,7 @@ TEST(SessionTurns, PenaltiesKnowTheWholeSession) {
   for (const int32_t id : ids) {
     EXPECT_EQ(std::count(ids.begin(), ids.end(), id), 1);
     EXPECT_THAT(said->ids(), ::testing::Not(::testing::Contains(id)));
-    EXPECT_THAT(first.prompt, ::testing::Not(::testing::Contains(id)));
+    EXPECT_THAT(first.prompt.ids, ::testing::Not(::testing::Contains(id)));
   }
 }
 

@@ -74,14 +74,17 @@ class Stress {
     Request request = NullHarness::request(
         static_cast<size_t>(one_in(4) ? between(0, 60) : between(1, 9)), between(0, 8), random_());
     SamplingParams& sampling = request.sampling;
-    if (one_in(2)) request.bos = kBos;
     if (one_in(2)) sampling.temperature = 0.8f;
     sampling.seed = random_();
     if (one_in(3)) sampling.repetition_penalty = 1.3f;
     if (one_in(4)) sampling.prompt_logprobs = 1;
     if (one_in(6)) sampling.logit_bias = {{kEos, 8.0f}};
-    if (one_in(20) && !request.prompt.empty()) request.prompt.back() = kPoison;
+    if (one_in(20) && !request.prompt.ids.empty()) request.prompt.ids.back() = kPoison;
     if (one_in(3)) request.wait_for_acknowledgement = true;
+    if (one_in(2)) {
+      request.continued_prompt = request.prompt;
+      request.prompt.ids.insert(request.prompt.ids.begin(), kBos);
+    }
     return request;
   }
 
@@ -209,9 +212,11 @@ class Stress {
     const int64_t absorbed = std::max<int64_t>(ending.session_position - before, 0);
     const int64_t left = answer.accepted->prompt_tokens - absorbed;
     EXPECT_TRUE(left == 0 || absorbed % NullHarness::kChunk == 0);
-    if (left <= static_cast<int64_t>(request.prompt.size())) {
-      request.prompt.resize(request.prompt.size() - static_cast<size_t>(left));
-    }
+    std::vector<int32_t>& ids = before == 0 || !request.continued_prompt
+                                    ? request.prompt.ids
+                                    : request.continued_prompt->ids;
+    if (left <= static_cast<int64_t>(ids.size()))
+      ids.resize(ids.size() - static_cast<size_t>(left));
     request.sampling.prompt_logprobs = -1;
     return absorbed;
   }

@@ -53,7 +53,7 @@ TEST(TokenStream, WakesAfterEachCallOfTheEngine) {
   stream.acknowledge(1);
   stream.stop_after(1);
   stream.take();
-  EXPECT_EQ(woken, 4) << "the rpc side does not wake itself";
+  EXPECT_EQ(woken, 4) << "the door's side does not wake itself";
 }
 
 TEST(TokenStream, WishesAreWhatTheRpcSideSaidLast) {

@@ -187,14 +187,14 @@ TEST_F(BadMessageTest, WhatIsNoMessageIsRefused) {
 }
 
 TEST_F(BadMessageTest, AMessageOverTheLimitIsRefused) {
-  start({}, {.max_message_bytes = 1000});
+  start({}, {.rpc = {.max_message_bytes = 1000}});
   EXPECT_EQ(generate(text_request(std::string(2000, 'a'))).status.error_code(),
             StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_TRUE(generate(text_request("still here")).status.ok());
 }
 
 TEST_F(BadMessageTest, APromptOverTheLimitIsRefused) {
-  start({}, {.max_prompt_tokens = 10});
+  start({}, {.serving = {.max_prompt_tokens = 10}});
   const grpc::Status status = generate(text_request("12345678901")).status;
   EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), HasSubstr("at most 10 tokens, got more"));
@@ -206,7 +206,7 @@ TEST_F(BadMessageTest, AnEmptyPromptMayGoOnInASession) {
   v1::GenerateRequest request;
   request.set_session("s");
   EXPECT_TRUE(generate(request).status.ok());
-  EXPECT_TRUE(engine_->last_request().prompt.empty());
+  EXPECT_TRUE(engine_->last_request().prompt.ids.empty());
 }
 
 TEST_F(BadMessageTest, DetokenizeChecksIds) {

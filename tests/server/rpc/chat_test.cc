@@ -58,8 +58,7 @@ class ChatTest : public RpcFixture {
 TEST_F(ChatTest, AreWrittenByTheTemplate) {
   start_with(kTemplate);
   ASSERT_TRUE(generate(user("hi")).status.ok());
-  EXPECT_EQ(engine_->last_request().prompt, ids("su:hi|a:", "s"));
-  EXPECT_FALSE(engine_->last_request().bos) << "the template has written it";
+  EXPECT_EQ(engine_->last_request().prompt.ids, ids("su:hi|a:", "s"));
 
   v1::GenerateRequest more = user("hi <s>");
   add(more.mutable_messages(), "assistant", "</s>");
@@ -67,7 +66,7 @@ TEST_F(ChatTest, AreWrittenByTheTemplate) {
   more.mutable_messages()->set_tools_json("[1, 2]");
   more.mutable_messages()->set_variables_json(R"({"extra": "<s>"})");
   ASSERT_TRUE(generate(more).status.ok());
-  EXPECT_EQ(engine_->last_request().prompt, ids("su:hi <s>|a:</s>e|2<s>", "s               e"))
+  EXPECT_EQ(engine_->last_request().prompt.ids, ids("su:hi <s>|a:</s>e|2<s>", "s               e"))
       << "only the template's own are control tokens";
 }
 
@@ -77,7 +76,7 @@ TEST_F(ChatTest, TheLastMessageCanGoOn) {
   add(request.mutable_messages(), "assistant", "Sure");
   request.mutable_messages()->set_continue_final_message(true);
   ASSERT_TRUE(generate(request).status.ok());
-  EXPECT_EQ(engine_->last_request().prompt, ids("su:q|a:Sure", "s"));
+  EXPECT_EQ(engine_->last_request().prompt.ids, ids("su:q|a:Sure", "s"));
   request.mutable_messages()->set_add_generation_prompt(true);
   EXPECT_THAT(generate(request).status.error_message(), HasSubstr("must not both be true"));
 }
@@ -87,11 +86,11 @@ TEST_F(ChatTest, BosComesOnceWhereTheModelNeedsIt) {
   info.tokens.force_bos = true;
   start_with("{{ messages[0].content }}", info);
   ASSERT_TRUE(generate(user("x")).status.ok());
-  EXPECT_EQ(engine_->last_request().bos, kBos);
+  EXPECT_EQ(engine_->last_request().prompt.ids, ids(" x", "s"));
   v1::GenerateRequest without = user("x");
   without.set_add_special_tokens(false);
   ASSERT_TRUE(generate(without).status.ok());
-  EXPECT_FALSE(engine_->last_request().bos);
+  EXPECT_EQ(engine_->last_request().prompt.ids, ids("x"));
 }
 
 TEST_F(ChatTest, ASessionGetsBothReadings) {
@@ -100,12 +99,12 @@ TEST_F(ChatTest, ASessionGetsBothReadings) {
   request.set_session("s");
   ASSERT_TRUE(generate(request).status.ok());
   const Request got = engine_->last_request();
-  EXPECT_EQ(got.prompt, ids("su:hi|a:", "s"));
+  EXPECT_EQ(got.prompt.ids, ids("su:hi|a:", "s"));
   ASSERT_TRUE(got.continued_prompt);
-  EXPECT_EQ(*got.continued_prompt, ids("e|u:hi|a:", "e"));
-  EXPECT_THAT(got.replaces_pending, ::testing::Contains(kEos));
-  EXPECT_EQ(got.start_refusal, "");
-  EXPECT_EQ(got.continuation_refusal, "");
+  EXPECT_EQ(got.continued_prompt->ids, ids("e|u:hi|a:", "e"));
+  EXPECT_THAT(got.continued_prompt->replaces_pending, ::testing::Contains(kEos));
+  EXPECT_EQ(got.prompt.refusal, "");
+  EXPECT_EQ(got.continued_prompt->refusal, "");
 }
 
 TEST_F(ChatTest, ASessionsTurnIsRenderedTwiceForEachReading) {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "server/rpc/messages.h"
-#include "server/rpc/validate.h"
 #include "tests/support/rpc_fixture.h"
 #include "tests/support/temp_dir.h"
 
@@ -21,7 +20,7 @@ class RpcConnectionsTest : public RpcFixture {};
 
 TEST_F(RpcConnectionsTest, ACompressedMessageIsTakenOnlyWhereThatIsAllowed) {
   for (const bool allowed : {false, true}) {
-    start({}, {.request_compression = allowed});
+    start({}, {.rpc = {.request_compression = allowed}});
     grpc::ClientContext context;
     context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
     const Generated answer = generate(text_request(std::string(10'000, 'a')), &context);
@@ -36,7 +35,7 @@ TEST_F(RpcConnectionsTest, ACompressedMessageIsTakenOnlyWhereThatIsAllowed) {
 
 TEST_F(RpcConnectionsTest, ReflectionCanBeOff) {
   for (const bool on : {true, false}) {
-    start({}, {.reflection = on});
+    start({}, {.rpc = {.reflection = on}});
     const auto answer = raw_call(
         *channel_, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "\x3a\x01*");
     EXPECT_EQ(answer.status.error_code() == grpc::StatusCode::UNIMPLEMENTED, !on);
@@ -47,8 +46,8 @@ TEST_F(RpcConnectionsTest, ReflectionCanBeOff) {
 TEST_F(RpcConnectionsTest, AMessageSizeThatGrpcCannotCountIsRefused) {
   AdmissionQueue queue(1);
   try {
-    RpcServer server({.listen = "127.0.0.1:0", .max_message_bytes = int64_t{1} << 31}, queue,
-                     stats_, metrics_);
+    Serving serving({}, queue, stats_, metrics_);
+    RpcServer server({.listen = "127.0.0.1:0", .max_message_bytes = int64_t{1} << 31}, serving);
     FAIL() << "takes 2 GiB";
   } catch (const std::runtime_error& error) {
     EXPECT_THAT(error.what(), HasSubstr("max_message_bytes"));
@@ -57,7 +56,7 @@ TEST_F(RpcConnectionsTest, AMessageSizeThatGrpcCannotCountIsRefused) {
 }
 
 TEST_F(RpcConnectionsTest, AConnectionTooManyFromAnAddressIsClosed) {
-  start({}, {.max_connections_by_address = 2});
+  start({}, {.rpc = {.max_connections_by_address = 2}});
   EXPECT_TRUE(generate(text_request("x")).status.ok());
   const auto second = connect(), third = connect();
   const auto end = [] { return std::chrono::system_clock::now() + std::chrono::seconds(20); };
@@ -73,7 +72,8 @@ TEST_F(RpcConnectionsTest, AUnixSocketIsServedToo) {
   const TempDir folder;
   const std::string address = "unix:" + (folder / "socket").string();
   AdmissionQueue queue(8);
-  RpcServer server({.listen = address}, queue, stats_, metrics_);
+  Serving serving({}, queue, stats_, metrics_);
+  RpcServer server({.listen = address}, serving);
   EXPECT_EQ(server.port(), 0);
   const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
   const auto control = v1::Control::NewStub(channel);

@@ -21,7 +21,7 @@ constexpr int kChunk = 8;
 class ScoreEngineTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    server_.serve(std::make_shared<FakeTokenizer>(), fake_info());
+    serving_.serve(std::make_shared<FakeTokenizer>(), fake_info());
     thread_ = std::thread([this] { engine_.run(); });
   }
   void TearDown() override {
@@ -54,7 +54,8 @@ class ScoreEngineTest : public ::testing::Test {
   AdmissionQueue queue_{16};
   EngineStats stats_;
   Metrics metrics_;
-  RpcServer server_{{.listen = "127.0.0.1:0"}, queue_, stats_, metrics_};
+  Serving serving_{{}, queue_, stats_, metrics_};
+  RpcServer server_{{.listen = "127.0.0.1:0"}, serving_};
   std::unique_ptr<Backend> backend_ = make_backend("cpu", 1);
   testing::NullModel model_{fake_info().vocab_rows, {.chunk = kChunk}};
   Engine engine_{model_,

@@ -103,7 +103,7 @@ TEST_F(ScoreTest, IdsAreTakenAsTheyAre) {
 }
 
 TEST_F(ScoreTest, BadInputHasItsCode) {
-  start({}, {.max_unbroken_bytes = 1});
+  start({}, {.serving = {.max_unbroken_bytes = 1}});
   v1::ScoreRequest late;
   late.mutable_options();
   v1::ScoreRequest top = text("x");
@@ -193,7 +193,7 @@ TEST_F(ScoreTest, AClientThatDoesNotReadIsNotReadEither) {
   context.TryCancel();
   writer.join();
   EXPECT_EQ(stream->Finish().error_code(), StatusCode::CANCELLED);
-  EXPECT_TRUE(eventually([&] { return server_->under_way() == 0 && engine_->running() == 0; }));
+  EXPECT_TRUE(eventually([&] { return serving_->under_way() == 0 && engine_->running() == 0; }));
 }
 
 TEST_F(ScoreTest, ASlotIsFreedWhateverEndsTheText) {
@@ -241,10 +241,10 @@ TEST_F(ScoreTest, ASlotIsFreedWhateverEndsTheText) {
   {
     grpc::ClientContext context;
     const auto stream = begin(context, "drained");
-    EXPECT_FALSE(server_->drain(Clock::now()));
+    EXPECT_FALSE(serving_->drain(Clock::now()));
     EXPECT_EQ(finish(stream), StatusCode::UNAVAILABLE);
   }
-  EXPECT_TRUE(eventually([&] { return server_->under_way() == 0; }));
+  EXPECT_TRUE(eventually([&] { return serving_->under_way() == 0; }));
 }
 
 TEST_F(ScoreTest, AClientThatLeavesWhileItSendsLeavesNothing) {
@@ -252,10 +252,10 @@ TEST_F(ScoreTest, AClientThatLeavesWhileItSendsLeavesNothing) {
   grpc::ClientContext context;
   const auto stream = inference_->Score(&context);
   ASSERT_TRUE(stream->Write(text("abc")));
-  ASSERT_TRUE(eventually([&] { return server_->under_way() == 1; }));
+  ASSERT_TRUE(eventually([&] { return serving_->under_way() == 1; }));
   context.TryCancel();
   EXPECT_EQ(stream->Finish().error_code(), StatusCode::CANCELLED);
-  EXPECT_TRUE(eventually([&] { return server_->under_way() == 0; }));
+  EXPECT_TRUE(eventually([&] { return serving_->under_way() == 0; }));
 }
 
 TEST_F(ScoreTest, DrainCutsOffAClientThatNeverEndsItsText) {
@@ -268,14 +268,14 @@ TEST_F(ScoreTest, DrainCutsOffAClientThatNeverEndsItsText) {
     grpc::ClientContext context;
     const auto stream = inference_->Score(&context);
     ASSERT_TRUE(stream->Write(text("abc")));
-    ASSERT_TRUE(eventually([&] { return server_->under_way() == 1; }));
-    cut_off = !server_->drain(Clock::now());
+    ASSERT_TRUE(eventually([&] { return serving_->under_way() == 1; }));
+    cut_off = !serving_->drain(Clock::now());
     v1::ScoreResponse response;
     EXPECT_FALSE(stream->Read(&response));
     const grpc::Status status = stream->Finish();
     EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
     EXPECT_THAT(status.error_message(), HasSubstr(cut_off ? "going down" : "draining"));
-    EXPECT_TRUE(eventually([&] { return server_->under_way() == 0; }));
+    EXPECT_TRUE(eventually([&] { return serving_->under_way() == 0; }));
   }
   EXPECT_TRUE(cut_off);
 }

@@ -6,6 +6,8 @@
 
 namespace recurve::sessions_test {
 
+constexpr int32_t kBos = FakeTokenizer::kBos;
+
 using grpc::StatusCode;
 using ::testing::HasSubstr;
 using Kind = SessionCommand::Kind;
@@ -78,12 +80,12 @@ TEST_F(SessionsTest, TextIsReadBothAsAStartAndAsContinued) {
   start();
   v1::GenerateRequest request = text_request("ab");
   ASSERT_TRUE(generate(request).status.ok());
-  EXPECT_EQ(engine_->last_request().prompt, (std::vector<int32_t>{' ', 'a', 'b'}));
+  EXPECT_EQ(engine_->last_request().prompt.ids, (std::vector<int32_t>{kBos, ' ', 'a', 'b'}));
   EXPECT_FALSE(engine_->last_request().continued_prompt);
   request.set_session("s");
   ASSERT_TRUE(generate(request).status.ok());
-  EXPECT_EQ(engine_->last_request().prompt, (std::vector<int32_t>{' ', 'a', 'b'}));
-  EXPECT_EQ(engine_->last_request().continued_prompt, (std::vector<int32_t>{'a', 'b'}));
+  EXPECT_EQ(engine_->last_request().prompt.ids, (std::vector<int32_t>{kBos, ' ', 'a', 'b'}));
+  EXPECT_EQ(engine_->last_request().continued_prompt->ids, (std::vector<int32_t>{'a', 'b'}));
 }
 
 TEST_F(SessionsTest, TheAnswerIsTheEngines) {

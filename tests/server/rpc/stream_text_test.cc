@@ -229,17 +229,17 @@ TEST_F(GenerateTest, BosByTheRulesOfTheModel) {
   start();
   const auto bos = [&](const v1::GenerateRequest& request) {
     good(request);
-    return engine_->last_request().bos.has_value();
+    return engine_->last_request().prompt.ids.front() == kBos;
   };
   v1::GenerateRequest ids, parsed = text_request("<s>a"), plain = text_request("a");
   ids.mutable_ids()->add_ids('a');
   EXPECT_TRUE(bos(plain));
   EXPECT_TRUE(bos(parsed));  // the name of a control token is plain text
-  EXPECT_EQ(engine_->last_request().prompt.size(), 4u);
+  EXPECT_EQ(engine_->last_request().prompt.ids.size(), 1 + 4u);
   EXPECT_FALSE(bos(ids));
   parsed.set_parse_special(true);
-  EXPECT_FALSE(bos(parsed));  // it is there already
-  EXPECT_THAT(engine_->last_request().prompt, ElementsAre(kBos, 'a'));
+  EXPECT_TRUE(bos(parsed));  // it is there already
+  EXPECT_THAT(engine_->last_request().prompt.ids, ElementsAre(kBos, 'a'));
   plain.set_add_special_tokens(false);
   EXPECT_FALSE(bos(plain));
   TearDown();

@@ -87,6 +87,26 @@ TEST_F(SessionStoreTest, OpenGetClose) {
   EXPECT_EQ(status(Kind::kOpen, "a"), Status::kOk);
 }
 
+TEST_F(SessionStoreTest, TenantsDoNotSeeEachOthersNames) {
+  const Identity other{.tenant = kAnyone.tenant + 1, .tenant_name = "other"};
+  const auto ask = [&](Kind kind, const std::string& name, const std::string& second = "") {
+    return store_.run({.kind = kind, .caller = other, .name = name, .other = second}, now_);
+  };
+  run(Kind::kOpen, "a");
+  use("a", 7);
+  EXPECT_EQ(ask(Kind::kGet, "a").status, Status::kNotFound);
+  ASSERT_EQ(ask(Kind::kOpen, "a").status, Status::kOk);
+  EXPECT_EQ(ask(Kind::kGet, "a").sessions.at(0).position, 0);
+  EXPECT_EQ(ask(Kind::kFork, "a", "b").status, Status::kOk);
+  run(Kind::kOpen, "c");
+  EXPECT_THAT(names(run(Kind::kList, "")), ElementsAre("a", "c"));
+  EXPECT_THAT(names(ask(Kind::kList, "")), ElementsAre("a", "b"));
+  EXPECT_EQ(ask(Kind::kClose, "a").status, Status::kOk);
+  EXPECT_EQ(get("a").position, 1);
+  EXPECT_EQ(store_.find("b"), nullptr);
+  EXPECT_NE(store_.find("b", other.tenant), nullptr);
+}
+
 TEST_F(SessionStoreTest, EveryCommandNamesAnUnknownSession) {
   for (const Kind kind :
        {Kind::kFork, Kind::kMark, Kind::kUnmark, Kind::kRewind, Kind::kGet, Kind::kClose}) {

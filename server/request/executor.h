@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/rpc/task_lanes.h"
+#include "server/request/task_lanes.h"
 
 namespace recurve {
 

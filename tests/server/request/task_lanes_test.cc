@@ -1,4 +1,4 @@
-#include "server/rpc/task_lanes.h"
+#include "server/request/task_lanes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,16 +1,19 @@
 #pragma once
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
-#include "server/request/request.h"
+#include "server/identity/identity.h"
+#include "server/request/clock.h"
 
 namespace recurve {
 
-// Calls under way: for Abort by the request's id, and for whoever waits for their end. Thread-safe.
-class Registry {
+// Calls under way: for an abort by the request's id, and for whoever waits for their end.
+// Thread-safe.
+class CallRegistry {
  public:
   enum class Reason { kAbort, kShutdown };
   class Call {
@@ -36,11 +39,11 @@ class Registry {
   // Brings the end of wait_until_all_served() forward, also of one that waits already.
   void end_by(Clock::time_point deadline);
 
-  // Gives the call a name, which it has until forget(). False if another call has it.
-  bool name(const std::string& id, Call* call);
-  void forget(const std::string& id);
+  // Gives the call a name, which it has until forget(). False if another call of the tenant has it.
+  bool name(TenantId tenant, const std::string& id, Call* call);
+  void forget(TenantId tenant, const std::string& id);
 
-  bool abort(const std::string& id);  // false if there is no such call
+  bool abort(TenantId tenant, const std::string& id);  // false if there is no such call
   void abort_all();
 
  private:
@@ -49,7 +52,7 @@ class Registry {
   int count_ = 0, refused_ = 0;
   Clock::time_point end_by_ = Clock::time_point::max();
   std::unordered_set<Call*> calls_;
-  std::unordered_map<std::string, Call*> by_id_;
+  std::map<std::pair<TenantId, std::string>, Call*> by_id_;
 };
 
 }  // namespace recurve

@@ -1,6 +1,4 @@
 #pragma once
-#include <grpcpp/support/status.h>
-
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -8,9 +6,10 @@
 #include <string_view>
 #include <vector>
 
-#include "recurve/v1/inference.pb.h"
+#include "server/request/refusal.h"
 #include "server/request/request.h"
-#include "server/rpc/serving_info.h"
+#include "server/request/serving_info.h"
+#include "server/request/text_request.h"
 #include "server/text/chat_template.h"
 #include "server/text/stream_decoder.h"
 #include "server/text/tokenizer.h"
@@ -39,49 +38,44 @@ struct RequestRules {
   }
 };
 
-// A request that can be handed to the engine, and what the rpc side keeps of it.
-struct Order {
+// A request that can be handed to the engine, and what is kept of it for its answer.
+struct ParsedRequest {
   // With its streams; no deadline, and no id where the client gave none.
-  Request request;
-  std::vector<std::string> stop_strings;
+  Request request = {};
+  std::vector<std::string> stop_strings = {};
   bool include_stop = false;
   TextPosition answer_position = TextPosition::kContinued;
 };
 
-// Checks everything that can be known without the engine, and tokenises. Each refusal is
-// INVALID_ARGUMENT with a sentence that names the field, what is allowed and what was given. Throws
-// WorkUnwanted where the limits do.
-grpc::Status validate(const v1::GenerateRequest& message, const RequestRules& rules,
-                      const WorkLimits& limits, Order* order);
+// Checks everything that can be known without the engine, and tokenises. Each refusal is kInvalid
+// with a sentence that names the field, what is allowed and what was given. Throws WorkUnwanted
+// where the limits do.
+std::optional<Refusal> validate(TextRequest asked, const RequestRules& rules,
+                                const WorkLimits& limits, ParsedRequest* parsed);
 
-// The same for what a Score says before its text; the prompt is left out.
-grpc::Status validate(const v1::ScoreOptions& options, Order* order);
-// What the rules want in front of a prompt that begins with `ids`, at least one; nothing if it is
-// there. `is_text`: the ids were a text.
-std::optional<int32_t> bos_before(const std::vector<int32_t>& ids, const v1::ScoreOptions& options,
-                                  bool is_text, const RequestRules& rules);
+// The same for what is said of a text to be scored; the prompt is left out.
+std::optional<Refusal> validate(const ScoreOptions& options, ParsedRequest* parsed);
 
-// The ids of a text or of messages as Generate reads them, with BOS where the rules want it. Throws
-// WorkUnwanted where the limits do.
-grpc::Status tokenise(const v1::TokenizeRequest& message, const RequestRules& rules,
-                      const WorkLimits& limits, std::vector<int32_t>* ids);
+// The ids of a text or of messages as they are read for an answer, with BOS where the rules want
+// it. Throws WorkUnwanted where the limits do.
+std::optional<Refusal> tokenise(const TokenizeText& asked, const RequestRules& rules,
+                                const WorkLimits& limits, std::vector<int32_t>* ids);
 
 // What the rules want in front of a prompt; nothing where it is there already. `is_text`: the
 // client sent a text.
 std::optional<int32_t> bos_for(const std::vector<int32_t>& ids, bool add_special, bool is_text,
                                const RequestRules& rules);
 // Refuses a text where the server has no tokenizer. `field`: where the text stands.
-grpc::Status check_text(std::string_view field, std::string_view text, const RequestRules& rules);
-grpc::Status check_prompt_size(int64_t tokens, const RequestRules& rules);
+std::optional<Refusal> check_text(std::string_view field, std::string_view text,
+                                  const RequestRules& rules);
 // What is said of a text that has so many tokens that it was not read to its end.
-grpc::Status too_many_tokens(const RequestRules& rules);
-grpc::Status check_ids(std::string_view field, const std::vector<int32_t>& ids,
-                       const RequestRules& rules);
+Refusal too_many_tokens(const RequestRules& rules);
+std::optional<Refusal> check_ids(std::string_view field, const std::vector<int32_t>& ids,
+                                 const RequestRules& rules);
 // 1 to kMaxNameLength of [A-Za-z0-9._-].
-grpc::Status check_name(std::string_view field, std::string_view name);
+std::optional<Refusal> check_name(std::string_view field, std::string_view name);
 
 // Something no other request or session is called: the prefix, and 16 hexadecimal digits by chance.
 std::string make_name(std::string_view prefix);
-uint64_t random_number();
 
 }  // namespace recurve

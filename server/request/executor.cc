@@ -1,4 +1,4 @@
-#include "server/rpc/executor.h"
+#include "server/request/executor.h"
 
 #include <algorithm>
 #include <memory>

@@ -1,27 +1,27 @@
-#include "server/rpc/registry.h"
+#include "server/request/call_registry.h"
 
 #include <algorithm>
 
 namespace recurve {
 
-void Registry::enter(Call* call) {
+void CallRegistry::enter(Call* call) {
   std::lock_guard lock(mutex_);
   ++count_;
   calls_.insert(call);
 }
 
-void Registry::refused() {
+void CallRegistry::refused() {
   std::lock_guard lock(mutex_);
   ++refused_;
   if (count_ == refused_) changed_.notify_all();
 }
 
-void Registry::leave(Call* call) {
+void CallRegistry::leave(Call* call) {
   std::lock_guard lock(mutex_);
   calls_.erase(call);
 }
 
-void Registry::gone(bool was_refused) {
+void CallRegistry::gone(bool was_refused) {
   std::lock_guard lock(mutex_);
   --count_;
   if (was_refused) --refused_;
@@ -29,17 +29,17 @@ void Registry::gone(bool was_refused) {
   if (count_ == refused_) changed_.notify_all();
 }
 
-int Registry::count() const {
+int CallRegistry::count() const {
   std::lock_guard lock(mutex_);
   return count_;
 }
 
-bool Registry::wait_until_empty(Clock::time_point until) const {
+bool CallRegistry::wait_until_empty(Clock::time_point until) const {
   std::unique_lock lock(mutex_);
   return changed_.wait_until(lock, until, [this] { return count_ == 0; });
 }
 
-bool Registry::wait_until_all_served(Clock::time_point until) const {
+bool CallRegistry::wait_until_all_served(Clock::time_point until) const {
   std::unique_lock lock(mutex_);
   while (count_ != refused_) {
     const Clock::time_point end = std::min(until, end_by_);
@@ -49,31 +49,31 @@ bool Registry::wait_until_all_served(Clock::time_point until) const {
   return true;
 }
 
-void Registry::end_by(Clock::time_point deadline) {
+void CallRegistry::end_by(Clock::time_point deadline) {
   std::lock_guard lock(mutex_);
   end_by_ = std::min(end_by_, deadline);
   changed_.notify_all();
 }
 
-bool Registry::name(const std::string& id, Call* call) {
+bool CallRegistry::name(TenantId tenant, const std::string& id, Call* call) {
   std::lock_guard lock(mutex_);
-  return by_id_.emplace(id, call).second;
+  return by_id_.emplace(std::pair(tenant, id), call).second;
 }
 
-void Registry::forget(const std::string& id) {
+void CallRegistry::forget(TenantId tenant, const std::string& id) {
   std::lock_guard lock(mutex_);
-  by_id_.erase(id);
+  by_id_.erase({tenant, id});
 }
 
-bool Registry::abort(const std::string& id) {
+bool CallRegistry::abort(TenantId tenant, const std::string& id) {
   std::lock_guard lock(mutex_);
-  const auto found = by_id_.find(id);
+  const auto found = by_id_.find({tenant, id});
   if (found == by_id_.end()) return false;
   found->second->abort(Reason::kAbort);
   return true;
 }
 
-void Registry::abort_all() {
+void CallRegistry::abort_all() {
   std::lock_guard lock(mutex_);
   for (Call* call : calls_) call->abort(Reason::kShutdown);
 }

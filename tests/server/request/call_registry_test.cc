@@ -1,21 +1,21 @@
-#include "server/rpc/registry.h"
+#include "server/request/call_registry.h"
 
 #include <gtest/gtest.h>
 
 #include <thread>
 
-namespace recurve::testing::registry_test {
+namespace recurve::testing::call_registry_test {
 
-struct Call final : Registry::Call {
-  void abort(Registry::Reason) override {}
+struct Call final : CallRegistry::Call {
+  void abort(CallRegistry::Reason) override {}
 };
 
 constexpr auto kNow = std::chrono::milliseconds(0);
 constexpr auto kLong = std::chrono::minutes(10);
 
 // Clients that are refused and try again at once would hold up a drain for ever.
-TEST(RegistryTest, RefusedCallsAreNotWaitedFor) {
-  Registry registry;
+TEST(CallRegistryTest, RefusedCallsAreNotWaitedFor) {
+  CallRegistry registry;
   Call served, refused;
   registry.enter(&served);
   registry.enter(&refused);
@@ -35,8 +35,8 @@ TEST(RegistryTest, RefusedCallsAreNotWaitedFor) {
   EXPECT_TRUE(registry.wait_until_empty(Clock::now() + kNow));
 }
 
-TEST(RegistryTest, TheLastCallToBeRefusedEndsTheWait) {
-  Registry registry;
+TEST(CallRegistryTest, TheLastCallToBeRefusedEndsTheWait) {
+  CallRegistry registry;
   Call call;
   registry.enter(&call);
   std::thread refuse([&] { registry.refused(); });
@@ -45,8 +45,8 @@ TEST(RegistryTest, TheLastCallToBeRefusedEndsTheWait) {
 }
 
 // By whoever waits already, and before; later ones put nothing off.
-TEST(RegistryTest, TheEndOfTheWaitIsBroughtForward) {
-  Registry registry;
+TEST(CallRegistryTest, TheEndOfTheWaitIsBroughtForward) {
+  CallRegistry registry;
   Call call;
   registry.enter(&call);
   registry.end_by(Clock::now() + kLong);
@@ -58,8 +58,8 @@ TEST(RegistryTest, TheEndOfTheWaitIsBroughtForward) {
 }
 
 // One that was served goes after others that were refused have come and gone.
-TEST(RegistryTest, CountsWhatIsServedAmongRefusals) {
-  Registry registry;
+TEST(CallRegistryTest, CountsWhatIsServedAmongRefusals) {
+  CallRegistry registry;
   Call served;
   registry.enter(&served);
   for (int i = 0; i < 3; ++i) {
@@ -75,4 +75,4 @@ TEST(RegistryTest, CountsWhatIsServedAmongRefusals) {
   EXPECT_TRUE(registry.wait_until_all_served(Clock::now() + kNow));
 }
 
-}  // namespace recurve::testing::registry_test
+}  // namespace recurve::testing::call_registry_test

@@ -1,0 +1,138 @@
+#include "server/request/refusal.h"
+
+namespace recurve {
+
+using Code = Refusal::Code;
+
+std::optional<Refusal> refusal_of(const Ending& ending) {
+  const auto refusal = [&](Code code, const char* otherwise) {
+    return Refusal{.code = code, .message = ending.message.empty() ? otherwise : ending.message};
+  };
+  switch (ending.why) {
+    case Finish::kLength:
+    case Finish::kEos:
+    case Finish::kStopId:
+    case Finish::kStopString:
+      return {};
+    case Finish::kCancelled:
+      return refusal(Code::kCancelled, "the request was cancelled");
+    case Finish::kDeadline:
+      return refusal(Code::kDeadline, "the call's deadline has passed");
+    case Finish::kStalled:
+      return refusal(Code::kDeadline, "nothing was sent or read for too long");
+    case Finish::kNoSession:
+      return refusal(Code::kNotFound, "there is no such session");
+    case Finish::kSessionBusy:
+      return refusal(Code::kBusy, "the session serves another request");
+    case Finish::kInvalid:
+      return refusal(Code::kInvalid, "the request cannot be served");
+    case Finish::kOverloaded: {
+      Refusal full = refusal(Code::kExhausted, "it would wait for too long: try again later");
+      full.retry_seconds = ending.retry_seconds;
+      return full;
+    }
+    case Finish::kNoMemory:
+      return refusal(Code::kExhausted,
+                     "the system gives no memory for the request: try again later");
+    case Finish::kDraining:
+      return refusal(Code::kUnavailable, "the server is going down");
+    case Finish::kFailed:
+      return refusal(Code::kInternal, "the server has failed and ends: use another one");
+    case Finish::kInternal:
+      break;
+  }
+  return refusal(Code::kInternal, "the model gave no usable result");
+}
+
+std::optional<Refusal> refusal_of(const SessionResult& result) {
+  const auto refusal = [&](Code code) { return Refusal{.code = code, .message = result.message}; };
+  switch (result.status) {
+    case SessionResult::Status::kOk:
+      return {};
+    case SessionResult::Status::kNotFound:
+      return refusal(Code::kNotFound);
+    case SessionResult::Status::kBusy:
+      return refusal(Code::kBusy);
+    case SessionResult::Status::kExists:
+      return refusal(Code::kExists);
+    case SessionResult::Status::kFull:
+      return refusal(Code::kExhausted);
+    case SessionResult::Status::kInvalid:
+      return refusal(Code::kInvalid);
+    case SessionResult::Status::kUnavailable:
+      if (!result.message.empty()) return refusal(Code::kUnavailable);
+      return Refusal{.code = Code::kUnavailable,
+                     .message = "the server is going down: use another one"};
+  }
+  return refusal(Code::kInternal);
+}
+
+bool is_refusal(Finish why) {
+  return why == Finish::kNoSession || why == Finish::kSessionBusy || why == Finish::kInvalid ||
+         why == Finish::kOverloaded || why == Finish::kNoMemory;
+}
+
+std::string_view code_name(const std::optional<Refusal>& refusal) {
+  if (!refusal) return "OK";
+  switch (refusal->code) {
+    case Code::kCancelled:
+      return "CANCELLED";
+    case Code::kInvalid:
+      return "INVALID_ARGUMENT";
+    case Code::kDeadline:
+      return "DEADLINE_EXCEEDED";
+    case Code::kNotFound:
+      return "NOT_FOUND";
+    case Code::kExists:
+      return "ALREADY_EXISTS";
+    case Code::kExhausted:
+      return "RESOURCE_EXHAUSTED";
+    case Code::kBusy:
+      return "FAILED_PRECONDITION";
+    case Code::kUnsupported:
+      return "UNIMPLEMENTED";
+    case Code::kInternal:
+      return "INTERNAL";
+    case Code::kUnavailable:
+      break;
+  }
+  return "UNAVAILABLE";
+}
+
+std::string_view name_of(Finish why) {
+  switch (why) {
+    case Finish::kLength:
+      return "length";
+    case Finish::kEos:
+      return "eos";
+    case Finish::kStopId:
+      return "stop_id";
+    case Finish::kStopString:
+      return "stop_string";
+    case Finish::kCancelled:
+      return "cancelled";
+    case Finish::kDeadline:
+      return "deadline";
+    case Finish::kStalled:
+      return "stalled";
+    case Finish::kNoSession:
+      return "no_session";
+    case Finish::kSessionBusy:
+      return "session_busy";
+    case Finish::kInvalid:
+      return "invalid";
+    case Finish::kOverloaded:
+      return "overloaded";
+    case Finish::kNoMemory:
+      return "no_memory";
+    case Finish::kDraining:
+      return "draining";
+    case Finish::kFailed:
+      return "failed";
+    case Finish::kInternal:
+      break;
+  }
+  return "internal";
+}
+
+}  // namespace recurve

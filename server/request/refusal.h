@@ -1,0 +1,56 @@
+#pragma once
+#include <fmt/format.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "server/request/session_command.h"
+#include "server/request/token_stream.h"
+
+namespace recurve {
+
+// Why something is not done that was asked for. Each door says it as its protocol does; nothing
+// behind a door knows how.
+struct Refusal {
+  // What it means. Numbered as the canonical codes (google.rpc.Code), by which metrics count them.
+  enum class Code {
+    kCancelled = 1,     // nobody wants it any more
+    kInvalid = 3,       // it cannot be, whoever asks and whenever
+    kDeadline = 4,      // its time has passed
+    kNotFound = 5,      // what it names is not there
+    kExists = 6,        // what it would make is there already
+    kExhausted = 8,     // there is no room for it now
+    kBusy = 9,          // the session serves another request
+    kUnsupported = 12,  // this server does not do it
+    kInternal = 13,     // the server has failed on it
+    kUnavailable = 14,  // the server loads its model, or goes down
+  };
+
+  Code code = Code::kInternal;
+  std::string message = {};                  // a sentence that says what to change
+  std::string field = {};                    // what is wrong, with kInvalid; empty: no one field
+  std::optional<double> retry_seconds = {};  // with kExhausted: when there may be room
+};
+
+// A refusal of what a field says; the sentence names it too.
+template <typename... Args>
+Refusal invalid(std::string field, fmt::format_string<Args...> format, Args&&... args) {
+  return {.code = Refusal::Code::kInvalid,
+          .message = fmt::format(format, std::forward<Args>(args)...),
+          .field = std::move(field)};
+}
+
+// Nothing for the endings that an answer can have: length, end of text, stop id, stop string.
+std::optional<Refusal> refusal_of(const Ending& ending);
+std::optional<Refusal> refusal_of(const SessionResult& result);
+// Whether the engine did not begin with the request.
+bool is_refusal(Finish why);
+
+// For logs: "OK", "INVALID_ARGUMENT", ...
+std::string_view code_name(const std::optional<Refusal>& refusal);
+// For logs: "length", "eos", ...
+std::string_view name_of(Finish why);
+
+}  // namespace recurve

@@ -1,0 +1,294 @@
+#include "server/request/served_call.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "server/observe/log.h"
+#include "server/text/work_limits.h"
+
+namespace recurve {
+namespace {
+
+using Code = Refusal::Code;
+using Refused = std::optional<Refusal>;
+
+Refusal exhausted(std::string message) {
+  return {.code = Code::kExhausted, .message = std::move(message)};
+}
+
+// Events that wait to be written, before tokens are left where the engine sees them.
+constexpr size_t kMostQueued = 2;
+
+Metrics::Finish metric_of(Finish why) {
+  switch (why) {
+    case Finish::kLength:
+      return Metrics::Finish::kLength;
+    case Finish::kEos:
+      return Metrics::Finish::kEos;
+    case Finish::kStopId:
+      return Metrics::Finish::kStopId;
+    case Finish::kStopString:
+      return Metrics::Finish::kStopString;
+    case Finish::kCancelled:
+      return Metrics::Finish::kCancelled;
+    case Finish::kDeadline:
+      return Metrics::Finish::kDeadline;
+    case Finish::kStalled:
+      return Metrics::Finish::kStalled;
+    case Finish::kDraining:
+      return Metrics::Finish::kShutdown;
+    default:
+      return Metrics::Finish::kError;
+  }
+}
+
+}  // namespace
+
+ServedCall::ServedCall(Serving& serving, Door& door, Executor& executor)
+    : Strand(executor), serving_(serving), door_(door) {
+  serving_.registry.enter(this);
+  serving_.metrics.request_received();
+}
+
+ServedCall::~ServedCall() {
+  message_share_ = {};
+  const bool was_refused = refusal_.has_value();
+  CallRegistry& registry = serving_.registry;
+  door_.released();
+  // Only now: until here it uses what goes when no call is left.
+  registry.gone(was_refused);
+}
+
+void ServedCall::open(const Identity& caller, int64_t message_bytes, const std::string& id) {
+  caller_ = caller;
+  refusal_ = admit(message_bytes, id);
+  if (!refusal_) {
+    const auto most = static_cast<size_t>(serving_.options.max_tokenising);
+    if (launch_on(serving_.text, static_cast<size_t>(message_bytes), most)) return;
+    refusal_ = exhausted("too many prompts wait to be read: try again later");
+  }
+  serving_.registry.refused();
+  launch();
+}
+
+Refused ServedCall::admit(int64_t message_bytes, const std::string& id) {
+  Refused refused = serving_.availability();
+  if (!refused) refused = hold(message_bytes);
+  // A wrong one is refused when the message is read.
+  if (!refused && !check_name("request_id", id)) refused = claim(id);
+  if (!refused && serving_.queue.waiting() >= serving_.queue.max_waiting()) {
+    refused = exhausted("the queue is full: try again later");
+  }
+  return refused;
+}
+
+// From now on it can be aborted by that id.
+Refused ServedCall::claim(const std::string& id) {
+  if (id.empty() || id == id_) return {};
+  if (!serving_.registry.name(caller_.tenant, id, this)) {
+    return Refusal{.code = Code::kExists,
+                   .message = fmt::format(
+                       "request_id must be unique among the requests under way, got {}", id),
+                   .field = "request_id"};
+  }
+  id_ = id;
+  return {};
+}
+
+Refused ServedCall::hold(int64_t message_bytes) {
+  message_share_ = {};
+  message_share_ = serving_.message_bytes.take(message_bytes);
+  if (message_share_) return {};
+  return exhausted(
+      "the requests under way fill the memory that there is for them: try again later");
+}
+
+// Everything that happens to the call, in the order it can happen.
+void ServedCall::work() {
+  if (door_.finished()) return;
+  if (!begun_.exchange(true)) begin_or_refuse();
+  if (unwanted_ && !std::exchange(withdrawn_, true)) withdraw();
+  const bool busy = door_.busy();
+  // The write waits for a client that does not read; it would wait for ever.
+  if (busy && stalled()) door_.cut();
+  const bool eager = eager_ && door_.unsent() < kMostQueued;
+  if (failure_) {
+    await_endings();
+  } else if (!ended_ && (!busy || eager || withdrawn_)) {
+    look_on(busy);
+  }
+  if (!busy) door_.flush();
+}
+
+void ServedCall::begin_or_refuse() {
+  if (refusal_) return end(refusal_);
+  if (late()) unwanted_ = true;  // the door says so too, but this may be sooner
+  if (unwanted_) return;
+  const Clock::time_point began = Clock::now();
+  try {
+    if (Refused refused = begin()) end(std::move(refused));
+  } catch (const WorkUnwanted&) {  // the call is withdrawn next
+  } catch (const TextRefused& error) {
+    end(invalid("prompt", "{}", error.what()));
+  }
+  serving_.metrics.observe_text(seconds_between(arrival_, began),
+                                seconds_between(began, Clock::now()));
+}
+
+void ServedCall::look_on(bool busy) {
+  try {
+    look(busy);
+  } catch (const WorkUnwanted&) {  // withdrawn next: unwanted_ is set before a poke
+  } catch (const TextRefused& error) {
+    end_early(invalid("text", "{}", error.what()));
+  }
+}
+
+// What was being written of an answer cannot be made whole again: the call ends without the rest.
+void ServedCall::failed(const std::exception& error) {
+  if (door_.finished()) throw;
+  const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  if (!memory) log_event(LogLevel::kError, "request_failed", {{"what", error.what()}});
+  end_early(
+      memory ? exhausted("the system gives no memory for the request: try again later")
+             : Refusal{.code = Code::kInternal, .message = "the server has failed on the request"});
+}
+
+void ServedCall::end_early(Refusal refusal) {
+  failure_ = std::move(refusal);
+  door_.discard();
+  for (const auto& stream : streams_) stream->cancel();
+  serving_.queue.wake();
+  poke();
+}
+
+void ServedCall::await_endings() {
+  for (size_t s = 0; s < streams_.size(); ++s) take(s);
+  if (!ended_ && endings_ == streams_.size()) end(failure_);
+}
+
+// Called by the engine, for every token: a poke that could only find the door busy is saved.
+void ServedCall::tokens_came() {
+  if (!eager_ && door_.busy() && !stalled()) return;
+  poke();
+}
+
+bool ServedCall::stalled() const {
+  return std::any_of(streams_.begin(), streams_.end(),
+                     [](const auto& stream) { return stream->stalled(); });
+}
+
+void ServedCall::left() { not_wanted(); }
+
+void ServedCall::not_wanted() {
+  unwanted_ = true;
+  if (!begun_) hasten_on(serving_.text);
+  poke();
+}
+
+// Leaves the registry while it is whole: nobody may abort what is being destroyed.
+void ServedCall::done() {
+  serving_.registry.leave(this);
+  retire();
+}
+
+void ServedCall::abort(CallRegistry::Reason reason) {
+  if (reason == CallRegistry::Reason::kShutdown) shutdown_ = true;
+  aborted_ = true;
+  not_wanted();
+}
+
+Refused ServedCall::submit(ParsedRequest& parsed) {
+  Request& request = parsed.request;
+  if (request.id.empty()) request.id = make_name("r-");
+  if (Refused refused = claim(request.id)) return refused;
+  request.caller = caller_;
+  request.arrival = arrival_;
+  request.deadline = door_.deadline();
+  const std::chrono::duration<double> patience(serving_.options.stall_seconds);
+  request.read_patience = std::chrono::duration_cast<Clock::duration>(patience);
+  eager_ = !parsed.stop_strings.empty();
+  for (const auto& stream : request.streams) stream->on_ready([this] { tokens_came(); });
+  streams_ = request.streams;
+  AdmissionQueue::Admission admission;
+  try {
+    admission = serving_.queue.push(std::move(request));
+  } catch (...) {
+    streams_.clear();  // they will have no endings
+    throw;
+  }
+  if (admission == AdmissionQueue::Admission::kAccepted) return {};
+  streams_.clear();
+  if (admission == AdmissionQueue::Admission::kClosed) {
+    return Refusal{.code = Code::kUnavailable,
+                   .message = "the server is draining: use another one"};
+  }
+  return exhausted(fmt::format("the queue is full with {} requests: try again later",
+                               serving_.queue.max_waiting()));
+}
+
+TokenStream::Gathered ServedCall::take(size_t stream) {
+  TokenStream::Gathered gathered = streams_[stream]->take();
+  if (gathered.was_full) serving_.queue.wake();
+  if (gathered.ending) ++endings_;
+  return gathered;
+}
+
+// Nobody wants the answer any more: the engine is told, and its last word awaited.
+void ServedCall::withdraw() {
+  if (ended_) return;
+  if (!submitted()) return end(reason_to_leave());
+  for (const auto& stream : streams_) stream->cancel();
+  serving_.queue.wake();
+}
+
+bool ServedCall::late() const {
+  const std::optional<Clock::time_point> deadline = door_.deadline();
+  return deadline && *deadline <= Clock::now();
+}
+
+Refusal ServedCall::reason_to_leave() const {
+  if (shutdown_) {
+    return {.code = Code::kUnavailable, .message = "the server is going down: use another one"};
+  }
+  if (aborted_) return {.code = Code::kCancelled, .message = "the request was aborted"};
+  if (late()) return {.code = Code::kDeadline, .message = "the call's deadline has passed"};
+  return {.code = Code::kCancelled, .message = "the client went away"};
+}
+
+Refused ServedCall::failure_of(const Ending& ending) const {
+  if (ending.why == Finish::kCancelled && withdrawn_) return reason_to_leave();
+  return refusal_of(ending);
+}
+
+void ServedCall::end(Refused refusal, const Ending* last) {
+  ended_ = true;
+  refusal = serving_.report(std::move(refusal));
+  door_.finish(refusal);
+  if (!id_.empty()) serving_.registry.forget(caller_.tenant, id_);
+  if (last != nullptr && !is_refusal(last->why)) {
+    serving_.metrics.request_finished(metric_of(last->why));
+  }
+  log(refusal, last);
+}
+
+void ServedCall::log(const Refused& refusal, const Ending* last) const {
+  const Ending none;
+  const Ending& ending = last != nullptr ? *last : none;
+  const std::string peer = door_.peer();
+  log_event(LogLevel::kInfo, "request_finished",
+            {{"request_id", id_},
+             {"tenant", caller_.tenant_name},
+             {"peer", peer.empty() ? std::string_view("local") : peer},
+             {"code", code_name(refusal)},
+             {"reason", last != nullptr ? name_of(last->why) : std::string_view("refused")},
+             {"prompt_tokens", ending.prompt_tokens},
+             {"generated_tokens", ending.generated_tokens},
+             {"queue_seconds", ending.queue_seconds},
+             {"prefill_seconds", ending.prefill_seconds},
+             {"decode_seconds", ending.decode_seconds},
+             {"total_seconds", seconds_between(arrival_, Clock::now())}});
+}
+
+}  // namespace recurve

@@ -1,0 +1,117 @@
+#include "server/request/serving.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/request/chat_prompt.h"
+
+namespace recurve {
+namespace {
+
+// Seconds after which a client that was refused may come again: not so soon that refusing becomes
+// the work, nor so late that nobody is there when there is room.
+constexpr double kSoonest = 0.1, kLatest = 60;
+// How long calls that were cancelled may take to say so: the engine needs one step for it.
+constexpr auto kLastWords = std::chrono::seconds(5);
+// And calls that are refused while the last one that is served ends.
+constexpr auto kLastRefusals = std::chrono::milliseconds(200);
+
+}  // namespace
+
+Serving::Serving(ServingOptions options_, AdmissionQueue& queue_, const EngineStats& stats_,
+                 Metrics& metrics_)
+    : options(std::move(options_)),
+      queue(queue_),
+      stats(stats_),
+      metrics(metrics_),
+      message_bytes(options.max_bytes_under_way),
+      text(options.text_threads, options.on_failure),
+      delivery(options.delivery_threads, options.on_failure) {}
+
+void Serving::serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo served, Chat chat) {
+  info = std::move(served);
+  rules.vocab = {.rows = info.vocab_rows,
+                 .usable = std::min(tokenizer->size(), info.vocab_rows),
+                 .eos_ids = info.tokens.eos};
+  rules.answer_end = find_answer_end(chat, *tokenizer);
+  rules.chat = std::move(chat);
+  rules.tokenizer = std::move(tokenizer);
+  rules.tokens = info.tokens;
+  rules.max_prompt_tokens = options.max_prompt_tokens;
+  rules.max_generated_tokens = options.max_generated_tokens;
+  rules.max_choices = info.slots;
+  loaded_ = true;
+  auto loading = State::kLoading;
+  state_.compare_exchange_strong(loading, State::kServing);  // not where it drains already
+  tell_listeners();
+}
+
+void Serving::stop_serving() {
+  state_ = State::kDraining;
+  tell_listeners();
+}
+
+bool Serving::drain(Clock::time_point deadline) {
+  stop_serving();
+  if (registry.wait_until_all_served(deadline)) {
+    // Clients that try again at once would keep the server for ever.
+    registry.wait_until_empty(std::min(deadline, Clock::now() + kLastRefusals));
+    return true;
+  }
+  registry.abort_all();
+  wait_for_last_words();
+  return false;
+}
+
+void Serving::wait_for_last_words() { registry.wait_until_empty(Clock::now() + kLastWords); }
+
+void Serving::when_serving_changes(const void* owner, std::function<void(bool serving)> listener) {
+  std::lock_guard lock(mutex_);
+  listener(state_ == State::kServing);
+  listeners_.emplace(owner, std::move(listener));
+}
+
+void Serving::forget_listener(const void* owner) {
+  std::lock_guard lock(mutex_);
+  listeners_.erase(owner);
+}
+
+// The state is looked at under the lock: whoever comes last says what is true.
+void Serving::tell_listeners() {
+  std::lock_guard lock(mutex_);
+  for (const auto& [owner, listener] : listeners_) listener(state_ == State::kServing);
+}
+
+std::optional<Refusal> Serving::availability() const {
+  switch (state_.load()) {
+    case State::kServing:
+      return {};
+    case State::kLoading:
+      return Refusal{.code = Refusal::Code::kUnavailable,
+                     .message = "the server is loading its model: try again soon"};
+    case State::kDraining:
+      break;
+  }
+  return Refusal{.code = Refusal::Code::kUnavailable,
+                 .message = "the server is draining: use another one"};
+}
+
+std::optional<Refusal> Serving::report(std::optional<Refusal> refusal) const {
+  if (!refusal) return {};
+  metrics.request_failed(static_cast<int>(refusal->code));
+  if (refusal->code == Refusal::Code::kExhausted) {
+    const double seconds = refusal->retry_seconds.value_or(stats.expected_queue_seconds);
+    refusal->retry_seconds = std::clamp(seconds, kSoonest, kLatest);
+  }
+  return refusal;
+}
+
+void Serving::drain_for_client(double seconds) {
+  delivery.post([this, seconds] {
+    registry.end_by(Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                       std::chrono::duration<double>(seconds)));
+    options.on_drain(seconds);
+  });
+}
+
+}  // namespace recurve

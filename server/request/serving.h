@@ -1,0 +1,115 @@
+#pragma once
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "server/observe/metrics.h"
+#include "server/request/admission_queue.h"
+#include "server/request/byte_budget.h"
+#include "server/request/call_registry.h"
+#include "server/request/engine_stats.h"
+#include "server/request/executor.h"
+#include "server/request/refusal.h"
+#include "server/request/serving_info.h"
+#include "server/request/validate.h"
+
+namespace recurve {
+
+struct ServingOptions {
+  std::string version = "unknown";
+  int delivery_threads = 2;   // detokenise and write
+  int text_threads = 2;       // check and tokenise prompts
+  int max_tokenising = 1024;  // calls that wait for those; more: kExhausted
+
+  int64_t max_bytes_under_way = 256 << 20;  // of requests' messages; more: kExhausted
+  int64_t max_prompt_tokens = 1 << 20;
+  int64_t max_unbroken_bytes = 1 << 20;  // of a scored text that wait for a border between tokens
+  // A slot waits so long for the rest of a scored text, or for a client that reads nothing.
+  double stall_seconds = 60;
+  int32_t max_generated_tokens = 1 << 20;
+
+  double drain_seconds = 30;  // for requests under way, where whoever drains names no deadline
+  // What a client calls that drains the server, with its deadline in seconds, on a thread of the
+  // server's: may only post. Each one does; the deadline of drain() is the server's own affair.
+  // Whoever waits for it calls drain() and shuts the doors. Empty: nobody can.
+  std::function<void(double seconds)> on_drain = {};
+  // Called on a thread of the server's if it can no longer serve, with one line for the log: may
+  // only post. Empty: the process ends.
+  std::function<void(const char* what)> on_failure = {};
+};
+
+// What all doors share: what is served, by which rules, and what is under way. Outlives the doors,
+// the engine, and all calls.
+//
+//   Serving serving(options, queue, stats, metrics);
+//   RpcServer rpc(..., serving);             // listens; everything is refused
+//   serving.serve(tokenizer, info, chat);    // the engine runs
+//   serving.drain(deadline);                 // waits
+//   rpc.shutdown();
+//
+// The engine has to run until all doors are shut: each request handed to it gets its ending.
+// All methods may be called from any thread, serve() once.
+class Serving {
+ public:
+  enum class State { kLoading, kServing, kDraining };
+
+  // All references outlive it.
+  Serving(ServingOptions options_, AdmissionQueue& queue_, const EngineStats& stats_,
+          Metrics& metrics_);
+
+  // From loading to serving.
+  void serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo info, Chat chat = {});
+  // New requests are refused from now on.
+  void stop_serving();
+  // The same, and returns when the calls under way have ended. What is left at the deadline is
+  // cancelled. False if there was any. A client that drains the server, before or meanwhile, may
+  // have set an earlier deadline. Does not close the queue.
+  bool drain(Clock::time_point deadline);
+  // Waits until no call is left, but not for long: they have been cut off.
+  void wait_for_last_words();
+  // Calls that have not ended.
+  int under_way() const { return registry.count(); }
+
+  // `listener` is called now and whenever this changes, one call at a time, until it is forgotten
+  // by its owner's address.
+  void when_serving_changes(const void* owner, std::function<void(bool serving)> listener);
+  void forget_listener(const void* owner);
+
+  State state() const { return state_; }
+  bool loaded() const { return loaded_; }  // `info` and `rules` are set
+  // kUnavailable unless serving.
+  std::optional<Refusal> availability() const;
+  // Counts a refusal, and says when the client may come again where the server is full: when the
+  // refusal says so, or when a request that came now would be served.
+  std::optional<Refusal> report(std::optional<Refusal> refusal) const;
+  // What a client sets going that drains the server, once it has its answer. There is an on_drain.
+  void drain_for_client(double seconds);
+
+  const ServingOptions options;
+  AdmissionQueue& queue;
+  const EngineStats& stats;
+  Metrics& metrics;
+  const Clock::time_point started = Clock::now();
+  ServingInfo info;    // once loaded()
+  RequestRules rules;  // once loaded()
+
+ private:
+  void tell_listeners();
+
+  std::atomic<State> state_{State::kLoading};
+  std::atomic<bool> loaded_{false};
+  std::mutex mutex_;  // of the listeners, and while they are called
+  std::map<const void*, std::function<void(bool serving)>> listeners_;  // by owner
+
+ public:
+  CallRegistry registry;
+  ByteBudget message_bytes;  // of requests under way
+  Executor text;             // checks and tokenises what may be long
+  Executor delivery;         // everything that streams
+};
+
+}  // namespace recurve

@@ -1,0 +1,53 @@
+#include "server/request/session_rules.h"
+
+#include <utility>
+
+#include "server/request/validate.h"
+
+namespace recurve {
+namespace {
+
+using Kind = SessionCommand::Kind;
+using Refused = std::optional<Refusal>;
+
+Refused check_ttl(const std::optional<double>& seconds) {
+  if (!seconds || (*seconds >= 0 && *seconds <= kMaxTtlSeconds)) return {};
+  return invalid("ttl_seconds", "ttl_seconds must be in [0, {}], got {}", kMaxTtlSeconds, *seconds);
+}
+
+Refused check_page_size(int limit) {
+  if (limit >= 1 && limit <= kMaxPageSize) return {};
+  return invalid("page_size", "page_size must be in [1, {}], got {}", kMaxPageSize, limit);
+}
+
+}  // namespace
+
+Refused prepare(SessionCommand* command) {
+  const Kind kind = command->kind;
+  if (kind == Kind::kList) return check_page_size(command->limit);
+  std::string& made = kind == Kind::kFork ? command->other : command->name;
+  if ((kind == Kind::kOpen || kind == Kind::kFork) && made.empty()) made = make_name("s-");
+  Refused refused = check_name("name", command->name);
+  if (!refused && kind == Kind::kFork) refused = check_name("new_name", command->other);
+  if (kind == Kind::kMark || kind == Kind::kUnmark || kind == Kind::kRewind) {
+    if (!refused) refused = check_name("mark", command->other);
+  }
+  if (!refused) refused = check_ttl(command->ttl_seconds);
+  return refused;
+}
+
+Refused post(AdmissionQueue& queue, SessionCommand command) {
+  switch (queue.post(std::move(command))) {
+    case AdmissionQueue::Admission::kAccepted:
+      return {};
+    case AdmissionQueue::Admission::kClosed:
+      return Refusal{.code = Refusal::Code::kUnavailable,
+                     .message = "the server is draining: use another one"};
+    case AdmissionQueue::Admission::kFull:
+      break;
+  }
+  return Refusal{.code = Refusal::Code::kExhausted,
+                 .message = "too many commands wait: try again later"};
+}
+
+}  // namespace recurve

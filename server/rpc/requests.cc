@@ -1,0 +1,109 @@
+#include "server/rpc/requests.h"
+
+#include <utility>
+
+namespace recurve {
+namespace {
+
+template <typename Field>
+std::vector<int32_t> to_vector(const Field& field) {
+  return {field.begin(), field.end()};
+}
+
+template <typename Message>
+bool adds_special_tokens(const Message& message) {
+  return !message.has_add_special_tokens() || message.add_special_tokens();
+}
+
+Conversation to_conversation(v1::Messages&& messages) {
+  Conversation conversation{.messages = {},
+                            .tools_json = std::move(*messages.mutable_tools_json()),
+                            .variables_json = std::move(*messages.mutable_variables_json()),
+                            .add_generation_prompt = messages.has_add_generation_prompt()
+                                                         ? messages.add_generation_prompt()
+                                                         : !messages.continue_final_message(),
+                            .continue_final_message = messages.continue_final_message()};
+  for (v1::Messages::Message& message : *messages.mutable_messages()) {
+    ChatMessage& out = conversation.messages.emplace_back();
+    out.role = std::move(*message.mutable_role());
+    if (message.has_content()) out.content = std::move(*message.mutable_content());
+    out.fields_json = std::move(*message.mutable_fields_json());
+  }
+  return conversation;
+}
+
+SamplingParams to_sampling(const v1::SamplingParams& sampling, const v1::StopConditions& stop) {
+  SamplingParams p;
+  if (sampling.has_temperature()) p.temperature = sampling.temperature();
+  p.top_k = sampling.top_k();
+  if (sampling.has_top_p()) p.top_p = sampling.top_p();
+  p.min_p = sampling.min_p();
+  if (sampling.has_typical_p()) p.typical_p = sampling.typical_p();
+  if (sampling.has_repetition_penalty()) p.repetition_penalty = sampling.repetition_penalty();
+  p.presence_penalty = sampling.presence_penalty();
+  p.frequency_penalty = sampling.frequency_penalty();
+  for (const auto& [id, bias] : sampling.logit_bias()) p.logit_bias.emplace_back(id, bias);
+  p.allowed_ids = to_vector(sampling.allowed_token_ids());
+  p.min_tokens = stop.min_tokens();
+  p.ignore_eos = stop.ignore_eos();
+  p.stop_ids = to_vector(stop.stop_token_ids());
+  return p;
+}
+
+ScoreOptions to_options(const v1::ScoreOptions& options) {
+  ScoreOptions to{.id = options.request_id(),
+                  .add_special_tokens = adds_special_tokens(options),
+                  .parse_special = options.parse_special(),
+                  .priority = options.priority()};
+  if (options.has_top()) to.top = options.top();
+  return to;
+}
+
+}  // namespace
+
+TextRequest to_request(v1::GenerateRequest&& message) {
+  const v1::StopConditions& stop = message.stop();
+  TextRequest request{.id = message.request_id(),
+                      .add_special_tokens = adds_special_tokens(message),
+                      .parse_special = message.parse_special(),
+                      .sampling = to_sampling(message.sampling(), stop),
+                      .stop_strings = {stop.stop_strings().begin(), stop.stop_strings().end()},
+                      .include_stop = stop.include_stop(),
+                      .choices = message.has_n() ? message.n() : 1,
+                      .session = message.session(),
+                      .priority = message.priority()};
+  if (message.has_text()) {
+    request.prompt = std::move(*message.mutable_text());
+  } else if (message.has_messages()) {
+    request.prompt = to_conversation(std::move(*message.mutable_messages()));
+  } else {
+    request.prompt = to_vector(message.ids().ids());
+  }
+  if (message.sampling().has_seed()) request.seed = message.sampling().seed();
+  if (stop.has_max_tokens()) request.max_tokens = stop.max_tokens();
+  if (message.has_logprobs()) request.logprobs = message.logprobs();
+  if (message.has_prompt_logprobs()) request.prompt_logprobs = message.prompt_logprobs();
+  return request;
+}
+
+ScorePiece to_piece(v1::ScoreRequest&& message) {
+  ScorePiece piece;
+  if (message.has_options()) piece.options = to_options(message.options());
+  if (message.has_text()) piece.content = std::move(*message.mutable_text());
+  if (message.has_ids()) piece.content = to_vector(message.ids().ids());
+  return piece;
+}
+
+TokenizeText to_text(v1::TokenizeRequest&& message) {
+  TokenizeText text{.add_special_tokens = adds_special_tokens(message),
+                    .parse_special = message.parse_special(),
+                    .continued = message.continued()};
+  if (message.has_messages()) {
+    text.input = to_conversation(std::move(*message.mutable_messages()));
+  } else {
+    text.input = std::move(*message.mutable_text());
+  }
+  return text;
+}
+
+}  // namespace recurve

@@ -1,0 +1,77 @@
+#include "server/rpc/responses.h"
+
+namespace recurve {
+namespace {
+
+v1::FinishReason reason_of(Finish why) {
+  switch (why) {
+    case Finish::kEos:
+      return v1::FINISH_REASON_EOS;
+    case Finish::kStopId:
+      return v1::FINISH_REASON_STOP_ID;
+    case Finish::kStopString:
+      return v1::FINISH_REASON_STOP_STRING;
+    default:
+      return v1::FINISH_REASON_LENGTH;
+  }
+}
+
+}  // namespace
+
+void fill(const RequestAccepted& accepted, const std::string& model, v1::PromptInfo* to) {
+  to->set_request_id(accepted.request_id);
+  to->set_model(model);
+  to->set_prompt_tokens(accepted.prompt_tokens);
+  to->set_session_position(accepted.session_position);
+  to->set_seed(accepted.seed);
+}
+
+void fill(const SampledToken& token, const Tokenizer& tokenizer, v1::TokenLogprob* to) {
+  const auto set_bytes = [&](int32_t id, auto* out) {
+    const std::string_view bytes = tokenizer.token_bytes(id);
+    out->set_token(bytes.data(), bytes.size());
+  };
+  to->set_id(token.id);
+  to->set_logprob(token.logprob);
+  set_bytes(token.id, to);
+  for (const TokenLogprob& candidate : token.top) {
+    auto* out = to->add_top();
+    out->set_id(candidate.id);
+    out->set_logprob(candidate.logprob);
+    set_bytes(candidate.id, out);
+  }
+}
+
+void fill(const AnswerDelta& delta, const Tokenizer& tokenizer, v1::Chunk* to) {
+  to->set_choice(delta.choice);
+  to->set_text(delta.text);
+  for (const SampledToken& token : delta.tokens) {
+    to->add_ids(token.id);
+    if (delta.logprobs) fill(token, tokenizer, to->add_logprobs());
+  }
+}
+
+void fill(const AnswerEnd& end, v1::GenerateFinal* to) {
+  for (const ChoiceEnd& choice : end.choices) {
+    v1::GenerateFinal::ChoiceFinal& final = *to->add_choices();
+    final.set_reason(reason_of(choice.why));
+    if (choice.why == Finish::kStopString) final.set_stop_string(choice.stop_string);
+    if (choice.why == Finish::kEos || choice.why == Finish::kStopId) {
+      final.set_stop_id(choice.stop_id);
+    }
+    final.set_generated_tokens(choice.generated_tokens);
+    final.set_decode_seconds(choice.decode_seconds);
+  }
+  fill(end.usage, to->mutable_usage());
+}
+
+void fill(const Ending& ending, v1::Usage* to) {
+  to->set_prompt_tokens(ending.prompt_tokens);
+  to->set_generated_tokens(ending.generated_tokens);
+  to->set_queue_seconds(ending.queue_seconds);
+  to->set_prefill_seconds(ending.prefill_seconds);
+  to->set_decode_seconds(ending.decode_seconds);
+  to->set_session_position(ending.session_position);
+}
+
+}  // namespace recurve

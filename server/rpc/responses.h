@@ -1,0 +1,17 @@
+#pragma once
+#include <string>
+
+#include "recurve/v1/inference.pb.h"
+#include "server/request/events.h"
+#include "server/text/tokenizer.h"
+
+namespace recurve {
+
+// Events as messages of the protocol have them.
+void fill(const RequestAccepted& accepted, const std::string& model, v1::PromptInfo* to);
+void fill(const SampledToken& token, const Tokenizer& tokenizer, v1::TokenLogprob* to);
+void fill(const AnswerDelta& delta, const Tokenizer& tokenizer, v1::Chunk* to);
+void fill(const AnswerEnd& end, v1::GenerateFinal* to);
+void fill(const Ending& ending, v1::Usage* to);
+
+}  // namespace recurve

@@ -1,0 +1,288 @@
+// The whole way of a request without a protocol: text, checks, chat template, tokens, queue,
+// engine, token stream, text and stop strings, events.
+#include "tests/support/fake_door.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/engine/engine.h"
+#include "server/request/session_rules.h"
+#include "tests/support/fake_tokenizer.h"
+#include "tests/support/null_model.h"
+
+namespace recurve::testing::fake_door_test {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using Code = Refusal::Code;
+using Kind = SessionCommand::Kind;
+
+constexpr int32_t kBos = FakeTokenizer::kBos, kEos = FakeTokenizer::kEos;
+constexpr Identity kOther{.tenant = kAnyone.tenant + 1, .tenant_name = "other"};
+
+class FakeDoorTest : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    serving_.drain(Clock::now());
+    engine_.abandon();
+    if (engine_thread_.joinable()) engine_thread_.join();
+  }
+  void start() {
+    Chat chat{.format = std::make_shared<const ChatTemplate>(
+                  "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}|{% endfor %}a:", "",
+                  jinja::Template::Variables{}),
+              .exists = true,
+              .problem = ""};
+    serving_.serve(tokenizer_,
+                   {.model_name = "null",
+                    .vocab_rows = tokenizer_->size(),
+                    .tokens = {.bos = kBos, .eos = {kEos}},
+                    .slots = kSlots},
+                   std::move(chat));
+    engine_thread_ = std::thread([this] { engine_.run(); });
+  }
+
+  // Letters alone, the likeliest ones.
+  static TextRequest request(const std::string& text, int32_t max_tokens = 30) {
+    TextRequest asked{.prompt = text, .max_tokens = max_tokens};
+    asked.sampling.temperature = 0;
+    for (int32_t id = 'a'; id <= 'z'; ++id) asked.sampling.allowed_ids.push_back(id);
+    return asked;
+  }
+  std::unique_ptr<FakeDoor> ask(TextRequest asked) {
+    auto door = std::make_unique<FakeDoor>(serving_, std::move(asked));
+    EXPECT_TRUE(door->wait_for_end());
+    return door;
+  }
+  Refusal refusal(TextRequest asked) {
+    return ask(std::move(asked))->refusal().value_or(Refusal());
+  }
+  SessionResult command(SessionCommand command) {
+    EXPECT_FALSE(prepare(&command));
+    std::promise<SessionResult> promise;
+    command.done = [&](SessionResult result) { promise.set_value(std::move(result)); };
+    EXPECT_FALSE(post(queue_, std::move(command)));
+    return promise.get_future().get();
+  }
+
+  static constexpr int kSlots = 3;
+  std::shared_ptr<const FakeTokenizer> tokenizer_ = std::make_shared<FakeTokenizer>();
+  std::unique_ptr<Backend> backend_ = make_backend("reference");
+  NullModel model_{FakeTokenizer::kSize};
+  Metrics metrics_;
+  EngineStats stats_;
+  AdmissionQueue queue_{2};
+  Serving serving_{{}, queue_, stats_, metrics_};
+  Engine engine_{model_,
+                 *backend_,
+                 {.rows = FakeTokenizer::kSize, .usable = FakeTokenizer::kSize, .eos_ids = {kEos}},
+                 queue_,
+                 stats_,
+                 metrics_,
+                 {.slots = kSlots, .sessions = {.host_bytes = 1 << 20}}};
+  std::thread engine_thread_;
+};
+
+TEST_F(FakeDoorTest, ATextGetsItsAnswer) {
+  start();
+  TextRequest asked = request("ab");
+  asked.logprobs = 1;
+  asked.prompt_logprobs = 0;
+  asked.id = "mine";
+  const auto door = ask(asked);
+  ASSERT_FALSE(door->refusal()) << door->refusal()->message;
+  EXPECT_EQ(door->accepted().request_id, "mine");
+  EXPECT_EQ(door->accepted().prompt_tokens, 1 + 2);
+  ASSERT_THAT(door->all<PromptScored>(), SizeIs(1));
+  EXPECT_THAT(door->all<PromptScored>()[0].tokens, SizeIs(2));
+  EXPECT_EQ(door->text(), decode(*tokenizer_, door->ids()));
+  EXPECT_THAT(door->ids(), SizeIs(30));
+  EXPECT_THAT(door->all<AnswerDelta>()[0].tokens[0].top, SizeIs(1));
+  ASSERT_THAT(door->last().choices, SizeIs(1));
+  EXPECT_EQ(door->last().choices[0].why, Finish::kLength);
+  EXPECT_EQ(door->last().usage.generated_tokens, 30);
+}
+
+TEST_F(FakeDoorTest, MessagesAreWrittenByTheTemplate) {
+  start();
+  TextRequest chat = request("");
+  chat.prompt = Conversation{.messages = {{.role = "user", .content = "hi"}}};
+  TextRequest spelled = request("u:hi|a:");
+  spelled.add_special_tokens = false;
+  EXPECT_EQ(ask(chat)->ids(), ask(spelled)->ids());
+  spelled.prompt = "other";
+  EXPECT_NE(ask(chat)->ids(), ask(spelled)->ids()) << "or the test says nothing";
+}
+
+TEST_F(FakeDoorTest, AStopStringEndsTheTextInFrontOfIt) {
+  start();
+  const std::string whole = ask(request("stop"))->text();
+  TextRequest asked = request("stop");
+  asked.stop_strings = {whole.substr(10, 4)};
+  const auto door = ask(asked);
+  EXPECT_EQ(door->text(), whole.substr(0, whole.find(asked.stop_strings[0])));
+  EXPECT_EQ(door->last().choices.at(0).why, Finish::kStopString);
+  EXPECT_EQ(door->last().choices[0].stop_string, asked.stop_strings[0]);
+}
+
+TEST_F(FakeDoorTest, ASessionGoesOnWhereItsTextEnded) {
+  start();
+  ASSERT_EQ(command({.kind = Kind::kOpen, .name = "s"}).status, SessionResult::Status::kOk);
+  TextRequest asked = request("once", 5);
+  asked.session = "s";
+  ask(asked);
+  const auto door = ask(asked);
+  EXPECT_EQ(door->accepted().session_position, 1 + 4 + 4);
+  EXPECT_EQ(door->accepted().prompt_tokens, 1 + 4) << "the pending token, and no BOS";
+}
+
+TEST_F(FakeDoorTest, ChoicesComeSideBySide) {
+  start();
+  TextRequest asked = request("n");
+  asked.choices = 3;
+  asked.seed = 7;
+  asked.sampling.temperature = 1;
+  const auto door = ask(asked);
+  EXPECT_THAT(door->last().choices, SizeIs(3));
+  asked.choices = 1;
+  asked.seed = 9;
+  EXPECT_EQ(door->ids(2), ask(asked)->ids());
+}
+
+// What comes while a client reads slowly gathers in one event.
+TEST_F(FakeDoorTest, ASlowClientGetsMoreAtOnce) {
+  start();
+  FakeDoor door(serving_, request("slow", 2000), {.held = true});
+  while (stats_.generated_tokens < 2000) std::this_thread::yield();
+  door.let_go();
+  ASSERT_TRUE(door.wait_for_end());
+  // Those that came with the acceptance, and all others.
+  EXPECT_LE(door.all<AnswerDelta>().size(), 2u);
+  EXPECT_THAT(door.ids(), SizeIs(2000));
+  EXPECT_EQ(door.text().size(), 2000u);
+}
+
+TEST_F(FakeDoorTest, AClientThatLeavesEndsItsRequest) {
+  start();
+  FakeDoor door(serving_, request("long", 1 << 19));
+  ASSERT_TRUE(door.wait_for(2));
+  door.leave();
+  ASSERT_TRUE(door.wait_for_end());
+  ASSERT_TRUE(door.refusal());
+  EXPECT_EQ(door.refusal()->code, Code::kCancelled);
+  EXPECT_TRUE(serving_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
+}
+
+TEST_F(FakeDoorTest, AnAbortFindsTheRequestsOfItsTenant) {
+  start();
+  TextRequest asked = request("long", 1 << 19);
+  asked.id = "same";
+  FakeDoor mine(serving_, asked);
+  asked.caller = kOther;
+  FakeDoor others(serving_, asked);
+  ASSERT_TRUE(mine.wait_for(1) && others.wait_for(1));
+  EXPECT_TRUE(serving_.registry.abort(kOther.tenant, "same"));
+  ASSERT_TRUE(others.wait_for_end());
+  EXPECT_EQ(others.refusal()->code, Code::kCancelled);
+  asked.caller = kAnyone;
+  EXPECT_EQ(refusal(asked).code, Code::kExists);
+  EXPECT_TRUE(serving_.registry.abort(kAnyone.tenant, "same"));
+  ASSERT_TRUE(mine.wait_for_end());
+}
+
+TEST_F(FakeDoorTest, ATenantHasItsOwnSessions) {
+  start();
+  command({.kind = Kind::kOpen, .name = "s"});
+  TextRequest asked = request("x", 3);
+  asked.session = "s";
+  EXPECT_FALSE(ask(asked)->refusal());
+  asked.caller = kOther;
+  EXPECT_EQ(refusal(asked).code, Code::kNotFound);
+}
+
+TEST_F(FakeDoorTest, ADeadlineEndsIt) {
+  start();
+  FakeDoor door(serving_, request("long", 1 << 19), {.timeout = std::chrono::milliseconds(50)});
+  ASSERT_TRUE(door.wait_for_end());
+  EXPECT_EQ(door.refusal()->code, Code::kDeadline);
+}
+
+TEST_F(FakeDoorTest, RefusalsSayTheirMeaningAndTheField) {
+  const Refusal loading = refusal(request("x"));
+  EXPECT_EQ(loading.code, Code::kUnavailable);
+  start();
+  const auto expect = [&](const TextRequest& asked, Code code, const std::string& field) {
+    const Refusal refused = refusal(asked);
+    EXPECT_EQ(refused.code, code) << refused.message;
+    EXPECT_EQ(refused.field, field);
+    EXPECT_NE(refused.message, "");
+  };
+  TextRequest asked = request("");
+  asked.add_special_tokens = false;
+  expect(asked, Code::kInvalid, "prompt");
+  asked = request("x");
+  asked.session = "nobody";
+  expect(asked, Code::kNotFound, "");
+  asked.session = "not a name";
+  expect(asked, Code::kInvalid, "session");
+  asked = request("x", -1);
+  expect(asked, Code::kInvalid, "max_tokens");
+  asked = request("x");
+  asked.prompt = std::vector<int32_t>{FakeTokenizer::kSize};
+  expect(asked, Code::kInvalid, "prompt");
+  asked = request("x");
+  asked.choices = kSlots + 1;
+  expect(asked, Code::kInvalid, "n");
+}
+
+TEST_F(FakeDoorTest, AFullServerSaysWhenToComeAgain) {
+  start();
+  std::vector<std::unique_ptr<FakeDoor>> doors;
+  for (int i = 0; i < kSlots; ++i) {
+    doors.push_back(std::make_unique<FakeDoor>(serving_, request("run", 1 << 19)));
+    ASSERT_TRUE(doors.back()->wait_for(1));
+  }
+  for (int i = 0; i < queue_.max_waiting(); ++i) {
+    doors.push_back(std::make_unique<FakeDoor>(serving_, request("wait", 1 << 19)));
+    ASSERT_TRUE(doors.back()->wait_for(1));
+  }
+  const Refusal full = refusal(request("one too many"));
+  EXPECT_EQ(full.code, Code::kExhausted);
+  ASSERT_TRUE(full.retry_seconds);
+  EXPECT_GE(*full.retry_seconds, 0.1);
+  for (const auto& door : doors) door->leave();
+  for (const auto& door : doors) EXPECT_TRUE(door->wait_for_end());
+}
+
+TEST_F(FakeDoorTest, ATextIsScoredPieceByPiece) {
+  start();
+  FakeScoreDoor door(serving_, {{.options = ScoreOptions{.top = 1}, .content = "on"},
+                                {.content = "ce upon"},
+                                {.content = " a time"}});
+  ASSERT_TRUE(door.wait_for_end());
+  ASSERT_FALSE(door.refusal()) << door.refusal()->message;
+  const auto& last = std::get<ScoreEnd>(door.events().back());
+  EXPECT_EQ(last.scored_tokens, 16);
+  EXPECT_EQ(last.text_bytes, 16);
+  EXPECT_LT(last.sum_logprob, 0);
+  TextRequest whole = request("once upon a time", 0);
+  whole.prompt_logprobs = 1;
+  double sum = 0;
+  for (const PromptScored& scored : ask(whole)->all<PromptScored>()) {
+    for (const SampledToken& token : scored.tokens) sum += static_cast<double>(token.logprob);
+  }
+  EXPECT_EQ(last.sum_logprob, sum);
+
+  FakeScoreDoor mixed(serving_, {{.content = "a"}, {.content = std::vector<int32_t>{1}}});
+  ASSERT_TRUE(mixed.wait_for_end());
+  EXPECT_EQ(mixed.refusal()->field, "piece");
+}
+
+}  // namespace recurve::testing::fake_door_test

@@ -1,0 +1,192 @@
+#pragma once
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "server/request/generation.h"
+#include "server/request/scoring.h"
+
+namespace recurve::testing {
+
+// The least that a door can be: events go to a list, at once, or not while it is held. The
+// test is the client. Base: AnswerDoor or ScoreDoor; Event: what it sends.
+template <typename Base, typename Event>
+class FakeDoorOf : public Base {
+ public:
+  explicit FakeDoorOf(bool held) : held_(held) {}
+  std::optional<Clock::time_point> deadline() const override { return deadline_; }
+  std::string peer() const override { return "test"; }
+  bool busy() override {
+    std::lock_guard lock(mutex_);
+    return writing_;
+  }
+  size_t unsent() const override { return unsent_.size(); }
+  void discard() override { unsent_.clear(); }
+  void cut() override { call_->left(); }
+  void finish(const std::optional<Refusal>& refusal) override {
+    refusal_ = refusal;
+    finishing_ = true;
+  }
+  bool finished() const override { return finished_; }
+  void send(Event event) override { unsent_.push_back(std::move(event)); }
+  void flush() override {
+    {
+      std::lock_guard lock(mutex_);
+      if (gone_) unsent_.clear();
+      while (!unsent_.empty() && !writing_) {
+        events_.push_back(std::move(unsent_.front()));
+        unsent_.pop_front();
+        writing_ = held_;
+      }
+      if (!unsent_.empty() || writing_ || !finishing_) return changed_.notify_all();
+      finished_ = true;
+    }
+    call_->done();
+  }
+  void released() override {
+    std::lock_guard lock(mutex_);
+    released_ = true;
+    changed_.notify_all();
+  }
+
+  // The client's side. While it is held, the first event that was written stays on its way.
+  void let_go() {
+    {
+      std::lock_guard lock(mutex_);
+      held_ = writing_ = false;
+    }
+    call_->poke();
+  }
+  void leave() {
+    {
+      std::lock_guard lock(mutex_);
+      gone_ = true;
+      writing_ = false;
+    }
+    call_->left();
+  }
+  // Waits until so many events have been written; false if that is not within a minute.
+  bool wait_for(size_t events) {
+    return wait([&] { return events_.size() >= events; });
+  }
+  // Waits for the end. What comes of the call is complete then.
+  bool wait_for_end() {
+    return wait([&] { return released_; });
+  }
+  const std::vector<Event>& events() const { return events_; }
+  const std::optional<Refusal>& refusal() const { return refusal_; }
+  template <typename T>
+  std::vector<T> all() const {
+    std::vector<T> found;
+    for (const Event& event : events_) {
+      if (const T* one = std::get_if<T>(&event)) found.push_back(*one);
+    }
+    return found;
+  }
+
+ protected:
+  // The call begins; the door outlives it.
+  void open(ServedCall* call, const Identity& caller, const std::string& id = "") {
+    call_ = call;
+    call->open(caller, /*message_bytes=*/100, id);
+  }
+  ServedCall& call() { return *call_; }
+
+  std::optional<Clock::time_point> deadline_;
+
+ private:
+  template <typename Condition>
+  bool wait(const Condition& condition) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::minutes(1), condition);
+  }
+
+  ServedCall* call_ = nullptr;
+  // On the strand.
+  std::deque<Event> unsent_;
+  bool finishing_ = false, finished_ = false;
+  std::optional<Refusal> refusal_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool held_, writing_ = false, gone_ = false, released_ = false;
+  std::vector<Event> events_;
+};
+
+// A client that asks for an answer.
+class FakeDoor final : public FakeDoorOf<AnswerDoor, AnswerEvent> {
+ public:
+  struct Options {
+    std::optional<Clock::duration> timeout = {};
+    bool held = false;  // from the beginning
+  };
+  FakeDoor(Serving& serving, TextRequest asked) : FakeDoor(serving, std::move(asked), Options()) {}
+  FakeDoor(Serving& serving, TextRequest asked, const Options& options)
+      : FakeDoorOf(options.held), asked_(std::move(asked)) {
+    if (options.timeout) deadline_ = Clock::now() + *options.timeout;
+    const Identity caller = asked_.caller;
+    const std::string id = asked_.id;
+    open(new Generation(serving, *this), caller, id);
+  }
+
+  std::optional<Refusal> read(TextRequest* asked) override {
+    *asked = std::move(asked_);
+    return {};
+  }
+  std::string text(int32_t choice = 0) const {
+    std::string text;
+    for (const AnswerDelta& delta : all<AnswerDelta>()) {
+      if (delta.choice == choice) text += delta.text;
+    }
+    return text;
+  }
+  std::vector<int32_t> ids(int32_t choice = 0) const {
+    std::vector<int32_t> ids;
+    for (const AnswerDelta& delta : all<AnswerDelta>()) {
+      if (delta.choice != choice) continue;
+      for (const SampledToken& token : delta.tokens) ids.push_back(token.id);
+    }
+    return ids;
+  }
+  RequestAccepted accepted() const { return std::get<RequestAccepted>(events().front()); }
+  AnswerEnd last() const { return std::get<AnswerEnd>(events().back()); }
+
+ private:
+  TextRequest asked_;
+};
+
+// A client that sends a text to be scored, piece by piece.
+class FakeScoreDoor final : public FakeDoorOf<ScoreDoor, ScoreEvent> {
+ public:
+  FakeScoreDoor(Serving& serving, std::vector<ScorePiece> pieces)
+      : FakeDoorOf(/*held=*/false),
+        pieces_(std::make_move_iterator(pieces.begin()), std::make_move_iterator(pieces.end())) {
+    open(new Scoring(serving, *this), kAnyone);
+  }
+
+  void ask() override {
+    arrival_ = pieces_.empty() ? Arrival::kEnd : Arrival::kPiece;
+    call().poke();
+  }
+  Arrival arrived() override { return std::exchange(arrival_, Arrival::kNothing); }
+  int64_t piece_bytes() const override { return 100; }
+  std::optional<Refusal> read(ScorePiece* piece) override {
+    *piece = std::move(pieces_.front());
+    pieces_.pop_front();
+    return {};
+  }
+
+ private:
+  // On the strand.
+  std::deque<ScorePiece> pieces_;
+  Arrival arrival_ = Arrival::kNothing;
+};
+
+}  // namespace recurve::testing
