@@ -27,8 +27,8 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
       metrics_(metrics),
       bounds_(bounds_for(options, model.info().chunk)),
       stream_(backend.make_stream()),
-      pool_(backend, model.state_layout(), options.slots, *stream_),
-      sessions_(pool_, options.sessions, static_cast<int32_t>(model.info().vocab)),
+      pool_(backend, model.state_layout(), options.slots, *stream_, [&queue] { queue.wake(); }),
+      sessions_(backend, pool_, options.sessions, static_cast<int32_t>(model.info().vocab)),
       waiting_(queue, sessions_, pool_, metrics, options.ttft_seconds),
       runner_(model, backend, *stream_, pool_, vocab, bounds_),
       delivery_(vocab, stats, metrics),
@@ -103,7 +103,8 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
   int decodes = 0;
   for (const auto& sequence : running_) {
     sequence->refill(bounds_.chunk, now);
-    pending_.push_back(sequence->ready(bounds_.chunk));
+    pending_.push_back(pool_.ready(sequence->slot) ? sequence->ready(bounds_.chunk)
+                                                   : sequence->waits());
     if (!pending_.back().prompt && pending_.back().tokens > 0) ++decodes;
   }
   StepBounds bounds = bounds_;

@@ -65,6 +65,9 @@ class Engine {
 
   // One step. False if there was nothing to compute.
   bool step();
+  // Whether states are on their way. Sequences wait for theirs; the queue is woken when it is
+  // there.
+  bool copying() const { return pool_.copying(); }
 
  private:
   void end_unwanted(Clock::time_point now);

@@ -224,7 +224,7 @@ bool WaitingLine::make_room() { return pool_.free_slots() > 0 || sessions_.evict
 
 std::optional<StateSlot> WaitingLine::free_slot() {
   if (!make_room()) return std::nullopt;
-  return pool_.acquire();
+  return pool_.acquire_unset();
 }
 
 // What may fail comes first: until the end the request waits as it did.

@@ -52,8 +52,8 @@ class WaitingLine {
   void drop_unwanted(Clock::time_point now);
   // Who is next, in its slot; null if nobody waits or there is no room for it.
   std::unique_ptr<Sequence> admit_next(Clock::time_point now);
-  // A slot for a further choice, after an idle session has left its own if it must; empty: there is
-  // none.
+  // A slot for a further choice, whose state is to be copied into it, after an idle session has
+  // left its own if it must; empty: there is none.
   std::optional<StateSlot> free_slot();
   // The choices from `first` of its siblings on, who found no slot, wait.
   void wait_again(const Sequence& sequence, size_t first);
