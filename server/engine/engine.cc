@@ -109,11 +109,12 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
   }
   StepBounds bounds = bounds_;
   bounds.prompt_rows = pace_.prompt_rows(decodes);
-  const std::vector<int> rows = plan_step(bounds, pending_, turn_);
+  const StepPlan plan = plan_step(bounds, pending_, turn_);
+  turn_ = plan.next_turn;
   batch.clear();
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i] == 0) continue;
-    batch.add(*running_[i], rows[i]);
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    if (plan.rows[i] == 0) continue;
+    batch.add(*running_[i], plan.rows[i]);
     if (!running_[i]->siblings.empty() && running_[i]->decodes()) {
       fork_choices(*running_[i], batch);
     }
@@ -177,7 +178,7 @@ void Engine::retire(Clock::time_point now) {
   std::erase_if(running_, [&](std::unique_ptr<Sequence>& sequence) {
     if (!sequence->ended) return false;
     if (under_way_ != nullptr) under_way_->forget(*sequence);
-    turnover_.observe(seconds_between(sequence->started, now), sequence->generated,
+    holds_.observe(seconds_between(sequence->started, now), sequence->generated,
                       sequence->sampling.max_tokens);
     if (sequence->generated > 0) {
       metrics_.observe_decode(seconds_between(sequence->first_token, now));
