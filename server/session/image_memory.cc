@@ -13,6 +13,9 @@ namespace recurve {
 namespace {
 
 constexpr size_t kPage = 4096, kLine = 64;
+// Large images are on huge pages, where the system has them: there are fewer
+// pages to be mapped while they are first written.
+constexpr size_t kHugePage = size_t{2} << 20, kHugeFrom = 8 * kHugePage;
 constexpr size_t kBlockBytes = size_t{32} << 20;
 // A shared pointer's own, with what the heap adds.
 constexpr size_t kOwnerBytes = 64;
@@ -22,7 +25,8 @@ size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 // Whole pages, so that an image alone can be given back, unless many fit on a page.
 size_t stride_of(size_t image_bytes) {
   const size_t lines = round_up(std::max<size_t>(image_bytes, 1), kLine);
-  return lines < kPage ? lines : round_up(lines, kPage);
+  if (lines < kPage) return lines;
+  return round_up(lines, lines < kHugeFrom ? kPage : kHugePage);
 }
 
 }  // namespace
@@ -74,6 +78,7 @@ ImageMemory::Blocks::iterator ImageMemory::add_block() {
   void* memory = mmap(nullptr, block_bytes(), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
+  if (stride_ >= kHugeFrom) madvise(memory, block_bytes(), MADV_HUGEPAGE);
   auto* const address = static_cast<std::byte*>(memory);
   try {
     Block block{.used = std::vector<uint64_t>((images_a_block_ + 63) / 64)};

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <ctime>
 #include <string>
 
 #include "server/session/image_memory.h"
@@ -62,6 +63,9 @@ class Talkers {
   int turns_ = 0;
 };
 
+// Of all threads of the process.
+double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
 void measure_streams(const SessionsOptions& o, const Model& model, Backend& backend,
                      Report& report) {
   SamplingParams greedy;
@@ -70,10 +74,16 @@ void measure_streams(const SessionsOptions& o, const Model& model, Backend& back
   Talkers talkers(streams.queue());
   streams.rate(o.seconds / 4);  // prompts, and warm-up
   const int before = talkers.asked();
-  std::vector<double> quiet, moved;
+  std::vector<double> quiet, moved, quiet_cpu, moved_cpu;
+  const auto measure = [&](const auto& meanwhile, auto* rates, auto* cpu) {
+    const double began = cpu_seconds();
+    const int64_t tokens = streams.read();
+    rates->push_back(streams.rate(o.seconds, meanwhile));
+    cpu->push_back((cpu_seconds() - began) / static_cast<double>(streams.read() - tokens));
+  };
   for (int round = 0; round < o.rounds; ++round) {  // by turns, as machines have other things to do
-    quiet.push_back(streams.rate(o.seconds));
-    moved.push_back(streams.rate(o.seconds, [&] { talkers.talk(); }));
+    measure([] {}, &quiet, &quiet_cpu);
+    measure([&] { talkers.talk(); }, &moved, &moved_cpu);
   }
   report.add({{"bench", "sessions"},
               {"what", fmt::format("{} streams, nothing moves", o.streams)},
@@ -91,6 +101,12 @@ void measure_streams(const SessionsOptions& o, const Model& model, Backend& back
               {"value", 100 * median(moved) / median(quiet)},
               {"unit", "%"},
               {"target", ">= 95"}});
+  // What it would be where nothing else runs, and all processors are always at work.
+  report.add({{"bench", "sessions"},
+              {"what", "of their tokens kept, by processor time"},
+              {"value", 100 * median(quiet_cpu) / median(moved_cpu)},
+              {"unit", "%"},
+              {"target", ""}});
 }
 
 template <typename Copy>
