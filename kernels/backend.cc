@@ -28,6 +28,8 @@ namespace {
 // session has used yet costs nothing.
 constexpr size_t kMapFrom = size_t{1} << 20;
 constexpr size_t kAlignment = 64;
+// From this size on another thread is worth the tens of microseconds until it has begun.
+constexpr size_t kHandOverFrom = size_t{1} << 20;
 
 // Keeps the work itself.
 class CallAgain : public Recording {
@@ -68,6 +70,7 @@ class HostBackend : public Backend {
   void zero(void* device, size_t bytes, Stream&) override {
     if (bytes > 0) std::memset(device, 0, bytes);
   }
+  bool hands_over_copies(size_t bytes) const override { return bytes >= kHandOverFrom; }
 
  private:
   std::byte* take_memory(size_t bytes) override {
@@ -189,6 +192,17 @@ std::unique_ptr<Recording> Backend::record(std::function<void()> work, Stream&) 
 size_t Backend::free_memory() const { return free_host_memory(); }
 
 std::unique_ptr<Event> Backend::make_event() { return std::make_unique<PassedEvent>(); }
+
+void Backend::copy_pieces(std::span<const CopyPiece> pieces, Stream&) {
+  for (const CopyPiece& piece : pieces) {
+    if (piece.bytes == 0) continue;
+    if (piece.from == nullptr) {
+      std::memset(piece.to, 0, piece.bytes);
+    } else {
+      std::memcpy(piece.to, piece.from, piece.bytes);
+    }
+  }
+}
 
 HostMemory Backend::take_host_memory(size_t bytes) {
   constexpr std::align_val_t kAlign{kAlignment};

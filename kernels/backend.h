@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -34,6 +35,13 @@ class Event {
 
 // Memory of the host for copies to and from a device: such copies do not hold up the host.
 using HostMemory = std::unique_ptr<std::byte[], void (*)(std::byte*)>;
+
+// Bytes of one place for another, which do not overlap; zeros where `from` is null.
+struct CopyPiece {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
 
 class Backend;
 
@@ -99,6 +107,23 @@ class Backend {
   virtual void download(void* host, const void* device, size_t bytes, Stream&) = 0;
   virtual void copy(void* to, const void* from, size_t bytes, Stream&) = 0;
   virtual void zero(void* device, size_t bytes, Stream&) = 0;
+
+  // What Copier asks for, whose thread these are called on, but for hands_over_copies().
+  // Whether copies of so many bytes are better made beside the caller's work than by the caller.
+  virtual bool hands_over_copies(size_t) const { return false; }
+  // For copies alone. Its wait() leaves the processor to others.
+  virtual std::unique_ptr<Stream> make_copy_stream() { return make_stream(); }
+  // What is queued on the stream from now on begins once the event has passed.
+  virtual void begin_after(Event&, Stream&) {}
+  // All pieces, each to and from the host's memory or the device's, in any order.
+  virtual void copy_pieces(std::span<const CopyPiece> pieces, Stream&);
+
+  // Whether a device copies faster to and from memory of the host that is pinned. Pinned memory
+  // stays where it is until it is unpinned, which may hold up the device. `memory`: whole pages.
+  // False: the system does not allow it, and the memory is as it was.
+  virtual bool pins_host_memory() const { return false; }
+  virtual bool pin(void*, size_t) { return false; }
+  virtual void unpin(void*) {}
 
   // Records the ops and the copies within the device that `work` queues on the stream. On a GPU
   // that is a CUDA graph, and nothing is computed yet; other backends just call `work` each time.

@@ -6,8 +6,8 @@
 #include <memory>
 #include <stdexcept>
 
+#include "kernels/dry_run_backend.h"
 #include "kernels/host.h"
-#include "kernels/paper_backend.h"
 #include "model/registry.h"
 #include "server/engine/engine.h"
 #include "server/part_options.h"
@@ -17,16 +17,16 @@ namespace {
 
 constexpr size_t kReserveOfGpu = size_t{768} << 20;
 constexpr size_t kReserveOfHost = size_t{64} << 20;
-// Where too many slots were asked for, no more than these are suggested: an engine is built on
-// paper for each number that is tried, and takes time for its slots.
+// Where too many slots were asked for, no more than these are suggested: an engine is built in
+// a dry run for each number that is tried, and takes time for its slots.
 constexpr int kMostSearched = 4096;
 
 double gib(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 // A model and an engine that take no memory.
-class Paper {
+class DryRun {
  public:
-  Paper(const Options& options, const Backend& backend) : options_(options), backend_(backend) {
+  DryRun(const Options& options, const Backend& backend) : options_(options), backend_(backend) {
     Checkpoint checkpoint = open_checkpoint(options);
     checkpoint.leave_out_copies();
     model_ = load_model(checkpoint, backend_, load_options(options));
@@ -48,7 +48,7 @@ class Paper {
 
  private:
   const Options options_;
-  PaperBackend backend_;
+  DryRunBackend backend_;
   std::unique_ptr<const Model> model_;
   size_t weights_ = 0;
 };
@@ -81,14 +81,14 @@ std::string MemoryPlan::arithmetic(int slots) const {
 }
 
 MemoryPlan plan_memory(const Options& options, Backend& backend) {
-  const auto paper = std::make_shared<Paper>(options, backend);
+  const auto dry_run = std::make_shared<DryRun>(options, backend);
   return {.free = backend.free_memory(),
           .host_free = free_host_memory(),
           .on_host = !options.on_gpu(),
-          .weights = paper->weights(),
-          .state = paper->state(),
+          .weights = dry_run->weights(),
+          .state = dry_run->state(),
           .reserve = options.on_gpu() ? kReserveOfGpu : kReserveOfHost,
-          .steps = [paper](int slots) { return paper->steps(slots); }};
+          .steps = [dry_run](int slots) { return dry_run->steps(slots); }};
 }
 
 int choose_slots(const Options& options, const MemoryPlan& plan) {

@@ -31,8 +31,15 @@ struct SampleParams {
   float repetition_penalty, presence_penalty, frequency_penalty;
   uint64_t seed;
   int32_t min_tokens, max_tokens;  // of the answer
+  int32_t biases;                  // ids whose logits something is added to, <= kMostBiases
   // Which of the slot's arrays are in use; the others hold anything.
-  bool masked, biased, penalised;
+  bool masked, penalised;
+};
+constexpr int32_t kMostBiases = 1024;
+
+struct SampleBias {
+  int32_t id;
+  float value;  // added to its logit
 };
 
 // How far a slot's answer has come.
@@ -43,18 +50,19 @@ struct SampleProgress {
 };
 
 // Everything by slot, slot 0 first. `words` is V / 32, rounded up: sets of ids are kept as bits.
+// What grows with V is 2 bytes and 4 bits an id.
 struct SampleTable {
   int words;
   const SampleParams* params;  // (slots + 1)
   const uint32_t* ends;        // (slots + 1, words) ids that end the answer
   const uint32_t* allowed;     // (slots + 1, words) ids that may be sampled, if masked
-  const float* bias;           // (slots + 1, V) if biased
-  uint32_t* seen;              // (slots + 1, V) if penalised: see below
+  const uint32_t* biased;      // (slots + 1, words) ids that have a bias, if there are biases
+  const SampleBias* biases;    // (slots + 1, kMostBiases) in the order of ids
+  const uint32_t* prompt;      // (slots + 1, words) ids that the prompt has, if penalised
+  uint16_t* answer;            // (slots + 1, V) how often the answer has the id, if penalised
   SampleProgress* progress;    // (slots + 1)
 };
-// An entry of `seen`: how often the answer has the id; the highest bit: the prompt has it.
-constexpr uint32_t kSeenInPrompt = uint32_t{1} << 31;
-constexpr uint32_t kMostSeen = kSeenInPrompt - 1;
+constexpr uint16_t kMostInAnswer = 65535;  // and what is more often counts as that
 
 // What is wanted of one row of logits.
 struct SampleRow {

@@ -27,14 +27,17 @@ struct SlotView {
       : params(table.params[slot]),
         ends(table.ends + int64_t{slot} * table.words),
         allowed(table.allowed + int64_t{slot} * table.words),
-        bias(table.bias + int64_t{slot} * V),
-        seen(table.seen + int64_t{slot} * V),
+        biases(table.biases + int64_t{slot} * kMostBiases,
+               static_cast<size_t>(table.params[slot].biases)),
+        prompt(table.prompt + int64_t{slot} * table.words),
+        answer(table.answer + int64_t{slot} * V),
         progress(table.progress[slot]) {}
   const SampleParams& params;
   const uint32_t* ends;
   const uint32_t* allowed;
-  const float* bias;
-  uint32_t* seen;
+  std::span<const SampleBias> biases;
+  const uint32_t* prompt;
+  uint16_t* answer;
   SampleProgress& progress;
 };
 
@@ -45,9 +48,8 @@ SampleStatus status_of(const RowMax& max) {
   return max.value == -kInfinity ? SampleStatus::kNothing : SampleStatus::kDone;
 }
 
-float penalised(float logit, uint32_t seen, const SampleParams& params) {
-  if (seen == 0) return logit;
-  const uint32_t generated = seen & kMostSeen;
+float penalised(float logit, bool in_prompt, uint16_t generated, const SampleParams& params) {
+  if (!in_prompt && generated == 0) return logit;
   logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
   logit -= params.frequency_penalty * static_cast<float>(generated);
   return generated > 0 ? logit - params.presence_penalty : logit;
@@ -58,15 +60,17 @@ std::span<const float> processed(std::span<const float> row, const SlotView& slo
                                  std::vector<float>* changed) {
   const SampleParams& params = slot.params;
   const bool endless = slot.progress.generated < params.min_tokens;
-  if (!params.masked && !params.biased && !params.penalised && !endless) return row;
+  if (!params.masked && params.biases == 0 && !params.penalised && !endless) return row;
   changed->assign(row.begin(), row.end());
-  for (size_t id = 0; id < row.size(); ++id) {
-    float& logit = (*changed)[id];
+  for (size_t id = 0; id < row.size() && (params.masked || endless); ++id) {
     const bool masked =
         (params.masked && !has(slot.allowed, id)) || (endless && has(slot.ends, id));
-    if (masked) logit = -kInfinity;
-    if (params.biased) logit += slot.bias[id];
-    if (params.penalised) logit = penalised(logit, slot.seen[id], params);
+    if (masked) (*changed)[id] = -kInfinity;
+  }
+  for (const SampleBias& bias : slot.biases) (*changed)[static_cast<size_t>(bias.id)] += bias.value;
+  for (size_t id = 0; id < row.size() && params.penalised; ++id) {
+    float& logit = (*changed)[id];
+    logit = penalised(logit, has(slot.prompt, id), slot.answer[id], params);
   }
   return *changed;
 }
@@ -170,8 +174,7 @@ void move_on(const SlotView& slot, int32_t id, SampleStatus status) {
       .token = id,
       .generated = progress.generated + 1,
       .ended = (may_end && has(slot.ends, at)) || progress.generated + 1 >= slot.params.max_tokens};
-  uint32_t* seen = slot.seen + at;
-  if (slot.params.penalised && (*seen & kMostSeen) < kMostSeen) ++*seen;
+  if (slot.params.penalised && slot.answer[at] < kMostInAnswer) ++slot.answer[at];
 }
 
 SampleResult sample_row(std::span<const float> row, const RowMax& raw, const SlotView& slot,

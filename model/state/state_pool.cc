@@ -1,6 +1,6 @@
 #include "model/state/state_pool.h"
 
-#include "kernels/check.h"
+#include <algorithm>
 
 namespace recurve {
 
@@ -8,48 +8,120 @@ StateSlot::~StateSlot() {
   if (pool_ != nullptr) pool_->free_.push_back(id_);
 }
 
-StatePool::StatePool(Backend& backend, const StateLayout& layout, int slots, Stream& stream)
-    : backend_(backend), stream_(stream), layout_(layout), slots_(slots) {
+StatePool::StatePool(Backend& backend, const StateLayout& layout, int slots, Stream& stream,
+                     std::function<void()> on_copied)
+    : backend_(backend),
+      stream_(stream),
+      layout_(layout),
+      slots_(slots),
+      last_copy_(static_cast<size_t>(slots) + 1) {
   for (const StateArray& array : layout.arrays) {
     arrays_.push_back(backend.allocate(array.bytes() * static_cast<size_t>(slots + 1)));
   }
+  free_.reserve(static_cast<size_t>(slots));
   for (int32_t id = slots; id > 0; --id) free_.push_back(id);
+  if (backend.hands_over_copies(layout.bytes())) {
+    copier_ = std::make_unique<Copier>(backend, std::move(on_copied));
+  }
 }
 
 std::optional<StateSlot> StatePool::acquire() {
+  std::optional<StateSlot> slot = acquire_unset();
+  if (!slot) return slot;
+  if (ready(*slot)) {
+    for (size_t a = 0; a < arrays_.size(); ++a) {
+      backend_.zero(row(a, slot->id()), layout_.arrays[a].bytes(), stream_);
+    }
+    return slot;
+  }
+  Copier::Job zero;
+  for (size_t a = 0; a < arrays_.size(); ++a) {
+    zero.pieces.push_back({row(a, slot->id()), nullptr, layout_.arrays[a].bytes()});
+  }
+  copy_beside(*slot, std::move(zero));
+  return slot;
+}
+
+std::optional<StateSlot> StatePool::acquire_unset() {
   if (free_.empty()) return std::nullopt;
+  const auto copied = [&](int32_t id) {
+    return copier_ == nullptr || copier_->done(last_copy_[static_cast<size_t>(id)]);
+  };
+  const auto ready = std::find_if(free_.rbegin(), free_.rend(), copied);
+  if (ready != free_.rend()) std::swap(*ready, free_.back());
   StateSlot slot(this, free_.back());
   free_.pop_back();
-  for (size_t a = 0; a < arrays_.size(); ++a) {
-    backend_.zero(row(a, slot.id()), layout_.arrays[a].bytes(), stream_);
-  }
   return slot;
 }
 
 void StatePool::copy(const StateSlot& from, const StateSlot& to) {
-  for (size_t a = 0; a < arrays_.size(); ++a) {
-    backend_.copy(row(a, to.id()), row(a, from.id()), layout_.arrays[a].bytes(), stream_);
+  // A device that works on its own does it between two steps in no time.
+  if (copier_ == nullptr || (backend_.queues() && ready(from) && ready(to))) {
+    for (size_t a = 0; a < arrays_.size(); ++a) {
+      backend_.copy(row(a, to.id()), row(a, from.id()), layout_.arrays[a].bytes(), stream_);
+    }
+    return;
   }
+  Copier::Job job;
+  for (size_t a = 0; a < arrays_.size(); ++a) {
+    job.pieces.push_back({row(a, to.id()), row(a, from.id()), layout_.arrays[a].bytes()});
+  }
+  copy_beside(to, std::move(job));
+  last_copy(from) = last_copy(to);
 }
 
-void StatePool::save(const StateSlot& slot, std::span<std::byte> image) {
-  CHECK(image.size() == layout_.bytes());
-  std::byte* to = image.data();
+void StatePool::save(const StateSlot& slot, std::shared_ptr<std::byte> image,
+                     std::function<void()> prepare) {
+  Copier::Job job{.before = std::move(prepare)};
+  std::byte* to = image.get();
   for (size_t a = 0; a < arrays_.size(); ++a) {
-    backend_.download(to, row(a, slot.id()), layout_.arrays[a].bytes(), stream_);
+    job.pieces.push_back({to, row(a, slot.id()), layout_.arrays[a].bytes()});
     to += layout_.arrays[a].bytes();
   }
+  if (copier_ != nullptr) {
+    job.keeps = std::move(image);
+    return copy_beside(slot, std::move(job));
+  }
+  if (job.before) job.before();
+  for (const CopyPiece& piece : job.pieces) {
+    backend_.download(piece.to, piece.from, piece.bytes, stream_);
+  }
   stream_.wait();
 }
 
-void StatePool::load(std::span<const std::byte> image, const StateSlot& slot) {
-  CHECK(image.size() == layout_.bytes());
-  const std::byte* from = image.data();
+void StatePool::load(StateImage image, const StateSlot& slot) {
+  Copier::Job job;
+  const std::byte* from = image.get();
   for (size_t a = 0; a < arrays_.size(); ++a) {
-    backend_.upload(row(a, slot.id()), from, layout_.arrays[a].bytes(), stream_);
+    job.pieces.push_back({row(a, slot.id()), from, layout_.arrays[a].bytes()});
     from += layout_.arrays[a].bytes();
   }
+  if (copier_ != nullptr) {
+    job.keeps = std::move(image);
+    return copy_beside(slot, std::move(job));
+  }
+  for (const CopyPiece& piece : job.pieces) {
+    backend_.upload(piece.to, piece.from, piece.bytes, stream_);
+  }
   stream_.wait();
+}
+
+void StatePool::copy_beside(const StateSlot& slot, Copier::Job job) {
+  last_copy(slot) = copier_->start(std::move(job), stream_);
+}
+
+bool StatePool::ready(const StateSlot& slot) const {
+  return copier_ == nullptr || copier_->done(last_copy_[index_of(slot)]);
+}
+
+void StatePool::wait_until_ready(const StateSlot& slot) {
+  if (copier_ != nullptr) copier_->wait(last_copy(slot));
+}
+
+bool StatePool::copying() const { return copier_ != nullptr && !copier_->done(copier_->last()); }
+
+void StatePool::wait_for_copies() noexcept {
+  if (copier_ != nullptr) copier_->wait_for_all();
 }
 
 }  // namespace recurve

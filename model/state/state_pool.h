@@ -1,11 +1,13 @@
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/copier.h"
 #include "model/state/state_layout.h"
 
 namespace recurve {
@@ -34,20 +36,42 @@ class StateSlot {
   int32_t id_ = 0;
 };
 
+// A state outside its slot: the arrays of the layout, one after the other, in host memory. Written
+// once, by save(), and never changed then; copies share it.
+using StateImage = std::shared_ptr<const std::byte>;  // (layout.bytes())
+
 // The states of all sequences: of each array of the layout, all slots lie together, (slots, shape).
 // A state never grows, so admitting a request is asking for one free slot. Not thread-safe: it
-// belongs to the engine's thread. Copies go through the stream and so keep their order with the
-// steps; save() waits for it.
+// belongs to the engine's thread.
+//
+// Copies of states do not hold up that thread where they take long: acquire(), copy(), save() and
+// load() return at once then, and a step may use the slot once it is ready(). All of them are in
+// one order with each other and with the steps on the stream, so nobody has to wait to ask for the
+// next one: an image may be loaded that is still being saved, and a slot given back that is still
+// being copied from.
 class StatePool {
  public:
-  StatePool(Backend& backend, const StateLayout& layout, int slots, Stream& stream);
+  // on_copied: called whenever a slot may have become ready, on another thread: may only post.
+  StatePool(Backend& backend, const StateLayout& layout, int slots, Stream& stream,
+            std::function<void()> on_copied = {});
 
-  std::optional<StateSlot>
-  acquire();  // zeroed, whatever the slot held before; empty if none is free
+  // Zeroed, whatever the slot held before; empty if none is free.
+  std::optional<StateSlot> acquire();
+  // With whatever the slot held before: for what is copied or loaded into it.
+  std::optional<StateSlot> acquire_unset();
   void copy(const StateSlot& from, const StateSlot& to);
-  // image: the arrays of the layout, one after the other, in host memory. (layout().bytes())
-  void save(const StateSlot& slot, std::span<std::byte> image);
-  void load(std::span<const std::byte> image, const StateSlot& slot);
+  // prepare: called before the image is first touched, possibly on another thread; or none.
+  void save(const StateSlot& slot, std::shared_ptr<std::byte> image,
+            std::function<void()> prepare = {});
+  void load(StateImage image, const StateSlot& slot);
+
+  // Whether no copy to or from the slot is under way. These throw std::runtime_error once a copy
+  // has failed.
+  bool ready(const StateSlot& slot) const;
+  void wait_until_ready(const StateSlot& slot);
+  bool copying() const;  // of any slot
+  // Until none is under way, whether or not one has failed; the pool holds no image then.
+  void wait_for_copies() noexcept;
 
   // Array number `index` of the layout, slot 0 first: (slots, shape of that array).
   template <typename T = float>
@@ -67,12 +91,18 @@ class StatePool {
   std::byte* row(size_t index, int32_t id) const {
     return arrays_[index].data() + static_cast<size_t>(id) * layout_.arrays[index].bytes();
   }
+  void copy_beside(const StateSlot& slot, Copier::Job job);
+  Copier::Ticket& last_copy(const StateSlot& slot) { return last_copy_[index_of(slot)]; }
+  static size_t index_of(const StateSlot& slot) { return static_cast<size_t>(slot.id()); }
+
   Backend& backend_;
   Stream& stream_;
   const StateLayout layout_;
   const int slots_;  // that sequences can have: slot 0, the scratch slot, not counted
   std::vector<Buffer> arrays_;
   std::vector<int32_t> free_;
+  std::vector<Copier::Ticket> last_copy_;  // (slots + 1) to or from the slot
+  std::unique_ptr<Copier> copier_;         // null: states are small, and copied at once
 };
 
 }  // namespace recurve

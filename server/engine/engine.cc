@@ -27,8 +27,8 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
       metrics_(metrics),
       bounds_(bounds_for(options, model.info().chunk)),
       stream_(backend.make_stream()),
-      pool_(backend, model.state_layout(), options.slots, *stream_),
-      sessions_(pool_, options.sessions, static_cast<int32_t>(model.info().vocab)),
+      pool_(backend, model.state_layout(), options.slots, *stream_, [&queue] { queue.wake(); }),
+      sessions_(backend, pool_, options.sessions, static_cast<int32_t>(model.info().vocab)),
       waiting_(queue, sessions_, pool_, metrics, options.ttft_seconds),
       runner_(model, backend, *stream_, pool_, vocab, bounds_),
       delivery_(vocab, stats, metrics),
@@ -103,16 +103,18 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
   int decodes = 0;
   for (const auto& sequence : running_) {
     sequence->refill(bounds_.chunk, now);
-    pending_.push_back(sequence->ready(bounds_.chunk));
+    pending_.push_back(pool_.ready(sequence->slot) ? sequence->ready(bounds_.chunk)
+                                                   : sequence->waits());
     if (!pending_.back().prompt && pending_.back().tokens > 0) ++decodes;
   }
   StepBounds bounds = bounds_;
   bounds.prompt_rows = pace_.prompt_rows(decodes);
-  const std::vector<int> rows = plan_step(bounds, pending_, turn_);
+  const StepPlan plan = plan_step(bounds, pending_, turn_);
+  turn_ = plan.next_turn;
   batch.clear();
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i] == 0) continue;
-    batch.add(*running_[i], rows[i]);
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    if (plan.rows[i] == 0) continue;
+    batch.add(*running_[i], plan.rows[i]);
     if (!running_[i]->siblings.empty() && running_[i]->decodes()) {
       fork_choices(*running_[i], batch);
     }
@@ -177,7 +179,7 @@ void Engine::retire(Clock::time_point now) {
   std::erase_if(running_, [&](std::unique_ptr<Sequence>& sequence) {
     if (!sequence->ended) return false;
     if (under_way_ != nullptr) under_way_->forget(*sequence);
-    turnover_.observe(seconds_between(sequence->started, now), sequence->generated,
+    holds_.observe(seconds_between(sequence->started, now), sequence->generated,
                       sequence->sampling.max_tokens);
     if (sequence->generated > 0) {
       metrics_.observe_decode(seconds_between(sequence->first_token, now));

@@ -65,6 +65,9 @@ class Engine {
 
   // One step. False if there was nothing to compute.
   bool step();
+  // Whether states are on their way. Sequences wait for theirs; the queue is woken when it is
+  // there.
+  bool copying() const { return pool_.copying(); }
 
  private:
   void end_unwanted(Clock::time_point now);
@@ -77,7 +80,7 @@ class Engine {
   void retire(Clock::time_point now);
   void report(const Batch* finished);
 
-  EngineLoad load() const { return {running_, pace_, turnover_}; }
+  EngineLoad load() const { return {running_, pace_, holds_}; }
   void report_slots();
   std::optional<Clock::time_point> next_event() const;
   void work();
@@ -103,7 +106,7 @@ class Engine {
   std::vector<std::unique_ptr<Sequence>> forked_;  // join running_ at the end of gather()
   std::vector<Pending> pending_;                   // of running_
   Pace pace_;
-  Turnover turnover_;
+  HoldTimeEstimator holds_;
   uint64_t turn_ = 0;              // of plan_step
   Clock::time_point last_finish_;  // of a step
   Clock::time_point next_housekeeping_;

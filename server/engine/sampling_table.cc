@@ -10,6 +10,7 @@ namespace recurve {
 namespace {
 
 static_assert(kMaxLogprobs <= kMostTop);
+static_assert(kMaxLogitBiasEntries <= kMostBiases);
 
 SampleParams params_for(const SamplingParams& p) {
   return {.temperature = p.temperature,
@@ -23,8 +24,8 @@ SampleParams params_for(const SamplingParams& p) {
           .seed = p.seed,
           .min_tokens = p.min_tokens,
           .max_tokens = p.max_tokens,
+          .biases = static_cast<int32_t>(p.logit_bias.size()),
           .masked = !p.allowed_ids.empty(),
-          .biased = !p.logit_bias.empty(),
           .penalised = has_penalties(p)};
 }
 
@@ -34,21 +35,18 @@ const char* sentence_for(SampleStatus status) {
   return "no token is left to sample: all are masked or impossible";
 }
 
-// A set of ids, one bit each.
+// Sets of ids, one bit each.
+void add_id(int32_t id, std::span<uint32_t> set) {
+  set[static_cast<size_t>(id) / 32] |= uint32_t{1} << (static_cast<size_t>(id) % 32);
+}
 void add_ids(const std::vector<int32_t>& ids, std::span<uint32_t> set) {
-  for (const int32_t id : ids) {
-    set[static_cast<size_t>(id) / 32] |= uint32_t{1} << (static_cast<size_t>(id) % 32);
-  }
+  for (const int32_t id : ids) add_id(id, set);
 }
 
-void add_seen(const TokenHistory& history, std::span<uint32_t> seen) {
-  const auto usable = [&](int32_t id) { return static_cast<size_t>(id) < seen.size(); };
-  history.for_each_in_prompt([&](int32_t id) {
-    if (usable(id)) seen[static_cast<size_t>(id)] = kSeenInPrompt;
-  });
-  for (const TokenHistory::Generated& said : history.generated()) {
-    if (usable(said.id)) seen[static_cast<size_t>(said.id)] |= std::min(said.times, kMostSeen);
-  }
+void sort_biases(const SamplingParams& params, std::span<SampleBias> to) {
+  size_t at = 0;
+  for (const auto& [id, value] : params.logit_bias) to[at++] = {id, value};
+  std::ranges::sort(to, {}, &SampleBias::id);
 }
 
 }  // namespace
@@ -63,8 +61,10 @@ SamplingTable::SamplingTable(Backend& backend, const SamplingVocab& vocab, int s
   progress_ = backend.allocate(each * sizeof(SampleProgress));
   ends_ = backend.allocate(each * words_ * sizeof(uint32_t));
   allowed_ = backend.allocate(each * words_ * sizeof(uint32_t));
-  bias_ = backend.allocate(each * usable * sizeof(float));
-  seen_ = backend.allocate(each * usable * sizeof(uint32_t));
+  biased_ = backend.allocate(each * words_ * sizeof(uint32_t));
+  biases_ = backend.allocate(each * kMostBiases * sizeof(SampleBias));
+  prompt_ = backend.allocate(each * words_ * sizeof(uint32_t));
+  answer_ = backend.allocate(each * usable * sizeof(uint16_t));
   const SampleProgress scratch{.token = 0, .generated = 0, .ended = 1};
   backend.upload(progress(), &scratch, sizeof scratch, stream);
   stream.wait();
@@ -72,13 +72,16 @@ SamplingTable::SamplingTable(Backend& backend, const SamplingVocab& vocab, int s
 
 void SamplingTable::begin(int32_t slot, const SamplingParams& params, const TokenHistory& history,
                           Staging& staging, Stream& stream) {
-  // Writes `count` values, zeros at first, to the slot's place in a table.
-  const auto set = [&]<typename T>(T* table, size_t count, const auto& write) {
+  // Writes `count` values, zeros at first, to the slot's place, which has room for `most`.
+  const auto set_some = [&]<typename T>(T* table, size_t count, size_t most, const auto& write) {
     const std::span<T> staged = staging.take<T>(count);
     std::ranges::fill(staged, T{});
     write(staged);
-    backend_.upload(table + static_cast<size_t>(slot) * count, staged.data(), staged.size_bytes(),
+    backend_.upload(table + static_cast<size_t>(slot) * most, staged.data(), staged.size_bytes(),
                     stream);
+  };
+  const auto set = [&](auto* table, size_t count, const auto& write) {
+    set_some(table, count, count, write);
   };
   const auto usable = static_cast<size_t>(vocab_.usable);
   const SampleParams own = params_for(params);
@@ -91,14 +94,27 @@ void SamplingTable::begin(int32_t slot, const SamplingParams& params, const Toke
   if (own.masked) {
     set(allowed_.as<uint32_t>(), words_, [&](auto to) { add_ids(params.allowed_ids, to); });
   }
-  if (own.biased) {
-    set(bias_.as<float>(), usable, [&](auto to) {
-      for (const auto& [id, value] : params.logit_bias) to[static_cast<size_t>(id)] = value;
+  if (own.biases > 0) {
+    set(biased_.as<uint32_t>(), words_, [&](auto to) {
+      for (const auto& [id, value] : params.logit_bias) add_id(id, to);
     });
+    set_some(biases_.as<SampleBias>(), params.logit_bias.size(), kMostBiases,
+             [&](auto to) { sort_biases(params, to); });
   }
-  if (own.penalised) {
-    set(seen_.as<uint32_t>(), usable, [&](auto to) { add_seen(history, to); });
-  }
+  if (!own.penalised) return;
+  const auto may_be_said = [&](int32_t id) { return id < vocab_.usable; };
+  set(prompt_.as<uint32_t>(), words_, [&](auto to) {
+    history.for_each_in_prompt([&](int32_t id) {
+      if (may_be_said(id)) add_id(id, to);
+    });
+  });
+  set(answer_.as<uint16_t>(), usable, [&](auto to) {
+    for (const TokenHistory::Generated& said : history.generated()) {
+      if (!may_be_said(said.id)) continue;
+      const uint32_t times = std::min<uint32_t>(said.times, kMostInAnswer);
+      to[static_cast<size_t>(said.id)] = static_cast<uint16_t>(times);
+    }
+  });
 }
 
 SampleArgs SamplingTable::args(const float* logits, std::span<const SampleRow> rows,
@@ -112,8 +128,10 @@ SampleArgs SamplingTable::args(const float* logits, std::span<const SampleRow> r
                     .params = params_.as<SampleParams>(),
                     .ends = ends_.as<uint32_t>(),
                     .allowed = allowed_.as<uint32_t>(),
-                    .bias = bias_.as<float>(),
-                    .seen = seen_.as<uint32_t>(),
+                    .biased = biased_.as<uint32_t>(),
+                    .biases = biases_.as<SampleBias>(),
+                    .prompt = prompt_.as<uint32_t>(),
+                    .answer = answer_.as<uint16_t>(),
                     .progress = progress()},
           .results = results,
           .top = top};

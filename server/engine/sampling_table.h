@@ -29,9 +29,9 @@ class SamplingTable {
  private:
   Backend& backend_;
   const SamplingVocab vocab_;
-  const size_t words_;                   // of a set of ids
-  Buffer params_, progress_;             // (slots + 1)
-  Buffer ends_, allowed_, bias_, seen_;  // (slots + 1, words or usable): see SampleTable
+  const size_t words_;  // of a set of ids
+  // (slots + 1, ...): see SampleTable
+  Buffer params_, progress_, ends_, allowed_, biased_, biases_, prompt_, answer_;
 };
 
 // What the kernel has said of a row, in the words of the clients. top: what belongs to the row.

@@ -30,7 +30,7 @@ void Sequence::refill(int chunk, Clock::time_point now) {
 }
 
 Pending Sequence::ready(int chunk) const {
-  if (unread) return {.tokens = 0, .prompt = !decodes(), .scored = scored(), .place = place};
+  if (unread) return waits();
   if (decodes()) return {.tokens = may_decode() ? 1 : 0, .prompt = false, .scored = false};
   const int whole = feed != nullptr ? (left() - 1) / chunk * chunk : left();
   return {.tokens = leaving ? 0 : whole, .prompt = true, .scored = scored(), .place = place};

@@ -64,6 +64,10 @@ struct Sequence {
   // What there is for the next step. Of a prompt of which more will come, whole chunks only, and
   // not its last token so far: the next one is wanted to score it.
   Pending ready(int chunk) const;
+  // That it takes no part in the next step.
+  Pending waits() const {
+    return {.tokens = 0, .prompt = !decodes(), .scored = scored(), .place = place};
+  }
   // When it is ended if nothing has come until then.
   std::optional<Clock::time_point> patience_ends() const;
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -73,6 +74,7 @@ void WaitingLine::arrive(Request& request, const EngineLoad& load, Clock::time_p
 }
 
 void WaitingLine::line_up(Line& one) {
+  if (in_turn_.capacity() <= waiting_.size()) in_turn_.reserve(2 * waiting_.size() + 8);
   const Waiting& waiting = one.front();
   Session* session = waiting.session;
   const bool all_there = waiting.request.more_prompt == nullptr;
@@ -197,8 +199,7 @@ std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now) {
     const auto next = next_in_turn();
     std::unique_ptr<Sequence> sequence;
     try {
-      const bool has_slot = next->session != nullptr && next->session->slot;
-      if (!has_slot && !make_room()) return nullptr;
+      if (!next->has_slot() && !make_room()) return nullptr;
       sequence = start(*next, now);
       turn_of_shortest_ = !turn_of_shortest_;
       queue_.left(1);
@@ -211,14 +212,11 @@ std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now) {
   return nullptr;
 }
 
-// The first; by turns the shortest, if that is far shorter.
 WaitingLine::Line::iterator WaitingLine::next_in_turn() {
-  const auto first = waiting_.begin();
-  if (!turn_of_shortest_) return first;
-  const auto shortest =
-      std::min_element(waiting_.begin(), waiting_.end(),
-                       [](const Waiting& a, const Waiting& b) { return a.tokens() < b.tokens(); });
-  return is_far_shorter(shortest->tokens(), first->tokens()) ? shortest : first;
+  in_turn_.clear();
+  for (const Waiting& waiting : waiting_) in_turn_.push_back(waiting.waiter());
+  const size_t next = recurve::next_in_turn(in_turn_, turn_of_shortest_);
+  return std::next(waiting_.begin(), static_cast<ptrdiff_t>(next));
 }
 
 // Moves an idle session out of its slot if none is free. False if there is no such session either.
@@ -226,7 +224,7 @@ bool WaitingLine::make_room() { return pool_.free_slots() > 0 || sessions_.evict
 
 std::optional<StateSlot> WaitingLine::free_slot() {
   if (!make_room()) return std::nullopt;
-  return pool_.acquire();
+  return pool_.acquire_unset();
 }
 
 // What may fail comes first: until the end the request waits as it did.

@@ -9,7 +9,7 @@
 #include "server/engine/sequence.h"
 #include "server/observe/engine_metrics.h"
 #include "server/request/admission_queue.h"
-#include "server/scheduler/forecast.h"
+#include "server/scheduler/admission.h"
 #include "server/scheduler/pace.h"
 #include "server/session/session_store.h"
 
@@ -19,7 +19,7 @@ namespace recurve {
 struct EngineLoad {
   std::span<const std::unique_ptr<Sequence>> running;
   const Pace& pace;
-  const Turnover& turnover;
+  const HoldTimeEstimator& holds;
   double prompt_rate() const;  // prompt tokens a second, of all together; 0: not known
 };
 
@@ -52,8 +52,8 @@ class WaitingLine {
   void drop_unwanted(Clock::time_point now);
   // Who is next, in its slot; null if nobody waits or there is no room for it.
   std::unique_ptr<Sequence> admit_next(Clock::time_point now);
-  // A slot for a further choice, after an idle session has left its own if it must; empty: there is
-  // none.
+  // A slot for a further choice, whose state is to be copied into it, after an idle session has
+  // left its own if it must; empty: there is none.
   std::optional<StateSlot> free_slot();
   // The choices from `first` of its siblings on, who found no slot, wait.
   void wait_again(const Sequence& sequence, size_t first);
@@ -80,7 +80,13 @@ class WaitingLine {
     int64_t place = 0;
     bool again = false;  // its first choices have their slots
     int64_t tokens() const { return static_cast<int64_t>(input.ids.size()); }
-    int slots() const { return static_cast<int>(request.streams.size()); }
+    bool has_slot() const { return session != nullptr && session->slot; }
+    Waiter waiter() const {
+      return {.place = place,
+              .tokens = tokens(),
+              .slots = static_cast<int>(request.streams.size()),
+              .has_slot = has_slot()};
+    }
   };
 
   using Line = std::list<Waiting>;
@@ -89,9 +95,10 @@ class WaitingLine {
   void arrive(Request& request, const EngineLoad& load, Clock::time_point now);
   Input input_of(const Request& request, const Session* session) const;
   Ending refusal(const Request& request, const Session* session, const Input& input) const;
-  double wait_of(const Waiting& waiting, const EngineLoad& load) const;
+  double wait_of(const Waiter& waiter, const EngineLoad& load) const;
   Ending overload(const Waiting& waiting, const EngineLoad& load, Clock::time_point now) const;
   void line_up(Line& one);
+  std::vector<Waiter> waiters() const;
   Line::iterator next_in_turn();
   std::optional<Clock::time_point> patience_ends(const Waiting& waiting) const;
   void drop(const Waiting& waiting, Finish why, Clock::time_point now);
@@ -106,6 +113,7 @@ class WaitingLine {
   const double most_seconds_;
   AdmissionQueue::Arrivals arrivals_;  // being looked at
   Line waiting_;                       // by their places
+  std::vector<Waiter> in_turn_;        // of next_in_turn(); has room for all of the line
   bool turn_of_shortest_ = false;
 };
 

@@ -20,7 +20,7 @@ double slot_wait(Ahead& ahead) {
 
 }  // namespace
 
-void Turnover::observe(double hold_seconds, int64_t generated, int64_t max_tokens) {
+void HoldTimeEstimator::observe(double hold_seconds, int64_t generated, int64_t max_tokens) {
   const double share =
       max_tokens > 0 ? static_cast<double>(generated) / static_cast<double>(max_tokens) : 1;
   if (!begun_) hold_ = hold_seconds;

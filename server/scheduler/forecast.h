@@ -5,7 +5,7 @@
 namespace recurve {
 
 // How long requests hold their slots, learnt from those that have ended.
-class Turnover {
+class HoldTimeEstimator {
  public:
   // A sequence that held its slot for so long and generated so much of what it might have.
   void observe(double hold_seconds, int64_t generated, int64_t max_tokens);

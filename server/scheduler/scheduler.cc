@@ -1,16 +1,18 @@
 #include "server/scheduler/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace recurve {
 namespace {
 
 // The step while it is being laid out.
-struct Plan {
+struct Draft {
   const StepBounds& bounds;
   std::span<const Pending> pending;
   std::vector<int> rows;
   int rows_left, logits_left;
+  uint64_t turn;
 
   int left(size_t i) const { return pending[i].tokens - rows[i]; }
   int piece(size_t i) const { return std::min(left(i), bounds.chunk); }
@@ -30,11 +32,11 @@ struct Plan {
   }
 };
 
-bool came_first(const Plan& plan, size_t a, size_t b) {
+bool came_first(const Draft& plan, size_t a, size_t b) {
   return plan.pending[a].place < plan.pending[b].place;
 }
 
-bool is_shorter(const Plan& plan, size_t a, size_t b) {
+bool is_shorter(const Draft& plan, size_t a, size_t b) {
   if (plan.left(a) != plan.left(b)) return plan.left(a) < plan.left(b);
   return came_first(plan, a, b);
 }
@@ -42,7 +44,7 @@ bool is_shorter(const Plan& plan, size_t a, size_t b) {
 // The one of those for which `may` holds that came first, or is the shortest; the number of
 // sequences if there is none.
 template <typename May>
-size_t pick(const Plan& plan, bool shortest, const May& may) {
+size_t pick(const Draft& plan, bool shortest, const May& may) {
   size_t best = plan.pending.size();
   for (size_t i = 0; i < plan.pending.size(); ++i) {
     if (!may(i)) continue;
@@ -54,23 +56,23 @@ size_t pick(const Plan& plan, bool shortest, const May& may) {
 }
 
 // The one that came first; by turns the shortest, if that is far shorter.
-size_t whose_turn(const Plan& plan, uint64_t turn) {
+size_t whose_turn(const Draft& plan) {
   const auto wants = [&](size_t i) { return plan.wants(i); };
   const size_t first = pick(plan, false, wants);
-  if (turn % 2 == 0 || first == plan.pending.size()) return first;
+  if (plan.turn % 2 == 0 || first == plan.pending.size()) return first;
   const size_t shortest = pick(plan, true, wants);
   return is_far_shorter(plan.left(shortest), plan.left(first)) ? shortest : first;
 }
 
 // Chunk by chunk to whose turn it is, as long as that fits; then what is left to whom it fits.
 // Whose chunk did not fit has the first turn of the next step.
-void share_among_prompts(Plan& plan, uint64_t& turn) {
+void share_among_prompts(Draft& plan) {
   const size_t none = plan.pending.size();
   while (true) {
-    const size_t owner = whose_turn(plan, turn);
+    const size_t owner = whose_turn(plan);
     if (owner == none || !plan.fits(owner)) break;
     plan.give_chunk(owner);
-    ++turn;
+    ++plan.turn;
   }
   while (true) {
     const size_t other = pick(plan, true, [&](size_t i) { return plan.fits(i); });
@@ -81,9 +83,9 @@ void share_among_prompts(Plan& plan, uint64_t& turn) {
 
 }  // namespace
 
-std::vector<int> plan_step(const StepBounds& bounds, std::span<const Pending> pending,
-                           uint64_t& turn) {
-  Plan plan{bounds, pending, std::vector<int>(pending.size(), 0), bounds.rows, bounds.logits};
+StepPlan plan_step(const StepBounds& bounds, std::span<const Pending> pending, uint64_t turn) {
+  Draft plan{bounds,      pending,       std::vector<int>(pending.size(), 0),
+             bounds.rows, bounds.logits, turn};
   for (size_t i = 0; i < pending.size(); ++i) {
     if (pending[i].prompt || pending[i].tokens == 0) continue;
     plan.rows[i] = 1;
@@ -91,8 +93,8 @@ std::vector<int> plan_step(const StepBounds& bounds, std::span<const Pending> pe
     --plan.logits_left;
   }
   plan.rows_left = std::min(plan.rows_left, std::max(bounds.prompt_rows, bounds.chunk));
-  share_among_prompts(plan, turn);
-  return plan.rows;
+  share_among_prompts(plan);
+  return {.rows = std::move(plan.rows), .next_turn = plan.turn};
 }
 
 }  // namespace recurve

@@ -28,7 +28,14 @@ struct Pending {
 inline constexpr int kFarShorter = 8;
 inline bool is_far_shorter(int64_t tokens, int64_t than) { return tokens * kFarShorter <= than; }
 
-// How many tokens each sequence brings to the next step, in the order given.
+// What the next step is made of.
+struct StepPlan {
+  std::vector<int> rows;  // tokens that each sequence brings, in the order given
+  // Of the step after it; the turn counts the chunks that were given by turns, from 0 on.
+  uint64_t next_turn = 0;
+};
+
+// How many tokens each sequence brings to the next step.
 //
 // Every decode brings its token: nobody's next token waits for another's prompt. Prompts share the
 // rest chunk by chunk: they go to the prompt that came first, only that every second one goes to
@@ -39,9 +46,7 @@ inline bool is_far_shorter(int64_t tokens, int64_t than) { return tokens * kFarS
 // chunk only, counted from its start; what it brings does not depend on its neighbours except in
 // how many whole chunks, and the recurrence gives the same bits for any such cut.
 //
-// `turn` counts the chunks given by turns; the caller keeps it from step to step.
 // Pure: no clock, no device, no locks.
-std::vector<int> plan_step(const StepBounds& bounds, std::span<const Pending> pending,
-                           uint64_t& turn);
+StepPlan plan_step(const StepBounds& bounds, std::span<const Pending> pending, uint64_t turn);
 
 }  // namespace recurve

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <iterator>
 #include <new>
 #include <utility>
 
@@ -14,6 +13,9 @@ namespace recurve {
 namespace {
 
 constexpr size_t kPage = 4096, kLine = 64;
+// Large images are on huge pages, where the system has them: there are fewer
+// pages to be mapped while they are first written.
+constexpr size_t kHugePage = size_t{2} << 20, kHugeFrom = 8 * kHugePage;
 constexpr size_t kBlockBytes = size_t{32} << 20;
 // A shared pointer's own, with what the heap adds.
 constexpr size_t kOwnerBytes = 64;
@@ -23,20 +25,29 @@ size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 // Whole pages, so that an image alone can be given back, unless many fit on a page.
 size_t stride_of(size_t image_bytes) {
   const size_t lines = round_up(std::max<size_t>(image_bytes, 1), kLine);
-  return lines < kPage ? lines : round_up(lines, kPage);
+  if (lines < kPage) return lines;
+  return round_up(lines, lines < kHugeFrom ? kPage : kHugePage);
 }
 
 }  // namespace
 
-ImageMemory::ImageMemory(size_t image_bytes)
-    : stride_(stride_of(image_bytes)),
+ImageMemory::ImageMemory(Backend& backend, size_t image_bytes)
+    : backend_(backend),
+      stride_(stride_of(image_bytes)),
       images_a_block_(std::max<size_t>(kBlockBytes / stride_, 1)) {}
 
-ImageMemory::~ImageMemory() { CHECK(blocks_.empty()); }
+ImageMemory::~ImageMemory() {
+  CHECK(images_ == 0);
+  for (const auto& [memory, block] : blocks_) {
+    if (block.pinned) backend_.unpin(memory);
+    munmap(memory, block_bytes());
+  }
+}
 
 size_t ImageMemory::bytes_each(size_t image_bytes) { return stride_of(image_bytes) + kOwnerBytes; }
 
 std::shared_ptr<std::byte> ImageMemory::take() {
+  std::unique_lock lock(mutex_);
   const auto at = with_room_.empty() ? add_block() : blocks_.find(*with_room_.begin());
   Block& block = at->second;
   size_t& word = block.first_free;
@@ -45,15 +56,29 @@ std::shared_ptr<std::byte> ImageMemory::take() {
   block.used[word] |= uint64_t{1} << bit;
   ++images_;
   if (++block.images == images_a_block_) block.full_in = with_room_.extract(at->first);
+  std::byte* const image = at->first + (64 * word + bit) * stride_;
+  lock.unlock();
   // Gives the memory back where there is none for the pointer's own.
-  return {at->first + (64 * word + bit) * stride_, [this](std::byte* image) { give(image); }};
+  return {image, [this](std::byte* gone) { give(gone); }};
+}
+
+void ImageMemory::prepare(std::byte* image) {
+  if (!backend_.pins_host_memory()) return;
+  std::unique_lock lock(mutex_);
+  auto& [memory, block] = *block_of(image);
+  if (block.prepared) return;
+  block.prepared = true;
+  lock.unlock();  // the image keeps the block
+  const bool pinned = backend_.pin(memory, block_bytes());
+  lock.lock();
+  block.pinned = pinned;
 }
 
 ImageMemory::Blocks::iterator ImageMemory::add_block() {
-  const size_t bytes = images_a_block_ * stride_;
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+  void* memory = mmap(nullptr, block_bytes(), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
+  if (stride_ >= kHugeFrom) madvise(memory, block_bytes(), MADV_HUGEPAGE);
   auto* const address = static_cast<std::byte*>(memory);
   try {
     Block block{.used = std::vector<uint64_t>((images_a_block_ + 63) / 64)};
@@ -63,21 +88,23 @@ ImageMemory::Blocks::iterator ImageMemory::add_block() {
     return blocks_.emplace(address, std::move(block)).first;
   } catch (...) {
     with_room_.erase(address);
-    munmap(memory, bytes);
+    munmap(memory, block_bytes());
     throw;
   }
 }
 
 void ImageMemory::give(std::byte* image) noexcept {
-  const auto at = std::prev(blocks_.upper_bound(image));
+  const std::lock_guard lock(mutex_);
+  const auto at = block_of(image);
   Block& block = at->second;
   const size_t index = static_cast<size_t>(image - at->first) / stride_;
   block.used[index / 64] &= ~(uint64_t{1} << (index % 64));
   block.first_free = std::min(block.first_free, index / 64);
   --images_;
   if (block.images-- == images_a_block_) with_room_.insert(std::move(block.full_in));
+  if (block.prepared) return;
   if (block.images == 0) {
-    munmap(at->first, images_a_block_ * stride_);
+    munmap(at->first, block_bytes());
     with_room_.erase(at->first);
     blocks_.erase(at);
   } else {

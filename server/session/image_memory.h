@@ -1,31 +1,40 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <vector>
 
+#include "kernels/backend.h"
+
 namespace recurve {
 
-// A state outside its slot: the arrays of the layout, one after the other, in host memory. Made
-// once, never changed; copies share it.
-using StateImage = std::shared_ptr<const std::byte>;  // (layout.bytes())
-
-// Memory for images, which are all of one size, outside the heap: what an image takes is known, and
-// the system gets back what is given back. Mapped in blocks of many images, as a process may have
-// tens of thousands of mappings only. Belongs to one thread; outlives its images.
+// Memory for images of states, which are all of one size, outside the heap: what an image takes is
+// known, and the system gets back what is given back. Mapped in blocks of many images, as a process
+// may have tens of thousands of mappings only. Outlives its images, which may go on any thread.
+//
+// For a device that pins host memory the blocks are pinned, and kept for other images until the
+// end: what there was once, sessions and marks had reserved.
 class ImageMemory {
  public:
-  explicit ImageMemory(size_t image_bytes);
+  // The backend outlives the memory.
+  ImageMemory(Backend& backend, size_t image_bytes);
   ~ImageMemory();
   ImageMemory(const ImageMemory&) = delete;
   ImageMemory& operator=(const ImageMemory&) = delete;
 
   // Room for an image, that goes with its last owner. Throws std::bad_alloc.
   std::shared_ptr<std::byte> take();
+  // To be called before an image is first touched, on any thread, which it may take some time.
+  void prepare(std::byte* image);
 
-  int64_t images() const { return images_; }  // that there are
+  int64_t images() const {  // that there are
+    const std::lock_guard lock(mutex_);
+    return images_;
+  }
   // What each takes, all told but its share of a block not used up.
   static size_t bytes_each(size_t image_bytes);
 
@@ -36,15 +45,20 @@ class ImageMemory {
     size_t images = 0;
     size_t first_free = 0;              // of the words of `used`: none before has a free bit
     Addresses::node_type full_in = {};  // its place in with_room_, kept while it has none
+    bool prepared = false, pinned = false;
   };
   using Blocks = std::map<std::byte*, Block>;  // by address
 
   Blocks::iterator add_block();
+  Blocks::iterator block_of(std::byte* image) { return std::prev(blocks_.upper_bound(image)); }
+  size_t block_bytes() const { return images_a_block_ * stride_; }
   void give(std::byte* image) noexcept;
   void give_pages(const Blocks::value_type& block, size_t index) noexcept;
 
+  Backend& backend_;
   const size_t stride_;
   const size_t images_a_block_;
+  mutable std::mutex mutex_;  // of all below
   Blocks blocks_;
   Addresses with_room_;  // of the blocks
   int64_t images_ = 0;

@@ -80,14 +80,17 @@ Tier Session::tier() const {
   return slot || running ? Tier::kSlot : Tier::kEmpty;
 }
 
-SessionStore::SessionStore(StatePool& pool, const SessionLimits& limits, int32_t vocab)
+SessionStore::SessionStore(Backend& backend, StatePool& pool, const SessionLimits& limits,
+                           int32_t vocab)
     : pool_(pool),
       limits_(limits),
       state_bytes_(static_cast<int64_t>(pool.layout().bytes())),
       bytes_each_(bytes_each(pool.layout(), vocab)),
-      images_(pool.layout().bytes()) {
+      images_(backend, pool.layout().bytes()) {
   in_slots_.reserve(static_cast<size_t>(pool.slots()));
 }
+
+SessionStore::~SessionStore() { pool_.wait_for_copies(); }
 
 int64_t SessionStore::bytes_each(const StateLayout& layout, int32_t vocab) {
   constexpr int64_t kSessionBytes =
@@ -128,14 +131,22 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
 }
 
 SessionResult SessionStore::open(const SessionCommand& command, Clock::time_point now) {
-  return insert({command.caller.tenant, command.name}, Snapshot{}, command.ttl_seconds, now);
+  return insert({command.caller.tenant, command.name}, Snapshot{}, std::nullopt,
+                command.ttl_seconds, now);
 }
 
 SessionResult SessionStore::fork(Session& session, const SessionCommand& command,
                                  Clock::time_point now) {
   if (sessions_.contains({session.tenant, command.other})) return exists(command.other);
   if (auto full = no_room(command.other)) return *full;
-  return insert({session.tenant, command.other}, snapshot(session), command.ttl_seconds, now);
+  Key key{session.tenant, command.other};
+  std::optional<StateSlot> slot;
+  if (session.slot) slot = pool_.acquire_unset();
+  if (!slot) {
+    return insert(std::move(key), snapshot(session), std::nullopt, command.ttl_seconds, now);
+  }
+  pool_.copy(*session.slot, *slot);
+  return insert(std::move(key), session.at, std::move(slot), command.ttl_seconds, now);
 }
 
 SessionResult SessionStore::mark(Session& session, const SessionCommand& command,
@@ -200,8 +211,8 @@ SessionResult SessionStore::list(const SessionCommand& command, Clock::time_poin
   return result;
 }
 
-SessionResult SessionStore::insert(Key key, Snapshot at, std::optional<double> ttl,
-                                   Clock::time_point now) {
+SessionResult SessionStore::insert(Key key, Snapshot at, std::optional<StateSlot> slot,
+                                   std::optional<double> ttl, Clock::time_point now) {
   if (sessions_.contains(key)) return exists(key.name);
   if (auto full = no_room(key.name)) return *full;
   const auto place = sessions_.try_emplace(std::move(key)).first;
@@ -209,6 +220,7 @@ SessionResult SessionStore::insert(Key key, Snapshot at, std::optional<double> t
   session.tenant = place->first.tenant;
   session.name = place->first.name;
   session.at = std::move(at);
+  session.slot = std::move(slot);
   session.ttl_seconds = std::min(ttl.value_or(limits_.default_ttl_seconds), kLongestTtl);
   session.last_used = now;
   session.expires = expiry(session);
@@ -218,6 +230,7 @@ SessionResult SessionStore::insert(Key key, Snapshot at, std::optional<double> t
     ++count_of(session);
     reserved_ += reserved_for(session.name);
     ++entries_;
+    if (session.slot) in_slots_.push_back(&session);
     return result;
   } catch (...) {
     sessions_.erase(place);
@@ -244,9 +257,9 @@ StateSlot SessionStore::check_out(Session& session) {
   const Change change(*this, session);
   std::optional<StateSlot> slot = take_slot(session);
   if (!slot) {
-    slot = pool_.acquire();
+    slot = session.at.image ? pool_.acquire_unset() : pool_.acquire();
     CHECK(slot);
-    if (session.at.image) pool_.load({session.at.image.get(), pool_.layout().bytes()}, *slot);
+    if (session.at.image) pool_.load(session.at.image, *slot);
     session.at.image.reset();
   }
   session.running = true;
@@ -315,7 +328,7 @@ int& SessionStore::count_of(const Session& session) {
 
 StateImage SessionStore::save(const StateSlot& slot) {
   const std::shared_ptr<std::byte> image = images_.take();
-  pool_.save(slot, {image.get(), pool_.layout().bytes()});
+  pool_.save(slot, image, [this, place = image.get()] { images_.prepare(place); });
   return image;
 }
 

@@ -57,6 +57,8 @@ struct SessionLimits {
 // and all else that it may come to take. So an idle session can always leave its slot, and running
 // out of memory is an answer to the one who opens a session too many, never to a request on an old
 // one. Where the system gives less than was reserved, std::bad_alloc leaves all as it was.
+//
+// States are on their way, to host memory or to a slot, while all else goes on: see StatePool.
 class SessionStore {
  public:
   struct Counts {
@@ -64,8 +66,9 @@ class SessionStore {
     int64_t host_bytes = 0;  // of images, in use, not reserved
   };
 
-  // vocab: ids that sessions may see are below it.
-  SessionStore(StatePool& pool, const SessionLimits& limits, int32_t vocab);
+  // vocab: ids that sessions may see are below it. Pool and backend outlive the store.
+  SessionStore(Backend& backend, StatePool& pool, const SessionLimits& limits, int32_t vocab);
+  ~SessionStore();
 
   // What a session reserves: its state and all that maps and heap take for it, but for a name of
   // more than 15 characters. A mark takes somewhat less, and reserves the same.
@@ -79,15 +82,15 @@ class SessionStore {
 
   // A request waits for its turn on the session, or no longer does.
   void set_busy(Session& session, bool busy);
-  // The session's state, in a slot of its own, for a request to run on. The session must be in its
-  // slot, or a slot must be free.
+  // The session's state, in a slot of its own, for a request to run on once the slot is ready. The
+  // session must be in its slot, or a slot must be free.
   StateSlot check_out(Session& session);
   // And back, with what has become of it; `at` without its image.
   void check_in(Session& session, StateSlot slot, Snapshot at, Clock::time_point now);
 
-  // Moves one session's state from its slot to host memory: that of the one that has been idle
-  // longest; only then those of sessions whose request still waits for its turn. False if no
-  // session is in a slot but those that a request is running on.
+  // Moves one session's state from its slot, which is free then, to host memory: that of the one
+  // that has been idle longest; only then those of sessions whose request still waits for its turn.
+  // False if no session is in a slot but those that a request is running on.
   bool evict_one();
 
   // Closes the sessions that have been idle for too long; of very many, some, and next_expiry() is
@@ -116,7 +119,9 @@ class SessionStore {
   SessionResult close(Session& session, Clock::time_point now);
   SessionResult list(const SessionCommand& command, Clock::time_point now) const;
 
-  SessionResult insert(Key key, Snapshot at, std::optional<double> ttl, Clock::time_point now);
+  // slot: with the state, where it has one already.
+  SessionResult insert(Key key, Snapshot at, std::optional<StateSlot> slot,
+                       std::optional<double> ttl, Clock::time_point now);
   StateImage save(const StateSlot& slot);
   Snapshot snapshot(const Session& session);
   SessionInfo describe(const Session& session, Clock::time_point now) const;

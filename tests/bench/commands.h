@@ -6,6 +6,7 @@ namespace recurve::bench {
 // Each adds its subcommand, with what to do when it is chosen. `json`: see Report.
 void add_step(CLI::App& app, const bool& json);
 void add_engine(CLI::App& app, const bool& json);
+void add_sessions(CLI::App& app, const bool& json);
 void add_kernel(CLI::App& app, const bool& json);
 void add_drift(CLI::App& app, const bool& json);
 #if RECURVE_SERVER

@@ -1,11 +1,9 @@
 // recurve-bench engine: streams that decode without end, through the engine and without a server,
 // beside the step that it takes at least.
-#include "server/engine/engine.h"
-
 #include <chrono>
-#include <thread>
 
 #include "tests/bench/commands.h"
+#include "tests/bench/engine_streams.h"
 #include "tests/bench/report.h"
 #include "tests/bench/step_bench.h"
 
@@ -21,54 +19,6 @@ struct EngineBenchOptions {
   double seconds = 2;
 };
 
-// An engine on its thread, and clients that read what they are sent.
-class Streams {
- public:
-  Streams(const EngineBenchOptions& o, const Model& model, Backend& backend, int count)
-      : queue_(count),
-        engine_(model, backend,
-                {.rows = static_cast<int32_t>(model.info().vocab),
-                 .usable = static_cast<int32_t>(model.info().vocab),
-                 .eos_ids = {}},
-                queue_, stats_, metrics_, {.slots = count, .sessions = {}}) {
-    for (int s = 0; s < count; ++s) {
-      streams_.push_back(std::make_shared<TokenStream>());
-      Request request{.prompt = {s % static_cast<int32_t>(model.info().vocab)},
-                      .sampling = o.sampling,
-                      .streams = {streams_.back()}};
-      request.sampling.seed = static_cast<uint64_t>(s);
-      request.sampling.max_tokens = std::numeric_limits<int32_t>::max();
-      queue_.push(std::move(request));
-    }
-    thread_ = std::thread([this] { engine_.run(); });
-  }
-  ~Streams() {
-    engine_.abandon();
-    thread_.join();
-  }
-
-  // Reads for so long; tokens per second meanwhile.
-  double read(double seconds) {
-    const auto began = Clock::now();
-    const int64_t before = stats_.generated_tokens;
-    Seconds passed{0};
-    while (passed.count() < seconds) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      for (const auto& stream : streams_) stream->take();
-      passed = Clock::now() - began;
-    }
-    return static_cast<double>(stats_.generated_tokens - before) / passed.count();
-  }
-
- private:
-  AdmissionQueue queue_;
-  EngineStats stats_;
-  EngineMetrics metrics_;
-  Engine engine_;
-  std::vector<std::shared_ptr<TokenStream>> streams_;
-  std::thread thread_;
-};
-
 void run(const EngineBenchOptions& o, bool json) {
   o.model.check("engine");
   const auto backend = make_backend(o.model.device, o.model.threads);
@@ -78,10 +28,10 @@ void run(const EngineBenchOptions& o, bool json) {
     const double step =
         StepBench(*model, *backend, count, 1, o.sampling).median_seconds(o.seconds / 2);
     const auto began = Clock::now();
-    Streams streams(o, *model, *backend, count);
+    EngineStreams streams(*model, *backend, o.sampling, count, count);
     const double start = Seconds(Clock::now() - began).count();
-    streams.read(o.seconds / 4);  // prompts, and warm-up
-    const double rate = streams.read(o.seconds);
+    streams.rate(o.seconds / 4);  // prompts, and warm-up
+    const double rate = streams.rate(o.seconds);
     report.add({{"bench", "engine"},
                 {"device", o.model.device},
                 {"streams", count},

@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   app.fallthrough();
   recurve::bench::add_step(app, json);
   recurve::bench::add_engine(app, json);
+  recurve::bench::add_sessions(app, json);
   recurve::bench::add_kernel(app, json);
   recurve::bench::add_drift(app, json);
 #if RECURVE_SERVER

@@ -6,30 +6,30 @@
 #include "tests/bench/report.h"
 #include "tests/bench/step_bench.h"
 
-#ifdef RECURVE_STAMPS
+#ifdef RECURVE_KERNEL_TRACE
 #include <map>
 #include <tuple>
 
-#include "kernels/cuda/common/stamps.h"
+#include "kernels/cuda/common/kernel_trace.h"
 #endif
 
 namespace recurve::bench {
 namespace {
 
-#ifdef RECURVE_STAMPS
+#ifdef RECURVE_KERNEL_TRACE
 // The kernels of one step, by how they are launched: how many there are, what one costs and how
 // long before it began it was there.
-void report_stamps(StepBench& bench, int sequences, Report& report) {
-  cuda::clear_stamps();
+void report_kernel_trace(StepBench& bench, int sequences, Report& report) {
+  cuda::clear_kernel_trace();
   bench.again();
-  const std::vector<cuda::Stamp> stamps = cuda::read_stamps();
+  const std::vector<cuda::TracedKernel> stamps = cuda::read_kernel_trace();
   struct Sum {
     int kernels = 0;
     double cost = 0, early = 0;  // ns
   };
   std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>, Sum> sums;
   for (size_t i = 0; i + 1 < stamps.size(); ++i) {
-    const cuda::Stamp& s = stamps[i];
+    const cuda::TracedKernel& s = stamps[i];
     Sum& sum = sums[{s.grid_x, s.grid_y, s.threads, s.shared}];
     ++sum.kernels;
     sum.cost += static_cast<double>(stamps[i + 1].began - s.began);
@@ -37,7 +37,7 @@ void report_stamps(StepBench& bench, int sequences, Report& report) {
   }
   for (const auto& [launch, sum] : sums) {
     const auto& [grid_x, grid_y, threads, shared] = launch;
-    report.add({{"bench", "stamps"},
+    report.add({{"bench", "kernel_trace"},
                 {"batch", sequences},
                 {"grid", fmt::format("{}x{}", grid_x, grid_y)},
                 {"threads", threads},
@@ -55,7 +55,7 @@ struct StepOptions {
   SamplingParams sampling;
   std::vector<int> batch = {1, 8, 32};
   int rows = 1;
-  bool recorded = true, sampled = true, stamps = false;
+  bool recorded = true, sampled = true, kernel_trace = false;
   double bandwidth = 0;
   double seconds = 1;
 };
@@ -82,8 +82,8 @@ void run(const StepOptions& o, bool json) {
                                {"GB_per_s", bytes / time / 1e9}};
     if (o.bandwidth > 0) row["percent_of_floor"] = 100 * bytes / (o.bandwidth * 1e9) / time;
     report.add(std::move(row));
-#ifdef RECURVE_STAMPS
-    if (o.stamps) report_stamps(bench, sequences, report);
+#ifdef RECURVE_KERNEL_TRACE
+    if (o.kernel_trace) report_kernel_trace(bench, sequences, report);
 #endif
   }
 }
@@ -103,8 +103,9 @@ void add_step(CLI::App& app, const bool& json) {
   step->add_option("--rows", options->rows, "Tokens of each: 1 is a decode, more a prompt")
       ->check(CLI::Range(1, 65536));
   step->add_flag("!--no-graph", options->recorded, "Queue every op anew instead of a CUDA graph");
-#ifdef RECURVE_STAMPS
-  step->add_flag("--stamps", options->stamps, "Also what each kernel costs where it stands");
+#ifdef RECURVE_KERNEL_TRACE
+  step->add_flag("--kernel-trace", options->kernel_trace,
+                 "Also what each kernel costs where it stands");
 #endif
   step->add_option("--bandwidth", options->bandwidth, "GB/s of the memory, for the floor");
   step->add_option("--seconds", options->seconds, "To measure each row for");

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kernels/paper_backend.h"
+#include "kernels/dry_run_backend.h"
 #include "model/layers/required_ops.h"
 #include "model/registry.h"
 #include "tests/support/poor_backend.h"
@@ -81,11 +81,11 @@ std::vector<SizeCase> cases() {
 class SizeTest : public ::testing::TestWithParam<SizeCase> {};
 
 std::string refusal(const Backend& real, const json& config, const LoadOptions& options = {}) {
-  PaperBackend paper(real);
+  DryRunBackend dry_run(real);
   return error_of([&] {
     Checkpoint checkpoint = Checkpoint::random(config, 1);
     checkpoint.leave_out_copies();
-    load_model(checkpoint, paper, options);
+    load_model(checkpoint, dry_run, options);
   });
 }
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/backend.h"
-#include "kernels/paper_backend.h"
+#include "kernels/dry_run_backend.h"
 #include "model/registry.h"
 #include "server/part_options.h"
 

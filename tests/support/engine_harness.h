@@ -168,12 +168,20 @@ class EngineHarness {
   void step(int steps) {
     for (int i = 0; i < steps; ++i) step();
   }
-  // Steps until there is nothing to compute, the last of them without work.
+  // Steps until there is nothing to compute and no state is on its way, the last of them without
+  // work.
   void run_until_idle(int most_steps = 100000) {
     for (int i = 0; i < most_steps; ++i) {
-      if (!step()) return;
+      const bool copied = engine_.copying();
+      if (step()) continue;
+      if (!copied && !engine_.copying()) return;
+      wait_for_copies();
     }
     ADD_FAILURE() << "still busy after " << most_steps << " steps";
+  }
+  // Until no state is on its way.
+  void wait_for_copies() {
+    while (engine_.copying()) queue_.wait(std::nullopt);
   }
   // Submits, and steps until there is nothing to compute.
   AnswerPtr ask(Request request) {
@@ -249,8 +257,9 @@ class NullHarness {
   // Rows of each sequence of a step, in the engine's order.
   using StepRows = std::vector<int>;
 
-  explicit NullHarness(const HarnessOptions& options = {}, int32_t poison = -1)
-      : backend_(make_backend("reference")),
+  explicit NullHarness(const HarnessOptions& options = {}, int32_t poison = -1,
+                       std::unique_ptr<Backend> backend = make_backend("reference"))
+      : backend_(std::move(backend)),
         model_(kVocab, {.chunk = kChunk,
                         .poison = poison,
                         .on_step = [this](const StepBatch& batch) { note(batch); }}),

@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <stdexcept>
+#include <vector>
 
 #include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/common/table.h"
@@ -48,6 +49,7 @@ class CudaEvent : public Event {
     abort_if_failed(cudaEventRecord(event_, use(stream)), "event");
   }
   void wait() override { abort_if_failed(cudaEventSynchronize(event_), "wait for an event"); }
+  cudaEvent_t handle() const { return event_; }
 
  private:
   cudaEvent_t event_ = nullptr;
@@ -80,6 +82,27 @@ class CudaBackend : public Backend {
   void zero(void* device, size_t bytes, Stream& stream) override {
     if (bytes > 0) abort_if_failed(cudaMemsetAsync(device, 0, bytes, use(stream)), "zero");
   }
+  bool hands_over_copies(size_t) const override { return true; }
+  std::unique_ptr<Stream> make_copy_stream() override {
+    return std::make_unique<CudaStream>(device_, CudaStream::Use::kCopies);
+  }
+  void begin_after(Event& event, Stream& stream) override {
+    abort_if_failed(cudaStreamWaitEvent(use(stream), static_cast<CudaEvent&>(event).handle()),
+                    "wait of a stream for an event");
+  }
+  void copy_pieces(std::span<const CopyPiece> pieces, Stream& stream) override;
+
+  bool pins_host_memory() const override { return true; }
+  bool pin(void* memory, size_t bytes) override {
+    abort_if_failed(cudaSetDevice(device_), "choice of the device");
+    if (cudaHostRegister(memory, bytes, cudaHostRegisterPortable) == cudaSuccess) return true;
+    static_cast<void>(cudaGetLastError());  // the answer says so
+    return false;
+  }
+  void unpin(void* memory) override {
+    abort_if_failed(cudaHostUnregister(memory), "return of pinned memory");
+  }
+
   std::unique_ptr<Recording> record(std::function<void()> work, Stream& stream) override {
     CUDA_CHECK(cudaStreamBeginCapture(use(stream), cudaStreamCaptureModeThreadLocal));
     work();
@@ -131,6 +154,30 @@ class CudaBackend : public Backend {
 
   const int device_;
 };
+
+// One call for all of them: the copy engines take them one after the other, and no multiprocessor.
+void CudaBackend::copy_pieces(std::span<const CopyPiece> pieces, Stream& stream) {
+  std::vector<void*> to;
+  std::vector<const void*> from;
+  std::vector<size_t> bytes;
+  for (const CopyPiece& piece : pieces) {
+    if (piece.bytes == 0) continue;
+    if (piece.from == nullptr) {
+      zero(piece.to, piece.bytes, stream);
+      continue;
+    }
+    to.push_back(piece.to);
+    from.push_back(piece.from);
+    bytes.push_back(piece.bytes);
+  }
+  if (to.empty()) return;
+  cudaMemcpyAttributes in_order{};
+  in_order.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  size_t first = 0;  // from which on the attributes hold
+  abort_if_failed(cudaMemcpyBatchAsync(to.data(), from.data(), bytes.data(), to.size(), &in_order,
+                                       &first, 1, use(stream)),
+                  "copies of pieces");
+}
 
 int parse_index(std::string_view device) {
   const std::string_view digits = device.substr(std::string_view("cuda:").size());

@@ -1,6 +1,6 @@
 #pragma once
-#ifdef RECURVE_STAMPS
-#include "kernels/cuda/common/stamps.cuh"
+#ifdef RECURVE_KERNEL_TRACE
+#include "kernels/cuda/common/kernel_trace.cuh"
 #endif
 
 // Kernels launched with launch_early() overlap with their predecessors in the stream. Each calls,
@@ -14,12 +14,12 @@ namespace recurve::cuda {
 // Until the kernel before this one has ended and what it wrote is there.
 __device__ inline void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
-#ifdef RECURVE_STAMPS
+#ifdef RECURVE_KERNEL_TRACE
   const uint64_t came = nanoseconds();
 #endif
   asm volatile("griddepcontrol.wait;" ::: "memory");
-#ifdef RECURVE_STAMPS
-  put_stamp(came);
+#ifdef RECURVE_KERNEL_TRACE
+  trace_kernel(came);
 #endif
 #endif
 }

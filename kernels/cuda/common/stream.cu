@@ -10,8 +10,13 @@ constexpr int kArchitectureThatWaits = 90;
 
 }  // namespace
 
-CudaStream::CudaStream(int device) : device_(device) {
+CudaStream::CudaStream(int device, Use use) : device_(device) {
   CUDA_CHECK(cudaSetDevice(device));
+  if (use == Use::kCopies) {
+    CUDA_CHECK(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking));
+    CUDA_CHECK(cudaEventCreateWithFlags(&asleep_, cudaEventBlockingSync | cudaEventDisableTiming));
+    return;
+  }
   cudaFuncAttributes probe{};
   CUDA_CHECK(cudaFuncGetAttributes(&probe, probe_kernel));
   starts_early_ = probe.ptxVersion >= kArchitectureThatWaits;
@@ -25,7 +30,16 @@ CudaStream::CudaStream(int device) : device_(device) {
   CUDA_CHECK(cudaMemsetAsync(counters_, 0, kCounters * sizeof(unsigned), handle_));
 }
 
+void CudaStream::wait() {
+  if (asleep_ == nullptr) {
+    return abort_if_failed(cudaStreamSynchronize(handle_), "wait for the stream");
+  }
+  abort_if_failed(cudaEventRecord(asleep_, use()), "end of copies");
+  abort_if_failed(cudaEventSynchronize(asleep_), "wait for copies");
+}
+
 CudaStream::~CudaStream() {
+  if (asleep_ != nullptr) cudaEventDestroy(asleep_);
   cudaStreamDestroy(handle_);
   cudaFree(scratch_);
   cudaFree(counters_);

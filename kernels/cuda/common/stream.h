@@ -13,12 +13,16 @@ class CudaStream : public Stream {
  public:
   static constexpr size_t kScratchBytes = size_t{64} << 20;
 
-  explicit CudaStream(int device);
+  // What its work may be. A stream for copies has no memory for kernels, and whoever waits for it
+  // sleeps, where others spin to be sooner awake.
+  enum class Use { kAll, kCopies };
+
+  explicit CudaStream(int device, Use use = Use::kAll);
   ~CudaStream() override;
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
 
-  void wait() override { abort_if_failed(cudaStreamSynchronize(handle_), "wait for the stream"); }
+  void wait() override;
 
   // The stream, with its device made the current one of this thread: so launches may follow.
   cudaStream_t use() const {
@@ -45,6 +49,7 @@ class CudaStream : public Stream {
   static constexpr size_t kCounters = size_t{1} << 20;
   const int device_;
   cudaStream_t handle_ = nullptr;
+  cudaEvent_t asleep_ = nullptr;  // of a stream for copies
   std::byte* scratch_ = nullptr;
   unsigned* counters_ = nullptr;
   bool starts_early_ = false;

@@ -17,16 +17,27 @@ struct Row {
   int V;
   SampleParams params;
   bool endless;  // ids that end the answer are masked
-  const uint32_t *ends, *allowed;
-  const float* bias;
-  const uint32_t* seen;
+  const uint32_t *ends, *allowed, *biased, *prompt;
+  const SampleBias* biases;
+  const uint16_t* answer;
 };
 
 __device__ bool has(const uint32_t* set, int id) { return (set[id / 32] >> (id % 32) & 1) != 0; }
 
-__device__ float penalised(float logit, uint32_t seen, const SampleParams& params) {
-  if (seen == 0) return logit;
-  const uint32_t generated = seen & kMostSeen;
+// Of an id that has one.
+__device__ float bias_of(const Row& row, int id) {
+  int at = 0;  // the first that may be it
+  for (int left = row.params.biases; left > 1;) {
+    const int half = left / 2;
+    if (row.biases[at + half].id <= id) at += half;
+    left -= half;
+  }
+  return row.biases[at].value;
+}
+
+__device__ float penalised(float logit, bool in_prompt, uint16_t generated,
+                           const SampleParams& params) {
+  if (!in_prompt && generated == 0) return logit;
   logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
   logit -= params.frequency_penalty * static_cast<float>(generated);
   return generated > 0 ? logit - params.presence_penalty : logit;
@@ -36,8 +47,10 @@ __device__ float penalised(float logit, uint32_t seen, const SampleParams& param
 __device__ float processed(const Row& row, float logit, int id) {
   if (row.params.masked && !has(row.allowed, id)) logit = kMinusInfinity;
   if (row.endless && has(row.ends, id)) logit = kMinusInfinity;
-  if (row.params.biased) logit += row.bias[id];
-  if (row.params.penalised) logit = penalised(logit, row.seen[id], row.params);
+  if (row.params.biases > 0 && has(row.biased, id)) logit += bias_of(row, id);
+  if (row.params.penalised) {
+    logit = penalised(logit, has(row.prompt, id), row.answer[id], row.params);
+  }
   return logit;
 }
 
@@ -264,8 +277,8 @@ __device__ void move_on(const SampleTable& table, int32_t slot, const Row& row, 
   progress = {.token = id,
               .generated = generated,
               .ended = ends || generated >= row.params.max_tokens ? 1 : 0};
-  uint32_t* seen = table.seen + int64_t{slot} * row.V + id;
-  if (row.params.penalised && (*seen & kMostSeen) < kMostSeen) ++*seen;
+  uint16_t* answer = table.answer + int64_t{slot} * row.V + id;
+  if (row.params.penalised && *answer < kMostInAnswer) ++*answer;
 }
 
 // The likeliest ids of the row as it is, likeliest first.
@@ -334,11 +347,13 @@ __global__ void __launch_bounds__(kThreads, 1) sample_kernel(SampleArgs args) {
           .endless = false,
           .ends = args.table.ends + slot * args.table.words,
           .allowed = args.table.allowed + slot * args.table.words,
-          .bias = args.table.bias + slot * args.V,
-          .seen = args.table.seen + slot * args.V};
+          .biased = args.table.biased + slot * args.table.words,
+          .prompt = args.table.prompt + slot * args.table.words,
+          .biases = args.table.biases + slot * kMostBiases,
+          .answer = args.table.answer + slot * args.V};
   row.endless = progress.generated < row.params.min_tokens;
-  const bool plain =
-      scored || (!row.params.masked && !row.params.biased && !row.params.penalised && !row.endless);
+  const bool plain = scored || (!row.params.masked && row.params.biases == 0 &&
+                                !row.params.penalised && !row.endless);
   const Greatest max = greatest(row, plain, shared);
   result.status = max.status;
   if (max.status == SampleStatus::kDone) {

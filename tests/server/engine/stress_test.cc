@@ -7,6 +7,7 @@
 #include <random>
 
 #include "tests/support/engine_harness.h"
+#include "tests/support/held_copies.h"
 
 namespace recurve::testing::stress_test {
 
@@ -16,9 +17,13 @@ using Status = SessionResult::Status;
 constexpr int32_t kBos = 7, kEos = 9, kPoison = NullHarness::kVocab - 1;
 constexpr int kSessions = 6;  // names in use
 
+struct StressCase {
+  bool launch_ahead, copies_beside;
+};
+
 class Stress {
  public:
-  Stress(uint32_t seed, bool launch_ahead)
+  Stress(uint32_t seed, const StressCase& of)
       : random_(seed),
         slots_(between(1, 6)),
         busy_({.slots = slots_,
@@ -26,8 +31,8 @@ class Stress {
                .max_queue = between(1, 12),
                .host_bytes = between(2, 14) * session_bytes(),
                .eos = {kEos},
-               .launch_ahead = launch_ahead},
-              kPoison),
+               .launch_ahead = of.launch_ahead},
+              kPoison, backend_for(of)),
         quiet_({.slots = 40, .eos = {kEos}}, kPoison) {}
 
   void run(int operations) {
@@ -59,6 +64,11 @@ class Stress {
     std::vector<int64_t> looked_at = {};  // tokens acknowledged, by choice
   };
 
+  static std::unique_ptr<Backend> backend_for(const StressCase& of) {
+    auto backend = make_backend("reference");
+    if (!of.copies_beside) return backend;
+    return std::make_unique<HeldCopies>(std::move(backend));
+  }
   static int64_t session_bytes() {
     return SessionStore::bytes_each(NullModel(NullHarness::kVocab).state_layout(),
                                     NullHarness::kVocab);
@@ -222,9 +232,12 @@ class Stress {
   }
 
   void finish() {
-    for (int round = 0; round < 10000 && !under_way_.empty(); ++round) step();
+    for (int round = 0; round < 10000 && !under_way_.empty(); ++round) {
+      step();
+      busy_->wait_for_copies();
+    }
     EXPECT_TRUE(under_way_.empty()) << "some requests never end";
-    busy_->step();  // one may be under way whose answers have all ended
+    busy_->run_until_idle();  // a step may be under way whose answers have all ended
     EXPECT_FALSE(busy_->step());
     const EngineStats& stats = busy_->stats();
     EXPECT_EQ(stats.running, 0);
@@ -233,7 +246,7 @@ class Stress {
     for (int i = 1; i <= kSessions; ++i) {
       busy_->command(Kind::kClose, "s" + std::to_string(i));
     }
-    busy_->step();
+    busy_->run_until_idle();
     EXPECT_EQ(stats.sessions, 0);
     EXPECT_EQ(stats.host_bytes, 0);
     EXPECT_EQ(stats.slots_free, slots_);
@@ -250,7 +263,7 @@ class Stress {
   std::map<Finish, int> ended_;
 };
 
-class EngineStress : public ::testing::TestWithParam<bool /* launch ahead */> {};
+class EngineStress : public ::testing::TestWithParam<StressCase> {};
 
 TEST_P(EngineStress, RandomOperationsGiveWhatAQuietEngineGives) {
   std::map<Finish, int> ended;
@@ -268,6 +281,12 @@ TEST_P(EngineStress, RandomOperationsGiveWhatAQuietEngineGives) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Launches, EngineStress, ::testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Launches, EngineStress,
+                         ::testing::Values(StressCase{false, false}, StressCase{true, false},
+                                           StressCase{false, true}, StressCase{true, true}),
+                         [](const auto& info) {
+                           return std::string(info.param.launch_ahead ? "Ahead" : "OneByOne") +
+                                  (info.param.copies_beside ? "CopiesBeside" : "");
+                         });
 
 }  // namespace recurve::testing::stress_test

@@ -56,15 +56,15 @@ TEST(ExpectedWait, IsWhatALineOfEqualRequestsTakes) {
   }
 }
 
-TEST(Turnover, ExpectsEverythingUntilItHasSeenOtherwise) {
-  Turnover turnover;
-  EXPECT_EQ(turnover.expected_tokens(100), 100);
-  EXPECT_EQ(turnover.hold_seconds(), 0);
-  for (int i = 0; i < 100; ++i) turnover.observe(2 + i % 2, 25, 100);
-  EXPECT_NEAR(turnover.expected_tokens(100), 25, 0.1);
-  EXPECT_NEAR(turnover.hold_seconds(), 2.5, 0.1);
-  turnover.observe(2.5, 0, 0);  // a prompt that was only absorbed
-  EXPECT_GT(turnover.expected_tokens(100), 25);
+TEST(HoldTimeEstimator, ExpectsEverythingUntilItHasSeenOtherwise) {
+  HoldTimeEstimator holds;
+  EXPECT_EQ(holds.expected_tokens(100), 100);
+  EXPECT_EQ(holds.hold_seconds(), 0);
+  for (int i = 0; i < 100; ++i) holds.observe(2 + i % 2, 25, 100);
+  EXPECT_NEAR(holds.expected_tokens(100), 25, 0.1);
+  EXPECT_NEAR(holds.hold_seconds(), 2.5, 0.1);
+  holds.observe(2.5, 0, 0);  // a prompt that was only absorbed
+  EXPECT_GT(holds.expected_tokens(100), 25);
 }
 
 }  // namespace recurve::forecast_test

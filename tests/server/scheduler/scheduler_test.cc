@@ -24,7 +24,7 @@ constexpr StepBounds bounds(int rows, int logits, int chunk) {
 
 std::vector<int> plan(const StepBounds& bounds, const std::vector<Pending>& pending,
                       uint64_t turn = 0) {
-  return plan_step(bounds, pending, turn);
+  return plan_step(bounds, pending, turn).rows;
 }
 
 TEST(PlanStep, NothingToDo) {
@@ -77,11 +77,16 @@ TEST(PlanStep, PromptsKeepToTheirPartOfTheStepButAChunkTheyMay) {
 
 TEST(PlanStep, TheTurnGoesOnFromStepToStep) {
   uint64_t turn = 0;
-  const std::vector<Pending> two = {prompt(400, 1), prompt(40, 2)};
-  EXPECT_THAT(plan_step(bounds(8, 20, 8), two, turn), ElementsAre(8, 0));
-  EXPECT_THAT(plan_step(bounds(8, 20, 8), two, turn), ElementsAre(0, 8));
-  EXPECT_THAT(plan_step(bounds(24, 20, 8), two, turn), ElementsAre(16, 8));
-  EXPECT_THAT(plan_step(bounds(24, 20, 8), two, turn), ElementsAre(8, 16));
+  const auto next = [&](int rows) {
+    const StepPlan plan =
+        plan_step(bounds(rows, 20, 8), std::vector{prompt(400, 1), prompt(40, 2)}, turn);
+    turn = plan.next_turn;
+    return plan.rows;
+  };
+  EXPECT_THAT(next(8), ElementsAre(8, 0));
+  EXPECT_THAT(next(8), ElementsAre(0, 8));
+  EXPECT_THAT(next(24), ElementsAre(16, 8));
+  EXPECT_THAT(next(24), ElementsAre(8, 16));
 }
 
 // Random steps, all within what the engine promises to the scheduler.
@@ -128,7 +133,7 @@ TEST(PlanStep, HoldsItsPromisesOnRandomSteps) {
   Scenes scenes(1);
   for (int round = 0; round < 20000; ++round) {
     auto [bounds, pending, turn] = scenes.next();
-    const std::vector<int> rows = plan_step(bounds, pending, turn);
+    const std::vector<int> rows = plan_step(bounds, pending, turn).rows;
     ASSERT_EQ(rows.size(), pending.size());
     int all_rows = 0, prompt_rows = 0, all_logits = 0;
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -173,8 +178,9 @@ class Traffic {
   }
   // One step of so many chunks; true if the prompt of that place is through.
   bool step_ends(int chunks, int64_t place) {
-    const std::vector<int> rows =
-        plan_step(bounds(chunks * chunk_, 100000, chunk_), prompts_, turn_);
+    const StepPlan plan = plan_step(bounds(chunks * chunk_, 100000, chunk_), prompts_, turn_);
+    turn_ = plan.next_turn;
+    const std::vector<int>& rows = plan.rows;
     bool ended = false;
     for (size_t i = 0; i < rows.size(); ++i) {
       prompts_[i].tokens -= rows[i];

@@ -55,7 +55,7 @@ class SessionMemory : public ::testing::TestWithParam<int64_t /* floats of a sta
   std::unique_ptr<Stream> stream_ = backend_->make_stream();
   StatePool pool_{*backend_, layout(), 1, *stream_};
   Clock::time_point now_ = Clock::now();
-  SessionStore store_{pool_, {.host_bytes = int64_t{1} << 40}, kVocab};
+  SessionStore store_{*backend_, pool_, {.host_bytes = int64_t{1} << 40}, kVocab};
 };
 
 TEST_P(SessionMemory, WhatIsReservedIsWhatIsResident) {
@@ -100,8 +100,9 @@ TEST_P(SessionMemory, WhatIsClosedGoesBack) {
 INSTANTIATE_TEST_SUITE_P(Floats, SessionMemory, ::testing::Values(8, 750, 1100, 66'000));
 
 TEST(ImageMemory, ImagesAreApartAndComeBack) {
+  const auto backend = make_backend("reference");
   for (const size_t bytes : {1, 64, 100, 4096, 5000, 20 << 20, 40 << 20}) {
-    ImageMemory memory(bytes);
+    ImageMemory memory(*backend, bytes);
     std::vector<std::shared_ptr<std::byte>> images;
     const int count = bytes > 100'000 ? 5 : 3000;
     for (int round = 0; round < 3; ++round) {

@@ -25,8 +25,8 @@ class SessionStoreTest : public ::testing::Test {
   static inline const int64_t kBytesEach = SessionStore::bytes_each(layout(), kVocab);
 
   SessionStore make(int64_t states, double ttl = 0) {
-    return SessionStore(pool_, {.host_bytes = states * kBytesEach, .default_ttl_seconds = ttl},
-                        kVocab);
+    return SessionStore(*backend_, pool_,
+                        {.host_bytes = states * kBytesEach, .default_ttl_seconds = ttl}, kVocab);
   }
 
   // A state that says `number`.
@@ -47,7 +47,7 @@ class SessionStoreTest : public ::testing::Test {
     Session& session = *store_.find(name);
     store_.set_busy(session, true);
     StateSlot slot = store_.check_out(session);
-    pool_.load(image(number), slot);
+    put_state(pool_, image(number), slot);
     const int64_t position = session.at.position + 1;
     store_.check_in(session, std::move(slot), {.position = position, .pending = number}, now_);
   }

@@ -1,4 +1,4 @@
-#include "kernels/cuda/common/stamps.h"
+#include "kernels/cuda/common/kernel_trace.h"
 
 #include <cuda_runtime_api.h>
 
@@ -15,14 +15,14 @@ std::vector<const void*>& rooms() {
   return rooms;
 }
 
-StampRoom* address_of(const void* symbol) {
+KernelTrace* address_of(const void* symbol) {
   void* address = nullptr;
   CUDA_CHECK(cudaGetSymbolAddress(&address, symbol));
-  return static_cast<StampRoom*>(address);
+  return static_cast<KernelTrace*>(address);
 }
 
 // One that waits before each part of its rows writes a stamp for each.
-bool of_one_kernel(const Stamp& a, const Stamp& b) {
+bool of_one_kernel(const TracedKernel& a, const TracedKernel& b) {
   constexpr uint64_t kApart = 700;  // ns; no kernel is shorter
   return b.began - a.began < kApart && a.grid_x == b.grid_x && a.grid_y == b.grid_y &&
          a.threads == b.threads && a.shared == b.shared;
@@ -30,32 +30,32 @@ bool of_one_kernel(const Stamp& a, const Stamp& b) {
 
 }  // namespace
 
-bool add_stamp_room(const void* symbol) {
+bool add_kernel_trace(const void* symbol) {
   rooms().push_back(symbol);
   return true;
 }
 
-void clear_stamps() {
+void clear_kernel_trace() {
   for (const void* room : rooms()) {
     CUDA_CHECK(cudaMemset(&address_of(room)->count, 0, sizeof(unsigned)));
   }
   CUDA_CHECK(cudaDeviceSynchronize());
 }
 
-std::vector<Stamp> read_stamps() {
-  std::vector<Stamp> all, kernels;
-  const auto room = std::make_unique<StampRoom>();
+std::vector<TracedKernel> read_kernel_trace() {
+  std::vector<TracedKernel> all, kernels;
+  const auto room = std::make_unique<KernelTrace>();
   for (const void* symbol : rooms()) {
     CUDA_CHECK(
-        cudaMemcpy(room.get(), address_of(symbol), sizeof(StampRoom), cudaMemcpyDeviceToHost));
-    all.insert(all.end(), room->stamps, room->stamps + std::min(room->count, StampRoom::kMost));
+        cudaMemcpy(room.get(), address_of(symbol), sizeof(KernelTrace), cudaMemcpyDeviceToHost));
+    all.insert(all.end(), room->stamps, room->stamps + std::min(room->count, KernelTrace::kMost));
   }
   std::sort(all.begin(), all.end(),
-            [](const Stamp& a, const Stamp& b) { return a.began < b.began; });
-  for (const Stamp& stamp : all) {
+            [](const TracedKernel& a, const TracedKernel& b) { return a.began < b.began; });
+  for (const TracedKernel& stamp : all) {
     const auto last = kernels.rbegin() + std::min<ptrdiff_t>(4, std::ssize(kernels));
     const auto same = std::find_if(kernels.rbegin(), last,
-                                   [&](const Stamp& k) { return of_one_kernel(k, stamp); });
+                                   [&](const TracedKernel& k) { return of_one_kernel(k, stamp); });
     if (same == last) {
       kernels.push_back(stamp);
     } else {

@@ -4,11 +4,11 @@
 namespace recurve {
 
 // Counts the memory that is asked of it (allocated()) and gives none: so whatever is built on a
-// backend can be built on paper first, to know what it will take. Nothing may be computed here, and
-// copies do nothing. Shows the kernels of the backend it stands for.
-class PaperBackend final : public Backend {
+// backend can be built in a dry run first, to know what it will take. Nothing may be computed here,
+// and copies do nothing. Shows the kernels of the backend it stands for.
+class DryRunBackend final : public Backend {
  public:
-  explicit PaperBackend(const Backend& real) : Backend(real.name(), real.kernels()) {}
+  explicit DryRunBackend(const Backend& real) : Backend(real.name(), real.kernels()) {}
 
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<NoStream>(); }
   void upload(void*, const void*, size_t, Stream&) override {}

@@ -1,0 +1,106 @@
+#include "server/scheduler/admission.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/scheduler/scheduler.h"
+
+namespace recurve {
+namespace {
+
+// Of the time that a first token may take, as nothing takes exactly what was expected, and a step
+// or two are under way already.
+constexpr double kExpectedShare = 0.8;
+// Of that time, what others may keep a request waiting in any case: one whose prompt alone takes
+// too long is served too.
+constexpr double kLeastShare = 0.25;
+
+// The picture that those who have slots give; what waits is still to be added.
+Ahead ahead_of_all(const Situation& s) {
+  Ahead ahead{.hold_seconds = s.holds.hold_seconds(), .prompt_rate = s.prompt_rate};
+  for (const Holder& holder : s.holders) {
+    const double prompt =
+        holder.prompt && s.prompt_rate > 0 ? static_cast<double>(holder.tokens) / s.prompt_rate : 0;
+    const double decode = s.holds.expected_tokens(holder.may_generate) * s.step_seconds;
+    ahead.releases.push_back(prompt + decode);
+  }
+  return ahead;
+}
+
+// What goes before a prompt, in tokens and in slots: what came first; or, where it is far shorter
+// than some of that, twice what is shorter still, as it has every second turn.
+class Before {
+ public:
+  Before(int64_t place, int64_t tokens) : place_(place), tokens_(tokens) {}
+  void add(int64_t place, int64_t tokens, int slots) {
+    if (place < place_) first_.add(tokens, slots);
+    if (tokens < tokens_) shorter_.add(tokens, slots);
+    passes_ |= is_far_shorter(tokens_, tokens);
+  }
+  // Its own go by turns too while it passes.
+  int64_t tokens() const {
+    return passes_ ? std::min(first_.tokens, 2 * shorter_.tokens + tokens_) : first_.tokens;
+  }
+  int slots() const {
+    return passes_ ? std::min(first_.slots, 2 * shorter_.slots + 1) : first_.slots;
+  }
+
+ private:
+  struct Sum {
+    int64_t tokens = 0;
+    int slots = 0;
+    void add(int64_t more_tokens, int more_slots) {
+      tokens += more_tokens;
+      slots += more_slots;
+    }
+  };
+  const int64_t place_, tokens_;
+  Sum first_, shorter_;
+  bool passes_ = false;
+};
+
+}  // namespace
+
+size_t next_in_turn(std::span<const Waiter> line, bool turn_of_shortest) {
+  if (!turn_of_shortest) return 0;
+  const auto shortest = std::ranges::min_element(line, {}, &Waiter::tokens);
+  if (!is_far_shorter(shortest->tokens, line.front().tokens)) return 0;
+  return static_cast<size_t>(shortest - line.begin());
+}
+
+double expected_wait(const Waiter& waiter, const Situation& s) {
+  Ahead ahead = ahead_of_all(s);
+  Before in_line(waiter.place, waiter.tokens), prompts = in_line;
+  for (const Holder& holder : s.holders) {
+    if (holder.prompt) prompts.add(holder.place, holder.tokens, 0);
+  }
+  for (const Waiter& other : s.line) {
+    in_line.add(other.place, other.tokens, other.slots);
+    prompts.add(other.place, other.tokens, 0);
+  }
+  ahead.prompt_tokens = static_cast<double>(prompts.tokens());
+  const int in_use = static_cast<int>(ahead.releases.size());
+  ahead.slots_missing = in_line.slots() + (waiter.has_slot ? 0 : 1) + in_use - s.slots;
+  return expected_wait(std::move(ahead));
+}
+
+Verdict judge(const Waiter& waiter, double wait, double prompt_rate,
+              const AdmissionBounds& bounds) {
+  if (bounds.most_seconds == 0 || wait == 0) return {};
+  const double own = prompt_rate > 0 ? static_cast<double>(waiter.tokens) / prompt_rate : 0;
+  Verdict refused{.admitted = false, .first_token_seconds = wait + own};
+  const double most = kExpectedShare * bounds.most_seconds;
+  const double late = wait - std::max(most - own, kLeastShare * most);
+  if (late > 0) {
+    refused.within_seconds = most;
+    refused.retry_seconds = late;
+    return refused;
+  }
+  if (!bounds.deadline_seconds || wait + own <= *bounds.deadline_seconds) return {};
+  refused.within_seconds = *bounds.deadline_seconds;
+  refused.deadline = true;
+  refused.retry_seconds = wait + own - *bounds.deadline_seconds;
+  return refused;
+}
+
+}  // namespace recurve

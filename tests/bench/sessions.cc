@@ -1,0 +1,191 @@
+// recurve-bench sessions: what streams that decode lose while, each second, one session's state
+// leaves its slot and another's comes into it; and how fast states are copied.
+#include <fmt/format.h>
+
+#include <cstring>
+#include <ctime>
+#include <string>
+
+#include "server/session/image_memory.h"
+#include "tests/bench/commands.h"
+#include "tests/bench/engine_streams.h"
+#include "tests/bench/report.h"
+#include "tests/bench/step_bench.h"
+
+namespace recurve::bench {
+namespace {
+
+struct SessionsOptions {
+  ModelOptions model{.config = "tests/configs/mamba2-wide-state.json", .random = true};
+  int streams = 15;
+  double seconds = 8;
+  int rounds = 3;
+};
+
+// Two sessions and one slot: whoever is asked makes the other leave.
+class Talkers {
+ public:
+  explicit Talkers(AdmissionQueue& queue) : queue_(queue) {
+    for (const char* name : kNames) {
+      queue_.post({.kind = SessionCommand::Kind::kOpen, .name = name, .done = [](auto&&) {}});
+      ask({1, 2, 3});
+      while (!answered()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  // Asks once a second for one token, of the one who is not in the slot.
+  void talk() {
+    if (!answered() || seconds_between(asked_, Clock::now()) < 1) return;
+    ask({});
+  }
+  int asked() const { return turns_; }
+
+ private:
+  static constexpr const char* kNames[] = {"a", "b"};
+
+  void ask(std::vector<int32_t> prompt) {
+    stream_ = std::make_shared<TokenStream>();
+    ended_ = false;
+    asked_ = Clock::now();
+    Request request{
+        .prompt = std::move(prompt), .session = kNames[turns_++ % 2], .streams = {stream_}};
+    request.sampling.max_tokens = 1;
+    queue_.push(std::move(request));
+  }
+  bool answered() {
+    if (!ended_) ended_ = stream_->take().ending.has_value();
+    return ended_;
+  }
+
+  AdmissionQueue& queue_;
+  std::shared_ptr<TokenStream> stream_;
+  bool ended_ = true;
+  Clock::time_point asked_;
+  int turns_ = 0;
+};
+
+// Of all threads of the process.
+double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+void measure_streams(const SessionsOptions& o, const Model& model, Backend& backend,
+                     Report& report) {
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  EngineStreams streams(model, backend, greedy, o.streams, o.streams + 1);
+  Talkers talkers(streams.queue());
+  streams.rate(o.seconds / 4);  // prompts, and warm-up
+  const int before = talkers.asked();
+  std::vector<double> quiet, moved, quiet_cpu, moved_cpu;
+  const auto measure = [&](const auto& meanwhile, auto* rates, auto* cpu) {
+    const double began = cpu_seconds();
+    const int64_t tokens = streams.read();
+    rates->push_back(streams.rate(o.seconds, meanwhile));
+    cpu->push_back((cpu_seconds() - began) / static_cast<double>(streams.read() - tokens));
+  };
+  for (int round = 0; round < o.rounds; ++round) {  // by turns, as machines have other things to do
+    measure([] {}, &quiet, &quiet_cpu);
+    measure([&] { talkers.talk(); }, &moved, &moved_cpu);
+  }
+  report.add({{"bench", "sessions"},
+              {"what", fmt::format("{} streams, nothing moves", o.streams)},
+              {"value", median(quiet)},
+              {"unit", "tok/s"},
+              {"target", ""}});
+  report.add({{"bench", "sessions"},
+              {"what", fmt::format("{} streams, {} states saved and {} loaded", o.streams,
+                                   talkers.asked() - before, talkers.asked() - before)},
+              {"value", median(moved)},
+              {"unit", "tok/s"},
+              {"target", ""}});
+  report.add({{"bench", "sessions"},
+              {"what", "of their tokens kept"},
+              {"value", 100 * median(moved) / median(quiet)},
+              {"unit", "%"},
+              {"target", ">= 95"}});
+  // What it would be where nothing else runs, and all processors are always at work.
+  report.add({{"bench", "sessions"},
+              {"what", "of their tokens kept, by processor time"},
+              {"value", 100 * median(quiet_cpu) / median(moved_cpu)},
+              {"unit", "%"},
+              {"target", ""}});
+}
+
+template <typename Copy>
+double gb_per_second(size_t bytes, const Copy& copy) {
+  std::vector<double> rates;
+  for (int i = 0; i < 10; ++i) {
+    const auto began = std::chrono::steady_clock::now();
+    copy();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    if (i > 0) rates.push_back(static_cast<double>(bytes) / took.count() / 1e9);
+  }
+  return median(rates);
+}
+
+// Of a state alone, with nothing else to do.
+void measure_copies(const Model& model, Backend& backend, Report& report) {
+  const auto stream = backend.make_stream();
+  StatePool pool(backend, model.state_layout(), 2, *stream);
+  const size_t bytes = pool.layout().bytes();
+  ImageMemory memory(backend, bytes);
+  const StateSlot slot = *pool.acquire(), other = *pool.acquire();
+  std::shared_ptr<std::byte> image = memory.take();
+  const auto save = [&](const std::shared_ptr<std::byte>& to) {
+    pool.save(slot, to, [&memory, place = to.get()] { memory.prepare(place); });
+    pool.wait_until_ready(slot);
+  };
+  const auto row = [&](const char* what, double rate) {
+    report.add(
+        {{"bench", "sessions"},
+         {"what", fmt::format("{}, {:.1f} MiB", what, static_cast<double>(bytes) / (1 << 20))},
+         {"value", rate},
+         {"unit", "GB/s"},
+         {"target", ""}});
+  };
+  row("a state to an image that was there before", gb_per_second(bytes, [&] { save(image); }));
+  row("a state to a new image", gb_per_second(bytes, [&] {
+        image.reset();
+        image = memory.take();
+        save(image);
+      }));
+  row("an image to a slot", gb_per_second(bytes, [&] {
+        pool.load(image, slot);
+        pool.wait_until_ready(slot);
+      }));
+  row("a slot to another", gb_per_second(bytes, [&] {
+        pool.copy(slot, other);
+        pool.wait_until_ready(other);
+        stream->wait();
+      }));
+  const std::shared_ptr<std::byte> second = memory.take();
+  row("memcpy of as much",
+      gb_per_second(bytes, [&] { std::memcpy(second.get(), image.get(), bytes); }));
+  pool.wait_for_copies();
+}
+
+void run(const SessionsOptions& o, bool json) {
+  o.model.check("sessions");
+  const auto backend = make_backend(o.model.device, o.model.threads);
+  const auto model = o.model.load(*backend);
+  Report report(json);
+  measure_copies(*model, *backend, report);
+  measure_streams(o, *model, *backend, report);
+}
+
+}  // namespace
+
+void add_sessions(CLI::App& app, const bool& json) {
+  auto o = std::make_shared<SessionsOptions>();
+  CLI::App* sessions = app.add_subcommand(
+      "sessions", "Streams while sessions' states leave their slots and come back");
+  add_model_options(*sessions, o->model);
+  sessions->add_option("--streams", o->streams, "That decode all the time")->capture_default_str();
+  sessions->add_option("--seconds", o->seconds, "To measure for, each time")->capture_default_str();
+  sessions->add_option("--rounds", o->rounds, "Without and with moves, by turns")
+      ->capture_default_str();
+  sessions->callback([o, &json] {
+    o->model.random = o->model.model.empty();
+    run(*o, json);
+  });
+}
+
+}  // namespace recurve::bench

@@ -1,0 +1,110 @@
+#include "server/scheduler/admission.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace recurve::admission_table_test {
+
+std::vector<Waiter> line_of(const std::vector<int64_t>& tokens) {
+  std::vector<Waiter> line;
+  for (const int64_t many : tokens) {
+    line.push_back({.place = static_cast<int64_t>(line.size()), .tokens = many});
+  }
+  return line;
+}
+
+TEST(NextInTurn, IsTheFirstOrByTurnsOneThatIsFarShorter) {
+  const struct {
+    std::vector<int64_t> tokens;
+    size_t by_turns;
+  } cases[] = {
+      {{5}, 0},
+      {{80, 10}, 1},          // eight times shorter is far shorter
+      {{79, 10}, 0},          // and not quite is not
+      {{80, 10, 10}, 1},      // of equals the one that came first
+      {{800, 99, 10, 9}, 3},  // the shortest, whoever came before
+      {{8, 1000, 2}, 0},
+      {{0, 0}, 0},
+  };
+  for (const auto& c : cases) {
+    EXPECT_EQ(next_in_turn(line_of(c.tokens), false), 0u);
+    EXPECT_EQ(next_in_turn(line_of(c.tokens), true), c.by_turns) << c.tokens.front();
+  }
+}
+
+class ExpectedWaitInLine : public ::testing::Test {
+ protected:
+  // Two slots, 100 prompt tokens a second, a token of a stream in 0.1 s.
+  double wait(const Waiter& waiter, const std::vector<Waiter>& line,
+              const std::vector<Holder>& holders) const {
+    return expected_wait(waiter, {.line = line,
+                                  .holders = holders,
+                                  .slots = 2,
+                                  .prompt_rate = 100,
+                                  .step_seconds = 0.1,
+                                  .holds = holds_});
+  }
+  HoldTimeEstimator holds_;  // has seen nothing: everything is generated, no hold is known
+};
+
+TEST_F(ExpectedWaitInLine, CountsSlotsThatHaveToComeFree) {
+  const Waiter one{.place = 10, .tokens = 50};
+  const Holder decodes{.may_generate = 20}, shorter{.may_generate = 5};
+  EXPECT_EQ(wait(one, {}, {}), 0);
+  EXPECT_EQ(wait(one, {}, {decodes}), 0) << "one is free";
+  EXPECT_DOUBLE_EQ(wait(one, {}, {decodes, shorter}), 0.5) << "the shorter ends";
+  EXPECT_EQ(wait({.place = 10, .tokens = 50, .has_slot = true}, {}, {decodes, shorter}), 0);
+  EXPECT_DOUBLE_EQ(wait(one, {{.place = 1, .tokens = 1}}, {decodes, shorter}), 2)
+      << "the first goes to who came first";
+  EXPECT_DOUBLE_EQ(wait(one, {{.place = 11, .tokens = 50}}, {decodes, shorter}), 0.5)
+      << "who came later does not count";
+  EXPECT_DOUBLE_EQ(wait(one, {}, {decodes, {.prompt = true, .tokens = 90, .may_generate = 1}}), 1)
+      << "its prompt, and its token";
+}
+
+TEST_F(ExpectedWaitInLine, CountsPromptsThatAreAbsorbedBefore) {
+  const Waiter one{.place = 10, .tokens = 50};
+  const Holder prompt{.place = 1, .prompt = true, .tokens = 300};
+  EXPECT_DOUBLE_EQ(wait(one, {}, {prompt}), 3);
+  EXPECT_DOUBLE_EQ(wait(one, {}, {{.place = 11, .prompt = true, .tokens = 300}}), 0);
+  EXPECT_DOUBLE_EQ(wait({.place = 10, .tokens = 10}, {}, {prompt}), 0.1)
+      << "far shorter: every second turn is its own";
+  EXPECT_DOUBLE_EQ(
+      wait({.place = 10, .tokens = 10, .has_slot = true}, {{.place = 5, .tokens = 4}}, {prompt}),
+      0.18)
+      << "but for who is shorter still";
+}
+
+TEST(Judge, RefusesWhoWouldWaitTooLongForOthers) {
+  // 100 prompt tokens a second.
+  const struct {
+    const char* what;
+    int64_t tokens;
+    double wait;
+    AdmissionBounds bounds;
+    bool admitted;
+    double within, retry;
+  } cases[] = {
+      {"no bound", 100, 99, {}, true, 0, 0},
+      {"nobody in the way", 100'000, 0, {.most_seconds = 1}, true, 0, 0},
+      {"in time", 100, 6.9, {.most_seconds = 10}, true, 0, 0},
+      {"late by what is beyond 0.8 of the bound", 100, 7.5, {.most_seconds = 10}, false, 8, 0.5},
+      {"its own prompt is too long, others not", 2000, 1.9, {.most_seconds = 10}, true, 0, 0},
+      {"its own prompt is too long, and others", 2000, 3, {.most_seconds = 10}, false, 8, 1},
+      {"before its deadline", 100, 2, {.most_seconds = 10, .deadline_seconds = 3}, true, 0, 0},
+      {"after it", 100, 2.5, {.most_seconds = 10, .deadline_seconds = 3}, false, 3, 0.5},
+  };
+  for (const auto& c : cases) {
+    const Verdict verdict = judge({.tokens = c.tokens}, c.wait, 100, c.bounds);
+    EXPECT_EQ(verdict.admitted, c.admitted) << c.what;
+    EXPECT_DOUBLE_EQ(verdict.within_seconds, c.within) << c.what;
+    EXPECT_DOUBLE_EQ(verdict.retry_seconds, c.retry) << c.what;
+    EXPECT_EQ(verdict.deadline, !c.admitted && c.bounds.deadline_seconds.has_value()) << c.what;
+    if (!c.admitted) {
+      EXPECT_DOUBLE_EQ(verdict.first_token_seconds, c.wait + static_cast<double>(c.tokens) / 100);
+    }
+  }
+}
+
+}  // namespace recurve::admission_table_test
