@@ -55,6 +55,8 @@ std::vector<Kernels> tables(int major, size_t shared_memory) {
                             sm90::linear_rounds,
                             sm90::linear_convolves,
                             sm90::kMostRowsOfBegunNorm};
+    tables.back().ssd.run = sm90::ssd;
+    tables.back().ssd.implementation = "cuda/sm90";
     tables.back().selective_scan = {.run = sm90::selective_scan,
                                     .implementation = "cuda/sm90",
                                     .bf16_state = true,
