@@ -17,6 +17,10 @@ __device__ inline void find_pairs(float (&p)[32], const TileWeights& weights, co
 #pragma unroll
   for (int eight = 0; eight < kTileRows / 8; ++eight) {
     const int j = 8 * eight + 2 * lane.q;
+    if (eight > 2 * lane.warp + 1) {  // keys that come later than all of the warp's rows
+      p[4 * eight] = p[4 * eight + 1] = p[4 * eight + 2] = p[4 * eight + 3] = 0;
+      continue;
+    }
     const float2 weight = two_at(weights.weight + j), before = two_at(weights.before + j);
     const float2 before_fine = two_at(weights.before_fine + j);
 #pragma unroll
@@ -49,8 +53,10 @@ __device__ inline void multiply_values(float (&o)[32], const float (&p)[32], con
 }
 
 // Makes what infinite values would have made of the outputs of their row and later ones: no number.
+// The warpgroup, none of which goes on before all have read the values.
 template <int kDK>
-__device__ void spread_infinite(const Stage<kDK>& stage, const Lane& lane, float (&o)[32]) {
+__device__ void spread_infinite(const Stage<kDK>& stage, const Lane& lane, int group,
+                                float (&o)[32]) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
     const int t = lane.row() + i / 2 % 2 * 8, d = i / 4 * 8 + 2 * lane.q + i % 2;
@@ -59,58 +65,95 @@ __device__ void spread_infinite(const Stage<kDK>& stage, const Lane& lane, float
       if (is_infinite(round_bf16(v, 0))) o[i] = NAN;
     }
   }
+  asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(kGroupThreads) : "memory");
 }
+
+// How a warp goes through its 16 rows to read gates and write outputs: in `kPasses` passes, each of
+// kRowsAtOnce whole rows with four columns a lane.
+struct RowLane {
+  static constexpr int kLanes = kColumns / 4, kRowsAtOnce = kWarpSize / kLanes;
+  static constexpr int kPasses = 16 / kRowsAtOnce;
+  int first, d;  // row of the first pass, and column
+  __device__ explicit RowLane(const Lane& lane)
+      : first(16 * lane.warp + static_cast<int>(threadIdx.x) % kWarpSize / kLanes),
+        d(static_cast<int>(threadIdx.x) % kLanes * 4) {}
+  __device__ int row(int pass) const { return first + pass * kRowsAtOnce; }
+};
 
 // The gates of a thread's outputs, on their way while these are made.
 struct OutputGates {
-  float2 at[16];
+  float4 at[RowLane::kPasses];
 
   __device__ void load(const TileChunkArgs& a, const RowBlock& rows, int64_t column,
-                       const Lane& lane) {
+                       const RowLane& lane) {
     if (a.gate.data == nullptr) return;
+    const float* from = a.gate.data + (rows.first + lane.first) * a.gate.stride + column + lane.d;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int t = lane.row() + 8 * half;
-      const float* from = a.gate.data + (rows.first + t) * a.gate.stride + column + 2 * lane.q;
-#pragma unroll
-      for (int eight = 0; eight < 8; ++eight) {
-        at[2 * eight + half] =
-            t < rows.L ? *reinterpret_cast<const float2*>(from + 8 * eight) : make_float2(0, 0);
-      }
+    for (int pass = 0; pass < RowLane::kPasses; ++pass) {
+      if (lane.row(pass) < rows.L) at[pass] = *reinterpret_cast<const float4*>(from);
+      from += RowLane::kRowsAtOnce * a.gate.stride;
     }
   }
 };
 
-template <int kDK>
-__device__ void write(const TileChunkArgs& a, const Stage<kDK>& stage, const RowBlock& rows,
-                      int64_t column, float skip, const Lane& lane, const OutputGates& gates,
-                      const float (&o)[32]) {
+// A lane's part of the outputs of its warp's rows.
+struct RowOutputs {
+  float4 at[RowLane::kPasses];
+
+  // With skip v where it skips. They go through the place of the values, from where rows are
+  // whole.
+  template <int kDK>
+  __device__ void take(Stage<kDK>& stage, bool skips, float skip, const Lane& lane,
+                       const RowLane& row_lane, const float (&o)[32]) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int t = lane.row() + 8 * half;
-    if (t >= rows.L) continue;
-    float* to = a.o + static_cast<int64_t>(rows.first + t) * a.H * a.DV + column + 2 * lane.q;
+    for (int half = 0; half < 2; ++half) {
 #pragma unroll
-    for (int eight = 0; eight < 8; ++eight) {
-      float2 two = make_float2(o[4 * eight + 2 * half], o[4 * eight + 2 * half + 1]);
-      if (a.skip != nullptr) {
-        const float2 v = two_at(stage.v + Stage<kDK>::value_at(t, 8 * eight + 2 * lane.q));
-        two = make_float2(fmaf(skip, v.x, two.x), fmaf(skip, v.y, two.y));
+      for (int eight = 0; eight < 8; ++eight) {
+        auto* place = reinterpret_cast<float2*>(
+            stage.v + stage.value_at(lane.row() + 8 * half, 8 * eight + 2 * lane.q));
+        float2 two = make_float2(o[4 * eight + 2 * half], o[4 * eight + 2 * half + 1]);
+        if (skips) {
+          two = make_float2(fmaf(skip, place->x, two.x), fmaf(skip, place->y, two.y));
+        }
+        *place = two;
       }
-      if (a.gate.data != nullptr) {
-        const float2 gate = gates.at[2 * eight + half];
-        two = make_float2(two.x * sm80::quick_silu(gate.x), two.y * sm80::quick_silu(gate.y));
-      }
-      *reinterpret_cast<float2*>(to + 8 * eight) = two;
+    }
+    __syncwarp();
+#pragma unroll
+    for (int pass = 0; pass < RowLane::kPasses; ++pass) {
+      at[pass] = *reinterpret_cast<const float4*>(stage.v +
+                                                  stage.value_at(row_lane.row(pass), row_lane.d));
     }
   }
-}
+
+  __device__ void gate(const OutputGates& gates) {
+#pragma unroll
+    for (int pass = 0; pass < RowLane::kPasses; ++pass) {
+      const float4 z = gates.at[pass];
+      float4& y = at[pass];
+      y = make_float4(y.x * sm80::quick_silu(z.x), y.y * sm80::quick_silu(z.y),
+                      y.z * sm80::quick_silu(z.z), y.w * sm80::quick_silu(z.w));
+    }
+  }
+
+  __device__ void write(const TileChunkArgs& a, const RowBlock& rows, int64_t column,
+                        const RowLane& lane) const {
+    const int64_t stride = static_cast<int64_t>(a.H) * a.DV;
+    float* to = a.o + (rows.first + lane.first) * stride + column + lane.d;
+#pragma unroll
+    for (int pass = 0; pass < RowLane::kPasses; ++pass) {
+      if (lane.row(pass) < rows.L) *reinterpret_cast<float4*>(to) = at[pass];
+      to += RowLane::kRowsAtOnce * stride;
+    }
+  }
+};
 
 // group: 0 or 1, whose tiles are those with even or odd numbers.
 template <int kDK>
 __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) {
   const Place place(a);
   const Lane lane;
+  const RowLane row_lane(lane);
   const int64_t column = place.column(a);
   const float skip = a.skip != nullptr ? a.skip[place.head] : 0;
   const bool first_lane = threadIdx.x % kWarpSize == 0;
@@ -120,9 +163,9 @@ __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) 
     const Turn<kStages> turn(n);
     const Turn<kRounded> rounded(n);
     const Turn<kStates> state(n);
-    const Stage<kDK>& stage = s.stages[turn.stage];
+    Stage<kDK>& stage = s.stages[turn.stage];
     OutputGates gates;
-    gates.load(a, rows, column, lane);
+    gates.load(a, rows, column, row_lane);
     wait(&s.full[turn.stage], turn.parity);
 
     float p[32], o[32];
@@ -145,12 +188,16 @@ __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) 
     wait(&s.rounded_full[rounded.stage], rounded.parity);
     multiply_values(o, p, s.rounded[rounded.stage].v);
     const uint32_t* infinite = s.infinite[rounded.stage];
-    if ((infinite[0] | infinite[1] | infinite[2]) != 0) spread_infinite(stage, lane, o);
+    if ((infinite[0] | infinite[1] | infinite[2]) != 0) spread_infinite(stage, lane, group, o);
     __syncwarp();
     if (first_lane) arrive(&s.rounded_empty[rounded.stage]);
-    write(a, stage, rows, column, skip, lane, gates, o);
+    RowOutputs outputs;
+    outputs.take(stage, a.skip != nullptr, skip, lane, row_lane, o);
+    show_to_copies();
     __syncwarp();
     if (first_lane) arrive(&s.empty[turn.stage]);
+    if (a.gate.data != nullptr) outputs.gate(gates);
+    outputs.write(a, rows, column, row_lane);
   }
 }
 
