@@ -30,7 +30,9 @@ inline TileChunkArgs tiles_of(const SsdArgs& a) {
           .m = nullptr,
           .skip = a.skip,
           .gate = {a.z, a.z_stride, 1, a.P},
-          .o = a.y};
+          .o = a.y,
+          .next_norm = a.next_norm,
+          .next = a.next};
 }
 
 }  // namespace recurve::cuda::sm80

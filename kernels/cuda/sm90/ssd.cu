@@ -7,12 +7,19 @@
 
 namespace recurve::cuda::sm90 {
 
+namespace {
+
+bool scans(const SsdArgs& args) {
+  return args.chunk > 1 && args.seqs.max_len > 1 && scan_takes(sm80::tiles_of(args));
+}
+
+}  // namespace
+
+bool ssd_begins_norm(const SsdArgs& args) { return scans(args) || sm80::ssd_begins_norm(args); }
+
 void ssd(const SsdArgs& args, Stream& stream) {
+  if (args.seqs.num_seqs == 0 || !scans(args)) return sm80::ssd(args, stream);
   const sm80::TileChunkArgs tiles = sm80::tiles_of(args);
-  const bool chunks = args.seqs.num_seqs > 0 && args.chunk > 1 && args.seqs.max_len > 1;
-  if (!chunks || !scan_takes(tiles) || !sm80::tiles_take(tiles, stream)) {
-    return sm80::ssd(args, stream);
-  }
   const std::span<std::byte> scratch = static_cast<CudaStream&>(stream).scratch();
   const auto wave_of = [&](int sequences) { return scan_wave(tiles, sequences, scratch.size()); };
   const sm80::SsdGates gates{args};

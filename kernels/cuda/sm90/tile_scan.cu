@@ -113,7 +113,11 @@ size_t tile_bytes(const TileChunkArgs& a) {
 
 bool scan_takes(const sm80::TileChunkArgs& args) {
   const bool keys = args.DK == 64 || args.DK == 128;
-  return keys && args.z == nullptr && args.v.heads == 1;
+  const bool gates = args.gate.data == nullptr || whole_rows(args.gate);
+  const bool whole = whole_rows(args.q) && whole_rows(args.k) && whole_rows(args.v) && gates &&
+                     reinterpret_cast<uintptr_t>(args.o) % 16 == 0;
+  return keys && args.DV % tile_scan::kColumns == 0 && args.chunk % sm80::kTileRows == 0 && whole &&
+         args.z == nullptr && scan_wave(args, 1, CudaStream::kScratchBytes).tiles > 0;
 }
 
 sm80::TileWave scan_wave(const sm80::TileChunkArgs& args, int sequences, size_t scratch_bytes) {

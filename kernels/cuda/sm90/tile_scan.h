@@ -11,7 +11,7 @@
 // in each block anew: that costs less than it does to bring the products there.
 namespace recurve::cuda::sm90 {
 
-// Whether it takes what sm80's tiles take: follows from the heads' shape alone.
+// Whether it can hold the heads: as sm80::tiles_take, of fewer shapes.
 bool scan_takes(const sm80::TileChunkArgs& args);
 
 // As sm80::tile_wave and sm80::lay_out_tiles, of what this form leaves in scratch memory: queries,

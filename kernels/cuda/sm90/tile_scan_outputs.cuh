@@ -146,6 +146,24 @@ struct RowOutputs {
       to += RowLane::kRowsAtOnce * stride;
     }
   }
+
+  // Begins the norm of what reads them. norm: of the lane's columns.
+  __device__ void begin_norm(const TileChunkArgs& a, const RowBlock& rows, int64_t column,
+                             const float4& norm, const RowLane& lane) const {
+#pragma unroll
+    for (int pass = 0; pass < RowLane::kPasses; ++pass) {
+      const float4& y = at[pass];
+      const float four = squares_of(y), squares = four + __shfl_xor_sync(0xffffffffu, four, 1);
+      if (lane.row(pass) >= rows.L) continue;
+      const int64_t row = rows.first + lane.row(pass);
+      const int64_t to = row * a.H * a.DV + column + lane.d;
+      *reinterpret_cast<uint2*>(a.next.x + to) =
+          make_uint2(round_bf16(__fmul_rn(y.x, norm.x), __fmul_rn(y.y, norm.y)),
+                     round_bf16(__fmul_rn(y.z, norm.z), __fmul_rn(y.w, norm.w)));
+      if (lane.d % BegunNorm::kSquares == 0) a.next.squares[to / BegunNorm::kSquares] = squares;
+      if (column + lane.d == 0) a.next.scales[row] = 0;
+    }
+  }
 };
 
 // group: 0 or 1, whose tiles are those with even or odd numbers.
@@ -157,6 +175,10 @@ __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) 
   const int64_t column = place.column(a);
   const float skip = a.skip != nullptr ? a.skip[place.head] : 0;
   const bool first_lane = threadIdx.x % kWarpSize == 0;
+  float4 norm = {};
+  if (a.next.x != nullptr) {
+    norm = *reinterpret_cast<const float4*>(a.next_norm + column + row_lane.d);
+  }
   for (int n = group;; n += kOutputGroups) {
     const RowBlock rows = place.rows(a, n);
     if (rows.L == 0) return;
@@ -197,7 +219,11 @@ __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) 
     __syncwarp();
     if (first_lane) arrive(&s.empty[turn.stage]);
     if (a.gate.data != nullptr) outputs.gate(gates);
-    outputs.write(a, rows, column, row_lane);
+    if (a.next.x != nullptr) {
+      outputs.begin_norm(a, rows, column, norm, row_lane);
+    } else {
+      outputs.write(a, rows, column, row_lane);
+    }
   }
 }
 
