@@ -46,7 +46,7 @@ __device__ void init_barriers(Shared<kDK>& s) {
   }
   for (int i = 0; i < kRounded; ++i) {
     init_barrier(&s.rounded_full[i], kRoundingThreads);
-    init_barrier(&s.rounded_empty[i], 2 * kWarps);  // of outputs and state
+    init_barrier(&s.rounded_empty[i], kWarps);
   }
   for (int i = 0; i < kStates; ++i) {
     init_barrier(&s.state_full[i], kGroupThreads);

@@ -46,17 +46,14 @@ struct alignas(1024) Stage {
   }
 };
 
-// The values of a tile in bf16, and times the weights of their rows. Of the former those that are
-// no numbers, or infinite, are zeros: those of a later row must not meet the zeros that P has for
-// it.
-struct RoundedValues {
-  uint16_t v[kHalf], weighted[kHalf];
-};
-
 template <int kDK>
 struct Shared {
   Stage<kDK> stages[kStages];
-  RoundedValues rounded[kRounded];
+  // The values of a tile in bf16. Zeros are in the place of those that are no numbers, or infinite,
+  // as those of a later row must not meet the zeros that P has for it.
+  uint16_t rounded[kRounded][kHalf];
+  uint16_t weighted[kRounded]
+                   [kHalf];  // and times the weights of their rows, with all that they are
   uint16_t states[kStates][kColumns * kDK];
   uint32_t infinite[kRounded][kRoundingThreads / kWarpSize];  // whether a warp found such values
   Barrier full[kStages], empty[kStages];
@@ -67,7 +64,7 @@ struct Shared {
 // One head of one sequence, and some columns of it.
 struct Place {
   int sequence, head, d0;
-  int begin, length;  // of the sequence, in rows
+  int begin, length;  // rows of the sequence that take the chunk form
 
   __device__ explicit Place(const TileChunkArgs& a) {
     const int columns = a.DV / kColumns, of_all = static_cast<int>(blockIdx.x) / columns;
@@ -75,12 +72,13 @@ struct Place {
     head = of_all % a.H;
     d0 = static_cast<int>(blockIdx.x) % columns * kColumns;
     begin = a.seqs.begin[sequence];
-    length = a.seqs.begin[sequence + 1] - begin;
+    length = sm80::step_rows(a.seqs, a.chunk, sequence).first - begin;
   }
-  // Tile n of those of this call; none of rows behind the last.
+  // Tile n of those of this call, none of rows behind the last: chunks are whole tiles.
   __device__ RowBlock rows(const TileChunkArgs& a, int n) const {
-    if (n >= a.tiles) return {0, 0};
-    return sm80::row_block<kTileRows>(begin, length, a.chunk, a.first_tile + n);
+    const int first = (a.first_tile + n) * kTileRows;
+    if (n >= a.tiles || first >= length) return {0, 0};
+    return {begin + first, min(kTileRows, length - first)};
   }
   // The block's first column among those of all heads.
   __device__ int64_t column(const TileChunkArgs& a) const {
@@ -130,6 +128,25 @@ __device__ inline void multiply_all(float (&d)[32], const uint16_t* a, const uin
     const int at = (x / 64 * kHalf + x % 64) * static_cast<int>(sizeof(uint16_t)) >> 4;
     multiply(d, left + at, right + at, x > 0);
   }
+}
+
+// Eight values of a row, in bf16, or zeros where the tile lacks it: what was loaded is another
+// sequence's then.
+template <int kDK>
+__device__ uint4 round_eight(const Stage<kDK>& stage, const RowBlock& rows, int row, int piece,
+                             float by) {
+  if (row >= rows.L) return make_uint4(0, 0, 0, 0);
+  const auto four = [&](int d) {
+    return *reinterpret_cast<const float4*>(stage.v + stage.value_at(row, d));
+  };
+  const float4 low = four(8 * piece), high = four(8 * piece + 4);
+  return make_uint4(round_bf16(low.x * by, low.y * by), round_bf16(low.z * by, low.w * by),
+                    round_bf16(high.x * by, high.y * by), round_bf16(high.z * by, high.w * by));
+}
+
+// Until all of the warpgroup are here; what they wrote to shared memory is there for all.
+__device__ inline void sync_group(int group) {
+  asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(kGroupThreads) : "memory");
 }
 
 __device__ inline bool is_infinite(uint32_t bf16) { return (bf16 & 0x7f80) == 0x7f80; }

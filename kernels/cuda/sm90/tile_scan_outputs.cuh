@@ -23,15 +23,19 @@ __device__ inline void find_pairs(float (&p)[32], const TileWeights& weights, co
     }
     const float2 weight = two_at(weights.weight + j), before = two_at(weights.before + j);
     const float2 before_fine = two_at(weights.before_fine + j);
+    const bool earlier = eight < 2 * lane.warp;  // than all of the warp's rows
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int t = t0 + 8 * half;
       const float x = (after[half] - before.x) + (fine[half] - before_fine.x);
       const float y = (after[half] - before.y) + (fine[half] - before_fine.y);
       float* pair = &p[4 * eight + 2 * half];
+      pair[0] *= weight.x * sm80::power_of_2(x);
+      pair[1] *= weight.y * sm80::power_of_2(y);
+      if (earlier) continue;
       // What a later row holds, infinite exponents too, stays out.
-      pair[0] = j <= t ? pair[0] * (weight.x * sm80::power_of_2(x)) : 0;
-      pair[1] = j < t ? pair[1] * (weight.y * sm80::power_of_2(y)) : 0;
+      pair[0] = j <= t ? pair[0] : 0;
+      pair[1] = j < t ? pair[1] : 0;
     }
   }
 }
@@ -65,7 +69,7 @@ __device__ void spread_infinite(const Stage<kDK>& stage, const Lane& lane, int g
       if (is_infinite(round_bf16(v, 0))) o[i] = NAN;
     }
   }
-  asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(kGroupThreads) : "memory");
+  sync_group(group);
 }
 
 // How a warp goes through its 16 rows to read gates and write outputs: in `kPasses` passes, each of
@@ -208,7 +212,7 @@ __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) 
 #pragma unroll
     for (int i = 0; i < 32; ++i) o[i] *= e[i / 2 % 2];
     wait(&s.rounded_full[rounded.stage], rounded.parity);
-    multiply_values(o, p, s.rounded[rounded.stage].v);
+    multiply_values(o, p, s.rounded[rounded.stage]);
     const uint32_t* infinite = s.infinite[rounded.stage];
     if ((infinite[0] | infinite[1] | infinite[2]) != 0) spread_infinite(stage, lane, group, o);
     __syncwarp();

@@ -4,44 +4,41 @@
 // The warps that round values for those that multiply them.
 namespace recurve::cuda::sm90::tile_scan {
 
-// Eight values of a row, which it has or not, and whether one of them is no number, or infinite.
-struct EightValues {
-  float4 low = {}, high = {};
-
-  __device__ uint4 rounded(float by) const {
-    return make_uint4(round_bf16(low.x * by, low.y * by), round_bf16(low.z * by, low.w * by),
-                      round_bf16(high.x * by, high.y * by), round_bf16(high.z * by, high.w * by));
-  }
-};
-
-// Puts zeros in the place of values that are no numbers, or infinite: whether there were any.
-__device__ inline bool leave_out_infinite(uint4& eight) {
-  bool found = false;
-  for (uint32_t* pair : {&eight.x, &eight.y, &eight.z, &eight.w}) {
-    if (is_infinite(*pair)) *pair &= 0xffff0000u, found = true;
-    if (is_infinite(*pair >> 16)) *pair &= 0xffffu, found = true;
-  }
-  return found;
+// Whether one of eight values is no number, or infinite: 0 times that is no number.
+__device__ inline bool any_infinite(const uint4& eight) {
+  uint32_t zeros = 0;
+  const auto add = [&](uint32_t pair) {
+    asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(zeros) : "r"(pair), "r"(0));
+  };
+  add(eight.x);
+  add(eight.y);
+  add(eight.z);
+  add(eight.w);
+  return (zeros & 0x7fff7fff) != 0;
 }
 
-// Of a tile, all by kRoundingThreads threads: whether this one found an infinite value.
+// Puts zeros in the place of such values.
+__device__ inline void leave_out_infinite(uint4& eight) {
+  for (uint32_t* pair : {&eight.x, &eight.y, &eight.z, &eight.w}) {
+    if (is_infinite(*pair)) *pair &= 0xffff0000u;
+    if (is_infinite(*pair >> 16)) *pair &= 0xffffu;
+  }
+}
+
+// Of a tile, all by kRoundingThreads threads: whether this one found such a value.
 template <int kDK>
-__device__ bool round_tile(const Stage<kDK>& stage, const RowBlock& rows, RoundedValues& to,
+__device__ bool round_tile(const Stage<kDK>& stage, const RowBlock& rows, uint16_t* to,
                            int thread) {
   bool found = false;
+#pragma unroll 3
   for (int i = thread; i < kTileRows * (kColumns / 8); i += kRoundingThreads) {
     const int row = i % kTileRows, piece = i / kTileRows;
-    EightValues values;
-    if (row < rows.L) {  // else what was loaded is another sequence's
-      const float* from = stage.v;
-      values.low = *reinterpret_cast<const float4*>(from + stage.value_at(row, 8 * piece));
-      values.high = *reinterpret_cast<const float4*>(from + stage.value_at(row, 8 * piece + 4));
+    uint4 eight = round_eight(stage, rows, row, piece, 1);
+    if (any_infinite(eight)) {
+      found = true;
+      leave_out_infinite(eight);
     }
-    uint4 v = values.rounded(1);
-    found |= leave_out_infinite(v);
-    *reinterpret_cast<uint4*>(to.v + swizzled_at(row, piece)) = v;
-    *reinterpret_cast<uint4*>(to.weighted + swizzled_at(row, piece)) =
-        values.rounded(stage.weights.w[row]);
+    *reinterpret_cast<uint4*>(to + swizzled_at(row, piece)) = eight;
   }
   return found;
 }

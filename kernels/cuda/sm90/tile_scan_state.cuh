@@ -47,8 +47,8 @@ struct State {
     for (float& value : at) value *= by;
   }
 
-  // v: (kTileRows, kColumns), k: (kTileRows, kDK).
-  __device__ void add(const uint16_t* v, const uint16_t* k) {
+  // v: (kTileRows, kColumns), k: (kTileRows, kDK). To be waited for.
+  __device__ void begin_add(const uint16_t* v, const uint16_t* k) {
     const uint64_t values = operand_across(shared_address(v), 0);
     const uint64_t keys =
         operand_across(shared_address(k), kHalf * static_cast<int>(sizeof(uint16_t)));
@@ -59,6 +59,8 @@ struct State {
       multiply_across(at, values + step * kStep, keys + step * kStep, 1);
     }
     commit_products();
+  }
+  __device__ void end_add() {
     wait_for_products<0>();
     settle(at);
   }
@@ -70,11 +72,26 @@ struct State {
   }
 };
 
+// A tile's values times the weights of their rows.
+template <int kDK>
+__device__ void weigh_values(const Stage<kDK>& stage, const RowBlock& rows, uint16_t* to) {
+  const int thread = threadIdx.x % kGroupThreads, row = thread % kTileRows;
+  const float w = stage.weights.w[row];
+#pragma unroll 2
+  for (int i = 0; i < 4; ++i) {
+    const int piece = thread / kTileRows * 4 + i;
+    *reinterpret_cast<uint4*>(to + swizzled_at(row, piece)) =
+        round_eight(stage, rows, row, piece, w);
+  }
+  show_to_copies();
+}
+
 template <typename T, int kDK>
 __device__ void bring_state(const TileChunkArgs& a, Shared<kDK>& s) {
   const Place place(a);
   const Lane lane;
-  if (place.rows(a, 0).L == 0) return;
+  RowBlock rows = place.rows(a, 0);
+  if (rows.L == 0) return;
   const int64_t kept_head = static_cast<int64_t>(a.seqs.slot[place.sequence]) * a.H + place.head;
   T* const kept = sm80::values_of<T>(a.S) + kept_head * kDK * a.DV;
   State<kDK> state;
@@ -82,25 +99,31 @@ __device__ void bring_state(const TileChunkArgs& a, Shared<kDK>& s) {
     first = sm80::value_of(kept[at]);
     second = sm80::value_of(kept[at + step]);
   });
-  const int tiles_of_chunk = sm80::blocks_of_chunk<kTileRows>(a.chunk);
-  for (int n = 0; place.rows(a, n).L > 0; ++n) {
-    const Turn<kStages> turn(n);
-    const Turn<kRounded> rounded(n);
+  wait(&s.full[0], 0);
+  weigh_values(s.stages[0], rows, s.weighted[0]);
+  sync_group(kStateGroup);
+  const int tiles_of_chunk = a.chunk / kTileRows;
+  for (int n = 0; rows.L > 0; ++n) {
+    const Turn<kStages> turn(n), next(n + 1);
     const Turn<kStates> left(n);
     const Stage<kDK>& stage = s.stages[turn.stage];
     wait(&s.state_empty[left.stage], left.parity ^ 1);
     state.leave(s.states[left.stage], lane);
     show_to_copies();
     arrive(&s.state_full[left.stage]);
-    wait(&s.full[turn.stage], turn.parity);
     state.scale(stage.weights.F);
-    wait(&s.rounded_full[rounded.stage], rounded.parity);
-    state.add(s.rounded[rounded.stage].weighted, stage.k);
-    if (threadIdx.x % kWarpSize == 0) {
-      arrive(&s.rounded_empty[rounded.stage]);
-      arrive(&s.empty[turn.stage]);
+    state.begin_add(s.weighted[n % kRounded], stage.k);
+    rows = place.rows(a, n + 1);
+    if (rows.L > 0) {
+      wait_among_products(&s.full[next.stage], next.parity);
+      weigh_values(s.stages[next.stage], rows, s.weighted[(n + 1) % kRounded]);
     }
-    if ((a.first_tile + n + 1) % tiles_of_chunk == 0) state.template round<T>();
+    state.end_add();
+    sync_group(kStateGroup);
+    if (threadIdx.x % kWarpSize == 0) arrive(&s.empty[turn.stage]);
+    if (!std::is_same_v<T, float> && (a.first_tile + n + 1) % tiles_of_chunk == 0) {
+      state.template round<T>();
+    }
   }
   state.for_each(a, place, lane, [&](float first, float second, int64_t at, int64_t step) {
     kept[at] = sm80::kept_as<T>(first);
