@@ -62,19 +62,21 @@ struct LinearOp : Op<LinearArgs> {
   bool takes_conv(const LinearArgs& args, const CausalConv1dArgs& conv) const {
     return convolves != nullptr && convolves(args, conv);
   }
-  // Whether a layer may go on with a norm that is begun: of so many rows at most.
+  // Whether a layer may begin the norm of the one that reads its rows: of so many at most.
   int most_rows_of_begun_norm = 0;
-  bool takes_begun_norm(const Matrix& W, int rows) const {
-    return rows <= most_rows_of_begun_norm && takes_bf16(W);
-  }
-  // Whether one may begin the norm of the one that reads its rows.
   bool begins_norm(const Matrix& W, const Matrix& next, int rows) const {
-    return takes_begun_norm(next, rows) && takes_bf16(W);
+    return rows <= most_rows_of_begun_norm && takes_begun_norm(next) && takes_bf16(W);
+  }
+  // Whether one may go on with a norm that is begun.
+  bool takes_begun_norm(const Matrix& W) const {
+    return most_rows_of_begun_norm > 0 && takes_bf16(W);
   }
 };
 
 struct SsdOp : Op<SsdArgs> {
-  bool begins_norm = false;  // takes SsdArgs::next
+  // Whether it takes SsdArgs::next of these arguments, whatever that and y are. null: never.
+  bool (*begins)(const SsdArgs& args) = nullptr;
+  bool begins_norm(const SsdArgs& args) const { return begins != nullptr && begins(args); }
 };
 
 // Every computation the models use. A backend fills one table at start: the reference's, with what

@@ -46,8 +46,8 @@ struct SsdArgs {
   const float* skip;     // (H), "D" in the checkpoints
   StateData h;           // (slots, H, P, N) state, read and written in place
   float* y;              // (rows, H, P), dense; does not overlap the inputs
-  // Instead of y where SsdOp::begins_norm says so, sequences have one row each and P is a multiple
-  // of BegunNorm::kSquares: the norm (H, P) of the layer that reads y, and what is left for that.
+  // Instead of y where SsdOp::begins_norm says so: the norm (H, P) of the layer that reads y, and
+  // what is left for that.
   const float* next_norm = nullptr;
   BegunNorm next = {};
 };

@@ -147,9 +147,9 @@ class Mamba2 final : public StateSpaceModel {
   // next: who reads x after it.
   void mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
              const Scratch& scratch, const Residual::Reader& next, Stream& stream) const;
-  void state_space(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
-                   const Scratch& scratch, const BegunNorm& next, Stream& stream) const;
-  BegunNorm begun_gate_norm(const Block& block, const Ragged& seqs, const Scratch& scratch) const;
+  SsdArgs state_space(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
+                      const Scratch& scratch) const;
+  BegunNorm begun_gate_norm(const Block& block, const SsdArgs& ssd) const;
   // v: (rows, DI)
   void norm_groups(const Block& block, int rows, float* v, uint16_t* v_bf16, Stream& stream) const;
   WeightTally blocks_tally() const;
@@ -277,8 +277,9 @@ void Mamba2::mixer(const Block& block, size_t index, const Ragged& seqs, const S
                .y = s.xBC},
               stream);
   const bool groups = c_.G > 1;  // else the norm is of the whole row
-  const BegunNorm begun = begun_gate_norm(block, seqs, s);
-  state_space(block, index, seqs, states, s, begun, stream);
+  SsdArgs ssd = state_space(block, index, seqs, states, s);
+  const BegunNorm begun = ssd.next = begun_gate_norm(block, ssd);
+  kernels_.ssd(ssd, stream);
   // In bf16 where the layer takes it; that the convolution left there has been read.
   auto* v_bf16 = groups && kernels_.linear.takes_bf16(block.out.matrix())
                      ? reinterpret_cast<uint16_t*>(s.xBC)
@@ -296,12 +297,11 @@ void Mamba2::mixer(const Block& block, size_t index, const Ragged& seqs, const S
 }
 
 // What the state space may leave of v for the norm after it, in its place, or nothing.
-BegunNorm Mamba2::begun_gate_norm(const Block& block, const Ragged& seqs, const Scratch& s) const {
-  const bool begins = c_.G == 1 && kernels_.ssd.begins_norm && seqs.max_len == 1 &&
-                      c_.P % BegunNorm::kSquares == 0 &&
-                      kernels_.linear.takes_begun_norm(block.out.matrix(), seqs.rows);
+BegunNorm Mamba2::begun_gate_norm(const Block& block, const SsdArgs& ssd) const {
+  const bool begins = c_.G == 1 && kernels_.ssd.begins_norm(ssd) &&
+                      kernels_.linear.takes_begun_norm(block.out.matrix());
   if (!begins) return {};
-  return BegunNorm::in(s.v, seqs.rows, c_.DI);
+  return BegunNorm::in(ssd.y, ssd.seqs.rows, c_.DI);
 }
 
 // v in place, or to v_bf16 where that is not null.
@@ -324,36 +324,33 @@ void Mamba2::norm_groups(const Block& block, int rows, float* v, uint16_t* v_bf1
 }
 
 // s.v, gated, from s.zxBCdt and s.xBC.
-void Mamba2::state_space(const Block& block, size_t index, const Ragged& seqs,
-                         const StatePool& states, const Scratch& s, const BegunNorm& next,
-                         Stream& stream) const {
+SsdArgs Mamba2::state_space(const Block& block, size_t index, const Ragged& seqs,
+                            const StatePool& states, const Scratch& s) const {
   const int DI = static_cast<int>(c_.DI), GN = static_cast<int>(c_.G * c_.N);
   const int conv = static_cast<int>(c_.conv_width());
   const int projection = static_cast<int>(c_.projection_width());
-  kernels_.ssd({.seqs = seqs,
-                .H = static_cast<int>(c_.H),
-                .P = static_cast<int>(c_.P),
-                .N = static_cast<int>(c_.N),
-                .G = static_cast<int>(c_.G),
-                .chunk = c_.chunk,
-                .dt_min = c_.dt_min,
-                .dt_max = c_.dt_max,
-                .xBC_stride = conv,
-                .dt_stride = projection,
-                .z_stride = projection,
-                .x = s.xBC,
-                .B = s.xBC + DI,
-                .C = s.xBC + DI + GN,
-                .dt = s.zxBCdt + DI + conv,
-                .z = s.zxBCdt,
-                .dt_bias = block.dt_bias.data(),
-                .A = block.A.data(),
-                .skip = block.skip.data(),
-                .h = states.data(2 * index + 1),
-                .y = s.v,
-                .next_norm = block.gate_norm.data(),
-                .next = next},
-               stream);
+  return {.seqs = seqs,
+          .H = static_cast<int>(c_.H),
+          .P = static_cast<int>(c_.P),
+          .N = static_cast<int>(c_.N),
+          .G = static_cast<int>(c_.G),
+          .chunk = c_.chunk,
+          .dt_min = c_.dt_min,
+          .dt_max = c_.dt_max,
+          .xBC_stride = conv,
+          .dt_stride = projection,
+          .z_stride = projection,
+          .x = s.xBC,
+          .B = s.xBC + DI,
+          .C = s.xBC + DI + GN,
+          .dt = s.zxBCdt + DI + conv,
+          .z = s.zxBCdt,
+          .dt_bias = block.dt_bias.data(),
+          .A = block.A.data(),
+          .skip = block.skip.data(),
+          .h = states.data(2 * index + 1),
+          .y = s.v,
+          .next_norm = block.gate_norm.data()};
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ Kernels sm80_table(size_t shared_memory) {
   kernels.causal_conv1d = {sm80::causal_conv1d, "cuda/sm80"};
   kernels.selective_scan = {sm80::selective_scan, "cuda/sm80", /*bf16_state=*/true};
   kernels.ssd = {{sm80::ssd, "cuda/sm80", /*bf16_state=*/true, /*rounds_in_tiles=*/true},
-                 /*begins_norm=*/true};
+                 sm80::ssd_begins_norm};
   kernels.linear_recurrence = {sm80::linear_recurrence, "cuda/sm80"};
   kernels.gated_rms_norm = {sm80::gated_rms_norm, "cuda/sm80"};
   kernels.gla = {sm80::gla, "cuda/sm80", /*bf16_state=*/true, /*rounds_in_tiles=*/true};
@@ -55,6 +55,9 @@ std::vector<Kernels> tables(int major, size_t shared_memory) {
                             sm90::linear_rounds,
                             sm90::linear_convolves,
                             sm90::kMostRowsOfBegunNorm};
+    tables.back().ssd.run = sm90::ssd;
+    tables.back().ssd.implementation = "cuda/sm90";
+    tables.back().ssd.begins = sm90::ssd_begins_norm;
     tables.back().selective_scan = {.run = sm90::selective_scan,
                                     .implementation = "cuda/sm90",
                                     .bf16_state = true,

@@ -16,6 +16,7 @@ void soft_cap(const SoftCapArgs& args, Stream& stream);
 void causal_conv1d(const CausalConv1dArgs& args, Stream& stream);
 void selective_scan(const SelectiveScanArgs& args, Stream& stream);
 void ssd(const SsdArgs& args, Stream& stream);
+bool ssd_begins_norm(const SsdArgs& args);
 void linear_recurrence(const LinearRecurrenceArgs& args, Stream& stream);
 void gated_rms_norm(const GatedRmsNormArgs& args, Stream& stream);
 void gla(const GlaArgs& args, Stream& stream);

@@ -232,14 +232,22 @@ void launch_steps(const SsdArgs& args, Stream& stream) {
 
 }  // namespace
 
+void ssd_steps(const SsdArgs& args, Stream& stream) {
+  with_state_type(args.h.dtype,
+                  [&](auto element) { launch_steps<decltype(element)>(args, stream); });
+}
+
+bool ssd_begins_norm(const SsdArgs& args) {
+  return args.seqs.max_len == 1 && args.P % BegunNorm::kSquares == 0;
+}
+
 void ssd(const SsdArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
-  CHECK(args.next.x == nullptr || (args.seqs.max_len == 1 && args.P % BegunNorm::kSquares == 0));
+  CHECK(args.next.x == nullptr || ssd_begins_norm(args));
   if (args.chunk > 1 && args.seqs.max_len > 1 && !ssd_tiles(args, stream)) {
     ssd_chunks(args, stream);
   }
-  with_state_type(args.h.dtype,
-                  [&](auto element) { launch_steps<decltype(element)>(args, stream); });
+  ssd_steps(args, stream);
 }
 
 }  // namespace recurve::cuda::sm80

@@ -11,4 +11,7 @@ bool ssd_tiles(const SsdArgs& args, Stream& stream);
 // The same with products exact to 2^-22, of any heads.
 void ssd_chunks(const SsdArgs& args, Stream& stream);
 
+// The chunks of one row.
+void ssd_steps(const SsdArgs& args, Stream& stream);
+
 }  // namespace recurve::cuda::sm80

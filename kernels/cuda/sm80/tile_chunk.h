@@ -4,6 +4,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/sm80/matrix_chunk.h"
+#include "kernels/ops/begun_norm.h"
 
 // The chunk form of recurrences whose state is a matrix (DK, DV) a head, by tiles of kTileRows rows
 // whose products are made of queries, keys, values and states rounded to bf16, with sums and the
@@ -68,6 +69,10 @@ struct TileChunkArgs {
   const float* skip = nullptr;            // (H): o_t gets skip v_t; or null
   RowsOfHeads gate = {nullptr, 0, 1, 0};  // o_t times silu(gate_t); or without data
   float* o;                               // (rows, H, DV)
+  // Instead of o where the one pass of sm90/tile_scan.h takes the tiles, or without x: the norm
+  // (H, DV) of what reads o, and what is left for that.
+  const float* next_norm = nullptr;
+  BegunNorm next = {};
   TileScratch scratch = {};
 
   __host__ __device__ int groups() const { return H / q.heads; }

@@ -279,18 +279,18 @@ void find_products(const TileChunkArgs& args, const Gates& gates, Stream& stream
   }
 }
 
-// All passes over all tiles of the sequences, so many at once as scratch memory holds. The state is
-// stored, and may be rounded, after each part: so all but the last end with a chunk. scale: of the
-// queries.
-template <typename Gates>
-void tile_chunks(const TileChunkArgs& all, const Gates& gates, float scale, Stream& stream) {
-  const std::span<std::byte> scratch = static_cast<CudaStream&>(stream).scratch();
+// Calls visit(args, wave) for all tiles of the sequences in the order of their time: with
+// args.tiles of some of the sequences from args.first_tile on, so many at once as scratch memory
+// holds. wave_of(sequences): how many that are, 0 tiles where there is no room. The state is
+// stored, and may be rounded, after each visit: so all but the last end with a chunk.
+template <typename WaveOf, typename Visit>
+void for_each_tile_wave(const TileChunkArgs& all, WaveOf wave_of, Visit visit) {
   const int total = blocks_of_sequence<kTileRows>(all.seqs.max_len, all.chunk);
   // A part of fewer tiles of each sequence is worth less than fewer sequences at once.
   constexpr int kFewTiles = 8;
   int together = all.seqs.num_seqs;
   const auto too_many = [&](int sequences) {
-    const TileWave wave = tile_wave(all, sequences, scratch.size());
+    const TileWave wave = wave_of(sequences);
     return wave.tiles == 0 || wave.part_tiles < std::min(total, kFewTiles);
   };
   while (together > 1 && too_many(together)) {
@@ -301,20 +301,30 @@ void tile_chunks(const TileChunkArgs& all, const Gates& gates, float scale, Stre
     args.seqs.num_seqs = std::min(together, all.seqs.num_seqs - first);
     args.seqs.begin += first;
     args.seqs.slot += first;
-    const TileWave wave = tile_wave(args, args.seqs.num_seqs, scratch.size());
+    const TileWave wave = wave_of(args.seqs.num_seqs);
     for (int tile = 0; tile < total; tile += wave.tiles) {
       args.first_tile = tile;
       args.tiles = std::min(wave.tiles, total - tile);
-      args.scratch = lay_out_tiles(args, scratch);
-      find_products(args, gates, stream);
-      find_weights(args, gates, scale, stream);
-      for (args.part_first = 0; args.part_first < args.tiles; args.part_first += wave.part_tiles) {
-        args.part_tiles = std::min(wave.part_tiles, args.tiles - args.part_first);
-        tile_states(args, stream);
-        tile_outputs(args, stream);
-      }
+      visit(args, wave);
     }
   }
+}
+
+// All passes over all tiles of the sequences. scale: of the queries.
+template <typename Gates>
+void tile_chunks(const TileChunkArgs& all, const Gates& gates, float scale, Stream& stream) {
+  const std::span<std::byte> scratch = static_cast<CudaStream&>(stream).scratch();
+  const auto wave_of = [&](int sequences) { return tile_wave(all, sequences, scratch.size()); };
+  for_each_tile_wave(all, wave_of, [&](TileChunkArgs& args, const TileWave& wave) {
+    args.scratch = lay_out_tiles(args, scratch);
+    find_products(args, gates, stream);
+    find_weights(args, gates, scale, stream);
+    for (args.part_first = 0; args.part_first < args.tiles; args.part_first += wave.part_tiles) {
+      args.part_tiles = std::min(wave.part_tiles, args.tiles - args.part_first);
+      tile_states(args, stream);
+      tile_outputs(args, stream);
+    }
+  });
 }
 
 }  // namespace recurve::cuda::sm80

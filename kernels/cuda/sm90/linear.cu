@@ -352,6 +352,35 @@ void round_rows(const LinearArgs& args, uint16_t* rounded, float* scales, Stream
   launch.operator()<128>();
 }
 
+// A warp a row: the scales of a norm that is begun.
+constexpr int kScaleThreads = 128;
+__global__ void __launch_bounds__(kScaleThreads)
+    scales_kernel(const float* squares, int rows, int K, float eps, float* scales) {
+  let_next_start();
+  wait_for_previous();
+  const int row = static_cast<int>(blockIdx.x * kScaleThreads + threadIdx.x) / kWarpSize;
+  if (row >= rows) return;
+  const float* mine = squares + static_cast<int64_t>(row) * (K / BegunNorm::kSquares);
+  RowSquares<8> sums;
+  sums.load(mine, K);
+  const float scale = sums.scale(mine, K, eps);
+  if (threadIdx.x % kWarpSize == 0) scales[row] = scale;
+}
+
+// Of a norm that is begun. Few rows' scales are found by the blocks that multiply them.
+void linear_begun(const LinearArgs& args, Stream& stream) {
+  const BegunNorm& begun = args.begun;
+  if (args.rows <= kMostRowsOfBegunNorm) {
+    return linear_rows(args, {.x = begun.x, .squares = begun.squares, .found = begun.scales},
+                       stream);
+  }
+  launch_early(stream, "linear, scales", scales_kernel,
+               {.grid = static_cast<unsigned>(ceil_div(args.rows, kScaleThreads / kWarpSize)),
+                .threads = kScaleThreads},
+               begun.squares, args.rows, static_cast<int>(args.W.K), args.norm_eps, begun.scales);
+  linear_rows(args, {.x = begun.x, .scales = begun.scales}, stream);
+}
+
 // Some of the rows.
 LinearArgs rows_of(const LinearArgs& args, int first, int rows) {
   LinearArgs part = args;
@@ -399,10 +428,8 @@ void linear(const LinearArgs& args, Stream& stream) {
     return linear_rows(args, {args.x_bf16}, stream);
   }
   if (args.begun.x != nullptr) {
-    CHECK(args.rows <= kMostRowsOfBegunNorm && aligned(args.begun.x) && args.norm != nullptr);
-    const BegunNorm& begun = args.begun;
-    return linear_rows(args, {.x = begun.x, .squares = begun.squares, .found = begun.scales},
-                       stream);
+    CHECK(aligned(args.begun.x) && args.norm != nullptr);
+    return linear_begun(args, stream);
   }
   const int64_t K = args.W.K;
   const std::span<std::byte> scratch = static_cast<CudaStream&>(stream).scratch();

@@ -49,7 +49,9 @@ void launch(const LinearArgs& args, const Rows& x, int sharers, Stream& stream) 
                tensor_map(args.W, task.box_rows), tensor_map(rows, T::kRows), task);
 }
 
+// Tiles of K in up to two pieces, and of K in more.
 constexpr int kTileMs[] = {128, 160, 176, 192};
+constexpr int kTileMOfMany = 128;
 constexpr int kFewestRows = 257;
 
 // About how long the layer takes, in ns, as measured on an H200.
@@ -67,8 +69,7 @@ int64_t time_of(const LinearArgs& args, int tile_m, int sharers, Stream& stream)
 
 std::optional<PersistentPlan> plan_persistent(const LinearArgs& args, Stream& stream) {
   const bool adds = args.residual != nullptr;
-  if (args.rows < kFewestRows || pieces_of(args.W) > 2 || args.outputs() % 4 != 0 ||
-      args.soft_cap != 0 || args.conv ||
+  if (args.rows < kFewestRows || args.outputs() % 4 != 0 || args.soft_cap != 0 || args.conv ||
       (adds && (args.residual != args.y || args.swiglu || args.y_bf16 != nullptr)) ||
       !aligned(args.y) || !aligned(args.y_bf16) || !aligned(args.bias)) {
     return std::nullopt;
@@ -76,6 +77,7 @@ std::optional<PersistentPlan> plan_persistent(const LinearArgs& args, Stream& st
   std::optional<PersistentPlan> best;
   for (const int tile_m : kTileMs) {
     if (args.swiglu && tile_m % kStagedColumns != 0) continue;
+    if (pieces_of(args.W) > 2 && tile_m != kTileMOfMany) continue;
     for (const int sharers : {2, 1}) {
       const int64_t time = time_of(args, tile_m, sharers, stream);
       if (!best || time < best->time) best = {tile_m, sharers, time};
@@ -86,8 +88,13 @@ std::optional<PersistentPlan> plan_persistent(const LinearArgs& args, Stream& st
 
 void launch_persistent(const PersistentPlan& plan, const LinearArgs& args, const Rows& x,
                        Stream& stream) {
+  const int pieces = pieces_of(args.W);
+  if (pieces > 4) {
+    return launch<PersistentTiling<kTileMOfMany, kMostPieces>>(args, x, plan.sharers, stream);
+  }
+  if (pieces > 2) return launch<PersistentTiling<kTileMOfMany, 4>>(args, x, plan.sharers, stream);
   const auto launch_if = [&]<int kTileM>() {
-    if (plan.tile_m == kTileM) launch<PersistentTiling<kTileM>>(args, x, plan.sharers, stream);
+    if (plan.tile_m == kTileM) launch<PersistentTiling<kTileM, 2>>(args, x, plan.sharers, stream);
   };
   [&]<size_t... i>(std::index_sequence<i...>) {
     (launch_if.template operator()<kTileMs[i]>(), ...);

@@ -10,12 +10,21 @@
 // warpgroups multiply, each half of a tile's rows of x, and each goes on by itself.
 namespace recurve::cuda::sm90 {
 
-// Tiles of 128 rows of x by TileM rows of W, which are the columns of the products.
+// Tiles of 128 rows of x by TileM rows of W, which are the columns of the products, with K in up to
+// MostPieces pieces. A warpgroup has registers for the sums of 128 columns of three pieces: more
+// are halved, and the sums of the first half wait in shared memory, where the ends of tiles go
+// through at other times.
 constexpr int kPersistentRows = 128;
-template <int TileM>
+template <int TileM, int MostPieces>
 struct PersistentTiling : WideTiling<TileM, kPersistentRows> {
+  static constexpr int kMostPieces = MostPieces;
+  static constexpr bool kHalves = MostPieces > 4;
+  static_assert(MostPieces <= 2 || TileM <= 128);
+  static constexpr int kGroupBytes =
+      kHalves ? sizeof(float) * kGroupM * TileM : static_cast<int>(sizeof(Staged));
+  static_assert(kGroupBytes >= static_cast<int>(sizeof(Staged)));
   static constexpr int kStageBytes = (TileM + PersistentTiling::kRows) * kBoxBytes;
-  static constexpr int kRestBytes = sizeof(Barriers) + 2 * sizeof(Staged);
+  static constexpr int kRestBytes = sizeof(Barriers) + 2 * kGroupBytes;
   static constexpr int kStages = std::min(kMostStages, ((227 << 10) - kRestBytes) / kStageBytes);
   static constexpr int kShared = kStages * kStageBytes + kRestBytes;
   static_assert(kStages > 2);
@@ -56,18 +65,19 @@ __device__ void for_each_tile(const PersistentTask& task, F f) {
   }
 }
 
-// A block's memory: stages, each with its part of W and behind it that of x, what the ends of tiles
-// go through, and the barriers.
+// A block's memory: stages, each with its part of W and behind it that of x, what warpgroups have
+// of their own, and the barriers.
 template <typename T>
 struct Ring {
   std::byte* memory;
   __device__ std::byte* W(int stage) const { return memory + stage * T::kStageBytes; }
   __device__ std::byte* x(int stage) const { return W(stage) + T::kTileM * kBoxBytes; }
-  __device__ Staged& staged(int group) const {
-    return reinterpret_cast<Staged*>(memory + T::kStages * T::kStageBytes)[group];
+  __device__ std::byte* of_group(int group) const {
+    return memory + T::kStages * T::kStageBytes + group * T::kGroupBytes;
   }
+  __device__ Staged& staged(int group) const { return *reinterpret_cast<Staged*>(of_group(group)); }
   __device__ Barriers& barriers() const {
-    return *reinterpret_cast<Barriers*>(&staged(T::kGroups));
+    return *reinterpret_cast<Barriers*>(of_group(T::kGroups));
   }
 };
 
@@ -132,9 +142,12 @@ struct Computer {
       Accumulator<T> piece;
       add_while_ending(piece, end, sums);
       const RowScales scales(task.outputs, tile.x_row + row());
-      if (task.pieces > 1) {
+      if constexpr (T::kMostPieces > 2) {
+        add_pieces(piece);
+        scales.scale(piece, sums);
+      } else if (task.pieces > 1) {
         Accumulator<T> second;
-        add_piece(second, task.boxes - task.piece_boxes);
+        add_piece(second, last_boxes());
         scales.scale_sum(piece, second, sums);
       } else {
         scales.scale(piece, sums);
@@ -162,6 +175,55 @@ struct Computer {
     }
     finish_products();
     while (!end.done()) end.write_next(sums);
+  }
+
+  // Of the last piece.
+  __device__ int last_boxes() const { return task.boxes - (task.pieces - 1) * task.piece_boxes; }
+
+  // All pieces behind the first, which is in sums: by twos, then these by twos, and so on, as
+  // blocks do that have a piece each.
+  __device__ void add_pieces(Accumulator<T>& sums) {
+    if constexpr (T::kHalves) {
+      add_three(sums, task.piece_boxes);
+      put_aside(sums);
+      add_piece(sums, task.piece_boxes);
+    }
+    add_three(sums, last_boxes());
+    if constexpr (T::kHalves) add_to_aside(sums);
+  }
+  // Those behind the first of four.
+  __device__ void add_three(Accumulator<T>& sums, int last_boxes) {
+    Accumulator<T> second;
+    add_piece(second, task.piece_boxes);
+    sums += second;
+    add_piece(second, task.piece_boxes);
+    Accumulator<T> third;
+    add_piece(third, last_boxes);
+    second += third;
+    sums += second;
+  }
+  // A thread's own place in shared memory. The ends of tiles, which others read there, are at least
+  // a piece away: warps are never further apart than the ring has stages.
+  __device__ float4* aside() const {
+    return reinterpret_cast<float4*>(ring.of_group(group)) + threadIdx.x % kGroupThreads;
+  }
+  __device__ void put_aside(const Accumulator<T>& sums) const {
+#pragma unroll
+    for (int i = 0; i < T::kTileM / 8; ++i) {
+      const float* four = &sums.parts[0][4 * i];
+      aside()[i * kGroupThreads] = make_float4(four[0], four[1], four[2], four[3]);
+    }
+  }
+  __device__ void add_to_aside(Accumulator<T>& sums) const {
+#pragma unroll
+    for (int i = 0; i < T::kTileM / 8; ++i) {
+      const float4 four = aside()[i * kGroupThreads];
+      float* to = &sums.parts[0][4 * i];
+      to[0] = four.x + to[0];
+      to[1] = four.y + to[1];
+      to[2] = four.z + to[2];
+      to[3] = four.w + to[3];
+    }
   }
 
   __device__ void add_piece(Accumulator<T>& piece, int boxes) {

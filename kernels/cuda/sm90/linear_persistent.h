@@ -13,8 +13,7 @@ struct PersistentPlan {
   int64_t time;
 };
 
-// The best plan, or none where rows are few, K is in more than two pieces or the layer is out of
-// the ordinary.
+// The best plan, or none where rows are few or the layer is out of the ordinary.
 std::optional<PersistentPlan> plan_persistent(const LinearArgs& args, Stream& stream);
 void launch_persistent(const PersistentPlan& plan, const LinearArgs& args, const Rows& x,
                        Stream& stream);

@@ -5,10 +5,12 @@
 namespace recurve::cuda::sm90 {
 
 void linear(const LinearArgs& args, Stream& stream);
-// Of more rows a kernel of their own finds the scales.
+// Of more rows no layer begins a norm, and one that takes what is begun has a kernel find the scales.
 constexpr int kMostRowsOfBegunNorm = 64;
 bool linear_rounds(const Matrix& W);
 bool linear_convolves(const LinearArgs& args, const CausalConv1dArgs& conv);
+void ssd(const SsdArgs& args, Stream& stream);
+bool ssd_begins_norm(const SsdArgs& args);
 void selective_scan(const SelectiveScanArgs& args, Stream& stream);
 
 }  // namespace recurve::cuda::sm90

@@ -23,19 +23,25 @@ decltype(&cuTensorMapEncodeTiled) find_encoder() {
 
 // strides: in bytes, of all dimensions but the first.
 template <size_t kRank>
-CUtensorMap encode(const Matrix& matrix, const cuuint64_t (&extents)[kRank],
+CUtensorMap encode(CUtensorMapDataType type, const void* data, const cuuint64_t (&extents)[kRank],
                    const cuuint64_t (&strides)[kRank - 1], const cuuint32_t (&box)[kRank]) {
   static const auto encoder = find_encoder();
-  CHECK(matrix.dtype == DType::kBF16 && matrix.K % 8 == 0);
   constexpr cuuint32_t kSteps[] = {1, 1, 1};
   static_assert(kRank <= std::size(kSteps));
   CUtensorMap map{};
-  const CUresult result = encoder(
-      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kRank, const_cast<void*>(matrix.data), extents,
-      strides, box, kSteps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encoder(&map, type, kRank, const_cast<void*>(data), extents, strides, box, kSteps,
+              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   CHECK(result == CUDA_SUCCESS);
   return map;
+}
+
+template <size_t kRank>
+CUtensorMap encode(const Matrix& matrix, const cuuint64_t (&extents)[kRank],
+                   const cuuint64_t (&strides)[kRank - 1], const cuuint32_t (&box)[kRank]) {
+  CHECK(matrix.dtype == DType::kBF16 && matrix.K % 8 == 0);
+  return encode<kRank>(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, matrix.data, extents, strides, box);
 }
 
 }  // namespace
@@ -51,6 +57,13 @@ CUtensorMap tensor_map(const Matrix& matrix, int box_rows, int boxes) {
   CHECK(K % kBoxK == 0);
   return encode<3>(matrix, {kBoxK, N, K / kBoxK}, {K * sizeof(uint16_t), kBoxK * sizeof(uint16_t)},
                    {kBoxK, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(boxes)});
+}
+
+CUtensorMap tensor_map(const float* values, int rows, int columns, int64_t stride, int box_rows) {
+  return encode<2>(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, values,
+                   {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)},
+                   {static_cast<cuuint64_t>(stride) * sizeof(float)},
+                   {kFloatBox, static_cast<cuuint32_t>(box_rows)});
 }
 
 }  // namespace recurve::cuda::sm90

@@ -16,6 +16,15 @@ __device__ inline uint64_t operand(uint32_t shared_address) {
   return kSwizzle128 | kEightRows | kLeading | ((shared_address & 0x3ffff) >> 4);
 }
 
+// The same for an operand that lies across: each row has what 64 rows of A or columns of B have at
+// one place of K. Further 64 of these are `leading` bytes on, further 16 of K 2048 bytes.
+__device__ inline uint64_t operand_across(uint32_t shared_address, int leading) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32;
+  return kSwizzle128 | kEightRows | static_cast<uint64_t>(leading >> 4) << 16 |
+         ((shared_address & 0x3ffff) >> 4);
+}
+
 // Before the first product, and whenever registers of d were written by other instructions.
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void commit_products() {
@@ -65,35 +74,62 @@ __device__ inline void wait_for_products() {
 #define RECURVE_OUTPUTS_128                                                                      \
   RECURVE_OUTPUTS_96, RECURVE_OUT4(96), RECURVE_OUT4(100), RECURVE_OUT4(104), RECURVE_OUT4(108), \
       RECURVE_OUT4(112), RECURVE_OUT4(116), RECURVE_OUT4(120), RECURVE_OUT4(124)
-// columns = 2 registers; b_, adds_: the numbers of these operands, which follow those of d and a.
-#define RECURVE_MULTIPLY(columns, registers, b_, adds_)                                     \
-  __device__ inline void multiply(float(&d)[registers], uint64_t a, uint64_t b, int adds) { \
-    asm volatile(                                                                           \
-        "{\n"                                                                               \
-        ".reg .pred p;\n"                                                                   \
-        "setp.ne.b32 p, %" #adds_                                                           \
-        ", 0;\n"                                                                            \
-        "wgmma.mma_async.sync.aligned.m64n" #columns                                        \
-        "k16.f32.bf16.bf16 {" RECURVE_NAMES_##registers "}, %" #registers ", %" #b_         \
-                                                        ", p, 1, 1, 0, 0;\n"                \
-                                                        "}"                                 \
-        : RECURVE_OUTPUTS_##registers                                                       \
-        : "l"(a), "l"(b), "r"(adds));                                                       \
+// columns = 2 registers; b_, adds_: the numbers of these operands, which follow those of d and a;
+// across: whether both operands are such of operand_across().
+#define RECURVE_MULTIPLY(name, columns, registers, b_, adds_, across)                      \
+  __device__ inline void name(float(&d)[registers], uint64_t a, uint64_t b, int adds) {    \
+    asm volatile(                                                                          \
+        "{\n"                                                                              \
+        ".reg .pred p;\n"                                                                  \
+        "setp.ne.b32 p, %" #adds_                                                          \
+        ", 0;\n"                                                                           \
+        "wgmma.mma_async.sync.aligned.m64n" #columns                                       \
+        "k16.f32.bf16.bf16 {" RECURVE_NAMES_##registers "}, %" #registers ", %" #b_        \
+                                                        ", p, 1, 1, " #across ", " #across \
+                                                        ";\n"                              \
+                                                        "}"                                \
+        : RECURVE_OUTPUTS_##registers                                                      \
+        : "l"(a), "l"(b), "r"(adds));                                                      \
   }
 
-RECURVE_MULTIPLY(8, 4, 5, 6)
-RECURVE_MULTIPLY(16, 8, 9, 10)
-RECURVE_MULTIPLY(32, 16, 17, 18)
-RECURVE_MULTIPLY(64, 32, 33, 34)
-RECURVE_MULTIPLY(80, 40, 41, 42)
-RECURVE_MULTIPLY(96, 48, 49, 50)
-RECURVE_MULTIPLY(128, 64, 65, 66)
-RECURVE_MULTIPLY(144, 72, 73, 74)
-RECURVE_MULTIPLY(160, 80, 81, 82)
-RECURVE_MULTIPLY(176, 88, 89, 90)
-RECURVE_MULTIPLY(192, 96, 97, 98)
-RECURVE_MULTIPLY(256, 128, 129, 130)
+RECURVE_MULTIPLY(multiply, 8, 4, 5, 6, 0)
+RECURVE_MULTIPLY(multiply, 16, 8, 9, 10, 0)
+RECURVE_MULTIPLY(multiply, 32, 16, 17, 18, 0)
+RECURVE_MULTIPLY(multiply, 64, 32, 33, 34, 0)
+RECURVE_MULTIPLY(multiply, 80, 40, 41, 42, 0)
+RECURVE_MULTIPLY(multiply, 96, 48, 49, 50, 0)
+RECURVE_MULTIPLY(multiply, 128, 64, 65, 66, 0)
+RECURVE_MULTIPLY(multiply, 144, 72, 73, 74, 0)
+RECURVE_MULTIPLY(multiply, 160, 80, 81, 82, 0)
+RECURVE_MULTIPLY(multiply, 176, 88, 89, 90, 0)
+RECURVE_MULTIPLY(multiply, 192, 96, 97, 98, 0)
+RECURVE_MULTIPLY(multiply, 256, 128, 129, 130, 0)
 
+RECURVE_MULTIPLY(multiply_across, 64, 32, 33, 34, 1)
+RECURVE_MULTIPLY(multiply_across, 128, 64, 65, 66, 1)
+
+// The same with A in registers, as in an m16n8k16 product of each warp's 16 rows (sm80/tile.cuh),
+// and B as operand_across() has it. The registers may not change while the product is on its way.
+#define RECURVE_MULTIPLY_HELD(columns, registers, a1, a2, a3, a4, b_, adds_)                      \
+  __device__ inline void multiply(float(&d)[registers], const uint32_t(&a)[4], uint64_t b,        \
+                                  int adds) {                                                     \
+    asm volatile(                                                                                 \
+        "{\n"                                                                                     \
+        ".reg .pred p;\n"                                                                         \
+        "setp.ne.b32 p, %" #adds_                                                                 \
+        ", 0;\n"                                                                                  \
+        "wgmma.mma_async.sync.aligned.m64n" #columns                                              \
+        "k16.f32.bf16.bf16 {" RECURVE_NAMES_##registers "}, {%" #a1 ", %" #a2 ", %" #a3 ", %" #a4 \
+                                                        "}, %" #b_                                \
+                                                        ", p, 1, 1, 1;\n"                         \
+                                                        "}"                                       \
+        : RECURVE_OUTPUTS_##registers                                                             \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));                         \
+  }
+
+RECURVE_MULTIPLY_HELD(64, 32, 32, 33, 34, 35, 36, 37)
+
+#undef RECURVE_MULTIPLY_HELD
 #undef RECURVE_MULTIPLY
 #undef RECURVE_OUT4
 #undef RECURVE_NAMES_4

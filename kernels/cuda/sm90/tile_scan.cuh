@@ -1,0 +1,181 @@
+#pragma once
+#include <algorithm>
+
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/sm80/tile.cuh"
+#include "kernels/cuda/sm80/vector.cuh"
+#include "kernels/cuda/sm90/bulk.cuh"
+#include "kernels/cuda/sm90/tensor_map.h"
+#include "kernels/cuda/sm90/wgmma.cuh"
+
+// What the roles of a block of tile_scan.cu share.
+namespace recurve::cuda::sm90::tile_scan {
+
+using sm80::kTileRows;
+using sm80::RowBlock;
+using sm80::TileChunkArgs;
+using sm80::TileWeights;
+
+constexpr int kColumns = 64;  // of a head that a block has
+constexpr int kGroupThreads = 128;
+// Warpgroups: two that make outputs, one that has the state, and one of which a warp copies and the
+// others round values.
+constexpr int kOutputGroups = 2, kStateGroup = 2;
+constexpr int kThreads = 4 * kGroupThreads;
+constexpr int kCopyWarp = 12, kRoundingThreads = 3 * kWarpSize;
+constexpr int kOutputRegisters = 160, kOtherRegisters = 56;  // the state keeps its even share: 128
+constexpr int kStages = 3, kRounded = 2, kStates = 2;        // in shared memory, of as many tiles
+
+// Matrices lie as products read them: rows of 64 bf16, swizzled, and where they are wider each
+// further 64 columns behind all rows of those before.
+constexpr int kHalf = kTileRows * 64;  // values
+__host__ __device__ inline int swizzled_at(int row, int piece) {
+  return piece / 8 * kHalf + row * 64 + 8 * (piece % 8 ^ row % 8);
+}
+
+// What a tile needs. Values lie as the copy engine writes them: boxes of kFloatBox columns.
+template <int kDK>
+struct alignas(1024) Stage {
+  uint16_t q[kTileRows * kDK], k[kTileRows * kDK];
+  float v[kTileRows * kColumns];
+  TileWeights weights;
+
+  __device__ static int value_at(int row, int d) {
+    return d / kFloatBox * kTileRows * kFloatBox + row * kFloatBox +
+           4 * (d % kFloatBox / 4 ^ row % 8) + d % 4;
+  }
+};
+
+template <int kDK>
+struct Shared {
+  Stage<kDK> stages[kStages];
+  // The values of a tile in bf16. Zeros are in the place of those that are no numbers, or infinite,
+  // as those of a later row must not meet the zeros that P has for it.
+  uint16_t rounded[kRounded][kHalf];
+  uint16_t weighted[kRounded]
+                   [kHalf];  // and times the weights of their rows, with all that they are
+  uint16_t states[kStates][kColumns * kDK];
+  uint32_t infinite[kRounded][kRoundingThreads / kWarpSize];  // whether a warp found such values
+  Barrier full[kStages], empty[kStages];
+  Barrier rounded_full[kRounded], rounded_empty[kRounded];
+  Barrier state_full[kStates], state_empty[kStates];
+};
+
+// One head of one sequence, and some columns of it.
+struct Place {
+  int sequence, head, d0;
+  int begin, length;  // rows of the sequence that take the chunk form
+
+  __device__ explicit Place(const TileChunkArgs& a) {
+    const int columns = a.DV / kColumns, of_all = static_cast<int>(blockIdx.x) / columns;
+    sequence = of_all / a.H;
+    head = of_all % a.H;
+    d0 = static_cast<int>(blockIdx.x) % columns * kColumns;
+    begin = a.seqs.begin[sequence];
+    length = sm80::step_rows(a.seqs, a.chunk, sequence).first - begin;
+  }
+  // Tile n of those of this call, none of rows behind the last: chunks are whole tiles.
+  __device__ RowBlock rows(const TileChunkArgs& a, int n) const {
+    const int first = (a.first_tile + n) * kTileRows;
+    if (n >= a.tiles || first >= length) return {0, 0};
+    return {begin + first, min(kTileRows, length - first)};
+  }
+  // The block's first column among those of all heads.
+  __device__ int64_t column(const TileChunkArgs& a) const {
+    return static_cast<int64_t>(head) * a.DV + d0;
+  }
+};
+
+// Of a ring of so many stages, which one tile n has, and which time.
+template <int kCount>
+struct Turn {
+  int stage;
+  uint32_t parity;
+  __device__ explicit Turn(int n) : stage(n % kCount), parity(n / kCount % 2) {}
+};
+
+// Without end: if nothing comes, it is the warp that copies that gives up. For where products are
+// on their way.
+__device__ inline void wait_among_products(Barrier* barrier, uint32_t parity) {
+  while (!phase_ended(barrier, parity)) {
+  }
+}
+
+// What products left in these registers is not read before.
+template <int kCount>
+__device__ inline void settle(float (&d)[kCount]) {
+#pragma unroll
+  for (float& value : d) asm volatile("" : "+f"(value)::"memory");
+}
+
+// Where a thread stands in its warpgroup, and a lane in products: of registers i of d, the row
+// row + i / 2 % 2 * 8, and the column column(i).
+struct Lane {
+  int warp, g, q;
+  __device__ Lane()
+      : warp(static_cast<int>(threadIdx.x) % kGroupThreads / kWarpSize),
+        g(threadIdx.x % kWarpSize / 4),
+        q(threadIdx.x % 4) {}
+  __device__ int row() const { return 16 * warp + g; }
+};
+
+// d (64, 64) = a b^T, both (64, kDK) swizzled.
+template <int kDK>
+__device__ inline void multiply_all(float (&d)[32], const uint16_t* a, const uint16_t* b) {
+  const uint64_t left = operand(shared_address(a)), right = operand(shared_address(b));
+#pragma unroll
+  for (int x = 0; x < kDK; x += 16) {
+    const int at = (x / 64 * kHalf + x % 64) * static_cast<int>(sizeof(uint16_t)) >> 4;
+    multiply(d, left + at, right + at, x > 0);
+  }
+}
+
+// Eight values of a row, in bf16, or zeros where the tile lacks it: what was loaded is another
+// sequence's then.
+template <int kDK>
+__device__ uint4 round_eight(const Stage<kDK>& stage, const RowBlock& rows, int row, int piece,
+                             float by) {
+  if (row >= rows.L) return make_uint4(0, 0, 0, 0);
+  const auto four = [&](int d) {
+    return *reinterpret_cast<const float4*>(stage.v + stage.value_at(row, d));
+  };
+  const float4 low = four(8 * piece), high = four(8 * piece + 4);
+  return make_uint4(round_bf16(low.x * by, low.y * by), round_bf16(low.z * by, low.w * by),
+                    round_bf16(high.x * by, high.y * by), round_bf16(high.z * by, high.w * by));
+}
+
+// Until all of the warpgroup are here; what they wrote to shared memory is there for all.
+__device__ inline void sync_group(int group) {
+  asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(kGroupThreads) : "memory");
+}
+
+__device__ inline bool is_infinite(uint32_t bf16) { return (bf16 & 0x7f80) == 0x7f80; }
+
+// What the warp that copies does, one of its threads.
+template <int kDK>
+__device__ void load_tiles(const TileChunkArgs& a, const CUtensorMap& v, Shared<kDK>& s) {
+  const Place place(a);
+  const auto column = static_cast<int>(place.column(a));
+  for (int n = 0;; ++n) {
+    const RowBlock rows = place.rows(a, n);
+    if (rows.L == 0) return;
+    const Turn<kStages> turn(n);
+    Stage<kDK>& stage = s.stages[turn.stage];
+    Barrier* full = &s.full[turn.stage];
+    wait(&s.empty[turn.stage], turn.parity ^ 1);
+    const int64_t number = static_cast<int64_t>(place.sequence) * a.tiles + n;
+    const int64_t group = number * a.groups() + place.head / a.q.heads;
+    arrive_expecting(full,
+                     sizeof(stage.q) + sizeof(stage.k) + sizeof(stage.v) + sizeof(stage.weights));
+    bulk_load(stage.q, a.scratch.q + group * kTileRows * kDK, sizeof(stage.q), full);
+    bulk_load(stage.k, a.scratch.k + group * kTileRows * kDK, sizeof(stage.k), full);
+    bulk_load(&stage.weights, a.scratch.weights + number * a.H + place.head, sizeof(stage.weights),
+              full);
+#pragma unroll
+    for (int d = 0; d < kColumns; d += kFloatBox) {
+      load_box(stage.v + d * kTileRows, v, column + d, rows.first, full, Keep::kNormal);
+    }
+  }
+}
+
+}  // namespace recurve::cuda::sm90::tile_scan
