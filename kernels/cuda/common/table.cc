@@ -55,6 +55,7 @@ std::vector<Kernels> tables(int major, size_t shared_memory) {
                             sm90::linear_rounds,
                             sm90::linear_convolves,
                             sm90::kMostRowsOfBegunNorm};
+    tables.back().rnn = {sm90::rnn, "cuda/sm90"};
     tables.back().selective_scan = {.run = sm90::selective_scan,
                                     .implementation = "cuda/sm90",
                                     .bf16_state = true,

@@ -9,6 +9,7 @@ void linear(const LinearArgs& args, Stream& stream);
 constexpr int kMostRowsOfBegunNorm = 64;
 bool linear_rounds(const Matrix& W);
 bool linear_convolves(const LinearArgs& args, const CausalConv1dArgs& conv);
+void rnn(const RnnArgs& args, Stream& stream);
 void selective_scan(const SelectiveScanArgs& args, Stream& stream);
 
 }  // namespace recurve::cuda::sm90
