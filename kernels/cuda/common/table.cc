@@ -58,6 +58,7 @@ std::vector<Kernels> tables(int major, size_t shared_memory) {
     tables.back().ssd.run = sm90::ssd;
     tables.back().ssd.implementation = "cuda/sm90";
     tables.back().ssd.begins = sm90::ssd_begins_norm;
+    tables.back().rnn = {sm90::rnn, "cuda/sm90"};
     tables.back().selective_scan = {.run = sm90::selective_scan,
                                     .implementation = "cuda/sm90",
                                     .bf16_state = true,

@@ -2,7 +2,8 @@
 #include "kernels/backend.h"
 #include "kernels/ops/rnn.h"
 
-// The forms of the recurrent cells. Which one is taken depends on the matrix alone.
+// The forms of the recurrent cells. Which one is taken depends on the matrix alone, but for
+// sm90/rnn.cu, which does what rnn_by_tiles() does, to the bit, in one launch.
 namespace recurve::cuda::sm80 {
 
 // Heads whose matrix stays in the registers of a block over all rows.

@@ -1,20 +1,21 @@
-// A launch a row, on the tensor cores, by exact products: see split_bf16.cuh. All channels of a
-// head read the outputs of all of them before, which are in y from the second row on.
+// A launch a row, on the tensor cores: see rnn_products.cuh. All channels of a head read the outputs
+// of all of them before, which are in y from the second row on.
 //
 // Every launch adds in one order, whatever the sequences: the matrix is cut along h into kRanges
-// ranges, each walked in slabs; the ranges are added from the first to the last.
+// ranges, each walked in slabs; the ranges are added from the first to the last. The kernel of one
+// launch for all rows (sm90/rnn_in_cluster.cuh) does the same: they have to agree to the bit.
 #include <algorithm>
 
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/rnn.cuh"
 #include "kernels/cuda/sm80/rnn.h"
-#include "kernels/cuda/sm80/split_bf16.cuh"
+#include "kernels/cuda/sm80/rnn_products.cuh"
 
 namespace recurve::cuda::sm80 {
 namespace {
 
-constexpr int kRanges = 8;  // of h; and warps of a block
+constexpr int kRanges = kRnnRanges;  // of h; and warps of a block
 constexpr int kThreads = kRanges * kWarpSize;
 constexpr int kChannels = kTileN / kMostGates;  // of one mma: all gates of each
 constexpr int kAhead = 3;                       // slabs of R that a lane has on their way
@@ -166,7 +167,7 @@ __global__ void __launch_bounds__(kThreads, kM == 1 ? 2 : 1)
 #pragma unroll
     for (int r = 0; r < kR; ++r) {
       const int row_tile = turn * kR + r;
-      Accumulator<kM, 1> sum;
+      RnnAccumulator<kM> sum;
       for (int k = begin; k < end; k += kAhead * kSlab) {
         if (range > kAhead * kSlab && (row_tile > 0 || k > begin)) load_R(k);
         float4 h[kAhead][2];
@@ -183,7 +184,7 @@ __global__ void __launch_bounds__(kThreads, kM == 1 ? 2 : 1)
         }
 #pragma unroll
         for (int s = 0; s < kAhead; ++s) {
-          if (k + s * kSlab < end) sum.add(w[s], 0, split(h[s][0], h[s][1]));
+          if (k + s * kSlab < end) sum.add(w[s], split_rnn(h[s][0], h[s][1]));
         }
       }
       sum.for_each(

@@ -11,6 +11,7 @@ bool linear_rounds(const Matrix& W);
 bool linear_convolves(const LinearArgs& args, const CausalConv1dArgs& conv);
 void ssd(const SsdArgs& args, Stream& stream);
 bool ssd_begins_norm(const SsdArgs& args);
+void rnn(const RnnArgs& args, Stream& stream);
 void selective_scan(const SelectiveScanArgs& args, Stream& stream);
 
 }  // namespace recurve::cuda::sm90

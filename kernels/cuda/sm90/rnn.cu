@@ -1,0 +1,161 @@
+#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/sm80/ops.h"
+#include "kernels/cuda/sm80/rnn.h"
+#include "kernels/cuda/sm90/ops.h"
+#include "kernels/cuda/sm90/rnn_in_cluster.cuh"
+
+namespace recurve::cuda::sm90 {
+namespace {
+
+// The rows of sequences [first, first + members), at most kRnnSeqs. parities: of the barriers of
+// both buffers, a bit each.
+template <int kSlabs>
+__device__ void advance_group(const RnnArgs& a, const RnnPlace& at, int first, int members,
+                              const RnnMemory<kSlabs>& memory, const RnnWeights<kSlabs>& weights,
+                              const RnnSender<kSlabs>& sender, bool in_memory,
+                              RnnExchange& exchange, uint32_t& parities) {
+  const auto bytes = static_cast<uint32_t>(members * sm80::kRnnParts * a.DH * 2);  // of h in a row
+  int rows = 1;
+  for (int b = first; b < first + members; ++b) {
+    rows = max(rows, a.seqs.begin[b + 1] - a.seqs.begin[b]);
+  }
+  __syncthreads();
+  load_first_h(a, at, first, members, memory);
+  RnnItem item(a, at, first, members);
+  if (threadIdx.x == 0) {
+    if (rows > 1) arrive_expecting(&exchange.full[1], bytes);
+    if (rows > 2) arrive_expecting(&exchange.full[0], bytes);
+  }
+  sync_cluster();  // all have read their first h, and can be sent the next
+  for (int t = 0; t < rows; ++t) {
+    const int buffer = t % 2;
+    if (t > 0) {
+      wait(&exchange.full[buffer], parities >> buffer & 1);
+      parities ^= 1u << buffer;
+      if (threadIdx.x == 0 && t + 2 < rows) arrive_expecting(&exchange.full[buffer], bytes);
+    }
+    const RnnProducts<kSlabs> products(at, memory, buffer);
+    if (in_memory) {
+      products.put_all_sums(at, memory, weights);
+    } else {
+      products.put_sums(at, memory, weights);
+    }
+    __syncthreads();
+    // Nobody writes sums again before this block's own h has come back to it.
+    const bool ends = t < item.length;
+    if (ends) item.advance(a, at, memory);
+    if (t + 1 < rows) sender.send_h(at, item.h, members, 1 - buffer, exchange);
+    if (ends) item.put_y();
+    item.load_x(a, at, t + 1);
+  }
+  if (item.there) {
+    a.h[item.state] = item.h;
+    sm80::put_channel(a, item.state, item.rest);
+  }
+}
+
+// Clusters: heads x work.clusters, each with every work.clusters-th group of sequences in turn.
+template <int kSlabs>
+__global__ void __launch_bounds__(kRnnThreads, 1) cluster_kernel(RnnArgs a, RnnWork work) {
+  extern __shared__ uint4 dynamic[];
+  __shared__ RnnExchange exchange;
+  let_next_start();
+  const RnnPlace at(a, work);
+  const RnnMemory<kSlabs> memory(dynamic, work);
+  const RnnWeights<kSlabs> weights(a, at, work, memory.weights);
+  const RnnSender<kSlabs> sender(at, work, memory, exchange);
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * memory.kBufferBytes / 16; i += kRnnThreads) {
+    reinterpret_cast<uint4*>(memory.h)[i] = make_uint4(0, 0, 0, 0);
+  }
+  if (threadIdx.x == 0) {
+    init_barrier(&exchange.full[0], 1);
+    init_barrier(&exchange.full[1], 1);
+    publish_barriers();
+  }
+  wait_for_previous();
+  uint32_t parities = 0;
+  for (int first = cluster_number() / a.H * work.seqs; first < a.seqs.num_seqs;
+       first += work.clusters * work.seqs) {
+    advance_group(a, at, first, min(work.seqs, a.seqs.num_seqs - first), memory, weights, sender,
+                  work.weight_bytes > 0, exchange, parities);
+  }
+}
+
+const char* const kName = "rnn, all rows";
+
+// For clusters of 16 blocks with so much shared memory each.
+void prepare(void (*kernel)(RnnArgs, RnnWork), size_t bytes) {
+  abort_if_failed(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       static_cast<int>(bytes)),
+                  kName);
+  abort_if_failed(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+                  kName);
+}
+
+template <int kSlabs>
+void launch(const RnnArgs& args, const RnnPlan& plan, Stream& stream) {
+  const auto kernel = cluster_kernel<kSlabs>;
+  const auto bytes = static_cast<size_t>(rnn_bytes(kSlabs, plan.units));
+  prepare(kernel, bytes);
+  launch_early(stream, kName, kernel,
+               {.grid = static_cast<unsigned>(plan.clusters * args.H * plan.cluster),
+                .threads = kRnnThreads,
+                .shared = bytes,
+                .cluster = static_cast<unsigned>(plan.cluster)},
+               args,
+               RnnWork{plan.cluster, plan.units, plan.seqs, plan.clusters,
+                       rnn_weight_bytes(kSlabs, plan.units)});
+}
+
+// How many clusters of each size the GPU runs at once, each block on its own multiprocessor.
+std::array<int, kRnnClusters.size()> clusters_at_once(int bytes) {
+  const auto kernel = cluster_kernel<kRnnMostSlabs>;
+  prepare(kernel, static_cast<size_t>(bytes));
+  std::array<int, kRnnClusters.size()> counts{};
+  for (size_t i = 0; i < counts.size(); ++i) {
+    cudaLaunchAttribute size = {};
+    size.id = cudaLaunchAttributeClusterDimension;
+    size.val.clusterDim = {static_cast<unsigned>(kRnnClusters[i]), 1, 1};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(static_cast<unsigned>(kRnnClusters[i]));
+    config.blockDim = dim3(kRnnThreads);
+    config.dynamicSmemBytes = static_cast<size_t>(bytes);
+    config.attrs = &size;
+    config.numAttrs = 1;
+    abort_if_failed(cudaOccupancyMaxActiveClusters(&counts[i], kernel, &config), kName);
+  }
+  return counts;
+}
+
+RnnPlan plan_of(const RnnArgs& args, Stream& stream) {
+  use(stream);
+  // Of one GPU for all: where others differ they are as right, if slower.
+  static const int most_bytes =
+      static_cast<int>(most_shared_memory(kName) - sizeof(RnnExchange) - 1024);
+  static const auto at_once = clusters_at_once(most_bytes);
+  return plan_rnn({args.H, args.DH, args.seqs.num_seqs, most_bytes, at_once});
+}
+
+}  // namespace
+
+// Fewer rows are sooner done one by one: loading the matrix takes as long as some of them.
+constexpr int kFewestRows = 4;
+
+void rnn(const RnnArgs& args, Stream& stream) {
+  if (!sm80::rnn_fits(args) && sm80::rnn_has_tiles(args) && args.seqs.max_len >= kFewestRows) {
+    const RnnPlan plan = plan_of(args, stream);
+    if (plan.cluster > 0) {
+      switch (rnn_slabs(args.DH)) {
+        case 1:
+          return launch<1>(args, plan, stream);
+        case 2:
+          return launch<2>(args, plan, stream);
+        default:
+          return launch<3>(args, plan, stream);
+      }
+    }
+  }
+  sm80::rnn(args, stream);
+}
+
+}  // namespace recurve::cuda::sm90
