@@ -151,12 +151,10 @@ class ReplaceStage final : public Normalization::Stage {
   void push(std::string_view utf8, End end, std::string& out) override {
     text_.append(utf8);
     const bool whole = end != End::kOpen;
-    std::vector<Span> spans;
-    step_.pattern.find_on(text_, whole, /*invert=*/false, &search_, &spans);
-    for (const Span& span : spans) {
+    step_.pattern.find_on(text_, whole, /*invert=*/false, &search_, [&](const Span& span) {
       out += span.is_match ? std::string_view(step_.content)
                            : std::string_view(text_).substr(span.begin, span.end - span.begin);
-    }
+    });
     if (whole) {
       text_.clear();
       search_ = {};
