@@ -14,6 +14,8 @@
 #include <memory>
 #include <stdexcept>
 
+#include "server/net/unix_socket.h"
+
 namespace recurve {
 namespace {
 
@@ -120,9 +122,16 @@ int listen_at(const addrinfo& at, int port) {
   return listen_on(at.ai_addr, at.ai_addrlen, /*both_kinds=*/false);
 }
 
+Bound bind_unix(const std::string& address, const UnixAddress& at) {
+  const int descriptor = listen_on_unix(at);
+  if (descriptor < 0) fail(address, std::strerror(errno));
+  return {.descriptors = {descriptor}, .path = at.path};
+}
+
 }  // namespace
 
 Bound bind_all(const std::string& address) {
+  if (const auto at = to_unix_address(address)) return bind_unix(address, *at);
   const HostAndPort at = split(address);
   if (at.port < 0) {
     fail(address, "the address is not HOST:PORT, [IPV6]:PORT or unix:PATH with a port up to 65535");

@@ -6,10 +6,11 @@ namespace recurve {
 
 struct Bound {
   std::vector<int> descriptors;  // listening, non-blocking; the caller's to close
-  int port = 0;
+  int port = 0;                  // 0: of this machine alone
+  std::string path;              // a socket's file, which is the caller's to remove; empty: none
 };
 
-// Sockets that listen on HOST:PORT: see Listener. Throws std::runtime_error with a sentence.
+// Sockets that listen on an address: see Listener. Throws std::runtime_error with a sentence.
 Bound bind_all(const std::string& address);
 
 }  // namespace recurve

@@ -40,6 +40,16 @@ Peer peer_v6(const sockaddr_in6& from, int port) {
           .grpc_name = fmt::format("ipv6:%5B{}{}%5D:{}", text, zone, port)};
 }
 
+// Who is at the other end of a socket of this machine has no address. The system knows the user;
+// gRPC, which is given the descriptor, names the connection by it.
+Peer peer_of_this_machine(int descriptor) {
+  ucred user{};
+  socklen_t size = sizeof(user);
+  const bool known = getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &user, &size) == 0;
+  const std::string text = known ? fmt::format("uid {}", user.uid) : "unknown user";
+  return {.address = text, .network = text, .grpc_name = fmt::format("fd:{}", descriptor)};
+}
+
 // The number of the socket that a descriptor stands for; 0 where it is closed.
 ino_t socket_of(int descriptor) {
   struct stat status {};
@@ -49,7 +59,8 @@ ino_t socket_of(int descriptor) {
 
 }  // namespace
 
-Peer to_peer(const sockaddr_storage& address) {
+Peer to_peer(const sockaddr_storage& address, int descriptor) {
+  if (address.ss_family == AF_UNIX) return peer_of_this_machine(descriptor);
   if (address.ss_family == AF_INET) {
     sockaddr_in from{};
     std::memcpy(&from, &address, sizeof(from));

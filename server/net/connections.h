@@ -12,17 +12,19 @@ namespace recurve {
 
 // Whoever is at the other end of a connection.
 struct Peer {
-  std::string address;  // "192.0.2.1" or "2001:db8::1"; IPv4 within IPv6 is IPv4
+  // "192.0.2.1" or "2001:db8::1"; IPv4 within IPv6 is IPv4. "uid 1000": that user, by a socket of
+  // this machine.
+  std::string address;
   int port = 0;
   // What a limit by address counts under: the address, of IPv6 its network of 64 bits, of which one
-  // machine has all.
+  // machine has all; of a socket of this machine the user.
   std::string network;
   // How gRPC writes it, in grpc::ServerContext::peer().
   std::string grpc_name;
 };
 
-// The peer of a TCP socket, by its address.
-Peer to_peer(const sockaddr_storage& address);
+// The peer of a connection that has been accepted from `address`.
+Peer to_peer(const sockaddr_storage& address, int descriptor);
 
 // The connections that there are, and how many there may be. The one place that knows who the peer
 // of a call is. Thread-safe.

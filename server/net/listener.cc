@@ -28,11 +28,13 @@ Listener::Listener(const std::string& address) {
   Bound bound = bind_all(address);
   listening_ = std::move(bound.descriptors);
   port_ = bound.port;
+  path_ = std::move(bound.path);
   wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 }
 
 Listener::~Listener() {
   stop();
+  if (!path_.empty()) unlink(path_.c_str());
   for (const int descriptor : listening_) close(descriptor);
   close(wake_);
 }
@@ -73,7 +75,7 @@ bool Listener::accept_all(int listening) {
     const int descriptor = accept4(listening, reinterpret_cast<sockaddr*>(&address), &size,
                                    SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (descriptor >= 0) {
-      receive(descriptor, to_peer(address));
+      receive(descriptor, to_peer(address, descriptor));
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       say_refused({.address = "any"}, Metrics::Refusal::kNoFile);
       return false;

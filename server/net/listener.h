@@ -10,7 +10,7 @@
 
 namespace recurve {
 
-// Accepts TCP connections and gives them away. Lives on where the process has no descriptor left:
+// Accepts connections and gives them away. Lives on where the process has no descriptor left:
 // what cannot be accepted waits in the system's queue until there is one.
 class Listener {
  public:
@@ -19,13 +19,14 @@ class Listener {
 
   // Listens, but accepts nothing yet. address: HOST:PORT, HOST a numeric address, [::1] for IPv6,
   // or a name, all of whose addresses are listened on; port 0: any free one. 0.0.0.0 and [::] are
-  // all addresses of this machine, of both kinds. Throws std::runtime_error with a sentence.
+  // all addresses of this machine, of both kinds. unix:PATH or unix-abstract:NAME: a socket of this
+  // machine, whose file goes with the Listener. Throws std::runtime_error with a sentence.
   explicit Listener(const std::string& address);
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  int port() const { return port_; }
+  int port() const { return port_; }  // 0: a socket of this machine
 
   // Begins to accept, on a thread of its own, what `connections` has room for; the rest is closed
   // at once. Once. The arguments outlive stop().
@@ -42,6 +43,7 @@ class Listener {
   void say_refused(const Peer& peer, Metrics::Refusal why);
 
   int port_ = 0;
+  std::string path_;  // of the socket's file; empty: none
   std::vector<int> listening_;
   int wake_ = -1;  // readable once it is to stop
   Connections* connections_ = nullptr;

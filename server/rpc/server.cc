@@ -6,6 +6,7 @@
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
+#include <grpcpp/server_posix.h>
 
 #include <algorithm>
 #include <array>
@@ -30,10 +31,6 @@ namespace {
 // Threads for calls that block one, which only reflection does: more calls than that are refused.
 // gRPC keeps up to two a core to wait for them, and ends the process where it may not have one.
 int most_threads() { return 32 + 2 * static_cast<int>(std::thread::hardware_concurrency()); }
-
-bool is_unix(const std::string& address) {
-  return address.starts_with("unix:") || address.starts_with("unix-abstract:");
-}
 
 void set_arguments(const RpcOptions& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
@@ -101,25 +98,21 @@ struct RpcServer::Impl {
   ControlService control{context};
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
-  std::optional<Listener> listener;  // none for a unix socket
+  std::optional<Listener> listener;
 };
 
 // Connections are accepted here and not by gRPC, whose listener does not survive a process without
-// descriptors, and has no limits. Of a unix socket, which gRPC does accept, no peer is known.
+// descriptors, and has no limits.
 void RpcServer::Impl::listen() {
   using Acceptor = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
   const RpcOptions& options = context.options;
   check(options);
-  if (!is_unix(options.listen)) listener.emplace(options.listen);
+  listener.emplace(options.listen);
   log_what_libraries_say();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
-  if (listener) {
-    acceptor = builder.experimental().AddExternalConnectionAcceptor(Acceptor::FROM_FD,
-                                                                    server_credentials(options));
-  } else {
-    builder.AddListeningPort(options.listen, server_credentials(options));
-  }
+  acceptor = builder.experimental().AddExternalConnectionAcceptor(Acceptor::FROM_FD,
+                                                                  server_credentials(options));
   builder.RegisterService(&inference);
   builder.RegisterService(&sessions);
   builder.RegisterService(&control);
@@ -134,12 +127,13 @@ void RpcServer::Impl::listen() {
         options.listen));
   }
   context.serving.when_serving_changes(this, [this](bool serving) { set_health(serving); });
-  if (!listener) return;
   listener->start(context.connections, context.serving.metrics,
                   [this](int descriptor) { hand_over(descriptor); });
 }
 
+// gRPC's acceptor closes connections whose peer has no address, as those of this machine.
 void RpcServer::Impl::hand_over(int descriptor) {
+  if (listener->port() == 0) return grpc::AddInsecureChannelFromFd(server.get(), descriptor);
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
   connection.fd = descriptor;
   acceptor->HandleNewConnection(&connection);
@@ -160,13 +154,13 @@ RpcServer::RpcServer(RpcOptions options, Serving& serving)
 
 RpcServer::~RpcServer() { shutdown(); }
 
-int RpcServer::port() const { return impl_->listener ? impl_->listener->port() : 0; }
+int RpcServer::port() const { return impl_->listener->port(); }
 
 void RpcServer::shutdown() {
   if (impl_ == nullptr || impl_->server == nullptr) return;
   Serving& serving = impl_->context.serving;
   serving.forget_listener(impl_.get());
-  if (impl_->listener) impl_->listener->stop();  // gRPC would not close what it no longer takes
+  impl_->listener->stop();  // gRPC would not close what it no longer takes
   impl_->server->Shutdown(std::chrono::system_clock::now());
   impl_->server->Wait();
   // gRPC is through with the calls; they have only to delete themselves.

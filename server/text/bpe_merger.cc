@@ -72,20 +72,16 @@ bool BpeMerger::merge_in_windows(SymbolSource& word, size_t size, Workspace& wor
 void BpeMerger::merge_window(Workspace& work) const {
   const auto n = static_cast<int32_t>(work.window.size());
   work.symbols.resize(work.window.size());
-  work.heap.clear();
+  work.sorted.clear();
+  work.next = 0;
   for (int32_t i = 0; i < n; ++i) {
     at(work, i) = {work.window[static_cast<size_t>(i)], i - 1, i + 1 < n ? i + 1 : -1, -1, -1};
   }
-  for (int32_t i = 0; i + 1 < n; ++i) {
-    look_up(i, work);
-    if (at(work, i).rank >= 0) work.heap.push_back(pair_of(at(work, i).rank, i));
-  }
-  std::make_heap(work.heap.begin(), work.heap.end(), std::greater<>());
-  while (!work.heap.empty()) {
-    std::pop_heap(work.heap.begin(), work.heap.end(), std::greater<>());
-    const auto rank = static_cast<int32_t>(work.heap.back() >> 32);
-    const auto left = static_cast<int32_t>(work.heap.back() & 0xFFFFFFFF);
-    work.heap.pop_back();
+  for (int32_t i = 0; i + 1 < n; ++i) offer(i, work);
+  while (work.next < work.sorted.size() || !work.heap.empty()) {
+    const uint64_t least = take_least(work);
+    const auto rank = static_cast<int32_t>(least >> 32);
+    const auto left = static_cast<int32_t>(least & 0xFFFFFFFF);
     if (at(work, left).rank != rank) continue;  // one of the two is another by now
     apply(left, work);
     offer(left, work);
@@ -107,6 +103,26 @@ void BpeMerger::offer(int32_t left, Workspace& work) const {
   if (at(work, left).rank < 0) return;
   work.heap.push_back(pair_of(at(work, left).rank, left));
   std::push_heap(work.heap.begin(), work.heap.end(), std::greater<>());
+}
+
+// One of sorted pairs costs less than one of a heap, and where a word repeats itself all come in
+// order.
+uint64_t BpeMerger::take_least(Workspace& work) {
+  if (work.next == work.sorted.size()) {
+    work.sorted.swap(work.heap);
+    work.heap.clear();
+    work.next = 0;
+    if (!std::is_sorted(work.sorted.begin(), work.sorted.end())) {
+      std::sort(work.sorted.begin(), work.sorted.end());
+    }
+  }
+  if (work.heap.empty() || work.sorted[work.next] < work.heap.front()) {
+    return work.sorted[work.next++];
+  }
+  std::pop_heap(work.heap.begin(), work.heap.end(), std::greater<>());
+  const uint64_t least = work.heap.back();
+  work.heap.pop_back();
+  return least;
 }
 
 void BpeMerger::apply(int32_t left_index, Workspace& work) {

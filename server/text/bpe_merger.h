@@ -35,7 +35,11 @@ class BpeMerger {
     };
     std::vector<int32_t> window;
     std::vector<Symbol> symbols;
-    std::vector<uint64_t> heap;  // rank << 32 | index of the left symbol: least first
+    // Pairs that may be merged, as rank << 32 | index of the left symbol: those from sorted[next]
+    // on, least first, and in a heap those that have come since.
+    std::vector<uint64_t> sorted;
+    size_t next = 0;
+    std::vector<uint64_t> heap;
   };
 
   // The pair (left, right) becomes `merged`. A rule for the same pair replaces the earlier one.
@@ -65,6 +69,7 @@ class BpeMerger {
   void merge_window(Workspace& work) const;
   void look_up(int32_t left, Workspace& work) const;
   void offer(int32_t left, Workspace& work) const;
+  static uint64_t take_least(Workspace& work);
   static void apply(int32_t left, Workspace& work);
 
   FlatTable<Rule> rules_;  // left id << 32 | right id

@@ -35,6 +35,17 @@ bool is_chinese(char32_t c) {
          (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x2F800 && c <= 0x2FA1F);
 }
 
+bool is_nmt_control(char32_t c) {
+  return (c >= 0x1 && c <= 0x8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F ||
+         c == 0x9F;
+}
+
+bool is_nmt_space(char32_t c) {
+  return c == '\t' || c == '\n' || c == '\f' || c == '\r' || c == 0x1680 ||
+         (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF ||
+         c == 0xFFFD;
+}
+
 void append_utf8(char32_t c, std::string& out) {
   utf8proc_uint8_t bytes[4];
   const auto size = utf8proc_encode_char(static_cast<utf8proc_int32_t>(c), bytes);

@@ -13,6 +13,8 @@ bool is_mark(char32_t c);             // category M
 bool is_nonspacing_mark(char32_t c);  // category Mn
 bool is_other(char32_t c);            // categories Cc, Cf, Co
 bool is_chinese(char32_t c);          // the ranges of BERT's normaliser
+bool is_nmt_control(char32_t c);      // what the Nmt normaliser drops
+bool is_nmt_space(char32_t c);        // what it makes a space
 
 // Appends a code point in UTF-8.
 void append_utf8(char32_t c, std::string& out);

@@ -1,5 +1,7 @@
 #include "server/text/normalizer_chain.h"
 
+#include <utf8proc.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -43,8 +45,74 @@ void append_mapped(Map map, char32_t c, std::string_view utf8, std::string& out)
       if (is_chinese(c)) out.push_back(' ');
       out.append(utf8);
       if (is_chinese(c)) out.push_back(' ');
+      return;
+    case Map::kNmt:
+      if (!is_nmt_control(c)) out.append(is_nmt_space(c) ? " " : utf8);
   }
 }
+
+// Where a text's extended grapheme clusters begin (UAX #29).
+class GraphemeBorders {
+ public:
+  // Whether one begins with `c`, which follows the character of the call before.
+  bool is_before(char32_t c) {
+    const auto here = static_cast<utf8proc_int32_t>(c);
+    const utf8proc_int32_t before = std::exchange(before_, here);
+    return before < 0 || utf8proc_grapheme_break_stateful(before, here, &state_);
+  }
+
+ private:
+  utf8proc_int32_t before_ = -1;
+  utf8proc_int32_t state_ = 0;
+};
+
+// As `tokenizers` does it: a grapheme cluster of few bytes is looked up whole, and where the map
+// has nothing for it, and in longer ones, each character by itself.
+class CharsMapStage final : public Normalization::Stage {
+ public:
+  explicit CharsMapStage(const CharsMap& map) : map_(map) {}
+  void push(std::string_view utf8, End end, std::string& out) override {
+    while (!utf8.empty()) {
+      const Character c = first_code_point(utf8);
+      if (borders_.is_before(c.code_point)) finish_cluster(out);
+      cluster_.append(utf8, 0, c.bytes);
+      utf8.remove_prefix(c.bytes);
+      is_long_ = is_long_ || cluster_.size() > kFewBytes;
+      if (is_long_) map_characters(out);
+    }
+    if (end == End::kOpen) return;
+    finish_cluster(out);
+    borders_ = {};
+  }
+  size_t held() const override { return cluster_.size(); }
+
+ private:
+  static constexpr size_t kFewBytes = 5;
+
+  void finish_cluster(std::string& out) {
+    const auto whole = map_.find(cluster_);
+    if (whole) {
+      out += *whole;
+      cluster_.clear();
+    } else {
+      map_characters(out);
+    }
+    is_long_ = false;
+  }
+  void map_characters(std::string& out) {
+    for (std::string_view rest = cluster_; !rest.empty();) {
+      const std::string_view character = rest.substr(0, first_code_point(rest).bytes);
+      out += map_.find(character).value_or(character);
+      rest.remove_prefix(character.size());
+    }
+    cluster_.clear();
+  }
+
+  const CharsMap& map_;
+  GraphemeBorders borders_;
+  std::string cluster_;   // of the last one, what is not given out
+  bool is_long_ = false;  // the last one
+};
 
 class FormStage final : public Normalization::Stage {
  public:
@@ -83,12 +151,10 @@ class ReplaceStage final : public Normalization::Stage {
   void push(std::string_view utf8, End end, std::string& out) override {
     text_.append(utf8);
     const bool whole = end != End::kOpen;
-    std::vector<Span> spans;
-    step_.pattern.find_on(text_, whole, /*invert=*/false, &search_, &spans);
-    for (const Span& span : spans) {
+    step_.pattern.find_on(text_, whole, /*invert=*/false, &search_, [&](const Span& span) {
       out += span.is_match ? std::string_view(step_.content)
                            : std::string_view(text_).substr(span.begin, span.end - span.begin);
-    }
+    });
     if (whole) {
       text_.clear();
       search_ = {};
@@ -170,6 +236,9 @@ struct MakeStage {
   }
   std::unique_ptr<Normalization::Stage> operator()(Map map) const {
     return std::make_unique<MapStage>(map);
+  }
+  std::unique_ptr<Normalization::Stage> operator()(const CharsMap& map) const {
+    return std::make_unique<CharsMapStage>(map);
   }
   std::unique_ptr<Normalization::Stage> operator()(const NormalizerChain::Replace& step) const {
     return std::make_unique<ReplaceStage>(step);

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "server/text/charsmap.h"
 #include "server/text/normalizer.h"
 #include "server/text/regex.h"
 #include "server/text/tokenizer.h"
@@ -24,6 +25,7 @@ class NormalizerChain {
     kStripNonspacingMarks,  // drops category Mn (of BertNormalizer)
     kCleanText,             // drops control characters, makes white space a space (likewise)
     kSpaceChinese,          // puts spaces around Chinese characters (likewise)
+    kNmt,                   // drops control characters, makes other white space a space (Nmt)
   };
   struct Replace {
     Regex pattern;
@@ -36,7 +38,7 @@ class NormalizerChain {
     bool left;
     bool right;
   };
-  using Step = std::variant<NormalForm, Map, Replace, Prepend, Strip>;
+  using Step = std::variant<NormalForm, Map, CharsMap, Replace, Prepend, Strip>;
 
   void add(Step step) { steps_.push_back(std::move(step)); }
   const std::vector<Step>& steps() const { return steps_; }

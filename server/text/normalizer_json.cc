@@ -40,6 +40,10 @@ void add_steps(const Json& json, NormalizerChain& chain) {
     chain.add(Map::kLowercase);
   } else if (type == "StripAccents") {
     chain.add(Map::kStripMarks);
+  } else if (type == "Nmt") {
+    chain.add(Map::kNmt);
+  } else if (type == "Precompiled") {
+    chain.add(CharsMap(fields.get_string("precompiled_charsmap")));
   } else if (type == "BertNormalizer") {
     add_bert(fields, chain);
   } else if (type == "Prepend") {

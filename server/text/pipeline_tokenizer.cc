@@ -64,8 +64,8 @@ class PipelineEncoder final : public TextEncoder {
         words_(cutter(position, /*first=*/position == TextPosition::kStart)),
         model_(tokenizer.parts_.model->encoder()) {}
 
-  // Small parts are read together: more of them the longer the text that waits, so that what is
-  // looked at again and again (a word without end) costs no more than a few times its length.
+  // Small parts are read together: more of them the longer the text that waits for what follows, so
+  // that what is looked at again and again costs no more than a few times its length.
   void push(std::string_view utf8, bool last, std::vector<int32_t>* ids) override {
     constexpr size_t kReadTogether = 4096;
     limits_.check();
@@ -79,12 +79,10 @@ class PipelineEncoder final : public TextEncoder {
     trusted_ = special == SpecialTokens::kParse;
   }
 
-  size_t held() const override { return unread_.size() + behind(); }
+  size_t held() const override { return unread_.size() + behind() + words_.held(); }
 
  private:
-  size_t behind() const {
-    return in_raw_.held() + normalization_.held() + in_normal_.held() + words_.held();
-  }
+  size_t behind() const { return in_raw_.held() + normalization_.held() + in_normal_.held(); }
 
   void read(bool last, std::vector<int32_t>* ids) {
     for (const AddedSpan& span : in_raw_.push(std::exchange(unread_, {}), trusted_, last)) {
@@ -128,15 +126,12 @@ class PipelineEncoder final : public TextEncoder {
   }
 
   void add_words(std::string_view text, bool last, std::vector<int32_t>* ids) {
-    const Pieces words = words_.push(text, last);
-    for (const Pieces::Range word : words.ranges) {
-      model_->encode(words.piece(word), limits_, *ids);
-    }
+    words_.push(text, last, [&](std::string_view word) { model_->encode(word, limits_, *ids); });
     if (last) words_ = cutter(TextPosition::kStart, /*first=*/false);
   }
 
   WordCutter cutter(TextPosition position, bool first) const {
-    return {tokenizer_.parts_.pre_tokenizer, *tokenizer_.parts_.model, position, first};
+    return {tokenizer_.parts_.pre_tokenizer, *tokenizer_.parts_.model, limits_, position, first};
   }
 
   const PipelineTokenizer& tokenizer_;

@@ -15,6 +15,8 @@ namespace {
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
+constexpr size_t kLongPiece = 64 << 10;  // bytes of a piece that goes through a chain in parts
+
 const Regex& gpt2_regex() {
   static const Regex regex(kGpt2Pattern);
   return regex;
@@ -102,17 +104,25 @@ void append_bytes_of(std::string_view mapped, std::string& out) {
   out.append(*bytes);
 }
 
-void split(const PreTokenizer::Split& step, Pieces& pieces) {
-  std::vector<Pieces::Range> ranges;
-  for (const Pieces::Range piece : pieces.ranges) {
-    PieceJoiner joiner(step.behavior, {}, ranges);
-    for (const Span& span : step.pattern.find(pieces.piece(piece), step.invert)) {
-      joiner.add(piece.begin + span.begin, piece.begin + span.end, span.is_match);
-    }
-    joiner.close();
+// Gives what a search finds in a text that begins at `begin` to a joiner, and looks at the limits
+// now and then.
+class JoinSpans {
+ public:
+  JoinSpans(PieceJoiner& joiner, size_t begin, const WorkLimits& limits)
+      : joiner_(joiner), begin_(begin), limits_(limits) {}
+
+  void operator()(const Span& span) {
+    constexpr size_t kBetweenChecks = 1024;
+    if (++spans_ % kBetweenChecks == 0) limits_.check();
+    joiner_.add(begin_ + span.begin, begin_ + span.end, span.is_match);
   }
-  pieces.ranges = std::move(ranges);
-}
+
+ private:
+  PieceJoiner& joiner_;
+  const size_t begin_;
+  const WorkLimits& limits_;
+  size_t spans_ = 0;
+};
 
 }  // namespace
 
@@ -136,10 +146,10 @@ void PreTokenizer::add(Step step) {
   steps_.push_back(std::move(step));
 }
 
-size_t PreTokenizer::first_split() const {
+size_t PreTokenizer::next_split(size_t from) const {
   const auto is_split = [](const Action& action) { return std::holds_alternative<Split>(action); };
-  return static_cast<size_t>(std::find_if(actions_.begin(), actions_.end(), is_split) -
-                             actions_.begin());
+  const auto begin = actions_.begin() + static_cast<ptrdiff_t>(from);
+  return static_cast<size_t>(std::find_if(begin, actions_.end(), is_split) - actions_.begin());
 }
 
 bool PreTokenizer::leaves_alphabet() const {
@@ -153,16 +163,41 @@ bool PreTokenizer::marks_start() const {
                      [](const Action& a) { return std::holds_alternative<Prefix>(a); });
 }
 
-WordCutter::WordCutter(const PreTokenizer& chain, const WordModel& model, TextPosition position,
-                       bool first)
+WordCutter::WordCutter(const PreTokenizer& chain, size_t from, const WordModel& model,
+                       const WorkLimits& limits, TextPosition position, bool first)
     : chain_(&chain),
       model_(&model),
-      first_split_(chain.first_split()),
+      limits_(limits),
+      from_(from),
+      first_split_(chain.next_split(from)),
       prefix_due_(position == TextPosition::kStart),
       first_(first) {}
 
-Pieces WordCutter::push(std::string_view utf8, bool last) {
+void WordCutter::push(std::string_view utf8, bool last, const Take& take) {
   append(utf8);
+  Pieces pieces = take_certain(last);
+  const size_t behind = std::min(first_split_ + 1, chain_->actions_.size());
+  const bool is_cut_again = chain_->next_split(behind) < chain_->actions_.size();
+  const auto is_long = [&](const Pieces::Range& r) {
+    return is_cut_again && r.end - r.begin > kLongPiece;
+  };
+  std::vector<Pieces::Range> ranges = std::move(pieces.ranges);
+  for (auto begin = ranges.begin(); begin != ranges.end();) {
+    const auto end = std::find_if(begin, ranges.end(), is_long);
+    if (begin == ranges.begin() && end == ranges.end()) {
+      return finish({std::move(pieces.text), std::move(ranges)}, take);
+    }
+    for (auto piece = begin; piece != end; ++piece) {
+      finish({std::string(pieces.piece(*piece)), {{0, piece->end - piece->begin}}}, take);
+    }
+    if (end == ranges.end()) return;
+    push_long(pieces.piece(*end), take);
+    begin = end + 1;
+  }
+}
+
+// The pieces that the first split has cut off, as it leaves them.
+Pieces WordCutter::take_certain(bool last) {
   Pieces pieces{{}, cut(last)};
   const size_t keep = kept_from();
   if (pieces.ranges.empty()) {
@@ -170,22 +205,42 @@ Pieces WordCutter::push(std::string_view utf8, bool last) {
   } else {  // few bytes stay, and there may be many pieces: they keep the text itself
     pieces.text = std::exchange(text_, text_.substr(keep));
   }
+  searched_ -= std::min(searched_, keep);
   search_.done -= keep;
   search_.from -= keep;
   open_.begin -= keep;
   open_.end -= keep;
+  return pieces;
+}
+
+// A long piece through what comes behind the first split, in parts, of which those that wait for
+// one another grow.
+void WordCutter::push_long(std::string_view piece, const Take& take) const {
+  WordCutter behind(*chain_, first_split_ + 1, *model_, limits_, TextPosition::kStart,
+                    /*first=*/true);
+  while (!piece.empty()) {
+    size_t size = std::min(piece.size(), std::max(kLongPiece, behind.held() / 2));
+    while (size < piece.size() && (piece[size] & 0xC0) == 0x80) --size;
+    behind.push(piece.substr(0, size), size == piece.size(), take);
+    piece.remove_prefix(size);
+    limits_.check();
+  }
+}
+
+// Pieces through what comes behind the first split.
+void WordCutter::finish(Pieces pieces, const Take& take) const {
   for (size_t a = first_split_ + 1; a < chain_->actions_.size(); ++a) {
     run(chain_->actions_[a], pieces);
   }
   if (chain_->leaves_alphabet()) rewrite(pieces, append_bytes_of);
-  return pieces;
+  for (const Pieces::Range word : pieces.ranges) take(pieces.piece(word));
 }
 
 // What comes before the first split works on the stretch from left to right.
 void WordCutter::append(std::string_view utf8) {
   if (utf8.empty()) return;
   std::string part(utf8);
-  for (size_t a = 0; a < first_split_; ++a) {
+  for (size_t a = from_; a < first_split_; ++a) {
     const PreTokenizer::Action& action = chain_->actions_[a];
     std::string out;
     if (const auto* prefix = std::get_if<PreTokenizer::Prefix>(&action)) {
@@ -222,16 +277,29 @@ void WordCutter::run(const PreTokenizer::Action& action, Pieces& pieces) const {
   }
 }
 
+void WordCutter::split(const PreTokenizer::Split& step, Pieces& pieces) const {
+  std::vector<Pieces::Range> ranges;
+  for (const Pieces::Range piece : pieces.ranges) {
+    PieceJoiner joiner(step.behavior, {}, ranges);
+    Regex::Search search;
+    step.pattern.find_on(pieces.piece(piece), /*last=*/true, step.invert, &search,
+                         JoinSpans(joiner, piece.begin, limits_));
+    joiner.close();
+  }
+  pieces.ranges = std::move(ranges);
+}
+
 std::vector<Pieces::Range> WordCutter::cut(bool last) {
   if (first_split_ == chain_->actions_.size()) return cut_unsplit(last);
+  // A match without end is looked at again and again, each time with much more behind it.
+  if (!last && text_.size() - searched_ < searched_ / 2) return {};
   const auto& step = std::get<PreTokenizer::Split>(chain_->actions_[first_split_]);
-  std::vector<Span> spans;
-  step.pattern.find_on(text_, last, step.invert, &search_, &spans);
   std::vector<Pieces::Range> pieces;
   PieceJoiner joiner(step.behavior, open_, pieces);
-  for (const Span& span : spans) joiner.add(span.begin, span.end, span.is_match);
+  step.pattern.find_on(text_, last, step.invert, &search_, JoinSpans(joiner, 0, limits_));
   if (last) joiner.close();
   open_ = joiner.leave();
+  searched_ = text_.size();
   return pieces;
 }
 
@@ -240,13 +308,17 @@ std::vector<Pieces::Range> WordCutter::cut(bool last) {
 std::vector<Pieces::Range> WordCutter::cut_unsplit(bool last) {
   constexpr size_t kLong = 16 << 10;
   size_t end = text_.size();
-  if (!last && model_->joins_symbols()) end = end > kLong ? last_border() : 0;
+  if (!last && model_->joins_symbols()) {
+    end = end > kLong ? last_border() : 0;
+    if (text_.size() > kLong) searched_ = text_.size();
+  }
   search_.done = search_.from = end;
   if (end == 0) return {};
   return {{0, end}};
 }
 
-// The last place in the text at which the model can be cut, 0 if there is none.
+// The last place in the text at which the model can be cut, 0 if there is none. What has been
+// searched before has none, but for its end.
 size_t WordCutter::last_border() const {
   const std::string_view text = text_;
   std::optional<char32_t> behind;
@@ -255,6 +327,7 @@ size_t WordCutter::last_border() const {
     if ((static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) continue;
     const char32_t c = first_code_point(text.substr(at)).code_point;
     if (behind && model_->is_border(c, *behind)) return border;
+    if (at < searched_) return 0;
     behind = c;
     border = at;
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -9,6 +10,7 @@
 #include "server/text/regex.h"
 #include "server/text/tokenizer.h"
 #include "server/text/word_model.h"
+#include "server/text/work_limits.h"
 
 namespace recurve {
 
@@ -78,7 +80,9 @@ class PreTokenizer {
   // What a step does, in parts that do one thing each.
   using Action = std::variant<Split, Prefix, MarkSpaces, ByteAlphabet>;
 
-  size_t first_split() const;
+  // The index of the first Split from action `from` on; the number of actions if there is none.
+  size_t next_split(size_t from) const;
+  size_t first_split() const { return next_split(0); }
   // The words are in the byte-level alphabet, which the model does not know: it has bytes.
   bool leaves_alphabet() const;
 
@@ -95,32 +99,49 @@ struct OpenPiece {
 };
 
 // Cuts one stretch of text without added tokens, which comes in parts. What the first Split of the
-// chain has cut off can be taken by itself: the steps behind it work on every piece alone.
+// chain has cut off can be taken by itself: the steps behind it work on every piece alone, and a
+// piece that is long goes through them in parts as well.
 class WordCutter {
  public:
-  // `chain` and `model` outlive it. Text that is kContinued gets nothing put in front; `first`: the
-  // stretch begins the text. The words are in bytes where the chain writes the byte-level alphabet.
-  WordCutter(const PreTokenizer& chain, const WordModel& model, TextPosition position, bool first);
+  using Take = std::function<void(std::string_view word)>;
 
-  // The next part, in whole characters of UTF-8; `last`: the stretch ends with it. The words that
-  // have become certain. Nothing may come after the last part.
-  Pieces push(std::string_view utf8, bool last);
+  // `chain`, `model` and what the limits point to outlive it. Text that is kContinued gets nothing
+  // put in front; `first`: the stretch begins the text. The words are in bytes where the chain
+  // writes the byte-level alphabet.
+  WordCutter(const PreTokenizer& chain, const WordModel& model, const WorkLimits& limits,
+             TextPosition position, bool first)
+      : WordCutter(chain, 0, model, limits, position, first) {}
+
+  // The next part, in whole characters of UTF-8; `last`: the stretch ends with it. Gives `take` the
+  // words that have become certain. Nothing may come after the last part. Throws WorkUnwanted.
+  void push(std::string_view utf8, bool last, const Take& take);
   size_t held() const { return text_.size(); }
 
  private:
+  // The chain from action `from` on.
+  WordCutter(const PreTokenizer& chain, size_t from, const WordModel& model,
+             const WorkLimits& limits, TextPosition position, bool first);
+
+  Pieces take_certain(bool last);
+  void push_long(std::string_view piece, const Take& take) const;
+  void finish(Pieces pieces, const Take& take) const;
   void append(std::string_view utf8);
   std::vector<Pieces::Range> cut(bool last);
   std::vector<Pieces::Range> cut_unsplit(bool last);
   size_t last_border() const;
   size_t kept_from() const;
   void run(const PreTokenizer::Action& action, Pieces& pieces) const;
+  void split(const PreTokenizer::Split& step, Pieces& pieces) const;
 
   const PreTokenizer* chain_;
   const WordModel* model_;
-  size_t first_split_;  // index of the action; the number of actions if there is none
+  WorkLimits limits_;
+  size_t from_;         // index of the first action
+  size_t first_split_;  // of the first Split; the number of actions if there is none
   bool prefix_due_;
   bool first_;
-  std::string text_;  // as the first split sees it, from the first byte on that is still needed
+  std::string text_;     // as the first split sees it, from the first byte on that is still needed
+  size_t searched_ = 0;  // of the text: bytes that have been searched for places to cut
   Regex::Search search_;
   OpenPiece open_;
 };

@@ -15,7 +15,8 @@ namespace recurve {
 namespace {
 
 constexpr size_t kMaxPatternBytes = 16 * 1024;
-constexpr uint32_t kMatchLimit = 10'000'000;  // steps of backtracking in one match
+constexpr uint32_t kMatchLimit =
+    20'000'000;  // steps of backtracking in one match: 16 MB of white space take one a byte
 constexpr uint32_t kHeapLimitKiB = 64 * 1024;
 
 template <auto free>
@@ -127,12 +128,12 @@ Regex::Regex(std::string_view oniguruma_pattern)
 std::vector<Span> Regex::find(std::string_view text, bool invert) const {
   Search search;
   std::vector<Span> spans;
-  find_on(text, /*last=*/true, invert, &search, &spans);
+  find_on(text, /*last=*/true, invert, &search, [&](const Span& span) { spans.push_back(span); });
   return spans;
 }
 
 void Regex::find_on(std::string_view text, bool last, bool invert, Search* search,
-                    std::vector<Span>* spans) const {
+                    const Take& take) const {
   auto& [done, from, matched] = *search;
   Matcher matcher(code_.get(), text, !last);
   while (last ? from <= text.size() : from < text.size()) {
@@ -149,8 +150,8 @@ void Regex::find_on(std::string_view text, bool last, bool invert, Search* searc
       from = next_character(text, from);
       continue;
     }
-    if (done != begin) spans->push_back({done, begin, invert});
-    spans->push_back({begin, end, !invert});
+    if (done != begin) take({done, begin, invert});
+    take({begin, end, !invert});
     done = from = end;
     matched = true;
   }
@@ -158,7 +159,7 @@ void Regex::find_on(std::string_view text, bool last, bool invert, Search* searc
     from = text.size();
     return;
   }
-  if (done != text.size()) spans->push_back({done, text.size(), invert});
+  if (done != text.size()) take({done, text.size(), invert});
 }
 
 size_t Regex::lookbehind() const {

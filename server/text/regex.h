@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -37,11 +38,12 @@ class Regex {
     size_t from = 0;       // where the next match is looked for
     bool matched = false;  // a match ends at `done`
   };
-  // The same for a text of which `text` is there so far, all of it if `last`: appends the spans
-  // that hold whatever follows. `text` may leave out what lies more than lookbehind() characters
-  // before search->done and search->from, whose indices move with it.
+  using Take = std::function<void(const Span&)>;
+  // The same for a text of which `text` is there so far, all of it if `last`: gives `take` the
+  // spans that hold whatever follows. `text` may leave out what lies more than lookbehind()
+  // characters before search->done and search->from, whose indices move with it.
   void find_on(std::string_view text, bool last, bool invert, Search* search,
-               std::vector<Span>* spans) const;
+               const Take& take) const;
   // Characters before a match that the pattern looks at; at least one, which tells a place from the
   // beginning of the text.
   size_t lookbehind() const;

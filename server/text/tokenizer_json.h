@@ -20,13 +20,12 @@ struct SpecialNames {
 // Understood:
 //   model          BPE of bytes or characters (with byte_fallback, unk_token, fuse_unk,
 //                  ignore_merges), Unigram, WordPiece
-//   normalizer     NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, BertNormalizer, Replace, Prepend,
-//                  Strip, Sequence
+//   normalizer     NFC, NFD, NFKC, NFKD, Nmt, Precompiled, Lowercase, StripAccents, BertNormalizer,
+//                  Replace, Prepend, Strip, Sequence
 //   pre_tokenizer  ByteLevel, Metaspace, Split, Digits, Punctuation, Whitespace, WhitespaceSplit,
 //                  CharDelimiterSplit, BertPreTokenizer, Sequence
 //   decoder        ByteLevel, Metaspace, WordPiece, Fuse, and sequences of Replace, ByteFallback,
-//   Fuse
-//                  and Strip
+//                  Fuse and Strip
 //   added tokens   with all their flags
 // A byte-level model has exactly one ByteLevel in its pre_tokenizer, and that decoder. The
 // post-processor only adds tokens around a text, which encode() never does, and is left out. Ids

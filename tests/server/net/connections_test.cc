@@ -30,7 +30,7 @@ Peer peer(const std::string& address, int port, uint32_t zone = 0) {
     v6.sin6_scope_id = zone;
     inet_pton(AF_INET6, address.c_str(), &v6.sin6_addr);
   }
-  return to_peer(storage);
+  return to_peer(storage, /*descriptor=*/-1);
 }
 
 // Two ends of a socket, closed at the end.

@@ -13,12 +13,17 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "server/net/unix_socket.h"
+#include "tests/support/temp_dir.h"
 
 namespace recurve::listener_test {
 
@@ -69,6 +74,9 @@ class Client {
     const auto* to =
         family == AF_INET ? reinterpret_cast<sockaddr*>(&v4) : reinterpret_cast<sockaddr*>(&v6);
     connected_ = connect(descriptor_, to, family == AF_INET ? sizeof(v4) : sizeof(v6)) == 0;
+  }
+  explicit Client(const UnixAddress& at) : descriptor_(socket(AF_UNIX, SOCK_STREAM, 0)) {
+    connected_ = connect(descriptor_, reinterpret_cast<const sockaddr*>(&at.name), at.size) == 0;
   }
   ~Client() { close(descriptor_); }
   Client(Client&& other) noexcept
@@ -158,6 +166,40 @@ TEST(ListenerTest, ClosesWhatIsTooMany) {
   ASSERT_TRUE(running.taker.wait_for(2));
   EXPECT_TRUE(Client(running.listener.port()).was_closed());
   EXPECT_THAT(running.metrics.text(), HasSubstr("refused_total{reason=\"too_many_of_address\"} 1"));
+}
+
+TEST(ListenerTest, CountsAUserOfASocketOfThisMachine) {
+  const TempDir folder;
+  const std::string file = (folder / "socket").string();
+  for (const std::string& address : {"unix:" + file, "unix://" + file, "unix-abstract:" + file}) {
+    const UnixAddress at = *to_unix_address(address);
+    Running running(address, {.in_all = 10, .by_network = 2});
+    EXPECT_EQ(running.listener.port(), 0);
+    running.start();
+    const Client first(at), second(at);
+    ASSERT_TRUE(running.taker.wait_for(2)) << address;
+    const auto peer = running.connections.find("fd:" + std::to_string(running.taker.first()));
+    ASSERT_TRUE(peer.has_value());
+    EXPECT_EQ(peer->address, "uid " + std::to_string(getuid()));
+    EXPECT_TRUE(Client(at).was_closed());
+    EXPECT_THAT(running.metrics.text(),
+                HasSubstr("refused_total{reason=\"too_many_of_address\"} 1"));
+    EXPECT_THROW(Listener{address}, std::runtime_error) << "somebody listens there";
+  }
+  EXPECT_FALSE(std::filesystem::exists(file));
+}
+
+TEST(ListenerTest, ReplacesTheFileOfASocketThatNobodyListensBehind) {
+  const TempDir folder;
+  const std::string file = (folder / "socket").string();
+  close(listen_on_unix(*to_unix_address("unix:" + file)));  // as a process that was killed
+  EXPECT_TRUE(std::filesystem::exists(file));
+  { const Listener listener("unix:" + file); }
+  std::ofstream(file) << "of somebody";
+  EXPECT_THROW(Listener{"unix:" + file}, std::runtime_error);
+  EXPECT_TRUE(std::filesystem::exists(file));
+  EXPECT_THROW(Listener{"unix:" + std::string(108, 'x')}, std::runtime_error);
+  EXPECT_THROW(Listener{"unix:"}, std::runtime_error);
 }
 
 // The process's descriptors run out while connections wait, and come back.

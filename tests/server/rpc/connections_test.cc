@@ -15,6 +15,7 @@
 namespace recurve::rpc_connections_test {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class RpcConnectionsTest : public RpcFixture {};
 
@@ -68,18 +69,26 @@ TEST_F(RpcConnectionsTest, AConnectionTooManyFromAnAddressIsClosed) {
   EXPECT_TRUE(generate(text_request("x")).status.ok());
 }
 
-TEST_F(RpcConnectionsTest, AUnixSocketIsServedToo) {
+TEST_F(RpcConnectionsTest, AUnixSocketIsServedWithinTheLimits) {
   const TempDir folder;
   const std::string address = "unix:" + (folder / "socket").string();
   AdmissionQueue queue(8);
   Serving serving({}, queue, stats_, metrics_);
-  RpcServer server({.listen = address}, serving);
+  RpcServer server({.listen = address, .max_connections_by_address = 2}, serving);
   EXPECT_EQ(server.port(), 0);
-  const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
-  const auto control = v1::Control::NewStub(channel);
-  grpc::ClientContext context;
-  v1::ServerInfo info;
-  EXPECT_TRUE(control->GetServerInfo(&context, {}, &info).ok());
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  for (int i = 0; i < 3; ++i) {
+    grpc::ChannelArguments apart;  // each a connection of its own
+    apart.SetInt("number", i);
+    channels.push_back(
+        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), apart));
+    grpc::ClientContext context;
+    v1::ServerInfo info;
+    const auto control = v1::Control::NewStub(channels.back());
+    EXPECT_EQ(control->GetServerInfo(&context, {}, &info).ok(), i < 2) << i;
+  }
+  EXPECT_THAT(metrics_.text(), HasSubstr("refused_total{reason=\"too_many_of_address\"}"));
+  EXPECT_THAT(metrics_.text(), Not(HasSubstr("refused_total{reason=\"too_many_of_address\"} 0")));
 }
 
 TEST(LeadingStringTest, IsFoundWithoutTheRest) {

@@ -157,8 +157,8 @@ TEST(TokenizerJson, NotImplemented) {
             "file: tokenizer has \"new_part\" = an object of 0, which is not supported");
   EXPECT_EQ(unsupported("/truncation", {{"max_length", 512}}),
             "file: tokenizer.truncation = an object of 1 is not supported");
-  EXPECT_EQ(unsupported("/normalizer", {{"type", "Nmt"}}),
-            "file: normalizer.type = \"Nmt\" is not supported");
+  EXPECT_EQ(unsupported("/normalizer", {{"type", "ByteLevel"}}),
+            "file: normalizer.type = \"ByteLevel\" is not supported");
   EXPECT_EQ(unsupported("/normalizer", {{"type", "NFC"}, {"form", 2}}),
             "file: normalizer has \"form\" = 2, which is not supported");
   EXPECT_EQ(unsupported("/pre_tokenizer", {{"type", "UnicodeScripts"}}),
