@@ -132,6 +132,12 @@ TEST_P(LongText, SentencePiece) {
   expect_bounded(*parse_sentencepiece(testing::read_text(path), path.string()));
 }
 
+TEST_P(LongText, SentencePieceUnigram) {
+  const auto path =
+      std::filesystem::path(RECURVE_SOURCE_DIR) / "weights_tools/demo/xlstm-books/tokenizer.model";
+  expect_bounded(*parse_sentencepiece(testing::read_text(path), path.string()));
+}
+
 // The work ends soon after nobody wants it, wherever it is.
 TEST_P(LongText, IsGivenUp) {
   const auto tokenizer = byte_level();
@@ -190,8 +196,8 @@ class Symbols final : public SymbolSource {
 
 // What the SentencePiece library does takes hundreds of times the text.
 TEST(LongStretch, WithoutABorderIsRefusedByTheLibrarysModels) {
-  const auto path =
-      std::filesystem::path(RECURVE_SOURCE_DIR) / "weights_tools/demo/xlstm-books/tokenizer.model";
+  const auto path = testing::shared_data() / "tokenizers/sentencepiece_test_model.model";
+  RECURVE_NEEDS_DATA(path);
   const auto tokenizer = parse_sentencepiece(testing::read_text(path), path.string());
   const MemoryPeak memory;
   EXPECT_THROW(tokenizer->encode(std::string(kBytes + (1 << 20), 'e')), TextRefused);

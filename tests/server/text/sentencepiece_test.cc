@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sentencepiece_processor.h>
 
+#include <filesystem>
 #include <random>
 
 #include "server/text/sentencepiece_tokenizer.h"
@@ -200,6 +201,45 @@ std::string model_name(const ::testing::TestParamInfo<Known>& info) {
   return "pieces" + std::to_string(info.param.pieces);
 }
 INSTANTIATE_TEST_SUITE_P(Models, SentencePiece, ::testing::ValuesIn(kModels), model_name);
+
+// A model that is segmented without the library: in blocks that it is not told, and with what its
+// single precision makes of ties.
+class OwnUnigram : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto path = std::filesystem::path(RECURVE_SOURCE_DIR) /
+                      "weights_tools/demo/xlstm-books/tokenizer.model";
+    const std::string bytes = testing::read_text(path);
+    tokenizer_ = parse_sentencepiece(bytes, path.string());
+    ASSERT_TRUE(library_.LoadFromSerializedProto(bytes).ok());
+  }
+  std::unique_ptr<Tokenizer> tokenizer_;
+  sentencepiece::SentencePieceProcessor library_;
+};
+
+TEST_F(OwnUnigram, RandomTextsEncodeAsTheLibrary) {
+  std::mt19937 random(12);
+  const std::vector<std::string> bits = {" ",          "  ",     "\n",  "the", "e",      "--",
+                                         "---",        "a",      "7",   "'s",  "\u00e9", "\u4e2d",
+                                         "\U0001F999", "\u2581", "<s>", ".",   "Q"};
+  for (int run = 0; run < 4000; ++run) {
+    std::string text;
+    for (uint32_t i = random() % 400; i > 0; --i) {
+      const auto letter = static_cast<char>('a' + random() % 26);
+      text += random() % 2 == 0 ? std::string(1, letter) : bits[random() % bits.size()];
+    }
+    ASSERT_EQ(tokenizer_->encode(text), library_.EncodeAsIds(text)) << text;
+  }
+}
+
+TEST_F(OwnUnigram, StretchesWithoutABorderEncodeAsTheLibrary) {
+  std::mt19937 random(13);
+  for (const std::string alphabet : {"0123456789", "1", " ", "-"}) {
+    std::string text;
+    while (text.size() < 200'000) text.push_back(alphabet[random() % alphabet.size()]);
+    EXPECT_EQ(tokenizer_->encode(text), library_.EncodeAsIds(text)) << alphabet;
+  }
+}
 
 TEST(SentencePieceFile, Garbage) {
   std::mt19937 random(3);
