@@ -9,6 +9,7 @@
 #include "server/text/stream_decoder.h"
 #include "server/text/utf8.h"
 #include "tests/server/text/data.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::sentencepiece_test {
@@ -136,7 +137,8 @@ TEST_P(SentencePiece, LongTextsEncodeAsTheLibrary) {
   for (const char* name : {"bronte.txt", "gutenberg-2701-moby-dick.txt", "wikitext-2-valid.txt"}) {
     const auto path = testing::shared_data() / "corpora" / name;
     RECURVE_NEEDS_DATA(path);
-    const std::string text = to_valid_utf8(testing::read_text(path).substr(20'000, 150'000));
+    const std::string text =
+        to_valid_utf8(testing::read_text(path).substr(20'000, testing::amount(150'000, 40'000)));
     const Ids ids = tokenizer_->encode(text), wanted = library_encode(text);
     ASSERT_EQ(ids.size(), wanted.size()) << name;
     size_t differ = 0;
@@ -187,7 +189,7 @@ TEST_P(SentencePiece, InvalidUtf8IsReplaced) {
 // Cut anywhere, the file is refused; the library alone takes some cuts for a smaller model.
 TEST_P(SentencePiece, TruncatedFile) {
   std::mt19937 random(5);
-  for (int run = 0; run < 300; ++run) {
+  for (size_t run = 0; run < testing::amount(300, 60); ++run) {
     const size_t size = random() % (bytes_.size() - 200);
     const std::string message =
         error_of([&] { parse_sentencepiece(bytes_.substr(0, size), "cut"); });
@@ -222,7 +224,7 @@ TEST_F(OwnUnigram, RandomTextsEncodeAsTheLibrary) {
   const std::vector<std::string> bits = {" ",          "  ",     "\n",  "the", "e",      "--",
                                          "---",        "a",      "7",   "'s",  "\u00e9", "\u4e2d",
                                          "\U0001F999", "\u2581", "<s>", ".",   "Q"};
-  for (int run = 0; run < 4000; ++run) {
+  for (size_t run = 0; run < testing::amount(4000, 500); ++run) {
     std::string text;
     for (uint32_t i = random() % 400; i > 0; --i) {
       const auto letter = static_cast<char>('a' + random() % 26);
@@ -236,7 +238,8 @@ TEST_F(OwnUnigram, StretchesWithoutABorderEncodeAsTheLibrary) {
   std::mt19937 random(13);
   for (const std::string alphabet : {"0123456789", "1", " ", "-"}) {
     std::string text;
-    while (text.size() < 200'000) text.push_back(alphabet[random() % alphabet.size()]);
+    while (text.size() < testing::amount(200'000, 40'000))
+      text.push_back(alphabet[random() % alphabet.size()]);
     EXPECT_EQ(tokenizer_->encode(text), library_.EncodeAsIds(text)) << alphabet;
   }
 }
