@@ -189,8 +189,13 @@ void read_unigram(Fields& model, bool byte_level, Parts& parts) {
   const int32_t unknown = model.get_id("unk_id");
   if (static_cast<size_t>(unknown) >= pieces.size()) model.bad("unk_id", "an id of model.vocab");
   const bool falls_back = model.get_bool("byte_fallback", false);
+  const auto least = std::min_element(
+      pieces.begin(), pieces.end(), [](const auto& a, const auto& b) { return a.score < b.score; });
   parts.model = std::make_unique<UnigramModel>(
-      pieces, unknown, falls_back ? fallback_ids(parts.vocabulary) : BpeModel::no_bytes());
+      pieces,
+      UnigramModel::Unknown{unknown, least->score - UnigramModel::kUnknownPenalty,
+                            falls_back ? fallback_ids(parts.vocabulary) : BpeModel::no_bytes()},
+      UnigramModel::Precision::kDouble);
 }
 
 void read_word_piece(Fields& model, bool byte_level, Parts& parts) {

@@ -88,7 +88,7 @@ bool has_all_characters(const SentencePieceModel& model) {
 
 bool merges_alone(const SentencePieceModel& model) {
   if (model.type != ModelType::kBpe || model.rewrites_characters ||
-      model.remove_extra_whitespaces) {
+      model.remove_extra_whitespaces || !model.marks_spaces) {
     return false;
   }
   std::bitset<256> bytes;

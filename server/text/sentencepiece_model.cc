@@ -18,6 +18,7 @@ constexpr uint64_t kPieceType = 3;          // likewise
 constexpr uint64_t kCharsMap = 2;           // of NormalizerSpec
 constexpr uint64_t kAddDummyPrefix = 3;     // of NormalizerSpec
 constexpr uint64_t kRemoveExtraSpaces = 4;  // of NormalizerSpec
+constexpr uint64_t kEscapeSpaces = 5;       // of NormalizerSpec
 
 [[noreturn]] void broken() {
   throw std::runtime_error("the file is truncated or not a SentencePiece model");
@@ -92,6 +93,7 @@ void read_normalizer_spec(std::string_view bytes, SentencePieceModel& model) {
   model.has_normalizer_spec = true;
   for (WireReader reader(bytes); reader.next();) {
     if (reader.field() == kCharsMap) model.rewrites_characters = !reader.payload().empty();
+    if (reader.field() == kEscapeSpaces) model.marks_spaces = reader.number() != 0;
     if (reader.field() == kAddDummyPrefix) model.add_dummy_prefix = reader.number() != 0;
     if (reader.field() == kRemoveExtraSpaces) {
       model.remove_extra_whitespaces = reader.number() != 0;

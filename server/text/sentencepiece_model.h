@@ -32,6 +32,7 @@ struct SentencePieceModel {
   bool has_normalizer_spec = false;      // ModelProto.normalizer_spec
   bool add_dummy_prefix = true;          // NormalizerSpec
   bool remove_extra_whitespaces = true;  // NormalizerSpec
+  bool marks_spaces = true;              // NormalizerSpec.escape_whitespaces
   bool rewrites_characters = false;      // NormalizerSpec.precompiled_charsmap is not empty
 };
 

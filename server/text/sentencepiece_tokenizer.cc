@@ -12,6 +12,7 @@
 #include "server/text/sentencepiece_borders.h"
 #include "server/text/sentencepiece_bpe.h"
 #include "server/text/sentencepiece_model.h"
+#include "server/text/sentencepiece_unigram.h"
 #include "server/text/utf8.h"
 
 namespace recurve {
@@ -29,6 +30,19 @@ std::string marks_to_spaces(std::string_view piece) {
   return out;
 }
 
+std::string spaces_to_marks(std::string_view text, bool starts) {
+  std::string out(starts ? kSpaceMark : std::string_view());
+  out.reserve(out.size() + text.size() * 5 / 4);
+  for (const char c : text) {
+    if (c == ' ') {
+      out += kSpaceMark;
+    } else {
+      out.push_back(c);
+    }
+  }
+  return out;
+}
+
 LeadingSpace leading_space_of(const SentencePieceModel& model) {
   if (model.remove_extra_whitespaces) return LeadingSpace::kStripAll;
   return model.add_dummy_prefix ? LeadingSpace::kStripOnce : LeadingSpace::kKeep;
@@ -41,6 +55,7 @@ class SentencePieceTokenizer final : public Tokenizer {
         leading_space_(leading_space_of(model)),
         marks_start_(model.add_dummy_prefix),
         borders_(model, has_byte_pieces()) {
+    if (segments_alone(model)) unigram_ = sentencepiece_unigram(model);
     const bool collapses = model.remove_extra_whitespaces;
     continuing_ = marks_start_ ? load(with_spaces(bytes, false, collapses)) : processor_;
     if (collapses) spaced_ = marks_start_ ? processor_ : load(with_spaces(bytes, true, true));
@@ -102,10 +117,12 @@ class SentencePieceTokenizer final : public Tokenizer {
     Encoder(const SentencePieceTokenizer& tokenizer, SpecialTokens special, TextPosition position,
             const WorkLimits& limits)
         : tokenizer_(tokenizer), limits_(limits), position_(position) {
+      if (tokenizer.unigram_) words_ = tokenizer.unigram_->encoder();
       set_special(special, nullptr);
     }
 
     void push(std::string_view utf8, bool last, std::vector<int32_t>* ids) override {
+      limits_.check();
       if (!controls_) return add_text(utf8, last, ids);
       for (const AddedSpan& span : controls_->push(utf8, trusted_, last)) {
         if (span.id < 0) {
@@ -132,7 +149,7 @@ class SentencePieceTokenizer final : public Tokenizer {
         const std::string_view rest = std::string_view(text_).substr(begin);
         const size_t border = tokenizer_.borders_.find(rest, std::max(searched_, kBlockBytes));
         if (border == rest.npos) {
-          check_stretch(rest.size());
+          if (!words_) check_stretch(rest.size());
           searched_ = rest.size() - std::min(rest.size(), kLookedAt);
           break;
         }
@@ -162,13 +179,19 @@ class SentencePieceTokenizer final : public Tokenizer {
     void encode(std::string_view block, std::vector<int32_t>* ids) {
       limits_.check();
       if (block.empty()) return;
-      tokenizer_.encode_block(block, position_, *ids);
+      if (words_) {
+        const bool starts = position_ == TextPosition::kStart && tokenizer_.marks_start_;
+        words_->encode(spaces_to_marks(block, starts), limits_, *ids);
+      } else {
+        tokenizer_.encode_block(block, position_, *ids);
+      }
       position_ = TextPosition::kContinued;
       limits_.check(ids->size());
     }
 
     const SentencePieceTokenizer& tokenizer_;
     const WorkLimits limits_;
+    std::unique_ptr<WordEncoder> words_;  // null: the library's work
     std::optional<AddedTokenScanner> controls_;
     bool trusted_ = false;
     TextPosition position_;
@@ -232,8 +255,9 @@ class SentencePieceTokenizer final : public Tokenizer {
   LeadingSpace leading_space_;
   bool marks_start_;
   SentencePieceBorders borders_;
-  std::vector<std::string> bytes_;  // [id]
-  std::vector<bool> space_mark_;    // [id]
+  std::unique_ptr<const UnigramModel> unigram_;  // null: the library's work
+  std::vector<std::string> bytes_;               // [id]
+  std::vector<bool> space_mark_;                 // [id]
   AddedTokenFinder controls_;
 };
 

@@ -1,7 +1,6 @@
 #include "server/text/unigram_model.h"
 
 #include <algorithm>
-#include <limits>
 #include <set>
 
 #include "server/text/characters.h"
@@ -9,25 +8,26 @@
 namespace recurve {
 namespace {
 
-constexpr double kUnknownPenalty = 10;  // of `tokenizers` and SentencePiece
 // Bytes of a word after which the pieces that are certain are given out.
 constexpr size_t kBlockBytes = 16 << 10;
+// Bytes of a word after which sums begin anew, as far as they are equal for all that follows: those
+// in single precision are no longer any without it. SentencePiece itself has no such words.
+constexpr size_t kSummedBytes = 256 << 10;
 
 }  // namespace
 
-UnigramModel::UnigramModel(const std::vector<Piece>& pieces, int32_t unknown,
-                           const std::array<int32_t, 256>& byte_ids)
-    : unknown_(unknown), byte_ids_(byte_ids) {
-  double least = std::numeric_limits<double>::infinity();
+UnigramModel::UnigramModel(const std::vector<Piece>& pieces, const Unknown& unknown,
+                           Precision precision)
+    : unknown_(unknown),
+      has_all_bytes_(std::count(unknown.byte_ids.begin(), unknown.byte_ids.end(), -1) == 0),
+      precision_(precision) {
   for (const Piece& piece : pieces) {
     const auto id = static_cast<int32_t>(scores_.size());
     scores_.push_back(piece.score);
-    least = std::min(least, piece.score);
     if (piece.control || piece.text.empty()) continue;
     trie_.add(piece.text, id);
     longest_ = std::max(longest_, piece.text.size());
   }
-  unknown_score_ = least - kUnknownPenalty;
 }
 
 // One word at a time: nodes_[i] is the best way to its byte begin_ + i, and what lies before begin_
@@ -38,7 +38,7 @@ class UnigramModel::Encoder final : public WordEncoder {
 
   void encode(std::string_view word, const WorkLimits& limits, std::vector<int32_t>& ids) override {
     word_ = word;
-    begin_ = 0;
+    begin_ = summed_from_ = 0;
     unknown_begin_ = unknown_end_ = 0;
     nodes_.assign(1, {});
     size_t check = kBlockBytes;
@@ -77,20 +77,25 @@ class UnigramModel::Encoder final : public WordEncoder {
       if (place == Trie::kNone) break;
       const int32_t id = model_.trie_.number(place);
       if (id == Trie::kNone) continue;
-      offer(at + length,
-            {score + model_.scores_[static_cast<size_t>(id)], id, static_cast<uint32_t>(length)});
+      offer(at + length, score + model_.scores_[static_cast<size_t>(id)], id, length);
       single |= length == character;
     }
     if (!single) {
-      offer(at + character,
-            {score + model_.unknown_score_, model_.unknown_, static_cast<uint32_t>(character)});
+      offer(at + character, rounded(score + model_.unknown_.score), model_.unknown_.id, character);
     }
     return character;
   }
 
-  void offer(size_t end, const Node& candidate) {
+  // A way to byte `end` by a piece of so many bytes. SentencePiece compares a sum that is not
+  // rounded yet with one that is, except for unknown characters.
+  void offer(size_t end, double sum, int32_t id, size_t length) {
     Node& best = node(end);
-    if (best.length == 0 || candidate.score > best.score) best = candidate;
+    if (best.length > 0 && sum <= best.score) return;
+    best = {rounded(sum), id, static_cast<uint32_t>(length)};
+  }
+
+  double rounded(double sum) const {
+    return model_.precision_ == Precision::kSingle ? static_cast<float>(sum) : sum;
   }
 
   // The last place that every way through byte `at`, or past it, goes through.
@@ -119,12 +124,24 @@ class UnigramModel::Encoder final : public WordEncoder {
     nodes_.erase(nodes_.begin(), nodes_.begin() + static_cast<ptrdiff_t>(end - begin_));
     nodes_[0].length = 0;  // no piece of what is to come
     begin_ = end;
+    if (model_.precision_ == Precision::kSingle) begin_sums();
+  }
+
+  void begin_sums() {
+    if (begin_ - summed_from_ < kSummedBytes) return;
+    summed_from_ = begin_;
+    const double sum = nodes_[0].score;
+    for (Node& node : nodes_) node.score = rounded(node.score - sum);
   }
 
   void add(const Node& piece, size_t at, std::vector<int32_t>& ids) {
-    if (piece.id != model_.unknown_) {
+    if (piece.id != model_.unknown_.id) {
       flush_unknown(ids);
       ids.push_back(piece.id);
+      return;
+    }
+    if (model_.has_all_bytes_) {
+      for (const char byte : word_.substr(at, piece.length)) ids.push_back(byte_id(byte));
       return;
     }
     if (unknown_begin_ == unknown_end_) unknown_begin_ = at;
@@ -136,17 +153,21 @@ class UnigramModel::Encoder final : public WordEncoder {
     const std::string_view text = word_.substr(unknown_begin_, unknown_end_ - unknown_begin_);
     unknown_begin_ = unknown_end_;
     if (text.empty()) return;
-    const auto id = [&](char byte) { return model_.byte_ids_[static_cast<unsigned char>(byte)]; };
-    if (std::all_of(text.begin(), text.end(), [&](char byte) { return id(byte) >= 0; })) {
-      for (const char byte : text) ids.push_back(id(byte));
+    if (std::all_of(text.begin(), text.end(), [&](char byte) { return byte_id(byte) >= 0; })) {
+      for (const char byte : text) ids.push_back(byte_id(byte));
     } else {
-      ids.push_back(model_.unknown_);
+      ids.push_back(model_.unknown_.id);
     }
+  }
+
+  int32_t byte_id(char byte) const {
+    return model_.unknown_.byte_ids[static_cast<unsigned char>(byte)];
   }
 
   const UnigramModel& model_;
   std::string_view word_;
   size_t begin_ = 0;
+  size_t summed_from_ = 0;  // where the sums begin
   std::vector<Node> nodes_;
   std::vector<Node> ways_;    // scratch
   size_t unknown_begin_ = 0;  // of an unknown stretch that may go on
@@ -158,8 +179,8 @@ std::unique_ptr<WordEncoder> UnigramModel::encoder() const {
 }
 
 std::string UnigramModel::details() const {
-  const bool bytes = std::count(byte_ids_.begin(), byte_ids_.end(), -1) == 0;
-  return std::to_string(scores_.size()) + " pieces" + (bytes ? ", falls back to bytes" : "");
+  return std::to_string(scores_.size()) + " pieces" +
+         (has_all_bytes_ ? ", falls back to bytes" : "");
 }
 
 }  // namespace recurve

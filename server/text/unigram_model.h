@@ -13,9 +13,10 @@
 
 namespace recurve {
 
-// The Unigram model of Hugging Face's `tokenizers`: of all ways to cut a word into pieces the one
-// with the highest sum of scores (Viterbi), in double precision and with ties decided as there.
-// Characters that no piece holds become their bytes' tokens, or one unknown id for neighbours.
+// A Unigram model: of all ways to cut a word into pieces the one with the highest sum of scores
+// (Viterbi). Ties, and what rounding makes of them, are decided as Hugging Face's `tokenizers` does
+// it, which sums in double precision, or as SentencePiece does, in single. Characters that no piece
+// holds become their bytes' tokens, or one unknown id for neighbours.
 class UnigramModel final : public WordModel {
  public:
   struct Piece {
@@ -23,10 +24,14 @@ class UnigramModel final : public WordModel {
     double score;
     bool control;  // not found in texts
   };
-  // `unknown` is the unknown piece's id; `byte_ids`: [byte], what unknown characters fall back to,
-  // -1: none.
-  UnigramModel(const std::vector<Piece>& pieces, int32_t unknown,
-               const std::array<int32_t, 256>& byte_ids);
+  enum class Precision { kSingle, kDouble };
+  struct Unknown {
+    int32_t id;
+    double score;                       // of a character that is no piece
+    std::array<int32_t, 256> byte_ids;  // [byte], what such a one falls back to; -1: none
+  };
+  static constexpr double kUnknownPenalty = 10;  // below the least score, here as there
+  UnigramModel(const std::vector<Piece>& pieces, const Unknown& unknown, Precision precision);
 
   std::unique_ptr<WordEncoder> encoder() const override;
   std::string kind() const override { return "Unigram"; }
@@ -37,9 +42,9 @@ class UnigramModel final : public WordModel {
 
   Trie trie_;                   // the numbers are ids
   std::vector<double> scores_;  // [id]
-  double unknown_score_ = 0;
-  int32_t unknown_;
-  std::array<int32_t, 256> byte_ids_;
+  Unknown unknown_;
+  bool has_all_bytes_;  // unknown.byte_ids
+  Precision precision_;
   size_t longest_ = 4;  // bytes of a piece, or of a character
 };
 

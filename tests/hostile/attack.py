@@ -30,6 +30,8 @@ import server as servers  # noqa: E402
 ATTACKS = ["cancelled_prompts", "large_chats", "gzip_bomb", "half_sent", "reflection_streams",
            "connection_flood"]
 MOST_SECONDS = 300  # of one attack
+KEPT = 1.5  # of what was resident before, once an attack's memory has gone back
+SECONDS_TO_GIVE_BACK = 30
 
 
 @dataclasses.dataclass
@@ -41,6 +43,8 @@ class Result:
     usage_most: dict
     usage_after: dict
     new_client_seconds: float  # a client that connects once the attack is over: to its first token
+    giving_back_seconds: float  # until no more than KEPT is resident; infinite where that takes too long
+    resident_later: int  # then
     said: str  # by the attack
 
     def grown(self):
@@ -50,6 +54,12 @@ class Result:
         """What is wrong if the honest client waits for longer than the server promises."""
         if self.beside.p99() > 0.5:
             yield f"a first token took {self.beside}, wanted under 500 ms"
+
+    def kept(self):
+        """What is wrong if the memory of the attack does not go back."""
+        if self.giving_back_seconds == float("inf"):
+            yield (f"{self.resident_later / 1e6:.0f} MB are resident {SECONDS_TO_GIVE_BACK} s after, wanted "
+                   f"{KEPT} x {self.usage_before['resident'] / 1e6:.0f}")
 
     def refusals(self):
         """What is wrong if the honest client gets an error."""
@@ -89,12 +99,25 @@ def run(name, short, stubs):
         new_client = time.monotonic() - began if answered.seconds else float("inf")
         after = client.ask_for(1 if short else 5)
         usage_after = server.usage()
+        giving_back, resident_later = wait_for_memory(server, usage_before["resident"])
         fresh.close()
         client.close()
     if attacker.returncode != 0:
         raise RuntimeError(f"{name}: the attacker failed")
     return Result(before, beside, after, usage_before, watch.most, usage_after, new_client,
-                  "".join(said))
+                  giving_back, resident_later, "".join(said))
+
+
+def wait_for_memory(server, before):
+    """Result's giving_back_seconds and resident_later."""
+    began = time.monotonic()
+    while True:
+        resident, seconds = server.usage()["resident"], time.monotonic() - began
+        if resident <= KEPT * before:
+            return seconds, resident
+        if seconds > SECONDS_TO_GIVE_BACK:
+            return float("inf"), resident
+        time.sleep(0.05)
 
 
 def size_of(module, short):
@@ -103,7 +126,7 @@ def size_of(module, short):
 
 def problems(name, result, short):
     module = importlib.import_module(name)
-    return list(module.check(result, size_of(module, short)))
+    return [*module.check(result, size_of(module, short)), *result.kept()]
 
 
 def report(name, result, short):
@@ -115,7 +138,8 @@ def report(name, result, short):
     print(f"  first token, p99   before {result.before}; beside {result.beside}; after {result.after}")
     print(f"  a new client after {result.new_client_seconds:.2f} s")
     print(f"  server             before {usage(result.usage_before)}; at most "
-          f"{usage(result.usage_most)}; after {usage(result.usage_after)}")
+          f"{usage(result.usage_most)}; after {usage(result.usage_after)}; "
+          f"{result.resident_later / 1e6:.0f} MB after {result.giving_back_seconds:.1f} s more")
 
 
 def main():

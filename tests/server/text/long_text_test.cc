@@ -6,7 +6,9 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
@@ -17,6 +19,7 @@
 #include "server/text/sentencepiece_tokenizer.h"
 #include "server/text/tokenizer_json.h"
 #include "tests/server/text/data.h"
+#include "tests/support/sanitized.h"
 
 namespace recurve::long_text_test {
 
@@ -24,14 +27,8 @@ using Json = nlohmann::json;
 using Ids = std::vector<int32_t>;
 using std::chrono::steady_clock;
 
-// The sanitizers take memory and time of their own.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr size_t kBytes = 256 << 10;
-constexpr bool kMeasures = false;
-#else
-constexpr size_t kBytes = 16 << 20;
-constexpr bool kMeasures = true;
-#endif
+constexpr size_t kBytes = testing::amount(16 << 20, 128 << 10);
+constexpr bool kMeasures = !testing::kSanitized;
 
 // A line of /proc/self/status, in bytes.
 size_t status(const std::string& key) {
@@ -84,15 +81,36 @@ std::string make_text(const Kind& kind, size_t bytes) {
   return text;
 }
 
-std::unique_ptr<Tokenizer> byte_level() {
+using Shared = std::shared_ptr<const Tokenizer>;
+
+// Loaded once: `load` is asked for what no test has asked for before.
+Shared loaded(const std::string& name, const std::function<std::unique_ptr<Tokenizer>()>& load) {
+  static std::map<std::string, Shared> all;
+  Shared& one = all[name];
+  if (!one) one = load();
+  return one;
+}
+
+Shared sentencepiece(const std::filesystem::path& path) {
+  return loaded(path, [&] { return parse_sentencepiece(testing::read_text(path), path.string()); });
+}
+
+std::filesystem::path books_model() {
+  return std::filesystem::path(RECURVE_SOURCE_DIR) /
+         "weights_tools/demo/xlstm-books/tokenizer.model";
+}
+
+std::unique_ptr<Tokenizer> load_byte_level() {
   const auto path = testing::golden_tokenizer_dir() / "tokenizer.json";
   Json json = Json::parse(testing::read_text(path));
   json["normalizer"] = {{"type", "NFC"}};
   return parse_tokenizer_json(json.dump(), path.string());
 }
 
+Shared byte_level() { return loaded("byte-level", load_byte_level); }
+
 // A tokenizer of models.json.
-std::unique_ptr<Tokenizer> golden(const std::string& name) {
+std::unique_ptr<Tokenizer> load_golden(const std::string& name) {
   const Json golden =
       Json::parse(testing::read_text(testing::golden_tokenizer_dir() / "models.json"));
   for (const Json& one : golden["cases"]) {
@@ -102,6 +120,10 @@ std::unique_ptr<Tokenizer> golden(const std::string& name) {
     return parse_tokenizer_json(json.dump(), name);
   }
   throw std::runtime_error("models.json has no " + name);
+}
+
+Shared golden(const std::string& name) {
+  return loaded(name, [&] { return load_golden(name); });
 }
 
 class LongText : public ::testing::TestWithParam<Kind> {
@@ -129,8 +151,10 @@ TEST_P(LongText, WordPiece) { expect_bounded(*golden("bert")); }
 TEST_P(LongText, SentencePiece) {
   const auto path = testing::shared_data() / "tokenizers/mistral_tokenizer.model.v1";
   RECURVE_NEEDS_DATA(path);
-  expect_bounded(*parse_sentencepiece(testing::read_text(path), path.string()));
+  expect_bounded(*sentencepiece(path));
 }
+
+TEST_P(LongText, SentencePieceUnigram) { expect_bounded(*sentencepiece(books_model())); }
 
 // The work ends soon after nobody wants it, wherever it is.
 TEST_P(LongText, IsGivenUp) {
@@ -174,6 +198,36 @@ TEST_P(LongText, OfTooManyTokensIsRefusedEarly) {
 INSTANTIATE_TEST_SUITE_P(Kinds, LongText, ::testing::ValuesIn(kKinds),
                          [](const auto& info) { return info.param.name; });
 
+// A piece of one split that others cut again goes through them in parts where it is long.
+TEST(LongPieces, AreCutAsShortOnesAre) {
+  Json json = Json::parse(testing::read_text(testing::golden_tokenizer_dir() / "tokenizer.json"));
+  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};
+  const Json signs = {{"type", "Punctuation"}, {"behavior", "Contiguous"}};
+  const Json digits = {{"type", "Digits"}, {"individual_digits", false}};
+  const Json threes = {{"type", "Split"},
+                       {"pattern", {{"Regex", "[0-9][0-9][0-9]"}}},
+                       {"behavior", "Isolated"},
+                       {"invert", false}};
+  json["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {signs, bytes, digits, threes}}};
+  const auto tokenizer = parse_tokenizer_json(json.dump(), "falcon");
+  std::mt19937 random(3);
+  std::string text;
+  Ids wanted;
+  while (text.size() < 300'000) {
+    std::string part;  // ends where a word ends
+    while (part.size() < 3000) {
+      for (int i = 0; i < 3; ++i) part.push_back(static_cast<char>('0' + random() % 10));
+      if (random() % 4 == 0) part += " \u00e9t\u00e9";
+      if (random() % 4 == 0) part += ' ';
+    }
+    part += " end\n";
+    text += part;
+    const Ids ids = tokenizer->encode(part);
+    wanted.insert(wanted.end(), ids.begin(), ids.end());
+  }
+  EXPECT_EQ(tokenizer->encode(text), wanted);
+}
+
 class Symbols final : public SymbolSource {
  public:
   explicit Symbols(const Ids& word) : word_(word) {}
@@ -190,11 +244,11 @@ class Symbols final : public SymbolSource {
 
 // What the SentencePiece library does takes hundreds of times the text.
 TEST(LongStretch, WithoutABorderIsRefusedByTheLibrarysModels) {
-  const auto path =
-      std::filesystem::path(RECURVE_SOURCE_DIR) / "weights_tools/demo/xlstm-books/tokenizer.model";
+  const auto path = testing::shared_data() / "tokenizers/sentencepiece_test_model.model";
+  RECURVE_NEEDS_DATA(path);
   const auto tokenizer = parse_sentencepiece(testing::read_text(path), path.string());
   const MemoryPeak memory;
-  EXPECT_THROW(tokenizer->encode(std::string(kBytes + (1 << 20), 'e')), TextRefused);
+  EXPECT_THROW(tokenizer->encode(std::string(kBytes + (512 << 10), 'e')), TextRefused);
   if (kMeasures) {
     EXPECT_LT(memory.bytes(), size_t{300} << 20);
   }
@@ -247,7 +301,7 @@ Ids slowly_merged(const Rules& rules, Ids word) {
 // Merged in windows, a word has the ids of a merge in one, whatever the order of the rules.
 TEST(LongWords, WindowsChangeNothing) {
   std::mt19937 random(2);
-  for (int run = 0; run < 200; ++run) {
+  for (size_t run = 0; run < testing::amount(200, 30); ++run) {
     const auto letters = static_cast<int32_t>(2 + random() % 3);
     const Rules rules = random_rules(random, letters);
     Ids word(2500);

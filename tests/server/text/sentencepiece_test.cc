@@ -2,12 +2,14 @@
 #include <gtest/gtest.h>
 #include <sentencepiece_processor.h>
 
+#include <filesystem>
 #include <random>
 
 #include "server/text/sentencepiece_tokenizer.h"
 #include "server/text/stream_decoder.h"
 #include "server/text/utf8.h"
 #include "tests/server/text/data.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::sentencepiece_test {
@@ -135,7 +137,8 @@ TEST_P(SentencePiece, LongTextsEncodeAsTheLibrary) {
   for (const char* name : {"bronte.txt", "gutenberg-2701-moby-dick.txt", "wikitext-2-valid.txt"}) {
     const auto path = testing::shared_data() / "corpora" / name;
     RECURVE_NEEDS_DATA(path);
-    const std::string text = to_valid_utf8(testing::read_text(path).substr(20'000, 150'000));
+    const std::string text =
+        to_valid_utf8(testing::read_text(path).substr(20'000, testing::amount(150'000, 40'000)));
     const Ids ids = tokenizer_->encode(text), wanted = library_encode(text);
     ASSERT_EQ(ids.size(), wanted.size()) << name;
     size_t differ = 0;
@@ -186,7 +189,7 @@ TEST_P(SentencePiece, InvalidUtf8IsReplaced) {
 // Cut anywhere, the file is refused; the library alone takes some cuts for a smaller model.
 TEST_P(SentencePiece, TruncatedFile) {
   std::mt19937 random(5);
-  for (int run = 0; run < 300; ++run) {
+  for (size_t run = 0; run < testing::amount(300, 60); ++run) {
     const size_t size = random() % (bytes_.size() - 200);
     const std::string message =
         error_of([&] { parse_sentencepiece(bytes_.substr(0, size), "cut"); });
@@ -200,6 +203,46 @@ std::string model_name(const ::testing::TestParamInfo<Known>& info) {
   return "pieces" + std::to_string(info.param.pieces);
 }
 INSTANTIATE_TEST_SUITE_P(Models, SentencePiece, ::testing::ValuesIn(kModels), model_name);
+
+// A model that is segmented without the library: in blocks that it is not told, and with what its
+// single precision makes of ties.
+class OwnUnigram : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto path = std::filesystem::path(RECURVE_SOURCE_DIR) /
+                      "weights_tools/demo/xlstm-books/tokenizer.model";
+    const std::string bytes = testing::read_text(path);
+    tokenizer_ = parse_sentencepiece(bytes, path.string());
+    ASSERT_TRUE(library_.LoadFromSerializedProto(bytes).ok());
+  }
+  std::unique_ptr<Tokenizer> tokenizer_;
+  sentencepiece::SentencePieceProcessor library_;
+};
+
+TEST_F(OwnUnigram, RandomTextsEncodeAsTheLibrary) {
+  std::mt19937 random(12);
+  const std::vector<std::string> bits = {" ",          "  ",     "\n",  "the", "e",      "--",
+                                         "---",        "a",      "7",   "'s",  "\u00e9", "\u4e2d",
+                                         "\U0001F999", "\u2581", "<s>", ".",   "Q"};
+  for (size_t run = 0; run < testing::amount(4000, 500); ++run) {
+    std::string text;
+    for (uint32_t i = random() % 400; i > 0; --i) {
+      const auto letter = static_cast<char>('a' + random() % 26);
+      text += random() % 2 == 0 ? std::string(1, letter) : bits[random() % bits.size()];
+    }
+    ASSERT_EQ(tokenizer_->encode(text), library_.EncodeAsIds(text)) << text;
+  }
+}
+
+TEST_F(OwnUnigram, StretchesWithoutABorderEncodeAsTheLibrary) {
+  std::mt19937 random(13);
+  for (const std::string alphabet : {"0123456789", "1", " ", "-"}) {
+    std::string text;
+    while (text.size() < testing::amount(200'000, 40'000))
+      text.push_back(alphabet[random() % alphabet.size()]);
+    EXPECT_EQ(tokenizer_->encode(text), library_.EncodeAsIds(text)) << alphabet;
+  }
+}
 
 TEST(SentencePieceFile, Garbage) {
   std::mt19937 random(3);
