@@ -130,6 +130,10 @@ say "the engine beside a step alone"
 "$build/bin/recurve-bench" engine --device cuda:0 --config tests/configs/xlstm-7b.json --random \
   --streams 1,64,256 || fail "recurve-bench engine"
 
+say "streams while sessions' states move"
+"$build/bin/recurve-bench" sessions --device cuda:0 --config tests/configs/xlstm-7b.json \
+  --seconds 3 --rounds 2 || fail "recurve-bench sessions"
+
 say "done, status $status"
 printf '%-20s %6s %9s %9s %9s %9s\n' model batch ms tok/s GB/s '% floor'
 for name in "${measured[@]}"; do

@@ -53,7 +53,8 @@ void Batch::add(Sequence& sequence, int rows) {
 
 void Batch::add_prompt(const Sequence& sequence, int rows) {
   const int first = this->rows();
-  const std::span input = std::span(sequence.input).subspan(sequence.absorbed + sequence.launched);
+  const PromptPhase& prompt = sequence.prompt;
+  const std::span input = std::span(prompt.ids).subspan(prompt.absorbed + prompt.launched);
   const auto count = static_cast<size_t>(rows);
   inputs_.tokens.insert(inputs_.tokens.end(), input.begin(), input.begin() + rows);
   if (sequence.scored()) {  // a row says how likely the token after it was

@@ -9,7 +9,7 @@ void Delivery::deliver(const Batch& batch) {
     if (member.sequence == nullptr) continue;
     Sequence& sequence = *member.sequence;
     const int scored = member.scored();
-    if (sequence.prompt) {
+    if (sequence.in_prompt()) {
       stats_.prompt_tokens += member.rows;
       metrics_.add_prompt_tokens(member.rows);
     }
@@ -17,7 +17,7 @@ void Delivery::deliver(const Batch& batch) {
     if (scored > 0 && !score_prompt(sequence, batch, member.first_sample, scored)) continue;
     if (member.sampled) {
       say(sequence, batch.token(member.first_sample + scored));
-    } else if (sequence.absorbed == sequence.input.size()) {
+    } else if (sequence.prompt.is_absorbed()) {
       sequence.end(Finish::kLength);  // there was nothing to say
     }
   }
@@ -41,12 +41,12 @@ bool Delivery::score_prompt(Sequence& sequence, const Batch& batch, int first, i
 
 void Delivery::say(Sequence& sequence, SampledToken token) {
   if (token.error != nullptr) return sequence.end(Finish::kInternal, token.error);
-  const StopKind stop = stop_kind(token.id, sequence.sampling, vocab_, sequence.generated);
+  const StopKind stop = stop_kind(token.id, sequence.sampling, vocab_, sequence.decode.generated);
   sequence.say(token.id);
   ++stats_.generated_tokens;
   metrics_.add_generated_tokens(1);
-  if (sequence.generated == 1) {
-    metrics_.observe_prefill(seconds_between(sequence.started, sequence.first_token));
+  if (sequence.decode.generated == 1) {
+    metrics_.observe_prefill(seconds_between(sequence.started, sequence.decode.first_token));
   }
 
   const int32_t id = token.id;
@@ -54,7 +54,7 @@ void Delivery::say(Sequence& sequence, SampledToken token) {
     sequence.end_with(std::move(token), Finish::kEos, id);
   } else if (stop == StopKind::kStopId) {
     sequence.end_with(std::move(token), Finish::kStopId, id);
-  } else if (sequence.generated == sequence.sampling.max_tokens) {
+  } else if (sequence.decode.generated == sequence.sampling.max_tokens) {
     sequence.end_with(std::move(token), Finish::kLength, -1);
   } else {
     sequence.stream->push(std::move(token));

@@ -115,7 +115,7 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     if (plan.rows[i] == 0) continue;
     batch.add(*running_[i], plan.rows[i]);
-    if (!running_[i]->siblings.empty() && running_[i]->decodes()) {
+    if (!running_[i]->prompt.siblings.empty() && running_[i]->decodes()) {
       fork_choices(*running_[i], batch);
     }
   }
@@ -126,7 +126,7 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
 // The prompt is absorbed once; the further choices go on from copies of its state. Those that find
 // no slot wait for one.
 void Engine::fork_choices(Sequence& sequence, Batch& batch) {
-  const auto& siblings = sequence.siblings;
+  const auto& siblings = sequence.prompt.siblings;
   size_t next = 0;
   for (; next < siblings.size(); ++next) {
     try {
@@ -144,26 +144,26 @@ void Engine::fork_choices(Sequence& sequence, Batch& batch) {
   } catch (const std::bad_alloc&) {
     for (; next < siblings.size(); ++next) siblings[next]->finish({.why = Finish::kNoMemory});
   }
-  sequence.siblings.clear();
+  sequence.prompt.siblings.clear();
 }
 
 std::unique_ptr<Sequence> Engine::choice_of(const Sequence& sequence, size_t sibling,
                                             StateSlot slot) {
-  const auto rest = static_cast<int64_t>(sequence.input.size() - sequence.absorbed);
+  const auto rest = static_cast<int64_t>(sequence.prompt.ids.size() - sequence.prompt.absorbed);
   auto choice = std::make_unique<Sequence>(
       Sequence{.sampling = sequence.sampling,
-               .stream = sequence.siblings[sibling],
+               .stream = sequence.prompt.siblings[sibling],
                .caller = sequence.caller,
                .deadline = sequence.deadline,
                .wait_for_acknowledgement = sequence.wait_for_acknowledgement,
-               .slot = std::move(slot),
-               .position = sequence.position + rest,
-               .history = sequence.context_history(),
-               .prompt_tokens = sequence.prompt_tokens,
                .read_patience = sequence.read_patience,
                .arrival = sequence.arrival,
                .started = sequence.started,
-               .priority = sequence.priority});
+               .priority = sequence.priority,
+               .slot = std::move(slot),
+               .position = sequence.position + rest,
+               .history = sequence.context_history(),
+               .prompt = {.tokens = sequence.prompt.tokens}});
   choice->sampling.seed += sibling + 1;
   return choice;
 }
@@ -179,10 +179,10 @@ void Engine::retire(Clock::time_point now) {
   std::erase_if(running_, [&](std::unique_ptr<Sequence>& sequence) {
     if (!sequence->ended) return false;
     if (under_way_ != nullptr) under_way_->forget(*sequence);
-    holds_.observe(seconds_between(sequence->started, now), sequence->generated,
-                      sequence->sampling.max_tokens);
-    if (sequence->generated > 0) {
-      metrics_.observe_decode(seconds_between(sequence->first_token, now));
+    holds_.observe(seconds_between(sequence->started, now), sequence->decode.generated,
+                   sequence->sampling.max_tokens);
+    if (!sequence->in_prompt()) {
+      metrics_.observe_decode(seconds_between(sequence->decode.first_token, now));
     }
     if (Session* session = sequence->session) {
       Snapshot at{.position = sequence->position,

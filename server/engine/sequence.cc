@@ -7,78 +7,87 @@
 namespace recurve {
 
 std::optional<int32_t> Sequence::pending() const {
-  if (absorbed == 0 && prompt && replaced) return replaced;
-  if (absorbed > 0 || (prompt && has_pending == 0)) return std::nullopt;
-  return input.front();
+  if (!in_prompt()) return decode.absorbed ? std::nullopt : std::optional(decode.token);
+  if (prompt.absorbed > 0) return std::nullopt;
+  if (prompt.replaced) return prompt.replaced;
+  return prompt.has_pending > 0 ? std::optional(prompt.ids.front()) : std::nullopt;
 }
 
 void Sequence::refill(int chunk, Clock::time_point now) {
-  if (feed == nullptr) return;
-  input.erase(input.begin(), input.begin() + static_cast<ptrdiff_t>(absorbed));
-  absorbed = 0;
-  const size_t before = input.size();
-  const bool more_will_come = feed->take(&input);
-  prompt_tokens += static_cast<int64_t>(input.size() - before);
+  if (prompt.feed == nullptr) return;
+  auto& ids = prompt.ids;
+  ids.erase(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(prompt.absorbed));
+  prompt.absorbed = 0;
+  const size_t before = ids.size();
+  const bool more_will_come = prompt.feed->take(&ids);
+  prompt.tokens += static_cast<int64_t>(ids.size() - before);
   // What has come now stands behind what others brought before: a text without end holds up nobody.
-  if (input.size() > before) place = place_of(now, priority);
-  if (!more_will_come) feed.reset();
-  if (ready(chunk).tokens > 0 || unread) {
-    starved.reset();
-  } else if (!starved) {
-    starved = now;
+  if (ids.size() > before) prompt.place = place_of(now, priority);
+  if (!more_will_come) prompt.feed.reset();
+  if (ready(chunk).tokens > 0 || decode.unread) {
+    prompt.starved.reset();
+  } else if (!prompt.starved) {
+    prompt.starved = now;
   }
 }
 
 Pending Sequence::ready(int chunk) const {
-  if (unread) return waits();
+  if (decode.unread) return waits();
   if (decodes()) return {.tokens = may_decode() ? 1 : 0, .prompt = false, .scored = false};
-  const int whole = feed != nullptr ? (left() - 1) / chunk * chunk : left();
-  return {.tokens = leaving ? 0 : whole, .prompt = true, .scored = scored(), .place = place};
+  const int left = prompt.left();
+  const int whole = prompt.feed != nullptr ? (left - 1) / chunk * chunk : left;
+  return {.tokens = leaving ? 0 : whole, .prompt = true, .scored = scored(), .place = prompt.place};
 }
 
 bool Sequence::may_decode() const {
-  if (leaving || generated + tokens_under_way >= sampling.max_tokens) return false;
+  if (leaving || decode.generated + decode.tokens_under_way >= sampling.max_tokens) return false;
   if (scored()) return false;  // an error may be found yet
-  return !wait_for_acknowledgement || (tokens_under_way == 0 && acknowledged >= generated);
+  return !wait_for_acknowledgement ||
+         (decode.tokens_under_way == 0 && decode.acknowledged >= decode.generated);
 }
 
 std::optional<Clock::time_point> Sequence::patience_ends() const {
-  if (unread) return *unread + read_patience;
-  if (feed == nullptr || !starved) return std::nullopt;
-  return *starved + feed->patience();
+  if (decode.unread) return *decode.unread + read_patience;
+  if (prompt.feed == nullptr || !prompt.starved) return std::nullopt;
+  return *prompt.starved + prompt.feed->patience();
 }
 
 void Sequence::launch(int rows, bool sampled) {
-  if (!decodes()) launched += static_cast<size_t>(rows);
+  if (!decodes()) prompt.launched += static_cast<size_t>(rows);
   ++under_way;
-  tokens_under_way += sampled;
+  decode.tokens_under_way += sampled;
 }
 
 void Sequence::absorb(int rows, bool sampled) {
   --under_way;
-  tokens_under_way -= sampled;
-  if (prompt) launched -= static_cast<size_t>(rows);
-  const size_t from = absorbed;
-  absorbed += static_cast<size_t>(rows);
+  decode.tokens_under_way -= sampled;
   position += rows;
-  if (!prompt) return;
+  if (!in_prompt()) {
+    decode.absorbed = true;
+    return;
+  }
+  const size_t from = prompt.absorbed, count = static_cast<size_t>(rows);
+  prompt.launched -= count;
+  prompt.absorbed += count;
   // A token that was pending is in the history since it was sampled.
-  const size_t unknown = std::max(from, has_pending);
-  history.add_prompt(std::span(input).subspan(unknown, absorbed - unknown));
+  const size_t unknown = std::max(from, prompt.has_pending);
+  history.add_prompt(std::span(prompt.ids).subspan(unknown, prompt.absorbed - unknown));
 }
 
 void Sequence::say(int32_t token) {
-  if (generated == 0) first_token = Clock::now();
+  if (in_prompt()) {
+    decode.first_token = Clock::now();
+    prompt.ids.clear();
+  }
   history.add_generated(token);
-  input.assign(1, token);
-  absorbed = 0;
-  prompt = false;
-  ++generated;
+  decode.token = token;
+  decode.absorbed = false;
+  ++decode.generated;
 }
 
 TokenHistory Sequence::context_history() const {
   TokenHistory said = history;
-  said.add_prompt(std::span(input).subspan(std::max(absorbed, has_pending)));
+  said.add_prompt(std::span(prompt.ids).subspan(std::max(prompt.absorbed, prompt.has_pending)));
   return said;
 }
 
@@ -90,17 +99,19 @@ void Sequence::obey(Clock::time_point now) {
 
 std::optional<Sequence::Reason> Sequence::reason_to_end(Clock::time_point now) {
   const TokenStream::Wishes wishes = stream->wishes();
-  acknowledged = wishes.acknowledged;
-  if (!wishes.full) unread.reset();
-  if (wishes.full && !unread) unread = now;
+  decode.acknowledged = wishes.acknowledged;
+  if (!wishes.full) decode.unread.reset();
+  if (wishes.full && !decode.unread) decode.unread = now;
   if (error != nullptr) return Reason{Finish::kInternal, error};
-  if (wishes.stop_after && generated >= *wishes.stop_after) return Reason{Finish::kStopString};
+  if (wishes.stop_after && decode.generated >= *wishes.stop_after)
+    return Reason{Finish::kStopString};
   if (wishes.cancelled) return Reason{Finish::kCancelled};
   if (deadline && *deadline <= now) return Reason{Finish::kDeadline};
   if (const auto until = patience_ends(); until && *until <= now) {
     return Reason{Finish::kStalled,
-                  unread ? "nothing of the answer was read for too long: read it as it comes"
-                         : "no more of the text came for too long: send it faster, or in requests"};
+                  decode.unread
+                      ? "nothing of the answer was read for too long: read it as it comes"
+                      : "no more of the text came for too long: send it faster, or in requests"};
   }
   return std::nullopt;
 }
@@ -109,7 +120,7 @@ void Sequence::end(Finish why, const char* message) {
   if (ended) return;
   Ending last = ending(why);
   last.message = message;
-  for (const auto& sibling : siblings) sibling->finish(last);
+  for (const auto& sibling : prompt.siblings) sibling->finish(last);
   stream->finish(std::move(last));
   ended = true;
 }
@@ -123,10 +134,10 @@ void Sequence::end_with(SampledToken token, Finish why, int32_t stop_id) {
 
 Ending Sequence::ending(Finish why) const {
   const Clock::time_point now = Clock::now();
-  const Clock::time_point prefilled = generated > 0 ? first_token : now;
+  const Clock::time_point prefilled = in_prompt() ? now : decode.first_token;
   return {.why = why,
-          .prompt_tokens = prompt_tokens,
-          .generated_tokens = generated,
+          .prompt_tokens = prompt.tokens,
+          .generated_tokens = decode.generated,
           .session_position = position,
           .queue_seconds = seconds_between(arrival, started),
           .prefill_seconds = seconds_between(started, prefilled),

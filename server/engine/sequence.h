@@ -12,6 +12,35 @@
 
 namespace recurve {
 
+// What a sequence absorbs before its first token.
+struct PromptPhase {
+  std::vector<int32_t> ids = {};                  // until the first token is there
+  size_t absorbed = 0;                            // of ids
+  size_t launched = 0;                            // of those behind: in steps that are under way
+  size_t has_pending = 0;                         // 1: the first was pending before
+  std::optional<int32_t> replaced = {};           // was pending before; ids say its like anew
+  int64_t tokens = 0;                             // all that have come
+  int64_t place = 0;                              // among others' prompts, as in Pending
+  std::shared_ptr<PromptFeed> feed = {};          // what follows ids; null: nothing
+  std::optional<Clock::time_point> starved = {};  // since then there is too little to absorb
+  // The further choices', which take their slots where it ends.
+  std::vector<std::shared_ptr<TokenStream>> siblings = {};
+
+  int left() const { return static_cast<int>(ids.size() - absorbed - launched); }
+  bool is_absorbed() const { return absorbed == ids.size(); }
+};
+
+// The tokens that are sampled, each of which is the next step's input.
+struct DecodePhase {
+  int32_t token = -1;        // sampled last
+  bool absorbed = false;     // by the state
+  int tokens_under_way = 0;  // steps under way that sample a token
+  int64_t generated = 0;
+  int64_t acknowledged = 0;  // of these, by the door
+  Clock::time_point first_token = {};
+  std::optional<Clock::time_point> unread = {};  // since then its stream is full, and it waits
+};
+
 // One choice of a request, in its slot. Its stream has had its last word once `ended` is set.
 struct Sequence {
   SamplingParams sampling;
@@ -19,43 +48,27 @@ struct Sequence {
   Identity caller = kAnyone;
   std::optional<Clock::time_point> deadline;
   bool wait_for_acknowledgement = false;
-  Session* session = nullptr;
-
-  StateSlot slot = {};
-  std::vector<int32_t> input = {};  // prompt first; once that is absorbed, the token sampled last
-  size_t absorbed = 0;              // of input
-  size_t launched = 0;              // of the prompt behind that: in steps that are under way
-  int under_way = 0;                // steps it takes part in
-  int tokens_under_way = 0;         // of these, steps that sample a token
-  size_t has_pending = 0;           // 1: the prompt begins with a token that was pending before
-  std::optional<int32_t> replaced = {};  // was pending before; the prompt says its like anew
-  bool prompt = true;                    // input is the prompt
-  int64_t position = 0;                  // tokens the state has absorbed
-  TokenHistory history;
-  int64_t prompt_tokens = 0;
-  std::shared_ptr<PromptFeed> feed = {};          // what follows the input; null: nothing
-  std::optional<Clock::time_point> starved = {};  // since then there is too little to absorb
   Clock::duration read_patience = {};
-  std::optional<Clock::time_point> unread = {};  // since then its stream is full, and it waits
-  int64_t generated = 0;
-
-  // While the prompt runs: the further choices', which take their slots where it ends.
-  std::vector<std::shared_ptr<TokenStream>> siblings = {};
-
   Clock::time_point arrival, started;
   int priority = 0;
-  int64_t place = 0;  // its prompt's among the others, as in Pending
-  Clock::time_point first_token = {};
-  int64_t acknowledged = 0;     // of the generated tokens, by the door's side
+
+  Session* session = nullptr;
+  StateSlot slot = {};
+  int64_t position = 0;  // tokens the state has absorbed
+  TokenHistory history;
+
+  PromptPhase prompt;
+  DecodePhase decode;
+  int under_way = 0;            // steps it takes part in
   bool leaving = false;         // takes part in no further step: it ends once those are done
   const char* error = nullptr;  // why it leaves, if the model failed
   bool ended = false;
 
-  // Of the input: what no step has taken yet.
-  int left() const { return static_cast<int>(input.size() - absorbed - launched); }
-  bool scored() const { return prompt && sampling.prompt_logprobs >= 0; }
+  // Whether its first token is still to come.
+  bool in_prompt() const { return decode.generated == 0; }
+  bool scored() const { return in_prompt() && sampling.prompt_logprobs >= 0; }
   // Whether its next step absorbs the token sampled last, whether or not that is known here yet.
-  bool decodes() const { return !prompt || tokens_under_way > 0; }
+  bool decodes() const { return !in_prompt() || decode.tokens_under_way > 0; }
   // The token sampled last, by this request or by the one before it, if the state has not absorbed
   // it.
   std::optional<int32_t> pending() const;
@@ -66,14 +79,14 @@ struct Sequence {
   Pending ready(int chunk) const;
   // That it takes no part in the next step.
   Pending waits() const {
-    return {.tokens = 0, .prompt = !decodes(), .scored = scored(), .place = place};
+    return {.tokens = 0, .prompt = !decodes(), .scored = scored(), .place = prompt.place};
   }
   // When it is ended if nothing has come until then.
   std::optional<Clock::time_point> patience_ends() const;
 
-  // Takes part in a step, with that many rows of its input.
+  // Takes part in a step, with that many rows: of its prompt, or its token.
   void launch(int rows, bool sampled);
-  // The step is done: the state has absorbed the next `rows` of the input.
+  // The step is done: the state has absorbed those rows.
   void absorb(int rows, bool sampled);
   // `token` has been sampled and is the next input.
   void say(int32_t token);

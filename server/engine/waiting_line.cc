@@ -232,7 +232,7 @@ std::unique_ptr<Sequence> WaitingLine::start(Waiting& waiting, Clock::time_point
   Request& request = waiting.request;
   Session* session = waiting.session;
   auto sequence = std::make_unique<Sequence>();
-  sequence->siblings.assign(request.streams.begin() + 1, request.streams.end());
+  sequence->prompt.siblings.assign(request.streams.begin() + 1, request.streams.end());
   if (session != nullptr) sequence->history = session->at.history;
   sequence->slot = session ? sessions_.check_out(*session) : std::move(*pool_.acquire());
 
@@ -242,17 +242,18 @@ std::unique_ptr<Sequence> WaitingLine::start(Waiting& waiting, Clock::time_point
   sequence->deadline = request.deadline;
   sequence->wait_for_acknowledgement = request.wait_for_acknowledgement;
   sequence->session = session;
-  sequence->input = std::move(waiting.input.ids);
-  sequence->has_pending = waiting.input.has_pending ? 1 : 0;
-  sequence->replaced = waiting.input.replaced;
+  PromptPhase& prompt = sequence->prompt;
+  prompt.tokens = waiting.tokens();
+  prompt.ids = std::move(waiting.input.ids);
+  prompt.has_pending = waiting.input.has_pending ? 1 : 0;
+  prompt.replaced = waiting.input.replaced;
+  prompt.place = waiting.place;
+  prompt.feed = std::move(request.more_prompt);
   sequence->position = session ? session->at.position : 0;
-  sequence->prompt_tokens = static_cast<int64_t>(sequence->input.size());
-  sequence->feed = std::move(request.more_prompt);
   sequence->read_patience = request.read_patience;
   sequence->arrival = request.arrival;
   sequence->started = now;
   sequence->priority = request.priority;
-  sequence->place = waiting.place;
   if (!waiting.again) metrics_.observe_queue(seconds_between(request.arrival, now));
   return sequence;
 }
@@ -270,10 +271,10 @@ void WaitingLine::wait_again(const Sequence& sequence, size_t first) {
   request.read_patience = sequence.read_patience;
   request.priority = sequence.priority;
   request.arrival = sequence.arrival;
-  request.streams.assign(sequence.siblings.begin() + static_cast<ptrdiff_t>(first),
-                         sequence.siblings.end());
-  waiting.input.ids = sequence.input;
-  waiting.place = sequence.place;
+  const auto& siblings = sequence.prompt.siblings;
+  request.streams.assign(siblings.begin() + static_cast<ptrdiff_t>(first), siblings.end());
+  waiting.input.ids = sequence.prompt.ids;
+  waiting.place = sequence.prompt.place;
   waiting.again = true;
   line_up(one);
   queue_.again();

@@ -13,10 +13,10 @@ std::vector<Holder> holders_of(const EngineLoad& load) {
   std::vector<Holder> holders;
   holders.reserve(load.running.size());
   for (const auto& sequence : load.running) {
-    holders.push_back({.place = sequence->place,
-                       .prompt = sequence->prompt,
-                       .tokens = sequence->left(),
-                       .may_generate = sequence->sampling.max_tokens - sequence->generated});
+    holders.push_back({.place = sequence->prompt.place,
+                       .prompt = sequence->in_prompt(),
+                       .tokens = sequence->prompt.left(),
+                       .may_generate = sequence->sampling.max_tokens - sequence->decode.generated});
   }
   return holders;
 }
@@ -25,7 +25,7 @@ std::vector<Holder> holders_of(const EngineLoad& load) {
 
 double EngineLoad::prompt_rate() const {
   const auto decodes = std::count_if(running.begin(), running.end(),
-                                     [](const auto& sequence) { return !sequence->prompt; });
+                                     [](const auto& sequence) { return !sequence->in_prompt(); });
   return pace.prompt_rate(static_cast<int>(decodes));
 }
 

@@ -66,6 +66,26 @@ class Talkers {
 // Of all threads of the process.
 double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
+// Streams for some time.
+struct Interval {
+  double tokens = 0, cpu = 0;  // a second, and seconds a token
+};
+
+template <typename Meanwhile>
+Interval measure(EngineStreams& streams, double seconds, const Meanwhile& meanwhile) {
+  const double began = cpu_seconds();
+  const int64_t before = streams.read();
+  const double rate = streams.rate(seconds, meanwhile);
+  const auto tokens = static_cast<double>(streams.read() - before);
+  return {.tokens = rate, .cpu = (cpu_seconds() - began) / tokens};
+}
+
+double median_of(const std::vector<Interval>& all, double Interval::*value) {
+  std::vector<double> values;
+  for (const Interval& one : all) values.push_back(one.*value);
+  return median(std::move(values));
+}
+
 void measure_streams(const SessionsOptions& o, const Model& model, Backend& backend,
                      Report& report) {
   SamplingParams greedy;
@@ -74,39 +94,29 @@ void measure_streams(const SessionsOptions& o, const Model& model, Backend& back
   Talkers talkers(streams.queue());
   streams.rate(o.seconds / 4);  // prompts, and warm-up
   const int before = talkers.asked();
-  std::vector<double> quiet, moved, quiet_cpu, moved_cpu;
-  const auto measure = [&](const auto& meanwhile, auto* rates, auto* cpu) {
-    const double began = cpu_seconds();
-    const int64_t tokens = streams.read();
-    rates->push_back(streams.rate(o.seconds, meanwhile));
-    cpu->push_back((cpu_seconds() - began) / static_cast<double>(streams.read() - tokens));
-  };
+  std::vector<Interval> quiet, moved;
   for (int round = 0; round < o.rounds; ++round) {  // by turns, as machines have other things to do
-    measure([] {}, &quiet, &quiet_cpu);
-    measure([&] { talkers.talk(); }, &moved, &moved_cpu);
+    quiet.push_back(measure(streams, o.seconds, [] {}));
+    moved.push_back(measure(streams, o.seconds, [&] { talkers.talk(); }));
   }
-  report.add({{"bench", "sessions"},
-              {"what", fmt::format("{} streams, nothing moves", o.streams)},
-              {"value", median(quiet)},
-              {"unit", "tok/s"},
-              {"target", ""}});
-  report.add({{"bench", "sessions"},
-              {"what", fmt::format("{} streams, {} states saved and {} loaded", o.streams,
-                                   talkers.asked() - before, talkers.asked() - before)},
-              {"value", median(moved)},
-              {"unit", "tok/s"},
-              {"target", ""}});
-  report.add({{"bench", "sessions"},
-              {"what", "of their tokens kept"},
-              {"value", 100 * median(moved) / median(quiet)},
-              {"unit", "%"},
-              {"target", ">= 95"}});
-  // What it would be where nothing else runs, and all processors are always at work.
-  report.add({{"bench", "sessions"},
-              {"what", "of their tokens kept, by processor time"},
-              {"value", 100 * median(quiet_cpu) / median(moved_cpu)},
-              {"unit", "%"},
-              {"target", ""}});
+  const int moves = talkers.asked() - before;
+  const auto row = [&](const std::string& what, double value, const char* unit,
+                       const char* target) {
+    report.add({{"bench", "sessions"},
+                {"what", what},
+                {"value", value},
+                {"unit", unit},
+                {"target", target}});
+  };
+  const double alone = median_of(quiet, &Interval::tokens);
+  const double beside = median_of(moved, &Interval::tokens);
+  row(fmt::format("{} streams, nothing moves", o.streams), alone, "tok/s", "");
+  row(fmt::format("{} streams, a state saved and one loaded each second, {} times", o.streams,
+                  moves),
+      beside, "tok/s", "");
+  row("of their tokens kept", 100 * beside / alone, "%", ">= 95");
+  row("processor time a token, nothing moves", 1e3 * median_of(quiet, &Interval::cpu), "ms", "");
+  row("processor time a token, states move", 1e3 * median_of(moved, &Interval::cpu), "ms", "");
 }
 
 template <typename Copy>
