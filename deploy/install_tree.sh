@@ -36,6 +36,7 @@ strip --strip-unneeded "$out"/lib/*
 cmake --install "$build" --prefix "$out" --strip --component programs >/dev/null
 cp tests/configs/*.json "$out/configs/"
 cp LICENSE README.md tests/smoke.sh "$out/"
+install -Dm644 deploy/README.md "$out/deploy/README.md"
 
 # Nothing may be found outside the tree.
 for program in "${programs[@]}"; do
