@@ -201,6 +201,28 @@ def test_a_task_that_is_cancelled_ends_its_request(address):
     asyncio.run(cancel())
 
 
+def test_a_score_whose_task_is_cancelled_ends(address):
+    async def endless(asked):
+        while True:
+            asked.set()
+            yield "It was a dark night. " * 1000
+
+    async def cancel():
+        async with recurve.AsyncClient(address) as client:
+            asked = asyncio.Event()
+            task = asyncio.create_task(client.score(endless(asked)))
+            await asked.wait()
+            while not (await client.load()).requests_running:
+                pass
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            while (await client.load()).requests_running:
+                pass
+
+    asyncio.run(cancel())
+
+
 def test_a_score_reads_an_asynchronous_iterator(address):
     async def parts():
         for part in ("It was ", b"a dark ", "night"):

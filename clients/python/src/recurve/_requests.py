@@ -75,15 +75,14 @@ def _set_options(request: v1.GenerateRequest, options: dict[str, Any]) -> float 
         if name not in _KNOWN:
             raise TypeError(f"a request has no option '{name}'")
         if value is not None:
-            part = (
-                request.sampling
-                if name in _SAMPLING
-                else request.stop
-                if name in _STOP
-                else request
-            )
-            _set(part, name, value)
+            _set(_part_of(request, name), name, value)
     return cast("float | None", timeout)
+
+
+def _part_of(request: v1.GenerateRequest, option: str) -> Any:
+    if option in _SAMPLING:
+        return request.sampling
+    return request.stop if option in _STOP else request
 
 
 def _set(part: Any, name: str, value: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Generic, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -13,6 +13,8 @@ from recurve._channel import Metadata, channel_options, check_address, metadata_
 from recurve._errors import RecurveError, error_of
 from recurve._retry import Attempts, Retry
 from recurve._rpcs import Q, R, Rpc
+
+M = TypeVar("M", covariant=True)
 
 
 class Connection:
@@ -54,13 +56,11 @@ class Connection:
         call = self._channel.unary_stream(
             rpc.path, rpc.request.SerializeToString, _parser(rpc.response)
         )
-        return lambda timeout: Responses(
-            call(
-                request,
-                timeout=timeout,
-                metadata=self.metadata(session),
-                wait_for_ready=wait_for_ready,
-            )
+        return lambda timeout: call(
+            request,
+            timeout=timeout,
+            metadata=self.metadata(session),
+            wait_for_ready=wait_for_ready,
         )
 
     def metadata(self, session: str) -> Metadata:
@@ -70,23 +70,15 @@ class Connection:
         return error_of(failure, self.address)
 
 
-class Responses(Generic[R]):
+class Responses(Protocol[M]):
     """The messages of a call under way."""
 
-    def __init__(self, call: Any) -> None:
-        self._call = call
+    def __aiter__(self) -> AsyncIterator[M]: ...
 
-    def __aiter__(self) -> AsyncIterator[R]:
-        return self
+    async def read(self) -> Any:
+        """A message, or grpc.aio.EOF."""
 
-    async def __anext__(self) -> R:
-        message = await self._call.read()
-        if message is grpc.aio.EOF:
-            raise StopAsyncIteration
-        return cast(R, message)
-
-    def cancel(self) -> None:
-        self._call.cancel()
+    def cancel(self) -> object: ...
 
 
 class RepeatedCall(Generic[R]):
@@ -122,9 +114,11 @@ class RepeatedCall(Generic[R]):
     async def __anext__(self) -> R:
         while not self.cancelled:
             try:
-                message = await self._call.__anext__()
+                message = await self._call.read()
+                if message is grpc.aio.EOF:
+                    break
                 self._begun = self._begun or self._begins(message)
-                return message
+                return cast(R, message)
             except grpc.aio.AioRpcError as failure:
                 error = self._connection.error_of(failure)
             except asyncio.CancelledError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import grpc
 
@@ -13,6 +13,8 @@ from recurve._channel import Metadata, channel_options, check_address, metadata_
 from recurve._errors import RecurveError, error_of
 from recurve._retry import Attempts, Retry
 from recurve._rpcs import Q, R, Rpc
+
+M = TypeVar("M", covariant=True)
 
 
 class Connection:
@@ -52,13 +54,11 @@ class Connection:
         call = self._channel.unary_stream(
             rpc.path, rpc.request.SerializeToString, _parser(rpc.response)
         )
-        return lambda timeout: Responses(
-            call(
-                request,
-                timeout=timeout,
-                metadata=self.metadata(session),
-                wait_for_ready=wait_for_ready,
-            )
+        return lambda timeout: call(
+            request,
+            timeout=timeout,
+            metadata=self.metadata(session),
+            wait_for_ready=wait_for_ready,
         )
 
     def stream_stream(
@@ -67,9 +67,7 @@ class Connection:
         call = self._channel.stream_stream(
             rpc.path, rpc.request.SerializeToString, _parser(rpc.response)
         )
-        return lambda timeout: Responses(
-            call(requests(), timeout=timeout, metadata=self.metadata(""))
-        )
+        return lambda timeout: call(requests(), timeout=timeout, metadata=self.metadata(""))
 
     def metadata(self, session: str) -> Metadata:
         return self._metadata + metadata_for(session)
@@ -78,17 +76,14 @@ class Connection:
         return error_of(failure, self.address)
 
 
-class Responses(Iterator[R]):
+class Responses(Protocol[M]):
     """The messages of a call under way."""
 
-    def __init__(self, call: Any) -> None:
-        self._call = call
+    def __iter__(self) -> Iterator[M]: ...
 
-    def __next__(self) -> R:
-        return cast(R, next(self._call))
+    def __next__(self) -> M: ...
 
-    def cancel(self) -> None:
-        self._call.cancel()
+    def cancel(self) -> object: ...
 
 
 class RepeatedCall(Iterator[R]):
@@ -132,6 +127,8 @@ class RepeatedCall(Iterator[R]):
                 raise self._attempts.told(error)
             if not self._cancelled.wait(self._attempts.wait_after(error)):
                 self._call = self._begin(self._attempts.time_left())
+                if self.cancelled:  # while it began, by another thread
+                    self._call.cancel()
         raise StopIteration
 
 
