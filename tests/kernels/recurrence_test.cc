@@ -396,6 +396,26 @@ TEST_P(RecurrenceTest, ManyDecodesAreWhatEachIsAlone) {
   }
 }
 
+// Prompts beside decodes, so many that an implementation takes them in turns, of which each is what
+// it is row by row: for ops that may be cut anywhere.
+TEST_P(RecurrenceTest, LargePromptsAreTheirSteps) {
+  KernelDevice device = make_device();
+  std::mt19937_64 random(10);
+  for (const RecurrenceOp& op : GetParam().family.large(random)) {
+    if (op.grid != 1) continue;
+    std::vector<RecurrenceSequence> batch;
+    for (int slot = 1; slot <= 33; ++slot) {
+      batch.push_back({op.inputs(1 + slot * 5 % 9, random), op.start(random), slot});
+    }
+    const std::vector<RecurrenceResult> found = run_recurrence(device, op, batch);
+    for (const size_t b : {0, 6, 8, 31, 32}) {
+      const std::vector<int> steps(batch[b].x.size() / op.width(), 1);
+      expect_same_bits(run_split(device, op, batch[b].x, batch[b].state, steps), found[b],
+                       op.name + ", sequence " + std::to_string(b));
+    }
+  }
+}
+
 TEST_P(RecurrenceTest, ThreadsChangeNothing) {
   KernelDevice device = make_device(), alone(GetParam().device.device, 1);
   std::mt19937_64 random(7);

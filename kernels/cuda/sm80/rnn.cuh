@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/cuda/sm80/activate.cuh"
+#include "kernels/cuda/sm80/quick_gates.cuh"
 #include "kernels/ops/rnn.h"
 
 // What the kernels of recurrent cells share.
@@ -29,30 +29,34 @@ __device__ inline void put_channel(const RnnArgs& a, int64_t at, const RnnChanne
   if (a.m != nullptr) a.m[at] = s.m;
 }
 
-// h' of one channel. x, s: (gates), from the input and from the state, bias included.
+// h' of one channel. x, s: (gates), from the input and from the state, bias included. Products and
+// sums are named, as several kernels must round them alike.
 __device__ inline float next_h(const RnnArgs& a, const float* x, const float* s, float h,
                                RnnChannel& state) {
   const auto u = [&](int gate) { return x[gate] + s[gate]; };
   switch (a.cell) {
     case RnnCell::kElman:
-      return tanhf(u(0));
-    case RnnCell::kLstm:
-      state.c = sigmoid(u(1)) * state.c + sigmoid(u(0)) * tanhf(u(2));
-      return sigmoid(u(3)) * tanhf(state.c);
+      return quick_tanh(u(0));
+    case RnnCell::kLstm: {
+      const float in = __fmul_rn(quick_sigmoid(u(0)), quick_tanh(u(2)));
+      state.c = __fmaf_rn(quick_sigmoid(u(1)), state.c, in);
+      return __fmul_rn(quick_sigmoid(u(3)), quick_tanh(state.c));
+    }
     case RnnCell::kGru:
     case RnnCell::kFlashGru: {
-      const float candidate = a.cell == RnnCell::kGru ? s[2] : tanhf(s[2]);
-      const float z = sigmoid(u(1));
-      return (1 - z) * tanhf(x[2] + sigmoid(u(0)) * candidate) + z * h;
+      const float candidate = a.cell == RnnCell::kGru ? s[2] : quick_tanh(s[2]);
+      const float z = quick_sigmoid(u(1));
+      const float n = quick_tanh(__fmaf_rn(quick_sigmoid(u(0)), candidate, x[2]));
+      return __fmaf_rn(1 - z, n, __fmul_rn(z, h));
     }
     case RnnCell::kSlstm: {
       const float i = u(0), l = log_sigmoid(u(1)) + state.m;
       const float m = state.n == 0 ? i : max_of(l, i);
       const float I = min_of(expf(i - m), 1.0f), F = min_of(expf(l - m), 1.0f);
       state.m = m;
-      state.c = F * state.c + I * tanhf(u(2));
-      state.n = max_of(F * state.n + I, a.n_min);
-      return sigmoid(u(3)) * state.c / state.n;
+      state.c = __fmaf_rn(F, state.c, __fmul_rn(I, quick_tanh(u(2))));
+      state.n = max_of(__fmaf_rn(F, state.n, I), a.n_min);
+      return __fdiv_rn(__fmul_rn(quick_sigmoid(u(3)), state.c), state.n);
     }
   }
   return 0;

@@ -1,5 +1,5 @@
-// A launch a row, on the tensor cores: see rnn_products.cuh. All channels of a head read the outputs
-// of all of them before, which are in y from the second row on.
+// A launch a row, on the tensor cores: see rnn_products.cuh. All channels of a head read what all
+// of them gave before, which is in y from the second row on.
 //
 // Every launch adds in one order, whatever the sequences: the matrix is cut along h into kRanges
 // ranges, each walked in slabs; the ranges are added from the first to the last. The kernel of one

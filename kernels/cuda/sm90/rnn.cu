@@ -11,9 +11,9 @@ namespace {
 // both buffers, a bit each.
 template <int kSlabs>
 __device__ void advance_group(const RnnArgs& a, const RnnPlace& at, int first, int members,
-                              const RnnMemory<kSlabs>& memory, const RnnWeights<kSlabs>& weights,
-                              const RnnSender<kSlabs>& sender, bool in_memory,
-                              RnnExchange& exchange, uint32_t& parities) {
+                              const RnnWork& work, const RnnMemory<kSlabs>& memory,
+                              const RnnWeights<kSlabs>& weights, RnnExchange& exchange,
+                              uint32_t& parities) {
   const auto bytes = static_cast<uint32_t>(members * sm80::kRnnParts * a.DH * 2);  // of h in a row
   int rows = 1;
   for (int b = first; b < first + members; ++b) {
@@ -29,6 +29,12 @@ __device__ void advance_group(const RnnArgs& a, const RnnPlace& at, int first, i
   sync_cluster();  // all have read their first h, and can be sent the next
   for (int t = 0; t < rows; ++t) {
     const int buffer = t % 2;
+    RnnComing<kSlabs> coming;
+    const bool in_memory = weights.in_memory(work);
+    if (in_memory) {
+      coming.load(memory, 0);
+      coming.load(memory, 1);
+    }
     if (t > 0) {
       wait(&exchange.full[buffer], parities >> buffer & 1);
       parities ^= 1u << buffer;
@@ -36,7 +42,7 @@ __device__ void advance_group(const RnnArgs& a, const RnnPlace& at, int first, i
     }
     const RnnProducts<kSlabs> products(at, memory, buffer);
     if (in_memory) {
-      products.put_all_sums(at, memory, weights);
+      products.put_all_sums(at, memory, weights, coming);
     } else {
       products.put_sums(at, memory, weights);
     }
@@ -44,7 +50,7 @@ __device__ void advance_group(const RnnArgs& a, const RnnPlace& at, int first, i
     // Nobody writes sums again before this block's own h has come back to it.
     const bool ends = t < item.length;
     if (ends) item.advance(a, at, memory);
-    if (t + 1 < rows) sender.send_h(at, item.h, members, 1 - buffer, exchange);
+    if (t + 1 < rows) send_h(at, work, item.h, members, 1 - buffer, memory, exchange);
     if (ends) item.put_y();
     item.load_x(a, at, t + 1);
   }
@@ -63,9 +69,8 @@ __global__ void __launch_bounds__(kRnnThreads, 1) cluster_kernel(RnnArgs a, RnnW
   const RnnPlace at(a, work);
   const RnnMemory<kSlabs> memory(dynamic, work);
   const RnnWeights<kSlabs> weights(a, at, work, memory.weights);
-  const RnnSender<kSlabs> sender(at, work, memory, exchange);
-  for (int i = static_cast<int>(threadIdx.x); i < 2 * memory.kBufferBytes / 16; i += kRnnThreads) {
-    reinterpret_cast<uint4*>(memory.h)[i] = make_uint4(0, 0, 0, 0);
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * memory.kPieces; i += kRnnThreads) {
+    memory.h[i] = make_uint4(0, 0, 0, 0);
   }
   if (threadIdx.x == 0) {
     init_barrier(&exchange.full[0], 1);
@@ -76,8 +81,8 @@ __global__ void __launch_bounds__(kRnnThreads, 1) cluster_kernel(RnnArgs a, RnnW
   uint32_t parities = 0;
   for (int first = cluster_number() / a.H * work.seqs; first < a.seqs.num_seqs;
        first += work.clusters * work.seqs) {
-    advance_group(a, at, first, min(work.seqs, a.seqs.num_seqs - first), memory, weights, sender,
-                  work.weight_bytes > 0, exchange, parities);
+    advance_group(a, at, first, min(work.seqs, a.seqs.num_seqs - first), work, memory, weights,
+                  exchange, parities);
   }
 }
 

@@ -49,20 +49,20 @@ struct RnnPlace {
 // The memory of a block, in this order.
 template <int kSlabs>
 struct RnnMemory {
-  static constexpr int kPitch = rnn_h_pitch(kSlabs), kSumsPitch = rnn_sums_pitch(kSlabs);
-  static constexpr int kBufferBytes = sm80::kTileRows * kPitch;
+  static constexpr int kSumsPitch = rnn_sums_pitch(kSlabs);
+  static constexpr int kPieces = rnn_pieces(kSlabs);  // of a buffer of h
   uint4* weights;  // (tile, slab, 2, thread), of the units that are not in registers
-  std::byte* h;    // (2 buffers, sequence, part, DH) in bf16, rows of kPitch bytes, zeros behind
+  uint4* h;        // (2 buffers, DH / 8, sequence, part) of 8 values in bf16, zeros behind DH
   float* sums;     // (warp, sequence, channel, gate), rows of kSumsPitch
 
   __device__ RnnMemory(uint4* memory, const RnnWork& work)
       : weights(memory),
-        h(reinterpret_cast<std::byte*>(memory) + work.weight_bytes),
-        sums(reinterpret_cast<float*>(h + 2 * kBufferBytes)) {}
+        h(memory + work.weight_bytes / sizeof(uint4)),
+        sums(reinterpret_cast<float*>(h + 2 * kPieces)) {}
 
-  // row: of sequence and part.
-  __device__ std::byte* row(int buffer, int row) const {
-    return h + buffer * kBufferBytes + row * kPitch;
+  // k: a multiple of 8. row: of sequence and part.
+  __device__ uint4* piece(int buffer, int k, int row) const {
+    return h + buffer * kPieces + k / 8 * sm80::kTileRows + row;
   }
   __device__ float* sum(int warp, int sequence) const {
     return sums + (warp * kRnnSeqs + sequence) * kSumsPitch;
@@ -76,8 +76,7 @@ struct RnnWeights {
   static constexpr int kUnits = rnn_register_units(kSlabs), kTiles = kRnnTiles * kUnits;
   uint4 in_registers[kTiles][kSlabs][2];
 
-  __device__ RnnWeights(const RnnArgs& a, const RnnPlace& at, const RnnWork& work,
-                        uint4* in_memory) {
+  __device__ RnnWeights(const RnnArgs& a, const RnnPlace& at, const RnnWork& work, uint4* memory) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
@@ -85,16 +84,20 @@ struct RnnWeights {
         load(a, at, tile, slab, in_registers[tile][slab]);
       }
     }
-    if (work.units <= kUnits) return;
+    if (!in_memory(work)) return;
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
       for (int slab = 0; slab < kSlabs; ++slab) {
         uint4 w[2];
         load(a, at, kTiles + tile, slab, w);
-        in_memory[place_of(tile, slab, 0)] = w[0];
-        in_memory[place_of(tile, slab, 1)] = w[1];
+        memory[place_of(tile, slab, 0)] = w[0];
+        memory[place_of(tile, slab, 1)] = w[1];
       }
     }
+  }
+  // Whether some are in memory.
+  __device__ static bool in_memory(const RnnWork& work) {
+    return kUnits < kRnnMostUnits && work.weight_bytes > 0;
   }
   // tile: of those in memory.
   __device__ static int place_of(int tile, int slab, int half) {
@@ -117,6 +120,23 @@ struct RnnWeights {
   }
 };
 
+// Weights on their way from memory: those of two steps, a unit's slab each.
+template <int kSlabs>
+struct RnnComing {
+  static constexpr int kSteps = rnn_register_units(kSlabs) * kSlabs;
+  uint4 weights[2][kRnnTiles][2];
+
+  __device__ void load(const RnnMemory<kSlabs>& memory, int step) {
+    using Weights = RnnWeights<kSlabs>;
+#pragma unroll
+    for (int t = 0; t < kRnnTiles; ++t) {
+      const int tile = step / kSlabs * kRnnTiles + t, slab = step % kSlabs;
+      weights[step % 2][t][0] = memory.weights[Weights::place_of(tile, slab, 0)];
+      weights[step % 2][t][1] = memory.weights[Weights::place_of(tile, slab, 1)];
+    }
+  }
+};
+
 // A warp's products of a row: its range of h with all units of the block.
 template <int kSlabs>
 struct RnnProducts {
@@ -128,7 +148,7 @@ struct RnnProducts {
 #pragma unroll
     for (int slab = 0; slab < kSlabs; ++slab) {
       const int k = (at.warp * kSlabs + slab) * kRnnSlab + 8 * at.quad;
-      h[slab] = *reinterpret_cast<const uint4*>(memory.row(buffer, at.group) + 2 * k);
+      h[slab] = *memory.piece(buffer, k, at.group);
     }
   }
 
@@ -152,26 +172,15 @@ struct RnnProducts {
     }
   }
 
-  // With a unit of registers one of memory, whose weights come while others are multiplied.
-  __device__ void put_all_sums(const RnnPlace& at, const Memory& memory,
-                               const Weights& weights) const {
-    uint4 coming[2][kRnnTiles][2];
-    const auto load = [&](int i) {
-#pragma unroll
-      for (int t = 0; t < kRnnTiles; ++t) {
-        const int tile = i / kSlabs * kRnnTiles + t;
-        coming[i % 2][t][0] = memory.weights[Weights::place_of(tile, i % kSlabs, 0)];
-        coming[i % 2][t][1] = memory.weights[Weights::place_of(tile, i % kSlabs, 1)];
-      }
-    };
-    load(0);
+  // With a unit of registers one of memory. coming: with the weights of the first two steps.
+  __device__ void put_all_sums(const RnnPlace& at, const Memory& memory, const Weights& weights,
+                               RnnComing<kSlabs>& coming) const {
 #pragma unroll
     for (int unit = 0; unit < Weights::kUnits; ++unit) {
       float sums[2][kRnnTiles][4] = {};
 #pragma unroll
       for (int slab = 0; slab < kSlabs; ++slab) {
-        const int i = unit * kSlabs + slab;
-        if (i + 1 < Weights::kUnits * kSlabs) load(i + 1);
+        const int step = unit * kSlabs + slab;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -181,10 +190,11 @@ struct RnnProducts {
           }
 #pragma unroll
           for (int t = 0; t < kRnnTiles; ++t) {
-            const uint4(&w)[2] = coming[i % 2][t];
+            const uint4(&w)[2] = coming.weights[step % 2][t];
             sm80::add_rnn_half(sums[1][t], w[0], w[1], h[slab], half);
           }
         }
+        if (step + 2 < RnnComing<kSlabs>::kSteps) coming.load(memory, step + 2);
       }
 #pragma unroll
       for (int t = 0; t < kRnnTiles; ++t) {
@@ -283,42 +293,31 @@ __device__ inline void send(uint32_t to, const uint4& v, uint32_t barrier) {
       : "memory");
 }
 
-// Where a lane sends pieces of its warp: every step-th, all to one block.
+// Cuts a value of h in its parts and sends the pieces of the warp to all blocks, into the buffer.
+// A lane has one piece, so that those of a unit, beside each other, leave together. Whole warps.
 template <int kSlabs>
-struct RnnSender {
-  using Memory = RnnMemory<kSlabs>;
-  static constexpr int kMost = sm80::kTileRows * kRnnClusters.back() / kWarpSize;  // pieces
-  uint32_t full, to;  // of that block: its first barrier; the first piece in its first buffer
-  int first, step;
-
-  __device__ RnnSender(const RnnPlace& at, const RnnWork& work, const Memory& memory,
-                       RnnExchange& exchange)
-      : first(at.lane / work.cluster), step(kWarpSize / work.cluster) {
-    const auto block = static_cast<uint32_t>(at.lane % work.cluster);
-    full = shared_address(exchange.full, block);
-    to = shared_address(memory.h, block) + 2 * (at.d0 + at.warp * kRnnUnit);
-  }
-
-  // Cuts a value of h in its parts and sends the warp's pieces. Whole warps.
-  __device__ void send_h(const RnnPlace& at, float value, int members, int buffer,
-                         RnnExchange& exchange) const {
-    if (at.warp >= at.units) return;
-    uint32_t part[sm80::kRnnParts];
-    sm80::split_rnn_pair(value, 0, part[0], part[1]);
-    auto* const own = reinterpret_cast<uint16_t*>(exchange.pieces[at.warp]) +
-                      RnnItem::sequence_of(at) * sm80::kRnnParts * kRnnUnit + at.lane % kRnnUnit;
+__device__ void send_h(const RnnPlace& at, const RnnWork& work, float value, int members,
+                       int buffer, const RnnMemory<kSlabs>& memory, RnnExchange& exchange) {
+  if (at.warp >= at.units) return;
+  uint32_t part[sm80::kRnnParts];
+  sm80::split_rnn_pair(value, 0, part[0], part[1]);
+  auto* const own = reinterpret_cast<uint16_t*>(exchange.pieces[at.warp]) +
+                    RnnItem::sequence_of(at) * sm80::kRnnParts * kRnnUnit + at.lane % kRnnUnit;
 #pragma unroll
-    for (int p = 0; p < sm80::kRnnParts; ++p) own[p * kRnnUnit] = static_cast<uint16_t>(part[p]);
-    __syncwarp();
+  for (int p = 0; p < sm80::kRnnParts; ++p) own[p * kRnnUnit] = static_cast<uint16_t>(part[p]);
+  __syncwarp();
+  const int row = at.lane % sm80::kTileRows;
+  if (row >= sm80::kRnnParts * members) return;
+  const uint4 piece = exchange.pieces[at.warp][row];
+  const uint4* const to = memory.piece(buffer, at.d0 + at.warp * kRnnUnit, row);
 #pragma unroll
-    for (int i = 0; i < kMost; ++i) {
-      const int piece = first + i * step;
-      if (piece >= sm80::kRnnParts * members) break;
-      send(to + buffer * Memory::kBufferBytes + piece * Memory::kPitch,
-           exchange.pieces[at.warp][piece], full + buffer * static_cast<uint32_t>(sizeof(Barrier)));
-    }
+  for (int i = 0; i < kRnnMostBlocks * sm80::kTileRows / kWarpSize; ++i) {
+    const int block = at.lane / sm80::kTileRows + i * (kWarpSize / sm80::kTileRows);
+    if (block >= work.cluster) break;
+    send(shared_address(to, static_cast<uint32_t>(block)), piece,
+         shared_address(&exchange.full[buffer], static_cast<uint32_t>(block)));
   }
-};
+}
 
 // h of the group's sequences as it was, into the first buffer.
 template <int kSlabs>
@@ -333,7 +332,7 @@ __device__ void load_first_h(const RnnArgs& a, const RnnPlace& at, int first, in
 #pragma unroll
     for (int part = 0; part < sm80::kRnnParts; ++part) {
       const int row = sequence * sm80::kRnnParts + part;
-      *reinterpret_cast<uint4*>(memory.row(0, row) + 2 * k) = h.part[part];
+      *memory.piece(0, k, row) = h.part[part];
     }
   }
 }

@@ -15,7 +15,8 @@ constexpr int kRnnMostSlabs = 3;  // of a range
 constexpr int kRnnUnit = 8;       // channels, all gates of each: two tiles of 16 outputs
 constexpr int kRnnSeqs = 4;       // that a cluster has at once, at most
 constexpr int kRnnMostUnits = kRnnThreads / (kRnnSeqs * kRnnUnit);  // a thread ends a channel
-constexpr std::array<int, 4> kRnnClusters = {2, 4, 8, 16};          // blocks
+constexpr int kRnnMostBlocks = 16;                                  // of a cluster
+constexpr std::array<int, 4> kRnnClusters = {2, 4, 8, kRnnMostBlocks};
 
 // Of a range of h, for heads of DH channels.
 constexpr int rnn_slabs(int DH) { return ceil_div(ceil_div(DH, kRnnSlab), kRnnWarps); }
@@ -30,12 +31,13 @@ constexpr int rnn_memory_units(int slabs, int units) {
 constexpr int rnn_weight_bytes(int slabs, int units) {
   return rnn_memory_units(slabs, units) * 2 * slabs * 2 * 16 * kRnnThreads;
 }
-constexpr int rnn_h_pitch(int slabs) { return kRnnWarps * slabs * kRnnSlab * 2 + 64; }
+// Pieces of 8 values of h in bf16: a part of a sequence each.
+constexpr int rnn_pieces(int slabs) { return kRnnWarps * slabs * kRnnSlab / 8 * 2 * kRnnSeqs; }
 constexpr int rnn_sums_pitch(int slabs) {  // floats
   return std::min(2 * rnn_register_units(slabs), kRnnMostUnits) * 4 * kRnnUnit + 8;
 }
 constexpr int rnn_bytes(int slabs, int units) {
-  return rnn_weight_bytes(slabs, units) + 2 * 2 * kRnnSeqs * rnn_h_pitch(slabs) +
+  return rnn_weight_bytes(slabs, units) + 2 * 16 * rnn_pieces(slabs) +
          kRnnWarps * kRnnSeqs * rnn_sums_pitch(slabs) * 4;
 }
 
