@@ -23,7 +23,7 @@ constexpr int kGroupThreads = 128;
 constexpr int kOutputGroups = 2, kStateGroup = 2;
 constexpr int kThreads = 4 * kGroupThreads;
 constexpr int kCopyWarp = 12, kRoundingThreads = 3 * kWarpSize;
-constexpr int kOutputRegisters = 160, kOtherRegisters = 56;  // the state keeps its even share: 128
+constexpr int kOutputRegisters = 168, kOtherRegisters = 40;  // the state keeps its even share: 128
 constexpr int kStages = 3, kRounded = 2, kStates = 2;        // in shared memory, of as many tiles
 
 // Matrices lie as products read them: rows of 64 bf16, swizzled, and where they are wider each

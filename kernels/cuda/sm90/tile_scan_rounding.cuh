@@ -30,7 +30,7 @@ template <int kDK>
 __device__ bool round_tile(const Stage<kDK>& stage, const RowBlock& rows, uint16_t* to,
                            int thread) {
   bool found = false;
-#pragma unroll 3
+#pragma unroll 2
   for (int i = thread; i < kTileRows * (kColumns / 8); i += kRoundingThreads) {
     const int row = i % kTileRows, piece = i / kTileRows;
     uint4 eight = round_eight(stage, rows, row, piece, 1);

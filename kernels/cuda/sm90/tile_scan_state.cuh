@@ -77,11 +77,13 @@ template <int kDK>
 __device__ void weigh_values(const Stage<kDK>& stage, const RowBlock& rows, uint16_t* to) {
   const int thread = threadIdx.x % kGroupThreads, row = thread % kTileRows;
   const float w = stage.weights.w[row];
-#pragma unroll 2
+  const int first = thread / kTileRows * 4;
+  uint4 pieces[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) pieces[i] = round_eight(stage, rows, row, first + i, w);
+#pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int piece = thread / kTileRows * 4 + i;
-    *reinterpret_cast<uint4*>(to + swizzled_at(row, piece)) =
-        round_eight(stage, rows, row, piece, w);
+    *reinterpret_cast<uint4*>(to + swizzled_at(row, first + i)) = pieces[i];
   }
   show_to_copies();
 }
