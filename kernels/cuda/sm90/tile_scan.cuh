@@ -23,7 +23,7 @@ constexpr int kGroupThreads = 128;
 constexpr int kOutputGroups = 2, kStateGroup = 2;
 constexpr int kThreads = 4 * kGroupThreads;
 constexpr int kCopyWarp = 12, kRoundingThreads = 3 * kWarpSize;
-constexpr int kOutputRegisters = 168, kOtherRegisters = 40;  // the state keeps its even share: 128
+constexpr int kOutputRegisters = 160, kOtherRegisters = 56;  // the state keeps its even share: 128
 constexpr int kStages = 3, kRounded = 2, kStates = 2;        // in shared memory, of as many tiles
 
 // Matrices lie as products read them: rows of 64 bf16, swizzled, and where they are wider each
@@ -40,9 +40,13 @@ struct alignas(1024) Stage {
   float v[kTileRows * kColumns];
   TileWeights weights;
 
-  __device__ static int value_at(int row, int d) {
-    return d / kFloatBox * kTileRows * kFloatBox + row * kFloatBox +
-           4 * (d % kFloatBox / 4 ^ row % 8) + d % 4;
+  // Where values begin, of rows and of columns that the swizzle turns. To go on by constants from
+  // what is known of a lane: row (r + r') and column (d + d') are at value_at(r, d) ^ turn(r', d')
+  // plus step(r', d'), where r % 8 and r' % 8 have no bit in common, nor have d and d'.
+  __device__ static int value_at(int row, int d) { return step(row, d) + (turn(row, d) ^ d % 4); }
+  __device__ static constexpr int turn(int row, int d) { return 4 * (d % kFloatBox / 4 ^ row % 8); }
+  __device__ static constexpr int step(int row, int d) {
+    return d / kFloatBox * kTileRows * kFloatBox + row * kFloatBox;
   }
 };
 
@@ -130,16 +134,16 @@ __device__ inline void multiply_all(float (&d)[32], const uint16_t* a, const uin
   }
 }
 
-// Eight values of a row, in bf16, or zeros where the tile lacks it: what was loaded is another
-// sequence's then.
+// Eight values of a row times `by`, in bf16, or zeros where the tile lacks it: what was loaded is
+// another sequence's then. at: value_at() the first.
 template <int kDK>
-__device__ uint4 round_eight(const Stage<kDK>& stage, const RowBlock& rows, int row, int piece,
+__device__ uint4 round_eight(const Stage<kDK>& stage, const RowBlock& rows, int row, int at,
                              float by) {
   if (row >= rows.L) return make_uint4(0, 0, 0, 0);
   const auto four = [&](int d) {
-    return *reinterpret_cast<const float4*>(stage.v + stage.value_at(row, d));
+    return *reinterpret_cast<const float4*>(stage.v + (at ^ stage.turn(0, d)));
   };
-  const float4 low = four(8 * piece), high = four(8 * piece + 4);
+  const float4 low = four(0), high = four(4);
   return make_uint4(round_bf16(low.x * by, low.y * by), round_bf16(low.z * by, low.w * by),
                     round_bf16(high.x * by, high.y * by), round_bf16(high.z * by, high.w * by));
 }

@@ -123,9 +123,10 @@ struct RowOutputs {
   template <int kDK>
   __device__ void take(Stage<kDK>& stage, bool skips, float skip, const Lane& lane,
                        const RowLane& row_lane, const float (&o)[32]) {
+    const int first = stage.value_at(lane.row(), 2 * lane.q);
     const auto place = [&](int i) {  // of the outputs 2 i and 2 i + 1
-      const int row = lane.row() + i % 2 * 8, d = i / 2 * 8 + 2 * lane.q;
-      return reinterpret_cast<float2*>(stage.v + stage.value_at(row, d));
+      const int row = i % 2 * 8, d = i / 2 * 8;
+      return reinterpret_cast<float2*>(stage.v + (first ^ stage.turn(row, d)) + stage.step(row, d));
     };
     float2 v[16];
     if (skips) {
@@ -139,10 +140,12 @@ struct RowOutputs {
       *place(i) = two;
     }
     __syncwarp();
+    const int from = stage.value_at(row_lane.first, row_lane.d);
 #pragma unroll
     for (int pass = 0; pass < RowLane::kPasses; ++pass) {
-      at[pass] = *reinterpret_cast<const float4*>(stage.v +
-                                                  stage.value_at(row_lane.row(pass), row_lane.d));
+      const int row = pass * RowLane::kRowsAtOnce;
+      at[pass] = *reinterpret_cast<const float4*>(stage.v + (from ^ stage.turn(row, 0)) +
+                                                  stage.step(row, 0));
     }
   }
 
