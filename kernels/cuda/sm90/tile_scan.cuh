@@ -40,13 +40,9 @@ struct alignas(1024) Stage {
   float v[kTileRows * kColumns];
   TileWeights weights;
 
-  // Where values begin, of rows and of columns that the swizzle turns. To go on by constants from
-  // what is known of a lane: row (r + r') and column (d + d') are at value_at(r, d) ^ turn(r', d')
-  // plus step(r', d'), where r % 8 and r' % 8 have no bit in common, nor have d and d'.
-  __device__ static int value_at(int row, int d) { return step(row, d) + (turn(row, d) ^ d % 4); }
-  __device__ static constexpr int turn(int row, int d) { return 4 * (d % kFloatBox / 4 ^ row % 8); }
-  __device__ static constexpr int step(int row, int d) {
-    return d / kFloatBox * kTileRows * kFloatBox + row * kFloatBox;
+  __device__ static int value_at(int row, int d) {
+    return d / kFloatBox * kTileRows * kFloatBox + row * kFloatBox +
+           4 * (d % kFloatBox / 4 ^ row % 8) + d % 4;
   }
 };
 
@@ -134,16 +130,16 @@ __device__ inline void multiply_all(float (&d)[32], const uint16_t* a, const uin
   }
 }
 
-// Eight values of a row times `by`, in bf16, or zeros where the tile lacks it: what was loaded is
-// another sequence's then. at: value_at() the first.
+// Eight values of a row, in bf16, or zeros where the tile lacks it: what was loaded is another
+// sequence's then.
 template <int kDK>
-__device__ uint4 round_eight(const Stage<kDK>& stage, const RowBlock& rows, int row, int at,
+__device__ uint4 round_eight(const Stage<kDK>& stage, const RowBlock& rows, int row, int piece,
                              float by) {
   if (row >= rows.L) return make_uint4(0, 0, 0, 0);
   const auto four = [&](int d) {
-    return *reinterpret_cast<const float4*>(stage.v + (at ^ stage.turn(0, d)));
+    return *reinterpret_cast<const float4*>(stage.v + stage.value_at(row, d));
   };
-  const float4 low = four(0), high = four(4);
+  const float4 low = four(8 * piece), high = four(8 * piece + 4);
   return make_uint4(round_bf16(low.x * by, low.y * by), round_bf16(low.z * by, low.w * by),
                     round_bf16(high.x * by, high.y * by), round_bf16(high.z * by, high.w * by));
 }

@@ -9,48 +9,34 @@ __device__ inline float2 two_at(const float* from) {
   return *reinterpret_cast<const float2*>(from);
 }
 
-// Two eights of columns of P from the first on, in the place of q k^T.
-__device__ inline void find_pairs(float (&p)[32], int first, const TileWeights& weights,
-                                  const float (&after)[2], const float (&fine)[2],
-                                  const Lane& lane) {
-  constexpr int kCount = 2;
-  float2 weight[kCount], before[kCount], before_fine[kCount];
+// P of a tile, in the place of q k^T.
+__device__ inline void find_pairs(float (&p)[32], const TileWeights& weights, const Lane& lane) {
+  const int t0 = lane.row();
+  const float after[2] = {weights.after[t0], weights.after[t0 + 8]};
+  const float fine[2] = {weights.after_fine[t0], weights.after_fine[t0 + 8]};
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const int j = 8 * (first + i) + 2 * lane.q;
-    weight[i] = two_at(weights.weight + j);
-    before[i] = two_at(weights.before + j);
-    before_fine[i] = two_at(weights.before_fine + j);
-  }
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const int j = 8 * (first + i) + 2 * lane.q;
+  for (int eight = 0; eight < kTileRows / 8; ++eight) {
+    const int j = 8 * eight + 2 * lane.q;
+    if (eight > 2 * lane.warp + 1) {  // keys that come later than all of the warp's rows
+      p[4 * eight] = p[4 * eight + 1] = p[4 * eight + 2] = p[4 * eight + 3] = 0;
+      continue;
+    }
+    const float2 weight = two_at(weights.weight + j), before = two_at(weights.before + j);
+    const float2 before_fine = two_at(weights.before_fine + j);
+    const bool earlier = eight < 2 * lane.warp;  // than all of the warp's rows
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int t = lane.row() + 8 * half;
-      const float x = (after[half] - before[i].x) + (fine[half] - before_fine[i].x);
-      const float y = (after[half] - before[i].y) + (fine[half] - before_fine[i].y);
-      float* pair = &p[4 * (first + i) + 2 * half];
+      const int t = t0 + 8 * half;
+      const float x = (after[half] - before.x) + (fine[half] - before_fine.x);
+      const float y = (after[half] - before.y) + (fine[half] - before_fine.y);
+      float* pair = &p[4 * eight + 2 * half];
+      pair[0] *= weight.x * sm80::power_of_2(x);
+      pair[1] *= weight.y * sm80::power_of_2(y);
+      if (earlier) continue;
       // What a later row holds, infinite exponents too, stays out.
-      pair[0] = j <= t ? pair[0] * (weight[i].x * sm80::power_of_2(x)) : 0;
-      pair[1] = j < t ? pair[1] * (weight[i].y * sm80::power_of_2(y)) : 0;
+      pair[0] = j <= t ? pair[0] : 0;
+      pair[1] = j < t ? pair[1] : 0;
     }
-  }
-}
-
-// P of a tile, in the place of q k^T. The first half of the rows has none of the last columns.
-__device__ inline void find_pairs(float (&p)[32], const TileWeights& weights, const Lane& lane) {
-  const int t = lane.row();
-  const float after[2] = {weights.after[t], weights.after[t + 8]};
-  const float fine[2] = {weights.after_fine[t], weights.after_fine[t + 8]};
-  find_pairs(p, 0, weights, after, fine, lane);
-  find_pairs(p, 2, weights, after, fine, lane);
-  if (lane.warp >= 2) {
-    find_pairs(p, 4, weights, after, fine, lane);
-    find_pairs(p, 6, weights, after, fine, lane);
-  } else {
-#pragma unroll
-    for (int i = 16; i < 32; ++i) p[i] = 0;
   }
 }
 
@@ -123,29 +109,24 @@ struct RowOutputs {
   template <int kDK>
   __device__ void take(Stage<kDK>& stage, bool skips, float skip, const Lane& lane,
                        const RowLane& row_lane, const float (&o)[32]) {
-    const int first = stage.value_at(lane.row(), 2 * lane.q);
-    const auto place = [&](int i) {  // of the outputs 2 i and 2 i + 1
-      const int row = i % 2 * 8, d = i / 2 * 8;
-      return reinterpret_cast<float2*>(stage.v + (first ^ stage.turn(row, d)) + stage.step(row, d));
-    };
-    float2 v[16];
-    if (skips) {
 #pragma unroll
-      for (int i = 0; i < 16; ++i) v[i] = *place(i);
-    }
+    for (int half = 0; half < 2; ++half) {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      float2 two = make_float2(o[2 * i], o[2 * i + 1]);
-      if (skips) two = make_float2(fmaf(skip, v[i].x, two.x), fmaf(skip, v[i].y, two.y));
-      *place(i) = two;
+      for (int eight = 0; eight < 8; ++eight) {
+        auto* place = reinterpret_cast<float2*>(
+            stage.v + stage.value_at(lane.row() + 8 * half, 8 * eight + 2 * lane.q));
+        float2 two = make_float2(o[4 * eight + 2 * half], o[4 * eight + 2 * half + 1]);
+        if (skips) {
+          two = make_float2(fmaf(skip, place->x, two.x), fmaf(skip, place->y, two.y));
+        }
+        *place = two;
+      }
     }
     __syncwarp();
-    const int from = stage.value_at(row_lane.first, row_lane.d);
 #pragma unroll
     for (int pass = 0; pass < RowLane::kPasses; ++pass) {
-      const int row = pass * RowLane::kRowsAtOnce;
-      at[pass] = *reinterpret_cast<const float4*>(stage.v + (from ^ stage.turn(row, 0)) +
-                                                  stage.step(row, 0));
+      at[pass] = *reinterpret_cast<const float4*>(stage.v +
+                                                  stage.value_at(row_lane.row(pass), row_lane.d));
     }
   }
 

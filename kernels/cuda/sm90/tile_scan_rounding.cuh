@@ -33,7 +33,7 @@ __device__ bool round_tile(const Stage<kDK>& stage, const RowBlock& rows, uint16
 #pragma unroll 3
   for (int i = thread; i < kTileRows * (kColumns / 8); i += kRoundingThreads) {
     const int row = i % kTileRows, piece = i / kTileRows;
-    uint4 eight = round_eight(stage, rows, row, stage.value_at(row, 8 * piece), 1);
+    uint4 eight = round_eight(stage, rows, row, piece, 1);
     if (any_infinite(eight)) {
       found = true;
       leave_out_infinite(eight);

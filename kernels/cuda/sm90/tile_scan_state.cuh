@@ -77,15 +77,12 @@ template <int kDK>
 __device__ void weigh_values(const Stage<kDK>& stage, const RowBlock& rows, uint16_t* to) {
   const int thread = threadIdx.x % kGroupThreads, row = thread % kTileRows;
   const float w = stage.weights.w[row];
-  const int first = thread / kTileRows * 4;  // piece
-  const int from = stage.value_at(row, 8 * first), there = swizzled_at(row, first);
-  uint4 pieces[4];
-#pragma unroll
+#pragma unroll 2
   for (int i = 0; i < 4; ++i) {
-    pieces[i] = round_eight(stage, rows, row, from ^ stage.turn(0, 8 * i), w);
+    const int piece = thread / kTileRows * 4 + i;
+    *reinterpret_cast<uint4*>(to + swizzled_at(row, piece)) =
+        round_eight(stage, rows, row, piece, w);
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) *reinterpret_cast<uint4*>(to + (there ^ 8 * i)) = pieces[i];
   show_to_copies();
 }
 
