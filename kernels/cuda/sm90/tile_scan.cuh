@@ -49,9 +49,9 @@ struct alignas(1024) Stage {
 template <int kDK>
 struct Shared {
   Stage<kDK> stages[kStages];
-  // The values of a tile in bf16, and times the weights of their rows. In `rounded` zeros are in the
-  // place of those that are no numbers, or infinite: those of a later row must not meet the zeros
-  // that P has for it.
+  // The values of a tile in bf16, and times the weights of their rows. In `rounded` zeros are in
+  // the place of those that are no numbers, or infinite: those of a later row must not meet the
+  // zeros that P has for it.
   uint16_t rounded[kRounded][kHalf], weighted[kRounded][kHalf];
   uint16_t states[kStates][kColumns * kDK];
   uint32_t infinite[kRounded][kRoundingThreads / kWarpSize];  // whether a warp found such values
