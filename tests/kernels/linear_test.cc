@@ -308,6 +308,40 @@ TEST_P(LargeLinearTest, GoesOnWithANorm) {
   }
 }
 
+// Also one of more rows than layers begin: what other ops leave of these.
+TEST_P(LargeLinearTest, GoesOnWithANormOfManyRows) {
+  KernelDevice device = make_device();
+  const LinearOp& linear = device.kernels().linear;
+  constexpr int kSquares = BegunNorm::kSquares;
+  for (const int rows : {65, 300, 1030}) {
+    const Shape s{rows, 1600, 2560, DType::kBF16, true, false, true};
+    const Inputs in = make_inputs(s, 18);
+    const auto W = device.array(stored(in.W, s.type));
+    const Matrix matrix{s.type, s.N, s.K, W.data()};
+    if (!linear.takes_begun_norm(matrix)) GTEST_SKIP() << "no norm is begun here";
+    std::vector<float> weighted(in.x.size()), sums(in.x.size() / kSquares);
+    for (size_t i = 0; i < in.x.size(); ++i) weighted[i] = in.x[i] * in.norm[i % s.K];
+    for (size_t i = 0; i < in.x.size(); i += 4) {
+      float sum = in.x[i] * in.x[i];
+      for (int j = 1; j < 4; ++j) sum = std::fma(in.x[i + j], in.x[i + j], sum);
+      sums[i / kSquares] += sum;
+    }
+    const auto begun = device.array(stored(weighted, DType::kBF16));
+    const auto squares = device.array(sums), norm = device.array(in.norm);
+    const auto scales = device.array(std::vector<float>(rows)), bias = device.array(in.bias);
+    const auto y = device.floats(static_cast<size_t>(rows) * s.outputs());
+    linear({.rows = rows,
+            .W = matrix,
+            .bias = bias.data(),
+            .y = y.data(),
+            .norm = norm.data(),
+            .norm_eps = 1e-5f,
+            .begun = {begun.data(), squares.data(), scales.data()}},
+           *device.stream);
+    ASSERT_TRUE(bit_equal(y.read(), run(device, s, in, W.data()))) << describe(s);
+  }
+}
+
 // Of so many rows that a block makes several tiles: K in one to eight pieces, tiles that end behind
 // the rows and the outputs, and all that may be asked for beside the product. A row has the bits
 // that it has among few.

@@ -36,17 +36,13 @@ struct RowBlock {
   int first, L;
 };
 template <int kRows = kBlockRows>
-__device__ RowBlock row_block(int begin, int length, int chunk, int number) {
+__device__ RowBlock row_block(const Ragged& seqs, int chunk, int sequence, int number) {
+  const int begin = seqs.begin[sequence], length = seqs.begin[sequence + 1] - begin;
   const int chunk_first = number / blocks_of_chunk<kRows>(chunk) * chunk;
   const int chunk_end = min(chunk_first + chunk, length);
   const int first = chunk_first + number % blocks_of_chunk<kRows>(chunk) * kRows;
   if (chunk_end - chunk_first < 2 || first >= chunk_end) return {begin, 0};
   return {begin + first, min(kRows, chunk_end - first)};
-}
-template <int kRows = kBlockRows>
-__device__ RowBlock row_block(const Ragged& seqs, int chunk, int sequence, int number) {
-  const int begin = seqs.begin[sequence];
-  return row_block<kRows>(begin, seqs.begin[sequence + 1] - begin, chunk, number);
 }
 
 }  // namespace recurve::cuda::sm80

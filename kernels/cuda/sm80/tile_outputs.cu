@@ -74,7 +74,11 @@ struct Pairs {
   uint32_t at[kSteps][4];
   float sums[2];
 
-  __device__ void find(const float* products, const TileWeights& weights, const Lane& lane) {
+  // rounds_sums: whether the sums are of what is multiplied with v. Then what rounding does to both
+  // cancels where one key outweighs all others, or all weights have one sign; where weights of
+  // either sign add up to little, it does not, and is large beside the sums.
+  __device__ void find(const float* products, const TileWeights& weights, const Lane& lane,
+                       bool rounds_sums) {
     const int t0 = lane.t0 + lane.g;
     const float after[2] = {weights.after[t0], weights.after[t0 + 8]};
     const float fine[2] = {weights.after_fine[t0], weights.after_fine[t0 + 8]};
@@ -96,9 +100,10 @@ struct Pairs {
           // What a later row holds, infinite exponents too, stays out.
           const float first = j <= t ? product.x * (weight.x * power_of_2(x)) : 0;
           const float second = j < t ? product.y * (weight.y * power_of_2(y)) : 0;
-          // The sums are of what is multiplied with v: so what rounding does to both cancels.
           const uint32_t pair = round_bf16(first, second);
-          sums[half] += __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
+          sums[half] += rounds_sums
+                            ? __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u)
+                            : first + second;
           at[step][half + 2 * right] = pair;
         }
       }
@@ -301,7 +306,9 @@ __global__ void __launch_bounds__(kThreads) tile_outputs_kernel(TileChunkArgs a,
     __syncthreads();
     if (at.head != head) {
       head = at.head;
-      pairs.find(s.products, s.stage.weights, lane);
+      // Of bounded normalisers weights have either sign; a stabiliser keeps the greatest at one.
+      const bool rounds_sums = !a.bounded || a.m != nullptr;
+      pairs.find(s.products, s.stage.weights, lane, rounds_sums);
 #pragma unroll
       for (int half = 0; half < 2; ++half) e[half] = s.stage.weights.e[lane.row(2 * half)];
       if (a.z != nullptr) find_inverse(a, s, pairs, lane, e, inverse);

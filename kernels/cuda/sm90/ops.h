@@ -5,7 +5,7 @@
 namespace recurve::cuda::sm90 {
 
 void linear(const LinearArgs& args, Stream& stream);
-// Of more rows no layer begins a norm, and one that takes what is begun has a kernel find the scales.
+// Of more rows no layer begins a norm; where other ops do, a kernel of its own finds the scales.
 constexpr int kMostRowsOfBegunNorm = 64;
 bool linear_rounds(const Matrix& W);
 bool linear_convolves(const LinearArgs& args, const CausalConv1dArgs& conv);

@@ -49,11 +49,10 @@ struct alignas(1024) Stage {
 template <int kDK>
 struct Shared {
   Stage<kDK> stages[kStages];
-  // The values of a tile in bf16. Zeros are in the place of those that are no numbers, or infinite,
-  // as those of a later row must not meet the zeros that P has for it.
-  uint16_t rounded[kRounded][kHalf];
-  uint16_t weighted[kRounded]
-                   [kHalf];  // and times the weights of their rows, with all that they are
+  // The values of a tile in bf16, and times the weights of their rows. In `rounded` zeros are in
+  // the place of those that are no numbers, or infinite: those of a later row must not meet the
+  // zeros that P has for it.
+  uint16_t rounded[kRounded][kHalf], weighted[kRounded][kHalf];
   uint16_t states[kStates][kColumns * kDK];
   uint32_t infinite[kRounded][kRoundingThreads / kWarpSize];  // whether a warp found such values
   Barrier full[kStages], empty[kStages];
@@ -108,8 +107,8 @@ __device__ inline void settle(float (&d)[kCount]) {
   for (float& value : d) asm volatile("" : "+f"(value)::"memory");
 }
 
-// Where a thread stands in its warpgroup, and a lane in products: of registers i of d, the row
-// row + i / 2 % 2 * 8, and the column column(i).
+// Where a thread stands in its warpgroup, and a lane in products: register i of d is of the row
+// row() + i / 2 % 2 * 8 and the column i / 4 * 8 + 2 q + i % 2.
 struct Lane {
   int warp, g, q;
   __device__ Lane()
