@@ -1,5 +1,6 @@
 #include "kernels/cuda/common/table.h"
 
+#include "kernels/cuda/common/capabilities.h"
 #include "kernels/cuda/sm80/limits.h"
 #include "kernels/cuda/sm80/ops.h"
 #include "kernels/cuda/sm90/ops.h"
@@ -15,17 +16,16 @@ Kernels sm80_table(size_t shared_memory) {
   kernels.gather_rows = {sm80::gather_rows, "cuda/sm80"};
   kernels.rms_norm = {sm80::rms_norm, "cuda/sm80"};
   kernels.linear = {{sm80::linear, "cuda/sm80"}};
-  kernels.mlstm = {sm80::mlstm, "cuda/sm80", /*bf16_state=*/true, /*rounds_in_tiles=*/true};
+  kernels.mlstm = {sm80::mlstm, "cuda/sm80"};
   kernels.head_norm_gate = {sm80::head_norm_gate, "cuda/sm80"};
   kernels.swiglu = {sm80::swiglu, "cuda/sm80"};
   kernels.soft_cap = {sm80::soft_cap, "cuda/sm80"};
   kernels.causal_conv1d = {sm80::causal_conv1d, "cuda/sm80"};
-  kernels.selective_scan = {sm80::selective_scan, "cuda/sm80", /*bf16_state=*/true};
-  kernels.ssd = {{sm80::ssd, "cuda/sm80", /*bf16_state=*/true, /*rounds_in_tiles=*/true},
-                 /*begins_norm=*/true};
+  kernels.selective_scan = {sm80::selective_scan, "cuda/sm80"};
+  kernels.ssd = {{sm80::ssd, "cuda/sm80"}};
   kernels.linear_recurrence = {sm80::linear_recurrence, "cuda/sm80"};
   kernels.gated_rms_norm = {sm80::gated_rms_norm, "cuda/sm80"};
-  kernels.gla = {sm80::gla, "cuda/sm80", /*bf16_state=*/true, /*rounds_in_tiles=*/true};
+  kernels.gla = {sm80::gla, "cuda/sm80"};
   kernels.gla_gate = {sm80::gla_gate, "cuda/sm80"};
   kernels.hgrn_gate = {sm80::hgrn_gate, "cuda/sm80"};
   kernels.head_rms_norm = {sm80::head_rms_norm, "cuda/sm80"};
@@ -41,6 +41,7 @@ Kernels sm80_table(size_t shared_memory) {
   kernels.feature_map = {sm80::feature_map, "cuda/sm80"};
   kernels.take_tokens = {sm80::take_tokens, "cuda/sm80"};
   kernels.sample = {sm80::sample, "cuda/sm80"};
+  set_sm80_capabilities(kernels);
   sm80::set_limits(kernels, shared_memory);
   return kernels;
 }
@@ -51,14 +52,11 @@ std::vector<Kernels> tables(int major, size_t shared_memory) {
   std::vector<Kernels> tables = {sm80_table(shared_memory)};
   if (major == 9) {
     tables.push_back(tables.back());
-    tables.back().linear = {{sm90::linear, "cuda/sm90"},
-                            sm90::linear_rounds,
-                            sm90::linear_convolves,
-                            sm90::kMostRowsOfBegunNorm};
-    tables.back().selective_scan = {.run = sm90::selective_scan,
-                                    .implementation = "cuda/sm90",
-                                    .bf16_state = true,
-                                    .cannot = tables.front().selective_scan.cannot};
+    Kernels& kernels = tables.back();
+    kernels.linear = {{sm90::linear, "cuda/sm90"}};
+    kernels.selective_scan.run = sm90::selective_scan;
+    kernels.selective_scan.implementation = "cuda/sm90";
+    set_sm90_capabilities(kernels);
   }
   return tables;
 }

@@ -5,10 +5,6 @@
 namespace recurve::cuda::sm90 {
 
 void linear(const LinearArgs& args, Stream& stream);
-// Of more rows a kernel of their own finds the scales.
-constexpr int kMostRowsOfBegunNorm = 64;
-bool linear_rounds(const Matrix& W);
-bool linear_convolves(const LinearArgs& args, const CausalConv1dArgs& conv);
 void selective_scan(const SelectiveScanArgs& args, Stream& stream);
 
 }  // namespace recurve::cuda::sm90
