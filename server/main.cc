@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "model/registry.h"
+#include "model/load_model.h"
 #include "server/engine/engine.h"
 #include "server/heap_trimmer.h"
 #include "server/memory_plan.h"

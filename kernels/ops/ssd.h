@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/ops/begun_norm.h"
+#include "kernels/ops/op.h"
 #include "kernels/ops/ragged.h"
 #include "kernels/tensor.h"
 
@@ -50,6 +51,16 @@ struct SsdArgs {
   // of BegunNorm::kSquares: the norm (H, P) of the layer that reads y, and what is left for that.
   const float* next_norm = nullptr;
   BegunNorm next = {};
+};
+
+struct SsdOp : Op<SsdArgs> {
+  bool begins_norm = false;  // takes SsdArgs::next
+};
+
+struct SsdKernel {
+  static constexpr const char* kName = "ssd";
+  SsdOp ssd;
+  static constexpr auto kOp = &SsdKernel::ssd;
 };
 
 }  // namespace recurve

@@ -11,7 +11,7 @@
 #include "model/families/gla_features.h"
 #include "model/layers/head.h"
 #include "model/layers/required_ops.h"
-#include "model/registry.h"
+#include "model/load_model.h"
 #include "model/special_ids.h"
 
 namespace recurve {
@@ -93,11 +93,14 @@ std::vector<float> rotary_frequencies(int64_t DK) {
 Gla::Gla(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
          const Checkpoint::Progress& progress)
     : c_(read_config(checkpoint)), kernels_(backend.kernels()) {
-  require_ops(backend, c_.type,
-              {"embed", "gather_rows", "rms_norm", "linear", "gla", "head_rms_norm", "swiglu"});
+  require_ops(backend, c_.type, {"embed", "gather_rows", "linear", "gla"});
   if (c_.width > 0) require_ops(backend, c_.type, {"causal_conv1d"});
   if (c_.kind == Kind::kRetnet) require_ops(backend, c_.type, {"positions", "rotary"});
-  if (c_.kind == Kind::kHgrn2) require_ops(backend, c_.type, {"hgrn_gate"});
+  if (c_.kind == Kind::kHgrn2) {
+    require_ops(backend, c_.type, {"hgrn_gate", "rms_norm"});
+  } else if (c_.head_norm) {
+    require_ops(backend, c_.type, {"head_rms_norm"});
+  }
   if (c_.kind == Kind::kGla) require_ops(backend, c_.type, {"gla_gate"});
   const bool maps = c_.kind != Kind::kRetnet && c_.kind != Kind::kGla;
   if (maps || c_.KV < c_.H || c_.activation != Activation::kIdentity) {

@@ -8,7 +8,7 @@
 #include "model/families/mamba_common.h"
 #include "model/layers/decay.h"
 #include "model/layers/required_ops.h"
-#include "model/registry.h"
+#include "model/load_model.h"
 
 namespace recurve {
 namespace {
@@ -123,7 +123,7 @@ Mamba::Mamba(Checkpoint& checkpoint, Backend& backend, const LoadOptions& option
     : StateSpaceModel(backend), c_(read_config(checkpoint, falcon)) {
   const std::string family = falcon ? "falcon_mamba" : "mamba";
   require_ops(backend, family,
-              {"embed", "gather_rows", "rms_norm", "linear", "causal_conv1d", "selective_scan"});
+              {"embed", "gather_rows", "linear", "causal_conv1d", "selective_scan"});
   c_.state = require_state(backend, family, "selective_scan", options.state);
   if (options.chunk > 0) c_.chunk = options.chunk;
   require_sizes(backend, family,
@@ -288,16 +288,13 @@ void Mamba::state_space(const Block& block, StateData h, const Ragged& seqs, con
 
 }  // namespace
 
+// Falcon Mamba is Mamba with norms of dt, B and C.
 std::unique_ptr<const Model> load_mamba(Checkpoint& checkpoint, Backend& backend,
                                         const LoadOptions& options,
                                         const Checkpoint::Progress& progress) {
-  return std::make_unique<Mamba>(checkpoint, backend, options, progress, false);
-}
-
-std::unique_ptr<const Model> load_falcon_mamba(Checkpoint& checkpoint, Backend& backend,
-                                               const LoadOptions& options,
-                                               const Checkpoint::Progress& progress) {
-  return std::make_unique<Mamba>(checkpoint, backend, options, progress, true);
+  const nlohmann::json& config = checkpoint.config();
+  const bool falcon = config.contains("model_type") && config["model_type"] == "falcon_mamba";
+  return std::make_unique<Mamba>(checkpoint, backend, options, progress, falcon);
 }
 
 }  // namespace recurve

@@ -12,7 +12,7 @@
 #include "model/families/mamba_common.h"
 #include "model/layers/decay.h"
 #include "model/layers/required_ops.h"
-#include "model/registry.h"
+#include "model/load_model.h"
 
 namespace recurve {
 namespace {
@@ -161,9 +161,8 @@ class Mamba2 final : public StateSpaceModel {
 Mamba2::Mamba2(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
                const Checkpoint::Progress& progress)
     : StateSpaceModel(backend), c_(read_config(checkpoint)) {
-  require_ops(
-      backend, "mamba2",
-      {"embed", "gather_rows", "rms_norm", "linear", "causal_conv1d", "ssd", "gated_rms_norm"});
+  require_ops(backend, "mamba2", {"embed", "gather_rows", "linear", "causal_conv1d", "ssd"});
+  if (c_.G > 1) require_ops(backend, "mamba2", {"gated_rms_norm"});
   c_.state = require_state(backend, "mamba2", "ssd", options.state);
   if (options.chunk > 0) c_.chunk = options.chunk;
   require_sizes(backend, "mamba2",

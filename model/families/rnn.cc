@@ -21,7 +21,7 @@
 #include "model/layers/host_matrix.h"
 #include "model/layers/required_ops.h"
 #include "model/layers/token_weights.h"
-#include "model/registry.h"
+#include "model/load_model.h"
 #include "model/special_ids.h"
 #include "model/weights/config_reader.h"
 #include "model/weights/convert.h"

@@ -13,7 +13,7 @@
 #include "model/layers/head.h"
 #include "model/layers/required_ops.h"
 #include "model/layers/token_weights.h"
-#include "model/registry.h"
+#include "model/load_model.h"
 #include "model/special_ids.h"
 
 namespace recurve {
@@ -74,15 +74,15 @@ class Xlstm final : public Model {
 void require_kernels(const Backend& backend, const Config& c) {
   const int H = static_cast<int>(c.H), DK = static_cast<int>(c.DK), DV = static_cast<int>(c.DV);
   const StateData C(nullptr, c.state);
-  require_ops(backend, "xlstm",
-              {"embed", "gather_rows", "rms_norm", "linear", "head_norm_gate", "swiglu"});
+  require_ops(backend, "xlstm", {"embed", "gather_rows", "linear"});
   if (c.sigmoid_gate) {
     const GlaDecay decay = GlaDecay::kToken;
-    require_ops(backend, "xlstm", {"gla", "activation", "soft_cap"});
+    require_ops(backend, "xlstm", {"gla", "activation", "head_norm_gate"});
+    if (c.gate_soft_cap > 0) require_ops(backend, "xlstm", {"soft_cap"});
     require_sizes(backend, "xlstm",
                   GlaArgs{.H = H, .DK = DK, .DV = DV, .chunk = c.chunk, .decay = decay, .S = C});
   } else {
-    require_ops(backend, "xlstm", {"mlstm", "soft_cap"});
+    require_ops(backend, "xlstm", {"mlstm"});
     require_sizes(backend, "xlstm",
                   MlstmArgs{.H = H, .DK = DK, .DV = DV, .chunk = c.chunk, .C = C});
   }

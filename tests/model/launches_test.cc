@@ -11,10 +11,12 @@
 #include <cstdlib>
 #include <fstream>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "kernels/cuda/common/capabilities.h"
 #include "kernels/cuda/sm90/capabilities.h"
+#include "model/layers/required_ops.h"
 #include "tests/support/listing_backend.h"
 #include "tests/support/model_runner.h"
 
@@ -161,6 +163,26 @@ TEST(Launches, AreThoseOfTheGolden) {
   const auto wanted = lines_of(file), got = lines_of(text);
   ASSERT_EQ(got.size(), wanted.size());
   for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], wanted[i]);
+}
+
+// What a model calls, its family has asked for before it loads anything.
+TEST(Launches, AreOfOpsThatFamiliesAskFor) {
+  for (const ModelCase& model_case : model_cases()) {
+    const fs::path config = golden_dir() / model_case.directory / "config.json";
+    std::set<std::string> called;
+    Listed model(config, sm80());
+    for (const Step& step : steps()) {
+      for (const std::string& call : model.calls(step))
+        called.insert(call.substr(0, call.find(' ')));
+    }
+    Kernels::for_each_op([&](const char* name, auto) {
+      if (!called.contains(name)) return;
+      ListingBackend without(sm80(), name);
+      Checkpoint checkpoint = Checkpoint::random_from(config, 1);
+      EXPECT_THROW(load_model(checkpoint, without, {}), MissingKernels)
+          << model_case.directory << " without " << name;
+    });
+  }
 }
 
 }  // namespace recurve::testing::launches_test

@@ -16,8 +16,9 @@ namespace recurve::testing {
 class ListingBackend final : public Backend {
  public:
   // capabilities: what the kernels of the table say of themselves; their functions are not called.
-  explicit ListingBackend(const Kernels& capabilities)
-      : Backend("listing", listing(capabilities)) {}
+  // without: the name of an op that it lacks.
+  explicit ListingBackend(const Kernels& capabilities, std::string_view without = "")
+      : Backend("listing", listing(capabilities, without)) {}
 
   // A line for each call of an op that `work` makes: its name and its arguments.
   template <typename Work>
@@ -53,8 +54,10 @@ class ListingBackend final : public Backend {
     Listed<Args>::name = name;
     op.run = Listed<Args>::run;
   }
-  static Kernels listing(Kernels kernels) {
-    Kernels::for_each_op([&](const char* name, auto member) { list(name, kernels.*member); });
+  static Kernels listing(Kernels kernels, std::string_view without) {
+    Kernels::for_each_op([&](const char* name, auto place) {
+      if (name != without) list(name, kernels.*place);
+    });
     return kernels;
   }
 

@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads) four_kernel(CausalConv1dArgs a) {
 
 }  // namespace
 
-void causal_conv1d(const CausalConv1dArgs& args, Stream& stream) {
+void run(const CausalConv1dArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
   const bool four = takes_four_channels(args);
   if (four && args.seqs.max_len == 1) return causal_conv1d_steps(args, stream);

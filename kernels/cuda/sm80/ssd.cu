@@ -232,7 +232,7 @@ void launch_steps(const SsdArgs& args, Stream& stream) {
 
 }  // namespace
 
-void ssd(const SsdArgs& args, Stream& stream) {
+void run(const SsdArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
   CHECK(args.next.x == nullptr || (args.seqs.max_len == 1 && args.P % BegunNorm::kSquares == 0));
   if (args.chunk > 1 && args.seqs.max_len > 1 && !ssd_tiles(args, stream)) {

@@ -366,12 +366,12 @@ LinearArgs rows_of(const LinearArgs& args, int first, int rows) {
 
 }  // namespace
 
-void linear(const LinearArgs& args, Stream& stream) {
+void run(const LinearArgs& args, Stream& stream) {
   if (args.rows == 0 || args.W.N == 0) return;
   if (!linear_takes(args.W)) {
     CHECK(args.x_bf16 == nullptr && args.y_bf16 == nullptr && args.next.x == nullptr);
     CHECK(args.begun.x == nullptr);
-    return sm80::linear(args, stream);
+    return sm80::run(args, stream);
   }
   if (args.next.x != nullptr) {
     CHECK(args.rows <= kMostRowsOfBegunNorm && args.W.N % BegunNorm::kSquares == 0 &&
