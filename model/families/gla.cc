@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "kernels/fusion.h"
 #include "model/families/gla_block.h"
 #include "model/families/gla_features.h"
 #include "model/layers/head.h"
@@ -241,7 +242,7 @@ void Gla::mixer(const Block& block, size_t index, const Ragged& seqs, const Stat
   Mixed in = mix(block, index, seqs, states, s, stream);
   gates(block, rows, s, in, stream);
   recur(index, seqs, states, s, in, stream);
-  uint16_t* o_bf16 = nullptr;     // the normed heads, where the layer after them takes bf16
+  Activations o{.f32 = s.o};
   if (c_.kind == Kind::kHgrn2) {  // over all heads together
     kernels_.rms_norm({.rows = rows,
                        .D = static_cast<int>(c_.out()),
@@ -251,9 +252,8 @@ void Gla::mixer(const Block& block, size_t index, const Ragged& seqs, const Stat
                        .y = s.o},
                       stream);
   } else if (c_.head_norm) {
-    if (kernels_.linear.takes_bf16(block.out.matrix()) && 2 * c_.F >= c_.out()) {
-      o_bf16 = reinterpret_cast<uint16_t*>(s.hidden);
-    }
+    // The feed-forward part has no use for its room yet.
+    o = rows_for(kernels_, block.out.matrix(), s.o, s.hidden, c_.F);
     kernels_.head_rms_norm({.rows = rows,
                             .H = static_cast<int>(c_.H),
                             .DV = static_cast<int>(c_.DV),
@@ -262,12 +262,12 @@ void Gla::mixer(const Block& block, size_t index, const Ragged& seqs, const Stat
                             .x = s.o,
                             .w = block.out_norm.data(),
                             .gate = c_.output_gate ? s.projected + c_.mixed() : nullptr,
-                            .y = s.o,
-                            .y_bf16 = o_bf16},
+                            .y = o.f32,
+                            .y_bf16 = o.bf16},
                            stream);
   }
   kernels_.linear(
-      s.x.add({.W = block.out.matrix(), .x = s.o, .x_bf16 = o_bf16}, block.ffn.reader()), stream);
+      s.x.add({.W = block.out.matrix(), .x = o.f32, .x_bf16 = o.bf16}, block.ffn.reader()), stream);
 }
 
 // Queries, keys and values: projected, convolved, mapped and turned.
