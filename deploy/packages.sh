@@ -4,7 +4,7 @@
 build_packages="ca-certificates ccache cmake g++ ninja-build pkg-config
   libgrpc++-dev libgrpc-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libcli11-dev libfmt-dev libhwy-dev libpcre2-dev libsentencepiece-dev libspdlog-dev
-  libutf8proc-dev nlohmann-json3-dev prometheus-cpp-dev"
+  libutf8proc-dev libxxhash-dev nlohmann-json3-dev prometheus-cpp-dev"
 
 # To run the tests too.
 test_packages="clang clang-format git libgmock-dev libgtest-dev nghttp2-client python3

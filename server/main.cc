@@ -12,10 +12,11 @@
 #include <stdexcept>
 #include <thread>
 
-#include "model/registry.h"
+#include "model/load_model.h"
 #include "server/engine/engine.h"
 #include "server/heap_trimmer.h"
 #include "server/memory_plan.h"
+#include "server/model_fingerprint.h"
 #include "server/net/connections.h"
 #include "server/observe/log.h"
 #include "server/options.h"
@@ -120,11 +121,16 @@ void print_times(const Checkpoint::Times& times) {
                            : fmt::format(", copying alone {:.2f} GB/s", times.copying_rate / 1e9)));
 }
 
-std::unique_ptr<const Model> load(const Options& o, Backend& backend, const StopSignal& stop) {
+struct Loaded {
+  std::unique_ptr<const Model> model;
+  std::string fingerprint;  // of config and weights
+};
+
+Loaded load(const Options& o, Backend& backend, const StopSignal& stop) {
   Checkpoint checkpoint = open_checkpoint(o);
   auto model = load_model(checkpoint, backend, load_options(o), LoadProgress(stop));
   print_times(checkpoint.times());
-  return model;
+  return {std::move(model), checkpoint.fingerprint()};
 }
 
 // What lies between text and ids, and the rules of both.
@@ -134,15 +140,20 @@ struct Text {
   TokenRules rules;
 };
 
+// Where the files of the tokenizer are; nowhere where ids are all the text there is.
+std::optional<std::filesystem::path> tokenizer_dir(const Options& o) {
+  if (o.tokenizer == "none" || (o.tokenizer.empty() && o.random_weights)) return std::nullopt;
+  return o.tokenizer.empty() ? o.model : o.tokenizer;
+}
+
 Text load_text(const Options& o, const ModelInfo& model) {
-  const bool ids_alone = o.tokenizer == "none" || (o.tokenizer.empty() && o.random_weights);
+  const auto dir = tokenizer_dir(o);
   Text text;
-  if (ids_alone) {
+  if (!dir.has_value()) {
     text.tokenizer = std::make_shared<IdTokenizer>(static_cast<int32_t>(model.vocab));
   } else {
-    const std::string& dir = o.tokenizer.empty() ? o.model : o.tokenizer;
-    text = {.tokenizer = load_tokenizer(dir), .chat = load_chat(dir)};
-    check_fits(*text.tokenizer, model.vocab, dir);
+    text = {.tokenizer = load_tokenizer(*dir), .chat = load_chat(*dir)};
+    check_fits(*text.tokenizer, model.vocab, *dir);
   }
   // Of random weights no id means anything: none ends a text.
   if (!o.random_weights) text.rules = resolve_token_rules(model, *text.tokenizer);
@@ -156,7 +167,8 @@ std::string model_name(const std::filesystem::path& model) {
 }
 
 ServingInfo serving_info(const Options& o, const Model& model, const Backend& backend,
-                         const TokenRules& rules, int slots, size_t session_bytes) {
+                         const TokenRules& rules, const std::string& fingerprint, int slots,
+                         size_t session_bytes) {
   ServingInfo info{.model_name = o.name.empty() ? model_name(o.model) : o.name,
                    .family = model.info().family,
                    .parameters = model.info().parameters,
@@ -165,7 +177,7 @@ ServingInfo serving_info(const Options& o, const Model& model, const Backend& ba
                    .vocab_rows = static_cast<int32_t>(model.info().vocab),
                    .state_bytes = static_cast<int64_t>(model.state_layout().bytes()),
                    .chunk_tokens = model.info().chunk,
-                   .fingerprint = "",
+                   .fingerprint = fingerprint,
                    .backend = backend.name(),
                    .ops = {},
                    .tokens = rules,
@@ -194,9 +206,11 @@ int run(const Options& o, StopSignal& stop) {
   MemoryPlan plan = plan_memory(o, *backend);
   const int slots = choose_slots(o, plan);
   plan_sessions(o, slots, &plan);
-  const auto model = load(o, *backend, stop);
+  const auto [model, checkpoint_fingerprint] = load(o, *backend, stop);
   const Text text = load_text(o, model->info());
-  const ServingInfo info = serving_info(o, *model, *backend, text.rules, slots, plan.sessions);
+  const std::string fingerprint = model_fingerprint(checkpoint_fingerprint, tokenizer_dir(o));
+  const ServingInfo info =
+      serving_info(o, *model, *backend, text.rules, fingerprint, slots, plan.sessions);
   EngineOptions options = engine_options(o, slots, plan.sessions);
   options.on_recorded = RecordProgress();
   options.on_failure = failure.listener("the engine");

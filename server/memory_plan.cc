@@ -8,7 +8,7 @@
 
 #include "kernels/dry_run_backend.h"
 #include "kernels/host.h"
-#include "model/registry.h"
+#include "model/load_model.h"
 #include "server/engine/engine.h"
 #include "server/part_options.h"
 

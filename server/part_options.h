@@ -1,5 +1,5 @@
 #pragma once
-#include "model/registry.h"
+#include "model/load_model.h"
 #include "server/engine/engine.h"
 #include "server/options.h"
 

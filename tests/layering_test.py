@@ -73,9 +73,20 @@ def uses_of_grpc(root):
                 yield f"{name}:{number}: {own} may not include gRPC or protobuf"
 
 
+def questions_to_backends(root):
+    """What is done together is the backend's to say (kernels/fusion.h): models never ask it."""
+    for source in sorted((root / "model").rglob("*")):
+        if source.suffix not in SUFFIXES:
+            continue
+        for number, line in enumerate(source.read_text().splitlines(), 1):
+            if re.search(r"\.(takes_\w+|begins_norm|rounds|convolves|most_rows_of_begun_norm)\b", line):
+                name = source.relative_to(root).as_posix()
+                yield f"{name}:{number}: model asks a kernel what it can; kernels/fusion.h answers"
+
+
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
-    found = [*violations(root), *uses_of_grpc(root)]
+    found = [*violations(root), *uses_of_grpc(root), *questions_to_backends(root)]
     print("\n".join(found) or "layering: every include keeps to its folder's place")
     return 1 if found else 0
 

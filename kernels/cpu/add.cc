@@ -27,7 +27,7 @@ namespace recurve::cpu {
 
 HWY_EXPORT(add_range);
 
-void add(const AddArgs& args, Stream& stream) {
+void run(const AddArgs& args, Stream& stream) {
   for_blocks(pool_of(stream), args.count, 1, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(add_range)(args, begin, end);
   });

@@ -109,7 +109,7 @@ namespace recurve::cpu {
 
 HWY_EXPORT(convolve);
 
-void causal_conv1d(const CausalConv1dArgs& args, Stream& stream) {
+void run(const CausalConv1dArgs& args, Stream& stream) {
   for_channels(pool_of(stream), args.seqs, args.D, 4 * args.width,
                [&](int64_t seq, int64_t begin, int64_t end) {
                  HWY_DYNAMIC_DISPATCH(convolve)(args, seq, begin, end);

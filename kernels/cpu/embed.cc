@@ -35,7 +35,7 @@ namespace recurve::cpu {
 
 HWY_EXPORT(embed_rows);
 
-void embed(const EmbedArgs& args, Stream& stream) {
+void run(const EmbedArgs& args, Stream& stream) {
   const int64_t D = args.E.K;
   CHECK(args.E.dtype == DType::kBF16 || args.E.dtype == DType::kF32);
   for_blocks(pool_of(stream), args.rows, D, [&](int64_t begin, int64_t end) {

@@ -49,7 +49,7 @@ namespace recurve::cpu {
 
 HWY_EXPORT(gated_norm_rows);
 
-void gated_rms_norm(const GatedRmsNormArgs& args, Stream& stream) {
+void run(const GatedRmsNormArgs& args, Stream& stream) {
   for_blocks(pool_of(stream), args.rows, 8 * int64_t{args.D}, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(gated_norm_rows)(args, begin, end);
   });

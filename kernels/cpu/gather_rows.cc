@@ -6,7 +6,7 @@
 
 namespace recurve::cpu {
 
-void gather_rows(const GatherRowsArgs& args, Stream& stream) {
+void run(const GatherRowsArgs& args, Stream& stream) {
   const int64_t D = args.D;
   for_blocks(pool_of(stream), args.count, D, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {

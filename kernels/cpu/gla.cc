@@ -281,7 +281,7 @@ GlaBlock block_at(const GlaArgs& a, int64_t seq, int64_t head, int first, float*
 
 }  // namespace
 
-void gla(const GlaArgs& args, Stream& stream) {
+void run(const GlaArgs& args, Stream& stream) {
   for_heads(pool_of(stream), args.seqs, args.H, args.DK, args.DV, args.chunk, args.S,
             gla_room(args), [&](int64_t seq, int64_t head, int first, float* S, float* memory) {
               const GlaBlock block = block_at(args, seq, head, first, S);

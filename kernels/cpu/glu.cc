@@ -37,15 +37,10 @@ namespace recurve::cpu {
 
 HWY_EXPORT(glu_rows);
 
-void glu(const GluArgs& args, Stream& stream) {
+void run(const GluArgs& args, Stream& stream) {
   for_blocks(pool_of(stream), args.rows, 6 * int64_t{args.F}, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(glu_rows)(args, begin, end);
   });
-}
-
-// Which is glu with silu.
-void swiglu(const SwigluArgs& args, Stream& stream) {
-  glu({args.rows, args.F, Activation::kSilu, args.gate_up, args.y}, stream);
 }
 
 }  // namespace recurve::cpu

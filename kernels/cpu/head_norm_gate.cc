@@ -48,7 +48,7 @@ namespace recurve::cpu {
 
 HWY_EXPORT(norm_gate_rows);
 
-void head_norm_gate(const HeadNormGateArgs& args, Stream& stream) {
+void run(const HeadNormGateArgs& args, Stream& stream) {
   const int64_t cost = 8 * int64_t{args.H} * args.DV;
   for_blocks(pool_of(stream), args.rows, cost, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(norm_gate_rows)(args, begin, end);

@@ -48,7 +48,7 @@ namespace recurve::cpu {
 
 HWY_EXPORT(rms_norm_heads);
 
-void head_rms_norm(const HeadRmsNormArgs& args, Stream& stream) {
+void run(const HeadRmsNormArgs& args, Stream& stream) {
   const int64_t cost = (args.gate == nullptr ? 2 : 8) * int64_t{args.H} * args.DV;
   for_blocks(pool_of(stream), args.rows, cost, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(rms_norm_heads)(args, begin, end);

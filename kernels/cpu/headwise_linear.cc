@@ -121,7 +121,7 @@ namespace recurve::cpu {
 HWY_EXPORT(headwise_part);
 HWY_EXPORT(headwise_quads);
 
-void headwise_linear(const HeadwiseLinearArgs& args, Stream& stream) {
+void run(const HeadwiseLinearArgs& args, Stream& stream) {
   CHECK(args.W.dtype == DType::kBF16 || args.W.dtype == DType::kF32);
   const int64_t rows = args.rows, H = args.H, K = args.W.K, N = args.W.N / H;
   if (K == 4 && N == 4) {

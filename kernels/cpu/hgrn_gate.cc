@@ -41,7 +41,7 @@ namespace recurve::cpu {
 
 HWY_EXPORT(gate_rows);
 
-void hgrn_gate(const HgrnGateArgs& args, Stream& stream) {
+void run(const HgrnGateArgs& args, Stream& stream) {
   for_blocks(pool_of(stream), args.rows, 20 * int64_t{args.D}, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(gate_rows)(args, begin, end);
   });

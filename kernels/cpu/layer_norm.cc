@@ -56,7 +56,7 @@ namespace recurve::cpu {
 
 HWY_EXPORT(layer_norm_rows);
 
-void layer_norm(const LayerNormArgs& args, Stream& stream) {
+void run(const LayerNormArgs& args, Stream& stream) {
   for_blocks(pool_of(stream), args.rows, 4 * int64_t{args.D}, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(layer_norm_rows)(args, begin, end);
   });

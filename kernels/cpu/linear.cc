@@ -132,7 +132,7 @@ void bare_linear(const LinearArgs& args, Stream& stream) {
 
 }  // namespace
 
-void linear(const LinearArgs& args, Stream& stream) {
+void run(const LinearArgs& args, Stream& stream) {
   if (args.rows == 0 || args.W.N == 0) return;
   const int outputs = static_cast<int>(args.outputs());
   const int64_t normed = args.norm != nullptr ? args.rows * args.W.K : 0;
@@ -141,22 +141,28 @@ void linear(const LinearArgs& args, Stream& stream) {
   LinearArgs bare = args;
   bare.norm = nullptr;
   if (args.norm != nullptr) {
-    rms_norm({.rows = args.rows,
-              .D = static_cast<int>(args.W.K),
-              .eps = args.norm_eps,
-              .x = args.x,
-              .w = args.norm,
-              .y = between},
-             stream);
+    run(RmsNormArgs{.rows = args.rows,
+                    .D = static_cast<int>(args.W.K),
+                    .eps = args.norm_eps,
+                    .x = args.x,
+                    .w = args.norm,
+                    .y = between},
+        stream);
     bare.x = between;
   }
   if (args.swiglu) bare.y = between + normed;
   bare_linear(bare, stream);
   if (args.swiglu) {
-    swiglu({.rows = args.rows, .F = outputs, .gate_up = bare.y, .y = args.y}, stream);
+    run(GluArgs{.rows = args.rows,
+                .F = outputs,
+                .f = Activation::kSilu,
+                .gate_up = bare.y,
+                .y = args.y},
+        stream);
   }
   if (args.soft_cap > 0) {
-    soft_cap({.count = int64_t{args.rows} * outputs, .cap = args.soft_cap, .x = args.y}, stream);
+    run(SoftCapArgs{.count = int64_t{args.rows} * outputs, .cap = args.soft_cap, .x = args.y},
+        stream);
   }
 }
 

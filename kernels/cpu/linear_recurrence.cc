@@ -36,7 +36,7 @@ namespace recurve::cpu {
 
 HWY_EXPORT(recur);
 
-void linear_recurrence(const LinearRecurrenceArgs& args, Stream& stream) {
+void run(const LinearRecurrenceArgs& args, Stream& stream) {
   for_channels(pool_of(stream), args.seqs, args.D, 3, [&](int64_t seq, int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(recur)(args, seq, begin, end);
   });

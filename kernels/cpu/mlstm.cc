@@ -227,14 +227,14 @@ MlstmChunk chunk_at(const MlstmArgs& a, int64_t seq, int64_t head, int first, fl
 
 }  // namespace
 
-void mlstm(const MlstmArgs& args, Stream& stream) {
+void run(const MlstmArgs& args, Stream& stream) {
   const size_t room = shared_room(args, std::min(args.chunk, args.seqs.max_len));
   for_heads(pool_of(stream), args.seqs, args.H, args.DK, args.DV, args.chunk, args.C, room,
             [&](int64_t seq, int64_t head, int first, float* C, float* memory) {
               const MlstmChunk c = chunk_at(args, seq, head, first, C);
               return HWY_DYNAMIC_DISPATCH(mlstm_rows)(args, c, memory);
             });
-  if (args.head_norm != nullptr) head_norm_gate(head_norm_gate_of(args), stream);
+  if (args.head_norm != nullptr) run(head_norm_gate_of(args), stream);
 }
 
 }  // namespace recurve::cpu

@@ -38,7 +38,7 @@ namespace recurve::cpu {
 
 HWY_EXPORT(norm_rows);
 
-void rms_norm(const RmsNormArgs& args, Stream& stream) {
+void run(const RmsNormArgs& args, Stream& stream) {
   for_blocks(pool_of(stream), args.rows, 2 * int64_t{args.D}, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(norm_rows)(args, begin, end);
   });

@@ -220,7 +220,7 @@ int64_t cost_of_step(const RnnArgs& a) {
 
 }  // namespace
 
-void rnn(const RnnArgs& args, Stream& stream) {
+void run(const RnnArgs& args, Stream& stream) {
   CHECK(args.R.dtype == DType::kBF16 || args.R.dtype == DType::kF32);
   if (args.seqs.num_seqs == 0) return;
   ThreadPool& pool = pool_of(stream);

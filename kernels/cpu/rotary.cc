@@ -36,7 +36,7 @@ namespace recurve::cpu {
 
 HWY_EXPORT(turn_row);
 
-void positions(const PositionsArgs& args, Stream&) {
+void run(const PositionsArgs& args, Stream&) {
   for (int seq = 0; seq < args.seqs.num_seqs; ++seq) {
     const int32_t begin = args.seqs.begin[seq], end = args.seqs.begin[seq + 1];
     int32_t& count = args.count[args.seqs.slot[seq]];
@@ -47,7 +47,7 @@ void positions(const PositionsArgs& args, Stream&) {
 
 // The angles are the same for all heads, so that their functions, taken in double and one by one,
 // cost little beside the rest.
-void rotary(const RotaryArgs& args, Stream& stream) {
+void run(const RotaryArgs& args, Stream& stream) {
   const int half = args.D / 2;
   const int64_t cost = int64_t{half} * (60 + 4 * args.H);
   for_blocks(pool_of(stream), args.rows, cost, [&](int64_t begin, int64_t end) {

@@ -91,18 +91,18 @@ HWY_EXPORT(scan);
 void take_params(const SelectiveScanArgs& a, const float* from, int width, int groups, float* y,
                  Stream& stream) {
   if (a.norm_eps > 0) {
-    gated_rms_norm({.rows = a.seqs.rows,
-                    .D = width,
-                    .G = groups,
-                    .eps = a.norm_eps,
-                    .x_stride = a.params_stride,
-                    .z_stride = 0,
-                    .y_stride = width,
-                    .x = from,
-                    .z = nullptr,
-                    .w = nullptr,
-                    .y = y},
-                   stream);
+    run(GatedRmsNormArgs{.rows = a.seqs.rows,
+                         .D = width,
+                         .G = groups,
+                         .eps = a.norm_eps,
+                         .x_stride = a.params_stride,
+                         .z_stride = 0,
+                         .y_stride = width,
+                         .x = from,
+                         .z = nullptr,
+                         .w = nullptr,
+                         .y = y},
+        stream);
     return;
   }
   for (int64_t row = 0; row < a.seqs.rows; ++row) {
@@ -112,14 +112,14 @@ void take_params(const SelectiveScanArgs& a, const float* from, int width, int g
 
 }  // namespace
 
-void selective_scan(const SelectiveScanArgs& args, Stream& stream) {
+void run(const SelectiveScanArgs& args, Stream& stream) {
   const int64_t rows = args.seqs.rows;
   float* dt = args.scratch;
   float* low = dt + rows * args.D;
   float* BC = low + rows * args.R;
   take_params(args, args.params, args.R, 1, low, stream);
   take_params(args, args.params + args.R, 2 * args.N, 2, BC, stream);
-  linear({.rows = args.seqs.rows, .W = args.dt_proj, .x = low, .y = dt}, stream);
+  run(LinearArgs{.rows = args.seqs.rows, .W = args.dt_proj, .x = low, .y = dt}, stream);
   const ScanRows taken = {dt, BC};
   for_channels(pool_of(stream), args.seqs, args.D, 4 * args.N,
                [&](int64_t seq, int64_t begin, int64_t end) {

@@ -34,7 +34,7 @@ namespace recurve::cpu {
 
 HWY_EXPORT(skip_gate_rows);
 
-void skip_gate(const SkipGateArgs& args, Stream& stream) {
+void run(const SkipGateArgs& args, Stream& stream) {
   for_blocks(pool_of(stream), args.rows, 6 * int64_t{args.D}, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(skip_gate_rows)(args, begin, end);
   });

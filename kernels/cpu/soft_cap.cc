@@ -35,7 +35,7 @@ namespace {
 constexpr int64_t kBlock = 1024;
 }  // namespace
 
-void soft_cap(const SoftCapArgs& args, Stream& stream) {
+void run(const SoftCapArgs& args, Stream& stream) {
   const int64_t blocks = ceil_div(args.count, kBlock);
   for_blocks(pool_of(stream), blocks, 8 * kBlock, [&](int64_t begin, int64_t end) {
     const int64_t first = begin * kBlock, last = std::min(end * kBlock, args.count);

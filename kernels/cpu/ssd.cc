@@ -270,7 +270,7 @@ SsdChunk chunk_at(const SsdArgs& a, int64_t seq, int64_t head, int first, float*
 
 // One thread a pair of sequence and head, from its first chunk to its last: every model has far
 // more heads than a machine has threads.
-void ssd(const SsdArgs& args, Stream& stream) {
+void run(const SsdArgs& args, Stream& stream) {
   const int64_t pairs = int64_t{args.seqs.num_seqs} * args.H;
   if (pairs == 0) return;
   const int64_t rows = (args.seqs.rows + args.seqs.num_seqs - 1) / args.seqs.num_seqs;

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/ops/op.h"
 
 namespace recurve {
 
@@ -24,6 +25,12 @@ struct ActivationArgs {
   int y_stride;    // floats from a row of y to the next
   const float* x;  // (rows, width)
   float* y;        // (rows, width); may be x, with the same stride
+};
+
+struct ActivationKernel {
+  static constexpr const char* kName = "activation";
+  Op<ActivationArgs> activation;
+  static constexpr auto kOp = &ActivationKernel::activation;
 };
 
 }  // namespace recurve

@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/ops/op.h"
+
 namespace recurve {
 
 // y = a + b.
@@ -9,6 +11,12 @@ struct AddArgs {
   const float* a;  // (count)
   const float* b;  // (count)
   float* y;        // (count); may be a or b
+};
+
+struct AddKernel {
+  static constexpr const char* kName = "add";
+  Op<AddArgs> add;
+  static constexpr auto kOp = &AddKernel::add;
 };
 
 }  // namespace recurve

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/ops/op.h"
 #include "kernels/ops/ragged.h"
 
 namespace recurve {
@@ -23,6 +24,12 @@ struct CausalConv1dArgs {
   float* y;           // (rows, D), dense; does not overlap x
   // (rows, D) y once more, rounded, or null; where this backend's linear op takes bf16
   uint16_t* y_bf16 = nullptr;
+};
+
+struct CausalConv1dKernel {
+  static constexpr const char* kName = "causal_conv1d";
+  Op<CausalConv1dArgs> causal_conv1d;
+  static constexpr auto kOp = &CausalConv1dKernel::causal_conv1d;
 };
 
 }  // namespace recurve

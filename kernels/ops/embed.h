@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/ops/op.h"
 #include "kernels/tensor.h"
 
 namespace recurve {
@@ -9,6 +10,12 @@ struct EmbedArgs {
   Matrix E;              // (V, D)
   const int32_t* token;  // (rows), each in [0, V)
   float* x;              // (rows, D)
+};
+
+struct EmbedKernel {
+  static constexpr const char* kName = "embed";
+  Op<EmbedArgs> embed;
+  static constexpr auto kOp = &EmbedKernel::embed;
 };
 
 }  // namespace recurve

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/ops/op.h"
 
 namespace recurve {
 
@@ -28,6 +29,12 @@ struct FeatureMapArgs {
   int x_stride;    // floats from a row of x to the next
   const float* x;  // (rows, H, D); kProduct: (rows, H, 2 D)
   float* y;        // (rows, H, mapped_width D), dense; does not overlap x
+};
+
+struct FeatureMapKernel {
+  static constexpr const char* kName = "feature_map";
+  Op<FeatureMapArgs> feature_map;
+  static constexpr auto kOp = &FeatureMapKernel::feature_map;
 };
 
 }  // namespace recurve

@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/ops/op.h"
+
 namespace recurve {
 
 // y = g * rsqrt(mean(g^2) + eps) * w with g = x silu(z), the mean over each of the G equal groups
@@ -21,6 +23,12 @@ struct GatedRmsNormArgs {
   float* y;        // (rows, D); may be x, with the same stride
   // (rows, D), of the same stride, instead of y, or null; where this backend's linear op takes bf16
   uint16_t* y_bf16 = nullptr;
+};
+
+struct GatedRmsNormKernel {
+  static constexpr const char* kName = "gated_rms_norm";
+  Op<GatedRmsNormArgs> gated_rms_norm;
+  static constexpr auto kOp = &GatedRmsNormKernel::gated_rms_norm;
 };
 
 }  // namespace recurve

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/ops/op.h"
 #include "kernels/ops/ragged.h"
 #include "kernels/tensor.h"
 
@@ -57,6 +58,12 @@ struct GlaArgs {
   StateData S;     // (slots, H, DK, DV) state, read and written in place
   float* z;        // (slots, H, DK) normaliser state; or null: no normaliser
   float* o;        // (rows, H, DV), dense; does not overlap the inputs
+};
+
+struct GlaKernel {
+  static constexpr const char* kName = "gla";
+  Op<GlaArgs> gla;
+  static constexpr auto kOp = &GlaKernel::gla;
 };
 
 }  // namespace recurve

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/ops/op.h"
 #include "kernels/tensor.h"
 
 namespace recurve {
@@ -15,6 +16,12 @@ struct GlaGateArgs {
   int low_stride;     // floats from a row of low to the next
   const float* low;   // (rows, R)
   float* g;           // (rows, D); does not overlap low
+};
+
+struct GlaGateKernel {
+  static constexpr const char* kName = "gla_gate";
+  Op<GlaGateArgs> gla_gate;
+  static constexpr auto kOp = &GlaGateKernel::gla_gate;
 };
 
 }  // namespace recurve

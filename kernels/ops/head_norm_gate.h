@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/ops/op.h"
+
 namespace recurve {
 
 // y = sigmoid(o) * LayerNorm_head(h) * w: the norm over the DV values of each head, with the mean
@@ -17,6 +19,12 @@ struct HeadNormGateArgs {
   float* y;        // (rows, H, DV); may be h
   // (rows, H, DV) instead of y, or null; where this backend's linear op takes bf16
   uint16_t* y_bf16 = nullptr;
+};
+
+struct HeadNormGateKernel {
+  static constexpr const char* kName = "head_norm_gate";
+  Op<HeadNormGateArgs> head_norm_gate;
+  static constexpr auto kOp = &HeadNormGateKernel::head_norm_gate;
 };
 
 }  // namespace recurve

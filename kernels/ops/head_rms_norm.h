@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/ops/op.h"
+
 namespace recurve {
 
 // y = RMSNorm_head(x) * w * silu(gate): the norm over the DV values of each head, one weight for
@@ -18,6 +20,12 @@ struct HeadRmsNormArgs {
   float* y;           // (rows, H, DV); may be x
   // (rows, H, DV) instead of y, or null; where this backend's linear op takes bf16
   uint16_t* y_bf16 = nullptr;
+};
+
+struct HeadRmsNormKernel {
+  static constexpr const char* kName = "head_rms_norm";
+  Op<HeadRmsNormArgs> head_rms_norm;
+  static constexpr auto kOp = &HeadRmsNormKernel::head_rms_norm;
 };
 
 }  // namespace recurve

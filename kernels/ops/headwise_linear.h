@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/ops/op.h"
 #include "kernels/tensor.h"
 
 namespace recurve {
@@ -16,6 +17,12 @@ struct HeadwiseLinearArgs {
   const float* x;  // (rows, H, K)
   float* y;        // (rows, H, N); does not overlap x
   const float* bias = nullptr;  // (H, N) or null
+};
+
+struct HeadwiseLinearKernel {
+  static constexpr const char* kName = "headwise_linear";
+  Op<HeadwiseLinearArgs> headwise_linear;
+  static constexpr auto kOp = &HeadwiseLinearKernel::headwise_linear;
 };
 
 }  // namespace recurve

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/ops/op.h"
 
 namespace recurve {
 
@@ -15,6 +16,12 @@ struct HgrnGateArgs {
   const float* bound;  // (D) or null: zeros
   float* g;            // (rows, D) log of the decay; does not overlap f
   float* k;            // (rows, D); does not overlap f
+};
+
+struct HgrnGateKernel {
+  static constexpr const char* kName = "hgrn_gate";
+  Op<HgrnGateArgs> hgrn_gate;
+  static constexpr auto kOp = &HgrnGateKernel::hgrn_gate;
 };
 
 }  // namespace recurve

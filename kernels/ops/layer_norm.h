@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/ops/op.h"
+
 namespace recurve {
 
 // y = (x - mean) * rsqrt(variance + eps) * w + b + residual over each of the G equal groups of a
@@ -19,6 +21,12 @@ struct LayerNormArgs {
   float* sum = nullptr;   // (rows, D) or null: sum += x first, and sum is normed instead of x
   // (rows, D) instead of y, or null; where this backend's linear op takes bf16
   uint16_t* y_bf16 = nullptr;
+};
+
+struct LayerNormKernel {
+  static constexpr const char* kName = "layer_norm";
+  Op<LayerNormArgs> layer_norm;
+  static constexpr auto kOp = &LayerNormKernel::layer_norm;
 };
 
 }  // namespace recurve

@@ -4,6 +4,7 @@
 
 #include "kernels/ops/begun_norm.h"
 #include "kernels/ops/causal_conv1d.h"
+#include "kernels/ops/op.h"
 #include "kernels/tensor.h"
 
 namespace recurve {
@@ -11,7 +12,7 @@ namespace recurve {
 // y = cap(gate(W norm(x) + bias)) + residual, accumulated in fp32. Each of the three is left out
 // unless asked for:
 //   norm(x) = x * rsqrt(mean(x^2) + norm_eps) * norm     as in rms_norm.h
-//   gate(z) = silu(first half of z) * second half        as in swiglu.h
+//   gate(z) = silu(first half of z) * second half        as in glu.h
 //   cap(z)  = soft_cap tanh(z / soft_cap)
 // A row of y depends on its row of x alone: not on how many rows there are, nor on where it stands
 // among them. That is what makes a token's result independent of its neighbours in the batch.
@@ -41,6 +42,32 @@ struct LinearArgs {
   BegunNorm begun = {};
 
   int64_t outputs() const { return swiglu ? W.N / 2 : W.N; }
+};
+
+struct LinearOp : Op<LinearArgs> {
+  // Whether x is rounded to bf16 beside this matrix: then who makes x may do so. null: never.
+  bool (*rounds)(const Matrix& W) = nullptr;
+  bool takes_bf16(const Matrix& W) const { return rounds != nullptr && rounds(W); }
+  // Whether LinearArgs::conv may be this. null: never.
+  bool (*convolves)(const LinearArgs& args, const CausalConv1dArgs& conv) = nullptr;
+  bool takes_conv(const LinearArgs& args, const CausalConv1dArgs& conv) const {
+    return convolves != nullptr && convolves(args, conv);
+  }
+  // Whether a layer may begin the norm of the one that reads its rows: of so many at most.
+  int most_rows_of_begun_norm = 0;
+  bool begins_norm(const Matrix& W, const Matrix& next, int rows) const {
+    return rows <= most_rows_of_begun_norm && takes_begun_norm(next) && takes_bf16(W);
+  }
+  // Whether one may go on with a norm that is begun.
+  bool takes_begun_norm(const Matrix& W) const {
+    return most_rows_of_begun_norm > 0 && takes_bf16(W);
+  }
+};
+
+struct LinearKernel {
+  static constexpr const char* kName = "linear";
+  LinearOp linear;
+  static constexpr auto kOp = &LinearKernel::linear;
 };
 
 }  // namespace recurve

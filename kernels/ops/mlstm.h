@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/ops/head_norm_gate.h"
+#include "kernels/ops/op.h"
 #include "kernels/ops/ragged.h"
 #include "kernels/tensor.h"
 
@@ -65,5 +66,11 @@ inline HeadNormGateArgs head_norm_gate_of(const MlstmArgs& args) {
           .y = args.h,
           .y_bf16 = args.h_bf16};
 }
+
+struct MlstmKernel {
+  static constexpr const char* kName = "mlstm";
+  Op<MlstmArgs> mlstm;
+  static constexpr auto kOp = &MlstmKernel::mlstm;
+};
 
 }  // namespace recurve

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/ops/op.h"
 
 namespace recurve {
 
@@ -11,6 +12,12 @@ struct RmsNormArgs {
   const float* x;  // (rows, D)
   const float* w;  // (D)
   float* y;        // (rows, D); may be x
+};
+
+struct RmsNormKernel {
+  static constexpr const char* kName = "rms_norm";
+  Op<RmsNormArgs> rms_norm;
+  static constexpr auto kOp = &RmsNormKernel::rms_norm;
 };
 
 }  // namespace recurve

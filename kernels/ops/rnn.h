@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/ops/op.h"
 #include "kernels/ops/ragged.h"
 #include "kernels/tensor.h"
 
@@ -52,6 +53,12 @@ struct RnnArgs {
   float* n;        // (slots, H, DH) normaliser state of kSlstm, else null
   float* m;        // (slots, H, DH) stabiliser state of kSlstm, else null
   float* y;        // (rows, H, DH): h' of each row, dense; does not overlap x
+};
+
+struct RnnKernel {
+  static constexpr const char* kName = "rnn";
+  Op<RnnArgs> rnn;
+  static constexpr auto kOp = &RnnKernel::rnn;
 };
 
 }  // namespace recurve

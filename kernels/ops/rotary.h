@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/ops/op.h"
 #include "kernels/ops/ragged.h"
 
 namespace recurve {
@@ -27,6 +28,18 @@ struct RotaryArgs {
   const int32_t* position;  // (rows)
   const float* frequency;   // (D / 2) radians a position
   float* x;                 // (rows, H, D), in place
+};
+
+struct PositionsKernel {
+  static constexpr const char* kName = "positions";
+  Op<PositionsArgs> positions;
+  static constexpr auto kOp = &PositionsKernel::positions;
+};
+
+struct RotaryKernel {
+  static constexpr const char* kName = "rotary";
+  Op<RotaryArgs> rotary;
+  static constexpr auto kOp = &RotaryKernel::rotary;
 };
 
 }  // namespace recurve

@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/ops/op.h"
+
 namespace recurve {
 
 // From logits to token ids, by slot. A row passes through, in this order,
@@ -107,6 +109,12 @@ struct SampleArgs {
   SampleTable table;
   SampleResult* results;  // (count)
   TopLogit* top;          // (first_top + top of all rows), likeliest first, ties: lower id
+};
+
+struct SampleKernel {
+  static constexpr const char* kName = "sample";
+  Op<SampleArgs> sample;
+  static constexpr auto kOp = &SampleKernel::sample;
 };
 
 }  // namespace recurve

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/ops/op.h"
 #include "kernels/ops/ragged.h"
 #include "kernels/tensor.h"
 
@@ -41,6 +42,12 @@ struct SelectiveScanArgs {
   uint16_t* y_bf16 = nullptr;
 
   int num_params() const { return R + 2 * N; }  // of a row
+};
+
+struct SelectiveScanKernel {
+  static constexpr const char* kName = "selective_scan";
+  Op<SelectiveScanArgs> selective_scan;
+  static constexpr auto kOp = &SelectiveScanKernel::selective_scan;
 };
 
 }  // namespace recurve

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/ops/op.h"
 
 namespace recurve {
 
@@ -14,6 +15,12 @@ struct SkipGateArgs {
   const float* x;     // (rows, D)
   const float* z;     // (rows, D)
   float* y;           // (rows, D); may be h
+};
+
+struct SkipGateKernel {
+  static constexpr const char* kName = "skip_gate";
+  Op<SkipGateArgs> skip_gate;
+  static constexpr auto kOp = &SkipGateKernel::skip_gate;
 };
 
 }  // namespace recurve

@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/ops/begun_norm.h"
+#include "kernels/ops/op.h"
 #include "kernels/ops/ragged.h"
 #include "kernels/tensor.h"
 
@@ -50,6 +51,18 @@ struct SsdArgs {
   // what is left for that.
   const float* next_norm = nullptr;
   BegunNorm next = {};
+};
+
+struct SsdOp : Op<SsdArgs> {
+  // Whether it takes SsdArgs::next of these arguments, whatever that and y are. null: never.
+  bool (*begins)(const SsdArgs& args) = nullptr;
+  bool begins_norm(const SsdArgs& args) const { return begins != nullptr && begins(args); }
+};
+
+struct SsdKernel {
+  static constexpr const char* kName = "ssd";
+  SsdOp ssd;
+  static constexpr auto kOp = &SsdKernel::ssd;
 };
 
 }  // namespace recurve

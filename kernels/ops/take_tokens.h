@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/ops/op.h"
 #include "kernels/ops/sample.h"
 
 namespace recurve {
@@ -16,6 +17,12 @@ struct TakeTokensArgs {
   const SampleProgress* progress;  // (slots + 1)
   int32_t* slot;                   // (num_seqs) out
   int32_t* tokens;                 // (rows) those of sequences that decode are written
+};
+
+struct TakeTokensKernel {
+  static constexpr const char* kName = "take_tokens";
+  Op<TakeTokensArgs> take_tokens;
+  static constexpr auto kOp = &TakeTokensKernel::take_tokens;
 };
 
 }  // namespace recurve

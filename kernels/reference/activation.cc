@@ -3,7 +3,7 @@
 
 namespace recurve::reference {
 
-void activation(const ActivationArgs& args, Stream&) {
+void run(const ActivationArgs& args, Stream&) {
   for (int64_t r = 0; r < args.rows; ++r) {
     const float* x = args.x + r * args.x_stride;
     float* y = args.y + r * args.y_stride;

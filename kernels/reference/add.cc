@@ -2,7 +2,7 @@
 
 namespace recurve::reference {
 
-void add(const AddArgs& args, Stream&) {
+void run(const AddArgs& args, Stream&) {
   for (int64_t j = 0; j < args.count; ++j) args.y[j] = args.a[j] + args.b[j];
 }
 

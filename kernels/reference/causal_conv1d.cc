@@ -3,7 +3,7 @@
 
 namespace recurve::reference {
 
-void causal_conv1d(const CausalConv1dArgs& args, Stream&) {
+void run(const CausalConv1dArgs& args, Stream&) {
   const int64_t D = args.D, past = args.width - 1;
   for (int seq = 0; seq < args.seqs.num_seqs; ++seq) {
     float* states = args.state + args.seqs.slot[seq] * D * past;

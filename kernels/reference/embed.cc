@@ -3,7 +3,7 @@
 
 namespace recurve::reference {
 
-void embed(const EmbedArgs& args, Stream&) {
+void run(const EmbedArgs& args, Stream&) {
   const int64_t D = args.E.K;
   for (int r = 0; r < args.rows; ++r) {
     for (int64_t d = 0; d < D; ++d) {

@@ -46,7 +46,7 @@ std::vector<float> mapped(FeatureMap map, const std::vector<float>& x) {
 
 }  // namespace
 
-void feature_map(const FeatureMapArgs& args, Stream&) {
+void run(const FeatureMapArgs& args, Stream&) {
   const int64_t D = args.map == FeatureMap::kProduct ? 2 * args.D : args.D;
   float* out = args.y;
   for (int64_t r = 0; r < args.rows; ++r) {

@@ -19,7 +19,7 @@ void norm_group(int64_t D, float eps, const float* x, const float* z, const floa
 
 }  // namespace
 
-void gated_rms_norm(const GatedRmsNormArgs& args, Stream&) {
+void run(const GatedRmsNormArgs& args, Stream&) {
   const int64_t D = args.D / args.G;
   for (int64_t r = 0; r < args.rows; ++r) {
     for (int64_t at = 0; at < args.D; at += D) {

@@ -127,7 +127,7 @@ void chunk(const Head& s, int L) {
 
 }  // namespace
 
-void gla(const GlaArgs& args, Stream&) {
+void run(const GlaArgs& args, Stream&) {
   const int64_t matrix = int64_t{args.DK} * args.DV;
   std::vector<float> copy(OpenState::room(args.S, matrix));
   for (int seq = 0; seq < args.seqs.num_seqs; ++seq) {

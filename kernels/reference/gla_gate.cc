@@ -3,7 +3,7 @@
 
 namespace recurve::reference {
 
-void gla_gate(const GlaGateArgs& args, Stream&) {
+void run(const GlaGateArgs& args, Stream&) {
   const int64_t D = args.W.N, R = args.W.K;
   for (int64_t row = 0; row < args.rows; ++row) {
     const float* low = args.low + row * args.low_stride;

@@ -3,7 +3,7 @@
 
 namespace recurve::reference {
 
-void glu(const GluArgs& args, Stream&) {
+void run(const GluArgs& args, Stream&) {
   const int64_t F = args.F;
   for (int64_t r = 0; r < args.rows; ++r) {
     const float* gate = args.gate_up + r * 2 * F;

@@ -19,7 +19,7 @@ void norm_head(int DV, float eps, const float* h, const float* o, const float* w
 
 }  // namespace
 
-void head_norm_gate(const HeadNormGateArgs& args, Stream&) {
+void run(const HeadNormGateArgs& args, Stream&) {
   const int64_t DV = args.DV;
   for (int64_t r = 0; r < args.rows; ++r) {
     for (int64_t head = 0; head < args.H; ++head) {

@@ -5,7 +5,7 @@
 
 namespace recurve::reference {
 
-void head_rms_norm(const HeadRmsNormArgs& args, Stream&) {
+void run(const HeadRmsNormArgs& args, Stream&) {
   const int64_t DV = args.DV;
   for (int64_t r = 0; r < args.rows; ++r) {
     for (int64_t head = 0; head < args.H; ++head) {

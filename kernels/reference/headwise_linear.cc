@@ -3,7 +3,7 @@
 
 namespace recurve::reference {
 
-void headwise_linear(const HeadwiseLinearArgs& args, Stream&) {
+void run(const HeadwiseLinearArgs& args, Stream&) {
   const int64_t K = args.W.K, N = args.W.N / args.H;
   for (int64_t r = 0; r < args.rows; ++r) {
     for (int64_t n = 0; n < args.W.N; ++n) {

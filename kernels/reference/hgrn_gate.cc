@@ -5,7 +5,7 @@
 
 namespace recurve::reference {
 
-void hgrn_gate(const HgrnGateArgs& args, Stream&) {
+void run(const HgrnGateArgs& args, Stream&) {
   for (int64_t r = 0; r < args.rows; ++r) {
     for (int64_t d = 0; d < args.D; ++d) {
       const float f = args.f[r * args.f_stride + d];

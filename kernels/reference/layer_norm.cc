@@ -4,7 +4,7 @@
 
 namespace recurve::reference {
 
-void layer_norm(const LayerNormArgs& args, Stream&) {
+void run(const LayerNormArgs& args, Stream&) {
   const int64_t D = args.D, size = D / args.G;
   for (int64_t r = 0; r < args.rows; ++r) {
     for (int64_t group = 0; group < args.G; ++group) {

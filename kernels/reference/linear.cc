@@ -11,19 +11,19 @@ const float* normed(const LinearArgs& args, const float* x, std::vector<float>& 
                     Stream& stream) {
   if (args.norm == nullptr) return x;
   room.resize(static_cast<size_t>(args.W.K));
-  rms_norm({.rows = 1,
-            .D = static_cast<int>(args.W.K),
-            .eps = args.norm_eps,
-            .x = x,
-            .w = args.norm,
-            .y = room.data()},
-           stream);
+  run(RmsNormArgs{.rows = 1,
+                  .D = static_cast<int>(args.W.K),
+                  .eps = args.norm_eps,
+                  .x = x,
+                  .w = args.norm,
+                  .y = room.data()},
+      stream);
   return room.data();
 }
 
 }  // namespace
 
-void linear(const LinearArgs& args, Stream& stream) {
+void run(const LinearArgs& args, Stream& stream) {
   const int64_t N = args.W.N, K = args.W.K, outputs = args.outputs();
   std::vector<float> room, z(static_cast<size_t>(N));
   for (int r = 0; r < args.rows; ++r) {

@@ -2,7 +2,7 @@
 
 namespace recurve::reference {
 
-void linear_recurrence(const LinearRecurrenceArgs& args, Stream&) {
+void run(const LinearRecurrenceArgs& args, Stream&) {
   const int64_t D = args.D;
   for (int seq = 0; seq < args.seqs.num_seqs; ++seq) {
     float* state = args.state + args.seqs.slot[seq] * D;

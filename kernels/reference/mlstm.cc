@@ -150,7 +150,7 @@ void chunk(const Head& s, int L) {
 
 }  // namespace
 
-void mlstm(const MlstmArgs& args, Stream& stream) {
+void run(const MlstmArgs& args, Stream& stream) {
   const int64_t matrix = int64_t{args.DK} * args.DV;
   std::vector<float> copy(OpenState::room(args.C, matrix));
   for (int seq = 0; seq < args.seqs.num_seqs; ++seq) {
@@ -170,7 +170,7 @@ void mlstm(const MlstmArgs& args, Stream& stream) {
       }
     }
   }
-  if (args.head_norm != nullptr) head_norm_gate(head_norm_gate_of(args), stream);
+  if (args.head_norm != nullptr) run(head_norm_gate_of(args), stream);
 }
 
 }  // namespace recurve::reference

@@ -4,7 +4,7 @@
 
 namespace recurve::reference {
 
-void rms_norm(const RmsNormArgs& args, Stream&) {
+void run(const RmsNormArgs& args, Stream&) {
   const int64_t D = args.D;
   for (int r = 0; r < args.rows; ++r) {
     const float* x = args.x + r * D;

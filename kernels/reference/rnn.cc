@@ -86,7 +86,7 @@ void step(const RnnArgs& args, int64_t row, int64_t slot, int64_t head, std::vec
 
 }  // namespace
 
-void rnn(const RnnArgs& args, Stream&) {
+void run(const RnnArgs& args, Stream&) {
   std::vector<float> s(static_cast<size_t>(args.DH) * gates_of(args.cell));
   for (int seq = 0; seq < args.seqs.num_seqs; ++seq) {
     for (int head = 0; head < args.H; ++head) {

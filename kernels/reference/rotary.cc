@@ -4,7 +4,7 @@
 
 namespace recurve::reference {
 
-void positions(const PositionsArgs& args, Stream&) {
+void run(const PositionsArgs& args, Stream&) {
   for (int seq = 0; seq < args.seqs.num_seqs; ++seq) {
     int32_t& count = args.count[args.seqs.slot[seq]];
     for (int row = args.seqs.begin[seq]; row < args.seqs.begin[seq + 1]; ++row) {
@@ -13,7 +13,7 @@ void positions(const PositionsArgs& args, Stream&) {
   }
 }
 
-void rotary(const RotaryArgs& args, Stream&) {
+void run(const RotaryArgs& args, Stream&) {
   const int half = args.D / 2;
   for (int64_t r = 0; r < args.rows; ++r) {
     for (int j = 0; j < half; ++j) {

@@ -196,7 +196,7 @@ SampleResult sample_row(std::span<const float> row, const RowMax& raw, const Slo
 
 }  // namespace
 
-void sample(const SampleArgs& args, Stream&) {
+void run(const SampleArgs& args, Stream&) {
   thread_local Scratch scratch;
   for (int r = 0; r < args.count; ++r) {
     const SampleRow& wanted = args.rows[r];

@@ -43,7 +43,7 @@ void scan_row(const SelectiveScanArgs& a, int64_t row, float* h, float* params) 
 
 }  // namespace
 
-void selective_scan(const SelectiveScanArgs& args, Stream&) {
+void run(const SelectiveScanArgs& args, Stream&) {
   const int64_t values = int64_t{args.D} * args.N;
   std::vector<float> copy(OpenState::room(args.h, values));
   for (int seq = 0; seq < args.seqs.num_seqs; ++seq) {

@@ -3,7 +3,7 @@
 
 namespace recurve::reference {
 
-void skip_gate(const SkipGateArgs& args, Stream&) {
+void run(const SkipGateArgs& args, Stream&) {
   for (int64_t r = 0; r < args.rows; ++r) {
     for (int64_t d = 0; d < args.D; ++d) {
       const int64_t at = r * args.D + d;

@@ -3,7 +3,7 @@
 
 namespace recurve::reference {
 
-void soft_cap(const SoftCapArgs& args, Stream&) {
+void run(const SoftCapArgs& args, Stream&) {
   for (int64_t j = 0; j < args.count; ++j) args.x[j] = soft_cap(args.x[j], args.cap);
 }
 

@@ -118,7 +118,7 @@ void gate(const SsdArgs& a, int head, int row, int end) {
 
 }  // namespace
 
-void ssd(const SsdArgs& args, Stream&) {
+void run(const SsdArgs& args, Stream&) {
   const int64_t matrix = int64_t{args.P} * args.N;
   std::vector<float> copy(OpenState::room(args.h, matrix));
   for (int seq = 0; seq < args.seqs.num_seqs; ++seq) {

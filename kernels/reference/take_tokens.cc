@@ -2,7 +2,7 @@
 
 namespace recurve::reference {
 
-void take_tokens(const TakeTokensArgs& args, Stream&) {
+void run(const TakeTokensArgs& args, Stream&) {
   for (int b = 0; b < args.num_seqs; ++b) {
     args.slot[b] = args.planned[b];
     if (args.decodes[b] == 0) continue;

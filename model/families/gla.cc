@@ -7,11 +7,12 @@
 
 #include <cmath>
 
+#include "kernels/fusion.h"
 #include "model/families/gla_block.h"
 #include "model/families/gla_features.h"
 #include "model/layers/head.h"
 #include "model/layers/required_ops.h"
-#include "model/registry.h"
+#include "model/load_model.h"
 #include "model/special_ids.h"
 
 namespace recurve {
@@ -93,11 +94,14 @@ std::vector<float> rotary_frequencies(int64_t DK) {
 Gla::Gla(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
          const Checkpoint::Progress& progress)
     : c_(read_config(checkpoint)), kernels_(backend.kernels()) {
-  require_ops(backend, c_.type,
-              {"embed", "gather_rows", "rms_norm", "linear", "gla", "head_rms_norm", "swiglu"});
+  require_ops(backend, c_.type, {"embed", "gather_rows", "linear", "gla"});
   if (c_.width > 0) require_ops(backend, c_.type, {"causal_conv1d"});
   if (c_.kind == Kind::kRetnet) require_ops(backend, c_.type, {"positions", "rotary"});
-  if (c_.kind == Kind::kHgrn2) require_ops(backend, c_.type, {"hgrn_gate"});
+  if (c_.kind == Kind::kHgrn2) {
+    require_ops(backend, c_.type, {"hgrn_gate", "rms_norm"});
+  } else if (c_.head_norm) {
+    require_ops(backend, c_.type, {"head_rms_norm"});
+  }
   if (c_.kind == Kind::kGla) require_ops(backend, c_.type, {"gla_gate"});
   const bool maps = c_.kind != Kind::kRetnet && c_.kind != Kind::kGla;
   if (maps || c_.KV < c_.H || c_.activation != Activation::kIdentity) {
@@ -238,7 +242,7 @@ void Gla::mixer(const Block& block, size_t index, const Ragged& seqs, const Stat
   Mixed in = mix(block, index, seqs, states, s, stream);
   gates(block, rows, s, in, stream);
   recur(index, seqs, states, s, in, stream);
-  uint16_t* o_bf16 = nullptr;     // the normed heads, where the layer after them takes bf16
+  Activations o{.f32 = s.o};
   if (c_.kind == Kind::kHgrn2) {  // over all heads together
     kernels_.rms_norm({.rows = rows,
                        .D = static_cast<int>(c_.out()),
@@ -248,9 +252,8 @@ void Gla::mixer(const Block& block, size_t index, const Ragged& seqs, const Stat
                        .y = s.o},
                       stream);
   } else if (c_.head_norm) {
-    if (kernels_.linear.takes_bf16(block.out.matrix()) && 2 * c_.F >= c_.out()) {
-      o_bf16 = reinterpret_cast<uint16_t*>(s.hidden);
-    }
+    // The feed-forward part has no use for its room yet.
+    o = rows_for(kernels_, block.out.matrix(), s.o, s.hidden, c_.F);
     kernels_.head_rms_norm({.rows = rows,
                             .H = static_cast<int>(c_.H),
                             .DV = static_cast<int>(c_.DV),
@@ -259,12 +262,12 @@ void Gla::mixer(const Block& block, size_t index, const Ragged& seqs, const Stat
                             .x = s.o,
                             .w = block.out_norm.data(),
                             .gate = c_.output_gate ? s.projected + c_.mixed() : nullptr,
-                            .y = s.o,
-                            .y_bf16 = o_bf16},
+                            .y = o.f32,
+                            .y_bf16 = o.bf16},
                            stream);
   }
   kernels_.linear(
-      s.x.add({.W = block.out.matrix(), .x = s.o, .x_bf16 = o_bf16}, block.ffn.reader()), stream);
+      s.x.add({.W = block.out.matrix(), .x = o.f32, .x_bf16 = o.bf16}, block.ffn.reader()), stream);
 }
 
 // Queries, keys and values: projected, convolved, mapped and turned.

@@ -5,10 +5,11 @@
 // inference path does, not the fused training kernel, which norms dt after dt_proj.
 #include <fmt/format.h>
 
+#include "kernels/fusion.h"
 #include "model/families/mamba_common.h"
 #include "model/layers/decay.h"
 #include "model/layers/required_ops.h"
-#include "model/registry.h"
+#include "model/load_model.h"
 
 namespace recurve {
 namespace {
@@ -101,7 +102,7 @@ class Mamba final : public StateSpaceModel {
     float* u;       // (rows, DI) after the convolution
     float* params;  // (rows, R + 2 N) of the state space
     float* scan;    // (rows, DI + R + 2 N) for the scan's own use
-    float* v;       // (rows, DI) out of the state space; before, u in bf16
+    float* v;       // (rows, DI) out of the state space
     float* picked;  // (logits, D)
   };
   Block load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
@@ -109,9 +110,9 @@ class Mamba final : public StateSpaceModel {
   // next: who reads x after it.
   void mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
              const Scratch& scratch, const Residual::Reader& next, Stream& stream) const;
-  uint16_t* bf16_for(const LinearWeights& next, const Scratch& scratch) const;
+  // y: what comes out of it.
   void state_space(const Block& block, StateData h, const Ragged& seqs, const Scratch& scratch,
-                   Stream& stream) const;
+                   const Activations& y, Stream& stream) const;
   WeightTally blocks_tally() const;
 
   Config c_;
@@ -123,7 +124,7 @@ Mamba::Mamba(Checkpoint& checkpoint, Backend& backend, const LoadOptions& option
     : StateSpaceModel(backend), c_(read_config(checkpoint, falcon)) {
   const std::string family = falcon ? "falcon_mamba" : "mamba";
   require_ops(backend, family,
-              {"embed", "gather_rows", "rms_norm", "linear", "causal_conv1d", "selective_scan"});
+              {"embed", "gather_rows", "linear", "causal_conv1d", "selective_scan"});
   c_.state = require_state(backend, family, "selective_scan", options.state);
   if (options.chunk > 0) c_.chunk = options.chunk;
   require_sizes(backend, family,
@@ -225,7 +226,10 @@ void Mamba::forward(const StepBatch& batch, const StatePool& states, Arena& aren
 void Mamba::mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
                   const Scratch& s, const Residual::Reader& next, Stream& stream) const {
   const int rows = seqs.rows, DI = static_cast<int>(c_.DI);
-  linear_conv(s.x.read(block.reader(), c_.eps, {.bias = block.in.bias(), .y = s.xz}),
+  // Of the convolution and of the state space; when v is written, u has been multiplied.
+  const Activations u = rows_for(kernels_, block.params.matrix(), s.u, s.v, DI);
+  const Activations v = rows_for(kernels_, block.out.matrix(), s.v, s.v, DI);
+  linear_conv(kernels_, s.x.read(block.reader(), c_.eps, {.bias = block.in.bias(), .y = s.xz}),
               {.seqs = seqs,
                .D = DI,
                .width = static_cast<int>(c_.width),
@@ -235,32 +239,22 @@ void Mamba::mixer(const Block& block, size_t index, const Ragged& seqs, const St
                .w = block.conv.data(),
                .bias = block.conv_bias.data(),
                .state = states.array(2 * index),
-               .y = s.u,
-               .y_bf16 = bf16_for(block.params, s)},
+               .y = u.f32,
+               .y_bf16 = u.bf16},
               stream);
-  kernels_.linear({.rows = rows,
-                   .W = block.params.matrix(),
-                   .x = s.u,
-                   .y = s.params,
-                   .x_bf16 = bf16_for(block.params, s)},
-                  stream);
-  state_space(block, states.data(2 * index + 1), seqs, s, stream);
-  kernels_.linear(s.x.add({.W = block.out.matrix(),
-                           .bias = block.out.bias(),
-                           .x = s.v,
-                           .x_bf16 = bf16_for(block.out, s)},
-                          next),
-                  stream);
+  kernels_.linear(
+      {.rows = rows, .W = block.params.matrix(), .x = u.f32, .y = s.params, .x_bf16 = u.bf16},
+      stream);
+  state_space(block, states.data(2 * index + 1), seqs, s, v, stream);
+  kernels_.linear(
+      s.x.add({.W = block.out.matrix(), .bias = block.out.bias(), .x = v.f32, .x_bf16 = v.bf16},
+              next),
+      stream);
 }
 
-// Where what `next` takes is left in bf16, or null.
-uint16_t* Mamba::bf16_for(const LinearWeights& next, const Scratch& s) const {
-  return kernels_.linear.takes_bf16(next.matrix()) ? reinterpret_cast<uint16_t*>(s.v) : nullptr;
-}
-
-// s.v from s.u, s.params and the gate.
+// y from s.u, s.params and the gate.
 void Mamba::state_space(const Block& block, StateData h, const Ragged& seqs, const Scratch& s,
-                        Stream& stream) const {
+                        const Activations& y, Stream& stream) const {
   const int DI = static_cast<int>(c_.DI), N = static_cast<int>(c_.N);
   const int R = static_cast<int>(c_.R);
   kernels_.selective_scan({.seqs = seqs,
@@ -281,23 +275,20 @@ void Mamba::state_space(const Block& block, StateData h, const Ragged& seqs, con
                            .skip = block.skip.data(),
                            .h = h,
                            .scratch = s.scan,
-                           .y = s.v,
-                           .y_bf16 = bf16_for(block.out, s)},
+                           .y = y.f32,
+                           .y_bf16 = y.bf16},
                           stream);
 }
 
 }  // namespace
 
+// Falcon Mamba is Mamba with norms of dt, B and C.
 std::unique_ptr<const Model> load_mamba(Checkpoint& checkpoint, Backend& backend,
                                         const LoadOptions& options,
                                         const Checkpoint::Progress& progress) {
-  return std::make_unique<Mamba>(checkpoint, backend, options, progress, false);
-}
-
-std::unique_ptr<const Model> load_falcon_mamba(Checkpoint& checkpoint, Backend& backend,
-                                               const LoadOptions& options,
-                                               const Checkpoint::Progress& progress) {
-  return std::make_unique<Mamba>(checkpoint, backend, options, progress, true);
+  const nlohmann::json& config = checkpoint.config();
+  const bool falcon = config.contains("model_type") && config["model_type"] == "falcon_mamba";
+  return std::make_unique<Mamba>(checkpoint, backend, options, progress, falcon);
 }
 
 }  // namespace recurve

@@ -9,10 +9,11 @@
 #include <limits>
 #include <utility>
 
+#include "kernels/fusion.h"
 #include "model/families/mamba_common.h"
 #include "model/layers/decay.h"
 #include "model/layers/required_ops.h"
-#include "model/registry.h"
+#include "model/load_model.h"
 
 namespace recurve {
 namespace {
@@ -147,11 +148,11 @@ class Mamba2 final : public StateSpaceModel {
   // next: who reads x after it.
   void mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
              const Scratch& scratch, const Residual::Reader& next, Stream& stream) const;
-  SsdArgs state_space(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
-                      const Scratch& scratch) const;
-  BegunNorm begun_gate_norm(const Block& block, const SsdArgs& ssd) const;
-  // v: (rows, DI)
-  void norm_groups(const Block& block, int rows, float* v, uint16_t* v_bf16, Stream& stream) const;
+  // Gives what it began of the norm after it.
+  BegunNorm state_space(const Block& block, size_t index, const Ragged& seqs,
+                        const StatePool& states, const Scratch& scratch, Stream& stream) const;
+  void norm_groups(const Block& block, int rows, const Scratch& scratch, const Activations& normed,
+                   Stream& stream) const;
   WeightTally blocks_tally() const;
 
   Config c_;
@@ -161,9 +162,8 @@ class Mamba2 final : public StateSpaceModel {
 Mamba2::Mamba2(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
                const Checkpoint::Progress& progress)
     : StateSpaceModel(backend), c_(read_config(checkpoint)) {
-  require_ops(
-      backend, "mamba2",
-      {"embed", "gather_rows", "rms_norm", "linear", "causal_conv1d", "ssd", "gated_rms_norm"});
+  require_ops(backend, "mamba2", {"embed", "gather_rows", "linear", "causal_conv1d", "ssd"});
+  if (c_.G > 1) require_ops(backend, "mamba2", {"gated_rms_norm"});
   c_.state = require_state(backend, "mamba2", "ssd", options.state);
   if (options.chunk > 0) c_.chunk = options.chunk;
   require_sizes(backend, "mamba2",
@@ -264,7 +264,7 @@ void Mamba2::forward(const StepBatch& batch, const StatePool& states, Arena& are
 void Mamba2::mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
                    const Scratch& s, const Residual::Reader& next, Stream& stream) const {
   const int rows = seqs.rows;
-  linear_conv(s.x.read(block.reader(), c_.eps, {.bias = block.in.bias(), .y = s.zxBCdt}),
+  linear_conv(kernels_, s.x.read(block.reader(), c_.eps, {.bias = block.in.bias(), .y = s.zxBCdt}),
               {.seqs = seqs,
                .D = static_cast<int>(c_.conv_width()),
                .width = static_cast<int>(c_.width),
@@ -277,35 +277,25 @@ void Mamba2::mixer(const Block& block, size_t index, const Ragged& seqs, const S
                .y = s.xBC},
               stream);
   const bool groups = c_.G > 1;  // else the norm is of the whole row
-  SsdArgs ssd = state_space(block, index, seqs, states, s);
-  const BegunNorm begun = ssd.next = begun_gate_norm(block, ssd);
-  kernels_.ssd(ssd, stream);
-  // In bf16 where the layer takes it; that the convolution left there has been read.
-  auto* v_bf16 = groups && kernels_.linear.takes_bf16(block.out.matrix())
-                     ? reinterpret_cast<uint16_t*>(s.xBC)
-                     : nullptr;
-  if (groups) norm_groups(block, rows, s.v, v_bf16, stream);
+  const BegunNorm begun = state_space(block, index, seqs, states, s, stream);
+  Activations v{.f32 = s.v};
+  if (groups) {  // what the convolution left has been read
+    v = rows_for(kernels_, block.out.matrix(), s.v, s.xBC, c_.conv_width());
+    norm_groups(block, rows, s, v, stream);
+  }
   kernels_.linear(s.x.add({.W = block.out.matrix(),
                            .bias = block.out.bias(),
-                           .x = s.v,
+                           .x = v.f32,
                            .norm = groups ? nullptr : block.gate_norm.data(),
                            .norm_eps = c_.gate_eps,
-                           .x_bf16 = v_bf16,
+                           .x_bf16 = v.bf16,
                            .begun = begun},
                           next),
                   stream);
 }
 
-// What the state space may leave of v for the norm after it, in its place, or nothing.
-BegunNorm Mamba2::begun_gate_norm(const Block& block, const SsdArgs& ssd) const {
-  const bool begins = c_.G == 1 && kernels_.ssd.begins_norm(ssd) &&
-                      kernels_.linear.takes_begun_norm(block.out.matrix());
-  if (!begins) return {};
-  return BegunNorm::in(ssd.y, ssd.seqs.rows, c_.DI);
-}
-
-// v in place, or to v_bf16 where that is not null.
-void Mamba2::norm_groups(const Block& block, int rows, float* v, uint16_t* v_bf16,
+// normed from s.v.
+void Mamba2::norm_groups(const Block& block, int rows, const Scratch& s, const Activations& normed,
                          Stream& stream) const {
   const int DI = static_cast<int>(c_.DI);
   kernels_.gated_rms_norm({.rows = rows,
@@ -315,42 +305,48 @@ void Mamba2::norm_groups(const Block& block, int rows, float* v, uint16_t* v_bf1
                            .x_stride = DI,
                            .z_stride = 0,
                            .y_stride = DI,
-                           .x = v,
+                           .x = s.v,
                            .z = nullptr,
                            .w = block.gate_norm.data(),
-                           .y = v,
-                           .y_bf16 = v_bf16},
+                           .y = normed.f32,
+                           .y_bf16 = normed.bf16},
                           stream);
 }
 
-// s.v, gated, from s.zxBCdt and s.xBC.
-SsdArgs Mamba2::state_space(const Block& block, size_t index, const Ragged& seqs,
-                            const StatePool& states, const Scratch& s) const {
+// s.v, gated, from s.zxBCdt and s.xBC; or, where the norm after it is of whole rows and may be
+// begun here, that in its place.
+BegunNorm Mamba2::state_space(const Block& block, size_t index, const Ragged& seqs,
+                              const StatePool& states, const Scratch& s, Stream& stream) const {
   const int DI = static_cast<int>(c_.DI), GN = static_cast<int>(c_.G * c_.N);
   const int conv = static_cast<int>(c_.conv_width());
   const int projection = static_cast<int>(c_.projection_width());
-  return {.seqs = seqs,
-          .H = static_cast<int>(c_.H),
-          .P = static_cast<int>(c_.P),
-          .N = static_cast<int>(c_.N),
-          .G = static_cast<int>(c_.G),
-          .chunk = c_.chunk,
-          .dt_min = c_.dt_min,
-          .dt_max = c_.dt_max,
-          .xBC_stride = conv,
-          .dt_stride = projection,
-          .z_stride = projection,
-          .x = s.xBC,
-          .B = s.xBC + DI,
-          .C = s.xBC + DI + GN,
-          .dt = s.zxBCdt + DI + conv,
-          .z = s.zxBCdt,
-          .dt_bias = block.dt_bias.data(),
-          .A = block.A.data(),
-          .skip = block.skip.data(),
-          .h = states.data(2 * index + 1),
-          .y = s.v,
-          .next_norm = block.gate_norm.data()};
+  SsdArgs args{.seqs = seqs,
+               .H = static_cast<int>(c_.H),
+               .P = static_cast<int>(c_.P),
+               .N = static_cast<int>(c_.N),
+               .G = static_cast<int>(c_.G),
+               .chunk = c_.chunk,
+               .dt_min = c_.dt_min,
+               .dt_max = c_.dt_max,
+               .xBC_stride = conv,
+               .dt_stride = projection,
+               .z_stride = projection,
+               .x = s.xBC,
+               .B = s.xBC + DI,
+               .C = s.xBC + DI + GN,
+               .dt = s.zxBCdt + DI + conv,
+               .z = s.zxBCdt,
+               .dt_bias = block.dt_bias.data(),
+               .A = block.A.data(),
+               .skip = block.skip.data(),
+               .h = states.data(2 * index + 1),
+               .y = s.v};
+  BegunNorm begun;
+  if (c_.G == 1) {
+    begun = begin_norm(kernels_, args, block.out.matrix(), block.gate_norm.data(), s.v);
+  }
+  kernels_.ssd(args, stream);
+  return begun;
 }
 
 }  // namespace

@@ -89,11 +89,4 @@ void StateSpaceModel::embed(const StepBatch& batch, const Residual& x, Stream& s
       stream);
 }
 
-void StateSpaceModel::linear_conv(LinearArgs linear, const CausalConv1dArgs& conv,
-                                  Stream& stream) const {
-  if (kernels_.linear.takes_conv(linear, conv)) linear.conv = conv;
-  kernels_.linear(linear, stream);
-  if (!linear.conv) kernels_.causal_conv1d(conv, stream);
-}
-
 }  // namespace recurve

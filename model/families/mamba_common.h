@@ -61,8 +61,6 @@ class StateSpaceModel : public Model {
     for (size_t b = 0; b < blocks.size(); ++b) mix(b, reader_after(blocks, b, last));
     head(last, batch, x, picked, logits, kernels_, stream);
   }
-  // The projection that begins a mixer, and the convolution over some of its outputs.
-  void linear_conv(LinearArgs linear, const CausalConv1dArgs& conv, Stream& stream) const;
 
   const Kernels& kernels_;
 

@@ -17,11 +17,12 @@
 // (g is z in kernels/ops/rnn.h) and r, z, n.
 #include <fmt/format.h>
 
+#include "kernels/fusion.h"
 #include "model/layers/head.h"
 #include "model/layers/host_matrix.h"
 #include "model/layers/required_ops.h"
 #include "model/layers/token_weights.h"
-#include "model/registry.h"
+#include "model/load_model.h"
 #include "model/special_ids.h"
 #include "model/weights/config_reader.h"
 #include "model/weights/convert.h"
@@ -144,15 +145,10 @@ class Rnn final : public Model {
   void fill_info(const Checkpoint& checkpoint);
   std::vector<const char*> state_names() const;
 
-  // Rows for a linear layer: x, or where that is not null x_bf16.
-  struct Normed {
-    float* x;
-    uint16_t* x_bf16;
-  };
-  Normed room_for(const LinearWeights& next, float* room) const;
-  void normalise(const Norm& norm, int rows, const float* x, float* sum, const Normed& y,
+  Activations room_for(const LinearWeights& next, float* room) const;
+  void normalise(const Norm& norm, int rows, const float* x, float* sum, const Activations& y,
                  Stream& stream) const;
-  void cell(size_t index, const Ragged& seqs, const StatePool& states, const Normed& x,
+  void cell(size_t index, const Ragged& seqs, const StatePool& states, const Activations& x,
             float* gates, float* y, Stream& stream) const;
   void pre_norm_block(size_t index, const Ragged& seqs, const StatePool& states,
                       const Scratch& scratch, Stream& stream) const;
@@ -314,33 +310,29 @@ void Rnn::pre_norm_block(size_t index, const Ragged& seqs, const StatePool& stat
                          const Scratch& s, Stream& stream) const {
   const Layer& layer = layers_[index];
   const int rows = seqs.rows;
-  const Normed x = room_for(layer.input, s.y), ffn_x = room_for(layer.gate_up, s.gates);
+  const Activations x = room_for(layer.input, s.y), ffn_x = room_for(layer.gate_up, s.gates);
   normalise(layer.norm, rows, s.x, nullptr, x, stream);
   cell(index, seqs, states, x, s.gates, s.y, stream);
   normalise(layer.ffn_norm, rows, s.y, s.x, ffn_x, stream);
   LinearArgs up{.rows = rows,
                 .W = layer.gate_up.matrix(),
-                .x = ffn_x.x,
-                .y = s.hidden,
+                .x = ffn_x.f32,
                 .swiglu = true,
-                .x_bf16 = ffn_x.x_bf16};
-  LinearArgs down{.rows = rows, .W = layer.down.matrix(), .residual = s.x, .x = s.hidden, .y = s.x};
-  if (kernels_.linear.takes_bf16(up.W) && kernels_.linear.takes_bf16(down.W)) {
-    up.y_bf16 = reinterpret_cast<uint16_t*>(s.hidden);
-    down.x_bf16 = up.y_bf16;
-  }
+                .x_bf16 = ffn_x.bf16};
+  LinearArgs down{.rows = rows, .W = layer.down.matrix(), .residual = s.x, .y = s.x};
+  join(kernels_, up, down, s.hidden);
   kernels_.linear(up, stream);
   kernels_.linear(down, stream);
 }
 
 // Only the layer norm leaves its rows in bf16.
-Rnn::Normed Rnn::room_for(const LinearWeights& next, float* room) const {
-  const bool bf16 = !c_.rms_norm && kernels_.linear.takes_bf16(next.matrix());
-  return {room, bf16 ? reinterpret_cast<uint16_t*>(room) : nullptr};
+Activations Rnn::room_for(const LinearWeights& next, float* room) const {
+  if (c_.rms_norm) return {.f32 = room};
+  return rows_for(kernels_, next.matrix(), room, room, next.matrix().K);
 }
 
 // The norm of x, or where there is a sum, of sum += x.
-void Rnn::normalise(const Norm& norm, int rows, const float* x, float* sum, const Normed& y,
+void Rnn::normalise(const Norm& norm, int rows, const float* x, float* sum, const Activations& y,
                     Stream& stream) const {
   const int D = static_cast<int>(c_.D);
   if (c_.rms_norm) {
@@ -349,7 +341,7 @@ void Rnn::normalise(const Norm& norm, int rows, const float* x, float* sum, cons
       x = sum;
     }
     kernels_.rms_norm(
-        {.rows = rows, .D = D, .eps = c_.eps, .x = x, .w = norm.weight.data(), .y = y.x}, stream);
+        {.rows = rows, .D = D, .eps = c_.eps, .x = x, .w = norm.weight.data(), .y = y.f32}, stream);
     return;
   }
   kernels_.layer_norm({.rows = rows,
@@ -360,22 +352,22 @@ void Rnn::normalise(const Norm& norm, int rows, const float* x, float* sum, cons
                        .w = norm.weight.data(),
                        .b = norm.bias.data(),
                        .residual = nullptr,
-                       .y = y.x,
+                       .y = y.f32,
                        .sum = sum,
-                       .y_bf16 = y.x_bf16},
+                       .y_bf16 = y.bf16},
                       stream);
 }
 
 // y may be x: it is written when x has been read.
-void Rnn::cell(size_t index, const Ragged& seqs, const StatePool& states, const Normed& x,
+void Rnn::cell(size_t index, const Ragged& seqs, const StatePool& states, const Activations& x,
                float* gates, float* y, Stream& stream) const {
   const Layer& layer = layers_[index];
   kernels_.linear({.rows = seqs.rows,
                    .W = layer.input.matrix(),
                    .bias = layer.input.bias(),
-                   .x = x.x,
+                   .x = x.f32,
                    .y = gates,
-                   .x_bf16 = x.x_bf16},
+                   .x_bf16 = x.bf16},
                   stream);
   const size_t arrays = state_names().size(), first = arrays * index;
   kernels_.rnn({.seqs = seqs,
@@ -406,10 +398,10 @@ void Rnn::head(const StepBatch& batch, const Scratch& s, float* logits, Stream& 
                   .x = rows,
                   .y = logits};
   if (c_.pre_norm) {
-    const Normed normed = room_for(W, s.normed);
+    const Activations normed = room_for(W, s.normed);
     normalise(out_norm_, count, rows, nullptr, normed, stream);
-    args.x = normed.x;
-    args.x_bf16 = normed.x_bf16;
+    args.x = normed.f32;
+    args.x_bf16 = normed.bf16;
   }
   kernels_.linear(args, stream);
 }

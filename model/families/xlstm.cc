@@ -8,12 +8,13 @@
 #include <cmath>
 #include <map>
 
+#include "kernels/fusion.h"
 #include "model/families/xlstm_config.h"
 #include "model/layers/gated_ffn.h"
 #include "model/layers/head.h"
 #include "model/layers/required_ops.h"
 #include "model/layers/token_weights.h"
-#include "model/registry.h"
+#include "model/load_model.h"
 #include "model/special_ids.h"
 
 namespace recurve {
@@ -57,10 +58,10 @@ class Xlstm final : public Model {
   void mlstm_layer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
                    const Scratch& scratch, Stream& stream) const;
   void exponential_cell(const Block& block, size_t index, const Ragged& seqs,
-                        const StatePool& states, const Scratch& scratch, uint16_t* h_bf16,
+                        const StatePool& states, const Scratch& scratch, const Activations& h,
                         Stream& stream) const;
   void sigmoid_cell(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
-                    const Scratch& scratch, uint16_t* h_bf16, Stream& stream) const;
+                    const Scratch& scratch, const Activations& h, Stream& stream) const;
   void sigmoid_gates(int rows, const Scratch& scratch, Stream& stream) const;
   void fill_info(const Checkpoint& checkpoint);
 
@@ -74,15 +75,15 @@ class Xlstm final : public Model {
 void require_kernels(const Backend& backend, const Config& c) {
   const int H = static_cast<int>(c.H), DK = static_cast<int>(c.DK), DV = static_cast<int>(c.DV);
   const StateData C(nullptr, c.state);
-  require_ops(backend, "xlstm",
-              {"embed", "gather_rows", "rms_norm", "linear", "head_norm_gate", "swiglu"});
+  require_ops(backend, "xlstm", {"embed", "gather_rows", "linear"});
   if (c.sigmoid_gate) {
     const GlaDecay decay = GlaDecay::kToken;
-    require_ops(backend, "xlstm", {"gla", "activation", "soft_cap"});
+    require_ops(backend, "xlstm", {"gla", "activation", "head_norm_gate"});
+    if (c.gate_soft_cap > 0) require_ops(backend, "xlstm", {"soft_cap"});
     require_sizes(backend, "xlstm",
                   GlaArgs{.H = H, .DK = DK, .DV = DV, .chunk = c.chunk, .decay = decay, .S = C});
   } else {
-    require_ops(backend, "xlstm", {"mlstm", "soft_cap"});
+    require_ops(backend, "xlstm", {"mlstm"});
     require_sizes(backend, "xlstm",
                   MlstmArgs{.H = H, .DK = DK, .DV = DV, .chunk = c.chunk, .C = C});
   }
@@ -216,21 +217,19 @@ void Xlstm::mlstm_layer(const Block& block, size_t index, const Ragged& seqs,
                         const StatePool& states, const Scratch& s, Stream& stream) const {
   kernels_.linear(
       s.x.read(block.reader(), c_.norm_eps, {.bias = block.qkvoif.bias(), .y = s.qkvoif}), stream);
-  // The output projection's input where it is rounded: the feed-forward part has no use for its
-  // room yet.
-  const bool rounds = kernels_.linear.takes_bf16(block.out.matrix()) && 2 * c_.F >= c_.v();
-  auto* h_bf16 = rounds ? reinterpret_cast<uint16_t*>(s.hidden) : nullptr;
+  // The feed-forward part has no use for its room yet.
+  const Activations h = rows_for(kernels_, block.out.matrix(), s.h, s.hidden, c_.F);
   if (c_.sigmoid_gate) {
-    sigmoid_cell(block, index, seqs, states, s, h_bf16, stream);
+    sigmoid_cell(block, index, seqs, states, s, h, stream);
   } else {
-    exponential_cell(block, index, seqs, states, s, h_bf16, stream);
+    exponential_cell(block, index, seqs, states, s, h, stream);
   }
   kernels_.linear(
-      s.x.add({.W = block.out.matrix(), .x = s.h, .x_bf16 = h_bf16}, block.ffn.reader()), stream);
+      s.x.add({.W = block.out.matrix(), .x = h.f32, .x_bf16 = h.bf16}, block.ffn.reader()), stream);
 }
 
 void Xlstm::exponential_cell(const Block& block, size_t index, const Ragged& seqs,
-                             const StatePool& states, const Scratch& s, uint16_t* h_bf16,
+                             const StatePool& states, const Scratch& s, const Activations& h,
                              Stream& stream) const {
   const float* i = s.qkvoif + 2 * (c_.qk() + c_.v());
   kernels_.mlstm({.seqs = seqs,
@@ -249,16 +248,16 @@ void Xlstm::exponential_cell(const Block& block, size_t index, const Ragged& seq
                   .C = states.data(3 * index),
                   .n = states.array(3 * index + 1),
                   .m = states.array(3 * index + 2),
-                  .h = s.h,
+                  .h = h.f32,
                   .o = s.qkvoif + 2 * c_.qk() + c_.v(),
                   .head_norm = block.head_norm.data(),
                   .head_norm_eps = c_.head_norm_eps,
-                  .h_bf16 = h_bf16},
+                  .h_bf16 = h.bf16},
                  stream);
 }
 
 void Xlstm::sigmoid_cell(const Block& block, size_t index, const Ragged& seqs,
-                         const StatePool& states, const Scratch& s, uint16_t* h_bf16,
+                         const StatePool& states, const Scratch& s, const Activations& h,
                          Stream& stream) const {
   const int stride = static_cast<int>(c_.projected());
   const size_t first = c_.states().size() * index;
@@ -283,18 +282,18 @@ void Xlstm::sigmoid_cell(const Block& block, size_t index, const Ragged& seqs,
                 .i = s.gates,
                 .S = states.data(first),
                 .z = c_.normaliser ? states.array(first + 1) : nullptr,
-                .o = s.h},
+                .o = h.f32},
                stream);
   kernels_.head_norm_gate({.rows = seqs.rows,
                            .H = static_cast<int>(c_.H),
                            .DV = static_cast<int>(c_.DV),
                            .eps = c_.head_norm_eps,
                            .o_stride = stride,
-                           .h = s.h,
+                           .h = h.f32,
                            .o = s.qkvoif + 2 * c_.qk() + c_.v(),
                            .w = block.head_norm.data(),
-                           .y = s.h,
-                           .y_bf16 = h_bf16},
+                           .y = h.f32,
+                           .y_bf16 = h.bf16},
                           stream);
 }
 

@@ -10,7 +10,7 @@
 #include "model/families/xlstm_blocks_weights.h"
 #include "model/layers/head.h"
 #include "model/layers/required_ops.h"
-#include "model/registry.h"
+#include "model/load_model.h"
 #include "model/special_ids.h"
 
 namespace recurve {

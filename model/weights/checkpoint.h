@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/tensor.h"
+#include "model/weights/fingerprint.h"
 #include "model/weights/safetensors.h"
 #include "model/weights/tensor_view.h"
 
@@ -81,6 +82,12 @@ class Checkpoint {
   // progress: called now and then on this thread; bytes as stored.
   void finish(const Progress& progress = {});
 
+  // After finish(): what the config says and what the tensors that were taken hold, as they are
+  // stored, in 32 hexadecimal digits. It does not depend on how the config is laid out, nor on how
+  // the tensors are spread over files, nor on what they are loaded as; of random weights it is the
+  // config and the seed. Empty where the copies were left out.
+  const std::string& fingerprint() const { return fingerprint_; }
+
   // How fast the copies of finish() went. Reading, which includes any conversion, and copying to
   // the device go on at the same time.
   struct Times {
@@ -120,6 +127,7 @@ class Checkpoint {
   void note_missing(const std::vector<std::string>& names, const std::vector<Shape>& shapes);
   void check_all_used();
   void make_copies(const Progress& progress);
+  void take_fingerprint();
 
   nlohmann::json config_;
   std::string config_file_;
@@ -135,6 +143,8 @@ class Checkpoint {
   bool copying_ = true;
   std::vector<Copy> copies_;
   Times times_;
+  TensorHashes hashes_;  // of tensors that are read here
+  std::string fingerprint_;
 };
 
 }  // namespace recurve

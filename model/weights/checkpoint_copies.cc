@@ -1,8 +1,12 @@
 // The copies of Checkpoint::finish(): from the files, through a few buffers on the host, to memory
 // of a backend.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <future>
+#include <span>
 
 #include "kernels/backend.h"
 #include "model/weights/checkpoint.h"
@@ -11,12 +15,25 @@
 namespace recurve {
 namespace {
 
-constexpr int64_t kStageElements = 8 << 20;  // 16 or 32 MiB a buffer
-constexpr size_t kMeasuredCopy = 4 << 20;    // bytes of a copy worth measuring
+constexpr int64_t kStageElements = 8 << 20;                     // 16 or 32 MiB a buffer
+static_assert(2 * kStageElements % TensorHashes::kBlock == 0);  // buffers are whole blocks
+constexpr size_t kWorthAThread = 1 << 20;                       // bytes to hash
+constexpr size_t kMeasuredCopy = 4 << 20;                       // bytes of a copy worth measuring
 
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Of elements [begin, end), which begin and end with blocks or with the tensor. Nothing if there
+// are no blocks.
+void hash_stored(const TensorView& view, int64_t begin, int64_t end, std::span<Hash128> blocks) {
+  if (blocks.empty()) return;
+  const size_t size = size_of(view.type), first = static_cast<size_t>(begin) * size;
+  const std::span bytes(view.data + first, static_cast<size_t>(end - begin) * size);
+  view.file->mapping().check_still_whole();
+  hash_blocks(bytes, blocks);
+  view.file->mapping().release(bytes.data(), bytes.size());
 }
 
 // While one buffer is filled, the others are on their way to the device.
@@ -38,19 +55,26 @@ class Stage {
   Stage& operator=(const Stage&) = delete;
 
   Backend* backend() const { return backend_; }
-  void wait() { stream_->wait(); }
+  void wait() {
+    stream_->wait();
+    for (Place& place : buffers_) place.wait();
+  }
 
-  // Elements [begin, end) of the tensor, at most kStageElements. device: where they go.
+  // Elements [begin, end) of the tensor, at most kStageElements. device: where they go. blocks:
+  // where the hashes of what is stored there go, complete after wait(); or empty.
   void send(const TensorView& from, int64_t begin, int64_t end, DType to, std::byte* device,
-            Checkpoint::Times& times) {
+            std::span<Hash128> blocks, Checkpoint::Times& times) {
     Place& place = buffers_[turn_];
     turn_ = (turn_ + 1) % buffers_.size();
     const size_t bytes = static_cast<size_t>(end - begin) * size_of(to);
-    place.left->wait();
+    place.wait();
+    const bool as_stored = keeps_bytes(from.type, to);
+    if (!as_stored) hash_stored(from, begin, end, blocks);
     const Clock::time_point began = Clock::now();
     convert_elements(from, begin, end, to, place.memory.get());
     times.reading += seconds_since(began);
     times.bytes += bytes;
+    if (as_stored) place.hash(bytes, blocks);
     if (times.copying_rate == 0 && bytes >= kMeasuredCopy) {
       times.copying_rate = measured_copy(device, place.memory.get(), bytes);
     } else {
@@ -63,8 +87,22 @@ class Stage {
   struct Place {
     Place(Backend& backend, size_t bytes)
         : memory(backend.allocate_host(bytes)), left(backend.make_event()) {}
+    // Until the memory may be written again.
+    void wait() {
+      left->wait();
+      if (hashed.valid()) hashed.get();
+    }
+    // Hashes what is in the memory, beside what else is done.
+    void hash(size_t bytes, std::span<Hash128> blocks) {
+      const std::span content(memory.get(), bytes);
+      if (blocks.empty()) return;
+      if (bytes < kWorthAThread) return hash_blocks(content, blocks);
+      hashed = std::async(std::launch::async, [=] { hash_blocks(content, blocks); });
+    }
+
     HostMemory memory;
     std::unique_ptr<Event> left;  // reached when what was in the memory is on the device
+    std::future<void> hashed;     // of what is in the memory; before that goes
   };
 
   // Bytes a second, with nothing beside it.
@@ -82,11 +120,33 @@ class Stage {
   size_t turn_ = 0;
 };
 
+// Those of elements [begin, end) among the tensor's.
+std::span<Hash128> blocks_of(std::span<Hash128> all, const TensorView& view, int64_t begin,
+                             int64_t end) {
+  if (all.empty()) return {};
+  const size_t size = size_of(view.type), block = TensorHashes::kBlock;
+  const size_t first = static_cast<size_t>(begin) * size / block;
+  return all.subspan(first, (static_cast<size_t>(end) * size + block - 1) / block - first);
+}
+
 }  // namespace
+
+void Checkpoint::take_fingerprint() {
+  for (auto& [name, tensor] : tensors_) {  // those that loaders computed with, and did not copy
+    if (tensor.used) hash_stored(tensor.view, 0, tensor.view.count(), hashes_.add(tensor.view));
+  }
+  std::vector<std::string> texts = hashes_.lines();
+  if (random_) texts.push_back(fmt::format("random weights of seed {}", seed_));
+  texts.push_back(config_.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
+  fingerprint_ = fingerprint_of(texts);
+}
 
 void Checkpoint::finish(const Progress& progress) {
   check_all_used();
-  if (copying_) make_copies(progress);
+  if (copying_) {
+    make_copies(progress);
+    take_fingerprint();
+  }
   copies_.clear();
 }
 
@@ -114,11 +174,13 @@ void Checkpoint::make_copies(const Progress& progress) {
       stage = std::make_unique<Stage>(*copy.backend, largest);
     }
     const int64_t count = copy.from.count();
+    const auto blocks = copy.from.generated ? std::span<Hash128>() : hashes_.add(copy.from);
     for (int64_t begin = 0; begin < count; begin += kStageElements) {
       const int64_t end = std::min(begin + kStageElements, count);
       auto* device =
           static_cast<std::byte*>(copy.device) + static_cast<size_t>(begin) * size_of(copy.to);
-      stage->send(copy.from, begin, end, copy.to, device, times_);
+      stage->send(copy.from, begin, end, copy.to, device, blocks_of(blocks, copy.from, begin, end),
+                  times_);
       done += static_cast<uint64_t>(end - begin) * size_of(copy.from.type);
       if (progress) progress(done, total);
     }

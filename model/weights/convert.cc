@@ -75,18 +75,13 @@ void write_as(const Read& read, int64_t begin, int64_t end, DType to, std::byte*
   }
 }
 
-bool same_type(StoredType from, DType to) {
-  return (from == StoredType::kF32 && to == DType::kF32) ||
-         (from == StoredType::kBF16 && to == DType::kBF16);
-}
-
 // False if the file cannot be read.
 bool convert_on_this_thread(const TensorView& view, int64_t begin, int64_t end, DType to,
                             std::byte* out) {
   const auto size = static_cast<int64_t>(size_of(view.type));
   if (view.generated) {
     write_as(Generate{*view.generated}, begin, end, to, out);
-  } else if (same_type(view.type, to)) {  // also keeps every NaN as it is
+  } else if (keeps_bytes(view.type, to)) {  // also keeps every NaN as it is
     return view.file->mapping().read(view.data + size * begin,
                                      static_cast<size_t>(size * (end - begin)), out);
   } else if (view.type == StoredType::kF32) {
@@ -127,6 +122,11 @@ bool convert_on_threads(const TensorView& view, int64_t begin, int64_t end, DTyp
 }
 
 }  // namespace
+
+bool keeps_bytes(StoredType from, DType to) {
+  return (from == StoredType::kF32 && to == DType::kF32) ||
+         (from == StoredType::kBF16 && to == DType::kBF16);
+}
 
 float f16_to_f32(uint16_t bits) {
   constexpr uint32_t kRebias = (127 - 15) << 23;

@@ -22,6 +22,9 @@ void convert_rows(const TensorView& view, int64_t row_begin, int64_t row_end, DT
 // The same for the elements [begin, end) of the row-major order.
 void convert_elements(const TensorView& view, int64_t begin, int64_t end, DType to, std::byte* out);
 
+// Whether that copies the bytes as they are.
+bool keeps_bytes(StoredType from, DType to);
+
 // Whether two tensors have one type, one shape and the same values, NaN being equal to itself.
 // Reads both in pieces, up to the first that differs.
 bool same_values(const TensorView& one, const TensorView& other);

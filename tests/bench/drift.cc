@@ -11,7 +11,7 @@
 #include <span>
 #include <stdexcept>
 
-#include "model/registry.h"
+#include "model/load_model.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/report.h"
 #if RECURVE_SERVER

@@ -13,9 +13,8 @@ struct OpCalls {
   std::vector<OpCall> calls;
 };
 
-// The ops that are no part of a model's own step: the engine's take_tokens, and what no family
-// calls alone, linear_recurrence and swiglu, which is done inside linear; at the model's number of
-// sequences and rows.
+// The ops that are no part of a model's own step: the engine's take_tokens, and linear_recurrence,
+// which no family calls; at the model's number of sequences and rows.
 class OtherOps {
  public:
   OtherOps(Backend& backend, int sequences, int rows) : backend_(backend), rows_(rows) {
@@ -59,8 +58,6 @@ class OtherOps {
                                           .state = c + 3 * width,
                                           .y = c + 2 * width},
                                          stream);
-    backend_.kernels().swiglu({.rows = seqs_.rows, .F = kWidth, .gate_up = c, .y = c + 2 * width},
-                              stream);
   }
 
  private:

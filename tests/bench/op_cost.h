@@ -60,9 +60,6 @@ inline OpCost cost_of(const MlstmArgs& a) {
 inline OpCost cost_of(const HeadNormGateArgs& a) {
   return {fmt::format("{}x{}", a.H, a.DV), floats(a.rows, 3.0 * a.H * a.DV)};
 }
-inline OpCost cost_of(const SwigluArgs& a) {
-  return {fmt::format("{}", a.F), floats(a.rows, 3.0 * a.F)};
-}
 inline OpCost cost_of(const SoftCapArgs& a) {
   return {fmt::format("{}", a.count), floats(2, static_cast<double>(a.count))};
 }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "model/registry.h"
+#include "model/load_model.h"
 #include "server/engine/sampling_table.h"
 #include "tests/bench/report.h"
 

@@ -59,9 +59,10 @@ TEST(Backend, CpuSaysItsThreadsAndVectors) {
   const auto backend = make_backend("cpu", 3);
   EXPECT_THAT(backend->name(), StartsWith("cpu, 3 threads, "));
   const auto ops = implementations(*backend);
-  for (const char* op : {"embed", "gather_rows", "rms_norm", "linear", "mlstm", "head_norm_gate",
-                         "swiglu", "soft_cap"}) {
-    EXPECT_THAT(ops, Contains(Pair(op, StartsWith("cpu/"))));
+  // Of a step's ops all that compute much; what chooses tokens is the reference's on the CPU too.
+  for (const auto& [op, name] : ops) {
+    const bool scalar = op == "feature_map" || op == "take_tokens" || op == "sample";
+    EXPECT_THAT(name, StartsWith(scalar ? "reference" : "cpu/")) << op;
   }
 }
 
@@ -75,7 +76,7 @@ TEST(Backend, ImplementationsCanBeForced) {
   const auto ops = implementations(*make_backend("cpu"));
   EXPECT_EQ(ops.at("linear"), "reference");
   EXPECT_THAT(ops.at("mlstm"), StartsWith("cpu/"));
-  EXPECT_THAT(ops.at("swiglu"), StartsWith("cpu/"));
+  EXPECT_THAT(ops.at("glu"), StartsWith("cpu/"));
 }
 
 TEST(Backend, WrongForcingIsRefused) {

@@ -111,17 +111,17 @@ TEST(HeadNormGateReference, IsTheFormula) {
   }
 }
 
-// ---- swiglu
+// ---- glu with silu
 
-Floats run_swiglu(KernelDevice& device, const Shape& s, const Floats& gate_up) {
+Floats run_silu_glu(KernelDevice& device, const Shape& s, const Floats& gate_up) {
   const auto in = device.array(gate_up);
   const auto y = device.floats(gate_up.size() / 2);
-  device.kernels().swiglu({s.rows, s.width, in.data(), y.data()}, *device.stream);
+  device.kernels().glu({s.rows, s.width, Activation::kSilu, in.data(), y.data()}, *device.stream);
   EXPECT_TRUE(y.guards_intact());
   return y.read();
 }
 
-TEST(SwigluReference, IsTheFormula) {
+TEST(SiluGluReference, IsTheFormula) {
   KernelDevice device("reference");
   std::mt19937_64 random(3);
   for (const Shape& s : kShapes) {
@@ -133,7 +133,7 @@ TEST(SwigluReference, IsTheFormula) {
         wanted.push_back(static_cast<float>(gate * sigmoid(gate) * up));
       }
     }
-    EXPECT_TRUE(close(run_swiglu(device, s, in), wanted, kFewUlp)) << s.rows << " " << s.width;
+    EXPECT_TRUE(close(run_silu_glu(device, s, in), wanted, kFewUlp)) << s.rows << " " << s.width;
   }
 }
 
@@ -267,17 +267,17 @@ TEST_P(PointwiseTest, NanStaysInItsRow) {
   EXPECT_TRUE(close(run_head_norm_gate(device, in), run_head_norm_gate(reference, in), kSummed));
 }
 
-TEST_P(PointwiseTest, SwigluMatches) {
+TEST_P(PointwiseTest, SiluGluMatches) {
   KernelDevice reference("reference"), device = make_device();
   std::mt19937_64 random(9);
   for (const Shape& s : kShapes) {
     const Floats in = normal_floats(random, static_cast<size_t>(s.rows) * 2 * s.width, 5);
-    EXPECT_TRUE(close(run_swiglu(device, s, in), run_swiglu(reference, s, in), kFewUlp));
+    EXPECT_TRUE(close(run_silu_glu(device, s, in), run_silu_glu(reference, s, in), kFewUlp));
   }
 }
 
 // silu goes through exp, so this is also its test: subnormal and infinite results, NaN.
-TEST_P(PointwiseTest, SwigluMatchesForGatesOfAnySize) {
+TEST_P(PointwiseTest, SiluGluMatchesForGatesOfAnySize) {
   KernelDevice reference("reference"), device = make_device();
   Floats gates = values_of_all_sizes(1);
   for (float x = -110; x < 110; x += 0.173f) gates.push_back(x);
@@ -286,7 +286,7 @@ TEST_P(PointwiseTest, SwigluMatchesForGatesOfAnySize) {
   in.resize(2 * gates.size(), 1);
   Tolerance tolerance = kFewUlp;
   tolerance.absolute = 0x1p-126 * 110;  // exp of a subnormal result has fewer bits
-  EXPECT_TRUE(close(run_swiglu(device, s, in), run_swiglu(reference, s, in), tolerance));
+  EXPECT_TRUE(close(run_silu_glu(device, s, in), run_silu_glu(reference, s, in), tolerance));
 }
 
 TEST_P(PointwiseTest, SoftCapMatches) {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "model/registry.h"
+#include "model/load_model.h"
 #include "model/weights/json_file.h"
 #include "tests/support/poor_backend.h"
 

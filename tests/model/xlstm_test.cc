@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "model/registry.h"
+#include "model/load_model.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::xlstm_test {

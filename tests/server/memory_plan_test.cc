@@ -5,7 +5,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/dry_run_backend.h"
-#include "model/registry.h"
+#include "model/load_model.h"
 #include "server/part_options.h"
 
 namespace recurve::memory_plan_test {

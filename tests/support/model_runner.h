@@ -1,9 +1,11 @@
 #pragma once
+#include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "model/registry.h"
+#include "model/load_model.h"
 #include "tests/support/devices.h"
 #include "tests/support/golden.h"
 #include "tests/support/state_bytes.h"
@@ -16,59 +18,34 @@ struct ModelCase {
   DType weights;          // as stored, so that nothing is rounded
 };
 
+// Whether a checkpoint has weights in bf16. directory: under tests/golden.
+inline DType stored_type(const std::filesystem::path& directory) {
+  for (const auto& file : std::filesystem::directory_iterator(directory)) {
+    if (file.path().extension() != ".safetensors") continue;
+    if (file.path().filename() == "golden.safetensors") continue;
+    const SafetensorsFile weights(file.path());
+    for (const TensorView& tensor : weights.tensors()) {
+      if (tensor.type == StoredType::kBF16) return DType::kBF16;
+    }
+  }
+  return DType::kF32;
+}
+
+// Every golden checkpoint of a model there is: tests/golden/FAMILY/NAME, by name.
 inline const std::vector<ModelCase>& model_cases() {
-  static const std::vector<ModelCase> kCases = {
-      {"xlstm/single", DType::kF32},
-      {"xlstm/fused", DType::kF32},
-      {"xlstm/tied_bf16", DType::kBF16},
-      {"xlstm/sharded", DType::kF32},
-      {"xlstm/widths", DType::kF32},
-      {"xlstm/tied_with_head", DType::kF32},
-      {"xlstm/siging", DType::kF32},
-      {"xlstm/siging_paper", DType::kF32},
-      {"mamba/hf", DType::kF32},
-      {"mamba/original", DType::kF32},
-      {"mamba/bf16", DType::kBF16},
-      {"mamba/bias", DType::kF32},
-      {"falcon_mamba/bf16", DType::kBF16},
-      {"mamba2/hf", DType::kF32},
-      {"mamba2/original", DType::kF32},
-      {"mamba2/bf16", DType::kBF16},
-      {"mamba2/bias", DType::kF32},
-      {"mamba2/groups", DType::kF32},
-      {"mamba2/groups8", DType::kF32},
-      {"mamba2/groups_prefixed", DType::kF32},
-      {"gla/gla", DType::kF32},
-      {"gla/gla_old_mlp_tied", DType::kF32},
-      {"gla/bf16", DType::kBF16},
-      {"gla/simple_gla", DType::kF32},
-      {"gla/retnet", DType::kF32},
-      {"gla/linear_attn", DType::kF32},
-      {"gla/linear_attn_normalised", DType::kF32},
-      {"gla/linear_attn_hedgehog", DType::kF32},
-      {"gla/linear_attn_product", DType::kF32},
-      {"gla/linear_attn_t2r_kv", DType::kF32},
-      {"gla/linear_attn_dpfp", DType::kF32},
-      {"gla/gla_kv", DType::kF32},
-      {"gla/retnet_kv", DType::kF32},
-      {"gla/hgrn2", DType::kF32},
-      {"gla/hgrn2_conv", DType::kF32},
-      {"xlstm_blocks/vanilla", DType::kF32},
-      {"xlstm_blocks/cuda", DType::kF32},
-      {"xlstm_blocks/bf16", DType::kBF16},
-      {"xlstm_blocks/bias", DType::kF32},
-      {"xlstm_blocks/slstm_only_tied", DType::kF32},
-      {"rnn/elman", DType::kF32},
-      {"rnn/elman_heads", DType::kF32},
-      {"rnn/lstm", DType::kF32},
-      {"rnn/lstm_heads", DType::kF32},
-      {"rnn/bf16", DType::kBF16},
-      {"rnn/gru", DType::kF32},
-      {"rnn/gru_heads", DType::kF32},
-      {"rnn/flash_gru", DType::kF32},
-      {"rnn/slstm", DType::kF32},
-      {"rnn/slstm_n_min", DType::kF32},
-  };
+  static const std::vector<ModelCase> kCases = [] {
+    std::vector<ModelCase> cases;
+    for (const auto& family : std::filesystem::directory_iterator(golden_dir())) {
+      if (!family.is_directory()) continue;
+      for (const auto& at : std::filesystem::directory_iterator(family)) {
+        if (!exists(at.path() / "config.json") || !exists(at.path() / "golden.safetensors"))
+          continue;
+        cases.push_back({at.path().lexically_relative(golden_dir()), stored_type(at.path())});
+      }
+    }
+    std::ranges::sort(cases, {}, &ModelCase::directory);
+    return cases;
+  }();
   return kCases;
 }
 

@@ -1,6 +1,7 @@
 """The committed goldens of every family against its equations, shapes against the files, public sizes."""
 
 import json
+import re
 
 import pytest
 
@@ -53,3 +54,11 @@ def test_files_have_the_tensors_of_the_format(case):
 def test_public_sizes(file, parameters):
     summary = inspect_checkpoint.summary(ROOT / "tests" / "configs" / file)
     assert summary["parameters"] == parameters
+
+
+def test_the_list_is_that_of_the_server():
+    text = (ROOT / "model" / "families" / "family_list.h").read_text()
+    listed = {}
+    for types, module in re.findall(r"\{\{([^}]+)\}, load_(\w+)\}", text):
+        listed[module] = tuple(re.findall(r'"(\w+)"', types))
+    assert listed == families.MODULES

@@ -5,19 +5,16 @@ import importlib
 
 from weights_tools import safetensors_io as st
 
-FAMILIES = {
-    "xlstm": "xlstm",
-    "xlstm_blocks": "xlstm_blocks",
-    "mamba": "mamba",
-    "falcon_mamba": "mamba",
-    "mamba2": "mamba2",
-    "gla": "gla",
-    "simple_gla": "gla",
-    "retnet": "gla",
-    "linear_attn": "gla",
-    "hgrn2": "gla",
-    "rnn": "rnn",
+# One line a family, as in model/families/family_list.h: its module and the model types of its configs.
+MODULES = {
+    "xlstm": ("xlstm",),
+    "mamba": ("mamba", "falcon_mamba"),
+    "mamba2": ("mamba2",),
+    "gla": ("gla", "simple_gla", "retnet", "linear_attn", "hgrn2"),
+    "xlstm_blocks": ("xlstm_blocks",),
+    "rnn": ("rnn",),
 }
+FAMILIES = {model_type: module for module, types in MODULES.items() for model_type in types}
 
 
 def type_of(values):

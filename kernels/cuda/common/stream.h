@@ -5,14 +5,13 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/common/error.h"
+#include "kernels/cuda/common/scratch.h"
 
 namespace recurve::cuda {
 
 // A stream of one device. Its work is queued by one thread at a time.
 class CudaStream : public Stream {
  public:
-  static constexpr size_t kScratchBytes = size_t{64} << 20;
-
   // What its work may be. A stream for copies has no memory for kernels, and whoever waits for it
   // sleeps, where others spin to be sooner awake.
   enum class Use { kAll, kCopies };

@@ -1,5 +1,6 @@
 #include "kernels/cuda/common/table.h"
 
+#include "kernels/cuda/common/capabilities.h"
 #include "kernels/cuda/sm80/limits.h"
 #include "kernels/cuda/sm80/ops.h"
 #include "kernels/cuda/sm90/ops.h"
@@ -7,42 +8,25 @@
 namespace recurve::cuda {
 namespace {
 
+// The reference cannot stand in for what is missing here: it does not reach the memory of the GPU.
 Kernels sm80_table(size_t shared_memory) {
   Kernels kernels;
-  // The reference cannot stand in for what is missing: it does not reach the memory of the GPU.
-  Kernels::for_each_op([&](const char*, auto op) { (kernels.*op).implementation = "none"; });
-  kernels.embed = {sm80::embed, "cuda/sm80"};
-  kernels.gather_rows = {sm80::gather_rows, "cuda/sm80"};
-  kernels.rms_norm = {sm80::rms_norm, "cuda/sm80"};
-  kernels.linear = {{sm80::linear, "cuda/sm80"}};
-  kernels.mlstm = {sm80::mlstm, "cuda/sm80", /*bf16_state=*/true, /*rounds_in_tiles=*/true};
-  kernels.head_norm_gate = {sm80::head_norm_gate, "cuda/sm80"};
-  kernels.swiglu = {sm80::swiglu, "cuda/sm80"};
-  kernels.soft_cap = {sm80::soft_cap, "cuda/sm80"};
-  kernels.causal_conv1d = {sm80::causal_conv1d, "cuda/sm80"};
-  kernels.selective_scan = {sm80::selective_scan, "cuda/sm80", /*bf16_state=*/true};
-  kernels.ssd = {{sm80::ssd, "cuda/sm80", /*bf16_state=*/true, /*rounds_in_tiles=*/true},
-                 sm80::ssd_begins_norm};
-  kernels.linear_recurrence = {sm80::linear_recurrence, "cuda/sm80"};
-  kernels.gated_rms_norm = {sm80::gated_rms_norm, "cuda/sm80"};
-  kernels.gla = {sm80::gla, "cuda/sm80", /*bf16_state=*/true, /*rounds_in_tiles=*/true};
-  kernels.gla_gate = {sm80::gla_gate, "cuda/sm80"};
-  kernels.hgrn_gate = {sm80::hgrn_gate, "cuda/sm80"};
-  kernels.head_rms_norm = {sm80::head_rms_norm, "cuda/sm80"};
-  kernels.positions = {sm80::positions, "cuda/sm80"};
-  kernels.rotary = {sm80::rotary, "cuda/sm80"};
-  kernels.activation = {sm80::activation, "cuda/sm80"};
-  kernels.rnn = {sm80::rnn, "cuda/sm80"};
-  kernels.layer_norm = {sm80::layer_norm, "cuda/sm80"};
-  kernels.headwise_linear = {sm80::headwise_linear, "cuda/sm80"};
-  kernels.glu = {sm80::glu, "cuda/sm80"};
-  kernels.skip_gate = {sm80::skip_gate, "cuda/sm80"};
-  kernels.add = {sm80::add, "cuda/sm80"};
-  kernels.feature_map = {sm80::feature_map, "cuda/sm80"};
-  kernels.take_tokens = {sm80::take_tokens, "cuda/sm80"};
-  kernels.sample = {sm80::sample, "cuda/sm80"};
+  kernels.put("cuda/sm80",
+              [](const auto& args, Stream& stream) -> decltype(sm80::run(args, stream)) {
+                sm80::run(args, stream);
+              });
+  set_sm80_capabilities(kernels);
   sm80::set_limits(kernels, shared_memory);
   return kernels;
+}
+
+// What is better there, over what is taken from sm80.
+void put_sm90(Kernels& kernels) {
+  kernels.put("cuda/sm90",
+              [](const auto& args, Stream& stream) -> decltype(sm90::run(args, stream)) {
+                sm90::run(args, stream);
+              });
+  set_sm90_capabilities(kernels);
 }
 
 }  // namespace
@@ -51,18 +35,7 @@ std::vector<Kernels> tables(int major, size_t shared_memory) {
   std::vector<Kernels> tables = {sm80_table(shared_memory)};
   if (major == 9) {
     tables.push_back(tables.back());
-    tables.back().linear = {{sm90::linear, "cuda/sm90"},
-                            sm90::linear_rounds,
-                            sm90::linear_convolves,
-                            sm90::kMostRowsOfBegunNorm};
-    tables.back().ssd.run = sm90::ssd;
-    tables.back().ssd.implementation = "cuda/sm90";
-    tables.back().ssd.begins = sm90::ssd_begins_norm;
-    tables.back().rnn = {sm90::rnn, "cuda/sm90"};
-    tables.back().selective_scan = {.run = sm90::selective_scan,
-                                    .implementation = "cuda/sm90",
-                                    .bf16_state = true,
-                                    .cannot = tables.front().selective_scan.cannot};
+    put_sm90(tables.back());
   }
   return tables;
 }

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads) activation_kernel(ActivationArgs arg
 
 }  // namespace
 
-void activation(const ActivationArgs& args, Stream& stream) {
+void run(const ActivationArgs& args, Stream& stream) {
   if (args.rows == 0) return;
   const int pieces = ceil_div(args.width, kThreads);
   launch_early(stream, "activation", activation_kernel,

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kThreads) add_kernel(AddArgs args) {
 
 }  // namespace
 
-void add(const AddArgs& args, Stream& stream) {
+void run(const AddArgs& args, Stream& stream) {
   if (args.count == 0) return;
   const auto blocks = static_cast<unsigned>(ceil_div(args.count, kThreads));
   launch_early(stream, "add", add_kernel, {.grid = blocks, .threads = kThreads}, args);

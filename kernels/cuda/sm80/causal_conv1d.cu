@@ -110,13 +110,7 @@ __global__ void __launch_bounds__(kThreads) four_kernel(CausalConv1dArgs a) {
 
 }  // namespace
 
-bool takes_four_channels(const CausalConv1dArgs& a) {
-  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
-  return a.width == FourChannels::kWidth && a.D % 4 == 0 && a.x_stride % 4 == 0 && aligned(a.x) &&
-         aligned(a.y) && aligned(a.y_bf16) && aligned(a.w) && aligned(a.state) && aligned(a.bias);
-}
-
-void causal_conv1d(const CausalConv1dArgs& args, Stream& stream) {
+void run(const CausalConv1dArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
   const bool four = takes_four_channels(args);
   if (four && args.seqs.max_len == 1) return causal_conv1d_steps(args, stream);

@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/cuda/sm80/activate.cuh"
+#include "kernels/cuda/sm80/capabilities.h"
 #include "kernels/cuda/sm80/quick_silu.cuh"
 #include "kernels/cuda/sm80/vector.cuh"
 #include "kernels/ops/causal_conv1d.h"
@@ -8,7 +9,7 @@ namespace recurve::cuda::sm80 {
 
 // Four channels side by side, of width 4, with the rows before the current one.
 struct FourChannels {
-  static constexpr int kWidth = 4, kPast = kWidth - 1;
+  static constexpr int kWidth = kWidthOfFourChannels, kPast = kWidth - 1;
   float4 w[4], bias;
   float past[4][kPast];  // of each channel, oldest first
 

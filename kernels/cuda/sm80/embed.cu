@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedArgs args) {
 
 }  // namespace
 
-void embed(const EmbedArgs& args, Stream& stream) {
+void run(const EmbedArgs& args, Stream& stream) {
   if (args.rows == 0) return;
   launch_early(stream, "embed", embed_kernel,
                {.grid = static_cast<unsigned>(args.rows), .threads = kThreads}, args);

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void feature_map(const FeatureMapArgs& args, Stream& stream) {
+void run(const FeatureMapArgs& args, Stream& stream) {
   if (args.rows == 0) return;
   const int inputs = args.map == FeatureMap::kProduct ? 2 * args.D : args.D;
   launch_early(stream, "feature_map", feature_map_kernel,

@@ -107,7 +107,7 @@ bool takes_four(const GatedRmsNormArgs& a) {
 
 }  // namespace
 
-void gated_rms_norm(const GatedRmsNormArgs& args, Stream& stream) {
+void run(const GatedRmsNormArgs& args, Stream& stream) {
   if (args.rows == 0) return;
   const int size = args.D / args.G;
   const auto launch = [&](auto kernel, unsigned threads) {

@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kThreads) gather_rows_kernel(GatherRowsArgs ar
 
 }  // namespace
 
-void gather_rows(const GatherRowsArgs& args, Stream& stream) {
+void run(const GatherRowsArgs& args, Stream& stream) {
   if (args.count == 0) return;
   launch_early(stream, "gather_rows", gather_rows_kernel,
                {.grid = static_cast<unsigned>(args.count), .threads = kThreads}, args);

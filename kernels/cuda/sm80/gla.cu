@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kNormaliserThreads) normaliser_kernel(GlaArgs 
 
 }  // namespace
 
-void gla(const GlaArgs& args, Stream& stream) {
+void run(const GlaArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
   if (args.chunk > 1 && args.seqs.max_len > 1 && !gla_tiles(args, stream)) {
     gla_chunks(args, stream);

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads) gla_gate_kernel(GlaGateArgs args, in
 
 }  // namespace
 
-void gla_gate(const GlaGateArgs& args, Stream& stream) {
+void run(const GlaGateArgs& args, Stream& stream) {
   if (args.rows == 0 || args.W.N == 0) return;
   const int pieces = ceil_div(args.W.N, kThreads);
   const int groups = ceil_div(args.rows, kRows);

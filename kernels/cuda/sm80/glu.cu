@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads) glu_kernel(GluArgs args, int pieces)
 
 }  // namespace
 
-void glu(const GluArgs& args, Stream& stream) {
+void run(const GluArgs& args, Stream& stream) {
   if (args.rows == 0) return;
   const int pieces = ceil_div(args.F, kThreads);
   launch_early(stream, "glu", glu_kernel,

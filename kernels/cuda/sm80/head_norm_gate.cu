@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kHeadNormThreads) head_norm_gate_kernel(HeadNo
 
 }  // namespace
 
-void head_norm_gate(const HeadNormGateArgs& args, Stream& stream) {
+void run(const HeadNormGateArgs& args, Stream& stream) {
   if (args.rows == 0) return;
   launch_early(stream, "head_norm_gate", head_norm_gate_kernel,
                {.grid = static_cast<unsigned>(args.rows * args.H), .threads = kHeadNormThreads},

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) any_kernel(HeadRmsNormArgs args) {
 
 }  // namespace
 
-void head_rms_norm(const HeadRmsNormArgs& args, Stream& stream) {
+void run(const HeadRmsNormArgs& args, Stream& stream) {
   if (args.rows == 0) return;
   launch_early(stream, "head_rms_norm", args.DV <= kHeld * kThreads ? held_kernel : any_kernel,
                {.grid = static_cast<unsigned>(args.rows * args.H), .threads = kThreads}, args);

@@ -78,7 +78,7 @@ void launch(const HeadwiseLinearArgs& args, Stream& stream) {
 }  // namespace
 
 // Which kernel takes a matrix depends on the matrix alone, never on the rows.
-void headwise_linear(const HeadwiseLinearArgs& args, Stream& stream) {
+void run(const HeadwiseLinearArgs& args, Stream& stream) {
   if (args.rows == 0 || args.W.N == 0) return;
   if (args.W.dtype == DType::kBF16) {
     launch<uint16_t>(args, stream);

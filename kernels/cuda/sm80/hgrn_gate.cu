@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads) hgrn_gate_kernel(HgrnGateArgs args, 
 
 }  // namespace
 
-void hgrn_gate(const HgrnGateArgs& args, Stream& stream) {
+void run(const HgrnGateArgs& args, Stream& stream) {
   if (args.rows == 0) return;
   const int pieces = ceil_div(args.D, kThreads);
   launch_early(stream, "hgrn_gate", hgrn_gate_kernel,

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) any_kernel(LayerNormArgs args) {
 
 }  // namespace
 
-void layer_norm(const LayerNormArgs& args, Stream& stream) {
+void run(const LayerNormArgs& args, Stream& stream) {
   if (args.rows == 0) return;
   const int size = args.D / args.G;
   const auto launch = [&](auto kernel, unsigned threads) {

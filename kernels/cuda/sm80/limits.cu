@@ -23,7 +23,7 @@ std::string chunks_cannot(const MatrixSizes& a, size_t shared_memory) {
   const int keys = most_keys_of_chunks(a.own_decays, shared_memory);
   if (a.DK > keys) return too_many("keys a head", a.DK, keys);
   const auto of_chunk = static_cast<size_t>(blocks_of_chunk<>(a.chunk));
-  if (a.scratch * of_chunk <= CudaStream::kScratchBytes) return "";
+  if (a.scratch * of_chunk <= kScratchBytes) return "";
   return "chunks of " + std::to_string(a.chunk) + " rows of " + std::to_string(a.H) + " heads of " +
          std::to_string(a.DK) + " keys, for which its memory is too small";
 }

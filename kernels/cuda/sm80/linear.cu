@@ -67,22 +67,30 @@ void linear_rows(const LinearArgs& args, float* normed, float* z, Stream& stream
   LinearArgs bare = args;
   bare.norm = nullptr;
   if (args.norm != nullptr) {
-    rms_norm(
-        {.rows = args.rows, .D = K, .eps = args.norm_eps, .x = args.x, .w = args.norm, .y = normed},
+    run(RmsNormArgs{.rows = args.rows,
+                    .D = K,
+                    .eps = args.norm_eps,
+                    .x = args.x,
+                    .w = args.norm,
+                    .y = normed},
         stream);
     bare.x = normed;
   }
   if (args.swiglu) bare.y = z;
   bare_linear(bare, stream);
-  if (args.swiglu) swiglu({.rows = args.rows, .F = outputs, .gate_up = z, .y = args.y}, stream);
+  if (args.swiglu) {
+    run(GluArgs{.rows = args.rows, .F = outputs, .f = Activation::kSilu, .gate_up = z, .y = args.y},
+        stream);
+  }
   if (args.soft_cap > 0) {
-    soft_cap({.count = int64_t{args.rows} * outputs, .cap = args.soft_cap, .x = args.y}, stream);
+    run(SoftCapArgs{.count = int64_t{args.rows} * outputs, .cap = args.soft_cap, .x = args.y},
+        stream);
   }
 }
 
 }  // namespace
 
-void linear(const LinearArgs& args, Stream& stream) {
+void run(const LinearArgs& args, Stream& stream) {
   if (args.rows == 0 || args.W.N == 0) return;
   const std::span<std::byte> scratch = static_cast<CudaStream&>(stream).scratch();
   const int64_t K = args.norm == nullptr ? 0 : args.W.K, N = args.swiglu ? args.W.N : 0;

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void linear_recurrence(const LinearRecurrenceArgs& args, Stream& stream) {
+void run(const LinearRecurrenceArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
   const int pieces = ceil_div(args.D, kThreads);
   linear_recurrence_kernel<<<args.seqs.num_seqs * pieces, kThreads, 0, use(stream)>>>(args, pieces);

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads) rms_norm_kernel(RmsNormArgs args) {
 
 }  // namespace
 
-void rms_norm(const RmsNormArgs& args, Stream& stream) {
+void run(const RmsNormArgs& args, Stream& stream) {
   if (args.rows == 0) return;
   if (args.D <= 1024) {
     launch_early(stream, "rms_norm", rms_norm_kernel<256>,

@@ -3,7 +3,7 @@
 
 namespace recurve::cuda::sm80 {
 
-void rnn(const RnnArgs& args, Stream& stream) {
+void run(const RnnArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
   if (rnn_fits(args)) {
     rnn_in_registers(args, stream);

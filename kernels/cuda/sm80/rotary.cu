@@ -46,13 +46,13 @@ __global__ void __launch_bounds__(kThreads) rotary_kernel(RotaryArgs args, int p
 
 }  // namespace
 
-void positions(const PositionsArgs& args, Stream& stream) {
+void run(const PositionsArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
   launch_early(stream, "positions", positions_kernel,
                {.grid = static_cast<unsigned>(args.seqs.num_seqs), .threads = kThreads}, args);
 }
 
-void rotary(const RotaryArgs& args, Stream& stream) {
+void run(const RotaryArgs& args, Stream& stream) {
   if (args.rows == 0) return;
   const int pieces = ceil_div(args.D / 2, kThreads);
   launch_early(stream, "rotary", rotary_kernel,

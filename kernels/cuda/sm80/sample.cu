@@ -373,7 +373,7 @@ __global__ void __launch_bounds__(kThreads, 1) sample_kernel(SampleArgs args) {
 
 }  // namespace
 
-void sample(const SampleArgs& args, Stream& stream) {
+void run(const SampleArgs& args, Stream& stream) {
   if (args.count == 0) return;
   launch_early(stream, "sample", sample_kernel,
                {.grid = static_cast<unsigned>(args.count), .threads = kThreads}, args);

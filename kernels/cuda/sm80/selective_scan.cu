@@ -124,7 +124,7 @@ void scan_rows(const SelectiveScanArgs& args, Stream& stream) {
 
 }  // namespace
 
-void selective_scan(const SelectiveScanArgs& args, Stream& stream) {
+void run(const SelectiveScanArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
   if (takes_step_tiles(args) && args.N == kScanShort && args.seqs.max_len == 1) {
     return selective_scan_steps(args, stream);

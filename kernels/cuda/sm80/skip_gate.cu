@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kThreads) skip_gate_kernel(SkipGateArgs args, 
 
 }  // namespace
 
-void skip_gate(const SkipGateArgs& args, Stream& stream) {
+void run(const SkipGateArgs& args, Stream& stream) {
   if (args.rows == 0) return;
   const int pieces = ceil_div(args.D, kThreads);
   launch_early(stream, "skip_gate", skip_gate_kernel,

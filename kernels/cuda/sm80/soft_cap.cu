@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kThreads) soft_cap_kernel(SoftCapArgs args) {
 
 }  // namespace
 
-void soft_cap(const SoftCapArgs& args, Stream& stream) {
+void run(const SoftCapArgs& args, Stream& stream) {
   if (args.count == 0) return;
   const auto blocks = static_cast<unsigned>(ceil_div(args.count, kThreads));
   launch_early(stream, "soft_cap", soft_cap_kernel,

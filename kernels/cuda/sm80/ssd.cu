@@ -237,11 +237,7 @@ void ssd_steps(const SsdArgs& args, Stream& stream) {
                   [&](auto element) { launch_steps<decltype(element)>(args, stream); });
 }
 
-bool ssd_begins_norm(const SsdArgs& args) {
-  return args.seqs.max_len == 1 && args.P % BegunNorm::kSquares == 0;
-}
-
-void ssd(const SsdArgs& args, Stream& stream) {
+void run(const SsdArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
   CHECK(args.next.x == nullptr || ssd_begins_norm(args));
   if (args.chunk > 1 && args.seqs.max_len > 1 && !ssd_tiles(args, stream)) {

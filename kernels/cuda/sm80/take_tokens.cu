@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads) take_tokens_kernel(TakeTokensArgs ar
 
 }  // namespace
 
-void take_tokens(const TakeTokensArgs& args, Stream& stream) {
+void run(const TakeTokensArgs& args, Stream& stream) {
   if (args.num_seqs == 0) return;
   const unsigned blocks = static_cast<unsigned>(ceil_div(args.num_seqs, kThreads));
   launch_early(stream, "take_tokens", take_tokens_kernel, {.grid = blocks, .threads = kThreads},

@@ -393,31 +393,14 @@ LinearArgs rows_of(const LinearArgs& args, int first, int rows) {
   return part;
 }
 
-// Small matrices are left to the kernel that rounds no activation: they cost little either way, and
-// the models they make are the ones that rounding would show in.
-bool takes(const Matrix& W) {
-  constexpr int64_t kSmall = 1 << 19;
-  return sm80::linear_bf16_takes(W) && W.N * W.K >= kSmall;
-}
-
 }  // namespace
 
-// Which kernel takes a matrix depends on the matrix alone, never on the rows.
-bool linear_rounds(const Matrix& W) { return takes(W); }
-
-// Of more rows the states keep the end of the layer longer than a kernel of their own takes.
-bool linear_convolves(const LinearArgs& args, const CausalConv1dArgs& conv) {
-  return takes(args.W) && conv.seqs.max_len == 1 && args.rows <= kMostConvolved &&
-         args.W.N % 4 == 0 && (conv.x - args.y) % 4 == 0 && aligned(args.y) && aligned(args.bias) &&
-         sm80::takes_four_channels(conv);
-}
-
-void linear(const LinearArgs& args, Stream& stream) {
+void run(const LinearArgs& args, Stream& stream) {
   if (args.rows == 0 || args.W.N == 0) return;
-  if (!takes(args.W)) {
+  if (!linear_takes(args.W)) {
     CHECK(args.x_bf16 == nullptr && args.y_bf16 == nullptr && args.next.x == nullptr);
     CHECK(args.begun.x == nullptr);
-    return sm80::linear(args, stream);
+    return sm80::run(args, stream);
   }
   if (args.next.x != nullptr) {
     CHECK(args.rows <= kMostRowsOfBegunNorm && args.W.N % BegunNorm::kSquares == 0 &&

@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/cuda/sm80/causal_conv1d.cuh"
+#include "kernels/cuda/sm90/capabilities.h"
 #include "kernels/cuda/sm90/linear_sums.cuh"
 
 // What each thread of a linear layer ends, and what it reads for that beside the sums.
@@ -44,7 +45,6 @@ __device__ inline float* conv_state(const CausalConv1dArgs& a, int row, int d) {
 }
 
 // Whether a tiling is for so few rows that the convolution may be done too.
-constexpr int kMostConvolved = 16;
 template <typename T>
 constexpr bool kConvolves = T::kRows <= kMostConvolved;
 // And whether a thread has the registers for its states and weights while products are made.

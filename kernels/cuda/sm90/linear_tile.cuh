@@ -4,6 +4,7 @@
 #include "kernels/ceil_div.h"
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/sm90/async.cuh"
+#include "kernels/cuda/sm90/capabilities.h"
 #include "kernels/cuda/sm90/ops.h"
 #include "kernels/cuda/sm90/tensor_map.h"
 #include "kernels/ops/linear.h"
@@ -30,7 +31,7 @@ inline int pieces_of(const Matrix& W) {
   return pieces;
 }
 
-inline bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+using sm80::aligned;
 
 // The most registers of a thread with which blocks have room on one multiprocessor: it has four
 // parts, each with 512 of them for every lane of its warps.

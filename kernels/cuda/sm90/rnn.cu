@@ -146,7 +146,7 @@ RnnPlan plan_of(const RnnArgs& args, Stream& stream) {
 // Fewer rows are sooner done one by one: loading the matrix takes as long as some of them.
 constexpr int kFewestRows = 4;
 
-void rnn(const RnnArgs& args, Stream& stream) {
+void run(const RnnArgs& args, Stream& stream) {
   if (!sm80::rnn_fits(args) && sm80::rnn_has_tiles(args) && args.seqs.max_len >= kFewestRows) {
     const RnnPlan plan = plan_of(args, stream);
     if (plan.cluster > 0) {
@@ -160,7 +160,7 @@ void rnn(const RnnArgs& args, Stream& stream) {
       }
     }
   }
-  sm80::rnn(args, stream);
+  sm80::run(args, stream);
 }
 
 }  // namespace recurve::cuda::sm90

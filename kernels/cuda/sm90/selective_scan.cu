@@ -332,10 +332,10 @@ void launch_steps(const SelectiveScanArgs& args, Stream& stream) {
 
 }  // namespace
 
-void selective_scan(const SelectiveScanArgs& args, Stream& stream) {
+void run(const SelectiveScanArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
   if (args.seqs.max_len > 1 && takes_scan_rows(args)) return scan_rows(args, stream);
-  if (!takes(args)) return sm80::selective_scan(args, stream);
+  if (!takes(args)) return sm80::run(args, stream);
   with_state_type(args.h.dtype, [&](auto kept) { launch_steps<decltype(kept)>(args, stream); });
 }
 

@@ -2,23 +2,15 @@
 #include "kernels/cuda/sm80/ops.h"
 #include "kernels/cuda/sm80/ssd_chunk.h"
 #include "kernels/cuda/sm80/ssd_tiles.cuh"
+#include "kernels/cuda/sm90/capabilities.h"
 #include "kernels/cuda/sm90/ops.h"
 #include "kernels/cuda/sm90/tile_scan.h"
 
 namespace recurve::cuda::sm90 {
 
-namespace {
-
-bool scans(const SsdArgs& args) {
-  return args.chunk > 1 && args.seqs.max_len > 1 && scan_takes(sm80::tiles_of(args));
-}
-
-}  // namespace
-
-bool ssd_begins_norm(const SsdArgs& args) { return scans(args) || sm80::ssd_begins_norm(args); }
-
-void ssd(const SsdArgs& args, Stream& stream) {
-  if (args.seqs.num_seqs == 0 || !scans(args)) return sm80::ssd(args, stream);
+void run(const SsdArgs& args, Stream& stream) {
+  const bool prompts = args.seqs.num_seqs > 0 && args.seqs.max_len > 1;
+  if (!prompts || !ssd_scans(args)) return sm80::run(args, stream);
   const sm80::TileChunkArgs tiles = sm80::tiles_of(args);
   const std::span<std::byte> scratch = static_cast<CudaStream&>(stream).scratch();
   const auto wave_of = [&](int sequences) { return scan_wave(tiles, sequences, scratch.size()); };

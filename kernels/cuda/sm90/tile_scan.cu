@@ -1,4 +1,5 @@
 #include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/sm90/capabilities.h"
 #include "kernels/cuda/sm90/tile_scan.h"
 #include "kernels/cuda/sm90/tile_scan_outputs.cuh"
 #include "kernels/cuda/sm90/tile_scan_rounding.cuh"
@@ -102,27 +103,16 @@ void launch(const TileChunkArgs& args, Stream& stream) {
                v, args);
 }
 
-size_t tile_bytes(const TileChunkArgs& a) {
-  const auto groups = static_cast<size_t>(a.groups()), heads = static_cast<size_t>(a.H);
-  return 2 * groups * kTileRows * static_cast<size_t>(a.DK) * sizeof(uint16_t) +
-         heads * sizeof(TileWeights);
-}
-
 }  // namespace
 }  // namespace tile_scan
 
-bool scan_takes(const sm80::TileChunkArgs& args) {
-  const bool keys = args.DK == 64 || args.DK == 128;
-  const bool gates = args.gate.data == nullptr || whole_rows(args.gate);
-  const bool whole = whole_rows(args.q) && whole_rows(args.k) && whole_rows(args.v) && gates &&
-                     reinterpret_cast<uintptr_t>(args.o) % 16 == 0;
-  return keys && args.DV % tile_scan::kColumns == 0 && args.chunk % sm80::kTileRows == 0 && whole &&
-         args.z == nullptr && scan_wave(args, 1, CudaStream::kScratchBytes).tiles > 0;
-}
+static_assert(sizeof(sm80::TileWeights) == kScanWeightBytes && sm80::kTileRows == kScanRows &&
+              tile_scan::kColumns == kScanColumns);
 
 sm80::TileWave scan_wave(const sm80::TileChunkArgs& args, int sequences, size_t scratch_bytes) {
   const auto of_chunk = static_cast<size_t>(sm80::blocks_of_chunk<sm80::kTileRows>(args.chunk));
-  const size_t each = tile_scan::tile_bytes(args) * static_cast<size_t>(sequences);
+  const size_t each =
+      scan_tile_bytes(args.groups(), args.H, args.DK) * static_cast<size_t>(sequences);
   const int tiles = static_cast<int>(scratch_bytes / each / of_chunk * of_chunk);
   return {.tiles = tiles, .part_tiles = tiles};
 }

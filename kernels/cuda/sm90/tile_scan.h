@@ -11,9 +11,6 @@
 // in each block anew: that costs less than it does to bring the products there.
 namespace recurve::cuda::sm90 {
 
-// Whether it can hold the heads: as sm80::tiles_take, of fewer shapes.
-bool scan_takes(const sm80::TileChunkArgs& args);
-
 // As sm80::tile_wave and sm80::lay_out_tiles, of what this form leaves in scratch memory: queries,
 // keys and weights.
 sm80::TileWave scan_wave(const sm80::TileChunkArgs& args, int sequences, size_t scratch_bytes);

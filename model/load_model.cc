@@ -1,9 +1,11 @@
-#include "model/registry.h"
+#include "model/load_model.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <stdexcept>
+
+#include "model/families/family_list.h"
 
 namespace recurve {
 namespace {
@@ -48,33 +50,24 @@ std::string what_it_is(const nlohmann::json& config) {
 std::unique_ptr<const Model> load_model(Checkpoint& checkpoint, Backend& backend,
                                         const LoadOptions& options,
                                         const Checkpoint::Progress& progress) {
-  static constexpr struct {
-    const char* model_type;
-    std::unique_ptr<const Model> (*load)(Checkpoint&, Backend&, const LoadOptions&,
-                                         const Checkpoint::Progress&);
-  } kFamilies[] = {
-      {"xlstm", load_xlstm},
-      {"mamba", load_mamba},
-      {"falcon_mamba", load_falcon_mamba},
-      {"mamba2", load_mamba2},
-      {"gla", load_gla},
-      {"simple_gla", load_gla},
-      {"retnet", load_gla},
-      {"linear_attn", load_gla},
-      {"hgrn2", load_gla},
-      {"xlstm_blocks", load_xlstm_blocks},
-      {"rnn", load_rnn},
-  };
+  return load_model_of(kFamilies, checkpoint, backend, options, progress);
+}
+
+std::unique_ptr<const Model> load_model_of(std::span<const Family> families, Checkpoint& checkpoint,
+                                           Backend& backend, const LoadOptions& options,
+                                           const Checkpoint::Progress& progress) {
   const auto& config = checkpoint.config();
-  const std::string type = model_type_of(config);
+  const std::string wanted = model_type_of(config);
   std::vector<std::string_view> supported;
-  for (const auto& family : kFamilies) {
-    if (type == family.model_type) {
+  for (const Family& family : families) {
+    for (const std::string_view type : family.model_types) {
+      if (type.empty()) continue;
+      supported.push_back(type);
+      if (type != wanted) continue;
       auto model = family.load(checkpoint, backend, options, progress);
       check_state_type(*model, options.state);
       return model;
     }
-    supported.push_back(family.model_type);
   }
   throw std::runtime_error(fmt::format("{}: model_type: wanted one of: {}, found {}",
                                        checkpoint.config_file(), fmt::join(supported, ", "),

@@ -1,0 +1,67 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/common/scratch.h"
+#include "kernels/cuda/sm80/capabilities.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/ssd.h"
+
+// As sm80/capabilities.h.
+namespace recurve::cuda::sm90 {
+
+// Of more rows no layer begins a norm; where other ops do, a kernel of its own finds the scales.
+constexpr int kMostRowsOfBegunNorm = 64;
+
+// Of more rows the states of a convolution keep the end of the layer longer than a kernel of their
+// own takes.
+constexpr int kMostConvolved = 16;
+
+// Small matrices are left to the kernel that rounds no activation: they cost little either way, and
+// the models they make are the ones that rounding would show in. Which kernel takes a matrix
+// depends on the matrix alone, never on the rows.
+constexpr int64_t kSmallMatrix = 1 << 19;
+inline bool linear_takes(const Matrix& W) {
+  return sm80::linear_bf16_takes(W) && W.N * W.K >= kSmallMatrix;
+}
+
+// Whether the layer's kernel, where it takes the matrix, can end with this convolution.
+inline bool can_end_with(const LinearArgs& args, const CausalConv1dArgs& conv) {
+  return conv.seqs.max_len == 1 && args.rows <= kMostConvolved && args.W.N % 4 == 0 &&
+         (conv.x - args.y) % 4 == 0 && sm80::aligned(args.y) && sm80::aligned(args.bias) &&
+         sm80::takes_four_channels(conv);
+}
+
+inline bool linear_convolves(const LinearArgs& args, const CausalConv1dArgs& conv) {
+  return linear_takes(args.W) && can_end_with(args, conv);
+}
+
+// What the one pass of tile_scan.h over prompts takes: so many rows and values of a head a tile,
+// and of a tile in scratch memory so many bytes of weights a head (sm80::TileWeights).
+constexpr int kScanRows = 64, kScanColumns = 64;
+constexpr size_t kScanWeightBytes = 2064;
+
+// Bytes of a tile in scratch memory: queries and keys of each group in bf16, and weights.
+inline size_t scan_tile_bytes(int groups, int heads, int keys) {
+  return static_cast<size_t>(groups) * 2 * kScanRows * static_cast<size_t>(keys) *
+             sizeof(uint16_t) +
+         static_cast<size_t>(heads) * kScanWeightBytes;
+}
+
+// Whether the state space goes through prompts in one pass. Depends on the shape of heads and on
+// how their rows lie alone.
+inline bool ssd_scans(const SsdArgs& a) {
+  const bool heads = (a.N == 64 || a.N == 128) && a.P % kScanColumns == 0;
+  const bool strides = a.xBC_stride % 4 == 0 && (a.z == nullptr || a.z_stride % 4 == 0);
+  const bool places = sm80::aligned(a.x) && sm80::aligned(a.B) && sm80::aligned(a.C) &&
+                      sm80::aligned(a.z) && sm80::aligned(a.y);
+  const auto tiles_of_chunk = static_cast<size_t>(a.chunk / kScanRows);
+  return heads && strides && places && a.chunk > 1 && a.chunk % kScanRows == 0 &&
+         tiles_of_chunk * scan_tile_bytes(a.G, a.H, a.N) <= kScratchBytes;
+}
+
+inline bool ssd_begins_norm(const SsdArgs& args) {
+  return sm80::ssd_begins_norm(args) || (args.seqs.max_len > 1 && ssd_scans(args));
+}
+
+}  // namespace recurve::cuda::sm90

@@ -1,0 +1,50 @@
+#include "kernels/fusion.h"
+
+#include <algorithm>
+
+namespace recurve {
+
+Activations rows_for(const Kernels& kernels, const Matrix& next, float* f32, float* spare,
+                     int64_t spare_width) {
+  const bool fits = 2 * spare_width >= next.K;
+  if (!fits || !kernels.linear.takes_bf16(next)) return {.f32 = f32};
+  return {.f32 = f32, .bf16 = reinterpret_cast<uint16_t*>(spare)};
+}
+
+void join(const Kernels& kernels, LinearArgs& first, LinearArgs& next, float* between) {
+  first.y = between;
+  next.x = between;
+  if (!kernels.linear.takes_bf16(first.W) || !kernels.linear.takes_bf16(next.W)) return;
+  first.y_bf16 = reinterpret_cast<uint16_t*>(between);
+  next.x_bf16 = first.y_bf16;
+}
+
+void linear_conv(const Kernels& kernels, LinearArgs linear, const CausalConv1dArgs& conv,
+                 Stream& stream) {
+  if (kernels.linear.takes_conv(linear, conv)) linear.conv = conv;
+  kernels.linear(linear, stream);
+  if (!linear.conv) kernels.causal_conv1d(conv, stream);
+}
+
+size_t floats_of_norm(const Kernels& kernels, int rows, int64_t D) {
+  return static_cast<size_t>(
+      BegunNorm::room(std::min(rows, kernels.linear.most_rows_of_begun_norm), D));
+}
+
+BegunNorm begin_norm(const Kernels& kernels, LinearArgs& args, const Matrix& next,
+                     const float* norm, const BegunNorm& room) {
+  if (!kernels.linear.begins_norm(args.W, next, args.rows)) return {};
+  args.next_norm = norm;
+  args.next = room;
+  return room;
+}
+
+BegunNorm begin_norm(const Kernels& kernels, SsdArgs& args, const Matrix& next, const float* norm,
+                     float* room) {
+  if (!kernels.ssd.begins_norm(args) || !kernels.linear.takes_begun_norm(next)) return {};
+  args.next_norm = norm;
+  args.next = BegunNorm::in(room, args.seqs.rows, next.K);
+  return args.next;
+}
+
+}  // namespace recurve

@@ -1,0 +1,40 @@
+#pragma once
+#include "kernels/kernels.h"
+
+// What a backend does together that layers describe one after the other. Families call these and
+// never ask what the backend can: it answers from its table.
+namespace recurve {
+
+// Rows that an op leaves for a linear layer: in fp32 or, where the layer would round them to bf16
+// itself, in bf16. An op takes both pointers, and so does the layer.
+struct Activations {
+  float* f32 = nullptr;      // (rows, K): memory for them in fp32
+  uint16_t* bf16 = nullptr;  // (rows, K): where they are instead, or null
+};
+
+// Rows for the layer with the weights `next`. f32: (rows, next.K). spare: memory of `spare_width`
+// floats a row that nobody uses until the layer has run; may be f32, if what makes the rows does
+// not read them there.
+Activations rows_for(const Kernels& kernels, const Matrix& next, float* f32, float* spare,
+                     int64_t spare_width);
+
+// Makes x of `next` of what `first` leaves in y. between: (first.rows, first.outputs()) floats.
+void join(const Kernels& kernels, LinearArgs& first, LinearArgs& next, float* between);
+
+// A linear layer, and the convolution over some of its outputs: conv.x points into linear.y, where
+// these columns are not left if both are done together.
+void linear_conv(const Kernels& kernels, LinearArgs linear, const CausalConv1dArgs& conv,
+                 Stream& stream);
+
+// Floats that the norm of so many rows may need to be begun in.
+size_t floats_of_norm(const Kernels& kernels, int rows, int64_t D);
+
+// Has the op that makes x begin the norm of the layer that reads it, with the weights `next` and
+// `norm` (next.K), where the two can share the work. Gives what was begun, for LinearArgs::begun of
+// that layer, or nothing. room: where it goes; the second: (rows, next.K) floats, such as y itself.
+BegunNorm begin_norm(const Kernels& kernels, LinearArgs& args, const Matrix& next,
+                     const float* norm, const BegunNorm& room);
+BegunNorm begin_norm(const Kernels& kernels, SsdArgs& args, const Matrix& next, const float* norm,
+                     float* room);
+
+}  // namespace recurve

@@ -1,0 +1,32 @@
+#pragma once
+#include <functional>
+#include <string>
+
+namespace recurve {
+
+class Stream;
+
+// One op of a backend: the function, and the name of the implementation behind it for the start-up
+// table ("reference", "cpu/avx3").
+//
+// The header of an op has its arguments, with the formula above them, and below them the op's place
+// in a table: its name and the Op of these arguments. kernels/kernels.h lists the places.
+template <typename ArgsType>
+struct Op {
+  using Args = ArgsType;
+
+  void (*run)(const Args&, Stream&) = nullptr;
+  const char* implementation = "none";
+  bool bf16_state = false;  // reads and writes StateData of BF16
+  // The chunk form of heads that fill tiles of 64 rows rounds queries, keys, values and, as it
+  // multiplies with it, the state to bf16.
+  bool rounds_in_tiles = false;
+  // What of arguments of these sizes and types it cannot take: "2048 keys a head, but 1536 at
+  // most". Empty: nothing. Pointers are not followed, and of a batch nothing needs to be known yet.
+  // Not set: it takes all that its header allows. Families ask before they load anything, so that a
+  // kernel never meets what it has no room for.
+  std::function<std::string(const Args&)> cannot = {};
+  void operator()(const Args& args, Stream& stream) const { run(args, stream); }
+};
+
+}  // namespace recurve

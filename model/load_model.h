@@ -1,0 +1,44 @@
+#pragma once
+#include <array>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "model/model.h"
+#include "model/weights/checkpoint.h"
+
+namespace recurve {
+
+struct LoadOptions {
+  // Of the weight matrices: BF16 halves the memory of F32 checkpoints. Norm weights and biases stay
+  // in F32.
+  DType weights = DType::kBF16;
+  int chunk = 0;  // rows of a chunk of the recurrence; 0: as the config says
+  // Of the states that are matrices: C of the mLSTM, S of the GLA family, h of the state spaces.
+  // They are nearly all of a state. F32 or BF16. Stabilisers, normalisers, convolution windows and
+  // the states of the vector cells stay in F32: few bytes, and what divides or exponentiates.
+  DType state = DType::kF32;
+};
+
+// Makes the model of a family: what each file of model/families defines, and family_list.h lists.
+using LoadFamily = std::unique_ptr<const Model>(Checkpoint&, Backend&, const LoadOptions&,
+                                                const Checkpoint::Progress&);
+
+struct Family {
+  std::array<std::string_view, 5> model_types;  // of config.json; those that are empty are none
+  LoadFamily* load;
+};
+
+// Makes the model of the family that config.json names under "model_type", one of those in
+// model/families/family_list.h. Throws std::runtime_error with one sentence if there is no such
+// family or the checkpoint does not fit.
+std::unique_ptr<const Model> load_model(Checkpoint& checkpoint, Backend& backend,
+                                        const LoadOptions& options,
+                                        const Checkpoint::Progress& progress = {});
+
+// The same, of a family of another list.
+std::unique_ptr<const Model> load_model_of(std::span<const Family> families, Checkpoint& checkpoint,
+                                           Backend& backend, const LoadOptions& options,
+                                           const Checkpoint::Progress& progress = {});
+
+}  // namespace recurve
