@@ -4,6 +4,7 @@
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/activate.cuh"
+#include "kernels/cuda/sm80/capabilities.h"
 #include "kernels/cuda/sm80/chunks.cuh"
 #include "kernels/cuda/sm80/ops.h"
 #include "kernels/cuda/sm80/ssd.cuh"
