@@ -96,7 +96,7 @@ int parse_options(int argc, char** argv, Options* o) {
       ->check(CLI::Range(0.0, 1e9))
       ->group("Machine");
 
-  app.add_option("--listen", o->listen, "HOST:PORT to serve on; port 0: any free one")
+  app.add_option("--listen", o->listen, "HOST:PORT or unix:PATH to serve on; port 0: any free one")
       ->group("Service");
   app.add_option("--metrics", o->metrics, "HOST:PORT for Prometheus, at /metrics; default: none")
       ->group("Service");

@@ -304,7 +304,7 @@ TEST(LongWords, WindowsChangeNothing) {
   for (size_t run = 0; run < testing::amount(200, 30); ++run) {
     const auto letters = static_cast<int32_t>(2 + random() % 3);
     const Rules rules = random_rules(random, letters);
-    Ids word(2500);
+    Ids word(testing::amount(2500, 1200));
     const uint32_t run_length = 1 + random() % 50;
     for (size_t i = 0; i < word.size(); ++i) {
       const bool repeats = i > 0 && random() % run_length != 0;
