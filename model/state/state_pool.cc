@@ -25,10 +25,12 @@ StatePool::StatePool(Backend& backend, const StateLayout& layout, int slots, Str
   }
 }
 
+// What is done within the device goes on the stream where states are small, or where the device
+// does it on its own between two steps; so in copy().
 std::optional<StateSlot> StatePool::acquire() {
   std::optional<StateSlot> slot = acquire_unset();
   if (!slot) return slot;
-  if (ready(*slot)) {
+  if (copier_ == nullptr || (backend_.queues() && ready(*slot))) {
     for (size_t a = 0; a < arrays_.size(); ++a) {
       backend_.zero(row(a, slot->id()), layout_.arrays[a].bytes(), stream_);
     }
@@ -55,7 +57,6 @@ std::optional<StateSlot> StatePool::acquire_unset() {
 }
 
 void StatePool::copy(const StateSlot& from, const StateSlot& to) {
-  // A device that works on its own does it between two steps in no time.
   if (copier_ == nullptr || (backend_.queues() && ready(from) && ready(to))) {
     for (size_t a = 0; a < arrays_.size(); ++a) {
       backend_.copy(row(a, to.id()), row(a, from.id()), layout_.arrays[a].bytes(), stream_);

@@ -45,7 +45,9 @@ class Decoder {
         logits_(static_cast<size_t>(rows) * vocab_),
         logits_there_(backend_->allocate(logits_.size() * sizeof(float))),
         inputs_there_(
-            backend_->allocate((kHeader + 2 * static_cast<size_t>(rows)) * sizeof(int32_t))) {}
+            backend_->allocate((kHeader + 2 * static_cast<size_t>(rows)) * sizeof(int32_t))) {
+    pool_.wait_for_copies();
+  }
 
   // The logits behind each of some more tokens: (tokens, vocabulary).
   const std::vector<float>& step(std::span<const int32_t> tokens) {

@@ -72,6 +72,7 @@ class StepBench {
       table_.begin(slots.back(), sampling, {}, staging_, *stream_);
       logit_rows.push_back((s + 1) * rows - 1);
     }
+    pool_.wait_for_copies();
     begin.push_back(sequences * rows);
     if (wanted) samples_ = {to_device(samples), samples.size()};
     batch_ = {.seqs = {.num_seqs = sequences,

@@ -60,6 +60,22 @@ TEST_P(CopierTest, PiecesGoWhereTheyAreSent) {
   EXPECT_EQ(read(a), want);
 }
 
+TEST_P(CopierTest, LargePiecesBeginAndEndAnywhere) {
+  constexpr size_t kBytes = size_t{1} << 20, kGap = 67;
+  const Bytes host = counted(kBytes + kGap, 1);
+  Buffer a = backend_->allocate(kBytes + kGap);
+  Copier copier(*backend_);
+  for (const size_t to : {0, 1, 63, 64, 65}) {
+    for (const size_t bytes : {kBytes, kBytes - 1, kBytes - 33}) {
+      copier.start({.pieces = {{a.data(), nullptr, a.bytes()}}}, *stream_);
+      copier.wait(copier.start({.pieces = {{a.data() + to, host.data() + 5, bytes}}}, *stream_));
+      Bytes want(kBytes + kGap);
+      std::copy_n(host.begin() + 5, bytes, want.begin() + static_cast<ptrdiff_t>(to));
+      ASSERT_EQ(read(a), want) << to << " " << bytes;
+    }
+  }
+}
+
 // What a stream has been given before is there when the copy begins.
 TEST_P(CopierTest, ACopyBeginsAfterTheStream) {
   constexpr size_t kBytes = size_t{64} << 20;

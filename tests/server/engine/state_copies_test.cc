@@ -56,7 +56,7 @@ class StateCopies : public ::testing::Test {
   void first_turn(const std::string& name = "s") {
     engine().open(name);
     AnswerPtr answer = engine().submit(request(5, 4, 1, name));
-    for (int step = 0; step < 50 && !answer->ended(); ++step) engine().step(), answer->take();
+    finish(*answer);
     ASSERT_EQ(answer->why(), Finish::kLength);
   }
   void expect_second_turn(const std::string& name) {
@@ -189,12 +189,18 @@ TEST_F(StateCopies, ARequestIsCancelledWhileItsStateIsOnItsWay) {
 TEST_F(StateCopies, ChoicesWaitForTheirCopiesOfThePromptsState) {
   first_turn();  // whose slot one of the choices needs
   AnswerPtr stream = this->stream();
-  copies_->hold();
   Request target = request(20, 5, 7);
   target.sampling.temperature = 1;
   std::vector<AnswerPtr> choices = engine().submit(target, 2);
-  engine().step(6);
+  engine().step();
+  engine().wait_for_copies();
+  engine().step();
+  copies_->hold();  // before the prompt's end, where its state is copied
   expect_goes_on(*stream);
+  for (AnswerPtr& choice : choices) {
+    choice->take();
+    EXPECT_THAT(choice->tokens, SizeIs(1)) << "of the prompt's last row, which is there";
+  }
   let_copies_go();
   for (size_t c = 0; c < choices.size(); ++c) {
     finish(*choices[c]);
@@ -214,7 +220,7 @@ TEST_F(StateCopies, ShutdownWaitsForThem) {
   harness_.reset();
 }
 
-// Whose copies fail.
+// Whose copies fail; what is only zeroed does not.
 class BrokenCopies final : public Backend {
  public:
   BrokenCopies() : Backend("broken", make_backend("reference")->kernels()) {}
@@ -230,8 +236,11 @@ class BrokenCopies final : public Backend {
   }
   void zero(void* to, size_t bytes, Stream& stream) override { inner_->zero(to, bytes, stream); }
   bool hands_over_copies(size_t) const override { return true; }
-  void copy_pieces(std::span<const CopyPiece>, Stream&) override {
-    throw std::runtime_error("the device has fallen off the bus");
+  void copy_pieces(std::span<const CopyPiece> pieces, Stream& stream) override {
+    for (const CopyPiece& piece : pieces) {
+      if (piece.from != nullptr) throw std::runtime_error("the device has fallen off the bus");
+    }
+    inner_->copy_pieces(pieces, stream);
   }
 
  private:
