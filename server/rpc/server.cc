@@ -162,6 +162,8 @@ RpcServer::~RpcServer() { shutdown(); }
 
 int RpcServer::port() const { return impl_->listener ? impl_->listener->port() : 0; }
 
+Connections& RpcServer::connections() { return impl_->context.connections; }
+
 void RpcServer::shutdown() {
   if (impl_ == nullptr || impl_->server == nullptr) return;
   Serving& serving = impl_->context.serving;
