@@ -7,8 +7,8 @@
 #include <boost/beast/http/read.hpp>
 #include <ctime>
 
+#include "server/http/body_fields.h"
 #include "server/http/host_rule.h"
-#include "server/http/json_fields.h"
 #include "server/http/response.h"
 
 namespace recurve {

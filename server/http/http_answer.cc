@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include "server/http/body_fields.h"
 #include "server/http/connection.h"
-#include "server/http/json_fields.h"
 #include "server/http/response.h"
 
 namespace recurve {

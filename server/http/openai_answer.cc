@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "server/http/json_fields.h"
+#include "server/http/body_fields.h"
 #include "server/text/utf8.h"
 
 namespace recurve {

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "server/http/json_fields.h"
+#include "server/http/body_fields.h"
 
 namespace recurve {
 namespace {

@@ -5,7 +5,7 @@
 #include <boost/beast/http/status.hpp>
 #include <cmath>
 
-#include "server/http/json_fields.h"
+#include "server/http/body_fields.h"
 #include "server/http/openai_answer.h"
 
 namespace recurve {

@@ -1,4 +1,4 @@
-#include "server/http/json_fields.h"
+#include "server/http/body_fields.h"
 
 #include <limits>
 
