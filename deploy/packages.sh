@@ -2,7 +2,7 @@
 
 # To build and run the server and the clients.
 build_packages="ca-certificates ccache cmake g++ ninja-build pkg-config
-  libgrpc++-dev libgrpc-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
+  libboost-dev libgrpc++-dev libgrpc-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libcli11-dev libfmt-dev libhwy-dev libpcre2-dev libsentencepiece-dev libspdlog-dev
   libutf8proc-dev libxxhash-dev nlohmann-json3-dev prometheus-cpp-dev"
 

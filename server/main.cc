@@ -15,6 +15,7 @@
 #include "model/load_model.h"
 #include "server/engine/engine.h"
 #include "server/heap_trimmer.h"
+#include "server/http/server.h"
 #include "server/memory_plan.h"
 #include "server/model_fingerprint.h"
 #include "server/net/connections.h"
@@ -61,6 +62,12 @@ RpcOptions rpc_options(const Options& o) {
           .reflection = o.reflection,
           .max_connections = o.max_connections,
           .max_connections_by_address = o.max_connections_by_address};
+}
+
+HttpOptions http_options(const Options& o) {
+  return {.listen = o.http,
+          .max_body_bytes = static_cast<int64_t>(o.max_message_bytes),
+          .origins = o.http_origins};
 }
 
 ServingOptions serving_options(const Options& o, StopSignal& stop, Failure& failure) {
@@ -201,6 +208,8 @@ int run(const Options& o, StopSignal& stop) {
   Failure failure(stop);
   Serving serving(serving_options(o, stop, failure), queue, stats, metrics);
   RpcServer rpc(rpc_options(o), serving);
+  std::optional<HttpServer> http;
+  if (!o.http.empty()) http.emplace(http_options(o), serving, rpc.connections());
 
   const auto backend = make_backend(o.device, o.threads);
   MemoryPlan plan = plan_memory(o, *backend);
@@ -226,11 +235,14 @@ int run(const Options& o, StopSignal& stop) {
   log_text(startup_table(o, *model, *text.tokenizer, text.chat, *backend, info, plan, rpc.port()));
   serving.serve(text.tokenizer, info, text.chat);
   log_event(LogLevel::kInfo, "serving", {{"listen", o.listen}, {"port", rpc.port()}});
+  if (http)
+    log_event(LogLevel::kInfo, "serving_http", {{"listen", o.http}, {"port", http->port()}});
 
   const double seconds = stop.wait().value_or(o.drain_seconds);
   log_event(LogLevel::kInfo, "draining", {{"seconds", seconds}, {"requests", serving.under_way()}});
   const bool all_ended = serving.drain(Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                                           std::chrono::duration<double>(seconds)));
+  if (http) http->shutdown();
   rpc.shutdown();
   queue.close();
   engine_thread.join();

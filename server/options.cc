@@ -98,6 +98,16 @@ int parse_options(int argc, char** argv, Options* o) {
 
   app.add_option("--listen", o->listen, "HOST:PORT or unix:PATH to serve on; port 0: any free one")
       ->group("Service");
+  app.add_option("--http", o->http,
+                 "HOST:PORT for clients of OpenAI's API: /v1/models, /v1/completions, "
+                 "/v1/chat/completions, /health; default: none")
+      ->group("Service");
+  app.add_option(
+         "--http-origin", o->http_origins,
+         "https://HOST[:PORT] whose pages may use --http, and by whose name it may be called; "
+         "several: comma-separated, or again")
+      ->delimiter(',')
+      ->group("Service");
   app.add_option("--metrics", o->metrics, "HOST:PORT for Prometheus, at /metrics; default: none")
       ->group("Service");
   app.add_option("--max-queue", o->max_queue,

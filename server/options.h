@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "kernels/tensor.h"
 #include "server/observe/log.h"
@@ -20,6 +21,8 @@ struct Options {
   std::string device = "cpu";
   bool on_gpu() const { return device.starts_with("cuda:"); }
   std::string listen = "127.0.0.1:50051";
+  std::string http;  // HOST:PORT; empty: none
+  std::vector<std::string> http_origins;
   std::string metrics;  // HOST:PORT; empty: none
   int threads = 0;
   DType weights = DType::kBF16;

@@ -28,6 +28,8 @@ ALLOWED = {  # folder: the folders whose headers it may include besides its own
     "server/net": {"server/observe"},
     "server/rpc": {"proto", "server/identity", "server/net", "server/request", "server/sampling", "server/text",
                    "server/observe"},
+    "server/http": {"server/identity", "server/net", "server/observe", "server/request", "server/sampling",
+                    "server/text"},
     "server": {"*"},  # the composition root
     "clients": {"proto", "server/version.h"},
     "tests": {"*"},

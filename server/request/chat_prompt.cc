@@ -6,8 +6,6 @@
 namespace recurve {
 namespace {
 
-using Refused = std::optional<Refusal>;
-
 Refused check_messages(const Conversation& messages, const RequestRules& rules) {
   if (rules.chat.format == nullptr) return invalid("messages", "messages: {}", rules.chat.problem);
   if (messages.messages.empty()) {

@@ -30,7 +30,7 @@ class Door {
   // The client reads nothing, and may go on so for ever: the door breaks off, unless it has.
   virtual void cut() = 0;
   // The call ends: nothing is sent afterwards, what waits still is.
-  virtual void finish(const std::optional<Refusal>& refusal) = 0;
+  virtual void finish(const Refused& refusal) = 0;
   // Whether the last of it is on its way: the strand has nothing more to do.
   virtual bool finished() const = 0;
 

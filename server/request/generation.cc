@@ -5,10 +5,10 @@
 
 namespace recurve {
 
-std::optional<Refusal> Generation::begin() {
+Refused Generation::begin() {
   TextRequest asked;
   ParsedRequest parsed;
-  std::optional<Refusal> refused = door_.read(&asked);
+  Refused refused = door_.read(&asked);
   if (!refused) refused = validate(std::move(asked), serving_.rules, limits(), &parsed);
   if (refused) return refused;
   acknowledges_ = parsed.request.wait_for_acknowledgement;

@@ -13,7 +13,7 @@ namespace recurve {
 class AnswerDoor : public Door {
  public:
   // What was asked for; on a text thread, as it may be long. Once.
-  virtual std::optional<Refusal> read(TextRequest* asked) = 0;
+  virtual Refused read(TextRequest* asked) = 0;
   // Waits to be written. RequestAccepted first and AnswerEnd last, unless finish() has a refusal.
   virtual void send(AnswerEvent event) = 0;
 
@@ -39,7 +39,7 @@ class Generation final : public ServedCall {
     std::optional<Clock::time_point> last_token = {};
   };
 
-  std::optional<Refusal> begin() override;
+  Refused begin() override;
   void look(bool busy) override;
 
   void look_at(size_t index, bool busy);

@@ -4,7 +4,7 @@ namespace recurve {
 
 using Code = Refusal::Code;
 
-std::optional<Refusal> refusal_of(const Ending& ending) {
+Refused refusal_of(const Ending& ending) {
   const auto refusal = [&](Code code, const char* otherwise) {
     return Refusal{.code = code, .message = ending.message.empty() ? otherwise : ending.message};
   };
@@ -44,7 +44,7 @@ std::optional<Refusal> refusal_of(const Ending& ending) {
   return refusal(Code::kInternal, "the model gave no usable result");
 }
 
-std::optional<Refusal> refusal_of(const SessionResult& result) {
+Refused refusal_of(const SessionResult& result) {
   const auto refusal = [&](Code code) { return Refusal{.code = code, .message = result.message}; };
   switch (result.status) {
     case SessionResult::Status::kOk:
@@ -72,7 +72,7 @@ bool is_refusal(Finish why) {
          why == Finish::kOverloaded || why == Finish::kNoMemory;
 }
 
-std::string_view code_name(const std::optional<Refusal>& refusal) {
+std::string_view code_name(const Refused& refusal) {
   if (!refusal) return "OK";
   switch (refusal->code) {
     case Code::kCancelled:

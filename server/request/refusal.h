@@ -34,6 +34,9 @@ struct Refusal {
   std::optional<double> retry_seconds = {};  // with kExhausted: when there may be room
 };
 
+// Nothing where nothing is wrong.
+using Refused = std::optional<Refusal>;
+
 // A refusal of what a field says; the sentence names it too.
 template <typename... Args>
 Refusal invalid(std::string field, fmt::format_string<Args...> format, Args&&... args) {
@@ -43,13 +46,13 @@ Refusal invalid(std::string field, fmt::format_string<Args...> format, Args&&...
 }
 
 // Nothing for the endings that an answer can have: length, end of text, stop id, stop string.
-std::optional<Refusal> refusal_of(const Ending& ending);
-std::optional<Refusal> refusal_of(const SessionResult& result);
+Refused refusal_of(const Ending& ending);
+Refused refusal_of(const SessionResult& result);
 // Whether the engine did not begin with the request.
 bool is_refusal(Finish why);
 
 // For logs: "OK", "INVALID_ARGUMENT", ...
-std::string_view code_name(const std::optional<Refusal>& refusal);
+std::string_view code_name(const Refused& refusal);
 // For logs: "length", "eos", ...
 std::string_view name_of(Finish why);
 

@@ -8,8 +8,6 @@
 
 namespace recurve {
 
-using Refused = std::optional<Refusal>;
-
 Refused ScoreInput::add(ScorePiece piece) {
   if (!std::exchange(begun_, true)) {
     options_ = std::move(piece.options).value_or(ScoreOptions());

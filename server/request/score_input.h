@@ -26,11 +26,11 @@ class ScoreInput {
       : rules_(rules), most_held_(most_held), limits_{.unwanted = unwanted} {}
 
   // The next piece, once hungry().
-  std::optional<Refusal> add(ScorePiece piece);
+  Refused add(ScorePiece piece);
   void end() { ended_ = true; }  // there are no further pieces
   // Throws WorkUnwanted once that is so. Reads until there are `wanted` ids, or all that was added
   // has been read.
-  std::optional<Refusal> read(size_t wanted);
+  Refused read(size_t wanted);
 
   bool hungry() const { return !ended_ && read_ == text_.size(); }
   bool complete() const { return complete_; }  // all ids of the text are there, or were
@@ -43,9 +43,9 @@ class ScoreInput {
  private:
   enum class Kind { kNone, kText, kIds };
 
-  std::optional<Refusal> add_ids(const std::vector<int32_t>& ids);
-  std::optional<Refusal> read_text(std::string_view part);
-  std::optional<Refusal> read_end();
+  Refused add_ids(const std::vector<int32_t>& ids);
+  Refused read_text(std::string_view part);
+  Refused read_end();
 
   const RequestRules& rules_;
   const size_t most_held_;

@@ -6,8 +6,6 @@
 namespace recurve {
 namespace {
 
-using Refused = std::optional<Refusal>;
-
 // Ids given to the engine or waiting for it, and not seen scored: some chunks ahead, so that it is
 // never idle while the text comes fast enough.
 constexpr int64_t kAhead = 4096;

@@ -20,7 +20,7 @@ class ScoreDoor : public Door {
   virtual Arrival arrived() = 0;
   // The piece that has arrived: the bytes of its message, and what it says.
   virtual int64_t piece_bytes() const = 0;
-  virtual std::optional<Refusal> read(ScorePiece* piece) = 0;
+  virtual Refused read(ScorePiece* piece) = 0;
   // Waits to be written. RequestAccepted first and ScoreEnd last, unless finish() has a refusal.
   virtual void send(ScoreEvent event) = 0;
 
@@ -40,12 +40,12 @@ class Scoring final : public ServedCall {
   Scoring(Serving& serving, ScoreDoor& door);
 
  private:
-  std::optional<Refusal> begin() override { return {}; }
+  Refused begin() override { return {}; }
   void look(bool busy) override;
 
-  std::optional<Refusal> read_on();
-  std::optional<Refusal> take_piece();
-  std::optional<Refusal> start_scoring();
+  Refused read_on();
+  Refused take_piece();
+  Refused start_scoring();
   void give_more();
   void refuse(const Refusal& refusal);
 
@@ -58,7 +58,7 @@ class Scoring final : public ServedCall {
   bool asked_ = false;  // a piece is awaited
   ScoreInput input_;
   std::shared_ptr<PromptFeed> feed_;  // while ids are still to be given to the engine
-  std::optional<Refusal> refusal_;    // awaits the engine's last word
+  Refused refusal_;                   // awaits the engine's last word
   bool concluded_ = false;
   int64_t given_tokens_ = 0;  // to the engine, BOS included
   int64_t scored_tokens_ = 0;

@@ -11,8 +11,6 @@ namespace recurve {
 namespace {
 
 using Code = Refusal::Code;
-using Refused = std::optional<Refusal>;
-
 Refusal exhausted(std::string message) {
   return {.code = Code::kExhausted, .message = std::move(message)};
 }

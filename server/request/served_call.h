@@ -42,16 +42,16 @@ class ServedCall : public Strand, public CallRegistry::Call {
   // What the final class does; on the strand.
   // A refusal ends the call. May throw WorkUnwanted; not called where nobody wants the answer by
   // then.
-  virtual std::optional<Refusal> begin() = 0;
+  virtual Refused begin() = 0;
   // Something may have come; called until end(), may throw WorkUnwanted. `busy`: the door is, and
   // there will be another look when it is not.
   virtual void look(bool busy) = 0;
 
   // What it can use for that; on the strand.
-  std::optional<Refusal> submit(ParsedRequest& parsed);
+  Refused submit(ParsedRequest& parsed);
   bool submitted() const { return !streams_.empty(); }
   // Bytes that a message holds from now on, instead of those before it.
-  std::optional<Refusal> hold(int64_t message_bytes);
+  Refused hold(int64_t message_bytes);
   // What bounds its work on texts: it is given up once the client has gone, the deadline has passed
   // or the request was aborted.
   WorkLimits limits() const { return serving_.rules.limits(&unwanted_); }
@@ -59,9 +59,9 @@ class ServedCall : public Strand, public CallRegistry::Call {
   TokenStream::Gathered take(size_t stream);  // what has gathered there
   // Nothing is looked at afterwards; what was sent is still written. `last`: the engine's words, if
   // it had any.
-  void end(std::optional<Refusal> refusal, const Ending* last = nullptr);
+  void end(Refused refusal, const Ending* last = nullptr);
   // Why an ending is no answer.
-  std::optional<Refusal> failure_of(const Ending& ending) const;
+  Refused failure_of(const Ending& ending) const;
 
   Serving& serving_;
   const Clock::time_point arrival_ = Clock::now();
@@ -71,8 +71,8 @@ class ServedCall : public Strand, public CallRegistry::Call {
   std::atomic<bool> unwanted_{false};                  // gone, aborted_ or too late
 
  private:
-  std::optional<Refusal> admit(int64_t message_bytes, const std::string& id);
-  std::optional<Refusal> claim(const std::string& id);
+  Refused admit(int64_t message_bytes, const std::string& id);
+  Refused claim(const std::string& id);
   void work() final;
   void failed(const std::exception& error) final;
   void end_early(Refusal refusal);
@@ -85,17 +85,17 @@ class ServedCall : public Strand, public CallRegistry::Call {
   bool stalled() const;
   bool late() const;
   Refusal reason_to_leave() const;
-  void log(const std::optional<Refusal>& refusal, const Ending* last) const;
+  void log(const Refused& refusal, const Ending* last) const;
 
   Door& door_;
   ByteBudget::Share message_share_;
 
   // On the strand.
   bool withdrawn_ = false;
-  bool ended_ = false;              // end() was called
-  std::optional<Refusal> refusal_;  // set before the launch
+  bool ended_ = false;  // end() was called
+  Refused refusal_;     // set before the launch
   // work() has thrown: only the engine's last word is awaited.
-  std::optional<Refusal> failure_;
+  Refused failure_;
   size_t endings_ = 0;  // taken from the streams
 
   // Set before the request is pushed: look at every token at once, also while the door is busy.

@@ -82,7 +82,7 @@ void Serving::tell_listeners() {
   for (const auto& [owner, listener] : listeners_) listener(state_ == State::kServing);
 }
 
-std::optional<Refusal> Serving::availability() const {
+Refused Serving::availability() const {
   switch (state_.load()) {
     case State::kServing:
       return {};
@@ -96,7 +96,7 @@ std::optional<Refusal> Serving::availability() const {
                  .message = "the server is draining: use another one"};
 }
 
-std::optional<Refusal> Serving::report(std::optional<Refusal> refusal) const {
+Refused Serving::report(Refused refusal) const {
   if (!refusal) return {};
   metrics.request_failed(static_cast<int>(refusal->code));
   if (refusal->code == Refusal::Code::kExhausted) {

@@ -82,10 +82,10 @@ class Serving {
   State state() const { return state_; }
   bool loaded() const { return loaded_; }  // `info` and `rules` are set
   // kUnavailable unless serving.
-  std::optional<Refusal> availability() const;
+  Refused availability() const;
   // Counts a refusal, and says when the client may come again where the server is full: when the
   // refusal says so, or when a request that came now would be served.
-  std::optional<Refusal> report(std::optional<Refusal> refusal) const;
+  Refused report(Refused refusal) const;
   // What a client sets going that drains the server, once it has its answer. There is an on_drain.
   void drain_for_client(double seconds);
 

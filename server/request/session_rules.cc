@@ -8,8 +8,6 @@ namespace recurve {
 namespace {
 
 using Kind = SessionCommand::Kind;
-using Refused = std::optional<Refusal>;
-
 Refused check_ttl(const std::optional<double>& seconds) {
   if (!seconds || (*seconds >= 0 && *seconds <= kMaxTtlSeconds)) return {};
   return invalid("ttl_seconds", "ttl_seconds must be in [0, {}], got {}", kMaxTtlSeconds, *seconds);

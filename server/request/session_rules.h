@@ -12,9 +12,9 @@ inline constexpr int kMaxPageSize = 1000;
 
 // Checks what a client says of sessions, as far as it can be known without the engine, and names a
 // session to be made that has no name.
-std::optional<Refusal> prepare(SessionCommand* command);
+Refused prepare(SessionCommand* command);
 
 // Hands a command to the engine, which calls its done() unless this refuses.
-std::optional<Refusal> post(AdmissionQueue& queue, SessionCommand command);
+Refused post(AdmissionQueue& queue, SessionCommand command);
 
 }  // namespace recurve

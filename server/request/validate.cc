@@ -12,8 +12,6 @@
 namespace recurve {
 namespace {
 
-using Refused = std::optional<Refusal>;
-
 uint64_t random_number() {
   static thread_local std::mt19937_64 generator = [] {
     std::random_device device;

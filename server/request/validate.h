@@ -50,30 +50,29 @@ struct ParsedRequest {
 // Checks everything that can be known without the engine, and tokenises. Each refusal is kInvalid
 // with a sentence that names the field, what is allowed and what was given. Throws WorkUnwanted
 // where the limits do.
-std::optional<Refusal> validate(TextRequest asked, const RequestRules& rules,
-                                const WorkLimits& limits, ParsedRequest* parsed);
+Refused validate(TextRequest asked, const RequestRules& rules, const WorkLimits& limits,
+                 ParsedRequest* parsed);
 
 // The same for what is said of a text to be scored; the prompt is left out.
-std::optional<Refusal> validate(const ScoreOptions& options, ParsedRequest* parsed);
+Refused validate(const ScoreOptions& options, ParsedRequest* parsed);
 
 // The ids of a text or of messages as they are read for an answer, with BOS where the rules want
 // it. Throws WorkUnwanted where the limits do.
-std::optional<Refusal> tokenise(const TokenizeText& asked, const RequestRules& rules,
-                                const WorkLimits& limits, std::vector<int32_t>* ids);
+Refused tokenise(const TokenizeText& asked, const RequestRules& rules, const WorkLimits& limits,
+                 std::vector<int32_t>* ids);
 
 // What the rules want in front of a prompt; nothing where it is there already. `is_text`: the
 // client sent a text.
 std::optional<int32_t> bos_for(const std::vector<int32_t>& ids, bool add_special, bool is_text,
                                const RequestRules& rules);
 // Refuses a text where the server has no tokenizer. `field`: where the text stands.
-std::optional<Refusal> check_text(std::string_view field, std::string_view text,
-                                  const RequestRules& rules);
+Refused check_text(std::string_view field, std::string_view text, const RequestRules& rules);
 // What is said of a text that has so many tokens that it was not read to its end.
 Refusal too_many_tokens(const RequestRules& rules);
-std::optional<Refusal> check_ids(std::string_view field, const std::vector<int32_t>& ids,
-                                 const RequestRules& rules);
+Refused check_ids(std::string_view field, const std::vector<int32_t>& ids,
+                  const RequestRules& rules);
 // 1 to kMaxNameLength of [A-Za-z0-9._-].
-std::optional<Refusal> check_name(std::string_view field, std::string_view name);
+Refused check_name(std::string_view field, std::string_view name);
 
 // Something no other request or session is called: the prefix, and 16 hexadecimal digits by chance.
 std::string make_name(std::string_view prefix);

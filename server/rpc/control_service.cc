@@ -11,8 +11,6 @@ namespace recurve {
 namespace {
 
 using State = Serving::State;
-using Refused = std::optional<Refusal>;
-
 constexpr double kMaxDrainSeconds = 1e6;
 
 grpc::ServerUnaryReactor* finish(const ServiceContext& context, grpc::CallbackServerContext* call,

@@ -15,9 +15,9 @@ GenerateCall::GenerateCall(ServiceContext& context, grpc::CallbackServerContext*
         leading_string(*request, v1::GenerateRequest::kRequestIdFieldNumber, kMaxNameLength));
 }
 
-std::optional<Refusal> GenerateCall::read(TextRequest* asked) {
+Refused GenerateCall::read(TextRequest* asked) {
   v1::GenerateRequest message;
-  const std::optional<Refusal> refused = parse(*message_, &message);
+  const Refused refused = parse(*message_, &message);
   // gRPC would keep it to the end of the call, and it may be long. It is this call's alone.
   const_cast<grpc::ByteBuffer*>(message_)->Clear();
   if (!refused) *asked = to_request(std::move(message));

@@ -17,7 +17,7 @@ class GenerateCall final
                const grpc::ByteBuffer* request);
 
  private:
-  std::optional<Refusal> read(TextRequest* asked) override;
+  Refused read(TextRequest* asked) override;
   void send(AnswerEvent event) override;
 
   void write(const RequestAccepted& accepted);

@@ -13,8 +13,6 @@
 namespace recurve {
 namespace {
 
-using Refused = std::optional<Refusal>;
-
 Refused tokenize(const Serving& serving, const grpc::ByteBuffer& request, const WorkLimits& limits,
                  grpc::ByteBuffer* response) {
   v1::TokenizeRequest message;

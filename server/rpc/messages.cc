@@ -42,7 +42,7 @@ std::string invalid_string(const std::string& bytes, const Descriptor& type) {
 
 }  // namespace
 
-std::optional<Refusal> parse(std::string_view bytes, google::protobuf::Message* message) {
+Refused parse(std::string_view bytes, google::protobuf::Message* message) {
   {
     // The sender is told; protobuf would tell standard error.
     const google::protobuf::LogSilencer silence;
@@ -54,7 +54,7 @@ std::optional<Refusal> parse(std::string_view bytes, google::protobuf::Message* 
   return invalid(field, "{} must be valid UTF-8, and is not", field);
 }
 
-std::optional<Refusal> parse(const grpc::ByteBuffer& buffer, google::protobuf::Message* message) {
+Refused parse(const grpc::ByteBuffer& buffer, google::protobuf::Message* message) {
   grpc::Slice one;
   if (buffer.TrySingleSlice(&one).ok()) {
     return parse(std::string_view(reinterpret_cast<const char*>(one.begin()), one.size()), message);

@@ -13,8 +13,8 @@ namespace recurve {
 
 // Messages are parsed here and not by gRPC, which answers INTERNAL to a string that is not UTF-8
 // and does not say which: kInvalid, with the field's name.
-std::optional<Refusal> parse(const grpc::ByteBuffer& buffer, google::protobuf::Message* message);
-std::optional<Refusal> parse(std::string_view bytes, google::protobuf::Message* message);
+Refused parse(const grpc::ByteBuffer& buffer, google::protobuf::Message* message);
+Refused parse(std::string_view bytes, google::protobuf::Message* message);
 
 // The string that a message begins with, without parsing the rest; empty where it does not begin
 // with that field, or the string is longer than `most` bytes. Libraries write fields in the order

@@ -18,9 +18,9 @@ void ScoreCall::OnReadDone(bool ok) {
   served().poke();
 }
 
-std::optional<Refusal> ScoreCall::read(ScorePiece* piece) {
+Refused ScoreCall::read(ScorePiece* piece) {
   v1::ScoreRequest message;
-  const std::optional<Refusal> refused = parse(incoming_, &message);
+  const Refused refused = parse(incoming_, &message);
   incoming_.Clear();
   if (!refused) *piece = to_piece(std::move(message));
   return refused;

@@ -22,7 +22,7 @@ class ScoreCall final
   void ask() override { StartRead(&incoming_); }
   Arrival arrived() override { return arrived_.exchange(Arrival::kNothing); }
   int64_t piece_bytes() const override { return static_cast<int64_t>(incoming_.Length()); }
-  std::optional<Refusal> read(ScorePiece* piece) override;
+  Refused read(ScorePiece* piece) override;
   void send(ScoreEvent event) override;
 
   void write(const RequestAccepted& accepted);

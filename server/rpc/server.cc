@@ -156,6 +156,8 @@ RpcServer::~RpcServer() { shutdown(); }
 
 int RpcServer::port() const { return impl_->listener->port(); }
 
+Connections& RpcServer::connections() { return impl_->context.connections; }
+
 void RpcServer::shutdown() {
   if (impl_ == nullptr || impl_->server == nullptr) return;
   Serving& serving = impl_->context.serving;

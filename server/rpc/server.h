@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "server/net/connections.h"
 #include "server/request/serving.h"
 
 namespace recurve {
@@ -30,6 +31,8 @@ class RpcServer {
   ~RpcServer();
 
   int port() const;  // the one bound; 0 for a unix socket
+  // Of which there may be so many, of all doors together.
+  Connections& connections();
 
   // Cancels what is left, closes all connections. After it, no call is under way. Once; any thread.
   void shutdown();

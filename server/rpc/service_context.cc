@@ -13,7 +13,7 @@ ServiceContext::ServiceContext(RpcOptions options_, Serving& serving_)
 
 // The codes are gRPC's by their numbers: see Refusal.
 grpc::Status ServiceContext::status_for(grpc::CallbackServerContext* call,
-                                        const std::optional<Refusal>& refusal) const {
+                                        const Refused& refusal) const {
   if (!refusal) return {};
   if (refusal->code == Refusal::Code::kUnavailable) {
     // gRPC has this code for a connection that was lost, too; only the server sends this with it.

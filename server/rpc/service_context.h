@@ -17,8 +17,7 @@ struct ServiceContext {
 
   // What gRPC says for a refusal that Serving has reported, with the trailers that go with it: when
   // to come again where the server was full; that it was the server who said UNAVAILABLE.
-  grpc::Status status_for(grpc::CallbackServerContext* call,
-                          const std::optional<Refusal>& refusal) const;
+  grpc::Status status_for(grpc::CallbackServerContext* call, const Refused& refusal) const;
 
   const RpcOptions options;
   Serving& serving;

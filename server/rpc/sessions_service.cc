@@ -10,8 +10,6 @@ namespace recurve {
 namespace {
 
 using Kind = SessionCommand::Kind;
-using Refused = std::optional<Refusal>;
-
 v1::SessionTier tier_of(Tier tier) {
   switch (tier) {
     case Tier::kEmpty:

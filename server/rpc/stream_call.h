@@ -52,9 +52,7 @@ class StreamCall : public Reactor, public DoorType {
   void cut() final {
     if (!gone_) call_->TryCancel();
   }
-  void finish(const std::optional<Refusal>& refusal) final {
-    outbox_.finish(context_.status_for(call_, refusal));
-  }
+  void finish(const Refused& refusal) final { outbox_.finish(context_.status_for(call_, refusal)); }
   bool finished() const final { return outbox_.finished(); }
   void flush() final {
     if (gone_) outbox_.discard();

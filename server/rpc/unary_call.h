@@ -17,13 +17,13 @@ namespace recurve {
 // A unary call whose answer is made on an executor, after the handler has returned. Deletes itself.
 class UnaryCall final : public grpc::ServerUnaryReactor, private Executor::Task {
  public:
-  using Answer = std::function<std::optional<Refusal>()>;  // fills the response
+  using Answer = std::function<Refused()>;  // fills the response
 
   UnaryCall(ServiceContext& context, grpc::CallbackServerContext* call)
       : context_(context), call_(call) {}
 
   // One of these, once.
-  void finish(std::optional<Refusal> refusal) {
+  void finish(Refused refusal) {
     message_share_ = {};
     Finish(context_.status_for(call_, context_.serving.report(std::move(refusal))));
   }
@@ -54,7 +54,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Executor::Task 
  private:
   void run() override { finish(unwanted_ ? left() : wanted_answer()); }
 
-  std::optional<Refusal> wanted_answer() {
+  Refused wanted_answer() {
     try {
       return answer_();
     } catch (const WorkUnwanted&) {

@@ -47,7 +47,7 @@ void check_promises(const ParsedRequest& parsed) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   recurve::v1::GenerateRequest message;
   recurve::ParsedRequest parsed;
-  std::optional<recurve::Refusal> refused =
+  recurve::Refused refused =
       recurve::parse(std::string_view(reinterpret_cast<const char*>(data), size), &message);
   if (!refused) {
     refused =

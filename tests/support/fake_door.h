@@ -30,7 +30,7 @@ class FakeDoorOf : public Base {
   size_t unsent() const override { return unsent_.size(); }
   void discard() override { unsent_.clear(); }
   void cut() override { call_->left(); }
-  void finish(const std::optional<Refusal>& refusal) override {
+  void finish(const Refused& refusal) override {
     refusal_ = refusal;
     finishing_ = true;
   }
@@ -81,7 +81,7 @@ class FakeDoorOf : public Base {
     return wait([&] { return released_; });
   }
   const std::vector<Event>& events() const { return events_; }
-  const std::optional<Refusal>& refusal() const { return refusal_; }
+  const Refused& refusal() const { return refusal_; }
   template <typename T>
   std::vector<T> all() const {
     std::vector<T> found;
@@ -112,7 +112,7 @@ class FakeDoorOf : public Base {
   // On the strand.
   std::deque<Event> unsent_;
   bool finishing_ = false, finished_ = false;
-  std::optional<Refusal> refusal_;
+  Refused refusal_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -136,7 +136,7 @@ class FakeDoor final : public FakeDoorOf<AnswerDoor, AnswerEvent> {
     open(new Generation(serving, *this), caller, id);
   }
 
-  std::optional<Refusal> read(TextRequest* asked) override {
+  Refused read(TextRequest* asked) override {
     *asked = std::move(asked_);
     return {};
   }
@@ -177,7 +177,7 @@ class FakeScoreDoor final : public FakeDoorOf<ScoreDoor, ScoreEvent> {
   }
   Arrival arrived() override { return std::exchange(arrival_, Arrival::kNothing); }
   int64_t piece_bytes() const override { return 100; }
-  std::optional<Refusal> read(ScorePiece* piece) override {
+  Refused read(ScorePiece* piece) override {
     *piece = std::move(pieces_.front());
     pieces_.pop_front();
     return {};

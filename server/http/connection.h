@@ -1,0 +1,93 @@
+#pragma once
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>  // Boost 1.74's Asio leaves it out
+
+#include "server/http/http_answer.h"
+#include "server/http/server.h"
+#include "server/request/serving.h"
+
+namespace recurve {
+
+class Connection;
+
+// What connections share. All of it belongs to the one thread that runs `io`.
+struct HttpContext {
+  HttpContext(HttpOptions options_, Serving& serving_)
+      : options(std::move(options_)), serving(serving_) {}
+
+  const HttpOptions options;
+  Serving& serving;
+  boost::asio::io_context io{1};
+  std::set<std::shared_ptr<Connection>> connections;
+  int answers = 0;  // under way, also those whose client has gone and that have nothing to do here
+  bool closing = false;
+  // `io` runs until this is reset and nothing is under way.
+  std::optional<boost::asio::executor_work_guard<boost::asio::io_context::executor_type>> work{
+      io.get_executor()};
+
+  void end_if_idle() {
+    if (closing && answers == 0) work.reset();
+  }
+};
+
+// One client: its requests one after another, each answered before the next is read. Handlers run
+// on the context's thread; what others may call says so.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(HttpContext& context, boost::asio::ip::tcp::socket socket, std::string peer);
+
+  void start();
+  // Breaks off what is under way. The connection goes once an answer has ended.
+  void close();
+
+  // For the answer under way, from any thread.
+  const std::string& peer() const { return peer_; }
+  bool keeps_alive() const { return keep_alive_; }
+  void write(std::shared_ptr<HttpAnswer> answer, std::string bytes, bool last);
+  void answer_done(std::shared_ptr<HttpAnswer> answer);  // nothing more will be written
+  void cut();
+
+ private:
+  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+  using Error = boost::beast::error_code;
+
+  void read_head();
+  void head_came(const Error& error);
+  void read_body();
+  void body_came(const Error& error);
+  void refuse_unread(const Error& error);
+  std::optional<std::string> problem();
+  std::string answer_at_once();
+  bool is_completion() const;
+  void begin_answer();
+  void watch();
+  void over(const std::shared_ptr<HttpAnswer>& answer, bool ok);
+  void respond(std::string bytes);
+  void linger();
+  void gone();
+
+  std::string_view header(boost::beast::string_view name) const;
+
+  HttpContext& context_;
+  boost::beast::tcp_stream stream_;
+  const std::string peer_;
+  boost::beast::flat_buffer buffer_;
+  std::optional<Parser> parser_;
+  std::string out_;  // being written
+  char unwanted_[4096];
+  bool keep_alive_ = true;
+  bool closed_ = false;
+  std::shared_ptr<HttpAnswer> answer_;  // under way
+};
+
+}  // namespace recurve

@@ -1,0 +1,66 @@
+#include "server/http/response.h"
+
+#include <fmt/format.h>
+
+#include <boost/beast/http/status.hpp>
+#include <cmath>
+
+#include "server/http/body_fields.h"
+#include "server/http/openai_answer.h"
+
+namespace recurve {
+namespace {
+
+std::string reason_of(int status) {
+  if (status == 499) return "Client Closed Request";
+  return std::string(
+      boost::beast::http::obsolete_reason(static_cast<boost::beast::http::status>(status)));
+}
+
+std::string connection_headers(bool keep_alive, const std::string& request_id) {
+  std::string headers = keep_alive ? "Connection: keep-alive\r\n" : "Connection: close\r\n";
+  if (!request_id.empty()) headers += "x-request-id: " + request_id + "\r\n";
+  return headers;
+}
+
+// What is busy stays so for a while, and a name that is taken stays taken: clients that try again
+// in silence would only wait. A full server says when there may be room.
+std::string retry_headers(const Refusal& refusal) {
+  if (refusal.code == Refusal::Code::kBusy || refusal.code == Refusal::Code::kExists) {
+    return "x-should-retry: false\r\n";
+  }
+  if (!refusal.retry_seconds) return {};
+  return fmt::format("retry-after-ms: {:.0f}\r\nRetry-After: {:.0f}\r\n",
+                     1000 * *refusal.retry_seconds, std::ceil(*refusal.retry_seconds));
+}
+
+}  // namespace
+
+std::string response(const Response& of) {
+  return fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{}{}\r\n{}",
+                     of.status, reason_of(of.status), of.content_type, of.body.size(),
+                     connection_headers(of.keep_alive, of.request_id), of.headers, of.body);
+}
+
+std::string refusal_response(const Refusal& refusal, bool keep_alive,
+                             const std::string& request_id) {
+  return response({.status = http_status(refusal.code),
+                   .body = dump(error_of(refusal)),
+                   .keep_alive = keep_alive,
+                   .request_id = request_id,
+                   .headers = retry_headers(refusal)});
+}
+
+std::string stream_head(bool keep_alive, const std::string& request_id) {
+  return "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
+         "Transfer-Encoding: chunked\r\n" +
+         connection_headers(keep_alive, request_id) + "\r\n";
+}
+
+std::string chunk(std::string_view bytes) {
+  return fmt::format("{:x}\r\n{}\r\n", bytes.size(), bytes);
+}
+
+std::string last_chunk() { return "0\r\n\r\n"; }
+
+}  // namespace recurve

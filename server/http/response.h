@@ -1,0 +1,29 @@
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "server/request/refusal.h"
+
+namespace recurve {
+
+// A response as bytes.
+struct Response {
+  int status = 200;
+  std::string body = {};
+  std::string_view content_type = "application/json";
+  bool keep_alive = true;
+  std::string request_id = {};  // empty: not said
+  std::string headers = {};     // further ones, each with its line's end
+};
+std::string response(const Response& of);
+
+// A refusal as an object of JSON, with the headers by which clients decide whether to try again.
+std::string refusal_response(const Refusal& refusal, bool keep_alive,
+                             const std::string& request_id = "");
+
+// A stream of events: its head, its chunks, its end.
+std::string stream_head(bool keep_alive, const std::string& request_id);
+std::string chunk(std::string_view bytes);
+std::string last_chunk();
+
+}  // namespace recurve

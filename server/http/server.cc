@@ -1,0 +1,70 @@
+#include "server/http/server.h"
+
+#include <sys/socket.h>
+
+#include <boost/asio/post.hpp>
+#include <thread>
+
+#include "server/http/connection.h"
+#include "server/net/listener.h"
+
+namespace recurve {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
+struct HttpServer::Impl {
+  Impl(HttpOptions options, Serving& serving)
+      : context(std::move(options), serving), listener(context.options.listen) {}
+
+  void take(int descriptor);
+  void close_all();
+
+  HttpContext context;
+  Listener listener;
+  std::thread thread;
+};
+
+// On the listener's thread.
+void HttpServer::Impl::take(int descriptor) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  getpeername(descriptor, reinterpret_cast<sockaddr*>(&address), &size);
+  const tcp protocol = address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4();
+  asio::post(context.io, [this, descriptor, protocol, peer = to_peer(address).address] {
+    tcp::socket socket(context.io, protocol, descriptor);
+    if (context.closing) return;
+    boost::system::error_code ignored;
+    socket.set_option(tcp::no_delay(true), ignored);
+    std::make_shared<Connection>(context, std::move(socket), peer)->start();
+  });
+}
+
+void HttpServer::Impl::close_all() {
+  context.closing = true;
+  const auto connections = context.connections;  // those that close at once leave it
+  for (const auto& connection : connections) connection->close();
+  context.end_if_idle();
+}
+
+HttpServer::HttpServer(HttpOptions options, Serving& serving, Connections& connections)
+    : impl_(std::make_unique<Impl>(std::move(options), serving)) {
+  impl_->thread = std::thread([impl = impl_.get()] { impl->context.io.run(); });
+  impl_->listener.start(connections, serving.metrics,
+                        [impl = impl_.get()](int descriptor) { impl->take(descriptor); });
+}
+
+HttpServer::~HttpServer() { shutdown(); }
+
+int HttpServer::port() const { return impl_->listener.port(); }
+
+void HttpServer::shutdown() {
+  if (!impl_->thread.joinable()) return;
+  impl_->listener.stop();
+  asio::post(impl_->context.io, [impl = impl_.get()] { impl->close_all(); });
+  impl_->thread.join();
+  // All has been written; the calls have only to delete themselves.
+  impl_->context.serving.wait_for_last_words();
+}
+
+}  // namespace recurve

@@ -1,0 +1,413 @@
+// Clients of OpenAI's API over real sockets, before a fake engine that echoes the prompt.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/http/host_rule.h"
+#include "server/http/server.h"
+#include "tests/support/fake_engine.h"
+#include "tests/support/fake_tokenizer.h"
+
+namespace recurve::http_openai_test {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// A socket that is read to whatever end a response has.
+class Client {
+ public:
+  explicit Client(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const timeval patience{.tv_sec = 60, .tv_usec = 0};
+    setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    EXPECT_EQ(connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  }
+  ~Client() { leave(); }
+  void leave() {
+    if (socket_ >= 0) close(std::exchange(socket_, -1));
+  }
+
+  void send(const std::string& bytes) {
+    EXPECT_EQ(::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  void post(const std::string& path, const json& body, const std::string& headers = "") {
+    const std::string text = body.is_string() ? body.get<std::string>() : body.dump();
+    send("POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" +
+         headers + "Content-Length: " + std::to_string(text.size()) + "\r\n\r\n" + text);
+  }
+  void get(const std::string& path, const std::string& headers = "Host: localhost\r\n") {
+    send("GET " + path + " HTTP/1.1\r\n" + headers + "\r\n");
+  }
+  // All up to `end`, which is taken too; what there was, where the connection ends before.
+  std::string read_to(const std::string& end) {
+    while (unread_.find(end) == std::string::npos) {
+      char part[4096];
+      const ssize_t got = recv(socket_, part, sizeof part, 0);
+      if (got <= 0) return std::exchange(unread_, {});
+      unread_.append(part, static_cast<size_t>(got));
+    }
+    const size_t size = unread_.find(end) + end.size();
+    std::string taken = unread_.substr(0, size);
+    unread_.erase(0, size);
+    return taken;
+  }
+  struct Response {
+    int status = 0;
+    std::string head, body;
+    json object() const { return json::parse(body, nullptr, false); }
+  };
+  Response read() {
+    Response response{.head = read_to("\r\n\r\n"), .body = {}};
+    if (response.head.size() < 12) return response;
+    response.status = std::stoi(response.head.substr(9, 3));
+    if (response.head.find("chunked") != std::string::npos) {
+      while (true) {
+        const auto size = std::stoul("0" + read_to("\r\n"), nullptr, 16);
+        const std::string chunk = read_bytes(size + 2);
+        if (size == 0 || chunk.size() < size + 2) return response;
+        response.body += chunk.substr(0, size);
+      }
+    }
+    const size_t at = response.head.find("Content-Length: ");
+    if (at != std::string::npos)
+      response.body = read_bytes(std::stoul(response.head.substr(at + 16)));
+    return response;
+  }
+  bool closed() { return read_to("nothing comes").empty(); }
+
+ private:
+  std::string read_bytes(size_t count) {
+    while (unread_.size() < count) {
+      char part[4096];
+      const ssize_t got = recv(socket_, part, sizeof part, 0);
+      if (got <= 0) break;
+      unread_.append(part, static_cast<size_t>(got));
+    }
+    std::string taken = unread_.substr(0, count);
+    unread_.erase(0, taken.size());
+    return taken;
+  }
+  int socket_;
+  std::string unread_;
+};
+
+class OpenAiTest : public ::testing::Test {
+ protected:
+  void start(FakeEngine::Options options = {}, HttpOptions http = {}) {
+    Chat chat{.format = std::make_shared<const ChatTemplate>(
+                  "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}|{% endfor %}", "",
+                  jinja::Template::Variables{}),
+              .exists = true,
+              .problem = ""};
+    engine_.emplace(queue_, std::move(options));
+    http.listen = "127.0.0.1:0";
+    server_.emplace(http, serving_, connections_);
+    serving_.serve(std::make_shared<FakeTokenizer>(),
+                   {.model_name = "fake",
+                    .vocab_rows = FakeTokenizer::kSize,
+                    .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
+                    .slots = 8},
+                   std::move(chat));
+  }
+  void TearDown() override {
+    if (server_) server_->shutdown();
+    EXPECT_EQ(serving_.under_way(), 0);
+    engine_.reset();
+  }
+  Client::Response post(const std::string& path, const json& body,
+                        const std::string& headers = "") {
+    Client client(server_->port());
+    client.post(path, body, headers);
+    return client.read();
+  }
+  static json completion(const std::string& prompt) {
+    return {{"model", "fake"}, {"prompt", prompt}};
+  }
+  static json chat(const std::string& content) {
+    return {{"model", "fake"}, {"messages", {{{"role", "user"}, {"content", content}}}}};
+  }
+  // The objects of a stream, which must end as the dialect says.
+  static std::vector<json> events(const std::string& body) {
+    std::vector<json> events;
+    size_t at = 0;
+    for (size_t end; (end = body.find("\n\n", at)) != std::string::npos; at = end + 2) {
+      EXPECT_EQ(body.substr(at, 6), "data: ");
+      const std::string data = body.substr(at + 6, end - at - 6);
+      if (data == "[DONE]") {
+        EXPECT_EQ(end + 2, body.size());
+        return events;
+      }
+      events.push_back(json::parse(data));
+    }
+    ADD_FAILURE() << "no [DONE]: " << body;
+    return events;
+  }
+
+  Metrics metrics_;
+  EngineStats stats_;
+  AdmissionQueue queue_{16};
+  Connections connections_{{.in_all = 100, .by_network = 100}};
+  Serving serving_{{}, queue_, stats_, metrics_};
+  std::optional<FakeEngine> engine_;
+  std::optional<HttpServer> server_;
+};
+
+TEST_F(OpenAiTest, ACompletionInOneObject) {
+  start();
+  const auto got = post("/v1/completions", completion("hello"), "x-request-id: mine\r\n");
+  ASSERT_EQ(got.status, 200) << got.body;
+  EXPECT_THAT(got.head, HasSubstr("x-request-id: mine\r\n"));
+  const json object = got.object();
+  EXPECT_EQ(object["id"], "cmpl-mine");
+  EXPECT_EQ(object["object"], "text_completion");
+  EXPECT_EQ(object["choices"][0]["text"], "hello");
+  EXPECT_EQ(object["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(object["usage"]["prompt_tokens"], 6);
+  EXPECT_EQ(object["usage"]["completion_tokens"], 6);
+  EXPECT_EQ(engine_->last_request().sampling.max_tokens, 16);
+}
+
+TEST_F(OpenAiTest, ACompletionAsAStream) {
+  start();
+  json body = completion("hello");
+  body["stream"] = true;
+  body["stream_options"] = {{"include_usage", true}};
+  const auto got = post("/v1/completions", body);
+  EXPECT_THAT(got.head, HasSubstr("text/event-stream"));
+  const std::vector<json> all = events(got.body);
+  std::string text;
+  for (const json& event : all) {
+    if (!event["choices"].empty()) text += event["choices"][0]["text"].get<std::string>();
+  }
+  EXPECT_EQ(text, "hello");
+  ASSERT_GE(all.size(), 3u);
+  EXPECT_EQ(all[all.size() - 2]["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(all.back()["choices"], json::array());
+  EXPECT_EQ(all.back()["usage"]["total_tokens"], 12);
+}
+
+TEST_F(OpenAiTest, AChat) {
+  start();
+  const auto got = post("/v1/chat/completions", chat("hi"));
+  ASSERT_EQ(got.status, 200) << got.body;
+  EXPECT_EQ(got.object()["object"], "chat.completion");
+  EXPECT_EQ(got.object()["choices"][0]["message"],
+            (json{{"role", "assistant"}, {"content", "u:hi|"}}));
+
+  json body = chat("hi");
+  body["stream"] = true;
+  body["max_completion_tokens"] = 2;
+  const std::vector<json> all = events(post("/v1/chat/completions", body).body);
+  EXPECT_EQ(all.front()["object"], "chat.completion.chunk");
+  EXPECT_EQ(all.front()["choices"][0]["delta"]["role"], "assistant");
+  EXPECT_EQ(all.back()["choices"][0]["finish_reason"], "length");
+}
+
+TEST_F(OpenAiTest, LogProbabilities) {
+  start();
+  json body = completion("ab");
+  body["logprobs"] = 1;
+  const json plain = post("/v1/completions", body).object()["choices"][0]["logprobs"];
+  EXPECT_EQ(plain["tokens"], json({"a", "b", ""}));
+  EXPECT_EQ(plain["token_logprobs"], json({-1.0, -1.0, -1.0}));
+  EXPECT_EQ(plain["text_offset"], json({0, 1, 2}));
+  EXPECT_EQ(plain["top_logprobs"][0], json({{"a", -1.0}}));
+  body = chat("x");
+  body["logprobs"] = true;
+  body["top_logprobs"] = 2;
+  const json said = post("/v1/chat/completions", body).object()["choices"][0]["logprobs"];
+  EXPECT_EQ(said["content"][0]["token"], "u");
+  EXPECT_EQ(said["content"][0]["bytes"], json({'u'}));
+  EXPECT_EQ(said["content"][0]["top_logprobs"].size(), 2u);
+}
+
+TEST_F(OpenAiTest, FieldsReachTheEngine) {
+  start();
+  json body = completion("x");
+  body.update({{"max_tokens", 3},
+               {"temperature", 0.5},
+               {"top_p", 0.75},
+               {"top_k", 4},
+               {"seed", 7},
+               {"n", 2},
+               {"user", "me"},
+               {"unheard_of", {1, 2}},
+               {"logit_bias", {{"5", -3}}},
+               {"ignore_eos", true},
+               {"stop", nullptr}});
+  const auto got = post("/v1/completions", body);
+  ASSERT_EQ(got.status, 200) << got.body;
+  EXPECT_EQ(got.object()["choices"].size(), 2u);
+  const SamplingParams p = engine_->last_request().sampling;
+  EXPECT_EQ(p.max_tokens, 3);
+  EXPECT_EQ(p.temperature, 0.5f);
+  EXPECT_EQ(p.top_p, 0.75f);
+  EXPECT_EQ(p.top_k, 4);
+  EXPECT_EQ(p.seed, 7u);
+  EXPECT_TRUE(p.ignore_eos);
+  EXPECT_EQ(p.logit_bias, (std::vector<std::pair<int32_t, float>>{{5, -3.0f}}));
+  json session = completion("x");
+  session["stop"] = "yz";
+  ASSERT_EQ(post("/v1/completions", session, "x-recurve-session: s\r\n").status, 200);
+  EXPECT_EQ(engine_->last_request().session, "s");
+  EXPECT_TRUE(engine_->last_request().wait_for_acknowledgement);
+}
+
+TEST_F(OpenAiTest, WhatCannotBeHonouredIsRefusedByName) {
+  start();
+  const auto refuse = [&](const json& change, const std::string& field, int status = 400) {
+    json body = completion("x");
+    body.update(change);
+    const auto got = post("/v1/completions", body);
+    EXPECT_EQ(got.status, status) << got.body;
+    EXPECT_EQ(got.object()["error"]["param"], field.empty() ? json(nullptr) : json(field));
+    EXPECT_NE(got.object()["error"]["message"], "");
+  };
+  refuse({{"suffix", "end"}}, "suffix");
+  refuse({{"best_of", 3}}, "best_of");
+  refuse({{"echo", true}}, "echo");
+  refuse({{"response_format", {{"type", "json_object"}}}}, "response_format");
+  refuse({{"model", "gpt"}}, "model", 404);
+  refuse({{"prompt", {"a", "b"}}}, "prompt");
+  refuse({{"prompt", nullptr}}, "prompt");
+  refuse({{"prompt", {1, 99999}}}, "prompt");
+  refuse({{"max_tokens", "many"}}, "max_tokens");
+  refuse({{"max_tokens", 1e300}}, "max_tokens");
+  refuse({{"max_tokens", int64_t{1} << 40}}, "max_tokens");
+  refuse({{"temperature", -1}}, "sampling");
+  refuse({{"logit_bias", {{"a", 1}}}}, "logit_bias");
+  refuse({{"stop", 5}}, "stop");
+  EXPECT_EQ(post("/v1/completions", "{\"model\": \"fa").status, 400);
+  EXPECT_EQ(post("/v1/completions", "[]").status, 400);
+  EXPECT_EQ(post("/v1/completions", std::string(100'000, '[')).status, 400);
+  EXPECT_EQ(post("/v1/completions", completion("x"), "x-request-id: a b\r\n").status, 400);
+  // What changes nothing is taken.
+  json same = completion("x");
+  same.update({{"suffix", nullptr}, {"best_of", 1}, {"echo", false}});
+  EXPECT_EQ(post("/v1/completions", same).status, 200);
+}
+
+TEST_F(OpenAiTest, RefusalsTellWhetherToTryAgain) {
+  Ending why{.why = Finish::kSessionBusy};
+  start({.script = [&](const Request&) { return FakeEngine::Play{{}, why}; }});
+  json body = completion("x");
+  auto got = post("/v1/completions", body);
+  EXPECT_EQ(got.status, 409);
+  EXPECT_THAT(got.head, HasSubstr("x-should-retry: false"));
+  why = {.why = Finish::kOverloaded, .retry_seconds = 2.5};
+  body["stream"] = true;
+  got = post("/v1/completions", body);
+  EXPECT_EQ(got.status, 429);
+  EXPECT_THAT(got.head, HasSubstr("retry-after-ms: 2500"));
+  EXPECT_THAT(got.head, HasSubstr("Retry-After: 3"));
+}
+
+TEST_F(OpenAiTest, AStreamThatBreaksOffSaysSo) {
+  start({.script = [](const Request&) {
+    return FakeEngine::Play{{{'a'}}, {}, Finish::kInternal};
+  }});
+  json body = completion("x");
+  body["stream"] = true;
+  const auto got = post("/v1/completions", body);
+  EXPECT_EQ(got.status, 200);
+  EXPECT_THAT(got.body, HasSubstr(R"(data: {"error":)"));
+  EXPECT_THAT(got.body, Not(HasSubstr("[DONE]")));
+}
+
+TEST_F(OpenAiTest, AClientThatLeavesEndsItsGeneration) {
+  start({.step = std::chrono::microseconds(100), .script = [](const Request&) {
+           return FakeEngine::Play{{std::vector<int32_t>(1'000'000, 'a')}};
+         }});
+  for (const bool stream : {false, true}) {
+    Client client(server_->port());
+    json body = completion("x");
+    body.update({{"stream", stream}, {"max_tokens", 1'000'000}});
+    client.post("/v1/completions", body);
+    if (stream) client.read_to("data: ");
+    while (engine_->running() == 0) std::this_thread::yield();
+    client.leave();
+    EXPECT_TRUE(serving_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
+  }
+  EXPECT_EQ(engine_->cancelled(), 2);
+}
+
+TEST_F(OpenAiTest, AConnectionServesRequestsInTheirOrder) {
+  start();
+  Client client(server_->port());
+  for (const char* prompt : {"one", "two", "three"})
+    client.post("/v1/completions", completion(prompt));
+  client.get("/health");
+  for (const char* prompt : {"one", "two", "three"}) {
+    EXPECT_EQ(client.read().object()["choices"][0]["text"], prompt);
+  }
+  EXPECT_EQ(client.read().status, 200);
+  client.get("/v1/models");
+  EXPECT_EQ(client.read().object()["data"][0]["id"], "fake");
+}
+
+TEST_F(OpenAiTest, WhatIsNoRequestIsRefused) {
+  start({}, {.max_body_bytes = 1000});
+  const auto status = [&](const std::string& bytes) {
+    Client client(server_->port());
+    client.send(bytes);
+    const int status = client.read().status;
+    EXPECT_TRUE(client.closed()) << bytes.substr(0, 40);
+    return status;
+  };
+  const std::string host = "Host: localhost\r\n", is_json = "Content-Type: application/json\r\n";
+  const std::string post = "POST /v1/completions HTTP/1.1\r\n";
+  EXPECT_EQ(status("what\r\n\r\n"), 400);
+  EXPECT_EQ(status("GET /health HTTP/1.0\r\n" + host + "\r\n"), 505);
+  EXPECT_EQ(status("GET /elsewhere HTTP/1.1\r\n" + host + "\r\n"), 404);
+  EXPECT_EQ(status("GET /v1/completions HTTP/1.1\r\n" + host + "\r\n"), 405);
+  EXPECT_EQ(status(post + host + "Content-Length: 2\r\n\r\n"), 415);
+  EXPECT_EQ(status(post + host + is_json + "Content-Length: 5000\r\n\r\n"), 413);
+  EXPECT_EQ(
+      status(post + host + is_json + "Content-Length: 500000\r\n\r\n" + std::string(500'000, 'x')),
+      413)
+      << "and it is read while the body is still being sent";
+  EXPECT_EQ(status(post + host + "x: " + std::string(20'000, 'x') + "\r\n\r\n"), 431);
+  EXPECT_EQ(status("GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n"), 403);
+  EXPECT_EQ(status("GET /health HTTP/1.1\r\n" + host + "Origin: http://evil.example\r\n\r\n"), 403);
+}
+
+TEST(HostRule, PagesOfElsewhereMayNotAsk) {
+  const std::vector<std::string> allowed = {"https://ui.example:8443"};
+  const auto fine = [&](const char* host, const char* origin) {
+    return origin_problem(host, origin, allowed).empty();
+  };
+  EXPECT_TRUE(fine("127.0.0.1:8000", ""));
+  EXPECT_TRUE(fine("[::1]:8000", ""));
+  EXPECT_TRUE(fine("localhost", "http://localhost"));
+  EXPECT_TRUE(fine("ui.example", "https://ui.example:8443"));
+  EXPECT_TRUE(fine("10.0.0.1", "https://ui.example:8443"));
+  EXPECT_FALSE(fine("", ""));
+  EXPECT_FALSE(fine("evil.example", ""));
+  EXPECT_FALSE(fine("127.0.0.1.evil.example", ""));
+  EXPECT_FALSE(fine("localhost:8000", "http://localhost:9000"));
+  EXPECT_FALSE(fine("localhost", "null"));
+  EXPECT_FALSE(fine("localhost", "https://ui.example"));
+}
+
+TEST_F(OpenAiTest, AServerThatLoadsSaysSo) {
+  server_.emplace(HttpOptions{.listen = "127.0.0.1:0"}, serving_, connections_);
+  Client client(server_->port());
+  client.get("/health");
+  EXPECT_EQ(client.read().status, 503);
+  client.post("/v1/completions", completion("x"));
+  EXPECT_EQ(client.read().status, 503);
+}
+
+}  // namespace recurve::http_openai_test
