@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds on a machine with a GPU (CUDA 13, CMake, GoogleTest, fmt, nlohmann-json, CLI11; no gRPC),
+# Builds on a machine with a GPU (CUDA 13, CMake, GoogleTest, fmt, nlohmann-json, CLI11, the header of
+# xxhash, which may lie in build/include where it is not installed; no gRPC),
 # runs the tests of kernels, models and the engine there and measures decode steps, prompts and what
 # 10,000 tokens, decoded and as prompts, drift from the reference, on the demo checkpoints: five
 # minutes. A demo checkpoint whose weights did not travel to the machine is left out, by name.
@@ -10,7 +11,7 @@ cd "$(dirname "$0")/.." || exit
 out=${OUT:-build/gpu}
 build=${RECURVE_GPU_BUILD:-build/gpu-tree}
 bandwidth=${RECURVE_GPU_BANDWIDTH:-4300}  # GB/s, as the floors of decode are counted
-export PATH=$PATH:/usr/local/cuda/bin
+export PATH=$PATH:/usr/local/cuda/bin CPLUS_INCLUDE_PATH=$PWD/build/include:${CPLUS_INCLUDE_PATH:-}
 mkdir -p "$out"
 status=0
 

@@ -31,7 +31,7 @@ void HttpServer::Impl::take(int descriptor) {
   socklen_t size = sizeof address;
   getpeername(descriptor, reinterpret_cast<sockaddr*>(&address), &size);
   const tcp protocol = address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4();
-  asio::post(context.io, [this, descriptor, protocol, peer = to_peer(address).address] {
+  asio::post(context.io, [this, descriptor, protocol, peer = to_peer(address, descriptor).address] {
     tcp::socket socket(context.io, protocol, descriptor);
     if (context.closing) return;
     boost::system::error_code ignored;
