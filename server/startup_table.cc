@@ -65,7 +65,7 @@ std::string startup_table(const Options& options, const Model& model, const Toke
                           const MemoryPlan& plan, int port) {
   const double weights = static_cast<double>(model.info().weight_bytes);
   const double states = static_cast<double>(info.slots) * static_cast<double>(info.state_bytes);
-  const std::vector<std::pair<const char*, std::string>> rows = {
+  std::vector<std::pair<const char*, std::string>> rows = {
       {"model", fmt::format("{}, {}: {}", info.model_name, info.family, model.info().description)},
       {"weights",
        fmt::format("{:.1f} M parameters, {} in {}", static_cast<double>(info.parameters) / 1e6,
@@ -90,6 +90,7 @@ std::string startup_table(const Options& options, const Model& model, const Toke
        fmt::format("{}{}", options.listen,
                    options.listen.ends_with(":0") ? fmt::format(" (port {})", port) : "")},
   };
+  if (!options.http.empty()) rows.emplace_back("http", options.http);
   std::string table;
   for (const auto& [name, value] : rows) table += fmt::format("  {:<10} {}\n", name, value);
   return table;

@@ -96,11 +96,20 @@ std::optional<std::string> Connection::problem() {
     return error(405, fmt::format("{} takes {}", target, allow), false,
                  fmt::format("Allow: {}\r\n", allow));
   }
-  const std::string_view type = header("Content-Type");
-  if (is_completion() && type.substr(0, type.find(';')) != "application/json") {
+  if (is_completion() && !may_be_json()) {
     return error(415, "the body must be JSON, with Content-Type: application/json", false);
   }
   return {};
+}
+
+// A page of elsewhere can post any type but JSON without asking the server first. What no page has
+// sent, which says where it comes from, may have the type that `curl -d` gives everything.
+bool Connection::may_be_json() const {
+  const std::string_view type = header("Content-Type");
+  if (type.substr(0, type.find(';')) == "application/json") return true;
+  const bool page =
+      !header("Origin").empty() || !header("Referer").empty() || !header("Sec-Fetch-Site").empty();
+  return type == "application/x-www-form-urlencoded" && !page;
 }
 
 bool Connection::is_completion() const {

@@ -69,6 +69,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<std::string> problem();
   std::string answer_at_once();
   bool is_completion() const;
+  bool may_be_json() const;
   void begin_answer();
   void watch();
   void over(const std::shared_ptr<HttpAnswer>& answer, bool ok);

@@ -179,6 +179,19 @@ TEST_F(OpenAiTest, ACompletionInOneObject) {
   EXPECT_EQ(engine_->last_request().sampling.max_tokens, 16);
 }
 
+TEST_F(OpenAiTest, WhatCurlSendsIsTakenAsJson) {
+  start();
+  Client client(server_->port());
+  const std::string body = completion("hello").dump();
+  client.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nUser-Agent: curl/8.0\r\nAccept: */*\r\n"
+      "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body);
+  const auto got = client.read();
+  EXPECT_EQ(got.status, 200) << got.body;
+  EXPECT_EQ(got.object()["choices"][0]["text"], "hello");
+}
+
 TEST_F(OpenAiTest, ACompletionAsAStream) {
   start();
   json body = completion("hello");
@@ -373,6 +386,11 @@ TEST_F(OpenAiTest, WhatIsNoRequestIsRefused) {
   EXPECT_EQ(status("GET /elsewhere HTTP/1.1\r\n" + host + "\r\n"), 404);
   EXPECT_EQ(status("GET /v1/completions HTTP/1.1\r\n" + host + "\r\n"), 405);
   EXPECT_EQ(status(post + host + "Content-Length: 2\r\n\r\n"), 415);
+  const std::string form = "Content-Type: application/x-www-form-urlencoded\r\n";
+  for (const char* page :
+       {"Origin: http://localhost", "Referer: http://localhost/", "Sec-Fetch-Site: cross-site"}) {
+    EXPECT_EQ(status(post + host + form + page + "\r\nContent-Length: 2\r\n\r\n"), 415) << page;
+  }
   EXPECT_EQ(status(post + host + is_json + "Content-Length: 5000\r\n\r\n"), 413);
   EXPECT_EQ(
       status(post + host + is_json + "Content-Length: 500000\r\n\r\n" + std::string(500'000, 'x')),
