@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds and runs every test: no GPU, no network but the package archive.
+# Installs what is missing, builds and runs every test: no GPU, no network but Debian's and PyPI's packages.
 #   tests/run.sh              all tests, of the server as it is shipped, for the CPU
 #   tests/run.sh --all        also with ASan and UBSan, fuzzing among them, with TSan, a soak of two
 #                             minutes, and of CUDA that it compiles, up to PTX for one architecture;
