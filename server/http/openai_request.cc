@@ -215,11 +215,11 @@ Refused read_openai(std::string_view text, const std::string& model, TextRequest
                     OpenAiForm* form) {
   try {
     const json body = parse_object(text);
-    const std::string name = string_of(body, "model").value_or("");
-    if (name != model) {
+    const auto name = string_of(body, "model");  // who names none means the one that there is
+    if (name && *name != model) {
       return Refusal{
           .code = Refusal::Code::kNotFound,
-          .message = fmt::format("there is no model \"{}\": this server has \"{}\"", name, model),
+          .message = fmt::format("there is no model \"{}\": this server has \"{}\"", *name, model),
           .field = "model"};
     }
     check_table(body);

@@ -310,6 +310,8 @@ TEST_F(OpenAiTest, WhatCannotBeHonouredIsRefusedByName) {
   json same = completion("x");
   same.update({{"suffix", nullptr}, {"best_of", 1}, {"echo", false}});
   EXPECT_EQ(post("/v1/completions", same).status, 200);
+  same.erase("model");  // there is but one
+  EXPECT_EQ(post("/v1/completions", same).status, 200);
 }
 
 TEST_F(OpenAiTest, RefusalsTellWhetherToTryAgain) {
