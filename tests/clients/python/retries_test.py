@@ -159,6 +159,13 @@ def test_a_busy_session_is_an_error_unless_its_own_answer_was_cut(serve, connect
     assert server.calls("Generate") == 5
 
 
+@pytest.mark.parametrize("words", ["Deadline Exceeded", "Stream removed (Deadline Exceeded)"])
+def test_what_grpc_says_of_a_timeout_becomes_a_sentence(serve, connect, words):
+    server = serve(Tokenize=[Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, words)])
+    with pytest.raises(recurve.DeadlineExceededError, match="the call's timeout of 30 s has passed"):
+        connect(server.address).tokenize("x", timeout=30)
+
+
 def test_cancel_ends_a_wait_between_attempts(serve, connect):
     server = serve(Generate=[busy(50_000)])
     stream = connect(server.address).stream("x")

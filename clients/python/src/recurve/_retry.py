@@ -91,6 +91,6 @@ class Attempts:
 
     def told(self, error: RecurveError) -> RecurveError:
         """The error as the caller gets it: gRPC's own word for a timeout says nothing."""
-        if isinstance(error, DeadlineExceededError) and error.message == "Deadline Exceeded":
+        if isinstance(error, DeadlineExceededError) and "Deadline Exceeded" in error.message:
             return DeadlineExceededError(f"the call's timeout of {self._timeout} s has passed")
         return error
