@@ -9,8 +9,6 @@
 namespace recurve {
 namespace {
 
-bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
-
 std::string_view first_character(std::string_view text) {
   size_t n = text.empty() ? 0 : 1;
   while (n < text.size() && is_continuation(text[n])) ++n;

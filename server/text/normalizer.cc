@@ -7,6 +7,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "server/text/utf8.h"
+
 namespace recurve {
 namespace {
 
@@ -101,7 +103,7 @@ bool begins_normal_text(utf8proc_int32_t code_point) {
 
 size_t last_normal_border(std::string_view utf8) {
   for (size_t at = utf8.size(); at-- > 0;) {
-    if ((static_cast<unsigned char>(utf8[at]) & 0xC0) == 0x80) continue;
+    if (is_continuation(utf8[at])) continue;
     const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(utf8.data()) + at;
     utf8proc_int32_t code_point = 0;
     utf8proc_iterate(bytes, static_cast<utf8proc_ssize_t>(utf8.size() - at), &code_point);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/text/characters.h"
+#include "server/text/utf8.h"
 
 namespace recurve {
 
@@ -173,11 +174,7 @@ class ReplaceStage final : public Normalization::Stage {
       search_.done = search_.from;
       search_.matched = false;
     }
-    size_t keep = search_.done;
-    for (size_t c = step_.pattern.lookbehind(); c > 0 && keep > 0; --c) {
-      do --keep;
-      while (keep > 0 && (static_cast<unsigned char>(text_[keep]) & 0xC0) == 0x80);
-    }
+    const size_t keep = characters_before(text_, search_.done, step_.pattern.lookbehind());
     text_.erase(0, keep);
     search_.done -= keep;
     search_.from -= keep;

@@ -7,6 +7,7 @@
 
 #include "server/text/byte_level.h"
 #include "server/text/characters.h"
+#include "server/text/utf8.h"
 
 namespace recurve {
 namespace {
@@ -219,8 +220,7 @@ void WordCutter::push_long(std::string_view piece, const Take& take) const {
   WordCutter behind(*chain_, first_split_ + 1, *model_, limits_, TextPosition::kStart,
                     /*first=*/true);
   while (!piece.empty()) {
-    size_t size = std::min(piece.size(), std::max(kLongPiece, behind.held() / 2));
-    while (size < piece.size() && (piece[size] & 0xC0) == 0x80) --size;
+    const size_t size = whole_characters(piece, std::max(kLongPiece, behind.held() / 2));
     behind.push(piece.substr(0, size), size == piece.size(), take);
     piece.remove_prefix(size);
     limits_.check();
@@ -324,7 +324,7 @@ size_t WordCutter::last_border() const {
   std::optional<char32_t> behind;
   size_t border = text.size();
   for (size_t at = text.size(); at-- > 0;) {
-    if ((static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) continue;
+    if (is_continuation(text[at])) continue;
     const char32_t c = first_code_point(text.substr(at)).code_point;
     if (behind && model_->is_border(c, *behind)) return border;
     if (at < searched_) return 0;
@@ -336,14 +336,10 @@ size_t WordCutter::last_border() const {
 
 // Before it no piece begins, and the pattern does not look back at it.
 size_t WordCutter::kept_from() const {
-  size_t keep = open_.begun ? open_.begin : search_.done;
+  const size_t keep = open_.begun ? open_.begin : search_.done;
   if (first_split_ == chain_->actions_.size()) return keep;
   const auto& step = std::get<PreTokenizer::Split>(chain_->actions_[first_split_]);
-  for (size_t c = step.pattern.lookbehind(); c > 0 && keep > 0; --c) {
-    do --keep;
-    while (keep > 0 && (static_cast<unsigned char>(text_[keep]) & 0xC0) == 0x80);
-  }
-  return keep;
+  return characters_before(text_, keep, step.pattern.lookbehind());
 }
 
 }  // namespace recurve

@@ -9,6 +9,7 @@
 #include "server/text/json_fields.h"
 #include "server/text/oniguruma.h"
 #include "server/text/unsupported.h"
+#include "server/text/utf8.h"
 #include "server/text/work_limits.h"
 
 namespace recurve {
@@ -114,7 +115,7 @@ class Matcher {
 size_t next_character(std::string_view text, size_t at) {
   do {
     ++at;
-  } while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
+  } while (at < text.size() && is_continuation(text[at]));
   return at;
 }
 

@@ -27,8 +27,6 @@ bool is_plain(char32_t c) {
   }
 }
 
-bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
-
 size_t character_at(std::string_view utf8, size_t at) {
   size_t end = at + 1;
   while (end < utf8.size() && is_continuation(utf8[end])) ++end;

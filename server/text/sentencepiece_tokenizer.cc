@@ -211,7 +211,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   bool begins_with_space(std::string_view text) const {
     if (spaced_ == nullptr) return false;
     size_t size = 1;
-    while (size < text.size() && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) ++size;
+    while (size < text.size() && is_continuation(text[size])) ++size;
     const std::string between = fmt::format("a{}a", text.substr(0, size));
     return run(*continuing_, between) == run(*continuing_, "a a");
   }

@@ -15,8 +15,7 @@ constexpr size_t kPartBytes = 64 << 10;
 void push_in_parts(TextEncoder& encoder, std::string_view utf8, bool last,
                    std::vector<int32_t>* ids) {
   while (utf8.size() > kPartBytes) {
-    size_t size = kPartBytes;
-    while ((utf8[size] & 0xC0) == 0x80) --size;
+    const size_t size = whole_characters(utf8, kPartBytes);
     encoder.push(utf8.substr(0, size), false, ids);
     utf8.remove_prefix(size);
   }

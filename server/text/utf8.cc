@@ -1,5 +1,7 @@
 #include "server/text/utf8.h"
 
+#include <algorithm>
+
 namespace recurve {
 namespace {
 
@@ -37,6 +39,20 @@ int character_size(std::string_view bytes) {
 }
 
 }  // namespace
+
+size_t whole_characters(std::string_view utf8, size_t bytes) {
+  size_t size = std::min(bytes, utf8.size());
+  while (size > 0 && size < utf8.size() && is_continuation(utf8[size])) --size;
+  return size;
+}
+
+size_t characters_before(std::string_view utf8, size_t at, size_t count) {
+  for (; count > 0 && at > 0; --count) {
+    do --at;
+    while (at > 0 && is_continuation(utf8[at]));
+  }
+  return at;
+}
 
 void Utf8Assembler::push(std::string_view bytes, std::string& out) {
   for (const char c : bytes) {

@@ -6,6 +6,17 @@
 
 namespace recurve {
 
+// Whether a byte of UTF-8 goes on with a character, where others begin one.
+inline bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
+
+// How many of the first `bytes` of valid UTF-8 are whole characters; all of them, if there are no
+// more.
+size_t whole_characters(std::string_view utf8, size_t bytes);
+
+// Where the character begins that stands `count` characters before the one at `at`; 0 if there are
+// fewer.
+size_t characters_before(std::string_view utf8, size_t at, size_t count);
+
 // Strict UTF-8 as in RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
 bool is_valid_utf8(std::string_view bytes);
 

@@ -7,6 +7,8 @@
 #include <functional>
 #include <utility>
 
+#include "server/text/utf8.h"
+
 namespace recurve::jinja {
 namespace {
 
@@ -148,7 +150,7 @@ Character character_at(std::string_view utf8, size_t begin) {
 
 Character character_before(std::string_view utf8, size_t end) {
   size_t begin = end - 1;
-  while (begin > 0 && end - begin < 4 && (static_cast<unsigned char>(utf8[begin]) & 0xC0) == 0x80) {
+  while (begin > 0 && end - begin < 4 && is_continuation(utf8[begin])) {
     --begin;
   }
   return character_at(utf8, begin);
