@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/read.hpp>
@@ -9,6 +10,7 @@
 
 #include "server/http/body_fields.h"
 #include "server/http/host_rule.h"
+#include "server/http/openai_answer.h"
 #include "server/http/response.h"
 
 namespace recurve {
@@ -30,11 +32,34 @@ std::string_view to_view(boost::beast::string_view text) { return {text.data(), 
 
 std::string error(int status, const std::string& message, bool keep_alive,
                   const std::string& headers = "") {
-  const char* type = status < 500 ? "invalid_request_error" : "server_error";
-  const nlohmann::json body = {
-      {"error", {{"message", message}, {"type", type}, {"param", nullptr}, {"code", status}}}};
-  return response(
-      {.status = status, .body = dump(body), .keep_alive = keep_alive, .headers = headers});
+  return response({.status = status,
+                   .body = dump(error_object(status, message)),
+                   .keep_alive = keep_alive,
+                   .headers = headers});
+}
+
+enum class Resource { kCompletions, kChatCompletions, kModels, kHealth };
+struct Route {
+  std::string_view target;
+  Verb verb;
+  Resource resource;
+
+  // Whether an answer of the model is asked for, with a body.
+  bool generates() const {
+    return resource == Resource::kCompletions || resource == Resource::kChatCompletions;
+  }
+};
+constexpr Route kRoutes[] = {
+    {"/v1/completions", Verb::post, Resource::kCompletions},
+    {"/v1/chat/completions", Verb::post, Resource::kChatCompletions},
+    {"/v1/models", Verb::get, Resource::kModels},
+    {"/health", Verb::get, Resource::kHealth},
+};
+
+// null: there is nothing there.
+const Route* find_route(std::string_view target) {
+  const auto* found = std::ranges::find(kRoutes, target, &Route::target);
+  return found == std::end(kRoutes) ? nullptr : found;
 }
 
 }  // namespace
@@ -88,15 +113,14 @@ std::optional<std::string> Connection::problem() {
       origin_problem(header("Host"), header("Origin"), context_.options.origins);
   if (!origin.empty()) return error(403, origin, false);
   const std::string_view target = to_view(head.target());
-  const bool known = is_completion() || target == "/health" || target == "/v1/models";
-  if (!known) return error(404, fmt::format("there is nothing at {}", target), false);
-  const Verb wanted = is_completion() ? Verb::post : Verb::get;
-  if (head.method() != wanted) {
-    const char* allow = is_completion() ? "POST" : "GET";
+  const Route* route = find_route(target);
+  if (route == nullptr) return error(404, fmt::format("there is nothing at {}", target), false);
+  if (head.method() != route->verb) {
+    const std::string_view allow = to_view(http::to_string(route->verb));
     return error(405, fmt::format("{} takes {}", target, allow), false,
                  fmt::format("Allow: {}\r\n", allow));
   }
-  if (is_completion() && !may_be_json()) {
+  if (route->generates() && !may_be_json()) {
     return error(415, "the body must be JSON, with Content-Type: application/json", false);
   }
   return {};
@@ -112,11 +136,6 @@ bool Connection::may_be_json() const {
   return type == "application/x-www-form-urlencoded" && !page;
 }
 
-bool Connection::is_completion() const {
-  const std::string_view target = to_view(parser_->get().target());
-  return target == "/v1/completions" || target == "/v1/chat/completions";
-}
-
 void Connection::read_body() {
   stream_.expires_after(kBodyTime);
   http::async_read(
@@ -126,8 +145,16 @@ void Connection::read_body() {
 
 void Connection::body_came(const Error& error) {
   if (error) return refuse_unread(error);
-  if (is_completion()) return begin_answer();
-  respond(answer_at_once());
+  const Route& route = *find_route(to_view(parser_->get().target()));  // as problem() has seen
+  switch (route.resource) {
+    case Resource::kCompletions:
+    case Resource::kChatCompletions:
+      return begin_answer(route.resource == Resource::kChatCompletions);
+    case Resource::kModels:
+      return respond(models());
+    case Resource::kHealth:
+      return respond(health());
+  }
 }
 
 // A request that could not be read to its end: the connection is of no use any more.
@@ -148,12 +175,15 @@ void Connection::refuse_unread(const Error& failed) {
   gone();
 }
 
-std::string Connection::answer_at_once() {
+std::string Connection::health() const {
+  const auto refusal = context_.serving.availability();
+  if (refusal) return refusal_response(*refusal, keep_alive_);
+  return response({.body = R"({"status":"ok"})", .keep_alive = keep_alive_});
+}
+
+std::string Connection::models() const {
   const Serving& serving = context_.serving;
   if (const auto refusal = serving.availability()) return refusal_response(*refusal, keep_alive_);
-  if (to_view(parser_->get().target()) == "/health") {
-    return response({.body = R"({"status":"ok"})", .keep_alive = keep_alive_});
-  }
   const nlohmann::json model = {{"id", serving.info.model_name},
                                 {"object", "model"},
                                 {"created", static_cast<int64_t>(std::time(nullptr))},
@@ -162,9 +192,9 @@ std::string Connection::answer_at_once() {
   return response({.body = dump(models), .keep_alive = keep_alive_});
 }
 
-void Connection::begin_answer() {
+void Connection::begin_answer(bool chat) {
   stream_.expires_never();
-  const HttpAnswer::Head head{.chat = to_view(parser_->get().target()) == "/v1/chat/completions",
+  const HttpAnswer::Head head{.chat = chat,
                               .request_id = std::string(header("x-request-id")),
                               .session = std::string(header("x-recurve-session"))};
   answer_ = std::make_shared<HttpAnswer>(shared_from_this(), context_.serving, head,

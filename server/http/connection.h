@@ -67,10 +67,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void body_came(const Error& error);
   void refuse_unread(const Error& error);
   std::optional<std::string> problem();
-  std::string answer_at_once();
-  bool is_completion() const;
+  std::string health() const;
+  std::string models() const;
   bool may_be_json() const;
-  void begin_answer();
+  void begin_answer(bool chat);
   void watch();
   void over(const std::shared_ptr<HttpAnswer>& answer, bool ok);
   void respond(std::string bytes);

@@ -191,14 +191,17 @@ void OpenAiAnswer::add_logprobs(const SampledToken& token, Choice& choice, json*
   (*to)["text_offset"].push_back(choice.offset);
 }
 
-json error_of(const Refusal& refusal) {
-  const int status = http_status(refusal.code);
+json error_object(int status, const std::string& message, const std::string& field) {
   const char* type = "server_error";
   if (status >= 400 && status < 500) type = "invalid_request_error";
   if (status == 429) type = "rate_limit_error";
-  json error = {{"message", refusal.message}, {"type", type}, {"param", nullptr}, {"code", status}};
-  if (!refusal.field.empty()) error["param"] = refusal.field;
+  json error = {{"message", message}, {"type", type}, {"param", nullptr}, {"code", status}};
+  if (!field.empty()) error["param"] = field;
   return {{"error", std::move(error)}};
+}
+
+json error_of(const Refusal& refusal) {
+  return error_object(http_status(refusal.code), refusal.message, refusal.field);
 }
 
 int http_status(Refusal::Code code) {

@@ -61,7 +61,9 @@ class OpenAiAnswer {
   std::vector<Choice> choices_;
 };
 
-// A refusal as an object of the dialect.
+// An error as an object of the dialect. field: what is wrong; empty: no one field.
+nlohmann::json error_object(int status, const std::string& message, const std::string& field = {});
+// A refusal as one.
 nlohmann::json error_of(const Refusal& refusal);
 // And its status.
 int http_status(Refusal::Code code);
