@@ -121,10 +121,7 @@ void RpcServer::Impl::listen() {
   set_bounds(context, &builder);
   server = builder.BuildAndStart();
   if (server == nullptr) {
-    throw std::runtime_error(fmt::format(
-        "cannot listen on \"{}\": another program has it, or its folder is not there or not "
-        "this user's; choose another with --listen",
-        options.listen));
+    throw std::runtime_error("gRPC cannot start its server: the lines above say why");
   }
   context.serving.when_serving_changes(this, [this](bool serving) { set_health(serving); });
   listener->start(context.connections, context.serving.metrics,
