@@ -6,11 +6,10 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/read.hpp>
-#include <ctime>
 
 #include "server/http/body_fields.h"
 #include "server/http/host_rule.h"
-#include "server/http/openai_answer.h"
+#include "server/http/openai/errors.h"
 #include "server/http/response.h"
 
 namespace recurve {
@@ -18,7 +17,6 @@ namespace {
 
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
-using Verb = http::verb;
 
 constexpr uint32_t kMostHeadBytes = 16 << 10;
 // For the head of a first request, and all of a body.
@@ -38,29 +36,7 @@ std::string error(int status, const std::string& message, bool keep_alive,
                    .headers = headers});
 }
 
-enum class Resource { kCompletions, kChatCompletions, kModels, kHealth };
-struct Route {
-  std::string_view target;
-  Verb verb;
-  Resource resource;
-
-  // Whether an answer of the model is asked for, with a body.
-  bool generates() const {
-    return resource == Resource::kCompletions || resource == Resource::kChatCompletions;
-  }
-};
-constexpr Route kRoutes[] = {
-    {"/v1/completions", Verb::post, Resource::kCompletions},
-    {"/v1/chat/completions", Verb::post, Resource::kChatCompletions},
-    {"/v1/models", Verb::get, Resource::kModels},
-    {"/health", Verb::get, Resource::kHealth},
-};
-
-// null: there is nothing there.
-const Route* find_route(std::string_view target) {
-  const auto* found = std::ranges::find(kRoutes, target, &Route::target);
-  return found == std::end(kRoutes) ? nullptr : found;
-}
+std::string_view path_of(std::string_view target) { return target.substr(0, target.find('?')); }
 
 }  // namespace
 
@@ -113,14 +89,14 @@ std::optional<std::string> Connection::problem() {
       origin_problem(header("Host"), header("Origin"), context_.options.origins);
   if (!origin.empty()) return error(403, origin, false);
   const std::string_view target = to_view(head.target());
-  const Route* route = find_route(target);
-  if (route == nullptr) return error(404, fmt::format("there is nothing at {}", target), false);
-  if (head.method() != route->verb) {
-    const std::string_view allow = to_view(http::to_string(route->verb));
-    return error(405, fmt::format("{} takes {}", target, allow), false,
-                 fmt::format("Allow: {}\r\n", allow));
+  const std::string_view path = path_of(target);
+  match_ = find_route(head.method(), path);
+  if (match_.allow.empty()) return error(404, fmt::format("there is nothing at {}", path), false);
+  if (match_.route == nullptr) {
+    return error(405, fmt::format("{} takes {}", path, match_.allow), false,
+                 fmt::format("Allow: {}\r\n", match_.allow));
   }
-  if (route->generates() && !may_be_json()) {
+  if (match_.route->takes_json && !may_be_json()) {
     return error(415, "the body must be JSON, with Content-Type: application/json", false);
   }
   return {};
@@ -145,16 +121,26 @@ void Connection::read_body() {
 
 void Connection::body_came(const Error& error) {
   if (error) return refuse_unread(error);
-  const Route& route = *find_route(to_view(parser_->get().target()));  // as problem() has seen
-  switch (route.resource) {
-    case Resource::kCompletions:
-    case Resource::kChatCompletions:
-      return begin_answer(route.resource == Resource::kChatCompletions);
-    case Resource::kModels:
-      return respond(models());
-    case Resource::kHealth:
-      return respond(health());
-  }
+  const Route& route = *match_.route;
+  HttpRequest request = take_request();
+  if (route.respond != nullptr) return respond(route.respond(context_, request, keep_alive_));
+  stream_.expires_never();
+  answer_ = route.exchange(context_, shared_from_this(), std::move(request));
+  ++context_.answers;
+  answer_->begin();
+  watch();
+}
+
+HttpRequest Connection::take_request() {
+  const std::string_view target = to_view(parser_->get().target());
+  const size_t query = path_of(target).size() + 1;
+  HttpRequest request{.names = std::move(match_.names),
+                      .query = std::string(query < target.size() ? target.substr(query) : ""),
+                      .request_id = std::string(header("x-request-id")),
+                      .session = std::string(header("x-recurve-session")),
+                      .body = std::move(parser_->get().body())};
+  if (request.request_id.empty()) request.request_id = make_name("r-");
+  return request;
 }
 
 // A request that could not be read to its end: the connection is of no use any more.
@@ -175,35 +161,6 @@ void Connection::refuse_unread(const Error& failed) {
   gone();
 }
 
-std::string Connection::health() const {
-  const auto refusal = context_.serving.availability();
-  if (refusal) return refusal_response(*refusal, keep_alive_);
-  return response({.body = R"({"status":"ok"})", .keep_alive = keep_alive_});
-}
-
-std::string Connection::models() const {
-  const Serving& serving = context_.serving;
-  if (const auto refusal = serving.availability()) return refusal_response(*refusal, keep_alive_);
-  const nlohmann::json model = {{"id", serving.info.model_name},
-                                {"object", "model"},
-                                {"created", static_cast<int64_t>(std::time(nullptr))},
-                                {"owned_by", "recurve"}};
-  const nlohmann::json models = {{"object", "list"}, {"data", nlohmann::json::array({model})}};
-  return response({.body = dump(models), .keep_alive = keep_alive_});
-}
-
-void Connection::begin_answer(bool chat) {
-  stream_.expires_never();
-  const HttpAnswer::Head head{.chat = chat,
-                              .request_id = std::string(header("x-request-id")),
-                              .session = std::string(header("x-recurve-session"))};
-  answer_ = std::make_shared<HttpAnswer>(shared_from_this(), context_.serving, head,
-                                         std::move(parser_->get().body()));
-  ++context_.answers;
-  HttpAnswer::begin(answer_);
-  watch();
-}
-
 // A client that closes its side, as one that goes away does, is not answered any more. Once the
 // beginning of a next request has come, that is not seen before it is read.
 void Connection::watch() {
@@ -219,7 +176,7 @@ void Connection::watch() {
       });
 }
 
-void Connection::write(std::shared_ptr<HttpAnswer> answer, std::string bytes, bool last) {
+void Connection::write(std::shared_ptr<Exchange> answer, std::string bytes, bool last) {
   asio::post(context_.io, [self = shared_from_this(), answer = std::move(answer),
                            bytes = std::move(bytes), last]() mutable {
     self->out_ = std::move(bytes);
@@ -234,13 +191,13 @@ void Connection::write(std::shared_ptr<HttpAnswer> answer, std::string bytes, bo
   });
 }
 
-void Connection::answer_done(std::shared_ptr<HttpAnswer> answer) {
+void Connection::answer_done(std::shared_ptr<Exchange> answer) {
   asio::post(context_.io, [self = shared_from_this(), answer = std::move(answer)] {
     self->over(answer, false);
   });
 }
 
-void Connection::over(const std::shared_ptr<HttpAnswer>& answer, bool ok) {
+void Connection::over(const std::shared_ptr<Exchange>& answer, bool ok) {
   answer_.reset();
   answer->done();
   --context_.answers;

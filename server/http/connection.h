@@ -12,7 +12,8 @@
 #include <string>
 #include <utility>  // Boost 1.74's Asio leaves it out
 
-#include "server/http/http_answer.h"
+#include "server/http/exchange.h"
+#include "server/http/routes.h"
 #include "server/http/server.h"
 #include "server/request/serving.h"
 
@@ -53,8 +54,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // For the answer under way, from any thread.
   const std::string& peer() const { return peer_; }
   bool keeps_alive() const { return keep_alive_; }
-  void write(std::shared_ptr<HttpAnswer> answer, std::string bytes, bool last);
-  void answer_done(std::shared_ptr<HttpAnswer> answer);  // nothing more will be written
+  void write(std::shared_ptr<Exchange> answer, std::string bytes, bool last);
+  void answer_done(std::shared_ptr<Exchange> answer);  // nothing more will be written
   void cut();
 
  private:
@@ -67,12 +68,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void body_came(const Error& error);
   void refuse_unread(const Error& error);
   std::optional<std::string> problem();
-  std::string health() const;
-  std::string models() const;
   bool may_be_json() const;
-  void begin_answer(bool chat);
+  HttpRequest take_request();
   void watch();
-  void over(const std::shared_ptr<HttpAnswer>& answer, bool ok);
+  void over(const std::shared_ptr<Exchange>& answer, bool ok);
   void respond(std::string bytes);
   void linger();
   void gone();
@@ -86,9 +85,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<Parser> parser_;
   std::string out_;  // being written
   char unwanted_[4096];
+  RouteMatch match_;  // of the request that is being read
   bool keep_alive_ = true;
   bool closed_ = false;
-  std::shared_ptr<HttpAnswer> answer_;  // under way
+  std::shared_ptr<Exchange> answer_;  // under way
 };
 
 }  // namespace recurve

@@ -2,103 +2,290 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <exception>
+#include <new>
 #include <utility>
 
-#include "server/http/body_fields.h"
 #include "server/http/connection.h"
 #include "server/http/response.h"
+#include "server/observe/log.h"
 
 namespace recurve {
+namespace {
 
-HttpAnswer::HttpAnswer(std::shared_ptr<Connection> connection, Serving& serving, Head head,
-                       std::string body)
-    : connection_(std::move(connection)),
-      serving_(serving),
-      head_(std::move(head)),
-      body_(std::move(body)),
-      form_{.chat = head_.chat},
-      request_id_(head_.request_id) {}
+using Code = Refusal::Code;
 
-void HttpAnswer::begin(const std::shared_ptr<HttpAnswer>& answer) {
-  answer->self_ = answer;
-  answer->call_ = new Generation(answer->serving_, *answer);
-  answer->call_->open(kAnyone, static_cast<int64_t>(answer->body_.size()),
-                      answer->head_.request_id);
-}
+Refusal exhausted(const char* sentence) { return {.code = Code::kExhausted, .message = sentence}; }
+Refusal client_went() { return {.code = Code::kCancelled, .message = "the client went away"}; }
 
-Refused HttpAnswer::read(TextRequest* asked) {
-  asked->session = head_.session;
-  auto refused = read_openai(body_, serving_.info.model_name, asked, &form_);
-  asked->id = head_.request_id;
-  body_ = {};
-  return refused;
-}
+}  // namespace
 
-void HttpAnswer::send(AnswerEvent event) {
-  if (!answer_) answer_.emplace(form_, serving_.info.model_name, *serving_.rules.tokenizer);
-  if (const auto* accepted = std::get_if<RequestAccepted>(&event)) {
-    request_id_ = accepted->request_id;
-    if (form_.stream) {
-      begun_ = true;
-      pending_ += stream_head(connection_->keeps_alive(), request_id_);
-    }
+class HttpAnswer::Part final : public AnswerDoor {
+ public:
+  Part(HttpAnswer& owner, size_t index, TextRequest asked)
+      : owner_(owner),
+        index_(index),
+        asked_(std::move(asked)),
+        call_(new Generation(owner.serving_, *this)) {}
+
+  void open(const std::string& id) {
+    alive_ = owner_.self_;
+    asked_.id = id;
+    call_->open(kAnyone, 0, id);
   }
-  const std::string events = answer_->take(event);
+  void left() { call_->left(); }
+  void written() {
+    if (more_.exchange(false)) call_->poke();
+  }
+  void done() { call_->done(); }
+
+ private:
+  Refused read(TextRequest* asked) override {
+    *asked = std::move(asked_);
+    return {};
+  }
+  void send(AnswerEvent event) override { owner_.send(index_, event); }
+  std::optional<Clock::time_point> deadline() const override { return std::nullopt; }
+  std::string peer() const override { return owner_.connection_->peer(); }
+  bool busy() override {
+    if (!owner_.writing_) return false;
+    more_ = true;
+    return owner_.writing_;
+  }
+  size_t unsent() const override { return owner_.unsent(); }
+  void discard() override { owner_.discard(); }
+  void cut() override { owner_.connection_->cut(); }
+  void finish(const Refused& refusal) override {
+    finishing_ = true;
+    refusal_ = refusal;
+  }
+  bool finished() const override { return finished_; }
+  void flush() override {
+    if (finishing_ && !std::exchange(finished_, true)) owner_.part_finished(refusal_);
+    owner_.push_out();
+  }
+  void released() override { const auto alive = std::move(alive_); }
+
+  HttpAnswer& owner_;
+  std::shared_ptr<HttpAnswer> alive_;  // the owner, from open() on
+  const size_t index_;
+  TextRequest asked_;
+  ServedCall* const call_;
+  std::atomic<bool> more_{false};
+
+  // On the strand.
+  bool finishing_ = false, finished_ = false;
+  Refused refusal_;
+};
+
+HttpAnswer::HttpAnswer(std::shared_ptr<Connection> connection, Serving& serving,
+                       HttpRequest request, std::unique_ptr<AnswerDialect> dialect)
+    : Exchange(std::move(connection)),
+      serving_(serving),
+      request_(std::move(request)),
+      dialect_(std::move(dialect)) {}
+
+HttpAnswer::~HttpAnswer() = default;
+
+void HttpAnswer::begin() {
+  self_ = std::static_pointer_cast<HttpAnswer>(shared_from_this());
+  serving_.registry.enter(this);
+  if (const Refused refused = admit()) start(refused);
+}
+
+// To the text threads, or refused.
+Refused HttpAnswer::admit() {
+  if (Refused refused = serving_.availability()) return refused;
+  const size_t bytes = request_.body.size();
+  body_share_ = serving_.message_bytes.take(static_cast<int64_t>(bytes));
+  if (!body_share_) {
+    return exhausted(
+        "the requests under way fill the memory that there is for them: try again later");
+  }
+  const auto most = static_cast<size_t>(serving_.options.max_tokenising);
+  if (serving_.text.try_post(this, bytes, most)) return {};
+  return exhausted("too many prompts wait to be read: try again later");
+}
+
+void HttpAnswer::run() {
+  const auto alive = self_;
+  if (const Refused refused = read()) return start(refused);
+  dialect_->prepare(&asked_, [self = self_](const Refused& refused) { self->start(refused); });
+}
+
+Refused HttpAnswer::read() {
+  if (unwanted_) return client_went();
+  try {
+    const Refused refused =
+        dialect_->read(request_.body, serving_.rules.limits(&unwanted_), &asked_);
+    request_.body = {};
+    return refused;
+  } catch (const WorkUnwanted&) {
+    return client_went();
+  } catch (const TextRefused& error) {
+    return invalid("prompt", "{}", error.what());
+  } catch (const std::bad_alloc&) {
+    return exhausted("the system gives no memory for the request: try again later");
+  } catch (const std::exception& error) {
+    log_event(LogLevel::kError, "request_failed", {{"what", error.what()}});
+    return Refusal{.code = Code::kInternal, .message = "the server has failed on the request"};
+  }
+}
+
+// Where no call says it, this reports the refusal.
+void HttpAnswer::start(Refused refused) {
+  const auto alive = self_;
+  if (!refused) refused = open_parts();
+  if (!refused) return;
+  refused = serving_.report(std::move(refused));
+  log_event(LogLevel::kInfo, "request_finished",
+            {{"request_id", request_.request_id},
+             {"tenant", kAnyone.tenant_name},
+             {"peer", connection_->peer()},
+             {"code", code_name(refused)},
+             {"reason", "refused"}});
+  {
+    std::lock_guard lock(mutex_);
+    fail(*refused);
+    conclude();
+  }
+  push_out();
+}
+
+Refused HttpAnswer::open_parts() {
+  const auto most = static_cast<size_t>(std::max(serving_.queue.max_waiting(), 1));
+  if (asked_.size() > most) {
+    return invalid("prompt", "prompt must be at most {} prompts, got {}", most, asked_.size());
+  }
+  size_t parts = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (gone_) return client_went();
+    const Refused refused = make_parts();
+    if (parts_.empty()) return refused;
+    if (refused) fail(*refused);
+    parts = unfinished_ = parts_.size();
+  }
+  // They live until all have finished, the last of which is opened here.
+  for (size_t p = 0; p < parts; ++p) parts_[p]->open(id_of(p));
+  return {};
+}
+
+// As many as there is memory for.
+Refused HttpAnswer::make_parts() {
+  try {
+    parts_.reserve(asked_.size());
+    for (TextRequest& asked : asked_) {
+      parts_.push_back(std::make_unique<Part>(*this, parts_.size(), std::move(asked)));
+    }
+    return {};
+  } catch (const std::bad_alloc&) {
+    return exhausted("the system gives no memory for the request: try again later");
+  }
+}
+
+// Of several, the first has the request's own, by which it can be aborted with all others.
+std::string HttpAnswer::id_of(size_t part) const {
+  return part == 0 ? request_.request_id : fmt::format("{}.{}", request_.request_id, part);
+}
+
+void HttpAnswer::send(size_t part, const AnswerEvent& event) {
+  std::lock_guard lock(mutex_);
+  if (refusal_) return;
+  streaming_ = dialect_->streams();
+  const std::string events = dialect_->take(part, event);
   if (!events.empty()) pending_ += chunk(events);
 }
 
+void HttpAnswer::part_finished(const Refused& refusal) {
+  std::lock_guard lock(mutex_);
+  if (refusal) fail(refusal);
+  if (--unfinished_ == 0) conclude();
+}
+
+// The others are of no use without it.
+void HttpAnswer::fail(const Refused& refusal) {
+  if (refusal_) return;
+  refusal_ = refusal;
+  for (const auto& part : parts_) part->left();
+}
+
 // A refusal is a response of its own as long as nothing else has been said.
-void HttpAnswer::finish(const Refused& refusal) {
-  finishing_ = true;
-  if (begun_) {
-    if (refusal) pending_ += chunk(OpenAiAnswer::broken(*refusal));
+void HttpAnswer::conclude() {
+  ended_ = true;
+  const bool keep_alive = connection_->keeps_alive();
+  if (!refusal_ && !streaming_) {
+    pending_ = response(
+        {.body = dialect_->whole(), .keep_alive = keep_alive, .request_id = request_.request_id});
+  } else if (!streaming_) {
+    pending_ = refusal_response(*refusal_, keep_alive, request_.request_id);
+  } else {
+    const std::string last = refusal_ ? dialect_->broken(*refusal_) : dialect_->stream_end();
+    if (!last.empty()) pending_ += chunk(last);
     pending_ += last_chunk();
-    return;
   }
-  pending_ = refusal ? refusal_response(*refusal, connection_->keeps_alive(), request_id_)
-                     : response({.body = answer_->whole(),
-                                 .keep_alive = connection_->keeps_alive(),
-                                 .request_id = request_id_});
+  dialect_->ended(!refusal_);
 }
 
-std::string HttpAnswer::peer() const { return connection_->peer(); }
-
-bool HttpAnswer::busy() {
-  if (!writing_) return false;
-  more_ = true;
-  return writing_;
-}
-
-void HttpAnswer::flush() {
+// What waits goes on its way, unless something is on it: then it goes when that is through.
+void HttpAnswer::push_out() {
+  std::lock_guard lock(mutex_);
   if (gone_) pending_.clear();
-  if (finished_) return;
-  if (pending_.empty()) {
-    if (!finishing_) return;
-    finished_ = true;
+  if (writing_ || last_) return;
+  if (gone_ && ended_) {
+    last_ = true;
     return connection_->answer_done(self_);
   }
-  finished_ = finishing_;
+  const bool head = streaming_ && !head_sent_;
+  if (gone_ || (pending_.empty() && !ended_ && !head)) return;
+  if (head) {
+    head_sent_ = true;
+    pending_.insert(0, stream_head(connection_->keeps_alive(), request_.request_id));
+  }
+  last_ = ended_;
   writing_ = true;
-  connection_->write(self_, std::exchange(pending_, {}), finished_);
+  connection_->write(self_, std::exchange(pending_, {}), last_);
+}
+
+size_t HttpAnswer::unsent() const {
+  std::lock_guard lock(mutex_);
+  return pending_.empty() ? 0 : 1;
+}
+
+void HttpAnswer::discard() {
+  std::lock_guard lock(mutex_);
+  pending_.clear();
 }
 
 void HttpAnswer::written(bool ok) {
   writing_ = false;
-  const bool awaited = more_.exchange(false);
   if (!ok) return client_left();
-  if (awaited) call_->poke();
+  push_out();
+  std::lock_guard lock(mutex_);
+  for (const auto& part : parts_) part->written();
 }
 
 void HttpAnswer::client_left() {
-  if (call_ == nullptr || gone_.exchange(true)) return;
-  call_->left();
+  unwanted_ = true;
+  serving_.text.hasten(this);
+  {
+    std::lock_guard lock(mutex_);
+    if (gone_.exchange(true)) return;
+    for (const auto& part : parts_) part->left();
+  }
+  push_out();
 }
+
+void HttpAnswer::abort(CallRegistry::Reason) { unwanted_ = true; }
 
 void HttpAnswer::done() {
+  const auto alive = std::move(self_);
   connection_.reset();
-  std::exchange(call_, nullptr)->done();
+  serving_.registry.leave(this);
+  CallRegistry& registry = serving_.registry;
+  for (const auto& part : parts_) part->done();
+  registry.gone(false);
 }
-
-void HttpAnswer::cut() { connection_->cut(); }
 
 }  // namespace recurve

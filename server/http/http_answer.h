@@ -1,66 +1,74 @@
 #pragma once
 #include <atomic>
+#include <cstddef>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "server/http/openai_answer.h"
+#include "server/http/answer_dialect.h"
+#include "server/http/exchange.h"
 #include "server/request/generation.h"
 
 namespace recurve {
 
-class Connection;
-
-// The door of one completion: a request's body on its way in, an answer's bytes on their way out.
-// Everything that touches the call happens on the connection's thread, but for what Door says.
-class HttpAnswer final : public AnswerDoor {
+// A request for answers, to one prompt or to several that run side by side: a body on its way in,
+// answers on their way out. It is read on a text thread; then each answer is a call of its own,
+// with its own strand, and what they say goes out in the order in which it comes.
+class HttpAnswer final : public Exchange, private CallRegistry::Call, private Executor::Task {
  public:
-  // What the request's head says.
-  struct Head {
-    bool chat = false;
-    std::string request_id = {};  // empty: none
-    std::string session = {};     // empty: none, or in the body
-  };
+  HttpAnswer(std::shared_ptr<Connection> connection, Serving& serving, HttpRequest request,
+             std::unique_ptr<AnswerDialect> dialect);
+  ~HttpAnswer() override;
 
-  HttpAnswer(std::shared_ptr<Connection> connection, Serving& serving, Head head, std::string body);
-
-  // On the connection's thread, where the call lives until done() is called. Begins; holds itself
-  // until the call has been released.
-  static void begin(const std::shared_ptr<HttpAnswer>& answer);
-  void written(bool ok);  // what went to the connection's write() is through, or cannot be
-  void client_left();     // once or more
-  void done();            // nothing of the call is under way
+  void begin() override;
+  void written(bool ok) override;
+  void client_left() override;
+  void done() override;
 
  private:
-  Refused read(TextRequest* asked) override;
-  void send(AnswerEvent event) override;
-  std::optional<Clock::time_point> deadline() const override { return std::nullopt; }
-  std::string peer() const override;
-  bool busy() override;
-  size_t unsent() const override { return pending_.empty() ? 0 : 1; }
-  void flush() override;
-  void discard() override { pending_.clear(); }
-  void cut() override;
-  void finish(const Refused& refusal) override;
-  bool finished() const override { return finished_; }
-  void released() override { self_.reset(); }
+  // The door of one answer.
+  class Part;
 
-  std::shared_ptr<Connection> connection_;  // until done()
+  void run() override;
+  void abort(CallRegistry::Reason reason) override;
+  Refused admit();
+  Refused read();
+  void start(Refused refused);
+  Refused open_parts();
+  Refused make_parts();
+  std::string id_of(size_t part) const;
+
+  // What the parts say; any thread.
+  void send(size_t part, const AnswerEvent& event);
+  void part_finished(const Refused& refusal);
+  void push_out();
+  size_t unsent() const;
+  void discard();
+
+  // With mutex_ held.
+  void conclude();
+  void fail(const Refused& refusal);
+
   Serving& serving_;
-  ServedCall* call_ = nullptr;
   std::shared_ptr<HttpAnswer> self_;
+  ByteBudget::Share body_share_;
+  HttpRequest request_;
+  std::vector<TextRequest> asked_;
+  std::atomic<bool> unwanted_{false};
 
-  // On the strand.
-  const Head head_;
-  std::string body_;
-  OpenAiForm form_;
-  std::optional<OpenAiAnswer> answer_;  // once the first event has come
-  std::string request_id_;
+  mutable std::mutex mutex_;
+  std::unique_ptr<AnswerDialect> dialect_;
+  std::vector<std::unique_ptr<Part>> parts_;  // once all have been read
+  size_t unfinished_ = 0;                     // of them
+  Refused refusal_;                           // the first
   std::string pending_;
-  bool begun_ = false;  // the head of a stream has been written
-  bool finishing_ = false, finished_ = false;
-
-  std::atomic<bool> writing_{false}, more_{false}, gone_{false};
+  bool streaming_ = false;  // it has begun: a refusal is no response of its own any more
+  bool head_sent_ = false;  // of the stream
+  bool ended_ = false;      // nothing more will be said
+  bool last_ = false;       // and it is on its way
+  std::atomic<bool> writing_{false}, gone_{false};
 };
 
 }  // namespace recurve

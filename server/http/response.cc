@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "server/http/body_fields.h"
-#include "server/http/openai_answer.h"
+#include "server/http/openai/errors.h"
 
 namespace recurve {
 namespace {

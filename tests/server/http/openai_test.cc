@@ -217,7 +217,7 @@ TEST_F(OpenAiTest, AChat) {
   ASSERT_EQ(got.status, 200) << got.body;
   EXPECT_EQ(got.object()["object"], "chat.completion");
   EXPECT_EQ(got.object()["choices"][0]["message"],
-            (json{{"role", "assistant"}, {"content", "u:hi|"}}));
+            (json{{"role", "assistant"}, {"content", "u:hi|"}, {"refusal", nullptr}}));
 
   json body = chat("hi");
   body["stream"] = true;
@@ -290,10 +290,14 @@ TEST_F(OpenAiTest, WhatCannotBeHonouredIsRefusedByName) {
   };
   refuse({{"suffix", "end"}}, "suffix");
   refuse({{"best_of", 3}}, "best_of");
-  refuse({{"echo", true}}, "echo");
+  refuse({{"echo", true}, {"session", "s"}}, "echo");
   refuse({{"response_format", {{"type", "json_object"}}}}, "response_format");
   refuse({{"model", "gpt"}}, "model", 404);
-  refuse({{"prompt", {"a", "b"}}}, "prompt");
+  refuse({{"prompt", {"a", "b"}}, {"session", "s"}}, "prompt");
+  refuse({{"prompt", {"a", json::array({1})}}, {"echo", 1}}, "echo");
+  refuse({{"prompt", {"a", 1}}}, "prompt");
+  refuse({{"prompt", std::vector<std::string>(17, "a")}}, "prompt");
+  refuse({{"n", 1'000'000'000}}, "n");
   refuse({{"prompt", nullptr}}, "prompt");
   refuse({{"prompt", {1, 99999}}}, "prompt");
   refuse({{"max_tokens", "many"}}, "max_tokens");

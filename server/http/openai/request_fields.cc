@@ -1,63 +1,15 @@
-#include "server/http/openai_request.h"
+#include "server/http/openai/request_fields.h"
 
-#include <algorithm>
-#include <array>
 #include <string>
 #include <utility>
 
 #include "server/http/body_fields.h"
+#include "server/http/openai/models.h"
 
 namespace recurve {
 namespace {
 
 using nlohmann::json;
-
-// Fields that are refused by name, because the answer would be another one with them, unless they
-// say what is so anyway. What stands neither here nor is read below is ignored: user, metadata,
-// store, service_tier, safety_identifier, prompt_cache_key, prompt_cache_retention,
-// parallel_tool_calls, skip_special_tokens, spaces_between_special_tokens, and what nobody knows.
-struct RefusedField {
-  const char* field;
-  std::array<const char*, 2> same = {};  // JSON that changes nothing, besides null
-};
-constexpr RefusedField kRefused[] = {
-    {"suffix", {"\"\""}},
-    {"best_of", {"1"}},
-    {"echo", {"false"}},
-    {"audio"},
-    {"function_call", {"\"none\"", "\"auto\""}},
-    {"functions", {"[]"}},
-    {"modalities", {"[\"text\"]"}},
-    {"prediction"},
-    {"reasoning_effort"},
-    {"response_format", {"{\"type\":\"text\"}"}},
-    {"tool_choice", {"\"none\"", "\"auto\""}},
-    {"verbosity"},
-    {"web_search_options"},
-    {"bad_words", {"[]"}},
-    {"guided_choice"},
-    {"guided_grammar"},
-    {"guided_json"},
-    {"guided_regex"},
-    {"length_penalty", {"1.0", "1"}},
-    {"prompt_logprobs"},
-    {"structured_outputs"},
-    {"truncate_prompt_tokens"},
-    {"use_beam_search", {"false"}},
-};
-
-void check_table(const json& body) {
-  for (const RefusedField& refused : kRefused) {
-    const json* value = find(body, refused.field);
-    if (value == nullptr) continue;
-    const std::string said = dump(*value);
-    const bool same = std::any_of(refused.same.begin(), refused.same.end(),
-                                  [&](const char* one) { return one != nullptr && said == one; });
-    if (same) continue;
-    throw BadField(refused.field,
-                   fmt::format("{} is not supported by this server: leave it out", refused.field));
-  }
-}
 
 // As floats: what is too large for one is out of every range.
 void set(const json& body, const char* field, float* to) {
@@ -119,6 +71,8 @@ void read_sampling(const json& body, TextRequest* asked) {
   if (const auto seed = integer_of(body, "seed")) asked->seed = static_cast<uint64_t>(*seed);
 }
 
+}  // namespace
+
 void read_common(const json& body, TextRequest* asked, OpenAiForm* form) {
   read_sampling(body, asked);
   asked->stop_strings = stops_of(body);
@@ -127,30 +81,13 @@ void read_common(const json& body, TextRequest* asked, OpenAiForm* form) {
   set(int32_of(body, "priority"), &asked->priority);
   set(bool_of(body, "add_special_tokens"), &asked->add_special_tokens);
   if (auto session = string_of(body, "session")) asked->session = std::move(*session);
+  form->choices = asked->choices;
   set(bool_of(body, "stream"), &form->stream);
   const json* options = find(body, "stream_options");
   if (options == nullptr) return;
   if (!options->is_object()) throw BadField("stream_options", "stream_options must be an object");
   set(bool_of(*options, "include_usage"), &form->usage);
   set(bool_of(*options, "continuous_usage_stats"), &form->usage_each);
-}
-
-void read_prompt(const json& body, TextRequest* asked) {
-  const json* prompt = find(body, "prompt");
-  if (prompt == nullptr) throw BadField("prompt", "prompt must be given");
-  const bool list_of_prompts = prompt->is_array() && !prompt->empty() &&
-                               (prompt->front().is_string() || prompt->front().is_array());
-  if (list_of_prompts && prompt->size() > 1) {
-    throw BadField(
-        "prompt",
-        fmt::format("prompt must be one prompt, got {}: send a request for each", prompt->size()));
-  }
-  if (list_of_prompts) prompt = &prompt->front();
-  if (prompt->is_string()) {
-    asked->prompt = prompt->get<std::string>();
-  } else {
-    asked->prompt = ids_of(*prompt, "prompt");
-  }
 }
 
 ChatMessage message_of(const json& message) {
@@ -169,66 +106,42 @@ ChatMessage message_of(const json& message) {
   return to;
 }
 
-void read_messages(const json& body, TextRequest* asked) {
-  const json* messages = find(body, "messages");
-  if (messages == nullptr || !messages->is_array()) {
-    throw BadField("messages", "messages must be a list of messages");
-  }
-  Conversation& to = asked->prompt.emplace<Conversation>();
-  for (const json& message : *messages) to.messages.push_back(message_of(message));
+void read_template_fields(const json& body, Conversation* to) {
   const json* choice = find(body, "tool_choice");
   const bool uses_tools = choice == nullptr || *choice != "none";
   if (const json* tools = find(body, "tools"); tools != nullptr && uses_tools) {
     if (!tools->is_array()) throw BadField("tools", "tools must be a list");
-    if (!tools->empty()) to.tools_json = dump(*tools);
+    if (!tools->empty()) to->tools_json = dump(*tools);
   }
   if (const json* variables = find(body, "chat_template_kwargs")) {
-    to.variables_json = dump(*variables);
+    to->variables_json = dump(*variables);
   }
+}
+
+Conversation conversation_of(const json& body) {
+  const json* messages = find(body, "messages");
+  if (messages == nullptr || !messages->is_array()) {
+    throw BadField("messages", "messages must be a list of messages");
+  }
+  Conversation to;
+  for (const json& message : *messages) to.messages.push_back(message_of(message));
+  read_template_fields(body, &to);
   to.continue_final_message = bool_of(body, "continue_final_message").value_or(false);
   to.add_generation_prompt =
       bool_of(body, "add_generation_prompt").value_or(!to.continue_final_message);
+  return to;
 }
 
-// Tokens of a completion where the request says nothing, as the dialect has it.
-constexpr int32_t kDefaultCompletionTokens = 16;
-
-void read_completion(const json& body, TextRequest* asked) {
-  read_prompt(body, asked);
-  asked->max_tokens = int32_of(body, "max_tokens").value_or(kDefaultCompletionTokens);
-  asked->logprobs = int32_of(body, "logprobs");
-}
-
-void read_chat(const json& body, TextRequest* asked) {
-  read_messages(body, asked);
-  asked->max_tokens = int32_of(body, "max_completion_tokens");
-  if (!asked->max_tokens) asked->max_tokens = int32_of(body, "max_tokens");
-  const std::optional<int32_t> top = int32_of(body, "top_logprobs");
-  const bool logprobs = bool_of(body, "logprobs").value_or(false);
-  if (top && !logprobs) throw BadField("top_logprobs", "top_logprobs needs logprobs to be true");
-  if (logprobs) asked->logprobs = top.value_or(0);
-}
-
-}  // namespace
-
-Refused read_openai(std::string_view text, const std::string& model, TextRequest* asked,
-                    OpenAiForm* form) {
+Refused read_body(std::string_view text, Resource resource, const Serving& serving,
+                  const std::function<void(const json& body)>& read) {
   try {
     const json body = parse_object(text);
     const auto name = string_of(body, "model");  // who names none means the one that there is
-    if (name && *name != model) {
-      return Refusal{
-          .code = Refusal::Code::kNotFound,
-          .message = fmt::format("there is no model \"{}\": this server has \"{}\"", *name, model),
-          .field = "model"};
+    if (name) {
+      if (Refused refused = check_model(*name, serving)) return refused;
     }
-    check_table(body);
-    read_common(body, asked, form);
-    if (form->chat) {
-      read_chat(body, asked);
-    } else {
-      read_completion(body, asked);
-    }
+    check_fields(body, resource);
+    read(body);
     return {};
   } catch (const BadField& error) {
     return invalid(error.field, "{}", error.what());

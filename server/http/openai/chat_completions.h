@@ -1,0 +1,31 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "server/http/openai/choices.h"
+
+namespace recurve {
+
+// /v1/chat/completions: answers to messages.
+class ChatCompletions final : public Choices {
+ public:
+  ChatCompletions(const Serving& serving, const HttpRequest& request)
+      : Choices(serving, request), session_(request.session) {}
+
+  Refused read(std::string_view body, const WorkLimits& limits,
+               std::vector<TextRequest>* asked) override;
+
+ private:
+  const char* id_prefix() const override { return "chatcmpl-"; }
+  const char* object_name() const override {
+    return form_.stream ? "chat.completion.chunk" : "chat.completion";
+  }
+  nlohmann::json part(size_t choice, const std::string& text, nlohmann::json logprobs,
+                      const char* finish_reason, bool first) const override;
+  void add_logprobs(const SampledToken& token, const Choice& choice,
+                    nlohmann::json* to) const override;
+
+  const std::string session_;
+};
+
+}  // namespace recurve

@@ -1,0 +1,135 @@
+#include "server/http/openai/choices.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/http/body_fields.h"
+#include "server/http/openai/errors.h"
+#include "server/http/openai/logprobs.h"
+
+namespace recurve {
+
+using nlohmann::json;
+
+std::string sse(const json& value) { return "data: " + dump(value) + "\n\n"; }
+
+// What is out of range is refused before there is an answer.
+void Choices::allot(size_t requests) {
+  form_.choices = std::clamp(form_.choices, 1, std::max(serving_.rules.max_choices, 1));
+  choices_.resize(first_choice(requests));
+  accepted_.resize(requests);
+  generated_.resize(requests);
+  begun_.resize(requests);
+}
+
+std::string Choices::take(size_t index, const AnswerEvent& event) {
+  return std::visit([&](const auto& of) { return write(index, of); }, event);
+}
+
+json Choices::object() const {
+  return {{"id", id_prefix() + id_},
+          {"object", object_name()},
+          {"created", static_cast<int64_t>(created_)},
+          {"model", serving_.info.model_name}};
+}
+
+// What a session had absorbed before counts as cached.
+json Choices::usage() const {
+  int64_t prompt = 0, cached = 0, generated = 0;
+  for (size_t r = 0; r < accepted_.size(); ++r) {
+    cached += accepted_[r].session_position;
+    prompt += accepted_[r].session_position + accepted_[r].prompt_tokens;
+    generated += generated_[r];
+  }
+  return {{"prompt_tokens", prompt},
+          {"completion_tokens", generated},
+          {"total_tokens", prompt + generated},
+          {"prompt_tokens_details", {{"cached_tokens", cached}}}};
+}
+
+std::string Choices::event(json choices) const {
+  json event = object();
+  event["choices"] = std::move(choices);
+  if (form_.usage_each) event["usage"] = usage();
+  return sse(event);
+}
+
+void Choices::advance(int32_t token, Choice* choice) const {
+  choice->offset += std::max<size_t>(characters(tokenizer().token_bytes(token)), 1);
+}
+
+std::string Choices::write(size_t index, const RequestAccepted& accepted) {
+  accepted_[index] = accepted;
+  return {};
+}
+
+std::string Choices::write(size_t index, const PromptScored& scored) {
+  add_scored(index, scored.tokens);
+  return {};
+}
+
+std::string Choices::begin_once(size_t index) {
+  if (begun_[index]) return {};
+  begun_[index] = true;
+  return begin_answers(index);
+}
+
+std::string Choices::write(size_t index, const AnswerDelta& delta) {
+  std::string events = begin_once(index);
+  generated_[index] += static_cast<int64_t>(delta.tokens.size());
+  const size_t at = first_choice(index) + static_cast<size_t>(delta.choice);
+  Choice& to = choices_[at];
+  json fresh = nullptr;
+  json& logprobs = form_.stream ? fresh : to.logprobs;
+  for (const SampledToken& token : delta.tokens) {
+    if (delta.logprobs) add_logprobs(token, to, &logprobs);
+    advance(token.id, &to);
+  }
+  if (!form_.stream) {
+    to.text += delta.text;
+    return {};
+  }
+  const bool first = !std::exchange(to.begun, true);
+  return events + event(json::array({part(at, delta.text, std::move(fresh), nullptr, first)}));
+}
+
+std::string Choices::write(size_t index, const AnswerEnd& end) {
+  std::string events = begin_once(index);
+  accepted_[index].prompt_tokens = end.usage.prompt_tokens;
+  generated_[index] = end.usage.generated_tokens;
+  for (size_t c = 0; c < end.choices.size(); ++c) {
+    const size_t at = first_choice(index) + c;
+    Choice& to = choices_[at];
+    to.finish_reason = end.choices[c].why == Finish::kLength ? "length" : "stop";
+    if (!form_.stream) continue;
+    const bool first = !std::exchange(to.begun, true);
+    events += event(json::array({part(at, "", nullptr, to.finish_reason, first)}));
+  }
+  return events;
+}
+
+std::string Choices::stream_end() {
+  std::string events;
+  if (form_.usage) {
+    json last = object();
+    last["choices"] = json::array();
+    last["usage"] = usage();
+    events = sse(last);
+  }
+  return events + "data: [DONE]\n\n";
+}
+
+std::string Choices::broken(const Refusal& refusal) { return sse(error_of(refusal)); }
+
+std::string Choices::whole() {
+  json all = object();
+  all["choices"] = json::array();
+  for (size_t c = 0; c < choices_.size(); ++c) {
+    Choice& of = choices_[c];
+    all["choices"].push_back(part(c, of.text, std::move(of.logprobs), of.finish_reason, true));
+  }
+  all["usage"] = usage();
+  return dump(all);
+}
+
+}  // namespace recurve

@@ -1,0 +1,86 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/http/answer_dialect.h"
+#include "server/http/exchange.h"
+#include "server/http/openai/request_fields.h"
+#include "server/request/serving.h"
+
+namespace recurve {
+
+// What completions and chat completions have in common: answers are choices, as chunks of a stream
+// or gathered in one object.
+class Choices : public AnswerDialect {
+ public:
+  bool streams() const final { return form_.stream; }
+  std::string take(size_t index, const AnswerEvent& event) final;
+  std::string stream_end() final;
+  std::string broken(const Refusal& refusal) final;
+  std::string whole() final;
+
+ protected:
+  // `serving` outlives it.
+  Choices(const Serving& serving, const HttpRequest& request)
+      : serving_(serving), id_(request.request_id), created_(std::time(nullptr)) {}
+
+  // What is known of a choice so far.
+  struct Choice {
+    std::string text = {};
+    nlohmann::json logprobs = nullptr;
+    const char* finish_reason = nullptr;
+    size_t offset = 0;   // of the next token in the text, in characters
+    bool begun = false;  // something of it has been sent
+  };
+
+  // What the two say differently.
+  virtual const char* id_prefix() const = 0;
+  virtual const char* object_name() const = 0;
+  // A choice, or what is new of it in a stream. logprobs: an object, or null.
+  virtual nlohmann::json part(size_t choice, const std::string& text, nlohmann::json logprobs,
+                              const char* finish_reason, bool first) const = 0;
+  // Appends a token to the logprobs of a choice, which are null before the first.
+  virtual void add_logprobs(const SampledToken& token, const Choice& choice,
+                            nlohmann::json* to) const = 0;
+  // The tokens of request `index`'s prompt have been scored, as was asked for.
+  virtual void add_scored(size_t, const std::vector<SampledToken>&) {}
+  // Before the first that is said of request `index`'s answers. Of a stream, what is to be sent.
+  virtual std::string begin_answers(size_t) { return {}; }
+
+  // Of request `index`, the first of its choices.
+  size_t first_choice(size_t index) const { return index * static_cast<size_t>(form_.choices); }
+  std::string event(nlohmann::json choices) const;
+  const Tokenizer& tokenizer() const { return *serving_.rules.tokenizer; }
+  void advance(int32_t token, Choice* choice) const;
+
+  const Serving& serving_;
+  OpenAiForm form_;
+  std::vector<Choice> choices_;            // of all requests; see allot()
+  std::vector<RequestAccepted> accepted_;  // a request
+  void allot(size_t requests);             // once read
+
+ private:
+  std::string write(size_t index, const RequestAccepted& accepted);
+  std::string write(size_t index, const PromptScored& scored);
+  std::string write(size_t index, const AnswerDelta& delta);
+  std::string write(size_t index, const AnswerEnd& end);
+  std::string begin_once(size_t index);
+  nlohmann::json object() const;
+  nlohmann::json usage() const;
+
+  const std::string id_;
+  const std::time_t created_;
+  std::vector<int64_t> generated_;  // tokens, a request
+  std::vector<bool> begun_;         // a request
+};
+
+// An event of a stream.
+std::string sse(const nlohmann::json& value);
+
+}  // namespace recurve

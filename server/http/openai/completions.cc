@@ -1,0 +1,166 @@
+#include "server/http/openai/completions.h"
+
+#include <utility>
+
+#include "server/http/body_fields.h"
+#include "server/http/openai/logprobs.h"
+#include "server/text/stream_decoder.h"
+
+namespace recurve {
+namespace {
+
+using nlohmann::json;
+
+// Tokens of a completion where the request says nothing, as the dialect has it.
+constexpr int32_t kDefaultCompletionTokens = 16;
+
+// Two may have the same name; the first is the likelier.
+json top_of(const SampledToken& token, const Tokenizer& tokenizer) {
+  json top = json::object();
+  for (const TokenLogprob& candidate : token.top) {
+    top.emplace(name_of(candidate.id, tokenizer), finite(candidate.logprob));
+  }
+  top.emplace(name_of(token.id, tokenizer), finite(token.logprob));
+  return top;
+}
+
+void append(std::string name, json logprob, json top, size_t offset, json* to) {
+  if (to->is_null()) {
+    *to = {{"tokens", json::array()},
+           {"token_logprobs", json::array()},
+           {"top_logprobs", json::array()},
+           {"text_offset", json::array()}};
+  }
+  (*to)["tokens"].push_back(std::move(name));
+  (*to)["token_logprobs"].push_back(std::move(logprob));
+  (*to)["top_logprobs"].push_back(std::move(top));
+  (*to)["text_offset"].push_back(offset);
+}
+
+using Prompt = decltype(TextRequest::prompt);
+
+Prompt prompt_of(const json& prompt) {
+  if (prompt.is_string()) return prompt.get<std::string>();
+  return ids_of(prompt, "prompt");
+}
+
+std::vector<Prompt> prompts_of(const json& body) {
+  const json* prompt = find(body, "prompt");
+  if (prompt == nullptr) throw BadField("prompt", "prompt must be given");
+  const bool several = prompt->is_array() && !prompt->empty() &&
+                       (prompt->front().is_string() || prompt->front().is_array());
+  if (!several) return {prompt_of(*prompt)};
+  std::vector<Prompt> prompts;
+  for (const json& one : *prompt) prompts.push_back(prompt_of(one));
+  return prompts;
+}
+
+}  // namespace
+
+Refused Completions::read(std::string_view text, const WorkLimits& limits,
+                          std::vector<TextRequest>* asked) {
+  return read_body(text, Resource::kCompletions, serving_, [&](const json& body) {
+    TextRequest common{.session = session_};
+    read_common(body, &common, &form_);
+    common.max_tokens = int32_of(body, "max_tokens").value_or(kDefaultCompletionTokens);
+    common.logprobs = int32_of(body, "logprobs");
+    logprobs_ = common.logprobs.has_value();
+    const bool echo = bool_of(body, "echo").value_or(false);
+    std::vector<Prompt> prompts = prompts_of(body);
+    if (prompts.size() > 1 && !common.session.empty()) {
+      throw BadField("prompt", "prompt must be one prompt with a session, got several");
+    }
+    if (echo && !common.session.empty()) {
+      throw BadField("echo", "echo must be false with a session, which has only new prompts");
+    }
+    for (Prompt& prompt : prompts) {
+      asked->push_back(common);
+      asked->back().prompt = std::move(prompt);
+      if (echo) read_echo(limits, &asked->back());
+    }
+    allot(asked->size());
+  });
+}
+
+// The ids that a text is read as are needed here too, so that they are what is asked for.
+void Completions::read_echo(const WorkLimits& limits, TextRequest* asked) {
+  Echo& echo = echoes_.emplace_back();
+  const RequestRules& rules = serving_.rules;
+  if (const auto* text = std::get_if<std::string>(&asked->prompt)) {
+    echo.text = *text;
+    if (!logprobs_) return;
+    std::vector<int32_t> ids;
+    TokenizeText read{.input = echo.text, .add_special_tokens = false};
+    if (const Refused refused = tokenise(read, rules, limits, &ids)) {
+      throw BadField("prompt", refused->message);
+    }
+    echo.ids = ids;
+    const auto bos = bos_for(ids, asked->add_special_tokens, /*is_text=*/true, rules);
+    if (bos) ids.insert(ids.begin(), *bos);
+    asked->prompt = std::move(ids);
+  } else {
+    echo.ids = std::get<std::vector<int32_t>>(asked->prompt);
+    if (const Refused refused = check_ids("prompt ids", echo.ids, rules)) {
+      throw BadField("prompt", refused->message);
+    }
+    echo.text = decode(*rules.tokenizer, echo.ids, TextPosition::kStart);
+  }
+  asked->prompt_logprobs = asked->logprobs;
+}
+
+json Completions::part(size_t choice, const std::string& text, json logprobs,
+                       const char* finish_reason, bool) const {
+  json part = {{"index", choice},
+               {"text", text},
+               {"logprobs", std::move(logprobs)},
+               {"finish_reason", nullptr}};
+  if (finish_reason != nullptr) part["finish_reason"] = finish_reason;
+  return part;
+}
+
+void Completions::add_logprobs(const SampledToken& token, const Choice& choice, json* to) const {
+  append(name_of(token.id, tokenizer()), finite(token.logprob), top_of(token, tokenizer()),
+         choice.offset, to);
+}
+
+void Completions::add_scored(size_t index, const std::vector<SampledToken>& tokens) {
+  if (echoes_.empty()) return;
+  std::vector<SampledToken>& scored = echoes_[index].scored;
+  scored.insert(scored.end(), tokens.begin(), tokens.end());
+}
+
+// The first id has nothing before it, as the client sees it: null, whether BOS was absorbed or not.
+void Completions::write_echo(const Echo& echo, Choice* choice, json* logprobs) const {
+  const size_t count = echo.ids.size();
+  for (size_t i = 0; i < count && logprobs_; ++i) {
+    const size_t from_end = count - i;
+    const std::string name = name_of(echo.ids[i], tokenizer());
+    if (i == 0 || from_end > echo.scored.size()) {
+      append(name, nullptr, nullptr, choice->offset, logprobs);
+    } else {
+      const SampledToken& token = echo.scored[echo.scored.size() - from_end];
+      append(name, finite(token.logprob), top_of(token, tokenizer()), choice->offset, logprobs);
+    }
+    choice->offset += characters(tokenizer().token_bytes(echo.ids[i]));
+  }
+  choice->offset = characters(echo.text);
+}
+
+std::string Completions::begin_answers(size_t index) {
+  if (echoes_.empty()) return {};
+  std::string events;
+  const size_t first = first_choice(index);
+  for (size_t c = first; c < first + static_cast<size_t>(form_.choices); ++c) {
+    json fresh = nullptr;
+    write_echo(echoes_[index], &choices_[c], form_.stream ? &fresh : &choices_[c].logprobs);
+    if (!form_.stream) {
+      choices_[c].text = echoes_[index].text;
+    } else {
+      events += event(json::array({part(c, echoes_[index].text, std::move(fresh), nullptr, true)}));
+    }
+  }
+  echoes_[index] = {};
+  return events;
+}
+
+}  // namespace recurve

@@ -1,0 +1,45 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/http/openai/choices.h"
+
+namespace recurve {
+
+// /v1/completions: answers to one prompt or to several, each with its own choices, in the order of
+// the prompts. With echo, a choice's text and log-probabilities begin with those of the prompt.
+class Completions final : public Choices {
+ public:
+  Completions(const Serving& serving, const HttpRequest& request)
+      : Choices(serving, request), session_(request.session) {}
+
+  Refused read(std::string_view body, const WorkLimits& limits,
+               std::vector<TextRequest>* asked) override;
+
+ private:
+  // What a choice begins with.
+  struct Echo {
+    std::string text = {};
+    std::vector<int32_t> ids = {};          // of the prompt as the client has it, without BOS
+    std::vector<SampledToken> scored = {};  // of the absorbed ids, from the second on
+  };
+
+  const char* id_prefix() const override { return "cmpl-"; }
+  const char* object_name() const override { return "text_completion"; }
+  nlohmann::json part(size_t choice, const std::string& text, nlohmann::json logprobs,
+                      const char* finish_reason, bool first) const override;
+  void add_logprobs(const SampledToken& token, const Choice& choice,
+                    nlohmann::json* to) const override;
+  void add_scored(size_t index, const std::vector<SampledToken>& tokens) override;
+  std::string begin_answers(size_t index) override;
+
+  void read_echo(const WorkLimits& limits, TextRequest* asked);
+  void write_echo(const Echo& echo, Choice* choice, nlohmann::json* logprobs) const;
+
+  const std::string session_;
+  bool logprobs_ = false;
+  std::vector<Echo> echoes_;  // a request; empty: no echo
+};
+
+}  // namespace recurve

@@ -1,0 +1,36 @@
+#pragma once
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "server/http/openai/field_table.h"
+#include "server/request/refusal.h"
+#include "server/request/serving.h"
+#include "server/request/text_request.h"
+
+namespace recurve {
+
+// How an answer is to be written.
+struct OpenAiForm {
+  bool stream = false;      // events as they come; else one object at the end
+  bool usage = false;       // a stream's last event has the usage
+  bool usage_each = false;  // and every other one too
+  int32_t choices = 1;      // as asked for; nothing has checked it
+};
+
+// Reads a body as `read` does, which may throw BadField: an object with the model that is served,
+// or none, and without the fields that are refused.
+Refused read_body(std::string_view text, Resource resource, const Serving& serving,
+                  const std::function<void(const nlohmann::json& body)>& read);
+
+// What all resources say alike: sampling, stops, priority and session, stream and n.
+void read_common(const nlohmann::json& body, TextRequest* asked, OpenAiForm* form);
+
+// messages, tools and how the template is to write them.
+Conversation conversation_of(const nlohmann::json& body);
+// One of messages: role and content, and all other fields as the template reads them.
+ChatMessage message_of(const nlohmann::json& message);
+// tools and chat_template_kwargs.
+void read_template_fields(const nlohmann::json& body, Conversation* to);
+
+}  // namespace recurve

@@ -1,0 +1,69 @@
+#include "server/http/openai/routes.h"
+
+#include <utility>
+
+#include "server/http/body_fields.h"
+#include "server/http/http_answer.h"
+#include "server/http/openai/chat_completions.h"
+#include "server/http/openai/completions.h"
+#include "server/http/openai/models.h"
+#include "server/http/response.h"
+
+namespace recurve {
+namespace {
+
+template <typename Dialect>
+std::shared_ptr<Exchange> answer(HttpContext& context, std::shared_ptr<Connection> connection,
+                                 HttpRequest request) {
+  auto dialect = std::make_unique<Dialect>(context.serving, request);
+  return std::make_shared<HttpAnswer>(std::move(connection), context.serving, std::move(request),
+                                      std::move(dialect));
+}
+
+// What is known at once, if the server serves.
+template <typename Make>
+std::string at_once(const HttpContext& context, const HttpRequest& request, bool keep_alive,
+                    const Make& make) {
+  Refused refused = context.serving.availability();
+  nlohmann::json object;
+  if (!refused) refused = make(&object);
+  if (refused) return refusal_response(*refused, keep_alive, request.request_id);
+  return response(
+      {.body = dump(object), .keep_alive = keep_alive, .request_id = request.request_id});
+}
+
+}  // namespace
+
+std::shared_ptr<Exchange> complete(HttpContext& context, std::shared_ptr<Connection> connection,
+                                   HttpRequest request) {
+  return answer<Completions>(context, std::move(connection), std::move(request));
+}
+
+std::shared_ptr<Exchange> complete_chat(HttpContext& context,
+                                        std::shared_ptr<Connection> connection,
+                                        HttpRequest request) {
+  return answer<ChatCompletions>(context, std::move(connection), std::move(request));
+}
+
+std::string list_models(const HttpContext& context, const HttpRequest& request, bool keep_alive) {
+  return at_once(context, request, keep_alive, [&](nlohmann::json* object) {
+    *object = model_list(context.serving);
+    return Refused();
+  });
+}
+
+std::string get_model(const HttpContext& context, const HttpRequest& request, bool keep_alive) {
+  return at_once(context, request, keep_alive, [&](nlohmann::json* object) {
+    *object = model_object(context.serving);
+    return check_model(request.names.front(), context.serving);
+  });
+}
+
+std::string get_health(const HttpContext& context, const HttpRequest& request, bool keep_alive) {
+  return at_once(context, request, keep_alive, [&](nlohmann::json* object) {
+    *object = {{"status", "ok"}};
+    return Refused();
+  });
+}
+
+}  // namespace recurve

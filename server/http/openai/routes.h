@@ -1,0 +1,20 @@
+#pragma once
+#include <memory>
+#include <string>
+
+#include "server/http/connection.h"
+#include "server/http/exchange.h"
+
+namespace recurve {
+
+// What stands in the table of routes for OpenAI's dialect.
+std::shared_ptr<Exchange> complete(HttpContext& context, std::shared_ptr<Connection> connection,
+                                   HttpRequest request);
+std::shared_ptr<Exchange> complete_chat(HttpContext& context,
+                                        std::shared_ptr<Connection> connection,
+                                        HttpRequest request);
+std::string list_models(const HttpContext& context, const HttpRequest& request, bool keep_alive);
+std::string get_model(const HttpContext& context, const HttpRequest& request, bool keep_alive);
+std::string get_health(const HttpContext& context, const HttpRequest& request, bool keep_alive);
+
+}  // namespace recurve

@@ -1,0 +1,58 @@
+#include "server/http/routes.h"
+
+#include <optional>
+
+#include "server/http/openai/routes.h"
+
+namespace recurve {
+namespace {
+
+using boost::beast::http::verb;
+
+constexpr Route kRoutes[] = {
+    {verb::post, "/v1/completions", true, nullptr, complete},
+    {verb::post, "/v1/chat/completions", true, nullptr, complete_chat},
+    {verb::get, "/v1/models", false, list_models},
+    {verb::get, "/v1/models/{}", false, get_model},
+    {verb::get, "/health", false, get_health},
+};
+
+std::string_view take_segment(std::string_view* path) {
+  path->remove_prefix(1);  // '/'
+  const std::string_view segment = path->substr(0, path->find('/'));
+  path->remove_prefix(segment.size());
+  return segment;
+}
+
+// What stands for each {}; nothing where the path is another one.
+std::optional<std::vector<std::string>> match(std::string_view pattern, std::string_view path) {
+  std::vector<std::string> names;
+  while (pattern.starts_with('/') && path.starts_with('/')) {
+    const std::string_view wanted = take_segment(&pattern), got = take_segment(&path);
+    if (wanted == "{}") {
+      names.emplace_back(got);
+    } else if (wanted != got) {
+      return {};
+    }
+  }
+  if (!pattern.empty() || !path.empty()) return {};
+  return names;
+}
+
+}  // namespace
+
+RouteMatch find_route(verb asked, std::string_view path) {
+  RouteMatch found;
+  for (const Route& route : kRoutes) {
+    auto names = match(route.path, path);
+    if (!names) continue;
+    const auto name = boost::beast::http::to_string(route.verb);
+    found.allow.append(found.allow.empty() ? "" : ", ").append(name.data(), name.size());
+    if (route.verb != asked || found.route != nullptr) continue;
+    found.route = &route;
+    found.names = std::move(*names);
+  }
+  return found;
+}
+
+}  // namespace recurve

@@ -1,0 +1,35 @@
+#pragma once
+#include <boost/beast/http/verb.hpp>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/http/exchange.h"
+
+namespace recurve {
+
+struct HttpContext;
+
+// What can be asked for, and what answers it: at once, or as an exchange.
+struct Route {
+  boost::beast::http::verb verb;
+  std::string_view path;  // {}: any one segment
+  bool takes_json = false;
+  // The bytes of a response.
+  std::string (*respond)(const HttpContext& context, const HttpRequest& request,
+                         bool keep_alive) = nullptr;
+  std::shared_ptr<Exchange> (*exchange)(HttpContext& context,
+                                        std::shared_ptr<Connection> connection,
+                                        HttpRequest request) = nullptr;
+};
+
+struct RouteMatch {
+  const Route* route = nullptr;         // null: there is none for this verb
+  std::vector<std::string> names = {};  // what stood for each {}
+  std::string allow = {};               // the verbs of this path; empty: there is nothing there
+};
+// path: without a query.
+RouteMatch find_route(boost::beast::http::verb verb, std::string_view path);
+
+}  // namespace recurve
