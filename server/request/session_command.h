@@ -19,6 +19,7 @@ struct MarkInfo {
 
 struct SessionInfo {
   std::string name = {};
+  std::string parent = {};                    // that it was forked from; empty: none
   int64_t position = 0;                       // tokens absorbed
   std::optional<int32_t> pending_token = {};  // sampled last, absorbed with the next request
   Tier tier = Tier::kEmpty;

@@ -24,6 +24,7 @@ v1::SessionTier tier_of(Tier tier) {
 
 void fill(const SessionInfo& info, v1::Session* session) {
   session->set_name(info.name);
+  session->set_parent(info.parent);
   session->set_position(info.position);
   if (info.pending_token) session->set_pending_token(*info.pending_token);
   session->set_tier(tier_of(info.tier));

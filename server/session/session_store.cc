@@ -131,22 +131,24 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
 }
 
 SessionResult SessionStore::open(const SessionCommand& command, Clock::time_point now) {
-  return insert({command.caller.tenant, command.name}, Snapshot{}, std::nullopt,
+  return insert({command.caller.tenant, command.name}, "", Snapshot{}, std::nullopt,
                 command.ttl_seconds, now);
 }
 
 SessionResult SessionStore::fork(Session& session, const SessionCommand& command,
                                  Clock::time_point now) {
   if (sessions_.contains({session.tenant, command.other})) return exists(command.other);
-  if (auto full = no_room(command.other)) return *full;
+  if (auto full = no_room(command.other, command.name)) return *full;
   Key key{session.tenant, command.other};
   std::optional<StateSlot> slot;
   if (session.slot) slot = pool_.acquire_unset();
   if (!slot) {
-    return insert(std::move(key), snapshot(session), std::nullopt, command.ttl_seconds, now);
+    return insert(std::move(key), command.name, snapshot(session), std::nullopt,
+                  command.ttl_seconds, now);
   }
   pool_.copy(*session.slot, *slot);
-  return insert(std::move(key), session.at, std::move(slot), command.ttl_seconds, now);
+  return insert(std::move(key), command.name, session.at, std::move(slot), command.ttl_seconds,
+                now);
 }
 
 SessionResult SessionStore::mark(Session& session, const SessionCommand& command,
@@ -211,10 +213,11 @@ SessionResult SessionStore::list(const SessionCommand& command, Clock::time_poin
   return result;
 }
 
-SessionResult SessionStore::insert(Key key, Snapshot at, std::optional<StateSlot> slot,
-                                   std::optional<double> ttl, Clock::time_point now) {
+SessionResult SessionStore::insert(Key key, const std::string& parent, Snapshot at,
+                                   std::optional<StateSlot> slot, std::optional<double> ttl,
+                                   Clock::time_point now) {
   if (sessions_.contains(key)) return exists(key.name);
-  if (auto full = no_room(key.name)) return *full;
+  if (auto full = no_room(key.name, parent)) return *full;
   const auto place = sessions_.try_emplace(std::move(key)).first;
   Session& session = place->second;
   session.tenant = place->first.tenant;
@@ -225,10 +228,11 @@ SessionResult SessionStore::insert(Key key, Snapshot at, std::optional<StateSlot
   session.last_used = now;
   session.expires = expiry(session);
   try {
+    session.parent = parent;
     SessionResult result = described(session, now);
     by_expiry_.emplace(session.expires, &session);
     ++count_of(session);
-    reserved_ += reserved_for(session.name);
+    reserved_ += reserved_for(session.name, session.parent);
     ++entries_;
     if (session.slot) in_slots_.push_back(&session);
     return result;
@@ -340,6 +344,7 @@ Snapshot SessionStore::snapshot(const Session& session) {
 
 SessionInfo SessionStore::describe(const Session& session, Clock::time_point now) const {
   SessionInfo info{.name = std::string(session.name),
+                   .parent = session.parent,
                    .position = session.at.position,
                    .pending_token = session.at.pending,
                    .tier = session.tier(),
@@ -361,23 +366,25 @@ SessionResult SessionStore::described(const Session& session, Clock::time_point 
   return result;
 }
 
-int64_t SessionStore::reserved_for(std::string_view name) const {
-  return bytes_each_ + name_bytes(name.size());
+int64_t SessionStore::reserved_for(std::string_view name, std::string_view parent) const {
+  return bytes_each_ + name_bytes(name.size()) + name_bytes(parent.size());
 }
 
 int64_t SessionStore::reserved_by(const Session& session) const {
-  int64_t bytes = reserved_for(session.name);
+  int64_t bytes = reserved_for(session.name, session.parent);
   for (const auto& [name, snapshot] : session.marks) bytes += reserved_for(name);
   return bytes;
 }
 
-std::optional<SessionResult> SessionStore::no_room(std::string_view name) const {
-  if (reserved_ + reserved_for(name) <= limits_.host_bytes) return std::nullopt;
+std::optional<SessionResult> SessionStore::no_room(std::string_view name,
+                                                   std::string_view parent) const {
+  const int64_t wanted = reserved_for(name, parent);
+  if (reserved_ + wanted <= limits_.host_bytes) return std::nullopt;
   return refuse(
       Status::kFull,
       fmt::format("{} sessions and marks reserve {} of the {} bytes set aside for them, and one "
                   "more takes {}: close sessions or marks, or raise --session-memory",
-                  entries_, reserved_, limits_.host_bytes, reserved_for(name)));
+                  entries_, reserved_, limits_.host_bytes, wanted));
 }
 
 void SessionStore::erase(Session& session) {

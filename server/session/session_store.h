@@ -33,6 +33,7 @@ struct Snapshot {
 struct Session {
   TenantId tenant = 0;
   std::string_view name;
+  std::string parent = {};  // whose fork it is, by name; it may be closed since; empty: none
   Snapshot at;
   std::optional<StateSlot> slot = {};  // set: the state is here, and at.image is null
   bool busy = false;                   // a request is queued or running on it
@@ -70,8 +71,9 @@ class SessionStore {
   SessionStore(Backend& backend, StatePool& pool, const SessionLimits& limits, int32_t vocab);
   ~SessionStore();
 
-  // What a session reserves: its state and all that maps and heap take for it, but for a name of
-  // more than 15 characters. A mark takes somewhat less, and reserves the same.
+  // What a session reserves: its state and all that maps and heap take for it, but for names of
+  // more than 15 characters: its own and its parent's. A mark takes somewhat less, and reserves the
+  // same.
   static int64_t bytes_each(const StateLayout& layout, int32_t vocab);
 
   // Carries out what the client asked for.
@@ -120,16 +122,17 @@ class SessionStore {
   SessionResult list(const SessionCommand& command, Clock::time_point now) const;
 
   // slot: with the state, where it has one already.
-  SessionResult insert(Key key, Snapshot at, std::optional<StateSlot> slot,
-                       std::optional<double> ttl, Clock::time_point now);
+  SessionResult insert(Key key, const std::string& parent, Snapshot at,
+                       std::optional<StateSlot> slot, std::optional<double> ttl,
+                       Clock::time_point now);
   StateImage save(const StateSlot& slot);
   Snapshot snapshot(const Session& session);
   SessionInfo describe(const Session& session, Clock::time_point now) const;
   SessionResult described(const Session& session, Clock::time_point now) const;
   void touch(Session& session, Clock::time_point now);
-  int64_t reserved_for(std::string_view name) const;
+  int64_t reserved_for(std::string_view name, std::string_view parent = {}) const;
   int64_t reserved_by(const Session& session) const;
-  std::optional<SessionResult> no_room(std::string_view name) const;
+  std::optional<SessionResult> no_room(std::string_view name, std::string_view parent = {}) const;
   void erase(Session& session);
   std::optional<StateSlot> take_slot(Session& session);
   int& count_of(const Session& session);

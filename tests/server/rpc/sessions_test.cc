@@ -91,6 +91,7 @@ TEST_F(SessionsTest, TextIsReadBothAsAStartAndAsContinued) {
 TEST_F(SessionsTest, TheAnswerIsTheEngines) {
   start();
   const SessionInfo info{.name = "s",
+                         .parent = "p",
                          .position = 10,
                          .pending_token = 3,
                          .tier = Tier::kHost,
@@ -107,6 +108,7 @@ TEST_F(SessionsTest, TheAnswerIsTheEngines) {
   v1::Session session;
   ASSERT_TRUE(call(&Stub::Get, get, &session).ok());
   EXPECT_EQ(session.name(), "s");
+  EXPECT_EQ(session.parent(), "p");
   EXPECT_EQ(session.position(), 10);
   EXPECT_EQ(session.pending_token(), 3);
   EXPECT_EQ(session.tier(), v1::SESSION_TIER_HOST);

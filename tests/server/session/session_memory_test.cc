@@ -67,7 +67,11 @@ TEST_P(SessionMemory, WhatIsReservedIsWhatIsResident) {
   for (int i = 0; i < count; ++i) {
     // Short names, and such as have memory of their own.
     const std::string name = i % 2 ? fmt::format("s{}", i) : fmt::format("a-long-name-{:0>100}", i);
-    run(Kind::kOpen, name);
+    if (i % 4 == 3) {  // whose parent's name, a long one, is held too
+      run(Kind::kFork, fmt::format("a-long-name-{:0>100}", i - 1), name);
+    } else {
+      run(Kind::kOpen, name);
+    }
     use(name);
     if (i % 2) run(Kind::kMark, name, "before-the-first-question-of-the-talk");
     use(name);

@@ -87,6 +87,20 @@ TEST_F(SessionStoreTest, OpenGetClose) {
   EXPECT_EQ(status(Kind::kOpen, "a"), Status::kOk);
 }
 
+TEST_F(SessionStoreTest, AForkNamesItsParent) {
+  const std::string long_name(100, 'p');
+  run(Kind::kOpen, long_name);
+  EXPECT_EQ(get(long_name).parent, "");
+  const SessionInfo fork = run(Kind::kFork, long_name, "a").sessions.at(0);
+  EXPECT_EQ(fork.parent, long_name);
+  EXPECT_GT(fork.host_bytes, kBytesEach + 100) << "a name so long takes memory of its own";
+  run(Kind::kClose, long_name);
+  EXPECT_EQ(get("a").parent, long_name) << "also where it is closed";
+  EXPECT_EQ(get("a").host_bytes, fork.host_bytes);
+  use("a", 7);  // whose state is in a slot then
+  EXPECT_EQ(run(Kind::kFork, "a", "b").sessions.at(0).parent, "a");
+}
+
 TEST_F(SessionStoreTest, TenantsDoNotSeeEachOthersNames) {
   const Identity other{.tenant = kAnyone.tenant + 1, .tenant_name = "other"};
   const auto ask = [&](Kind kind, const std::string& name, const std::string& second = "") {
