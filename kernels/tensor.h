@@ -4,9 +4,23 @@
 
 namespace recurve {
 
-enum class DType : uint8_t { kF32, kBF16, kF16, kI32 };
+// kPacked: of a weight matrix whose values do not stand one after the other, see WeightFormat.
+enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kPacked };
 
-constexpr size_t size_of(DType type) { return type == DType::kF32 || type == DType::kI32 ? 4 : 2; }
+// Bytes of one value; 0 for kPacked, where only the format knows.
+constexpr size_t size_of(DType type) {
+  switch (type) {
+    case DType::kF32:
+    case DType::kI32:
+      return 4;
+    case DType::kBF16:
+    case DType::kF16:
+      return 2;
+    case DType::kPacked:
+      break;
+  }
+  return 0;
+}
 
 constexpr const char* name_of(DType type) {
   switch (type) {
@@ -18,17 +32,24 @@ constexpr const char* name_of(DType type) {
       return "F16";
     case DType::kI32:
       return "I32";
+    case DType::kPacked:
+      return "packed";
   }
   return "?";
 }
 
-// A weight matrix in the memory of one backend, as in `y = W x`: one row an output.
-// The kernels accept F32 and BF16.
+struct WeightFormat;
+
+// A weight matrix in the memory of one backend, as in `y = W x`: one row an output. Every kernel
+// that multiplies with one accepts F32 and BF16; other formats are for those that say so, see
+// LinearOp::packed.
 struct Matrix {
   DType dtype = DType::kF32;
   int64_t N = 0;               // rows: outputs
   int64_t K = 0;               // columns: inputs
-  const void* data = nullptr;  // (N, K) row-major, 64-byte aligned
+  const void* data = nullptr;  // (N, K) row-major, 64-byte aligned; of kPacked: N rows of `format`
+  const WeightFormat* format = nullptr;  // of kPacked: how its values lie; null otherwise
+  const void* scales = nullptr;          // of kPacked: N rows of what `format` keeps beside them
 };
 
 // One array of an op's states, of all slots, in the memory of one backend: F32 or BF16. Ops compute

@@ -6,13 +6,14 @@
 
 #include "model/model.h"
 #include "model/weights/checkpoint.h"
+#include "model/weights/linear_weights.h"
 
 namespace recurve {
 
 struct LoadOptions {
   // Of the weight matrices: BF16 halves the memory of F32 checkpoints. Norm weights and biases stay
   // in F32.
-  DType weights = DType::kBF16;
+  WeightFormats weights = DType::kBF16;
   int chunk = 0;  // rows of a chunk of the recurrence; 0: as the config says
   // Of the states that are matrices: C of the mLSTM, S of the GLA family, h of the state spaces.
   // They are nearly all of a state. F32 or BF16. Stabilisers, normalisers, convolution windows and

@@ -11,10 +11,11 @@ import sys
 
 ALLOWED = {  # folder: the folders whose headers it may include besides its own
     "kernels/ops": {"kernels/tensor.h"},
+    "kernels/formats": {"kernels"},
     "kernels/reference": {"kernels", "kernels/ops"},
-    "kernels/cpu": {"kernels", "kernels/ops", "kernels/reference"},
+    "kernels/cpu": {"kernels", "kernels/formats", "kernels/ops", "kernels/reference"},
     "kernels/cuda": {"kernels", "kernels/ops", "kernels/reference"},
-    "kernels": {"kernels/ops"},
+    "kernels": {"kernels/formats", "kernels/ops"},
     "model": {"kernels", "kernels/ops"},
     "server/text": set(),
     "server/observe": set(),

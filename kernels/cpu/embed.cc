@@ -1,10 +1,8 @@
-#include <cstring>
-
-#include "kernels/check.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/targets.h"
+#include "kernels/weight_format.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/embed.cc"
@@ -37,16 +35,12 @@ HWY_EXPORT(embed_rows);
 
 void run(const EmbedArgs& args, Stream& stream) {
   const int64_t D = args.E.K;
-  CHECK(args.E.dtype == DType::kBF16 || args.E.dtype == DType::kF32);
   for_blocks(pool_of(stream), args.rows, D, [&](int64_t begin, int64_t end) {
     if (args.E.dtype == DType::kBF16) {
       HWY_DYNAMIC_DISPATCH(embed_rows)(args, begin, end);
       return;
     }
-    const auto* E = static_cast<const float*>(args.E.data);
-    for (int64_t r = begin; r < end; ++r) {
-      std::memcpy(args.x + r * D, E + args.token[r] * D, D * sizeof(float));
-    }
+    for (int64_t r = begin; r < end; ++r) unpack_row(args.E, args.token[r], args.x + r * D);
   });
 }
 

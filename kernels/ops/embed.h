@@ -4,7 +4,7 @@
 
 namespace recurve {
 
-// x[r] = E[token[r]], widened to fp32.
+// x[r] = E[token[r]], widened to fp32. Backends of the host take E in any format.
 struct EmbedArgs {
   int rows;
   Matrix E;              // (V, D)

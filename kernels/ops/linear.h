@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "kernels/ops/begun_norm.h"
 #include "kernels/ops/causal_conv1d.h"
@@ -44,7 +45,39 @@ struct LinearArgs {
   int64_t outputs() const { return swiglu ? W.N / 2 : W.N; }
 };
 
+// The linear layers of one format of weights.
+struct PackedLinear {
+  const WeightFormat* format;
+  void (*run)(const LinearArgs&, Stream&);
+  const char* implementation;
+};
+
+// `run` is for matrices of F32 and BF16; `packed` has the functions for other formats, one each.
 struct LinearOp : Op<LinearArgs> {
+  std::vector<PackedLinear> packed;
+
+  void operator()(const LinearArgs& args, Stream& stream) const {
+    if (args.W.format == nullptr) return run(args, stream);
+    find(args.W.format)->run(args, stream);
+  }
+  // Of that format: null if the backend has none, which loading asks before there is a matrix.
+  const PackedLinear* find(const WeightFormat* format) const {
+    for (const PackedLinear& linear : packed) {
+      if (linear.format == format) return &linear;
+    }
+    return nullptr;
+  }
+  // Adds it, or writes over what the table has for the format.
+  void put(const PackedLinear& linear) {
+    for (PackedLinear& there : packed) {
+      if (there.format == linear.format) {
+        there = linear;
+        return;
+      }
+    }
+    packed.push_back(linear);
+  }
+
   // Whether x is rounded to bf16 beside this matrix: then who makes x may do so. null: never.
   bool (*rounds)(const Matrix& W) = nullptr;
   bool takes_bf16(const Matrix& W) const { return rounds != nullptr && rounds(W); }

@@ -2,6 +2,7 @@
 
 #include "kernels/reference/math.h"
 #include "kernels/reference/table.h"
+#include "kernels/weight_format.h"
 
 namespace recurve::reference {
 namespace {
@@ -25,12 +26,13 @@ const float* normed(const LinearArgs& args, const float* x, std::vector<float>& 
 
 void run(const LinearArgs& args, Stream& stream) {
   const int64_t N = args.W.N, K = args.W.K, outputs = args.outputs();
-  std::vector<float> room, z(static_cast<size_t>(N));
+  std::vector<float> room, z(static_cast<size_t>(N)), w(static_cast<size_t>(K));
   for (int r = 0; r < args.rows; ++r) {
     const float* x = normed(args, args.x + r * K, room, stream);
     for (int64_t n = 0; n < N; ++n) {
+      unpack_row(args.W, n, w.data());
       float sum = 0;
-      for (int64_t k = 0; k < K; ++k) sum += x[k] * weight_at(args.W, n * K + k);
+      for (int64_t k = 0; k < K; ++k) sum += x[k] * w[static_cast<size_t>(k)];
       if (args.bias != nullptr) sum += args.bias[n];
       z[static_cast<size_t>(n)] = sum;
     }

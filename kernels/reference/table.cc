@@ -1,5 +1,7 @@
 #include "kernels/reference/table.h"
 
+#include "kernels/weight_formats.h"
+
 namespace recurve::reference {
 
 Kernels table() {
@@ -7,6 +9,9 @@ Kernels table() {
   fill(kernels);
   kernels.mlstm.bf16_state = kernels.gla.bf16_state = true;
   kernels.ssd.bf16_state = kernels.selective_scan.bf16_state = true;
+  for (const WeightFormat* format : kWeightFormats) {
+    if (format->packed()) kernels.linear.put({format, kernels.linear.run, "reference"});
+  }
   return kernels;
 }
 

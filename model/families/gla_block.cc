@@ -35,7 +35,7 @@ const char* second_name(const Config& c) { return c.kind == Kind::kHgrn2 ? "f" :
 const char* third_name(const Config& c) { return c.kind == Kind::kHgrn2 ? "i" : "v"; }
 
 LinearWeights load_projection(const Config& c, Checkpoint& checkpoint, Backend& backend,
-                              const std::string& a, DType dtype) {
+                              const std::string& a, const WeightFormats& formats) {
   Parts parts = {{a + "q_proj.weight", c.q()},
                  {a + second_name(c) + "_proj.weight", c.k()},
                  {a + third_name(c) + "_proj.weight", c.v()}};
@@ -45,7 +45,7 @@ LinearWeights load_projection(const Config& c, Checkpoint& checkpoint, Backend& 
   } else if (c.kind == Kind::kGla) {
     parts.push_back({a + "gk_proj.0.weight", c.gate_rank});
   }
-  return LinearWeights::load(backend, checkpoint, parts, c.D, dtype);
+  return LinearWeights::load(backend, checkpoint, parts, c.D, formats.linear);
 }
 
 std::vector<float> for_all_heads(const std::vector<float>& one, int64_t H) {
@@ -56,7 +56,7 @@ std::vector<float> for_all_heads(const std::vector<float>& one, int64_t H) {
 
 // of: "q" or "k". A tied layer is in the file under both names, or under one of them.
 MapWeights load_map(const Config& c, Checkpoint& checkpoint, Backend& backend, const std::string& a,
-                    const std::string& of, DType dtype) {
+                    const std::string& of, const WeightFormats& formats) {
   const bool product = c.feature_map == FeatureMap::kProduct;
   const bool biased = product || c.feature_map == FeatureMap::kSoftmax;
   std::vector<float> rows, bias;
@@ -74,39 +74,36 @@ MapWeights load_map(const Config& c, Checkpoint& checkpoint, Backend& backend, c
     take(std::string(layer) + ".weight", {c.DK, c.DK}, rows);
     if (biased) take(std::string(layer) + ".bias", {c.DK}, bias);
   }
-  return {.W = HostMatrix(backend, for_all_heads(rows, c.H), c.DK, dtype),
+  return {.W = HostMatrix(backend, for_all_heads(rows, c.H), c.DK, formats.others),
           .bias = biased ? VectorWeights::from(backend, for_all_heads(bias, c.H)) : VectorWeights(),
           .parameters = static_cast<int64_t>(rows.size() + bias.size())};
 }
 
 // Before 2025-02 the two halves were one matrix, called gate_proj: gate rows, then up rows.
 GatedFfn load_ffn(const Config& c, Checkpoint& checkpoint, Backend& backend,
-                  const std::string& prefix, DType dtype) {
+                  const std::string& prefix, const WeightFormats& formats) {
   const std::string gate = prefix + "mlp.gate_proj.weight", up = prefix + "mlp.up_proj.weight";
   const TensorView* found = checkpoint.find(gate);
   const bool fused = found != nullptr && found->rows() == 2 * c.F;
   const Parts parts = fused ? Parts{{gate, 2 * c.F}} : Parts{{gate, c.F}, {up, c.F}};
   return {.norm = VectorWeights::load(backend, checkpoint, prefix + "mlp_norm.weight", {{c.D}}),
-          .gate_up = LinearWeights::load(backend, checkpoint, parts, c.D, dtype),
+          .gate_up = LinearWeights::load(backend, checkpoint, parts, c.D, formats.linear),
           .down = LinearWeights::load(backend, checkpoint, {{prefix + "mlp.down_proj.weight", c.D}},
-                                      c.F, dtype)};
+                                      c.F, formats.linear)};
 }
 
 }  // namespace
 
 Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
-                 const std::string& prefix, DType dtype) {
+                 const std::string& prefix, const WeightFormats& formats) {
   const std::string a = prefix + "attn.";
   const bool hgrn2 = c.kind == Kind::kHgrn2;
   const auto vector = [&](const std::string& name, int64_t size) {
     return VectorWeights::load(backend, checkpoint, name, {{size}});
   };
-  const auto linear = [&](const Parts& parts, int64_t K) {
-    return LinearWeights::load(backend, checkpoint, parts, K, dtype);
-  };
   Block block;
   block.norm = vector(prefix + "attn_norm.weight", c.D);
-  block.projection = load_projection(c, checkpoint, backend, a, dtype);
+  block.projection = load_projection(c, checkpoint, backend, a, formats);
   if (c.width > 0) {
     block.conv = load_convolution(checkpoint, backend,
                                   {{a + "q_conv1d.weight", c.q()},
@@ -115,19 +112,22 @@ Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
                                   c.width);
   }
   if (c.kind == Kind::kGla) {
-    block.gate_up = linear({{a + "gk_proj.1.weight", c.k(), a + "gk_proj.1.bias"}}, c.gate_rank);
+    block.gate_up = LinearWeights::load(backend, checkpoint,
+                                        {{a + "gk_proj.1.weight", c.k(), a + "gk_proj.1.bias"}},
+                                        c.gate_rank, formats.others);
   }
   if (c.map_weights) {
-    block.map_q = load_map(c, checkpoint, backend, a, "q", dtype);
-    if (!c.map_tied) block.map_k = load_map(c, checkpoint, backend, a, "k", dtype);
+    block.map_q = load_map(c, checkpoint, backend, a, "q", formats);
+    if (!c.map_tied) block.map_k = load_map(c, checkpoint, backend, a, "k", formats);
   }
   if (c.head_norm || hgrn2) {
     block.out_norm = vector(existing(checkpoint, {a + "g_norm_swish_gate.weight",
                                                   a + "g_norm.weight", a + "norm.weight"}),
                             hgrn2 ? c.out() : c.DV);
   }
-  block.out = linear({{a + "o_proj.weight", c.D}}, c.out());
-  block.ffn = load_ffn(c, checkpoint, backend, prefix, dtype);
+  block.out = LinearWeights::load(backend, checkpoint, {{a + "o_proj.weight", c.D}}, c.out(),
+                                  formats.linear);
+  block.ffn = load_ffn(c, checkpoint, backend, prefix, formats);
   return block;
 }
 

@@ -32,7 +32,7 @@ struct Block {
 
 // prefix: of the block's tensors, "model.layers.0.".
 Block load_block(const Config& config, Checkpoint& checkpoint, Backend& backend,
-                 const std::string& prefix, DType dtype);
+                 const std::string& prefix, const WeightFormats& formats);
 
 // HGRN2's lower bounds of all blocks, from one tensor (blocks, D) of that name.
 void load_bounds(const Config& config, Checkpoint& checkpoint, Backend& backend,

@@ -106,7 +106,7 @@ class Mamba final : public StateSpaceModel {
     float* picked;  // (logits, D)
   };
   Block load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
-                   DType dtype) const;
+                   const WeightFormats& formats) const;
   // next: who reads x after it.
   void mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
              const Scratch& scratch, const Residual::Reader& next, Stream& stream) const;
@@ -146,7 +146,7 @@ Mamba::Mamba(Checkpoint& checkpoint, Backend& backend, const LoadOptions& option
 }
 
 Block Mamba::load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
-                        DType dtype) const {
+                        const WeightFormats& formats) const {
   const std::string m = prefix + "mixer.";
   const auto vector = [&](const std::string& name, std::vector<Shape> shapes) {
     return VectorWeights::load(backend, checkpoint, name, shapes);
@@ -154,14 +154,15 @@ Block Mamba::load_block(Checkpoint& checkpoint, Backend& backend, const std::str
   const auto linear = [&](const std::string& name, int64_t N, int64_t K, bool bias) {
     const std::string bias_name = bias ? m + name + ".bias" : "";
     return LinearWeights::load(backend, checkpoint, {{m + name + ".weight", N, bias_name}}, K,
-                               dtype);
+                               formats.linear);
   };
   return {.norm = vector(prefix + "norm.weight", {{c_.D}}),
           .in = linear("in_proj", 2 * c_.DI, c_.D, c_.bias),
           .conv = vector(m + "conv1d.weight", {{c_.DI, 1, c_.width}, {c_.DI, c_.width}}),
           .conv_bias = c_.conv_bias ? vector(m + "conv1d.bias", {{c_.DI}}) : VectorWeights(),
           .params = linear("x_proj", c_.R + 2 * c_.N, c_.DI, false),
-          .dt = linear("dt_proj", c_.DI, c_.R, false),
+          .dt = LinearWeights::load(backend, checkpoint, {{m + "dt_proj.weight", c_.DI}}, c_.R,
+                                    formats.others),
           .dt_bias = vector(m + "dt_proj.bias", {{c_.DI}}),
           .A = load_decay(backend, checkpoint, m + "A_log", {c_.DI, c_.N}),
           .skip = vector(m + "D", {{c_.DI}}),

@@ -144,7 +144,7 @@ class Mamba2 final : public StateSpaceModel {
     float* picked;  // (logits, D)
   };
   Block load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
-                   DType dtype) const;
+                   const WeightFormats& formats) const;
   // next: who reads x after it.
   void mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
              const Scratch& scratch, const Residual::Reader& next, Stream& stream) const;
@@ -185,7 +185,7 @@ Mamba2::Mamba2(Checkpoint& checkpoint, Backend& backend, const LoadOptions& opti
 }
 
 Block Mamba2::load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
-                         DType dtype) const {
+                         const WeightFormats& formats) const {
   const std::string m = prefix + "mixer.";
   const int64_t conv = c_.conv_width();
   const auto vector = [&](const std::string& name, std::vector<Shape> shapes) {
@@ -194,7 +194,7 @@ Block Mamba2::load_block(Checkpoint& checkpoint, Backend& backend, const std::st
   const auto linear = [&](const std::string& name, int64_t N, int64_t K) {
     const std::string bias_name = c_.bias ? m + name + ".bias" : "";
     return LinearWeights::load(backend, checkpoint, {{m + name + ".weight", N, bias_name}}, K,
-                               dtype);
+                               formats.linear);
   };
   return {.norm = vector(prefix + "norm.weight", {{c_.D}}),
           .in = linear("in_proj", c_.projection_width(), c_.D),

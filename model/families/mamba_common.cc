@@ -58,11 +58,11 @@ void finish_state_space(ConfigReader& read) {
 }
 
 std::string StateSpaceModel::load_outside(const StateSpaceConfig& c, Checkpoint& checkpoint,
-                                          Backend& backend, DType dtype) {
+                                          Backend& backend, const WeightFormats& formats) {
   const std::string prefix =
       checkpoint.detect_prefix({"backbone.", "model.backbone.", "model.", ""}, "norm_f.weight");
-  tokens_ =
-      load_token_weights(backend, checkpoint, prefix, "norm_f.weight", c.vocab, c.D, c.tied, dtype);
+  tokens_ = load_token_weights(backend, checkpoint, prefix, "norm_f.weight", c.vocab, c.D, c.tied,
+                               formats);
   return prefix;
 }
 

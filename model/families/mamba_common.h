@@ -45,7 +45,7 @@ class StateSpaceModel : public Model {
 
   // Loads embedding, last norm and head, and gives the prefix of the blocks' names.
   std::string load_outside(const StateSpaceConfig& c, Checkpoint& checkpoint, Backend& backend,
-                           DType dtype);
+                           const WeightFormats& formats);
   // blocks: the size of all of them.
   void fill_info(const StateSpaceConfig& c, const Checkpoint& checkpoint, WeightTally blocks,
                  const std::string& family, const std::string& description);

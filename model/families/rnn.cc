@@ -140,7 +140,7 @@ class Rnn final : public Model {
     return {std::max(c_.E, c_.D), c_.D, c_.gates() * c_.D, c_.F};
   }
   Layer load_layer(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
-                   int64_t inputs, DType dtype) const;
+                   int64_t inputs, const WeightFormats& formats) const;
   Norm load_norm(Checkpoint& checkpoint, Backend& backend, const std::string& prefix) const;
   void fill_info(const Checkpoint& checkpoint);
   std::vector<const char*> state_names() const;
@@ -173,7 +173,7 @@ Rnn::Rnn(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
   }
   if (options.chunk > 0) c_.chunk = options.chunk;
   embedding_ = LinearWeights::load(backend, checkpoint, {{"embeddings.weight", c_.vocab}}, c_.E,
-                                   options.weights);
+                                   options.weights.tokens);
   for (int64_t l = 0; l < c_.layers; ++l) {
     layers_.push_back(load_layer(checkpoint, backend, fmt::format("layers.{}.", l),
                                  l == 0 ? c_.E : c_.D, options.weights));
@@ -187,17 +187,17 @@ Rnn::Rnn(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
     if (c_.head_bias) head_bias_ = VectorWeights::load(backend, checkpoint, bias, {{c_.vocab}});
   } else {
     lm_head_ = LinearWeights::load(backend, checkpoint, {{"lm_head.weight", c_.vocab, bias}}, c_.D,
-                                   options.weights);
+                                   options.weights.tokens);
   }
   checkpoint.finish(progress);
   fill_info(checkpoint);
 }
 
 Layer Rnn::load_layer(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
-                      int64_t inputs, DType dtype) const {
+                      int64_t inputs, const WeightFormats& formats) const {
   const int64_t G = c_.gates(), H = c_.H, DH = c_.DH();
   const auto linear = [&](const std::vector<LinearWeights::Part>& parts, int64_t K) {
-    return LinearWeights::load(backend, checkpoint, parts, K, dtype);
+    return LinearWeights::load(backend, checkpoint, parts, K, formats.linear);
   };
   Layer layer;
   const std::string bias_name = c_.bias ? prefix + "bias_ih" : "";
@@ -210,7 +210,7 @@ Layer Rnn::load_layer(Checkpoint& checkpoint, Backend& backend, const std::strin
     const auto begin = from.begin() + (part % G * H + part / G) * DH * DH;
     R.insert(R.end(), begin, begin + DH * DH);
   }
-  layer.R = HostMatrix(backend, R, DH, dtype);
+  layer.R = HostMatrix(backend, R, DH, formats.others);
   if (c_.bias) {
     layer.bias = VectorWeights::load(backend, checkpoint, prefix + "bias_hh", {{G * c_.D}});
   }

@@ -54,7 +54,7 @@ class Xlstm final : public Model {
     float* picked;  // (logits, D)
   };
   Block load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
-                   DType dtype) const;
+                   const WeightFormats& formats) const;
   void mlstm_layer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
                    const Scratch& scratch, Stream& stream) const;
   void exponential_cell(const Block& block, size_t index, const Ragged& seqs,
@@ -108,7 +108,7 @@ Xlstm::Xlstm(Checkpoint& checkpoint, Backend& backend, const LoadOptions& option
 }
 
 Block Xlstm::load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
-                        DType dtype) const {
+                        const WeightFormats& formats) const {
   const int64_t qk = c_.qk(), v = c_.v();
   using Parts = std::vector<LinearWeights::Part>;
   const std::string m = prefix + "mlstm_layer.", f = prefix + "ffn.";
@@ -128,7 +128,7 @@ Block Xlstm::load_block(Checkpoint& checkpoint, Backend& backend, const std::str
     return VectorWeights::load(backend, checkpoint, prefix + name, shapes);
   };
   const auto linear = [&](const Parts& parts, int64_t K) {
-    return LinearWeights::load(backend, checkpoint, parts, K, dtype);
+    return LinearWeights::load(backend, checkpoint, parts, K, formats.linear);
   };
   return {.norm = vector("norm_mlstm.weight", {{c_.D}}),
           .qkvoif = linear(qkvoif, c_.D),

@@ -85,8 +85,9 @@ XlstmBlocks::XlstmBlocks(Checkpoint& checkpoint, Backend& backend, const LoadOpt
   }
   const std::string prefix =
       checkpoint.detect_prefix({"", "model.", "backbone."}, "token_embedding.weight");
-  embedding_ = LinearWeights::load(
-      backend, checkpoint, {{prefix + "token_embedding.weight", c_.vocab}}, c_.D, options.weights);
+  embedding_ =
+      LinearWeights::load(backend, checkpoint, {{prefix + "token_embedding.weight", c_.vocab}},
+                          c_.D, options.weights.tokens);
   const std::string stack = prefix + "xlstm_block_stack.";
   size_t first_state = 0;
   for (size_t b = 0; b < c_.slstm.size(); ++b) {
@@ -105,7 +106,7 @@ XlstmBlocks::XlstmBlocks(Checkpoint& checkpoint, Backend& backend, const LoadOpt
   c_.tied = head.is_embedding;
   if (!c_.tied) {
     lm_head_ = LinearWeights::load(backend, checkpoint, {{prefix + "lm_head.weight", c_.vocab}},
-                                   c_.D, options.weights);
+                                   c_.D, options.weights.tokens);
   }
   checkpoint.finish(progress);
   fill_info(checkpoint);

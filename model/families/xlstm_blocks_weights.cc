@@ -19,22 +19,22 @@ HostMatrix load_headwise(Checkpoint& checkpoint, Backend& backend, const std::st
 
 // name: without ".weight".
 LinearWeights load_linear(Checkpoint& checkpoint, Backend& backend, const std::string& name,
-                          int64_t N, int64_t K, bool bias, DType dtype) {
-  return LinearWeights::load(backend, checkpoint,
-                             {{name + ".weight", N, bias ? name + ".bias" : ""}}, K, dtype);
+                          int64_t N, int64_t K, bool bias, const WeightFormats& formats) {
+  return LinearWeights::load(
+      backend, checkpoint, {{name + ".weight", N, bias ? name + ".bias" : ""}}, K, formats.linear);
 }
 
 // The gates are exponents and the blocks of the projections a few values each: both stay in fp32,
 // which costs next to nothing and makes most of what bf16 would lose.
 MlstmWeights load_mlstm(const Config& c, Checkpoint& checkpoint, Backend& backend,
-                        const std::string& prefix, DType dtype) {
+                        const std::string& prefix, const WeightFormats& formats) {
   const auto headwise = [&](const char* name) {
     return load_headwise(checkpoint, backend, prefix + name, c.inner / c.block, c.block,
                          DType::kF32);
   };
   const std::string cell = prefix + "mlstm_cell.";
   MlstmWeights w;
-  w.up = load_linear(checkpoint, backend, prefix + "proj_up", 2 * c.inner, c.D, c.bias, dtype);
+  w.up = load_linear(checkpoint, backend, prefix + "proj_up", 2 * c.inner, c.D, c.bias, formats);
   if (c.width > 0) {
     w.conv = load_vector(checkpoint, backend, prefix + "conv1d.conv.weight",
                          {{c.inner, 1, c.width}, {c.inner, c.width}});
@@ -54,14 +54,15 @@ MlstmWeights load_mlstm(const Config& c, Checkpoint& checkpoint, Backend& backen
                                 3 * c.inner, DType::kF32);
   w.head_norm = load_norm(checkpoint, backend, cell + "outnorm.weight", c.inner);
   w.skip = load_vector(checkpoint, backend, prefix + "learnable_skip", {{c.inner}});
-  w.down = load_linear(checkpoint, backend, prefix + "proj_down", c.D, c.inner, c.bias, dtype);
+  w.down = load_linear(checkpoint, backend, prefix + "proj_down", c.D, c.inner, c.bias, formats);
   return w;
 }
 
 // The kernel is (H, in, 4, out) with a bias (H, 4, DH) as the package's cuda backend keeps it, and
 // (H, 4, out, in) with (4, H, DH) as its vanilla backend does.
 void load_recurrence(const Config& c, Checkpoint& checkpoint, Backend& backend,
-                     const std::string& prefix, DType dtype, SlstmWeights& weights) {
+                     const std::string& prefix, const WeightFormats& formats,
+                     SlstmWeights& weights) {
   const int64_t H = c.slstm_H, DH = c.D / H;
   const Shape shape = c.transposed_R ? Shape{H, DH, 4 * DH} : Shape{H, 4 * DH, DH};
   const Shape split = c.transposed_R ? Shape{H, DH, 4, DH} : Shape{H, 4, DH, DH};
@@ -83,16 +84,17 @@ void load_recurrence(const Config& c, Checkpoint& checkpoint, Backend& backend,
       bias[static_cast<size_t>(at)] = from[static_cast<size_t>((head * 4 + gate) * DH + d)];
     }
   }
-  weights.R = HostMatrix(backend, R, DH, dtype);
+  weights.R = HostMatrix(backend, R, DH, formats.others);
   weights.bias = VectorWeights::from(backend, bias);
 }
 
 // The research code feeds fgate into the cell's input gate and igate into its forget gate
 // (blocks/slstm/layer.py, forward), so that is what the tensors of a trained model mean.
 SlstmWeights load_slstm(const Config& c, Checkpoint& checkpoint, Backend& backend,
-                        const std::string& prefix, DType dtype) {
+                        const std::string& prefix, const WeightFormats& formats) {
   const auto headwise = [&](const char* name) {
-    return load_headwise(checkpoint, backend, prefix + name, c.slstm_H, c.D / c.slstm_H, dtype);
+    return load_headwise(checkpoint, backend, prefix + name, c.slstm_H, c.D / c.slstm_H,
+                         formats.others);
   };
   SlstmWeights w;
   if (c.slstm_width > 0) {
@@ -104,7 +106,7 @@ SlstmWeights load_slstm(const Config& c, Checkpoint& checkpoint, Backend& backen
   w.f = headwise("igate.weight");
   w.z = headwise("zgate.weight");
   w.o = headwise("ogate.weight");
-  load_recurrence(c, checkpoint, backend, prefix + "slstm_cell.", dtype, w);
+  load_recurrence(c, checkpoint, backend, prefix + "slstm_cell.", formats, w);
   w.head_norm = load_norm(checkpoint, backend, prefix + "group_norm.weight", c.D);
   return w;
 }
@@ -119,21 +121,21 @@ VectorWeights load_norm(Checkpoint& checkpoint, Backend& backend, const std::str
 }
 
 Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
-                 const std::string& prefix, bool is_slstm, DType dtype) {
+                 const std::string& prefix, bool is_slstm, const WeightFormats& formats) {
   Block block{};
   block.norm = load_norm(checkpoint, backend, prefix + "xlstm_norm.weight", c.D);
   if (!is_slstm) {
-    block.mlstm = load_mlstm(c, checkpoint, backend, prefix + "xlstm.", dtype);
+    block.mlstm = load_mlstm(c, checkpoint, backend, prefix + "xlstm.", formats);
     return block;
   }
-  block.slstm = load_slstm(c, checkpoint, backend, prefix + "xlstm.", dtype);
+  block.slstm = load_slstm(c, checkpoint, backend, prefix + "xlstm.", formats);
   if (c.F > 0) {
     const std::string f = prefix + "ffn.";
     block.slstm.ffn_norm = load_norm(checkpoint, backend, prefix + "ffn_norm.weight", c.D);
     block.slstm.ffn_up =
-        load_linear(checkpoint, backend, f + "proj_up", 2 * c.F, c.D, c.ffn_bias, dtype);
+        load_linear(checkpoint, backend, f + "proj_up", 2 * c.F, c.D, c.ffn_bias, formats);
     block.slstm.ffn_down =
-        load_linear(checkpoint, backend, f + "proj_down", c.D, c.F, c.ffn_bias, dtype);
+        load_linear(checkpoint, backend, f + "proj_down", c.D, c.F, c.ffn_bias, formats);
   }
   return block;
 }

@@ -41,7 +41,7 @@ struct Block {
 
 // prefix: of the block's tensors. first_state is left for the caller.
 Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
-                 const std::string& prefix, bool is_slstm, DType dtype);
+                 const std::string& prefix, bool is_slstm, const WeightFormats& formats);
 
 // Norm weights are stored as what is added to one (components/ln.py, residual_weight). (size)
 VectorWeights load_norm(Checkpoint& checkpoint, Backend& backend, const std::string& name,

@@ -37,18 +37,18 @@ HeadSource find_head(Checkpoint& checkpoint, const std::string& embedding,
 
 TokenWeights load_token_weights(Backend& backend, Checkpoint& checkpoint, const std::string& prefix,
                                 const std::string& norm_name, int64_t V, int64_t D, bool tied,
-                                DType dtype) {
+                                const WeightFormats& formats) {
   const std::string embedding = existing(
       checkpoint,
       {prefix + "embeddings.weight", prefix + "embedding.weight", prefix + "embed_tokens.weight"});
   TokenWeights weights;
-  weights.embedding = LinearWeights::load(backend, checkpoint, {{embedding, V}}, D, dtype);
+  weights.embedding = LinearWeights::load(backend, checkpoint, {{embedding, V}}, D, formats.tokens);
   weights.norm = VectorWeights::load(backend, checkpoint, prefix + norm_name, {{D}});
   const HeadSource head = find_head(checkpoint, embedding, kHeadNames, tied);
   weights.head_source = head.words;
   if (!head.is_embedding) {
-    weights.lm_head =
-        LinearWeights::load(backend, checkpoint, {{existing(checkpoint, kHeadNames), V}}, D, dtype);
+    weights.lm_head = LinearWeights::load(
+        backend, checkpoint, {{existing(checkpoint, kHeadNames), V}}, D, formats.tokens);
   }
   return weights;
 }

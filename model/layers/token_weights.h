@@ -38,7 +38,7 @@ struct TokenWeights {
 // with the outermost part of it. tied: what the config says, see find_head().
 TokenWeights load_token_weights(Backend& backend, Checkpoint& checkpoint, const std::string& prefix,
                                 const std::string& norm_name, int64_t V, int64_t D, bool tied,
-                                DType dtype);
+                                const WeightFormats& formats);
 
 // Whether any name of the head's matrix exists; never for random weights.
 bool has_lm_head(const Checkpoint& checkpoint);

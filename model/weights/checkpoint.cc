@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "kernels/check.h"
+#include "kernels/weight_formats.h"
 #include "model/weights/json_file.h"
 
 namespace recurve {
@@ -220,6 +221,42 @@ TensorView Checkpoint::take_found(Tensor& tensor, const std::vector<Shape>& shap
   return {};
 }
 
+StoredMatrix Checkpoint::take_matrix(const std::string& name, int64_t rows, int64_t K) {
+  for (const WeightFormat* format : kWeightFormats) {
+    const std::string packed = fmt::format("{}.{}", name, format->name);
+    if (random_ || !format->packed() || lookup(name) != nullptr || lookup(packed) == nullptr) {
+      continue;
+    }
+    StoredMatrix matrix{.values = take_bytes(packed, rows, format->row_bytes(K)),
+                        .K = K,
+                        .format = format,
+                        .scales = {}};
+    if (format->group_scale > 0) {
+      matrix.scales = take_bytes(packed + ".scales", rows, format->row_scales(K));
+    }
+    return matrix;
+  }
+  return {.values = take(name, {rows, K}), .K = K, .format = nullptr, .scales = {}};
+}
+
+// A tensor of any type and shape that is so many rows of so many bytes.
+TensorView Checkpoint::take_bytes(const std::string& name, int64_t rows, int64_t row_bytes) {
+  const std::string wanted = fmt::format("{} rows of {} bytes", rows, row_bytes);
+  Tensor* tensor = lookup(name);
+  if (tensor == nullptr) {
+    missing_.add(fmt::format("{}: tensor {}: wanted {}, found none", weights_file_, in_quotes(name),
+                             wanted));
+    return {};
+  }
+  tensor->used = true;
+  const TensorView& view = tensor->view;
+  const auto bytes = checked_product(rows, row_bytes);
+  if (view.rows() == rows && bytes && view.bytes == static_cast<size_t>(*bytes)) return view;
+  misfit_.add(fmt::format("{}: tensor {}: wanted {}, found {}", view.path(), in_quotes(view.name),
+                          wanted, type_and_shape(view)));
+  return {};
+}
+
 void Checkpoint::note_missing(const std::vector<std::string>& names,
                               const std::vector<Shape>& shapes) {
   std::vector<std::string> texts;
@@ -255,7 +292,42 @@ void Checkpoint::allow_extra(const std::vector<std::string>& names) {
 }
 
 void Checkpoint::copy_on_finish(const TensorView& view, DType to, Backend& backend, void* device) {
-  if (view.present()) copies_.push_back({view, to, &backend, device});
+  if (view.present()) {
+    copies_.push_back({.from = view, .to = to, .backend = &backend, .device = device});
+  }
+}
+
+void Checkpoint::copy_on_finish(const StoredMatrix& matrix, const WeightFormat& to,
+                                Backend& backend, void* data, void* scales) {
+  if (!matrix.values.present()) return;
+  format_bytes_[&to] += matrix.values.rows() * (to.row_bytes(matrix.K) + to.row_scales(matrix.K));
+  if (!to.packed() && matrix.format == nullptr) {
+    return copy_on_finish(matrix.values, to.dtype, backend, data);
+  }
+  if (matrix.format == &to) {
+    copy_on_finish(matrix.values, DType::kPacked, backend, data);
+    return copy_on_finish(matrix.scales, DType::kPacked, backend, scales);
+  }
+  copies_.push_back({.from = matrix.values,
+                     .to = to.dtype,
+                     .backend = &backend,
+                     .device = data,
+                     .matrix = matrix,
+                     .format = &to,
+                     .scales = scales});
+}
+
+std::string Checkpoint::weight_formats() const {
+  std::vector<const WeightFormat*> formats;
+  for (const auto& [format, bytes] : format_bytes_) formats.push_back(format);
+  std::ranges::sort(formats, std::greater(), [this](const WeightFormat* format) {
+    return std::pair(format_bytes_.at(format), format->name);
+  });
+  std::vector<std::string> names;
+  for (const WeightFormat* format : formats) {
+    if (names.empty() || format->packed()) names.emplace_back(format->name);
+  }
+  return joined(names, ", ");
 }
 
 void Checkpoint::Problems::add(const std::string& sentence) {

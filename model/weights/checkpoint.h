@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "kernels/tensor.h"
+#include "kernels/weight_format.h"
 #include "model/weights/fingerprint.h"
 #include "model/weights/safetensors.h"
 #include "model/weights/tensor_view.h"
@@ -65,6 +67,11 @@ class Checkpoint {
   // As take_any, but that none of the names exists is no problem.
   TensorView take_optional(const std::vector<std::string>& names, const std::vector<Shape>& shapes);
 
+  // Takes a weight matrix: what take() does of (rows, K) or, where there is no tensor of that name
+  // but one in a format of kernels/weight_formats.h, that: NAME.FORMAT, as many bytes as its rows
+  // take, with NAME.FORMAT.scales beside it where the format has scales.
+  StoredMatrix take_matrix(const std::string& name, int64_t rows, int64_t K);
+
   // These may be there untaken, e.g. "lm_head.weight" beside tied embeddings.
   void allow_extra(const std::vector<std::string>& names);
 
@@ -73,6 +80,10 @@ class Checkpoint {
   // Has finish() write the tensor as F32 or BF16 to `device` (count() elements, memory of the
   // backend, which stays where it is until then). Does nothing if the view is not present.
   void copy_on_finish(const TensorView& view, DType to, Backend& backend, void* device);
+
+  // The same for a matrix in a format: to rows of these sizes. scales: null where it has none.
+  void copy_on_finish(const StoredMatrix& matrix, const WeightFormat& to, Backend& backend,
+                      void* data, void* scales);
 
   // From now on finish() makes no copies: for models that are loaded on paper.
   void leave_out_copies() { copying_ = false; }
@@ -87,6 +98,10 @@ class Checkpoint {
   // the tensors are spread over files, nor on what they are loaded as; of random weights it is the
   // config and the seed. Empty where the copies were left out.
   const std::string& fingerprint() const { return fingerprint_; }
+
+  // The formats of the matrices that were loaded, the one of most bytes first, then those of the
+  // others that have scales: "bf16", "int4, int8".
+  std::string weight_formats() const;
 
   // How fast the copies of finish() went. Reading, which includes any conversion, and copying to
   // the device go on at the same time.
@@ -103,11 +118,16 @@ class Checkpoint {
     TensorView view;
     bool used = false;
   };
+  // Of a tensor, element by element, or of a matrix into a format, row by row.
   struct Copy {
     TensorView from;
-    DType to;
+    DType to;  // kPacked: as it is stored
     Backend* backend;
-    void* device;  // (from.count()) of `to`
+    void* device;                          // (from.count()) of `to`
+    StoredMatrix matrix = {};              // row by row: that `from` is of
+    const WeightFormat* format = nullptr;  // row by row: into this
+    void* scales = nullptr;                // row by row: where they go
+    size_t piece_bytes() const;
   };
   // Sentences about one kind of problem; the first few are kept.
   struct Problems {
@@ -126,6 +146,7 @@ class Checkpoint {
   TensorView take_found(Tensor& tensor, const std::vector<Shape>& shapes);
   void note_missing(const std::vector<std::string>& names, const std::vector<Shape>& shapes);
   void check_all_used();
+  TensorView take_bytes(const std::string& name, int64_t rows, int64_t row_bytes);
   void make_copies(const Progress& progress);
   void take_fingerprint();
 
@@ -142,6 +163,7 @@ class Checkpoint {
   Problems missing_, misfit_;
   bool copying_ = true;
   std::vector<Copy> copies_;
+  std::map<const WeightFormat*, int64_t> format_bytes_;  // of the matrices
   Times times_;
   TensorHashes hashes_;  // of tensors that are read here
   std::string fingerprint_;

@@ -25,6 +25,15 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+// Those of elements [begin, end) among the tensor's.
+std::span<Hash128> blocks_of(std::span<Hash128> all, const TensorView& view, int64_t begin,
+                             int64_t end) {
+  if (all.empty()) return {};
+  const size_t size = size_of(view.type), block = TensorHashes::kBlock;
+  const size_t first = static_cast<size_t>(begin) * size / block;
+  return all.subspan(first, (static_cast<size_t>(end) * size + block - 1) / block - first);
+}
+
 // Of elements [begin, end), which begin and end with blocks or with the tensor. Nothing if there
 // are no blocks.
 void hash_stored(const TensorView& view, int64_t begin, int64_t end, std::span<Hash128> blocks) {
@@ -34,6 +43,26 @@ void hash_stored(const TensorView& view, int64_t begin, int64_t end, std::span<H
   view.file->mapping().check_still_whole();
   hash_blocks(bytes, blocks);
   view.file->mapping().release(bytes.data(), bytes.size());
+}
+
+// The whole of a tensor, in pieces.
+void hash_whole(const TensorView& view, TensorHashes& hashes) {
+  if (view.file == nullptr) return;
+  const std::span<Hash128> blocks = hashes.add(view);
+  for (int64_t begin = 0; begin < view.count() && !blocks.empty(); begin += kStageElements) {
+    const int64_t end = std::min(begin + kStageElements, view.count());
+    hash_stored(view, begin, end, blocks_of(blocks, view, begin, end));
+  }
+}
+
+// Bytes of an element that is copied as `to`, or as it is stored.
+size_t element_bytes(const TensorView& from, DType to) {
+  return to == DType::kPacked ? size_of(from.type) : size_of(to);
+}
+
+// Rows of a matrix that are packed at once.
+int64_t rows_of_piece(const StoredMatrix& matrix) {
+  return std::max<int64_t>(kStageElements / std::max<int64_t>(matrix.K, 1), 1);
 }
 
 // While one buffer is filled, the others are on their way to the device.
@@ -60,18 +89,51 @@ class Stage {
     for (Place& place : buffers_) place.wait();
   }
 
+  // A tensor, element by element. device: (from.count()) of `to`. report: called with the bytes
+  // that were read of each piece.
+  template <typename Report>
+  void send_tensor(const TensorView& from, DType to, std::byte* device, std::span<Hash128> blocks,
+                   Checkpoint::Times& times, const Report& report) {
+    const int64_t count = from.count();
+    for (int64_t begin = 0; begin < count; begin += kStageElements) {
+      const int64_t end = std::min(begin + kStageElements, count);
+      send(from, begin, end, to, device + static_cast<size_t>(begin) * element_bytes(from, to),
+           blocks_of(blocks, from, begin, end), times);
+      report(static_cast<uint64_t>(end - begin) * size_of(from.type));
+    }
+  }
+
+  // A matrix, row by row.
+  template <typename Report>
+  void send_matrix(const StoredMatrix& from, const WeightFormat& to, std::byte* data,
+                   std::byte* scales, Checkpoint::Times& times, const Report& report) {
+    const int64_t rows = from.values.rows(), step = rows_of_piece(from);
+    const auto row = static_cast<uint64_t>(from.values.bytes) / static_cast<uint64_t>(rows);
+    for (int64_t begin = 0; begin < rows; begin += step) {
+      const int64_t end = std::min(begin + step, rows);
+      send_rows(from, begin, end, to, data + begin * to.row_bytes(from.K),
+                scales + begin * to.row_scales(from.K), times);
+      report(static_cast<uint64_t>(end - begin) * row);
+    }
+  }
+
+ private:
   // Elements [begin, end) of the tensor, at most kStageElements. device: where they go. blocks:
   // where the hashes of what is stored there go, complete after wait(); or empty.
   void send(const TensorView& from, int64_t begin, int64_t end, DType to, std::byte* device,
             std::span<Hash128> blocks, Checkpoint::Times& times) {
     Place& place = buffers_[turn_];
     turn_ = (turn_ + 1) % buffers_.size();
-    const size_t bytes = static_cast<size_t>(end - begin) * size_of(to);
+    const size_t bytes = static_cast<size_t>(end - begin) * element_bytes(from, to);
     place.wait();
-    const bool as_stored = keeps_bytes(from.type, to);
+    const bool as_stored = to == DType::kPacked || keeps_bytes(from.type, to);
     if (!as_stored) hash_stored(from, begin, end, blocks);
     const Clock::time_point began = Clock::now();
-    convert_elements(from, begin, end, to, place.memory.get());
+    if (to == DType::kPacked) {
+      copy_stored(from, begin, end, place.memory.get());
+    } else {
+      convert_elements(from, begin, end, to, place.memory.get());
+    }
     times.reading += seconds_since(began);
     times.bytes += bytes;
     if (as_stored) place.hash(bytes, blocks);
@@ -83,7 +145,25 @@ class Stage {
     place.left->record(*stream_);
   }
 
- private:
+  // Rows [begin, end) of a matrix in a format. data, scales: where they go.
+  void send_rows(const StoredMatrix& from, int64_t begin, int64_t end, const WeightFormat& to,
+                 std::byte* data, std::byte* scales, Checkpoint::Times& times) {
+    Place& place = buffers_[turn_];
+    turn_ = (turn_ + 1) % buffers_.size();
+    const auto rows = static_cast<size_t>(end - begin);
+    const size_t data_bytes = rows * static_cast<size_t>(to.row_bytes(from.K));
+    const size_t scale_bytes = rows * static_cast<size_t>(to.row_scales(from.K));
+    place.wait();
+    const Clock::time_point began = Clock::now();
+    std::byte* const packed_scales = place.memory.get() + data_bytes;
+    convert_matrix(from, begin, end, to, place.memory.get(), packed_scales);
+    times.reading += seconds_since(began);
+    times.bytes += data_bytes + scale_bytes;
+    backend_->upload(data, place.memory.get(), data_bytes, *stream_);
+    if (scale_bytes > 0) backend_->upload(scales, packed_scales, scale_bytes, *stream_);
+    place.left->record(*stream_);
+  }
+
   struct Place {
     Place(Backend& backend, size_t bytes)
         : memory(backend.allocate_host(bytes)), left(backend.make_event()) {}
@@ -120,15 +200,6 @@ class Stage {
   size_t turn_ = 0;
 };
 
-// Those of elements [begin, end) among the tensor's.
-std::span<Hash128> blocks_of(std::span<Hash128> all, const TensorView& view, int64_t begin,
-                             int64_t end) {
-  if (all.empty()) return {};
-  const size_t size = size_of(view.type), block = TensorHashes::kBlock;
-  const size_t first = static_cast<size_t>(begin) * size / block;
-  return all.subspan(first, (static_cast<size_t>(end) * size + block - 1) / block - first);
-}
-
 }  // namespace
 
 void Checkpoint::take_fingerprint() {
@@ -150,6 +221,15 @@ void Checkpoint::finish(const Progress& progress) {
   copies_.clear();
 }
 
+// Bytes of the buffer that the largest piece of a copy takes.
+size_t Checkpoint::Copy::piece_bytes() const {
+  if (format == nullptr) {
+    return static_cast<size_t>(std::min(from.count(), kStageElements)) * element_bytes(from, to);
+  }
+  const int64_t rows = std::min(rows_of_piece(matrix), from.rows());
+  return static_cast<size_t>(rows * (format->row_bytes(matrix.K) + format->row_scales(matrix.K)));
+}
+
 void Checkpoint::make_copies(const Progress& progress) {
   // In the order of the files, which is the order disks are fast in.
   std::ranges::stable_sort(copies_, {}, [this](const Copy& copy) {
@@ -161,10 +241,13 @@ void Checkpoint::make_copies(const Progress& progress) {
   size_t largest = 0;
   for (const Copy& copy : copies_) {
     total += copy.from.bytes;
-    const int64_t piece = std::min(copy.from.count(), kStageElements);
-    largest = std::max(largest, static_cast<size_t>(piece) * size_of(copy.to));
+    largest = std::max(largest, copy.piece_bytes());
   }
-  if (progress) progress(done, total);
+  const auto report = [&](uint64_t bytes) {
+    done += bytes;
+    if (progress) progress(done, total);
+  };
+  report(0);
 
   const Clock::time_point began = Clock::now();
   std::unique_ptr<Stage> stage;
@@ -173,17 +256,16 @@ void Checkpoint::make_copies(const Progress& progress) {
       if (stage) stage->wait();
       stage = std::make_unique<Stage>(*copy.backend, largest);
     }
-    const int64_t count = copy.from.count();
-    const auto blocks = copy.from.generated ? std::span<Hash128>() : hashes_.add(copy.from);
-    for (int64_t begin = 0; begin < count; begin += kStageElements) {
-      const int64_t end = std::min(begin + kStageElements, count);
-      auto* device =
-          static_cast<std::byte*>(copy.device) + static_cast<size_t>(begin) * size_of(copy.to);
-      stage->send(copy.from, begin, end, copy.to, device, blocks_of(blocks, copy.from, begin, end),
-                  times_);
-      done += static_cast<uint64_t>(end - begin) * size_of(copy.from.type);
-      if (progress) progress(done, total);
+    if (copy.format != nullptr) {
+      hash_whole(copy.matrix.values, hashes_);
+      hash_whole(copy.matrix.scales, hashes_);
+      stage->send_matrix(copy.matrix, *copy.format, static_cast<std::byte*>(copy.device),
+                         static_cast<std::byte*>(copy.scales), times_, report);
+      continue;
     }
+    const auto blocks = copy.from.generated ? std::span<Hash128>() : hashes_.add(copy.from);
+    stage->send_tensor(copy.from, copy.to, static_cast<std::byte*>(copy.device), blocks, times_,
+                       report);
   }
   if (stage) stage->wait();
   times_.seconds = seconds_since(began);

@@ -12,6 +12,7 @@
 
 #include "kernels/check.h"
 #include "kernels/host.h"
+#include "kernels/weight_format.h"
 #include "model/weights/safetensors.h"
 
 namespace recurve {
@@ -19,6 +20,7 @@ namespace {
 
 constexpr int64_t kPieceElements = 8 << 20;     // between releases of the source: 16 or 32 MiB
 constexpr int64_t kThreadElements = 512 << 10;  // worth a thread
+constexpr int64_t kThreadPacked = 64 << 10;     // worth one where values are packed too
 
 template <typename T>
 T load(const std::byte* from) {  // of any alignment
@@ -94,25 +96,78 @@ bool convert_on_this_thread(const TensorView& view, int64_t begin, int64_t end, 
   return true;
 }
 
-bool convert_on_threads(const TensorView& view, int64_t begin, int64_t end, DType to,
-                        std::byte* out) {
+// Calls share(from, to) for shares of [begin, end), where `worth` items are worth a thread. False
+// if one of them was.
+template <typename Share>
+bool on_threads(int64_t begin, int64_t end, int64_t worth, const Share& share) {
   static const int64_t cores = std::min(host_threads(), 16);
-  const int64_t threads = std::min(cores, (end - begin + kThreadElements - 1) / kThreadElements);
-  const int64_t share = (end - begin + threads - 1) / std::max<int64_t>(threads, 1);
+  const int64_t threads = std::min(cores, (end - begin + worth - 1) / worth);
+  const int64_t size = (end - begin + threads - 1) / std::max<int64_t>(threads, 1);
   std::atomic<bool> ok = true;
   {
     std::vector<std::jthread> others;
-    for (int64_t from = begin + share; from < end; from += share) {
-      others.emplace_back([=, &view, &ok] {
-        if (!convert_on_this_thread(view, from, std::min(from + share, end), to,
-                                    out + (from - begin) * static_cast<int64_t>(size_of(to)))) {
-          ok = false;
-        }
+    for (int64_t from = begin + size; from < end; from += size) {
+      others.emplace_back([=, &share, &ok] {
+        if (!share(from, std::min(from + size, end))) ok = false;
       });
     }
-    if (!convert_on_this_thread(view, begin, std::min(begin + share, end), to, out)) ok = false;
+    if (!share(begin, std::min(begin + size, end))) ok = false;
   }
   return ok;
+}
+
+bool convert_on_threads(const TensorView& view, int64_t begin, int64_t end, DType to,
+                        std::byte* out) {
+  return on_threads(begin, end, kThreadElements, [&](int64_t from, int64_t until) {
+    return convert_on_this_thread(view, from, until, to,
+                                  out + (from - begin) * static_cast<int64_t>(size_of(to)));
+  });
+}
+
+bool read_bytes(const TensorView& view, int64_t begin, int64_t bytes, std::byte* out) {
+  return view.file->mapping().read(view.data + begin, static_cast<size_t>(bytes), out);
+}
+
+// Reads rows of a stored matrix in fp32, one after the other.
+class RowReader {
+ public:
+  explicit RowReader(const StoredMatrix& matrix)
+      : matrix_(matrix), row_(static_cast<size_t>(matrix.K)) {
+    if (matrix.format == nullptr) return;
+    data_.resize(static_cast<size_t>(matrix.format->row_bytes(matrix.K)));
+    scales_.resize(static_cast<size_t>(matrix.format->row_scales(matrix.K)));
+  }
+
+  // (K), until the next call; null if the file cannot be read.
+  const float* read(int64_t row) {
+    const int64_t K = matrix_.K;
+    if (matrix_.format == nullptr) {
+      auto* out = reinterpret_cast<std::byte*>(row_.data());
+      const bool ok =
+          convert_on_this_thread(matrix_.values, row * K, (row + 1) * K, DType::kF32, out);
+      return ok ? row_.data() : nullptr;
+    }
+    const auto data = static_cast<int64_t>(data_.size());
+    const auto scales = static_cast<int64_t>(scales_.size());
+    if (!read_bytes(matrix_.values, row * data, data, data_.data()) ||
+        !read_bytes(matrix_.scales, row * scales, scales, scales_.data())) {
+      return nullptr;
+    }
+    matrix_.format->unpack(data_.data(), scales_.data(), K, row_.data());
+    return row_.data();
+  }
+
+ private:
+  const StoredMatrix& matrix_;
+  std::vector<float> row_;
+  std::vector<std::byte> data_, scales_;
+};
+
+void release(const TensorView& view, int64_t begin, int64_t end) {
+  if (view.file == nullptr || !view.present()) return;
+  const size_t size = size_of(view.type);
+  view.file->mapping().release(view.data + static_cast<size_t>(begin) * size,
+                               static_cast<size_t>(end - begin) * size);
 }
 
 [[noreturn]] void cannot_read(const TensorView& view) {
@@ -151,11 +206,39 @@ void convert_elements(const TensorView& view, int64_t begin, int64_t end, DType 
     if (view.file != nullptr) view.file->mapping().check_still_whole();
     std::byte* piece = out + (at - begin) * static_cast<int64_t>(size_of(to));
     if (!convert_on_threads(view, at, stop, to, piece)) cannot_read(view);
-    if (view.file != nullptr) {
-      const size_t size = size_of(view.type);
-      view.file->mapping().release(view.data + static_cast<size_t>(at) * size,
-                                   static_cast<size_t>(stop - at) * size);
-    }
+    release(view, at, stop);
+  }
+}
+
+void copy_stored(const TensorView& view, int64_t begin, int64_t end, std::byte* out) {
+  CHECK(view.file != nullptr && 0 <= begin && begin <= end && end <= view.count());
+  view.file->mapping().check_still_whole();
+  const auto size = static_cast<int64_t>(size_of(view.type));
+  if (!read_bytes(view, begin * size, (end - begin) * size, out)) cannot_read(view);
+  release(view, begin, end);
+}
+
+void convert_matrix(const StoredMatrix& matrix, int64_t begin, int64_t end, const WeightFormat& to,
+                    std::byte* data, std::byte* scales) {
+  const TensorView& values = matrix.values;
+  CHECK(values.present() && 0 <= begin && begin <= end && end <= values.rows());
+  if (values.file != nullptr) values.file->mapping().check_still_whole();
+  const int64_t K = matrix.K;
+  const bool ok = on_threads(begin, end, kThreadPacked / std::max<int64_t>(K, 1) + 1,
+                             [&](int64_t from, int64_t until) {
+                               RowReader reader(matrix);
+                               for (int64_t row = from; row < until; ++row) {
+                                 const float* source = reader.read(row);
+                                 if (source == nullptr) return false;
+                                 to.pack(source, K, data + (row - begin) * to.row_bytes(K),
+                                         scales + (row - begin) * to.row_scales(K));
+                               }
+                               return true;
+                             });
+  if (!ok) cannot_read(values);
+  for (const TensorView* view : {&values, &matrix.scales}) {
+    const int64_t row = view->rows() == 0 || !view->present() ? 0 : view->count() / view->rows();
+    release(*view, begin * row, end * row);
   }
 }
 

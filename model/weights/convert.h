@@ -25,6 +25,15 @@ void convert_elements(const TensorView& view, int64_t begin, int64_t end, DType 
 // Whether that copies the bytes as they are.
 bool keeps_bytes(StoredType from, DType to);
 
+// The bytes of the elements [begin, end) as they are stored, of a tensor of any type that is in a
+// file. Mapped pages are released behind it.
+void copy_stored(const TensorView& view, int64_t begin, int64_t end, std::byte* out);
+
+// Writes the rows [begin, end) of a matrix in a format, whatever they are stored in.
+// data, scales: (end - begin) rows of the format's own sizes.
+void convert_matrix(const StoredMatrix& matrix, int64_t begin, int64_t end, const WeightFormat& to,
+                    std::byte* data, std::byte* scales);
+
 // Whether two tensors have one type, one shape and the same values, NaN being equal to itself.
 // Reads both in pieces, up to the first that differs.
 bool same_values(const TensorView& one, const TensorView& other);

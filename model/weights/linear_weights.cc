@@ -10,42 +10,82 @@
 namespace recurve {
 namespace {
 
-size_t matrix_bytes(int64_t N, int64_t K, DType dtype, const std::string& where) {
-  const auto count = checked_product(N, K);
-  const auto bytes =
-      count ? checked_product(*count, static_cast<int64_t>(size_of(dtype))) : std::nullopt;
+// Bytes of N rows of `row` bytes.
+size_t matrix_bytes(int64_t N, int64_t row, const Matrix& matrix, const std::string& where) {
+  const auto bytes = checked_product(N, row);
   if (!bytes) {
-    throw std::runtime_error(
-        fmt::format("{}: wanted a matrix that fits memory, found {} x {}", where, N, K));
+    throw std::runtime_error(fmt::format("{}: wanted a matrix that fits memory, found {} x {}",
+                                         where, matrix.N, matrix.K));
   }
   return static_cast<size_t>(*bytes);
 }
 
+void check_format(const Backend& backend, const WeightFormat& format) {
+  const LinearOp& linear = backend.kernels().linear;
+  if (!format.packed() || linear.find(&format) != nullptr) return;
+  std::string others = "f32, bf16";
+  for (const PackedLinear& one : linear.packed) others += fmt::format(", {}", one.format->name);
+  throw MissingFormat(
+      fmt::format("backend '{}' cannot take weights in {}: it has linear layers for {}; say which "
+                  "with --weights, or use the device cpu",
+                  backend.name(), format.name, others));
+}
+
+// Stacked tensors become one matrix, so they are of one format.
+const WeightFormat& chosen(const WeightChoice& choice, const std::vector<StoredMatrix>& parts) {
+  if (choice.as_stored) {
+    for (const StoredMatrix& part : parts) {
+      if (part.format != nullptr) return *part.format;
+    }
+  }
+  return *choice.format;
+}
+
 }  // namespace
+
+WeightFormats::WeightFormats(const WeightFormat& format, bool converted)
+    : linear{&format, !converted},
+      tokens{&format, !converted},
+      others(format.packed() ? DType::kBF16 : format.dtype) {}
 
 LinearWeights LinearWeights::load(Backend& backend, Checkpoint& checkpoint,
                                   const std::vector<Part>& parts, int64_t K, DType dtype) {
-  CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
-  std::vector<TensorView> weights, biases;
+  return load(backend, checkpoint, parts, K, WeightChoice{&format_of(dtype)});
+}
+
+LinearWeights LinearWeights::load(Backend& backend, Checkpoint& checkpoint,
+                                  const std::vector<Part>& parts, int64_t K,
+                                  const WeightChoice& choice) {
+  std::vector<StoredMatrix> weights;
+  std::vector<TensorView> biases;
   bool any_bias = false;
-  LinearWeights result;
-  result.matrix_ = Matrix{.dtype = dtype, .N = 0, .K = K, .data = nullptr};
+  int64_t N = 0;
   for (const Part& part : parts) {
-    weights.push_back(checkpoint.take(part.name, {part.rows, K}));
+    weights.push_back(checkpoint.take_matrix(part.name, part.rows, K));
     biases.push_back(part.bias.empty() ? TensorView{} : checkpoint.take(part.bias, {part.rows}));
     any_bias = any_bias || !part.bias.empty();
-    result.matrix_.N += part.rows;
+    N += part.rows;
   }
+  const WeightFormat& format = chosen(choice, weights);
+  check_format(backend, format);
+  LinearWeights result;
+  Matrix& matrix = result.matrix_;
+  matrix = {.dtype = format.dtype, .N = N, .K = K, .format = format.packed() ? &format : nullptr};
   if (!checkpoint.ok()) return result;
 
-  const int64_t N = result.matrix_.N;
-  result.data_ = backend.allocate(matrix_bytes(N, K, dtype, checkpoint.where()));
+  const int64_t row_bytes = format.row_bytes(K), row_scales = format.row_scales(K);
+  result.data_ = backend.allocate(matrix_bytes(N, row_bytes, matrix, checkpoint.where()));
+  matrix.data = result.data_.data();
+  if (row_scales > 0) {
+    result.scales_ = backend.allocate(matrix_bytes(N, row_scales, matrix, checkpoint.where()));
+    matrix.scales = result.scales_.data();
+  }
   if (any_bias) result.bias_ = backend.allocate(static_cast<size_t>(N) * sizeof(float));
-  result.matrix_.data = result.data_.data();
   int64_t row = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
-    const size_t offset = static_cast<size_t>(row * K) * size_of(dtype);
-    checkpoint.copy_on_finish(weights[i], dtype, backend, result.data_.data() + offset);
+    std::byte* const scales = row_scales > 0 ? result.scales_.data() + row * row_scales : nullptr;
+    checkpoint.copy_on_finish(weights[i], format, backend, result.data_.data() + row * row_bytes,
+                              scales);
     if (any_bias) {
       checkpoint.copy_on_finish(biases[i], DType::kF32, backend, result.bias_.as<float>() + row);
     }

@@ -1,14 +1,39 @@
 #pragma once
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/tensor.h"
+#include "kernels/weight_format.h"
 #include "model/weights/checkpoint.h"
 
 namespace recurve {
+
+// The backend has no linear layers for a format of weights.
+class MissingFormat : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// In which format a matrix is loaded.
+struct WeightChoice {
+  const WeightFormat* format;  // of one that is stored as F32, F16 or BF16
+  bool as_stored = false;      // one that is stored in another format stays in that
+};
+
+// In which formats the matrices of a model are loaded.
+struct WeightFormats {
+  // All in one; where they are stored with scales they stay so unless `converted`.
+  WeightFormats(const WeightFormat& format, bool converted);
+  WeightFormats(DType dtype) : WeightFormats(format_of(dtype), false) {}
+
+  WeightChoice linear;  // of the linear layers
+  WeightChoice tokens;  // of the embedding and of the matrix of the logits
+  DType others;         // of matrices that other ops multiply with: F32 or BF16
+};
 
 // The weights of one linear layer in the memory of a backend, with an optional bias in fp32. Made
 // of one or several tensors of the checkpoint, stacked by rows in the order given: the loader
@@ -26,18 +51,23 @@ class LinearWeights {
   LinearWeights() = default;
 
   // Takes (rows, K) of each part, and allocates. The values arrive with checkpoint.finish(); if
-  // something does not fit, that throws, and there is nothing allocated here.
+  // something does not fit, that throws, and there is nothing allocated here. For matrices that
+  // only the linear layers multiply with. Throws MissingFormat if the backend has none for it.
+  static LinearWeights load(Backend& backend, Checkpoint& checkpoint,
+                            const std::vector<Part>& parts, int64_t K, const WeightChoice& choice);
+  // For matrices of any op: F32 or BF16.
   static LinearWeights load(Backend& backend, Checkpoint& checkpoint,
                             const std::vector<Part>& parts, int64_t K, DType dtype);
 
   const Matrix& matrix() const { return matrix_; }               // (N, K)
   const float* bias() const { return bias_.as<const float>(); }  // (N) or null
-  size_t bytes() const { return data_.bytes() + bias_.bytes(); }
+  size_t bytes() const { return data_.bytes() + scales_.bytes() + bias_.bytes(); }
 
  private:
   Matrix matrix_;
-  Buffer data_;  // (N, K) of matrix_.dtype
-  Buffer bias_;  // (N) fp32
+  Buffer data_;    // (N, K) in the matrix's format
+  Buffer scales_;  // what the format keeps beside them, if anything
+  Buffer bias_;    // (N) fp32
 };
 
 // Norm weights, biases and the like: fp32 in the memory of a backend.

@@ -9,6 +9,7 @@
 namespace recurve {
 
 class SafetensorsFile;
+struct WeightFormat;
 
 // The element types of the safetensors format. A weight may be F32, F16 or BF16; the others are
 // listed, and refused when a model asks for the tensor.
@@ -64,6 +65,15 @@ struct TensorView {
   int64_t count() const;                                              // elements
   int64_t rows() const { return shape.empty() ? 1 : shape.front(); }  // extent of dimension 0
   std::string path() const;                                           // of the file; "(random)"
+};
+
+// A weight matrix (rows, K) as a checkpoint has it: one tensor of F32, F16 or BF16 or, in a format
+// of kernels/weight_formats.h, the bytes of its rows and the scales beside them.
+struct StoredMatrix {
+  TensorView values;
+  int64_t K = 0;
+  const WeightFormat* format = nullptr;  // null: one value after the other, of the type of `values`
+  TensorView scales;                     // not present without a format
 };
 
 // For messages: `"name"` with control characters escaped and cut at 200 characters; `F32 [2, 3]`.
