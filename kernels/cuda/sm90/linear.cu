@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <atomic>
 
@@ -8,6 +9,7 @@
 #include "kernels/cuda/sm80/ops.h"
 #include "kernels/cuda/sm90/linear_kernel.cuh"
 #include "kernels/cuda/sm90/linear_persistent.h"
+#include "kernels/cuda/sm90/linear_plan.h"
 #include "kernels/cuda/sm90/ops.h"
 #include "kernels/cuda/sm90/tensor_map.h"
 
@@ -60,8 +62,6 @@ __global__ void __launch_bounds__(kRoundThreads)
   if (threadIdx.x == 0) scales[blockIdx.x] = scale;
 }
 
-int round_up(int a, int b) { return ceil_div(a, b) * b; }
-
 // The memory of each of so many blocks on one multiprocessor, which takes 1 KB of each for itself.
 constexpr int kMemoryOfAll = 228 << 10;
 template <typename T>
@@ -78,12 +78,28 @@ void allow_memory() {
                   "linear, shared memory");
 }
 
-// How many clusters of so many blocks the GPU has room for at once: fewer than the blocks would
-// say, as a cluster stays in one of the GPU's parts.
+// The kernel's template arguments of a tiling.
+template <TilingShape kShape>
+using TilingOf = std::conditional_t<kShape.wide, WideTiling<kShape.tile_m, kShape.rows>,
+                                    Tiling<kShape.tile_m / kGroupM, kShape.rows, kShape.blocks>>;
+
+// Calls f(T()) for the tiling of this shape.
+template <typename F>
+void with_tiling(const TilingShape& shape, F f) {
+  const auto call_if = [&]<size_t i>() {
+    const bool same = shape == kTilings[i];
+    if (same) f(TilingOf<kTilings[i]>());
+    return same;
+  };
+  const bool known = [&]<size_t... i>(std::index_sequence<i...>) {
+    return (call_if.template operator()<i>() || ...);
+  }
+  (std::make_index_sequence<kTilings.size()>());
+  CHECK(known);
+}
+
 template <typename T>
-int clusters_at_once(int blocks) {
-  static std::array<std::atomic<int>, kMostPieces + 1> known;  // 0: not yet
-  if (known[blocks] > 0) return known[blocks];
+int ask_for_clusters_at_once(int blocks) {
   allow_memory<T>();
   keep_carveout(reinterpret_cast<const void*>(linear_kernel<T>), "linear");
   cudaLaunchAttribute cluster = {};
@@ -99,60 +115,18 @@ int clusters_at_once(int blocks) {
   abort_if_failed(cudaOccupancyMaxActiveClusters(&clusters, linear_kernel<T>, &config),
                   "linear, room for clusters");
   CHECK(clusters > 0);
-  return known[blocks] = clusters;
+  return clusters;
 }
 
-// Of the pieces of K, how many a block of a tiling that is not wide makes in turn: two where these
-// are short and W is too high for one tile on a multiprocessor if each block has but one.
-template <typename T>
-int turns_of(const Matrix& W) {
-  constexpr int kShort = 12 * kBoxK, kHigh = 2048;
-  const int pieces = pieces_of(W);
-  return pieces > 2 && W.K <= pieces * kShort && W.N > kHigh ? T::kMostTurns : 1;
-}
-
-// How a layer is cut into blocks.
-template <typename T>
-struct Cut {
-  int box_rows;  // of W; two boxes are a tile
-  int tiles, tiles_of_rows;
-  int turns, parts;  // of K: parts of as many pieces as a block makes in turn
-  int sharers;       // tiles side by side with the same rows of W
-
-  Cut(const LinearArgs& args, int box_rows, int turns, int sharers = 1)
-      : box_rows(box_rows),
-        tiles(ceil_div(args.outputs(), outputs_of_tile(args, box_rows))),
-        tiles_of_rows(ceil_div(args.rows, T::kRows)),
-        turns(turns),
-        parts(pieces_of(args.W) / turns),
-        sharers(sharers) {}
-
-  static int outputs_of_tile(const LinearArgs& args, int box_rows) {
-    return args.swiglu ? box_rows : 2 * box_rows;
+// For GpuRoom. The driver is asked once for each tiling and size.
+int clusters_at_once(const TilingShape& tiling, int blocks) {
+  static std::array<std::array<std::atomic<int>, kMostPieces + 1>, kTilings.size()> known;  // or 0
+  const auto at = std::find(kTilings.begin(), kTilings.end(), tiling) - kTilings.begin();
+  std::atomic<int>& clusters = known.at(at).at(blocks);
+  if (clusters == 0) {
+    with_tiling(tiling, [&]<typename T>(T) { clusters = ask_for_clusters_at_once<T>(blocks); });
   }
-  int cluster() const { return parts * sharers; }
-  int clusters() const { return tiles * tiles_of_rows / sharers; }
-  int blocks() const { return clusters() * cluster(); }
-  dim3 grid() const {
-    return {static_cast<unsigned>(tiles * cluster()),
-            static_cast<unsigned>(tiles_of_rows / sharers)};
-  }
-  // How often the GPU is filled.
-  int waves() const { return ceil_div(clusters(), clusters_at_once<T>(cluster())); }
-};
-
-// Tiles so high that their clusters fill the room that there is for them, once or as often as it
-// takes with tiles of at most kTileM rows.
-template <typename T>
-Cut<T> filling(const LinearArgs& args) {
-  const int turns = turns_of<T>(args.W);
-  const Cut<T> any(args, kGroupM, turns);
-  const int room = std::max(1, clusters_at_once<T>(any.parts) / any.tiles_of_rows);
-  for (int waves = 1;; ++waves) {
-    const int64_t boxes = int64_t{room} * waves * any.outputs_of_tile(args, 1);
-    const int box_rows = round_up(ceil_div(args.outputs(), boxes), 4);
-    if (2 * box_rows <= T::kTileM) return {args, std::max(box_rows, 8), turns};
-  }
+  return clusters;
 }
 
 // Bytes of weights that all paced blocks together ask for at once as they begin. Memory is busy
@@ -169,21 +143,22 @@ bool lets_next_start(const LinearArgs& args, Stream& stream) {
 }
 
 template <typename T>
-void launch_linear(const LinearArgs& args, const Rows& x, const Cut<T>& cut, Stream& stream) {
+void launch_linear(const LinearArgs& args, const Rows& x, const TileConfig& config,
+                   Stream& stream) {
   const int boxes = ceil_div(args.W.K, kBoxK);
   Task task{.rows = args.rows,
             .outputs = static_cast<int>(args.outputs()),
             .stages = 0,
-            .box_rows = cut.box_rows,
-            .tile_step = cut.outputs_of_tile(args, cut.box_rows),
-            .box_offset = args.swiglu ? static_cast<int>(args.W.N / 2) : cut.box_rows,
-            .x_rows = T::kWide ? round_up(ceil_div(args.rows, cut.tiles_of_rows), 8)
-                               : ceil_div(args.rows, cut.tiles_of_rows),
+            .box_rows = config.box_rows,
+            .tile_step = outputs_of_tile(args, config.box_rows),
+            .box_offset = args.swiglu ? static_cast<int>(args.W.N / 2) : config.box_rows,
+            .x_rows = T::kWide ? ceil_div(ceil_div(args.rows, config.tiles_of_rows), 8) * 8
+                               : ceil_div(args.rows, config.tiles_of_rows),
             .boxes = boxes,
-            .piece_boxes = ceil_div(boxes, cut.turns * cut.parts),
-            .turns = cut.turns,
-            .parts = cut.parts,
-            .sharers = cut.sharers,
+            .piece_boxes = ceil_div(boxes, config.turns * config.parts),
+            .turns = config.turns,
+            .parts = config.parts,
+            .sharers = config.sharers,
             .swiglu = args.swiglu,
             .vector = args.outputs() % 4 == 0 && aligned(args.y) && aligned(args.y_bf16) &&
                       aligned(args.bias) && aligned(args.residual),
@@ -205,10 +180,11 @@ void launch_linear(const LinearArgs& args, const Rows& x, const Cut<T>& cut, Str
             .under_way = 0,
             .hurries = args.rows == 1,
             .first_boxes = 0};
-  task.stages = std::clamp(ceil_div(boxes, cut.parts), 2, kMostStages);
+  task.stages = std::clamp(ceil_div(boxes, config.parts), 2, kMostStages);
   while (Shared<T>::bytes(task) > kTaken<T>) --task.stages;
   if constexpr (kPaced<T>) {
-    const int at_once = std::min(cut.blocks(), clusters_at_once<T>(cut.cluster()) * cut.cluster());
+    const int at_once = std::min(
+        config.blocks(), clusters_at_once(config.tiling, config.cluster()) * config.cluster());
     const int64_t under_way = task.hurries ? kUnderWayAtFirst : kUnderWay;
     task.under_way = std::max(1, static_cast<int>(under_way / at_once / task.W_bytes()));
     if (args.W.K % kBoxK == 0) {
@@ -220,123 +196,22 @@ void launch_linear(const LinearArgs& args, const Rows& x, const Cut<T>& cut, Str
   const Matrix rows{.dtype = DType::kBF16, .N = args.rows, .K = args.W.K, .data = x.x};
   launch_early(
       stream, "linear", linear_kernel<T>,
-      {.grid = cut.grid(),
+      {.grid = dim3(config.tiles * config.cluster(), config.tiles_of_rows / config.sharers),
        .threads = T::kThreads,
        .shared = static_cast<size_t>(Shared<T>::bytes(task)),
-       .cluster = static_cast<unsigned>(cut.cluster())},
-      tensor_map(args.W, T::kWide || args.swiglu ? cut.box_rows : 2 * cut.box_rows),
+       .cluster = static_cast<unsigned>(config.cluster())},
+      tensor_map(args.W, T::kWide || args.swiglu ? config.box_rows : 2 * config.box_rows),
       tensor_map(rows, task.x_rows),
       task.first_boxes > 0 ? tensor_map(rows, task.x_rows, task.first_boxes) : CUtensorMap(), task);
 }
 
-// Tiles of the height that fills the GPU, which weights read from memory want.
-template <int kRows, int kBlocks>
-void launch_filling(const LinearArgs& args, const Rows& x, Stream& stream) {
-  const Cut cut = filling<Tiling<2, kRows, kBlocks>>(args);
-  if (2 * cut.box_rows > kGroupM) return launch_linear(args, x, cut, stream);
-  launch_linear<Tiling<1, kRows, kBlocks>>(args, x, {args, cut.box_rows, cut.turns}, stream);
-}
-
-// One tile on a multiprocessor, as x is read for each, unless that makes them very low or does not
-// take all of W: then kBlocks.
-template <int kRows, int kBlocks>
-void launch_one_or(const LinearArgs& args, const Rows& x, Stream& stream) {
-  constexpr int kLow = 40;
-  const Cut cut = filling<Tiling<2, kRows, 1>>(args);
-  if (2 * cut.box_rows >= kLow && cut.waves() == 1) return launch_linear(args, x, cut, stream);
-  launch_filling<kRows, kBlocks>(args, x, stream);
-}
-
-// About how long wide tiles take, in ns, as measured on an H200: a box takes what its products take
-// or what its rows take to come. Blocks that share some need a while to agree; it takes longer
-// where each loads all of them, and most where others load the same weights. Then there are the
-// beginning, the outputs and the sums of another block.
-template <typename T>
-int64_t time_of(const LinearArgs& args, const Cut<T>& cut) {
-  constexpr double kProduct = 2.73 / 128, kRow = 1.16, kShared = 290, kAlone = 1.2;
-  constexpr double kProductAmongOthers = 2.87 / 128, kRowAmongOthers = 1.75;
-  constexpr double kBegin = 4000, kOutput = 17.6 / 128, kOtherSums = 1300;
-  constexpr int kElements = T::kTileM * T::kRows, kBoxRows = T::kTileM + T::kRows;
-  const double least = std::max(kProduct * kElements, kRow * kBoxRows);
-  const double box = cut.sharers > 1 ? std::max(least, kShared)
-                     : cut.tiles_of_rows == 1
-                         ? kAlone * least
-                         : std::max(kProductAmongOthers * kElements, kRowAmongOthers * kBoxRows);
-  const double time = box * static_cast<double>(args.W.K) / (kBoxK * cut.parts) + kBegin +
-                      kOutput * kElements / cut.parts + (cut.parts > 1 ? kOtherSums : 0);
-  return cut.waves() * static_cast<int64_t>(time);
-}
-
-// The wide tiles that take least time, or those of persistent blocks if they take less.
-template <int kRows, int... kTileM>
-void launch_widest(const LinearArgs& args, const Rows& x, Stream& stream) {
-  int best_height = 0, best_turns = 0, best_sharers = 0;
-  int64_t least = 0;
-  const int pieces = pieces_of(args.W), tiles_of_rows = ceil_div(args.rows, kRows);
-  const auto look_at = [&]<typename T>(T, int parts, int sharers) {
-    if (pieces / parts > T::kMostTurns) return;
-    const Cut<T> cut(args, T::kTileM / 2, pieces / parts, sharers);
-    const int64_t time = time_of(args, cut);
-    if (best_height != 0 && time >= least) return;
-    best_height = T::kTileM;
-    best_turns = cut.turns;
-    best_sharers = sharers;
-    least = time;
-  };
-  for (int parts = 1; parts <= std::min(pieces, 2); ++parts) {
-    (look_at(WideTiling<kTileM, kRows>{}, parts, 1), ...);
-    // There is room for few clusters of four: for one wave of them.
-    if (tiles_of_rows == 2 || (tiles_of_rows % 2 == 0 && parts == 1)) {
-      (look_at(WideTiling<kTileM, kRows>{}, parts, 2), ...);
-    }
-  }
-  if (const auto plan = plan_persistent(args, stream); plan && plan->time < least) {
-    return launch_persistent(*plan, args, x, stream);
-  }
-  const auto launch_if_best = [&]<typename T>(T) {
-    if (best_height != T::kTileM) return;
-    launch_linear<T>(args, x, {args, T::kTileM / 2, best_turns, best_sharers}, stream);
-  };
-  (launch_if_best(WideTiling<kTileM, kRows>{}), ...);
-}
-
-// Tiles of 256 rows where K is in one piece, unless they leave half of the multiprocessors idle.
-void launch_wide(const LinearArgs& args, const Rows& x, Stream& stream) {
-  constexpr int kLowest = 64;
-  const int half = static_cast<CudaStream&>(stream).multiprocessors() / 2;
-  const Cut<WideTiling<kLowest, 256>> lowest(args, kLowest / 2, 1);
-  if (lowest.parts == 1 && lowest.blocks() > half) {
-    return launch_widest<256, kLowest, 128, 176, 192>(args, x, stream);
-  }
-  launch_widest<128, kLowest, 80, 96, 128, 144, 160, 176, 192>(args, x, stream);
-}
-
-// Up to 128 rows x weighs as much as W, and tiles that are high or wide are best where there are
-// enough of them. A longer K takes longer in turn than it does to add up its pieces in other
-// blocks.
-void launch_some_rows(const LinearArgs& args, const Rows& x, int wide_blocks, Stream& stream) {
-  constexpr int kLongK = 4096, kEnough = 60;
-  const bool in_turn = pieces_of(args.W) > 1 && args.W.K <= kLongK;
-  if (in_turn && wide_blocks >= kEnough) return launch_wide(args, x, stream);
-  if (turns_of<Tiling<2, 128, 1>>(args.W) > 1) return launch_one_or<128, 2>(args, x, stream);
-  const Cut high = filling<Tiling<3, 128, 1>>(args);
-  if (high.box_rows > kGroupM) return launch_linear(args, x, high, stream);
-  launch_filling<128, 2>(args, x, stream);
-}
-
-// Up to 64 rows weights are what takes time. With several blocks on a multiprocessor another's
-// weights come while one ends, or those of the next kernel.
 void linear_rows(const LinearArgs& args, const Rows& x, Stream& stream) {
-  if (args.rows <= 8) return launch_one_or<8, 3>(args, x, stream);
-  if (args.rows <= 16) return launch_one_or<16, 3>(args, x, stream);
-  if (args.rows <= 32) return launch_one_or<32, 3>(args, x, stream);
-  if (args.rows <= 64) return launch_one_or<64, 3>(args, x, stream);
-  constexpr int kFew = 24;
-  const int pieces = pieces_of(args.W), turns = pieces > 2 ? pieces / 2 : pieces;
-  const int wide_blocks = Cut<WideTiling<64, 128>>(args, 64 / 2, turns).blocks();
-  if (wide_blocks < kFew) return launch_filling<64, 3>(args, x, stream);
-  if (args.rows <= 128) return launch_some_rows(args, x, wide_blocks, stream);
-  launch_wide(args, x, stream);
+  const LinearPlan plan =
+      plan_linear(args, {.multiprocessors = static_cast<CudaStream&>(stream).multiprocessors(),
+                         .clusters_at_once = clusters_at_once});
+  if (plan.persistent) return launch_persistent(*plan.persistent, args, x, stream);
+  with_tiling(plan.tiles.tiling,
+              [&]<typename T>(T) { launch_linear<T>(args, x, plan.tiles, stream); });
 }
 
 // scales: of the rows, where there is a norm.

@@ -49,57 +49,24 @@ void launch(const LinearArgs& args, const Rows& x, int sharers, Stream& stream) 
                tensor_map(args.W, task.box_rows), tensor_map(rows, T::kRows), task);
 }
 
-// Tiles of K in up to two pieces, and of K in more.
-constexpr int kTileMs[] = {128, 160, 176, 192};
-constexpr int kTileMOfMany = 128;
-constexpr int kFewestRows = 257;
-
-// About how long the layer takes, in ns, as measured on an H200.
-int64_t time_of(const LinearArgs& args, int tile_m, int sharers, Stream& stream) {
-  constexpr double kBegin = 6000, kBox = 2.75, kBoxAlone = 2.9, kPiece = 300, kTile = 1200;
-  const int tiles = ceil_div(static_cast<int>(args.outputs()), args.swiglu ? tile_m / 2 : tile_m) *
-                    ceil_div(args.rows, sharers * kPersistentRows);
-  const int waves = ceil_div(tiles, multiprocessors(stream) / sharers);
-  const double box = (sharers > 1 ? kBox : kBoxAlone) * tile_m;
-  const double tile = box * ceil_div(args.W.K, kBoxK) + kPiece * pieces_of(args.W) + kTile;
-  return static_cast<int64_t>(kBegin + waves * tile);
-}
-
 }  // namespace
-
-std::optional<PersistentPlan> plan_persistent(const LinearArgs& args, Stream& stream) {
-  const bool adds = args.residual != nullptr;
-  if (args.rows < kFewestRows || args.outputs() % 4 != 0 || args.soft_cap != 0 || args.conv ||
-      (adds && (args.residual != args.y || args.swiglu || args.y_bf16 != nullptr)) ||
-      !aligned(args.y) || !aligned(args.y_bf16) || !aligned(args.bias)) {
-    return std::nullopt;
-  }
-  std::optional<PersistentPlan> best;
-  for (const int tile_m : kTileMs) {
-    if (args.swiglu && tile_m % kStagedColumns != 0) continue;
-    if (pieces_of(args.W) > 2 && tile_m != kTileMOfMany) continue;
-    for (const int sharers : {2, 1}) {
-      const int64_t time = time_of(args, tile_m, sharers, stream);
-      if (!best || time < best->time) best = {tile_m, sharers, time};
-    }
-  }
-  return best;
-}
 
 void launch_persistent(const PersistentPlan& plan, const LinearArgs& args, const Rows& x,
                        Stream& stream) {
   const int pieces = pieces_of(args.W);
   if (pieces > 4) {
-    return launch<PersistentTiling<kTileMOfMany, kMostPieces>>(args, x, plan.sharers, stream);
+    return launch<PersistentTiling<kPersistentTileMOfMany, kMostPieces>>(args, x, plan.sharers,
+                                                                         stream);
   }
-  if (pieces > 2) return launch<PersistentTiling<kTileMOfMany, 4>>(args, x, plan.sharers, stream);
+  if (pieces > 2)
+    return launch<PersistentTiling<kPersistentTileMOfMany, 4>>(args, x, plan.sharers, stream);
   const auto launch_if = [&]<int kTileM>() {
     if (plan.tile_m == kTileM) launch<PersistentTiling<kTileM, 2>>(args, x, plan.sharers, stream);
   };
   [&]<size_t... i>(std::index_sequence<i...>) {
-    (launch_if.template operator()<kTileMs[i]>(), ...);
+    (launch_if.template operator()<kPersistentTileMs[i]>(), ...);
   }
-  (std::make_index_sequence<std::size(kTileMs)>());
+  (std::make_index_sequence<kPersistentTileMs.size()>());
 }
 
 }  // namespace recurve::cuda::sm90

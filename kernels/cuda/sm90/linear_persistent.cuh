@@ -14,7 +14,6 @@ namespace recurve::cuda::sm90 {
 // MostPieces pieces. A warpgroup has registers for the sums of 128 columns of three pieces: more
 // are halved, and the sums of the first half wait in shared memory, where the ends of tiles go
 // through at other times.
-constexpr int kPersistentRows = 128;
 template <int TileM, int MostPieces>
 struct PersistentTiling : WideTiling<TileM, kPersistentRows> {
   static constexpr int kMostPieces = MostPieces;

@@ -58,7 +58,6 @@ struct RowScales {
 };
 
 // A warpgroup's part of shared memory: 64 rows of some columns, where no store meets a bank twice.
-constexpr int kStagedColumns = 32;
 using Staged = float[kGroupM][kStagedColumns + 8];
 
 // The end of one tile, a chunk of columns after the other.

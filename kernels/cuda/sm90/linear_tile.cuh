@@ -5,6 +5,7 @@
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/sm90/async.cuh"
 #include "kernels/cuda/sm90/capabilities.h"
+#include "kernels/cuda/sm90/linear_plan.h"
 #include "kernels/cuda/sm90/ops.h"
 #include "kernels/cuda/sm90/tensor_map.h"
 #include "kernels/ops/linear.h"
@@ -13,23 +14,7 @@
 namespace recurve::cuda::sm90 {
 
 constexpr int kBoxBytes = 2 * kBoxK;  // of a row, in a box; a stage has one of K
-constexpr int kGroupM = 64;           // rows of a product: of W or, in wide tilings, of x
 constexpr int kGroupThreads = 128;    // of a warpgroup
-
-// Into how many pieces K is cut: so many that all multiprocessors have some where there are many
-// rows of x, and each piece is of eight boxes or so; at least of one. Around two thousand outputs
-// more than four cost more than they bring (measured at 1 to 64 rows).
-constexpr int kMostPieces = 8;
-inline int pieces_of(const Matrix& W) {
-  constexpr int kWantedBlocks = 120, kTileM = 128;
-  const int most = W.N > 1024 && W.N <= 2048 ? kMostPieces / 2 : kMostPieces;
-  int pieces = 1;
-  while (pieces < most && ceil_div(W.N, kTileM) * pieces < kWantedBlocks &&
-         W.K / (2 * pieces) >= 8 * kBoxK) {
-    pieces *= 2;
-  }
-  return pieces;
-}
 
 using sm80::aligned;
 
@@ -57,7 +42,7 @@ struct Tiling {
   static constexpr int kMostRegisters =
       Groups == 1 && Rows <= kFewRows ? 112 : even_share(kThreads, Blocks);
   static constexpr bool kWide = false;
-  static constexpr int kMostTurns = Groups <= 2 && Blocks == 1 && Rows > 32 ? 2 : 1;
+  static constexpr int kMostTurns = narrow_tiling(Groups, Rows, Blocks).most_turns();
 };
 
 // For many rows: tiles of up to TileM rows of W by up to Rows rows of x. The rows of W are the
@@ -69,7 +54,7 @@ struct WideTiling {
   static constexpr int kTileM = TileM;
   static constexpr int kComputing = kGroups * kGroupThreads;
   static constexpr bool kWide = true;
-  static constexpr int kMostTurns = Rows > 128 ? 1 : TileM > 128 ? 2 : 4;
+  static constexpr int kMostTurns = wide_tiling(TileM, Rows).most_turns();
   // The sums need more registers than an even share: a third group, of which one thread has work,
   // gives up its own.
   static constexpr int kThreads = kComputing + kGroupThreads;

@@ -1,11 +1,10 @@
 #pragma once
 #include <cuda.h>
 
+#include "kernels/cuda/sm90/box.h"
 #include "kernels/tensor.h"
 
 namespace recurve::cuda::sm90 {
-
-constexpr int kBoxK = 64;  // columns of a box: of K
 
 // For copies of boxes (box_rows, kBoxK) of the bf16 matrix into shared memory, in its swizzle of
 // 128 bytes; what is outside the matrix comes as zeros. Rows begin at multiples of 16 bytes.

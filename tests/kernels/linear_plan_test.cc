@@ -1,0 +1,222 @@
+// How linear layers are divided among the blocks of a GPU, asked without one.
+#include "kernels/cuda/sm90/linear_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "kernels/ceil_div.h"
+#include "kernels/cuda/sm90/box.h"
+
+namespace recurve::testing::linear_plan_test {
+
+using cuda::sm90::GpuRoom;
+using cuda::sm90::kPersistentTileMs;
+using cuda::sm90::kTilings;
+using cuda::sm90::LinearPlan;
+using cuda::sm90::pieces_of;
+using cuda::sm90::plan_linear;
+using cuda::sm90::TileConfig;
+using cuda::sm90::TilingShape;
+
+// Clusters of 1 to 8 blocks that have room beside each other, about as on an H200.
+int as_on_h200(const TilingShape& tiling, int blocks) {
+  constexpr int kClusters[] = {0, 132, 66, 42, 32, 24, 20, 17, 15};
+  return kClusters[blocks] * tiling.blocks;
+}
+constexpr GpuRoom kH200 = {.multiprocessors = 132, .clusters_at_once = as_on_h200};
+// A GPU with less room.
+constexpr GpuRoom kSmall = {.multiprocessors = 78,
+                            .clusters_at_once = [](const TilingShape& tiling, int blocks) {
+                              return std::max(1, as_on_h200(tiling, blocks) / 2);
+                            }};
+
+alignas(16) float somewhere[4];
+
+LinearArgs layer(int64_t N, int64_t K, int rows) {
+  return {.rows = rows, .W = {.dtype = DType::kBF16, .N = N, .K = K}, .y = somewhere};
+}
+
+// Calls f for layers of many shapes, each as it is and gated.
+template <typename F>
+void for_layers(F f) {
+  for (const int64_t N : {64, 256, 1024, 2048, 2560, 3072, 4096, 5120, 10576, 21888, 50280}) {
+    for (const int64_t K : {256, 520, 768, 1536, 2560, 4096, 5120, 8192, 10944}) {
+      for (const int rows : {1, 8, 9, 30, 64, 65, 100, 128, 129, 256, 257, 512, 700, 2048, 8192}) {
+        for (const bool swiglu : {false, true}) {
+          LinearArgs args = layer(N, K, rows);
+          args.swiglu = swiglu;
+          SCOPED_TRACE(::testing::Message()
+                       << N << " x " << K << ", rows " << rows << (swiglu ? ", gated" : ""));
+          f(args);
+        }
+      }
+    }
+  }
+}
+
+TEST(LinearPlan, EveryOutputHasItsTile) {
+  for (const GpuRoom& gpu : {kH200, kSmall}) {
+    for_layers([&](const LinearArgs& args) {
+      const TileConfig c = plan_linear(args, gpu).tiles;
+      EXPECT_NE(std::find(kTilings.begin(), kTilings.end(), c.tiling), kTilings.end());
+      EXPECT_LE(2 * c.box_rows, c.tiling.tile_m);
+      EXPECT_EQ(c.box_rows % (c.tiling.wide ? 8 : 4), 0) << "what the copy engine and stores want";
+      EXPECT_GE(int64_t{c.tiles} * (args.swiglu ? 1 : 2) * c.box_rows, args.outputs());
+      EXPECT_LT(int64_t{c.tiles - 1} * (args.swiglu ? 1 : 2) * c.box_rows, args.outputs());
+      EXPECT_EQ(c.tiles_of_rows, ceil_div(args.rows, c.tiling.rows));
+    });
+  }
+}
+
+TEST(LinearPlan, EveryPieceOfKIsSummedUpOnce) {
+  for_layers([](const LinearArgs& args) {
+    const TileConfig c = plan_linear(args, kH200).tiles;
+    EXPECT_EQ(c.turns * c.parts, pieces_of(args.W));
+    EXPECT_LE(c.turns, c.tiling.most_turns());
+    EXPECT_LE(c.cluster(), cuda::sm90::kMostPieces) << "more blocks than a cluster may have";
+    EXPECT_EQ(c.tiles_of_rows % c.sharers, 0) << "a tile has nobody to share its weights with";
+    EXPECT_TRUE(c.sharers == 1 || c.tiling.wide);
+  });
+}
+
+// The order of a sum follows from its pieces, so they may not depend on the rows or on the GPU.
+TEST(LinearPlan, PiecesFollowFromTheMatrixAloneAndNoneIsEmpty) {
+  for_layers([](const LinearArgs& args) {
+    const int pieces = pieces_of(args.W);
+    EXPECT_TRUE(pieces == 1 || pieces == 2 || pieces == 4 || pieces == 8);
+    const int boxes = ceil_div(static_cast<int>(args.W.K), cuda::sm90::kBoxK);
+    EXPECT_GT(boxes, (pieces - 1) * ceil_div(boxes, pieces));
+    for (const GpuRoom& gpu : {kH200, kSmall}) {
+      const TileConfig c = plan_linear(args, gpu).tiles;
+      EXPECT_EQ(c.turns * c.parts, pieces);
+    }
+  });
+  EXPECT_EQ(pieces_of({.N = 15360, .K = 4096}), 1) << "tiles enough without any";
+  EXPECT_EQ(pieces_of({.N = 5120, .K = 160}), 1) << "too short";
+  EXPECT_EQ(pieces_of({.N = 4096, .K = 4096}), 4);
+  EXPECT_EQ(pieces_of({.N = 2560, .K = 5120}), 8);
+  EXPECT_EQ(pieces_of({.N = 2048, .K = 8192}), 4) << "around two thousand outputs no more";
+}
+
+TEST(LinearPlan, NoKernelIsCompiledThatNoLayerGets) {
+  std::set<std::string> chosen;
+  const auto name = [](const TilingShape& t) {
+    return std::string(t.wide ? "wide " : "") + std::to_string(t.tile_m) + " x " +
+           std::to_string(t.rows) + ", blocks " + std::to_string(t.blocks);
+  };
+  std::set<int> persistent;
+  const auto note = [&](const LinearArgs& args) {
+    const LinearPlan plan = plan_linear(args, kH200);
+    if (!plan.persistent) chosen.insert(name(plan.tiles.tiling));
+    if (plan.persistent) persistent.insert(plan.persistent->tile_m);
+  };
+  for_layers([&](LinearArgs args) {
+    for (const int rows : {16, 32, 300, 384, 1000, 1500}) {
+      note(args);
+      args.rows = rows;
+    }
+    args.soft_cap = 30;  // which no persistent block does
+    note(args);
+    args.rows = 513;
+    note(args);
+  });
+  for (const TilingShape& tiling : kTilings)
+    EXPECT_TRUE(chosen.contains(name(tiling))) << name(tiling);
+  for (const int tile_m : kPersistentTileMs) EXPECT_TRUE(persistent.contains(tile_m)) << tile_m;
+}
+
+TEST(LinearPlan, PersistentBlocksTakeManyRowsOfOrdinaryLayers) {
+  const auto persistent = [](const LinearArgs& args) {
+    return plan_linear(args, kH200).persistent.has_value();
+  };
+  LinearArgs args = layer(4096, 4096, 8192);
+  EXPECT_TRUE(persistent(args));
+  args.rows = 256;
+  EXPECT_FALSE(persistent(args)) << "few rows";
+  args.rows = 8192;
+  args.residual = args.y;
+  EXPECT_TRUE(persistent(args)) << "added where it stands";
+  args.residual = somewhere + 4;
+  EXPECT_FALSE(persistent(args)) << "a residual elsewhere";
+  args = layer(4096, 4096, 8192);
+  args.soft_cap = 30;
+  EXPECT_FALSE(persistent(args));
+  args = layer(4096, 4096, 8192);
+  args.conv = CausalConv1dArgs{};
+  EXPECT_FALSE(persistent(args));
+  args = layer(4094, 4096, 8192);
+  EXPECT_FALSE(persistent(args)) << "rows of y that are not whole vectors";
+  args = layer(4096, 4096, 8192);
+  args.y = somewhere + 1;
+  EXPECT_FALSE(persistent(args)) << "y where no vector begins";
+}
+
+// Rows of W of a tile, and the tiling; or the persistent blocks.
+std::string text(const LinearPlan& plan) {
+  if (plan.persistent) {
+    return "persistent " + std::to_string(plan.persistent->tile_m) + ", sharers " +
+           std::to_string(plan.persistent->sharers);
+  }
+  const TileConfig& c = plan.tiles;
+  return std::string(c.tiling.wide ? "wide " : "") + std::to_string(2 * c.box_rows) + " of " +
+         std::to_string(c.tiling.tile_m) + " x " + std::to_string(c.tiling.rows) + ", blocks " +
+         std::to_string(c.tiling.blocks) + ", turns " + std::to_string(c.turns) + ", parts " +
+         std::to_string(c.parts) + ", sharers " + std::to_string(c.sharers);
+}
+
+// What layers of xlstm-7b and mamba-2.8b get on an H200. These were measured there: another choice
+// wants another measurement.
+TEST(LinearPlan, WhatWasMeasuredStaysChosen) {
+  struct Row {
+    int64_t N, K;
+    int rows;
+    const char* plan;
+  };
+  constexpr Row kRows[] = {
+      {4096, 4096, 1, "128 of 128 x 8, blocks 1, turns 1, parts 4, sharers 1"},
+      {4096, 4096, 32, "128 of 128 x 32, blocks 1, turns 1, parts 4, sharers 1"},
+      {4096, 4096, 64, "128 of 128 x 64, blocks 1, turns 1, parts 4, sharers 1"},
+      {4096, 4096, 128, "wide 64 of 64 x 128, blocks 1, turns 2, parts 2, sharers 1"},
+      {4096, 4096, 256, "wide 128 of 128 x 128, blocks 1, turns 2, parts 2, sharers 2"},
+      {4096, 4096, 2048, "persistent 128, sharers 2"},
+      {21888, 4096, 1, "56 of 64 x 8, blocks 3, turns 1, parts 1, sharers 1"},
+      {21888, 4096, 32, "56 of 64 x 32, blocks 3, turns 1, parts 1, sharers 1"},
+      {21888, 4096, 64, "56 of 64 x 64, blocks 3, turns 1, parts 1, sharers 1"},
+      {21888, 4096, 128, "168 of 192 x 128, blocks 1, turns 1, parts 1, sharers 1"},
+      {21888, 4096, 256, "wide 176 of 176 x 256, blocks 1, turns 1, parts 1, sharers 1"},
+      {21888, 4096, 2048, "persistent 192, sharers 2"},
+      {4096, 10944, 1, "128 of 128 x 8, blocks 1, turns 1, parts 4, sharers 1"},
+      {4096, 10944, 32, "128 of 128 x 32, blocks 1, turns 1, parts 4, sharers 1"},
+      {4096, 10944, 64, "128 of 128 x 64, blocks 1, turns 1, parts 4, sharers 1"},
+      {4096, 10944, 128, "64 of 64 x 128, blocks 2, turns 1, parts 4, sharers 1"},
+      {4096, 10944, 256, "wide 128 of 128 x 128, blocks 1, turns 2, parts 2, sharers 2"},
+      {4096, 10944, 2048, "persistent 128, sharers 2"},
+      {50304, 4096, 1, "128 of 128 x 8, blocks 3, turns 1, parts 1, sharers 1"},
+      {50304, 4096, 32, "128 of 128 x 32, blocks 3, turns 1, parts 1, sharers 1"},
+      {50304, 4096, 64, "128 of 128 x 64, blocks 3, turns 1, parts 1, sharers 1"},
+      {50304, 4096, 128, "192 of 192 x 128, blocks 1, turns 1, parts 1, sharers 1"},
+      {50304, 4096, 256, "wide 192 of 192 x 256, blocks 1, turns 1, parts 1, sharers 1"},
+      {50304, 4096, 2048, "persistent 192, sharers 2"},
+      {10240, 2560, 1, "56 of 64 x 8, blocks 3, turns 1, parts 2, sharers 1"},
+      {10240, 2560, 32, "56 of 64 x 32, blocks 3, turns 1, parts 2, sharers 1"},
+      {10240, 2560, 64, "56 of 64 x 64, blocks 3, turns 1, parts 2, sharers 1"},
+      {10240, 2560, 128, "wide 80 of 80 x 128, blocks 1, turns 2, parts 1, sharers 1"},
+      {10240, 2560, 256, "wide 160 of 160 x 128, blocks 1, turns 2, parts 1, sharers 2"},
+      {10240, 2560, 2048, "persistent 160, sharers 2"},
+      {2560, 5120, 1, "64 of 64 x 8, blocks 3, turns 1, parts 8, sharers 1"},
+      {2560, 5120, 32, "64 of 64 x 32, blocks 3, turns 1, parts 8, sharers 1"},
+      {2560, 5120, 64, "80 of 128 x 64, blocks 1, turns 2, parts 4, sharers 1"},
+      {2560, 5120, 128, "80 of 128 x 128, blocks 1, turns 2, parts 4, sharers 1"},
+      {2560, 5120, 256, "wide 80 of 80 x 128, blocks 1, turns 4, parts 2, sharers 2"},
+      {2560, 5120, 2048, "persistent 128, sharers 2"},
+  };
+  for (const Row& row : kRows) {
+    EXPECT_EQ(text(plan_linear(layer(row.N, row.K, row.rows), kH200)), row.plan)
+        << row.N << " x " << row.K << ", rows " << row.rows;
+  }
+}
+
+}  // namespace recurve::testing::linear_plan_test
