@@ -16,6 +16,7 @@
 #include "server/engine/engine.h"
 #include "server/heap_trimmer.h"
 #include "server/http/server.h"
+#include "server/kserve/kserve_service.h"
 #include "server/memory_plan.h"
 #include "server/model_fingerprint.h"
 #include "server/net/connections.h"
@@ -207,7 +208,7 @@ int run(const Options& o, StopSignal& stop) {
   EngineStats stats;
   Failure failure(stop);
   Serving serving(serving_options(o, stop, failure), queue, stats, metrics);
-  RpcServer rpc(rpc_options(o), serving);
+  RpcServer rpc(rpc_options(o), serving, {kserve_service()});
   std::optional<HttpServer> http;
   if (!o.http.empty()) http.emplace(http_options(o), serving, rpc.connections());
 

@@ -29,6 +29,8 @@ ALLOWED = {  # folder: the folders whose headers it may include besides its own
     "server/net": {"server/observe"},
     "server/rpc": {"proto", "server/identity", "server/net", "server/request", "server/sampling", "server/text",
                    "server/observe"},
+    "server/kserve": {"proto", "server/identity", "server/observe", "server/request", "server/rpc", "server/sampling",
+                      "server/text"},
     "server/http": {"server/identity", "server/net", "server/observe", "server/request", "server/sampling",
                     "server/text"},
     "server": {"*"},  # the composition root
@@ -42,7 +44,7 @@ SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 
 def home(path):
     """The longest folder of ALLOWED that holds this file; generated headers belong to proto."""
-    if path.startswith("recurve/v1/"):
+    if path.startswith(("recurve/v1/", "kserve/v2/")):
         return "proto"
     return max((f for f in ALLOWED if path.startswith(f + "/")), key=len, default=None)
 
@@ -65,14 +67,14 @@ def violations(root):
 
 
 def uses_of_grpc(root):
-    """gRPC and protobuf are known to rpc, the clients and the tests only."""
+    """gRPC and protobuf are known to rpc, kserve, the clients and the tests only."""
     for source in sorted(root.rglob("*")):
         name = source.relative_to(root).as_posix()
         own = home(name)
-        if source.suffix not in SUFFIXES or own in {None, "server/rpc", "clients", "tests"}:
+        if source.suffix not in SUFFIXES or own in {None, "server/rpc", "server/kserve", "clients", "tests"}:
             continue
         for number, line in enumerate(source.read_text().splitlines(), 1):
-            if re.match(r'#include [<"](grpc|google/protobuf|recurve/v1)', line):
+            if re.match(r'#include [<"](grpc|google/protobuf|recurve/v1|kserve/v2)', line):
                 yield f"{name}:{number}: {own} may not include gRPC or protobuf"
 
 

@@ -84,7 +84,8 @@ void check(const RpcOptions& options) {
 }  // namespace
 
 struct RpcServer::Impl {
-  Impl(RpcOptions options, Serving& serving) : context(std::move(options), serving) {}
+  Impl(RpcOptions options, Serving& serving, std::vector<RpcService> services)
+      : context(std::move(options), serving), others(std::move(services)) {}
   ~Impl() { context.serving.forget_listener(this); }
 
   void listen();
@@ -96,6 +97,8 @@ struct RpcServer::Impl {
   InferenceService inference{context};
   SessionsService sessions{context};
   ControlService control{context};
+  const std::vector<RpcService> others;
+  std::vector<std::shared_ptr<grpc::Service>> made;  // of each of the others
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
   std::optional<Listener> listener;
@@ -116,6 +119,9 @@ void RpcServer::Impl::listen() {
   builder.RegisterService(&inference);
   builder.RegisterService(&sessions);
   builder.RegisterService(&control);
+  for (const RpcService& other : others) {
+    builder.RegisterService(made.emplace_back(other.make(context)).get());
+  }
   if (!options.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
   set_arguments(options, &builder);
   set_bounds(context, &builder);
@@ -139,13 +145,13 @@ void RpcServer::Impl::hand_over(int descriptor) {
 void RpcServer::Impl::set_health(bool serving) {
   static constexpr std::array kServices = {"", "recurve.v1.Inference", "recurve.v1.Sessions",
                                            "recurve.v1.Control"};
-  for (const char* service : kServices) {
-    server->GetHealthCheckService()->SetServingStatus(service, serving);
-  }
+  grpc::HealthCheckServiceInterface* health = server->GetHealthCheckService();
+  for (const char* service : kServices) health->SetServingStatus(service, serving);
+  for (const RpcService& other : others) health->SetServingStatus(other.name, serving);
 }
 
-RpcServer::RpcServer(RpcOptions options, Serving& serving)
-    : impl_(std::make_unique<Impl>(std::move(options), serving)) {
+RpcServer::RpcServer(RpcOptions options, Serving& serving, std::vector<RpcService> others)
+    : impl_(std::make_unique<Impl>(std::move(options), serving, std::move(others))) {
   impl_->listen();
 }
 

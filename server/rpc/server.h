@@ -1,12 +1,27 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "server/net/connections.h"
 #include "server/request/serving.h"
 
+namespace grpc {
+class Service;
+}
+
 namespace recurve {
+
+struct ServiceContext;
+
+// A service that comes by the same port, and is not of the protocol of our own.
+struct RpcService {
+  const char* name;  // in full, for health
+  // What it returns lives as long as the server; the context outlives it.
+  std::function<std::shared_ptr<grpc::Service>(ServiceContext& context)> make;
+};
 
 // gRPC counts a message's bytes in 31 bits.
 inline constexpr int64_t kMostMessageBytes = (int64_t{1} << 31) - 1;
@@ -25,9 +40,10 @@ struct RpcOptions {
 // gRPC's door: listens, and turns calls into requests and events into messages.
 class RpcServer {
  public:
-  // Listens; health says NOT_SERVING until `serving`, which outlives the server, does. Throws
-  // std::runtime_error with a sentence if it cannot listen, or an option is out of its range.
-  RpcServer(RpcOptions options, Serving& serving);
+  // Listens, with `others` beside its own services; health says NOT_SERVING until `serving`, which
+  // outlives the server, does. Throws std::runtime_error with a sentence if it cannot listen, or an
+  // option is out of its range.
+  RpcServer(RpcOptions options, Serving& serving, std::vector<RpcService> others = {});
   ~RpcServer();
 
   int port() const;  // the one bound; 0 for a unix socket

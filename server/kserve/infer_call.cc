@@ -1,0 +1,176 @@
+#include "server/kserve/infer_call.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "server/observe/log.h"
+#include "server/request/session_rules.h"
+#include "server/rpc/messages.h"
+#include "server/rpc/stream_call.h"
+
+namespace recurve {
+
+InferCall::InferCall(ServiceContext& context, grpc::CallbackServerContext& call,
+                     grpc::ByteBuffer message)
+    : context_(context),
+      grpc_call_(call),
+      message_(std::move(message)),
+      message_bytes_(static_cast<int64_t>(message_.Length())),
+      deadline_(deadline_of(call)) {}
+
+std::string InferCall::peer() const {
+  const std::optional<Peer> peer = context_.connections.find(grpc_call_.peer());
+  return peer ? peer->address : "";
+}
+
+// What is refused here goes the way of all requests, which counts it and writes it down.
+void InferCall::start() {
+  self_ = shared_from_this();
+  Serving& serving = context_.serving;
+  early_ = serving.availability();
+  if (!early_) {
+    message_share_ = serving.message_bytes.take(message_bytes_);
+    const auto most = static_cast<size_t>(serving.options.max_tokenising);
+    const auto bytes = static_cast<size_t>(message_bytes_);
+    if (message_share_ && serving.text.try_post(this, bytes, most)) return;
+    early_ = Refusal{.code = Refusal::Code::kExhausted,
+                     .message = "too many requests wait to be read: try again later"};
+  }
+  message_.Clear();
+  was_read();
+}
+
+void InferCall::run() {
+  const auto self = shared_from_this();
+  try {
+    early_ = read_message();
+  } catch (const std::bad_alloc&) {
+    early_ = Refusal{.code = Refusal::Code::kExhausted,
+                     .message = "the system gives no memory for the request: try again later"};
+  }
+  message_.Clear();
+  was_read();
+}
+
+Refused InferCall::read_message() {
+  inference::ModelInferRequest message;
+  if (Refused refused = parse(message_, &message)) return refused;
+  Refused refused =
+      read_infer_request(std::move(message), context_.serving.info.model_name, &request_);
+  if (!refused && request_.timeout) {
+    const Clock::time_point end = Clock::now() + *request_.timeout;
+    deadline_ = std::min(deadline_.value_or(end), end);
+  }
+  return refused;
+}
+
+void InferCall::refuse(Refusal refusal) {
+  if (!early_) early_ = std::move(refusal);
+}
+
+void InferCall::go() {
+  if (!early_ && request_.sequence.start && !gone_) return open_session();
+  begin();
+}
+
+// On the delivery executor, or not at all where this refuses.
+Refused InferCall::command(SessionCommand command, std::function<void(Refused)> then) {
+  if (Refused refused = prepare(&command)) return refused;
+  command.caller = request_.asked.caller;
+  command.done = [this, then = std::move(then)](SessionResult result) {
+    context_.serving.delivery.post([then, refused = refusal_of(result)] { then(refused); });
+  };
+  return post(context_.serving.queue, std::move(command));
+}
+
+void InferCall::open_session() {
+  const Refused refused =
+      command({.kind = SessionCommand::Kind::kOpen, .name = request_.sequence.session},
+              [this](Refused failed) {
+                opened_ = !failed;
+                early_ = std::move(failed);
+                begin();
+              });
+  if (!refused) return;
+  early_ = refused;
+  begin();
+}
+
+// The engine's door: from here on it ends as every request does.
+void InferCall::begin() {
+  const auto self = shared_from_this();
+  message_share_ = {};
+  std::lock_guard lock(mutex_);
+  served_ = new Generation(context_.serving, *this);
+  served_->open(request_.asked.caller, early_ ? 0 : message_bytes_);
+  if (gone_) served_->left();
+}
+
+void InferCall::left() {
+  std::lock_guard lock(mutex_);
+  if (!gone_.exchange(true) && served_ != nullptr) served_->left();
+}
+
+Refused InferCall::read(TextRequest* asked) {
+  if (early_) return early_;
+  *asked = std::move(request_.asked);
+  return {};
+}
+
+void InferCall::send(AnswerEvent event) {
+  if (!answer_) {
+    const Serving& serving = context_.serving;
+    answer_.emplace(request_.form, serving.info.model_name, *serving.rules.tokenizer);
+  }
+  if (auto response = answer_->take(event)) respond(std::move(*response));
+}
+
+void InferCall::finish(const Refused& refusal) {
+  refusal_ = refusal;
+  finishing_ = true;
+  if (!refusal && !request_.form.stream) respond(answer_->whole());
+  conclude(refusal);
+}
+
+// A sequence ends with its last request, if that was accepted. One that a request has opened in
+// vain would be in the way of the same request, sent again.
+bool InferCall::may_conclude() {
+  const bool accepted = answer_.has_value();
+  const bool closes = accepted ? request_.sequence.end : opened_;
+  if (closes && closing_ == Closing::kNot) {
+    closing_ = Closing::kUnderWay;
+    close_session();
+  }
+  return !closes || closing_ == Closing::kDone;
+}
+
+void InferCall::close_session() {
+  const std::string& session = request_.sequence.session;
+  const auto say = [&session](const Refused& failed) {
+    if (!failed || failed->code == Refusal::Code::kNotFound) return;
+    log_event(LogLevel::kWarning, "sequence_not_closed",
+              {{"session", session}, {"what", failed->message}});
+  };
+  const Refused refused =
+      command({.kind = SessionCommand::Kind::kClose, .name = session}, [this, say](Refused failed) {
+        say(failed);
+        closing_ = Closing::kDone;
+        served_->poke();
+      });
+  if (!refused) return;
+  say(refused);
+  closing_ = Closing::kDone;
+}
+
+void InferCall::done() {
+  ServedCall* served = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    served = std::exchange(served_, nullptr);
+    gone_ = true;
+  }
+  served->done();
+}
+
+}  // namespace recurve

@@ -1,0 +1,143 @@
+#include "server/kserve/kserve_service.h"
+
+#include <memory>
+#include <utility>
+
+#include "kserve/v2/inference.grpc.pb.h"
+#include "server/kserve/infer_request.h"
+#include "server/kserve/model_description.h"
+#include "server/kserve/stream_infer.h"
+#include "server/kserve/unary_infer.h"
+#include "server/rpc/messages.h"
+#include "server/rpc/unary_call.h"
+
+namespace recurve {
+namespace {
+
+using Service = inference::GRPCInferenceService;
+// With messages as bytes: see messages.h.
+template <typename S>
+using RawInfer =
+    Service::WithRawCallbackMethod_ModelInfer<Service::WithRawCallbackMethod_ModelStreamInfer<S>>;
+template <typename S>
+using RawState = Service::WithRawCallbackMethod_ServerLive<
+    Service::WithRawCallbackMethod_ServerReady<Service::WithRawCallbackMethod_ModelReady<S>>>;
+template <typename S>
+using RawDescription = Service::WithRawCallbackMethod_ServerMetadata<
+    Service::WithRawCallbackMethod_ModelMetadata<Service::WithRawCallbackMethod_ModelConfig<S>>>;
+
+using Call = grpc::CallbackServerContext;
+using Bytes = grpc::ByteBuffer;
+using Reactor = grpc::ServerUnaryReactor;
+
+class KserveService final : public RawInfer<RawState<RawDescription<Service::Service>>> {
+ public:
+  explicit KserveService(ServiceContext& context) : context_(context) {}
+
+  Reactor* ServerLive(Call* call, const Bytes* request, Bytes* response) override {
+    using Response = inference::ServerLiveResponse;
+    return answer<inference::ServerLiveRequest, Response>(call, request, response,
+                                                          [](const auto&, Response* to) -> Refused {
+                                                            to->set_live(true);
+                                                            return {};
+                                                          });
+  }
+
+  Reactor* ServerReady(Call* call, const Bytes* request, Bytes* response) override {
+    using Response = inference::ServerReadyResponse;
+    return answer<inference::ServerReadyRequest, Response>(
+        call, request, response, [this](const auto&, Response* to) -> Refused {
+          to->set_ready(!context_.serving.availability());
+          return {};
+        });
+  }
+
+  Reactor* ModelReady(Call* call, const Bytes* request, Bytes* response) override {
+    using Response = inference::ModelReadyResponse;
+    return answer<inference::ModelReadyRequest, Response>(
+        call, request, response, [this](const auto& asked, Response* to) -> Refused {
+          const Serving& serving = context_.serving;
+          to->set_ready(!serving.availability() &&
+                        !check_model(asked.name(), asked.version(), serving.info.model_name));
+          return {};
+        });
+  }
+
+  Reactor* ServerMetadata(Call* call, const Bytes* request, Bytes* response) override {
+    using Response = inference::ServerMetadataResponse;
+    return answer<inference::ServerMetadataRequest, Response>(
+        call, request, response, [this](const auto&, Response* to) -> Refused {
+          to->set_name("recurve");
+          to->set_version(context_.serving.options.version);
+          for (const char* extension : {"sequence", "model_configuration", "parameters"}) {
+            to->add_extensions(extension);
+          }
+          return {};
+        });
+  }
+
+  Reactor* ModelMetadata(Call* call, const Bytes* request, Bytes* response) override {
+    using Response = inference::ModelMetadataResponse;
+    return answer<inference::ModelMetadataRequest, Response>(
+        call, request, response, [this](const auto& asked, Response* to) {
+          Refused refused = known(asked.name(), asked.version());
+          if (!refused) fill(context_.serving.info, to);
+          return refused;
+        });
+  }
+
+  Reactor* ModelConfig(Call* call, const Bytes* request, Bytes* response) override {
+    using Response = inference::ModelConfigResponse;
+    return answer<inference::ModelConfigRequest, Response>(
+        call, request, response, [this](const auto& asked, Response* to) {
+          Refused refused = known(asked.name(), asked.version());
+          if (!refused) fill(context_.serving.info, to->mutable_config());
+          return refused;
+        });
+  }
+
+  Reactor* ModelInfer(Call* call, const Bytes* request, Bytes* response) override {
+    Bytes message = *request;
+    // gRPC would keep it to the end of the call, and it may be long. It is this call's alone.
+    const_cast<Bytes*>(request)->Clear();
+    const auto infer = std::make_shared<UnaryInfer>(context_, call, std::move(message), response);
+    infer->start();
+    return infer.get();
+  }
+
+  grpc::ServerBidiReactor<Bytes, Bytes>* ModelStreamInfer(Call* call) override {
+    return new InferStream(context_, call);
+  }
+
+ private:
+  // Small messages: at once.
+  template <typename Request, typename Response, typename Fill>
+  Reactor* answer(Call* call, const Bytes* bytes, Bytes* response, const Fill& fill_response) {
+    auto* unary = new UnaryCall(context_, call);
+    Request request;
+    Response said;
+    Refused refused = parse(*bytes, &request);
+    if (!refused) refused = fill_response(request, &said);
+    if (!refused) *response = serialise(said);
+    unary->finish(std::move(refused));
+    return unary;
+  }
+
+  // While it drains, a server still knows what it serves.
+  Refused known(const std::string& name, const std::string& version) const {
+    const Serving& serving = context_.serving;
+    if (!serving.loaded()) return serving.availability();
+    return check_model(name, version, serving.info.model_name);
+  }
+
+  ServiceContext& context_;
+};
+
+}  // namespace
+
+RpcService kserve_service() {
+  return {.name = "inference.GRPCInferenceService",
+          .make = [](ServiceContext& context) { return std::make_shared<KserveService>(context); }};
+}
+
+}  // namespace recurve

@@ -1,0 +1,208 @@
+#include "server/kserve/sampling_parameters.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <limits>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+namespace recurve {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kMostDepth = 8;
+
+// A parameter that cannot be read; becomes a refusal.
+struct BadParameter : std::runtime_error {
+  BadParameter(std::string_view name_, std::string_view wanted)
+      : std::runtime_error(fmt::format("{} must be {}", name_, wanted)), name(name_) {}
+  BadParameter(const std::string& sentence, std::string name_, int)
+      : std::runtime_error(sentence), name(std::move(name_)) {}
+  std::string name;
+};
+
+// One parameter as it was sent.
+struct Parameter {
+  std::string_view name;
+  const json& value;
+
+  [[noreturn]] void refuse(std::string_view wanted) const { throw BadParameter(name, wanted); }
+
+  bool flag() const {
+    if (value.is_boolean()) return value.get<bool>();
+    const std::string text = value.is_string() ? value.get<std::string>() : "";
+    if (text == "true" || text == "True") return true;
+    if (text == "false" || text == "False") return false;
+    refuse("true or false");
+  }
+  template <typename T>
+  T number() const {
+    if (value.is_string()) return parsed<T>(value.get_ref<const std::string&>());
+    if (!value.is_number()) refuse("a number");
+    return static_cast<T>(value.get<double>());
+  }
+  int64_t integer() const {
+    constexpr auto kMost = uint64_t{std::numeric_limits<int64_t>::max()};
+    if (value.is_string()) return parsed<int64_t>(value.get_ref<const std::string&>());
+    const bool fits = value.is_number_integer() &&
+                      (!value.is_number_unsigned() || value.get<uint64_t>() <= kMost);
+    if (!fits) refuse("an integer of 64 bits");
+    return value.get<int64_t>();
+  }
+  int32_t small() const {
+    const int64_t wide = integer();
+    const auto narrow = static_cast<int32_t>(wide);
+    if (narrow != wide) refuse("an integer of 32 bits");
+    return narrow;
+  }
+  std::vector<int32_t> ids() const {
+    if (!value.is_array()) refuse("a list of token ids");
+    std::vector<int32_t> ids;
+    for (const json& id : value) ids.push_back(Parameter{name, id}.small());
+    return ids;
+  }
+  std::vector<std::string> texts() const {
+    if (value.is_string()) return {value.get<std::string>()};
+    if (!value.is_array()) refuse("a text or a list of texts");
+    std::vector<std::string> texts;
+    for (const json& text : value) {
+      if (!text.is_string()) refuse("a text or a list of texts");
+      texts.push_back(text.get<std::string>());
+    }
+    return texts;
+  }
+  std::vector<std::pair<int32_t, float>> biases() const {
+    if (!value.is_object()) refuse("an object that maps token ids to numbers");
+    std::vector<std::pair<int32_t, float>> biases;
+    for (const auto& [id, bias] : value.items()) {
+      const json key = id;
+      biases.emplace_back(Parameter{name, key}.small(), Parameter{name, bias}.number<float>());
+    }
+    return biases;
+  }
+
+ private:
+  template <typename T>
+  T parsed(const std::string& text) const {
+    T number{};
+    const char* end = text.data() + text.size();
+    const auto [stopped, error] = std::from_chars(text.data(), end, number);
+    if (error != std::errc() || stopped != end) refuse("a number");
+    return number;
+  }
+};
+
+struct Known {
+  std::string_view name;
+  void (*read)(const Parameter& p, TextRequest* to);
+};
+constexpr Known kKnown[] = {
+    {"temperature",
+     [](auto& p, auto* to) { to->sampling.temperature = p.template number<float>(); }},
+    {"top_k",
+     [](auto& p, auto* to) {
+       to->sampling.top_k = p.small();
+       if (to->sampling.top_k == -1) to->sampling.top_k = 0;  // as others say: all
+     }},
+    {"top_p", [](auto& p, auto* to) { to->sampling.top_p = p.template number<float>(); }},
+    {"min_p", [](auto& p, auto* to) { to->sampling.min_p = p.template number<float>(); }},
+    {"typical_p", [](auto& p, auto* to) { to->sampling.typical_p = p.template number<float>(); }},
+    {"repetition_penalty",
+     [](auto& p, auto* to) { to->sampling.repetition_penalty = p.template number<float>(); }},
+    {"presence_penalty",
+     [](auto& p, auto* to) { to->sampling.presence_penalty = p.template number<float>(); }},
+    {"frequency_penalty",
+     [](auto& p, auto* to) { to->sampling.frequency_penalty = p.template number<float>(); }},
+    {"logit_bias", [](auto& p, auto* to) { to->sampling.logit_bias = p.biases(); }},
+    {"allowed_token_ids", [](auto& p, auto* to) { to->sampling.allowed_ids = p.ids(); }},
+    {"seed", [](auto& p, auto* to) { to->seed = static_cast<uint64_t>(p.integer()); }},
+    {"max_tokens", [](auto& p, auto* to) { to->max_tokens = p.small(); }},
+    {"min_tokens", [](auto& p, auto* to) { to->sampling.min_tokens = p.small(); }},
+    {"ignore_eos", [](auto& p, auto* to) { to->sampling.ignore_eos = p.flag(); }},
+    {"stop", [](auto& p, auto* to) { to->stop_strings = p.texts(); }},
+    {"stop_token_ids", [](auto& p, auto* to) { to->sampling.stop_ids = p.ids(); }},
+    {"include_stop_str_in_output", [](auto& p, auto* to) { to->include_stop = p.flag(); }},
+    {"n", [](auto& p, auto* to) { to->choices = p.small(); }},
+    {"logprobs", [](auto& p, auto* to) { to->logprobs = p.small(); }},
+    {"add_special_tokens", [](auto& p, auto* to) { to->add_special_tokens = p.flag(); }},
+};
+
+// Refused unless it says what is so anyway.
+struct Refusable {
+  std::string_view name;
+  std::array<std::string_view, 2> same = {};  // JSON that changes nothing, besides null
+};
+constexpr Refusable kRefused[] = {
+    {"bad_words", {"[]"}},
+    {"best_of", {"1"}},
+    {"early_stopping", {"false"}},
+    {"guided_choice"},
+    {"guided_decoding"},
+    {"guided_grammar"},
+    {"guided_json"},
+    {"guided_regex"},
+    {"length_penalty", {"1.0", "1"}},
+    {"logits_processors", {"[]"}},
+    {"lora_name"},
+    {"prompt_logprobs"},
+    {"structured_outputs"},
+    {"truncate_prompt_tokens"},
+    {"use_beam_search", {"false"}},
+};
+
+void check_refused(const json& parameters) {
+  for (const Refusable& refusable : kRefused) {
+    const auto found = parameters.find(std::string(refusable.name));
+    if (found == parameters.end() || found->is_null()) continue;
+    const std::string said = found->dump(-1, ' ', false, json::error_handler_t::replace);
+    bool same = false;
+    for (const std::string_view one : refusable.same) same = same || (!one.empty() && said == one);
+    if (same) continue;
+    throw BadParameter(
+        fmt::format("{} is not supported by this server: leave it out", refusable.name),
+        std::string(refusable.name), 0);
+  }
+}
+
+void read_known(const json& parameters, TextRequest* asked) {
+  asked->max_tokens = kDefaultInferTokens;
+  for (const Known& known : kKnown) {
+    const auto found = parameters.find(std::string(known.name));
+    if (found == parameters.end() || found->is_null()) continue;
+    known.read(Parameter{known.name, *found}, asked);
+  }
+}
+
+}  // namespace
+
+Refused read_sampling(const json& parameters, TextRequest* asked) {
+  try {
+    check_refused(parameters);
+    read_known(parameters, asked);
+    return {};
+  } catch (const BadParameter& bad) {
+    return invalid(bad.name, "{}", bad.what());
+  }
+}
+
+Refused read_sampling(std::string_view text, TextRequest* asked) {
+  bool deep = false;
+  const auto shallow = [&](int depth, json::parse_event_t, json&) {
+    deep = deep || depth > kMostDepth;
+    return !deep;
+  };
+  const json parameters = json::parse(text, shallow, /*allow_exceptions=*/false);
+  if (deep || !parameters.is_object()) {
+    return invalid("sampling_parameters",
+                   "sampling_parameters must be an object of JSON in UTF-8, of at most {} levels",
+                   kMostDepth);
+  }
+  return read_sampling(parameters, asked);
+}
+
+}  // namespace recurve

@@ -1,0 +1,42 @@
+#pragma once
+#include <string_view>
+
+#include "kserve/v2/inference.pb.h"
+
+namespace recurve {
+
+// A tensor that a request may have or an answer has.
+struct TensorSpec {
+  std::string_view name;
+  std::string_view datatype;  // as requests say it
+  inference::DataType type;   // as configurations do
+  int64_t dimension;          // of its only one; -1: any
+};
+
+inline constexpr TensorSpec kInputs[] = {
+    {"text_input", "BYTES", inference::TYPE_STRING, 1},
+    {"input_ids", "INT32", inference::TYPE_INT32, -1},  // instead of text_input
+    {"stream", "BOOL", inference::TYPE_BOOL, 1},
+    {"sampling_parameters", "BYTES", inference::TYPE_STRING, 1},  // an object of JSON
+    {"exclude_input_in_output", "BOOL", inference::TYPE_BOOL, 1},
+    {"return_finish_reason", "BOOL", inference::TYPE_BOOL, 1},
+    {"return_cumulative_logprob", "BOOL", inference::TYPE_BOOL, 1},
+    {"return_logprobs", "BOOL", inference::TYPE_BOOL, 1},
+    {"return_num_input_tokens", "BOOL", inference::TYPE_BOOL, 1},
+    {"return_num_output_tokens", "BOOL", inference::TYPE_BOOL, 1},
+    {"return_output_ids", "BOOL", inference::TYPE_BOOL, 1},
+};
+
+// Each has one element for each choice, but num_input_tokens, which has one, and output_ids, which
+// has one for each token of the only choice.
+inline constexpr TensorSpec kOutputs[] = {
+    {"text_output", "BYTES", inference::TYPE_STRING, -1},
+    {"finish_reason", "BYTES", inference::TYPE_STRING, -1},
+    {"cumulative_logprob", "FP32", inference::TYPE_FP32, -1},
+    {"logprobs", "BYTES", inference::TYPE_STRING, -1},
+    {"num_input_tokens", "UINT32", inference::TYPE_UINT32, 1},
+    {"num_output_tokens", "UINT32", inference::TYPE_UINT32, -1},
+    {"output_ids", "INT32", inference::TYPE_INT32, -1},
+};
+
+}  // namespace recurve
