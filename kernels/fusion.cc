@@ -28,22 +28,22 @@ void linear_conv(const Kernels& kernels, LinearArgs linear, const CausalConv1dAr
 
 size_t floats_of_norm(const Kernels& kernels, int rows, int64_t D) {
   return static_cast<size_t>(
-      BegunNorm::room(std::min(rows, kernels.linear.most_rows_of_begun_norm), D));
+      DeferredRmsNorm::room(std::min(rows, kernels.linear.most_rows_of_deferred_norm), D));
 }
 
-BegunNorm begin_norm(const Kernels& kernels, LinearArgs& args, const Matrix& next,
-                     const float* norm, const BegunNorm& room) {
-  if (!kernels.linear.begins_norm(args.W, next, args.rows)) return {};
+DeferredRmsNorm defer_norm(const Kernels& kernels, LinearArgs& args, const Matrix& next,
+                           const float* norm, const DeferredRmsNorm& room) {
+  if (!kernels.linear.defers_norm(args.W, next, args.rows)) return {};
   args.next_norm = norm;
   args.next = room;
   return room;
 }
 
-BegunNorm begin_norm(const Kernels& kernels, SsdArgs& args, const Matrix& next, const float* norm,
-                     float* room) {
-  if (!kernels.ssd.begins_norm(args) || !kernels.linear.takes_begun_norm(next)) return {};
+DeferredRmsNorm defer_norm(const Kernels& kernels, SsdArgs& args, const Matrix& next,
+                           const float* norm, float* room) {
+  if (!kernels.ssd.defers_norm(args) || !kernels.linear.takes_deferred_norm(next)) return {};
   args.next_norm = norm;
-  args.next = BegunNorm::in(room, args.seqs.rows, next.K);
+  args.next = DeferredRmsNorm::in(room, args.seqs.rows, next.K);
   return args.next;
 }
 

@@ -26,15 +26,16 @@ void join(const Kernels& kernels, LinearArgs& first, LinearArgs& next, float* be
 void linear_conv(const Kernels& kernels, LinearArgs linear, const CausalConv1dArgs& conv,
                  Stream& stream);
 
-// Floats that the norm of so many rows may need to be begun in.
+// Floats that what is left of a deferred norm of so many rows takes.
 size_t floats_of_norm(const Kernels& kernels, int rows, int64_t D);
 
-// Has the op that makes x begin the norm of the layer that reads it, with the weights `next` and
-// `norm` (next.K), where the two can share the work. Gives what was begun, for LinearArgs::begun of
-// that layer, or nothing. room: where it goes; the second: (rows, next.K) floats, such as y itself.
-BegunNorm begin_norm(const Kernels& kernels, LinearArgs& args, const Matrix& next,
-                     const float* norm, const BegunNorm& room);
-BegunNorm begin_norm(const Kernels& kernels, SsdArgs& args, const Matrix& next, const float* norm,
-                     float* room);
+// Has the op that makes x do what it can of the norm before the layer that reads x, with the
+// weights `next` and `norm` (next.K), and leave the rest to that layer, where the two can share the
+// work. Gives what is left for LinearArgs::deferred of that layer, or nothing. room: where it goes;
+// the second: (rows, next.K) floats, such as y itself.
+DeferredRmsNorm defer_norm(const Kernels& kernels, LinearArgs& args, const Matrix& next,
+                           const float* norm, const DeferredRmsNorm& room);
+DeferredRmsNorm defer_norm(const Kernels& kernels, SsdArgs& args, const Matrix& next,
+                           const float* norm, float* room);
 
 }  // namespace recurve

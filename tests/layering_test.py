@@ -84,7 +84,7 @@ def questions_to_backends(root):
         if source.suffix not in SUFFIXES:
             continue
         for number, line in enumerate(source.read_text().splitlines(), 1):
-            if re.search(r"\.(takes_\w+|begins_norm|rounds|convolves|most_rows_of_begun_norm)\b", line):
+            if re.search(r"\.(takes_\w+|defers_norm|rounds|convolves|most_rows_of_deferred_norm)\b", line):
                 name = source.relative_to(root).as_posix()
                 yield f"{name}:{number}: model asks a kernel what it can; kernels/fusion.h answers"
 

@@ -3,8 +3,8 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/ops/begun_norm.h"
 #include "kernels/ops/causal_conv1d.h"
+#include "kernels/ops/deferred_rms_norm.h"
 #include "kernels/ops/op.h"
 #include "kernels/tensor.h"
 
@@ -35,12 +35,12 @@ struct LinearArgs {
   // Where LinearOp::takes_conv says so: a convolution whose x is some of the columns of y. It is
   // done too, and these columns are not left in y.
   std::optional<CausalConv1dArgs> conv = std::nullopt;
-  // Where LinearOp::begins_norm says so: the norm (outputs) of the layer that reads y, and what is
+  // Where LinearOp::defers_norm says so: the norm (outputs) of the layer that reads y, and what is
   // left for it beside y.
   const float* next_norm = nullptr;
-  BegunNorm next = {};
-  // Instead of x where LinearOp::takes_begun_norm says so: what the op before left.
-  BegunNorm begun = {};
+  DeferredRmsNorm next = {};
+  // Instead of x where LinearOp::takes_deferred_norm says so: what the op before left.
+  DeferredRmsNorm deferred = {};
 
   int64_t outputs() const { return swiglu ? W.N / 2 : W.N; }
 };
@@ -86,14 +86,14 @@ struct LinearOp : Op<LinearArgs> {
   bool takes_conv(const LinearArgs& args, const CausalConv1dArgs& conv) const {
     return convolves != nullptr && convolves(args, conv);
   }
-  // Whether a layer may begin the norm of the one that reads its rows: of so many at most.
-  int most_rows_of_begun_norm = 0;
-  bool begins_norm(const Matrix& W, const Matrix& next, int rows) const {
-    return rows <= most_rows_of_begun_norm && takes_begun_norm(next) && takes_bf16(W);
+  // A layer may defer the norm of the one that reads its rows where these are so many at most.
+  int most_rows_of_deferred_norm = 0;
+  bool defers_norm(const Matrix& W, const Matrix& next, int rows) const {
+    return rows <= most_rows_of_deferred_norm && takes_deferred_norm(next) && takes_bf16(W);
   }
-  // Whether one may go on with a norm that is begun.
-  bool takes_begun_norm(const Matrix& W) const {
-    return most_rows_of_begun_norm > 0 && takes_bf16(W);
+  // Whether a layer takes a norm that was deferred to it.
+  bool takes_deferred_norm(const Matrix& W) const {
+    return most_rows_of_deferred_norm > 0 && takes_bf16(W);
   }
 };
 

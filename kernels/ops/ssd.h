@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/ops/begun_norm.h"
+#include "kernels/ops/deferred_rms_norm.h"
 #include "kernels/ops/op.h"
 #include "kernels/ops/ragged.h"
 #include "kernels/tensor.h"
@@ -47,16 +47,16 @@ struct SsdArgs {
   const float* skip;     // (H), "D" in the checkpoints
   StateData h;           // (slots, H, P, N) state, read and written in place
   float* y;              // (rows, H, P), dense; does not overlap the inputs
-  // Instead of y where SsdOp::begins_norm says so: the norm (H, P) of the layer that reads y, and
+  // Instead of y where SsdOp::defers_norm says so: the norm (H, P) of the layer that reads y, and
   // what is left for that.
   const float* next_norm = nullptr;
-  BegunNorm next = {};
+  DeferredRmsNorm next = {};
 };
 
 struct SsdOp : Op<SsdArgs> {
   // Whether it takes SsdArgs::next of these arguments, whatever that and y are. null: never.
-  bool (*begins)(const SsdArgs& args) = nullptr;
-  bool begins_norm(const SsdArgs& args) const { return begins != nullptr && begins(args); }
+  bool (*defers)(const SsdArgs& args) = nullptr;
+  bool defers_norm(const SsdArgs& args) const { return defers != nullptr && defers(args); }
 };
 
 struct SsdKernel {

@@ -149,8 +149,9 @@ class Mamba2 final : public StateSpaceModel {
   void mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
              const Scratch& scratch, const Residual::Reader& next, Stream& stream) const;
   // Gives what it began of the norm after it.
-  BegunNorm state_space(const Block& block, size_t index, const Ragged& seqs,
-                        const StatePool& states, const Scratch& scratch, Stream& stream) const;
+  DeferredRmsNorm state_space(const Block& block, size_t index, const Ragged& seqs,
+                              const StatePool& states, const Scratch& scratch,
+                              Stream& stream) const;
   void norm_groups(const Block& block, int rows, const Scratch& scratch, const Activations& normed,
                    Stream& stream) const;
   WeightTally blocks_tally() const;
@@ -277,7 +278,7 @@ void Mamba2::mixer(const Block& block, size_t index, const Ragged& seqs, const S
                .y = s.xBC},
               stream);
   const bool groups = c_.G > 1;  // else the norm is of the whole row
-  const BegunNorm begun = state_space(block, index, seqs, states, s, stream);
+  const DeferredRmsNorm deferred = state_space(block, index, seqs, states, s, stream);
   Activations v{.f32 = s.v};
   if (groups) {  // what the convolution left has been read
     v = rows_for(kernels_, block.out.matrix(), s.v, s.xBC, c_.conv_width());
@@ -289,7 +290,7 @@ void Mamba2::mixer(const Block& block, size_t index, const Ragged& seqs, const S
                            .norm = groups ? nullptr : block.gate_norm.data(),
                            .norm_eps = c_.gate_eps,
                            .x_bf16 = v.bf16,
-                           .begun = begun},
+                           .deferred = deferred},
                           next),
                   stream);
 }
@@ -313,10 +314,11 @@ void Mamba2::norm_groups(const Block& block, int rows, const Scratch& s, const A
                           stream);
 }
 
-// s.v, gated, from s.zxBCdt and s.xBC; or, where the norm after it is of whole rows and may be
-// begun here, that in its place.
-BegunNorm Mamba2::state_space(const Block& block, size_t index, const Ragged& seqs,
-                              const StatePool& states, const Scratch& s, Stream& stream) const {
+// s.v, gated, from s.zxBCdt and s.xBC; or, where the norm after it is of whole rows and can be
+// deferred to the layer that reads them, what is left for that layer, in the place of s.v.
+DeferredRmsNorm Mamba2::state_space(const Block& block, size_t index, const Ragged& seqs,
+                                    const StatePool& states, const Scratch& s,
+                                    Stream& stream) const {
   const int DI = static_cast<int>(c_.DI), GN = static_cast<int>(c_.G * c_.N);
   const int conv = static_cast<int>(c_.conv_width());
   const int projection = static_cast<int>(c_.projection_width());
@@ -341,12 +343,12 @@ BegunNorm Mamba2::state_space(const Block& block, size_t index, const Ragged& se
                .skip = block.skip.data(),
                .h = states.data(2 * index + 1),
                .y = s.v};
-  BegunNorm begun;
+  DeferredRmsNorm deferred;
   if (c_.G == 1) {
-    begun = begin_norm(kernels_, args, block.out.matrix(), block.gate_norm.data(), s.v);
+    deferred = defer_norm(kernels_, args, block.out.matrix(), block.gate_norm.data(), s.v);
   }
   kernels_.ssd(args, stream);
-  return begun;
+  return deferred;
 }
 
 }  // namespace

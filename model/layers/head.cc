@@ -20,7 +20,7 @@ void head(const Head& head, const StepBatch& batch, const Residual& x, float* pi
   LinearArgs args = x.read(head.reader(), head.eps, {.y = logits, .soft_cap = head.soft_cap});
   args.rows = batch.num_logits;
   args.x = rows_with_logits(batch, head.W.K, x.x(), picked, kernels, stream);
-  if (args.x != x.x()) args.begun = {};  // that is of other rows
+  if (args.x != x.x()) args.deferred = {};  // that is of other rows
   kernels.linear(args, stream);
 }
 

@@ -19,7 +19,7 @@ Residual::Residual(const Kernels& kernels, Arena& arena, int rows, int64_t D)
     : kernels_(kernels),
       rows_(rows),
       x_(arena.floats(count(rows, D))),
-      room_(BegunNorm::in(arena.floats(floats_of_norm(kernels, rows, D)), rows, D)) {}
+      room_(DeferredRmsNorm::in(arena.floats(floats_of_norm(kernels, rows, D)), rows, D)) {}
 
 LinearArgs Residual::read(const Reader& reader, float eps, LinearArgs args) const {
   args.rows = rows_;
@@ -27,14 +27,14 @@ LinearArgs Residual::read(const Reader& reader, float eps, LinearArgs args) cons
   args.x = x_;
   args.norm = reader.norm->data();
   args.norm_eps = eps;
-  args.begun = begun_;
+  args.deferred = deferred_;
   return args;
 }
 
 LinearArgs Residual::add(LinearArgs args, const Reader& next) {
   args.rows = rows_;
   args.residual = args.y = x_;
-  begun_ = begin_norm(kernels_, args, next.W, next.norm->data(), room_);
+  deferred_ = defer_norm(kernels_, args, next.W, next.norm->data(), room_);
   return args;
 }
 

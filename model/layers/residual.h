@@ -6,7 +6,8 @@
 namespace recurve {
 
 // The residual stream of a step: layers read it through a norm and add to it. Where the device's
-// linear layers can, one that adds begins the norm of the one that reads next.
+// linear layers can, one that adds does what it can of the norm of the one that reads next, and
+// defers the rest to that.
 class Residual {
  public:
   // A layer that reads, and the weights of its norm.
@@ -24,15 +25,15 @@ class Residual {
 
   // The arguments of a layer that reads, given those that do not follow from that.
   LinearArgs read(const Reader& reader, float eps, LinearArgs args) const;
-  // Of one whose outputs are added to x. next: who reads after it.
+  // The arguments of a layer whose outputs are added to x. next: who reads after it.
   LinearArgs add(LinearArgs args, const Reader& next);
 
  private:
   const Kernels& kernels_;
   int rows_;
   float* x_;
-  BegunNorm room_;   // where a norm may be begun
-  BegunNorm begun_;  // room_ or, if nobody has begun, nothing
+  DeferredRmsNorm room_;      // where what is left of a norm may go
+  DeferredRmsNorm deferred_;  // room_ or, if nothing was deferred, nothing
 };
 
 }  // namespace recurve

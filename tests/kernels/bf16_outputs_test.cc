@@ -227,7 +227,7 @@ struct BegunSize {
 TEST_P(Bf16OutputsTest, OfSsdBeforeANorm) {
   KernelDevice device = make_device();
   std::mt19937_64 random(6);
-  constexpr int kSquares = BegunNorm::kSquares;
+  constexpr int kSquares = DeferredRmsNorm::kSquares;
   const std::vector<int> decodes(5, 1), prompts = {200, 1, 65, 2, 64};
   int sizes = 0;
   for (const BegunSize& s : {BegunSize{3, 16, 128, 1, DType::kF32, decodes},
@@ -249,10 +249,10 @@ TEST_P(Bf16OutputsTest, OfSsdBeforeANorm) {
     const auto start =
         stored(normal_floats(random, batch.slots() * static_cast<size_t>(D) * s.N), s.type);
     const auto y = device.floats(count), squares = device.floats(count / kSquares);
-    const auto begun = device.array(std::vector<uint16_t>(count));
+    const auto deferred = device.array(std::vector<uint16_t>(count));
     const auto scales = device.array(std::vector<float>(rows, 5.0f));
     bool can = false;
-    for (const bool begins : {false, true}) {
+    for (const bool defers : {false, true}) {
       const auto h = device.array(start);
       SsdArgs args{.seqs = batch.seqs(),
                    .H = s.H,
@@ -276,12 +276,12 @@ TEST_P(Bf16OutputsTest, OfSsdBeforeANorm) {
                    .h = {h.data(), s.type},
                    .y = y.data(),
                    .next_norm = norm.data()};
-      can = device.kernels().ssd.begins_norm(args);
-      if (begins && !can) break;
-      if (begins) {
+      can = device.kernels().ssd.defers_norm(args);
+      if (defers && !can) break;
+      if (defers) {
         ++sizes;
         args.y = nullptr;
-        args.next = {begun.data(), squares.data(), scales.data()};
+        args.next = {deferred.data(), squares.data(), scales.data()};
       }
       device.kernels().ssd(args, *device.stream);
       device.stream->wait();  // while the state is there
@@ -295,12 +295,13 @@ TEST_P(Bf16OutputsTest, OfSsdBeforeANorm) {
       for (int j = 1; j < 4; ++j) sum = std::fma(made[i + j], made[i + j], sum);
       sums[i / kSquares] += sum;
     }
-    EXPECT_EQ(begun.read(), stored(weighted, DType::kBF16)) << s.H << " x " << s.P << " x " << s.N;
+    EXPECT_EQ(deferred.read(), stored(weighted, DType::kBF16))
+        << s.H << " x " << s.P << " x " << s.N;
     EXPECT_TRUE(bit_equal(squares.read(), sums)) << s.H << " x " << s.P << " x " << s.N;
     EXPECT_EQ(scales.read(), std::vector<float>(rows));
-    EXPECT_TRUE(begun.guards_intact() && squares.guards_intact() && scales.guards_intact());
+    EXPECT_TRUE(deferred.guards_intact() && squares.guards_intact() && scales.guards_intact());
   }
-  if (sizes == 0) GTEST_SKIP() << "no norm is begun here";
+  if (sizes == 0) GTEST_SKIP() << "no norm is deferred here";
 }
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Bf16OutputsTest);

@@ -257,7 +257,7 @@ TEST_P(LargeLinearTest, HandsOnInBfloat) {
   }
 }
 
-// A norm that the layer before has begun is the one that the next would have made alone.
+// A norm that the layer before defers to the next is the one that the next would have made alone.
 TEST_P(LargeLinearTest, GoesOnWithANorm) {
   KernelDevice device = make_device();
   const LinearOp& linear = device.kernels().linear;
@@ -272,14 +272,16 @@ TEST_P(LargeLinearTest, GoesOnWithANorm) {
       const auto x = device.array(in.x), bias_next = device.array(next.bias);
       const auto norm = device.array(next.norm);
       const size_t values = static_cast<size_t>(rows) * width;
-      const auto y = device.floats(values), squares = device.floats(values / BegunNorm::kSquares);
+      const auto y = device.floats(values),
+                 squares = device.floats(values / DeferredRmsNorm::kSquares);
       const auto scales = device.array(std::vector<float>(rows, 5.0f));  // another step's
-      const auto begun = device.array(std::vector<uint16_t>(values));
+      const auto deferred = device.array(std::vector<uint16_t>(values));
       const auto z = device.floats(static_cast<size_t>(rows) * after.outputs());
       const Matrix matrix{before.type, before.N, before.K, W.data()};
       const Matrix matrix_next{after.type, after.N, after.K, W_next.data()};
-      if (!linear.begins_norm(matrix, matrix_next, rows)) GTEST_SKIP() << "no norm is begun here";
-      EXPECT_FALSE(linear.begins_norm(matrix, matrix_next, 65));
+      if (!linear.defers_norm(matrix, matrix_next, rows))
+        GTEST_SKIP() << "no norm is deferred here";
+      EXPECT_FALSE(linear.defers_norm(matrix, matrix_next, 65));
       linear({.rows = rows,
               .W = matrix,
               .bias = bias.data(),
@@ -287,7 +289,7 @@ TEST_P(LargeLinearTest, GoesOnWithANorm) {
               .x = x.data(),
               .y = y.data(),
               .next_norm = norm.data(),
-              .next = {begun.data(), squares.data(), scales.data()}},
+              .next = {deferred.data(), squares.data(), scales.data()}},
              *device.stream);
       linear({.rows = rows,
               .W = matrix_next,
@@ -296,9 +298,9 @@ TEST_P(LargeLinearTest, GoesOnWithANorm) {
               .norm = norm.data(),
               .norm_eps = 1e-5f,
               .swiglu = after.swiglu,
-              .begun = {begun.data(), squares.data(), scales.data()}},
+              .deferred = {deferred.data(), squares.data(), scales.data()}},
              *device.stream);
-      EXPECT_TRUE(y.guards_intact() && begun.guards_intact() && squares.guards_intact() &&
+      EXPECT_TRUE(y.guards_intact() && deferred.guards_intact() && squares.guards_intact() &&
                   scales.guards_intact());
       Inputs alone = next;
       alone.x = y.read();
@@ -308,17 +310,17 @@ TEST_P(LargeLinearTest, GoesOnWithANorm) {
   }
 }
 
-// Also one of more rows than layers begin: what other ops leave of these.
+// Also one of more rows than layers defer the norm of: what other ops leave of these.
 TEST_P(LargeLinearTest, GoesOnWithANormOfManyRows) {
   KernelDevice device = make_device();
   const LinearOp& linear = device.kernels().linear;
-  constexpr int kSquares = BegunNorm::kSquares;
+  constexpr int kSquares = DeferredRmsNorm::kSquares;
   for (const int rows : {65, 300, 1030}) {
     const Shape s{rows, 1600, 2560, DType::kBF16, true, false, true};
     const Inputs in = make_inputs(s, 18);
     const auto W = device.array(stored(in.W, s.type));
     const Matrix matrix{s.type, s.N, s.K, W.data()};
-    if (!linear.takes_begun_norm(matrix)) GTEST_SKIP() << "no norm is begun here";
+    if (!linear.takes_deferred_norm(matrix)) GTEST_SKIP() << "no norm is deferred here";
     std::vector<float> weighted(in.x.size()), sums(in.x.size() / kSquares);
     for (size_t i = 0; i < in.x.size(); ++i) weighted[i] = in.x[i] * in.norm[i % s.K];
     for (size_t i = 0; i < in.x.size(); i += 4) {
@@ -326,7 +328,7 @@ TEST_P(LargeLinearTest, GoesOnWithANormOfManyRows) {
       for (int j = 1; j < 4; ++j) sum = std::fma(in.x[i + j], in.x[i + j], sum);
       sums[i / kSquares] += sum;
     }
-    const auto begun = device.array(stored(weighted, DType::kBF16));
+    const auto deferred = device.array(stored(weighted, DType::kBF16));
     const auto squares = device.array(sums), norm = device.array(in.norm);
     const auto scales = device.array(std::vector<float>(rows)), bias = device.array(in.bias);
     const auto y = device.floats(static_cast<size_t>(rows) * s.outputs());
@@ -336,7 +338,7 @@ TEST_P(LargeLinearTest, GoesOnWithANormOfManyRows) {
             .y = y.data(),
             .norm = norm.data(),
             .norm_eps = 1e-5f,
-            .begun = {begun.data(), squares.data(), scales.data()}},
+            .deferred = {deferred.data(), squares.data(), scales.data()}},
            *device.stream);
     ASSERT_TRUE(bit_equal(y.read(), run(device, s, in, W.data()))) << describe(s);
   }

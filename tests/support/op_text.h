@@ -32,7 +32,7 @@ inline std::string value_text(const Ragged& r) {
   return fmt::format("[{} {} {} {} {}]", r.num_seqs, r.rows, r.max_len, value_text(r.begin),
                      value_text(r.slot));
 }
-inline std::string value_text(const BegunNorm& n) {
+inline std::string value_text(const DeferredRmsNorm& n) {
   return fmt::format("<{} {} {}>", value_text(n.x), value_text(n.squares), value_text(n.scales));
 }
 
@@ -56,7 +56,7 @@ inline std::string text_of(const CausalConv1dArgs& a) {
 }
 inline std::string text_of(const LinearArgs& a) {
   return values_text(a.rows, a.W, a.bias, a.residual, a.x, a.y, a.norm, a.norm_eps, a.swiglu,
-                     a.soft_cap, a.x_bf16, a.y_bf16, a.next_norm, a.next, a.begun) +
+                     a.soft_cap, a.x_bf16, a.y_bf16, a.next_norm, a.next, a.deferred) +
          (a.conv ? " conv" + text_of(*a.conv) : "");
 }
 inline std::string text_of(const MlstmArgs& a) {

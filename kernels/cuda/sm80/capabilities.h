@@ -24,9 +24,10 @@ inline bool takes_four_channels(const CausalConv1dArgs& a) {
          aligned(a.y) && aligned(a.y_bf16) && aligned(a.w) && aligned(a.state) && aligned(a.bias);
 }
 
-// Whether the state space leaves its rows as a norm that is begun: in single steps.
-inline bool ssd_begins_norm(const SsdArgs& args) {
-  return args.seqs.max_len == 1 && args.P % BegunNorm::kSquares == 0;
+// Whether the state space leaves the norm of its rows to the layer that reads them: it does in
+// single steps.
+inline bool ssd_defers_norm(const SsdArgs& args) {
+  return args.seqs.max_len == 1 && args.P % DeferredRmsNorm::kSquares == 0;
 }
 
 }  // namespace recurve::cuda::sm80

@@ -99,13 +99,13 @@ __device__ const float* row_at(const RowsOfHeads& rows, int64_t row, int head) {
 }
 
 // One head of one sequence, and some columns of it.
-struct Place {
+struct BlockCoord {
   int sequence, head, d0, columns;
 };
 
 // Has a block of rows on its way. kVector: rows of q, k and v begin at multiples of 16 bytes.
 template <bool kVector, typename Shape>
-__device__ void load_block(const MatrixChunkArgs& a, const Shared<Shape>& s, const Place& at,
+__device__ void load_block(const MatrixChunkArgs& a, const Shared<Shape>& s, const BlockCoord& at,
                            int block, const RowBlock& rows) {
   constexpr int kFloats = kVector ? 4 : 1, kThreads = Shape::kThreads, kWarps = Shape::kWarps;
   if (rows.L > 0) {
@@ -157,7 +157,7 @@ struct State {
 
   // Calls visit(value, place in the state of the head) for what exists of the lane's.
   template <bool kWhole, typename Visit>
-  __device__ void for_each(const MatrixChunkArgs& a, const Place& place,
+  __device__ void for_each(const MatrixChunkArgs& a, const BlockCoord& place,
                            const Lane<Shape, kWhole>& lane, Visit visit) {
 #pragma unroll
     for (int tile = 0; tile < Shape::kTiles; ++tile) {
@@ -278,7 +278,7 @@ __device__ void for_each_output(const Lane<Shape, kWhole>& lane, const Outputs& 
 }
 
 template <typename Shape>
-__device__ void write_output(const MatrixChunkArgs& a, const Shared<Shape>& s, const Place& at,
+__device__ void write_output(const MatrixChunkArgs& a, const Shared<Shape>& s, const BlockCoord& at,
                              int set, int first, int t, int d, float o) {
   if (d >= at.columns) return;
   if (a.z != nullptr) o /= s.N[t];
@@ -335,7 +335,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 512 / Shape::kThreads)
   wait_for_previous();
   const int head = static_cast<int>(blockIdx.x) / tiles;
   const int d0 = static_cast<int>(blockIdx.x) % tiles * Shape::kColumns;
-  const Place at{head / a.H, head % a.H, d0, min(Shape::kColumns, a.DV - d0)};
+  const BlockCoord at{head / a.H, head % a.H, d0, min(Shape::kColumns, a.DV - d0)};
   const auto rows_at = [&](int block) {
     return block < a.blocks ? row_block(a.seqs, a.chunk, at.sequence, a.first_block + block)
                             : RowBlock{0, 0};

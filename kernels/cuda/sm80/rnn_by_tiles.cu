@@ -21,7 +21,7 @@ constexpr int kChannels = kTileN / kMostGates;  // of one mma: all gates of each
 constexpr int kAhead = 3;                       // slabs of R that a lane has on their way
 
 // The block's part of the head: kM kChannels channels.
-struct Place {
+struct BlockCoord {
   int head, d0, first;  // first: sequence
 };
 
@@ -31,7 +31,7 @@ struct Gates {
   const uint16_t* from[2 * kM];  // null: no such gate or channel
   int DH;
 
-  __device__ Gates(const RnnArgs& a, const Place& at) : DH(a.DH) {
+  __device__ Gates(const RnnArgs& a, const BlockCoord& at) : DH(a.DH) {
     const int gates = gates_at(a);
     const int group = threadIdx.x % kWarpSize / 4, quad = threadIdx.x % 4;
 #pragma unroll
@@ -115,9 +115,9 @@ __global__ void __launch_bounds__(kThreads, kM == 1 ? 2 : 1)
   let_next_start();
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarpSize;
   const int lane = thread % kWarpSize;
-  const Place at{static_cast<int>(blockIdx.x) / pieces % a.H,
-                 static_cast<int>(blockIdx.x) % pieces * kM * kChannels,
-                 static_cast<int>(blockIdx.x) / pieces / a.H * turns * kSequences};
+  const BlockCoord at{static_cast<int>(blockIdx.x) / pieces % a.H,
+                      static_cast<int>(blockIdx.x) % pieces * kM * kChannels,
+                      static_cast<int>(blockIdx.x) / pieces / a.H * turns * kSequences};
   const int range = ((a.DH + kSlab - 1) / kSlab + kRanges - 1) / kRanges * kSlab;
   const int begin = warp * range, end = min(begin + range, a.DH);
   const Gates<kM> R(a, at);

@@ -164,7 +164,7 @@ struct Kept {
   float max;
   double inverse_temperature;
   bool has_top_k = false, has_typical = false, has_top_p = false;
-  Cut top_k = {}, typical = {}, top_p = {};
+  Cutoff top_k = {}, typical = {}, top_p = {};
   double mean = 0;     // of the nats, for typical
   uint64_t least = 1;  // weight
 
@@ -224,7 +224,7 @@ __device__ void keep_typical(Kept& kept, Shared& shared) {
   };
   const auto weight = [&](int id) { return kept.weight(id); };
   kept.typical = first_in_order(kept.row.V, kOrderBits, order, weight,
-                                Share{kept.row.params.typical_p}, shared);
+                                Fraction{kept.row.params.typical_p}, shared);
   kept.has_typical = true;
 }
 
@@ -236,8 +236,8 @@ __device__ void keep_top_p(Kept& kept, Shared& shared) {
     return true;
   };
   const auto weight = [&](int id) { return kept.weight(id); };
-  kept.top_p =
-      first_in_order(kept.row.V, kOrderBits, order, weight, Share{kept.row.params.top_p}, shared);
+  kept.top_p = first_in_order(kept.row.V, kOrderBits, order, weight,
+                              Fraction{kept.row.params.top_p}, shared);
   kept.has_top_p = true;
 }
 
@@ -261,7 +261,7 @@ __device__ int draw(const Row& row, bool plain, float max, int index, Shared& sh
   if (params.top_p < 1) keep_top_p(kept, shared);
   if (params.min_p > 0) keep_min_p(kept, shared);
   const auto weight = [&](int id) { return kept.weight(id); };
-  return first_by_id(row.V, weight, Share{uniform(params.seed, index)}, shared);
+  return first_by_id(row.V, weight, Fraction{uniform(params.seed, index)}, shared);
 }
 
 // One thread's.
@@ -289,7 +289,7 @@ __device__ void write_top(const Row& row, int count, TopLogit* top, Shared& shar
     return logit > kMinusInfinity;
   };
   const auto one = [](int) { return uint64_t{1}; };
-  const Cut cut =
+  const Cutoff cutoff =
       first_in_order(row.V, 32, order, one, TopCount{static_cast<uint64_t>(count)}, shared);
   __shared__ TopLogit found[kMostTop];
   __shared__ int many;
@@ -297,7 +297,7 @@ __device__ void write_top(const Row& row, int count, TopLogit* top, Shared& shar
   __syncthreads();
   for (int id = static_cast<int>(threadIdx.x); id < row.V; id += kThreads) {
     uint64_t place;
-    if (order(id, &place) && cut.keeps(place, id)) {
+    if (order(id, &place) && cutoff.keeps(place, id)) {
       found[atomicAdd(&many, 1)] = {.id = id, .logit = row.logits[id]};
     }
   }

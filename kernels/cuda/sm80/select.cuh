@@ -54,7 +54,7 @@ __device__ inline uint64_t block_max(uint64_t value, Shared& shared) {
 }
 
 // How much of a total is wanted.
-struct Share {
+struct Fraction {
   double fraction;
   __device__ uint64_t operator()(uint64_t total) const { return share_of(fraction, total); }
 };
@@ -102,7 +102,7 @@ __device__ int first_by_id(int n, Value value, Wanted wanted, Shared& shared) {
 
 // The first ids of an order: those whose place, without its lowest `shift` bits, is before `place`,
 // and of those that are there, the ids up to `last`.
-struct Cut {
+struct Cutoff {
   int shift;
   uint64_t place;
   int last;
@@ -170,38 +170,38 @@ __device__ void find_bin(bool first, uint64_t target, Wanted wanted, Shared& sha
 // not count. A radix selection, digit by digit from the highest: it ends as soon as a bin is not to
 // be divided. What is wanted is at least 1, at most the sum.
 template <typename Order, typename Value, typename Wanted>
-__device__ Cut first_in_order(int n, int bits, Order order, Value value, Wanted wanted,
-                              Shared& shared) {
-  Cut cut{.shift = bits, .place = 0, .last = n};
+__device__ Cutoff first_in_order(int n, int bits, Order order, Value value, Wanted wanted,
+                                 Shared& shared) {
+  Cutoff cutoff{.shift = bits, .place = 0, .last = n};
   uint64_t rest = 0;
-  for (bool first = true; cut.shift > 0; first = false) {
-    const int above = cut.shift;
-    cut.shift = above > kDigitBits ? above - kDigitBits : 0;
+  for (bool first = true; cutoff.shift > 0; first = false) {
+    const int above = cutoff.shift;
+    cutoff.shift = above > kDigitBits ? above - kDigitBits : 0;
     for (int bin = static_cast<int>(threadIdx.x); bin < kBins; bin += kThreads) {
       shared.low[bin] = shared.high[bin] = shared.count[bin] = 0;
     }
     __syncthreads();
-    const uint64_t mask = (uint64_t{1} << (above - cut.shift)) - 1;
+    const uint64_t mask = (uint64_t{1} << (above - cutoff.shift)) - 1;
     for (int id = static_cast<int>(threadIdx.x); id < n; id += kThreads) {
       uint64_t place;
-      if (!order(id, &place) || place >> above != cut.place) continue;
+      if (!order(id, &place) || place >> above != cutoff.place) continue;
       const uint64_t weight = value(id);
-      if (weight > 0) add_to_bin(shared, static_cast<int>(place >> cut.shift & mask), weight);
+      if (weight > 0) add_to_bin(shared, static_cast<int>(place >> cutoff.shift & mask), weight);
     }
     __syncthreads();
     find_bin(first, rest, wanted, shared);
     rest = shared.rest;
     const bool whole = shared.whole;
-    cut.place = cut.place << (above - cut.shift) | static_cast<uint64_t>(shared.bin);
+    cutoff.place = cutoff.place << (above - cutoff.shift) | static_cast<uint64_t>(shared.bin);
     __syncthreads();  // before the bins are written again
-    if (whole) return cut;
+    if (whole) return cutoff;
   }
   const auto equals = [&](int id) {
     uint64_t place;
-    return order(id, &place) && place == cut.place ? value(id) : uint64_t{0};
+    return order(id, &place) && place == cutoff.place ? value(id) : uint64_t{0};
   };
-  cut.last = first_by_id(n, equals, Exactly{rest}, shared);
-  return cut;
+  cutoff.last = first_by_id(n, equals, Exactly{rest}, shared);
+  return cutoff;
 }
 
 }  // namespace recurve::cuda::sm80

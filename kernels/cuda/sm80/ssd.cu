@@ -103,18 +103,20 @@ __device__ float sums_of_channels(float (&y)[kChannels]) {
 // What is left of y, of which kLanes lanes have a value each. P is a multiple of kSquares. By a
 // warp.
 template <int kLanes>
-__device__ void begin_norm(const BegunNorm& next, int64_t at, float y, float norm, bool there) {
-  static_assert(kWarpSize / kLanes % BegunNorm::kSquares == 0);
+__device__ void defer_norm(const DeferredRmsNorm& next, int64_t at, float y, float norm,
+                           bool there) {
+  static_assert(kWarpSize / kLanes % DeferredRmsNorm::kSquares == 0);
   const int lane = threadIdx.x % kWarpSize;
-  const int first = lane / kLanes / BegunNorm::kSquares * BegunNorm::kSquares;
-  float v[BegunNorm::kSquares];
+  const int first = lane / kLanes / DeferredRmsNorm::kSquares * DeferredRmsNorm::kSquares;
+  float v[DeferredRmsNorm::kSquares];
 #pragma unroll
-  for (int i = 0; i < BegunNorm::kSquares; ++i) v[i] = __shfl_sync(kAll, y, (first + i) * kLanes);
+  for (int i = 0; i < DeferredRmsNorm::kSquares; ++i)
+    v[i] = __shfl_sync(kAll, y, (first + i) * kLanes);
   if (!there || lane % kLanes != 0) return;
   next.x[at] = kept_as<uint16_t>(__fmul_rn(y, norm));
-  if (at % BegunNorm::kSquares != 0) return;
-  next.squares[at / BegunNorm::kSquares] = squares_of(make_float4(v[0], v[1], v[2], v[3])) +
-                                           squares_of(make_float4(v[4], v[5], v[6], v[7]));
+  if (at % DeferredRmsNorm::kSquares != 0) return;
+  next.squares[at / DeferredRmsNorm::kSquares] = squares_of(make_float4(v[0], v[1], v[2], v[3])) +
+                                                 squares_of(make_float4(v[4], v[5], v[6], v[7]));
 }
 
 // A warp: some channels of one head of one sequence. The state is on its way while the time
@@ -195,7 +197,7 @@ __global__ void __launch_bounds__(kThreads, kWhole ? Shape<T>::kBlocks : 0)
       if (a.z != nullptr) out *= silu(in.z);
     }
     if (a.next.x != nullptr) {
-      begin_norm<kLanes>(a.next, at, out, next_norm, there);
+      defer_norm<kLanes>(a.next, at, out, next_norm, there);
       if (channel == 0) a.next.scales[row] = 0;
     } else if (there && lane % kLanes == 0) {
       a.y[at] = out;
@@ -240,7 +242,7 @@ void ssd_steps(const SsdArgs& args, Stream& stream) {
 
 void run(const SsdArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
-  CHECK(args.next.x == nullptr || ssd_begins_norm(args));
+  CHECK(args.next.x == nullptr || ssd_defers_norm(args));
   if (args.chunk > 1 && args.seqs.max_len > 1 && !ssd_tiles(args, stream)) {
     ssd_chunks(args, stream);
   }

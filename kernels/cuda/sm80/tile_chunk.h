@@ -4,7 +4,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/sm80/matrix_chunk.h"
-#include "kernels/ops/begun_norm.h"
+#include "kernels/ops/deferred_rms_norm.h"
 
 // The chunk form of recurrences whose state is a matrix (DK, DV) a head, by tiles of kTileRows rows
 // whose products are made of queries, keys, values and states rounded to bf16, with sums and the
@@ -72,7 +72,7 @@ struct TileChunkArgs {
   // Instead of o where the one pass of sm90/tile_scan.h takes the tiles, or without x: the norm
   // (H, DV) of what reads o, and what is left for that.
   const float* next_norm = nullptr;
-  BegunNorm next = {};
+  DeferredRmsNorm next = {};
   TileScratch scratch = {};
 
   __host__ __device__ int groups() const { return H / q.heads; }

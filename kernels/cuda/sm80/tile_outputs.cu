@@ -30,13 +30,13 @@ struct Shared {
 };
 
 // Some columns of a head of a tile.
-struct Place {
+struct BlockCoord {
   int head, d0;
 };
 
 template <int kDK>
 __device__ void load_columns(const TileChunkArgs& a, Stage<kDK>& stage, int number, int in_part,
-                             const RowBlock& rows, const Place& at) {
+                             const RowBlock& rows, const BlockCoord& at) {
   const int64_t head = static_cast<int64_t>(number) * a.H + at.head;
   const int64_t state = static_cast<int64_t>(in_part) * a.H + at.head;
   copy_all<sizeof(stage.S), kThreads>(stage.S, a.scratch.S + (state * a.DV + at.d0) * kDK);
@@ -240,7 +240,7 @@ __device__ void multiply(const Stage<kDK>& stage, const uint16_t* q, const Pairs
 // inverse: of the rows' normalisers, or 1.
 template <int kDK>
 __device__ void write(const TileChunkArgs& a, const Stage<kDK>& stage, const RowBlock& rows,
-                      const Place& at, const Lane& lane, const float (&inverse)[2],
+                      const BlockCoord& at, const Lane& lane, const float (&inverse)[2],
                       const Outputs& o) {
   const float skip = a.skip != nullptr ? a.skip[at.head] : 0;
 #pragma unroll
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(kThreads) tile_outputs_kernel(TileChunkArgs a,
   const int first = static_cast<int>(blockIdx.x) % blocks * each;
   const int end = min(first + each, of_group);
   const auto place = [&](int i) {
-    return Place{group * a.q.heads + i / of_head, i % of_head * kColumns};
+    return BlockCoord{group * a.q.heads + i / of_head, i % of_head * kColumns};
   };
 
   const int64_t of_scratch = static_cast<int64_t>(number) * a.groups() + group;
@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(kThreads) tile_outputs_kernel(TileChunkArgs a,
   float e[2], inverse[2] = {1, 1};
   int head = -1;  // whose pairs these are
   for (int i = first; i < end; ++i) {
-    const Place at = place(i);
+    const BlockCoord at = place(i);
     if (i > first) __syncthreads();  // all are done with the columns before
     load_columns(a, s.stage, number, in_part, rows, at);
     commit_copies();

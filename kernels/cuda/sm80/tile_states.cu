@@ -34,16 +34,16 @@ struct Stage {
 static_assert(offsetof(TileWeights, F) % 16 == 0 && offsetof(TileWeights, w) % 16 == 0);
 
 // One head of one sequence, and some columns of it.
-struct Place {
+struct BlockCoord {
   int sequence, head, d0;
 };
-__device__ int64_t head_of_tile(const TileChunkArgs& a, const Place& at, int tile) {
+__device__ int64_t head_of_tile(const TileChunkArgs& a, const BlockCoord& at, int tile) {
   return (static_cast<int64_t>(at.sequence) * a.tiles + tile) * a.H + at.head;
 }
 
 // Has a tile on its way.
 template <typename S>
-__device__ void load_tile(const TileChunkArgs& a, Stage<S>& stage, const Place& at, int tile,
+__device__ void load_tile(const TileChunkArgs& a, Stage<S>& stage, const BlockCoord& at, int tile,
                           const RowBlock& rows) {
   if (rows.L > 0) {
     const int64_t number = static_cast<int64_t>(at.sequence) * a.tiles + tile;
@@ -90,7 +90,7 @@ struct State {
   // Calls visit(two values at neighbouring keys, place of the first in the head's state, distance
   // to the second).
   template <typename Visit>
-  __device__ void for_each(const TileChunkArgs& a, const Place& place, const Lane<S>& lane,
+  __device__ void for_each(const TileChunkArgs& a, const BlockCoord& place, const Lane<S>& lane,
                            Visit visit) {
 #pragma unroll
     for (int tile = 0; tile < S::kKeys / 8; ++tile) {
@@ -105,7 +105,7 @@ struct State {
   }
 
   // to: (DV, DK), swizzled as piece_at() says. Rows 8 further on are swizzled alike.
-  __device__ void leave(uint16_t* to, const Place& place, const Lane<S>& lane) const {
+  __device__ void leave(uint16_t* to, const BlockCoord& place, const Lane<S>& lane) const {
     const int turn = lane.q ^ (S::kDK >= 64 ? lane.g : lane.g / 2);
     uint16_t* row = to + static_cast<int64_t>(place.d0 + lane.d0 + lane.g) * S::kDK + lane.x0;
 #pragma unroll
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(S::kThreads) tile_states_kernel(TileChunkArgs 
   wait_for_previous();
   const int columns = a.DV / S::kColumns;
   const int head = static_cast<int>(blockIdx.x) / columns;
-  const Place at{head / a.H, head % a.H, static_cast<int>(blockIdx.x) % columns * S::kColumns};
+  const BlockCoord at{head / a.H, head % a.H, static_cast<int>(blockIdx.x) % columns * S::kColumns};
   const int end = a.part_first + a.part_tiles;
   const auto rows_at = [&](int tile) {
     return tile < end ? tile_rows(a.seqs, a.chunk, at.sequence, a.first_tile + tile)

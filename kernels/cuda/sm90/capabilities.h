@@ -10,8 +10,8 @@
 // As sm80/capabilities.h.
 namespace recurve::cuda::sm90 {
 
-// Of more rows no layer begins a norm; where other ops do, a kernel of its own finds the scales.
-constexpr int kMostRowsOfBegunNorm = 64;
+// No layer of more rows defers a norm; where other ops do, a kernel of its own finds the scales.
+constexpr int kMostRowsOfDeferredNorm = 64;
 
 // Of more rows the states of a convolution keep the end of the layer longer than a kernel of their
 // own takes.
@@ -60,8 +60,8 @@ inline bool ssd_scans(const SsdArgs& a) {
          tiles_of_chunk * scan_tile_bytes(a.G, a.H, a.N) <= kScratchBytes;
 }
 
-inline bool ssd_begins_norm(const SsdArgs& args) {
-  return sm80::ssd_begins_norm(args) || (args.seqs.max_len > 1 && ssd_scans(args));
+inline bool ssd_defers_norm(const SsdArgs& args) {
+  return sm80::ssd_defers_norm(args) || (args.seqs.max_len > 1 && ssd_scans(args));
 }
 
 }  // namespace recurve::cuda::sm90

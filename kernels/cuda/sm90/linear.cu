@@ -146,63 +146,65 @@ template <typename T>
 void launch_linear(const LinearArgs& args, const Rows& x, const TileConfig& config,
                    Stream& stream) {
   const int boxes = ceil_div(args.W.K, kBoxK);
-  Task task{.rows = args.rows,
-            .outputs = static_cast<int>(args.outputs()),
-            .stages = 0,
-            .box_rows = config.box_rows,
-            .tile_step = outputs_of_tile(args, config.box_rows),
-            .box_offset = args.swiglu ? static_cast<int>(args.W.N / 2) : config.box_rows,
-            .x_rows = T::kWide ? ceil_div(ceil_div(args.rows, config.tiles_of_rows), 8) * 8
-                               : ceil_div(args.rows, config.tiles_of_rows),
-            .boxes = boxes,
-            .piece_boxes = ceil_div(boxes, config.turns * config.parts),
-            .turns = config.turns,
-            .parts = config.parts,
-            .sharers = config.sharers,
-            .swiglu = args.swiglu,
-            .vector = args.outputs() % 4 == 0 && aligned(args.y) && aligned(args.y_bf16) &&
-                      aligned(args.bias) && aligned(args.residual),
-            .soft_cap = args.soft_cap,
-            .K = static_cast<int>(args.W.K),
-            .norm_eps = args.norm_eps,
-            .scales = x.scales,
-            .squares = x.squares,
-            .found = x.found,
-            .bias = args.bias,
-            .residual = args.residual,
-            .y = args.y,
-            .y_bf16 = args.y_bf16,
-            .conv = args.conv.value_or(CausalConv1dArgs{}),
-            .conv_first = args.conv ? static_cast<int>(args.conv->x - args.y) : 0,
-            .next_norm = args.next_norm,
-            .next = args.next,
-            .lets_next_start = lets_next_start(args, stream),
-            .under_way = 0,
-            .hurries = args.rows == 1,
-            .first_boxes = 0};
-  task.stages = std::clamp(ceil_div(boxes, config.parts), 2, kMostStages);
-  while (Shared<T>::bytes(task) > kTaken<T>) --task.stages;
+  LinearParams params{
+      .rows = args.rows,
+      .outputs = static_cast<int>(args.outputs()),
+      .stages = 0,
+      .box_rows = config.box_rows,
+      .tile_step = outputs_of_tile(args, config.box_rows),
+      .box_offset = args.swiglu ? static_cast<int>(args.W.N / 2) : config.box_rows,
+      .x_rows = T::kWide ? ceil_div(ceil_div(args.rows, config.tiles_of_rows), 8) * 8
+                         : ceil_div(args.rows, config.tiles_of_rows),
+      .boxes = boxes,
+      .piece_boxes = ceil_div(boxes, config.turns * config.parts),
+      .turns = config.turns,
+      .parts = config.parts,
+      .sharers = config.sharers,
+      .swiglu = args.swiglu,
+      .vector = args.outputs() % 4 == 0 && aligned(args.y) && aligned(args.y_bf16) &&
+                aligned(args.bias) && aligned(args.residual),
+      .soft_cap = args.soft_cap,
+      .K = static_cast<int>(args.W.K),
+      .norm_eps = args.norm_eps,
+      .scales = x.scales,
+      .squares = x.squares,
+      .found = x.found,
+      .bias = args.bias,
+      .residual = args.residual,
+      .y = args.y,
+      .y_bf16 = args.y_bf16,
+      .conv = args.conv.value_or(CausalConv1dArgs{}),
+      .conv_first = args.conv ? static_cast<int>(args.conv->x - args.y) : 0,
+      .next_norm = args.next_norm,
+      .next = args.next,
+      .lets_next_start = lets_next_start(args, stream),
+      .under_way = 0,
+      .hurries = args.rows == 1,
+      .first_boxes = 0};
+  params.stages = std::clamp(ceil_div(boxes, config.parts), 2, kMostStages);
+  while (Shared<T>::bytes(params) > kTaken<T>) --params.stages;
   if constexpr (kPaced<T>) {
     const int at_once = std::min(
         config.blocks(), clusters_at_once(config.tiling, config.cluster()) * config.cluster());
-    const int64_t under_way = task.hurries ? kUnderWayAtFirst : kUnderWay;
-    task.under_way = std::max(1, static_cast<int>(under_way / at_once / task.W_bytes()));
+    const int64_t under_way = params.hurries ? kUnderWayAtFirst : kUnderWay;
+    params.under_way = std::max(1, static_cast<int>(under_way / at_once / params.W_bytes()));
     if (args.W.K % kBoxK == 0) {
-      task.first_boxes = std::min(task.stages, task.piece_boxes * task.turns);
+      params.first_boxes = std::min(params.stages, params.piece_boxes * params.turns);
     }
   }
-  CHECK(task.turns <= T::kMostTurns && task.stages > 1 && 2 * task.box_rows <= T::kTileM);
+  CHECK(params.turns <= T::kMostTurns && params.stages > 1 && 2 * params.box_rows <= T::kTileM);
   allow_memory<T>();
   const Matrix rows{.dtype = DType::kBF16, .N = args.rows, .K = args.W.K, .data = x.x};
   launch_early(
       stream, "linear", linear_kernel<T>,
       {.grid = dim3(config.tiles * config.cluster(), config.tiles_of_rows / config.sharers),
        .threads = T::kThreads,
-       .shared = static_cast<size_t>(Shared<T>::bytes(task)),
+       .shared = static_cast<size_t>(Shared<T>::bytes(params)),
        .cluster = static_cast<unsigned>(config.cluster())},
       tensor_map(args.W, T::kWide || args.swiglu ? config.box_rows : 2 * config.box_rows),
-      tensor_map(rows, task.x_rows),
-      task.first_boxes > 0 ? tensor_map(rows, task.x_rows, task.first_boxes) : CUtensorMap(), task);
+      tensor_map(rows, params.x_rows),
+      params.first_boxes > 0 ? tensor_map(rows, params.x_rows, params.first_boxes) : CUtensorMap(),
+      params);
 }
 
 void linear_rows(const LinearArgs& args, const Rows& x, Stream& stream) {
@@ -216,7 +218,8 @@ void linear_rows(const LinearArgs& args, const Rows& x, Stream& stream) {
 
 // scales: of the rows, where there is a norm.
 void round_rows(const LinearArgs& args, uint16_t* rounded, float* scales, Stream& stream) {
-  const size_t squares = args.norm == nullptr ? 0 : args.W.K / BegunNorm::kSquares * sizeof(float);
+  const size_t squares =
+      args.norm == nullptr ? 0 : args.W.K / DeferredRmsNorm::kSquares * sizeof(float);
   const auto launch = [&]<int kThreads>() {
     launch_early(stream, "linear, rounding", round_kernel<kThreads>,
                  {.grid = static_cast<unsigned>(args.rows), .threads = kThreads, .shared = squares},
@@ -227,7 +230,7 @@ void round_rows(const LinearArgs& args, uint16_t* rounded, float* scales, Stream
   launch.operator()<128>();
 }
 
-// A warp a row: the scales of a norm that is begun.
+// The scales of a deferred norm, by a warp a row.
 constexpr int kScaleThreads = 128;
 __global__ void __launch_bounds__(kScaleThreads)
     scales_kernel(const float* squares, int rows, int K, float eps, float* scales) {
@@ -235,25 +238,27 @@ __global__ void __launch_bounds__(kScaleThreads)
   wait_for_previous();
   const int row = static_cast<int>(blockIdx.x * kScaleThreads + threadIdx.x) / kWarpSize;
   if (row >= rows) return;
-  const float* mine = squares + static_cast<int64_t>(row) * (K / BegunNorm::kSquares);
+  const float* mine = squares + static_cast<int64_t>(row) * (K / DeferredRmsNorm::kSquares);
   RowSquares<8> sums;
   sums.load(mine, K);
   const float scale = sums.scale(mine, K, eps);
   if (threadIdx.x % kWarpSize == 0) scales[row] = scale;
 }
 
-// Of a norm that is begun. Few rows' scales are found by the blocks that multiply them.
-void linear_begun(const LinearArgs& args, Stream& stream) {
-  const BegunNorm& begun = args.begun;
-  if (args.rows <= kMostRowsOfBegunNorm) {
-    return linear_rows(args, {.x = begun.x, .squares = begun.squares, .found = begun.scales},
-                       stream);
+// A layer whose norm was deferred to it. Few rows' scales are found by the blocks that multiply
+// them.
+void linear_deferred(const LinearArgs& args, Stream& stream) {
+  const DeferredRmsNorm& deferred = args.deferred;
+  if (args.rows <= kMostRowsOfDeferredNorm) {
+    return linear_rows(
+        args, {.x = deferred.x, .squares = deferred.squares, .found = deferred.scales}, stream);
   }
   launch_early(stream, "linear, scales", scales_kernel,
                {.grid = static_cast<unsigned>(ceil_div(args.rows, kScaleThreads / kWarpSize)),
                 .threads = kScaleThreads},
-               begun.squares, args.rows, static_cast<int>(args.W.K), args.norm_eps, begun.scales);
-  linear_rows(args, {.x = begun.x, .scales = begun.scales}, stream);
+               deferred.squares, args.rows, static_cast<int>(args.W.K), args.norm_eps,
+               deferred.scales);
+  linear_rows(args, {.x = deferred.x, .scales = deferred.scales}, stream);
 }
 
 // Some of the rows.
@@ -274,20 +279,20 @@ void run(const LinearArgs& args, Stream& stream) {
   if (args.rows == 0 || args.W.N == 0) return;
   if (!linear_takes(args.W)) {
     CHECK(args.x_bf16 == nullptr && args.y_bf16 == nullptr && args.next.x == nullptr);
-    CHECK(args.begun.x == nullptr);
+    CHECK(args.deferred.x == nullptr);
     return sm80::run(args, stream);
   }
   if (args.next.x != nullptr) {
-    CHECK(args.rows <= kMostRowsOfBegunNorm && args.W.N % BegunNorm::kSquares == 0 &&
+    CHECK(args.rows <= kMostRowsOfDeferredNorm && args.W.N % DeferredRmsNorm::kSquares == 0 &&
           !args.swiglu && !args.conv && aligned(args.next.x) && aligned(args.next_norm));
   }
   if (args.x_bf16 != nullptr) {
     CHECK(aligned(args.x_bf16) && args.norm == nullptr);
     return linear_rows(args, {args.x_bf16}, stream);
   }
-  if (args.begun.x != nullptr) {
-    CHECK(aligned(args.begun.x) && args.norm != nullptr);
-    return linear_begun(args, stream);
+  if (args.deferred.x != nullptr) {
+    CHECK(aligned(args.deferred.x) && args.norm != nullptr);
+    return linear_deferred(args, stream);
   }
   const int64_t K = args.W.K;
   const std::span<std::byte> scratch = static_cast<CudaStream&>(stream).scratch();

@@ -5,13 +5,14 @@
 // How a warpgroup goes through the stages of a ring, and sums up products.
 namespace recurve::cuda::sm90 {
 
-// The stages in turn: which one, and how often modulo 2 the ring has been gone through.
-struct Turn {
-  int stage = 0;
+// Goes through the stages of a ring: index is of the stage, parity how often modulo 2 the ring has
+// been gone through.
+struct RingStage {
+  int index = 0;
   uint32_t parity = 0;
   __device__ void next(int stages) {
-    if (++stage < stages) return;
-    stage = 0;
+    if (++index < stages) return;
+    index = 0;
     parity ^= 1;
   }
 };

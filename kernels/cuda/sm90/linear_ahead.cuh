@@ -8,7 +8,7 @@ namespace recurve::cuda::sm90 {
 
 // Where a thread's share of the tile's outputs is: four columns of some rows. Without swiglu two
 // threads beside each other have eight.
-struct Share {
+struct OutputSlice {
   int m;       // of the columns, in the outputs of this tile
   int output;  // of the first column
   int count;   // of columns that there are; 0: nothing
@@ -18,25 +18,25 @@ struct Share {
 struct Fours {
   int first, count;
 };
-__device__ inline Fours fours_of(const Task& task, const Place& place) {
-  const int all = (task.swiglu ? 1 : 2) * task.box_rows / 4, unit = task.swiglu ? 1 : 2;
-  const int first = all / unit * place.part / task.parts * unit;
-  return {first, all / unit * (place.part + 1) / task.parts * unit - first};
+__device__ inline Fours fours_of(const LinearParams& params, const BlockCoord& block) {
+  const int all = (params.swiglu ? 1 : 2) * params.box_rows / 4, unit = params.swiglu ? 1 : 2;
+  const int first = all / unit * block.part / params.parts * unit;
+  return {first, all / unit * (block.part + 1) / params.parts * unit - first};
 }
 template <typename T>
-__device__ Share share_of(const Task& task, const Place& place) {
+__device__ OutputSlice output_slice(const LinearParams& params, const BlockCoord& block) {
   const int thread = threadIdx.x;
-  const auto [first, fours] = fours_of(task, place);
+  const auto [first, fours] = fours_of(params, block);
   if (fours == 0) return {};
   const int step = T::kComputing / fours;  // rows
-  const int m = (first + thread % fours) * 4, output = place.W_row + m;
-  if (thread >= step * fours || output >= task.outputs) return {};
-  return {m, output, min(4, task.outputs - output), thread / fours, step, rows_of(task, place)};
+  const int m = (first + thread % fours) * 4, output = block.W_row + m;
+  if (thread >= step * fours || output >= params.outputs) return {};
+  return {m, output, min(4, params.outputs - output), thread / fours, step, rows_of(params, block)};
 }
 
-__device__ inline bool convolved(const Task& task, int output) {
-  return task.conv.state != nullptr && output >= task.conv_first &&
-         output < task.conv_first + task.conv.D;
+__device__ inline bool convolved(const LinearParams& params, int output) {
+  return params.conv.state != nullptr && output >= params.conv_first &&
+         output < params.conv_first + params.conv.D;
 }
 
 // The state of four channels, from d on, of the sequence that a row is.
@@ -75,8 +75,8 @@ struct Convolution {
 };
 
 // Of a row of x.
-__device__ inline const float* squares_at(const Task& task, int row) {
-  return task.squares + static_cast<int64_t>(row) * (task.K / BegunNorm::kSquares);
+__device__ inline const float* squares_at(const LinearParams& params, int row) {
+  return params.squares + static_cast<int64_t>(row) * (params.K / DeferredRmsNorm::kSquares);
 }
 
 // What the end reads beside the sums: on its way while these are made, where there are few rows.
@@ -84,118 +84,121 @@ template <typename T>
 struct Ahead {
   static constexpr int kWarps = T::kComputing / kWarpSize;
   static constexpr int kRowsOfWarp = (kFewRows + kWarps - 1) / kWarps;
-  Share share;
+  OutputSlice slice;
   float scale;                          // of the tile's row that is this thread's number
   RowSquares<16> squares[kRowsOfWarp];  // of rows of this warp
   float4 bias, up_bias, next_norm;      // of the thread's columns, and
   float4 residual;                      // of its one row
   Convolution conv;
 
-  __device__ bool convolves(const Task& task) const {
-    return kConvolves<T> && share.count > 0 && convolved(task, share.output);
+  __device__ bool convolves(const LinearParams& params) const {
+    return kConvolves<T> && slice.count > 0 && convolved(params, slice.output);
   }
 
   // What no kernel writes.
-  __device__ Ahead(const Task& task, const Place& place) : share(share_of<T>(task, place)) {
+  __device__ Ahead(const LinearParams& params, const BlockCoord& block)
+      : slice(output_slice<T>(params, block)) {
     bias = up_bias = make_float4(0, 0, 0, 0);
-    if (task.bias != nullptr && share.count > 0) {
-      bias = load4(task.bias + share.output, share.count, task.vector);
-      if (task.swiglu) {
-        up_bias = load4(task.bias + share.output + task.box_offset, share.count, task.vector);
+    if (params.bias != nullptr && slice.count > 0) {
+      bias = load4(params.bias + slice.output, slice.count, params.vector);
+      if (params.swiglu) {
+        up_bias = load4(params.bias + slice.output + params.box_offset, slice.count, params.vector);
       }
     }
     if constexpr (kConvolves<T>) {
-      if (convolves(task)) {
-        prefetch_conv(task, place);
-        const int d = share.output - task.conv_first;
-        if (kHoldsConvolution<T>) conv.channels.load_weights(task.conv, d);
+      if (convolves(params)) {
+        prefetch_conv(params, block);
+        const int d = slice.output - params.conv_first;
+        if (kHoldsConvolution<T>) conv.channels.load_weights(params.conv, d);
       }
     }
-    if (kBeginsNorms<T> && share.count > 0 && task.next.x != nullptr) {
+    if (kDefersNorms<T> && slice.count > 0 && params.next.x != nullptr) {
       if constexpr (kIsForFew<T>) {
-        next_norm = load4(task.next_norm + share.output, 4, true);
+        next_norm = load4(params.next_norm + slice.output, 4, true);
       } else {
-        sm80::prefetch_to_l2(task.next_norm + share.output);
+        sm80::prefetch_to_l2(params.next_norm + slice.output);
       }
     }
   }
 
   // Of many rows the L2 cache has to do.
-  __device__ void prefetch_conv(const Task& task, const Place& place) const {
-    const int d = share.output - task.conv_first;
-    sm80::prefetch_to_l2(task.conv.w + int64_t{d} * sm80::FourChannels::kWidth);
-    for (int row = share.begin; row < share.rows; row += share.step) {
-      sm80::prefetch_to_l2(conv_state(task.conv, place.x_row + row, d));
+  __device__ void prefetch_conv(const LinearParams& params, const BlockCoord& block) const {
+    const int d = slice.output - params.conv_first;
+    sm80::prefetch_to_l2(params.conv.w + int64_t{d} * sm80::FourChannels::kWidth);
+    for (int row = slice.begin; row < slice.rows; row += slice.step) {
+      sm80::prefetch_to_l2(conv_state(params.conv, block.x_row + row, d));
     }
   }
 
   // The rest.
-  __device__ void load(const Task& task, const Place& place) {
-    const int rows = rows_of(task, place), thread = threadIdx.x;
-    if (task.scales != nullptr && thread < rows) scale = task.scales[place.x_row + thread];
+  __device__ void load(const LinearParams& params, const BlockCoord& block) {
+    const int rows = rows_of(params, block), thread = threadIdx.x;
+    if (params.scales != nullptr && thread < rows) scale = params.scales[block.x_row + thread];
     if constexpr (kIsForFew<T>) {
-      if (task.squares != nullptr) {
+      if (params.squares != nullptr) {
 #pragma unroll
         for (int j = 0; j < kRowsOfWarp; ++j) {
           const int row = j * kWarps + thread / kWarpSize;
-          if (row < rows) squares[j].load(squares_at(task, place.x_row + row), task.K);
+          if (row < rows) squares[j].load(squares_at(params, block.x_row + row), params.K);
         }
       }
-      if (share.count == 0 || share.begin >= share.rows) return;
-      if (convolves(task)) {
-        const int d = share.output - task.conv_first;
+      if (slice.count == 0 || slice.begin >= slice.rows) return;
+      if (convolves(params)) {
+        const int d = slice.output - params.conv_first;
         if (kHoldsConvolution<T>)
-          conv.load_past(conv_state(task.conv, place.x_row + share.begin, d));
-      } else if (task.residual != nullptr) {
-        const int64_t at = static_cast<int64_t>(place.x_row + share.begin) * task.outputs;
-        residual = load4(task.residual + at + share.output, share.count, task.vector);
+          conv.load_past(conv_state(params.conv, block.x_row + slice.begin, d));
+      } else if (params.residual != nullptr) {
+        const int64_t at = static_cast<int64_t>(block.x_row + slice.begin) * params.outputs;
+        residual = load4(params.residual + at + slice.output, slice.count, params.vector);
       }
     }
   }
 
   // Where all threads find the scales of all rows.
-  __device__ void put_scales(const Shared<T>& shared, const Task& task) const {
+  __device__ void put_scales(const Shared<T>& shared, const LinearParams& params) const {
     const int thread = threadIdx.x;
-    if (task.scales != nullptr && thread < task.x_rows) shared.scales[thread] = scale;
+    if (params.scales != nullptr && thread < params.x_rows) shared.scales[thread] = scale;
   }
-  // Likewise of few rows whose norm is begun, once the products are made: not to be waited for
-  // before.
-  __device__ void find_scales(const Shared<T>& shared, const Task& task, const Place& place) const {
-    put_scales(shared, task);
-    if (task.squares == nullptr) return;
-    const int rows = rows_of(task, place), thread = threadIdx.x;
+  // As put_scales(); the scales of few rows whose norm was deferred are found here, once the
+  // products are made, as they should not be waited for before.
+  __device__ void find_scales(const Shared<T>& shared, const LinearParams& params,
+                              const BlockCoord& block) const {
+    put_scales(shared, params);
+    if (params.squares == nullptr) return;
+    const int rows = rows_of(params, block), thread = threadIdx.x;
 #pragma unroll
     for (int j = 0; j < kRowsOfWarp; ++j) {
       const int row = j * kWarps + thread / kWarpSize;
       if (row >= rows) break;
-      const float* from = squares_at(task, place.x_row + row);
-      const float found = squares[j].scale(from, task.K, task.norm_eps);
+      const float* from = squares_at(params, block.x_row + row);
+      const float found = squares[j].scale(from, params.K, params.norm_eps);
       if (thread % kWarpSize == 0) shared.scales[row] = found;
     }
   }
 };
 
-// The scales of a norm that is begun, of more than few rows. Each is found by one block as it
-// begins, and noted where all read it as they end: zero is none yet. By the warp that loads.
-__device__ inline void note_scales(const Task& task) {
-  for (int row = blockIdx.x; row < task.rows; row += static_cast<int>(gridDim.x)) {
+// The scales of a deferred norm of more than few rows. Each is found by one block as it begins, and
+// noted where all read it as they end: zero means that it is not there yet. By the warp that loads.
+__device__ inline void note_scales(const LinearParams& params) {
+  for (int row = blockIdx.x; row < params.rows; row += static_cast<int>(gridDim.x)) {
     RowSquares<16> squares;
-    squares.load(squares_at(task, row), task.K);
-    float scale = squares.scale(squares_at(task, row), task.K, task.norm_eps);
+    squares.load(squares_at(params, row), params.K);
+    float scale = squares.scale(squares_at(params, row), params.K, params.norm_eps);
     if (scale == 0) scale = -0.0f;
     if (threadIdx.x % kWarpSize != 0) continue;
-    asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(task.found + row), "f"(scale)
+    asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(params.found + row), "f"(scale)
                  : "memory");
   }
 }
 template <typename T>
-__device__ void collect_scales(const Task& task, const Place& place, const Shared<T>& shared) {
-  for (int row = threadIdx.x % kWarpSize; row < rows_of(task, place); row += kWarpSize) {
+__device__ void collect_scales(const LinearParams& params, const BlockCoord& block,
+                               const Shared<T>& shared) {
+  for (int row = threadIdx.x % kWarpSize; row < rows_of(params, block); row += kWarpSize) {
     uint32_t scale = 0;
     wait_until([&] {
       asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
                    : "=r"(scale)
-                   : "l"(task.found + place.x_row + row)
+                   : "l"(params.found + block.x_row + row)
                    : "memory");
       return scale != 0;
     });

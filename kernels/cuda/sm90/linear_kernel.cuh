@@ -23,17 +23,17 @@ template <typename T>
 struct Loader {
   const Shared<T>& shared;
   const CUtensorMap &W, &x, &first_x;
-  const Task& task;
-  const Place& place;
+  const LinearParams& params;
+  const BlockCoord& block;
 
   // Boxes for all stages, of a paced block without the rows, by one thread.
   __device__ void begin() const {
-    const int ahead = min(task.stages, place.boxes);
+    const int ahead = min(params.stages, block.boxes);
     for (int i = 0; i < ahead; ++i) {
-      if (kPaced<T> && i >= task.under_way) {
-        wait_for_turn(&shared.barriers.full[i - task.under_way]);
+      if (kPaced<T> && i >= params.under_way) {
+        wait_for_turn(&shared.barriers.full[i - params.under_way]);
       }
-      load_weights(i, i, kPaced<T> ? 0 : task.x_bytes());
+      load_weights(i, i, kPaced<T> ? 0 : params.x_bytes());
     }
     if constexpr (!kPaced<T>) {
       wait_for_previous();
@@ -42,22 +42,22 @@ struct Loader {
   }
   // Of a paced block the rows that go with these, by another thread, once they may be read.
   __device__ void begin_rows() const {
-    if (task.first_boxes > 0) {
-      arrive_expecting(&shared.rows, task.first_boxes * task.x_bytes());
-      load_boxes(shared.x(0), first_x, place.first_box, place.x_row, &shared.rows, Keep::kNormal);
+    if (params.first_boxes > 0) {
+      arrive_expecting(&shared.rows, params.first_boxes * params.x_bytes());
+      load_boxes(shared.x(0), first_x, block.first_box, block.x_row, &shared.rows, Keep::kNormal);
       return;
     }
-    const int ahead = min(task.stages, place.boxes);
-    arrive_expecting(&shared.rows, ahead * task.x_bytes());
+    const int ahead = min(params.stages, block.boxes);
+    arrive_expecting(&shared.rows, ahead * params.x_bytes());
     for (int i = 0; i < ahead; ++i) load_rows(i, i, &shared.rows);
   }
   // The other boxes, by the thread that began, once rows may be read.
   __device__ void go_on() const {
-    Turn turn;
-    for (int i = task.stages; i < place.boxes; ++i, turn.next(task.stages)) {
-      wait(&shared.barriers.empty[turn.stage], turn.parity);
-      load_weights(i, turn.stage, task.x_bytes());
-      load_rows(i, turn.stage, &shared.barriers.full[turn.stage]);
+    RingStage stage;
+    for (int i = params.stages; i < block.boxes; ++i, stage.next(params.stages)) {
+      wait(&shared.barriers.empty[stage.index], stage.parity);
+      load_weights(i, stage.index, params.x_bytes());
+      load_rows(i, stage.index, &shared.barriers.full[stage.index]);
     }
   }
 
@@ -65,7 +65,7 @@ struct Loader {
   // Of a paced block: until earlier weights have come. One that hurries asks for all once rows may
   // be read, as nothing else is waited for then.
   __device__ void wait_for_turn(Barrier* earlier) const {
-    if (!task.hurries) return wait(earlier, 0);
+    if (!params.hurries) return wait(earlier, 0);
     wait_until([&] { return has_ended(earlier, 0) || shared.hurry != 0; });
   }
   // x_bytes: that are going to arrive on the same barrier.
@@ -73,31 +73,31 @@ struct Loader {
     // With several tiles of rows each reads the weights.
     const Keep keep = gridDim.y == 1 ? Keep::kFirstOut : Keep::kNormal;
     Barrier* full = &shared.barriers.full[stage];
-    const int k = (place.first_box + i) * kBoxK;
-    arrive_expecting(full, task.W_bytes() + x_bytes);
-    if (T::kWide && task.sharers == 2) {
-      const bool second = place.first_rank > 0;
-      load_box(shared.W(stage) + (second ? task.box_rows * kBoxBytes : 0), W, k,
-               place.W_row + (second ? task.box_offset : 0), full, keep,
-               static_cast<uint16_t>((1 | 1 << task.parts) << place.part));
+    const int k = (block.first_box + i) * kBoxK;
+    arrive_expecting(full, params.W_bytes() + x_bytes);
+    if (T::kWide && params.sharers == 2) {
+      const bool second = block.first_rank > 0;
+      load_box(shared.W(stage) + (second ? params.box_rows * kBoxBytes : 0), W, k,
+               block.W_row + (second ? params.box_offset : 0), full, keep,
+               static_cast<uint16_t>((1 | 1 << params.parts) << block.part));
       return;
     }
-    load_box(shared.W(stage), W, k, place.W_row, full, keep);
-    if (T::kWide || task.swiglu) {
-      load_box(shared.W(stage) + task.box_rows * kBoxBytes, W, k, place.W_row + task.box_offset,
+    load_box(shared.W(stage), W, k, block.W_row, full, keep);
+    if (T::kWide || params.swiglu) {
+      load_box(shared.W(stage) + params.box_rows * kBoxBytes, W, k, block.W_row + params.box_offset,
                full, keep);
     }
   }
   __device__ void load_rows(int i, int stage, Barrier* here) const {
-    load_box(shared.x(stage), x, (place.first_box + i) * kBoxK, place.x_row, here, Keep::kNormal);
+    load_box(shared.x(stage), x, (block.first_box + i) * kBoxK, block.x_row, here, Keep::kNormal);
   }
 };
 
 // Until all that the end of a tile reads is in shared memory, of this block and those that it adds
 // up with. By all who compute and, where scales are noted, the warp that loads.
 template <typename T>
-__device__ void sync_for_end(const Task& task) {
-  if (task.parts > 1) {
+__device__ void sync_for_end(const LinearParams& params) {
+  if (params.parts > 1) {
     sync_cluster();
   } else if constexpr (kNotesScales<T>) {
     __syncthreads();
@@ -109,34 +109,34 @@ __device__ void sync_for_end(const Task& task) {
 // Of the rows that a warpgroup multiplies, in a tile: those of W as near to its end as it takes to
 // read none behind it. Some are then in two groups, which have the same sums of them.
 template <typename T>
-__device__ int first_row(const Task& task, int group) {
+__device__ int first_row(const LinearParams& params, int group) {
   if constexpr (T::kWide) return group * (T::kRows / T::kGroups);
-  return max(0, min(group * kGroupM, 2 * task.box_rows - kGroupM));
+  return max(0, min(group * kGroupM, 2 * params.box_rows - kGroupM));
 }
 
 // A warpgroup. Of rows that the tile does not have it sums up whatever lies there.
 template <typename T>
-__device__ void compute(const Shared<T>& shared, const Task& task, const Place& place,
-                        const Ahead<T>& ahead, int group) {
+__device__ void compute(const Shared<T>& shared, const LinearParams& params,
+                        const BlockCoord& block, const Ahead<T>& ahead, int group) {
   const int lane = threadIdx.x % kWarpSize;
-  const int sharer = (place.first_rank + task.parts) % task.cluster() + place.part;
-  const int row = first_row<T>(task, group);
-  Turn turn, done;
+  const int sharer = (block.first_rank + params.parts) % params.cluster() + block.part;
+  const int row = first_row<T>(params, group);
+  RingStage stage, done;
   if constexpr (kPaced<T>) wait(&shared.rows, 0);
   const auto release = [&] {
-    Barrier* empty = &shared.barriers.empty[done.stage];
+    Barrier* empty = &shared.barriers.empty[done.index];
     if (lane == 0) arrive(empty);
-    if (T::kWide && task.sharers == 2 && lane == 1) arrive(empty, sharer);
-    done.next(task.stages);
+    if (T::kWide && params.sharers == 2 && lane == 1) arrive(empty, sharer);
+    done.next(params.stages);
   };
   int i = 0;  // of the boxes
   const auto add_piece = [&]<int kBehind>(Accumulator<T>& sums) {
     const int begin = i;
-    const int end = T::kMostTurns == 1 ? place.boxes : min(i + task.piece_boxes, place.boxes);
-    for (; i < end; ++i, turn.next(task.stages)) {
-      wait(&shared.barriers.full[turn.stage], turn.parity);
+    const int end = T::kMostTurns == 1 ? block.boxes : min(i + params.piece_boxes, block.boxes);
+    for (; i < end; ++i, stage.next(params.stages)) {
+      wait(&shared.barriers.full[stage.index], stage.parity);
       begin_products();
-      sums.add(shared.W(turn.stage), shared.x(turn.stage), row, i == begin);
+      sums.add(shared.W(stage.index), shared.x(stage.index), row, i == begin);
       commit_products();
       wait_for_products<kBehind>();
       if (i - begin >= kBehind) release();
@@ -148,7 +148,7 @@ __device__ void compute(const Shared<T>& shared, const Task& task, const Place& 
   // Products of few rows are waited for longer than they take. Where K is long, the room of their
   // stages is worth more.
   constexpr int kFar = 3;
-  if (T::kRows <= 16 && task.stages > kFar && place.boxes <= 2 * task.stages) {
+  if (T::kRows <= 16 && params.stages > kFar && block.boxes <= 2 * params.stages) {
     add_piece.template operator()<kFar>(sums);
   } else {
     add_piece.template operator()<1>(sums);
@@ -159,83 +159,84 @@ __device__ void compute(const Shared<T>& shared, const Task& task, const Place& 
     to += piece;
   };
   if constexpr (T::kMostTurns > 1) {
-    if (task.turns > 1) add_next(sums);
+    if (params.turns > 1) add_next(sums);
   }
   if constexpr (T::kMostTurns > 2) {
-    if (task.turns > 2) {
+    if (params.turns > 2) {
       Accumulator<T> second;
       add_piece.template operator()<1>(second);
       add_next(second);
       sums += second;
     }
   }
-  if (!kIsForFew<T>) ahead.put_scales(shared, task);
+  if (!kIsForFew<T>) ahead.put_scales(shared, params);
   // All groups are done with the stages, whose place the sums take.
   sync_computing<T>();
-  sums.store(shared.sums(), task.scaled() && scales_first<T>(task) ? shared.scales : nullptr, row);
+  sums.store(shared.sums(), params.scaled() && scales_first<T>(params) ? shared.scales : nullptr,
+             row);
 }
 
 template <typename T>
 __global__ void __maxnreg__(T::kMostRegisters)
     linear_kernel(const __grid_constant__ CUtensorMap W, const __grid_constant__ CUtensorMap x,
-                  const __grid_constant__ CUtensorMap first_x, const Task task) {
+                  const __grid_constant__ CUtensorMap first_x, const LinearParams params) {
   extern __shared__ __align__(1024) std::byte memory[];
-  const Shared<T> shared(memory, task);
-  if (task.lets_next_start) let_next_start();
+  const Shared<T> shared(memory, params);
+  if (params.lets_next_start) let_next_start();
   if (threadIdx.x == T::kComputing) {
     prefetch_map(W);
     prefetch_map(x);
-    if (kPaced<T> && task.first_boxes > 0) prefetch_map(first_x);
-    for (int s = 0; s < task.stages; ++s) {
+    if (kPaced<T> && params.first_boxes > 0) prefetch_map(first_x);
+    for (int s = 0; s < params.stages; ++s) {
       init_barrier(&shared.barriers.full[s], 1);
-      init_barrier(&shared.barriers.empty[s], task.sharers * T::kComputing / kWarpSize);
+      init_barrier(&shared.barriers.empty[s], params.sharers * T::kComputing / kWarpSize);
     }
     if constexpr (kPaced<T>) init_barrier(&shared.rows, 1);
     shared.hurry = 0;
     publish_barriers();
   }
   __syncthreads();
-  if (T::kWide && task.sharers > 1) sync_cluster();  // its barriers are there
+  if (T::kWide && params.sharers > 1) sync_cluster();  // its barriers are there
 
-  const Place place = place_of<T>(task);
+  const BlockCoord block = block_coord<T>(params);
   // The same for a whole warp, which the compiler has to see.
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kGroupThreads, 0);
-  const Loader<T> loader{shared, W, x, first_x, task, place};
+  const Loader<T> loader{shared, W, x, first_x, params, block};
   if (group < T::kGroups) {
     if constexpr (T::kWide) {
       asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T::kRegisters));
     }
-    Ahead<T> ahead(task, place);
+    Ahead<T> ahead(params, block);
     wait_for_previous();
     let_next_start();
     if (kPaced<T> && threadIdx.x == 0) {
       loader.begin_rows();
       shared.hurry = 1;
     }
-    ahead.load(task, place);
-    compute(shared, task, place, ahead, group);
-    if constexpr (kIsForFew<T>) ahead.find_scales(shared, task, place);
-    sync_for_end<T>(task);
-    finish<T>(task, place, shared, ahead);
+    ahead.load(params, block);
+    compute(shared, params, block, ahead, group);
+    if constexpr (kIsForFew<T>) ahead.find_scales(shared, params, block);
+    sync_for_end<T>(params);
+    finish<T>(params, block, shared, ahead);
   } else {
     if constexpr (T::kWide) {
       asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T::kLoadRegisters));
     }
     const bool loads = threadIdx.x == T::kComputing;
     if (loads) loader.begin();
-    const bool notes = kNotesScales<T> && task.squares != nullptr;
+    const bool notes = kNotesScales<T> && params.squares != nullptr;
     if (kPaced<T> || notes) {
       __syncwarp();
       wait_for_previous();
     }
-    if (notes) note_scales(task);
+    if (notes) note_scales(params);
     if (loads) loader.go_on();
     __syncwarp();
-    if (notes) collect_scales(task, place, shared);
-    sync_for_end<T>(task);
+    if (notes) collect_scales(params, block, shared);
+    sync_for_end<T>(params);
   }
   // No block goes while others read its sums, or load what they share and say that it is used.
-  if (task.cluster() > 1) leave_cluster();
+  if (params.cluster() > 1) leave_cluster();
 }
 
 }  // namespace recurve::cuda::sm90

@@ -9,7 +9,7 @@ namespace {
 int multiprocessors(Stream& stream) { return static_cast<CudaStream&>(stream).multiprocessors(); }
 
 template <typename T>
-PersistentTask task_of(const LinearArgs& args, const Rows& x, int sharers) {
+PersistentParams params_of(const LinearArgs& args, const Rows& x, int sharers) {
   const int boxes = ceil_div(args.W.K, kBoxK), box_rows = T::kTileM / 2;
   const int tile_step = args.swiglu ? box_rows : T::kTileM;
   return {.box_rows = box_rows,
@@ -34,9 +34,9 @@ PersistentTask task_of(const LinearArgs& args, const Rows& x, int sharers) {
 
 template <typename T>
 void launch(const LinearArgs& args, const Rows& x, int sharers, Stream& stream) {
-  const PersistentTask task = task_of<T>(args, x, sharers);
-  const int clusters = std::min(task.tiles(), multiprocessors(stream) / sharers);
-  CHECK(task.boxes > (task.pieces - 1) * task.piece_boxes);
+  const PersistentParams params = params_of<T>(args, x, sharers);
+  const int clusters = std::min(params.tiles(), multiprocessors(stream) / sharers);
+  CHECK(params.boxes > (params.pieces - 1) * params.piece_boxes);
   abort_if_failed(cudaFuncSetAttribute(persistent_kernel<T>,
                                        cudaFuncAttributeMaxDynamicSharedMemorySize, T::kShared),
                   "linear, shared memory");
@@ -46,7 +46,7 @@ void launch(const LinearArgs& args, const Rows& x, int sharers, Stream& stream) 
                 .threads = T::kThreads,
                 .shared = T::kShared,
                 .cluster = static_cast<unsigned>(sharers)},
-               tensor_map(args.W, task.box_rows), tensor_map(rows, T::kRows), task);
+               tensor_map(args.W, params.box_rows), tensor_map(rows, T::kRows), params);
 }
 
 }  // namespace

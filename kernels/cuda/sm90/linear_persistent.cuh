@@ -29,8 +29,8 @@ struct PersistentTiling : WideTiling<TileM, kPersistentRows> {
   static_assert(kStages > 2);
 };
 
-struct PersistentTask {
-  int box_rows, box_offset, tile_step;  // as in Task
+struct PersistentParams {
+  int box_rows, box_offset, tile_step;  // as in LinearParams
   int boxes, piece_boxes, pieces;       // of K
   int columns;                          // tiles side by side along W
   int row_tiles;                        // and along x: those of a cluster count as one
@@ -46,21 +46,21 @@ struct Tile {
   int W_row, x_row;
 };
 template <typename T>
-__device__ Tile tile_of(const PersistentTask& task, int number) {
-  const int band_tiles = task.band * task.columns, band = number / band_tiles;
+__device__ Tile tile_of(const PersistentParams& params, int number) {
+  const int band_tiles = params.band * params.columns, band = number / band_tiles;
   const int in_band = number - band * band_tiles;
-  const int height = min(task.band, task.row_tiles - band * task.band);
-  const int row = band * task.band + in_band % height;
-  const int rank = task.sharers > 1 ? rank_in_cluster() : 0;
-  return {.W_row = in_band / height * task.tile_step,
-          .x_row = (row * task.sharers + rank) * T::kRows};
+  const int height = min(params.band, params.row_tiles - band * params.band);
+  const int row = band * params.band + in_band % height;
+  const int rank = params.sharers > 1 ? rank_in_cluster() : 0;
+  return {.W_row = in_band / height * params.tile_step,
+          .x_row = (row * params.sharers + rank) * T::kRows};
 }
 // Calls f with this block's tiles in turn.
 template <typename T, typename F>
-__device__ void for_each_tile(const PersistentTask& task, F f) {
-  const int clusters = static_cast<int>(gridDim.x) / task.sharers;
-  for (int number = cluster_number(); number < task.tiles(); number += clusters) {
-    f(tile_of<T>(task, number));
+__device__ void for_each_tile(const PersistentParams& params, F f) {
+  const int clusters = static_cast<int>(gridDim.x) / params.sharers;
+  for (int number = cluster_number(); number < params.tiles(); number += clusters) {
+    f(tile_of<T>(params, number));
   }
 }
 
@@ -86,23 +86,23 @@ template <typename T>
 struct TileLoader {
   const Ring<T>& ring;
   const CUtensorMap &W, &x;
-  const PersistentTask& task;
+  const PersistentParams& params;
 
   __device__ void run() const {
-    Turn turn;
+    RingStage stage;
     bool begun = false;
-    for_each_tile<T>(task, [&](const Tile& tile) {
-      const int ahead = begun ? 0 : min(task.boxes, T::kStages);
+    for_each_tile<T>(params, [&](const Tile& tile) {
+      const int ahead = begun ? 0 : min(params.boxes, T::kStages);
       for (int i = 0; i < ahead; ++i) load_weights(tile, i, i);
       if (!begun) wait_for_previous();
       begun = true;
-      for (int i = 0; i < task.boxes; ++i, turn.next(T::kStages)) {
+      for (int i = 0; i < params.boxes; ++i, stage.next(T::kStages)) {
         if (i >= ahead) {
           // Of a stage that has not been used yet this phase counts as ended.
-          wait(&ring.barriers().empty[turn.stage], turn.parity ^ 1);
-          load_weights(tile, i, turn.stage);
+          wait(&ring.barriers().empty[stage.index], stage.parity ^ 1);
+          load_weights(tile, i, stage.index);
         }
-        load_box(ring.x(turn.stage), x, i * kBoxK, tile.x_row, &ring.barriers().full[turn.stage],
+        load_box(ring.x(stage.index), x, i * kBoxK, tile.x_row, &ring.barriers().full[stage.index],
                  Keep::kNormal);
       }
     });
@@ -112,16 +112,16 @@ struct TileLoader {
   __device__ void load_weights(const Tile& tile, int i, int stage) const {
     Barrier* full = &ring.barriers().full[stage];
     const int k = i * kBoxK;
-    arrive_expecting(full, (2 * task.box_rows + T::kRows) * kBoxBytes);
-    if (task.sharers == 2) {
+    arrive_expecting(full, (2 * params.box_rows + T::kRows) * kBoxBytes);
+    if (params.sharers == 2) {
       const int half = rank_in_cluster();
-      load_box(ring.W(stage) + half * task.box_rows * kBoxBytes, W, k,
-               tile.W_row + half * task.box_offset, full, Keep::kNormal, uint16_t{3});
+      load_box(ring.W(stage) + half * params.box_rows * kBoxBytes, W, k,
+               tile.W_row + half * params.box_offset, full, Keep::kNormal, uint16_t{3});
       return;
     }
     load_box(ring.W(stage), W, k, tile.W_row, full, Keep::kNormal);
-    load_box(ring.W(stage) + task.box_rows * kBoxBytes, W, k, tile.W_row + task.box_offset, full,
-             Keep::kNormal);
+    load_box(ring.W(stage) + params.box_rows * kBoxBytes, W, k, tile.W_row + params.box_offset,
+             full, Keep::kNormal);
   }
 };
 
@@ -130,21 +130,21 @@ struct TileLoader {
 template <typename T>
 struct Computer {
   const Ring<T>& ring;
-  const PersistentTask& task;
+  const PersistentParams& params;
   const int group;
-  Turn turn = {}, done = {};
+  RingStage stage = {}, done = {};
 
   __device__ void run() {
-    TileEnd<T> end{task.outputs, ring.staged(group), group};
+    TileEnd<T> end{params.outputs, ring.staged(group), group};
     Accumulator<T> sums;
-    for_each_tile<T>(task, [&](const Tile& tile) {
+    for_each_tile<T>(params, [&](const Tile& tile) {
       Accumulator<T> piece;
       add_while_ending(piece, end, sums);
-      const RowScales scales(task.outputs, tile.x_row + row());
+      const RowScales scales(params.outputs, tile.x_row + row());
       if constexpr (T::kMostPieces > 2) {
         add_pieces(piece);
         scales.scale(piece, sums);
-      } else if (task.pieces > 1) {
+      } else if (params.pieces > 1) {
         Accumulator<T> second;
         add_piece(second, last_boxes());
         scales.scale_sum(piece, second, sums);
@@ -162,7 +162,7 @@ struct Computer {
   // The first piece, and the end of the tile before.
   __device__ void add_while_ending(Accumulator<T>& piece, TileEnd<T>& end,
                                    const Accumulator<T>& sums) {
-    const int boxes = task.piece_boxes, every = max(1, boxes / TileEnd<T>::kChunks);
+    const int boxes = params.piece_boxes, every = max(1, boxes / TileEnd<T>::kChunks);
     int next = 0;
     add_box(piece, true);
     for (int i = 1; i < boxes; ++i) {
@@ -177,15 +177,17 @@ struct Computer {
   }
 
   // Of the last piece.
-  __device__ int last_boxes() const { return task.boxes - (task.pieces - 1) * task.piece_boxes; }
+  __device__ int last_boxes() const {
+    return params.boxes - (params.pieces - 1) * params.piece_boxes;
+  }
 
   // All pieces behind the first, which is in sums: by twos, then these by twos, and so on, as
   // blocks do that have a piece each.
   __device__ void add_pieces(Accumulator<T>& sums) {
     if constexpr (T::kHalves) {
-      add_three(sums, task.piece_boxes);
+      add_three(sums, params.piece_boxes);
       put_aside(sums);
-      add_piece(sums, task.piece_boxes);
+      add_piece(sums, params.piece_boxes);
     }
     add_three(sums, last_boxes());
     if constexpr (T::kHalves) add_to_aside(sums);
@@ -193,9 +195,9 @@ struct Computer {
   // Those behind the first of four.
   __device__ void add_three(Accumulator<T>& sums, int last_boxes) {
     Accumulator<T> second;
-    add_piece(second, task.piece_boxes);
+    add_piece(second, params.piece_boxes);
     sums += second;
-    add_piece(second, task.piece_boxes);
+    add_piece(second, params.piece_boxes);
     Accumulator<T> third;
     add_piece(third, last_boxes);
     second += third;
@@ -233,12 +235,12 @@ struct Computer {
 
   __device__ void add_box(Accumulator<T>& piece, bool first) {
     // Without end: if no box comes, it is the thread that brings them that gives up.
-    while (!phase_ended(&ring.barriers().full[turn.stage], turn.parity)) {
+    while (!phase_ended(&ring.barriers().full[stage.index], stage.parity)) {
     }
     begin_products();
-    piece.add(ring.W(turn.stage), ring.x(turn.stage), row(), first);
+    piece.add(ring.W(stage.index), ring.x(stage.index), row(), first);
     commit_products();
-    turn.next(T::kStages);
+    stage.next(T::kStages);
   }
   // Releases the stage of the box before.
   __device__ void add_next_box(Accumulator<T>& piece) {
@@ -252,9 +254,9 @@ struct Computer {
   }
   __device__ void release() {
     const int lane = threadIdx.x % kWarpSize;
-    Barrier* empty = &ring.barriers().empty[done.stage];
+    Barrier* empty = &ring.barriers().empty[done.index];
     if (lane == 0) arrive(empty);
-    if (lane == 1 && task.sharers == 2) arrive(empty, rank_in_cluster() ^ 1);
+    if (lane == 1 && params.sharers == 2) arrive(empty, rank_in_cluster() ^ 1);
     done.next(T::kStages);
   }
 };
@@ -262,7 +264,7 @@ struct Computer {
 template <typename T>
 __global__ void __maxnreg__(T::kMostRegisters)
     persistent_kernel(const __grid_constant__ CUtensorMap W, const __grid_constant__ CUtensorMap x,
-                      const __grid_constant__ PersistentTask task) {
+                      const __grid_constant__ PersistentParams params) {
   extern __shared__ __align__(1024) std::byte memory[];
   const Ring<T> ring{memory};
   if (threadIdx.x == T::kComputing) {
@@ -270,12 +272,12 @@ __global__ void __maxnreg__(T::kMostRegisters)
     prefetch_map(x);
     for (int s = 0; s < T::kStages; ++s) {
       init_barrier(&ring.barriers().full[s], 1);
-      init_barrier(&ring.barriers().empty[s], task.sharers * T::kComputing / kWarpSize);
+      init_barrier(&ring.barriers().empty[s], params.sharers * T::kComputing / kWarpSize);
     }
     publish_barriers();
   }
   __syncthreads();
-  if (task.sharers > 1) sync_cluster();  // its barriers are there
+  if (params.sharers > 1) sync_cluster();  // its barriers are there
 
   // The same for a whole warp, which the compiler has to see.
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kGroupThreads, 0);
@@ -283,14 +285,14 @@ __global__ void __maxnreg__(T::kMostRegisters)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T::kRegisters));
     wait_for_previous();
     let_next_start();
-    Computer<T>{ring, task, group}.run();
+    Computer<T>{ring, params, group}.run();
   } else {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T::kLoadRegisters));
-    if (threadIdx.x == T::kComputing) TileLoader<T>{ring, W, x, task}.run();
+    if (threadIdx.x == T::kComputing) TileLoader<T>{ring, W, x, params}.run();
     __syncwarp();
   }
   // No block goes while the other loads what they share, or says that it is used.
-  if (task.sharers > 1) leave_cluster();
+  if (params.sharers > 1) leave_cluster();
 }
 
 }  // namespace recurve::cuda::sm90

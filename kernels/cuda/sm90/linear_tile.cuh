@@ -26,7 +26,7 @@ constexpr int even_share(int threads, int blocks) {
 }
 
 // Tilings for so few rows that a thread ends one of them at most, and every block finds the scales
-// of a norm that is begun.
+// of a deferred norm.
 constexpr int kFewRows = 8;
 
 // What a kernel is made for: tiles of up to 64 Groups rows of W by up to Rows rows of x, Blocks of
@@ -63,7 +63,7 @@ struct WideTiling {
 };
 
 // Rows of x as they are multiplied. Where a norm is still to be scaled, with what it takes: the
-// scales, or the squares as BegunNorm has them.
+// scales, or the squares as DeferredRmsNorm has them.
 struct Rows {
   const uint16_t* x;  // (rows, K)
   const float* scales = nullptr;
@@ -73,12 +73,12 @@ struct Rows {
 
 template <typename T>
 constexpr bool kIsForFew = T::kRows <= kFewRows;
-// Tilings that take and leave norms that are begun.
+// Tilings that take and leave deferred norms.
 template <typename T>
-constexpr bool kBeginsNorms = !T::kWide && T::kRows <= kMostRowsOfBegunNorm;
+constexpr bool kDefersNorms = !T::kWide && T::kRows <= kMostRowsOfDeferredNorm;
 // And whose blocks each find some of the scales, and note them for all.
 template <typename T>
-constexpr bool kNotesScales = kBeginsNorms<T> && !kIsForFew<T>;
+constexpr bool kNotesScales = kDefersNorms<T> && !kIsForFew<T>;
 
 // Tilings whose blocks pace themselves as they begin: they ask for weights once earlier ones have
 // come, and apart from them for the rows that go with these. More rows take too long to come for
@@ -87,14 +87,14 @@ constexpr int kMostPacedRows = 32;
 template <typename T>
 constexpr bool kPaced = !T::kWide && T::kRows <= kMostPacedRows;
 
-// The sums of squares of a row, as BegunNorm has them, of which a lane holds kHeld on their way.
-// All kernels add them in this order.
+// The sums of squares of a row, as DeferredRmsNorm has them, of which a lane holds kHeld on their
+// way. All kernels add them in this order.
 template <int kHeld>
 struct RowSquares {
   float held[kHeld];
 
   __device__ void load(const float* squares, int K) {
-    const int lane = threadIdx.x % kWarpSize, sums = K / BegunNorm::kSquares;
+    const int lane = threadIdx.x % kWarpSize, sums = K / DeferredRmsNorm::kSquares;
 #pragma unroll
     for (int j = 0; j < kHeld; ++j) {
       const int i = j * kWarpSize + lane;
@@ -103,7 +103,7 @@ struct RowSquares {
   }
   // The scale of the row. All lanes.
   __device__ float scale(const float* squares, int K, float eps) const {
-    const int lane = threadIdx.x % kWarpSize, sums = K / BegunNorm::kSquares;
+    const int lane = threadIdx.x % kWarpSize, sums = K / DeferredRmsNorm::kSquares;
     float sum = 0;
 #pragma unroll
     for (int j = 0; j < kHeld; ++j) sum += held[j];
@@ -120,7 +120,7 @@ __device__ inline float sum_of_eight(float squares) {
 
 // What a launch knows beside the tensor maps. A tile has two boxes of rows of W, side by side in
 // shared memory; they come in one copy where they are side by side in W and nobody shares them.
-struct Task {
+struct LinearParams {
   int rows;
   int outputs;
   int stages;           // of the ring
@@ -138,7 +138,7 @@ struct Task {
   int K;
   float norm_eps;
   const float* scales;   // of rows of x: see Rows
-  const float* squares;  // likewise, where a norm is begun, and
+  const float* squares;  // likewise, where the norm was deferred, and
   float* found;          // the scales that blocks find for all
   const float* bias;
   const float* residual;
@@ -149,7 +149,7 @@ struct Task {
   int conv_first;
   // Of the norm that reads y; no x: none.
   const float* next_norm;
-  BegunNorm next;
+  DeferredRmsNorm next;
   bool lets_next_start;  // at once, else when rows may be read
   int under_way;         // boxes of weights that a paced block asks for at once as it begins,
   bool hurries;          // if it hurries only until rows may be read
@@ -189,39 +189,41 @@ struct Shared {
   int W_bytes, x_bytes;  // of a stage
 
   // memory: begins at a multiple of 1024, from which the swizzle counts.
-  __device__ Shared(std::byte* memory, const Task& task)
-      : Shared(memory, *reinterpret_cast<Rest*>(memory + rest_at(task)), task) {}
+  __device__ Shared(std::byte* memory, const LinearParams& params)
+      : Shared(memory, *reinterpret_cast<Rest*>(memory + rest_at(params)), params) {}
   __device__ std::byte* W(int stage) const { return ring + stage * W_bytes; }
   __device__ std::byte* x(int stage) const { return x_ring + stage * x_bytes; }
   __device__ Sums& sums() const { return *reinterpret_cast<Sums*>(ring); }
 
   // All of it, and what the products of the last stage read behind their rows.
-  static int bytes(const Task& task) {
-    const int last = task.stages - 1;
-    return std::max({rest_at(task) + static_cast<int>(sizeof(Rest)),
-                     last * task.W_bytes() + kGroupM * kBoxBytes,
-                     task.stages * task.W_bytes() + last * task.x_bytes() + T::kRows * kBoxBytes});
+  static int bytes(const LinearParams& params) {
+    const int last = params.stages - 1;
+    return std::max(
+        {rest_at(params) + static_cast<int>(sizeof(Rest)),
+         last * params.W_bytes() + kGroupM * kBoxBytes,
+         params.stages * params.W_bytes() + last * params.x_bytes() + T::kRows * kBoxBytes});
   }
 
  private:
-  __device__ Shared(std::byte* memory, Rest& rest, const Task& task)
+  __device__ Shared(std::byte* memory, Rest& rest, const LinearParams& params)
       : barriers(rest.barriers),
         rows(rest.rows),
         hurry(rest.hurry),
         scales(rest.scales),
         ring(memory),
-        x_ring(ring + task.stages * task.W_bytes()),
-        W_bytes(task.W_bytes()),
-        x_bytes(task.x_bytes()) {}
+        x_ring(ring + params.stages * params.W_bytes()),
+        W_bytes(params.W_bytes()),
+        x_bytes(params.x_bytes()) {}
 
   // Where the rest begins.
-  __host__ __device__ static int rest_at(const Task& task) {
-    return max(task.stages * (task.W_bytes() + task.x_bytes()), static_cast<int>(sizeof(Sums)));
+  __host__ __device__ static int rest_at(const LinearParams& params) {
+    return max(params.stages * (params.W_bytes() + params.x_bytes()),
+               static_cast<int>(sizeof(Sums)));
   }
 };
 
 // Which boxes of K this block has, and which rows.
-struct Place {
+struct BlockCoord {
   int first_box, boxes;  // of K
   int W_row;             // of the tile's first box
   int x_row;
@@ -229,21 +231,21 @@ struct Place {
   int first_rank;  // in the cluster: of the block with the tile's first part
 };
 // Of x, in the tile.
-__device__ inline int rows_of(const Task& task, const Place& place) {
-  return min(task.rows - place.x_row, task.x_rows);
+__device__ inline int rows_of(const LinearParams& params, const BlockCoord& block) {
+  return min(params.rows - block.x_row, params.x_rows);
 }
 template <typename T>
-__device__ Place place_of(const Task& task) {
+__device__ BlockCoord block_coord(const LinearParams& params) {
   const int rank = rank_in_cluster(), tile = cluster_number();
-  const int part = T::kWide ? rank % task.parts : rank;
-  const int sharer = T::kWide ? rank / task.parts : 0;
-  const int each = task.piece_boxes * task.turns;
+  const int part = T::kWide ? rank % params.parts : rank;
+  const int sharer = T::kWide ? rank / params.parts : 0;
+  const int each = params.piece_boxes * params.turns;
   return {.first_box = part * each,
-          .boxes = max(0, min(each, task.boxes - part * each)),
-          .W_row = tile * task.tile_step,
-          .x_row = static_cast<int>(blockIdx.y * task.sharers + sharer) * task.x_rows,
+          .boxes = max(0, min(each, params.boxes - part * each)),
+          .W_row = tile * params.tile_step,
+          .x_row = static_cast<int>(blockIdx.y * params.sharers + sharer) * params.x_rows,
           .part = part,
-          .first_rank = sharer * task.parts};
+          .first_rank = sharer * params.parts};
 }
 
 }  // namespace recurve::cuda::sm90

@@ -10,8 +10,8 @@ namespace {
 // The rows of sequences [first, first + members), at most kRnnSeqs. parities: of the barriers of
 // both buffers, a bit each.
 template <int kSlabs>
-__device__ void advance_group(const RnnArgs& a, const RnnPlace& at, int first, int members,
-                              const RnnWork& work, const RnnMemory<kSlabs>& memory,
+__device__ void advance_group(const RnnArgs& a, const RnnBlockCoord& at, int first, int members,
+                              const RnnParams& params, const RnnMemory<kSlabs>& memory,
                               const RnnWeights<kSlabs>& weights, RnnExchange& exchange,
                               uint32_t& parities) {
   const auto bytes = static_cast<uint32_t>(members * sm80::kRnnParts * a.DH * 2);  // of h in a row
@@ -30,7 +30,7 @@ __device__ void advance_group(const RnnArgs& a, const RnnPlace& at, int first, i
   for (int t = 0; t < rows; ++t) {
     const int buffer = t % 2;
     RnnComing<kSlabs> coming;
-    const bool in_memory = weights.in_memory(work);
+    const bool in_memory = weights.in_memory(params);
     if (in_memory) {
       coming.load(memory, 0);
       coming.load(memory, 1);
@@ -50,7 +50,7 @@ __device__ void advance_group(const RnnArgs& a, const RnnPlace& at, int first, i
     // Nobody writes sums again before this block's own h has come back to it.
     const bool ends = t < item.length;
     if (ends) item.advance(a, at, memory);
-    if (t + 1 < rows) send_h(at, work, item.h, members, 1 - buffer, memory, exchange);
+    if (t + 1 < rows) send_h(at, params, item.h, members, 1 - buffer, memory, exchange);
     if (ends) item.put_y();
     item.load_x(a, at, t + 1);
   }
@@ -60,15 +60,15 @@ __device__ void advance_group(const RnnArgs& a, const RnnPlace& at, int first, i
   }
 }
 
-// Clusters: heads x work.clusters, each with every work.clusters-th group of sequences in turn.
+// Clusters: heads x params.clusters, each with every params.clusters-th group of sequences in turn.
 template <int kSlabs>
-__global__ void __launch_bounds__(kRnnThreads, 1) cluster_kernel(RnnArgs a, RnnWork work) {
+__global__ void __launch_bounds__(kRnnThreads, 1) cluster_kernel(RnnArgs a, RnnParams params) {
   extern __shared__ uint4 dynamic[];
   __shared__ RnnExchange exchange;
   let_next_start();
-  const RnnPlace at(a, work);
-  const RnnMemory<kSlabs> memory(dynamic, work);
-  const RnnWeights<kSlabs> weights(a, at, work, memory.weights);
+  const RnnBlockCoord at(a, params);
+  const RnnMemory<kSlabs> memory(dynamic, params);
+  const RnnWeights<kSlabs> weights(a, at, params, memory.weights);
   for (int i = static_cast<int>(threadIdx.x); i < 2 * memory.kPieces; i += kRnnThreads) {
     memory.h[i] = make_uint4(0, 0, 0, 0);
   }
@@ -79,9 +79,9 @@ __global__ void __launch_bounds__(kRnnThreads, 1) cluster_kernel(RnnArgs a, RnnW
   }
   wait_for_previous();
   uint32_t parities = 0;
-  for (int first = cluster_number() / a.H * work.seqs; first < a.seqs.num_seqs;
-       first += work.clusters * work.seqs) {
-    advance_group(a, at, first, min(work.seqs, a.seqs.num_seqs - first), work, memory, weights,
+  for (int first = cluster_number() / a.H * params.seqs; first < a.seqs.num_seqs;
+       first += params.clusters * params.seqs) {
+    advance_group(a, at, first, min(params.seqs, a.seqs.num_seqs - first), params, memory, weights,
                   exchange, parities);
   }
 }
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kRnnThreads, 1) cluster_kernel(RnnArgs a, RnnW
 const char* const kName = "rnn, all rows";
 
 // For clusters of 16 blocks with so much shared memory each.
-void prepare(void (*kernel)(RnnArgs, RnnWork), size_t bytes) {
+void prepare(void (*kernel)(RnnArgs, RnnParams), size_t bytes) {
   abort_if_failed(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        static_cast<int>(bytes)),
                   kName);
@@ -108,8 +108,8 @@ void launch(const RnnArgs& args, const RnnPlan& plan, Stream& stream) {
                 .shared = bytes,
                 .cluster = static_cast<unsigned>(plan.cluster)},
                args,
-               RnnWork{plan.cluster, plan.units, plan.seqs, plan.clusters,
-                       rnn_weight_bytes(kSlabs, plan.units)});
+               RnnParams{plan.cluster, plan.units, plan.seqs, plan.clusters,
+                         rnn_weight_bytes(kSlabs, plan.units)});
 }
 
 // How many clusters of each size the GPU runs at once, each block on its own multiprocessor.

@@ -21,7 +21,7 @@ static_assert(kRnnSeqs * kRnnUnit == kWarpSize, "a warp ends the channels of a u
 constexpr int kRnnTiles = 2;  // of a unit
 constexpr int kRnnTileChannels = kRnnUnit / kRnnTiles;
 
-struct RnnWork {
+struct RnnParams {
   int cluster, units;  // blocks; units of a block
   int seqs;            // that a cluster has at once
   int clusters;        // of a head
@@ -29,17 +29,17 @@ struct RnnWork {
 };
 
 // The block's part of the head, and who a thread is in it.
-struct RnnPlace {
+struct RnnBlockCoord {
   int head, rank, gates;
   int d0, units;  // the block's first channel; units that there are of its
   int warp, lane, group, quad;
 
-  __device__ RnnPlace(const RnnArgs& a, const RnnWork& work)
+  __device__ RnnBlockCoord(const RnnArgs& a, const RnnParams& params)
       : head(cluster_number() % a.H),
         rank(rank_in_cluster()),
         gates(sm80::gates_at(a)),
-        d0(rank * work.units * kRnnUnit),
-        units(max(0, min(work.units, (a.DH - d0) / kRnnUnit))),
+        d0(rank * params.units * kRnnUnit),
+        units(max(0, min(params.units, (a.DH - d0) / kRnnUnit))),
         warp(static_cast<int>(threadIdx.x) / kWarpSize),
         lane(static_cast<int>(threadIdx.x) % kWarpSize),
         group(lane / 4),
@@ -55,9 +55,9 @@ struct RnnMemory {
   uint4* h;        // (2 buffers, DH / 8, sequence, part) of 8 values in bf16, zeros behind DH
   float* sums;     // (warp, sequence, channel, gate), rows of kSumsPitch
 
-  __device__ RnnMemory(uint4* memory, const RnnWork& work)
+  __device__ RnnMemory(uint4* memory, const RnnParams& params)
       : weights(memory),
-        h(memory + work.weight_bytes / sizeof(uint4)),
+        h(memory + params.weight_bytes / sizeof(uint4)),
         sums(reinterpret_cast<float*>(h + 2 * kPieces)) {}
 
   // k: a multiple of 8. row: of sequence and part.
@@ -76,7 +76,8 @@ struct RnnWeights {
   static constexpr int kUnits = rnn_register_units(kSlabs), kTiles = kRnnTiles * kUnits;
   uint4 in_registers[kTiles][kSlabs][2];
 
-  __device__ RnnWeights(const RnnArgs& a, const RnnPlace& at, const RnnWork& work, uint4* memory) {
+  __device__ RnnWeights(const RnnArgs& a, const RnnBlockCoord& at, const RnnParams& params,
+                        uint4* memory) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
@@ -84,7 +85,7 @@ struct RnnWeights {
         load(a, at, tile, slab, in_registers[tile][slab]);
       }
     }
-    if (!in_memory(work)) return;
+    if (!in_memory(params)) return;
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
       for (int slab = 0; slab < kSlabs; ++slab) {
@@ -96,8 +97,8 @@ struct RnnWeights {
     }
   }
   // Whether some are in memory.
-  __device__ static bool in_memory(const RnnWork& work) {
-    return kUnits < kRnnMostUnits && work.weight_bytes > 0;
+  __device__ static bool in_memory(const RnnParams& params) {
+    return kUnits < kRnnMostUnits && params.weight_bytes > 0;
   }
   // tile: of those in memory.
   __device__ static int place_of(int tile, int slab, int half) {
@@ -105,7 +106,7 @@ struct RnnWeights {
   }
 
  private:
-  __device__ static void load(const RnnArgs& a, const RnnPlace& at, int tile, int slab,
+  __device__ static void load(const RnnArgs& a, const RnnBlockCoord& at, int tile, int slab,
                               uint4 (&w)[2]) {
     const int k = (at.warp * kSlabs + slab) * kRnnSlab + 8 * at.quad;
 #pragma unroll
@@ -144,7 +145,7 @@ struct RnnProducts {
   using Weights = RnnWeights<kSlabs>;
   uint4 h[kSlabs];
 
-  __device__ RnnProducts(const RnnPlace& at, const Memory& memory, int buffer) {
+  __device__ RnnProducts(const RnnBlockCoord& at, const Memory& memory, int buffer) {
 #pragma unroll
     for (int slab = 0; slab < kSlabs; ++slab) {
       const int k = (at.warp * kSlabs + slab) * kRnnSlab + 8 * at.quad;
@@ -153,7 +154,8 @@ struct RnnProducts {
   }
 
   // All weights are in registers: two units together, so that the tensor cores need not wait.
-  __device__ void put_sums(const RnnPlace& at, const Memory& memory, const Weights& weights) const {
+  __device__ void put_sums(const RnnBlockCoord& at, const Memory& memory,
+                           const Weights& weights) const {
     constexpr int kTogether = (Weights::kUnits % 2 == 0 ? 2 : 1) * kRnnTiles;
 #pragma unroll
     for (int tile = 0; tile < Weights::kTiles; tile += kTogether) {
@@ -173,8 +175,8 @@ struct RnnProducts {
   }
 
   // With a unit of registers one of memory. coming: with the weights of the first two steps.
-  __device__ void put_all_sums(const RnnPlace& at, const Memory& memory, const Weights& weights,
-                               RnnComing<kSlabs>& coming) const {
+  __device__ void put_all_sums(const RnnBlockCoord& at, const Memory& memory,
+                               const Weights& weights, RnnComing<kSlabs>& coming) const {
 #pragma unroll
     for (int unit = 0; unit < Weights::kUnits; ++unit) {
       float sums[2][kRnnTiles][4] = {};
@@ -206,7 +208,7 @@ struct RnnProducts {
 
  private:
   // A lane has both parts of a sequence, of outputs lane / 4 and 8 behind it.
-  __device__ static void put_tile(const RnnPlace& at, const Memory& memory, int tile,
+  __device__ static void put_tile(const RnnBlockCoord& at, const Memory& memory, int tile,
                                   const float (&sums)[4]) {
     float* to = memory.sum(at.warp, at.quad) + tile * sm80::kTileN + at.group;
     to[0] = sums[0] + sums[1];
@@ -226,7 +228,7 @@ struct RnnItem {
   sm80::RnnChannel rest = {};
 
   // The sequences [first, first + members).
-  __device__ RnnItem(const RnnArgs& a, const RnnPlace& at, int first, int members) {
+  __device__ RnnItem(const RnnArgs& a, const RnnBlockCoord& at, int first, int members) {
     const int b = first + sequence_of(at), d = at.d0 + channel_of(at);
     there = at.warp < at.units && sequence_of(at) < members;
     if (!there) return;
@@ -243,12 +245,12 @@ struct RnnItem {
     }
     load_x(a, at, 0);
   }
-  __device__ static int sequence_of(const RnnPlace& at) { return at.lane / kRnnUnit; }
-  __device__ static int channel_of(const RnnPlace& at) {  // of the block
+  __device__ static int sequence_of(const RnnBlockCoord& at) { return at.lane / kRnnUnit; }
+  __device__ static int channel_of(const RnnBlockCoord& at) {  // of the block
     return at.warp * kRnnUnit + at.lane % kRnnUnit;
   }
   // Of row t, while there is one.
-  __device__ void load_x(const RnnArgs& a, const RnnPlace& at, int t) {
+  __device__ void load_x(const RnnArgs& a, const RnnBlockCoord& at, int t) {
     if (t >= length) return;
 #pragma unroll
     for (int gate = 0; gate < sm80::kMostGates; ++gate) {
@@ -257,7 +259,8 @@ struct RnnItem {
     x += a.x_stride;
   }
   template <int kSlabs>
-  __device__ void advance(const RnnArgs& a, const RnnPlace& at, const RnnMemory<kSlabs>& memory) {
+  __device__ void advance(const RnnArgs& a, const RnnBlockCoord& at,
+                          const RnnMemory<kSlabs>& memory) {
     const float* from = memory.sum(0, sequence_of(at)) + channel_of(at) * sm80::kMostGates;
     float4 sum = *reinterpret_cast<const float4*>(from);
 #pragma unroll
@@ -296,7 +299,7 @@ __device__ inline void send(uint32_t to, const uint4& v, uint32_t barrier) {
 // Cuts a value of h in its parts and sends the pieces of the warp to all blocks, into the buffer.
 // A lane has one piece, so that those of a unit, beside each other, leave together. Whole warps.
 template <int kSlabs>
-__device__ void send_h(const RnnPlace& at, const RnnWork& work, float value, int members,
+__device__ void send_h(const RnnBlockCoord& at, const RnnParams& params, float value, int members,
                        int buffer, const RnnMemory<kSlabs>& memory, RnnExchange& exchange) {
   if (at.warp >= at.units) return;
   uint32_t part[sm80::kRnnParts];
@@ -313,7 +316,7 @@ __device__ void send_h(const RnnPlace& at, const RnnWork& work, float value, int
 #pragma unroll
   for (int i = 0; i < kRnnMostBlocks * sm80::kTileRows / kWarpSize; ++i) {
     const int block = at.lane / sm80::kTileRows + i * (kWarpSize / sm80::kTileRows);
-    if (block >= work.cluster) break;
+    if (block >= params.cluster) break;
     send(shared_address(to, static_cast<uint32_t>(block)), piece,
          shared_address(&exchange.full[buffer], static_cast<uint32_t>(block)));
   }
@@ -321,7 +324,7 @@ __device__ void send_h(const RnnPlace& at, const RnnWork& work, float value, int
 
 // h of the group's sequences as it was, into the first buffer.
 template <int kSlabs>
-__device__ void load_first_h(const RnnArgs& a, const RnnPlace& at, int first, int members,
+__device__ void load_first_h(const RnnArgs& a, const RnnBlockCoord& at, int first, int members,
                              const RnnMemory<kSlabs>& memory) {
   const int eights = a.DH / 8;
   for (int i = static_cast<int>(threadIdx.x); i < members * eights; i += kRnnThreads) {

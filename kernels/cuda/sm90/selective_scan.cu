@@ -62,7 +62,7 @@ struct Shared {
 __device__ int width_of(const SelectiveScanArgs& a) { return a.R + 2 * kN; }  // of params
 
 // Sequences [first, end) and channels [channel, channel + kStepChannels).
-struct Place {
+struct BlockCoord {
   int channel, first, end;
 };
 
@@ -73,10 +73,10 @@ __device__ T* state_at(const SelectiveScanArgs& a, int row, int channel) {
 
 // Fills a stage with the sequences from `row` on. By a warp, a lane a sequence.
 template <typename T>
-__device__ void fill(const SelectiveScanArgs& a, const Place& place, int row, const Stage<T>& stage,
-                     Barrier* full) {
+__device__ void fill(const SelectiveScanArgs& a, const BlockCoord& block, int row,
+                     const Stage<T>& stage, Barrier* full) {
   using S = Stage<T>;
-  const int lane = threadIdx.x % kWarpSize, rows = min(kRows, place.end - row);
+  const int lane = threadIdx.x % kWarpSize, rows = min(kRows, block.end - row);
   const int gate_bytes = a.z == nullptr ? 0 : S::kChannelBytes;
   if (lane == 0) {
     arrive_expecting(full,
@@ -85,25 +85,25 @@ __device__ void fill(const SelectiveScanArgs& a, const Place& place, int row, co
   __syncwarp();
   if (lane >= rows) return;
   const int64_t at = row + lane;
-  bulk_load(stage.h + lane * kStepChannels * kN, state_at<T>(a, at, place.channel), S::kTileBytes,
+  bulk_load(stage.h + lane * kStepChannels * kN, state_at<T>(a, at, block.channel), S::kTileBytes,
             full);
   bulk_load(stage.params + lane * width_of(a), a.params + at * a.params_stride, S::param_bytes(a.R),
             full);
-  bulk_load(stage.x + lane * kStepChannels, a.x + at * a.x_stride + place.channel, S::kChannelBytes,
+  bulk_load(stage.x + lane * kStepChannels, a.x + at * a.x_stride + block.channel, S::kChannelBytes,
             full);
   if (a.z != nullptr) {
-    bulk_load(stage.z + lane * kStepChannels, a.z + at * a.z_stride + place.channel,
+    bulk_load(stage.z + lane * kStepChannels, a.z + at * a.z_stride + block.channel,
               S::kChannelBytes, full);
   }
 }
 
 // By the warp that had filled it.
 template <typename T>
-__device__ void empty(const SelectiveScanArgs& a, const Place& place, int row,
+__device__ void empty(const SelectiveScanArgs& a, const BlockCoord& block, int row,
                       const Stage<T>& stage) {
   const int lane = threadIdx.x % kWarpSize;
-  if (lane < min(kRows, place.end - row)) {
-    bulk_store(state_at<T>(a, row + lane, place.channel), stage.h + lane * kStepChannels * kN,
+  if (lane < min(kRows, block.end - row)) {
+    bulk_store(state_at<T>(a, row + lane, block.channel), stage.h + lane * kStepChannels * kN,
                Stage<T>::kTileBytes);
   }
   commit_stores();
@@ -181,9 +181,9 @@ struct Own {
 
   // The states of a stage a row on, and their outputs.
   template <typename T>
-  __device__ void advance(const SelectiveScanArgs& a, const Place& place, int row,
+  __device__ void advance(const SelectiveScanArgs& a, const BlockCoord& block, int row,
                           const Stage<T>& stage, const Steps& steps) const {
-    const int rows = min(kRows, place.end - row), width = width_of(a);
+    const int rows = min(kRows, block.end - row), width = width_of(a);
     float dt_own[kOwned], y_own[kOwned];
 #pragma unroll
     for (int j = 0; j < kOwned; ++j) {
@@ -210,7 +210,7 @@ struct Own {
       const int r = j * kScanLanes + part, at = r * kStepChannels + channel;
       if (r >= rows) break;
       const float z = a.z == nullptr ? 0 : stage.z[at];
-      put_scan_output(a, row + r, place.channel + channel,
+      put_scan_output(a, row + r, block.channel + channel,
                       scan_output(a, y_own[j], skip, stage.x[at], z));
     }
   }
@@ -219,7 +219,7 @@ struct Own {
 __device__ void sync_computing() { asm volatile("bar.sync 1, %0;" ::"n"(kStepThreads) : "memory"); }
 
 // A launch's cut of the work: blocks are tiles of channels of `each` sequences.
-struct Cut {
+struct StepsConfig {
   int tiles, each, stages;
 };
 
@@ -235,15 +235,15 @@ struct Ring {
 // The warp that copies: a turn's states go out when the block is done with them, and the turn after
 // the next few comes into the place of the one before.
 template <typename T>
-__device__ void copy_states(const SelectiveScanArgs& a, const Place& place, const Ring<T>& ring,
-                            int turns, Shared& shared) {
+__device__ void copy_states(const SelectiveScanArgs& a, const BlockCoord& block,
+                            const Ring<T>& ring, int turns, Shared& shared) {
   const auto come = [&](int turn) {
-    fill(a, place, place.first + turn * kRows, ring[turn], &shared.full[turn % ring.stages]);
+    fill(a, block, block.first + turn * kRows, ring[turn], &shared.full[turn % ring.stages]);
   };
   for (int i = 0; i < min(turns, ring.stages); ++i) come(i);
   for (int i = 0; i < turns; ++i) {
     wait(&shared.done[i % ring.stages], i / ring.stages % 2);
-    empty(a, place, place.first + i * kRows, ring[i]);
+    empty(a, block, block.first + i * kRows, ring[i]);
     if (i + ring.stages >= turns) continue;
     wait_until_read();
     __syncwarp();
@@ -254,17 +254,18 @@ __device__ void copy_states(const SelectiveScanArgs& a, const Place& place, cons
 
 // Four lanes have a channel. Registers are for kBlocks on one multiprocessor.
 template <typename T, int kBlocks>
-__global__ void __launch_bounds__(kThreads, kBlocks) steps_kernel(SelectiveScanArgs a, Cut cut) {
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    steps_kernel(SelectiveScanArgs a, StepsConfig config) {
   extern __shared__ __align__(128) std::byte memory[];
   __shared__ Shared shared;
   let_next_start();
-  const int first = static_cast<int>(blockIdx.x) / cut.tiles * cut.each;
-  const Place place{static_cast<int>(blockIdx.x) % cut.tiles * kStepChannels, first,
-                    min(first + cut.each, a.seqs.num_seqs)};
-  const int count = place.end - first, turns = (count + kRows - 1) / kRows;
-  const Ring<T> ring{memory, cut.stages, a.R};
+  const int first = static_cast<int>(blockIdx.x) / config.tiles * config.each;
+  const BlockCoord block{static_cast<int>(blockIdx.x) % config.tiles * kStepChannels, first,
+                         min(first + config.each, a.seqs.num_seqs)};
+  const int count = block.end - first, turns = (count + kRows - 1) / kRows;
+  const Ring<T> ring{memory, config.stages, a.R};
   if (threadIdx.x == kStepThreads) {
-    for (int s = 0; s < cut.stages; ++s) {
+    for (int s = 0; s < config.stages; ++s) {
       init_barrier(&shared.full[s], 1);
       init_barrier(&shared.done[s], kStepThreads / kWarpSize);
     }
@@ -273,26 +274,26 @@ __global__ void __launch_bounds__(kThreads, kBlocks) steps_kernel(SelectiveScanA
   if (threadIdx.x >= kStepThreads) {
     const int lane = threadIdx.x % kWarpSize;
     for (int r = lane; r < min(count, kRows); r += kWarpSize) {
-      bulk_prefetch(state_at<T>(a, first + r, place.channel), Stage<T>::kTileBytes);
+      bulk_prefetch(state_at<T>(a, first + r, block.channel), Stage<T>::kTileBytes);
     }
     __syncthreads();
     wait_for_previous();
-    copy_states(a, place, ring, turns, shared);
+    copy_states(a, block, ring, turns, shared);
     return;
   }
-  const StepWeights weights(a, place.channel);
-  const Own own(a, place.channel);
+  const StepWeights weights(a, block.channel);
+  const Own own(a, block.channel);
   __syncthreads();
   wait_for_previous();
   for (int i = 0; i < turns; ++i) {
-    const int row = first + i * kRows, rows = min(kRows, place.end - row);
+    const int row = first + i * kRows, rows = min(kRows, block.end - row);
     const Stage<T> stage = ring[i];
     Steps& steps = shared.steps[i % 2];
     wait(&shared.full[i % ring.stages], i / ring.stages % 2);
     weights.multiply(a, stage.params, rows, steps);
     if (a.norm_eps > 0) norm_params(a, stage.params, rows, steps);
     sync_computing();
-    own.advance(a, place, row, stage, steps);
+    own.advance(a, block, row, stage, steps);
     show_to_copies();
     __syncwarp();
     if (threadIdx.x % kWarpSize == 0) arrive(&shared.done[i % ring.stages]);
@@ -327,7 +328,7 @@ void launch_steps(const SelectiveScanArgs& args, Stream& stream) {
   launch_early(
       stream, "selective_scan, steps", kernel,
       {.grid = static_cast<unsigned>(tiles * groups), .threads = kThreads, .shared = bytes}, args,
-      Cut{tiles, each, stages});
+      StepsConfig{tiles, each, stages});
 }
 
 }  // namespace

@@ -36,21 +36,21 @@ struct Floats {
 };
 
 // What a lane of a scanning warp keeps: so many states of a channel.
-template <typename T, typename Cut, int kStates>
+template <typename T, typename TileConfig, int kStates>
 struct Scan {
   static constexpr int kLanesOfChannel = kN / kStates;
   int channel, part;  // of the block's channels; of the lanes that share it
   int chunk, left;    // rows of a chunk, and to the end of this one
   float h[kStates], rate[kStates];
 
-  __device__ Scan(const SelectiveScanArgs& a, const Place& place, int first, const T* state)
+  __device__ Scan(const SelectiveScanArgs& a, const BlockCoord& block, int first, const T* state)
       : chunk(a.chunk), left(a.chunk) {
     const int lane = threadIdx.x % kWarpSize;
     channel = first + lane / kLanesOfChannel;
     part = lane % kLanesOfChannel;
 #pragma unroll
     for (int s = 0; s < kStates; ++s) {
-      rate[s] = __fmul_rn(a.A[int64_t{place.channel} * kN + at(s)], kLog2e);
+      rate[s] = __fmul_rn(a.A[int64_t{block.channel} * kN + at(s)], kLog2e);
       h[s] = value_of(state[at(s)]);
     }
   }
@@ -62,9 +62,9 @@ struct Scan {
   }
 
   // A row on: what a quad of states adds to the output.
-  __device__ float advance(const Stage<Cut>& stage, int row) {
-    const float dt = stage.dt[row * Cut::kChannels + channel];
-    const float dtx = __fmul_rn(dt, stage.x[row * Cut::kChannels + channel]);
+  __device__ float advance(const Stage<TileConfig>& stage, int row) {
+    const float dt = stage.dt[row * TileConfig::kChannels + channel];
+    const float dtx = __fmul_rn(dt, stage.x[row * TileConfig::kChannels + channel]);
     const Floats<kStates> B(stage.BC + row * 2 * kN + part * kStates);
     const Floats<kStates> C(stage.BC + row * 2 * kN + kN + part * kStates);
 #pragma unroll
@@ -88,9 +88,9 @@ struct Scan {
     }
   }
 
-  __device__ void advance_all(const Stage<Cut>& stage, int rows) {
+  __device__ void advance_all(const Stage<TileConfig>& stage, int rows) {
     const bool writes = kStates == 4 || part % 2 == 0;
-    float4* to = stage.sum + Stage<Cut>::place_of(channel, part * kStates / 4);
+    float4* to = stage.sum + Stage<TileConfig>::place_of(channel, part * kStates / 4);
     if (rows == kRows && (std::is_same_v<T, float> || left >= kRows)) {
       float sums[kRows];
 #pragma unroll
@@ -99,7 +99,7 @@ struct Scan {
 #pragma unroll
       for (int q = 0; q < kQuads; ++q) {
         if (writes) {
-          to[q * Cut::kChannels * kLanes] =
+          to[q * TileConfig::kChannels * kLanes] =
               make_float4(sums[4 * q], sums[4 * q + 1], sums[4 * q + 2], sums[4 * q + 3]);
         }
       }
@@ -109,21 +109,21 @@ struct Scan {
     for (int row = 0; row < rows; ++row) {
       const float sum = advance(stage, row);
       count_rows(1);
-      auto* four = reinterpret_cast<float*>(to + row / 4 * Cut::kChannels * kLanes);
+      auto* four = reinterpret_cast<float*>(to + row / 4 * TileConfig::kChannels * kLanes);
       if (writes) four[row % 4] = sum;
     }
   }
 };
 
 // first: of the block's channels.
-template <int kStates, typename T, typename Cut>
-__device__ void scan_rows_of(const SelectiveScanArgs& a, const Place& place, int first,
-                             Ring<Cut> ring, Shared& shared, T* state) {
-  Scan<T, Cut, kStates> scan(a, place, first, state);
-  for (int turn = 0; turn < place.turns(); ++turn, ring.next()) {
-    const Stage<Cut> stage = ring.stage();
+template <int kStates, typename T, typename TileConfig>
+__device__ void scan_rows_of(const SelectiveScanArgs& a, const BlockCoord& block, int first,
+                             Ring<TileConfig> ring, Shared& shared, T* state) {
+  Scan<T, TileConfig, kStates> scan(a, block, first, state);
+  for (int step = 0; step < block.steps(); ++step, ring.next()) {
+    const Stage<TileConfig> stage = ring.stage();
     wait(&shared.full[ring.at], ring.parity);
-    scan.advance_all(stage, place.rows(turn));
+    scan.advance_all(stage, block.rows(step));
     __syncwarp();
     if (threadIdx.x % kWarpSize == 0) arrive(&shared.summed[ring.at]);
   }
@@ -136,21 +136,21 @@ __device__ inline float4 sum_of(const float4& a, const float4& b) {
 }
 
 // A thread: four rows of a channel.
-template <typename Cut>
-__device__ void put_outputs(const SelectiveScanArgs& a, const Place& place, int thread,
-                            Ring<Cut> ring, Shared& shared) {
-  const int quad = thread / Cut::kChannels, own = thread % Cut::kChannels;
-  const int channel = place.channel + own;
+template <typename TileConfig>
+__device__ void put_outputs(const SelectiveScanArgs& a, const BlockCoord& block, int thread,
+                            Ring<TileConfig> ring, Shared& shared) {
+  const int quad = thread / TileConfig::kChannels, own = thread % TileConfig::kChannels;
+  const int channel = block.channel + own;
   const float skip = a.skip[channel];
-  int64_t at = (place.begin + 4 * quad) * a.D + channel;  // of the first of its outputs
-  for (int turn = 0; turn < place.turns(); ++turn, ring.next()) {
-    const int rows = place.rows(turn) - 4 * quad;
-    const Stage<Cut> stage = ring.stage();
+  int64_t at = (block.begin + 4 * quad) * a.D + channel;  // of the first of its outputs
+  for (int step = 0; step < block.steps(); ++step, ring.next()) {
+    const int rows = block.rows(step) - 4 * quad;
+    const Stage<TileConfig> stage = ring.stage();
     wait(&shared.full[ring.at], ring.parity);
     float x[4], z[4] = {};
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
-      const int in = (4 * quad + t) * Cut::kChannels + own;
+      const int in = (4 * quad + t) * TileConfig::kChannels + own;
       x[t] = stage.x[in];
       if (a.z != nullptr) z[t] = stage.z[in];
     }
@@ -158,7 +158,8 @@ __device__ void put_outputs(const SelectiveScanArgs& a, const Place& place, int 
     float4 sums[kLanes];
 #pragma unroll
     for (int lane = 0; lane < kLanes; ++lane) {
-      sums[lane] = stage.sum[quad * Cut::kChannels * kLanes + Stage<Cut>::place_of(own, lane)];
+      sums[lane] =
+          stage.sum[quad * TileConfig::kChannels * kLanes + Stage<TileConfig>::place_of(own, lane)];
     }
     __syncwarp();
     if (threadIdx.x % kWarpSize == 0) arrive(&shared.free[ring.at]);
@@ -174,61 +175,63 @@ __device__ void put_outputs(const SelectiveScanArgs& a, const Place& place, int 
   }
 }
 
-template <typename T, typename Cut>
-__global__ void __launch_bounds__(Cut::kWarps* kWarpSize, Cut::kBlocks)
-    rows_kernel(SelectiveScanArgs a, Work work) {
+template <typename T, typename TileConfig>
+__global__ void __launch_bounds__(TileConfig::kWarps* kWarpSize, TileConfig::kBlocks)
+    rows_kernel(SelectiveScanArgs a, LaunchParams params) {
   extern __shared__ __align__(128) float memory[];
   __shared__ Shared shared;
   let_next_start();
   if (threadIdx.x == 0) {
-    for (int s = 0; s < work.stages; ++s) {
+    for (int s = 0; s < params.stages; ++s) {
       init_barrier(&shared.full[s], kWarpSize);
-      init_barrier(&shared.summed[s], Cut::kQuadWarps + Cut::kPairWarps);
-      init_barrier(&shared.free[s], Cut::kChannels * kQuads / kWarpSize);
+      init_barrier(&shared.summed[s], TileConfig::kQuadWarps + TileConfig::kPairWarps);
+      init_barrier(&shared.free[s], TileConfig::kChannels * kQuads / kWarpSize);
     }
     publish_barriers();
   }
   __syncthreads();
   wait_for_previous();
-  const int sequence = static_cast<int>(blockIdx.x) / work.tiles;
-  const int channel = static_cast<int>(blockIdx.x) % work.tiles * Cut::kChannels;
+  const int sequence = static_cast<int>(blockIdx.x) / params.tiles;
+  const int channel = static_cast<int>(blockIdx.x) % params.tiles * TileConfig::kChannels;
   const int begin = a.seqs.begin[sequence];
-  const Place place{begin, a.seqs.begin[sequence + 1] - begin, channel};
-  const Ring<Cut> ring{memory, work.stages};
+  const BlockCoord block{begin, a.seqs.begin[sequence + 1] - begin, channel};
+  const Ring<TileConfig> ring{memory, params.stages};
   T* state = values_of<T>(a.h) + (int64_t{a.seqs.slot[sequence]} * a.D + channel) * kN;
   const int warp = threadIdx.x / kWarpSize;
-  const Task task = Cut::task_of(warp);
-  switch (task.role) {
+  const WarpRole mine = TileConfig::role_of(warp);
+  switch (mine.role) {
     case Role::kScanQuads:
-      return scan_rows_of<4>(a, place, 8 * task.number, ring, shared, state);
+      return scan_rows_of<4>(a, block, 8 * mine.number, ring, shared, state);
     case Role::kScanPairs:
-      if constexpr (Cut::kPairWarps > 0) {
-        scan_rows_of<2>(a, place, 8 * Cut::kQuadWarps + 4 * task.number, ring, shared, state);
+      if constexpr (TileConfig::kPairWarps > 0) {
+        scan_rows_of<2>(a, block, 8 * TileConfig::kQuadWarps + 4 * mine.number, ring, shared,
+                        state);
       }
       return;
     case Role::kPutOutputs:
-      return put_outputs(a, place, task.number * kWarpSize + threadIdx.x % kWarpSize, ring, shared);
+      return put_outputs(a, block, mine.number * kWarpSize + threadIdx.x % kWarpSize, ring, shared);
     case Role::kBringRows:
-      return bring_rows(a, work, place, ring, shared);
+      return bring_rows(a, params, block, ring, shared);
   }
 }
 
-template <typename T, typename Cut>
+template <typename T, typename TileConfig>
 void launch_rows(const SelectiveScanArgs& args, int stages, Stream& stream) {
   const bool normed = args.norm_eps > 0;
-  const Work work{args.D / Cut::kChannels, stages,
-                  normed ? args.scratch + int64_t{args.seqs.rows} * args.D : args.params + args.R,
-                  normed ? 2 * kN : args.params_stride};
-  const auto bytes = static_cast<size_t>(stages * Stage<Cut>::kBytes);
+  const LaunchParams params{
+      args.D / TileConfig::kChannels, stages,
+      normed ? args.scratch + int64_t{args.seqs.rows} * args.D : args.params + args.R,
+      normed ? 2 * kN : args.params_stride};
+  const auto bytes = static_cast<size_t>(stages * Stage<TileConfig>::kBytes);
   abort_if_failed(
-      cudaFuncSetAttribute(rows_kernel<T, Cut>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+      cudaFuncSetAttribute(rows_kernel<T, TileConfig>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            static_cast<int>(bytes)),
       "selective_scan, shared memory");
-  launch_early(stream, "selective_scan, rows", rows_kernel<T, Cut>,
-               {.grid = static_cast<unsigned>(args.seqs.num_seqs * work.tiles),
-                .threads = Cut::kWarps * kWarpSize,
+  launch_early(stream, "selective_scan, rows", rows_kernel<T, TileConfig>,
+               {.grid = static_cast<unsigned>(args.seqs.num_seqs * params.tiles),
+                .threads = TileConfig::kWarps * kWarpSize,
                 .shared = bytes},
-               args, work);
+               args, params);
 }
 
 // What a row costs where a multiprocessor has so many blocks, in cycles as an H200 takes them.
@@ -239,7 +242,7 @@ int cost_of_even(int blocks) {
 int cost_of_mixed(int blocks) { return 77 * blocks; }  // one at a time
 
 template <typename T>
-void launch_cut(const SelectiveScanArgs& args, Stream& stream) {
+void launch_config(const SelectiveScanArgs& args, Stream& stream) {
   const int multiprocessors = static_cast<CudaStream&>(stream).multiprocessors();
   const auto blocks_each = [&](int channels) {
     return ceil_div(args.seqs.num_seqs * (args.D / channels), multiprocessors);
@@ -263,7 +266,7 @@ bool takes_scan_rows(const SelectiveScanArgs& a) {
 
 void scan_rows(const SelectiveScanArgs& args, Stream& stream) {
   selective_scan_time_steps(args, stream);
-  with_state_type(args.h.dtype, [&](auto kept) { launch_cut<decltype(kept)>(args, stream); });
+  with_state_type(args.h.dtype, [&](auto kept) { launch_config<decltype(kept)>(args, stream); });
 }
 
 }  // namespace recurve::cuda::sm90

@@ -20,7 +20,7 @@ constexpr int kLanes = kScanLanes;  // that a channel's sums come from, each of 
 // What the warps of a block do. Four multiprocessor parts have every fourth warp each: warps that
 // scan are spread evenly over them, and the others to where there is room.
 enum class Role { kScanQuads, kScanPairs, kPutOutputs, kBringRows };
-struct Task {
+struct WarpRole {
   Role role;
   int number;  // of the warp among those of its role
 };
@@ -28,9 +28,9 @@ struct Task {
 // Lanes have a quad of states each, of 8 channels a warp.
 struct Even {
   static constexpr int kChannels = 32, kQuadWarps = 4, kPairWarps = 0, kWarps = 9, kBlocks = 3;
-  __device__ static Task task_of(int warp) {
+  __device__ static WarpRole role_of(int warp) {
     if (warp < 4) return {Role::kScanQuads, warp};
-    return warp < 8 ? Task{Role::kPutOutputs, warp - 4} : Task{Role::kBringRows, 0};
+    return warp < 8 ? WarpRole{Role::kPutOutputs, warp - 4} : WarpRole{Role::kBringRows, 0};
   }
 };
 
@@ -38,17 +38,17 @@ struct Even {
 // is what makes as many blocks as the GPU has multiprocessors.
 struct Mixed {
   static constexpr int kChannels = 40, kQuadWarps = 4, kPairWarps = 2, kWarps = 12, kBlocks = 1;
-  __device__ static Task task_of(int warp) {
+  __device__ static WarpRole role_of(int warp) {
     if (warp < 4) return {Role::kScanQuads, warp};
     if (warp < 6) return {Role::kPutOutputs, warp - 4};
     if (warp < 8) return {Role::kScanPairs, warp - 6};
     if (warp < 10) return {Role::kPutOutputs, warp - 6};
-    return warp == 10 ? Task{Role::kBringRows, 0} : Task{Role::kPutOutputs, 4};
+    return warp == 10 ? WarpRole{Role::kBringRows, 0} : WarpRole{Role::kPutOutputs, 4};
   }
 };
 
 // Rows on their way through a block.
-template <typename Cut>
+template <typename TileConfig>
 struct Stage {
   float* dt;    // (kRows, kChannels)
   float* x;     // (kRows, kChannels)
@@ -56,15 +56,15 @@ struct Stage {
   float* BC;    // (kRows, 2 kN)
   float4* sum;  // (kQuads, kChannels, kLanes) over a lane's states: of four rows
 
-  static constexpr int kRowFloats = 3 * Cut::kChannels + 2 * kN;
-  static constexpr int kFloats = kRows * (kRowFloats + Cut::kChannels * kLanes);
+  static constexpr int kRowFloats = 3 * TileConfig::kChannels + 2 * kN;
+  static constexpr int kFloats = kRows * (kRowFloats + TileConfig::kChannels * kLanes);
   static constexpr int kBytes = sizeof(float) * kFloats;
 
   __device__ explicit Stage(float* memory)
       : dt(memory),
-        x(dt + kRows * Cut::kChannels),
-        z(x + kRows * Cut::kChannels),
-        BC(z + kRows * Cut::kChannels),
+        x(dt + kRows * TileConfig::kChannels),
+        z(x + kRows * TileConfig::kChannels),
+        BC(z + kRows * TileConfig::kChannels),
         sum(reinterpret_cast<float4*>(BC + kRows * 2 * kN)) {}
 
   // Two channels fill all banks: the next two have their lanes in another order, so that threads
@@ -80,26 +80,28 @@ struct Shared {
 };
 
 // A launch's cut of the work, and B and C where they are to be read, normed if they are.
-struct Work {
+struct LaunchParams {
   int tiles, stages;
   const float* BC;  // (rows, 2 kN)
   int BC_stride;
 };
 
 // The rows of a sequence, and the block's channels from the first on.
-struct Place {
+struct BlockCoord {
   int64_t begin;
   int L, channel;
-  __device__ int turns() const { return (L + kRows - 1) / kRows; }
-  __device__ int rows(int turn) const { return min(kRows, L - turn * kRows); }
+  __device__ int steps() const { return (L + kRows - 1) / kRows; }
+  __device__ int rows(int step) const { return min(kRows, L - step * kRows); }
 };
 
-template <typename Cut>
+template <typename TileConfig>
 struct Ring {
   float* memory;
   int stages;
   int at = 0, parity = 0;
-  __device__ Stage<Cut> stage() const { return Stage<Cut>(memory + at * Stage<Cut>::kFloats); }
+  __device__ Stage<TileConfig> stage() const {
+    return Stage<TileConfig>(memory + at * Stage<TileConfig>::kFloats);
+  }
   __device__ void next() {
     if (++at == stages) {
       at = 0;
@@ -147,31 +149,32 @@ struct RowCopies {
 };
 
 // By a warp.
-template <typename Cut>
-__device__ void bring_rows(const SelectiveScanArgs& a, const Work& work, const Place& place,
-                           Ring<Cut> ring, Shared& shared) {
+template <typename TileConfig>
+__device__ void bring_rows(const SelectiveScanArgs& a, const LaunchParams& params,
+                           const BlockCoord& block, Ring<TileConfig> ring, Shared& shared) {
   const auto first = [&](const float* array, int stride) {
-    return array + place.begin * stride + place.channel;
+    return array + block.begin * stride + block.channel;
   };
-  RowCopies<Cut::kChannels> dt(first(a.scratch, a.D), a.D);
-  RowCopies<Cut::kChannels> x(first(a.x, a.x_stride), a.x_stride);
+  RowCopies<TileConfig::kChannels> dt(first(a.scratch, a.D), a.D);
+  RowCopies<TileConfig::kChannels> x(first(a.x, a.x_stride), a.x_stride);
   // Without a gate something else, which nobody reads.
-  RowCopies<Cut::kChannels> z(a.z == nullptr ? first(a.x, a.x_stride) : first(a.z, a.z_stride),
-                              a.z == nullptr ? a.x_stride : a.z_stride);
-  RowCopies<2 * kN> BC(work.BC + place.begin * work.BC_stride, work.BC_stride);
+  RowCopies<TileConfig::kChannels> z(
+      a.z == nullptr ? first(a.x, a.x_stride) : first(a.z, a.z_stride),
+      a.z == nullptr ? a.x_stride : a.z_stride);
+  RowCopies<2 * kN> BC(params.BC + block.begin * params.BC_stride, params.BC_stride);
   const uint32_t memory = shared_address(ring.memory) + threadIdx.x % kWarpSize * 16;
-  for (int turn = 0; turn < place.turns(); ++turn, ring.next()) {
-    const int rows = place.rows(turn);
-    const uint32_t to = memory + ring.at * Stage<Cut>::kBytes;
+  for (int step = 0; step < block.steps(); ++step, ring.next()) {
+    const int rows = block.rows(step);
+    const uint32_t to = memory + ring.at * Stage<TileConfig>::kBytes;
     const auto copy = [&](auto all) {
       constexpr bool kAll = decltype(all)::value;
-      constexpr uint32_t kArray = sizeof(float) * kRows * Cut::kChannels;
+      constexpr uint32_t kArray = sizeof(float) * kRows * TileConfig::kChannels;
       dt.template copy<kAll>(to, rows);
       x.template copy<kAll>(to + kArray, rows);
       z.template copy<kAll>(to + 2 * kArray, rows);
       BC.template copy<kAll>(to + 3 * kArray, rows);
     };
-    if (turn >= ring.stages) wait(&shared.free[ring.at], ring.parity ^ 1);
+    if (step >= ring.stages) wait(&shared.free[ring.at], ring.parity ^ 1);
     if (rows == kRows) {
       copy(std::true_type());
     } else {

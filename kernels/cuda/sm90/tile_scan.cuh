@@ -61,11 +61,11 @@ struct Shared {
 };
 
 // One head of one sequence, and some columns of it.
-struct Place {
+struct BlockCoord {
   int sequence, head, d0;
   int begin, length;  // rows of the sequence that take the chunk form
 
-  __device__ explicit Place(const TileChunkArgs& a) {
+  __device__ explicit BlockCoord(const TileChunkArgs& a) {
     const int columns = a.DV / kColumns, of_all = static_cast<int>(blockIdx.x) / columns;
     sequence = of_all / a.H;
     head = of_all % a.H;
@@ -85,12 +85,13 @@ struct Place {
   }
 };
 
-// Of a ring of so many stages, which one tile n has, and which time.
+// Which of a ring's kCount stages tile n has, and how often modulo 2 the ring has been gone
+// through.
 template <int kCount>
-struct Turn {
-  int stage;
+struct RingStage {
+  int index;
   uint32_t parity;
-  __device__ explicit Turn(int n) : stage(n % kCount), parity(n / kCount % 2) {}
+  __device__ explicit RingStage(int n) : index(n % kCount), parity(n / kCount % 2) {}
 };
 
 // Without end: if nothing comes, it is the warp that copies that gives up. For where products are
@@ -153,22 +154,22 @@ __device__ inline bool is_infinite(uint32_t bf16) { return (bf16 & 0x7f80) == 0x
 // What the warp that copies does, one of its threads.
 template <int kDK>
 __device__ void load_tiles(const TileChunkArgs& a, const CUtensorMap& v, Shared<kDK>& s) {
-  const Place place(a);
-  const auto column = static_cast<int>(place.column(a));
+  const BlockCoord block(a);
+  const auto column = static_cast<int>(block.column(a));
   for (int n = 0;; ++n) {
-    const RowBlock rows = place.rows(a, n);
+    const RowBlock rows = block.rows(a, n);
     if (rows.L == 0) return;
-    const Turn<kStages> turn(n);
-    Stage<kDK>& stage = s.stages[turn.stage];
-    Barrier* full = &s.full[turn.stage];
-    wait(&s.empty[turn.stage], turn.parity ^ 1);
-    const int64_t number = static_cast<int64_t>(place.sequence) * a.tiles + n;
-    const int64_t group = number * a.groups() + place.head / a.q.heads;
+    const RingStage<kStages> ring(n);
+    Stage<kDK>& stage = s.stages[ring.index];
+    Barrier* full = &s.full[ring.index];
+    wait(&s.empty[ring.index], ring.parity ^ 1);
+    const int64_t number = static_cast<int64_t>(block.sequence) * a.tiles + n;
+    const int64_t group = number * a.groups() + block.head / a.q.heads;
     arrive_expecting(full,
                      sizeof(stage.q) + sizeof(stage.k) + sizeof(stage.v) + sizeof(stage.weights));
     bulk_load(stage.q, a.scratch.q + group * kTileRows * kDK, sizeof(stage.q), full);
     bulk_load(stage.k, a.scratch.k + group * kTileRows * kDK, sizeof(stage.k), full);
-    bulk_load(&stage.weights, a.scratch.weights + number * a.H + place.head, sizeof(stage.weights),
+    bulk_load(&stage.weights, a.scratch.weights + number * a.H + block.head, sizeof(stage.weights),
               full);
 #pragma unroll
     for (int d = 0; d < kColumns; d += kFloatBox) {

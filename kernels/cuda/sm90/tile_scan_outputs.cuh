@@ -152,7 +152,7 @@ struct RowOutputs {
   }
 
   // Begins the norm of what reads them. norm: of the lane's columns.
-  __device__ void begin_norm(const TileChunkArgs& a, const RowBlock& rows, int64_t column,
+  __device__ void defer_norm(const TileChunkArgs& a, const RowBlock& rows, int64_t column,
                              const float4& norm, const RowLane& lane) const {
 #pragma unroll
     for (int pass = 0; pass < RowLane::kPasses; ++pass) {
@@ -164,7 +164,8 @@ struct RowOutputs {
       *reinterpret_cast<uint2*>(a.next.x + to) =
           make_uint2(round_bf16(__fmul_rn(y.x, norm.x), __fmul_rn(y.y, norm.y)),
                      round_bf16(__fmul_rn(y.z, norm.z), __fmul_rn(y.w, norm.w)));
-      if (lane.d % BegunNorm::kSquares == 0) a.next.squares[to / BegunNorm::kSquares] = squares;
+      if (lane.d % DeferredRmsNorm::kSquares == 0)
+        a.next.squares[to / DeferredRmsNorm::kSquares] = squares;
       if (column + lane.d == 0) a.next.scales[row] = 0;
     }
   }
@@ -173,58 +174,58 @@ struct RowOutputs {
 // group: 0 or 1, whose tiles are those with even or odd numbers.
 template <int kDK>
 __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) {
-  const Place place(a);
+  const BlockCoord block(a);
   const Lane lane;
   const RowLane row_lane(lane);
-  const int64_t column = place.column(a);
-  const float skip = a.skip != nullptr ? a.skip[place.head] : 0;
+  const int64_t column = block.column(a);
+  const float skip = a.skip != nullptr ? a.skip[block.head] : 0;
   const bool first_lane = threadIdx.x % kWarpSize == 0;
   float4 norm = {};
   if (a.next.x != nullptr) {
     norm = *reinterpret_cast<const float4*>(a.next_norm + column + row_lane.d);
   }
   for (int n = group;; n += kOutputGroups) {
-    const RowBlock rows = place.rows(a, n);
+    const RowBlock rows = block.rows(a, n);
     if (rows.L == 0) return;
-    const Turn<kStages> turn(n);
-    const Turn<kRounded> rounded(n);
-    const Turn<kStates> state(n);
-    Stage<kDK>& stage = s.stages[turn.stage];
+    const RingStage<kStages> ring(n);
+    const RingStage<kRounded> rounded(n);
+    const RingStage<kStates> state(n);
+    Stage<kDK>& stage = s.stages[ring.index];
     OutputGates gates;
     gates.load(a, rows, column, row_lane);
-    wait(&s.full[turn.stage], turn.parity);
+    wait(&s.full[ring.index], ring.parity);
 
     float p[32], o[32];
     begin_products();
     multiply_all<kDK>(p, stage.q, stage.k);
     commit_products();
-    wait_among_products(&s.state_full[state.stage], state.parity);
+    wait_among_products(&s.state_full[state.index], state.parity);
     begin_products();
-    multiply_all<kDK>(o, stage.q, s.states[state.stage]);
+    multiply_all<kDK>(o, stage.q, s.states[state.index]);
     commit_products();
     wait_for_products<1>();
     settle(p);
     find_pairs(p, stage.weights, lane);
     wait_for_products<0>();
     settle(o);
-    if (first_lane) arrive(&s.state_empty[state.stage]);
+    if (first_lane) arrive(&s.state_empty[state.index]);
     const float e[2] = {stage.weights.e[lane.row()], stage.weights.e[lane.row() + 8]};
 #pragma unroll
     for (int i = 0; i < 32; ++i) o[i] *= e[i / 2 % 2];
-    wait(&s.rounded_full[rounded.stage], rounded.parity);
-    multiply_values(o, p, s.rounded[rounded.stage]);
-    const uint32_t* infinite = s.infinite[rounded.stage];
+    wait(&s.rounded_full[rounded.index], rounded.parity);
+    multiply_values(o, p, s.rounded[rounded.index]);
+    const uint32_t* infinite = s.infinite[rounded.index];
     if ((infinite[0] | infinite[1] | infinite[2]) != 0) spread_infinite(stage, lane, group, o);
     __syncwarp();
-    if (first_lane) arrive(&s.rounded_empty[rounded.stage]);
+    if (first_lane) arrive(&s.rounded_empty[rounded.index]);
     RowOutputs outputs;
     outputs.take(stage, a.skip != nullptr, skip, lane, row_lane, o);
     show_to_copies();
     __syncwarp();
-    if (first_lane) arrive(&s.empty[turn.stage]);
+    if (first_lane) arrive(&s.empty[ring.index]);
     if (a.gate.data != nullptr) outputs.gate(gates);
     if (a.next.x != nullptr) {
-      outputs.begin_norm(a, rows, column, norm, row_lane);
+      outputs.defer_norm(a, rows, column, norm, row_lane);
     } else {
       outputs.write(a, rows, column, row_lane);
     }

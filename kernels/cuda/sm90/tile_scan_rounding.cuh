@@ -45,23 +45,23 @@ __device__ bool round_tile(const Stage<kDK>& stage, const RowBlock& rows, uint16
 
 template <int kDK>
 __device__ void round_tiles(const TileChunkArgs& a, Shared<kDK>& s) {
-  const Place place(a);
+  const BlockCoord block(a);
   const int thread = static_cast<int>(threadIdx.x) - (kCopyWarp + 1) * kWarpSize;
   const bool first_lane = threadIdx.x % kWarpSize == 0;
   for (int n = 0;; ++n) {
-    const RowBlock rows = place.rows(a, n);
+    const RowBlock rows = block.rows(a, n);
     if (rows.L == 0) return;
-    const Turn<kStages> turn(n);
-    const Turn<kRounded> rounded(n);
-    wait(&s.full[turn.stage], turn.parity);
-    wait(&s.rounded_empty[rounded.stage], rounded.parity ^ 1);
-    const bool found = round_tile(s.stages[turn.stage], rows, s.rounded[rounded.stage], thread);
+    const RingStage<kStages> ring(n);
+    const RingStage<kRounded> rounded(n);
+    wait(&s.full[ring.index], ring.parity);
+    wait(&s.rounded_empty[rounded.index], rounded.parity ^ 1);
+    const bool found = round_tile(s.stages[ring.index], rows, s.rounded[rounded.index], thread);
     const uint32_t any = __ballot_sync(0xffffffffu, found);
-    if (first_lane) s.infinite[rounded.stage][thread / kWarpSize] = any;
+    if (first_lane) s.infinite[rounded.index][thread / kWarpSize] = any;
     show_to_copies();
-    arrive(&s.rounded_full[rounded.stage]);
+    arrive(&s.rounded_full[rounded.index]);
     __syncwarp();
-    if (first_lane) arrive(&s.empty[turn.stage]);
+    if (first_lane) arrive(&s.empty[ring.index]);
   }
 }
 

@@ -21,11 +21,11 @@ struct State {
   // Calls visit(two values at neighbouring keys, place of the first in the head's state, distance
   // to the second).
   template <typename Visit>
-  __device__ void for_each(const TileChunkArgs& a, const Place& place, const Lane& lane,
+  __device__ void for_each(const TileChunkArgs& a, const BlockCoord& block, const Lane& lane,
                            Visit visit) {
 #pragma unroll
     for (int i = 0; i < kDK / 2; i += 2) {
-      const int64_t d = place.d0 + lane.row() + i / 2 % 2 * 8, x = i / 4 * 8 + 2 * lane.q;
+      const int64_t d = block.d0 + lane.row() + i / 2 % 2 * 8, x = i / 4 * 8 + 2 * lane.q;
       visit(at[i], at[i + 1], a.keys_inner ? d * kDK + x : x * a.DV + d, a.keys_inner ? 1 : a.DV);
     }
   }
@@ -88,14 +88,14 @@ __device__ void weigh_values(const Stage<kDK>& stage, const RowBlock& rows, uint
 
 template <typename T, int kDK>
 __device__ void bring_state(const TileChunkArgs& a, Shared<kDK>& s) {
-  const Place place(a);
+  const BlockCoord block(a);
   const Lane lane;
-  RowBlock rows = place.rows(a, 0);
+  RowBlock rows = block.rows(a, 0);
   if (rows.L == 0) return;
-  const int64_t kept_head = static_cast<int64_t>(a.seqs.slot[place.sequence]) * a.H + place.head;
+  const int64_t kept_head = static_cast<int64_t>(a.seqs.slot[block.sequence]) * a.H + block.head;
   T* const kept = sm80::values_of<T>(a.S) + kept_head * kDK * a.DV;
   State<kDK> state;
-  state.for_each(a, place, lane, [&](float& first, float& second, int64_t at, int64_t step) {
+  state.for_each(a, block, lane, [&](float& first, float& second, int64_t at, int64_t step) {
     first = sm80::value_of(kept[at]);
     second = sm80::value_of(kept[at + step]);
   });
@@ -104,28 +104,28 @@ __device__ void bring_state(const TileChunkArgs& a, Shared<kDK>& s) {
   sync_group(kStateGroup);
   const int tiles_of_chunk = a.chunk / kTileRows;
   for (int n = 0; rows.L > 0; ++n) {
-    const Turn<kStages> turn(n), next(n + 1);
-    const Turn<kStates> left(n);
-    const Stage<kDK>& stage = s.stages[turn.stage];
-    wait(&s.state_empty[left.stage], left.parity ^ 1);
-    state.leave(s.states[left.stage], lane);
+    const RingStage<kStages> ring(n), next(n + 1);
+    const RingStage<kStates> left(n);
+    const Stage<kDK>& stage = s.stages[ring.index];
+    wait(&s.state_empty[left.index], left.parity ^ 1);
+    state.leave(s.states[left.index], lane);
     show_to_copies();
-    arrive(&s.state_full[left.stage]);
+    arrive(&s.state_full[left.index]);
     state.scale(stage.weights.F);
     state.begin_add(s.weighted[n % kRounded], stage.k);
-    rows = place.rows(a, n + 1);
+    rows = block.rows(a, n + 1);
     if (rows.L > 0) {
-      wait_among_products(&s.full[next.stage], next.parity);
-      weigh_values(s.stages[next.stage], rows, s.weighted[(n + 1) % kRounded]);
+      wait_among_products(&s.full[next.index], next.parity);
+      weigh_values(s.stages[next.index], rows, s.weighted[(n + 1) % kRounded]);
     }
     state.end_add();
     sync_group(kStateGroup);
-    if (threadIdx.x % kWarpSize == 0) arrive(&s.empty[turn.stage]);
+    if (threadIdx.x % kWarpSize == 0) arrive(&s.empty[ring.index]);
     if (!std::is_same_v<T, float> && (a.first_tile + n + 1) % tiles_of_chunk == 0) {
       state.template round<T>();
     }
   }
-  state.for_each(a, place, lane, [&](float first, float second, int64_t at, int64_t step) {
+  state.for_each(a, block, lane, [&](float first, float second, int64_t at, int64_t step) {
     kept[at] = sm80::kept_as<T>(first);
     kept[at + step] = sm80::kept_as<T>(second);
   });

@@ -3,9 +3,10 @@
 
 namespace recurve {
 
-// x * rsqrt(mean(x^2) + eps) * norm before a linear layer, begun by the op that makes x: it leaves
-// what the layer multiplies, and what its rows' scales follow from, which can wait.
-struct BegunNorm {
+// A norm before a linear layer, x * rsqrt(mean(x^2) + eps) * norm, divided between the op that
+// makes x and the layer: the op leaves what the layer multiplies, and what its rows' scales follow
+// from; the layer finds the scales and applies them to its sums.
+struct DeferredRmsNorm {
   uint16_t* x = nullptr;     // (rows, K) in bf16: x * norm
   float* squares = nullptr;  // (rows, K / kSquares): sums of so many values of x, squared
   float* scales = nullptr;   // (rows): zeros, in which the layer notes what it finds
@@ -13,7 +14,7 @@ struct BegunNorm {
 
   // Where all of it is in so many floats, from multiples of 16 bytes on. K is a multiple of 8.
   static int64_t room(int64_t rows, int64_t K) { return rows * (K / 2 + K / kSquares + 1); }
-  static BegunNorm in(float* memory, int64_t rows, int64_t K) {
+  static DeferredRmsNorm in(float* memory, int64_t rows, int64_t K) {
     float* squares = memory + rows * K / 2;
     return {reinterpret_cast<uint16_t*>(memory), squares, squares + rows * K / kSquares};
   }
