@@ -10,7 +10,7 @@
 namespace recurve {
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;  // a token stands in front of the others at its place
 
 // JSON has no infinity; this is what servers say instead.
 double finite(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
