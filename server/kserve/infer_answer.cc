@@ -10,7 +10,7 @@
 namespace recurve {
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;  // a token stands in front of the others at its place
 
 // JSON has no infinity; this is what servers say instead.
 double finite(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
@@ -103,9 +103,7 @@ template <typename T>
 void InferAnswer::put(const char* name, const std::vector<T>& values, Response* to) const {
   auto* output = to->add_outputs();
   output->set_name(name);
-  for (const TensorSpec& spec : kOutputs) {
-    if (spec.name == name) output->set_datatype(std::string(spec.datatype));
-  }
+  output->set_datatype(std::string(find(kOutputs, name)->datatype));
   output->add_shape(static_cast<int64_t>(values.size()));
   if (form_.raw) {
     to->add_raw_output_contents(raw_of(values));

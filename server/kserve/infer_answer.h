@@ -31,13 +31,13 @@ class InferAnswer {
   struct Choice {
     std::string text = {};
     std::vector<int32_t> ids = {};
-    nlohmann::json logprobs = nullptr;
+    nlohmann::ordered_json logprobs = nullptr;
     double sum_logprob = 0;              // since the beginning
     const char* finish_reason = "None";  // so far
   };
 
   void add(const AnswerDelta& delta);
-  nlohmann::json logprobs_of(const SampledToken& token) const;
+  nlohmann::ordered_json logprobs_of(const SampledToken& token) const;
   Response respond(bool last);
   template <typename T>
   void put(const char* name, const std::vector<T>& values, Response* to) const;

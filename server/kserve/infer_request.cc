@@ -3,133 +3,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
+#include "server/kserve/input_tensor.h"
 #include "server/kserve/sampling_parameters.h"
 #include "server/kserve/tensors.h"
 #include "server/request/validate.h"
-#include "server/text/utf8.h"
 
 namespace recurve {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "raw contents are little-endian");
-
 using inference::InferParameter;
 using inference::ModelInferRequest;
-using Input = ModelInferRequest::InferInputTensor;
 using nlohmann::json;
-
-template <size_t N>
-const TensorSpec* find(const TensorSpec (&specs)[N], std::string_view name) {
-  const auto* found = std::ranges::find(specs, name, &TensorSpec::name);
-  return found == std::end(specs) ? nullptr : found;
-}
-
-// The names of tensors, for a sentence.
-template <size_t N>
-std::string names(const TensorSpec (&specs)[N]) {
-  std::string all;
-  for (const TensorSpec& spec : specs) all += (all.empty() ? "" : ", ") + std::string(spec.name);
-  return all;
-}
-
-// The number of elements that a shape has; nothing where it is no shape, or of more than fit a
-// message.
-std::optional<int64_t> elements_of(const Input& input) {
-  constexpr int64_t kMost = int64_t{1} << 31;
-  int64_t elements = 1;
-  for (const int64_t size : input.shape()) {
-    if (size < 0 || size > kMost) return {};
-    elements *= size;
-    if (elements > kMost) return {};
-  }
-  return elements;
-}
-
-// One input with its values, wherever they are. Throws Refusal.
-class Tensor {
- public:
-  Tensor(Input& input, std::string* raw) : input_(input), raw_(raw) {
-    const TensorSpec* spec = find(kInputs, input.name());
-    if (spec == nullptr) {
-      throw invalid(input.name(), "there is no input \"{}\": there are {}", input.name(),
-                    names(kInputs));
-    }
-    if (input.datatype() != spec->datatype) {
-      refuse("must be {}, got {}", spec->datatype, input.datatype());
-    }
-    if (input.parameters().contains("shared_memory_region")) {
-      refuse("must be in the message: this server maps no memory of clients");
-    }
-    const auto elements = elements_of(input);
-    if (!elements) refuse("has a shape that cannot be");
-    elements_ = *elements;
-    if (spec->dimension == 1 && elements_ != 1) {
-      refuse("must have one element, got {}", elements_);
-    }
-  }
-
-  const std::string& name() const { return input_.name(); }
-
-  bool flag() const {
-    if (raw_ == nullptr) {
-      check_count(input_.contents().bool_contents_size());
-      return input_.contents().bool_contents(0);
-    }
-    check_bytes(1);
-    return raw_->front() != 0;
-  }
-
-  std::string text() {
-    std::string text;
-    if (raw_ == nullptr) {
-      check_count(input_.contents().bytes_contents_size());
-      text = std::move(*input_.mutable_contents()->mutable_bytes_contents(0));
-    } else {
-      uint32_t size = 0;
-      if (raw_->size() >= sizeof size) std::memcpy(&size, raw_->data(), sizeof size);
-      check_bytes(sizeof size + size);
-      text = std::move(*raw_);
-      text.erase(0, sizeof size);
-    }
-    if (!is_valid_utf8(text)) refuse("must be valid UTF-8, and is not");
-    return text;
-  }
-
-  std::vector<int32_t> ids() const {
-    if (raw_ == nullptr) {
-      const auto& values = input_.contents().int_contents();
-      check_count(values.size());
-      return {values.begin(), values.end()};
-    }
-    check_bytes(static_cast<size_t>(elements_) * sizeof(int32_t));  // before they are made room for
-    std::vector<int32_t> ids(static_cast<size_t>(elements_));
-    std::memcpy(ids.data(), raw_->data(), raw_->size());
-    return ids;
-  }
-
- private:
-  template <typename... Args>
-  [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const {
-    throw invalid(name(), "{} {}", name(), fmt::format(format, std::forward<Args>(args)...));
-  }
-  void check_count(int got) const {
-    if (got != elements_) refuse("must have the {} values of its shape, got {}", elements_, got);
-  }
-  void check_bytes(size_t wanted) const {
-    if (raw_->size() == wanted) return;
-    refuse("must have {} bytes in raw_input_contents, got {}", wanted, raw_->size());
-  }
-
-  Input& input_;
-  std::string* const raw_;  // null: in the input
-  int64_t elements_ = 0;
-};
 
 // A parameter's value as JSON.
 json value_of(const InferParameter& parameter) {
@@ -254,8 +142,8 @@ class Reader {
     }
     to_.form.raw = raw != 0;
     for (int i = 0; i < message_.inputs_size(); ++i) {
-      Tensor tensor(*message_.mutable_inputs(i),
-                    raw != 0 ? message_.mutable_raw_input_contents(i) : nullptr);
+      InputTensor tensor(*message_.mutable_inputs(i),
+                         raw != 0 ? message_.mutable_raw_input_contents(i) : nullptr);
       if (std::ranges::find(seen_, tensor.name()) != seen_.end()) {
         throw invalid(tensor.name(), "there must be one input \"{}\", got more", tensor.name());
       }
@@ -264,7 +152,7 @@ class Reader {
     }
   }
 
-  void read(Tensor& tensor) {
+  void read(InputTensor& tensor) {
     const std::string& name = tensor.name();
     if (name == "text_input") return void(text_ = tensor.text());
     if (name == "input_ids") return void(ids_ = tensor.ids());

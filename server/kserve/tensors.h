@@ -1,4 +1,9 @@
 #pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <string>
 #include <string_view>
 
 #include "kserve/v2/inference.pb.h"
@@ -38,5 +43,20 @@ inline constexpr TensorSpec kOutputs[] = {
     {"num_output_tokens", "UINT32", inference::TYPE_UINT32, -1},
     {"output_ids", "INT32", inference::TYPE_INT32, -1},
 };
+
+// null: there is none of that name.
+template <size_t N>
+const TensorSpec* find(const TensorSpec (&specs)[N], std::string_view name) {
+  const auto* found = std::ranges::find(specs, name, &TensorSpec::name);
+  return found == std::end(specs) ? nullptr : found;
+}
+
+// All names, for a sentence.
+template <size_t N>
+std::string names(const TensorSpec (&specs)[N]) {
+  std::string all;
+  for (const TensorSpec& spec : specs) all += (all.empty() ? "" : ", ") + std::string(spec.name);
+  return all;
+}
 
 }  // namespace recurve

@@ -24,17 +24,21 @@ class Server:
         self.process = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True)
         self._log = []
         self._ends_with = 0
-        for line in self.process.stderr:
-            self._log.append(line)
-            serving = re.search(r"event=serving .*port=(\d+)", line)
-            if serving:
-                break
-        else:
-            raise AssertionError("".join(self._log))
-        self.address = f"127.0.0.1:{serving[1]}"
+        self.address = self._port_of("serving")
+        if "--http" in self._command:
+            self.http_address = self._port_of("serving_http")
         self._reader = threading.Thread(target=lambda: self._log.extend(self.process.stderr))
         self._reader.start()
         return self
+
+    def _port_of(self, event):
+        """The address that the log names with that event, once it does."""
+        for line in self.process.stderr:
+            self._log.append(line)
+            found = re.search(rf"event={event} .*port=(\d+)", line)
+            if found:
+                return f"127.0.0.1:{found[1]}"
+        raise AssertionError("".join(self._log))
 
     def kill(self):
         """As a machine that goes away."""

@@ -1,0 +1,34 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kserve/v2/inference.pb.h"
+
+namespace recurve {
+
+// One input of a request with its values, wherever they are. Everything throws a Refusal, of code
+// kInvalid, where what was sent is not what it has to be.
+class InputTensor {
+ public:
+  // raw: its entry of raw_input_contents; null: its values are in the input. Both outlive it.
+  // Refused where there is no such input, or it has another type or shape.
+  InputTensor(inference::ModelInferRequest::InferInputTensor& input, std::string* raw);
+
+  const std::string& name() const { return input_.name(); }
+
+  // By the type in kInputs.
+  bool flag() const;                 // BOOL
+  std::string text();                // BYTES, moved out; UTF-8
+  std::vector<int32_t> ids() const;  // INT32
+
+ private:
+  void check_count(int got) const;
+  void check_bytes(size_t wanted) const;
+
+  inference::ModelInferRequest::InferInputTensor& input_;
+  std::string* const raw_;
+  int64_t elements_ = 0;
+};
+
+}  // namespace recurve

@@ -1,0 +1,217 @@
+"""The doors of a server as one: each takes the same request and gives the same answer.
+
+A request is a dict with the names of the Python client, and `prompt`, a text or a list of ids. What
+a door has no name for is said in its LACKS, and such a request is not put to it.
+"""
+
+import dataclasses
+import http.client
+import json
+import queue
+
+import numpy as np
+import recurve
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+MODEL = "books"
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What every door says of an answer; of each choice, in order."""
+
+    texts: tuple[str, ...]
+    reasons: tuple[str, ...]  # "length" or "stop"
+    prompt_tokens: int
+    generated_tokens: int
+    logprobs: tuple[tuple[float, ...], ...] = ()  # of the tokens, where asked for
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    code: str  # of gRPC's
+    message: str
+
+
+class OwnDoor:
+    """recurve.v1, by the Python client."""
+
+    LACKS = ()
+    name = "own"
+
+    def __init__(self, address):
+        self.client = recurve.Client(address, retry=recurve.Retry(attempts=1))
+        self.ids = None  # of the last answer, of each choice
+
+    def close(self):
+        self.client.close()
+
+    def ask(self, prompt, session=None, **options):
+        try:
+            generate = self.client.generate
+            if session is not None:
+                generate = self.client.session(session, create=False).generate
+            got = generate(prompt, **options)
+        except recurve.RecurveError as error:
+            return Refusal(error.code, error.message)
+        self.ids = [choice.ids for choice in got.choices]
+        return Answer(
+            texts=tuple(choice.text for choice in got.choices),
+            reasons=tuple("length" if c.finish_reason == "length" else "stop" for c in got.choices),
+            prompt_tokens=got.prompt.session_position + got.usage.prompt_tokens,
+            generated_tokens=got.usage.generated_tokens,
+            logprobs=tuple(tuple(t.logprob for t in c.logprobs) for c in got.choices)
+            if "logprobs" in options else (),
+        )
+
+
+class HttpDoor:
+    """/v1/completions, by a socket."""
+
+    LACKS = ("prompt_logprobs", "parse_special")
+    NAMES = {"include_stop": "include_stop_str_in_output"}
+    CODES = {400: ("INVALID_ARGUMENT",), 404: ("NOT_FOUND",), 429: ("RESOURCE_EXHAUSTED",),
+             409: ("ALREADY_EXISTS", "FAILED_PRECONDITION"), 503: ("UNAVAILABLE",)}
+
+    def __init__(self, address, stream):
+        self.name = "HTTP, streamed" if stream else "HTTP"
+        self._connection = http.client.HTTPConnection(address, timeout=60)
+        self._stream = stream
+
+    def close(self):
+        self._connection.close()
+
+    def post(self, body):
+        """The status and the body."""
+        self._connection.request("POST", "/v1/completions", json.dumps(body),
+                                 {"content-type": "application/json"})
+        response = self._connection.getresponse()
+        return response.status, response.read().decode()
+
+    def ask(self, prompt, **options):
+        body = {"model": MODEL, "prompt": prompt,
+                **{self.NAMES.get(name, name): value for name, value in options.items()}}
+        if self._stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        status, text = self.post(body)
+        if status != 200:
+            return Refusal("|".join(self.CODES[status]), json.loads(text)["error"]["message"])
+        if not self._stream:
+            return self._answer([json.loads(text)])
+        events = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+        assert events[-1] == "[DONE]"
+        return self._answer([json.loads(event) for event in events[:-1]])
+
+    def _answer(self, objects):
+        choices = {}
+        for choice in (c for o in objects for c in o["choices"]):
+            texts, reasons, logprobs = choices.setdefault(choice["index"], ([], [], []))
+            texts.append(choice["text"])
+            if choice["finish_reason"]:
+                reasons.append(choice["finish_reason"])
+            if choice["logprobs"]:
+                logprobs.extend(choice["logprobs"]["token_logprobs"])
+        usage = objects[-1]["usage"]
+        ordered = [choices[index] for index in sorted(choices)]
+        return Answer(
+            texts=tuple("".join(texts) for texts, _, _ in ordered),
+            reasons=tuple(reason for _, (reason,), _ in ordered),
+            prompt_tokens=usage["prompt_tokens"],
+            generated_tokens=usage["completion_tokens"],
+            logprobs=tuple(tuple(of) for _, _, of in ordered) if any(of for _, _, of in ordered) else (),
+        )
+
+
+class KserveDoor:
+    """The Open Inference Protocol, by Triton's client."""
+
+    # Its priority counts the other way round, and has other bounds.
+    LACKS = ("prompt_logprobs", "parse_special", "priority")
+    NAMES = {"include_stop": "include_stop_str_in_output"}
+    WANTED = ("finish_reason", "logprobs", "num_input_tokens", "num_output_tokens", "output_ids")
+
+    def __init__(self, address, stream):
+        self.name = "KServe, streamed" if stream else "KServe"
+        self._client = triton.InferenceServerClient(address)
+        self._results = queue.Queue()
+        self._stream = stream
+        self.ids = None
+        if stream:
+            self._client.start_stream(lambda result, error: self._results.put((result, error)))
+
+    def close(self):
+        self._client.close()
+
+    def ask(self, prompt, session=None, request_id="", **options):
+        sampling = {self.NAMES.get(name, name): value for name, value in options.items()}
+        return self.infer(prompt, sampling, session)
+
+    def infer(self, prompt, sampling, session=None):
+        wanted = [w for w in self.WANTED if w != "output_ids" or sampling.get("n", 1) == 1]
+        flags = {f"return_{name}": True for name in wanted}
+        flags |= {"exclude_input_in_output": True, "stream": self._stream}
+        inputs = [_bytes("sampling_parameters", json.dumps(sampling))]
+        inputs += [_tensor(name, [value], bool, "BOOL") for name, value in flags.items()]
+        if isinstance(prompt, str):
+            inputs.append(_bytes("text_input", prompt))
+        else:
+            inputs.append(_tensor("input_ids", prompt, np.int32, "INT32"))
+        # The client lets an empty name of a sequence mean none, as it is here.
+        asked = {"inputs": inputs, "sequence_id": session or 0}
+        try:
+            results = self._streamed(asked) if self._stream else [self._client.infer(MODEL, **asked)]
+        except InferenceServerException as error:
+            status = error.status()
+            # In a stream there is a sentence alone.
+            return Refusal(status.removeprefix("StatusCode.") if status else "", error.message())
+        return self._answer(results, position=0)
+
+    def _streamed(self, asked):
+        self._client.async_stream_infer(MODEL, **asked)
+        results = []
+        while True:
+            result, error = self._results.get(timeout=60)
+            if error is not None:
+                raise error
+            results.append(result)
+            if result.get_response().parameters["triton_final_response"].bool_param:
+                return results
+
+    def _answer(self, results, position):
+        choices = range(len(results[0].as_numpy("text_output")))
+        logprobs = [[p for r in results for p in _chosen(r.as_numpy("logprobs")[c])] for c in choices]
+        if results[0].as_numpy("output_ids") is not None:
+            self.ids = [tuple(int(i) for r in results for i in r.as_numpy("output_ids"))]
+        return Answer(
+            texts=tuple("".join(r.as_numpy("text_output")[c].decode() for r in results) for c in choices),
+            reasons=tuple(results[-1].as_numpy("finish_reason")[c].decode() for c in choices),
+            prompt_tokens=int(results[-1].as_numpy("num_input_tokens")[0]),
+            generated_tokens=sum(int(n) for r in results for n in r.as_numpy("num_output_tokens")),
+            logprobs=tuple(map(tuple, logprobs)) if any(logprobs) else (),
+        )
+
+
+def _tensor(name, values, dtype, datatype):
+    made = triton.InferInput(name, [len(values)], datatype)
+    made.set_data_from_numpy(np.array(values, dtype=dtype))
+    return made
+
+
+def _bytes(name, text):
+    return _tensor(name, [text.encode()], np.object_, "BYTES")
+
+
+def _chosen(logprobs):
+    """Of each token, its own; it stands first."""
+    return [next(iter(token.values()))["logprob"] for token in json.loads(logprobs) or ()]
+
+
+def every_door(address, http_address):
+    return [
+        OwnDoor(address),
+        HttpDoor(http_address, stream=False),
+        HttpDoor(http_address, stream=True),
+        KserveDoor(address, stream=False),
+        KserveDoor(address, stream=True),
+    ]
