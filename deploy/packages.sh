@@ -8,7 +8,8 @@ build_packages="ca-certificates ccache cmake g++ ninja-build pkg-config
 
 # To run the tests too.
 test_packages="clang clang-format git libgmock-dev libgtest-dev nghttp2-client python3
-  python3-grpcio python3-numpy python3-protobuf python3-pytest python3-venv"
+  python3-grpcio python3-numpy python3-protobuf python3-pytest python3-venv
+  python3-xxhash"
 
 # install_packages NAME...: installs those that are missing, as root or through sudo.
 install_packages() {

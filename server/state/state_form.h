@@ -1,0 +1,115 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/state/state_layout.h"
+
+namespace recurve {
+
+// A state as it is written down, to be kept or to be carried elsewhere. All numbers are
+// little-endian, and what follows is all there is:
+//
+//   bytes  what
+//   8      "RCRVSTAT"
+//   4      u32  version of the form, 1
+//   4      u32  H, bytes of the header
+//   8      u64  D, bytes of the data
+//   8      u64  checksum of the 24 bytes before this one and of the header
+//   H      the header: a JSON object
+//   D      the data: the arrays that the header lists, one after the other, nothing in between
+//   8 x P  u64  checksums of the data, one for every 64 KiB of it; P = ceil(D / 65536)
+//   8      u64  checksum of those P checksums
+//
+// A checksum is XXH3 of 64 bits, seed 0. The header has these members, and readers ignore others:
+//
+//   "model"     fingerprint of config, weights as stored and tokenizer: 32 hexadecimal digits
+//   "weights"   in what form the weights were in memory when the state was made: "bf16", "f32"
+//   "chunk"     prompts were cut on this grid, in tokens
+//   "id"        a number that no other state of its folder has, as a string of digits
+//   "position"  tokens absorbed
+//   "pending"   the token sampled last, which is not absorbed; absent: none
+//   "sampler"   {"seed", a string of digits; "index", tokens drawn since}, of the last answer
+//   "answer"    the request whose answer ended here; absent: none. "request" its id, "digest" 32
+//               hexadecimal digits of what it asked for, "reason" why the answer ended, "stop" the
+//               id that ended it or -1, "prompt_tokens" absorbed for it, "before" the position it
+//               began at
+//   "arrays"    [{"name", "layer", "dtype", "shape"}] in the order of the data. "dtype" is "F32" or
+//               "BF16" of the arrays of the state, which come first, "I64" or "I32" of two more of
+//               layer -1: "history", a bit for every id seen, in words of 64 from id 0 on; and
+//               "answer", the ids of the last answer
+//
+// A state may be used where "model", "weights", "chunk" and the arrays are those of the server.
+
+// The request whose answer ended in a state.
+struct StateAnswer {
+  std::string request_id = {};
+  std::string digest = {};  // of what was asked for, 32 hexadecimal digits
+  std::string reason = {};  // "length", "eos", "stop_id" or "stop_string"
+  int32_t stop_id = -1;
+  int64_t prompt_tokens = 0;
+  int64_t before = 0;  // tokens the state had absorbed before it
+  uint64_t seed = 0;
+};
+
+// What is known of a state beside its bytes.
+struct StateHeader {
+  std::string model = {}, weights = {};
+  int32_t chunk = 0;
+  uint64_t id = 0;
+  int64_t position = 0;
+  std::optional<int32_t> pending = {};
+  std::optional<StateAnswer> answer = {};
+  std::vector<uint64_t> history = {};  // a bit for every id seen
+  std::vector<int32_t> answer_ids = {};
+  StateLayout layout = {};  // of the state: without the two arrays above
+};
+
+// Why a written state cannot be used.
+class StateError : public std::runtime_error {
+ public:
+  enum class Kind {
+    kForeign,     // it is no state of ours
+    kNewer,       // of a version that this program does not know
+    kDamaged,     // bytes are missing, or are not those that were written
+    kOtherModel,  // of another model, or of other types
+  };
+  StateError(Kind kind, const std::string& what) : std::runtime_error(what), kind_(kind) {}
+  Kind kind() const { return kind_; }
+
+ private:
+  Kind kind_;
+};
+
+// The bytes in front of a state's and behind them.
+struct StateFrame {
+  std::string front, back;
+  size_t bytes(size_t state_bytes) const { return front.size() + state_bytes + back.size(); }
+};
+// state: (header.layout.bytes())
+StateFrame frame_of(const StateHeader& header, std::span<const std::byte> state);
+// What a state may take so written, at most: its layout's and model's names, a history of a
+// vocabulary of so many ids, an answer of so many.
+size_t most_written_bytes(const StateLayout& layout, int32_t vocab, int64_t answer_ids);
+
+// Fills the span with the bytes from the offset on, which are there. Throws what it likes.
+using ReadAt = std::function<void(uint64_t offset, std::span<std::byte> to)>;
+
+// The header of what is written in so many bytes, its history and its answer's ids left out. Throws
+// StateError.
+StateHeader read_state_header(uint64_t bytes, const ReadAt& read);
+// All of it. The state goes into `state`, (wanted.layout.bytes()), once its header fits `wanted` in
+// model, weights, chunk and layout; when this throws, it may have been written in part.
+StateHeader read_state(uint64_t bytes, const ReadAt& read, const StateHeader& wanted,
+                       std::span<std::byte> state);
+
+// The checksum of the form.
+uint64_t checksum_of(std::string_view bytes);
+
+}  // namespace recurve

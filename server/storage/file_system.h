@@ -1,0 +1,52 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace recurve {
+
+// What a store asks of the folder that it keeps its files in; names have no slash. Each call throws
+// std::system_error with a sentence where the system refuses. A call is whole or throws: short
+// writes and interrupted calls are the implementation's affair. Any thread may call.
+class FileSystem {
+ public:
+  // A file that is being written, from its beginning on. One thread.
+  class Writer {
+   public:
+    virtual ~Writer() = default;
+    virtual void append(std::string_view bytes) = 0;
+    // All that was appended is there after a loss of power. Once it has thrown, nothing is known of
+    // what was appended: the file is to be written anew elsewhere, and not to be synced again.
+    virtual void sync() = 0;
+  };
+  // A file that is read, and stays readable once its name is removed. Any thread.
+  class Reader {
+   public:
+    virtual ~Reader() = default;
+    virtual uint64_t bytes() const = 0;
+    virtual void read(uint64_t offset, std::span<std::byte> to) const = 0;
+  };
+
+  virtual ~FileSystem() = default;
+  struct Entry {
+    std::string name;
+    uint64_t bytes = 0;
+  };
+  virtual std::vector<Entry> list() = 0;  // the folder's files, in any order
+  virtual std::unique_ptr<Writer> create(const std::string& name) = 0;  // empty, if it was there
+  virtual std::unique_ptr<Reader> open(const std::string& name) = 0;
+  virtual void rename(const std::string& from, const std::string& to) = 0;  // replaces `to`
+  virtual void remove(const std::string& name) = 0;
+  // What was created, renamed and removed in the folder is so after a loss of power.
+  virtual void sync_folder() = 0;
+};
+
+// A folder of the system, made if it is not there, which no other process may use meanwhile. Throws
+// std::runtime_error with a sentence if one does, or if it cannot be made.
+std::unique_ptr<FileSystem> open_folder(const std::string& path);
+
+}  // namespace recurve

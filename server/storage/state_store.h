@@ -1,0 +1,188 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "server/state/state_form.h"
+#include "server/storage/file_system.h"
+#include "server/storage/journal.h"
+
+namespace recurve {
+
+class StateStore;
+
+// A written state, which stays where it is as long as somebody has this: the owner of a session or
+// a mark, or who reads it. Any thread; the store outlives it.
+class StoredState {
+ public:
+  StoredState(StateStore& store, uint64_t id, bool durable)
+      : store_(store), id_(id), durable_(durable) {}
+  ~StoredState();
+  StoredState(const StoredState&) = delete;
+  StoredState& operator=(const StoredState&) = delete;
+
+  uint64_t id() const { return id_; }
+  // Whether it is there after a loss of power; else only as long as the store is.
+  bool durable() const { return durable_; }
+
+ private:
+  StateStore& store_;
+  const uint64_t id_;
+  const bool durable_;
+};
+using StoredPtr = std::shared_ptr<const StoredState>;
+
+// States and records in a folder. A record is some text by a key, which may name states; what is
+// committed is there after a loss of power, and a state is there as long as a record names it.
+//
+// Files of the folder: "state-ID" is a state, written as server/state has it. States below
+// kOwnFile are written one behind the other into "segment-N", so that many commits share a sync;
+// segments of which most is no longer wanted are compacted. "journal-N" says which states are
+// where, and holds the records; see journal.h. In a commit the states come first, then a sync, then
+// the journal, then a sync: what the journal names is there. Whatever the journal does not name is
+// what a commit left that never came to its end, and is removed at the start. What is damaged is
+// given a name that begins with "set-aside-", and stays.
+//
+// One thread commits; any thread may read, and let go of states.
+class StateStore {
+ public:
+  struct Options {
+    uint64_t most_bytes = UINT64_MAX;             // of all files
+    uint64_t own_file = uint64_t{1} << 20;        // states from so many bytes on have files
+    uint64_t segment_bytes = uint64_t{64} << 20;  // a segment of so many bytes takes no more
+    uint64_t journal_slack = uint64_t{4} << 20;   // what it may grow by before it is written anew
+  };
+  struct Record {
+    std::string key, text;
+    std::vector<StoredPtr> states;  // that it names, in its order
+  };
+  struct NewState {
+    StateHeader header;                      // whose id is new_id()'s
+    std::shared_ptr<const std::byte> image;  // (header.layout.bytes())
+  };
+  // A record that is put in the place of the one of that key, or removed. Without a key a state is
+  // only written, and not synced: it is gone when the store is.
+  struct Change {
+    std::string key = {};
+    bool removes = false;
+    std::string text = {};
+    std::vector<uint64_t> states = {};  // that the record names
+    std::optional<NewState> state = {};
+  };
+  struct Outcome {
+    std::string error = {};  // a sentence; empty: it is done
+    StoredPtr state = {};    // the new one
+  };
+  struct Usage {
+    uint64_t bytes = 0;  // of all files
+    int64_t states = 0, records = 0, syncs = 0, set_aside = 0;
+  };
+
+  // Reads the journal of the folder. Throws std::runtime_error with a sentence if that is of a
+  // newer version, or the folder cannot be read or written.
+  StateStore(std::unique_ptr<FileSystem> files, const Options& options);
+  ~StateStore();
+
+  // What was there at the start, to be taken once.
+  std::vector<Record> take_records() { return std::move(recovered_); }
+  uint64_t new_id();
+
+  // All that may be done is done, with two syncs at most for all of it; a change that fails leaves
+  // its record as it was. Never throws but std::bad_alloc, and then whether it was done is unknown.
+  std::vector<Outcome> commit(std::span<const Change> changes);
+  // Removes what nobody wants any more, and compacts a segment of which half is no longer wanted,
+  // or a quarter where the disk is full. False if there was nothing to do. On the thread that
+  // commits.
+  enum class Hurry { kIdle, kFull };
+  bool tidy(Hurry hurry = Hurry::kIdle);
+
+  // Throws StateError, or std::system_error where the system refuses.
+  StateHeader read(const StoredState& state, const StateHeader& wanted, std::span<std::byte> image);
+  // The bytes of a state as it is written: its length, and those from the offset on.
+  uint64_t bytes_of(const StoredState& state) const;
+  // What was found to be damaged: it is kept under another name, and cannot be read here any more.
+  void set_aside(const StoredState& state);
+  void read_bytes(const StoredState& state, uint64_t offset, std::span<std::byte> to);
+
+  Usage usage() const;
+
+ private:
+  friend class StoredState;
+  // Where a state is, and who wants it.
+  struct Place {
+    uint64_t segment = 0;  // 0: a file of its own
+    uint64_t offset = 0, bytes = 0;
+    int32_t records = 0, handles = 0;
+    bool durable = false;
+    bool missing = false;  // its file is not there, or too short
+  };
+  struct Segment {
+    std::shared_ptr<const FileSystem::Reader> reader = {};
+    uint64_t bytes = 0, live = 0;
+  };
+  struct Entry {
+    std::string text;
+    std::vector<uint64_t> states;
+  };
+  struct Written;
+  using Places = std::unordered_map<uint64_t, Place>;
+
+  void recover();
+  void adopt(const JournalContents& found);
+  void find_files(const std::vector<FileSystem::Entry>& files);
+  void sweep(const std::vector<FileSystem::Entry>& files, bool damaged);
+  void set_aside(const std::string& name);
+  StoredPtr handle(uint64_t id, Place& place);
+
+  void make_room(std::span<const Change> changes);
+  void write_states(std::span<const Change> changes, std::vector<Written>* written);
+  void write_state(const Change& change, Written* written);
+  void sync_states(std::vector<Written>* written);
+  void sync(FileSystem::Writer& writer);
+  Place place_in_segment(uint64_t bytes, bool durable);
+  void open_segment();
+  void sync_segment();
+  void give_up_segment(const char* why, std::vector<Written>* written);
+  void write_journal(std::span<const Change> changes, std::vector<Written>* written);
+  void append_to_journal(const std::string& entries);
+  void begin_journal();
+  std::string snapshot() const;
+  void apply(const Change& change, Written* written, Outcome* outcome);
+  void unname(const std::vector<uint64_t>& states);
+  void check_room(uint64_t bytes);
+  void let_go(uint64_t id);
+  void forget(Places::iterator at);
+  bool compact(uint64_t segment);
+  void remove_file(const std::string& name, uint64_t bytes);
+  void write_location(uint64_t id, const Place& place, std::string* to) const;
+  std::shared_ptr<const FileSystem::Reader> segment_reader(uint64_t number);
+  std::shared_ptr<const FileSystem::Reader> reader_of(const StoredState& state, Place* place);
+
+  const std::unique_ptr<FileSystem> files_;
+  const Options options_;
+  std::vector<Record> recovered_;
+
+  // Of the committing thread.
+  std::unique_ptr<FileSystem::Writer> journal_, segment_;
+  uint64_t journal_number_ = 0, segment_number_ = 0;  // of those, or the last ones
+  uint64_t journal_bytes_ = 0, snapshot_bytes_ = 0;
+  bool segment_dirty_ = false, folder_dirty_ = false;
+  std::vector<std::pair<std::string, uint64_t>> to_remove_;  // names and bytes
+
+  mutable std::mutex mutex_;  // of all below
+  uint64_t next_id_ = 1;
+  Places places_;
+  std::map<std::string, Entry> records_;
+  std::map<uint64_t, Segment> segments_;
+  std::vector<uint64_t> let_go_;
+  Usage usage_;
+};
+
+}  // namespace recurve
