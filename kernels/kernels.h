@@ -11,6 +11,7 @@
 #include "kernels/ops/gla.h"
 #include "kernels/ops/gla_gate.h"
 #include "kernels/ops/glu.h"
+#include "kernels/ops/head_norm_bonus.h"
 #include "kernels/ops/head_norm_gate.h"
 #include "kernels/ops/head_rms_norm.h"
 #include "kernels/ops/headwise_linear.h"
@@ -22,12 +23,15 @@
 #include "kernels/ops/rms_norm.h"
 #include "kernels/ops/rnn.h"
 #include "kernels/ops/rotary.h"
+#include "kernels/ops/rwkv7.h"
+#include "kernels/ops/rwkv7_gate.h"
 #include "kernels/ops/sample.h"
 #include "kernels/ops/selective_scan.h"
 #include "kernels/ops/skip_gate.h"
 #include "kernels/ops/soft_cap.h"
 #include "kernels/ops/ssd.h"
 #include "kernels/ops/take_tokens.h"
+#include "kernels/ops/token_shift.h"
 
 namespace recurve {
 
@@ -93,6 +97,10 @@ using AllOps = OpTable<EmbedKernel,             //
                        SkipGateKernel,          //
                        AddKernel,               //
                        FeatureMapKernel,        //
+                       TokenShiftKernel,        //
+                       Rwkv7GateKernel,         //
+                       Rwkv7Kernel,             //
+                       HeadNormBonusKernel,     //
                        TakeTokensKernel,        //
                        SampleKernel>;
 

@@ -2,7 +2,8 @@
 
 SRC may be a directory, or one file beside its config.json, of
   safetensors, single or in shards with an index; *.bin or *.pth (torch.save's zip; nothing in it is
-  run), single or in shards with an index; Mamba-Codestral's params.json and consolidated.safetensors;
+  run), single or in shards with an index; RWKV-7's .pth (or the same as safetensors), which needs no
+  config.json; Mamba-Codestral's params.json and consolidated.safetensors;
   LSTMs of TensorFlow, as raw arrays with a manifest.json or as a V2 checkpoint: see below.
 Where a directory holds several of these, the first is taken. Weights pass through in pieces, so a
 checkpoint of any size needs little memory. Says what it renames, drops and casts; refuses what it
@@ -28,7 +29,7 @@ import re
 import shutil
 
 from weights_tools import character_tokenizer, families, inspect_checkpoint, public_config
-from weights_tools import tensorflow_lstm, torch_file
+from weights_tools import rwkv_file, tensorflow_lstm, torch_file
 from weights_tools import safetensors_io as st
 from weights_tools.progress import Progress
 
@@ -83,8 +84,11 @@ def main(options):
     elif options.forget_bias is not None:
         raise ValueError(f"{src}: --forget-bias is for LSTMs of TensorFlow, and this is none")
     else:
-        values = public_config.read(directory)
         tensors = read(src)
+        if rwkv_file.is_one(tensors):
+            values, tensors = rwkv_file.read(src, tensors)
+        else:
+            values = public_config.read(directory)
     family, config = families.config_of(values, tensors)
     tensors = rename(tensors, family.tensor_shapes(config))
     config, tensors = settle_head(family, config, tensors, values)

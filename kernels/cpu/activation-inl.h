@@ -31,9 +31,12 @@ HWY_INLINE hn::Vec<D> activate(D d, hn::Vec<D> x) {
   } else if constexpr (F == Activation::kEluPlusOne) {
     const auto above = hn::Add(x, hn::Set(d, 1.0f));
     return hn::IfThenElse(hn::Gt(x, hn::Zero(d)), above, exp(d, x));
-  } else {
-    static_assert(F == Activation::kGelu);
+  } else if constexpr (F == Activation::kGelu) {
     return gelu(d, x);
+  } else {
+    static_assert(F == Activation::kSquaredRelu);
+    const auto positive = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Zero(d), x);
+    return hn::Mul(positive, positive);
   }
 }
 
@@ -57,6 +60,8 @@ HWY_INLINE void with_activation(Activation f, Visit visit) {
       return visit(std::integral_constant<Activation, Activation::kEluPlusOne>());
     case Activation::kGelu:
       return visit(std::integral_constant<Activation, Activation::kGelu>());
+    case Activation::kSquaredRelu:
+      return visit(std::integral_constant<Activation, Activation::kSquaredRelu>());
   }
 }
 

@@ -30,6 +30,10 @@ void run(const HeadwiseLinearArgs& args, Stream& stream);
 void run(const GluArgs& args, Stream& stream);
 void run(const SkipGateArgs& args, Stream& stream);
 void run(const AddArgs& args, Stream& stream);
+void run(const TokenShiftArgs& args, Stream& stream);
+void run(const Rwkv7GateArgs& args, Stream& stream);
+void run(const Rwkv7Args& args, Stream& stream);
+void run(const HeadNormBonusArgs& args, Stream& stream);
 
 // Writes these ops over those of the table: the ones that are declared above.
 void fill(Kernels& kernels);

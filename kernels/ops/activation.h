@@ -9,9 +9,10 @@ enum class Activation {
   kSigmoid,     // 1 / (1 + exp(-x))
   kLogSigmoid,  // -log(1 + exp(-x)), exact for any x
   kTanh,
-  kRelu,        // max(x, 0)
-  kEluPlusOne,  // x > 0 ? x + 1 : exp(x)
-  kGelu,        // x Phi(x), with the error function
+  kRelu,         // max(x, 0)
+  kEluPlusOne,   // x > 0 ? x + 1 : exp(x)
+  kGelu,         // x Phi(x), with the error function
+  kSquaredRelu,  // max(x, 0)^2
 };
 
 // y = scale f(x), value by value; with a floor under it where one is given.

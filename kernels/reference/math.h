@@ -50,6 +50,8 @@ inline float activate(Activation f, float x) {
       return x > 0 ? x + 1 : std::exp(x);
     case Activation::kGelu:
       return 0.5f * x * std::erfc(-x * 0.70710678f);
+    case Activation::kSquaredRelu:
+      return x < 0 ? 0 : x * x;
   }
   CHECK(false);
 }

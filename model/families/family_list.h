@@ -4,7 +4,7 @@
 namespace recurve {
 
 // Defined in the families' own files.
-LoadFamily load_gla, load_mamba, load_mamba2, load_rnn, load_xlstm, load_xlstm_blocks;
+LoadFamily load_gla, load_mamba, load_mamba2, load_rnn, load_rwkv7, load_xlstm, load_xlstm_blocks;
 
 // Every family there is: the names that its configs have under model_type, and its function.
 inline constexpr Family kFamilies[] = {
@@ -14,6 +14,7 @@ inline constexpr Family kFamilies[] = {
     {{"gla", "simple_gla", "retnet", "linear_attn", "hgrn2"}, load_gla},
     {{"xlstm_blocks"}, load_xlstm_blocks},
     {{"rnn"}, load_rnn},
+    {{"rwkv7"}, load_rwkv7},
 };
 
 }  // namespace recurve

@@ -10,9 +10,10 @@ namespace recurve::testing::activation_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-const Activation kActivations[] = {Activation::kIdentity,   Activation::kSilu, Activation::kSigmoid,
-                                   Activation::kLogSigmoid, Activation::kTanh, Activation::kRelu,
-                                   Activation::kEluPlusOne, Activation::kGelu};
+const Activation kActivations[] = {
+    Activation::kIdentity,   Activation::kSilu, Activation::kSigmoid,
+    Activation::kLogSigmoid, Activation::kTanh, Activation::kRelu,
+    Activation::kEluPlusOne, Activation::kGelu, Activation::kSquaredRelu};
 
 double exact(Activation f, double x) {
   switch (f) {
@@ -32,6 +33,8 @@ double exact(Activation f, double x) {
       return x > 0 ? x + 1 : std::exp(x);
     case Activation::kGelu:
       return x / 2 * std::erfc(-x / std::sqrt(2.0));
+    case Activation::kSquaredRelu:
+      return x > 0 ? x * x : 0;
   }
   return NAN;
 }

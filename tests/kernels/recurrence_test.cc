@@ -4,6 +4,7 @@
 
 #include "tests/support/matrix_ops.h"
 #include "tests/support/rnn_op.h"
+#include "tests/support/rwkv_ops.h"
 #include "tests/support/ssm_ops.h"
 
 namespace recurve::testing::recurrence_test {
@@ -178,6 +179,22 @@ Ops rnn_ops(std::mt19937_64& random) {
   return ops;
 }
 
+Ops token_shift_ops(std::mt19937_64& random) {
+  return {token_shift_op(1, random), token_shift_op(37, random), token_shift_op(64, random)};
+}
+
+Ops rwkv7_ops(std::mt19937_64&) {
+  Ops ops;
+  for (const auto& [N, chunk] :
+       {std::pair{1, 1}, {5, 4}, {8, 8}, {16, 16}, {33, 64}, {64, 16}, {64, 64}}) {
+    for (const Rwkv7Rows rows : {Rwkv7Rows::kUsual, Rwkv7Rows::kParallelKeys,
+                                 Rwkv7Rows::kAtTheBound, Rwkv7Rows::kSlow, Rwkv7Rows::kZeroKeys}) {
+      ops.push_back(rwkv7_op({2, N, chunk, rows}));
+    }
+  }
+  return ops;
+}
+
 Ops large_gla_ops(std::mt19937_64& random) {
   Ops ops;
   for (const auto& [H, DK, DV] :
@@ -257,6 +274,18 @@ const std::vector<Family>& families() {
        [](int chunk, Random& r) {
          return Ops{gla_op({2, 16, 40, chunk}, r),
                     gla_op({2, 16, 40, chunk, GlaDecay::kToken, true, true}, r)};
+       }},
+      {"token_shift", token_shift_ops,
+       [](Random& r) {
+         return Ops{token_shift_op(3000, r), token_shift_op(1023, r)};
+       },
+       nullptr},
+      {"rwkv7", rwkv7_ops,
+       [](Random&) {
+         return Ops{rwkv7_op({12, 64, 64}), rwkv7_op({3, 70, 16})};
+       },
+       [](int chunk, Random&) {
+         return Ops{rwkv7_op({2, 16, chunk}), rwkv7_op({1, 64, chunk})};
        }},
       // With one head by channels, time step by time step.
       {"rnn", rnn_ops, large_rnn_ops, nullptr},

@@ -69,7 +69,8 @@ constexpr Bf16Case kCases[] = {{"xlstm/single", "C"},
                                {"mamba2/hf", "h"},
                                {"gla/linear_attn_normalised", "S"},
                                {"gla/retnet", "S"},
-                               {"xlstm_blocks/vanilla", "C"}};
+                               {"xlstm_blocks/vanilla", "C"},
+                               {"rwkv7/one_head", "S"}};
 
 INSTANTIATE_TEST_SUITE_P(Families, Bf16StateTest, ::testing::ValuesIn(kCases),
                          [](const auto& info) {

@@ -41,7 +41,7 @@ TEST(LoadModel, NamesWhatItRefusesAndWhatThereIs) {
        {"llama",           "mistral",        "gpt_neox",  "qwen2",      "jamba",
         "zamba",           "zamba2",         "bamba",     "nemotron_h", "granitemoehybrid",
         "recurrent_gemma", "samba",          "rwkv",      "rwkv5",      "rwkv6",
-        "rwkv7",           "gated_deltanet", "delta_net", "hgrn",       "mamba3",
+        "rwkv8",           "gated_deltanet", "delta_net", "hgrn",       "mamba3",
         "mambapy",         "MAMBA",          ""}) {
     const json config = {{"model_type", type}, {"hidden_size", 64}, {"num_hidden_layers", 2},
                          {"vocab_size", 16},   {"num_heads", 2},    {"num_attention_heads", 2}};

@@ -116,7 +116,7 @@ TEST(MemoryPlanTest, SessionsThatDoNotFitAreRefused) {
 TEST(MemoryPlanTest, WhatIsPlannedIsWhatIsTaken) {
   const std::string golden = std::string(RECURVE_SOURCE_DIR) + "/tests/golden/";
   for (const char* model : {"xlstm/single", "mamba/hf", "mamba2/groups", "gla/retnet",
-                            "xlstm_blocks/vanilla", "rnn/slstm"}) {
+                            "xlstm_blocks/vanilla", "rnn/slstm", "rwkv7/heads"}) {
     Options options = options_with(3, "reference");
     options.model = golden + model;
     const auto backend = make_backend("reference");

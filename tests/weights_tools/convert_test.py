@@ -148,7 +148,7 @@ def test_a_large_checkpoint_needs_memory_of_pieces(tmp_path, layout):
 
 
 def test_an_unknown_family_is_refused(tmp_path, capsys):
-    (tmp_path / "config.json").write_text('{"model_type": "rwkv7"}')
+    (tmp_path / "config.json").write_text('{"model_type": "rwkv8"}')
     st.write(tmp_path / "model.safetensors", {"a": st.tensor(np.zeros(2, np.float32))})
     assert cli.main(["convert", str(tmp_path), str(tmp_path / "out")]) == 2
-    assert "rwkv7" in capsys.readouterr().err
+    assert "rwkv8" in capsys.readouterr().err

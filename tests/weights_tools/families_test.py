@@ -12,7 +12,7 @@ from weights_tools import safetensors_io as st
 GOLDEN = ROOT / "tests" / "golden"
 CASES = sorted(
     str(path.parent.relative_to(GOLDEN))
-    for folder in ("mamba", "falcon_mamba", "mamba2", "gla", "xlstm_blocks", "rnn")
+    for folder in ("mamba", "falcon_mamba", "mamba2", "gla", "xlstm_blocks", "rnn", "rwkv7")
     for path in (GOLDEN / folder).glob("*/golden.safetensors")
 )
 

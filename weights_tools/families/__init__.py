@@ -13,6 +13,7 @@ MODULES = {
     "gla": ("gla", "simple_gla", "retnet", "linear_attn", "hgrn2"),
     "xlstm_blocks": ("xlstm_blocks",),
     "rnn": ("rnn",),
+    "rwkv7": ("rwkv7",),
 }
 FAMILIES = {model_type: module for module, types in MODULES.items() for model_type in types}
 

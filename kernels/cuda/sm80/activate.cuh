@@ -27,6 +27,8 @@ __device__ inline float activate(Activation f, float x) {
       return x > 0 ? x + 1 : expf(x);
     case Activation::kGelu:
       return 0.5f * x * erfcf(-x * 0.70710678f);
+    case Activation::kSquaredRelu:
+      return x < 0 ? 0 : x * x;
   }
   return x;
 }

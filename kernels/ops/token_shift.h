@@ -1,0 +1,31 @@
+#pragma once
+#include "kernels/ops/op.h"
+#include "kernels/ops/ragged.h"
+
+namespace recurve {
+
+// Each row mixed with the row before it, in one way for each of n readers:
+//   y_i[t, d] = x[t, d] + (x[t - 1, d] - x[t, d]) mu_i[d]
+// The row before the first of this call comes from the state, which is left holding the last row;
+// a state of zeros is a text that begins. A row's result does not depend on where its text was cut.
+// Source: Peng et al. 2025 (RWKV-7), eq. 3; BlinkDL's RWKV-LM, rwkv_v7_numpy.py.
+struct TokenShiftArgs {
+  static constexpr int kMost = 6;  // readers
+
+  Ragged seqs;
+  int D;                   // channels
+  int n;                   // readers; 1 to kMost
+  int x_stride;            // floats from a row of x to the next
+  const float* x;          // (rows, D)
+  const float* mu[kMost];  // the first n: (D) each
+  float* state;            // (slots, D) the row before, read and written in place
+  float* y;                // (n, rows, D), dense; does not overlap x
+};
+
+struct TokenShiftKernel {
+  static constexpr const char* kName = "token_shift";
+  Op<TokenShiftArgs> token_shift;
+  static constexpr auto kOp = &TokenShiftKernel::token_shift;
+};
+
+}  // namespace recurve

@@ -1,0 +1,362 @@
+// RWKV-7 "Goose": a time mix around a state matrix a head, of which each token takes a part along
+// one key out before it puts its own in (kernels/ops/rwkv7.h), and a feed-forward layer of squared
+// ReLUs; both see the row before their own through a token shift. The first layer's values go into
+// those of every later one. Source: BlinkDL's RWKV-LM, rwkv_v7_numpy.py, whose eps and whose
+// normalisation of keys are followed where flash-linear-attention's layers/rwkv7.py differs; names
+// of tensors and config are the latter's.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/families/rwkv7_block.h"
+#include "model/layers/head.h"
+#include "model/layers/required_ops.h"
+#include "model/load_model.h"
+#include "model/special_ids.h"
+
+namespace recurve {
+namespace rwkv7 {
+namespace {
+
+// Of the norm behind the recurrence, whatever the config's eps is: 1e-5 times 8 squared.
+constexpr float kHeadNormEps = 64e-5f;
+
+class Rwkv7 final : public Model {
+ public:
+  Rwkv7(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
+        const Checkpoint::Progress& progress);
+
+  const ModelInfo& info() const override { return info_; }
+  StateLayout state_layout() const override;
+  size_t arena_bytes(const StepLimits& limits) const override;
+  void forward(const StepBatch& batch, const StatePool& states, Arena& arena, Stream& stream,
+               float* logits) const override;
+
+ private:
+  // Arrays of a layer's state, in their order.
+  enum { kMatrix, kShift, kFfnShift, kArrays };
+
+  // Activations of one step.
+  struct Scratch {
+    float* x;        // (rows, D) the residual stream
+    float* y;        // (rows, D) normed
+    float* mixed;    // (6, rows, D) by Reader
+    float* r;        // (rows, D)
+    float* k;        // (rows, D)
+    float* v;        // (rows, D)
+    float* v_first;  // (rows, D) the first layer's values
+    float* w;        // (rows, D) log decays
+    float* alpha;    // (rows, D)
+    float* mix;      // (rows, D) of the values, before its sigmoid
+    float* g;        // (rows, D)
+    float* kk;       // (rows, D)
+    float* o;        // (rows, D)
+    float* low;      // (rows, rank), of each low-rank pair in turn
+    float* hidden;   // (rows, F)
+    float* picked;   // (logits, D)
+  };
+  std::vector<int64_t> widths() const;
+  Scratch take_scratch(Arena& arena, int rows, int logits) const;
+  void fill_info(const Checkpoint& checkpoint);
+
+  void norm(const LayerNorm& norm, int rows, const float* x, float* y, Stream& stream) const;
+  void linear(const LinearWeights& weights, int rows, const float* x, float* y, Stream& stream,
+              const float* residual = nullptr) const;
+  void low_rank(const LowRank& weights, Activation f, int rows, const float* x, float* low,
+                float* y, Stream& stream) const;
+  void shift(std::span<const float* const> mu, const Ragged& seqs, float* state, const Scratch& s,
+             Stream& stream) const;
+  void time_mix(size_t index, const Ragged& seqs, const StatePool& states, const Scratch& s,
+                Stream& stream) const;
+  void project(size_t index, int rows, const Scratch& s, float* v, Stream& stream) const;
+  void recur(size_t index, const Ragged& seqs, const StatePool& states, const Scratch& s,
+             const float* v, Stream& stream) const;
+  void feed_forward(size_t index, const Ragged& seqs, const StatePool& states, const Scratch& s,
+                    Stream& stream) const;
+  void head(const StepBatch& batch, const Scratch& s, float* logits, Stream& stream) const;
+
+  Config c_;
+  const Kernels& kernels_;
+  TokenWeights tokens_;
+  VectorWeights out_bias_;  // (D) of the last norm
+  LayerNorm embed_norm_;    // behind the embedding
+  std::vector<Block> blocks_;
+  int64_t most_rank_ = 0;
+  ModelInfo info_;
+};
+
+Rwkv7::Rwkv7(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
+             const Checkpoint::Progress& progress)
+    : c_(read_config(checkpoint)), kernels_(backend.kernels()) {
+  require_ops(backend, "rwkv7",
+              {"embed", "gather_rows", "linear", "layer_norm", "activation", "token_shift",
+               "rwkv7_gate", "rwkv7", "head_norm_bonus"});
+  c_.state = require_state(backend, "rwkv7", "rwkv7", options.state);
+  if (options.chunk > 0) c_.chunk = options.chunk;
+  const std::string prefix = checkpoint.detect_prefix({"model.", ""}, "norm.weight");
+  tokens_ = load_token_weights(backend, checkpoint, prefix, "norm.weight", c_.vocab, c_.D, c_.tied,
+                               options.weights);
+  out_bias_ = VectorWeights::load(backend, checkpoint, prefix + "norm.bias", {{c_.D}});
+  for (int64_t b = 0; b < c_.blocks; ++b) {
+    const std::string layer = fmt::format("{}layers.{}.", prefix, b);
+    if (b == 0) embed_norm_ = load_norm(checkpoint, backend, layer + "pre_norm", c_.D);
+    blocks_.push_back(load_block(c_, checkpoint, backend, layer, b == 0, options.weights));
+    const Ranks ranks = ranks_of(c_, checkpoint, layer + "attn.");
+    most_rank_ = std::max({most_rank_, ranks.w, ranks.a, ranks.v, ranks.g});
+  }
+  checkpoint.finish(progress);
+  fill_info(checkpoint);
+}
+
+void Rwkv7::fill_info(const Checkpoint& checkpoint) {
+  WeightTally tally;
+  tally.add(tokens_);
+  tally.add(out_bias_);
+  add_to(tally, embed_norm_);
+  for (const Block& block : blocks_) add_to(tally, block);
+  info_.parameters = tally.parameters;
+  info_.weight_bytes = tally.bytes;
+  info_.family = "rwkv7";
+  info_.description = fmt::format("{} blocks, width {}, {} heads of {} x {}, feed-forward {}",
+                                  c_.blocks, c_.D, c_.H, c_.N, c_.N, c_.F);
+  info_.head = tokens_.head_source;
+  info_.vocab = c_.vocab;
+  info_.chunk = c_.chunk;
+  const SpecialIds ids = read_special_ids(checkpoint);
+  info_.bos = ids.bos;
+  info_.eos = ids.eos;
+  info_.force_bos = ids.force_bos.value_or(false);
+}
+
+StateLayout Rwkv7::state_layout() const {
+  StateLayout layout;
+  for (int b = 0; b < static_cast<int>(c_.blocks); ++b) {
+    layout.arrays.push_back(
+        {.name = "S", .layer = b, .dtype = c_.state, .shape = {c_.H, c_.N, c_.N}});
+    layout.arrays.push_back({.name = "shift", .layer = b, .shape = {c_.D}});
+    layout.arrays.push_back({.name = "ffn_shift", .layer = b, .shape = {c_.D}});
+  }
+  return layout;
+}
+
+// Of the rows of Scratch, but for `picked`, in its order.
+std::vector<int64_t> Rwkv7::widths() const {
+  const int64_t D = c_.D;
+  return {D, D, 6 * D, D, D, D, D, D, D, D, D, D, D, most_rank_, c_.F};
+}
+
+size_t Rwkv7::arena_bytes(const StepLimits& limits) const {
+  const auto room = [](int count, int64_t width) {
+    return Arena::room(static_cast<size_t>(count) * static_cast<size_t>(width));
+  };
+  size_t bytes = room(limits.logits, c_.D);
+  for (const int64_t width : widths()) bytes += room(limits.rows, width);
+  return bytes;
+}
+
+Rwkv7::Scratch Rwkv7::take_scratch(Arena& arena, int rows, int logits) const {
+  std::vector<float*> a;
+  for (const int64_t width : widths()) {
+    a.push_back(arena.floats(static_cast<size_t>(rows) * static_cast<size_t>(width)));
+  }
+  return {
+      a[0],  a[1],  a[2],  a[3],
+      a[4],  a[5],  a[6],  a[7],
+      a[8],  a[9],  a[10], a[11],
+      a[12], a[13], a[14], arena.floats(static_cast<size_t>(logits) * static_cast<size_t>(c_.D))};
+}
+
+void Rwkv7::forward(const StepBatch& batch, const StatePool& states, Arena& arena, Stream& stream,
+                    float* logits) const {
+  const int rows = batch.seqs.rows;
+  arena.reset();
+  const Scratch s = take_scratch(arena, rows, batch.num_logits);
+  kernels_.embed({.rows = rows, .E = tokens_.embedding.matrix(), .token = batch.tokens, .x = s.x},
+                 stream);
+  norm(embed_norm_, rows, s.x, s.x, stream);
+  for (size_t b = 0; b < blocks_.size(); ++b) {
+    time_mix(b, batch.seqs, states, s, stream);
+    feed_forward(b, batch.seqs, states, s, stream);
+  }
+  head(batch, s, logits, stream);
+}
+
+void Rwkv7::norm(const LayerNorm& norm, int rows, const float* x, float* y, Stream& stream) const {
+  kernels_.layer_norm({.rows = rows,
+                       .D = static_cast<int>(c_.D),
+                       .G = 1,
+                       .eps = c_.eps,
+                       .x = x,
+                       .w = norm.w.data(),
+                       .b = norm.b.data(),
+                       .residual = nullptr,
+                       .y = y},
+                      stream);
+}
+
+void Rwkv7::linear(const LinearWeights& weights, int rows, const float* x, float* y, Stream& stream,
+                   const float* residual) const {
+  kernels_.linear({.rows = rows,
+                   .W = weights.matrix(),
+                   .bias = weights.bias(),
+                   .residual = residual,
+                   .x = x,
+                   .y = y},
+                  stream);
+}
+
+void Rwkv7::low_rank(const LowRank& weights, Activation f, int rows, const float* x, float* low,
+                     float* y, Stream& stream) const {
+  linear(weights.down, rows, x, low, stream);
+  const auto rank = static_cast<int>(weights.down.matrix().N);
+  if (f != Activation::kIdentity) {
+    kernels_.activation({.rows = rows,
+                         .width = rank,
+                         .f = f,
+                         .scale = 1,
+                         .floor = -INFINITY,
+                         .x_stride = rank,
+                         .y_stride = rank,
+                         .x = low,
+                         .y = low},
+                        stream);
+  }
+  linear(weights.up, rows, low, y, stream);
+}
+
+// s.y, mixed for as many readers as there are mu, to s.mixed.
+void Rwkv7::shift(std::span<const float* const> mu, const Ragged& seqs, float* state,
+                  const Scratch& s, Stream& stream) const {
+  TokenShiftArgs args{.seqs = seqs,
+                      .D = static_cast<int>(c_.D),
+                      .n = static_cast<int>(mu.size()),
+                      .x_stride = static_cast<int>(c_.D),
+                      .x = s.y,
+                      .mu = {},
+                      .state = state,
+                      .y = s.mixed};
+  std::ranges::copy(mu, args.mu);
+  kernels_.token_shift(args, stream);
+}
+
+void Rwkv7::time_mix(size_t index, const Ragged& seqs, const StatePool& states, const Scratch& s,
+                     Stream& stream) const {
+  const Block& block = blocks_[index];
+  const int rows = seqs.rows;
+  float* v = index == 0 ? s.v_first : s.v;
+  norm(block.norm, rows, s.x, s.y, stream);
+  shift(block.mu, seqs, states.array(kArrays * index + kShift), s, stream);
+  project(index, rows, s, v, stream);
+  recur(index, seqs, states, s, v, stream);
+  kernels_.head_norm_bonus({.rows = rows,
+                            .H = static_cast<int>(c_.H),
+                            .N = static_cast<int>(c_.N),
+                            .eps = kHeadNormEps,
+                            .o = s.o,
+                            .r = s.r,
+                            .k = s.k,
+                            .v = v,
+                            .g = s.g,
+                            .r_k = block.r_k.data(),
+                            .w = block.head_norm.w.data(),
+                            .b = block.head_norm.b.data(),
+                            .y = s.o},
+                           stream);
+  linear(block.out, rows, s.o, s.x, stream, s.x);
+}
+
+// All that the recurrence takes but for the values of the first layer's, which stay as they are.
+void Rwkv7::project(size_t index, int rows, const Scratch& s, float* v, Stream& stream) const {
+  const Block& block = blocks_[index];
+  const auto mixed = [&](Reader reader) { return s.mixed + int64_t{reader} * rows * c_.D; };
+  linear(block.r, rows, mixed(kR), s.r, stream);
+  linear(block.k, rows, mixed(kK), s.k, stream);
+  linear(block.v, rows, mixed(kV), v, stream);
+  low_rank(block.decay, Activation::kTanh, rows, mixed(kW), s.low, s.w, stream);
+  low_rank(block.rate, Activation::kIdentity, rows, mixed(kA), s.low, s.alpha, stream);
+  low_rank(block.gate, Activation::kSigmoid, rows, mixed(kG), s.low, s.g, stream);
+  if (index > 0) {
+    low_rank(block.value_mix, Activation::kIdentity, rows, mixed(kV), s.low, s.mix, stream);
+  }
+  kernels_.rwkv7_gate({.rows = rows,
+                       .H = static_cast<int>(c_.H),
+                       .N = static_cast<int>(c_.N),
+                       .k_k = block.k_k.data(),
+                       .k_a = block.k_a.data(),
+                       .v_first = s.v_first,
+                       .m = index == 0 ? nullptr : s.mix,
+                       .w = s.w,
+                       .a = s.alpha,
+                       .k = s.k,
+                       .v = v,
+                       .kk = s.kk},
+                      stream);
+}
+
+void Rwkv7::recur(size_t index, const Ragged& seqs, const StatePool& states, const Scratch& s,
+                  const float* v, Stream& stream) const {
+  kernels_.rwkv7({.seqs = seqs,
+                  .H = static_cast<int>(c_.H),
+                  .N = static_cast<int>(c_.N),
+                  .chunk = c_.chunk,
+                  .stride = static_cast<int>(c_.D),
+                  .r = s.r,
+                  .lw = s.w,
+                  .k = s.k,
+                  .v = v,
+                  .kk = s.kk,
+                  .alpha = s.alpha,
+                  .S = states.data(kArrays * index + kMatrix),
+                  .o = s.o},
+                 stream);
+}
+
+void Rwkv7::feed_forward(size_t index, const Ragged& seqs, const StatePool& states,
+                         const Scratch& s, Stream& stream) const {
+  const Block& block = blocks_[index];
+  const int rows = seqs.rows, F = static_cast<int>(c_.F);
+  const float* mu[] = {block.ffn_mu.data()};
+  norm(block.ffn_norm, rows, s.x, s.y, stream);
+  shift(mu, seqs, states.array(kArrays * index + kFfnShift), s, stream);
+  linear(block.ffn_key, rows, s.mixed, s.hidden, stream);
+  kernels_.activation({.rows = rows,
+                       .width = F,
+                       .f = Activation::kSquaredRelu,
+                       .scale = 1,
+                       .floor = -INFINITY,
+                       .x_stride = F,
+                       .y_stride = F,
+                       .x = s.hidden,
+                       .y = s.hidden},
+                      stream);
+  linear(block.ffn_value, rows, s.hidden, s.x, stream, s.x);
+}
+
+void Rwkv7::head(const StepBatch& batch, const Scratch& s, float* logits, Stream& stream) const {
+  if (batch.num_logits == 0) return;
+  const float* x = rows_with_logits(batch, c_.D, s.x, s.picked, kernels_, stream);
+  kernels_.layer_norm({.rows = batch.num_logits,
+                       .D = static_cast<int>(c_.D),
+                       .G = 1,
+                       .eps = c_.eps,
+                       .x = x,
+                       .w = tokens_.norm.data(),
+                       .b = out_bias_.data(),
+                       .residual = nullptr,
+                       .y = s.y},
+                      stream);
+  kernels_.linear({.rows = batch.num_logits, .W = tokens_.head_matrix(), .x = s.y, .y = logits},
+                  stream);
+}
+
+}  // namespace
+}  // namespace rwkv7
+
+std::unique_ptr<const Model> load_rwkv7(Checkpoint& checkpoint, Backend& backend,
+                                        const LoadOptions& options,
+                                        const Checkpoint::Progress& progress) {
+  return std::make_unique<rwkv7::Rwkv7>(checkpoint, backend, options, progress);
+}
+
+}  // namespace recurve
