@@ -96,10 +96,16 @@ std::optional<std::string> Connection::problem() {
     return error(405, fmt::format("{} takes {}", path, match_.allow), false,
                  fmt::format("Allow: {}\r\n", match_.allow));
   }
-  if (match_.route->takes_json && !may_be_json()) {
+  const bool takes_body = match_.route->body == Route::Body::kJson ||
+                          (match_.route->body == Route::Body::kOptional && has_body());
+  if (takes_body && !may_be_json()) {
     return error(415, "the body must be JSON, with Content-Type: application/json", false);
   }
   return {};
+}
+
+bool Connection::has_body() const {
+  return parser_->chunked() || parser_->content_length().value_or(0) > 0;
 }
 
 // A page of elsewhere can post any type but JSON without asking the server first. What no page has

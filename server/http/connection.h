@@ -13,6 +13,7 @@
 #include <utility>  // Boost 1.74's Asio leaves it out
 
 #include "server/http/exchange.h"
+#include "server/http/openai/response_store.h"
 #include "server/http/routes.h"
 #include "server/http/server.h"
 #include "server/request/serving.h"
@@ -29,6 +30,8 @@ struct HttpContext {
   const HttpOptions options;
   Serving& serving;
   boost::asio::io_context io{1};
+  const std::unique_ptr<ResponseStore> responses =
+      std::make_unique<ResponseStore>(options.max_response_bytes);
   std::set<std::shared_ptr<Connection>> connections;
   int answers = 0;  // under way, also those whose client has gone and that have nothing to do here
   bool closing = false;
@@ -68,6 +71,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void body_came(const Error& error);
   void refuse_unread(const Error& error);
   std::optional<std::string> problem();
+  bool has_body() const;
   bool may_be_json() const;
   HttpRequest take_request();
   void watch();

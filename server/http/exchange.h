@@ -4,13 +4,16 @@
 #include <utility>
 #include <vector>
 
+#include "server/identity/identity.h"
+
 namespace recurve {
 
 class Connection;
 
 // A request as it has come, whole.
 struct HttpRequest {
-  std::vector<std::string> names = {};  // what stands in the target for each {} of its route's path
+  Identity caller = kAnyone;
+  std::vector<std::string> names = {};  // what stands in the target for each * of its route's path
   std::string query = {};               // behind the target's '?'
   std::string request_id = {};          // x-request-id, or one that was made
   std::string session = {};             // x-recurve-session; empty: none, or in the body

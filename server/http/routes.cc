@@ -8,13 +8,28 @@ namespace recurve {
 namespace {
 
 using boost::beast::http::verb;
+using enum Route::Body;
 
 constexpr Route kRoutes[] = {
-    {verb::post, "/v1/completions", true, nullptr, complete},
-    {verb::post, "/v1/chat/completions", true, nullptr, complete_chat},
-    {verb::get, "/v1/models", false, list_models},
-    {verb::get, "/v1/models/{}", false, get_model},
-    {verb::get, "/health", false, get_health},
+    {verb::post, "/v1/completions", kJson, nullptr, complete},
+    {verb::post, "/v1/chat/completions", kJson, nullptr, complete_chat},
+    {verb::get, "/v1/models", kNone, list_models},
+    {verb::get, "/v1/models/*", kNone, get_model},
+    {verb::post, "/v1/responses", kJson, nullptr, create_response},
+    {verb::get, "/v1/responses/*", kNone, get_response},
+    {verb::delete_, "/v1/responses/*", kNone, remove_response},
+    {verb::get, "/v1/sessions", kNone, nullptr, list_sessions},
+    {verb::post, "/v1/sessions", kOptional, nullptr, open_session},
+    {verb::get, "/v1/sessions/*", kNone, nullptr, get_session},
+    {verb::delete_, "/v1/sessions/*", kNone, nullptr, close_session},
+    {verb::post, "/v1/sessions/*/fork", kOptional, nullptr, fork_session},
+    {verb::post, "/v1/sessions/*/marks", kJson, nullptr, mark_session},
+    {verb::delete_, "/v1/sessions/*/marks/*", kNone, nullptr, unmark_session},
+    {verb::post, "/v1/sessions/*/rewind", kJson, nullptr, rewind_session},
+    {verb::post, "/tokenize", kJson, nullptr, begin_tokenize},
+    {verb::post, "/detokenize", kJson, nullptr, begin_detokenize},
+    {verb::get, "/tokenizer_info", kNone, get_tokenizer_info},
+    {verb::get, "/health", kNone, get_health},
 };
 
 std::string_view take_segment(std::string_view* path) {
@@ -24,12 +39,12 @@ std::string_view take_segment(std::string_view* path) {
   return segment;
 }
 
-// What stands for each {}; nothing where the path is another one.
+// What stands for each *; nothing where the path is another one.
 std::optional<std::vector<std::string>> match(std::string_view pattern, std::string_view path) {
   std::vector<std::string> names;
   while (pattern.starts_with('/') && path.starts_with('/')) {
     const std::string_view wanted = take_segment(&pattern), got = take_segment(&path);
-    if (wanted == "{}") {
+    if (wanted == "*") {
       names.emplace_back(got);
     } else if (wanted != got) {
       return {};

@@ -14,8 +14,10 @@ struct HttpContext;
 // What can be asked for, and what answers it: at once, or as an exchange.
 struct Route {
   boost::beast::http::verb verb;
-  std::string_view path;  // {}: any one segment
-  bool takes_json = false;
+  std::string_view path;  // *: any one segment
+  // JSON, which needs its content type; kOptional: or nothing.
+  enum class Body { kNone, kOptional, kJson };
+  Body body = Body::kNone;
   // The bytes of a response.
   std::string (*respond)(const HttpContext& context, const HttpRequest& request,
                          bool keep_alive) = nullptr;
@@ -26,7 +28,7 @@ struct Route {
 
 struct RouteMatch {
   const Route* route = nullptr;         // null: there is none for this verb
-  std::vector<std::string> names = {};  // what stood for each {}
+  std::vector<std::string> names = {};  // what stood for each *
   std::string allow = {};               // the verbs of this path; empty: there is nothing there
 };
 // path: without a query.
