@@ -10,10 +10,11 @@ class Connection;
 
 // A request as it has come, whole.
 struct HttpRequest {
-  std::vector<std::string> names = {};  // what stands in the target for each {} of its route's path
+  std::vector<std::string> names = {};  // what stands in the target for each * of its route's path
   std::string query = {};               // behind the target's '?'
   std::string request_id = {};          // x-request-id, or one that was made
   std::string session = {};             // x-recurve-session; empty: none, or in the body
+  std::string if_none_match = {};       // what the client has already; empty: nothing
   std::string body = {};
 };
 

@@ -3,18 +3,25 @@
 #include <optional>
 
 #include "server/http/openai/routes.h"
+#include "server/http/page.h"
+#include "server/http/server_resources.h"
 
 namespace recurve {
 namespace {
 
 using boost::beast::http::verb;
+using enum Route::Body;
 
 constexpr Route kRoutes[] = {
-    {verb::post, "/v1/completions", true, nullptr, complete},
-    {verb::post, "/v1/chat/completions", true, nullptr, complete_chat},
-    {verb::get, "/v1/models", false, list_models},
-    {verb::get, "/v1/models/{}", false, get_model},
-    {verb::get, "/health", false, get_health},
+    {verb::post, "/v1/completions", kJson, nullptr, complete},
+    {verb::post, "/v1/chat/completions", kJson, nullptr, complete_chat},
+    {verb::get, "/v1/models", kNone, list_models},
+    {verb::get, "/v1/models/*", kNone, get_model},
+    {verb::get, "/health", kNone, get_health, nullptr, Where::kEverywhere},
+    {verb::get, "/metrics", kNone, get_metrics, nullptr, Where::kEverywhere},
+    {verb::get, "/v1/load", kNone, get_load},
+    {verb::get, "/", kNone, get_page, nullptr, Where::kPage},
+    {verb::get, "/page/*", kNone, get_page_file, nullptr, Where::kPage},
 };
 
 std::string_view take_segment(std::string_view* path) {
@@ -24,12 +31,12 @@ std::string_view take_segment(std::string_view* path) {
   return segment;
 }
 
-// What stands for each {}; nothing where the path is another one.
+// What stands for each *; nothing where the path is another one.
 std::optional<std::vector<std::string>> match(std::string_view pattern, std::string_view path) {
   std::vector<std::string> names;
   while (pattern.starts_with('/') && path.starts_with('/')) {
     const std::string_view wanted = take_segment(&pattern), got = take_segment(&path);
-    if (wanted == "{}") {
+    if (wanted == "*") {
       names.emplace_back(got);
     } else if (wanted != got) {
       return {};
@@ -47,6 +54,7 @@ RouteMatch find_route(verb asked, std::string_view path) {
     auto names = match(route.path, path);
     if (!names) continue;
     const auto name = boost::beast::http::to_string(route.verb);
+    found.where = route.where;
     found.allow.append(found.allow.empty() ? "" : ", ").append(name.data(), name.size());
     if (route.verb != asked || found.route != nullptr) continue;
     found.route = &route;
