@@ -87,7 +87,7 @@ def visit(browser):
     def open_page(url, expect_errors=False, **options):
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(30_000)
         wrong = []
         page.on("request", lambda asked: asked.url.startswith((url, "data:")) or wrong.append(asked.url))
         page.on("pageerror", lambda error: wrong.append(str(error)))

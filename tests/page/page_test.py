@@ -8,6 +8,7 @@ import pytest
 from conftest import Server
 from playwright.sync_api import expect
 
+expect.set_options(timeout=30_000)
 TOKENS = re.compile(r"^(\d[\d,]*) tokens, state 260\.1 KiB$")
 
 
@@ -22,9 +23,9 @@ def send(page, text, pane=0):
     box.fill(text)
     answers = page.locator(".pane").nth(pane).locator(".model small")
     before = answers.count()
-    page.get_by_role("button", name="Send").nth(pane).click()
+    page.get_by_role("button", name="Send", exact=True).nth(pane).click()
     expect(answers).to_have_count(before + 1)
-    expect(page.get_by_role("button", name="Send").nth(pane)).to_be_enabled()
+    expect(page.get_by_role("button", name="Send", exact=True).nth(pane)).to_be_enabled()
 
 
 def set_sampling(page, **values):
@@ -171,8 +172,8 @@ def test_a_reload_in_the_middle_of_an_answer(server, visit):
     set_sampling(page, max_tokens=100000)
     new_session(page, "long")
     page.get_by_role("textbox", name="What to send").fill("On and on")
-    page.get_by_role("button", name="Send").click()
-    expect(transcript(page).locator(".token").nth(300)).to_be_attached()
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(transcript(page).locator(".token").nth(100)).to_be_attached()
     page.reload()
     expect(transcript(page).locator(".model small")).to_have_text(re.compile("broken off"))
     expect(page.locator(".pane > .note")).to_be_hidden()
@@ -184,11 +185,11 @@ def test_an_answer_can_be_stopped(server, visit):
     set_sampling(page, max_tokens=100000)
     new_session(page, "stopped")
     page.get_by_role("textbox", name="What to send").fill("On and on")
-    page.get_by_role("button", name="Send").click()
+    page.get_by_role("button", name="Send", exact=True).click()
     expect(transcript(page).locator(".token").nth(20)).to_be_attached()
-    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Stop", exact=True).click()
     expect(transcript(page).locator(".model small")).to_have_text(re.compile("stopped"))
-    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_enabled()
     set_sampling(page, max_tokens=5)
     send(page, " Then")
     expect(transcript(page).locator(".model small").last).to_have_text(re.compile("^5 tokens"))
@@ -209,7 +210,7 @@ def test_a_refusal_is_said_and_nothing_is_lost(server, visit):
     set_sampling(page, max_tokens=0)
     page.get_by_role("textbox", name="What to send").fill("Hello")
     page.locator("#controls [name=max_tokens]").evaluate("input => { input.value = '-5'; }")
-    page.get_by_role("button", name="Send").click()
+    page.get_by_role("button", name="Send", exact=True).click()
     expect(page.get_by_role("alert")).to_contain_text("max_tokens")
     expect(page.get_by_role("textbox", name="What to send")).to_have_value("Hello")
     expect(transcript(page).locator(".user")).to_have_count(0)
@@ -224,7 +225,7 @@ def test_without_the_network(server, visit):
     page.context.set_offline(True)
     expect(page.get_by_role("status")).to_have_text(re.compile("cannot be reached"))
     page.get_by_role("textbox", name="What to send").fill(" was")
-    page.get_by_role("button", name="Send").click()
+    page.get_by_role("button", name="Send", exact=True).click()
     expect(page.get_by_role("alert")).to_have_text("the server cannot be reached")
     expect(page.get_by_role("textbox", name="What to send")).to_have_value(" was")
     assert words(page) == text
@@ -239,7 +240,7 @@ def test_a_server_that_dies_in_the_middle_of_an_answer(model, visit):
         page = visit(mine.url, expect_errors=True)
         set_sampling(page, max_tokens=100000)
         page.get_by_role("textbox", name="What to send").fill("On and on")
-        page.get_by_role("button", name="Send").click()
+        page.get_by_role("button", name="Send", exact=True).click()
         expect(transcript(page).locator(".token").nth(50)).to_be_attached()
         mine.process.kill()
         expect(page.get_by_role("alert")).to_be_visible()
@@ -286,9 +287,9 @@ def test_the_load_is_live(server, visit):
     page = visit(server.url)
     set_sampling(page, max_tokens=100000)
     page.get_by_role("textbox", name="What to send").fill("On and on")
-    page.get_by_role("button", name="Send").click()
+    page.get_by_role("button", name="Send", exact=True).click()
     load = page.locator("#load")
     expect(load).to_contain_text("1 running")
     expect(page.locator("#rate polyline")).to_have_attribute("points", re.compile(r"\d"))
-    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Stop", exact=True).click()
     expect(load).to_contain_text("0 running")
