@@ -68,7 +68,13 @@ RpcOptions rpc_options(const Options& o) {
 HttpOptions http_options(const Options& o) {
   return {.listen = o.http,
           .max_body_bytes = static_cast<int64_t>(o.max_message_bytes),
-          .origins = o.http_origins};
+          .origins = o.http_origins,
+          .page = o.http_page};
+}
+
+// Scrapers call a server by whatever name they have for it, and there is nothing to be done there.
+HttpOptions metrics_options(const Options& o) {
+  return {.listen = o.metrics, .max_body_bytes = 0, .origins = {"*"}, .metrics_only = true};
 }
 
 ServingOptions serving_options(const Options& o, StopSignal& stop, Failure& failure) {
@@ -202,8 +208,6 @@ int run(const Options& o, StopSignal& stop) {
   allow_many_files();
   const HeapTrimmer trimmer;
   Metrics metrics;
-  std::optional<MetricsServer> metrics_server;
-  if (!o.metrics.empty()) metrics_server.emplace(o.metrics, metrics);
   AdmissionQueue queue(o.max_queue);
   EngineStats stats;
   Failure failure(stop);
@@ -211,6 +215,10 @@ int run(const Options& o, StopSignal& stop) {
   RpcServer rpc(rpc_options(o), serving, {kserve_service()});
   std::optional<HttpServer> http;
   if (!o.http.empty()) http.emplace(http_options(o), serving, rpc.connections());
+  // A flood of clients does not keep out who looks at it.
+  Connections scrapers({.in_all = 64, .by_network = 32});
+  std::optional<HttpServer> metrics_door;
+  if (!o.metrics.empty()) metrics_door.emplace(metrics_options(o), serving, scrapers);
 
   const auto backend = make_backend(o.device, o.threads);
   MemoryPlan plan = plan_memory(o, *backend);
@@ -238,6 +246,9 @@ int run(const Options& o, StopSignal& stop) {
   log_event(LogLevel::kInfo, "serving", {{"listen", o.listen}, {"port", rpc.port()}});
   if (http)
     log_event(LogLevel::kInfo, "serving_http", {{"listen", o.http}, {"port", http->port()}});
+  if (metrics_door)
+    log_event(LogLevel::kInfo, "serving_metrics",
+              {{"listen", o.metrics}, {"port", metrics_door->port()}});
 
   const double seconds = stop.wait().value_or(o.drain_seconds);
   log_event(LogLevel::kInfo, "draining", {{"seconds", seconds}, {"requests", serving.under_way()}});

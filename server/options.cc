@@ -105,17 +105,21 @@ int parse_options(int argc, char** argv, Options* o) {
   app.add_option("--listen", o->listen, "HOST:PORT or unix:PATH to serve on; port 0: any free one")
       ->group("Service");
   app.add_option("--http", o->http,
-                 "HOST:PORT for clients of OpenAI's API: /v1/models, /v1/completions, "
-                 "/v1/chat/completions, /v1/responses, /v1/sessions, /tokenize, /health; default: "
-                 "none")
+                 "HOST:PORT for clients of OpenAI's API and browsers: /v1/models, /v1/completions, "
+                 "/v1/chat/completions, /v1/responses, /v1/sessions, /tokenize, /health, /metrics, "
+                 "and a page at /; default: none")
       ->group("Service");
   app.add_option(
          "--http-origin", o->http_origins,
-         "https://HOST[:PORT] whose pages may use --http, and by whose name it may be called; "
-         "several: comma-separated, or again")
+         "https://HOST[:PORT] whose pages may use --http, and by whose name it may be called, or "
+         "HOST for the name alone; *: all. Addresses, localhost, names of one part and names under "
+         ".internal and .svc need not be named. Several: comma-separated, or again")
       ->delimiter(',')
       ->group("Service");
-  app.add_option("--metrics", o->metrics, "HOST:PORT for Prometheus, at /metrics; default: none")
+  add_switch(app, "--http-page", &o->http_page, "A page to try the model, at / of --http");
+  app.add_option("--metrics", o->metrics,
+                 "HOST:PORT for /metrics, which Prometheus reads, and /health, and nothing else; "
+                 "default: none")
       ->group("Service");
   app.add_option("--max-queue", o->max_queue,
                  "Requests that may wait for a slot; further ones get RESOURCE_EXHAUSTED")

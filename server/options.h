@@ -24,6 +24,7 @@ struct Options {
   std::string listen = "127.0.0.1:50051";
   std::string http;  // HOST:PORT; empty: none
   std::vector<std::string> http_origins;
+  bool http_page = true;
   std::string metrics;  // HOST:PORT; empty: none
   int threads = 0;
   DType weights = DType::kBF16;

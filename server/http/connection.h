@@ -14,8 +14,10 @@
 
 #include "server/http/exchange.h"
 #include "server/http/openai/response_store.h"
+#include "server/http/request_head.h"
 #include "server/http/routes.h"
 #include "server/http/server.h"
+#include "server/request/byte_budget.h"
 #include "server/request/serving.h"
 
 namespace recurve {
@@ -56,7 +58,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // For the answer under way, from any thread.
   const std::string& peer() const { return peer_; }
-  bool keeps_alive() const { return keep_alive_; }
+  bool keeps_alive() const { return head_.keep_alive; }
+  bool chunks() const { return head_.chunks; }  // whether a stream may be in chunks
   void write(std::shared_ptr<Exchange> answer, std::string bytes, bool last);
   void answer_done(std::shared_ptr<Exchange> answer);  // nothing more will be written
   void cut();
@@ -65,32 +68,34 @@ class Connection : public std::enable_shared_from_this<Connection> {
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
   using Error = boost::beast::error_code;
 
+  void await_request();
   void read_head();
   void head_came(const Error& error);
   void read_body();
-  void body_came(const Error& error);
+  void part_came(const Error& error);
+  bool hold_body();
+  void body_came();
   void refuse_unread(const Error& error);
-  std::optional<std::string> problem();
-  bool has_body() const;
-  bool may_be_json() const;
   HttpRequest take_request();
+  void begin_exchange(const Route& route, HttpRequest request);
   void watch();
+  bool look_at_client();
   void over(const std::shared_ptr<Exchange>& answer, bool ok);
   void respond(std::string bytes);
+  std::string dress(std::string bytes);
   void linger();
   void gone();
-
-  std::string_view header(boost::beast::string_view name) const;
 
   HttpContext& context_;
   boost::beast::tcp_stream stream_;
   const std::string peer_;
   boost::beast::flat_buffer buffer_;
-  std::optional<Parser> parser_;
-  std::string out_;  // being written
-  char unwanted_[4096];
-  RouteMatch match_;  // of the request that is being read
-  bool keep_alive_ = true;
+  std::optional<Parser> parser_;  // of the request that is being read
+  RequestHead head_;              // of it, or of the one that is being answered
+  ByteBudget::Share body_share_;  // what there is of its body
+  size_t body_held_ = 0;          // bytes, of which that many may come
+  bool response_begun_ = false;   // to it
+  std::string out_;               // being written
   bool closed_ = false;
   std::shared_ptr<Exchange> answer_;  // under way
 };

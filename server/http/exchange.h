@@ -17,6 +17,7 @@ struct HttpRequest {
   std::string query = {};               // behind the target's '?'
   std::string request_id = {};          // x-request-id, or one that was made
   std::string session = {};             // x-recurve-session; empty: none, or in the body
+  std::string if_none_match = {};       // what the client has already; empty: nothing
   std::string body = {};
 };
 

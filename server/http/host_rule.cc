@@ -2,8 +2,10 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 
 namespace recurve {
 namespace {
@@ -27,20 +29,46 @@ std::string_view host_of(std::string_view origin) {
   return scheme == std::string_view::npos ? origin : origin.substr(scheme + 3);
 }
 
+std::string lower(std::string_view text) {
+  std::string to(text);
+  for (char& c : to) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return to;
+}
+
+std::string own_name() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return {};
+  return lower(name.data());
+}
+
+// Names of networks and machines, none of which the public system of names gives to anybody.
+bool is_private(std::string_view name) {
+  constexpr std::array kEndings = {".localhost", ".internal", ".svc", ".svc.cluster.local"};
+  if (name.empty()) return false;
+  if (name.find('.') == std::string_view::npos) return true;
+  static const std::string own = own_name();
+  return name == own || std::any_of(kEndings.begin(), kEndings.end(),
+                                    [&](const char* end) { return name.ends_with(end); });
+}
+
 }  // namespace
 
 std::string origin_problem(std::string_view host, std::string_view origin,
                            const std::vector<std::string>& allowed) {
-  const std::string_view name = without_port(host);
-  const bool known = is_address(name) || name == "localhost" ||
+  if (std::find(allowed.begin(), allowed.end(), "*") != allowed.end()) return {};
+  std::string name = lower(without_port(host));
+  if (name.ends_with('.')) name.pop_back();  // of the root
+  const bool known = host.empty() || is_address(name) || is_private(name) ||
                      std::any_of(allowed.begin(), allowed.end(), [&](const std::string& one) {
-                       return without_port(host_of(one)) == name;
+                       return lower(without_port(host_of(one))) == name;
                      });
   if (!known) {
     return fmt::format(
-        "Host must be an address or localhost, got \"{}\": name it with --http-origin", name);
+        "Host \"{}\" is not known to be this server's: name it with --http-origin {}", name, name);
   }
-  const bool own = origin.empty() || origin == fmt::format("http://{}", host);
+  const bool own = origin.empty() || (!host.empty() && origin == fmt::format("http://{}", host));
   if (own || std::find(allowed.begin(), allowed.end(), origin) != allowed.end()) return {};
   return fmt::format("pages of \"{}\" may not use this server: name it with --http-origin", origin);
 }

@@ -186,7 +186,7 @@ void HttpAnswer::send(size_t part, const AnswerEvent& event) {
   accepted_ = true;
   streaming_ = dialect_->streams();
   const std::string events = dialect_->take(part, event);
-  if (!events.empty()) pending_ += chunk(events);
+  if (!events.empty()) pending_ += chunk(events, connection_->chunks());
 }
 
 void HttpAnswer::part_finished(const Refused& refusal) {
@@ -214,8 +214,8 @@ void HttpAnswer::conclude() {
                                 /*repeatable=*/!changes_session_ || !accepted_);
   } else {
     const std::string last = refusal_ ? dialect_->broken(*refusal_) : dialect_->stream_end();
-    if (!last.empty()) pending_ += chunk(last);
-    pending_ += last_chunk();
+    if (!last.empty()) pending_ += chunk(last, connection_->chunks());
+    pending_ += last_chunk(connection_->chunks());
   }
   dialect_->ended(!refusal_);
 }
@@ -233,7 +233,8 @@ void HttpAnswer::push_out() {
   if (gone_ || (pending_.empty() && !ended_ && !head)) return;
   if (head) {
     head_sent_ = true;
-    pending_.insert(0, stream_head(connection_->keeps_alive(), request_.request_id));
+    pending_.insert(
+        0, stream_head(connection_->keeps_alive(), connection_->chunks(), request_.request_id));
   }
   last_ = ended_;
   writing_ = true;

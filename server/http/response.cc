@@ -38,8 +38,11 @@ std::string retry_headers(const Refusal& refusal, bool repeatable) {
 }  // namespace
 
 std::string response(const Response& of) {
-  return fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{}{}\r\n{}",
-                     of.status, reason_of(of.status), of.content_type, of.body.size(),
+  const bool bodiless = of.status == 204 || of.status == 304;
+  const std::string what = bodiless ? ""
+                                    : fmt::format("Content-Type: {}\r\nContent-Length: {}\r\n",
+                                                  of.content_type, of.body.size());
+  return fmt::format("HTTP/1.1 {} {}\r\n{}{}{}\r\n{}", of.status, reason_of(of.status), what,
                      connection_headers(of.keep_alive, of.request_id), of.headers, of.body);
 }
 
@@ -52,16 +55,18 @@ std::string refusal_response(const Refusal& refusal, bool keep_alive, const std:
                    .headers = retry_headers(refusal, repeatable)});
 }
 
-std::string stream_head(bool keep_alive, const std::string& request_id) {
-  return "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
-         "Transfer-Encoding: chunked\r\n" +
-         connection_headers(keep_alive, request_id) + "\r\n";
+// X-Accel-Buffering: nginx would hold events back until a buffer is full.
+std::string stream_head(bool keep_alive, bool chunked, const std::string& request_id) {
+  return fmt::format(
+      "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
+      "X-Accel-Buffering: no\r\n{}{}\r\n",
+      chunked ? "Transfer-Encoding: chunked\r\n" : "", connection_headers(keep_alive, request_id));
 }
 
-std::string chunk(std::string_view bytes) {
-  return fmt::format("{:x}\r\n{}\r\n", bytes.size(), bytes);
+std::string chunk(std::string_view bytes, bool chunked) {
+  return chunked ? fmt::format("{:x}\r\n{}\r\n", bytes.size(), bytes) : std::string(bytes);
 }
 
-std::string last_chunk() { return "0\r\n\r\n"; }
+std::string last_chunk(bool chunked) { return chunked ? "0\r\n\r\n" : ""; }
 
 }  // namespace recurve

@@ -22,9 +22,10 @@ std::string response(const Response& of);
 std::string refusal_response(const Refusal& refusal, bool keep_alive,
                              const std::string& request_id = "", bool repeatable = true);
 
-// A stream of events: its head, its chunks, its end.
-std::string stream_head(bool keep_alive, const std::string& request_id);
-std::string chunk(std::string_view bytes);
-std::string last_chunk();
+// A stream of events: its head, its chunks, its end. chunked: as HTTP/1.1 has it; of HTTP/1.0 a
+// stream ends as its connection does.
+std::string stream_head(bool keep_alive, bool chunked, const std::string& request_id);
+std::string chunk(std::string_view bytes, bool chunked);
+std::string last_chunk(bool chunked);
 
 }  // namespace recurve

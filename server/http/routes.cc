@@ -3,6 +3,8 @@
 #include <optional>
 
 #include "server/http/openai/routes.h"
+#include "server/http/page.h"
+#include "server/http/server_resources.h"
 
 namespace recurve {
 namespace {
@@ -29,7 +31,11 @@ constexpr Route kRoutes[] = {
     {verb::post, "/tokenize", kJson, nullptr, begin_tokenize},
     {verb::post, "/detokenize", kJson, nullptr, begin_detokenize},
     {verb::get, "/tokenizer_info", kNone, get_tokenizer_info},
-    {verb::get, "/health", kNone, get_health},
+    {verb::get, "/health", kNone, get_health, nullptr, Where::kEverywhere},
+    {verb::get, "/metrics", kNone, get_metrics, nullptr, Where::kEverywhere},
+    {verb::get, "/v1/load", kNone, get_load},
+    {verb::get, "/", kNone, get_page, nullptr, Where::kPage},
+    {verb::get, "/page/*", kNone, get_page_file, nullptr, Where::kPage},
 };
 
 std::string_view take_segment(std::string_view* path) {
@@ -62,6 +68,7 @@ RouteMatch find_route(verb asked, std::string_view path) {
     auto names = match(route.path, path);
     if (!names) continue;
     const auto name = boost::beast::http::to_string(route.verb);
+    found.where = route.where;
     found.allow.append(found.allow.empty() ? "" : ", ").append(name.data(), name.size());
     if (route.verb != asked || found.route != nullptr) continue;
     found.route = &route;

@@ -1,6 +1,7 @@
 #pragma once
 #include <boost/beast/http/verb.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,9 @@
 namespace recurve {
 
 struct HttpContext;
+
+// Where a route is: wherever the door is, unless --http-page off, or also where --metrics listens.
+enum class Where { kDoor, kPage, kEverywhere };
 
 // What can be asked for, and what answers it: at once, or as an exchange.
 struct Route {
@@ -24,12 +28,14 @@ struct Route {
   std::shared_ptr<Exchange> (*exchange)(HttpContext& context,
                                         std::shared_ptr<Connection> connection,
                                         HttpRequest request) = nullptr;
+  Where where = Where::kDoor;
 };
 
 struct RouteMatch {
   const Route* route = nullptr;         // null: there is none for this verb
   std::vector<std::string> names = {};  // what stood for each *
   std::string allow = {};               // the verbs of this path; empty: there is nothing there
+  std::optional<Where> where = {};      // of the path, where there is something
 };
 // path: without a query.
 RouteMatch find_route(boost::beast::http::verb verb, std::string_view path);

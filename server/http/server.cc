@@ -21,6 +21,7 @@ struct HttpServer::Impl {
   void close_all();
 
   HttpContext context;
+  Metrics of_scrapers;  // whose connections are no clients'
   Listener listener;
   std::thread thread;
 };
@@ -50,7 +51,8 @@ void HttpServer::Impl::close_all() {
 HttpServer::HttpServer(HttpOptions options, Serving& serving, Connections& connections)
     : impl_(std::make_unique<Impl>(std::move(options), serving)) {
   impl_->thread = std::thread([impl = impl_.get()] { impl->context.io.run(); });
-  impl_->listener.start(connections, serving.metrics,
+  Metrics& metrics = impl_->context.options.metrics_only ? impl_->of_scrapers : serving.metrics;
+  impl_->listener.start(connections, metrics,
                         [impl = impl_.get()](int descriptor) { impl->take(descriptor); });
 }
 

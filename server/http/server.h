@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,16 +10,27 @@
 
 namespace recurve {
 
+// How long a client may take. What takes longer is closed without a word.
+struct HttpTimes {
+  std::chrono::milliseconds head{10'000};   // from a request's first byte to the end of its head
+  std::chrono::milliseconds body{60'000};   // all of a body
+  std::chrono::milliseconds idle{75'000};   // from one request's end to the next one's first byte
+  std::chrono::milliseconds linger{2'000};  // to read why it was refused, and to close
+};
+
 struct HttpOptions {
   std::string listen;                     // HOST:PORT, [::1]:PORT; port 0: any
   int64_t max_body_bytes = 16 << 20;      // of one request; more: 413
   int64_t max_response_bytes = 64 << 20;  // of all responses that are kept; the oldest go first
-  std::vector<std::string> origins = {};  // whose pages may use the server: "https://example.com"
+  std::vector<std::string> origins = {};  // see origin_problem()
+  bool page = true;                       // whether there is one at /
+  bool metrics_only = false;              // /metrics and /health are all there is
+  HttpTimes times = {};
 };
 
-// The door for clients of OpenAI's API, over HTTP/1.1: /v1/models, /v1/completions,
-// /v1/chat/completions, /health. One thread serves all connections; texts are read and written on
-// the threads that Serving has for all doors.
+// The door for clients of OpenAI's API and for browsers, over HTTP/1.1 and 1.0; what there is to
+// ask for is in routes.cc. One thread serves all connections; texts are read and written on the
+// threads that Serving has for all doors.
 class HttpServer {
  public:
   // Listens. `serving` and `connections`, whose limits are those of all doors together, outlive the

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <prometheus/counter.h>
-#include <prometheus/exposer.h>
 #include <prometheus/family.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
@@ -11,7 +10,6 @@
 
 #include <array>
 #include <mutex>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -69,26 +67,9 @@ Histogram& histogram(Registry& registry, const char* name, const char* help,
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
 }
 
-// The HTTP library takes more: lists of addresses, ports without a host, suffixes for TLS.
-bool is_host_and_port(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon == 0) return false;
-  if (address.find_first_of(", ") != std::string::npos) return false;
-  const std::string port = address.substr(colon + 1);
-  if (port.empty() || port.size() > 5) return false;
-  if (port.find_first_not_of("0123456789") != std::string::npos) return false;
-  return std::stoi(port) <= 65535;
-}
-
-// Of the HTTP library. Its own time limit is 30 seconds, and two connections that send half a
-// request each would keep both threads for that long.
-std::vector<std::string> http_options(const std::string& address) {
-  return {"listening_ports", address, "num_threads", "2", "request_timeout_ms", "1000"};
-}
-
 }  // namespace
 
-struct Metrics::Impl final : prometheus::Collectable {
+struct Metrics::Impl {
   Impl() {
     auto& finished_family = counters(registry, "recurve_requests_finished_total",
                                      "Answers that ended, by reason; one a choice");
@@ -116,7 +97,7 @@ struct Metrics::Impl final : prometheus::Collectable {
     sessions_empty = &session_family.Add({{"tier", "empty"}});
   }
 
-  std::vector<prometheus::MetricFamily> Collect() const override {
+  std::vector<prometheus::MetricFamily> collect() const {
     {
       std::lock_guard lock(log_mutex);
       log_lines.Increment(static_cast<double>(log_lines_dropped()) - log_lines.Value());
@@ -166,7 +147,7 @@ struct Metrics::Impl final : prometheus::Collectable {
   Gauge *sessions_slot, *sessions_host, *sessions_empty;
 };
 
-Metrics::Metrics() : impl_(std::make_shared<Impl>()) {}
+Metrics::Metrics() : impl_(std::make_unique<Impl>()) {}
 Metrics::~Metrics() = default;
 
 void Metrics::request_received() { impl_->requests.Increment(); }
@@ -231,31 +212,7 @@ void Metrics::observe_step(double seconds, int64_t rows) {
 }
 
 std::string Metrics::text() const {
-  return prometheus::TextSerializer().Serialize(impl_->Collect());
+  return prometheus::TextSerializer().Serialize(impl_->collect());
 }
-
-struct MetricsServer::Impl {
-  std::shared_ptr<prometheus::Collectable> metrics;  // the exposer holds it weakly
-  prometheus::Exposer exposer;
-};
-
-MetricsServer::MetricsServer(const std::string& address, const Metrics& metrics) {
-  if (!is_host_and_port(address)) {
-    throw std::runtime_error(
-        fmt::format("metrics address must be HOST:PORT, PORT in [0, 65535], got '{}'", address));
-  }
-  try {
-    impl_.reset(new Impl{metrics.impl_, prometheus::Exposer(http_options(address))});
-  } catch (const std::exception&) {  // whose text names a class of the HTTP library
-    throw std::runtime_error(fmt::format(
-        "cannot serve metrics on {}: no such address on this machine, or its port is taken",
-        address));
-  }
-  impl_->exposer.RegisterCollectable(impl_->metrics);
-}
-
-MetricsServer::~MetricsServer() = default;
-
-int MetricsServer::port() const { return impl_->exposer.GetListeningPorts().front(); }
 
 }  // namespace recurve

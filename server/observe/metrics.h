@@ -78,23 +78,6 @@ class Metrics final : public EngineMetrics {
   std::string text() const;
 
  private:
-  friend class MetricsServer;
-  struct Impl;
-  std::shared_ptr<Impl> impl_;
-};
-
-// GET /metrics on a port of its own, on two threads of its own, until destroyed. A client has a
-// second to send its request and one to take the answer, so that nobody keeps the threads.
-class MetricsServer {
- public:
-  // address: HOST:PORT, HOST a numeric address or a name, [::1] for IPv6; port 0: any free one.
-  // Throws std::runtime_error with a sentence if it cannot listen there.
-  MetricsServer(const std::string& address, const Metrics& metrics);
-  ~MetricsServer();
-
-  int port() const;
-
- private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -11,6 +11,7 @@
 
 namespace recurve::http_openai_test {
 
+using Client = testing::HttpClient;
 using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -242,7 +243,6 @@ TEST_F(OpenAiTest, WhatIsNoRequestIsRefused) {
   const std::string host = "Host: localhost\r\n", is_json = "Content-Type: application/json\r\n";
   const std::string post = "POST /v1/completions HTTP/1.1\r\n";
   EXPECT_EQ(status("what\r\n\r\n"), 400);
-  EXPECT_EQ(status("GET /health HTTP/1.0\r\n" + host + "\r\n"), 505);
   EXPECT_EQ(status("GET /elsewhere HTTP/1.1\r\n" + host + "\r\n"), 404);
   EXPECT_EQ(status("GET /v1/completions HTTP/1.1\r\n" + host + "\r\n"), 405);
   EXPECT_EQ(status(post + host + "Content-Length: 2\r\n\r\n"), 415);
@@ -259,24 +259,6 @@ TEST_F(OpenAiTest, WhatIsNoRequestIsRefused) {
   EXPECT_EQ(status(post + host + "x: " + std::string(20'000, 'x') + "\r\n\r\n"), 431);
   EXPECT_EQ(status("GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n"), 403);
   EXPECT_EQ(status("GET /health HTTP/1.1\r\n" + host + "Origin: http://evil.example\r\n\r\n"), 403);
-}
-
-TEST(HostRule, PagesOfElsewhereMayNotAsk) {
-  const std::vector<std::string> allowed = {"https://ui.example:8443"};
-  const auto fine = [&](const char* host, const char* origin) {
-    return origin_problem(host, origin, allowed).empty();
-  };
-  EXPECT_TRUE(fine("127.0.0.1:8000", ""));
-  EXPECT_TRUE(fine("[::1]:8000", ""));
-  EXPECT_TRUE(fine("localhost", "http://localhost"));
-  EXPECT_TRUE(fine("ui.example", "https://ui.example:8443"));
-  EXPECT_TRUE(fine("10.0.0.1", "https://ui.example:8443"));
-  EXPECT_FALSE(fine("", ""));
-  EXPECT_FALSE(fine("evil.example", ""));
-  EXPECT_FALSE(fine("127.0.0.1.evil.example", ""));
-  EXPECT_FALSE(fine("localhost:8000", "http://localhost:9000"));
-  EXPECT_FALSE(fine("localhost", "null"));
-  EXPECT_FALSE(fine("localhost", "https://ui.example"));
 }
 
 TEST_F(OpenAiTest, AServerThatLoadsSaysSo) {

@@ -1,12 +1,8 @@
 #include "server/observe/metrics.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <fstream>
@@ -24,7 +20,6 @@ namespace recurve::metrics_test {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-using ::testing::StartsWith;
 using ::testing::UnorderedElementsAreArray;
 
 // The value of the series, which is a whole line's beginning; -1 if there is none.
@@ -176,57 +171,6 @@ TEST(Metrics, ThreadsLoseNothing) {
   EXPECT_EQ(value(metrics.text(), "recurve_inter_token_seconds_count"), 4000);
 }
 
-// A plain socket on the loopback interface; -1 where nobody takes the connection.
-int connect_to(int port) {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
-  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return fd;
-  close(fd);
-  return -1;
-}
-
-void say(int fd, const std::string& bytes) {
-  EXPECT_EQ(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
-}
-
-// What it gets for `request`, to the end of the stream.
-std::string ask(int port, const std::string& request) {
-  const int fd = connect_to(port);
-  std::string answer;
-  if (fd >= 0) {
-    say(fd, request);
-    char buffer[4096];
-    for (ssize_t n; (n = recv(fd, buffer, sizeof buffer, 0)) > 0;) {
-      answer.append(buffer, static_cast<size_t>(n));
-    }
-  }
-  close(fd);
-  return answer;
-}
-
-constexpr char kGet[] = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-
-TEST(MetricsServer, AnswersAGetAndStopsWithItsObject) {
-  Metrics metrics;
-  metrics.add_generated_tokens(42);
-  int port = 0;
-  {
-    const MetricsServer server("127.0.0.1:0", metrics);
-    port = server.port();
-    ASSERT_GT(port, 0);
-    const std::string answer = ask(port, kGet);
-    EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK"));
-    EXPECT_THAT(answer, HasSubstr("Content-Type: text/plain"));
-    EXPECT_THAT(answer, HasSubstr("\nrecurve_generated_tokens_total 42\n"));
-    metrics.add_generated_tokens(1);
-    EXPECT_THAT(ask(port, kGet), HasSubstr("\nrecurve_generated_tokens_total 43\n"));
-  }
-  EXPECT_EQ(ask(port, kGet), "");
-}
-
 // The rows that deploy/README.md's table should have after a scrape answered `text`: name, type,
 // the values of the label if there is one, help.
 std::vector<std::string> table_rows(const std::string& text) {
@@ -242,8 +186,8 @@ std::vector<std::string> table_rows(const std::string& text) {
     if (std::regex_match(line, found, about)) {
       Metric& metric = metrics[found[2]];
       (found[1] == "HELP" ? metric.help : metric.type) = found[3];
-    } else if (std::regex_match(line, found, sample) && found[2] != "le" &&
-               found[2] != "quantile") {  // which belong to the type
+    } else if (std::regex_match(line, found, sample) &&
+               found[2] != "le") {  // which belongs to the type
       metrics[found[1]].label = found[2];
       metrics[found[1]].values.insert(found[3]);
     }
@@ -258,75 +202,15 @@ std::vector<std::string> table_rows(const std::string& text) {
   return rows;
 }
 
-TEST(MetricsServer, AnswersWithWhatTheTableInTheDocumentsLists) {
+TEST(Metrics, AreWhatTheTableInTheDocumentsLists) {
   const Metrics metrics;
-  const MetricsServer server("127.0.0.1:0", metrics);
   std::ifstream document(RECURVE_SOURCE_DIR "/deploy/README.md");
   std::vector<std::string> listed;
   for (std::string line; std::getline(document, line);) {
-    if (line.starts_with("| `recurve_") || line.starts_with("| `exposer_")) listed.push_back(line);
+    if (line.starts_with("| `recurve_")) listed.push_back(line);
   }
   EXPECT_FALSE(listed.empty());
-  EXPECT_THAT(listed, UnorderedElementsAreArray(table_rows(ask(server.port(), kGet))));
-}
-
-// As many as there are threads, and more than that: each has a second, and they take turns.
-TEST(MetricsServer, HalfARequestDoesNotKeepTheOthersOut) {
-  const Metrics metrics;
-  const MetricsServer server("127.0.0.1:0", metrics);
-  std::vector<int> half;
-  for (int i = 0; i < 6; ++i) {
-    half.push_back(connect_to(server.port()));
-    say(half.back(), std::string(kGet).substr(0, 40));
-  }
-  const auto began = std::chrono::steady_clock::now();
-  EXPECT_THAT(ask(server.port(), kGet), StartsWith("HTTP/1.1 200 OK"));
-  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10));
-  for (const int fd : half) close(fd);
-}
-
-// A byte now and then is no reason to wait on.
-TEST(MetricsServer, ARequestThatTricklesInIsEnded) {
-  const Metrics metrics;
-  const MetricsServer server("127.0.0.1:0", metrics);
-  const int fd = connect_to(server.port());
-  const auto began = std::chrono::steady_clock::now();
-  const auto passed = [&] { return std::chrono::steady_clock::now() - began; };
-  for (const char byte : std::string(1000, 'G')) {
-    pollfd entry{fd, POLLIN, 0};
-    if (send(fd, &byte, 1, MSG_NOSIGNAL) != 1 || poll(&entry, 1, 50) > 0) break;
-    if (passed() > std::chrono::seconds(20)) break;
-  }
-  EXPECT_LT(passed(), std::chrono::seconds(10));
-  close(fd);
-}
-
-std::string error_of(const std::string& address) {
-  const Metrics metrics;
-  try {
-    const MetricsServer server(address, metrics);
-  } catch (const std::runtime_error& e) {
-    return e.what();
-  }
-  return "";
-}
-
-TEST(MetricsServer, ATakenPortIsOneSentence) {
-  const Metrics metrics;
-  const MetricsServer first("127.0.0.1:0", metrics);
-  const std::string address = "127.0.0.1:" + std::to_string(first.port());
-  EXPECT_EQ(error_of(address), "cannot serve metrics on " + address +
-                                   ": no such address on this machine, or its port is taken");
-}
-
-TEST(MetricsServer, RefusesWhatIsNoHostAndPort) {
-  for (const char* address :
-       {"", ":", "9090", ":9090", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000",
-        "127.0.0.1:443s", "127.0.0.1:1,127.0.0.1:2", "127.0.0.1:-1", "127.0.0.1:000000"}) {
-    EXPECT_EQ(error_of(address), std::string("metrics address must be HOST:PORT, PORT in "
-                                             "[0, 65535], got '") +
-                                     address + "'");
-  }
+  EXPECT_THAT(listed, UnorderedElementsAreArray(table_rows(metrics.text())));
 }
 
 }  // namespace recurve::metrics_test

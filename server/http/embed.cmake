@@ -1,0 +1,21 @@
+# Writes the files of a folder into a source file, as the array kPageFiles of page.h.
+#   cmake -D FOLDER=... -D OUTPUT=... -P embed.cmake
+file(GLOB files LIST_DIRECTORIES false ${FOLDER}/*)
+set(source "#include \"server/http/page.h\"\n\nnamespace recurve {\nnamespace {\n\n")
+set(rows "")
+set(number 0)
+foreach(file ${files})
+  get_filename_component(name ${file} NAME)
+  file(READ ${file} hex HEX)
+  file(SHA256 ${file} hash)
+  string(SUBSTRING ${hash} 0 16 hash)
+  string(LENGTH "${hex}" digits)
+  math(EXPR bytes "${digits} / 2")
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "'\\\\x\\1'," array "${hex}")
+  string(APPEND source "constexpr char kFile${number}[] = {${array}};\n")
+  string(APPEND rows "    {\"${name}\", \"\\\"${hash}\\\"\", {kFile${number}, ${bytes}}},\n")
+  math(EXPR number "${number} + 1")
+endforeach()
+string(APPEND source "constexpr PageFile kFiles[] = {\n${rows}};\n\n}  // namespace\n\n"
+  "const std::span<const PageFile> kPageFiles = kFiles;\n\n}  // namespace recurve\n")
+file(WRITE ${OUTPUT} "${source}")

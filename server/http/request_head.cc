@@ -1,0 +1,155 @@
+#include "server/http/request_head.h"
+
+#include <fmt/format.h>
+
+#include <boost/beast/core/string.hpp>
+
+#include "server/http/body_fields.h"
+#include "server/http/host_rule.h"
+#include "server/http/openai/errors.h"
+#include "server/http/response.h"
+
+namespace recurve {
+namespace {
+
+namespace http = boost::beast::http;
+
+std::string_view to_view(boost::beast::string_view text) { return {text.data(), text.size()}; }
+
+std::string refuse(int status, const std::string& message, const std::string& headers = "") {
+  return response({.status = status,
+                   .body = dump(error_object(status, message)),
+                   .keep_alive = false,
+                   .headers = headers});
+}
+
+// Without scheme and host, which a proxy may send too.
+std::string_view local(std::string_view target) {
+  const size_t scheme = target.find("://");
+  if (target.starts_with('/') || scheme == std::string_view::npos) return target;
+  const size_t slash = target.find('/', scheme + 3);
+  return slash == std::string_view::npos ? "/" : target.substr(slash);
+}
+
+// A page of elsewhere can post any type but JSON without asking the server first. What no page has
+// sent, which says where it comes from, may have the type that `curl -d` gives everything.
+bool may_be_json(const HttpFields& fields) {
+  std::string_view type = field_of(fields, "Content-Type");
+  type = type.substr(0, type.find(';'));
+  while (type.ends_with(' ')) type.remove_suffix(1);
+  if (boost::beast::iequals({type.data(), type.size()}, "application/json")) return true;
+  const bool page = !field_of(fields, "Origin").empty() || !field_of(fields, "Referer").empty() ||
+                    !field_of(fields, "Sec-Fetch-Site").empty();
+  return type == "application/x-www-form-urlencoded" && !page;
+}
+
+bool has_body(const HttpFields& fields) {
+  const std::string_view length = field_of(fields, "Content-Length");
+  return (!length.empty() && length != "0") || !field_of(fields, "Transfer-Encoding").empty();
+}
+
+// What a page of an allowed origin may read, and without which its browser shows it nothing.
+std::string origin_headers(std::string_view origin) {
+  if (origin.empty()) return {};
+  return fmt::format(
+      "Access-Control-Allow-Origin: {}\r\nVary: Origin\r\n"
+      "Access-Control-Expose-Headers: x-request-id, x-should-retry, retry-after, "
+      "retry-after-ms\r\n",
+      origin);
+}
+
+// Says which methods there are. A browser asks so before it lets a page of elsewhere send what a
+// form could not.
+std::string options_response(const RequestHead& head, std::string_view origin) {
+  std::string headers = fmt::format("Allow: {}\r\n", head.match.allow);
+  if (!origin.empty()) {
+    headers += fmt::format(
+        "Access-Control-Allow-Methods: {}\r\nAccess-Control-Allow-Headers: *, Authorization\r\n"
+        "Access-Control-Allow-Private-Network: true\r\nAccess-Control-Max-Age: 600\r\n",
+        head.match.allow);
+  }
+  return response({.status = 204, .keep_alive = head.keep_alive, .headers = headers});
+}
+
+bool offered(Where where, const HttpOptions& options) {
+  if (options.metrics_only) return where == Where::kEverywhere;
+  return options.page || where != Where::kPage;
+}
+
+// HEAD is wherever GET is.
+RouteMatch find(http::verb verb, std::string_view path, const HttpOptions& options) {
+  RouteMatch match = find_route(verb == http::verb::head ? http::verb::get : verb, path);
+  if (match.where && !offered(*match.where, options)) return {};
+  const size_t get = match.allow.find("GET");
+  if (get != std::string::npos) match.allow.insert(get + 3, ", HEAD");
+  return match;
+}
+
+std::string wrong_host(const HttpFields& fields) {
+  if (fields.count(http::field::host) > 1) return "there must be one Host";
+  const bool needed = fields.version() >= 11;
+  if (needed && field_of(fields, "Host").empty()) return "HTTP/1.1 needs a Host";
+  return {};
+}
+
+std::optional<std::string> refusal(const HttpFields& fields, std::string_view path,
+                                   const RouteMatch& match) {
+  if (match.allow.empty()) return refuse(404, fmt::format("there is nothing at {}", path));
+  if (fields.method() == http::verb::options) return {};
+  if (match.route == nullptr) {
+    return refuse(405, fmt::format("{} takes {}", path, match.allow),
+                  fmt::format("Allow: {}\r\n", match.allow));
+  }
+  const bool takes_body = match.route->body == Route::Body::kJson ||
+                          (match.route->body == Route::Body::kOptional && has_body(fields));
+  if (takes_body && !may_be_json(fields)) {
+    return refuse(415, "the body must be JSON, with Content-Type: application/json");
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view field_of(const HttpFields& fields, std::string_view name) {
+  const auto found = fields.find(boost::beast::string_view(name.data(), name.size()));
+  return found == fields.end() ? std::string_view() : to_view(found->value());
+}
+
+RequestHead read_request_head(const HttpFields& fields, bool keep_alive,
+                              const HttpOptions& options) {
+  RequestHead head{.keep_alive = keep_alive,
+                   .chunks = fields.version() >= 11,
+                   .bodiless = fields.method() == http::verb::head};
+  const auto end_with = [&](std::string answer) {
+    head.keep_alive = false;  // its body is not read
+    head.answer = std::move(answer);
+    return std::move(head);
+  };
+  if (fields.version() != 10 && fields.version() != 11) {
+    return end_with(refuse(505, "only HTTP/1.1 and HTTP/1.0 are spoken here"));
+  }
+  const std::string host = wrong_host(fields);
+  if (!host.empty()) return end_with(refuse(400, host));
+  const std::string_view origin = field_of(fields, "Origin");
+  const std::string problem = origin_problem(field_of(fields, "Host"), origin, options.origins);
+  if (!problem.empty()) return end_with(refuse(403, problem));
+  head.headers = origin_headers(origin);
+
+  const std::string_view target = local(to_view(fields.target()));
+  const std::string_view path = target.substr(0, target.find('?'));
+  if (path.size() < target.size()) head.query = target.substr(path.size() + 1);
+  head.match = find(fields.method(), path, options);
+  if (auto answer = refusal(fields, path, head.match)) return end_with(std::move(*answer));
+  if (fields.method() == http::verb::options) {
+    if (has_body(fields)) head.keep_alive = false;  // which is not read
+    head.answer = options_response(head, origin);
+    return head;
+  }
+  // What has no size is ended by its connection.
+  if (!head.chunks && head.match.route->exchange != nullptr) head.keep_alive = false;
+  head.continues =
+      head.chunks && boost::beast::iequals(fields[http::field::expect], "100-continue");
+  return head;
+}
+
+}  // namespace recurve

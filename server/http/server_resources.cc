@@ -1,0 +1,66 @@
+#include "server/http/server_resources.h"
+
+#include <nlohmann/json.hpp>
+
+#include "server/http/body_fields.h"
+#include "server/http/response.h"
+
+namespace recurve {
+namespace {
+
+using nlohmann::json;
+
+json load_of(const Serving& serving) {
+  const EngineStats& stats = serving.stats;
+  return {{"requests_running", stats.running.load()},
+          {"requests_waiting", serving.queue.waiting()},
+          {"max_queue", serving.queue.max_waiting()},
+          {"slots",
+           {{"total", stats.slots.load()},
+            {"free", stats.slots_free.load()},
+            {"running", stats.running.load()},
+            {"idle_session", stats.slots_idle.load()}}},
+          {"sessions",
+           {{"total", stats.sessions.load()},
+            {"host", stats.sessions_host.load()},
+            {"host_bytes", stats.host_bytes.load()}}},
+          {"prompt_tokens", stats.prompt_tokens.load()},
+          {"generated_tokens", stats.generated_tokens.load()},
+          {"steps", stats.steps.load()},
+          {"expected_queue_seconds", stats.expected_queue_seconds.load()}};
+}
+
+void add_model(const Serving& serving, json* load) {
+  const Chat& chat = serving.rules.chat;
+  (*load)["model"] = serving.info.model_name;
+  (*load)["state_bytes"] = serving.info.state_bytes;
+  (*load)["chat"] = chat.format != nullptr;
+  if (chat.exists) (*load)["chat_problem"] = chat.problem;
+}
+
+}  // namespace
+
+std::string get_load(const HttpContext& context, const HttpRequest& request, bool keep_alive) {
+  const Serving& serving = context.serving;
+  if (const auto refusal = serving.availability()) {
+    return refusal_response(*refusal, keep_alive, request.request_id);
+  }
+  json load = load_of(serving);
+  load["object"] = "load";
+  load["version"] = serving.options.version;
+  load["uptime_seconds"] = seconds_between(serving.started, Clock::now());
+  add_model(serving, &load);
+  return response({.body = dump(load),
+                   .keep_alive = keep_alive,
+                   .request_id = request.request_id,
+                   .headers = "Cache-Control: no-store\r\n"});
+}
+
+std::string get_metrics(const HttpContext& context, const HttpRequest& request, bool keep_alive) {
+  return response({.body = context.serving.metrics.text(),
+                   .content_type = "text/plain; version=0.0.4; charset=utf-8",
+                   .keep_alive = keep_alive,
+                   .request_id = request.request_id});
+}
+
+}  // namespace recurve

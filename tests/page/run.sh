@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Tests the page in headless Chromium, before the server in RECURVE_BIN; pictures of it are kept in
+# build/results.
+#   RECURVE_BIN=build/release/bin tests/page/run.sh [PYTEST_OPTIONS]
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+: "${RECURVE_BIN:?the folder of recurve-server}"
+RECURVE_BIN=$(cd "$RECURVE_BIN" && pwd)
+export RECURVE_BIN PYTHONDONTWRITEBYTECODE=1
+
+python=$("$root/tests/environment.sh" page "$here/requirements.txt")
+exec "$python" -m pytest -q -p no:cacheprovider "$@" "$here"

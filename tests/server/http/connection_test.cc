@@ -1,0 +1,376 @@
+// What clients do on the wire, well and badly, before a fake engine.
+#include "server/http/connection.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/http/page.h"
+#include "tests/support/fake_engine.h"
+#include "tests/support/fake_tokenizer.h"
+#include "tests/support/http_client.h"
+
+namespace recurve::http_connection_test {
+
+using Client = testing::HttpClient;
+using nlohmann::json;
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+const std::string kHost = "Host: localhost\r\n";
+const std::string kJson = "Content-Type: application/json\r\n";
+const std::string kPost = "POST /v1/completions HTTP/1.1\r\n" + kHost + kJson;
+const std::string kChunked = kPost + "Transfer-Encoding: chunked\r\n\r\n";
+
+class HttpConnection : public ::testing::Test {
+ protected:
+  void start(HttpOptions http = {}, FakeEngine::Options options = {}, ServingOptions of = {}) {
+    serving_ = std::make_unique<Serving>(of, queue_, stats_, metrics_);
+    engine_.emplace(queue_, std::move(options));
+    http.listen = "127.0.0.1:0";
+    server_.emplace(http, *serving_, connections_);
+    serving_->serve(std::make_shared<FakeTokenizer>(),
+                    {.model_name = "fake",
+                     .vocab_rows = FakeTokenizer::kSize,
+                     .state_bytes = 1234,
+                     .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
+                     .slots = 8},
+                    {});
+  }
+  // An engine that has much to say.
+  static FakeEngine::Options talkative() {
+    return {.step = std::chrono::microseconds(100), .script = [](const Request&) {
+              return FakeEngine::Play{{std::vector<int32_t>(1'000'000, 'a')}};
+            }};
+  }
+  void TearDown() override {
+    if (!server_) return;
+    server_->shutdown();
+    EXPECT_EQ(serving_->under_way(), 0);
+    EXPECT_EQ(serving_->message_bytes.used(), 0);
+    engine_.reset();
+  }
+  int port() const { return server_->port(); }
+
+  static std::string completion(bool stream = false, int max_tokens = 16) {
+    return json{{"prompt", "hello"}, {"stream", stream}, {"max_tokens", max_tokens}}.dump();
+  }
+  static std::string sized(const std::string& body) {
+    return "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+  }
+  // Everything that the server says to it, until it closes.
+  std::string all(const std::string& bytes) {
+    Client client(port());
+    client.send(bytes);
+    return client.read_to("nothing like this comes");
+  }
+  Client::Response get(const std::string& path, const std::string& headers = kHost) {
+    Client client(port());
+    client.get(path, headers);
+    return client.read();
+  }
+  bool wait_until_empty() {
+    return serving_->registry.wait_until_empty(Clock::now() + std::chrono::minutes(1));
+  }
+
+  Metrics metrics_;
+  EngineStats stats_;
+  AdmissionQueue queue_{16};
+  Connections connections_{{.in_all = 1000, .by_network = 1000}};
+  std::unique_ptr<Serving> serving_;
+  std::optional<FakeEngine> engine_;
+  std::optional<HttpServer> server_;
+};
+
+TEST_F(HttpConnection, OfHttp10AnAnswerEndsWithItsConnection) {
+  start();
+  const std::string post = "POST /v1/completions HTTP/1.0\r\n" + kJson;  // without a Host
+  EXPECT_THAT(all("GET /health HTTP/1.0\r\n\r\n"),
+              AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("Connection: close")));
+  EXPECT_THAT(all(post + sized(completion())),
+              AllOf(HasSubstr("Content-Length: "), HasSubstr(R"("text":"hello")")));
+  const std::string stream = all(post + sized(completion(true)));
+  EXPECT_THAT(stream, AllOf(HasSubstr("text/event-stream"), Not(HasSubstr("chunked")),
+                            HasSubstr("Connection: close"), HasSubstr("\r\n\r\ndata: {")));
+  EXPECT_TRUE(stream.ends_with("}\n\ndata: [DONE]\n\n")) << stream;
+  EXPECT_THAT(all(post + "Connection: keep-alive\r\n" + sized(completion(true))),
+              HasSubstr("Connection: close"))
+      << "a stream has no other end";
+
+  Client keeps(port());
+  for (int i = 0; i < 3; ++i) {
+    keeps.send("GET /health HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+    const auto got = keeps.read();
+    EXPECT_EQ(got.status, 200);
+    EXPECT_THAT(got.head, HasSubstr("Connection: keep-alive"));
+  }
+}
+
+TEST_F(HttpConnection, AHeadIsAllThatHeadGets) {
+  start();
+  Client client(port());
+  client.send("HEAD /v1/models HTTP/1.1\r\n" + kHost + "\r\nHEAD / HTTP/1.1\r\n" + kHost + "\r\n");
+  for (int i = 0; i < 2; ++i) {
+    const std::string head = client.read_to("\r\n\r\n");
+    EXPECT_THAT(head, AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("Content-Length: ")));
+    EXPECT_THAT(head, Not(HasSubstr("Content-Length: 0\r\n")));
+  }
+  client.get("/health");
+  EXPECT_EQ(client.read().body, R"({"status":"ok"})") << "nothing came in between";
+}
+
+TEST_F(HttpConnection, OptionsSayWhatThereIs) {
+  start();
+  Client client(port());
+  client.send("OPTIONS /v1/completions HTTP/1.1\r\n" + kHost + "\r\n");
+  const std::string options = client.read_to("\r\n\r\n");
+  EXPECT_THAT(options, AllOf(StartsWith("HTTP/1.1 204"), HasSubstr("Allow: POST\r\n"),
+                             Not(HasSubstr("Access-Control")), Not(HasSubstr("Content-Length"))));
+  client.send("OPTIONS /nothing HTTP/1.1\r\n" + kHost + "\r\n");
+  EXPECT_EQ(client.read().status, 404);
+}
+
+// A browser shows a page of elsewhere an answer that says so, and asks before it sends JSON.
+TEST_F(HttpConnection, PagesOfAnAllowedOriginCanUseIt) {
+  start({.origins = {"https://ui.example"}});
+  const std::string origin = "Origin: https://ui.example\r\n";
+  Client client(port());
+  client.send("OPTIONS /v1/completions HTTP/1.1\r\n" + kHost + origin +
+              "Access-Control-Request-Method: POST\r\n\r\n");
+  EXPECT_THAT(client.read_to("\r\n\r\n"),
+              AllOf(HasSubstr("Access-Control-Allow-Origin: https://ui.example\r\n"),
+                    HasSubstr("Access-Control-Allow-Methods: POST\r\n"),
+                    HasSubstr("Access-Control-Allow-Headers: ")));
+  for (const bool stream : {false, true}) {
+    client.send(kPost + origin + sized(completion(stream)));
+    const auto got = client.read();
+    EXPECT_EQ(got.status, 200);
+    EXPECT_THAT(got.head, HasSubstr("Access-Control-Allow-Origin: https://ui.example\r\n"));
+  }
+  EXPECT_EQ(get("/health", kHost + "Origin: https://other.example\r\n").status, 403);
+}
+
+TEST_F(HttpConnection, WhatCouldBeReadInTwoWaysIsRefused) {
+  start();
+  const auto refused = [&](const std::string& bytes, int status) {
+    const std::string said = all(bytes);
+    EXPECT_THAT(said, StartsWith("HTTP/1.1 " + std::to_string(status))) << bytes;
+    EXPECT_EQ(said.find("HTTP/1.1", 8), std::string::npos) << "nothing behind it is a request";
+  };
+  const std::string next = "GET /health HTTP/1.1\r\n" + kHost + "\r\n";
+  refused(kPost + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + next, 400);
+  refused(kPost + "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n" + next, 400);
+  refused(kPost + "Content-Length: 5\r\nContent-Length: 6\r\n\r\n" + next, 400);
+  refused(kPost + "Content-Length: -1\r\n\r\n" + next, 400);
+  refused(kPost + "Content-Length: 99999999999999999999999\r\n\r\n" + next, 400);
+  refused(kChunked + "zz\r\n" + next, 400);
+  refused("GET /health HTTP/1.1\r\n" + kHost + kHost + "\r\n" + next, 400);
+  refused("GET /health HTTP/1.1\r\n\r\n" + next, 400);
+  refused("GET /health HTTP/2.0\r\n" + kHost + "\r\n" + next, 400);
+  refused("GET /health HTTP/1.1\r\nHost : localhost\r\n\r\n" + next, 400);
+}
+
+TEST_F(HttpConnection, AProxyMaySendTheWholeAddress) {
+  start();
+  EXPECT_EQ(get("http://localhost/health").status, 200);
+  EXPECT_EQ(get("/health?deep=1").status, 200);
+}
+
+TEST_F(HttpConnection, ABodyThatNeverEndsIsRefused) {
+  start({.max_body_bytes = 100'000});
+  const auto flood = [&](const std::string& head, const std::string& again) {
+    Client client(port());
+    client.send(head);
+    for (int64_t sent = 0; sent < (int64_t{8} << 20); sent += static_cast<int64_t>(again.size())) {
+      if (!client.try_send(again)) break;
+    }
+    return client.read().status;
+  };
+  EXPECT_EQ(flood(kChunked, "3e8\r\n" + std::string(1000, 'x') + "\r\n"), 413);
+  EXPECT_EQ(flood(kChunked + "5;", std::string(1000, 'x')), 431) << "one extension without an end";
+  EXPECT_EQ(flood(kChunked + "0\r\n", "x: " + std::string(1000, 'x') + "\r\n"), 431) << "trailers";
+  EXPECT_EQ(flood("GET /", std::string(1000, 'x')), 431);
+  EXPECT_EQ(flood("GET /health HTTP/1.1\r\n" + kHost, "a: b\r\n"), 431);
+}
+
+TEST_F(HttpConnection, WhoTakesTooLongIsClosed) {
+  start({.times = {.head = milliseconds(200),
+                   .body = milliseconds(200),
+                   .idle = milliseconds(200),
+                   .linger = milliseconds(200)}});
+  const auto closed_after = [&](const std::string& bytes) {
+    const auto began = Clock::now();
+    const std::string said = all(bytes);
+    EXPECT_LT(Clock::now() - began, std::chrono::seconds(20)) << bytes;
+    return said;
+  };
+  EXPECT_EQ(closed_after(""), "");
+  EXPECT_EQ(closed_after("GET /health HT"), "");
+  EXPECT_EQ(closed_after(kPost + "Content-Length: 10\r\n\r\n{"), "");
+  EXPECT_THAT(closed_after("GET /health HTTP/1.1\r\n" + kHost + "\r\n"), HasSubstr("200 OK"));
+  EXPECT_THAT(closed_after("GET /nothing HTTP/1.1\r\n" + kHost + "\r\n"), HasSubstr("404"));
+
+  // A byte now and then is no reason to wait on, not even in a second request.
+  Client trickle(port());
+  trickle.get("/health");
+  EXPECT_EQ(trickle.read().status, 200);
+  const auto began = Clock::now();
+  while (trickle.try_send("G") && Clock::now() - began < std::chrono::seconds(30)) {
+    std::this_thread::sleep_for(milliseconds(5));  // which is what is tried
+  }
+  EXPECT_LT(Clock::now() - began, std::chrono::seconds(20));
+}
+
+TEST_F(HttpConnection, HalfARequestDoesNotKeepTheOthersOut) {
+  start();
+  std::vector<Client> half;
+  for (int i = 0; i < 300; ++i) {
+    half.emplace_back(port());
+    half.back().send(i % 2 ? "GET /health HTT" : kPost + "Content-Length: 100\r\n\r\n{");
+  }
+  EXPECT_EQ(get("/health").status, 200);
+}
+
+TEST_F(HttpConnection, BodiesOnTheirWayAreCounted) {
+  start({}, {}, {.max_bytes_under_way = 1 << 20});
+  std::vector<Client> slow;
+  for (int i = 0; i < 3; ++i) {  // each counts as 256 KiB
+    slow.emplace_back(port());
+    slow.back().send(kPost + "Content-Length: 1000000\r\n\r\n" + std::string(200'000, ' '));
+  }
+  while (serving_->message_bytes.used() < 3 << 18) std::this_thread::yield();
+  Client client(port());
+  client.send(kPost + "Content-Length: 300000\r\n\r\n" + std::string(300'000, ' '));
+  const auto refused = client.read();
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_THAT(refused.body, HasSubstr("try again later"));
+  client = Client(port());
+  client.send(kPost + sized(completion()));
+  EXPECT_EQ(client.read().status, 200) << "there is room for a small one";
+  slow.clear();
+  while (serving_->message_bytes.used() > 0) std::this_thread::yield();
+}
+
+// It may be a client that has gone: of the two, only sending to it would tell.
+TEST_F(HttpConnection, WhoClosesItsSideIsGone) {
+  start({}, talkative());
+  for (const bool stream : {false, true}) {
+    Client client(port());
+    client.send(kPost + sized(completion(stream, 1'000'000)));
+    while (engine_->running() == 0) std::this_thread::yield();
+    client.close_half();
+    EXPECT_TRUE(wait_until_empty());
+  }
+  EXPECT_EQ(engine_->cancelled(), 2);
+  Client client(port());
+  client.get("/health");
+  client.close_half();
+  EXPECT_EQ(client.read().status, 200) << "what is known at once is said";
+}
+
+TEST_F(HttpConnection, WhoHasSentNextRequestsIsMissedTooWhenItGoes) {
+  start({}, talkative());
+  Client client(port());
+  client.send(kPost + sized(completion(false, 1'000'000)));
+  while (engine_->running() == 0) std::this_thread::yield();
+  client.send(kPost + sized(completion(false, 1'000'000)));
+  client.leave();
+  EXPECT_TRUE(wait_until_empty());
+  EXPECT_EQ(engine_->cancelled(), 1) << "the second never began";
+}
+
+TEST_F(HttpConnection, AReaderThatStandsStillIsCutOff) {
+  start(
+      {},
+      {.script =
+           [](const Request&) { return FakeEngine::Play{{std::vector<int32_t>(4'000'000, 'a')}}; }},
+      {.max_generated_tokens = 1 << 30, .stall_seconds = 0.3});
+  Client still(port(), 4096);
+  still.send(kPost + sized(completion(true, 4'000'000)));
+  while (engine_->running() == 0) std::this_thread::yield();
+  EXPECT_EQ(get("/health").status, 200);
+  EXPECT_TRUE(wait_until_empty());
+  EXPECT_EQ(engine_->running(), 0);
+}
+
+TEST_F(HttpConnection, TheMetricsHaveADoorWithNothingElse) {
+  start();
+  metrics_.add_generated_tokens(42);
+  Connections scrapers({.in_all = 4, .by_network = 4});
+  HttpServer door({.listen = "127.0.0.1:0", .origins = {"*"}, .metrics_only = true}, *serving_,
+                  scrapers);
+  const auto status = [&](const std::string& path) {
+    Client client(door.port());
+    client.get(path, "Host: metrics.example\r\n");
+    return client.read();
+  };
+  const auto got = status("/metrics");
+  EXPECT_EQ(got.status, 200);
+  EXPECT_THAT(got.head, HasSubstr("Content-Type: text/plain; version=0.0.4"));
+  EXPECT_THAT(got.body, HasSubstr("\nrecurve_generated_tokens_total 42\n"));
+  EXPECT_EQ(status("/health").status, 200);
+  for (const char* other : {"/", "/v1/models", "/v1/load", "/v1/completions", "/page/app.js"}) {
+    EXPECT_EQ(status(other).status, 404) << other;
+  }
+  EXPECT_THAT(get("/metrics").body, HasSubstr("\nrecurve_generated_tokens_total 42\n"));
+}
+
+TEST_F(HttpConnection, TheLoadIsTheEngines) {
+  start();
+  stats_.slots = 8;
+  stats_.running = 3;
+  stats_.generated_tokens = 77;
+  const json load = get("/v1/load").object();
+  EXPECT_EQ(load["object"], "load");
+  EXPECT_EQ(load["model"], "fake");
+  EXPECT_EQ(load["state_bytes"], 1234);
+  EXPECT_EQ(load["chat"], false);
+  EXPECT_EQ(load["slots"]["running"], 3);
+  EXPECT_EQ(load["slots"]["total"], 8);
+  EXPECT_EQ(load["generated_tokens"], 77);
+  EXPECT_EQ(load["max_queue"], 16);
+}
+
+TEST_F(HttpConnection, ThePageAsksNobodyElse) {
+  start();
+  const auto page = get("/");
+  EXPECT_EQ(page.status, 200);
+  EXPECT_THAT(page.head, AllOf(HasSubstr("Content-Type: text/html"),
+                               HasSubstr("Content-Security-Policy: default-src 'none'; "),
+                               HasSubstr("frame-ancestors 'none'")));
+  EXPECT_THAT(page.head, Not(HasSubstr("unsafe")));
+  EXPECT_THAT(page.body, StartsWith("<!doctype html>"));
+  EXPECT_THAT(get("/page/app.js").head, HasSubstr("Content-Type: text/javascript"));
+  EXPECT_EQ(get("/page/none.js").status, 404);
+  EXPECT_EQ(get("/page/../page.cc").status, 404);
+  for (const PageFile& file : kPageFiles) {
+    const std::string path = "/page/" + std::string(file.name);
+    const auto got = get(path);
+    EXPECT_EQ(got.status, 200) << path;
+    EXPECT_EQ(got.body, file.content);
+    if (file.name.ends_with(".svg")) continue;  // whose namespace is an address
+    EXPECT_THAT(got.body, Not(HasSubstr("://"))) << path;
+    const size_t tag = got.head.find("ETag: ") + 6;
+    const std::string etag = got.head.substr(tag, got.head.find("\r\n", tag) - tag);
+    Client again(port());
+    again.get(path, kHost + "If-None-Match: " + etag + "\r\n");
+    EXPECT_THAT(again.read_to("\r\n\r\n"), StartsWith("HTTP/1.1 304"));
+  }
+}
+
+TEST_F(HttpConnection, ThePageCanBeLeftOut) {
+  start({.page = false});
+  EXPECT_EQ(get("/").status, 404);
+  EXPECT_EQ(get("/page/app.js").status, 404);
+  EXPECT_EQ(get("/health").status, 200);
+}
+
+}  // namespace recurve::http_connection_test
