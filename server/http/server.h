@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "server/net/connections.h"
+#include "server/net/tls_relay.h"
 #include "server/request/serving.h"
 
 namespace recurve {
@@ -12,6 +13,7 @@ namespace recurve {
 struct HttpOptions {
   std::string listen;                     // HOST:PORT, [::1]:PORT; port 0: any
   int64_t max_body_bytes = 16 << 20;      // of one request; more: 413
+  std::shared_ptr<TlsRelay> tls = {};     // null: none
   std::vector<std::string> origins = {};  // whose pages may use the server: "https://example.com"
 };
 
