@@ -8,11 +8,10 @@ struct Loader {
   Checkpoint& checkpoint;
   Backend& backend;
   std::string attn;
-  DType type;
+  const WeightFormats& formats;
 
-  LinearWeights matrix(const std::string& name, int64_t rows, int64_t columns,
-                       const std::string& bias = {}) const {
-    return LinearWeights::load(backend, checkpoint, {{attn + name, rows, bias}}, columns, type);
+  LinearWeights square(const std::string& name) const {
+    return LinearWeights::load(backend, checkpoint, {{attn + name, c.D}}, c.D, formats.linear);
   }
   // BlinkDL's have two dimensions of 1 before them.
   VectorWeights vector(const std::string& name, std::vector<Shape> shapes) const {
@@ -20,8 +19,12 @@ struct Loader {
   }
   LowRank low_rank(const std::string& name, int64_t rank, bool bias) const {
     const std::string lora = name + "_lora.lora.";
-    return {.down = matrix(lora + "0.weight", rank, c.D),
-            .up = matrix(lora + "2.weight", c.D, rank, bias ? attn + lora + "2.bias" : "")};
+    const std::string bias_name = bias ? attn + lora + "2.bias" : "";
+    return {
+        .down = LinearWeights::load(backend, checkpoint, {{attn + lora + "0.weight", rank}}, c.D,
+                                    formats.others),
+        .up = LinearWeights::load(backend, checkpoint, {{attn + lora + "2.weight", c.D, bias_name}},
+                                  rank, formats.others)};
   }
 };
 
@@ -54,17 +57,17 @@ LayerNorm load_norm(Checkpoint& checkpoint, Backend& backend, const std::string&
 }
 
 Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
-                 const std::string& prefix, bool first, DType weights) {
-  const Loader load{c, checkpoint, backend, prefix + "attn.", weights};
+                 const std::string& prefix, bool first, const WeightFormats& formats) {
+  const Loader load{c, checkpoint, backend, prefix + "attn.", formats};
   const Ranks ranks = ranks_of(c, checkpoint, load.attn);
   const std::vector<Shape> flat = {{c.D}, {1, 1, c.D}};
   Block block;
   block.norm = load_norm(checkpoint, backend, prefix + "attn_norm", c.D);
   load_shift(load, block);
-  block.r = load.matrix("r_proj.weight", c.D, c.D);
-  block.k = load.matrix("k_proj.weight", c.D, c.D);
-  block.v = load.matrix("v_proj.weight", c.D, c.D);
-  block.out = load.matrix("o_proj.weight", c.D, c.D);
+  block.r = load.square("r_proj.weight");
+  block.k = load.square("k_proj.weight");
+  block.v = load.square("v_proj.weight");
+  block.out = load.square("o_proj.weight");
   block.decay = load.low_rank("w", ranks.w, true);
   block.rate = load.low_rank("a", ranks.a, true);
   if (!first) block.value_mix = load.low_rank("v", ranks.v, true);
@@ -75,10 +78,10 @@ Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
   block.head_norm = load_norm(checkpoint, backend, load.attn + "g_norm", c.D);
   block.ffn_norm = load_norm(checkpoint, backend, prefix + "ffn_norm", c.D);
   block.ffn_mu = VectorWeights::load(backend, checkpoint, prefix + "ffn.x_k", flat);
-  block.ffn_key =
-      LinearWeights::load(backend, checkpoint, {{prefix + "ffn.key.weight", c.F}}, c.D, weights);
-  block.ffn_value =
-      LinearWeights::load(backend, checkpoint, {{prefix + "ffn.value.weight", c.D}}, c.F, weights);
+  block.ffn_key = LinearWeights::load(backend, checkpoint, {{prefix + "ffn.key.weight", c.F}}, c.D,
+                                      formats.linear);
+  block.ffn_value = LinearWeights::load(backend, checkpoint, {{prefix + "ffn.value.weight", c.D}},
+                                        c.F, formats.linear);
   return block;
 }
 

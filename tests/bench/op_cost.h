@@ -142,6 +142,21 @@ inline OpCost cost_of(const FeatureMapArgs& a) {
   return {fmt::format("{}x{}", a.H, a.D),
           floats(a.rows, a.H * (in + static_cast<double>(mapped_width(a.map)) * a.D))};
 }
+inline OpCost cost_of(const TokenShiftArgs& a) {
+  return {fmt::format("{}x{}", a.n, a.D),
+          floats(a.seqs.rows, (1.0 + a.n) * a.D) + state(a.seqs, a.D) + floats(a.n, a.D)};
+}
+inline OpCost cost_of(const Rwkv7GateArgs& a) {
+  const double arrays = a.m == nullptr ? 7 : 11;  // w, a, k and v both ways, kk; m and v_first
+  return {fmt::format("{}x{}", a.H, a.N), floats(a.rows, arrays * a.H * a.N)};
+}
+inline OpCost cost_of(const Rwkv7Args& a) {
+  return {fmt::format("{}x{}x{}", a.H, a.N, a.N),
+          floats(a.seqs.rows, 7.0 * a.H * a.N) + state(a.seqs, 1.0 * a.H * a.N * a.N, a.S.dtype)};
+}
+inline OpCost cost_of(const HeadNormBonusArgs& a) {
+  return {fmt::format("{}x{}", a.H, a.N), floats(a.rows, 6.0 * a.H * a.N)};
+}
 inline OpCost cost_of(const TakeTokensArgs& a) { return {"", floats(a.num_seqs, 6)}; }
 inline OpCost cost_of(const SampleArgs& a) {
   return {fmt::format("{}", a.V), floats(a.count, a.V)};

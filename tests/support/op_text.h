@@ -125,6 +125,21 @@ inline std::string text_of(const SkipGateArgs& a) {
   return values_text(a.rows, a.D, a.x_stride, a.z_stride, a.h, a.skip, a.x, a.z, a.y);
 }
 inline std::string text_of(const AddArgs& a) { return values_text(a.count, a.a, a.b, a.y); }
+inline std::string text_of(const TokenShiftArgs& a) {
+  std::string mixes;
+  for (const float* mu : a.mu) mixes += values_text(mu);
+  return values_text(a.seqs, a.D, a.n, a.x_stride, a.x, a.state, a.y) + mixes;
+}
+inline std::string text_of(const Rwkv7GateArgs& a) {
+  return values_text(a.rows, a.H, a.N, a.k_k, a.k_a, a.v_first, a.m, a.w, a.a, a.k, a.v, a.kk);
+}
+inline std::string text_of(const Rwkv7Args& a) {
+  return values_text(a.seqs, a.H, a.N, a.chunk, a.stride, a.r, a.lw, a.k, a.v, a.kk, a.alpha, a.S,
+                     a.o);
+}
+inline std::string text_of(const HeadNormBonusArgs& a) {
+  return values_text(a.rows, a.H, a.N, a.eps, a.o, a.r, a.k, a.v, a.g, a.r_k, a.w, a.b, a.y);
+}
 inline std::string text_of(const FeatureMapArgs& a) {
   return values_text(a.rows, a.H, a.D, a.map, a.sum_eps, a.x_stride, a.x, a.y);
 }
