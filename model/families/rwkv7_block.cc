@@ -8,20 +8,23 @@ struct Loader {
   Checkpoint& checkpoint;
   Backend& backend;
   std::string attn;
-  DType type;
+  const WeightFormats& formats;
 
-  LinearWeights matrix(const std::string& name, int64_t rows, int64_t columns,
-                       const std::string& bias = {}) const {
-    return LinearWeights::load(backend, checkpoint, {{attn + name, rows, bias}}, columns, type);
+  LinearWeights matrix(const std::string& name, int64_t rows, int64_t columns) const {
+    return LinearWeights::load(backend, checkpoint, {{attn + name, rows}}, columns, formats.linear);
   }
   // BlinkDL's have two dimensions of 1 before them.
   VectorWeights vector(const std::string& name, std::vector<Shape> shapes) const {
     return VectorWeights::load(backend, checkpoint, attn + name, shapes);
   }
+  // They make decays and gates, and are a few percent of the weights: never packed.
   LowRank low_rank(const std::string& name, int64_t rank, bool bias) const {
-    const std::string lora = name + "_lora.lora.";
-    return {.down = matrix(lora + "0.weight", rank, c.D),
-            .up = matrix(lora + "2.weight", c.D, rank, bias ? attn + lora + "2.bias" : "")};
+    const std::string lora = attn + name + "_lora.lora.";
+    return {.down = LinearWeights::load(backend, checkpoint, {{lora + "0.weight", rank}}, c.D,
+                                        formats.others),
+            .up = LinearWeights::load(backend, checkpoint,
+                                      {{lora + "2.weight", c.D, bias ? lora + "2.bias" : ""}}, rank,
+                                      formats.others)};
   }
 };
 
@@ -54,8 +57,8 @@ LayerNorm load_norm(Checkpoint& checkpoint, Backend& backend, const std::string&
 }
 
 Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
-                 const std::string& prefix, bool first, DType weights) {
-  const Loader load{c, checkpoint, backend, prefix + "attn.", weights};
+                 const std::string& prefix, bool first, const WeightFormats& formats) {
+  const Loader load{c, checkpoint, backend, prefix + "attn.", formats};
   const Ranks ranks = ranks_of(c, checkpoint, load.attn);
   const std::vector<Shape> flat = {{c.D}, {1, 1, c.D}};
   Block block;
@@ -75,10 +78,10 @@ Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
   block.head_norm = load_norm(checkpoint, backend, load.attn + "g_norm", c.D);
   block.ffn_norm = load_norm(checkpoint, backend, prefix + "ffn_norm", c.D);
   block.ffn_mu = VectorWeights::load(backend, checkpoint, prefix + "ffn.x_k", flat);
-  block.ffn_key =
-      LinearWeights::load(backend, checkpoint, {{prefix + "ffn.key.weight", c.F}}, c.D, weights);
-  block.ffn_value =
-      LinearWeights::load(backend, checkpoint, {{prefix + "ffn.value.weight", c.D}}, c.F, weights);
+  block.ffn_key = LinearWeights::load(backend, checkpoint, {{prefix + "ffn.key.weight", c.F}}, c.D,
+                                      formats.linear);
+  block.ffn_value = LinearWeights::load(backend, checkpoint, {{prefix + "ffn.value.weight", c.D}},
+                                        c.F, formats.linear);
   return block;
 }
 

@@ -37,7 +37,7 @@ struct Block {
 
 // prefix: "model.layers.0."
 Block load_block(const Config& config, Checkpoint& checkpoint, Backend& backend,
-                 const std::string& prefix, bool first, DType weights);
+                 const std::string& prefix, bool first, const WeightFormats& formats);
 
 LayerNorm load_norm(Checkpoint& checkpoint, Backend& backend, const std::string& name, int64_t D);
 
