@@ -61,7 +61,17 @@ CharsMap::CharsMap(std::string_view base64) {
   if (base64.size() / 4 * 3 > kMostBytes) {
     broken(fmt::format("it has more than {} bytes", kMostBytes));
   }
-  const std::string bytes = decode_base64(base64);
+  read(decode_base64(base64));
+}
+
+CharsMap CharsMap::from_bytes(std::string_view bytes) {
+  if (bytes.size() > kMostBytes) broken(fmt::format("it has more than {} bytes", kMostBytes));
+  CharsMap map;
+  map.read(bytes);
+  return map;
+}
+
+void CharsMap::read(std::string_view bytes) {
   const size_t array = bytes.size() < 4 ? 0 : little_endian(bytes, 0);
   if (array == 0 || array % 4 != 0 || array > bytes.size() - 4) {
     broken(fmt::format("an array of {} bytes cannot be in {}", array, bytes.size()));
@@ -92,7 +102,24 @@ std::optional<std::string_view> CharsMap::find(std::string_view utf8) const {
   return {};
 }
 
-// Walks all that find() can reach, each place once, even where the array leads in a circle.
+CharsMap::Longest CharsMap::find_longest(std::string_view utf8) const {
+  Longest longest;
+  uint32_t node = root_;
+  for (size_t i = 0; i < utf8.size(); ++i) {
+    if (utf8[i] == 0) return longest;  // which ends every key
+    bool ends = false;
+    const auto next = child(node, static_cast<unsigned char>(utf8[i]), &ends);
+    if (!next) return longest;
+    node = *next;
+    if (!ends) continue;
+    longest.bytes = i + 1;
+    longest.written = replacement(node);
+  }
+  longest.may_go_on = true;
+  return longest;
+}
+
+// Walks all that the two above can reach, each place once, even where the array leads in a circle.
 void CharsMap::check_values() const {
   std::vector<bool> seen(units_.size());
   std::vector<uint32_t> to_visit = {root_};

@@ -9,16 +9,14 @@
 #include <vector>
 
 #include "server/text/bpe_model.h"
-#include "server/text/pipeline_tokenizer.h"
 #include "server/text/token_decoder.h"
+#include "server/text/trie.h"
 #include "server/text/utf8.h"
 
 namespace recurve {
 namespace {
 
 using Piece = SentencePieceModel::Piece;
-
-constexpr std::string_view kSpaceMarkUtf8 = "\xE2\x96\x81";
 
 // The pieces by which merge comes first: a higher score; where scores are equal it is the place in
 // the text that decides, so they are one rank.
@@ -51,8 +49,73 @@ void add_rules(const std::vector<Piece>& pieces,
   }
 }
 
+// A BPE between pieces that a user has defined: wherever the longest of those is found, it is
+// taken, and nothing is merged with it.
+class WithDefinedPieces final : public WordModel {
+ public:
+  // `defined`: the numbers are ids.
+  WithDefinedPieces(std::unique_ptr<const BpeModel> merges, Trie defined)
+      : merges_(std::move(merges)), defined_(std::move(defined)) {}
+
+  std::unique_ptr<WordEncoder> encoder() const override { return std::make_unique<Encoder>(*this); }
+  std::string kind() const override { return merges_->kind(); }
+  std::string details() const override { return merges_->details(); }
+
+ private:
+  class Encoder final : public WordEncoder {
+   public:
+    explicit Encoder(const WithDefinedPieces& model)
+        : model_(model), merges_(model.merges_->encoder()) {}
+
+    void encode(std::string_view word, const WorkLimits& limits,
+                std::vector<int32_t>& ids) override {
+      size_t begin = 0;
+      for (size_t at = 0; at < word.size();) {
+        const Found found = model_.find(word.substr(at));
+        if (found.bytes == 0) {
+          ++at;
+          continue;
+        }
+        merge(word.substr(begin, at - begin), limits, ids);
+        ids.push_back(found.id);
+        limits.check(ids.size());
+        begin = at += found.bytes;
+      }
+      merge(word.substr(begin), limits, ids);
+    }
+
+   private:
+    void merge(std::string_view part, const WorkLimits& limits, std::vector<int32_t>& ids) {
+      if (!part.empty()) merges_->encode(part, limits, ids);
+    }
+
+    const WithDefinedPieces& model_;
+    std::unique_ptr<WordEncoder> merges_;
+  };
+
+  struct Found {
+    size_t bytes = 0;  // 0: none
+    int32_t id = 0;
+  };
+  // The longest piece that the text begins with. Within a character none begins.
+  Found find(std::string_view text) const {
+    Found found;
+    int32_t node = Trie::kRoot;
+    for (size_t i = 0; i < text.size(); ++i) {
+      node = defined_.next(node, text[i]);
+      if (node == Trie::kNone) break;
+      if (defined_.number(node) != Trie::kNone) found = {i + 1, defined_.number(node)};
+    }
+    return found;
+  }
+
+  std::unique_ptr<const BpeModel> merges_;
+  Trie defined_;
+};
+
 BpeModel::Parts model_parts(const SentencePieceModel& model) {
   BpeModel::Parts parts{.byte_level = false};
+  parts.fuse_unknown = true;
   std::unordered_map<std::string_view, int32_t> ids;  // of the pieces that texts are made of
   for (size_t i = 0; i < model.pieces.size(); ++i) {
     const Piece& piece = model.pieces[i];
@@ -60,6 +123,7 @@ BpeModel::Parts model_parts(const SentencePieceModel& model) {
     if (piece.type == PieceType::kByte) {
       parts.byte_ids[static_cast<size_t>(byte_of_name(piece.name))] = id;
     }
+    if (piece.type == PieceType::kUnknown) parts.unknown = id;
     if (piece.type != PieceType::kNormal) continue;
     ids.emplace(piece.name, id);
     const std::u32string characters = to_utf32(piece.name);
@@ -87,45 +151,31 @@ bool has_all_characters(const SentencePieceModel& model) {
 }  // namespace
 
 bool merges_alone(const SentencePieceModel& model) {
-  if (model.type != ModelType::kBpe || model.rewrites_characters ||
-      model.remove_extra_whitespaces || !model.marks_spaces) {
-    return false;
-  }
+  if (model.type != ModelType::kBpe) return false;
   std::bitset<256> bytes;
+  bool knows_unknown = false;
   for (const Piece& piece : model.pieces) {
-    if (piece.type == PieceType::kUserDefined || piece.type == PieceType::kUnused) return false;
+    if (piece.type == PieceType::kUnused) return false;
+    knows_unknown |= piece.type == PieceType::kUnknown;
     if (piece.type != PieceType::kByte) continue;
     const int byte = byte_of_name(piece.name);
     if (byte < 0) return false;
     bytes.set(static_cast<size_t>(byte));
   }
-  return bytes.all() && has_all_characters(model);
+  return (bytes.all() || bytes.none()) && knows_unknown && has_all_characters(model);
 }
 
-std::unique_ptr<Tokenizer> sentencepiece_bpe(const SentencePieceModel& model,
-                                             const Tokenizer& library) {
-  PipelineTokenizer::Parts parts;
-  parts.size = library.size();
-  for (int32_t id = 0; id < parts.size; ++id) {
-    const std::string name(model.pieces[static_cast<size_t>(id)].name);
-    parts.vocabulary.emplace(name, id);
-    parts.texts.push_back({std::string(library.token_bytes(id)), library.has_space_mark(id)});
-    if (!library.is_special(id) || name.size() > AddedTokenFinder::kMaxBytes) continue;
-    AddedToken& control = parts.added.emplace_back();
-    control.id = id;
-    control.content = name;
-    control.special = true;
+std::unique_ptr<const WordModel> sentencepiece_bpe(const SentencePieceModel& model) {
+  Trie defined;
+  bool defines = false;
+  for (size_t i = 0; i < model.pieces.size(); ++i) {
+    if (model.pieces[i].type != PieceType::kUserDefined || model.pieces[i].name.empty()) continue;
+    defined.add(model.pieces[i].name, static_cast<int32_t>(i));
+    defines = true;
   }
-  if (model.add_dummy_prefix)
-    parts.normalizer.add(NormalizerChain::Prepend{std::string(kSpaceMarkUtf8)});
-  parts.normalizer.add(NormalizerChain::Replace{Regex(" "), std::string(kSpaceMarkUtf8)});
-  parts.decoder.kind = TokenDecoder::Kind::kReplace;
-  parts.decoder.strips_space = library.leading_space() == LeadingSpace::kStripOnce;
-  parts.model = std::make_unique<BpeModel>(model_parts(model));
-  parts.bos = library.bos_id();
-  parts.eos = library.eos_id();
-  parts.description = library.description();
-  return std::make_unique<PipelineTokenizer>(std::move(parts));
+  auto merges = std::make_unique<BpeModel>(model_parts(model));
+  if (!defines) return merges;
+  return std::make_unique<WithDefinedPieces>(std::move(merges), std::move(defined));
 }
 
 }  // namespace recurve

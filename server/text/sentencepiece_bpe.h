@@ -3,19 +3,17 @@
 #include <memory>
 
 #include "server/text/sentencepiece_model.h"
-#include "server/text/tokenizer.h"
+#include "server/text/word_model.h"
 
 namespace recurve {
 
-// True for a SentencePiece model of type BPE that does nothing but merge: spaces become marks, and
-// characters that no piece holds become bytes. (Llama 2's, Mistral's.) What else there is, such as
-// other normalisation and pieces that a user has defined, is the library's business.
+// True for a SentencePiece model of type BPE (Llama 2's, Mistral's) whose merges can be told from
+// its pieces. What else there is, such as pieces that are cut again because they are unused, is the
+// library's business.
 bool merges_alone(const SentencePieceModel& model);
 
-// The tokenizer of such a model without the library, which takes some hundred bytes of memory for a
-// byte of text that it cannot cut. `library`: the same by the library; it is asked for what ids
-// mean.
-std::unique_ptr<Tokenizer> sentencepiece_bpe(const SentencePieceModel& model,
-                                             const Tokenizer& library);
+// The segmentation of such a model's normalised text without the library, which takes some hundred
+// bytes of memory for a byte of text that it cannot cut.
+std::unique_ptr<const WordModel> sentencepiece_bpe(const SentencePieceModel& model);
 
 }  // namespace recurve

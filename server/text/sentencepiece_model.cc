@@ -92,7 +92,7 @@ void read_trainer_spec(std::string_view bytes, SentencePieceModel& model) {
 void read_normalizer_spec(std::string_view bytes, SentencePieceModel& model) {
   model.has_normalizer_spec = true;
   for (WireReader reader(bytes); reader.next();) {
-    if (reader.field() == kCharsMap) model.rewrites_characters = !reader.payload().empty();
+    if (reader.field() == kCharsMap) model.charsmap = reader.payload();
     if (reader.field() == kEscapeSpaces) model.marks_spaces = reader.number() != 0;
     if (reader.field() == kAddDummyPrefix) model.add_dummy_prefix = reader.number() != 0;
     if (reader.field() == kRemoveExtraSpaces) {
@@ -114,14 +114,13 @@ void read_piece(std::string_view bytes, SentencePieceModel& model) {
 
 }  // namespace
 
-std::string with_spaces(std::string_view bytes, bool add_dummy_prefix,
-                        bool remove_extra_whitespaces) {
-  const auto bool_key = [](uint64_t field) { return static_cast<char>(field << 3); };
+std::string without_normalization(std::string_view bytes) {
+  const auto key = [](uint64_t field, int wire) { return static_cast<char>(field << 3 | wire); };
+  const std::string spec = {key(kCharsMap, 2),       0,  // no bytes
+                            key(kAddDummyPrefix, 0), 0, key(kRemoveExtraSpaces, 0), 0};
   std::string out(bytes);
-  out += {static_cast<char>(kNormalizerSpec << 3 | 2), 4};
-  out += {bool_key(kAddDummyPrefix), static_cast<char>(add_dummy_prefix)};
-  out += {bool_key(kRemoveExtraSpaces), static_cast<char>(remove_extra_whitespaces)};
-  return out;
+  out += {key(kNormalizerSpec, 2), static_cast<char>(spec.size())};
+  return out + spec;
 }
 
 SentencePieceModel read_sentencepiece_model(std::string_view bytes) {

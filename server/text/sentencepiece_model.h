@@ -33,12 +33,12 @@ struct SentencePieceModel {
   bool add_dummy_prefix = true;          // NormalizerSpec
   bool remove_extra_whitespaces = true;  // NormalizerSpec
   bool marks_spaces = true;              // NormalizerSpec.escape_whitespaces
-  bool rewrites_characters = false;      // NormalizerSpec.precompiled_charsmap is not empty
+  std::string_view charsmap;             // NormalizerSpec.precompiled_charsmap, may be empty
 };
 
-// The bytes of the same model with these settings (protobuf: what comes last counts).
-std::string with_spaces(std::string_view bytes, bool add_dummy_prefix,
-                        bool remove_extra_whitespaces);
+// The bytes of the same model for text that is normalised already (protobuf: what comes last
+// counts).
+std::string without_normalization(std::string_view bytes);
 
 // Throws std::runtime_error if the bytes are not a protobuf message.
 SentencePieceModel read_sentencepiece_model(std::string_view bytes);

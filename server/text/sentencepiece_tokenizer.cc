@@ -12,8 +12,9 @@
 #include "server/text/sentencepiece_borders.h"
 #include "server/text/sentencepiece_bpe.h"
 #include "server/text/sentencepiece_model.h"
+#include "server/text/sentencepiece_normalizer.h"
 #include "server/text/sentencepiece_unigram.h"
-#include "server/text/utf8.h"
+#include "server/text/word_model.h"
 
 namespace recurve {
 namespace {
@@ -30,19 +31,6 @@ std::string marks_to_spaces(std::string_view piece) {
   return out;
 }
 
-std::string spaces_to_marks(std::string_view text, bool starts) {
-  std::string out(starts ? kSpaceMark : std::string_view());
-  out.reserve(out.size() + text.size() * 5 / 4);
-  for (const char c : text) {
-    if (c == ' ') {
-      out += kSpaceMark;
-    } else {
-      out.push_back(c);
-    }
-  }
-  return out;
-}
-
 LeadingSpace leading_space_of(const SentencePieceModel& model) {
   if (model.remove_extra_whitespaces) return LeadingSpace::kStripAll;
   return model.add_dummy_prefix ? LeadingSpace::kStripOnce : LeadingSpace::kKeep;
@@ -54,11 +42,10 @@ class SentencePieceTokenizer final : public Tokenizer {
       : processor_(load(std::string(bytes))),
         leading_space_(leading_space_of(model)),
         marks_start_(model.add_dummy_prefix),
-        borders_(model, has_byte_pieces()) {
-    if (segments_alone(model)) unigram_ = sentencepiece_unigram(model);
-    const bool collapses = model.remove_extra_whitespaces;
-    continuing_ = marks_start_ ? load(with_spaces(bytes, false, collapses)) : processor_;
-    if (collapses) spaced_ = marks_start_ ? processor_ : load(with_spaces(bytes, true, true));
+        normalizer_(model),
+        borders_(model, has_byte_pieces()),
+        own_(segmentation(model)) {
+    if (!own_) segmenter_ = load(without_normalization(bytes));
     for (int32_t id = 0; id < size(); ++id) {
       const std::string& name = processor_->IdToPiece(id);
       bytes_.push_back(bytes_of(id, name));
@@ -107,17 +94,17 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   using Processor = std::shared_ptr<const sentencepiece::SentencePieceProcessor>;
 
-  // Text is given to the library in blocks of about this size, which is exact (borders_) and keeps
-  // its time linear.
+  // Normalised text is segmented in blocks of about this size, which is exact (borders_) and keeps
+  // time linear.
   static constexpr size_t kBlockBytes = 16 << 10;
-  static constexpr size_t kLookedAt = 8;  // bytes of the two characters that a border needs
+  static constexpr size_t kLookedAt = 4;  // bytes of the character that a border needs
 
   class Encoder final : public TextEncoder {
    public:
     Encoder(const SentencePieceTokenizer& tokenizer, SpecialTokens special, TextPosition position,
             const WorkLimits& limits)
-        : tokenizer_(tokenizer), limits_(limits), position_(position) {
-      if (tokenizer.unigram_) words_ = tokenizer.unigram_->encoder();
+        : tokenizer_(tokenizer), limits_(limits), normalization_(tokenizer.normalizer_, position) {
+      if (tokenizer.own_) words_ = tokenizer.own_->encoder();
       set_special(special, nullptr);
     }
 
@@ -139,11 +126,13 @@ class SentencePieceTokenizer final : public Tokenizer {
       trusted_ = special == SpecialTokens::kParse;
       if (trusted_ && !controls_) controls_.emplace(tokenizer_.controls_);
     }
-    size_t held() const override { return text_.size() + (controls_ ? controls_->held() : 0); }
+    size_t held() const override {
+      return text_.size() + normalization_.held() + (controls_ ? controls_->held() : 0);
+    }
 
    private:
     void add_text(std::string_view part, bool last, std::vector<int32_t>* ids) {
-      text_.append(part);
+      normalization_.push(part, last, text_);
       size_t begin = 0;
       while (text_.size() - begin > kBlockBytes) {
         const std::string_view rest = std::string_view(text_).substr(begin);
@@ -162,7 +151,8 @@ class SentencePieceTokenizer final : public Tokenizer {
       encode(text_, ids);
       text_.clear();
       searched_ = 0;
-      position_ = TextPosition::kStart;  // what stands behind a control token begins a text
+      // What stands behind a control token begins a text.
+      normalization_ = SentencePieceNormalizer::Text(tokenizer_.normalizer_, TextPosition::kStart);
     }
 
     // The library takes some hundred bytes of memory for a byte of what it is given.
@@ -180,12 +170,10 @@ class SentencePieceTokenizer final : public Tokenizer {
       limits_.check();
       if (block.empty()) return;
       if (words_) {
-        const bool starts = position_ == TextPosition::kStart && tokenizer_.marks_start_;
-        words_->encode(spaces_to_marks(block, starts), limits_, *ids);
+        words_->encode(block, limits_, *ids);
       } else {
-        tokenizer_.encode_block(block, position_, *ids);
+        for (const int id : run(*tokenizer_.segmenter_, block)) ids->push_back(id);
       }
-      position_ = TextPosition::kContinued;
       limits_.check(ids->size());
     }
 
@@ -194,26 +182,16 @@ class SentencePieceTokenizer final : public Tokenizer {
     std::unique_ptr<WordEncoder> words_;  // null: the library's work
     std::optional<AddedTokenScanner> controls_;
     bool trusted_ = false;
-    TextPosition position_;
-    std::string text_;
+    SentencePieceNormalizer::Text normalization_;
+    std::string text_;     // normalised
     size_t searched_ = 0;  // there is no border before
   };
 
-  void encode_block(std::string_view text, TextPosition position, std::vector<int32_t>& out) const {
-    const bool starts = position == TextPosition::kStart;
-    const auto& processor = starts ? processor_ : begins_with_space(text) ? spaced_ : continuing_;
-    const std::vector<int> ids = run(*processor, text);
-    out.insert(out.end(), ids.begin(), ids.end());
-  }
-
-  // Where the library drops spaces in front of a text, of those in front of a text that goes on one
-  // must be put back.
-  bool begins_with_space(std::string_view text) const {
-    if (spaced_ == nullptr) return false;
-    size_t size = 1;
-    while (size < text.size() && is_continuation(text[size])) ++size;
-    const std::string between = fmt::format("a{}a", text.substr(0, size));
-    return run(*continuing_, between) == run(*continuing_, "a a");
+  // Null: the library's work.
+  static std::unique_ptr<const WordModel> segmentation(const SentencePieceModel& model) {
+    if (segments_alone(model)) return sentencepiece_unigram(model);
+    if (merges_alone(model)) return sentencepiece_bpe(model);
+    return nullptr;
   }
 
   static std::vector<int> run(const sentencepiece::SentencePieceProcessor& processor,
@@ -249,15 +227,15 @@ class SentencePieceTokenizer final : public Tokenizer {
     return marks_to_spaces(name);
   }
 
-  Processor processor_;   // the file's
-  Processor continuing_;  // without a space in front of the text
-  Processor spaced_;      // with one and no other; null where spaces stay as they are
+  Processor processor_;  // the file's
+  Processor segmenter_;  // of normalised text; null where that is done here
   LeadingSpace leading_space_;
   bool marks_start_;
+  SentencePieceNormalizer normalizer_;
   SentencePieceBorders borders_;
-  std::unique_ptr<const UnigramModel> unigram_;  // null: the library's work
-  std::vector<std::string> bytes_;               // [id]
-  std::vector<bool> space_mark_;                 // [id]
+  std::unique_ptr<const WordModel> own_;  // segments normalised text; null: the library does
+  std::vector<std::string> bytes_;        // [id]
+  std::vector<bool> space_mark_;          // [id]
   AddedTokenFinder controls_;
 };
 
@@ -280,9 +258,7 @@ std::unique_ptr<Tokenizer> parse_sentencepiece(std::string_view bytes, const std
   try {
     const SentencePieceModel model = read_sentencepiece_model(bytes);
     check_model(model);
-    auto library = std::make_unique<SentencePieceTokenizer>(bytes, model);
-    if (!merges_alone(model)) return library;
-    return sentencepiece_bpe(model, *library);
+    return std::make_unique<SentencePieceTokenizer>(bytes, model);
   } catch (const std::exception& e) {
     throw std::runtime_error(fmt::format("{}: {}", file, e.what()));
   }

@@ -48,17 +48,15 @@ std::array<int32_t, 256> byte_ids_of(const SentencePieceModel& model) {
 }  // namespace
 
 bool segments_alone(const SentencePieceModel& model) {
-  if (model.type != ModelType::kUnigram || model.rewrites_characters ||
-      model.remove_extra_whitespaces || !model.marks_spaces) {
-    return false;
-  }
+  if (model.type != ModelType::kUnigram) return false;
   const auto has = [&](PieceType type) {
     return std::any_of(model.pieces.begin(), model.pieces.end(),
                        [type](const Piece& piece) { return piece.type == type; });
   };
   const std::array<int32_t, 256> bytes = byte_ids_of(model);
+  const auto missing = std::count(bytes.begin(), bytes.end(), -1);
   return has(PieceType::kNormal) && has(PieceType::kUnknown) && !has(PieceType::kUnused) &&
-         std::count(bytes.begin(), bytes.end(), -1) == 0;
+         (missing == 0 || missing == 256);
 }
 
 std::unique_ptr<const UnigramModel> sentencepiece_unigram(const SentencePieceModel& model) {
