@@ -19,11 +19,10 @@ using nlohmann::json;
 class HttpFixture : public ::testing::Test {
  protected:
   void start(FakeEngine::Options options = {}, HttpOptions http = {}) {
-    Chat chat{.format = std::make_shared<const ChatTemplate>(
-                  "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}|{% endfor %}", "",
-                  jinja::Template::Variables{}),
-              .exists = true,
-              .problem = ""};
+    Chat chat{
+        .format = std::make_shared<const ChatTemplate>(template_, "", jinja::Template::Variables{}),
+        .exists = true,
+        .problem = ""};
     engine_.emplace(queue_, std::move(options));
     http.listen = "127.0.0.1:0";
     server_.emplace(http, serving_, connections_);
@@ -73,6 +72,7 @@ class HttpFixture : public ::testing::Test {
     return events;
   }
 
+  const char* template_ = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}|{% endfor %}";
   Metrics metrics_;
   EngineStats stats_;
   AdmissionQueue queue_{16};

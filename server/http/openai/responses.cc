@@ -102,20 +102,27 @@ Refused Responses::read_previous(const json& body) {
   return previous_ == nullptr ? unknown(*id, "previous_response_id") : Refused();
 }
 
-// Whether the state can be gone on from is known before anything is done with it.
+// Whether a state can be gone on from, and kept, is known before anything is done with one: there
+// are templates that write earlier messages anew when others follow.
 Refused Responses::choose_prompt(const WorkLimits& limits, TextRequest* asked) {
   if (previous_ != nullptr && previous_->definition == definition_) {
-    const Conversation fresh = conversation(input_);
-    std::vector<int32_t> ids;
-    const TokenizeText text{.input = fresh, .continued = true};
-    goes_on_ = !tokenise(text, serving_.rules, limits, &ids);
-    if (goes_on_) {
-      asked->prompt = fresh;
-      return {};
-    }
+    asked->prompt = conversation(input_);
+    goes_on_ = session_can(*asked, /*begin=*/false, limits);
+    if (goes_on_) return {};
   }
   asked->prompt = whole_conversation();
+  keeps_state_ = stores_ && session_can(*asked, /*begin=*/true, limits);
   return {};
+}
+
+// Begin with the messages, or go on with them.
+bool Responses::session_can(TextRequest asked, bool begin, const WorkLimits& limits) const {
+  ParsedRequest parsed;
+  asked.session = id_;
+  if (validate(std::move(asked), serving_.rules, limits, &parsed)) return false;
+  const Request& request = parsed.request;
+  if (begin) return request.prompt.refusal.empty();
+  return request.continued_prompt && request.continued_prompt->refusal.empty();
 }
 
 Conversation Responses::conversation(std::vector<ChatMessage> messages) const {
@@ -139,7 +146,7 @@ Conversation Responses::whole_conversation() const {
 
 void Responses::prepare(std::vector<TextRequest>* asked, Go go) {
   asked_ = &asked->front();
-  if (!stores_ && !goes_on_) return go({});
+  if (!keeps_state_ && !goes_on_) return go({});
   make_session(std::move(go));
 }
 
@@ -168,7 +175,7 @@ void Responses::session_made(const SessionResult& result, Go go) {
   if (goes_on_ && result.status == Status::kNotFound) {
     goes_on_ = false;
     asked_->prompt = whole_conversation();
-    return stores_ ? make_session(std::move(go)) : go({});
+    return go({});
   }
   if (result.status == Status::kFull) {
     const auto spared = goes_on_ ? previous_->id : std::string();
@@ -201,13 +208,13 @@ std::string Responses::write(const RequestAccepted& accepted) {
   if (!form_.stream) return {};
   json begun = item("in_progress");
   begun["content"] = json::array();
-  return event("response.created", {{"response", object()}}) +
-         event("response.in_progress", {{"response", object()}}) +
-         event("response.output_item.added", {{"output_index", 0}, {"item", begun}}) +
-         event("response.content_part.added", {{"item_id", item_id_},
-                                               {"output_index", 0},
-                                               {"content_index", 0},
-                                               {"part", text_part()}});
+  std::string events = event("response.created", {{"response", object()}});
+  events += event("response.in_progress", {{"response", object()}});
+  events += event("response.output_item.added", {{"output_index", 0}, {"item", begun}});
+  events += event(
+      "response.content_part.added",
+      {{"item_id", item_id_}, {"output_index", 0}, {"content_index", 0}, {"part", text_part()}});
+  return events;
 }
 
 std::string Responses::write(const AnswerDelta& delta) {
@@ -238,10 +245,11 @@ std::string Responses::write(const AnswerEnd& end) {
   done["text"] = text_;
   done["logprobs"] = logprobs_;
   part["part"] = text_part();
-  return event("response.output_text.done", std::move(done)) +
-         event("response.content_part.done", std::move(part)) +
-         event("response.output_item.done", {{"output_index", 0}, {"item", item(status_)}}) +
-         event(whole ? "response.completed" : "response.incomplete", {{"response", object()}});
+  std::string events = event("response.output_text.done", std::move(done));
+  events += event("response.content_part.done", std::move(part));
+  events += event("response.output_item.done", {{"output_index", 0}, {"item", item(status_)}});
+  events += event(whole ? "response.completed" : "response.incomplete", {{"response", object()}});
+  return events;
 }
 
 std::string Responses::broken(const Refusal& refusal) {

@@ -21,7 +21,7 @@ namespace recurve {
 // A response that is kept is a session of the server's own, which nothing changes afterwards. One
 // that follows it is a fork, which absorbs only what is new, where instructions and tools are the
 // same and the chat template can go on. Otherwise the conversation is read anew from its messages,
-// which are kept too.
+// which are kept too; of a template that no session can begin with, they are all that is kept.
 class Responses final : public AnswerDialect {
  public:
   // Both outlive it.
@@ -43,6 +43,7 @@ class Responses final : public AnswerDialect {
   void read_fields(const nlohmann::json& body);
   Refused read_previous(const nlohmann::json& body);
   Refused choose_prompt(const WorkLimits& limits, TextRequest* asked);
+  bool session_can(TextRequest asked, bool begin, const WorkLimits& limits) const;
   Conversation conversation(std::vector<ChatMessage> messages) const;
   Conversation whole_conversation() const;
   void make_session(Go go);
@@ -73,6 +74,7 @@ class Responses final : public AnswerDialect {
   std::vector<ChatMessage> input_;
   std::shared_ptr<const StoredResponse> previous_;  // null: none
   bool goes_on_ = false;                            // from the state of previous_
+  bool keeps_state_ = false;                        // of its own, from the beginning
   TextRequest* asked_ = nullptr;                    // until it begins
 
   // What is said.

@@ -21,6 +21,12 @@ using Status = SessionResult::Status;
 
 class ResourcesTest : public testing::HttpFixture {
  protected:
+  // One that sessions can go on with.
+  ResourcesTest() {
+    template_ =
+        "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}|{% endfor %}"
+        "{% if add_generation_prompt %}a:{% endif %}";
+  }
   static SessionResult session(const std::string& name) {
     return {.sessions = {{.name = name,
                           .position = 12,
@@ -219,7 +225,7 @@ TEST_F(ResourcesTest, AResponseIsKeptAsASessionThatNobodyCanName) {
   EXPECT_THAT(id, StartsWith("resp_"));
   EXPECT_EQ(object["object"], "response");
   EXPECT_EQ(object["status"], "completed");
-  EXPECT_EQ(object["output"][0]["content"][0]["text"], "u:hi|");
+  EXPECT_EQ(object["output"][0]["content"][0]["text"], "u:hi|a:");
   EXPECT_EQ(engine_->last_request().session, "~" + id);
   EXPECT_EQ(ask("GET /v1/responses/" + id).object(), object);
 
@@ -259,7 +265,8 @@ TEST_F(ResourcesTest, OtherInstructionsReadTheConversationAnew) {
   body["previous_response_id"] = first["id"];
   const json object = post("/v1/responses", body).object();
   EXPECT_EQ(last_command().kind, Kind::kOpen);
-  EXPECT_EQ(object["output"][0]["content"][0]["text"], "s:be long|u:hi|a:s:be brief|u:hi||u:on|");
+  EXPECT_EQ(object["output"][0]["content"][0]["text"],
+            "s:be long|u:hi|a:s:be brief|u:hi|a:|u:on|a:");
 }
 
 TEST_F(ResourcesTest, AStateThatHasGoneIsMadeAgain) {
@@ -268,11 +275,22 @@ TEST_F(ResourcesTest, AStateThatHasGoneIsMadeAgain) {
   const json first = post("/v1/responses", response("hi")).object();
   engine_->answer_sessions({.status = Status::kNotFound, .message = "there is none"});
   json body = response("on");
-  body["store"] = false;
+  body["previous_response_id"] = first["id"];
+  const auto got = post("/v1/responses", body);
+  ASSERT_EQ(got.status, 200) << got.body;
+  EXPECT_EQ(got.object()["output"][0]["content"][0]["text"], "u:hi|a:u:hi|a:|u:on|a:");
+}
+
+TEST_F(ResourcesTest, OfATemplateThatRewritesTurnsMessagesAloneAreKept) {
+  template_ = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}|{% endfor %}";
+  start();
+  const json first = post("/v1/responses", response("hi")).object();
+  json body = response("on");
   body["previous_response_id"] = first["id"];
   const auto got = post("/v1/responses", body);
   ASSERT_EQ(got.status, 200) << got.body;
   EXPECT_EQ(got.object()["output"][0]["content"][0]["text"], "u:hi|a:u:hi||u:on|");
+  EXPECT_TRUE(engine_->commands().empty());
 }
 
 TEST_F(ResourcesTest, OlderResponsesMakeRoom) {
@@ -359,7 +377,7 @@ TEST_F(ResourcesTest, TextIsTokenisedAndWritten) {
       << "as clients ask for EOS that know its name";
   EXPECT_EQ(
       post("/tokenize", {{"prompt", "a</s>"}, {"add_special_tokens", false}}).object()["count"], 5);
-  EXPECT_EQ(post("/tokenize", chat("hi")).object()["count"], 5);
+  EXPECT_EQ(post("/tokenize", chat("hi")).object()["count"], 7);
   EXPECT_EQ(post("/detokenize", {{"tokens", {104, 105}}}).object()["prompt"], "hi");
   const json info = ask("GET /tokenizer_info").object();
   EXPECT_EQ(info["bos_token"], "<s>");
