@@ -166,7 +166,7 @@ Text load_text(const Options& o, const ModelInfo& model) {
   if (!dir.has_value()) {
     text.tokenizer = std::make_shared<IdTokenizer>(static_cast<int32_t>(model.vocab));
   } else {
-    text = {.tokenizer = load_tokenizer(*dir), .chat = load_chat(*dir)};
+    text = {.tokenizer = load_tokenizer(*dir), .chat = load_chat(*dir, o.chat_template)};
     check_fits(*text.tokenizer, model.vocab, *dir);
   }
   // Of random weights no id means anything: none ends a text.

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "server/rpc/server.h"
+#include "server/text/chat_forms.h"
 #include "server/version.h"
 
 namespace recurve {
@@ -48,6 +49,11 @@ int parse_options(int argc, char** argv, Options* o) {
   app.add_option("--tokenizer", o->tokenizer,
                  "Directory with the tokenizer and chat template, where they are not the model's; "
                  "none: there is none, and prompts must be token ids")
+      ->group("Model");
+  app.add_option("--chat-template", o->chat_template,
+                 "Chat template, where the model has none or another one is wanted: a file, or one "
+                 "of " +
+                     chat_form_names())
       ->group("Model");
   app.add_option("--name", o->name, "Name to show for the model; default: the directory's")
       ->group("Model");
@@ -100,7 +106,8 @@ int parse_options(int argc, char** argv, Options* o) {
       ->group("Service");
   app.add_option("--http", o->http,
                  "HOST:PORT for clients of OpenAI's API and browsers: /v1/models, /v1/completions, "
-                 "/v1/chat/completions, /v1/sessions, /health, /metrics, and a page at /; default: "
+                 "/v1/chat/completions, /v1/responses, /v1/sessions, /tokenize, /health, /metrics, "
+                 "and a page at /; default: "
                  "none")
       ->group("Service");
   app.add_option(

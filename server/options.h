@@ -17,7 +17,8 @@ struct Options {
   std::string model;
   bool random_weights = false;
   std::string tokenizer;  // "none", or a directory; empty: that of `model`, none for random weights
-  std::string name;       // empty: the last part of `model`
+  std::string chat_template;  // a file, or the name of a form; empty: the model's own
+  std::string name;           // empty: the last part of `model`
   std::string device = "cpu";
   bool on_gpu() const { return device.starts_with("cuda:"); }
   std::string listen = "127.0.0.1:50051";

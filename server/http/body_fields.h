@@ -20,7 +20,8 @@ struct BadField : std::runtime_error {
   std::string field;
 };
 
-// Reads an object of JSON of at most kMostDepth levels. Throws BadField with a sentence.
+// Reads an object of JSON of at most kMostDepth levels, in which no object says a field twice.
+// Throws BadField with a sentence.
 inline constexpr int kMostDepth = 64;
 nlohmann::json parse_object(std::string_view text);
 

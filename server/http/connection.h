@@ -13,6 +13,7 @@
 #include <utility>  // Boost 1.74's Asio leaves it out
 
 #include "server/http/exchange.h"
+#include "server/http/openai/response_store.h"
 #include "server/http/request_head.h"
 #include "server/http/routes.h"
 #include "server/http/server.h"
@@ -31,6 +32,8 @@ struct HttpContext {
   const HttpOptions options;
   Serving& serving;
   boost::asio::io_context io{1};
+  const std::unique_ptr<ResponseStore> responses =
+      std::make_unique<ResponseStore>(options.max_response_bytes);
   std::set<std::shared_ptr<Connection>> connections;
   int answers = 0;  // under way, also those whose client has gone and that have nothing to do here
   bool closing = false;

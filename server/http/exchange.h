@@ -4,12 +4,15 @@
 #include <utility>
 #include <vector>
 
+#include "server/identity/identity.h"
+
 namespace recurve {
 
 class Connection;
 
 // A request as it has come, whole.
 struct HttpRequest {
+  Identity caller = kAnyone;
   std::vector<std::string> names = {};  // what stands in the target for each * of its route's path
   std::string query = {};               // behind the target's '?'
   std::string request_id = {};          // x-request-id, or one that was made

@@ -3,21 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 #include <new>
 #include <utility>
 
 #include "server/http/connection.h"
+#include "server/http/guarded.h"
 #include "server/http/response.h"
 #include "server/observe/log.h"
 
 namespace recurve {
 namespace {
 
-using Code = Refusal::Code;
-
-Refusal exhausted(const char* sentence) { return {.code = Code::kExhausted, .message = sentence}; }
-Refusal client_went() { return {.code = Code::kCancelled, .message = "the client went away"}; }
+Refusal exhausted(const char* sentence) {
+  return {.code = Refusal::Code::kExhausted, .message = sentence};
+}
 
 }  // namespace
 
@@ -32,7 +31,7 @@ class HttpAnswer::Part final : public AnswerDoor {
   void open(const std::string& id) {
     alive_ = owner_.self_;
     asked_.id = id;
-    call_->open(kAnyone, 0, id);
+    call_->open(owner_.request_.caller, 0, id);
   }
   void left() { call_->left(); }
   void written() {
@@ -115,22 +114,12 @@ void HttpAnswer::run() {
 }
 
 Refused HttpAnswer::read() {
-  if (unwanted_) return client_went();
-  try {
-    const Refused refused =
-        dialect_->read(request_.body, serving_.rules.limits(&unwanted_), &asked_);
-    request_.body = {};
-    return refused;
-  } catch (const WorkUnwanted&) {
-    return client_went();
-  } catch (const TextRefused& error) {
-    return invalid("prompt", "{}", error.what());
-  } catch (const std::bad_alloc&) {
-    return exhausted("the system gives no memory for the request: try again later");
-  } catch (const std::exception& error) {
-    log_event(LogLevel::kError, "request_failed", {{"what", error.what()}});
-    return Refusal{.code = Code::kInternal, .message = "the server has failed on the request"};
-  }
+  const Refused refused = guarded("prompt", [&] {
+    if (unwanted_) return Refused(client_went());
+    return dialect_->read(request_.body, serving_.rules.limits(&unwanted_), &asked_);
+  });
+  request_.body = {};
+  return refused;
 }
 
 // Where no call says it, this reports the refusal.
@@ -141,7 +130,7 @@ void HttpAnswer::start(Refused refused) {
   refused = serving_.report(std::move(refused));
   log_event(LogLevel::kInfo, "request_finished",
             {{"request_id", request_.request_id},
-             {"tenant", kAnyone.tenant_name},
+             {"tenant", request_.caller.tenant_name},
              {"peer", connection_->peer()},
              {"code", code_name(refused)},
              {"reason", "refused"}});
@@ -177,11 +166,12 @@ Refused HttpAnswer::make_parts() {
   try {
     parts_.reserve(asked_.size());
     for (TextRequest& asked : asked_) {
+      changes_session_ |= !asked.session.empty() && !asked.session_is_kept;
       parts_.push_back(std::make_unique<Part>(*this, parts_.size(), std::move(asked)));
     }
     return {};
   } catch (const std::bad_alloc&) {
-    return exhausted("the system gives no memory for the request: try again later");
+    return no_memory();
   }
 }
 
@@ -193,6 +183,7 @@ std::string HttpAnswer::id_of(size_t part) const {
 void HttpAnswer::send(size_t part, const AnswerEvent& event) {
   std::lock_guard lock(mutex_);
   if (refusal_) return;
+  accepted_ = true;
   streaming_ = dialect_->streams();
   const std::string events = dialect_->take(part, event);
   if (!events.empty()) pending_ += chunk(events, connection_->chunks());
@@ -219,7 +210,8 @@ void HttpAnswer::conclude() {
     pending_ = response(
         {.body = dialect_->whole(), .keep_alive = keep_alive, .request_id = request_.request_id});
   } else if (!streaming_) {
-    pending_ = refusal_response(*refusal_, keep_alive, request_.request_id);
+    pending_ = refusal_response(*refusal_, keep_alive, request_.request_id,
+                                /*repeatable=*/!changes_session_ || !accepted_);
   } else {
     const std::string last = refusal_ ? dialect_->broken(*refusal_) : dialect_->stream_end();
     if (!last.empty()) pending_ += chunk(last, connection_->chunks());

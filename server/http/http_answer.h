@@ -64,10 +64,12 @@ class HttpAnswer final : public Exchange, private CallRegistry::Call, private Ex
   size_t unfinished_ = 0;                     // of them
   Refused refusal_;                           // the first
   std::string pending_;
-  bool streaming_ = false;  // it has begun: a refusal is no response of its own any more
-  bool head_sent_ = false;  // of the stream
-  bool ended_ = false;      // nothing more will be said
-  bool last_ = false;       // and it is on its way
+  bool changes_session_ = false;  // that the client has named
+  bool accepted_ = false;         // by the engine: a session may have absorbed something
+  bool streaming_ = false;        // it has begun: a refusal is no response of its own any more
+  bool head_sent_ = false;        // of the stream
+  bool ended_ = false;            // nothing more will be said
+  bool last_ = false;             // and it is on its way
   std::atomic<bool> writing_{false}, gone_{false};
 };
 

@@ -25,8 +25,9 @@ std::string connection_headers(bool keep_alive, const std::string& request_id) {
 
 // What is busy stays so for a while, and a name that is taken stays taken: clients that try again
 // in silence would only wait. A full server says when there may be room.
-std::string retry_headers(const Refusal& refusal) {
-  if (refusal.code == Refusal::Code::kBusy || refusal.code == Refusal::Code::kExists) {
+std::string retry_headers(const Refusal& refusal, bool repeatable) {
+  if (!repeatable || refusal.code == Refusal::Code::kBusy ||
+      refusal.code == Refusal::Code::kExists) {
     return "x-should-retry: false\r\n";
   }
   if (!refusal.retry_seconds) return {};
@@ -45,13 +46,13 @@ std::string response(const Response& of) {
                      connection_headers(of.keep_alive, of.request_id), of.headers, of.body);
 }
 
-std::string refusal_response(const Refusal& refusal, bool keep_alive,
-                             const std::string& request_id) {
+std::string refusal_response(const Refusal& refusal, bool keep_alive, const std::string& request_id,
+                             bool repeatable) {
   return response({.status = http_status(refusal.code),
                    .body = dump(error_of(refusal)),
                    .keep_alive = keep_alive,
                    .request_id = request_id,
-                   .headers = retry_headers(refusal)});
+                   .headers = retry_headers(refusal, repeatable)});
 }
 
 // X-Accel-Buffering: nginx would hold events back until a buffer is full.

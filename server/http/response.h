@@ -18,8 +18,9 @@ struct Response {
 std::string response(const Response& of);
 
 // A refusal as an object of JSON, with the headers by which clients decide whether to try again.
+// `repeatable`: the request has changed nothing, so that it can be sent once more.
 std::string refusal_response(const Refusal& refusal, bool keep_alive,
-                             const std::string& request_id = "");
+                             const std::string& request_id = "", bool repeatable = true);
 
 // A stream of events: its head, its chunks, its end. chunked: as HTTP/1.1 has it; of HTTP/1.0 a
 // stream ends as its connection does.

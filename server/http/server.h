@@ -21,6 +21,7 @@ struct HttpTimes {
 struct HttpOptions {
   std::string listen;                     // HOST:PORT, [::1]:PORT; port 0: any
   int64_t max_body_bytes = 16 << 20;      // of one request; more: 413
+  int64_t max_response_bytes = 64 << 20;  // of all responses that are kept; the oldest go first
   std::vector<std::string> origins = {};  // see origin_problem()
   bool page = true;                       // whether there is one at /
   bool metrics_only = false;              // /metrics and /health are all there is

@@ -9,6 +9,11 @@
 
 namespace recurve {
 
+// The name of a session that a door keeps for itself: what clients call their own cannot begin so,
+// and it is in no list.
+inline constexpr char kKept = '~';
+inline std::string kept_name(const std::string& name) { return kKept + name; }
+
 // Where a session's state is.
 enum class Tier { kEmpty, kSlot, kHost };
 

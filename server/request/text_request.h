@@ -31,7 +31,8 @@ struct TextRequest {
   std::vector<std::string> stop_strings = {};
   bool include_stop = false;
   int32_t choices = 1;
-  std::string session = {};  // empty: none
+  std::string session = {};      // empty: none
+  bool session_is_kept = false;  // it is the door's own, by kept_name()
   int32_t priority = 0;
 };
 

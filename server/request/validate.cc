@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "server/request/chat_prompt.h"
+#include "server/request/session_command.h"
 #include "server/text/stop_matcher.h"
 
 namespace recurve {
@@ -238,7 +239,7 @@ Refused validate(TextRequest asked, const RequestRules& rules, const WorkLimits&
 
   request.id = std::move(asked.id);
   request.caller = asked.caller;
-  request.session = std::move(asked.session);
+  request.session = asked.session_is_kept ? kept_name(asked.session) : std::move(asked.session);
   request.priority = asked.priority;
   refused = read_prompt(asked, rules, limits, &request);
   if (refused) return refused;

@@ -75,12 +75,19 @@ class ChatTemplate {
 struct Chat {
   std::shared_ptr<const ChatTemplate> format = {};  // null: messages are refused
   bool exists = false;                              // though it may not be usable
-  std::string problem = "the model has no chat template: send text or ids instead";
+  std::string text = {};                            // the template's own, with `format`
+  std::string problem =
+      "the model has no chat template: send text or ids instead, or start the server with "
+      "--chat-template";
 };
 
 // The template of a Hugging Face model directory: chat_template.jinja, else `chat_template` of
 // tokenizer_config.json (a string, or a list of named ones of which "default" and "tool_use" are
 // used). One that cannot be used is no reason not to serve: `problem` says what it is.
 Chat load_chat(const std::filesystem::path& model_dir);
+// The same, but the template is the one that was chosen: a file's, or a common form by its name
+// (chat_forms.h); empty: the model's own. Throws std::runtime_error with a sentence where that
+// cannot be used.
+Chat load_chat(const std::filesystem::path& model_dir, const std::string& chosen);
 
 }  // namespace recurve

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "server/text/chat_forms.h"
 #include "server/text/chat_template.h"
 #include "server/text/json_fields.h"
 #include "server/text/read_file.h"
@@ -49,9 +50,18 @@ void read_special_tokens(const Json& config, Source* source) {
   }
 }
 
+void check(const Source& source) {
+  if (source.text.size() + source.tools.size() > kMaxTemplateBytes) {
+    throw std::runtime_error(fmt::format("a template has at most {} bytes", kMaxTemplateBytes));
+  }
+  if (!is_valid_utf8(source.text)) throw std::runtime_error("the template is not valid UTF-8");
+}
+
+constexpr const char* kTokenFiles[] = {"special_tokens_map.json", "tokenizer_config.json"};
+
 Source read_source(const fs::path& dir) {
   Source source;
-  for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {
+  for (const char* name : kTokenFiles) {
     const fs::path path = dir / name;
     if (!fs::exists(path)) continue;
     const Json json = Json::parse(read_text_file(path));
@@ -65,11 +75,26 @@ Source read_source(const fs::path& dir) {
     source.text = read_text_file(own);
     source.tools.clear();
   }
-  if (source.text.size() + source.tools.size() > kMaxTemplateBytes) {
-    throw std::runtime_error(fmt::format("a template has at most {} bytes", kMaxTemplateBytes));
-  }
-  if (!is_valid_utf8(source.text)) throw std::runtime_error("the template is not valid UTF-8");
+  check(source);
   return source;
+}
+
+// Whatever the files say of templates.
+void read_tokens_alone(const fs::path& dir, Source* source) {
+  for (const char* name : kTokenFiles) {
+    const fs::path path = dir / name;
+    if (!fs::exists(path)) continue;
+    const Json json = Json::parse(read_text_file(path));
+    if (json.is_object()) read_special_tokens(json, source);
+  }
+}
+
+void use(Source source, Chat* chat) {
+  chat->exists = true;
+  chat->text = source.text;
+  chat->format = std::make_shared<const ChatTemplate>(source.text, source.tools,
+                                                      std::move(source.special_tokens));
+  chat->problem.clear();
 }
 
 }  // namespace
@@ -78,14 +103,33 @@ Chat load_chat(const fs::path& model_dir) {
   Chat chat;
   try {
     Source source = read_source(model_dir);
-    if (source.text.empty()) return chat;
-    chat.exists = true;
-    chat.format = std::make_shared<const ChatTemplate>(source.text, source.tools,
-                                                       std::move(source.special_tokens));
-    chat.problem.clear();
+    if (!source.text.empty()) use(std::move(source), &chat);
   } catch (const std::exception& error) {
     chat.exists = true;
     chat.problem = fmt::format("the model's chat template cannot be used: {}", error.what());
+  }
+  return chat;
+}
+
+Chat load_chat(const fs::path& model_dir, const std::string& chosen) {
+  if (chosen.empty()) return load_chat(model_dir);
+  Chat chat;
+  Source source;
+  read_tokens_alone(model_dir, &source);
+  if (const auto form = chat_form(chosen)) {
+    source.text = *form;
+  } else if (fs::is_regular_file(chosen)) {
+    source.text = read_text_file(chosen);
+  } else {
+    throw std::runtime_error(fmt::format("--chat-template must be a file or one of {}, got \"{}\"",
+                                         chat_form_names(), chosen));
+  }
+  try {
+    check(source);
+    use(std::move(source), &chat);
+  } catch (const std::exception& error) {
+    throw std::runtime_error(
+        fmt::format("--chat-template: {} cannot be used: {}", chosen, error.what()));
   }
   return chat;
 }

@@ -7,7 +7,10 @@
 #include "server/http/openai/chat_completions.h"
 #include "server/http/openai/completions.h"
 #include "server/http/openai/models.h"
+#include "server/http/openai/responses.h"
+#include "server/http/openai/tokenize.h"
 #include "server/http/response.h"
+#include "server/http/unary_exchange.h"
 
 namespace recurve {
 namespace {
@@ -43,6 +46,49 @@ std::shared_ptr<Exchange> complete_chat(HttpContext& context,
                                         std::shared_ptr<Connection> connection,
                                         HttpRequest request) {
   return answer<ChatCompletions>(context, std::move(connection), std::move(request));
+}
+
+std::shared_ptr<Exchange> create_response(HttpContext& context,
+                                          std::shared_ptr<Connection> connection,
+                                          HttpRequest request) {
+  auto dialect = std::make_unique<Responses>(context.serving, *context.responses, request.caller);
+  return std::make_shared<HttpAnswer>(std::move(connection), context.serving, std::move(request),
+                                      std::move(dialect));
+}
+
+std::string get_response(const HttpContext& context, const HttpRequest& request, bool keep_alive) {
+  return at_once(context, request, keep_alive, [&](nlohmann::json* object) {
+    return find_response(request, context.serving, *context.responses, object);
+  });
+}
+
+std::string remove_response(const HttpContext& context, const HttpRequest& request,
+                            bool keep_alive) {
+  return at_once(context, request, keep_alive, [&](nlohmann::json* object) {
+    return delete_response(request, context.serving, *context.responses, object);
+  });
+}
+
+std::shared_ptr<Exchange> begin_tokenize(HttpContext& context,
+                                         std::shared_ptr<Connection> connection,
+                                         HttpRequest request) {
+  return std::make_shared<UnaryExchange>(std::move(connection), context.serving, std::move(request),
+                                         tokenize);
+}
+
+std::shared_ptr<Exchange> begin_detokenize(HttpContext& context,
+                                           std::shared_ptr<Connection> connection,
+                                           HttpRequest request) {
+  return std::make_shared<UnaryExchange>(std::move(connection), context.serving, std::move(request),
+                                         detokenize);
+}
+
+std::string get_tokenizer_info(const HttpContext& context, const HttpRequest& request,
+                               bool keep_alive) {
+  return at_once(context, request, keep_alive, [&](nlohmann::json* object) {
+    *object = tokenizer_info(context.serving);
+    return Refused();
+  });
 }
 
 std::string list_models(const HttpContext& context, const HttpRequest& request, bool keep_alive) {

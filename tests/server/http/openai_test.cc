@@ -3,82 +3,19 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "server/http/server.h"
-#include "tests/support/fake_engine.h"
-#include "tests/support/fake_tokenizer.h"
-#include "tests/support/http_client.h"
+#include "tests/support/http_fixture.h"
 
 namespace recurve::http_openai_test {
 
-using Client = testing::HttpClient;
 using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class OpenAiTest : public ::testing::Test {
- protected:
-  void start(FakeEngine::Options options = {}, HttpOptions http = {}) {
-    Chat chat{.format = std::make_shared<const ChatTemplate>(
-                  "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}|{% endfor %}", "",
-                  jinja::Template::Variables{}),
-              .exists = true,
-              .problem = ""};
-    engine_.emplace(queue_, std::move(options));
-    http.listen = "127.0.0.1:0";
-    server_.emplace(http, serving_, connections_);
-    serving_.serve(std::make_shared<FakeTokenizer>(),
-                   {.model_name = "fake",
-                    .vocab_rows = FakeTokenizer::kSize,
-                    .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
-                    .slots = 8},
-                   std::move(chat));
-  }
-  void TearDown() override {
-    if (server_) server_->shutdown();
-    EXPECT_EQ(serving_.under_way(), 0);
-    engine_.reset();
-  }
-  Client::Response post(const std::string& path, const json& body,
-                        const std::string& headers = "") {
-    Client client(server_->port());
-    client.post(path, body, headers);
-    return client.read();
-  }
-  static json completion(const std::string& prompt) {
-    return {{"model", "fake"}, {"prompt", prompt}};
-  }
-  static json chat(const std::string& content) {
-    return {{"model", "fake"}, {"messages", {{{"role", "user"}, {"content", content}}}}};
-  }
-  // The objects of a stream, which must end as the dialect says.
-  static std::vector<json> events(const std::string& body) {
-    std::vector<json> events;
-    size_t at = 0;
-    for (size_t end; (end = body.find("\n\n", at)) != std::string::npos; at = end + 2) {
-      EXPECT_EQ(body.substr(at, 6), "data: ");
-      const std::string data = body.substr(at + 6, end - at - 6);
-      if (data == "[DONE]") {
-        EXPECT_EQ(end + 2, body.size());
-        return events;
-      }
-      events.push_back(json::parse(data));
-    }
-    ADD_FAILURE() << "no [DONE]: " << body;
-    return events;
-  }
-
-  Metrics metrics_;
-  EngineStats stats_;
-  AdmissionQueue queue_{16};
-  Connections connections_{{.in_all = 100, .by_network = 100}};
-  Serving serving_{{}, queue_, stats_, metrics_};
-  std::optional<FakeEngine> engine_;
-  std::optional<HttpServer> server_;
-};
+using testing::HttpClient;
+using OpenAiTest = testing::HttpFixture;
 
 TEST_F(OpenAiTest, ACompletionInOneObject) {
   start();
@@ -97,7 +34,7 @@ TEST_F(OpenAiTest, ACompletionInOneObject) {
 
 TEST_F(OpenAiTest, WhatCurlSendsIsTakenAsJson) {
   start();
-  Client client(server_->port());
+  HttpClient client(server_->port());
   const std::string body = completion("hello").dump();
   client.send(
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nUser-Agent: curl/8.0\r\nAccept: */*\r\n"
@@ -266,7 +203,7 @@ TEST_F(OpenAiTest, AClientThatLeavesEndsItsGeneration) {
            return FakeEngine::Play{{std::vector<int32_t>(1'000'000, 'a')}};
          }});
   for (const bool stream : {false, true}) {
-    Client client(server_->port());
+    HttpClient client(server_->port());
     json body = completion("x");
     body.update({{"stream", stream}, {"max_tokens", 1'000'000}});
     client.post("/v1/completions", body);
@@ -280,7 +217,7 @@ TEST_F(OpenAiTest, AClientThatLeavesEndsItsGeneration) {
 
 TEST_F(OpenAiTest, AConnectionServesRequestsInTheirOrder) {
   start();
-  Client client(server_->port());
+  HttpClient client(server_->port());
   for (const char* prompt : {"one", "two", "three"})
     client.post("/v1/completions", completion(prompt));
   client.get("/health");
@@ -295,7 +232,7 @@ TEST_F(OpenAiTest, AConnectionServesRequestsInTheirOrder) {
 TEST_F(OpenAiTest, WhatIsNoRequestIsRefused) {
   start({}, {.max_body_bytes = 1000});
   const auto status = [&](const std::string& bytes) {
-    Client client(server_->port());
+    HttpClient client(server_->port());
     client.send(bytes);
     const int status = client.read().status;
     EXPECT_TRUE(client.closed()) << bytes.substr(0, 40);
@@ -324,7 +261,7 @@ TEST_F(OpenAiTest, WhatIsNoRequestIsRefused) {
 
 TEST_F(OpenAiTest, AServerThatLoadsSaysSo) {
   server_.emplace(HttpOptions{.listen = "127.0.0.1:0"}, serving_, connections_);
-  Client client(server_->port());
+  HttpClient client(server_->port());
   client.get("/health");
   EXPECT_EQ(client.read().status, 503);
   client.post("/v1/completions", completion("x"));

@@ -1,0 +1,103 @@
+#include "server/http/openai/response_input.h"
+
+#include <utility>
+
+#include "server/http/body_fields.h"
+
+namespace recurve {
+namespace {
+
+using nlohmann::json;
+
+std::string text_of_part(const json& part) {
+  const std::string type = part.is_object() ? string_of(part, "type").value_or("") : "";
+  if (type != "input_text" && type != "output_text" && type != "text") {
+    throw BadField("input", fmt::format("input must be text, got content of type \"{}\"", type));
+  }
+  return string_of(part, "text").value_or("");
+}
+
+std::string text_of_content(const json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) throw BadField("input", "content must be a string or a list of parts");
+  std::string text;
+  for (const json& part : content) text += text_of_part(part);
+  return text;
+}
+
+const json& content_of(const json& item, const char* field) {
+  const json* content = find(item, field);
+  if (content == nullptr) throw BadField("input", fmt::format("an item of input needs {}", field));
+  return *content;
+}
+
+// Templates know of system messages, and not of developers.
+ChatMessage message(const json& item) {
+  std::string role = string_of(item, "role").value_or("");
+  if (role == "developer") role = "system";
+  return {.role = std::move(role), .content = text_of_content(content_of(item, "content"))};
+}
+
+ChatMessage call(const json& item) {
+  const json function = {{"name", string_of(item, "name").value_or("")},
+                         {"arguments", string_of(item, "arguments").value_or("{}")}};
+  const json one = {{"id", string_of(item, "call_id").value_or("")},
+                    {"type", "function"},
+                    {"function", function}};
+  return {.role = "assistant",
+          .content = "",
+          .fields_json = dump({{"tool_calls", json::array({one})}})};
+}
+
+ChatMessage call_output(const json& item) {
+  const json fields = {{"tool_call_id", string_of(item, "call_id").value_or("")}};
+  return {.role = "tool",
+          .content = text_of_content(content_of(item, "output")),
+          .fields_json = dump(fields)};
+}
+
+void add_item(const json& item, std::vector<ChatMessage>* to) {
+  if (!item.is_object()) throw BadField("input", "each item of input must be an object");
+  const std::string type = string_of(item, "type").value_or("message");
+  if (type == "message") {
+    to->push_back(message(item));
+  } else if (type == "function_call") {
+    to->push_back(call(item));
+  } else if (type == "function_call_output") {
+    to->push_back(call_output(item));
+  } else if (type != "reasoning") {  // which is said of an answer, and no part of it
+    throw BadField("input", fmt::format("items of type \"{}\" are not supported in input", type));
+  }
+}
+
+}  // namespace
+
+std::vector<ChatMessage> messages_of_input(const json& body) {
+  const json* input = find(body, "input");
+  if (input == nullptr) throw BadField("input", "input must be given");
+  if (input->is_string()) return {{.role = "user", .content = input->get<std::string>()}};
+  if (!input->is_array()) throw BadField("input", "input must be a string or a list of items");
+  std::vector<ChatMessage> messages;
+  for (const json& item : *input) add_item(item, &messages);
+  return messages;
+}
+
+std::string tools_of_response(const json& body) {
+  const json* tools = find(body, "tools");
+  const json* choice = find(body, "tool_choice");
+  if (tools == nullptr || tools->empty() || (choice != nullptr && *choice == "none")) return {};
+  if (!tools->is_array()) throw BadField("tools", "tools must be a list");
+  json functions = json::array();
+  for (const json& tool : *tools) {
+    if (!tool.is_object() || string_of(tool, "type") != "function") {
+      throw BadField("tools", "each of tools must be a function: this server has none of its own");
+    }
+    json function = tool;
+    function.erase("type");
+    function.erase("strict");
+    functions.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  return dump(functions);
+}
+
+}  // namespace recurve

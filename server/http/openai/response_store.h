@@ -1,0 +1,71 @@
+#pragma once
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/identity/identity.h"
+#include "server/request/clock.h"
+#include "server/text/chat_input.h"
+
+namespace recurve {
+
+// A part of a conversation, behind all that was before it: what was said, and the answer.
+struct Turn {
+  std::shared_ptr<const Turn> before = {};
+  std::vector<ChatMessage> messages = {};
+};
+
+// A response that is kept: it can be read again, and conversations can branch from it. Its state,
+// where the answer has ended, is a session of the server's own: see kept_name().
+struct StoredResponse {
+  std::string id = {};
+  nlohmann::json object = {};  // as it was answered
+  std::shared_ptr<const Turn> turn = {};
+  // What the state has absorbed beside the turns: instructions, tools, variables of the template.
+  std::string definition = {};
+};
+
+// The responses of all tenants, each of which sees its own. Bounded by bytes, of which the oldest
+// ones go first, and by age. Any thread.
+class ResponseStore {
+ public:
+  explicit ResponseStore(int64_t most_bytes) : most_bytes_(most_bytes) {}
+
+  using Key = std::pair<TenantId, std::string>;  // and the response's id
+
+  // Keeps it. Returns those that had to go for it; it is among them where it is too large itself.
+  std::vector<Key> put(TenantId tenant, StoredResponse response);
+  // Null where there is none, or none younger than `most_age` seconds; 0: however old.
+  std::shared_ptr<const StoredResponse> find(TenantId tenant, const std::string& id,
+                                             double most_age);
+  // False where there is none.
+  bool erase(TenantId tenant, const std::string& id);
+  // Forgets the tenant's oldest but `spared`, and returns its id; nothing where there is none.
+  std::optional<std::string> erase_oldest(TenantId tenant, const std::string& spared);
+
+ private:
+  struct Entry {
+    std::shared_ptr<const StoredResponse> response;
+    int64_t bytes = 0;
+    Clock::time_point stored;
+    std::list<Key>::iterator place;
+  };
+  using Entries = std::map<Key, Entry>;
+
+  void erase(Entries::iterator entry);
+
+  const int64_t most_bytes_;
+  std::mutex mutex_;
+  Entries entries_;
+  std::list<Key> order_;  // oldest first
+  int64_t bytes_ = 0;
+};
+
+}  // namespace recurve

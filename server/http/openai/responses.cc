@@ -1,0 +1,339 @@
+#include "server/http/openai/responses.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "server/http/body_fields.h"
+#include "server/http/openai/errors.h"
+#include "server/http/openai/logprobs.h"
+#include "server/http/openai/response_input.h"
+#include "server/request/session_rules.h"
+
+namespace recurve {
+namespace {
+
+using nlohmann::json;
+using Kind = SessionCommand::Kind;
+
+// Nobody waits for it.
+void close_kept(const Serving& serving, TenantId tenant, const std::string& id) {
+  (void)post(serving.queue, {.kind = Kind::kClose,
+                             .caller = {.tenant = tenant},
+                             .name = kept_name(id),
+                             .done = [](const SessionResult&) {}});
+}
+
+Refusal unknown(const std::string& id, const char* field = "") {
+  return {.code = Refusal::Code::kNotFound,
+          .message = fmt::format("there is no response \"{}\": it was not stored, was deleted or "
+                                 "is too old",
+                                 id),
+          .field = field};
+}
+
+bool wants_logprobs(const json& body) {
+  const json* include = find(body, "include");
+  return include != nullptr && include->is_array() &&
+         std::find(include->begin(), include->end(), "message.output_text.logprobs") !=
+             include->end();
+}
+
+json or_default(const json& body, const char* field, json otherwise) {
+  const json* value = find(body, field);
+  return value != nullptr ? *value : std::move(otherwise);
+}
+
+}  // namespace
+
+Responses::Responses(Serving& serving, ResponseStore& store, const Identity& caller)
+    : serving_(serving),
+      store_(store),
+      caller_(caller),
+      id_(make_name("resp_")),
+      item_id_("msg_" + id_.substr(5)),
+      created_(std::time(nullptr)) {}
+
+// What is asked.
+
+Refused Responses::read(std::string_view text, const WorkLimits& limits,
+                        std::vector<TextRequest>* asked) {
+  Refused refused;
+  const Refused unread = read_body(text, Resource::kResponses, serving_, [&](const json& body) {
+    TextRequest& to = asked->emplace_back();
+    read_common(body, &to, &form_);
+    to.max_tokens = int32_of(body, "max_output_tokens");
+    if (wants_logprobs(body)) to.logprobs = int32_of(body, "top_logprobs").value_or(0);
+    read_fields(body);
+    refused = read_previous(body);
+    if (!refused) refused = choose_prompt(limits, &to);
+  });
+  return unread ? unread : refused;
+}
+
+void Responses::read_fields(const json& body) {
+  stores_ = bool_of(body, "store").value_or(true);
+  instructions_ = string_of(body, "instructions").value_or("");
+  tools_ = tools_of_response(body);
+  if (const json* variables = find(body, "chat_template_kwargs")) variables_ = dump(*variables);
+  definition_ = dump(json{instructions_, tools_, variables_});
+  input_ = messages_of_input(body);
+  said_ = {{"instructions", or_default(body, "instructions", nullptr)},
+           {"max_output_tokens", or_default(body, "max_output_tokens", nullptr)},
+           {"metadata", or_default(body, "metadata", json::object())},
+           {"parallel_tool_calls", or_default(body, "parallel_tool_calls", true)},
+           {"previous_response_id", or_default(body, "previous_response_id", nullptr)},
+           {"store", stores_},
+           {"temperature", or_default(body, "temperature", 1.0)},
+           {"text", {{"format", {{"type", "text"}}}}},
+           {"tool_choice", or_default(body, "tool_choice", "auto")},
+           {"tools", or_default(body, "tools", json::array())},
+           {"top_logprobs", or_default(body, "top_logprobs", 0)},
+           {"top_p", or_default(body, "top_p", 1.0)},
+           {"truncation", or_default(body, "truncation", "disabled")},
+           {"user", or_default(body, "user", nullptr)}};
+}
+
+Refused Responses::read_previous(const json& body) {
+  const auto id = string_of(body, "previous_response_id");
+  if (!id) return {};
+  previous_ = store_.find(caller_.tenant, *id, serving_.info.default_ttl_seconds);
+  return previous_ == nullptr ? unknown(*id, "previous_response_id") : Refused();
+}
+
+// Whether the state can be gone on from is known before anything is done with it.
+Refused Responses::choose_prompt(const WorkLimits& limits, TextRequest* asked) {
+  if (previous_ != nullptr && previous_->definition == definition_) {
+    const Conversation fresh = conversation(input_);
+    std::vector<int32_t> ids;
+    const TokenizeText text{.input = fresh, .continued = true};
+    goes_on_ = !tokenise(text, serving_.rules, limits, &ids);
+    if (goes_on_) {
+      asked->prompt = fresh;
+      return {};
+    }
+  }
+  asked->prompt = whole_conversation();
+  return {};
+}
+
+Conversation Responses::conversation(std::vector<ChatMessage> messages) const {
+  return {.messages = std::move(messages), .tools_json = tools_, .variables_json = variables_};
+}
+
+Conversation Responses::whole_conversation() const {
+  std::vector<const Turn*> turns;
+  const Turn* last = previous_ != nullptr ? previous_->turn.get() : nullptr;
+  for (const Turn* turn = last; turn != nullptr; turn = turn->before.get()) turns.push_back(turn);
+  std::vector<ChatMessage> messages;
+  if (!instructions_.empty()) messages.push_back({.role = "system", .content = instructions_});
+  for (auto turn = turns.rbegin(); turn != turns.rend(); ++turn) {
+    messages.insert(messages.end(), (*turn)->messages.begin(), (*turn)->messages.end());
+  }
+  messages.insert(messages.end(), input_.begin(), input_.end());
+  return conversation(std::move(messages));
+}
+
+// The session that it runs on: what is not kept needs one only to go on from another.
+
+void Responses::prepare(std::vector<TextRequest>* asked, Go go) {
+  asked_ = &asked->front();
+  if (!stores_ && !goes_on_) return go({});
+  make_session(std::move(go));
+}
+
+void Responses::make_session(Go go) {
+  SessionCommand command{.kind = Kind::kOpen, .caller = caller_, .name = kept_name(id_)};
+  if (goes_on_) {
+    command.kind = Kind::kFork;
+    command.name = kept_name(previous_->id);
+    command.other = kept_name(id_);
+  }
+  command.done = [this, go](SessionResult result) {
+    serving_.delivery.post([this, go, result = std::move(result)] { session_made(result, go); });
+  };
+  if (const Refused refused = post(serving_.queue, std::move(command))) go(refused);
+}
+
+// Where there is no room, older responses go; where the other's state has gone, its messages do.
+void Responses::session_made(const SessionResult& result, Go go) {
+  using Status = SessionResult::Status;
+  if (result.status == Status::kOk) {
+    has_session_ = true;
+    asked_->session = id_;
+    asked_->session_is_kept = true;
+    return go({});
+  }
+  if (goes_on_ && result.status == Status::kNotFound) {
+    goes_on_ = false;
+    asked_->prompt = whole_conversation();
+    return stores_ ? make_session(std::move(go)) : go({});
+  }
+  if (result.status == Status::kFull) {
+    const auto spared = goes_on_ ? previous_->id : std::string();
+    if (const auto oldest = store_.erase_oldest(caller_.tenant, spared)) {
+      close_kept(serving_, caller_.tenant, *oldest);
+      return make_session(std::move(go));
+    }
+    return go(Refusal{.code = Refusal::Code::kExhausted,
+                      .message = fmt::format("there is no room to keep the response: {}; or send "
+                                             "store: false",
+                                             result.message)});
+  }
+  go(refusal_of(result));
+}
+
+// What is said.
+
+std::string Responses::take(size_t, const AnswerEvent& event) {
+  return std::visit([&](const auto& of) { return write(of); }, event);
+}
+
+std::string Responses::event(const char* type, json fields) {
+  fields["type"] = type;
+  fields["sequence_number"] = events_++;
+  return fmt::format("event: {}\ndata: {}\n\n", type, dump(fields));
+}
+
+std::string Responses::write(const RequestAccepted& accepted) {
+  accepted_ = accepted;
+  if (!form_.stream) return {};
+  json begun = item("in_progress");
+  begun["content"] = json::array();
+  return event("response.created", {{"response", object()}}) +
+         event("response.in_progress", {{"response", object()}}) +
+         event("response.output_item.added", {{"output_index", 0}, {"item", begun}}) +
+         event("response.content_part.added", {{"item_id", item_id_},
+                                               {"output_index", 0},
+                                               {"content_index", 0},
+                                               {"part", text_part()}});
+}
+
+std::string Responses::write(const AnswerDelta& delta) {
+  generated_ += static_cast<int64_t>(delta.tokens.size());
+  text_ += delta.text;
+  json fresh = json::array();
+  for (const SampledToken& token : delta.tokens) {
+    if (delta.logprobs) fresh.push_back(chat_logprob(token, *serving_.rules.tokenizer));
+  }
+  logprobs_.insert(logprobs_.end(), fresh.begin(), fresh.end());
+  if (!form_.stream || (delta.text.empty() && fresh.empty())) return {};
+  return event("response.output_text.delta", {{"item_id", item_id_},
+                                              {"output_index", 0},
+                                              {"content_index", 0},
+                                              {"delta", delta.text},
+                                              {"logprobs", std::move(fresh)}});
+}
+
+std::string Responses::write(const AnswerEnd& end) {
+  accepted_.prompt_tokens = end.usage.prompt_tokens;
+  generated_ = end.usage.generated_tokens;
+  const bool whole = end.choices.front().why != Finish::kLength;
+  status_ = whole ? "completed" : "incomplete";
+  if (stores_) keep();
+  if (!form_.stream) return {};
+  const json place = {{"item_id", item_id_}, {"output_index", 0}, {"content_index", 0}};
+  json done = place, part = place;
+  done["text"] = text_;
+  done["logprobs"] = logprobs_;
+  part["part"] = text_part();
+  return event("response.output_text.done", std::move(done)) +
+         event("response.content_part.done", std::move(part)) +
+         event("response.output_item.done", {{"output_index", 0}, {"item", item(status_)}}) +
+         event(whole ? "response.completed" : "response.incomplete", {{"response", object()}});
+}
+
+std::string Responses::broken(const Refusal& refusal) {
+  json error = error_of(refusal);
+  error["code"] = error["error"]["code"];
+  error["message"] = refusal.message;
+  error["param"] = nullptr;
+  return event("error", std::move(error));
+}
+
+std::string Responses::whole() { return dump(object()); }
+
+json Responses::text_part() const {
+  return {{"type", "output_text"},
+          {"text", text_},
+          {"annotations", json::array()},
+          {"logprobs", logprobs_}};
+}
+
+json Responses::item(const char* status) const {
+  return {{"type", "message"},
+          {"id", item_id_},
+          {"status", status},
+          {"role", "assistant"},
+          {"content", json::array({text_part()})}};
+}
+
+// What the conversation's state had absorbed before counts as cached.
+json Responses::usage() const {
+  const int64_t input = accepted_.session_position + accepted_.prompt_tokens;
+  return {{"input_tokens", input},
+          {"input_tokens_details",
+           {{"cached_tokens", accepted_.session_position}, {"cache_write_tokens", 0}}},
+          {"output_tokens", generated_},
+          {"output_tokens_details", {{"reasoning_tokens", 0}}},
+          {"total_tokens", input + generated_}};
+}
+
+json Responses::object() const {
+  const std::string_view status = status_;
+  const bool begun = status == "in_progress";
+  json object = said_;
+  object["id"] = id_;
+  object["object"] = "response";
+  object["created_at"] = static_cast<int64_t>(created_);
+  object["model"] = serving_.info.model_name;
+  object["status"] = status;
+  object["background"] = false;
+  object["error"] = nullptr;
+  object["incomplete_details"] = nullptr;
+  if (status == "incomplete") object["incomplete_details"] = {{"reason", "max_output_tokens"}};
+  object["output"] = begun ? json::array() : json::array({item(status_)});
+  object["usage"] = begun ? json(nullptr) : usage();
+  return object;
+}
+
+void Responses::keep() {
+  auto turn = std::make_shared<Turn>();
+  if (previous_ != nullptr) turn->before = previous_->turn;
+  turn->messages = input_;
+  turn->messages.push_back({.role = "assistant", .content = text_});
+  kept_ = true;
+  const auto gone = store_.put(
+      caller_.tenant,
+      {.id = id_, .object = object(), .turn = std::move(turn), .definition = definition_});
+  for (const auto& [tenant, id] : gone) close_kept(serving_, tenant, id);
+}
+
+void Responses::ended(bool complete) {
+  if (!has_session_ || (complete && kept_)) return;
+  store_.erase(caller_.tenant, id_);
+  close_kept(serving_, caller_.tenant, id_);
+}
+
+// What is kept.
+
+Refused find_response(const HttpRequest& request, const Serving& serving, ResponseStore& store,
+                      json* object) {
+  const std::string& id = request.names.front();
+  const auto found = store.find(request.caller.tenant, id, serving.info.default_ttl_seconds);
+  if (found == nullptr) return unknown(id);
+  *object = found->object;
+  return {};
+}
+
+Refused delete_response(const HttpRequest& request, const Serving& serving, ResponseStore& store,
+                        json* object) {
+  const std::string& id = request.names.front();
+  if (!store.erase(request.caller.tenant, id)) return unknown(id);
+  close_kept(serving, request.caller.tenant, id);
+  *object = {{"id", id}, {"object", "response"}, {"deleted", true}};
+  return {};
+}
+
+}  // namespace recurve

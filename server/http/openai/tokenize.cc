@@ -1,0 +1,134 @@
+#include "server/http/openai/tokenize.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/http/body_fields.h"
+#include "server/http/openai/logprobs.h"
+#include "server/http/openai/models.h"
+#include "server/http/openai/request_fields.h"
+#include "server/text/stream_decoder.h"
+
+namespace recurve {
+namespace {
+
+using nlohmann::json;
+
+Refused check_model_of(const json& body, const Serving& serving) {
+  const auto name = string_of(body, "model");
+  return name ? check_model(*name, serving) : Refused();
+}
+
+TokenizeText text_of(const json& body) {
+  TokenizeText text;
+  if (find(body, "messages") != nullptr) {
+    text.input = conversation_of(body);
+  } else {
+    auto prompt = string_of(body, "prompt");
+    if (!prompt) throw BadField("prompt", "prompt or messages must be given");
+    text.input = std::move(*prompt);
+  }
+  text.add_special_tokens = bool_of(body, "add_special_tokens").value_or(true);
+  text.parse_special = bool_of(body, "parse_special").value_or(false);
+  return text;
+}
+
+// Control tokens have no text; these are the names that they usually have.
+constexpr const char* kControlNames[] = {"<s>",
+                                         "</s>",
+                                         "<bos>",
+                                         "<eos>",
+                                         "<|endoftext|>",
+                                         "<|begin_of_text|>",
+                                         "<|end_of_text|>",
+                                         "<|im_end|>",
+                                         "<|eot_id|>",
+                                         "<|end|>",
+                                         "<unk>",
+                                         "<pad>"};
+json name_of_control(std::optional<int32_t> id, const Tokenizer& tokenizer) {
+  for (const char* name : kControlNames) {
+    if (id && tokenizer.id_of(name) == id) return name;
+  }
+  return nullptr;
+}
+
+struct EdgeTokens {
+  std::optional<int32_t> bos, eos;
+};
+EdgeTokens edge_tokens(const RequestRules& rules) {
+  const Tokenizer& tokenizer = *rules.tokenizer;
+  const bool ends = !rules.tokens.eos.empty();
+  return {.bos = rules.tokens.bos ? rules.tokens.bos : tokenizer.bos_id(),
+          .eos = ends ? std::optional(rules.tokens.eos.front()) : tokenizer.eos_id()};
+}
+
+// A client that knows of a control token by the name that tokenizer_info() gives asks for its id
+// so.
+bool is_edge_token(const json& body, const RequestRules& rules) {
+  const auto prompt = string_of(body, "prompt");
+  const EdgeTokens edges = edge_tokens(rules);
+  const std::optional<int32_t> id = prompt ? rules.tokenizer->id_of(*prompt) : std::nullopt;
+  return id && (id == edges.bos || id == edges.eos);
+}
+
+json id_or_null(std::optional<int32_t> id) { return id ? json(*id) : json(nullptr); }
+
+}  // namespace
+
+Refused tokenize(const HttpRequest& request, const Serving& serving, const WorkLimits& limits,
+                 json* object) {
+  const json body = parse_object(request.body);
+  if (Refused refused = check_model_of(body, serving)) return refused;
+  const bool names = bool_of(body, "return_token_strs").value_or(false);
+  std::vector<int32_t> ids;
+  TokenizeText text = text_of(body);
+  if (is_edge_token(body, serving.rules)) {
+    text.parse_special = true;
+    text.add_special_tokens = false;
+  }
+  if (Refused refused = tokenise(text, serving.rules, limits, &ids)) return refused;
+  *object = {
+      {"count", ids.size()}, {"tokens", ids}, {"max_model_len", serving.rules.max_prompt_tokens}};
+  if (!names) return {};
+  json& strings = (*object)["token_strs"] = json::array();
+  for (const int32_t id : ids) strings.push_back(name_of(id, *serving.rules.tokenizer));
+  return {};
+}
+
+Refused detokenize(const HttpRequest& request, const Serving& serving, const WorkLimits& limits,
+                   json* object) {
+  const json body = parse_object(request.body);
+  if (Refused refused = check_model_of(body, serving)) return refused;
+  const json* tokens = find(body, "tokens");
+  if (tokens == nullptr) throw BadField("tokens", "tokens must be given");
+  const std::vector<int32_t> ids = ids_of(*tokens, "tokens");
+  Refused refused = check_ids("tokens", ids, serving.rules);
+  if (!refused && !serving.rules.tokenizer->reads_text()) {
+    refused = invalid("tokens", "tokens have no text, as this server has no tokenizer");
+  }
+  if (refused) return refused;
+  limits.check();
+  *object = {{"prompt", decode(*serving.rules.tokenizer, ids, TextPosition::kStart)}};
+  return {};
+}
+
+json tokenizer_info(const Serving& serving) {
+  const RequestRules& rules = serving.rules;
+  const Tokenizer& tokenizer = *rules.tokenizer;
+  const EdgeTokens edges = edge_tokens(rules);
+  return {{"tokenizer_class", "recurve"},
+          {"description", tokenizer.description()},
+          {"vocab_size", rules.vocab.usable},
+          {"bos_token", name_of_control(edges.bos, tokenizer)},
+          {"bos_token_id", id_or_null(edges.bos)},
+          {"eos_token", name_of_control(edges.eos, tokenizer)},
+          {"eos_token_id", id_or_null(edges.eos)},
+          {"eos_token_ids", rules.tokens.eos},
+          {"pad_token", nullptr},
+          {"add_bos_token", rules.tokens.bos.has_value()},
+          {"chat_template", rules.chat.text.empty() ? json(nullptr) : json(rules.chat.text)}};
+}
+
+}  // namespace recurve

@@ -1,0 +1,106 @@
+#include "server/http/unary_exchange.h"
+
+#include <utility>
+
+#include "server/http/connection.h"
+#include "server/http/guarded.h"
+#include "server/http/response.h"
+#include "server/request/session_rules.h"
+
+namespace recurve {
+namespace {
+
+// It is read on the thread of all connections.
+constexpr size_t kMostCommandBytes = 64 << 10;
+
+}  // namespace
+
+UnaryExchange::UnaryExchange(std::shared_ptr<Connection> connection, Serving& serving,
+                             HttpRequest request, TextWork work)
+    : Exchange(std::move(connection)),
+      serving_(serving),
+      request_(std::move(request)),
+      work_(std::move(work)) {}
+
+UnaryExchange::UnaryExchange(std::shared_ptr<Connection> connection, Serving& serving,
+                             HttpRequest request, ToCommand to_command, ToObject to_object,
+                             int status)
+    : Exchange(std::move(connection)),
+      serving_(serving),
+      request_(std::move(request)),
+      to_command_(std::move(to_command)),
+      to_object_(std::move(to_object)),
+      status_(status) {}
+
+void UnaryExchange::begin() {
+  self_ = std::static_pointer_cast<UnaryExchange>(shared_from_this());
+  Refused refused = serving_.availability();
+  if (!refused) refused = work_ ? admit() : guarded("text", [&] { return post_command(); });
+  if (refused) answer(refused, nullptr);
+}
+
+Refused UnaryExchange::admit() {
+  const size_t bytes = request_.body.size();
+  body_share_ = serving_.message_bytes.take(static_cast<int64_t>(bytes));
+  const auto most = static_cast<size_t>(serving_.options.max_tokenising);
+  if (body_share_ && serving_.text.try_post(this, bytes, most)) return {};
+  return Refusal{.code = Refusal::Code::kExhausted,
+                 .message = "too many calls wait: try again later"};
+}
+
+void UnaryExchange::run() {
+  const auto alive = self_;
+  nlohmann::json object;
+  const Refused refused = guarded("text", [&] {
+    if (unwanted_) return Refused(client_went());
+    return work_(request_, serving_, serving_.rules.limits(&unwanted_), &object);
+  });
+  answer(refused, object);
+}
+
+// The engine's thread may only post what it says.
+Refused UnaryExchange::post_command() {
+  if (request_.body.size() > kMostCommandBytes) {
+    return invalid("", "the body must have at most {} bytes here, got {}", kMostCommandBytes,
+                   request_.body.size());
+  }
+  SessionCommand command = to_command_(request_);
+  command.caller = request_.caller;
+  if (Refused refused = prepare(&command)) return refused;
+  auto asked = std::make_shared<SessionCommand>(command);
+  command.done = [self = self_, asked](SessionResult result) {
+    self->serving_.delivery.post([self, asked, result = std::move(result)] {
+      nlohmann::json object;
+      const Refused refused = guarded("text", [&] {
+        const Refused refusal = refusal_of(result);
+        if (!refusal) object = self->to_object_(*asked, result);
+        return refusal;
+      });
+      self->answer(refused, object);
+    });
+  };
+  return post(serving_.queue, std::move(command));
+}
+
+void UnaryExchange::answer(Refused refused, const nlohmann::json& object) {
+  refused = serving_.report(std::move(refused));
+  const bool keep_alive = connection_->keeps_alive();
+  std::string bytes = refused ? refusal_response(*refused, keep_alive, request_.request_id)
+                              : response({.status = status_,
+                                          .body = dump(object),
+                                          .keep_alive = keep_alive,
+                                          .request_id = request_.request_id});
+  connection_->write(self_, std::move(bytes), /*last=*/true);
+}
+
+void UnaryExchange::client_left() {
+  unwanted_ = true;
+  serving_.text.hasten(this);
+}
+
+void UnaryExchange::done() {
+  const auto alive = std::move(self_);
+  connection_.reset();
+}
+
+}  // namespace recurve

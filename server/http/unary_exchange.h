@@ -1,0 +1,55 @@
+#pragma once
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "server/http/exchange.h"
+#include "server/request/serving.h"
+
+namespace recurve {
+
+// What is answered with one object of JSON, once a text thread or the engine has said what is in
+// it.
+class UnaryExchange final : public Exchange, private Executor::Task {
+ public:
+  // Reads the body and makes the object, on a text thread; may throw WorkUnwanted as the limits
+  // have it, and BadField.
+  using TextWork = std::function<Refused(const HttpRequest& request, const Serving& serving,
+                                         const WorkLimits& limits, nlohmann::json* object)>;
+  // Makes a command of the request; on the connection's thread. May throw BadField.
+  using ToCommand = std::function<SessionCommand(const HttpRequest& request)>;
+  // The object that a command's result is.
+  using ToObject =
+      std::function<nlohmann::json(const SessionCommand& command, const SessionResult& result)>;
+
+  UnaryExchange(std::shared_ptr<Connection> connection, Serving& serving, HttpRequest request,
+                TextWork work);
+  // `status`: of what is not refused.
+  UnaryExchange(std::shared_ptr<Connection> connection, Serving& serving, HttpRequest request,
+                ToCommand to_command, ToObject to_object, int status);
+
+  void begin() override;
+  void written(bool) override {}
+  void client_left() override;
+  void done() override;
+
+ private:
+  void run() override;
+  Refused admit();
+  Refused post_command();
+  void answer(Refused refused, const nlohmann::json& object);
+
+  Serving& serving_;
+  HttpRequest request_;
+  const TextWork work_;
+  const ToCommand to_command_;
+  const ToObject to_object_;
+  const int status_ = 200;
+  ByteBudget::Share body_share_;
+  std::shared_ptr<UnaryExchange> self_;
+  std::atomic<bool> unwanted_{false};
+};
+
+}  // namespace recurve

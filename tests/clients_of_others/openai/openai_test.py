@@ -1,0 +1,276 @@
+"""OpenAI's own client: the same tests at its current major and the one before."""
+
+import pathlib
+import re
+
+import httpx
+import openai
+import pytest
+
+PROMPT = "Once upon a time"
+GREEDY = {"model": "books", "temperature": 0}
+HELLO = [{"role": "user", "content": "Good morning."}]
+
+
+def test_the_model_is_listed(client):
+    assert [model.id for model in client.models.list()] == ["books"]
+    assert client.models.retrieve("books").owned_by == "recurve"
+    with pytest.raises(openai.NotFoundError, match='has "books"'):
+        client.models.retrieve("gpt-5")
+
+
+def test_a_completion_and_its_stream_are_the_same(client):
+    whole = client.completions.create(prompt=PROMPT, max_tokens=12, **GREEDY)
+    assert whole.choices[0].finish_reason == "length"
+    assert whole.usage.completion_tokens == 12
+    chunks = list(
+        client.completions.create(
+            prompt=PROMPT,
+            max_tokens=12,
+            stream=True,
+            stream_options={"include_usage": True},
+            **GREEDY,
+        )
+    )
+    assert "".join(c.choices[0].text for c in chunks if c.choices) == whole.choices[0].text
+    assert chunks[-1].choices == [] and chunks[-1].usage == whole.usage
+
+
+def test_several_prompts_are_each_as_if_alone(client):
+    prompts = [PROMPT, "Call me", "It was a dark"]
+    alone = [
+        client.completions.create(prompt=p, max_tokens=8, n=2, seed=3, model="books").choices
+        for p in prompts
+    ]
+    together = client.completions.create(prompt=prompts, max_tokens=8, n=2, seed=3, model="books")
+    assert [c.index for c in together.choices] == list(range(6))
+    assert [c.text for c in together.choices] == [c.text for cs in alone for c in cs]
+    assert together.usage.completion_tokens == 48
+
+
+def tokens_of(client, text):
+    url = str(client.base_url).replace("/v1/", "/tokenize")
+    body = {"prompt": text, "add_special_tokens": False}
+    return client.post(url, body=body, cast_to=object)["tokens"]
+
+
+def test_echo_gives_what_is_known_of_the_prompt(client):
+    text = f"{PROMPT} there was a"
+    echo = client.completions.create(
+        prompt=text, max_tokens=1, echo=True, logprobs=1, **GREEDY
+    ).choices[0]
+    assert echo.text.startswith(text)
+    logprobs = echo.logprobs
+    count = len(tokens_of(client, text)) + 1
+    for column in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        assert len(getattr(logprobs, column)) == count, column
+    assert logprobs.token_logprobs[0] is None and logprobs.top_logprobs[0] is None
+    assert all(value < 0 for value in logprobs.token_logprobs[1:])
+    assert "".join(logprobs.tokens).strip() == echo.text.strip()
+    # The prompt alone, and as a stream.
+    prompt = client.completions.create(
+        prompt=text, max_tokens=0, echo=True, logprobs=1, **GREEDY
+    ).choices[0]
+    assert prompt.text == text
+    assert prompt.logprobs.token_logprobs == logprobs.token_logprobs[:-1]
+    chunks = client.completions.create(
+        prompt=text, max_tokens=1, echo=True, logprobs=1, stream=True, **GREEDY
+    )
+    parts = [c.choices[0] for c in chunks if c.choices]
+    assert "".join(p.text for p in parts) == echo.text
+    values = [v for p in parts if p.logprobs for v in p.logprobs.token_logprobs]
+    assert values == logprobs.token_logprobs
+    # Ids get no BOS that the client would have to know of.
+    ids = tokens_of(client, text)
+    by_id = client.completions.create(
+        prompt=[ids, ids[:3]], max_tokens=1, echo=True, logprobs=0, **GREEDY
+    )
+    assert [len(c.logprobs.tokens) for c in by_id.choices] == [len(ids) + 1, 4]
+    assert by_id.choices[0].logprobs.tokens[: len(ids)] == logprobs.tokens[:-1]
+
+
+def test_the_likeliest_tokens_have_the_sampled_one_among_them(client):
+    choice = client.completions.create(
+        prompt=PROMPT, max_tokens=6, logprobs=2, temperature=2, seed=1, model="books"
+    ).choices[0]
+    for token, value, top in zip(
+        choice.logprobs.tokens,
+        choice.logprobs.token_logprobs,
+        choice.logprobs.top_logprobs,
+        strict=True,
+    ):
+        assert top[token] == value and len(top) in (2, 3)
+
+
+def test_a_chat_and_its_stream_are_the_same(client):
+    asked = {"messages": HELLO, "max_completion_tokens": 8, **GREEDY}
+    whole = client.chat.completions.create(logprobs=True, top_logprobs=2, **asked)
+    assert whole.choices[0].message.role == "assistant"
+    assert len(whole.choices[0].logprobs.content) == 8
+    stream = client.chat.completions.create(stream=True, **asked)
+    text = "".join(c.choices[0].delta.content or "" for c in stream)
+    assert text == whole.choices[0].message.content
+    stopped = client.chat.completions.create(stop=text[3:5], **asked)
+    assert stopped.choices[0].message.content == text[: text.index(text[3:5])]
+    assert stopped.choices[0].finish_reason == "stop"
+
+
+def test_a_session_needs_only_what_is_new(client):
+    whole = client.completions.create(prompt=PROMPT, max_tokens=20, **GREEDY).choices[0].text
+    client.post("/sessions", body={"session": "story"}, cast_to=object)
+    first = client.completions.create(
+        prompt=PROMPT, max_tokens=8, extra_body={"session": "story"}, **GREEDY
+    )
+    rest = client.completions.create(
+        prompt=[], max_tokens=12, extra_headers={"x-recurve-session": "story"}, **GREEDY
+    )
+    assert first.choices[0].text + rest.choices[0].text == whole
+    assert rest.usage.prompt_tokens_details.cached_tokens > 0
+    client.delete("/sessions/story", cast_to=object)
+
+
+class Recorder:
+    """Counts the requests that a client sends, and keeps the last response's headers."""
+
+    def __init__(self, server, **options):
+        self.requests, self.headers = 0, {}
+        module = __import__("httpx2") if openai.__version__.startswith("3.") else httpx
+        http = module.Client(
+            event_hooks={"request": [self._count], "response": [self._remember]}
+        )
+        self.client = openai.OpenAI(
+            base_url=f"{server.url}/v1", api_key="none", http_client=http, **options
+        )
+
+    def _count(self, _):
+        self.requests += 1
+
+    def _remember(self, response):
+        self.headers = response.headers
+
+
+def test_refusals_have_their_exceptions(client):
+    for error, change in [
+        (openai.NotFoundError, {"model": "gpt-5"}),
+        (openai.BadRequestError, {"suffix": "the end"}),
+        (openai.BadRequestError, {"best_of": 2}),
+        (openai.BadRequestError, {"temperature": -1}),
+        (openai.BadRequestError, {"prompt": [1, 10**6]}),
+        (openai.NotFoundError, {"extra_body": {"session": "unheard-of"}}),
+    ]:
+        asked = {"model": "books", "prompt": PROMPT, "max_tokens": 1, **change}
+        with pytest.raises(error) as raised:
+            client.completions.create(**asked)
+        assert raised.value.message and raised.value.request_id
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.chat.completions.create(
+            messages=HELLO, response_format={"type": "json_object"}, model="books"
+        )
+    assert raised.value.param == "response_format"
+
+
+def test_what_stays_refused_is_not_tried_again(server):
+    recorder = Recorder(server, max_retries=3)
+    recorder.client.post("/sessions", body={"session": "taken"}, cast_to=object)
+    recorder.requests = 0
+    with pytest.raises(openai.ConflictError):
+        recorder.client.post("/sessions", body={"session": "taken"}, cast_to=object)
+    assert recorder.requests == 1
+    assert recorder.headers["x-should-retry"] == "false"
+    recorder.client.delete("/sessions/taken", cast_to=object)
+
+
+def test_a_request_has_the_id_that_the_client_gave_it(server):
+    recorder = Recorder(server)
+    asked = {"prompt": PROMPT, "max_tokens": 1, **GREEDY}
+    answer = recorder.client.completions.create(extra_headers={"x-request-id": "mine"}, **asked)
+    assert recorder.headers["x-request-id"] == "mine" and answer._request_id == "mine"
+    assert recorder.client.completions.create(**asked)._request_id.startswith("r-")
+
+
+def test_a_response_and_its_stream_are_the_same(client):
+    asked = {"input": "Good morning.", "max_output_tokens": 8, **GREEDY}
+    whole = client.responses.create(store=False, **asked)
+    assert whole.status == "incomplete"
+    assert whole.incomplete_details.reason == "max_output_tokens"
+    assert whole.usage.output_tokens == 8 and whole.output_text
+    events = list(client.responses.create(store=False, stream=True, **asked))
+    assert [e.type for e in events][:4] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
+    assert [e.sequence_number for e in events] == list(range(len(events)))
+    text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
+    assert text == whole.output_text == events[-1].response.output_text
+    assert events[-1].type == "response.incomplete"
+    with client.responses.stream(store=False, **asked) as stream:
+        assert stream.get_final_response().output_text == text
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(whole.id)
+
+
+def test_conversations_branch_from_a_response(client):
+    more = {"max_output_tokens": 10, **GREEDY}
+    first = client.responses.create(input="Who are you?", **more)
+    assert client.responses.retrieve(first.id) == first
+    ways = [
+        client.responses.create(input=text, previous_response_id=first.id, **more)
+        for text in ("Sing.", "Be quiet.", "Sing.")
+    ]
+    assert ways[0].output_text == ways[2].output_text != ways[1].output_text
+    absorbed = first.usage.total_tokens - 1  # its last token is pending
+    assert [w.usage.input_tokens_details.cached_tokens for w in ways] == [absorbed] * 3
+    # What is stored is not what is on: nobody can name it, nor see it.
+    sessions = client.get("/sessions", cast_to=object)
+    assert sessions["data"] == []
+    for name in (first.id, f"~{first.id}"):
+        with pytest.raises(openai.APIStatusError):
+            client.get(f"/sessions/{name}", cast_to=object)
+    # Other instructions: the conversation is read anew.
+    other = client.responses.create(
+        input="Sing.", previous_response_id=first.id, instructions="Be brief.", **more
+    )
+    assert other.usage.input_tokens_details.cached_tokens == 0
+    assert other.usage.input_tokens > ways[0].usage.input_tokens
+    # A branch outlives what it branched from.
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError, match=first.id):
+        client.responses.create(input="Sing.", previous_response_id=first.id, **more)
+    on = client.responses.create(input="Go on.", previous_response_id=ways[1].id, **more)
+    assert on.usage.input_tokens_details.cached_tokens == ways[1].usage.total_tokens - 1
+
+
+def test_a_chain_is_what_a_session_of_the_same_messages_is(client):
+    brief = {"instructions": "Be brief.", "max_output_tokens": 10, **GREEDY}
+    first = client.responses.create(input="Who are you?", **brief)
+    second = client.responses.create(input="Why?", previous_response_id=first.id, **brief)
+    client.post("/sessions", body={"session": "chain"}, cast_to=object)
+    said = []
+    for messages in (
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who are you?"}],
+        [{"role": "user", "content": "Why?"}],
+    ):
+        answer = client.chat.completions.create(
+            messages=messages, max_tokens=10, extra_body={"session": "chain"}, **GREEDY
+        )
+        said.append((answer.choices[0].message.content, answer.usage.prompt_tokens))
+    assert said == [(r.output_text, r.usage.input_tokens) for r in (first, second)]
+    client.delete("/sessions/chain", cast_to=object)
+
+
+def test_every_field_of_the_client_stands_in_the_table():
+    import openai.types.chat.completion_create_params as chat
+    import openai.types.completion_create_params as completion
+    import openai.types.responses.response_create_params as response
+
+    root = pathlib.Path(__file__).parents[3]
+    source = (root / "server/http/openai/field_table.cc").read_text()
+    table = set(re.findall(r'^    \{"(\w+)", ', source, re.MULTILINE))
+    for params, base in [
+        (completion, "CompletionCreateParamsBase"),
+        (chat, "CompletionCreateParamsBase"),
+        (response, "ResponseCreateParamsBase"),
+    ]:
+        assert set(getattr(params, base).__annotations__) - table == set()

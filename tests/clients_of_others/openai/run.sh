@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Tests the server in RECURVE_BIN before clients of OpenAI's API, in environments of their own:
+# "current", with all of them, and "previous", with OpenAI's own client a major before.
+#   RECURVE_BIN=build/release/bin tests/clients_of_others/openai/run.sh ENVIRONMENT [PYTEST_OPTIONS]
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../../.." && pwd)
+: "${RECURVE_BIN:?the folder of recurve-server}"
+RECURVE_BIN=$(cd "$RECURVE_BIN" && pwd)
+environment=$1
+shift
+# Nothing of these tools may look for the network: there is none but the server.
+export RECURVE_BIN PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
+export LANGSMITH_TRACING=false LANGCHAIN_TRACING_V2=false DO_NOT_TRACK=1
+
+python=$("$root/tests/environment.sh" "clients-openai-$environment" "$here/requirements-$environment.txt")
+exec "$python" -m pytest -q -p no:cacheprovider "$@" "$here"

@@ -1,0 +1,101 @@
+// Any bytes as the body of a request in OpenAI's dialect, to each of its resources: refused with a
+// sentence, or turned into requests that can be checked and keep their promises to the engine.
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "kernels/check.h"
+#include "server/http/body_fields.h"
+#include "server/http/openai/chat_completions.h"
+#include "server/http/openai/completions.h"
+#include "server/http/openai/responses.h"
+#include "server/http/openai/tokenize.h"
+#include "tests/support/fake_tokenizer.h"
+
+namespace recurve {
+namespace {
+
+constexpr int32_t kMostChoices = 8;
+
+Serving& serving() {
+  static Metrics metrics;
+  static EngineStats stats;
+  static AdmissionQueue queue(16);
+  static Serving made({.delivery_threads = 1, .text_threads = 1}, queue, stats, metrics);
+  static const bool served = [] {
+    Chat chat{.format = std::make_shared<const ChatTemplate>(
+                  "{% for m in messages %}{{ m.role }}:{{ m.content }}|{% endfor %}", "",
+                  jinja::Template::Variables{}),
+              .exists = true,
+              .problem = ""};
+    made.serve(std::make_shared<FakeTokenizer>(),
+               {.model_name = "fake",
+                .vocab_rows = FakeTokenizer::kSize,
+                .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
+                .slots = kMostChoices},
+               std::move(chat));
+    return true;
+  }();
+  CHECK(served);
+  return made;
+}
+
+// A request may ask for what is the client's to see, and its sentence must say something.
+void check_refusal(const Refusal& refusal) {
+  CHECK(refusal.code == Refusal::Code::kInvalid || refusal.code == Refusal::Code::kNotFound);
+  CHECK(!refusal.message.empty());
+}
+
+void check_request(TextRequest asked) {
+  ParsedRequest parsed;
+  if (const Refused refused = validate(std::move(asked), serving().rules, {}, &parsed)) {
+    return check_refusal(*refused);
+  }
+  const Request& request = parsed.request;
+  CHECK(!request.prompt.ids.empty() || !request.session.empty());
+  for (const int32_t id : request.prompt.ids) CHECK(id >= 0 && id < FakeTokenizer::kSize);
+  CHECK(!request.streams.empty() && request.streams.size() <= kMostChoices);
+  CHECK(request.session.empty() || request.session.front() != kKept);
+}
+
+void read(AnswerDialect& dialect, std::string_view body) {
+  std::vector<TextRequest> asked;
+  if (const Refused refused = dialect.read(body, {}, &asked)) return check_refusal(*refused);
+  CHECK(!asked.empty());
+  for (TextRequest& one : asked) check_request(std::move(one));
+}
+
+using Work = Refused (*)(const HttpRequest&, const Serving&, const WorkLimits&, nlohmann::json*);
+
+void run(Work work, std::string_view body) {
+  nlohmann::json object;
+  try {
+    const Refused refused =
+        work({.body = std::string(body)}, serving(), serving().rules.limits(nullptr), &object);
+    if (refused) return check_refusal(*refused);
+    CHECK(object.is_object());
+  } catch (const BadField& error) {
+    CHECK(*error.what() != 0);
+  }
+  CHECK(!dump(object).empty());
+}
+
+}  // namespace
+}  // namespace recurve
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace recurve;
+  static ResponseStore store(1 << 20);
+  const std::string_view body(reinterpret_cast<const char*>(data), size);
+  Completions completions(serving(), {});
+  read(completions, body);
+  ChatCompletions chat(serving(), {});
+  read(chat, body);
+  Responses responses(serving(), store, kAnyone);
+  read(responses, body);
+  run(tokenize, body);
+  run(detokenize, body);
+  return 0;
+}

@@ -1,0 +1,85 @@
+#pragma once
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/http/server.h"
+#include "tests/support/fake_engine.h"
+#include "tests/support/fake_tokenizer.h"
+#include "tests/support/http_client.h"
+
+namespace recurve::testing {
+
+using nlohmann::json;
+
+// The HTTP door before a fake engine that echoes the prompt.
+class HttpFixture : public ::testing::Test {
+ protected:
+  void start(FakeEngine::Options options = {}, HttpOptions http = {}) {
+    Chat chat{.format = std::make_shared<const ChatTemplate>(
+                  "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}|{% endfor %}", "",
+                  jinja::Template::Variables{}),
+              .exists = true,
+              .problem = ""};
+    engine_.emplace(queue_, std::move(options));
+    http.listen = "127.0.0.1:0";
+    server_.emplace(http, serving_, connections_);
+    serving_.serve(std::make_shared<FakeTokenizer>(),
+                   {.model_name = "fake",
+                    .vocab_rows = FakeTokenizer::kSize,
+                    .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
+                    .slots = 8},
+                   std::move(chat));
+  }
+  void TearDown() override {
+    if (server_) server_->shutdown();
+    EXPECT_EQ(serving_.under_way(), 0);
+    engine_.reset();
+  }
+  HttpClient::Response ask(const std::string& line) {
+    HttpClient client(server_->port());
+    client.send(line + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    return client.read();
+  }
+  HttpClient::Response post(const std::string& path, const json& body,
+                            const std::string& headers = "") {
+    HttpClient client(server_->port());
+    client.post(path, body, headers);
+    return client.read();
+  }
+  static json completion(const std::string& prompt) {
+    return {{"model", "fake"}, {"prompt", prompt}};
+  }
+  static json chat(const std::string& content) {
+    return {{"model", "fake"}, {"messages", {{{"role", "user"}, {"content", content}}}}};
+  }
+  // The objects of a stream, which must end as the dialect says.
+  static std::vector<json> events(const std::string& body) {
+    std::vector<json> events;
+    size_t at = 0;
+    for (size_t end; (end = body.find("\n\n", at)) != std::string::npos; at = end + 2) {
+      EXPECT_EQ(body.substr(at, 6), "data: ");
+      const std::string data = body.substr(at + 6, end - at - 6);
+      if (data == "[DONE]") {
+        EXPECT_EQ(end + 2, body.size());
+        return events;
+      }
+      events.push_back(json::parse(data));
+    }
+    ADD_FAILURE() << "no [DONE]: " << body;
+    return events;
+  }
+
+  Metrics metrics_;
+  EngineStats stats_;
+  AdmissionQueue queue_{16};
+  Connections connections_{{.in_all = 100, .by_network = 100}};
+  Serving serving_{{}, queue_, stats_, metrics_};
+  std::optional<FakeEngine> engine_;
+  std::optional<HttpServer> server_;
+};
+
+}  // namespace recurve::testing
