@@ -65,6 +65,8 @@ bool BpeMerger::merge_in_windows(SymbolSource& word, size_t size, Workspace& wor
     limits.check(out.size());
     if (!more) return true;
     overlap = at(work, end).id;
+    // Where the overlap is most of a window, most is merged twice.
+    if (work.window.size() - static_cast<size_t>(end) > size / 4) size *= 4;
     work.window.erase(work.window.begin(), work.window.begin() + end);
   }
 }

@@ -44,18 +44,23 @@ void append_byte_level(std::string_view bytes, std::string& out) {
   }
 }
 
-std::optional<std::string> undo_byte_level(std::string_view mapped) {
-  std::string bytes;
-  bytes.reserve(mapped.size());
+bool append_undone_byte_level(std::string_view mapped, std::string& out) {
   for (size_t i = 0; i < mapped.size(); ++i) {
     unsigned code_point = static_cast<unsigned char>(mapped[i]);
     if (code_point >= 0x80) {
-      if (code_point < 0xC2 || code_point > 0xDF || i + 1 == mapped.size()) return std::nullopt;
+      if (code_point < 0xC2 || code_point > 0xDF || i + 1 == mapped.size()) return false;
       code_point = (code_point & 0x1F) << 6 | (static_cast<unsigned char>(mapped[++i]) & 0x3F);
     }
-    if (code_point >= kCodePoints || kMap.byte_of[code_point] < 0) return std::nullopt;
-    bytes.push_back(static_cast<char>(kMap.byte_of[code_point]));
+    if (code_point >= kCodePoints || kMap.byte_of[code_point] < 0) return false;
+    out.push_back(static_cast<char>(kMap.byte_of[code_point]));
   }
+  return true;
+}
+
+std::optional<std::string> undo_byte_level(std::string_view mapped) {
+  std::string bytes;
+  bytes.reserve(mapped.size());
+  if (!append_undone_byte_level(mapped, bytes)) return std::nullopt;
   return bytes;
 }
 

@@ -15,7 +15,11 @@ namespace recurve {
 // Appends the mapped form of `bytes` (UTF-8, 1 or 2 bytes a byte).
 void append_byte_level(std::string_view bytes, std::string& out);
 
-// The bytes that a mapped text stands for; nullopt if it holds a character that is not of the map.
+// Appends the bytes that a mapped text stands for; false if it holds a character that is not of the
+// map; the bytes of those in front of it are appended then.
+bool append_undone_byte_level(std::string_view mapped, std::string& out);
+
+// The same as a string of its own; nullopt if it holds a character that is not of the map.
 std::optional<std::string> undo_byte_level(std::string_view mapped);
 
 }  // namespace recurve

@@ -148,14 +148,16 @@ class MapStage final : public Normalization::Stage {
 
 class ReplaceStage final : public Normalization::Stage {
  public:
-  explicit ReplaceStage(const NormalizerChain::Replace& step) : step_(step) {}
+  ReplaceStage(const NormalizerChain::Replace& step, const WorkLimits& limits)
+      : step_(step), limits_(limits) {}
   void push(std::string_view utf8, End end, std::string& out) override {
     text_.append(utf8);
     const bool whole = end != End::kOpen;
-    step_.pattern.find_on(text_, whole, /*invert=*/false, &search_, [&](const Span& span) {
+    const auto write = [&](const Span& span) {
       out += span.is_match ? std::string_view(step_.content)
                            : std::string_view(text_).substr(span.begin, span.end - span.begin);
-    });
+    };
+    step_.pattern.find_on(text_, whole, /*invert=*/false, limits_, &search_, write);
     if (whole) {
       text_.clear();
       search_ = {};
@@ -181,6 +183,7 @@ class ReplaceStage final : public Normalization::Stage {
   }
 
   const NormalizerChain::Replace& step_;
+  const WorkLimits limits_;
   std::string text_;
   Regex::Search search_;
 };
@@ -228,6 +231,7 @@ class StripStage final : public Normalization::Stage {
 
 struct MakeStage {
   TextPosition position;
+  const WorkLimits& limits;
   std::unique_ptr<Normalization::Stage> operator()(NormalForm form) const {
     return std::make_unique<FormStage>(form);
   }
@@ -238,7 +242,7 @@ struct MakeStage {
     return std::make_unique<CharsMapStage>(map);
   }
   std::unique_ptr<Normalization::Stage> operator()(const NormalizerChain::Replace& step) const {
-    return std::make_unique<ReplaceStage>(step);
+    return std::make_unique<ReplaceStage>(step, limits);
   }
   std::unique_ptr<Normalization::Stage> operator()(const NormalizerChain::Prepend& step) const {
     return std::make_unique<PrependStage>(step, position);
@@ -256,11 +260,13 @@ bool NormalizerChain::marks_start() const {
 }
 
 std::string NormalizerChain::normalize(std::string_view utf8) const {
-  return Normalization(*this, TextPosition::kStart).push(utf8, /*last=*/true);
+  return Normalization(*this, TextPosition::kStart, {}).push(utf8, /*last=*/true);
 }
 
-Normalization::Normalization(const NormalizerChain& chain, TextPosition position) {
-  for (const auto& step : chain.steps()) stages_.push_back(std::visit(MakeStage{position}, step));
+Normalization::Normalization(const NormalizerChain& chain, TextPosition position,
+                             const WorkLimits& limits) {
+  const MakeStage make{position, limits};
+  for (const auto& step : chain.steps()) stages_.push_back(std::visit(make, step));
 }
 
 Normalization::~Normalization() = default;

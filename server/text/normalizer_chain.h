@@ -11,6 +11,7 @@
 #include "server/text/normalizer.h"
 #include "server/text/regex.h"
 #include "server/text/tokenizer.h"
+#include "server/text/work_limits.h"
 
 namespace recurve {
 
@@ -54,14 +55,15 @@ class NormalizerChain {
 // One text on its way through a chain, which comes in parts.
 class Normalization {
  public:
-  // `chain` outlives it. Nothing is put in front of text that is kContinued.
-  Normalization(const NormalizerChain& chain, TextPosition position);
+  // `chain` and what the limits point to outlive it. Nothing is put in front of text that is
+  // kContinued.
+  Normalization(const NormalizerChain& chain, TextPosition position, const WorkLimits& limits);
   ~Normalization();
   Normalization(Normalization&&) noexcept;
   Normalization& operator=(Normalization&&) noexcept;
 
   // The next part, in whole characters; `last`: the text ends with it. What nothing that follows
-  // can change any more.
+  // can change any more. Throws WorkUnwanted.
   std::string push(std::string_view utf8, bool last);
   // All that is there, as if what follows could not change it.
   std::string cut();

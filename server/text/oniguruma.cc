@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "server/text/json_fields.h"
 #include "server/text/unsupported.h"
+#include "server/text/utf8.h"
 
 namespace recurve {
 namespace {
@@ -30,25 +32,44 @@ bool is_hex(char c) {
 
 class Translator {
  public:
-  explicit Translator(std::string_view pattern) : in_(pattern) {}
+  Translator(std::string_view pattern, bool interruptible)
+      : in_(pattern), interruptible_(interruptible) {}
 
   std::string run() {
     while (at_ < in_.size()) {
       switch (in_[at_]) {
         case '\\':
+          begin_character();
+          if (next_is("\\A") || next_is("\\z")) character_.reset();
           escape(/*in_class=*/false);
           break;
         case '[':
+          begin_character();
           character_class();
           break;
         case '(':
+          character_.reset();
           group();
           break;
         case '{':
+          character_.reset();
           interval();
           break;
+        case '*':
+        case '+':
+          repeat();
+          break;
+        case ')':
+        case '|':
+        case '^':
+        case '$':
+        case '?':
+          character_.reset();
+          copy(1);
+          break;
         default:
-          out_.push_back(in_[at_++]);
+          begin_character();
+          copy(1);
       }
     }
     return std::move(out_);
@@ -64,6 +85,31 @@ class Translator {
   void copy(size_t n) {
     out_.append(in_.substr(at_, n));
     at_ += n;
+  }
+
+  // What is read next stands for one character, or is a byte that goes on with one.
+  void begin_character() {
+    if (!character_ || !is_continuation(in_[at_])) character_ = out_.size();
+  }
+
+  // X* as (?:X{n}(?C))*(?C)X{0,n-1}, which tries the same lengths in the same order: whole blocks
+  // and then less than one, and fewer blocks once that has been given back.
+  void repeat() {
+    const bool at_least_one = in_[at_] == '+';
+    const bool lazy = in_.substr(at_ + 1).starts_with('?');
+    if (!interruptible_ || !character_ || lazy) {
+      character_.reset();
+      return copy(1);
+    }
+    constexpr int kBlock = 32768;  // characters: PCRE2's greatest bound is 65535
+    const std::string one = out_.substr(*character_);
+    const std::string many =
+        fmt::format("(?:{0}{{{1}}}(?C))*(?C){0}{{0,{2}}}", one, kBlock, kBlock - 1);
+    const bool possessive = in_.substr(at_ + 1).starts_with('+');
+    out_.resize(*character_);
+    out_ += fmt::format("(?{}{}{})", possessive ? '>' : ':', at_least_one ? one : "", many);
+    at_ += possessive ? 2 : 1;
+    character_.reset();
   }
 
   void group() {
@@ -208,13 +254,22 @@ class Translator {
   }
 
   std::string_view in_;
+  const bool interruptible_;
   size_t at_ = 0;
   std::string out_;
+  std::optional<size_t>
+      character_;               // where in out_ an element of one character begins that ends it
   bool after_escaped_ = false;  // inside a class: the last character was written with a backslash
 };
 
 }  // namespace
 
-std::string oniguruma_to_pcre2(std::string_view pattern) { return Translator(pattern).run(); }
+std::string oniguruma_to_pcre2(std::string_view pattern) {
+  return Translator(pattern, /*interruptible=*/false).run();
+}
+
+std::string oniguruma_to_interruptible_pcre2(std::string_view pattern) {
+  return Translator(pattern, /*interruptible=*/true).run();
+}
 
 }  // namespace recurve

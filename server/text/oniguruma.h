@@ -16,4 +16,8 @@ namespace recurve {
 // Throws UnsupportedTokenizer naming what it met.
 std::string oniguruma_to_pcre2(std::string_view pattern);
 
+// The same for texts of many megabytes: a pattern that matches what the other matches, and calls
+// out (pcre2callout(3)) every few ten thousand characters of what one character is repeated over.
+std::string oniguruma_to_interruptible_pcre2(std::string_view pattern);
+
 }  // namespace recurve

@@ -59,7 +59,7 @@ class PipelineEncoder final : public TextEncoder {
         limits_(limits),
         trusted_(special == SpecialTokens::kParse),
         in_raw_(tokenizer.in_raw_text_),
-        normalization_(tokenizer.parts_.normalizer, position),
+        normalization_(tokenizer.parts_.normalizer, position, limits),
         in_normal_(tokenizer.in_normal_text_),
         words_(cutter(position, /*first=*/position == TextPosition::kStart)),
         model_(tokenizer.parts_.model->encoder()) {}
@@ -107,7 +107,8 @@ class PipelineEncoder final : public TextEncoder {
       normalization_trusted_ = trusted;
     }
     add_normal_text(normalization_.push(text, last), trusted, last, ids);
-    if (last) normalization_ = Normalization(tokenizer_.parts_.normalizer, TextPosition::kStart);
+    if (!last) return;
+    normalization_ = Normalization(tokenizer_.parts_.normalizer, TextPosition::kStart, limits_);
   }
 
   void add_normal_text(std::string_view text, bool trusted, bool last, std::vector<int32_t>* ids) {

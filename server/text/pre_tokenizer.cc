@@ -100,9 +100,9 @@ void append_with_marks(std::string_view piece, std::string_view mark, std::strin
 }
 
 void append_bytes_of(std::string_view mapped, std::string& out) {
-  const std::optional<std::string> bytes = undo_byte_level(mapped);
-  if (!bytes) throw std::logic_error("a word is not in the byte-level alphabet");
-  out.append(*bytes);
+  if (!append_undone_byte_level(mapped, out)) {
+    throw std::logic_error("a word is not in the byte-level alphabet");
+  }
 }
 
 // Gives what a search finds in a text that begins at `begin` to a joiner, and looks at the limits
@@ -282,7 +282,7 @@ void WordCutter::split(const PreTokenizer::Split& step, Pieces& pieces) const {
   for (const Pieces::Range piece : pieces.ranges) {
     PieceJoiner joiner(step.behavior, {}, ranges);
     Regex::Search search;
-    step.pattern.find_on(pieces.piece(piece), /*last=*/true, step.invert, &search,
+    step.pattern.find_on(pieces.piece(piece), /*last=*/true, step.invert, limits_, &search,
                          JoinSpans(joiner, piece.begin, limits_));
     joiner.close();
   }
@@ -296,7 +296,7 @@ std::vector<Pieces::Range> WordCutter::cut(bool last) {
   const auto& step = std::get<PreTokenizer::Split>(chain_->actions_[first_split_]);
   std::vector<Pieces::Range> pieces;
   PieceJoiner joiner(step.behavior, open_, pieces);
-  step.pattern.find_on(text_, last, step.invert, &search_, JoinSpans(joiner, 0, limits_));
+  step.pattern.find_on(text_, last, step.invert, limits_, &search_, JoinSpans(joiner, 0, limits_));
   if (last) joiner.close();
   open_ = joiner.leave();
   searched_ = text_.size();

@@ -48,14 +48,17 @@ PreTokenizer::Split words_and_signs() {
 // Rust's char::is_numeric.
 PreTokenizer::Split read_digits(Fields& fields) {
   const bool individual = fields.get_bool("individual_digits");
-  return {Regex(R"(\p{N})"), individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous,
-          false};
+  return {Regex(individual ? R"(\p{N})" : R"(\p{N}+)"), SplitBehavior::kIsolated, false};
 }
 
-// Unicode's categories P, and what ASCII calls punctuation besides.
+// Unicode's categories P, and what ASCII calls punctuation besides. Runs that are one piece are one
+// match.
 PreTokenizer::Split read_punctuation(Fields& fields) {
   const SplitBehavior behavior =
       fields.find("behavior") == nullptr ? SplitBehavior::kIsolated : read_behavior(fields);
+  if (behavior == SplitBehavior::kContiguous) {
+    return {Regex(R"([\p{P}\$\+<=>\^`\|~]+)"), SplitBehavior::kIsolated, false};
+  }
   return {Regex(R"([\p{P}\$\+<=>\^`\|~])"), behavior, false};
 }
 

@@ -19,6 +19,8 @@ constexpr size_t kMaxPatternBytes = 16 * 1024;
 constexpr uint32_t kMatchLimit =
     20'000'000;  // steps of backtracking in one match: 16 MB of white space take one a byte
 constexpr uint32_t kHeapLimitKiB = 64 * 1024;
+constexpr size_t kWindow = 1 << 20;    // bytes that are searched at once, to begin with
+constexpr size_t kJitStack = 1 << 20;  // bytes at most; a match of 16 MB takes some 50 KB
 
 template <auto free>
 struct Deleter {
@@ -30,6 +32,7 @@ struct Deleter {
 using CompileContext = std::unique_ptr<pcre2_compile_context, Deleter<pcre2_compile_context_free>>;
 using MatchContext = std::unique_ptr<pcre2_match_context, Deleter<pcre2_match_context_free>>;
 using MatchData = std::unique_ptr<pcre2_match_data, Deleter<pcre2_match_data_free>>;
+using JitStack = std::unique_ptr<pcre2_jit_stack, Deleter<pcre2_jit_stack_free>>;
 
 pcre2_code* compile(std::string_view pattern, std::string_view original) {
   // Ruby's ^ and $ are always those of a line; a newline is "\n" alone.
@@ -58,12 +61,14 @@ pcre2_code* compile(std::string_view pattern, std::string_view original) {
 struct Scratch {
   MatchContext context{pcre2_match_context_create(nullptr)};
   MatchData data{pcre2_match_data_create(1, nullptr)};
+  JitStack stack{pcre2_jit_stack_create(32 << 10, kJitStack, nullptr)};
 };
 
 const Scratch& this_thread_scratch() {
   static thread_local const Scratch scratch = [] {
     Scratch made;
-    if (!made.context || !made.data) throw std::bad_alloc();
+    if (!made.context || !made.data || !made.stack) throw std::bad_alloc();
+    pcre2_jit_stack_assign(made.context.get(), nullptr, made.stack.get());
     pcre2_set_match_limit(made.context.get(), kMatchLimit);
     pcre2_set_heap_limit(made.context.get(), kHeapLimitKiB);
     return made;
@@ -78,16 +83,25 @@ const Scratch& this_thread_scratch() {
                                 quote(pattern), reinterpret_cast<const char*>(reason)));
 }
 
-// One text's matches.
+// From within a match: a result below 0 ends it.
+int end_if_unwanted(pcre2_callout_block*, void* limits) {
+  const auto* unwanted = static_cast<const WorkLimits*>(limits)->unwanted;
+  const bool ends = unwanted != nullptr && unwanted->load(std::memory_order_relaxed);
+  return ends ? PCRE2_ERROR_CALLOUT : 0;
+}
+
+// Matches in the part of a text that is looked at.
 class Matcher {
  public:
   // `more`: text may follow. A search then ends in PCRE2_ERROR_PARTIAL wherever it would have to
-  // know it (pcre2partial(3), PCRE2_PARTIAL_HARD).
-  Matcher(const pcre2_code* code, std::string_view text, bool more)
+  // know it (pcre2partial(3), PCRE2_PARTIAL_HARD). `limits`: for code that calls out.
+  Matcher(const pcre2_code* code, std::string_view text, bool more, const WorkLimits& limits)
       : code_(code),
         text_(text),
         options_(PCRE2_NO_UTF_CHECK | (more ? PCRE2_PARTIAL_HARD : 0)),
-        scratch_(this_thread_scratch()) {}
+        scratch_(this_thread_scratch()) {
+    pcre2_set_callout(scratch_.context.get(), end_if_unwanted, const_cast<WorkLimits*>(&limits));
+  }
 
   // PCRE2's result for the first match at or after `offset`: above 0 if begin() and end() are set;
   // PCRE2_ERROR_PARTIAL if begin() is, where a match may begin.
@@ -112,6 +126,12 @@ class Matcher {
   const Scratch& scratch_;
 };
 
+// Of `text`, what a window from byte `from` on sees.
+std::string_view head(std::string_view text, size_t from, size_t window) {
+  if (text.size() - from <= window) return text;
+  return text.substr(0, from + whole_characters(text.substr(from), window));
+}
+
 size_t next_character(std::string_view text, size_t at) {
   do {
     ++at;
@@ -124,37 +144,57 @@ size_t next_character(std::string_view text, size_t at) {
 Regex::Regex(std::string_view oniguruma_pattern)
     : pattern_(oniguruma_pattern),
       code_(compile(oniguruma_to_pcre2(oniguruma_pattern), oniguruma_pattern),
-            Deleter<pcre2_code_free>()) {}
+            Deleter<pcre2_code_free>()),
+      interruptible_(
+          compile(oniguruma_to_interruptible_pcre2(oniguruma_pattern), oniguruma_pattern),
+          Deleter<pcre2_code_free>()) {}
 
 std::vector<Span> Regex::find(std::string_view text, bool invert) const {
   Search search;
   std::vector<Span> spans;
-  find_on(text, /*last=*/true, invert, &search, [&](const Span& span) { spans.push_back(span); });
+  find_on(text, /*last=*/true, invert, {}, &search,
+          [&](const Span& span) { spans.push_back(span); });
   return spans;
 }
 
-void Regex::find_on(std::string_view text, bool last, bool invert, Search* search,
-                    const Take& take) const {
-  auto& [done, from, matched] = *search;
-  Matcher matcher(code_.get(), text, !last);
+// In windows, so that a text is never looked at for long at once: a match that reaches past one is
+// looked for again in a wider one.
+void Regex::find_on(std::string_view text, bool last, bool invert, const WorkLimits& limits,
+                    Search* search, const Take& take) const {
+  auto& [done, from, matched, reach] = *search;
   while (last ? from <= text.size() : from < text.size()) {
-    const int result = matcher.search(from);
+    const size_t window = std::max(kWindow, 2 * reach);
+    const std::string_view seen = head(text, from, window);
+    const bool whole = seen.size() == text.size();
+    Matcher matcher((window > kWindow ? interruptible_ : code_).get(), seen, !last || !whole,
+                    limits);
+    int result = 0;
+    while ((result = matcher.search(from)) > 0) {
+      const size_t begin = matcher.begin();
+      const size_t end = matcher.end();
+      reach = 0;
+      if (begin == end && matched && end == done) {  // an empty match right after a match is none
+        from = next_character(text, from);
+      } else {
+        if (done != begin) take({done, begin, invert});
+        take({begin, end, !invert});
+        done = from = end;
+        matched = true;
+      }
+      if (from > seen.size()) break;
+    }
+    limits.check();
     if (result == PCRE2_ERROR_PARTIAL) {
       from = matcher.begin();
-      return;
+      reach = seen.size() - from;
+      if (whole) return;
+    } else if (result == PCRE2_ERROR_NOMATCH) {
+      if (whole) break;
+      from = seen.size();
+      reach = 0;
+    } else if (result < 0) {
+      give_up(pattern_, result);
     }
-    if (result == PCRE2_ERROR_NOMATCH) break;
-    if (result < 0) give_up(pattern_, result);
-    const size_t begin = matcher.begin();
-    const size_t end = matcher.end();
-    if (begin == end && matched && end == done) {  // an empty match right after a match is none
-      from = next_character(text, from);
-      continue;
-    }
-    if (done != begin) take({done, begin, invert});
-    take({begin, end, !invert});
-    done = from = end;
-    matched = true;
   }
   if (!last) {
     from = text.size();
@@ -170,7 +210,8 @@ size_t Regex::lookbehind() const {
 }
 
 bool Regex::matches_all(std::string_view text) const {
-  Matcher matcher(code_.get(), text, /*more=*/false);
+  const WorkLimits none;
+  Matcher matcher(code_.get(), text, /*more=*/false, none);
   return matcher.search(0) > 0 && matcher.begin() == 0 && matcher.end() == text.size();
 }
 

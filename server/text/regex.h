@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "server/text/work_limits.h"
+
 struct pcre2_real_code_8;
 
 namespace recurve {
@@ -37,13 +39,15 @@ class Regex {
     size_t done = 0;       // everything before is in spans
     size_t from = 0;       // where the next match is looked for
     bool matched = false;  // a match ends at `done`
+    size_t reach = 0;      // bytes behind `from` that the next match is known to reach
   };
   using Take = std::function<void(const Span&)>;
   // The same for a text of which `text` is there so far, all of it if `last`: gives `take` the
   // spans that hold whatever follows. `text` may leave out what lies more than lookbehind()
-  // characters before search->done and search->from, whose indices move with it.
-  void find_on(std::string_view text, bool last, bool invert, Search* search,
-               const Take& take) const;
+  // characters before search->done and search->from, whose indices move with it. Looks at the
+  // limits every few milliseconds, within a match as well, and throws WorkUnwanted.
+  void find_on(std::string_view text, bool last, bool invert, const WorkLimits& limits,
+               Search* search, const Take& take) const;
   // Characters before a match that the pattern looks at; at least one, which tells a place from the
   // beginning of the text.
   size_t lookbehind() const;
@@ -52,8 +56,10 @@ class Regex {
   bool matches_all(std::string_view text) const;
 
  private:
+  using Code = std::shared_ptr<const pcre2_real_code_8>;
   std::string pattern_;  // as it was given
-  std::shared_ptr<const pcre2_real_code_8> code_;
+  Code code_;
+  Code interruptible_;  // the same, for matches of megabytes; slower where they are short
 };
 
 }  // namespace recurve

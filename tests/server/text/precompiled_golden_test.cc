@@ -47,7 +47,7 @@ TEST(PrecompiledGolden, TheSameInParts) {
   std::mt19937 random(5);
   for (const Json& one : golden()["normalizers"]) {
     const NormalizerChain chain = read_normalizer(&one["normalizer"]);
-    Normalization parts(chain, TextPosition::kStart);
+    Normalization parts(chain, TextPosition::kStart, {});
     std::string normalized;
     for (std::string_view rest = all; !rest.empty();) {
       size_t size = std::min<size_t>(rest.size(), 1 + random() % (random() % 2 == 0 ? 300 : 3));

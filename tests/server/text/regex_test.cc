@@ -1,10 +1,18 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
 #include "server/text/regex.h"
 
 #include <gtest/gtest.h>
+#include <pcre2.h>
+
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
 
 #include "server/text/oniguruma.h"
 #include "server/text/unsupported.h"
 #include "server/text/work_limits.h"
+#include "tests/support/sanitized.h"
 
 namespace recurve::regex_test {
 
@@ -64,6 +72,66 @@ TEST(Regex, Rewritten) {
   EXPECT_EQ(oniguruma_to_pcre2(R"(\p{Han}\p{^L}\P{Nd}\u00e9)"),
             R"(\p{sc:Han}\p{^L}\P{Nd}\x{00e9})");
   EXPECT_EQ(oniguruma_to_pcre2(R"(a{2,3}{x}[\r\n]++(?i:x)\.)"), R"(a{2,3}{x}[\r\n]++(?i:x)\.)");
+}
+
+TEST(Regex, RepetitionsThatCallOut) {
+  const auto rewritten = oniguruma_to_interruptible_pcre2;
+  EXPECT_EQ(rewritten("a?b{2,}(?:c)+d*?"), "a?b{2,}(?:c)+d*?");
+  EXPECT_EQ(rewritten("xa*"), "x(?:(?:a{32768}(?C))*(?C)a{0,32767})");
+  EXPECT_EQ(rewritten("x\u00e9+"), "x(?:\u00e9(?:\u00e9{32768}(?C))*(?C)\u00e9{0,32767})");
+  EXPECT_EQ(rewritten(R"([\r\n]++)"), R"((?>[\r\n](?:[\r\n]{32768}(?C))*(?C)[\r\n]{0,32767}))");
+}
+
+// What PCRE2 finds in the whole of a text with the pattern as it stands, match by match.
+std::vector<std::pair<size_t, size_t>> matches_of(const std::string& pattern,
+                                                  const std::string& text) {
+  const std::string translated = oniguruma_to_pcre2(pattern);
+  int error = 0;
+  size_t offset = 0;
+  const std::unique_ptr<pcre2_code, decltype(&pcre2_code_free)> code(
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &offset, nullptr),
+      pcre2_code_free);
+  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
+  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
+      pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
+  std::vector<std::pair<size_t, size_t>> matches;
+  for (size_t at = 0; at < text.size(); at = matches.back().second) {
+    if (pcre2_match(code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
+                    PCRE2_NO_UTF_CHECK, data.get(), nullptr) < 0) {
+      break;
+    }
+    const size_t* ends = pcre2_get_ovector_pointer(data.get());
+    matches.emplace_back(ends[0], ends[1]);
+  }
+  return matches;
+}
+
+// Windows, and repetitions that call out, change nothing: runs of megabytes, of blocks, and of a
+// character more or less.
+TEST(Regex, LongMatchesAreThoseOfTheWholeText) {
+  const std::vector<std::string> patterns = {
+      R"([^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+      R"(\s*[\r\n]++|\t+|a*+b|a+c| +(?= x)| +|-+|\p{L}+)"};
+  std::mt19937 random(7);
+  for (int run = 0; run < 6; ++run) {
+    std::string text;
+    const size_t bytes = testing::amount(6 << 20, 3 << 20);
+    while (text.size() < bytes) {
+      static const std::vector<std::string> kUnits = {" ", "\t", "\n", "a", "\u00e9", "-"};
+      const size_t sizes[] = {1, 2, 32'767, 32'768, 32'769, 65'537, 1 << 20, 1 << 21};
+      const std::string& unit = kUnits[random() % kUnits.size()];
+      for (size_t i = sizes[random() % 8] + random() % 2; i > 0; --i) text += unit;
+      if (random() % 3 == 0) text += random() % 2 == 0 ? "c" : " x";
+    }
+    for (const std::string& pattern : patterns) {
+      std::vector<std::pair<size_t, size_t>> found;
+      for (const Span& span : Regex(pattern).find(text)) {
+        if (span.is_match) found.emplace_back(span.begin, span.end);
+      }
+      EXPECT_TRUE(found == matches_of(pattern, text)) << pattern << ", run " << run;
+    }
+  }
 }
 
 // A pattern that takes exponential time: the match limit ends it, and that is no way to cut a text.
