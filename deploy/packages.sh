@@ -3,12 +3,12 @@
 # To build and run the server and the clients.
 build_packages="ca-certificates ccache cmake g++ ninja-build pkg-config
   libboost-dev libgrpc++-dev libgrpc-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
-  libcli11-dev libfmt-dev libhwy-dev libpcre2-dev libsentencepiece-dev libspdlog-dev
+  libcli11-dev libfmt-dev libhwy-dev libpcre2-dev libsentencepiece-dev libspdlog-dev libssl-dev
   libutf8proc-dev libxxhash-dev nlohmann-json3-dev prometheus-cpp-dev"
 
 # To run the tests too.
 test_packages="clang clang-format curl git libgmock-dev libgtest-dev nghttp2-client nginx-light
-  python3 python3-grpcio python3-numpy python3-protobuf python3-pytest python3-venv
+  openssl python3 python3-grpcio python3-numpy python3-protobuf python3-pytest python3-venv
   python3-xxhash"
 # Ubuntu has Chromium as a snap alone: there tests/page/run.sh takes playwright's.
 [ "$(. /etc/os-release && echo "$ID")" != debian ] || test_packages+=" chromium"

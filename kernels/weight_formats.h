@@ -2,6 +2,8 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/formats/int4.h"
+#include "kernels/formats/int8.h"
 #include "kernels/formats/plain.h"
 
 namespace recurve {
@@ -11,6 +13,8 @@ namespace recurve {
 inline constexpr const WeightFormat* kWeightFormats[] = {
     &kF32Weights,
     &kBf16Weights,
+    &kInt8Weights,
+    &kInt4Weights,
 };
 
 // The format of that name, or null.

@@ -56,25 +56,37 @@ class Failure {
   std::atomic<bool> happened_ = false;
 };
 
-RpcOptions rpc_options(const Options& o) {
+// null: no TLS.
+std::shared_ptr<TlsRelay> make_tls(const Options& o) {
+  if (o.tls_cert.empty()) return nullptr;
+  return std::make_shared<TlsRelay>(TlsFiles{o.tls_cert, o.tls_key, o.tls_client_ca});
+}
+
+RpcOptions rpc_options(const Options& o, std::shared_ptr<TlsRelay> tls) {
   return {.listen = o.listen,
           .max_message_bytes = static_cast<int64_t>(o.max_message_bytes),
           .request_compression = o.request_compression,
           .reflection = o.reflection,
           .max_connections = o.max_connections,
-          .max_connections_by_address = o.max_connections_by_address};
+          .max_connections_by_address = o.max_connections_by_address,
+          .tls = std::move(tls)};
 }
 
-HttpOptions http_options(const Options& o) {
+HttpOptions http_options(const Options& o, std::shared_ptr<TlsRelay> tls) {
   return {.listen = o.http,
           .max_body_bytes = static_cast<int64_t>(o.max_message_bytes),
+          .tls = std::move(tls),
           .origins = o.http_origins,
           .page = o.http_page};
 }
 
 // Scrapers call a server by whatever name they have for it, and there is nothing to be done there.
-HttpOptions metrics_options(const Options& o) {
-  return {.listen = o.metrics, .max_body_bytes = 0, .origins = {"*"}, .metrics_only = true};
+HttpOptions metrics_options(const Options& o, std::shared_ptr<TlsRelay> tls) {
+  return {.listen = o.metrics,
+          .max_body_bytes = 0,
+          .tls = std::move(tls),
+          .origins = {"*"},
+          .metrics_only = true};
 }
 
 ServingOptions serving_options(const Options& o, StopSignal& stop, Failure& failure) {
@@ -212,13 +224,14 @@ int run(const Options& o, StopSignal& stop) {
   EngineStats stats;
   Failure failure(stop);
   Serving serving(serving_options(o, stop, failure), queue, stats, metrics);
-  RpcServer rpc(rpc_options(o), serving, {kserve_service()});
+  const std::shared_ptr<TlsRelay> tls = make_tls(o);
+  RpcServer rpc(rpc_options(o, tls), serving, {kserve_service()});
   std::optional<HttpServer> http;
-  if (!o.http.empty()) http.emplace(http_options(o), serving, rpc.connections());
+  if (!o.http.empty()) http.emplace(http_options(o, tls), serving, rpc.connections());
   // A flood of clients does not keep out who looks at it.
   Connections scrapers({.in_all = 64, .by_network = 32});
   std::optional<HttpServer> metrics_door;
-  if (!o.metrics.empty()) metrics_door.emplace(metrics_options(o), serving, scrapers);
+  if (!o.metrics.empty()) metrics_door.emplace(metrics_options(o, tls), serving, scrapers);
 
   const auto backend = make_backend(o.device, o.threads);
   MemoryPlan plan = plan_memory(o, *backend);

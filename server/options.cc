@@ -107,8 +107,7 @@ int parse_options(int argc, char** argv, Options* o) {
   app.add_option("--http", o->http,
                  "HOST:PORT for clients of OpenAI's API and browsers: /v1/models, /v1/completions, "
                  "/v1/chat/completions, /v1/responses, /v1/sessions, /tokenize, /health, /metrics, "
-                 "and a page at /; default: "
-                 "none")
+                 "and a page at /; default: none")
       ->group("Service");
   app.add_option(
          "--http-origin", o->http_origins,
@@ -121,6 +120,19 @@ int parse_options(int argc, char** argv, Options* o) {
   app.add_option("--metrics", o->metrics,
                  "HOST:PORT for /metrics, which Prometheus reads, and /health, and nothing else; "
                  "default: none")
+      ->group("Service");
+  auto* cert =
+      app.add_option("--tls-cert", o->tls_cert,
+                     "File of PEM with the server's certificate and those between it and a "
+                     "root: --listen, --http and --metrics speak TLS alone, but on sockets of this "
+                     "machine. Read again whenever it changes");
+  auto* key = app.add_option("--tls-key", o->tls_key, "File of PEM with its key");
+  cert->needs(key)->group("Service");
+  key->needs(cert)->group("Service");
+  app.add_option("--tls-client-ca", o->tls_client_ca,
+                 "File of PEM with the certificates that must have signed those of clients; "
+                 "default: clients need none")
+      ->needs(cert)
       ->group("Service");
   app.add_option("--max-queue", o->max_queue,
                  "Requests that may wait for a slot; further ones get RESOURCE_EXHAUSTED")

@@ -25,7 +25,8 @@ struct Options {
   std::string http;  // HOST:PORT; empty: none
   std::vector<std::string> http_origins;
   bool http_page = true;
-  std::string metrics;  // HOST:PORT; empty: none
+  std::string tls_cert, tls_key, tls_client_ca;  // files of PEM; empty: none
+  std::string metrics;                           // HOST:PORT; empty: none
   int threads = 0;
   DType weights = DType::kBF16;
   DType state = DType::kF32;

@@ -29,7 +29,7 @@ import re
 import shutil
 
 from weights_tools import character_tokenizer, families, inspect_checkpoint, public_config
-from weights_tools import rwkv_file, tensorflow_lstm, torch_file
+from weights_tools import rwkv_file, tensorflow_lstm, tokenizer_info, torch_file
 from weights_tools import safetensors_io as st
 from weights_tools.progress import Progress
 
@@ -106,6 +106,8 @@ def main(options):
     if characters is not None:
         character_tokenizer.write(dst, characters)
     copy_beside(directory, dst)
+    if families.type_of(values) == "rwkv7":
+        rwkv_file.write_chat_template(values, dst)
     print(f"{dst}: {len(tensors)} tensors, {family.parameters(config):,} parameters")
 
 
@@ -219,8 +221,10 @@ def say(verb, changes):
 def copy_beside(directory, dst):
     """Tokenizer and generation files."""
     if directory.resolve() != dst.resolve():
-        for name, new in COPIED.items():
+        world = {path.name: path.name for path in tokenizer_info.world_vocabularies(directory)}
+        for name, new in {**COPIED, **world}.items():
             if (directory / name).exists():
                 shutil.copyfile(directory / name, dst / new)
-    if not any((dst / name).exists() for name in ("tokenizer.json", "tokenizer.model")):
-        print(f"{directory} has no tokenizer: put the model's tokenizer.json or tokenizer.model into {dst}")
+    if tokenizer_info.summary(dst) is None:
+        files = "tokenizer.json, tokenizer.model or rwkv_vocab_v20230424.txt"
+        print(f"{directory} has no tokenizer: put the model's {files} into {dst}")

@@ -5,11 +5,13 @@ The low-rank matrices are stored [in, rank] and [rank, out], all others [out, in
 variants of RWKV-7 that compute something else, are refused by name.
 """
 
+import pathlib
 import re
 
 import numpy as np
 
 from weights_tools import safetensors_io as st
+from weights_tools import tokenizer_info
 
 WORLD_ROWS = 65536  # of models with the World tokenizer, whose id 0 ends a text
 # BlinkDL's name under blocks.N. -> that of flash-linear-attention under model.layers.N., and what changes.
@@ -143,3 +145,11 @@ def config_of(src, tensors):
     if rows == WORLD_ROWS:
         values.update(bos_token_id=0, eos_token_id=0, pad_token_id=0)
     return values
+
+
+def write_chat_template(values, dst):
+    """The chat format of models with the World tokenizer, where the checkpoint brings none of its own."""
+    path = dst / "chat_template.jinja"
+    if values["vocab_size"] == WORLD_ROWS and not tokenizer_info.has_chat_template(dst):
+        path.write_text((pathlib.Path(__file__).parent / "rwkv_chat.jinja").read_text())
+        print(f"{path}: the chat format of the World and G1 models")

@@ -15,9 +15,21 @@ def summary(directory):
         out = of_json(json.loads((directory / "tokenizer.json").read_text()))
     elif (directory / "tokenizer.model").exists():
         out = of_model_file(directory / "tokenizer.model")
+    elif world_vocabularies(directory):
+        out = of_world(world_vocabularies(directory)[0])
     else:
         return None
     return {**out, "chat_template": has_chat_template(directory)}
+
+
+def world_vocabularies(directory):
+    """RWKV's, rwkv_vocab_v20230424.txt: a line "ID LITERAL BYTES" for an entry."""
+    return sorted(directory.glob("rwkv_vocab*.txt"))
+
+
+def of_world(path):
+    ids = [int(line.split(b" ", 1)[0]) for line in path.read_bytes().split(b"\n") if line.strip()]
+    return {"kind": "RWKV World", "size": max(ids) + 1, "control": {0: "<|endoftext|>"}}
 
 
 def of_json(values):

@@ -3,6 +3,7 @@
 #include <cctype>
 #include <string>
 
+#include "kernels/cpu/formats/table.h"
 #include "kernels/cpu/targets.h"
 
 // After the choice of instruction sets.
@@ -32,6 +33,7 @@ void fill(Kernels& kernels) {
               [](const auto& args, Stream& stream) -> decltype(cpu::run(args, stream)) {
                 cpu::run(args, stream);
               });
+  put_formats(kernels.linear, implementation().c_str());
 }
 
 }  // namespace recurve::cpu

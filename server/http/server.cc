@@ -1,7 +1,5 @@
 #include "server/http/server.h"
 
-#include <sys/socket.h>
-
 #include <boost/asio/post.hpp>
 #include <thread>
 
@@ -17,7 +15,7 @@ struct HttpServer::Impl {
   Impl(HttpOptions options, Serving& serving)
       : context(std::move(options), serving), listener(context.options.listen) {}
 
-  void take(int descriptor);
+  void take(int descriptor, const Peer& peer);
   void close_all();
 
   HttpContext context;
@@ -26,13 +24,10 @@ struct HttpServer::Impl {
   std::thread thread;
 };
 
-// On the listener's thread.
-void HttpServer::Impl::take(int descriptor) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  getpeername(descriptor, reinterpret_cast<sockaddr*>(&address), &size);
-  const tcp protocol = address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4();
-  asio::post(context.io, [this, descriptor, protocol, peer = to_peer(address, descriptor).address] {
+// On the listener's thread, or the relay's.
+void HttpServer::Impl::take(int descriptor, const Peer& from) {
+  const tcp protocol = from.address.find(':') == std::string::npos ? tcp::v4() : tcp::v6();
+  asio::post(context.io, [this, descriptor, protocol, peer = from.address] {
     tcp::socket socket(context.io, protocol, descriptor);
     if (context.closing) return;
     boost::system::error_code ignored;
@@ -52,8 +47,10 @@ HttpServer::HttpServer(HttpOptions options, Serving& serving, Connections& conne
     : impl_(std::make_unique<Impl>(std::move(options), serving)) {
   impl_->thread = std::thread([impl = impl_.get()] { impl->context.io.run(); });
   Metrics& metrics = impl_->context.options.metrics_only ? impl_->of_scrapers : serving.metrics;
-  impl_->listener.start(connections, metrics,
-                        [impl = impl_.get()](int descriptor) { impl->take(descriptor); });
+  impl_->listener.start(
+      connections, metrics,
+      [impl = impl_.get()](int descriptor, const Peer& peer) { impl->take(descriptor, peer); },
+      {impl_->context.options.tls, TlsProtocol::kHttp1});
 }
 
 HttpServer::~HttpServer() { shutdown(); }

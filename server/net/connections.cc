@@ -130,13 +130,14 @@ std::optional<Peer> Connections::find(const std::string& grpc_name) const {
   return named == by_name_.end() ? std::nullopt : std::optional(named->second.peer);
 }
 
-Connections::Limits connection_limits(int wanted_in_all, int wanted_by_network) {
+Connections::Limits connection_limits(int wanted_in_all, int wanted_by_network, int files_each) {
   // For the model's files, the metrics' connections and what libraries open.
   constexpr rlim_t kOtherFiles = 128, kMost = 10'000;
   rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);
   const rlim_t others = std::min(kOtherFiles, files.rlim_cur / 2);
-  const int fit = static_cast<int>(std::min(files.rlim_cur - others, kMost));
+  const int fit = static_cast<int>(
+      std::min((files.rlim_cur - others) / static_cast<rlim_t>(files_each), kMost));
   const int in_all = wanted_in_all > 0 ? wanted_in_all : std::max(fit, 1);
   return {.in_all = in_all,
           .by_network = wanted_by_network > 0 ? wanted_by_network : std::max(in_all / 2, 1)};

@@ -76,8 +76,10 @@ class Connections {
 };
 
 // How many connections there may be: what was wanted, or where that is 0 what the process's limit
-// of open files leaves, 10,000 at most, and half of it of one network.
-Connections::Limits connection_limits(int wanted_in_all, int wanted_by_network);
+// of open files leaves, of which each takes so many, 10,000 at most, and half of it of one network.
+Connections::Limits connection_limits(int wanted_in_all, int wanted_by_network, int files_each = 1);
+// With TLS: itself, and both ends of what it comes by.
+inline constexpr int kFilesWithTls = 3;
 // Raises the process's limit of open files to what it may have.
 void allow_many_files();
 

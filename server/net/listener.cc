@@ -39,10 +39,14 @@ Listener::~Listener() {
   close(wake_);
 }
 
-void Listener::start(Connections& connections, Metrics& metrics, Take take) {
+void Listener::start(Connections& connections, Metrics& metrics, Take take, ListenerTls tls) {
   connections_ = &connections;
   metrics_ = &metrics;
   take_ = std::move(take);
+  if (tls.relay != nullptr && port_ != 0) {
+    relay_ = std::move(tls.relay);
+    secure_ = std::make_shared<TlsRelay::Door>(tls.protocol, take_);
+  }
   thread_ = std::thread([this] { run(); });
 }
 
@@ -50,6 +54,7 @@ void Listener::stop() {
   if (!thread_.joinable()) return;
   eventfd_write(wake_, 1);
   thread_.join();
+  if (secure_ != nullptr) secure_->close();
 }
 
 void Listener::run() {
@@ -86,10 +91,17 @@ bool Listener::accept_all(int listening) {
   return true;
 }
 
-void Listener::receive(int descriptor, const Peer& peer) {
+// Of a connection within TLS the door sees the relay's end, by whose name it is found again.
+void Listener::receive(int descriptor, Peer peer) {
+  std::string name;
+  if (relay_ != nullptr) {
+    name = relay_->new_name();
+    peer.grpc_name = "unix-abstract:" + name;
+  }
   const Connections::Verdict verdict = connections_->add(descriptor, peer);
-  if (verdict == Connections::Verdict::kTaken) return take_(descriptor);
-  refuse(descriptor, peer, verdict);
+  if (verdict != Connections::Verdict::kTaken) return refuse(descriptor, peer, verdict);
+  if (relay_ == nullptr) return take_(descriptor, peer);
+  relay_->accept(descriptor, std::move(name), std::move(peer), secure_);
 }
 
 void Listener::refuse(int descriptor, const Peer& peer, Connections::Verdict why) {

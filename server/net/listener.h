@@ -6,16 +6,23 @@
 #include <vector>
 
 #include "server/net/connections.h"
+#include "server/net/tls_relay.h"
 #include "server/observe/metrics.h"
 
 namespace recurve {
+
+// TLS for connections from the network; those of this machine's own sockets have none.
+struct ListenerTls {
+  std::shared_ptr<TlsRelay> relay = {};  // null: none
+  TlsProtocol protocol = TlsProtocol::kHttp1;
+};
 
 // Accepts connections and gives them away. Lives on where the process has no descriptor left:
 // what cannot be accepted waits in the system's queue until there is one.
 class Listener {
  public:
-  // Takes a connection: its descriptor, which does not block, is the taker's to close.
-  using Take = std::function<void(int descriptor)>;
+  // Takes a connection of `peer`: its descriptor, which does not block, is the taker's to close.
+  using Take = std::function<void(int descriptor, const Peer& peer)>;
 
   // Listens, but accepts nothing yet. address: HOST:PORT, HOST a numeric address, [::1] for IPv6,
   // or a name, all of whose addresses are listened on; port 0: any free one. 0.0.0.0 and [::] are
@@ -30,7 +37,8 @@ class Listener {
 
   // Begins to accept, on a thread of its own, what `connections` has room for; the rest is closed
   // at once. Once. The arguments outlive stop().
-  void start(Connections& connections, Metrics& metrics, Take take);
+  // Where there is TLS, it takes them on a thread of the relay's, once they have shaken hands.
+  void start(Connections& connections, Metrics& metrics, Take take, ListenerTls tls = {});
   // Nothing is taken after it. Any number of times.
   void stop();
 
@@ -38,7 +46,7 @@ class Listener {
   void run();
   // False where there is no descriptor for it.
   bool accept_all(int listening);
-  void receive(int descriptor, const Peer& peer);
+  void receive(int descriptor, Peer peer);
   void refuse(int descriptor, const Peer& peer, Connections::Verdict why);
   void say_refused(const Peer& peer, Metrics::Refusal why);
 
@@ -49,6 +57,8 @@ class Listener {
   Connections* connections_ = nullptr;
   Metrics* metrics_ = nullptr;
   Take take_;
+  std::shared_ptr<TlsRelay> relay_;         // null: no TLS
+  std::shared_ptr<TlsRelay::Door> secure_;  // takes what the relay gives
   std::chrono::steady_clock::time_point said_ = {};
   std::thread thread_;
 };

@@ -131,7 +131,8 @@ void RpcServer::Impl::listen() {
   }
   context.serving.when_serving_changes(this, [this](bool serving) { set_health(serving); });
   listener->start(context.connections, context.serving.metrics,
-                  [this](int descriptor) { hand_over(descriptor); });
+                  [this](int descriptor, const Peer&) { hand_over(descriptor); },
+                  {options.tls, TlsProtocol::kHttp2});
 }
 
 // gRPC's acceptor closes connections whose peer has no address, as those of this machine.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "server/net/connections.h"
+#include "server/net/tls_relay.h"
 #include "server/request/serving.h"
 
 namespace grpc {
@@ -34,6 +35,7 @@ struct RpcOptions {
   bool reflection = true;
   int max_connections = 0;             // 0: what the limit of open files leaves, 10,000 at most
   int max_connections_by_address = 0;  // 0: half of all
+  std::shared_ptr<TlsRelay> tls = {};  // null: none
   int max_streams = 1024;              // concurrent calls of one connection; more of them wait
 };
 

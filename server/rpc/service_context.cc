@@ -9,7 +9,8 @@ namespace recurve {
 ServiceContext::ServiceContext(RpcOptions options_, Serving& serving_)
     : options(std::move(options_)),
       serving(serving_),
-      connections(connection_limits(options.max_connections, options.max_connections_by_address)) {}
+      connections(connection_limits(options.max_connections, options.max_connections_by_address,
+                                    options.tls == nullptr ? 1 : kFilesWithTls)) {}
 
 // The codes are gRPC's by their numbers: see Refusal.
 grpc::Status ServiceContext::status_for(grpc::CallbackServerContext* call,

@@ -9,6 +9,7 @@
 #include "server/text/tokenizer.h"
 #include "server/text/tokenizer_json.h"
 #include "server/text/unsupported.h"
+#include "server/text/world_tokenizer.h"
 
 namespace recurve {
 namespace {
@@ -36,6 +37,18 @@ SpecialNames read_special_names(const fs::path& path) {
   }
 }
 
+// rwkv_vocab_v20230424.txt; empty: there is none. Of several the first by name.
+fs::path find_world_vocabulary(const fs::path& model_dir) {
+  fs::path found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(model_dir, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("rwkv_vocab") || !name.ends_with(".txt")) continue;
+    if (found.empty() || name < found.filename().string()) found = entry.path();
+  }
+  return found;
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& model_dir) {
@@ -51,9 +64,12 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& model_dir) {
     }
   }
   if (has_model) return parse_sentencepiece(read_text_file(model), model.string());
-  throw std::runtime_error(
-      fmt::format("{}: no tokenizer; a file tokenizer.json or tokenizer.model was expected",
-                  model_dir.string()));
+  const fs::path world = find_world_vocabulary(model_dir);
+  if (!world.empty()) return parse_world_vocabulary(read_text_file(world), world.string());
+  throw std::runtime_error(fmt::format(
+      "{}: no tokenizer; a file tokenizer.json, tokenizer.model or rwkv_vocab_v20230424.txt was "
+      "expected",
+      model_dir.string()));
 }
 
 void check_fits(const Tokenizer& tokenizer, int64_t vocab_rows, const fs::path& model_dir) {

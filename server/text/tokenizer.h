@@ -104,7 +104,7 @@ class Tokenizer {
 };
 
 // The tokenizer of a Hugging Face model directory: tokenizer.json or, where that is missing or of a
-// kind that is not supported, tokenizer.model (SentencePiece).
+// kind that is not supported, tokenizer.model (SentencePiece); else RWKV's rwkv_vocab*.txt.
 // Throws std::runtime_error with one sentence that names the file.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir);
 

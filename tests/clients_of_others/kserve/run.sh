@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the server in RECURVE_BIN before Triton's client, and the table of requests through every
-# door, in an environment of its own.
+# Tests the server in RECURVE_BIN before Triton's client, TLS before several, and the table of requests
+# through every door, in an environment of its own.
 #   RECURVE_BIN=build/release/bin tests/clients_of_others/kserve/run.sh [PYTEST_OPTIONS]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -12,4 +12,4 @@ export RECURVE_BIN PYTHONDONTWRITEBYTECODE=1
 python=$("$root/tests/environment.sh" clients-kserve "$here/requirements.txt")
 "$python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
   --force-reinstall "$root/clients/python"
-exec "$python" -m pytest -q -p no:cacheprovider "$@" "$here" "$root/tests/doors"
+exec "$python" -m pytest -q -p no:cacheprovider "$@" "$here" "$here/../tls" "$root/tests/doors"

@@ -109,7 +109,8 @@ struct Running {
       : connections(limits), listener(address) {}
   ~Running() { listener.stop(); }
   void start() {
-    listener.start(connections, metrics, [this](int descriptor) { taker.take(descriptor); });
+    listener.start(connections, metrics,
+                   [this](int descriptor, const Peer&) { taker.take(descriptor); });
   }
   Metrics metrics;
   Connections connections;

@@ -20,7 +20,8 @@ TEST(LoadTokenizer, None) {
   TempDir dir;
   EXPECT_EQ(error_of([&] { load_tokenizer(dir.path()); }),
             dir.path().string() +
-                ": no tokenizer; a file tokenizer.json or tokenizer.model was expected");
+                ": no tokenizer; a file tokenizer.json, tokenizer.model or "
+                "rwkv_vocab_v20230424.txt was expected");
 }
 
 TEST(LoadTokenizer, TokenizerJson) {

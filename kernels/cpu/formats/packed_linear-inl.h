@@ -1,0 +1,157 @@
+// Products with weights that are packed in groups of columns, compiled once for each instruction
+// set. What a format brings is a class:
+//
+//   struct Groups {
+//     static constexpr int64_t kColumns, kBytes, kScaleBytes;  // of a group
+//     // Calls use(k, w) with the values of the columns k, k + 1, ... for each vector of the group,
+//     // in order of k.
+//     template <typename Use>
+//     static void read(const std::byte* data, const std::byte* scales, const Use& use);
+//   };
+//
+// Values are widened to fp32, exactly as WeightFormat::unpack does, and multiplied in the order of
+// dot_tile-inl.h: so a layer has the bits of the one in fp32 whose weights are the unpacked ones.
+#if defined(RECURVE_CPU_PACKED_LINEAR_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef RECURVE_CPU_PACKED_LINEAR_INL_H
+#undef RECURVE_CPU_PACKED_LINEAR_INL_H
+#else
+#define RECURVE_CPU_PACKED_LINEAR_INL_H
+#endif
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "kernels/cpu/linear_block-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace recurve::cpu::HWY_NAMESPACE {
+
+template <class Groups>
+struct PackedWeights {
+  explicit PackedWeights(const Matrix& W)
+      : data(static_cast<const std::byte*>(W.data)),
+        scales(static_cast<const std::byte*>(W.scales)),
+        N(W.N),
+        K(W.K),
+        row_bytes(ceil_div(W.K, Groups::kColumns) * Groups::kBytes),
+        row_scales(ceil_div(W.K, Groups::kColumns) * Groups::kScaleBytes) {}
+
+  // Adds the products of group g. x: of its first column, and as many as a group has.
+  template <int ROWS, int OUTPUTS>
+  HWY_INLINE void add_group(const float* const (&x)[ROWS], int64_t g,
+                            const int64_t (&outputs)[OUTPUTS],
+                            DotVector (&sum)[ROWS][OUTPUTS]) const {
+    HWY_UNROLL(8)
+    for (int j = 0; j < OUTPUTS; ++j) {
+      Groups::read(data + outputs[j] * row_bytes + g * Groups::kBytes,
+                   scales + outputs[j] * row_scales + g * Groups::kScaleBytes,
+                   [&](int64_t k, DotVector w) HWY_ATTR {
+                     HWY_UNROLL(8)
+                     for (int r = 0; r < ROWS; ++r) {
+                       sum[r][j] = hn::MulAdd(hn::LoadU(DotFloats(), x[r] + k), w, sum[r][j]);
+                     }
+                   });
+    }
+  }
+
+  template <int ROWS, int OUTPUTS>
+  HWY_INLINE void dot(const float* const (&x)[ROWS], int64_t n, bool fetch,
+                      float (&out)[ROWS][OUTPUTS]) const {
+    constexpr int64_t kColumns = Groups::kColumns;
+    int64_t outputs[OUTPUTS];
+    for (int j = 0; j < OUTPUTS; ++j) outputs[j] = std::min(n + j, N - 1);
+    DotVector sum[ROWS][OUTPUTS];
+    HWY_UNROLL(8)
+    for (int r = 0; r < ROWS; ++r) {
+      HWY_UNROLL(8)
+      for (int j = 0; j < OUTPUTS; ++j) sum[r][j] = hn::Zero(DotFloats());
+    }
+    const float* at[ROWS];
+    std::copy_n(x, ROWS, at);
+    int64_t k = 0, g = 0;
+    for (; k + kColumns <= K; k += kColumns, ++g) {
+      if (fetch) fetch_ahead<OUTPUTS>(n, g);
+      add_group(at, g, outputs, sum);
+      for (int r = 0; r < ROWS; ++r) at[r] += kColumns;
+    }
+    if (k < K) {
+      float padded[ROWS][kColumns] = {};
+      for (int r = 0; r < ROWS; ++r) {
+        std::copy_n(at[r], K - k, padded[r]);
+        at[r] = padded[r];
+      }
+      add_group(at, g, outputs, sum);
+    }
+    HWY_UNROLL(8)
+    for (int r = 0; r < ROWS; ++r) {
+      HWY_UNROLL(8)
+      for (int j = 0; j < OUTPUTS; j += 4) {
+        store_lane_sums(sum[r][j], sum[r][j + 1], sum[r][j + 2], sum[r][j + 3], out[r] + j);
+      }
+    }
+  }
+
+  // The group's place in the tile after the next: data, and scales where a line of them begins.
+  template <int OUTPUTS>
+  HWY_INLINE void fetch_ahead(int64_t n, int64_t g) const {
+    constexpr int64_t kLine = 64;
+    const bool line_begins = g * Groups::kBytes % kLine < Groups::kBytes;
+    const bool scales_begin = g * Groups::kScaleBytes % kLine < Groups::kScaleBytes;
+    HWY_UNROLL(8)
+    for (int j = 0; j < OUTPUTS; ++j) {
+      const int64_t output = n + 2 * OUTPUTS + j;
+      if (line_begins) {
+        __builtin_prefetch(data + output * row_bytes + g * Groups::kBytes, 0, 3);
+      }
+      if (scales_begin) {
+        __builtin_prefetch(scales + output * row_scales + g * Groups::kScaleBytes, 0, 3);
+      }
+    }
+  }
+
+  // The values of an output in fp32. (K)
+  void unpack(int64_t n, float* values) const {
+    for (int64_t k = 0, g = 0; k < K; k += Groups::kColumns, ++g) {
+      float group[Groups::kColumns];
+      const bool whole = k + Groups::kColumns <= K;
+      float* to = whole ? values + k : group;
+      Groups::read(data + n * row_bytes + g * Groups::kBytes,
+                   scales + n * row_scales + g * Groups::kScaleBytes,
+                   [&](int64_t j, DotVector w) HWY_ATTR { hn::StoreU(w, DotFloats(), to + j); });
+      if (!whole) std::copy_n(group, K - k, values + k);
+    }
+  }
+
+  const std::byte *data, *scales;
+  int64_t N, K, row_bytes, row_scales;
+};
+
+// For so many tiles of rows it is worth to unpack the weights once for all of them.
+inline constexpr int64_t kTilesToUnpackFor = 2;
+inline constexpr int64_t kPanelFloats = 64 * 1024;  // unpacked weights that stay in L2
+
+template <class Groups>
+void packed_block(const LinearArgs& a, int64_t row_begin, int64_t row_end, int64_t begin,
+                  int64_t end) {
+  const PackedWeights<Groups> weights(a.W);
+  const int64_t K = a.W.K;
+  if (row_end - row_begin <= (kTilesToUnpackFor - 1) * kTileRows) {
+    return block(a, weights, row_begin, row_end, begin, end);
+  }
+  static thread_local std::vector<float> panel;
+  const int64_t outputs = std::max<int64_t>(kPanelFloats / std::max<int64_t>(K, 1) / 8 * 8, 8);
+  panel.resize(std::max(panel.size(), static_cast<size_t>(outputs * K)));
+  for (int64_t n = begin; n < end; n += outputs) {
+    const int64_t stop = std::min(n + outputs, end);
+    for (int64_t j = n; j < stop; ++j) weights.unpack(j, panel.data() + (j - n) * K);
+    // Tiles end with the panel.
+    LinearArgs part = a;
+    block(part, PlainWeights<float>(panel.data(), n, stop, K), row_begin, row_end, n, stop);
+  }
+}
+
+}  // namespace recurve::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard by target

@@ -1,0 +1,120 @@
+// Products of a linear layer in tiles of a few rows and outputs, compiled once for each instruction
+// set. How weights are read is a class of the format:
+//
+//   struct Weights {
+//     Weights(const Matrix&);
+//     int64_t row_bytes;   // from one output to the next
+//     // out[r][n] = x_r . w_n for the outputs first, ..., first + OUTPUTS - 1, none past N - 1.
+//     template <int ROWS, int OUTPUTS>
+//     void dot(const float* const (&x)[ROWS], int64_t first, bool fetch, float
+//     (&out)[ROWS][OUTPUTS]);
+//   };
+#if defined(RECURVE_CPU_LINEAR_BLOCK_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef RECURVE_CPU_LINEAR_BLOCK_INL_H
+#undef RECURVE_CPU_LINEAR_BLOCK_INL_H
+#else
+#define RECURVE_CPU_LINEAR_BLOCK_INL_H
+#endif
+
+#include <algorithm>
+
+#include "kernels/ceil_div.h"
+#include "kernels/cpu/dot_tile-inl.h"
+#include "kernels/ops/linear.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace recurve::cpu::HWY_NAMESPACE {
+
+// Matrices of this size are taken to come from memory: models that have them do not fit in a cache.
+inline constexpr int64_t kMemoryBytes = 4 << 20;
+
+// Weights in fp32 or bf16.
+template <typename T>
+struct PlainWeights {
+  // first: the output whose weights stand at `data`.
+  PlainWeights(const T* data, int64_t first, int64_t N, int64_t K)
+      : data(data), first(first), N(N), K(K), row_bytes(K * int64_t{sizeof(T)}) {}
+  explicit PlainWeights(const Matrix& W)
+      : PlainWeights(static_cast<const T*>(W.data), 0, W.N, W.K) {}
+
+  template <int ROWS, int OUTPUTS>
+  HWY_INLINE void dot(const float* const (&x)[ROWS], int64_t n, bool fetch,
+                      float (&out)[ROWS][OUTPUTS]) const {
+    const T* w[OUTPUTS];
+    for (int j = 0; j < OUTPUTS; ++j) w[j] = data + (std::min(n + j, N - 1) - first) * K;
+    dot_tile(K, x, w, fetch ? OUTPUTS * K : 0, out);
+  }
+
+  const T* data;
+  int64_t first, N, K, row_bytes;
+};
+
+// Rows [row, row + ROWS) and outputs [n, n + OUTPUTS) as far as they exist.
+template <int ROWS, int OUTPUTS, class Weights>
+void tile(const LinearArgs& a, const Weights& weights, int64_t row, int64_t n, bool fetch) {
+  const int64_t N = a.W.N, K = a.W.K;
+  const float* x[ROWS];
+  for (int r = 0; r < ROWS; ++r) x[r] = a.x + (row + r) * K;
+  float sums[ROWS][OUTPUTS];
+  weights.dot(x, n, fetch, sums);
+
+  const int64_t count = std::min<int64_t>(OUTPUTS, N - n);
+  for (int r = 0; r < ROWS; ++r) {
+    const int64_t at = (row + r) * N + n;
+    for (int64_t j = 0; j < count; ++j) {
+      float sum = sums[r][j];
+      if (a.bias != nullptr) sum += a.bias[n + j];
+      if (a.residual != nullptr) sum += a.residual[at + j];
+      a.y[at + j] = sum;
+    }
+  }
+}
+
+// All outputs in [begin, end) of ROWS rows.
+template <int ROWS, class Weights>
+void row_tile(const LinearArgs& a, const Weights& weights, int64_t row, int64_t begin, int64_t end,
+              bool fetch) {
+  constexpr int OUTPUTS = kTileOutputs<ROWS>;
+  for (int64_t n = begin; n < end; n += OUTPUTS) {
+    tile<ROWS, OUTPUTS>(a, weights, row, n, fetch);
+  }
+}
+
+template <class Weights>
+void block(const LinearArgs& a, const Weights& weights, int64_t row_begin, int64_t row_end,
+           int64_t begin, int64_t end) {
+  for (int64_t row = row_begin; row < row_end;) {
+    // The rest in tiles of nearly one size.
+    const int64_t rest = row_end - row;
+    const int64_t tiles = ceil_div(rest, kTileRows);
+    const int64_t rows = ceil_div(rest, tiles);
+    // Only the first rows find their weights in memory; the next find them in the cache.
+    const bool fetch = row == row_begin && a.W.N * weights.row_bytes >= kMemoryBytes;
+    switch (rows) {
+      case 1:
+        row_tile<1>(a, weights, row, begin, end, fetch);
+        break;
+      case 2:
+        row_tile<2>(a, weights, row, begin, end, fetch);
+        break;
+      case 3:
+        row_tile<3>(a, weights, row, begin, end, fetch);
+        break;
+      case 4:
+        row_tile<std::min(4, kTileRows)>(a, weights, row, begin, end, fetch);
+        break;
+      case 5:
+        row_tile<std::min(5, kTileRows)>(a, weights, row, begin, end, fetch);
+        break;
+      default:
+        row_tile<kTileRows>(a, weights, row, begin, end, fetch);
+        break;
+    }
+    row += rows;
+  }
+}
+
+}  // namespace recurve::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard by target
