@@ -7,9 +7,11 @@ build_packages="ca-certificates ccache cmake g++ ninja-build pkg-config
   libutf8proc-dev libxxhash-dev nlohmann-json3-dev prometheus-cpp-dev"
 
 # To run the tests too.
-test_packages="clang clang-format git libgmock-dev libgtest-dev nghttp2-client openssl python3
-  python3-grpcio python3-numpy python3-protobuf python3-pytest python3-venv
+test_packages="clang clang-format curl git libgmock-dev libgtest-dev nghttp2-client nginx-light
+  openssl python3 python3-grpcio python3-numpy python3-protobuf python3-pytest python3-venv
   python3-xxhash"
+# Ubuntu has Chromium as a snap alone: there tests/page/run.sh takes playwright's.
+[ "$(. /etc/os-release && echo "$ID")" != debian ] || test_packages+=" chromium"
 
 # install_packages NAME...: installs those that are missing, as root or through sudo.
 install_packages() {

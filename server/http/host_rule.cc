@@ -56,7 +56,7 @@ bool is_private(std::string_view name) {
 }  // namespace
 
 std::string origin_problem(std::string_view host, std::string_view origin,
-                           const std::vector<std::string>& allowed) {
+                           const std::vector<std::string>& allowed, std::string_view scheme) {
   if (std::find(allowed.begin(), allowed.end(), "*") != allowed.end()) return {};
   std::string name = lower(without_port(host));
   if (name.ends_with('.')) name.pop_back();  // of the root
@@ -68,7 +68,8 @@ std::string origin_problem(std::string_view host, std::string_view origin,
     return fmt::format(
         "Host \"{}\" is not known to be this server's: name it with --http-origin {}", name, name);
   }
-  const bool own = origin.empty() || (!host.empty() && origin == fmt::format("http://{}", host));
+  const bool own =
+      origin.empty() || (!host.empty() && origin == fmt::format("{}://{}", scheme, host));
   if (own || std::find(allowed.begin(), allowed.end(), origin) != allowed.end()) return {};
   return fmt::format("pages of \"{}\" may not use this server: name it with --http-origin", origin);
 }

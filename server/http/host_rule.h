@@ -14,8 +14,9 @@ namespace recurve {
 // own, or one that is allowed. Empty, it is none, which HTTP/1.0 allows and no browser sends.
 // `origin` must be missing, the host's own, or allowed. `allowed`: origins, as
 // "https://example.com", which allow their name too; names alone, as "example.com"; or "*": all.
-// Returns what is wrong, in a sentence; empty: nothing.
+// `scheme`: by which the server is reached. Returns what is wrong, in a sentence; empty: nothing.
 std::string origin_problem(std::string_view host, std::string_view origin,
-                           const std::vector<std::string>& allowed);
+                           const std::vector<std::string>& allowed,
+                           std::string_view scheme = "http");
 
 }  // namespace recurve

@@ -131,7 +131,8 @@ RequestHead read_request_head(const HttpFields& fields, bool keep_alive,
   const std::string host = wrong_host(fields);
   if (!host.empty()) return end_with(refuse(400, host));
   const std::string_view origin = field_of(fields, "Origin");
-  const std::string problem = origin_problem(field_of(fields, "Host"), origin, options.origins);
+  const std::string problem = origin_problem(field_of(fields, "Host"), origin, options.origins,
+                                             options.tls == nullptr ? "http" : "https");
   if (!problem.empty()) return end_with(refuse(403, problem));
   head.headers = origin_headers(origin);
 

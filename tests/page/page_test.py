@@ -121,6 +121,7 @@ def test_branches_stand_side_by_side(server, visit, pictures):
     send(page, " Then")
     expect(transcript(page, 1).locator(".user").last).to_have_text("Then")
     expect(transcript(page, 1).locator(".model small")).to_have_count(3)
+    transcript(page).locator(".token").nth(4).click()
     page.screenshot(path=pictures / "page_branches.png")
     page.get_by_role("button", name="Hide").last.click()
     expect(page.locator(".pane")).to_have_count(1)

@@ -50,6 +50,7 @@ class HttpClient {
     EXPECT_EQ(::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
   }
+  // With a body, as JSON; of one that is a string, its bytes.
   void post(const std::string& path, const nlohmann::json& body, const std::string& headers = "") {
     const std::string text = body.is_string() ? body.get<std::string>() : body.dump();
     send("POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" +

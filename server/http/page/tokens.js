@@ -1,7 +1,9 @@
 // Tokens as text, coloured by how likely they were, and the alternatives at each.
 
-// The class of a probability: p9 is as good as certain, p0 a surprise.
-const shade = (p) => `p${Math.min(9, Math.max(0, Math.floor(p * 10)))}`;
+// The class of a probability: p9 is as good as certain, p0 a surprise. What a model says lies mostly
+// between a few percent and a half, so that is where most of the steps are.
+const STEPS = [0.005, 0.015, 0.04, 0.08, 0.15, 0.25, 0.4, 0.6, 0.85];
+const shade = (p) => `p${STEPS.filter((step) => p >= step).length}`;
 
 const percent = (p) => (p >= 0.0995 ? `${(100 * p).toFixed(0)} %` : `${(100 * p).toPrecision(2)} %`);
 

@@ -25,6 +25,12 @@ TEST(HostRule, PagesOfElsewhereMayNotAsk) {
   EXPECT_FALSE(fine("", "http://"));
 }
 
+TEST(HostRule, ThePagesOwnSchemeIsTheServers) {
+  EXPECT_EQ(origin_problem("localhost:8000", "https://localhost:8000", {}, "https"), "");
+  EXPECT_NE(origin_problem("localhost:8000", "http://localhost:8000", {}, "https"), "");
+  EXPECT_NE(origin_problem("localhost:8000", "https://localhost:8000", {}), "");
+}
+
 // A name that a page elsewhere could have is refused, so that its owner cannot make it lead here.
 TEST(HostRule, ContainersAreCalledByTheirNames) {
   for (const char* host : {"recurve", "recurve:8000", "RECURVE", "recurve.default.svc:8000",

@@ -6,12 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "server/http/host_rule.h"
 #include "tests/support/http_fixture.h"
 
 namespace recurve::http_openai_test {
 
-using Client = testing::HttpClient;
 using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;

@@ -1,0 +1,186 @@
+"""The HTTP door before programs that no one here wrote: curl, nginx as a proxy with its default
+settings, and h2load over HTTP/1.1. ctest runs this with RECURVE_BIN set to the folder of
+recurve-server; by hand:
+
+    RECURVE_BIN=build/release/bin /usr/bin/python3 -m pytest tests/service/http_tools.py
+"""
+
+import json
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+MODEL = ROOT / "weights_tools/demo/xlstm-books"
+BIN = pathlib.Path(os.environ["RECURVE_BIN"])
+BODY = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}
+
+
+def start(log, *flags):
+    with open(log, "w") as out:
+        server = subprocess.Popen(
+            [BIN / "recurve-server", "--model", MODEL, "--listen", "127.0.0.1:0", "--slots", "8",
+             "--threads", "1", "--ttft-ms", "0", *flags], stderr=out)
+    for _ in range(3000):
+        ports = dict(re.findall(r"event=(serving_\w+).* port=(\d+)", log.read_text()))
+        if "serving_http" in ports or server.poll() is not None:
+            break
+        time.sleep(0.02)
+    assert "serving_http" in ports, log.read_text()
+    return server, ports
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory):
+    log = tmp_path_factory.mktemp("server") / "log"
+    server, ports = start(log, "--http", "127.0.0.1:0")
+    yield ports["serving_http"]
+    server.terminate()
+    assert server.wait() == 0, log.read_text()
+
+
+def curl(*arguments):
+    return subprocess.run(["curl", "-sS", "--max-time", "60", *arguments], check=True, text=True,
+                          capture_output=True).stdout
+
+
+def texts(events):
+    """The text of a stream, which must end as the dialect says."""
+    data = [line[6:] for line in events.splitlines() if line.startswith("data: ")]
+    assert data[-1] == "[DONE]"
+    return "".join(json.loads(one)["choices"][0]["text"] for one in data[:-1])
+
+
+def test_curl(port):
+    url = f"http://127.0.0.1:{port}"
+    whole = json.loads(curl(f"{url}/v1/completions", "-d", json.dumps(BODY)))
+    text = whole["choices"][0]["text"]
+    assert whole["usage"]["completion_tokens"] == 12
+    streamed = json.dumps(BODY | {"stream": True})
+    for version in ("--http1.1", "--http1.0"):
+        assert texts(curl("-N", version, f"{url}/v1/completions", "-d", streamed)) == text
+    # A body of no known size, and one that curl asks about first.
+    assert texts(curl("-N", "-H", "Transfer-Encoding: chunked", f"{url}/v1/completions", "-d",
+                      streamed)) == text
+    assert texts(curl("-N", "-H", "Expect: 100-continue", f"{url}/v1/completions", "-d",
+                      streamed)) == text
+    heads = curl("-I", f"{url}/", f"{url}/health")
+    assert heads.count("200 OK") == 2
+    assert "recurve_generated_tokens_total" in curl(f"{url}/metrics")
+
+
+def test_curl_and_a_session(port):
+    url = f"http://127.0.0.1:{port}/v1/sessions"
+    made = json.loads(curl(url, "--json", '{"session": "curl"}'))
+    assert made["id"] == "curl" and made["object"] == "session"
+    fork = json.loads(curl("-X", "POST", f"{url}/curl/fork"))
+    assert fork["parent"] == "curl"
+    assert json.loads(curl("-X", "DELETE", f"{url}/{fork['id']}"))["deleted"]
+
+
+NGINX = """
+daemon off;
+worker_processes 1;
+pid {folder}/pid;
+error_log {folder}/error.log;
+events {{ worker_connections 128; }}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/body;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  upstream recurve {{ server 127.0.0.1:{port}; }}
+  server {{
+    listen 127.0.0.1:{listen};
+    location / {{ proxy_pass http://recurve; }}
+  }}
+}}
+"""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_for(listen, nginx, log):
+    for _ in range(500):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", listen)) == 0:
+                return
+        assert nginx.poll() is None, log.read_text()
+        time.sleep(0.02)
+    raise AssertionError(log.read_text())
+
+
+def test_nginx_with_its_defaults(port, tmp_path):
+    """HTTP/1.0, a Host that is the upstream's name, buffers for answers."""
+    listen = free_port()
+    (tmp_path / "conf").write_text(NGINX.format(folder=tmp_path, port=port, listen=listen))
+    nginx = subprocess.Popen(["/usr/sbin/nginx", "-c", tmp_path / "conf", "-p", tmp_path],
+                             stderr=subprocess.DEVNULL)
+    try:
+        wait_for(listen, nginx, tmp_path / "error.log")
+        url = f"http://127.0.0.1:{listen}/v1/completions"
+        direct = json.loads(curl(f"http://127.0.0.1:{port}/v1/completions", "-d", json.dumps(BODY)))
+        text = direct["choices"][0]["text"]
+        assert json.loads(curl(url, "-d", json.dumps(BODY)))["choices"][0]["text"] == text
+        assert texts(curl("-N", url, "-d", json.dumps(BODY | {"stream": True}))) == text
+        # Events come one by one: of a stream without an end, the first ones are here at once.
+        endless = subprocess.Popen(
+            ["curl", "-sSN", url, "-d", json.dumps(BODY | {"stream": True, "max_tokens": 200000})],
+            stdout=subprocess.PIPE, text=True)
+        assert endless.stdout.readline().startswith("data: {")
+        endless.terminate()
+        endless.wait()
+        endless.stdout.close()
+        for _ in range(1000):  # nginx goes away with its client
+            load = json.loads(curl(f"http://127.0.0.1:{port}/v1/load"))
+            if load["requests_running"] == 0:
+                break
+            time.sleep(0.02)
+        assert load["requests_running"] == 0
+    finally:
+        nginx.terminate()
+        nginx.wait()
+
+
+def test_load_over_http_1_1(port, tmp_path):
+    body = tmp_path / "body.json"
+    body.write_text(json.dumps(BODY))
+    out = subprocess.run(
+        ["h2load", "--h1", "-n", "200", "-c", "16", "-d", body, "-H",
+         "Content-Type: application/json", f"http://127.0.0.1:{port}/v1/completions"],
+        check=True, text=True, capture_output=True, timeout=120).stdout
+    assert "200 succeeded, 0 failed, 0 errored" in out, out
+    print(re.search(r"finished in.*", out)[0])
+
+
+def test_the_metrics_have_a_port_of_their_own(tmp_path):
+    server, ports = start(tmp_path / "log", "--http", "127.0.0.1:0", "--http-page", "off",
+                          "--metrics", "127.0.0.1:0")
+    try:
+        for _ in range(500):
+            ports = dict(re.findall(r"event=(serving_\w+).* port=(\d+)",
+                                    (tmp_path / "log").read_text()))
+            if "serving_metrics" in ports:
+                break
+            time.sleep(0.02)
+        url = f"http://127.0.0.1:{ports['serving_metrics']}"
+        assert "recurve_requests_total 0" in curl(f"{url}/metrics")
+        assert json.loads(curl(f"{url}/health")) == {"status": "ok"}
+        for path in ("/v1/models", "/"):
+            assert "404" in curl("-i", url + path).splitlines()[0]
+        page = curl("-i", f"http://127.0.0.1:{ports['serving_http']}/")
+        assert "404" in page.splitlines()[0]
+    finally:
+        server.terminate()
+        assert server.wait() == 0
