@@ -17,7 +17,7 @@ constexpr int kOldestMajor = 8;  // compute capability of the oldest code in thi
 // A CUDA graph.
 class Graph : public Recording {
  public:
-  // Of what was captured.
+  // Instantiates the steps that were captured.
   explicit Graph(cudaGraph_t captured) {
     const cudaError_t status = cudaGraphInstantiate(&graph_, captured, 0);
     abort_if_failed(cudaGraphDestroy(captured), "end of a recording");

@@ -7,7 +7,7 @@
 
 namespace recurve::cuda {
 
-// From the tables that a device can run, the best last.
+// Chooses from the tables that a device can run, of which the best is the last.
 using ChooseKernels = Kernels (*)(const std::vector<Kernels>&);
 
 // device: "cuda:N". Throws std::runtime_error, one sentence, where there is no such device, no

@@ -9,7 +9,8 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Of the block in its cluster, and of that in the grid; without clusters 0 and the block's.
+// The block's number in its cluster, and the cluster's in the grid; without clusters they are 0 and
+// the block's own.
 __device__ inline int rank_in_cluster() {
   uint32_t rank = 0;
 #if __CUDA_ARCH__ >= 900
@@ -25,7 +26,7 @@ __device__ inline int cluster_number() {
   return static_cast<int>(number);
 }
 
-// Of the same place in the shared memory of another block of the cluster.
+// The address of the same place in the shared memory of another block of the cluster.
 __device__ inline uint32_t shared_address(const void* mine, uint32_t rank) {
   uint32_t there = 0;
 #if __CUDA_ARCH__ >= 900
@@ -46,7 +47,8 @@ __device__ inline void sync_cluster() {
           : "memory");
 #endif
 }
-// As sync_cluster, without a word about memory: until no thread is going to read what others have.
+// Waits for all threads of the cluster as sync_cluster() does, but orders no memory: after it no
+// thread is going to read what others have.
 __device__ inline void leave_cluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");

@@ -11,7 +11,7 @@
 // steps and the gates before these say it after the wait.
 namespace recurve::cuda {
 
-// Until the kernel before this one has ended and what it wrote is there.
+// Waits until the kernel before this one has ended and what it wrote is there.
 __device__ inline void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
 #ifdef RECURVE_KERNEL_TRACE

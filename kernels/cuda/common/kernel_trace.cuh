@@ -14,8 +14,8 @@ __device__ inline uint64_t nanoseconds() {
   return time;
 }
 
-// By the first thread: of a linear layer's warps one waits when it has asked for weights, much
-// later.
+// The first thread writes, as one of a linear layer's warps waits only when it has asked for
+// weights, which is much later.
 __device__ inline void trace_kernel(uint64_t came) {
   if (threadIdx.x != 0 || blockIdx.x != 0 || blockIdx.y != 0) return;
   uint32_t shared;

@@ -23,7 +23,7 @@ struct KernelTrace {
 // symbol: a KernelTrace of the device.
 bool add_kernel_trace(const void* symbol);
 
-// Of the current device, while it computes nothing.
+// Both are about the current device, and are called while it computes nothing.
 void clear_kernel_trace();
 std::vector<TracedKernel> read_kernel_trace();  // in the order in which kernels began
 

@@ -20,10 +20,10 @@ __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 // log(sigmoid(x)); the argument of exp is never positive.
 __device__ inline float log_sigmoid(float x) { return fminf(x, 0.0f) - log1pf(expf(-fabsf(x))); }
 
-// Not to be fused with what follows: several kernels must round it alike.
+// The product is not to be fused with what follows, as several kernels must round it alike.
 __device__ inline float soft_cap(float x, float cap) { return __fmul_rn(cap, tanhf(x / cap)); }
 
-// As std::max(a, b): of a NaN, a is kept.
+// Like std::max(a, b), it keeps a where one of them is NaN.
 __device__ inline float max_of(float a, float b) { return a < b ? b : a; }
 
 __device__ inline float warp_sum(float value) {
@@ -33,7 +33,7 @@ __device__ inline float warp_sum(float value) {
   return value;
 }
 
-// Of four values, in one order wherever a norm of rows is made.
+// The sum of the squares of four values, added in one order wherever a norm of rows is made.
 __device__ inline float squares_of(const float4& v) {
   return fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, __fmul_rn(v.x, v.x))));
 }

@@ -35,7 +35,7 @@ class CudaStream : public Stream {
   // Counters that are 0 between kernels: for blocks that have to know which of them is the last.
   std::span<unsigned> counters() const { return {counters_, kCounters}; }
 
-  // Of the device.
+  // Those that the device has.
   int multiprocessors() const { return multiprocessors_; }
 
   // Whether blocks may be clusters: as kernels may be launched early, on Hopper and later.
@@ -57,7 +57,7 @@ class CudaStream : public Stream {
 
 inline cudaStream_t use(Stream& stream) { return static_cast<CudaStream&>(stream).use(); }
 
-// To be called after each launch of the op.
+// Checks a launch of the op, and is called after each.
 inline void expect_launched(const char* op, const char* file = __builtin_FILE(),
                             int line = __builtin_LINE()) {
   abort_if_failed(cudaGetLastError(), op, file, line);

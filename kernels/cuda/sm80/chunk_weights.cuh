@@ -55,7 +55,7 @@ __device__ inline void keep_products(const LaneProducts& sums, RowProducts& prod
   __syncthreads();
 }
 
-// Of L rows.
+// Multiplies the queries of L rows with their keys.
 template <typename Query, typename Key>
 __device__ void multiply_rows(int L, int DK, Query query, Key key, RowProducts& products) {
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;

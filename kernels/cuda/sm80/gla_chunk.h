@@ -11,7 +11,7 @@ size_t bytes_of_gla_block(const GlaArgs& args);
 // heads do not fill tiles or channels have decays of their own.
 bool gla_tiles(const GlaArgs& args, Stream& stream);
 
-// The same with products exact to 2^-22, of any heads.
+// Does the same for any heads, with products exact to 2^-22.
 void gla_chunks(const GlaArgs& args, Stream& stream);
 
 }  // namespace recurve::cuda::sm80

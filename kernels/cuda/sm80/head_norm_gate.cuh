@@ -10,8 +10,9 @@ constexpr int kHeadNormThreads = 256;
 struct HeadNorm {
   float mean, scale;
 };
-// Of DV values of a head. By a block of kHeadNormThreads, each of which has those of its number and
-// every kHeadNormThreads-th after it: for_each(visit) calls visit(value) for each of these in turn.
+// Finds the norm of the DV values of a head. A block of kHeadNormThreads calls it, and each thread
+// has the value of its number and every kHeadNormThreads-th after it: for_each(visit) calls
+// visit(value) for each of these in turn.
 template <typename ForEach>
 __device__ HeadNorm head_norm(int DV, float eps, ForEach for_each) {
   float sum = 0;

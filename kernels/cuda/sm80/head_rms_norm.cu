@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads) held_kernel(HeadRmsNormArgs args) {
   });
 }
 
-// The same for heads of any size.
+// Does the same for heads of any size.
 __global__ void __launch_bounds__(kThreads) any_kernel(HeadRmsNormArgs args) {
   let_next_start();
   wait_for_previous();

@@ -28,8 +28,8 @@ std::string chunks_cannot(const MatrixSizes& a, size_t shared_memory) {
          std::to_string(a.DK) + " keys, for which its memory is too small";
 }
 
-// Of mlstm and gla, whose step form has its keys in shared memory too; `most` is below what a block
-// has without asking for more.
+// What mlstm and gla cannot take. Their step form has its keys in shared memory too; `most` is
+// below what a block has without asking for more.
 std::string matrix_cannot(const MatrixSizes& a, size_t shared_memory) {
   constexpr int kMost = 2048;
   static_assert(kMost * (sizeof(KeyWeights) + sizeof(float)) <= 40 << 10);

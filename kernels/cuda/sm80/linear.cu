@@ -16,8 +16,8 @@ constexpr int kRows = 4;  // of x, a block
 __device__ float weight_at(const float* W, int64_t index) { return W[index]; }
 __device__ float weight_at(const uint16_t* W, int64_t index) { return widen_bf16(W[index]); }
 
-// For matrices the tensor-core kernel does not take: any K, fp32 weights. One warp an output, its
-// lanes side by side along K; each row of x is summed for itself.
+// Takes the matrices that the tensor-core kernel does not: any K, and fp32 weights. A warp makes an
+// output, its lanes side by side along K; each row of x is summed for itself.
 template <typename Weight>
 __global__ void __launch_bounds__(kWarps* kWarpSize) any_kernel(LinearArgs args, int row_blocks) {
   const int lane = threadIdx.x % kWarpSize;
@@ -47,8 +47,8 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) any_kernel(LinearArgs args,
   }
 }
 
-// Without norm, gate and cap. Which kernel takes a matrix depends on the matrix alone, never on the
-// rows.
+// Runs the layer without norm, gate and cap. Which kernel takes a matrix depends on the matrix
+// alone, never on the rows.
 void bare_linear(const LinearArgs& args, Stream& stream) {
   if (linear_bf16_takes(args.W)) {
     linear_bf16(args, use(stream));
@@ -61,7 +61,7 @@ void bare_linear(const LinearArgs& args, Stream& stream) {
   expect_launched("linear");
 }
 
-// As many rows as the scratch has room for: x and z are its two halves.
+// Runs the layer for as many rows as the scratch has room for: x and z are its two halves.
 void linear_rows(const LinearArgs& args, float* normed, float* z, Stream& stream) {
   const int K = static_cast<int>(args.W.K), outputs = static_cast<int>(args.outputs());
   LinearArgs bare = args;

@@ -60,8 +60,8 @@ __device__ void load_row(float4 (&x)[2], const LinearArgs& args, int row, int k,
   x[1] = there ? __ldg(from + 1) : make_float4(0, 0, 0, 0);
 }
 
-// For few rows. A block: kM tiles of outputs, kR tiles of rows, all of K, a range a warp. A lane
-// has kAhead slabs on their way.
+// The kernel for few rows. A block has kM tiles of outputs, kR tiles of rows and all of K, of which
+// each warp has a range. A lane has kAhead slabs on their way.
 template <int kM, int kR, int kAhead, int kBlocks>
 __global__ void __launch_bounds__(kRanges* kWarpSize, kBlocks)
     few_rows_kernel(LinearArgs args, int row_blocks) {
@@ -109,9 +109,9 @@ __global__ void __launch_bounds__(kRanges* kWarpSize, kBlocks)
   }
 }
 
-// For many rows. A block: kRanges warps in kGroups groups, each of which walks as many of the
-// ranges one after the other; a group's warps stand side by side along the outputs and share the
-// activations, which they cut once and pass on in shared memory, a slab at a time.
+// The kernel for many rows. A block has kRanges warps in kGroups groups, each of which walks as
+// many of the ranges one after the other; a group's warps stand side by side along the outputs and
+// share the activations, which they cut once and pass on in shared memory, a slab at a time.
 template <int kM, int kR, int kGroups>
 struct ManyRows {
   static constexpr int kWide = kRanges / kGroups;  // warps of a group

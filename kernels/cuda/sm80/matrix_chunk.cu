@@ -145,7 +145,7 @@ struct Lane {
         g(threadIdx.x % kWarpSize / 4),
         q(threadIdx.x % 4) {}
   __device__ bool has(int tile) const { return kWhole || tile < count; }
-  // Of value i of what the lane has of a tile of S, transposed.
+  // The key and the column of value i of what the lane has of a tile of S, transposed.
   __device__ int key(int tile, int i) const { return x0 + 8 * tile + 2 * q + i % 2; }
   __device__ int column(int i) const { return d0 + g + i / 2 * 8; }
 };

@@ -9,7 +9,8 @@ __device__ inline float quick_sigmoid(float x) {
   return reciprocal(1.0f + power_of_2(__fmul_rn(-x, kLog2e)));
 }
 
-// From |x| = 0.6 on 1 - 2 / (1 + exp(2 |x|)), below by x + x^3 p(x^2): p fits to 2^-24 of tanh.
+// It is 1 - 2 / (1 + exp(2 |x|)) from |x| = 0.6 on, and x + x^3 p(x^2) below, where p fits to 2^-24
+// of tanh.
 __device__ inline float quick_tanh(float x) {
   const float size = fabsf(x), square = __fmul_rn(x, x);
   float p = -0.006276390f;

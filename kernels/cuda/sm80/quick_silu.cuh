@@ -1,9 +1,9 @@
 #pragma once
 #include "kernels/cuda/common/math.cuh"
 
-// By the hardware's own functions, for kernels that would spend more on a gate than on all else:
-// some units in the last place of fp32 where |x| is of a few, 1e-5 relatively where exp(-x) is as
-// good as 0 or all.
+// SiLU made of the hardware's own functions, for kernels that would spend more on a gate than on
+// all else. It is good to some units in the last place of fp32 where |x| is of a few, and to 1e-5
+// relatively where exp(-x) is as good as 0 or all.
 namespace recurve::cuda::sm80 {
 
 constexpr float kLog2e = 1.4426950408889634f;

@@ -7,12 +7,12 @@ namespace recurve::cuda::sm80 {
 
 constexpr int kMostGates = 4;
 
-// As gates_of() of the cell, which is for the host.
+// The number of gates, as gates_of() of the cell has it, which is for the host.
 __device__ inline int gates_at(const RnnArgs& a) {
   return static_cast<int>(a.R.N / (static_cast<int64_t>(a.H) * a.DH));
 }
 
-// As std::min(a, b): of a NaN, a is kept.
+// Like std::min(a, b), it keeps a where one of them is NaN.
 __device__ inline float min_of(float a, float b) { return b < a ? b : a; }
 
 // The state of one channel beside h.

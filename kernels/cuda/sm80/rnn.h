@@ -17,7 +17,7 @@ inline bool rnn_has_tiles(const RnnArgs& args) {
 }
 void rnn_by_tiles(const RnnArgs& args, Stream& stream);
 
-// The same for any heads.
+// Does the same for any heads.
 void rnn_row_by_row(const RnnArgs& args, Stream& stream);
 
 // The last row of each sequence, from y into the state h: when all rows are done.

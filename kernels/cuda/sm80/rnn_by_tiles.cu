@@ -216,7 +216,7 @@ void launch_rows(const RnnArgs& args, Stream& stream) {
   constexpr int kMostBytes = 96 << 10;  // that a block may have on any GPU
   static_assert(Memory::bytes(kMostTurns * Memory::kSequences) <= kMostBytes);
   const int parts = ceil_div(args.DH, kM * kChannels) * args.H;
-  // As many blocks as there is room for at once: each reads its part of the matrix.
+  // There are as many blocks as there is room for at once, as each reads its part of the matrix.
   const int room = static_cast<CudaStream&>(stream).multiprocessors();
   const int units = ceil_div(args.seqs.num_seqs, Memory::kSequences);
   const int turns = std::min(ceil_div(units, std::max(1, room / parts)), kMostTurns);

@@ -69,8 +69,9 @@ __global__ void __launch_bounds__(kMostGates* kDH, 2)
   const int thread = static_cast<int>(threadIdx.x), head = static_cast<int>(blockIdx.x) % a.H;
   const int gates = gates_at(a);
 
-  // Of the matrix, the rows of kQuad threads: R[j][i] is of the j-th of these, the four with the
-  // number kQuad i + part. The sum of a thread's own row comes to it in the end.
+  // A thread holds parts of the rows of the matrix of kQuad threads: R[j][i] is of the j-th of
+  // these, the four values with the number kQuad i + part. The sum of a thread's own row comes to
+  // it in the end.
   const int gate = thread / kDH, d_row = thread % kDH, part = thread % kQuad;
   const bool has_row = gate < gates && d_row < a.DH;
   constexpr int kFours = kDH / 4 / kQuad;

@@ -7,7 +7,7 @@
 #include "kernels/cuda/sm80/select.cuh"
 #include "kernels/ops/sample_math.h"
 
-// To be compiled without fused multiply-add, and with constexpr functions for the device.
+// This is to be compiled without fused multiply-add, and with constexpr functions for the device.
 namespace recurve::cuda::sm80 {
 namespace {
 
@@ -24,7 +24,7 @@ struct Row {
 
 __device__ bool has(const uint32_t* set, int id) { return (set[id / 32] >> (id % 32) & 1) != 0; }
 
-// Of an id that has one.
+// The bias of an id that has one.
 __device__ float bias_of(const Row& row, int id) {
   int at = 0;  // the first that may be it
   for (int left = row.params.biases; left > 1;) {
@@ -90,8 +90,9 @@ struct Best {
     }
   }
 };
-// Of every kThreads-th four from this thread's on, several on their way at a time; some before the
-// first four that begins at a multiple of 16 bytes, or behind the last, by the first threads.
+// The best of what the thread looks at: every kThreads-th four from its own on, several on their
+// way at a time. What lies before the first four that begins at a multiple of 16 bytes, or behind
+// the last, is looked at by the first threads.
 __device__ Best best_of(const Row& row) {
   constexpr int kHeld = 4;
   Best best;

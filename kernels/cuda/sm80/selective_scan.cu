@@ -20,9 +20,9 @@ __device__ void put_out(const SelectiveScanArgs& a, int64_t row, int channel, co
   put_scan_output(a, row, channel, scan_output(a, y, a.skip[channel], own.x, own.z));
 }
 
-// For N <= kScanShort. Each lane computes the time step and the gate of one row in kScanLanes, and
-// its quad of states of all of them; they stay in registers. kVector: N is a multiple of 4. T: what
-// states are kept as.
+// The scan for N <= kScanShort. Each lane computes the time step and the gate of one row in
+// kScanLanes, and its quad of states of all of them; they stay in registers. kVector: N is a
+// multiple of 4. T: what states are kept as.
 template <typename T, bool kVector>
 __global__ void __launch_bounds__(kThreads) rows_kernel(SelectiveScanArgs a, int tiles) {
   let_next_start();
@@ -68,7 +68,7 @@ __device__ float scale_of(const SelectiveScanArgs& a, const float* v, int part) 
   return norm_scale(sum_of_scan_lanes(squares), a.N, a.norm_eps);
 }
 
-// For any N: the states of the block's channels are in shared memory.
+// The scan for any N: the states of the block's channels are in shared memory.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) any_kernel(SelectiveScanArgs a, int tiles) {
   extern __shared__ float states[];

@@ -12,7 +12,7 @@ namespace recurve::cuda::sm80 {
 constexpr int kScanLanes = 4;               // that share a channel, each with its quad of states
 constexpr int kScanShort = 4 * kScanLanes;  // states of a channel that fit one quad of each lane
 constexpr int kScanThreads = 128;           // of a block that goes row by row
-// Of its shared memory, for each of the states of a channel, where these do not fit registers.
+// Bytes of shared memory for each of the states of a channel, where these do not fit registers.
 constexpr size_t kBytesOfScannedState = sizeof(float) * kScanThreads / kScanLanes;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
@@ -85,8 +85,8 @@ constexpr int kStepThreads = kStepWarps * kWarpSize;
 constexpr int kStepParts = 2;                  // every second slab of R
 constexpr int kStepPitch = kStepChannels + 4;  // floats of a row of sums, against bank conflicts
 
-// Of a row in the shared memory: rows of the matrix apart by half of all banks, so that those two
-// that are read at once do not meet.
+// Floats from each row of the matrix to the next in shared memory. Rows are apart by half of all
+// banks, so that the two that are read at once do not meet.
 __host__ __device__ inline int step_weights_pitch(int R) { return R % 64 == 32 ? R : R + 32; }
 inline size_t step_weights_bytes(int R) {
   return sizeof(uint16_t) * kStepChannels * static_cast<size_t>(step_weights_pitch(R));

@@ -43,7 +43,7 @@ __device__ void load_BC(const SelectiveScanArgs& a, int64_t row, int rows, Share
   (quad < kScanLanes ? shared.B : shared.C)[r][quad % kScanLanes] = v;
 }
 
-// Of the first rows.
+// Asks for the states of the first rows.
 template <typename T>
 __device__ void prefetch_states(const SelectiveScanArgs& a, int first, int channel) {
   constexpr int kOfLine = 128 / sizeof(T), kLines = kStepChannels * kScanShort / kOfLine;
@@ -121,7 +121,8 @@ __global__ void __launch_bounds__(kStepThreads, 2)
 void selective_scan_steps(const SelectiveScanArgs& args, Stream& stream) {
   constexpr int kMany = 64;  // sequences
   const int tiles = args.D / kStepChannels;
-  // Of few sequences a block has fewer, so that there are blocks enough; of many, more.
+  // A block has few sequences where there are few, so that there are blocks enough, and more where
+  // there are many.
   int each = ceil_div(args.seqs.num_seqs, 4);
   if (each > kTileRows) each = each > 4 * kTileRows ? 2 * kTileRows : kTileRows;
   const int groups = ceil_div(args.seqs.num_seqs, each);

@@ -24,7 +24,7 @@ constexpr int kChannels = kWarps * kWarpChannels;  // of a block
 template <int kSlabs>
 struct Shared {
   float raw[2][kRows][kSlabs * kSlab];  // low, as it comes
-  // The same split: as the lanes of a warp take it, half a slab at a time.
+  // The same, split as the lanes of a warp take it, half a slab at a time.
   uint4 low[2][kSlabs][kParts][kRowTiles][2][kWarpSize];
   float scale[2][kRows];
 };
@@ -262,7 +262,7 @@ __device__ float step_weight_at(const Matrix& W, int64_t index) {
                                  : static_cast<const float*>(W.data)[index];
 }
 
-// The same for any rank and number of channels. A thread: one time step.
+// Does the same for any rank and number of channels. A thread makes one time step.
 constexpr int kAnyThreads = 128;
 __global__ void __launch_bounds__(kAnyThreads)
     any_time_steps_kernel(SelectiveScanArgs a, int tiles) {

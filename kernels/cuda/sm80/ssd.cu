@@ -25,7 +25,8 @@ template <typename T>
 struct Shape {
   static constexpr int kChannels = 32 / sizeof(T);
   static constexpr int kLanes = kWarpSize / kChannels;  // of a channel
-  // On a multiprocessor, at least; 0: as many as come. With the channels of bf16 four would come.
+  // Blocks that a multiprocessor has at least; 0: as many as come. With the channels of bf16 four
+  // would come.
   static constexpr int kBlocks = sizeof(T) < sizeof(float) ? 5 : 0;
 };
 

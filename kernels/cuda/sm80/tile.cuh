@@ -70,7 +70,7 @@ class TileMatrix {
       right_turn_;  // shared addresses, and what they are xored with
 };
 
-// Of 16 bytes, past the L1 cache; zeros behind the first `bytes`.
+// Copies 16 bytes past the L1 cache, with zeros behind the first `bytes`.
 __device__ inline void copy_16_bytes(uint32_t to, const void* from, int bytes = 16) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");

@@ -69,8 +69,8 @@ struct TileChunkArgs {
   const float* skip = nullptr;            // (H): o_t gets skip v_t; or null
   RowsOfHeads gate = {nullptr, 0, 1, 0};  // o_t times silu(gate_t); or without data
   float* o;                               // (rows, H, DV)
-  // Instead of o where the one pass of sm90/tile_scan.h takes the tiles, or without x: the norm
-  // (H, DV) of what reads o, and what is left for that.
+  // What is left instead of o where the one pass of sm90/tile_scan.h takes the tiles, and the norm
+  // (H, DV) of the layer that reads o; without x, o is left.
   const float* next_norm = nullptr;
   DeferredRmsNorm next = {};
   TileScratch scratch = {};

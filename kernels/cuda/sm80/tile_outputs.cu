@@ -65,7 +65,7 @@ struct Lane {
         d0(static_cast<int>(threadIdx.x) / kWarpSize / (kTileRows / kWarpRows) * kWarpColumns),
         g(threadIdx.x % kWarpSize / 4),
         q(threadIdx.x % 4) {}
-  // Of value i of two rows with two columns each, in 8 columns.
+  // The row of value i, where a lane has two rows with two columns each, in 8 columns.
   __device__ int row(int i) const { return t0 + g + i / 2 * 8; }
 };
 
@@ -150,7 +150,7 @@ __device__ void multiply_normaliser(const uint16_t* q, const float* z, const Lan
   }
 }
 
-// Of the normalisers of the lane's rows.
+// Finds the inverses of the normalisers of the lane's rows.
 template <int kDK>
 __device__ void find_inverse(const TileChunkArgs& a, const Shared<kDK>& s, const Pairs& pairs,
                              const Lane& lane, const float (&e)[2], float (&inverse)[2]) {
@@ -175,7 +175,7 @@ __device__ bool any_infinite(const uint32_t (&pairs)[4]) {
   return __any_sync(0xffffffffu, found);
 }
 
-// The same values with zeros in the place of those.
+// Puts zeros in the place of those values.
 __device__ void leave_out_infinite(uint32_t (&pairs)[4]) {
 #pragma unroll
   for (uint32_t& pair : pairs) {
@@ -306,7 +306,8 @@ __global__ void __launch_bounds__(kThreads) tile_outputs_kernel(TileChunkArgs a,
     __syncthreads();
     if (at.head != head) {
       head = at.head;
-      // Of bounded normalisers weights have either sign; a stabiliser keeps the greatest at one.
+      // Where normalisers are bounded, weights have either sign; a stabiliser keeps the greatest at
+      // one.
       const bool rounds_sums = !a.bounded || a.m != nullptr;
       pairs.find(s.products, s.stage.weights, lane, rounds_sums);
 #pragma unroll
@@ -325,7 +326,7 @@ void launch(const TileChunkArgs& args, Stream& stream) {
   abort_if_failed(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        static_cast<int>(sizeof(Shared<kDK>))),
                   "tiles, shared memory");
-  // As many columns in turn as leave every multiprocessor a few blocks.
+  // A block takes as many columns in turn as leave every multiprocessor a few blocks.
   constexpr int kWanted = 4;
   const int groups = args.seqs.num_seqs * args.part_tiles * args.groups();
   const int of_group = args.q.heads * (args.DV / kColumns);

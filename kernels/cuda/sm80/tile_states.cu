@@ -70,7 +70,8 @@ struct Lane {
         q(threadIdx.x % 4) {}
 };
 
-// Of a quad of lanes with four values each, the lane's fourth of all: a 4 by 4 transpose.
+// A 4 by 4 transpose: four lanes have four values each, and each lane gets its fourth of all of
+// them.
 __device__ uint4 transpose_in_quad(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   constexpr unsigned kAll = 0xffffffffu;
   const bool odd = threadIdx.x % 2 != 0, upper = threadIdx.x % 4 >= 2;
@@ -295,7 +296,7 @@ void for_each_array(const TileChunkArgs& a, TileScratch& s, Take take) {
   take(s.m_after, heads);
 }
 
-// Of a tile, all heads: of its states, and of all else.
+// Bytes of a tile, for all heads: of its states here, and of all else below.
 size_t state_bytes(const TileChunkArgs& a) {
   return sizeof(uint16_t) * static_cast<size_t>(a.H) * static_cast<size_t>(a.DK) *
          static_cast<size_t>(a.DV);
@@ -308,8 +309,8 @@ size_t tile_bytes(const TileChunkArgs& a) {
   return bytes;
 }
 
-// Of the states of a part: more of them leave the L2 cache before outputs are made of them, fewer
-// leave less to do between the beginnings and ends of two kernels.
+// Bytes of the states of a part. More of them leave the L2 cache before outputs are made of them,
+// and fewer leave less to do between the beginnings and ends of two kernels.
 constexpr size_t kPartBytes = size_t{40} << 20;
 
 }  // namespace
@@ -321,7 +322,7 @@ TileWave tile_wave(const TileChunkArgs& a, int sequences, size_t scratch_bytes) 
     return bytes / (each * count) / of_chunk * of_chunk;
   };
   const size_t total = static_cast<size_t>(blocks_of_sequence<kTileRows>(a.seqs.max_len, a.chunk));
-  // As many in each part, about.
+  // Each part has about as many.
   const size_t most = std::max(whole_chunks(kPartBytes, state_bytes(a)), of_chunk);
   const size_t parts = ceil_div(total, most);
   const size_t part = ceil_div(total, parts * of_chunk) * of_chunk;

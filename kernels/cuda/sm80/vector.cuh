@@ -73,7 +73,7 @@ __device__ inline Four<T> four_of(const float4& x) {
   }
 }
 
-// Of an address that is a multiple of as many bytes.
+// Loads from an address that is a multiple of as many bytes.
 __device__ inline uint4 load_16_bytes(const void* from) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -117,7 +117,7 @@ __device__ inline uint64_t in_turn() {
   return policy;
 }
 
-// Of such a state.
+// Loads from such a state.
 __device__ inline void load_outgrown(uint4& v, const void* from) {
   asm volatile(
       "ld.global.L1::no_allocate.L2::cache_hint.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4], %5;"

@@ -25,8 +25,8 @@ __device__ inline void arrive(Barrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }
-// On the barrier of another block of the cluster. It says nothing of memory that is not shared: a
-// fence of all of it takes half a microsecond.
+// Arrives on the barrier of another block of the cluster. It says nothing of memory that is not
+// shared, as a fence of all of it takes half a microsecond.
 __device__ inline void arrive(Barrier* barrier, uint32_t rank) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(shared_address(barrier, rank))
                : "memory");
@@ -62,16 +62,15 @@ RECURVE_ENDED(has_ended, "test_wait")
 // A wait of so many tries is a bug of ours, and an error is better than a GPU that hangs.
 constexpr int kMostTries = 1 << 24;
 
-// Until it holds.
+// Waits until the condition holds.
 template <typename Condition>
 __device__ void wait_until(Condition holds) {
   for (int tries = 0; !holds(); ++tries) {
     if (tries == kMostTries) __trap();
   }
 }
-// Until the phase of this parity has ended.
-// (Where products are on their way ptxas says that it injects warpgroup.wait, C7517: before the
-// trap, and nowhere else.)
+// Waits until the phase of this parity has ended. (Where products are on their way ptxas says that
+// it injects warpgroup.wait, C7517: before the trap, and nowhere else.)
 __device__ inline void wait(Barrier* barrier, uint32_t parity) {
   wait_until([&] { return phase_ended(barrier, parity); });
 }
@@ -92,7 +91,8 @@ __device__ inline void load_box(void* to, const CUtensorMap& map, int column, in
       "l"(static_cast<uint64_t>(keep))
       : "memory");
 }
-// As load_box, of several boxes side by side, from the one with this number on: see tensor_map.h.
+// Loads several boxes side by side, from the one with this number on, as load_box() loads one: see
+// tensor_map.h.
 __device__ inline void load_boxes(void* to, const CUtensorMap& map, int box, int row,
                                   Barrier* barrier, Keep keep) {
   asm volatile(
@@ -102,8 +102,8 @@ __device__ inline void load_boxes(void* to, const CUtensorMap& map, int box, int
       "l"(static_cast<uint64_t>(keep))
       : "memory");
 }
-// As load_box, into the same place of every block of the cluster whose bit is set in `blocks`, each
-// of whose barriers it arrives on.
+// Loads a box as load_box() does, but into the same place of every block of the cluster whose bit
+// is set in `blocks`, and arrives on the barrier of each.
 __device__ inline void load_box(void* to, const CUtensorMap& map, int column, int row,
                                 Barrier* barrier, Keep keep, uint16_t blocks) {
   asm volatile(

@@ -24,7 +24,7 @@ __device__ inline void bulk_store(void* to, const void* from, uint32_t bytes) {
                "r"(shared_address(from)), "r"(bytes)
                : "memory");
 }
-// The same of floats that are added to what is there.
+// Does the same with floats that are added to what is there.
 __device__ inline void bulk_add(float* to, const float* from, uint32_t bytes) {
   asm volatile(
       "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
@@ -32,11 +32,11 @@ __device__ inline void bulk_add(float* to, const float* from, uint32_t bytes) {
       : "memory");
 }
 __device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until the shared memory of all this thread's stores may be written again.
+// Waits until the shared memory of all this thread's stores may be written again.
 __device__ inline void wait_until_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
-// Until all of them are done.
+// Waits until all of them are done.
 __device__ inline void wait_for_stores() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }

@@ -7,14 +7,15 @@
 #include "kernels/ops/linear.h"
 #include "kernels/ops/ssd.h"
 
-// As sm80/capabilities.h.
+// What the kernels of compute capability 9.0 say of themselves, as sm80/capabilities.h does for
+// all.
 namespace recurve::cuda::sm90 {
 
 // No layer of more rows defers a norm; where other ops do, a kernel of its own finds the scales.
 constexpr int kMostRowsOfDeferredNorm = 64;
 
-// Of more rows the states of a convolution keep the end of the layer longer than a kernel of their
-// own takes.
+// The most rows of which a layer does the convolution too: the states of more keep the end of the
+// layer longer than a kernel of their own takes.
 constexpr int kMostConvolved = 16;
 
 // Small matrices are left to the kernel that rounds no activation: they cost little either way, and

@@ -118,7 +118,7 @@ int ask_for_clusters_at_once(int blocks) {
   return clusters;
 }
 
-// For GpuRoom. The driver is asked once for each tiling and size.
+// What GpuRoom asks for. The driver is asked once for each tiling and size.
 int clusters_at_once(const TilingShape& tiling, int blocks) {
   static std::array<std::array<std::atomic<int>, kMostPieces + 1>, kTilings.size()> known;  // or 0
   const auto at = std::find(kTilings.begin(), kTilings.end(), tiling) - kTilings.begin();

@@ -14,7 +14,7 @@ struct OutputSlice {
   int count;   // of columns that there are; 0: nothing
   int begin, step, rows;
 };
-// Of the tile's outputs, the block's columns in fours.
+// The block's columns of the tile's outputs, counted in fours.
 struct Fours {
   int first, count;
 };
@@ -47,7 +47,7 @@ __device__ inline float* conv_state(const CausalConv1dArgs& a, int row, int d) {
 // Whether a tiling is for so few rows that the convolution may be done too.
 template <typename T>
 constexpr bool kConvolves = T::kRows <= kMostConvolved;
-// And whether a thread has the registers for its states and weights while products are made.
+// Whether a thread then has the registers for its states and weights while products are made.
 template <typename T>
 constexpr bool kHoldsConvolution = kIsForFew<T> && (T::kBlocks * T::kComputing <= 512);
 
@@ -74,7 +74,7 @@ struct Convolution {
   }
 };
 
-// Of a row of x.
+// The sums of squares of a row of x.
 __device__ inline const float* squares_at(const LinearParams& params, int row) {
   return params.squares + static_cast<int64_t>(row) * (params.K / DeferredRmsNorm::kSquares);
 }
@@ -121,7 +121,7 @@ struct Ahead {
     }
   }
 
-  // Of many rows the L2 cache has to do.
+  // Brings what the convolution reads to the L2 cache, which has to do where rows are many.
   __device__ void prefetch_conv(const LinearParams& params, const BlockCoord& block) const {
     const int d = slice.output - params.conv_first;
     sm80::prefetch_to_l2(params.conv.w + int64_t{d} * sm80::FourChannels::kWidth);
@@ -159,8 +159,8 @@ struct Ahead {
     const int thread = threadIdx.x;
     if (params.scales != nullptr && thread < params.x_rows) shared.scales[thread] = scale;
   }
-  // As put_scales(); the scales of few rows whose norm was deferred are found here, once the
-  // products are made, as they should not be waited for before.
+  // Does what put_scales() does, and finds the scales of few rows whose norm was deferred. It is
+  // called once the products are made, as nobody should wait for these before.
   __device__ void find_scales(const Shared<T>& shared, const LinearParams& params,
                               const BlockCoord& block) const {
     put_scales(shared, params);

@@ -14,7 +14,7 @@ constexpr int kReads = T::kWide || T::kBlocks == 3 ? 2 : 4;
 template <typename T, int kParts>
 constexpr int kAtOnce = std::max(1, kReads<T> / kParts);
 
-// Instead of finish, of columns that go through the convolution.
+// Does what finish() does for columns that go through the convolution.
 template <typename T, int kParts>
 __device__ void convolve(const LinearParams& params, const BlockCoord& block,
                          const Shared<T>& shared, Ahead<T>& ahead) {

@@ -40,7 +40,8 @@ struct Loader {
       for (int i = 0; i < ahead; ++i) load_rows(i, i, &shared.barriers.full[i]);
     }
   }
-  // Of a paced block the rows that go with these, by another thread, once they may be read.
+  // Brings the rows that go with the first boxes of a paced block. Another thread does so, once
+  // they may be read.
   __device__ void begin_rows() const {
     if (params.first_boxes > 0) {
       arrive_expecting(&shared.rows, params.first_boxes * params.x_bytes());
@@ -62,15 +63,15 @@ struct Loader {
   }
 
  private:
-  // Of a paced block: until earlier weights have come. One that hurries asks for all once rows may
-  // be read, as nothing else is waited for then.
+  // Waits, in a paced block, until earlier weights have come. A block that hurries asks for all
+  // once rows may be read, as nothing else is waited for then.
   __device__ void wait_for_turn(Barrier* earlier) const {
     if (!params.hurries) return wait(earlier, 0);
     wait_until([&] { return has_ended(earlier, 0) || shared.hurry != 0; });
   }
   // x_bytes: that are going to arrive on the same barrier.
   __device__ void load_weights(int i, int stage, int x_bytes) const {
-    // With several tiles of rows each reads the weights.
+    // Where there are several tiles of rows, each reads the weights.
     const Keep keep = gridDim.y == 1 ? Keep::kFirstOut : Keep::kNormal;
     Barrier* full = &shared.barriers.full[stage];
     const int k = (block.first_box + i) * kBoxK;
@@ -93,8 +94,8 @@ struct Loader {
   }
 };
 
-// Until all that the end of a tile reads is in shared memory, of this block and those that it adds
-// up with. By all who compute and, where scales are noted, the warp that loads.
+// Waits until all that the end of a tile reads is in shared memory, of this block and of those that
+// it adds up with. All who compute call it and, where scales are noted, the warp that loads.
 template <typename T>
 __device__ void sync_for_end(const LinearParams& params) {
   if (params.parts > 1) {
@@ -106,8 +107,9 @@ __device__ void sync_for_end(const LinearParams& params) {
   }
 }
 
-// Of the rows that a warpgroup multiplies, in a tile: those of W as near to its end as it takes to
-// read none behind it. Some are then in two groups, which have the same sums of them.
+// The first of the rows of a tile that a warpgroup multiplies. Those of W are as near to the tile's
+// end as it takes to read none behind it. Some are then in two groups, which have the same sums of
+// them.
 template <typename T>
 __device__ int first_row(const LinearParams& params, int group) {
   if constexpr (T::kWide) return group * (T::kRows / T::kGroups);
@@ -199,7 +201,7 @@ __global__ void __maxnreg__(T::kMostRegisters)
   if (T::kWide && params.sharers > 1) sync_cluster();  // its barriers are there
 
   const BlockCoord block = block_coord<T>(params);
-  // The same for a whole warp, which the compiler has to see.
+  // This is the same for a whole warp, which the compiler has to see.
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kGroupThreads, 0);
   const Loader<T> loader{shared, W, x, first_x, params, block};
   if (group < T::kGroups) {

@@ -41,7 +41,7 @@ struct PersistentParams {
   __host__ __device__ int tiles() const { return columns * row_tiles; }
 };
 
-// Of a cluster's tile, the part of this block.
+// The part of a cluster's tile that this block has: its first rows.
 struct Tile {
   int W_row, x_row;
 };
@@ -98,7 +98,7 @@ struct TileLoader {
       begun = true;
       for (int i = 0; i < params.boxes; ++i, stage.next(T::kStages)) {
         if (i >= ahead) {
-          // Of a stage that has not been used yet this phase counts as ended.
+          // This phase of a stage that has not been used yet counts as ended.
           wait(&ring.barriers().empty[stage.index], stage.parity ^ 1);
           load_weights(tile, i, stage.index);
         }
@@ -176,7 +176,7 @@ struct Computer {
     while (!end.done()) end.write_next(sums);
   }
 
-  // Of the last piece.
+  // Boxes of the last piece.
   __device__ int last_boxes() const {
     return params.boxes - (params.pieces - 1) * params.piece_boxes;
   }
@@ -234,7 +234,7 @@ struct Computer {
   }
 
   __device__ void add_box(Accumulator<T>& piece, bool first) {
-    // Without end: if no box comes, it is the thread that brings them that gives up.
+    // This waits without end: if no box comes, it is the thread that brings them that gives up.
     while (!phase_ended(&ring.barriers().full[stage.index], stage.parity)) {
     }
     begin_products();
@@ -279,7 +279,7 @@ __global__ void __maxnreg__(T::kMostRegisters)
   __syncthreads();
   if (params.sharers > 1) sync_cluster();  // its barriers are there
 
-  // The same for a whole warp, which the compiler has to see.
+  // This is the same for a whole warp, which the compiler has to see.
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kGroupThreads, 0);
   if (group < T::kGroups) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T::kRegisters));

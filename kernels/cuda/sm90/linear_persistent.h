@@ -6,7 +6,7 @@
 // Linear layers of so many rows that products are what takes time: see linear_persistent.cuh.
 namespace recurve::cuda::sm90 {
 
-// As plan_persistent() has it.
+// Launches the blocks that plan_persistent() has planned.
 void launch_persistent(const PersistentPlan& plan, const LinearArgs& args, const Rows& x,
                        Stream& stream);
 

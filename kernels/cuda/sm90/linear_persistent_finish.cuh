@@ -46,7 +46,7 @@ struct RowScales {
       to.parts[0][i] = __fmul_rn(from.parts[0][i], scales[i / 2 % 2]);
     }
   }
-  // Of two pieces of K.
+  // Scales the sum of two pieces of K.
   template <typename T>
   __device__ void scale_sum(const Accumulator<T>& a, const Accumulator<T>& b,
                             Accumulator<T>& to) const {
@@ -87,7 +87,8 @@ struct TileEnd {
   }
 
  private:
-  // Of the columns of a chunk, an eight: gates come before what they gate.
+  // Where the j-th eight of the columns of a chunk is in the tile: gates come before what they
+  // gate.
   __device__ static constexpr int eight_of(bool swiglu, int chunk, int j) {
     constexpr int kGates = kEights / 2;
     if (!swiglu) return chunk * kEights + j;

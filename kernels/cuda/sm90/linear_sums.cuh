@@ -54,7 +54,7 @@ __device__ inline void store4(float* to, const float4& value, int count, bool ve
   if (count > 3) to[3] = value.w;
 }
 
-// As store4, in bf16; vector: to multiples of 8 bytes.
+// Stores four values as store4() does, but in bf16; vector: to multiples of 8 bytes.
 __device__ inline void store4_bf16(uint16_t* to, const float4& value, int count, bool vector) {
   const uint2 bits = make_uint2(round_bf16(value.x, value.y), round_bf16(value.z, value.w));
   if (vector) {

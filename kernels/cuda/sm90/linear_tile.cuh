@@ -38,16 +38,17 @@ struct Tiling {
   static constexpr int kTileM = kGroups * kGroupM;
   static constexpr int kComputing = kGroups * kGroupThreads;
   static constexpr int kThreads = kComputing + kWarpSize;
-  // Of few rows fewer, so that a block has room beside those of a step: as measured.
+  // Where rows are few there are fewer, so that a block has room beside those of a step: as
+  // measured.
   static constexpr int kMostRegisters =
       Groups == 1 && Rows <= kFewRows ? 112 : even_share(kThreads, Blocks);
   static constexpr bool kWide = false;
   static constexpr int kMostTurns = narrow_tiling(Groups, Rows, Blocks).most_turns();
 };
 
-// For many rows: tiles of up to TileM rows of W by up to Rows rows of x. The rows of W are the
-// columns of the products, so tiles can have the height that divides a layer best among all
-// multiprocessors.
+// What a kernel for many rows is made for: tiles of up to TileM rows of W by up to Rows rows of x.
+// The rows of W are the columns of the products, so tiles can have the height that divides a layer
+// best among all multiprocessors.
 template <int TileM, int Rows>
 struct WideTiling {
   static constexpr int kGroups = 2, kRows = Rows, kBlocks = 1;
@@ -76,7 +77,7 @@ constexpr bool kIsForFew = T::kRows <= kFewRows;
 // Tilings that take and leave deferred norms.
 template <typename T>
 constexpr bool kDefersNorms = !T::kWide && T::kRows <= kMostRowsOfDeferredNorm;
-// And whose blocks each find some of the scales, and note them for all.
+// Those of them whose blocks each find some of the scales, and note them for all.
 template <typename T>
 constexpr bool kNotesScales = kDefersNorms<T> && !kIsForFew<T>;
 
@@ -112,7 +113,7 @@ struct RowSquares {
   }
 };
 
-// Of eight: a lane's four and those of the lane beside it. Both lanes.
+// The sum of eight values: a lane's four and those of the lane beside it. Both lanes call it.
 __device__ inline float sum_of_eight(float squares) {
   const int lane = threadIdx.x % kWarpSize;
   return squares + __shfl_xor_sync(3u << (lane & ~1), squares, 1);
@@ -144,10 +145,11 @@ struct LinearParams {
   const float* residual;
   float* y;
   uint16_t* y_bf16;  // instead of y, or null
-  // Of the outputs from conv_first on, in place of them; no state: none. Each row is a sequence.
+  // The convolution that takes the outputs from conv_first on, which are not left in y; without a
+  // state there is none. Each row is a sequence.
   CausalConv1dArgs conv;
   int conv_first;
-  // Of the norm that reads y; no x: none.
+  // The norm of the layer that reads y, and what is left for it; without x nothing is.
   const float* next_norm;
   DeferredRmsNorm next;
   bool lets_next_start;  // at once, else when rows may be read
@@ -157,7 +159,7 @@ struct LinearParams {
 
   __host__ __device__ bool scaled() const { return scales != nullptr || squares != nullptr; }
 
-  // Of a stage.
+  // Bytes of a stage.
   __host__ __device__ int W_bytes() const { return 2 * box_rows * kBoxBytes; }
   __host__ __device__ int x_bytes() const { return x_rows * kBoxBytes; }
 
@@ -230,7 +232,7 @@ struct BlockCoord {
   int part;        // of K
   int first_rank;  // in the cluster: of the block with the tile's first part
 };
-// Of x, in the tile.
+// Rows of x in the tile.
 __device__ inline int rows_of(const LinearParams& params, const BlockCoord& block) {
   return min(params.rows - block.x_row, params.x_rows);
 }

@@ -42,7 +42,8 @@ __device__ void change_sums(const LinearParams& params, const BlockCoord& block,
   }
 }
 
-// Likewise in bf16, gated: half of the columns, which the threads write.
+// Whether the outputs are gated and go out in bf16: then they are half of the columns, and the
+// threads write them.
 template <typename T>
 __device__ bool gates_out(const LinearParams& params) {
   return T::kWide && params.vector && params.swiglu && params.y_bf16 != nullptr &&

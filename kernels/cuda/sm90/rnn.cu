@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kRnnThreads, 1) cluster_kernel(RnnArgs a, RnnP
 
 const char* const kName = "rnn, all rows";
 
-// For clusters of 16 blocks with so much shared memory each.
+// Lets the kernel have clusters of 16 blocks, with so much shared memory each.
 void prepare(void (*kernel)(RnnArgs, RnnParams), size_t bytes) {
   abort_if_failed(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        static_cast<int>(bytes)),
@@ -134,7 +134,7 @@ std::array<int, kRnnClusters.size()> clusters_at_once(int bytes) {
 
 RnnPlan plan_of(const RnnArgs& args, Stream& stream) {
   use(stream);
-  // Of one GPU for all: where others differ they are as right, if slower.
+  // One GPU is asked for all: where others differ the plan is as right for them, if slower.
   static const int most_bytes =
       static_cast<int>(most_shared_memory(kName) - sizeof(RnnExchange) - 1024);
   static const auto at_once = clusters_at_once(most_bytes);

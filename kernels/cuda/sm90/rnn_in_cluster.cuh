@@ -174,7 +174,8 @@ struct RnnProducts {
     }
   }
 
-  // With a unit of registers one of memory. coming: with the weights of the first two steps.
+  // Takes a unit of memory with each unit of registers. coming: has the weights of the first two
+  // steps.
   __device__ void put_all_sums(const RnnBlockCoord& at, const Memory& memory,
                                const Weights& weights, RnnComing<kSlabs>& coming) const {
 #pragma unroll
@@ -249,7 +250,7 @@ struct RnnItem {
   __device__ static int channel_of(const RnnBlockCoord& at) {  // of the block
     return at.warp * kRnnUnit + at.lane % kRnnUnit;
   }
-  // Of row t, while there is one.
+  // Loads x of row t, while there is one.
   __device__ void load_x(const RnnArgs& a, const RnnBlockCoord& at, int t) {
     if (t >= length) return;
 #pragma unroll

@@ -18,7 +18,7 @@ constexpr int kRnnMostUnits = kRnnThreads / (kRnnSeqs * kRnnUnit);  // a thread 
 constexpr int kRnnMostBlocks = 16;                                  // of a cluster
 constexpr std::array<int, 4> kRnnClusters = {2, 4, 8, kRnnMostBlocks};
 
-// Of a range of h, for heads of DH channels.
+// Slabs of a range of h, for heads of DH channels.
 constexpr int rnn_slabs(int DH) { return ceil_div(ceil_div(DH, kRnnSlab), kRnnWarps); }
 
 // Units of a block whose weights are in registers. More, up to as many again, are in shared memory.

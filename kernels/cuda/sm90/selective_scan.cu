@@ -97,7 +97,7 @@ __device__ void fill(const SelectiveScanArgs& a, const BlockCoord& block, int ro
   }
 }
 
-// By the warp that had filled it.
+// Empties a stage. The warp that had filled it calls it.
 template <typename T>
 __device__ void empty(const SelectiveScanArgs& a, const BlockCoord& block, int row,
                       const Stage<T>& stage) {
@@ -132,7 +132,7 @@ struct StepWeights {
     }
   }
 
-  // As multiply_step_rows().
+  // Does what multiply_step_rows() does.
   __device__ void multiply(const SelectiveScanArgs& a, const float* params, int rows,
                            Steps& steps) const {
     const int lane = threadIdx.x % kWarpSize, m0 = first_channel();

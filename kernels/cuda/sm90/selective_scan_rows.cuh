@@ -34,8 +34,8 @@ struct Even {
   }
 };
 
-// The same, and of the last 8 channels a pair of states, of 4 channels a warp: where a tile of 40
-// is what makes as many blocks as the GPU has multiprocessors.
+// The same, but of the last 8 channels lanes have a pair of states each, of 4 channels a warp. For
+// where a tile of 40 channels makes as many blocks as the GPU has multiprocessors.
 struct Mixed {
   static constexpr int kChannels = 40, kQuadWarps = 4, kPairWarps = 2, kWarps = 12, kBlocks = 1;
   __device__ static WarpRole role_of(int warp) {
@@ -148,7 +148,7 @@ struct RowCopies {
   }
 };
 
-// By a warp.
+// Brings the rows of a sequence. A warp calls it.
 template <typename TileConfig>
 __device__ void bring_rows(const SelectiveScanArgs& a, const LaunchParams& params,
                            const BlockCoord& block, Ring<TileConfig> ring, Shared& shared) {
@@ -157,7 +157,7 @@ __device__ void bring_rows(const SelectiveScanArgs& a, const LaunchParams& param
   };
   RowCopies<TileConfig::kChannels> dt(first(a.scratch, a.D), a.D);
   RowCopies<TileConfig::kChannels> x(first(a.x, a.x_stride), a.x_stride);
-  // Without a gate something else, which nobody reads.
+  // Where there is no gate something else comes, which nobody reads.
   RowCopies<TileConfig::kChannels> z(
       a.z == nullptr ? first(a.x, a.x_stride) : first(a.z, a.z_stride),
       a.z == nullptr ? a.x_stride : a.z_stride);

@@ -6,16 +6,16 @@
 
 namespace recurve::cuda::sm90 {
 
-// For copies of boxes (box_rows, kBoxK) of the bf16 matrix into shared memory, in its swizzle of
-// 128 bytes; what is outside the matrix comes as zeros. Rows begin at multiples of 16 bytes.
+// A map for copies of boxes (box_rows, kBoxK) of the bf16 matrix into shared memory, in its swizzle
+// of 128 bytes; what is outside the matrix comes as zeros. Rows begin at multiples of 16 bytes.
 CUtensorMap tensor_map(const Matrix& matrix, int box_rows);
 
-// As tensor_map(), for copies of so many boxes side by side, one behind the other: their numbers
-// are the third coordinate, and the first is 0. K is a multiple of kBoxK.
+// The same for copies of so many boxes side by side, one behind the other: their numbers are the
+// third coordinate, and the first is 0. K is a multiple of kBoxK.
 CUtensorMap tensor_map(const Matrix& matrix, int box_rows, int boxes);
 
-// For copies of boxes (box_rows, kFloatBox) of rows of floats, `stride` floats from each to the
-// next, likewise. Rows begin at multiples of 16 bytes.
+// A map likewise for copies of boxes (box_rows, kFloatBox) of rows of floats, `stride` floats from
+// each to the next. Rows begin at multiples of 16 bytes.
 constexpr int kFloatBox = 32;
 CUtensorMap tensor_map(const float* values, int rows, int columns, int64_t stride, int box_rows);
 

@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   wait_for_previous();
-  // The same for a whole warp, which the compiler has to see.
+  // This is the same for a whole warp, which the compiler has to see.
   const int group = warp / (kGroupThreads / kWarpSize);
   if (group < kOutputGroups) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kOutputRegisters));

@@ -94,8 +94,8 @@ struct RingStage {
   __device__ explicit RingStage(int n) : index(n % kCount), parity(n / kCount % 2) {}
 };
 
-// Without end: if nothing comes, it is the warp that copies that gives up. For where products are
-// on their way.
+// Waits where products are on their way, without end: if nothing comes, it is the warp that copies
+// that gives up.
 __device__ inline void wait_among_products(Barrier* barrier, uint32_t parity) {
   while (!phase_ended(barrier, parity)) {
   }
@@ -144,7 +144,7 @@ __device__ uint4 round_eight(const Stage<kDK>& stage, const RowBlock& rows, int 
                     round_bf16(high.x * by, high.y * by), round_bf16(high.z * by, high.w * by));
 }
 
-// Until all of the warpgroup are here; what they wrote to shared memory is there for all.
+// Waits until all of the warpgroup are here; what they wrote to shared memory is there for all.
 __device__ inline void sync_group(int group) {
   asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(kGroupThreads) : "memory");
 }

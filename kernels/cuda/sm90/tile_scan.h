@@ -11,8 +11,8 @@
 // in each block anew: that costs less than it does to bring the products there.
 namespace recurve::cuda::sm90 {
 
-// As sm80::tile_wave and sm80::lay_out_tiles, of what this form leaves in scratch memory: queries,
-// keys and weights.
+// What sm80::tile_wave() and sm80::lay_out_tiles() say, for what this form leaves in scratch
+// memory: queries, keys and weights.
 sm80::TileWave scan_wave(const sm80::TileChunkArgs& args, int sequences, size_t scratch_bytes);
 sm80::TileScratch lay_out_scan(const sm80::TileChunkArgs& args, std::span<std::byte> memory);
 

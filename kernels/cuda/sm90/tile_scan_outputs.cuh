@@ -104,8 +104,8 @@ struct OutputGates {
 struct RowOutputs {
   float4 at[RowLane::kPasses];
 
-  // With skip v where it skips. They go through the place of the values, from where rows are
-  // whole.
+  // Takes the outputs, with skip v added where it skips. They go through the place of the values,
+  // from where whole rows are written.
   template <int kDK>
   __device__ void take(Stage<kDK>& stage, bool skips, float skip, const Lane& lane,
                        const RowLane& row_lane, const float (&o)[32]) {

@@ -25,7 +25,8 @@ __device__ inline void leave_out_infinite(uint4& eight) {
   }
 }
 
-// Of a tile, all by kRoundingThreads threads: whether this one found such a value.
+// Rounds a tile, all of it by kRoundingThreads threads. Returns whether this one found such a
+// value.
 template <int kDK>
 __device__ bool round_tile(const Stage<kDK>& stage, const RowBlock& rows, uint16_t* to,
                            int thread) {

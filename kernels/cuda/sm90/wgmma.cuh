@@ -17,7 +17,7 @@ __device__ inline uint64_t operand(uint32_t shared_address) {
 }
 
 // The same for an operand that lies across: each row has what 64 rows of A or columns of B have at
-// one place of K. Further 64 of these are `leading` bytes on, further 16 of K 2048 bytes.
+// one place of K. A further 64 of these are `leading` bytes on, and a further 16 of K 2048 bytes.
 __device__ inline uint64_t operand_across(uint32_t shared_address, int leading) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32;
@@ -30,7 +30,7 @@ __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned
 __device__ inline void commit_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Until at most kLeft of the groups committed are still on their way.
+// Waits until at most kLeft of the groups committed are still on their way.
 template <int kLeft>
 __device__ inline void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
