@@ -61,6 +61,8 @@ class WaitingLine {
   void drop_all(Finish why, Clock::time_point now);
 
   bool empty() const { return waiting_.empty(); }
+  // Those in it, by their places.
+  std::vector<Waiter> waiters() const;
   // When the first of them will have to be let go.
   std::optional<Clock::time_point> next_deadline() const;
   // Seconds that a short request would wait that came now.
@@ -85,7 +87,8 @@ class WaitingLine {
       return {.place = place,
               .tokens = tokens(),
               .slots = static_cast<int>(request.streams.size()),
-              .has_slot = has_slot()};
+              .has_slot = has_slot(),
+              .tenant = request.caller.tenant};
     }
   };
 
@@ -98,7 +101,6 @@ class WaitingLine {
   double wait_of(const Waiter& waiter, const EngineLoad& load) const;
   Ending overload(const Waiting& waiting, const EngineLoad& load, Clock::time_point now) const;
   void line_up(Line& one);
-  std::vector<Waiter> waiters() const;
   Line::iterator next_in_turn();
   std::optional<Clock::time_point> patience_ends(const Waiting& waiting) const;
   void drop(const Waiting& waiting, Finish why, Clock::time_point now);

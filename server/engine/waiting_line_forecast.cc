@@ -16,7 +16,8 @@ std::vector<Holder> holders_of(const EngineLoad& load) {
     holders.push_back({.place = sequence->prompt.place,
                        .prompt = sequence->in_prompt(),
                        .tokens = sequence->prompt.left(),
-                       .may_generate = sequence->sampling.max_tokens - sequence->decode.generated});
+                       .may_generate = sequence->sampling.max_tokens - sequence->decode.generated,
+                       .tenant = sequence->caller.tenant});
   }
   return holders;
 }

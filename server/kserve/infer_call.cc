@@ -30,7 +30,7 @@ void InferCall::start() {
   Serving& serving = context_.serving;
   early_ = serving.availability();
   if (!early_) {
-    message_share_ = serving.message_bytes.take(message_bytes_);
+    message_share_ = serving.message_bytes.take(message_bytes_, request_.asked.caller.tenant);
     const auto most = static_cast<size_t>(serving.options.max_tokenising);
     const auto bytes = static_cast<size_t>(message_bytes_);
     if (message_share_ && serving.text.try_post(this, bytes, most)) return;

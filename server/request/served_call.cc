@@ -96,7 +96,7 @@ Refused ServedCall::claim(const std::string& id) {
 
 Refused ServedCall::hold(int64_t message_bytes) {
   message_share_ = {};
-  message_share_ = serving_.message_bytes.take(message_bytes);
+  message_share_ = serving_.message_bytes.take(message_bytes, caller_.tenant);
   if (message_share_) return {};
   return exhausted(
       "the requests under way fill the memory that there is for them: try again later");

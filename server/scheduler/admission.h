@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 
+#include "server/identity/identity.h"
 #include "server/scheduler/forecast.h"
 
 namespace recurve {
@@ -17,6 +18,7 @@ struct Waiter {
   int64_t tokens = 0;     // to be absorbed before its first token
   int slots = 1;          // that its choices will take
   bool has_slot = false;  // its session is in one
+  TenantId tenant = 0;    // whose it is
 };
 
 // A sequence that has its slot.
@@ -25,6 +27,7 @@ struct Holder {
   bool prompt = false;       // it absorbs its prompt; otherwise it decodes
   int64_t tokens = 0;        // of the prompt, still to be absorbed
   int64_t may_generate = 0;  // tokens, at most
+  TenantId tenant = 0;       // whose it is
 };
 
 // Which of the line is next: the first; by turns the shortest, if that is far shorter. The line is
@@ -44,7 +47,7 @@ struct Situation {
 // Seconds that others keep it waiting for its first token. It is not itself in the line.
 double expected_wait(const Waiter& waiter, const Situation& situation);
 
-// Of what may be promised to a request.
+// The bounds of what may be promised to a request.
 struct AdmissionBounds {
   double most_seconds = 0;                      // to a first token; 0: however many
   std::optional<double> deadline_seconds = {};  // until its own deadline
