@@ -24,7 +24,7 @@ struct MemoryPlan {
 
   size_t sessions_here() const { return on_host ? sessions : 0; }
   size_t states(int slots) const { return (static_cast<size_t>(slots) + 1) * state; }
-  // Without `steps` where all else is too much already.
+  // The sum, without `steps` where all else is too much already.
   size_t total(int slots) const;
   // The most slots that fit, at most `limit`; 0 if not even one does.
   int most_slots(int limit) const;

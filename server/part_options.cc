@@ -9,7 +9,7 @@ Checkpoint open_checkpoint(const Options& o) {
 
 LoadOptions load_options(const Options& o) { return {.weights = o.weights, .state = o.state}; }
 
-// As many as keep the device busy: a GPU's matrix units want more rows.
+// As many rows as keep the device busy: a GPU's matrix units want more of them.
 int choose_rows(const Options& o) {
   if (o.rows_per_step > 0) return o.rows_per_step;
   return o.on_gpu() ? 1024 : 256;

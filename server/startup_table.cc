@@ -27,7 +27,8 @@ std::string ops_line(const Kernels& kernels) {
   return line;
 }
 
-// Of the host. Where it computes too, with the bound of what is resident when all slots are used.
+// The memory of the host. Where the host computes too, it is said with the bound of what is
+// resident when all slots are used.
 std::string memory_line(const Options& options, double weights_and_states) {
   std::string line = human_bytes(static_cast<double>(resident_bytes())) + " resident now";
   if (options.on_gpu()) return line + ", on the host";
@@ -35,7 +36,8 @@ std::string memory_line(const Options& options, double weights_and_states) {
   return line + "; 1.15 x (weights + slots) + 64 MiB = " + human_bytes(bound);
 }
 
-// With what each really takes: beside its state its place in maps and heap, and the tokens seen.
+// Says what each session really takes: beside its state its place in maps and heap, and the tokens
+// seen.
 std::string sessions_line(const Model& model, const ServingInfo& info, const MemoryPlan& plan) {
   const int64_t each = SessionStore::bytes_each(model.state_layout(), info.vocab_rows);
   return fmt::format("{} of {} free host memory for sessions and marks: room for {} of {}",

@@ -79,7 +79,7 @@ HWY_INLINE void scale_to(int count, float factor, const float* x, float* y) {
 
 // ---- one decay a row
 
-// Also where there is none.
+// The decay of each row, which is 1 where there is none.
 void row_decays(const GlaBlock& b, const GlaScratch& s) {
   for (int t = 0; t < b.L; ++t) s.decay[t] = b.g == nullptr ? 1 : std::exp(b.g[t * b.g_step]);
 }

@@ -169,7 +169,7 @@ StateLayout Gla::state_layout() const {
   return layout;
 }
 
-// Of the rows of Scratch, but for x and `picked`, in its order.
+// The widths of the rows of Scratch, but for x and `picked`, in its order.
 std::vector<int64_t> Gla::widths() const {
   return {c_.projected(),
           c_.width > 0 ? c_.mixed() : 0,

@@ -131,7 +131,7 @@ Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
   return block;
 }
 
-// Of block b: the sum of the softmax over blocks from 1 to b, so none for the first.
+// The bound of block b is the sum of the softmax over blocks from 1 to b, so the first has none.
 void load_bounds(const Config& c, Checkpoint& checkpoint, Backend& backend, const std::string& name,
                  std::vector<Block>& blocks) {
   const std::vector<float> logits = host_values(checkpoint.take(name, {c.blocks, c.D}));

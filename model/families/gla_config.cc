@@ -77,7 +77,7 @@ void read_convolution(ConfigReader& read, Config& c) {
   read.must_be("conv_bias", false);
 }
 
-// Of value by value functions, as transformers names them.
+// Reads the name that transformers has for a function of single values.
 Activation read_activation(ConfigReader& read) {
   const std::string map = read.string_one_of(
       "feature_map", "", {"identity", "relu", "silu", "swish", "sigmoid", "tanh"});

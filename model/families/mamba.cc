@@ -227,7 +227,8 @@ void Mamba::forward(const StepBatch& batch, const StatePool& states, Arena& aren
 void Mamba::mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
                   const Scratch& s, const Residual::Reader& next, Stream& stream) const {
   const int rows = seqs.rows, DI = static_cast<int>(c_.DI);
-  // Of the convolution and of the state space; when v is written, u has been multiplied.
+  // These are the rows of the convolution and of the state space; when v is written, u has been
+  // multiplied.
   const Activations u = rows_for(kernels_, block.params.matrix(), s.u, s.v, DI);
   const Activations v = rows_for(kernels_, block.out.matrix(), s.v, s.v, DI);
   linear_conv(kernels_, s.x.read(block.reader(), c_.eps, {.bias = block.in.bias(), .y = s.xz}),

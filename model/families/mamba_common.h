@@ -26,7 +26,7 @@ void read_outside(ConfigReader& read, bool tied, StateSpaceConfig& c);
 // A key of the mixer, by its name in state-spaces' form or in transformers'.
 ConfigReader::Keys mixer_key(const StateSpaceConfig& c, const char* original, const char* hf);
 
-// Of the mixer: N, width and the biases.
+// Reads the sizes of the mixer: N, width and the biases.
 void read_mixer_sizes(ConfigReader& read, int64_t default_N, StateSpaceConfig& c);
 
 // The section of state-spaces' form; empty if there is none.

@@ -154,7 +154,7 @@ StateLayout XlstmBlocks::state_layout() const {
   return layout;
 }
 
-// Of the rows of Scratch, but for `picked`, in its order.
+// The widths of the rows of Scratch, but for `picked`, in its order.
 std::vector<int64_t> XlstmBlocks::widths() const {
   const bool mlstm = c_.any(false);
   return {c_.D,

@@ -31,7 +31,7 @@ struct SlstmWeights {
   LinearWeights ffn_down;   // (D, F)
 };
 
-// Of the two kinds of weights one is there.
+// One of the two kinds of weights is there.
 struct Block {
   VectorWeights norm;  // (D)
   MlstmWeights mlstm;

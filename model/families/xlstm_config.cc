@@ -9,8 +9,8 @@
 namespace recurve::xlstm {
 namespace {
 
-// As round_up_to_next_multiple_of in xlstm_large/utils.py does it: a fraction beyond a multiple is
-// dropped, so 64.003 becomes 64.
+// Rounds up as round_up_to_next_multiple_of in xlstm_large/utils.py does it: a fraction beyond a
+// multiple is dropped, so 64.003 becomes 64.
 int64_t round_up(double value, int64_t multiple) {
   const double m = static_cast<double>(multiple);
   return static_cast<int64_t>(std::floor((value + m - 1) / m)) * multiple;

@@ -34,8 +34,8 @@ std::span<Hash128> blocks_of(std::span<Hash128> all, const TensorView& view, int
   return all.subspan(first, (static_cast<size_t>(end) * size + block - 1) / block - first);
 }
 
-// Of elements [begin, end), which begin and end with blocks or with the tensor. Nothing if there
-// are no blocks.
+// Hashes the elements [begin, end), which begin and end with blocks or with the tensor. Nothing if
+// there are no blocks.
 void hash_stored(const TensorView& view, int64_t begin, int64_t end, std::span<Hash128> blocks) {
   if (blocks.empty()) return;
   const size_t size = size_of(view.type), first = static_cast<size_t>(begin) * size;
@@ -167,7 +167,7 @@ class Stage {
   struct Place {
     Place(Backend& backend, size_t bytes)
         : memory(backend.allocate_host(bytes)), left(backend.make_event()) {}
-    // Until the memory may be written again.
+    // Waits until the memory may be written again.
     void wait() {
       left->wait();
       if (hashed.valid()) hashed.get();

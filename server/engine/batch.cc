@@ -69,7 +69,7 @@ void Batch::add_prompt(const Sequence& sequence, int rows) {
   }
 }
 
-// Of the row of logits added last.
+// Adds a sample of the row of logits that was added last.
 void Batch::add_sample(const Sequence& sequence, int32_t scored, int top) {
   inputs_.samples.push_back({.logits = static_cast<int32_t>(inputs_.logit_rows.size()) - 1,
                              .slot = sequence.slot.id(),

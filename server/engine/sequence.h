@@ -99,7 +99,7 @@ struct Sequence {
   void obey(Clock::time_point now);
   // Tells the stream, and the siblings' streams if they have not begun. No-op once ended.
   void end(Finish why, const char* message = "");
-  // Likewise, together with the last token. stop_id: as in Ending.
+  // Ends likewise, together with the last token. stop_id: as in Ending.
   void end_with(SampledToken token, Finish why, int32_t stop_id);
 
  private:

@@ -102,7 +102,8 @@ void StepRunner::begin_answers(Batch& batch) {
   }
 }
 
-// With padding where the shape is larger: sequences in slot 0 that decode, whose answer has ended.
+// Uploads the inputs, with padding where the shape is larger: sequences in slot 0 that decode,
+// whose answer has ended.
 void StepRunner::upload(const StepInputs& inputs, const Shape& shape, Staging& staging) {
   const std::span<int32_t> staged = staging.take<int32_t>(words_of(shape));
   const auto to = layout(staged.data(), shape);

@@ -17,7 +17,7 @@ namespace {
 using std::chrono::milliseconds;
 // Between two looks at which connections are gone, where nothing comes.
 constexpr milliseconds kSweep(1000);
-// Until it is tried again, where no descriptor is left.
+// How long to wait before it is tried again, where no descriptor is left.
 constexpr milliseconds kRetry(50);
 // Between two lines in the log about connections that were refused.
 constexpr std::chrono::seconds kSayAgain(10);

@@ -111,7 +111,7 @@ void Strand::run() {
   } catch (const std::exception& error) {
     failed(error);
   }
-  // Behind all others, not at once: no strand keeps a thread to itself.
+  // It goes behind all others, not at once, so that no strand keeps a thread to itself.
   if (pokes_.fetch_sub(seen) != seen) executor_.post(this);
 }
 

@@ -12,7 +12,7 @@ constexpr int64_t kAhead = 4096;
 
 }  // namespace
 
-// On the text threads throughout: pieces may be long, and nobody waits for single tokens.
+// It is on the text threads throughout: pieces may be long, and nobody waits for single tokens.
 Scoring::Scoring(Serving& serving, ScoreDoor& door)
     : ServedCall(serving, door, serving.text),
       door_(door),

@@ -13,7 +13,7 @@ namespace {
 constexpr double kSoonest = 0.1, kLatest = 60;
 // How long calls that were cancelled may take to say so: the engine needs one step for it.
 constexpr auto kLastWords = std::chrono::seconds(5);
-// And calls that are refused while the last one that is served ends.
+// How long calls are still refused in, once the last one that is served has ended.
 constexpr auto kLastRefusals = std::chrono::milliseconds(200);
 
 }  // namespace

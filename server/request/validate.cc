@@ -117,7 +117,8 @@ Refused read_ids(std::vector<int32_t> ids, const RequestRules& rules, Request* r
   return refused;
 }
 
-// With a session, which may have absorbed something, as a start and as what goes on.
+// Where there is a session, which may have absorbed something, the text is read as a start and as
+// what goes on.
 Refused read_text(const std::string& text, bool parse_special, const RequestRules& rules,
                   const WorkLimits& limits, Request* request) {
   if (Refused refused = check_text("text", text, rules)) return refused;

@@ -8,11 +8,11 @@
 namespace recurve {
 namespace {
 
-// Of the time that a first token may take, as nothing takes exactly what was expected, and a step
-// or two are under way already.
+// The share that is promised of the time that a first token may take, as nothing takes exactly what
+// was expected, and a step or two are under way already.
 constexpr double kExpectedShare = 0.8;
-// Of that time, what others may keep a request waiting in any case: one whose prompt alone takes
-// too long is served too.
+// The share of that time that others may keep a request waiting in any case: one whose prompt alone
+// takes too long is served too.
 constexpr double kLeastShare = 0.25;
 
 // The picture that those who have slots give; what waits is still to be added.

@@ -6,9 +6,10 @@
 namespace recurve {
 namespace {
 
-// Of each error, this much is learnt: the memory is about as many steps long as its inverse.
+// This much of each error is learnt: the memory is about as many steps long as its inverse.
 constexpr double kLearn = 0.2;
-// Of the time that a step may take, as no step takes exactly what was expected.
+// The share that is aimed at of the time that a step may take, as no step takes exactly what was
+// expected.
 constexpr double kAimAt = 0.9;
 
 }  // namespace

@@ -31,7 +31,7 @@ inline bool is_far_shorter(int64_t tokens, int64_t than) { return tokens * kFarS
 // What the next step is made of.
 struct StepPlan {
   std::vector<int> rows;  // tokens that each sequence brings, in the order given
-  // Of the step after it; the turn counts the chunks that were given by turns, from 0 on.
+  // The turn of the step after it; it counts the chunks that were given by turns, from 0 on.
   uint64_t next_turn = 0;
 };
 

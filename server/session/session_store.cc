@@ -34,7 +34,7 @@ constexpr int64_t heap_bytes(size_t bytes) {
 constexpr size_t kShortString = 15;
 int64_t name_bytes(size_t length) { return length > kShortString ? heap_bytes(length + 1) : 0; }
 
-// Of std::map and std::set: colour, parent, left and right.
+// Bytes that a node of std::map and std::set has beside its value: colour, parent, left and right.
 constexpr size_t kNodeBytes = 32;
 
 SessionResult exists(const std::string& name) {

@@ -87,7 +87,7 @@ class SessionStore {
   // The session's state, in a slot of its own, for a request to run on once the slot is ready. The
   // session must be in its slot, or a slot must be free.
   StateSlot check_out(Session& session);
-  // And back, with what has become of it; `at` without its image.
+  // Takes the state back, with what has become of it; `at` comes without its image.
   void check_in(Session& session, StateSlot slot, Snapshot at, Clock::time_point now);
 
   // Moves one session's state from its slot, which is free then, to host memory: that of the one

@@ -10,7 +10,7 @@ using Symbol = BpeMerger::Workspace::Symbol;
 
 // Symbols of a window, to begin with: what the nearest cache holds with its heap.
 constexpr size_t kWindow = 512;
-// Of its ids, those that the next window begins with.
+// How many of its ids the next window begins with.
 constexpr int kOverlap = 16;
 
 uint64_t pair_of(int32_t left, int32_t right) {

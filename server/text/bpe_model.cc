@@ -104,7 +104,7 @@ bool BpeModel::is_border(char32_t before, char32_t here) const {
          !parts_.neighbours.contains(uint64_t{before} << 32 | here);
 }
 
-// Of those that occur in UTF-8: C0, C1 and F5-FF do not.
+// Counts those bytes that occur in UTF-8: C0, C1 and F5-FF do not.
 int BpeModel::missing_bytes() const {
   int missing = 0;
   for (size_t byte = 0; byte < 0xF5; ++byte) {

@@ -28,7 +28,7 @@ class BpeModel final : public WordModel {
     BpeMerger merger;
     std::optional<int32_t> unknown;
     bool fuse_unknown = false;  // neighbours that are unknown are one id
-    // Of characters: those that stand side by side in a token, left << 32 | right.
+    // Pairs of characters that stand side by side in a token, left << 32 | right.
     std::unordered_set<uint64_t> neighbours;
     // A word that is one of these is not put together by merges.
     std::unordered_map<std::string, int32_t> whole_words;

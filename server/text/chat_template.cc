@@ -13,8 +13,8 @@ using jinja::Text;
 using jinja::Value;
 using Messages = std::vector<Value>;
 
-// As transformers marks the place where a final message is to be continued; the space shows whether
-// the template trims.
+// What transformers marks the place with where a final message is to be continued; the space shows
+// whether the template trims.
 constexpr std::string_view kFinalMark = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 std::tm local_time() {
@@ -51,7 +51,7 @@ jinja::ByteSpan require_mark(const Text& text, const char* what) {
 }
 
 Value question() { return chat_message("user", Text("question", Origin::kMessage)); }
-// Of which nothing but the place matters.
+// An answer of which nothing but the place matters.
 Value answer() { return chat_message("assistant", Text("answer", Origin::kMessage)); }
 // To be found again.
 Value marked_answer(Origin mark = Origin::kMark) {
@@ -162,8 +162,8 @@ std::optional<std::string> ChatTemplate::stable_head(const ChatInput& input,
   return {};
 }
 
-// And the same when these messages follow it. What the template alone decides has been looked at
-// once; a template that tells the time may have changed its text since.
+// The head must be the same when these messages follow it. What the template alone decides has been
+// looked at once; a template that tells the time may have changed its text since.
 void ChatTemplate::check_head(const ChatInput& input, const Turn& turn, const std::tm& now) const {
   if (input.plain() && usual_head_ == turn.head()) return;
   if (stable_head(input, now) == turn.head()) return;

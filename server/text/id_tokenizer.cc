@@ -3,7 +3,7 @@
 namespace recurve {
 namespace {
 
-// Of no text, no ids.
+// Makes no ids, as there is no text.
 class NoText final : public TextEncoder {
  public:
   void push(std::string_view, bool, std::vector<int32_t>*) override {}

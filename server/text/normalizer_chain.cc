@@ -67,8 +67,8 @@ class GraphemeBorders {
   utf8proc_int32_t state_ = 0;
 };
 
-// As `tokenizers` does it: a grapheme cluster of few bytes is looked up whole, and where the map
-// has nothing for it, and in longer ones, each character by itself.
+// Maps characters as `tokenizers` does: a grapheme cluster of few bytes is looked up whole, and
+// where the map has nothing for it, and in longer ones, each character by itself.
 class CharsMapStage final : public Normalization::Stage {
  public:
   explicit CharsMapStage(const CharsMap& map) : map_(map) {}

@@ -51,7 +51,7 @@ pcre2_code* compile(std::string_view pattern, std::string_view original) {
     throw UnsupportedTokenizer(fmt::format("the regular expression {} does not compile: {}",
                                            quote(original), reinterpret_cast<const char*>(reason)));
   }
-  // Without it the interpreter does the same, slower.
+  // If this fails, the interpreter does the same, slower.
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
   return code;
 }

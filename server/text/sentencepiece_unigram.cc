@@ -18,8 +18,8 @@ struct Scores {
   float greatest;
 };
 
-// Of the normal pieces, of which there is at least one. The library looks for the greatest from the
-// smallest positive number on, which the logarithm of a probability never is.
+// The scores of the normal pieces, of which there is at least one. The library looks for the
+// greatest from the smallest positive number on, which the logarithm of a probability never is.
 Scores scores_of(const SentencePieceModel& model) {
   std::vector<float> scores;
   for (const Piece& piece : model.pieces) {

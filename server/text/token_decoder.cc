@@ -13,7 +13,7 @@ void replace_all(std::string_view from, std::string_view to, std::string& text) 
   }
 }
 
-// As WordPiece's cleanup in `tokenizers`, in its order.
+// Does what WordPiece's cleanup in `tokenizers` does, in its order.
 void clean_up(std::string& text) {
   static constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kRules = {{
       {" .", "."},

@@ -218,7 +218,7 @@ struct Own {
 
 __device__ void sync_computing() { asm volatile("bar.sync 1, %0;" ::"n"(kStepThreads) : "memory"); }
 
-// A launch's cut of the work: blocks are tiles of channels of `each` sequences.
+// How a launch divides the work: blocks are tiles of channels of `each` sequences.
 struct StepsConfig {
   int tiles, each, stages;
 };

@@ -79,7 +79,7 @@ struct Shared {
   Barrier full[kMostStages], summed[kMostStages], free[kMostStages];
 };
 
-// A launch's cut of the work, and B and C where they are to be read, normed if they are.
+// How a launch divides the work, and where B and C are to be read, normed if they are.
 struct LaunchParams {
   int tiles, stages;
   const float* BC;  // (rows, 2 kN)

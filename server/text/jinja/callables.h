@@ -21,7 +21,7 @@ struct CallValues {
   const Value* find(size_t position, std::string_view name) const;
 };
 
-// Of an argument that may be missing: neither that nor none; true.
+// Whether an argument that may be missing is there and is not none, and whether it is true.
 inline bool is_given(const Value* value) { return value != nullptr && !value->is_none(); }
 inline bool is_set(const Value* value) { return value != nullptr && value->is_true(); }
 

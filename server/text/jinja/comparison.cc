@@ -21,7 +21,7 @@ bool contains(Run& run, const Value& container, const Value& wanted) {
                      [&](const Value& item) { return equal(run, item, wanted); });
 }
 
-// By the first items that differ, else by their number.
+// Lists are compared by the first items that differ, else by their number.
 bool less(Run& run, const List& left, const List& right) {
   const Run::Level level(run);
   const size_t both = std::min(left.items.size(), right.items.size());

@@ -133,7 +133,7 @@ int nesting(const std::vector<Value>& items);  // of a list of them
 // "a string", "a list", ... for messages.
 std::string type_name(const Value& value);
 
-// Of a number, true and false included.
+// The value of a number, true and false included.
 double as_double(const Value& value);
 std::optional<int64_t> as_integer(const Value& value);  // nothing of another type
 
