@@ -150,13 +150,14 @@ void print_times(const Checkpoint::Times& times) {
 struct Loaded {
   std::unique_ptr<const Model> model;
   std::string fingerprint;  // of config and weights
+  std::string weight_type;  // the formats they are in
 };
 
 Loaded load(const Options& o, Backend& backend, const StopSignal& stop) {
   Checkpoint checkpoint = open_checkpoint(o);
   auto model = load_model(checkpoint, backend, load_options(o), LoadProgress(stop));
   print_times(checkpoint.times());
-  return {std::move(model), checkpoint.fingerprint()};
+  return {std::move(model), checkpoint.fingerprint(), checkpoint.weight_formats()};
 }
 
 // What lies between text and ids, and the rules of both.
@@ -193,13 +194,13 @@ std::string model_name(const std::filesystem::path& model) {
 }
 
 ServingInfo serving_info(const Options& o, const Model& model, const Backend& backend,
-                         const TokenRules& rules, const std::string& fingerprint, int slots,
-                         size_t session_bytes) {
+                         const TokenRules& rules, const std::string& fingerprint,
+                         const std::string& weight_type, int slots, size_t session_bytes) {
   ServingInfo info{.model_name = o.name.empty() ? model_name(o.model) : o.name,
                    .family = model.info().family,
                    .parameters = model.info().parameters,
                    .weight_bytes = model.info().weight_bytes,
-                   .weight_type = o.weights == DType::kF32 ? "f32" : "bf16",
+                   .weight_type = weight_type,
                    .vocab_rows = static_cast<int32_t>(model.info().vocab),
                    .state_bytes = static_cast<int64_t>(model.state_layout().bytes()),
                    .chunk_tokens = model.info().chunk,
@@ -237,11 +238,11 @@ int run(const Options& o, StopSignal& stop) {
   MemoryPlan plan = plan_memory(o, *backend);
   const int slots = choose_slots(o, plan);
   plan_sessions(o, slots, &plan);
-  const auto [model, checkpoint_fingerprint] = load(o, *backend, stop);
+  const auto [model, checkpoint_fingerprint, weight_type] = load(o, *backend, stop);
   const Text text = load_text(o, model->info());
   const std::string fingerprint = model_fingerprint(checkpoint_fingerprint, tokenizer_dir(o));
   const ServingInfo info =
-      serving_info(o, *model, *backend, text.rules, fingerprint, slots, plan.sessions);
+      serving_info(o, *model, *backend, text.rules, fingerprint, weight_type, slots, plan.sessions);
   EngineOptions options = engine_options(o, slots, plan.sessions);
   options.on_recorded = RecordProgress();
   options.on_failure = failure.listener("the engine");

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "kernels/weight_formats.h"
 #include "server/rpc/server.h"
 #include "server/text/chat_forms.h"
 #include "server/version.h"
@@ -57,10 +58,16 @@ int parse_options(int argc, char** argv, Options* o) {
       ->group("Model");
   app.add_option("--name", o->name, "Name to show for the model; default: the directory's")
       ->group("Model");
-  app.add_option("--weights", o->weights, "Type of the weight matrices in memory")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, DType>{{"bf16", DType::kBF16}, {"f32", DType::kF32}}))
-      ->default_str("bf16")
+  std::vector<std::string> formats = {"auto"};
+  for (const WeightFormat* format : kWeightFormats) formats.emplace_back(format->name);
+  app.add_option("--weights", o->weights,
+                 "Format of the weights of linear layers in memory; int8 and int4 keep a scale for "
+                 "64 columns, on the CPU. auto: bf16, or as the checkpoint was quantized")
+      ->check(CLI::IsMember(formats))
+      ->group("Model");
+  app.add_option("--head-weights", o->head_weights,
+                 "The same of the embedding and the head; default: as --weights")
+      ->check(CLI::IsMember(formats))
       ->group("Model");
   app.add_option("--state", o->state,
                  "Type of the states that are matrices; bf16 halves their memory and traffic and "

@@ -28,7 +28,8 @@ struct Options {
   std::string tls_cert, tls_key, tls_client_ca;  // files of PEM; empty: none
   std::string metrics;                           // HOST:PORT; empty: none
   int threads = 0;
-  DType weights = DType::kBF16;
+  std::string weights = "auto";  // see WeightFormats::named()
+  std::string head_weights;      // of the embedding and the head; empty: as `weights`
   DType state = DType::kF32;
   int slots = 0;  // 0: as choose_slots() finds right
   int max_queue = 256;

@@ -7,7 +7,9 @@ Checkpoint open_checkpoint(const Options& o) {
   return Checkpoint::open(o.model);
 }
 
-LoadOptions load_options(const Options& o) { return {.weights = o.weights, .state = o.state}; }
+LoadOptions load_options(const Options& o) {
+  return {.weights = WeightFormats::named(o.weights, o.head_weights), .state = o.state};
+}
 
 // As many rows as keep the device busy: a GPU's matrix units want more of them.
 int choose_rows(const Options& o) {

@@ -8,6 +8,7 @@ COMMANDS = {
     "train": ("train", "train a small model on public-domain books (needs PyTorch)"),
     "golden": ("golden", "make small checkpoints with golden results (needs PyTorch)"),
     "convert": ("convert", "write config.json and safetensors from other layouts"),
+    "quantize": ("quantize", "pack the weights of linear layers into eight or four bits"),
     "inspect": ("inspect_checkpoint", "print what a checkpoint is and what serving it costs"),
 }
 

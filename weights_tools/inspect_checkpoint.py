@@ -10,7 +10,7 @@ full squares counted; a prompt, however short, takes as long as the weights take
 import json
 import pathlib
 
-from weights_tools import families, tokenizer_info
+from weights_tools import families, packed, tokenizer_info
 from weights_tools import safetensors_io as st
 
 BATCHES, CHUNK = (1, 8, 64, 256), 64
@@ -47,7 +47,7 @@ def compare(tensors, wanted):
         f"extra {name} {list(t.shape)}" for name, t in tensors.items() if name not in wanted
     ]
     for name, shape in wanted.items():
-        if name in tensors and tensors[name].shape != shape:
+        if name in tensors and not packed.fits(tensors[name], shape):
             problems.append(f"{name}: wanted {list(shape)}, found {list(tensors[name].shape)}")
     return problems
 
@@ -59,7 +59,7 @@ def summary(path, bandwidth=4300.0, flops=790.0, batches=BATCHES, state="f32"):
     values = json.loads((path if path.is_file() else path / "config.json").read_text())
     tensors = {}
     if any((directory / name).exists() for name in (st.SINGLE_NAME, st.INDEX_NAME)):
-        tensors = st.checkpoint_sources(directory)
+        tensors = packed.logical(st.checkpoint_sources(directory))
     family, config = families.config_of(values, tensors)
     config, tensors, head = families.find_head(family, config, tensors)
     state_bytes = family.state_bytes(config, STATES[state])

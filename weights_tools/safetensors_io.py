@@ -23,6 +23,7 @@ STORAGE = {
     "I64": np.dtype("<i8"),
     "I32": np.dtype("<i4"),
     "U8": np.dtype("u1"),
+    "I8": np.dtype("i1"),
 }
 MAX_HEADER_BYTES = 100_000_000
 PIECE_BYTES = 16 << 20

@@ -3,7 +3,7 @@
 //
 //   struct Weights {
 //     Weights(const Matrix&);
-//     int64_t row_bytes;   // from one output to the next
+//     int64_t fetch_bytes() const;  // of an output, to judge by whether they come from memory
 //     // out[r][n] = x_r . w_n for the outputs first, ..., first + OUTPUTS - 1, none past N - 1.
 //     template <int ROWS, int OUTPUTS>
 //     void dot(const float* const (&x)[ROWS], int64_t first, bool fetch, float
@@ -33,7 +33,7 @@ template <typename T>
 struct PlainWeights {
   // first: the output whose weights stand at `data`.
   PlainWeights(const T* data, int64_t first, int64_t N, int64_t K)
-      : data(data), first(first), N(N), K(K), row_bytes(K * int64_t{sizeof(T)}) {}
+      : data(data), first(first), N(N), K(K) {}
   explicit PlainWeights(const Matrix& W)
       : PlainWeights(static_cast<const T*>(W.data), 0, W.N, W.K) {}
 
@@ -45,8 +45,10 @@ struct PlainWeights {
     dot_tile(K, x, w, fetch ? OUTPUTS * K : 0, out);
   }
 
+  int64_t fetch_bytes() const { return K * int64_t{sizeof(T)}; }
+
   const T* data;
-  int64_t first, N, K, row_bytes;
+  int64_t first, N, K;
 };
 
 // Rows [row, row + ROWS) and outputs [n, n + OUTPUTS) as far as they exist.
@@ -89,7 +91,7 @@ void block(const LinearArgs& a, const Weights& weights, int64_t row_begin, int64
     const int64_t tiles = ceil_div(rest, kTileRows);
     const int64_t rows = ceil_div(rest, tiles);
     // Only the first rows find their weights in memory; the next find them in the cache.
-    const bool fetch = row == row_begin && a.W.N * weights.row_bytes >= kMemoryBytes;
+    const bool fetch = row == row_begin && a.W.N * weights.fetch_bytes() >= kMemoryBytes;
     switch (rows) {
       case 1:
         row_tile<1>(a, weights, row, begin, end, fetch);

@@ -11,7 +11,8 @@
 // (weights_tools/quantize.py): these files are compiled without fused multiply-add.
 namespace recurve {
 
-constexpr uint16_t kNanScale = 0x7fc0;  // of a group that holds what is not finite, in bf16
+constexpr uint16_t kNanScale = 0x7fc0;  // of a group that cannot be packed, in bf16
+constexpr float kTooLarge = 0x1p112f;   // values are packed below this in size
 
 // To the nearest integer, ties to even, for |x| below 2^22.
 inline float nearest(float x) {
@@ -20,10 +21,10 @@ inline float nearest(float x) {
 }
 
 template <size_t G>
-bool all_finite(const std::array<float, G>& values) {
-  bool finite = true;
-  for (const float value : values) finite &= std::isfinite(value);
-  return finite;
+bool can_pack(const std::array<float, G>& values) {
+  bool can = true;
+  for (const float value : values) can &= std::fabs(value) < kTooLarge;  // not a number: cannot
+  return can;
 }
 
 // A row, group by group; the last is filled up with zeros.

@@ -96,7 +96,7 @@ Line best_line(const Group& w) {
 
 void pack_group(const Group& w, std::byte* data, std::byte* scales) {
   Line line;
-  if (all_finite(w)) {
+  if (can_pack(w)) {
     line = best_line(w);
   } else {
     line.s = line.m = kNanScale;

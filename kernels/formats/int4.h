@@ -7,7 +7,8 @@ namespace recurve {
 // bits a value. Data of a group: 16 words of 16 bits; bits 4 i to 4 i + 3 of word j are the q of
 // column 16 i + j. Scales: the bits of s, then those of m. s and m are, of nine candidates, those
 // of the least squared error: the range of the group and nine and eight tenths of it around its
-// middle, each fitted by least squares twice more. A group with a value that is not finite is NaN.
+// middle, each fitted by least squares twice more. A group with a value that is not
+// finite, or 2^112 or more, is NaN.
 extern const WeightFormat kInt4Weights;
 
 constexpr int64_t kInt4Group = 64;

@@ -18,7 +18,7 @@ void pack_group(const Group& w, std::byte* data, std::byte* scale) {
   float largest = 0;
   for (const float value : w) largest = std::max(largest, std::fabs(value));
   uint16_t s = f32_to_bf16(largest / 127.0f);
-  if (!all_finite(w)) {
+  if (!can_pack(w)) {
     s = kNanScale;
     q.fill(1);
   } else if (s == 0) {

@@ -91,6 +91,10 @@ void check_tensors_are_mapped(const SafetensorsFile& shard, const std::string& s
                                        kSingle, kIndex, hint));
 }
 
+std::string packed_name(std::string_view matrix, const WeightFormat& format) {
+  return fmt::format("{}.{}", matrix, format.name);
+}
+
 uint64_t hash_of(std::string_view text) {  // FNV-1a
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
@@ -175,8 +179,13 @@ Checkpoint::Tensor* Checkpoint::lookup(std::string_view name) {
 }
 
 const TensorView* Checkpoint::find(std::string_view name) const {
-  const auto at = tensors_.find(name);
-  return at == tensors_.end() ? nullptr : &at->second.view;
+  if (const auto at = tensors_.find(name); at != tensors_.end()) return &at->second.view;
+  for (const WeightFormat* format : kWeightFormats) {
+    if (!format->packed()) continue;
+    const auto at = tensors_.find(packed_name(name, *format));
+    if (at != tensors_.end()) return &at->second.view;
+  }
+  return nullptr;
 }
 
 std::string Checkpoint::detect_prefix(const std::vector<std::string>& prefixes,
@@ -223,7 +232,7 @@ TensorView Checkpoint::take_found(Tensor& tensor, const std::vector<Shape>& shap
 
 StoredMatrix Checkpoint::take_matrix(const std::string& name, int64_t rows, int64_t K) {
   for (const WeightFormat* format : kWeightFormats) {
-    const std::string packed = fmt::format("{}.{}", name, format->name);
+    const std::string packed = packed_name(name, *format);
     if (random_ || !format->packed() || lookup(name) != nullptr || lookup(packed) == nullptr) {
       continue;
     }

@@ -53,7 +53,8 @@ class Checkpoint {
   const std::string& where() const { return where_; }              // the directory; "(random)"
   bool is_random() const { return random_; }
 
-  // Looks without taking. Null if there is none, and always for random weights.
+  // Looks without taking: a tensor of that name or the values of a matrix in a format, see
+  // take_matrix(). Null if there is none, and always for random weights.
   const TensorView* find(std::string_view name) const;
 
   // The first prefix with which `name` exists; the first of all if none does.

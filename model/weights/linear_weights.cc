@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "kernels/check.h"
+#include "kernels/weight_formats.h"
 
 namespace recurve {
 namespace {
@@ -47,6 +48,19 @@ WeightFormats::WeightFormats(const WeightFormat& format, bool converted)
     : linear{&format, !converted},
       tokens{&format, !converted},
       others(format.packed() ? DType::kBF16 : format.dtype) {}
+
+WeightFormats WeightFormats::named(std::string_view linear, std::string_view tokens) {
+  const auto formats = [](std::string_view name) -> WeightFormats {
+    if (name == "auto") return DType::kBF16;
+    const WeightFormat* format = find_weight_format(name);
+    if (format != nullptr) return {*format, true};
+    throw std::runtime_error(
+        fmt::format("wanted weights in auto, {}, found \"{}\"", weight_format_names(), name));
+  };
+  WeightFormats result = formats(linear);
+  if (!tokens.empty()) result.tokens = formats(tokens).tokens;
+  return result;
+}
 
 LinearWeights LinearWeights::load(Backend& backend, Checkpoint& checkpoint,
                                   const std::vector<Part>& parts, int64_t K, DType dtype) {

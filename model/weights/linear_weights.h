@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,9 @@ struct WeightFormats {
   // All in one; where they are stored with scales they stay so unless `converted`.
   WeightFormats(const WeightFormat& format, bool converted);
   WeightFormats(DType dtype) : WeightFormats(format_of(dtype), false) {}
+  // By the names of kernels/weight_formats.h, or "auto": bf16, or with scales if it is stored so.
+  // tokens: of the embedding and the head; empty: as `linear`.
+  static WeightFormats named(std::string_view linear, std::string_view tokens = {});
 
   WeightChoice linear;  // of the linear layers
   WeightChoice tokens;  // of the embedding and of the matrix of the logits

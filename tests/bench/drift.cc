@@ -26,6 +26,7 @@ struct DriftOptions {
   std::vector<std::string> models;
   std::string text, ids;
   std::string device = "cpu", against = "cpu";
+  std::string weights = "auto", head_weights, against_weights = "auto";
   bool bf16_state = false;
   int tokens = 10000, rows = 1;
   double within = 0;
@@ -34,10 +35,11 @@ struct DriftOptions {
 // A model on a device with one sequence, of which up to `rows` tokens come at once.
 class Decoder {
  public:
-  Decoder(const std::string& directory, const std::string& device, DType state, int rows)
+  Decoder(const std::string& directory, const std::string& device, const LoadOptions& options,
+          int rows)
       : backend_(make_backend(device)),
         stream_(backend_->make_stream()),
-        model_(load(directory, *backend_, state)),
+        model_(load(directory, *backend_, options)),
         pool_(*backend_, model_->state_layout(), 1, *stream_),
         slot_(*pool_.acquire()),
         arena_(*backend_, model_->arena_bytes({.rows = rows, .logits = rows})),
@@ -74,9 +76,9 @@ class Decoder {
  private:
   static constexpr size_t kHeader = 3;  // where rows begin and end, and the slot
   static std::unique_ptr<const Model> load(const std::string& directory, Backend& backend,
-                                           DType state) {
+                                           const LoadOptions& options) {
     Checkpoint checkpoint = Checkpoint::open(directory);
-    return load_model(checkpoint, backend, {.state = state});
+    return load_model(checkpoint, backend, options);
   }
 
   std::unique_ptr<Backend> backend_;
@@ -135,8 +137,11 @@ double percent_apart(double found, double wanted) { return 100 * (found - wanted
 // Compares both on one model; gives how far apart they are, in percent.
 double compare(const DriftOptions& o, const std::string& directory, Report& report) {
   const std::vector<int32_t> tokens = read_tokens(o, directory);
-  Decoder device(directory, o.device, o.bf16_state ? DType::kBF16 : DType::kF32, o.rows);
-  Decoder against(directory, o.against, DType::kF32, 1);
+  Decoder device(directory, o.device,
+                 {.weights = WeightFormats::named(o.weights, o.head_weights),
+                  .state = o.bf16_state ? DType::kBF16 : DType::kF32},
+                 o.rows);
+  Decoder against(directory, o.against, {.weights = WeightFormats::named(o.against_weights)}, 1);
   const size_t rows = static_cast<size_t>(o.rows), vocab = device.vocab();
   const std::vector<float>* block = nullptr;
   const size_t last_tenth = tokens.size() - tokens.size() / 10;
@@ -161,6 +166,7 @@ double compare(const DriftOptions& o, const std::string& directory, Report& repo
   report.add({{"bench", "drift"},
               {"model", std::filesystem::path(directory).filename().string()},
               {"device", o.device},
+              {"weights", o.weights},
               {"state", o.bf16_state ? "bf16" : "f32"},
               {"tokens", o.tokens},
               {"rows", o.rows},
@@ -200,6 +206,11 @@ void add_drift(CLI::App& app, const bool& json) {
       ->check(CLI::Range(1, 65536));
   drift->add_option("--device", o->device, "cpu, cuda:N or reference")->capture_default_str();
   drift->add_flag("--bf16-state", o->bf16_state, "There: states that are matrices in bf16");
+  drift->add_option("--weights", o->weights, "There: format of the weights: auto, bf16, int8, ...")
+      ->capture_default_str();
+  drift->add_option("--head-weights", o->head_weights, "There: of the embedding and the head");
+  drift->add_option("--against-weights", o->against_weights, "Format of those compared with")
+      ->capture_default_str();
   drift->add_option("--against", o->against, "The device compared with, states in fp32")
       ->capture_default_str();
   drift->add_option("--within", o->within, "Fail where they are further apart, in percent");

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/kernels.h"
+#include "kernels/weight_format.h"
 
 namespace recurve::bench {
 
@@ -15,8 +16,9 @@ struct OpCost {
 };
 
 inline double bytes_of(const Matrix& m) {
-  return static_cast<double>(m.N) * static_cast<double>(m.K) *
-         static_cast<double>(size_of(m.dtype));
+  const WeightFormat& format = format_of(m);
+  return static_cast<double>(m.N) *
+         static_cast<double>(format.row_bytes(m.K) + format.row_scales(m.K));
 }
 // Of `each` floats.
 inline double floats(double count, double each = 1) { return 4 * count * each; }
@@ -27,7 +29,7 @@ inline double state(const Ragged& seqs, double each, DType type = DType::kF32) {
 
 inline OpCost cost_of(const EmbedArgs& a) {
   return {fmt::format("{}", a.E.K),
-          a.rows * static_cast<double>(a.E.K) * static_cast<double>(4 + size_of(a.E.dtype))};
+          a.rows * (4 * static_cast<double>(a.E.K) + bytes_of(a.E) / static_cast<double>(a.E.N))};
 }
 inline OpCost cost_of(const GatherRowsArgs& a) {
   return {fmt::format("{}", a.D), floats(a.count, 2.0 * a.D)};

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "tests/bench/commands.h"
+#include "tests/bench/read_bandwidth.h"
 #include "tests/bench/report.h"
 #include "tests/bench/step_bench.h"
 
@@ -66,6 +67,11 @@ void run(const StepOptions& o, bool json) {
   const auto model = o.model.load(*backend);
   const double state = static_cast<double>(model->state_layout().bytes());
   Report report(json);
+  double bandwidth = o.bandwidth;
+  if (bandwidth == 0 && o.model.device == "cpu") {
+    bandwidth = read_bandwidth(o.model.threads);
+    report.add({{"bench", "read_bandwidth"}, {"device", "cpu"}, {"GB_per_s", bandwidth}});
+  }
   for (const int sequences : o.batch) {
     StepBench bench(*model, *backend, sequences, o.rows,
                     o.sampled ? std::optional(o.sampling) : std::nullopt);
@@ -74,13 +80,14 @@ void run(const StepOptions& o, bool json) {
     const double time = bench.median_seconds(o.seconds, o.recorded);
     nlohmann::ordered_json row{{"bench", "step"},
                                {"device", o.model.device},
+                               {"weights", o.model.weights},
                                {"batch", sequences},
                                {"rows", o.rows},
                                {"state", o.model.bf16_state ? "bf16" : "f32"},
                                {"ms", time * 1e3},
                                {"tok_per_s", sequences * o.rows / time},
                                {"GB_per_s", bytes / time / 1e9}};
-    if (o.bandwidth > 0) row["percent_of_floor"] = 100 * bytes / (o.bandwidth * 1e9) / time;
+    if (bandwidth > 0) row["percent_of_floor"] = 100 * bytes / (bandwidth * 1e9) / time;
     report.add(std::move(row));
 #ifdef RECURVE_KERNEL_TRACE
     if (o.kernel_trace) report_kernel_trace(bench, sequences, report);
@@ -107,7 +114,8 @@ void add_step(CLI::App& app, const bool& json) {
   step->add_flag("--kernel-trace", options->kernel_trace,
                  "Also what each kernel costs where it stands");
 #endif
-  step->add_option("--bandwidth", options->bandwidth, "GB/s of the memory, for the floor");
+  step->add_option("--bandwidth", options->bandwidth,
+                   "GB/s of the memory, for the floor; cpu: measured");
   step->add_option("--seconds", options->seconds, "To measure each row for");
   step->callback([options, &json] { run(*options, json); });
 }

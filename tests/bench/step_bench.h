@@ -17,7 +17,7 @@ namespace recurve::bench {
 struct ModelOptions {
   std::string config, model;
   bool random = false, bf16_state = false;
-  std::string device = "cpu";
+  std::string device = "cpu", weights = "auto", head_weights;
   int threads = 0;
 
   void check(const std::string& command) const {
@@ -26,7 +26,9 @@ struct ModelOptions {
   }
   std::unique_ptr<const Model> load(Backend& backend) const {
     Checkpoint checkpoint = random ? Checkpoint::random_from(config, 1) : Checkpoint::open(model);
-    return load_model(checkpoint, backend, {.state = bf16_state ? DType::kBF16 : DType::kF32});
+    return load_model(checkpoint, backend,
+                      {.weights = WeightFormats::named(weights, head_weights),
+                       .state = bf16_state ? DType::kBF16 : DType::kF32});
   }
 };
 
@@ -37,6 +39,10 @@ inline void add_model_options(CLI::App& command, ModelOptions& options) {
   command.add_flag("--random", options.random, "Random weights for --config");
   command.add_option("--device", options.device, "cpu, cuda:N or reference")->capture_default_str();
   command.add_option("--threads", options.threads, "Of the CPU backend; 0: one a core");
+  command.add_option("--weights", options.weights, "Format of the weights: auto, bf16, int8, ...")
+      ->capture_default_str();
+  command.add_option("--head-weights", options.head_weights,
+                     "Of the embedding and the head; default: as --weights");
   command.add_flag("--bf16-state", options.bf16_state, "States that are matrices in bf16");
 }
 

@@ -54,9 +54,13 @@ class ModelRunner {
  public:
   ModelRunner(const ModelCase& model_case, const std::string& device, int chunk = 0,
               int threads = 2, DType state = DType::kF32)
+      : ModelRunner(golden_dir() / model_case.directory, model_case.weights, device, chunk, threads,
+                    state) {}
+  ModelRunner(const std::filesystem::path& directory, const WeightFormats& weights,
+              const std::string& device, int chunk = 0, int threads = 2, DType state = DType::kF32)
       : backend_(make_backend(device, threads)),
         stream_(backend_->make_stream()),
-        model_(load(model_case, *backend_, chunk, state)),
+        model_(load(directory, weights, *backend_, chunk, state)),
         pool_(*backend_, model_->state_layout(), kSlots, *stream_),
         arena_(*backend_, model_->arena_bytes({.rows = kMaxRows, .logits = kMaxRows})) {}
 
@@ -114,9 +118,13 @@ class ModelRunner {
 
   static std::unique_ptr<const Model> load(const ModelCase& model_case, Backend& backend, int chunk,
                                            DType state = DType::kF32) {
-    Checkpoint checkpoint = Checkpoint::open(golden_dir() / model_case.directory);
-    return load_model(checkpoint, backend,
-                      {.weights = model_case.weights, .chunk = chunk, .state = state});
+    return load(golden_dir() / model_case.directory, model_case.weights, backend, chunk, state);
+  }
+  static std::unique_ptr<const Model> load(const std::filesystem::path& directory,
+                                           const WeightFormats& weights, Backend& backend,
+                                           int chunk, DType state = DType::kF32) {
+    Checkpoint checkpoint = Checkpoint::open(directory);
+    return load_model(checkpoint, backend, {.weights = weights, .chunk = chunk, .state = state});
   }
 
  private:

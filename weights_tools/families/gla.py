@@ -34,6 +34,9 @@ from weights_tools.families import common
 TYPES = ("gla", "simple_gla", "retnet", "linear_attn", "hgrn2")
 HGRN2_EPS = 1e-5  # fla's hgrn2.py does not pass norm_eps on to the norm of the output
 
+# In the names of matrices that other ops than linear layers read, which quantize leaves as they are.
+OTHER_OPS = ("gk_proj.1.", "feature_map")
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:

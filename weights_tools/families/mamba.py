@@ -21,6 +21,9 @@ import numpy as np
 
 from weights_tools.families import common
 
+# In the names of matrices that other ops than linear layers read, which quantize leaves as they are.
+OTHER_OPS = ("dt_proj", "A_log")
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:

@@ -27,6 +27,9 @@ from weights_tools.families import common
 GATES = {"elman": 1, "lstm": 4, "gru": 3, "flash_gru": 3, "slstm": 4}
 STATES = {"lstm": "hc", "slstm": "hcnm"}
 
+# In the names of matrices that other ops than linear layers read, which quantize leaves as they are.
+OTHER_OPS = ("weight_hh",)
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:

@@ -29,6 +29,9 @@ MIXES = "rwkvag"
 LORAS = ("w", "a", "v", "g")
 RANK_KEYS = {"w": "decay", "a": "a", "v": "v", "g": "gate"}
 
+# In the names of matrices that other ops than linear layers read, which quantize leaves as they are.
+OTHER_OPS = ("_lora.",)
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:

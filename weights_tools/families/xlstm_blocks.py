@@ -29,6 +29,9 @@ from weights_tools.families import common
 
 NORM_EPS, CELL_EPS = 1e-5, 1e-6
 
+# In the names of matrices that other ops than linear layers read, which quantize leaves as they are.
+OTHER_OPS = ("q_proj", "k_proj", "v_proj", "gate.", "_recurrent_kernel_")
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:

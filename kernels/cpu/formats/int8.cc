@@ -28,6 +28,24 @@ struct Int8Groups {
   template <typename Use>
   HWY_INLINE static void read(const std::byte* data, const std::byte* scales, const Use& use) {
     const DotFloats floats;
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+    // Bits 8 to 15 of the fp32 value 2^15 count ones: with q + 128 there, which is q with its first
+    // bit flipped, it is 2^15 + 128 + q, and s q is s times that less s (2^15 + 128), exactly.
+    constexpr int kNone = 0x80808080;
+    const auto place = [&](int byte) HWY_ATTR { return (kNone & ~0xff00) | byte << 8; };
+    const __m512i places = _mm512_set_epi32(
+        place(15), place(14), place(13), place(12), place(11), place(10), place(9), place(8),
+        place(7), place(6), place(5), place(4), place(3), place(2), place(1), place(0));
+    const auto scale = hn::Set(floats, scale_at(scales));
+    const auto rest = hn::Mul(scale, hn::Set(floats, -32896.0f));
+    HWY_UNROLL(4)
+    for (int64_t k = 0; k < kColumns; k += kDotLanes) {
+      const __m128i q = _mm_loadu_si128(reinterpret_cast<const __m128i*>(data + k));
+      const __m512i spread = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(q), places);
+      const __m512i bits = _mm512_xor_si512(spread, _mm512_set1_epi32(0x47008000));
+      use(k, hn::MulAdd(DotVector{_mm512_castsi512_ps(bits)}, scale, rest));
+    }
+#else
     const hn::RebindToSigned<DotFloats> ints;
     const hn::Rebind<int8_t, DotFloats> bytes;
     const auto scale = hn::Set(floats, scale_at(scales));
@@ -37,6 +55,7 @@ struct Int8Groups {
       const auto whole = hn::PromoteTo(ints, hn::LoadU(bytes, q + k));
       use(k, hn::Mul(hn::ConvertTo(floats, whole), scale));
     }
+#endif
   }
 };
 

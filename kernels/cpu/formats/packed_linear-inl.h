@@ -37,6 +37,9 @@ struct PackedWeights {
         row_bytes(ceil_div(W.K, Groups::kColumns) * Groups::kBytes),
         row_scales(ceil_div(W.K, Groups::kColumns) * Groups::kScaleBytes) {}
 
+  // A model whose weights are packed is no smaller than what its fp32 weights tell.
+  int64_t fetch_bytes() const { return K * int64_t{sizeof(float)}; }
+
   // Adds the products of group g. x: of its first column, and as many as a group has.
   template <int ROWS, int OUTPUTS>
   HWY_INLINE void add_group(const float* const (&x)[ROWS], int64_t g,

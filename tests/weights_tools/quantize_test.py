@@ -1,0 +1,115 @@
+"""Packing of weights: what is written is what is read back, and close to what it was; the bits are the server's
+(tests/model/weight_formats_test.cc loads what is committed under tests/golden/weight_formats)."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from conftest import ROOT
+from weights_tools import __main__ as cli
+from weights_tools import families, golden_packed, inspect_checkpoint, packed, quantize
+from weights_tools import safetensors_io as st
+
+GOLDEN = ROOT / "tests" / "golden"
+DIRECTORIES = sorted((GOLDEN / "weight_formats").glob("int*/*"))
+
+
+def source_of(directory):
+    return GOLDEN / directory.name / golden_packed.SOURCES[directory.name]
+
+
+def read_back(directory):
+    values = json.loads((directory / "config.json").read_text())
+    family, config = families.config_of(values, st.read_checkpoint(source_of(directory)))
+    return packed.unpacked(st.read_checkpoint(directory), family.tensor_shapes(config))
+
+
+@pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda d: f"{d.parent.name}-{d.name}")
+def test_writes_what_is_committed(directory, tmp_path):
+    form = directory.parent.name
+    assert cli.main(["quantize", str(source_of(directory)), str(tmp_path / "out"), "--weights", form]) is None
+    written = (tmp_path / "out" / "model.safetensors").read_bytes()
+    assert written == (directory / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda d: f"{d.parent.name}-{d.name}")
+def test_read_back_it_is_close_to_what_it_was(directory):
+    before, after = st.read_checkpoint(source_of(directory)), read_back(directory)
+    assert before.keys() == after.keys()
+    changed = {n for n in before if not np.array_equal(before[n].float32(), after[n].float32())}
+    assert changed
+    for name in changed:
+        w, error = before[name].float32(), after[name].float32() - before[name].float32()
+        most = 0.01 if directory.parent.name == "int8" else 0.12  # of the values' own size
+        assert w.ndim == 2 and np.sqrt((error**2).mean() / (w**2).mean()) < most, name
+
+
+def test_the_least_error_of_a_group_is_found_among_all_lines():
+    """Against a search over many scales and minima in fp64."""
+    rng = np.random.default_rng(1)
+    for w in (rng.normal(size=64), rng.normal(size=64) ** 3, rng.uniform(2, 3, 64)):
+        w = w.astype(np.float32)
+        words, scales = quantize.pack_int4(w.reshape(1, 1, 64))
+        found = ((packed.unpack("int4", words.reshape(1, -1), scales, 64) - w) ** 2).sum()
+        low, high = w.min(), w.max()
+        best = min(
+            ((np.clip(np.rint((w - m) / s), 0, 15) * s + m - w) ** 2).sum()
+            for s in np.linspace(0.6, 1.02, 43) * (high - low) / 15
+            for m in low + np.linspace(0, 0.3, 31) * (high - low)
+        )
+        assert found <= 1.15 * best
+
+
+def test_the_head_may_stay_or_have_a_form_of_its_own(tmp_path):
+    source = GOLDEN / "xlstm" / "tied_bf16"
+    for head, suffix in (("none", ""), ("int8", ".int8")):
+        out = tmp_path / head
+        assert cli.main(["quantize", str(source), str(out), "--weights", "int4", "--head", head]) is None
+        names = st.checkpoint_sources(out)
+        assert "backbone.embeddings.weight" + suffix in names
+        assert any(name.endswith(".int4") for name in names)
+        assert inspect_checkpoint.summary(out)["problems"] == []
+
+
+def test_what_is_packed_is_not_packed_again(tmp_path, capsys):
+    directory = DIRECTORIES[0]
+    assert cli.main(["quantize", str(directory), str(tmp_path / "out"), "--weights", "int8"]) == 2
+    assert "is packed already; nothing written" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_checkpoint_that_does_not_fit_its_config_is_refused(tmp_path, capsys):
+    shutil.copytree(GOLDEN / "mamba" / "bf16", tmp_path / "in")
+    values = json.loads((tmp_path / "in" / "config.json").read_text())
+    key = "hidden_size" if "hidden_size" in values else "d_model"
+    (tmp_path / "in" / "config.json").write_text(json.dumps({**values, key: 2 * values[key]}))
+    assert cli.main(["quantize", str(tmp_path / "in"), str(tmp_path / "out"), "--weights", "int8"]) == 2
+    assert "nothing written" in capsys.readouterr().err
+
+
+def test_rows_pass_through_in_pieces(monkeypatch):
+    rng = np.random.default_rng(2)
+    whole = st.tensor(rng.normal(size=(37, 70)).astype(np.float32))
+
+    def pieces():  # cut anywhere
+        flat = whole.array.reshape(-1)
+        yield from (flat[:33], flat[33:1000], flat[1000:])
+
+    def packed_with(bytes_at_once):
+        monkeypatch.setattr(quantize, "ROW_BYTES", bytes_at_once)
+        matrix = quantize.Packed(st.Source("F32", (37, 70), pieces), "int4")
+        return matrix.values().load().array, matrix.scales().load().array
+
+    for one, other in zip(packed_with(1 << 20), packed_with(4 * 70 * 5)):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("form", ["int8", "int4"])
+def test_what_is_not_finite_is_not_a_number(form):
+    w = np.ones((1, 128), np.float32)
+    w[0, 70] = np.inf
+    values, scales = quantize.PACK[form](w.reshape(1, 2, 64))
+    back = packed.unpack(form, values.reshape(1, -1), scales, 128)
+    assert np.allclose(back[0, :64], 1, atol=0.01) and np.isnan(back[0, 64:]).all()
