@@ -40,8 +40,9 @@ class UnigramModel final : public WordModel {
  private:
   class Encoder;
 
-  Trie trie_;                   // the numbers are ids
-  std::vector<double> scores_;  // [id]
+  Trie trie_;                      // the numbers are ids
+  std::vector<double> scores_;     // [id]
+  std::vector<uint32_t> lengths_;  // [id], bytes
   Unknown unknown_;
   bool has_all_bytes_;  // unknown.byte_ids
   Precision precision_;

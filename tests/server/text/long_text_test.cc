@@ -208,6 +208,11 @@ TEST_P(LongText, SentencePieceNormalized) {
 
 TEST_P(LongText, SentencePieceUnigram) { expect_bounded(*sentencepiece(books_model())); }
 
+// The demo's pieces of one and of three dots leave three ways through a text of dots, of which none
+// is the best before its end.
+INSTANTIATE_TEST_SUITE_P(NothingIsCertain, LongText, ::testing::Values(Kind{"Dots", '.', '.'}),
+                         [](const auto& info) { return info.param.name; });
+
 // The processor's time that the work takes on after nobody wants it any more, which they do not
 // after so many seconds of its time.
 double seconds_taken_on(const Tokenizer& tokenizer, const std::string& text, double after) {
