@@ -18,7 +18,7 @@ else:
 
     MODEL = ROOT / "weights_tools/demo/gla-books"
 if importlib.util.find_spec("langchain_openai") is None:
-    collect_ignore = ["langchain_test.py", "lm_eval_test.py"]
+    collect_ignore = ["chat_template_test.py", "langchain_test.py", "lm_eval_test.py"]
 
 
 class HttpServer(Server):

@@ -5,6 +5,7 @@ import math
 import os
 import pathlib
 import subprocess
+import urllib.request
 
 import lm_eval
 import pytest
@@ -29,22 +30,33 @@ CHOICE = {
     "output_type": "multiple_choice",
     "doc_to_text": "{{text[:20]}}",
     "doc_to_target": 0,
-    "doc_to_choice": "{{[text[20:], ' xyzzy qqq']}}",
+    "doc_to_choice": "{{[text[20:36], ' zqx[]=12;,,;#~']}}",
     "metric_list": [{"metric": "acc"}],
 }
 
 
+def ask(server, path, body=None):
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(server.url + path, data, {"content-type": "application/json"})
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)
+
+
 def score(server, text):
-    """The sum of log-probabilities, in nats, and the number of tokens."""
+    """The sum of log-probabilities, in nats, behind BOS, which the harness puts in front of all."""
+    bos = ask(server, "/tokenizer_info")["bos_token_id"]
+    tokens = ask(server, "/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
+    ids = " ".join(map(str, [bos, *tokens]))
     answer = subprocess.run(
         [pathlib.Path(os.environ["RECURVE_BIN"]) / "recurve", "--server", server.address]
-        + ["--json", "score", "--text", text],
+        + ["--json", "score", "--ids", "--prompt", ids],
         capture_output=True,
         text=True,
         check=True,
     )
     final = json.loads(answer.stdout.splitlines()[-1])["final"]
-    return float(final["sumLogprob"]), int(final["scoredTokens"])
+    assert int(final["scored_tokens"]) == len(tokens)
+    return float(final["sum_logprob"])
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +88,12 @@ def results(server, tmp_path_factory):
 
 
 def test_the_harness_finds_what_recurve_score_finds(server, results):
-    total = sum(score(server, text)[0] for text in TEXTS)
+    total = sum(score(server, text) for text in TEXTS)
     size = sum(len(text.encode()) for text in TEXTS)
     found = results["results"]["books_rolling"]["bits_per_byte,none"]
     assert found == pytest.approx(-total / size / math.log(2), abs=1e-4)
     for sample, text in zip(results["samples"]["books_rolling"], TEXTS, strict=True):
-        assert sample["filtered_resps"][0][0] == pytest.approx(score(server, text)[0], rel=1e-4)
+        assert sample["filtered_resps"][0] == pytest.approx(score(server, text), rel=1e-4)
 
 
 def test_a_choice_is_made_by_the_likelier_end(results):

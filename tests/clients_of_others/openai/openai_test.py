@@ -205,8 +205,10 @@ def test_a_response_and_its_stream_are_the_same(client):
     text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
     assert text == whole.output_text == events[-1].response.output_text
     assert events[-1].type == "response.incomplete"
-    with client.responses.stream(store=False, **asked) as stream:
-        assert stream.get_final_response().output_text == text
+    stop = {"stop": text[3:5]}
+    with client.responses.stream(store=False, extra_body=stop, **asked) as stream:
+        final = stream.get_final_response()
+    assert final.status == "completed" and final.output_text == text[: text.index(text[3:5])]
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(whole.id)
 
