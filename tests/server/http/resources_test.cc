@@ -211,7 +211,7 @@ TEST_F(ResourcesTest, WhatIsWrongWithSessionsIsSaid) {
   EXPECT_EQ(client.read().status, 415);
   const auto elsewhere = ask("PUT /v1/sessions");
   EXPECT_EQ(elsewhere.status, 405);
-  EXPECT_THAT(elsewhere.head, HasSubstr("Allow: GET, POST\r\n"));
+  EXPECT_THAT(elsewhere.head, HasSubstr("Allow: GET, HEAD, POST\r\n"));
   EXPECT_EQ(ask("GET /v1/sessions/a/b/c").status, 404);
 }
 
