@@ -7,13 +7,14 @@
 #include <cmath>
 
 #include "clients/cpp/cli_io.h"
+#include "clients/cpp/tls_flags.h"
 #include "server/version.h"
 
 namespace recurve {
 
 Client CliContext::client() const {
   try {
-    return Client(server);
+    return Client({server, tls});
   } catch (const std::invalid_argument& error) {
     throw UsageError(error.what());
   }
@@ -93,6 +94,7 @@ int run(int count, char** arguments) {
   app.add_option("--server", context.server, "Address of the server [default: 127.0.0.1:50051]")
       ->type_name("HOST:PORT")
       ->envname("RECURVE_SERVER");
+  add_tls_flags(app, &context.tls);
   app.add_option("--timeout", context.timeout_seconds,
                  "Deadline of each call, in seconds; 0: none [default: 0]")
       ->check(CLI::NonNegativeNumber);

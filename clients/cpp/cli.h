@@ -21,6 +21,7 @@ class UsageError : public std::runtime_error {
 // What all commands share.
 struct CliContext {
   std::string server = "127.0.0.1:50051";
+  ClientTls tls;
   double timeout_seconds = 0;  // of each call; 0: none
   bool json = false;
   Interrupts interrupts;

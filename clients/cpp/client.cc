@@ -41,8 +41,8 @@ ClientError no_final_message() {
 
 }  // namespace
 
-Client::Client(std::string address)
-    : connection_(std::move(address)),
+Client::Client(const Endpoint& endpoint)
+    : connection_(endpoint),
       inference_(v1::Inference::NewStub(connection_.channel())),
       sessions_(v1::Sessions::NewStub(connection_.channel())),
       control_(v1::Control::NewStub(connection_.channel())) {}

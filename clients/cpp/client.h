@@ -26,10 +26,9 @@ enum class Health { kUnknown = 0, kServing = 1, kNotServing = 2 };
 // several threads at once.
 class Client {
  public:
-  // `address` is HOST:PORT, or another name that gRPC resolves. Throws std::invalid_argument where
-  // it is neither. Waits for the connection for half a second at most; that there is none shows
-  // with the first call.
-  explicit Client(std::string address);
+  // Throws std::invalid_argument where the address is none, or a file cannot be read. Waits for the
+  // connection for half a second at most; that there is none shows with the first call.
+  explicit Client(const Endpoint& endpoint);
 
   const std::string& address() const { return connection_.address(); }
 

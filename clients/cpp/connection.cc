@@ -6,6 +6,8 @@
 
 #include <charconv>
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <stdexcept>
 #include <string_view>
@@ -40,7 +42,28 @@ bool is_this_machine(const std::string& address) {
          address.starts_with("[::1]:") || address.starts_with("unix:");
 }
 
-std::shared_ptr<grpc::Channel> make_channel(const std::string& address) {
+std::string read_pem(const std::string& path) {
+  if (path.empty()) return {};
+  std::ifstream in(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (!in || text.find("-----BEGIN ") == std::string::npos) {
+    throw std::invalid_argument(fmt::format("\"{}\" is no file of PEM that can be read", path));
+  }
+  return text;
+}
+
+std::shared_ptr<grpc::ChannelCredentials> make_credentials(const ClientTls& tls) {
+  if (tls.cert.empty() != tls.key.empty()) {
+    throw std::invalid_argument(
+        "a client's certificate needs its key, and the key the certificate");
+  }
+  if (tls.ca.empty() && tls.cert.empty()) return grpc::InsecureChannelCredentials();
+  return grpc::SslCredentials({.pem_root_certs = tls.ca == "system" ? "" : read_pem(tls.ca),
+                               .pem_private_key = read_pem(tls.key),
+                               .pem_cert_chain = read_pem(tls.cert)});
+}
+
+std::shared_ptr<grpc::Channel> make_channel(const std::string& address, const ClientTls& tls) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);  // log-probabilities of a long prompt come in one
   // gRPC would share one socket among all channels of the process to the same address.
@@ -52,7 +75,7 @@ std::shared_ptr<grpc::Channel> make_channel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   // gRPC would ask the proxy of the environment for this very machine.
   if (is_this_machine(address)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(address, make_credentials(tls), arguments);
 }
 
 std::string hint_for(const grpc::Status& status,
@@ -78,9 +101,9 @@ bool is_lost(const grpc::Status& status, const grpc::ClientContext& context) {
 
 }  // namespace
 
-Connection::Connection(std::string address) : address_(std::move(address)) {
+Connection::Connection(const Endpoint& endpoint) : address_(endpoint.address) {
   check_address(address_);
-  channel_ = make_channel(address_);
+  channel_ = make_channel(address_, endpoint.tls);
   // gRPC up to 1.51 reads the errno of connect() after it has allocated memory, which may have set
   // another: it then says that no server is there, about once in 2,000 connections. So it is given
   // the time for a second attempt.

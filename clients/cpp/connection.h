@@ -4,17 +4,36 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "clients/cpp/client_error.h"
 
 namespace recurve {
 
+// Files of PEM by which a client knows its server, and shows who it is.
+struct ClientTls {
+  std::string ca = {};    // who must have signed the server's certificate; "system": whom the
+                          // system trusts; empty: no TLS is spoken, unless there is a certificate
+  std::string cert = {};  // the client's own; empty: none
+  std::string key = {};   // and its key
+};
+
+// Where a server is, and how it is spoken with.
+struct Endpoint {
+  Endpoint(std::string address_, ClientTls tls_ = {})
+      : address(std::move(address_)), tls(std::move(tls_)) {}
+  Endpoint(const char* address_) : address(address_) {}
+
+  std::string address;  // HOST:PORT, or another name that gRPC resolves
+  ClientTls tls;
+};
+
 // A channel to one server, and what its statuses mean.
 class Connection {
  public:
-  // Throws std::invalid_argument for an address that is none. Waits for the server for half a
-  // second at most: that there is none shows with the first call.
-  explicit Connection(std::string address);
+  // Throws std::invalid_argument for an address that is none, or a file that cannot be read. Waits
+  // for the server for half a second at most: that there is none shows with the first call.
+  explicit Connection(const Endpoint& endpoint);
 
   const std::string& address() const { return address_; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }

@@ -33,7 +33,7 @@ double process_cpu_seconds() {
 // One run: workers, pacer and users, from construction to the end of run().
 class LoadRun {
  public:
-  LoadRun(const std::string& address, const Workload& workload,
+  LoadRun(const Endpoint& endpoint, const Workload& workload,
           const std::variant<ClosedLoop, OpenLoop>& loop, const RunOptions& options)
       : options_(options),
         loop_(loop),
@@ -47,7 +47,7 @@ class LoadRun {
                  .temperature = options.temperature,
                  .timeout_seconds = options.timeout_seconds} {
     for (int w = 0; w < std::max(1, options.workers); ++w) {
-      workers_.push_back(std::make_unique<Worker>(address, watch_, window_, options.level));
+      workers_.push_back(std::make_unique<Worker>(endpoint, watch_, window_, options.level));
     }
   }
 
@@ -217,10 +217,10 @@ class LoadRun {
 
 }  // namespace
 
-RunResult run_load(const std::string& address, const Workload& workload,
+RunResult run_load(const Endpoint& endpoint, const Workload& workload,
                    const std::variant<ClosedLoop, OpenLoop>& loop, const RunOptions& options,
                    const OnProgress& on_progress, const std::atomic<bool>& interrupted) {
-  return LoadRun(address, workload, loop, options).run(on_progress, interrupted);
+  return LoadRun(endpoint, workload, loop, options).run(on_progress, interrupted);
 }
 
 }  // namespace recurve::loadgen

@@ -5,6 +5,7 @@
 #include <string>
 #include <variant>
 
+#include "clients/cpp/connection.h"
 #include "clients/loadgen/arrivals.h"
 #include "clients/loadgen/recorder.h"
 #include "clients/loadgen/workload.h"
@@ -60,7 +61,7 @@ struct RunProgress {
 // Loads the server at `address` and returns what was seen. `on_progress` is called about ten times
 // a second. Ends early, with what there is, once `interrupted` is set.
 using OnProgress = std::function<void(const RunProgress&)>;
-RunResult run_load(const std::string& address, const Workload& workload,
+RunResult run_load(const Endpoint& endpoint, const Workload& workload,
                    const std::variant<ClosedLoop, OpenLoop>& loop, const RunOptions& options,
                    const OnProgress& on_progress, const std::atomic<bool>& interrupted);
 

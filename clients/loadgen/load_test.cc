@@ -52,7 +52,7 @@ class LoadTest {
   LoadTest(const Options& options, const LoadTestEvents& events,
            const std::atomic<bool>& interrupted)
       : o_(options), events_(events), interrupted_(interrupted) {
-    Client client(o_.server);
+    Client client(o_.endpoint());
     report_.server = ask_server(client);
     check_forks(o_, report_.server);
     workload_.emplace(o_.workload, report_.server.limits);
@@ -113,7 +113,7 @@ class LoadTest {
 
   Trial closed_loop(int streams, const RunOptions& options) {
     Trial trial{.load = fmt::format("closed loop, {} streams", streams), .streams = streams};
-    trial.result = run_load(o_.server, *workload_, ClosedLoop{streams}, options,
+    trial.result = run_load(o_.endpoint(), *workload_, ClosedLoop{streams}, options,
                             events_.on_progress, interrupted_);
     return trial;
   }
@@ -126,7 +126,7 @@ class LoadTest {
       trial.load = fmt::format("open loop, arrivals of {} at {:g} times its speed", o_.trace_file,
                                o_.trace_speed);
     }
-    trial.result = run_load(o_.server, *workload_,
+    trial.result = run_load(o_.endpoint(), *workload_,
                             OpenLoop{.arrivals = arrivals(rate), .max_running = o_.max_running},
                             o_.run, events_.on_progress, interrupted_);
     return trial;

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "clients/cpp/tls_flags.h"
 #include "server/version.h"
 
 namespace recurve::loadgen {
@@ -185,6 +186,7 @@ int parse_options(int argc, char** argv, Options* o) {
       ->capture_default_str()
       ->type_name("HOST:PORT")
       ->envname("RECURVE_SERVER");
+  add_tls_flags(app, &o->tls);
   add_load(app, o);
   add_workload(app, o, &texts);
   add_time(app, o);

@@ -2,6 +2,7 @@
 #include <optional>
 #include <string>
 
+#include "clients/cpp/connection.h"
 #include "clients/loadgen/load_run.h"
 #include "clients/loadgen/sweep.h"
 #include "clients/loadgen/workload.h"
@@ -13,6 +14,8 @@ enum class ArrivalKind { kPoisson, kConstant, kTrace };
 // The command line of recurve-loadgen. `recurve-loadgen --help` is its reference.
 struct Options {
   std::string server = "127.0.0.1:50051";
+  ClientTls tls;
+  Endpoint endpoint() const { return {server, tls}; }
 
   std::optional<int> streams;  // a closed loop of so many
   std::optional<double> rate;  // an open loop of so many conversations a second

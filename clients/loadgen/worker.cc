@@ -39,10 +39,9 @@ class Worker::Probe final : public Event {
   Histogram delays_;
 };
 
-Worker::Worker(const std::string& address, const Stopwatch& watch, Window window,
-               ServiceLevel level)
+Worker::Worker(const Endpoint& endpoint, const Stopwatch& watch, Window window, ServiceLevel level)
     : watch_(watch),
-      connection_(address),
+      connection_(endpoint),
       inference_(v1::Inference::NewStub(connection_.channel())),
       sessions_(v1::Sessions::NewStub(connection_.channel())),
       recorder_(window, level),

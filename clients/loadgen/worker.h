@@ -27,7 +27,7 @@ class User;
 // A connection of its own, a queue of completed operations, and the thread that handles them.
 class Worker {
  public:
-  Worker(const std::string& address, const Stopwatch& watch, Window window, ServiceLevel level);
+  Worker(const Endpoint& endpoint, const Stopwatch& watch, Window window, ServiceLevel level);
   ~Worker();  // no operation is under way
 
   grpc::CompletionQueue* queue() { return &queue_; }

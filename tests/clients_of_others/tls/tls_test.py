@@ -1,5 +1,6 @@
 """TLS on every door, before clients of others: grpcio, Triton's client, Python's own HTTP and ssl."""
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -14,6 +15,7 @@ import time
 import grpc
 import pytest
 import tritonclient.grpc as triton
+import recurve
 from recurve import Client
 from recurve.v1 import control_pb2, inference_pb2
 
@@ -296,3 +298,56 @@ def test_files_of_no_use_are_refused_at_the_start(authority, tmp_path):
     assert "--tls-key" in refused_start("--tls-cert", str(one.cert))
     assert "--tls-cert" in refused_start("--tls-key", str(one.key))
     assert not re.search("terminate|abort", refused_start(*weak.flags))
+
+
+def test_the_python_client_speaks_it(authority, monkeypatch):
+    mine = authority.sign("me")
+    with serve(*authority.sign().flags, "--tls-client-ca", str(authority.ca)) as both:
+        tls = recurve.Tls(ca=authority.ca, cert=mine.cert, key=mine.key)
+        with Client(both.address, tls=tls) as client:
+            ids = client.tokenize("It was").ids
+
+        async def by_async_client(**options):
+            async with recurve.AsyncClient(both.address, **options) as client:
+                scored = await client.score("It was a dark night")
+                assert scored.scored_tokens > 0
+                return (await client.tokenize("It was")).ids
+
+        assert asyncio.run(by_async_client(tls=tls)) == ids
+        with Client(both.address, retry=recurve.Retry(attempts=1)) as client:
+            with pytest.raises(recurve.UnreachableError):
+                client.tokenize("It was", timeout=2)
+        for name, value in environment(authority, mine).items():
+            monkeypatch.setenv(name, value)
+        assert asyncio.run(by_async_client()) == ids
+        with Client(both.address) as client:
+            assert client.tokenize("It was").ids == ids
+    with pytest.raises(ValueError):
+        recurve.Tls(cert=mine.cert)
+
+
+def environment(authority, client):
+    return {"RECURVE_TLS_CA": str(authority.ca), "RECURVE_TLS_CERT": str(client.cert),
+            "RECURVE_TLS_KEY": str(client.key)}
+
+
+def test_the_command_line_and_the_load_generator_speak_it(authority, stranger):
+    mine = authority.sign("me")
+    with serve(*authority.sign().flags, "--tls-client-ca", str(authority.ca)) as both:
+        def run(program, *arguments, **variables):
+            return subprocess.run([BIN / program, *map(str, arguments), "--server", both.address],
+                                  env={**os.environ, **variables}, capture_output=True, text=True, timeout=60)
+
+        ask = ("recurve", "tokenize", "--prompt", "It was")
+        said = run(*ask, "--tls-ca", authority.ca, "--tls-cert", mine.cert, "--tls-key", mine.key)
+        assert said.returncode == 0, said.stderr
+        from_environment = run(*ask, **environment(authority, mine))
+        assert from_environment.stdout == said.stdout
+        loaded = run("recurve-loadgen", "--streams", "2", "--duration", "1", "--quiet", **environment(authority, mine))
+        assert loaded.returncode == 0, loaded.stderr
+        assert run(*ask).returncode == 3
+        assert run(*ask, "--tls-ca", stranger.ca).returncode == 3
+        absent = run(*ask, "--tls-ca", "/absent")
+        assert absent.returncode == 2 and "/absent" in absent.stderr
+        half = run(*ask, "--tls-cert", mine.cert)
+        assert half.returncode == 2 and "key" in half.stderr

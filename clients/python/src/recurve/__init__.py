@@ -13,6 +13,7 @@
 from recurve._async.client import AsyncClient
 from recurve._async.session import AsyncSession
 from recurve._async.stream import AsyncStream
+from recurve._channel import Tls
 from recurve._errors import (
     AlreadyExistsError,
     CancelledError,
@@ -107,6 +108,7 @@ __all__ = [
     "SessionInfo",
     "Slots",
     "Stream",
+    "Tls",
     "TokenLogprob",
     "Tokens",
     "UnauthenticatedError",

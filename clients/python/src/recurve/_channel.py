@@ -2,12 +2,53 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import pathlib
 import re
+
+import grpc
 
 Metadata = tuple[tuple[str, str], ...]
 
 _NAMED = ("unix:", "dns:", "ipv4:", "ipv6:")
 _THIS_MACHINE = ("127.", "localhost:", "[::1]:", "unix:")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tls:
+    """How TLS is spoken with a server: files of PEM.
+
+    ca: certificates of which one has signed the server's; None: whom grpcio trusts by itself.
+    cert, key: the client's own certificate, with those between it and a root, and its key; None:
+        it shows none.
+
+    ValueError where only one of cert and key is given, OSError where a file cannot be read.
+    """
+
+    ca: str | os.PathLike[str] | None = None
+    cert: str | os.PathLike[str] | None = None
+    key: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("a client's certificate needs its key, and the key the certificate")
+
+    @staticmethod
+    def from_environment() -> Tls | None:
+        """As RECURVE_TLS_CA, RECURVE_TLS_CERT and RECURVE_TLS_KEY say, which the command line reads
+        too; None where none of them is set. RECURVE_TLS_CA=system: whom grpcio trusts."""
+        ca, cert, key = (os.environ.get(f"RECURVE_TLS_{name}") for name in ("CA", "CERT", "KEY"))
+        if not (ca or cert or key):
+            return None
+        return Tls(ca=None if ca == "system" else ca or None, cert=cert or None, key=key or None)
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        ca, key, cert = (
+            None if path is None else pathlib.Path(path).read_bytes()
+            for path in (self.ca, self.key, self.cert)
+        )
+        return grpc.ssl_channel_credentials(ca, key, cert)
 
 
 def check_address(address: str) -> str:

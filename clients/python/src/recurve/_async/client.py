@@ -18,6 +18,7 @@ from recurve._async.generates import Generates
 from recurve._async.scoring import Scorer
 from recurve._async.session import Opening, open_session
 from recurve._async.stream import AsyncStream
+from recurve._channel import Tls
 from recurve._errors import MAY_COME, UnavailableError, UnreachableError
 from recurve._info import Load, ModelInfo, ServerInfo, SessionInfo
 from recurve._requests import ScoreText, tokenize_request
@@ -36,6 +37,7 @@ class AsyncClient(Generates):
 
     address: HOST:PORT, or another name that gRPC resolves; ValueError where it is neither.
     retry: when calls are made again that have changed nothing; Retry(attempts=1): never.
+    tls: TLS is spoken, as this says. Default: as Tls.from_environment() has it, else not.
     metadata: sent with every call, e.g. (("authorization", "Bearer ..."),).
 
     To be made and used within one event loop, by any number of its tasks. Calls that fail raise a
@@ -48,9 +50,10 @@ class AsyncClient(Generates):
         *,
         retry: Retry = Retry(),
         metadata: Sequence[tuple[str, str]] = (),
+        tls: Tls | None = None,
     ) -> None:
-        self._connection = Connection(address, retry, tuple(metadata))
-        self._scorer = Scorer(address, retry, tuple(metadata))
+        self._connection = Connection(address, retry, tuple(metadata), tls)
+        self._scorer = Scorer(address, retry, tuple(metadata), tls)
 
     @property
     def address(self) -> str:

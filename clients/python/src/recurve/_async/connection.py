@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import grpc
 import grpc.aio
 
-from recurve._channel import Metadata, channel_options, check_address, metadata_for
+from recurve._channel import Metadata, Tls, channel_options, check_address, metadata_for
 from recurve._errors import RecurveError, error_of
 from recurve._retry import Attempts, Retry
 from recurve._rpcs import Q, R, Rpc
@@ -18,11 +18,17 @@ M = TypeVar("M", covariant=True)
 
 
 class Connection:
-    def __init__(self, address: str, retry: Retry, metadata: Metadata) -> None:
+    def __init__(self, address: str, retry: Retry, metadata: Metadata, tls: Tls | None) -> None:
         self.address: str = check_address(address)
         self.retry = retry
         self._metadata = metadata
-        self._channel = grpc.aio.insecure_channel(address, options=channel_options(address))
+        tls = tls or Tls.from_environment()
+        options = channel_options(address)
+        self._channel = (
+            grpc.aio.insecure_channel(address, options)
+            if tls is None
+            else grpc.aio.secure_channel(address, tls.credentials(), options)
+        )
 
     async def close(self) -> None:
         await self._channel.close()

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Union
 
-from recurve._channel import Metadata
+from recurve._channel import Metadata, Tls
 from recurve._requests import ScorePieces, ScoreText
 from recurve._retry import Retry
 from recurve._sync.connection import Connection
@@ -27,8 +27,8 @@ Part = Union[str, bytes]
 class Scorer:
     """Makes scores over a connection of its own, which the first of them makes."""
 
-    def __init__(self, address: str, retry: Retry, metadata: Metadata) -> None:
-        self._connection = Connection(address, retry, metadata)
+    def __init__(self, address: str, retry: Retry, metadata: Metadata, tls: Tls | None) -> None:
+        self._connection = Connection(address, retry, metadata, tls)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="recurve-score")
 
     async def score(
