@@ -31,7 +31,8 @@ struct TextRequest {
   std::vector<std::string> stop_strings = {};
   bool include_stop = false;
   int32_t choices = 1;
-  std::string session = {};  // empty: none
+  std::string session = {};                     // empty: none
+  std::optional<uint64_t> expected_epoch = {};  // of the session; left out: any
   int32_t priority = 0;
 };
 
