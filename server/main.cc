@@ -217,6 +217,22 @@ ServingInfo serving_info(const Options& o, const Model& model, const Backend& ba
   return info;
 }
 
+// What written states must be of, and what they may take.
+void keep_sessions(const Options& o, const Model& model, const ServingInfo& info,
+                   const StateStore& states, Archive* archive, SessionLimits* limits) {
+  limits->archive = archive;
+  limits->identity = {.model = info.fingerprint,
+                      .weights = info.weight_type,
+                      .chunk = static_cast<int32_t>(model.info().chunk)};
+  limits->disk_bytes = static_cast<int64_t>(state_store_options(o).most_bytes);
+  const StateStore::Usage usage = states.usage();
+  log_event(LogLevel::kInfo, "state_dir",
+            {{"folder", o.state_dir},
+             {"records", usage.records},
+             {"bytes", static_cast<int64_t>(usage.bytes)},
+             {"set_aside", usage.set_aside}});
+}
+
 int run(const Options& o, StopSignal& stop) {
   allow_many_files();
   const HeapTrimmer trimmer;
@@ -234,6 +250,14 @@ int run(const Options& o, StopSignal& stop) {
   std::optional<HttpServer> metrics_door;
   if (!o.metrics.empty()) metrics_door.emplace(metrics_options(o, tls), serving, scrapers);
 
+  // The folder is taken before anything takes long.
+  std::optional<StateStore> states;
+  std::optional<Archive> archive;
+  if (!o.state_dir.empty()) {
+    states.emplace(open_folder(o.state_dir), state_store_options(o));
+    archive.emplace(*states);
+  }
+
   const auto backend = make_backend(o.device, o.threads);
   MemoryPlan plan = plan_memory(o, *backend);
   const int slots = choose_slots(o, plan);
@@ -244,12 +268,16 @@ int run(const Options& o, StopSignal& stop) {
   const ServingInfo info =
       serving_info(o, *model, *backend, text.rules, fingerprint, weight_type, slots, plan.sessions);
   EngineOptions options = engine_options(o, slots, plan.sessions);
+  if (archive) keep_sessions(o, *model, info, *states, &*archive, &options.sessions);
   options.on_recorded = RecordProgress();
   options.on_failure = failure.listener("the engine");
   Engine engine(
       *model, *backend,
       {.rows = info.vocab_rows, .usable = text.tokenizer->size(), .eos_ids = text.rules.eos}, queue,
       stats, metrics, options);
+  if (const int lost = stats.sessions_not_restored; lost > 0) {
+    log_event(LogLevel::kWarning, "sessions_not_restored", {{"sessions", lost}});
+  }
   std::thread engine_thread([&] {
     pthread_setname_np(pthread_self(), "engine");
     engine.run();

@@ -201,6 +201,17 @@ int parse_options(int argc, char** argv, Options* o) {
       ->check(CLI::Range(0.0, 1e9))
       ->group("Sessions");
 
+  app.add_option("--state-dir", o->state_dir,
+                 "Folder for sessions: durable ones are there after the server ends, however it "
+                 "ends, and others' states move there where host memory is short; default: none")
+      ->group("Sessions");
+  app.add_option("--state-disk", o->state_disk,
+                 "Bytes that --state-dir may take, e.g. 40GB; a durable session reserves twice its "
+                 "state. auto: what it has and half of what is free there")
+      ->transform(CLI::Validator(size_or_auto, "SIZE|auto"))
+      ->default_str("auto")
+      ->group("Sessions");
+
   app.add_option("--log-level", o->log_level, "Logs go to standard error")
       ->transform(
           CLI::CheckedTransformer(std::map<std::string, LogLevel>{{"debug", LogLevel::kDebug},

@@ -1,5 +1,7 @@
 #include "server/part_options.h"
 
+#include <filesystem>
+
 namespace recurve {
 
 Checkpoint open_checkpoint(const Options& o) {
@@ -9,6 +11,20 @@ Checkpoint open_checkpoint(const Options& o) {
 
 LoadOptions load_options(const Options& o) {
   return {.weights = WeightFormats::named(o.weights, o.head_weights), .state = o.state};
+}
+
+// What is there counts as its own: a restart finds the same room.
+StateStore::Options state_store_options(const Options& o) {
+  if (o.state_disk != kAutomatic) return {.most_bytes = o.state_disk};
+  std::error_code error;
+  uint64_t here = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(o.state_dir, error)) {
+    if (entry.is_regular_file(error)) here += entry.file_size(error);
+  }
+  std::filesystem::path folder = o.state_dir;
+  while (!exists(folder, error) && folder.has_parent_path()) folder = folder.parent_path();
+  const auto space = std::filesystem::space(folder.empty() ? "." : folder, error);
+  return {.most_bytes = here + (error ? 0 : space.available / 2)};
 }
 
 // As many rows as keep the device busy: a GPU's matrix units want more of them.

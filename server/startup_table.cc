@@ -92,6 +92,12 @@ std::string startup_table(const Options& options, const Model& model, const Toke
        fmt::format("{}{}", options.listen,
                    options.listen.ends_with(":0") ? fmt::format(" (port {})", port) : "")},
   };
+  if (!options.state_dir.empty()) {
+    rows.emplace_back(
+        "kept in",
+        fmt::format("{}, {} at most", options.state_dir,
+                    human_bytes(static_cast<double>(state_store_options(options).most_bytes))));
+  }
   if (!options.http.empty()) rows.emplace_back("http", options.http);
   std::string table;
   for (const auto& [name, value] : rows) table += fmt::format("  {:<10} {}\n", name, value);

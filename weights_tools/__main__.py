@@ -10,6 +10,7 @@ COMMANDS = {
     "convert": ("convert", "write config.json and safetensors from other layouts"),
     "quantize": ("quantize", "pack the weights of linear layers into eight or four bits"),
     "inspect": ("inspect_checkpoint", "print what a checkpoint is and what serving it costs"),
+    "state": ("state", "print what a written state is, or how far two differ"),
 }
 
 

@@ -18,6 +18,8 @@ std::string tier_name(v1::SessionTier tier) {
       return "slot";
     case v1::SESSION_TIER_HOST:
       return "host";
+    case v1::SESSION_TIER_DISK:
+      return "disk";
     default:
       return "unknown";
   }
@@ -29,6 +31,12 @@ std::string pending_text(const v1::Session& session) {
 
 std::string ttl_text(const v1::Session& session) {
   return session.ttl_seconds() > 0 ? fmt::format("after {:.0f} s", session.ttl_seconds()) : "never";
+}
+
+std::string durability_text(const v1::Session& session) {
+  if (session.durability() != v1::DURABILITY_LOCAL) return "none";
+  return fmt::format("local, commit {} at {} tokens", session.commit().number(),
+                     session.commit().position());
 }
 
 std::string list_table(const std::vector<v1::Session>& sessions) {
@@ -52,6 +60,7 @@ struct SessionFlags {
   std::string other;  // new name, mark or prefix
   std::vector<std::string> names;
   std::optional<double> ttl_seconds;
+  v1::Durability durability = v1::DURABILITY_UNSPECIFIED;
 };
 
 using Act =
@@ -101,6 +110,16 @@ void add_ttl(const Command& command) {
       "Close it after so much idleness, in seconds, from 0; 0: never [default: the server's]");
 }
 
+void add_durability(const Command& command, const std::string& otherwise) {
+  command.app
+      .add_option("--durability", command.flags->durability,
+                  "What of it is there after the server ends, however it ends: none, or local, all "
+                  "that was acknowledged [default: " +
+                      otherwise + "]")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, v1::Durability>{
+          {"none", v1::DURABILITY_NONE}, {"local", v1::DURABILITY_LOCAL}}));
+}
+
 void add_name(const Command& command) {
   command.app.add_option("name", command.flags->name, "The session's name")->required();
 }
@@ -113,11 +132,13 @@ void add_open_and_fork(CLI::App& app, CliContext& context) {
                                      request.set_name(flags.name);
                                      if (flags.ttl_seconds)
                                        request.set_ttl_seconds(*flags.ttl_seconds);
+                                     request.set_durability(flags.durability);
                                      print_name(ctx, client.open_session(request, options));
                                    });
   open.app.add_option("name", open.flags->name,
                       "1 to 128 of A-Z a-z 0-9 . _ - [default: the server makes one]");
   add_ttl(open);
+  add_durability(open, "none");
 
   const Command fork = add_command(
       app, context, "fork", "A new session with the same state, without its marks; prints its name",
@@ -127,12 +148,14 @@ void add_open_and_fork(CLI::App& app, CliContext& context) {
         request.set_name(flags.name);
         request.set_new_name(flags.other);
         if (flags.ttl_seconds) request.set_ttl_seconds(*flags.ttl_seconds);
+        request.set_durability(flags.durability);
         print_name(ctx, client.fork_session(request, options));
       });
   add_name(fork);
   fork.app.add_option("new-name", fork.flags->other,
                       "Name of the new one [default: the server makes one]");
   add_ttl(fork);
+  add_durability(fork, "the original's");
 }
 
 void add_get_list_close(CLI::App& app, CliContext& context) {
@@ -189,10 +212,11 @@ std::string session_table(const v1::Session& session) {
       "busy           {}\n"
       "epoch          {}\n"
       "idle           {:.1f} s\n"
-      "closes         {}\n",
+      "closes         {}\n"
+      "durability     {}\n",
       session.name(), session.position(), pending_text(session), tier_name(session.tier()),
       session.state_bytes(), session.host_bytes(), session.busy() ? "yes" : "no", session.epoch(),
-      session.idle_seconds(), ttl_text(session));
+      session.idle_seconds(), ttl_text(session), durability_text(session));
   for (const auto& mark : session.marks()) {
     table += fmt::format("mark           {} at {} tokens\n", mark.name(), mark.position());
   }

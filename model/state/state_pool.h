@@ -70,6 +70,9 @@ class StatePool {
   bool ready(const StateSlot& slot) const;
   void wait_until_ready(const StateSlot& slot);
   bool copying() const;  // of any slot
+  // What copied() takes to say whether all that was asked for until now is done, images too.
+  Copier::Ticket asked() const { return copier_ == nullptr ? 0 : copier_->last(); }
+  bool copied(Copier::Ticket asked) const { return copier_ == nullptr || copier_->done(asked); }
   // Until none is under way, whether or not one has failed; the pool holds no image then.
   void wait_for_copies() noexcept;
 

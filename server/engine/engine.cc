@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "server/engine/request_digest.h"
+
 namespace recurve {
 namespace {
 
@@ -41,6 +43,10 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
   running_.reserve(static_cast<size_t>(options.slots));
   forked_.reserve(static_cast<size_t>(options.slots));
   if (backend.queues()) runner_.record(options.on_recorded);
+  if (options.sessions.archive != nullptr) {
+    options.sessions.archive->when_done([&queue] { queue.wake(); });
+    stats_.sessions_not_restored = sessions_.restore(Clock::now());
+  }
   stats_.slots = options.slots;
   report(nullptr);
 }
@@ -56,7 +62,8 @@ void Engine::run() {
 void Engine::work() {
   while (!abandoned_) {
     if (step()) continue;
-    if (queue_.done() && waiting_.empty() && running_.empty()) break;
+    const bool idle = waiting_.empty() && running_.empty() && !sessions_.working();
+    if (queue_.done() && idle) break;
     queue_.wait(next_event());
   }
   end_everything();
@@ -184,7 +191,9 @@ void Engine::retire(Clock::time_point now) {
     if (!sequence->in_prompt()) {
       metrics_.observe_decode(seconds_between(sequence->decode.first_token, now));
     }
-    if (Session* session = sequence->session) {
+    if (sequence->keeps) {
+      keep(*sequence, now);
+    } else if (Session* session = sequence->session) {
       Snapshot at{.position = sequence->position,
                   .pending = sequence->pending(),
                   .history = std::move(sequence->history),
@@ -193,6 +202,40 @@ void Engine::retire(Clock::time_point now) {
     }
     return true;
   });
+}
+
+// Of a durable session: the answer is told to be one once it is on the disk, and what broke off has
+// never been.
+void Engine::keep(Sequence& sequence, Clock::time_point now) {
+  Session& session = *sequence.session;
+  KeptAnswer& kept = *sequence.keeps;
+  if (!kept.ending) return sessions_.roll_back(session, now);
+  kept.answer.reason = reason_text(kept.ending->why);
+  kept.answer.stop_id = kept.ending->stop_id;
+  kept.answer.prompt_tokens = kept.ending->prompt_tokens;
+  kept.answer.before = session.at.position;
+  kept.answer.seed = sequence.sampling.seed;
+  const auto tell = [stream = sequence.stream, ending = *kept.ending](
+                        std::optional<CommitInfo> commit, const std::string& error) {
+    Ending last = ending;
+    last.commit = commit;
+    if (!error.empty()) {
+      last.why = Finish::kNotKept;
+      last.message = "the answer could not be kept, and the session is as it was before: " + error;
+    }
+    stream->finish(std::move(last));
+  };
+  try {
+    sessions_.commit_turn(session, std::move(sequence.slot),
+                          {.position = sequence.position,
+                           .pending = sequence.pending(),
+                           .history = std::move(sequence.history),
+                           .image = nullptr},
+                          std::move(kept.answer), std::move(kept.ids), tell);
+  } catch (const std::bad_alloc&) {
+    sessions_.roll_back(session, now);
+    tell(std::nullopt, "the system gives no memory to write it");
+  }
 }
 
 void Engine::report(const Batch* finished) {
@@ -223,6 +266,11 @@ void Engine::report_slots() {
   stats_.sessions = counts.total;
   stats_.sessions_host = counts.in_host;
   stats_.host_bytes = counts.host_bytes;
+  stats_.sessions_disk = counts.on_disk;
+  if (Archive* archive = sessions_.archive()) {
+    stats_.disk_bytes = static_cast<int64_t>(archive->store().usage().bytes);
+    metrics_.set_session_disk(counts.on_disk, stats_.disk_bytes);
+  }
   metrics_.set_slots(pool_.free_slots(), running, idle);
   metrics_.set_sessions(counts.in_slot, counts.in_host, counts.empty);
   metrics_.set_session_host_bytes(counts.host_bytes);
@@ -250,6 +298,7 @@ void Engine::end_everything() {
   waiting_.drop_all(Finish::kDraining, now);
   for (const auto& sequence : running_) sequence->end(Finish::kDraining);
   retire(now);
+  sessions_.finish_work();
   report(nullptr);
 }
 
@@ -265,10 +314,15 @@ void Engine::fail(const char* what) noexcept {
   };
   for (auto* list : {&running_, &forked_}) {
     for (const auto& sequence : *list) {
-      if (sequence != nullptr) tell([&] { sequence->end(Finish::kFailed); });
+      if (sequence == nullptr) continue;
+      tell([&] { sequence->end(Finish::kFailed); });
+      if (sequence->keeps && sequence->keeps->ending) {
+        tell([&] { sequence->stream->finish({.why = Finish::kFailed}); });
+      }
     }
   }
   tell([&] { waiting_.drop_all(Finish::kFailed, Clock::now()); });
+  tell([&] { sessions_.finish_work(); });
   tell([&] {
     if (on_failure_) on_failure_(what);
   });

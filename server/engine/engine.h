@@ -78,6 +78,7 @@ class Engine {
                                              StateSlot slot);
   void finish(Batch& batch);
   void retire(Clock::time_point now);
+  void keep(Sequence& sequence, Clock::time_point now);
   void report(const Batch* finished);
 
   EngineLoad load() const { return {running_, pace_, holds_}; }

@@ -80,6 +80,7 @@ void Sequence::say(int32_t token) {
     prompt.ids.clear();
   }
   history.add_generated(token);
+  if (keeps) keeps->ids.push_back(token);
   decode.token = token;
   decode.absorbed = false;
   ++decode.generated;
@@ -121,15 +122,28 @@ void Sequence::end(Finish why, const char* message) {
   Ending last = ending(why);
   last.message = message;
   for (const auto& sibling : prompt.siblings) sibling->finish(last);
-  stream->finish(std::move(last));
   ended = true;
+  if (!holds(last)) stream->finish(std::move(last));
+}
+
+// An answer that is not on the disk yet is not acknowledged; what is no answer is not kept.
+bool Sequence::holds(const Ending& last) {
+  const bool whole = last.why == Finish::kLength || last.why == Finish::kEos ||
+                     last.why == Finish::kStopId || last.why == Finish::kStopString;
+  if (!keeps || !whole) return false;
+  keeps->ending = last;
+  return true;
 }
 
 void Sequence::end_with(SampledToken token, Finish why, int32_t stop_id) {
   Ending last = ending(why);
   last.stop_id = stop_id;
-  stream->push_last(std::move(token), std::move(last));
   ended = true;
+  if (holds(last)) {
+    stream->push(std::move(token));
+  } else {
+    stream->push_last(std::move(token), std::move(last));
+  }
 }
 
 Ending Sequence::ending(Finish why) const {

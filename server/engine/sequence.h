@@ -41,6 +41,14 @@ struct DecodePhase {
   std::optional<Clock::time_point> unread = {};  // since then its stream is full, and it waits
 };
 
+// Of an answer that is acknowledged once it is on the disk: what is written with its state, and its
+// last word meanwhile.
+struct KeptAnswer {
+  StateAnswer answer;
+  std::vector<int32_t> ids = {};
+  std::optional<Ending> ending = {};
+};
+
 // One choice of a request, in its slot. Its stream has had its last word once `ended` is set.
 struct Sequence {
   SamplingParams sampling;
@@ -63,6 +71,7 @@ struct Sequence {
   bool leaving = false;         // takes part in no further step: it ends once those are done
   const char* error = nullptr;  // why it leaves, if the model failed
   bool ended = false;
+  std::optional<KeptAnswer> keeps;  // set: its session is durable
 
   // Whether its first token is still to come.
   bool in_prompt() const { return decode.generated == 0; }
@@ -110,6 +119,7 @@ struct Sequence {
   bool may_decode() const;
   std::optional<Reason> reason_to_end(Clock::time_point now);
   Ending ending(Finish why) const;
+  bool holds(const Ending& last);
 };
 
 }  // namespace recurve

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/check.h"
+#include "server/engine/request_digest.h"
 
 namespace recurve {
 namespace {
@@ -32,6 +33,7 @@ bool contains(const std::vector<int32_t>& ids, int32_t id) {
 }  // namespace
 
 void WaitingLine::take_arrivals(const EngineLoad& load, Clock::time_point now) {
+  if (sessions_.advance()) resume_parked(load, now);
   arrivals_ = queue_.take();
   for (SessionCommand& command : arrivals_.commands) carry_out(command, now);
   for (Request& request : arrivals_.requests) arrive(request, load, now);
@@ -46,6 +48,11 @@ void WaitingLine::carry_out(SessionCommand& command, Clock::time_point now) {
     result.status = SessionResult::Status::kFull;
     result.message = "the system gives no memory for it: close sessions or marks";
   }
+  if (result.status == SessionResult::Status::kLater) return;
+  if (result.status == SessionResult::Status::kWait) {
+    parked_commands_.push_back(std::move(command));
+    return;
+  }
   std::exchange(command.done, nullptr)(std::move(result));
 }
 
@@ -59,6 +66,10 @@ void WaitingLine::arrive(Request& request, const EngineLoad& load, Clock::time_p
     Waiting& waiting = one.emplace_back();
     waiting.session =
         request.session.empty() ? nullptr : sessions_.find(request.session, request.caller.tenant);
+    if (waiting.session != nullptr && !waiting.session->busy &&
+        look_at_session(request, *waiting.session)) {
+      return;
+    }
     waiting.input = input_of(request, waiting.session);
     waiting.place = place_of(request.arrival, request.priority);
     refused = refusal(request, waiting.session, waiting.input);
@@ -161,6 +172,7 @@ void WaitingLine::drop_unwanted(Clock::time_point now) {
 void WaitingLine::drop_all(Finish why, Clock::time_point now) {
   for (const Waiting& waiting : waiting_) drop(waiting, why, now);
   waiting_.clear();
+  drop_parked(why);
   drop_arrivals(why);
   arrivals_ = queue_.take();
   drop_arrivals(why);
@@ -234,6 +246,9 @@ std::unique_ptr<Sequence> WaitingLine::start(Waiting& waiting, Clock::time_point
   auto sequence = std::make_unique<Sequence>();
   sequence->prompt.siblings.assign(request.streams.begin() + 1, request.streams.end());
   if (session != nullptr) sequence->history = session->at.history;
+  if (session != nullptr && session->durable()) {
+    sequence->keeps.emplace(StateAnswer{.request_id = request.id, .digest = digest_of(request)});
+  }
   sequence->slot = session ? sessions_.check_out(*session) : std::move(*pool_.acquire());
 
   sequence->sampling = std::move(request.sampling);

@@ -60,7 +60,7 @@ class WaitingLine {
   // Lets go of all of them, and of what has arrived and was not looked at. The queue is closed.
   void drop_all(Finish why, Clock::time_point now);
 
-  bool empty() const { return waiting_.empty(); }
+  bool empty() const { return waiting_.empty() && parked_.empty() && parked_commands_.empty(); }
   // Those in it, by their places.
   std::vector<Waiter> waiters() const;
   // When the first of them will have to be let go.
@@ -93,6 +93,17 @@ class WaitingLine {
   };
 
   using Line = std::list<Waiting>;
+  // A request whose session's state is on the disk.
+  struct Parked {
+    Request request = {};
+    bool loading = false;  // else: there is no room for it yet
+    std::string error = {};
+    bool lost = false;
+  };
+
+  bool look_at_session(Request& request, Session& session);
+  void resume_parked(const EngineLoad& load, Clock::time_point now);
+  void drop_parked(Finish why);
 
   void carry_out(SessionCommand& command, Clock::time_point now);
   void arrive(Request& request, const EngineLoad& load, Clock::time_point now);
@@ -115,7 +126,9 @@ class WaitingLine {
   const double most_seconds_;
   AdmissionQueue::Arrivals arrivals_;  // being looked at
   Line waiting_;                       // by their places
-  std::vector<Waiter> in_turn_;        // of next_in_turn(); has room for all of the line
+  std::vector<std::shared_ptr<Parked>> parked_;
+  std::vector<SessionCommand> parked_commands_;
+  std::vector<Waiter> in_turn_;  // of next_in_turn(); has room for all of the line
   bool turn_of_shortest_ = false;
 };
 

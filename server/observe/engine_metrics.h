@@ -13,6 +13,7 @@ class EngineMetrics {
   virtual void set_slots(int64_t /*free*/, int64_t /*running*/, int64_t /*session_idle*/) {}
   virtual void set_sessions(int64_t /*in_slot*/, int64_t /*in_host*/, int64_t /*empty*/) {}
   virtual void set_session_host_bytes(int64_t) {}
+  virtual void set_session_disk(int64_t /*sessions*/, int64_t /*bytes*/) {}
   // Times, in seconds.
   virtual void observe_queue(double) {}
   virtual void observe_prefill(double) {}

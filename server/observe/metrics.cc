@@ -120,6 +120,10 @@ struct Metrics::Impl {
                                "Lines of the log that were lost because nobody read them in time");
   Gauge& session_host_bytes = gauge(registry, "recurve_session_host_bytes",
                                     "Host memory that holds states of idle sessions");
+  Gauge& sessions_on_disk =
+      gauge(registry, "recurve_sessions_on_disk", "Sessions whose state is on the disk alone");
+  Gauge& state_dir_bytes =
+      gauge(registry, "recurve_state_dir_bytes", "Bytes of all files of --state-dir");
 
   Histogram& queue = histogram(registry, "recurve_queue_seconds",
                                "From a request's arrival to its first step", kRequestSeconds);
@@ -194,6 +198,11 @@ void Metrics::set_sessions(int64_t in_slot, int64_t in_host, int64_t empty) {
 
 void Metrics::set_session_host_bytes(int64_t bytes) {
   impl_->session_host_bytes.Set(static_cast<double>(bytes));
+}
+
+void Metrics::set_session_disk(int64_t sessions, int64_t bytes) {
+  impl_->sessions_on_disk.Set(static_cast<double>(sessions));
+  impl_->state_dir_bytes.Set(static_cast<double>(bytes));
 }
 
 void Metrics::observe_queue(double seconds) { impl_->queue.Observe(seconds); }

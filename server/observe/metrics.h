@@ -59,6 +59,8 @@ class Metrics final : public EngineMetrics {
   void set_slots(int64_t free, int64_t running, int64_t session_idle) override;
   void set_sessions(int64_t in_slot, int64_t in_host, int64_t empty) override;
   void set_session_host_bytes(int64_t bytes) override;
+  // recurve_sessions_on_disk, recurve_state_dir_bytes
+  void set_session_disk(int64_t sessions, int64_t bytes) override;
 
   // Times, in seconds.
   void observe_queue(double seconds) override;    // recurve_queue_seconds: received to admitted

@@ -11,8 +11,11 @@ struct EngineStats {
   std::atomic<int> slots_free{0};
   std::atomic<int> slots_idle{0};  // held by sessions nobody uses now
   std::atomic<int> sessions{0};
-  std::atomic<int> sessions_host{0};   // of these, with their state in host memory
-  std::atomic<int64_t> host_bytes{0};  // of session states and marks in host memory
+  std::atomic<int> sessions_host{0};          // of these, with their state in host memory
+  std::atomic<int64_t> host_bytes{0};         // of session states and marks in host memory
+  std::atomic<int> sessions_disk{0};          // with their state on the disk alone
+  std::atomic<int64_t> disk_bytes{0};         // of all files of --state-dir
+  std::atomic<int> sessions_not_restored{0};  // of the folder, at the start
   std::atomic<int64_t> prompt_tokens{0};
   std::atomic<int64_t> generated_tokens{0};
   std::atomic<int64_t> steps{0};

@@ -52,7 +52,7 @@ void Generation::send_accepted(const Accepted& accepted) {
   door_.send(RequestAccepted{.request_id = id_,
                              .prompt_tokens = accepted.prompt_tokens,
                              .session_position = accepted.session_position,
-                             .seed = seed_});
+                             .seed = accepted.seed.value_or(seed_)});
 }
 
 void Generation::send_scored(std::vector<SampledToken> tokens) {

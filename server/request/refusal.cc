@@ -31,6 +31,14 @@ Refused refusal_of(const Ending& ending) {
       full.retry_seconds = ending.retry_seconds;
       return full;
     }
+    case Finish::kConflict:
+      return refusal(Code::kConflict, "the session has changed meanwhile");
+    case Finish::kOtherRequest:
+      return refusal(Code::kExists, "a request of that id asked for something else");
+    case Finish::kStateLost:
+      return refusal(Code::kDataLoss, "the session's state is damaged");
+    case Finish::kNotKept:
+      return refusal(Code::kExhausted, "the answer could not be kept, and is taken back");
     case Finish::kNoMemory:
       return refusal(Code::kExhausted,
                      "the system gives no memory for the request: try again later");
@@ -59,6 +67,13 @@ Refused refusal_of(const SessionResult& result) {
       return refusal(Code::kExhausted);
     case SessionResult::Status::kInvalid:
       return refusal(Code::kInvalid);
+    case SessionResult::Status::kConflict:
+      return refusal(Code::kConflict);
+    case SessionResult::Status::kUnsupported:
+      return refusal(Code::kUnsupported);
+    case SessionResult::Status::kLater:
+    case SessionResult::Status::kWait:
+      break;
     case SessionResult::Status::kUnavailable:
       if (!result.message.empty()) return refusal(Code::kUnavailable);
       return Refusal{.code = Code::kUnavailable,
@@ -68,7 +83,8 @@ Refused refusal_of(const SessionResult& result) {
 }
 
 bool is_refusal(Finish why) {
-  return why == Finish::kNoSession || why == Finish::kSessionBusy || why == Finish::kInvalid ||
+  return why == Finish::kConflict || why == Finish::kOtherRequest || why == Finish::kStateLost ||
+         why == Finish::kNoSession || why == Finish::kSessionBusy || why == Finish::kInvalid ||
          why == Finish::kOverloaded || why == Finish::kNoMemory;
 }
 
@@ -89,6 +105,10 @@ std::string_view code_name(const Refused& refusal) {
       return "RESOURCE_EXHAUSTED";
     case Code::kBusy:
       return "FAILED_PRECONDITION";
+    case Code::kConflict:
+      return "ABORTED";
+    case Code::kDataLoss:
+      return "DATA_LOSS";
     case Code::kUnsupported:
       return "UNIMPLEMENTED";
     case Code::kInternal:
@@ -123,6 +143,14 @@ std::string_view name_of(Finish why) {
       return "invalid";
     case Finish::kOverloaded:
       return "overloaded";
+    case Finish::kConflict:
+      return "conflict";
+    case Finish::kOtherRequest:
+      return "other_request";
+    case Finish::kStateLost:
+      return "state_lost";
+    case Finish::kNotKept:
+      return "not_kept";
     case Finish::kNoMemory:
       return "no_memory";
     case Finish::kDraining:

@@ -23,9 +23,11 @@ struct Refusal {
     kExists = 6,        // what it would make is there already
     kExhausted = 8,     // there is no room for it now
     kBusy = 9,          // the session serves another request
+    kConflict = 10,     // something has changed since the client looked
     kUnsupported = 12,  // this server does not do it
     kInternal = 13,     // the server has failed on it
     kUnavailable = 14,  // the server loads its model, or goes down
+    kDataLoss = 15,     // what was kept is damaged
   };
 
   Code code = Code::kInternal;

@@ -54,6 +54,10 @@ struct Request {
   // and nothing is generated.
   SamplingParams sampling = {};
   std::string session = {};  // of the caller's tenant; empty: none. Not with several choices.
+  // The session must have this epoch; absent: any.
+  std::optional<uint64_t> expected_epoch = {};
+  bool seed_is_drawn = false;  // the client has named none
+  uint64_t stop_digest = 0;    // of what ends the answer and only its door knows of
   // A token is only absorbed once the door's side has acknowledged it. Set where a stop string must
   // end a session's text at exactly one token, whatever the timing.
   bool wait_for_acknowledgement = false;

@@ -15,7 +15,18 @@ inline constexpr char kKept = '~';
 inline std::string kept_name(const std::string& name) { return kKept + name; }
 
 // Where a session's state is.
-enum class Tier { kEmpty, kSlot, kHost };
+enum class Tier { kEmpty, kSlot, kHost, kDisk };
+
+// What of a session is there after the server ends, however it ends: nothing, or all that was
+// acknowledged. What several replicas keep will be a third.
+enum class Durability { kNone, kLocal };
+
+// What an answer, or a change of a session, was acknowledged with.
+struct CommitInfo {
+  uint64_t owner_epoch = 0;  // how often a server has taken the folder
+  uint64_t number = 0;       // of the session's commits, from 1 on
+  int64_t position = 0;      // tokens absorbed
+};
 
 struct MarkInfo {
   std::string name = {};
@@ -35,6 +46,8 @@ struct SessionInfo {
   int64_t state_bytes = 0;  // of one state
   int64_t host_bytes = 0;   // reserved in host memory: its own and its marks'
   std::vector<MarkInfo> marks = {};
+  Durability durability = Durability::kNone;
+  std::optional<CommitInfo> commit = {};  // the last one
 };
 
 // A wish about the sessions of one tenant, carried out by the engine between two steps.
@@ -53,14 +66,29 @@ struct SessionCommand {
   Identity caller = kAnyone;
   std::string name = {};
   std::string other = {};
-  std::optional<double> ttl_seconds = {};  // absent: the server's default
+  // Absent: the server's default, or with kLocal never.
+  std::optional<double> ttl_seconds = {};
+  std::optional<Durability> durability = {};    // absent: kNone, or that of the session forked from
+  std::optional<uint64_t> expected_epoch = {};  // refused where the session has another
   int limit = 100;
   // Called once, on the engine's thread: may only post.
   std::function<void(struct SessionResult)> done = {};
 };
 
 struct SessionResult {
-  enum class Status { kOk, kNotFound, kBusy, kExists, kFull, kInvalid, kUnavailable };
+  enum class Status {
+    kOk,
+    kNotFound,
+    kBusy,
+    kExists,
+    kFull,
+    kInvalid,
+    kUnavailable,
+    kConflict,     // the epoch is not the one that was expected
+    kUnsupported,  // there is no --state-dir
+    kLater,        // not an answer: it comes when it is on the disk
+    kWait,         // not an answer: asked again when there may be room
+  };
   Status status = Status::kOk;
   std::string message = {};                // what is wrong and what to change
   std::vector<SessionInfo> sessions = {};  // one, or the list in the order of names

@@ -31,8 +31,9 @@ struct TextRequest {
   std::vector<std::string> stop_strings = {};
   bool include_stop = false;
   int32_t choices = 1;
-  std::string session = {};      // empty: none
-  bool session_is_kept = false;  // it is the door's own, by kept_name()
+  std::string session = {};                     // empty: none
+  bool session_is_kept = false;                 // it is the door's own, by kept_name()
+  std::optional<uint64_t> expected_epoch = {};  // of the session; left out: any
   int32_t priority = 0;
 };
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/request/session_command.h"
 #include "server/sampling/sampled_token.h"
 
 namespace recurve {
@@ -23,21 +24,26 @@ enum class Finish {
   // For too long nothing came of a prompt that is sent while it is absorbed, or nothing was read of
   // an answer.
   kStalled,
-  kNoSession,    // refused: no session of that name
-  kSessionBusy,  // refused: the session serves another request
-  kInvalid,      // refused: nothing to absorb, or more choices than slots
-  kOverloaded,   // refused, or given up: it would wait for too long
-  kNoMemory,     // refused, or a further choice given up: the system gives no memory for it
-  kDraining,     // the server is going down
-  kInternal,     // the model gave no usable distribution (NaN), or a bug
-  kFailed,       // the engine has failed, and with it the server
+  kNoSession,     // refused: no session of that name
+  kSessionBusy,   // refused: the session serves another request
+  kInvalid,       // refused: nothing to absorb, or more choices than slots
+  kOverloaded,    // refused, or given up: it would wait for too long
+  kConflict,      // refused: the session has another epoch than was expected
+  kOtherRequest,  // refused: a request of that id was answered, and asked for something else
+  kStateLost,     // refused: the session's state is damaged on the disk
+  kNotKept,       // the answer could not be written to the disk, and is taken back
+  kNoMemory,      // refused, or a further choice given up: the system gives no memory for it
+  kDraining,      // the server is going down
+  kInternal,      // the model gave no usable distribution (NaN), or a bug
+  kFailed,        // the engine has failed, and with it the server
 };
 
 // What the engine says once it has taken a request on, before anything is computed.
 struct Accepted {
   // To be absorbed: pending token, BOS and prompt. 0 while it is still being sent.
   int64_t prompt_tokens = 0;
-  int64_t session_position = 0;  // tokens the session had absorbed before
+  int64_t session_position = 0;       // tokens the session had absorbed before
+  std::optional<uint64_t> seed = {};  // of an answer that was recorded: the one used then
 };
 
 // The last word on one choice of a request.
@@ -52,6 +58,8 @@ struct Ending {
   double queue_seconds = 0;      // from arrival to the first step
   double prefill_seconds = 0;    // from the first step to the first token
   double decode_seconds = 0;     // from the first token to the end
+  std::optional<CommitInfo> commit = {};  // with which it is kept
+  bool recorded = false;  // it was answered before: these are the tokens of that answer
 };
 
 // Tokens on their way from the engine thread to one client: one stream a choice of a request.

@@ -86,6 +86,18 @@ Refused check_stop_strings(const std::vector<std::string>& stops, const RequestR
   return stops.empty() ? Refused() : check_text("stop_strings", stops.front(), rules);
 }
 
+// FNV-1a of the stop strings, each with its end, and of what becomes of them.
+uint64_t digest_of_stops(const TextRequest& asked) {
+  uint64_t digest = 0xcbf29ce484222325;
+  const auto add = [&](unsigned char byte) { digest = (digest ^ byte) * 0x100000001b3; };
+  for (const std::string& stop : asked.stop_strings) {
+    for (const char c : stop) add(static_cast<unsigned char>(c));
+    add(0xff);  // in no text of UTF-8
+  }
+  add(asked.include_stop ? 1 : 0);
+  return digest;
+}
+
 Refused check_choices(const TextRequest& asked, int32_t max_tokens, const RequestRules& rules) {
   const int32_t choices = asked.choices;
   if (choices < 1 || choices > rules.max_choices) {
@@ -238,6 +250,9 @@ Refused validate(TextRequest asked, const RequestRules& rules, const WorkLimits&
   if (!refused) refused = check_choices(asked, request.sampling.max_tokens, rules);
   if (refused) return refused;
 
+  request.seed_is_drawn = !asked.seed;
+  request.stop_digest = digest_of_stops(asked);
+  request.expected_epoch = asked.expected_epoch;
   request.id = std::move(asked.id);
   request.caller = asked.caller;
   request.session = asked.session_is_kept ? kept_name(asked.session) : std::move(asked.session);

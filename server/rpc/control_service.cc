@@ -129,6 +129,8 @@ grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* c
   sessions.set_total(stats.sessions);
   sessions.set_host(stats.sessions_host);
   sessions.set_host_bytes(stats.host_bytes);
+  sessions.set_disk(stats.sessions_disk);
+  sessions.set_disk_bytes(stats.disk_bytes);
   response->set_prompt_tokens(stats.prompt_tokens);
   response->set_generated_tokens(stats.generated_tokens);
   response->set_steps(stats.steps);

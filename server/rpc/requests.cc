@@ -79,6 +79,7 @@ TextRequest to_request(v1::GenerateRequest&& message) {
   } else {
     request.prompt = to_vector(message.ids().ids());
   }
+  if (message.has_expected_epoch()) request.expected_epoch = message.expected_epoch();
   if (message.sampling().has_seed()) request.seed = message.sampling().seed();
   if (stop.has_max_tokens()) request.max_tokens = stop.max_tokens();
   if (message.has_logprobs()) request.logprobs = message.logprobs();

@@ -63,6 +63,14 @@ void fill(const AnswerEnd& end, v1::GenerateFinal* to) {
     final.set_decode_seconds(choice.decode_seconds);
   }
   fill(end.usage, to->mutable_usage());
+  if (end.usage.commit) fill(*end.usage.commit, to->mutable_commit());
+  to->set_recorded(end.usage.recorded);
+}
+
+void fill(const CommitInfo& commit, v1::Commit* to) {
+  to->set_owner_epoch(commit.owner_epoch);
+  to->set_number(commit.number);
+  to->set_position(commit.position);
 }
 
 void fill(const Ending& ending, v1::Usage* to) {

@@ -13,5 +13,6 @@ void fill(const SampledToken& token, const Tokenizer& tokenizer, v1::TokenLogpro
 void fill(const AnswerDelta& delta, const Tokenizer& tokenizer, v1::Chunk* to);
 void fill(const AnswerEnd& end, v1::GenerateFinal* to);
 void fill(const Ending& ending, v1::Usage* to);
+void fill(const CommitInfo& commit, v1::Commit* to);
 
 }  // namespace recurve

@@ -4,6 +4,7 @@
 
 #include "server/request/session_rules.h"
 #include "server/rpc/messages.h"
+#include "server/rpc/responses.h"
 #include "server/rpc/unary_call.h"
 
 namespace recurve {
@@ -18,6 +19,8 @@ v1::SessionTier tier_of(Tier tier) {
       return v1::SESSION_TIER_SLOT;
     case Tier::kHost:
       return v1::SESSION_TIER_HOST;
+    case Tier::kDisk:
+      return v1::SESSION_TIER_DISK;
   }
   return v1::SESSION_TIER_UNSPECIFIED;
 }
@@ -34,6 +37,9 @@ void fill(const SessionInfo& info, v1::Session* session) {
   session->set_ttl_seconds(info.ttl_seconds);
   session->set_state_bytes(info.state_bytes);
   session->set_host_bytes(info.host_bytes);
+  session->set_durability(info.durability == Durability::kLocal ? v1::DURABILITY_LOCAL
+                                                                : v1::DURABILITY_NONE);
+  if (info.commit) fill(*info.commit, session->mutable_commit());
   for (const MarkInfo& mark : info.marks) {
     v1::SessionMark* to = session->add_marks();
     to->set_name(mark.name);
@@ -63,8 +69,27 @@ std::optional<double> ttl_of(const Request& request) {
   return request.has_ttl_seconds() ? std::optional(request.ttl_seconds()) : std::nullopt;
 }
 
+template <typename Request>
+std::optional<Durability> durability_of(const Request& request) {
+  switch (request.durability()) {
+    case v1::DURABILITY_NONE:
+      return Durability::kNone;
+    case v1::DURABILITY_LOCAL:
+      return Durability::kLocal;
+    default:
+      return std::nullopt;
+  }
+}
+template <typename Request>
+std::optional<uint64_t> epoch_of(const Request& request) {
+  return request.has_expected_epoch() ? std::optional(request.expected_epoch()) : std::nullopt;
+}
+
 SessionCommand to_command(const v1::OpenSessionRequest& request) {
-  return {.kind = Kind::kOpen, .name = request.name(), .ttl_seconds = ttl_of(request)};
+  return {.kind = Kind::kOpen,
+          .name = request.name(),
+          .ttl_seconds = ttl_of(request),
+          .durability = durability_of(request)};
 }
 SessionCommand to_command(const v1::GetSessionRequest& request) {
   return {.kind = Kind::kGet, .name = request.name()};
@@ -76,22 +101,33 @@ SessionCommand to_command(const v1::ListSessionsRequest& request) {
           .limit = request.has_page_size() ? request.page_size() : kDefaultPageSize};
 }
 SessionCommand to_command(const v1::CloseSessionRequest& request) {
-  return {.kind = Kind::kClose, .name = request.name()};
+  return {.kind = Kind::kClose, .name = request.name(), .expected_epoch = epoch_of(request)};
 }
 SessionCommand to_command(const v1::ForkSessionRequest& request) {
   return {.kind = Kind::kFork,
           .name = request.name(),
           .other = request.new_name(),
-          .ttl_seconds = ttl_of(request)};
+          .ttl_seconds = ttl_of(request),
+          .durability = durability_of(request),
+          .expected_epoch = epoch_of(request)};
 }
 SessionCommand to_command(const v1::MarkSessionRequest& request) {
-  return {.kind = Kind::kMark, .name = request.name(), .other = request.mark()};
+  return {.kind = Kind::kMark,
+          .name = request.name(),
+          .other = request.mark(),
+          .expected_epoch = epoch_of(request)};
 }
 SessionCommand to_command(const v1::UnmarkSessionRequest& request) {
-  return {.kind = Kind::kUnmark, .name = request.name(), .other = request.mark()};
+  return {.kind = Kind::kUnmark,
+          .name = request.name(),
+          .other = request.mark(),
+          .expected_epoch = epoch_of(request)};
 }
 SessionCommand to_command(const v1::RewindSessionRequest& request) {
-  return {.kind = Kind::kRewind, .name = request.name(), .other = request.mark()};
+  return {.kind = Kind::kRewind,
+          .name = request.name(),
+          .other = request.mark(),
+          .expected_epoch = epoch_of(request)};
 }
 
 using Answer = grpc::ByteBuffer (*)(const SessionResult&);

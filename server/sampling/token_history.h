@@ -2,6 +2,7 @@
 #include <bit>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace recurve {
@@ -41,6 +42,14 @@ class TokenHistory {
   };
   // In order of first occurrence.
   std::span<const Generated> generated() const { return generated_; }
+
+  // What is kept between two requests, to be written down and read again: a bit for each id seen.
+  std::span<const uint64_t> words() const { return prompt_; }
+  static TokenHistory of(std::vector<uint64_t> words) {
+    TokenHistory history;
+    history.prompt_ = std::move(words);
+    return history;
+  }
 
   // Memory beside the object, now, and after end_request() where all ids are below `vocab`.
   size_t bytes() const;

@@ -1,12 +1,14 @@
 #pragma once
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -14,42 +16,19 @@
 #include "server/identity/identity.h"
 #include "server/request/request.h"
 #include "server/request/session_command.h"
-#include "server/sampling/token_history.h"
 #include "server/session/image_memory.h"
+#include "server/session/session.h"
+#include "server/storage/archive.h"
 
 namespace recurve {
-
-// Everything a text has come to, outside a slot. Copies share the image.
-struct Snapshot {
-  int64_t position = 0;            // tokens absorbed
-  std::optional<int32_t> pending;  // sampled last, not absorbed
-  TokenHistory history;            // as end_request() leaves it
-  StateImage image;                // null: nothing absorbed yet, all zero
-};
-
-// A named state. It is in a slot, or in an image, or still empty; while a request runs on it, the
-// request's sequence holds the slot. The members of `at` but the image are right in every tier.
-// What the store counts and keeps in order is changed by the store alone.
-struct Session {
-  TenantId tenant = 0;
-  std::string_view name;
-  std::string parent = {};  // whose fork it is, by name; it may be closed since; empty: none
-  Snapshot at;
-  std::optional<StateSlot> slot = {};  // set: the state is here, and at.image is null
-  bool busy = false;                   // a request is queued or running on it
-  bool running = false;                // and has the state
-  uint64_t epoch = 0;
-  double ttl_seconds = 0;
-  Clock::time_point last_used;
-  Clock::time_point expires = Clock::time_point::max();  // max(): not as long as it is so
-  std::map<std::string, Snapshot> marks;
-
-  Tier tier() const;
-};
 
 struct SessionLimits {
   int64_t host_bytes = 0;          // for sessions and marks, all that they take outside slots
   double default_ttl_seconds = 0;  // 0: sessions stay until they are closed
+  // Where sessions are kept, and move to where host memory is short; null: nowhere. Outlives them.
+  Archive* archive = nullptr;
+  StateHeader identity = {};  // of their states: model, weights and chunk
+  int64_t disk_bytes = 0;     // that durable sessions may reserve
 };
 
 // Sessions by tenant and name. Belongs to the engine's thread.
@@ -59,11 +38,17 @@ struct SessionLimits {
 // out of memory is an answer to the one who opens a session too many, never to a request on an old
 // one. Where the system gives less than was reserved, std::bad_alloc leaves all as it was.
 //
-// States are on their way, to host memory or to a slot, while all else goes on: see StatePool.
+// States are on their way, to host memory or to a slot, while all else goes on: see StatePool. So
+// they are to the disk and back. A session whose state is on the disk reserves no host memory for
+// it: where there is none left, those whose states are on the disk too leave it, and others' are
+// written to it, those first that were idle longest.
+//
+// Of a durable session each change is committed before it is acknowledged, and before it can be
+// seen: until then the session is busy, and if it fails it is as it was.
 class SessionStore {
  public:
   struct Counts {
-    int total = 0, in_slot = 0, in_host = 0, empty = 0;
+    int total = 0, in_slot = 0, in_host = 0, on_disk = 0, empty = 0;
     int64_t host_bytes = 0;  // of images, in use, not reserved
   };
 
@@ -76,7 +61,12 @@ class SessionStore {
   // same.
   static int64_t bytes_each(const StateLayout& layout, int32_t vocab);
 
-  // Carries out what the client asked for.
+  // The sessions that the archive has, before any other is there. Those of which nothing can be
+  // made are left where they are, and counted.
+  int restore(Clock::time_point now);
+
+  // Carries out what the client asked for. kLater: command.done has been taken, and is called once
+  // it is on the disk; kWait: there is no room yet, but some is being made.
   SessionResult run(const SessionCommand& command, Clock::time_point now);
 
   // Null if the tenant has none of that name.
@@ -89,6 +79,30 @@ class SessionStore {
   StateSlot check_out(Session& session);
   // Takes the state back, with what has become of it; `at` comes without its image.
   void check_in(Session& session, StateSlot slot, Snapshot at, Clock::time_point now);
+
+  // A request on a durable session has ended: its answer is committed, and done() is called with
+  // what it is kept as, or a sentence that says why it is taken back.
+  using Kept = std::function<void(std::optional<CommitInfo> commit, const std::string& error)>;
+  void commit_turn(Session& session, StateSlot slot, Snapshot at, StateAnswer answer,
+                   std::vector<int32_t> answer_ids, Kept done);
+  // Or has broken off: the session is as it was before it.
+  void roll_back(Session& session, Clock::time_point now);
+
+  // Sends for the state of a session that is on the disk alone, which is busy until it is there.
+  // kThere: it need not be. kNone: there is no room for it.
+  enum class Room { kThere, kComing, kNone };
+  using OnBrought = std::function<void(const Archive::Loaded&)>;
+  Room bring(Session& session, OnBrought done);
+
+  // Does what has become possible since: what disks and copies have done. False: nothing has.
+  bool advance();
+  // Whether disks or copies for them are under way.
+  bool working() const { return !saving_.empty() || (archive_ != nullptr && archive_->working()); }
+  // Returns once nothing is.
+  void finish_work();
+  Archive* archive() { return archive_; }
+  uint64_t owner_epoch() const { return owner_epoch_; }
+  std::optional<CommitInfo> last_commit(const Session& session) const;
 
   // Moves one session's state from its slot, which is free then, to host memory: that of the one
   // that has been idle longest; only then those of sessions whose request still waits for its turn.
@@ -106,6 +120,10 @@ class SessionStore {
  private:
   // All sessions, by when they expire.
   using ByExpiry = std::set<std::pair<Clock::time_point, Session*>>;
+  // All sessions, by whether and when their states may leave host memory: those first that may at
+  // once, then those that are to be written before.
+  enum Leave { kAtOnce, kOnceWritten, kNot };
+  using ByUse = std::set<std::tuple<int, Clock::time_point, Session*>>;
   class Change;
   struct Key {
     TenantId tenant;
@@ -113,26 +131,60 @@ class SessionStore {
     auto operator<=>(const Key&) const = default;
   };
 
+  // What is to become of a durable session once it is committed.
+  struct Proposal {
+    Snapshot at;
+    std::map<std::string, Snapshot> marks;
+    StateAnswer answer = {};
+    std::vector<int32_t> answer_ids = {};
+    bool writes = false;   // at.image is to be written
+    bool changes = false;  // the epoch, and what the session is at
+  };
+  using Committed = std::function<void(const std::string& error)>;
+  // A state that is written once it has been copied.
+  struct Saving {
+    Copier::Ticket ticket;
+    StateStore::Change change;
+    Archive::Committed done;
+  };
+
   SessionResult open(const SessionCommand& command, Clock::time_point now);
   SessionResult fork(Session& session, const SessionCommand& command, Clock::time_point now);
   SessionResult mark(Session& session, const SessionCommand& command, Clock::time_point now);
   SessionResult unmark(Session& session, const SessionCommand& command, Clock::time_point now);
   SessionResult rewind(Session& session, const SessionCommand& command, Clock::time_point now);
-  SessionResult close(Session& session, Clock::time_point now);
+  SessionResult close(Session& session, const SessionCommand& command, Clock::time_point now);
   SessionResult list(const SessionCommand& command, Clock::time_point now) const;
 
   // slot: with the state, where it has one already.
-  SessionResult insert(Key key, const std::string& parent, Snapshot at,
-                       std::optional<StateSlot> slot, std::optional<double> ttl,
+  SessionResult insert(const SessionCommand& command, Key key, const std::string& parent,
+                       Snapshot at, std::optional<StateSlot> slot, Durability durability,
                        Clock::time_point now);
+  Session& put(Key key, const std::string& parent, Snapshot at, Clock::time_point now);
+  static std::string key_of(const Session& session);
+  SessionResult refuse_durable(Durability durability) const;
+  void commit(Session& session, Proposal proposal, Committed done);
+  SessionResult commit_then_tell(Session& session, Proposal proposal, const SessionCommand& command,
+                                 Clock::time_point now);
+  void let_be(Session& session);
+  SessionResult remove_then_tell(Session& session, const SessionCommand& command,
+                                 Clock::time_point now);
+  StateStore::Change change_of(const Session& session, Proposal* proposal);
+  StateHeader header_of(const Snapshot& at) const;
+  bool restore_one(StateStore::Record& record, Clock::time_point now);
+  void write(StateStore::Change change, Archive::Committed done);
+  Room make_room(int64_t bytes);
+  void drop(Session& session);
+  void spill(Session& session);
+  Leave leave_of(const Session& session) const;
   StateImage save(const StateSlot& slot);
   Snapshot snapshot(const Session& session);
   SessionInfo describe(const Session& session, Clock::time_point now) const;
   SessionResult described(const Session& session, Clock::time_point now) const;
   void touch(Session& session, Clock::time_point now);
-  int64_t reserved_for(std::string_view name, std::string_view parent = {}) const;
+  int64_t reserved_for(std::string_view name, bool state = true) const;
   int64_t reserved_by(const Session& session) const;
-  std::optional<SessionResult> no_room(std::string_view name, std::string_view parent = {}) const;
+  std::optional<SessionResult> no_room(std::string_view name, std::string_view parent = {});
   void erase(Session& session);
   std::optional<StateSlot> take_slot(Session& session);
   int& count_of(const Session& session);
@@ -141,13 +193,22 @@ class SessionStore {
   const SessionLimits limits_;
   const int64_t state_bytes_;
   const int64_t bytes_each_;
+  const int64_t state_memory_;   // of it, what goes where the state is on the disk alone
+  const int64_t written_bytes_;  // of a durable session, at most
   ImageMemory images_;
+  Archive* const archive_;
   std::map<Key, Session> sessions_;
   std::vector<Session*> in_slots_;  // those with a slot
   ByExpiry by_expiry_;
-  int in_slot_ = 0, in_host_ = 0, empty_ = 0;
-  int64_t reserved_ = 0;  // bytes
-  int64_t entries_ = 0;   // sessions and marks
+  ByUse by_use_;
+  std::vector<Saving> saving_;
+  uint64_t owner_epoch_ = 0;
+  uint64_t spills_ = 0;
+  int spilling_ = 0;
+  int in_slot_ = 0, in_host_ = 0, on_disk_ = 0, empty_ = 0;
+  int64_t disk_reserved_ = 0;  // bytes, of durable sessions
+  int64_t reserved_ = 0;       // bytes
+  int64_t entries_ = 0;        // sessions and marks
 };
 
 }  // namespace recurve

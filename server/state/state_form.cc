@@ -375,4 +375,21 @@ StateHeader read_state(uint64_t bytes, const ReadAt& read, const StateHeader& wa
   return std::move(header);
 }
 
+// The ids are the end of the data: all pieces that they lie in are read, to be checked.
+StateHeader read_answer(uint64_t bytes, const ReadAt& read) {
+  Parsed parsed = parse(bytes, read);
+  const uint64_t ids = parsed.answer_ids * sizeof(int32_t);
+  const uint64_t first = (parsed.data - ids) / kPiece;  // piece
+  std::vector<std::byte> end(parsed.data - first * kPiece);
+  read(parsed.data_begin + first * kPiece, end);
+  Checksums sums;
+  sums.add(end.data(), end.size());
+  std::vector<uint64_t> written(pieces_in(parsed.data) - first);
+  read(parsed.data_begin + parsed.data + 8 * first, std::as_writable_bytes(std::span(written)));
+  if (sums.finish() != written) damaged("its data is not what was written: a checksum differs");
+  parsed.header.answer_ids.resize(parsed.answer_ids);
+  std::memcpy(parsed.header.answer_ids.data(), end.data() + end.size() - ids, ids);
+  return std::move(parsed.header);
+}
+
 }  // namespace recurve

@@ -109,6 +109,10 @@ StateHeader read_state_header(uint64_t bytes, const ReadAt& read);
 StateHeader read_state(uint64_t bytes, const ReadAt& read, const StateHeader& wanted,
                        std::span<std::byte> state);
 
+// The header with the answer's ids, and without the state and the history; of which nothing is
+// read.
+StateHeader read_answer(uint64_t bytes, const ReadAt& read);
+
 // The checksum of the form.
 uint64_t checksum_of(std::string_view bytes);
 

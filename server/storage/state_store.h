@@ -105,6 +105,7 @@ class StateStore {
 
   // Throws StateError, or std::system_error where the system refuses.
   StateHeader read(const StoredState& state, const StateHeader& wanted, std::span<std::byte> image);
+  StateHeader read_answer(const StoredState& state);
   // The bytes of a state as it is written: its length, and those from the offset on.
   uint64_t bytes_of(const StoredState& state) const;
   // What was found to be damaged: it is kept under another name, and cannot be read here any more.
@@ -162,6 +163,7 @@ class StateStore {
   bool compact(uint64_t segment);
   void remove_file(const std::string& name, uint64_t bytes);
   void write_location(uint64_t id, const Place& place, std::string* to) const;
+  void check_is(const StoredState& state, const StateHeader& found) const;
   std::shared_ptr<const FileSystem::Reader> segment_reader(uint64_t number);
   std::shared_ptr<const FileSystem::Reader> reader_of(const StoredState& state, Place* place);
 

@@ -25,6 +25,7 @@ int http_status(Refusal::Code code) {
       return 404;
     case Refusal::Code::kExists:
     case Refusal::Code::kBusy:
+    case Refusal::Code::kConflict:
       return 409;
     case Refusal::Code::kExhausted:
       return 429;
@@ -37,6 +38,7 @@ int http_status(Refusal::Code code) {
     case Refusal::Code::kDeadline:
       return 504;
     case Refusal::Code::kInternal:
+    case Refusal::Code::kDataLoss:
       break;
   }
   return 500;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
 #include <random>
 
 namespace recurve::state_form_test {
@@ -82,6 +83,29 @@ TEST(StateForm, IsReadAsItWasWritten) {
   EXPECT_EQ(out.answer->seed, UINT64_MAX);
   EXPECT_EQ(out.answer->stop_id, 3);
   EXPECT_EQ(out.answer->before, 4000);
+}
+
+// Made by tests/weights_tools/state_test.py, after the description alone.
+TEST(StateForm, IsReadAsItIsDescribed) {
+  std::ifstream in(std::string(RECURVE_SOURCE_DIR) + "/tests/fuzz/corpus/state_form/small.state",
+                   std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  const StateHeader wanted{
+      .model = "0123456789abcdef0123456789abcdef",
+      .weights = "bf16",
+      .chunk = 64,
+      .layout = {.arrays = {{.name = "C", .layer = 0, .shape = {2, 3}},
+                            {.name = "n", .layer = 1, .dtype = DType::kBF16, .shape = {2}}}}};
+  std::vector<std::byte> state;
+  const StateHeader out = read(bytes, wanted, &state);
+  std::vector<float> matrix(6);
+  std::memcpy(matrix.data(), state.data(), 6 * sizeof(float));
+  EXPECT_THAT(matrix, ::testing::ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_EQ(out.position, 12);
+  EXPECT_EQ(out.pending, 65);
+  EXPECT_THAT(out.history, ::testing::ElementsAre(8, 2));
+  EXPECT_THAT(out.answer_ids, ::testing::ElementsAre(66, 65));
+  EXPECT_EQ(out.answer->seed, UINT64_MAX);
 }
 
 TEST(StateForm, WithoutAnAnswerAndWithoutAnythingAbsorbed) {

@@ -1,0 +1,77 @@
+#include "server/engine/request_digest.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "server/state/state_form.h"
+
+namespace recurve {
+namespace {
+
+// What is hashed: each list with its length in front, so that borders count.
+class Text {
+ public:
+  template <typename T>
+  Text& add(const T& value) {
+    static_assert(std::is_arithmetic_v<T>);
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    return *this;
+  }
+  template <typename T>
+  Text& add(const std::vector<T>& values) {
+    add(values.size());
+    for (const T& value : values) add(value);
+    return *this;
+  }
+  Text& add(const std::pair<int32_t, float>& bias) { return add(bias.first).add(bias.second); }
+  Text& add(const PromptReading& prompt) { return add(prompt.ids).add(prompt.replaces_pending); }
+  std::string hash() {
+    const uint64_t first = checksum_of(bytes_);
+    return fmt::format("{:016x}{:016x}", first, checksum_of("second " + bytes_));
+  }
+
+ private:
+  std::string bytes_;
+};
+
+struct Reason {
+  Finish why;
+  const char* text;
+};
+constexpr Reason kReasons[] = {{Finish::kLength, "length"},
+                               {Finish::kEos, "eos"},
+                               {Finish::kStopId, "stop_id"},
+                               {Finish::kStopString, "stop_string"}};
+
+}  // namespace
+
+std::string digest_of(const Request& request) {
+  const SamplingParams& p = request.sampling;
+  Text text;
+  text.add(request.prompt).add(request.continued_prompt.has_value());
+  if (request.continued_prompt) text.add(*request.continued_prompt);
+  text.add(p.temperature).add(p.top_k).add(p.top_p).add(p.min_p).add(p.typical_p);
+  text.add(p.repetition_penalty).add(p.presence_penalty).add(p.frequency_penalty);
+  text.add(p.logit_bias).add(p.allowed_ids).add(p.max_tokens).add(p.min_tokens);
+  text.add(p.ignore_eos).add(p.stop_ids).add(p.logprobs).add(p.prompt_logprobs);
+  text.add(request.stop_digest).add(request.seed_is_drawn);
+  if (!request.seed_is_drawn) text.add(p.seed);
+  return text.hash();
+}
+
+const char* reason_text(Finish why) {
+  for (const Reason& reason : kReasons) {
+    if (reason.why == why) return reason.text;
+  }
+  return "";
+}
+
+Finish reason_from(const std::string& text) {
+  for (const Reason& reason : kReasons) {
+    if (reason.text == text) return reason.why;
+  }
+  return Finish::kInternal;
+}
+
+}  // namespace recurve

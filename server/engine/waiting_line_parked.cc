@@ -1,0 +1,115 @@
+// What waits for a disk before it can stand in the line: requests on sessions whose states are
+// there, repeated requests, whose answers are there, and commands for which room is being made.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "server/engine/request_digest.h"
+#include "server/engine/waiting_line.h"
+
+namespace recurve {
+
+namespace {
+
+// The answer to a request that was answered before, as it was then.
+void repeat(const std::vector<std::shared_ptr<TokenStream>>& streams, const Archive::Loaded& loaded,
+            const std::optional<CommitInfo>& commit) {
+  TokenStream& stream = *streams.front();
+  const StateHeader& header = loaded.header;
+  if (!loaded.error.empty() || !header.answer) {
+    return stream.finish(
+        {.why = Finish::kStateLost,
+         .message = "the answer that was recorded cannot be read: " + loaded.error});
+  }
+  const StateAnswer& answer = *header.answer;
+  stream.accept({.prompt_tokens = answer.prompt_tokens,
+                 .session_position = answer.before,
+                 .seed = answer.seed});
+  for (const int32_t id : header.answer_ids) stream.push({.id = id});
+  stream.finish({.why = reason_from(answer.reason),
+                 .stop_id = answer.stop_id,
+                 .prompt_tokens = answer.prompt_tokens,
+                 .generated_tokens = static_cast<int64_t>(header.answer_ids.size()),
+                 .session_position = header.position,
+                 .commit = commit,
+                 .recorded = true});
+}
+
+}  // namespace
+
+// True if the request is done with, or waits for a disk.
+bool WaitingLine::look_at_session(Request& request, Session& session) {
+  const auto refuse = [&](Finish why, std::string message) {
+    request.streams.front()->finish({.why = why, .message = std::move(message)});
+    queue_.left(1);
+    return true;
+  };
+  const auto& answered = session.at.answered;
+  if (answered && !request.id.empty() && answered->id == request.id) {
+    if (answered->digest != digest_of(request)) {
+      return refuse(Finish::kOtherRequest,
+                    fmt::format("request \"{}\" was answered, and asked for something else: give "
+                                "this one another id",
+                                request.id));
+    }
+    const auto commit = sessions_.last_commit(session);
+    sessions_.archive()->load_answer(session.at.stored, [this, commit, streams = request.streams](
+                                                            const Archive::Loaded& loaded) {
+      repeat(streams, loaded, commit);
+      queue_.left(1);
+    });
+    return true;
+  }
+  if (request.expected_epoch && *request.expected_epoch != session.epoch) {
+    return refuse(Finish::kConflict,
+                  fmt::format("session \"{}\" has epoch {}, and {} was expected: look at it again",
+                              request.session, session.epoch, *request.expected_epoch));
+  }
+  if (session.tier() != Tier::kDisk) return false;
+  const auto parked = std::make_shared<Parked>();
+  const SessionStore::Room room = sessions_.bring(session, [parked](const Archive::Loaded& loaded) {
+    parked->loading = false;
+    parked->error = loaded.error;
+    parked->lost = loaded.lost;
+  });
+  if (room == SessionStore::Room::kNone) {
+    return refuse(
+        Finish::kNoMemory,
+        "there is no host memory for the session's state, which is on the disk: try again "
+        "later, or raise --session-memory");
+  }
+  parked->loading = session.loading;
+  parked->request = std::move(request);
+  parked_.push_back(parked);
+  return true;
+}
+
+// What can go on now that disks have done something.
+void WaitingLine::resume_parked(const EngineLoad& load, Clock::time_point now) {
+  for (SessionCommand& command : std::exchange(parked_commands_, {})) carry_out(command, now);
+  for (const auto& parked : std::exchange(parked_, {})) {
+    if (parked->loading) {
+      parked_.push_back(parked);
+    } else if (parked->error.empty()) {
+      arrive(parked->request, load, now);
+    } else {
+      parked->request.streams.front()->finish(
+          {.why = parked->lost ? Finish::kStateLost : Finish::kNoMemory,
+           .message = fmt::format("the state of session \"{}\" cannot be read: {}",
+                                  parked->request.session, parked->error)});
+      queue_.left(1);
+    }
+  }
+}
+
+void WaitingLine::drop_parked(Finish why) {
+  for (SessionCommand& command : std::exchange(parked_commands_, {})) {
+    command.done({.status = SessionResult::Status::kUnavailable});
+  }
+  for (const auto& parked : std::exchange(parked_, {})) {
+    parked->request.streams.front()->finish({.why = why});
+    queue_.left(1);
+  }
+}
+
+}  // namespace recurve

@@ -1,0 +1,64 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "model/state/state_pool.h"
+#include "server/identity/identity.h"
+#include "server/request/clock.h"
+#include "server/request/session_command.h"
+#include "server/sampling/token_history.h"
+#include "server/storage/state_store.h"
+
+namespace recurve {
+
+// The request whose answer ended in a state; the answer itself is written with the state.
+struct AnsweredRequest {
+  std::string id, digest;
+};
+
+// Everything a text has come to, outside a slot. Copies share image and written state.
+struct Snapshot {
+  int64_t position = 0;            // tokens absorbed
+  std::optional<int32_t> pending;  // sampled last, not absorbed
+  TokenHistory history;            // as end_request() leaves it; where only `stored` is: empty
+  StateImage image;                // null: nothing absorbed yet, all zero, or only `stored`
+  StoredPtr stored = {};           // the same, on the disk; null: it is not there
+  std::shared_ptr<const AnsweredRequest> answered = {};  // null: none, or not known
+};
+
+// A named state. It is in a slot, or in an image, or on the disk alone, or still empty; while a
+// request runs on it, the request's sequence holds the slot. The members of `at` but the image are
+// right in every tier; of a durable session they are those of its last commit until the next one is
+// there, and what breaks off is as if it had never begun. What the store counts and keeps in order
+// is changed by the store alone.
+struct Session {
+  TenantId tenant = 0;
+  std::string_view tenant_name = kAnyone.tenant_name;
+  std::string_view name;
+  std::string parent = {};  // whose fork it is, by name; it may be closed since; empty: none
+  Snapshot at;
+  std::optional<StateSlot> slot = {};  // set: the state is here, and at.image is null
+  bool busy = false;                   // a request is queued or running on it, or a disk is
+  bool running = false;                // a request has the state
+  bool loading = false;                // its state is on its way from the disk
+  uint64_t spill = 0;  // its state is on its way to the disk, by this number; 0: not
+  Durability durability = Durability::kNone;
+  uint64_t epoch = 0;
+  uint64_t commits = 0;
+  int64_t reserved = 0;  // bytes of host memory
+  double ttl_seconds = 0;
+  Clock::time_point last_used;
+  Clock::time_point used_at;  // where the store has it among others
+  int leave = 0;
+  Clock::time_point expires = Clock::time_point::max();  // max(): not as long as it is so
+  std::map<std::string, Snapshot> marks;
+
+  Tier tier() const;
+  bool durable() const { return durability != Durability::kNone; }
+};
+
+}  // namespace recurve

@@ -1,0 +1,205 @@
+// What clients ask of sessions.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "server/session/session_change.h"
+
+namespace recurve {
+namespace {
+
+using Status = SessionResult::Status;
+
+SessionResult refuse(Status status, std::string message) {
+  return {.status = status, .message = std::move(message)};
+}
+
+// Longer than any server runs, and short enough for the clock.
+constexpr double kLongestTtl = 1e9;
+SessionResult exists(const std::string& name) {
+  return refuse(
+      Status::kExists,
+      fmt::format("there is a session \"{}\" already: close it or take another name", name));
+}
+
+SessionResult no_mark(const Session& session, const std::string& mark) {
+  return refuse(Status::kNotFound,
+                fmt::format("session \"{}\" has no mark \"{}\"", session.name, mark));
+}
+
+}  // namespace
+
+SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point now) {
+  using Kind = SessionCommand::Kind;
+  if (command.kind == Kind::kOpen) return open(command, now);
+  if (command.kind == Kind::kList) return list(command, now);
+
+  Session* session = find(command.name, command.caller.tenant);
+  if (session == nullptr) {
+    return refuse(Status::kNotFound,
+                  fmt::format("there is no session \"{}\": open it first", command.name));
+  }
+  if (command.kind == Kind::kGet) return described(*session, now);
+  if (command.expected_epoch && *command.expected_epoch != session->epoch) {
+    return refuse(Status::kConflict,
+                  fmt::format("session \"{}\" has epoch {}, and {} was expected: look at it again",
+                              command.name, session->epoch, *command.expected_epoch));
+  }
+  if (session->loading) return refuse(Status::kWait, "");
+  if (session->busy) {
+    return refuse(Status::kBusy,
+                  fmt::format("session \"{}\" is serving a request: wait for its end or cancel it",
+                              command.name));
+  }
+  switch (command.kind) {
+    case Kind::kFork:
+      return fork(*session, command, now);
+    case Kind::kMark:
+      return mark(*session, command, now);
+    case Kind::kUnmark:
+      return unmark(*session, command, now);
+    case Kind::kRewind:
+      return rewind(*session, command, now);
+    default:
+      return close(*session, command, now);
+  }
+}
+
+SessionResult SessionStore::open(const SessionCommand& command, Clock::time_point now) {
+  return insert(command, {command.caller.tenant, command.name}, "", Snapshot{}, std::nullopt,
+                command.durability.value_or(Durability::kNone), now);
+}
+
+// A durable one has its state on the disk, with which the new one can begin.
+SessionResult SessionStore::fork(Session& session, const SessionCommand& command,
+                                 Clock::time_point now) {
+  if (sessions_.contains({session.tenant, command.other})) return exists(command.other);
+  const Durability durability = command.durability.value_or(session.durability);
+  SessionResult refused = refuse_durable(durability);
+  if (refused.status != Status::kOk) return refused;
+  const bool stored = session.at.stored && session.at.stored->durable();
+  const bool needs_image = durability != Durability::kNone && !stored;
+  if (needs_image && session.tier() == Tier::kDisk) {
+    if (bring(session, [](const auto&) {}) == Room::kNone)
+      return *no_room(command.other, command.name);
+    return refuse(Status::kWait, "");
+  }
+  if (auto full = no_room(command.other, command.name)) return *full;
+  Key key{session.tenant, command.other};
+  std::optional<StateSlot> slot;
+  if (session.slot && !needs_image) slot = pool_.acquire_unset();
+  if (!slot) {
+    return insert(command, std::move(key), command.name, snapshot(session), std::nullopt,
+                  durability, now);
+  }
+  pool_.copy(*session.slot, *slot);
+  return insert(command, std::move(key), command.name, session.at, std::move(slot), durability,
+                now);
+}
+
+SessionResult SessionStore::mark(Session& session, const SessionCommand& command,
+                                 Clock::time_point now) {
+  if (session.durable()) {
+    Proposal proposal{.at = session.at, .marks = session.marks};
+    Snapshot& here = proposal.marks[command.other] = session.at;
+    here.image.reset();
+    here.history = {};
+    return commit_then_tell(session, std::move(proposal), command, now);
+  }
+  const bool moves = session.marks.contains(command.other);
+  if (!moves) {
+    if (auto full = no_room(command.other)) return *full;
+  }
+  Snapshot here = snapshot(session);
+  session.marks[command.other] = std::move(here);
+  if (!moves) ++entries_;
+  touch(session, now);
+  return described(session, now);
+}
+
+SessionResult SessionStore::unmark(Session& session, const SessionCommand& command,
+                                   Clock::time_point now) {
+  if (!session.marks.contains(command.other)) return no_mark(session, command.other);
+  if (session.durable()) {
+    Proposal proposal{.at = session.at, .marks = session.marks};
+    proposal.marks.erase(command.other);
+    return commit_then_tell(session, std::move(proposal), command, now);
+  }
+  session.marks.erase(command.other);
+  --entries_;
+  touch(session, now);
+  return described(session, now);
+}
+
+SessionResult SessionStore::rewind(Session& session, const SessionCommand& command,
+                                   Clock::time_point now) {
+  const auto mark = session.marks.find(command.other);
+  if (mark == session.marks.end()) return no_mark(session, command.other);
+  Snapshot back = mark->second;
+  if (session.durable()) {
+    Proposal proposal{.at = std::move(back), .marks = session.marks, .changes = true};
+    return commit_then_tell(session, std::move(proposal), command, now);
+  }
+  {
+    const Change change(*this, session);
+    take_slot(session);
+    session.at = std::move(back);
+    session.last_used = now;
+    session.spill = 0;
+    ++session.epoch;
+  }
+  return described(session, now);
+}
+
+SessionResult SessionStore::close(Session& session, const SessionCommand& command,
+                                  Clock::time_point now) {
+  if (session.durable()) return remove_then_tell(session, command, now);
+  SessionResult closed = described(session, now);
+  erase(session);
+  return closed;
+}
+
+SessionResult SessionStore::list(const SessionCommand& command, Clock::time_point now) const {
+  SessionResult result;
+  const TenantId tenant = command.caller.tenant;
+  auto at = command.other < command.name ? sessions_.lower_bound({tenant, command.name})
+                                         : sessions_.upper_bound({tenant, command.other});
+  for (; at != sessions_.end(); ++at) {
+    if (at->first.tenant != tenant || !at->first.name.starts_with(command.name)) break;
+    if (at->first.name.starts_with(kKept)) break;  // behind all others
+    if (static_cast<int>(result.sessions.size()) == command.limit) {
+      result.more = true;
+      break;
+    }
+    result.sessions.push_back(describe(at->second, now));
+  }
+  return result;
+}
+
+SessionResult SessionStore::insert(const SessionCommand& command, Key key,
+                                   const std::string& parent, Snapshot at,
+                                   std::optional<StateSlot> slot, Durability durability,
+                                   Clock::time_point now) {
+  if (sessions_.contains(key)) return exists(key.name);
+  SessionResult refused = refuse_durable(durability);
+  if (refused.status != Status::kOk) return refused;
+  if (auto full = no_room(key.name, parent)) return *full;
+  Session& session = put(std::move(key), parent, std::move(at), now);
+  {
+    const Change change(*this, session);
+    session.tenant_name = command.caller.tenant_name;
+    session.slot = std::move(slot);
+    if (session.slot) in_slots_.push_back(&session);
+    session.durability = durability;
+    const bool durable = session.durable();
+    if (durable) disk_reserved_ += 2 * written_bytes_;
+    const double otherwise = durable ? 0 : limits_.default_ttl_seconds;
+    session.ttl_seconds = std::min(command.ttl_seconds.value_or(otherwise), kLongestTtl);
+  }
+  if (!session.durable()) return described(session, now);
+  Proposal proposal{.at = session.at};
+  proposal.writes = session.at.image && !(session.at.stored && session.at.stored->durable());
+  return commit_then_tell(session, std::move(proposal), command, now);
+}
+
+}  // namespace recurve

@@ -1,0 +1,255 @@
+// Durable sessions: their records in the archive, what becomes of them when those are committed,
+// and how they are found again.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "server/session/session_change.h"
+
+namespace recurve {
+namespace {
+
+using nlohmann::json;
+using Status = SessionResult::Status;
+
+// The keys of records: "owner", whose text is how often a server has taken the folder, and
+// "session TENANT/NAME", whose text is JSON:
+//
+//   {"tenant", "name", "parent", "epoch", "commit", "ttl_seconds", "at": POINT, "marks": {NAME:
+//   POINT}}
+//
+// A POINT is {"position", "pending" (absent: none), "state" (its place among the record's states;
+// absent: nothing absorbed), "request" and "digest" (of the answer that ended there; absent:
+// none)}.
+constexpr const char* kOwner = "owner";
+constexpr std::string_view kSession = "session ";
+
+// The place of the state among the record's.
+size_t place_of(uint64_t id, std::vector<uint64_t>* states) {
+  for (size_t place = 0; place < states->size(); ++place) {
+    if ((*states)[place] == id) return place;
+  }
+  states->push_back(id);
+  return states->size() - 1;
+}
+
+json point_of(const Snapshot& at, uint64_t state, std::vector<uint64_t>* states) {
+  json point = {{"position", at.position}};
+  if (at.pending) point["pending"] = *at.pending;
+  if (state > 0) point["state"] = place_of(state, states);
+  if (at.answered) {
+    point["request"] = at.answered->id;
+    point["digest"] = at.answered->digest;
+  }
+  return point;
+}
+
+uint64_t id_of(const Snapshot& at) { return at.stored ? at.stored->id() : 0; }
+
+// Throws json::exception, or std::out_of_range, where it is not what point_of() makes.
+Snapshot snapshot_of(const json& point, const std::vector<StoredPtr>& states) {
+  Snapshot at{.position = point.at("position")};
+  if (point.contains("pending")) at.pending = point.at("pending").get<int32_t>();
+  if (point.contains("state")) at.stored = states.at(point.at("state").get<size_t>());
+  if (point.contains("request")) {
+    at.answered = std::make_shared<const AnsweredRequest>(
+        AnsweredRequest{point.at("request"), point.at("digest")});
+  }
+  return at;
+}
+
+}  // namespace
+
+std::string SessionStore::key_of(const Session& session) {
+  return fmt::format("{}{}/{}", kSession, session.tenant_name, session.name);
+}
+
+int SessionStore::restore(Clock::time_point now) {
+  int unknown = 0;
+  owner_epoch_ = 1;
+  for (StateStore::Record& record : archive_->store().take_records()) {
+    if (record.key == kOwner) {
+      owner_epoch_ = std::strtoull(record.text.c_str(), nullptr, 10) + 1;
+    } else if (!restore_one(record, now)) {
+      ++unknown;
+    }
+  }
+  archive_->commit({.key = kOwner, .text = std::to_string(owner_epoch_)}, [](const auto&) {});
+  return unknown;
+}
+
+bool SessionStore::restore_one(StateStore::Record& record, Clock::time_point now) {
+  if (!record.key.starts_with(kSession)) return false;
+  const json all = json::parse(record.text, nullptr, false);
+  try {
+    if (all.at("tenant") != kAnyone.tenant_name) return false;
+    Snapshot at = snapshot_of(all.at("at"), record.states);
+    std::map<std::string, Snapshot> marks;
+    for (const auto& [name, point] : all.at("marks").items()) {
+      marks[name] = snapshot_of(point, record.states);
+    }
+    const uint64_t epoch = all.at("epoch"), commits = all.at("commit");
+    const double ttl = all.at("ttl_seconds");
+    Session& session = put({kAnyone.tenant, all.at("name")}, all.at("parent"), std::move(at), now);
+    const Change change(*this, session);
+    session.durability = Durability::kLocal;
+    session.epoch = epoch;
+    session.commits = commits;
+    session.ttl_seconds = ttl;
+    entries_ += static_cast<int64_t>(marks.size());
+    session.marks = std::move(marks);
+    disk_reserved_ += 2 * written_bytes_;
+    return true;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+std::optional<CommitInfo> SessionStore::last_commit(const Session& session) const {
+  if (session.commits == 0) return std::nullopt;
+  return CommitInfo{
+      .owner_epoch = owner_epoch_, .number = session.commits, .position = session.at.position};
+}
+
+StateHeader SessionStore::header_of(const Snapshot& at) const {
+  StateHeader header = limits_.identity;
+  header.position = at.position;
+  header.pending = at.pending;
+  header.history.assign(at.history.words().begin(), at.history.words().end());
+  header.layout = pool_.layout();
+  return header;
+}
+
+StateStore::Change SessionStore::change_of(const Session& session, Proposal* proposal) {
+  Snapshot& at = proposal->at;
+  StateStore::Change change{.key = key_of(session)};
+  uint64_t id = id_of(at);
+  if (proposal->writes) {
+    StateStore::NewState& state =
+        change.state.emplace(StateStore::NewState{header_of(at), at.image});
+    id = state.header.id = archive_->store().new_id();
+    if (!proposal->answer.request_id.empty()) {
+      at.answered = std::make_shared<const AnsweredRequest>(
+          AnsweredRequest{proposal->answer.request_id, proposal->answer.digest});
+      state.header.answer = std::move(proposal->answer);
+      state.header.answer_ids = std::move(proposal->answer_ids);
+    }
+  }
+  json marks = json::object();
+  json point = point_of(at, id, &change.states);
+  for (const auto& [name, mark] : proposal->marks) {
+    marks[name] = point_of(mark, id_of(mark), &change.states);
+  }
+  const json all = {
+      {"tenant", session.tenant_name}, {"name", session.name},
+      {"parent", session.parent},      {"epoch", session.epoch + (proposal->changes ? 1 : 0)},
+      {"commit", session.commits + 1}, {"ttl_seconds", session.ttl_seconds},
+      {"at", std::move(point)},        {"marks", std::move(marks)}};
+  change.text = all.dump();
+  return change;
+}
+
+// The session is busy, and stays so until done() has been called; it is as proposed then, or as it
+// was.
+void SessionStore::commit(Session& session, Proposal proposal, Committed done) {
+  StateStore::Change wanted = change_of(session, &proposal);
+  proposal.at.image.reset();  // it goes once it is written
+  const auto become = std::make_shared<Proposal>(std::move(proposal));
+  write(std::move(wanted),
+        [this, &session, become, done = std::move(done)](const StateStore::Outcome& outcome) {
+          if (outcome.error.empty()) {
+            const Change change(*this, session);
+            entries_ += static_cast<int64_t>(become->marks.size()) -
+                        static_cast<int64_t>(session.marks.size());
+            session.marks = std::move(become->marks);
+            ++session.commits;
+            if (become->changes) {
+              take_slot(session);
+              session.at = std::move(become->at);
+              ++session.epoch;
+            }
+            if (outcome.state) session.at.stored = outcome.state;
+          }
+          done(outcome.error);
+        });
+}
+
+void SessionStore::let_be(Session& session) {
+  const Change change(*this, session);
+  session.busy = session.running = false;
+}
+
+SessionResult SessionStore::commit_then_tell(Session& session, Proposal proposal,
+                                             const SessionCommand& command, Clock::time_point now) {
+  using Kind = SessionCommand::Kind;
+  const bool is_new = command.kind == Kind::kOpen || command.kind == Kind::kFork;
+  set_busy(session, true);
+  commit(session, std::move(proposal),
+         [this, &session, now, is_new, tell = command.done](const std::string& error) {
+           let_be(session);
+           touch(session, now);
+           SessionResult result = described(session, now);
+           if (!error.empty()) {
+             result = {.status = Status::kFull, .message = error};
+             if (is_new) erase(session);
+           }
+           if (tell) tell(std::move(result));
+         });
+  return {.status = Status::kLater};
+}
+
+SessionResult SessionStore::remove_then_tell(Session& session, const SessionCommand& command,
+                                             Clock::time_point now) {
+  set_busy(session, true);
+  write({.key = key_of(session), .removes = true},
+        [this, &session, now, tell = command.done](const StateStore::Outcome& outcome) {
+          let_be(session);
+          SessionResult result = described(session, now);
+          if (outcome.error.empty()) {
+            erase(session);
+          } else {
+            result = {.status = Status::kFull, .message = outcome.error};
+          }
+          if (tell) tell(std::move(result));
+        });
+  return {.status = Status::kLater};
+}
+
+void SessionStore::commit_turn(Session& session, StateSlot slot, Snapshot at, StateAnswer answer,
+                               std::vector<int32_t> answer_ids, Kept done) {
+  at.history.end_request();
+  at.image = save(slot);
+  const auto kept = std::make_shared<StateSlot>(std::move(slot));
+  Proposal proposal{.at = std::move(at),
+                    .marks = session.marks,
+                    .answer = std::move(answer),
+                    .answer_ids = std::move(answer_ids),
+                    .writes = true,
+                    .changes = true};
+  commit(session, std::move(proposal), [this, &session, kept, done](const std::string& error) {
+    if (!error.empty()) {
+      roll_back(session, session.last_used);
+      return done(std::nullopt, error);
+    }
+    {
+      const Change change(*this, session);
+      session.busy = session.running = false;
+      session.slot.emplace(std::move(*kept));
+      in_slots_.push_back(&session);
+      session.last_used = Clock::now();
+    }
+    done(last_commit(session), error);
+  });
+}
+
+void SessionStore::roll_back(Session& session, Clock::time_point now) {
+  const Change change(*this, session);
+  session.busy = session.running = false;
+  session.last_used = now;
+  if (session.at.stored) session.at.history = {};  // it comes back with the state
+}
+
+}  // namespace recurve

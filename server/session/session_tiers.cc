@@ -1,0 +1,203 @@
+// Where the states of sessions lie: in slots, in host memory, on the disk, and on their ways.
+#include <algorithm>
+#include <utility>
+
+#include "kernels/check.h"
+#include "server/session/session_change.h"
+
+namespace recurve {
+namespace {
+
+// States are written ahead of need where sessions reserve more than this part of the memory.
+constexpr bool is_short(int64_t reserved, int64_t all) { return reserved > all - all / 8; }
+
+}  // namespace
+
+StateSlot SessionStore::check_out(Session& session) {
+  const Change change(*this, session);
+  CHECK(session.tier() != Tier::kDisk);
+  std::optional<StateSlot> slot = take_slot(session);
+  if (!slot) {
+    slot = session.at.image ? pool_.acquire_unset() : pool_.acquire();
+    CHECK(slot);
+    if (session.at.image) pool_.load(session.at.image, *slot);
+    session.at.image.reset();
+  }
+  if (!session.durable()) session.at.stored.reset();  // which is not what it will be
+  session.spill = 0;
+  session.running = true;
+  return std::move(*slot);
+}
+
+void SessionStore::check_in(Session& session, StateSlot slot, Snapshot at, Clock::time_point now) {
+  CHECK(!session.durable());
+  const Change change(*this, session);
+  session.at = std::move(at);
+  session.at.history.end_request();
+  session.slot.emplace(std::move(slot));
+  in_slots_.push_back(&session);
+  session.busy = session.running = false;
+  session.last_used = now;
+  ++session.epoch;
+}
+
+bool SessionStore::evict_one() {
+  Session* oldest = nullptr;
+  const auto rank = [](const Session& s) { return std::pair(s.busy, s.last_used); };
+  for (Session* session : in_slots_) {
+    if (oldest == nullptr || rank(*session) < rank(*oldest)) oldest = session;
+  }
+  if (oldest == nullptr) return false;
+  StateImage image = save(*oldest->slot);
+  const Change change(*this, *oldest);
+  oldest->at.image = std::move(image);
+  take_slot(*oldest);
+  return true;
+}
+
+StateImage SessionStore::save(const StateSlot& slot) {
+  const std::shared_ptr<std::byte> image = images_.take();
+  pool_.save(slot, image, [this, place = image.get()] { images_.prepare(place); });
+  return image;
+}
+
+SessionStore::Leave SessionStore::leave_of(const Session& session) const {
+  const Tier tier = session.tier();
+  const bool here = tier == Tier::kSlot || tier == Tier::kHost;
+  if (archive_ == nullptr || !here || session.busy || session.running) return kNot;
+  if (session.at.stored) return kAtOnce;
+  return session.durable() || session.spill > 0 ? kNot : kOnceWritten;
+}
+
+// Room for so many bytes more, if need be that of sessions that were idle longest.
+SessionStore::Room SessionStore::make_room(int64_t bytes) {
+  while (reserved_ + bytes > limits_.host_bytes) {
+    if (by_use_.empty()) return Room::kNone;
+    const auto& [leave, when, session] = *by_use_.begin();
+    if (leave == kNot) return spilling_ > 0 ? Room::kComing : Room::kNone;
+    if (leave == kOnceWritten) {
+      if (spilling_ == 0) spill(*session);
+      return spilling_ > 0 ? Room::kComing : Room::kNone;
+    }
+    drop(*session);
+  }
+  return Room::kThere;
+}
+
+// It is on the disk.
+void SessionStore::drop(Session& session) {
+  const Change change(*this, session);
+  take_slot(session);
+  session.at.image.reset();
+  session.at.history = {};
+}
+
+// Writes the state, to be dropped when memory is wanted. Where the disk takes no more, the session
+// is passed over from then on, until it has been used again.
+void SessionStore::spill(Session& session) {
+  if (session.slot) {
+    StateImage image = save(*session.slot);
+    const Change change(*this, session);
+    session.at.image = std::move(image);
+    take_slot(session);
+  }
+  StateStore::NewState state{header_of(session.at), session.at.image};
+  state.header.id = archive_->store().new_id();
+  {
+    const Change change(*this, session);
+    session.spill = ++spills_;
+  }
+  ++spilling_;
+  const Key key{session.tenant, std::string(session.name)};
+  const uint64_t number = session.spill;
+  write({.state = std::move(state)}, [this, key, number](const StateStore::Outcome& outcome) {
+    --spilling_;
+    Session* found = find(key.name, key.tenant);
+    if (found == nullptr || found->spill != number || !outcome.error.empty()) return;
+    const Change change(*this, *found);
+    found->at.stored = outcome.state;
+    found->spill = 0;
+  });
+}
+
+SessionStore::Room SessionStore::bring(Session& session, OnBrought done) {
+  if (session.tier() != Tier::kDisk) return Room::kThere;
+  const Room room = make_room(state_memory_);
+  if (room != Room::kThere) return room;
+  const std::shared_ptr<std::byte> image = images_.take();
+  {
+    const Change change(*this, session);
+    session.loading = session.busy = true;
+  }
+  StateHeader wanted = limits_.identity;
+  wanted.layout = pool_.layout();
+  const auto prepare = [this, place = image.get()] { images_.prepare(place); };
+  archive_->load(session.at.stored, wanted, image, prepare,
+                 [this, &session, image, done = std::move(done)](Archive::Loaded loaded) {
+                   {
+                     const Change change(*this, session);
+                     session.loading = session.busy = false;
+                     if (loaded.error.empty()) {
+                       session.at.image = image;
+                       session.at.history = TokenHistory::of(std::move(loaded.header.history));
+                     }
+                   }
+                   done(loaded);
+                 });
+  return Room::kComing;
+}
+
+void SessionStore::write(StateStore::Change change, Archive::Committed done) {
+  if (!change.state || pool_.copied(pool_.asked())) {
+    return archive_->commit(std::move(change), std::move(done));
+  }
+  saving_.push_back({pool_.asked(), std::move(change), std::move(done)});
+}
+
+bool SessionStore::advance() {
+  if (archive_ == nullptr) return false;
+  bool any = archive_->take_done();
+  while (!saving_.empty() && pool_.copied(saving_.front().ticket)) {
+    Saving saved = std::move(saving_.front());
+    saving_.erase(saving_.begin());
+    archive_->commit(std::move(saved.change), std::move(saved.done));
+    any = true;
+  }
+  if (spilling_ == 0 && is_short(reserved_, limits_.host_bytes) && !by_use_.empty()) {
+    const auto& [leave, when, session] = *by_use_.begin();
+    if (leave == kOnceWritten) spill(*session);
+  }
+  return any;
+}
+
+void SessionStore::finish_work() {
+  while (working()) {
+    pool_.wait_for_copies();
+    if (!advance()) archive_->wait();
+  }
+}
+
+SessionStore::Counts SessionStore::counts() const {
+  return {.total = static_cast<int>(sessions_.size()),
+          .in_slot = in_slot_,
+          .in_host = in_host_,
+          .on_disk = on_disk_,
+          .empty = empty_,
+          .host_bytes = images_.images() * state_bytes_};
+}
+
+int& SessionStore::count_of(const Session& session) {
+  switch (session.tier()) {
+    case Tier::kSlot:
+      return in_slot_;
+    case Tier::kHost:
+      return in_host_;
+    case Tier::kDisk:
+      return on_disk_;
+    case Tier::kEmpty:
+      break;
+  }
+  return empty_;
+}
+
+}  // namespace recurve

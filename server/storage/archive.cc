@@ -1,0 +1,175 @@
+#include "server/storage/archive.h"
+
+#include <pthread.h>
+
+#include <exception>
+#include <new>
+#include <utility>
+
+namespace recurve {
+namespace {
+
+// So many bytes of states are committed together at most: who has little to write waits for no
+// more.
+constexpr size_t kGroupBytes = size_t{64} << 20;
+
+}  // namespace
+
+Archive::Archive(StateStore& store)
+    : store_(store),
+      writer_([this] {
+        pthread_setname_np(pthread_self(), "state-writer");
+        write();
+      }),
+      reader_([this] {
+        pthread_setname_np(pthread_self(), "state-reader");
+        read();
+      }) {}
+
+Archive::~Archive() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  changed_.notify_all();
+  writer_.join();
+  reader_.join();
+}
+
+void Archive::commit(StateStore::Change change, Committed done) {
+  {
+    const std::lock_guard lock(mutex_);
+    commits_.push_back({std::move(change), std::move(done)});
+  }
+  ++under_way_;
+  changed_.notify_all();
+}
+
+void Archive::load(StoredPtr state, const StateHeader& wanted, std::shared_ptr<std::byte> image,
+                   std::function<void()> prepare, OnLoaded done) {
+  add_read([this, state = std::move(state), wanted, image = std::move(image),
+            prepare = std::move(prepare), done = std::move(done)] {
+    Loaded loaded = load_now(state, [&] {
+      if (prepare) prepare();
+      return store_.read(*state, wanted, {image.get(), wanted.layout.bytes()});
+    });
+    return [done, loaded = std::move(loaded)]() mutable { done(std::move(loaded)); };
+  });
+}
+
+void Archive::load_answer(StoredPtr state, OnLoaded done) {
+  add_read([this, state = std::move(state), done = std::move(done)] {
+    Loaded loaded = load_now(state, [&] { return store_.read_answer(*state); });
+    return [done, loaded = std::move(loaded)]() mutable { done(std::move(loaded)); };
+  });
+}
+
+Archive::Loaded Archive::load_now(const StoredPtr& state,
+                                  const std::function<StateHeader()>& read) {
+  Loaded loaded;
+  try {
+    loaded.header = read();
+  } catch (const StateError& error) {
+    loaded = {.header = {}, .error = error.what(), .lost = true};
+    try {
+      if (error.kind() != StateError::Kind::kOtherModel) store_.set_aside(*state);
+    } catch (const std::exception&) {  // it stays where it is
+    }
+  } catch (const std::exception& error) {
+    loaded = {.header = {}, .error = error.what(), .lost = false};
+  }
+  return loaded;
+}
+
+void Archive::add_read(Job job) {
+  {
+    const std::lock_guard lock(mutex_);
+    reads_.push_back(std::move(job));
+  }
+  ++under_way_;
+  changed_.notify_all();
+}
+
+bool Archive::take_done() {
+  std::vector<std::function<void()>> done;
+  {
+    const std::lock_guard lock(mutex_);
+    done.swap(done_);
+  }
+  for (const auto& act : done) {
+    --under_way_;
+    act();
+  }
+  return !done.empty();
+}
+
+void Archive::wait() {
+  std::unique_lock lock(mutex_);
+  if (under_way_ > 0) done_changed_.wait(lock, [this] { return !done_.empty(); });
+}
+
+void Archive::post(std::vector<std::function<void()>> done) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& act : done) done_.push_back(std::move(act));
+  }
+  done_changed_.notify_all();
+  if (wake_) wake_();
+}
+
+void Archive::write() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    while (commits_.empty() && !closed_) {
+      lock.unlock();
+      const bool tidied = store_.tidy();
+      lock.lock();
+      if (!tidied) changed_.wait(lock, [this] { return closed_ || !commits_.empty(); });
+    }
+    if (commits_.empty()) return;
+    std::vector<Commit> group;
+    size_t bytes = 0;
+    while (!commits_.empty() && bytes < kGroupBytes) {
+      group.push_back(std::move(commits_.front()));
+      commits_.pop_front();
+      const auto& state = group.back().change.state;
+      if (state) bytes += state->header.layout.bytes();
+    }
+    lock.unlock();
+    commit_group(std::move(group));
+    lock.lock();
+  }
+}
+
+void Archive::commit_group(std::vector<Commit> group) {
+  std::vector<StateStore::Change> changes;
+  for (Commit& commit : group) changes.push_back(std::move(commit.change));
+  std::vector<StateStore::Outcome> outcomes;
+  try {
+    outcomes = store_.commit(changes);
+  } catch (const std::bad_alloc&) {
+    outcomes.assign(group.size(), {.error = "the system gives no memory to write it"});
+  }
+  changes.clear();  // the images go before anybody hears of it
+  std::vector<std::function<void()>> done;
+  for (size_t c = 0; c < group.size(); ++c) {
+    done.push_back(
+        [act = std::move(group[c].done), outcome = std::move(outcomes[c])] { act(outcome); });
+  }
+  post(std::move(done));
+}
+
+void Archive::read() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return closed_ || !reads_.empty(); });
+    if (reads_.empty()) return;
+    const Job job = std::move(reads_.front());
+    reads_.pop_front();
+    lock.unlock();
+    post({job()});
+    lock.lock();
+  }
+}
+
+}  // namespace recurve

@@ -1,0 +1,82 @@
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/storage/state_store.h"
+
+namespace recurve {
+
+// A store whose owner never waits for a disk. One thread commits, as many changes together as have
+// come meanwhile; another reads, so that a state comes back while others are written. What is to be
+// done with what they found, the owner's thread does, in take_done(). The store outlives it, and so
+// does what was taken out of it.
+class Archive {
+ public:
+  using Committed = std::function<void(StateStore::Outcome outcome)>;
+  // What was read; or a sentence that says why not, and whether the state is lost for ever.
+  struct Loaded {
+    StateHeader header = {};
+    std::string error = {};
+    bool lost = false;
+  };
+  using OnLoaded = std::function<void(Loaded loaded)>;
+
+  explicit Archive(StateStore& store);
+  ~Archive();  // once all that was asked for is done
+  Archive(const Archive&) = delete;
+  Archive& operator=(const Archive&) = delete;
+
+  StateStore& store() { return store_; }
+  // Called whenever there is something to take, on another thread: may only post. Before the first
+  // call of those below.
+  void when_done(std::function<void()> wake) { wake_ = std::move(wake); }
+
+  // The owner's thread. What they call is called by take_done(), each once, commits in their order.
+  void commit(StateStore::Change change, Committed done);
+  // prepare: called before the image is first touched, on another thread; or none.
+  void load(StoredPtr state, const StateHeader& wanted, std::shared_ptr<std::byte> image,
+            std::function<void()> prepare, OnLoaded done);
+  // Only the header and the last answer's ids.
+  void load_answer(StoredPtr state, OnLoaded done);
+
+  bool working() const { return under_way_ > 0; }  // something was asked for and not taken
+  // Does what is to be done with all that has come; false: nothing has.
+  bool take_done();
+  // Returns once there is something to take, if anything is under way.
+  void wait();
+
+ private:
+  struct Commit {
+    StateStore::Change change;
+    Committed done;
+  };
+  using Job = std::function<std::function<void()>()>;  // gives what the owner's thread does
+
+  void write();
+  void read();
+  void commit_group(std::vector<Commit> group);
+  Loaded load_now(const StoredPtr& state, const std::function<StateHeader()>& read);
+  void add_read(Job job);
+  void post(std::vector<std::function<void()>> done);
+
+  StateStore& store_;
+  std::function<void()> wake_;
+  int64_t under_way_ = 0;  // of the owner's thread
+
+  std::mutex mutex_;  // of all below
+  std::condition_variable changed_, done_changed_;
+  std::deque<Commit> commits_;
+  std::deque<Job> reads_;
+  std::vector<std::function<void()>> done_;
+  bool closed_ = false;
+
+  std::thread writer_, reader_;
+};
+
+}  // namespace recurve

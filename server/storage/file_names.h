@@ -1,0 +1,29 @@
+#pragma once
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace recurve {
+
+// What the files of a store are called: see StateStore.
+inline constexpr std::string_view kJournalFile = "journal-", kSegmentFile = "segment-";
+inline constexpr std::string_view kStateFile = "state-";
+inline constexpr std::string_view kBeingMade = ".new", kSetAside = "set-aside-";
+
+inline std::string file_name(std::string_view kind, uint64_t number) {
+  return fmt::format("{}{}", kind, number);
+}
+
+// The number of a file of that kind; 0: it is none.
+inline uint64_t number_of(std::string_view name, std::string_view kind) {
+  if (!name.starts_with(kind)) return 0;
+  name.remove_prefix(kind.size());
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  return error == std::errc() && end == name.data() + name.size() ? number : 0;
+}
+
+}  // namespace recurve

@@ -1,0 +1,92 @@
+// A store of states: how they are read, while others are committed.
+#include <fmt/format.h>
+
+#include "server/storage/file_names.h"
+#include "server/storage/state_store.h"
+
+namespace recurve {
+
+std::shared_ptr<const FileSystem::Reader> StateStore::segment_reader(uint64_t number) {
+  Segment& segment = segments_.at(number);
+  if (segment.reader == nullptr) segment.reader = files_->open(file_name(kSegmentFile, number));
+  return segment.reader;
+}
+
+// A segment is opened before it can be removed; a file of its own is there as long as its handle.
+std::shared_ptr<const FileSystem::Reader> StateStore::reader_of(const StoredState& state,
+                                                                Place* place) {
+  {
+    const std::lock_guard lock(mutex_);
+    *place = places_.at(state.id());
+    if (place->missing) {
+      throw StateError(StateError::Kind::kDamaged, "its file is gone, or has been cut off");
+    }
+    if (place->segment > 0) return segment_reader(place->segment);
+  }
+  return files_->open(file_name(kStateFile, state.id()));
+}
+
+StateHeader StateStore::read(const StoredState& state, const StateHeader& wanted,
+                             std::span<std::byte> image) {
+  Place place;
+  const auto reader = reader_of(state, &place);
+  const auto read_at = [&](uint64_t offset, std::span<std::byte> to) {
+    reader->read(place.offset + offset, to);
+  };
+  StateHeader header = read_state(place.bytes, read_at, wanted, image);
+  check_is(state, header);
+  return header;
+}
+
+StateHeader StateStore::read_answer(const StoredState& state) {
+  Place place;
+  const auto reader = reader_of(state, &place);
+  StateHeader header = recurve::read_answer(
+      place.bytes, [&](uint64_t offset, auto to) { reader->read(place.offset + offset, to); });
+  check_is(state, header);
+  return header;
+}
+
+void StateStore::check_is(const StoredState& state, const StateHeader& found) const {
+  if (found.id == state.id()) return;
+  throw StateError(StateError::Kind::kDamaged,
+                   fmt::format("its file holds state {} where {} must be: files were exchanged",
+                               found.id, state.id()));
+}
+
+uint64_t StateStore::bytes_of(const StoredState& state) const {
+  const std::lock_guard lock(mutex_);
+  return places_.at(state.id()).bytes;
+}
+
+void StateStore::read_bytes(const StoredState& state, uint64_t offset, std::span<std::byte> to) {
+  Place place;
+  const auto reader = reader_of(state, &place);
+  reader->read(place.offset + offset, to);
+}
+
+void StateStore::set_aside(const StoredState& state) {
+  Place place;
+  const auto reader = reader_of(state, &place);
+  const std::string name = file_name(kStateFile, state.id());
+  if (place.segment == 0) {
+    set_aside(name);
+  } else {
+    std::string bytes(place.bytes, '\0');
+    reader->read(place.offset, std::as_writable_bytes(std::span(bytes)));
+    files_->create(std::string(kSetAside) + name)->append(bytes);
+  }
+  const std::lock_guard lock(mutex_);
+  ++usage_.set_aside;
+  places_.at(state.id()).missing = true;
+}
+
+StateStore::Usage StateStore::usage() const {
+  const std::lock_guard lock(mutex_);
+  Usage usage = usage_;
+  usage.states = static_cast<int64_t>(places_.size());
+  usage.records = static_cast<int64_t>(records_.size());
+  return usage;
+}
+
+}  // namespace recurve

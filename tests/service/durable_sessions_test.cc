@@ -1,0 +1,332 @@
+// Durable sessions of a real server that is killed: what was acknowledged is there, to the bit, and
+// nothing twice.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "tests/support/generate_outcome.h"
+#include "tests/support/server_process.h"
+#include "tests/support/temp_dir.h"
+
+namespace recurve::testing::durable_sessions_test {
+
+using grpc::StatusCode;
+using ::testing::HasSubstr;
+
+const std::string kModel = std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/xlstm-books";
+
+std::unique_ptr<ServerProcess> server_in(const TempDir& dir, std::vector<std::string> more = {}) {
+  std::vector<std::string> flags = {"--model", kModel,        "--threads",
+                                    "1",       "--state-dir", (dir / "states").string()};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return std::make_unique<ServerProcess>(flags);
+}
+
+v1::Session open(Client& client, const std::string& name, v1::Durability durability) {
+  v1::OpenSessionRequest request;
+  request.set_name(name);
+  request.set_durability(durability);
+  return client.open_session(request);
+}
+
+v1::GenerateRequest turn(const std::string& session, const std::string& text, int tokens,
+                         const std::string& id = "") {
+  v1::GenerateRequest request = generate_request(text, tokens);
+  request.mutable_sampling()->set_seed(7);
+  request.mutable_sampling()->set_temperature(1);
+  request.set_session(session);
+  request.set_request_id(id);
+  return request;
+}
+
+struct Said {
+  std::vector<int32_t> ids;
+  v1::GenerateFinal last;
+};
+Said ask(Client& client, const v1::GenerateRequest& request) {
+  Said said;
+  said.last = client.generate(request, [&](const v1::GenerateResponse& response) {
+    const auto& ids = response.chunk().ids();
+    said.ids.insert(said.ids.end(), ids.begin(), ids.end());
+  });
+  return said;
+}
+
+// The code of what the call throws; OK if nothing.
+template <typename Call>
+std::pair<StatusCode, std::string> error_of(Call&& call) {
+  try {
+    call();
+  } catch (const ClientError& error) {
+    return {error.code(), error.what()};
+  }
+  return {};
+}
+
+TEST(DurableSessions, GoOnAfterAKillAsIfNothingHadHappened) {
+  const TempDir dir, other;
+  Said first, second;
+  {
+    auto server = server_in(other);
+    Client client(server->address());
+    open(client, "s", v1::DURABILITY_NONE);
+    first = ask(client, turn("s", "Once upon a time", 30));
+    second = ask(client, turn("s", "", 30));
+    EXPECT_FALSE(first.last.has_commit());
+  }
+  auto server = server_in(dir);
+  {
+    Client client(server->address());
+    EXPECT_EQ(open(client, "s", v1::DURABILITY_LOCAL).commit().number(), 1u);
+    const Said before = ask(client, turn("s", "Once upon a time", 30));
+    EXPECT_EQ(before.ids, first.ids);
+    EXPECT_EQ(before.last.commit().number(), 2u);
+    EXPECT_EQ(before.last.commit().position(), before.last.usage().session_position());
+    EXPECT_EQ(before.last.commit().owner_epoch(), 1u);
+    open(client, "gone", v1::DURABILITY_NONE);
+  }
+  server->signal(SIGKILL);
+  server->wait();
+  server = server_in(dir);
+  Client client(server->address());
+  const v1::Session found = client.get_session("s");
+  EXPECT_EQ(found.tier(), v1::SESSION_TIER_DISK);
+  EXPECT_EQ(found.position(), first.last.usage().session_position());
+  EXPECT_TRUE(found.has_pending_token());
+  EXPECT_EQ(client.load().sessions().disk(), 1);
+  EXPECT_EQ(error_of([&] { client.get_session("gone"); }).first, StatusCode::NOT_FOUND);
+  const Said after = ask(client, turn("s", "", 30));
+  EXPECT_EQ(after.ids, second.ids);
+  EXPECT_EQ(after.last.commit().owner_epoch(), 2u);
+}
+
+TEST(DurableSessions, ARequestThatIsSentAgainIsNotAnsweredTwice) {
+  const TempDir dir;
+  auto server = server_in(dir);
+  Said once;
+  {
+    Client client(server->address());
+    open(client, "s", v1::DURABILITY_LOCAL);
+    v1::GenerateRequest request = turn("s", "It was a cold evening", 40, "r-1");
+    request.mutable_stop()->add_stop_strings("e");
+    once = ask(client, request);
+    EXPECT_FALSE(once.last.recorded());
+    const Said again = ask(client, request);
+    EXPECT_TRUE(again.last.recorded());
+    EXPECT_EQ(again.ids, once.ids);
+  }
+  server->signal(SIGKILL);
+  server->wait();
+  server = server_in(dir);
+  Client client(server->address());
+  v1::GenerateRequest request = turn("s", "It was a cold evening", 40, "r-1");
+  request.mutable_stop()->add_stop_strings("e");
+  const Said again = ask(client, request);
+  EXPECT_TRUE(again.last.recorded());
+  EXPECT_EQ(again.ids, once.ids);
+  EXPECT_EQ(again.last.choices(0).reason(), once.last.choices(0).reason());
+  EXPECT_EQ(again.last.usage().session_position(), once.last.usage().session_position());
+  EXPECT_EQ(client.get_session("s").epoch(), 1u);
+  request.mutable_stop()->set_max_tokens(41);
+  EXPECT_EQ(error_of([&] { ask(client, request); }).first, StatusCode::ALREADY_EXISTS);
+}
+
+TEST(DurableSessions, MarksForksAndClosingLastToo) {
+  const TempDir dir;
+  auto server = server_in(dir);
+  Said here;
+  {
+    Client client(server->address());
+    open(client, "s", v1::DURABILITY_LOCAL);
+    open(client, "closed", v1::DURABILITY_LOCAL);
+    ask(client, turn("s", "Once upon a time", 10));
+    client.mark_session("s", "here");
+    here = ask(client, turn("s", "", 10));
+    v1::ForkSessionRequest fork;
+    fork.set_name("s");
+    fork.set_new_name("f");
+    EXPECT_EQ(client.fork_session(fork).durability(), v1::DURABILITY_LOCAL);
+    ask(client, turn("s", "and then", 10));
+    EXPECT_EQ(client.rewind_session("s", "here").epoch(), 4u);
+    client.close_session("closed");
+  }
+  server->signal(SIGKILL);
+  server->wait();
+  server = server_in(dir);
+  Client client(server->address());
+  EXPECT_EQ(client.list_sessions().size(), 2u);
+  EXPECT_EQ(ask(client, turn("s", "", 10)).ids, here.ids);
+  EXPECT_EQ(client.rewind_session("s", "here").marks_size(), 1);
+  EXPECT_EQ(ask(client, turn("s", "", 10)).ids, here.ids);
+  EXPECT_EQ(client.get_session("f").position(), here.last.usage().session_position());
+}
+
+TEST(DurableSessions, WhatBreaksOffHasNeverBegun) {
+  const TempDir dir;
+  auto server = server_in(dir);
+  Client client(server->address());
+  open(client, "s", v1::DURABILITY_LOCAL);
+  const int64_t before =
+      ask(client, turn("s", "Once upon a time", 10)).last.usage().session_position();
+  v1::GenerateRequest endless = turn("s", "It was", 100'000);
+  endless.mutable_stop()->set_ignore_eos(true);
+  CallOptions options;
+  Canceller canceller;
+  options.canceller = &canceller;
+  const auto error = error_of([&] {
+    client.generate(
+        endless,
+        [&](const v1::GenerateResponse& response) {
+          if (response.has_chunk()) canceller.cancel();
+        },
+        options);
+  });
+  EXPECT_EQ(error.first, StatusCode::CANCELLED);
+  while (client.get_session("s").busy()) std::this_thread::yield();
+  EXPECT_EQ(client.get_session("s").position(), before);
+  EXPECT_EQ(client.get_session("s").epoch(), 1u);
+}
+
+TEST(DurableSessions, AnEpochThatIsNotExpectedIsRefused) {
+  const TempDir dir;
+  auto server = server_in(dir);
+  Client client(server->address());
+  open(client, "s", v1::DURABILITY_LOCAL);
+  v1::GenerateRequest request = turn("s", "Once", 2);
+  request.set_expected_epoch(0);
+  ask(client, request);
+  const auto [code, sentence] = error_of([&] { ask(client, request); });
+  EXPECT_EQ(code, StatusCode::ABORTED);
+  EXPECT_THAT(sentence, HasSubstr("epoch 1"));
+}
+
+// More sessions than host memory holds, durable ones and others: they come back as they were.
+TEST(DurableSessions, StatesLeaveMemoryForTheDiskAndComeBack) {
+  const TempDir dir;
+  auto server = server_in(dir, {"--slots", "2", "--session-memory", "2MB"});
+  Client client(server->address());
+  std::vector<Said> expected;
+  constexpr int kSessions = 30;  // of 260 KiB
+  for (int i = 0; i < kSessions; ++i) {
+    const std::string name = "s" + std::to_string(i);
+    open(client, name, i % 2 == 0 ? v1::DURABILITY_LOCAL : v1::DURABILITY_NONE);
+    expected.push_back(ask(client, turn(name, "Chapter " + std::to_string(i), 5)));
+  }
+  EXPECT_GE(client.load().sessions().disk(), kSessions - 8);
+  EXPECT_LE(client.load().sessions().host_bytes(), 2 << 20);
+  for (int i = 0; i < kSessions; ++i) {
+    const std::string name = "s" + std::to_string(i), straight = "straight";
+    open(client, straight, v1::DURABILITY_NONE);
+    EXPECT_EQ(ask(client, turn(straight, "Chapter " + std::to_string(i), 5)).ids, expected[i].ids);
+    EXPECT_EQ(ask(client, turn(name, " went on", 5)).ids,
+              ask(client, turn(straight, " went on", 5)).ids)
+        << name;
+    client.close_session(straight);
+  }
+}
+
+TEST(DurableSessions, WhatCannotBePromisedIsRefusedByName) {
+  const TempDir dir;
+  auto server = server_in(dir, {"--state-disk", "1MB"});
+  Client client(server->address());
+  open(client, "one", v1::DURABILITY_LOCAL);
+  const auto [code, sentence] = error_of([&] { open(client, "two", v1::DURABILITY_LOCAL); });
+  EXPECT_EQ(code, StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(sentence, HasSubstr("--state-disk"));
+  open(client, "two", v1::DURABILITY_NONE);
+
+  ServerProcess second({"--model", kModel, "--state-dir", (dir / "states").string()});
+  EXPECT_EQ(second.wait(), 1);
+  EXPECT_THAT(second.log(), HasSubstr("another server uses it"));
+
+  ServerProcess without({"--model", kModel});
+  Client plain(without.address());
+  EXPECT_EQ(error_of([&] { open(plain, "s", v1::DURABILITY_LOCAL); }).first,
+            StatusCode::UNIMPLEMENTED);
+}
+
+TEST(DurableSessions, ADamagedStateIsSaidToBeAndOthersGoOn) {
+  const TempDir dir;
+  auto server = server_in(dir);
+  {
+    Client client(server->address());
+    for (const char* name : {"a", "b"}) {
+      open(client, name, v1::DURABILITY_LOCAL);
+      ask(client, turn(name, "Once upon a time", 5));
+    }
+  }
+  server->signal(SIGKILL);
+  server->wait();
+  for (const auto& entry : std::filesystem::directory_iterator(dir / "states")) {
+    if (!entry.path().filename().string().starts_with("segment-")) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(50'000);
+    file.put('?');
+  }
+  server = server_in(dir);
+  Client client(server->address());
+  const auto [code, sentence] = error_of([&] { ask(client, turn("a", "", 5)); });
+  EXPECT_EQ(code, StatusCode::DATA_LOSS);
+  EXPECT_THAT(sentence, HasSubstr("\"a\""));
+  EXPECT_EQ(ask(client, turn("b", "", 5)).last.usage().generated_tokens(), 5);
+  client.close_session("a");
+}
+
+// Streams that go on and on while the server is killed again and again.
+TEST(DurableSessions, NoKillLosesAnAcknowledgedAnswerNorGivesOneTwice) {
+  constexpr int kKills = 6, kSessions = 4, kTokens = 4;
+  const TempDir dir;
+  std::mt19937 random(11);
+  std::vector<std::vector<int32_t>> texts(kSessions);  // all answers acknowledged
+  std::vector<int> turns(kSessions);
+  auto server = server_in(dir);
+  {
+    Client client(server->address());
+    for (int s = 0; s < kSessions; ++s) open(client, std::to_string(s), v1::DURABILITY_LOCAL);
+  }
+  const auto request_of = [&](int s) {
+    return turn(std::to_string(s), turns[s] == 0 ? "Once upon a time" : "", kTokens,
+                "turn-" + std::to_string(turns[s]));
+  };
+  for (int kill = 0; kill < kKills; ++kill) {
+    std::atomic<int> answers = 0;
+    const int wanted = 5 + static_cast<int>(random() % 20);
+    std::vector<std::jthread> clients;
+    for (int s = 0; s < kSessions; ++s) {
+      clients.emplace_back([&, s, address = server->address()] {
+        Client client(address);
+        try {
+          while (true) {
+            const Said said = ask(client, request_of(s));  // again, if its answer was lost
+            texts[s].insert(texts[s].end(), said.ids.begin(), said.ids.end());
+            ++turns[s];
+            ++answers;
+          }
+        } catch (const ClientError&) {
+        }
+      });
+    }
+    while (answers < wanted) std::this_thread::yield();
+    server->signal(SIGKILL);
+    server->wait();
+    clients.clear();
+    server = server_in(dir);
+  }
+  // The same turns on a session that nothing happened to.
+  Client client(server->address());
+  for (int s = 0; s < kSessions; ++s) {
+    open(client, "straight", v1::DURABILITY_NONE);
+    std::vector<int32_t> straight;
+    for (int t = 0; t < turns[s]; ++t) {
+      const Said said = ask(client, turn("straight", t == 0 ? "Once upon a time" : "", kTokens));
+      straight.insert(straight.end(), said.ids.begin(), said.ids.end());
+    }
+    EXPECT_EQ(texts[s], straight) << "session " << s << ", " << turns[s] << " turns";
+    client.close_session("straight");
+  }
+}
+
+}  // namespace recurve::testing::durable_sessions_test

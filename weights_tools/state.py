@@ -1,0 +1,148 @@
+"""Say what a written state is, and how far two of them differ.
+
+    python -m weights_tools state FILE
+    python -m weights_tools state A B
+
+A state is a file that `recurve session export` or a server's --state-dir has written. Its form is described in
+server/state/state_form.h; every checksum is checked, and a state that is damaged is refused.
+"""
+
+import json
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy
+
+MAGIC = b"RCRVSTAT"
+VERSION = 1
+PIECE = 1 << 16  # bytes of data that a checksum is of
+ITEM_BYTES = {"F32": 4, "BF16": 2, "I64": 8, "I32": 4}
+
+
+@dataclass
+class State:
+    """A written state: its header, as JSON has it, and its arrays in order, as float32 or integers.
+
+    arrays: {(name, layer): numpy array of the shape that the header says}
+    """
+
+    header: dict
+    arrays: dict
+
+
+def checksum(data):
+    import xxhash
+
+    return xxhash.xxh3_64_intdigest(data)
+
+
+def read_state(path):
+    """Reads a file, a Path, as a State. Raises ValueError with a sentence where it is none, or damaged."""
+    raw = path.read_bytes()
+    if len(raw) < 32 or raw[:8] != MAGIC:
+        raise ValueError(f"{path} is no state: it does not begin as one")
+    version, header_bytes, data_bytes, header_sum = struct.unpack_from("<IIQQ", raw, 8)
+    if version != VERSION:
+        raise ValueError(f"{path} is written in version {version}, and this program reads version {VERSION}")
+    data_begin = 32 + header_bytes
+    pieces = math.ceil(data_bytes / PIECE)
+    if len(raw) != data_begin + data_bytes + 8 * pieces + 8:
+        raise ValueError(f"{path} has {len(raw)} bytes, which is not what its beginning says")
+    if checksum(raw[:24] + raw[32:data_begin]) != header_sum:
+        raise ValueError(f"{path} is damaged: its header is not what was written")
+    data = raw[data_begin : data_begin + data_bytes]
+    sums = raw[data_begin + data_bytes : -8]
+    found = [checksum(data[at : at + PIECE]) for at in range(0, data_bytes, PIECE)]
+    if struct.pack(f"<{pieces}Q", *found) != sums or checksum(sums) != struct.unpack("<Q", raw[-8:])[0]:
+        raise ValueError(f"{path} is damaged: its data is not what was written")
+    header = json.loads(raw[32:data_begin])
+    return State(header, dict(arrays_of(header, data)))
+
+
+def arrays_of(header, data):
+    """Yields ((name, layer), array) for each array that the header lists."""
+    at = 0
+    for entry in header["arrays"]:
+        count = math.prod(entry["shape"])
+        part = data[at : at + count * ITEM_BYTES[entry["dtype"]]]
+        at += len(part)
+        yield (entry["name"], entry["layer"]), numbers(part, entry["dtype"]).reshape(entry["shape"])
+
+
+def numbers(raw, dtype):
+    if dtype == "BF16":
+        return (numpy.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4")
+    return numpy.frombuffer(raw, {"F32": "<f4", "I64": "<u8", "I32": "<i4"}[dtype])
+
+
+def seen_ids(state):
+    """The ids that the text has had, from the bits of its history."""
+    words = state.arrays[("history", -1)]
+    bits = numpy.unpackbits(words.view("u1"), bitorder="little")
+    return numpy.flatnonzero(bits).tolist()
+
+
+def describe(path, state):
+    header = state.header
+    pending = header.get("pending")
+    lines = [
+        f"state      {path}",
+        f"model      {header['model']}, weights in {header['weights']}, prompts cut every {header['chunk']} tokens",
+        f"position   {header['position']} tokens, pending token {'none' if pending is None else pending}",
+        f"history    {len(seen_ids(state))} different ids",
+    ]
+    if answer := header.get("answer"):
+        sampler = header["sampler"]
+        lines.append(
+            f"answer     request {answer['request']}: {len(state.arrays[('answer', -1)])} tokens, ended by "
+            f"{answer['reason']}, seed {sampler['seed']}"
+        )
+    layers = {}
+    for (name, layer), array in state.arrays.items():
+        if layer >= 0:
+            layers.setdefault((name, array.shape), []).append((layer, array))
+    for (name, shape), all_layers in layers.items():
+        largest = max((float(numpy.abs(array).max(initial=0)) for _, array in all_layers))
+        lines.append(f"array      {name} {list(shape)} in {len(all_layers)} layers, largest {largest:.6g}")
+    return lines
+
+
+def compare(a, b):
+    """Lines that say how far two States differ: the largest difference of each array, and all of the header."""
+    lines = []
+    for key in ("model", "weights", "chunk", "position", "pending"):
+        if a.header.get(key) != b.header.get(key):
+            lines.append(f"{key}: {a.header.get(key)} and {b.header.get(key)}")
+    for key in sorted(a.arrays.keys() | b.arrays.keys()):
+        name, layer = key
+        one, other = a.arrays.get(key), b.arrays.get(key)
+        if one is None or other is None or one.shape != other.shape:
+            lines.append(f"{name} of layer {layer}: not of one shape")
+        elif one.tobytes() != other.tobytes():
+            lines.append(f"{name} of layer {layer}: {difference(one, other)}")
+    return lines or ["equal, to the bit"]
+
+
+def difference(one, other):
+    if one.dtype.kind != "f":
+        return "differs"
+    apart = numpy.abs(one.astype("f8") - other)
+    scale = max(float(numpy.abs(one).max()), float(numpy.abs(other).max()))
+    return f"{int((apart > 0).sum())} of {apart.size} differ, by {apart.max():.3g} at most, of {scale:.3g}"
+
+
+def add_arguments(parser):
+    parser.add_argument("file", type=Path, help="a written state")
+    parser.add_argument("other", type=Path, nargs="?", help="another one, to be compared with")
+
+
+def main(options):
+    state = read_state(options.file)
+    if options.other is None:
+        print("\n".join(describe(options.file, state)))
+        return 0
+    lines = compare(state, read_state(options.other))
+    print("\n".join(lines))
+    return 0 if lines == ["equal, to the bit"] else 1
