@@ -108,7 +108,7 @@ class Stage {
   void send_matrix(const StoredMatrix& from, const WeightFormat& to, std::byte* data,
                    std::byte* scales, Checkpoint::Times& times, const Report& report) {
     const int64_t rows = from.values.rows(), step = rows_of_piece(from);
-    const auto row = static_cast<uint64_t>(from.values.bytes) / static_cast<uint64_t>(rows);
+    const auto row = from.values.bytes / static_cast<uint64_t>(std::max<int64_t>(rows, 1));
     for (int64_t begin = 0; begin < rows; begin += step) {
       const int64_t end = std::min(begin + step, rows);
       send_rows(from, begin, end, to, data + begin * to.row_bytes(from.K),
