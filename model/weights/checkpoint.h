@@ -89,6 +89,10 @@ class Checkpoint {
   // From now on finish() makes no copies: for models that are loaded on paper.
   void leave_out_copies() { copying_ = false; }
 
+  // From now on no tensor is hashed, and the fingerprint is of the config alone: for measuring what
+  // hashing costs.
+  void leave_out_fingerprint() { hashes_.leave_out(); }
+
   // Throws std::runtime_error naming all tensors that are missing, misshapen or left over; else
   // makes the copies and lets go of the file pages. To be called once, last.
   // progress: called now and then on this thread; bytes as stored.

@@ -28,6 +28,9 @@ class TensorHashes {
   // there already: a tensor that is read twice is hashed once.
   std::span<Hash128> add(const TensorView& view);
 
+  // From now on no tensor is added: add() gives nothing.
+  void leave_out() { left_out_ = true; }
+
   // One line for each tensor, by name: what it is called, its type, its shape and its hash. To be
   // called when all blocks are there.
   std::vector<std::string> lines() const;
@@ -38,6 +41,7 @@ class TensorHashes {
     std::vector<Hash128> blocks;
   };
   std::map<std::string, Entry, std::less<>> entries_;
+  bool left_out_ = false;
 };
 
 // The hashes of the blocks that the bytes are, on a few threads. blocks: (bytes / kBlock, rounded

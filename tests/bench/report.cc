@@ -1,6 +1,7 @@
 #include "tests/bench/report.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -55,5 +56,14 @@ double quantile(std::vector<double> values, double q) {
 }
 
 double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
+
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
 
 }  // namespace recurve::bench

@@ -23,4 +23,7 @@ double median(std::vector<double> values);
 // The q-quantile, q in [0, 1].
 double quantile(std::vector<double> values, double q);
 
+// Seconds of the processor that this process has had until now, on all its threads.
+double cpu_seconds();
+
 }  // namespace recurve::bench
