@@ -195,7 +195,7 @@ class FakeEngine {
       if (!r.ended) step(r);
     }
     std::erase_if(running_, [](const Running& r) { return r.ended; });
-    running_count_ = static_cast<int>(running_.size());
+    count();
   }
 
   void step(Running& r) {
@@ -234,6 +234,7 @@ class FakeEngine {
   void last(Running& r, SampledToken token, Finish why) {
     r.ending.why = why;
     r.ended = true;
+    count();
     r.stream->push_last(std::move(token), r.ending);
   }
 
@@ -241,7 +242,14 @@ class FakeEngine {
     if (r.ended) return;
     r.ending.why = why;
     r.ended = true;
+    count();
     r.stream->finish(r.ending);
+  }
+
+  // Before an end is told: who has seen it sees nothing of it running.
+  void count() {
+    const auto running = [](const Running& r) { return !r.ended; };
+    running_count_ = static_cast<int>(std::count_if(running_.begin(), running_.end(), running));
   }
 
   SessionResult run_command(const SessionCommand& command) {
