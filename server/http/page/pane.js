@@ -21,12 +21,18 @@ const ENDS = {
 };
 
 const round = (p) => Number(p.toPrecision(4));
+// What has come is shown, and kept, so often; or as often as leaves the browser most of its time.
+const SHOW_EVERY_MS = 40;
 const SAVE_EVERY_MS = 500;
 
 export class Pane {
   #running = null;  // what aborts the answer under way
   #part = null;     // that answer
-  #saved = 0;
+  #saved = 0;     // when the last of it was kept, and how long that took
+  #saveTook = 0;
+  #unshown = [];  // its tokens that are still to be shown
+  #showing = null;
+  #showTook = 0;
 
   // settings(): the sampling of a request. changed(name): the session has changed. hide(): the user
   // wants it gone. others(): the panes beside it. open(): makes a session and resolves to its name.
@@ -186,23 +192,38 @@ export class Pane {
     const node = this.#draw(part);
     this.parts.transcript.append(...mine.map((one) => this.#draw(one)), node);
     this.parts.transcript.scrollTop = this.parts.transcript.scrollHeight;
-    await api.generate(name, asked, this.settings(), signal, (event) => this.#take(event, part, node));
+    try {
+      await api.generate(name, asked, this.settings(), signal, (event) => this.#take(event, part, node));
+    } finally {
+      this.#show(node);
+    }
     this.#fit(part, node);
   }
 
   #take({text, tokens, finish}, part, node) {
-    const area = this.parts.transcript;
-    const atEnd = area.scrollTop + area.clientHeight >= area.scrollHeight - 40;
     part.text += text;
     for (const token of tokens) {
       token.p = round(token.p);
       token.top = token.top.map(([name, p]) => [name, round(p)]);
       part.tokens.push(token);
-      node.append(spanOf(token));
+      this.#unshown.push(token);
     }
     if (finish) part.finish = finish;
+    this.#showing ??= setTimeout(() => this.#show(node),
+      Math.max(SHOW_EVERY_MS, 3 * this.#showTook));
+    if (performance.now() - this.#saved > Math.max(SAVE_EVERY_MS, 20 * this.#saveTook)) this.#save();
+  }
+
+  // Shows what has come, and goes along with it where the end was in view.
+  #show(node) {
+    clearTimeout(this.#showing);
+    this.#showing = null;
+    const began = performance.now();
+    const area = this.parts.transcript;
+    const atEnd = area.scrollTop + area.clientHeight >= area.scrollHeight - 40;
+    node.append(...this.#unshown.splice(0).map(spanOf));
     if (atEnd) area.scrollTop = area.scrollHeight;
-    if (performance.now() - this.#saved > SAVE_EVERY_MS) this.#save();
+    this.#showTook = performance.now() - began;
   }
 
   // A text that ends at a stop string ends before the last token does.
@@ -236,8 +257,10 @@ export class Pane {
   }
 
   #save() {
-    this.#saved = performance.now();
+    const began = performance.now();
     if (this.#part) transcripts.put(this.#part.name, this.#part.transcript);
+    this.#saved = performance.now();
+    this.#saveTook = this.#saved - began;
   }
 
   // Asks what has become of the session: an answer that was stopped ends a moment later.
