@@ -22,9 +22,11 @@ const char* name_of(Tier tier) {
     case Tier::kSlot:
       return "slot";
     case Tier::kHost:
+      return "host";
+    case Tier::kDisk:
       break;
   }
-  return "host";
+  return "disk";
 }
 
 json session_object(const SessionInfo& info) {
@@ -41,8 +43,15 @@ json session_object(const SessionInfo& info) {
                   {"ttl_seconds", info.ttl_seconds},
                   {"state_bytes", info.state_bytes},
                   {"host_bytes", info.host_bytes},
+                  {"durability", info.durability == Durability::kLocal ? "local" : "none"},
+                  {"commit", nullptr},
                   {"marks", json::array()}};
   if (info.pending_token) session["pending_token"] = *info.pending_token;
+  if (info.commit) {
+    session["commit"] = {{"owner_epoch", info.commit->owner_epoch},
+                         {"number", info.commit->number},
+                         {"position", info.commit->position}};
+  }
   for (const MarkInfo& mark : info.marks) {
     session["marks"].push_back({{"name", mark.name}, {"position", mark.position}});
   }
@@ -72,11 +81,21 @@ std::string mark_of(const HttpRequest& request) {
   return string_of(parse_object(request.body), "mark").value_or("");
 }
 
+std::optional<Durability> durability_of(const json& body) {
+  const auto name = string_of(body, "durability");
+  if (!name) return {};
+  if (*name == "none") return Durability::kNone;
+  if (*name == "local") return Durability::kLocal;
+  throw BadField("durability",
+                 fmt::format("durability must be \"none\" or \"local\", got \"{}\"", *name));
+}
+
 SessionCommand to_open(const HttpRequest& request) {
   const json body = optional_body(request);
   return {.kind = Kind::kOpen,
           .name = string_of(body, "session").value_or(""),
-          .ttl_seconds = number_of(body, "ttl_seconds")};
+          .ttl_seconds = number_of(body, "ttl_seconds"),
+          .durability = durability_of(body)};
 }
 
 SessionCommand to_fork(const HttpRequest& request) {
@@ -84,7 +103,8 @@ SessionCommand to_fork(const HttpRequest& request) {
   return {.kind = Kind::kFork,
           .name = request.names.front(),
           .other = string_of(body, "session").value_or(""),
-          .ttl_seconds = number_of(body, "ttl_seconds")};
+          .ttl_seconds = number_of(body, "ttl_seconds"),
+          .durability = durability_of(body)};
 }
 
 SessionCommand to_list(const HttpRequest& request) {

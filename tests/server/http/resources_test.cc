@@ -31,8 +31,10 @@ class ResourcesTest : public testing::HttpFixture {
     return {.sessions = {{.name = name,
                           .position = 12,
                           .pending_token = 7,
-                          .tier = Tier::kHost,
-                          .marks = {{.name = "here", .position = 9}}}}};
+                          .tier = Tier::kDisk,
+                          .marks = {{.name = "here", .position = 9}},
+                          .durability = Durability::kLocal,
+                          .commit = {{.owner_epoch = 2, .number = 3, .position = 12}}}}};
   }
   SessionCommand last_command() const { return engine_->commands().back(); }
   static json response(const std::string& input) { return {{"model", "fake"}, {"input", input}}; }
@@ -127,17 +129,21 @@ TEST_F(ResourcesTest, EchoBeginsWithThePromptAsTheClientHasIt) {
 TEST_F(ResourcesTest, SessionsAreOpenedReadAndClosed) {
   start();
   engine_->answer_sessions(session("story"));
-  auto got = post("/v1/sessions", {{"session", "story"}, {"ttl_seconds", 5}});
+  auto got =
+      post("/v1/sessions", {{"session", "story"}, {"ttl_seconds", 5}, {"durability", "local"}});
   EXPECT_EQ(got.status, 201) << got.body;
   EXPECT_EQ(last_command().kind, Kind::kOpen);
   EXPECT_EQ(last_command().name, "story");
   EXPECT_EQ(last_command().ttl_seconds, 5.0);
+  EXPECT_EQ(last_command().durability, Durability::kLocal);
   const json object = got.object();
   EXPECT_EQ(object["object"], "session");
   EXPECT_EQ(object["id"], "story");
   EXPECT_EQ(object["position"], 12);
   EXPECT_EQ(object["pending_token"], 7);
-  EXPECT_EQ(object["tier"], "host");
+  EXPECT_EQ(object["tier"], "disk");
+  EXPECT_EQ(object["durability"], "local");
+  EXPECT_EQ(object["commit"], (json{{"owner_epoch", 2}, {"number", 3}, {"position", 12}}));
   EXPECT_EQ(object["marks"], json({{{"name", "here"}, {"position", 9}}}));
 
   got = ask("POST /v1/sessions");
@@ -189,6 +195,7 @@ TEST_F(ResourcesTest, WhatIsWrongWithSessionsIsSaid) {
   refuse(post("/v1/sessions", {{"session", "~kept"}}), 400);
   refuse(post("/v1/sessions", {{"session", 5}}), 400);
   refuse(post("/v1/sessions", {{"ttl_seconds", -1}}), 400);
+  refuse(post("/v1/sessions", {{"durability", "forever"}}), 400);
   refuse(post("/v1/sessions/story/marks", json::object()), 400);
   refuse(post("/v1/sessions/story/marks", {{"mark", std::string(100'000, 'm')}}), 400);
   refuse(ask("GET /v1/sessions?limit=0"), 400);
