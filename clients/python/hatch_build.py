@@ -18,7 +18,7 @@ MODULE = '''\
 
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
-
+{imports}
 DESCRIPTOR = descriptor_pool.Default().AddSerializedFile({descriptor!r})
 
 for _name, _message in DESCRIPTOR.message_types_by_name.items():
@@ -77,7 +77,16 @@ def generate(protos: pathlib.Path, out: pathlib.Path) -> None:
         raise RuntimeError("protoc refuses the protocol's files; its own words are above")
     for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors.read_bytes()).file:
         module = out / file.name.replace(".proto", "_pb2.py")
-        module.write_text(MODULE.format(proto=file.name, descriptor=file.SerializeToString()))
+        # The pool takes a file once it has those that this one imports.
+        imports = "".join(
+            f"\nimport {name.removesuffix('.proto').replace('/', '.')}_pb2  # noqa: F401\n"
+            for name in file.dependency
+        )
+        module.write_text(
+            MODULE.format(
+                proto=file.name, imports=imports, descriptor=file.SerializeToString()
+            )
+        )
         types = module.with_suffix(".pyi")
         # protoc leaves open what the mappings are of that a message can be made from.
         types.write_text(

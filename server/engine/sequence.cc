@@ -122,8 +122,8 @@ void Sequence::end(Finish why, const char* message) {
   Ending last = ending(why);
   last.message = message;
   for (const auto& sibling : prompt.siblings) sibling->finish(last);
-  ended = true;
   if (!holds(last)) stream->finish(std::move(last));
+  ended = true;
 }
 
 // An answer that is not on the disk yet is not acknowledged; what is no answer is not kept.
@@ -138,12 +138,12 @@ bool Sequence::holds(const Ending& last) {
 void Sequence::end_with(SampledToken token, Finish why, int32_t stop_id) {
   Ending last = ending(why);
   last.stop_id = stop_id;
-  ended = true;
   if (holds(last)) {
     stream->push(std::move(token));
   } else {
     stream->push_last(std::move(token), std::move(last));
   }
+  ended = true;
 }
 
 Ending Sequence::ending(Finish why) const {

@@ -7,7 +7,7 @@ import urllib.request
 
 import jinja2
 import pytest
-from conftest import MODEL, HttpServer
+from http_server import MODEL, HttpServer
 
 FORMS = "alpaca chatml gemma llama-3 mistral phi-3 plain vicuna zephyr".split()
 TURNS = [

@@ -2,7 +2,6 @@
 
 import importlib.util
 import pathlib
-import re
 import sys
 
 import pytest
@@ -14,26 +13,9 @@ else:
     sys.path.insert(0, str(ROOT / "tests/clients/python"))
     import openai
 
-    from server import Server
-
-    MODEL = ROOT / "weights_tools/demo/gla-books"
+    from http_server import HttpServer
 if importlib.util.find_spec("langchain_openai") is None:
     collect_ignore = ["chat_template_test.py", "langchain_test.py", "lm_eval_test.py"]
-
-
-class HttpServer(Server):
-    """The same, with `url` of its HTTP door."""
-
-    def __init__(self, *flags):
-        super().__init__(MODEL, "--http", "127.0.0.1:0", "--name", "books", *flags)
-
-    def __enter__(self):
-        super().__enter__()
-        # The door's line follows the one that is waited for.
-        while not (line := next((l for l in self._log if "event=serving_http" in l), None)):
-            pass
-        self.url = f"http://127.0.0.1:{re.search(r'port=([0-9]+)', line)[1]}"
-        return self
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,23 @@
+"""A server with its HTTP door open."""
+
+import pathlib
+import re
+
+from server import Server
+
+MODEL = pathlib.Path(__file__).parents[3] / "weights_tools/demo/gla-books"
+
+
+class HttpServer(Server):
+    """Serves a demo checkpoint; `url` is that of its HTTP door."""
+
+    def __init__(self, *flags):
+        super().__init__(MODEL, "--http", "127.0.0.1:0", "--name", "books", *flags)
+
+    def __enter__(self):
+        super().__enter__()
+        # The door's line follows the one that is waited for.
+        while not (line := next((l for l in self._log if "event=serving_http" in l), None)):
+            pass
+        self.url = f"http://127.0.0.1:{re.search(r'port=([0-9]+)', line)[1]}"
+        return self
