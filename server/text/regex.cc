@@ -94,29 +94,34 @@ int end_if_unwanted(pcre2_callout_block*, void* limits) {
 class Matcher {
  public:
   // `more`: text may follow. A search then ends in PCRE2_ERROR_PARTIAL wherever it would have to
-  // know it (pcre2partial(3), PCRE2_PARTIAL_HARD). `limits`: for code that calls out.
-  Matcher(const pcre2_code* code, std::string_view text, bool more, const WorkLimits& limits)
+  // know it (pcre2partial(3), PCRE2_PARTIAL_HARD). `limits`: of code that calls out, else null.
+  Matcher(const pcre2_code* code, std::string_view text, bool more, const WorkLimits* limits)
       : code_(code),
         text_(text),
         options_(PCRE2_NO_UTF_CHECK | (more ? PCRE2_PARTIAL_HARD : 0)),
-        scratch_(this_thread_scratch()) {
-    pcre2_set_callout(scratch_.context.get(), end_if_unwanted, const_cast<WorkLimits*>(&limits));
+        scratch_(this_thread_scratch()),
+        match_(pcre2_get_ovector_pointer(scratch_.data.get())) {
+    size_t machine_code = 0;
+    pcre2_pattern_info(code, PCRE2_INFO_JITSIZE, &machine_code);
+    run_ = machine_code > 0 ? pcre2_jit_match : pcre2_match;
+    if (limits == nullptr) return;
+    pcre2_set_callout(scratch_.context.get(), end_if_unwanted, const_cast<WorkLimits*>(limits));
   }
 
   // PCRE2's result for the first match at or after `offset`: above 0 if begin() and end() are set;
   // PCRE2_ERROR_PARTIAL if begin() is, where a match may begin.
   int search(size_t offset) {
-    const int result = run(offset, options_);
+    const int result = run(run_, offset, options_);
     if (result != PCRE2_ERROR_JIT_STACKLIMIT) return result;
-    return run(offset, options_ | PCRE2_NO_JIT);  // its stack is the heap
+    return run(pcre2_match, offset, options_ | PCRE2_NO_JIT);  // its stack is the heap
   }
-  size_t begin() const { return pcre2_get_ovector_pointer(scratch_.data.get())[0]; }
-  size_t end() const { return pcre2_get_ovector_pointer(scratch_.data.get())[1]; }
+  size_t begin() const { return match_[0]; }
+  size_t end() const { return match_[1]; }
 
  private:
-  int run(size_t offset, uint32_t options) {
-    const int result = pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text_.data()), text_.size(),
-                                   offset, options, scratch_.data.get(), scratch_.context.get());
+  int run(decltype(&pcre2_match) function, size_t offset, uint32_t options) {
+    const int result = function(code_, reinterpret_cast<PCRE2_SPTR>(text_.data()), text_.size(),
+                                offset, options, scratch_.data.get(), scratch_.context.get());
     return result == 0 ? 1 : result;  // 0: more groups than the one pair asked for
   }
 
@@ -124,6 +129,8 @@ class Matcher {
   std::string_view text_;
   const uint32_t options_;
   const Scratch& scratch_;
+  const size_t* const match_;   // its two ends
+  decltype(&pcre2_match) run_;  // pcre2_jit_match() checks less before it begins
 };
 
 // Of `text`, what a window from byte `from` on sees.
@@ -166,8 +173,9 @@ void Regex::find_on(std::string_view text, bool last, bool invert, const WorkLim
     const size_t window = std::max(kWindow, 2 * reach);
     const std::string_view seen = head(text, from, window);
     const bool whole = seen.size() == text.size();
-    Matcher matcher((window > kWindow ? interruptible_ : code_).get(), seen, !last || !whole,
-                    limits);
+    const bool wide = window > kWindow;
+    Matcher matcher((wide ? interruptible_ : code_).get(), seen, !last || !whole,
+                    wide ? &limits : nullptr);
     int result = 0;
     while ((result = matcher.search(from)) > 0) {
       const size_t begin = matcher.begin();
@@ -210,8 +218,7 @@ size_t Regex::lookbehind() const {
 }
 
 bool Regex::matches_all(std::string_view text) const {
-  const WorkLimits none;
-  Matcher matcher(code_.get(), text, /*more=*/false, none);
+  Matcher matcher(code_.get(), text, /*more=*/false, nullptr);
   return matcher.search(0) > 0 && matcher.begin() == 0 && matcher.end() == text.size();
 }
 
