@@ -2,22 +2,39 @@
 # Builds the server with CUDA and makes a folder that runs on another Linux machine of the same
 # kind, wherever it is put: programs in bin/, in lib/ every shared library they need but those of
 # glibc (2.36 or later there) and of NVIDIA's driver, configs of public models in configs/.
-#   deploy/install_tree.sh OUT [--archive FILE.tar.xz]
+#   deploy/install_tree.sh OUT [--archive FILE.tar.xz] [--built FOLDER]
 #   OUT/bin/recurve-server --model DIR --device cuda:0
+# RECURVE_CUDA=OFF in the environment: for the CPU alone. --built: nothing is compiled; the tree is
+# of the programs that this build folder has.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# -ge 1 ] || { sed -n 's/^# \{0,1\}//p' "$0" | sed -n 2,7p >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n 's/^# \{0,1\}//p' "$0" | sed -n 2,9p >&2; exit 2; }
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
-archive=""
-[ "${2:-}" = "--archive" ] && archive=$(realpath "${3:?--archive wants a file}")
+shift
+archive="" built=""
 build=${RECURVE_BUILD:-build/release}
+while [ $# -gt 0 ]; do
+  case $1 in
+    --archive) archive=$(realpath "${2:?--archive wants a file}") ;;
+    --built) built=1 build=${2:?--built wants a folder} ;;
+    *) echo "error: $1 is no option of this" >&2; exit 2 ;;
+  esac
+  shift 2
+done
 
-programs=(recurve-server recurve recurve-bench recurve-smoke)
-[ -d clients/loadgen ] && programs+=(recurve-loadgen)
-cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DRECURVE_CUDA="${RECURVE_CUDA:-ON}" \
-  >/dev/null
-cmake --build "$build" --target "${programs[@]}" -j "${RECURVE_JOBS:-$(nproc)}"
+programs=(recurve-server recurve recurve-bench recurve-smoke recurve-loadgen)
+if [ -n "$built" ]; then
+  wanted=("${programs[@]}") programs=()
+  for program in "${wanted[@]}"; do
+    [ ! -x "$build/bin/$program" ] || programs+=("$program")
+  done
+  [ ${#programs[@]} -gt 0 ] || { echo "error: no program in $build/bin: build it first" >&2; exit 1; }
+else
+  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DRECURVE_CUDA="${RECURVE_CUDA:-ON}" \
+    >/dev/null
+  cmake --build "$build" --target "${programs[@]}" -j "${RECURVE_JOBS:-$(nproc)}"
+fi
 
 rm -rf "$out/bin" "$out/lib" "$out/configs"
 mkdir -p "$out/bin" "$out/lib" "$out/configs"
@@ -33,7 +50,9 @@ for program in "${programs[@]}"; do
 done
 chmod 644 "$out"/lib/*
 strip --strip-unneeded "$out"/lib/*
-cmake --install "$build" --prefix "$out" --strip --component programs >/dev/null
+for program in "${programs[@]}"; do
+  cmake --install "$build" --prefix "$out" --strip --component "$program" >/dev/null
+done
 cp tests/configs/*.json "$out/configs/"
 cp LICENSE README.md tests/smoke.sh "$out/"
 install -Dm644 deploy/README.md "$out/deploy/README.md"

@@ -1,10 +1,14 @@
 #include "server/options.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <map>
 #include <string>
 
 #include "kernels/weight_formats.h"
+#include "server/environment.h"
 #include "server/rpc/server.h"
 #include "server/text/chat_forms.h"
 #include "server/version.h"
@@ -27,12 +31,39 @@ std::string size_or_auto(std::string& value) {
   return {};
 }
 
+// Parses the command line, and from the environment what it leaves open: see parse_options().
+int parse(CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  const EnvironmentFlags environment = read_environment(app, arguments);
+  arguments.insert(arguments.end(), environment.arguments.begin(), environment.arguments.end());
+  std::reverse(arguments.begin(), arguments.end());  // which is how CLI11 wants them
+  try {
+    app.parse(std::move(arguments));
+    if (!environment.unknown.empty()) {
+      throw CLI::ValidationError(
+          fmt::format("{}: no flag has that variable; --help names each flag's, as Env",
+                      fmt::join(environment.unknown, ", ")));
+    }
+  } catch (const CLI::ParseError& error) {
+    const int status = app.exit(error);
+    if (status == 0) return 0;
+    if (!environment.variables.empty()) {
+      fmt::print(stderr, "Flags that come from the environment: {}\n",
+                 fmt::join(environment.variables, ", "));
+    }
+    return 2;
+  }
+  return -1;
+}
+
 }  // namespace
 
 int parse_options(int argc, char** argv, Options* o) {
   CLI::App app(
       "Serves a recurrent language model over gRPC.\n"
-      "Example: recurve-server --model weights_tools/demo/xlstm-books --listen 127.0.0.1:50051");
+      "Example: recurve-server --model weights_tools/demo/xlstm-books --listen 127.0.0.1:50051\n"
+      "What the command line leaves open may stand in the environment: each flag names its\n"
+      "variable, as Env.");
   app.set_version_flag("--version", version_line("recurve-server"),
                        "Print the version and the commit and exit");
   app.option_defaults()->always_capture_default();
@@ -227,13 +258,7 @@ int parse_options(int argc, char** argv, Options* o) {
       ->default_str("text")
       ->group("Logs");
 
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    const int status = app.exit(error);
-    return status == 0 ? 0 : 2;
-  }
-  return -1;
+  return parse(app, argc, argv);
 }
 
 }  // namespace recurve

@@ -54,7 +54,8 @@ struct Options {
   LogFormat log_format = LogFormat::kText;
 };
 
-// Fills `options`. Returns an exit status if the process should end now (help, a bad flag), after
+// Fills `options`, from the command line and, where it leaves a flag open, from the environment
+// (environment.h). Returns an exit status if the process should end now (help, a bad flag), after
 // having said why; -1 to go on.
 int parse_options(int argc, char** argv, Options* options);
 

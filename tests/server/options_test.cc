@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,87 @@ TEST(OptionsTest, ConnectionsAreANumberOrAuto) {
   EXPECT_EQ(parse({"--max-connections", "auto"}).options.max_connections, 0);
   EXPECT_EQ(parse({"--max-connections", "77"}).options.max_connections, 77);
   EXPECT_EQ(parse({"--max-connections-by-address", "7"}).options.max_connections_by_address, 7);
+}
+
+// A variable of the environment as long as this lives.
+class Variable {
+ public:
+  Variable(std::string name, const std::string& value) : name_(std::move(name)) {
+    setenv(name_.c_str(), value.c_str(), 1);
+  }
+  ~Variable() { unsetenv(name_.c_str()); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  std::string name_;
+};
+
+std::string help() {
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(parse({"--help"}).status, 0);
+  return ::testing::internal::GetCapturedStdout();
+}
+
+TEST(OptionsTest, TheEnvironmentSaysWhatTheCommandLineLeavesOpen) {
+  const Variable queue("RECURVE_SERVER_MAX_QUEUE", "17");
+  const Variable slots("RECURVE_SERVER_SLOTS", "auto");
+  const Variable flag("RECURVE_SERVER_RANDOM_WEIGHTS", "true");
+  const Variable list("RECURVE_SERVER_HTTP_ORIGIN", "a.example,b.example");
+  const Variable empty("RECURVE_SERVER_DEVICE", "");
+  const Options o = parse({}).options;
+  EXPECT_EQ(o.max_queue, 17);
+  EXPECT_EQ(o.slots, 0);
+  EXPECT_TRUE(o.random_weights);
+  EXPECT_THAT(o.http_origins, ::testing::ElementsAre("a.example", "b.example"));
+  EXPECT_EQ(o.device, "cpu");
+  EXPECT_EQ(parse({"--max-queue", "3"}).options.max_queue, 3);
+  EXPECT_EQ(parse({"--max-queue=4"}).options.max_queue, 4);
+  EXPECT_FALSE(parse({"--random-weights=false"}).options.random_weights);
+}
+
+TEST(OptionsTest, ARequiredFlagMayStandInTheEnvironment) {
+  const Variable model("RECURVE_SERVER_MODEL", "/models/it");
+  std::string program = "recurve-server";
+  char* argv[] = {program.data()};
+  Options options;
+  EXPECT_EQ(parse_options(1, argv, &options), -1);
+  EXPECT_EQ(options.model, "/models/it");
+}
+
+TEST(OptionsTest, WhatTheEnvironmentSaysIsCheckedAsFlagsAre) {
+  const Variable slots("RECURVE_SERVER_SLOTS", "many");
+  const Parsed parsed = parse({});
+  EXPECT_EQ(parsed.status, 2);
+  EXPECT_THAT(parsed.said, HasSubstr("--slots"));
+  EXPECT_THAT(parsed.said, HasSubstr("RECURVE_SERVER_SLOTS"));
+}
+
+TEST(OptionsTest, AVariableOfNoFlagIsRefused) {
+  const Variable typo("RECURVE_SERVER_SLOT", "4");
+  const Parsed parsed = parse({});
+  EXPECT_EQ(parsed.status, 2);
+  EXPECT_THAT(parsed.said, HasSubstr("RECURVE_SERVER_SLOT: no flag has that variable"));
+}
+
+TEST(OptionsTest, WhatKubernetesMakesOfAServicesNameIsNoFlag) {
+  const Variable port("RECURVE_SERVER_PORT", "tcp://10.0.0.1:50051");
+  const Variable host("RECURVE_SERVER_SERVICE_HOST", "10.0.0.1");
+  const Variable tcp("RECURVE_SERVER_PORT_50051_TCP_ADDR", "10.0.0.1");
+  EXPECT_EQ(parse({}).status, -1);
+  EXPECT_THAT(help(), ::testing::Not(HasSubstr("RECURVE_SERVER_PORT")))
+      << "a flag of that name could not be told from Kubernetes' variables";
+}
+
+TEST(OptionsTest, HelpNamesEachFlagsVariable) {
+  const std::string text = help();
+  size_t flags = 0, variables = 0;
+  for (size_t at = 0; (at = text.find("\n  --", at)) != std::string::npos; ++at) ++flags;
+  for (size_t at = 0; (at = text.find("Env:RECURVE_SERVER_", at)) != std::string::npos; ++at) {
+    ++variables;
+  }
+  EXPECT_GT(flags, 30u);
+  EXPECT_EQ(variables, flags - 1) << "all but --version; --help has a short form too";
 }
 
 }  // namespace recurve::options_test
