@@ -44,7 +44,7 @@ cmake --build --preset release --target recurve-server recurve
 bin=build/release/bin
 
 say "3. Server"
-$bin/recurve-server --model weights_tools/demo/$model --device "$device" \
+$bin/recurve-server --model "weights_tools/demo/$model" --device "$device" \
   --listen 127.0.0.1:0 2>"$log" &
 server=$!
 stop() {
@@ -57,7 +57,8 @@ until grep -q 'event=serving' "$log"; do
   sleep 0.05
 done
 cat "$log"
-export RECURVE_SERVER=127.0.0.1:$(sed -n 's/.*event=serving.* port=\([0-9]*\).*/\1/p' "$log")
+port=$(sed -n 's/.*event=serving.* port=\([0-9]*\).*/\1/p' "$log")
+export RECURVE_SERVER=127.0.0.1:$port
 
 said=$(mktemp)
 # generate ARGUMENTS...: text as it streams, then what it took.

@@ -51,7 +51,8 @@ chmod -R u=rwX,go=rX "$context"
 find "$context" -exec touch -h -d "@$created" {} +
 
 arguments=(--build-arg "BASE=$base" --build-arg "VERSION=$version"
-  --build-arg "REVISION=${revision:-unknown}" --build-arg "DEVICE=$device" --tag "$tag"
+  --build-arg "REVISION=${revision:-unknown}" --build-arg "DEVICE=$device"
+  --build-arg "NAME=${model##*/}" --tag "$tag"
   --file "$context/Containerfile")
 if command -v buildah >/dev/null; then
   # Docker's format: OCI's knows no HEALTHCHECK.

@@ -36,7 +36,7 @@ else
   cmake --build "$build" --target "${programs[@]}" -j "${RECURVE_JOBS:-$(nproc)}"
 fi
 
-rm -rf "$out/bin" "$out/lib" "$out/configs"
+rm -rf "${out:?}"/{bin,lib,configs}
 mkdir -p "$out/bin" "$out/lib" "$out/configs"
 # What the system has everywhere, and must match its own loader or driver.
 not_carried='^(linux-vdso|ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libutil|libcuda|libnvidia-[a-z]+)\.so'

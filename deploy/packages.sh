@@ -1,4 +1,5 @@
 # Sourced by deploy/demo.sh and tests/run.sh: what they need from Debian or Ubuntu, and how to get it.
+# shellcheck shell=bash disable=SC2034
 
 # To build and run the server and the clients.
 build_packages="ca-certificates ccache cmake g++ ninja-build pkg-config
@@ -10,6 +11,8 @@ build_packages="ca-certificates ccache cmake g++ ninja-build pkg-config
 test_packages="clang clang-format curl git libgmock-dev libgtest-dev nghttp2-client nginx-light
   openssl python3 python3-grpcio python3-numpy python3-protobuf python3-pytest python3-venv
   python3-xxhash"
+# What deploy/ is for, and what checks it.
+test_packages+=" buildah podman prometheus runc shellcheck systemd"
 # Ubuntu has Chromium as a snap alone: there tests/page/run.sh takes playwright's.
 [ "$(. /etc/os-release && echo "$ID")" != debian ] || test_packages+=" chromium"
 

@@ -60,7 +60,7 @@ def document(tree, version, created):
     own = spdx_id("Package", "recurve")
     packages = {own: {
         "SPDXID": own, "name": "recurve", "versionInfo": version, "downloadLocation": "NOASSERTION",
-        "filesAnalyzed": False, "licenseConcluded": "Apache-2.0", "licenseDeclared": "Apache-2.0",
+        "filesAnalyzed": True, "licenseInfoFromFiles": ["NOASSERTION"], "licenseConcluded": "Apache-2.0", "licenseDeclared": "Apache-2.0",
         "copyrightText": "NOASSERTION", "primaryPackagePurpose": "APPLICATION"}}
     files, relations = [], [("SPDXRef-DOCUMENT", "DESCRIBES", own)]
     for path in sorted([*tree.glob("bin/*"), *tree.glob("lib/*")]):
@@ -94,6 +94,9 @@ def document(tree, version, created):
                     f"?arch={architecture}"}]}
         relations.append((own, "DEPENDS_ON", package))
         relations.append((file, "GENERATED_FROM", package))
+    sums = sorted(file["checksums"][0]["checksumValue"] for file in files)
+    packages[own]["packageVerificationCode"] = {
+        "packageVerificationCodeValue": hashlib.sha1("".join(sums).encode()).hexdigest()}
     what = hashlib.sha256("".join(file["checksums"][1]["checksumValue"]
                                   for file in files).encode()).hexdigest()
     return {

@@ -1,0 +1,47 @@
+"""What deploy/ makes, before the tools that use it; run.sh makes the environment that has them."""
+
+import importlib.util
+import os
+import pathlib
+import socket
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+if importlib.util.find_spec("spdx_tools") is None or "RECURVE_BIN" not in os.environ:
+    collect_ignore_glob = ["*_test.py"]  # another Python than run.sh's
+else:
+    from containers import Containers, run
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory):
+    """An install tree of the programs in RECURVE_BIN."""
+    made = tmp_path_factory.mktemp("install") / "tree"
+    run(ROOT / "deploy/install_tree.sh", made, "--built",
+        pathlib.Path(os.environ["RECURVE_BIN"]).parent, cwd=ROOT)
+    return made
+
+
+@pytest.fixture(scope="session")
+def containers(tmp_path_factory):
+    made = Containers(tmp_path_factory.mktemp("containers"))
+    if why := made.missing():
+        pytest.skip(why)
+    made.make_base("localhost/base")
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def built(containers, tree):
+    """What building the image printed; its name is localhost/recurve, with a demo model in it."""
+    return containers.build(ROOT / "deploy/image.sh", tree, "--model",
+                            ROOT / "weights_tools/demo/xlstm-books", tag="localhost/recurve",
+                            base="localhost/base")
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
