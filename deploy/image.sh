@@ -37,7 +37,7 @@ created=${SOURCE_DATE_EPOCH:-$(git -C "$here" log -1 --format=%ct "${revision:-H
 
 context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
-mkdir -p "$context/tree/bin" "$context/tree/lib" "$context/model"
+mkdir -p "$context/tree/bin" "$context/tree/lib" "$context/model" "$context/state"
 cp "$tree"/bin/recurve-server "$tree"/bin/recurve "$context/tree/bin/"
 for program in recurve-server recurve; do
   ldd "$tree/bin/$program" | awk -v tree="$tree/" '$2 == "=>" && index($3, tree) == 1 { print $1 }'

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <exception>
 #include <future>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -39,6 +40,21 @@ ClientError no_final_message() {
                      "the server ended the stream without its last message");
 }
 
+// Says which session a call is of to proxies that keep a session on one server. A name that no
+// header can carry is none that a server takes, which says so better.
+template <class Request>
+void name_session(const Request& request, grpc::ClientContext* context) {
+  std::string name;
+  if constexpr (requires { request.session(); }) {
+    name = request.session();
+  } else if constexpr (requires { request.name(); }) {  // only requests of sessions have a name
+    name = request.name();
+  }
+  const bool fits =
+      std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < 127; });
+  if (!name.empty() && fits) context->AddMetadata("x-recurve-session", name);
+}
+
 }  // namespace
 
 Client::Client(const Endpoint& endpoint)
@@ -52,6 +68,7 @@ Response Client::unary(Stub& stub,
                        grpc::Status (Stub::*rpc)(grpc::ClientContext*, const Request&, Response*),
                        const Request& request, const CallOptions& options) {
   Call call(options);
+  name_session(request, call.context());
   Response response;
   connection_.throw_unless_ok((stub.*rpc)(call.context(), request, &response), *call.context());
   return response;
@@ -60,6 +77,7 @@ Response Client::unary(Stub& stub,
 v1::GenerateFinal Client::generate(const v1::GenerateRequest& request,
                                    const OnGenerate& on_response, const CallOptions& options) {
   Call call(options);
+  name_session(request, call.context());
   const auto reader = inference_->Generate(call.context(), request);
   StreamGuard guard(*reader, call.context());
   v1::GenerateResponse response;

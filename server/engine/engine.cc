@@ -254,6 +254,7 @@ void Engine::report(const Batch* finished) {
   next_housekeeping_ = now + kHousekeeping;
   sessions_.expire(now);
   stats_.expected_queue_seconds = waiting_.expected_seconds(load(), now);
+  metrics_.set_expected_queue_seconds(stats_.expected_queue_seconds);
   report_slots();
 }
 

@@ -8,6 +8,8 @@ class EngineMetrics {
  public:
   virtual ~EngineMetrics() = default;
   virtual void set_requests(int64_t /*running*/, int64_t /*waiting*/) {}
+  // What a short request that came now would wait.
+  virtual void set_expected_queue_seconds(double) {}
   virtual void add_prompt_tokens(int64_t) {}
   virtual void add_generated_tokens(int64_t) {}
   virtual void set_slots(int64_t /*free*/, int64_t /*running*/, int64_t /*session_idle*/) {}

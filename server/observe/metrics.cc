@@ -110,6 +110,8 @@ struct Metrics::Impl {
   Counter& requests = counter(registry, "recurve_requests_total", "Requests received");
   Gauge& running = gauge(registry, "recurve_requests_running", "Requests that hold a slot");
   Gauge& waiting = gauge(registry, "recurve_requests_waiting", "Requests in the queue");
+  Gauge& expected_queue = gauge(registry, "recurve_expected_queue_seconds",
+                                "What a short request that came now would wait for its first step");
   Gauge& connections = gauge(registry, "recurve_connections", "Connections of clients");
   Counter& prompt_tokens =
       counter(registry, "recurve_prompt_tokens_total", "Prompt tokens absorbed");
@@ -164,6 +166,8 @@ void Metrics::request_failed(int code) {
   const bool known = code >= 1 && code < static_cast<int>(kCodeNames.size());
   impl_->errors[static_cast<size_t>(known ? code : kUnknown)]->Increment();
 }
+
+void Metrics::set_expected_queue_seconds(double seconds) { impl_->expected_queue.Set(seconds); }
 
 void Metrics::set_connections(int64_t n) { impl_->connections.Set(static_cast<double>(n)); }
 

@@ -46,6 +46,7 @@ class Metrics final : public EngineMetrics {
   void request_failed(int code);  // recurve_errors_total{code}: gRPC code 1..16, others as UNKNOWN
   // recurve_requests_{running,waiting}
   void set_requests(int64_t running, int64_t waiting) override;
+  void set_expected_queue_seconds(double seconds) override;  // recurve_expected_queue_seconds
 
   // Connections. recurve_connections, recurve_connections_refused_total{reason}.
   void set_connections(int64_t n);

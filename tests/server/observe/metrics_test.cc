@@ -78,6 +78,7 @@ TEST(Metrics, EventsReachTheirSeries) {
   metrics.request_finished(Metrics::Finish::kStopString);
   metrics.request_finished(Metrics::Finish::kError);
   metrics.set_requests(3, 4);
+  metrics.set_expected_queue_seconds(0.5);
   metrics.set_slots(5, 6, 7);
   metrics.set_sessions(8, 9, 10);
   metrics.set_session_host_bytes(int64_t{1} << 40);
@@ -92,6 +93,7 @@ TEST(Metrics, EventsReachTheirSeries) {
   EXPECT_EQ(value(text, "recurve_requests_finished_total{reason=\"eos\"}"), 0);
   EXPECT_EQ(value(text, "recurve_requests_running"), 3);
   EXPECT_EQ(value(text, "recurve_requests_waiting"), 4);
+  EXPECT_EQ(value(text, "recurve_expected_queue_seconds"), 0.5);
   EXPECT_EQ(value(text, "recurve_slots{tier=\"free\"}"), 5);
   EXPECT_EQ(value(text, "recurve_slots{tier=\"running\"}"), 6);
   EXPECT_EQ(value(text, "recurve_slots{tier=\"session_idle\"}"), 7);

@@ -1,0 +1,95 @@
+"""The chart: rendered by Helm for five sets of values, each as Kubernetes' own schemas want it and as
+it was before (chart/*.golden.yaml; UPDATE_GOLDENS=1 writes them anew), and what its schema refuses."""
+
+import os
+import pathlib
+
+import helm_python as helm
+import kubernetes_validate
+import pytest
+import yaml
+from conftest import ROOT
+from containers import run
+
+CHART = ROOT / "deploy/chart"
+SETS = sorted(path for path in (pathlib.Path(__file__).parent / "chart").glob("*.yaml")
+              if ".golden" not in path.name)
+OTHERS = {"ServiceMonitor", "ScaledObject"}  # of operators, whose schemas are not Kubernetes'
+
+
+def render(values):
+    with helm.Chart.load(str(CHART)) as chart:
+        chart.validate_schema(values)
+        rendered = chart.render(values, name="demo", namespace="models")
+    return "".join(f"---\n# {name}\n{text.strip()}\n" for name, text in sorted(rendered.items())
+                   if name.endswith(".yaml") and text.strip())
+
+
+def objects(text):
+    return [one for one in yaml.safe_load_all(text) if one]
+
+
+def test_there_are_five():
+    assert len(SETS) == 5
+
+
+@pytest.mark.parametrize("path", SETS, ids=lambda path: path.stem)
+def test_rendered(path, tree):
+    text = render(yaml.safe_load(path.read_text()))
+    made = objects(text)
+    for one in made:
+        if one["kind"] not in OTHERS:
+            kubernetes_validate.validate(one, "1.31", strict=True)
+    golden = path.with_suffix(".golden.yaml")
+    if "UPDATE_GOLDENS" in os.environ:
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+    # What one object says of another is there.
+    kinds = {(one["kind"], one["metadata"]["name"]): one for one in made}
+    server = kinds["StatefulSet", "demo-recurve"]["spec"]
+    assert ("Service", server["serviceName"]) in kinds
+    pod = server["template"]["spec"]
+    volumes = {one["name"] for one in pod["volumes"]}
+    volumes |= {one["metadata"]["name"] for one in server.get("volumeClaimTemplates", [])}
+    for container in [*pod["containers"], *pod.get("initContainers", [])]:
+        mounted = [one["name"] for one in container["volumeMounts"]]
+        assert set(mounted) <= volumes and len(set(mounted)) == len(mounted)
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+    ports = {one["name"] for one in pod["containers"][0]["ports"]}
+    for (kind, _), one in kinds.items():
+        if kind == "Service":
+            assert {port["targetPort"] for port in one["spec"]["ports"]} <= ports
+            assert one["spec"]["selector"].items() <= server["template"]["metadata"]["labels"].items()
+    # Every variable is a flag's, and a drain fits into the grace.
+    help_text = run(tree / "bin/recurve-server", "--help")
+    variables = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
+    assert [name for name in variables if f"Env:{name}" not in help_text] == []
+    drain = int(variables["RECURVE_SERVER_DRAIN_SECONDS"])
+    sleep = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] >= drain + sleep + 10
+
+
+@pytest.mark.parametrize("values, of", [
+    ({"replica": 2}, "replica"),
+    ({"replicas": -1}, "replicas"),
+    ({"gpus": 2}, "gpus"),
+    ({"flags": {"LISTEN": "0.0.0.0:1"}}, "LISTEN"),
+    ({"flags": {"slots": "4"}}, "slots"),
+    ({"flags": {"SLOTS": 4}}, "SLOTS"),
+    ({"tls": {"clientCa": "ca"}}, "tls"),
+    ({"model": {"claim": "a", "fetch": {"image": "b"}}}, "model"),
+    ({"state": {"size": "many"}}, "size"),
+    ({"image": {"repository": ""}}, "repository"),
+    ({"service": {"type": "ExternalName"}}, "type"),
+    ({"autoscaling": {"queueSeconds": 0}}, "queueSeconds"),
+])
+def test_refused(values, of):
+    with helm.Chart.load(str(CHART)) as chart, pytest.raises(helm.HelmError, match=of):
+        chart.validate_schema(values)
+
+
+def test_lint():
+    findings = helm.lint(str(CHART))
+    assert findings["errors"] == []
+    assert [one["error"] for one in findings["messages"]] == ["icon is recommended"]
