@@ -11,6 +11,9 @@ mkdir -p "$2"
 out=$(realpath "$2")
 version=$("$tree/bin/recurve-server" --version | cut -d' ' -f2)
 
+# What the programs ask of glibc depends on where they were built.
+glibc=$(objdump -T "$tree"/bin/* "$tree"/lib/* | grep -o 'GLIBC_2\.[0-9]*' | sort -Vu | tail -1)
+
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 stage=$work/stage control=$work/control
@@ -31,7 +34,7 @@ echo /etc/recurve/server.env >"$control/conffiles"
 chmod -R u=rwX,go=rX "$work"
 chmod 755 "$control"/{postinst,prerm,postrm}
 
-STAGE=$stage CONTROL=$control VERSION=$version ARCHITECTURE=$(dpkg --print-architecture) OUT=$out \
+STAGE=$stage CONTROL=$control VERSION=$version ARCHITECTURE=$(dpkg --print-architecture) OUT=$out GLIBC=${glibc#GLIBC_} \
   cpack --config "$here/deb/CPackConfig.cmake" -B "$out" >"$work/log" 2>&1 ||
   { cat "$work/log" >&2; exit 1; }
 rm -rf "$out/_CPack_Packages"

@@ -4,7 +4,7 @@ compiler: `pip install` of it puts `recurve-server` and `recurve` on the PATH.
     deploy/wheel.py TREE OUT        prints the wheel's path
 
 It holds programs and libraries, and of Python only what starts them: it suits every Python 3.9 or
-later on glibc 2.36 or later. The same tree gives the same bytes.
+later, and every glibc from the one on that its files ask for. The same tree gives the same bytes.
 """
 
 import argparse
@@ -70,22 +70,30 @@ def contents(tree, version):
         "License-Expression: Apache-2.0\nLicense-File: LICENSE\nRequires-Python: >=3.9\n"
         "Description-Content-Type: text/markdown\n\n"
         "`recurve-server --model DIR` serves a checkpoint, `recurve` is its client.\n").encode(), False
-    # glibc 2.36, which the programs were linked with, is what the tag says.
     yield f"{info}/WHEEL", (
-        f"Wheel-Version: 1.0\nGenerator: recurve\nRoot-Is-Purelib: false\nTag: {tag()}\n"
+        f"Wheel-Version: 1.0\nGenerator: recurve\nRoot-Is-Purelib: false\nTag: {tag(tree)}\n"
     ).encode(), False
     yield f"{info}/entry_points.txt", ("[console_scripts]\n" + "".join(
         f"{name} = recurve_server:{name.replace('-', '_')}\n" for name in programs)).encode(), False
 
 
-def tag():
-    return f"py3-none-manylinux_2_36_{platform.machine()}"
+def glibc_of(tree):
+    """The glibc that the tree's files ask for, as (2, 36)."""
+    files = [*tree.glob("bin/*"), *tree.glob("lib/*")]
+    symbols = subprocess.run(["objdump", "-T", *files], check=True, text=True,
+                             capture_output=True).stdout
+    return max((int(major), int(minor)) for major, minor in re.findall(r"GLIBC_(\d+)\.(\d+)", symbols))
+
+
+def tag(tree):
+    major, minor = glibc_of(tree)
+    return f"py3-none-manylinux_{major}_{minor}_{platform.machine()}"
 
 
 def write(tree, out):
     version = version_of(tree)
     out.mkdir(parents=True, exist_ok=True)
-    wheel = out / f"recurve_server-{version}-{tag()}.whl"
+    wheel = out / f"recurve_server-{version}-{tag(tree)}.whl"
     record = f"recurve_server-{version}.dist-info/RECORD"
     lines = []
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -15,7 +15,7 @@ set(CPACK_DEBIAN_PACKAGE_ARCHITECTURE "$ENV{ARCHITECTURE}")
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 # All libraries but glibc's are in the package.
-set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6 (>= 2.36), passwd | systemd")
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6 (>= $ENV{GLIBC}), passwd | systemd")
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS systemd)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_COMPRESSION_TYPE zstd)  # xz takes forty seconds to be a quarter smaller

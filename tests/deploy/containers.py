@@ -40,6 +40,8 @@ class Containers:
                 return f"{program} is not installed"
         if os.geteuid() != 0:
             return "images are built as root here"
+        if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0:
+            return "this sandbox gives root no namespace of mounts"
         return None
 
     def make_base(self, name):

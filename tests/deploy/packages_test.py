@@ -66,7 +66,9 @@ def package(tree, tmp_path_factory):
 
 def test_the_debian_package_needs_glibc_alone(package, containers):
     deb, root = package
-    assert run("dpkg-deb", "--field", deb, "Depends").strip() == "libc6 (>= 2.36), passwd | systemd"
+    needs = run("dpkg-deb", "--field", deb, "Depends").strip()
+    glibc = re.fullmatch(r"libc6 \(>= (2\.\d+)\), passwd \| systemd", needs)[1]
+    run("dpkg", "--compare-versions", run("dpkg-query", "-W", "-f", "${Version}", "libc6"), "ge", glibc)
     assert (root / "etc/recurve/server.env").exists()
     # The folders of the image's base, which has glibc and nothing else, with the package upon them.
     bare = containers.folder / "bare"

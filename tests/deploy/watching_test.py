@@ -17,6 +17,9 @@ import yaml
 from conftest import ROOT, free_port
 from containers import run
 
+sys.path.append(str(ROOT / "tests/clients_of_others/tls"))
+from certificates import Authority  # noqa: E402
+
 DEPLOY = ROOT / "deploy"
 HERE = pathlib.Path(__file__).parent
 BIN = pathlib.Path(os.environ["RECURVE_BIN"])
@@ -27,14 +30,14 @@ ENVOY = pathlib.Path(sys.executable).parent / "envoy"
 class Replica:
     """A server with both doors and a name."""
 
-    def __init__(self, name):
+    def __init__(self, name, *flags, client=()):
         self.name = name
         self.grpc, self.http, self.metrics = (free_port() for _ in range(3))
         self.process = subprocess.Popen(
             [BIN / "recurve-server", "--model", MODEL, "--threads", "1", "--name", name, "--ttft-ms", "0",
              "--listen", f"127.0.0.1:{self.grpc}", "--http", f"127.0.0.1:{self.http}",
-             "--metrics", f"127.0.0.1:{self.metrics}"], stderr=subprocess.DEVNULL)
-        run(BIN / "recurve", "--server", f"127.0.0.1:{self.grpc}", "health", "--wait", "60")
+             "--metrics", f"127.0.0.1:{self.metrics}", *flags], stderr=subprocess.DEVNULL)
+        run(BIN / "recurve", *client, "--server", f"127.0.0.1:{self.grpc}", "health", "--wait", "60")
 
     def stop(self, kill=False):
         self.process.kill() if kill else self.process.terminate()
@@ -97,7 +100,12 @@ def test_each_alert_has_its_page():
 
 
 def test_the_composition(tree):
-    composed = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    compose = [pathlib.Path(sys.executable).parent / "podman-compose", "-f", DEPLOY / "compose.yaml"]
+    refused = subprocess.run([*compose, "config"], text=True, capture_output=True,
+                             env={**os.environ, "MODEL": ""})
+    assert refused.returncode != 0 and "the folder of a checkpoint" in refused.stderr
+    composed = yaml.safe_load(run(*compose, "config", env={**os.environ, "MODEL": "/models/one"}))
+    assert "/models/one:/model:ro" in composed["services"]["recurve-0"]["volumes"]
     help_text = run(tree / "bin/recurve-server", "--help")
     envoy = yaml.safe_load((DEPLOY / "envoy/envoy.yaml").read_text())
     scraped = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
@@ -118,34 +126,44 @@ def test_the_composition(tree):
             source = volume.rsplit(":", 2)[0] if volume.endswith(":ro") else volume.split(":")[0]
             if source.startswith("./"):
                 assert (DEPLOY / source).is_file(), source
-            elif not source.startswith("${"):
+            elif not source.startswith("/"):
                 assert source in composed["volumes"]
+
+
+class Envoy:
+    """Envoy with the configuration, its replicas' addresses put in, in front of them."""
+
+    def __init__(self, config, replicas, folder, client=(), serves=True):
+        self.port, self.admin = free_port(), free_port()
+        for number, one in enumerate(replicas):
+            for theirs, ours in ((50051, one.grpc), (8000, one.http)):
+                config = config.replace(f"address: recurve-{number}, port_value: {theirs}",
+                                        f"address: 127.0.0.1, port_value: {ours}")
+        config = config.replace("port_value: 8080", f"port_value: {self.port}").replace(
+            "port_value: 9901", f"port_value: {self.admin}").replace("0.0.0.0", "127.0.0.1")
+        (folder / "envoy.yaml").write_text(config)
+        with open(folder / "log", "w") as log:
+            self.process = subprocess.Popen(
+                [ENVOY, "-c", folder / "envoy.yaml", "--use-dynamic-base-id", "--concurrency", "1",
+                 "--log-level", "warning"], stderr=log, stdout=log)
+        run("curl", "-sS", "--fail", "--retry", "60", "--retry-delay", "1", "--retry-all-errors",
+            f"http://127.0.0.1:{self.admin}/ready")
+        if serves:
+            run(BIN / "recurve", *client, "--server", f"127.0.0.1:{self.port}", "health", "--wait", "60")
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
 
 
 @pytest.fixture
 def front(tmp_path):
     """Two replicas and Envoy, as composed, in front of them: (replicas, Envoy's port)."""
-    text = (DEPLOY / "envoy/envoy.yaml").read_text()
     run(ENVOY, "--mode", "validate", "-c", DEPLOY / "envoy/envoy.yaml")
     replicas = [Replica("recurve-0"), Replica("recurve-1")]
-    port, admin = free_port(), free_port()
-    for number, one in enumerate(replicas):
-        for theirs, ours in ((50051, one.grpc), (8000, one.http)):
-            text = text.replace(f"address: recurve-{number}, port_value: {theirs}",
-                                f"address: 127.0.0.1, port_value: {ours}")
-    text = text.replace("port_value: 8080", f"port_value: {port}").replace(
-        "port_value: 9901", f"port_value: {admin}").replace("0.0.0.0", "127.0.0.1")
-    config = tmp_path / "envoy.yaml"
-    config.write_text(text)
-    log = open(tmp_path / "log", "w")
-    envoy = subprocess.Popen([ENVOY, "-c", config, "--use-dynamic-base-id", "--concurrency", "1",
-                              "--log-level", "warning"], stderr=log, stdout=log)
-    run("curl", "-sS", "--fail", "--retry", "60", "--retry-delay", "1", "--retry-all-errors",
-        f"http://127.0.0.1:{admin}/ready")
-    run(BIN / "recurve", "--server", f"127.0.0.1:{port}", "health", "--wait", "60")
-    yield replicas, port
-    envoy.terminate()
-    envoy.wait()
+    envoy = Envoy((DEPLOY / "envoy/envoy.yaml").read_text(), replicas, tmp_path)
+    yield replicas, envoy.port
+    envoy.stop()
     for one in replicas:
         if one.process.poll() is None:
             one.stop()
@@ -216,3 +234,33 @@ def test_a_drain_loses_no_request(front):
     assert [one.returncode for one in asked] == [0] * 8, said
     answers = [json.loads(one) for one in said]
     assert len({answer["choices"][0]["text"] for answer in answers}) == 1
+
+
+def test_tls_ends_at_envoy_and_is_spoken_to_the_servers(tmp_path, tmp_path_factory):
+    authority = Authority(tmp_path)
+    certificate, other = authority.sign(), authority.sign()
+    client = ["--tls-ca", authority.ca]
+    replicas = [Replica(f"recurve-{number}", *certificate.flags, client=client) for number in (0, 1)]
+    config = run(sys.executable, DEPLOY / "envoy/with_tls.py", "--cert", other.cert, "--key",
+                 other.key, "--servers-ca", authority.ca, "--servers-name", "localhost")
+    envoy = Envoy(config, replicas, tmp_path, client=client)
+    run(BIN / "recurve", *client, "--server", f"127.0.0.1:{envoy.port}", "generate", "--prompt",
+        "Once", "--max-tokens", "2")
+    answer = json.loads(run("curl", "-sS", "--fail", "--cacert", authority.ca,
+                            f"https://127.0.0.1:{envoy.port}/v1/completions", "-d",
+                            '{"prompt": "Once", "max_tokens": 2}'))
+    assert answer["usage"]["completion_tokens"] == 2
+    # A server that somebody else has signed for is not spoken with.
+    stranger = Authority(tmp_path_factory.mktemp("stranger"))
+    envoy.stop()
+    distrustful = run(sys.executable, DEPLOY / "envoy/with_tls.py", "--cert", other.cert, "--key",
+                      other.key, "--servers-ca", stranger.ca, "--servers-name", "localhost")
+    envoy = Envoy(distrustful, replicas, tmp_path, serves=False)
+    said = run("curl", "-sS", "--cacert", authority.ca, "-w", "%{http_code}",
+               f"https://127.0.0.1:{envoy.port}/v1/models")
+    assert said.endswith("503")
+    stats = run("curl", "-sS", f"http://127.0.0.1:{envoy.admin}/stats?filter=http.ssl.fail_verify_error")
+    assert sum(map(int, re.findall(r": (\d+)$", stats, re.M))) > 0, stats
+    envoy.stop()
+    for one in replicas:
+        assert one.stop() == 0
