@@ -9,7 +9,7 @@
 # TREE is an install tree (deploy/install_tree.sh) or a build folder with CUDA. Random weights, from
 # a config alone.
 #   OUT=FOLDER        JSON, HTML and logs go there; build/load_gpu if not said
-#   RECURVE_CONFIG, RECURVE_DEVICE, RECURVE_SLOTS, RECURVE_SERVER_FLAGS, RECURVE_BANDWIDTH,
+#   RECURVE_CONFIG, RECURVE_DEVICE, RECURVE_SLOTS, RECURVE_LOAD_FLAGS, RECURVE_BANDWIDTH,
 #   RECURVE_FIRST_RATE
 # The exit status is 0 if everything ran, whatever the figures.
 set -uo pipefail
@@ -38,7 +38,7 @@ start_server() {
   local port="" started=$SECONDS
   # shellcheck disable=SC2086
   "$tree/bin/recurve-server" --model "$config" --random-weights --device "$device" \
-    --slots "$slots" --ttft-ms 500 --listen 127.0.0.1:0 ${RECURVE_SERVER_FLAGS:-} 2>"$log" &
+    --slots "$slots" --ttft-ms 500 --listen 127.0.0.1:0 ${RECURVE_LOAD_FLAGS:-} 2>"$log" &
   server=$!
   while [ -z "$port" ]; do
     sleep 0.1

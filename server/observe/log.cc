@@ -133,19 +133,20 @@ std::shared_ptr<Pool> make_pool() {
 }
 
 struct Log {
-  Log() {
-    texts->set_formatter(std::make_unique<spdlog::pattern_formatter>(
-        "%v", spdlog::pattern_time_type::local, /*eol=*/""));
-    init(LogLevel::kInfo, LogFormat::kText);
-  }
+  Log() { init(LogLevel::kInfo, LogFormat::kText); }
 
   void init(LogLevel level, LogFormat new_format) {
     format = new_format;
     events->set_level(to_spdlog(level));
-    events->set_pattern(new_format == LogFormat::kText
-                            ? "time=%Y-%m-%dT%H:%M:%S.%eZ level=%l %v"
-                            : R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l",%v})",
-                        spdlog::pattern_time_type::utc);
+    constexpr auto kUtc = spdlog::pattern_time_type::utc;
+    if (new_format == LogFormat::kText) {
+      events->set_pattern("time=%Y-%m-%dT%H:%M:%S.%eZ level=%l %v", kUtc);
+      texts->set_formatter(std::make_unique<spdlog::pattern_formatter>("%v", kUtc, /*eol=*/""));
+    } else {
+      const char* const object = R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l",%v})";
+      events->set_pattern(object, kUtc);
+      texts->set_pattern(object, kUtc);
+    }
   }
 
   void post(spdlog::async_logger& logger, spdlog::level::level_enum level, std::string_view text) {
@@ -247,7 +248,23 @@ void log_event(LogLevel level, std::string_view event, std::initializer_list<Log
   }
 }
 
-void log_text(std::string_view text) { log().post(*log().texts, spdlog::level::info, text); }
+void log_text(std::string_view text) {
+  if (log().format == LogFormat::kText) {
+    log().post(*log().texts, spdlog::level::info, text);
+    return;
+  }
+  try {
+    while (!text.empty()) {
+      const std::string_view line = text.substr(0, text.find_first_of("\r\n"));
+      text.remove_prefix(std::min(text.size(), line.size() + 1));
+      if (line.empty()) continue;
+      log().post(*log().texts, spdlog::level::info,
+                 format_event(LogFormat::kJson, "text", {{"text", line}}));
+    }
+  } catch (const std::exception&) {
+    log().tally.not_posted();
+  }
+}
 
 bool flush_log(std::chrono::milliseconds most) { return log().tally.wait_until_all_handled(most); }
 

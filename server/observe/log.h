@@ -68,7 +68,8 @@ bool log_enabled(LogLevel level);
 void log_event(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
 
 // Text for whoever watches the process, as it is, in order with the log's lines and under the same
-// guarantees. At every level.
+// guarantees. At every level. In JSON each of its lines is an event "text", so that whoever
+// collects the log finds nothing else there.
 void log_text(std::string_view text);
 
 // Waits until all that was logged before has been written or lost, but no longer than `most`. False

@@ -111,6 +111,10 @@ def test_it_answers_is_well_and_stops_within_its_grace(running, containers):
     host_memory = limits["max_host_bytes"]
     assert 0 < int(host_memory) < MOST_MEMORY
 
+    # Its log is JSON, all of it.
+    events = [json.loads(line)["event"] for line in running.logs().splitlines()]
+    assert "serving" in events and "text" in events
+
     # What is under way when it is told to stop is answered.
     answer = subprocess.Popen(
         [CLIENT, "--server", running.grpc, "generate", "--prompt", "Once", "--max-tokens", "600",

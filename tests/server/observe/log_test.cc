@@ -162,6 +162,23 @@ TEST(Log, TextStaysAsItIsAndInItsPlace) {
   EXPECT_THAT(lines[3], HasSubstr("event=after"));
 }
 
+TEST(Log, InJsonTextIsAnEventALine) {
+  init_logging(LogLevel::kOff, LogFormat::kJson);
+  const auto lines = lines_of([] {
+    log_text("\ra \"table\" {} %v\n\n  of two lines\n");
+    log_text("no end of line");
+  });
+  ASSERT_EQ(lines.size(), 3u);
+  std::vector<std::string> texts;
+  for (const std::string& line : lines) {
+    const auto object = nlohmann::json::parse(line);
+    EXPECT_EQ(object["event"], "text");
+    texts.push_back(object["text"]);
+  }
+  EXPECT_THAT(texts,
+              ::testing::ElementsAre("a \"table\" {} %v", "  of two lines", "no end of line"));
+}
+
 // While it lives, standard error is a pipe that holds a page.
 class StderrPipe {
  public:
