@@ -1,18 +1,25 @@
-// recurve-bench overhead: what engine, gRPC and detokenisation cost by themselves. A model that
-// computes nothing is served to clients in this process, over a real socket.
+// recurve-bench overhead: what engine, doors and detokenisation cost by themselves. A model that
+// computes nothing is served to clients in this process, over real sockets.
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
+#include <malloc.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
+#include <fstream>
+#include <functional>
 #include <thread>
 
 #include "recurve/v1/inference.grpc.pb.h"
 #include "server/engine/engine.h"
+#include "server/http/server.h"
+#include "server/net/connections.h"
 #include "server/observe/log.h"
 #include "server/rpc/server.h"
 #include "server/text/tokenizer.h"
 #include "tests/bench/commands.h"
+#include "tests/bench/http_streams.h"
 #include "tests/bench/report.h"
 #include "tests/support/null_model.h"
 
@@ -25,6 +32,8 @@ struct OverheadOptions {
   int tokens = 4000;       // of each stream, at full speed
   int paced_tokens = 300;  // of each stream, for the latency
   double step_ms = 5;      // of a paced step
+  int open_streams = 3000;
+  std::vector<std::string> doors = {"grpc", "http"};
 };
 
 // Makes every step take a given time, and notes when each ended.
@@ -99,76 +108,174 @@ class Reader final : public grpc::ClientReadReactor<v1::GenerateResponse> {
 };
 
 struct Outcome {
-  double tokens_per_second;
-  std::vector<double> delays;  // seconds, each message of each stream
+  int64_t tokens = 0;
+  double seconds = 0, cpu_seconds = 0;
+  std::vector<double> delays = {};  // seconds, each message of each stream
+  double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }
 };
 
-Outcome serve_streams(const OverheadOptions& o, int streams, int tokens, Clock::duration step) {
-  const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(o.tokenizer);
-  const auto backend = make_backend("reference");
-  const testing::NullModel null(tokenizer->size());
-  const PacedModel model(null, step);
-  Metrics metrics;
-  EngineStats stats;
-  AdmissionQueue queue(streams);
-  Serving serving({}, queue, stats, metrics);
-  RpcServer rpc({.listen = "127.0.0.1:0"}, serving);
-  Engine engine(model, *backend,
-                {.rows = tokenizer->size(), .usable = tokenizer->size(), .eos_ids = {}}, queue,
-                stats, metrics, {.slots = streams, .sessions = {}});
-  std::thread engine_thread([&] { engine.run(); });
-  ServingInfo info{.model_name = "null", .vocab_rows = tokenizer->size(), .slots = streams};
-  serving.serve(tokenizer, info);
+// The whole server around the model, with the doors.
+class Served {
+ public:
+  Served(const OverheadOptions& o, int streams, Clock::duration step)
+      : tokenizer_(load_tokenizer(o.tokenizer)),
+        null_(tokenizer_->size()),
+        model_(null_, step),
+        queue_(streams),
+        rpc_({.listen = "127.0.0.1:0"}, serving_),
+        http_({.listen = "127.0.0.1:0"}, serving_, rpc_.connections()),
+        engine_(model_, *backend_,
+                {.rows = tokenizer_->size(), .usable = tokenizer_->size(), .eos_ids = {}}, queue_,
+                stats_, metrics_, {.slots = streams, .sessions = {}}),
+        thread_([this] { engine_.run(); }) {
+    serving_.serve(tokenizer_,
+                   {.model_name = "null", .vocab_rows = tokenizer_->size(), .slots = streams});
+  }
+  ~Served() {
+    http_.shutdown();
+    rpc_.shutdown();
+    queue_.close();
+    thread_.join();
+  }
 
-  const auto channel = grpc::CreateChannel(fmt::format("127.0.0.1:{}", rpc.port()),
-                                           grpc::InsecureChannelCredentials());
-  const auto stub = v1::Inference::NewStub(channel);
-  Outcome outcome{};
-  const auto round = [&](int count) {
+  Outcome over_grpc(int streams, int tokens) {
+    if (stub_ == nullptr) {
+      stub_ = v1::Inference::NewStub(grpc::CreateChannel(fmt::format("127.0.0.1:{}", rpc_.port()),
+                                                         grpc::InsecureChannelCredentials()));
+    }
+    Outcome outcome;
     std::vector<std::unique_ptr<Reader>> readers;
     const Clock::time_point began = Clock::now();
     for (int s = 0; s < streams; ++s) {
-      readers.push_back(std::make_unique<Reader>(*stub, count, model));
+      readers.push_back(std::make_unique<Reader>(*stub_, tokens, model_));
     }
-    int64_t received = 0;
     for (auto& reader : readers) {
       reader->wait();
-      received += reader->tokens();
+      outcome.tokens += reader->tokens();
       outcome.delays.insert(outcome.delays.end(), reader->delays().begin(), reader->delays().end());
     }
-    const double seconds = std::chrono::duration<double>(Clock::now() - began).count();
-    outcome.tokens_per_second = static_cast<double>(received) / seconds;
-  };
-  round(std::min(tokens, 20));  // warm-up
-  outcome.delays.clear();
-  round(tokens);
+    outcome.seconds = seconds_between(began, Clock::now());
+    return outcome;
+  }
 
-  rpc.shutdown();
-  queue.close();
-  engine_thread.join();
-  return outcome;
+  Outcome over_http(int streams, int tokens) {
+    Outcome outcome;
+    const Clock::time_point began = Clock::now();
+    std::vector<HttpStream> opened;
+    for (int s = 0; s < streams; ++s) opened.emplace_back(http_.port(), tokens);
+    read_until(opened, std::mem_fn(&HttpStream::done), [&](int events) {
+      const double delay = seconds_between(model_.ended(), Clock::now());
+      outcome.delays.insert(outcome.delays.end(), static_cast<size_t>(events), delay);
+    });
+    outcome.seconds = seconds_between(began, Clock::now());
+    for (const HttpStream& stream : opened) outcome.tokens += stream.tokens();
+    return outcome;
+  }
+
+  // Resident bytes that each stream takes that is open and has begun, its client's end included.
+  // As many have been there before, so that what the engine has for them is not counted.
+  double bytes_of_open_stream(int streams) {
+    over_http(streams, 5);
+    while (rpc_.connections().sweep() > 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    malloc_trim(0);
+    const double before = resident_bytes();
+    std::vector<HttpStream> opened;
+    opened.reserve(static_cast<size_t>(streams));
+    for (int s = 0; s < streams; ++s) opened.emplace_back(http_.port(), kEndless);
+    read_until(opened, std::mem_fn(&HttpStream::begun), [](int) {});
+    return (resident_bytes() - before) / streams;
+  }
+
+  Outcome over(const std::string& door, int streams, int tokens) {
+    return door == "http" ? over_http(streams, tokens) : over_grpc(streams, tokens);
+  }
+
+ private:
+  static constexpr int kEndless = 1'000'000;  // tokens
+  static double resident_bytes() {
+    int64_t total = 0, resident = 0;  // pages
+    std::ifstream("/proc/self/statm") >> total >> resident;
+    return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  }
+
+  const std::shared_ptr<const Tokenizer> tokenizer_;
+  const std::unique_ptr<Backend> backend_ = make_backend("reference");
+  const testing::NullModel null_;
+  const PacedModel model_;
+  Metrics metrics_;
+  EngineStats stats_;
+  AdmissionQueue queue_;
+  Serving serving_{{}, queue_, stats_, metrics_};
+  RpcServer rpc_;
+  HttpServer http_;
+  Engine engine_;
+  std::unique_ptr<v1::Inference::Stub> stub_;
+  std::thread thread_;
+};
+
+Outcome serve_streams(const OverheadOptions& o, const std::string& door, int streams, int tokens,
+                      Clock::duration step) {
+  Served served(o, streams, step);
+  served.over(door, streams, std::min(tokens, 20));  // warm-up
+  const double cpu = cpu_seconds();
+  Outcome outcome = served.over(door, streams, tokens);
+  outcome.cpu_seconds = cpu_seconds() - cpu;
+  const int64_t wanted = int64_t{streams} * tokens;
+  if (outcome.tokens == wanted) return outcome;
+  throw std::runtime_error(
+      fmt::format("overhead: {} tokens came of {} over {}", outcome.tokens, wanted, door));
+}
+
+struct Target {
+  int tokens_per_second, median_us;
+};
+Target target_of(const std::string& door) {
+  return door == "http" ? Target{100'000, 150} : Target{60'000, 100};
+}
+
+void run_door(const OverheadOptions& o, const std::string& door, Report& report) {
+  const Target target = target_of(door);
+  const Outcome full = serve_streams(o, door, o.streams, o.tokens, Clock::duration(0));
+  report.add({{"bench", "overhead"},
+              {"door", door},
+              {"what", "throughput"},
+              {"streams", o.streams},
+              {"tok_per_s", full.tokens_per_second()},
+              {"cpu_us_per_token", full.cpu_seconds / static_cast<double>(full.tokens) * 1e6},
+              {"target", fmt::format(">= {}", target.tokens_per_second)}});
+  const auto step = std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double, std::milli>(o.step_ms));
+  for (const int streams : {1, o.streams}) {
+    const Outcome paced = serve_streams(o, door, streams, o.paced_tokens, step);
+    report.add({{"bench", "overhead"},
+                {"door", door},
+                {"what", "latency added to a token"},
+                {"streams", streams},
+                {"tok_per_s", paced.tokens_per_second()},
+                {"median_us", median(paced.delays) * 1e6},
+                {"p99_us", quantile(paced.delays, 0.99) * 1e6},
+                {"target", fmt::format("median < {}", target.median_us)}});
+  }
+}
+
+void run_open_streams(const OverheadOptions& o, Report& report) {
+  Served served(o, o.open_streams, std::chrono::milliseconds(50));
+  report.add({{"bench", "overhead"},
+              {"door", "http"},
+              {"what", "memory of an open stream"},
+              {"streams", o.open_streams},
+              {"KiB_each", served.bytes_of_open_stream(o.open_streams) / 1024},
+              {"target", "< 40"}});
 }
 
 void run(const OverheadOptions& o, bool json) {
   init_logging(LogLevel::kWarning, LogFormat::kText);
+  recurve::allow_many_files();
   Report report(json);
-  const Outcome full = serve_streams(o, o.streams, o.tokens, Clock::duration(0));
-  report.add({{"bench", "overhead"},
-              {"what", "throughput"},
-              {"streams", o.streams},
-              {"tok_per_s", full.tokens_per_second},
-              {"target", ">= 60000"}});
-  const auto step = std::chrono::duration_cast<Clock::duration>(
-      std::chrono::duration<double, std::milli>(o.step_ms));
-  for (const int streams : {1, o.streams}) {
-    const Outcome paced = serve_streams(o, streams, o.paced_tokens, step);
-    report.add({{"bench", "overhead"},
-                {"what", "latency added to a token"},
-                {"streams", streams},
-                {"tok_per_s", paced.tokens_per_second},
-                {"median_us", median(paced.delays) * 1e6},
-                {"p99_us", quantile(paced.delays, 0.99) * 1e6},
-                {"target", "median < 100"}});
+  for (const std::string& door : o.doors) {
+    run_door(o, door, report);
+    if (door == "http" && o.open_streams > 0) run_open_streams(o, report);
   }
 }
 
@@ -177,13 +284,17 @@ void run(const OverheadOptions& o, bool json) {
 void add_overhead(CLI::App& app, const bool& json) {
   auto o = std::make_shared<OverheadOptions>();
   CLI::App* overhead = app.add_subcommand(
-      "overhead", "Engine, gRPC and detokenisation around a model that computes nothing");
+      "overhead", "Engine, doors and detokenisation around a model that computes nothing");
   overhead->add_option("--tokenizer", o->tokenizer, "Model directory whose tokenizer to use")
       ->capture_default_str();
   overhead->add_option("--streams", o->streams, "Concurrent streams")->capture_default_str();
   overhead->add_option("--tokens", o->tokens, "Of each stream")->capture_default_str();
   overhead->add_option("--step-ms", o->step_ms, "Length of a step while latency is measured")
       ->capture_default_str();
+  overhead->add_option("--open-streams", o->open_streams, "Whose memory is measured; 0: none")
+      ->capture_default_str();
+  overhead->add_option("--door", o->doors, "grpc, http; both if not given")
+      ->check(CLI::IsMember({"grpc", "http"}));
   overhead->callback([o, &json] { run(*o, json); });
 }
 
