@@ -75,8 +75,9 @@ class SessionStore {
   // A request waits for its turn on the session, or no longer does.
   void set_busy(Session& session, bool busy);
   // The session's state, in a slot of its own, for a request to run on once the slot is ready. The
-  // session must be in its slot, or a slot must be free.
-  StateSlot check_out(Session& session);
+  // session must be in its slot, or a slot must be free. begin: the state of a session that has
+  // absorbed nothing, in place of that; null: that.
+  StateSlot check_out(Session& session, StateImage begin = nullptr);
   // Takes the state back, with what has become of it; `at` comes without its image.
   void check_in(Session& session, StateSlot slot, Snapshot at, Clock::time_point now);
 

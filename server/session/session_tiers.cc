@@ -13,14 +13,15 @@ constexpr bool is_short(int64_t reserved, int64_t all) { return reserved > all -
 
 }  // namespace
 
-StateSlot SessionStore::check_out(Session& session) {
+StateSlot SessionStore::check_out(Session& session, StateImage begin) {
   const Change change(*this, session);
   CHECK(session.tier() != Tier::kDisk);
   std::optional<StateSlot> slot = take_slot(session);
   if (!slot) {
-    slot = session.at.image ? pool_.acquire_unset() : pool_.acquire();
+    const StateImage image = session.at.image ? session.at.image : std::move(begin);
+    slot = image ? pool_.acquire_unset() : pool_.acquire();
     CHECK(slot);
-    if (session.at.image) pool_.load(session.at.image, *slot);
+    if (image) pool_.load(image, *slot);
     session.at.image.reset();
   }
   if (!session.durable()) session.at.stored.reset();  // which is not what it will be
