@@ -262,12 +262,13 @@ int run(const Options& o, StopSignal& stop) {
   MemoryPlan plan = plan_memory(o, *backend);
   const int slots = choose_slots(o, plan);
   plan_sessions(o, slots, &plan);
+  plan_prefixes(o, slots, &plan);
   const auto [model, checkpoint_fingerprint, weight_type] = load(o, *backend, stop);
   const Text text = load_text(o, model->info());
   const std::string fingerprint = model_fingerprint(checkpoint_fingerprint, tokenizer_dir(o));
   const ServingInfo info =
       serving_info(o, *model, *backend, text.rules, fingerprint, weight_type, slots, plan.sessions);
-  EngineOptions options = engine_options(o, slots, plan.sessions);
+  EngineOptions options = engine_options(o, slots, plan.sessions, plan.prefixes);
   if (archive) keep_sessions(o, *model, info, *states, &*archive, &options.sessions);
   options.on_recorded = RecordProgress();
   options.on_failure = failure.listener("the engine");

@@ -104,7 +104,10 @@ void Engine::end_unwanted(Clock::time_point now) {
 }
 
 void Engine::admit(Clock::time_point now) {
-  while (auto sequence = waiting_.admit_next(now)) running_.push_back(std::move(sequence));
+  while (auto sequence = waiting_.admit_next(now)) {
+    stats_.prefix_tokens += sequence->prompt.prefix.tokens;
+    running_.push_back(std::move(sequence));
+  }
   stats_.running = static_cast<int>(running_.size());  // their first step is to come, but they run
 }
 
@@ -276,6 +279,10 @@ void Engine::report(const Batch* finished) {
 }
 
 void Engine::report_slots() {
+  const PrefixIndex::Counts prefixes = prefixes_.counts();
+  stats_.prefix_states = prefixes.states;
+  stats_.prefix_bytes = prefixes.bytes;
+  metrics_.set_prefixes(prefixes.states, prefixes.bytes);
   const SessionStore::Counts counts = sessions_.counts();
   const auto running = static_cast<int>(running_.size());
   const int idle = pool_.slots() - pool_.free_slots() - running;

@@ -293,6 +293,7 @@ std::unique_ptr<Sequence> WaitingLine::start(Waiting& waiting, Clock::time_point
   sequence->arrival = request.arrival;
   sequence->started = now;
   sequence->priority = request.priority;
+  metrics_.add_prefix(place_of(prompt.prefix.miss), prompt.prefix.tokens, prompt.prefix.lost);
   if (!waiting.again) metrics_.observe_queue(seconds_between(request.arrival, now));
   return sequence;
 }

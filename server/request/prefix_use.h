@@ -21,6 +21,9 @@ enum class PrefixMiss {
   kNotKept,  // one has, and its state was not kept, or had to make room for others
 };
 
+// What metrics and answers call it.
+inline constexpr int place_of(PrefixMiss miss) { return static_cast<int>(miss); }
+
 // What a prompt was spared.
 struct PrefixUse {
   int64_t tokens = 0;  // of the prompt, that the state it began with had absorbed
