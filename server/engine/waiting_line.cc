@@ -151,6 +151,7 @@ Ending WaitingLine::refusal(const Request& request, const Session* session,
 }
 
 void WaitingLine::drop_unwanted(Clock::time_point now) {
+  drop_unwanted_parked(now);
   std::erase_if(waiting_, [&](const Waiting& waiting) {
     const Request& request = waiting.request;
     Finish why;
@@ -326,6 +327,7 @@ std::optional<Clock::time_point> WaitingLine::next_deadline() const {
   const auto consider = [&](const std::optional<Clock::time_point>& when) {
     if (when && (!next || *when < *next)) next = when;
   };
+  for (const auto& parked : parked_) consider(parked->request.deadline);
   for (const Waiting& waiting : waiting_) {
     consider(waiting.request.deadline);
     consider(patience_ends(waiting));

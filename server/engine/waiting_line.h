@@ -105,6 +105,7 @@ class WaitingLine {
 
   bool look_at_session(Request& request, Session& session);
   void resume_parked(const EngineLoad& load, Clock::time_point now);
+  void drop_unwanted_parked(Clock::time_point now);
   void drop_parked(Finish why);
 
   void carry_out(SessionCommand& command, Clock::time_point now);

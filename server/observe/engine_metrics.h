@@ -5,7 +5,7 @@ namespace recurve {
 
 // Why a prompt began with no state that another one had left, in the order of PrefixMiss; "hit": it
 // began with one.
-inline constexpr const char* kPrefixMisses[] = {"hit",    "off",   "continues", "scored",
+inline constexpr const char* kPrefixMisses[] = {"hit",   "off", "continues", "scored",
                                                 "short", "new", "not_kept"};
 
 // What the engine reports, on its own thread. By default nobody listens; metrics.h does.

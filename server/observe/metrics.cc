@@ -87,9 +87,9 @@ struct Metrics::Impl {
     for (size_t i = 0; i < refused.size(); ++i) {
       refused[i] = &refusal_family.Add({{"reason", kRefusalNames[i]}});
     }
-    auto& begin_family = counters(
-        registry, "recurve_prefix_prompts_total",
-        "Prompts that began, by whether they did with a state that another one had left, or why not");
+    auto& begin_family = counters(registry, "recurve_prefix_prompts_total",
+                                  "Prompts that began, by whether they did with a state that "
+                                  "another one had left, or why not");
     for (size_t i = 0; i < prefix_prompts.size(); ++i) {
       prefix_prompts[i] = &begin_family.Add({{"begin", kPrefixMisses[i]}});
     }
