@@ -25,6 +25,7 @@
 #include "server/part_options.h"
 #include "server/request/serving.h"
 #include "server/rpc/server.h"
+#include "server/session/state_transfer.h"
 #include "server/startup_table.h"
 #include "server/stop_signal.h"
 #include "server/text/id_tokenizer.h"
@@ -217,13 +218,18 @@ ServingInfo serving_info(const Options& o, const Model& model, const Backend& ba
   return info;
 }
 
-// What written states must be of, and what they may take.
-void keep_sessions(const Options& o, const Model& model, const ServingInfo& info,
-                   const StateStore& states, Archive* archive, SessionLimits* limits) {
+// What written states must be of.
+StateHeader identity_of(const Model& model, const ServingInfo& info) {
+  return {.model = info.fingerprint,
+          .weights = info.weight_type,
+          .chunk = static_cast<int32_t>(model.info().chunk),
+          .layout = model.state_layout()};
+}
+
+// And what they may take.
+void keep_sessions(const Options& o, const StateStore& states, Archive* archive,
+                   SessionLimits* limits) {
   limits->archive = archive;
-  limits->identity = {.model = info.fingerprint,
-                      .weights = info.weight_type,
-                      .chunk = static_cast<int32_t>(model.info().chunk)};
   limits->disk_bytes = static_cast<int64_t>(state_store_options(o).most_bytes);
   const StateStore::Usage usage = states.usage();
   log_event(LogLevel::kInfo, "state_dir",
@@ -262,13 +268,18 @@ int run(const Options& o, StopSignal& stop) {
   MemoryPlan plan = plan_memory(o, *backend);
   const int slots = choose_slots(o, plan);
   plan_sessions(o, slots, &plan);
+  plan_prefixes(o, slots, &plan);
   const auto [model, checkpoint_fingerprint, weight_type] = load(o, *backend, stop);
   const Text text = load_text(o, model->info());
   const std::string fingerprint = model_fingerprint(checkpoint_fingerprint, tokenizer_dir(o));
-  const ServingInfo info =
+  ServingInfo info =
       serving_info(o, *model, *backend, text.rules, fingerprint, weight_type, slots, plan.sessions);
-  EngineOptions options = engine_options(o, slots, plan.sessions);
-  if (archive) keep_sessions(o, *model, info, *states, &*archive, &options.sessions);
+  EngineOptions options = engine_options(o, slots, plan.sessions, plan.prefixes);
+  options.sessions.identity = identity_of(*model, info);
+  info.read_state = state_reader(options.sessions.identity, info.vocab_rows);
+  info.most_written_bytes =
+      static_cast<int64_t>(most_written_bytes(model->state_layout(), info.vocab_rows, 4096));
+  if (archive) keep_sessions(o, *states, &*archive, &options.sessions);
   options.on_recorded = RecordProgress();
   options.on_failure = failure.listener("the engine");
   Engine engine(

@@ -72,10 +72,11 @@ int MemoryPlan::most_slots(int limit) const {
 std::string MemoryPlan::arithmetic(int slots) const {
   const bool all = weights + states(slots) + reserve + sessions_here() <= free;
   return fmt::format(
-      "weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f} + reserve {:.2f}{}{} = {:.2f} "
+      "weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f} + reserve {:.2f}{}{}{} = {:.2f} "
       "GiB{}, and {:.2f} GiB are free",
       gib(weights), slots, gib(state), gib(states(slots)), gib(reserve),
-      sessions_here() > 0 ? fmt::format(" + sessions {:.2f}", gib(sessions)) : "",
+      on_host && sessions > 0 ? fmt::format(" + sessions {:.2f}", gib(sessions)) : "",
+      on_host && prefixes > 0 ? fmt::format(" + prefixes {:.2f}", gib(prefixes)) : "",
       all ? fmt::format(" + activations, logits and sampling {:.2f}", gib(steps(slots))) : "",
       gib(total(slots)), all ? "" : " before activations and logits", gib(free));
 }
@@ -104,7 +105,7 @@ int choose_slots(const Options& options, const MemoryPlan& plan) {
 }
 
 void plan_sessions(const Options& options, int slots, MemoryPlan* plan) {
-  plan->sessions = 0;
+  plan->sessions = plan->prefixes = 0;
   const size_t taken = plan->on_host ? plan->total(slots) : kReserveOfHost;
   const size_t left = plan->host_free - std::min(plan->host_free, taken);
   const bool automatic = options.session_memory == kAutomatic;
@@ -114,6 +115,20 @@ void plan_sessions(const Options& options, int slots, MemoryPlan* plan) {
       "not enough memory on the host: --session-memory {:.2f} + all else {:.2f} = {:.2f} GiB, and "
       "{:.2f} GiB are free; --session-memory {} or less fits",
       gib(plan->sessions), gib(taken), gib(plan->sessions + taken), gib(plan->host_free), left));
+}
+
+void plan_prefixes(const Options& options, int slots, MemoryPlan* plan) {
+  plan->prefixes = 0;
+  const size_t taken = plan->on_host ? plan->total(slots) : kReserveOfHost + plan->sessions;
+  const size_t left = plan->host_free - std::min(plan->host_free, taken);
+  const bool automatic = options.prefix_memory == kAutomatic;
+  plan->prefixes =
+      automatic ? std::min(left / 4, kMostPrefixStates * plan->state) : options.prefix_memory;
+  if (plan->prefixes <= left) return;
+  throw std::runtime_error(fmt::format(
+      "not enough memory on the host: --prefix-memory {:.2f} + all else {:.2f} = {:.2f} GiB, and "
+      "{:.2f} GiB are free; --prefix-memory {} or less fits",
+      gib(plan->prefixes), gib(taken), gib(plan->prefixes + taken), gib(plan->host_free), left));
 }
 
 }  // namespace recurve

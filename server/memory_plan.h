@@ -22,7 +22,9 @@ struct MemoryPlan {
   std::function<size_t(int slots)> steps;
   size_t sessions = 0;  // of the host's, set by plan_sessions(): for sessions and marks
 
-  size_t sessions_here() const { return on_host ? sessions : 0; }
+  size_t prefixes = 0;  // likewise, by plan_prefixes(): for states that prompts leave
+
+  size_t sessions_here() const { return on_host ? sessions + prefixes : 0; }
   size_t states(int slots) const { return (static_cast<size_t>(slots) + 1) * state; }
   // The sum, without `steps` where all else is too much already.
   size_t total(int slots) const;
@@ -47,5 +49,11 @@ int choose_slots(const Options& options, const MemoryPlan& plan);
 // other programs. Throws std::runtime_error with the arithmetic if the host has less than is asked
 // for.
 void plan_sessions(const Options& options, int slots, MemoryPlan* plan);
+
+// Sets the plan's memory for states that prompts leave, once that for sessions is set: what the
+// options ask for, or a quarter of what is left then, kMostPrefixStates at most. Throws as
+// plan_sessions() does.
+inline constexpr size_t kMostPrefixStates = 4096;
+void plan_prefixes(const Options& options, int slots, MemoryPlan* plan);
 
 }  // namespace recurve

@@ -201,6 +201,17 @@ int parse_options(int argc, char** argv, Options* o) {
       ->check(CLI::Range(0.0, 1e9))
       ->group("Sessions");
 
+  app.add_option("--prefix-memory", o->prefix_memory,
+                 "Host memory for states that prompts leave, from which prompts that begin alike "
+                 "start, e.g. 4GB; 0: none are kept. auto: an eighth of what the host leaves "
+                 "beside everything else but sessions, 4096 states at most")
+      ->transform(CLI::Validator(size_or_auto, "SIZE|auto"))
+      ->default_str("auto")
+      ->group("Sessions");
+  app.add_flag("--prefix-shared", o->prefix_shared,
+               "Prompts of one tenant may start from states that another's have left: how long a "
+               "prompt takes tells then what others have asked")
+      ->group("Sessions");
   app.add_option("--state-dir", o->state_dir,
                  "Folder for sessions: durable ones are there after the server ends, however it "
                  "ends, and others' states move there where host memory is short; default: none")

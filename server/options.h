@@ -40,6 +40,8 @@ struct Options {
   double ttft_ms = 10000;
   uint64_t session_memory = kAutomatic;  // as plan_sessions() finds right
   double session_ttl = 3600;
+  uint64_t prefix_memory = kAutomatic;  // as plan_prefixes() finds right
+  bool prefix_shared = false;
   std::string state_dir;             // empty: no session outlives the server
   uint64_t state_disk = kAutomatic;  // half of what is free
   uint64_t max_message_bytes = uint64_t{16} << 20;

@@ -33,13 +33,15 @@ int choose_rows(const Options& o) {
   return o.on_gpu() ? 1024 : 256;
 }
 
-EngineOptions engine_options(const Options& o, int slots, size_t session_bytes) {
+EngineOptions engine_options(const Options& o, int slots, size_t session_bytes,
+                             size_t prefix_bytes) {
   return {.slots = slots,
           .rows_per_step = choose_rows(o),
           .step_seconds = o.tpot_ms / 1000,
           .ttft_seconds = o.ttft_ms / 1000,
           .sessions = {.host_bytes = static_cast<int64_t>(session_bytes),
-                       .default_ttl_seconds = o.session_ttl}};
+                       .default_ttl_seconds = o.session_ttl},
+          .prefix = {.bytes = static_cast<int64_t>(prefix_bytes), .shared = o.prefix_shared}};
 }
 
 }  // namespace recurve

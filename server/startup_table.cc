@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "server/part_options.h"
+#include "server/prefix/prefix_cache.h"
 #include "server/session/session_store.h"
 
 namespace recurve {
@@ -46,6 +47,18 @@ std::string sessions_line(const Model& model, const ServingInfo& info, const Mem
                      human_bytes(static_cast<double>(each)));
 }
 
+// How many prompts of a typical length may leave a state.
+std::string prefixes_line(const Options& options, const Model& model, const MemoryPlan& plan) {
+  if (plan.prefixes == 0) return "no states of prompts are kept (--prefix-memory)";
+  constexpr int64_t kTypicalTokens = 2048;
+  const int64_t each =
+      PrefixCache::bytes_each(model.state_layout(), model.info().chunk, kTypicalTokens);
+  return fmt::format("{} for states that prompts leave: room for about {}{}",
+                     human_bytes(static_cast<double>(plan.prefixes)),
+                     static_cast<int64_t>(plan.prefixes) / each,
+                     options.prefix_shared ? ", shared between tenants" : "");
+}
+
 }  // namespace
 
 std::string human_bytes(double bytes) {
@@ -81,6 +94,7 @@ std::string startup_table(const Options& options, const Model& model, const Toke
                             options.state == DType::kBF16 ? "bf16" : "f32")},
       {"slots", fmt::format("{}, {} of states", info.slots, human_bytes(states))},
       {"sessions", sessions_line(model, info, plan)},
+      {"prefixes", prefixes_line(options, model, plan)},
       {"queue", fmt::format("{} requests", options.max_queue)},
       {"step", fmt::format("{} rows at most, prompts cut every {} tokens", choose_rows(options),
                            info.chunk_tokens)},

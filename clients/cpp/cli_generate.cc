@@ -84,6 +84,9 @@ void print_stats(const v1::PromptInfo& prompt, const v1::GenerateFinal& final) {
   if (decoded > 0 && usage.decode_seconds() > 0) {
     fmt::print(stderr, ", {:.1f} tokens/s", decoded / usage.decode_seconds());
   }
+  if (usage.prefix_tokens() > 0) {
+    fmt::print(stderr, "; {} prompt tokens spared", usage.prefix_tokens());
+  }
   fmt::print(stderr, "; request {}, seed {}", prompt.request_id(), prompt.seed());
   if (usage.session_position() > 0) {
     fmt::print(stderr, "; session at {} tokens", usage.session_position());

@@ -144,6 +144,16 @@ void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request) {
       command, "--priority", [=](int32_t v) { request->set_priority(v); },
       "Who goes first where requests wait, -10 to 10: a step counts as having come 10 seconds "
       "earlier [default: 0]");
+  command
+      .add_option_function<v1::PrefixMode>(
+          "--prefix", [=](const v1::PrefixMode& mode) { request->set_prefix(mode); },
+          "Of states that prompts leave, so that those which begin alike need not be absorbed "
+          "anew: "
+          "off, use or use-and-keep [default: use-and-keep]")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, v1::PrefixMode>{{"off", v1::PREFIX_MODE_OFF},
+                                                {"use", v1::PREFIX_MODE_USE},
+                                                {"use-and-keep", v1::PREFIX_MODE_USE_AND_KEEP}}));
   value_flag<std::string>(
       command, "--request-id", [=](std::string v) { request->set_request_id(v); },
       "Name of the request, for 'recurve abort' and the server's log: 1 to 128 of A-Z a-z 0-9 . _ "

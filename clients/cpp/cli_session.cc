@@ -3,6 +3,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
 
 #include "clients/cpp/cli.h"
 #include "clients/cpp/cli_io.h"
@@ -57,7 +62,7 @@ std::string list_table(const std::vector<v1::Session>& sessions) {
 // A session command: its flags go into the names and the ttl, `act` calls the server and prints.
 struct SessionFlags {
   std::string name;
-  std::string other;  // new name, mark or prefix
+  std::string other;  // new name, mark, prefix or file
   std::vector<std::string> names;
   std::optional<double> ttl_seconds;
   v1::Durability durability = v1::DURABILITY_UNSPECIFIED;
@@ -185,6 +190,72 @@ void add_get_list_close(CLI::App& app, CliContext& context) {
   close.app.add_option("names", close.flags->names, "The sessions' names")->required();
 }
 
+// Into a file beside it first: what is there under the name is whole.
+void export_to(Client& client, const CallOptions& options, const SessionFlags& flags) {
+  const std::filesystem::path path = flags.other, part = flags.other + ".part";
+  std::ofstream file(part, std::ios::binary | std::ios::trunc);
+  const auto check = [&](const std::filesystem::path& at) {
+    if (file) return;
+    throw std::runtime_error(fmt::format("cannot write {}: {}", at.string(), strerror(errno)));
+  };
+  check(part);
+  v1::ExportRequest request;
+  request.set_name(flags.name);
+  try {
+    client.export_session(
+        request,
+        [&](std::string_view bytes, uint64_t) {
+          file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+          check(part);
+        },
+        options);
+    file.close();
+    check(part);
+    std::filesystem::rename(part, path);
+  } catch (...) {
+    std::error_code ignored;
+    std::filesystem::remove(part, ignored);
+    throw;
+  }
+}
+
+v1::Session import_from(Client& client, const CallOptions& options, const SessionFlags& flags) {
+  std::ifstream file(flags.other, std::ios::binary);
+  if (!file) {
+    throw std::runtime_error(fmt::format("cannot read {}: {}", flags.other, strerror(errno)));
+  }
+  v1::ImportRequest first;
+  first.set_name(flags.name);
+  if (flags.ttl_seconds) first.set_ttl_seconds(*flags.ttl_seconds);
+  first.set_durability(flags.durability);
+  constexpr std::streamsize kPiece = 1 << 20;
+  const auto next = [&](std::string* bytes) {
+    bytes->resize(kPiece);
+    file.read(bytes->data(), kPiece);
+    bytes->resize(static_cast<size_t>(file.gcount()));
+    return !bytes->empty();
+  };
+  return client.import_session(first, next, options);
+}
+
+void add_export_and_import(CLI::App& app, CliContext& context) {
+  const Command out =
+      add_command(app, context, "export", "Write the session's state into a file",
+                  [](Client& client, const CallOptions& options, const CliContext&,
+                     const SessionFlags& flags) { export_to(client, options, flags); });
+  add_name(out);
+  out.app.add_option("file", out.flags->other, "The file; one of that name is replaced")
+      ->required();
+  const Command in = add_command(
+      app, context, "import", "A new session with the state of a file; prints its name",
+      [](Client& client, const CallOptions& options, const CliContext& ctx,
+         const SessionFlags& flags) { print_name(ctx, import_from(client, options, flags)); });
+  add_name(in);
+  in.app.add_option("file", in.flags->other, "The file that export wrote")->required();
+  add_ttl(in);
+  add_durability(in, "none");
+}
+
 using MarkCall = v1::Session (Client::*)(const std::string&, const std::string&,
                                          const CallOptions&);
 
@@ -229,6 +300,7 @@ void add_session(CLI::App& app, CliContext& context) {
   command.require_subcommand(1);
   add_open_and_fork(command, context);
   add_get_list_close(command, context);
+  add_export_and_import(command, context);
   add_mark_command(command, context, "mark",
                    "Remember the state under a name; a mark of that name moves",
                    &Client::mark_session);

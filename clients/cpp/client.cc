@@ -206,6 +206,34 @@ v1::Session Client::fork_session(const v1::ForkSessionRequest& request,
   return unary(*sessions_, &v1::Sessions::Stub::Fork, request, options);
 }
 
+void Client::export_session(const v1::ExportRequest& request, const TakeState& take,
+                            const CallOptions& options) {
+  Call call(options);
+  const auto stream = sessions_->Export(call.context(), request);
+  StreamGuard guard(*stream, call.context());
+  v1::StateChunk chunk;
+  while (stream->Read(&chunk)) take(chunk.data(), chunk.total_bytes());
+  connection_.throw_unless_ok(guard.finish(), *call.context());
+}
+
+v1::Session Client::import_session(const v1::ImportRequest& first, const NextState& next,
+                                   const CallOptions& options) {
+  Call call(options);
+  v1::Session session;
+  const auto stream = sessions_->Import(call.context(), &session);
+  StreamGuard guard(*stream, call.context());
+  v1::ImportRequest request = first;
+  bool more = next(request.mutable_data());
+  do {                                   // the server judges a state of no bytes
+    if (!stream->Write(request)) break;  // the call has ended; its status says why
+    request.Clear();
+    more = more && next(request.mutable_data());
+  } while (more);
+  stream->WritesDone();
+  connection_.throw_unless_ok(guard.finish(), *call.context());
+  return session;
+}
+
 v1::Session Client::mark_session(const std::string& name, const std::string& mark,
                                  const CallOptions& options) {
   v1::MarkSessionRequest request;

@@ -66,6 +66,15 @@ class Client {
                                          const CallOptions& options = {});
   v1::CloseSessionResponse close_session(const std::string& name, const CallOptions& options = {});
   v1::Session fork_session(const v1::ForkSessionRequest& request, const CallOptions& options = {});
+  // The session's written state, from the offset on: `take` gets the bytes in their order, and how
+  // many there are of the whole state.
+  using TakeState = std::function<void(std::string_view bytes, uint64_t total)>;
+  void export_session(const v1::ExportRequest& request, const TakeState& take,
+                      const CallOptions& options = {});
+  // first: with the name and what it is to become; next: fills in the next bytes, false at the end.
+  using NextState = std::function<bool(std::string* bytes)>;
+  v1::Session import_session(const v1::ImportRequest& first, const NextState& next,
+                             const CallOptions& options = {});
   v1::Session mark_session(const std::string& name, const std::string& mark,
                            const CallOptions& options = {});
   v1::Session unmark_session(const std::string& name, const std::string& mark,

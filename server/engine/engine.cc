@@ -31,7 +31,8 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
       stream_(backend.make_stream()),
       pool_(backend, model.state_layout(), options.slots, *stream_, [&queue] { queue.wake(); }),
       sessions_(backend, pool_, options.sessions, static_cast<int32_t>(model.info().vocab)),
-      waiting_(queue, sessions_, pool_, metrics, options.ttft_seconds),
+      prefixes_(backend, pool_, model.info().chunk, options.prefix),
+      waiting_(queue, sessions_, prefixes_, pool_, metrics, options.ttft_seconds),
       runner_(model, backend, *stream_, pool_, vocab, bounds_),
       delivery_(vocab, stats, metrics),
       launch_ahead_(options.launch_ahead.value_or(backend.queues())),
@@ -82,7 +83,10 @@ bool Engine::step() {
   Batch& next = under_way_ == &batches_[0] ? batches_[1] : batches_[0];
   gather(now, next);
   Batch* launched = next.empty() ? nullptr : &next;
-  if (launched != nullptr) runner_.launch(*launched);
+  if (launched != nullptr) {
+    runner_.launch(*launched);
+    keep_prefixes(*launched);
+  }
   Batch* due = launch_ahead_ ? std::exchange(under_way_, launched) : launched;
   if (due != nullptr) finish(*due);
   report(due);
@@ -100,7 +104,10 @@ void Engine::end_unwanted(Clock::time_point now) {
 }
 
 void Engine::admit(Clock::time_point now) {
-  while (auto sequence = waiting_.admit_next(now)) running_.push_back(std::move(sequence));
+  while (auto sequence = waiting_.admit_next(now)) {
+    stats_.prefix_tokens += sequence->prompt.prefix.tokens;
+    running_.push_back(std::move(sequence));
+  }
   stats_.running = static_cast<int>(running_.size());  // their first step is to come, but they run
 }
 
@@ -170,9 +177,23 @@ std::unique_ptr<Sequence> Engine::choice_of(const Sequence& sequence, size_t sib
                .slot = std::move(slot),
                .position = sequence.position + rest,
                .history = sequence.context_history(),
-               .prompt = {.tokens = sequence.prompt.tokens}});
+               .prompt = {.prefix = sequence.prompt.prefix, .tokens = sequence.prompt.tokens}});
   choice->sampling.seed += sibling + 1;
   return choice;
+}
+
+// The step has brought prompts to where their states are to be kept.
+void Engine::keep_prefixes(const Batch& launched) {
+  for (const Batch::Member& member : launched.members()) {
+    if (member.sequence == nullptr || member.sequence->prompt.points.empty()) continue;
+    const Sequence& sequence = *member.sequence;
+    const PromptPhase& prompt = sequence.prompt;
+    const size_t at = prompt.absorbed + prompt.launched;
+    if (member.rows == 0 || !std::ranges::binary_search(prompt.points, static_cast<int64_t>(at))) {
+      continue;
+    }
+    prefixes_.keep(sequence.caller.tenant, std::span(prompt.ids).first(at), sequence.slot);
+  }
 }
 
 void Engine::finish(Batch& batch) {
@@ -258,6 +279,10 @@ void Engine::report(const Batch* finished) {
 }
 
 void Engine::report_slots() {
+  const PrefixIndex::Counts prefixes = prefixes_.counts();
+  stats_.prefix_states = prefixes.states;
+  stats_.prefix_bytes = prefixes.bytes;
+  metrics_.set_prefixes(prefixes.states, prefixes.bytes);
   const SessionStore::Counts counts = sessions_.counts();
   const auto running = static_cast<int>(running_.size());
   const int idle = pool_.slots() - pool_.free_slots() - running;

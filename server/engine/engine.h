@@ -12,6 +12,7 @@
 #include "server/engine/step_runner.h"
 #include "server/engine/waiting_line.h"
 #include "server/observe/engine_metrics.h"
+#include "server/prefix/prefix_cache.h"
 #include "server/request/admission_queue.h"
 #include "server/request/engine_stats.h"
 #include "server/scheduler/pace.h"
@@ -29,6 +30,7 @@ struct EngineOptions {
   // To the first token of a request: it is refused where others would make it later; 0: never.
   double ttft_seconds = 0;
   SessionLimits sessions;
+  PrefixLimits prefix = {};
   // Whether a step is launched before the tokens of the one before it are delivered, so that the
   // device never waits. Not said: where the device works on its own.
   std::optional<bool> launch_ahead = {};
@@ -76,6 +78,7 @@ class Engine {
   void fork_choices(Sequence& sequence, Batch& batch);
   static std::unique_ptr<Sequence> choice_of(const Sequence& sequence, size_t sibling,
                                              StateSlot slot);
+  void keep_prefixes(const Batch& launched);
   void finish(Batch& batch);
   void retire(Clock::time_point now);
   void keep(Sequence& sequence, Clock::time_point now);
@@ -95,6 +98,7 @@ class Engine {
   std::unique_ptr<Stream> stream_;
   StatePool pool_;
   SessionStore sessions_;
+  PrefixCache prefixes_;
   WaitingLine waiting_;
   StepRunner runner_;
   Delivery delivery_;

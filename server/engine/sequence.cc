@@ -13,6 +13,13 @@ std::optional<int32_t> Sequence::pending() const {
   return prompt.has_pending > 0 ? std::optional(prompt.ids.front()) : std::nullopt;
 }
 
+std::optional<int> PromptPhase::to_point() const {
+  const auto at = static_cast<int64_t>(absorbed + launched);
+  const auto next = std::upper_bound(points.begin(), points.end(), at);
+  if (next == points.end()) return std::nullopt;
+  return static_cast<int>(*next - at);
+}
+
 void Sequence::refill(int chunk, Clock::time_point now) {
   if (prompt.feed == nullptr) return;
   auto& ids = prompt.ids;
@@ -36,7 +43,11 @@ Pending Sequence::ready(int chunk) const {
   if (decodes()) return {.tokens = may_decode() ? 1 : 0, .prompt = false, .scored = false};
   const int left = prompt.left();
   const int whole = prompt.feed != nullptr ? (left - 1) / chunk * chunk : left;
-  return {.tokens = leaving ? 0 : whole, .prompt = true, .scored = scored(), .place = prompt.place};
+  return {.tokens = leaving ? 0 : whole,
+          .prompt = true,
+          .scored = scored(),
+          .place = prompt.place,
+          .most = prompt.to_point().value_or(INT32_MAX)};
 }
 
 bool Sequence::may_decode() const {
@@ -151,6 +162,7 @@ Ending Sequence::ending(Finish why) const {
   const Clock::time_point prefilled = in_prompt() ? now : decode.first_token;
   return {.why = why,
           .prompt_tokens = prompt.tokens,
+          .prefix = prompt.prefix,
           .generated_tokens = decode.generated,
           .session_position = position,
           .queue_seconds = seconds_between(arrival, started),

@@ -15,6 +15,8 @@ namespace recurve {
 // What a sequence absorbs before its first token.
 struct PromptPhase {
   std::vector<int32_t> ids = {};                  // until the first token is there
+  PrefixUse prefix = {};                          // what of ids was absorbed before it began
+  std::vector<int64_t> points = {};               // of ids: where its state is to be kept
   size_t absorbed = 0;                            // of ids
   size_t launched = 0;                            // of those behind: in steps that are under way
   size_t has_pending = 0;                         // 1: the first was pending before
@@ -28,6 +30,8 @@ struct PromptPhase {
 
   int left() const { return static_cast<int>(ids.size() - absorbed - launched); }
   bool is_absorbed() const { return absorbed == ids.size(); }
+  // Tokens to the next point; empty: there is none.
+  std::optional<int> to_point() const;
 };
 
 // The tokens that are sampled, each of which is the next step's input.
@@ -55,6 +59,7 @@ struct Sequence {
   std::shared_ptr<TokenStream> stream;
   Identity caller = kAnyone;
   std::optional<Clock::time_point> deadline;
+  PrefixWish prefix_wish = PrefixWish::kUseAndKeep;
   bool wait_for_acknowledgement = false;
   Clock::duration read_patience = {};
   Clock::time_point arrival, started;

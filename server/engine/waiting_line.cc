@@ -151,6 +151,7 @@ Ending WaitingLine::refusal(const Request& request, const Session* session,
 }
 
 void WaitingLine::drop_unwanted(Clock::time_point now) {
+  drop_unwanted_parked(now);
   std::erase_if(waiting_, [&](const Waiting& waiting) {
     const Request& request = waiting.request;
     Finish why;
@@ -239,6 +240,16 @@ std::optional<StateSlot> WaitingLine::free_slot() {
   return pool_.acquire_unset();
 }
 
+// What the prompt begins with instead of a state that has absorbed nothing.
+PrefixCache::Start WaitingLine::prefix_of(const Waiting& waiting) {
+  const Request& request = waiting.request;
+  if (!is_fresh(waiting.session)) return {.use = {.miss = PrefixMiss::kContinues}};
+  if (request.more_prompt || request.sampling.prompt_logprobs >= 0) {
+    return {.use = {.miss = PrefixMiss::kScored}};
+  }
+  return prefixes_.start(request.caller.tenant, waiting.input.ids, request.prefix);
+}
+
 // What may fail comes first: until the end the request waits as it did.
 std::unique_ptr<Sequence> WaitingLine::start(Waiting& waiting, Clock::time_point now) {
   Request& request = waiting.request;
@@ -249,7 +260,17 @@ std::unique_ptr<Sequence> WaitingLine::start(Waiting& waiting, Clock::time_point
   if (session != nullptr && session->durable()) {
     sequence->keeps.emplace(StateAnswer{.request_id = request.id, .digest = digest_of(request)});
   }
-  sequence->slot = session ? sessions_.check_out(*session) : std::move(*pool_.acquire());
+  PrefixCache::Start prefix = prefix_of(waiting);
+  const std::span ids(waiting.input.ids);
+  sequence->history.add_prompt(ids.first(static_cast<size_t>(prefix.use.tokens)));
+  if (session != nullptr) {
+    sequence->slot = sessions_.check_out(*session, std::move(prefix.image));
+  } else if (prefix.image != nullptr) {
+    sequence->slot = std::move(*pool_.acquire_unset());
+    pool_.load(std::move(prefix.image), sequence->slot);
+  } else {
+    sequence->slot = std::move(*pool_.acquire());
+  }
 
   sequence->sampling = std::move(request.sampling);
   sequence->stream = request.streams.front();
@@ -257,18 +278,23 @@ std::unique_ptr<Sequence> WaitingLine::start(Waiting& waiting, Clock::time_point
   sequence->deadline = request.deadline;
   sequence->wait_for_acknowledgement = request.wait_for_acknowledgement;
   sequence->session = session;
+  sequence->prefix_wish = request.prefix;
   PromptPhase& prompt = sequence->prompt;
   prompt.tokens = waiting.tokens();
+  prompt.prefix = prefix.use;
+  prompt.points = std::move(prefix.points);
+  prompt.absorbed = static_cast<size_t>(prefix.use.tokens);
   prompt.ids = std::move(waiting.input.ids);
   prompt.has_pending = waiting.input.has_pending ? 1 : 0;
   prompt.replaced = waiting.input.replaced;
   prompt.place = waiting.place;
   prompt.feed = std::move(request.more_prompt);
-  sequence->position = session ? session->at.position : 0;
+  sequence->position = (session ? session->at.position : 0) + prefix.use.tokens;
   sequence->read_patience = request.read_patience;
   sequence->arrival = request.arrival;
   sequence->started = now;
   sequence->priority = request.priority;
+  metrics_.add_prefix(place_of(prompt.prefix.miss), prompt.prefix.tokens, prompt.prefix.lost);
   if (!waiting.again) metrics_.observe_queue(seconds_between(request.arrival, now));
   return sequence;
 }
@@ -280,6 +306,7 @@ void WaitingLine::wait_again(const Sequence& sequence, size_t first) {
   request.sampling = sequence.sampling;
   request.sampling.seed += 1 + first;
   request.sampling.prompt_logprobs = -1;  // the first choice's alone
+  request.prefix = sequence.prefix_wish;
   request.wait_for_acknowledgement = sequence.wait_for_acknowledgement;
   request.caller = sequence.caller;
   request.deadline = sequence.deadline;
@@ -300,6 +327,7 @@ std::optional<Clock::time_point> WaitingLine::next_deadline() const {
   const auto consider = [&](const std::optional<Clock::time_point>& when) {
     if (when && (!next || *when < *next)) next = when;
   };
+  for (const auto& parked : parked_) consider(parked->request.deadline);
   for (const Waiting& waiting : waiting_) {
     consider(waiting.request.deadline);
     consider(patience_ends(waiting));

@@ -8,6 +8,7 @@
 
 #include "server/engine/sequence.h"
 #include "server/observe/engine_metrics.h"
+#include "server/prefix/prefix_cache.h"
 #include "server/request/admission_queue.h"
 #include "server/scheduler/admission.h"
 #include "server/scheduler/pace.h"
@@ -38,10 +39,11 @@ class WaitingLine {
  public:
   // All references outlive the line. most_seconds: to a first token, at most; 0: however long. A
   // request that has waited twice as long in spite of that is given up.
-  WaitingLine(AdmissionQueue& queue, SessionStore& sessions, StatePool& pool,
+  WaitingLine(AdmissionQueue& queue, SessionStore& sessions, PrefixCache& prefixes, StatePool& pool,
               EngineMetrics& metrics, double most_seconds)
       : queue_(queue),
         sessions_(sessions),
+        prefixes_(prefixes),
         pool_(pool),
         metrics_(metrics),
         most_seconds_(most_seconds) {}
@@ -103,6 +105,7 @@ class WaitingLine {
 
   bool look_at_session(Request& request, Session& session);
   void resume_parked(const EngineLoad& load, Clock::time_point now);
+  void drop_unwanted_parked(Clock::time_point now);
   void drop_parked(Finish why);
 
   void carry_out(SessionCommand& command, Clock::time_point now);
@@ -117,10 +120,12 @@ class WaitingLine {
   void drop(const Waiting& waiting, Finish why, Clock::time_point now);
   void drop_arrivals(Finish why);
   bool make_room();
+  PrefixCache::Start prefix_of(const Waiting& waiting);
   std::unique_ptr<Sequence> start(Waiting& waiting, Clock::time_point now);
 
   AdmissionQueue& queue_;
   SessionStore& sessions_;
+  PrefixCache& prefixes_;
   StatePool& pool_;
   EngineMetrics& metrics_;
   const double most_seconds_;

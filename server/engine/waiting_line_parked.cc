@@ -102,6 +102,19 @@ void WaitingLine::resume_parked(const EngineLoad& load, Clock::time_point now) {
   }
 }
 
+// Who waits for a disk may give up too; what is on its way comes all the same.
+void WaitingLine::drop_unwanted_parked(Clock::time_point now) {
+  std::erase_if(parked_, [&](const std::shared_ptr<Parked>& parked) {
+    const Request& request = parked->request;
+    const bool late = request.deadline && *request.deadline <= now;
+    const bool cancelled = request.streams.front()->wishes().cancelled;
+    if (!late && !cancelled) return false;
+    request.streams.front()->finish({.why = cancelled ? Finish::kCancelled : Finish::kDeadline});
+    queue_.left(1);
+    return true;
+  });
+}
+
 void WaitingLine::drop_parked(Finish why) {
   for (SessionCommand& command : std::exchange(parked_commands_, {})) {
     command.done({.status = SessionResult::Status::kUnavailable});

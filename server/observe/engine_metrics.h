@@ -3,6 +3,11 @@
 
 namespace recurve {
 
+// Why a prompt began with no state that another one had left, in the order of PrefixMiss; "hit": it
+// began with one.
+inline constexpr const char* kPrefixMisses[] = {"hit",   "off", "continues", "scored",
+                                                "short", "new", "not_kept"};
+
 // What the engine reports, on its own thread. By default nobody listens; metrics.h does.
 class EngineMetrics {
  public:
@@ -14,6 +19,10 @@ class EngineMetrics {
   virtual void set_sessions(int64_t /*in_slot*/, int64_t /*in_host*/, int64_t /*empty*/) {}
   virtual void set_session_host_bytes(int64_t) {}
   virtual void set_session_disk(int64_t /*sessions*/, int64_t /*bytes*/) {}
+  // A prompt began. miss: by the place of its reason in kPrefixMisses; tokens, lost: as in
+  // PrefixUse.
+  virtual void add_prefix(int /*miss*/, int64_t /*tokens*/, int64_t /*lost*/) {}
+  virtual void set_prefixes(int64_t /*states*/, int64_t /*bytes*/) {}
   // Times, in seconds.
   virtual void observe_queue(double) {}
   virtual void observe_prefill(double) {}

@@ -9,6 +9,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <array>
+#include <iterator>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -86,6 +87,18 @@ struct Metrics::Impl {
     for (size_t i = 0; i < refused.size(); ++i) {
       refused[i] = &refusal_family.Add({{"reason", kRefusalNames[i]}});
     }
+    auto& begin_family = counters(registry, "recurve_prefix_prompts_total",
+                                  "Prompts that began, by whether they did with a state that "
+                                  "another one had left, or why not");
+    for (size_t i = 0; i < prefix_prompts.size(); ++i) {
+      prefix_prompts[i] = &begin_family.Add({{"begin", kPrefixMisses[i]}});
+    }
+    auto& prefix_family =
+        counters(registry, "recurve_prefix_tokens_total",
+                 "Tokens that prompts had begun with before: spared, or absorbed anew as no state "
+                 "of them was there");
+    prefix_spared = &prefix_family.Add({{"of", "spared"}});
+    prefix_lost = &prefix_family.Add({{"of", "lost"}});
     auto& slot_family = gauges(registry, "recurve_slots", "State slots on the device, by use");
     slots_free = &slot_family.Add({{"tier", "free"}});
     slots_running = &slot_family.Add({{"tier", "running"}});
@@ -125,6 +138,11 @@ struct Metrics::Impl {
   Gauge& state_dir_bytes =
       gauge(registry, "recurve_state_dir_bytes", "Bytes of all files of --state-dir");
 
+  Gauge& prefix_states =
+      gauge(registry, "recurve_prefix_states", "States that prompts have left in host memory");
+  Gauge& prefix_bytes =
+      gauge(registry, "recurve_prefix_bytes", "What these take, of --prefix-memory");
+
   Histogram& queue = histogram(registry, "recurve_queue_seconds",
                                "From a request's arrival to its first step", kRequestSeconds);
   Histogram& prefill = histogram(registry, "recurve_prefill_seconds",
@@ -147,6 +165,8 @@ struct Metrics::Impl {
   std::array<Counter*, kFinishes> finished{};
   std::array<Counter*, kRefusals> refused{};
   std::array<Counter*, kCodeNames.size()> errors{};  // [0], OK, is no error
+  std::array<Counter*, std::size(kPrefixMisses)> prefix_prompts{};
+  Counter *prefix_spared, *prefix_lost;
   Gauge *slots_free, *slots_running, *slots_session_idle;
   Gauge *sessions_slot, *sessions_host, *sessions_empty;
 };
@@ -203,6 +223,17 @@ void Metrics::set_session_host_bytes(int64_t bytes) {
 void Metrics::set_session_disk(int64_t sessions, int64_t bytes) {
   impl_->sessions_on_disk.Set(static_cast<double>(sessions));
   impl_->state_dir_bytes.Set(static_cast<double>(bytes));
+}
+
+void Metrics::add_prefix(int miss, int64_t tokens, int64_t lost) {
+  impl_->prefix_prompts.at(static_cast<size_t>(miss))->Increment();
+  impl_->prefix_spared->Increment(static_cast<double>(tokens));
+  impl_->prefix_lost->Increment(static_cast<double>(lost));
+}
+
+void Metrics::set_prefixes(int64_t states, int64_t bytes) {
+  impl_->prefix_states.Set(static_cast<double>(states));
+  impl_->prefix_bytes.Set(static_cast<double>(bytes));
 }
 
 void Metrics::observe_queue(double seconds) { impl_->queue.Observe(seconds); }

@@ -62,6 +62,11 @@ class Metrics final : public EngineMetrics {
   // recurve_sessions_on_disk, recurve_state_dir_bytes
   void set_session_disk(int64_t sessions, int64_t bytes) override;
 
+  // recurve_prefix_prompts_total{begin}, recurve_prefix_tokens_total{of},
+  // recurve_prefix_states, recurve_prefix_bytes
+  void add_prefix(int miss, int64_t tokens, int64_t lost) override;
+  void set_prefixes(int64_t states, int64_t bytes) override;
+
   // Times, in seconds.
   void observe_queue(double seconds) override;    // recurve_queue_seconds: received to admitted
   void observe_prefill(double seconds) override;  // recurve_prefill_seconds: to first token

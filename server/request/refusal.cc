@@ -60,6 +60,7 @@ Refused refusal_of(const SessionResult& result) {
     case SessionResult::Status::kNotFound:
       return refusal(Code::kNotFound);
     case SessionResult::Status::kBusy:
+    case SessionResult::Status::kNothing:
       return refusal(Code::kBusy);
     case SessionResult::Status::kExists:
       return refusal(Code::kExists);

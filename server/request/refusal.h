@@ -22,7 +22,7 @@ struct Refusal {
     kNotFound = 5,      // what it names is not there
     kExists = 6,        // what it would make is there already
     kExhausted = 8,     // there is no room for it now
-    kBusy = 9,          // the session serves another request
+    kBusy = 9,          // the session serves another request, or a state is of another model
     kConflict = 10,     // something has changed since the client looked
     kUnsupported = 12,  // this server does not do it
     kInternal = 13,     // the server has failed on it

@@ -10,6 +10,7 @@
 
 #include "server/identity/identity.h"
 #include "server/request/clock.h"
+#include "server/request/prefix_use.h"
 #include "server/request/prompt_feed.h"
 #include "server/request/token_stream.h"
 #include "server/sampling/params.h"
@@ -56,6 +57,7 @@ struct Request {
   std::string session = {};  // of the caller's tenant; empty: none. Not with several choices.
   // The session must have this epoch; absent: any.
   std::optional<uint64_t> expected_epoch = {};
+  PrefixWish prefix = PrefixWish::kUseAndKeep;
   bool seed_is_drawn = false;  // the client has named none
   uint64_t stop_digest = 0;    // of what ends the answer and only its door knows of
   // A token is only absorbed once the door's side has acknowledged it. Set where a stop string must

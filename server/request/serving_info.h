@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "server/request/state_transfer.h"
+
 namespace recurve {
 
 // The special tokens to use, after the model's rules have corrected what its files say.
@@ -39,6 +41,8 @@ struct ServingInfo {
   int32_t slots = 0;
   int64_t max_host_bytes = 0;      // of session states and marks
   double default_ttl_seconds = 0;  // of sessions; 0: never
+  ReadState read_state = {};       // of states that come in; empty: none may
+  int64_t most_written_bytes = 0;  // of such a one
 };
 
 }  // namespace recurve

@@ -1,11 +1,13 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "server/identity/identity.h"
+#include "server/request/state_transfer.h"
 
 namespace recurve {
 
@@ -61,6 +63,8 @@ struct SessionCommand {
     kGet,     // name
     kList,    // names that begin with `name`, after the name `other`, at most `limit`
     kClose,   // name
+    kExport,  // name: its state, to be written elsewhere
+    kImport,  // name: a new session, with `state`
   };
   Kind kind = Kind::kGet;
   Identity caller = kAnyone;
@@ -71,6 +75,7 @@ struct SessionCommand {
   std::optional<Durability> durability = {};    // absent: kNone, or that of the session forked from
   std::optional<uint64_t> expected_epoch = {};  // refused where the session has another
   int limit = 100;
+  std::shared_ptr<const ReadyState> state = {};
   // Called once, on the engine's thread: may only post.
   std::function<void(struct SessionResult)> done = {};
 };
@@ -84,15 +89,17 @@ struct SessionResult {
     kFull,
     kInvalid,
     kUnavailable,
+    kNothing,      // the session has absorbed nothing, and there is nothing to be exported
     kConflict,     // the epoch is not the one that was expected
     kUnsupported,  // there is no --state-dir
     kLater,        // not an answer: it comes when it is on the disk
     kWait,         // not an answer: asked again when there may be room
   };
   Status status = Status::kOk;
-  std::string message = {};                // what is wrong and what to change
-  std::vector<SessionInfo> sessions = {};  // one, or the list in the order of names
-  bool more = false;                       // kList: there are further ones
+  std::string message = {};                 // what is wrong and what to change
+  std::vector<SessionInfo> sessions = {};   // one, or the list in the order of names
+  bool more = false;                        // kList: there are further ones
+  std::shared_ptr<StateSource> state = {};  // kExport
 };
 
 }  // namespace recurve

@@ -24,7 +24,8 @@ Refused prepare(SessionCommand* command) {
   const Kind kind = command->kind;
   if (kind == Kind::kList) return check_page_size(command->limit);
   std::string& made = kind == Kind::kFork ? command->other : command->name;
-  if ((kind == Kind::kOpen || kind == Kind::kFork) && made.empty()) made = make_name("s-");
+  const bool makes = kind == Kind::kOpen || kind == Kind::kFork || kind == Kind::kImport;
+  if (makes && made.empty()) made = make_name("s-");
   Refused refused = check_name("name", command->name);
   if (!refused && kind == Kind::kFork) refused = check_name("new_name", command->other);
   if (kind == Kind::kMark || kind == Kind::kUnmark || kind == Kind::kRewind) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "server/identity/identity.h"
+#include "server/request/prefix_use.h"
 #include "server/sampling/params.h"
 #include "server/text/chat_input.h"
 
@@ -35,6 +36,7 @@ struct TextRequest {
   bool session_is_kept = false;                 // it is the door's own, by kept_name()
   std::optional<uint64_t> expected_epoch = {};  // of the session; left out: any
   int32_t priority = 0;
+  PrefixWish prefix = PrefixWish::kUseAndKeep;
 };
 
 // How likely a text is.

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/request/prefix_use.h"
 #include "server/request/session_command.h"
 #include "server/sampling/sampled_token.h"
 
@@ -53,6 +54,7 @@ struct Ending {
   std::string message = {};  // for refusals: what is wrong, what to change
   double retry_seconds = 0;  // with kOverloaded: when there may be room
   int64_t prompt_tokens = 0;
+  PrefixUse prefix = {};  // of these, what was not absorbed anew
   int64_t generated_tokens = 0;
   int64_t session_position = 0;  // tokens the session has absorbed, pending one not counted
   double queue_seconds = 0;      // from arrival to the first step

@@ -257,6 +257,7 @@ Refused validate(TextRequest asked, const RequestRules& rules, const WorkLimits&
   request.caller = asked.caller;
   request.session = asked.session_is_kept ? kept_name(asked.session) : std::move(asked.session);
   request.priority = asked.priority;
+  request.prefix = asked.prefix;
   refused = read_prompt(asked, rules, limits, &request);
   if (refused) return refused;
   if (request.prompt.ids.empty() && request.session.empty()) return empty_prompt();

@@ -131,6 +131,10 @@ grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* c
   sessions.set_host_bytes(stats.host_bytes);
   sessions.set_disk(stats.sessions_disk);
   sessions.set_disk_bytes(stats.disk_bytes);
+  v1::Load::Prefixes& prefixes = *response->mutable_prefixes();
+  prefixes.set_states(stats.prefix_states);
+  prefixes.set_bytes(stats.prefix_bytes);
+  prefixes.set_spared_tokens(stats.prefix_tokens);
   response->set_prompt_tokens(stats.prompt_tokens);
   response->set_generated_tokens(stats.generated_tokens);
   response->set_steps(stats.steps);

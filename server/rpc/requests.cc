@@ -50,6 +50,12 @@ SamplingParams to_sampling(const v1::SamplingParams& sampling, const v1::StopCon
   return p;
 }
 
+// What it does not know it takes for the default.
+PrefixWish to_wish(v1::PrefixMode mode) {
+  if (mode == v1::PREFIX_MODE_OFF) return PrefixWish::kOff;
+  return mode == v1::PREFIX_MODE_USE ? PrefixWish::kUse : PrefixWish::kUseAndKeep;
+}
+
 ScoreOptions to_options(const v1::ScoreOptions& options) {
   ScoreOptions to{.id = options.request_id(),
                   .add_special_tokens = adds_special_tokens(options),
@@ -71,7 +77,8 @@ TextRequest to_request(v1::GenerateRequest&& message) {
                       .include_stop = stop.include_stop(),
                       .choices = message.has_n() ? message.n() : 1,
                       .session = message.session(),
-                      .priority = message.priority()};
+                      .priority = message.priority(),
+                      .prefix = to_wish(message.prefix())};
   if (message.has_text()) {
     request.prompt = std::move(*message.mutable_text());
   } else if (message.has_messages()) {

@@ -5,55 +5,14 @@
 #include "server/request/session_rules.h"
 #include "server/rpc/messages.h"
 #include "server/rpc/responses.h"
+#include "server/rpc/session_messages.h"
+#include "server/rpc/state_calls.h"
 #include "server/rpc/unary_call.h"
 
 namespace recurve {
 namespace {
 
 using Kind = SessionCommand::Kind;
-v1::SessionTier tier_of(Tier tier) {
-  switch (tier) {
-    case Tier::kEmpty:
-      return v1::SESSION_TIER_EMPTY;
-    case Tier::kSlot:
-      return v1::SESSION_TIER_SLOT;
-    case Tier::kHost:
-      return v1::SESSION_TIER_HOST;
-    case Tier::kDisk:
-      return v1::SESSION_TIER_DISK;
-  }
-  return v1::SESSION_TIER_UNSPECIFIED;
-}
-
-void fill(const SessionInfo& info, v1::Session* session) {
-  session->set_name(info.name);
-  session->set_parent(info.parent);
-  session->set_position(info.position);
-  if (info.pending_token) session->set_pending_token(*info.pending_token);
-  session->set_tier(tier_of(info.tier));
-  session->set_busy(info.busy);
-  session->set_epoch(info.epoch);
-  session->set_idle_seconds(info.idle_seconds);
-  session->set_ttl_seconds(info.ttl_seconds);
-  session->set_state_bytes(info.state_bytes);
-  session->set_host_bytes(info.host_bytes);
-  session->set_durability(info.durability == Durability::kLocal ? v1::DURABILITY_LOCAL
-                                                                : v1::DURABILITY_NONE);
-  if (info.commit) fill(*info.commit, session->mutable_commit());
-  for (const MarkInfo& mark : info.marks) {
-    v1::SessionMark* to = session->add_marks();
-    to->set_name(mark.name);
-    to->set_position(mark.position);
-  }
-}
-
-// The answers, by what they hold.
-grpc::ByteBuffer one_session(const SessionResult& result) {
-  v1::Session session;
-  if (!result.sessions.empty()) fill(result.sessions.front(), &session);
-  return serialise(session);
-}
-
 grpc::ByteBuffer page(const SessionResult& result) {
   v1::ListSessionsResponse list;
   for (const SessionInfo& info : result.sessions) fill(info, list.add_sessions());
@@ -64,27 +23,6 @@ grpc::ByteBuffer page(const SessionResult& result) {
 grpc::ByteBuffer closed(const SessionResult&) { return serialise(v1::CloseSessionResponse()); }
 
 // What the requests mean.
-template <typename Request>
-std::optional<double> ttl_of(const Request& request) {
-  return request.has_ttl_seconds() ? std::optional(request.ttl_seconds()) : std::nullopt;
-}
-
-template <typename Request>
-std::optional<Durability> durability_of(const Request& request) {
-  switch (request.durability()) {
-    case v1::DURABILITY_NONE:
-      return Durability::kNone;
-    case v1::DURABILITY_LOCAL:
-      return Durability::kLocal;
-    default:
-      return std::nullopt;
-  }
-}
-template <typename Request>
-std::optional<uint64_t> epoch_of(const Request& request) {
-  return request.has_expected_epoch() ? std::optional(request.expected_epoch()) : std::nullopt;
-}
-
 SessionCommand to_command(const v1::OpenSessionRequest& request) {
   return {.kind = Kind::kOpen,
           .name = request.name(),
@@ -191,6 +129,15 @@ grpc::ServerUnaryReactor* SessionsService::Unmark(Call* call, const Bytes* reque
 grpc::ServerUnaryReactor* SessionsService::Rewind(Call* call, const Bytes* request,
                                                   Bytes* response) {
   return handle<v1::RewindSessionRequest>(context_, call, *request, one_session, response);
+}
+
+grpc::ServerWriteReactor<SessionsService::Bytes>* SessionsService::Export(Call* call,
+                                                                          const Bytes* request) {
+  return new ExportCall(context_, call, *request);
+}
+grpc::ServerReadReactor<SessionsService::Bytes>* SessionsService::Import(Call* call,
+                                                                         Bytes* response) {
+  return new ImportCall(context_, call, response);
 }
 
 }  // namespace recurve

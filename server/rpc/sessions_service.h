@@ -16,8 +16,13 @@ using RawSessions2 =
     v1::Sessions::WithRawCallbackMethod_Fork<v1::Sessions::WithRawCallbackMethod_Mark<
         v1::Sessions::WithRawCallbackMethod_Unmark<v1::Sessions::WithRawCallbackMethod_Rewind<S>>>>;
 
+template <typename S>
+using RawSessions3 =
+    v1::Sessions::WithRawCallbackMethod_Export<v1::Sessions::WithRawCallbackMethod_Import<S>>;
+
 // Each call becomes a command to the engine, which owns the sessions.
-class SessionsService final : public RawSessions1<RawSessions2<v1::Sessions::Service>> {
+class SessionsService final
+    : public RawSessions1<RawSessions2<RawSessions3<v1::Sessions::Service>>> {
  public:
   explicit SessionsService(ServiceContext& context) : context_(context) {}
 
@@ -32,6 +37,8 @@ class SessionsService final : public RawSessions1<RawSessions2<v1::Sessions::Ser
   Reactor* Mark(Call* call, const Bytes* request, Bytes* response) override;
   Reactor* Unmark(Call* call, const Bytes* request, Bytes* response) override;
   Reactor* Rewind(Call* call, const Bytes* request, Bytes* response) override;
+  grpc::ServerWriteReactor<Bytes>* Export(Call* call, const Bytes* request) override;
+  grpc::ServerReadReactor<Bytes>* Import(Call* call, Bytes* response) override;
 
  private:
   ServiceContext& context_;

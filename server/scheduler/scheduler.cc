@@ -20,7 +20,9 @@ struct Draft {
     if (pending[i].scored) return piece(i);
     return left(i) == piece(i) ? 1 : 0;
   }
-  bool wants(size_t i) const { return pending[i].prompt && left(i) > 0; }
+  bool wants(size_t i) const {
+    return pending[i].prompt && left(i) > 0 && rows[i] < pending[i].most;
+  }
   bool fits(size_t i) const {
     return wants(i) && piece(i) <= rows_left && logits(i) <= logits_left;
   }

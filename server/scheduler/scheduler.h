@@ -22,6 +22,8 @@ struct Pending {
   bool scored;  // every row of the prompt wants its logits, not only the last
   // Who came first has the smaller one, wherever it stands; of prompts only.
   int64_t place = 0;
+  // Of these tokens, what this step may take: whole chunks. Its state is wanted as it is then.
+  int most = INT32_MAX;
 };
 
 // A prompt so many times shorter than another is far shorter.

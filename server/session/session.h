@@ -49,7 +49,8 @@ struct Session {
   Durability durability = Durability::kNone;
   uint64_t epoch = 0;
   uint64_t commits = 0;
-  int64_t reserved = 0;  // bytes of host memory
+  uint64_t commit_owner = 0;  // of the last one: how often the folder had been taken then
+  int64_t reserved = 0;       // bytes of host memory
   double ttl_seconds = 0;
   Clock::time_point last_used;
   Clock::time_point used_at;  // where the store has it among others

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
+#include "kernels/check.h"
 #include "server/session/session_change.h"
+#include "server/session/state_transfer.h"
 
 namespace recurve {
 namespace {
@@ -33,6 +35,7 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
   using Kind = SessionCommand::Kind;
   if (command.kind == Kind::kOpen) return open(command, now);
   if (command.kind == Kind::kList) return list(command, now);
+  if (command.kind == Kind::kImport) return import_state(command, now);
 
   Session* session = find(command.name, command.caller.tenant);
   if (session == nullptr) {
@@ -60,6 +63,8 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
       return unmark(*session, command, now);
     case Kind::kRewind:
       return rewind(*session, command, now);
+    case Kind::kExport:
+      return export_state(*session, command, now);
     default:
       return close(*session, command, now);
   }
@@ -174,6 +179,37 @@ SessionResult SessionStore::list(const SessionCommand& command, Clock::time_poin
     result.sessions.push_back(describe(at->second, now));
   }
   return result;
+}
+
+// The state is brought to host memory, where it has its room; whoever reads it there holds up
+// nobody.
+SessionResult SessionStore::export_state(Session& session, const SessionCommand& command,
+                                         Clock::time_point now) {
+  if (session.tier() == Tier::kEmpty) {
+    return refuse(Status::kNothing,
+                  fmt::format("session \"{}\" has absorbed nothing: there is no state of it yet",
+                              command.name));
+  }
+  if (session.tier() == Tier::kDisk) {
+    if (bring(session, [](const auto&) {}) != Room::kNone) return refuse(Status::kWait, "");
+    return refuse(Status::kFull,
+                  "there is no host memory for the session's state, which is on the disk: try "
+                  "again later, or raise --session-memory");
+  }
+  if (session.slot) leave_slot(session);
+  touch(session, now);
+  SessionResult result = described(session, now);
+  result.state = source_of(header_of(session.at), session.at.image);
+  if (pool_.copied(pool_.asked())) return result;
+  exporting_.push_back({pool_.asked(), std::move(result), command.done});
+  return {.status = Status::kLater};
+}
+
+SessionResult SessionStore::import_state(const SessionCommand& command, Clock::time_point now) {
+  const auto* state = dynamic_cast<const ImportedState*>(command.state.get());
+  CHECK(state != nullptr);
+  return insert(command, {command.caller.tenant, command.name}, "", state->at, std::nullopt,
+                command.durability.value_or(Durability::kNone), now);
 }
 
 SessionResult SessionStore::insert(const SessionCommand& command, Key key,

@@ -16,8 +16,8 @@ using Status = SessionResult::Status;
 // The keys of records: "owner", whose text is how often a server has taken the folder, and
 // "session TENANT/NAME", whose text is JSON:
 //
-//   {"tenant", "name", "parent", "epoch", "commit", "ttl_seconds", "at": POINT, "marks": {NAME:
-//   POINT}}
+//   {"tenant", "name", "parent", "epoch", "commit", "owner" (how often the folder had been taken
+//   then), "ttl_seconds", "at": POINT, "marks": {NAME: POINT}}
 //
 // A POINT is {"position", "pending" (absent: none), "state" (its place among the record's states;
 // absent: nothing absorbed), "request" and "digest" (of the answer that ended there; absent:
@@ -79,11 +79,17 @@ int SessionStore::restore(Clock::time_point now) {
   return unknown;
 }
 
+std::optional<Identity> SessionStore::tenant_named(const std::string& name) const {
+  if (limits_.tenant_of) return limits_.tenant_of(name);
+  return name == kAnyone.tenant_name ? std::optional(kAnyone) : std::nullopt;
+}
+
 bool SessionStore::restore_one(StateStore::Record& record, Clock::time_point now) {
   if (!record.key.starts_with(kSession)) return false;
   const json all = json::parse(record.text, nullptr, false);
   try {
-    if (all.at("tenant") != kAnyone.tenant_name) return false;
+    const std::optional<Identity> tenant = tenant_named(all.at("tenant"));
+    if (!tenant) return false;
     Snapshot at = snapshot_of(all.at("at"), record.states);
     std::map<std::string, Snapshot> marks;
     for (const auto& [name, point] : all.at("marks").items()) {
@@ -91,8 +97,11 @@ bool SessionStore::restore_one(StateStore::Record& record, Clock::time_point now
     }
     const uint64_t epoch = all.at("epoch"), commits = all.at("commit");
     const double ttl = all.at("ttl_seconds");
-    Session& session = put({kAnyone.tenant, all.at("name")}, all.at("parent"), std::move(at), now);
+    const uint64_t owner = all.value("owner", uint64_t{0});
+    Session& session = put({tenant->tenant, all.at("name")}, all.at("parent"), std::move(at), now);
     const Change change(*this, session);
+    session.tenant_name = tenant->tenant_name;
+    session.commit_owner = owner;
     session.durability = Durability::kLocal;
     session.epoch = epoch;
     session.commits = commits;
@@ -110,8 +119,9 @@ bool SessionStore::restore_one(StateStore::Record& record, Clock::time_point now
 
 std::optional<CommitInfo> SessionStore::last_commit(const Session& session) const {
   if (session.commits == 0) return std::nullopt;
-  return CommitInfo{
-      .owner_epoch = owner_epoch_, .number = session.commits, .position = session.at.position};
+  return CommitInfo{.owner_epoch = session.commit_owner,
+                    .number = session.commits,
+                    .position = session.at.position};
 }
 
 StateHeader SessionStore::header_of(const Snapshot& at) const {
@@ -147,7 +157,8 @@ StateStore::Change SessionStore::change_of(const Session& session, Proposal* pro
       {"tenant", session.tenant_name}, {"name", session.name},
       {"parent", session.parent},      {"epoch", session.epoch + (proposal->changes ? 1 : 0)},
       {"commit", session.commits + 1}, {"ttl_seconds", session.ttl_seconds},
-      {"at", std::move(point)},        {"marks", std::move(marks)}};
+      {"at", std::move(point)},        {"marks", std::move(marks)},
+      {"owner", owner_epoch_}};
   change.text = all.dump();
   return change;
 }
@@ -166,6 +177,7 @@ void SessionStore::commit(Session& session, Proposal proposal, Committed done) {
                         static_cast<int64_t>(session.marks.size());
             session.marks = std::move(become->marks);
             ++session.commits;
+            session.commit_owner = owner_epoch_;
             if (become->changes) {
               take_slot(session);
               session.at = std::move(become->at);

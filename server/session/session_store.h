@@ -28,7 +28,10 @@ struct SessionLimits {
   // Where sessions are kept, and move to where host memory is short; null: nowhere. Outlives them.
   Archive* archive = nullptr;
   StateHeader identity = {};  // of their states: model, weights and chunk
-  int64_t disk_bytes = 0;     // that durable sessions may reserve
+  // Who the tenants of the sessions are that the archive has; empty where there is none of that
+  // name any more: their sessions stay where they are. Not said: there is the one that anyone is.
+  std::function<std::optional<Identity>(std::string_view tenant)> tenant_of = {};
+  int64_t disk_bytes = 0;  // that durable sessions may reserve
 };
 
 // Sessions by tenant and name. Belongs to the engine's thread.
@@ -75,8 +78,9 @@ class SessionStore {
   // A request waits for its turn on the session, or no longer does.
   void set_busy(Session& session, bool busy);
   // The session's state, in a slot of its own, for a request to run on once the slot is ready. The
-  // session must be in its slot, or a slot must be free.
-  StateSlot check_out(Session& session);
+  // session must be in its slot, or a slot must be free. begin: the state of a session that has
+  // absorbed nothing, in place of that; null: that.
+  StateSlot check_out(Session& session, StateImage begin = nullptr);
   // Takes the state back, with what has become of it; `at` comes without its image.
   void check_in(Session& session, StateSlot slot, Snapshot at, Clock::time_point now);
 
@@ -97,7 +101,9 @@ class SessionStore {
   // Does what has become possible since: what disks and copies have done. False: nothing has.
   bool advance();
   // Whether disks or copies for them are under way.
-  bool working() const { return !saving_.empty() || (archive_ != nullptr && archive_->working()); }
+  bool working() const {
+    return !saving_.empty() || !exporting_.empty() || (archive_ != nullptr && archive_->working());
+  }
   // Returns once nothing is.
   void finish_work();
   Archive* archive() { return archive_; }
@@ -148,6 +154,13 @@ class SessionStore {
     Archive::Committed done;
   };
 
+  // An answer with a state that is still on its way to host memory.
+  struct Exporting {
+    Copier::Ticket ticket;
+    SessionResult result;
+    std::function<void(SessionResult)> done;
+  };
+
   SessionResult open(const SessionCommand& command, Clock::time_point now);
   SessionResult fork(Session& session, const SessionCommand& command, Clock::time_point now);
   SessionResult mark(Session& session, const SessionCommand& command, Clock::time_point now);
@@ -155,6 +168,9 @@ class SessionStore {
   SessionResult rewind(Session& session, const SessionCommand& command, Clock::time_point now);
   SessionResult close(Session& session, const SessionCommand& command, Clock::time_point now);
   SessionResult list(const SessionCommand& command, Clock::time_point now) const;
+  SessionResult export_state(Session& session, const SessionCommand& command,
+                             Clock::time_point now);
+  SessionResult import_state(const SessionCommand& command, Clock::time_point now);
 
   // slot: with the state, where it has one already.
   SessionResult insert(const SessionCommand& command, Key key, const std::string& parent,
@@ -171,10 +187,12 @@ class SessionStore {
                                  Clock::time_point now);
   StateStore::Change change_of(const Session& session, Proposal* proposal);
   StateHeader header_of(const Snapshot& at) const;
+  std::optional<Identity> tenant_named(const std::string& name) const;
   bool restore_one(StateStore::Record& record, Clock::time_point now);
   void write(StateStore::Change change, Archive::Committed done);
   Room make_room(int64_t bytes);
   void drop(Session& session);
+  void leave_slot(Session& session);
   void spill(Session& session);
   Leave leave_of(const Session& session) const;
   StateImage save(const StateSlot& slot);
@@ -202,6 +220,7 @@ class SessionStore {
   ByExpiry by_expiry_;
   ByUse by_use_;
   std::vector<Saving> saving_;
+  std::vector<Exporting> exporting_;
   uint64_t owner_epoch_ = 0;
   uint64_t spills_ = 0;
   int spilling_ = 0;

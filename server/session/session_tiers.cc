@@ -13,14 +13,15 @@ constexpr bool is_short(int64_t reserved, int64_t all) { return reserved > all -
 
 }  // namespace
 
-StateSlot SessionStore::check_out(Session& session) {
+StateSlot SessionStore::check_out(Session& session, StateImage begin) {
   const Change change(*this, session);
   CHECK(session.tier() != Tier::kDisk);
   std::optional<StateSlot> slot = take_slot(session);
   if (!slot) {
-    slot = session.at.image ? pool_.acquire_unset() : pool_.acquire();
+    const StateImage image = session.at.image ? session.at.image : std::move(begin);
+    slot = image ? pool_.acquire_unset() : pool_.acquire();
     CHECK(slot);
-    if (session.at.image) pool_.load(session.at.image, *slot);
+    if (image) pool_.load(image, *slot);
     session.at.image.reset();
   }
   if (!session.durable()) session.at.stored.reset();  // which is not what it will be
@@ -48,11 +49,15 @@ bool SessionStore::evict_one() {
     if (oldest == nullptr || rank(*session) < rank(*oldest)) oldest = session;
   }
   if (oldest == nullptr) return false;
-  StateImage image = save(*oldest->slot);
-  const Change change(*this, *oldest);
-  oldest->at.image = std::move(image);
-  take_slot(*oldest);
+  leave_slot(*oldest);
   return true;
+}
+
+void SessionStore::leave_slot(Session& session) {
+  StateImage image = save(*session.slot);
+  const Change change(*this, session);
+  session.at.image = std::move(image);
+  take_slot(session);
 }
 
 StateImage SessionStore::save(const StateSlot& slot) {
@@ -95,12 +100,7 @@ void SessionStore::drop(Session& session) {
 // Writes the state, to be dropped when memory is wanted. Where the disk takes no more, the session
 // is passed over from then on, until it has been used again.
 void SessionStore::spill(Session& session) {
-  if (session.slot) {
-    StateImage image = save(*session.slot);
-    const Change change(*this, session);
-    session.at.image = std::move(image);
-    take_slot(session);
-  }
+  if (session.slot) leave_slot(session);
   StateStore::NewState state{header_of(session.at), session.at.image};
   state.header.id = archive_->store().new_id();
   {
@@ -155,8 +155,15 @@ void SessionStore::write(StateStore::Change change, Archive::Committed done) {
 }
 
 bool SessionStore::advance() {
-  if (archive_ == nullptr) return false;
-  bool any = archive_->take_done();
+  bool any = false;
+  while (!exporting_.empty() && pool_.copied(exporting_.front().ticket)) {
+    Exporting ready = std::move(exporting_.front());
+    exporting_.erase(exporting_.begin());
+    ready.done(std::move(ready.result));
+    any = true;
+  }
+  if (archive_ == nullptr) return any;
+  any |= archive_->take_done();
   while (!saving_.empty() && pool_.copied(saving_.front().ticket)) {
     Saving saved = std::move(saving_.front());
     saving_.erase(saving_.begin());

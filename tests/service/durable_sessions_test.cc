@@ -4,6 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -96,6 +100,7 @@ TEST(DurableSessions, GoOnAfterAKillAsIfNothingHadHappened) {
   EXPECT_EQ(found.tier(), v1::SESSION_TIER_DISK);
   EXPECT_EQ(found.position(), first.last.usage().session_position());
   EXPECT_TRUE(found.has_pending_token());
+  EXPECT_EQ(found.commit().owner_epoch(), 1u) << "who made it, and not who serves it now";
   EXPECT_EQ(client.load().sessions().disk(), 1);
   EXPECT_EQ(error_of([&] { client.get_session("gone"); }).first, StatusCode::NOT_FOUND);
   const Said after = ask(client, turn("s", "", 30));
@@ -275,9 +280,13 @@ TEST(DurableSessions, ADamagedStateIsSaidToBeAndOthersGoOn) {
   client.close_session("a");
 }
 
-// Streams that go on and on while the server is killed again and again.
+// Streams that go on and on while the server is killed again and again; for RECURVE_KILL_SECONDS
+// where that is set, which tests/durable/kills.sh does.
 TEST(DurableSessions, NoKillLosesAnAcknowledgedAnswerNorGivesOneTwice) {
   constexpr int kKills = 6, kSessions = 4, kTokens = 4;
+  const char* seconds = std::getenv("RECURVE_KILL_SECONDS");
+  const auto end = std::chrono::steady_clock::now() +
+                   std::chrono::seconds(seconds == nullptr ? 0 : std::atoi(seconds));
   const TempDir dir;
   std::mt19937 random(11);
   std::vector<std::vector<int32_t>> texts(kSessions);  // all answers acknowledged
@@ -291,7 +300,8 @@ TEST(DurableSessions, NoKillLosesAnAcknowledgedAnswerNorGivesOneTwice) {
     return turn(std::to_string(s), turns[s] == 0 ? "Once upon a time" : "", kTokens,
                 "turn-" + std::to_string(turns[s]));
   };
-  for (int kill = 0; kill < kKills; ++kill) {
+  int kills = 0;
+  for (; kills < kKills || std::chrono::steady_clock::now() < end; ++kills) {
     std::atomic<int> answers = 0;
     const int wanted = 5 + static_cast<int>(random() % 20);
     std::vector<std::jthread> clients;
@@ -315,6 +325,8 @@ TEST(DurableSessions, NoKillLosesAnAcknowledgedAnswerNorGivesOneTwice) {
     clients.clear();
     server = server_in(dir);
   }
+  const int all = std::accumulate(turns.begin(), turns.end(), 0);
+  std::cout << kills << " kills, " << all << " answers acknowledged\n";
   // The same turns on a session that nothing happened to.
   Client client(server->address());
   for (int s = 0; s < kSessions; ++s) {

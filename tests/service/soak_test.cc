@@ -220,7 +220,8 @@ void visit_at(Crowd& crowd, double rate, double seconds) {
 
 TEST(SoakTest, AfterwardsAllIsWhereItBegan) {
   const double seconds = soak_seconds();
-  ServerProcess server({"--model", kModel, "--slots", std::to_string(kSlots)});
+  ServerProcess server(
+      {"--model", kModel, "--slots", std::to_string(kSlots), "--prefix-memory", "8MB"});
   const std::string address = server.address();
   Client client(address);
   client.load();

@@ -129,6 +129,7 @@ struct HarnessOptions {
   std::vector<int32_t> eos = {};
   std::optional<bool> launch_ahead = {};  // not said: as the device would have it
   std::function<void(const char*)> on_failure = {};
+  PrefixLimits prefix = {};
 };
 
 // An engine and what it needs, stepped by hand, so that every run is the same, or on a thread.
@@ -147,6 +148,7 @@ class EngineHarness {
                  .ttft_seconds = options.ttft_seconds,
                  .sessions = {.host_bytes = options.host_bytes,
                               .default_ttl_seconds = options.ttl_seconds},
+                 .prefix = options.prefix,
                  .launch_ahead = options.launch_ahead,
                  .on_failure = options.on_failure}) {}
   ~EngineHarness() { join(); }

@@ -19,6 +19,7 @@ void Choices::allot(size_t requests) {
   choices_.resize(first_choice(requests));
   accepted_.resize(requests);
   generated_.resize(requests);
+  spared_.resize(requests);
   begun_.resize(requests);
 }
 
@@ -33,11 +34,11 @@ json Choices::object() const {
           {"model", serving_.info.model_name}};
 }
 
-// What a session had absorbed before counts as cached.
+// What a session, or another prompt that began alike, had absorbed before counts as cached.
 json Choices::usage() const {
   int64_t prompt = 0, cached = 0, generated = 0;
   for (size_t r = 0; r < accepted_.size(); ++r) {
-    cached += accepted_[r].session_position;
+    cached += accepted_[r].session_position + spared_[r];
     prompt += accepted_[r].session_position + accepted_[r].prompt_tokens;
     generated += generated_[r];
   }
@@ -96,6 +97,7 @@ std::string Choices::write(size_t index, const AnswerDelta& delta) {
 std::string Choices::write(size_t index, const AnswerEnd& end) {
   std::string events = begin_once(index);
   accepted_[index].prompt_tokens = end.usage.prompt_tokens;
+  spared_[index] = end.usage.prefix.tokens;
   generated_[index] = end.usage.generated_tokens;
   for (size_t c = 0; c < end.choices.size(); ++c) {
     const size_t at = first_choice(index) + c;

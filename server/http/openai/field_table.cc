@@ -89,6 +89,7 @@ constexpr Field kFields[] = {
     // Ours, and those of other servers that mean the same.
     {"session", kCH, kRefused},
     {"priority", kAll, kIgnored},
+    {"prefix", kAll, kIgnored},
     {"top_k", kAll, kRefused},
     {"min_p", kAll, kRefused},
     {"typical_p", kAll, kRefused},

@@ -71,6 +71,15 @@ void read_sampling(const json& body, TextRequest* asked) {
   if (const auto seed = integer_of(body, "seed")) asked->seed = static_cast<uint64_t>(*seed);
 }
 
+std::optional<PrefixWish> prefix_of(const json& body) {
+  const auto said = string_of(body, "prefix");
+  if (!said) return std::nullopt;
+  if (*said == "off") return PrefixWish::kOff;
+  if (*said == "use") return PrefixWish::kUse;
+  if (*said == "use-and-keep") return PrefixWish::kUseAndKeep;
+  throw BadField("prefix", "prefix must be \"off\", \"use\" or \"use-and-keep\"");
+}
+
 }  // namespace
 
 void read_common(const json& body, TextRequest* asked, OpenAiForm* form) {
@@ -79,6 +88,7 @@ void read_common(const json& body, TextRequest* asked, OpenAiForm* form) {
   set(bool_of(body, "include_stop_str_in_output"), &asked->include_stop);
   set(int32_of(body, "n"), &asked->choices);
   set(int32_of(body, "priority"), &asked->priority);
+  set(prefix_of(body), &asked->prefix);
   set(bool_of(body, "add_special_tokens"), &asked->add_special_tokens);
   if (auto session = string_of(body, "session")) asked->session = std::move(*session);
   form->choices = asked->choices;

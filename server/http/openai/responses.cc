@@ -235,6 +235,7 @@ std::string Responses::write(const AnswerDelta& delta) {
 
 std::string Responses::write(const AnswerEnd& end) {
   accepted_.prompt_tokens = end.usage.prompt_tokens;
+  spared_ = end.usage.prefix.tokens;
   generated_ = end.usage.generated_tokens;
   const bool whole = end.choices.front().why != Finish::kLength;
   status_ = whole ? "completed" : "incomplete";
@@ -277,12 +278,13 @@ json Responses::item(const char* status) const {
           {"content", json::array({text_part()})}};
 }
 
-// What the conversation's state had absorbed before counts as cached.
+// What the conversation's state, or another prompt that began alike, had absorbed before counts as
+// cached.
 json Responses::usage() const {
   const int64_t input = accepted_.session_position + accepted_.prompt_tokens;
   return {{"input_tokens", input},
           {"input_tokens_details",
-           {{"cached_tokens", accepted_.session_position}, {"cache_write_tokens", 0}}},
+           {{"cached_tokens", accepted_.session_position + spared_}, {"cache_write_tokens", 0}}},
           {"output_tokens", generated_},
           {"output_tokens_details", {{"reasoning_tokens", 0}}},
           {"total_tokens", input + generated_}};

@@ -82,6 +82,7 @@ class Responses final : public AnswerDialect {
   bool kept_ = false;
   RequestAccepted accepted_;
   int64_t generated_ = 0;
+  int64_t spared_ = 0;  // tokens of the input, by what another one had left; once it has ended
   std::string text_;
   nlohmann::json logprobs_ = nlohmann::json::array();
   const char* status_ = "in_progress";

@@ -39,12 +39,13 @@ class WaitingLineTest : public ::testing::Test {
   std::unique_ptr<Stream> stream_ = backend_->make_stream();
   StatePool pool_{*backend_, {.arrays = {{.name = "x", .shape = {2}}}}, kSlots, *stream_};
   SessionStore sessions_{*backend_, pool_, {.host_bytes = 0, .default_ttl_seconds = 0}, 1000};
+  PrefixCache prefixes_{*backend_, pool_, 64, {}};
   AdmissionQueue queue_{10};
   EngineMetrics metrics_;
   Pace pace_{64, 0};
   HoldTimeEstimator holds_;
   Clock::time_point now_ = Clock::now();
-  WaitingLine line_{queue_, sessions_, pool_, metrics_, /*most_seconds=*/0};
+  WaitingLine line_{queue_, sessions_, prefixes_, pool_, metrics_, /*most_seconds=*/0};
 };
 
 TEST_F(WaitingLineTest, TheSchedulerSeesWhoseEachRequestIs) {

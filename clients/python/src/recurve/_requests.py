@@ -12,6 +12,11 @@ from recurve.v1 import inference_pb2 as v1
 _SAMPLING = {field.name for field in v1.SamplingParams.DESCRIPTOR.fields}
 _STOP = {field.name for field in v1.StopConditions.DESCRIPTOR.fields}
 _CHAT = {"tools", "variables", "add_generation_prompt", "continue_final_message"}
+_PREFIX_MODES = {
+    "off": v1.PREFIX_MODE_OFF,
+    "use": v1.PREFIX_MODE_USE,
+    "use-and-keep": v1.PREFIX_MODE_USE_AND_KEEP,
+}
 _KNOWN = GenerateOptions.__optional_keys__
 
 PIECE_BYTES = 64 * 1024
@@ -90,6 +95,10 @@ def _set(part: Any, name: str, value: Any) -> None:
         part.logit_bias.update(value)
     elif name in ("allowed_token_ids", "stop_token_ids"):
         getattr(part, name).extend(value)
+    elif name == "prefix":
+        if value not in _PREFIX_MODES:
+            raise ValueError(f"prefix must be one of {', '.join(_PREFIX_MODES)}, got {value!r}")
+        part.prefix = _PREFIX_MODES[value]
     else:
         setattr(part, name, value)
 

@@ -65,6 +65,8 @@ class GenerateOptions(TokenOptions, total=False):
         [0, 100].
     prompt_logprobs: the same of the prompt's tokens, the first absorbed excepted.
     priority: who goes first where requests wait, [-10, 10]. Default 0.
+    prefix: of states that prompts leave, so that those which begin alike need not be absorbed anew:
+        "off", "use" or "use-and-keep". The tokens are the same. Default "use-and-keep".
     request_id: for the server's log and `abort`, 1 to 128 of [A-Za-z0-9._-], unique among the
         requests under way. Default: the server makes one.
     timeout: seconds for the whole call, attempts and waits between them included. Default: none.
@@ -91,6 +93,7 @@ class GenerateOptions(TokenOptions, total=False):
     logprobs: int
     prompt_logprobs: int
     priority: int
+    prefix: str
     request_id: str
     timeout: float
 
@@ -172,6 +175,8 @@ class Usage:
     prefill_seconds: float  #: from the first step to the first token
     decode_seconds: float  #: from the first token to the end of the last choice
     session_position: int  #: tokens absorbed now, the pending one not; 0 without a session
+    prefix_tokens: int = 0  #: of prompt_tokens, not absorbed anew, as another prompt had begun alike
+    prefix_lost_tokens: int = 0  #: further ones that had been absorbed before, and were so anew
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,247 @@
+#include "server/prefix/prefix_index.h"
+
+#include <algorithm>
+#include <random>
+
+namespace recurve {
+namespace {
+
+// Of the memory, what nodes may take that lead to no state: they tell where prompts part.
+constexpr int64_t kBareShare = 8;
+
+uint64_t drawn_seed() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+uint64_t mixed(uint64_t x) {  // the finaliser of SplitMix64, a bijection
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+PrefixIndex::PrefixIndex(const Options& options)
+    : options_(options), node_bytes_(node_bytes(options.chunk)), seed_(drawn_seed()) {}
+
+// A node in its map and its list, its ids, and its share of the map's buckets.
+int64_t PrefixIndex::node_bytes(int chunk) {
+  constexpr int64_t kHeap = 16, kMapNode = 3 * sizeof(void*), kListNode = 3 * sizeof(void*);
+  return static_cast<int64_t>(sizeof(Node) + sizeof(Key)) + kMapNode + kListNode + 3 * kHeap +
+         chunk * static_cast<int64_t>(sizeof(int32_t));
+}
+
+int64_t PrefixIndex::bytes() const {
+  return static_cast<int64_t>(nodes_.size()) * node_bytes_ +
+         static_cast<int64_t>(by_value_.size()) * options_.state_bytes;
+}
+
+PrefixIndex::Counts PrefixIndex::counts() const {
+  return {.states = static_cast<int64_t>(by_value_.size()),
+          .nodes = static_cast<int64_t>(nodes_.size()),
+          .bytes = bytes(),
+          .evicted = evicted_};
+}
+
+PrefixIndex::Found PrefixIndex::look(Owner owner, std::span<const int32_t> ids, bool keeps) {
+  const auto chunk = static_cast<size_t>(options_.chunk);
+  const size_t end = ids.empty() ? 0 : (ids.size() - 1) / chunk * chunk;
+  const Path known = path_of(owner, ids.first(end), false);
+  Found found{.seen = known.empty() ? 0 : known.back()->tokens};
+  const auto kept = std::find_if(known.rbegin(), known.rend(),
+                                 [](const Node* node) { return node->image != nullptr; });
+  if (kept != known.rend()) {
+    use(**kept);
+    found.tokens = (*kept)->tokens;
+    found.image = (*kept)->image;
+  }
+  if (!keeps) return found;
+  touch(path_of(owner, ids.first(end), true));
+  trim(options_.bytes / kBareShare);
+  found.points = points_of(found.tokens, found.seen, static_cast<int64_t>(end));
+  return found;
+}
+
+// from: where it begins. Where the prompt parts from those seen before, and its end; all of them
+// far enough from the one before.
+std::vector<int64_t> PrefixIndex::points_of(int64_t from, int64_t seen, int64_t end) const {
+  std::vector<int64_t> wanted = {seen, end};
+  if (bytes() < options_.bytes / 2) {
+    const int64_t sparse = std::max<int64_t>(kSparse / options_.chunk, 1) * options_.chunk;
+    for (int64_t at = (from / sparse + 1) * sparse; at < end; at += sparse) wanted.push_back(at);
+  }
+  std::sort(wanted.begin(), wanted.end());
+  std::vector<int64_t> points;
+  for (const int64_t at : wanted) {
+    const int64_t before = points.empty() ? from : points.back();
+    if (at - before >= std::max<int64_t>(options_.least_gain, 1)) points.push_back(at);
+  }
+  return points;
+}
+
+bool PrefixIndex::make_room(Owner owner, std::span<const int32_t> ids) {
+  const size_t nodes = ids.size() / static_cast<size_t>(options_.chunk);
+  if (nodes == 0 || nodes > most_nodes()) return false;
+  const Path path = path_of(owner, ids, false);
+  if (path.size() == nodes && path.back()->image != nullptr) return false;
+  const int64_t wanted = options_.state_bytes + static_cast<int64_t>(nodes) * node_bytes_;
+  if (wanted > options_.bytes) return false;
+  while (bytes() + wanted > options_.bytes) {
+    if (evict_state()) continue;
+    if (bare_.empty()) return false;
+    trim(static_cast<int64_t>(bare_.size() - 1) * node_bytes_);
+  }
+  return true;
+}
+
+void PrefixIndex::keep(Owner owner, std::span<const int32_t> ids, Image image) {
+  const Path path = path_of(owner, ids, true);
+  if (path.empty() || path.back()->image != nullptr) return;
+  if (path.back()->tokens != static_cast<int64_t>(ids.size())) return;
+  Node& node = *path.back();
+  node.clock = clock_;
+  node.hits = 0;
+  node.value = value_of(node);
+  by_value_.emplace(node.value, &node);
+  node.image = std::move(image);
+  for (Node* at : path) {
+    if (at->states++ == 0) bare_.erase(at->place);
+  }
+}
+
+std::span<const int32_t> PrefixIndex::chunk_of(std::span<const int32_t> ids, size_t index) const {
+  const auto chunk = static_cast<size_t>(options_.chunk);
+  return ids.subspan(index * chunk, chunk);
+}
+
+size_t PrefixIndex::most_nodes() const {
+  return static_cast<size_t>(options_.bytes / kBareShare / node_bytes_);
+}
+
+// Roots have numbers of their own, so that no two owners share a node.
+uint64_t PrefixIndex::root_of(Owner owner) {
+  const auto [place, fresh] = roots_.try_emplace(owner, next_number_);
+  if (fresh) ++next_number_;
+  return place->second;
+}
+
+uint64_t PrefixIndex::hash_of(std::span<const int32_t> chunk) const {
+  uint64_t hash = seed_;
+  for (const int32_t id : chunk) hash = mixed(hash + static_cast<uint32_t>(id) + 1);
+  return hash;
+}
+
+// The nodes of the ids, as many as there are, or with those that are made for the others as far as
+// there is room for them.
+PrefixIndex::Path PrefixIndex::path_of(Owner owner, std::span<const int32_t> ids, bool extends) {
+  const uint64_t root = root_of(owner);
+  const size_t chunks = ids.size() / static_cast<size_t>(options_.chunk);
+  Path path;
+  for (size_t c = 0; c < chunks; ++c) {
+    const std::span<const int32_t> chunk = chunk_of(ids, c);
+    Node* parent = path.empty() ? nullptr : path.back();
+    const Key key{parent == nullptr ? root : parent->number, hash_of(chunk)};
+    const auto found = nodes_.find(key);
+    if (found != nodes_.end()) {
+      if (!std::ranges::equal(found->second.ids, chunk)) break;  // another one of the same hash
+      path.push_back(&found->second);
+    } else if (extends && path.size() < most_nodes()) {
+      path.push_back(&add_node(key, parent, chunk));
+    } else {
+      break;
+    }
+  }
+  return path;
+}
+
+PrefixIndex::Node& PrefixIndex::add_node(const Key& key, Node* parent,
+                                         std::span<const int32_t> chunk) {
+  Node made{.key = key, .parent = parent, .ids = {chunk.begin(), chunk.end()}};
+  made.tokens = (parent == nullptr ? 0 : parent->tokens) + options_.chunk;
+  made.place = bare_.insert(bare_.begin(), nullptr);
+  Node* node = nullptr;
+  try {
+    node = &nodes_.emplace(key, std::move(made)).first->second;
+  } catch (...) {
+    bare_.pop_front();
+    throw;
+  }
+  node->number = next_number_++;
+  *node->place = node;
+  if (parent != nullptr) ++parent->children;
+  return *node;
+}
+
+// From the last to the first, so that a node is older than none behind it.
+void PrefixIndex::touch(const Path& path) {
+  for (auto node = path.rbegin(); node != path.rend(); ++node) {
+    if ((*node)->states == 0) bare_.splice(bare_.begin(), bare_, (*node)->place);
+  }
+}
+
+// Tokens that are spared by it and by no state before it, as often as it was used, from the clock
+// on.
+double PrefixIndex::value_of(const Node& node) const {
+  const Node* before = node.parent;
+  while (before != nullptr && before->image == nullptr) before = before->parent;
+  const int64_t gain = node.tokens - (before == nullptr ? 0 : before->tokens);
+  return node.clock + static_cast<double>(node.hits + 1) * static_cast<double>(gain);
+}
+
+void PrefixIndex::use(Node& node) {
+  ++node.hits;
+  node.clock = clock_;
+  revalue(node, value_of(node));
+}
+
+void PrefixIndex::revalue(Node& node, double value) {
+  auto place = by_value_.extract({node.value, &node});
+  node.value = value;
+  place.value() = {value, &node};
+  by_value_.insert(std::move(place));
+}
+
+// The state of the least value goes. What went before it may have made it worth more: it is looked
+// at anew first.
+bool PrefixIndex::evict_state() {
+  while (!by_value_.empty()) {
+    Node& least = *by_value_.begin()->second;
+    const double value = value_of(least);
+    if (value > least.value) {
+      revalue(least, value);
+      continue;
+    }
+    by_value_.erase(by_value_.begin());
+    clock_ = least.value;
+    least.image.reset();
+    ++evicted_;
+    for (Node* at = &least; at != nullptr; at = at->parent) {
+      if (--at->states == 0) at->place = bare_.insert(bare_.end(), at);
+    }
+    return true;
+  }
+  return false;
+}
+
+// Until bare nodes take so many bytes at most. Only a last one may go: others behind it stand
+// before it by right, and it is taken up again after them.
+void PrefixIndex::trim(int64_t most_bare) {
+  while (static_cast<int64_t>(bare_.size()) * node_bytes_ > most_bare) {
+    Node& oldest = *bare_.back();
+    if (oldest.children > 0) {
+      bare_.splice(bare_.begin(), bare_, oldest.place);
+    } else {
+      forget(oldest);
+    }
+  }
+}
+
+void PrefixIndex::forget(Node& node) {
+  if (node.parent != nullptr) --node.parent->children;
+  bare_.erase(node.place);
+  const Key key = node.key;
+  nodes_.erase(key);
+}
+
+}  // namespace recurve

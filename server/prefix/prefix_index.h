@@ -1,0 +1,116 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace recurve {
+
+// Which prompts have been seen, chunk by chunk, and the states that were kept of them: a tree for
+// each owner, with a node for every chunk, that holds the chunk's ids, so that what is found has
+// begun with the same tokens, one by one, and not with others of the same hash. Not thread-safe.
+//
+// A state is kept where a prompt ends, where two prompts part (seen when the second one comes,
+// which passes there anyway), and every kSparse tokens as long as half of the memory is free. The
+// one to make room is that of the least value: how often it was used times the tokens that it
+// spares beyond the nearest state before it, counted from a clock that moves on with what goes, so
+// that what was worth much once goes too (GDSF). Only the state that was used gains by it, not
+// those before it.
+class PrefixIndex {
+ public:
+  using Image = std::shared_ptr<const std::byte>;
+  using Owner = uint64_t;
+  static constexpr int64_t kSparse = 8192;
+
+  struct Options {
+    int64_t bytes = 0;        // of states and of the tree together, at most
+    int64_t state_bytes = 0;  // what a state takes
+    int chunk = 1;            // states are found and kept at multiples of it
+    int64_t least_gain = 1;  // a state is kept if it spares so many tokens beyond the one before it
+  };
+  explicit PrefixIndex(const Options& options);
+  PrefixIndex(const PrefixIndex&) = delete;
+  PrefixIndex& operator=(const PrefixIndex&) = delete;
+
+  struct Found {
+    int64_t tokens = 0;  // that the state has absorbed
+    Image image = {};    // null: there is none
+    int64_t seen = 0;    // tokens that a prompt has begun with before, on the grid
+    // Where states of this prompt should be kept, ascending, behind `tokens`. All lie before its
+    // last token, whose logits are wanted.
+    std::vector<int64_t> points = {};
+  };
+  // What there is for a prompt that begins now. keeps: it is remembered, and may leave states.
+  Found look(Owner owner, std::span<const int32_t> ids, bool keeps);
+
+  // Whether a state of these ids is wanted, which are whole chunks; if so, there is room for it.
+  bool make_room(Owner owner, std::span<const int32_t> ids);
+  // Keeps the state of these ids, if make_room() was true just before.
+  void keep(Owner owner, std::span<const int32_t> ids, Image image);
+
+  struct Counts {
+    int64_t states = 0, nodes = 0, bytes = 0;
+    int64_t evicted = 0;  // states, since the start
+  };
+  Counts counts() const;
+  // What a node takes, all told.
+  static int64_t node_bytes(int chunk);
+
+ private:
+  struct Key {
+    uint64_t parent, hash;  // the number of the node before it, or the owner's root; of the ids
+    bool operator==(const Key&) const = default;
+  };
+  struct HashOfKey {
+    size_t operator()(const Key& key) const { return static_cast<size_t>(key.hash ^ key.parent); }
+  };
+  struct Node {
+    uint64_t number = 0;
+    Key key = {};
+    Node* parent = nullptr;
+    int64_t tokens = 0;  // of all chunks up to here
+    std::vector<int32_t> ids = {};
+    int children = 0;
+    int states = 0;  // kept here and below
+    Image image = {};
+    int64_t hits = 0;
+    double clock = 0, value = 0;            // when it was used last; its place in by_value_
+    std::list<Node*>::iterator place = {};  // in bare_, where `states` is 0
+  };
+  using Path = std::vector<Node*>;
+
+  std::span<const int32_t> chunk_of(std::span<const int32_t> ids, size_t index) const;
+  uint64_t root_of(Owner owner);
+  uint64_t hash_of(std::span<const int32_t> chunk) const;
+  size_t most_nodes() const;  // of a path
+  Node& add_node(const Key& key, Node* parent, std::span<const int32_t> chunk);
+  Path path_of(Owner owner, std::span<const int32_t> ids, bool extends);
+  void touch(const Path& path);
+  std::vector<int64_t> points_of(int64_t from, int64_t seen, int64_t end) const;
+  double value_of(const Node& node) const;
+  void use(Node& node);
+  void revalue(Node& node, double value);
+  bool evict_state();
+  void trim(int64_t most_bare);
+  void forget(Node& node);
+  int64_t bytes() const;
+
+  const Options options_;
+  const int64_t node_bytes_;
+  const uint64_t seed_;  // of hashes: nobody outside can choose ids whose hashes are equal
+  uint64_t next_number_ = 1;
+  std::unordered_map<Owner, uint64_t> roots_;
+  std::unordered_map<Key, Node, HashOfKey> nodes_;
+  std::list<Node*> bare_;  // those with no state here or below, used longest ago last
+  std::set<std::pair<double, Node*>> by_value_;  // those with a state
+  double clock_ = 0;
+  int64_t evicted_ = 0;
+};
+
+}  // namespace recurve

@@ -1,0 +1,36 @@
+#pragma once
+#include <cstdint>
+
+namespace recurve {
+
+// What a request wants of the states that other prompts have left.
+enum class PrefixWish {
+  kOff,         // neither
+  kUse,         // to begin with one
+  kUseAndKeep,  // and to leave some
+};
+
+// Why a prompt began with no such state.
+enum class PrefixMiss {
+  kNone,       // it began with one
+  kOff,        // the request did not want it, or the server keeps none
+  kContinues,  // it goes on from a session that has absorbed something
+  kScored,   // the log-probabilities of all its tokens are wanted, or it is sent while it is scored
+  kShort,    // it is no longer than a chunk
+  kNew,      // no prompt has begun as it does
+  kNotKept,  // one has, and its state was not kept, or had to make room for others
+};
+
+// What metrics and answers call it.
+inline constexpr int place_of(PrefixMiss miss) { return static_cast<int>(miss); }
+
+// What a prompt was spared.
+struct PrefixUse {
+  int64_t tokens = 0;  // of the prompt, that the state it began with had absorbed
+  // Further ones that prompts had begun with before, and that were absorbed anew as no state of
+  // them is there any more.
+  int64_t lost = 0;
+  PrefixMiss miss = PrefixMiss::kOff;
+};
+
+}  // namespace recurve

@@ -1,0 +1,48 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace recurve {
+
+// A state on its way out, as server/state writes it. It stays as it was when it was asked for,
+// whatever becomes of its session. One thread at a time.
+class StateSource {
+ public:
+  virtual ~StateSource() = default;
+  // All of it; the first call may take as long as reading the state takes.
+  virtual uint64_t bytes() = 0;
+  // Fills the span with the bytes from the offset on, which are there.
+  virtual void read(uint64_t offset, std::span<char> to) = 0;
+};
+
+// A state that has come in, checked, to become a session's. The engine knows what is in it.
+class ReadyState {
+ public:
+  virtual ~ReadyState() = default;
+};
+
+// Why what has come is no state for this server.
+class StateRefused : public std::runtime_error {
+ public:
+  enum class Why {
+    kForeign,     // it is none, or one of a later version
+    kOtherModel,  // of another model, or of other types
+    kDamaged,     // not the bytes that were sent out
+  };
+  StateRefused(Why why, const std::string& what) : std::runtime_error(what), why_(why) {}
+  Why why() const { return why_; }
+
+ private:
+  Why why_;
+};
+
+// Makes a state of the bytes that were written. Throws StateRefused. Any thread.
+using ReadState = std::function<std::shared_ptr<const ReadyState>(std::string_view written)>;
+
+}  // namespace recurve

@@ -1,0 +1,198 @@
+#include "server/rpc/state_calls.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "server/request/session_rules.h"
+#include "server/rpc/messages.h"
+#include "server/rpc/session_messages.h"
+
+namespace recurve {
+namespace {
+
+constexpr uint64_t kChunk = uint64_t{1} << 20;
+
+Refusal no_memory() {
+  return {.code = Refusal::Code::kExhausted,
+          .message = "the system gives no memory for the state: try again later"};
+}
+
+Refusal refusal_of(const StateRefused& error) {
+  using Why = StateRefused::Why;
+  const Refusal::Code code = error.why() == Why::kDamaged      ? Refusal::Code::kDataLoss
+                             : error.why() == Why::kOtherModel ? Refusal::Code::kBusy
+                                                               : Refusal::Code::kInvalid;
+  return {.code = code,
+          .message = fmt::format("what was sent cannot become a session here: {}", error.what())};
+}
+
+}  // namespace
+
+ExportCall::ExportCall(ServiceContext& context, grpc::CallbackServerContext* call,
+                       const grpc::ByteBuffer& request)
+    : context_(context), call_(call) {
+  v1::ExportRequest message;
+  SessionCommand command;
+  Refused refused = context.serving.availability();
+  if (!refused) refused = parse(request, &message);
+  if (!refused) {
+    at_ = message.offset();
+    command = {.kind = SessionCommand::Kind::kExport,
+               .name = message.name(),
+               .expected_epoch = epoch_of(message)};
+    refused = prepare(&command);
+  }
+  if (!refused) {
+    command.done = [this](SessionResult result) {
+      result_ = std::move(result);
+      context_.serving.text.post(this);
+    };
+    refused = post(context.serving.queue, std::move(command));
+  }
+  if (refused) finish(std::move(refused));
+}
+
+void ExportCall::run() {
+  try {
+    begin();
+  } catch (const std::bad_alloc&) {
+    finish(no_memory());
+  }
+}
+
+void ExportCall::begin() {
+  if (const Refused refused = refusal_of(result_)) return finish(refused);
+  total_ = result_.state->bytes();
+  if (at_ > total_) {
+    return finish(invalid("offset", "offset must be in [0, {}], got {}", total_, at_));
+  }
+  write_next();
+}
+
+void ExportCall::write_next() {
+  if (at_ == total_ || gone_) return finish({});
+  v1::StateChunk chunk;
+  chunk.set_total_bytes(total_);
+  std::string& data = *chunk.mutable_data();
+  data.resize(std::min(kChunk, total_ - at_));
+  result_.state->read(at_, data);
+  at_ += data.size();
+  message_ = serialise(chunk);
+  StartWrite(&message_);
+}
+
+void ExportCall::OnWriteDone(bool ok) {
+  if (!ok) return finish(Refusal{.code = Refusal::Code::kCancelled, .message = "nobody reads it"});
+  try {
+    write_next();
+  } catch (const std::bad_alloc&) {
+    finish(no_memory());
+  }
+}
+
+void ExportCall::finish(Refused refusal) {
+  result_.state.reset();
+  Finish(context_.status_for(call_, context_.serving.report(std::move(refusal))));
+}
+
+ImportCall::ImportCall(ServiceContext& context, grpc::CallbackServerContext* call,
+                       grpc::ByteBuffer* response)
+    : context_(context), call_(call), response_(response) {
+  if (Refused refused = context.serving.availability()) {
+    finish(std::move(refused));
+  } else {
+    StartRead(&incoming_);
+  }
+}
+
+void ImportCall::OnReadDone(bool ok) {
+  try {
+    if (!ok) {
+      if (context_.serving.text.try_post(
+              this, written_.size(), static_cast<size_t>(context_.serving.options.max_tokenising)))
+        return;
+      return finish(Refusal{.code = Refusal::Code::kExhausted,
+                            .message = "too many calls wait: try again later"});
+    }
+    v1::ImportRequest message;
+    Refused refused = parse(incoming_, &message);
+    if (!refused) refused = take(message);
+    if (refused) return finish(std::move(refused));
+    StartRead(&incoming_);
+  } catch (const std::bad_alloc&) {
+    finish(no_memory());
+  }
+}
+
+// The first message says what it is to become; memory for all that may come is asked for then.
+Refused ImportCall::take(const v1::ImportRequest& message) {
+  const auto most = static_cast<size_t>(context_.serving.info.most_written_bytes);
+  if (!std::exchange(begun_, true)) {
+    command_ = {.kind = SessionCommand::Kind::kImport,
+                .name = message.name(),
+                .ttl_seconds = ttl_of(message),
+                .durability = durability_of(message)};
+    if (Refused refused = prepare(&command_)) return refused;
+    share_ = context_.serving.message_bytes.take(static_cast<int64_t>(most));
+    if (!share_) {
+      return Refusal{.code = Refusal::Code::kExhausted,
+                     .message = fmt::format("a state may take {} bytes, and --request-memory has "
+                                            "no room for them now: try again later",
+                                            most)};
+    }
+  }
+  if (written_.size() + message.data().size() > most) {
+    return invalid("data", "a state of this model takes {} bytes at most, and more has come", most);
+  }
+  written_ += message.data();
+  return {};
+}
+
+void ImportCall::run() {
+  if (answered_) {
+    Refused refused = recurve::refusal_of(result_);
+    if (!refused) *response_ = one_session(result_);
+    return finish(std::move(refused));
+  }
+  Refused refused;
+  try {
+    refused = check();
+  } catch (const std::bad_alloc&) {
+    refused = no_memory();
+  }
+  if (refused) return finish(std::move(refused));
+  hand_over();
+}
+
+Refused ImportCall::check() {
+  if (!begun_) return invalid("data", "no message has come: send the name and the state");
+  try {
+    command_.state = context_.serving.info.read_state(written_);
+  } catch (const StateRefused& error) {
+    return refusal_of(error);
+  }
+  std::string().swap(written_);
+  return {};
+}
+
+void ImportCall::hand_over() {
+  command_.done = [this](SessionResult result) {
+    result_ = std::move(result);
+    answered_ = true;
+    context_.serving.delivery.post(this);
+  };
+  if (Refused refused = post(context_.serving.queue, std::move(command_))) {
+    finish(std::move(refused));
+  }
+}
+
+void ImportCall::finish(Refused refusal) {
+  command_.state.reset();
+  share_ = {};
+  Finish(context_.status_for(call_, context_.serving.report(std::move(refusal))));
+}
+
+}  // namespace recurve

@@ -1,0 +1,21 @@
+#pragma once
+#include <memory>
+
+#include "server/request/state_transfer.h"
+#include "server/session/session.h"
+
+namespace recurve {
+
+// The state of the snapshot, whose image is set and may be read. header: of it.
+std::shared_ptr<StateSource> source_of(StateHeader header, StateImage image);
+
+// What a state that has come in holds.
+struct ImportedState final : ReadyState {
+  Snapshot at;
+};
+
+// Reads states that fit `wanted`, its layout included, whose ids are below vocab. What they take
+// beside slots and ImageMemory goes with them.
+ReadState state_reader(StateHeader wanted, int32_t vocab);
+
+}  // namespace recurve

@@ -1,0 +1,153 @@
+#include "server/prefix/prefix_index.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <string>
+
+namespace recurve::testing::prefix_index_test {
+
+using Ids = std::vector<int32_t>;
+using ::testing::ElementsAre;
+
+constexpr int64_t kState = 10'000;
+
+PrefixIndex::Options options(int64_t states, int chunk = 4) {
+  // An eighth may go to nodes that lead to no state.
+  return {.bytes = states * kState, .state_bytes = kState, .chunk = chunk, .least_gain = chunk};
+}
+
+Ids text(const std::string& letters) { return {letters.begin(), letters.end()}; }
+
+PrefixIndex::Image image() { return std::make_shared<const std::byte>(); }
+
+// Begins, and keeps what is to be kept; where it began.
+int64_t pass(PrefixIndex& index, const Ids& ids, uint64_t owner = 1) {
+  const PrefixIndex::Found found = index.look(owner, ids, true);
+  for (const int64_t at : found.points) {
+    const auto head = std::span(ids).first(static_cast<size_t>(at));
+    if (index.make_room(owner, head)) index.keep(owner, head, image());
+  }
+  return found.tokens;
+}
+
+TEST(PrefixIndex, KeepsItsEndAndWherePromptsPart) {
+  PrefixIndex index(options(100));
+  EXPECT_THAT(index.look(1, text("aaaabbbbccccd"), true).points, ElementsAre(12));
+  EXPECT_THAT(index.look(1, text("aaaabbbbccccd"), true).points, ElementsAre(12))
+      << "nothing was kept";
+  EXPECT_THAT(index.look(1, text("aaaabbbbcccc"), true).points, ElementsAre(8))
+      << "the last token's logits are wanted";
+  EXPECT_THAT(index.look(1, text("aaaabbbbeeeeffff"), true).points, ElementsAre(8, 12));
+  EXPECT_THAT(index.look(1, text("aaaaxbbbcccc"), true).points, ElementsAre(4, 8));
+  EXPECT_THAT(index.look(1, text("aaaa"), true).points, ElementsAre());
+  EXPECT_THAT(index.look(1, {}, true).points, ElementsAre());
+}
+
+TEST(PrefixIndex, FindsTheLongest) {
+  PrefixIndex index(options(100));
+  EXPECT_EQ(pass(index, text("aaaabbbbccccd")), 0);
+  EXPECT_EQ(pass(index, text("aaaabbbbccccd")), 12);
+  EXPECT_EQ(pass(index, text("aaaabbbbccccdddde")), 12);
+  EXPECT_EQ(pass(index, text("aaaabbbbccccdddde")), 16);
+  EXPECT_EQ(pass(index, text("aaaabbbbxxxxy")), 0) << "that it parts there is only seen now";
+  EXPECT_EQ(pass(index, text("aaaabbbbyyyyz")), 8);
+  EXPECT_EQ(pass(index, text("aaabbbbbccccd")), 0);
+}
+
+TEST(PrefixIndex, OwnersHaveTheirOwn) {
+  PrefixIndex index(options(100));
+  pass(index, text("aaaabbbbccccd"), 1);
+  EXPECT_EQ(pass(index, text("aaaabbbbccccd"), 2), 0);
+  EXPECT_EQ(index.look(2, text("aaaabbbbccccd"), true).seen, 12);
+  EXPECT_EQ(index.look(3, text("aaaabbbbccccd"), true).seen, 0);
+}
+
+TEST(PrefixIndex, AWellUsedStateStaysAndALongerSpareToo) {
+  PrefixIndex index(options(4));
+  const Ids used = text("aaaabbbbc"), longer = text("hhhhiiiijjjjkkkkllllm");
+  pass(index, used);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(pass(index, used), 8);
+  pass(index, longer);
+  for (char c = 'A'; c < 'D'; ++c) pass(index, Ids(9, c));
+  EXPECT_EQ(index.look(1, used, false).tokens, 8) << "used most";
+  EXPECT_EQ(index.look(1, longer, false).tokens, 20) << "spares most";
+  EXPECT_GT(index.counts().evicted, 0);
+}
+
+// What was worth much once and is used no more makes room in the end.
+TEST(PrefixIndex, NothingStaysForEver) {
+  PrefixIndex index(options(4));
+  const Ids used = text("aaaabbbbc");
+  for (int i = 0; i < 20; ++i) pass(index, used);
+  for (int i = 0; i < 200; ++i) pass(index, Ids(9, 1000 + i));
+  const PrefixIndex::Found found = index.look(1, used, false);
+  EXPECT_EQ(found.tokens, 0);
+}
+
+TEST(PrefixIndex, ReportsWhatWasLost) {
+  PrefixIndex index(options(2));
+  const Ids first = text("aaaabbbbc");
+  pass(index, first);
+  for (int i = 0; i < 10 && index.look(1, first, false).image; ++i) {
+    for (int n = 0; n < 3; ++n) pass(index, Ids(9, 100 * i + n));
+  }
+  const PrefixIndex::Found found = index.look(1, first, false);
+  EXPECT_EQ(found.tokens, 0);
+  EXPECT_EQ(found.seen, 8) << "the tree still knows it";
+}
+
+// Against a map of all beginnings that have a state, over many random prompts of few letters, so
+// that they part everywhere: what is found is there, is the longest that is there, and the memory
+// is never more than was given.
+TEST(PrefixIndex, NeverMoreThanItsMemoryAndNeverAnothersState) {
+  std::mt19937 random(5);
+  for (const int64_t states : {1, 2, 3, 7, 40}) {
+    PrefixIndex index(options(states, 2));
+    std::map<const std::byte*, Ids> of;  // what each image has absorbed
+    std::vector<PrefixIndex::Image> all;
+    int hits = 0;
+    for (int i = 0; i < 3000; ++i) {
+      Ids ids(1 + random() % 24);
+      for (int32_t& id : ids) id = static_cast<int32_t>(random() % 2);
+      const uint64_t owner = 1 + random() % 2;
+      const PrefixIndex::Found found = index.look(owner, ids, random() % 4 != 0);
+      if (found.image != nullptr) {
+        ++hits;
+        const Ids& said = of.at(found.image.get());
+        ASSERT_EQ(static_cast<int64_t>(said.size()), found.tokens + 1);
+        ASSERT_EQ(said.front(), static_cast<int32_t>(owner)) << "of another owner";
+        ASSERT_TRUE(std::equal(said.begin() + 1, said.end(), ids.begin()));
+        ASSERT_LT(found.tokens, static_cast<int64_t>(ids.size()));
+      }
+      for (const int64_t at : found.points) {
+        const auto head = std::span(ids).first(static_cast<size_t>(at));
+        if (!index.make_room(owner, head)) continue;
+        Ids said = {static_cast<int32_t>(owner)};
+        said.insert(said.end(), head.begin(), head.end());
+        const PrefixIndex::Image kept = image();
+        all.push_back(kept);
+        of[kept.get()] = said;
+        index.keep(owner, head, kept);
+        ASSERT_EQ(index.look(owner, ids, false).tokens, at);
+        ASSERT_LE(index.counts().bytes, states * kState);
+      }
+      ASSERT_LE(index.counts().bytes, states * kState);
+    }
+    EXPECT_GT(hits, states < 7 ? 10 * (states - 1) - 1 : 100)
+        << states << " states, " << hits << " hits";
+  }
+}
+
+// Two that were promised room are there; a text without end is not followed to its end.
+TEST(PrefixIndex, AVeryLongPromptLeavesRoomForOthers) {
+  PrefixIndex index(options(10));
+  pass(index, text("aaaabbbbc"));
+  pass(index, Ids(1'000'000, 7));
+  EXPECT_EQ(index.look(1, text("aaaabbbbc"), false).tokens, 8);
+  EXPECT_LE(index.counts().bytes, 10 * kState);
+}
+
+}  // namespace recurve::testing::prefix_index_test

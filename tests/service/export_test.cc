@@ -1,0 +1,151 @@
+// States that leave one server and go on at another, and what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/support/generate_outcome.h"
+#include "tests/support/server_process.h"
+#include "tests/support/temp_dir.h"
+
+namespace recurve::testing::export_test {
+
+using grpc::StatusCode;
+using ::testing::HasSubstr;
+
+const std::string kDemo = std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/";
+
+std::vector<std::string> flags(const std::string& model) {
+  return {"--model", kDemo + model, "--threads", "1"};
+}
+
+v1::GenerateRequest turn(const std::string& session, const std::string& text) {
+  v1::GenerateRequest request = generate_request(text, 30);
+  request.mutable_sampling()->set_seed(7);
+  request.mutable_sampling()->set_temperature(1);
+  request.mutable_sampling()->set_repetition_penalty(1.3f);  // sees all that was said
+  request.set_session(session);
+  return request;
+}
+
+std::vector<int32_t> ask(Client& client, const v1::GenerateRequest& request) {
+  std::vector<int32_t> ids;
+  client.generate(request, [&](const v1::GenerateResponse& response) {
+    const auto& of = response.chunk().ids();
+    ids.insert(ids.end(), of.begin(), of.end());
+  });
+  return ids;
+}
+
+std::string exported(Client& client, const std::string& name, uint64_t offset = 0) {
+  v1::ExportRequest request;
+  request.set_name(name);
+  request.set_offset(offset);
+  std::string all;
+  uint64_t wanted = 0;
+  client.export_session(request, [&](std::string_view bytes, uint64_t total) {
+    all += bytes;
+    wanted = total;
+  });
+  EXPECT_EQ(all.size() + offset, wanted);
+  return all;
+}
+
+// In pieces that end anywhere.
+v1::Session imported(Client& client, const std::string& name, std::string_view state) {
+  v1::ImportRequest first;
+  first.set_name(name);
+  return client.import_session(first, [&](std::string* bytes) {
+    bytes->assign(state.substr(0, 77'777));
+    state.remove_prefix(bytes->size());
+    return !bytes->empty();
+  });
+}
+
+template <typename Call>
+std::pair<StatusCode, std::string> error_of(Call&& call) {
+  try {
+    call();
+  } catch (const ClientError& error) {
+    return {error.code(), error.what()};
+  }
+  return {};
+}
+
+class Export : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    here_ = std::make_unique<ServerProcess>(flags("xlstm-books"));
+    there_ = std::make_unique<ServerProcess>(flags("xlstm-books"));
+  }
+  static void TearDownTestSuite() {
+    EXPECT_EQ(here_->stop(), 0);
+    EXPECT_EQ(there_->stop(), 0);
+    here_.reset();
+    there_.reset();
+  }
+  Export() : a_(here_->address()), b_(there_->address()) {}
+
+  void open(const std::string& name) {
+    v1::OpenSessionRequest request;
+    request.set_name(name);
+    a_.open_session(request);
+  }
+
+  static std::unique_ptr<ServerProcess> here_, there_;
+  Client a_, b_;
+};
+std::unique_ptr<ServerProcess> Export::here_, Export::there_;
+
+TEST_F(Export, GoesOnElsewhereAsItWouldHaveHere) {
+  open("story");
+  ask(a_, turn("story", "Once upon a time"));
+  const v1::Session before = a_.get_session("story");
+  const std::string state = exported(a_, "story");
+  EXPECT_EQ(state, exported(a_, "story")) << "the same bytes again";
+  EXPECT_EQ(state.substr(100'000), exported(a_, "story", 100'000));
+  const v1::Session after = imported(b_, "tale", state);
+  EXPECT_EQ(after.position(), before.position());
+  EXPECT_EQ(after.pending_token(), before.pending_token());
+  EXPECT_EQ(after.epoch(), 0u);
+  imported(b_, "twin", state);
+  const std::vector<int32_t> here = ask(a_, turn("story", "")), there = ask(b_, turn("tale", ""));
+  EXPECT_EQ(here, there);
+  EXPECT_EQ(ask(b_, turn("twin", "")), here) << "a state may be used as often as one likes";
+  EXPECT_EQ(ask(a_, turn("story", " And")), ask(b_, turn("tale", " And")));
+  EXPECT_EQ(exported(a_, "story").size(), exported(b_, "tale").size());
+}
+
+TEST_F(Export, RefusesByNameWhatDoesNotFit) {
+  open("old");
+  EXPECT_THAT(error_of([&] { exported(a_, "old"); }),
+              ::testing::Pair(StatusCode::FAILED_PRECONDITION, HasSubstr("absorbed nothing")));
+  EXPECT_EQ(error_of([&] { exported(a_, "nobody"); }).first, StatusCode::NOT_FOUND);
+  ask(a_, turn("old", "Once upon a time"));
+  const std::string state = exported(a_, "old");
+  EXPECT_THAT(error_of([&] { exported(a_, "old", state.size() + 1); }),
+              ::testing::Pair(StatusCode::INVALID_ARGUMENT, HasSubstr("offset")));
+
+  const auto refused = [&](const std::string& bytes) {
+    return error_of([&] { imported(b_, "new", bytes); });
+  };
+  std::string damaged = state;
+  damaged[damaged.size() / 2] ^= 1;
+  EXPECT_EQ(refused(damaged).first, StatusCode::DATA_LOSS);
+  EXPECT_EQ(refused(state.substr(0, state.size() - 1)).first, StatusCode::DATA_LOSS);
+  EXPECT_EQ(refused("").first, StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused(std::string(100'000, 'x')).first, StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(refused(std::string(4'000'000, 'x')),
+              ::testing::Pair(StatusCode::INVALID_ARGUMENT, HasSubstr("at most")));
+  EXPECT_EQ(error_of([&] { b_.get_session("new"); }).first, StatusCode::NOT_FOUND);
+  imported(b_, "new", state);
+  EXPECT_EQ(refused(state).first, StatusCode::ALREADY_EXISTS);
+
+  ServerProcess other(flags("mamba-books"));
+  Client client(other.address());
+  EXPECT_THAT(error_of([&] { imported(client, "new", state); }),
+              ::testing::Pair(StatusCode::FAILED_PRECONDITION, HasSubstr("model")));
+  EXPECT_EQ(other.stop(), 0);
+}
+
+}  // namespace recurve::testing::export_test
