@@ -154,6 +154,9 @@ void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request) {
           std::map<std::string, v1::PrefixMode>{{"off", v1::PREFIX_MODE_OFF},
                                                 {"use", v1::PREFIX_MODE_USE},
                                                 {"use-and-keep", v1::PREFIX_MODE_USE_AND_KEEP}}));
+  value_flag<uint64_t>(
+      command, "--expected-epoch", [=](uint64_t v) { request->set_expected_epoch(v); },
+      "The session's epoch as it must be, or the request is refused [default: any]");
   value_flag<std::string>(
       command, "--request-id", [=](std::string v) { request->set_request_id(v); },
       "Name of the request, for 'recurve abort' and the server's log: 1 to 128 of A-Z a-z 0-9 . _ "

@@ -87,34 +87,41 @@ void time_hits(const PrefixOptions& o, Report& report) {
   }
 }
 
-// The blocks of each prompt of a trace as Mooncake's are: JSON lines with "hash_ids", one for each
-// 512 tokens.
-std::vector<std::vector<int32_t>> blocks_of(const std::string& path) {
+constexpr int64_t kBlock = 512;  // tokens of a trace's blocks
+
+struct TracePrompt {
+  int64_t tokens = 0;
+  std::vector<int32_t> blocks = {};  // the last one is what is left, at least one token
+};
+
+// Of a trace as Mooncake's are: JSON lines with "input_length" and "hash_ids", one for each block.
+std::vector<TracePrompt> prompts_of(const std::string& path) {
   std::ifstream file(path);
   if (!file) throw std::runtime_error("cannot read " + path);
-  std::vector<std::vector<int32_t>> prompts;
+  std::vector<TracePrompt> prompts;
   for (std::string line; std::getline(file, line);) {
     const auto row = nlohmann::json::parse(line);
-    prompts.push_back(row.at("hash_ids").get<std::vector<int32_t>>());
+    TracePrompt& prompt = prompts.emplace_back();
+    prompt.tokens = row.at("input_length");
+    prompt.blocks = row.at("hash_ids").get<std::vector<int32_t>>();
   }
   return prompts;
 }
 
-// A block stands for a token, with a grid of one. What is spared is counted in blocks.
+// A block stands for a token, with a grid of one.
 void replay(const PrefixOptions& o, Report& report) {
-  const auto prompts = blocks_of(o.trace);
+  const auto prompts = prompts_of(o.trace);
   constexpr int64_t kState = int64_t{1} << 30;  // beside which the tree weighs nothing
   for (const int64_t states : o.states) {
     PrefixIndex index({.bytes = states * kState + kState / 2, .state_bytes = kState});
     int64_t all = 0, spared = 0, lost = 0;
-    for (std::vector<int32_t> ids : prompts) {
-      all += std::ssize(ids);
-      ids.push_back(-1);  // the rest of the last block, which is another one's each time
-      const PrefixIndex::Found found = index.look(0, ids, true);
-      spared += found.tokens;
-      lost += found.seen - found.tokens;
+    for (const auto& [tokens, blocks] : prompts) {
+      const PrefixIndex::Found found = index.look(0, blocks, true);
+      all += tokens;
+      spared += kBlock * found.tokens;
+      lost += kBlock * (found.seen - found.tokens);
       for (const int64_t at : found.points) {
-        const auto head = std::span(ids).first(static_cast<size_t>(at));
+        const auto head = std::span(blocks).first(static_cast<size_t>(at));
         if (index.make_room(0, head)) index.keep(0, head, std::make_shared<const std::byte>());
       }
     }
