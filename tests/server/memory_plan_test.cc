@@ -112,6 +112,29 @@ TEST(MemoryPlanTest, SessionsThatDoNotFitAreRefused) {
   }
 }
 
+TEST(MemoryPlanTest, StatesOfPromptsTakeAQuarterOfWhatIsLeftOrAreRefused) {
+  Options options = options_with(16, "cpu");
+  MemoryPlan plan = plan_with(100 * kGiB);
+  plan_sessions(options, 16, &plan);
+  const size_t left = 100 * kGiB - plan.total(16);
+  plan_prefixes(options, 16, &plan);
+  EXPECT_EQ(plan.prefixes, std::min(left / 4, kMostPrefixStates * plan.state));
+  EXPECT_THAT(plan.arithmetic(16), HasSubstr("+ prefixes "));
+  options.prefix_memory = 0;
+  plan_prefixes(options, 16, &plan);
+  EXPECT_EQ(plan.prefixes, 0u);
+  options.prefix_memory = left;
+  plan_prefixes(options, 16, &plan);
+  EXPECT_EQ(plan.total(16), 100 * kGiB);
+  options.prefix_memory = left + kGiB;
+  try {
+    plan_prefixes(options, 16, &plan);
+    ADD_FAILURE();
+  } catch (const std::runtime_error& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("--prefix-memory"), HasSubstr("or less fits")));
+  }
+}
+
 // Notes what is really allocated, of an engine and a model on the reference backend.
 TEST(MemoryPlanTest, WhatIsPlannedIsWhatIsTaken) {
   const std::string golden = std::string(RECURVE_SOURCE_DIR) + "/tests/golden/";

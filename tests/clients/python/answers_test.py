@@ -259,3 +259,15 @@ def test_the_server_says_what_it_is(client):
     assert load.sessions.total == len(client.list_sessions())
     assert client.health() == "serving"
     client.wait_until_serving(30)
+
+
+def test_a_prompt_that_begins_as_another_one_did_is_spared_and_answered_alike(client):
+    prompt = "It was the best of times, it was the worst of times, " * 40
+    first = client.generate(prompt, max_tokens=8, seed=1, prefix="off")
+    client.generate(prompt, max_tokens=1)
+    again = client.generate(prompt, max_tokens=8, seed=1, prefix="use")
+    assert first.usage.prefix_tokens == 0
+    assert 0 < again.usage.prefix_tokens < again.usage.prompt_tokens
+    assert again.ids == first.ids
+    with pytest.raises(ValueError, match="use-and-keep"):
+        client.generate("x", prefix="sometimes")
