@@ -115,6 +115,19 @@ def test_a_chat_and_its_stream_are_the_same(client):
     assert stopped.choices[0].finish_reason == "stop"
 
 
+def test_what_another_prompt_has_left_counts_as_cached(client):
+    asked = {"prompt": "All happy families are alike. " * 30, "max_tokens": 6, **GREEDY}
+    cold = client.completions.create(extra_body={"prefix": "off"}, **asked)
+    client.completions.create(**asked)
+    warm = client.completions.create(**asked)
+    assert cold.usage.prompt_tokens_details.cached_tokens == 0
+    assert 0 < warm.usage.prompt_tokens_details.cached_tokens < warm.usage.prompt_tokens
+    assert warm.usage.prompt_tokens == cold.usage.prompt_tokens
+    assert warm.choices[0].text == cold.choices[0].text
+    with pytest.raises(openai.BadRequestError, match="use-and-keep"):
+        client.completions.create(extra_body={"prefix": "sometimes"}, **asked)
+
+
 def test_a_session_needs_only_what_is_new(client):
     whole = client.completions.create(prompt=PROMPT, max_tokens=20, **GREEDY).choices[0].text
     client.post("/sessions", body={"session": "story"}, cast_to=object)
