@@ -77,8 +77,8 @@ class Choices : public AnswerDialect {
   const std::string id_;
   const std::time_t created_;
   std::vector<int64_t> generated_;  // tokens, a request
-  std::vector<int64_t> spared_;     // of its prompt, by what another one had left; once it has ended
-  std::vector<bool> begun_;         // a request
+  std::vector<int64_t> spared_;  // of its prompt, by what another one had left; once it has ended
+  std::vector<bool> begun_;      // a request
 };
 
 // An event of a stream.
