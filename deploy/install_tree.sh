@@ -37,6 +37,7 @@ cmake --install "$build" --prefix "$out" --strip --component programs >/dev/null
 cp tests/configs/*.json "$out/configs/"
 cp LICENSE README.md tests/smoke.sh "$out/"
 install -Dm644 deploy/README.md "$out/deploy/README.md"
+install -Dm644 deploy/SECURITY.md "$out/deploy/SECURITY.md"
 
 # Nothing may be found outside the tree.
 for program in "${programs[@]}"; do

@@ -36,7 +36,11 @@ Pending Sequence::ready(int chunk) const {
   if (decodes()) return {.tokens = may_decode() ? 1 : 0, .prompt = false, .scored = false};
   const int left = prompt.left();
   const int whole = prompt.feed != nullptr ? (left - 1) / chunk * chunk : left;
-  return {.tokens = leaving ? 0 : whole, .prompt = true, .scored = scored(), .place = prompt.place};
+  return {.tokens = leaving ? 0 : whole,
+          .prompt = true,
+          .scored = scored(),
+          .place = prompt.place,
+          .tenant = caller.tenant};
 }
 
 bool Sequence::may_decode() const {

@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "server/identity/identity.h"
+
 namespace recurve {
 
 // The size of a step. rows >= slots + chunk and logits >= slots + chunk, so that every decode and
@@ -22,6 +24,7 @@ struct Pending {
   bool scored;  // every row of the prompt wants its logits, not only the last
   // Who came first has the smaller one, wherever it stands; of prompts only.
   int64_t place = 0;
+  TenantId tenant = 0;  // whose it is
 };
 
 // A prompt so many times shorter than another is far shorter.
@@ -45,6 +48,9 @@ struct StepPlan {
 // each done as early as they can be without delaying another. A prompt is cut at multiples of the
 // chunk only, counted from its start; what it brings does not depend on its neighbours except in
 // how many whole chunks, and the recurrence gives the same bits for any such cut.
+//
+// Tenants whose prompts are there have these turns in turn, two each: one's prompts, however many
+// and however urgent, do not stand before another's.
 //
 // Pure: no clock, no device, no locks.
 StepPlan plan_step(const StepBounds& bounds, std::span<const Pending> pending, uint64_t turn);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "server/identity/tenants.h"
 #include "server/session/session_change.h"
 
 namespace recurve {
@@ -83,7 +84,7 @@ bool SessionStore::restore_one(StateStore::Record& record, Clock::time_point now
   if (!record.key.starts_with(kSession)) return false;
   const json all = json::parse(record.text, nullptr, false);
   try {
-    if (all.at("tenant") != kAnyone.tenant_name) return false;
+    const Tenant tenant = tenant_named(all.at("tenant").get_ref<const std::string&>());
     Snapshot at = snapshot_of(all.at("at"), record.states);
     std::map<std::string, Snapshot> marks;
     for (const auto& [name, point] : all.at("marks").items()) {
@@ -91,7 +92,8 @@ bool SessionStore::restore_one(StateStore::Record& record, Clock::time_point now
     }
     const uint64_t epoch = all.at("epoch"), commits = all.at("commit");
     const double ttl = all.at("ttl_seconds");
-    Session& session = put({kAnyone.tenant, all.at("name")}, all.at("parent"), std::move(at), now);
+    Session& session = put({tenant.id, all.at("name")}, all.at("parent"), std::move(at), now);
+    session.tenant_name = tenant.name;
     const Change change(*this, session);
     session.durability = Durability::kLocal;
     session.epoch = epoch;

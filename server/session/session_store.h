@@ -148,6 +148,7 @@ class SessionStore {
     Archive::Committed done;
   };
 
+  bool has_its_sessions(const SessionCommand& command) const;
   SessionResult open(const SessionCommand& command, Clock::time_point now);
   SessionResult fork(Session& session, const SessionCommand& command, Clock::time_point now);
   SessionResult mark(Session& session, const SessionCommand& command, Clock::time_point now);
