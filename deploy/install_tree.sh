@@ -56,6 +56,7 @@ done
 cp tests/configs/*.json "$out/configs/"
 cp LICENSE README.md tests/smoke.sh "$out/"
 install -Dm644 deploy/README.md "$out/deploy/README.md"
+install -Dm644 deploy/SECURITY.md "$out/deploy/SECURITY.md"
 
 # Nothing may be found outside the tree.
 for program in "${programs[@]}"; do

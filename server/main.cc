@@ -14,6 +14,7 @@
 
 #include "model/load_model.h"
 #include "server/engine/engine.h"
+#include "server/guard.h"
 #include "server/heap_trimmer.h"
 #include "server/http/server.h"
 #include "server/kserve/kserve_service.h"
@@ -67,9 +68,20 @@ RpcOptions rpc_options(const Options& o, std::shared_ptr<TlsRelay> tls) {
   return {.listen = o.listen,
           .max_message_bytes = static_cast<int64_t>(o.max_message_bytes),
           .request_compression = o.request_compression,
-          .reflection = o.reflection,
+          .reflection = o.reflection && o.admin.empty(),
+          .operators = o.admin.empty(),
           .max_connections = o.max_connections,
           .max_connections_by_address = o.max_connections_by_address,
+          .tls = std::move(tls)};
+}
+
+// A flood of clients does not keep operators out.
+RpcOptions admin_options(const Options& o, std::shared_ptr<TlsRelay> tls) {
+  return {.listen = o.admin,
+          .reflection = o.reflection,
+          .admin = true,
+          .max_connections = 64,
+          .max_connections_by_address = 32,
           .tls = std::move(tls)};
 }
 
@@ -78,7 +90,8 @@ HttpOptions http_options(const Options& o, std::shared_ptr<TlsRelay> tls) {
           .max_body_bytes = static_cast<int64_t>(o.max_message_bytes),
           .tls = std::move(tls),
           .origins = o.http_origins,
-          .page = o.http_page};
+          .page = o.http_page,
+          .operators = o.admin.empty()};
 }
 
 // Scrapers call a server by whatever name they have for it, and there is nothing to be done there.
@@ -96,6 +109,7 @@ ServingOptions serving_options(const Options& o, StopSignal& stop, Failure& fail
           .max_prompt_tokens = o.max_prompt_tokens,
           .stall_seconds = o.stall_seconds,
           .max_generated_tokens = o.max_generated_tokens,
+          .keys = make_keys(o),
           .drain_seconds = o.drain_seconds,
           .on_drain = [&stop](double seconds) { stop.raise(seconds); },
           .on_failure = failure.listener("the server's threads")};
@@ -240,6 +254,8 @@ void keep_sessions(const Options& o, const StateStore& states, Archive* archive,
 }
 
 int run(const Options& o, StopSignal& stop) {
+  check_network(o);
+  give_up_privileges(o);
   allow_many_files();
   const HeapTrimmer trimmer;
   Metrics metrics;
@@ -249,6 +265,8 @@ int run(const Options& o, StopSignal& stop) {
   Serving serving(serving_options(o, stop, failure), queue, stats, metrics);
   const std::shared_ptr<TlsRelay> tls = make_tls(o);
   RpcServer rpc(rpc_options(o, tls), serving, {kserve_service()});
+  std::optional<RpcServer> admin;
+  if (!o.admin.empty()) admin.emplace(admin_options(o, tls), serving);
   std::optional<HttpServer> http;
   if (!o.http.empty()) http.emplace(http_options(o, tls), serving, rpc.connections());
   // A flood of clients does not keep out who looks at it.
@@ -303,11 +321,16 @@ int run(const Options& o, StopSignal& stop) {
     log_event(LogLevel::kInfo, "serving_metrics",
               {{"listen", o.metrics}, {"port", metrics_door->port()}});
 
+  if (admin) {
+    log_event(LogLevel::kInfo, "serving_admin", {{"listen", o.admin}, {"port", admin->port()}});
+  }
+
   const double seconds = stop.wait().value_or(o.drain_seconds);
   log_event(LogLevel::kInfo, "draining", {{"seconds", seconds}, {"requests", serving.under_way()}});
   const bool all_ended = serving.drain(Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                                           std::chrono::duration<double>(seconds)));
   if (http) http->shutdown();
+  if (admin) admin->shutdown();
   rpc.shutdown();
   queue.close();
   engine_thread.join();

@@ -172,6 +172,18 @@ int parse_options(int argc, char** argv, Options* o) {
                  "default: clients need none")
       ->needs(cert)
       ->group("Service");
+  app.add_option("--keys", o->keys,
+                 "File of keys, as `recurve keys new` writes it: without one of them, or a "
+                 "certificate that the file names, a client is told nothing but health. Read again "
+                 "whenever it changes; default: none, and whoever reaches the server may do all")
+      ->group("Service");
+  app.add_option("--admin", o->admin,
+                 "HOST:PORT for operators, with gRPC: load, drain, others' aborts and reflection "
+                 "are there, and nowhere else; default: with all the rest")
+      ->group("Service");
+  app.add_flag("--insecure-network", o->insecure_network,
+               "Listen on addresses that other machines reach without TLS, or without keys")
+      ->group("Service");
   app.add_option("--max-queue", o->max_queue,
                  "Requests that may wait for a slot; further ones get RESOURCE_EXHAUSTED")
       ->check(CLI::Range(0, 1 << 24))

@@ -26,7 +26,10 @@ struct Options {
   std::vector<std::string> http_origins;
   bool http_page = true;
   std::string tls_cert, tls_key, tls_client_ca;  // files of PEM; empty: none
-  std::string metrics;                           // HOST:PORT; empty: none
+  std::string keys;                              // file of keys; empty: none
+  std::string admin;                             // HOST:PORT for operators; empty: none
+  bool insecure_network = false;
+  std::string metrics;  // HOST:PORT; empty: none
   int threads = 0;
   std::string weights = "auto";  // see WeightFormats::named()
   std::string head_weights;      // of the embedding and the head; empty: as `weights`

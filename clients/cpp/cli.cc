@@ -14,7 +14,7 @@ namespace recurve {
 
 Client CliContext::client() const {
   try {
-    return Client({server, tls});
+    return Client({server, tls, key()});
   } catch (const std::invalid_argument& error) {
     throw UsageError(error.what());
   }
@@ -64,6 +64,7 @@ void add_commands(CLI::App& app, CliContext& context) {
   add_info(app, context);
   add_health(app, context);
   add_abort(app, context);
+  add_keys(app, context);
   for (CLI::App* command : app.get_subcommands({})) {
     command->footer(
         "Also --server, --timeout and --json, and the exit codes: see 'recurve --help'.");
@@ -95,6 +96,8 @@ int run(int count, char** arguments) {
       ->type_name("HOST:PORT")
       ->envname("RECURVE_SERVER");
   add_tls_flags(app, &context.tls);
+  const KeyFlag key(app);
+  context.key = [&key] { return key.key(); };
   app.add_option("--timeout", context.timeout_seconds,
                  "Deadline of each call, in seconds; 0: none [default: 0]")
       ->check(CLI::NonNegativeNumber);

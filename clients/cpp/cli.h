@@ -22,7 +22,8 @@ class UsageError : public std::runtime_error {
 struct CliContext {
   std::string server = "127.0.0.1:50051";
   ClientTls tls;
-  double timeout_seconds = 0;  // of each call; 0: none
+  std::function<std::string()> key;  // which it shows; throws std::invalid_argument
+  double timeout_seconds = 0;        // of each call; 0: none
   bool json = false;
   Interrupts interrupts;
   std::function<int()> run;  // the chosen command; gives the exit code
@@ -40,6 +41,7 @@ void add_detokenize(CLI::App& app, CliContext& context);
 void add_abort(CLI::App& app, CliContext& context);
 void add_info(CLI::App& app, CliContext& context);
 void add_health(CLI::App& app, CliContext& context);
+void add_keys(CLI::App& app, CliContext& context);
 
 // "recurve: INVALID_ARGUMENT: ..." to standard error, and the hint on a line of its own.
 void print_error(const ClientError& error);

@@ -190,7 +190,9 @@ void add_health(CLI::App& app, CliContext& context) {
 
 void add_abort(CLI::App& app, CliContext& context) {
   CLI::App& command =
-      *app.add_subcommand("abort", "End a request that is under way, whoever sent it");
+      *app.add_subcommand("abort",
+                          "End a request that is under way, of your own tenant; with an "
+                          "administrator's key, of any");
   const auto id = std::make_shared<std::string>();
   command.add_option("request-id", *id, "The request's id, as --request-id or --stats name it")
       ->required();

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
+#include <grpcpp/support/client_interceptor.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <fstream>
@@ -11,6 +13,8 @@
 #include <optional>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "clients/cpp/retry_pushback.h"
 
@@ -63,7 +67,45 @@ std::shared_ptr<grpc::ChannelCredentials> make_credentials(const ClientTls& tls)
                                .pem_cert_chain = read_pem(tls.cert)});
 }
 
-std::shared_ptr<grpc::Channel> make_channel(const std::string& address, const ClientTls& tls) {
+// Shows the key with every call. gRPC's own credentials of calls want TLS, which a socket of this
+// machine has not.
+class KeyShower final : public grpc::experimental::Interceptor {
+ public:
+  explicit KeyShower(const std::string& key) : header_("Bearer " + key) {}
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    using Point = grpc::experimental::InterceptionHookPoints;
+    if (methods->QueryInterceptionHookPoint(Point::PRE_SEND_INITIAL_METADATA)) {
+      methods->GetSendInitialMetadata()->emplace("authorization", header_);
+    }
+    methods->Proceed();
+  }
+
+ private:
+  const std::string header_;
+};
+
+class KeyShowers final : public grpc::experimental::ClientInterceptorFactoryInterface {
+ public:
+  explicit KeyShowers(std::string key) : key_(std::move(key)) {}
+  grpc::experimental::Interceptor* CreateClientInterceptor(
+      grpc::experimental::ClientRpcInfo*) override {
+    return new KeyShower(key_);
+  }
+
+ private:
+  const std::string key_;
+};
+
+// As a header can carry it. The sentence must not show it.
+void check_key(const std::string& key) {
+  const auto plain = [](char c) { return c > ' ' && c < 127; };
+  if (std::all_of(key.begin(), key.end(), plain)) return;
+  throw std::invalid_argument(
+      "a key is one word of ASCII, as `recurve keys new` prints it, and the one given is not");
+}
+
+std::shared_ptr<grpc::Channel> make_channel(const Endpoint& endpoint) {
+  const std::string& address = endpoint.address;
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);  // log-probabilities of a long prompt come in one
   // gRPC would share one socket among all channels of the process to the same address.
@@ -75,7 +117,13 @@ std::shared_ptr<grpc::Channel> make_channel(const std::string& address, const Cl
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   // gRPC would ask the proxy of the environment for this very machine.
   if (is_this_machine(address)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(address, make_credentials(tls), arguments);
+  const auto credentials = make_credentials(endpoint.tls);
+  if (endpoint.key.empty()) return grpc::CreateCustomChannel(address, credentials, arguments);
+  check_key(endpoint.key);
+  std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> showers;
+  showers.push_back(std::make_unique<KeyShowers>(endpoint.key));
+  return grpc::experimental::CreateCustomChannelWithInterceptors(address, credentials, arguments,
+                                                                 std::move(showers));
 }
 
 std::string hint_for(const grpc::Status& status,
@@ -84,6 +132,8 @@ std::string hint_for(const grpc::Status& status,
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
       return "the server loads its model or stops: try again later";
+    case grpc::StatusCode::UNAUTHENTICATED:
+      return "give the key with --key-file FILE, or in RECURVE_KEY";
     case grpc::StatusCode::UNIMPLEMENTED:
       return "the server does not know this call: is it a Recurve server of this version?";
     default:
@@ -103,7 +153,7 @@ bool is_lost(const grpc::Status& status, const grpc::ClientContext& context) {
 
 Connection::Connection(const Endpoint& endpoint) : address_(endpoint.address) {
   check_address(address_);
-  channel_ = make_channel(address_, endpoint.tls);
+  channel_ = make_channel(endpoint);
   // gRPC up to 1.51 reads the errno of connect() after it has allocated memory, which may have set
   // another: it then says that no server is there, about once in 2,000 connections. So it is given
   // the time for a second attempt.

@@ -20,12 +20,13 @@ struct ClientTls {
 
 // Where a server is, and how it is spoken with.
 struct Endpoint {
-  Endpoint(std::string address_, ClientTls tls_ = {})
-      : address(std::move(address_)), tls(std::move(tls_)) {}
+  Endpoint(std::string address_, ClientTls tls_ = {}, std::string key_ = {})
+      : address(std::move(address_)), tls(std::move(tls_)), key(std::move(key_)) {}
   Endpoint(const char* address_) : address(address_) {}
 
   std::string address;  // HOST:PORT, or another name that gRPC resolves
   ClientTls tls;
+  std::string key;  // which each call shows; empty: none
 };
 
 // A channel to one server, and what its statuses mean.

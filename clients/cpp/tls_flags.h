@@ -1,5 +1,9 @@
 #pragma once
 #include <CLI/App.hpp>
+#include <cstdlib>
+#include <fstream>
+#include <stdexcept>
+#include <string>
 
 #include "clients/cpp/connection.h"
 
@@ -19,5 +23,31 @@ inline void add_tls_flags(CLI::App& app, ClientTls* tls) {
       ->type_name("FILE")
       ->envname("RECURVE_TLS_KEY");
 }
+
+// How it is told of its key: by a file, since others see a command's flags, or by the environment.
+class KeyFlag {
+ public:
+  explicit KeyFlag(CLI::App& app) {
+    app.add_option("--key-file", file_,
+                   "File with the key that the server wants, alone [default: the key in the "
+                   "environment's RECURVE_KEY]")
+        ->type_name("FILE")
+        ->envname("RECURVE_KEY_FILE");
+  }
+  // Empty: none. Throws std::invalid_argument.
+  std::string key() const {
+    if (file_.empty()) {
+      const char* named = std::getenv("RECURVE_KEY");
+      return named == nullptr ? "" : named;
+    }
+    std::ifstream in(file_);
+    std::string key;
+    if (in >> key) return key;
+    throw std::invalid_argument("there is no key in \"" + file_ + "\" that can be read");
+  }
+
+ private:
+  std::string file_;
+};
 
 }  // namespace recurve

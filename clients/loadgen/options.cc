@@ -187,6 +187,7 @@ int parse_options(int argc, char** argv, Options* o) {
       ->type_name("HOST:PORT")
       ->envname("RECURVE_SERVER");
   add_tls_flags(app, &o->tls);
+  const KeyFlag key(app);
   add_load(app, o);
   add_workload(app, o, &texts);
   add_time(app, o);
@@ -194,6 +195,7 @@ int parse_options(int argc, char** argv, Options* o) {
   try {
     app.parse(argc, argv);
     read_files(o, texts);
+    o->key = key.key();
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const std::exception& error) {

@@ -15,7 +15,8 @@ enum class ArrivalKind { kPoisson, kConstant, kTrace };
 struct Options {
   std::string server = "127.0.0.1:50051";
   ClientTls tls;
-  Endpoint endpoint() const { return {server, tls}; }
+  std::string key;
+  Endpoint endpoint() const { return {server, tls, key}; }
 
   std::optional<int> streams;  // a closed loop of so many
   std::optional<double> rate;  // an open loop of so many conversations a second

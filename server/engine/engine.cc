@@ -104,6 +104,7 @@ void Engine::end_unwanted(Clock::time_point now) {
 }
 
 void Engine::admit(Clock::time_point now) {
+  if (!waiting_.empty()) waiting_.count_slots(running_);
   while (auto sequence = waiting_.admit_next(now)) {
     stats_.prefix_tokens += sequence->prompt.prefix.tokens;
     running_.push_back(std::move(sequence));
@@ -141,10 +142,12 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
 // no slot wait for one.
 void Engine::fork_choices(Sequence& sequence, Batch& batch) {
   const auto& siblings = sequence.prompt.siblings;
+  waiting_.count_slots(running_);
+  for (const auto& choice : forked_) waiting_.count_slot(choice->caller.tenant);
   size_t next = 0;
   for (; next < siblings.size(); ++next) {
     try {
-      std::optional<StateSlot> slot = waiting_.free_slot();
+      std::optional<StateSlot> slot = waiting_.free_slot(sequence.caller);
       if (!slot) break;
       forked_.push_back(choice_of(sequence, next, std::move(*slot)));
     } catch (const std::bad_alloc&) {

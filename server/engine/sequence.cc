@@ -47,7 +47,8 @@ Pending Sequence::ready(int chunk) const {
           .prompt = true,
           .scored = scored(),
           .place = prompt.place,
-          .most = prompt.to_point().value_or(INT32_MAX)};
+          .most = prompt.to_point().value_or(INT32_MAX),
+          .tenant = caller.tenant};
 }
 
 bool Sequence::may_decode() const {

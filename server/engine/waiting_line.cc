@@ -86,7 +86,9 @@ void WaitingLine::arrive(Request& request, const EngineLoad& load, Clock::time_p
 
 void WaitingLine::line_up(Line& one) {
   if (in_turn_.capacity() <= waiting_.size()) in_turn_.reserve(2 * waiting_.size() + 8);
+  if (in_turn_at_.capacity() <= waiting_.size()) in_turn_at_.reserve(2 * waiting_.size() + 8);
   const Waiting& waiting = one.front();
+  use_of(waiting.request.caller.tenant);  // from now on there is one
   Session* session = waiting.session;
   const bool all_there = waiting.request.more_prompt == nullptr;
   const Accepted accepted{.prompt_tokens = all_there ? waiting.tokens() : 0,
@@ -210,11 +212,15 @@ void WaitingLine::drop(const Waiting& waiting, Finish why, Clock::time_point now
 std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now) {
   while (!waiting_.empty()) {
     const auto next = next_in_turn();
+    if (next == waiting_.end()) return nullptr;
     std::unique_ptr<Sequence> sequence;
     try {
       if (!next->has_slot() && !make_room()) return nullptr;
       sequence = start(*next, now);
       turn_of_shortest_ = !turn_of_shortest_;
+      TenantUse& use = use_of(sequence->caller.tenant);
+      ++use.slots;
+      use.turn = ++turns_;
       queue_.left(1);
     } catch (const std::bad_alloc&) {
       drop(*next, Finish::kNoMemory, now);
@@ -225,18 +231,47 @@ std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now) {
   return nullptr;
 }
 
+// The end where nobody may have a slot.
 WaitingLine::Line::iterator WaitingLine::next_in_turn() {
   in_turn_.clear();
-  for (const Waiting& waiting : waiting_) in_turn_.push_back(waiting.waiter());
-  const size_t next = recurve::next_in_turn(in_turn_, turn_of_shortest_);
-  return std::next(waiting_.begin(), static_cast<ptrdiff_t>(next));
+  for (const Waiting& waiting : waiting_) in_turn_.push_back(waiting.waiter(pool_.slots()));
+  const std::optional<TenantId> tenant = tenant_in_turn(in_turn_, uses_);
+  if (!tenant) return waiting_.end();
+  in_turn_.clear();
+  in_turn_at_.clear();
+  for (auto at = waiting_.begin(); at != waiting_.end(); ++at) {
+    if (at->request.caller.tenant != *tenant) continue;
+    in_turn_.push_back(at->waiter(pool_.slots()));
+    in_turn_at_.push_back(at);
+  }
+  return in_turn_at_[recurve::next_in_turn(in_turn_, turn_of_shortest_)];
+}
+
+TenantUse& WaitingLine::use_of(TenantId tenant) {
+  const auto found = std::ranges::find(uses_, tenant, &TenantUse::tenant);
+  return found != uses_.end() ? *found : uses_.emplace_back(TenantUse{.tenant = tenant});
+}
+
+void WaitingLine::count_slots(std::span<const std::unique_ptr<Sequence>> running) {
+  for (TenantUse& use : uses_) use.slots = 0;
+  for (const auto& sequence : running) ++use_of(sequence->caller.tenant).slots;
 }
 
 // Moves an idle session out of its slot if none is free. False if there is no such session either.
 bool WaitingLine::make_room() { return pool_.free_slots() > 0 || sessions_.evict_one(); }
 
-std::optional<StateSlot> WaitingLine::free_slot() {
+std::optional<StateSlot> WaitingLine::free_slot(const Identity& caller) {
+  TenantUse& use = use_of(caller.tenant);
+  if (!may_have_more(use, most_slots(caller.limits, pool_.slots()))) return std::nullopt;
+  const auto waits_with_less = [&](const Waiting& other) {
+    const Identity& who = other.request.caller;
+    return who.tenant != caller.tenant &&
+           may_have_more(use_of(who.tenant), most_slots(who.limits, pool_.slots())) &&
+           use_of(who.tenant).slots / who.limits.weight < use.slots / caller.limits.weight;
+  };
+  if (std::ranges::any_of(waiting_, waits_with_less)) return std::nullopt;
   if (!make_room()) return std::nullopt;
+  ++use.slots;
   return pool_.acquire_unset();
 }
 

@@ -12,6 +12,7 @@
 #include "server/request/admission_queue.h"
 #include "server/scheduler/admission.h"
 #include "server/scheduler/pace.h"
+#include "server/scheduler/shares.h"
 #include "server/session/session_store.h"
 
 namespace recurve {
@@ -26,8 +27,9 @@ struct EngineLoad {
 
 // The requests that have arrived and have no slot yet. They leave by their places, which is the
 // order they came in but for priority; only that every second turn goes to a far shorter prompt
-// than the first one's, so that a flood of long ones does not keep it out. A request need not wait
-// for the slots of idle sessions, nor for those of sessions that stand behind it in the line.
+// than the first one's, so that a flood of long ones does not keep it out. Tenants share the slots
+// by their weights: places are among a tenant's own. A request need not wait for the slots of idle
+// sessions, nor for those of sessions that stand behind it in the line.
 //
 // One slot is enough for a request to leave, however many choices it has: the others take theirs
 // where its prompt ends. Those that find none stand in the line again, in the same place, and
@@ -56,7 +58,11 @@ class WaitingLine {
   std::unique_ptr<Sequence> admit_next(Clock::time_point now);
   // A slot for a further choice, whose state is to be copied into it, after an idle session has
   // left its own if it must; empty: there is none.
-  std::optional<StateSlot> free_slot();
+  // Not where the tenant has what it may have, or others wait that have less.
+  std::optional<StateSlot> free_slot(const Identity& caller);
+  // Which slots are in use: once before each round of the two above.
+  void count_slots(std::span<const std::unique_ptr<Sequence>> running);
+  void count_slot(TenantId tenant) { ++use_of(tenant).slots; }
   // The choices from `first` of its siblings on, who found no slot, wait.
   void wait_again(const Sequence& sequence, size_t first);
   // Lets go of all of them, and of what has arrived and was not looked at. The queue is closed.
@@ -85,12 +91,15 @@ class WaitingLine {
     bool again = false;  // its first choices have their slots
     int64_t tokens() const { return static_cast<int64_t>(input.ids.size()); }
     bool has_slot() const { return session != nullptr && session->slot; }
-    Waiter waiter() const {
+    Waiter waiter(int slots_there_are) const {
+      const TenantLimits& limits = request.caller.limits;
       return {.place = place,
               .tokens = tokens(),
               .slots = static_cast<int>(request.streams.size()),
               .has_slot = has_slot(),
-              .tenant = request.caller.tenant};
+              .tenant = request.caller.tenant,
+              .weight = limits.weight,
+              .most_slots = most_slots(limits, slots_there_are)};
     }
   };
 
@@ -116,6 +125,7 @@ class WaitingLine {
   Ending overload(const Waiting& waiting, const EngineLoad& load, Clock::time_point now) const;
   void line_up(Line& one);
   Line::iterator next_in_turn();
+  TenantUse& use_of(TenantId tenant);
   std::optional<Clock::time_point> patience_ends(const Waiting& waiting) const;
   void drop(const Waiting& waiting, Finish why, Clock::time_point now);
   void drop_arrivals(Finish why);
@@ -133,7 +143,11 @@ class WaitingLine {
   Line waiting_;                       // by their places
   std::vector<std::shared_ptr<Parked>> parked_;
   std::vector<SessionCommand> parked_commands_;
-  std::vector<Waiter> in_turn_;  // of next_in_turn(); has room for all of the line
+  // Of next_in_turn(), with room for all of the line: who may be next, and where it stands.
+  std::vector<Waiter> in_turn_;
+  std::vector<Line::iterator> in_turn_at_;
+  std::vector<TenantUse> uses_;  // of all tenants that have ever stood in the line
+  uint64_t turns_ = 0;           // of tenants
   bool turn_of_shortest_ = false;
 };
 

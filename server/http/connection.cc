@@ -31,10 +31,11 @@ std::string error(int status, const std::string& message) {
 
 }  // namespace
 
-Connection::Connection(HttpContext& context, asio::ip::tcp::socket socket, std::string peer)
+Connection::Connection(HttpContext& context, asio::ip::tcp::socket socket, const Peer& peer)
     : context_(context),
       stream_(std::move(socket)),
-      peer_(std::move(peer)),
+      peer_(peer.address),
+      subject_(peer.subject),
       buffer_(kMostBuffered) {}
 
 void Connection::start() {
@@ -73,12 +74,31 @@ void Connection::head_came(const Error& error) {
   head_ = read_request_head(parser_->get(), parser_->keep_alive() && !context_.closing,
                             context_.options);
   if (head_.answer) return respond(std::move(*head_.answer));
+  if (const Refused refused = identify()) {
+    head_.keep_alive = false;  // its body is not read
+    return respond(refusal_response(*context_.serving.report(refused), false));
+  }
   if (!head_.continues) return read_body();
   out_ = "HTTP/1.1 100 Continue\r\n\r\n";
   asio::async_write(stream_, asio::buffer(out_),
                     [self = shared_from_this()](const Error& failed, size_t) {
                       failed ? self->gone() : self->read_body();
                     });
+}
+
+// Who asks, and whether that is theirs to ask.
+Refused Connection::identify() {
+  const Role least = head_.match.route->least;
+  if (least == Role::kNobody) {
+    caller_ = kStranger;
+    return {};
+  }
+  caller_ =
+      context_.serving.access.identify(field_of(parser_->get(), "Authorization"), subject_, peer_);
+  Refused refused = check_role(caller_, least);
+  if (refused || least == Role::kUser || context_.options.operators) return refused;
+  return Refusal{.code = Refusal::Code::kForbidden,
+                 .message = "operators have a listener of their own: ask at --admin or --metrics"};
 }
 
 void Connection::read_body() {
@@ -110,7 +130,8 @@ bool Connection::hold_body() {
   if (size <= body_held_) return true;
   body_held_ = std::bit_ceil(size);
   body_share_ = {};
-  body_share_ = context_.serving.message_bytes.take(static_cast<int64_t>(body_held_));
+  body_share_ =
+      context_.serving.message_bytes.take(static_cast<int64_t>(body_held_), caller_.tenant);
   return static_cast<bool>(body_share_);
 }
 
@@ -125,7 +146,8 @@ void Connection::body_came() {
 
 HttpRequest Connection::take_request() {
   const auto& fields = parser_->get();
-  HttpRequest request{.names = std::move(head_.match.names),
+  HttpRequest request{.caller = caller_,
+                      .names = std::move(head_.match.names),
                       .query = std::move(head_.query),
                       .request_id = std::string(field_of(fields, "x-request-id")),
                       .session = std::string(field_of(fields, "x-recurve-session")),

@@ -50,7 +50,7 @@ struct HttpContext {
 // on the context's thread; what others may call says so.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(HttpContext& context, boost::asio::ip::tcp::socket socket, std::string peer);
+  Connection(HttpContext& context, boost::asio::ip::tcp::socket socket, const Peer& peer);
 
   void start();
   // Breaks off what is under way. The connection goes once an answer has ended.
@@ -71,6 +71,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void await_request();
   void read_head();
   void head_came(const Error& error);
+  Refused identify();
   void read_body();
   void part_came(const Error& error);
   bool hold_body();
@@ -88,10 +89,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   HttpContext& context_;
   boost::beast::tcp_stream stream_;
-  const std::string peer_;
+  const std::string peer_, subject_;  // see Peer
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;  // of the request that is being read
   RequestHead head_;              // of it, or of the one that is being answered
+  Identity caller_ = kStranger;   // who asks
   ByteBudget::Share body_share_;  // what there is of its body
   size_t body_held_ = 0;          // bytes, of which that many may come
   bool response_begun_ = false;   // to it

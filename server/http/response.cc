@@ -26,6 +26,7 @@ std::string connection_headers(bool keep_alive, const std::string& request_id) {
 // What is busy stays so for a while, and a name that is taken stays taken: clients that try again
 // in silence would only wait. A full server says when there may be room.
 std::string retry_headers(const Refusal& refusal, bool repeatable) {
+  if (refusal.code == Refusal::Code::kStranger) return "WWW-Authenticate: Bearer\r\n";
   if (!repeatable || refusal.code == Refusal::Code::kBusy ||
       refusal.code == Refusal::Code::kExists) {
     return "x-should-retry: false\r\n";

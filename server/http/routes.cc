@@ -31,11 +31,11 @@ constexpr Route kRoutes[] = {
     {verb::post, "/tokenize", kJson, nullptr, begin_tokenize},
     {verb::post, "/detokenize", kJson, nullptr, begin_detokenize},
     {verb::get, "/tokenizer_info", kNone, get_tokenizer_info},
-    {verb::get, "/health", kNone, get_health, nullptr, Where::kEverywhere},
-    {verb::get, "/metrics", kNone, get_metrics, nullptr, Where::kEverywhere},
-    {verb::get, "/v1/load", kNone, get_load},
-    {verb::get, "/", kNone, get_page, nullptr, Where::kPage},
-    {verb::get, "/page/*", kNone, get_page_file, nullptr, Where::kPage},
+    {verb::get, "/health", kNone, get_health, nullptr, Where::kEverywhere, Role::kNobody},
+    {verb::get, "/metrics", kNone, get_metrics, nullptr, Where::kEverywhere, Role::kObserver},
+    {verb::get, "/v1/load", kNone, get_load, nullptr, Where::kDoor, Role::kObserver},
+    {verb::get, "/", kNone, get_page, nullptr, Where::kPage, Role::kNobody},
+    {verb::get, "/page/*", kNone, get_page_file, nullptr, Where::kPage, Role::kNobody},
 };
 
 std::string_view take_segment(std::string_view* path) {

@@ -29,6 +29,7 @@ struct Route {
                                         std::shared_ptr<Connection> connection,
                                         HttpRequest request) = nullptr;
   Where where = Where::kDoor;
+  Role least = Role::kUser;  // that may ask
 };
 
 struct RouteMatch {

@@ -27,7 +27,7 @@ struct HttpServer::Impl {
 // On the listener's thread, or the relay's.
 void HttpServer::Impl::take(int descriptor, const Peer& from) {
   const tcp protocol = from.address.find(':') == std::string::npos ? tcp::v4() : tcp::v6();
-  asio::post(context.io, [this, descriptor, protocol, peer = from.address] {
+  asio::post(context.io, [this, descriptor, protocol, peer = from] {
     tcp::socket socket(context.io, protocol, descriptor);
     if (context.closing) return;
     boost::system::error_code ignored;

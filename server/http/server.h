@@ -26,6 +26,7 @@ struct HttpOptions {
   std::shared_ptr<TlsRelay> tls = {};     // null: none
   std::vector<std::string> origins = {};  // see origin_problem()
   bool page = true;                       // whether there is one at /
+  bool operators = true;                  // whether what is theirs can be asked here: load, metrics
   bool metrics_only = false;              // /metrics and /health are all there is
   HttpTimes times = {};
 };

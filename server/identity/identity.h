@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <string_view>
 
 namespace recurve {
@@ -8,10 +9,26 @@ namespace recurve {
 // names.
 using TenantId = uint32_t;
 
-// What a caller may do beside using what is the tenant's own.
-enum class Role {
-  kUser,      // nothing
-  kOperator,  // look at the whole server, and drain it
+// What a caller may do; each may do what those before it may.
+enum class Role : uint8_t {
+  kNobody,    // has shown no key that is known: asks for health, and for nothing else
+  kUser,      // uses what is the tenant's own
+  kObserver,  // looks at the whole server: load, metrics
+  kAdmin,     // drains it, and ends anybody's requests
+};
+
+// What a tenant may have of the server. Plain numbers, which go with each request: a request keeps
+// to those that held when it came.
+struct TenantLimits {
+  double weight = 1;              // of its share beside others' where slots are short; > 0
+  double slot_share = 1;          // of all slots, at most; one it always may have
+  int slots = kNone;              // at once, at most
+  int waiting = kNone;            // requests that are not answered yet, at most
+  int sessions = kNone;           // open at once, at most
+  int priority = kNone;           // the highest one that a request may have
+  int64_t tokens_per_minute = 0;  // of prompts and answers together, on average; 0: however many
+
+  static constexpr int kNone = std::numeric_limits<int>::max();
 };
 
 // Who asks: a door finds it out, and it goes with a request or a command wherever that goes.
@@ -19,9 +36,14 @@ struct Identity {
   TenantId tenant = 0;
   Role role = Role::kUser;
   std::string_view tenant_name = {};  // for logs; outlives all that is asked in its name
+  TenantLimits limits = {};
 };
 
-// As long as there are no keys, whoever reaches a door is this one.
-inline constexpr Identity kAnyone{.tenant = 0, .role = Role::kOperator, .tenant_name = "default"};
+// Where the server has no keys, whoever reaches a door is this one. A keys file may name the tenant
+// too, whose sessions it then has.
+inline constexpr Identity kAnyone{.tenant = 0, .role = Role::kAdmin, .tenant_name = "default"};
+// And where it has, whoever shows none.
+inline constexpr Identity kStranger{
+    .tenant = std::numeric_limits<TenantId>::max(), .role = Role::kNobody, .tenant_name = "none"};
 
 }  // namespace recurve

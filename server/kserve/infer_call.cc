@@ -28,7 +28,10 @@ std::string InferCall::peer() const {
 void InferCall::start() {
   self_ = shared_from_this();
   Serving& serving = context_.serving;
-  early_ = serving.availability();
+  const Identity caller = context_.caller(&grpc_call_);
+  request_.asked.caller = caller;
+  early_ = check_role(caller, Role::kUser);
+  if (!early_) early_ = serving.availability();
   if (!early_) {
     message_share_ = serving.message_bytes.take(message_bytes_, request_.asked.caller.tenant);
     const auto most = static_cast<size_t>(serving.options.max_tokenising);

@@ -30,6 +30,13 @@ using Call = grpc::CallbackServerContext;
 using Bytes = grpc::ByteBuffer;
 using Reactor = grpc::ServerUnaryReactor;
 
+// A stream of strangers, of which nothing is read.
+class RefusedStream final : public grpc::ServerBidiReactor<Bytes, Bytes> {
+ public:
+  explicit RefusedStream(grpc::Status status) { Finish(std::move(status)); }
+  void OnDone() override { delete this; }
+};
+
 class KserveService final : public RawInfer<RawState<RawDescription<Service::Service>>> {
  public:
   explicit KserveService(ServiceContext& context) : context_(context) {}
@@ -66,7 +73,8 @@ class KserveService final : public RawInfer<RawState<RawDescription<Service::Ser
   Reactor* ServerMetadata(Call* call, const Bytes* request, Bytes* response) override {
     using Response = inference::ServerMetadataResponse;
     return answer<inference::ServerMetadataRequest, Response>(
-        call, request, response, [this](const auto&, Response* to) -> Refused {
+        call, request, response, [this, call](const auto&, Response* to) -> Refused {
+          if (Refused refused = user(call)) return refused;
           to->set_name("recurve");
           to->set_version(context_.serving.options.version);
           for (const char* extension : {"sequence", "model_configuration", "parameters"}) {
@@ -79,8 +87,9 @@ class KserveService final : public RawInfer<RawState<RawDescription<Service::Ser
   Reactor* ModelMetadata(Call* call, const Bytes* request, Bytes* response) override {
     using Response = inference::ModelMetadataResponse;
     return answer<inference::ModelMetadataRequest, Response>(
-        call, request, response, [this](const auto& asked, Response* to) {
-          Refused refused = known(asked.name(), asked.version());
+        call, request, response, [this, call](const auto& asked, Response* to) {
+          Refused refused = user(call);
+          if (!refused) refused = known(asked.name(), asked.version());
           if (!refused) fill(context_.serving.info, to);
           return refused;
         });
@@ -89,8 +98,9 @@ class KserveService final : public RawInfer<RawState<RawDescription<Service::Ser
   Reactor* ModelConfig(Call* call, const Bytes* request, Bytes* response) override {
     using Response = inference::ModelConfigResponse;
     return answer<inference::ModelConfigRequest, Response>(
-        call, request, response, [this](const auto& asked, Response* to) {
-          Refused refused = known(asked.name(), asked.version());
+        call, request, response, [this, call](const auto& asked, Response* to) {
+          Refused refused = user(call);
+          if (!refused) refused = known(asked.name(), asked.version());
           if (!refused) fill(context_.serving.info, to->mutable_config());
           return refused;
         });
@@ -106,6 +116,9 @@ class KserveService final : public RawInfer<RawState<RawDescription<Service::Ser
   }
 
   grpc::ServerBidiReactor<Bytes, Bytes>* ModelStreamInfer(Call* call) override {
+    if (const Refused refused = user(call)) {
+      return new RefusedStream(context_.status_for(call, context_.serving.report(refused)));
+    }
     return new InferStream(context_, call);
   }
 
@@ -121,6 +134,12 @@ class KserveService final : public RawInfer<RawState<RawDescription<Service::Ser
     if (!refused) *response = serialise(said);
     unary->finish(std::move(refused));
     return unary;
+  }
+
+  // Whether it serves anybody may ask; what it serves takes a key, where there are keys.
+  Refused user(Call* call) const {
+    Identity caller;
+    return context_.identify(call, Role::kUser, &caller);
   }
 
   // While it drains, a server still knows what it serves.

@@ -156,4 +156,26 @@ Bound bind_all(const std::string& address) {
   return bound;
 }
 
+bool is_of_this_machine(const std::string& address) {
+  if (address.starts_with("unix:") || address.starts_with("unix-abstract:")) return true;
+  const HostAndPort at = split(address);
+  if (at.port < 0) return false;
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* first = nullptr;
+  if (getaddrinfo(at.host.c_str(), nullptr, &hints, &first) != 0) return false;
+  const AddressList found(first, freeaddrinfo);
+  for (const addrinfo* one = first; one != nullptr; one = one->ai_next) {
+    if (one->ai_family == AF_INET) {
+      const auto* v4 = reinterpret_cast<const sockaddr_in*>(one->ai_addr);
+      if (ntohl(v4->sin_addr.s_addr) >> 24 != 127) return false;
+    } else {
+      const auto* v6 = reinterpret_cast<const sockaddr_in6*>(one->ai_addr);
+      if (!IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr)) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace recurve

@@ -13,4 +13,7 @@ struct Bound {
 // Sockets that listen on an address: see Listener. Throws std::runtime_error with a sentence.
 Bound bind_all(const std::string& address);
 
+// Whether this machine alone can reach what listens there. False also for what is no address.
+bool is_of_this_machine(const std::string& address);
+
 }  // namespace recurve

@@ -124,6 +124,13 @@ void Connections::erase(std::unordered_map<int, Connection>::iterator connection
   by_descriptor_.erase(connection);
 }
 
+void Connections::certify(const Peer& peer) {
+  if (peer.subject.empty()) return;
+  std::lock_guard lock(mutex_);
+  const auto named = by_name_.find(peer.grpc_name);
+  if (named != by_name_.end()) named->second.peer.subject = peer.subject;
+}
+
 std::optional<Peer> Connections::find(const std::string& grpc_name) const {
   std::lock_guard lock(mutex_);
   const auto named = by_name_.find(grpc_name);

@@ -19,6 +19,9 @@ struct Peer {
   // What a limit by address counts under: the address, of IPv6 its network of 64 bits, of which one
   // machine has all; of a socket of this machine the user.
   std::string network;
+  // Of the certificate that it has shown in TLS, which was verified, as RFC 2253 writes it; empty:
+  // none.
+  std::string subject = {};
   // How gRPC writes it, in grpc::ServerContext::peer().
   std::string grpc_name;
 };
@@ -47,6 +50,8 @@ class Connections {
   Verdict add(int descriptor, const Peer& peer);
   // Forgets connections whose descriptor has been closed; the number of those left.
   int sweep();
+  // What a handshake has shown of a peer that has been added: its subject.
+  void certify(const Peer& peer);
   // By the name that gRPC has for the peer of a call; nothing where it is not from the network.
   std::optional<Peer> find(const std::string& grpc_name) const;
 

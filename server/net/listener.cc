@@ -45,7 +45,11 @@ void Listener::start(Connections& connections, Metrics& metrics, Take take, List
   take_ = std::move(take);
   if (tls.relay != nullptr && port_ != 0) {
     relay_ = std::move(tls.relay);
-    secure_ = std::make_shared<TlsRelay::Door>(tls.protocol, take_);
+    secure_ =
+        std::make_shared<TlsRelay::Door>(tls.protocol, [this](int descriptor, const Peer& peer) {
+          connections_->certify(peer);
+          take_(descriptor, peer);
+        });
   }
   thread_ = std::thread([this] { run(); });
 }

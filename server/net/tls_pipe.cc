@@ -1,6 +1,7 @@
 #include "server/net/tls_pipe.h"
 
 #include <openssl/err.h>
+#include <openssl/x509.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -57,6 +58,18 @@ TlsPipe::State TlsPipe::run() {
     if (!in && !out) return State::kOpen;
   }
   return State::kMore;
+}
+
+std::string TlsPipe::subject() const {
+  const std::unique_ptr<X509, decltype(&X509_free)> shown(SSL_get1_peer_certificate(tls_.get()),
+                                                          X509_free);
+  if (shown == nullptr || SSL_get_verify_result(tls_.get()) != X509_V_OK) return {};
+  const std::unique_ptr<BIO, decltype(&BIO_free_all)> out(BIO_new(BIO_s_mem()), BIO_free_all);
+  if (out == nullptr) return {};
+  X509_NAME_print_ex(out.get(), X509_get_subject_name(shown.get()), 0, XN_FLAG_RFC2253);
+  char* text = nullptr;
+  const long size = BIO_get_mem_data(out.get(), &text);
+  return size > 0 ? std::string(text, static_cast<size_t>(size)) : std::string();
 }
 
 int TlsPipe::take_plain_end() { return std::exchange(to_take_, -1); }

@@ -31,6 +31,9 @@ class TlsPipe {
   // whose descriptor is then the taker's. -1: it is not, or that has been taken.
   int take_plain_end();
 
+  // Of the certificate that the client has shown, once the handshake is done; empty: none.
+  std::string subject() const;
+
   int tcp() const { return tcp_; }
   int plain() const { return plain_; }  // -1: the handshake is not done
   // What it is over at, if it is not before: the handshake takes too long, or the client does not

@@ -153,6 +153,7 @@ void TlsRelay::run(uint64_t number) {
   const int plain_end = connection.pipe.take_plain_end();
   if (plain_end >= 0) {
     watch(connection.pipe.plain(), number);
+    connection.peer.subject = connection.pipe.subject();
     if (!connection.door->take(plain_end, connection.peer)) close(plain_end);
   }
   if (state == TlsPipe::State::kMore) ready_.push_back(number);

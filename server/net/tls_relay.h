@@ -59,7 +59,7 @@ class TlsRelay {
   };
   struct Connection {
     TlsPipe pipe;
-    const Peer peer;
+    Peer peer;
     const std::shared_ptr<Door> door;
   };
 

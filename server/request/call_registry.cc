@@ -73,6 +73,17 @@ bool CallRegistry::abort(TenantId tenant, const std::string& id) {
   return true;
 }
 
+bool CallRegistry::abort_of_any(const std::string& id) {
+  std::lock_guard lock(mutex_);
+  bool found = false;
+  for (const auto& [name, call] : by_id_) {
+    if (name.second != id) continue;
+    call->abort(Reason::kAbort);
+    found = true;
+  }
+  return found;
+}
+
 void CallRegistry::abort_all() {
   std::lock_guard lock(mutex_);
   for (Call* call : calls_) call->abort(Reason::kShutdown);

@@ -44,6 +44,8 @@ class CallRegistry {
   void forget(TenantId tenant, const std::string& id);
 
   bool abort(TenantId tenant, const std::string& id);  // false if there is no such call
+  // The same of whatever tenant's.
+  bool abort_of_any(const std::string& id);
   void abort_all();
 
  private:

@@ -102,6 +102,10 @@ std::string_view code_name(const Refused& refusal) {
       return "NOT_FOUND";
     case Code::kExists:
       return "ALREADY_EXISTS";
+    case Code::kForbidden:
+      return "PERMISSION_DENIED";
+    case Code::kStranger:
+      return "UNAUTHENTICATED";
     case Code::kExhausted:
       return "RESOURCE_EXHAUSTED";
     case Code::kBusy:

@@ -21,6 +21,7 @@ struct Refusal {
     kDeadline = 4,      // its time has passed
     kNotFound = 5,      // what it names is not there
     kExists = 6,        // what it would make is there already
+    kForbidden = 7,     // the caller is known, and may not
     kExhausted = 8,     // there is no room for it now
     kBusy = 9,          // the session serves another request, or a state is of another model
     kConflict = 10,     // something has changed since the client looked
@@ -28,6 +29,7 @@ struct Refusal {
     kInternal = 13,     // the server has failed on it
     kUnavailable = 14,  // the server loads its model, or goes down
     kDataLoss = 15,     // what was kept is damaged
+    kStranger = 16,     // nobody knows who asks
   };
 
   Code code = Code::kInternal;

@@ -51,6 +51,7 @@ ServedCall::ServedCall(Serving& serving, Door& door, Executor& executor)
 
 ServedCall::~ServedCall() {
   message_share_ = {};
+  if (counted_) serving_.tenants.leave(caller_.tenant);
   const bool was_refused = refusal_.has_value();
   CallRegistry& registry = serving_.registry;
   door_.released();
@@ -71,7 +72,9 @@ void ServedCall::open(const Identity& caller, int64_t message_bytes, const std::
 }
 
 Refused ServedCall::admit(int64_t message_bytes, const std::string& id) {
-  Refused refused = serving_.availability();
+  Refused refused = check_role(caller_, Role::kUser);
+  if (!refused) refused = serving_.availability();
+  if (!refused) refused = check_share();
   if (!refused) refused = hold(message_bytes);
   // A wrong one is refused when the message is read.
   if (!refused && !check_name("request_id", id)) refused = claim(id);
@@ -79,6 +82,24 @@ Refused ServedCall::admit(int64_t message_bytes, const std::string& id) {
     refused = exhausted("the queue is full: try again later");
   }
   return refused;
+}
+
+// What the tenant may have.
+Refused ServedCall::check_share() {
+  const double wait = serving_.tenants.seconds_to_wait(caller_, arrival_);
+  if (wait > 0) {
+    Refusal spent = exhausted(
+        fmt::format("tenant \"{}\" has spent its {} tokens a minute: try again in {:.1f} s",
+                    caller_.tenant_name, caller_.limits.tokens_per_minute, wait));
+    spent.retry_seconds = wait;
+    return spent;
+  }
+  counted_ = serving_.tenants.enter(caller_);
+  if (counted_) return {};
+  return exhausted(
+      fmt::format("tenant \"{}\" has {} requests under way, as many as it may: wait "
+                  "for one of them to end",
+                  caller_.tenant_name, caller_.limits.waiting));
 }
 
 // From now on it can be aborted by that id.
@@ -202,6 +223,10 @@ Refused ServedCall::submit(ParsedRequest& parsed) {
   if (request.id.empty()) request.id = make_name("r-");
   if (Refused refused = claim(request.id)) return refused;
   request.caller = caller_;
+  if (request.priority > caller_.limits.priority) {
+    return invalid("priority", "priority must be at most {} for tenant \"{}\", got {}",
+                   caller_.limits.priority, caller_.tenant_name, request.priority);
+  }
   request.arrival = arrival_;
   request.deadline = door_.deadline();
   const std::chrono::duration<double> patience(serving_.options.stall_seconds);
@@ -230,6 +255,10 @@ TokenStream::Gathered ServedCall::take(size_t stream) {
   TokenStream::Gathered gathered = streams_[stream]->take();
   if (gathered.was_full) serving_.queue.wake();
   if (gathered.ending) ++endings_;
+  const auto generated = static_cast<int64_t>(gathered.tokens.size());
+  const bool absorbed = gathered.accepted && stream == 0;
+  serving_.tenants.spend(caller_, generated + (absorbed ? gathered.accepted->prompt_tokens : 0),
+                         Clock::now());
   return gathered;
 }
 

@@ -72,6 +72,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
 
  private:
   Refused admit(int64_t message_bytes, const std::string& id);
+  Refused check_share();
   Refused claim(const std::string& id);
   void work() final;
   void failed(const std::exception& error) final;
@@ -88,6 +89,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
   void log(const Refused& refusal, const Ending* last) const;
 
   Door& door_;
+  bool counted_ = false;  // among what its tenant has under way
   ByteBudget::Share message_share_;
 
   // On the strand.

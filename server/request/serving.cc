@@ -24,6 +24,7 @@ Serving::Serving(ServingOptions options_, AdmissionQueue& queue_, const EngineSt
       queue(queue_),
       stats(stats_),
       metrics(metrics_),
+      access(options.keys),
       message_bytes(options.max_bytes_under_way),
       text(options.text_threads, options.on_failure),
       delivery(options.delivery_threads, options.on_failure) {}

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "server/observe/metrics.h"
+#include "server/request/access.h"
 #include "server/request/admission_queue.h"
 #include "server/request/byte_budget.h"
 #include "server/request/call_registry.h"
@@ -15,6 +16,7 @@
 #include "server/request/executor.h"
 #include "server/request/refusal.h"
 #include "server/request/serving_info.h"
+#include "server/request/tenant_meter.h"
 #include "server/request/validate.h"
 
 namespace recurve {
@@ -31,6 +33,8 @@ struct ServingOptions {
   // A slot waits so long for the rest of a scored text, or for a client that reads nothing.
   double stall_seconds = 60;
   int32_t max_generated_tokens = 1 << 20;
+
+  std::shared_ptr<Keyring> keys = {};  // null: none, and everybody may do everything
 
   double drain_seconds = 30;  // for requests under way, where whoever drains names no deadline
   // What a client calls that drains the server, with its deadline in seconds, on a thread of the
@@ -106,6 +110,8 @@ class Serving {
   std::map<const void*, std::function<void(bool serving)>> listeners_;  // by owner
 
  public:
+  Access access;        // who asks
+  TenantMeter tenants;  // what each has under way
   CallRegistry registry;
   ByteBudget message_bytes;  // of requests under way
   Executor text;             // checks and tokenises what may be long

@@ -22,6 +22,8 @@ class ControlService final : public v1::Control::CallbackService {
                                   v1::DrainResponse* response) override;
 
  private:
+  Refused may_operate(const grpc::CallbackServerContext* call, Role least) const;
+
   ServiceContext& context_;
 };
 

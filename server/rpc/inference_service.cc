@@ -51,13 +51,18 @@ Refused detokenize(const Serving& serving, const grpc::ByteBuffer& request,
   return {};
 }
 
-Refused abort_request(Serving& serving, const grpc::ByteBuffer& request,
-                      grpc::ByteBuffer* response) {
+// Of the caller's tenant; where `others`, of any.
+bool abort_any(CallRegistry& registry, const Identity& caller, bool others, const std::string& id) {
+  return registry.abort(caller.tenant, id) || (others && registry.abort_of_any(id));
+}
+
+Refused abort_request(Serving& serving, const Identity& caller, bool others,
+                      const grpc::ByteBuffer& request, grpc::ByteBuffer* response) {
   v1::AbortRequest message;
   Refused refused = parse(request, &message);
   if (!refused) refused = check_name("request_id", message.request_id());
   if (refused) return refused;
-  if (!serving.registry.abort(kAnyone.tenant, message.request_id())) {
+  if (!abort_any(serving.registry, caller, others, message.request_id())) {
     return Refusal{.code = Refusal::Code::kNotFound,
                    .message = fmt::format("no request \"{}\" is under way", message.request_id())};
   }
@@ -72,10 +77,12 @@ grpc::ServerUnaryReactor* answer_later(ServiceContext& context, grpc::CallbackSe
                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
                                        TextWork work) {
   auto* unary = new UnaryCall(context, call);
-  Refused unavailable = context.serving.availability();
+  Identity caller;
+  Refused unavailable = context.identify(call, Role::kUser, &caller);
+  if (!unavailable) unavailable = context.serving.availability();
   if (!unavailable) {
     const Clock::time_point arrival = Clock::now();
-    unary->try_answer_on_text(static_cast<int64_t>(request->Length()), [=, &context] {
+    unary->try_answer_on_text(static_cast<int64_t>(request->Length()), caller, [=, &context] {
       const Clock::time_point began = Clock::now();
       const Refused refused = work(context.serving, *request, unary->limits(), response);
       context.serving.metrics.observe_text(seconds_between(arrival, began),
@@ -117,7 +124,11 @@ grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* c
                                                   const grpc::ByteBuffer* request,
                                                   grpc::ByteBuffer* response) {
   auto* unary = new UnaryCall(context_, call);
-  unary->finish(abort_request(context_.serving, *request, response));
+  Identity caller;
+  Refused refused = context_.identify(call, Role::kUser, &caller);
+  const bool others = caller.role == Role::kAdmin && context_.options.operators;
+  if (!refused) refused = abort_request(context_.serving, caller, others, *request, response);
+  unary->finish(std::move(refused));
   return unary;
 }
 

@@ -122,7 +122,8 @@ void RpcServer::Impl::listen() {
   for (const RpcService& other : others) {
     builder.RegisterService(made.emplace_back(other.make(context)).get());
   }
-  if (!options.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
+  if (!options.reflection || (context.serving.access.has_keys() && !options.admin))
+    builder.SetOption(std::make_unique<WithoutReflection>());
   set_arguments(options, &builder);
   set_bounds(context, &builder);
   server = builder.BuildAndStart();

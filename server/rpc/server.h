@@ -33,7 +33,9 @@ struct RpcOptions {
   int64_t max_message_bytes = 16 << 20;
   bool request_compression = false;  // else UNIMPLEMENTED: a small message may become a large one
   bool reflection = true;
-  int max_connections = 0;             // 0: what the limit of open files leaves, 10,000 at most
+  bool operators = true;    // whether what is theirs can be asked here: load, drain
+  bool admin = false;       // it is a listener of theirs; where there are keys, reflection is there
+  int max_connections = 0;  // 0: what the limit of open files leaves, 10,000 at most
   int max_connections_by_address = 0;  // 0: half of all
   std::shared_ptr<TlsRelay> tls = {};  // null: none
   int max_streams = 1024;              // concurrent calls of one connection; more of them wait

@@ -12,6 +12,23 @@ ServiceContext::ServiceContext(RpcOptions options_, Serving& serving_)
       connections(connection_limits(options.max_connections, options.max_connections_by_address,
                                     options.tls == nullptr ? 1 : kFilesWithTls)) {}
 
+Identity ServiceContext::caller(const grpc::CallbackServerContext* call) const {
+  if (!serving.access.has_keys()) return kAnyone;
+  const auto& metadata = call->client_metadata();
+  const auto header = metadata.find("authorization");
+  const std::string_view authorization =
+      header == metadata.end() ? std::string_view()
+                               : std::string_view(header->second.data(), header->second.size());
+  const Peer peer = connections.find(call->peer()).value_or(Peer{});
+  return serving.access.identify(authorization, peer.subject, peer.address);
+}
+
+Refused ServiceContext::identify(const grpc::CallbackServerContext* call, Role least,
+                                 Identity* caller) const {
+  *caller = this->caller(call);
+  return check_role(*caller, least);
+}
+
 // The codes are gRPC's by their numbers: see Refusal.
 grpc::Status ServiceContext::status_for(grpc::CallbackServerContext* call,
                                         const Refused& refusal) const {

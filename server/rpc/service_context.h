@@ -15,6 +15,11 @@ namespace recurve {
 struct ServiceContext {
   ServiceContext(RpcOptions options_, Serving& serving_);
 
+  // Who calls; a stranger where there are keys and the call has none of them.
+  Identity caller(const grpc::CallbackServerContext* call) const;
+  // The same, or why the caller may not do what takes the role.
+  Refused identify(const grpc::CallbackServerContext* call, Role least, Identity* caller) const;
+
   // What gRPC says for a refusal that Serving has reported, with the trailers that go with it: when
   // to come again where the server was full; that it was the server who said UNAVAILABLE.
   grpc::Status status_for(grpc::CallbackServerContext* call, const Refused& refusal) const;

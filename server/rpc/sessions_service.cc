@@ -90,10 +90,13 @@ grpc::ServerUnaryReactor* handle(ServiceContext& context, grpc::CallbackServerCo
   auto* unary = new UnaryCall(context, call);
   Request request;
   SessionCommand command;
-  Refused refused = context.serving.availability();
+  Identity caller;
+  Refused refused = context.identify(call, Role::kUser, &caller);
+  if (!refused) refused = context.serving.availability();
   if (!refused) refused = parse(bytes, &request);
   if (!refused) {
     command = to_command(request);
+    command.caller = caller;
     refused = prepare(&command);
   }
   if (!refused) refused = hand_over(context, std::move(command), unary, answer, response);

@@ -36,11 +36,14 @@ ExportCall::ExportCall(ServiceContext& context, grpc::CallbackServerContext* cal
     : context_(context), call_(call) {
   v1::ExportRequest message;
   SessionCommand command;
-  Refused refused = context.serving.availability();
+  Identity caller;
+  Refused refused = context.identify(call, Role::kUser, &caller);
+  if (!refused) refused = context.serving.availability();
   if (!refused) refused = parse(request, &message);
   if (!refused) {
     at_ = message.offset();
     command = {.kind = SessionCommand::Kind::kExport,
+               .caller = caller,
                .name = message.name(),
                .expected_epoch = epoch_of(message)};
     refused = prepare(&command);
@@ -101,7 +104,9 @@ void ExportCall::finish(Refused refusal) {
 ImportCall::ImportCall(ServiceContext& context, grpc::CallbackServerContext* call,
                        grpc::ByteBuffer* response)
     : context_(context), call_(call), response_(response) {
-  if (Refused refused = context.serving.availability()) {
+  Refused refused = context.identify(call, Role::kUser, &caller_);
+  if (!refused) refused = context.serving.availability();
+  if (refused) {
     finish(std::move(refused));
   } else {
     StartRead(&incoming_);
@@ -132,6 +137,7 @@ Refused ImportCall::take(const v1::ImportRequest& message) {
   const auto most = static_cast<size_t>(context_.serving.info.most_written_bytes);
   if (!std::exchange(begun_, true)) {
     command_ = {.kind = SessionCommand::Kind::kImport,
+                .caller = caller_,
                 .name = message.name(),
                 .ttl_seconds = ttl_of(message),
                 .durability = durability_of(message)};

@@ -61,6 +61,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, priva
   grpc::CallbackServerContext* const call_;
   grpc::ByteBuffer* const response_;
   grpc::ByteBuffer incoming_;
+  Identity caller_;
   bool begun_ = false;
   SessionCommand command_;
   std::string written_;

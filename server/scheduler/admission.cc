@@ -1,6 +1,8 @@
 #include "server/scheduler/admission.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <utility>
 
 #include "server/scheduler/scheduler.h"
@@ -59,6 +61,41 @@ class Before {
   bool passes_ = false;
 };
 
+// What another tenant brings.
+struct Rival {
+  int64_t tokens = 0;      // of its prompts
+  int held = 0, line = 0;  // slots
+  double weight = 1;
+  int most_slots = TenantLimits::kNone;
+
+  // Of its slots, those that come before the waiter's `th` one does.
+  int slots_before(double weight_of_waiter, int th) const {
+    const double fair = th * weight / weight_of_waiter;
+    const int room = std::max(0, most_slots - held);
+    const double wanted = std::max(0.0, std::floor(fair) - held);
+    return static_cast<int>(std::min<double>({wanted, line * 1.0, room * 1.0}));
+  }
+};
+
+std::map<TenantId, Rival> rivals_of(const Waiter& waiter, const Situation& s) {
+  std::map<TenantId, Rival> rivals;
+  for (const Holder& holder : s.holders) {
+    if (holder.tenant == waiter.tenant) continue;
+    Rival& rival = rivals[holder.tenant];
+    ++rival.held;
+    if (holder.prompt) rival.tokens += holder.tokens;
+  }
+  for (const Waiter& other : s.line) {
+    if (other.tenant == waiter.tenant) continue;
+    Rival& rival = rivals[other.tenant];
+    rival.line += other.slots;
+    rival.tokens += other.tokens;
+    rival.weight = other.weight;
+    rival.most_slots = other.most_slots;
+  }
+  return rivals;
+}
+
 }  // namespace
 
 size_t next_in_turn(std::span<const Waiter> line, bool turn_of_shortest) {
@@ -71,16 +108,27 @@ size_t next_in_turn(std::span<const Waiter> line, bool turn_of_shortest) {
 double expected_wait(const Waiter& waiter, const Situation& s) {
   Ahead ahead = ahead_of_all(s);
   Before in_line(waiter.place, waiter.tokens), prompts = in_line;
+  int held = 0;
   for (const Holder& holder : s.holders) {
+    if (holder.tenant != waiter.tenant) continue;
+    ++held;
     if (holder.prompt) prompts.add(holder.place, holder.tokens, 0);
   }
   for (const Waiter& other : s.line) {
+    if (other.tenant != waiter.tenant) continue;
     in_line.add(other.place, other.tokens, other.slots);
     prompts.add(other.place, other.tokens, 0);
   }
-  ahead.prompt_tokens = static_cast<double>(prompts.tokens());
+  const int64_t own_tokens = prompts.tokens();
+  int64_t tokens = own_tokens;
+  int slots = in_line.slots();
+  for (const auto& [tenant, rival] : rivals_of(waiter, s)) {
+    tokens += std::min(rival.tokens, own_tokens + waiter.tokens);
+    slots += rival.slots_before(waiter.weight, held + in_line.slots() + 1);
+  }
+  ahead.prompt_tokens = static_cast<double>(tokens);
   const int in_use = static_cast<int>(ahead.releases.size());
-  ahead.slots_missing = in_line.slots() + (waiter.has_slot ? 0 : 1) + in_use - s.slots;
+  ahead.slots_missing = slots + (waiter.has_slot ? 0 : 1) + in_use - s.slots;
   return expected_wait(std::move(ahead));
 }
 

@@ -14,11 +14,13 @@ namespace recurve {
 
 // A request that waits for its slots.
 struct Waiter {
-  int64_t place = 0;      // who has the smaller one goes first, but for turns
-  int64_t tokens = 0;     // to be absorbed before its first token
-  int slots = 1;          // that its choices will take
-  bool has_slot = false;  // its session is in one
-  TenantId tenant = 0;    // whose it is
+  int64_t place = 0;                     // who has the smaller one goes first, but for turns
+  int64_t tokens = 0;                    // to be absorbed before its first token
+  int slots = 1;                         // that its choices will take
+  bool has_slot = false;                 // its session is in one
+  TenantId tenant = 0;                   // whose it is
+  double weight = 1;                     // of the tenant, see TenantLimits
+  int most_slots = TenantLimits::kNone;  // that the tenant may have
 };
 
 // A sequence that has its slot.
@@ -30,8 +32,8 @@ struct Holder {
   TenantId tenant = 0;       // whose it is
 };
 
-// Which of the line is next: the first; by turns the shortest, if that is far shorter. The line is
-// in the order of places and not empty.
+// Which of one tenant's line is next: the first; by turns the shortest, if that is far shorter. The
+// line is in the order of places and not empty.
 size_t next_in_turn(std::span<const Waiter> line, bool turn_of_shortest);
 
 // What a request finds.
@@ -44,7 +46,8 @@ struct Situation {
   const HoldTimeEstimator& holds;
 };
 
-// Seconds that others keep it waiting for its first token. It is not itself in the line.
+// Seconds that others keep it waiting for its first token: its own tenant's as they stand in the
+// line, another's as far as slots and prompts go to them by turns. It is not itself in the line.
 double expected_wait(const Waiter& waiter, const Situation& situation);
 
 // The bounds of what may be promised to a request.

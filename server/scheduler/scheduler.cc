@@ -1,6 +1,7 @@
 #include "server/scheduler/scheduler.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace recurve {
@@ -57,9 +58,29 @@ size_t pick(const Draft& plan, bool shortest, const May& may) {
   return best;
 }
 
-// The one that came first; by turns the shortest, if that is far shorter.
+// The tenant next in the order of their numbers that has a prompt; nothing behind the last.
+std::optional<TenantId> tenant_behind(const Draft& plan, std::optional<TenantId> last) {
+  std::optional<TenantId> next;
+  for (size_t i = 0; i < plan.pending.size(); ++i) {
+    const TenantId tenant = plan.pending[i].tenant;
+    if (plan.wants(i) && (!last || tenant > *last) && (!next || tenant < *next)) next = tenant;
+  }
+  return next;
+}
+
+TenantId tenant_of_turn(const Draft& plan) {
+  uint64_t count = 0;
+  for (auto one = tenant_behind(plan, {}); one; one = tenant_behind(plan, one)) ++count;
+  std::optional<TenantId> tenant = tenant_behind(plan, {});
+  if (count < 2) return tenant.value_or(0);
+  for (uint64_t i = plan.turn / 2 % count; i > 0; --i) tenant = tenant_behind(plan, tenant);
+  return *tenant;
+}
+
+// The tenant's one that came first; by turns the shortest, if that is far shorter.
 size_t whose_turn(const Draft& plan) {
-  const auto wants = [&](size_t i) { return plan.wants(i); };
+  const TenantId tenant = tenant_of_turn(plan);
+  const auto wants = [&](size_t i) { return plan.wants(i) && plan.pending[i].tenant == tenant; };
   const size_t first = pick(plan, false, wants);
   if (plan.turn % 2 == 0 || first == plan.pending.size()) return first;
   const size_t shortest = pick(plan, true, wants);

@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "server/identity/identity.h"
+
 namespace recurve {
 
 // The size of a step. rows >= slots + chunk and logits >= slots + chunk, so that every decode and
@@ -24,6 +26,7 @@ struct Pending {
   int64_t place = 0;
   // Of these tokens, what this step may take: whole chunks. Its state is wanted as it is then.
   int most = INT32_MAX;
+  TenantId tenant = 0;  // whose it is
 };
 
 // A prompt so many times shorter than another is far shorter.
@@ -47,6 +50,9 @@ struct StepPlan {
 // each done as early as they can be without delaying another. A prompt is cut at multiples of the
 // chunk only, counted from its start; what it brings does not depend on its neighbours except in
 // how many whole chunks, and the recurrence gives the same bits for any such cut.
+//
+// Tenants whose prompts are there have these turns in turn, two each: one's prompts, however many
+// and however urgent, do not stand before another's.
 //
 // Pure: no clock, no device, no locks.
 StepPlan plan_step(const StepBounds& bounds, std::span<const Pending> pending, uint64_t turn);

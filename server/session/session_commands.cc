@@ -33,6 +33,13 @@ SessionResult no_mark(const Session& session, const std::string& mark) {
 
 SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point now) {
   using Kind = SessionCommand::Kind;
+  const bool makes =
+      command.kind == Kind::kOpen || command.kind == Kind::kFork || command.kind == Kind::kImport;
+  if (makes && has_its_sessions(command)) {
+    return refuse(Status::kFull,
+                  fmt::format("tenant \"{}\" has {} sessions, as many as it may: close some",
+                              command.caller.tenant_name, command.caller.limits.sessions));
+  }
   if (command.kind == Kind::kOpen) return open(command, now);
   if (command.kind == Kind::kList) return list(command, now);
   if (command.kind == Kind::kImport) return import_state(command, now);
@@ -68,6 +75,18 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
     default:
       return close(*session, command, now);
   }
+}
+
+// Whether the tenant has as many as it may.
+bool SessionStore::has_its_sessions(const SessionCommand& command) const {
+  const Identity& caller = command.caller;
+  if (caller.limits.sessions == TenantLimits::kNone) return false;
+  int count = 0;
+  for (auto at = sessions_.lower_bound({caller.tenant, ""});
+       at != sessions_.end() && at->first.tenant == caller.tenant; ++at) {
+    if (++count >= caller.limits.sessions) return true;
+  }
+  return caller.limits.sessions == 0;
 }
 
 SessionResult SessionStore::open(const SessionCommand& command, Clock::time_point now) {

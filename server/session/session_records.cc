@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "server/identity/tenants.h"
 #include "server/session/session_change.h"
 
 namespace recurve {
@@ -79,17 +80,11 @@ int SessionStore::restore(Clock::time_point now) {
   return unknown;
 }
 
-std::optional<Identity> SessionStore::tenant_named(const std::string& name) const {
-  if (limits_.tenant_of) return limits_.tenant_of(name);
-  return name == kAnyone.tenant_name ? std::optional(kAnyone) : std::nullopt;
-}
-
 bool SessionStore::restore_one(StateStore::Record& record, Clock::time_point now) {
   if (!record.key.starts_with(kSession)) return false;
   const json all = json::parse(record.text, nullptr, false);
   try {
-    const std::optional<Identity> tenant = tenant_named(all.at("tenant"));
-    if (!tenant) return false;
+    const Tenant tenant = tenant_named(all.at("tenant").get_ref<const std::string&>());
     Snapshot at = snapshot_of(all.at("at"), record.states);
     std::map<std::string, Snapshot> marks;
     for (const auto& [name, point] : all.at("marks").items()) {
@@ -98,9 +93,9 @@ bool SessionStore::restore_one(StateStore::Record& record, Clock::time_point now
     const uint64_t epoch = all.at("epoch"), commits = all.at("commit");
     const double ttl = all.at("ttl_seconds");
     const uint64_t owner = all.value("owner", uint64_t{0});
-    Session& session = put({tenant->tenant, all.at("name")}, all.at("parent"), std::move(at), now);
+    Session& session = put({tenant.id, all.at("name")}, all.at("parent"), std::move(at), now);
     const Change change(*this, session);
-    session.tenant_name = tenant->tenant_name;
+    session.tenant_name = tenant.name;
     session.commit_owner = owner;
     session.durability = Durability::kLocal;
     session.epoch = epoch;

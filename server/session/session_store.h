@@ -28,9 +28,6 @@ struct SessionLimits {
   // Where sessions are kept, and move to where host memory is short; null: nowhere. Outlives them.
   Archive* archive = nullptr;
   StateHeader identity = {};  // of their states: model, weights and chunk
-  // Who the tenants of the sessions are that the archive has; empty where there is none of that
-  // name any more: their sessions stay where they are. Not said: there is the one that anyone is.
-  std::function<std::optional<Identity>(std::string_view tenant)> tenant_of = {};
   int64_t disk_bytes = 0;  // that durable sessions may reserve
 };
 
@@ -161,6 +158,7 @@ class SessionStore {
     std::function<void(SessionResult)> done;
   };
 
+  bool has_its_sessions(const SessionCommand& command) const;
   SessionResult open(const SessionCommand& command, Clock::time_point now);
   SessionResult fork(Session& session, const SessionCommand& command, Clock::time_point now);
   SessionResult mark(Session& session, const SessionCommand& command, Clock::time_point now);
@@ -187,7 +185,6 @@ class SessionStore {
                                  Clock::time_point now);
   StateStore::Change change_of(const Session& session, Proposal* proposal);
   StateHeader header_of(const Snapshot& at) const;
-  std::optional<Identity> tenant_named(const std::string& name) const;
   bool restore_one(StateStore::Record& record, Clock::time_point now);
   void write(StateStore::Change change, Archive::Committed done);
   Room make_room(int64_t bytes);

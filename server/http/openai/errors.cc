@@ -7,6 +7,8 @@ using nlohmann::json;
 json error_object(int status, const std::string& message, const std::string& field) {
   const char* type = "server_error";
   if (status >= 400 && status < 500) type = "invalid_request_error";
+  if (status == 401) type = "authentication_error";
+  if (status == 403) type = "permission_error";
   if (status == 429) type = "rate_limit_error";
   json error = {{"message", message}, {"type", type}, {"param", nullptr}, {"code", status}};
   if (!field.empty()) error["param"] = field;
@@ -21,6 +23,10 @@ int http_status(Refusal::Code code) {
   switch (code) {
     case Refusal::Code::kInvalid:
       return 400;
+    case Refusal::Code::kStranger:
+      return 401;
+    case Refusal::Code::kForbidden:
+      return 403;
     case Refusal::Code::kNotFound:
       return 404;
     case Refusal::Code::kExists:

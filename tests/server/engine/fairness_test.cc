@@ -141,4 +141,59 @@ TEST(EngineFairness, ALongPromptMovesWhileShortOnesComeAndGo) {
   }
 }
 
+constexpr Identity kMany{.tenant = 1, .tenant_name = "many", .limits = {.slot_share = 0.875}};
+constexpr Identity kOne{.tenant = 2, .tenant_name = "one", .limits = {.slot_share = 0.875}};
+
+// 64 streams without end, as urgent as can be, of one tenant, and one short request after another
+// of another tenant: each has its slot at once and its prompt in a few steps.
+TEST(EngineFairness, AFloodOfOneTenantDoesNotKeepOutAnother) {
+  NullHarness harness({.slots = 8, .ttft_seconds = 1});
+  std::vector<AnswerPtr> flood;
+  for (uint64_t i = 0; i < 64; ++i) {
+    Request endless = request(20 * kChunk, 1 << 20, i);
+    endless.caller = kMany;
+    endless.priority = kMaxPriority;
+    flood.push_back(harness->submit(std::move(endless)));
+  }
+  harness->step(3);
+  for (int i = 0; i < 50; ++i) {
+    Request asked = request(4 * kChunk, 2);
+    asked.caller = kOne;
+    asked.priority = -kMaxPriority;
+    AnswerPtr answer = harness->submit(std::move(asked));
+    harness->step(20);
+    answer->take();
+    ASSERT_TRUE(answer->ended()) << "request " << i;
+    ASSERT_EQ(answer->why(), Finish::kLength) << "request " << i;
+  }
+  int running = 0;
+  for (const AnswerPtr& endless : flood) {
+    endless->take();
+    if (!endless->tokens.empty()) ++running;
+  }
+  EXPECT_EQ(running, 7) << "all but an eighth";
+}
+
+// Whose slots come free goes to who has fewer, and choices of one request wait for others'.
+TEST(EngineFairness, SlotsAreSharedOnceTheyComeFree) {
+  NullHarness harness({.slots = 4});
+  const auto submit = [&](const Identity& caller, int tokens, uint64_t seed) {
+    Request asked = request(1, tokens, seed);
+    asked.caller = caller;
+    asked.caller.limits = {};
+    return harness->submit(std::move(asked));
+  };
+  std::vector<AnswerPtr> many, one;
+  for (uint64_t i = 0; i < 12; ++i) many.push_back(submit(kMany, 10, i));
+  harness->step(2);
+  for (uint64_t i = 0; i < 4; ++i) one.push_back(submit(kOne, 10, i));
+  harness->step(12);  // the first four have ended, the next ones run
+  int of_one = 0;
+  for (const AnswerPtr& answer : one) {
+    answer->take();
+    if (!answer->tokens.empty()) ++of_one;
+  }
+  EXPECT_EQ(of_one, 2) << "half of the slots";
+}
+
 }  // namespace recurve::testing::fairness_test

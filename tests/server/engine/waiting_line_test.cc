@@ -68,9 +68,14 @@ TEST_F(WaitingLineTest, ChoicesThatWaitAgainAreStillTheirTenants) {
   EXPECT_THAT(tenants(), ElementsAre(1));
   line_.wait_again(*first, 0);
   EXPECT_THAT(tenants(), ElementsAre(2, 1)) << "in their place";
-  const std::unique_ptr<Sequence> second = line_.admit_next(now_);
-  ASSERT_NE(second, nullptr);
-  EXPECT_EQ(second->caller.tenant, kOther.tenant);
+  std::unique_ptr<Sequence> next = line_.admit_next(now_);
+  ASSERT_NE(next, nullptr);
+  EXPECT_EQ(next->caller.tenant, kOne.tenant) << "who has had no slot yet";
+  EXPECT_THAT(tenants(), ElementsAre(2));
+  next = nullptr;  // its slot is free again
+  next = line_.admit_next(now_);
+  ASSERT_NE(next, nullptr);
+  EXPECT_EQ(next->caller.tenant, kOther.tenant);
   line_.drop_all(Finish::kDraining, now_);
 }
 

@@ -51,6 +51,25 @@ class Tls:
         return grpc.ssl_channel_credentials(ca, key, cert)
 
 
+def with_key(metadata: Metadata, key: str | None) -> Metadata:
+    """The metadata, with the header that shows the key: the one given, or that of RECURVE_KEY, or of
+    the file RECURVE_KEY_FILE names; as it is where there is none, or it has the header already.
+
+    ValueError for what is no key, OSError for a file that cannot be read."""
+    if any(name.lower() == "authorization" for name, _ in metadata):
+        return metadata
+    file = os.environ.get("RECURVE_KEY_FILE")
+    if key is None and file:
+        key = pathlib.Path(file).read_text().strip()
+    elif key is None:
+        key = os.environ.get("RECURVE_KEY")
+    if not key:
+        return metadata
+    if not re.fullmatch("[!-~]+", key):
+        raise ValueError("a key is one word of ASCII, as `recurve keys new` prints it")
+    return (*metadata, ("authorization", f"Bearer {key}"))
+
+
 def check_address(address: str) -> str:
     """The address. ValueError for one without a port: gRPC takes it for one with port 443, and what
     goes wrong then says nothing."""

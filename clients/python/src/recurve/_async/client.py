@@ -18,7 +18,7 @@ from recurve._async.generates import Generates
 from recurve._async.scoring import Scorer
 from recurve._async.session import Opening, open_session
 from recurve._async.stream import AsyncStream
-from recurve._channel import Tls
+from recurve._channel import Tls, with_key
 from recurve._errors import MAY_COME, UnavailableError, UnreachableError
 from recurve._info import Load, ModelInfo, ServerInfo, SessionInfo
 from recurve._requests import ScoreText, tokenize_request
@@ -38,7 +38,9 @@ class AsyncClient(Generates):
     address: HOST:PORT, or another name that gRPC resolves; ValueError where it is neither.
     retry: when calls are made again that have changed nothing; Retry(attempts=1): never.
     tls: TLS is spoken, as this says. Default: as Tls.from_environment() has it, else not.
-    metadata: sent with every call, e.g. (("authorization", "Bearer ..."),).
+    key: the key that the server wants. Default: RECURVE_KEY's, or that in the file RECURVE_KEY_FILE
+        names, else none.
+    metadata: sent with every call.
 
     To be made and used within one event loop, by any number of its tasks. Calls that fail raise a
     RecurveError; `timeout` is in seconds for the whole call, retries included; None: no limit.
@@ -51,9 +53,11 @@ class AsyncClient(Generates):
         retry: Retry = Retry(),
         metadata: Sequence[tuple[str, str]] = (),
         tls: Tls | None = None,
+        key: str | None = None,
     ) -> None:
-        self._connection = Connection(address, retry, tuple(metadata), tls)
-        self._scorer = Scorer(address, retry, tuple(metadata), tls)
+        shown = with_key(tuple(metadata), key)
+        self._connection = Connection(address, retry, shown, tls)
+        self._scorer = Scorer(address, retry, shown, tls)
 
     @property
     def address(self) -> str:

@@ -13,7 +13,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 from recurve import _answers as answers
 from recurve import _rpcs as rpcs
 from recurve._answers import begins
-from recurve._channel import Tls
+from recurve._channel import Tls, with_key
 from recurve._errors import MAY_COME, UnavailableError, UnreachableError
 from recurve._info import Load, ModelInfo, ServerInfo, SessionInfo
 from recurve._requests import ScorePieces, ScoreText, tokenize_request
@@ -38,7 +38,9 @@ class Client(Generates):
     address: HOST:PORT, or another name that gRPC resolves; ValueError where it is neither.
     retry: when calls are made again that have changed nothing; Retry(attempts=1): never.
     tls: TLS is spoken, as this says. Default: as Tls.from_environment() has it, else not.
-    metadata: sent with every call, e.g. (("authorization", "Bearer ..."),).
+    key: the key that the server wants. Default: RECURVE_KEY's, or that in the file RECURVE_KEY_FILE
+        names, else none.
+    metadata: sent with every call.
 
     Calls may run in several threads at once. Those that fail raise a RecurveError; `timeout` is in
     seconds for the whole call, retries included; None: no limit.
@@ -51,8 +53,10 @@ class Client(Generates):
         retry: Retry = Retry(),
         metadata: Sequence[tuple[str, str]] = (),
         tls: Tls | None = None,
+        key: str | None = None,
     ) -> None:
-        self._connection = Connection(address, retry, tuple(metadata), tls)
+        shown = with_key(tuple(metadata), key)
+        self._connection = Connection(address, retry, shown, tls)
 
     @property
     def address(self) -> str:

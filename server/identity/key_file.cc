@@ -1,0 +1,289 @@
+#include "server/identity/key_file.h"
+
+#include <fmt/format.h>
+#include <openssl/rand.h>
+#include <openssl/sha.h>
+
+#include <algorithm>
+#include <ctime>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <stdexcept>
+
+namespace recurve {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kPrefix = "rck_";
+constexpr size_t kIdDigits = 12, kSecretBytes = 32, kSecretLetters = 43;
+constexpr size_t kMostNameBytes = 64;
+
+[[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
+
+void only(const json& object, const std::string& where, const std::set<std::string>& names) {
+  if (!object.is_object()) fail(fmt::format("{} must be an object", where));
+  for (const auto& [name, value] : object.items()) {
+    if (!names.contains(name)) fail(fmt::format("{} has a field \"{}\", not known", where, name));
+  }
+}
+
+std::string string_of(const json& object, const char* name, const std::string& where) {
+  const auto found = object.find(name);
+  if (found == object.end() || !found->is_string() || found->get_ref<const std::string&>().empty())
+    fail(fmt::format("{} must have \"{}\", a string", where, name));
+  return *found;
+}
+
+double number_of(const json& object, const char* name, double least, double otherwise,
+                 const std::string& where) {
+  const auto found = object.find(name);
+  if (found == object.end()) return otherwise;
+  const bool right =
+      found->is_number() && found->get<double>() >= least && found->get<double>() <= 1e15;
+  if (!right) fail(fmt::format("{}: \"{}\" must be a number from {} on", where, name, least));
+  return *found;
+}
+
+int count_of(const json& object, const char* name, int least, const std::string& where) {
+  const double value = number_of(object, name, least, TenantLimits::kNone, where);
+  return static_cast<int>(std::min(value, static_cast<double>(TenantLimits::kNone)));
+}
+
+std::string tenant_of(const json& object, const std::string& where) {
+  std::string name = string_of(object, "tenant", where);
+  if (!is_tenant_name(name)) fail(fmt::format("{}: {}", where, tenant_name_rule(name)));
+  return name;
+}
+
+Role role_of(const json& object, const std::string& where) {
+  if (!object.contains("role")) return Role::kUser;
+  const std::string name = string_of(object, "role", where);
+  const auto role = role_named(name);
+  if (!role)
+    fail(fmt::format("{}: \"role\" must be user, observer or admin, got \"{}\"", where, name));
+  return *role;
+}
+
+TenantLimits limits_from(const json& object, const std::string& where) {
+  only(object, where, {"weight", "slots", "waiting", "sessions", "priority", "tokens_per_minute"});
+  TenantLimits limits;
+  limits.weight = number_of(object, "weight", 1e-3, 1, where);
+  limits.slots = count_of(object, "slots", 1, where);
+  limits.waiting = count_of(object, "waiting", 1, where);
+  limits.sessions = count_of(object, "sessions", 0, where);
+  limits.priority = count_of(object, "priority", -1000, where);
+  limits.tokens_per_minute =
+      static_cast<int64_t>(number_of(object, "tokens_per_minute", 1, 0, where));
+  return limits;
+}
+
+json to_json(const TenantLimits& limits) {
+  json object = json::object();
+  if (limits.weight != 1) object["weight"] = limits.weight;
+  const auto put = [&](const char* name, int value) {
+    if (value != TenantLimits::kNone) object[name] = value;
+  };
+  put("slots", limits.slots);
+  put("waiting", limits.waiting);
+  put("sessions", limits.sessions);
+  put("priority", limits.priority);
+  if (limits.tokens_per_minute > 0) object["tokens_per_minute"] = limits.tokens_per_minute;
+  return object;
+}
+
+std::string to_hex(const uint8_t* bytes, size_t size) {
+  return fmt::format("{:02x}", fmt::join(bytes, bytes + size, ""));
+}
+
+bool is_hex(std::string_view text) {
+  return text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+KeyHash hash_from(const std::string& hex, const std::string& where) {
+  KeyHash hash;
+  if (hex.size() != 2 * hash.size() || !is_hex(hex)) {
+    fail(fmt::format("{}: \"sha256\" must be {} hexadecimal digits", where, 2 * hash.size()));
+  }
+  for (size_t i = 0; i < hash.size(); ++i) {
+    hash[i] = static_cast<uint8_t>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
+  }
+  return hash;
+}
+
+KeyFile::Key key_from(const json& object, const std::string& where) {
+  only(object, where, {"id", "tenant", "role", "sha256", "expires"});
+  KeyFile::Key key{.id = string_of(object, "id", where),
+                   .tenant = tenant_of(object, where),
+                   .role = role_of(object, where),
+                   .hash = hash_from(string_of(object, "sha256", where), where)};
+  if (key.id.size() != kIdDigits || !is_hex(key.id)) {
+    fail(fmt::format("{}: \"id\" must be {} hexadecimal digits", where, kIdDigits));
+  }
+  if (!object.contains("expires")) return key;
+  key.expires = time_from(string_of(object, "expires", where));
+  if (!key.expires) {
+    fail(fmt::format("{}: \"expires\" must be a time as 2026-12-31T23:59:59Z", where));
+  }
+  return key;
+}
+
+KeyFile::Certificate certificate_from(const json& object, const std::string& where) {
+  only(object, where, {"subject", "tenant", "role"});
+  return {.subject = string_of(object, "subject", where),
+          .tenant = tenant_of(object, where),
+          .role = role_of(object, where)};
+}
+
+const json& list_of(const json& all, const char* name) {
+  static const json kNothing = json::array();
+  if (!all.contains(name)) return kNothing;
+  if (!all.at(name).is_array()) fail(fmt::format("\"{}\" must be a list", name));
+  return all.at(name);
+}
+
+std::string new_secret(size_t bytes) {
+  std::string random(bytes, '\0');
+  if (RAND_bytes(reinterpret_cast<uint8_t*>(random.data()), static_cast<int>(bytes)) != 1) {
+    fail("the system gives no random numbers to make a key of");
+  }
+  return random;
+}
+
+// Of RFC 4648, without the padding.
+std::string base64_url(const std::string& bytes) {
+  constexpr std::string_view kLetters =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+  std::string text;
+  uint32_t bits = 0;
+  int held = 0;
+  for (const char byte : bytes) {
+    bits = bits << 8 | static_cast<uint8_t>(byte);
+    for (held += 8; held >= 6; held -= 6) text += kLetters[bits >> (held - 6) & 63];
+  }
+  if (held > 0) text += kLetters[bits << (6 - held) & 63];
+  return text;
+}
+
+}  // namespace
+
+bool is_tenant_name(std::string_view name) {
+  return !name.empty() && name.size() <= kMostNameBytes && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.';
+  });
+}
+
+std::string tenant_name_rule(std::string_view name) {
+  return fmt::format(
+      "a tenant's name must be 1 to {} ASCII letters, digits, '-', '_' and '.', got \"{}\"",
+      kMostNameBytes, name);
+}
+
+std::string_view key_id_of(std::string_view key) {
+  if (key.size() != kPrefix.size() + kIdDigits + 1 + kSecretLetters) return {};
+  const std::string_view id = key.substr(kPrefix.size(), kIdDigits);
+  const bool right =
+      key.starts_with(kPrefix) && is_hex(id) && key[kPrefix.size() + kIdDigits] == '_';
+  return right ? id : std::string_view();
+}
+
+KeyHash hash_of(std::string_view key) {
+  KeyHash hash;
+  SHA256(reinterpret_cast<const uint8_t*>(key.data()), key.size(), hash.data());
+  return hash;
+}
+
+NewKey make_key() {
+  const std::string id = new_secret(kIdDigits / 2);
+  NewKey made{.id = to_hex(reinterpret_cast<const uint8_t*>(id.data()), id.size())};
+  made.key = fmt::format("{}{}_{}", kPrefix, made.id, base64_url(new_secret(kSecretBytes)));
+  return made;
+}
+
+KeyFile parse_key_file(std::string_view text) {
+  const json all = json::parse(text, nullptr, false);
+  if (all.is_discarded()) fail("it is no JSON");
+  only(all, "it", {"tenants", "keys", "certificates"});
+  KeyFile file;
+  const json tenants = all.value("tenants", json::object());
+  if (!tenants.is_object()) fail("\"tenants\" must be an object");
+  for (const auto& [name, limits] : tenants.items()) {
+    if (!is_tenant_name(name)) fail(tenant_name_rule(name));
+    file.tenants[name] = limits_from(limits, fmt::format("tenant \"{}\"", name));
+  }
+  std::set<std::string> ids, subjects;
+  for (const json& object : list_of(all, "keys")) {
+    const std::string where = fmt::format("key {}", file.keys.size() + 1);
+    const auto& key = file.keys.emplace_back(key_from(object, where));
+    if (!ids.insert(key.id).second) fail(fmt::format("{}: its id is another's too", where));
+  }
+  for (const json& object : list_of(all, "certificates")) {
+    const std::string where = fmt::format("certificate {}", file.certificates.size() + 1);
+    const auto& one = file.certificates.emplace_back(certificate_from(object, where));
+    if (!subjects.insert(one.subject).second) {
+      fail(fmt::format("{}: its subject is another's too", where));
+    }
+  }
+  return file;
+}
+
+std::string to_text(const KeyFile& file) {
+  json all = {{"tenants", json::object()}, {"keys", json::array()}};
+  for (const auto& [name, limits] : file.tenants) all["tenants"][name] = to_json(limits);
+  for (const KeyFile::Key& key : file.keys) {
+    json object = {{"id", key.id},
+                   {"tenant", key.tenant},
+                   {"role", name_of(key.role)},
+                   {"sha256", to_hex(key.hash.data(), key.hash.size())}};
+    if (key.expires) object["expires"] = to_text(*key.expires);
+    all["keys"].push_back(std::move(object));
+  }
+  for (const KeyFile::Certificate& one : file.certificates) {
+    all["certificates"].push_back(
+        {{"subject", one.subject}, {"tenant", one.tenant}, {"role", name_of(one.role)}});
+  }
+  return all.dump(2) + "\n";
+}
+
+std::optional<Role> role_named(std::string_view name) {
+  for (const Role role : {Role::kUser, Role::kObserver, Role::kAdmin}) {
+    if (name == name_of(role)) return role;
+  }
+  return std::nullopt;
+}
+
+std::string_view name_of(Role role) {
+  switch (role) {
+    case Role::kUser:
+      return "user";
+    case Role::kObserver:
+      return "observer";
+    case Role::kAdmin:
+      return "admin";
+    case Role::kNobody:
+      break;
+  }
+  return "nobody";
+}
+
+std::optional<KeyTime> time_from(const std::string& text) {
+  std::tm parts{};
+  const char* end = strptime(text.c_str(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  if (end == nullptr || *end != '\0') return std::nullopt;
+  const KeyTime time{std::chrono::seconds(timegm(&parts))};
+  if (to_text(time) != text) return std::nullopt;  // the 31st of February
+  return time;
+}
+
+std::string to_text(KeyTime time) {
+  const std::time_t seconds = time.time_since_epoch().count();
+  std::tm parts{};
+  gmtime_r(&seconds, &parts);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", parts.tm_year + 1900, parts.tm_mon + 1,
+                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
+}
+
+}  // namespace recurve

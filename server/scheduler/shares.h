@@ -1,0 +1,33 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "server/identity/identity.h"
+#include "server/scheduler/admission.h"
+
+namespace recurve {
+
+// How tenants share slots. Pure: no clock, no requests, no locks.
+
+// What a tenant has of them now.
+struct TenantUse {
+  TenantId tenant = 0;
+  int slots = 0;
+  uint64_t turn = 0;  // its last one, of all that were given; 0: it had none
+};
+
+// How many of the slots a tenant may have at once, by its limits.
+int most_slots(const TenantLimits& limits, int slots);
+
+// Whether a tenant with so many slots may have one more.
+bool may_have_more(const TenantUse& use, int most);
+
+// Whose is the next slot: of the tenants in the line that may have one more, the one that would
+// have the fewest for its weight then; of equals, the one whose last turn is longest ago. So a
+// tenant's requests wait for each other, however many there are and however urgent, and not for
+// another's. Nothing where nobody in the line may have more. All in the line have a use.
+std::optional<TenantId> tenant_in_turn(std::span<const Waiter> line,
+                                       std::span<const TenantUse> uses);
+
+}  // namespace recurve

@@ -1,0 +1,495 @@
+"""Who may do what, from outside: a server with keys before curl, grpcio with code generated from the
+protos, and the command line. ctest runs this with RECURVE_BIN set to the folder of recurve-server;
+by hand:
+
+    RECURVE_BIN=build/release/bin /usr/bin/python3 -m pytest tests/service/access.py
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+MODEL = ROOT / "weights_tools/demo/xlstm-books"
+BIN = pathlib.Path(os.environ["RECURVE_BIN"])
+
+grpc = pytest.importorskip("grpc")
+sys.path.insert(0, str(ROOT / "tests/clients_of_others/tls"))
+from certificates import Authority  # noqa: E402
+
+# Every rpc, and who may call it: "all" needs no key. An rpc without a row fails the test.
+ROLES = ("none", "user", "observer", "admin")
+WHO = {
+    "/recurve.v1.Inference/Generate": "user",
+    "/recurve.v1.Inference/Score": "user",
+    "/recurve.v1.Inference/Tokenize": "user",
+    "/recurve.v1.Inference/Detokenize": "user",
+    "/recurve.v1.Inference/Abort": "user",
+    "/recurve.v1.Sessions/Open": "user",
+    "/recurve.v1.Sessions/Get": "user",
+    "/recurve.v1.Sessions/List": "user",
+    "/recurve.v1.Sessions/Close": "user",
+    "/recurve.v1.Sessions/Fork": "user",
+    "/recurve.v1.Sessions/Mark": "user",
+    "/recurve.v1.Sessions/Unmark": "user",
+    "/recurve.v1.Sessions/Rewind": "user",
+    "/recurve.v1.Sessions/Export": "user",
+    "/recurve.v1.Sessions/Import": "user",
+    "/recurve.v1.Control/GetModelInfo": "user",
+    "/recurve.v1.Control/GetServerInfo": "user",
+    "/recurve.v1.Control/GetLoad": "observer",
+    "/recurve.v1.Control/Drain": "admin",
+    "/inference.GRPCInferenceService/ServerLive": "none",
+    "/inference.GRPCInferenceService/ServerReady": "none",
+    "/inference.GRPCInferenceService/ModelReady": "none",
+    "/inference.GRPCInferenceService/ServerMetadata": "user",
+    "/inference.GRPCInferenceService/ModelMetadata": "user",
+    "/inference.GRPCInferenceService/ModelConfig": "user",
+    "/inference.GRPCInferenceService/ModelInfer": "user",
+    "/inference.GRPCInferenceService/ModelStreamInfer": "user",
+}
+HTTP = {
+    ("GET", "/health"): "none",
+    ("GET", "/"): "none",
+    ("GET", "/v1/models"): "user",
+    ("GET", "/v1/sessions"): "user",
+    ("GET", "/v1/responses/none"): "user",
+    ("GET", "/tokenizer_info"): "user",
+    ("POST", "/v1/completions"): "user",
+    ("POST", "/v1/chat/completions"): "user",
+    ("POST", "/v1/responses"): "user",
+    ("POST", "/tokenize"): "user",
+    ("GET", "/v1/load"): "observer",
+    ("GET", "/metrics"): "observer",
+}
+REFUSED = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+
+
+def new_key(file, tenant, *flags):
+    made = subprocess.run([BIN / "recurve", "keys", "new", "--file", file, "--tenant", tenant, *flags],
+                          check=True, text=True, capture_output=True)
+    assert made.stderr == ""
+    assert re.fullmatch(r"rck_[0-9a-f]{12}_[\w-]{43}\n", made.stdout)
+    return made.stdout.strip()
+
+
+class Server:
+    def __init__(self, folder, *flags):
+        self.log = folder / "log"
+        with open(self.log, "w") as out:
+            self.process = subprocess.Popen(
+                [BIN / "recurve-server", "--model", MODEL, "--listen", "127.0.0.1:0", "--http",
+                 "127.0.0.1:0", "--slots", "4", "--threads", "1", "--log-level", "debug", *flags],
+                stderr=out)
+        self.wait_for("event=serving_http")
+        self.ports = dict(re.findall(r"event=(serving\w*) .* port=(\d+)", self.log.read_text()))
+        self.address = f"127.0.0.1:{self.ports['serving']}"
+        self.url = f"http://127.0.0.1:{self.ports['serving_http']}"
+
+    def wait_for(self, what):
+        for _ in range(1500):
+            if re.search(what, self.log.read_text()):
+                return
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.02)
+        raise AssertionError(f"{what}: not in\n{self.log.read_text()}")
+
+    def call(self, rpc, key=None, message=b"", address=None):
+        """The code of an rpc of any form: each takes a stream of one message."""
+        with grpc.insecure_channel(address or self.address) as channel:
+            metadata = (("authorization", f"Bearer {key}"),) if key else ()
+            answers = channel.stream_stream(rpc)(iter([message]), metadata=metadata, timeout=30)
+            try:
+                list(answers)
+            except grpc.RpcError:
+                pass
+            return answers.code()
+
+    def curl(self, method, path, key=None, *more):
+        show = ["-H", f"Authorization: Bearer {key}"] if key else []
+        if method == "POST":
+            show += ["-H", "Content-Type: application/json"] + ([] if "-d" in more else ["-d", "{}"])
+        out = subprocess.run(["curl", "-sS", "--max-time", "30", "-X", method, "-w", "\n%{http_code}",
+                              *show, *more, self.url + path], check=True, text=True,
+                             capture_output=True).stdout
+        body, _, status = out.rpartition("\n")
+        return int(status), body
+
+    def recurve(self, *arguments, key=None, check=True):
+        environment = {**os.environ, "RECURVE_SERVER": self.address}
+        environment.pop("RECURVE_KEY", None)
+        if key:
+            environment["RECURVE_KEY"] = key
+        return subprocess.run([BIN / "recurve", *arguments], env=environment, check=check, text=True,
+                              capture_output=True, timeout=60)
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+        assert self.process.wait(timeout=60) == 0, self.log.read_text()
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    file = tmp_path_factory.mktemp("keys") / "keys.json"
+    made = {"none": None}
+    for role in ROLES[1:]:
+        made[role] = new_key(file, "alice", "--role", role)
+    made["bob"] = new_key(file, "bob")
+    made["old"] = new_key(file, "bob", "--expires", "2026-01-01")
+    made["file"] = file
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, keys):
+    server = Server(tmp_path_factory.mktemp("server"), "--keys", keys["file"])
+    yield server
+    server.stop()
+    # Whatever was asked, the log has no secret and no hash.
+    log = server.log.read_text()
+    for name, key in keys.items():
+        if name not in ("none", "file"):
+            assert key.split("_", 2)[2] not in log
+    for hash in re.findall(r'"sha256": "(\w+)"', keys["file"].read_text()):
+        assert hash not in log
+
+
+@pytest.fixture(scope="module")
+def rpcs(tmp_path_factory):
+    """The rpcs of all protos, as protoc reads them."""
+    out = tmp_path_factory.mktemp("protos") / "all"
+    subprocess.run(["protoc", f"--proto_path={ROOT / 'proto'}", f"--descriptor_set_out={out}"]
+                   + [str(p) for p in sorted((ROOT / "proto").rglob("*.proto"))], check=True)
+    from google.protobuf import descriptor_pb2
+    files = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file
+    return {f"/{file.package}.{service.name}/{method.name}" for file in files
+            for service in file.service for method in service.method}
+
+
+def test_every_rpc_knows_who_may(server, keys, rpcs):
+    assert set(WHO) == rpcs
+    for rpc, least in WHO.items():
+        for role in ROLES:
+            may = ROLES.index(role) >= ROLES.index(least)
+            if rpc.endswith("Drain") and may:
+                continue  # in a test of its own
+            code = server.call(rpc, keys[role])
+            if may:
+                assert code not in REFUSED, (rpc, role)
+            else:
+                stranger = role == "none"
+                assert code == (grpc.StatusCode.UNAUTHENTICATED if stranger
+                                else grpc.StatusCode.PERMISSION_DENIED), (rpc, role)
+
+
+def test_every_route_knows_who_may(server, keys):
+    for (method, path), least in HTTP.items():
+        for role in ROLES:
+            status, _ = server.curl(method, path, keys[role])
+            if ROLES.index(role) >= ROLES.index(least):
+                assert status not in (401, 403), (path, role)
+            else:
+                assert status == (401 if role == "none" else 403), (path, role)
+
+
+def test_what_is_no_key_opens_nothing(server, keys):
+    good = keys["user"]
+    wrong = good[:-1] + ("A" if good[-1] != "A" else "B")
+    for key in ("x", wrong, good + "x", good[:-1], keys["old"], "rck_" + "0" * 12 + "_" + "A" * 43):
+        assert server.call("/recurve.v1.Sessions/List", key) == grpc.StatusCode.UNAUTHENTICATED
+        assert server.curl("GET", "/v1/models", key)[0] == 401
+    assert server.curl("GET", "/v1/models", None, "-H", f"Authorization: Basic {good}")[0] == 401
+    assert server.curl("GET", "/v1/models", None, "-H", f"authorization: bearer {good}")[0] == 200
+    server.wait_for("event=stranger .*reason=expired_key")
+    head = server.curl("GET", "/v1/models", None, "-i")[1]
+    assert "WWW-Authenticate: Bearer" in head
+
+
+def test_health_needs_no_key_and_reflection_is_not_there(server):
+    health = "/grpc.health.v1.Health/Check"
+    with grpc.insecure_channel(server.address) as channel:
+        assert channel.unary_unary(health)(b"", timeout=30) == b"\x08\x01"
+    reflection = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    assert server.call(reflection) == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_the_process_has_given_up_what_it_does_not_need(server):
+    proc = pathlib.Path(f"/proc/{server.process.pid}")
+    assert re.search(r"NoNewPrivs:\s+1", (proc / "status").read_text())
+    assert re.search(r"Max core file size\s+0\s+0", (proc / "limits").read_text())
+
+
+def test_the_other_clients_show_their_keys(server, keys):
+    load = [BIN / "recurve-loadgen", "--server", server.address, "--streams", "1", "--warmup", "0",
+            "--duration", "1"]
+    environment = {name: value for name, value in os.environ.items() if name != "RECURVE_KEY"}
+    done = subprocess.run(load, env=environment, text=True, capture_output=True, timeout=60)
+    assert done.returncode != 0 and "key is needed" in done.stdout + done.stderr
+    done = subprocess.run(load, env={**environment, "RECURVE_KEY": keys["user"]}, text=True,
+                          capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_names_are_a_tenants_own(server, keys):
+    server.recurve("session", "open", "diary", key=keys["user"])
+    server.recurve("session", "open", "diary", key=keys["bob"])
+    server.recurve("session", "open", "mine", key=keys["user"])
+    mine = server.recurve("--json", "session", "list", key=keys["bob"]).stdout
+    assert "diary" in mine and "mine" not in mine
+    # What is another's and what is nobody's are told alike.
+    foreign = server.recurve("session", "get", "mine", key=keys["bob"], check=False)
+    missing = server.recurve("session", "get", "none", key=keys["bob"], check=False)
+    assert foreign.returncode == missing.returncode == 1
+    assert foreign.stderr.replace("mine", "none") == missing.stderr
+    other = server.curl("GET", "/v1/sessions/mine", keys["bob"])
+    assert other[0] == 404
+    server.recurve("session", "close", "diary", key=keys["bob"])
+    server.recurve("session", "get", "diary", key=keys["user"])
+
+
+def test_requests_are_ended_by_their_tenant_or_an_administrator(server, keys):
+    def running():
+        return subprocess.Popen(
+            [BIN / "recurve", "--server", server.address, "generate", "--prompt", "Once", "--request-id",
+             "long", "--max-tokens", "1000000", "--ignore-eos"], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, env={**os.environ, "RECURVE_KEY": keys["user"]})
+
+    for end, by in (("user", "user"), ("admin", "admin")):
+        call = running()
+        call.stdout.read(1)
+        refused = server.recurve("abort", "long", key=keys["bob"], check=False)
+        assert refused.returncode == 1 and "NOT_FOUND" in refused.stderr
+        server.recurve("abort", "long", key=keys[by])
+        assert call.wait(timeout=60) == 1
+        assert "CANCELLED" in call.stderr.read()
+
+
+def test_the_command_line_shows_its_key(server, keys, tmp_path):
+    file = tmp_path / "key"
+    file.write_text(keys["user"] + "\n")
+    assert "prompt tokens" in server.recurve(
+        "generate", "--prompt", "Once", "--max-tokens", "3", "--stats", "--key-file", file).stderr
+    nothing = server.recurve("generate", "--prompt", "Once", check=False)
+    assert nothing.returncode == 1
+    assert "UNAUTHENTICATED" in nothing.stderr and "--key-file" in nothing.stderr
+    broken = server.recurve("health", key="two words", check=False)
+    assert broken.returncode == 2 and "two words" not in broken.stderr
+
+
+def test_keys_come_and_go_while_it_runs(tmp_path):
+    file = tmp_path / "keys.json"
+    first = new_key(file, "carol")
+    server = Server(tmp_path, "--keys", file)
+
+    def becomes(key, status):
+        for _ in range(300):
+            if server.curl("GET", "/v1/models", key)[0] == status:
+                return True
+            time.sleep(0.02)
+        return False
+
+    try:
+        assert becomes(first, 200)
+        second = new_key(file, "carol", "--expires", "1h")
+        assert becomes(second, 200)
+        subprocess.run([BIN / "recurve", "keys", "remove", "--file", file, first.split("_")[1]], check=True)
+        assert becomes(first, 401) and becomes(second, 200)
+        listed = subprocess.run([BIN / "recurve", "keys", "list", "--file", file], check=True, text=True,
+                                capture_output=True).stdout
+        assert second.split("_")[1] in listed and "carol" in listed and "user" in listed
+        # What cannot be read is left, and the keys from before hold.
+        file.write_text("nothing")
+        server.curl("GET", "/v1/models", second)
+        for _ in range(300):
+            if "event=keys_not_reloaded" in server.log.read_text():
+                break
+            server.curl("GET", "/v1/models", second)
+            time.sleep(0.02)
+        assert "event=keys_not_reloaded" in server.log.read_text()
+        assert becomes(second, 200)
+    finally:
+        server.stop()
+
+
+def test_operators_have_a_listener_of_their_own(tmp_path, keys):
+    server = Server(tmp_path, "--keys", keys["file"], "--admin", "127.0.0.1:0")
+    server.wait_for("event=serving_admin")
+    ports = dict(re.findall(r"event=(serving\w*) .* port=(\d+)", server.log.read_text()))
+    admin = f"127.0.0.1:{ports['serving_admin']}"
+    load, drain = "/recurve.v1.Control/GetLoad", "/recurve.v1.Control/Drain"
+    reflection = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    denied, stranger = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
+    try:
+        assert server.call(load, keys["admin"]) == denied
+        assert server.call(drain, keys["admin"]) == denied
+        assert server.curl("GET", "/metrics", keys["admin"])[0] == 403
+        assert server.call(load, keys["observer"], address=admin) == grpc.StatusCode.OK
+        assert server.call(drain, None, address=admin) == stranger
+        assert server.call(drain, keys["observer"], address=admin) == denied
+        assert server.call(reflection, address=admin) != grpc.StatusCode.UNIMPLEMENTED
+        assert server.call(reflection) == grpc.StatusCode.UNIMPLEMENTED
+        assert server.call(drain, keys["admin"], address=admin) == grpc.StatusCode.OK
+        assert server.process.wait(timeout=60) == 0
+        assert re.search(r"event=drain_asked .*tenant=alice", server.log.read_text())
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("door", ["--listen", "--http", "--metrics", "--admin"])
+def test_a_network_of_strangers_is_refused(tmp_path, keys, door):
+    """At once, before the model is looked at."""
+    def started(*flags):
+        return subprocess.run([BIN / "recurve-server", "--model", tmp_path / "none", door, "0.0.0.0:0",
+                               *(("--listen", "127.0.0.1:0") if door != "--listen" else ()), *flags],
+                              text=True, capture_output=True, timeout=60)
+
+    for flags in ([], ["--keys", keys["file"]]):
+        refused = started(*flags)
+        assert refused.returncode == 1
+        assert door in refused.stderr and "--insecure-network" in refused.stderr
+    allowed = started("--insecure-network")
+    assert allowed.returncode == 1 and "--insecure-network" not in allowed.stderr
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """A server of two tenants, one of whom has limits, and their keys."""
+    folder = tmp_path_factory.mktemp("shared")
+    file = folder / "keys.json"
+    keys = {name: new_key(file, name) for name in ("many", "one", "small")}
+    content = json.loads(file.read_text())
+    content["tenants"]["small"] = {"waiting": 1, "sessions": 2, "priority": 0, "tokens_per_minute": 60}
+    file.write_text(json.dumps(content))
+    server = Server(folder, "--keys", file, "--max-queue", "256", "--ttft-ms", "5000")
+    yield server, keys
+    server.stop()
+
+
+def endless(server, key, *flags):
+    return subprocess.Popen(
+        [BIN / "recurve", "--server", server.address, "generate", "--prompt", "Once", "--max-tokens",
+         "1000000", "--ignore-eos", *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        env={**os.environ, "RECURVE_KEY": key})
+
+
+def test_limits_are_refused_by_name(shared):
+    server, keys = shared
+    ask = ("generate", "--prompt", "Once", "--max-tokens", "70", "--ignore-eos")
+
+    def refused(*arguments):
+        done = server.recurve(*arguments, key=keys["small"], check=False)
+        assert done.returncode == 1, arguments
+        return done.stderr
+
+    for name in ("a", "b"):
+        server.recurve("session", "open", name, key=keys["small"])
+    assert "2 sessions, as many as it may" in refused("session", "open", "c")
+    assert "2 sessions, as many as it may" in refused("session", "fork", "a", "c")
+    assert "priority must be at most 0" in refused(*ask, "--priority", "1")
+    server.recurve(*ask, key=keys["small"])
+    spent = refused(*ask)
+    assert "60 tokens a minute" in spent and "try again in" in spent
+    status, body = server.curl("POST", "/v1/completions", keys["small"], "-d",
+                               json.dumps({"prompt": "Once"}), "-i")
+    assert status == 429 and "retry-after" in body.lower()
+    server.recurve(*ask, key=keys["one"])
+
+
+def test_a_flood_of_one_tenant_does_not_keep_out_another(shared):
+    """64 streams without end at the highest priority; another tenant's 40 requests are all answered."""
+    server, keys = shared
+    flood = [endless(server, keys["many"], "--priority", "10") for _ in range(64)]
+    readers = []
+    try:
+        reached = threading.Event()
+
+        def first_letter(stream):
+            if stream.stdout.read(1):
+                reached.set()
+
+        readers = [threading.Thread(target=first_letter, args=(stream,)) for stream in flood]
+        for reader in readers:
+            reader.start()
+        assert reached.wait(60), "nobody of the flood has begun"
+        times = []
+        for _ in range(40):
+            began = time.monotonic()
+            server.recurve("generate", "--prompt", "Once upon a time", "--max-tokens", "8",
+                           key=keys["one"])
+            times.append(time.monotonic() - began)
+        print(f"worst of 40 beside 64 streams: {max(times):.2f} s")
+        alive = [stream for stream in flood if stream.poll() is None]
+        assert alive, "the flood is there to the end"
+    finally:
+        for stream in flood:
+            stream.kill()
+            stream.wait()
+        for reader in readers:
+            reader.join()
+        for stream in flood:
+            stream.stdout.close()
+
+
+def test_a_certificate_is_as_good_as_a_key(tmp_path):
+    """By its subject, over gRPC and HTTP; one that is not named is a stranger's."""
+    authority = Authority(tmp_path)
+    own, worker, other = authority.sign(), authority.sign("worker"), authority.sign("other")
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps({"certificates": [
+        {"subject": "CN=worker", "tenant": "alice", "role": "observer"}]}))
+    key = new_key(file, "bob")
+    server = Server(tmp_path, "--keys", file, *own.flags, "--tls-client-ca", authority.ca)
+    try:
+        def call(certificate, rpc, key=None):
+            credentials = grpc.ssl_channel_credentials(
+                authority.ca.read_bytes(), certificate.key.read_bytes(), certificate.cert.read_bytes())
+            metadata = (("authorization", f"Bearer {key}"),) if key else ()
+            with grpc.secure_channel(server.address, credentials) as channel:
+                answers = channel.stream_stream(rpc)(iter([b""]), metadata=metadata, timeout=30)
+                try:
+                    list(answers)
+                except grpc.RpcError:
+                    pass
+                return answers.code()
+
+        def curl(certificate):
+            return subprocess.run(
+                ["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "--cacert", authority.ca, "--cert",
+                 certificate.cert, "--key", certificate.key, f"https://{server.url[7:]}/v1/load"],
+                check=True, text=True, capture_output=True).stdout
+
+        load, sessions = "/recurve.v1.Control/GetLoad", "/recurve.v1.Sessions/List"
+        assert call(worker, load) == grpc.StatusCode.OK
+        assert call(other, load) == grpc.StatusCode.UNAUTHENTICATED
+        assert call(other, sessions, key) == grpc.StatusCode.OK
+        # A key goes before the certificate, and a wrong one is not made good by it.
+        assert call(worker, load, key) == grpc.StatusCode.PERMISSION_DENIED
+        assert call(worker, load, "wrong") == grpc.StatusCode.UNAUTHENTICATED
+        assert (curl(worker), curl(other)) == ("200", "401")
+    finally:
+        server.stop()
+
+
+def test_durable_sessions_are_their_tenants_after_a_restart(tmp_path, keys):
+    flags = ("--keys", keys["file"], "--state-dir", tmp_path / "states")
+    server = Server(tmp_path, *flags)
+    server.recurve("session", "open", "--durability", "local", "kept", key=keys["user"])
+    server.recurve("generate", "--session", "kept", "--prompt", "Once", "--max-tokens", "2",
+                   key=keys["user"])
+    server.stop()
+    server = Server(tmp_path, *flags)
+    try:
+        server.recurve("session", "get", "kept", key=keys["user"])
+        foreign = server.recurve("session", "get", "kept", key=keys["bob"], check=False)
+        assert foreign.returncode == 1 and "NOT_FOUND" in foreign.stderr
+    finally:
+        server.stop()
