@@ -94,6 +94,11 @@ Rwkv7::Rwkv7(Checkpoint& checkpoint, Backend& backend, const LoadOptions& option
                "rwkv7_gate", "rwkv7", "head_norm_bonus"});
   c_.state = require_state(backend, "rwkv7", "rwkv7", options.state);
   if (options.chunk > 0) c_.chunk = options.chunk;
+  require_sizes(backend, "rwkv7",
+                Rwkv7Args{.H = static_cast<int>(c_.H),
+                          .N = static_cast<int>(c_.N),
+                          .chunk = c_.chunk,
+                          .S = {nullptr, c_.state}});
   const std::string prefix = checkpoint.detect_prefix({"model.", ""}, "norm.weight");
   tokens_ = load_token_weights(backend, checkpoint, prefix, "norm.weight", c_.vocab, c_.D, c_.tied,
                                options.weights);
