@@ -77,7 +77,7 @@ TEST_P(Rwkv7FormsTest, AreTheStepsInDouble) {
   for (int rows = 0; rows < 5; ++rows) {
     for (const int chunk : {1, 2, 16, 64, 128}) {
       for (const int L : {1, 2, 17, 130}) {
-        expect_oracle(device, {1, 64, chunk, static_cast<Rwkv7Rows>(rows)}, L, random);
+        expect_oracle(device, {1, 64, chunk, static_cast<Rwkv7Rows>(rows), chunk > 16}, L, random);
       }
       expect_oracle(device, {3, 7, chunk, static_cast<Rwkv7Rows>(rows)}, 70, random);
     }
