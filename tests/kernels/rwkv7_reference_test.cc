@@ -222,8 +222,11 @@ TEST_P(Rwkv7RowsTest, TokenShiftMixesForEachReader) {
                       .x = in.data(),
                       .mu = {},
                       .state = state.data(),
-                      .y = y.data()};
-  for (int i = 0; i < n; ++i) args.mu[i] = mixes.data() + int64_t{i} * D;
+                      .y = {}};
+  for (int i = 0; i < n; ++i) {
+    args.mu[i] = mixes.data() + int64_t{i} * D;
+    args.y[i] = y.data() + int64_t{i} * 4 * D;
+  }
   device.kernels().token_shift(args, *device.stream);
   Floats wanted;
   for (int i = 0; i < n; ++i) {

@@ -107,7 +107,7 @@ inline RecurrenceOp token_shift_op(int D, std::mt19937_64& random) {
                                   .x = in[0].data,
                                   .mu = {w[0]},
                                   .state = states[0].f32(),
-                                  .y = y},
+                                  .y = {y}},
                                  *device.stream);
   };
   return op;

@@ -2,6 +2,7 @@
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/sm80/ops.h"
+#include "kernels/cuda/sm80/vector.cuh"
 
 namespace recurve::cuda::sm80 {
 namespace {
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__(kThreads) head_norm_bonus_kernel(HeadNormBonus
   const float scale = norm_scale(warp_sum(squares), a.N, a.eps);
   for_each([&](int c, const Channel& x) {
     const float normed = fmaf((x.o - mean) * scale, x.w, x.b);
-    a.y[at + c] = fmaf(bonus, x.v, normed) * x.g;
+    put(a.y, a.y_bf16, at + c, fmaf(bonus, x.v, normed) * x.g);
   });
 }
 

@@ -122,7 +122,7 @@ __device__ inline void advance(float& S, float& o, const Rwkv7Key& x, float u, f
   o = __fmaf_rn(x.r, S, o);
 }
 
-// A row: gives o of the thread's columns.
+// A row: gives the thread's part of o of its columns, of which sum_of_groups() is all.
 template <typename T, int kKeys>
 __device__ float4 rwkv7_step(Rwkv7State<T, kKeys>& state, const Rwkv7Row<kKeys>& x) {
   float4 u = make_float4(0, 0, 0, 0), o = u;
@@ -145,13 +145,14 @@ __device__ float4 rwkv7_step(Rwkv7State<T, kKeys>& state, const Rwkv7Row<kKeys>&
     advance(S.z, o.z, key, u.z, x.v.z);
     advance(S.w, o.w, key, u.w, x.v.w);
   }
-  return sum_of_groups(o);
+  return o;
 }
 
-// Puts o of a row.
+// Puts o of a row, of which each thread has a part.
 template <bool kWhole>
 __device__ void put_rwkv7_o(const Rwkv7Args& a, int N, int64_t row, const Rwkv7Place& place,
-                            const float4& o) {
+                            const float4& part) {
+  const float4 o = sum_of_groups(part);
   if (threadIdx.x % kWarpSize >= kRwkv7Width) return;  // all groups have the same
   float* to = a.o + (row * a.H + place.head) * N + place.column;
   if constexpr (kWhole) {

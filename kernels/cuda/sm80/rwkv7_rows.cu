@@ -60,10 +60,40 @@ __device__ void load_row(Rwkv7Row<kKeysOfWhole>& x, const Stage& stage, int row,
   x.v = load_inputs<true>(&stage.x[Stage::kV][row][place.column], 4);
 }
 
+// What each thread makes of o: sums over its own keys. As the warps' lanes hold them.
+using Parts = float4[kRows][kThreads / kWarpSize][kWarpSize];
+
+// Adds them up, in the order of sum_of_groups(): a thread has four columns of a row.
+__device__ void put_rows(const Rwkv7Args& a, const Parts& parts, int head, int64_t first,
+                         int count) {
+  constexpr int kPieces = kWholeRwkv7 / 4;
+  const int row = static_cast<int>(threadIdx.x) / kPieces;
+  const int piece = static_cast<int>(threadIdx.x) % kPieces;
+  if (row >= count) return;
+  const float4* of_warp = parts[row][piece / kRwkv7Width] + piece % kRwkv7Width;
+  float4 sums[kRwkv7Groups];
+#pragma unroll
+  for (int group = 0; group < kRwkv7Groups; ++group) sums[group] = of_warp[group * kRwkv7Width];
+#pragma unroll
+  for (int step = 1; step < kRwkv7Groups; step *= 2) {
+#pragma unroll
+    for (int group = 0; group < kRwkv7Groups; group += 2 * step) {
+      const float4& other = sums[group + step];
+      sums[group].x += other.x;
+      sums[group].y += other.y;
+      sums[group].z += other.z;
+      sums[group].w += other.w;
+    }
+  }
+  const int64_t at = ((first + row) * a.H + head) * kWholeRwkv7 + piece * 4;
+  *reinterpret_cast<float4*>(a.o + at) = sums[0];
+}
+
 // A block a head of a sequence.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 4) rwkv7_rows_kernel(Rwkv7Args a) {
   __shared__ alignas(16) Stage stages[2];
+  __shared__ Parts parts;
   constexpr int N = kWholeRwkv7;
   const Rwkv7Place place = rwkv7_place<kKeysOfWhole>(a.H);
   T* const S = rwkv7_state<T>(a, N, place);
@@ -81,12 +111,16 @@ __global__ void __launch_bounds__(kThreads, 4) rwkv7_rows_kernel(Rwkv7Args a) {
     prepare(stage);
     __syncthreads();  // all see the rows, and none reads those before them any more
     ask_for(stages[turn ^ 1], a, place.head, first + kRows, min(kRows, end - first - kRows));
-    for (int i = 0; i < count; ++i) {
+    float4* part = &parts[0][threadIdx.x / kWarpSize][threadIdx.x % kWarpSize];
+#pragma unroll 2
+    for (int i = 0; i < count; ++i, part += kThreads) {
       Rwkv7Row<kKeysOfWhole> x;
       load_row(x, stage, i, place);
-      put_rwkv7_o<true>(a, N, first + i, place, rwkv7_step(state, x));
+      *part = rwkv7_step(state, x);
       if ((first + i + 1 - begin) % a.chunk == 0) state.round();
     }
+    __syncthreads();  // all parts are there
+    put_rows(a, parts, place.head, first, count);
   }
   state.template store<true, false>(S, N, place);
 }
