@@ -11,7 +11,7 @@ struct NormShape {
 };
 const NormShape kNormShapes[] = {{1, 2, 1},    {3, 17, 1},   {2, 64, 4},   {1, 66, 2},
                                  {40, 99, 3},  {2, 1000, 1}, {2, 2560, 1}, {2, 1500, 1},
-                                 {300, 50, 1}, {5, 9, 9}};
+                                 {300, 50, 1}, {5, 9, 9},    {2, 5000, 1}};
 
 Floats run_layer_norm(KernelDevice& device, const NormShape& s, const Floats& x, const Floats& w,
                       const Floats& b, bool in_place = false, const Floats& residual = {}) {
