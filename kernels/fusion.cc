@@ -11,6 +11,19 @@ Activations rows_for(const Kernels& kernels, const Matrix& next, float* f32, flo
   return {.f32 = f32, .bf16 = reinterpret_cast<uint16_t*>(spare)};
 }
 
+Activations rows_for(const Kernels& kernels, std::span<const Matrix> next, float* f32,
+                     float* spare) {
+  const auto rounds = [&](const Matrix& W) { return kernels.linear.takes_bf16(W); };
+  if (std::ranges::none_of(next, rounds)) return {.f32 = f32};
+  const bool all = std::ranges::all_of(next, rounds);
+  return {.f32 = all ? nullptr : f32, .bf16 = reinterpret_cast<uint16_t*>(all ? f32 : spare)};
+}
+
+void read_rows(const Kernels& kernels, const Activations& rows, LinearArgs& next) {
+  next.x = rows.f32;
+  if (rows.bf16 != nullptr && kernels.linear.takes_bf16(next.W)) next.x_bf16 = rows.bf16;
+}
+
 void join(const Kernels& kernels, LinearArgs& first, LinearArgs& next, float* between) {
   first.y = between;
   next.x = between;

@@ -1,4 +1,6 @@
 #pragma once
+#include <span>
+
 #include "kernels/kernels.h"
 
 // What a backend does together that layers describe one after the other. Families call these and
@@ -17,6 +19,15 @@ struct Activations {
 // not read them there.
 Activations rows_for(const Kernels& kernels, const Matrix& next, float* f32, float* spare,
                      int64_t spare_width);
+
+// The same for several layers that read the same rows: in fp32 and in bf16 where they do not agree,
+// and f32 is null where none takes it so. f32: (rows, K). spare: (rows, K / 2) floats that nobody
+// uses until all of them have run.
+Activations rows_for(const Kernels& kernels, std::span<const Matrix> next, float* f32,
+                     float* spare);
+
+// Has a layer that they are for read such rows.
+void read_rows(const Kernels& kernels, const Activations& rows, LinearArgs& next);
 
 // Makes x of `next` of what `first` leaves in y. between: (first.rows, first.outputs()) floats.
 void join(const Kernels& kernels, LinearArgs& first, LinearArgs& next, float* between);

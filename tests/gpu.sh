@@ -107,7 +107,7 @@ bench() {
     { fail "recurve-bench of $name"; tail -3 "$out/step-$name.log"; }
 }
 configs="xlstm-7b mamba-2.8b falcon-mamba-7b mamba2-2.7b codestral-7b gla-1.3b
-  flashrnn-slstm-164m flashrnn-lstm-190m"
+  flashrnn-slstm-164m flashrnn-lstm-190m rwkv7-2.9b rwkv7-7.2b"
 measured=()
 demo=weights_tools/demo/xlstm-books
 [[ " ${books[*]} " = *" $demo "* ]] && bench xlstm-books --model $demo && measured+=(xlstm-books)
@@ -118,7 +118,7 @@ done
 
 say "prompts"
 # One JSON line a prompt length.
-prompts="xlstm-7b mamba-2.8b falcon-mamba-7b mamba2-2.7b gla-1.3b"
+prompts="xlstm-7b mamba-2.8b falcon-mamba-7b mamba2-2.7b gla-1.3b rwkv7-7.2b"
 for config in $prompts; do
   for rows in 512 2048 8192 32768; do
     "$build/bin/recurve-bench" --json step --device cuda:0 --config "tests/configs/$config.json" \

@@ -14,7 +14,7 @@ namespace recurve::cpu::HWY_NAMESPACE {
 
 // Channels [begin, end) of one sequence. The row before stays in a register.
 void shift_channels(const TokenShiftArgs& a, int64_t seq, int64_t begin, int64_t end) {
-  const int64_t D = a.D, all = int64_t{a.seqs.rows} * D;
+  const int64_t D = a.D;
   float* state = a.state + a.seqs.slot[seq] * D;
   for_lanes(end - begin, [&](auto d, int64_t index) HWY_ATTR {
     const int64_t channel = begin + index;
@@ -24,7 +24,7 @@ void shift_channels(const TokenShiftArgs& a, int64_t seq, int64_t begin, int64_t
       const auto change = hn::Sub(before, x);
       for (int i = 0; i < a.n; ++i) {
         const auto mixed = hn::MulAdd(change, hn::LoadU(d, a.mu[i] + channel), x);
-        hn::StoreU(mixed, d, a.y + i * all + row * D + channel);
+        hn::StoreU(mixed, d, a.y[i] + row * D + channel);
       }
       before = x;
     }

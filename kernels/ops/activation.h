@@ -1,4 +1,6 @@
 #pragma once
+#include <cstdint>
+
 #include "kernels/ops/op.h"
 
 namespace recurve {
@@ -26,6 +28,8 @@ struct ActivationArgs {
   int y_stride;    // floats from a row of y to the next
   const float* x;  // (rows, width)
   float* y;        // (rows, width); may be x, with the same stride
+  // (rows, width), dense, instead of y, or null; where this backend's linear op takes bf16
+  uint16_t* y_bf16 = nullptr;
 };
 
 struct ActivationKernel {

@@ -1,4 +1,6 @@
 #pragma once
+#include <cstdint>
+
 #include "kernels/ops/op.h"
 
 namespace recurve {
@@ -22,6 +24,8 @@ struct HeadNormBonusArgs {
   const float* w;    // (D)
   const float* b;    // (D)
   float* y;          // (rows, D); may be o
+  // (rows, D) instead of y, or null; where this backend's linear op takes bf16
+  uint16_t* y_bf16 = nullptr;
 };
 
 struct HeadNormBonusKernel {

@@ -1,4 +1,6 @@
 #pragma once
+#include <cstdint>
+
 #include "kernels/ops/op.h"
 #include "kernels/ops/ragged.h"
 
@@ -19,7 +21,10 @@ struct TokenShiftArgs {
   const float* x;          // (rows, D)
   const float* mu[kMost];  // the first n: (D) each
   float* state;            // (slots, D) the row before, read and written in place
-  float* y;                // (n, rows, D), dense; does not overlap x
+  float* y[kMost];         // the first n: (rows, D) each; do not overlap x
+  // The first n: (rows, D) each, or null; where this backend's linear op takes bf16. A reader that
+  // has one may have null as its y.
+  uint16_t* y_bf16[kMost] = {};
 };
 
 struct TokenShiftKernel {

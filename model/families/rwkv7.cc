@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/fusion.h"
 #include "model/families/rwkv7_block.h"
 #include "model/layers/head.h"
 #include "model/layers/required_ops.h"
@@ -41,7 +42,7 @@ class Rwkv7 final : public Model {
   struct Scratch {
     float* x;        // (rows, D) the residual stream
     float* y;        // (rows, D) normed
-    float* mixed;    // (6, rows, D) by Reader
+    float* mixed;    // (6, rows, D) by Reader, or in bf16 in the same places
     float* r;        // (rows, D)
     float* k;        // (rows, D)
     float* v;        // (rows, D)
@@ -61,15 +62,20 @@ class Rwkv7 final : public Model {
   void fill_info(const Checkpoint& checkpoint);
 
   void norm(const LayerNorm& norm, int rows, const float* x, float* y, Stream& stream) const;
-  void linear(const LinearWeights& weights, int rows, const float* x, float* y, Stream& stream,
-              const float* residual = nullptr) const;
-  void low_rank(const LowRank& weights, Activation f, int rows, const float* x, float* low,
-                float* y, Stream& stream) const;
-  void shift(std::span<const float* const> mu, const Ragged& seqs, float* state, const Scratch& s,
-             Stream& stream) const;
+  void linear(const LinearWeights& weights, int rows, const Activations& x, float* y,
+              Stream& stream, const float* residual = nullptr) const;
+  void activate(Activation f, int rows, int64_t width, float* x, const Activations& y,
+                Stream& stream) const;
+  void low_rank(const LowRank& weights, Activation f, int rows, const Activations& x,
+                const Scratch& s, float* y, Stream& stream) const;
+  using Mixes = std::array<Activations, TokenShiftArgs::kMost>;
+  Mixes mixes(size_t index, int rows, const Scratch& s) const;
+  void shift(std::span<const float* const> mu, const Mixes& mixes, const Ragged& seqs, float* state,
+             const Scratch& s, Stream& stream) const;
   void time_mix(size_t index, const Ragged& seqs, const StatePool& states, const Scratch& s,
                 Stream& stream) const;
-  void project(size_t index, int rows, const Scratch& s, float* v, Stream& stream) const;
+  void project(size_t index, int rows, const Mixes& mixes, const Scratch& s, float* v,
+               Stream& stream) const;
   void recur(size_t index, const Ragged& seqs, const StatePool& states, const Scratch& s,
              const float* v, Stream& stream) const;
   void feed_forward(size_t index, const Ragged& seqs, const StatePool& states, const Scratch& s,
@@ -94,6 +100,11 @@ Rwkv7::Rwkv7(Checkpoint& checkpoint, Backend& backend, const LoadOptions& option
                "rwkv7_gate", "rwkv7", "head_norm_bonus"});
   c_.state = require_state(backend, "rwkv7", "rwkv7", options.state);
   if (options.chunk > 0) c_.chunk = options.chunk;
+  require_sizes(backend, "rwkv7",
+                Rwkv7Args{.H = static_cast<int>(c_.H),
+                          .N = static_cast<int>(c_.N),
+                          .chunk = c_.chunk,
+                          .S = {nullptr, c_.state}});
   const std::string prefix = checkpoint.detect_prefix({"model.", ""}, "norm.weight");
   tokens_ = load_token_weights(backend, checkpoint, prefix, "norm.weight", c_.vocab, c_.D, c_.tied,
                                options.weights);
@@ -195,39 +206,66 @@ void Rwkv7::norm(const LayerNorm& norm, int rows, const float* x, float* y, Stre
                       stream);
 }
 
-void Rwkv7::linear(const LinearWeights& weights, int rows, const float* x, float* y, Stream& stream,
-                   const float* residual) const {
-  kernels_.linear({.rows = rows,
-                   .W = weights.matrix(),
-                   .bias = weights.bias(),
-                   .residual = residual,
-                   .x = x,
-                   .y = y},
-                  stream);
+void Rwkv7::linear(const LinearWeights& weights, int rows, const Activations& x, float* y,
+                   Stream& stream, const float* residual) const {
+  LinearArgs args{
+      .rows = rows, .W = weights.matrix(), .bias = weights.bias(), .residual = residual, .y = y};
+  read_rows(kernels_, x, args);
+  kernels_.linear(args, stream);
 }
 
-void Rwkv7::low_rank(const LowRank& weights, Activation f, int rows, const float* x, float* low,
-                     float* y, Stream& stream) const {
-  linear(weights.down, rows, x, low, stream);
-  const auto rank = static_cast<int>(weights.down.matrix().N);
+void Rwkv7::activate(Activation f, int rows, int64_t width, float* x, const Activations& y,
+                     Stream& stream) const {
+  kernels_.activation({.rows = rows,
+                       .width = static_cast<int>(width),
+                       .f = f,
+                       .scale = 1,
+                       .floor = -INFINITY,
+                       .x_stride = static_cast<int>(width),
+                       .y_stride = static_cast<int>(width),
+                       .x = x,
+                       .y = y.f32,
+                       .y_bf16 = y.bf16},
+                      stream);
+}
+
+void Rwkv7::low_rank(const LowRank& weights, Activation f, int rows, const Activations& x,
+                     const Scratch& s, float* y, Stream& stream) const {
+  const Matrix up = weights.up.matrix();
   if (f != Activation::kIdentity) {
-    kernels_.activation({.rows = rows,
-                         .width = rank,
-                         .f = f,
-                         .scale = 1,
-                         .floor = -INFINITY,
-                         .x_stride = rank,
-                         .y_stride = rank,
-                         .x = low,
-                         .y = low},
-                        stream);
+    linear(weights.down, rows, x, s.low, stream);
+    const Activations low = rows_for(kernels_, up, s.low, s.hidden, c_.F);
+    activate(f, rows, up.K, s.low, low, stream);
+    return linear(weights.up, rows, low, y, stream);
   }
-  linear(weights.up, rows, low, y, stream);
+  LinearArgs down{.rows = rows, .W = weights.down.matrix(), .bias = weights.down.bias()};
+  LinearArgs next{.rows = rows, .W = up, .bias = weights.up.bias(), .y = y};
+  read_rows(kernels_, x, down);
+  join(kernels_, down, next, s.low);
+  kernels_.linear(down, stream);
+  kernels_.linear(next, stream);
 }
 
-// s.y, mixed for as many readers as there are mu, to s.mixed.
-void Rwkv7::shift(std::span<const float* const> mu, const Ragged& seqs, float* state,
-                  const Scratch& s, Stream& stream) const {
+// Where the mixes of a layer's token shift go, by Reader.
+Rwkv7::Mixes Rwkv7::mixes(size_t index, int rows, const Scratch& s) const {
+  const Block& block = blocks_[index];
+  Mixes mixes;
+  const auto put = [&](Reader reader, std::span<const Matrix> readers) {
+    mixes[reader] = rows_for(kernels_, readers, s.mixed + int64_t{reader} * rows * c_.D, s.o);
+  };
+  put(kR, {{block.r.matrix()}});
+  put(kW, {{block.decay.down.matrix()}});
+  put(kK, {{block.k.matrix()}});
+  put(kA, {{block.rate.down.matrix()}});
+  put(kG, {{block.gate.down.matrix()}});
+  const Matrix of_v[] = {block.v.matrix(), block.value_mix.down.matrix()};
+  put(kV, std::span(of_v).first(index == 0 ? 1 : 2));
+  return mixes;
+}
+
+// s.y, mixed for as many readers as there are mu.
+void Rwkv7::shift(std::span<const float* const> mu, const Mixes& mixes, const Ragged& seqs,
+                  float* state, const Scratch& s, Stream& stream) const {
   TokenShiftArgs args{.seqs = seqs,
                       .D = static_cast<int>(c_.D),
                       .n = static_cast<int>(mu.size()),
@@ -235,8 +273,12 @@ void Rwkv7::shift(std::span<const float* const> mu, const Ragged& seqs, float* s
                       .x = s.y,
                       .mu = {},
                       .state = state,
-                      .y = s.mixed};
-  std::ranges::copy(mu, args.mu);
+                      .y = {}};
+  for (size_t i = 0; i < mu.size(); ++i) {
+    args.mu[i] = mu[i];
+    args.y[i] = mixes[i].f32;
+    args.y_bf16[i] = mixes[i].bf16;
+  }
   kernels_.token_shift(args, stream);
 }
 
@@ -246,9 +288,11 @@ void Rwkv7::time_mix(size_t index, const Ragged& seqs, const StatePool& states, 
   const int rows = seqs.rows;
   float* v = index == 0 ? s.v_first : s.v;
   norm(block.norm, rows, s.x, s.y, stream);
-  shift(block.mu, seqs, states.array(kArrays * index + kShift), s, stream);
-  project(index, rows, s, v, stream);
+  const Mixes mixed = mixes(index, rows, s);
+  shift(block.mu, mixed, seqs, states.array(kArrays * index + kShift), s, stream);
+  project(index, rows, mixed, s, v, stream);
   recur(index, seqs, states, s, v, stream);
+  const Activations out = rows_for(kernels_, block.out.matrix(), s.o, s.kk, c_.D);
   kernels_.head_norm_bonus({.rows = rows,
                             .H = static_cast<int>(c_.H),
                             .N = static_cast<int>(c_.N),
@@ -261,23 +305,24 @@ void Rwkv7::time_mix(size_t index, const Ragged& seqs, const StatePool& states, 
                             .r_k = block.r_k.data(),
                             .w = block.head_norm.w.data(),
                             .b = block.head_norm.b.data(),
-                            .y = s.o},
+                            .y = out.f32,
+                            .y_bf16 = out.bf16},
                            stream);
-  linear(block.out, rows, s.o, s.x, stream, s.x);
+  linear(block.out, rows, out, s.x, stream, s.x);
 }
 
 // All that the recurrence takes but for the values of the first layer's, which stay as they are.
-void Rwkv7::project(size_t index, int rows, const Scratch& s, float* v, Stream& stream) const {
+void Rwkv7::project(size_t index, int rows, const Mixes& mixes, const Scratch& s, float* v,
+                    Stream& stream) const {
   const Block& block = blocks_[index];
-  const auto mixed = [&](Reader reader) { return s.mixed + int64_t{reader} * rows * c_.D; };
-  linear(block.r, rows, mixed(kR), s.r, stream);
-  linear(block.k, rows, mixed(kK), s.k, stream);
-  linear(block.v, rows, mixed(kV), v, stream);
-  low_rank(block.decay, Activation::kTanh, rows, mixed(kW), s.low, s.w, stream);
-  low_rank(block.rate, Activation::kIdentity, rows, mixed(kA), s.low, s.alpha, stream);
-  low_rank(block.gate, Activation::kSigmoid, rows, mixed(kG), s.low, s.g, stream);
+  linear(block.r, rows, mixes[kR], s.r, stream);
+  linear(block.k, rows, mixes[kK], s.k, stream);
+  linear(block.v, rows, mixes[kV], v, stream);
+  low_rank(block.decay, Activation::kTanh, rows, mixes[kW], s, s.w, stream);
+  low_rank(block.rate, Activation::kIdentity, rows, mixes[kA], s, s.alpha, stream);
+  low_rank(block.gate, Activation::kSigmoid, rows, mixes[kG], s, s.g, stream);
   if (index > 0) {
-    low_rank(block.value_mix, Activation::kIdentity, rows, mixed(kV), s.low, s.mix, stream);
+    low_rank(block.value_mix, Activation::kIdentity, rows, mixes[kV], s, s.mix, stream);
   }
   kernels_.rwkv7_gate({.rows = rows,
                        .H = static_cast<int>(c_.H),
@@ -315,22 +360,16 @@ void Rwkv7::recur(size_t index, const Ragged& seqs, const StatePool& states, con
 void Rwkv7::feed_forward(size_t index, const Ragged& seqs, const StatePool& states,
                          const Scratch& s, Stream& stream) const {
   const Block& block = blocks_[index];
-  const int rows = seqs.rows, F = static_cast<int>(c_.F);
+  const int rows = seqs.rows;
   const float* mu[] = {block.ffn_mu.data()};
+  const Activations mixed = rows_for(kernels_, {{block.ffn_key.matrix()}}, s.mixed, nullptr);
+  const Activations hidden =
+      rows_for(kernels_, block.ffn_value.matrix(), s.hidden, s.mixed, TokenShiftArgs::kMost * c_.D);
   norm(block.ffn_norm, rows, s.x, s.y, stream);
-  shift(mu, seqs, states.array(kArrays * index + kFfnShift), s, stream);
-  linear(block.ffn_key, rows, s.mixed, s.hidden, stream);
-  kernels_.activation({.rows = rows,
-                       .width = F,
-                       .f = Activation::kSquaredRelu,
-                       .scale = 1,
-                       .floor = -INFINITY,
-                       .x_stride = F,
-                       .y_stride = F,
-                       .x = s.hidden,
-                       .y = s.hidden},
-                      stream);
-  linear(block.ffn_value, rows, s.hidden, s.x, stream, s.x);
+  shift(mu, {mixed}, seqs, states.array(kArrays * index + kFfnShift), s, stream);
+  linear(block.ffn_key, rows, mixed, s.hidden, stream);
+  activate(Activation::kSquaredRelu, rows, c_.F, s.hidden, hidden, stream);
+  linear(block.ffn_value, rows, hidden, s.x, stream, s.x);
 }
 
 void Rwkv7::head(const StepBatch& batch, const Scratch& s, float* logits, Stream& stream) const {

@@ -112,7 +112,7 @@ inline OpCost cost_of(const RotaryArgs& a) {
   return {fmt::format("{}x{}", a.H, a.D), floats(a.rows, 2.0 * a.H * a.D + 1)};
 }
 inline OpCost cost_of(const ActivationArgs& a) {
-  return {fmt::format("{}", a.width), floats(a.rows, 2.0 * a.width)};
+  return {fmt::format("{}", a.width), floats(a.rows, (a.y_bf16 == nullptr ? 2 : 1.5) * a.width)};
 }
 inline OpCost cost_of(const RnnArgs& a) {
   const double channels = 1.0 * a.H * a.DH, gates = static_cast<double>(a.R.N) / channels;
@@ -145,8 +145,12 @@ inline OpCost cost_of(const FeatureMapArgs& a) {
           floats(a.rows, a.H * (in + static_cast<double>(mapped_width(a.map)) * a.D))};
 }
 inline OpCost cost_of(const TokenShiftArgs& a) {
+  double y = 0;  // floats a channel
+  for (int i = 0; i < a.n; ++i) {
+    y += (a.y[i] == nullptr ? 0 : 1) + (a.y_bf16[i] == nullptr ? 0 : 0.5);
+  }
   return {fmt::format("{}x{}", a.n, a.D),
-          floats(a.seqs.rows, (1.0 + a.n) * a.D) + state(a.seqs, a.D) + floats(a.n, a.D)};
+          floats(a.seqs.rows, (1 + y) * a.D) + state(a.seqs, a.D) + floats(a.n, a.D)};
 }
 inline OpCost cost_of(const Rwkv7GateArgs& a) {
   const double arrays = a.m == nullptr ? 7 : 11;  // w, a, k and v both ways, kk; m and v_first
@@ -157,7 +161,8 @@ inline OpCost cost_of(const Rwkv7Args& a) {
           floats(a.seqs.rows, 7.0 * a.H * a.N) + state(a.seqs, 1.0 * a.H * a.N * a.N, a.S.dtype)};
 }
 inline OpCost cost_of(const HeadNormBonusArgs& a) {
-  return {fmt::format("{}x{}", a.H, a.N), floats(a.rows, 6.0 * a.H * a.N)};
+  return {fmt::format("{}x{}", a.H, a.N),
+          floats(a.rows, (a.y_bf16 == nullptr ? 6 : 5.5) * a.H * a.N)};
 }
 inline OpCost cost_of(const TakeTokensArgs& a) { return {"", floats(a.num_seqs, 6)}; }
 inline OpCost cost_of(const SampleArgs& a) {

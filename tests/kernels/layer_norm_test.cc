@@ -11,7 +11,7 @@ struct NormShape {
 };
 const NormShape kNormShapes[] = {{1, 2, 1},    {3, 17, 1},   {2, 64, 4},   {1, 66, 2},
                                  {40, 99, 3},  {2, 1000, 1}, {2, 2560, 1}, {2, 1500, 1},
-                                 {300, 50, 1}, {5, 9, 9}};
+                                 {300, 50, 1}, {5, 9, 9},    {2, 5000, 1}};
 
 Floats run_layer_norm(KernelDevice& device, const NormShape& s, const Floats& x, const Floats& w,
                       const Floats& b, bool in_place = false, const Floats& residual = {}) {
@@ -100,10 +100,13 @@ TEST_P(LayerNormTest, MatchesTheReference) {
     const Floats x = normal_floats(random, static_cast<size_t>(s.rows) * s.D, 2, 0.5f);
     const Floats w = normal_floats(random, s.D), b = normal_floats(random, s.D);
     const Floats found = run_layer_norm(device, s, x, w, b);
-    EXPECT_TRUE(close(found, run_layer_norm(reference, s, x, w, b), kSummed)) << s.D;
+    // The reference adds up one after the other, which is off by more in long rows.
+    auto tolerance = kSummed;
+    if (s.D / s.G > 4096) tolerance.absolute *= 4;
+    EXPECT_TRUE(close(found, run_layer_norm(reference, s, x, w, b), tolerance)) << s.D;
     EXPECT_TRUE(bit_equal(run_layer_norm(device, s, x, w, b, true), found)) << s.D;
     EXPECT_TRUE(close(run_layer_norm(device, s, x, w, {}, false, x),
-                      run_layer_norm(reference, s, x, w, {}, false, x), kSummed))
+                      run_layer_norm(reference, s, x, w, {}, false, x), tolerance))
         << s.D;
     const NormShape one{1, s.D, s.G};  // the last row by itself
     EXPECT_TRUE(bit_equal(run_layer_norm(device, one, rows_from(x, s.D, s.rows - 1), w, b),

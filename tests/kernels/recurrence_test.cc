@@ -189,7 +189,7 @@ Ops rwkv7_ops(std::mt19937_64&) {
        {std::pair{1, 1}, {5, 4}, {8, 8}, {16, 16}, {33, 64}, {64, 16}, {64, 64}}) {
     for (const Rwkv7Rows rows : {Rwkv7Rows::kUsual, Rwkv7Rows::kParallelKeys,
                                  Rwkv7Rows::kAtTheBound, Rwkv7Rows::kSlow, Rwkv7Rows::kZeroKeys}) {
-      ops.push_back(rwkv7_op({2, N, chunk, rows}));
+      ops.push_back(rwkv7_op({2, N, chunk, rows, chunk == 64}));
     }
   }
   return ops;
@@ -282,10 +282,10 @@ const std::vector<Family>& families() {
        nullptr},
       {"rwkv7", rwkv7_ops,
        [](Random&) {
-         return Ops{rwkv7_op({12, 64, 64}), rwkv7_op({3, 70, 16})};
+         return Ops{rwkv7_op({12, 64, 64, Rwkv7Rows::kUsual, true}), rwkv7_op({3, 70, 16})};
        },
        [](int chunk, Random&) {
-         return Ops{rwkv7_op({2, 16, chunk}), rwkv7_op({1, 64, chunk})};
+         return Ops{rwkv7_op({2, 16, chunk}), rwkv7_op({1, 64, chunk, Rwkv7Rows::kUsual, true})};
        }},
       // With one head by channels, time step by time step.
       {"rnn", rnn_ops, large_rnn_ops, nullptr},

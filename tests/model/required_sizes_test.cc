@@ -31,6 +31,7 @@ Kernels limited(int keys, int states) {
   kernels.selective_scan.cannot = [=](const SelectiveScanArgs& a) {
     return at_most("states a channel", a.N, states);
   };
+  kernels.rwkv7.cannot = [=](const Rwkv7Args& a) { return at_most("channels a head", a.N, keys); };
   return kernels;
 }
 
@@ -75,6 +76,7 @@ std::vector<SizeCase> cases() {
       {"retnet", with("retnet", {{"num_heads", 2}}), "gla", 32, keys},
       {"linear_attn", with("linear_attn", {{"num_heads", 4}, {"feature_map", "hedgehog"}}), "gla",
        32, keys},
+      {"rwkv7", with("rwkv7", {{"head_dim", 64}}), "rwkv7", 64, "channels a head"},
   };
 }
 

@@ -85,7 +85,9 @@ INSTANTIATE_TEST_SUITE_P(
     Models, PublicRwkv7Config,
     ::testing::Values(PublicSize{"rwkv7-0.1b.json", 768, 191084544, 2359296},
                       PublicSize{"rwkv7-0.4b.json", 1024, 450834432, 6291456},
-                      PublicSize{"rwkv7-1.5b.json", 2048, 1527668736, 12582912}),
+                      PublicSize{"rwkv7-1.5b.json", 2048, 1527668736, 12582912},
+                      PublicSize{"rwkv7-2.9b.json", 2560, 2948065280, 20971520},
+                      PublicSize{"rwkv7-7.2b.json", 4096, 7199932416, 33554432}),
     [](const auto& info) {
       std::string name = info.param.file;
       std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });

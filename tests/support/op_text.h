@@ -106,7 +106,8 @@ inline std::string text_of(const RotaryArgs& a) {
   return values_text(a.rows, a.H, a.D, a.stride, a.position, a.frequency, a.x);
 }
 inline std::string text_of(const ActivationArgs& a) {
-  return values_text(a.rows, a.width, a.f, a.scale, a.floor, a.x_stride, a.y_stride, a.x, a.y);
+  return values_text(a.rows, a.width, a.f, a.scale, a.floor, a.x_stride, a.y_stride, a.x, a.y) +
+         (a.y_bf16 == nullptr ? "" : values_text(a.y_bf16));
 }
 inline std::string text_of(const RnnArgs& a) {
   return values_text(a.seqs, a.cell, a.H, a.DH, a.n_min, a.x_stride, a.x, a.R, a.b, a.h, a.c, a.n,
@@ -127,8 +128,10 @@ inline std::string text_of(const SkipGateArgs& a) {
 inline std::string text_of(const AddArgs& a) { return values_text(a.count, a.a, a.b, a.y); }
 inline std::string text_of(const TokenShiftArgs& a) {
   std::string mixes;
-  for (const float* mu : a.mu) mixes += values_text(mu);
-  return values_text(a.seqs, a.D, a.n, a.x_stride, a.x, a.state, a.y) + mixes;
+  for (int i = 0; i < TokenShiftArgs::kMost; ++i) {
+    mixes += values_text(a.mu[i], a.y[i], a.y_bf16[i]);
+  }
+  return values_text(a.seqs, a.D, a.n, a.x_stride, a.x, a.state) + mixes;
 }
 inline std::string text_of(const Rwkv7GateArgs& a) {
   return values_text(a.rows, a.H, a.N, a.k_k, a.k_a, a.v_first, a.m, a.w, a.a, a.k, a.v, a.kk);
@@ -138,7 +141,8 @@ inline std::string text_of(const Rwkv7Args& a) {
                      a.o);
 }
 inline std::string text_of(const HeadNormBonusArgs& a) {
-  return values_text(a.rows, a.H, a.N, a.eps, a.o, a.r, a.k, a.v, a.g, a.r_k, a.w, a.b, a.y);
+  return values_text(a.rows, a.H, a.N, a.eps, a.o, a.r, a.k, a.v, a.g, a.r_k, a.w, a.b, a.y,
+                     a.y_bf16);
 }
 inline std::string text_of(const FeatureMapArgs& a) {
   return values_text(a.rows, a.H, a.D, a.map, a.sum_eps, a.x_stride, a.x, a.y);

@@ -17,6 +17,7 @@ struct Rwkv7Config {
   int H = 2, N = 8;
   int chunk = 4;
   Rwkv7Rows rows = Rwkv7Rows::kUsual;
+  bool aligned = false;  // rows begin at multiples of 16 bytes, as those of models do
 
   // Columns of a row: r, lw, k, v, kk, alpha, each (H, N).
   int column(int array, int head = 0) const { return (array * H + head) * N; }
@@ -55,11 +56,13 @@ inline std::vector<float> rwkv7_rows(const Rwkv7Config& c, int L, std::mt19937_6
 inline RecurrenceOp rwkv7_op(const Rwkv7Config& c) {
   RecurrenceOp op;
   op.name = "rwkv7 H " + std::to_string(c.H) + " N " + std::to_string(c.N) + " chunk " +
-            std::to_string(c.chunk) + " rows " + std::to_string(static_cast<int>(c.rows));
+            std::to_string(c.chunk) + " rows " + std::to_string(static_cast<int>(c.rows)) +
+            (c.aligned ? " aligned" : "");
   op.in = {c.width()};
   op.out = c.H * c.N;
   op.state = {c.H * c.N * c.N};
   op.grid = c.chunk;
+  op.aligned = c.aligned;
   op.keeps_bf16 = [](const Kernels& kernels) { return kernels.rwkv7.bf16_state; };
   // Sums of up to 70 rows of N products of a few units each, in another order.
   op.tolerance = {.absolute = 1e-4, .relative = 5e-5};
@@ -104,7 +107,7 @@ inline RecurrenceOp token_shift_op(int D, std::mt19937_64& random) {
                                   .x = in[0].data,
                                   .mu = {w[0]},
                                   .state = states[0].f32(),
-                                  .y = y},
+                                  .y = {y}},
                                  *device.stream);
   };
   return op;

@@ -97,6 +97,8 @@ void run(const LayerNormArgs& args, Stream& stream) {
     launch(held_kernel<256, 4>, 256);
   } else if (size <= 2048) {
     launch(held_kernel<512, 4>, 512);
+  } else if (size <= 4096) {
+    launch(held_kernel<1024, 4>, 1024);
   } else {
     launch(any_kernel<1024>, 1024);
   }

@@ -3,6 +3,7 @@
 #include "kernels/cuda/sm80/limits.h"
 #include "kernels/cuda/sm80/matrix_chunk.h"
 #include "kernels/cuda/sm80/matrix_step.cuh"
+#include "kernels/cuda/sm80/rwkv7.h"
 #include "kernels/cuda/sm80/selective_scan.cuh"
 
 namespace recurve::cuda::sm80 {
@@ -59,6 +60,9 @@ void set_limits(Kernels& kernels, size_t shared_memory) {
     if (a.N <= kScanShort) return "";
     const auto most = static_cast<int64_t>(shared_memory / kBytesOfScannedState);
     return a.N > most ? too_many("states a channel", a.N, most) : "";
+  };
+  kernels.rwkv7.cannot = [](const Rwkv7Args& a) -> std::string {
+    return a.N > kMostRwkv7Channels ? too_many("channels a head", a.N, kMostRwkv7Channels) : "";
   };
 }
 

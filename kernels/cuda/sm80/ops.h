@@ -31,6 +31,10 @@ void run(const GluArgs& args, Stream& stream);
 void run(const SkipGateArgs& args, Stream& stream);
 void run(const AddArgs& args, Stream& stream);
 void run(const FeatureMapArgs& args, Stream& stream);
+void run(const TokenShiftArgs& args, Stream& stream);
+void run(const Rwkv7GateArgs& args, Stream& stream);
+void run(const Rwkv7Args& args, Stream& stream);
+void run(const HeadNormBonusArgs& args, Stream& stream);
 void run(const TakeTokensArgs& args, Stream& stream);
 void run(const SampleArgs& args, Stream& stream);
 
