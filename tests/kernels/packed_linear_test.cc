@@ -213,6 +213,7 @@ TEST_P(PackedLinearTest, EmbeddingsAreTheUnpackedRows) {
 }
 
 RECURVE_ON_EACH_DEVICE(PackedLinearTest);
+RECURVE_ON_CUDA(PackedLinearTest);
 
 // Root of the mean square of the error, of a matrix of normal values of deviation 1.
 double error_of(const WeightFormat& format, int64_t K) {
