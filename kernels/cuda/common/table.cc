@@ -37,6 +37,7 @@ void put_sm90(Kernels& kernels) {
               [](const auto& args, Stream& stream) -> decltype(sm90::run(args, stream)) {
                 sm90::run(args, stream);
               });
+  put_formats(kernels.linear, sm90::run, "cuda/sm90");
   set_sm90_capabilities(kernels);
 }
 

@@ -3,9 +3,11 @@
 #include "kernels/cuda/sm90/async.cuh"
 #include "kernels/cuda/sm90/linear_accumulator.cuh"
 #include "kernels/cuda/sm90/linear_finish.cuh"
+#include "kernels/cuda/sm90/linear_held.cuh"
 #include "kernels/cuda/sm90/linear_tile.cuh"
 
-// y = x W^T with bf16 weights, on Hopper's tensor cores, at the speed of memory for few rows.
+// y = x W^T with weights in bf16, or packed and unpacked to bf16, on Hopper's tensor cores, at the
+// speed of memory for few rows.
 //
 // A tile is some rows of W and up to 256 rows of x. Boxes of both pass through a ring of stages in
 // shared memory, filled by one warp. A product has 64 rows of one side and up to 256 columns, which
@@ -74,7 +76,7 @@ struct Loader {
     // Where there are several tiles of rows, each reads the weights.
     const Keep keep = gridDim.y == 1 ? Keep::kFirstOut : Keep::kNormal;
     Barrier* full = &shared.barriers.full[stage];
-    const int k = (block.first_box + i) * kBoxK;
+    const int k = (block.first_box + i) * T::Weights::kStep;
     arrive_expecting(full, params.W_bytes() + x_bytes);
     if (T::kWide && params.sharers == 2) {
       const bool second = block.first_rank > 0;
@@ -85,8 +87,8 @@ struct Loader {
     }
     load_box(shared.W(stage), W, k, block.W_row, full, keep);
     if (T::kWide || params.swiglu) {
-      load_box(shared.W(stage) + params.box_rows * kBoxBytes, W, k, block.W_row + params.box_offset,
-               full, keep);
+      load_box(shared.W(stage) + params.box_rows * T::Weights::kRowBytes, W, k,
+               block.W_row + params.box_offset, full, keep);
     }
   }
   __device__ void load_rows(int i, int stage, Barrier* here) const {
@@ -119,7 +121,8 @@ __device__ int first_row(const LinearParams& params, int group) {
 // A warpgroup. Of rows that the tile does not have it sums up whatever lies there.
 template <typename T>
 __device__ void compute(const Shared<T>& shared, const LinearParams& params,
-                        const BlockCoord& block, const Ahead<T>& ahead, int group) {
+                        const BlockCoord& block, const Ahead<T>& ahead,
+                        HeldWeights<typename T::Weights>& held, int group) {
   const int lane = threadIdx.x % kWarpSize;
   const int sharer = (block.first_rank + params.parts) % params.cluster() + block.part;
   const int row = first_row<T>(params, group);
@@ -137,27 +140,35 @@ __device__ void compute(const Shared<T>& shared, const LinearParams& params,
     const int end = T::kMostTurns == 1 ? block.boxes : min(i + params.piece_boxes, block.boxes);
     for (; i < end; ++i, stage.next(params.stages)) {
       wait(&shared.barriers.full[stage.index], stage.parity);
+      if constexpr (T::Weights::kHeld) held.unpack(shared.W(stage.index), i);
       begin_products();
-      sums.add(shared.W(stage.index), shared.x(stage.index), row, i == begin);
+      if constexpr (T::Weights::kHeld) {
+        sums.add_held(held.values, shared.x(stage.index), i == begin);
+      } else {
+        sums.add(shared.W(stage.index), shared.x(stage.index), row, i == begin);
+      }
       commit_products();
       wait_for_products<kBehind>();
       if (i - begin >= kBehind) release();
     }
     wait_for_products<0>();
-    if constexpr (T::kMostTurns > 1) release();
+    if constexpr (T::kMostTurns > 1 && kBehind > 0) release();
   };
   Accumulator<T> sums;
   // Products of few rows are waited for longer than they take. Where K is long, the room of their
   // stages is worth more.
   constexpr int kFar = 3;
-  if (T::kRows <= 16 && params.stages > kFar && block.boxes <= 2 * params.stages) {
+  // The registers of weights that are held are free when their products have been made.
+  constexpr int kNear = T::Weights::kHeld ? 0 : 1;
+  if (!T::Weights::kHeld && T::kRows <= 16 && params.stages > kFar &&
+      block.boxes <= 2 * params.stages) {
     add_piece.template operator()<kFar>(sums);
   } else {
-    add_piece.template operator()<1>(sums);
+    add_piece.template operator()<kNear>(sums);
   }
   const auto add_next = [&](Accumulator<T>& to) {
     Accumulator<T> piece;
-    add_piece.template operator()<1>(piece);
+    add_piece.template operator()<kNear>(piece);
     to += piece;
   };
   if constexpr (T::kMostTurns > 1) {
@@ -166,7 +177,7 @@ __device__ void compute(const Shared<T>& shared, const LinearParams& params,
   if constexpr (T::kMostTurns > 2) {
     if (params.turns > 2) {
       Accumulator<T> second;
-      add_piece.template operator()<1>(second);
+      add_piece.template operator()<kNear>(second);
       add_next(second);
       sums += second;
     }
@@ -209,6 +220,7 @@ __global__ void __maxnreg__(T::kMostRegisters)
       asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T::kRegisters));
     }
     Ahead<T> ahead(params, block);
+    HeldWeights<typename T::Weights> held(params, block, first_row<T>(params, group));
     wait_for_previous();
     let_next_start();
     if (kPaced<T> && threadIdx.x == 0) {
@@ -216,7 +228,7 @@ __global__ void __maxnreg__(T::kMostRegisters)
       shared.hurry = 1;
     }
     ahead.load(params, block);
-    compute(shared, params, block, ahead, group);
+    compute(shared, params, block, ahead, held, group);
     if constexpr (kIsForFew<T>) ahead.find_scales(shared, params, block);
     sync_for_end<T>(params);
     finish<T>(params, block, shared, ahead);
