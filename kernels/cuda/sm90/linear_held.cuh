@@ -7,6 +7,14 @@
 // of the one in bf16 of these values.
 namespace recurve::cuda::sm90 {
 
+// Where a lane reads in a stage, whose rows are of so many bytes, with the copy engine's swizzle of
+// as many: it goes by the address, its bits of 16 bytes by those of 128. Stages begin at multiples
+// of eight such lines, and rows that are 8 apart are turned alike.
+template <int kRowBytes>
+__device__ inline int turn_of(int row) {
+  return (row * kRowBytes >> 7 & (kRowBytes / 16 - 1)) << 4;
+}
+
 // A lane's part of a box: of rows lane / 4 and that + 8 of its warp's 16, and of each step of 16
 // columns, 2 (lane % 4), 2 (lane % 4) + 1, and these + 8.
 using HeldBox = uint32_t[kBoxK / 16][4];
@@ -14,17 +22,17 @@ using HeldBox = uint32_t[kBoxK / 16][4];
 // kernels/formats/int8.h
 struct Int8Weights {
   static constexpr bool kHeld = true;
-  static constexpr int kRowBytes = 64, kStep = 64;
+  static constexpr int kRowBytes = 64, kStep = 64, kMostSpan = 2;
   using Scale = uint16_t;  // in bf16
 
-  // box: where row 0 of the tile begins, at a multiple of 512 bytes. row: the lane's first.
-  __device__ static void unpack(HeldBox& values, const std::byte* box, int row,
+  // W: the stage. row: the lane's first. box: of the stage.
+  template <int kSpan>
+  __device__ static void unpack(HeldBox& values, const std::byte* W, int row, int box,
                                 const uint32_t (&scales)[2]) {
-    // The copy engine's swizzle of 64 bytes: bits 4 and 5 of an address by its bits 7 and 8.
-    const int turned = (row >> 1 & 3) << 4, place = threadIdx.x % 4 * 2;
+    const int turned = turn_of<kSpan * kRowBytes>(row), place = threadIdx.x % 4 * 2;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const std::byte* from = box + (row + 8 * r) * kRowBytes + place;
+      const std::byte* from = W + (row + 8 * r) * kSpan * kRowBytes + place;
       // Bits 8 to 15 of the fp32 value 2^15 count ones: with q + 128 there, which is q with its
       // first bit flipped, it is 2^15 + 128 + q, and s q is s times that less s (2^15 + 128),
       // exactly.
@@ -33,9 +41,9 @@ struct Int8Weights {
       for (int step = 0; step < kBoxK / 16; ++step) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const uint32_t two =
-              *reinterpret_cast<const uint16_t*>(from + ((step * 16) ^ turned) + half * 8) ^
-              0x8080u;
+          const uint32_t two = *reinterpret_cast<const uint16_t*>(
+                                   from + ((box * kRowBytes + step * 16) ^ turned) + half * 8) ^
+                               0x8080u;
           const float low = __uint_as_float(__byte_perm(two, 0x47000000u, 0x7404));
           const float high = __uint_as_float(__byte_perm(two, 0x47000000u, 0x7414));
           values[step][2 * half + r] = round_bf16(fmaf(low, scale, rest), fmaf(high, scale, rest));
@@ -48,23 +56,24 @@ struct Int8Weights {
 // kernels/formats/int4.h
 struct Int4Weights {
   static constexpr bool kHeld = true;
-  static constexpr int kRowBytes = 32, kStep = 32;
+  static constexpr int kRowBytes = 32, kStep = 32, kMostSpan = 4;
   using Scale = uint32_t;  // scale and minimum in bf16
 
-  // box: where row 0 of the tile begins, at a multiple of 256 bytes. row: the lane's first.
-  __device__ static void unpack(HeldBox& values, const std::byte* box, int row,
+  // As of int8.
+  template <int kSpan>
+  __device__ static void unpack(HeldBox& values, const std::byte* W, int row, int box,
                                 const uint32_t (&scales)[2]) {
-    // The swizzle of 32 bytes: bit 4 of an address by its bit 7.
-    const int turned = (row >> 2 & 1) << 4, place = threadIdx.x % 4 * 4;
+    const int turned = turn_of<kSpan * kRowBytes>(row), place = threadIdx.x % 4 * 4;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const std::byte* from = box + (row + 8 * r) * kRowBytes + place;
+      const std::byte* from = W + (row + 8 * r) * kSpan * kRowBytes + place;
       const uint32_t scale = __byte_perm(scales[r], 0, 0x1010);
       const uint32_t least = __byte_perm(scales[r], 0, 0x3232);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         // Two words, of which four bits each are of one step.
-        const uint32_t words = *reinterpret_cast<const uint32_t*>(from + ((half * 16) ^ turned));
+        const uint32_t words =
+            *reinterpret_cast<const uint32_t*>(from + ((box * kRowBytes + half * 16) ^ turned));
 #pragma unroll
         for (int step = 0; step < kBoxK / 16; ++step) {
           // The lowest bits of 128 in bf16 count ones, so this is 128 + q.
@@ -86,7 +95,7 @@ struct Int4Weights {
 };
 
 // Of bf16 nothing is held.
-template <typename Weights>
+template <typename T>
 struct HeldWeights {
   __device__ HeldWeights(const LinearParams&, const BlockCoord&, int) {}
 };
@@ -94,9 +103,9 @@ struct HeldWeights {
 // What a lane has of packed weights: a box, and the scales of its two rows for boxes to come. Of
 // four lanes that share their rows each has those of one box in four, so that loads are on their
 // way long before they are used.
-template <typename Weights>
-requires Weights::kHeld struct HeldWeights<Weights> {
-  using Scale = typename Weights::Scale;
+template <typename T>
+requires T::Weights::kHeld struct HeldWeights<T> {
+  using Scale = typename T::Weights::Scale;
   HeldBox values;
 
   // first_row: of the tile, the warpgroup's. Reads scales, which no kernel writes.
@@ -131,7 +140,7 @@ requires Weights::kHeld struct HeldWeights<Weights> {
     uint32_t of_box[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) of_box[r] = __shfl_sync(0xffffffffu, scales[0][r], lane);
-    Weights::unpack(values, W, row, of_box);
+    T::Weights::template unpack<T::kSpan>(values, W, row, i % T::kSpan, of_box);
   }
 
  private:

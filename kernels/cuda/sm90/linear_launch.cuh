@@ -105,8 +105,8 @@ inline bool lets_next_start(const LinearArgs& args, Stream& stream) {
   return args.rows == 1 && args.W.N * format_of(args.W).row_bytes(args.W.K) <= room;
 }
 
-inline CUtensorMap map_of_weights(const Matrix& W, int box_rows) {
-  return W.format == nullptr ? tensor_map(W, box_rows) : packed_tensor_map(W, box_rows);
+inline CUtensorMap map_of_weights(const Matrix& W, int box_rows, int span) {
+  return W.format == nullptr ? tensor_map(W, box_rows) : packed_tensor_map(W, box_rows, span);
 }
 
 template <typename T>
@@ -118,7 +118,8 @@ void launch_linear(const LinearArgs& args, const Rows& x, const TileConfig& conf
       .outputs = static_cast<int>(args.outputs()),
       .stages = 0,
       .box_rows = config.box_rows,
-      .W_row_bytes = T::Weights::kRowBytes,
+      .span = T::kSpan,
+      .W_row_bytes = T::kSpan * T::Weights::kRowBytes,
       .tile_step = outputs_of_tile(args, config.box_rows),
       .box_offset = args.swiglu ? static_cast<int>(args.W.N / 2) : config.box_rows,
       .x_rows = T::kWide ? ceil_div(ceil_div(args.rows, config.tiles_of_rows), 8) * 8
@@ -151,7 +152,7 @@ void launch_linear(const LinearArgs& args, const Rows& x, const TileConfig& conf
       .under_way = 0,
       .hurries = args.rows == 1,
       .first_boxes = 0};
-  params.stages = std::clamp(ceil_div(boxes, config.parts), 2, kMostStages);
+  params.stages = std::clamp(ceil_div(ceil_div(boxes, config.parts), T::kSpan), 2, kMostStages);
   while (Shared<T>::bytes(params) > kTaken<T>) --params.stages;
   if constexpr (kPaced<T>) {
     const int at_once = std::min(
@@ -160,7 +161,7 @@ void launch_linear(const LinearArgs& args, const Rows& x, const TileConfig& conf
     const int64_t under_way = params.hurries ? kUnderWayAtFirst : kUnderWay;
     params.under_way = std::max(1, static_cast<int>(under_way / at_once / params.W_bytes()));
     if (args.W.K % kBoxK == 0) {
-      params.first_boxes = std::min(params.stages, params.piece_boxes * params.turns);
+      params.first_boxes = std::min(params.stages * T::kSpan, params.piece_boxes * params.turns);
     }
   }
   CHECK(params.turns <= T::kMostTurns && params.stages > 1 && 2 * params.box_rows <= T::kTileM);
@@ -172,7 +173,8 @@ void launch_linear(const LinearArgs& args, const Rows& x, const TileConfig& conf
        .threads = T::kThreads,
        .shared = static_cast<size_t>(Shared<T>::bytes(params)),
        .cluster = static_cast<unsigned>(config.cluster())},
-      map_of_weights(args.W, T::kWide || args.swiglu ? config.box_rows : 2 * config.box_rows),
+      map_of_weights(args.W, T::kWide || args.swiglu ? config.box_rows : 2 * config.box_rows,
+                     T::kSpan),
       tensor_map(rows, params.x_rows),
       params.first_boxes > 0 ? tensor_map(rows, params.x_rows, params.first_boxes) : CUtensorMap(),
       params);

@@ -13,7 +13,7 @@
 // How a linear layer is laid out over blocks: see linear_kernel.cuh.
 namespace recurve::cuda::sm90 {
 
-constexpr int kBoxBytes = 2 * kBoxK;  // of a row in bf16, in a box; a stage has one of K
+constexpr int kBoxBytes = 2 * kBoxK;  // of a row in bf16, in a box
 constexpr int kGroupThreads = 128;    // of a warpgroup
 
 using sm80::aligned;
@@ -34,6 +34,7 @@ struct PlainWeights {
   static constexpr bool kHeld = false;         // in registers, where it is unpacked
   static constexpr int kRowBytes = kBoxBytes;  // of a row, in a box
   static constexpr int kStep = kBoxK;          // from box to box, in values of the tensor map
+  static constexpr int kMostSpan = 1;          // boxes of K side by side in a stage
 };
 
 // What a kernel is made for: tiles of up to 64 Groups rows of W by up to Rows rows of x, Blocks of
@@ -42,6 +43,8 @@ struct PlainWeights {
 template <int Groups, int Rows, int Blocks, typename WeightsOf = PlainWeights>
 struct Tiling {
   using Weights = WeightsOf;
+  // Where rows are few there is room in the stages for copies of whole lines of W.
+  static constexpr int kSpan = Rows <= 16 ? Weights::kMostSpan : 1;
   static constexpr int kGroups = Groups, kRows = Rows, kBlocks = Blocks;
   static constexpr int kTileM = kGroups * kGroupM;
   static constexpr int kComputing = kGroups * kGroupThreads;
@@ -60,6 +63,7 @@ struct Tiling {
 template <int TileM, int Rows>
 struct WideTiling {
   using Weights = PlainWeights;
+  static constexpr int kSpan = 1;
   static constexpr int kGroups = 2, kRows = Rows, kBlocks = 1;
   static constexpr int kTileM = TileM;
   static constexpr int kComputing = kGroups * kGroupThreads;
@@ -135,7 +139,8 @@ struct LinearParams {
   int outputs;
   int stages;           // of the ring
   int box_rows;         // of W; a multiple of 4, in wide tilings of 8
-  int W_row_bytes;      // of a row of W, in a box
+  int span;             // boxes of K of a stage, side by side
+  int W_row_bytes;      // of a row of W, in a stage
   int tile_step;        // rows of W from the first box of a tile to that of the next tile
   int box_offset;       // and from a tile's first box to its second
   int x_rows;           // of a tile; in wide tilings a multiple of 8
@@ -173,7 +178,8 @@ struct LinearParams {
 
   // Bytes of a stage.
   __host__ __device__ int W_bytes() const { return 2 * box_rows * W_row_bytes; }
-  __host__ __device__ int x_bytes() const { return x_rows * kBoxBytes; }
+  __host__ __device__ int x_box_bytes() const { return x_rows * kBoxBytes; }
+  __host__ __device__ int x_bytes() const { return span * x_box_bytes(); }
 
   __host__ __device__ int cluster() const { return parts * sharers; }  // blocks
 };
@@ -214,7 +220,8 @@ struct Shared {
     const int last = params.stages - 1;
     return std::max({rest_at(params) + static_cast<int>(sizeof(Rest)),
                      last * params.W_bytes() + kGroupM * kBoxBytes,
-                     x_ring_at(params) + last * params.x_bytes() + T::kRows * kBoxBytes});
+                     x_ring_at(params) + (params.stages * params.span - 1) * params.x_box_bytes() +
+                         T::kRows * kBoxBytes});
   }
 
  private:

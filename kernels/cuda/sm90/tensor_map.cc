@@ -54,14 +54,17 @@ CUtensorMap tensor_map(const Matrix& matrix, int box_rows) {
                    {kBoxK, static_cast<cuuint32_t>(box_rows)});
 }
 
-CUtensorMap packed_tensor_map(const Matrix& matrix, int box_rows) {
+CUtensorMap packed_tensor_map(const Matrix& matrix, int box_rows, int groups) {
   const WeightFormat& format = *matrix.format;
-  CHECK(format.group == kBoxK && (format.group_bytes == 64 || format.group_bytes == 32));
+  const int64_t width = groups * format.group_bytes;
+  CHECK(format.group == kBoxK && (width == 32 || width == 64 || width == 128));
   const auto bytes = static_cast<cuuint64_t>(format.row_bytes(matrix.K));
-  return encode<2>(
-      CU_TENSOR_MAP_DATA_TYPE_UINT8, matrix.data, {bytes, static_cast<cuuint64_t>(matrix.N)},
-      {bytes}, {static_cast<cuuint32_t>(format.group_bytes), static_cast<cuuint32_t>(box_rows)},
-      format.group_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_32B);
+  return encode<2>(CU_TENSOR_MAP_DATA_TYPE_UINT8, matrix.data,
+                   {bytes, static_cast<cuuint64_t>(matrix.N)}, {bytes},
+                   {static_cast<cuuint32_t>(width), static_cast<cuuint32_t>(box_rows)},
+                   width == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+                   : width == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                 : CU_TENSOR_MAP_SWIZZLE_32B);
 }
 
 CUtensorMap tensor_map(const Matrix& matrix, int box_rows, int boxes) {
