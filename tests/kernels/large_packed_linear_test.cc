@@ -97,7 +97,8 @@ TEST_P(LargePackedLinearTest, HasTheBitsOfTheLayerInBfloat) {
   }
 }
 
-// Against the reference, which rounds nothing: a sum of K products of values rounded to 2^-9.
+// Against the reference, which rounds nothing: sums of products of weights and activations that are
+// each rounded by up to 2^-9 differ by 0.0024 on average here, and this is eight times that.
 TEST_P(LargePackedLinearTest, MatchesTheReference) {
   KernelDevice reference("reference"), device = make_device();
   const Shape s{1026, 1096};
@@ -108,7 +109,8 @@ TEST_P(LargePackedLinearTest, MatchesTheReference) {
       const auto data = there.array(packed.data), scales = there.array(packed.scales);
       return run(there, s, in, packed.matrix(data.data(), scales.data()), 3);
     };
-    ASSERT_TRUE(close(on(device), on(reference), {.absolute = 0.02, .relative = 0x1p-8}))
+    ASSERT_TRUE(
+        close(on(device), on(reference), {.absolute = 0.02, .relative = 0x1p-8, .angle = 2e-5}))
         << format->name;
   }
 }
