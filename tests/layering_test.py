@@ -14,7 +14,7 @@ ALLOWED = {  # folder: the folders whose headers it may include besides its own
     "kernels/formats": {"kernels"},
     "kernels/reference": {"kernels", "kernels/ops"},
     "kernels/cpu": {"kernels", "kernels/formats", "kernels/ops", "kernels/reference"},
-    "kernels/cuda": {"kernels", "kernels/ops", "kernels/reference"},
+    "kernels/cuda": {"kernels", "kernels/formats", "kernels/ops", "kernels/reference"},
     "kernels": {"kernels/formats", "kernels/ops"},
     "model": {"kernels", "kernels/ops"},
     "server/text": set(),

@@ -9,13 +9,16 @@
 
 #include "kernels/ceil_div.h"
 #include "kernels/cuda/sm90/box.h"
+#include "kernels/formats/int8.h"
 
 namespace recurve::testing::linear_plan_test {
 
 using cuda::sm90::GpuRoom;
+using cuda::sm90::holds_weights;
 using cuda::sm90::kPersistentTileMs;
 using cuda::sm90::kTilings;
 using cuda::sm90::LinearPlan;
+using cuda::sm90::outputs_of_tile;
 using cuda::sm90::pieces_of;
 using cuda::sm90::plan_linear;
 using cuda::sm90::TileConfig;
@@ -126,6 +129,24 @@ TEST(LinearPlan, NoKernelIsCompiledThatNoLayerGets) {
   for (const TilingShape& tiling : kTilings)
     EXPECT_TRUE(chosen.contains(name(tiling))) << name(tiling);
   for (const int tile_m : kPersistentTileMs) EXPECT_TRUE(persistent.contains(tile_m)) << tile_m;
+}
+
+// Packed weights are held in registers, for which fewer tilings are compiled; K is cut as in bf16,
+// as they are to have the bits of that layer.
+TEST(LinearPlan, PackedWeightsGetTilingsThatHoldThem) {
+  for_layers([](LinearArgs args) {
+    const int pieces = pieces_of(args.W);
+    args.W.dtype = DType::kPacked;
+    args.W.format = &kInt8Weights;
+    for (const GpuRoom& gpu : {kH200, kSmall}) {
+      const LinearPlan plan = plan_linear(args, gpu);
+      EXPECT_TRUE(holds_weights(plan.tiles.tiling));
+      EXPECT_FALSE(plan.persistent);
+      EXPECT_EQ(plan.tiles.turns * plan.tiles.parts, pieces);
+      EXPECT_GE(plan.tiles.tiles_of_rows * plan.tiles.tiling.rows, args.rows);
+      EXPECT_GE(plan.tiles.tiles * outputs_of_tile(args, plan.tiles.box_rows), args.outputs());
+    }
+  });
 }
 
 TEST(LinearPlan, PersistentBlocksTakeManyRowsOfOrdinaryLayers) {

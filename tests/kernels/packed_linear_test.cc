@@ -1,55 +1,16 @@
 // Linear layers over weights in every format with scales, against the layer in fp32 over the values
-// that the format gives back: on the host they have the same bits.
+// that the format gives back, or the one in bf16 where a device rounds them: the bits are the same.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "kernels/weight_formats.h"
 #include "tests/support/compare.h"
 #include "tests/support/kernel_device.h"
+#include "tests/support/packed.h"
 
 namespace recurve::testing::packed_linear_test {
-
-std::vector<const WeightFormat*> packed_formats() {
-  std::vector<const WeightFormat*> formats;
-  for (const WeightFormat* format : kWeightFormats) {
-    if (format->packed()) formats.push_back(format);
-  }
-  return formats;
-}
-
-// A matrix as a format has it, and the values that it gives back.
-struct Packed {
-  Packed(const WeightFormat& format, const std::vector<float>& values, int64_t N, int64_t K)
-      : format(&format),
-        N(N),
-        K(K),
-        data(static_cast<size_t>(N * format.row_bytes(K))),
-        scales(static_cast<size_t>(N * format.row_scales(K))),
-        unpacked(values.size()) {
-    for (int64_t n = 0; n < N; ++n) {
-      std::byte* row = data.data() + n * format.row_bytes(K);
-      std::byte* row_scales = scales.data() + n * format.row_scales(K);
-      format.pack(values.data() + n * K, K, row, row_scales);
-      format.unpack(row, row_scales, K, unpacked.data() + n * K);
-    }
-  }
-  Matrix matrix(const void* data_there, const void* scales_there) const {
-    return {.dtype = DType::kPacked,
-            .N = N,
-            .K = K,
-            .data = data_there,
-            .format = format,
-            .scales = scales_there};
-  }
-
-  const WeightFormat* format;
-  int64_t N, K;
-  std::vector<std::byte> data, scales;
-  std::vector<float> unpacked;
-};
 
 struct Case {
   int rows, N, K;
@@ -119,9 +80,10 @@ TEST_P(PackedLinearTest, HasTheBitsOfTheUnpackedMatrix) {
     for (const Case& c : cases()) {
       const Inputs in(c, 3);
       const Packed packed(*format, in.W, c.N, c.K);
-      const auto W = device.array(packed.unpacked);
+      const DType type = packed.multiplied_as(device);
+      const auto W = device.array(stored(packed.unpacked, type));
       ASSERT_TRUE(bit_equal(run_packed(device, c, in, packed),
-                            run(device, c, in, {.N = c.N, .K = c.K, .data = W.data()})))
+                            run(device, c, in, {type, c.N, c.K, W.data()})))
           << describe(*format, c);
     }
   }
@@ -213,6 +175,7 @@ TEST_P(PackedLinearTest, EmbeddingsAreTheUnpackedRows) {
 }
 
 RECURVE_ON_EACH_DEVICE(PackedLinearTest);
+RECURVE_ON_CUDA(PackedLinearTest);
 
 // Root of the mean square of the error, of a matrix of normal values of deviation 1.
 double error_of(const WeightFormat& format, int64_t K) {

@@ -4,9 +4,19 @@
 #include "kernels/cuda/sm80/limits.h"
 #include "kernels/cuda/sm80/ops.h"
 #include "kernels/cuda/sm90/ops.h"
+#include "kernels/formats/int4.h"
+#include "kernels/formats/int8.h"
 
 namespace recurve::cuda {
 namespace {
+
+// The linear layers of weights that are packed.
+void put_formats(LinearOp& linear, void (*run)(const LinearArgs&, Stream&),
+                 const char* implementation) {
+  for (const WeightFormat* format : {&kInt8Weights, &kInt4Weights}) {
+    linear.put({format, run, implementation});
+  }
+}
 
 // The reference cannot stand in for what is missing here: it does not reach the memory of the GPU.
 Kernels sm80_table(size_t shared_memory) {
@@ -15,6 +25,7 @@ Kernels sm80_table(size_t shared_memory) {
               [](const auto& args, Stream& stream) -> decltype(sm80::run(args, stream)) {
                 sm80::run(args, stream);
               });
+  put_formats(kernels.linear, sm80::run, "cuda/sm80");
   set_sm80_capabilities(kernels);
   sm80::set_limits(kernels, shared_memory);
   return kernels;
@@ -26,6 +37,7 @@ void put_sm90(Kernels& kernels) {
               [](const auto& args, Stream& stream) -> decltype(sm90::run(args, stream)) {
                 sm90::run(args, stream);
               });
+  put_formats(kernels.linear, sm90::run, "cuda/sm90");
   set_sm90_capabilities(kernels);
 }
 

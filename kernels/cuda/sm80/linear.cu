@@ -6,6 +6,7 @@
 #include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/sm80/linear_bf16.h"
 #include "kernels/cuda/sm80/ops.h"
+#include "kernels/cuda/sm80/weight_rows.cuh"
 
 namespace recurve::cuda::sm80 {
 namespace {
@@ -13,12 +14,10 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kRows = 4;  // of x, a block
 
-__device__ float weight_at(const float* W, int64_t index) { return W[index]; }
-__device__ float weight_at(const uint16_t* W, int64_t index) { return widen_bf16(W[index]); }
-
-// Takes the matrices that the tensor-core kernel does not: any K, and fp32 weights. A warp makes an
-// output, its lanes side by side along K; each row of x is summed for itself.
-template <typename Weight>
+// Takes the matrices that the tensor-core kernel does not: any K, fp32 weights, and those that are
+// packed. A warp makes an output, its lanes side by side along K; each row of x is summed for
+// itself.
+template <typename Row>
 __global__ void __launch_bounds__(kWarps* kWarpSize) any_kernel(LinearArgs args, int row_blocks) {
   const int lane = threadIdx.x % kWarpSize;
   const int64_t n =
@@ -27,11 +26,11 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) any_kernel(LinearArgs args,
   const int64_t N = args.W.N, K = args.W.K;
   if (n >= N) return;
   const int rows = min(kRows, args.rows - first);
-  const Weight* W = static_cast<const Weight*>(args.W.data) + n * K;
+  const Row W(args.W, n);
   const float* x = args.x + first * K;
   float sum[kRows] = {};
   for (int64_t k = lane; k < K; k += kWarpSize) {
-    const float w = weight_at(W, k);
+    const float w = W[k];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (r < rows) sum[r] = fmaf(x[r * K + k], w, sum[r]);
@@ -55,8 +54,9 @@ void bare_linear(const LinearArgs& args, Stream& stream) {
   } else {
     const int row_blocks = ceil_div(args.rows, kRows);
     const auto blocks = static_cast<unsigned>(ceil_div(args.W.N, kWarps) * row_blocks);
-    const auto kernel = args.W.dtype == DType::kBF16 ? any_kernel<uint16_t> : any_kernel<float>;
-    kernel<<<blocks, kWarps * kWarpSize, 0, use(stream)>>>(args, row_blocks);
+    with_rows(args.W, [&]<typename Row>() {
+      any_kernel<Row><<<blocks, kWarps * kWarpSize, 0, use(stream)>>>(args, row_blocks);
+    });
   }
   expect_launched("linear");
 }

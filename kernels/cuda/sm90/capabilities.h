@@ -24,7 +24,9 @@ constexpr int kMostConvolved = 16;
 // depends on the matrix alone, never on the rows.
 constexpr int64_t kSmallMatrix = 3 << 17;
 inline bool linear_takes(const Matrix& W) {
-  return sm80::linear_bf16_takes(W) && W.N * W.K >= kSmallMatrix;
+  const bool packed =
+      W.format != nullptr && W.K % 8 == 0 && sm80::aligned(W.data) && sm80::aligned(W.scales);
+  return (packed || sm80::linear_bf16_takes(W)) && W.N * W.K >= kSmallMatrix;
 }
 
 // Whether the layer's kernel, where it takes the matrix, can end with this convolution.

@@ -39,6 +39,15 @@ struct Accumulator {
     }
   }
 
+  // The same of weights that the warpgroup holds: of each step of 16 in the box those of its warps.
+  __device__ void add_held(const uint32_t (&W)[kBoxK / 16][4], const std::byte* x, bool first) {
+    const uint64_t b = operand(shared_address(x));
+#pragma unroll
+    for (int step = 0; step < kBoxK / 16; ++step) {
+      multiply_held(parts[0], W[step], b + 2 * step, !first || step > 0);
+    }
+  }
+
   __device__ void operator+=(const Accumulator& other) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {

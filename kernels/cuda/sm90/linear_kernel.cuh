@@ -3,9 +3,11 @@
 #include "kernels/cuda/sm90/async.cuh"
 #include "kernels/cuda/sm90/linear_accumulator.cuh"
 #include "kernels/cuda/sm90/linear_finish.cuh"
+#include "kernels/cuda/sm90/linear_held.cuh"
 #include "kernels/cuda/sm90/linear_tile.cuh"
 
-// y = x W^T with bf16 weights, on Hopper's tensor cores, at the speed of memory for few rows.
+// y = x W^T with weights in bf16, or packed and unpacked to bf16, on Hopper's tensor cores, at the
+// speed of memory for few rows.
 //
 // A tile is some rows of W and up to 256 rows of x. Boxes of both pass through a ring of stages in
 // shared memory, filled by one warp. A product has 64 rows of one side and up to 256 columns, which
@@ -28,7 +30,7 @@ struct Loader {
 
   // Boxes for all stages, of a paced block without the rows, by one thread.
   __device__ void begin() const {
-    const int ahead = min(params.stages, block.boxes);
+    const int ahead = min(params.stages, stages_of_all());
     for (int i = 0; i < ahead; ++i) {
       if (kPaced<T> && i >= params.under_way) {
         wait_for_turn(&shared.barriers.full[i - params.under_way]);
@@ -44,18 +46,18 @@ struct Loader {
   // they may be read.
   __device__ void begin_rows() const {
     if (params.first_boxes > 0) {
-      arrive_expecting(&shared.rows, params.first_boxes * params.x_bytes());
+      arrive_expecting(&shared.rows, params.first_boxes * params.x_box_bytes());
       load_boxes(shared.x(0), first_x, block.first_box, block.x_row, &shared.rows, Keep::kNormal);
       return;
     }
-    const int ahead = min(params.stages, block.boxes);
+    const int ahead = min(params.stages, stages_of_all());
     arrive_expecting(&shared.rows, ahead * params.x_bytes());
     for (int i = 0; i < ahead; ++i) load_rows(i, i, &shared.rows);
   }
   // The other boxes, by the thread that began, once rows may be read.
   __device__ void go_on() const {
     RingStage stage;
-    for (int i = params.stages; i < block.boxes; ++i, stage.next(params.stages)) {
+    for (int i = params.stages; i < stages_of_all(); ++i, stage.next(params.stages)) {
       wait(&shared.barriers.empty[stage.index], stage.parity);
       load_weights(i, stage.index, params.x_bytes());
       load_rows(i, stage.index, &shared.barriers.full[stage.index]);
@@ -63,6 +65,8 @@ struct Loader {
   }
 
  private:
+  // How often the block fills a stage.
+  __device__ int stages_of_all() const { return (block.boxes + T::kSpan - 1) / T::kSpan; }
   // Waits, in a paced block, until earlier weights have come. A block that hurries asks for all
   // once rows may be read, as nothing else is waited for then.
   __device__ void wait_for_turn(Barrier* earlier) const {
@@ -74,7 +78,7 @@ struct Loader {
     // Where there are several tiles of rows, each reads the weights.
     const Keep keep = gridDim.y == 1 ? Keep::kFirstOut : Keep::kNormal;
     Barrier* full = &shared.barriers.full[stage];
-    const int k = (block.first_box + i) * kBoxK;
+    const int k = (block.first_box + i * T::kSpan) * T::Weights::kStep;
     arrive_expecting(full, params.W_bytes() + x_bytes);
     if (T::kWide && params.sharers == 2) {
       const bool second = block.first_rank > 0;
@@ -85,12 +89,16 @@ struct Loader {
     }
     load_box(shared.W(stage), W, k, block.W_row, full, keep);
     if (T::kWide || params.swiglu) {
-      load_box(shared.W(stage) + params.box_rows * kBoxBytes, W, k, block.W_row + params.box_offset,
-               full, keep);
+      load_box(shared.W(stage) + params.box_rows * params.W_row_bytes, W, k,
+               block.W_row + params.box_offset, full, keep);
     }
   }
   __device__ void load_rows(int i, int stage, Barrier* here) const {
-    load_box(shared.x(stage), x, (block.first_box + i) * kBoxK, block.x_row, here, Keep::kNormal);
+#pragma unroll
+    for (int j = 0; j < T::kSpan; ++j) {
+      load_box(shared.x(stage) + j * params.x_box_bytes(), x,
+               (block.first_box + i * T::kSpan + j) * kBoxK, block.x_row, here, Keep::kNormal);
+    }
   }
 };
 
@@ -119,7 +127,8 @@ __device__ int first_row(const LinearParams& params, int group) {
 // A warpgroup. Of rows that the tile does not have it sums up whatever lies there.
 template <typename T>
 __device__ void compute(const Shared<T>& shared, const LinearParams& params,
-                        const BlockCoord& block, const Ahead<T>& ahead, int group) {
+                        const BlockCoord& block, const Ahead<T>& ahead, HeldWeights<T>& held,
+                        int group) {
   const int lane = threadIdx.x % kWarpSize;
   const int sharer = (block.first_rank + params.parts) % params.cluster() + block.part;
   const int row = first_row<T>(params, group);
@@ -135,22 +144,39 @@ __device__ void compute(const Shared<T>& shared, const LinearParams& params,
   const auto add_piece = [&]<int kBehind>(Accumulator<T>& sums) {
     const int begin = i;
     const int end = T::kMostTurns == 1 ? block.boxes : min(i + params.piece_boxes, block.boxes);
-    for (; i < end; ++i, stage.next(params.stages)) {
-      wait(&shared.barriers.full[stage.index], stage.parity);
-      begin_products();
-      sums.add(shared.W(stage.index), shared.x(stage.index), row, i == begin);
-      commit_products();
-      wait_for_products<kBehind>();
-      if (i - begin >= kBehind) release();
+    if constexpr (T::Weights::kHeld) {
+      for (; i < end; ++i) {
+        const int place = i % T::kSpan;  // in the stage
+        if (place == 0) wait(&shared.barriers.full[stage.index], stage.parity);
+        held.unpack(shared.W(stage.index), i);
+        begin_products();
+        sums.add_held(held.values, shared.x(stage.index) + place * params.x_box_bytes(),
+                      i == begin);
+        commit_products();
+        wait_for_products<0>();  // whose registers are then free
+        if (place < T::kSpan - 1 && i < block.boxes - 1) continue;
+        release();
+        stage.next(params.stages);
+      }
+    } else {
+      for (; i < end; ++i, stage.next(params.stages)) {
+        wait(&shared.barriers.full[stage.index], stage.parity);
+        begin_products();
+        sums.add(shared.W(stage.index), shared.x(stage.index), row, i == begin);
+        commit_products();
+        wait_for_products<kBehind>();
+        if (i - begin >= kBehind) release();
+      }
+      wait_for_products<0>();
+      if constexpr (T::kMostTurns > 1) release();
     }
-    wait_for_products<0>();
-    if constexpr (T::kMostTurns > 1) release();
   };
   Accumulator<T> sums;
   // Products of few rows are waited for longer than they take. Where K is long, the room of their
   // stages is worth more.
   constexpr int kFar = 3;
-  if (T::kRows <= 16 && params.stages > kFar && block.boxes <= 2 * params.stages) {
+  if (!T::Weights::kHeld && T::kRows <= 16 && params.stages > kFar &&
+      block.boxes <= 2 * params.stages) {
     add_piece.template operator()<kFar>(sums);
   } else {
     add_piece.template operator()<1>(sums);
@@ -209,6 +235,7 @@ __global__ void __maxnreg__(T::kMostRegisters)
       asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T::kRegisters));
     }
     Ahead<T> ahead(params, block);
+    HeldWeights<T> held(params, block, first_row<T>(params, group));
     wait_for_previous();
     let_next_start();
     if (kPaced<T> && threadIdx.x == 0) {
@@ -216,7 +243,7 @@ __global__ void __maxnreg__(T::kMostRegisters)
       shared.hurry = 1;
     }
     ahead.load(params, block);
-    compute(shared, params, block, ahead, group);
+    compute(shared, params, block, ahead, held, group);
     if constexpr (kIsForFew<T>) ahead.find_scales(shared, params, block);
     sync_for_end<T>(params);
     finish<T>(params, block, shared, ahead);

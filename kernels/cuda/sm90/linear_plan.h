@@ -54,6 +54,11 @@ inline constexpr std::array kTilings = {
     wide_tiling(192, 256),
 };
 
+// Whether the tiling is compiled for packed weights too, which a warpgroup holds in registers.
+constexpr bool holds_weights(const TilingShape& tiling) {
+  return !tiling.wide && (tiling.rows <= 64 || tiling == narrow_tiling(2, 128, 1));
+}
+
 // What the GPU has room for.
 struct GpuRoom {
   int multiprocessors;

@@ -13,7 +13,7 @@
 // How a linear layer is laid out over blocks: see linear_kernel.cuh.
 namespace recurve::cuda::sm90 {
 
-constexpr int kBoxBytes = 2 * kBoxK;  // of a row, in a box; a stage has one of K
+constexpr int kBoxBytes = 2 * kBoxK;  // of a row in bf16, in a box
 constexpr int kGroupThreads = 128;    // of a warpgroup
 
 using sm80::aligned;
@@ -29,11 +29,22 @@ constexpr int even_share(int threads, int blocks) {
 // of a deferred norm.
 constexpr int kFewRows = 8;
 
+// How a kernel takes W: in bf16, from shared memory. linear_held.cuh has the other kinds.
+struct PlainWeights {
+  static constexpr bool kHeld = false;         // in registers, where it is unpacked
+  static constexpr int kRowBytes = kBoxBytes;  // of a row, in a box
+  static constexpr int kStep = kBoxK;          // from box to box, in values of the tensor map
+  static constexpr int kMostSpan = 1;          // boxes of K side by side in a stage
+};
+
 // What a kernel is made for: tiles of up to 64 Groups rows of W by up to Rows rows of x, Blocks of
 // them on one multiprocessor. A block makes up to kMostTurns pieces of K in turn, where there are
 // registers for as many sums: they need not go from block to block.
-template <int Groups, int Rows, int Blocks>
+template <int Groups, int Rows, int Blocks, typename WeightsOf = PlainWeights>
 struct Tiling {
+  using Weights = WeightsOf;
+  // Where rows are few there is room in the stages for copies of whole lines of W.
+  static constexpr int kSpan = Rows <= 16 ? Weights::kMostSpan : 1;
   static constexpr int kGroups = Groups, kRows = Rows, kBlocks = Blocks;
   static constexpr int kTileM = kGroups * kGroupM;
   static constexpr int kComputing = kGroups * kGroupThreads;
@@ -51,6 +62,8 @@ struct Tiling {
 // best among all multiprocessors.
 template <int TileM, int Rows>
 struct WideTiling {
+  using Weights = PlainWeights;
+  static constexpr int kSpan = 1;
   static constexpr int kGroups = 2, kRows = Rows, kBlocks = 1;
   static constexpr int kTileM = TileM;
   static constexpr int kComputing = kGroups * kGroupThreads;
@@ -126,6 +139,8 @@ struct LinearParams {
   int outputs;
   int stages;           // of the ring
   int box_rows;         // of W; a multiple of 4, in wide tilings of 8
+  int span;             // boxes of K of a stage, side by side
+  int W_row_bytes;      // of a row of W, in a stage
   int tile_step;        // rows of W from the first box of a tile to that of the next tile
   int box_offset;       // and from a tile's first box to its second
   int x_rows;           // of a tile; in wide tilings a multiple of 8
@@ -138,6 +153,8 @@ struct LinearParams {
   float soft_cap;
   int K;
   float norm_eps;
+  const void* W_scales;  // of W that is packed, (W_rows, boxes)
+  int W_rows;            // N
   const float* scales;   // of rows of x: see Rows
   const float* squares;  // likewise, where the norm was deferred, and
   float* found;          // the scales that blocks find for all
@@ -160,8 +177,9 @@ struct LinearParams {
   __host__ __device__ bool scaled() const { return scales != nullptr || squares != nullptr; }
 
   // Bytes of a stage.
-  __host__ __device__ int W_bytes() const { return 2 * box_rows * kBoxBytes; }
-  __host__ __device__ int x_bytes() const { return x_rows * kBoxBytes; }
+  __host__ __device__ int W_bytes() const { return 2 * box_rows * W_row_bytes; }
+  __host__ __device__ int x_box_bytes() const { return x_rows * kBoxBytes; }
+  __host__ __device__ int x_bytes() const { return span * x_box_bytes(); }
 
   __host__ __device__ int cluster() const { return parts * sharers; }  // blocks
 };
@@ -200,10 +218,10 @@ struct Shared {
   // All of it, and what the products of the last stage read behind their rows.
   static int bytes(const LinearParams& params) {
     const int last = params.stages - 1;
-    return std::max(
-        {rest_at(params) + static_cast<int>(sizeof(Rest)),
-         last * params.W_bytes() + kGroupM * kBoxBytes,
-         params.stages * params.W_bytes() + last * params.x_bytes() + T::kRows * kBoxBytes});
+    return std::max({rest_at(params) + static_cast<int>(sizeof(Rest)),
+                     last * params.W_bytes() + kGroupM * kBoxBytes,
+                     x_ring_at(params) + (params.stages * params.span - 1) * params.x_box_bytes() +
+                         T::kRows * kBoxBytes});
   }
 
  private:
@@ -213,13 +231,17 @@ struct Shared {
         hurry(rest.hurry),
         scales(rest.scales),
         ring(memory),
-        x_ring(ring + params.stages * params.W_bytes()),
+        x_ring(ring + x_ring_at(params)),
         W_bytes(params.W_bytes()),
         x_bytes(params.x_bytes()) {}
 
+  // Where the swizzle of x counts from.
+  __host__ __device__ static int x_ring_at(const LinearParams& params) {
+    return (params.stages * params.W_bytes() + 1023) / 1024 * 1024;
+  }
   // Where the rest begins.
   __host__ __device__ static int rest_at(const LinearParams& params) {
-    return max(params.stages * (params.W_bytes() + params.x_bytes()),
+    return max(x_ring_at(params) + params.stages * params.x_bytes(),
                static_cast<int>(sizeof(Sums)));
   }
 };

@@ -6,6 +6,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/common/error.h"
+#include "kernels/weight_format.h"
 
 namespace recurve::cuda::sm90 {
 namespace {
@@ -24,15 +25,16 @@ decltype(&cuTensorMapEncodeTiled) find_encoder() {
 // strides: in bytes, of all dimensions but the first.
 template <size_t kRank>
 CUtensorMap encode(CUtensorMapDataType type, const void* data, const cuuint64_t (&extents)[kRank],
-                   const cuuint64_t (&strides)[kRank - 1], const cuuint32_t (&box)[kRank]) {
+                   const cuuint64_t (&strides)[kRank - 1], const cuuint32_t (&box)[kRank],
+                   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
   static const auto encoder = find_encoder();
   constexpr cuuint32_t kSteps[] = {1, 1, 1};
   static_assert(kRank <= std::size(kSteps));
   CUtensorMap map{};
   const CUresult result =
       encoder(&map, type, kRank, const_cast<void*>(data), extents, strides, box, kSteps,
-              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   CHECK(result == CUDA_SUCCESS);
   return map;
 }
@@ -50,6 +52,19 @@ CUtensorMap tensor_map(const Matrix& matrix, int box_rows) {
   const auto K = static_cast<cuuint64_t>(matrix.K), N = static_cast<cuuint64_t>(matrix.N);
   return encode<2>(matrix, {K, N}, {K * sizeof(uint16_t)},
                    {kBoxK, static_cast<cuuint32_t>(box_rows)});
+}
+
+CUtensorMap packed_tensor_map(const Matrix& matrix, int box_rows, int groups) {
+  const WeightFormat& format = *matrix.format;
+  const int64_t width = groups * format.group_bytes;
+  CHECK(format.group == kBoxK && (width == 32 || width == 64 || width == 128));
+  const auto bytes = static_cast<cuuint64_t>(format.row_bytes(matrix.K));
+  return encode<2>(CU_TENSOR_MAP_DATA_TYPE_UINT8, matrix.data,
+                   {bytes, static_cast<cuuint64_t>(matrix.N)}, {bytes},
+                   {static_cast<cuuint32_t>(width), static_cast<cuuint32_t>(box_rows)},
+                   width == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+                   : width == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                 : CU_TENSOR_MAP_SWIZZLE_32B);
 }
 
 CUtensorMap tensor_map(const Matrix& matrix, int box_rows, int boxes) {

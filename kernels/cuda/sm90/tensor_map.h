@@ -10,8 +10,12 @@ namespace recurve::cuda::sm90 {
 // of 128 bytes; what is outside the matrix comes as zeros. Rows begin at multiples of 16 bytes.
 CUtensorMap tensor_map(const Matrix& matrix, int box_rows);
 
-// The same for copies of so many boxes side by side, one behind the other: their numbers are the
-// third coordinate, and the first is 0. K is a multiple of kBoxK.
+// The same for a matrix that is packed, which is bytes here: boxes (box_rows, bytes of so many
+// groups), 32, 64 or 128 bytes wide and in the swizzle of as many.
+CUtensorMap packed_tensor_map(const Matrix& matrix, int box_rows, int groups);
+
+// The same as the first for copies of so many boxes side by side, one behind the other: their
+// numbers are the third coordinate, and the first is 0. K is a multiple of kBoxK.
 CUtensorMap tensor_map(const Matrix& matrix, int box_rows, int boxes);
 
 // A map likewise for copies of boxes (box_rows, kFloatBox) of rows of floats, `stride` floats from

@@ -108,26 +108,31 @@ RECURVE_MULTIPLY(multiply, 256, 128, 129, 130, 0)
 RECURVE_MULTIPLY(multiply_across, 64, 32, 33, 34, 1)
 RECURVE_MULTIPLY(multiply_across, 128, 64, 65, 66, 1)
 
-// The same with A in registers, as in an m16n8k16 product of each warp's 16 rows (sm80/tile.cuh),
-// and B as operand_across() has it. The registers may not change while the product is on its way.
-#define RECURVE_MULTIPLY_HELD(columns, registers, a1, a2, a3, a4, b_, adds_)                      \
-  __device__ inline void multiply(float(&d)[registers], const uint32_t(&a)[4], uint64_t b,        \
-                                  int adds) {                                                     \
-    asm volatile(                                                                                 \
-        "{\n"                                                                                     \
-        ".reg .pred p;\n"                                                                         \
-        "setp.ne.b32 p, %" #adds_                                                                 \
-        ", 0;\n"                                                                                  \
-        "wgmma.mma_async.sync.aligned.m64n" #columns                                              \
-        "k16.f32.bf16.bf16 {" RECURVE_NAMES_##registers "}, {%" #a1 ", %" #a2 ", %" #a3 ", %" #a4 \
-                                                        "}, %" #b_                                \
-                                                        ", p, 1, 1, 1;\n"                         \
-                                                        "}"                                       \
-        : RECURVE_OUTPUTS_##registers                                                             \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));                         \
+// The same with A in registers, as in an m16n8k16 product of each warp's 16 rows (sm80/tile.cuh).
+// The registers may not change while the product is on its way. a1 to a4: the numbers of A's.
+#define RECURVE_MULTIPLY_HELD(name, columns, registers, a1, a2, a3, a4, b_, adds_, across)         \
+  __device__ inline void name(float(&d)[registers], const uint32_t(&a)[4], uint64_t b, int adds) { \
+    asm volatile(                                                                                  \
+        "{\n"                                                                                      \
+        ".reg .pred p;\n"                                                                          \
+        "setp.ne.b32 p, %" #adds_                                                                  \
+        ", 0;\n"                                                                                   \
+        "wgmma.mma_async.sync.aligned.m64n" #columns                                               \
+        "k16.f32.bf16.bf16 {" RECURVE_NAMES_##registers "}, {%" #a1 ", %" #a2 ", %" #a3 ", %" #a4  \
+                                                        "}, %" #b_ ", p, 1, 1, " #across           \
+                                                        ";\n"                                      \
+                                                        "}"                                        \
+        : RECURVE_OUTPUTS_##registers                                                              \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));                          \
   }
 
-RECURVE_MULTIPLY_HELD(64, 32, 32, 33, 34, 35, 36, 37)
+RECURVE_MULTIPLY_HELD(multiply, 64, 32, 32, 33, 34, 35, 36, 37, 1)
+
+RECURVE_MULTIPLY_HELD(multiply_held, 8, 4, 4, 5, 6, 7, 8, 9, 0)
+RECURVE_MULTIPLY_HELD(multiply_held, 16, 8, 8, 9, 10, 11, 12, 13, 0)
+RECURVE_MULTIPLY_HELD(multiply_held, 32, 16, 16, 17, 18, 19, 20, 21, 0)
+RECURVE_MULTIPLY_HELD(multiply_held, 64, 32, 32, 33, 34, 35, 36, 37, 0)
+RECURVE_MULTIPLY_HELD(multiply_held, 128, 64, 64, 65, 66, 67, 68, 69, 0)
 
 #undef RECURVE_MULTIPLY_HELD
 #undef RECURVE_MULTIPLY
