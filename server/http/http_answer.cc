@@ -253,8 +253,8 @@ void HttpAnswer::discard() {
 
 void HttpAnswer::written(bool ok) {
   writing_ = false;
-  if (!ok) return client_left();
-  push_out();
+  if (!ok) client_left();
+  push_out();  // also where the client had left before: then the end waited for this alone
   std::lock_guard lock(mutex_);
   for (const auto& part : parts_) part->written();
 }

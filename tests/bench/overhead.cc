@@ -5,6 +5,7 @@
 #include <malloc.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <fstream>
@@ -122,6 +123,8 @@ class Served {
         null_(tokenizer_->size()),
         model_(null_, step),
         queue_(streams),
+        serving_({.max_tokenising = std::max(streams, ServingOptions{}.max_tokenising)}, queue_,
+                 stats_, metrics_),
         rpc_({.listen = "127.0.0.1:0"}, serving_),
         http_({.listen = "127.0.0.1:0"}, serving_, rpc_.connections()),
         engine_(model_, *backend_,
@@ -206,7 +209,7 @@ class Served {
   Metrics metrics_;
   EngineStats stats_;
   AdmissionQueue queue_;
-  Serving serving_{{}, queue_, stats_, metrics_};
+  Serving serving_;
   RpcServer rpc_;
   HttpServer http_;
   Engine engine_;

@@ -302,6 +302,21 @@ TEST_F(HttpConnection, AReaderThatStandsStillIsCutOff) {
   while (engine_->running() > 0) std::this_thread::yield();
 }
 
+// An answer may come to its end between a client's going and the failure of what is on its way.
+TEST_F(HttpConnection, WhoGoesWhileBytesAreOnTheirWayIsMissed) {
+  start({}, talkative());
+  for (int round = 0; round < 100; ++round) {
+    std::vector<Client> clients;
+    for (int c = 0; c < 8; ++c) {
+      clients.emplace_back(port());
+      clients.back().send(kPost + sized(completion(true, 1'000'000)));
+    }
+    for (Client& client : clients) client.read_to("data: ");
+    clients.clear();
+    ASSERT_TRUE(wait_until_empty()) << round;
+  }
+}
+
 TEST_F(HttpConnection, TheMetricsHaveADoorWithNothingElse) {
   start();
   metrics_.add_generated_tokens(42);
