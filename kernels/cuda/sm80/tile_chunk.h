@@ -73,6 +73,8 @@ struct TileChunkArgs {
   // (H, DV) of the layer that reads o; without x, o is left.
   const float* next_norm = nullptr;
   DeferredRmsNorm next = {};
+  int segments = 1;  // of the tiles of a sequence, for the one pass: see sm90/tile_segments.h
+  int percent = 40;
   TileScratch scratch = {};
 
   __host__ __device__ int groups() const { return H / q.heads; }

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/common/scratch.h"
 #include "kernels/cuda/sm80/capabilities.h"
+#include "kernels/ops/gla.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/ssd.h"
 
@@ -59,6 +60,18 @@ inline bool ssd_scans(const SsdArgs& a) {
   const auto tiles_of_chunk = static_cast<size_t>(a.chunk / kScanRows);
   return heads && strides && places && a.chunk > 1 && a.chunk % kScanRows == 0 &&
          tiles_of_chunk * scan_tile_bytes(a.G, a.H, a.N) <= kScratchBytes;
+}
+
+// Likewise a recurrence with one decay a head and row.
+inline bool gla_scans(const GlaArgs& a) {
+  const bool heads = (a.DK == 64 || a.DK == 128) && a.DV % kScanColumns == 0;
+  const bool strides = a.q_stride % 4 == 0 && a.k_stride % 4 == 0 && a.v_stride % 4 == 0;
+  const bool places =
+      sm80::aligned(a.q) && sm80::aligned(a.k) && sm80::aligned(a.v) && sm80::aligned(a.o);
+  const auto tiles_of_chunk = static_cast<size_t>(a.chunk / kScanRows);
+  return a.decay != GlaDecay::kChannel && a.z == nullptr && heads && strides && places &&
+         a.chunk > 1 && a.chunk % kScanRows == 0 &&
+         tiles_of_chunk * scan_tile_bytes(a.H, a.H, a.DK) <= kScratchBytes;
 }
 
 inline bool ssd_defers_norm(const SsdArgs& args) {

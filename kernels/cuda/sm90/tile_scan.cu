@@ -1,3 +1,5 @@
+#include <cstdlib>
+
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm90/capabilities.h"
 #include "kernels/cuda/sm90/tile_scan.h"
@@ -44,7 +46,9 @@ __device__ void init_barriers(Shared<kDK>& s) {
   for (int i = 0; i < kStages; ++i) {
     init_barrier(&s.full[i], 1);
     init_barrier(&s.empty[i], 2 * kWarps + kRounding);  // of outputs, state and rounding
+    init_barrier(&s.passed[i], kWarps);
   }
+  init_barrier(&s.arrived, kGroupThreads);
   for (int i = 0; i < kRounded; ++i) {
     init_barrier(&s.rounded_full[i], kRoundingThreads);
     init_barrier(&s.rounded_empty[i], kWarps);
@@ -56,7 +60,7 @@ __device__ void init_barriers(Shared<kDK>& s) {
   publish_barriers();
 }
 
-// A block: some columns of a head of a sequence.
+// A block: some columns of a head of a sequence, and a segment of its tiles.
 template <typename T, int kDK>
 __global__ void __launch_bounds__(kThreads, 1)
     scan_kernel(const __grid_constant__ CUtensorMap v, const __grid_constant__ TileChunkArgs a) {
@@ -70,6 +74,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   wait_for_previous();
+  if (a.segments > 1 && warp / (kGroupThreads / kWarpSize) != kStateGroup) arrive_in_cluster();
   // This is the same for a whole warp, which the compiler has to see.
   const int group = warp / (kGroupThreads / kWarpSize);
   if (group < kOutputGroups) {
@@ -97,9 +102,11 @@ void launch(const TileChunkArgs& args, Stream& stream) {
   const CUtensorMap v =
       tensor_map(args.v.data, args.seqs.rows, args.H * args.DV, args.v.stride, kTileRows);
   launch_early(stream, "tiles, scan", kernel,
-               {.grid = static_cast<unsigned>(args.seqs.num_seqs * args.H * (args.DV / kColumns)),
+               {.grid = static_cast<unsigned>(args.seqs.num_seqs * args.H * (args.DV / kColumns) *
+                                              args.segments),
                 .threads = kThreads,
-                .shared = kBytes},
+                .shared = kBytes,
+                .cluster = static_cast<unsigned>(args.segments)},
                v, args);
 }
 
@@ -134,7 +141,15 @@ void round_for_scan(const sm80::TileChunkArgs& args, Stream& stream) {
       {.grid = dim3(static_cast<unsigned>(blocks), 2), .threads = tile_scan::kRoundThreads}, args);
 }
 
-void scan_tiles(const sm80::TileChunkArgs& args, Stream& stream) {
+void scan_tiles(const sm80::TileChunkArgs& all, Stream& stream) {
+  sm80::TileChunkArgs args = all;
+  const int blocks = args.seqs.num_seqs * args.H * (args.DV / tile_scan::kColumns);
+  const int multiprocessors = static_cast<CudaStream&>(stream).multiprocessors();
+  const int most = getenv("TRY_SEGMENTS") ? atoi(getenv("TRY_SEGMENTS")) : 1;
+  if (getenv("TRY_PERCENT")) args.percent = atoi(getenv("TRY_PERCENT"));
+  while (2 * args.segments <= most && 2 * args.segments * blocks <= multiprocessors) {
+    args.segments *= 2;
+  }
   sm80::with_state_type(args.S.dtype, [&](auto element) {
     using T = decltype(element);
     if (args.DK == 64) return tile_scan::launch<T, 64>(args, stream);

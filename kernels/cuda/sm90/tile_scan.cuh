@@ -6,6 +6,7 @@
 #include "kernels/cuda/sm80/vector.cuh"
 #include "kernels/cuda/sm90/bulk.cuh"
 #include "kernels/cuda/sm90/tensor_map.h"
+#include "kernels/cuda/sm90/tile_segments.h"
 #include "kernels/cuda/sm90/wgmma.cuh"
 
 // What the roles of a block of tile_scan.cu share.
@@ -56,29 +57,43 @@ struct Shared {
   uint16_t states[kStates][kColumns * kDK];
   uint32_t infinite[kRounded][kRoundingThreads / kWarpSize];  // whether a warp found such values
   Barrier full[kStages], empty[kStages];
+  Barrier passed[kStages];  // as `empty`, of tiles before the block's own
+  Barrier arrived;          // the state is at the first of these
   Barrier rounded_full[kRounded], rounded_empty[kRounded];
   Barrier state_full[kStates], state_empty[kStates];
 };
 
-// One head of one sequence, and some columns of it.
+// One head of one sequence, some columns of it, and some of its tiles. A cluster's blocks have the
+// same head and columns.
 struct BlockCoord {
   int sequence, head, d0;
   int begin, length;  // rows of the sequence that take the chunk form
+  int first, end;     // of the block's tiles, among those of this call
+  bool last;          // whether no block has later ones
 
   __device__ explicit BlockCoord(const TileChunkArgs& a) {
-    const int columns = a.DV / kColumns, of_all = static_cast<int>(blockIdx.x) / columns;
+    const int segment = static_cast<int>(blockIdx.x) % a.segments;
+    const int number = static_cast<int>(blockIdx.x) / a.segments;
+    const int columns = a.DV / kColumns, of_all = number / columns;
     sequence = of_all / a.H;
     head = of_all % a.H;
-    d0 = static_cast<int>(blockIdx.x) % columns * kColumns;
+    d0 = number % columns * kColumns;
     begin = a.seqs.begin[sequence];
     length = sm80::step_rows(a.seqs, a.chunk, sequence).first - begin;
+    const int behind = (length + kTileRows - 1) / kTileRows - a.first_tile;
+    const int tiles = max(min(a.tiles, behind), 0);
+    first = first_tile_of_segment(segment, a.segments, tiles, a.percent);
+    end = first_tile_of_segment(segment + 1, a.segments, tiles, a.percent);
+    last = segment == a.segments - 1;
   }
-  // Tile n of those of this call, none of rows behind the last: chunks are whole tiles.
+  // Tile n of those of this call, none of rows behind the block's last: chunks are whole tiles.
   __device__ RowBlock rows(const TileChunkArgs& a, int n) const {
-    const int first = (a.first_tile + n) * kTileRows;
-    if (n >= a.tiles || first >= length) return {0, 0};
-    return {begin + first, min(kTileRows, length - first)};
+    if (n >= end) return {0, 0};
+    const int at = (a.first_tile + n) * kTileRows;
+    return {begin + at, min(kTileRows, length - at)};
   }
+  // Whether the block has anything to do: its own tiles, or the state behind all of them.
+  __device__ bool idle() const { return end == 0 || (first == end && !last); }
   // The block's first column among those of all heads.
   __device__ int64_t column(const TileChunkArgs& a) const {
     return static_cast<int64_t>(head) * a.DV + d0;
@@ -156,18 +171,24 @@ template <int kDK>
 __device__ void load_tiles(const TileChunkArgs& a, const CUtensorMap& v, Shared<kDK>& s) {
   const BlockCoord block(a);
   const auto column = static_cast<int>(block.column(a));
+  if (block.idle()) return;
   for (int n = 0;; ++n) {
     const RowBlock rows = block.rows(a, n);
     if (rows.L == 0) return;
     const RingStage<kStages> ring(n);
     Stage<kDK>& stage = s.stages[ring.index];
     Barrier* full = &s.full[ring.index];
-    wait(&s.empty[ring.index], ring.parity ^ 1);
+    const bool passes = n < block.first;
+    if (n - block.first >= kStages) {
+      wait(&s.empty[ring.index], (n - block.first) / kStages % 2 ^ 1);
+    } else if (n >= kStages) {
+      wait(&s.passed[ring.index], ring.parity ^ 1);
+    }
     const int64_t number = static_cast<int64_t>(block.sequence) * a.tiles + n;
     const int64_t group = number * a.groups() + block.head / a.q.heads;
-    arrive_expecting(full,
-                     sizeof(stage.q) + sizeof(stage.k) + sizeof(stage.v) + sizeof(stage.weights));
-    bulk_load(stage.q, a.scratch.q + group * kTileRows * kDK, sizeof(stage.q), full);
+    arrive_expecting(full, (passes ? 0 : sizeof(stage.q)) + sizeof(stage.k) + sizeof(stage.v) +
+                               sizeof(stage.weights));
+    if (!passes) bulk_load(stage.q, a.scratch.q + group * kTileRows * kDK, sizeof(stage.q), full);
     bulk_load(stage.k, a.scratch.k + group * kTileRows * kDK, sizeof(stage.k), full);
     bulk_load(&stage.weights, a.scratch.weights + number * a.H + block.head, sizeof(stage.weights),
               full);

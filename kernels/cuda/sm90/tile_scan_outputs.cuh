@@ -171,7 +171,7 @@ struct RowOutputs {
   }
 };
 
-// group: 0 or 1, whose tiles are those with even or odd numbers.
+// group: 0 or 1, whose tiles are every second one from the block's first or second on.
 template <int kDK>
 __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) {
   const BlockCoord block(a);
@@ -184,12 +184,14 @@ __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) 
   if (a.next.x != nullptr) {
     norm = *reinterpret_cast<const float4*>(a.next_norm + column + row_lane.d);
   }
-  for (int n = group;; n += kOutputGroups) {
+  if (block.first == block.end) return;
+  wait(&s.arrived, 0);
+  for (int n = block.first + group;; n += kOutputGroups) {
     const RowBlock rows = block.rows(a, n);
     if (rows.L == 0) return;
     const RingStage<kStages> ring(n);
-    const RingStage<kRounded> rounded(n);
-    const RingStage<kStates> state(n);
+    const RingStage<kRounded> rounded(n - block.first);
+    const RingStage<kStates> state(n - block.first);
     Stage<kDK>& stage = s.stages[ring.index];
     OutputGates gates;
     gates.load(a, rows, column, row_lane);

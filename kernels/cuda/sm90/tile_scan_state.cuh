@@ -91,7 +91,7 @@ __device__ void bring_state(const TileChunkArgs& a, Shared<kDK>& s) {
   const BlockCoord block(a);
   const Lane lane;
   RowBlock rows = block.rows(a, 0);
-  if (rows.L == 0) return;
+  if (block.idle()) return;
   const int64_t kept_head = static_cast<int64_t>(a.seqs.slot[block.sequence]) * a.H + block.head;
   T* const kept = sm80::values_of<T>(a.S) + kept_head * kDK * a.DV;
   State<kDK> state;
@@ -99,18 +99,23 @@ __device__ void bring_state(const TileChunkArgs& a, Shared<kDK>& s) {
     first = sm80::value_of(kept[at]);
     second = sm80::value_of(kept[at + step]);
   });
+  // The last of the cluster's blocks writes it when all have it.
+  if (a.segments > 1) arrive_in_cluster();
+  if (block.first == 0) arrive(&s.arrived);
   wait(&s.full[0], 0);
   weigh_values(s.stages[0], rows, s.weighted[0]);
   sync_group(kStateGroup);
   const int tiles_of_chunk = a.chunk / kTileRows;
   for (int n = 0; rows.L > 0; ++n) {
     const RingStage<kStages> ring(n), next(n + 1);
-    const RingStage<kStates> left(n);
     const Stage<kDK>& stage = s.stages[ring.index];
-    wait(&s.state_empty[left.index], left.parity ^ 1);
-    state.leave(s.states[left.index], lane);
-    show_to_copies();
-    arrive(&s.state_full[left.index]);
+    if (n >= block.first) {
+      const RingStage<kStates> left(n - block.first);
+      wait(&s.state_empty[left.index], left.parity ^ 1);
+      state.leave(s.states[left.index], lane);
+      show_to_copies();
+      arrive(&s.state_full[left.index]);
+    }
     state.scale(stage.weights.F);
     state.begin_add(s.weighted[n % kRounded], stage.k);
     rows = block.rows(a, n + 1);
@@ -120,11 +125,16 @@ __device__ void bring_state(const TileChunkArgs& a, Shared<kDK>& s) {
     }
     state.end_add();
     sync_group(kStateGroup);
-    if (threadIdx.x % kWarpSize == 0) arrive(&s.empty[ring.index]);
+    if (threadIdx.x % kWarpSize == 0) {
+      arrive(n < block.first ? &s.passed[ring.index] : &s.empty[ring.index]);
+    }
+    if (n + 1 == block.first) arrive(&s.arrived);
     if (!std::is_same_v<T, float> && (a.first_tile + n + 1) % tiles_of_chunk == 0) {
       state.template round<T>();
     }
   }
+  if (!block.last) return;
+  if (a.segments > 1) wait_for_cluster();
   state.for_each(a, block, lane, [&](float first, float second, int64_t at, int64_t step) {
     kept[at] = sm80::kept_as<T>(first);
     kept[at + step] = sm80::kept_as<T>(second);
