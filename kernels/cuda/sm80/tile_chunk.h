@@ -27,6 +27,7 @@ struct TileWeights {
   float after[kTileRows], after_fine[kTileRows];
   float before[kTileRows], before_fine[kTileRows];
   float floor[kTileRows];  // of the normalisers, where they are bounded
+  float eqz[kTileRows];    // e_t q_t z before the tile, for the one pass of sm90/tile_scan.h alone
   float F;
   float unused[3];  // so that the size is a multiple of 16 bytes
 };
@@ -39,12 +40,18 @@ __host__ __device__ inline int piece_at(int row, int piece, int width) {
   return row * width + 8 * (piece ^ turn);
 }
 
+// The same where the matrix lies in parts of `part` columns, one behind the other.
+__host__ __device__ inline int piece_in_parts(int row, int piece, int part) {
+  return 8 * piece / part * kTileRows * part + piece_at(row, piece % (part / 8), part);
+}
+
 // The scratch memory of some tiles: number n is tile n % tiles of sequence n / tiles. States before
 // tiles are there for a part of them at a time, as they are the most and the L2 cache has room for
 // some: number p is tile part_first + p % part_tiles of sequence p / part_tiles.
 struct TileScratch {
   uint16_t* q;           // (n, groups, kTileRows, DK), swizzled
   uint16_t* k;           // likewise
+  int part;              // columns of the parts that keys lie in
   float* products;       // (n, groups, kTileRows, kTileRows) q_t . k_j, where j <= t
   TileWeights* weights;  // (n, H)
   uint16_t* S;           // (p, H, DV, DK) the state before the tile, swizzled

@@ -6,6 +6,7 @@ namespace recurve::cuda::sm90 {
 
 void run(const GlaArgs& args, Stream& stream);
 void run(const LinearArgs& args, Stream& stream);
+void run(const MlstmArgs& args, Stream& stream);
 void run(const RnnArgs& args, Stream& stream);
 void run(const SelectiveScanArgs& args, Stream& stream);
 void run(const SsdArgs& args, Stream& stream);

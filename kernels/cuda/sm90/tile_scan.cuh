@@ -19,13 +19,30 @@ using sm80::TileWeights;
 
 constexpr int kColumns = 64;  // of a head that a block has
 constexpr int kGroupThreads = 128;
-// Warpgroups: two that make outputs, one that has the state, and one of which a warp copies and the
-// others round values.
-constexpr int kOutputGroups = 2, kStateGroup = 2;
-constexpr int kThreads = 4 * kGroupThreads;
-constexpr int kCopyWarp = 12, kRoundingThreads = 3 * kWarpSize;
-constexpr int kOutputRegisters = 160, kOtherRegisters = 56;  // the state keeps its even share: 128
-constexpr int kStages = 3, kRounded = 2, kStates = 2;        // in shared memory, of as many tiles
+constexpr int kOutputGroups = 2, kFirstStateGroup = kOutputGroups;
+constexpr int kRoundingThreads = 3 * kWarpSize;
+constexpr int kWeighted = 2;  // in shared memory, of as many tiles
+
+// How a block is divided for heads of so many keys. Warpgroups: two that make outputs, one or two
+// that have the state, some of its keys each, and one of which a warp copies and the others round
+// values.
+template <int kDK>
+struct Shape {
+  static constexpr bool kWide = kDK > 128;
+  static constexpr int kKeys = kWide ? 128 : kDK;  // of a warpgroup that has the state
+  static constexpr int kStateGroups = kDK / kKeys, kStateThreads = kStateGroups * kGroupThreads;
+  static constexpr int kLastGroup = kFirstStateGroup + kStateGroups;
+  static constexpr int kThreads = (kLastGroup + 1) * kGroupThreads;
+  static constexpr int kCopyWarp = kLastGroup * (kGroupThreads / kWarpSize);
+  // Of a thread: in all no more than the block starts with.
+  static constexpr int kOutputRegisters = kWide ? 112 : 160;
+  static constexpr int kStateRegisters = kWide ? 104 : 128;
+  static constexpr int kOtherRegisters = kWide ? 48 : 56;
+  // In shared memory, of as many tiles.
+  static constexpr int kStages = kWide ? 2 : 3, kRounded = kWide ? 1 : 2, kStates = kWide ? 1 : 2;
+  // Whether outputs may be gated, and left for the norm of the next layer: of wide heads none are.
+  static constexpr bool kGates = !kWide;
+};
 
 // Matrices lie as products read them: rows of 64 bf16, swizzled, and where they are wider each
 // further 64 columns behind all rows of those before.
@@ -49,11 +66,13 @@ struct alignas(1024) Stage {
 
 template <int kDK>
 struct Shared {
+  static constexpr int kStages = Shape<kDK>::kStages, kRounded = Shape<kDK>::kRounded;
+  static constexpr int kStates = Shape<kDK>::kStates;
   Stage<kDK> stages[kStages];
   // The values of a tile in bf16, and times the weights of their rows. In `rounded` zeros are in
   // the place of those that are no numbers, or infinite: those of a later row must not meet the
   // zeros that P has for it.
-  uint16_t rounded[kRounded][kHalf], weighted[kRounded][kHalf];
+  uint16_t rounded[kRounded][kHalf], weighted[kWeighted][kHalf];
   uint16_t states[kStates][kColumns * kDK];
   uint32_t infinite[kRounded][kRoundingThreads / kWarpSize];  // whether a warp found such values
   Barrier full[kStages], empty[kStages];
@@ -159,9 +178,11 @@ __device__ uint4 round_eight(const Stage<kDK>& stage, const RowBlock& rows, int 
                     round_bf16(high.x * by, high.y * by), round_bf16(high.z * by, high.w * by));
 }
 
-// Waits until all of the warpgroup are here; what they wrote to shared memory is there for all.
+// Waits until all of the warpgroup are here, or of so many threads from it on; what they wrote to
+// shared memory is there for all.
+template <int kThreads = kGroupThreads>
 __device__ inline void sync_group(int group) {
-  asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(kGroupThreads) : "memory");
+  asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(kThreads) : "memory");
 }
 
 __device__ inline bool is_infinite(uint32_t bf16) { return (bf16 & 0x7f80) == 0x7f80; }
@@ -171,6 +192,7 @@ template <int kDK>
 __device__ void load_tiles(const TileChunkArgs& a, const CUtensorMap& v, Shared<kDK>& s) {
   const BlockCoord block(a);
   const auto column = static_cast<int>(block.column(a));
+  constexpr int kStages = Shape<kDK>::kStages;
   if (block.idle()) return;
   for (int n = 0;; ++n) {
     const RowBlock rows = block.rows(a, n);

@@ -171,17 +171,41 @@ struct RowOutputs {
   }
 };
 
+// The inverses of the normalisers of a thread's rows.
+__device__ inline void find_inverse(const TileChunkArgs& a, const TileWeights& weights,
+                                    const Lane& lane, const float (&p)[32], float (&inverse)[2]) {
+  // As in sm80/tile_outputs.cu: whether the sums are of what is multiplied with values.
+  const bool rounds_sums = !a.bounded || a.m != nullptr;
+  float sums[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < 32; i += 2) {
+    const uint32_t pair = round_bf16(p[i], p[i + 1]);
+    sums[i / 2 % 2] += rounds_sums
+                           ? __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u)
+                           : p[i] + p[i + 1];
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    sums[half] += __shfl_xor_sync(0xffffffffu, sums[half], 1);
+    sums[half] += __shfl_xor_sync(0xffffffffu, sums[half], 2);
+    const int t = lane.row() + 8 * half;
+    const float N = weights.eqz[t] + sums[half];
+    inverse[half] = 1 / ((a.bounded ? max_of(fabsf(N), weights.floor[t]) : N) + a.eps);
+  }
+}
+
 // group: 0 or 1, whose tiles are every second one from the block's first or second on.
 template <int kDK>
 __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) {
   const BlockCoord block(a);
   const Lane lane;
   const RowLane row_lane(lane);
+  using S = Shape<kDK>;
   const int64_t column = block.column(a);
   const float skip = a.skip != nullptr ? a.skip[block.head] : 0;
   const bool first_lane = threadIdx.x % kWarpSize == 0;
   float4 norm = {};
-  if (a.next.x != nullptr) {
+  if (S::kGates && a.next.x != nullptr) {
     norm = *reinterpret_cast<const float4*>(a.next_norm + column + row_lane.d);
   }
   if (block.first == block.end) return;
@@ -189,12 +213,12 @@ __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) 
   for (int n = block.first + group;; n += kOutputGroups) {
     const RowBlock rows = block.rows(a, n);
     if (rows.L == 0) return;
-    const RingStage<kStages> ring(n);
-    const RingStage<kRounded> rounded(n - block.first);
-    const RingStage<kStates> state(n - block.first);
+    const RingStage<S::kStages> ring(n);
+    const RingStage<S::kRounded> rounded(n - block.first);
+    const RingStage<S::kStates> state(n - block.first);
     Stage<kDK>& stage = s.stages[ring.index];
     OutputGates gates;
-    gates.load(a, rows, column, row_lane);
+    if (S::kGates) gates.load(a, rows, column, row_lane);
     wait(&s.full[ring.index], ring.parity);
 
     float p[32], o[32];
@@ -208,6 +232,8 @@ __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) 
     wait_for_products<1>();
     settle(p);
     find_pairs(p, stage.weights, lane);
+    float inverse[2] = {1, 1};
+    if (a.z != nullptr) find_inverse(a, stage.weights, lane, p, inverse);
     wait_for_products<0>();
     settle(o);
     if (first_lane) arrive(&s.state_empty[state.index]);
@@ -216,6 +242,10 @@ __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) 
     for (int i = 0; i < 32; ++i) o[i] *= e[i / 2 % 2];
     wait(&s.rounded_full[rounded.index], rounded.parity);
     multiply_values(o, p, s.rounded[rounded.index]);
+    if (a.z != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) o[i] *= inverse[i / 2 % 2];
+    }
     const uint32_t* infinite = s.infinite[rounded.index];
     if ((infinite[0] | infinite[1] | infinite[2]) != 0) spread_infinite(stage, lane, group, o);
     __syncwarp();
@@ -225,8 +255,8 @@ __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) 
     show_to_copies();
     __syncwarp();
     if (first_lane) arrive(&s.empty[ring.index]);
-    if (a.gate.data != nullptr) outputs.gate(gates);
-    if (a.next.x != nullptr) {
+    if (S::kGates && a.gate.data != nullptr) outputs.gate(gates);
+    if (S::kGates && a.next.x != nullptr) {
       outputs.defer_norm(a, rows, column, norm, row_lane);
     } else {
       outputs.write(a, rows, column, row_lane);

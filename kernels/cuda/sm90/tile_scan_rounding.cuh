@@ -47,15 +47,15 @@ __device__ bool round_tile(const Stage<kDK>& stage, const RowBlock& rows, uint16
 template <int kDK>
 __device__ void round_tiles(const TileChunkArgs& a, Shared<kDK>& s) {
   const BlockCoord block(a);
-  const int thread = static_cast<int>(threadIdx.x) - (kCopyWarp + 1) * kWarpSize;
+  const int thread = static_cast<int>(threadIdx.x) - (Shape<kDK>::kCopyWarp + 1) * kWarpSize;
   const bool first_lane = threadIdx.x % kWarpSize == 0;
   if (block.first == block.end) return;
   wait(&s.arrived, 0);
   for (int n = block.first;; ++n) {
     const RowBlock rows = block.rows(a, n);
     if (rows.L == 0) return;
-    const RingStage<kStages> ring(n);
-    const RingStage<kRounded> rounded(n - block.first);
+    const RingStage<Shape<kDK>::kStages> ring(n);
+    const RingStage<Shape<kDK>::kRounded> rounded(n - block.first);
     wait(&s.full[ring.index], ring.parity);
     wait(&s.rounded_empty[rounded.index], rounded.parity ^ 1);
     const bool found = round_tile(s.stages[ring.index], rows, s.rounded[rounded.index], thread);
