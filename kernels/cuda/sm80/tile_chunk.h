@@ -1,4 +1,6 @@
 #pragma once
+#include <vector_types.h>
+
 #include <cstddef>
 #include <span>
 
@@ -54,6 +56,8 @@ struct TileScratch {
   int part;              // columns of the parts that keys lie in
   float* products;       // (n, groups, kTileRows, kTileRows) q_t . k_j, where j <= t
   TileWeights* weights;  // (n, H)
+  float* F;              // (n, H, DK) where channels have decays of their own
+  uint4* pairs;          // (n, H, 512) P in bf16, likewise: see sm90/tile_scan.cuh
   uint16_t* S;           // (p, H, DV, DK) the state before the tile, swizzled
   float* z_added;   // (n, H, DK) sum_j w_j k_j; this and what follows where there is a normaliser
   float* z;         // (n, H, DK) the normaliser state before the tile
@@ -69,8 +73,10 @@ struct TileChunkArgs {
   RowsOfHeads q, k, v;                 // q and k of the same groups
   StateData S;                         // (slots, H, DK, DV), or (slots, H, DV, DK) where keys_inner
   bool keys_inner;
-  float* z;  // (slots, H, DK) normaliser state, or null
-  float* m;  // (slots, H) stabiliser, or null
+  bool channels = false;    // channels have decays of their own: for sm90/tile_scan.h alone
+  float channel_scale = 1;  // of the queries then
+  float* z;                 // (slots, H, DK) normaliser state, or null
+  float* m;                 // (slots, H) stabiliser, or null
   float eps = 0;
   bool bounded = false;                   // the normaliser is at least the floor, without its sign
   const float* skip = nullptr;            // (H): o_t gets skip v_t; or null

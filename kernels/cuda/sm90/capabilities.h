@@ -54,6 +54,14 @@ inline size_t scan_tile_bytes(int groups, int heads, int keys, bool normalises) 
          static_cast<size_t>(heads) * (kScanWeightBytes + (normalises ? normaliser : 0));
 }
 
+// Likewise where channels have decays of their own: queries, keys, these decays, and P in bf16.
+constexpr size_t kScanPairBytes = 8192;
+inline size_t scan_channel_tile_bytes(int heads, int keys) {
+  const auto width = static_cast<size_t>(keys);
+  return static_cast<size_t>(heads) *
+         (2 * kScanRows * width * sizeof(uint16_t) + width * sizeof(float) + kScanPairBytes);
+}
+
 // Whether the state space goes through prompts in one pass. Depends on the shape of heads and on
 // how their rows lie alone.
 inline bool ssd_scans(const SsdArgs& a) {
@@ -66,7 +74,7 @@ inline bool ssd_scans(const SsdArgs& a) {
          tiles_of_chunk * scan_tile_bytes(a.G, a.H, a.N, false) <= kScratchBytes;
 }
 
-// Likewise recurrences with one decay a head and row.
+// Likewise recurrences with one decay a head and row, or one a channel without a normaliser.
 inline bool scan_takes_heads(int DK, int DV) {
   return (DK == 64 || DK == 128 || DK == 256) && DV % kScanColumns == 0;
 }
@@ -75,9 +83,12 @@ inline bool gla_scans(const GlaArgs& a) {
   const bool places =
       sm80::aligned(a.q) && sm80::aligned(a.k) && sm80::aligned(a.v) && sm80::aligned(a.o);
   const auto tiles_of_chunk = static_cast<size_t>(a.chunk / kScanRows);
-  return a.decay != GlaDecay::kChannel && scan_takes_heads(a.DK, a.DV) && strides && places &&
-         a.chunk > 1 && a.chunk % kScanRows == 0 &&
-         tiles_of_chunk * scan_tile_bytes(a.H, a.H, a.DK, a.z != nullptr) <= kScratchBytes;
+  const bool channels = a.decay == GlaDecay::kChannel;
+  const bool decays = !channels || (a.z == nullptr && a.g_stride % 4 == 0 && sm80::aligned(a.g));
+  const size_t tile = channels ? scan_channel_tile_bytes(a.H, a.DK)
+                               : scan_tile_bytes(a.H, a.H, a.DK, a.z != nullptr);
+  return decays && scan_takes_heads(a.DK, a.DV) && strides && places && a.chunk > 1 &&
+         a.chunk % kScanRows == 0 && tiles_of_chunk * tile <= kScratchBytes;
 }
 inline bool mlstm_scans(const MlstmArgs& a) {
   const bool places = a.stride % 4 == 0 && sm80::aligned(a.q) && sm80::aligned(a.k) &&

@@ -63,7 +63,7 @@ __device__ void init_barriers(Shared<kDK>& s) {
 }
 
 // A block: some columns of a head of a sequence, and a segment of its tiles.
-template <typename T, int kDK>
+template <typename T, int kDK, bool kChannels>
 __global__ void __launch_bounds__(Shape<kDK>::kThreads, 1)
     scan_kernel(const __grid_constant__ CUtensorMap v, const __grid_constant__ TileChunkArgs a) {
   extern __shared__ __align__(1024) std::byte scan_memory[];
@@ -83,26 +83,26 @@ __global__ void __launch_bounds__(Shape<kDK>::kThreads, 1)
   if (a.segments > 1 && !has_state) arrive_in_cluster();
   if (group < kOutputGroups) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Block::kOutputRegisters));
-    make_outputs<kDK>(a, s, group);
+    make_outputs<kDK, kChannels>(a, s, group);
   } else if (has_state) {
     if (Block::kWide) {
       asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Block::kStateRegisters));
     }
-    bring_state<T, kDK>(a, s);
+    bring_state<T, kDK, kChannels>(a, s);
   } else {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Block::kOtherRegisters));
     if (warp > Block::kCopyWarp) {
       round_tiles<kDK>(a, s);
     } else if (threadIdx.x == Block::kCopyWarp * kWarpSize) {
-      load_tiles<kDK>(a, v, s);
+      load_tiles<kDK, kChannels>(a, v, s);
     }
   }
 }
 
-template <typename T, int kDK>
-void launch(const TileChunkArgs& args, Stream& stream) {
+template <typename T, int kDK, bool kChannels>
+void launch_scan(const TileChunkArgs& args, Stream& stream) {
   constexpr size_t kBytes = sizeof(Shared<kDK>);
-  const auto kernel = scan_kernel<T, kDK>;
+  const auto kernel = scan_kernel<T, kDK, kChannels>;
   abort_if_failed(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        static_cast<int>(kBytes)),
                   "tiles, shared memory");
@@ -115,6 +115,12 @@ void launch(const TileChunkArgs& args, Stream& stream) {
                 .shared = kBytes,
                 .cluster = static_cast<unsigned>(args.segments)},
                v, args);
+}
+
+template <typename T, int kDK>
+void launch(const TileChunkArgs& args, Stream& stream) {
+  if (args.channels) return launch_scan<T, kDK, true>(args, stream);
+  launch_scan<T, kDK, false>(args, stream);
 }
 
 // A block: the normaliser of a head of a sequence, tile after tile, and the stabiliser behind them.
@@ -195,13 +201,16 @@ __global__ void __launch_bounds__(kRowThreads) normaliser_rows_kernel(TileChunkA
 }  // namespace
 }  // namespace tile_scan
 
+static_assert(tile_scan::kPairPieces * sizeof(uint4) == kScanPairBytes);
 static_assert(sizeof(sm80::TileWeights) == kScanWeightBytes && sm80::kTileRows == kScanRows &&
               tile_scan::kColumns == kScanColumns);
 
 sm80::TileWave scan_wave(const sm80::TileChunkArgs& args, int sequences, size_t scratch_bytes) {
   const auto of_chunk = static_cast<size_t>(sm80::blocks_of_chunk<sm80::kTileRows>(args.chunk));
-  const size_t each = scan_tile_bytes(args.groups(), args.H, args.DK, args.z != nullptr) *
-                      static_cast<size_t>(sequences);
+  const size_t tile = args.channels
+                          ? scan_channel_tile_bytes(args.H, args.DK)
+                          : scan_tile_bytes(args.groups(), args.H, args.DK, args.z != nullptr);
+  const size_t each = tile * static_cast<size_t>(sequences);
   const int tiles = static_cast<int>(scratch_bytes / each / of_chunk * of_chunk);
   return {.tiles = tiles, .part_tiles = tiles};
 }
@@ -215,6 +224,10 @@ sm80::TileScratch lay_out_scan(const sm80::TileChunkArgs& args, std::span<std::b
   scratch.k = scratch.q + tiles * args.groups() * sm80::kTileRows * args.DK;
   scratch.weights = reinterpret_cast<sm80::TileWeights*>(scratch.k + tiles * args.groups() *
                                                                          sm80::kTileRows * args.DK);
+  if (args.channels) {
+    scratch.F = reinterpret_cast<float*>(scratch.weights);
+    scratch.pairs = reinterpret_cast<uint4*>(scratch.F + heads * args.DK);
+  }
   if (args.z == nullptr) return scratch;
   scratch.changes = reinterpret_cast<double*>(scratch.weights + heads);
   scratch.z_added = reinterpret_cast<float*>(scratch.changes + 2 * heads);

@@ -21,6 +21,9 @@ constexpr int kColumns = 64;  // of a head that a block has
 constexpr int kGroupThreads = 128;
 constexpr int kOutputGroups = 2, kFirstStateGroup = kOutputGroups;
 constexpr int kRoundingThreads = 3 * kWarpSize;
+// P of a tile where it comes from scratch memory, in bf16: for each 16 keys the registers of each
+// thread of a warpgroup, as its products take them on their left.
+constexpr int kPairPieces = kTileRows / 16 * kGroupThreads;
 constexpr int kWeighted = 2;  // in shared memory, of as many tiles
 
 // How a block is divided for heads of so many keys. Warpgroups: two that make outputs, one or two
@@ -56,8 +59,10 @@ template <int kDK>
 struct alignas(1024) Stage {
   uint16_t q[kTileRows * kDK], k[kTileRows * kDK];
   float v[kTileRows * kColumns];
-  TileWeights weights;
+  TileWeights weights;  // or the decays of channels
 
+  // Of a key channel over the tile.
+  __device__ const float* decays() const { return reinterpret_cast<const float*>(&weights); }
   __device__ static int value_at(int row, int d) {
     return d / kFloatBox * kTileRows * kFloatBox + row * kFloatBox +
            4 * (d % kFloatBox / 4 ^ row % 8) + d % 4;
@@ -188,7 +193,7 @@ __device__ inline void sync_group(int group) {
 __device__ inline bool is_infinite(uint32_t bf16) { return (bf16 & 0x7f80) == 0x7f80; }
 
 // What the warp that copies does, one of its threads.
-template <int kDK>
+template <int kDK, bool kChannels>
 __device__ void load_tiles(const TileChunkArgs& a, const CUtensorMap& v, Shared<kDK>& s) {
   const BlockCoord block(a);
   const auto column = static_cast<int>(block.column(a));
@@ -208,12 +213,18 @@ __device__ void load_tiles(const TileChunkArgs& a, const CUtensorMap& v, Shared<
     }
     const int64_t number = static_cast<int64_t>(block.sequence) * a.tiles + n;
     const int64_t group = number * a.groups() + block.head / a.q.heads;
-    arrive_expecting(full, (passes ? 0 : sizeof(stage.q)) + sizeof(stage.k) + sizeof(stage.v) +
-                               sizeof(stage.weights));
+    constexpr uint32_t kWeights = kChannels ? kDK * sizeof(float) : sizeof(stage.weights);
+    static_assert(kWeights <= sizeof(stage.weights));
+    arrive_expecting(full,
+                     (passes ? 0 : sizeof(stage.q)) + sizeof(stage.k) + sizeof(stage.v) + kWeights);
     if (!passes) bulk_load(stage.q, a.scratch.q + group * kTileRows * kDK, sizeof(stage.q), full);
     bulk_load(stage.k, a.scratch.k + group * kTileRows * kDK, sizeof(stage.k), full);
-    bulk_load(&stage.weights, a.scratch.weights + number * a.H + block.head, sizeof(stage.weights),
-              full);
+    const int64_t head = number * a.H + block.head;
+    if constexpr (kChannels) {
+      bulk_load(&stage.weights, a.scratch.F + head * kDK, kWeights, full);
+    } else {
+      bulk_load(&stage.weights, a.scratch.weights + head, kWeights, full);
+    }
 #pragma unroll
     for (int d = 0; d < kColumns; d += kFloatBox) {
       load_box(stage.v + d * kTileRows, v, column + d, rows.first, full, Keep::kNormal);

@@ -40,12 +40,26 @@ __device__ inline void find_pairs(float (&p)[32], const TileWeights& weights, co
   }
 }
 
-// o += p v
-__device__ inline void multiply_values(float (&o)[32], const float (&p)[32], const uint16_t* v) {
-  const uint64_t values = operand_across(shared_address(v), 0);
-  uint32_t left[kTileRows / 16][4];
+// P in bf16, as products have it on their left.
+using LeftPairs = uint32_t[kTileRows / 16][4];
+__device__ inline void round_pairs(const float (&p)[32], LeftPairs& left) {
 #pragma unroll
   for (int i = 0; i < 32; i += 2) left[i / 8][i % 8 / 2] = round_bf16(p[i], p[i + 1]);
+}
+__device__ inline void load_pairs(const uint4* pieces, LeftPairs& left) {
+#pragma unroll
+  for (int step = 0; step < kTileRows / 16; ++step) {
+    const uint4 four = pieces[step * kGroupThreads + threadIdx.x % kGroupThreads];
+    left[step][0] = four.x;
+    left[step][1] = four.y;
+    left[step][2] = four.z;
+    left[step][3] = four.w;
+  }
+}
+
+// o += p v
+__device__ inline void multiply_values(float (&o)[32], const LeftPairs& left, const uint16_t* v) {
+  const uint64_t values = operand_across(shared_address(v), 0);
   begin_products();
 #pragma unroll
   for (int step = 0; step < kTileRows / 16; ++step) {
@@ -195,7 +209,7 @@ __device__ inline void find_inverse(const TileChunkArgs& a, const TileWeights& w
 }
 
 // group: 0 or 1, whose tiles are every second one from the block's first or second on.
-template <int kDK>
+template <int kDK, bool kChannels>
 __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) {
   const BlockCoord block(a);
   const Lane lane;
@@ -222,27 +236,40 @@ __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) 
     wait(&s.full[ring.index], ring.parity);
 
     float p[32], o[32];
-    begin_products();
-    multiply_all<kDK>(p, stage.q, stage.k);
-    commit_products();
+    LeftPairs left;
+    if constexpr (kChannels) {
+      const int64_t number = static_cast<int64_t>(block.sequence) * a.tiles + n;
+      load_pairs(a.scratch.pairs + (number * a.H + block.head) * kPairPieces, left);
+    } else {
+      begin_products();
+      multiply_all<kDK>(p, stage.q, stage.k);
+      commit_products();
+    }
     wait_among_products(&s.state_full[state.index], state.parity);
     begin_products();
     multiply_all<kDK>(o, stage.q, s.states[state.index]);
     commit_products();
-    wait_for_products<1>();
-    settle(p);
-    find_pairs(p, stage.weights, lane);
     float inverse[2] = {1, 1};
-    if (a.z != nullptr) find_inverse(a, stage.weights, lane, p, inverse);
+    if constexpr (!kChannels) {
+      wait_for_products<1>();
+      settle(p);
+      find_pairs(p, stage.weights, lane);
+      if (a.z != nullptr) find_inverse(a, stage.weights, lane, p, inverse);
+      round_pairs(p, left);
+    }
     wait_for_products<0>();
     settle(o);
     if (first_lane) arrive(&s.state_empty[state.index]);
-    const float e[2] = {stage.weights.e[lane.row()], stage.weights.e[lane.row() + 8]};
+    float e[2] = {a.channel_scale, a.channel_scale};
+    if constexpr (!kChannels) {
+      e[0] = stage.weights.e[lane.row()];
+      e[1] = stage.weights.e[lane.row() + 8];
+    }
 #pragma unroll
     for (int i = 0; i < 32; ++i) o[i] *= e[i / 2 % 2];
     wait(&s.rounded_full[rounded.index], rounded.parity);
-    multiply_values(o, p, s.rounded[rounded.index]);
-    if (a.z != nullptr) {
+    multiply_values(o, left, s.rounded[rounded.index]);
+    if (!kChannels && a.z != nullptr) {
 #pragma unroll
       for (int i = 0; i < 32; ++i) o[i] *= inverse[i / 2 % 2];
     }

@@ -56,6 +56,18 @@ struct State {
     for (float& value : at) value *= by;
   }
 
+  // by: of each key of the head.
+  __device__ void scale_channels(const float* by, const Lane& lane) {
+#pragma unroll
+    for (int i = 0; i < kKeys / 2; i += 4) {
+      const float2 two = *reinterpret_cast<const float2*>(by + x0() + 2 * i + 2 * lane.q);
+      at[i] *= two.x;
+      at[i + 1] *= two.y;
+      at[i + 2] *= two.x;
+      at[i + 3] *= two.y;
+    }
+  }
+
   // v: (kTileRows, kColumns), k: (kTileRows, kDK). To be waited for.
   __device__ void begin_add(const uint16_t* v, const uint16_t* k) {
     const uint64_t values = operand_across(shared_address(v), 0);
@@ -82,12 +94,12 @@ struct State {
 };
 
 // A tile's values times the weights of their rows, by all warpgroups that have the state.
-template <int kDK>
+template <int kDK, bool kChannels>
 __device__ void weigh_values(const Stage<kDK>& stage, const RowBlock& rows, uint16_t* to) {
   constexpr int kThreads = Shape<kDK>::kStateThreads, kAtOnce = kThreads / kTileRows;
   const int thread = static_cast<int>(threadIdx.x) - kFirstStateGroup * kGroupThreads;
   const int row = thread % kTileRows;
-  const float w = stage.weights.w[row];
+  const float w = kChannels ? 1 : stage.weights.w[row];
 #pragma unroll 2
   for (int i = 0; i < kColumns / 8 / kAtOnce; ++i) {
     const int piece = thread / kTileRows * (kColumns / 8 / kAtOnce) + i;
@@ -97,7 +109,7 @@ __device__ void weigh_values(const Stage<kDK>& stage, const RowBlock& rows, uint
   show_to_copies();
 }
 
-template <typename T, int kDK>
+template <typename T, int kDK, bool kChannels>
 __device__ void bring_state(const TileChunkArgs& a, Shared<kDK>& s) {
   const BlockCoord block(a);
   const Lane lane;
@@ -115,7 +127,7 @@ __device__ void bring_state(const TileChunkArgs& a, Shared<kDK>& s) {
   if (a.segments > 1) arrive_in_cluster();
   if (block.first == 0) arrive(&s.arrived);
   wait(&s.full[0], 0);
-  weigh_values(s.stages[0], rows, s.weighted[0]);
+  weigh_values<kDK, kChannels>(s.stages[0], rows, s.weighted[0]);
   sync_group<S::kStateThreads>(kFirstStateGroup);
   const int tiles_of_chunk = a.chunk / kTileRows;
   for (int n = 0; rows.L > 0; ++n) {
@@ -128,12 +140,16 @@ __device__ void bring_state(const TileChunkArgs& a, Shared<kDK>& s) {
       show_to_copies();
       arrive(&s.state_full[left.index]);
     }
-    state.scale(stage.weights.F);
+    if constexpr (kChannels) {
+      state.scale_channels(stage.decays(), lane);
+    } else {
+      state.scale(stage.weights.F);
+    }
     state.begin_add(s.weighted[n % kWeighted], stage.k);
     rows = block.rows(a, n + 1);
     if (rows.L > 0) {
       wait_among_products(&s.full[next.index], next.parity);
-      weigh_values(s.stages[next.index], rows, s.weighted[(n + 1) % kWeighted]);
+      weigh_values<kDK, kChannels>(s.stages[next.index], rows, s.weighted[(n + 1) % kWeighted]);
     }
     state.end_add();
     sync_group<S::kStateThreads>(kFirstStateGroup);
