@@ -26,7 +26,7 @@ TEST(TileSegments, FollowOneAnotherFromTheFirstTileToTheLast) {
 // What a block takes, in hundredths of a tile's time: the tiles before its own count `percent`.
 TEST(TileSegments, EndAtOneTime) {
   for (const int percent : {10, 25, 40, 60}) {
-    for (const int segments : {2, 4, 8}) {
+    for (const int segments : {2, 3, 4}) {
       constexpr int kTiles = 1000;
       int least = 1 << 30, most = 0;
       for (int i = 0; i < segments; ++i) {
@@ -40,6 +40,15 @@ TEST(TileSegments, EndAtOneTime) {
       EXPECT_LT(most, 100 * kTiles);
     }
   }
+}
+
+TEST(TileSegments, AreAsManyAsTheMultiprocessorsTake) {
+  EXPECT_EQ(tile_segments(64, 132), 2);  // 16 heads of 256 values, or 8 of 512
+  EXPECT_EQ(tile_segments(66, 132), 2);
+  EXPECT_EQ(tile_segments(67, 132), 1);
+  EXPECT_EQ(tile_segments(32, 132), 4);  // 4 heads of 512
+  EXPECT_EQ(tile_segments(1, 132), kMostSegments);
+  EXPECT_EQ(tile_segments(1000, 132), 1);
 }
 
 }  // namespace

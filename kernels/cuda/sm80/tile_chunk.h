@@ -73,10 +73,11 @@ struct TileChunkArgs {
   RowsOfHeads q, k, v;                 // q and k of the same groups
   StateData S;                         // (slots, H, DK, DV), or (slots, H, DV, DK) where keys_inner
   bool keys_inner;
-  bool channels = false;    // channels have decays of their own: for sm90/tile_scan.h alone
-  float channel_scale = 1;  // of the queries then
-  float* z;                 // (slots, H, DK) normaliser state, or null
-  float* m;                 // (slots, H) stabiliser, or null
+  // Where channels have decays of their own, for sm90/tile_scan.h alone; and the queries' scale.
+  bool channels = false;
+  float channel_scale = 1;
+  float* z;  // (slots, H, DK) normaliser state, or null
+  float* m;  // (slots, H) stabiliser, or null
   float eps = 0;
   bool bounded = false;                   // the normaliser is at least the floor, without its sign
   const float* skip = nullptr;            // (H): o_t gets skip v_t; or null
@@ -87,7 +88,6 @@ struct TileChunkArgs {
   const float* next_norm = nullptr;
   DeferredRmsNorm next = {};
   int segments = 1;  // of the tiles of a sequence, for the one pass: see sm90/tile_segments.h
-  int percent = 40;
   TileScratch scratch = {};
 
   __host__ __device__ int groups() const { return H / q.heads; }

@@ -1,6 +1,4 @@
 // Prompts of recurrences with one decay a head and row in one pass through their tiles.
-#include <cstdlib>
-
 #include "kernels/cuda/sm80/gla_chunk.h"
 #include "kernels/cuda/sm80/gla_tiles.cuh"
 #include "kernels/cuda/sm80/ops.h"
@@ -26,7 +24,7 @@ void scan_channels(const sm80::TileChunkArgs& all, const GlaArgs& args, Stream& 
 
 void run(const GlaArgs& args, Stream& stream) {
   const bool prompts = args.seqs.num_seqs > 0 && args.seqs.max_len > 1;
-  if (!prompts || !gla_scans(args) || getenv("TRY_SCAN") == nullptr) return sm80::run(args, stream);
+  if (!prompts || !gla_scans(args)) return sm80::run(args, stream);
   sm80::TileChunkArgs tiles = sm80::tiles_of(args);
   if (args.decay == GlaDecay::kChannel) {
     tiles.channels = true;

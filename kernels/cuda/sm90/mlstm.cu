@@ -1,6 +1,4 @@
 // The mLSTM's prompts in one pass through their tiles.
-#include <cstdlib>
-
 #include "kernels/cuda/sm80/mlstm.h"
 #include "kernels/cuda/sm80/mlstm_tiles.cuh"
 #include "kernels/cuda/sm80/ops.h"
@@ -12,8 +10,7 @@ namespace recurve::cuda::sm90 {
 
 void run(const MlstmArgs& args, Stream& stream) {
   const bool prompts = args.seqs.num_seqs > 0 && args.seqs.max_len > 1;
-  if (!prompts || !mlstm_scans(args) || getenv("TRY_SCAN") == nullptr)
-    return sm80::run(args, stream);
+  if (!prompts || !mlstm_scans(args)) return sm80::run(args, stream);
   scan_chunks(sm80::tiles_of(args),
               sm80::MlstmGates{args.i, args.f, args.stride, args.gate_soft_cap},
               sm80::mlstm_query_scale(args), stream);

@@ -1,5 +1,3 @@
-#include <cstdlib>
-
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm90/capabilities.h"
 #include "kernels/cuda/sm90/tile_scan.h"
@@ -257,12 +255,7 @@ void find_normalisers(const sm80::TileChunkArgs& args, Stream& stream) {
 void scan_tiles(const sm80::TileChunkArgs& all, Stream& stream) {
   sm80::TileChunkArgs args = all;
   const int blocks = args.seqs.num_seqs * args.H * (args.DV / tile_scan::kColumns);
-  const int multiprocessors = static_cast<CudaStream&>(stream).multiprocessors();
-  const int most = getenv("TRY_SEGMENTS") ? atoi(getenv("TRY_SEGMENTS")) : 1;
-  if (getenv("TRY_PERCENT")) args.percent = atoi(getenv("TRY_PERCENT"));
-  while (2 * args.segments <= most && 2 * args.segments * blocks <= multiprocessors) {
-    args.segments *= 2;
-  }
+  args.segments = tile_segments(blocks, static_cast<CudaStream&>(stream).multiprocessors());
   sm80::with_state_type(args.S.dtype, [&](auto element) {
     using T = decltype(element);
     if (args.DK == 64) return tile_scan::launch<T, 64>(args, stream);

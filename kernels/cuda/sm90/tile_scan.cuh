@@ -106,8 +106,8 @@ struct BlockCoord {
     length = sm80::step_rows(a.seqs, a.chunk, sequence).first - begin;
     const int behind = (length + kTileRows - 1) / kTileRows - a.first_tile;
     const int tiles = max(min(a.tiles, behind), 0);
-    first = first_tile_of_segment(segment, a.segments, tiles, a.percent);
-    end = first_tile_of_segment(segment + 1, a.segments, tiles, a.percent);
+    first = first_tile_of_segment(segment, a.segments, tiles, kStatePercent);
+    end = first_tile_of_segment(segment + 1, a.segments, tiles, kStatePercent);
     last = segment == a.segments - 1;
   }
   // Tile n of those of this call, none of rows behind the block's last: chunks are whole tiles.
