@@ -75,8 +75,7 @@ inline bool ssd_scans(const SsdArgs& a) {
 }
 
 // Likewise recurrences with one decay a head and row, or one a channel without a normaliser.
-// Heads of 256 keys are left to sm80: the pass has a kernel for them whose rings of one stage two
-// warpgroups wait on in turn, which a parity does not tell apart.
+// Heads of 256 keys are left to sm80: the pass has a kernel for them that is not measured yet.
 inline bool scan_takes_heads(int DK, int DV) {
   return (DK == 64 || DK == 128) && DV % kScanColumns == 0;
 }

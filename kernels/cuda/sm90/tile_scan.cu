@@ -49,11 +49,9 @@ __device__ void init_barriers(Shared<kDK>& s) {
     init_barrier(&s.passed[i], kStateWarps);
   }
   init_barrier(&s.arrived, S::kStateThreads);
-  for (int i = 0; i < S::kRounded; ++i) {
+  for (int i = 0; i < kOutputGroups; ++i) {
     init_barrier(&s.rounded_full[i], kRoundingThreads);
     init_barrier(&s.rounded_empty[i], kWarps);
-  }
-  for (int i = 0; i < S::kStates; ++i) {
     init_barrier(&s.state_full[i], S::kStateThreads);
     init_barrier(&s.state_empty[i], kWarps);
   }

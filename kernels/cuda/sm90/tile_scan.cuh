@@ -83,8 +83,9 @@ struct Shared {
   Barrier full[kStages], empty[kStages];
   Barrier passed[kStages];  // as `empty`, of tiles before the block's own
   Barrier arrived;          // the state is at the first of these
-  Barrier rounded_full[kRounded], rounded_empty[kRounded];
-  Barrier state_full[kStates], state_empty[kStates];
+  // See HandedTile.
+  Barrier rounded_full[kOutputGroups], rounded_empty[kOutputGroups];
+  Barrier state_full[kOutputGroups], state_empty[kOutputGroups];
 };
 
 // One head of one sequence, some columns of it, and some of its tiles. A cluster's blocks have the
@@ -132,6 +133,27 @@ struct RingStage {
   uint32_t parity;
   __device__ explicit RingStage(int n) : index(n % kCount), parity(n / kCount % 2) {}
 };
+
+// Tile n of the block's own, handed to the group that makes its outputs: which of kCount buffers it
+// has, and which of the barriers of that group. Each group has barriers of its own, even where both
+// take turns with one buffer: phases of one barrier would alternate between the groups, so that
+// each waited for phases of one parity only, and would pass before its own had begun.
+template <int kCount>
+struct HandedTile {
+  static_assert(kCount <= kOutputGroups);
+  int buffer, group;
+  uint32_t parity;
+  __device__ explicit HandedTile(int n)
+      : buffer(n % kCount), group(n % kOutputGroups), parity(n / kOutputGroups % 2) {}
+};
+
+// Waits until the tile that had the buffer of tile n before has been taken.
+template <int kCount>
+__device__ inline void wait_until_taken(Barrier (&empty)[kOutputGroups], int n) {
+  if (n < kCount) return;
+  const HandedTile<kCount> before(n - kCount);
+  wait(&empty[before.group], before.parity);
+}
 
 // Waits where products are on their way, without end: if nothing comes, it is the warp that copies
 // that gives up.

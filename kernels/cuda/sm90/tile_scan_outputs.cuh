@@ -228,8 +228,8 @@ __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) 
     const RowBlock rows = block.rows(a, n);
     if (rows.L == 0) return;
     const RingStage<S::kStages> ring(n);
-    const RingStage<S::kRounded> rounded(n - block.first);
-    const RingStage<S::kStates> state(n - block.first);
+    const HandedTile<S::kRounded> rounded(n - block.first);
+    const HandedTile<S::kStates> state(n - block.first);
     Stage<kDK>& stage = s.stages[ring.index];
     OutputGates gates;
     if (S::kGates) gates.load(a, rows, column, row_lane);
@@ -245,9 +245,9 @@ __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) 
       multiply_all<kDK>(p, stage.q, stage.k);
       commit_products();
     }
-    wait_among_products(&s.state_full[state.index], state.parity);
+    wait_among_products(&s.state_full[state.group], state.parity);
     begin_products();
-    multiply_all<kDK>(o, stage.q, s.states[state.index]);
+    multiply_all<kDK>(o, stage.q, s.states[state.buffer]);
     commit_products();
     float inverse[2] = {1, 1};
     if constexpr (!kChannels) {
@@ -259,7 +259,7 @@ __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) 
     }
     wait_for_products<0>();
     settle(o);
-    if (first_lane) arrive(&s.state_empty[state.index]);
+    if (first_lane) arrive(&s.state_empty[state.group]);
     float e[2] = {a.channel_scale, a.channel_scale};
     if constexpr (!kChannels) {
       e[0] = stage.weights.e[lane.row()];
@@ -267,16 +267,16 @@ __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) 
     }
 #pragma unroll
     for (int i = 0; i < 32; ++i) o[i] *= e[i / 2 % 2];
-    wait(&s.rounded_full[rounded.index], rounded.parity);
-    multiply_values(o, left, s.rounded[rounded.index]);
+    wait(&s.rounded_full[rounded.group], rounded.parity);
+    multiply_values(o, left, s.rounded[rounded.buffer]);
     if (!kChannels && a.z != nullptr) {
 #pragma unroll
       for (int i = 0; i < 32; ++i) o[i] *= inverse[i / 2 % 2];
     }
-    const uint32_t* infinite = s.infinite[rounded.index];
+    const uint32_t* infinite = s.infinite[rounded.buffer];
     if ((infinite[0] | infinite[1] | infinite[2]) != 0) spread_infinite(stage, lane, group, o);
     __syncwarp();
-    if (first_lane) arrive(&s.rounded_empty[rounded.index]);
+    if (first_lane) arrive(&s.rounded_empty[rounded.group]);
     RowOutputs outputs;
     outputs.take(stage, a.skip != nullptr, skip, lane, row_lane, o);
     show_to_copies();

@@ -134,11 +134,11 @@ __device__ void bring_state(const TileChunkArgs& a, Shared<kDK>& s) {
     const RingStage<S::kStages> ring(n), next(n + 1);
     const Stage<kDK>& stage = s.stages[ring.index];
     if (n >= block.first) {
-      const RingStage<S::kStates> left(n - block.first);
-      wait(&s.state_empty[left.index], left.parity ^ 1);
-      state.leave(s.states[left.index], lane);
+      const HandedTile<S::kStates> left(n - block.first);
+      wait_until_taken<S::kStates>(s.state_empty, n - block.first);
+      state.leave(s.states[left.buffer], lane);
       show_to_copies();
-      arrive(&s.state_full[left.index]);
+      arrive(&s.state_full[left.group]);
     }
     if constexpr (kChannels) {
       state.scale_channels(stage.decays(), lane);
