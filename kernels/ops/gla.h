@@ -61,7 +61,7 @@ struct GlaArgs {
 };
 
 struct GlaOp : Op<GlaArgs> {
-  // Whether, of heads of 64 or 128 keys without a normaliser, decays of channels are no reason not
+  // Whether, of heads of 64 keys or more without a normaliser, decays of channels are no reason not
   // to: see Op::rounds_in_tiles. Products of keys and queries that close rows make are exact then.
   bool rounds_channels_in_tiles = false;
 };

@@ -181,8 +181,7 @@ inline RecurrenceOp gla_op(const GlaConfig& c, std::mt19937_64& random) {
   op.aligned = c.aligned;
   op.rounded_columns = c.g(0);
   op.rounds = [c](const Kernels& kernels) {
-    const bool channels =
-        kernels.gla.rounds_channels_in_tiles && (c.DK == 64 || c.DK == 128) && !c.normaliser;
+    const bool channels = kernels.gla.rounds_channels_in_tiles && c.DK >= 64 && !c.normaliser;
     return kernels.gla.rounds_in_tiles && (c.decay != GlaDecay::kChannel || channels) &&
            fills_tiles(c.DK, c.DV, c.chunk, c.aligned);
   };
