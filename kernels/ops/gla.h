@@ -60,9 +60,15 @@ struct GlaArgs {
   float* o;        // (rows, H, DV), dense; does not overlap the inputs
 };
 
+struct GlaOp : Op<GlaArgs> {
+  // Whether, of heads of 64 keys or more without a normaliser, decays of channels are no reason not
+  // to: see Op::rounds_in_tiles. Products of keys and queries that close rows make are exact then.
+  bool rounds_channels_in_tiles = false;
+};
+
 struct GlaKernel {
   static constexpr const char* kName = "gla";
-  Op<GlaArgs> gla;
+  GlaOp gla;
   static constexpr auto kOp = &GlaKernel::gla;
 };
 

@@ -159,6 +159,15 @@ Ops gla_ops(std::mt19937_64& random) {
     c.aligned = true;
     ops.push_back(gla_op(c, random));
   }
+  // Tiles of more keys, two to a chunk, and of some columns of a head.
+  for (const auto& [DK, DV, chunk] :
+       {std::tuple{128, 64, 128}, {128, 192, 64}, {64, 128, 64}, {256, 64, 64}}) {
+    for (const GlaDecay decay : {GlaDecay::kToken, GlaDecay::kChannel}) {
+      GlaConfig c = {2, DK, DV, chunk, decay, true, false, -0.3f, 0.3f};
+      c.aligned = true;
+      ops.push_back(gla_op(c, random));
+    }
+  }
   return ops;
 }
 

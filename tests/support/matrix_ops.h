@@ -181,7 +181,8 @@ inline RecurrenceOp gla_op(const GlaConfig& c, std::mt19937_64& random) {
   op.aligned = c.aligned;
   op.rounded_columns = c.g(0);
   op.rounds = [c](const Kernels& kernels) {
-    return kernels.gla.rounds_in_tiles && c.decay != GlaDecay::kChannel &&
+    const bool channels = kernels.gla.rounds_channels_in_tiles && c.DK >= 64 && !c.normaliser;
+    return kernels.gla.rounds_in_tiles && (c.decay != GlaDecay::kChannel || channels) &&
            fills_tiles(c.DK, c.DV, c.chunk, c.aligned);
   };
   // Sums of up to 70 rows times 33 channels of products of a few units each: a random walk of 2^-24

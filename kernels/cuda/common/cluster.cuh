@@ -54,6 +54,18 @@ __device__ inline void leave_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
 #endif
 }
+// Says that what the thread has read, of any memory, may be written by those of its cluster that
+// wait for all of its threads: each says so once. Those that have ended need not.
+__device__ inline void arrive_in_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+__device__ inline void wait_for_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
 // Four floats from the same place in the shared memory of another block of the cluster, or one.
 __device__ inline float4 load4_shared(const float* mine, uint32_t rank) {
   float4 value = {};

@@ -69,6 +69,10 @@ void run(const GlaArgs& args, Stream& stream) {
   if (args.chunk > 1 && args.seqs.max_len > 1 && !gla_tiles(args, stream)) {
     gla_chunks(args, stream);
   }
+  gla_steps(args, stream);
+}
+
+void gla_steps(const GlaArgs& args, Stream& stream) {
   matrix_steps("gla", StepCell{args}, stream);
   if (args.z == nullptr) return;
   launch_early(

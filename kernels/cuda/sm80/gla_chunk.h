@@ -14,4 +14,7 @@ bool gla_tiles(const GlaArgs& args, Stream& stream);
 // Does the same for any heads, with products exact to 2^-22.
 void gla_chunks(const GlaArgs& args, Stream& stream);
 
+// The chunks of one row.
+void gla_steps(const GlaArgs& args, Stream& stream);
+
 }  // namespace recurve::cuda::sm80

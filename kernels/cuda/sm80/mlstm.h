@@ -18,4 +18,7 @@ void mlstm_chunks(const MlstmArgs& args, Stream& stream);
 // sequences the blocks of a head are a cluster, and do so together.
 void mlstm_steps(const MlstmArgs& args, bool gates, Stream& stream);
 
+// All that is left to do behind the other chunks: these, and what is done with h.
+void mlstm_steps_and_gate(const MlstmArgs& args, Stream& stream);
+
 }  // namespace recurve::cuda::sm80

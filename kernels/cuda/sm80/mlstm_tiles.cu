@@ -1,47 +1,14 @@
 // The chunk form by tiles, of heads that fill them.
-#include "kernels/cuda/sm80/mlstm.cuh"
 #include "kernels/cuda/sm80/mlstm.h"
-#include "kernels/cuda/sm80/tile_weights.cuh"
+#include "kernels/cuda/sm80/mlstm_tiles.cuh"
 
 namespace recurve::cuda::sm80 {
-namespace {
-
-struct MlstmGates {
-  const float *i, *f;
-  int stride;
-  float soft_cap;
-  static constexpr bool kStabilised = true;
-  __device__ RowGate at(int64_t row, int head) const {
-    const int64_t at = row * stride + head;
-    return {log_sigmoid(gate(f[at], soft_cap)), gate(i[at], soft_cap), 1};
-  }
-};
-
-TileChunkArgs tiles_of(const MlstmArgs& a) {
-  return {.seqs = a.seqs,
-          .H = a.H,
-          .DK = a.DK,
-          .DV = a.DV,
-          .chunk = a.chunk,
-          .q = {a.q, a.stride, 1, a.DK},
-          .k = {a.k, a.stride, 1, a.DK},
-          .v = {a.v, a.stride, 1, a.DV},
-          .S = a.C,
-          .keys_inner = false,
-          .z = a.n,
-          .m = a.m,
-          .eps = a.eps,
-          .bounded = true,
-          .o = a.h};
-}
-
-}  // namespace
 
 bool mlstm_tiles(const MlstmArgs& args, Stream& stream) {
   const TileChunkArgs tiles = tiles_of(args);
   if (!tiles_take(tiles, stream)) return false;
   tile_chunks(tiles, MlstmGates{args.i, args.f, args.stride, args.gate_soft_cap},
-              1.0f / std::sqrt(static_cast<float>(args.DK)), stream);
+              mlstm_query_scale(args), stream);
   return true;
 }
 

@@ -1,4 +1,6 @@
 #pragma once
+#include <vector_types.h>
+
 #include <cstddef>
 #include <span>
 
@@ -27,6 +29,7 @@ struct TileWeights {
   float after[kTileRows], after_fine[kTileRows];
   float before[kTileRows], before_fine[kTileRows];
   float floor[kTileRows];  // of the normalisers, where they are bounded
+  float eqz[kTileRows];    // e_t q_t z before the tile, for the one pass of sm90/tile_scan.h alone
   float F;
   float unused[3];  // so that the size is a multiple of 16 bytes
 };
@@ -39,14 +42,22 @@ __host__ __device__ inline int piece_at(int row, int piece, int width) {
   return row * width + 8 * (piece ^ turn);
 }
 
+// The same where the matrix lies in parts of `part` columns, one behind the other.
+__host__ __device__ inline int piece_in_parts(int row, int piece, int part) {
+  return 8 * piece / part * kTileRows * part + piece_at(row, piece % (part / 8), part);
+}
+
 // The scratch memory of some tiles: number n is tile n % tiles of sequence n / tiles. States before
 // tiles are there for a part of them at a time, as they are the most and the L2 cache has room for
 // some: number p is tile part_first + p % part_tiles of sequence p / part_tiles.
 struct TileScratch {
   uint16_t* q;           // (n, groups, kTileRows, DK), swizzled
   uint16_t* k;           // likewise
+  int part;              // columns of the parts that keys lie in
   float* products;       // (n, groups, kTileRows, kTileRows) q_t . k_j, where j <= t
   TileWeights* weights;  // (n, H)
+  float* F;              // (n, H, DK) where channels have decays of their own
+  uint4* pairs;          // (n, H, 512) P in bf16, likewise: see sm90/tile_scan.cuh
   uint16_t* S;           // (p, H, DV, DK) the state before the tile, swizzled
   float* z_added;   // (n, H, DK) sum_j w_j k_j; this and what follows where there is a normaliser
   float* z;         // (n, H, DK) the normaliser state before the tile
@@ -62,6 +73,9 @@ struct TileChunkArgs {
   RowsOfHeads q, k, v;                 // q and k of the same groups
   StateData S;                         // (slots, H, DK, DV), or (slots, H, DV, DK) where keys_inner
   bool keys_inner;
+  // Where channels have decays of their own, for sm90/tile_scan.h alone; and the queries' scale.
+  bool channels = false;
+  float channel_scale = 1;
   float* z;  // (slots, H, DK) normaliser state, or null
   float* m;  // (slots, H) stabiliser, or null
   float eps = 0;
@@ -73,6 +87,7 @@ struct TileChunkArgs {
   // (H, DV) of the layer that reads o; without x, o is left.
   const float* next_norm = nullptr;
   DeferredRmsNorm next = {};
+  int segments = 1;  // of the tiles of a sequence, for the one pass: see sm90/tile_segments.h
   TileScratch scratch = {};
 
   __host__ __device__ int groups() const { return H / q.heads; }

@@ -334,6 +334,7 @@ TileWave tile_wave(const TileChunkArgs& a, int sequences, size_t scratch_bytes) 
 
 TileScratch lay_out_tiles(const TileChunkArgs& a, std::span<std::byte> memory) {
   TileScratch s{};
+  s.part = a.DK;
   std::byte* at = memory.data();
   const auto sequences = static_cast<size_t>(a.seqs.num_seqs);
   const size_t tiles = sequences * static_cast<size_t>(a.tiles);

@@ -233,7 +233,8 @@ __global__ void __launch_bounds__(kTileWeightThreads)
     float2 z = make_float2(0, 0);
 #pragma unroll 16
     for (int t = 0; t < kTileRows; ++t) {
-      const uint32_t two = *reinterpret_cast<const uint32_t*>(k + piece_at(t, x / 8, a.DK) + x % 8);
+      const uint32_t two =
+          *reinterpret_cast<const uint32_t*>(k + piece_in_parts(t, x / 8, a.scratch.part) + x % 8);
       z.x = fmaf(w[t], __uint_as_float(two << 16), z.x);
       z.y = fmaf(w[t], __uint_as_float(two & 0xffff0000u), z.y);
     }

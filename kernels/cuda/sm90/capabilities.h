@@ -4,7 +4,9 @@
 
 #include "kernels/cuda/common/scratch.h"
 #include "kernels/cuda/sm80/capabilities.h"
+#include "kernels/ops/gla.h"
 #include "kernels/ops/linear.h"
+#include "kernels/ops/mlstm.h"
 #include "kernels/ops/ssd.h"
 
 // What the kernels of compute capability 9.0 say of themselves, as sm80/capabilities.h does for
@@ -43,13 +45,24 @@ inline bool linear_convolves(const LinearArgs& args, const CausalConv1dArgs& con
 // What the one pass of tile_scan.h over prompts takes: so many rows and values of a head a tile,
 // and of a tile in scratch memory so many bytes of weights a head (sm80::TileWeights).
 constexpr int kScanRows = 64, kScanColumns = 64;
-constexpr size_t kScanWeightBytes = 2064;
+constexpr size_t kScanWeightBytes = 2320;
 
-// Bytes of a tile in scratch memory: queries and keys of each group in bf16, and weights.
-inline size_t scan_tile_bytes(int groups, int heads, int keys) {
-  return static_cast<size_t>(groups) * 2 * kScanRows * static_cast<size_t>(keys) *
-             sizeof(uint16_t) +
-         static_cast<size_t>(heads) * kScanWeightBytes;
+// Bytes of a tile in scratch memory: queries and keys of each group in bf16, and weights; with a
+// normaliser what a tile adds to it, what it is before the tile, and three numbers of the
+// stabiliser.
+inline size_t scan_tile_bytes(int groups, int heads, int keys, bool normalises) {
+  const size_t rows = static_cast<size_t>(groups) * 2 * kScanRows * static_cast<size_t>(keys);
+  const size_t normaliser = 2 * sizeof(float) * static_cast<size_t>(keys) + 3 * sizeof(double);
+  return rows * sizeof(uint16_t) +
+         static_cast<size_t>(heads) * (kScanWeightBytes + (normalises ? normaliser : 0));
+}
+
+// Likewise where channels have decays of their own: queries, keys, these decays, and P in bf16.
+constexpr size_t kScanPairBytes = 8192;
+inline size_t scan_channel_tile_bytes(int heads, int keys) {
+  const auto width = static_cast<size_t>(keys);
+  return static_cast<size_t>(heads) *
+         (2 * kScanRows * width * sizeof(uint16_t) + width * sizeof(float) + kScanPairBytes);
 }
 
 // Whether the state space goes through prompts in one pass. Depends on the shape of heads and on
@@ -61,7 +74,31 @@ inline bool ssd_scans(const SsdArgs& a) {
                       sm80::aligned(a.z) && sm80::aligned(a.y);
   const auto tiles_of_chunk = static_cast<size_t>(a.chunk / kScanRows);
   return heads && strides && places && a.chunk > 1 && a.chunk % kScanRows == 0 &&
-         tiles_of_chunk * scan_tile_bytes(a.G, a.H, a.N) <= kScratchBytes;
+         tiles_of_chunk * scan_tile_bytes(a.G, a.H, a.N, false) <= kScratchBytes;
+}
+
+// Likewise recurrences with one decay a head and row, or one a channel without a normaliser.
+inline bool scan_takes_heads(int DK, int DV) {
+  return (DK == 64 || DK == 128 || DK == 256) && DV % kScanColumns == 0;
+}
+inline bool gla_scans(const GlaArgs& a) {
+  const bool strides = a.q_stride % 4 == 0 && a.k_stride % 4 == 0 && a.v_stride % 4 == 0;
+  const bool places =
+      sm80::aligned(a.q) && sm80::aligned(a.k) && sm80::aligned(a.v) && sm80::aligned(a.o);
+  const auto tiles_of_chunk = static_cast<size_t>(a.chunk / kScanRows);
+  const bool channels = a.decay == GlaDecay::kChannel;
+  const bool decays = !channels || (a.z == nullptr && a.g_stride % 4 == 0 && sm80::aligned(a.g));
+  const size_t tile = channels ? scan_channel_tile_bytes(a.H, a.DK)
+                               : scan_tile_bytes(a.H, a.H, a.DK, a.z != nullptr);
+  return decays && scan_takes_heads(a.DK, a.DV) && strides && places && a.chunk > 1 &&
+         a.chunk % kScanRows == 0 && tiles_of_chunk * tile <= kScratchBytes;
+}
+inline bool mlstm_scans(const MlstmArgs& a) {
+  const bool places = a.stride % 4 == 0 && sm80::aligned(a.q) && sm80::aligned(a.k) &&
+                      sm80::aligned(a.v) && sm80::aligned(a.h);
+  const auto tiles_of_chunk = static_cast<size_t>(a.chunk / kScanRows);
+  return scan_takes_heads(a.DK, a.DV) && places && a.chunk > 1 && a.chunk % kScanRows == 0 &&
+         tiles_of_chunk * scan_tile_bytes(a.H, a.H, a.DK, true) <= kScratchBytes;
 }
 
 inline bool ssd_defers_norm(const SsdArgs& args) {

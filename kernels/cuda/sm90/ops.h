@@ -4,7 +4,9 @@
 // What is done better on GPUs of compute capability 9.0. As sm80/ops.h.
 namespace recurve::cuda::sm90 {
 
+void run(const GlaArgs& args, Stream& stream);
 void run(const LinearArgs& args, Stream& stream);
+void run(const MlstmArgs& args, Stream& stream);
 void run(const RnnArgs& args, Stream& stream);
 void run(const SelectiveScanArgs& args, Stream& stream);
 void run(const SsdArgs& args, Stream& stream);

@@ -40,12 +40,26 @@ __device__ inline void find_pairs(float (&p)[32], const TileWeights& weights, co
   }
 }
 
-// o += p v
-__device__ inline void multiply_values(float (&o)[32], const float (&p)[32], const uint16_t* v) {
-  const uint64_t values = operand_across(shared_address(v), 0);
-  uint32_t left[kTileRows / 16][4];
+// P in bf16, as products have it on their left.
+using LeftPairs = uint32_t[kTileRows / 16][4];
+__device__ inline void round_pairs(const float (&p)[32], LeftPairs& left) {
 #pragma unroll
   for (int i = 0; i < 32; i += 2) left[i / 8][i % 8 / 2] = round_bf16(p[i], p[i + 1]);
+}
+__device__ inline void load_pairs(const uint4* pieces, LeftPairs& left) {
+#pragma unroll
+  for (int step = 0; step < kTileRows / 16; ++step) {
+    const uint4 four = pieces[step * kGroupThreads + threadIdx.x % kGroupThreads];
+    left[step][0] = four.x;
+    left[step][1] = four.y;
+    left[step][2] = four.z;
+    left[step][3] = four.w;
+  }
+}
+
+// o += p v
+__device__ inline void multiply_values(float (&o)[32], const LeftPairs& left, const uint16_t* v) {
+  const uint64_t values = operand_across(shared_address(v), 0);
   begin_products();
 #pragma unroll
   for (int step = 0; step < kTileRows / 16; ++step) {
@@ -171,60 +185,105 @@ struct RowOutputs {
   }
 };
 
-// group: 0 or 1, whose tiles are those with even or odd numbers.
-template <int kDK>
+// The inverses of the normalisers of a thread's rows.
+__device__ inline void find_inverse(const TileChunkArgs& a, const TileWeights& weights,
+                                    const Lane& lane, const float (&p)[32], float (&inverse)[2]) {
+  // As in sm80/tile_outputs.cu: whether the sums are of what is multiplied with values.
+  const bool rounds_sums = !a.bounded || a.m != nullptr;
+  float sums[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < 32; i += 2) {
+    const uint32_t pair = round_bf16(p[i], p[i + 1]);
+    sums[i / 2 % 2] += rounds_sums
+                           ? __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u)
+                           : p[i] + p[i + 1];
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    sums[half] += __shfl_xor_sync(0xffffffffu, sums[half], 1);
+    sums[half] += __shfl_xor_sync(0xffffffffu, sums[half], 2);
+    const int t = lane.row() + 8 * half;
+    const float N = weights.eqz[t] + sums[half];
+    inverse[half] = 1 / ((a.bounded ? max_of(fabsf(N), weights.floor[t]) : N) + a.eps);
+  }
+}
+
+// group: 0 or 1, whose tiles are every second one from the block's first or second on.
+template <int kDK, bool kChannels>
 __device__ void make_outputs(const TileChunkArgs& a, Shared<kDK>& s, int group) {
   const BlockCoord block(a);
   const Lane lane;
   const RowLane row_lane(lane);
+  using S = Shape<kDK>;
   const int64_t column = block.column(a);
   const float skip = a.skip != nullptr ? a.skip[block.head] : 0;
   const bool first_lane = threadIdx.x % kWarpSize == 0;
   float4 norm = {};
-  if (a.next.x != nullptr) {
+  if (S::kGates && a.next.x != nullptr) {
     norm = *reinterpret_cast<const float4*>(a.next_norm + column + row_lane.d);
   }
-  for (int n = group;; n += kOutputGroups) {
+  if (block.first == block.end) return;
+  wait(&s.arrived, 0);
+  for (int n = block.first + group;; n += kOutputGroups) {
     const RowBlock rows = block.rows(a, n);
     if (rows.L == 0) return;
-    const RingStage<kStages> ring(n);
-    const RingStage<kRounded> rounded(n);
-    const RingStage<kStates> state(n);
+    const RingStage<S::kStages> ring(n);
+    const HandedTile<S::kRounded> rounded(n - block.first);
+    const HandedTile<S::kStates> state(n - block.first);
     Stage<kDK>& stage = s.stages[ring.index];
     OutputGates gates;
-    gates.load(a, rows, column, row_lane);
+    if (S::kGates) gates.load(a, rows, column, row_lane);
     wait(&s.full[ring.index], ring.parity);
 
     float p[32], o[32];
+    LeftPairs left;
+    if constexpr (kChannels) {
+      const int64_t number = static_cast<int64_t>(block.sequence) * a.tiles + n;
+      load_pairs(a.scratch.pairs + (number * a.H + block.head) * kPairPieces, left);
+    } else {
+      begin_products();
+      multiply_all<kDK>(p, stage.q, stage.k);
+      commit_products();
+    }
+    wait_among_products(&s.state_full[state.group], state.parity);
     begin_products();
-    multiply_all<kDK>(p, stage.q, stage.k);
+    multiply_all<kDK>(o, stage.q, s.states[state.buffer]);
     commit_products();
-    wait_among_products(&s.state_full[state.index], state.parity);
-    begin_products();
-    multiply_all<kDK>(o, stage.q, s.states[state.index]);
-    commit_products();
-    wait_for_products<1>();
-    settle(p);
-    find_pairs(p, stage.weights, lane);
+    float inverse[2] = {1, 1};
+    if constexpr (!kChannels) {
+      wait_for_products<1>();
+      settle(p);
+      find_pairs(p, stage.weights, lane);
+      if (a.z != nullptr) find_inverse(a, stage.weights, lane, p, inverse);
+      round_pairs(p, left);
+    }
     wait_for_products<0>();
     settle(o);
-    if (first_lane) arrive(&s.state_empty[state.index]);
-    const float e[2] = {stage.weights.e[lane.row()], stage.weights.e[lane.row() + 8]};
+    if (first_lane) arrive(&s.state_empty[state.group]);
+    float e[2] = {a.channel_scale, a.channel_scale};
+    if constexpr (!kChannels) {
+      e[0] = stage.weights.e[lane.row()];
+      e[1] = stage.weights.e[lane.row() + 8];
+    }
 #pragma unroll
     for (int i = 0; i < 32; ++i) o[i] *= e[i / 2 % 2];
-    wait(&s.rounded_full[rounded.index], rounded.parity);
-    multiply_values(o, p, s.rounded[rounded.index]);
-    const uint32_t* infinite = s.infinite[rounded.index];
+    wait(&s.rounded_full[rounded.group], rounded.parity);
+    multiply_values(o, left, s.rounded[rounded.buffer]);
+    if (!kChannels && a.z != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) o[i] *= inverse[i / 2 % 2];
+    }
+    const uint32_t* infinite = s.infinite[rounded.buffer];
     if ((infinite[0] | infinite[1] | infinite[2]) != 0) spread_infinite(stage, lane, group, o);
     __syncwarp();
-    if (first_lane) arrive(&s.rounded_empty[rounded.index]);
+    if (first_lane) arrive(&s.rounded_empty[rounded.group]);
     RowOutputs outputs;
     outputs.take(stage, a.skip != nullptr, skip, lane, row_lane, o);
     show_to_copies();
     __syncwarp();
     if (first_lane) arrive(&s.empty[ring.index]);
-    if (a.gate.data != nullptr) outputs.gate(gates);
-    if (a.next.x != nullptr) {
+    if (S::kGates && a.gate.data != nullptr) outputs.gate(gates);
+    if (S::kGates && a.next.x != nullptr) {
       outputs.defer_norm(a, rows, column, norm, row_lane);
     } else {
       outputs.write(a, rows, column, row_lane);

@@ -47,20 +47,23 @@ __device__ bool round_tile(const Stage<kDK>& stage, const RowBlock& rows, uint16
 template <int kDK>
 __device__ void round_tiles(const TileChunkArgs& a, Shared<kDK>& s) {
   const BlockCoord block(a);
-  const int thread = static_cast<int>(threadIdx.x) - (kCopyWarp + 1) * kWarpSize;
+  const int thread = static_cast<int>(threadIdx.x) - (Shape<kDK>::kCopyWarp + 1) * kWarpSize;
   const bool first_lane = threadIdx.x % kWarpSize == 0;
-  for (int n = 0;; ++n) {
+  if (block.first == block.end) return;
+  wait(&s.arrived, 0);
+  for (int n = block.first;; ++n) {
     const RowBlock rows = block.rows(a, n);
     if (rows.L == 0) return;
-    const RingStage<kStages> ring(n);
-    const RingStage<kRounded> rounded(n);
+    const RingStage<Shape<kDK>::kStages> ring(n);
+    constexpr int kRounded = Shape<kDK>::kRounded;
+    const HandedTile<kRounded> rounded(n - block.first);
     wait(&s.full[ring.index], ring.parity);
-    wait(&s.rounded_empty[rounded.index], rounded.parity ^ 1);
-    const bool found = round_tile(s.stages[ring.index], rows, s.rounded[rounded.index], thread);
+    wait_until_taken<kRounded>(s.rounded_empty, n - block.first);
+    const bool found = round_tile(s.stages[ring.index], rows, s.rounded[rounded.buffer], thread);
     const uint32_t any = __ballot_sync(0xffffffffu, found);
-    if (first_lane) s.infinite[rounded.index][thread / kWarpSize] = any;
+    if (first_lane) s.infinite[rounded.buffer][thread / kWarpSize] = any;
     show_to_copies();
-    arrive(&s.rounded_full[rounded.index]);
+    arrive(&s.rounded_full[rounded.group]);
     __syncwarp();
     if (first_lane) arrive(&s.empty[ring.index]);
   }
