@@ -28,7 +28,7 @@ struct SessionLimits {
   // Where sessions are kept, and move to where host memory is short; null: nowhere. Outlives them.
   Archive* archive = nullptr;
   StateHeader identity = {};  // of their states: model, weights and chunk
-  int64_t disk_bytes = 0;  // that durable sessions may reserve
+  int64_t disk_bytes = 0;     // that durable sessions may reserve
 };
 
 // Sessions by tenant and name. Belongs to the engine's thread.
