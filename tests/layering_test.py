@@ -1,4 +1,4 @@
-"""Fails when a source file includes a folder its own folder may not know.
+"""Fails when a source file includes a folder its own folder may not know, or two define one name.
 
     tests/layering_test.py [ROOT]
 
@@ -93,10 +93,36 @@ def questions_to_backends(root):
                 yield f"{name}:{number}: model asks a kernel what it can; kernels/fusion.h answers"
 
 
+def types_of(source):
+    """The types that a source defines in a named namespace, as namespace::name."""
+    namespaces = []
+    for line in source.read_text().splitlines():
+        if opened := re.match(r"namespace( [\w:]+)? \{", line):
+            namespaces.append((opened[1] or "").strip())
+        elif re.match(r"\}\s*// namespace", line) and namespaces:
+            namespaces.pop()
+        defined = re.match(r"(?:template <.*> )?(?:class|struct|enum(?: class)?|union) (\w+)(?!\w|::|;)", line)
+        if defined and namespaces and all(namespaces):
+            yield "::".join([*namespaces, defined[1]])
+
+
+def types_of_one_name(root):
+    """Two types of one name would be one type to the linker, which takes either's functions."""
+    homes = {}
+    for source in sorted(root.rglob("*")):
+        name = source.relative_to(root).as_posix()
+        if source.suffix not in SUFFIXES or home(name) is None:
+            continue
+        for defined in types_of(source):
+            first = homes.setdefault(defined, name)
+            if first != name:
+                yield f"{name}: {defined} is the name of another type, in {first}"
+
+
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
-    found = [*violations(root), *uses_of_grpc(root), *questions_to_backends(root)]
-    print("\n".join(found) or "layering: every include keeps to its folder's place")
+    found = [*violations(root), *uses_of_grpc(root), *questions_to_backends(root), *types_of_one_name(root)]
+    print("\n".join(found) or "layering: every include keeps to its folder's place, every type has its name")
     return 1 if found else 0
 
 

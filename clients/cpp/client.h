@@ -107,7 +107,7 @@ class Client {
                  grpc::Status (Stub::*rpc)(grpc::ClientContext*, const Request&, Response*),
                  const Request& request, const CallOptions& options);
 
-  Connection connection_;
+  ServerConnection connection_;
   std::unique_ptr<v1::Inference::Stub> inference_;
   std::unique_ptr<v1::Sessions::Stub> sessions_;
   std::unique_ptr<v1::Control::Stub> control_;

@@ -151,7 +151,7 @@ bool is_lost(const grpc::Status& status, const grpc::ClientContext& context) {
 
 }  // namespace
 
-Connection::Connection(const Endpoint& endpoint) : address_(endpoint.address) {
+ServerConnection::ServerConnection(const Endpoint& endpoint) : address_(endpoint.address) {
   check_address(address_);
   channel_ = make_channel(endpoint);
   // gRPC up to 1.51 reads the errno of connect() after it has allocated memory, which may have set
@@ -160,8 +160,8 @@ Connection::Connection(const Endpoint& endpoint) : address_(endpoint.address) {
   channel_->WaitForConnected(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
 }
 
-void Connection::throw_unless_ok(const grpc::Status& status,
-                                 const grpc::ClientContext& context) const {
+void ServerConnection::throw_unless_ok(const grpc::Status& status,
+                                       const grpc::ClientContext& context) const {
   using Kind = ClientError::Kind;
   if (status.ok()) return;
   if (is_lost(status, context)) {

@@ -30,11 +30,11 @@ struct Endpoint {
 };
 
 // A channel to one server, and what its statuses mean.
-class Connection {
+class ServerConnection {
  public:
   // Throws std::invalid_argument for an address that is none, or a file that cannot be read. Waits
   // for the server for half a second at most: that there is none shows with the first call.
-  explicit Connection(const Endpoint& endpoint);
+  explicit ServerConnection(const Endpoint& endpoint);
 
   const std::string& address() const { return address_; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }

@@ -33,7 +33,7 @@ class Worker {
   grpc::CompletionQueue* queue() { return &queue_; }
   v1::Inference::Stub& inference() { return *inference_; }
   v1::Sessions::Stub& sessions() { return *sessions_; }
-  const Connection& connection() const { return connection_; }
+  const ServerConnection& connection() const { return connection_; }
   Recorder& recorder() { return recorder_; }
 
   User* adopt(std::unique_ptr<User> user);
@@ -53,7 +53,7 @@ class Worker {
   void run();
 
   const Stopwatch& watch_;
-  Connection connection_;
+  ServerConnection connection_;
   std::unique_ptr<v1::Inference::Stub> inference_;
   std::unique_ptr<v1::Sessions::Stub> sessions_;
   Recorder recorder_;

@@ -36,7 +36,7 @@ struct InferForm {
 };
 
 // A sequence is a session.
-struct Sequence {
+struct InferSequence {
   std::string session = {};  // empty: none
   bool start = false;        // opens it before
   bool end = false;          // closes it behind the answer
@@ -46,7 +46,7 @@ struct Sequence {
 struct InferRequest {
   TextRequest asked = {};
   InferForm form = {};
-  Sequence sequence = {};
+  InferSequence sequence = {};
   std::optional<Clock::duration> timeout = {};
 };
 
