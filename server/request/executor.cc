@@ -33,6 +33,8 @@ Executor::~Executor() {
   }
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
+  // What another executor's thread has posted may be done before that thread has left wake_one().
+  while (waking_.load(std::memory_order_acquire) > 0) std::this_thread::yield();
 }
 
 void Executor::post(Task* task) { push(task, 0, std::unique_lock(mutex_)); }
@@ -60,10 +62,12 @@ void Executor::push(Task* task, int lane, std::unique_lock<std::mutex> lock) {
 }
 
 void Executor::wake_one(std::unique_lock<std::mutex> lock) {
-  const bool wake = asleep_ > woken_;
-  if (wake) ++woken_;
+  if (asleep_ <= woken_) return;
+  ++woken_;
+  waking_.fetch_add(1, std::memory_order_relaxed);
   lock.unlock();
-  if (wake) changed_.notify_one();
+  changed_.notify_one();
+  waking_.fetch_sub(1, std::memory_order_release);
 }
 
 void Executor::work() {

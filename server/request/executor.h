@@ -57,7 +57,8 @@ class Executor {
   int long_ones_ = 0;  // that run
   // A wake-up costs the poster a system call, so there is at most one for each sleeping thread.
   int asleep_ = 0;
-  int woken_ = 0;  // of those, already told
+  int woken_ = 0;               // of those, already told
+  std::atomic<int> waking_{0};  // threads that are about to tell one
   bool ending_ = false;
   std::vector<std::thread> threads_;
 };
