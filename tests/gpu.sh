@@ -47,18 +47,25 @@ for config in weights_tools/demo/*-books/config.json; do
 done
 
 # 10,000 tokens decoded by each of them, in both kinds of states, against the reference on a CPU:
-# beside the tests, as that takes longer.
+# beside the tests, as that takes longer. In bf16, and as they are stored, which of most is int8.
 drifts=()
 drift() {
-  "$build/bin/recurve-bench" drift --device cuda:0 --against reference \
-    --ids tests/bench/held_out.ids --model "$1" "${@:2}" >"$out/drift-$(basename "$1")-$2.log" 2>&1
+  "$build/bin/recurve-bench" drift --device cuda:0 --against reference --ids tests/bench/held_out.ids \
+    --model "$1" "${@:3}" >"$out/drift-$(basename "$1")-$2.log" 2>&1
 }
+bf16="--weights bf16 --against-weights bf16"
 for folder in "${books[@]}"; do
-  drift "$folder" --within 0.1 &
+  # shellcheck disable=SC2086
+  drift "$folder" decode $bf16 --within 0.1 &
   drifts+=($!)
-  drift "$folder" --rows 512 --within 0.1 &
+  # shellcheck disable=SC2086
+  drift "$folder" prompts $bf16 --rows 512 --within 0.1 &
   drifts+=($!)
-  drift "$folder" --bf16-state &
+  # shellcheck disable=SC2086
+  drift "$folder" bf16-state $bf16 --bf16-state &
+  drifts+=($!)
+  grep -q '\.int8' <(head -c 100000 "$folder/model.safetensors") || continue
+  drift "$folder" stored --within 0.1 &
   drifts+=($!)
 done
 
