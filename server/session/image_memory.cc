@@ -48,7 +48,9 @@ size_t ImageMemory::bytes_each(size_t image_bytes) { return stride_of(image_byte
 
 std::shared_ptr<std::byte> ImageMemory::take() {
   std::unique_lock lock(mutex_);
-  const auto at = with_room_.empty() ? add_block() : blocks_.find(*with_room_.begin());
+  std::byte* const spare = std::exchange(spare_, nullptr);
+  const auto at = with_room_.empty() ? add_block()
+                                     : blocks_.find(spare != nullptr ? spare : *with_room_.begin());
   Block& block = at->second;
   size_t& word = block.first_free;
   while (block.used[word] == ~uint64_t{0}) ++word;
@@ -103,13 +105,22 @@ void ImageMemory::give(std::byte* image) noexcept {
   --images_;
   if (block.images-- == images_a_block_) with_room_.insert(std::move(block.full_in));
   if (block.prepared) return;
-  if (block.images == 0) {
-    munmap(at->first, block_bytes());
-    with_room_.erase(at->first);
-    blocks_.erase(at);
-  } else {
-    give_pages(*at, index);
-  }
+  if (block.images > 0) return give_pages(*at, index);
+  if (!keeps_spare_ || spare_ != nullptr || images_a_block_ > 1) return unmap(at);
+  spare_ = at->first;
+}
+
+void ImageMemory::keep_spare(bool keep) noexcept {
+  const std::lock_guard lock(mutex_);
+  keeps_spare_ = keep;
+  if (!keep && spare_ != nullptr) unmap(blocks_.find(std::exchange(spare_, nullptr)));
+}
+
+void ImageMemory::unmap(Blocks::iterator block) noexcept {
+  std::byte* const memory = block->first;
+  with_room_.erase(memory);
+  blocks_.erase(block);
+  munmap(memory, block_bytes());
 }
 
 // Those of the image that no other image is on.

@@ -14,7 +14,8 @@ namespace recurve {
 
 // Memory for images of states, which are all of one size, outside the heap: what an image takes is
 // known, and the system gets back what is given back. Mapped in blocks of many images, as a process
-// may have tens of thousands of mappings only. Outlives its images, which may go on any thread.
+// may have tens of thousands of mappings only; a large one is a block by itself. Outlives its
+// images, which may go on any thread.
 //
 // For a device that pins host memory the blocks are pinned, and kept for other images until the
 // end: what there was once, sessions and marks had reserved.
@@ -30,6 +31,9 @@ class ImageMemory {
   std::shared_ptr<std::byte> take();
   // To be called before an image is first touched, on any thread, which it may take some time.
   void prepare(std::byte* image);
+  // Whether one large image, once it goes, leaves its pages to the next one, which finds them
+  // mapped: a third of the time to write it. Not unless this says so.
+  void keep_spare(bool keep) noexcept;
 
   int64_t images() const {  // that there are
     const std::lock_guard lock(mutex_);
@@ -53,6 +57,7 @@ class ImageMemory {
   Blocks::iterator block_of(std::byte* image) { return std::prev(blocks_.upper_bound(image)); }
   size_t block_bytes() const { return images_a_block_ * stride_; }
   void give(std::byte* image) noexcept;
+  void unmap(Blocks::iterator block) noexcept;
   void give_pages(const Blocks::value_type& block, size_t index) noexcept;
 
   Backend& backend_;
@@ -62,6 +67,8 @@ class ImageMemory {
   Blocks blocks_;
   Addresses with_room_;  // of the blocks
   int64_t images_ = 0;
+  bool keeps_spare_ = false;
+  std::byte* spare_ = nullptr;  // a block of one image without it
 };
 
 }  // namespace recurve

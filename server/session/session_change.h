@@ -20,6 +20,7 @@ class SessionStore::Change {
   }
   ~Change() {
     ++store_.count_of(session_);
+    store_.spare_room();
     session_.reserved = store_.reserved_by(session_);
     store_.reserved_ += session_.reserved;
     session_.expires = expiry(session_);

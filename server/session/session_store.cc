@@ -88,6 +88,7 @@ Session& SessionStore::put(Key key, const std::string& parent, Snapshot at, Cloc
     throw;
   }
   ++count_of(session);
+  spare_room();
   session.reserved = reserved_by(session);
   reserved_ += session.reserved;
   ++entries_;
@@ -211,6 +212,7 @@ void SessionStore::erase(Session& session) {
   entries_ -= 1 + static_cast<int64_t>(session.marks.size());
   by_expiry_.erase({session.expires, &session});
   sessions_.erase(sessions_.find({session.tenant, std::string(session.name)}));
+  spare_room();
 }
 
 std::optional<StateSlot> SessionStore::take_slot(Session& session) {

@@ -203,6 +203,9 @@ class SessionStore {
   void erase(Session& session);
   std::optional<StateSlot> take_slot(Session& session);
   int& count_of(const Session& session);
+  // While a session is in a slot, what it has reserved is the room of an image that went: another
+  // that leaves its slot takes it as it is.
+  void spare_room() noexcept { images_.keep_spare(in_slot_ > 0); }
 
   StatePool& pool_;
   const SessionLimits limits_;

