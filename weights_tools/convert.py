@@ -4,6 +4,8 @@ SRC may be a directory, or one file beside its config.json, of
   safetensors, single or in shards with an index; *.bin or *.pth (torch.save's zip; nothing in it is
   run), single or in shards with an index; RWKV-7's .pth (or the same as safetensors), which needs no
   config.json; Mamba-Codestral's params.json and consolidated.safetensors;
+  llama.cpp's GGUF (SRC is the file) of Mamba, Falcon Mamba and RWKV-7 in F32, F16, BF16, Q8_0 and Q4_0, which
+  needs no config.json either; its tokenizer is not converted;
   LSTMs of TensorFlow, as raw arrays with a manifest.json or as a V2 checkpoint: see below.
 Where a directory holds several of these, the first is taken. Weights pass through in pieces, so a
 checkpoint of any size needs little memory. Says what it renames, drops and casts; refuses what it
@@ -28,7 +30,7 @@ import pathlib
 import re
 import shutil
 
-from weights_tools import character_tokenizer, families, inspect_checkpoint, public_config
+from weights_tools import character_tokenizer, families, gguf_file, gguf_model, inspect_checkpoint, public_config
 from weights_tools import rwkv_file, tensorflow_lstm, tokenizer_info, torch_file
 from weights_tools import safetensors_io as st
 from weights_tools.progress import Progress
@@ -83,6 +85,8 @@ def main(options):
         values, tensors, characters = tensorflow_lstm.read(src, options.forget_bias)
     elif options.forget_bias is not None:
         raise ValueError(f"{src}: --forget-bias is for LSTMs of TensorFlow, and this is none")
+    elif gguf_file.is_one(src):
+        values, tensors = gguf_model.read(src)
     else:
         tensors = read(src)
         if rwkv_file.is_one(tensors):
