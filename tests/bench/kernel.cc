@@ -1,4 +1,8 @@
 // recurve-bench kernel: every op of a model's step alone, at the shapes the model gives it.
+#if RECURVE_CUBLASLT
+#include <dlfcn.h>
+#endif
+
 #include "tests/bench/commands.h"
 #include "tests/bench/op_bench.h"
 
@@ -12,11 +16,28 @@ struct KernelOptions {
   std::vector<std::string> ops;
   double bandwidth = 0;
   double seconds = 0.05;
+  bool cublaslt = false;
 
   bool wants(const std::string& op) const {
     return ops.empty() || std::ranges::find(ops, op) != ops.end();
   }
 };
+
+#if RECURVE_CUBLASLT
+// Beside a product of matrices: its rate, and how long cuBLASLt takes for it in this run.
+void add_cublaslt(nlohmann::ordered_json& row, const Product& product, double seconds,
+                  double least) {
+  using Seconds = double (*)(const Product*, double);
+  static void* const library = dlopen(RECURVE_CUBLASLT_LIBRARY, RTLD_NOW);
+  if (library == nullptr) throw std::runtime_error(dlerror());
+  static const auto peer = reinterpret_cast<Seconds>(dlsym(library, "recurve_cublaslt_seconds"));
+  const double operations = 2.0 * static_cast<double>(product.rows * product.N * product.K);
+  const double peer_seconds = peer(&product, least);
+  row["TFLOP_per_s"] = operations / seconds / 1e12;
+  row["cublaslt_ms"] = peer_seconds * 1e3;
+  row["percent_of_cublaslt"] = 100 * peer_seconds / seconds;
+}
+#endif
 
 void run(const KernelOptions& o, bool json) {
   o.model.check("kernel");
@@ -34,6 +55,9 @@ void run(const KernelOptions& o, bool json) {
           {"shape", op.shape},        {"batch", sequences}, {"rows", o.rows},
           {"calls", op.calls.size()}, {"ms", time * 1e3},   {"GB_per_s", op.bytes / time / 1e9}};
       if (o.bandwidth > 0) row["percent_of_floor"] = 100 * op.bytes / (o.bandwidth * 1e9) / time;
+#if RECURVE_CUBLASLT
+      if (o.cublaslt && op.product.rows > 0) add_cublaslt(row, op.product, time, o.seconds);
+#endif
       report.add(std::move(row));
     }
   }
@@ -51,6 +75,10 @@ void add_kernel(CLI::App& app, const bool& json) {
       ->check(CLI::Range(1, 65536));
   kernel->add_option("--bandwidth", options->bandwidth, "GB/s of the memory, for the floor");
   kernel->add_option("--seconds", options->seconds, "To measure each op for");
+#if RECURVE_CUBLASLT
+  kernel->add_flag("--cublaslt", options->cublaslt,
+                   "Beside products of matrices on the first GPU: cuBLASLt's time for them");
+#endif
   kernel->callback([options, &json] { run(*options, json); });
 }
 

@@ -10,6 +10,7 @@ namespace recurve::bench {
 struct OpCalls {
   std::string op, implementation, shape;
   double bytes = 0;  // of a call
+  Product product;
   std::vector<OpCall> calls;
 };
 
@@ -98,8 +99,11 @@ class OpBench {
           ops, [&](const OpCalls& o) { return o.op == call.op && o.shape == call.cost.shape; });
       OpCalls& of = same != ops.end()
                         ? *same
-                        : ops.emplace_back(OpCalls{
-                              call.op, call.implementation, call.cost.shape, call.cost.bytes, {}});
+                        : ops.emplace_back(OpCalls{.op = call.op,
+                                                   .implementation = call.implementation,
+                                                   .shape = call.cost.shape,
+                                                   .bytes = call.cost.bytes,
+                                                   .product = call.cost.product});
       of.calls.push_back(std::move(call));
     }
     return ops;

@@ -8,11 +8,18 @@
 
 namespace recurve::bench {
 
+// The product of matrices that a call of an op is, (rows, K) by (K, N): of no rows where it is
+// none.
+struct Product {
+  int64_t rows = 0, N = 0, K = 0;
+};
+
 // What a call of an op works on, and the bytes that no way of doing it can do without: its inputs
 // read once, its outputs written once, states both. One function an op of the table.
 struct OpCost {
   std::string shape;
   double bytes;
+  Product product = {};
 };
 
 inline double bytes_of(const Matrix& m) {
@@ -50,7 +57,8 @@ inline OpCost cost_of(const LinearArgs& a) {
   const double conv = a.conv ? cost_of(*a.conv).bytes - floats(a.rows, 2.0 * a.conv->D) : 0;
   return {fmt::format("{}x{}{}{}{}", a.W.N, a.W.K, a.norm == nullptr ? "" : " norm",
                       a.swiglu ? " swiglu" : "", a.conv ? " conv" : ""),
-          bytes_of(a.W) + a.rows * (x + y + residual) + conv};
+          bytes_of(a.W) + a.rows * (x + y + residual) + conv,
+          {.rows = a.rows, .N = a.W.N, .K = a.W.K}};
 }
 inline OpCost cost_of(const MlstmArgs& a) {
   const double o = a.head_norm == nullptr ? 0 : a.DV, h = (a.h_bf16 == nullptr ? 1 : 0.5) * a.DV;

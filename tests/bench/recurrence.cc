@@ -12,7 +12,7 @@ namespace {
 
 struct RecurrenceOptions {
   std::string device = "cuda:0";
-  std::vector<std::string> cells = {"mlstm", "simple_gla", "gla"};
+  std::vector<std::string> cells = {"mlstm", "mlstm_sig", "simple_gla", "gla"};
   int heads = 16, keys = 128, values = 256;
   int tokens = 65536, sequences = 1, chunk = 64;
   double bandwidth = 0, seconds = 0.5;
@@ -75,8 +75,8 @@ class Prompt {
                                        .h = o_rows_.as<float>()},
                                       *stream_);
     }
-    const bool channels = cell == "gla";
-    if (!channels && cell != "simple_gla") throw std::runtime_error("no cell " + cell);
+    const bool channels = cell == "gla", sigmoid = cell == "mlstm_sig";
+    if (!channels && !sigmoid && cell != "simple_gla") throw std::runtime_error("no cell " + cell);
     backend_.kernels().gla({.seqs = seqs,
                             .H = heads,
                             .DK = o_.keys,
@@ -94,7 +94,7 @@ class Prompt {
                             .k = k,
                             .v = v,
                             .g = g,
-                            .i = nullptr,
+                            .i = sigmoid ? g + heads : nullptr,
                             .S = S,
                             .z = nullptr,
                             .o = o_rows_.as<float>()},
@@ -121,9 +121,9 @@ class Prompt {
 
   // What has to be read and written once: rows and outputs.
   double bytes(const std::string& cell) const {
-    const int gates = cell == "gla"     ? o_.heads * o_.keys
-                      : cell == "mlstm" ? 2 * o_.heads
-                                        : o_.heads;
+    const int gates = cell == "gla"          ? o_.heads * o_.keys
+                      : cell == "simple_gla" ? o_.heads
+                                             : 2 * o_.heads;
     return static_cast<double>(floats(o_.rows(), o_.heads * 2 * (o_.keys + o_.values) + gates));
   }
 
@@ -183,9 +183,9 @@ void add_recurrence(CLI::App& app, const bool& json) {
       "recurrence", "A recurrence whose state is a matrix, alone, over a prompt");
   command->add_option("--device", options->device, "cpu, cuda:N or reference")
       ->capture_default_str();
-  command->add_option("--cells", options->cells, "Of mlstm, simple_gla and gla")
+  command->add_option("--cells", options->cells, "Of mlstm, mlstm_sig, simple_gla and gla")
       ->delimiter(',')
-      ->check(CLI::IsMember({"mlstm", "simple_gla", "gla"}));
+      ->check(CLI::IsMember({"mlstm", "mlstm_sig", "simple_gla", "gla"}));
   const CLI::Range positive(1, 1 << 20);
   command->add_option("--heads", options->heads, "Heads")->check(positive)->capture_default_str();
   command->add_option("--keys", options->keys, "Of a head")->check(positive)->capture_default_str();
