@@ -49,7 +49,8 @@ template <typename T>
 constexpr bool kConvolves = T::kRows <= kMostConvolved;
 // Whether a thread then has the registers for its states and weights while products are made.
 template <typename T>
-constexpr bool kHoldsConvolution = kIsForFew<T> && (T::kBlocks * T::kComputing <= 512);
+constexpr bool kHoldsConvolution =
+    kIsForFew<T> && !T::Weights::kHeld && (T::kBlocks * T::kComputing <= 512);
 
 // The convolution's channels and states of a thread's row.
 struct Convolution {

@@ -1,18 +1,46 @@
 #pragma once
 #include "kernels/cuda/sm90/linear_tile.cuh"
 
-// Weights that are packed, as a warpgroup takes them: it reads a box of 64 of its rows, as it lies
-// in shared memory, and unpacks it in registers, which are the A of its products. A box is one
-// group of columns. Values are those of WeightFormat::unpack, rounded to bf16: a layer has the bits
-// of the one in bf16 of these values.
+// Weights that are packed, as a warpgroup takes them, or each of its warps alone where rows of x
+// are few: it reads a box of 64 of its rows, as it lies in shared memory, and unpacks it in
+// registers, which are the A of its products. A box is one group of columns. Values are those of
+// WeightFormat::unpack, rounded to bf16: a layer has the bits of the one in bf16 of these values.
 namespace recurve::cuda::sm90 {
 
-// Where a lane reads in a stage, whose rows are of so many bytes, with the copy engine's swizzle of
-// as many: it goes by the address, its bits of 16 bytes by those of 128. Stages begin at multiples
-// of eight such lines, and rows that are 8 apart are turned alike.
+// Where a lane reads in a stage at W, whose rows are of so many bytes, with the copy engine's
+// swizzle of as many: it goes by the address, its bits of 16 bytes by those of 128. A further 16
+// bytes of a row are found by turning these bits. Stages begin at multiples of eight such lines,
+// and rows that are 8 apart are turned alike.
 template <int kRowBytes>
-__device__ inline int turn_of(int row) {
-  return (row * kRowBytes >> 7 & (kRowBytes / 16 - 1)) << 4;
+__device__ inline uint32_t place_in_stage(const std::byte* W, int row, int place) {
+  const int turn = (row * kRowBytes >> 7 & (kRowBytes / 16 - 1)) << 4;
+  return shared_address(W) + row * kRowBytes + turn + place;
+}
+__device__ inline uint32_t load_u16(uint32_t address) {
+  uint16_t value;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ inline uint32_t load_u32(uint32_t address) {
+  uint32_t value;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+
+// (bits & mask) | raised in one instruction. The compiler takes two where both are constants.
+template <uint32_t kMask>
+__device__ inline uint32_t masked_or(uint32_t bits, uint32_t raised) {
+  uint32_t found;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(found) : "r"(bits), "n"(kMask), "r"(raised));
+  return found;
+}
+// Two of 128 in bf16, whose lowest bits count ones.
+constexpr uint32_t kTwoOf128 = 0x43004300;
+
+__device__ inline uint32_t minus_bf16(uint32_t a, uint32_t b) {
+  uint32_t difference;
+  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
+  return difference;
 }
 
 // A lane's part of a box: of rows lane / 4 and that + 8 of its warp's 16, and of each step of 16
@@ -29,24 +57,23 @@ struct Int8Weights {
   template <int kSpan>
   __device__ static void unpack(HeldBox& values, const std::byte* W, int row, int box,
                                 const uint32_t (&scales)[2]) {
-    const int turned = turn_of<kSpan * kRowBytes>(row), place = threadIdx.x % 4 * 2;
+    const uint32_t from =
+        place_in_stage<kSpan * kRowBytes>(W, row, static_cast<int>(threadIdx.x % 4 * 2));
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const std::byte* from = W + (row + 8 * r) * kSpan * kRowBytes + place;
-      // Bits 8 to 15 of the fp32 value 2^15 count ones: with q + 128 there, which is q with its
-      // first bit flipped, it is 2^15 + 128 + q, and s q is s times that less s (2^15 + 128),
-      // exactly.
-      const float scale = __uint_as_float(scales[r] << 16), rest = scale * -32896.0f;
+      const uint32_t scale = __byte_perm(scales[r], 0, 0x1010);
 #pragma unroll
       for (int step = 0; step < kBoxK / 16; ++step) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const uint32_t two = *reinterpret_cast<const uint16_t*>(
-                                   from + ((box * kRowBytes + step * 16) ^ turned) + half * 8) ^
-                               0x8080u;
-          const float low = __uint_as_float(__byte_perm(two, 0x47000000u, 0x7404));
-          const float high = __uint_as_float(__byte_perm(two, 0x47000000u, 0x7414));
-          values[step][2 * half + r] = round_bf16(fmaf(low, scale, rest), fmaf(high, scale, rest));
+          const uint32_t two = __byte_perm(load_u16((from ^ (box * kRowBytes + step * 16)) +
+                                                    8 * r * kSpan * kRowBytes + half * 8),
+                                           0, 0x4140);
+          // 128 and the last seven bits of q, less 128 or, where its first bit is set, 256.
+          const uint32_t q = minus_bf16(masked_or<0x007f007f>(two, kTwoOf128),
+                                        masked_or<0x00800080>(two, kTwoOf128));
+          uint32_t& value = values[step][2 * half + r];
+          asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(value) : "r"(q), "r"(scale));
         }
       }
     }
@@ -59,38 +86,31 @@ struct Int4Weights {
   static constexpr int kRowBytes = 32, kStep = 32, kMostSpan = 4;
   using Scale = uint32_t;  // scale and minimum in bf16
 
-  // As of int8.
+  // As of int8. The lowest bits of 128 in bf16 count ones: 128 + q, less 128, is exact, and the sum
+  // of s q and m is rounded once.
   template <int kSpan>
   __device__ static void unpack(HeldBox& values, const std::byte* W, int row, int box,
                                 const uint32_t (&scales)[2]) {
-    const int turned = turn_of<kSpan * kRowBytes>(row), place = threadIdx.x % 4 * 4;
+    const uint32_t from =
+        place_in_stage<kSpan * kRowBytes>(W, row, static_cast<int>(threadIdx.x % 4 * 4));
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const std::byte* from = W + (row + 8 * r) * kSpan * kRowBytes + place;
       const uint32_t scale = __byte_perm(scales[r], 0, 0x1010);
       const uint32_t least = __byte_perm(scales[r], 0, 0x3232);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         // Two words, of which four bits each are of one step.
         const uint32_t words =
-            *reinterpret_cast<const uint32_t*>(from + ((box * kRowBytes + half * 16) ^ turned));
+            load_u32((from ^ (box * kRowBytes + half * 16)) + 8 * r * kSpan * kRowBytes);
 #pragma unroll
         for (int step = 0; step < kBoxK / 16; ++step) {
-          // The lowest bits of 128 in bf16 count ones, so this is 128 + q.
-          const uint32_t raised = (words >> 4 * step & 0x000f000fu) | 0x43004300u;
-          values[step][2 * half + r] = line_at(raised, scale, least);
+          const uint32_t q =
+              minus_bf16(masked_or<0x000f000f>(words >> 4 * step, kTwoOf128), kTwoOf128);
+          uint32_t& value = values[step][2 * half + r];
+          asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(value) : "r"(q), "r"(scale), "r"(least));
         }
       }
     }
-  }
-
- private:
-  // s q + m of 128 + q, two at a time: q is exact, and the sum is rounded once.
-  __device__ static uint32_t line_at(uint32_t raised, uint32_t scale, uint32_t least) {
-    uint32_t q, w;
-    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(q) : "r"(raised), "r"(0x43004300u));
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(w) : "r"(q), "r"(scale), "r"(least));
-    return w;
   }
 };
 
@@ -126,21 +146,25 @@ requires T::Weights::kHeld struct HeldWeights<T> {
     for (int ahead = 0; ahead < kAhead; ++ahead) load(ahead, 4 * ahead);
   }
 
-  // Unpacks box i of the block, after i - 1. W: the stage where it is.
-  __device__ void unpack(const std::byte* W, int i) {
-    if (i > 0 && i % 4 == 0) {
+  // Makes the scales of the four boxes from i on ready, after those before.
+  __device__ void take_scales(int i) {
+    if (i == 0) return;
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
+    for (int r = 0; r < 2; ++r) {
 #pragma unroll
-        for (int ahead = 0; ahead + 1 < kAhead; ++ahead) scales[ahead][r] = scales[ahead + 1][r];
-      }
-      load(kAhead - 1, i + 4 * (kAhead - 1));
+      for (int ahead = 0; ahead + 1 < kAhead; ++ahead) scales[ahead][r] = scales[ahead + 1][r];
     }
-    const int lane = static_cast<int>(threadIdx.x % kWarpSize / 4 * 4) + i % 4;
+    load(kAhead - 1, i + 4 * (kAhead - 1));
+  }
+  // Unpacks a box, so many behind the first of the stage at W, and one of the four whose scales are
+  // ready.
+  template <int kBox>
+  __device__ void unpack(const std::byte* W, int of_four) {
+    const auto lane = static_cast<int>(threadIdx.x % kWarpSize / 4 * 4) + of_four;
     uint32_t of_box[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) of_box[r] = __shfl_sync(0xffffffffu, scales[0][r], lane);
-    T::Weights::template unpack<T::kSpan>(values, W, row, i % T::kSpan, of_box);
+    T::Weights::template unpack<T::kSpan>(values, W, row, kBox, of_box);
   }
 
  private:

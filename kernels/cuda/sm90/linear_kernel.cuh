@@ -1,4 +1,6 @@
 #pragma once
+#include <utility>
+
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/sm90/async.cuh"
 #include "kernels/cuda/sm90/linear_accumulator.cuh"
@@ -115,13 +117,60 @@ __device__ void sync_for_end(const LinearParams& params) {
   }
 }
 
-// The first of the rows of a tile that a warpgroup multiplies. Those of W are as near to the tile's
-// end as it takes to read none behind it. Some are then in two groups, which have the same sums of
-// them.
+// The first of the rows of a tile that a warpgroup multiplies. Where these are W's and wgmma takes
+// all 64, they are as near to the tile's end as it takes to read none behind it: some are then in
+// two groups, which have the same sums of them.
 template <typename T>
 __device__ int first_row(const LinearParams& params, int group) {
   if constexpr (T::kWide) return group * (T::kRows / T::kGroups);
+  if constexpr (kByWarps<T>) return group * kGroupM;
   return max(0, min(group * kGroupM, 2 * params.box_rows - kGroupM));
+}
+
+// Calls f<0>(), f<1>() and so on.
+template <int kCount, typename F>
+__device__ void each_of(F f) {
+  [&]<int... i>(std::integer_sequence<int, i...>) { (f.template operator()<i>(), ...); }
+  (std::make_integer_sequence<int, kCount>());
+}
+
+// Packed weights of few rows: how many warps have some of the tile's rows of W, 16 each, and all
+// that each of them sums up.
+__host__ __device__ inline int warps_with_rows(const LinearParams& params) {
+  return (2 * params.box_rows + 15) / 16;
+}
+template <typename T>
+__device__ void add_by_warps(const Shared<T>& shared, const LinearParams& params, int boxes,
+                             HeldWeights<T>& held, Accumulator<T>& sums) {
+  constexpr int kFour = 4;  // boxes whose scales come together
+  RingStage stage;
+  sums.clear();
+  // This is the same for a whole warp, which the compiler has to see.
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarpSize, 0);
+  const int end = warp < warps_with_rows(params) ? boxes : 0;
+  for (int i = 0; i < end; i += kFour) {
+    held.take_scales(i);
+    each_of<kFour / T::kSpan>([&]<int kStage>() {
+      constexpr int kFirst = kStage * T::kSpan;
+      if (i + kFirst >= end) return;
+      wait(&shared.barriers.full[stage.index], stage.parity);
+      const std::byte *W = shared.W(stage.index), *x = shared.x(stage.index);
+      const auto add = [&]<int kBox>() {
+        held.template unpack<kBox>(W, kFirst + kBox);
+        sums.add_by_warps(held.values, x + kBox * T::kXBoxBytes);
+      };
+      if (i + kFirst + T::kSpan <= end) {
+        each_of<T::kSpan>(add);
+      } else {
+        each_of<T::kSpan - 1>([&]<int kBox>() {
+          if (i + kFirst + kBox < end) add.template operator()<kBox>();
+        });
+      }
+      __syncwarp();  // all lanes have read
+      if (threadIdx.x % kWarpSize == 0) arrive(&shared.barriers.empty[stage.index]);
+      stage.next(params.stages);
+    });
+  }
 }
 
 // A warpgroup. Of rows that the tile does not have it sums up whatever lies there.
@@ -144,19 +193,17 @@ __device__ void compute(const Shared<T>& shared, const LinearParams& params,
   const auto add_piece = [&]<int kBehind>(Accumulator<T>& sums) {
     const int begin = i;
     const int end = T::kMostTurns == 1 ? block.boxes : min(i + params.piece_boxes, block.boxes);
-    if constexpr (T::Weights::kHeld) {
-      for (; i < end; ++i) {
-        const int place = i % T::kSpan;  // in the stage
-        if (place == 0) wait(&shared.barriers.full[stage.index], stage.parity);
-        held.unpack(shared.W(stage.index), i);
+    if constexpr (T::Weights::kHeld) {  // where a stage is one box
+      for (; i < end; ++i, stage.next(params.stages)) {
+        wait(&shared.barriers.full[stage.index], stage.parity);
+        const auto of_four = static_cast<int>(static_cast<unsigned>(i) % 4);
+        if (of_four == 0) held.take_scales(i);
+        held.template unpack<0>(shared.W(stage.index), of_four);
         begin_products();
-        sums.add_held(held.values, shared.x(stage.index) + place * params.x_box_bytes(),
-                      i == begin);
+        sums.add_held(held.values, shared.x(stage.index), i == begin);
         commit_products();
         wait_for_products<0>();  // whose registers are then free
-        if (place < T::kSpan - 1 && i < block.boxes - 1) continue;
         release();
-        stage.next(params.stages);
       }
     } else {
       for (; i < end; ++i, stage.next(params.stages)) {
@@ -175,26 +222,27 @@ __device__ void compute(const Shared<T>& shared, const LinearParams& params,
   // Products of few rows are waited for longer than they take. Where K is long, the room of their
   // stages is worth more.
   constexpr int kFar = 3;
-  if (!T::Weights::kHeld && T::kRows <= 16 && params.stages > kFar &&
-      block.boxes <= 2 * params.stages) {
+  if constexpr (kByWarps<T>) {
+    add_by_warps(shared, params, block.boxes, held, sums);
+  } else if (T::kRows <= 16 && params.stages > kFar && block.boxes <= 2 * params.stages) {
     add_piece.template operator()<kFar>(sums);
   } else {
     add_piece.template operator()<1>(sums);
   }
-  const auto add_next = [&](Accumulator<T>& to) {
-    Accumulator<T> piece;
-    add_piece.template operator()<1>(piece);
-    to += piece;
-  };
   if constexpr (T::kMostTurns > 1) {
+    const auto add_next = [&](Accumulator<T>& to) {
+      Accumulator<T> piece;
+      add_piece.template operator()<1>(piece);
+      to += piece;
+    };
     if (params.turns > 1) add_next(sums);
-  }
-  if constexpr (T::kMostTurns > 2) {
-    if (params.turns > 2) {
-      Accumulator<T> second;
-      add_piece.template operator()<1>(second);
-      add_next(second);
-      sums += second;
+    if constexpr (T::kMostTurns > 2) {
+      if (params.turns > 2) {
+        Accumulator<T> second;
+        add_piece.template operator()<1>(second);
+        add_next(second);
+        sums += second;
+      }
     }
   }
   if (!kIsForFew<T>) ahead.put_scales(shared, params);
@@ -217,7 +265,9 @@ __global__ void __maxnreg__(T::kMostRegisters)
     if (kPaced<T> && params.first_boxes > 0) prefetch_map(first_x);
     for (int s = 0; s < params.stages; ++s) {
       init_barrier(&shared.barriers.full[s], 1);
-      init_barrier(&shared.barriers.empty[s], params.sharers * T::kComputing / kWarpSize);
+      init_barrier(&shared.barriers.empty[s], kByWarps<T>
+                                                  ? warps_with_rows(params)
+                                                  : params.sharers * T::kComputing / kWarpSize);
     }
     if constexpr (kPaced<T>) init_barrier(&shared.rows, 1);
     shared.hurry = 0;

@@ -122,8 +122,9 @@ void launch_linear(const LinearArgs& args, const Rows& x, const TileConfig& conf
       .W_row_bytes = T::kSpan * T::Weights::kRowBytes,
       .tile_step = outputs_of_tile(args, config.box_rows),
       .box_offset = args.swiglu ? static_cast<int>(args.W.N / 2) : config.box_rows,
-      .x_rows = T::kWide ? ceil_div(ceil_div(args.rows, config.tiles_of_rows), 8) * 8
-                         : ceil_div(args.rows, config.tiles_of_rows),
+      .x_rows = kByWarps<T> ? T::kRows
+                : T::kWide  ? ceil_div(ceil_div(args.rows, config.tiles_of_rows), 8) * 8
+                            : ceil_div(args.rows, config.tiles_of_rows),
       .boxes = boxes,
       .piece_boxes = ceil_div(boxes, config.turns * config.parts),
       .turns = config.turns,

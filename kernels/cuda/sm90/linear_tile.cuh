@@ -46,6 +46,7 @@ struct Tiling {
   // Where rows are few there is room in the stages for copies of whole lines of W.
   static constexpr int kSpan = Rows <= 16 ? Weights::kMostSpan : 1;
   static constexpr int kGroups = Groups, kRows = Rows, kBlocks = Blocks;
+  static constexpr int kXBoxBytes = kRows * kBoxBytes;  // at most
   static constexpr int kTileM = kGroups * kGroupM;
   static constexpr int kComputing = kGroups * kGroupThreads;
   static constexpr int kThreads = kComputing + kWarpSize;
@@ -100,6 +101,12 @@ constexpr bool kNotesScales = kDefersNorms<T> && !kIsForFew<T>;
 constexpr int kMostPacedRows = 32;
 template <typename T>
 constexpr bool kPaced = !T::kWide && T::kRows <= kMostPacedRows;
+
+// Packed weights of so few rows are multiplied by each warp for itself, as wgmma waits for four.
+// Boxes of x have all rows of the tiling then, so that a lane finds its own at the same place of
+// each.
+template <typename T>
+constexpr bool kByWarps = T::kRows <= 16 && T::Weights::kHeld;
 
 // The sums of squares of a row, as DeferredRmsNorm has them, of which a lane holds kHeld on their
 // way. All kernels add them in this order.
