@@ -1,4 +1,4 @@
-"""Trains a small Mamba, Mamba-2, GLA or research xLSTM as weights_tools.train does the xLSTM: the same
+"""Trains a small Mamba, Mamba-2, GLA, RWKV-7 or research xLSTM as weights_tools.train does the xLSTM: the same
 books, held-out parts, tokenizer, rows of text and reporting. Writes the family's public format.
 
 python -m weights_tools.train_family --family mamba --data BOOKS --tokenizer TOKENIZER.model --out DIR
@@ -11,7 +11,7 @@ import sys
 
 from weights_tools import corpus, model_card, train
 from weights_tools import safetensors_io as st
-from weights_tools.families import gla, mamba, mamba2, xlstm_blocks
+from weights_tools.families import gla, mamba, mamba2, rwkv7, xlstm_blocks
 
 HEAD = """# {name}-books
 
@@ -26,6 +26,7 @@ FAMILIES = {
     "mamba": (mamba, "Mamba", "transformers' Mamba format"),
     "mamba2": (mamba2, "Mamba-2", "transformers' Mamba-2 format"),
     "gla": (gla, "gated linear attention", "flash-linear-attention's GLA format"),
+    "rwkv7": (rwkv7, "RWKV-7", "flash-linear-attention's RWKV-7 format"),
     "xlstm_blocks": (
         xlstm_blocks,
         "xLSTM (mLSTM and sLSTM blocks)",
@@ -51,6 +52,12 @@ def config_of(family, vocab, width, layers):
         own |= {"expand_v": 1.0, "intermediate_size": width * 5 // 2, "hidden_act": "swish"}
         own |= {"norm_eps": 1e-6, "use_gk": True, "use_gv": False, "use_short_conv": False}
         return {**kind, **own, **size}
+    if family == "rwkv7":
+        ranks = {"decay": width // 8, "a": width // 8, "v": width // 16, "gate": width // 4}
+        own = {"architectures": ["RWKV7ForCausalLM"], "head_dim": 64, "intermediate_size": 3 * width}
+        own |= {f"{name}_low_rank_dim": rank for name, rank in ranks.items()}
+        own |= {"hidden_act": "sqrelu", "norm_eps": 1e-5, "norm_bias": True, "norm_first": True}
+        return {**kind, **own, **size}
     own = {"embedding_dim": width, "num_blocks": layers, "slstm_at": [1, layers // 2 + 1]}
     own |= {"vocab_size": vocab, "add_post_blocks_norm": True, "bias": False, "tie_weights": True}
     own["mlstm_block"] = {
@@ -68,7 +75,7 @@ def options_of(argv):
     parser.add_argument("--family", required=True, choices=sorted(FAMILIES))
     parser.add_argument("--tokenizer", required=True, type=pathlib.Path)
     parser.add_argument("--hidden-size", type=int, default=256)
-    parser.add_argument("--blocks", type=int, help="6 of GLA, 10 of the others if not said")
+    parser.add_argument("--blocks", type=int, help="6 of GLA and RWKV-7, 10 of the others if not said")
     train.add_training_arguments(parser)
     return parser.parse_args(argv)
 
@@ -76,9 +83,11 @@ def options_of(argv):
 def model_class(family):
     from weights_tools.families.gla_module import GlaLM
     from weights_tools.families.mamba_module import MambaLM
+    from weights_tools.families.rwkv7_module import Rwkv7LM
     from weights_tools.families.xlstm_blocks_module import XlstmBlocksLM
 
-    return {"gla": GlaLM, "xlstm_blocks": XlstmBlocksLM}.get(family, MambaLM)
+    modules = {"gla": GlaLM, "rwkv7": Rwkv7LM, "xlstm_blocks": XlstmBlocksLM}
+    return modules.get(family, MambaLM)
 
 
 def main(argv):
@@ -87,7 +96,7 @@ def main(argv):
     from weights_tools import tokenizer, trainer
 
     options = options_of(argv)
-    options.blocks = options.blocks or {"gla": 6}.get(options.family, 10)
+    options.blocks = options.blocks or {"gla": 6, "rwkv7": 6}.get(options.family, 10)
     torch.manual_seed(options.seed)
     books = corpus.load(options.data, options.held_out)
     for book in books if options.limit else ():

@@ -244,12 +244,13 @@ def stream_nats(model, streams, device, segment=1024):
 
 
 def make_optimizer(model, options):
+    def is_vector(name, parameter):  # or is read as one: [1, 1, D]
+        return parameter.numel() == parameter.shape[-1] or name.endswith(("A_log", "r_k"))
+
     named = list(model.named_parameters())
-    matrices = [p for n, p in named if p.ndim > 1 and not n.endswith("A_log")]
-    vectors = [p for n, p in named if p.ndim == 1 or n.endswith("A_log")]
     groups = [
-        {"params": matrices, "weight_decay": options.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
+        {"params": [p for n, p in named if not is_vector(n, p)], "weight_decay": options.weight_decay},
+        {"params": [p for n, p in named if is_vector(n, p)], "weight_decay": 0.0},
     ]
     fused = {"fused": True} if options.device.startswith("cuda") else {}
     return torch.optim.AdamW(groups, lr=options.learning_rate, betas=(0.9, 0.95), **fused)

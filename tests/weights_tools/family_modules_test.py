@@ -1,4 +1,4 @@
-"""The training modules of Mamba, Mamba-2, GLA and the research xLSTM against the equations in numpy."""
+"""The training modules of Mamba, Mamba-2, GLA, RWKV-7 and the research xLSTM against the equations in numpy."""
 
 import numpy as np
 import pytest
@@ -28,6 +28,7 @@ def build(family, layers=None):
 def embedding_of(family):
     return {
         "gla": "model.embeddings.weight",
+        "rwkv7": "model.embeddings.weight",
         "xlstm_blocks": "token_embedding.weight",
     }.get(family, "backbone.embeddings.weight")
 
@@ -67,6 +68,24 @@ def test_gla_may_forget_all_at_once():
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
+def test_rwkv7_may_forget_as_fast_as_it_can():
+    """Decays at their bound, keys that are nearly parallel and replaced all but wholly."""
+    from weights_tools.families import rwkv7, rwkv7_module
+
+    B, H, T, N = 2, 3, 96, 64
+    r, k, v, S = (torch.randn(s) for s in ((B, H, T, N),) * 3 + ((B, H, N, N),))
+    for lw in (torch.full((B, H, T, N), -0.606530), -1e-4 * torch.rand(B, H, T, N)):
+        kk = torch.nn.functional.normalize(torch.randn(B, H, 1, N) + 0.05 * torch.randn(B, H, T, N), dim=-1)
+        alpha = torch.full((B, H, T, N), 0.99)
+        found, last = rwkv7_module.recurrence(r, lw, k, v, -kk, kk * alpha, S)
+        for head in range(H):
+            state = S[1, head].double().numpy()
+            rows = [x[1, head].double().numpy() for x in (r, lw, k, v, kk, alpha)]
+            wanted = np.stack([rwkv7.update(state, *(x[t] for x in rows)) for t in range(T)])
+            assert np.abs(found[1, head].numpy() - wanted).max() < 1e-5 * np.abs(wanted).max()
+            assert np.abs(last[1, head].numpy() - state).max() < 1e-5 * np.abs(state).max()
+
+
 def test_rows_do_not_meet_and_state_has_no_gradient(family):
     model, _, _ = build(family)
     model.eval()
@@ -80,9 +99,9 @@ def test_rows_do_not_meet_and_state_has_no_gradient(family):
 def test_gradients_are_those_of_differences(family, monkeypatch):
     """Without sLSTM blocks: their loop here is PyTorch's to differentiate."""
     monkeypatch.setattr(torch.Tensor, "float", lambda x: x)  # all of it in fp64
-    model, _, _ = build(family, layers=1)
+    model, _, _ = build(family, layers=2 if family == "rwkv7" else 1)  # whose second takes values of the first
     model.double().eval()
-    length = {"mamba": 8, "gla": 32}.get(family, 128)  # two chunks, where there are chunks
+    length = {"mamba": 8, "gla": 32, "rwkv7": 64}.get(family, 128)  # two chunks, where there are chunks
     tokens, state = torch.randint(50, (1, length + 1)), model.zero_state(1)
 
     def loss():
@@ -137,7 +156,7 @@ def test_compiled_blocks_give_the_same(family):
     model.call = torch.compile(call_block, dynamic=False, fullgraph=True, backend=backend)
     found, _ = model(tokens, state)
     assert torch.equal(found, wanted)
-    assert len(graphs) == (2 if family == "xlstm_blocks" else 1)
+    assert len(graphs) == (2 if family in ("rwkv7", "xlstm_blocks") else 1)
 
 
 def in_the_interpreter(code):
