@@ -32,7 +32,7 @@ struct KeyWeights {
 };
 
 // What a block of a cluster has: some columns of a row's head.
-struct ClusterPlace {
+struct ClusterCoord {
   int64_t row;
   int head;
   int64_t state;  // of the head, as in start()

@@ -63,7 +63,7 @@ struct StepCell {
   __device__ Ahead ahead(int64_t row, int head, int d) const {
     return {gate.o[row * gate.o_stride + int64_t{head} * a.DV + d], gate.w[head * a.DV + d]};
   }
-  __device__ void end_in_cluster(const ClusterPlace& place, const Scalars& last, const float* z,
+  __device__ void end_in_cluster(const ClusterCoord& place, const Scalars& last, const float* z,
                                  const float* own, const Ahead& ahead) const {
     const int thread = threadIdx.x, columns = place.columns;
     const auto for_each = [&](auto visit) {

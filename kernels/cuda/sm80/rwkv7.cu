@@ -10,7 +10,7 @@ namespace {
 
 template <bool kWhole, int kKeys>
 __device__ void load_row(Rwkv7Row<kKeys>& x, const Rwkv7Args& a, int64_t row,
-                         const Rwkv7Place& place) {
+                         const Rwkv7ThreadCoord& place) {
   const int64_t head = row * a.stride + static_cast<int64_t>(place.head) * a.N;
   const int64_t at = head + place.key;
   const int keys = a.N - place.key;
@@ -33,7 +33,7 @@ constexpr int kBlocks = 5;  // that are to share a multiprocessor where states s
 template <typename T, int kKeys, bool kWhole, bool kOutgrown, bool kStep>
 __global__ void __launch_bounds__(rwkv7_threads(kRwkv7Groups* kKeys), kWhole ? kBlocks : 1)
     rwkv7_kernel(Rwkv7Args a) {
-  const Rwkv7Place place = rwkv7_place<kKeys>(a.H);
+  const Rwkv7ThreadCoord place = rwkv7_coord<kKeys>(a.H);
   const int N = kWhole ? kRwkv7Groups * kKeys : a.N;
   T* const S = rwkv7_state<T>(a, N, place);
   wait_for_previous();

@@ -17,11 +17,11 @@ constexpr int kRwkv7Groups = kWarpSize / kRwkv7Width;  // of keys
 constexpr int rwkv7_threads(int N) { return (N + kRwkv7Columns - 1) / kRwkv7Columns * kWarpSize; }
 
 // A head of a sequence, and which keys and columns of it a thread has, from these on.
-struct Rwkv7Place {
+struct Rwkv7ThreadCoord {
   int sequence, head, key, column;
 };
 template <int kKeys>
-__device__ inline Rwkv7Place rwkv7_place(int H) {
+__device__ inline Rwkv7ThreadCoord rwkv7_coord(int H) {
   const int block = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   return {block / H, block % H, lane / kRwkv7Width * kKeys,
@@ -62,7 +62,7 @@ struct Rwkv7State {
   float4 S[kKeys];
 
   template <bool kWhole, bool kOutgrown>
-  __device__ void load(const T* from, int N, const Rwkv7Place& place) {
+  __device__ void load(const T* from, int N, const Rwkv7ThreadCoord& place) {
     Four<T> kept[kKeys];
 #pragma unroll
     for (int j = 0; j < kKeys; ++j) {
@@ -77,7 +77,7 @@ struct Rwkv7State {
     for (int j = 0; j < kKeys; ++j) S[j] = widened(kept[j]);
   }
   template <bool kWhole, bool kOutgrown>
-  __device__ void store(T* to, int N, const Rwkv7Place& place) const {
+  __device__ void store(T* to, int N, const Rwkv7ThreadCoord& place) const {
 #pragma unroll
     for (int j = 0; j < kKeys; ++j) {
       if constexpr (kOutgrown) {
@@ -96,7 +96,7 @@ struct Rwkv7State {
 
 // Where a thread's part of the state lies.
 template <typename T>
-__device__ T* rwkv7_state(const Rwkv7Args& a, int N, const Rwkv7Place& place) {
+__device__ T* rwkv7_state(const Rwkv7Args& a, int N, const Rwkv7ThreadCoord& place) {
   const int64_t head = static_cast<int64_t>(a.seqs.slot[place.sequence]) * a.H + place.head;
   return values_of<T>(a.S) + (head * N + place.key) * N + place.column;
 }
@@ -150,7 +150,7 @@ __device__ float4 rwkv7_step(Rwkv7State<T, kKeys>& state, const Rwkv7Row<kKeys>&
 
 // Puts o of a row, of which each thread has a part.
 template <bool kWhole>
-__device__ void put_rwkv7_o(const Rwkv7Args& a, int N, int64_t row, const Rwkv7Place& place,
+__device__ void put_rwkv7_o(const Rwkv7Args& a, int N, int64_t row, const Rwkv7ThreadCoord& place,
                             const float4& part) {
   const float4 o = sum_of_groups(part);
   if (threadIdx.x % kWarpSize >= kRwkv7Width) return;  // all groups have the same

@@ -51,7 +51,7 @@ __device__ void prepare(Stage& stage) {
 }
 
 __device__ void load_row(Rwkv7Row<kKeysOfWhole>& x, const Stage& stage, int row,
-                         const Rwkv7Place& place) {
+                         const Rwkv7ThreadCoord& place) {
   load_keys<true>(x.kk, &stage.x[Stage::kKK][row][place.key], kKeysOfWhole);
   load_keys<true>(x.b, &stage.x[Stage::kB][row][place.key], kKeysOfWhole);
   load_keys<true>(x.w, &stage.x[Stage::kW][row][place.key], kKeysOfWhole);
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, 4) rwkv7_rows_kernel(Rwkv7Args a) {
   __shared__ alignas(16) Stage stages[2];
   __shared__ Parts parts;
   constexpr int N = kWholeRwkv7;
-  const Rwkv7Place place = rwkv7_place<kKeysOfWhole>(a.H);
+  const Rwkv7ThreadCoord place = rwkv7_coord<kKeysOfWhole>(a.H);
   T* const S = rwkv7_state<T>(a, N, place);
   wait_for_previous();
   let_next_start();

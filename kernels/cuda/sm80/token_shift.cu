@@ -46,10 +46,10 @@ __device__ void mix(const TokenShiftArgs& a, int64_t row, int d, const float4& x
 }
 
 // The first of the thread's channels, and the part of the work beside them that its block has.
-struct Place {
+struct BlockCoord {
   int d, part;
 };
-__device__ Place place_of(int pieces) {
+__device__ BlockCoord coord_of(int pieces) {
   const int block = static_cast<int>(blockIdx.x);
   return {block % pieces * kChannels + static_cast<int>(threadIdx.x) * 4, block / pieces};
 }
@@ -63,7 +63,7 @@ template <bool kVector>
 __global__ void __launch_bounds__(kThreads) step_kernel(TokenShiftArgs a, int pieces) {
   let_next_start();
   wait_for_previous();
-  const auto [d, sequence] = place_of(pieces);
+  const auto [d, sequence] = coord_of(pieces);
   if (d >= a.D) return;
   const int64_t row = a.seqs.begin[sequence];
   float* state = state_of(a, sequence) + d;
@@ -79,7 +79,7 @@ template <bool kVector>
 __global__ void __launch_bounds__(kThreads) rows_kernel(TokenShiftArgs a, int pieces, int parts) {
   let_next_start();
   wait_for_previous();
-  const auto [d, block] = place_of(pieces);
+  const auto [d, block] = coord_of(pieces);
   const int part = block % parts, sequence = block / parts;
   if (d >= a.D) return;
   const int64_t first = a.seqs.begin[sequence] + static_cast<int64_t>(part) * kRows;
@@ -101,7 +101,7 @@ template <bool kVector>
 __global__ void __launch_bounds__(kThreads) state_kernel(TokenShiftArgs a, int pieces) {
   let_next_start();
   wait_for_previous();
-  const auto [d, sequence] = place_of(pieces);
+  const auto [d, sequence] = coord_of(pieces);
   if (d >= a.D) return;
   const int64_t last = a.seqs.begin[sequence + 1] - 1;
   store<kVector>(state_of(a, sequence) + d, load<kVector>(a.x + last * a.x_stride + d, a.D - d),
