@@ -4,6 +4,8 @@
 #include "kernels/ops/activation.h"
 #include "kernels/ops/add.h"
 #include "kernels/ops/causal_conv1d.h"
+#include "kernels/ops/delta_gate.h"
+#include "kernels/ops/delta_rule.h"
 #include "kernels/ops/embed.h"
 #include "kernels/ops/feature_map.h"
 #include "kernels/ops/gated_rms_norm.h"
@@ -20,6 +22,8 @@
 #include "kernels/ops/linear.h"
 #include "kernels/ops/linear_recurrence.h"
 #include "kernels/ops/mlstm.h"
+#include "kernels/ops/rg_lru.h"
+#include "kernels/ops/ring_attention.h"
 #include "kernels/ops/rms_norm.h"
 #include "kernels/ops/rnn.h"
 #include "kernels/ops/rotary.h"
@@ -101,6 +105,10 @@ using AllOps = OpTable<EmbedKernel,             //
                        Rwkv7GateKernel,         //
                        Rwkv7Kernel,             //
                        HeadNormBonusKernel,     //
+                       DeltaGateKernel,         //
+                       DeltaRuleKernel,         //
+                       RgLruKernel,             //
+                       RingAttentionKernel,     //
                        TakeTokensKernel,        //
                        SampleKernel>;
 

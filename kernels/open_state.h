@@ -43,4 +43,51 @@ class OpenState {
   float* values_ = nullptr;
 };
 
+// The same, of some columns of a matrix of a state.
+class OpenColumns {
+ public:
+  // Floats that the copy takes, of `count` columns.
+  static size_t room(const StateData& state, int64_t rows, int64_t count) {
+    return OpenState::room(state, rows * count);
+  }
+
+  // `count` values from `first` on of each of the rows, which are `width` apart. copy: (room)
+  OpenColumns(const StateData& state, int64_t first, int64_t rows, int64_t width, int64_t count,
+              float* copy)
+      : rows_(rows), width_(width), count_(count) {
+    if (state.dtype == DType::kBF16) {
+      stored_ = static_cast<uint16_t*>(state.data) + first;
+      values_ = copy;
+      read();
+    } else {
+      values_ = state.f32() + first;
+    }
+  }
+
+  float* values() const { return values_; }                                // (rows, stride)
+  int64_t stride() const { return stored_ == nullptr ? width_ : count_; }  // floats from row to row
+
+  // See OpenState.
+  void end_chunk() {
+    if (stored_ == nullptr) return;
+    for (int64_t row = 0; row < rows_; ++row) {
+      const float* values = values_ + row * count_;
+      std::transform(values, values + count_, stored_ + row * width_, f32_to_bf16);
+    }
+    read();
+  }
+
+ private:
+  void read() {
+    for (int64_t row = 0; row < rows_; ++row) {
+      const uint16_t* stored = stored_ + row * width_;
+      std::transform(stored, stored + count_, values_ + row * count_, bf16_to_f32);
+    }
+  }
+
+  const int64_t rows_, width_, count_;
+  uint16_t* stored_ = nullptr;  // of a BF16 state
+  float* values_ = nullptr;
+};
+
 }  // namespace recurve

@@ -33,10 +33,14 @@ HWY_INLINE hn::Vec<D> activate(D d, hn::Vec<D> x) {
     return hn::IfThenElse(hn::Gt(x, hn::Zero(d)), above, exp(d, x));
   } else if constexpr (F == Activation::kGelu) {
     return gelu(d, x);
-  } else {
-    static_assert(F == Activation::kSquaredRelu);
+  } else if constexpr (F == Activation::kSquaredRelu) {
     const auto positive = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Zero(d), x);
     return hn::Mul(positive, positive);
+  } else {
+    static_assert(F == Activation::kGeluTanh);  // x sigmoid(2 z), where 0.5 (1 + tanh(z)) is meant
+    const auto square = hn::Mul(x, x);
+    const auto twice = hn::MulAdd(square, hn::Set(d, 0.071354816f), hn::Set(d, 1.5957691f));
+    return hn::Mul(x, sigmoid(d, hn::Mul(x, twice)));
   }
 }
 
@@ -62,6 +66,8 @@ HWY_INLINE void with_activation(Activation f, Visit visit) {
       return visit(std::integral_constant<Activation, Activation::kGelu>());
     case Activation::kSquaredRelu:
       return visit(std::integral_constant<Activation, Activation::kSquaredRelu>());
+    case Activation::kGeluTanh:
+      return visit(std::integral_constant<Activation, Activation::kGeluTanh>());
   }
 }
 

@@ -17,8 +17,8 @@ namespace recurve::cpu::HWY_NAMESPACE {
 
 // All heads of one row: x (H, D), cosines and sines (D / 2).
 void turn_row(const RotaryArgs& a, const float* cosines, const float* sines, float* x) {
-  const int64_t half = a.D / 2;
-  for (int head = 0; head < a.H; ++head, x += a.D) {
+  const int64_t half = a.D / 2, head_stride = a.head_stride > 0 ? a.head_stride : a.D;
+  for (int head = 0; head < a.H; ++head, x += head_stride) {
     for_lanes(half, [&](auto d, int64_t j) HWY_ATTR {
       const auto c = hn::LoadU(d, cosines + j), s = hn::LoadU(d, sines + j);
       const auto first = hn::LoadU(d, x + j), second = hn::LoadU(d, x + half + j);

@@ -34,6 +34,10 @@ void run(const TokenShiftArgs& args, Stream& stream);
 void run(const Rwkv7GateArgs& args, Stream& stream);
 void run(const Rwkv7Args& args, Stream& stream);
 void run(const HeadNormBonusArgs& args, Stream& stream);
+void run(const DeltaGateArgs& args, Stream& stream);
+void run(const DeltaRuleArgs& args, Stream& stream);
+void run(const RgLruArgs& args, Stream& stream);
+void run(const RingAttentionArgs& args, Stream& stream);
 
 // Writes these ops over those of the table: the ones that are declared above.
 void fill(Kernels& kernels);

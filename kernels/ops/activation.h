@@ -15,6 +15,8 @@ enum class Activation {
   kEluPlusOne,   // x > 0 ? x + 1 : exp(x)
   kGelu,         // x Phi(x), with the error function
   kSquaredRelu,  // max(x, 0)^2
+  // 0.5 x (1 + tanh(z)) = x sigmoid(2 z), with z = sqrt(2 / pi) (x + 0.044715 x^3)
+  kGeluTanh,
 };
 
 // y = scale f(x), value by value; with a floor under it where one is given.

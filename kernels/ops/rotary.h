@@ -19,6 +19,7 @@ struct PositionsArgs {
 //   x[j]        <- x[j] cos a - x[j + D/2] sin a
 //   x[j + D/2]  <- x[j] sin a + x[j + D/2] cos a
 // The angle is a product in double: p grows without end, and fp32 would lose it.
+// With more floats from head to head than channels, the others of a head stay as they are.
 // Source: Su et al. 2021 (RoFormer), eq. 34, in the order of channels of GPT-NeoX.
 struct RotaryArgs {
   int rows;
@@ -28,6 +29,7 @@ struct RotaryArgs {
   const int32_t* position;  // (rows)
   const float* frequency;   // (D / 2) radians a position
   float* x;                 // (rows, H, D), in place
+  int head_stride = 0;      // floats from a head to the next; 0: D
 };
 
 struct PositionsKernel {

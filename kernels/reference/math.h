@@ -52,6 +52,8 @@ inline float activate(Activation f, float x) {
       return 0.5f * x * std::erfc(-x * 0.70710678f);
     case Activation::kSquaredRelu:
       return x < 0 ? 0 : x * x;
+    case Activation::kGeluTanh:
+      return x * sigmoid(x * (1.5957691f + 0.071354816f * x * x));
   }
   CHECK(false);
 }

@@ -12,7 +12,7 @@ Kernels table() {
   for (const WeightFormat* format : kWeightFormats) {
     if (format->packed()) kernels.linear.put({format, kernels.linear.run, "reference"});
   }
-  kernels.rwkv7.bf16_state = true;
+  kernels.rwkv7.bf16_state = kernels.delta_rule.bf16_state = true;
   return kernels;
 }
 

@@ -172,6 +172,28 @@ inline OpCost cost_of(const HeadNormBonusArgs& a) {
   return {fmt::format("{}x{}", a.H, a.N),
           floats(a.rows, (a.y_bf16 == nullptr ? 6 : 5.5) * a.H * a.N)};
 }
+inline OpCost cost_of(const DeltaGateArgs& a) {
+  const double gates = a.H * (a.b == nullptr ? 1.0 : 2.0) + 2.0 * a.H * a.decays;
+  return {fmt::format("{}x{}", a.HK, a.DK), floats(a.rows, 4.0 * a.HK * a.DK + gates)};
+}
+inline OpCost cost_of(const DeltaRuleArgs& a) {
+  const double decays = a.decay == DeltaDecay::kChannel ? 1.0 * a.H * a.DK
+                        : a.decay == DeltaDecay::kToken ? a.H
+                                                        : 0;
+  return {fmt::format("{}x{}x{}", a.H, a.DK, a.DV),
+          floats(a.seqs.rows, 2.0 * a.HK * a.DK + 2.0 * a.H * a.DV + a.H + decays) +
+              state(a.seqs, 1.0 * a.H * a.DK * a.DV, a.S.dtype)};
+}
+inline OpCost cost_of(const RgLruArgs& a) {
+  return {fmt::format("{}", a.D), floats(a.seqs.rows, 5.0 * a.D + 1) + state(a.seqs, a.D)};
+}
+// Of rings that are full, which sequences read once.
+inline OpCost cost_of(const RingAttentionArgs& a) {
+  const double width = 1.0 * a.HK * a.D;
+  return {fmt::format("{}x{}x{} window {}", a.H, a.HK, a.D, a.W),
+          floats(a.seqs.rows, 2.0 * a.H * a.D + 4 * width) +
+              floats(a.seqs.num_seqs, 2.0 * a.W * width)};
+}
 inline OpCost cost_of(const TakeTokensArgs& a) { return {"", floats(a.num_seqs, 6)}; }
 inline OpCost cost_of(const SampleArgs& a) {
   return {fmt::format("{}", a.V), floats(a.count, a.V)};

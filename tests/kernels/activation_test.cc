@@ -10,10 +10,11 @@ namespace recurve::testing::activation_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-const Activation kActivations[] = {
-    Activation::kIdentity,   Activation::kSilu, Activation::kSigmoid,
-    Activation::kLogSigmoid, Activation::kTanh, Activation::kRelu,
-    Activation::kEluPlusOne, Activation::kGelu, Activation::kSquaredRelu};
+const Activation kActivations[] = {Activation::kIdentity,    Activation::kSilu,
+                                   Activation::kSigmoid,     Activation::kLogSigmoid,
+                                   Activation::kTanh,        Activation::kRelu,
+                                   Activation::kEluPlusOne,  Activation::kGelu,
+                                   Activation::kSquaredRelu, Activation::kGeluTanh};
 
 double exact(Activation f, double x) {
   switch (f) {
@@ -35,6 +36,8 @@ double exact(Activation f, double x) {
       return x / 2 * std::erfc(-x / std::sqrt(2.0));
     case Activation::kSquaredRelu:
       return x > 0 ? x * x : 0;
+    case Activation::kGeluTanh:
+      return x / (1 + std::exp(-2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
   }
   return NAN;
 }
@@ -52,9 +55,11 @@ Floats run_activation(KernelDevice& device, Activation f, float scale, float flo
 }
 
 // The tail of gelu is a product with erfc of an argument that is rounded: it is off by 2^-24 times
-// the square of the argument, 60^2 / 2 at most.
+// the square of the argument, 60^2 / 2 at most. That of the other is likewise a power of a rounded
+// number.
 Tolerance tolerance_of(Activation f) {
-  if (f == Activation::kGelu) return {.absolute = 1e-9, .relative = 1e-5};
+  if (f == Activation::kGelu || f == Activation::kGeluTanh)
+    return {.absolute = 1e-9, .relative = 1e-5};
   return kFewUlp;
 }
 

@@ -2,6 +2,8 @@
 // whatever the cut on the grid, the neighbours, the slots and the threads.
 #include <gtest/gtest.h>
 
+#include "tests/support/delta_ops.h"
+#include "tests/support/griffin_ops.h"
 #include "tests/support/matrix_ops.h"
 #include "tests/support/rnn_op.h"
 #include "tests/support/rwkv_ops.h"
@@ -18,6 +20,7 @@ struct Family {
   Ops (*ops)(std::mt19937_64&);
   Ops (*large)(std::mt19937_64&);            // worth splitting; sizes of public models
   Ops (*with_chunk)(int, std::mt19937_64&);  // the same op with this chunk; null: no chunks
+  bool on_gpus = true;
 };
 
 Ops conv_ops(std::mt19937_64& random) {
@@ -204,6 +207,34 @@ Ops rwkv7_ops(std::mt19937_64&) {
   return ops;
 }
 
+Ops delta_ops(std::mt19937_64&) {
+  Ops ops;
+  for (const DeltaDecay decay : {DeltaDecay::kNone, DeltaDecay::kToken, DeltaDecay::kChannel}) {
+    for (const auto& [HK, each, DK, DV, chunk] :
+         {std::tuple{1, 1, 1, 1, 1}, {2, 2, 5, 7, 4}, {2, 1, 16, 33, 16}, {1, 1, 64, 70, 64}}) {
+      ops.push_back(delta_rule_op({HK, each, DK, DV, chunk, decay}));
+    }
+    for (const DeltaRows rows : {DeltaRows::kParallelKeys, DeltaRows::kTwice, DeltaRows::kForgetful,
+                                 DeltaRows::kSlow, DeltaRows::kZeroKeys, DeltaRows::kBetaZero}) {
+      ops.push_back(delta_rule_op({2, 1, 8, 12, 8, decay, rows}));
+    }
+  }
+  return ops;
+}
+
+Ops rg_lru_ops(std::mt19937_64& random) {
+  return {rg_lru_op(1, random), rg_lru_op(37, random), rg_lru_op(64, random)};
+}
+
+Ops ring_attention_ops(std::mt19937_64&) {
+  Ops ops;
+  for (const RingSize& size :
+       {RingSize{1, 1, 1, 1}, {3, 1, 5, 4}, {4, 2, 8, 16}, {2, 2, 33, 21}, {2, 1, 16, 200}}) {
+    ops.push_back(ring_attention_op(size));
+  }
+  return ops;
+}
+
 Ops large_gla_ops(std::mt19937_64& random) {
   Ops ops;
   for (const auto& [H, DK, DV] :
@@ -296,6 +327,28 @@ const std::vector<Family>& families() {
        [](int chunk, Random&) {
          return Ops{rwkv7_op({2, 16, chunk}), rwkv7_op({1, 64, chunk, Rwkv7Rows::kUsual, true})};
        }},
+      // On no GPU yet.
+      {"delta_rule", delta_ops,
+       [](Random&) {
+         return Ops{delta_rule_op({2, 2, 64, 130, 32}),
+                    delta_rule_op({1, 1, 128, 256, 64, DeltaDecay::kChannel}),
+                    delta_rule_op({3, 1, 40, 100, 16, DeltaDecay::kNone})};
+       },
+       [](int chunk, Random&) {
+         return Ops{delta_rule_op({2, 1, 16, 40, chunk}),
+                    delta_rule_op({1, 2, 16, 70, chunk, DeltaDecay::kChannel})};
+       },
+       false},
+      {"rg_lru", rg_lru_ops,
+       [](Random& r) {
+         return Ops{rg_lru_op(2560, r), rg_lru_op(1023, r)};
+       },
+       nullptr, false},
+      {"ring_attention", ring_attention_ops,
+       [](Random&) {
+         return Ops{ring_attention_op({10, 1, 64, 32}), ring_attention_op({4, 2, 70, 9})};
+       },
+       nullptr, false},
       // With one head by channels, time step by time step.
       {"rnn", rnn_ops, large_rnn_ops, nullptr},
   };
@@ -565,7 +618,9 @@ RECURVE_ON_CUDA(OutgrownStatesTest);
 std::vector<Case> cases(const std::vector<DeviceUnderTest>& devices) {
   std::vector<Case> all;
   for (const Family& family : families()) {
-    for (const DeviceUnderTest& device : devices) all.push_back({family, device});
+    for (const DeviceUnderTest& device : devices) {
+      if (family.on_gpus || !device.device.starts_with("cuda")) all.push_back({family, device});
+    }
   }
   return all;
 }

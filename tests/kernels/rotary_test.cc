@@ -80,7 +80,35 @@ TEST(RotaryReference, IsTheFormula) {
   }
 }
 
+// Of a head of which only the first channels turn, the others stay as they are.
+void expect_parts_of_heads_to_turn(KernelDevice& device) {
+  std::mt19937_64 random(6);
+  const int H = 3, D = 6, head = 10;
+  const Rotary whole = make_rotary(H, D, random);
+  const int rows = static_cast<int>(whole.position.size());
+  Floats wide = normal_floats(random, static_cast<size_t>(rows) * H * head);
+  for (size_t at = 0; at < whole.x.size(); ++at) wide[at / D * head + at % D] = whole.x[at];
+  const auto x = device.array(wide);
+  const auto position = device.array(whole.position);
+  const auto frequency = device.array(whole.frequency);
+  device.kernels().rotary({rows, H, D, H * head, position.data(), frequency.data(), x.data(), head},
+                          *device.stream);
+  const Floats turned = run_rotary(device, whole);
+  for (size_t at = 0; at < turned.size(); ++at) wide[at / D * head + at % D] = turned[at];
+  EXPECT_TRUE(bit_equal(x.read(), wide));
+}
+
+TEST(RotaryReference, TurnsPartsOfHeads) {
+  KernelDevice device("reference");
+  expect_parts_of_heads_to_turn(device);
+}
+
 class RotaryTest : public DeviceTest {};
+
+TEST_P(RotaryTest, TurnsPartsOfHeads) {
+  KernelDevice device = make_device();
+  expect_parts_of_heads_to_turn(device);
+}
 
 TEST_P(RotaryTest, PositionsCountOnWhereTheSessionStopped) {
   KernelDevice device = make_device();

@@ -103,7 +103,8 @@ inline std::string text_of(const PositionsArgs& a) {
   return values_text(a.seqs, a.count, a.position);
 }
 inline std::string text_of(const RotaryArgs& a) {
-  return values_text(a.rows, a.H, a.D, a.stride, a.position, a.frequency, a.x);
+  return values_text(a.rows, a.H, a.D, a.stride, a.position, a.frequency, a.x) +
+         (a.head_stride == 0 ? "" : values_text(a.head_stride));
 }
 inline std::string text_of(const ActivationArgs& a) {
   return values_text(a.rows, a.width, a.f, a.scale, a.floor, a.x_stride, a.y_stride, a.x, a.y) +
@@ -143,6 +144,23 @@ inline std::string text_of(const Rwkv7Args& a) {
 inline std::string text_of(const HeadNormBonusArgs& a) {
   return values_text(a.rows, a.H, a.N, a.eps, a.o, a.r, a.k, a.v, a.g, a.r_k, a.w, a.b, a.y,
                      a.y_bf16);
+}
+inline std::string text_of(const DeltaGateArgs& a) {
+  return values_text(a.rows, a.H, a.HK, a.DK, a.decays, a.norm, a.eps, a.beta_scale, a.qk_stride,
+                     a.b_stride, a.a_stride, a.b, a.a, a.A, a.dt_bias, a.q, a.k, a.beta, a.g);
+}
+inline std::string text_of(const DeltaRuleArgs& a) {
+  return values_text(a.seqs, a.H, a.HK, a.DK, a.DV, a.chunk, a.decay, a.scale, a.q_stride,
+                     a.k_stride, a.v_stride, a.g_stride, a.beta_stride, a.q, a.k, a.v, a.g, a.beta,
+                     a.S, a.o);
+}
+inline std::string text_of(const RgLruArgs& a) {
+  return values_text(a.seqs, a.D, a.chunk, a.branch_stride, a.u, a.i, a.r, a.branch, a.rate,
+                     a.position, a.h, a.y);
+}
+inline std::string text_of(const RingAttentionArgs& a) {
+  return values_text(a.seqs, a.H, a.HK, a.D, a.W, a.scale, a.q_stride, a.k_stride, a.v_stride, a.q,
+                     a.k, a.v, a.position, a.ring_k, a.ring_v, a.o);
 }
 inline std::string text_of(const FeatureMapArgs& a) {
   return values_text(a.rows, a.H, a.D, a.map, a.sum_eps, a.x_stride, a.x, a.y);

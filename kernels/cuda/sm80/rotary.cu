@@ -27,6 +27,7 @@ __global__ void __launch_bounds__(kThreads) rotary_kernel(RotaryArgs args, int p
   let_next_start();
   const int64_t row = blockIdx.x / pieces;
   const int half = args.D / 2;
+  const int64_t head_stride = args.head_stride > 0 ? args.head_stride : args.D;
   const int j = static_cast<int>(blockIdx.x % pieces) * kThreads + static_cast<int>(threadIdx.x);
   if (j >= half) return;
   const double angle = static_cast<double>(args.position[row]) * args.frequency[j];
@@ -36,8 +37,8 @@ __global__ void __launch_bounds__(kThreads) rotary_kernel(RotaryArgs args, int p
   float* x = args.x + row * args.stride + j;
 #pragma unroll 4
   for (int head = 0; head < args.H; ++head) {
-    float& a = x[static_cast<int64_t>(head) * args.D];
-    float& b = x[static_cast<int64_t>(head) * args.D + half];
+    float& a = x[head * head_stride];
+    float& b = x[head * head_stride + half];
     const float old = a;
     a = old * c - b * s;
     b = old * s + b * c;
