@@ -69,6 +69,11 @@ std::unique_ptr<const Model> load_model_of(std::span<const Family> families, Che
       return model;
     }
   }
+  for (const Incomplete& incomplete : kIncomplete) {
+    if (wanted != incomplete.model_type) continue;
+    throw std::runtime_error(fmt::format("{}: model_type: {} is not supported yet: {}",
+                                         checkpoint.config_file(), wanted, incomplete.missing));
+  }
   throw std::runtime_error(fmt::format("{}: model_type: wanted one of: {}, found {}",
                                        checkpoint.config_file(), fmt::join(supported, ", "),
                                        what_it_is(config)));

@@ -17,10 +17,12 @@ from weights_tools import families, packed
 from weights_tools import safetensors_io as st
 
 SOURCES = {
+    "delta_net": "bf16",
     "falcon_mamba": "bf16",
     "gla": "bf16",
     "mamba": "bf16",
     "mamba2": "bf16",
+    "recurrent_gemma": "bf16",
     "rnn": "bf16",
     "rwkv7": "bf16",
     "xlstm": "tied_bf16",

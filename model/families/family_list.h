@@ -4,7 +4,8 @@
 namespace recurve {
 
 // Defined in the families' own files.
-LoadFamily load_gla, load_mamba, load_mamba2, load_rnn, load_rwkv7, load_xlstm, load_xlstm_blocks;
+LoadFamily load_delta_net, load_gla, load_mamba, load_mamba2, load_recurrent_gemma, load_rnn,
+    load_rwkv7, load_xlstm, load_xlstm_blocks;
 
 // Every family there is: the names that its configs have under model_type, and its function.
 inline constexpr Family kFamilies[] = {
@@ -15,6 +16,35 @@ inline constexpr Family kFamilies[] = {
     {{"xlstm_blocks"}, load_xlstm_blocks},
     {{"rnn"}, load_rnn},
     {{"rwkv7"}, load_rwkv7},
+    {{"delta_net", "gated_deltanet"}, load_delta_net},
+    {{"recurrent_gemma"}, load_recurrent_gemma},
+};
+
+// Model types of which only a part is here, and what is missing.
+struct Incomplete {
+  std::string_view model_type;
+  std::string_view missing;
+};
+
+inline constexpr std::string_view kNeedsAttention =
+    "its gated delta rule is here, but not attention over all of a session, every fourth layer";
+inline constexpr std::string_view kNeedsExperts =
+    "its gated delta rule is here, but neither attention over all of a session, every fourth "
+    "layer, nor experts";
+
+inline constexpr Incomplete kIncomplete[] = {
+    {"qwen3_5", kNeedsAttention},
+    {"qwen3_5_text", kNeedsAttention},
+    {"qwen3_5_moe", kNeedsExperts},
+    {"qwen3_5_moe_text", kNeedsExperts},
+    {"qwen3_next", kNeedsExperts},
+    {"olmo_hybrid", kNeedsAttention},
+    {"kimi_linear",
+     "its delta rule with decays of channels is here, but neither latent attention nor experts"},
+    {"kda", "its delta rule with decays of channels is here, but not its low-rank gates"},
+    {"rwkv", "of RWKV there is version 7; versions 4 to 6 have other recurrences"},
+    {"rwkv5", "of RWKV there is version 7; versions 4 to 6 have other recurrences"},
+    {"rwkv6", "of RWKV there is version 7; versions 4 to 6 have other recurrences"},
 };
 
 }  // namespace recurve

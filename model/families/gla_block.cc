@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/families/fla_weights.h"
 #include "model/weights/convert.h"
 
 namespace recurve::gla_family {
@@ -15,19 +16,6 @@ std::string existing(const Checkpoint& checkpoint, const std::vector<std::string
     if (checkpoint.find(name) != nullptr) return name;
   }
   return names.front();
-}
-
-// The kernels of the convolutions of q, k and v, one below the other.
-VectorWeights load_convolution(Checkpoint& checkpoint, Backend& backend,
-                               const std::vector<std::pair<std::string, int64_t>>& parts,
-                               int64_t width) {
-  std::vector<float> values;
-  for (const auto& [name, channels] : parts) {
-    const std::vector<float> part =
-        host_values(checkpoint.take_any({name}, {{channels, 1, width}, {channels, width}}));
-    values.insert(values.end(), part.begin(), part.end());
-  }
-  return VectorWeights::from(backend, values);
 }
 
 // The second and the third thing that is projected: k and v, or HGRN2's forget gate and input.
@@ -79,19 +67,6 @@ MapWeights load_map(const Config& c, Checkpoint& checkpoint, Backend& backend, c
           .parameters = static_cast<int64_t>(rows.size() + bias.size())};
 }
 
-// Before 2025-02 the two halves were one matrix, called gate_proj: gate rows, then up rows.
-GatedFfn load_ffn(const Config& c, Checkpoint& checkpoint, Backend& backend,
-                  const std::string& prefix, const WeightFormats& formats) {
-  const std::string gate = prefix + "mlp.gate_proj.weight", up = prefix + "mlp.up_proj.weight";
-  const TensorView* found = checkpoint.find(gate);
-  const bool fused = found != nullptr && found->rows() == 2 * c.F;
-  const Parts parts = fused ? Parts{{gate, 2 * c.F}} : Parts{{gate, c.F}, {up, c.F}};
-  return {.norm = VectorWeights::load(backend, checkpoint, prefix + "mlp_norm.weight", {{c.D}}),
-          .gate_up = LinearWeights::load(backend, checkpoint, parts, c.D, formats.linear),
-          .down = LinearWeights::load(backend, checkpoint, {{prefix + "mlp.down_proj.weight", c.D}},
-                                      c.F, formats.linear)};
-}
-
 }  // namespace
 
 Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
@@ -105,11 +80,11 @@ Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
   block.norm = vector(prefix + "attn_norm.weight", c.D);
   block.projection = load_projection(c, checkpoint, backend, a, formats);
   if (c.width > 0) {
-    block.conv = load_convolution(checkpoint, backend,
-                                  {{a + "q_conv1d.weight", c.q()},
-                                   {a + second_name(c) + "_conv1d.weight", c.k()},
-                                   {a + third_name(c) + "_conv1d.weight", c.v()}},
-                                  c.width);
+    block.conv = fla::load_convolution(checkpoint, backend,
+                                       {{a + "q_conv1d.weight", c.q()},
+                                        {a + second_name(c) + "_conv1d.weight", c.k()},
+                                        {a + third_name(c) + "_conv1d.weight", c.v()}},
+                                       c.width);
   }
   if (c.kind == Kind::kGla) {
     block.gate_up = LinearWeights::load(backend, checkpoint,
@@ -127,7 +102,7 @@ Block load_block(const Config& c, Checkpoint& checkpoint, Backend& backend,
   }
   block.out = LinearWeights::load(backend, checkpoint, {{a + "o_proj.weight", c.D}}, c.out(),
                                   formats.linear);
-  block.ffn = load_ffn(c, checkpoint, backend, prefix, formats);
+  block.ffn = fla::load_ffn(checkpoint, backend, prefix, c.D, c.F, formats);
   return block;
 }
 

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "model/weights/config_reader.h"
+#include "model/families/fla_weights.h"
 
 namespace recurve::gla_family {
 namespace {
@@ -17,19 +17,6 @@ constexpr std::pair<const char*, Kind> kKinds[] = {{"gla", Kind::kGla},
 
 // The grid of prompts; the configs name none.
 constexpr int kChunk = 64;
-
-// fla writes sizes as int(width * factor).
-int64_t scaled(int64_t width, double factor) {
-  return static_cast<int64_t>(static_cast<double>(width) * factor);
-}
-
-// fla modules/mlp.py, GatedMLP.
-int64_t read_ffn_size(ConfigReader& read, int64_t D, int64_t default_ratio) {
-  const double ratio =
-      read.optional_number("hidden_ratio", static_cast<double>(default_ratio), 1e-3, 64);
-  const int64_t size = (scaled(D, ratio * 2 / 3) + 255) / 256 * 256;
-  return read.optional_int("intermediate_size", size, 1, 1 << 20);
-}
 
 void read_heads(ConfigReader& read, Config& c) {
   if (c.kind == Kind::kHgrn2) {
@@ -47,9 +34,10 @@ void read_heads(ConfigReader& read, Config& c) {
   }
   const bool retnet = c.kind == Kind::kRetnet;
   c.H = read.optional_int("num_heads", retnet ? 8 : 4, 1, 4096);
-  const int64_t qk =
-      scaled(c.D, read.optional_number("expand_k", c.kind == Kind::kGla ? 0.5 : 1.0, 1e-3, 64));
-  const int64_t v = scaled(c.D, read.optional_number("expand_v", retnet ? 2.0 : 1.0, 1e-3, 64));
+  const int64_t qk = fla::scaled(
+      c.D, read.optional_number("expand_k", c.kind == Kind::kGla ? 0.5 : 1.0, 1e-3, 64));
+  const int64_t v =
+      fla::scaled(c.D, read.optional_number("expand_v", retnet ? 2.0 : 1.0, 1e-3, 64));
   if (qk % c.H != 0 || v % c.H != 0 || qk == 0 || v == 0) {
     read.fail("num_heads", fmt::format("a divisor of the key and value widths {} and {}", qk, v),
               std::to_string(c.H));
@@ -161,7 +149,7 @@ Config read_config(const Checkpoint& checkpoint) {
   c.blocks = read.required_int("num_hidden_layers", 1, 4096);
   c.vocab = read.required_int("vocab_size", 1, 1 << 24);
   c.eps = static_cast<float>(read.optional_number({"norm_eps", "rms_norm_eps"}, 1e-6, 0, 1));
-  c.F = read_ffn_size(read, c.D, c.kind == Kind::kRetnet ? 2 : 4);
+  c.F = fla::read_ffn_size(read, c.D, c.kind == Kind::kRetnet ? 2 : 4);
   c.tied = read.boolean("tie_word_embeddings", false);
   c.chunk = kChunk;
   read_heads(read, c);
@@ -171,10 +159,7 @@ Config read_config(const Checkpoint& checkpoint) {
   read.string_one_of("gate_fn", "swish", {"swish", "silu"});
   read.must_be("elementwise_affine", true);
   read.must_be("attn", nullptr);  // layers of attention among the others
-  // How others compute it, and of training; nothing of the function.
-  read.ignore({"attn_mode", "fuse_norm", "fuse_swiglu", "fuse_cross_entropy",
-               "fuse_linear_cross_entropy", "use_l2warp", "max_position_embeddings",
-               "state_v_first"});
+  fla::ignore_ways(read);
   read.finish();
   return c;
 }

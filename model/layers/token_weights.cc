@@ -43,7 +43,9 @@ TokenWeights load_token_weights(Backend& backend, Checkpoint& checkpoint, const 
       {prefix + "embeddings.weight", prefix + "embedding.weight", prefix + "embed_tokens.weight"});
   TokenWeights weights;
   weights.embedding = LinearWeights::load(backend, checkpoint, {{embedding, V}}, D, formats.tokens);
-  weights.norm = VectorWeights::load(backend, checkpoint, prefix + norm_name, {{D}});
+  if (!norm_name.empty()) {
+    weights.norm = VectorWeights::load(backend, checkpoint, prefix + norm_name, {{D}});
+  }
   const HeadSource head = find_head(checkpoint, embedding, kHeadNames, tied);
   weights.head_source = head.words;
   if (!head.is_embedding) {

@@ -35,7 +35,8 @@ struct TokenWeights {
 };
 
 // The embedding is called embeddings, embedding or embed_tokens; lm_head stands without a prefix or
-// with the outermost part of it. tied: what the config says, see find_head().
+// with the outermost part of it. norm_name: empty if the family loads that norm itself. tied: what
+// the config says, see find_head().
 TokenWeights load_token_weights(Backend& backend, Checkpoint& checkpoint, const std::string& prefix,
                                 const std::string& norm_name, int64_t V, int64_t D, bool tied,
                                 const WeightFormats& formats);

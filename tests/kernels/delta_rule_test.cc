@@ -93,10 +93,16 @@ TEST_P(DeltaRuleTest, FormsAreTheStepsInDouble) {
   for (const DeltaDecay decay : kDecays) {
     for (const DeltaRows rows : kRows) {
       for (const int chunk : {1, 2, 16, 64, 128}) {
+        // Where nothing is put in, exp of a sum of up to 130 decays is all that is left, and the
+        // rounding of that sum all that is off. With beta near 2 and keys that are all but parallel
+        // every row turns about what the one before it left, so that roundings stay as they are.
+        const bool keeps = rows == DeltaRows::kZeroKeys || rows == DeltaRows::kBetaZero ||
+                           rows == DeltaRows::kTwice;
+        const double tolerance = keeps ? 2e-5 : 5e-6;
         for (const int L : {1, 2, 17, 130}) {
-          expect_oracle(device, {1, 1, 16, 24, chunk, decay, rows}, L, random);
+          expect_oracle(device, {1, 1, 16, 24, chunk, decay, rows}, L, random, tolerance);
         }
-        expect_oracle(device, {2, 3, 7, 5, chunk, decay, rows}, 70, random);
+        expect_oracle(device, {2, 3, 7, 5, chunk, decay, rows}, 70, random, tolerance);
       }
     }
     expect_oracle(device, {1, 2, 64, 70, 64, decay}, 66, random);

@@ -70,7 +70,8 @@ constexpr Bf16Case kCases[] = {{"xlstm/single", "C"},
                                {"gla/linear_attn_normalised", "S"},
                                {"gla/retnet", "S"},
                                {"xlstm_blocks/vanilla", "C"},
-                               {"rwkv7/one_head", "S"}};
+                               {"rwkv7/one_head", "S"},
+                               {"delta_net/gated_groups", "S"}};
 
 INSTANTIATE_TEST_SUITE_P(Families, Bf16StateTest, ::testing::ValuesIn(kCases),
                          [](const auto& info) {

@@ -38,17 +38,32 @@ std::vector<std::string_view> all_model_types() {
 TEST(LoadModel, NamesWhatItRefusesAndWhatThereIs) {
   const std::string listed = fmt::format("{}", fmt::join(all_model_types(), ", "));
   for (const char* type :
-       {"llama",           "mistral",        "gpt_neox",  "qwen2",      "jamba",
-        "zamba",           "zamba2",         "bamba",     "nemotron_h", "granitemoehybrid",
-        "recurrent_gemma", "samba",          "rwkv",      "rwkv5",      "rwkv6",
-        "rwkv8",           "gated_deltanet", "delta_net", "hgrn",       "mamba3",
-        "mambapy",         "MAMBA",          ""}) {
+       {"llama", "mistral", "gpt_neox", "qwen2", "jamba", "zamba", "zamba2", "bamba", "nemotron_h",
+        "granitemoehybrid", "samba", "rwkv8", "hgrn", "mamba3", "mambapy", "MAMBA", ""}) {
     const json config = {{"model_type", type}, {"hidden_size", 64}, {"num_hidden_layers", 2},
                          {"vocab_size", 16},   {"num_heads", 2},    {"num_attention_heads", 2}};
     EXPECT_THAT(
         error_for(config),
         AllOf(StartsWith("d/config.json: model_type: wanted one of: " + listed + ", found "),
               EndsWith("found " + json(type).dump())));
+  }
+}
+
+// Those whose recurrence is here: what is missing beside it.
+TEST(LoadModel, SaysWhatIsMissingOfAModelOfWhichAPartIsHere) {
+  const auto refusal = [](const char* type) { return error_for({{"model_type", type}}); };
+  for (const char* type : {"qwen3_5", "qwen3_5_text", "olmo_hybrid"}) {
+    EXPECT_EQ(refusal(type), std::string("d/config.json: model_type: ") + type +
+                                 " is not supported yet: its gated delta rule is here, but not "
+                                 "attention over all of a session, every fourth layer");
+  }
+  for (const char* type : {"qwen3_next", "qwen3_5_moe"}) {
+    EXPECT_THAT(refusal(type), EndsWith("every fourth layer, nor experts"));
+  }
+  EXPECT_THAT(refusal("kimi_linear"), EndsWith("neither latent attention nor experts"));
+  EXPECT_THAT(refusal("kda"), HasSubstr("its delta rule with decays of channels is here"));
+  for (const char* type : {"rwkv", "rwkv5", "rwkv6"}) {
+    EXPECT_THAT(refusal(type), HasSubstr("of RWKV there is version 7"));
   }
 }
 
@@ -67,7 +82,8 @@ TEST(LoadModel, RefusesLayersOfAttention) {
   hybrid["attn_layer_idx"] = {1};
   EXPECT_THAT(error_for(hybrid), HasSubstr("attn_layer_idx: wanted [], which is all that is "
                                            "implemented, found [1]"));
-  for (const char* type : {"gla", "retnet", "linear_attn", "hgrn2"}) {
+  for (const char* type :
+       {"gla", "retnet", "linear_attn", "hgrn2", "delta_net", "gated_deltanet"}) {
     const json config = {{"model_type", type}, {"hidden_size", 256}, {"num_hidden_layers", 2},
                          {"vocab_size", 8},    {"num_heads", 2},     {"attn", {{"layers", {1}}}}};
     EXPECT_THAT(error_for(config), HasSubstr("attn: wanted null")) << type;

@@ -32,6 +32,9 @@ Kernels limited(int keys, int states) {
     return at_most("states a channel", a.N, states);
   };
   kernels.rwkv7.cannot = [=](const Rwkv7Args& a) { return at_most("channels a head", a.N, keys); };
+  kernels.delta_rule.cannot = [=](const DeltaRuleArgs& a) {
+    return at_most("keys a head", a.DK, keys);
+  };
   return kernels;
 }
 
@@ -77,6 +80,8 @@ std::vector<SizeCase> cases() {
       {"linear_attn", with("linear_attn", {{"num_heads", 4}, {"feature_map", "hedgehog"}}), "gla",
        32, keys},
       {"rwkv7", with("rwkv7", {{"head_dim", 64}}), "rwkv7", 64, "channels a head"},
+      {"delta_net", with("delta_net", {{"num_heads", 2}}), "delta_rule", 32, keys},
+      {"gated_deltanet", with("gated_deltanet", {{"head_dim", 48}}), "delta_rule", 48, keys},
   };
 }
 

@@ -128,7 +128,7 @@ TEST(Rwkv7Tensors, ThatDoNotFitAreNamed) {
                     HasSubstr("model.layers.1.attn_norm.weight")));
 }
 
-// There are no kernels for it on a GPU yet, and that is what is said, before anything is loaded.
+// A device that lacks its kernels: that is what is said, before anything is loaded.
 TEST(Rwkv7Devices, WithoutItsKernelsAreRefused) {
   Kernels none;
   ListingBackend backend(none, "rwkv7");

@@ -138,8 +138,9 @@ TEST(MemoryPlanTest, StatesOfPromptsTakeAQuarterOfWhatIsLeftOrAreRefused) {
 // Notes what is really allocated, of an engine and a model on the reference backend.
 TEST(MemoryPlanTest, WhatIsPlannedIsWhatIsTaken) {
   const std::string golden = std::string(RECURVE_SOURCE_DIR) + "/tests/golden/";
-  for (const char* model : {"xlstm/single", "mamba/hf", "mamba2/groups", "gla/retnet",
-                            "xlstm_blocks/vanilla", "rnn/slstm", "rwkv7/heads"}) {
+  for (const char* model :
+       {"xlstm/single", "mamba/hf", "mamba2/groups", "gla/retnet", "xlstm_blocks/vanilla",
+        "rnn/slstm", "rwkv7/heads", "delta_net/gated_groups", "recurrent_gemma/pattern"}) {
     Options options = options_with(3, "reference");
     options.model = golden + model;
     const auto backend = make_backend("reference");

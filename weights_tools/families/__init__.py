@@ -14,6 +14,8 @@ MODULES = {
     "xlstm_blocks": ("xlstm_blocks",),
     "rnn": ("rnn",),
     "rwkv7": ("rwkv7",),
+    "delta_net": ("delta_net", "gated_deltanet"),
+    "recurrent_gemma": ("recurrent_gemma",),
 }
 FAMILIES = {model_type: module for module, types in MODULES.items() for model_type in types}
 

@@ -1,0 +1,103 @@
+#include "model/families/recurrent_gemma_config.h"
+
+#include <fmt/format.h>
+
+#include "model/weights/config_reader.h"
+
+namespace recurve::recurrent_gemma {
+namespace {
+
+// The grid of prompts; the configs name none.
+constexpr int kChunk = 64;
+
+// Repeated and cut as the layers need.
+std::vector<bool> read_blocks(ConfigReader& read, const nlohmann::json& config, int64_t blocks) {
+  read.ignore({"block_types", "_block_types"});
+  const auto found = config.find("block_types");
+  std::vector<bool> types = {false, false, true};
+  if (found != config.end() && !found->is_null()) {
+    types.clear();
+    const bool list = found->is_array() && !found->empty();
+    for (const nlohmann::json& type : list ? *found : nlohmann::json::array({*found})) {
+      if (type != "recurrent" && type != "attention") {
+        read.fail("block_types", "a list of \"recurrent\" and \"attention\"", found->dump());
+      }
+      types.push_back(type == "attention");
+    }
+  }
+  std::vector<bool> attends;
+  for (int64_t b = 0; b < blocks; ++b) attends.push_back(types[b % types.size()]);
+  return attends;
+}
+
+// Both under rope_parameters since transformers 5, before that by themselves.
+void read_rotary(ConfigReader& read, const Checkpoint& checkpoint, Config& c) {
+  read.ignore({"rope_parameters"});
+  const nlohmann::json& config = checkpoint.config();
+  const auto at = config.find("rope_parameters");
+  const bool nested = at != config.end() && at->is_object();
+  if (nested && at->value("rope_type", nlohmann::json("default")) != "default") {
+    read.fail("rope_parameters", "rope_type \"default\"", at->dump());
+  }
+  const double part_outside = read.optional_number("partial_rotary_factor", 0.5, 0, 1);
+  const double theta_outside = read.optional_number("rope_theta", 10000, 1, 1e12);
+  const auto inside = [&](const char* key, double otherwise) {
+    if (!nested || !at->contains(key)) return otherwise;
+    if (!(*at)[key].is_number()) read.fail("rope_parameters", "numbers", at->dump());
+    return (*at)[key].get<double>();
+  };
+  c.theta = inside("rope_theta", theta_outside);
+  c.rotary = static_cast<int64_t>(static_cast<double>(c.head) *
+                                  inside("partial_rotary_factor", part_outside));
+  if (c.rotary < 2 || c.rotary > c.head || c.rotary % 2 != 0) {
+    read.fail("partial_rotary_factor",
+              fmt::format("an even number of the {} channels of a head", c.head),
+              std::to_string(c.rotary));
+  }
+}
+
+}  // namespace
+
+Config read_config(const Checkpoint& checkpoint) {
+  ConfigReader read(checkpoint.config(), checkpoint.config_file());
+  Config c{};
+  c.D = read.required_int("hidden_size", 1, 1 << 20);
+  const int64_t blocks = read.required_int("num_hidden_layers", 1, 4096);
+  c.vocab = read.required_int("vocab_size", 1, 1 << 24);
+  c.F = read.required_int("intermediate_size", 2, 1 << 21) / 2;  // of gate and up together
+  c.H = read.required_int("num_attention_heads", 1, 4096);
+  if (c.D % c.H != 0) {
+    read.fail("num_attention_heads", fmt::format("a divisor of hidden_size {}", c.D),
+              std::to_string(c.H));
+  }
+  c.HK = read.optional_int("num_key_value_heads", c.H, 1, c.H);
+  if (c.H % c.HK != 0) {
+    read.fail("num_key_value_heads", fmt::format("a divisor of num_attention_heads {}", c.H),
+              std::to_string(c.HK));
+  }
+  c.head = c.D / c.H;
+  read.must_be("head_dim", c.head);
+  c.lru = read.optional_int("lru_width", c.D, 1, 1 << 20);
+  if (c.lru % c.H != 0) {
+    read.fail("lru_width", fmt::format("a multiple of num_attention_heads {}", c.H),
+              std::to_string(c.lru));
+  }
+  c.width = read.optional_int("conv1d_width", 4, 2, 256);
+  c.window = read.optional_int({"attention_window_size", "sliding_window"}, 2048, 1, 1 << 20);
+  c.eps = static_cast<float>(read.optional_number("rms_norm_eps", 1e-6, 0, 1));
+  c.soft_cap = static_cast<float>(read.optional_number("logits_soft_cap", 30, 1e-3, 1e6));
+  c.tied = read.boolean("tie_word_embeddings", true);
+  c.attention_bias = read.boolean("attention_bias", false);
+  c.attends = read_blocks(read, checkpoint.config(), blocks);
+  read_rotary(read, checkpoint, c);
+  c.chunk = kChunk;
+  read.string_one_of("hidden_activation", "gelu_pytorch_tanh", {"gelu_pytorch_tanh"});
+  read.must_be("embeddings_scale_by_sqrt_dim", true);
+  // Of training, and what follows from other keys.
+  read.ignore({"attention_dropout", "w_init_variance_scale", "final_w_init_variance_scale",
+               "layer_types", "layers_block_type"});
+  read.finish();
+  return c;
+}
+
+}  // namespace recurve::recurrent_gemma
