@@ -2,7 +2,8 @@
 # Installs what is missing, builds and runs every test: no GPU, no network but Debian's and PyPI's packages.
 #   tests/run.sh              all tests, of the server as it is shipped, for the CPU
 #   tests/run.sh --all        also with ASan and UBSan, fuzzing among them, with TSan, a soak of two
-#                             minutes, and of CUDA that it compiles, up to PTX for one architecture;
+#                             minutes, two minutes of kill -9 beside durable sessions, and of CUDA
+#                             that it compiles, up to PTX for one architecture;
 #                             CI=true in the environment asks for the same
 #   tests/run.sh --all-cuda   --all, and every CUDA source is compiled, and linked; without it, on a
 #                             branch, only those that differ from where it left main
@@ -19,7 +20,7 @@ for argument in "$@"; do
   case $argument in
     --all) all=1 ;;
     --all-cuda) all=1 all_cuda=1 ;;
-    *) sed -n '2,12s/^# \?//p' "$0" && exit 2 ;;
+    *) sed -n '2,13s/^# \?//p' "$0" && exit 2 ;;
   esac
 done
 results=build/results
@@ -154,11 +155,14 @@ if [ -n "$all" ]; then
   # Beside what is built, which leaves it as much as it takes.
   tests/soak.sh --minutes 2 --preset check >"$results/soak.log" 2>&1 &
   soak=$!
+  tests/durable/kills.sh --minutes 2 --preset check >"$results/kills.log" 2>&1 &
+  kills=$!
   wait_for asan && say "asan: tests" && check "asan: tests" run_tests asan
   wait_for tsan && say "tsan: tests" && check "tsan: tests" run_tests tsan -L tsan
   wait_for cuda && tail -3 "$results/cuda-build.log"
   say "soak"
   check "soak" wait $soak || cat "$results/soak.log"
+  check "kill -9" wait $kills || cat "$results/kills.log"
 fi
 
 say "all"

@@ -33,8 +33,9 @@ bool contains(const std::vector<int32_t>& ids, int32_t id) {
 }  // namespace
 
 void WaitingLine::take_arrivals(const EngineLoad& load, Clock::time_point now) {
-  if (sessions_.advance()) resume_parked(load, now);
+  // First: whoever wakes the queue from here on wakes the next step.
   arrivals_ = queue_.take();
+  if (sessions_.advance()) resume_parked(load, now);
   for (SessionCommand& command : arrivals_.commands) carry_out(command, now);
   for (Request& request : arrivals_.requests) arrive(request, load, now);
   arrivals_ = {};

@@ -192,7 +192,8 @@ void SessionStore::let_be(Session& session) {
 SessionResult SessionStore::commit_then_tell(Session& session, Proposal proposal,
                                              const SessionCommand& command, Clock::time_point now) {
   using Kind = SessionCommand::Kind;
-  const bool is_new = command.kind == Kind::kOpen || command.kind == Kind::kFork;
+  const bool is_new =
+      command.kind == Kind::kOpen || command.kind == Kind::kFork || command.kind == Kind::kImport;
   set_busy(session, true);
   commit(session, std::move(proposal),
          [this, &session, now, is_new, tell = command.done](const std::string& error) {

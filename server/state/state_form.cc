@@ -19,7 +19,6 @@ using Kind = StateError::Kind;
 
 static_assert(std::endian::native == std::endian::little, "numbers are written as they lie");
 
-constexpr std::string_view kMagic = "RCRVSTAT";
 constexpr uint32_t kVersion = 1;
 constexpr size_t kFixed = 32;               // bytes in front of the header
 constexpr size_t kPiece = size_t{1} << 16;  // that a checksum is of
@@ -221,7 +220,7 @@ Parsed parse(uint64_t bytes, const ReadAt& read) {
   std::byte fixed[kFixed];
   if (bytes < kFixed) refuse(Kind::kForeign, "it is no state: it is too short for one");
   read(0, fixed);
-  if (std::memcmp(fixed, kMagic.data(), kMagic.size()) != 0) {
+  if (std::memcmp(fixed, kStateMagic.data(), kStateMagic.size()) != 0) {
     refuse(Kind::kForeign, "it is no state: it does not begin as one");
   }
   if (const auto version = get<uint32_t>(fixed + 8); version != kVersion) {
@@ -315,7 +314,7 @@ StateFrame frame_of(const StateHeader& header, std::span<const std::byte> state)
   const size_t history = header.history.size() * sizeof(uint64_t);
   const size_t answer = header.answer_ids.size() * sizeof(int32_t);
   StateFrame frame;
-  frame.front += kMagic;
+  frame.front += kStateMagic;
   put(kVersion, &frame.front);
   put(static_cast<uint32_t>(described.size()), &frame.front);
   put(static_cast<uint64_t>(state.size() + history + answer), &frame.front);

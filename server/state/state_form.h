@@ -58,6 +58,8 @@ struct StateAnswer {
   uint64_t seed = 0;
 };
 
+inline constexpr std::string_view kStateMagic = "RCRVSTAT";
+
 // What is known of a state beside its bytes.
 struct StateHeader {
   std::string model = {}, weights = {};

@@ -17,13 +17,14 @@ inline std::string file_name(std::string_view kind, uint64_t number) {
   return fmt::format("{}{}", kind, number);
 }
 
-// The number of a file of that kind; 0: it is none.
+// The number of a file of that kind; 0: it is none. Numbers of ours are far from the largest.
 inline uint64_t number_of(std::string_view name, std::string_view kind) {
   if (!name.starts_with(kind)) return 0;
   name.remove_prefix(kind.size());
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-  return error == std::errc() && end == name.data() + name.size() ? number : 0;
+  const bool whole = error == std::errc() && end == name.data() + name.size();
+  return whole && number <= INT64_MAX ? number : 0;
 }
 
 }  // namespace recurve

@@ -11,8 +11,8 @@
 namespace recurve {
 namespace {
 
-constexpr std::string_view kMagic = "RCRVJRNL", kMark = "RJNL";
-constexpr uint32_t kVersion = 1;
+constexpr std::string_view kMark = "RJNL";
+constexpr uint32_t kVersion = 2;
 constexpr size_t kBeginning = 20, kFrame = 16;
 
 template <typename T>
@@ -45,6 +45,7 @@ class Fields {
     return text;
   }
   bool whole() const { return !short_ && bytes_.empty(); }
+  bool has_more() const { return !short_ && !bytes_.empty(); }
   bool enough(size_t bytes) {
     short_ |= bytes_.size() < bytes;
     return !short_;
@@ -74,81 +75,95 @@ std::string fields_of(const RecordRemoved& removed) {
   return to;
 }
 
-std::optional<JournalEntry> entry_of(std::string_view bytes) {
-  Fields fields(bytes);
+// Takes an entry from the front; what there is too little for is seen in the fields.
+std::optional<JournalEntry> take_entry(Fields* fields) {
   JournalEntry entry;
-  switch (fields.take<uint8_t>()) {
+  switch (fields->take<uint8_t>()) {
     case 1: {
       StateLocation& at = entry.emplace<StateLocation>();
-      at.id = fields.take<uint64_t>();
-      at.segment = fields.take<uint64_t>();
-      at.offset = fields.take<uint64_t>();
-      at.bytes = fields.take<uint64_t>();
+      at.id = fields->take<uint64_t>();
+      at.segment = fields->take<uint64_t>();
+      at.offset = fields->take<uint64_t>();
+      at.bytes = fields->take<uint64_t>();
       break;
     }
     case 2: {
       RecordEntry& record = entry.emplace<RecordEntry>();
-      record.key = fields.text();
-      record.text = fields.text();
-      const auto states = fields.take<uint32_t>();
-      if (!fields.enough(size_t{8} * states)) return std::nullopt;
-      for (uint32_t s = 0; s < states; ++s) record.states.push_back(fields.take<uint64_t>());
+      record.key = fields->text();
+      record.text = fields->text();
+      const auto states = fields->take<uint32_t>();
+      if (!fields->enough(size_t{8} * states)) return std::nullopt;
+      for (uint32_t s = 0; s < states; ++s) record.states.push_back(fields->take<uint64_t>());
       break;
     }
     case 3:
-      entry.emplace<RecordRemoved>().key = fields.text();
+      entry.emplace<RecordRemoved>().key = fields->text();
       break;
     default:
       return std::nullopt;
   }
-  return fields.whole() ? std::optional(std::move(entry)) : std::nullopt;
+  return entry;
 }
 
 void check_beginning(std::string_view journal, bool* damaged) {
   Fields fields(journal.substr(0, kBeginning));
-  const bool ours = journal.starts_with(kMagic);
+  const bool ours = journal.starts_with(kJournalMagic);
   fields.take<uint64_t>();
   const auto version = fields.take<uint32_t>();
   const bool whole =
       fields.take<uint64_t>() == checksum_of(journal.substr(0, 12)) && fields.whole();
-  if (ours && whole && version != kVersion) {
+  if (ours && whole && version > kVersion) {
     throw std::runtime_error(
-        fmt::format("its journal is of version {}, and this server reads {}: "
+        fmt::format("its journal is of version {}, and this server reads up to {}: "
                     "use a newer server, or another folder",
                     version, kVersion));
   }
   *damaged |= !ours || !whole;
 }
 
-// Takes the entry that the bytes begin with; nothing if they do not begin with a whole one.
-std::optional<JournalEntry> take_entry(std::string_view* bytes) {
-  if (bytes->size() < kFrame || !bytes->starts_with(kMark)) return std::nullopt;
+// Takes the group that the bytes begin with, and adds its entries; false if they do not begin with
+// a whole one.
+bool take_group(std::string_view* bytes, std::vector<JournalEntry>* entries) {
+  if (bytes->size() < kFrame || !bytes->starts_with(kMark)) return false;
   Fields frame(bytes->substr(kMark.size(), kFrame - kMark.size()));
   const auto length = frame.take<uint32_t>();
   const auto checksum = frame.take<uint64_t>();
-  if (bytes->size() - kFrame < length) return std::nullopt;
-  const std::string_view fields = bytes->substr(kFrame, length);
-  if (checksum_of(fields) != checksum) return std::nullopt;
-  auto entry = entry_of(fields);
-  if (entry) bytes->remove_prefix(kFrame + length);
-  return entry;
+  if (bytes->size() - kFrame < length) return false;
+  const std::string_view all = bytes->substr(kFrame, length);
+  if (checksum_of(all) != checksum) return false;
+  Fields fields(all);
+  const size_t before = entries->size();
+  while (fields.has_more()) {
+    auto entry = take_entry(&fields);
+    if (!entry) break;
+    entries->push_back(std::move(*entry));
+  }
+  if (!fields.whole()) {
+    entries->resize(before);
+    return false;
+  }
+  bytes->remove_prefix(kFrame + length);
+  return true;
 }
 
 }  // namespace
 
 std::string journal_beginning() {
-  std::string beginning(kMagic);
+  std::string beginning(kJournalMagic);
   put(kVersion, &beginning);
   put(checksum_of(beginning), &beginning);
   return beginning;
 }
 
-void append_entry(const JournalEntry& entry, std::string* journal) {
-  const std::string fields = std::visit([](const auto& of) { return fields_of(of); }, entry);
-  journal->append(kMark);
-  put(static_cast<uint32_t>(fields.size()), journal);
-  put(checksum_of(fields), journal);
-  journal->append(fields);
+void append_entry(const JournalEntry& entry, std::string* entries) {
+  *entries += std::visit([](const auto& of) { return fields_of(of); }, entry);
+}
+
+std::string journal_group(std::string_view entries) {
+  std::string group(kMark);
+  put(static_cast<uint32_t>(entries.size()), &group);
+  put(checksum_of(entries), &group);
+  return group.append(entries);
 }
 
 JournalContents parse_journal(std::string_view journal) {
@@ -156,20 +171,16 @@ JournalContents parse_journal(std::string_view journal) {
   check_beginning(journal, &contents.damaged);
   std::string_view left = journal.substr(std::min(kBeginning, journal.size()));
   while (!left.empty()) {
-    if (auto entry = take_entry(&left)) {
-      contents.entries.push_back(std::move(*entry));
-      continue;
-    }
-    // Not whole: cut off, unless an entry follows.
-    std::optional<JournalEntry> next;
-    while (!next && !left.empty()) {
+    if (take_group(&left, &contents.entries)) continue;
+    // Not whole: cut off, unless a group follows.
+    bool follows = false;
+    while (!follows && !left.empty()) {
       left.remove_prefix(1);
       left.remove_prefix(std::min(left.find(kMark), left.size()));
-      next = take_entry(&left);
+      follows = take_group(&left, &contents.entries);
     }
-    if (!next) break;
+    if (!follows) break;
     contents.damaged = true;
-    contents.entries.push_back(std::move(*next));
   }
   return contents;
 }

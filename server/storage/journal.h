@@ -7,13 +7,16 @@
 
 namespace recurve {
 
-// The journal of a store of states: entries, one behind the other, each with a checksum. Numbers
-// are little-endian; a text is its length, u32, and its bytes.
+// The journal of a store of states: groups of entries, one behind the other, each with a checksum.
+// Numbers are little-endian; a text is its length, u32, and its bytes.
 //
-//   8  "RCRVJRNL"     then for each entry:   4  "RJNL"
-//   4  u32 version, 1                        4  u32 L, bytes of what follows the checksum
+//   8  "RCRVJRNL"     then for each group:   4  "RJNL"
+//   4  u32 version, 2                        4  u32 L, bytes of what follows the checksum
 //   8  u64 checksum of those 12              8  u64 checksum of those L, as server/state has it
-//                                            L  u8 kind, and what the kind has
+//                                            L  entries: u8 kind, and what the kind has
+//
+// What is committed together is one group, so that a loss of power leaves all of it or nothing,
+// whichever of its sectors are there. In version 1 each entry was a group of its own.
 //
 // The entries of a file begin with a snapshot: all that the files before it came to. So the file
 // with the highest number is the journal, and the others are left over.
@@ -34,15 +37,19 @@ struct RecordRemoved {
 };
 using JournalEntry = std::variant<StateLocation, RecordEntry, RecordRemoved>;
 
+inline constexpr std::string_view kJournalMagic = "RCRVJRNL";
+
 std::string journal_beginning();
-void append_entry(const JournalEntry& entry, std::string* journal);
+void append_entry(const JournalEntry& entry, std::string* entries);
+// Entries as a group.
+std::string journal_group(std::string_view entries);
 
 struct JournalContents {
   std::vector<JournalEntry> entries;
-  // There is something between its entries that is none: it was not cut off, but damaged.
+  // There is something between its groups that is none: it was not cut off, but damaged.
   bool damaged = false;
 };
-// What is behind the last entry that is whole was never acknowledged, and is left out. Throws
+// What is behind the last group that is whole was never acknowledged, and is left out. Throws
 // std::runtime_error with a sentence if the journal is of a newer version.
 JournalContents parse_journal(std::string_view journal);
 

@@ -201,12 +201,13 @@ void StateStore::write_journal(std::span<const Change> changes, std::vector<Writ
 // before, and until then no file is removed that it may name.
 void StateStore::append_to_journal(const std::string& entries) {
   std::unique_ptr<FileSystem::Writer> journal = std::move(journal_);
-  journal->append(entries);
+  const std::string group = journal_group(entries);
+  journal->append(group);
   sync(*journal);
   journal_ = std::move(journal);
-  journal_bytes_ += entries.size();
+  journal_bytes_ += group.size();
   const std::lock_guard lock(mutex_);
-  usage_.bytes += entries.size();
+  usage_.bytes += group.size();
 }
 
 void StateStore::write_location(uint64_t id, const Place& place, std::string* to) const {
@@ -234,14 +235,22 @@ void StateStore::begin_journal() {
   usage_.bytes += all.size();
 }
 
+// Each entry is a group: if one is damaged later, the others are not.
 std::string StateStore::snapshot() const {
-  std::string all = journal_beginning();
+  std::string all = journal_beginning(), entry;
+  const auto end_group = [&] {
+    all += journal_group(entry);
+    entry.clear();
+  };
   const std::lock_guard lock(mutex_);
   for (const auto& [id, place] : places_) {
-    if (place.records > 0) write_location(id, place, &all);
+    if (place.records == 0) continue;
+    write_location(id, place, &entry);
+    end_group();
   }
   for (const auto& [key, record] : records_) {
-    append_entry(RecordEntry{key, record.text, record.states}, &all);
+    append_entry(RecordEntry{key, record.text, record.states}, &entry);
+    end_group();
   }
   return all;
 }
@@ -253,6 +262,8 @@ void StateStore::apply(const Change& change, Written* written, Outcome* outcome)
     Place& place = places_[change.state->header.id];
     place = written->place;
     if (place.segment > 0) segments_[place.segment].live += place.bytes;
+    place.purpose = change.purpose;
+    if (!place.durable) unnamed(place) += place.bytes;
     outcome->state = handle(change.state->header.id, place);
   } else if (written->own_file) {
     to_remove_.emplace_back(file_name(kStateFile, change.state->header.id), written->place.bytes);

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -39,6 +40,9 @@ class StoredState {
 };
 using StoredPtr = std::shared_ptr<const StoredState>;
 
+// Whose a state without a record is: a session's that has left host memory, or a prompt's.
+enum class StatePurpose { kSession, kPrefix };
+
 // States and records in a folder. A record is some text by a key, which may name states; what is
 // committed is there after a loss of power, and a state is there as long as a record names it.
 //
@@ -47,8 +51,9 @@ using StoredPtr = std::shared_ptr<const StoredState>;
 // segments of which most is no longer wanted are compacted. "journal-N" says which states are
 // where, and holds the records; see journal.h. In a commit the states come first, then a sync, then
 // the journal, then a sync: what the journal names is there. Whatever the journal does not name is
-// what a commit left that never came to its end, and is removed at the start. What is damaged is
-// given a name that begins with "set-aside-", and stays.
+// what a commit left that never came to its end, and is removed at the start. What is damaged, or
+// is called as a file of the store and is none, is given a name that begins with "set-aside-", and
+// stays; other files are left alone.
 //
 // One thread commits; any thread may read, and let go of states.
 class StateStore {
@@ -72,6 +77,7 @@ class StateStore {
   struct Change {
     std::string key = {};
     bool removes = false;
+    StatePurpose purpose = StatePurpose::kSession;  // without a key
     std::string text = {};
     std::vector<uint64_t> states = {};  // that the record names
     std::optional<NewState> state = {};
@@ -83,6 +89,7 @@ class StateStore {
   struct Usage {
     uint64_t bytes = 0;  // of all files
     int64_t states = 0, records = 0, syncs = 0, set_aside = 0;
+    std::array<uint64_t, 2> unnamed = {};  // bytes of states without a record, by StatePurpose
   };
 
   // Reads the journal of the folder. Throws std::runtime_error with a sentence if that is of a
@@ -122,6 +129,7 @@ class StateStore {
     uint64_t offset = 0, bytes = 0;
     int32_t records = 0, handles = 0;
     bool durable = false;
+    StatePurpose purpose = StatePurpose::kSession;
     bool missing = false;  // its file is not there, or too short
   };
   struct Segment {
@@ -138,7 +146,9 @@ class StateStore {
   void recover();
   void adopt(const JournalContents& found);
   void find_files(const std::vector<FileSystem::Entry>& files);
-  void sweep(const std::vector<FileSystem::Entry>& files, bool damaged);
+  void sweep(const std::vector<FileSystem::Entry>& files,
+             const std::vector<uint64_t>& bad_journals);
+  bool is_left_over(const std::string& name, uint64_t bytes);
   void set_aside(const std::string& name);
   StoredPtr handle(uint64_t id, Place& place);
 
@@ -160,6 +170,9 @@ class StateStore {
   void check_room(uint64_t bytes);
   void let_go(uint64_t id);
   void forget(Places::iterator at);
+  uint64_t& unnamed(const Place& place) {
+    return usage_.unnamed[static_cast<size_t>(place.purpose)];
+  }
   bool compact(uint64_t segment);
   void remove_file(const std::string& name, uint64_t bytes);
   void write_location(uint64_t id, const Place& place, std::string* to) const;

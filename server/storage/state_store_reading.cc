@@ -77,7 +77,7 @@ void StateStore::set_aside(const StoredState& state) {
     files_->create(std::string(kSetAside) + name)->append(bytes);
   }
   const std::lock_guard lock(mutex_);
-  ++usage_.set_aside;
+  if (place.segment > 0) ++usage_.set_aside;
   places_.at(state.id()).missing = true;
 }
 

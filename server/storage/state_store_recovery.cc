@@ -1,5 +1,7 @@
 // A store of states: what is found in its folder at the start.
 #include <algorithm>
+#include <span>
+#include <system_error>
 #include <type_traits>
 
 #include "server/storage/file_names.h"
@@ -19,24 +21,30 @@ std::string whole_file(FileSystem& files, const std::string& name) {
 
 void StateStore::recover() {
   const std::vector<FileSystem::Entry> files = files_->list();
+  std::vector<uint64_t> journals;
   for (const auto& file : files) {
-    journal_number_ = std::max(journal_number_, number_of(file.name, kJournalFile));
-    segment_number_ = std::max(segment_number_, number_of(file.name, kSegmentFile));
-    next_id_ = std::max(next_id_, number_of(file.name, kStateFile) + 1);
+    std::string_view name = file.name;
+    if (const uint64_t journal = number_of(name, kJournalFile)) journals.push_back(journal);
+    // Names of what was set aside, or begun, are not used again either.
+    if (name.starts_with(kSetAside)) name.remove_prefix(kSetAside.size());
+    if (name.ends_with(kBeingMade)) name.remove_suffix(kBeingMade.size());
+    journal_number_ = std::max(journal_number_, number_of(name, kJournalFile));
+    segment_number_ = std::max(segment_number_, number_of(name, kSegmentFile));
+    next_id_ = std::max(next_id_, number_of(name, kStateFile) + 1);
   }
-  const uint64_t found_number = journal_number_;
+  std::sort(journals.rbegin(), journals.rend());
   JournalContents found;
-  if (found_number > 0) {
-    found = parse_journal(whole_file(*files_, file_name(kJournalFile, found_number)));
-    adopt(found);
+  std::vector<uint64_t> bad;  // journals
+  for (const uint64_t number : journals) {
+    found = parse_journal(whole_file(*files_, file_name(kJournalFile, number)));
+    if (found.damaged) bad.push_back(number);
+    if (!found.damaged || !found.entries.empty()) break;  // else it is none
   }
+  adopt(found);
   find_files(files);
   begin_journal();
-  if (found.damaged) {
-    set_aside(file_name(kJournalFile, found_number));
-    ++usage_.set_aside;
-  }
-  sweep(files, found.damaged);
+  for (const uint64_t number : bad) set_aside(file_name(kJournalFile, number));
+  sweep(files, bad);
 }
 
 void StateStore::adopt(const JournalContents& found) {
@@ -89,28 +97,52 @@ void StateStore::find_files(const std::vector<FileSystem::Entry>& files) {
   }
 }
 
-// What no record names is left over from a commit that did not end, unless the journal is damaged.
-void StateStore::sweep(const std::vector<FileSystem::Entry>& files, bool damaged) {
+// What no record names is left over from a commit that did not end, unless a journal is damaged, or
+// it is something else.
+void StateStore::sweep(const std::vector<FileSystem::Entry>& files,
+                       const std::vector<uint64_t>& bad_journals) {
   for (const auto& [name, bytes] : files) {
     const uint64_t state = number_of(name, kStateFile), segment = number_of(name, kSegmentFile);
     const uint64_t journal = number_of(name, kJournalFile);
-    const bool wanted = places_.contains(state) || segments_.contains(segment);
-    if (name.starts_with(kJournalFile) && (journal == 0 || journal < journal_number_)) {
-      if (journal == 0 && !name.ends_with(kBeingMade)) continue;
-      if (!damaged || journal == 0 || journal + 1 != journal_number_) remove_file(name, bytes);
-    } else if ((state > 0 || segment > 0) && !wanted) {
-      if (damaged) {
+    const bool begun = name.starts_with(kJournalFile) && name.ends_with(kBeingMade);
+    if (state + segment + journal == 0 && !begun) continue;
+    if (places_.contains(state) || segments_.contains(segment)) continue;
+    if (std::ranges::find(bad_journals, journal) != bad_journals.end()) continue;
+    const bool wanted = journal == 0 && !begun && !bad_journals.empty();
+    try {
+      if (wanted || !is_left_over(name, bytes)) {
         set_aside(name);
-        ++usage_.set_aside;
       } else {
         remove_file(name, bytes);
       }
+    } catch (const std::system_error&) {  // it stays where it is
     }
+  }
+}
+
+// Whether it is as a commit leaves it that does not end: it begins as what it is called, or holds
+// nothing yet, and is no whole state of another name.
+bool StateStore::is_left_over(const std::string& name, uint64_t bytes) {
+  const auto reader = files_->open(name);
+  std::string begin(std::min<uint64_t>(bytes, kStateMagic.size()), '\0');
+  reader->read(0, std::as_writable_bytes(std::span(begin)));
+  const std::string_view magic = name.starts_with(kJournalFile) ? kJournalMagic : kStateMagic;
+  const bool empty = begin.find_first_not_of('\0') == std::string::npos;
+  if (!empty && begin != magic.substr(0, begin.size())) return false;
+  const uint64_t state = number_of(name, kStateFile);
+  if (empty || state == 0) return true;
+  try {
+    const auto read = [&](uint64_t offset, std::span<std::byte> to) { reader->read(offset, to); };
+    return read_state_header(bytes, read).id == state;
+  } catch (const StateError&) {
+    return true;
   }
 }
 
 void StateStore::set_aside(const std::string& name) {
   files_->rename(name, std::string(kSetAside) + name);
+  const std::lock_guard lock(mutex_);
+  ++usage_.set_aside;
 }
 
 StoredPtr StateStore::handle(uint64_t id, Place& place) {

@@ -16,6 +16,7 @@ void StateStore::let_go(uint64_t id) {
 
 void StateStore::forget(Places::iterator at) {
   const Place& place = at->second;
+  if (!place.durable) unnamed(place) -= place.bytes;
   if (place.segment == 0) {
     if (!place.missing) to_remove_.emplace_back(file_name(kStateFile, at->first), place.bytes);
   } else if (const auto segment = segments_.find(place.segment); segment != segments_.end()) {
@@ -85,7 +86,7 @@ bool StateStore::compact(uint64_t number) {
     sync_segment();
     if (folder_dirty_) files_->sync_folder();
     folder_dirty_ = false;
-    append_to_journal(entries);
+    if (!entries.empty()) append_to_journal(entries);
   } catch (const std::exception&) {
     segment_.reset();
     segment_dirty_ = false;

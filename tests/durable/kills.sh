@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Durable sessions while their server is killed (kill -9) again and again, at random moments: after
 # each restart all that was acknowledged is there, to the bit, and nothing twice. tests/run.sh has a
-# short form of some seconds. Built before.
+# form of some seconds, and with --all one of two minutes. Built before.
 #   tests/durable/kills.sh [--minutes 60] [--preset release]
 set -euo pipefail
 cd "$(dirname "$0")/../.."

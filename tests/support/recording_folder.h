@@ -1,11 +1,12 @@
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
-#include <random>
+#include <mutex>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -18,9 +19,34 @@ namespace recurve::testing {
 // catches it.
 struct PowerLost {};
 
+// One of so many possibilities, [0, of).
+using Choose = std::function<size_t(size_t of)>;
+
+// All that can be chosen, one after the other: the digits of a number, each of a base of its own.
+class EveryChoice {
+ public:
+  size_t operator()(size_t of) {
+    if (at_ == digits_.size()) digits_.push_back({.of = of});
+    return digits_[at_++].value;
+  }
+  // Goes on to the next one; false: that was the last.
+  bool next() {
+    at_ = 0;
+    while (!digits_.empty() && ++digits_.back().value == digits_.back().of) digits_.pop_back();
+    return !digits_.empty();
+  }
+
+ private:
+  struct Digit {
+    size_t value = 0, of = 1;
+  };
+  std::vector<Digit> digits_;
+  size_t at_ = 0;
+};
+
 // A disk in memory that knows what has been synced. Whatever has not may be there or not after a
-// loss of power: each change of the folder on its own, and of each file's end any part, with
-// sectors missing in between.
+// loss of power: each change of the folder on its own, in whatever order that comes to, and of each
+// file's end a part, with sectors missing or torn. Any thread.
 class RecordingDisk {
  public:
   static constexpr size_t kSector = 512;
@@ -28,20 +54,17 @@ class RecordingDisk {
   // Called before each call of a file system, with its number from 1 on and its name; may throw.
   std::function<void(int call, const char* what)> on_call = {};
 
-  // What is there after a loss of power now, as the random numbers decide.
-  std::shared_ptr<RecordingDisk> after_power_loss(std::mt19937_64& random) const {
-    const auto chance = [&](int of) { return random() % static_cast<uint64_t>(of) == 0; };
+  // What is there after a loss of power now, as is chosen.
+  std::shared_ptr<RecordingDisk> after_power_loss(const Choose& choose) const {
+    const std::lock_guard lock(mutex_);
     auto disk = std::make_shared<RecordingDisk>();
-    // Mostly all or nothing of one kind survives: that is where orders go wrong.
-    const int kind = static_cast<int>(random() % 4);
     Names names = synced_names_;
     for (const Change& change : changes_) {
-      const bool survives = kind == 0 || (kind != 1 && chance(2));
-      if (survives) change.apply(&names);
+      if (choose(2) == 0) change.apply(&names);
     }
     for (const auto& [name, file] : names) {
       auto kept = std::make_shared<File>();
-      kept->bytes = kind == 0 ? file->bytes : survivor(*file, kind, random);
+      kept->bytes = survivor(*file, choose);
       kept->synced = kept->bytes.size();
       disk->names_[name] = kept;
     }
@@ -80,29 +103,50 @@ class RecordingDisk {
     }
   };
 
-  static std::string survivor(const File& file, int kind, std::mt19937_64& random) {
-    std::string bytes = file.bytes.substr(0, file.synced);
-    const size_t unsynced = file.bytes.size() - file.synced;
-    if (kind == 1 || unsynced == 0) return bytes;
-    bytes += file.bytes.substr(file.synced, random() % (unsynced + 1));
-    // Sectors that were never written are there, and hold nothing.
-    for (size_t at = file.synced; kind == 3 && at < bytes.size(); at += kSector) {
-      if (random() % 2 == 0) continue;
-      std::fill_n(bytes.begin() + static_cast<ptrdiff_t>(at), std::min(kSector, bytes.size() - at),
-                  '\0');
+  // What is left of a file's end that was not synced.
+  enum Tail { kAll, kNothing, kHalf, kFirstSectorMissing, kLastSectorTorn, kZeros, kTails };
+  static std::string survivor(const File& file, const Choose& choose) {
+    std::string bytes = file.bytes;
+    const size_t unsynced = bytes.size() - file.synced;
+    if (unsynced == 0) return bytes;
+    const auto erase = [&](size_t from, size_t count) {
+      std::fill_n(bytes.begin() + static_cast<ptrdiff_t>(from), count, '\0');
+    };
+    switch (choose(kTails)) {
+      case kNothing:
+        bytes.resize(file.synced);
+        break;
+      case kHalf:
+        bytes.resize(file.synced + (unsynced + 1) / 2);
+        break;
+      case kFirstSectorMissing:  // it is there, and holds nothing
+        erase(file.synced, std::min(unsynced, kSector - file.synced % kSector));
+        break;
+      case kLastSectorTorn: {
+        const size_t torn = std::min(unsynced, kSector / 2);
+        erase(bytes.size() - torn, torn);
+        break;
+      }
+      case kZeros:
+        erase(file.synced, unsynced);
+        break;
+      default:
+        break;
     }
     return bytes;
   }
   void called(const char* what) {
-    ++calls_;
-    if (on_call) on_call(calls_, what);
+    const int call = ++calls_;
+    if (on_call) on_call(call, what);
   }
   void change(Change change) {
+    const std::lock_guard lock(mutex_);
     change.apply(&names_);
     changes_.push_back(std::move(change));
   }
 
-  int calls_ = 0;
+  std::atomic<int> calls_ = 0;
+  mutable std::mutex mutex_;  // of all below, and of files' bytes
   Names names_, synced_names_;
   std::vector<Change> changes_;  // of the folder, since its last sync
 };
@@ -113,6 +157,7 @@ class RecordingFolder final : public FileSystem {
 
   std::vector<Entry> list() override {
     disk_->called("list");
+    const std::lock_guard lock(disk_->mutex_);
     std::vector<Entry> entries;
     for (const auto& [name, file] : disk_->names_) entries.push_back({name, file->bytes.size()});
     return entries;
@@ -139,6 +184,7 @@ class RecordingFolder final : public FileSystem {
   }
   void sync_folder() override {
     disk_->called("sync_folder");
+    const std::lock_guard lock(disk_->mutex_);
     disk_->synced_names_ = disk_->names_;
     disk_->changes_.clear();
   }
@@ -151,16 +197,21 @@ class RecordingFolder final : public FileSystem {
         : disk_(std::move(disk)), file_(std::move(file)) {}
     void append(std::string_view bytes) override {
       // A call that fails may have written a part.
-      file_->bytes.append(bytes.substr(0, bytes.size() / 2));
+      add(bytes.substr(0, bytes.size() / 2));
       disk_->called("append");
-      file_->bytes.append(bytes.substr(bytes.size() / 2));
+      add(bytes.substr(bytes.size() / 2));
     }
     void sync() override {
       disk_->called("sync");
+      const std::lock_guard lock(disk_->mutex_);
       file_->synced = file_->bytes.size();
     }
 
    private:
+    void add(std::string_view bytes) {
+      const std::lock_guard lock(disk_->mutex_);
+      file_->bytes.append(bytes);
+    }
     const std::shared_ptr<RecordingDisk> disk_;
     const FilePtr file_;
   };
@@ -168,9 +219,13 @@ class RecordingFolder final : public FileSystem {
    public:
     DiskReader(std::shared_ptr<RecordingDisk> disk, FilePtr file)
         : disk_(std::move(disk)), file_(std::move(file)) {}
-    uint64_t bytes() const override { return file_->bytes.size(); }
+    uint64_t bytes() const override {
+      const std::lock_guard lock(disk_->mutex_);
+      return file_->bytes.size();
+    }
     void read(uint64_t offset, std::span<std::byte> to) const override {
       disk_->called("read");
+      const std::lock_guard lock(disk_->mutex_);
       if (offset + to.size() > file_->bytes.size()) {
         throw std::system_error(EIO, std::generic_category(), "cannot read all of it");
       }
@@ -182,6 +237,7 @@ class RecordingFolder final : public FileSystem {
     const FilePtr file_;
   };
   FilePtr find(const std::string& name) const {
+    const std::lock_guard lock(disk_->mutex_);
     const auto found = disk_->names_.find(name);
     if (found != disk_->names_.end()) return found->second;
     throw std::system_error(ENOENT, std::generic_category(), "there is no " + name);

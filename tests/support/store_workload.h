@@ -1,0 +1,185 @@
+#pragma once
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "server/storage/state_store.h"
+
+namespace recurve::testing {
+
+// States of two sizes, what a store of them is to hold, and commits as a server makes them.
+
+inline StateHeader header(size_t elements) {
+  return {.model = "m",
+          .weights = "bf16",
+          .chunk = 8,
+          .layout = {.arrays = {{.name = "x", .shape = {static_cast<int64_t>(elements)}}}}};
+}
+inline constexpr size_t kSmall = 100,
+                        kLarge = 1000;  // elements; the latter have files of their own
+// So small that a few commits fill a segment, compact one, and begin a journal.
+inline StateStore::Options options() {
+  return {.own_file = 3000, .segment_bytes = 4000, .journal_slack = 1500};
+}
+
+inline std::shared_ptr<const std::byte> image_of(size_t elements, uint64_t number) {
+  const std::shared_ptr<std::byte[]> bytes(new std::byte[4 * elements]);
+  std::mt19937_64 random(number);
+  for (size_t i = 0; i < 4 * elements; ++i) bytes[i] = static_cast<std::byte>(random());
+  return {bytes, bytes.get()};
+}
+
+// What a record is to be: its text, and the number that its state is made of.
+struct Value {
+  std::string text;
+  size_t elements = 0;
+  uint64_t number = 0;
+  bool operator==(const Value&) const = default;
+};
+using Values = std::map<std::string, std::optional<Value>>;  // none: removed
+
+inline void PrintTo(const Value& value, std::ostream* out) { *out << value.text; }
+
+// What was said of commits.
+struct Promises {
+  Values acknowledged = {}, under_way = {};
+  // What failed since: it may be there or not.
+  std::map<std::string, std::vector<std::optional<Value>>> unknown = {};
+  std::string error = {};  // the last one
+};
+
+// Commits as a server makes them.
+class Workload : public Promises {
+ public:
+  explicit Workload(StateStore& store) : store_(store) {}
+
+  struct Wish {
+    std::string key;
+    size_t elements = kSmall;
+    bool removes = false;
+  };
+  // False if one of them failed.
+  bool commit(const std::vector<Wish>& wishes) {
+    std::vector<StateStore::Change> changes;
+    under_way.clear();
+    for (const Wish& wish : wishes) {
+      StateStore::Change& change = changes.emplace_back();
+      change.key = wish.key;
+      change.removes = wish.removes;
+      if (wish.removes) {
+        under_way[wish.key] = std::nullopt;
+        continue;
+      }
+      const uint64_t number = ++number_;
+      Value value{"value " + std::to_string(number), wish.elements, number};
+      change.text = value.text;
+      StateHeader of_state = header(wish.elements);
+      of_state.id = store_.new_id();
+      change.states = {of_state.id};
+      change.state = {of_state, image_of(wish.elements, number)};
+      under_way[wish.key] = value;
+    }
+    const auto outcomes = store_.commit(changes);
+    bool all = true;
+    for (size_t i = 0; i < outcomes.size(); ++i) {
+      const bool done = outcomes[i].error.empty();
+      if (done) {
+        acknowledged[wishes[i].key] = under_way[wishes[i].key];
+        unknown.erase(wishes[i].key);
+      } else {
+        error = outcomes[i].error;
+      }
+      if (!done) unknown[wishes[i].key].push_back(under_way[wishes[i].key]);
+      all &= done;
+    }
+    under_way.clear();
+    return all;
+  }
+  // A state that is written without a record, and let go.
+  void spill() {
+    StateStore::Change change;
+    StateHeader of_state = header(kSmall);
+    of_state.id = store_.new_id();
+    change.state = {of_state, image_of(kSmall, 99)};
+    spilled_ = store_.commit({&change, 1})[0].state;
+  }
+  void run() {
+    for (int round = 0; round < 3; ++round) {
+      commit({{"a"}});
+      commit({{"b"}, {"c"}, {"large", kLarge}});
+      spill();
+      commit({{"a"}, {"b", kLarge}});
+      commit({{"c", kSmall, true}, {"d"}});
+      for (int i = 0; i < 4; ++i) commit({{"often"}});
+      commit({{"large", kLarge}});
+      while (store_.tidy()) continue;
+    }
+    commit({{"large", kSmall, true}});
+    while (store_.tidy()) continue;
+  }
+
+ private:
+  StateStore& store_;
+  uint64_t number_ = 0;
+  StoredPtr spilled_;
+};
+
+// What the store has of a record.
+inline Value value_of(StateStore& store, const StateStore::Record& record) {
+  Value value{.text = record.text};
+  EXPECT_EQ(record.states.size(), 1u);
+  const StoredState& state = *record.states.at(0);
+  for (const size_t elements : {kSmall, kLarge}) {
+    std::vector<std::byte> bytes(4 * elements);
+    try {
+      store.read(state, header(elements), bytes);
+    } catch (const StateError& error) {
+      EXPECT_EQ(error.kind(), StateError::Kind::kOtherModel) << record.text << ": " << error.what();
+      continue;
+    }
+    value.elements = elements;
+    value.number = std::stoull(record.text.substr(6));
+    const auto wanted = image_of(elements, value.number);
+    EXPECT_EQ(std::memcmp(bytes.data(), wanted.get(), bytes.size()), 0) << record.text;
+  }
+  return value;
+}
+
+inline Values values_in(StateStore& store) {
+  Values values;
+  for (const StateStore::Record& record : store.take_records()) {
+    values[record.key] = value_of(store, record);
+  }
+  return values;
+}
+
+// What was acknowledged is there; what was under way is there whole, or not at all.
+inline void expect_kept(const Promises& said, const Values& found) {
+  std::set<std::string> keys;
+  for (const auto* all : {&said.acknowledged, &said.under_way, &found}) {
+    for (const auto& [key, value] : *all) keys.insert(key);
+  }
+  const auto in = [](const Values& values, const std::string& key) {
+    const auto at = values.find(key);
+    return at == values.end() ? std::nullopt : at->second;
+  };
+  for (const std::string& key : keys) {
+    const auto value = in(found, key);
+    if (value == in(said.acknowledged, key)) continue;
+    if (said.under_way.contains(key) && value == in(said.under_way, key)) continue;
+    const auto failed = said.unknown.find(key);
+    const bool may_be = failed != said.unknown.end() &&
+                        std::count(failed->second.begin(), failed->second.end(), value) > 0;
+    EXPECT_TRUE(may_be) << key << " is " << (value ? value->text : "removed");
+  }
+}
+
+}  // namespace recurve::testing
