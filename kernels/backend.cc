@@ -7,13 +7,17 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <set>
 #include <stdexcept>
 #include <vector>
 
+#include "kernels/activation_type.h"
 #include "kernels/host.h"
 #include "kernels/reference/table.h"
 #include "kernels/streaming_copy.h"
 #if RECURVE_CPU
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/products/table.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/thread_pool.h"
@@ -130,37 +134,13 @@ std::string_view short_name(std::string_view implementation) {
   return implementation.substr(0, implementation.find('/'));
 }
 
-// Puts the implementation of `op` called `wanted` in `kernels`, from the first table that has it.
-void force(Kernels& kernels, std::string_view op, std::string_view wanted,
-           const std::vector<Kernels>& tables) {
-  bool op_known = false, done = false;
-  std::string ops, implementations;
-  Kernels::for_each_op([&](const char* name, auto member) {
-    ops += fmt::format("{}{}", ops.empty() ? "" : ", ", name);
-    if (op != name) return;
-    op_known = true;
-    for (const Kernels& table : tables) {
-      const std::string_view found = (table.*member).implementation;
-      implementations += fmt::format("{}{}", implementations.empty() ? "" : ", ", found);
-      if (done || (wanted != found && wanted != short_name(found))) continue;
-      kernels.*member = table.*member;
-      done = true;
-    }
-  });
-  if (!op_known) {
-    throw std::runtime_error(
-        fmt::format("RECURVE_KERNELS names the op '{}'; there are: {}", op, ops));
-  }
-  if (!done) {
-    throw std::runtime_error(
-        fmt::format("RECURVE_KERNELS wants '{}' for the op '{}'; this device has: {}", wanted, op,
-                    implementations));
-  }
-}
+struct Forced {
+  std::string_view op, implementation;
+};
 
-// The last of `tables`, with what RECURVE_KERNELS ("op=implementation,...") asks for.
-Kernels choose_kernels(const std::vector<Kernels>& tables) {
-  Kernels kernels = tables.back();
+// RECURVE_KERNELS: "op=implementation,...". The text lives as long as the variable stands.
+std::vector<Forced> forced_kernels() {
+  std::vector<Forced> all;
   const char* variable = std::getenv("RECURVE_KERNELS");
   std::string_view rest = variable == nullptr ? "" : variable;
   while (!rest.empty()) {
@@ -173,19 +153,67 @@ Kernels choose_kernels(const std::vector<Kernels>& tables) {
           "RECURVE_KERNELS has '{}'; wanted are pairs 'op=implementation' with commas between",
           item));
     }
-    force(kernels, item.substr(0, equals), item.substr(equals + 1), tables);
+    all.push_back({item.substr(0, equals), item.substr(equals + 1)});
   }
+  return all;
+}
+
+constexpr std::string_view kAllOps = "all";
+
+// Puts the implementation of that op, or of all ops that have it, in `kernels`: from the last of
+// the tables that has it.
+void force(Kernels& kernels, const Forced& forced, const std::vector<Kernels>& tables) {
+  bool op_known = forced.op == kAllOps, done = false;
+  std::string ops(kAllOps);
+  std::set<std::string> implementations;
+  Kernels::for_each_op([&](const char* name, auto member) {
+    ops += fmt::format(", {}", name);
+    if (forced.op != kAllOps && forced.op != name) return;
+    op_known = true;
+    for (const Kernels& table : tables) {
+      const std::string_view found = (table.*member).implementation;
+      implementations.emplace(found);
+      if (forced.implementation != found && forced.implementation != short_name(found)) continue;
+      kernels.*member = table.*member;
+      done = true;
+    }
+  });
+  if (!op_known) {
+    throw std::runtime_error(
+        fmt::format("RECURVE_KERNELS names the op '{}'; there are: {}", forced.op, ops));
+  }
+  if (!done) {
+    throw std::runtime_error(
+        fmt::format("RECURVE_KERNELS wants '{}' for the op '{}'; this device has: {}",
+                    forced.implementation, forced.op, fmt::join(implementations, ", ")));
+  }
+}
+
+// The last of `tables`, with what RECURVE_KERNELS asks for.
+Kernels choose_kernels(const std::vector<Kernels>& tables) {
+  Kernels kernels = tables.back();
+  for (const Forced& forced : forced_kernels()) force(kernels, forced, tables);
   return kernels;
 }
 
 #if RECURVE_CPU
-std::unique_ptr<Backend> make_cpu_backend(int threads) {
+std::unique_ptr<Backend> make_cpu_backend(int threads, ActivationType narrowest) {
+  constexpr std::string_view kCpu = "cpu/";
+  std::string_view isa;
+  for (const auto& [op, implementation] : forced_kernels()) {
+    if (op == kAllOps && implementation.starts_with(kCpu)) isa = implementation.substr(4);
+  }
+  cpu::limit_isa(isa);
   const int count = threads > 0 ? threads : cpu::ThreadPool::default_threads();
   Kernels kernels = reference::table();
   cpu::fill(kernels);
+  Kernels rounding = kernels;
+  const std::string types = cpu::put_products(rounding.linear, narrowest);
+  std::string name =
+      fmt::format("cpu, {} {}, {}", count, count == 1 ? "thread" : "threads", cpu::isa());
+  if (narrowest != ActivationType::kF32) name += ", activations in " + types;
   return std::make_unique<CpuBackend>(
-      fmt::format("cpu, {} {}, {}", count, count == 1 ? "thread" : "threads", cpu::isa()),
-      choose_kernels({reference::table(), kernels}), count);
+      std::move(name), choose_kernels({reference::table(), kernels, rounding}), count);
 }
 #endif
 
@@ -216,11 +244,22 @@ HostMemory Backend::take_host_memory(size_t bytes) {
 }
 
 std::unique_ptr<Backend> make_backend(std::string_view device, int threads) {
+  return make_backend(device, threads, ActivationType::kF32);
+}
+
+std::unique_ptr<Backend> make_backend(std::string_view device, int threads,
+                                      ActivationType narrowest) {
+  if (device != "cpu" && narrowest != ActivationType::kF32) {
+    throw std::runtime_error(
+        fmt::format("activations are rounded on the CPU alone, where that is asked for; device "
+                    "'{}' computes as it does: leave it at f32",
+                    device));
+  }
   if (device == "reference") {
     return std::make_unique<HostBackend>("reference", choose_kernels({reference::table()}));
   }
 #if RECURVE_CPU
-  if (device == "cpu") return make_cpu_backend(threads);
+  if (device == "cpu") return make_cpu_backend(threads, narrowest);
   constexpr std::string_view kCpu = "cpu, reference";
 #else
   static_cast<void>(threads);

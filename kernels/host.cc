@@ -10,6 +10,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 
@@ -95,10 +96,21 @@ size_t left_of(int resource, const fs::path& status, const char* word) {
   return limit.rlim_cur - std::min<uint64_t>(limit.rlim_cur, used);
 }
 
-int cores() {
+// Cores of which this process may use a hardware thread. Where the system does not say which of
+// these share a core, each has one.
+int cores(const fs::path& root) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  std::set<std::string> found;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &set)) continue;
+    const std::string folder = "cpu" + std::to_string(cpu);
+    std::ifstream file(root / "sys/devices/system/cpu" / folder / "topology/thread_siblings_list");
+    std::string siblings;  // "0,64": the same for all of a core
+    found.insert(file >> siblings ? siblings : folder);
+  }
+  return static_cast<int>(found.size());
 }
 
 }  // namespace
@@ -116,7 +128,7 @@ size_t free_host_memory(const fs::path& root) {
 }
 
 int host_threads(const fs::path& root) {
-  double most = cores();
+  double most = cores(root);
   for_each_group(root, "cpu", [&](const fs::path& group) {
     most = std::min(most, quota_of(group).value_or(most));
   });

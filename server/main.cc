@@ -282,7 +282,7 @@ int run(const Options& o, StopSignal& stop) {
     archive.emplace(*states);
   }
 
-  const auto backend = make_backend(o.device, o.threads);
+  const auto backend = make_backend(o.device, o.threads, o.activations);
   MemoryPlan plan = plan_memory(o, *backend);
   const int slots = choose_slots(o, plan);
   plan_sessions(o, slots, &plan);

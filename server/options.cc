@@ -100,6 +100,17 @@ int parse_options(int argc, char** argv, Options* o) {
                  "The same of the embedding and the head; default: as --weights")
       ->check(CLI::IsMember(formats))
       ->group("Model");
+  app.add_option(
+         "--activations", o->activations,
+         "Narrowest type that linear layers of the CPU may round what they read to, where "
+         "the machine multiplies it: bf16 beside weights in bf16; int8 that, and eight bits "
+         "beside weights in int8 and int4. Faster, above all prompts, and less exact")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, ActivationType>{{"f32", ActivationType::kF32},
+                                                {"bf16", ActivationType::kBF16},
+                                                {"int8", ActivationType::kInt8}}))
+      ->default_str("f32")
+      ->group("Model");
   app.add_option("--state", o->state,
                  "Type of the states that are matrices; bf16 halves their memory and traffic and "
                  "rounds them after every token")
@@ -111,7 +122,9 @@ int parse_options(int argc, char** argv, Options* o) {
   app.add_option("--device", o->device,
                  "cpu; cuda:N where built with CUDA; or reference, the slow definition of every op")
       ->group("Machine");
-  app.add_option("--threads", o->threads, "Threads of the CPU backend; 0: one a core")
+  app.add_option(
+         "--threads", o->threads,
+         "Threads of the CPU backend; 0: one a core, of those that the quota of a container leaves")
       ->check(CLI::Range(0, 1024))
       ->group("Machine");
   app.add_option("--slots", o->slots,

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/activation_type.h"
 #include "kernels/tensor.h"
 #include "server/observe/log.h"
 
@@ -34,6 +35,7 @@ struct Options {
   std::string weights = "auto";  // see WeightFormats::named()
   std::string head_weights;      // of the embedding and the head; empty: as `weights`
   DType state = DType::kF32;
+  ActivationType activations = ActivationType::kF32;
   int slots = 0;  // 0: as choose_slots() finds right
   int max_queue = 256;
   double stall_seconds = 60;

@@ -1,6 +1,7 @@
 #include "kernels/cpu/linear.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "kernels/check.h"
 #include "kernels/cpu/parallel.h"
@@ -18,8 +19,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {
 
-void linear_block(const LinearArgs& a, int64_t row_begin, int64_t row_end, int64_t begin,
-                  int64_t end) {
+void linear_block(const LinearArgs& a, const std::byte*, int64_t row_begin, int64_t row_end,
+                  int64_t begin, int64_t end) {
   if (a.W.dtype == DType::kBF16) {
     block(a, PlainWeights<hwy::bfloat16_t>(a.W), row_begin, row_end, begin, end);
   } else {
@@ -38,12 +39,32 @@ HWY_EXPORT(linear_block);
 
 constexpr int64_t kCacheBytes = 256 * 1024;  // of weights that stay in L2 while rows pass by
 constexpr int64_t kBlockWork = 32 * 1024;    // multiplications worth a task of their own
-constexpr int64_t kOutputs = 8;              // blocks of outputs are multiples of this
 constexpr int64_t kRows = 48;                // rows that make a task of their own
 
+// Rows of x as the products read them, in memory that the next such layer on this thread takes
+// again; null: they read x.
+const std::byte* rounded_rows(const LinearProducts& products, const LinearArgs& args,
+                              ThreadPool& pool) {
+  if (products.round == nullptr) return nullptr;
+  constexpr size_t kAlignment = 64;
+  static thread_local std::vector<std::byte> memory;
+  const int64_t K = args.W.K, bytes = products.rounded_bytes(K);
+  const size_t wanted = static_cast<size_t>(args.rows * bytes) + kAlignment;
+  if (memory.size() < wanted) memory.resize(wanted);
+  const auto at = reinterpret_cast<uintptr_t>(memory.data());
+  std::byte* const rows = memory.data() + (kAlignment - at % kAlignment) % kAlignment;
+  for_blocks(pool, args.rows, K, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      products.round(args.x + row * K, K, rows + row * bytes);
+    }
+  });
+  return rows;
+}
+
 // Without norm, gate and cap.
-void bare_linear(LinearBlock block, const LinearArgs& args, Stream& stream) {
+void bare_linear(const LinearProducts& products, const LinearArgs& args, Stream& stream) {
   ThreadPool& pool = pool_of(stream);
+  const std::byte* const rounded = rounded_rows(products, args, pool);
   const int64_t rows = args.rows, N = args.W.N, K = args.W.K;
 
   const int64_t work = rows * N * K;
@@ -51,21 +72,21 @@ void bare_linear(LinearBlock block, const LinearArgs& args, Stream& stream) {
       pool.threads() == 1 ? 1 : std::clamp<int64_t>(work / kBlockWork, 1, 4 * pool.threads());
   const int64_t row_bytes = std::max<int64_t>(format_of(args.W).row_bytes(K), 1);
   const int64_t outputs =
-      std::min(ceil_div(N, wanted), std::max(kCacheBytes / row_bytes, kOutputs));
-  const int64_t n_step = ceil_div(outputs, kOutputs) * kOutputs;
+      std::min(ceil_div(N, wanted), std::max(kCacheBytes / row_bytes, products.outputs));
+  const int64_t n_step = ceil_div(outputs, products.outputs) * products.outputs;
   const int64_t n_blocks = ceil_div(N, n_step);
   const int64_t row_blocks = std::min(ceil_div(wanted, n_blocks), ceil_div(rows, kRows));
 
   pool.parallel_for(n_blocks * row_blocks, [&](int64_t task) {
     const int64_t row_block = task % row_blocks, begin = task / row_blocks * n_step;
-    block(args, rows * row_block / row_blocks, rows * (row_block + 1) / row_blocks, begin,
-          std::min(begin + n_step, N));
+    products.block(args, rounded, rows * row_block / row_blocks,
+                   rows * (row_block + 1) / row_blocks, begin, std::min(begin + n_step, N));
   });
 }
 
 }  // namespace
 
-void linear_with(LinearBlock block, const LinearArgs& args, Stream& stream) {
+void linear_with(const LinearProducts& products, const LinearArgs& args, Stream& stream) {
   if (args.rows == 0 || args.W.N == 0) return;
   const int outputs = static_cast<int>(args.outputs());
   const int64_t normed = args.norm != nullptr ? args.rows * args.W.K : 0;
@@ -84,7 +105,7 @@ void linear_with(LinearBlock block, const LinearArgs& args, Stream& stream) {
     bare.x = between;
   }
   if (args.swiglu) bare.y = between + normed;
-  bare_linear(block, bare, stream);
+  bare_linear(products, bare, stream);
   if (args.swiglu) {
     run(GluArgs{.rows = args.rows,
                 .F = outputs,
@@ -101,7 +122,7 @@ void linear_with(LinearBlock block, const LinearArgs& args, Stream& stream) {
 
 void run(const LinearArgs& args, Stream& stream) {
   CHECK(args.W.dtype == DType::kBF16 || args.W.dtype == DType::kF32);
-  linear_with(HWY_DYNAMIC_DISPATCH(linear_block), args, stream);
+  linear_with({.block = HWY_DYNAMIC_DISPATCH(linear_block)}, args, stream);
 }
 
 }  // namespace recurve::cpu

@@ -20,7 +20,7 @@
 
 #include "kernels/ceil_div.h"
 #include "kernels/cpu/dot_tile-inl.h"
-#include "kernels/ops/linear.h"
+#include "kernels/cpu/linear.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {
@@ -60,15 +60,8 @@ void tile(const LinearArgs& a, const Weights& weights, int64_t row, int64_t n, b
   float sums[ROWS][OUTPUTS];
   weights.dot(x, n, fetch, sums);
 
-  const int64_t count = std::min<int64_t>(OUTPUTS, N - n);
   for (int r = 0; r < ROWS; ++r) {
-    const int64_t at = (row + r) * N + n;
-    for (int64_t j = 0; j < count; ++j) {
-      float sum = sums[r][j];
-      if (a.bias != nullptr) sum += a.bias[n + j];
-      if (a.residual != nullptr) sum += a.residual[at + j];
-      a.y[at + j] = sum;
-    }
+    finish_outputs(a, row + r, n, std::min<int64_t>(OUTPUTS, N - n), sums[r]);
   }
 }
 

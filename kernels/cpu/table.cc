@@ -1,9 +1,15 @@
 #include "kernels/cpu/table.h"
 
+#include <fmt/format.h>
+
 #include <cctype>
+#include <mutex>
+#include <set>
+#include <stdexcept>
 #include <string>
 
 #include "kernels/cpu/formats/table.h"
+#include "kernels/cpu/isa.h"
 #include "kernels/cpu/targets.h"
 
 // After the choice of instruction sets.
@@ -12,28 +18,50 @@
 namespace recurve::cpu {
 namespace {
 
+std::string isa_name(int64_t target) {
+  std::string name = hwy::TargetName(target);
+  for (char& letter : name) letter = static_cast<char>(std::tolower(letter));
+  return name;
+}
+
 // "cpu/avx3". Lives as long as the process, as the tables point at it. A lower bit is a better
 // instruction set.
-const std::string& implementation() {
-  static const std::string name = [] {
-    const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
-    std::string text = std::string("cpu/") + hwy::TargetName(targets & -targets);
-    for (char& letter : text) letter = static_cast<char>(std::tolower(letter));
-    return text;
-  }();
-  return name;
+const char* implementation() {
+  static std::mutex mutex;
+  static std::set<std::string> names;
+  const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
+  const std::lock_guard lock(mutex);
+  return names.insert("cpu/" + isa_name(targets & -targets)).first->c_str();
 }
 
 }  // namespace
 
-const char* isa() { return implementation().c_str() + 4; }
+const char* isa() { return implementation() + 4; }
+
+void limit_isa(std::string_view name) {
+  hwy::DisableTargets(0);
+  std::string there;
+  int64_t better = 0;
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {  // the best first
+    const std::string found = isa_name(target);
+    if (name.empty() || found == name) {
+      hwy::DisableTargets(better);
+      hwy::GetChosenTarget().DeInit();  // so that the next kernel asks again
+      return;
+    }
+    better |= target;
+    there += (there.empty() ? "" : ", ") + found;
+  }
+  throw std::runtime_error(fmt::format(
+      "RECURVE_KERNELS wants the instruction set '{}'; this machine has: {}", name, there));
+}
 
 void fill(Kernels& kernels) {
-  kernels.put(implementation().c_str(),
+  kernels.put(implementation(),
               [](const auto& args, Stream& stream) -> decltype(cpu::run(args, stream)) {
                 cpu::run(args, stream);
               });
-  put_formats(kernels.linear, implementation().c_str());
+  put_formats(kernels.linear, implementation());
 }
 
 }  // namespace recurve::cpu

@@ -14,6 +14,7 @@
 #include "model/load_model.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/report.h"
+#include "tests/bench/step_bench.h"
 #if RECURVE_SERVER
 #include "server/text/read_file.h"
 #include "server/text/tokenizer.h"
@@ -27,6 +28,7 @@ struct DriftOptions {
   std::string text, ids;
   std::string device = "cpu", against = "cpu";
   std::string weights = "auto", head_weights, against_weights = "auto";
+  ActivationType activations = ActivationType::kF32;
   bool bf16_state = false;
   int tokens = 10000, rows = 1;
   double within = 0;
@@ -35,9 +37,9 @@ struct DriftOptions {
 // A model on a device with one sequence, of which up to `rows` tokens come at once.
 class Decoder {
  public:
-  Decoder(const std::string& directory, const std::string& device, const LoadOptions& options,
-          int rows)
-      : backend_(make_backend(device)),
+  Decoder(const std::string& directory, const std::string& device, ActivationType activations,
+          const LoadOptions& options, int rows)
+      : backend_(make_backend(device, 0, activations)),
         stream_(backend_->make_stream()),
         model_(load(directory, *backend_, options)),
         pool_(*backend_, model_->state_layout(), 1, *stream_),
@@ -137,11 +139,12 @@ double percent_apart(double found, double wanted) { return 100 * (found - wanted
 // Compares both on one model; gives how far apart they are, in percent.
 double compare(const DriftOptions& o, const std::string& directory, Report& report) {
   const std::vector<int32_t> tokens = read_tokens(o, directory);
-  Decoder device(directory, o.device,
+  Decoder device(directory, o.device, o.activations,
                  {.weights = WeightFormats::named(o.weights, o.head_weights),
                   .state = o.bf16_state ? DType::kBF16 : DType::kF32},
                  o.rows);
-  Decoder against(directory, o.against, {.weights = WeightFormats::named(o.against_weights)}, 1);
+  Decoder against(directory, o.against, ActivationType::kF32,
+                  {.weights = WeightFormats::named(o.against_weights)}, 1);
   const size_t rows = static_cast<size_t>(o.rows), vocab = device.vocab();
   const std::vector<float>* block = nullptr;
   const size_t last_tenth = tokens.size() - tokens.size() / 10;
@@ -167,6 +170,7 @@ double compare(const DriftOptions& o, const std::string& directory, Report& repo
               {"model", std::filesystem::path(directory).filename().string()},
               {"device", o.device},
               {"weights", o.weights},
+              {"activations", name_of(o.activations)},
               {"state", o.bf16_state ? "bf16" : "f32"},
               {"tokens", o.tokens},
               {"rows", o.rows},
@@ -205,6 +209,7 @@ void add_drift(CLI::App& app, const bool& json) {
   drift->add_option("--rows", o->rows, "Tokens at once, there: 1 is a decode, more are prompts")
       ->check(CLI::Range(1, 65536));
   drift->add_option("--device", o->device, "cpu, cuda:N or reference")->capture_default_str();
+  add_activations(*drift, o->activations);
   drift->add_flag("--bf16-state", o->bf16_state, "There: states that are matrices in bf16");
   drift->add_option("--weights", o->weights, "There: format of the weights: auto, bf16, int8, ...")
       ->capture_default_str();

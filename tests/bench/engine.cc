@@ -21,7 +21,7 @@ struct EngineBenchOptions {
 
 void run(const EngineBenchOptions& o, bool json) {
   o.model.check("engine");
-  const auto backend = make_backend(o.model.device, o.model.threads);
+  const auto backend = o.model.backend();
   const auto model = o.model.load(*backend);
   Report report(json);
   for (const int count : o.streams) {

@@ -41,7 +41,7 @@ void add_cublaslt(nlohmann::ordered_json& row, const Product& product, double se
 
 void run(const KernelOptions& o, bool json) {
   o.model.check("kernel");
-  const auto inner = make_backend(o.model.device, o.model.threads);
+  const auto inner = o.model.backend();
   WatchedBackend backend(*inner);
   const auto model = o.model.load(backend);
   Report report(json);

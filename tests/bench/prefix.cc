@@ -67,7 +67,7 @@ class OneByOne {
 
 void time_hits(const PrefixOptions& o, Report& report) {
   o.model.check("prefix");
-  const auto backend = make_backend(o.model.device, o.model.threads);
+  const auto backend = o.model.backend();
   const auto model = o.model.load(*backend);
   OneByOne engine(*model, *backend);
   uint64_t seed = 1;

@@ -174,7 +174,7 @@ void measure_copies(const Model& model, Backend& backend, Report& report) {
 
 void run(const SessionsOptions& o, bool json) {
   o.model.check("sessions");
-  const auto backend = make_backend(o.model.device, o.model.threads);
+  const auto backend = o.model.backend();
   const auto model = o.model.load(*backend);
   Report report(json);
   measure_copies(*model, *backend, report);

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include "tests/bench/commands.h"
+#include "tests/bench/product_limits.h"
 #include "tests/bench/read_bandwidth.h"
 #include "tests/bench/report.h"
 #include "tests/bench/step_bench.h"
+#include "tests/bench/watched_backend.h"
 
 #ifdef RECURVE_KERNEL_TRACE
 #include <map>
@@ -61,19 +63,48 @@ struct StepOptions {
   double seconds = 1;
 };
 
+// Beside a step on the CPU: what its linear layers compute in the time of all, in percent of what
+// the instructions of the type that they may use can.
+void add_products(const StepOptions& o, const ProductLimits& limits, StepBench& bench, double time,
+                  nlohmann::ordered_json* row) {
+  double flops = 0;
+  for (const OpCall& call : WatchedBackend::calls_of([&] { bench.again(); })) {
+    const Product& product = call.cost.product;
+    flops += 2.0 * product.rows * static_cast<double>(product.N) * static_cast<double>(product.K);
+  }
+  const ActivationType narrowest = o.model.activations;
+  const double limit = narrowest == ActivationType::kF32    ? limits.f32
+                       : narrowest == ActivationType::kBF16 ? limits.bf16
+                                                            : limits.int8;
+  (*row)["linear_GFLOP_per_s"] = flops / time / 1e9;
+  if (limit > 0) (*row)["percent_of_products"] = flops / time / 1e7 / limit;
+}
+
 void run(const StepOptions& o, bool json) {
   o.model.check("step");
-  const auto backend = make_backend(o.model.device, o.model.threads);
-  const auto model = o.model.load(*backend);
+  const bool on_cpu = o.model.device == "cpu";
+  const auto inner = o.model.backend();
+  WatchedBackend watched(*inner);
+  Backend& backend = on_cpu ? static_cast<Backend&>(watched) : *inner;
+  const auto model = o.model.load(backend);
   const double state = static_cast<double>(model->state_layout().bytes());
   Report report(json);
   double bandwidth = o.bandwidth;
-  if (bandwidth == 0 && o.model.device == "cpu") {
+  if (bandwidth == 0 && on_cpu) {
     bandwidth = read_bandwidth(o.model.threads);
     report.add({{"bench", "read_bandwidth"}, {"device", "cpu"}, {"GB_per_s", bandwidth}});
   }
+  ProductLimits limits;
+  if (on_cpu) {
+    limits = product_limits(o.model.threads);
+    report.add({{"bench", "product_limits"},
+                {"device", "cpu"},
+                {"f32_GFLOP_per_s", limits.f32},
+                {"bf16_GFLOP_per_s", limits.bf16},
+                {"int8_GFLOP_per_s", limits.int8}});
+  }
   for (const int sequences : o.batch) {
-    StepBench bench(*model, *backend, sequences, o.rows,
+    StepBench bench(*model, backend, sequences, o.rows,
                     o.sampled ? std::optional(o.sampling) : std::nullopt);
     const double bytes = static_cast<double>(model->info().weight_bytes) +
                          2 * state * static_cast<double>(sequences);
@@ -81,6 +112,7 @@ void run(const StepOptions& o, bool json) {
     nlohmann::ordered_json row{{"bench", "step"},
                                {"device", o.model.device},
                                {"weights", o.model.weights},
+                               {"activations", name_of(o.model.activations)},
                                {"batch", sequences},
                                {"rows", o.rows},
                                {"state", o.model.bf16_state ? "bf16" : "f32"},
@@ -88,6 +120,7 @@ void run(const StepOptions& o, bool json) {
                                {"tok_per_s", sequences * o.rows / time},
                                {"GB_per_s", bytes / time / 1e9}};
     if (bandwidth > 0) row["percent_of_floor"] = 100 * bytes / (bandwidth * 1e9) / time;
+    if (on_cpu) add_products(o, limits, bench, time, &row);
     report.add(std::move(row));
 #ifdef RECURVE_KERNEL_TRACE
     if (o.kernel_trace) report_kernel_trace(bench, sequences, report);

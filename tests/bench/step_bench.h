@@ -2,11 +2,13 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "kernels/activation_type.h"
 #include "model/load_model.h"
 #include "server/engine/sampling_table.h"
 #include "tests/bench/report.h"
@@ -19,7 +21,9 @@ struct ModelOptions {
   bool random = false, bf16_state = false;
   std::string device = "cpu", weights = "auto", head_weights;
   int threads = 0;
+  ActivationType activations = ActivationType::kF32;
 
+  std::unique_ptr<Backend> backend() const { return make_backend(device, threads, activations); }
   void check(const std::string& command) const {
     if (!(random ? config : model).empty()) return;
     throw std::runtime_error(command + ": say --model DIR, or --config FILE with --random");
@@ -32,6 +36,16 @@ struct ModelOptions {
   }
 };
 
+inline void add_activations(CLI::App& command, ActivationType& activations) {
+  command
+      .add_option("--activations", activations,
+                  "Narrowest type that linear layers of the CPU may round to: f32, bf16, int8")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, ActivationType>{{"f32", ActivationType::kF32},
+                                                {"bf16", ActivationType::kBF16},
+                                                {"int8", ActivationType::kInt8}}));
+}
+
 inline void add_model_options(CLI::App& command, ModelOptions& options) {
   command.add_option("--model", options.model, "Checkpoint directory");
   command.add_option("--config", options.config,
@@ -43,6 +57,7 @@ inline void add_model_options(CLI::App& command, ModelOptions& options) {
       ->capture_default_str();
   command.add_option("--head-weights", options.head_weights,
                      "Of the embedding and the head; default: as --weights");
+  add_activations(command, options.activations);
   command.add_flag("--bf16-state", options.bf16_state, "States that are matrices in bf16");
 }
 

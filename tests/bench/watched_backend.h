@@ -51,10 +51,11 @@ class WatchedBackend : public Backend {
 
  private:
   // The op as the inner backend has it, behind a function that notes the call.
-  template <typename Args>
+  template <typename OpType>
   struct Watched {
+    using Args = typename OpType::Args;
     static inline std::string name;
-    static inline Op<Args> op;
+    static inline OpType op;
     static void run(const Args& args, Stream& stream) {
       op(args, stream);
       if (!calls_.has_value()) return;
@@ -62,11 +63,14 @@ class WatchedBackend : public Backend {
                          [args, of = op](Stream& again) { of(args, again); }});
     }
   };
-  template <typename Args>
-  static void watch(const char* name, Op<Args>& op) {
-    Watched<Args>::name = name;
-    Watched<Args>::op = op;
-    op.run = Watched<Args>::run;
+  template <typename OpType>
+  static void watch(const char* name, OpType& op) {
+    Watched<OpType>::name = name;
+    Watched<OpType>::op = op;
+    op.run = Watched<OpType>::run;
+    if constexpr (requires { op.packed; }) {  // of every format: the op that is watched finds them
+      for (auto& linear : op.packed) linear.run = Watched<OpType>::run;
+    }
   }
   static Kernels watched(Kernels kernels) {
     Kernels::for_each_op([&](const char* name, auto member) { watch(name, kernels.*member); });

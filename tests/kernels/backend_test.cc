@@ -1,5 +1,3 @@
-#include "kernels/backend.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,8 @@
 #include <map>
 #include <stdexcept>
 #include <vector>
+
+#include "kernels/activation_type.h"
 
 namespace recurve::backend_test {
 
@@ -77,6 +77,35 @@ TEST(Backend, ImplementationsCanBeForced) {
   EXPECT_EQ(ops.at("linear"), "reference");
   EXPECT_THAT(ops.at("mlstm"), StartsWith("cpu/"));
   EXPECT_THAT(ops.at("glu"), StartsWith("cpu/"));
+}
+
+// The instruction set is one of the process's: the forced one ends with the next backend.
+TEST(Backend, AllOpsCanBeForcedToAnInstructionSet) {
+  if (!kHasCpu) GTEST_SKIP() << "built without Highway";
+  const auto best = implementations(*make_backend("cpu"));
+  std::string there;  // ends with those that there are, the best first
+  {
+    const Forced forced("all=cpu/abacus");
+    there = error_of("cpu");
+    EXPECT_THAT(there, AllOf(HasSubstr("'abacus'"), HasSubstr(best.at("linear").substr(4))));
+  }
+  const std::string least = there.substr(there.find_last_of(' ') + 1);
+  {
+    const Forced forced(("all=cpu/" + least + ",glu=reference").c_str());
+    const auto backend = make_backend("cpu", 1, ActivationType::kInt8);
+    EXPECT_THAT(backend->name(), HasSubstr(least + ", activations in f32"));
+    for (const auto& [op, name] : implementations(*backend)) {
+      const bool scalar = best.at(op) == "reference" || op == "glu";
+      EXPECT_EQ(name, scalar ? "reference" : "cpu/" + least) << op;
+    }
+  }
+  {
+    const Forced forced("all=reference");
+    for (const auto& [op, name] : implementations(*make_backend("cpu"))) {
+      EXPECT_EQ(name, "reference") << op;
+    }
+  }
+  EXPECT_EQ(implementations(*make_backend("cpu")), best);
 }
 
 TEST(Backend, WrongForcingIsRefused) {

@@ -2,6 +2,7 @@
 #include "kernels/host.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/resource.h>
 
 #include <fstream>
@@ -57,6 +58,27 @@ TEST_F(HostTest, VersionTwoSaysHowManyCores) {
   EXPECT_EQ(threads(), 1) << "one there must be";
   write("sys/fs/cgroup/pods/one/cpu.max", "100000000 100000\n");
   EXPECT_EQ(threads(), all) << "no more than there are";
+}
+
+// Two hardware threads of a core share what multiplies: one of them is as fast as both.
+TEST_F(HostTest, HardwareThreadsOfACoreCountOnce) {
+  cpu_set_t set;
+  ASSERT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
+  std::vector<int> mine;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) mine.push_back(cpu);
+  }
+  const auto say = [&](int cpu, const std::string& siblings) {
+    write("sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list",
+          siblings + "\n");
+  };
+  for (const int cpu : mine) say(cpu, std::to_string(cpu) + "," + std::to_string(cpu + 5000));
+  EXPECT_EQ(threads(), static_cast<int>(mine.size())) << "others use the other threads";
+  if (mine.size() < 2) return;
+  for (const int cpu : {mine[0], mine[1]}) {
+    say(cpu, std::to_string(mine[0]) + "-" + std::to_string(mine[1]));
+  }
+  EXPECT_EQ(threads(), static_cast<int>(mine.size()) - 1);
 }
 
 TEST_F(HostTest, VersionOneHasAFolderEachController) {

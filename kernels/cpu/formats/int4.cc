@@ -64,8 +64,8 @@ struct Int4Groups {
   }
 };
 
-void int4_block(const LinearArgs& a, int64_t row_begin, int64_t row_end, int64_t begin,
-                int64_t end) {
+void int4_block(const LinearArgs& a, const std::byte*, int64_t row_begin, int64_t row_end,
+                int64_t begin, int64_t end) {
   packed_block<Int4Groups>(a, row_begin, row_end, begin, end);
 }
 
@@ -78,7 +78,7 @@ namespace recurve::cpu {
 HWY_EXPORT(int4_block);
 
 void run_int4(const LinearArgs& args, Stream& stream) {
-  linear_with(HWY_DYNAMIC_DISPATCH(int4_block), args, stream);
+  linear_with({.block = HWY_DYNAMIC_DISPATCH(int4_block)}, args, stream);
 }
 
 }  // namespace recurve::cpu

@@ -59,8 +59,8 @@ struct Int8Groups {
   }
 };
 
-void int8_block(const LinearArgs& a, int64_t row_begin, int64_t row_end, int64_t begin,
-                int64_t end) {
+void int8_block(const LinearArgs& a, const std::byte*, int64_t row_begin, int64_t row_end,
+                int64_t begin, int64_t end) {
   packed_block<Int8Groups>(a, row_begin, row_end, begin, end);
 }
 
@@ -73,7 +73,7 @@ namespace recurve::cpu {
 HWY_EXPORT(int8_block);
 
 void run_int8(const LinearArgs& args, Stream& stream) {
-  linear_with(HWY_DYNAMIC_DISPATCH(int8_block), args, stream);
+  linear_with({.block = HWY_DYNAMIC_DISPATCH(int8_block)}, args, stream);
 }
 
 }  // namespace recurve::cpu

@@ -1,0 +1,426 @@
+// Products of x in eight bits with weights in int8 and int4, on AVX512-VNNI, whose one instruction
+// multiplies bytes without a sign by bytes with one and adds four products to each of 16 sums.
+//
+// Lane n of a vector belongs to output n of 16. A single row multiplies the weights as they stand,
+// and its lanes are added across; for several rows 16 outputs are turned over first, so that four
+// columns of each are a vector. Within a group sums are whole numbers, exact in any order; the sum
+// over groups is one chain of fp32 in both, so a row's bits do not depend on how many there are.
+#include <hwy/base.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "kernels/ceil_div.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/products/rounded_products.h"
+#include "kernels/cpu/targets.h"
+#include "kernels/formats/int4.h"
+#include "kernels/formats/int8.h"
+
+// After the choice of instruction sets.
+#include <hwy/targets.h>
+
+#if HWY_ARCH_X86_64 && (HWY_ATTAINABLE_TARGETS & HWY_AVX3)
+HWY_PUSH_ATTRIBUTES("avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,avx2,fma,f16c,bmi,bmi2")
+#include "kernels/cpu/products/avx512.h"
+
+namespace recurve::cpu {
+namespace {
+
+using avx512::kLanes;
+
+constexpr int64_t kGroup = 64;  // columns
+static_assert(kInt8Group == kGroup && kInt4Group == kGroup);
+constexpr int64_t kSteps = kGroup / 4;         // vectors of four columns in a group
+constexpr int64_t kPanelGroups = 16;           // turned over at once: 64 KiB of four vectors
+constexpr int kRows = 6, kVectors = 4;         // of a tile
+constexpr int64_t kPanel = kVectors * kLanes;  // outputs
+constexpr float kLeastSize = 1e-30f;           // below it a group of x is taken for zeros
+
+// A row of x: of each group 64 bytes q; then of each s, s times the sum of q, and what a sum of
+// products lacks.
+struct ByteRow {
+  ByteRow(const std::byte* row, int64_t groups)
+      : q(row),
+        scale(reinterpret_cast<const float*>(row + groups * kGroup)),
+        sum(scale + groups),
+        lacking(reinterpret_cast<const int32_t*>(sum + groups)) {}
+  static int64_t bytes(int64_t K) {
+    return ceil_div(ceil_div(K, kGroup) * (kGroup + 12), int64_t{64}) * 64;
+  }
+
+  const std::byte* q;
+  const float *scale, *sum;
+  const int32_t* lacking;
+};
+
+// How a format's groups become bytes without a sign, and x is laid out to meet them.
+struct Int8Bytes {
+  static constexpr int64_t kBytes = kGroup, kScaleBytes = 2;
+  static constexpr int kOffset = 128;  // added to the weights
+  static constexpr bool kMinimum = false;
+
+  HWY_INLINE static __m512i load(const std::byte* group) {
+    return _mm512_xor_si512(_mm512_loadu_si512(group), _mm512_set1_epi8(-128));
+  }
+  HWY_INLINE static __m512i order(__m512i q) { return q; }
+  // Of 16 groups of an output; of less, zeros.
+  HWY_INLINE static void load_scales(const std::byte* from, int64_t groups, __m512i* scale,
+                                     __m512i*) {
+    const auto some = static_cast<__mmask16>((1u << groups) - 1);
+    const __m256i bits = _mm256_maskz_loadu_epi16(some, from);
+    *scale = _mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16);
+  }
+};
+
+struct Int4Bytes {
+  static constexpr int64_t kBytes = kGroup / 2, kScaleBytes = 4;
+  static constexpr int kOffset = 0;
+  static constexpr bool kMinimum = true;
+
+  // The lower halves of all bytes, then the upper ones: not in the order of columns.
+  HWY_INLINE static __m512i load(const std::byte* group) {
+    const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(group));
+    const __m512i twice =
+        _mm512_inserti64x4(_mm512_castsi256_si512(both), _mm256_srli_epi16(both, 4), 1);
+    return _mm512_and_si512(twice, _mm512_set1_epi8(15));
+  }
+  // Bits 4 i to 4 i + 3 of word j are column 16 i + j.
+  HWY_INLINE static __m512i order(__m512i q) {
+    const __m128i a = _mm512_castsi512_si128(q), b = _mm512_extracti32x4_epi32(q, 1);
+    const __m128i c = _mm512_extracti32x4_epi32(q, 2), d = _mm512_extracti32x4_epi32(q, 3);
+    __m512i out = _mm512_castsi128_si512(_mm_unpacklo_epi8(a, c));
+    out = _mm512_inserti32x4(out, _mm_unpackhi_epi8(a, c), 1);
+    out = _mm512_inserti32x4(out, _mm_unpacklo_epi8(b, d), 2);
+    return _mm512_inserti32x4(out, _mm_unpackhi_epi8(b, d), 3);
+  }
+  HWY_INLINE static void load_scales(const std::byte* from, int64_t groups, __m512i* scale,
+                                     __m512i* least) {
+    const auto some = static_cast<__mmask16>((1u << groups) - 1);
+    const __m512i both = _mm512_maskz_loadu_epi32(some, from);
+    *scale = _mm512_slli_epi32(both, 16);
+    *least = _mm512_and_si512(both, _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
+  }
+};
+
+template <class Format>
+void round_row(const float* x, int64_t K, std::byte* to) {
+  const int64_t groups = ceil_div(K, kGroup);
+  auto* scales = reinterpret_cast<float*>(to + groups * kGroup);
+  auto* lacking = reinterpret_cast<int32_t*>(scales + 2 * groups);
+  for (int64_t g = 0; g < groups; ++g) {
+    __m512 values[4], largest = _mm512_setzero_ps();
+    __mmask16 bad = 0;
+    HWY_UNROLL(8)
+    for (int i = 0; i < 4; ++i) {
+      const int64_t k = g * kGroup + i * kLanes;
+      const auto there = std::clamp<int64_t>(K - k, 0, kLanes);
+      values[i] = _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << there) - 1), x + k);
+      largest = _mm512_max_ps(largest, _mm512_abs_ps(values[i]));
+      bad |= _mm512_cmp_ps_mask(values[i], values[i], _CMP_UNORD_Q);
+    }
+    const float size = _mm512_reduce_max_ps(largest);
+    const bool zero = size < kLeastSize;
+    const __m512 inverse = _mm512_set1_ps(zero ? 0 : 127 / size);
+    __m512i q = _mm512_setzero_si512(), sum = _mm512_setzero_si512();
+    HWY_UNROLL(8)
+    for (int i = 0; i < 4; ++i) {
+      const __m512i whole = _mm512_cvtps_epi32(_mm512_mul_ps(values[i], inverse));
+      sum = _mm512_add_epi32(sum, whole);
+      const __m128i bytes = _mm512_cvtsepi32_epi8(whole);
+      q = i == 0   ? _mm512_castsi128_si512(bytes)
+          : i == 1 ? _mm512_inserti32x4(q, bytes, 1)
+          : i == 2 ? _mm512_inserti32x4(q, bytes, 2)
+                   : _mm512_inserti32x4(q, bytes, 3);
+    }
+    _mm512_storeu_si512(to + g * kGroup, Format::order(q));
+    const bool finite = bad == 0 && size <= std::numeric_limits<float>::max();
+    const float scale = finite ? (zero ? 0 : size / 127) : std::numeric_limits<float>::quiet_NaN();
+    const int32_t total = finite ? _mm512_reduce_add_epi32(sum) : 0;
+    scales[g] = scale;
+    scales[groups + g] = scale * static_cast<float>(total);
+    lacking[g] = -Format::kOffset * total;
+  }
+}
+
+// The weights of 16 outputs from n on; where they end, the last one again.
+template <class Format>
+class Outputs {
+ public:
+  Outputs(const Matrix& W, int64_t n) {
+    const int64_t groups = ceil_div(W.K, kGroup);
+    for (int64_t i = 0; i < kLanes; ++i) {
+      const int64_t first = std::min(n + i, W.N - 1) * groups;
+      q_[i] = static_cast<const std::byte*>(W.data) + first * Format::kBytes;
+      scales_[i] = static_cast<const std::byte*>(W.scales) + first * Format::kScaleBytes;
+    }
+    ahead_ = kLanes * groups * Format::kBytes;
+  }
+
+  HWY_INLINE __m512i group(int64_t i, int64_t g) const {
+    return Format::load(q_[i] + g * Format::kBytes);
+  }
+
+  // scale[i]: those of group g + i, of `count` groups, 16 at most; least[i]: the minima.
+  HWY_INLINE void load_scales(int64_t g, int64_t count, avx512::Vectors& scale,
+                              avx512::Vectors& least) const {
+    HWY_UNROLL(16)
+    for (int64_t i = 0; i < kLanes; ++i) {
+      Format::load_scales(scales_[i] + g * Format::kScaleBytes, count, &scale[i], &least[i]);
+    }
+    avx512::transpose(scale);
+    if constexpr (Format::kMinimum) avx512::transpose(least);
+  }
+
+  // Fetches group g's share of the next 16 outputs' weights and scales, line after line as they
+  // stand.
+  HWY_INLINE void fetch_ahead(int64_t g) const {
+    constexpr int64_t kLine = 64, kShare = kLanes * Format::kBytes;
+    const std::byte* q = q_[0] + ahead_ + g * kShare;
+    HWY_UNROLL(16)
+    for (int64_t at = 0; at < kShare; at += kLine) __builtin_prefetch(q + at, 0, 3);
+    constexpr int64_t kScales = kLanes * Format::kScaleBytes;  // a part of a line, or one
+    __builtin_prefetch(scales_[0] + ahead_ / Format::kBytes * Format::kScaleBytes + g * kScales, 0,
+                       3);
+  }
+
+ private:
+  const std::byte *q_[kLanes], *scales_[kLanes];
+  int64_t ahead_;
+};
+
+// sum + scale dots + least, of x's group g: in this order everywhere.
+template <class Format>
+HWY_INLINE __m512 with_group(__m512 sum, __m512i dots, const ByteRow& x, int64_t g,
+                             __m512i weight_scale, __m512i least) {
+  const __m512 scale = _mm512_mul_ps(_mm512_castsi512_ps(weight_scale), _mm512_set1_ps(x.scale[g]));
+  if constexpr (Format::kOffset != 0)
+    dots = _mm512_add_epi32(dots, _mm512_set1_epi32(x.lacking[g]));
+  sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), scale, sum);
+  if constexpr (Format::kMinimum) {
+    sum = _mm512_fmadd_ps(_mm512_castsi512_ps(least), _mm512_set1_ps(x.sum[g]), sum);
+  }
+  return sum;
+}
+
+// One row: 16 outputs at a time, their lanes added across.
+template <class Format>
+void single_row(const LinearArgs& a, const ByteRow& x, int64_t row, int64_t begin, int64_t end) {
+  const int64_t groups = ceil_div(a.W.K, kGroup);
+  for (int64_t n = begin; n < end; n += kLanes) {
+    const Outputs<Format> outputs(a.W, n);
+    __m512 sum = _mm512_setzero_ps();
+    avx512::Vectors scale, least;
+    for (int64_t g = 0; g < groups; ++g) {
+      if (g % kLanes == 0) {
+        outputs.load_scales(g, std::min(kLanes, groups - g), scale, least);
+      }
+      outputs.fetch_ahead(g);
+      const __m512i q = _mm512_loadu_si512(x.q + g * kGroup);
+      avx512::Vectors products;
+      HWY_UNROLL(16)
+      for (int64_t i = 0; i < kLanes; ++i) {
+        products[i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), outputs.group(i, g), q);
+      }
+      sum = with_group<Format>(sum, avx512::sums_of_lanes(products), x, g, scale[g % kLanes],
+                               least[g % kLanes]);
+    }
+    alignas(64) float sums[kLanes];
+    _mm512_store_ps(sums, sum);
+    finish_outputs(a, row, n, std::min(kLanes, end - n), sums);
+  }
+}
+
+// 16 groups of 64 outputs, turned over: four columns of 16 outputs are a vector.
+struct Panel {
+  __m512i q[kPanelGroups * kSteps * kVectors];
+  __m512i scale[kPanelGroups * kVectors], least[kPanelGroups * kVectors];
+};
+
+// The vectors v of the panel: `count` groups from g on.
+template <class Format>
+void fill_panel(const Outputs<Format>& outputs, int v, int64_t g, int64_t count, Panel* panel) {
+  avx512::Vectors turned, scale, least;
+  outputs.load_scales(g, count, scale, least);
+  for (int64_t i = 0; i < count; ++i) {
+    outputs.fetch_ahead(g + i);
+    HWY_UNROLL(16)
+    for (int64_t n = 0; n < kLanes; ++n) turned[n] = outputs.group(n, g + i);
+    avx512::transpose(turned);
+    HWY_UNROLL(16)
+    for (int64_t step = 0; step < kSteps; ++step) {
+      panel->q[(i * kSteps + step) * kVectors + v] = turned[step];
+    }
+    panel->scale[i * kVectors + v] = scale[i];
+    if constexpr (Format::kMinimum) panel->least[i * kVectors + v] = least[i];
+  }
+}
+
+HWY_INLINE __m512i four_columns(const std::byte* q) {
+  int32_t four;
+  std::memcpy(&four, q, sizeof(four));
+  return _mm512_set1_epi32(four);
+}
+
+// The sums of one group's products, of ROWS rows and VECTORS vectors of the panel. Called, so that
+// the sums stay in registers.
+template <int ROWS, int VECTORS>
+HWY_NOINLINE void multiply_group(const __m512i* w, const std::byte* const (&x)[kRows],
+                                 __m512i (&out)[ROWS][VECTORS]) {
+  __m512i dots[ROWS][VECTORS];
+  HWY_UNROLL(8)
+  for (int r = 0; r < ROWS; ++r) {
+    HWY_UNROLL(8)
+    for (int v = 0; v < VECTORS; ++v) dots[r][v] = _mm512_setzero_si512();
+  }
+  for (int64_t step = 0; step < kSteps; ++step, w += kVectors) {
+    __m512i columns[ROWS];
+    HWY_UNROLL(8)
+    for (int r = 0; r < ROWS; ++r) columns[r] = four_columns(x[r] + 4 * step);
+    HWY_UNROLL(8)
+    for (int v = 0; v < VECTORS; ++v) {
+      const __m512i ws = w[v];
+      HWY_UNROLL(8)
+      for (int r = 0; r < ROWS; ++r) avx512::add_products(dots[r][v], ws, columns[r]);
+    }
+  }
+  HWY_UNROLL(8)
+  for (int r = 0; r < ROWS; ++r) {
+    HWY_UNROLL(8)
+    for (int v = 0; v < VECTORS; ++v) out[r][v] = dots[r][v];
+  }
+}
+
+// Adds the panel's groups, which are `count` from g on, to the sums of ROWS rows: (ROWS, kPanel).
+template <class Format, int ROWS, int VECTORS>
+void add_panel(const Panel& panel, const ByteRow* x, int64_t g, int64_t count, float* sums) {
+  for (int64_t i = 0; i < count; ++i) {
+    const std::byte* q[kRows] = {};
+    for (int r = 0; r < ROWS; ++r) q[r] = x[r].q + (g + i) * kGroup;
+    __m512i dots[ROWS][VECTORS];
+    multiply_group(panel.q + i * kSteps * kVectors, q, dots);
+    for (int r = 0; r < ROWS; ++r) {
+      for (int v = 0; v < VECTORS; ++v) {
+        float* sum = sums + r * kPanel + v * kLanes;
+        const int64_t at = i * kVectors + v;
+        _mm512_storeu_ps(sum, with_group<Format>(_mm512_loadu_ps(sum), dots[r][v], x[r], g + i,
+                                                 panel.scale[at], panel.least[at]));
+      }
+    }
+  }
+}
+
+template <class Format, int ROWS>
+void add_panel(int vectors, const Panel& panel, const ByteRow* x, int64_t g, int64_t count,
+               float* sums) {
+  switch (vectors) {
+    case 1:
+      return add_panel<Format, ROWS, 1>(panel, x, g, count, sums);
+    case 2:
+      return add_panel<Format, ROWS, 2>(panel, x, g, count, sums);
+    case 3:
+      return add_panel<Format, ROWS, 3>(panel, x, g, count, sums);
+    default:
+      return add_panel<Format, ROWS, kVectors>(panel, x, g, count, sums);
+  }
+}
+
+template <class Format>
+void add_panel(int64_t rows, int vectors, const Panel& panel, const ByteRow* x, int64_t g,
+               int64_t count, float* sums) {
+  switch (rows) {
+    case 1:
+      return add_panel<Format, 1>(vectors, panel, x, g, count, sums);
+    case 2:
+      return add_panel<Format, 2>(vectors, panel, x, g, count, sums);
+    case 3:
+      return add_panel<Format, 3>(vectors, panel, x, g, count, sums);
+    case 4:
+      return add_panel<Format, 4>(vectors, panel, x, g, count, sums);
+    case 5:
+      return add_panel<Format, 5>(vectors, panel, x, g, count, sums);
+    default:
+      return add_panel<Format, kRows>(vectors, panel, x, g, count, sums);
+  }
+}
+
+template <class Format>
+void byte_block(const LinearArgs& a, const std::byte* rounded, int64_t row_begin, int64_t row_end,
+                int64_t begin, int64_t end) {
+  const int64_t groups = ceil_div(a.W.K, kGroup), row_bytes = ByteRow::bytes(a.W.K);
+  const int64_t rows = row_end - row_begin;
+  if (rows == 1) {
+    const ByteRow x(rounded + row_begin * row_bytes, groups);
+    return single_row<Format>(a, x, row_begin, begin, end);
+  }
+  static thread_local std::vector<ByteRow> x;
+  static thread_local std::vector<float> sums;  // (rows, kPanel)
+  static thread_local const auto panel = std::make_unique<Panel>();
+  x.clear();
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    x.emplace_back(rounded + row * row_bytes, groups);
+  }
+  for (int64_t n = begin; n < end; n += kPanel) {
+    const int64_t wanted = std::min(kPanel, end - n);
+    const auto vectors = static_cast<int>(ceil_div(wanted, kLanes));
+    sums.assign(static_cast<size_t>(rows * kPanel), 0);
+    for (int64_t g = 0; g < groups; g += kPanelGroups) {
+      const int64_t count = std::min(kPanelGroups, groups - g);
+      for (int v = 0; v < vectors; ++v) {
+        fill_panel(Outputs<Format>(a.W, n + v * kLanes), v, g, count, panel.get());
+      }
+      for (int64_t row = 0; row < rows;) {
+        // The rest in tiles of nearly one size.
+        const int64_t rest = rows - row, some = ceil_div(rest, ceil_div(rest, int64_t{kRows}));
+        add_panel<Format>(some, vectors, *panel, x.data() + row, g, count,
+                          sums.data() + row * kPanel);
+        row += some;
+      }
+    }
+    for (int64_t row = 0; row < rows; ++row) {
+      finish_outputs(a, row_begin + row, n, wanted, sums.data() + row * kPanel);
+    }
+  }
+}
+
+constexpr LinearProducts kInt8Products{.block = byte_block<Int8Bytes>,
+                                       .outputs = kLanes,
+                                       .rounded_bytes = ByteRow::bytes,
+                                       .round = round_row<Int8Bytes>};
+constexpr LinearProducts kInt4Products{.block = byte_block<Int4Bytes>,
+                                       .outputs = kLanes,
+                                       .rounded_bytes = ByteRow::bytes,
+                                       .round = round_row<Int4Bytes>};
+
+}  // namespace
+}  // namespace recurve::cpu
+HWY_POP_ATTRIBUTES
+
+namespace recurve::cpu {
+namespace {
+
+const LinearProducts* where_possible(const LinearProducts& products) {
+  const bool can = (hwy::SupportedTargets() & HWY_AVX3) != 0;
+  return can && __builtin_cpu_supports("avx512vnni") ? &products : nullptr;
+}
+
+}  // namespace
+
+const LinearProducts* int8_products() { return where_possible(kInt8Products); }
+const LinearProducts* int4_products() { return where_possible(kInt4Products); }
+
+}  // namespace recurve::cpu
+
+#else
+
+namespace recurve::cpu {
+
+const LinearProducts* int8_products() { return nullptr; }
+const LinearProducts* int4_products() { return nullptr; }
+
+}  // namespace recurve::cpu
+
+#endif

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""A large model from a file, packed, with random weights: loaded, served over gRPC, asked, and weighed.
+
+    tests/bench/large_model.py tests/configs/falcon-mamba-7b.json --weights int4 [--bin build/release/bin] [--keep DIR]
+
+Writes a checkpoint of that config, as `python -m weights_tools quantize` would leave one, serves it with one slot, and
+fails where an answer does not come or the largest resident memory is above 1.1 x (weights + states) + 64 MiB, which no
+second copy of the weights fits into, at any time of loading or serving.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from weights_tools import families, packed, quantize  # noqa: E402
+from weights_tools import safetensors_io as st  # noqa: E402
+
+PIECE = 1 << 24  # bytes
+MOST = 64 << 20
+
+
+def random_source(dtype, shape, make):
+    """make(random, count) -> an array of that type."""
+    count = int(np.prod(shape, dtype=np.int64))
+    step = PIECE // st.STORAGE[dtype].itemsize
+
+    def pieces():
+        random = np.random.default_rng(count)
+        for first in range(0, count, step):
+            yield make(random, min(step, count - first)).astype(st.STORAGE[dtype], copy=False)
+
+    return st.Source(dtype, tuple(shape), pieces)
+
+
+def plain(name, shape):
+    if name.endswith("A_log"):
+        return random_source("F32", shape, lambda r, n: np.log(1 + np.arange(n, dtype=np.float32) % shape[-1]))
+    if "norm" in name and len(shape) == 1 or name.endswith(".D"):
+        return random_source("F32", shape, lambda r, n: np.ones(n, np.float32))
+    size = np.float32(1 / np.sqrt(shape[-1]) if len(shape) > 1 else 0.1)
+    return random_source("F32", shape, lambda r, n: r.standard_normal(n, np.float32) * size)
+
+
+def matrix(name, shape, form):
+    """Values of about 1 / sqrt(K)."""
+    rows, groups = shape[0], -(-shape[1] // packed.GROUP)
+    size = 1 / np.sqrt(shape[1])
+    dtype, each = ("I8", packed.GROUP) if form == "int8" else ("U8", packed.GROUP // 2)
+    values = random_source(dtype, (rows, groups * each), lambda r, n: np.frombuffer(r.bytes(n), np.uint8).view(dtype_of(dtype)))
+    if form == "int8":
+        scale = st.bf16_bits(np.full(1, size / 74, np.float32))
+        scales = random_source("BF16", (rows, groups), lambda r, n: np.resize(scale, n))
+    else:
+        line = st.bf16_bits(np.array([size / 4.6, -7.5 * size / 4.6], np.float32))
+        scales = random_source("BF16", (rows, groups, 2), lambda r, n: np.resize(line, n))
+    return {f"{name}.{form}": values, f"{name}.{form}.scales": scales}
+
+
+def dtype_of(name):
+    return np.int8 if name == "I8" else np.uint8
+
+
+def write_checkpoint(config_file, form, directory):
+    values = json.loads(config_file.read_text())
+    family, config = families.config_of(values, {})
+    out = {}
+    for name, shape in family.tensor_shapes(config).items():
+        chosen = quantize.form_of(name, shape, family, form, form)
+        out.update({name: plain(name, shape)} if chosen == "none" else matrix(name, shape, chosen))
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(values))
+    st.write_checkpoint(directory, out, 5e9)
+    return family.parameters(config), family.state_bytes(config), sum(t.nbytes for t in out.values())
+
+
+def largest_resident(pid):
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) << 10
+
+
+def serve(directory, binaries, form):
+    """-> seconds to serving, the answer's ids, largest resident bytes."""
+    began = time.monotonic()
+    server = subprocess.Popen(
+        [binaries / "recurve-server", "--model", directory, "--tokenizer", "none", "--weights", form]
+        + ["--slots", "1", "--listen", "127.0.0.1:0", "--prefix-memory", "0", "--max-prompt-tokens", "4096"],
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        address = None
+        for line in server.stderr:
+            found = re.search(r"event=serving .*port=(\d+)", line)
+            if found:
+                address = f"127.0.0.1:{found[1]}"
+                break
+        if address is None:
+            raise SystemExit("the server ended before it served")
+        loaded = time.monotonic() - began
+        asked = [binaries / "recurve", "generate", "--server", address, "--ids", "--prompt", "1 2 3 4 5"]
+        answer = subprocess.run([*asked, "--max-tokens", "8", "--json"], capture_output=True, text=True, timeout=600)
+        if answer.returncode != 0:
+            raise SystemExit(f"no answer: {answer.stderr}")
+        return loaded, answer.stdout, largest_resident(server.pid)
+    finally:
+        server.terminate()
+        server.communicate()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("config", type=pathlib.Path)
+    parser.add_argument("--weights", choices=["int8", "int4"], default="int4")
+    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin")
+    parser.add_argument("--keep", type=pathlib.Path, help="directory for the checkpoint, which stays")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = options.keep or pathlib.Path(temporary) / "model"
+        parameters, state, weights = write_checkpoint(options.config, options.weights, directory)
+        loaded, answer, resident = serve(directory, options.bin, options.weights)
+    bound = 1.1 * (weights + state) + MOST
+    row = {
+        "bench": "large_model",
+        "model": options.config.stem,
+        "weights": options.weights,
+        "parameters": parameters,
+        "weight_bytes": weights,
+        "seconds_to_serving": round(loaded, 1),
+        "resident_bytes": resident,
+        "bound_bytes": round(bound),
+    }
+    print(json.dumps(row))
+    print(answer.strip().splitlines()[-1])
+    return 0 if resident <= bound else f"resident memory {resident:,} is above {bound:,.0f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "kernels/host.h"
+
+namespace recurve::bench {
+
+// GFLOP/s at which so many threads together multiply and add what is in registers already, with the
+// instructions on AVX-512 of each type: what no product of matrices can exceed. 0: this machine has
+// none of that type.
+struct ProductLimits {
+  double f32 = 0, bf16 = 0, int8 = 0;
+};
+
+#if defined(__x86_64__)
+// Twelve independent sums, so that none waits for itself.
+#define RECURVE_TWELVE(op)                                             \
+  op " %%zmm30, %%zmm31, %%zmm0\n" op " %%zmm30, %%zmm31, %%zmm1\n" op \
+     " %%zmm30, %%zmm31, %%zmm2\n" op " %%zmm30, %%zmm31, %%zmm3\n" op \
+     " %%zmm30, %%zmm31, %%zmm4\n" op " %%zmm30, %%zmm31, %%zmm5\n" op \
+     " %%zmm30, %%zmm31, %%zmm6\n" op " %%zmm30, %%zmm31, %%zmm7\n" op \
+     " %%zmm30, %%zmm31, %%zmm8\n" op " %%zmm30, %%zmm31, %%zmm9\n" op \
+     " %%zmm30, %%zmm31, %%zmm10\n" op " %%zmm30, %%zmm31, %%zmm11\n"
+#define RECURVE_PRODUCT_LOOP(name, op)                                                        \
+  [[gnu::target("avx512f")]] inline void name(int64_t times) {                                \
+    asm volatile("vpxorq %%zmm30, %%zmm30, %%zmm30\n"                                       \
+                 "vpxorq %%zmm31, %%zmm31, %%zmm31\n"                                       \
+                 "1:\n" RECURVE_TWELVE(op) "dec %0\n"                                       \
+                 "jnz 1b\n"                                                                 \
+                 : "+r"(times)                                                              \
+                 :                                                                          \
+                 : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",    \
+                   "xmm8", "xmm9", "xmm10", "xmm11", "xmm30", "xmm31"); \
+  }
+RECURVE_PRODUCT_LOOP(multiply_f32, "vfmadd231ps")
+RECURVE_PRODUCT_LOOP(multiply_bf16, "vdpbf16ps")
+RECURVE_PRODUCT_LOOP(multiply_int8, "vpdpbusd")
+#undef RECURVE_PRODUCT_LOOP
+#undef RECURVE_TWELVE
+
+// GFLOP/s of the loop, of `products` an instruction: the best of five times of some milliseconds.
+inline double product_rate(void (*loop)(int64_t), double products, size_t threads) {
+  constexpr int64_t kTimes = 1'000'000;
+  double best = 0;
+  for (int pass = 0; pass < 5; ++pass) {
+    const auto began = std::chrono::steady_clock::now();
+    {
+      std::vector<std::jthread> workers;
+      for (size_t t = 0; t < threads; ++t) workers.emplace_back(loop, kTimes);
+    }
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - began;
+    const double all = 2 * products * 12 * static_cast<double>(kTimes * int64_t(threads));
+    best = std::max(best, all / time.count() / 1e9);
+  }
+  return best;
+}
+
+inline ProductLimits product_limits(int wanted_threads) {
+  const auto threads = static_cast<size_t>(wanted_threads > 0 ? wanted_threads : host_threads());
+  ProductLimits limits;
+  if (!__builtin_cpu_supports("avx512f")) return limits;
+  limits.f32 = product_rate(multiply_f32, 16, threads);
+  if (__builtin_cpu_supports("avx512bf16")) limits.bf16 = product_rate(multiply_bf16, 32, threads);
+  if (__builtin_cpu_supports("avx512vnni")) limits.int8 = product_rate(multiply_int8, 64, threads);
+  return limits;
+}
+#else
+inline ProductLimits product_limits(int) { return {}; }
+#endif
+
+}  // namespace recurve::bench
