@@ -103,13 +103,26 @@ HttpOptions metrics_options(const Options& o, std::shared_ptr<TlsRelay> tls) {
           .metrics_only = true};
 }
 
-ServingOptions serving_options(const Options& o, StopSignal& stop, Failure& failure) {
+// A process is told from others by its machine, which for a pod has the pod's name.
+TracerOptions tracer_options(const Options& o) {
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  return {.target = parse_otlp_url(o.traces),
+          .source = {.service = "recurve",
+                     .instance = fmt::format("{}-{}", host, getpid()),
+                     .version = kVersion},
+          .ratio = o.trace_ratio};
+}
+
+ServingOptions serving_options(const Options& o, StopSignal& stop, Failure& failure,
+                               Tracer* tracer) {
   return {.version = kVersion,
           .max_bytes_under_way = static_cast<int64_t>(o.request_memory),
           .max_prompt_tokens = o.max_prompt_tokens,
           .stall_seconds = o.stall_seconds,
           .max_generated_tokens = o.max_generated_tokens,
           .keys = make_keys(o),
+          .tracer = tracer,
           .drain_seconds = o.drain_seconds,
           .on_drain = [&stop](double seconds) { stop.raise(seconds); },
           .on_failure = failure.listener("the server's threads")};
@@ -262,7 +275,10 @@ int run(const Options& o, StopSignal& stop) {
   AdmissionQueue queue(o.max_queue);
   EngineStats stats;
   Failure failure(stop);
-  Serving serving(serving_options(o, stop, failure), queue, stats, metrics);
+  std::optional<Tracer> tracer;
+  if (!o.traces.empty()) tracer.emplace(tracer_options(o), metrics);
+  Serving serving(serving_options(o, stop, failure, tracer ? &*tracer : nullptr), queue, stats,
+                  metrics);
   const std::shared_ptr<TlsRelay> tls = make_tls(o);
   RpcServer rpc(rpc_options(o, tls), serving, {kserve_service()});
   std::optional<RpcServer> admin;

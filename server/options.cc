@@ -293,6 +293,15 @@ int parse_options(int argc, char** argv, Options* o) {
           std::map<std::string, LogFormat>{{"text", LogFormat::kText}, {"json", LogFormat::kJson}}))
       ->default_str("text")
       ->group("Logs");
+  app.add_option("--traces", o->traces,
+                 "http://HOST[:PORT] of an OpenTelemetry collector that takes OTLP over HTTP; "
+                 "default: none")
+      ->group("Logs");
+  app.add_option("--trace-ratio", o->trace_ratio,
+                 "Of requests whose clients name no trace, the part that is traced; of others, "
+                 "those that their clients trace are")
+      ->check(CLI::Range(0.0, 1.0))
+      ->group("Logs");
 
   return parse(app, argc, argv);
 }

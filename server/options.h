@@ -31,6 +31,8 @@ struct Options {
   std::string admin;                             // HOST:PORT for operators; empty: none
   bool insecure_network = false;
   std::string metrics;  // HOST:PORT; empty: none
+  std::string traces;   // URL of a collector; empty: none
+  double trace_ratio = 1;
   int threads = 0;
   std::string weights = "auto";  // see WeightFormats::named()
   std::string head_weights;      // of the embedding and the head; empty: as `weights`

@@ -29,6 +29,11 @@ std::string error(int status, const std::string& message) {
       {.status = status, .body = dump(error_object(status, message)), .keep_alive = false});
 }
 
+std::string operation_of(const Route& route) {
+  const auto verb = http::to_string(route.verb);
+  return fmt::format("{} {}", std::string_view(verb.data(), verb.size()), route.path);
+}
+
 }  // namespace
 
 Connection::Connection(HttpContext& context, asio::ip::tcp::socket socket, const Peer& peer)
@@ -137,20 +142,24 @@ bool Connection::hold_body() {
 
 void Connection::body_came() {
   const Route& route = *head_.match.route;
-  HttpRequest request = take_request();
+  HttpRequest request = take_request(route);
   body_share_ = {};  // whoever keeps the body counts it
   body_held_ = 0;
   if (route.exchange != nullptr) return begin_exchange(route, std::move(request));
   respond(route.respond(context_, request, head_.keep_alive));
 }
 
-HttpRequest Connection::take_request() {
+HttpRequest Connection::take_request(const Route& route) {
   const auto& fields = parser_->get();
   HttpRequest request{.caller = caller_,
                       .names = std::move(head_.match.names),
                       .query = std::move(head_.query),
                       .request_id = std::string(field_of(fields, "x-request-id")),
+                      .origin = {.operation = operation_of(route),
+                                 .traceparent = std::string(field_of(fields, "traceparent")),
+                                 .tracestate = all_of(fields, "tracestate")},
                       .session = std::string(field_of(fields, "x-recurve-session")),
+                      .timeout_ms = std::string(field_of(fields, "x-recurve-timeout-ms")),
                       .if_none_match = std::string(field_of(fields, "If-None-Match")),
                       .body = std::move(parser_->get().body())};
   if (request.request_id.empty()) request.request_id = make_name("r-");

@@ -77,7 +77,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool hold_body();
   void body_came();
   void refuse_unread(const Error& error);
-  HttpRequest take_request();
+  HttpRequest take_request(const Route& route);
   void begin_exchange(const Route& route, HttpRequest request);
   void watch();
   bool look_at_client();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "server/identity/identity.h"
+#include "server/request/door.h"
 
 namespace recurve {
 
@@ -16,8 +17,10 @@ struct HttpRequest {
   std::vector<std::string> names = {};  // what stands in the target for each * of its route's path
   std::string query = {};               // behind the target's '?'
   std::string request_id = {};          // x-request-id, or one that was made
-  std::string session = {};             // x-recurve-session; empty: none, or in the body
-  std::string if_none_match = {};       // what the client has already; empty: nothing
+  CallOrigin origin = {};
+  std::string session = {};        // x-recurve-session; empty: none, or in the body
+  std::string timeout_ms = {};     // x-recurve-timeout-ms; empty: it may take as long as it likes
+  std::string if_none_match = {};  // what the client has already; empty: nothing
   std::string body = {};
 };
 

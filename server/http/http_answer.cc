@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <new>
 #include <utility>
 
@@ -45,8 +46,9 @@ class HttpAnswer::Part final : public AnswerDoor {
     return {};
   }
   void send(AnswerEvent event) override { owner_.send(index_, event); }
-  std::optional<Clock::time_point> deadline() const override { return std::nullopt; }
+  std::optional<Clock::time_point> deadline() const override { return owner_.deadline_; }
   std::string peer() const override { return owner_.connection_->peer(); }
+  CallOrigin origin() const override { return owner_.request_.origin; }
   bool busy() override {
     if (!owner_.writing_) return false;
     more_ = true;
@@ -96,6 +98,7 @@ void HttpAnswer::begin() {
 // To the text threads, or refused.
 Refused HttpAnswer::admit() {
   if (Refused refused = serving_.availability()) return refused;
+  if (Refused refused = read_deadline()) return refused;
   const size_t bytes = request_.body.size();
   body_share_ = serving_.message_bytes.take(static_cast<int64_t>(bytes));
   if (!body_share_) {
@@ -105,6 +108,21 @@ Refused HttpAnswer::admit() {
   const auto most = static_cast<size_t>(serving_.options.max_tokenising);
   if (serving_.text.try_post(this, bytes, most)) return {};
   return exhausted("too many prompts wait to be read: try again later");
+}
+
+Refused HttpAnswer::read_deadline() {
+  const std::string& said = request_.timeout_ms;
+  if (said.empty()) return {};
+  constexpr int64_t kMost = 1'000'000'000;
+  int64_t milliseconds = 0;
+  const auto [end, error] = std::from_chars(said.data(), said.data() + said.size(), milliseconds);
+  const bool whole = error == std::errc() && end == said.data() + said.size();
+  if (!whole || milliseconds < 1 || milliseconds > kMost) {
+    return invalid("x-recurve-timeout-ms", "x-recurve-timeout-ms must be in [1, {}], got \"{}\"",
+                   kMost, said);
+  }
+  deadline_ = arrival_ + std::chrono::milliseconds(milliseconds);
+  return {};
 }
 
 void HttpAnswer::run() {
@@ -128,8 +146,12 @@ void HttpAnswer::start(Refused refused) {
   if (!refused) refused = open_parts();
   if (!refused) return;
   refused = serving_.report(std::move(refused));
+  CallTrace trace(serving_.options.tracer, request_.origin, arrival_);
+  trace.ended(refused, nullptr, request_.request_id, request_.caller.tenant_name);
+  trace.delivered();
   log_event(LogLevel::kInfo, "request_finished",
             {{"request_id", request_.request_id},
+             {"trace_id", trace.id()},
              {"tenant", request_.caller.tenant_name},
              {"peer", connection_->peer()},
              {"code", code_name(refused)},

@@ -34,6 +34,7 @@ class HttpAnswer final : public Exchange, private CallRegistry::Call, private Ex
   void run() override;
   void abort(CallRegistry::Reason reason) override;
   Refused admit();
+  Refused read_deadline();
   Refused read();
   void start(Refused refused);
   Refused open_parts();
@@ -51,10 +52,12 @@ class HttpAnswer final : public Exchange, private CallRegistry::Call, private Ex
   void conclude();
   void fail(const Refused& refusal);
 
+  const Clock::time_point arrival_ = Clock::now();
   Serving& serving_;
   std::shared_ptr<HttpAnswer> self_;
   ByteBudget::Share body_share_;
   HttpRequest request_;
+  std::optional<Clock::time_point> deadline_;
   std::vector<TextRequest> asked_;
   std::atomic<bool> unwanted_{false};
 

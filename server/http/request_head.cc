@@ -115,6 +115,16 @@ std::string_view field_of(const HttpFields& fields, std::string_view name) {
   return found == fields.end() ? std::string_view() : to_view(found->value());
 }
 
+std::string all_of(const HttpFields& fields, std::string_view name) {
+  std::string all;
+  const auto found = fields.equal_range(boost::beast::string_view(name.data(), name.size()));
+  for (auto at = found.first; at != found.second; ++at) {
+    if (!all.empty()) all += ',';
+    all += to_view(at->value());
+  }
+  return all;
+}
+
 RequestHead read_request_head(const HttpFields& fields, bool keep_alive,
                               const HttpOptions& options) {
   RequestHead head{.keep_alive = keep_alive,

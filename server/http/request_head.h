@@ -35,5 +35,7 @@ RequestHead read_request_head(const HttpFields& fields, bool keep_alive,
 
 // A field of a head; empty where it is not there.
 std::string_view field_of(const HttpFields& fields, std::string_view name);
+// Of one that may be there several times, all, as one list with commas.
+std::string all_of(const HttpFields& fields, std::string_view name);
 
 }  // namespace recurve

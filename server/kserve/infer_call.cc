@@ -11,10 +11,11 @@
 
 namespace recurve {
 
-InferCall::InferCall(ServiceContext& context, grpc::CallbackServerContext& call,
+InferCall::InferCall(ServiceContext& context, grpc::CallbackServerContext& call, const char* rpc,
                      grpc::ByteBuffer message)
     : context_(context),
       grpc_call_(call),
+      rpc_(rpc),
       message_(std::move(message)),
       message_bytes_(static_cast<int64_t>(message_.Length())),
       deadline_(deadline_of(call)) {}

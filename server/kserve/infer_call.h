@@ -39,6 +39,7 @@ class InferCall : public AnswerDoor,
 
   std::optional<Clock::time_point> deadline() const final { return deadline_; }
   std::string peer() const final;
+  CallOrigin origin() const final { return ServiceContext::origin(&grpc_call_, rpc_); }
   void send(AnswerEvent event) final;
   void finish(const Refused& refusal) final;
   bool finished() const final { return finished_; }
@@ -46,8 +47,9 @@ class InferCall : public AnswerDoor,
   void released() final { self_.reset(); }
 
  protected:
-  // context and call outlive it.
-  InferCall(ServiceContext& context, grpc::CallbackServerContext& call, grpc::ByteBuffer message);
+  // context and call outlive it; rpc: as for StreamCall.
+  InferCall(ServiceContext& context, grpc::CallbackServerContext& call, const char* rpc,
+            grpc::ByteBuffer message);
 
   // What the final class does.
   virtual void was_read() = 0;  // on the text thread, or within start()
@@ -66,6 +68,7 @@ class InferCall : public AnswerDoor,
 
   ServiceContext& context_;
   grpc::CallbackServerContext& grpc_call_;
+  const char* const rpc_;
   InferRequest request_;
   ServedCall* served_ = nullptr;  // deletes itself once it is done()
   bool finishing_ = false, finished_ = false;

@@ -60,7 +60,9 @@ class StreamedInfer final : public InferCall {
  public:
   StreamedInfer(ServiceContext& context, grpc::CallbackServerContext& call, InferStream& stream,
                 grpc::ByteBuffer message)
-      : InferCall(context, call, std::move(message)), stream_(stream) {}
+      : InferCall(context, call, "inference.GRPCInferenceService/ModelStreamInfer",
+                  std::move(message)),
+        stream_(stream) {}
 
   // What went to the stream's write() is through, or cannot be.
   void written(bool ok);

@@ -9,7 +9,8 @@ class UnaryInfer final : public grpc::ServerUnaryReactor, public InferCall {
   // What the arguments point to is valid until OnDone().
   UnaryInfer(ServiceContext& context, grpc::CallbackServerContext* call, grpc::ByteBuffer message,
              grpc::ByteBuffer* response)
-      : InferCall(context, *call, std::move(message)), response_(response) {}
+      : InferCall(context, *call, "inference.GRPCInferenceService/ModelInfer", std::move(message)),
+        response_(response) {}
 
   void OnCancel() override { left(); }
   void OnDone() override { done(); }

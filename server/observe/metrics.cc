@@ -99,6 +99,10 @@ struct Metrics::Impl {
                  "of them was there");
     prefix_spared = &prefix_family.Add({{"of", "spared"}});
     prefix_lost = &prefix_family.Add({{"of", "lost"}});
+    auto& span_family = counters(registry, "recurve_trace_spans_total",
+                                 "Spans of traced calls, by whether the collector has them");
+    spans_sent = &span_family.Add({{"result", "sent"}});
+    spans_dropped = &span_family.Add({{"result", "dropped"}});
     auto& slot_family = gauges(registry, "recurve_slots", "State slots on the device, by use");
     slots_free = &slot_family.Add({{"tier", "free"}});
     slots_running = &slot_family.Add({{"tier", "running"}});
@@ -168,7 +172,7 @@ struct Metrics::Impl {
   std::array<Counter*, kRefusals> refused{};
   std::array<Counter*, kCodeNames.size()> errors{};  // [0], OK, is no error
   std::array<Counter*, std::size(kPrefixMisses)> prefix_prompts{};
-  Counter *prefix_spared, *prefix_lost;
+  Counter *prefix_spared, *prefix_lost, *spans_sent, *spans_dropped;
   Gauge *slots_free, *slots_running, *slots_session_idle;
   Gauge *sessions_slot, *sessions_host, *sessions_empty;
 };
@@ -253,6 +257,11 @@ void Metrics::observe_decode(double seconds) { impl_->decode.Observe(seconds); }
 void Metrics::observe_step(double seconds, int64_t rows) {
   impl_->step.Observe(seconds);
   impl_->rows.Observe(static_cast<double>(rows));
+}
+
+void Metrics::add_spans(Spans result, int64_t n) {
+  (result == Spans::kSent ? impl_->spans_sent : impl_->spans_dropped)
+      ->Increment(static_cast<double>(n));
 }
 
 std::string Metrics::text() const {

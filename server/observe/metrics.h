@@ -35,6 +35,12 @@ class Metrics final : public EngineMetrics {
   };
   static constexpr int kRefusals = 3;
 
+  // What became of the spans of traced calls.
+  enum class Spans {
+    kSent,     // to the collector
+    kDropped,  // it did not take them, or too many waited
+  };
+
   Metrics();
   ~Metrics() override;
   Metrics(const Metrics&) = delete;
@@ -79,6 +85,9 @@ class Metrics final : public EngineMetrics {
   void observe_decode(double seconds) override;  // recurve_decode_seconds: first token to last
   // One step of the engine: recurve_step_seconds, recurve_batch_rows (tokens of the step).
   void observe_step(double seconds, int64_t rows) override;
+
+  // recurve_trace_spans_total{result}
+  void add_spans(Spans, int64_t n);
 
   // Logs: recurve_log_lines_dropped_total, of this process, is log_lines_dropped() of log.h.
 

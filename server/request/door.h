@@ -8,6 +8,13 @@
 
 namespace recurve {
 
+// What is known of where a call comes from, for traces. The headers are those of W3C's Trace
+// Context, as they have come; empty where they have not.
+struct CallOrigin {
+  std::string operation = {};  // what is called: an rpc, or a method and its route
+  std::string traceparent = {}, tracestate = {};
+};
+
 // One call's end at its client: what a protocol makes of it. Called on the call's strand, by one
 // thread at a time, unless it says otherwise. A door tells its call what happens to the client: see
 // ServedCall.
@@ -16,6 +23,7 @@ class Door {
   // What is known of the call as it comes.
   virtual std::optional<Clock::time_point> deadline() const = 0;  // empty: none
   virtual std::string peer() const = 0;                           // for logs; empty: local
+  virtual CallOrigin origin() const = 0;
 
   // Whether what flush() began is still on its way to the client; if so, the call is poked when it
   // is through. Any thread.

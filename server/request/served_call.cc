@@ -61,6 +61,7 @@ ServedCall::~ServedCall() {
 
 void ServedCall::open(const Identity& caller, int64_t message_bytes, const std::string& id) {
   caller_ = caller;
+  trace_ = CallTrace(serving_.options.tracer, door_.origin(), arrival_);
   refusal_ = admit(message_bytes, id);
   if (!refusal_) {
     const auto most = static_cast<size_t>(serving_.options.max_tokenising);
@@ -209,6 +210,7 @@ void ServedCall::not_wanted() {
 // Leaves the registry while it is whole: nobody may abort what is being destroyed.
 void ServedCall::done() {
   serving_.registry.leave(this);
+  trace_.delivered();
   retire();
 }
 
@@ -297,15 +299,17 @@ void ServedCall::end(Refused refusal, const Ending* last) {
   if (last != nullptr && !is_refusal(last->why)) {
     serving_.metrics.request_finished(metric_of(last->why));
   }
-  log(refusal, last);
+  write_down(refusal, last);
 }
 
-void ServedCall::log(const Refused& refusal, const Ending* last) const {
+void ServedCall::write_down(const Refused& refusal, const Ending* last) {
+  trace_.ended(refusal, last, id_, caller_.tenant_name);
   const Ending none;
   const Ending& ending = last != nullptr ? *last : none;
   const std::string peer = door_.peer();
   log_event(LogLevel::kInfo, "request_finished",
             {{"request_id", id_},
+             {"trace_id", trace_.id()},
              {"tenant", caller_.tenant_name},
              {"peer", peer.empty() ? std::string_view("local") : peer},
              {"code", code_name(refusal)},

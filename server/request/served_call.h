@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "server/request/call_trace.h"
 #include "server/request/door.h"
 #include "server/request/serving.h"
 
@@ -86,11 +87,12 @@ class ServedCall : public Strand, public CallRegistry::Call {
   bool stalled() const;
   bool late() const;
   Refusal reason_to_leave() const;
-  void log(const Refused& refusal, const Ending* last) const;
+  void write_down(const Refused& refusal, const Ending* last);
 
   Door& door_;
   bool counted_ = false;  // among what its tenant has under way
   ByteBudget::Share message_share_;
+  CallTrace trace_;
 
   // On the strand.
   bool withdrawn_ = false;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "server/observe/metrics.h"
+#include "server/observe/tracer.h"
 #include "server/request/access.h"
 #include "server/request/admission_queue.h"
 #include "server/request/byte_budget.h"
@@ -35,6 +36,8 @@ struct ServingOptions {
   int32_t max_generated_tokens = 1 << 20;
 
   std::shared_ptr<Keyring> keys = {};  // null: none, and everybody may do everything
+
+  Tracer* tracer = nullptr;  // null: no spans are sent; outlives the server
 
   double drain_seconds = 30;  // for requests under way, where whoever drains names no deadline
   // What a client calls that drains the server, with its deadline in seconds, on a thread of the

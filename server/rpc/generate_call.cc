@@ -10,7 +10,7 @@ namespace recurve {
 
 GenerateCall::GenerateCall(ServiceContext& context, grpc::CallbackServerContext* call,
                            const grpc::ByteBuffer* request)
-    : StreamCall(context, call), message_(request) {
+    : StreamCall(context, call, "recurve.v1.Inference/Generate"), message_(request) {
   serve(new Generation(context.serving, *this), static_cast<int64_t>(request->Length()),
         leading_string(*request, v1::GenerateRequest::kRequestIdFieldNumber, kMaxNameLength));
 }

@@ -9,7 +9,7 @@
 namespace recurve {
 
 ScoreCall::ScoreCall(ServiceContext& context, grpc::CallbackServerContext* call)
-    : StreamCall(context, call) {
+    : StreamCall(context, call, "recurve.v1.Inference/Score") {
   serve(new Scoring(context.serving, *this));
 }
 

@@ -6,6 +6,18 @@
 
 namespace recurve {
 
+namespace {
+
+// Of what a client has sent beside its messages; empty where it is not there.
+std::string_view first_of(const grpc::CallbackServerContext* call, const char* key) {
+  const auto& metadata = call->client_metadata();
+  const auto found = metadata.find(key);
+  if (found == metadata.end()) return {};
+  return {found->second.data(), found->second.size()};
+}
+
+}  // namespace
+
 ServiceContext::ServiceContext(RpcOptions options_, Serving& serving_)
     : options(std::move(options_)),
       serving(serving_),
@@ -14,13 +26,14 @@ ServiceContext::ServiceContext(RpcOptions options_, Serving& serving_)
 
 Identity ServiceContext::caller(const grpc::CallbackServerContext* call) const {
   if (!serving.access.has_keys()) return kAnyone;
-  const auto& metadata = call->client_metadata();
-  const auto header = metadata.find("authorization");
-  const std::string_view authorization =
-      header == metadata.end() ? std::string_view()
-                               : std::string_view(header->second.data(), header->second.size());
   const Peer peer = connections.find(call->peer()).value_or(Peer{});
-  return serving.access.identify(authorization, peer.subject, peer.address);
+  return serving.access.identify(first_of(call, "authorization"), peer.subject, peer.address);
+}
+
+CallOrigin ServiceContext::origin(const grpc::CallbackServerContext* call, const char* rpc) {
+  return {.operation = rpc,
+          .traceparent = std::string(first_of(call, "traceparent")),
+          .tracestate = std::string(first_of(call, "tracestate"))};
 }
 
 Refused ServiceContext::identify(const grpc::CallbackServerContext* call, Role least,

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "server/net/connections.h"
+#include "server/request/door.h"
 #include "server/request/refusal.h"
 #include "server/request/serving.h"
 #include "server/rpc/server.h"
@@ -19,6 +20,9 @@ struct ServiceContext {
   Identity caller(const grpc::CallbackServerContext* call) const;
   // The same, or why the caller may not do what takes the role.
   Refused identify(const grpc::CallbackServerContext* call, Role least, Identity* caller) const;
+
+  // Of a call to the rpc of that name, PACKAGE.SERVICE/METHOD.
+  static CallOrigin origin(const grpc::CallbackServerContext* call, const char* rpc);
 
   // What gRPC says for a refusal that Serving has reported, with the trailers that go with it: when
   // to come again where the server was full; that it was the server who said UNAVAILABLE.

@@ -46,6 +46,7 @@ class StreamCall : public Reactor, public DoorType {
     const std::optional<Peer> peer = context_.connections.find(call_->peer());
     return peer ? peer->address : "";
   }
+  CallOrigin origin() const final { return ServiceContext::origin(call_, rpc_); }
   bool busy() final { return outbox_.writing(); }
   size_t unsent() const final { return outbox_.waiting(); }
   void discard() final { outbox_.discard(); }
@@ -70,8 +71,9 @@ class StreamCall : public Reactor, public DoorType {
   void released() final { delete this; }
 
  protected:
-  StreamCall(ServiceContext& context, grpc::CallbackServerContext* call)
-      : context_(context), call_(call) {}
+  // rpc: PACKAGE.SERVICE/METHOD, for as long as the program runs.
+  StreamCall(ServiceContext& context, grpc::CallbackServerContext* call, const char* rpc)
+      : context_(context), call_(call), rpc_(rpc) {}
   ~StreamCall() override = default;
 
   // Last thing in the constructor of the final class.
@@ -86,8 +88,9 @@ class StreamCall : public Reactor, public DoorType {
 
  private:
   grpc::CallbackServerContext* const call_;  // valid until OnDone()
-  ServedCall* served_ = nullptr;             // deletes itself once it is done()
-  std::atomic<bool> gone_{false};            // the client is
+  const char* const rpc_;
+  ServedCall* served_ = nullptr;   // deletes itself once it is done()
+  std::atomic<bool> gone_{false};  // the client is
 };
 
 }  // namespace recurve

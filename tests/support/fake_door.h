@@ -23,6 +23,7 @@ class FakeDoorOf : public Base {
   explicit FakeDoorOf(bool held) : held_(held) {}
   std::optional<Clock::time_point> deadline() const override { return deadline_; }
   std::string peer() const override { return "test"; }
+  CallOrigin origin() const override { return origin_; }
   bool busy() override {
     std::lock_guard lock(mutex_);
     return writing_;
@@ -100,6 +101,7 @@ class FakeDoorOf : public Base {
   ServedCall& call() { return *call_; }
 
   std::optional<Clock::time_point> deadline_;
+  CallOrigin origin_;
 
  private:
   template <typename Condition>
@@ -126,10 +128,12 @@ class FakeDoor final : public FakeDoorOf<AnswerDoor, AnswerEvent> {
   struct Options {
     std::optional<Clock::duration> timeout = {};
     bool held = false;  // from the beginning
+    CallOrigin origin = {};
   };
   FakeDoor(Serving& serving, TextRequest asked) : FakeDoor(serving, std::move(asked), Options()) {}
   FakeDoor(Serving& serving, TextRequest asked, const Options& options)
       : FakeDoorOf(options.held), asked_(std::move(asked)) {
+    origin_ = options.origin;
     if (options.timeout) deadline_ = Clock::now() + *options.timeout;
     const Identity caller = asked_.caller;
     const std::string id = asked_.id;

@@ -289,6 +289,28 @@ TEST_F(HttpConnection, WhoHasSentNextRequestsIsMissedTooWhenItGoes) {
   EXPECT_EQ(engine_->cancelled(), 1) << "the second never began";
 }
 
+TEST_F(HttpConnection, AClientMaySayHowLongAnAnswerMayTake) {
+  start({}, talkative());
+  const auto ask = [&](const std::string& milliseconds, bool stream) {
+    Client client(port());
+    client.post("/v1/completions", json::parse(completion(stream, 1'000'000)),
+                "x-recurve-timeout-ms: " + milliseconds + "\r\n");
+    return client.read();
+  };
+  const auto whole = ask("50", false);
+  EXPECT_EQ(whole.status, 504);
+  EXPECT_THAT(whole.body, HasSubstr("deadline"));
+  const auto stream = ask("50", true);
+  EXPECT_EQ(stream.status, 200);
+  EXPECT_THAT(stream.body, AllOf(HasSubstr("504"), Not(HasSubstr("[DONE]"))));
+  EXPECT_TRUE(wait_until_empty());
+  for (const char* wrong : {"0", "-5", "soon", "1.5", "1000000001"}) {
+    const auto refused = ask(wrong, false);
+    EXPECT_EQ(refused.status, 400) << wrong;
+    EXPECT_EQ(refused.object()["error"]["param"], "x-recurve-timeout-ms") << wrong;
+  }
+}
+
 TEST_F(HttpConnection, AReaderThatStandsStillIsCutOff) {
   start(
       {},
