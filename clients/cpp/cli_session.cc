@@ -141,7 +141,7 @@ void add_open_and_fork(CLI::App& app, CliContext& context) {
                                      print_name(ctx, client.open_session(request, options));
                                    });
   open.app.add_option("name", open.flags->name,
-                      "1 to 128 of A-Z a-z 0-9 . _ - [default: the server makes one]");
+                      "1 to 128 of A-Z a-z 0-9 . _ - [default: one is made]");
   add_ttl(open);
   add_durability(open, "none");
 
@@ -157,8 +157,7 @@ void add_open_and_fork(CLI::App& app, CliContext& context) {
         print_name(ctx, client.fork_session(request, options));
       });
   add_name(fork);
-  fork.app.add_option("new-name", fork.flags->other,
-                      "Name of the new one [default: the server makes one]");
+  fork.app.add_option("new-name", fork.flags->other, "Name of the new one [default: one is made]");
   add_ttl(fork);
   add_durability(fork, "the original's");
 }

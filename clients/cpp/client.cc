@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <exception>
 #include <future>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -53,6 +54,13 @@ void name_session(const Request& request, grpc::ClientContext* context) {
   const bool fits =
       std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < 127; });
   if (!name.empty() && fits) context->AddMetadata("x-recurve-session", name);
+}
+
+// For a session that is to be made: proxies send its calls by the name in their metadata, so it
+// must be known before the session is.
+std::string made_name() {
+  std::random_device random;
+  return fmt::format("cpp-{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
 }  // namespace
@@ -188,7 +196,9 @@ v1::AbortResponse Client::abort(const std::string& request_id, const CallOptions
 
 v1::Session Client::open_session(const v1::OpenSessionRequest& request,
                                  const CallOptions& options) {
-  return unary(*sessions_, &v1::Sessions::Stub::Open, request, options);
+  v1::OpenSessionRequest named = request;
+  if (named.name().empty()) named.set_name(made_name());
+  return unary(*sessions_, &v1::Sessions::Stub::Open, named, options);
 }
 
 v1::Session Client::get_session(const std::string& name, const CallOptions& options) {
@@ -221,12 +231,15 @@ v1::CloseSessionResponse Client::close_session(const std::string& name,
 
 v1::Session Client::fork_session(const v1::ForkSessionRequest& request,
                                  const CallOptions& options) {
-  return unary(*sessions_, &v1::Sessions::Stub::Fork, request, options);
+  v1::ForkSessionRequest named = request;
+  if (named.new_name().empty()) named.set_new_name(made_name());
+  return unary(*sessions_, &v1::Sessions::Stub::Fork, named, options);
 }
 
 void Client::export_session(const v1::ExportRequest& request, const TakeState& take,
                             const CallOptions& options) {
   Call call(options);
+  name_session(request, call.context());
   const auto stream = sessions_->Export(call.context(), request);
   StreamGuard guard(*stream, call.context());
   v1::StateChunk chunk;
@@ -237,10 +250,12 @@ void Client::export_session(const v1::ExportRequest& request, const TakeState& t
 v1::Session Client::import_session(const v1::ImportRequest& first, const NextState& next,
                                    const CallOptions& options) {
   Call call(options);
+  v1::ImportRequest request = first;
+  if (request.name().empty()) request.set_name(made_name());
+  name_session(request, call.context());
   v1::Session session;
   const auto stream = sessions_->Import(call.context(), &session);
   StreamGuard guard(*stream, call.context());
-  v1::ImportRequest request = first;
   bool more = next(request.mutable_data());
   do {                                   // the server judges a state of no bytes
     if (!stream->Write(request)) break;  // the call has ended; its status says why

@@ -59,6 +59,8 @@ class Client {
   // Ends the request of that id, whoever sent it.
   v1::AbortResponse abort(const std::string& request_id, const CallOptions& options = {});
 
+  // Calls of a session carry its name as x-recurve-session, for proxies that keep a session on one
+  // server; open, fork and import choose one where none is given.
   v1::Session open_session(const v1::OpenSessionRequest& request, const CallOptions& options = {});
   v1::Session get_session(const std::string& name, const CallOptions& options = {});
   // All sessions whose names begin with `prefix`, whatever the number of pages.

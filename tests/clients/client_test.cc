@@ -13,6 +13,7 @@ namespace recurve::client_test {
 using ::testing::ElementsAre;
 using testing::FakeServer;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using Kind = ClientError::Kind;
 
 v1::GenerateRequest request_of(const std::string& text) {
@@ -317,6 +318,29 @@ TEST(ClientTest, SessionsAreListedAcrossPages) {
   std::vector<std::string> names;
   for (const auto& session : client.list_sessions("b")) names.push_back(session.name());
   EXPECT_THAT(names, ElementsAre("b1", "b2", "b3"));
+}
+
+TEST(ClientTest, ProxiesAreToldWhichSessionACallIsOf) {
+  FakeServer server;
+  Client client(server.address());
+  const auto said = [&] { return server.sessions.said_to_proxies(); };
+  // A session goes by the name under which it was made, so the client chooses it.
+  const std::string open = client.open_session({}).name();
+  EXPECT_THAT(open, StartsWith("cpp-"));
+  EXPECT_EQ(said(), open);
+  EXPECT_NE(client.open_session({}).name(), open);
+  v1::ForkSessionRequest fork;
+  fork.set_name(open);
+  EXPECT_THAT(client.fork_session(fork).name(), StartsWith("cpp-"));
+  EXPECT_EQ(said(), open) << "the fork is made where its parent is";
+  v1::ExportRequest out;
+  out.set_name("elsewhere");
+  client.export_session(out, [](std::string_view, uint64_t) {});
+  EXPECT_EQ(said(), "elsewhere");
+  const auto nothing = [](std::string*) { return false; };
+  const std::string imported = client.import_session({}, nothing).name();
+  EXPECT_EQ(said(), imported);
+  EXPECT_THAT(said(), StartsWith("cpp-"));
 }
 
 TEST(ClientTest, DrainSaysItsDeadlineOnlyWhereOneIsGiven) {

@@ -199,8 +199,15 @@ class FakeSessions final : public v1::Sessions::Service {
     sessions_.at(name).set_busy(busy);
   }
 
-  grpc::Status Open(grpc::ServerContext*, const v1::OpenSessionRequest* request,
+  // What the last Open, Fork, Export or Import said to proxies: its x-recurve-session.
+  std::string said_to_proxies() const {
+    std::lock_guard lock(mutex_);
+    return said_to_proxies_;
+  }
+
+  grpc::Status Open(grpc::ServerContext* context, const v1::OpenSessionRequest* request,
                     v1::Session* session) override {
+    hear(context);
     std::this_thread::sleep_for(opening_time_.load());
     std::lock_guard lock(mutex_);
     return add(request->name(), request->has_ttl_seconds() ? request->ttl_seconds() : 600, session);
@@ -232,11 +239,27 @@ class FakeSessions final : public v1::Sessions::Service {
     sessions_.erase(found);
     return grpc::Status::OK;
   }
-  grpc::Status Fork(grpc::ServerContext*, const v1::ForkSessionRequest* request,
+  grpc::Status Fork(grpc::ServerContext* context, const v1::ForkSessionRequest* request,
                     v1::Session* session) override {
+    hear(context);
     std::lock_guard lock(mutex_);
     if (!sessions_.contains(request->name())) return unknown(request->name());
     return add(request->new_name(), request->ttl_seconds(), session);
+  }
+  grpc::Status Export(grpc::ServerContext* context, const v1::ExportRequest*,
+                      grpc::ServerWriter<v1::StateChunk>*) override {
+    hear(context);
+    return grpc::Status::OK;
+  }
+  grpc::Status Import(grpc::ServerContext* context, grpc::ServerReader<v1::ImportRequest>* reader,
+                      v1::Session* session) override {
+    hear(context);
+    v1::ImportRequest first, next;
+    reader->Read(&first);
+    while (reader->Read(&next)) {
+    }
+    std::lock_guard lock(mutex_);
+    return add(first.name(), first.ttl_seconds(), session);
   }
   grpc::Status Mark(grpc::ServerContext*, const v1::MarkSessionRequest* request,
                     v1::Session* session) override {
@@ -256,6 +279,13 @@ class FakeSessions final : public v1::Sessions::Service {
   }
 
  private:
+  void hear(const grpc::ServerContext* context) {
+    const auto said = context->client_metadata().find("x-recurve-session");
+    std::lock_guard lock(mutex_);
+    said_to_proxies_ = said == context->client_metadata().end()
+                           ? ""
+                           : std::string(said->second.data(), said->second.size());
+  }
   static grpc::Status unknown(const std::string& name) {
     return {grpc::StatusCode::NOT_FOUND, "there is no session '" + name + "'"};
   }
@@ -284,6 +314,7 @@ class FakeSessions final : public v1::Sessions::Service {
 
   mutable std::mutex mutex_;
   std::map<std::string, v1::Session> sessions_;
+  std::string said_to_proxies_;
   int opened_ = 0;
   std::atomic<std::chrono::milliseconds> opening_time_{};
 };
