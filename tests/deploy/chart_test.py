@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from conftest import ROOT
-from containers import run
+from containers import assert_listens, run
 
 CHART = ROOT / "deploy/chart"
 SETS = sorted(path for path in (pathlib.Path(__file__).parent / "chart").glob("*.yaml")
@@ -65,9 +65,19 @@ def test_rendered(path, tree):
     help_text = run(tree / "bin/recurve-server", "--help")
     variables = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
     assert [name for name in variables if f"Env:{name}" not in help_text] == []
+    assert_listens(tree, variables)
     drain = int(variables["RECURVE_SERVER_DRAIN_SECONDS"])
     sleep = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert pod["terminationGracePeriodSeconds"] >= drain + sleep + 10
+
+
+def test_other_pods_are_let_in_on_purpose():
+    for values in ({}, {"keys": {"secret": "k"}}, {"tls": {"secret": "t"}}):
+        with pytest.raises(helm.HelmError, match="insecureNetwork=true"):
+            render(values)
+    for values in ({"tls": {"secret": "t"}, "keys": {"secret": "k"}},
+                   {"tls": {"secret": "t", "clientCa": "c"}}):
+        assert "INSECURE" not in render(values)
 
 
 @pytest.mark.parametrize("values, of", [
@@ -83,6 +93,9 @@ def test_rendered(path, tree):
     ({"image": {"repository": ""}}, "repository"),
     ({"service": {"type": "ExternalName"}}, "type"),
     ({"autoscaling": {"queueSeconds": 0}}, "queueSeconds"),
+    ({"traces": {"host": "http://collector"}}, "host"),
+    ({"traces": {"ratio": 2}}, "ratio"),
+    ({"flags": {"KEYS": "/keys"}}, "KEYS"),
 ])
 def test_refused(values, of):
     with helm.Chart.load(str(CHART)) as chart, pytest.raises(helm.HelmError, match=of):

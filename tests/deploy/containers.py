@@ -3,8 +3,11 @@ systemd, the network of the host."""
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 # Without these, containers ask for more than a sandbox may give.
 LIMITS = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]
@@ -15,6 +18,20 @@ def run(*command, **options):
     done = subprocess.run([str(part) for part in command], text=True, capture_output=True, **options)
     assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def assert_listens(tree, variables):
+    """A server with these variables may listen where they say: it gets as far as to files that are not
+    here."""
+    ports = {name: re.sub(r":\d+$", ":0", value) for name, value in variables.items()
+             if name.removeprefix("RECURVE_SERVER_") in ("LISTEN", "HTTP", "METRICS")}
+    done = subprocess.run(
+        [tree / "bin/recurve-server", "--model", ROOT / "weights_tools/demo/parity-gru",
+         "--state-dir", "/proc/nothing"],
+        text=True, capture_output=True, env=os.environ | variables | ports)
+    assert done.returncode == 1, done.stderr
+    assert "other machines" not in done.stderr, done.stderr
+    assert re.search("/proc/nothing|/keys/|/tls/", done.stderr), done.stderr
 
 
 class Containers:

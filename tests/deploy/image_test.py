@@ -13,7 +13,7 @@ import urllib.request
 
 import pytest
 from conftest import ROOT, free_port
-from containers import LIMITS, run
+from containers import LIMITS, assert_listens, run
 from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
@@ -164,6 +164,18 @@ def test_what_does_not_fit_its_memory_is_refused_before_it_is_taken(containers, 
     assert "--slots" in one.logs()
     assert not one.state()["OOMKilled"]
     one.remove()
+
+
+def test_it_lets_other_machines_in_on_purpose(containers, built, tree):
+    """As it is, the doors are those of the image; it starts as the run-book says."""
+    said = inspect(containers, "localhost/recurve")["Config"]["Env"]
+    variables = dict(one.split("=", 1) for one in said if one.startswith("RECURVE_SERVER_"))
+    del variables["RECURVE_SERVER_MODEL"]
+    with pytest.raises(AssertionError, match="other machines"):
+        assert_listens(tree, variables)
+    assert_listens(tree, variables | {"RECURVE_SERVER_INSECURE_NETWORK": "true"})
+    book = (ROOT / "deploy/README.md").read_text()
+    assert "-e RECURVE_SERVER_INSECURE_NETWORK=true" in book
 
 
 def test_the_container_file_is_clean():

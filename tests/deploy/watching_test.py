@@ -15,7 +15,7 @@ import urllib.request
 import pytest
 import yaml
 from conftest import ROOT, free_port
-from containers import run
+from containers import assert_listens, run
 
 sys.path.append(str(ROOT / "tests/clients_of_others/tls"))
 from certificates import Authority  # noqa: E402
@@ -120,6 +120,10 @@ def test_the_composition(tree):
     for name, one in composed["services"].items():
         if name in replicas:
             assert [key for key in one["environment"] if f"Env:{key}" not in help_text] == []
+            image = dict(re.findall(r"(RECURVE_SERVER_(?:LISTEN|HTTP|METRICS))=(\S+)",
+                                    (DEPLOY / "Containerfile").read_text()))
+            assert len(image) == 3
+            assert_listens(tree, image | one["environment"])
             grace = int(one["stop_grace_period"].removesuffix("s"))
             assert grace > int(one["environment"]["RECURVE_SERVER_DRAIN_SECONDS"])
         for volume in one["volumes"]:
