@@ -153,9 +153,10 @@ def test_nginx_with_its_defaults(port, tmp_path):
         nginx.wait()
 
 
-def test_load_over_http_1_1(port, tmp_path):
+@pytest.mark.parametrize("stream", [False, True])
+def test_load_over_http_1_1(port, tmp_path, stream):
     body = tmp_path / "body.json"
-    body.write_text(json.dumps(BODY))
+    body.write_text(json.dumps(BODY | {"stream": stream}))
     out = subprocess.run(
         ["h2load", "--h1", "-n", "200", "-c", "16", "-d", body, "-H",
          "Content-Type: application/json", f"http://127.0.0.1:{port}/v1/completions"],

@@ -1,11 +1,16 @@
 """OpenAI's own client: the same tests at its current major and the one before."""
 
+import json
+import logging
+import os
 import pathlib
 import re
+import subprocess
 
 import httpx
 import openai
 import pytest
+from http_server import HttpServer
 
 PROMPT = "Once upon a time"
 GREEDY = {"model": "books", "temperature": 0}
@@ -152,7 +157,7 @@ class Recorder:
             event_hooks={"request": [self._count], "response": [self._remember]}
         )
         self.client = openai.OpenAI(
-            base_url=f"{server.url}/v1", api_key="none", http_client=http, **options
+            base_url=f"{server.url}/v1", http_client=http, **{"api_key": "none", **options}
         )
 
     def _count(self, _):
@@ -191,6 +196,32 @@ def test_what_stays_refused_is_not_tried_again(server):
     assert recorder.requests == 1
     assert recorder.headers["x-should-retry"] == "false"
     recorder.client.delete("/sessions/taken", cast_to=object)
+
+
+def test_what_is_full_is_tried_again_when_it_says(caplog, tmp_path):
+    """A tenant that has spent what it may in a minute gets 10 tokens a second back."""
+    recurve, file = pathlib.Path(os.environ["RECURVE_BIN"]) / "recurve", tmp_path / "keys.json"
+    key = subprocess.run([recurve, "keys", "new", "--file", file, "--tenant", "one"],
+                         check=True, text=True, capture_output=True).stdout.split()[-1]
+    content = json.loads(file.read_text())
+    content["tenants"] = {"one": {"tokens_per_minute": 600}}
+    file.write_text(json.dumps(content))
+    caplog.set_level(logging.INFO, "openai")
+    told = []
+
+    class Listening(Recorder):
+        def _remember(self, response):
+            if response.status_code == 429:
+                told.append(float(response.headers["retry-after-ms"]) / 1000)
+
+    with HttpServer("--keys", file) as server:
+        recorder = Listening(server, api_key=key, max_retries=2)
+        asked = {"prompt": [5] * 630, "max_tokens": 1, **GREEDY}
+        for requests in (1, 3):  # the second is refused once
+            assert recorder.client.completions.create(**asked).usage.completion_tokens == 1
+            assert recorder.requests == requests
+    waits = [float(found[1]) for found in re.finditer(r"Retrying .* in ([\d.]+) seconds", caplog.text)]
+    assert waits == pytest.approx(told) and 0 < waits[0] < 60
 
 
 def test_a_request_has_the_id_that_the_client_gave_it(server):
