@@ -1,7 +1,8 @@
 #include "server/http/body_fields.h"
 
 #include <limits>
-#include <set>
+
+#include "server/text/client_json.h"
 
 namespace recurve {
 
@@ -9,7 +10,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr size_t kMostShown = 200;  // bytes of what the client has sent
+constexpr size_t kMostLevels = 64;
 
 [[noreturn]] void refuse(const char* field, const char* wanted, const json& got) {
   throw BadField(field, fmt::format("{} must be {}, got {}", field, wanted, got.type_name()));
@@ -17,28 +18,13 @@ constexpr size_t kMostShown = 200;  // bytes of what the client has sent
 
 }  // namespace
 
-json parse_object(std::string_view text) {
-  std::vector<std::set<std::string>> names;  // said so far, of the objects that are open
-  const auto strict = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (depth > kMostDepth) {
-      throw BadField(
-          "", fmt::format("the body must be JSON of at most {} levels, got more", kMostDepth));
-    }
-    if (event == json::parse_event_t::object_start) names.emplace_back();
-    if (event == json::parse_event_t::object_end) names.pop_back();
-    if (event != json::parse_event_t::key) return true;
-    const auto& name = parsed.get_ref<const std::string&>();
-    if (names.back().insert(name).second) return true;
-    const std::string shown = name.substr(0, kMostShown);
-    throw BadField(shown, fmt::format("{} must be said once, and is said twice", shown));
-  };
+json parse_object(std::string_view text, const WorkLimits& work) {
   try {
-    json object = json::parse(text, strict);
+    json object = read_client_json(text, "the body", kMostLevels, work);
     if (!object.is_object()) throw BadField("", "the body must be an object of JSON");
     return object;
-  } catch (const json::exception& error) {
-    throw BadField("", fmt::format("the body must be JSON in UTF-8, and is not: {}",
-                                   std::string_view(error.what()).substr(0, kMostShown)));
+  } catch (const JsonRefused& refused) {
+    throw BadField(refused.field, refused.what());
   }
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "server/request/refusal.h"
+#include "server/text/work_limits.h"
 
 namespace recurve {
 
@@ -20,10 +21,9 @@ struct BadField : std::runtime_error {
   std::string field;
 };
 
-// Reads an object of JSON of at most kMostDepth levels, in which no object says a field twice.
-// Throws BadField with a sentence.
-inline constexpr int kMostDepth = 64;
-nlohmann::json parse_object(std::string_view text);
+// Reads an object of JSON as read_client_json() does. Throws BadField with a sentence, and what the
+// limits throw.
+nlohmann::json parse_object(std::string_view text, const WorkLimits& work = {});
 
 // The value of a field; nothing where it is missing or null. Throws BadField where it has another
 // type or is out of the type's range.

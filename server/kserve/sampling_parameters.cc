@@ -10,12 +10,14 @@
 #include <utility>
 #include <vector>
 
+#include "server/text/client_json.h"
+
 namespace recurve {
 namespace {
 
 using nlohmann::json;
 
-constexpr int kMostDepth = 8;
+constexpr size_t kMostLevels = 8;
 
 // A parameter that cannot be read; becomes a refusal.
 struct BadParameter : std::runtime_error {
@@ -191,16 +193,14 @@ Refused read_sampling(const json& parameters, TextRequest* asked) {
 }
 
 Refused read_sampling(std::string_view text, TextRequest* asked) {
-  bool deep = false;
-  const auto shallow = [&](int depth, json::parse_event_t, json&) {
-    deep = deep || depth > kMostDepth;
-    return !deep;
-  };
-  const json parameters = json::parse(text, shallow, /*allow_exceptions=*/false);
-  if (deep || !parameters.is_object()) {
-    return invalid("sampling_parameters",
-                   "sampling_parameters must be an object of JSON in UTF-8, of at most {} levels",
-                   kMostDepth);
+  json parameters;
+  try {
+    parameters = read_client_json(text, "sampling_parameters", kMostLevels, {});
+  } catch (const JsonRefused& refused) {
+    return invalid("sampling_parameters", "{}", refused.what());
+  }
+  if (!parameters.is_object()) {
+    return invalid("sampling_parameters", "sampling_parameters must be an object of JSON");
   }
   return read_sampling(parameters, asked);
 }

@@ -2,14 +2,17 @@
 
 #include <fmt/format.h>
 #include <google/protobuf/descriptor.h>
+#include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/stubs/logging.h>
 #include <google/protobuf/unknown_field_set.h>
+#include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
+#include "server/text/client_json.h"
 #include "server/text/utf8.h"
 
 namespace recurve {
@@ -19,6 +22,7 @@ using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::UnknownField;
 using google::protobuf::UnknownFieldSet;
+using google::protobuf::io::CodedInputStream;
 
 // The dotted name of the first string that is not UTF-8; empty if there is none. Reads the wire
 // format without a type, which is laxer than parsing.
@@ -40,9 +44,49 @@ std::string invalid_string(const std::string& bytes, const Descriptor& type) {
   return {};
 }
 
+// Of values in memory: a message with what is in it at first, a string beside its text, what else
+// has a tag of its own, and what no field is known for.
+constexpr size_t kMessageBytes = 256, kStringBytes = 64, kNumberBytes = 8, kUnknownBytes = 32;
+
+// Adds the bytes that the fields of a message take once they are read, up to `most`. What is no
+// message ends it: parsing says so.
+void count_values(std::string_view bytes, const Descriptor& type, int levels, size_t most,
+                  size_t* count) {
+  using google::protobuf::internal::WireFormatLite;
+  CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()),
+                      static_cast<int>(bytes.size()));
+  while (*count <= most) {
+    const uint32_t tag = in.ReadTag();
+    if (tag == 0) return;
+    const FieldDescriptor* field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+    if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
+      *count += field != nullptr ? kNumberBytes : kUnknownBytes;
+      if (!WireFormatLite::SkipField(&in, tag)) return;
+      continue;
+    }
+    uint32_t size = 0;
+    if (!in.ReadVarint32(&size)) return;
+    const auto begin = static_cast<size_t>(in.CurrentPosition());
+    if (!in.Skip(static_cast<int>(size))) return;
+    const bool is_message =
+        field != nullptr && field->type() == FieldDescriptor::TYPE_MESSAGE && levels > 0;
+    *count += is_message ? kMessageBytes : kStringBytes;
+    if (!is_message) continue;
+    count_values(bytes.substr(begin, size), *field->message_type(), levels - 1, most, count);
+  }
+}
+
 }  // namespace
 
 Refused parse(std::string_view bytes, google::protobuf::Message* message) {
+  constexpr int kMostLevels = 16;  // more than any message here has
+  const size_t most = most_bytes_of_values(bytes.size());
+  size_t count = 0;
+  count_values(bytes, *message->GetDescriptor(), kMostLevels, most, &count);
+  if (count > most) {
+    return invalid("", "the message must have fewer small values: these would take more than {} MB",
+                   most >> 20);
+  }
   {
     // The sender is told; protobuf would tell standard error.
     const google::protobuf::LogSilencer silence;

@@ -12,7 +12,8 @@
 namespace recurve {
 
 // Messages are parsed here and not by gRPC, which answers INTERNAL to a string that is not UTF-8
-// and does not say which: kInvalid, with the field's name.
+// and does not say which: kInvalid, with the field's name. So is a message of values that would
+// take more than most_bytes_of_values() of it, before they do.
 Refused parse(const grpc::ByteBuffer& buffer, google::protobuf::Message* message);
 Refused parse(std::string_view bytes, google::protobuf::Message* message);
 

@@ -5,7 +5,8 @@ notices, and what the server takes of the machine.
 
 Each attack is a module here with
 
-    FLAGS   of the server; FILES, its limit of open files, and MODEL ("chat"), where they matter
+    FLAGS   of the server; FILES, its limit of open files, MODEL ("chat") and DOOR, the event of the
+            log that names the port (gRPC's: "serving"), where they matter
     SHORT, FULL        the attack's size: a dict, the arguments of attack()
     attack(address, **size)   ends by itself; runs in a process of its own
     check(result, size)       yields a sentence for each bound that does not hold
@@ -27,8 +28,8 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import server as servers  # noqa: E402
 
-ATTACKS = ["cancelled_prompts", "large_chats", "gzip_bomb", "half_sent", "reflection_streams",
-           "connection_flood"]
+ATTACKS = ["cancelled_prompts", "large_chats", "gzip_bomb", "half_sent", "small_messages",
+           "small_json", "reflection_streams", "connection_flood"]
 MOST_SECONDS = 300  # of one attack
 KEPT = 1.5  # of what was resident before, once an attack's memory has gone back
 SECONDS_TO_GIVE_BACK = 30
@@ -75,8 +76,9 @@ def run(name, short, stubs):
         client = servers.HonestClient(server.address)
         before = client.ask_for(1 if short else 5)
         usage_before = server.usage()
+        address = server.address_of(getattr(module, "DOOR", "serving"))
         attacker = subprocess.Popen(
-            [sys.executable, __file__, "--attacker", name, "--address", server.address,
+            [sys.executable, __file__, "--attacker", name, "--address", address,
              "--stubs", stubs] + (["--short"] if short else []),
             stdout=subprocess.PIPE, text=True)
         ended, said = threading.Event(), []

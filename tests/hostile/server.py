@@ -69,11 +69,15 @@ class Server:
                 stderr=out, preexec_fn=limit)
 
     def __enter__(self):
+        self.address = self.address_of("serving")
+        return self
+
+    def address_of(self, event):
+        """Of the door that the log says to be open by this event."""
         while self.process.poll() is None:
-            found = re.search(r"event=serving.* port=(\d+)", self.log.read_text())
+            found = re.search(rf"event={event} .*port=(\d+)", self.log.read_text())
             if found:
-                self.address = f"127.0.0.1:{found[1]}"
-                return self
+                return f"127.0.0.1:{found[1]}"
             time.sleep(0.02)
         raise RuntimeError(self.log.read_text())
 

@@ -9,9 +9,9 @@ namespace recurve {
 
 using nlohmann::json;
 
-Refused ChatCompletions::read(std::string_view text, const WorkLimits&,
+Refused ChatCompletions::read(std::string_view text, const WorkLimits& limits,
                               std::vector<TextRequest>* asked) {
-  return read_body(text, Resource::kChatCompletions, serving_, [&](const json& body) {
+  return read_body(text, limits, Resource::kChatCompletions, serving_, [&](const json& body) {
     TextRequest& to = asked->emplace_back(TextRequest{.session = session_});
     read_common(body, &to, &form_);
     to.prompt = conversation_of(body);

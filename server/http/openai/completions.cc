@@ -59,7 +59,7 @@ std::vector<Prompt> prompts_of(const json& body) {
 
 Refused Completions::read(std::string_view text, const WorkLimits& limits,
                           std::vector<TextRequest>* asked) {
-  return read_body(text, Resource::kCompletions, serving_, [&](const json& body) {
+  return read_body(text, limits, Resource::kCompletions, serving_, [&](const json& body) {
     TextRequest common{.session = session_};
     read_common(body, &common, &form_);
     common.max_tokens = int32_of(body, "max_tokens").value_or(kDefaultCompletionTokens);

@@ -142,10 +142,10 @@ Conversation conversation_of(const json& body) {
   return to;
 }
 
-Refused read_body(std::string_view text, Resource resource, const Serving& serving,
-                  const std::function<void(const json& body)>& read) {
+Refused read_body(std::string_view text, const WorkLimits& limits, Resource resource,
+                  const Serving& serving, const std::function<void(const json& body)>& read) {
   try {
-    const json body = parse_object(text);
+    const json body = parse_object(text, limits);
     const auto name = string_of(body, "model");  // who names none means the one that there is
     if (name) {
       if (Refused refused = check_model(*name, serving)) return refused;

@@ -20,7 +20,8 @@ struct OpenAiForm {
 
 // Reads a body as `read` does, which may throw BadField: an object with the model that is served,
 // or none, and without the fields that are refused.
-Refused read_body(std::string_view text, Resource resource, const Serving& serving,
+Refused read_body(std::string_view text, const WorkLimits& limits, Resource resource,
+                  const Serving& serving,
                   const std::function<void(const nlohmann::json& body)>& read);
 
 // What all resources say alike: sampling, stops, priority and session, stream and n.

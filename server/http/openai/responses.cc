@@ -60,15 +60,16 @@ Responses::Responses(Serving& serving, ResponseStore& store, const Identity& cal
 Refused Responses::read(std::string_view text, const WorkLimits& limits,
                         std::vector<TextRequest>* asked) {
   Refused refused;
-  const Refused unread = read_body(text, Resource::kResponses, serving_, [&](const json& body) {
-    TextRequest& to = asked->emplace_back();
-    read_common(body, &to, &form_);
-    to.max_tokens = int32_of(body, "max_output_tokens");
-    if (wants_logprobs(body)) to.logprobs = int32_of(body, "top_logprobs").value_or(0);
-    read_fields(body);
-    refused = read_previous(body);
-    if (!refused) refused = choose_prompt(limits, &to);
-  });
+  const Refused unread =
+      read_body(text, limits, Resource::kResponses, serving_, [&](const json& body) {
+        TextRequest& to = asked->emplace_back();
+        read_common(body, &to, &form_);
+        to.max_tokens = int32_of(body, "max_output_tokens");
+        if (wants_logprobs(body)) to.logprobs = int32_of(body, "top_logprobs").value_or(0);
+        read_fields(body);
+        refused = read_previous(body);
+        if (!refused) refused = choose_prompt(limits, &to);
+      });
   return unread ? unread : refused;
 }
 

@@ -72,13 +72,23 @@ json deleted(const SessionCommand& command, const SessionResult&) {
   return {{"object", "session.deleted"}, {"id", command.name}, {"deleted", true}};
 }
 
+// Read where connections are, which do not wait for a long one.
+json short_body(const HttpRequest& request) {
+  constexpr size_t kMostBytes = 64 << 10;
+  if (request.body.size() > kMostBytes) {
+    throw BadField("", fmt::format("the body must have at most {} bytes, got {}", kMostBytes,
+                                   request.body.size()));
+  }
+  return parse_object(request.body);
+}
+
 // Everything in it may be left out, so that all of it may.
 json optional_body(const HttpRequest& request) {
-  return request.body.empty() ? json::object() : parse_object(request.body);
+  return request.body.empty() ? json::object() : short_body(request);
 }
 
 std::string mark_of(const HttpRequest& request) {
-  return string_of(parse_object(request.body), "mark").value_or("");
+  return string_of(short_body(request), "mark").value_or("");
 }
 
 std::optional<Durability> durability_of(const json& body) {

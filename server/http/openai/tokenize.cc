@@ -79,7 +79,7 @@ json id_or_null(std::optional<int32_t> id) { return id ? json(*id) : json(nullpt
 
 Refused tokenize(const HttpRequest& request, const Serving& serving, const WorkLimits& limits,
                  json* object) {
-  const json body = parse_object(request.body);
+  const json body = parse_object(request.body, limits);
   if (Refused refused = check_model_of(body, serving)) return refused;
   const bool names = bool_of(body, "return_token_strs").value_or(false);
   std::vector<int32_t> ids;
@@ -99,7 +99,7 @@ Refused tokenize(const HttpRequest& request, const Serving& serving, const WorkL
 
 Refused detokenize(const HttpRequest& request, const Serving& serving, const WorkLimits& limits,
                    json* object) {
-  const json body = parse_object(request.body);
+  const json body = parse_object(request.body, limits);
   if (Refused refused = check_model_of(body, serving)) return refused;
   const json* tokens = find(body, "tokens");
   if (tokens == nullptr) throw BadField("tokens", "tokens must be given");

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "server/text/jinja/error.h"
+#include "server/text/json_bytes.h"
 
 namespace recurve::jinja {
 namespace {
@@ -13,30 +14,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMaxDepth = 64;
-
-// The bytes of the JSON for the parser, which looks at the limits on its way.
-class Bytes {
- public:
-  using iterator_category = std::input_iterator_tag;
-  using value_type = char;
-  using difference_type = std::ptrdiff_t;
-  using pointer = const char*;
-  using reference = const char&;
-
-  Bytes(const char* at, const WorkLimits& work) : at_(at), work_(&work) {}
-  reference operator*() const { return *at_; }
-  Bytes& operator++() {
-    if (reinterpret_cast<uintptr_t>(++at_) % kLookEvery == 0) work_->check();
-    return *this;
-  }
-  bool operator==(const Bytes& other) const { return at_ == other.at_; }
-  bool operator!=(const Bytes& other) const { return at_ != other.at_; }
-
- private:
-  static constexpr uintptr_t kLookEvery = 1 << 16;
-  const char* at_;
-  const WorkLimits* work_;
-};
 
 // Builds the value from the parser's events. (nlohmann's own objects would lose the order of keys,
 // or find them in time linear in their number.)
@@ -130,8 +107,7 @@ class Builder : public nlohmann::json_sax<Json> {
 
 Value parse_json(std::string_view json, Origin origin, JsonBudget& budget) {
   Builder builder(origin, budget);
-  const Bytes begin(json.data(), budget.work), end(json.data() + json.size(), budget.work);
-  Json::sax_parse(begin, end, &builder);
+  Json::sax_parse(JsonBytes::begin(json, budget.work), JsonBytes::end(json, budget.work), &builder);
   return builder.take();
 }
 

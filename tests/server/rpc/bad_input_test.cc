@@ -186,6 +186,28 @@ TEST_F(BadMessageTest, WhatIsNoMessageIsRefused) {
   EXPECT_EQ(status.error_message(), "the message is not a GenerateRequest");
 }
 
+// Of two bytes each on their way, of hundreds once they are read.
+TEST_F(BadMessageTest, AMessageOfManySmallOnesIsRefusedUnread) {
+  start();
+  std::string messages;
+  for (int i = 0; i < 500'000; ++i) messages += std::string("\x0a\x00", 2);
+  const auto conversation = [&](size_t count) {
+    const std::string content = messages.substr(0, 2 * count);
+    std::string bytes = "\x62";  // field 12, a message
+    for (size_t left = content.size();; left >>= 7) {
+      bytes.push_back(static_cast<char>((left & 127) | (left > 127 ? 128 : 0)));
+      if (left <= 127) break;
+    }
+    return bytes + content;
+  };
+  EXPECT_EQ(generate_raw(conversation(500'000)).error_message(),
+            "the message must have fewer small values: these would take more than 11 MB");
+  EXPECT_THAT(generate_raw(conversation(10)).error_message(), HasSubstr("template"));
+  v1::GenerateRequest request = text_request("still here");
+  for (int32_t id = 0; id < 250; ++id) (*request.mutable_sampling()->mutable_logit_bias())[id] = 1;
+  EXPECT_TRUE(generate(request).status.ok());
+}
+
 TEST_F(BadMessageTest, AMessageOverTheLimitIsRefused) {
   start({}, {.rpc = {.max_message_bytes = 1000}});
   EXPECT_EQ(generate(text_request(std::string(2000, 'a'))).status.error_code(),
