@@ -54,6 +54,24 @@ def distribution():
     return release["ID"].strip('"')
 
 
+def grammar_library(tree):
+    """The package that structured output is compiled from; None where the server has none."""
+    server = tree / "bin" / "recurve-server"
+    if not server.exists() or b"xgrammar" not in server.read_bytes():
+        return None
+    wanted = (pathlib.Path(__file__).parent / "xgrammar.txt").read_text()
+    name, version, checksum = re.search(r"^(\w+)==(\S+) --hash=sha256:(\w+)$", wanted, re.M).groups()
+    return {
+        "SPDXID": spdx_id("Package", name), "name": name, "versionInfo": version,
+        "downloadLocation": "NOASSERTION", "filesAnalyzed": False,
+        "licenseConcluded": "Apache-2.0", "licenseDeclared": "Apache-2.0",
+        "copyrightText": "NOASSERTION", "sourceInfo": "compiled into recurve-server",
+        "checksums": [{"algorithm": "SHA256", "checksumValue": checksum}],
+        "externalRefs": [{
+            "referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
+            "referenceLocator": f"pkg:pypi/{name}@{version}"}]}
+
+
 def document(tree, version, created):
     """The SPDX document, as a dict."""
     vendor = distribution()
@@ -94,6 +112,9 @@ def document(tree, version, created):
                     f"?arch={architecture}"}]}
         relations.append((own, "DEPENDS_ON", package))
         relations.append((file, "GENERATED_FROM", package))
+    if grammars := grammar_library(tree):
+        packages[grammars["SPDXID"]] = grammars
+        relations.append((own, "DEPENDS_ON", grammars["SPDXID"]))
     sums = sorted(file["checksums"][0]["checksumValue"] for file in files)
     packages[own]["packageVerificationCode"] = {
         "packageVerificationCodeValue": hashlib.sha1("".join(sums).encode()).hexdigest()}

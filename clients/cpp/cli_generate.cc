@@ -177,6 +177,7 @@ void add_generate(CLI::App& app, CliContext& context) {
           "model's chat template")
       ->excludes(ids);
   add_prompt_flags(command, &flags->request);
+  add_constraint_flags(command, &flags->request);
   add_stop_flags(command, &flags->request);
   add_sampling_flags(command, &flags->request);
   command.add_option_function<int32_t>(

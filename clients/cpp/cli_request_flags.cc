@@ -47,6 +47,12 @@ void add_logit_bias(v1::SamplingParams* sampling, const std::string& pair) {
   (*sampling->mutable_logit_bias())[id] = bias;
 }
 
+std::string file_text(const std::string& file) {
+  std::string text = read_all(file);
+  check_utf8(text, file);
+  return text;
+}
+
 }  // namespace
 
 void add_sampling_flags(CLI::App& command, v1::GenerateRequest* request) {
@@ -123,6 +129,36 @@ void add_stop_flags(CLI::App& command, v1::GenerateRequest* request) {
   command.add_flag_function(
       "--include-stop", [=](int64_t count) { stop()->set_include_stop(count > 0); },
       "The text given with --stop is part of the answer");
+}
+
+void add_constraint_flags(CLI::App& command, v1::GenerateRequest* request) {
+  const auto constraint = [request] { return request->mutable_constraint(); };
+  std::vector<CLI::Option*> options;
+  options.push_back(command.add_flag_function(
+      "--any-json", [=](int64_t count) { constraint()->set_json(count > 0); },
+      "The answer is JSON"));
+  options.push_back(value_flag<std::string>(
+      command, "--json-schema",
+      [=](const std::string& file) { constraint()->set_json_schema(file_text(file)); },
+      "The answer is JSON of the JSON Schema in this file [default: any text]"));
+  options.push_back(value_flag<std::string>(
+      command, "--regex", [=](const std::string& v) { constraint()->set_regex(v); },
+      "The whole answer matches this regular expression"));
+  options.push_back(value_flag<std::string>(
+      command, "--grammar",
+      [=](const std::string& file) { constraint()->set_grammar(file_text(file)); },
+      "The answer is of the EBNF grammar in this file, from its rule root on"));
+  options.push_back(repeated_flag(
+      command, "--choice",
+      [=](const std::string& text) { constraint()->mutable_choice()->add_texts(text); },
+      "The answer is one of these texts; to be given for each"));
+  for (CLI::Option* option : options) {
+    for (CLI::Option* other : options) {
+      if (option != other) option->excludes(other);
+    }
+  }
+  options[1]->type_name("FILE");
+  options[3]->type_name("FILE");
 }
 
 void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request) {

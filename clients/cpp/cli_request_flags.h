@@ -13,6 +13,8 @@ namespace recurve {
 // so that the server's defaults hold.
 void add_sampling_flags(CLI::App& command, v1::GenerateRequest* request);
 void add_stop_flags(CLI::App& command, v1::GenerateRequest* request);
+// What the answer's text must be: --json-schema FILE and the like.
+void add_constraint_flags(CLI::App& command, v1::GenerateRequest* request);
 // How the prompt is read, log-probabilities, the request's id.
 void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request);
 

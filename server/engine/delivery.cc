@@ -57,6 +57,7 @@ void Delivery::say(Sequence& sequence, SampledToken token) {
   } else if (sequence.decode.generated == sequence.sampling.max_tokens) {
     sequence.end_with(std::move(token), Finish::kLength, -1);
   } else {
+    if (sequence.guide != nullptr) sequence.guide->accept(id, masks_);
     sequence.stream->push(std::move(token));
   }
 }

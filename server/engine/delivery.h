@@ -9,8 +9,9 @@ namespace recurve {
 class Delivery {
  public:
   // All references outlive it.
-  Delivery(const SamplingVocab& vocab, EngineStats& stats, EngineMetrics& metrics)
-      : vocab_(vocab), stats_(stats), metrics_(metrics) {}
+  Delivery(const SamplingVocab& vocab, MaskWorkers& masks, EngineStats& stats,
+           EngineMetrics& metrics)
+      : vocab_(vocab), masks_(masks), stats_(stats), metrics_(metrics) {}
 
   // The step is done.
   void deliver(const Batch& batch);
@@ -20,6 +21,7 @@ class Delivery {
   void say(Sequence& sequence, SampledToken token);
 
   const SamplingVocab vocab_;
+  MaskWorkers& masks_;
   EngineStats& stats_;
   EngineMetrics& metrics_;
 };

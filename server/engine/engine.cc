@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "server/engine/request_digest.h"
@@ -15,6 +16,14 @@ StepBounds bounds_for(const EngineOptions& options, int chunk) {
   const int rows = std::max(options.rows_per_step, least);
   return {.rows = rows, .logits = least, .chunk = chunk, .prompt_rows = rows};
 }
+
+// As many as there are processors: they work while the device does, or the engine waits for them.
+int mask_threads() {
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
+}
+// A step waits for masks that are being worked out: hardly, where others take part in it.
+constexpr auto kShortWait = std::chrono::microseconds(300);
+constexpr auto kLongWait = std::chrono::milliseconds(5);
 
 // Sessions are looked over for idle ones, and their gauges set, this often while there is work.
 constexpr auto kHousekeeping = std::chrono::milliseconds(100);
@@ -34,7 +43,9 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
       prefixes_(backend, pool_, model.info().chunk, options.prefix),
       waiting_(queue, sessions_, prefixes_, pool_, metrics, options.ttft_seconds),
       runner_(model, backend, *stream_, pool_, vocab, bounds_),
-      delivery_(vocab, stats, metrics),
+      vocab_(vocab),
+      masks_(mask_threads(), [&queue] { queue.wake(); }),
+      delivery_(vocab, masks_, stats, metrics),
       launch_ahead_(options.launch_ahead.value_or(backend.queues())),
       on_failure_(options.on_failure),
       batches_{Batch(backend, StepRunner::most_samples(bounds_, options.slots)),
@@ -80,6 +91,7 @@ bool Engine::step() {
   waiting_.take_arrivals(load(), now);
   end_unwanted(now);
   admit(now);
+  await_masks();
   Batch& next = under_way_ == &batches_[0] ? batches_[1] : batches_[0];
   gather(now, next);
   Batch* launched = next.empty() ? nullptr : &next;
@@ -107,9 +119,35 @@ void Engine::admit(Clock::time_point now) {
   if (!waiting_.empty()) waiting_.count_slots(running_);
   while (auto sequence = waiting_.admit_next(now)) {
     stats_.prefix_tokens += sequence->prompt.prefix.tokens;
+    guide(*sequence);
     running_.push_back(std::move(sequence));
   }
   stats_.running = static_cast<int>(running_.size());  // their first step is to come, but they run
+}
+
+// An answer with a constraint is kept to it.
+void Engine::guide(Sequence& sequence) {
+  const SamplingParams& asked = sequence.sampling;
+  if (asked.constraint == nullptr) return;
+  GuideRules rules{.ends = asked.stop_ids,
+                   .allowed = asked.allowed_ids,
+                   .min_tokens = asked.min_tokens,
+                   .ids = vocab_.usable};
+  if (!asked.ignore_eos) {
+    rules.ends.insert(rules.ends.end(), vocab_.eos_ids.begin(), vocab_.eos_ids.end());
+  }
+  sequence.guide = std::make_shared<Guide>(asked.constraint, std::move(rules));
+  sequence.guide->begin(masks_);
+}
+
+void Engine::await_masks() {
+  bool wanted = false, others = under_way_ != nullptr;
+  for (const auto& sequence : running_) {
+    const bool waits = sequence->guide != nullptr && !sequence->guide->ready();
+    wanted |= waits;
+    others |= !waits;
+  }
+  if (wanted) masks_.wait(others ? std::chrono::nanoseconds(kShortWait) : kLongWait);
 }
 
 // Lays out the step: who takes part, with which tokens.
@@ -182,6 +220,7 @@ std::unique_ptr<Sequence> Engine::choice_of(const Sequence& sequence, size_t sib
                .history = sequence.context_history(),
                .prompt = {.prefix = sequence.prompt.prefix, .tokens = sequence.prompt.tokens}});
   choice->sampling.seed += sibling + 1;
+  if (sequence.guide != nullptr) choice->guide = sequence.guide->fork();
   return choice;
 }
 

@@ -50,6 +50,10 @@ struct EngineOptions {
 // A sequence that turns out to have ended takes no part in the step launched meanwhile: the device
 // knows before the host does.
 //
+// What an answer with a constraint may go on with follows from its last token, and is worked out by
+// threads of its own while others are computed: a step waits for that as long as nobody feels it,
+// and goes without the sequence where it takes longer.
+//
 // Whatever runs beside it, a request gives the same tokens, to the bit: prompts are cut only on the
 // model's chunk grid counted from the request's first token, the kernels treat every row on its
 // own, and sampling depends on nothing but the row, the request and the index of the token.
@@ -76,6 +80,8 @@ class Engine {
   void admit(Clock::time_point now);
   void gather(Clock::time_point now, Batch& batch);
   void fork_choices(Sequence& sequence, Batch& batch);
+  void guide(Sequence& sequence);
+  void await_masks();
   static std::unique_ptr<Sequence> choice_of(const Sequence& sequence, size_t sibling,
                                              StateSlot slot);
   void keep_prefixes(const Batch& launched);
@@ -101,6 +107,8 @@ class Engine {
   PrefixCache prefixes_;
   WaitingLine waiting_;
   StepRunner runner_;
+  const SamplingVocab vocab_;
+  MaskWorkers masks_;
   Delivery delivery_;
   const bool launch_ahead_;
   const std::function<void(const char* what)> on_failure_;

@@ -24,6 +24,11 @@ class Text {
     for (const T& value : values) add(value);
     return *this;
   }
+  Text& add(const std::string& text) {
+    add(text.size());
+    bytes_.append(text);
+    return *this;
+  }
   Text& add(const std::pair<int32_t, float>& bias) { return add(bias.first).add(bias.second); }
   Text& add(const PromptReading& prompt) { return add(prompt.ids).add(prompt.replaces_pending); }
   std::string hash() {
@@ -55,6 +60,10 @@ std::string digest_of(const Request& request) {
   text.add(p.repetition_penalty).add(p.presence_penalty).add(p.frequency_penalty);
   text.add(p.logit_bias).add(p.allowed_ids).add(p.max_tokens).add(p.min_tokens);
   text.add(p.ignore_eos).add(p.stop_ids).add(p.logprobs).add(p.prompt_logprobs);
+  if (p.constraint != nullptr) {
+    const ConstraintText& constraint = p.constraint->text();
+    text.add(static_cast<int>(constraint.form)).add(constraint.text);
+  }
   text.add(request.stop_digest).add(request.seed_is_drawn);
   if (!request.seed_is_drawn) text.add(p.seed);
   return text.hash();

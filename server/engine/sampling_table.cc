@@ -22,10 +22,11 @@ SampleParams params_for(const SamplingParams& p) {
           .presence_penalty = p.presence_penalty,
           .frequency_penalty = p.frequency_penalty,
           .seed = p.seed,
-          .min_tokens = p.min_tokens,
+          // A guide keeps to it itself: where a text can only end, it ends.
+          .min_tokens = p.constraint ? 0 : p.min_tokens,
           .max_tokens = p.max_tokens,
           .biases = static_cast<int32_t>(p.logit_bias.size()),
-          .masked = !p.allowed_ids.empty(),
+          .masked = p.constraint != nullptr || !p.allowed_ids.empty(),
           .penalised = has_penalties(p)};
 }
 
@@ -91,7 +92,7 @@ void SamplingTable::begin(int32_t slot, const SamplingParams& params, const Toke
     add_ids(params.stop_ids, to);
     if (!params.ignore_eos) add_ids(vocab_.eos_ids, to);
   });
-  if (own.masked) {
+  if (own.masked && params.constraint == nullptr) {
     set(allowed_.as<uint32_t>(), words_, [&](auto to) { add_ids(params.allowed_ids, to); });
   }
   if (own.biases > 0) {
@@ -115,6 +116,15 @@ void SamplingTable::begin(int32_t slot, const SamplingParams& params, const Toke
       to[static_cast<size_t>(said.id)] = static_cast<uint16_t>(times);
     }
   });
+}
+
+void SamplingTable::allow(int32_t slot, std::span<const uint32_t> mask, Staging& staging,
+                          Stream& stream) {
+  CHECK(mask.size() == words_);
+  const std::span<uint32_t> staged = staging.take<uint32_t>(words_);
+  std::ranges::copy(mask, staged.begin());
+  backend_.upload(allowed_.as<uint32_t>() + static_cast<size_t>(slot) * words_, staged.data(),
+                  staged.size_bytes(), stream);
 }
 
 SampleArgs SamplingTable::args(const float* logits, std::span<const SampleRow> rows,

@@ -21,6 +21,9 @@ class SamplingTable {
   void begin(int32_t slot, const SamplingParams& params, const TokenHistory& history,
              Staging& staging, Stream& stream);
 
+  // The slot's next token is one of these ids: of an answer with a constraint, before each.
+  void allow(int32_t slot, std::span<const uint32_t> mask, Staging& staging, Stream& stream);
+
   // What a step's kernel gets: rows, results and top in the memory of the device.
   SampleArgs args(const float* logits, std::span<const SampleRow> rows, SampleResult* results,
                   TopLogit* top) const;

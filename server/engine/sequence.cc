@@ -42,7 +42,8 @@ Pending Sequence::ready(int chunk) const {
   if (decode.unread) return waits();
   if (decodes()) return {.tokens = may_decode() ? 1 : 0, .prompt = false, .scored = false};
   const int left = prompt.left();
-  const int whole = prompt.feed != nullptr ? (left - 1) / chunk * chunk : left;
+  const bool more = prompt.feed != nullptr || (guide != nullptr && !guide->ready());
+  const int whole = more ? (left - 1) / chunk * chunk : left;
   return {.tokens = leaving ? 0 : whole,
           .prompt = true,
           .scored = scored(),
@@ -54,6 +55,8 @@ Pending Sequence::ready(int chunk) const {
 bool Sequence::may_decode() const {
   if (leaving || decode.generated + decode.tokens_under_way >= sampling.max_tokens) return false;
   if (scored()) return false;  // an error may be found yet
+  // What may come follows from the token that is under way.
+  if (guide != nullptr && (decode.tokens_under_way > 0 || !guide->ready())) return false;
   return !wait_for_acknowledgement ||
          (decode.tokens_under_way == 0 && decode.acknowledged >= decode.generated);
 }

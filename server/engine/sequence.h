@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/state/state_pool.h"
+#include "server/constraint/guide.h"
 #include "server/request/request.h"
 #include "server/sampling/token_history.h"
 #include "server/scheduler/scheduler.h"
@@ -69,6 +70,7 @@ struct Sequence {
   StateSlot slot = {};
   int64_t position = 0;  // tokens the state has absorbed
   TokenHistory history;
+  std::shared_ptr<Guide> guide;  // null: its text may be anything
 
   PromptPhase prompt;
   DecodePhase decode;
@@ -89,7 +91,8 @@ struct Sequence {
   // Takes what has come of the prompt since, in place of what is absorbed.
   void refill(int chunk, Clock::time_point now);
   // What there is for the next step. Of a prompt of which more will come, whole chunks only, and
-  // not its last token so far: the next one is wanted to score it.
+  // not its last token so far: the next one is wanted to score it. The same while it is not known
+  // yet what its answer may begin with.
   Pending ready(int chunk) const;
   // That it takes no part in the next step.
   Pending waits() const {

@@ -73,6 +73,11 @@ void StepRunner::record(const std::function<void(int done, int total)>& progress
 void StepRunner::launch(Batch& batch) {
   batch.set_launched(Clock::now());
   begin_answers(batch);
+  for (const Batch::Member& member : batch.members()) {
+    const Sequence& sequence = *member.sequence;
+    if (!member.sampled || sequence.guide == nullptr) continue;
+    table_.allow(sequence.slot.id(), sequence.guide->mask(), batch.staging(), stream_);
+  }
   const StepInputs& inputs = batch.inputs();
   const auto recorded =
       inputs.decodes_only ? recorded_.lower_bound(inputs.num_seqs()) : recorded_.end();

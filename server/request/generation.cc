@@ -7,7 +7,7 @@ namespace recurve {
 
 Refused Generation::begin() {
   TextRequest asked;
-  ParsedRequest parsed;
+  ParsedRequest& parsed = parsed_.emplace();
   Refused refused = door_.read(&asked);
   if (!refused) refused = validate(std::move(asked), serving_.rules, limits(), &parsed);
   if (refused) return refused;
@@ -17,10 +17,39 @@ Refused Generation::begin() {
   for (size_t c = 0; c < parsed.request.streams.size(); ++c) {
     choices_.push_back({Answer(*serving_.rules.tokenizer, parsed)});
   }
+  if (parsed.constraint) return compile();
+  ParsedRequest ready = std::move(parsed);
+  parsed_.reset();
+  return submit(ready);
+}
+
+// A request waits for its constraint in front of the queue, and holds nothing.
+Refused Generation::compile() {
+  auto outcome = serving_.constraints->compile(
+      *parsed_->constraint, caller_.tenant, [this] { poke(); }, &waiter_);
+  return outcome ? compiled(*std::move(outcome)) : Refused();
+}
+
+Refused Generation::compiled(ConstraintCompiler::Outcome outcome) {
+  ParsedRequest parsed = *std::move(parsed_);
+  parsed_.reset();
+  if (outcome.full) {
+    return Refusal{.code = Refusal::Code::kExhausted,
+                   .message = "too many constraints wait to be compiled: try again later"};
+  }
+  if (outcome.constraint == nullptr) return invalid("constraint", "{}", outcome.refusal);
+  parsed.request.sampling.constraint = std::move(outcome.constraint);
   return submit(parsed);
 }
 
 void Generation::look(bool busy) {
+  if (parsed_) {
+    auto outcome = waiter_.outcome();
+    if (!outcome) return;
+    waiter_.forget();
+    if (Refused refused = compiled(*std::move(outcome))) end(std::move(refused));
+    return;
+  }
   for (size_t c = 0; c < choices_.size(); ++c) {
     // The engine accepts all choices before it gives a token to one, but this may look in between.
     if (c > 0 && !accepted_ && !choices_[0].ending) return;

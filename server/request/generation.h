@@ -42,6 +42,8 @@ class Generation final : public ServedCall {
   Refused begin() override;
   void look(bool busy) override;
 
+  Refused compile();
+  Refused compiled(ConstraintCompiler::Outcome outcome);
   void look_at(size_t index, bool busy);
   void send_accepted(const Accepted& accepted);
   void send_scored(std::vector<SampledToken> tokens);
@@ -56,6 +58,8 @@ class Generation final : public ServedCall {
   bool acknowledges_ = false;
   bool logprobs_ = false;
   uint64_t seed_ = 0;
+  std::optional<ParsedRequest> parsed_;  // while its constraint is compiled
+  ConstraintCompiler::Waiter waiter_;
   bool accepted_ = false;
   std::vector<Choice> choices_;
 };

@@ -41,10 +41,20 @@ void Serving::serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo serv
   rules.max_prompt_tokens = options.max_prompt_tokens;
   rules.max_generated_tokens = options.max_generated_tokens;
   rules.max_choices = info.slots;
+  constraints = std::make_unique<ConstraintCompiler>([this] { return token_texts(); });
   loaded_ = true;
   auto loading = State::kLoading;
   state_.compare_exchange_strong(loading, State::kServing);  // not where it drains already
   tell_listeners();
+}
+
+TokenTexts Serving::token_texts() const {
+  TokenTexts texts;
+  for (int32_t id = 0; id < rules.vocab.usable; ++id) {
+    const bool special = rules.tokenizer->is_special(id);
+    texts.emplace_back(special ? std::string_view() : rules.tokenizer->token_bytes(id));
+  }
+  return texts;
 }
 
 void Serving::stop_serving() {

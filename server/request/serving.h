@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "server/constraint/compiler.h"
 #include "server/observe/metrics.h"
 #include "server/observe/tracer.h"
 #include "server/request/access.h"
@@ -101,11 +102,13 @@ class Serving {
   const EngineStats& stats;
   Metrics& metrics;
   const Clock::time_point started = Clock::now();
-  ServingInfo info;    // once loaded()
-  RequestRules rules;  // once loaded()
+  ServingInfo info;                                 // once loaded()
+  RequestRules rules;                               // once loaded()
+  std::unique_ptr<ConstraintCompiler> constraints;  // once loaded()
 
  private:
   void tell_listeners();
+  TokenTexts token_texts() const;
 
   std::atomic<State> state_{State::kLoading};
   std::atomic<bool> loaded_{false};

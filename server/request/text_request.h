@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "server/constraint/constraint.h"
 #include "server/identity/identity.h"
 #include "server/request/prefix_use.h"
 #include "server/sampling/params.h"
@@ -31,6 +32,8 @@ struct TextRequest {
   std::optional<int32_t> logprobs = {}, prompt_logprobs = {};
   std::vector<std::string> stop_strings = {};
   bool include_stop = false;
+  // What the answer's text must be; left out: anything.
+  std::optional<ConstraintText> constraint = {};
   int32_t choices = 1;
   std::string session = {};                     // empty: none
   bool session_is_kept = false;                 // it is the door's own, by kept_name()

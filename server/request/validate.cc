@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "server/constraint/text_walk.h"
 #include "server/request/chat_prompt.h"
 #include "server/request/session_command.h"
 #include "server/text/stop_matcher.h"
@@ -96,6 +97,49 @@ uint64_t digest_of_stops(const TextRequest& asked) {
   }
   add(asked.include_stop ? 1 : 0);
   return digest;
+}
+
+// A constraint may still be refused by what compiles it.
+Refused check_constraint(const TextRequest& asked, const SamplingParams& p,
+                         const RequestRules& rules) {
+  if (!asked.constraint) return {};
+  if (!rules.tokenizer->reads_text()) {
+    return invalid(
+        "constraint",
+        "constraint must be left out, as this server has no tokenizer: ids have no text");
+  }
+  if (asked.constraint->text.size() > kMostConstraintBytes) {
+    return invalid("constraint", "constraint must have at most {} bytes, got {}",
+                   kMostConstraintBytes, asked.constraint->text.size());
+  }
+  const bool ends = !p.stop_ids.empty() || (!p.ignore_eos && !rules.vocab.eos_ids.empty());
+  if (!ends) {
+    return invalid("constraint",
+                   "constraint needs an id that ends the answer: the model's end-of-sequence id, "
+                   "without ignore_eos, or one of stop_token_ids");
+  }
+  if (asked.include_stop && !p.stop_ids.empty()) {
+    return invalid(
+        "include_stop",
+        "include_stop must be false with constraint and stop_token_ids: the text of an id "
+        "that ends the answer is none of what it must be");
+  }
+  return {};
+}
+
+// Where the answer is the first text of its context, tokenizers with a space in front of words drop
+// it from the first.
+Refused check_start(const ParsedRequest& parsed, const RequestRules& rules) {
+  if (!parsed.constraint || parsed.answer_position != TextPosition::kStart) return {};
+  using Form = ConstraintText::Form;
+  const Form form = parsed.constraint->form;
+  if (form == Form::kJson || form == Form::kJsonSchema ||  // begin with no space
+      rules.tokenizer->leading_space() == LeadingSpace::kKeep) {
+    return {};
+  }
+  return invalid("prompt",
+                 "the prompt must have some text with a constraint other than JSON, as this "
+                 "model's tokenizer drops a space in front of the first word");
 }
 
 Refused check_choices(const TextRequest& asked, int32_t max_tokens, const RequestRules& rules) {
@@ -247,6 +291,7 @@ Refused validate(TextRequest asked, const RequestRules& rules, const WorkLimits&
   if (!refused) refused = check_priority(asked.priority);
   if (!refused) refused = read_parameters(asked, rules, &request.sampling);
   if (!refused) refused = check_stop_strings(asked.stop_strings, rules);
+  if (!refused) refused = check_constraint(asked, request.sampling, rules);
   if (!refused) refused = check_choices(asked, request.sampling.max_tokens, rules);
   if (refused) return refused;
 
@@ -262,6 +307,8 @@ Refused validate(TextRequest asked, const RequestRules& rules, const WorkLimits&
   if (refused) return refused;
   if (request.prompt.ids.empty() && request.session.empty()) return empty_prompt();
   parsed->answer_position = position_of(request, rules);
+  parsed->constraint = std::move(asked.constraint);
+  if (refused = check_start(*parsed, rules); refused) return refused;
   const bool is_text = std::holds_alternative<std::string>(asked.prompt);
   begin_with(bos_for(request.prompt.ids, asked.add_special_tokens, is_text, rules), &request);
 

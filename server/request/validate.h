@@ -44,6 +44,7 @@ struct ParsedRequest {
   Request request = {};
   std::vector<std::string> stop_strings = {};
   bool include_stop = false;
+  std::optional<ConstraintText> constraint = {};  // still to be compiled, for request.sampling
   TextPosition answer_position = TextPosition::kContinued;
 };
 

@@ -1,5 +1,7 @@
 #include "server/rpc/requests.h"
 
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 namespace recurve {
@@ -50,6 +52,33 @@ SamplingParams to_sampling(const v1::SamplingParams& sampling, const v1::StopCon
   return p;
 }
 
+std::string json_of(const google::protobuf::RepeatedPtrField<std::string>& texts) {
+  return nlohmann::json(std::vector<std::string>(texts.begin(), texts.end())).dump();
+}
+
+// Nothing where it says nothing.
+std::optional<ConstraintText> to_constraint(v1::Constraint&& constraint) {
+  using Form = ConstraintText::Form;
+  switch (constraint.form_case()) {
+    case v1::Constraint::kJson:
+      if (!constraint.json()) return std::nullopt;
+      return ConstraintText{.form = Form::kJson};
+    case v1::Constraint::kJsonSchema:
+      return ConstraintText{Form::kJsonSchema, std::move(*constraint.mutable_json_schema())};
+    case v1::Constraint::kRegex:
+      return ConstraintText{Form::kRegex, std::move(*constraint.mutable_regex())};
+    case v1::Constraint::kGrammar:
+      return ConstraintText{Form::kGrammar, std::move(*constraint.mutable_grammar())};
+    case v1::Constraint::kChoice:
+      return ConstraintText{Form::kChoice, json_of(constraint.choice().texts())};
+    case v1::Constraint::kStructuralTag:
+      return ConstraintText{Form::kStructuralTag, std::move(*constraint.mutable_structural_tag())};
+    case v1::Constraint::FORM_NOT_SET:
+      break;
+  }
+  return std::nullopt;
+}
+
 // What it does not know it takes for the default.
 PrefixWish to_wish(v1::PrefixMode mode) {
   if (mode == v1::PREFIX_MODE_OFF) return PrefixWish::kOff;
@@ -85,6 +114,9 @@ TextRequest to_request(v1::GenerateRequest&& message) {
     request.prompt = to_conversation(std::move(*message.mutable_messages()));
   } else {
     request.prompt = to_vector(message.ids().ids());
+  }
+  if (message.has_constraint()) {
+    request.constraint = to_constraint(std::move(*message.mutable_constraint()));
   }
   if (message.has_expected_epoch()) request.expected_epoch = message.expected_epoch();
   if (message.sampling().has_seed()) request.seed = message.sampling().seed();

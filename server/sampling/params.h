@@ -1,9 +1,12 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "server/constraint/constraint.h"
 
 namespace recurve {
 
@@ -48,6 +51,8 @@ struct SamplingParams {
 
   // (id, added to its logit), bias in [-kMaxLogitBias, kMaxLogitBias]; ids usable, each once.
   std::vector<std::pair<int32_t, float>> logit_bias;
+  // What the answer's text must be, compiled; null: anything.
+  std::shared_ptr<const Constraint> constraint = nullptr;
   // Only these ids may be sampled. Empty: all usable ids. Order and repeats do not matter.
   std::vector<int32_t> allowed_ids;
 

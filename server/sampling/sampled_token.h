@@ -30,7 +30,8 @@ struct SampledToken {
 enum class StopKind { kNone, kEos, kStopId };
 
 // Whether `id`, sampled as token number `index` of the answer, ends it, and as what. An id that is
-// both counts as end-of-sequence, unless that is ignored. Before min_tokens nothing ends it.
+// both counts as end-of-sequence, unless that is ignored. Before min_tokens nothing ends it, but
+// where its constraint lets nothing else come.
 StopKind stop_kind(int32_t id, const SamplingParams& params, const SamplingVocab& vocab,
                    int64_t index);
 

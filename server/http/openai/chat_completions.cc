@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/http/body_fields.h"
+#include "server/http/openai/constraint_fields.h"
 #include "server/http/openai/logprobs.h"
 
 namespace recurve {
@@ -14,6 +15,7 @@ Refused ChatCompletions::read(std::string_view text, const WorkLimits& limits,
   return read_body(text, limits, Resource::kChatCompletions, serving_, [&](const json& body) {
     TextRequest& to = asked->emplace_back(TextRequest{.session = session_});
     read_common(body, &to, &form_);
+    to.constraint = constraint_of(body, text);
     to.prompt = conversation_of(body);
     to.max_tokens = int32_of(body, "max_completion_tokens");
     if (!to.max_tokens) to.max_tokens = int32_of(body, "max_tokens");

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/http/body_fields.h"
+#include "server/http/openai/constraint_fields.h"
 #include "server/http/openai/logprobs.h"
 #include "server/text/stream_decoder.h"
 
@@ -63,6 +64,7 @@ Refused Completions::read(std::string_view text, const WorkLimits& limits,
     TextRequest common{.session = session_};
     read_common(body, &common, &form_);
     common.max_tokens = int32_of(body, "max_tokens").value_or(kDefaultCompletionTokens);
+    common.constraint = constraint_of(body, text);
     common.logprobs = int32_of(body, "logprobs");
     logprobs_ = common.logprobs.has_value();
     const bool echo = bool_of(body, "echo").value_or(false);

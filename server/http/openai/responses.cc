@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/http/body_fields.h"
+#include "server/http/openai/constraint_fields.h"
 #include "server/http/openai/errors.h"
 #include "server/http/openai/logprobs.h"
 #include "server/http/openai/response_input.h"
@@ -64,6 +65,7 @@ Refused Responses::read(std::string_view text, const WorkLimits& limits,
       read_body(text, limits, Resource::kResponses, serving_, [&](const json& body) {
         TextRequest& to = asked->emplace_back();
         read_common(body, &to, &form_);
+        to.constraint = constraint_of(body, text);
         to.max_tokens = int32_of(body, "max_output_tokens");
         if (wants_logprobs(body)) to.logprobs = int32_of(body, "top_logprobs").value_or(0);
         read_fields(body);

@@ -182,9 +182,54 @@ def test_refusals_have_their_exceptions(client):
         assert raised.value.message and raised.value.request_id
     with pytest.raises(openai.BadRequestError) as raised:
         client.chat.completions.create(
-            messages=HELLO, response_format={"type": "json_object"}, model="books"
+            messages=HELLO, response_format={"type": "xml"}, model="books"
         )
     assert raised.value.param == "response_format"
+
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "kind": {"enum": ["cat", "dog"]},
+    },
+    "required": ["name", "age", "kind"],
+    "additionalProperties": False,
+}
+
+
+def test_an_answer_is_what_its_schema_says(client):
+    format = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
+    for temperature in (0, 1):
+        answer = client.completions.create(
+            model="books", prompt=PROMPT, max_tokens=400, temperature=temperature, seed=5,
+            extra_body={"response_format": format},
+        )
+        choice = answer.choices[0]
+        assert choice.finish_reason == "stop", choice
+        said = json.loads(choice.text)
+        assert list(said) == ["name", "age", "kind"], "in the schema's order"
+        assert isinstance(said["name"], str) and len(said["name"]) <= 12
+        assert 0 <= said["age"] <= 120 and said["kind"] in ("cat", "dog")
+
+
+def test_an_answer_is_one_of_the_texts_or_matches(client):
+    def text(**body):
+        return client.completions.create(
+            model="books", prompt=PROMPT, max_tokens=60, extra_body=body
+        ).choices[0].text
+
+    assert text(guided_choice=["yes", "no, never"]) in ("yes", "no, never")
+    assert re.fullmatch(r"[a-c]{2}-[0-9]{3}", text(guided_regex="^[a-c]{2}-[0-9]{3}$"))
+    assert text(guided_grammar='root ::= "(" root ")" | "x"').strip("()") == "x"
+
+
+def test_a_schema_that_is_not_enforced_is_refused_by_its_keyword(client):
+    format = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"not": {"type": "null"}}}}
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.completions.create(model="books", prompt=PROMPT, extra_body={"response_format": format})
+    assert "not at #" in raised.value.message
 
 
 def test_what_stays_refused_is_not_tried_again(server):

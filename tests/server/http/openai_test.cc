@@ -144,7 +144,10 @@ TEST_F(OpenAiTest, WhatCannotBeHonouredIsRefusedByName) {
   refuse({{"suffix", "end"}}, "suffix");
   refuse({{"best_of", 3}}, "best_of");
   refuse({{"echo", true}, {"session", "s"}}, "echo");
-  refuse({{"response_format", {{"type", "json_object"}}}}, "response_format");
+  refuse({{"response_format", {{"type", "xml"}}}}, "response_format");
+  refuse({{"response_format", {{"type", "json_schema"}}}}, "response_format");
+  refuse({{"guided_regex", 3}}, "guided_regex");
+  refuse({{"guided_regex", "a"}, {"guided_choice", {"a"}}}, "guided_choice");
   refuse({{"model", "gpt"}}, "model", 404);
   refuse({{"prompt", {"a", "b"}}, {"session", "s"}}, "prompt");
   refuse({{"prompt", {"a", json::array({1})}}, {"echo", 1}}, "echo");

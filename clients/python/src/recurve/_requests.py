@@ -17,6 +17,7 @@ _PREFIX_MODES = {
     "use": v1.PREFIX_MODE_USE,
     "use-and-keep": v1.PREFIX_MODE_USE_AND_KEEP,
 }
+_CONSTRAINTS = {"json_schema", "regex", "grammar", "choice", "structural_tag"}
 _KNOWN = GenerateOptions.__optional_keys__
 
 PIECE_BYTES = 64 * 1024
@@ -79,9 +80,27 @@ def _set_options(request: v1.GenerateRequest, options: dict[str, Any]) -> float 
     for name, value in options.items():
         if name not in _KNOWN:
             raise TypeError(f"a request has no option '{name}'")
-        if value is not None:
+        if value is None:
+            continue
+        if name in _CONSTRAINTS:
+            _set_constraint(request, name, value)
+        else:
             _set(_part_of(request, name), name, value)
     return cast("float | None", timeout)
+
+
+def _set_constraint(request: v1.GenerateRequest, form: str, value: Any) -> None:
+    said = request.constraint.WhichOneof("form")
+    if said is not None:
+        raise TypeError(f"a request has one of {said} and {form}, not both")
+    if form == "choice":
+        if isinstance(value, str):
+            raise TypeError("choice must be a sequence of texts, got one text")
+        request.constraint.choice.texts.extend(value)
+    elif form == "json_schema" and value is True:
+        request.constraint.json = True
+    else:
+        setattr(request.constraint, form, value if isinstance(value, str) else _json(value))
 
 
 def _part_of(request: v1.GenerateRequest, option: str) -> Any:

@@ -59,6 +59,13 @@ class GenerateOptions(TokenOptions, total=False):
     allowed_token_ids: only these may be chosen.
     seed: the same seed gives the same tokens, [0, 2^64). Default: the server draws one.
 
+    What the answer's text must be, at most one of these; what cannot be enforced is refused:
+    json_schema: JSON of a JSON Schema, as a mapping or as text; True: any JSON.
+    regex: the whole answer matches this regular expression.
+    grammar: of an EBNF grammar, from its rule root on.
+    choice: one of these texts.
+    structural_tag: free text with constrained parts; as the protocol's Constraint has it.
+
     Further:
     n: answers to the one prompt; choice c samples with seed + c. Only 1 with a session. Default 1.
     logprobs: log-probabilities of each token of the answer and of so many most likely ones,
@@ -89,6 +96,11 @@ class GenerateOptions(TokenOptions, total=False):
     logit_bias: Mapping[int, float]
     allowed_token_ids: Sequence[int]
     seed: int
+    json_schema: Mapping[str, Any] | str | bool
+    regex: str
+    grammar: str
+    choice: Sequence[str]
+    structural_tag: Mapping[str, Any] | str
     n: int
     logprobs: int
     prompt_logprobs: int

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Gets the sources of the grammar library, of the version and checksum that xgrammar.txt names, from
+# the registry that pip is set up for; or takes those that are there.
+#   deploy/xgrammar.sh FOLDER
+# CMake calls it. Needs Python's venv (python3-venv) where pip is not installed.
+set -euo pipefail
+wanted=$(dirname "$0")/xgrammar.txt
+folder=$1
+
+mkdir -p "$folder"
+exec 9>"$folder.lock"
+flock 9 # of several builds that want it, one gets it
+made_of=$(cat "$wanted" "$0")
+[ "$made_of" != "$(cat "$folder/made_of" 2>/dev/null)" ] || exit 0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python=/usr/bin/python3
+if ! "$python" -m pip --version >/dev/null 2>&1; then
+  "$python" -m venv "$work/venv"
+  python=$work/venv/bin/python
+fi
+"$python" -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps \
+  --no-binary xgrammar --dest "$work" --requirement "$wanted"
+rm -rf "$folder" && mkdir "$folder"
+tar --extract --file "$work"/xgrammar-*.tar.gz --directory "$folder" --strip-components 1 \
+  --wildcards --no-wildcards-match-slash '*/LICENSE' '*/NOTICE' '*/cpp' '*/include' '*/3rdparty/picojson' \
+  '*/3rdparty/dlpack/include'
+# Its strings of counted length take control characters, which no string in JSON has.
+source=$folder/cpp/json_schema_converter.cc
+sed -i 's/AddCharacterClass({{\x27"\x27, \x27"\x27}, /AddCharacterClass({{0, 0x1f}, {\x27"\x27, \x27"\x27}, /' \
+  "$source"
+[ "$(grep -c 'AddCharacterClass({{0, 0x1f}, ' "$source")" = 1 ]
+printf '%s' "$made_of" >"$folder/made_of" # last: only whole folders are taken

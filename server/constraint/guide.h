@@ -1,0 +1,89 @@
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "server/constraint/constraint.h"
+
+namespace recurve {
+
+class MaskWorkers;
+
+// Which ids of an answer end it, and which may come at all, besides what its constraint says.
+struct GuideRules {
+  std::vector<int32_t> ends = {};     // come only where the text may end
+  std::vector<int32_t> allowed = {};  // nothing else; empty: all
+  int64_t min_tokens = 0;             // before that, an end comes only where nothing else can
+  int32_t ids = 0;                    // there are
+};
+
+// Keeps an answer to its constraint: what its next token may be, worked out by MaskWorkers. Belongs
+// to the engine's thread.
+class Guide : public std::enable_shared_from_this<Guide> {
+ public:
+  Guide(std::shared_ptr<const Constraint> constraint, GuideRules rules);
+
+  // Works out the first mask.
+  void begin(MaskWorkers& workers);
+  // The answer goes on with this id: works out the next mask. The last one was ready.
+  void accept(int32_t id, MaskWorkers& workers);
+
+  // Whether the mask of the next token is there.
+  bool ready() const { return ready_.load(std::memory_order_acquire); }
+  // One bit an id, (ids / 32, rounded up) words. While ready().
+  std::span<const uint32_t> mask() const { return mask_; }
+
+  // One for another answer, which goes on from here. While ready().
+  std::shared_ptr<Guide> fork() const;
+
+ private:
+  friend class MaskWorkers;
+  void work();  // on a worker
+  void fill();
+
+  const std::shared_ptr<const Constraint> constraint_;
+  std::unique_ptr<Matcher> matcher_;  // since the first mask
+  const std::shared_ptr<const GuideRules> rules_;
+  std::vector<uint32_t> allowed_;  // as a mask; empty: all
+  std::vector<uint32_t> mask_;
+  int64_t tokens_ = 0;
+  int32_t accepted_ = -1;  // still to be told to the matcher
+  std::atomic<bool> ready_{false};
+
+  Guide(const Guide& other, std::unique_ptr<Matcher> matcher);
+};
+
+// A few threads that work masks out. They start with the first one.
+class MaskWorkers {
+ public:
+  // `ready` is called on a worker whenever a mask is there: may only post.
+  MaskWorkers(int threads, std::function<void()> ready)
+      : threads_wanted_(threads), on_ready_(std::move(ready)) {}
+  ~MaskWorkers();
+
+  void post(std::shared_ptr<Guide> guide);
+  // Until all masks that were asked for are there, but not for long. Any thread.
+  void wait(std::chrono::nanoseconds most);
+
+ private:
+  void work();
+
+  const int threads_wanted_;
+  const std::function<void()> on_ready_;
+  std::mutex mutex_;
+  std::condition_variable changed_, done_;
+  std::deque<std::shared_ptr<Guide>> guides_;
+  int under_way_ = 0;  // wait, or are being worked out
+  bool ending_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace recurve

@@ -1,0 +1,62 @@
+#include "server/constraint/schema_patterns.h"
+
+#include <fmt/format.h>
+
+#include <cctype>
+#include <map>
+
+namespace recurve {
+namespace {
+
+constexpr std::string_view kDate =
+    "[12][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|"
+    "02-(0[1-9]|1[0-9]|2[0-8]))";
+constexpr std::string_view kTime =
+    "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
+constexpr std::string_view kByte = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])";
+constexpr std::string_view kLabel = "[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?";
+
+}  // namespace
+
+std::optional<std::string> pattern_of_format(std::string_view name) {
+  if (name == "date") return std::string(kDate);
+  if (name == "time") return std::string(kTime);
+  if (name == "date-time") return fmt::format("({})T{}", kDate, kTime);
+  if (name == "uuid") {
+    return "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}";
+  }
+  if (name == "ipv4") return fmt::format("({0}\\.){{3}}{0}", kByte);
+  if (name == "hostname") return fmt::format("{0}(\\.{0}){{0,8}}", kLabel);
+  if (name == "email") {
+    return fmt::format(
+        "[a-zA-Z0-9_+-]{{1,32}}(\\.[a-zA-Z0-9_+-]{{1,16}}){{0,2}}@{0}(\\.{0}){{1,4}}", kLabel);
+  }
+  return std::nullopt;
+}
+
+// At each character: one with which no name goes on and then anything, or one with which some do.
+std::string pattern_of_others(const std::vector<std::string>& names, size_t at) {
+  std::map<char, std::vector<std::string>> going_on;
+  bool ends = false;  // one of them does here
+  for (const std::string& name : names) {
+    if (at == name.size()) {
+      ends = true;
+    } else {
+      going_on[name[at]].push_back(name);
+    }
+  }
+  if (going_on.empty()) return ends ? ".+" : ".*";
+  std::string others = "[^", branches;
+  for (const auto& [character, rest] : going_on) {
+    const bool letter = std::isalnum(static_cast<unsigned char>(character)) != 0;
+    const std::string written =
+        letter || std::string_view("^$.*+?\\()[]{}|/-").find(character) == std::string_view::npos
+            ? std::string(1, character)
+            : std::string("\\") + character;
+    others += written;
+    branches += "|" + written + pattern_of_others(rest, at + 1);
+  }
+  return fmt::format("({}].*{}{})", others, branches, ends ? "" : "|");
+}
+
+}  // namespace recurve

@@ -1,0 +1,34 @@
+# The target xgrammar, of sources that deploy/xgrammar.sh gets; none where RECURVE_GRAMMARS is OFF, or
+# AUTO and they cannot be had: then constraints are refused by name.
+set(RECURVE_GRAMMARS AUTO CACHE STRING "Structured output: AUTO (where its library can be had), ON or OFF")
+set_property(CACHE RECURVE_GRAMMARS PROPERTY STRINGS AUTO ON OFF)
+if(RECURVE_GRAMMARS STREQUAL "OFF")
+  return()
+endif()
+
+set(xgrammar_folder ${CMAKE_SOURCE_DIR}/build/xgrammar)  # all presets' together
+execute_process(COMMAND ${CMAKE_SOURCE_DIR}/deploy/xgrammar.sh ${xgrammar_folder}
+  RESULT_VARIABLE xgrammar_status ERROR_VARIABLE xgrammar_error OUTPUT_QUIET)
+if(NOT xgrammar_status EQUAL 0)
+  string(STRIP "${xgrammar_error}" xgrammar_error)
+  if(RECURVE_GRAMMARS STREQUAL "ON")
+    message(FATAL_ERROR "RECURVE_GRAMMARS=ON, but its library cannot be had: ${xgrammar_error}")
+  endif()
+  message(WARNING "without structured output, as its library cannot be had: ${xgrammar_error}")
+  return()
+endif()
+
+file(GLOB xgrammar_sources ${xgrammar_folder}/cpp/*.cc ${xgrammar_folder}/cpp/converter_ext/*.cc
+  ${xgrammar_folder}/cpp/support/*.cc)
+add_library(xgrammar STATIC ${xgrammar_sources})
+set_target_properties(xgrammar PROPERTIES CXX_STANDARD 17)
+target_include_directories(xgrammar SYSTEM PUBLIC ${xgrammar_folder}/include
+  ${xgrammar_folder}/3rdparty/dlpack/include)
+target_include_directories(xgrammar SYSTEM PRIVATE ${xgrammar_folder}/3rdparty/picojson)
+# What it would say on standard error is for us to hear: see xgrammar_library.cc.
+target_compile_definitions(xgrammar PRIVATE XGRAMMAR_LOG_CUSTOMIZE=1 XGRAMMAR_ENABLE_CPPTRACE=0
+  XGRAMMAR_ENABLE_INTERNAL_CHECK=0)
+target_compile_options(xgrammar PRIVATE -w -O2)
+if(RECURVE_SANITIZE MATCHES "undefined")
+  target_compile_options(xgrammar PRIVATE -fno-sanitize=undefined)  # it is not ours to mend
+endif()

@@ -1,0 +1,129 @@
+// Tells what constraints are and draws answers that they let through, for tests that compare with
+// others' implementations: suites_test.py.
+//   constraint_answers [TOKENIZER_DIR]
+// Reads lines of JSON: {"schema": ..., "answers": 3, "seed": 1, "texts": ["{}", ...], "raw":
+// false}. Writes one for each: {"refused": "..."}, or {"answers": [...], "cut": 1, "takes": [true,
+// ...], "seconds": 0.01}. Without a tokenizer's directory, the vocabulary is that of the tests
+// here.
+#include <chrono>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "server/constraint/constraint_library.h"
+#include "server/text/tokenizer.h"
+#include "tests/server/constraint/byte_vocabulary.h"
+
+namespace recurve {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr int kMostTokens = 2000;
+
+TokenTexts texts_of(const std::string& dir) {
+  const auto tokenizer = load_tokenizer(dir);
+  TokenTexts texts;
+  for (int32_t id = 0; id < tokenizer->size(); ++id) {
+    texts.emplace_back(tokenizer->is_special(id) ? "" : tokenizer->token_bytes(id));
+  }
+  return texts;
+}
+
+std::vector<int32_t> ids_in(const std::vector<uint32_t>& mask) {
+  std::vector<int32_t> ids;
+  for (size_t word = 0; word < mask.size(); ++word) {
+    for (uint32_t left = mask[word]; left != 0; left &= left - 1) {
+      ids.push_back(static_cast<int32_t>(word * 32 + static_cast<size_t>(__builtin_ctz(left))));
+    }
+  }
+  return ids;
+}
+
+// Any token that may come; what closes something often, so that most answers end.
+std::optional<std::string> draw(const Constraint& constraint, const TokenTexts& texts,
+                                std::mt19937_64& random) {
+  const auto matcher = constraint.begin();
+  std::vector<uint32_t> mask((texts.size() + 31) / 32);
+  std::string text;
+  for (int t = 0; t < kMostTokens; ++t) {
+    matcher->fill(mask);
+    std::vector<int32_t> ids = ids_in(mask);
+    if (matcher->may_end() && (ids.empty() || random() % 3 == 0)) return text;
+    if (ids.empty()) throw std::runtime_error("nothing may follow: " + text);
+    std::vector<int32_t> closing;
+    for (const int32_t id : ids) {
+      if (std::string_view("\"}],:").find(texts[static_cast<size_t>(id)]) !=
+          std::string_view::npos) {
+        closing.push_back(id);
+      }
+    }
+    if (!closing.empty() && random() % (t < 200 ? 3 : 8) != 0) ids = std::move(closing);
+    const int32_t id = ids[random() % ids.size()];
+    if (!matcher->accept(id))
+      throw std::runtime_error("a token of the mask is not accepted: " +
+                               Json(texts.at(static_cast<size_t>(id)))
+                                   .dump(-1, ' ', true, Json::error_handler_t::replace) +
+                               " behind " + text);
+    text += texts[static_cast<size_t>(id)];
+  }
+  return std::nullopt;
+}
+
+bool takes(const Constraint& constraint, const std::vector<int32_t>& bytes,
+           const std::string& text) {
+  const auto matcher = constraint.begin();
+  for (const char byte : text) {
+    const int32_t id = bytes[static_cast<unsigned char>(byte)];
+    if (id < 0 || !matcher->accept(id)) return false;
+  }
+  return matcher->may_end();
+}
+
+Json answer(ConstraintLibrary& library, const TokenTexts& texts, const std::vector<int32_t>& bytes,
+            const Json& asked) {
+  const auto began = std::chrono::steady_clock::now();
+  std::shared_ptr<const Constraint> constraint;
+  try {
+    constraint = library.compile({ConstraintText::Form::kJsonSchema, asked.at("schema").dump()});
+  } catch (const ConstraintRefused& refused) {
+    return {{"refused", refused.what()}};
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began;
+  Json out{{"answers", Json::array()}, {"cut", 0}, {"takes", Json::array()}};
+  out["seconds"] = seconds.count();
+  std::mt19937_64 random(asked.value("seed", 1u));
+  int cut = 0;
+  for (int i = 0; i < asked.value("answers", 0); ++i) {
+    if (auto text = draw(*constraint, texts, random)) {
+      out["answers"].push_back(*text);
+    } else {
+      ++cut;
+    }
+  }
+  out["cut"] = cut;
+  for (const Json& text : asked.value("texts", Json::array())) {
+    out["takes"].push_back(takes(*constraint, bytes, text.get<std::string>()));
+  }
+  return out;
+}
+
+int run(int argc, char** argv) {
+  const TokenTexts texts = argc > 1 ? texts_of(argv[1]) : testing::byte_vocabulary();
+  std::vector<int32_t> bytes(256, -1);
+  for (size_t id = 0; id < texts.size(); ++id) {
+    if (texts[id].size() == 1)
+      bytes[static_cast<unsigned char>(texts[id][0])] = static_cast<int32_t>(id);
+  }
+  const auto library = make_constraint_library(texts);
+  for (std::string line; std::getline(std::cin, line);) {
+    std::cout << answer(*library, texts, bytes, Json::parse(line))
+                     .dump(-1, ' ', false, Json::error_handler_t::replace)
+              << std::endl;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace recurve
+
+int main(int argc, char** argv) { return recurve::run(argc, argv); }

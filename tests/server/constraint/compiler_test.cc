@@ -1,0 +1,158 @@
+#include "server/constraint/compiler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <latch>
+#include <semaphore>
+
+#include "tests/server/constraint/byte_vocabulary.h"
+
+namespace recurve::compiler_test {
+namespace {
+
+using Form = ConstraintText::Form;
+using Outcome = ConstraintCompiler::Outcome;
+
+ConstraintText choice(int number) {
+  return {Form::kChoice, "[\"" + std::to_string(number) + "\"]"};
+}
+
+// Waits for one.
+std::optional<Outcome> compile(ConstraintCompiler& compiler, const ConstraintText& text,
+                               uint64_t client = 0) {
+  std::binary_semaphore done(0);
+  ConstraintCompiler::Waiter waiter;
+  auto known = compiler.compile(
+      text, client, [&] { done.release(); }, &waiter);
+  if (known) return known;
+  done.acquire();
+  return waiter.outcome();
+}
+
+TEST(ConstraintCompiler, CompilesOnceAndRemembers) {
+  ConstraintCompiler compiler(testing::byte_vocabulary);
+  const auto first = compile(compiler, choice(1)), again = compile(compiler, choice(1));
+  ASSERT_TRUE(first && again);
+  EXPECT_EQ(first->constraint, again->constraint);
+  EXPECT_EQ(first->constraint == nullptr, !has_constraint_library());
+  EXPECT_EQ(compiler.counts().from_cache, 1);
+  EXPECT_EQ(compiler.counts().compiled + compiler.counts().refused, 1);
+}
+
+TEST(ConstraintCompiler, RemembersRefusalsAndSaysWhy) {
+  ConstraintCompiler compiler(testing::byte_vocabulary);
+  const ConstraintText bad{Form::kJsonSchema, R"({"not":{}})"};
+  for (int i = 0; i < 3; ++i) {
+    const auto outcome = compile(compiler, bad);
+    ASSERT_TRUE(outcome);
+    EXPECT_EQ(outcome->constraint, nullptr);
+    EXPECT_FALSE(outcome->full);
+    EXPECT_THAT(outcome->refusal,
+                ::testing::HasSubstr(has_constraint_library() ? "not at #" : "RECURVE_GRAMMARS"));
+  }
+  EXPECT_EQ(compiler.counts().refused, 1);
+}
+
+TEST(ConstraintCompiler, ForgetsWhatWasUsedLongestAgo) {
+  ConstraintCompiler compiler(testing::byte_vocabulary, {.cache_bytes = 1, .most_refusals = 2});
+  for (int i = 0; i < 5; ++i) compile(compiler, choice(i));
+  EXPECT_LE(compiler.counts().cached_bytes, 200u);
+  EXPECT_EQ(compiler.counts().from_cache, 0);
+}
+
+// The thread is held by the vocabulary, which the first one asks for.
+class HeldCompiler {
+ public:
+  explicit HeldCompiler(CompileLimits limits)
+      : compiler_(
+            [this] {
+              began_.count_down();
+              release_.wait();
+              return testing::byte_vocabulary();
+            },
+            limits) {
+    first_ = compiler_.compile(
+        choice(1000), 99, [] {}, &held_);
+    began_.wait();
+  }
+  ~HeldCompiler() {
+    if (!release_.try_wait()) release_.count_down();
+  }
+  void release() { release_.count_down(); }
+  ConstraintCompiler& operator*() { return compiler_; }
+
+ private:
+  std::latch began_{1}, release_{1};
+  ConstraintCompiler compiler_;
+  ConstraintCompiler::Waiter held_;
+  std::optional<Outcome> first_;
+};
+
+TEST(ConstraintCompiler, IsFullWhereTooManyWait) {
+  HeldCompiler held({.most_waiting = 4, .most_of_one = 2});
+  ConstraintCompiler::Waiter waiters[6];
+  EXPECT_FALSE((*held).compile(
+      choice(1), 1, [] {}, &waiters[0]));
+  EXPECT_FALSE((*held).compile(
+      choice(2), 1, [] {}, &waiters[1]));
+  const auto of_one = (*held).compile(
+      choice(3), 1, [] {}, &waiters[2]);
+  ASSERT_TRUE(of_one);
+  EXPECT_TRUE(of_one->full) << "two of one client wait";
+  EXPECT_FALSE((*held).compile(
+      choice(1), 1, [] {}, &waiters[3]))
+      << "the same takes no room";
+  EXPECT_FALSE((*held).compile(
+      choice(4), 2, [] {}, &waiters[4]));
+  const auto of_all = (*held).compile(
+      choice(5), 3, [] {}, &waiters[5]);
+  ASSERT_TRUE(of_all);
+  EXPECT_TRUE(of_all->full);
+  held.release();
+}
+
+TEST(ConstraintCompiler, ClientsTakeTurns) {
+  std::mutex mutex;
+  std::vector<int> order;
+  std::latch all(7);
+  HeldCompiler held({});
+  ConstraintCompiler::Waiter waiters[7];
+  const auto add = [&](int number, uint64_t client) {
+    (*held).compile(
+        choice(number), client,
+        [&, number] {
+          std::lock_guard lock(mutex);
+          order.push_back(number);
+          all.count_down();
+        },
+        &waiters[number]);
+  };
+  for (const int number : {0, 1, 2, 3}) add(number, 1);
+  add(4, 2);
+  add(5, 2);
+  add(6, 3);
+  held.release();
+  all.wait();
+  EXPECT_THAT(order, ::testing::ElementsAre(0, 4, 6, 1, 5, 2, 3));
+}
+
+TEST(ConstraintCompiler, WhatNobodyWaitsForIsNotCompiled) {
+  HeldCompiler held({});
+  std::atomic<bool> called = false;
+  {
+    ConstraintCompiler::Waiter gone;
+    (*held).compile(
+        choice(1), 1, [&] { called = true; }, &gone);
+    EXPECT_EQ((*held).counts().waiting, 2);
+  }
+  EXPECT_EQ((*held).counts().waiting, 1);
+  held.release();
+  compile(*held, choice(2));
+  EXPECT_FALSE(called);
+  EXPECT_EQ((*held).counts().compiled + (*held).counts().refused, 2);
+}
+
+}  // namespace
+}  // namespace recurve::compiler_test

@@ -1,0 +1,299 @@
+"""Constraints before others' implementations: what is let through is valid, what is refused has a name.
+
+The suites are MaskBench (guidance-ai/jsonschemabench) and JSON-Schema-Test-Suite, in
+RECURVE_DATA/schemas; without them their tests are skipped.
+"""
+
+import collections
+import json
+import os
+import pathlib
+import random
+import re
+import subprocess
+import tarfile
+
+import jsonschema
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+DATA = pathlib.Path(os.environ.get("RECURVE_DATA", ROOT.parent / "shared" / "data")) / "schemas"
+BINARY = pathlib.Path(os.environ["RECURVE_BIN"]) / "constraint_answers"
+REFUSAL = re.compile(r"schema, (\S+) at (#\S*): |schema: |schema, at ")
+
+
+class Answers:
+    """The program that compiles and draws, asked line by line."""
+
+    def __init__(self, *arguments):
+        self.process = subprocess.Popen(
+            [BINARY, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+        )
+
+    def ask(self, schema, answers=0, seed=1, texts=()):
+        asked = {"schema": schema, "answers": answers, "seed": seed, "texts": list(texts)}
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        assert line, f"the program ended on {json.dumps(schema)[:500]}"
+        return json.loads(line)
+
+    def close(self):
+        self.process.stdin.close()
+        assert self.process.wait(60) == 0
+
+
+@pytest.fixture(scope="module", params=["bytes", "byte-level", "sentencepiece"])
+def vocabulary(request):
+    demo = ROOT / "weights_tools" / "demo"
+    folders = {"bytes": [], "byte-level": [demo / "mamba-books"], "sentencepiece": [demo / "xlstm-books"]}
+    return folders[request.param]
+
+
+@pytest.fixture
+def answers(vocabulary):
+    program = Answers(*vocabulary)
+    yield program
+    program.close()
+
+
+@pytest.fixture(scope="module")
+def of_bytes():
+    program = Answers()
+    yield program
+    program.close()
+
+
+def validator(schema):
+    return jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+
+
+# ---- answers under random schemas ----
+
+
+def random_schema(rng, depth=0):
+    kinds = ["string", "integer", "number", "boolean", "null", "enum", "pattern", "format", "const", "any"]
+    if depth < 3:
+        kinds += ["object", "array", "object", "array", "anyOf", "types", "map", "tuple", "recursive"]
+    kind = rng.choice(kinds)
+    if kind == "string":
+        low = rng.randint(0, 4)
+        return rng.choice([{"type": "string"}, {"type": "string", "minLength": low, "maxLength": low + rng.randint(0, 9)}])
+    if kind == "integer":
+        low = rng.randint(-10**rng.randint(1, 12), 10**rng.randint(1, 12))
+        return rng.choice([
+            {"type": "integer"},
+            {"type": "integer", "minimum": low, "maximum": low + rng.randint(0, 10**rng.randint(1, 6))},
+            {"type": "integer", "exclusiveMinimum": low},
+            {"type": "integer", "maximum": low},
+            {"type": "integer", "multipleOf": rng.randint(1, 12)},
+            {"type": "integer", "minimum": 0, "maximum": 100, "multipleOf": rng.randint(1, 9)},
+        ])
+    if kind == "number":
+        low = round(rng.uniform(-1000, 1000), rng.randint(0, 4))
+        return rng.choice([
+            {"type": "number"},
+            {"type": "number", "minimum": low},
+            {"type": "number", "exclusiveMaximum": low},
+            {"type": "number", "minimum": low, "exclusiveMaximum": low + rng.choice([0.25, 1, 37.5])},
+            {"type": "number", "exclusiveMinimum": low, "maximum": low + rng.choice([0.5, 2, 1e6])},
+        ])
+    if kind in ("boolean", "null"):
+        return {"type": kind}
+    if kind == "enum":
+        values = ["a", "b\"c", "\u00e9\u20ac\n", 1, -2.5, 1e30, True, None, [1, "x"], {"k": {"l": 0}}]
+        return {"enum": rng.sample(values, rng.randint(1, 4))}
+    if kind == "const":
+        return {"const": rng.choice(["x", "\\", 0, {"a": [None, False]}])}
+    if kind == "any":
+        return rng.choice([{}, True, {"type": "object"}, {"type": "array"}])
+    if kind == "pattern":
+        return {"type": "string", "pattern": rng.choice([
+            "^[a-z]{2,5}$", "^\\d{3}-\\d{4}$", "^(foo|ba[rz])+$", "^[^x]*$", "^\\w+@\\w+\\.com$", "^.{3}$", "^\\S+ \\S+$"])}
+    if kind == "format":
+        return {"type": "string", "format": rng.choice(["date", "time", "date-time", "uuid", "ipv4", "email", "hostname"])}
+    if kind == "object":
+        names = rng.sample(["a", "b", "ab", "name", "\u00fcber", "x y", "q\"", "$ref", "items"], rng.randint(0, 5))
+        schema = {"type": "object", "properties": {name: random_schema(rng, depth + 1) for name in names}}
+        schema["required"] = [name for name in names if rng.random() < 0.5]
+        if rng.random() < 0.4:
+            schema["additionalProperties"] = rng.choice([False, True, random_schema(rng, depth + 1)])
+        if names and "additionalProperties" not in schema and rng.random() < 0.3:
+            schema["minProperties"] = rng.randint(0, len(names))
+        if rng.random() < 0.2:
+            schema["maxProperties"] = rng.randint(len(schema["required"]), len(names) + 1)
+        return schema
+    if kind == "map":
+        return rng.choice([
+            {"type": "object", "additionalProperties": random_schema(rng, depth + 1)},
+            {"type": "object", "patternProperties": {"^[a-c]+$": random_schema(rng, depth + 1)}, "additionalProperties": False},
+            {"type": "object", "propertyNames": {"pattern": "^[A-Z]{2}$"}, "minProperties": 1},
+        ])
+    if kind == "array":
+        schema = {"type": "array", "items": random_schema(rng, depth + 1)}
+        if rng.random() < 0.6:
+            schema["minItems"] = rng.randint(0, 2)
+            schema["maxItems"] = schema["minItems"] + rng.randint(0, 3)
+        return schema
+    if kind == "tuple":
+        return {"type": "array", "prefixItems": [random_schema(rng, depth + 1) for _ in range(rng.randint(1, 3))],
+                "items": rng.choice([False, random_schema(rng, depth + 1)])}
+    if kind == "types":
+        return {"type": rng.sample(["string", "integer", "null", "boolean", "array"], 2), "minLength": 1, "maximum": 9}
+    if kind == "recursive":
+        return {"anyOf": [{"type": "null"}, {"type": "object", "properties": {"next": {"$ref": "#/$defs/n"}}}]}
+    return {"anyOf": [random_schema(rng, depth + 1) for _ in range(rng.randint(2, 3))]}
+
+
+def test_every_answer_that_ends_is_valid(answers, request):
+    wanted = request.config.getoption("--answers")
+    rng = random.Random(20261124)
+    drawn = cut = refused = 0
+    for seed in range(wanted):
+        schema = {"$defs": {"n": {"anyOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#/$defs/n"}, "maxItems": 2}]}}}
+        body = random_schema(rng)
+        schema = {**schema, **body} if isinstance(body, dict) else body
+        if wanted <= drawn:
+            break
+        got = answers.ask(schema, answers=2, seed=seed)
+        if "refused" in got:
+            assert REFUSAL.search(got["refused"]) or "cannot be" in got["refused"], got
+            refused += 1
+            continue
+        cut += got["cut"]
+        check = validator(schema)
+        for text in got["answers"]:
+            value = json.loads(text)
+            problem = next(check.iter_errors(value), None)
+            assert problem is None, f"{json.dumps(schema)}\n{text}\n{problem}"
+            drawn += 1
+    print(f"\n{drawn} answers valid, {cut} cut, {refused} schemas refused")
+    assert drawn >= wanted * 0.8
+    assert refused < drawn / 20
+
+
+# ---- the suites ----
+
+
+def maskbench():
+    path = DATA / "maskbench-400.tar.gz"
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    with tarfile.open(path) as tar:
+        for member in sorted(tar.getmembers(), key=lambda m: m.name):
+            if member.name.endswith(".json"):
+                yield member.name, json.load(tar.extractfile(member))
+
+
+def draft_suite():
+    path = DATA / "json-schema-test-suite-2020-12.tar.gz"
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    with tarfile.open(path) as tar:
+        for member in sorted(tar.getmembers(), key=lambda m: m.name):
+            if member.name.endswith(".json") and "/optional/" not in member.name:
+                for group in json.load(tar.extractfile(member)):
+                    yield f"{member.name}: {group['description']}", group
+
+
+def llguidance_takes(schema, texts):
+    """What llguidance says: None where it refuses the schema."""
+    import llguidance
+
+    try:
+        grammar = llguidance.LLMatcher.grammar_from_json_schema(schema)
+        if llguidance.LLMatcher.validate_grammar(grammar):
+            return None
+    except ValueError:
+        return None
+    takes = []
+    for text in texts:
+        matcher = llguidance.LLMatcher(TOKENIZER[0], grammar)
+        takes.append(all(matcher.consume_token(byte) for byte in text.encode()) and matcher.is_accepting())
+    return takes
+
+
+TOKENIZER = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def byte_tokenizer():
+    import llguidance
+
+    class Bytes:
+        """What llguidance asks of a tokenizer: all bytes, and one that ends a text."""
+
+        eos_token_id, bos_token_id = 256, None
+        tokens = [bytes([b]) for b in range(256)] + [b"<eos>"]
+        special_token_ids = [256]
+
+        def __call__(self, text):
+            return list(text)
+
+    TOKENIZER.append(llguidance.LLTokenizer(llguidance.TokenizerWrapper(Bytes())))
+
+
+class Count:
+    def __init__(self):
+        self.of = collections.Counter()
+        self.keywords = collections.Counter()
+        self.wrong = []
+
+    def add(self, name, schema, got, cases, valid_by):
+        self.of["schemas"] += 1
+        if "refused" in got:
+            self.of["refused"] += 1
+            match = REFUSAL.search(got["refused"])
+            if match is None and "cannot be enforced: " not in got["refused"]:
+                self.wrong.append(f"{name}: a refusal that names nothing: {got['refused']}")
+            keyword = match and match[1]
+            self.keywords[keyword or got["refused"][:90]] += 1
+            return
+        self.of["accepted"] += 1
+        for taken, (value, valid) in zip(got["takes"], cases):
+            self.of["valid" if valid else "invalid"] += 1
+            self.of["valid taken"] += taken and valid
+            if taken and not valid and not valid_by(value):
+                self.wrong.append(f"{name}: an invalid one is taken: {json.dumps(value)[:300]} of {json.dumps(schema)[:600]}")
+        for text in got["answers"]:
+            self.of["drawn"] += 1
+            try:
+                valid = valid_by(json.loads(text))
+            except ValueError:
+                valid = False
+            if not valid:
+                self.wrong.append(f"{name}: an invalid one is drawn: {text[:300]!r} of {json.dumps(schema)[:600]}")
+
+    def say(self, title, other):
+        share = self.of["accepted"] / self.of["schemas"]
+        print(f"\n{title}: {dict(self.of)}\naccepted {share:.1%}, llguidance {other / self.of['schemas']:.1%}")
+        print("refused for:", dict(self.keywords.most_common(25)))
+        assert not self.wrong, "\n".join(self.wrong[:20])
+
+
+def run_suite(title, groups, of_bytes, drawn):
+    count, other = Count(), 0
+    for name, group in groups:
+        schema = group["schema"]
+        cases = [(case["data"], case["valid"]) for case in group["tests"]]
+        texts = [json.dumps(value, ensure_ascii=False) for value, _ in cases]
+        got = of_bytes.ask(schema, answers=drawn, seed=7, texts=texts)
+        other += llguidance_takes(schema, []) is not None
+        try:
+            jsonschema.Draft202012Validator.check_schema(schema)
+            check = validator(schema)
+        except jsonschema.SchemaError:
+            continue
+        count.add(name, schema, got, cases, lambda value, check=check: check.is_valid(value))
+    count.say(title, other)
+    return count
+
+
+def test_maskbench(of_bytes):
+    count = run_suite("MaskBench", maskbench(), of_bytes, drawn=2)
+    assert count.of["accepted"] > 0
+
+
+def test_draft_2020_12(of_bytes):
+    count = run_suite("JSON-Schema-Test-Suite 2020-12", draft_suite(), of_bytes, drawn=2)
+    assert count.of["accepted"] > 0

@@ -1,0 +1,235 @@
+#include <gtest/gtest.h>
+
+#include <latch>
+#include <set>
+
+#include "server/engine/request_digest.h"
+#include "tests/support/engine_harness.h"
+#include "tests/support/scripted_constraint.h"
+
+namespace recurve::constraint_test {
+namespace {
+
+using testing::AnswerPtr;
+using testing::NullHarness;
+using testing::ScriptedConstraint;
+using Place = ScriptedConstraint::Place;
+
+constexpr int32_t kEos = NullHarness::kVocab - 1;
+
+std::shared_ptr<ScriptedConstraint> script(std::vector<Place> places) {
+  return std::make_shared<ScriptedConstraint>(std::move(places));
+}
+
+Request constrained(std::shared_ptr<const Constraint> constraint, int max_tokens = 20,
+                    uint64_t seed = 1, const std::string& session = "") {
+  Request request = NullHarness::request(11, max_tokens, seed, session);
+  request.sampling.constraint = std::move(constraint);
+  return request;
+}
+
+TEST(EngineConstraint, EachTokenIsOneOfItsPlaceAndTheEndComesWhereItMay) {
+  for (const bool ahead : {false, true}) {
+    NullHarness harness({.eos = {kEos}, .launch_ahead = ahead});
+    const AnswerPtr answer = harness->ask(constrained(script({{{3, 4}}, {{7}}, {{1, 2, 40}}})));
+    ASSERT_EQ(answer->why(), Finish::kEos);
+    const std::vector<int32_t> ids = answer->ids();
+    ASSERT_EQ(ids.size(), 4u);
+    EXPECT_TRUE(ids[0] == 3 || ids[0] == 4);
+    EXPECT_EQ(ids[1], 7);
+    EXPECT_TRUE(ids[2] == 1 || ids[2] == 2 || ids[2] == 40);
+    EXPECT_EQ(ids[3], kEos);
+  }
+}
+
+TEST(EngineConstraint, AnEndThatIsLikelyDoesNotComeBefore) {
+  NullHarness harness({.eos = {kEos}});
+  Request request = constrained(script({{{3, kEos}}, {{4, kEos}}}));
+  request.sampling.logit_bias = {{kEos, 1000.0f}};
+  const AnswerPtr answer = harness->ask(std::move(request));
+  EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3, 4, kEos}));
+}
+
+TEST(EngineConstraint, WhereItMayEndAndGoOnTheModelChooses) {
+  NullHarness harness({.eos = {kEos}});
+  const auto choice = script({{{3}}, {{4}, true}, {{5}}});
+  Request ends = constrained(choice);
+  ends.sampling.logit_bias = {{kEos, 1000.0f}};
+  EXPECT_EQ(harness->ask(std::move(ends))->ids(), (std::vector<int32_t>{3, kEos}));
+  Request goes_on = constrained(choice);
+  goes_on.sampling.logit_bias = {{kEos, -1000.0f}};
+  EXPECT_EQ(harness->ask(std::move(goes_on))->ids(), (std::vector<int32_t>{3, 4, 5, kEos}));
+}
+
+TEST(EngineConstraint, MinTokensHoldAsLongAsSomethingElseCanCome) {
+  NullHarness harness({.eos = {kEos}});
+  Request request = constrained(script({{{3}}, {{4}, true}, {{5}, true}, {{6}, true}}));
+  request.sampling.logit_bias = {{kEos, 1000.0f}};
+  request.sampling.min_tokens = 3;
+  EXPECT_EQ(harness->ask(std::move(request))->ids(), (std::vector<int32_t>{3, 4, 5, kEos}));
+  Request longer = constrained(script({{{3}}}));
+  longer.sampling.min_tokens = 10;
+  const AnswerPtr answer = harness->ask(std::move(longer));
+  EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3, kEos}));
+  EXPECT_EQ(answer->why(), Finish::kEos);
+}
+
+TEST(EngineConstraint, MaxTokensCutIt) {
+  NullHarness harness({.eos = {kEos}});
+  const AnswerPtr answer = harness->ask(constrained(script({{{3}}, {{4}}, {{5}}}), 2));
+  EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3, 4}));
+  EXPECT_EQ(answer->why(), Finish::kLength);
+}
+
+TEST(EngineConstraint, StopIdsEndItWhereItMayEndAlone) {
+  NullHarness harness({.eos = {}});
+  Request request = constrained(script({{{3, 8}}, {{8, 9}}}));
+  request.sampling.stop_ids = {8};
+  request.sampling.logit_bias = {{8, 1000.0f}};
+  const AnswerPtr answer = harness->ask(std::move(request));
+  EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3, 9, 8}));
+  EXPECT_EQ(answer->why(), Finish::kStopId);
+}
+
+TEST(EngineConstraint, AllowedIdsHoldToo) {
+  NullHarness harness({.eos = {kEos}});
+  Request request = constrained(script({{{3, 4}}, {{5, 6}}}));
+  request.sampling.allowed_ids = {4, 5, kEos};
+  EXPECT_EQ(harness->ask(std::move(request))->ids(), (std::vector<int32_t>{4, 5, kEos}));
+}
+
+TEST(EngineConstraint, WhereNothingCanComeTheAnswerFailsAlone) {
+  NullHarness harness({.eos = {kEos}});
+  const AnswerPtr other = harness->submit(NullHarness::request(9, 20, 5));
+  const AnswerPtr answer = harness->submit(constrained(script({{{3}}, {{}}})));
+  harness->run_until_idle();
+  answer->take();
+  other->take();
+  EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3}));
+  EXPECT_EQ(answer->why(), Finish::kInternal);
+  EXPECT_THAT(answer->ending->message, ::testing::HasSubstr("no token is left to sample"));
+  EXPECT_EQ(other->why(), Finish::kLength);
+}
+
+TEST(EngineConstraint, LogprobsAreTheModelsOwn) {
+  NullHarness harness({.eos = {kEos}});
+  const AnswerPtr free = harness->ask(NullHarness::request(11, 1, 1));
+  const AnswerPtr answer = harness->ask(constrained(script({{{3}}})));
+  // The likeliest id at the first place is what the model says without any constraint.
+  EXPECT_EQ(answer->bits()[0].top, free->bits()[0].top);
+  EXPECT_LT(answer->tokens[0].logprob, free->tokens[0].logprob);
+}
+
+TEST(EngineConstraint, EachChoiceHasItsOwn) {
+  NullHarness harness({.eos = {kEos}});
+  Request request = constrained(script({{{1, 2, 3, 4, 5, 6}}, {{7, 8}}, {{9, 10, 11}}}));
+  request.sampling.temperature = 1;
+  request.sampling.logprobs = -1;
+  const AnswerPtr other = harness->submit(NullHarness::request(9, 30, 5));
+  std::vector<AnswerPtr> answers = harness->submit(std::move(request), 4);  // more than are free
+  harness->run_until_idle();
+  std::set<std::vector<int32_t>> different;
+  for (const AnswerPtr& answer : answers) {
+    answer->take();
+    const std::vector<int32_t> ids = answer->ids();
+    ASSERT_EQ(ids.size(), 4u) << answer->ending->message;
+    EXPECT_TRUE(ids[0] >= 1 && ids[0] <= 6);
+    EXPECT_TRUE(ids[1] == 7 || ids[1] == 8);
+    EXPECT_TRUE(ids[2] >= 9 && ids[2] <= 11);
+    EXPECT_EQ(ids[3], kEos);
+    different.insert(ids);
+  }
+  EXPECT_GT(different.size(), 1u);
+}
+
+TEST(EngineConstraint, SameTokensWhateverRunsBeside) {
+  const auto choice = script({{{1, 2, 3, 4, 5, 6}}, {{7, 8, 9, 10}}, {{9, 10, 11}}, {{1, 2, 3}}});
+  std::vector<int32_t> alone;
+  for (const bool ahead : {false, true}) {
+    for (const int others : {0, 3}) {
+      NullHarness harness({.eos = {kEos}, .launch_ahead = ahead});
+      std::vector<AnswerPtr> beside;
+      for (int o = 0; o < others; ++o) {
+        beside.push_back(
+            harness->submit(NullHarness::request(30, 40, 50 + static_cast<uint64_t>(o))));
+      }
+      Request request = constrained(choice);
+      request.sampling.temperature = 1;
+      request.sampling.seed = 77;
+      const AnswerPtr answer = harness->ask(std::move(request));
+      if (alone.empty()) alone = answer->ids();
+      EXPECT_EQ(answer->ids(), alone);
+      ASSERT_EQ(alone.size(), 5u);
+    }
+  }
+}
+
+TEST(EngineConstraint, ASlowMaskHoldsUpNobodyElse) {
+  for (const bool ahead : {false, true}) {
+    NullHarness harness({.eos = {kEos}, .launch_ahead = ahead});
+    auto slow = script({{{3}}, {{4}}, {{5}}});
+    std::latch release(1);
+    slow->before_mask = [&](size_t place) {
+      if (place == 1) release.wait();
+    };
+    const AnswerPtr answer = harness->submit(constrained(slow));
+    const AnswerPtr other = harness->submit(NullHarness::request(9, 30, 5));
+    for (int i = 0; i < 200 && !other->ended(); ++i) {
+      harness->step();
+      other->take();
+    }
+    answer->take();
+    EXPECT_EQ(other->why(), Finish::kLength);
+    EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3})) << "it waits for its second mask";
+    EXPECT_FALSE(answer->ended());
+    release.count_down();
+    harness->start();
+    answer->wait_for_end();
+    harness->join();
+    EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3, 4, 5, kEos}));
+  }
+}
+
+TEST(EngineConstraint, APromptIsAbsorbedWhileItsFirstMaskIsWorkedOut) {
+  NullHarness harness({.eos = {kEos}});
+  auto slow = script({{{3}}});
+  std::latch release(1);
+  slow->before_mask = [&](size_t) { release.wait(); };
+  Request request = constrained(slow);
+  request.prompt = testing::some_prompt(8 * NullHarness::kChunk, 3, NullHarness::kVocab - 1);
+  const AnswerPtr answer = harness->submit(std::move(request));
+  for (int i = 0; i < 30; ++i) harness->step();
+  int absorbed = 0;
+  for (const auto& step : harness.steps()) {
+    for (const int rows : step) absorbed += rows;
+  }
+  EXPECT_EQ(absorbed, 7 * NullHarness::kChunk) << "all but the chunk that ends it";
+  release.count_down();
+  harness->start();
+  answer->wait_for_end();
+  harness->join();
+  EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3, kEos}));
+}
+
+TEST(EngineConstraint, ItIsOneRequestsAndNotItsSessions) {
+  NullHarness harness({.eos = {kEos}});
+  harness->open("s");
+  const AnswerPtr cut = harness->ask(constrained(script({{{3}}, {{4}}, {{5}}}), 2, 1, "s"));
+  EXPECT_EQ(cut->why(), Finish::kLength);
+  Request goes_on = NullHarness::request(0, 3, 1, "s");
+  goes_on.sampling.allowed_ids = {20, 21, 22};
+  const AnswerPtr free = harness->ask(std::move(goes_on));
+  for (const int32_t id : free->ids()) EXPECT_GE(id, 20);
+  const AnswerPtr again = harness->ask(constrained(script({{{3}}, {{4}}}), 9, 1, "s"));
+  EXPECT_EQ(again->ids(), (std::vector<int32_t>{3, 4, kEos})) << "from its beginning";
+}
+
+TEST(EngineConstraint, IsPartOfWhatAskedAloneMeans) {
+  Request one = constrained(std::make_shared<ScriptedConstraint>(std::vector<Place>{}, "a"));
+  Request other = constrained(std::make_shared<ScriptedConstraint>(std::vector<Place>{}, "b"));
+  EXPECT_NE(digest_of(one), digest_of(other));
+  EXPECT_NE(digest_of(one), digest_of(NullHarness::request(11, 20, 1)));
+}
+
+}  // namespace
+}  // namespace recurve::constraint_test
