@@ -11,7 +11,9 @@
 #include "server/http/openai/chat_completions.h"
 #include "server/http/openai/completions.h"
 #include "server/http/openai/responses.h"
+#include "server/http/openai/session_commands.h"
 #include "server/http/openai/tokenize.h"
+#include "server/request/session_rules.h"
 #include "tests/support/fake_tokenizer.h"
 
 namespace recurve {
@@ -82,6 +84,22 @@ void run(Work work, std::string_view body) {
   CHECK(!dump(object).empty());
 }
 
+// The bytes are the body and the query, of which a resource reads one.
+void command(ToSessionCommand to_command, std::string_view body) {
+  SessionCommand asked;
+  try {
+    asked = to_command(
+        {.names = {"name", "mark"}, .query = std::string(body), .body = std::string(body)});
+  } catch (const BadField& error) {
+    CHECK(*error.what() != 0);
+    return;
+  }
+  if (const Refused refused = prepare(&asked)) return check_refusal(*refused);
+  CHECK(asked.kind == SessionCommand::Kind::kList || !asked.name.empty());
+  CHECK(asked.limit <= kMaxPageSize);
+  if (asked.ttl_seconds) CHECK(*asked.ttl_seconds <= kMaxTtlSeconds);
+}
+
 }  // namespace
 }  // namespace recurve
 
@@ -97,5 +115,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   read(responses, body);
   run(tokenize, body);
   run(detokenize, body);
+  for (ToSessionCommand* to_command :
+       {to_open, to_get, to_list, to_close, to_fork, to_mark, to_unmark, to_rewind}) {
+    command(to_command, body);
+  }
   return 0;
 }

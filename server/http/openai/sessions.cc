@@ -1,19 +1,14 @@
 #include "server/http/openai/sessions.h"
 
-#include <charconv>
-#include <string_view>
 #include <utility>
 
-#include "server/http/body_fields.h"
-#include "server/http/query.h"
+#include "server/http/openai/session_commands.h"
 #include "server/http/unary_exchange.h"
-#include "server/request/session_rules.h"
 
 namespace recurve {
 namespace {
 
 using nlohmann::json;
-using Kind = SessionCommand::Kind;
 
 const char* name_of(Tier tier) {
   switch (tier) {
@@ -72,79 +67,6 @@ json deleted(const SessionCommand& command, const SessionResult&) {
   return {{"object", "session.deleted"}, {"id", command.name}, {"deleted", true}};
 }
 
-// Read where connections are, which do not wait for a long one.
-json short_body(const HttpRequest& request) {
-  constexpr size_t kMostBytes = 64 << 10;
-  if (request.body.size() > kMostBytes) {
-    throw BadField("", fmt::format("the body must have at most {} bytes, got {}", kMostBytes,
-                                   request.body.size()));
-  }
-  return parse_object(request.body);
-}
-
-// Everything in it may be left out, so that all of it may.
-json optional_body(const HttpRequest& request) {
-  return request.body.empty() ? json::object() : short_body(request);
-}
-
-std::string mark_of(const HttpRequest& request) {
-  return string_of(short_body(request), "mark").value_or("");
-}
-
-std::optional<Durability> durability_of(const json& body) {
-  const auto name = string_of(body, "durability");
-  if (!name) return {};
-  if (*name == "none") return Durability::kNone;
-  if (*name == "local") return Durability::kLocal;
-  throw BadField("durability",
-                 fmt::format("durability must be \"none\" or \"local\", got \"{}\"", *name));
-}
-
-SessionCommand to_open(const HttpRequest& request) {
-  const json body = optional_body(request);
-  return {.kind = Kind::kOpen,
-          .name = string_of(body, "session").value_or(""),
-          .ttl_seconds = number_of(body, "ttl_seconds"),
-          .durability = durability_of(body)};
-}
-
-SessionCommand to_fork(const HttpRequest& request) {
-  const json body = optional_body(request);
-  return {.kind = Kind::kFork,
-          .name = request.names.front(),
-          .other = string_of(body, "session").value_or(""),
-          .ttl_seconds = number_of(body, "ttl_seconds"),
-          .durability = durability_of(body)};
-}
-
-SessionCommand to_list(const HttpRequest& request) {
-  const std::string limit = query_field(request.query, "limit").value_or("");
-  int count = limit.empty() ? kDefaultPageSize : 0;
-  std::from_chars(limit.data(), limit.data() + limit.size(), count);
-  if (count < 1 || count > kMaxPageSize || (!limit.empty() && limit != std::to_string(count))) {
-    throw BadField("limit",
-                   fmt::format("limit must be in [1, {}], got \"{}\"", kMaxPageSize, limit));
-  }
-  return {.kind = Kind::kList,
-          .name = query_field(request.query, "prefix").value_or(""),
-          .other = query_field(request.query, "after").value_or(""),
-          .limit = count};
-}
-
-template <Kind kind>
-SessionCommand to_command(const HttpRequest& request) {
-  return {.kind = kind, .name = request.names.front()};
-}
-
-template <Kind kind>
-SessionCommand to_mark_command(const HttpRequest& request) {
-  return {.kind = kind, .name = request.names.front(), .other = mark_of(request)};
-}
-
-SessionCommand to_unmark(const HttpRequest& request) {
-  return {.kind = Kind::kUnmark, .name = request.names[0], .other = request.names[1]};
-}
-
 std::shared_ptr<Exchange> begin(HttpContext& context, std::shared_ptr<Connection> connection,
                                 HttpRequest request, UnaryExchange::ToCommand to_command,
                                 UnaryExchange::ToObject to_object, int status = 200) {
@@ -163,7 +85,7 @@ std::shared_ptr<Exchange> open_session(HttpContext& context, std::shared_ptr<Con
 
 std::shared_ptr<Exchange> get_session(HttpContext& context, std::shared_ptr<Connection> connection,
                                       HttpRequest request) {
-  return begin(context, std::move(connection), std::move(request), to_command<Kind::kGet>, one);
+  return begin(context, std::move(connection), std::move(request), to_get, one);
 }
 
 std::shared_ptr<Exchange> list_sessions(HttpContext& context,
@@ -175,8 +97,7 @@ std::shared_ptr<Exchange> list_sessions(HttpContext& context,
 std::shared_ptr<Exchange> close_session(HttpContext& context,
                                         std::shared_ptr<Connection> connection,
                                         HttpRequest request) {
-  return begin(context, std::move(connection), std::move(request), to_command<Kind::kClose>,
-               deleted);
+  return begin(context, std::move(connection), std::move(request), to_close, deleted);
 }
 
 std::shared_ptr<Exchange> fork_session(HttpContext& context, std::shared_ptr<Connection> connection,
@@ -186,8 +107,7 @@ std::shared_ptr<Exchange> fork_session(HttpContext& context, std::shared_ptr<Con
 
 std::shared_ptr<Exchange> mark_session(HttpContext& context, std::shared_ptr<Connection> connection,
                                        HttpRequest request) {
-  return begin(context, std::move(connection), std::move(request), to_mark_command<Kind::kMark>,
-               one);
+  return begin(context, std::move(connection), std::move(request), to_mark, one);
 }
 
 std::shared_ptr<Exchange> unmark_session(HttpContext& context,
@@ -199,8 +119,7 @@ std::shared_ptr<Exchange> unmark_session(HttpContext& context,
 std::shared_ptr<Exchange> rewind_session(HttpContext& context,
                                          std::shared_ptr<Connection> connection,
                                          HttpRequest request) {
-  return begin(context, std::move(connection), std::move(request), to_mark_command<Kind::kRewind>,
-               one);
+  return begin(context, std::move(connection), std::move(request), to_rewind, one);
 }
 
 }  // namespace recurve
