@@ -4,13 +4,13 @@
 # To build and run the server and the clients.
 build_packages="ca-certificates ccache cmake g++ ninja-build pkg-config
   libboost-dev libgrpc++-dev libgrpc-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
-  libcli11-dev libfmt-dev libhwy-dev libpcre2-dev libsentencepiece-dev libspdlog-dev libssl-dev
+  libcli11-dev libfmt-dev libhwy-dev libpcre2-dev libseccomp-dev libsentencepiece-dev libspdlog-dev libssl-dev
   libutf8proc-dev libxxhash-dev nlohmann-json3-dev prometheus-cpp-dev python3-venv"
 
 # To run the tests too.
 test_packages="clang clang-format curl git libgmock-dev libgtest-dev nghttp2-client nginx-light
-  openssl python3 python3-grpcio python3-numpy python3-protobuf python3-pytest
-  python3-xxhash"
+  openssl python3 python3-cryptography python3-grpcio python3-numpy python3-protobuf python3-pytest
+  python3-xxhash sslscan"
 # What deploy/ is for, and what checks it.
 test_packages+=" buildah podman prometheus runc shellcheck systemd"
 # Ubuntu has Chromium as a snap alone: there tests/page/run.sh takes playwright's.

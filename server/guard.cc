@@ -4,12 +4,15 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
+#include <filesystem>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "server/net/bind.h"
 #include "server/observe/log.h"
+#include "server/sandbox.h"
 
 namespace recurve {
 
@@ -39,12 +42,59 @@ void check_network(const Options& o) {
   }
 }
 
-void give_up_privileges(const Options& o) {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What the server opens by the command line: itself, what its links lead to, and where a file that
+// is replaced while it runs comes from, its folder.
+SandboxFiles needed_files(const Options& o) {
+  SandboxFiles files;
+  const auto add = [&](const std::string& path) {
+    if (path.empty()) return;
+    std::error_code none;
+    files.read.push_back(path);
+    if (!fs::is_directory(path, none)) return;
+    for (const auto& entry : fs::directory_iterator(path, none)) {
+      if (entry.is_symlink(none)) files.read.push_back(fs::canonical(entry.path(), none));
+    }
+  };
+  add(o.model);
+  if (o.tokenizer != "none") add(o.tokenizer);
+  add(o.chat_template);
+  for (const std::string& file : {o.tls_cert, o.tls_key, o.tls_client_ca, o.keys, o.state_keys}) {
+    if (file.empty()) continue;
+    std::error_code none;
+    files.read.push_back(fs::absolute(file, none).parent_path());
+    files.read.push_back(fs::canonical(file, none).parent_path());
+  }
+  if (!o.state_dir.empty()) {
+    std::error_code none;  // whoever opens it says why it cannot be made
+    fs::create_directories(o.state_dir, none);
+    files.write.push_back(o.state_dir);
+  }
+  for (const std::string& address : {o.listen, o.http, o.metrics, o.admin}) {
+    try {
+      const std::string name = file_of_address(address);
+      if (!name.empty()) files.sockets.push_back(fs::absolute(name).parent_path());
+    } catch (const std::runtime_error&) {  // whoever listens there says why it cannot be
+    }
+  }
+  return files;
+}
+
+}  // namespace
+
+std::string give_up_privileges(const Options& o) {
   // CUDA may have to start nvidia-modprobe, which makes the devices' files with root's rights.
   if (!o.on_gpu()) prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  if (o.keys.empty()) return;
-  const rlimit none{.rlim_cur = 0, .rlim_max = 0};
-  setrlimit(RLIMIT_CORE, &none);
+  if (!o.keys.empty() || !o.state_keys.empty()) {
+    const rlimit none{.rlim_cur = 0, .rlim_max = 0};
+    setrlimit(RLIMIT_CORE, &none);
+  }
+  if (o.on_gpu()) return "none, as CUDA may start programs and opens files of its own";
+  if (!o.sandbox) return "none, as --sandbox off has it";
+  return enter_sandbox(needed_files(o));
 }
 
 }  // namespace recurve

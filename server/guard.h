@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <string>
 
 #include "server/identity/keyring.h"
 #include "server/options.h"
@@ -16,7 +17,8 @@ std::shared_ptr<Keyring> make_keys(const Options& options);
 void check_network(const Options& options);
 
 // Neither this process nor one that it starts gets more rights than it has, but on a GPU; and where
-// there are keys, no core file has what tenants have said. Before the threads that it holds for.
-void give_up_privileges(const Options& options);
+// there are keys, no core file has what tenants have said. With --sandbox, see sandbox.h. Before
+// the threads that it holds for; returns what holds now, for the log.
+std::string give_up_privileges(const Options& options);
 
 }  // namespace recurve

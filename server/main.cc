@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "model/load_model.h"
+#include "server/encrypted_folder.h"
 #include "server/engine/engine.h"
 #include "server/guard.h"
 #include "server/heap_trimmer.h"
@@ -21,6 +22,7 @@
 #include "server/memory_plan.h"
 #include "server/model_fingerprint.h"
 #include "server/net/connections.h"
+#include "server/observe/audit.h"
 #include "server/observe/log.h"
 #include "server/options.h"
 #include "server/part_options.h"
@@ -245,6 +247,16 @@ ServingInfo serving_info(const Options& o, const Model& model, const Backend& ba
   return info;
 }
 
+std::unique_ptr<FileSystem> open_state_folder(const Options& o) {
+  std::unique_ptr<FileSystem> folder = open_folder(o.state_dir);
+  if (!o.state_keys.empty())
+    return encrypt_folder(std::move(folder), read_folder_keys(o.state_keys));
+  if (is_encrypted(*folder)) {
+    throw std::runtime_error("what is in --state-dir is encrypted: give its key with --state-keys");
+  }
+  return folder;
+}
+
 // What written states must be of.
 StateHeader identity_of(const Model& model, const ServingInfo& info) {
   return {.model = info.fingerprint,
@@ -268,7 +280,6 @@ void keep_sessions(const Options& o, const StateStore& states, Archive* archive,
 
 int run(const Options& o, StopSignal& stop) {
   check_network(o);
-  give_up_privileges(o);
   allow_many_files();
   const HeapTrimmer trimmer;
   Metrics metrics;
@@ -294,7 +305,7 @@ int run(const Options& o, StopSignal& stop) {
   std::optional<StateStore> states;
   std::optional<Archive> archive;
   if (!o.state_dir.empty()) {
-    states.emplace(open_folder(o.state_dir), state_store_options(o));
+    states.emplace(open_state_folder(o), state_store_options(o));
     archive.emplace(*states);
   }
 
@@ -314,6 +325,9 @@ int run(const Options& o, StopSignal& stop) {
   info.most_written_bytes =
       static_cast<int64_t>(most_written_bytes(model->state_layout(), info.vocab_rows, 4096));
   if (archive) keep_sessions(o, *states, &*archive, &options.sessions);
+  options.sessions.on_expired = [](std::string_view tenant, std::string_view name) {
+    audit("session_expired", {.tenant = tenant, .key_id = {}, .peer = {}}, "OK", name);
+  };
   options.on_recorded = RecordProgress();
   options.on_failure = failure.listener("the engine");
   Engine engine(
@@ -361,9 +375,12 @@ void open_standard_files() {
   }
 }
 
+// Its threads have what this one has given up.
 int run_and_report(const Options& options) {
+  const std::string sandbox = give_up_privileges(options);
   StopSignal stop;
   init_logging(options.log_level, options.log_format);
+  log_event(LogLevel::kInfo, "sandbox", {{"what", sandbox}});
   int status = 1;
   try {
     status = run(options, stop);

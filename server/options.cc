@@ -197,6 +197,10 @@ int parse_options(int argc, char** argv, Options* o) {
   app.add_flag("--insecure-network", o->insecure_network,
                "Listen on addresses that other machines reach without TLS, or without keys")
       ->group("Service");
+  add_switch(app, "--sandbox", &o->sandbox,
+             "Give up what a server of a CPU has no use for: files that the other flags do not "
+             "name, programs, connections to elsewhere; where the system's Landlock and seccomp "
+             "can");
   app.add_option("--max-queue", o->max_queue,
                  "Requests that may wait for a slot; further ones get RESOURCE_EXHAUSTED")
       ->check(CLI::Range(0, 1 << 24))
@@ -268,9 +272,18 @@ int parse_options(int argc, char** argv, Options* o) {
                "Prompts of one tenant may start from states that another's have left: how long a "
                "prompt takes tells then what others have asked")
       ->group("Sessions");
-  app.add_option("--state-dir", o->state_dir,
-                 "Folder for sessions: durable ones are there after the server ends, however it "
-                 "ends, and others' states move there where host memory is short; default: none")
+  auto* states =
+      app.add_option(
+             "--state-dir", o->state_dir,
+             "Folder for sessions: durable ones are there after the server ends, however it "
+             "ends, and others' states move there where host memory is short; default: none")
+          ->group("Sessions");
+  app.add_option(
+         "--state-keys", o->state_keys,
+         "File of keys, a line of 64 hexadecimal digits each, by the first of which what is "
+         "in --state-dir is encrypted; the others open what was written with them; default: "
+         "it is not encrypted")
+      ->needs(states)
       ->group("Sessions");
   app.add_option("--state-disk", o->state_disk,
                  "Bytes that --state-dir may take, e.g. 40GB; a durable session reserves twice its "

@@ -30,6 +30,7 @@ struct Options {
   std::string keys;                              // file of keys; empty: none
   std::string admin;                             // HOST:PORT for operators; empty: none
   bool insecure_network = false;
+  bool sandbox = true;
   std::string metrics;  // HOST:PORT; empty: none
   std::string traces;   // URL of a collector; empty: none
   double trace_ratio = 1;
@@ -50,6 +51,7 @@ struct Options {
   uint64_t prefix_memory = kAutomatic;  // as plan_prefixes() finds right
   bool prefix_shared = false;
   std::string state_dir;             // empty: no session outlives the server
+  std::string state_keys;            // file of keys for what is in it; empty: it is not encrypted
   uint64_t state_disk = kAutomatic;  // half of what is free
   uint64_t max_message_bytes = uint64_t{16} << 20;
   int max_connections = 0;             // 0: as connection_limits() finds right

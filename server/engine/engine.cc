@@ -181,7 +181,7 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
 void Engine::fork_choices(Sequence& sequence, Batch& batch) {
   const auto& siblings = sequence.prompt.siblings;
   waiting_.count_slots(running_);
-  for (const auto& choice : forked_) waiting_.count_slot(choice->caller.tenant);
+  for (const auto& choice : forked_) waiting_.count_slot(choice->caller.share());
   size_t next = 0;
   for (; next < siblings.size(); ++next) {
     try {

@@ -49,7 +49,7 @@ Pending Sequence::ready(int chunk) const {
           .scored = scored(),
           .place = prompt.place,
           .most = prompt.to_point().value_or(INT32_MAX),
-          .tenant = caller.tenant};
+          .tenant = caller.share()};
 }
 
 bool Sequence::may_decode() const {

@@ -89,7 +89,8 @@ void WaitingLine::line_up(Line& one) {
   if (in_turn_.capacity() <= waiting_.size()) in_turn_.reserve(2 * waiting_.size() + 8);
   if (in_turn_at_.capacity() <= waiting_.size()) in_turn_at_.reserve(2 * waiting_.size() + 8);
   const Waiting& waiting = one.front();
-  use_of(waiting.request.caller.tenant);  // from now on there is one
+  if (uses_.size() >= kMostUses) forget_uses();
+  use_of(waiting.request.caller.share());  // from now on there is one
   Session* session = waiting.session;
   const bool all_there = waiting.request.more_prompt == nullptr;
   const Accepted accepted{.prompt_tokens = all_there ? waiting.tokens() : 0,
@@ -219,7 +220,7 @@ std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now) {
       if (!next->has_slot() && !make_room()) return nullptr;
       sequence = start(*next, now);
       turn_of_shortest_ = !turn_of_shortest_;
-      TenantUse& use = use_of(sequence->caller.tenant);
+      TenantUse& use = use_of(sequence->caller.share());
       ++use.slots;
       use.turn = ++turns_;
       queue_.left(1);
@@ -241,7 +242,7 @@ WaitingLine::Line::iterator WaitingLine::next_in_turn() {
   in_turn_.clear();
   in_turn_at_.clear();
   for (auto at = waiting_.begin(); at != waiting_.end(); ++at) {
-    if (at->request.caller.tenant != *tenant) continue;
+    if (at->request.caller.share() != *tenant) continue;
     in_turn_.push_back(at->waiter(pool_.slots()));
     in_turn_at_.push_back(at);
   }
@@ -253,22 +254,31 @@ TenantUse& WaitingLine::use_of(TenantId tenant) {
   return found != uses_.end() ? *found : uses_.emplace_back(TenantUse{.tenant = tenant});
 }
 
+// Of those that have no slot and do not wait: where there are no keys, addresses come and go.
+void WaitingLine::forget_uses() {
+  std::erase_if(uses_, [this](const TenantUse& use) {
+    return use.slots == 0 && std::ranges::none_of(waiting_, [&](const Waiting& waiting) {
+             return waiting.request.caller.share() == use.tenant;
+           });
+  });
+}
+
 void WaitingLine::count_slots(std::span<const std::unique_ptr<Sequence>> running) {
   for (TenantUse& use : uses_) use.slots = 0;
-  for (const auto& sequence : running) ++use_of(sequence->caller.tenant).slots;
+  for (const auto& sequence : running) ++use_of(sequence->caller.share()).slots;
 }
 
 // Moves an idle session out of its slot if none is free. False if there is no such session either.
 bool WaitingLine::make_room() { return pool_.free_slots() > 0 || sessions_.evict_one(); }
 
 std::optional<StateSlot> WaitingLine::free_slot(const Identity& caller) {
-  TenantUse& use = use_of(caller.tenant);
+  TenantUse& use = use_of(caller.share());
   if (!may_have_more(use, most_slots(caller.limits, pool_.slots()))) return std::nullopt;
   const auto waits_with_less = [&](const Waiting& other) {
     const Identity& who = other.request.caller;
-    return who.tenant != caller.tenant &&
-           may_have_more(use_of(who.tenant), most_slots(who.limits, pool_.slots())) &&
-           use_of(who.tenant).slots / who.limits.weight < use.slots / caller.limits.weight;
+    return who.share() != caller.share() &&
+           may_have_more(use_of(who.share()), most_slots(who.limits, pool_.slots())) &&
+           use_of(who.share()).slots / who.limits.weight < use.slots / caller.limits.weight;
   };
   if (std::ranges::any_of(waiting_, waits_with_less)) return std::nullopt;
   if (!make_room()) return std::nullopt;

@@ -97,7 +97,7 @@ class WaitingLine {
               .tokens = tokens(),
               .slots = static_cast<int>(request.streams.size()),
               .has_slot = has_slot(),
-              .tenant = request.caller.tenant,
+              .tenant = request.caller.share(),
               .weight = limits.weight,
               .most_slots = most_slots(limits, slots_there_are)};
     }
@@ -112,6 +112,7 @@ class WaitingLine {
     bool lost = false;
   };
 
+  void forget_uses();
   bool look_at_session(Request& request, Session& session);
   void resume_parked(const EngineLoad& load, Clock::time_point now);
   void drop_unwanted_parked(Clock::time_point now);
@@ -125,6 +126,7 @@ class WaitingLine {
   Ending overload(const Waiting& waiting, const EngineLoad& load, Clock::time_point now) const;
   void line_up(Line& one);
   Line::iterator next_in_turn();
+  static constexpr size_t kMostUses = 256;  // then those of others are forgotten
   TenantUse& use_of(TenantId tenant);
   std::optional<Clock::time_point> patience_ends(const Waiting& waiting) const;
   void drop(const Waiting& waiting, Finish why, Clock::time_point now);
@@ -146,7 +148,7 @@ class WaitingLine {
   // Of next_in_turn(), with room for all of the line: who may be next, and where it stands.
   std::vector<Waiter> in_turn_;
   std::vector<Line::iterator> in_turn_at_;
-  std::vector<TenantUse> uses_;  // of all tenants that have ever stood in the line
+  std::vector<TenantUse> uses_;  // of all tenants in the line and in slots, and of many others
   uint64_t turns_ = 0;           // of tenants
   bool turn_of_shortest_ = false;
 };

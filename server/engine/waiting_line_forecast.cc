@@ -17,7 +17,7 @@ std::vector<Holder> holders_of(const EngineLoad& load) {
                        .prompt = sequence->in_prompt(),
                        .tokens = sequence->prompt.left(),
                        .may_generate = sequence->sampling.max_tokens - sequence->decode.generated,
-                       .tenant = sequence->caller.tenant});
+                       .tenant = sequence->caller.share()});
   }
   return holders;
 }

@@ -41,6 +41,7 @@ Connection::Connection(HttpContext& context, asio::ip::tcp::socket socket, const
       stream_(std::move(socket)),
       peer_(peer.address),
       subject_(peer.subject),
+      network_(peer.of_this_machine ? "" : peer.network),
       buffer_(kMostBuffered) {}
 
 void Connection::start() {
@@ -76,7 +77,8 @@ void Connection::read_head() {
 
 void Connection::head_came(const Error& error) {
   if (error) return refuse_unread(error);
-  head_ = read_request_head(parser_->get(), parser_->keep_alive() && !context_.closing,
+  const bool old = Clock::now() - began_ > context_.options.times.age;
+  head_ = read_request_head(parser_->get(), parser_->keep_alive() && !context_.closing && !old,
                             context_.options);
   if (head_.answer) return respond(std::move(*head_.answer));
   if (const Refused refused = identify()) {
@@ -98,8 +100,8 @@ Refused Connection::identify() {
     caller_ = kStranger;
     return {};
   }
-  caller_ =
-      context_.serving.access.identify(field_of(parser_->get(), "Authorization"), subject_, peer_);
+  caller_ = context_.serving.access.identify(
+      {field_of(parser_->get(), "Authorization"), subject_, peer_, network_});
   Refused refused = check_role(caller_, least);
   if (refused || least == Role::kUser || context_.options.operators) return refused;
   return Refusal{.code = Refusal::Code::kForbidden,

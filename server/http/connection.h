@@ -90,6 +90,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   HttpContext& context_;
   boost::beast::tcp_stream stream_;
   const std::string peer_, subject_;  // see Peer
+  const std::string network_;         // empty: of this machine
+  const Clock::time_point began_ = Clock::now();
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;  // of the request that is being read
   RequestHead head_;              // of it, or of the one that is being answered

@@ -106,7 +106,7 @@ Refused HttpAnswer::admit() {
         "the requests under way fill the memory that there is for them: try again later");
   }
   const auto most = static_cast<size_t>(serving_.options.max_tokenising);
-  if (serving_.text.try_post(this, bytes, most)) return {};
+  if (serving_.text.try_post(this, bytes, most, request_.caller.share())) return {};
   return exhausted("too many prompts wait to be read: try again later");
 }
 

@@ -17,6 +17,7 @@ struct HttpTimes {
   std::chrono::milliseconds body{60'000};   // all of a body
   std::chrono::milliseconds idle{75'000};   // from one request's end to the next one's first byte
   std::chrono::milliseconds linger{2'000};  // to read why it was refused, and to close
+  std::chrono::hours age{24};  // of a connection: an answer that is begun later is its last
 };
 
 struct HttpOptions {

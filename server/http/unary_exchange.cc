@@ -43,7 +43,7 @@ Refused UnaryExchange::admit() {
   const size_t bytes = request_.body.size();
   body_share_ = serving_.message_bytes.take(static_cast<int64_t>(bytes), request_.caller.tenant);
   const auto most = static_cast<size_t>(serving_.options.max_tokenising);
-  if (body_share_ && serving_.text.try_post(this, bytes, most)) return {};
+  if (body_share_ && serving_.text.try_post(this, bytes, most, request_.caller.share())) return {};
   return Refusal{.code = Refusal::Code::kExhausted,
                  .message = "too many calls wait: try again later"};
 }

@@ -52,6 +52,11 @@ int count_of(const json& object, const char* name, int least, const std::string&
   return static_cast<int>(std::min(value, static_cast<double>(TenantLimits::kNone)));
 }
 
+int64_t bytes_of(const json& object, const char* name, const std::string& where) {
+  if (!object.contains(name)) return TenantLimits::kNoBytes;
+  return static_cast<int64_t>(number_of(object, name, 0, 0, where));
+}
+
 std::string tenant_of(const json& object, const std::string& where) {
   std::string name = string_of(object, "tenant", where);
   if (!is_tenant_name(name)) fail(fmt::format("{}: {}", where, tenant_name_rule(name)));
@@ -68,15 +73,21 @@ Role role_of(const json& object, const std::string& where) {
 }
 
 TenantLimits limits_from(const json& object, const std::string& where) {
-  only(object, where, {"weight", "slots", "waiting", "sessions", "priority", "tokens_per_minute"});
+  only(object, where,
+       {"weight", "slots", "waiting", "sessions", "priority", "choices", "prompt_tokens",
+        "tokens_per_minute", "host_bytes", "disk_bytes"});
   TenantLimits limits;
   limits.weight = number_of(object, "weight", 1e-3, 1, where);
   limits.slots = count_of(object, "slots", 1, where);
   limits.waiting = count_of(object, "waiting", 1, where);
   limits.sessions = count_of(object, "sessions", 0, where);
   limits.priority = count_of(object, "priority", -1000, where);
+  limits.choices = count_of(object, "choices", 1, where);
+  limits.prompt_tokens = count_of(object, "prompt_tokens", 1, where);
   limits.tokens_per_minute =
       static_cast<int64_t>(number_of(object, "tokens_per_minute", 1, 0, where));
+  limits.host_bytes = bytes_of(object, "host_bytes", where);
+  limits.disk_bytes = bytes_of(object, "disk_bytes", where);
   return limits;
 }
 
@@ -90,7 +101,14 @@ json to_json(const TenantLimits& limits) {
   put("waiting", limits.waiting);
   put("sessions", limits.sessions);
   put("priority", limits.priority);
+  put("choices", limits.choices);
+  put("prompt_tokens", limits.prompt_tokens);
   if (limits.tokens_per_minute > 0) object["tokens_per_minute"] = limits.tokens_per_minute;
+  const auto put_bytes = [&](const char* name, int64_t value) {
+    if (value != TenantLimits::kNoBytes) object[name] = value;
+  };
+  put_bytes("host_bytes", limits.host_bytes);
+  put_bytes("disk_bytes", limits.disk_bytes);
   return object;
 }
 

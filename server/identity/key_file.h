@@ -23,7 +23,8 @@ KeyHash hash_of(std::string_view key);
 // What a file of keys says, in JSON:
 //
 //   {"tenants": {NAME: {"weight": 2, "slots": 4, "waiting": 64, "sessions": 100, "priority": 0,
-//                       "tokens_per_minute": 60000}},
+//                       "choices": 4, "prompt_tokens": 8192, "tokens_per_minute": 60000,
+//                       "host_bytes": 1000000000, "disk_bytes": 10000000000}},
 //    "keys": [{"id": ID, "tenant": NAME, "role": "user", "sha256": HEX, "expires": TIME}],
 //    "certificates": [{"subject": "CN=me,O=we", "tenant": NAME, "role": "user"}]}
 //

@@ -46,10 +46,13 @@ struct Keyring::Known {
       return made;
     };
     for (const auto& key : file.keys) {
-      by_id[key.id] = {identity(key.tenant, key.role), key.hash, key.expires};
+      Holder& holder = by_id[key.id];
+      holder = {identity(key.tenant, key.role), key.hash, key.expires};
+      holder.identity.key_id = std::string_view(key.id);
     }
     for (const auto& one : file.certificates) {
-      by_subject[one.subject] = identity(one.tenant, one.role);
+      Identity& holder = by_subject[one.subject] = identity(one.tenant, one.role);
+      holder.key_id = std::string_view("certificate");
     }
   }
 

@@ -37,7 +37,8 @@ void InferCall::start() {
     message_share_ = serving.message_bytes.take(message_bytes_, request_.asked.caller.tenant);
     const auto most = static_cast<size_t>(serving.options.max_tokenising);
     const auto bytes = static_cast<size_t>(message_bytes_);
-    if (message_share_ && serving.text.try_post(this, bytes, most)) return;
+    if (message_share_ && serving.text.try_post(this, bytes, most, request_.asked.caller.share()))
+      return;
     early_ = Refusal{.code = Refusal::Code::kExhausted,
                      .message = "too many requests wait to be read: try again later"};
   }

@@ -156,6 +156,11 @@ Bound bind_all(const std::string& address) {
   return bound;
 }
 
+std::string file_of_address(const std::string& address) {
+  const auto of_this_machine = to_unix_address(address);
+  return of_this_machine ? of_this_machine->path : std::string();
+}
+
 bool is_of_this_machine(const std::string& address) {
   if (address.starts_with("unix:") || address.starts_with("unix-abstract:")) return true;
   const HostAndPort at = split(address);

@@ -13,6 +13,9 @@ struct Bound {
 // Sockets that listen on an address: see Listener. Throws std::runtime_error with a sentence.
 Bound bind_all(const std::string& address);
 
+// The file of a socket of this machine, of an address that is one; else empty.
+std::string file_of_address(const std::string& address);
+
 // Whether this machine alone can reach what listens there. False also for what is no address.
 bool is_of_this_machine(const std::string& address);
 

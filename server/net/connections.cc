@@ -25,7 +25,8 @@ Peer peer_v4(const in_addr& address, int port) {
   return {.address = text,
           .port = port,
           .network = text,
-          .grpc_name = fmt::format("ipv4:{}:{}", text, port)};
+          .grpc_name = fmt::format("ipv4:{}:{}", text, port),
+          .of_this_machine = (ntohl(address.s_addr) >> 24) == 127};
 }
 
 // gRPC writes names as URIs: what stands in brackets and the mark of a zone are escaped.
@@ -37,7 +38,8 @@ Peer peer_v6(const sockaddr_in6& from, int port) {
   return {.address = text,
           .port = port,
           .network = to_string(AF_INET6, &network) + "/64",
-          .grpc_name = fmt::format("ipv6:%5B{}{}%5D:{}", text, zone, port)};
+          .grpc_name = fmt::format("ipv6:%5B{}{}%5D:{}", text, zone, port),
+          .of_this_machine = IN6_IS_ADDR_LOOPBACK(&from.sin6_addr)};
 }
 
 // Who is at the other end of a socket of this machine has no address. The system knows the user;
@@ -47,7 +49,10 @@ Peer peer_of_this_machine(int descriptor) {
   socklen_t size = sizeof(user);
   const bool known = getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &user, &size) == 0;
   const std::string text = known ? fmt::format("uid {}", user.uid) : "unknown user";
-  return {.address = text, .network = text, .grpc_name = fmt::format("fd:{}", descriptor)};
+  return {.address = text,
+          .network = text,
+          .grpc_name = fmt::format("fd:{}", descriptor),
+          .of_this_machine = true};
 }
 
 // The number of the socket that a descriptor stands for; 0 where it is closed.

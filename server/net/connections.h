@@ -24,6 +24,7 @@ struct Peer {
   std::string subject = {};
   // How gRPC writes it, in grpc::ServerContext::peer().
   std::string grpc_name;
+  bool of_this_machine = false;  // it is at a loopback address or a socket of this machine
 };
 
 // The peer of a connection that has been accepted from `address`.

@@ -17,6 +17,9 @@ constexpr const char* kCiphers =
     "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384:"
     "ECDHE-RSA-AES256-GCM-SHA384:ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305";
 
+// To agree on keys, of 128 bits at least.
+constexpr const char* kGroups = "X25519:P-256:P-384:X448:P-521";
+
 // As they stand in the handshake: each behind its length.
 constexpr std::string_view kOffers[] = {"\x08http/1.1", "\x02h2"};
 
@@ -77,7 +80,7 @@ TlsSettings::Context TlsSettings::load() const {
   SSL_CTX_set_session_id_context(raw, reinterpret_cast<const unsigned char*>(kName.data()),
                                  kName.size());
   SSL_CTX_set_alpn_select_cb(raw, choose_protocol, nullptr);
-  if (SSL_CTX_set_cipher_list(raw, kCiphers) != 1) {
+  if (SSL_CTX_set_cipher_list(raw, kCiphers) != 1 || SSL_CTX_set1_groups_list(raw, kGroups) != 1) {
     throw std::runtime_error("TLS cannot be set up: " + tls_error());
   }
   if (SSL_CTX_use_certificate_chain_file(raw, files_.certificate.c_str()) != 1) {

@@ -9,7 +9,9 @@
 #include <prometheus/text_serializer.h>
 
 #include <array>
+#include <functional>
 #include <iterator>
+#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -38,6 +40,18 @@ constexpr std::array<const char*, Metrics::kFinishes> kFinishNames = {
 
 constexpr std::array<const char*, Metrics::kRefusals> kRefusalNames = {
     "too_many", "too_many_of_address", "no_file_left"};
+
+// As FrameCounter has them.
+constexpr std::array<const char*, 6> kFloodNames = {"resets",     "pings",          "settings",
+                                                    "empty_data", "ignored_frames", "headers"};
+
+constexpr std::array<std::array<const char*, 2>, Metrics::kOfTenant> kTenantCounters = {{
+    {"recurve_tenant_requests_total", "Requests of a tenant that ended, refused ones too"},
+    {"recurve_tenant_refused_total", "Requests of a tenant that were refused or failed"},
+    {"recurve_tenant_prompt_tokens_total", "Prompt tokens of a tenant's requests"},
+    {"recurve_tenant_generated_tokens_total", "Tokens generated for a tenant"},
+}};
+constexpr const char* kOtherTenants = "other";
 
 // The names of gRPC's status codes, by number.
 constexpr std::array<const char*, 17> kCodeNames = {
@@ -86,6 +100,15 @@ struct Metrics::Impl {
                                     "Connections that were closed as they came, by reason");
     for (size_t i = 0; i < refused.size(); ++i) {
       refused[i] = &refusal_family.Add({{"reason", kRefusalNames[i]}});
+    }
+    auto& flood_family = counters(registry, "recurve_floods_total",
+                                  "Connections that were ended for what they flooded the server "
+                                  "with");
+    for (size_t i = 0; i < floods.size(); ++i)
+      floods[i] = &flood_family.Add({{"of", kFloodNames[i]}});
+    for (size_t i = 0; i < tenant_families.size(); ++i) {
+      const auto [name, help] = kTenantCounters[i];
+      tenant_families[i] = &counters(registry, name, help);
     }
     auto& begin_family = counters(registry, "recurve_prefix_prompts_total",
                                   "Prompts that began, by whether they did with a state that "
@@ -170,6 +193,23 @@ struct Metrics::Impl {
 
   std::array<Counter*, kFinishes> finished{};
   std::array<Counter*, kRefusals> refused{};
+  std::array<Counter*, kFloodNames.size()> floods{};
+
+  // Of a tenant, or of the others together.
+  using OfTenant = std::array<Counter*, kOfTenant>;
+  OfTenant& of_tenant(std::string_view name) {
+    auto found = tenants.find(name);
+    if (found != tenants.end()) return found->second;
+    if (tenants.size() >= kMostTenants) name = kOtherTenants;
+    found = tenants.emplace(name, OfTenant{}).first;
+    for (size_t i = 0; i < tenant_families.size(); ++i) {
+      found->second[i] = &tenant_families[i]->Add({{"tenant", std::string(name)}});
+    }
+    return found->second;
+  }
+  std::array<prometheus::Family<Counter>*, kOfTenant> tenant_families{};
+  std::mutex tenants_mutex;
+  std::map<std::string, OfTenant, std::less<>> tenants;
   std::array<Counter*, kCodeNames.size()> errors{};  // [0], OK, is no error
   std::array<Counter*, std::size(kPrefixMisses)> prefix_prompts{};
   Counter *prefix_spared, *prefix_lost, *spans_sent, *spans_dropped;
@@ -194,6 +234,14 @@ void Metrics::request_failed(int code) {
 void Metrics::set_expected_queue_seconds(double seconds) { impl_->expected_queue.Set(seconds); }
 
 void Metrics::set_connections(int64_t n) { impl_->connections.Set(static_cast<double>(n)); }
+
+void Metrics::flood_ended(int of) { impl_->floods[static_cast<size_t>(of)]->Increment(); }
+
+void Metrics::count_for(std::string_view tenant, Of what, int64_t n) {
+  if (n <= 0) return;
+  std::lock_guard lock(impl_->tenants_mutex);
+  impl_->of_tenant(tenant)[static_cast<size_t>(what)]->Increment(static_cast<double>(n));
+}
 
 void Metrics::connection_refused(Refusal why) {
   impl_->refused.at(static_cast<size_t>(why))->Increment();

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "server/observe/engine_metrics.h"
 
@@ -40,6 +41,11 @@ class Metrics final : public EngineMetrics {
     kSent,     // to the collector
     kDropped,  // it did not take them, or too many waited
   };
+  // What is counted for each tenant.
+  enum class Of { kRequests, kRefused, kPromptTokens, kGeneratedTokens };
+  static constexpr int kOfTenant = 4;
+  // Tenants that have series of their own; those that come after them are "other" together.
+  static constexpr size_t kMostTenants = 100;
 
   Metrics();
   ~Metrics() override;
@@ -57,6 +63,12 @@ class Metrics final : public EngineMetrics {
   // Connections. recurve_connections, recurve_connections_refused_total{reason}.
   void set_connections(int64_t n);
   void connection_refused(Refusal);
+  // recurve_floods_total{of}: connections of HTTP/2 that were ended for it; a FrameCounter::Flood.
+  void flood_ended(int of);
+
+  // Tenants. recurve_tenant_{requests,refused,prompt_tokens,generated_tokens}_total{tenant}: an
+  // exception to what is said above, as names come late, and under a mutex.
+  void count_for(std::string_view tenant, Of, int64_t n = 1);
 
   // Tokens. recurve_prompt_tokens_total, recurve_generated_tokens_total; negative n is ignored.
   void add_prompt_tokens(int64_t n) override;

@@ -3,15 +3,17 @@
 #include <strings.h>
 
 #include <algorithm>
-#include <utility>
-
-#include "server/observe/log.h"
+#include <functional>
 
 namespace recurve {
 namespace {
 
-// Between two lines in the log about strangers of one kind.
-constexpr std::chrono::milliseconds kSayAgain(1000);
+// Of networks, of which there may be very many: some may have one number. Never 0, nor a tenant's.
+TenantId number_of(std::string_view network) {
+  if (network.empty()) return 0;
+  constexpr TenantId kNetworks = TenantId{1} << 31, kMany = (1 << 16) - 1;
+  return kNetworks | static_cast<TenantId>(std::hash<std::string_view>{}(network)&kMany);
+}
 
 // The key, where the header has one; the scheme may be in any case.
 std::string_view bearer(std::string_view authorization) {
@@ -27,34 +29,28 @@ std::string_view bearer(std::string_view authorization) {
 
 }  // namespace
 
-Identity Access::identify(std::string_view authorization, std::string_view subject,
-                          std::string_view peer) {
-  if (keys_ == nullptr) return kAnyone;
-  const std::string_view key = bearer(authorization);
-  const Keyring::Found found = keys_->find(key, subject);
-  if (found.why != Keyring::Finding::kKnown) say_stranger(found.why, key, peer);
-  return found.identity;
-}
-
-void Access::say_stranger(Keyring::Finding why, std::string_view key, std::string_view peer) {
-  int times = 0;
-  {
-    std::lock_guard lock(mutex_);
-    Strangers& strangers = strangers_[why];
-    ++strangers.since;
-    const auto now = std::chrono::steady_clock::now();
-    if (now - strangers.said < kSayAgain) return;
-    strangers.said = now;
-    times = std::exchange(strangers.since, 0);
+Identity Access::identify(const Visitor& visitor) const {
+  if (keys_ == nullptr) {
+    Identity anyone = kAnyone;
+    anyone.peer = visitor.address;
+    anyone.network = number_of(visitor.network);
+    return anyone;
   }
-  log_event(
-      LogLevel::kWarning, "stranger",
-      {{"peer", peer}, {"reason", name_of(why)}, {"key_id", key_id_of(key)}, {"times", times}});
+  const std::string_view key = bearer(visitor.authorization);
+  Keyring::Found found = keys_->find(key, visitor.subject);
+  found.identity.peer = visitor.address;
+  if (found.why != Keyring::Finding::kKnown) {
+    found.identity.key_id = key_id_of(key);
+    audit("authentication", auditee(found.identity), name_of(found.why));
+  }
+  return found.identity;
 }
 
 Refused check_role(const Identity& caller, Role least) {
   if (caller.role >= least) return {};
-  if (caller.role == Role::kNobody) {
+  if (caller.role != Role::kNobody) {
+    audit("authorisation", auditee(caller), "PERMISSION_DENIED", name_of(least));
+  } else {
     return Refusal{.code = Refusal::Code::kStranger,
                    .message =
                        "a key is needed that this server knows and that has not expired: "

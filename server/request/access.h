@@ -1,12 +1,10 @@
 #pragma once
-#include <chrono>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string_view>
 
 #include "server/identity/identity.h"
 #include "server/identity/keyring.h"
+#include "server/observe/audit.h"
 #include "server/request/refusal.h"
 
 namespace recurve {
@@ -18,28 +16,30 @@ class Access {
   explicit Access(std::shared_ptr<Keyring> keys) : keys_(std::move(keys)) {}
 
   bool has_keys() const { return keys_ != nullptr; }
-  // authorization: what the header of that name says, "Bearer KEY"; empty: there is none.
-  // subject: of the certificate that the connection has shown, verified; empty: none.
-  // peer: for the log, which says that there was a stranger, and never what was shown but the id
-  // that stands in front of a key's secret.
-  Identity identify(std::string_view authorization, std::string_view subject,
-                    std::string_view peer);
+  // How somebody comes.
+  struct Visitor {
+    // What the header of that name says, "Bearer KEY"; empty: there is none.
+    std::string_view authorization;
+    // Of the certificate that the connection has shown, verified; empty: none.
+    std::string_view subject;
+    std::string_view address;
+    // What a limit by address counts under; empty: it comes from this machine.
+    std::string_view network;
+  };
+  // The audit has a line of each stranger, with the id of a key that stands in front of its secret.
+  // Without keys, those who come from one other network share slots and steps as a tenant would.
+  Identity identify(const Visitor& visitor) const;
 
  private:
-  void say_stranger(Keyring::Finding why, std::string_view key, std::string_view peer);
-
-  // Of whom there may be many: a line now and then.
-  struct Strangers {
-    std::chrono::steady_clock::time_point said = {};
-    int since = 0;  // that was said
-  };
-
   const std::shared_ptr<Keyring> keys_;
-  std::mutex mutex_;
-  std::map<Keyring::Finding, Strangers> strangers_;
 };
 
-// Nothing where the caller may do what takes this role at least.
+// What the audit says of them.
+inline Auditee auditee(const Identity& caller) {
+  return {caller.tenant_name, caller.key_id, caller.peer};
+}
+
+// Nothing where the caller may do what takes this role at least; else the audit has a line.
 Refused check_role(const Identity& caller, Role least);
 
 }  // namespace recurve

@@ -37,15 +37,16 @@ Executor::~Executor() {
   while (waking_.load(std::memory_order_acquire) > 0) std::this_thread::yield();
 }
 
-void Executor::post(Task* task) { push(task, 0, std::unique_lock(mutex_)); }
+void Executor::post(Task* task) { push(task, 0, 0, std::unique_lock(mutex_)); }
 
 void Executor::post(std::function<void()> job) { post(new Job(std::move(job))); }
 
-bool Executor::try_post(Task* task, size_t bytes, size_t most) {
+bool Executor::try_post(Task* task, size_t bytes, size_t most, TenantId share) {
   const int lane = TaskLanes<Task>::lane_of(bytes);
   std::unique_lock lock(mutex_);
   if (tasks_.waiting(lane) >= most) return false;
-  push(task, lane, std::move(lock));
+  if (share != 0 && tasks_.waiting(lane, share) >= most - most / 8) return false;
+  push(task, lane, share, std::move(lock));
   return true;
 }
 
@@ -56,8 +57,8 @@ void Executor::hasten(const Task* task) {
   wake_one(std::move(lock));
 }
 
-void Executor::push(Task* task, int lane, std::unique_lock<std::mutex> lock) {
-  tasks_.push(task, lane);
+void Executor::push(Task* task, int lane, TenantId share, std::unique_lock<std::mutex> lock) {
+  tasks_.push(task, lane, share);
   wake_one(std::move(lock));
 }
 

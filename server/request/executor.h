@@ -36,16 +36,17 @@ class Executor {
   // Any thread, also one that holds locks: takes a short lock of its own and never waits.
   void post(Task* task);
   void post(std::function<void()> job);
-  // A task that reads so many bytes. False, and nothing happens, where `most` about as long wait
-  // already.
-  bool try_post(Task* task, size_t bytes, size_t most);
+  // A task that reads so many bytes, of whoever has that share of the threads: those of several
+  // take turns. False, and nothing happens, where `most` about as long wait already, or, of one
+  // share of several, seven eighths of that.
+  bool try_post(Task* task, size_t bytes, size_t most, TenantId share = 0);
   // A task that waits need not wait for long: nobody wants it any more. Nothing where it runs, or
   // has run.
   void hasten(const Task* task);
 
  private:
   void work();
-  void push(Task* task, int lane, std::unique_lock<std::mutex> lock);
+  void push(Task* task, int lane, TenantId share, std::unique_lock<std::mutex> lock);
   void wake_one(std::unique_lock<std::mutex> lock);
   void run(TaskLanes<Task>::Next next, std::unique_lock<std::mutex>& lock);
 
@@ -76,10 +77,10 @@ class Strand : private Executor::Task {
   virtual ~Strand() = default;
 
   void launch() { executor_.post(this); }
-  // The first work() on another executor, which reads so many bytes. False, and nothing is
-  // launched, if `most` about as long wait there.
-  bool launch_on(Executor& other, size_t bytes, size_t most) {
-    return other.try_post(this, bytes, most);
+  // The first work() on another executor, as try_post() has it. False, and nothing is launched, if
+  // too many wait there.
+  bool launch_on(Executor& other, size_t bytes, size_t most, TenantId share) {
+    return other.try_post(this, bytes, most, share);
   }
   // That first work() need not wait for long.
   void hasten_on(Executor& other) { other.hasten(this); }

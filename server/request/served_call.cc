@@ -65,7 +65,7 @@ void ServedCall::open(const Identity& caller, int64_t message_bytes, const std::
   refusal_ = admit(message_bytes, id);
   if (!refusal_) {
     const auto most = static_cast<size_t>(serving_.options.max_tokenising);
-    if (launch_on(serving_.text, static_cast<size_t>(message_bytes), most)) return;
+    if (launch_on(serving_.text, static_cast<size_t>(message_bytes), most, caller_.share())) return;
     refusal_ = exhausted("too many prompts wait to be read: try again later");
   }
   serving_.registry.refused();
@@ -89,6 +89,7 @@ Refused ServedCall::admit(int64_t message_bytes, const std::string& id) {
 Refused ServedCall::check_share() {
   const double wait = serving_.tenants.seconds_to_wait(caller_, arrival_);
   if (wait > 0) {
+    audit("limit", auditee(caller_), "RESOURCE_EXHAUSTED", "tokens_per_minute");
     Refusal spent = exhausted(
         fmt::format("tenant \"{}\" has spent its {} tokens a minute: try again in {:.1f} s",
                     caller_.tenant_name, caller_.limits.tokens_per_minute, wait));
@@ -97,10 +98,32 @@ Refused ServedCall::check_share() {
   }
   counted_ = serving_.tenants.enter(caller_);
   if (counted_) return {};
+  audit("limit", auditee(caller_), "RESOURCE_EXHAUSTED", "waiting");
   return exhausted(
       fmt::format("tenant \"{}\" has {} requests under way, as many as it may: wait "
                   "for one of them to end",
                   caller_.tenant_name, caller_.limits.waiting));
+}
+
+// What one request of the tenant may be.
+Refused ServedCall::check_size(const Request& request) const {
+  const TenantLimits& limits = caller_.limits;
+  const auto check = [&](const char* limit, const char* field, int64_t most,
+                         int64_t got) -> Refused {
+    if (got <= most) return {};
+    audit("limit", auditee(caller_), "INVALID_ARGUMENT", limit);
+    return invalid(field, "{} must be at most {} for tenant \"{}\", got {}", field, most,
+                   caller_.tenant_name, got);
+  };
+  Refused refused = check("priority", "priority", limits.priority, request.priority);
+  if (!refused) {
+    refused = check("choices", "n", limits.choices, static_cast<int64_t>(request.streams.size()));
+  }
+  if (!refused) {
+    refused = check("prompt_tokens", "prompt tokens", limits.prompt_tokens,
+                    static_cast<int64_t>(request.prompt.ids.size()));
+  }
+  return refused;
 }
 
 // From now on it can be aborted by that id.
@@ -225,10 +248,7 @@ Refused ServedCall::submit(ParsedRequest& parsed) {
   if (request.id.empty()) request.id = make_name("r-");
   if (Refused refused = claim(request.id)) return refused;
   request.caller = caller_;
-  if (request.priority > caller_.limits.priority) {
-    return invalid("priority", "priority must be at most {} for tenant \"{}\", got {}",
-                   caller_.limits.priority, caller_.tenant_name, request.priority);
-  }
+  if (Refused refused = check_size(request)) return refused;
   request.arrival = arrival_;
   request.deadline = door_.deadline();
   const std::chrono::duration<double> patience(serving_.options.stall_seconds);
@@ -258,9 +278,11 @@ TokenStream::Gathered ServedCall::take(size_t stream) {
   if (gathered.was_full) serving_.queue.wake();
   if (gathered.ending) ++endings_;
   const auto generated = static_cast<int64_t>(gathered.tokens.size());
-  const bool absorbed = gathered.accepted && stream == 0;
-  serving_.tenants.spend(caller_, generated + (absorbed ? gathered.accepted->prompt_tokens : 0),
-                         Clock::now());
+  const bool accepted = gathered.accepted && stream == 0;
+  const int64_t absorbed = accepted ? gathered.accepted->prompt_tokens : 0;
+  generated_tokens_ += generated;
+  prompt_tokens_ += absorbed;
+  serving_.tenants.spend(caller_, generated + absorbed, Clock::now());
   return gathered;
 }
 
@@ -299,7 +321,16 @@ void ServedCall::end(Refused refusal, const Ending* last) {
   if (last != nullptr && !is_refusal(last->why)) {
     serving_.metrics.request_finished(metric_of(last->why));
   }
+  count(refusal);
   write_down(refusal, last);
+}
+
+void ServedCall::count(const Refused& refusal) const {
+  using Of = Metrics::Of;
+  serving_.metrics.count_for(caller_.tenant_name, Of::kRequests);
+  if (refusal) serving_.metrics.count_for(caller_.tenant_name, Of::kRefused);
+  serving_.metrics.count_for(caller_.tenant_name, Of::kPromptTokens, prompt_tokens_);
+  serving_.metrics.count_for(caller_.tenant_name, Of::kGeneratedTokens, generated_tokens_);
 }
 
 void ServedCall::write_down(const Refused& refusal, const Ending* last) {

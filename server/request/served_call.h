@@ -74,6 +74,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
  private:
   Refused admit(int64_t message_bytes, const std::string& id);
   Refused check_share();
+  Refused check_size(const Request& request) const;
   Refused claim(const std::string& id);
   void work() final;
   void failed(const std::exception& error) final;
@@ -88,6 +89,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
   bool late() const;
   Refusal reason_to_leave() const;
   void write_down(const Refused& refusal, const Ending* last);
+  void count(const Refused& refusal) const;
 
   Door& door_;
   bool counted_ = false;  // among what its tenant has under way
@@ -101,6 +103,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
   // work() has thrown: only the engine's last word is awaited.
   Refused failure_;
   size_t endings_ = 0;  // taken from the streams
+  int64_t prompt_tokens_ = 0, generated_tokens_ = 0;
 
   // Set before the request is pushed: look at every token at once, also while the door is busy.
   bool eager_ = false;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "server/request/access.h"
 #include "server/request/validate.h"
 
 namespace recurve {
@@ -16,6 +17,39 @@ Refused check_ttl(const std::optional<double>& seconds) {
 Refused check_page_size(int limit) {
   if (limit >= 1 && limit <= kMaxPageSize) return {};
   return invalid("page_size", "page_size must be in [1, {}], got {}", kMaxPageSize, limit);
+}
+
+// Of what the audit has a line; empty: of nothing.
+std::string_view life_event(const SessionCommand& command) {
+  if (command.name.starts_with(kKept)) return {};
+  switch (command.kind) {
+    case Kind::kOpen:
+      return "session_open";
+    case Kind::kFork:
+      return "session_fork";
+    case Kind::kClose:
+      return "session_close";
+    case Kind::kExport:
+      return "session_export";
+    case Kind::kImport:
+      return "session_import";
+    default:
+      return {};
+  }
+}
+
+// Has the audit say what came of the command.
+void say_when_done(SessionCommand* command) {
+  const std::string_view what = life_event(*command);
+  if (what.empty()) return;
+  const std::string& name = command->kind == Kind::kFork ? command->other : command->name;
+  command->done = [what, name, caller = command->caller,
+                   done = std::move(command->done)](SessionResult result) {
+    audit(what, auditee(caller), code_name(refusal_of(result)), name);
+    if (result.status == SessionResult::Status::kFull)
+      audit("limit", auditee(caller), "RESOURCE_EXHAUSTED", what);
+    if (done) done(std::move(result));
+  };
 }
 
 }  // namespace
@@ -36,6 +70,7 @@ Refused prepare(SessionCommand* command) {
 }
 
 Refused post(AdmissionQueue& queue, SessionCommand command) {
+  say_when_done(&command);
   switch (queue.post(std::move(command))) {
     case AdmissionQueue::Admission::kAccepted:
       return {};

@@ -1,9 +1,10 @@
 #include "server/rpc/control_service.h"
 
+#include <fmt/format.h>
+
 #include <functional>
 #include <utility>
 
-#include "server/observe/log.h"
 #include "server/request/refusal.h"
 #include "server/sampling/params.h"
 #include "server/text/stop_matcher.h"
@@ -97,9 +98,9 @@ Refused check_deadline(double seconds) {
 }  // namespace
 
 // What is an operator's to do, and is done here.
-Refused ControlService::may_operate(const grpc::CallbackServerContext* call, Role least) const {
-  Identity caller;
-  Refused refused = context_.identify(call, least, &caller);
+Refused ControlService::may_operate(const grpc::CallbackServerContext* call, Role least,
+                                    Identity* caller) const {
+  Refused refused = context_.identify(call, least, caller);
   if (refused || context_.options.operators) return refused;
   return Refusal{.code = Refusal::Code::kForbidden,
                  .message = "operators have a listener of their own: ask at --admin"};
@@ -134,7 +135,10 @@ grpc::ServerUnaryReactor* ControlService::GetServerInfo(grpc::CallbackServerCont
 
 grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* call,
                                                   const v1::GetLoadRequest*, v1::Load* response) {
-  if (auto refused = may_operate(call, Role::kObserver)) return finish(context_, call, refused);
+  Identity caller;
+  if (auto refused = may_operate(call, Role::kObserver, &caller)) {
+    return finish(context_, call, refused);
+  }
   const EngineStats& stats = context_.serving.stats;
   response->set_requests_running(stats.running);
   response->set_requests_waiting(context_.serving.queue.waiting());
@@ -164,7 +168,10 @@ grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* ControlService::Drain(grpc::CallbackServerContext* call,
                                                 const v1::DrainRequest* request,
                                                 v1::DrainResponse* response) {
-  if (auto refused = may_operate(call, Role::kAdmin)) return finish(context_, call, refused);
+  Identity caller;
+  if (auto refused = may_operate(call, Role::kAdmin, &caller)) {
+    return finish(context_, call, refused);
+  }
   const double seconds = request->has_deadline_seconds() ? request->deadline_seconds()
                                                          : context_.serving.options.drain_seconds;
   Refused refused = check_deadline(seconds);
@@ -173,8 +180,7 @@ grpc::ServerUnaryReactor* ControlService::Drain(grpc::CallbackServerContext* cal
                       .message = "this server is stopped by whoever started it"};
   }
   if (refused) return finish(context_, call, refused);
-  log_event(LogLevel::kInfo, "drain_asked",
-            {{"tenant", context_.caller(call).tenant_name}, {"seconds", seconds}});
+  audit("drain", auditee(caller), "OK", fmt::format("{} s", seconds));
   response->set_requests_under_way(context_.serving.under_way());
   return new AnswerFirst([this, seconds] { context_.serving.drain_for_client(seconds); });
 }

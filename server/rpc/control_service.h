@@ -22,7 +22,7 @@ class ControlService final : public v1::Control::CallbackService {
                                   v1::DrainResponse* response) override;
 
  private:
-  Refused may_operate(const grpc::CallbackServerContext* call, Role least) const;
+  Refused may_operate(const grpc::CallbackServerContext* call, Role least, Identity* caller) const;
 
   ServiceContext& context_;
 };

@@ -53,7 +53,11 @@ Refused detokenize(const Serving& serving, const grpc::ByteBuffer& request,
 
 // Of the caller's tenant; where `others`, of any.
 bool abort_any(CallRegistry& registry, const Identity& caller, bool others, const std::string& id) {
-  return registry.abort(caller.tenant, id) || (others && registry.abort_of_any(id));
+  if (registry.abort(caller.tenant, id)) return true;
+  if (!others) return false;
+  const bool found = registry.abort_of_any(id);
+  audit("abort_of_other", auditee(caller), found ? "OK" : "NOT_FOUND", id);
+  return found;
 }
 
 Refused abort_request(Serving& serving, const Identity& caller, bool others,

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/net/frame_guard.h"
 #include "server/net/listener.h"
 #include "server/rpc/control_service.h"
 #include "server/rpc/credentials.h"
@@ -32,6 +33,9 @@ namespace {
 // gRPC keeps up to two a core to wait for them, and ends the process where it may not have one.
 int most_threads() { return 32 + 2 * static_cast<int>(std::thread::hardware_concurrency()); }
 
+// Of the headers of one call.
+constexpr int kMostMetadataBytes = 16 << 10;
+
 void set_arguments(const RpcOptions& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
   builder->SetMaxSendMessageSize(-1);
@@ -43,6 +47,10 @@ void set_arguments(const RpcOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   // A connection that says nothing is closed after this; gRPC's default is two minutes.
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
+  // Calls under way go on; clients make a new connection where they have more.
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 15 * 60 * 1000);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, 24 * 60 * 60 * 1000);
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMostMetadataBytes);
 }
 
 // Bytes that gRPC may hold of messages on their way: where no message fits, calls would wait for
@@ -89,7 +97,7 @@ struct RpcServer::Impl {
   ~Impl() { context.serving.forget_listener(this); }
 
   void listen();
-  void hand_over(int descriptor);
+  void hand_over(int descriptor, const Peer& peer);
   void set_health(bool serving);
 
   // Destroyed in the reverse order: the server ends all calls before what they use goes.
@@ -132,12 +140,13 @@ void RpcServer::Impl::listen() {
   }
   context.serving.when_serving_changes(this, [this](bool serving) { set_health(serving); });
   listener->start(context.connections, context.serving.metrics,
-                  [this](int descriptor, const Peer&) { hand_over(descriptor); },
+                  [this](int descriptor, const Peer& peer) { hand_over(descriptor, peer); },
                   {options.tls, TlsProtocol::kHttp2});
 }
 
 // gRPC's acceptor closes connections whose peer has no address, as those of this machine.
-void RpcServer::Impl::hand_over(int descriptor) {
+void RpcServer::Impl::hand_over(int descriptor, const Peer& peer) {
+  FrameGuard::of_process().guard(descriptor, peer, context.serving.metrics);
   if (listener->port() == 0) return grpc::AddInsecureChannelFromFd(server.get(), descriptor);
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
   connection.fd = descriptor;

@@ -25,9 +25,9 @@ ServiceContext::ServiceContext(RpcOptions options_, Serving& serving_)
                                     options.tls == nullptr ? 1 : kFilesWithTls)) {}
 
 Identity ServiceContext::caller(const grpc::CallbackServerContext* call) const {
-  if (!serving.access.has_keys()) return kAnyone;
   const Peer peer = connections.find(call->peer()).value_or(Peer{});
-  return serving.access.identify(first_of(call, "authorization"), peer.subject, peer.address);
+  return serving.access.identify({first_of(call, "authorization"), peer.subject, peer.address,
+                                  peer.of_this_machine ? "" : peer.network});
 }
 
 CallOrigin ServiceContext::origin(const grpc::CallbackServerContext* call, const char* rpc) {

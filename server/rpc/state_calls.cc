@@ -117,7 +117,8 @@ void ImportCall::OnReadDone(bool ok) {
   try {
     if (!ok) {
       if (context_.serving.text.try_post(
-              this, written_.size(), static_cast<size_t>(context_.serving.options.max_tokenising)))
+              this, written_.size(), static_cast<size_t>(context_.serving.options.max_tokenising),
+              caller_.share()))
         return;
       return finish(Refusal{.code = Refusal::Code::kExhausted,
                             .message = "too many calls wait: try again later"});

@@ -38,7 +38,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Executor::Task 
     message_share_ = context_.serving.message_bytes.take(message_bytes, caller.tenant);
     const auto bytes = static_cast<size_t>(message_bytes);
     const auto most = static_cast<size_t>(context_.serving.options.max_tokenising);
-    if (message_share_ && context_.serving.text.try_post(this, bytes, most)) return;
+    if (message_share_ && context_.serving.text.try_post(this, bytes, most, caller.share())) return;
     finish(Refusal{.code = Refusal::Code::kExhausted,
                    .message = "too many calls wait: try again later"});
   }

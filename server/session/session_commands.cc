@@ -40,6 +40,9 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
                   fmt::format("tenant \"{}\" has {} sessions, as many as it may: close some",
                               command.caller.tenant_name, command.caller.limits.sessions));
   }
+  if (const std::string full = no_share(command); !full.empty()) {
+    return refuse(Status::kFull, full);
+  }
   if (command.kind == Kind::kOpen) return open(command, now);
   if (command.kind == Kind::kList) return list(command, now);
   if (command.kind == Kind::kImport) return import_state(command, now);
@@ -75,6 +78,39 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
     default:
       return close(*session, command, now);
   }
+}
+
+// Why the command would take more memory or disk than its tenant may have; empty: it would not. A
+// mark takes what a session does, and a fork is as durable as what it is of, where it does not say.
+std::string SessionStore::no_share(const SessionCommand& command) const {
+  using Kind = SessionCommand::Kind;
+  const Identity& caller = command.caller;
+  const TenantLimits& limits = caller.limits;
+  const bool makes = command.kind == Kind::kOpen || command.kind == Kind::kFork ||
+                     command.kind == Kind::kImport || command.kind == Kind::kMark;
+  const bool bounded =
+      limits.host_bytes != TenantLimits::kNoBytes || limits.disk_bytes != TenantLimits::kNoBytes;
+  if (!makes || !bounded) return {};
+  int64_t host = reserved_for(command.name), disk = 0;
+  const auto of_one = sessions_.find({caller.tenant, command.name});
+  const Durability own = command.kind != Kind::kFork || of_one == sessions_.end()
+                             ? Durability::kNone
+                             : of_one->second.durability;
+  if (command.durability.value_or(own) != Durability::kNone) disk = 2 * written_bytes_;
+  for (auto at = sessions_.lower_bound({caller.tenant, ""});
+       at != sessions_.end() && at->first.tenant == caller.tenant; ++at) {
+    host += at->second.reserved;
+    if (at->second.durable()) disk += 2 * written_bytes_;
+  }
+  const auto sentence = [&](const char* of, int64_t most, int64_t bytes) {
+    return fmt::format(
+        "tenant \"{}\" may have {} bytes of {} for its sessions and marks, and with this one they "
+        "would take {}: close some",
+        caller.tenant_name, most, of, bytes);
+  };
+  if (host > limits.host_bytes) return sentence("host memory", limits.host_bytes, host);
+  if (disk > limits.disk_bytes) return sentence("the disk", limits.disk_bytes, disk);
+  return {};
 }
 
 // Whether the tenant has as many as it may.

@@ -115,6 +115,7 @@ void SessionStore::expire(Clock::time_point now) {
     const auto& [when, session] = *by_expiry_.begin();
     if (when > now) return;
     if (session->durable()) write({.key = key_of(*session), .removes = true}, [](const auto&) {});
+    if (limits_.on_expired) limits_.on_expired(session->tenant_name, session->name);
     erase(*session);
   }
 }

