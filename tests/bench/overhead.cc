@@ -35,7 +35,15 @@ struct OverheadOptions {
   double step_ms = 5;      // of a paced step
   int open_streams = 3000;
   std::vector<std::string> doors = {"grpc", "http"};
+  // Of the server; empty: no TLS, no keys. Of the client: the key, and it trusts the certificate.
+  std::string tls_cert, tls_key, keys, key_file;
+  bool secured() const { return !tls_cert.empty() || !keys.empty(); }
 };
+
+std::string text_of(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
 
 // Makes every step take a given time, and notes when each ended.
 class PacedModel final : public Model {
@@ -64,7 +72,9 @@ class PacedModel final : public Model {
 // One stream's client: counts tokens, and notes how late they come.
 class Reader final : public grpc::ClientReadReactor<v1::GenerateResponse> {
  public:
-  Reader(v1::Inference::Stub& stub, int tokens, const PacedModel& model) : model_(model) {
+  Reader(v1::Inference::Stub& stub, int tokens, const PacedModel& model, const std::string& key)
+      : model_(model) {
+    if (!key.empty()) context_.AddMetadata("authorization", "Bearer " + key);
     request_.set_text("Call me Ishmael.");
     request_.mutable_stop()->set_max_tokens(tokens);
     request_.mutable_stop()->set_ignore_eos(true);
@@ -123,9 +133,11 @@ class Served {
         null_(tokenizer_->size()),
         model_(null_, step),
         queue_(streams),
-        serving_({.max_tokenising = std::max(streams, ServingOptions{}.max_tokenising)}, queue_,
-                 stats_, metrics_),
-        rpc_({.listen = "127.0.0.1:0"}, serving_),
+        options_(o),
+        serving_({.max_tokenising = std::max(streams, ServingOptions{}.max_tokenising),
+                  .keys = o.keys.empty() ? nullptr : std::make_shared<Keyring>(o.keys)},
+                 queue_, stats_, metrics_),
+        rpc_({.listen = "127.0.0.1:0", .tls = make_tls(o)}, serving_),
         http_({.listen = "127.0.0.1:0"}, serving_, rpc_.connections()),
         engine_(model_, *backend_,
                 {.rows = tokenizer_->size(), .usable = tokenizer_->size(), .eos_ids = {}}, queue_,
@@ -143,14 +155,13 @@ class Served {
 
   Outcome over_grpc(int streams, int tokens) {
     if (stub_ == nullptr) {
-      stub_ = v1::Inference::NewStub(grpc::CreateChannel(fmt::format("127.0.0.1:{}", rpc_.port()),
-                                                         grpc::InsecureChannelCredentials()));
+      stub_ = v1::Inference::NewStub(channel());
     }
     Outcome outcome;
     std::vector<std::unique_ptr<Reader>> readers;
     const Clock::time_point began = Clock::now();
     for (int s = 0; s < streams; ++s) {
-      readers.push_back(std::make_unique<Reader>(*stub_, tokens, model_));
+      readers.push_back(std::make_unique<Reader>(*stub_, tokens, model_, key_));
     }
     for (auto& reader : readers) {
       reader->wait();
@@ -202,6 +213,25 @@ class Served {
     return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE));
   }
 
+  static std::shared_ptr<TlsRelay> make_tls(const OverheadOptions& o) {
+    if (o.tls_cert.empty()) return nullptr;
+    return std::make_shared<TlsRelay>(TlsFiles{o.tls_cert, o.tls_key});
+  }
+  std::shared_ptr<grpc::Channel> channel() const {
+    const std::string address = fmt::format("127.0.0.1:{}", rpc_.port());
+    if (options_.tls_cert.empty()) {
+      return grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+    }
+    grpc::ChannelArguments arguments;
+    arguments.SetSslTargetNameOverride("localhost");
+    return grpc::CreateCustomChannel(
+        address, grpc::SslCredentials({.pem_root_certs = text_of(options_.tls_cert)}), arguments);
+  }
+  static std::string key_of(const OverheadOptions& o) {
+    const std::string text = o.key_file.empty() ? "" : text_of(o.key_file);
+    return text.substr(0, text.find('\n'));
+  }
+
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const std::unique_ptr<Backend> backend_ = make_backend("reference");
   const testing::NullModel null_;
@@ -209,6 +239,8 @@ class Served {
   Metrics metrics_;
   EngineStats stats_;
   AdmissionQueue queue_;
+  const OverheadOptions options_;
+  const std::string key_ = key_of(options_);
   Serving serving_;
   RpcServer rpc_;
   HttpServer http_;
@@ -242,7 +274,7 @@ void run_door(const OverheadOptions& o, const std::string& door, Report& report)
   const Outcome full = serve_streams(o, door, o.streams, o.tokens, Clock::duration(0));
   report.add({{"bench", "overhead"},
               {"door", door},
-              {"what", "throughput"},
+              {"what", o.secured() ? "throughput, secured" : "throughput"},
               {"streams", o.streams},
               {"tok_per_s", full.tokens_per_second()},
               {"cpu_us_per_token", full.cpu_seconds / static_cast<double>(full.tokens) * 1e6},
@@ -253,7 +285,7 @@ void run_door(const OverheadOptions& o, const std::string& door, Report& report)
     const Outcome paced = serve_streams(o, door, streams, o.paced_tokens, step);
     report.add({{"bench", "overhead"},
                 {"door", door},
-                {"what", "latency added to a token"},
+                {"what", o.secured() ? "latency added, secured" : "latency added to a token"},
                 {"streams", streams},
                 {"tok_per_s", paced.tokens_per_second()},
                 {"median_us", median(paced.delays) * 1e6},
@@ -298,6 +330,11 @@ void add_overhead(CLI::App& app, const bool& json) {
       ->capture_default_str();
   overhead->add_option("--door", o->doors, "grpc, http; both if not given")
       ->check(CLI::IsMember({"grpc", "http"}));
+  overhead->add_option("--tls-cert", o->tls_cert,
+                       "For \"localhost\", signed by itself; grpc alone");
+  overhead->add_option("--tls-key", o->tls_key, "Its key");
+  overhead->add_option("--keys", o->keys, "File of keys; grpc alone");
+  overhead->add_option("--key-file", o->key_file, "The client's key");
   overhead->callback([o, &json] { run(*o, json); });
 }
 

@@ -7,6 +7,8 @@ Each attack is a module here with
 
     FLAGS   of the server; FILES, its limit of open files, MODEL ("chat") and DOOR, the event of the
             log that names the port (gRPC's: "serving"), where they matter
+    TENANTS = ("honest", "attacker")   where both have keys; the attacker's is in RECURVE_KEY, and
+            LIMITS are those of the file of keys
     SHORT, FULL        the attack's size: a dict, the arguments of attack()
     attack(address, **size)   ends by itself; runs in a process of its own
     check(result, size)       yields a sentence for each bound that does not hold
@@ -18,6 +20,7 @@ honest client.
 import argparse
 import dataclasses
 import importlib
+import os
 import pathlib
 import subprocess
 import sys
@@ -29,7 +32,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import server as servers  # noqa: E402
 
 ATTACKS = ["cancelled_prompts", "large_chats", "gzip_bomb", "half_sent", "small_messages",
-           "small_json", "reflection_streams", "connection_flood"]
+           "small_json", "reflection_streams", "connection_flood", "rapid_resets", "endless_headers",
+           "control_frames", "bad_headers", "endless_streams", "many_choices", "many_sessions",
+           "ten_times"]
 MOST_SECONDS = 300  # of one attack
 KEPT = 1.5  # of what was resident before, once an attack's memory has gone back
 SECONDS_TO_GIVE_BACK = 30
@@ -56,6 +61,11 @@ class Result:
         if self.beside.p99() > 0.5:
             yield f"a first token took {self.beside}, wanted under 500 ms"
 
+    def unanswered(self):
+        """What is wrong if more than one in twenty of the honest client's requests is not answered."""
+        if len(self.beside.seconds) < 0.95 * self.beside.count:
+            yield f"the honest client got {self.beside}, wanted 95 % answered"
+
     def kept(self):
         """What is wrong if the memory of the attack does not go back."""
         if self.giving_back_seconds == float("inf"):
@@ -71,16 +81,17 @@ class Result:
 def run(name, short, stubs):
     """One attack, from a fresh server to its end."""
     module = importlib.import_module(name)
-    with servers.Server(module.FLAGS, getattr(module, "FILES", None),
-                        getattr(module, "MODEL", servers.MODEL)) as server:
-        client = servers.HonestClient(server.address)
+    with servers.Server(module.FLAGS, getattr(module, "FILES", None), getattr(module, "MODEL", servers.MODEL),
+                        getattr(module, "TENANTS", ()), getattr(module, "LIMITS", None)) as server:
+        honest, attackers = server.keys.get("honest"), server.keys.get("attacker")
+        client = servers.HonestClient(server.address, honest)
         before = client.ask_for(1 if short else 5)
         usage_before = server.usage()
         address = server.address_of(getattr(module, "DOOR", "serving"))
         attacker = subprocess.Popen(
             [sys.executable, __file__, "--attacker", name, "--address", address,
              "--stubs", stubs] + (["--short"] if short else []),
-            stdout=subprocess.PIPE, text=True)
+            stdout=subprocess.PIPE, text=True, env={**os.environ, "RECURVE_KEY": attackers or ""})
         ended, said = threading.Event(), []
 
         def wait():
@@ -96,7 +107,7 @@ def run(name, short, stubs):
             beside = client.ask_for(until=ended)
         waiting.join()
         began = time.monotonic()
-        fresh = servers.HonestClient(server.address)
+        fresh = servers.HonestClient(server.address, honest)
         answered = fresh.ask_for(0)
         new_client = time.monotonic() - began if answered.seconds else float("inf")
         after = client.ask_for(1 if short else 5)

@@ -1,6 +1,7 @@
 """recurve-server as a process, what it takes of the machine, and an honest client beside."""
 
 import importlib
+import json
 import os
 import pathlib
 import re
@@ -55,13 +56,22 @@ def chat_model(folder):
 class Server:
     """Runs until it is left. `files`: its limit of open files."""
 
-    def __init__(self, flags=(), files=None, model=MODEL):
+    def __init__(self, flags=(), files=None, model=MODEL, tenants=(), limits=None):
+        """tenants: who have keys, in `keys`; none: the server has none. limits: of the file of keys."""
         self.folder = tempfile.TemporaryDirectory(prefix="recurve-hostile-")
         self.log = pathlib.Path(self.folder.name) / "log"
         if model == "chat":
             model = pathlib.Path(self.folder.name) / "model"
             model.mkdir()
             chat_model(model)
+        self.keys = dict.fromkeys(tenants)
+        if tenants:
+            file = pathlib.Path(self.folder.name) / "keys.json"
+            for name in tenants:
+                new = [binary() / "recurve", "keys", "new", "--tenant", name, "--file", file]
+                self.keys[name] = subprocess.run(new, check=True, capture_output=True, text=True).stdout.strip()
+            file.write_text(json.dumps({**json.loads(file.read_text()), "tenants": limits or {}}))
+            flags = [*flags, "--keys", file]
         limit = (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))) if files else None
         with open(self.log, "w") as out:
             self.process = subprocess.Popen(
@@ -125,7 +135,8 @@ class HonestClient:
     """Asks for a few tokens again and again, on a connection of its own, and notes how long each
     first one takes; a refusal or an error is noted by its code."""
 
-    def __init__(self, address):
+    def __init__(self, address, key=None):
+        self.metadata = (("authorization", f"Bearer {key}"),) if key else ()
         inference = protocol("inference_pb2")
         self.channel = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
         self.stub = protocol("inference_pb2_grpc").InferenceStub(self.channel)
@@ -135,7 +146,7 @@ class HonestClient:
     def ask(self, timeout=60):
         began = time.monotonic()
         first = None
-        for message in self.stub.Generate(self.request, timeout=timeout):
+        for message in self.stub.Generate(self.request, timeout=timeout, metadata=self.metadata):
             if first is None and message.HasField("chunk"):
                 first = time.monotonic() - began
         return first

@@ -5,6 +5,7 @@ by hand:
     RECURVE_BIN=build/release/bin /usr/bin/python3 -m pytest tests/service/access.py
 """
 
+import hmac
 import json
 import os
 import pathlib
@@ -12,16 +13,14 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
-MODEL = ROOT / "weights_tools/demo/xlstm-books"
-BIN = pathlib.Path(os.environ["RECURVE_BIN"])
-
 grpc = pytest.importorskip("grpc")
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from keyed_server import BIN, MODEL, ROOT, Server, new_key  # noqa: E402
+
 sys.path.insert(0, str(ROOT / "tests/clients_of_others/tls"))
 from certificates import Authority  # noqa: E402
 
@@ -59,10 +58,21 @@ WHO = {
 HTTP = {
     ("GET", "/health"): "none",
     ("GET", "/"): "none",
+    ("GET", "/page/none"): "none",
     ("GET", "/v1/models"): "user",
+    ("GET", "/v1/models/none"): "user",
     ("GET", "/v1/sessions"): "user",
+    ("POST", "/v1/sessions"): "user",
+    ("GET", "/v1/sessions/none"): "user",
+    ("DELETE", "/v1/sessions/none"): "user",
+    ("POST", "/v1/sessions/none/fork"): "user",
+    ("POST", "/v1/sessions/none/marks"): "user",
+    ("DELETE", "/v1/sessions/none/marks/none"): "user",
+    ("POST", "/v1/sessions/none/rewind"): "user",
     ("GET", "/v1/responses/none"): "user",
+    ("DELETE", "/v1/responses/none"): "user",
     ("GET", "/tokenizer_info"): "user",
+    ("POST", "/detokenize"): "user",
     ("POST", "/v1/completions"): "user",
     ("POST", "/v1/chat/completions"): "user",
     ("POST", "/v1/responses"): "user",
@@ -71,70 +81,6 @@ HTTP = {
     ("GET", "/metrics"): "observer",
 }
 REFUSED = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
-
-
-def new_key(file, tenant, *flags):
-    made = subprocess.run([BIN / "recurve", "keys", "new", "--file", file, "--tenant", tenant, *flags],
-                          check=True, text=True, capture_output=True)
-    assert made.stderr == ""
-    assert re.fullmatch(r"rck_[0-9a-f]{12}_[\w-]{43}\n", made.stdout)
-    return made.stdout.strip()
-
-
-class Server:
-    def __init__(self, folder, *flags):
-        self.log = folder / "log"
-        with open(self.log, "w") as out:
-            self.process = subprocess.Popen(
-                [BIN / "recurve-server", "--model", MODEL, "--listen", "127.0.0.1:0", "--http",
-                 "127.0.0.1:0", "--slots", "4", "--threads", "1", "--log-level", "debug", *flags],
-                stderr=out)
-        self.wait_for("event=serving_http")
-        self.ports = dict(re.findall(r"event=(serving\w*) .* port=(\d+)", self.log.read_text()))
-        self.address = f"127.0.0.1:{self.ports['serving']}"
-        self.url = f"http://127.0.0.1:{self.ports['serving_http']}"
-
-    def wait_for(self, what):
-        for _ in range(1500):
-            if re.search(what, self.log.read_text()):
-                return
-            assert self.process.poll() is None, self.log.read_text()
-            time.sleep(0.02)
-        raise AssertionError(f"{what}: not in\n{self.log.read_text()}")
-
-    def call(self, rpc, key=None, message=b"", address=None):
-        """The code of an rpc of any form: each takes a stream of one message."""
-        with grpc.insecure_channel(address or self.address) as channel:
-            metadata = (("authorization", f"Bearer {key}"),) if key else ()
-            answers = channel.stream_stream(rpc)(iter([message]), metadata=metadata, timeout=30)
-            try:
-                list(answers)
-            except grpc.RpcError:
-                pass
-            return answers.code()
-
-    def curl(self, method, path, key=None, *more):
-        show = ["-H", f"Authorization: Bearer {key}"] if key else []
-        if method == "POST":
-            show += ["-H", "Content-Type: application/json"] + ([] if "-d" in more else ["-d", "{}"])
-        out = subprocess.run(["curl", "-sS", "--max-time", "30", "-X", method, "-w", "\n%{http_code}",
-                              *show, *more, self.url + path], check=True, text=True,
-                             capture_output=True).stdout
-        body, _, status = out.rpartition("\n")
-        return int(status), body
-
-    def recurve(self, *arguments, key=None, check=True):
-        environment = {**os.environ, "RECURVE_SERVER": self.address}
-        environment.pop("RECURVE_KEY", None)
-        if key:
-            environment["RECURVE_KEY"] = key
-        return subprocess.run([BIN / "recurve", *arguments], env=environment, check=check, text=True,
-                              capture_output=True, timeout=60)
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.terminate()
-        assert self.process.wait(timeout=60) == 0, self.log.read_text()
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +138,8 @@ def test_every_rpc_knows_who_may(server, keys, rpcs):
 
 
 def test_every_route_knows_who_may(server, keys):
+    routes = re.findall(r'\{verb::(\w+?)_?, "([^"]+)"', (ROOT / "server/http/routes.cc").read_text())
+    assert {(method.upper(), path.replace("*", "none")) for method, path in routes} == set(HTTP)
     for (method, path), least in HTTP.items():
         for role in ROLES:
             status, _ = server.curl(method, path, keys[role])
@@ -209,7 +157,7 @@ def test_what_is_no_key_opens_nothing(server, keys):
         assert server.curl("GET", "/v1/models", key)[0] == 401
     assert server.curl("GET", "/v1/models", None, "-H", f"Authorization: Basic {good}")[0] == 401
     assert server.curl("GET", "/v1/models", None, "-H", f"authorization: bearer {good}")[0] == 200
-    server.wait_for("event=stranger .*reason=expired_key")
+    server.wait_for("event=audit what=authentication tenant=none key_id=\\w+ peer=127.0.0.1 result=expired_key")
     head = server.curl("GET", "/v1/models", None, "-i")[1]
     assert "WWW-Authenticate: Bearer" in head
 
@@ -226,6 +174,18 @@ def test_the_process_has_given_up_what_it_does_not_need(server):
     proc = pathlib.Path(f"/proc/{server.process.pid}")
     assert re.search(r"NoNewPrivs:\s+1", (proc / "status").read_text())
     assert re.search(r"Max core file size\s+0\s+0", (proc / "limits").read_text())
+    confined = re.search(r'event=sandbox what="?(.*?)"?$', server.log.read_text(), re.M)[1]
+    filters = re.search(r"Seccomp:\s+(\d)", (proc / "status").read_text())[1]
+    assert (filters == "2") == (confined.endswith("seccomp") and not confined.endswith("no seccomp"))
+
+
+def test_the_sandbox_can_be_opened(tmp_path):
+    server = Server(tmp_path, "--sandbox", "off")
+    try:
+        assert "event=sandbox what=\"none, as" in server.log.read_text()
+        assert re.search(r"Seccomp:\s+0", pathlib.Path(f"/proc/{server.process.pid}/status").read_text())
+    finally:
+        server.stop()
 
 
 def test_the_other_clients_show_their_keys(server, keys):
@@ -339,7 +299,9 @@ def test_operators_have_a_listener_of_their_own(tmp_path, keys):
         assert server.call(reflection) == grpc.StatusCode.UNIMPLEMENTED
         assert server.call(drain, keys["admin"], address=admin) == grpc.StatusCode.OK
         assert server.process.wait(timeout=60) == 0
-        assert re.search(r"event=drain_asked .*tenant=alice", server.log.read_text())
+        log = server.log.read_text()
+        assert re.search(r"event=audit what=drain tenant=alice key_id=\w+ peer=127.0.0.1 result=OK", log)
+        assert "what=authorisation tenant=alice" in log
     finally:
         server.stop()
 
@@ -360,83 +322,20 @@ def test_a_network_of_strangers_is_refused(tmp_path, keys, door):
     assert allowed.returncode == 1 and "--insecure-network" not in allowed.stderr
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    """A server of two tenants, one of whom has limits, and their keys."""
-    folder = tmp_path_factory.mktemp("shared")
-    file = folder / "keys.json"
-    keys = {name: new_key(file, name) for name in ("many", "one", "small")}
-    content = json.loads(file.read_text())
-    content["tenants"]["small"] = {"waiting": 1, "sessions": 2, "priority": 0, "tokens_per_minute": 60}
-    file.write_text(json.dumps(content))
-    server = Server(folder, "--keys", file, "--max-queue", "256", "--ttft-ms", "5000")
-    yield server, keys
-    server.stop()
-
-
-def endless(server, key, *flags):
-    return subprocess.Popen(
-        [BIN / "recurve", "--server", server.address, "generate", "--prompt", "Once", "--max-tokens",
-         "1000000", "--ignore-eos", *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        env={**os.environ, "RECURVE_KEY": key})
-
-
-def test_limits_are_refused_by_name(shared):
-    server, keys = shared
-    ask = ("generate", "--prompt", "Once", "--max-tokens", "70", "--ignore-eos")
-
-    def refused(*arguments):
-        done = server.recurve(*arguments, key=keys["small"], check=False)
-        assert done.returncode == 1, arguments
-        return done.stderr
-
-    for name in ("a", "b"):
-        server.recurve("session", "open", name, key=keys["small"])
-    assert "2 sessions, as many as it may" in refused("session", "open", "c")
-    assert "2 sessions, as many as it may" in refused("session", "fork", "a", "c")
-    assert "priority must be at most 0" in refused(*ask, "--priority", "1")
-    server.recurve(*ask, key=keys["small"])
-    spent = refused(*ask)
-    assert "60 tokens a minute" in spent and "try again in" in spent
-    status, body = server.curl("POST", "/v1/completions", keys["small"], "-d",
-                               json.dumps({"prompt": "Once"}), "-i")
-    assert status == 429 and "retry-after" in body.lower()
-    server.recurve(*ask, key=keys["one"])
-
-
-def test_a_flood_of_one_tenant_does_not_keep_out_another(shared):
-    """64 streams without end at the highest priority; another tenant's 40 requests are all answered."""
-    server, keys = shared
-    flood = [endless(server, keys["many"], "--priority", "10") for _ in range(64)]
-    readers = []
-    try:
-        reached = threading.Event()
-
-        def first_letter(stream):
-            if stream.stdout.read(1):
-                reached.set()
-
-        readers = [threading.Thread(target=first_letter, args=(stream,)) for stream in flood]
-        for reader in readers:
-            reader.start()
-        assert reached.wait(60), "nobody of the flood has begun"
-        times = []
-        for _ in range(40):
-            began = time.monotonic()
-            server.recurve("generate", "--prompt", "Once upon a time", "--max-tokens", "8",
-                           key=keys["one"])
-            times.append(time.monotonic() - began)
-        print(f"worst of 40 beside 64 streams: {max(times):.2f} s")
-        alive = [stream for stream in flood if stream.poll() is None]
-        assert alive, "the flood is there to the end"
-    finally:
-        for stream in flood:
-            stream.kill()
-            stream.wait()
-        for reader in readers:
-            reader.join()
-        for stream in flood:
-            stream.stdout.close()
+def test_metrics_and_audit_know_tenants(server, keys):
+    server.recurve("generate", "--prompt", "Once", "--max-tokens", "3", "--ignore-eos", key=keys["bob"])
+    server.recurve("session", "open", "audited\n", key=keys["bob"], check=False)
+    server.recurve("session", "open", "audited", key=keys["bob"])
+    server.recurve("session", "fork", "audited", "forked", key=keys["bob"])
+    server.recurve("session", "close", "audited", key=keys["bob"])
+    metrics = server.curl("GET", "/metrics", keys["observer"])[1]
+    numbers = {name: float(value) for name, value in
+               re.findall(r'recurve_tenant_(\w+)_total\{tenant="bob"\} (\S+)', metrics)}
+    assert numbers["requests"] >= 1 and numbers["generated_tokens"] >= 3 and numbers["prompt_tokens"] >= 1
+    lines = [line for line in server.log.read_text().splitlines() if "event=audit" in line]
+    id = keys["bob"].split("_")[1]
+    for what in ("session_open", "session_fork", "session_close"):
+        assert any(f"what={what} tenant=bob key_id={id} peer=127.0.0.1 result=OK" in line for line in lines), what
 
 
 def test_a_certificate_is_as_good_as_a_key(tmp_path):
@@ -491,5 +390,66 @@ def test_durable_sessions_are_their_tenants_after_a_restart(tmp_path, keys):
         server.recurve("session", "get", "kept", key=keys["user"])
         foreign = server.recurve("session", "get", "kept", key=keys["bob"], check=False)
         assert foreign.returncode == 1 and "NOT_FOUND" in foreign.stderr
+    finally:
+        server.stop()
+
+
+def decrypted(folder, key):
+    """The files of a store as the server had them, by another implementation than its own."""
+    aead = pytest.importorskip("cryptography.hazmat.primitives.ciphers.aead")
+
+    def pieces(data, key):
+        assert data[:8] == b"RCRVCRPT"
+        return aead.AESGCM(hmac.digest(key, data[8:24], "sha256")), data[24:]
+
+    cipher, wrapped = pieces((folder / "state-key").read_bytes(), key)
+    own = cipher.decrypt(bytes(12), wrapped, None)
+    for path in folder.iterdir():
+        if path.name in ("lock", "state-key"):
+            continue
+        cipher, rest = pieces(path.read_bytes(), own)
+        text, number = b"", 0
+        while rest:
+            size = int.from_bytes(rest[:4], "little")
+            text += cipher.decrypt(number.to_bytes(12, "little"), rest[4:20 + size], None)
+            rest, number = rest[20 + size:], number + 1
+        yield path.name, text
+
+
+def test_states_on_the_disk_are_encrypted(tmp_path):
+    keys, states = tmp_path / "state.keys", tmp_path / "states"
+    first, second = bytes(range(32)).hex(), bytes(range(1, 33)).hex()
+    keys.write_text(first + "\n")
+    flags = ("--state-dir", states, "--state-keys", keys)
+    server = Server(tmp_path, *flags)
+    server.recurve("session", "open", "--durability", "local", "a-name-to-be-kept")
+    said = server.recurve("generate", "--session", "a-name-to-be-kept", "--prompt", "Once", "--max-tokens", "8",
+                          "--ignore-eos", "--temperature", "0").stdout
+    server.stop()
+    for path in states.iterdir():
+        assert b"a-name-to-be-kept" not in path.read_bytes() and b"RCRVSTAT" not in path.read_bytes(), path
+    found = dict(decrypted(states, bytes.fromhex(first)))
+    assert any(b"a-name-to-be-kept" in text for text in found.values())
+    assert any(b"RCRVSTAT" in text for text in found.values())
+
+    def refused(*flags):
+        done = subprocess.run([BIN / "recurve-server", "--model", MODEL, "--listen", "127.0.0.1:0", *flags],
+                              capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and first not in done.stderr and second not in done.stderr
+        return done.stderr
+
+    assert "--state-keys" in refused("--state-dir", states)
+    keys.write_text(second + "\n")
+    assert "--state-keys" in refused(*flags)
+    # With the new key in front of it the old one opens the folder once more, and is not needed then.
+    keys.write_text(second + "\n" + first + "\n")
+    Server(tmp_path, *flags).stop()
+    keys.write_text(second + "\n")
+    server = Server(tmp_path, *flags)
+    try:
+        server.recurve("session", "fork", "a-name-to-be-kept", "other")
+        again = server.recurve("generate", "--session", "other", "--prompt", "", "--max-tokens", "8", "--ignore-eos",
+                               "--temperature", "0").stdout
+        assert said and again
     finally:
         server.stop()

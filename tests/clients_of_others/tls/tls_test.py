@@ -11,6 +11,7 @@ import socket
 import ssl
 import subprocess
 import time
+import xml.etree.ElementTree
 
 import grpc
 import pytest
@@ -190,6 +191,26 @@ def test_only_what_is_sound_is_agreed_on(server, authority):
     ):
         with pytest.raises((ssl.SSLError, ConnectionError)):
             handshake(server.address, refused)
+
+
+@pytest.mark.parametrize("door", ["address", "http_address"])
+def test_a_scanner_finds_nothing_weak(server, door):
+    """sslscan tries every version and cipher that it knows."""
+    scanned = subprocess.run(["sslscan", "--xml=-", "--no-colour", getattr(server, door)], check=True,
+                             capture_output=True, text=True, timeout=120).stdout
+    found = xml.etree.ElementTree.fromstring(scanned).find("ssltest")
+    assert {(p.get("type"), p.get("version")) for p in found.iter("protocol") if p.get("enabled") == "1"} == {
+        ("tls", "1.2"), ("tls", "1.3")}
+    ciphers = [cipher.attrib for cipher in found.iter("cipher")]
+    assert len(ciphers) >= 5
+    for cipher in ciphers:
+        assert cipher["strength"] in ("strong", "acceptable") and int(cipher["bits"]) >= 128, cipher
+        assert "GCM" in cipher["cipher"] or "CHACHA20" in cipher["cipher"], cipher
+    groups = [group.attrib for group in found.iter("group")]
+    assert groups and all(int(group["bits"]) >= 128 for group in groups), groups
+    assert all(h.get("vulnerable") == "0" for h in found.iter("heartbleed"))
+    assert found.find("renegotiation").get("supported") == "0" and found.find("fallback").get("supported") == "1"
+    assert found.find("compression") is None or found.find("compression").get("supported") == "0"
 
 
 def test_what_is_no_tls_is_refused(server, authority):

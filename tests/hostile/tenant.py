@@ -1,0 +1,43 @@
+"""An attacker that has a key: what it asks for, on as many streams as it likes."""
+
+import os
+import threading
+import time
+
+import grpc
+import server
+
+TENANTS = ("honest", "attacker")
+
+
+def flood(address, streams, seconds, **fields):
+    """Keeps so many requests under way, each begun again as it ends, for so long. How many began, and
+    by which codes those ended that did."""
+    inference = server.protocol("inference_pb2")
+    stub_of = server.protocol("inference_pb2_grpc").InferenceStub
+    request = inference.GenerateRequest(**fields)
+    metadata = (("authorization", f"Bearer {os.environ['RECURVE_KEY']}"),)
+    end, codes, lock = time.monotonic() + seconds, {}, threading.Lock()
+
+    def run(stub):
+        while time.monotonic() < end:
+            code = grpc.StatusCode.OK
+            call = stub.Generate(request, metadata=metadata, timeout=max(0.1, end - time.monotonic()))
+            try:
+                for _ in call:
+                    pass
+            except grpc.RpcError as error:
+                code = error.code()
+            with lock:
+                codes[code.name] = codes.get(code.name, 0) + 1
+            if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
+                time.sleep(0.05)
+
+    with grpc.insecure_channel(address) as channel:
+        stub = stub_of(channel)
+        threads = [threading.Thread(target=run, args=(stub,)) for _ in range(streams)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return codes
