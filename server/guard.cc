@@ -51,10 +51,14 @@ namespace fs = std::filesystem;
 SandboxFiles needed_files(const Options& o) {
   SandboxFiles files;
   const auto add = [&](const std::string& path) {
-    if (path.empty()) return;
     std::error_code none;
+    if (path.empty() || !fs::exists(path, none)) return;
     files.read.push_back(path);
-    if (!fs::is_directory(path, none)) return;
+    if (!fs::is_directory(path, none)) {  // what belongs to a file lies beside it
+      files.read.push_back(fs::absolute(path, none).parent_path());
+      files.read.push_back(fs::canonical(path, none).parent_path());
+      return;
+    }
     for (const auto& entry : fs::directory_iterator(path, none)) {
       if (entry.is_symlink(none)) files.read.push_back(fs::canonical(entry.path(), none));
     }
