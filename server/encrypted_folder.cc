@@ -158,8 +158,10 @@ class EncryptedReader final : public FileSystem::Reader {
 
   void read(uint64_t offset, std::span<std::byte> to) const override {
     const std::lock_guard lock(mutex_);
-    if (offset + to.size() > end_) look_further();
-    if (offset + to.size() > end_) unreadable("it is shorter than it was");
+    // It may have grown since: then the bytes are there, and else reading them fails.
+    while (offset + to.size() > end_) {
+      if (!cipher_ || !find_piece(UINT64_MAX)) unreadable("it is shorter than it was");
+    }
     auto at = std::upper_bound(pieces_.begin(), pieces_.end(), offset,
                                [](uint64_t wanted, const Piece& p) { return wanted < p.offset; });
     for (--at; !to.empty(); ++at) {
@@ -184,19 +186,22 @@ class EncryptedReader final : public FileSystem::Reader {
     return head.substr(kMagic.size());
   }
 
-  // Past the pieces that are known, as far as the file goes.
+  // Past the pieces that are known, as far as the file went when it was opened.
   void look_further() const {
-    if (!cipher_) return;
-    const uint64_t all = file_->bytes();
-    std::string length(kLength, '\0');
-    while (next_ + kLength + kTag <= all) {
-      file_->read(next_, bytes_of(length));
-      const size_t size = length_from(length);
-      if (size == 0 || size > kPiece || next_ + kLength + size + kTag > all) return;
-      pieces_.push_back({end_, next_ + kLength, size});
-      end_ += size;
-      next_ += kLength + size + kTag;
+    while (cipher_ && next_ + kLength + kTag <= file_->bytes() && find_piece(file_->bytes())) {
     }
+  }
+
+  // False where the next piece is not there, or goes beyond `most`.
+  bool find_piece(uint64_t most) const {
+    std::string length(kLength, '\0');
+    file_->read(next_, bytes_of(length));
+    const size_t size = length_from(length);
+    if (size == 0 || size > kPiece || next_ + kLength + size + kTag > most) return false;
+    pieces_.push_back({end_, next_ + kLength, size});
+    end_ += size;
+    next_ += kLength + size + kTag;
+    return true;
   }
 
   void open_piece(size_t number) const {

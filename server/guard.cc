@@ -84,6 +84,7 @@ SandboxFiles needed_files(const Options& o) {
     } catch (const std::runtime_error&) {  // whoever listens there says why it cannot be
     }
   }
+  files.connects = !o.traces.empty();
   return files;
 }
 

@@ -99,7 +99,8 @@ std::string enter_landlock(const SandboxFiles& files) {
   const size_t known = std::min<size_t>(static_cast<size_t>(version), std::size(kAllOfFiles));
   Ruleset wanted{.files = kAllOfFiles[known - 1]};
   size_t size = sizeof wanted.files;
-  if (version >= 4) wanted.network = kConnectTcp, size = offsetof(Ruleset, scoped);
+  if (version >= 4)
+    wanted.network = files.connects ? 0 : kConnectTcp, size = offsetof(Ruleset, scoped);
   if (version >= 6) wanted.scoped = kAbstractSockets | kSignals, size = sizeof wanted;
   const auto ruleset = static_cast<int>(syscall(SYS_landlock_create_ruleset, &wanted, size, 0));
   if (ruleset < 0) return fmt::format("no landlock ({})", std::strerror(errno));

@@ -10,6 +10,7 @@ struct SandboxFiles {
   std::vector<std::string> read = {};
   std::vector<std::string> write = {};    // and read, made and removed
   std::vector<std::string> sockets = {};  // folders in which a socket is made and removed
+  bool connects = false;                  // it asks other machines, over TCP
 };
 
 // Takes from this process, and for ever, what a server has no use for, so that whoever comes to run
