@@ -96,6 +96,11 @@ std::optional<ConstraintText> constraint_of(const nlohmann::json& body, std::str
     }
   }
   if (const Ordered* of_text = find_in(ordered, "text")) {
+    for (const auto& [name, value] : of_text->items()) {
+      if (name == "format" || value.is_null() || (name == "verbosity" && value == "medium"))
+        continue;
+      throw BadField("text." + name, "text." + name + " is not supported here: leave it out");
+    }
     const Ordered* format = find_in(*of_text, "format");
     auto constraint = format == nullptr ? std::nullopt : format_of(*format, "text.format", true);
     if (constraint) found.push_back({"text", *std::move(constraint)});

@@ -89,7 +89,7 @@ void Responses::read_fields(const json& body) {
            {"previous_response_id", or_default(body, "previous_response_id", nullptr)},
            {"store", stores_},
            {"temperature", or_default(body, "temperature", 1.0)},
-           {"text", {{"format", {{"type", "text"}}}}},
+           {"text", or_default(body, "text", {{"format", {{"type", "text"}}}})},
            {"tool_choice", or_default(body, "tool_choice", "auto")},
            {"tools", or_default(body, "tools", json::array())},
            {"top_logprobs", or_default(body, "top_logprobs", 0)},

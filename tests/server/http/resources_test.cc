@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/http/query.h"
+#include "server/constraint/constraint_library.h"
 #include "tests/support/http_fixture.h"
 
 namespace recurve::http_resources_test {
@@ -363,10 +364,24 @@ TEST_F(ResourcesTest, WhatResponsesCannotDoIsRefusedByName) {
   refuse({{"tools", {{{"type", "web_search"}}}}}, "tools");
   refuse({{"background", true}}, "background");
   refuse({{"conversation", "conv_1"}}, "conversation");
-  refuse({{"text", {{"format", {{"type", "json_object"}}}}}}, "text");
+  refuse({{"text", {{"format", {{"type", "xml"}}}}}}, "text.format");
+  refuse({{"text", {{"verbosity", "high"}}}}, "text.verbosity");
   refuse({{"session", "s"}}, "session");
   refuse({{"previous_response_id", "resp_0"}}, "previous_response_id", 404);
   refuse({{"model", "gpt"}}, "model", 404);
+}
+
+TEST_F(ResourcesTest, WhatAResponsesTextMustBeReachesTheEngine) {
+  if (!has_constraint_library()) GTEST_SKIP() << "built without structured output";
+  start();
+  json body = response("hi");
+  body["text"] = {{"format", {{"type", "json_object"}}}, {"verbosity", "medium"}};
+  const auto got = post("/v1/responses", body);
+  ASSERT_EQ(got.status, 200) << got.body;
+  EXPECT_EQ(got.object()["text"], body["text"]);
+  const auto constraint = engine_->last_request().sampling.constraint;
+  ASSERT_NE(constraint, nullptr);
+  EXPECT_EQ(constraint->text().text, R"({"type":"object"})");
 }
 
 TEST_F(ResourcesTest, TextIsTokenisedAndWritten) {
