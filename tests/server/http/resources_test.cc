@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "server/http/query.h"
 #include "server/constraint/constraint_library.h"
+#include "server/http/query.h"
 #include "tests/support/http_fixture.h"
 
 namespace recurve::http_resources_test {
