@@ -144,8 +144,8 @@ def gelu(x):
 
 def embedding_scale(width):
     """The root of the width in bf16, as transformers keeps it whatever the weights are in."""
-    bits = np.float32(np.sqrt(width)).view(np.uint32)
-    return float(((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32))
+    bits = np.array([np.sqrt(width)], np.float32).view(np.uint32)
+    return float(((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)[0])
 
 
 def norm(x, weight, eps):
