@@ -25,8 +25,9 @@ struct Snapshot {
   int64_t position = 0;            // tokens absorbed
   std::optional<int32_t> pending;  // sampled last, not absorbed
   TokenHistory history;            // as end_request() leaves it; where only `stored` is: empty
-  StateImage image;                // null: nothing absorbed yet, all zero, or only `stored`
-  StoredPtr stored = {};           // the same, on the disk; null: it is not there
+  // Null: nothing absorbed yet, all zero, or only `stored` or the slot has it.
+  StateImage image;
+  StoredPtr stored = {};  // the same, on the disk; null: it is not there
   std::shared_ptr<const AnsweredRequest> answered = {};  // null: none, or not known
 };
 
@@ -41,7 +42,7 @@ struct Session {
   std::string_view name;
   std::string parent = {};  // whose fork it is, by name; it may be closed since; empty: none
   Snapshot at;
-  std::optional<StateSlot> slot = {};  // set: the state is here, and at.image is null
+  std::optional<StateSlot> slot = {};  // set: the state is here, and in at.image if that is set
   bool busy = false;                   // a request is queued or running on it, or a disk is
   bool running = false;                // a request has the state
   bool loading = false;                // its state is on its way from the disk
@@ -59,6 +60,8 @@ struct Session {
   std::map<std::string, Snapshot> marks;
 
   Tier tier() const;
+  // Whether its slot has its state, and no image.
+  bool in_slot_alone() const { return (slot || running) && !at.image; }
   bool durable() const { return durability != Durability::kNone; }
 };
 

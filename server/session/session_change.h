@@ -13,14 +13,18 @@ class SessionStore::Change {
   Change(SessionStore& store, Session& session)
       : store_(store),
         session_(session),
+        tier_(session.tier()),
         expiry_(store.by_expiry_.extract({session.expires, &session})),
         use_(store.by_use_.extract({session.leave, session.used_at, &session})) {
     --store_.count_of(session_);
+    store_.in_slot_alone_ -= session_.in_slot_alone();
     store_.reserved_ -= session_.reserved;
   }
   ~Change() {
     ++store_.count_of(session_);
+    store_.in_slot_alone_ += session_.in_slot_alone();
     store_.spare_room();
+    if (const Tier tier = session_.tier(); tier != tier_) store_.count_move(tier);
     session_.reserved = store_.reserved_by(session_);
     store_.reserved_ += session_.reserved;
     session_.expires = expiry(session_);
@@ -43,6 +47,7 @@ class SessionStore::Change {
 
   SessionStore& store_;
   Session& session_;
+  const Tier tier_;
   ByExpiry::node_type expiry_;
   ByUse::node_type use_;
 };

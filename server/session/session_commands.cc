@@ -147,7 +147,8 @@ SessionResult SessionStore::fork(Session& session, const SessionCommand& command
   if (auto full = no_room(command.other, command.name)) return *full;
   Key key{session.tenant, command.other};
   std::optional<StateSlot> slot;
-  if (session.slot && !needs_image) slot = pool_.acquire_unset();
+  const bool shares = session.at.image || needs_image;
+  if (session.slot && !shares) slot = pool_.acquire_unset();
   if (!slot) {
     return insert(command, std::move(key), command.name, snapshot(session), std::nullopt,
                   durability, now);
@@ -251,7 +252,7 @@ SessionResult SessionStore::export_state(Session& session, const SessionCommand&
                   "there is no host memory for the session's state, which is on the disk: try "
                   "again later, or raise --session-memory");
   }
-  if (session.slot) leave_slot(session);
+  image_of(session);
   touch(session, now);
   SessionResult result = described(session, now);
   result.state = source_of(header_of(session.at), session.at.image);

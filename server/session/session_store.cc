@@ -37,8 +37,8 @@ int64_t state_memory(const StateLayout& layout, int32_t vocab) {
 }  // namespace
 
 Tier Session::tier() const {
-  if (at.image) return Tier::kHost;
   if (slot || running) return Tier::kSlot;
+  if (at.image) return Tier::kHost;
   return at.stored ? Tier::kDisk : Tier::kEmpty;
 }
 
@@ -88,6 +88,7 @@ Session& SessionStore::put(Key key, const std::string& parent, Snapshot at, Cloc
     throw;
   }
   ++count_of(session);
+  in_slot_alone_ += session.in_slot_alone();
   spare_room();
   session.reserved = reserved_by(session);
   reserved_ += session.reserved;
@@ -127,10 +128,20 @@ std::optional<Clock::time_point> SessionStore::next_expiry() const {
   return by_expiry_.begin()->first;
 }
 
-Snapshot SessionStore::snapshot(const Session& session) {
-  Snapshot copy = session.at;
-  if (session.slot) copy.image = save(*session.slot);
-  return copy;
+// The session's state in host memory, where it stays until the session has another one: so it is
+// copied once, however many marks, forks and exports are made of it. What it takes is reserved.
+const StateImage& SessionStore::image_of(Session& session) {
+  if (session.slot && !session.at.image) {
+    StateImage image = save(*session.slot);
+    const Change change(*this, session);
+    session.at.image = std::move(image);
+  }
+  return session.at.image;
+}
+
+Snapshot SessionStore::snapshot(Session& session) {
+  image_of(session);
+  return session.at;
 }
 
 SessionInfo SessionStore::describe(const Session& session, Clock::time_point now) const {
@@ -206,6 +217,7 @@ SessionResult SessionStore::refuse_durable(Durability durability) const {
 
 void SessionStore::erase(Session& session) {
   --count_of(session);
+  in_slot_alone_ -= session.in_slot_alone();
   take_slot(session);
   reserved_ -= session.reserved;
   if (session.durable()) disk_reserved_ -= 2 * written_bytes_;

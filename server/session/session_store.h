@@ -51,7 +51,8 @@ class SessionStore {
  public:
   struct Counts {
     int total = 0, in_slot = 0, in_host = 0, on_disk = 0, empty = 0;
-    int64_t host_bytes = 0;  // of images, in use, not reserved
+    int64_t host_bytes = 0;                         // of images, in use, not reserved
+    int64_t to_slot = 0, to_host = 0, to_disk = 0;  // states that have come there, since the start
   };
 
   // vocab: ids that sessions may see are below it. Pool and backend outlive the store.
@@ -196,7 +197,8 @@ class SessionStore {
   void spill(Session& session);
   Leave leave_of(const Session& session) const;
   StateImage save(const StateSlot& slot);
-  Snapshot snapshot(const Session& session);
+  const StateImage& image_of(Session& session);
+  Snapshot snapshot(Session& session);
   SessionInfo describe(const Session& session, Clock::time_point now) const;
   SessionResult described(const Session& session, Clock::time_point now) const;
   void touch(Session& session, Clock::time_point now);
@@ -206,9 +208,10 @@ class SessionStore {
   void erase(Session& session);
   std::optional<StateSlot> take_slot(Session& session);
   int& count_of(const Session& session);
-  // While a session is in a slot, what it has reserved is the room of an image that went: another
-  // that leaves its slot takes it as it is.
-  void spare_room() noexcept { images_.keep_spare(in_slot_ > 0); }
+  // While a session is in a slot alone, what it has reserved is the room of an image that went:
+  // another that leaves its slot takes it as it is.
+  void spare_room() noexcept { images_.keep_spare(in_slot_alone_ > 0); }
+  void count_move(Tier to);
 
   StatePool& pool_;
   const SessionLimits limits_;
@@ -228,6 +231,8 @@ class SessionStore {
   uint64_t spills_ = 0;
   int spilling_ = 0;
   int in_slot_ = 0, in_host_ = 0, on_disk_ = 0, empty_ = 0;
+  int in_slot_alone_ = 0;
+  int64_t to_slot_ = 0, to_host_ = 0, to_disk_ = 0;
   int64_t disk_reserved_ = 0;  // bytes, of durable sessions
   int64_t reserved_ = 0;       // bytes
   int64_t entries_ = 0;        // sessions and marks

@@ -22,9 +22,9 @@ StateSlot SessionStore::check_out(Session& session, StateImage begin) {
     slot = image ? pool_.acquire_unset() : pool_.acquire();
     CHECK(slot);
     if (image) pool_.load(image, *slot);
-    session.at.image.reset();
   }
-  if (!session.durable()) session.at.stored.reset();  // which is not what it will be
+  session.at.image.reset();  // which is not what it will be
+  if (!session.durable()) session.at.stored.reset();
   session.spill = 0;
   session.running = true;
   return std::move(*slot);
@@ -54,9 +54,8 @@ bool SessionStore::evict_one() {
 }
 
 void SessionStore::leave_slot(Session& session) {
-  StateImage image = save(*session.slot);
+  image_of(session);
   const Change change(*this, session);
-  session.at.image = std::move(image);
   take_slot(session);
 }
 
@@ -190,7 +189,16 @@ SessionStore::Counts SessionStore::counts() const {
           .in_host = in_host_,
           .on_disk = on_disk_,
           .empty = empty_,
-          .host_bytes = images_.images() * state_bytes_};
+          .host_bytes = images_.images() * state_bytes_,
+          .to_slot = to_slot_,
+          .to_host = to_host_,
+          .to_disk = to_disk_};
+}
+
+void SessionStore::count_move(Tier to) {
+  to_slot_ += to == Tier::kSlot;
+  to_host_ += to == Tier::kHost;
+  to_disk_ += to == Tier::kDisk;
 }
 
 int& SessionStore::count_of(const Session& session) {

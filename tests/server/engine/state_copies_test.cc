@@ -117,9 +117,9 @@ TEST_F(StateCopies, AMarkAndAForkHoldUpNobody) {
   first_turn();
   AnswerPtr stream = this->stream();
   copies_->hold();
-  EXPECT_EQ(engine().command(Kind::kMark, "s", "here").status, SessionResult::Status::kOk);
   EXPECT_EQ(engine().command(Kind::kFork, "s", "fork").status, SessionResult::Status::kOk);
   EXPECT_EQ(engine().get("fork").tier, Tier::kSlot) << "a slot was free";
+  EXPECT_EQ(engine().command(Kind::kMark, "s", "here").status, SessionResult::Status::kOk);
   EXPECT_EQ(engine().command(Kind::kFork, "s", "third").status, SessionResult::Status::kOk);
   EXPECT_EQ(engine().get("third").tier, Tier::kHost) << "none was";
   AnswerPtr waits = engine().submit(request(3, 6, 2, "s"));
@@ -165,6 +165,22 @@ TEST_F(StateCopies, AnImageIsSharedNotCopied) {
   engine().command(Kind::kMark, "fork", "here");
   EXPECT_FALSE(engine().engine().copying());
   for (const std::string name : {"s", "fork"}) EXPECT_EQ(engine().get(name).tier, Tier::kHost);
+}
+
+// However many marks, forks and exports are made of it, until it has another state.
+TEST_F(StateCopies, AnUnchangedSessionIsCopiedOnce) {
+  first_turn();
+  for (const char* mark : {"a", "b"}) engine().command(Kind::kMark, "s", mark);
+  engine().command(Kind::kFork, "s", "fork");
+  EXPECT_EQ(engine().command(Kind::kExport, "s").status, SessionResult::Status::kOk);
+  engine().run_until_idle();
+  EXPECT_EQ(engine().get("s").tier, Tier::kSlot) << "nothing of this needs its slot";
+  EXPECT_EQ(engine().stats().host_bytes, harness_->state_bytes());
+  expect_second_turn("s");
+  engine().command(Kind::kMark, "s", "b");
+  engine().run_until_idle();
+  EXPECT_EQ(engine().stats().host_bytes, 2 * harness_->state_bytes());
+  expect_second_turn("fork");
 }
 
 TEST_F(StateCopies, ARequestIsCancelledWhileItsStateIsOnItsWay) {
