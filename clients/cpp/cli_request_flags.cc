@@ -190,6 +190,20 @@ void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request) {
           std::map<std::string, v1::PrefixMode>{{"off", v1::PREFIX_MODE_OFF},
                                                 {"use", v1::PREFIX_MODE_USE},
                                                 {"use-and-keep", v1::PREFIX_MODE_USE_AND_KEEP}}));
+  command.add_option_function<std::vector<int64_t>>(
+      "--prefix-point",
+      [=](const std::vector<int64_t>& points) {
+        request->mutable_prefix_points()->Assign(points.begin(), points.end());
+      },
+      "Where a state is to be left for prompts that begin alike: behind so many ids, bytes of a "
+      "text or messages; up to 8 times [default: where prompts end and part]");
+  command
+      .add_option_function<v1::Durability>(
+          "--durability", [=](const v1::Durability& d) { request->set_durability(d); },
+          "Of a durable session: local refuses any other, none does not wait for the disk "
+          "[default: as the session is]")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, v1::Durability>{
+          {"none", v1::DURABILITY_NONE}, {"local", v1::DURABILITY_LOCAL}}));
   value_flag<uint64_t>(
       command, "--expected-epoch", [=](uint64_t v) { request->set_expected_epoch(v); },
       "The session's epoch as it must be, or the request is refused [default: any]");

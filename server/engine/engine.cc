@@ -57,6 +57,9 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
   if (backend.queues()) runner_.record(options.on_recorded);
   if (options.sessions.archive != nullptr) {
     options.sessions.archive->when_done([&queue] { queue.wake(); });
+    options.sessions.archive->when_observed([this](auto call, double seconds, bool failed) {
+      metrics_.observe_state_dir(static_cast<int>(call), seconds, failed);
+    });
     stats_.sessions_not_restored = sessions_.restore(Clock::now());
   }
   stats_.slots = options.slots;
@@ -278,8 +281,9 @@ void Engine::keep(Sequence& sequence, Clock::time_point now) {
   kept.answer.prompt_tokens = kept.ending->prompt_tokens;
   kept.answer.before = session.at.position;
   kept.answer.seed = sequence.sampling.seed;
-  const auto tell = [stream = sequence.stream, ending = *kept.ending](
+  const auto tell = [stream = sequence.stream, ending = *kept.ending, awaited = kept.awaited](
                         std::optional<CommitInfo> commit, const std::string& error) {
+    if (!awaited) return;  // it has been told
     Ending last = ending;
     last.commit = commit;
     if (!error.empty()) {
@@ -336,11 +340,19 @@ void Engine::report_slots() {
   stats_.host_bytes = counts.host_bytes;
   stats_.sessions_disk = counts.on_disk;
   if (Archive* archive = sessions_.archive()) {
-    stats_.disk_bytes = static_cast<int64_t>(archive->store().usage().bytes);
-    metrics_.set_session_disk(counts.on_disk, stats_.disk_bytes);
+    const StateStore::Usage usage = archive->store().usage();
+    stats_.disk_bytes = static_cast<int64_t>(usage.bytes);
+    metrics_.set_state_dir(
+        {.bytes = stats_.disk_bytes, .set_aside = usage.set_aside, .syncs = usage.syncs});
   }
   metrics_.set_slots(pool_.free_slots(), running, idle);
-  metrics_.set_sessions(counts.in_slot, counts.in_host, counts.empty);
+  metrics_.set_sessions({.in_slot = counts.in_slot,
+                         .in_host = counts.in_host,
+                         .on_disk = counts.on_disk,
+                         .empty = counts.empty,
+                         .to_slot = counts.to_slot,
+                         .to_host = counts.to_host,
+                         .to_disk = counts.to_disk});
   metrics_.set_session_host_bytes(counts.host_bytes);
 }
 
@@ -384,7 +396,7 @@ void Engine::fail(const char* what) noexcept {
     for (const auto& sequence : *list) {
       if (sequence == nullptr) continue;
       tell([&] { sequence->end(Finish::kFailed); });
-      if (sequence->keeps && sequence->keeps->ending) {
+      if (sequence->keeps && sequence->keeps->ending && sequence->keeps->awaited) {
         tell([&] { sequence->stream->finish({.why = Finish::kFailed}); });
       }
     }

@@ -147,7 +147,7 @@ bool Sequence::holds(const Ending& last) {
                      last.why == Finish::kStopId || last.why == Finish::kStopString;
   if (!keeps || !whole) return false;
   keeps->ending = last;
-  return true;
+  return keeps->awaited;
 }
 
 void Sequence::end_with(SampledToken token, Finish why, int32_t stop_id) {

@@ -52,6 +52,7 @@ struct KeptAnswer {
   StateAnswer answer;
   std::vector<int32_t> ids = {};
   std::optional<Ending> ending = {};
+  bool awaited = true;  // else it ends without waiting for the disk
 };
 
 // One choice of a request, in its slot. Its stream has had its last word once `ended` is set.

@@ -139,6 +139,12 @@ Ending WaitingLine::refusal(const Request& request, const Session* session,
                               "or fork the session",
                               request.session));
   }
+  if (request.durability == Durability::kLocal && !(session != nullptr && session->durable())) {
+    return refuse(Finish::kInvalid,
+                  fmt::format("session \"{}\" is not durable, and the request is to be: open the "
+                              "session with durability local",
+                              request.session));
+  }
   const std::string& refused = reading_of(request, session).refusal;
   if (!refused.empty()) return refuse(Finish::kInvalid, refused);
   if (input.ids.empty()) {
@@ -293,7 +299,8 @@ PrefixCache::Start WaitingLine::prefix_of(const Waiting& waiting) {
   if (request.more_prompt || request.sampling.prompt_logprobs >= 0) {
     return {.use = {.miss = PrefixMiss::kScored}};
   }
-  return prefixes_.start(request.caller.tenant, waiting.input.ids, request.prefix);
+  return prefixes_.start(request.caller.tenant, waiting.input.ids, request.prefix,
+                         request.prompt.places);
 }
 
 // What may fail comes first: until the end the request waits as it did.
@@ -305,6 +312,7 @@ std::unique_ptr<Sequence> WaitingLine::start(Waiting& waiting, Clock::time_point
   if (session != nullptr) sequence->history = session->at.history;
   if (session != nullptr && session->durable()) {
     sequence->keeps.emplace(StateAnswer{.request_id = request.id, .digest = digest_of(request)});
+    sequence->keeps->awaited = request.durability != Durability::kNone;
   }
   PrefixCache::Start prefix = prefix_of(waiting);
   const std::span ids(waiting.input.ids);
@@ -340,7 +348,8 @@ std::unique_ptr<Sequence> WaitingLine::start(Waiting& waiting, Clock::time_point
   sequence->arrival = request.arrival;
   sequence->started = now;
   sequence->priority = request.priority;
-  metrics_.add_prefix(place_of(prompt.prefix.miss), prompt.prefix.tokens, prompt.prefix.lost);
+  metrics_.add_prefix(place_of(prompt.prefix.miss), prompt.prefix.tokens, prompt.prefix.replayed,
+                      prompt.prefix.lost);
   if (!waiting.again) metrics_.observe_queue(seconds_between(request.arrival, now));
   return sequence;
 }

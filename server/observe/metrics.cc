@@ -77,6 +77,11 @@ Gauge& gauge(Registry& registry, const char* name, const char* help) {
   return gauges(registry, name, help).Add({});
 }
 
+// To be called by one thread at a time.
+void count_up_to(Counter& counter, int64_t count) {
+  counter.Increment(static_cast<double>(count) - counter.Value());
+}
+
 Histogram& histogram(Registry& registry, const char* name, const char* help,
                      const Buckets& buckets) {
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
@@ -119,8 +124,9 @@ struct Metrics::Impl {
     auto& prefix_family =
         counters(registry, "recurve_prefix_tokens_total",
                  "Tokens that prompts had begun with before: spared, or absorbed anew as no state "
-                 "of them was there");
+                 "was to be kept of them (replayed) or none was there any more (lost)");
     prefix_spared = &prefix_family.Add({{"of", "spared"}});
+    prefix_replayed = &prefix_family.Add({{"of", "replayed"}});
     prefix_lost = &prefix_family.Add({{"of", "lost"}});
     auto& span_family = counters(registry, "recurve_trace_spans_total",
                                  "Spans of traced calls, by whether the collector has them");
@@ -134,13 +140,32 @@ struct Metrics::Impl {
         gauges(registry, "recurve_sessions", "Open sessions, by where their state is");
     sessions_slot = &session_family.Add({{"tier", "slot"}});
     sessions_host = &session_family.Add({{"tier", "host"}});
+    sessions_disk = &session_family.Add({{"tier", "disk"}});
     sessions_empty = &session_family.Add({{"tier", "empty"}});
+    auto& move_family = counters(registry, "recurve_session_moves_total",
+                                 "States of sessions that have moved, by where to");
+    moves_slot = &move_family.Add({{"to", "slot"}});
+    moves_host = &move_family.Add({{"to", "host"}});
+    moves_disk = &move_family.Add({{"to", "disk"}});
+    auto& call_family =
+        prometheus::BuildHistogram()
+            .Name("recurve_state_dir_seconds")
+            .Help(
+                "What a server asks of --state-dir: a change of a durable session is committed, "
+                "a state is written to leave host memory, one is read")
+            .Register(registry);
+    auto& failure_family =
+        counters(registry, "recurve_state_dir_failures_total", "Of these, those that failed");
+    for (size_t i = 0; i < state_dir_calls.size(); ++i) {
+      state_dir_calls[i] = &call_family.Add({{"call", kStateDirCalls[i]}}, kTokenSeconds);
+      state_dir_failures[i] = &failure_family.Add({{"call", kStateDirCalls[i]}});
+    }
   }
 
   std::vector<prometheus::MetricFamily> collect() const {
     {
       std::lock_guard lock(log_mutex);
-      log_lines.Increment(static_cast<double>(log_lines_dropped()) - log_lines.Value());
+      count_up_to(log_lines, log_lines_dropped());
     }
     return registry.Collect();
   }
@@ -162,10 +187,14 @@ struct Metrics::Impl {
                                "Lines of the log that were lost because nobody read them in time");
   Gauge& session_host_bytes = gauge(registry, "recurve_session_host_bytes",
                                     "Host memory that holds states of idle sessions");
-  Gauge& sessions_on_disk =
-      gauge(registry, "recurve_sessions_on_disk", "Sessions whose state is on the disk alone");
   Gauge& state_dir_bytes =
       gauge(registry, "recurve_state_dir_bytes", "Bytes of all files of --state-dir");
+  Gauge& state_dir_set_aside =
+      gauge(registry, "recurve_state_dir_set_aside",
+            "Files of --state-dir that are damaged, or foreign, and were set aside");
+  Counter& state_dir_syncs =
+      counter(registry, "recurve_state_dir_syncs_total",
+              "Syncs of files of --state-dir, which commits that come together share");
 
   Gauge& prefix_states =
       gauge(registry, "recurve_prefix_states", "States that prompts have left in host memory");
@@ -212,9 +241,12 @@ struct Metrics::Impl {
   std::map<std::string, OfTenant, std::less<>> tenants;
   std::array<Counter*, kCodeNames.size()> errors{};  // [0], OK, is no error
   std::array<Counter*, std::size(kPrefixMisses)> prefix_prompts{};
-  Counter *prefix_spared, *prefix_lost, *spans_sent, *spans_dropped;
+  Counter *prefix_spared, *prefix_replayed, *prefix_lost, *spans_sent, *spans_dropped;
   Gauge *slots_free, *slots_running, *slots_session_idle;
-  Gauge *sessions_slot, *sessions_host, *sessions_empty;
+  Gauge *sessions_slot, *sessions_host, *sessions_disk, *sessions_empty;
+  Counter *moves_slot, *moves_host, *moves_disk;
+  std::array<Histogram*, std::size(kStateDirCalls)> state_dir_calls{};
+  std::array<Counter*, std::size(kStateDirCalls)> state_dir_failures{};
 };
 
 Metrics::Metrics() : impl_(std::make_unique<Impl>()) {}
@@ -266,22 +298,34 @@ void Metrics::set_slots(int64_t free, int64_t running, int64_t session_idle) {
   impl_->slots_session_idle->Set(static_cast<double>(session_idle));
 }
 
-void Metrics::set_sessions(int64_t in_slot, int64_t in_host, int64_t empty) {
-  impl_->sessions_slot->Set(static_cast<double>(in_slot));
-  impl_->sessions_host->Set(static_cast<double>(in_host));
-  impl_->sessions_empty->Set(static_cast<double>(empty));
+void Metrics::set_sessions(const SessionTiers& tiers) {
+  impl_->sessions_slot->Set(static_cast<double>(tiers.in_slot));
+  impl_->sessions_host->Set(static_cast<double>(tiers.in_host));
+  impl_->sessions_disk->Set(static_cast<double>(tiers.on_disk));
+  impl_->sessions_empty->Set(static_cast<double>(tiers.empty));
+  count_up_to(*impl_->moves_slot, tiers.to_slot);
+  count_up_to(*impl_->moves_host, tiers.to_host);
+  count_up_to(*impl_->moves_disk, tiers.to_disk);
 }
 
 void Metrics::set_session_host_bytes(int64_t bytes) {
   impl_->session_host_bytes.Set(static_cast<double>(bytes));
 }
 
-void Metrics::set_session_disk(int64_t sessions, int64_t bytes) {
-  impl_->sessions_on_disk.Set(static_cast<double>(sessions));
-  impl_->state_dir_bytes.Set(static_cast<double>(bytes));
+void Metrics::set_state_dir(const StateDirUse& use) {
+  impl_->state_dir_bytes.Set(static_cast<double>(use.bytes));
+  impl_->state_dir_set_aside.Set(static_cast<double>(use.set_aside));
+  count_up_to(impl_->state_dir_syncs, use.syncs);
 }
 
-void Metrics::add_prefix(int miss, int64_t tokens, int64_t lost) {
+void Metrics::observe_state_dir(int call, double seconds, bool failed) {
+  const auto place = static_cast<size_t>(call);
+  impl_->state_dir_calls.at(place)->Observe(seconds);
+  if (failed) impl_->state_dir_failures.at(place)->Increment();
+}
+
+void Metrics::add_prefix(int miss, int64_t tokens, int64_t replayed, int64_t lost) {
+  impl_->prefix_replayed->Increment(static_cast<double>(replayed));
   impl_->prefix_prompts.at(static_cast<size_t>(miss))->Increment();
   impl_->prefix_spared->Increment(static_cast<double>(tokens));
   impl_->prefix_lost->Increment(static_cast<double>(lost));

@@ -76,14 +76,16 @@ class Metrics final : public EngineMetrics {
 
   // Slots and sessions. recurve_slots{tier}, recurve_sessions{tier}, recurve_session_host_bytes.
   void set_slots(int64_t free, int64_t running, int64_t session_idle) override;
-  void set_sessions(int64_t in_slot, int64_t in_host, int64_t empty) override;
+  void set_sessions(const SessionTiers& tiers) override;  // recurve_session_moves_total{to} too
   void set_session_host_bytes(int64_t bytes) override;
-  // recurve_sessions_on_disk, recurve_state_dir_bytes
-  void set_session_disk(int64_t sessions, int64_t bytes) override;
+  // recurve_state_dir_bytes, recurve_state_dir_set_aside, recurve_state_dir_syncs_total
+  void set_state_dir(const StateDirUse& use) override;
+  // recurve_state_dir_seconds{call}, recurve_state_dir_failures_total{call}
+  void observe_state_dir(int call, double seconds, bool failed) override;
 
   // recurve_prefix_prompts_total{begin}, recurve_prefix_tokens_total{of},
   // recurve_prefix_states, recurve_prefix_bytes
-  void add_prefix(int miss, int64_t tokens, int64_t lost) override;
+  void add_prefix(int miss, int64_t tokens, int64_t replayed, int64_t lost) override;
   void set_prefixes(int64_t states, int64_t bytes) override;
 
   // Times, in seconds.

@@ -36,7 +36,7 @@ int64_t PrefixCache::bytes_each(const StateLayout& layout, int chunk, int64_t to
 }
 
 PrefixCache::Start PrefixCache::start(TenantId tenant, std::span<const int32_t> ids,
-                                      PrefixWish wish) {
+                                      PrefixWish wish, const PrefixPlaces& places) {
   Start start;
   if (limits_.bytes == 0 || wish == PrefixWish::kOff) return start;
   PrefixUse& use = start.use;
@@ -44,9 +44,11 @@ PrefixCache::Start PrefixCache::start(TenantId tenant, std::span<const int32_t> 
     use.miss = PrefixMiss::kShort;
     return start;
   }
-  PrefixIndex::Found found = index_.look(owner_of(tenant), ids, wish == PrefixWish::kUseAndKeep);
+  PrefixIndex::Found found =
+      index_.look(owner_of(tenant), ids, wish == PrefixWish::kUseAndKeep, places);
   use.tokens = found.tokens;
-  use.lost = found.seen - found.tokens;
+  use.lost = found.lost;
+  use.replayed = found.seen - found.tokens - found.lost;
   use.miss = found.image != nullptr ? PrefixMiss::kNone
              : found.seen > 0       ? PrefixMiss::kNotKept
                                     : PrefixMiss::kNew;

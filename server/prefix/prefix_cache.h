@@ -34,7 +34,8 @@ class PrefixCache {
     std::vector<int64_t> points = {};  // tokens after which keep() is to be called
   };
   // A prompt begins in a state that has absorbed nothing.
-  Start start(TenantId tenant, std::span<const int32_t> ids, PrefixWish wish);
+  Start start(TenantId tenant, std::span<const int32_t> ids, PrefixWish wish,
+              const PrefixPlaces& places = {});
   // The slot has absorbed these ids, from nothing; steps on the pool's stream included that have
   // been launched. Where there is no memory for it, nothing is kept.
   void keep(TenantId tenant, std::span<const int32_t> ids, const StateSlot& slot);

@@ -44,7 +44,8 @@ PrefixIndex::Counts PrefixIndex::counts() const {
           .evicted = evicted_};
 }
 
-PrefixIndex::Found PrefixIndex::look(Owner owner, std::span<const int32_t> ids, bool keeps) {
+PrefixIndex::Found PrefixIndex::look(Owner owner, std::span<const int32_t> ids, bool keeps,
+                                     const PrefixPlaces& places) {
   const auto chunk = static_cast<size_t>(options_.chunk);
   const size_t end = ids.empty() ? 0 : (ids.size() - 1) / chunk * chunk;
   const Path known = path_of(owner, ids.first(end), false);
@@ -56,17 +57,28 @@ PrefixIndex::Found PrefixIndex::look(Owner owner, std::span<const int32_t> ids, 
     found.tokens = (*kept)->tokens;
     found.image = (*kept)->image;
   }
+  const auto had =
+      std::find_if(known.rbegin(), kept, [](const Node* node) { return node->had_image; });
+  if (had != kept) found.lost = (*had)->tokens - found.tokens;
   if (!keeps) return found;
   touch(path_of(owner, ids.first(end), true));
   trim(options_.bytes / kBareShare);
-  found.points = points_of(found.tokens, found.seen, static_cast<int64_t>(end));
+  found.points = points_of(found.tokens, found.seen, static_cast<int64_t>(end), places);
   return found;
 }
 
-// from: where it begins. Where the prompt parts from those seen before, and its end; all of them
-// far enough from the one before.
-std::vector<int64_t> PrefixIndex::points_of(int64_t from, int64_t seen, int64_t end) const {
-  std::vector<int64_t> wanted = {seen, end};
+// from: where it begins. Where the prompt parts from those seen before, its end, and where its
+// messages say; all of them far enough from the one before. Where the client says it is kept
+// anyway.
+std::vector<int64_t> PrefixIndex::points_of(int64_t from, int64_t seen, int64_t end,
+                                            const PrefixPlaces& places) const {
+  const auto floor = [&](int64_t at) {
+    return std::min(at / options_.chunk * options_.chunk, end);
+  };
+  std::vector<int64_t> wanted = {seen, end}, named;
+  for (const int64_t at : places.likely) wanted.push_back(floor(at));
+  for (const int64_t at : places.named) named.push_back(floor(at));
+  wanted.insert(wanted.end(), named.begin(), named.end());
   if (bytes() < options_.bytes / 2) {
     const int64_t sparse = std::max<int64_t>(kSparse / options_.chunk, 1) * options_.chunk;
     for (int64_t at = (from / sparse + 1) * sparse; at < end; at += sparse) wanted.push_back(at);
@@ -75,7 +87,9 @@ std::vector<int64_t> PrefixIndex::points_of(int64_t from, int64_t seen, int64_t 
   std::vector<int64_t> points;
   for (const int64_t at : wanted) {
     const int64_t before = points.empty() ? from : points.back();
-    if (at - before >= std::max<int64_t>(options_.least_gain, 1)) points.push_back(at);
+    const bool is_named = std::ranges::find(named, at) != named.end();
+    const int64_t least = is_named ? 1 : std::max<int64_t>(options_.least_gain, 1);
+    if (at - before >= least) points.push_back(at);
   }
   return points;
 }
@@ -105,6 +119,7 @@ void PrefixIndex::keep(Owner owner, std::span<const int32_t> ids, Image image) {
   node.value = value_of(node);
   by_value_.emplace(node.value, &node);
   node.image = std::move(image);
+  node.had_image = true;
   for (Node* at : path) {
     if (at->states++ == 0) bare_.erase(at->place);
   }

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/request/prefix_use.h"
+
 namespace recurve {
 
 // Which prompts have been seen, chunk by chunk, and the states that were kept of them: a tree for
@@ -17,11 +19,11 @@ namespace recurve {
 // begun with the same tokens, one by one, and not with others of the same hash. Not thread-safe.
 //
 // A state is kept where a prompt ends, where two prompts part (seen when the second one comes,
-// which passes there anyway), and every kSparse tokens as long as half of the memory is free. The
-// one to make room is that of the least value: how often it was used times the tokens that it
-// spares beyond the nearest state before it, counted from a clock that moves on with what goes, so
-// that what was worth much once goes too (GDSF). Only the state that was used gains by it, not
-// those before it.
+// which passes there anyway), where its messages or its client say, and every kSparse tokens as
+// long as half of the memory is free. The one to make room is that of the least value: how often it
+// was used times the tokens that it spares beyond the nearest state before it, counted from a clock
+// that moves on with what goes, so that what was worth much once goes too (GDSF). Only the state
+// that was used gains by it, not those before it.
 class PrefixIndex {
  public:
   using Image = std::shared_ptr<const std::byte>;
@@ -42,12 +44,18 @@ class PrefixIndex {
     int64_t tokens = 0;  // that the state has absorbed
     Image image = {};    // null: there is none
     int64_t seen = 0;    // tokens that a prompt has begun with before, on the grid
+    // Of those behind `tokens`, the ones that a state had absorbed which has made room since.
+    int64_t lost = 0;
     // Where states of this prompt should be kept, ascending, behind `tokens`. All lie before its
     // last token, whose logits are wanted.
     std::vector<int64_t> points = {};
   };
   // What there is for a prompt that begins now. keeps: it is remembered, and may leave states.
-  Found look(Owner owner, std::span<const int32_t> ids, bool keeps);
+  Found look(Owner owner, std::span<const int32_t> ids, bool keeps) {
+    return look(owner, ids, keeps, {});
+  }
+  // The same, and where else its states should be kept.
+  Found look(Owner owner, std::span<const int32_t> ids, bool keeps, const PrefixPlaces& places);
 
   // Whether a state of these ids is wanted, which are whole chunks; if so, there is room for it.
   bool make_room(Owner owner, std::span<const int32_t> ids);
@@ -79,6 +87,7 @@ class PrefixIndex {
     int children = 0;
     int states = 0;  // kept here and below
     Image image = {};
+    bool had_image = false;  // it may have made room since
     int64_t hits = 0;
     double clock = 0, value = 0;            // when it was used last; its place in by_value_
     std::list<Node*>::iterator place = {};  // in bare_, where `states` is 0
@@ -92,7 +101,8 @@ class PrefixIndex {
   Node& add_node(const Key& key, Node* parent, std::span<const int32_t> chunk);
   Path path_of(Owner owner, std::span<const int32_t> ids, bool extends);
   void touch(const Path& path);
-  std::vector<int64_t> points_of(int64_t from, int64_t seen, int64_t end) const;
+  std::vector<int64_t> points_of(int64_t from, int64_t seen, int64_t end,
+                                 const PrefixPlaces& places) const;
   double value_of(const Node& node) const;
   void use(Node& node);
   void revalue(Node& node, double value);

@@ -103,6 +103,23 @@ Refused read_messages(const Conversation& messages, const RequestRules& rules,
   return refused;
 }
 
+int64_t common_ids(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
+  return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+}
+
+int64_t tokens_of_messages(const Conversation& messages, size_t count,
+                           const std::vector<int32_t>& ids, const RequestRules& rules,
+                           const WorkLimits& limits) {
+  Conversation head = messages;
+  head.messages.resize(count);
+  head.add_generation_prompt = head.continue_final_message = false;
+  std::vector<int32_t> alone;
+  const Refused refused = with_input(head, limits, [&](const ChatInput& input) {
+    return read(input, &ChatTemplate::render, TextPosition::kStart, rules, &alone);
+  });
+  return refused ? 0 : common_ids(ids, alone);
+}
+
 std::optional<int32_t> find_answer_end(const Chat& chat, const Tokenizer& tokenizer) {
   if (chat.format == nullptr) return {};
   const std::vector<int32_t> ids = tokenizer.encode(chat.format->answer_end());

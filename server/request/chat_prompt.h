@@ -19,6 +19,14 @@ Refused read_messages(const Conversation& messages, bool continued, const Reques
 Refused read_messages(const Conversation& messages, const RequestRules& rules,
                       const WorkLimits& limits, Request* request);
 
+// How many of the ids that messages have become are those of the first `count` of them, written
+// alone: 0 where the chat template does not write these alone.
+int64_t tokens_of_messages(const Conversation& messages, size_t count,
+                           const std::vector<int32_t>& ids, const RequestRules& rules,
+                           const WorkLimits& limits);
+// How many ids both begin with.
+int64_t common_ids(const std::vector<int32_t>& a, const std::vector<int32_t>& b);
+
 // The control token that the model's chat template writes behind an answer, where it writes one.
 std::optional<int32_t> find_answer_end(const Chat& chat, const Tokenizer& tokenizer);
 

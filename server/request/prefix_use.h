@@ -1,7 +1,15 @@
 #pragma once
 #include <cstdint>
+#include <vector>
 
 namespace recurve {
+
+// Where states of a prompt should be kept, beside where it ends and where it parts from others: so
+// many tokens from its first one on, in any order.
+struct PrefixPlaces {
+  std::vector<int64_t> likely = {};  // other prompts part there, as likely as not
+  std::vector<int64_t> named = {};   // the client wants one there
+};
 
 // What a request wants of the states that other prompts have left.
 enum class PrefixWish {
@@ -27,9 +35,9 @@ inline constexpr int place_of(PrefixMiss miss) { return static_cast<int>(miss); 
 // What a prompt was spared.
 struct PrefixUse {
   int64_t tokens = 0;  // of the prompt, that the state it began with had absorbed
-  // Further ones that prompts had begun with before, and that were absorbed anew as no state of
-  // them is there any more.
-  int64_t lost = 0;
+  // Further ones that prompts had begun with before, and that were absorbed anew all the same: as
+  // no state was kept of them, or as the one that was has made room since.
+  int64_t replayed = 0, lost = 0;
   PrefixMiss miss = PrefixMiss::kOff;
 };
 

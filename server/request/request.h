@@ -10,6 +10,7 @@
 
 #include "server/identity/identity.h"
 #include "server/request/clock.h"
+#include "server/request/durability.h"
 #include "server/request/prefix_use.h"
 #include "server/request/prompt_feed.h"
 #include "server/request/token_stream.h"
@@ -37,6 +38,7 @@ struct PromptReading {
   std::vector<int32_t> replaces_pending = {};
   // Why it cannot be absorbed there, in a sentence; empty: it can.
   std::string refusal = {};
+  PrefixPlaces places = {};  // where its states should be kept, if it begins a text
 };
 
 // What a client asked for, validated and tokenised. Plain data; moved, never shared.
@@ -58,6 +60,9 @@ struct Request {
   // The session must have this epoch; absent: any.
   std::optional<uint64_t> expected_epoch = {};
   PrefixWish prefix = PrefixWish::kUseAndKeep;
+  // What the session must be; kNone: the answer ends without waiting for the disk that it is
+  // written to. Absent: as the session is.
+  std::optional<Durability> durability = {};
   bool seed_is_drawn = false;  // the client has named none
   uint64_t stop_digest = 0;    // of what ends the answer and only its door knows of
   // A token is only absorbed once the door's side has acknowledged it. Set where a stop string must

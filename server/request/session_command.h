@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/identity/identity.h"
+#include "server/request/durability.h"
 #include "server/request/state_transfer.h"
 
 namespace recurve {
@@ -18,10 +19,6 @@ inline std::string kept_name(const std::string& name) { return kKept + name; }
 
 // Where a session's state is.
 enum class Tier { kEmpty, kSlot, kHost, kDisk };
-
-// What of a session is there after the server ends, however it ends: nothing, or all that was
-// acknowledged. What several replicas keep will be a third.
-enum class Durability { kNone, kLocal };
 
 // What an answer, or a change of a session, was acknowledged with.
 struct CommitInfo {

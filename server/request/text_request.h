@@ -7,6 +7,7 @@
 
 #include "server/constraint/constraint.h"
 #include "server/identity/identity.h"
+#include "server/request/durability.h"
 #include "server/request/prefix_use.h"
 #include "server/sampling/params.h"
 #include "server/text/chat_input.h"
@@ -40,6 +41,9 @@ struct TextRequest {
   std::optional<uint64_t> expected_epoch = {};  // of the session; left out: any
   int32_t priority = 0;
   PrefixWish prefix = PrefixWish::kUseAndKeep;
+  // Behind so many ids of a prompt of ids, bytes of a text, messages of messages.
+  std::vector<int64_t> prefix_points = {};
+  std::optional<Durability> durability = {};  // left out: as the session is
 };
 
 // How likely a text is.

@@ -193,6 +193,47 @@ Refused read_text(const std::string& text, bool parse_special, const RequestRule
   return {};
 }
 
+// Where the client wants states to be kept, as places of the ids that the prompt has become: what
+// stands in front of it there, read alone, begins with the same ids.
+template <typename Read>
+Refused read_points(const std::vector<int64_t>& points, size_t size, const Read& read,
+                    Request* request) {
+  if (points.size() > kMaxPrefixPoints) {
+    return invalid("prefix_points", "prefix_points must be at most {}, got {}", kMaxPrefixPoints,
+                   points.size());
+  }
+  for (const int64_t point : points) {
+    if (point < 1 || point > static_cast<int64_t>(size)) {
+      return invalid("prefix_points", "prefix_points must be in [1, {}], got {}", size, point);
+    }
+    int64_t place = 0;
+    if (Refused refused = read(static_cast<size_t>(point), &place)) return refused;
+    request->prompt.places.named.push_back(place);
+  }
+  return {};
+}
+
+// The points of a text are bytes.
+Refused read_text_points(const TextRequest& asked, const std::string& text,
+                         const RequestRules& rules, const WorkLimits& limits, Request* request) {
+  const auto special = asked.parse_special ? SpecialTokens::kParse : SpecialTokens::kAsText;
+  const auto read = [&](size_t bytes, int64_t* place) -> Refused {
+    if (bytes < text.size() && (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80) {
+      return invalid("prefix_points", "prefix_points must not lie within a character, got {}",
+                     bytes);
+    }
+    try {
+      const auto head =
+          rules.tokenizer->encode(text.substr(0, bytes), special, TextPosition::kStart, limits);
+      *place = common_ids(request->prompt.ids, head);
+      return {};
+    } catch (const TooManyTokens&) {
+      return too_many_tokens(rules);
+    }
+  };
+  return read_points(asked.prefix_points, text.size(), read, request);
+}
+
 Refused read_prompt(TextRequest& asked, const RequestRules& rules, const WorkLimits& limits,
                     Request* request) {
   if (const auto* messages = std::get_if<Conversation>(&asked.prompt)) {
@@ -200,12 +241,34 @@ Refused read_prompt(TextRequest& asked, const RequestRules& rules, const WorkLim
       return invalid("parse_special",
                      "parse_special is for text: messages name control tokens by their roles only");
     }
-    return read_messages(*messages, rules, limits, request);
+    if (Refused refused = read_messages(*messages, rules, limits, request)) return refused;
+    const auto read = [&](size_t count, int64_t* place) -> Refused {
+      *place = tokens_of_messages(*messages, count, request->prompt.ids, rules, limits);
+      return {};
+    };
+    // Where there is one, others are likely to have the same.
+    const std::string& role = messages->messages.front().role;
+    if (messages->messages.size() > 1 && (role == "system" || role == "developer")) {
+      int64_t place = 0;
+      read(1, &place);
+      request->prompt.places.likely.push_back(place);
+    }
+    return read_points(asked.prefix_points, messages->messages.size(), read, request);
   }
   if (const auto* text = std::get_if<std::string>(&asked.prompt)) {
-    return read_text(*text, asked.parse_special, rules, limits, request);
+    Refused refused = read_text(*text, asked.parse_special, rules, limits, request);
+    if (!refused) refused = read_text_points(asked, *text, rules, limits, request);
+    return refused;
   }
-  return read_ids(std::move(std::get<std::vector<int32_t>>(asked.prompt)), rules, request);
+  auto& ids = std::get<std::vector<int32_t>>(asked.prompt);
+  const size_t size = ids.size();
+  Refused refused = read_ids(std::move(ids), rules, request);
+  if (refused) return refused;
+  const auto read = [](size_t count, int64_t* place) -> Refused {
+    *place = static_cast<int64_t>(count);
+    return {};
+  };
+  return read_points(asked.prefix_points, size, read, request);
 }
 
 void make_streams(int choices, Request* request) {
@@ -226,6 +289,9 @@ void begin_with(std::optional<int32_t> bos, Request* request) {
     request->continued_prompt = request->prompt;
   }
   request->prompt.ids.insert(request->prompt.ids.begin(), *bos);
+  for (auto* places : {&request->prompt.places.likely, &request->prompt.places.named}) {
+    for (int64_t& place : *places) ++place;
+  }
 }
 
 Refusal empty_prompt() {
@@ -303,6 +369,10 @@ Refused validate(TextRequest asked, const RequestRules& rules, const WorkLimits&
   request.session = asked.session_is_kept ? kept_name(asked.session) : std::move(asked.session);
   request.priority = asked.priority;
   request.prefix = asked.prefix;
+  request.durability = asked.durability;
+  if (asked.durability == Durability::kLocal && request.session.empty()) {
+    return invalid("durability", "durability local is of a session, and the request names none");
+  }
   refused = read_prompt(asked, rules, limits, &request);
   if (refused) return refused;
   if (request.prompt.ids.empty() && request.session.empty()) return empty_prompt();

@@ -19,6 +19,7 @@ namespace recurve {
 
 inline constexpr size_t kMaxNameLength = 128;  // of sessions, marks and request ids
 inline constexpr int32_t kDefaultMaxTokens = 256;
+inline constexpr size_t kMaxPrefixPoints = 8;  // of a request: each reads a part of the prompt anew
 
 // What requests are checked against. Constant once the model is loaded.
 struct RequestRules {

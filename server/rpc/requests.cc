@@ -4,11 +4,13 @@
 #include <optional>
 #include <utility>
 
+#include "server/rpc/session_messages.h"
+
 namespace recurve {
 namespace {
 
-template <typename Field>
-std::vector<int32_t> to_vector(const Field& field) {
+template <typename Value = int32_t, typename Field>
+std::vector<Value> to_vector(const Field& field) {
   return {field.begin(), field.end()};
 }
 
@@ -107,7 +109,9 @@ TextRequest to_request(v1::GenerateRequest&& message) {
                       .choices = message.has_n() ? message.n() : 1,
                       .session = message.session(),
                       .priority = message.priority(),
-                      .prefix = to_wish(message.prefix())};
+                      .prefix = to_wish(message.prefix()),
+                      .prefix_points = to_vector<int64_t>(message.prefix_points()),
+                      .durability = durability_of(message)};
   if (message.has_text()) {
     request.prompt = std::move(*message.mutable_text());
   } else if (message.has_messages()) {

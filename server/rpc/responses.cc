@@ -82,6 +82,7 @@ void fill(const Ending& ending, v1::Usage* to) {
   to->set_session_position(ending.session_position);
   to->set_prefix_tokens(ending.prefix.tokens);
   to->set_prefix_lost_tokens(ending.prefix.lost);
+  to->set_prefix_replayed_tokens(ending.prefix.replayed);
   to->set_prefix_miss(static_cast<v1::PrefixMiss>(place_of(ending.prefix.miss)));  // as they are
 }
 

@@ -39,7 +39,7 @@ Archive::~Archive() {
 void Archive::commit(StateStore::Change change, Committed done) {
   {
     const std::lock_guard lock(mutex_);
-    commits_.push_back({std::move(change), std::move(done)});
+    commits_.push_back({std::move(change), std::move(done), Clock::now()});
   }
   ++under_way_;
   changed_.notify_all();
@@ -48,7 +48,7 @@ void Archive::commit(StateStore::Change change, Committed done) {
 void Archive::load(StoredPtr state, const StateHeader& wanted, std::shared_ptr<std::byte> image,
                    std::function<void()> prepare, OnLoaded done) {
   add_read([this, state = std::move(state), wanted, image = std::move(image),
-            prepare = std::move(prepare), done = std::move(done)] {
+            prepare = std::move(prepare), done = observed(std::move(done))] {
     Loaded loaded = load_now(state, [&] {
       if (prepare) prepare();
       return store_.read(*state, wanted, {image.get(), wanted.layout.bytes()});
@@ -58,10 +58,23 @@ void Archive::load(StoredPtr state, const StateHeader& wanted, std::shared_ptr<s
 }
 
 void Archive::load_answer(StoredPtr state, OnLoaded done) {
-  add_read([this, state = std::move(state), done = std::move(done)] {
+  add_read([this, state = std::move(state), done = observed(std::move(done))] {
     Loaded loaded = load_now(state, [&] { return store_.read_answer(*state); });
     return [done, loaded = std::move(loaded)]() mutable { done(std::move(loaded)); };
   });
+}
+
+// Told of when it is done, and done then.
+Archive::OnLoaded Archive::observed(OnLoaded done) const {
+  return [this, asked = Clock::now(), done = std::move(done)](Loaded loaded) {
+    observe(Call::kRead, asked, !loaded.error.empty());
+    done(std::move(loaded));
+  };
+}
+
+void Archive::observe(Call call, Clock::time_point asked, bool failed) const {
+  if (!listener_) return;
+  listener_(call, std::chrono::duration<double>(Clock::now() - asked).count(), failed);
 }
 
 Archive::Loaded Archive::load_now(const StoredPtr& state,
@@ -143,7 +156,11 @@ void Archive::write() {
 
 void Archive::commit_group(std::vector<Commit> group) {
   std::vector<StateStore::Change> changes;
-  for (Commit& commit : group) changes.push_back(std::move(commit.change));
+  std::vector<Call> calls;
+  for (Commit& commit : group) {
+    calls.push_back(commit.change.key.empty() ? Call::kSpill : Call::kCommit);
+    changes.push_back(std::move(commit.change));
+  }
   std::vector<StateStore::Outcome> outcomes;
   try {
     outcomes = store_.commit(changes);
@@ -153,8 +170,11 @@ void Archive::commit_group(std::vector<Commit> group) {
   changes.clear();  // the images go before anybody hears of it
   std::vector<std::function<void()>> done;
   for (size_t c = 0; c < group.size(); ++c) {
-    done.push_back(
-        [act = std::move(group[c].done), outcome = std::move(outcomes[c])] { act(outcome); });
+    done.push_back([this, call = calls[c], asked = group[c].asked, act = std::move(group[c].done),
+                    outcome = std::move(outcomes[c])] {
+      observe(call, asked, !outcome.error.empty());
+      act(outcome);
+    });
   }
   post(std::move(done));
 }

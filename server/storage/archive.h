@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -33,6 +34,12 @@ class Archive {
   Archive& operator=(const Archive&) = delete;
 
   StateStore& store() { return store_; }
+  // What was asked for, by kStateDirCalls' order: a record's change, a state without one, a state
+  // or an answer that is read.
+  enum class Call { kCommit, kSpill, kRead };
+  // Called by take_done() for each that is done: how long it took, its wait included.
+  using Listener = std::function<void(Call call, double seconds, bool failed)>;
+  void when_observed(Listener listener) { listener_ = std::move(listener); }
   // Called whenever there is something to take, on another thread: may only post. Before the first
   // call of those below.
   void when_done(std::function<void()> wake) { wake_ = std::move(wake); }
@@ -52,9 +59,11 @@ class Archive {
   void wait();
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Commit {
     StateStore::Change change;
     Committed done;
+    Clock::time_point asked;
   };
   using Job = std::function<std::function<void()>()>;  // gives what the owner's thread does
 
@@ -63,10 +72,13 @@ class Archive {
   void commit_group(std::vector<Commit> group);
   Loaded load_now(const StoredPtr& state, const std::function<StateHeader()>& read);
   void add_read(Job job);
+  OnLoaded observed(OnLoaded done) const;
+  void observe(Call call, Clock::time_point asked, bool failed) const;
   void post(std::vector<std::function<void()>> done);
 
   StateStore& store_;
   std::function<void()> wake_;
+  Listener listener_;
   int64_t under_way_ = 0;  // of the owner's thread
 
   std::mutex mutex_;  // of all below

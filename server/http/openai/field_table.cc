@@ -90,6 +90,7 @@ constexpr Field kFields[] = {
     {"session", kCH, kRefused},
     {"priority", kAll, kIgnored},
     {"prefix", kAll, kIgnored},
+    {"prefix_points", kAll, kIgnored},
     {"top_k", kAll, kRefused},
     {"min_p", kAll, kRefused},
     {"typical_p", kAll, kRefused},

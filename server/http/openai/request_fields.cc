@@ -1,5 +1,6 @@
 #include "server/http/openai/request_fields.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -80,6 +81,18 @@ std::optional<PrefixWish> prefix_of(const json& body) {
   throw BadField("prefix", "prefix must be \"off\", \"use\" or \"use-and-keep\"");
 }
 
+std::vector<int64_t> prefix_points_of(const json& body) {
+  std::vector<int64_t> points;
+  const json* list = find(body, "prefix_points");
+  if (list == nullptr) return points;
+  const auto whole = [](const json& point) { return point.is_number_integer(); };
+  if (!list->is_array() || !std::all_of(list->begin(), list->end(), whole)) {
+    throw BadField("prefix_points", "prefix_points must be a list of whole numbers");
+  }
+  for (const json& point : *list) points.push_back(point.get<int64_t>());
+  return points;
+}
+
 }  // namespace
 
 void read_common(const json& body, TextRequest* asked, OpenAiForm* form) {
@@ -89,6 +102,7 @@ void read_common(const json& body, TextRequest* asked, OpenAiForm* form) {
   set(int32_of(body, "n"), &asked->choices);
   set(int32_of(body, "priority"), &asked->priority);
   set(prefix_of(body), &asked->prefix);
+  asked->prefix_points = prefix_points_of(body);
   set(bool_of(body, "add_special_tokens"), &asked->add_special_tokens);
   if (auto session = string_of(body, "session")) asked->session = std::move(*session);
   form->choices = asked->choices;

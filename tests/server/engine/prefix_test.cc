@@ -101,6 +101,26 @@ TEST_P(PrefixOfFamilies, EqualsAColdRun) {
   }
 }
 
+// With room for two states, so that most make room for others before they are used.
+TEST_P(PrefixOfFamilies, EqualsAColdRunWhateverHadToMakeRoom) {
+  const std::vector<int32_t> first = some_prompt(200, 1, vocab_),
+                             other = some_prompt(200, 2, vocab_);
+  const int64_t each = PrefixCache::bytes_each(model_->state_layout(), model_->info().chunk, 300);
+  const auto warm = engine(2, 2 * each);
+  int64_t spared = 0;
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    const auto& begins = seed % 3 == 2 ? other : first;
+    const auto asked = [&] {
+      return request(joined(begins, some_prompt(70, seed / 2, vocab_)), seed);
+    };
+    const AnswerPtr answer = warm->ask(asked());
+    EXPECT_EQ(answer->bits(), engine(1, 0)->ask(asked())->bits()) << "prompt " << seed;
+    spared += answer->ending->prefix.tokens;
+  }
+  EXPECT_GT(spared, 0);
+  EXPECT_LT(warm->stats().prefix_states, 6) << "of more than that which were kept";
+}
+
 // All at once, over one prompt's beginning, with a session among them that goes on then.
 TEST_P(PrefixOfFamilies, EqualsAColdRunBesideOthers) {
   const std::vector<int32_t> first = some_prompt(130, 1, vocab_);
@@ -180,6 +200,39 @@ TEST_F(Prefix, UseLeavesNothing) {
   EXPECT_EQ(use(harness, look).miss, PrefixMiss::kNew) << "the first has left nothing";
   use(harness, request(30));
   EXPECT_EQ(use(harness, look).tokens, 24);
+}
+
+// Behind the client's place, on the grid; the prompt is cut there all the same.
+TEST_F(Prefix, LeavesStatesWhereItsClientSays) {
+  NullHarness harness(options());
+  const auto ends_in = [](uint64_t seed) {
+    Request asked = request(60);
+    for (size_t i = 35; i < 60; ++i) asked.prompt.ids[i] = static_cast<int32_t>((i + seed) % 40);
+    return asked;
+  };
+  Request named = ends_in(1);
+  named.prompt.places.named = {35, 3, 60};
+  EXPECT_EQ(harness->ask(named)->bits(), harness.alone(ends_in(1))->bits());
+  AnswerPtr other = harness->ask(ends_in(2));
+  EXPECT_EQ(other->ending->prefix.tokens, 32);
+  EXPECT_EQ(other->bits(), harness.alone(ends_in(2))->bits());
+}
+
+TEST_F(Prefix, SaysWhatWasLostAndWhatIsReplayed) {
+  NullHarness harness(options());
+  const auto parts_at = [](size_t at, uint64_t seed) {
+    Request asked = request(60);
+    for (size_t i = at; i < 60; ++i) asked.prompt.ids[i] = static_cast<int32_t>((i + seed) % 40);
+    return asked;
+  };
+  use(harness, parts_at(60, 0));
+  const PrefixUse parted = use(harness, parts_at(40, 1));
+  EXPECT_EQ(parted.tokens, 0);
+  EXPECT_EQ(parted.replayed, 40) << "a state is kept there from now on";
+  EXPECT_EQ(parted.lost, 0);
+  const PrefixUse behind = use(harness, parts_at(50, 2));
+  EXPECT_EQ(behind.tokens, 40);
+  EXPECT_EQ(behind.replayed, 8);
 }
 
 // What is not absorbed anew takes no rows of any step.

@@ -42,7 +42,16 @@ TEST(Metrics, EverySeriesIsThereFromTheStart) {
                              "recurve_slots{tier=\"session_idle\"}",
                              "recurve_sessions{tier=\"slot\"}",
                              "recurve_sessions{tier=\"host\"}",
+                             "recurve_sessions{tier=\"disk\"}",
                              "recurve_sessions{tier=\"empty\"}",
+                             "recurve_session_moves_total{to=\"disk\"}",
+                             "recurve_state_dir_seconds_count{call=\"commit\"}",
+                             "recurve_state_dir_seconds_count{call=\"spill\"}",
+                             "recurve_state_dir_seconds_count{call=\"read\"}",
+                             "recurve_state_dir_failures_total{call=\"commit\"}",
+                             "recurve_state_dir_syncs_total",
+                             "recurve_state_dir_set_aside",
+                             "recurve_prefix_tokens_total{of=\"replayed\"}",
                              "recurve_session_host_bytes",
                              "recurve_queue_seconds_count",
                              "recurve_prefill_seconds_count",
@@ -80,7 +89,12 @@ TEST(Metrics, EventsReachTheirSeries) {
   metrics.set_requests(3, 4);
   metrics.set_expected_queue_seconds(0.5);
   metrics.set_slots(5, 6, 7);
-  metrics.set_sessions(8, 9, 10);
+  metrics.set_sessions({.in_slot = 8, .in_host = 9, .on_disk = 11, .empty = 10, .to_disk = 3});
+  metrics.set_sessions({.in_slot = 8, .in_host = 9, .on_disk = 11, .empty = 10, .to_disk = 4});
+  metrics.set_state_dir({.bytes = 1000, .set_aside = 2, .syncs = 7});
+  metrics.observe_state_dir(0, 0.002, false);
+  metrics.observe_state_dir(2, 0.002, true);
+  metrics.add_prefix(6, 100, 20, 3);
   metrics.set_session_host_bytes(int64_t{1} << 40);
   metrics.add_prompt_tokens(100);
   metrics.add_prompt_tokens(-1);
@@ -100,6 +114,15 @@ TEST(Metrics, EventsReachTheirSeries) {
   EXPECT_EQ(value(text, "recurve_sessions{tier=\"slot\"}"), 8);
   EXPECT_EQ(value(text, "recurve_sessions{tier=\"host\"}"), 9);
   EXPECT_EQ(value(text, "recurve_sessions{tier=\"empty\"}"), 10);
+  EXPECT_EQ(value(text, "recurve_sessions{tier=\"disk\"}"), 11);
+  EXPECT_EQ(value(text, "recurve_session_moves_total{to=\"disk\"}"), 4);
+  EXPECT_EQ(value(text, "recurve_state_dir_bytes"), 1000);
+  EXPECT_EQ(value(text, "recurve_state_dir_set_aside"), 2);
+  EXPECT_EQ(value(text, "recurve_state_dir_syncs_total"), 7);
+  EXPECT_EQ(value(text, "recurve_state_dir_seconds_count{call=\"commit\"}"), 1);
+  EXPECT_EQ(value(text, "recurve_state_dir_failures_total{call=\"commit\"}"), 0);
+  EXPECT_EQ(value(text, "recurve_state_dir_failures_total{call=\"read\"}"), 1);
+  EXPECT_EQ(value(text, "recurve_prefix_tokens_total{of=\"replayed\"}"), 20);
   EXPECT_EQ(value(text, "recurve_session_host_bytes"), 1099511627776.0);
   EXPECT_EQ(value(text, "recurve_prompt_tokens_total"), 100);
   EXPECT_EQ(value(text, "recurve_generated_tokens_total"), 2);
@@ -193,15 +216,16 @@ std::vector<std::string> table_rows(const std::string& text) {
     std::set<std::string> values;
   };
   std::map<std::string, Metric> metrics;
-  const std::regex about("# (HELP|TYPE) (\\w+) (.*)"), sample("(\\w+)\\{(\\w+)=\"(.*)\"\\} .*");
+  // A histogram's samples have names and a label of their type besides.
+  const std::regex about("# (HELP|TYPE) (\\w+) (.*)"),
+      sample("(\\w+?)(?:_bucket|_sum|_count)?\\{(\\w+)=\"([^\"]*)\"(?:,le=.*)?\\} .*");
   std::istringstream lines(text);
   std::smatch found;
   for (std::string line; std::getline(lines, line);) {
     if (std::regex_match(line, found, about)) {
       Metric& metric = metrics[found[2]];
       (found[1] == "HELP" ? metric.help : metric.type) = found[3];
-    } else if (std::regex_match(line, found, sample) &&
-               found[2] != "le") {  // which belongs to the type
+    } else if (std::regex_match(line, found, sample) && found[2] != "le") {
       metrics[found[1]].label = found[2];
       metrics[found[1]].values.insert(found[3]);
     }

@@ -87,6 +87,17 @@ TEST(PrefixIndex, NothingStaysForEver) {
   EXPECT_EQ(found.tokens, 0);
 }
 
+TEST(PrefixIndex, KeepsWhereMessagesPartAndWhereTheClientSays) {
+  PrefixIndex::Options coarse = options(100);
+  coarse.least_gain = 8;
+  PrefixIndex index(coarse);
+  const Ids ids = text("aaaabbbbccccddddeeeeffffg");
+  EXPECT_THAT(index.look(1, ids, true, {.likely = {10}}).points, ElementsAre(8, 24));
+  EXPECT_THAT(index.look(1, ids, true, {.likely = {5}}).points, ElementsAre(24))
+      << "it would spare too little";
+  EXPECT_THAT(index.look(1, ids, true, {.named = {5, 10, 3, 25}}).points, ElementsAre(4, 8, 24));
+}
+
 TEST(PrefixIndex, ReportsWhatWasLost) {
   PrefixIndex index(options(2));
   const Ids first = text("aaaabbbbc");
@@ -97,6 +108,8 @@ TEST(PrefixIndex, ReportsWhatWasLost) {
   const PrefixIndex::Found found = index.look(1, first, false);
   EXPECT_EQ(found.tokens, 0);
   EXPECT_EQ(found.seen, 8) << "the tree still knows it";
+  EXPECT_EQ(found.lost, 8) << "and that a state was there";
+  EXPECT_EQ(index.look(1, text("aaaaxxxxy"), false).lost, 0);
 }
 
 // Against a map of all beginnings that have a state, over many random prompts of few letters, so

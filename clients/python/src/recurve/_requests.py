@@ -8,6 +8,7 @@ from typing import Any, Union, cast
 
 from recurve._types import ChatOptions, GenerateOptions, Message, Messages, Prompt, ScoreOptions
 from recurve.v1 import inference_pb2 as v1
+from recurve.v1 import sessions_pb2 as sessions_v1
 
 _SAMPLING = {field.name for field in v1.SamplingParams.DESCRIPTOR.fields}
 _STOP = {field.name for field in v1.StopConditions.DESCRIPTOR.fields}
@@ -17,6 +18,7 @@ _PREFIX_MODES = {
     "use": v1.PREFIX_MODE_USE,
     "use-and-keep": v1.PREFIX_MODE_USE_AND_KEEP,
 }
+_DURABILITIES = {"none": sessions_v1.DURABILITY_NONE, "local": sessions_v1.DURABILITY_LOCAL}
 _CONSTRAINTS = {"json_schema", "regex", "grammar", "choice", "structural_tag"}
 _KNOWN = GenerateOptions.__optional_keys__
 
@@ -112,8 +114,12 @@ def _part_of(request: v1.GenerateRequest, option: str) -> Any:
 def _set(part: Any, name: str, value: Any) -> None:
     if name == "logit_bias":
         part.logit_bias.update(value)
-    elif name in ("allowed_token_ids", "stop_token_ids"):
+    elif name in ("allowed_token_ids", "stop_token_ids", "prefix_points"):
         getattr(part, name).extend(value)
+    elif name == "durability":
+        if value not in _DURABILITIES:
+            raise ValueError(f"durability must be one of {', '.join(_DURABILITIES)}, got {value!r}")
+        part.durability = _DURABILITIES[value]
     elif name == "prefix":
         if value not in _PREFIX_MODES:
             raise ValueError(f"prefix must be one of {', '.join(_PREFIX_MODES)}, got {value!r}")

@@ -74,6 +74,10 @@ class GenerateOptions(TokenOptions, total=False):
     priority: who goes first where requests wait, [-10, 10]. Default 0.
     prefix: of states that prompts leave, so that those which begin alike need not be absorbed anew:
         "off", "use" or "use-and-keep". The tokens are the same. Default "use-and-keep".
+    prefix_points: where one is to be left, beside where prompts end and part: behind so many ids of
+        a prompt of ids, bytes of a text, messages of a chat. At most 8.
+    durability: of a durable session: "local" refuses any other, "none" does not wait until the
+        answer is on the disk. Default: as the session is.
     request_id: for the server's log and `abort`, 1 to 128 of [A-Za-z0-9._-], unique among the
         requests under way. Default: the server makes one.
     timeout: seconds for the whole call, attempts and waits between them included. Default: none.
@@ -106,6 +110,8 @@ class GenerateOptions(TokenOptions, total=False):
     prompt_logprobs: int
     priority: int
     prefix: str
+    prefix_points: Sequence[int]
+    durability: str
     request_id: str
     timeout: float
 
@@ -188,7 +194,8 @@ class Usage:
     decode_seconds: float  #: from the first token to the end of the last choice
     session_position: int  #: tokens absorbed now, the pending one not; 0 without a session
     prefix_tokens: int = 0  #: of prompt_tokens, not absorbed anew, as another prompt had begun alike
-    prefix_lost_tokens: int = 0  #: further ones that had been absorbed before, and were so anew
+    prefix_lost_tokens: int = 0  #: further ones whose state has made room for others since
+    prefix_replayed_tokens: int = 0  #: further ones of which no state was left
 
 
 @dataclass(frozen=True)
