@@ -130,6 +130,9 @@ struct HarnessOptions {
   std::optional<bool> launch_ahead = {};  // not said: as the device would have it
   std::function<void(const char*)> on_failure = {};
   PrefixLimits prefix = {};
+  Archive* archive = nullptr;  // for sessions
+  int64_t disk_bytes = int64_t{1} << 40;
+  int64_t ballast = 0;  // of NullHarness's states, see NullModel
 };
 
 // An engine and what it needs, stepped by hand, so that every run is the same, or on a thread.
@@ -147,7 +150,9 @@ class EngineHarness {
                  .step_seconds = options.step_seconds,
                  .ttft_seconds = options.ttft_seconds,
                  .sessions = {.host_bytes = options.host_bytes,
-                              .default_ttl_seconds = options.ttl_seconds},
+                              .default_ttl_seconds = options.ttl_seconds,
+                              .archive = options.archive,
+                              .disk_bytes = options.disk_bytes},
                  .prefix = options.prefix,
                  .launch_ahead = options.launch_ahead,
                  .on_failure = options.on_failure}) {}
@@ -265,6 +270,7 @@ class NullHarness {
       : backend_(std::move(backend)),
         model_(kVocab, {.chunk = kChunk,
                         .poison = poison,
+                        .ballast = options.ballast,
                         .on_step = [this](const StepBatch& batch) { note(batch); }}),
         harness_(model_, *backend_, options) {}
 

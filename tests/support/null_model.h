@@ -20,6 +20,7 @@ class NullModel final : public Model {
     // A state that has absorbed this id gives NaN from then on. The model never proposes it. -1:
     // there is none.
     int32_t poison = -1;
+    int64_t ballast = 0;  // further floats of a state, which nothing changes
     // Called with every step before it is computed.
     std::function<void(const StepBatch&)> on_step = {};
   };
@@ -35,8 +36,11 @@ class NullModel final : public Model {
   const ModelInfo& info() const override { return info_; }
 
   StateLayout state_layout() const override {
-    return {.arrays = {{.name = "hash", .layer = 0, .dtype = DType::kI32, .shape = {2}},
-                       {.name = "poisoned", .layer = 0, .dtype = DType::kI32, .shape = {1}}}};
+    // Whole numbers as the bits of floats, which is what states are written as.
+    StateLayout layout{.arrays = {{.name = "hash", .layer = 0, .shape = {2}},
+                                  {.name = "poisoned", .layer = 0, .shape = {1}}}};
+    if (options_.ballast > 0) layout.arrays.push_back({.name = "b", .shape = {options_.ballast}});
+    return layout;
   }
 
   size_t arena_bytes(const StepLimits& limits) const override {

@@ -1,0 +1,236 @@
+// Sessions that are on a disk, and one that is slow, fails, or is wanted by many at once: what else
+// the engine does goes on, and what the disk has not got is not promised.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <random>
+
+#include "server/session/state_transfer.h"
+#include "tests/support/engine_harness.h"
+#include "tests/support/recording_folder.h"
+#include "tests/support/temp_dir.h"
+
+namespace recurve::testing::tiers_test {
+
+using Kind = SessionCommand::Kind;
+using Status = SessionResult::Status;
+using ::testing::HasSubstr;
+
+constexpr int64_t kBallast = 2048;  // floats: a state of 8 KiB
+constexpr auto kNoSpace = ENOSPC;
+
+// An engine on its thread, with an archive.
+class Server {
+ public:
+  explicit Server(std::unique_ptr<FileSystem> files, HarnessOptions options = {},
+                  const StateStore::Options& of_store = {})
+      : store_(std::move(files), of_store), archive_(store_) {
+    options.archive = &archive_;
+    options.ballast = kBallast;
+    harness_.emplace(options);
+    (*harness_)->start();
+  }
+  EngineHarness* operator->() { return &**harness_; }
+
+  SessionResult open(const std::string& name, Durability durability) {
+    return harness_.value()->command({.kind = Kind::kOpen, .name = name, .durability = durability});
+  }
+  AnswerPtr ask(Request request) {
+    AnswerPtr answer = harness_.value()->submit(std::move(request));
+    answer->wait_for_end();
+    return answer;
+  }
+  // What an engine on which nothing else happens says to the same turns, the last of them.
+  static AnswerPtr quiet(const std::vector<Request>& turns) {
+    NullHarness quiet({.slots = 1, .ballast = kBallast});
+    if (!turns.front().session.empty()) quiet->open(turns.front().session);
+    AnswerPtr last;
+    for (const Request& turn : turns) last = quiet->ask(turn);
+    return last;
+  }
+
+ private:
+  StateStore store_;
+  Archive archive_;
+  std::optional<NullHarness> harness_;
+};
+
+Request turn(const std::string& session, uint64_t seed) {
+  return NullHarness::request(10 + seed % 20, 5, seed, session);
+}
+
+// A disk whose syncs wait as long as the gate is closed.
+class SlowDisk : public ::testing::Test {
+ protected:
+  SlowDisk() {
+    disk_->on_call = [this](int, const char* what) {
+      if (std::string(what) != "sync") return;
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return open_; });
+    };
+  }
+  ~SlowDisk() override { gate(true); }
+  void gate(bool open) {
+    const std::lock_guard lock(mutex_);
+    open_ = open;
+    changed_.notify_all();
+  }
+
+  std::shared_ptr<RecordingDisk> disk_ = std::make_shared<RecordingDisk>();
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = true;
+};
+
+TEST_F(SlowDisk, HoldsUpOnlyWhatIsToLast) {
+  Server server(std::make_unique<RecordingFolder>(disk_));
+  server.open("durable", Durability::kLocal);
+  server.open("plain", Durability::kNone);
+  gate(false);
+  AnswerPtr durable = server->submit(turn("durable", 1));
+  for (uint64_t seed = 2; seed < 8; ++seed) {
+    EXPECT_EQ(server.ask(turn("plain", seed))->why(), Finish::kLength);
+    EXPECT_EQ(server.ask(turn("", seed))->why(), Finish::kLength);
+  }
+  EXPECT_EQ(server->command(Kind::kMark, "plain", "here").status, Status::kOk);
+  durable->take();
+  EXPECT_FALSE(durable->ended()) << "it is not on the disk";
+  EXPECT_TRUE(server->get("durable").busy);
+  gate(true);
+  durable->wait_for_end();
+  EXPECT_EQ(durable->why(), Finish::kLength);
+  EXPECT_EQ(durable->ending->commit.value().number, 2u);
+  EXPECT_EQ(durable->bits(), Server::quiet({turn("durable", 1)})->bits());
+}
+
+TEST_F(SlowDisk, IsNotWaitedForByARequestThatIsNotToLast) {
+  Server server(std::make_unique<RecordingFolder>(disk_));
+  server.open("s", Durability::kLocal);
+  gate(false);
+  Request asked = turn("s", 1);
+  asked.durability = Durability::kNone;
+  AnswerPtr answer = server.ask(asked);
+  EXPECT_EQ(answer->why(), Finish::kLength);
+  EXPECT_FALSE(answer->ending->commit);
+  gate(true);
+  while (server->get("s").busy) std::this_thread::yield();
+  EXPECT_EQ(server->get("s").commit.value().number, 2u);
+  EXPECT_EQ(server.ask(turn("s", 2))->bits(), Server::quiet({turn("s", 1), turn("s", 2)})->bits());
+
+  server.open("plain", Durability::kNone);
+  Request lasting = turn("plain", 3);
+  lasting.durability = Durability::kLocal;
+  AnswerPtr refused = server.ask(lasting);
+  EXPECT_EQ(refused->why(), Finish::kInvalid);
+  EXPECT_THAT(refused->ending->message, HasSubstr("not durable"));
+}
+
+class FullDisk : public ::testing::Test {
+ protected:
+  FullDisk() {
+    disk_->on_call = [this](int, const char* what) {
+      const std::string call = what;
+      if (!full_ || call == "read" || call == "open" || call == "list") return;
+      throw std::system_error(kNoSpace, std::generic_category(), "cannot " + call);
+    };
+  }
+  std::shared_ptr<RecordingDisk> disk_ = std::make_shared<RecordingDisk>();
+  std::atomic<bool> full_ = false;
+};
+
+TEST_F(FullDisk, TakesBackWhatItCannotKeepAndTheRestGoesOn) {
+  Server server(std::make_unique<RecordingFolder>(disk_));
+  server.open("s", Durability::kLocal);
+  server.open("plain", Durability::kNone);
+  const int64_t before = server.ask(turn("s", 1))->ending->session_position;
+  full_ = true;
+  AnswerPtr lost = server.ask(turn("s", 2));
+  EXPECT_EQ(lost->why(), Finish::kNotKept);
+  EXPECT_THAT(lost->ending->message, HasSubstr("as it was before"));
+  EXPECT_THAT(lost->ending->message, HasSubstr("No space left"));
+  EXPECT_EQ(server->get("s").position, before);
+  EXPECT_EQ(server->get("s").epoch, 1u);
+  EXPECT_EQ(server.ask(turn("plain", 3))->why(), Finish::kLength);
+  EXPECT_EQ(server->command(Kind::kMark, "s", "here").status, Status::kFull);
+  EXPECT_EQ(server->command(Kind::kClose, "s").status, Status::kFull);
+  EXPECT_TRUE(server->get("s").marks.empty());
+  full_ = false;
+  AnswerPtr again = server.ask(turn("s", 2));
+  EXPECT_EQ(again->bits(), Server::quiet({turn("s", 1), turn("s", 2)})->bits());
+}
+
+// Neither opened, forked nor imported, and no memory of it either.
+TEST_F(FullDisk, LeavesNothingOfASessionThatItCouldNotTake) {
+  Server server(std::make_unique<RecordingFolder>(disk_));
+  server.open("s", Durability::kNone);
+  server.ask(turn("s", 1));
+  const SessionResult state = server->command(Kind::kExport, "s");
+  ASSERT_EQ(state.status, Status::kOk) << state.message;
+  std::string written(state.state->bytes(), '\0');
+  state.state->read(0, written);
+  StateHeader wanted;
+  const NullModel model(NullHarness::kVocab, {.ballast = kBallast});
+  wanted.layout = model.state_layout();
+  const auto ready = state_reader(wanted, NullHarness::kVocab)(written);
+  const auto make = [&](Kind kind, const std::string& name) {
+    SessionCommand command{.kind = kind, .name = name, .durability = Durability::kLocal};
+    if (kind == Kind::kFork) command.name = "s", command.other = name;
+    if (kind == Kind::kImport) command.state = ready;
+    return server->command(std::move(command));
+  };
+  full_ = true;
+  for (const Kind kind : {Kind::kOpen, Kind::kFork, Kind::kImport}) {
+    const SessionResult refused = make(kind, "new");
+    EXPECT_EQ(refused.status, Status::kFull);
+    EXPECT_THAT(refused.message, HasSubstr("No space left"));
+    EXPECT_EQ(server->command(Kind::kGet, "new").status, Status::kNotFound)
+        << static_cast<int>(kind);
+  }
+  full_ = false;
+  for (const Kind kind : {Kind::kOpen, Kind::kFork, Kind::kImport}) {
+    const std::string name = "new" + std::to_string(static_cast<int>(kind));
+    EXPECT_EQ(make(kind, name).status, Status::kOk);
+    EXPECT_EQ(server->get(name).durability, Durability::kLocal);
+  }
+  EXPECT_EQ(server.ask(turn("new" + std::to_string(static_cast<int>(Kind::kImport)), 2))->bits(),
+            Server::quiet({turn("s", 1), turn("s", 2)})->bits());
+}
+
+// Clients that take turns on sessions of both kinds, with memory for a few of them.
+TEST(Tiers, ManyClientsOverAllOfThem) {
+  const TempDir dir;
+  const NullModel model(NullHarness::kVocab, {.ballast = kBallast});
+  const int64_t each = SessionStore::bytes_each(model.state_layout(), NullHarness::kVocab);
+  constexpr int kClients = 4, kSessions = 4, kTurns = 12;
+  Server server(open_folder(dir.path().string()), {.slots = 2, .host_bytes = 8 * each});
+  std::vector<std::thread> clients;
+  for (int c = 0; c < kClients; ++c) {
+    clients.emplace_back([&server, c] {
+      std::mt19937 random(static_cast<uint32_t>(c));
+      std::map<std::string, std::vector<Request>> said;
+      for (int t = 0; t < kTurns; ++t) {
+        const size_t which = random() % kSessions;
+        const std::string name = fmt::format("{}-{}", c, which);
+        const bool durable = which % 2 == 0;
+        std::vector<Request>& turns = said[name];
+        if (turns.empty()) {
+          const auto durability = durable ? Durability::kLocal : Durability::kNone;
+          ASSERT_EQ(server.open(name, durability).status, Status::kOk);
+        }
+        turns.push_back(turn(name, random() % 1000));
+        AnswerPtr answer = server.ask(turns.back());
+        ASSERT_EQ(answer->why(), Finish::kLength) << answer->ending->message;
+        EXPECT_EQ(answer->bits(), Server::quiet(turns)->bits()) << name << ", turn " << t;
+        // A plain session's mark stays in host memory.
+        if (durable && t % 4 == 0) server->command(Kind::kMark, name, "here");
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  server->join();
+  EXPECT_GT(server->stats().sessions_disk, 4) << "memory is short";
+}
+
+}  // namespace recurve::testing::tiers_test
