@@ -10,7 +10,7 @@ build_packages="ca-certificates ccache cmake g++ ninja-build pkg-config
 # To run the tests too.
 test_packages="clang clang-format curl git libgmock-dev libgtest-dev nghttp2-client nginx-light
   openssl python3 python3-cryptography python3-grpcio python3-numpy python3-protobuf python3-pytest
-  python3-xxhash sslscan"
+  python3-sentencepiece python3-xxhash sslscan"
 # What deploy/ is for, and what checks it.
 test_packages+=" buildah podman prometheus runc shellcheck systemd"
 # Ubuntu has Chromium as a snap alone: there tests/page/run.sh takes playwright's.
