@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
-#include <numeric>
 #include <random>
 #include <thread>
 
@@ -195,6 +194,26 @@ TEST(DurableSessions, WhatBreaksOffHasNeverBegun) {
   EXPECT_EQ(client.get_session("s").epoch(), 1u);
 }
 
+TEST(DurableSessions, ARequestMayWantMoreOrLessThanItsSession) {
+  const TempDir dir;
+  auto server = server_in(dir);
+  Client client(server->address());
+  open(client, "s", v1::DURABILITY_LOCAL);
+  open(client, "plain", v1::DURABILITY_NONE);
+  v1::GenerateRequest request = turn("s", "Once", 4);
+  request.set_durability(v1::DURABILITY_NONE);
+  EXPECT_FALSE(ask(client, request).last.has_commit());
+  while (client.get_session("s").busy()) std::this_thread::yield();
+  request.set_durability(v1::DURABILITY_LOCAL);
+  EXPECT_EQ(ask(client, request).last.commit().number(), 3u);
+  for (const char* name : {"plain", ""}) {
+    request.set_session(name);
+    const auto [code, sentence] = error_of([&] { ask(client, request); });
+    EXPECT_EQ(code, StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(sentence, HasSubstr("dura"));
+  }
+}
+
 TEST(DurableSessions, AnEpochThatIsNotExpectedIsRefused) {
   const TempDir dir;
   auto server = server_in(dir);
@@ -280,65 +299,97 @@ TEST(DurableSessions, ADamagedStateIsSaidToBeAndOthersGoOn) {
   client.close_session("a");
 }
 
+// A session that is asked again and again, and what was acknowledged of it.
+struct Talk {
+  std::string name;
+  std::vector<std::vector<int32_t>> answers = {};
+  int64_t position = 0;  // behind the last one
+
+  v1::GenerateRequest request(size_t t) const {
+    return turn(name, t == 0 ? "Once upon a time" : "", 4, "turn-" + std::to_string(t));
+  }
+  // Until the server is gone. An answer whose end was lost is asked for again, by its name.
+  void go_on(const std::string& address, std::atomic<int>* count) {
+    Client client(address);
+    try {
+      while (true) {
+        Said said = ask(client, request(answers.size()));
+        answers.push_back(std::move(said.ids));
+        position = said.last.usage().session_position();
+        ++*count;
+      }
+    } catch (const ClientError&) {
+    }
+  }
+  // After a restart the session has its last answer, which it gives again as it was; or one more,
+  // that nobody was told of. The first commit opened it.
+  void expect_kept(Client& client) const {
+    const v1::Session found = client.get_session(name);
+    const uint64_t acknowledged = 1 + answers.size();
+    if (found.commit().number() == acknowledged + 1) return;
+    ASSERT_EQ(found.commit().number(), acknowledged) << name;
+    ASSERT_EQ(found.position(), position) << name;
+    if (answers.empty()) return;
+    const Said again = ask(client, request(answers.size() - 1));
+    ASSERT_TRUE(again.last.recorded()) << name;
+    ASSERT_EQ(again.ids, answers.back()) << name;
+    ASSERT_EQ(client.get_session(name).position(), position) << name << " was answered twice";
+  }
+  // All of it is what a session says that nothing happened to.
+  void expect_straight(Client& client) const {
+    open(client, "straight", v1::DURABILITY_NONE);
+    for (size_t t = 0; t < answers.size(); ++t) {
+      v1::GenerateRequest same = request(t);
+      same.set_session("straight");
+      same.set_request_id("");
+      ASSERT_EQ(ask(client, same).ids, answers[t]) << name << ", turn " << t;
+    }
+    client.close_session("straight");
+  }
+};
+
 // Streams that go on and on while the server is killed again and again; for RECURVE_KILL_SECONDS
 // where that is set, which tests/durable/kills.sh does.
 TEST(DurableSessions, NoKillLosesAnAcknowledgedAnswerNorGivesOneTwice) {
-  constexpr int kKills = 6, kSessions = 4, kTokens = 4;
+  constexpr int kKills = 6, kSessions = 4;
   const char* seconds = std::getenv("RECURVE_KILL_SECONDS");
   const auto end = std::chrono::steady_clock::now() +
                    std::chrono::seconds(seconds == nullptr ? 0 : std::atoi(seconds));
   const TempDir dir;
   std::mt19937 random(11);
-  std::vector<std::vector<int32_t>> texts(kSessions);  // all answers acknowledged
-  std::vector<int> turns(kSessions);
+  std::vector<Talk> talks;
   auto server = server_in(dir);
   {
     Client client(server->address());
-    for (int s = 0; s < kSessions; ++s) open(client, std::to_string(s), v1::DURABILITY_LOCAL);
+    for (int s = 0; s < kSessions; ++s) {
+      talks.push_back({.name = std::to_string(s)});
+      open(client, talks.back().name, v1::DURABILITY_LOCAL);
+    }
   }
-  const auto request_of = [&](int s) {
-    return turn(std::to_string(s), turns[s] == 0 ? "Once upon a time" : "", kTokens,
-                "turn-" + std::to_string(turns[s]));
-  };
   int kills = 0;
   for (; kills < kKills || std::chrono::steady_clock::now() < end; ++kills) {
     std::atomic<int> answers = 0;
     const int wanted = 5 + static_cast<int>(random() % 20);
     std::vector<std::jthread> clients;
-    for (int s = 0; s < kSessions; ++s) {
-      clients.emplace_back([&, s, address = server->address()] {
-        Client client(address);
-        try {
-          while (true) {
-            const Said said = ask(client, request_of(s));  // again, if its answer was lost
-            texts[s].insert(texts[s].end(), said.ids.begin(), said.ids.end());
-            ++turns[s];
-            ++answers;
-          }
-        } catch (const ClientError&) {
-        }
-      });
+    for (Talk& talk : talks) {
+      clients.emplace_back([&, address = server->address()] { talk.go_on(address, &answers); });
     }
     while (answers < wanted) std::this_thread::yield();
     server->signal(SIGKILL);
     server->wait();
     clients.clear();
     server = server_in(dir);
+    Client client(server->address());
+    for (const Talk& talk : talks) talk.expect_kept(client);
+    if (HasFatalFailure()) return;
   }
-  const int all = std::accumulate(turns.begin(), turns.end(), 0);
-  std::cout << kills << " kills, " << all << " answers acknowledged\n";
-  // The same turns on a session that nothing happened to.
   Client client(server->address());
-  for (int s = 0; s < kSessions; ++s) {
-    open(client, "straight", v1::DURABILITY_NONE);
-    std::vector<int32_t> straight;
-    for (int t = 0; t < turns[s]; ++t) {
-      const Said said = ask(client, turn("straight", t == 0 ? "Once upon a time" : "", kTokens));
-      straight.insert(straight.end(), said.ids.begin(), said.ids.end());
-    }
-    EXPECT_EQ(texts[s], straight) << "session " << s << ", " << turns[s] << " turns";
-    client.close_session("straight");
+  size_t all = 0;
+  for (const Talk& talk : talks) {
+    all += talk.answers.size();
+    talk.expect_straight(client);
   }
+  std::cout << kills << " kills, " << all << " answers acknowledged\n";
 }
 
 }  // namespace recurve::testing::durable_sessions_test
