@@ -216,6 +216,12 @@ class EngineHarness {
   SessionResult command(SessionCommand command) {
     std::future<SessionResult> result = post(std::move(command));
     if (!thread_.joinable()) step();
+    // What is exported is there in the step after it has been copied.
+    constexpr std::chrono::seconds kAtOnce(0);
+    while (!thread_.joinable() && result.wait_for(kAtOnce) != std::future_status::ready) {
+      wait_for_copies();
+      step();
+    }
     return result.get();
   }
   SessionResult open(const std::string& name) { return command(SessionCommand::Kind::kOpen, name); }
