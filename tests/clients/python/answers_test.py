@@ -247,7 +247,7 @@ def test_tokens_and_text_are_each_others(client):
 
 def test_the_server_says_what_it_is(client):
     model = client.model_info()
-    assert (model.family, model.weight_type, model.bos_id) == ("gla", "bf16", None)
+    assert (model.family, model.weight_type, model.bos_id) == ("gla", "int8", None)
     assert model.has_chat_template
     assert model.eos_ids == (1,)
     assert {op.name for op in model.ops} >= {"gla", "linear"}
