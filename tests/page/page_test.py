@@ -28,6 +28,10 @@ def send(page, text, pane=0):
     expect(page.get_by_role("button", name="Send", exact=True).nth(pane)).to_be_enabled()
 
 
+# What is drawn at random may end a text; what is most likely does not.
+ENDLESS = {"max_tokens": 100000, "temperature": 0}
+
+
 def set_sampling(page, **values):
     page.get_by_text("Sampling", exact=True).click()
     for name, value in values.items():
@@ -170,7 +174,7 @@ def test_a_reload_loses_nothing(server, visit):
 
 def test_a_reload_in_the_middle_of_an_answer(server, visit):
     page = visit(server.url)
-    set_sampling(page, max_tokens=100000)
+    set_sampling(page, **ENDLESS)
     new_session(page, "long")
     page.get_by_role("textbox", name="What to send").fill("On and on")
     page.get_by_role("button", name="Send", exact=True).click()
@@ -183,7 +187,7 @@ def test_a_reload_in_the_middle_of_an_answer(server, visit):
 
 def test_an_answer_can_be_stopped(server, visit):
     page = visit(server.url)
-    set_sampling(page, max_tokens=100000)
+    set_sampling(page, **ENDLESS)
     new_session(page, "stopped")
     page.get_by_role("textbox", name="What to send").fill("On and on")
     page.get_by_role("button", name="Send", exact=True).click()
@@ -239,7 +243,7 @@ def test_without_the_network(server, visit):
 def test_a_server_that_dies_in_the_middle_of_an_answer(model, visit):
     with Server(model) as mine:
         page = visit(mine.url, expect_errors=True)
-        set_sampling(page, max_tokens=100000)
+        set_sampling(page, **ENDLESS)
         page.get_by_role("textbox", name="What to send").fill("On and on")
         page.get_by_role("button", name="Send", exact=True).click()
         expect(transcript(page).locator(".token").nth(50)).to_be_attached()
@@ -286,7 +290,7 @@ def test_a_phone(server, visit, pictures, scheme):
 
 def test_the_load_is_live(server, visit):
     page = visit(server.url)
-    set_sampling(page, max_tokens=100000)
+    set_sampling(page, **ENDLESS)
     page.get_by_role("textbox", name="What to send").fill("On and on")
     page.get_by_role("button", name="Send", exact=True).click()
     load = page.locator("#load")
