@@ -194,11 +194,12 @@ def test_only_what_is_sound_is_agreed_on(server, authority):
 
 
 @pytest.mark.parametrize("door", ["address", "http_address"])
-def test_a_scanner_finds_nothing_weak(server, door):
+def test_a_scanner_finds_nothing_weak(server, door, tmp_path):
     """sslscan tries every version and cipher that it knows."""
-    scanned = subprocess.run(["sslscan", "--xml=-", "--no-colour", getattr(server, door)], check=True,
+    report = tmp_path / "scan.xml"
+    scanned = subprocess.run(["sslscan", f"--xml={report}", "--no-colour", getattr(server, door)], check=True,
                              capture_output=True, text=True, timeout=120).stdout
-    found = xml.etree.ElementTree.fromstring(scanned).find("ssltest")
+    found = xml.etree.ElementTree.parse(report).getroot().find("ssltest")
     assert {(p.get("type"), p.get("version")) for p in found.iter("protocol") if p.get("enabled") == "1"} == {
         ("tls", "1.2"), ("tls", "1.3")}
     ciphers = [cipher.attrib for cipher in found.iter("cipher")]
@@ -209,7 +210,8 @@ def test_a_scanner_finds_nothing_weak(server, door):
     groups = [group.attrib for group in found.iter("group")]
     assert groups and all(int(group["bits"]) >= 128 for group in groups), groups
     assert all(h.get("vulnerable") == "0" for h in found.iter("heartbleed"))
-    assert found.find("renegotiation").get("supported") == "0" and found.find("fallback").get("supported") == "1"
+    assert found.find("renegotiation").get("supported") == "0"
+    assert "Server supports TLS Fallback SCSV" in scanned  # which its XML leaves out, or names otherwise
     assert found.find("compression") is None or found.find("compression").get("supported") == "0"
 
 
