@@ -2,7 +2,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/open_state.h"
+#include "kernels/reference/chunks.h"
 #include "kernels/reference/table.h"
 
 namespace recurve::reference {
@@ -129,24 +129,15 @@ void chunk(const Head& s, int L) {
 
 void run(const GlaArgs& args, Stream&) {
   const int64_t matrix = int64_t{args.DK} * args.DV;
-  std::vector<float> copy(OpenState::room(args.S, matrix));
-  for (int seq = 0; seq < args.seqs.num_seqs; ++seq) {
-    const int end = args.seqs.begin[seq + 1], slot = args.seqs.slot[seq];
-    for (int head = 0; head < args.H; ++head) {
-      OpenState S(args.S, (int64_t{slot} * args.H + head) * matrix, matrix, copy.data());
-      for (int row = args.seqs.begin[seq]; row < end;) {
-        const int L = std::min(args.chunk, end - row);
-        const Head s = head_at(args, slot, head, row, S.values());
-        row += L;
-        if (L == 1) {
-          step(s);
-        } else {
-          chunk(s, L);
-        }
-        S.end_chunk();
-      }
-    }
-  }
+  for_each_chunk(args.seqs, args.S, args.H, matrix, args.chunk,
+                 [&](int slot, int head, int row, int L, float* S) {
+                   const Head s = head_at(args, slot, head, row, S);
+                   if (L == 1) {
+                     step(s);
+                   } else {
+                     chunk(s, L);
+                   }
+                 });
 }
 
 }  // namespace recurve::reference

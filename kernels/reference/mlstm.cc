@@ -2,7 +2,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/open_state.h"
+#include "kernels/reference/chunks.h"
 #include "kernels/reference/math.h"
 #include "kernels/reference/table.h"
 
@@ -152,24 +152,15 @@ void chunk(const Head& s, int L) {
 
 void run(const MlstmArgs& args, Stream& stream) {
   const int64_t matrix = int64_t{args.DK} * args.DV;
-  std::vector<float> copy(OpenState::room(args.C, matrix));
-  for (int seq = 0; seq < args.seqs.num_seqs; ++seq) {
-    const int end = args.seqs.begin[seq + 1], slot = args.seqs.slot[seq];
-    for (int head = 0; head < args.H; ++head) {
-      OpenState C(args.C, (int64_t{slot} * args.H + head) * matrix, matrix, copy.data());
-      for (int row = args.seqs.begin[seq]; row < end;) {
-        const int L = std::min(args.chunk, end - row);
-        const Head s = head_at(args, slot, head, row, C.values());
-        row += L;
-        if (L == 1) {
-          step(s);
-        } else {
-          chunk(s, L);
-        }
-        C.end_chunk();
-      }
-    }
-  }
+  for_each_chunk(args.seqs, args.C, args.H, matrix, args.chunk,
+                 [&](int slot, int head, int row, int L, float* C) {
+                   const Head s = head_at(args, slot, head, row, C);
+                   if (L == 1) {
+                     step(s);
+                   } else {
+                     chunk(s, L);
+                   }
+                 });
   if (args.head_norm != nullptr) run(head_norm_gate_of(args), stream);
 }
 

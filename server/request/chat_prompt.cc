@@ -110,9 +110,12 @@ int64_t common_ids(const std::vector<int32_t>& a, const std::vector<int32_t>& b)
 int64_t tokens_of_messages(const Conversation& messages, size_t count,
                            const std::vector<int32_t>& ids, const RequestRules& rules,
                            const WorkLimits& limits) {
-  Conversation head = messages;
-  head.messages.resize(count);
-  head.add_generation_prompt = head.continue_final_message = false;
+  const auto begin = messages.messages.begin();
+  const Conversation head{.messages = {begin, begin + static_cast<std::ptrdiff_t>(count)},
+                          .tools_json = messages.tools_json,
+                          .variables_json = messages.variables_json,
+                          .add_generation_prompt = false,
+                          .continue_final_message = false};
   std::vector<int32_t> alone;
   const Refused refused = with_input(head, limits, [&](const ChatInput& input) {
     return read(input, &ChatTemplate::render, TextPosition::kStart, rules, &alone);

@@ -248,7 +248,8 @@ Refused read_prompt(TextRequest& asked, const RequestRules& rules, const WorkLim
     };
     // Where there is one, others are likely to have the same.
     const std::string& role = messages->messages.front().role;
-    if (messages->messages.size() > 1 && (role == "system" || role == "developer")) {
+    if (request->prefix != PrefixWish::kOff && messages->messages.size() > 1 &&
+        (role == "system" || role == "developer")) {
       int64_t place = 0;
       read(1, &place);
       request->prompt.places.likely.push_back(place);
