@@ -152,13 +152,17 @@ void add_constraint_flags(CLI::App& command, v1::GenerateRequest* request) {
       command, "--choice",
       [=](const std::string& text) { constraint()->mutable_choice()->add_texts(text); },
       "The answer is one of these texts; to be given for each"));
+  options.push_back(value_flag<std::string>(
+      command, "--structural-tag",
+      [=](const std::string& file) { constraint()->set_structural_tag(file_text(file)); },
+      "Text in which each trigger begins one of the structures in this JSON file: {\"triggers\": "
+      "[TEXT...], \"structures\": [{\"begin\": TEXT, \"schema\": {...}, \"end\": TEXT}...]}"));
   for (CLI::Option* option : options) {
     for (CLI::Option* other : options) {
       if (option != other) option->excludes(other);
     }
   }
-  options[1]->type_name("FILE");
-  options[3]->type_name("FILE");
+  for (const int of_a_file : {1, 3, 5}) options[of_a_file]->type_name("FILE");
 }
 
 void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request) {

@@ -8,7 +8,9 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tests/clients/cli_process.h"
 #include "tests/clients/fake_server.h"
@@ -209,8 +211,37 @@ INSTANTIATE_TEST_SUITE_P(
         FlagCase{"logprobs", {"--logprobs", "0"}, "logprobs: 0"},
         FlagCase{"prompt_logprobs", {"--prompt-logprobs", "5"}, "prompt_logprobs: 5"},
         FlagCase{"priority", {"--priority", "-3"}, "priority: -3"},
+        FlagCase{"prefix", {"--prefix", "use"}, "prefix: PREFIX_MODE_USE"},
+        FlagCase{"prefix_point",
+                 {"--prefix-point", "10", "--prefix-point", "20"},
+                 "prefix_points: [10, 20]"},
+        FlagCase{"durability", {"--durability", "none"}, "durability: DURABILITY_NONE"},
+        FlagCase{"expected_epoch", {"--expected-epoch", "7"}, "expected_epoch: 7"},
+        FlagCase{"any_json", {"--any-json"}, "constraint { json: true }"},
+        FlagCase{"regex", {"--regex", "[a-z]+"}, "constraint { regex: '[a-z]+' }"},
+        FlagCase{"choice",
+                 {"--choice", "yes, sir", "--choice", "no"},
+                 "constraint { choice { texts: ['yes, sir', 'no'] } }"},
         FlagCase{"session", {"--session", "s"}, "session: 's'"}),
     [](const auto& param) { return std::string(param.param.name); });
+
+TEST_F(CliGenerateTest, ConstraintsComeFromFiles) {
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("recurve_cli_constraint_" + std::to_string(getpid()));
+  std::ofstream(path) << "{\"type\": \"null\"}\n";
+  for (const char* field : {"json_schema", "grammar", "structural_tag"}) {
+    std::string flag = std::string("--") + field;
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    ASSERT_EQ(generate({"--prompt", "p", flag, path}).code, 0) << flag;
+    const v1::Constraint sent = server_.inference.generate_requests().back().constraint();
+    const auto* described = v1::Constraint::descriptor()->FindFieldByName(field);
+    EXPECT_EQ(sent.GetReflection()->GetString(sent, described), "{\"type\": \"null\"}\n") << flag;
+  }
+  const auto both = generate({"--prompt", "p", "--any-json", "--grammar", path});
+  EXPECT_EQ(both.code, 2);
+  EXPECT_THAT(both.err, HasSubstr("--any-json excludes --grammar"));
+  std::filesystem::remove(path);
+}
 
 TEST_F(CliGenerateTest, NumbersThatAreNoneAreSentForTheServerToRefuse) {
   EXPECT_EQ(generate({"--prompt", "p", "--temperature", "nan"}).code, 0);
@@ -243,20 +274,26 @@ TEST_F(CliGenerateTest, MessagesOfAnotherFormAreRefused) {
 
 TEST_F(CliGenerateTest, EveryFieldOfTheRequestHasAFlag) {
   const std::string help = generate({"--help"}).out;
-  const std::map<std::string, std::string> renamed = {
-      {"text", "--prompt"}, {"add_special_tokens", "--no-add-special"}, {"stop_strings", "--stop"}};
+  const std::map<std::string, std::string> renamed = {{"text", "--prompt"},
+                                                      {"add_special_tokens", "--no-add-special"},
+                                                      {"prefix_points", "--prefix-point"},
+                                                      {"json", "--any-json"},
+                                                      {"stop_strings", "--stop"}};
+  const std::set<std::string> messages = {"sampling", "stop", "constraint"};
   const auto check = [&](const google::protobuf::Descriptor* message) {
     for (int i = 0; i < message->field_count(); ++i) {
-      std::string flag = "--" + message->field(i)->name();
+      const std::string& field = message->field(i)->name();
+      if (messages.count(field) > 0) continue;
+      std::string flag = "--" + field;
       std::replace(flag.begin(), flag.end(), '_', '-');
-      const auto other = renamed.find(message->field(i)->name());
-      if (flag == "--sampling" || flag == "--stop") continue;  // messages of their own
+      const auto other = renamed.find(field);
       EXPECT_THAT(help, HasSubstr(other == renamed.end() ? flag : other->second));
     }
   };
   check(v1::GenerateRequest::descriptor());
   check(v1::SamplingParams::descriptor());
   check(v1::StopConditions::descriptor());
+  check(v1::Constraint::descriptor());
 }
 
 TEST_F(CliGenerateTest, RefusalIsTheServersSentence) {
