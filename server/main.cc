@@ -61,12 +61,12 @@ class Failure {
 };
 
 // null: no TLS.
-std::shared_ptr<TlsRelay> make_tls(const Options& o) {
+std::shared_ptr<TlsHandshaker> make_tls(const Options& o) {
   if (o.tls_cert.empty()) return nullptr;
-  return std::make_shared<TlsRelay>(TlsFiles{o.tls_cert, o.tls_key, o.tls_client_ca});
+  return std::make_shared<TlsHandshaker>(TlsFiles{o.tls_cert, o.tls_key, o.tls_client_ca});
 }
 
-RpcOptions rpc_options(const Options& o, std::shared_ptr<TlsRelay> tls) {
+RpcOptions rpc_options(const Options& o, std::shared_ptr<TlsHandshaker> tls) {
   return {.listen = o.listen,
           .max_message_bytes = static_cast<int64_t>(o.max_message_bytes),
           .request_compression = o.request_compression,
@@ -78,7 +78,7 @@ RpcOptions rpc_options(const Options& o, std::shared_ptr<TlsRelay> tls) {
 }
 
 // A flood of clients does not keep operators out.
-RpcOptions admin_options(const Options& o, std::shared_ptr<TlsRelay> tls) {
+RpcOptions admin_options(const Options& o, std::shared_ptr<TlsHandshaker> tls) {
   return {.listen = o.admin,
           .reflection = o.reflection,
           .admin = true,
@@ -87,7 +87,7 @@ RpcOptions admin_options(const Options& o, std::shared_ptr<TlsRelay> tls) {
           .tls = std::move(tls)};
 }
 
-HttpOptions http_options(const Options& o, std::shared_ptr<TlsRelay> tls) {
+HttpOptions http_options(const Options& o, std::shared_ptr<TlsHandshaker> tls) {
   return {.listen = o.http,
           .max_body_bytes = static_cast<int64_t>(o.max_message_bytes),
           .tls = std::move(tls),
@@ -97,7 +97,7 @@ HttpOptions http_options(const Options& o, std::shared_ptr<TlsRelay> tls) {
 }
 
 // Scrapers call a server by whatever name they have for it, and there is nothing to be done there.
-HttpOptions metrics_options(const Options& o, std::shared_ptr<TlsRelay> tls) {
+HttpOptions metrics_options(const Options& o, std::shared_ptr<TlsHandshaker> tls) {
   return {.listen = o.metrics,
           .max_body_bytes = 0,
           .tls = std::move(tls),
@@ -290,7 +290,7 @@ int run(const Options& o, StopSignal& stop) {
   if (!o.traces.empty()) tracer.emplace(tracer_options(o), metrics);
   Serving serving(serving_options(o, stop, failure, tracer ? &*tracer : nullptr), queue, stats,
                   metrics);
-  const std::shared_ptr<TlsRelay> tls = make_tls(o);
+  const std::shared_ptr<TlsHandshaker> tls = make_tls(o);
   RpcServer rpc(rpc_options(o, tls), serving, {kserve_service()});
   std::optional<RpcServer> admin;
   if (!o.admin.empty()) admin.emplace(admin_options(o, tls), serving);

@@ -24,7 +24,7 @@ struct HttpServer::Impl {
   std::thread thread;
 };
 
-// On the listener's thread, or the relay's.
+// On the listener's thread, or the handshaker's.
 void HttpServer::Impl::take(int descriptor, const Peer& from) {
   const tcp protocol = from.address.find(':') == std::string::npos ? tcp::v4() : tcp::v6();
   asio::post(context.io, [this, descriptor, protocol, peer = from] {

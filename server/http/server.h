@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "server/net/connections.h"
-#include "server/net/tls_relay.h"
+#include "server/net/tls_handshaker.h"
 #include "server/request/serving.h"
 
 namespace recurve {
@@ -21,14 +21,14 @@ struct HttpTimes {
 };
 
 struct HttpOptions {
-  std::string listen;                     // HOST:PORT, [::1]:PORT; port 0: any
-  int64_t max_body_bytes = 16 << 20;      // of one request; more: 413
-  int64_t max_response_bytes = 64 << 20;  // of all responses that are kept; the oldest go first
-  std::shared_ptr<TlsRelay> tls = {};     // null: none
-  std::vector<std::string> origins = {};  // see origin_problem()
-  bool page = true;                       // whether there is one at /
-  bool operators = true;                  // whether what is theirs can be asked here: load, metrics
-  bool metrics_only = false;              // /metrics and /health are all there is
+  std::string listen;                       // HOST:PORT, [::1]:PORT; port 0: any
+  int64_t max_body_bytes = 16 << 20;        // of one request; more: 413
+  int64_t max_response_bytes = 64 << 20;    // of all responses that are kept; the oldest go first
+  std::shared_ptr<TlsHandshaker> tls = {};  // null: none
+  std::vector<std::string> origins = {};    // see origin_problem()
+  bool page = true;                         // whether there is one at /
+  bool operators = true;      // whether what is theirs can be asked here: load, metrics
+  bool metrics_only = false;  // /metrics and /health are all there is
   HttpTimes times = {};
 };
 

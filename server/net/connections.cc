@@ -93,8 +93,7 @@ Connections::Verdict Connections::add(int descriptor, const Peer& peer) {
   if (found != Verdict::kTaken) return found;
   by_descriptor_[descriptor] = {socket_of(descriptor), peer};
   Named& named = by_name_[peer.grpc_name];
-  named.peer = peer;
-  ++named.connections;
+  if (named.connections++ == 0) named.peer = peer;
   ++of_network_[peer.network];
   return found;
 }
@@ -129,11 +128,17 @@ void Connections::erase(std::unordered_map<int, Connection>::iterator connection
   by_descriptor_.erase(connection);
 }
 
-void Connections::certify(const Peer& peer) {
-  if (peer.subject.empty()) return;
+bool Connections::certify(const Peer& peer) {
   std::lock_guard lock(mutex_);
-  const auto named = by_name_.find(peer.grpc_name);
-  if (named != by_name_.end()) named->second.peer.subject = peer.subject;
+  auto named = by_name_.find(peer.grpc_name);
+  if (named == by_name_.end()) return true;
+  if (named->second.peer.subject == peer.subject) return true;
+  if (named->second.connections > 1) forget_closed();
+  named = by_name_.find(peer.grpc_name);
+  if (named == by_name_.end()) return true;
+  if (named->second.connections > 1) return false;
+  named->second.peer.subject = peer.subject;
+  return true;
 }
 
 std::optional<Peer> Connections::find(const std::string& grpc_name) const {
@@ -142,14 +147,13 @@ std::optional<Peer> Connections::find(const std::string& grpc_name) const {
   return named == by_name_.end() ? std::nullopt : std::optional(named->second.peer);
 }
 
-Connections::Limits connection_limits(int wanted_in_all, int wanted_by_network, int files_each) {
+Connections::Limits connection_limits(int wanted_in_all, int wanted_by_network) {
   // For the model's files, the metrics' connections and what libraries open.
   constexpr rlim_t kOtherFiles = 128, kMost = 10'000;
   rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);
   const rlim_t others = std::min(kOtherFiles, files.rlim_cur / 2);
-  const int fit = static_cast<int>(
-      std::min((files.rlim_cur - others) / static_cast<rlim_t>(files_each), kMost));
+  const int fit = static_cast<int>(std::min(files.rlim_cur - others, kMost));
   const int in_all = wanted_in_all > 0 ? wanted_in_all : std::max(fit, 1);
   return {.in_all = in_all,
           .by_network = wanted_by_network > 0 ? wanted_by_network : std::max(in_all / 2, 1)};

@@ -51,8 +51,10 @@ class Connections {
   Verdict add(int descriptor, const Peer& peer);
   // Forgets connections whose descriptor has been closed; the number of those left.
   int sweep();
-  // What a handshake has shown of a peer that has been added: its subject.
-  void certify(const Peer& peer);
+  // What a handshake has shown of a peer that has been added: its subject. False: another one that
+  // is still there has the same name and another subject, so that nobody could tell whose a call
+  // is; it is to be closed.
+  bool certify(const Peer& peer);
   // By the name that gRPC has for the peer of a call; nothing where it is not from the network.
   std::optional<Peer> find(const std::string& grpc_name) const;
 
@@ -63,7 +65,8 @@ class Connections {
     ino_t socket = 0;
     Peer peer;
   };
-  // Two connections may have the same name, where they are to different addresses of this machine.
+  // Two connections may have the same name, where they are to different addresses of this machine,
+  // and what is closed has it until a sweep.
   struct Named {
     Peer peer;
     int connections = 0;
@@ -82,10 +85,8 @@ class Connections {
 };
 
 // How many connections there may be: what was wanted, or where that is 0 what the process's limit
-// of open files leaves, of which each takes so many, 10,000 at most, and half of it of one network.
-Connections::Limits connection_limits(int wanted_in_all, int wanted_by_network, int files_each = 1);
-// With TLS: itself, and both ends of what it comes by.
-inline constexpr int kFilesWithTls = 3;
+// of open files leaves, 10,000 at most, and half of it of one network.
+Connections::Limits connection_limits(int wanted_in_all, int wanted_by_network);
 // Raises the process's limit of open files to what it may have.
 void allow_many_files();
 

@@ -43,12 +43,12 @@ void Listener::start(Connections& connections, Metrics& metrics, Take take, List
   connections_ = &connections;
   metrics_ = &metrics;
   take_ = std::move(take);
-  if (tls.relay != nullptr && port_ != 0) {
-    relay_ = std::move(tls.relay);
-    secure_ =
-        std::make_shared<TlsRelay::Door>(tls.protocol, [this](int descriptor, const Peer& peer) {
-          connections_->certify(peer);
-          take_(descriptor, peer);
+  if (tls.handshaker != nullptr && port_ != 0) {
+    handshaker_ = std::move(tls.handshaker);
+    secure_ = std::make_shared<TlsHandshaker::Door>(
+        tls.protocol, [this](int descriptor, const Peer& peer) {
+          if (connections_->certify(peer)) return take_(descriptor, peer);
+          refuse(descriptor, peer, Connections::Verdict::kTooManyOfNetwork);
         });
   }
   thread_ = std::thread([this] { run(); });
@@ -95,17 +95,11 @@ bool Listener::accept_all(int listening) {
   return true;
 }
 
-// Of a connection within TLS the door sees the relay's end, by whose name it is found again.
 void Listener::receive(int descriptor, Peer peer) {
-  std::string name;
-  if (relay_ != nullptr) {
-    name = relay_->new_name();
-    peer.grpc_name = "unix-abstract:" + name;
-  }
   const Connections::Verdict verdict = connections_->add(descriptor, peer);
   if (verdict != Connections::Verdict::kTaken) return refuse(descriptor, peer, verdict);
-  if (relay_ == nullptr) return take_(descriptor, peer);
-  relay_->accept(descriptor, std::move(name), std::move(peer), secure_);
+  if (handshaker_ == nullptr) return take_(descriptor, peer);
+  handshaker_->accept(descriptor, std::move(peer), secure_);
 }
 
 void Listener::refuse(int descriptor, const Peer& peer, Connections::Verdict why) {

@@ -6,14 +6,14 @@
 #include <vector>
 
 #include "server/net/connections.h"
-#include "server/net/tls_relay.h"
+#include "server/net/tls_handshaker.h"
 #include "server/observe/metrics.h"
 
 namespace recurve {
 
 // TLS for connections from the network; those of this machine's own sockets have none.
 struct ListenerTls {
-  std::shared_ptr<TlsRelay> relay = {};  // null: none
+  std::shared_ptr<TlsHandshaker> handshaker = {};  // null: none
   TlsProtocol protocol = TlsProtocol::kHttp1;
 };
 
@@ -37,7 +37,7 @@ class Listener {
 
   // Begins to accept, on a thread of its own, what `connections` has room for; the rest is closed
   // at once. Once. The arguments outlive stop().
-  // Where there is TLS, it takes them on a thread of the relay's, once they have shaken hands.
+  // Where there is TLS, it takes them on the handshaker's thread, once they have shaken hands.
   void start(Connections& connections, Metrics& metrics, Take take, ListenerTls tls = {});
   // Nothing is taken after it. Any number of times.
   void stop();
@@ -57,8 +57,8 @@ class Listener {
   Connections* connections_ = nullptr;
   Metrics* metrics_ = nullptr;
   Take take_;
-  std::shared_ptr<TlsRelay> relay_;         // null: no TLS
-  std::shared_ptr<TlsRelay::Door> secure_;  // takes what the relay gives
+  std::shared_ptr<TlsHandshaker> handshaker_;    // null: no TLS
+  std::shared_ptr<TlsHandshaker::Door> secure_;  // takes what it gives
   std::chrono::steady_clock::time_point said_ = {};
   std::thread thread_;
 };

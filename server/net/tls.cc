@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "server/net/tls_socket.h"
 #include "server/observe/log.h"
 
 namespace recurve {
@@ -72,7 +73,7 @@ TlsSettings::Context TlsSettings::load() const {
   SSL_CTX_set_min_proto_version(raw, TLS1_2_VERSION);
   SSL_CTX_set_options(raw, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
                                SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_IGNORE_UNEXPECTED_EOF);
-  // An idle connection has no buffers; what did not fit is written from elsewhere.
+  // An idle connection has no buffers; what did not fit may be written from elsewhere.
   SSL_CTX_set_mode(raw, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |
                             SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
@@ -121,7 +122,9 @@ void TlsSettings::reload_if_changed() {
 std::unique_ptr<SSL, decltype(&SSL_free)> TlsSettings::connect(int descriptor,
                                                                TlsProtocol protocol) const {
   std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(context_.get()), SSL_free);
-  if (ssl == nullptr || SSL_set_fd(ssl.get(), descriptor) != 1) return {nullptr, SSL_free};
+  BIO* socket = ssl == nullptr ? nullptr : new_socket_bio(descriptor);
+  if (socket == nullptr) return {nullptr, SSL_free};
+  SSL_set_bio(ssl.get(), socket, socket);
   const auto* offer = &kOffers[static_cast<size_t>(protocol)];
   SSL_set_app_data(ssl.get(), const_cast<std::string_view*>(offer));
   SSL_set_accept_state(ssl.get());

@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/net/frame_guard.h"
 #include "server/net/listener.h"
+#include "server/net/socket_hooks.h"
 #include "server/rpc/control_service.h"
 #include "server/rpc/credentials.h"
 #include "server/rpc/inference_service.h"
@@ -146,7 +146,7 @@ void RpcServer::Impl::listen() {
 
 // gRPC's acceptor closes connections whose peer has no address, as those of this machine.
 void RpcServer::Impl::hand_over(int descriptor, const Peer& peer) {
-  FrameGuard::of_process().guard(descriptor, peer, context.serving.metrics);
+  SocketHooks::of_process().count_frames(descriptor, peer, context.serving.metrics);
   if (listener->port() == 0) return grpc::AddInsecureChannelFromFd(server.get(), descriptor);
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
   connection.fd = descriptor;

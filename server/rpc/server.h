@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "server/net/connections.h"
-#include "server/net/tls_relay.h"
+#include "server/net/tls_handshaker.h"
 #include "server/request/serving.h"
 
 namespace grpc {
@@ -36,9 +36,9 @@ struct RpcOptions {
   bool operators = true;    // whether what is theirs can be asked here: load, drain
   bool admin = false;       // it is a listener of theirs; where there are keys, reflection is there
   int max_connections = 0;  // 0: what the limit of open files leaves, 10,000 at most
-  int max_connections_by_address = 0;  // 0: half of all
-  std::shared_ptr<TlsRelay> tls = {};  // null: none
-  int max_streams = 1024;              // concurrent calls of one connection; more of them wait
+  int max_connections_by_address = 0;       // 0: half of all
+  std::shared_ptr<TlsHandshaker> tls = {};  // null: none
+  int max_streams = 1024;                   // concurrent calls of one connection; more of them wait
 };
 
 // gRPC's door: listens, and turns calls into requests and events into messages.

@@ -21,8 +21,7 @@ std::string_view first_of(const grpc::CallbackServerContext* call, const char* k
 ServiceContext::ServiceContext(RpcOptions options_, Serving& serving_)
     : options(std::move(options_)),
       serving(serving_),
-      connections(connection_limits(options.max_connections, options.max_connections_by_address,
-                                    options.tls == nullptr ? 1 : kFilesWithTls)) {}
+      connections(connection_limits(options.max_connections, options.max_connections_by_address)) {}
 
 Identity ServiceContext::caller(const grpc::CallbackServerContext* call) const {
   const Peer peer = connections.find(call->peer()).value_or(Peer{});

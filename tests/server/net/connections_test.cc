@@ -113,6 +113,27 @@ TEST(ConnectionsTest, FindsAPeerWhileOneOfItsNameIsThere) {
   EXPECT_FALSE(connections.find("ipv4:192.0.2.1:1"));
 }
 
+// Whose a call is is known by the name of its connection: no other certificate may stand behind it.
+TEST(ConnectionsTest, OneNameHasOneSubject) {
+  Connections connections({.in_all = 9, .by_network = 9});
+  Pair first;
+  const Pair second;
+  Peer alice = peer("192.0.2.1", 1), bob = alice;
+  alice.subject = "CN=alice";
+  bob.subject = "CN=bob";
+  connections.add(first.ends[0], peer("192.0.2.1", 1));
+  EXPECT_TRUE(connections.certify(alice));
+  connections.add(second.ends[0], peer("192.0.2.1", 1));
+  EXPECT_EQ(connections.find(alice.grpc_name)->subject, "CN=alice");
+  EXPECT_FALSE(connections.certify(bob));
+  EXPECT_TRUE(connections.certify(alice));
+  EXPECT_EQ(connections.find(alice.grpc_name)->subject, "CN=alice");
+  // Once those are closed the name is free again, whether or not a sweep has been since.
+  first.close_first();
+  EXPECT_TRUE(connections.certify(bob));
+  EXPECT_EQ(connections.find(alice.grpc_name)->subject, "CN=bob");
+}
+
 TEST(ConnectionsTest, LimitsFollowTheFilesThatMayBeOpen) {
   rlimit before{};
   getrlimit(RLIMIT_NOFILE, &before);

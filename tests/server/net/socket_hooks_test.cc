@@ -1,4 +1,4 @@
-#include "server/net/frame_guard.h"
+#include "server/net/socket_hooks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 #include "server/observe/metrics.h"
 
-namespace recurve::frame_guard_test {
+namespace recurve::socket_hooks_test {
 
 const std::string kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const std::string kSettings = {0, 0, 0, 4, 0, 0, 0, 0, 0};
@@ -58,12 +58,12 @@ std::string many(int count) {
   return all;
 }
 
-TEST(FrameGuard, IsWhatReadsSockets) { EXPECT_TRUE(FrameGuard::works()); }
+TEST(SocketHooks, AreWhatReadsAndWritesSockets) { EXPECT_TRUE(SocketHooks::work()); }
 
-TEST(FrameGuard, EndsAConnectionThatFloods) {
+TEST(SocketHooks, EndAConnectionThatFloods) {
   Metrics metrics;
   Connection connection;
-  FrameGuard::of_process().guard(connection.ends[0], {.address = "192.0.2.1"}, metrics);
+  SocketHooks::of_process().count_frames(connection.ends[0], {.address = "192.0.2.1"}, metrics);
   connection.say(kPreface + many(50));
   EXPECT_EQ(connection.read(), kPreface + many(50));
   connection.say(many(600));
@@ -79,7 +79,7 @@ TEST(FrameGuard, EndsAConnectionThatFloods) {
   EXPECT_THAT(metrics.text(), testing::HasSubstr("recurve_floods_total{of=\"settings\"} 1"));
 }
 
-TEST(FrameGuard, LooksAtNothingElse) {
+TEST(SocketHooks, LookAtNothingElse) {
   Metrics metrics;
   Connection other;
   other.say(many(500));
@@ -88,7 +88,7 @@ TEST(FrameGuard, LooksAtNothingElse) {
   {
     Connection guarded;
     number = guarded.ends[0];
-    FrameGuard::of_process().guard(number, {}, metrics);
+    SocketHooks::of_process().count_frames(number, {}, metrics);
   }
   // Another socket of the number is another one.
   Connection next;
@@ -98,10 +98,10 @@ TEST(FrameGuard, LooksAtNothingElse) {
   EXPECT_EQ(next.read(), many(500));
 }
 
-TEST(FrameGuard, DoesNotCountWhatStaysInTheSocket) {
+TEST(SocketHooks, DoNotCountWhatStaysInTheSocket) {
   Metrics metrics;
   Connection connection;
-  FrameGuard::of_process().guard(connection.ends[0], {}, metrics);
+  SocketHooks::of_process().count_frames(connection.ends[0], {}, metrics);
   connection.say(kPreface + many(60));
   for (int i = 0; i < 10; ++i) {
     std::array<char, 2000> bytes{};
@@ -114,4 +114,4 @@ TEST(FrameGuard, DoesNotCountWhatStaysInTheSocket) {
   EXPECT_EQ(connection.read(), kPreface + many(60));
 }
 
-}  // namespace recurve::frame_guard_test
+}  // namespace recurve::socket_hooks_test

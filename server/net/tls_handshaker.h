@@ -10,33 +10,33 @@
 
 #include "server/net/connections.h"
 #include "server/net/tls.h"
-#include "server/net/tls_pipe.h"
+#include "server/net/tls_socket.h"
 
 namespace recurve {
 
-// Ends TLS for all doors, on a thread of its own: a door gets a connection once its handshake is
-// done, as one of this machine that carries what is within TLS. Thread-safe.
-class TlsRelay {
+// Shakes hands with clients of TLS for all doors, on a thread of its own: a door gets a connection
+// once that is done, as one at which SocketHooks carry what is within TLS. Thread-safe.
+class TlsHandshaker {
  public:
   // Throws std::runtime_error with a sentence where the files are of no use. They are looked at
   // again each second, for connections to come.
-  explicit TlsRelay(TlsFiles files);
-  // What doors have said still goes on its way, for two seconds at most.
-  ~TlsRelay();
-  TlsRelay(const TlsRelay&) = delete;
-  TlsRelay& operator=(const TlsRelay&) = delete;
+  explicit TlsHandshaker(TlsFiles files);
+  ~TlsHandshaker();
+  TlsHandshaker(const TlsHandshaker&) = delete;
+  TlsHandshaker& operator=(const TlsHandshaker&) = delete;
 
   // A door, as long as it takes connections.
   class Door {
    public:
     using Take = std::function<void(int descriptor, const Peer& peer)>;
-    // take: on the relay's thread; the descriptor, which does not block, is the taker's to close.
+    // take: on the handshaker's thread; the descriptor, which does not block, is the taker's to
+    // close.
     Door(TlsProtocol protocol, Take take) : protocol_(protocol), take_(std::move(take)) {}
     // Nothing is taken after it.
     void close();
 
    private:
-    friend class TlsRelay;
+    friend class TlsHandshaker;
     bool take(int descriptor, const Peer& peer);
 
     const TlsProtocol protocol_;
@@ -44,31 +44,31 @@ class TlsRelay {
     Take take_;  // empty: closed
   };
 
-  // What the next connection is to be called: unique on this machine.
-  std::string new_name();
-  // Takes a connection of `peer` that has been accepted. name: what the door sees as its peer's, an
-  // abstract one of this machine.
-  void accept(int descriptor, std::string name, Peer peer, std::shared_ptr<Door> door);
+  // Takes a connection of `peer` that has been accepted, whose descriptor does not block.
+  void accept(int descriptor, Peer peer, std::shared_ptr<Door> door);
 
  private:
   struct Accepted {
     int descriptor;
-    std::string name;
     Peer peer;
     std::shared_ptr<Door> door;
   };
-  struct Connection {
-    TlsPipe pipe;
+  struct Handshake {
+    TlsSocket::Connection tls;
     Peer peer;
-    const std::shared_ptr<Door> door;
+    std::shared_ptr<Door> door;
+    std::chrono::steady_clock::time_point deadline;
   };
+  using Handshakes = std::unordered_map<int, Handshake>;
 
   void work();
-  void wait_for_events(std::chrono::milliseconds most);
+  void wait_for_events();
   void begin_new();
-  void run(uint64_t number);
+  void go_on(int descriptor);
+  void hand_over(Handshakes::iterator done);
+  void fail(Handshakes::iterator failed, const std::string& problem);
   void look_at_the_time();
-  void watch(int descriptor, uint64_t number) const;
+  void watch(int descriptor) const;
   void say_failed(const Peer& peer, const std::string& problem);
 
   TlsSettings settings_;
@@ -77,12 +77,10 @@ class TlsRelay {
   std::mutex mutex_;
   std::vector<Accepted> accepted_;  // and not begun with
   bool ending_ = false;
-  uint64_t names_ = 0;
 
   // On the thread.
-  std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;
-  uint64_t last_number_ = 0;
-  std::vector<uint64_t> ready_;  // to be run
+  Handshakes handshakes_;   // by descriptor
+  std::vector<int> ready_;  // descriptors whose handshakes may go on
   std::chrono::steady_clock::time_point looked_ = {}, said_ = {};
   int failures_ = 0;  // since that was said
   std::thread thread_;
