@@ -1,5 +1,6 @@
-// recurve-bench sessions: what streams that decode lose while, each second, one session's state
-// leaves its slot and another's comes into it; and how fast states are copied.
+// recurve-bench sessions: what streams that decode lose where a session that is asked each second
+// is one whose state must come into a slot, and another's leave it, instead of one that is there;
+// and how fast states are copied.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -28,16 +29,18 @@ class Talkers {
   explicit Talkers(AdmissionQueue& queue) : queue_(queue) {
     for (const char* name : kNames) {
       queue_.post({.kind = SessionCommand::Kind::kOpen, .name = name, .done = [](auto&&) {}});
+      ++moves_;
       ask({1, 2, 3});
       while (!answered()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
-  // Asks once a second for one token, of the one who is not in the slot.
-  void talk() {
+  // Asks once a second for one token: of the one who is in the slot, or who is not.
+  void talk(bool of_the_other) {
     if (!answered() || seconds_between(asked_, Clock::now()) < 1) return;
+    if (of_the_other) ++moves_;
     ask({});
   }
-  int asked() const { return turns_; }
+  int moves() const { return moves_; }
 
  private:
   static constexpr const char* kNames[] = {"a", "b"};
@@ -47,7 +50,7 @@ class Talkers {
     ended_ = false;
     asked_ = Clock::now();
     Request request{
-        .prompt = std::move(prompt), .session = kNames[turns_++ % 2], .streams = {stream_}};
+        .prompt = std::move(prompt), .session = kNames[moves_ % 2], .streams = {stream_}};
     request.sampling.max_tokens = 1;
     queue_.push(std::move(request));
   }
@@ -60,7 +63,7 @@ class Talkers {
   std::shared_ptr<TokenStream> stream_;
   bool ended_ = true;
   Clock::time_point asked_;
-  int turns_ = 0;
+  int moves_ = 0;
 };
 
 // Of all threads of the process.
@@ -93,13 +96,13 @@ void measure_streams(const SessionsOptions& o, const Model& model, Backend& back
   EngineStreams streams(model, backend, greedy, o.streams, o.streams + 1);
   Talkers talkers(streams.queue());
   streams.rate(o.seconds / 4);  // prompts, and warm-up
-  const int before = talkers.asked();
+  const int before = talkers.moves();
   std::vector<Interval> quiet, moved;
   for (int round = 0; round < o.rounds; ++round) {  // by turns, as machines have other things to do
-    quiet.push_back(measure(streams, o.seconds, [] {}));
-    moved.push_back(measure(streams, o.seconds, [&] { talkers.talk(); }));
+    quiet.push_back(measure(streams, o.seconds, [&] { talkers.talk(false); }));
+    moved.push_back(measure(streams, o.seconds, [&] { talkers.talk(true); }));
   }
-  const int moves = talkers.asked() - before;
+  const int moves = talkers.moves() - before;
   const auto row = [&](const std::string& what, double value, const char* unit,
                        const char* target) {
     report.add({{"bench", "sessions"},
@@ -110,12 +113,13 @@ void measure_streams(const SessionsOptions& o, const Model& model, Backend& back
   };
   const double alone = median_of(quiet, &Interval::tokens);
   const double beside = median_of(moved, &Interval::tokens);
-  row(fmt::format("{} streams, nothing moves", o.streams), alone, "tok/s", "");
-  row(fmt::format("{} streams, a state saved and one loaded each second, {} times", o.streams,
-                  moves),
+  row(fmt::format("{} streams, and a session asked each second that stays", o.streams), alone,
+      "tok/s", "");
+  row(fmt::format("{} streams, and one whose state is loaded as another is saved, {} times",
+                  o.streams, moves),
       beside, "tok/s", "");
   row("of their tokens kept", 100 * beside / alone, "%", ">= 95");
-  row("processor time a token, nothing moves", 1e3 * median_of(quiet, &Interval::cpu), "ms", "");
+  row("processor time a token, states stay", 1e3 * median_of(quiet, &Interval::cpu), "ms", "");
   row("processor time a token, states move", 1e3 * median_of(moved, &Interval::cpu), "ms", "");
 }
 
