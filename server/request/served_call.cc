@@ -85,6 +85,18 @@ Refused ServedCall::admit(int64_t message_bytes, const std::string& id) {
   return refused;
 }
 
+// Where there are keys, a tenant may have as much under way as there are slots, and of what the
+// queue and the slots together have left, so many times as much. So a flood of one finds a quarter
+// of the queue closed and floods of several a part each, and whoever comes beside them finds room.
+int ServedCall::most_under_way() const {
+  constexpr int64_t kTimesWhatIsLeft = 3;
+  if (!serving_.access.has_keys()) return TenantLimits::kNone;
+  const int64_t slots = serving_.info.slots, all = slots + serving_.queue.max_waiting();
+  const int64_t left = std::max<int64_t>(0, all - serving_.under_way());
+  return static_cast<int>(
+      std::min<int64_t>(slots + kTimesWhatIsLeft * left, caller_.limits.waiting));
+}
+
 // What the tenant may have.
 Refused ServedCall::check_share() {
   const double wait = serving_.tenants.seconds_to_wait(caller_, arrival_);
@@ -96,8 +108,16 @@ Refused ServedCall::check_share() {
     spent.retry_seconds = wait;
     return spent;
   }
-  counted_ = serving_.tenants.enter(caller_);
+  Identity counted = caller_;
+  counted.limits.waiting = most_under_way();
+  counted_ = serving_.tenants.enter(counted);
   if (counted_) return {};
+  if (counted.limits.waiting < caller_.limits.waiting) {
+    audit("limit", auditee(caller_), "RESOURCE_EXHAUSTED", "queue");
+    return exhausted(fmt::format(
+        "tenant \"{}\" has its share of the queue, whose rest is for others: try again later",
+        caller_.tenant_name));
+  }
   audit("limit", auditee(caller_), "RESOURCE_EXHAUSTED", "waiting");
   return exhausted(
       fmt::format("tenant \"{}\" has {} requests under way, as many as it may: wait "

@@ -73,6 +73,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
 
  private:
   Refused admit(int64_t message_bytes, const std::string& id);
+  int most_under_way() const;
   Refused check_share();
   Refused check_size(const Request& request) const;
   Refused claim(const std::string& id);

@@ -3,6 +3,8 @@ notices, and what the server takes of the machine.
 
     RECURVE_BIN=build/release/bin /usr/bin/python3 tests/hostile/attack.py [NAME...] [--short]
 
+With busy_process among them, which comes first, those behind it are compared with it.
+
 Each attack is a module here with
 
     FLAGS   of the server; FILES, its limit of open files, MODEL ("chat") and DOOR, the event of the
@@ -31,8 +33,8 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import server as servers  # noqa: E402
 
-ATTACKS = ["cancelled_prompts", "large_chats", "gzip_bomb", "half_sent", "small_messages",
-           "small_json", "reflection_streams", "connection_flood", "rapid_resets", "endless_headers",
+ATTACKS = ["busy_process", "cancelled_prompts", "large_chats", "gzip_bomb", "half_sent",
+           "small_messages", "small_json", "reflection_streams", "connection_flood", "rapid_resets", "endless_headers",
            "control_frames", "bad_headers", "endless_streams", "many_choices", "many_sessions",
            "ten_times"]
 MOST_SECONDS = 300  # of one attack
@@ -168,12 +170,15 @@ def main():
         module = importlib.import_module(arguments.attacker)
         print(module.attack(arguments.address, **size_of(module, arguments.short)) or "")
         return 0
-    found = []
+    found, busy = [], None
     with tempfile.TemporaryDirectory(prefix="recurve-stubs-") as stubs:
         servers.generate_stubs(stubs)
         for name in arguments.names:
             result = run(name, arguments.short, stubs)
             report(name, result, arguments.short)
+            busy = result.beside.p99() if name == "busy_process" else busy
+            if busy is not None:
+                print(f"  first token, p99   {result.beside.p99() / busy:.1f} x of beside a busy process")
             for problem in problems(name, result, arguments.short):
                 print(f"  FAILED: {problem}")
                 found.append(problem)

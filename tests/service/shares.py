@@ -1,6 +1,7 @@
 """What tenants may have of one server, beside each other. ctest runs this with RECURVE_BIN set to the
 folder of recurve-server."""
 
+import http.client
 import json
 import os
 import pathlib
@@ -91,6 +92,28 @@ def test_memory_and_disk_of_sessions_are_bounded(shared):
     server.recurve("session", "close", "a", key=keys["tight"])
     assert "bytes of the disk" in refused("open", "--durability", "local", "more")
     server.recurve("session", "open", "more", key=keys["one"])
+
+
+def test_a_queue_that_one_tenant_floods_has_room_for_another(tmp_path):
+    """Far more requests than the queue takes, which do not end; another tenant's are all answered."""
+    file = tmp_path / "keys.json"
+    keys = {name: new_key(file, name) for name in ("many", "one")}
+    server = Server(tmp_path, "--keys", file, "--max-queue", "24", "--ttft-ms", "0")
+    body = json.dumps({"prompt": "Once", "max_tokens": 1000000, "ignore_eos": True, "stream": True})
+    flood = []
+    try:
+        for _ in range(60):
+            flood.append(http.client.HTTPConnection("127.0.0.1", int(server.ports["serving_http"]), timeout=60))
+            flood[-1].request("POST", "/v1/completions", body, {
+                "authorization": f"Bearer {keys['many']}", "content-type": "application/json"})
+        server.wait_for(r"what=limit .*result=RESOURCE_EXHAUSTED name=queue ")
+        for _ in range(10):
+            server.recurve("generate", "--prompt", "Once upon a time", "--max-tokens", "8", key=keys["one"])
+        assert "has its share of the queue" in server.curl("POST", "/v1/completions", keys["many"], "-d", body)[1]
+    finally:
+        for connection in flood:
+            connection.close()
+        server.stop()
 
 
 def test_a_flood_of_one_tenant_does_not_keep_out_another(shared):

@@ -1,0 +1,71 @@
+"""What a tenant that asks for little notices of another that offers ten times what the server can do:
+the time to its first token, by recurve-loadgen with each tenant's key.
+
+    RECURVE_BIN=build/release/bin /usr/bin/python3 tests/hostile/light_tenant.py [--seconds 20]
+        [--limits '{"heavy": {"slot_share": 0.5}}']
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import server as servers  # noqa: E402
+
+LIGHT = ("--rate", "5", "--arrivals", "constant", "--prompt-tokens", "32", "--output-tokens", "8")
+HEAVY = ("--prompt-tokens", "32", "--output-tokens", "32")
+TIMES = 10  # of what the server can do, offered by the heavy one
+WANTED = 1.5  # times the light one's p99 alone
+
+
+class Load:
+    """recurve-loadgen of a tenant, under way."""
+
+    def __init__(self, server, tenant, *flags):
+        key = pathlib.Path(server.folder.name) / f"{tenant}.key"
+        key.write_text(server.keys[tenant])
+        self.process = subprocess.Popen(
+            [servers.binary() / "recurve-loadgen", "--server", server.address, "--key-file", key, "--quiet",
+             "--json", "-", *map(str, flags)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    def result(self):
+        said = self.process.communicate()[0]
+        return json.loads(said[said.index("{"):])["trials"][0]
+
+
+def p99(trial):
+    return trial["latency"]["ttft"]["p99_ms"]
+
+
+def answered(trial):
+    requests = trial["requests"]
+    return f"{requests['measured'] - requests['failed']} of {requests['measured']} answered"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--seconds", type=int, default=20, help="of each measurement")
+    parser.add_argument("--limits", type=json.loads, default={}, help="of the file of keys")
+    arguments = parser.parse_args()
+    seconds = arguments.seconds
+    with servers.Server(tenants=("light", "heavy"), limits=arguments.limits) as server:
+        capacity = Load(server, "heavy", "--streams", 64, *HEAVY, "--warmup", 2, "--duration", 8,
+                        "--cooldown", 1).result()["throughput"]["answers_per_s"]
+        alone = Load(server, "light", *LIGHT, "--warmup", 2, "--duration", seconds).result()
+        heavy = Load(server, "heavy", "--rate", TIMES * capacity, *HEAVY, "--warmup", 0,
+                     "--duration", seconds + 5, "--cooldown", 1)
+        beside = Load(server, "light", *LIGHT, "--warmup", 3, "--duration", seconds).result()
+        others = heavy.result()
+    print(f"heavy alone        {capacity:.1f} answers a second; it offers {TIMES * capacity:.0f}: {answered(others)}, "
+          f"{others['requests']['errors']}")
+    print(f"light, first token p99 {p99(alone):.1f} ms alone, {p99(beside):.1f} ms beside, "
+          f"{p99(beside) / p99(alone):.2f} x; {answered(beside)}; p50 {alone['latency']['ttft']['p50_ms']:.1f} "
+          f"and {beside['latency']['ttft']['p50_ms']:.1f} ms")
+    return 0 if p99(beside) <= WANTED * p99(alone) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
