@@ -30,4 +30,10 @@ source=$folder/cpp/json_schema_converter.cc
 sed -i 's/AddCharacterClass({{\x27"\x27, \x27"\x27}, /AddCharacterClass({{0, 0x1f}, {\x27"\x27, \x27"\x27}, /' \
   "$source"
 [ "$(grep -c 'AddCharacterClass({{0, 0x1f}, ' "$source")" = 1 ]
+# Its compiler asks at each state and each token whether it is to go on: xgrammar_library.cc.
+source=$folder/cpp/grammar_compiler.cc
+sed -i -e '0,/^namespace xgrammar {/s//namespace xgrammar {\nvoid LookAtCompilation();/' \
+  -e 's/^\( *\)prev_token = &token;/\1LookAtCompilation();\n&/' \
+  -e 's/^\( *\)cur_stack_element.element_id = i;/\1LookAtCompilation();\n&/' "$source"
+[ "$(grep -c 'LookAtCompilation();' "$source")" = 4 ]
 printf '%s' "$made_of" >"$folder/made_of" # last: only whole folders are taken

@@ -13,6 +13,7 @@ struct ConstraintCompiler::Waiter::Job {
   ConstraintText text;
   uint64_t client = 0;
   bool began = false;
+  std::atomic<bool> unwanted{false};
   std::optional<Outcome> outcome = {};
   std::map<uint64_t, std::function<void()>> waiters = {};
 };
@@ -30,13 +31,22 @@ void ConstraintCompiler::Waiter::forget() {
   if (compiler_ == nullptr) return;
   std::lock_guard lock(compiler_->mutex_);
   job_->waiters.erase(number_);
-  if (job_->waiters.empty() && !job_->began) {
+  if (job_->waiters.empty() && job_->began) {
+    // Whoever asks for the same from now on asks anew.
+    job_->unwanted = true;
+    compiler_->forget_job(*job_);
+  } else if (job_->waiters.empty()) {
     auto& queue = compiler_->waiting_[job_->client];
     std::erase(queue, job_);
     if (queue.empty()) compiler_->waiting_.erase(job_->client);
-    compiler_->jobs_.erase(job_->text);
+    compiler_->forget_job(*job_);
   }
   compiler_ = nullptr;
+}
+
+void ConstraintCompiler::forget_job(const Job& job) {
+  const auto found = jobs_.find(job.text);
+  if (found != jobs_.end() && found->second.get() == &job) jobs_.erase(found);
 }
 
 std::optional<ConstraintCompiler::Outcome> ConstraintCompiler::Waiter::outcome() const {
@@ -52,6 +62,7 @@ ConstraintCompiler::~ConstraintCompiler() {
   {
     std::lock_guard lock(mutex_);
     ending_ = true;
+    if (under_way_ != nullptr) under_way_->unwanted = true;
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
@@ -71,7 +82,9 @@ std::optional<ConstraintCompiler::Outcome> ConstraintCompiler::compile(const Con
         static_cast<int>(of_mine) >= limits_.most_of_one) {
       return Outcome{.full = true};
     }
-    auto job = std::make_shared<Job>(Job{.text = text, .client = client});
+    auto job = std::make_shared<Job>();
+    job->text = text;
+    job->client = client;
     waiting_[client].push_back(job);
     found = jobs_.emplace(text, std::move(job)).first;
     if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
@@ -97,7 +110,7 @@ void ConstraintCompiler::work() {
   pthread_setschedparam(pthread_self(), SCHED_IDLE, &none);
   while (const std::shared_ptr<Job> job = next_job()) {
     const Clock::time_point began = Clock::now();
-    Outcome outcome = outcome_of(job->text);
+    Outcome outcome = outcome_of(*job);
     finish(*job, std::move(outcome), std::chrono::duration<double>(Clock::now() - began).count());
   }
 }
@@ -114,13 +127,17 @@ std::shared_ptr<ConstraintCompiler::Job> ConstraintCompiler::next_job() {
   queue->second.pop_front();
   if (queue->second.empty()) waiting_.erase(queue);
   job->began = true;
+  under_way_ = job;
   return job;
 }
 
-ConstraintCompiler::Outcome ConstraintCompiler::outcome_of(const ConstraintText& text) {
+ConstraintCompiler::Outcome ConstraintCompiler::outcome_of(const Job& job) {
   try {
     if (library_ == nullptr) library_ = make_constraint_library(tokens_());
-    return {.constraint = library_->compile(text)};
+    return {.constraint = library_->compile(
+                job.text, {.most_seconds = limits_.most_seconds, .unwanted = &job.unwanted})};
+  } catch (const CompileUnwanted&) {
+    return {.full = true};  // which nobody hears
   } catch (const ConstraintRefused& refused) {
     return {.refusal = refused.what()};
   } catch (const std::bad_alloc&) {
@@ -132,11 +149,15 @@ ConstraintCompiler::Outcome ConstraintCompiler::outcome_of(const ConstraintText&
 
 void ConstraintCompiler::finish(Job& job, Outcome outcome, double seconds) {
   std::lock_guard lock(mutex_);
-  ++(outcome.constraint != nullptr ? counts_.compiled : counts_.refused);
+  under_way_ = nullptr;
+  const bool given_up = outcome.full && job.unwanted;
+  ++(outcome.constraint != nullptr ? counts_.compiled
+     : given_up                    ? counts_.given_up
+                                   : counts_.refused);
   counts_.slowest_seconds = std::max(counts_.slowest_seconds, seconds);
   if (!outcome.full) remember(job.text, outcome);
   job.outcome = std::move(outcome);
-  jobs_.erase(job.text);
+  forget_job(job);
   // Under the lock: whoever forgets does not return while it is called.
   for (const auto& [number, done] : job.waiters) done();
 }

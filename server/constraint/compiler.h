@@ -22,6 +22,7 @@ struct CompileLimits {
   int most_of_one = 16;                   // of one client, likewise
   size_t cache_bytes = size_t{64} << 20;  // of constraints that nobody uses any more
   size_t most_refusals = 1024;            // that are remembered
+  double most_seconds = 20;               // of a processor on one constraint; more: refused
 };
 
 // Compiles constraints, each once, on a thread of its own that takes what the processors have left:
@@ -41,7 +42,8 @@ class ConstraintCompiler {
     Waiter(Waiter&& other) noexcept { *this = std::move(other); }
     Waiter& operator=(Waiter&& other) noexcept;
     ~Waiter() { forget(); }
-    // `done` is not called afterwards, nor under way. What nobody waits for is not compiled.
+    // `done` is not called afterwards, nor under way. What nobody waits for is not compiled, or is
+    // given up.
     void forget();
     // Empty: it is still being compiled.
     std::optional<Outcome> outcome() const;
@@ -58,7 +60,8 @@ class ConstraintCompiler {
 
   // `tokens` is called once, by the first that is to be compiled.
   ConstraintCompiler(std::function<TokenTexts()> tokens, CompileLimits limits = {});
-  ~ConstraintCompiler();  // nobody waits any more
+  // Nobody waits any more. What is under way is given up.
+  ~ConstraintCompiler();
 
   // The outcome, where it is known. Otherwise `waiter` waits for it, and `done`, which may only
   // post, is called once it is there. `client`: whose turn it is.
@@ -67,7 +70,7 @@ class ConstraintCompiler {
 
   // For metrics and tests.
   struct Counts {
-    int64_t compiled = 0, refused = 0, from_cache = 0;
+    int64_t compiled = 0, refused = 0, from_cache = 0, given_up = 0;
     int waiting = 0;
     size_t cached_bytes = 0;
     double slowest_seconds = 0;
@@ -83,7 +86,8 @@ class ConstraintCompiler {
   std::shared_ptr<Job> next_job();
   void finish(Job& job, Outcome outcome, double seconds);
   void remember(const ConstraintText& text, const Outcome& outcome);
-  Outcome outcome_of(const ConstraintText& text);
+  Outcome outcome_of(const Job& job);
+  void forget_job(const Job& job);
 
   const std::function<TokenTexts()> tokens_;
   const CompileLimits limits_;
@@ -91,6 +95,7 @@ class ConstraintCompiler {
   std::condition_variable changed_;
   bool ending_ = false;
   std::map<ConstraintText, std::shared_ptr<Job>> jobs_;           // wait, or are being compiled
+  std::shared_ptr<Job> under_way_;                                // what the thread compiles
   std::map<uint64_t, std::deque<std::shared_ptr<Job>>> waiting_;  // by client
   uint64_t last_client_ = 0;                                      // whose turn was last
   uint64_t waiters_ = 0;

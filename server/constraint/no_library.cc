@@ -5,7 +5,7 @@ namespace {
 
 class NoLibrary final : public ConstraintLibrary {
  public:
-  std::shared_ptr<const Constraint> compile(const ConstraintText&) override {
+  std::shared_ptr<const Constraint> compile(const ConstraintText&, const CompileBounds&) override {
     throw ConstraintRefused(
         "this server was built without structured output (RECURVE_GRAMMARS): ask for the answer "
         "without a constraint");

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,7 +11,9 @@
 
 #include "server/constraint/constraint.h"
 #include "server/constraint/schema_keywords.h"
+#include "server/constraint/schema_merge.h"
 #include "server/constraint/schema_patterns.h"
+#include "server/constraint/schema_scalars.h"
 #include "server/constraint/text_walk.h"
 
 namespace recurve {
@@ -32,19 +33,6 @@ KeywordUse use_of(std::string_view keyword, std::string_view* note) {
   }
   *note = "it is no keyword of JSON Schema 2020-12";
   return KeywordUse::kRefused;
-}
-
-bool has_type(const Json& value, std::string_view type) {
-  if (type == "null") return value.is_null();
-  if (type == "boolean") return value.is_boolean();
-  if (type == "number") return value.is_number();
-  if (type == "string") return value.is_string();
-  if (type == "array") return value.is_array();
-  if (type == "object") return value.is_object();
-  if (value.is_number_float()) {
-    return std::isfinite(value.get<double>()) && std::floor(value.get<double>()) == value;
-  }
-  return value.is_number_integer();
 }
 
 // A token of a JSON pointer, in a path for people.
@@ -77,23 +65,9 @@ class SchemaWalk {
     return definitions;
   }
 
-  [[noreturn]] static void refuse(const std::string& path, std::string_view keyword,
-                                  const std::string& why) {
-    throw ConstraintRefused(fmt::format("schema, {} at {}: {}", keyword, path, why));
-  }
-
   // ---- one schema ----
 
-  // What a schema says, by what its keywords are for.
-  struct Said {
-    std::map<std::string_view, const Json*> of_any, of_number, of_string, of_array, of_object;
-    const Json* find(std::string_view name) const {
-      for (const auto* group : {&of_any, &of_number, &of_string, &of_array, &of_object}) {
-        if (const auto found = group->find(name); found != group->end()) return found->second;
-      }
-      return nullptr;
-    }
-  };
+  using Said = SchemaSaid;
 
   Json read(const Json& schema, const std::string& path, int depth = 0) {
     if (++nodes_ > kMostSchemaNodes) {
@@ -105,10 +79,19 @@ class SchemaWalk {
           fmt::format("schema, at {}: it nests more than {} deep", path, kMostSchemaDepth));
     }
     if (schema.is_boolean()) {
-      if (!schema.get<bool>()) refuse(path, "false", "no value is valid for it");
+      if (!schema.get<bool>()) refuse_schema(path, "false", "no value is valid for it");
       return Json::object();
     }
-    if (!schema.is_object()) refuse(path, "schema", "a schema must be an object, true or false");
+    if (!schema.is_object())
+      refuse_schema(path, "schema", "a schema must be an object, true or false");
+    if (schema.contains("allOf")) {
+      sort(schema, path);
+      const auto target = [this](const Json& reference, const std::string& at) -> const Json& {
+        if (!reference.is_string()) refuse_schema(at, "$ref", "it must be a string");
+        return target_of(reference.get<std::string>(), at);
+      };
+      return read(merged_schema(schema, path, target, &merged_), path, depth + 1);
+    }
     const Said said = sort(schema, path);
     return read_said(said, path, depth);
   }
@@ -119,12 +102,12 @@ class SchemaWalk {
       std::string_view note;
       switch (use_of(keyword, &note)) {
         case KeywordUse::kRefused:
-          refuse(path, keyword,
-                 note.empty() ? "it is not enforced here: leave it out"
-                              : fmt::format("it is not enforced here ({})", note));
+          refuse_schema(path, keyword,
+                        note.empty() ? "it is not enforced here: leave it out"
+                                     : fmt::format("it is not enforced here ({})", note));
         case KeywordUse::kSays:
           if ((keyword == "$id" || keyword == "id") && path != "#")
-            refuse(path, keyword, "only the whole schema may have one");
+            refuse_schema(path, keyword, "only the whole schema may have one");
           break;
         case KeywordUse::kAny:
           said.of_any[keyword] = &value;
@@ -147,7 +130,7 @@ class SchemaWalk {
   }
 
   Json read_said(const Said& said, const std::string& path, int depth) {
-    for (const char* alone : {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"}) {
+    for (const char* alone : {"$ref", "const", "enum", "anyOf", "oneOf"}) {
       const Json* value = said.find(alone);
       if (value == nullptr) continue;
       check_alone(said, alone, path);
@@ -170,7 +153,7 @@ class SchemaWalk {
          {&said.of_any, &said.of_number, &said.of_string, &said.of_array, &said.of_object}) {
       for (const auto& [other, value] : *group) {
         if (other == keyword || (other == "type" && keyword != "$ref")) continue;
-        refuse(path, other, fmt::format("it may not stand beside {}", keyword));
+        refuse_schema(path, other, fmt::format("it may not stand beside {}", keyword));
       }
     }
   }
@@ -192,11 +175,11 @@ class SchemaWalk {
     for (const Json& one : list) {
       if (!one.is_string() ||
           std::ranges::find(kTypes, one.get_ref<const std::string&>()) == std::end(kTypes)) {
-        refuse(path, "type", fmt::format("{} is no type", one.dump()));
+        refuse_schema(path, "type", fmt::format("{} is no type", one.dump()));
       }
       types.push_back(one.get<std::string>());
     }
-    if (types.empty()) refuse(path, "type", "no value is of no type");
+    if (types.empty()) refuse_schema(path, "type", "no value is of no type");
     return types;
   }
 
@@ -207,39 +190,36 @@ class SchemaWalk {
 
   Json read_values(const Json& values, const Said& said, std::string_view keyword,
                    const std::string& path) {
-    if (!values.is_array()) refuse(path, keyword, "it must be an array");
+    if (!values.is_array()) refuse_schema(path, keyword, "it must be an array");
     std::vector<std::string> types;
     if (const Json* type = said.find("type")) types = read_types(*type, path);
     Json kept = Json::array();
     for (const Json& value : values) {
       if (++nodes_ > kMostSchemaNodes) {
-        refuse(path, keyword, fmt::format("a schema may have at most {} values", kMostSchemaNodes));
+        refuse_schema(path, keyword,
+                      fmt::format("a schema may have at most {} values", kMostSchemaNodes));
       }
       if (has_one_of(value, types)) kept.push_back(value);
     }
-    if (kept.empty()) refuse(path, keyword, "no value is valid for it");
+    if (kept.empty()) refuse_schema(path, keyword, "no value is valid for it");
     return {{"enum", std::move(kept)}};
   }
 
   Json read_branches(const Json& branches, const Said& said, std::string_view keyword,
                      const std::string& path, int depth) {
     if (!branches.is_array() || branches.empty()) {
-      refuse(path, keyword, "it must be an array of schemas, and not an empty one");
-    }
-    if (keyword == "allOf" && branches.size() > 1) {
-      refuse(path, keyword, "of more than one schema it is not enforced here: write them as one");
+      refuse_schema(path, keyword, "it must be an array of schemas, and not an empty one");
     }
     Json read_ones = Json::array();
     size_t index = 0;
     for (const Json& branch : branches) {
       const std::string at = below(path, fmt::format("{}/{}", keyword, index++));
-      if (branch.is_boolean() && !branch.get<bool>() && keyword != "allOf")
-        continue;  // adds nothing
+      if (branch.is_boolean() && !branch.get<bool>()) continue;  // adds nothing
       const Json* type = said.find("type");
       read_ones.push_back(
           read(type == nullptr ? branch : with_type(branch, *type, at), at, depth + 1));
     }
-    if (read_ones.empty()) refuse(path, keyword, "no value is valid for it");
+    if (read_ones.empty()) refuse_schema(path, keyword, "no value is valid for it");
     if (read_ones.size() == 1) return read_ones.front();
     return {{std::string(keyword), std::move(read_ones)}};
   }
@@ -249,7 +229,8 @@ class SchemaWalk {
     if (branch.is_boolean()) return {{"type", type}};
     if (!branch.is_object() || branch.contains("$ref") ||
         (branch.contains("type") && branch.at("type") != type)) {
-      refuse(path, "type", "it may not stand beside the type of all branches: write it in each");
+      refuse_schema(path, "type",
+                    "it may not stand beside the type of all branches: write it in each");
     }
     Json typed = branch;
     typed["type"] = type;
@@ -259,14 +240,14 @@ class SchemaWalk {
   // ---- references ----
 
   Json read_reference(const Json& reference, const std::string& path) {
-    if (!reference.is_string()) refuse(path, "$ref", "it must be a string");
+    if (!reference.is_string()) refuse_schema(path, "$ref", "it must be a string");
     std::string pointer = reference.get<std::string>();
     const Json* target = &target_of(pointer, path);
     // One that refers to nothing but another is that other.
     for (int steps = 0; target->is_object() && target->contains("$ref"); ++steps) {
-      if (steps == kMostSchemaDepth) refuse(path, "$ref", "it refers to itself");
+      if (steps == kMostSchemaDepth) refuse_schema(path, "$ref", "it refers to itself");
       sort(*target, pointer);
-      if (!target->at("$ref").is_string()) refuse(pointer, "$ref", "it must be a string");
+      if (!target->at("$ref").is_string()) refuse_schema(pointer, "$ref", "it must be a string");
       pointer = target->at("$ref").get<std::string>();
       target = &target_of(pointer, path);
     }
@@ -277,13 +258,13 @@ class SchemaWalk {
 
   const Json& target_of(const std::string& reference, const std::string& path) {
     if (reference != "#" && !reference.starts_with("#/")) {
-      refuse(path, "$ref",
-             fmt::format("it must be # or begin with #/, got {}", Json(reference).dump()));
+      refuse_schema(path, "$ref",
+                    fmt::format("it must be # or begin with #/, got {}", Json(reference).dump()));
     }
     try {
       return root_.at(Json::json_pointer(unescaped(reference.substr(1))));
     } catch (const Json::exception&) {
-      refuse(path, "$ref", fmt::format("the schema has no {}", Json(reference).dump()));
+      refuse_schema(path, "$ref", fmt::format("the schema has no {}", Json(reference).dump()));
     }
   }
 
@@ -310,116 +291,10 @@ class SchemaWalk {
   Json read_typed(const std::string& type, const Said& said, const std::string& path, int depth) {
     if (type == "integer") return read_integer(said, path);
     if (type == "number") return read_number(said, path);
-    if (type == "string") return read_string(said, path);
+    if (type == "string") return read_string(said, path, &pattern_bytes_);
     if (type == "array") return read_array(said, path, depth);
     if (type == "object") return read_object(said, path, depth);
     return {{"type", type}};
-  }
-
-  std::optional<double> bound(const Said& said, std::string_view keyword, const std::string& path) {
-    const Json* value = said.find(keyword);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_number()) refuse(path, keyword, "it must be a number");
-    const double number = value->get<double>();
-    constexpr double kMost = 9007199254740992;  // all whole numbers up to 2^53 are doubles
-    if (!(std::abs(number) <= kMost)) refuse(path, keyword, "it must be in [-2^53, 2^53]");
-    return number;
-  }
-
-  Json read_integer(const Said& said, const std::string& path) {
-    Json out{{"type", "integer"}};
-    std::optional<double> low, high;
-    const auto raise = [&](double to) { low = std::max(low.value_or(to), to); };
-    const auto lower = [&](double to) { high = std::min(high.value_or(to), to); };
-    if (const auto b = bound(said, "minimum", path)) raise(std::ceil(*b));
-    if (const auto b = bound(said, "exclusiveMinimum", path)) raise(std::floor(*b) + 1);
-    if (const auto b = bound(said, "maximum", path)) lower(std::floor(*b));
-    if (const auto b = bound(said, "exclusiveMaximum", path)) lower(std::ceil(*b) - 1);
-    if (low && high && *low > *high) refuse(path, "minimum", "no integer is within the bounds");
-    if (low) out["minimum"] = static_cast<int64_t>(*low);
-    if (high) out["maximum"] = static_cast<int64_t>(*high);
-    if (const auto of = bound(said, "multipleOf", path)) {
-      if (*of < 1 || std::floor(*of) != *of) {
-        refuse(path, "multipleOf", "of integers it must be a whole number of at least 1");
-      }
-      if (*of > 1) out["multipleOf"] = static_cast<int64_t>(*of);
-    }
-    return out;
-  }
-
-  Json read_number(const Said& said, const std::string& path) {
-    Json out{{"type", "number"}};
-    if (said.find("multipleOf") != nullptr) {
-      refuse(path, "multipleOf", "it is enforced of integers only: write \"type\": \"integer\"");
-    }
-    for (const char* keyword : {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
-      if (const auto b = bound(said, keyword, path)) out[keyword] = *said.find(keyword);
-    }
-    return out;
-  }
-
-  std::optional<int64_t> count(const Said& said, std::string_view keyword,
-                               const std::string& path) {
-    const Json* value = said.find(keyword);
-    if (value == nullptr) return std::nullopt;
-    const bool whole = value->is_number() && has_type(*value, "integer");
-    const double number = whole ? value->get<double>() : -1;
-    if (number < 0) refuse(path, keyword, "it must be a whole number of at least 0");
-    if (number > kMostSchemaCount) {
-      refuse(path, keyword, fmt::format("it must be at most {}", kMostSchemaCount));
-    }
-    return static_cast<int64_t>(number);
-  }
-  // The two of a pair, into `out`.
-  void counts(const Said& said, const char* least, const char* most, const std::string& path,
-              Json* out) {
-    const auto low = count(said, least, path), high = count(said, most, path);
-    if (low && high && *low > *high)
-      refuse(path, least, fmt::format("it must not be above {}", most));
-    if (low) (*out)[least] = *low;
-    if (high) (*out)[most] = *high;
-  }
-
-  Json read_string(const Said& said, const std::string& path) {
-    Json out{{"type", "string"}}, length = Json::object();
-    counts(said, "minLength", "maxLength", path, &length);
-    const bool counted = !length.empty();
-    if (counted) out.update(length);
-    const Json* pattern = said.find("pattern");
-    const Json* format = said.find("format");
-    for (const auto& [keyword, value] :
-         {std::pair("pattern", pattern), std::pair("format", format)}) {
-      if (value == nullptr) continue;
-      if (!value->is_string()) refuse(path, keyword, "it must be a string");
-      if (counted) {
-        refuse(path, length.contains("minLength") ? "minLength" : "maxLength",
-               fmt::format("it may not stand beside {}: write the length into a pattern, {{m,n}}",
-                           keyword));
-      }
-    }
-    if (pattern != nullptr && format != nullptr) {
-      refuse(path, "format", "it may not stand beside pattern");
-    }
-    if (pattern != nullptr) out["pattern"] = checked_pattern(*pattern, "pattern", path);
-    if (format != nullptr) {
-      const auto meant = pattern_of_format(format->get_ref<const std::string&>());
-      if (!meant) refuse(path, "format", fmt::format("{} is not enforced here", format->dump()));
-      out["pattern"] = enforceable_regex(*meant, /*in_json=*/true);
-    }
-    return out;
-  }
-
-  std::string checked_pattern(const Json& pattern, std::string_view keyword,
-                              const std::string& path) {
-    try {
-      const std::string regex =
-          enforceable_regex(pattern.get_ref<const std::string&>(), /*in_json=*/true);
-      pattern_bytes_ += regex.size();
-      if (pattern_bytes_ > kMostPatternBytes) throw ConstraintRefused("all patterns are too long");
-      return regex;
-    } catch (const ConstraintRefused& refused) {
-      refuse(path, keyword, refused.what());
-    }
   }
 
   Json read_array(const Said& said, const std::string& path, int depth) {
@@ -427,13 +302,13 @@ class SchemaWalk {
     counts(said, "minItems", "maxItems", path, &out);
     const int64_t most = out.value("maxItems", int64_t{kMostSchemaCount});
     if (const Json* unique = said.find("uniqueItems")) {
-      if (!unique->is_boolean()) refuse(path, "uniqueItems", "it must be true or false");
+      if (!unique->is_boolean()) refuse_schema(path, "uniqueItems", "it must be true or false");
       if (unique->get<bool>() && most > 1) {
-        refuse(path, "uniqueItems", "it is not enforced here: leave it out");
+        refuse_schema(path, "uniqueItems", "it is not enforced here: leave it out");
       }
     }
     if (const Json* prefix = said.find("prefixItems")) {
-      if (!prefix->is_array()) refuse(path, "prefixItems", "it must be an array of schemas");
+      if (!prefix->is_array()) refuse_schema(path, "prefixItems", "it must be an array of schemas");
       Json items = Json::array();
       for (const Json& item : *prefix) {
         if (static_cast<int64_t>(items.size()) == most) break;
@@ -444,7 +319,7 @@ class SchemaWalk {
     }
     const Json* items = said.find("items");
     if (items != nullptr && items->is_array()) {
-      refuse(path, "items", "of an array of schemas it is prefixItems since 2020-12");
+      refuse_schema(path, "items", "of an array of schemas it is prefixItems since 2020-12");
     }
     const bool closed = items != nullptr && items->is_boolean() && !items->get<bool>();
     if (closed) {
@@ -465,10 +340,10 @@ class SchemaWalk {
     for (const auto& [keyword, value] :
          {std::pair("patternProperties", patterns), std::pair("propertyNames", name_rules)}) {
       if (value == nullptr) continue;
-      if (named) refuse(path, keyword, "it may not stand beside properties or required");
+      if (named) refuse_schema(path, keyword, "it may not stand beside properties or required");
     }
     if (patterns != nullptr && name_rules != nullptr) {
-      refuse(path, "propertyNames", "it may not stand beside patternProperties");
+      refuse_schema(path, "propertyNames", "it may not stand beside patternProperties");
     }
     const Json* additional = said.find("additionalProperties");
     bool open = false;
@@ -496,7 +371,7 @@ class SchemaWalk {
     if (!out.contains("additionalProperties")) out["additionalProperties"] = false;
     counts(said, "minProperties", "maxProperties", path, &out);
     if (out.value("minProperties", 0) > 1 && (open || out.contains("patternProperties"))) {
-      refuse(path, "minProperties", "of more than 1 it needs all properties to be named");
+      refuse_schema(path, "minProperties", "of more than 1 it needs all properties to be named");
     }
     if (named) {
       Json required = Json::array();
@@ -522,7 +397,7 @@ class SchemaWalk {
     Json read_ones = Json::object();
     std::set<std::string> absent;
     if (const Json* properties = said.find("properties")) {
-      if (!properties->is_object()) refuse(path, "properties", "it must be an object");
+      if (!properties->is_object()) refuse_schema(path, "properties", "it must be an object");
       for (const auto& [name, schema] : properties->items()) {
         if (schema.is_boolean() && !schema.get<bool>()) {
           absent.insert(name);
@@ -532,11 +407,12 @@ class SchemaWalk {
       }
     }
     if (const Json* required = said.find("required")) {
-      if (!required->is_array()) refuse(path, "required", "it must be an array of names");
+      if (!required->is_array()) refuse_schema(path, "required", "it must be an array of names");
       for (const Json& name : *required) {
-        if (!name.is_string()) refuse(path, "required", "it must be an array of names");
+        if (!name.is_string()) refuse_schema(path, "required", "it must be an array of names");
         const auto& text = name.get_ref<const std::string&>();
-        if (absent.contains(text)) refuse(path, "required", "no value is valid for " + name.dump());
+        if (absent.contains(text))
+          refuse_schema(path, "required", "no value is valid for " + name.dump());
         if (read_ones.contains(text)) continue;
         const Json* additional = said.find("additionalProperties");
         const Json any = true;
@@ -546,10 +422,11 @@ class SchemaWalk {
     }
     if (!absent.empty() && said.find("additionalProperties") != nullptr &&
         *said.find("additionalProperties") != Json(false)) {
-      refuse(path, "properties", "one that is false needs additionalProperties to be false");
+      refuse_schema(path, "properties", "one that is false needs additionalProperties to be false");
     }
     if (read_ones.size() > kMostProperties) {
-      refuse(path, "properties", fmt::format("an object may have at most {}", kMostProperties));
+      refuse_schema(path, "properties",
+                    fmt::format("an object may have at most {}", kMostProperties));
     }
     return read_ones;
   }
@@ -557,20 +434,22 @@ class SchemaWalk {
   Json read_patterns(const Json& patterns, const Json* additional, const std::string& path,
                      int depth) {
     if (!patterns.is_object() || patterns.size() != 1) {
-      refuse(path, "patternProperties", "it must be an object with one pattern");
+      refuse_schema(path, "patternProperties", "it must be an object with one pattern");
     }
     if (additional != nullptr && *additional != Json(false)) {
-      refuse(path, "additionalProperties", "beside patternProperties it must be false");
+      refuse_schema(path, "additionalProperties", "beside patternProperties it must be false");
     }
     const std::string& name = patterns.items().begin().key();
-    const std::string pattern = checked_pattern(Json(name), "patternProperties", path);
+    const std::string pattern =
+        checked_pattern(Json(name), "patternProperties", path, &pattern_bytes_);
     return {{pattern, read(patterns.front(), below(path, "patternProperties"), depth + 1)}};
   }
 
   Json read_names(const Json& names, const Json* additional, const std::string& path, int depth) {
     const Json walked =
         names.is_object() ? read_typed("string", sort(names, path), path, depth) : Json::object();
-    if (!walked.contains("pattern")) refuse(path, "propertyNames", "it must be of a pattern");
+    if (!walked.contains("pattern"))
+      refuse_schema(path, "propertyNames", "it must be of a pattern");
     const Json any = true;
     return {{walked.at("pattern").get<std::string>(),
              read(additional == nullptr ? any : *additional, below(path, "additionalProperties"),
@@ -579,6 +458,7 @@ class SchemaWalk {
 
   const Json root_;
   int nodes_ = 0;
+  int merged_ = 0;  // schemas of allOf
   size_t pattern_bytes_ = 0;
   std::map<std::string, std::string> names_;  // of what is referred to, by pointer
   std::vector<std::string> referred_;         // and is still to be read
@@ -592,16 +472,12 @@ std::string enforceable_schema(std::string_view schema) {
                                         kMostConstraintBytes, schema.size()));
   }
   // Before anything recurses into it.
-  const auto shallow = [](int depth, Json::parse_event_t, Json&) {
-    if (depth > 4 * kMostSchemaDepth) {
-      throw ConstraintRefused(
-          fmt::format("schema: it nests more than {} deep", 4 * kMostSchemaDepth));
-    }
-    return true;
-  };
+  if (nests_deeper_than(schema, kMostJsonNesting)) {
+    throw ConstraintRefused(fmt::format("schema: it nests more than {} deep", kMostJsonNesting));
+  }
   Json parsed;
   try {
-    parsed = Json::parse(schema, shallow);
+    parsed = Json::parse(schema);
   } catch (const Json::exception& error) {
     throw ConstraintRefused(fmt::format("schema: it is no JSON: {}", error.what()));
   }

@@ -10,6 +10,8 @@ inline constexpr int kMostSchemaCount =
     1000;  // of characters, items or properties that are counted
 inline constexpr size_t kMostPatternBytes = 16384;  // of all patterns, with repeats written out
 inline constexpr int kMostProperties = 500;         // of one object
+// Between two tokens of JSON: a model that is lost would go on with spaces for ever.
+inline constexpr int kMostWhitespace = 16;
 
 inline constexpr size_t kMostNamedBytes = 64;  // of an object's names, where it may have others
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "server/constraint/constraint.h"
 #include "server/constraint/schema_walk.h"
@@ -51,19 +52,136 @@ const Json& list_of(const Json& object, const char* name) {
   return *found;
 }
 
+// The library's own form of a value that is of a schema.
+Json json_of(const Json& schema) {
+  return {{"type", "json_schema"},
+          {"json_schema", Json::parse(enforceable_schema(schema.dump()))},
+          {"max_whitespace_cnt", kMostWhitespace}};
+}
+
+std::string whole(const Json& format) {
+  return Json{{"type", "structural_tag"}, {"format", format}}.dump();
+}
+
+Json constant(const std::string& text) { return {{"type", "const_string"}, {"value", text}}; }
+Json sequence(Json elements) { return {{"type", "sequence"}, {"elements", std::move(elements)}}; }
+Json token(int32_t id) { return {{"type", "token"}, {"token", id}}; }
+
+// ---- calls of tools ----
+
+// A mark that may be a control token, and the white space beside it.
+struct Mark {
+  std::string before, text, after;
+  int32_t id;
+};
+Mark mark_of(const Json& said, const char* name, const char* id) {
+  const std::string all = said.value(name, "");
+  const size_t begin = std::min(all.find_first_not_of(" \n"), all.size());
+  const size_t end = all.find_last_not_of(" \n") + 1;  // 0 where there is nothing else
+  if (begin >= end) return {all, "", "", -1};
+  return {all.substr(0, begin), all.substr(begin, end - begin), all.substr(end),
+          said.value(id, -1)};
+}
+
+// The arguments of a call. Without `strict`, where the schema cannot be enforced, any object.
+Json arguments_of(const Json& call) {
+  try {
+    return json_of(call.at("schema"));
+  } catch (const ConstraintRefused& refused) {
+    if (!call.value("strict", true)) return json_of(Json{{"type", "object"}});
+    throw ConstraintRefused(
+        fmt::format("the parameters of {}: {}", call.value("name", ""), refused.what()));
+  }
+}
+
+// Each between what stands in front of it and behind it.
+Json tags_of(const Json& said, const Mark& mark, const Mark& close) {
+  Json tags = Json::array();
+  for (const Json& call : list_of(said, "calls")) {
+    Json tag{{"type", "tag"}};
+    Json within = Json::array();
+    std::string begin = call.value("begin", "");
+    if (mark.id >= 0) {
+      tag["begin"] = token(mark.id);
+      within.push_back(constant(mark.after + begin));
+    } else {
+      tag["begin"] = mark.text + mark.after + begin;
+    }
+    within.push_back(arguments_of(call));
+    const std::string end = call.value("end", "") + close.before;
+    if (close.id >= 0) {
+      within.push_back(constant(end));
+      tag["end"] = token(close.id);
+    } else {
+      tag["end"] = end + close.text;
+    }
+    tag["content"] = sequence(std::move(within));
+    tags.push_back(std::move(tag));
+  }
+  return tags;
+}
+
+Json one_after_another(Json tags, const char* separator, bool single) {
+  return {{"type", "tags_with_separator"},
+          {"tags", std::move(tags)},
+          {"separator", separator},
+          {"at_least_one", true},
+          {"stop_after_first", single}};
+}
+
+// Free text in which the mark begins one of the tags.
+Json between_text(Json tags, const Mark& mark, bool single) {
+  Json format{{"type", mark.id < 0 ? "triggered_tags" : "token_triggered_tags"},
+              {"tags", std::move(tags)},
+              {"at_least_one", false},
+              {"stop_after_first", single}};
+  if (mark.id < 0) {
+    format["triggers"] = {mark.text};
+  } else {
+    format["trigger_tokens"] = {mark.id};
+  }
+  return format;
+}
+
+Json marked_calls(const Json& said) {
+  const Mark mark = mark_of(said, "mark", "mark_id"), close = mark_of(said, "close", "close_id");
+  Json tags = tags_of(said, mark, close);
+  const bool single = flag_of(said, "single");
+  if (flag_of(said, "required")) return one_after_another(std::move(tags), "\n", single);
+  return between_text(std::move(tags), mark, single);
+}
+
+Json listed_calls(const Json& said) {
+  const Mark mark = mark_of(said, "mark", "mark_id"), none{"", "", "", -1};
+  const Json calls = one_after_another(tags_of(said, none, none), ", ", flag_of(said, "single"));
+  const std::string begin = mark.after + "[";
+  const Json within = mark.id < 0 ? calls : sequence({constant(begin), calls});
+  const Json tag{{"type", "tag"},
+                 {"begin", mark.id < 0 ? Json(mark.text + begin) : token(mark.id)},
+                 {"content", within},
+                 {"end", "]"}};
+  return flag_of(said, "required") ? tag : between_text(Json::array({tag}), mark, true);
+}
+
+// An answer that begins with a brace is a call.
+Json answer_or_call(const Json& said) {
+  const Mark none{"", "", "", -1};
+  Json call = one_after_another(tags_of(said, none, none), "", /*single=*/true);
+  if (flag_of(said, "required")) return call;
+  const Json text{
+      {"type", "grammar"},
+      {"grammar", "root ::= \"\" | [^{ \\n\\r\\t] rest\nrest ::= [\\u0000-\\U0010FFFF]*"}};
+  return {{"type", "or"}, {"elements", Json::array({std::move(call), text})}};
+}
+
 }  // namespace
 
 std::string enforceable_tags(std::string_view tags) {
   if (tags.size() > kMostConstraintBytes) {
     refuse(fmt::format("it must have at most {} bytes, got {}", kMostConstraintBytes, tags.size()));
   }
-  Json parsed = Json::parse(
-      tags,
-      [](int depth, Json::parse_event_t, Json&) {
-        if (depth > 4 * kMostSchemaDepth) refuse("it nests too deep");
-        return true;
-      },
-      /*allow_exceptions=*/false);
+  if (nests_deeper_than(tags, kMostJsonNesting)) refuse("it nests too deep");
+  const Json parsed = Json::parse(tags, nullptr, /*allow_exceptions=*/false);
   check_keys(parsed, {"triggers", "structures", "required", "single"});
   Json triggers = Json::array(), structures = Json::array();
   for (const Json& trigger : list_of(parsed, "triggers")) {
@@ -83,19 +201,35 @@ std::string enforceable_tags(std::string_view tags) {
                          Json(begin).dump()));
     }
     if (!structure.contains("schema")) refuse("each of structures must have a schema");
-    const std::string schema = enforceable_schema(structure.at("schema").dump());
-    structures.push_back(
-        {{"type", "tag"},
-         {"begin", begin},
-         {"content", {{"type", "json_schema"}, {"json_schema", Json::parse(schema)}}},
-         {"end", text_of(structure, "end")}});
+    structures.push_back({{"type", "tag"},
+                          {"begin", begin},
+                          {"content", json_of(structure.at("schema"))},
+                          {"end", text_of(structure, "end")}});
   }
   const Json format{{"type", "triggered_tags"},
                     {"triggers", std::move(triggers)},
                     {"tags", std::move(structures)},
                     {"at_least_one", flag_of(parsed, "required")},
                     {"stop_after_first", flag_of(parsed, "single")}};
-  return Json{{"type", "structural_tag"}, {"format", format}}.dump();
+  return whole(format);
+}
+
+std::string enforceable_calls(std::string_view calls) {
+  if (nests_deeper_than(calls, kMostJsonNesting)) refuse("it nests too deep");
+  const Json said = Json::parse(calls, nullptr, /*allow_exceptions=*/false);
+  if (!said.is_object()) refuse("it must be an object");
+  const std::string& shape = text_of(said, "shape");
+  if (shape == "marked") return whole(marked_calls(said));
+  return whole(shape == "list" ? listed_calls(said) : answer_or_call(said));
+}
+
+std::vector<int32_t> control_ids_of(std::string_view calls) {
+  std::vector<int32_t> ids;
+  const Json said = Json::parse(calls, nullptr, /*allow_exceptions=*/false);
+  for (const char* name : {"mark_id", "close_id"}) {
+    if (const int32_t id = said.value(name, -1); id >= 0) ids.push_back(id);
+  }
+  return ids;
 }
 
 }  // namespace recurve

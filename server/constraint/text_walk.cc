@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bitset>
 #include <cctype>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -115,6 +116,7 @@ class RegexWalk {
         return read_group(depth);
       case '[':
         read_class();
+        if (in_json_) return {in_ascii(text_.substr(from, at_ - from)), 1};
         break;
       case '\\':
         read_escape();
@@ -196,6 +198,60 @@ class RegexWalk {
     ++at_;
   }
 
+  // A class that leaves out what \d, \w or \s are: other validators have more characters for these
+  // than ASCII has, so it is written as the printable ones of ASCII that are left.
+  std::string in_ascii(std::string_view written) const {
+    const std::string_view inside = written.substr(1, written.size() - 2);
+    const bool leaves_out_sets =
+        inside.starts_with('^') && (inside.find("\\d") != std::string_view::npos ||
+                                    inside.find("\\w") != std::string_view::npos ||
+                                    inside.find("\\s") != std::string_view::npos);
+    if (!leaves_out_sets) return std::string(written);
+    const std::bitset<128> out = ascii_of_class(inside.substr(1));
+    std::string left = "[";
+    for (unsigned char c = 0x20; c <= 0x7e; ++c) {
+      if (out[c] || c == '"' || c == '\\') continue;
+      if (std::string_view("^$.*+?()[]{}|/-").find(static_cast<char>(c)) !=
+          std::string_view::npos) {
+        left += '\\';
+      }
+      left += static_cast<char>(c);
+    }
+    if (left.size() == 1) refuse("no printable character of ASCII is in this class");
+    return left + "]";
+  }
+
+  // The characters that a class has between its brackets, which has been read before.
+  std::bitset<128> ascii_of_class(std::string_view inside) const {
+    std::bitset<128> set;
+    const auto add_set = [&](char name) {
+      for (unsigned char c = 0; c < 128; ++c) {
+        const bool is_space = c == ' ' || (c >= '\t' && c <= '\r');
+        set[c] = set[c] || (name == 'd'   ? std::isdigit(c) != 0
+                            : name == 'w' ? std::isalnum(c) != 0 || c == '_'
+                                          : is_space);
+      }
+    };
+    for (size_t i = 0; i < inside.size(); ++i) {
+      unsigned char first = static_cast<unsigned char>(inside[i]);
+      if (first == '\\') {
+        first = static_cast<unsigned char>(inside[++i]);
+        if (first == 'd' || first == 'w' || first == 's') {
+          add_set(static_cast<char>(first));
+          continue;
+        }
+      }
+      unsigned char last = first;
+      if (i + 2 < inside.size() && inside[i + 1] == '-') {
+        i += 2;
+        if (inside[i] == '\\') ++i;
+        last = static_cast<unsigned char>(inside[i]);
+      }
+      for (unsigned char c = first; c <= last && c < 128; ++c) set[c] = true;
+    }
+    return set;
+  }
+
   void read_escape() {
     const char c = take();
     if (in_json_ && std::string_view("DWS").find(c) != std::string_view::npos) {
@@ -233,6 +289,25 @@ class RegexWalk {
 
 std::string enforceable_regex(std::string_view regex, bool in_json) {
   return RegexWalk(regex, in_json).run();
+}
+
+bool nests_deeper_than(std::string_view json, int levels) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (in_string) {
+      i += c == '\\';
+      in_string = c != '"';
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      if (++depth > levels) return true;
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  return false;
 }
 
 void check_grammar(std::string_view grammar) {

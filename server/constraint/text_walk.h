@@ -13,6 +13,10 @@ inline constexpr size_t kMostRegexBytes = 4096;
 inline constexpr int kMostRegexRepeats = 256;        // in one {m,n}
 inline constexpr int64_t kMostRegexPositions = 512;  // characters, with repeats written out
 inline constexpr size_t kMostChoices = 4096;
+inline constexpr int kMostJsonNesting = 256;  // of lists and objects
+
+// Whether lists and objects in a JSON text stand deeper than that in each other. Of any text.
+bool nests_deeper_than(std::string_view json, int levels);
 
 // A regular expression: characters, classes, groups, |, ? * + {m,n}, \d \w \s and their opposites;
 // ^ and $ only at its ends. It is always the whole text that matches. `in_json`: of a string in

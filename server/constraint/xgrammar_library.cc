@@ -1,10 +1,13 @@
 // The only file that knows xgrammar (https://github.com/mlc-ai/xgrammar, Apache-2.0).
 #include <dlpack/dlpack.h>
+#include <fmt/format.h>
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
 #include <array>
+#include <ctime>
 #include <nlohmann/json.hpp>
+#include <variant>
 
 #include "server/constraint/constraint_library.h"
 #include "server/constraint/schema_walk.h"
@@ -19,6 +22,41 @@ namespace {
 // error, and the constraint would be a weaker one.
 thread_local std::string left_out;
 
+double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// What this thread compiles is looked at now and then.
+class Watch {
+ public:
+  explicit Watch(const CompileBounds& bounds) : bounds_(bounds), began_(thread_seconds()) {
+    current = this;
+  }
+  ~Watch() { current = nullptr; }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  void look() {
+    if (bounds_.unwanted != nullptr && *bounds_.unwanted) throw CompileUnwanted();
+    constexpr int kBetweenClocks = 64;
+    if (++looks_ % kBetweenClocks != 0 || thread_seconds() - began_ < bounds_.most_seconds) return;
+    throw ConstraintRefused(fmt::format(
+        "it takes more than {} s to compile: write it with fewer and smaller repeats, or with "
+        "fewer properties",
+        bounds_.most_seconds));
+  }
+
+  static thread_local Watch* current;
+
+ private:
+  const CompileBounds& bounds_;
+  const double began_;
+  int looks_ = 0;
+};
+thread_local Watch* Watch::current = nullptr;
+
 }  // namespace
 }  // namespace recurve
 
@@ -30,6 +68,12 @@ void LogMessageImpl(const std::string& file, int line, int level, const std::str
 
 void LogFatalImpl(const std::string&, int, const std::string& message) {
   throw recurve::ConstraintRefused(message);
+}
+
+// deploy/xgrammar.sh has its compiler call this, once for each state and token.
+void LookAtCompilation();
+void LookAtCompilation() {
+  if (recurve::Watch::current != nullptr) recurve::Watch::current->look();
 }
 
 void LogMessageImpl(const std::string&, int, int level, const std::string& message) {
@@ -52,13 +96,19 @@ struct Vocabulary {
 // The library's characters may be surrogates, which are no UTF-8: that it is, is kept to here.
 class XgrammarMatcher final : public Matcher {
  public:
-  XgrammarMatcher(xgrammar::GrammarMatcher matcher, std::shared_ptr<const Vocabulary> vocabulary)
-      : matcher_(std::move(matcher)), vocabulary_(std::move(vocabulary)) {}
+  // `control_ids`: those that the grammar names.
+  XgrammarMatcher(xgrammar::GrammarMatcher matcher, std::shared_ptr<const Vocabulary> vocabulary,
+                  std::span<const int32_t> control_ids)
+      : matcher_(std::move(matcher)),
+        vocabulary_(std::move(vocabulary)),
+        control_ids_(control_ids) {}
 
   bool accept(int32_t id) override {
     const std::string& text = vocabulary_->texts.at(static_cast<size_t>(id));
     const auto next = utf8_state_after(utf8_, text);
-    if (text.empty() || !next || matcher_.IsTerminated() || !matcher_.AcceptToken(id)) return false;
+    if ((text.empty() && !may_come(id)) || !next || matcher_.IsTerminated() ||
+        !matcher_.AcceptToken(id))
+      return false;
     utf8_ = *next;
     return true;
   }
@@ -76,20 +126,35 @@ class XgrammarMatcher final : public Matcher {
     std::ranges::fill(mask, ~uint32_t{0});
     matcher_.FillNextTokenBitmask(&tensor);
     const std::vector<uint32_t>& utf8 = vocabulary_->utf8[utf8_];
+    const auto bit = [](int32_t id) { return uint32_t{1} << (static_cast<size_t>(id) % 32); };
+    std::array<bool, 2> named{};
+    for (size_t i = 0; i < control_ids_.size(); ++i) {
+      const int32_t id = control_ids_[i];
+      named.at(i) = may_come(id) && (mask[static_cast<size_t>(id) / 32] & bit(id)) != 0;
+    }
     for (size_t word = 0; word < mask.size(); ++word) mask[word] &= utf8[word];
+    for (size_t i = 0; i < control_ids_.size(); ++i) {
+      if (named.at(i)) mask[static_cast<size_t>(control_ids_[i]) / 32] |= bit(control_ids_[i]);
+    }
   }
 
   bool may_end() const override { return utf8_ == 0 && matcher_.IsCompleted(); }
 
   std::unique_ptr<Matcher> fork() const override {
-    auto fork = std::make_unique<XgrammarMatcher>(matcher_.Fork(), vocabulary_);
+    auto fork = std::make_unique<XgrammarMatcher>(matcher_.Fork(), vocabulary_, control_ids_);
     fork->utf8_ = utf8_;
     return fork;
   }
 
  private:
+  // Of control tokens, which have no text: between whole characters, those that are named.
+  bool may_come(int32_t id) const {
+    return utf8_ == 0 && std::ranges::find(control_ids_, id) != control_ids_.end();
+  }
+
   xgrammar::GrammarMatcher matcher_;
   const std::shared_ptr<const Vocabulary> vocabulary_;
+  const std::span<const int32_t> control_ids_;  // the constraint's, which outlives it
   Utf8State utf8_ = 0;
 };
 
@@ -97,10 +162,15 @@ class XgrammarConstraint final : public Constraint {
  public:
   XgrammarConstraint(xgrammar::CompiledGrammar grammar,
                      std::shared_ptr<const Vocabulary> vocabulary, ConstraintText text)
-      : grammar_(std::move(grammar)), vocabulary_(std::move(vocabulary)), text_(std::move(text)) {}
+      : grammar_(std::move(grammar)),
+        vocabulary_(std::move(vocabulary)),
+        text_(std::move(text)),
+        control_ids_(text_.form == ConstraintText::Form::kToolCalls ? control_ids_of(text_.text)
+                                                                    : std::vector<int32_t>()) {}
 
   std::unique_ptr<Matcher> begin() const override {
-    return std::make_unique<XgrammarMatcher>(xgrammar::GrammarMatcher(grammar_), vocabulary_);
+    return std::make_unique<XgrammarMatcher>(xgrammar::GrammarMatcher(grammar_), vocabulary_,
+                                             control_ids_);
   }
   size_t bytes() const override { return grammar_.MemorySizeBytes() + text_.text.size(); }
   const ConstraintText& text() const override { return text_; }
@@ -109,6 +179,7 @@ class XgrammarConstraint final : public Constraint {
   const xgrammar::CompiledGrammar grammar_;
   const std::shared_ptr<const Vocabulary> vocabulary_;
   const ConstraintText text_;
+  const std::vector<int32_t> control_ids_;
 };
 
 std::string ebnf_of_choices(const std::string& text) {
@@ -123,13 +194,15 @@ std::string ebnf_of_choices(const std::string& text) {
 class XgrammarLibrary final : public ConstraintLibrary {
  public:
   explicit XgrammarLibrary(const TokenTexts& tokens)
-      : compiler_(xgrammar::TokenizerInfo(tokens, xgrammar::VocabType::RAW, std::nullopt,
-                                          std::vector<int32_t>{}),
+      : compiler_(xgrammar::TokenizerInfo(with_control_tokens(tokens), xgrammar::VocabType::RAW,
+                                          std::nullopt, std::vector<int32_t>{}),
                   /*max_threads=*/1, /*cache_enabled=*/false),
         vocabulary_(std::make_shared<const Vocabulary>(tokens)) {}
 
-  std::shared_ptr<const Constraint> compile(const ConstraintText& text) override {
+  std::shared_ptr<const Constraint> compile(const ConstraintText& text,
+                                            const CompileBounds& bounds) override {
     left_out.clear();
+    const Watch watch(bounds);
     try {
       xgrammar::CompiledGrammar grammar = compiled(text);
       if (!left_out.empty()) throw ConstraintRefused(left_out);
@@ -142,6 +215,15 @@ class XgrammarLibrary final : public ConstraintLibrary {
   }
 
  private:
+  // The library never lets ids come that have no text, even where a grammar names them: a byte that
+  // is in no text of UTF-8 stands for control tokens.
+  static TokenTexts with_control_tokens(TokenTexts tokens) {
+    for (std::string& text : tokens) {
+      if (text.empty()) text = "\xff";
+    }
+    return tokens;
+  }
+
   xgrammar::CompiledGrammar compiled(const ConstraintText& text) {
     using Form = ConstraintText::Form;
     switch (text.form) {
@@ -157,9 +239,21 @@ class XgrammarLibrary final : public ConstraintLibrary {
       case Form::kChoice:
         return checked(xgrammar::Grammar::FromEBNF(ebnf_of_choices(text.text)));
       case Form::kStructuralTag:
+        return checked(of_tags(enforceable_tags(text.text)));
+      case Form::kToolCalls:
         break;
     }
-    return compiler_.CompileStructuralTag(enforceable_tags(text.text));
+    return checked(of_tags(enforceable_calls(text.text)));
+  }
+
+  static xgrammar::Grammar of_tags(const std::string& tags) {
+    auto grammar = xgrammar::Grammar::FromStructuralTag(tags);
+    if (auto* made = std::get_if<xgrammar::Grammar>(&grammar)) return std::move(*made);
+    throw ConstraintRefused(std::visit([](const auto& error) { return text_of(error); }, grammar));
+  }
+  static std::string text_of(const xgrammar::Grammar&) { return ""; }
+  static std::string text_of(const xgrammar::StructuralTagError& error) {
+    return std::visit([](const auto& one) { return std::string(one.what()); }, error);
   }
 
   static xgrammar::Grammar of_schema(const std::string& schema) {
@@ -172,9 +266,6 @@ class XgrammarLibrary final : public ConstraintLibrary {
     if (!left_out.empty()) throw ConstraintRefused(left_out);
     return compiler_.CompileGrammar(grammar);
   }
-
-  // Between two tokens of JSON: a model that is lost would go on with spaces for ever.
-  static constexpr int kMostWhitespace = 16;
 
   xgrammar::GrammarCompiler compiler_;
   const std::shared_ptr<const Vocabulary> vocabulary_;

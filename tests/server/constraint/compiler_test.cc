@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <latch>
+#include <random>
 #include <semaphore>
 
 #include "tests/server/constraint/byte_vocabulary.h"
@@ -89,6 +91,57 @@ class HeldCompiler {
   ConstraintCompiler::Waiter held_;
   std::optional<Outcome> first_;
 };
+
+// So many ids that what follows takes minutes to compile.
+TokenTexts large_vocabulary() {
+  TokenTexts texts = testing::byte_vocabulary();
+  std::mt19937 random(1);
+  while (texts.size() < 40'000) {
+    std::string text;
+    for (int i = 0; i < 8; ++i) text += static_cast<char>(' ' + random() % 95);
+    texts.push_back(text);
+  }
+  return texts;
+}
+const ConstraintText kSlow{Form::kRegex, ".{0,200}"};
+
+TEST(ConstraintCompiler, WhatNobodyWaitsForIsGivenUp) {
+  if (!has_constraint_library()) GTEST_SKIP() << "built without structured output";
+  std::latch began(1);
+  ConstraintCompiler compiler([&] {
+    began.count_down();
+    return large_vocabulary();
+  });
+  ConstraintCompiler::Waiter waiter;
+  compiler.compile(
+      kSlow, 0, [] {}, &waiter);
+  began.wait();
+  waiter.forget();
+  EXPECT_NE(compile(compiler, choice(1))->constraint, nullptr);
+  EXPECT_EQ(compiler.counts().given_up, 1);
+  EXPECT_EQ(compiler.counts().waiting, 0);
+}
+
+TEST(ConstraintCompiler, EndingWaitsForNoCompilation) {
+  if (!has_constraint_library()) GTEST_SKIP() << "built without structured output";
+  const auto began = std::chrono::steady_clock::now();
+  double vocabulary = 0;  // seconds until it was there
+  {
+    std::latch asked(1);
+    ConstraintCompiler compiler([&] {
+      TokenTexts texts = large_vocabulary();
+      asked.count_down();
+      return texts;
+    });
+    ConstraintCompiler::Waiter waiter;
+    compiler.compile(
+        kSlow, 0, [] {}, &waiter);
+    asked.wait();
+    vocabulary = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  }
+  const std::chrono::duration<double> all = std::chrono::steady_clock::now() - began;
+  EXPECT_LT(all.count() - vocabulary, 10) << "on a machine that does other things";
+}
 
 TEST(ConstraintCompiler, IsFullWhereTooManyWait) {
   HeldCompiler held({.most_waiting = 4, .most_of_one = 2});

@@ -1,8 +1,12 @@
 // What the library takes, once a constraint has been looked through: byte by byte.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <ctime>
 
 #include "server/constraint/constraint_library.h"
 #include "tests/server/constraint/byte_vocabulary.h"
@@ -21,7 +25,7 @@ class ConstraintLibraryTest : public ::testing::Test {
   }
   std::shared_ptr<const Constraint> compile(Form form, const std::string& text) {
     static const auto library = make_constraint_library(byte_vocabulary());
-    return library->compile({form, text});
+    return library->compile({form, text}, {});
   }
   std::string refusal_of(Form form, const std::string& text) {
     try {
@@ -90,6 +94,8 @@ TEST_F(ConstraintLibraryTest, Strings) {
   expect(R"({"type":"string","minLength":1})", {R"("a")", R"("abcdefgh")"}, {R"("")", "\"\x1f\""});
   expect(R"({"type":"string","pattern":"^[a-c]+-\\d{2}$"})", {R"("ab-12")"},
          {R"("ab-1")", R"("d-12")"});
+  expect(R"({"type":"string","pattern":"^[^\\s]+$"})", {R"("a-Z/")"},
+         {R"("a b")", "\"a\xc2\x85\"", "\"\xe3\x80\x80\"", R"("a"b")"});
   expect(R"({"type":"string","pattern":"^[^a]+$"})", {R"("bcd")"},
          {R"("a")", R"("b"c")", "\"b\n\""});
   expect(R"({"type":"string","pattern":".*"})", {R"("")", R"("xyz")"}, {R"("x"y")", "\"x\ty\""});
@@ -168,6 +174,138 @@ TEST_F(ConstraintLibraryTest, StructuralTags) {
                  R"({"triggers":["<a"],"structures":[{"begin":"<b>","schema":{},"end":"x"}]})"),
       "");
   EXPECT_NE(refusal_of(Form::kStructuralTag, "[]"), "");
+}
+
+// As server/request/tool_use.cc says them: one takes a city, the other nothing.
+std::string calls(const std::string& shape, const std::string& rest) {
+  return R"({"shape":")" + shape +
+         R"(","calls":[{"name":"w","begin":"{\"name\": \"w\", \"arguments\": ","end":"}","schema":{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}},{"name":"now","begin":"{\"name\": \"now\", \"arguments\": ","end":"}","schema":{"type":"object","properties":{}}}],)" +
+         rest + "}";
+}
+const std::string kWeather = R"({"name": "w", "arguments": {"city": "x"}})";
+const std::string kNow = R"({"name": "now", "arguments": {}})";
+
+TEST_F(ConstraintLibraryTest, ToolCallsBetweenMarks) {
+  const std::string marks = R"("mark":"<call>\n","close":"\n</call>")";
+  const std::string weather = "<call>\n" + kWeather + "\n</call>",
+                    now = "<call>\n" + kNow + "\n</call>";
+  const std::vector<std::string> never = {"<call>\n{}\n</call>", "<call>\n" + kWeather, "<call>",
+                                          R"(<call>\n{"name": "other", "arguments": {}}\n</call>)",
+                                          "<call>\n{\"name\": \"w\", \"arguments\": {}}\n</call>"};
+  expect(Form::kToolCalls, calls("marked", marks + R"(,"required":false,"single":false)"),
+         {"", "hello", "a < b <call", weather, "so: " + weather + "\n" + now, now + " done"},
+         never);
+  expect(Form::kToolCalls, calls("marked", marks + R"(,"required":false,"single":true)"),
+         {"hello", "so: " + weather}, {weather + "\n" + now});
+  expect(Form::kToolCalls, calls("marked", marks + R"(,"required":true,"single":false)"),
+         {weather, weather + "\n" + now}, {"", "hello", "so: " + weather, weather + " done"});
+  expect(Form::kToolCalls, calls("marked", marks + R"(,"required":true,"single":true)"),
+         {weather, now}, {"", weather + "\n" + now});
+}
+
+TEST_F(ConstraintLibraryTest, ToolCallsInAList) {
+  const std::string mark = R"("mark":"[CALLS] ","close":"")";
+  const std::string one = "[CALLS] [" + kNow + "]",
+                    two = "[CALLS] [" + kWeather + ", " + kNow + "]";
+  expect(Form::kToolCalls, calls("list", mark + R"(,"required":false,"single":false)"),
+         {"", "hello [CALL", one, two, "so: " + two},
+         {"[CALLS] []", "[CALLS] hello", one + "x", "[CALLS] [{}]"});
+  expect(Form::kToolCalls, calls("list", mark + R"(,"required":true,"single":true)"), {one},
+         {"", "hello", two, "so: " + one});
+}
+
+TEST_F(ConstraintLibraryTest, AnAnswerThatIsAToolCall) {
+  expect(Form::kToolCalls,
+         calls("whole", R"("mark":"","close":"","required":false,"single":false)"),
+         {"", "hello { \xc3\xa9 }", kWeather, kNow}, {"{}", kNow + kNow, kNow + " ", " " + kNow});
+  expect(Form::kToolCalls, calls("whole", R"("mark":"","close":"","required":true,"single":true)"),
+         {kWeather, kNow}, {"", "hello", "{}"});
+}
+
+// Marks that are control tokens: id 0 of the vocabulary is one.
+TEST_F(ConstraintLibraryTest, ToolCallsBehindAControlToken) {
+  const auto takes_behind = [](const Constraint& constraint, const std::string& before,
+                               const std::string& behind) {
+    const auto matcher = constraint.begin();
+    std::vector<uint32_t> mask((byte_vocabulary().size() + 31) / 32);
+    const auto go = [&](const std::string& text) {
+      return std::ranges::all_of(
+          text, [&](char byte) { return matcher->accept(static_cast<unsigned char>(byte) + 1); });
+    };
+    if (!go(before)) return false;
+    matcher->fill(mask);
+    const bool named = (mask[0] & 1) != 0;
+    EXPECT_EQ(named, matcher->fork()->accept(0));
+    if (!named || !matcher->accept(0)) return false;
+    matcher->fill(mask);
+    EXPECT_EQ(mask[0] & 1, 0u) << "once";
+    return go(behind) && matcher->may_end();
+  };
+  const std::string mark = R"("mark":"[CALLS] ","mark_id":0,"close":"")";
+  const auto any =
+      compile(Form::kToolCalls, calls("list", mark + R"(,"required":false,"single":false)"));
+  EXPECT_TRUE(takes_behind(*any, "", " [" + kNow + "]"));
+  EXPECT_TRUE(takes_behind(*any, "so: ", " [" + kNow + ", " + kWeather + "]"));
+  EXPECT_TRUE(takes(*any, "hello"));
+  EXPECT_FALSE(takes_behind(*any, "", " hello"));
+  EXPECT_FALSE(takes_behind(*any, "\xc3", " [" + kNow + "]")) << "within a character";
+  const auto calls_alone =
+      compile(Form::kToolCalls, calls("list", mark + R"(,"required":true,"single":false)"));
+  EXPECT_TRUE(takes_behind(*calls_alone, "", " [" + kNow + "]"));
+  EXPECT_FALSE(takes(*calls_alone, "hello"));
+}
+
+TEST_F(ConstraintLibraryTest, ParametersThatCannotBeEnforcedAreRefusedByName) {
+  const auto with = [](const char* strict) {
+    return R"({"shape":"whole","mark":"","close":"","required":true,"single":true,"calls":[{"name":"w","begin":"{\"name\": \"w\", \"arguments\": ","end":"}","strict":)" +
+           std::string(strict) + R"(,"schema":{"type":"object","not":{}}}]})";
+  };
+  const std::string refusal = refusal_of(Form::kToolCalls, with("true"));
+  EXPECT_THAT(refusal, ::testing::HasSubstr("the parameters of w"));
+  EXPECT_THAT(refusal, ::testing::HasSubstr("not at #"));
+  expect(Form::kToolCalls, with("false"), {R"({"name": "w", "arguments": {"a": 1}})"},
+         {R"({"name": "w", "arguments": 1})"});
+}
+
+TEST_F(ConstraintLibraryTest, ACompilationIsGivenUp) {
+  const auto library = make_constraint_library(byte_vocabulary());
+  const ConstraintText slow{Form::kRegex, "(.{0,10}){25}[a-z]{0,200}"};
+  try {
+    library->compile(slow, {.most_seconds = 0.01});
+    FAIL() << "it took no time";
+  } catch (const ConstraintRefused& refused) {
+    EXPECT_THAT(refused.what(), ::testing::HasSubstr("more than 0.01 s"));
+  }
+  const std::atomic<bool> unwanted{true};
+  EXPECT_THROW(library->compile(slow, {.unwanted = &unwanted}), CompileUnwanted);
+  EXPECT_TRUE(takes(*library->compile({Form::kRegex, "a+"}, {}), "aa")) << "it goes on";
+}
+
+// Whatever takes its time: from where it is not wanted any more to where it has been given up.
+TEST_F(ConstraintLibraryTest, EachPartOfACompilationIsGivenUpSoon) {
+  TokenTexts texts = byte_vocabulary();
+  for (int i = 0; i < 20'000; ++i) texts.push_back(std::to_string(i * 7919) + " a{\"}");
+  const auto library = make_constraint_library(texts);
+  std::string properties = R"({"type":"object","properties":{)";
+  for (int i = 0; i < 300; ++i) {
+    properties +=
+        fmt::format("{}\"p{}\":{}", i > 0 ? "," : "", i, R"({"type":"string","maxLength":1000})");
+  }
+  const std::vector<ConstraintText> slow = {
+      {Form::kRegex, ".{0,200}"},
+      {Form::kRegex, "((a|b|ab)*c){50}(x+x+)+y"},
+      {Form::kJsonSchema, properties + "}}"},
+      {Form::kGrammar, "root ::= [^x]{0,250} [a-z]{3,250} root | \"\""},
+      {Form::kGrammar, "root ::= root root | root root root | \"\""}};
+  for (const ConstraintText& text : slow) {
+    const auto thread_seconds = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
+    const double began = thread_seconds();
+    try {
+      library->compile(text, {.most_seconds = 0.1});
+    } catch (const ConstraintRefused&) {
+    }
+    EXPECT_LT(thread_seconds() - began, 1.1) << text.text.substr(0, 40);
+  }
 }
 
 TEST_F(ConstraintLibraryTest, MasksSayWhatIsTaken) {

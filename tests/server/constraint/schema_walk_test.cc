@@ -104,26 +104,64 @@ TEST(SchemaWalk, ReferencesAreReadOnce) {
 }
 
 TEST(SchemaWalk, WhatDoesNotGoTogetherIsRefused) {
-  for (const auto& [schema, named] : std::initializer_list<std::pair<const char*, const char*>>{
-           {R"({"type":"string","pattern":"a","minLength":2})", "minLength"},
-           {R"({"type":"string","format":"date","maxLength":2})", "maxLength"},
-           {R"({"type":"string","format":"uri-template"})", "format"},
-           {R"j({"type":"string","pattern":"(?=a)"})j", "pattern"},
-           {R"({"anyOf":[{}],"properties":{}})", "properties"},
-           {R"({"allOf":[{"minimum":1},{"maximum":2}]})", "allOf"},
-           {R"({"type":"array","uniqueItems":true})", "uniqueItems"},
-           {R"({"type":"array","items":[{}]})", "items"},
-           {R"({"type":"object","minProperties":2})", "minProperties"},
-           {R"({"properties":{"a":{}},"patternProperties":{"b":{}}})", "patternProperties"},
-           {R"({"patternProperties":{"a":{},"b":{}}})", "patternProperties"},
-           {R"({"type":"strin"})", "type"},
-           {R"({"type":"string","minLength":-1})", "minLength"},
-           {R"({"type":"string","maxLength":100000})", "maxLength"},
-           {R"(false)", "false"},
-           {R"([])", "schema"}}) {
+  for (
+      const auto& [schema, named] : std::initializer_list<std::pair<const char*, const char*>>{
+          {R"({"type":"string","pattern":"a","minLength":2})", "minLength"},
+          {R"({"type":"string","format":"date","maxLength":2})", "maxLength"},
+          {R"({"type":"string","format":"uri-template"})", "format"},
+          {R"j({"type":"string","pattern":"(?=a)"})j", "pattern"},
+          {R"({"anyOf":[{}],"properties":{}})", "properties"},
+          {R"({"allOf":[{"pattern":"a"},{"pattern":"b"}]})", "allOf at #: two of its schemas say"},
+          {R"({"allOf":[{"type":"string"},{"type":"integer"}]})", "of type"},
+          {R"({"allOf":[{"properties":{"a":{"minimum":1}}},{"properties":{"a":{"maximum":1}}}]})",
+           "the property \"a\""},
+          {R"({"allOf":[{"properties":{"a":{}},"additionalProperties":false},{"properties":{"b":{}}}]})",
+           "additionalProperties of one"},
+          {R"({"properties":{"b":{}},"allOf":[{"additionalProperties":{"type":"string"}}]})",
+           "additionalProperties of one"},
+          {R"({"allOf":[{"items":{"minimum":1}},{"prefixItems":[{}]}]})", "items of one"},
+          {R"({"allOf":[{"$ref":"#"}]})", "within itself"},
+          {R"({"allOf":[{},false]})", "for which there are values"},
+          {R"({"allOf":[{"not":{}}]})", "not at #"},
+          {R"({"allOf":[]})", "allOf"},
+          {R"({"type":"array","uniqueItems":true})", "uniqueItems"},
+          {R"({"type":"array","items":[{}]})", "items"},
+          {R"({"type":"object","minProperties":2})", "minProperties"},
+          {R"({"properties":{"a":{}},"patternProperties":{"b":{}}})", "patternProperties"},
+          {R"({"patternProperties":{"a":{},"b":{}}})", "patternProperties"},
+          {R"({"type":"strin"})", "type"},
+          {R"({"type":"string","minLength":-1})", "minLength"},
+          {R"({"type":"string","maxLength":100000})", "maxLength"},
+          {R"(false)", "false"},
+          {R"([])", "schema"}}) {
     EXPECT_THAT(refusal_of(schema), HasSubstr(named)) << schema;
     EXPECT_NE(refusal_of(schema), "") << schema;
   }
+}
+
+TEST(SchemaWalk, SchemasOfAllOfBecomeOne) {
+  const auto same = [](const char* written, const char* meant) {
+    EXPECT_EQ(enforceable_schema(written), enforceable_schema(meant)) << written;
+  };
+  same(R"({"allOf":[{"minimum":1},{"maximum":9},{"minimum":3}],"type":"integer"})",
+       R"({"type":"integer","minimum":3,"maximum":9})");
+  same(
+      R"({"$defs":{"a":{"type":"object","properties":{"x":{"type":"null"}},"required":["x"]}},
+          "allOf":[{"$ref":"#/$defs/a"},{"properties":{"y":{"type":"null"}},"required":["y","x"]}],
+          "description":"both"})",
+      R"({"type":"object","properties":{"x":{"type":"null"},"y":{"type":"null"}},"required":["x","y"]})");
+  same(R"({"allOf":[{"type":"string"},true,{"allOf":[{"maxLength":3}]}]})",
+       R"({"type":"string","maxLength":3})");
+  same(
+      R"({"allOf":[{"type":"object","properties":{"x":{}},"additionalProperties":true},{"required":["x"]}]})",
+      R"({"type":"object","properties":{"x":{}},"additionalProperties":true,"required":["x"]})");
+  // Each of forty refers to the next twice.
+  std::string doubling = R"({"$ref":"#/$defs/a0","$defs":{)";
+  for (int i = 0; i < 40; ++i) {
+    const std::string next = R"({"$ref":"#/$defs/a)" + std::to_string(i + 1) + R"("})";
+    doubling += "\"a" + std::to_string(i) + R"(":{"allOf":[)" + next + "," + next + "]},";
+  }
+  EXPECT_THAT(refusal_of(doubling + R"("a40":{}}})"), HasSubstr("at most 256 schemas"));
 }
 
 TEST(SchemaWalk, BoundsWhatItReads) {

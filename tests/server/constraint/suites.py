@@ -43,10 +43,35 @@ class Answers:
         assert self.process.wait(60) == 0
 
 
-@pytest.fixture(scope="module", params=["bytes", "byte-level", "sentencepiece"])
-def vocabulary(request):
+def write_world(folder):
+    """A vocabulary as RWKV's World models have it: all bytes, and pieces of texts that end anywhere."""
+    pieces = [bytes([b]) for b in range(256)]
+    text = pathlib.Path(__file__).read_bytes() + '\u00e9\u00e8 \u20ac10 \u4e16\u754c \U0001f600 {"name": "\u00fcber"}'.encode() * 8
+    rng = random.Random(1)
+    seen = set(pieces)
+    while len(pieces) < 3000:
+        at = rng.randrange(len(text))
+        piece = text[at:at + rng.randint(2, 8)]
+        if piece not in seen and len(piece) > 1:
+            seen.add(piece)
+            pieces.append(piece)
+    lines = []
+    for number, piece in enumerate(pieces, 1):
+        try:
+            written = repr(piece.decode())
+        except UnicodeDecodeError:
+            written = repr(piece)
+        lines.append(f"{number} {written} {len(piece)}\n")
+    (folder / "rwkv_vocab_v20230424.txt").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module", params=["bytes", "byte-level", "sentencepiece", "world"])
+def vocabulary(request, tmp_path_factory):
     demo = ROOT / "weights_tools" / "demo"
-    folders = {"bytes": [], "byte-level": [demo / "mamba-books"], "sentencepiece": [demo / "xlstm-books"]}
+    if request.param == "world":
+        return [write_world(tmp_path_factory.mktemp("world"))]
+    folders = {"bytes": [], "byte-level": [ROOT / "tests/golden/tokenizer"], "sentencepiece": [demo / "xlstm-books"]}
     return folders[request.param]
 
 
@@ -74,7 +99,7 @@ def validator(schema):
 def random_schema(rng, depth=0):
     kinds = ["string", "integer", "number", "boolean", "null", "enum", "pattern", "format", "const", "any"]
     if depth < 3:
-        kinds += ["object", "array", "object", "array", "anyOf", "types", "map", "tuple", "recursive"]
+        kinds += ["object", "array", "object", "array", "anyOf", "types", "map", "tuple", "recursive", "allOf"]
     kind = rng.choice(kinds)
     if kind == "string":
         low = rng.randint(0, 4)
@@ -109,7 +134,7 @@ def random_schema(rng, depth=0):
         return rng.choice([{}, True, {"type": "object"}, {"type": "array"}])
     if kind == "pattern":
         return {"type": "string", "pattern": rng.choice([
-            "^[a-z]{2,5}$", "^\\d{3}-\\d{4}$", "^(foo|ba[rz])+$", "^[^x]*$", "^\\w+@\\w+\\.com$", "^.{3}$", "^\\S+ \\S+$"])}
+            "^[a-z]{2,5}$", "^\\d{3}-\\d{4}$", "^(foo|ba[rz])+$", "^[^x]*$", "^\\w+@\\w+\\.com$", "^.{3}$", "^\\S+ \\S+$", "^[^\\s]{1,4}$", "^[^\\d\\-]+$", "^[^\\w\\s]*$"])}
     if kind == "format":
         return {"type": "string", "format": rng.choice(["date", "time", "date-time", "uuid", "ipv4", "email", "hostname"])}
     if kind == "object":
@@ -140,6 +165,15 @@ def random_schema(rng, depth=0):
                 "items": rng.choice([False, random_schema(rng, depth + 1)])}
     if kind == "types":
         return {"type": rng.sample(["string", "integer", "null", "boolean", "array"], 2), "minLength": 1, "maximum": 9}
+    if kind == "allOf":
+        low = rng.randint(0, 5)
+        return rng.choice([
+            {"allOf": [{"type": "integer", "minimum": low}, {"maximum": low + rng.randint(0, 99)}], "description": "x"},
+            {"allOf": [{"type": "string"}, {"allOf": [{"minLength": low}, {"maxLength": low + 9}]}]},
+            {"type": "object", "properties": {"a": random_schema(rng, depth + 1)}, "required": ["a"],
+             "allOf": [{"properties": {"b": random_schema(rng, depth + 1)}}, {"required": ["b"]},
+                       {"properties": {"n": {"$ref": "#/$defs/n"}}}]},
+        ])
     if kind == "recursive":
         return {"anyOf": [{"type": "null"}, {"type": "object", "properties": {"next": {"$ref": "#/$defs/n"}}}]}
     return {"anyOf": [random_schema(rng, depth + 1) for _ in range(rng.randint(2, 3))]}

@@ -59,6 +59,12 @@ TEST(RegexWalk, BoundsWhatItTakes) {
 TEST(RegexWalk, InJsonRefusesWhatJsonWritesOtherwise) {
   EXPECT_EQ(refusal_of("[^\"]", true), "");
   EXPECT_EQ(refusal_of("\\s.", true), "");
+  // Elsewhere U+0085 is a space, and U+0660 a digit.
+  EXPECT_EQ(enforceable_regex("[^\\w\\s!-,:-@\\[-`{-~]+", true), "[\\-\\.\\/]+");
+  EXPECT_EQ(enforceable_regex("[^\\d\\w \\-]", true).find_first_of("0aZ_ "), std::string::npos);
+  EXPECT_EQ(enforceable_regex("[^a]", true), "[^a]");
+  EXPECT_EQ(enforceable_regex("[^\\s]"), "[^\\s]") << "outside of JSON, as written";
+  EXPECT_THAT(refusal_of("[^\\s!-~]", true), HasSubstr("no printable character"));
   EXPECT_THAT(refusal_of("\\S", true), HasSubstr("write a class"));
   EXPECT_THAT(refusal_of("a\"b", true), HasSubstr("written otherwise in JSON"));
   EXPECT_THAT(refusal_of("a\\\\b", true), HasSubstr("written otherwise in JSON"));

@@ -1,0 +1,150 @@
+#include "server/constraint/schema_scalars.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "server/constraint/constraint.h"
+#include "server/constraint/schema_patterns.h"
+#include "server/constraint/schema_walk.h"
+#include "server/constraint/text_walk.h"
+
+namespace recurve {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::optional<double> bound(const SchemaSaid& said, std::string_view keyword,
+                            const std::string& path) {
+  const Json* value = said.find(keyword);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_number()) refuse_schema(path, keyword, "it must be a number");
+  const double number = value->get<double>();
+  constexpr double kMost = 9007199254740992;  // all whole numbers up to 2^53 are doubles
+  if (!(std::abs(number) <= kMost)) refuse_schema(path, keyword, "it must be in [-2^53, 2^53]");
+  return number;
+}
+
+std::optional<int64_t> count(const SchemaSaid& said, std::string_view keyword,
+                             const std::string& path) {
+  const Json* value = said.find(keyword);
+  if (value == nullptr) return std::nullopt;
+  const bool whole = value->is_number() && has_type(*value, "integer");
+  const double number = whole ? value->get<double>() : -1;
+  if (number < 0) refuse_schema(path, keyword, "it must be a whole number of at least 0");
+  if (number > kMostSchemaCount) {
+    refuse_schema(path, keyword, fmt::format("it must be at most {}", kMostSchemaCount));
+  }
+  return static_cast<int64_t>(number);
+}
+
+}  // namespace
+
+void refuse_schema(const std::string& path, std::string_view keyword, const std::string& why) {
+  throw ConstraintRefused(fmt::format("schema, {} at {}: {}", keyword, path, why));
+}
+
+bool has_type(const Json& value, std::string_view type) {
+  if (type == "null") return value.is_null();
+  if (type == "boolean") return value.is_boolean();
+  if (type == "number") return value.is_number();
+  if (type == "string") return value.is_string();
+  if (type == "array") return value.is_array();
+  if (type == "object") return value.is_object();
+  if (value.is_number_float()) {
+    return std::isfinite(value.get<double>()) && std::floor(value.get<double>()) == value;
+  }
+  return value.is_number_integer();
+}
+
+std::string checked_pattern(const Json& pattern, std::string_view keyword, const std::string& path,
+                            size_t* pattern_bytes) {
+  try {
+    const std::string regex =
+        enforceable_regex(pattern.get_ref<const std::string&>(), /*in_json=*/true);
+    *pattern_bytes += regex.size();
+    if (*pattern_bytes > kMostPatternBytes) throw ConstraintRefused("all patterns are too long");
+    return regex;
+  } catch (const ConstraintRefused& refused) {
+    refuse_schema(path, keyword, refused.what());
+  }
+}
+
+Json read_integer(const SchemaSaid& said, const std::string& path) {
+  Json out{{"type", "integer"}};
+  std::optional<double> low, high;
+  const auto raise = [&](double to) { low = std::max(low.value_or(to), to); };
+  const auto lower = [&](double to) { high = std::min(high.value_or(to), to); };
+  if (const auto b = bound(said, "minimum", path)) raise(std::ceil(*b));
+  if (const auto b = bound(said, "exclusiveMinimum", path)) raise(std::floor(*b) + 1);
+  if (const auto b = bound(said, "maximum", path)) lower(std::floor(*b));
+  if (const auto b = bound(said, "exclusiveMaximum", path)) lower(std::ceil(*b) - 1);
+  if (low && high && *low > *high)
+    refuse_schema(path, "minimum", "no integer is within the bounds");
+  if (low) out["minimum"] = static_cast<int64_t>(*low);
+  if (high) out["maximum"] = static_cast<int64_t>(*high);
+  if (const auto of = bound(said, "multipleOf", path)) {
+    if (*of < 1 || std::floor(*of) != *of) {
+      refuse_schema(path, "multipleOf", "of integers it must be a whole number of at least 1");
+    }
+    if (*of > 1) out["multipleOf"] = static_cast<int64_t>(*of);
+  }
+  return out;
+}
+
+Json read_number(const SchemaSaid& said, const std::string& path) {
+  Json out{{"type", "number"}};
+  if (said.find("multipleOf") != nullptr) {
+    refuse_schema(path, "multipleOf",
+                  "it is enforced of integers only: write \"type\": \"integer\"");
+  }
+  for (const char* keyword : {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
+    if (const auto b = bound(said, keyword, path)) out[keyword] = *said.find(keyword);
+  }
+  return out;
+}
+
+void counts(const SchemaSaid& said, const char* least, const char* most, const std::string& path,
+            Json* out) {
+  const auto low = count(said, least, path), high = count(said, most, path);
+  if (low && high && *low > *high)
+    refuse_schema(path, least, fmt::format("it must not be above {}", most));
+  if (low) (*out)[least] = *low;
+  if (high) (*out)[most] = *high;
+}
+
+Json read_string(const SchemaSaid& said, const std::string& path, size_t* pattern_bytes) {
+  Json out{{"type", "string"}}, length = Json::object();
+  counts(said, "minLength", "maxLength", path, &length);
+  const bool counted = !length.empty();
+  if (counted) out.update(length);
+  const Json* pattern = said.find("pattern");
+  const Json* format = said.find("format");
+  for (const auto& [keyword, value] :
+       {std::pair("pattern", pattern), std::pair("format", format)}) {
+    if (value == nullptr) continue;
+    if (!value->is_string()) refuse_schema(path, keyword, "it must be a string");
+    if (counted) {
+      refuse_schema(
+          path, length.contains("minLength") ? "minLength" : "maxLength",
+          fmt::format("it may not stand beside {}: write the length into a pattern, {{m,n}}",
+                      keyword));
+    }
+  }
+  if (pattern != nullptr && format != nullptr) {
+    refuse_schema(path, "format", "it may not stand beside pattern");
+  }
+  if (pattern != nullptr)
+    out["pattern"] = checked_pattern(*pattern, "pattern", path, pattern_bytes);
+  if (format != nullptr) {
+    const auto meant = pattern_of_format(format->get_ref<const std::string&>());
+    if (!meant)
+      refuse_schema(path, "format", fmt::format("{} is not enforced here", format->dump()));
+    out["pattern"] = enforceable_regex(*meant, /*in_json=*/true);
+  }
+  return out;
+}
+
+}  // namespace recurve

@@ -1,0 +1,41 @@
+#pragma once
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace recurve {
+
+// Parts of the walk through a schema: what it says of numbers and strings, as the library reads it.
+// `path` is where the schema stands. All throw ConstraintRefused.
+
+// What a schema says, by what its keywords are for.
+struct SchemaSaid {
+  std::map<std::string_view, const nlohmann::ordered_json*> of_any, of_number, of_string, of_array,
+      of_object;
+  const nlohmann::ordered_json* find(std::string_view name) const {
+    for (const auto* group : {&of_any, &of_number, &of_string, &of_array, &of_object}) {
+      if (const auto found = group->find(name); found != group->end()) return found->second;
+    }
+    return nullptr;
+  }
+};
+
+[[noreturn]] void refuse_schema(const std::string& path, std::string_view keyword,
+                                const std::string& why);
+
+// Whether a value is of one of JSON Schema's types.
+bool has_type(const nlohmann::ordered_json& value, std::string_view type);
+
+nlohmann::ordered_json read_integer(const SchemaSaid& said, const std::string& path);
+nlohmann::ordered_json read_number(const SchemaSaid& said, const std::string& path);
+// `pattern_bytes`: of all patterns of the whole schema so far.
+nlohmann::ordered_json read_string(const SchemaSaid& said, const std::string& path,
+                                   size_t* pattern_bytes);
+std::string checked_pattern(const nlohmann::ordered_json& pattern, std::string_view keyword,
+                            const std::string& path, size_t* pattern_bytes);
+// Two keywords that count, into `out`.
+void counts(const SchemaSaid& said, const char* least, const char* most, const std::string& path,
+            nlohmann::ordered_json* out);
+
+}  // namespace recurve

@@ -1,0 +1,41 @@
+#pragma once
+// What a client says that its answer must be: it is refused, or each id that may come is taken,
+// some tokens far, and what is compiled too long is given up.
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "server/constraint/constraint_library.h"
+#include "tests/server/constraint/byte_vocabulary.h"
+
+namespace recurve::fuzz {
+
+inline void follow(const Constraint& constraint, size_t choices) {
+  const auto matcher = constraint.begin();
+  std::vector<uint32_t> mask((testing::byte_vocabulary().size() + 31) / 32);
+  for (int token = 0; token < 8; ++token) {
+    matcher->fill(mask);
+    std::vector<int32_t> ids;
+    for (size_t id = 0; id < mask.size() * 32; ++id) {
+      if ((mask[id / 32] >> (id % 32) & 1) != 0) ids.push_back(static_cast<int32_t>(id));
+    }
+    if (ids.empty()) return;
+    choices = choices * 6364136223846793005 + 1442695040888963407;
+    const int32_t id = ids[(choices >> 33) % ids.size()];
+    if (!matcher->fork()->accept(id) || !matcher->accept(id)) std::abort();
+  }
+}
+
+inline int take(ConstraintText::Form form, const uint8_t* data, size_t size) {
+  static const auto library = make_constraint_library(testing::byte_vocabulary());
+  try {
+    const std::string text(reinterpret_cast<const char*>(data), size);
+    follow(*library->compile({form, text}, {.most_seconds = 0.2}), size);
+  } catch (const ConstraintRefused& refused) {
+    if (std::string(refused.what()).empty()) std::abort();
+  }
+  return 0;
+}
+
+}  // namespace recurve::fuzz
