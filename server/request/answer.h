@@ -8,6 +8,7 @@
 #include "server/text/stop_matcher.h"
 #include "server/text/stream_decoder.h"
 #include "server/text/tokenizer.h"
+#include "server/text/tool_call_parser.h"
 
 namespace recurve {
 
@@ -28,13 +29,18 @@ class Answer {
   const std::string& stop_string() const { return matcher_->matched_text(); }  // if stopped()
   // Added so far, surplus ones not counted.
   int64_t tokens() const { return tokens_; }
+  // Whether it has called a tool, with all of its arguments.
+  bool called_tools() const { return calls_ && calls_->whole_calls() > 0; }
 
  private:
   void add_text(const std::string& text, AnswerDelta* delta);
+  void say(const std::string& text, AnswerDelta* delta);
 
   const bool include_stop_;
   StreamDecoder decoder_;
   std::optional<StopMatcher> matcher_;  // if there are stop strings
+  const std::optional<ToolReading> tools_;
+  std::optional<ToolCallParser> calls_;  // if tools may be called
   int64_t tokens_ = 0;
 };
 

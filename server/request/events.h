@@ -6,6 +6,7 @@
 
 #include "server/request/token_stream.h"
 #include "server/sampling/sampled_token.h"
+#include "server/text/tool_call_parser.h"
 
 namespace recurve {
 
@@ -31,9 +32,10 @@ struct AnswerDelta {
   // Whole characters. It lags behind the tokens where a character is not complete, or where a stop
   // string may have begun.
   std::string text = {};
+  std::vector<ToolCallPart> calls = {};   // of tools, none of which is in the text
   std::vector<SampledToken> tokens = {};  // since the last delta of this choice
   bool logprobs = false;                  // the tokens have log-probabilities, as was asked for
-  bool empty() const { return text.empty() && tokens.empty(); }
+  bool empty() const { return text.empty() && calls.empty() && tokens.empty(); }
 };
 
 // How a choice ended.
@@ -41,6 +43,7 @@ struct ChoiceEnd {
   Finish why = Finish::kLength;  // kLength, kEos, kStopId or kStopString
   std::string stop_string = {};  // with kStopString
   int32_t stop_id = -1;          // with kEos and kStopId
+  bool called_tools = false;     // at least one, with all of its arguments
   int64_t generated_tokens = 0;  // those behind a stop string not counted
   double decode_seconds = 0;     // from its first token to its end
 };

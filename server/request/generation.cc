@@ -37,7 +37,7 @@ Refused Generation::compiled(ConstraintCompiler::Outcome outcome) {
     return Refusal{.code = Refusal::Code::kExhausted,
                    .message = "too many constraints wait to be compiled: try again later"};
   }
-  if (outcome.constraint == nullptr) return invalid("constraint", "{}", outcome.refusal);
+  if (outcome.constraint == nullptr) return invalid(parsed.constraint_field, "{}", outcome.refusal);
   parsed.request.sampling.constraint = std::move(outcome.constraint);
   return submit(parsed);
 }
@@ -169,6 +169,7 @@ AnswerEnd Generation::end_of_all() const {
     } else {
       end.stop_id = ending.stop_id;
     }
+    end.called_tools = choice.answer.called_tools();
     end.generated_tokens = choice.answer.tokens();
     end.decode_seconds = ending.decode_seconds;
     usage.generated_tokens += choice.answer.tokens();

@@ -37,6 +37,7 @@ void Serving::serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo serv
   rules.answer_end = find_answer_end(chat, *tokenizer);
   rules.chat = std::move(chat);
   rules.tokenizer = std::move(tokenizer);
+  rules.tools = tool_rules_of(rules);
   rules.tokens = info.tokens;
   rules.max_prompt_tokens = options.max_prompt_tokens;
   rules.max_generated_tokens = options.max_generated_tokens;

@@ -9,6 +9,7 @@
 #include "server/identity/identity.h"
 #include "server/request/durability.h"
 #include "server/request/prefix_use.h"
+#include "server/request/tool_use.h"
 #include "server/sampling/params.h"
 #include "server/text/chat_input.h"
 
@@ -35,6 +36,10 @@ struct TextRequest {
   bool include_stop = false;
   // What the answer's text must be; left out: anything.
   std::optional<ConstraintText> constraint = {};
+  std::string constraint_field = "constraint";  // as the client knows it, for refusals
+  // Calls of the conversation's tools are told from the text, and kept to what the tools take. Left
+  // out: what a model says of tools is text.
+  std::optional<ToolUse> tools = {};
   int32_t choices = 1;
   std::string session = {};                     // empty: none
   bool session_is_kept = false;                 // it is the door's own, by kept_name()

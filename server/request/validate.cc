@@ -104,19 +104,20 @@ Refused check_constraint(const TextRequest& asked, const SamplingParams& p,
                          const RequestRules& rules) {
   if (!asked.constraint) return {};
   if (!rules.tokenizer->reads_text()) {
-    return invalid(
-        "constraint",
-        "constraint must be left out, as this server has no tokenizer: ids have no text");
+    return invalid(asked.constraint_field,
+                   "{} must be left out, as this server has no tokenizer: ids have no text",
+                   asked.constraint_field);
   }
   if (asked.constraint->text.size() > kMostConstraintBytes) {
-    return invalid("constraint", "constraint must have at most {} bytes, got {}",
-                   kMostConstraintBytes, asked.constraint->text.size());
+    return invalid(asked.constraint_field, "{} must have at most {} bytes, got {}",
+                   asked.constraint_field, kMostConstraintBytes, asked.constraint->text.size());
   }
   const bool ends = !p.stop_ids.empty() || (!p.ignore_eos && !rules.vocab.eos_ids.empty());
   if (!ends) {
-    return invalid("constraint",
-                   "constraint needs an id that ends the answer: the model's end-of-sequence id, "
-                   "without ignore_eos, or one of stop_token_ids");
+    return invalid(asked.constraint_field,
+                   "{} needs an id that ends the answer: the model's end-of-sequence id, "
+                   "without ignore_eos, or one of stop_token_ids",
+                   asked.constraint_field);
   }
   if (asked.include_stop && !p.stop_ids.empty()) {
     return invalid(
@@ -125,6 +126,23 @@ Refused check_constraint(const TextRequest& asked, const SamplingParams& p,
         "that ends the answer is none of what it must be");
   }
   return {};
+}
+
+// Puts what keeps the answer to the tools into `asked`, as if the client had said it.
+Refused read_tool_use(const RequestRules& rules, TextRequest* asked, ParsedRequest* parsed) {
+  if (!asked->tools) return {};
+  const auto* messages = std::get_if<Conversation>(&asked->prompt);
+  if (messages == nullptr || messages->tools_json.empty()) {
+    return invalid("tools",
+                   "tools must be given, with messages, where calls of them are asked for");
+  }
+  if (asked->constraint) {
+    return invalid(asked->constraint_field, "{} may not stand beside tools: send tool_choice none",
+                   asked->constraint_field);
+  }
+  asked->constraint_field = "tools";
+  return read_tools(messages->tools_json, *asked->tools, rules.tools, &parsed->tools.emplace(),
+                    &asked->constraint);
 }
 
 // Where the answer is the first text of its context, tokenizers with a space in front of words drop
@@ -358,6 +376,7 @@ Refused validate(TextRequest asked, const RequestRules& rules, const WorkLimits&
   if (!refused) refused = check_priority(asked.priority);
   if (!refused) refused = read_parameters(asked, rules, &request.sampling);
   if (!refused) refused = check_stop_strings(asked.stop_strings, rules);
+  if (!refused) refused = read_tool_use(rules, &asked, parsed);
   if (!refused) refused = check_constraint(asked, request.sampling, rules);
   if (!refused) refused = check_choices(asked, request.sampling.max_tokens, rules);
   if (refused) return refused;
@@ -379,6 +398,7 @@ Refused validate(TextRequest asked, const RequestRules& rules, const WorkLimits&
   if (request.prompt.ids.empty() && request.session.empty()) return empty_prompt();
   parsed->answer_position = position_of(request, rules);
   parsed->constraint = std::move(asked.constraint);
+  parsed->constraint_field = std::move(asked.constraint_field);
   if (refused = check_start(*parsed, rules); refused) return refused;
   const bool is_text = std::holds_alternative<std::string>(asked.prompt);
   begin_with(bos_for(request.prompt.ids, asked.add_special_tokens, is_text, rules), &request);

@@ -27,6 +27,7 @@ struct RequestRules {
   TokenRules tokens;
   SamplingVocab vocab;
   Chat chat;
+  ToolRules tools;
   // The control token that the chat template writes behind an answer; empty: none.
   std::optional<int32_t> answer_end;
   int64_t max_prompt_tokens = 0;
@@ -46,6 +47,8 @@ struct ParsedRequest {
   std::vector<std::string> stop_strings = {};
   bool include_stop = false;
   std::optional<ConstraintText> constraint = {};  // still to be compiled, for request.sampling
+  std::string constraint_field = {};              // as the client knows it
+  std::optional<ToolReading> tools = {};
   TextPosition answer_position = TextPosition::kContinued;
 };
 

@@ -13,6 +13,7 @@
 #include "server/text/byte_range.h"
 #include "server/text/chat_input.h"
 #include "server/text/jinja/template.h"
+#include "server/text/tool_forms.h"
 
 namespace recurve {
 
@@ -76,6 +77,7 @@ struct Chat {
   std::shared_ptr<const ChatTemplate> format = {};  // null: messages are refused
   bool exists = false;                              // though it may not be usable
   std::string text = {};                            // the template's own, with `format`
+  const ToolForm* tool_form = nullptr;  // of the calls that it writes; null: none that is known
   std::string problem =
       "the model has no chat template: send text or ids instead, or start the server with "
       "--chat-template";

@@ -92,6 +92,7 @@ void read_tokens_alone(const fs::path& dir, Source* source) {
 void use(Source source, Chat* chat) {
   chat->exists = true;
   chat->text = source.text;
+  chat->tool_form = tool_form_of(source.tools.empty() ? source.text : source.tools);
   chat->format = std::make_shared<const ChatTemplate>(source.text, source.tools,
                                                       std::move(source.special_tokens));
   chat->problem.clear();

@@ -31,6 +31,7 @@ Serving& serving() {
                   "{% for m in messages %}{{ m.role }}:{{ m.content }}|{% endfor %}", "",
                   jinja::Template::Variables{}),
               .exists = true,
+              .tool_form = tool_form_of("[TOOL_CALLS]"),
               .problem = ""};
     made.serve(std::make_shared<FakeTokenizer>(),
                {.model_name = "fake",

@@ -22,6 +22,7 @@ class HttpFixture : public ::testing::Test {
     Chat chat{
         .format = std::make_shared<const ChatTemplate>(template_, "", jinja::Template::Variables{}),
         .exists = true,
+        .tool_form = tool_form_of(template_),
         .problem = ""};
     engine_.emplace(queue_, std::move(options));
     http.listen = "127.0.0.1:0";

@@ -5,6 +5,7 @@
 #include "server/http/body_fields.h"
 #include "server/http/openai/constraint_fields.h"
 #include "server/http/openai/logprobs.h"
+#include "server/http/openai/tool_fields.h"
 
 namespace recurve {
 
@@ -15,8 +16,9 @@ Refused ChatCompletions::read(std::string_view text, const WorkLimits& limits,
   return read_body(text, limits, Resource::kChatCompletions, serving_, [&](const json& body) {
     TextRequest& to = asked->emplace_back(TextRequest{.session = session_});
     read_common(body, &to, &form_);
-    to.constraint = constraint_of(body, text);
-    to.prompt = conversation_of(body);
+    read_constraint(body, text, &to);
+    to.prompt = conversation_of(body, text);
+    to.tools = tool_use_of(body);
     to.max_tokens = int32_of(body, "max_completion_tokens");
     if (!to.max_tokens) to.max_tokens = int32_of(body, "max_tokens");
     const auto top = int32_of(body, "top_logprobs");
@@ -29,16 +31,34 @@ Refused ChatCompletions::read(std::string_view text, const WorkLimits& limits,
   });
 }
 
-json ChatCompletions::part(size_t choice, const std::string& text, json logprobs,
-                           const char* finish_reason, bool first) const {
-  json part = {{"index", choice}, {"logprobs", std::move(logprobs)}, {"finish_reason", nullptr}};
-  if (finish_reason != nullptr) part["finish_reason"] = finish_reason;
+json ChatCompletions::part(const Part& of, json logprobs) const {
+  json part = {{"index", of.choice}, {"logprobs", std::move(logprobs)}, {"finish_reason", nullptr}};
+  if (of.finish_reason != nullptr) part["finish_reason"] = of.finish_reason;
   json message = json::object();
-  if (first) message["role"] = "assistant";
-  if (first || finish_reason == nullptr) message["content"] = text;
+  if (of.first) message["role"] = "assistant";
+  const bool calls_alone = of.text.empty() && !of.calls.empty();
+  if (of.first || (of.finish_reason == nullptr && !calls_alone)) message["content"] = of.text;
+  if (of.first && calls_alone) message["content"] = nullptr;
+  if (!of.calls.empty()) message["tool_calls"] = calls_of(of.calls);
   if (!form_.stream) message["refusal"] = nullptr;
   part[form_.stream ? "delta" : "message"] = std::move(message);
   return part;
+}
+
+// In a stream a call has its index, and its id and name with its first part alone.
+json ChatCompletions::calls_of(const std::vector<ToolCallPart>& calls) const {
+  json list = json::array();
+  for (const ToolCallPart& call : calls) {
+    json one = {{"function", {{"arguments", call.arguments}}}};
+    if (form_.stream) one["index"] = call.index;
+    if (!call.name.empty()) {
+      one["id"] = call.id;
+      one["type"] = "function";
+      one["function"]["name"] = call.name;
+    }
+    list.push_back(std::move(one));
+  }
+  return list;
 }
 
 void ChatCompletions::add_logprobs(const SampledToken& token, const Choice&, json* to) const {

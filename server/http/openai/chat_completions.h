@@ -20,8 +20,8 @@ class ChatCompletions final : public Choices {
   const char* object_name() const override {
     return form_.stream ? "chat.completion.chunk" : "chat.completion";
   }
-  nlohmann::json part(size_t choice, const std::string& text, nlohmann::json logprobs,
-                      const char* finish_reason, bool first) const override;
+  nlohmann::json part(const Part& of, nlohmann::json logprobs) const override;
+  nlohmann::json calls_of(const std::vector<ToolCallPart>& calls) const;
   void add_logprobs(const SampledToken& token, const Choice& choice,
                     nlohmann::json* to) const override;
 

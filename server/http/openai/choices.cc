@@ -13,6 +13,25 @@ using nlohmann::json;
 
 std::string sse(const json& value) { return "data: " + dump(value) + "\n\n"; }
 
+namespace {
+
+const char* finish_reason_of(const ChoiceEnd& end) {
+  if (end.why == Finish::kLength) return "length";
+  return end.called_tools ? "tool_calls" : "stop";
+}
+
+}  // namespace
+
+void add_calls(const std::vector<ToolCallPart>& parts, std::vector<ToolCallPart>* calls) {
+  for (const ToolCallPart& part : parts) {
+    if (part.index >= static_cast<int32_t>(calls->size())) {
+      calls->push_back(part);
+    } else {
+      calls->back().arguments += part.arguments;
+    }
+  }
+}
+
 // What is out of range is refused before there is an answer.
 void Choices::allot(size_t requests) {
   form_.choices = std::clamp(form_.choices, 1, std::max(serving_.rules.max_choices, 1));
@@ -88,10 +107,14 @@ std::string Choices::write(size_t index, const AnswerDelta& delta) {
   }
   if (!form_.stream) {
     to.text += delta.text;
+    add_calls(delta.calls, &to.calls);
     return {};
   }
-  const bool first = !std::exchange(to.begun, true);
-  return events + event(json::array({part(at, delta.text, std::move(fresh), nullptr, first)}));
+  const Part fresh_part{.choice = at,
+                        .text = delta.text,
+                        .calls = delta.calls,
+                        .first = !std::exchange(to.begun, true)};
+  return events + event(json::array({part(fresh_part, std::move(fresh))}));
 }
 
 std::string Choices::write(size_t index, const AnswerEnd& end) {
@@ -102,10 +125,15 @@ std::string Choices::write(size_t index, const AnswerEnd& end) {
   for (size_t c = 0; c < end.choices.size(); ++c) {
     const size_t at = first_choice(index) + c;
     Choice& to = choices_[at];
-    to.finish_reason = end.choices[c].why == Finish::kLength ? "length" : "stop";
+    to.finish_reason = finish_reason_of(end.choices[c]);
     if (!form_.stream) continue;
-    const bool first = !std::exchange(to.begun, true);
-    events += event(json::array({part(at, "", nullptr, to.finish_reason, first)}));
+    const AnswerDelta nothing;
+    const Part last{.choice = at,
+                    .text = nothing.text,
+                    .calls = nothing.calls,
+                    .finish_reason = to.finish_reason,
+                    .first = !std::exchange(to.begun, true)};
+    events += event(json::array({part(last, nullptr)}));
   }
   return events;
 }
@@ -128,7 +156,9 @@ std::string Choices::whole() {
   all["choices"] = json::array();
   for (size_t c = 0; c < choices_.size(); ++c) {
     Choice& of = choices_[c];
-    all["choices"].push_back(part(c, of.text, std::move(of.logprobs), of.finish_reason, true));
+    const Part one{
+        .choice = c, .text = of.text, .calls = of.calls, .finish_reason = of.finish_reason};
+    all["choices"].push_back(part(one, std::move(of.logprobs)));
   }
   all["usage"] = usage();
   return dump(all);

@@ -33,6 +33,7 @@ class Choices : public AnswerDialect {
   // What is known of a choice so far.
   struct Choice {
     std::string text = {};
+    std::vector<ToolCallPart> calls = {};  // whole ones, but for the last
     nlohmann::json logprobs = nullptr;
     const char* finish_reason = nullptr;
     size_t offset = 0;   // of the next token in the text, in characters
@@ -42,9 +43,16 @@ class Choices : public AnswerDialect {
   // What the two say differently.
   virtual const char* id_prefix() const = 0;
   virtual const char* object_name() const = 0;
-  // A choice, or what is new of it in a stream. logprobs: an object, or null.
-  virtual nlohmann::json part(size_t choice, const std::string& text, nlohmann::json logprobs,
-                              const char* finish_reason, bool first) const = 0;
+  // What is said of a choice: all of it, or what is new of it in a stream.
+  struct Part {
+    size_t choice = 0;
+    const std::string& text;
+    const std::vector<ToolCallPart>& calls;
+    const char* finish_reason = nullptr;
+    bool first = true;
+  };
+  // logprobs: an object, or null.
+  virtual nlohmann::json part(const Part& of, nlohmann::json logprobs) const = 0;
   // Appends a token to the logprobs of a choice, which are null before the first.
   virtual void add_logprobs(const SampledToken& token, const Choice& choice,
                             nlohmann::json* to) const = 0;
@@ -80,6 +88,9 @@ class Choices : public AnswerDialect {
   std::vector<int64_t> spared_;  // of its prompt, by what another one had left; once it has ended
   std::vector<bool> begun_;      // a request
 };
+
+// Puts parts together to calls.
+void add_calls(const std::vector<ToolCallPart>& parts, std::vector<ToolCallPart>* calls);
 
 // An event of a stream.
 std::string sse(const nlohmann::json& value);

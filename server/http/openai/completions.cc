@@ -64,7 +64,7 @@ Refused Completions::read(std::string_view text, const WorkLimits& limits,
     TextRequest common{.session = session_};
     read_common(body, &common, &form_);
     common.max_tokens = int32_of(body, "max_tokens").value_or(kDefaultCompletionTokens);
-    common.constraint = constraint_of(body, text);
+    read_constraint(body, text, &common);
     common.logprobs = int32_of(body, "logprobs");
     logprobs_ = common.logprobs.has_value();
     const bool echo = bool_of(body, "echo").value_or(false);
@@ -110,13 +110,12 @@ void Completions::read_echo(const WorkLimits& limits, TextRequest* asked) {
   asked->prompt_logprobs = asked->logprobs;
 }
 
-json Completions::part(size_t choice, const std::string& text, json logprobs,
-                       const char* finish_reason, bool) const {
-  json part = {{"index", choice},
-               {"text", text},
+json Completions::part(const Part& of, json logprobs) const {
+  json part = {{"index", of.choice},
+               {"text", of.text},
                {"logprobs", std::move(logprobs)},
                {"finish_reason", nullptr}};
-  if (finish_reason != nullptr) part["finish_reason"] = finish_reason;
+  if (of.finish_reason != nullptr) part["finish_reason"] = of.finish_reason;
   return part;
 }
 
@@ -158,7 +157,8 @@ std::string Completions::begin_answers(size_t index) {
     if (!form_.stream) {
       choices_[c].text = echoes_[index].text;
     } else {
-      events += event(json::array({part(c, echoes_[index].text, std::move(fresh), nullptr, true)}));
+      const Part echo{.choice = c, .text = echoes_[index].text, .calls = {}};
+      events += event(json::array({part(echo, std::move(fresh))}));
     }
   }
   echoes_[index] = {};

@@ -27,8 +27,7 @@ class Completions final : public Choices {
 
   const char* id_prefix() const override { return "cmpl-"; }
   const char* object_name() const override { return "text_completion"; }
-  nlohmann::json part(size_t choice, const std::string& text, nlohmann::json logprobs,
-                      const char* finish_reason, bool first) const override;
+  nlohmann::json part(const Part& of, nlohmann::json logprobs) const override;
   void add_logprobs(const SampledToken& token, const Choice& choice,
                     nlohmann::json* to) const override;
   void add_scored(size_t index, const std::vector<SampledToken>& tokens) override;

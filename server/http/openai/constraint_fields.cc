@@ -1,5 +1,6 @@
 #include "server/http/openai/constraint_fields.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,13 +82,13 @@ void read_guide(const Ordered& holder, const std::string& prefix, std::vector<Fo
 
 }  // namespace
 
-std::optional<ConstraintText> constraint_of(const nlohmann::json& body, std::string_view text) {
+void read_constraint(const nlohmann::json& body, std::string_view text, TextRequest* asked) {
   bool any = false;
   for (const char* field : {"response_format", "text", "guided_json", "guided_regex",
                             "guided_choice", "guided_grammar", "structured_outputs"}) {
     any |= find(body, field) != nullptr;
   }
-  if (!any) return std::nullopt;
+  if (!any) return;
   const Ordered ordered = Ordered::parse(text);  // it has been parsed before
   std::vector<Found> found;
   if (const Ordered* format = find_in(ordered, "response_format")) {
@@ -112,8 +113,9 @@ std::optional<ConstraintText> constraint_of(const nlohmann::json& body, std::str
   if (found.size() > 1) {
     throw BadField(found[1].field, found[1].field + " may not stand beside " + found[0].field);
   }
-  if (found.empty()) return std::nullopt;
-  return std::move(found.front().constraint);
+  if (found.empty()) return;
+  asked->constraint = std::move(found.front().constraint);
+  asked->constraint_field = std::move(found.front().field);
 }
 
 }  // namespace recurve

@@ -1,9 +1,8 @@
 #pragma once
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string_view>
 
-#include "server/constraint/constraint.h"
+#include "server/request/text_request.h"
 
 namespace recurve {
 
@@ -11,6 +10,6 @@ namespace recurve {
 // text.format of a response; guided_json, guided_regex, guided_choice, guided_grammar and
 // structured_outputs, as other servers have them. `text` is the body as it came: the order of a
 // schema's properties is that of the answer's. Throws BadField, also where two say something.
-std::optional<ConstraintText> constraint_of(const nlohmann::json& body, std::string_view text);
+void read_constraint(const nlohmann::json& body, std::string_view text, TextRequest* asked);
 
 }  // namespace recurve

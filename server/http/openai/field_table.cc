@@ -35,7 +35,7 @@ constexpr Field kFields[] = {
     {"previous_response_id", kR, kRefused},
     {"suffix", 0, kRefused, {"\"\""}},
     {"tools", kHR, kRefused, {"[]"}},
-    {"tool_choice", 0, kRefused, {"\"none\"", "\"auto\""}},
+    {"tool_choice", kHR, kRefused, {"\"none\"", "\"auto\""}},
     {"functions", 0, kRefused, {"[]"}},
     {"function_call", 0, kRefused, {"\"none\"", "\"auto\""}},
     {"conversation", 0, kRefused},
@@ -78,7 +78,7 @@ constexpr Field kFields[] = {
     {"metadata", kR, kIgnored},
     {"user", kR, kIgnored},
     {"truncation", kR, kIgnored},  // nothing is ever too long for a state
-    {"parallel_tool_calls", kR, kIgnored},
+    {"parallel_tool_calls", kHR, kIgnored},
     {"max_tool_calls", 0, kIgnored},
     {"service_tier", 0, kIgnored},
     {"safety_identifier", 0, kIgnored},

@@ -6,11 +6,13 @@
 
 #include "server/http/body_fields.h"
 #include "server/http/openai/models.h"
+#include "server/http/openai/tool_fields.h"
 
 namespace recurve {
 namespace {
 
 using nlohmann::json;
+using Ordered = nlohmann::ordered_json;
 
 // As floats: what is too large for one is out of every range.
 void set(const json& body, const char* field, float* to) {
@@ -72,6 +74,42 @@ void read_sampling(const json& body, TextRequest* asked) {
   if (const auto seed = integer_of(body, "seed")) asked->seed = static_cast<uint64_t>(*seed);
 }
 
+std::string role_of(const json& message) {
+  if (!message.is_object()) throw BadField("messages", "each of messages must be an object");
+  return string_of(message, "role").value_or("");
+}
+
+// Whether a message has more than its role and a text.
+bool has_fields(const json& message) {
+  if (!message.is_object()) return false;
+  const auto plain = [](const auto& item) {
+    return item.key() == "role" || (item.key() == "content" && item.value().is_string());
+  };
+  const auto items = message.items();
+  return !std::all_of(items.begin(), items.end(), plain);
+}
+
+// Content, and all other fields as the template reads them.
+void read_message(const Ordered& message, ChatMessage* to) {
+  Ordered fields = Ordered::object();
+  for (const auto& [name, value] : message.items()) {
+    if (name == "role" || value.is_null()) continue;
+    if (name == "content" && value.is_string()) {
+      to->content = value.get<std::string>();
+    } else {
+      fields[name] = name == "tool_calls" ? with_read_arguments(value) : value;
+    }
+  }
+  if (!fields.empty()) to->fields_json = dump_ordered(fields);
+}
+
+void read_template_fields(const json& body, const Ordered& ordered, Conversation* to) {
+  if (wants_tools(body)) to->tools_json = dump_ordered(ordered.at("tools"));
+  if (find(body, "chat_template_kwargs") != nullptr) {
+    to->variables_json = dump_ordered(ordered.at("chat_template_kwargs"));
+  }
+}
+
 std::optional<PrefixWish> prefix_of(const json& body) {
   const auto said = string_of(body, "prefix");
   if (!said) return std::nullopt;
@@ -114,42 +152,27 @@ void read_common(const json& body, TextRequest* asked, OpenAiForm* form) {
   set(bool_of(*options, "continuous_usage_stats"), &form->usage_each);
 }
 
-ChatMessage message_of(const json& message) {
-  if (!message.is_object()) throw BadField("messages", "each of messages must be an object");
-  ChatMessage to{.role = string_of(message, "role").value_or("")};
-  json fields = json::object();
-  for (const auto& [name, value] : message.items()) {
-    if (name == "role" || value.is_null()) continue;
-    if (name == "content" && value.is_string()) {
-      to.content = value.get<std::string>();
-    } else {
-      fields[name] = value;
-    }
-  }
-  if (!fields.empty()) to.fields_json = dump(fields);
-  return to;
-}
-
-void read_template_fields(const json& body, Conversation* to) {
-  const json* choice = find(body, "tool_choice");
-  const bool uses_tools = choice == nullptr || *choice != "none";
-  if (const json* tools = find(body, "tools"); tools != nullptr && uses_tools) {
-    if (!tools->is_array()) throw BadField("tools", "tools must be a list");
-    if (!tools->empty()) to->tools_json = dump(*tools);
-  }
-  if (const json* variables = find(body, "chat_template_kwargs")) {
-    to->variables_json = dump(*variables);
-  }
-}
-
-Conversation conversation_of(const json& body) {
+Conversation conversation_of(const json& body, std::string_view text) {
   const json* messages = find(body, "messages");
   if (messages == nullptr || !messages->is_array()) {
     throw BadField("messages", "messages must be a list of messages");
   }
+  const bool has_order = std::any_of(messages->begin(), messages->end(), has_fields) ||
+                         find(body, "tools") != nullptr ||
+                         find(body, "chat_template_kwargs") != nullptr;
+  const Ordered ordered =
+      has_order ? Ordered::parse(text) : Ordered();  // it has been parsed before
   Conversation to;
-  for (const json& message : *messages) to.messages.push_back(message_of(message));
-  read_template_fields(body, &to);
+  for (size_t m = 0; m < messages->size(); ++m) {
+    const json& message = (*messages)[m];
+    ChatMessage& read = to.messages.emplace_back(ChatMessage{.role = role_of(message)});
+    if (has_fields(message)) {
+      read_message(ordered.at("messages")[m], &read);
+    } else {
+      read.content = string_of(message, "content");
+    }
+  }
+  read_template_fields(body, ordered, &to);
   to.continue_final_message = bool_of(body, "continue_final_message").value_or(false);
   to.add_generation_prompt =
       bool_of(body, "add_generation_prompt").value_or(!to.continue_final_message);

@@ -27,11 +27,8 @@ Refused read_body(std::string_view text, const WorkLimits& limits, Resource reso
 // What all resources say alike: sampling, stops, priority and session, stream and n.
 void read_common(const nlohmann::json& body, TextRequest* asked, OpenAiForm* form);
 
-// messages, tools and how the template is to write them.
-Conversation conversation_of(const nlohmann::json& body);
-// One of messages: role and content, and all other fields as the template reads them.
-ChatMessage message_of(const nlohmann::json& message);
-// tools and chat_template_kwargs.
-void read_template_fields(const nlohmann::json& body, Conversation* to);
+// messages, tools and how the template is to write them. `text` is the body as it came: a template
+// sees the fields in their order.
+Conversation conversation_of(const nlohmann::json& body, std::string_view text);
 
 }  // namespace recurve

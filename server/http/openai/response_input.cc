@@ -3,11 +3,13 @@
 #include <utility>
 
 #include "server/http/body_fields.h"
+#include "server/http/openai/tool_fields.h"
 
 namespace recurve {
 namespace {
 
 using nlohmann::json;
+using Ordered = nlohmann::ordered_json;
 
 std::string text_of_part(const json& part) {
   const std::string type = part.is_object() ? string_of(part, "type").value_or("") : "";
@@ -39,14 +41,15 @@ ChatMessage message(const json& item) {
 }
 
 ChatMessage call(const json& item) {
-  const json function = {{"name", string_of(item, "name").value_or("")},
-                         {"arguments", string_of(item, "arguments").value_or("{}")}};
-  const json one = {{"id", string_of(item, "call_id").value_or("")},
-                    {"type", "function"},
-                    {"function", function}};
-  return {.role = "assistant",
-          .content = "",
-          .fields_json = dump({{"tool_calls", json::array({one})}})};
+  const Ordered function = {{"name", string_of(item, "name").value_or("")},
+                            {"arguments", string_of(item, "arguments").value_or("{}")}};
+  const Ordered one = {{"id", string_of(item, "call_id").value_or("")},
+                       {"type", "function"},
+                       {"function", function}};
+  return {
+      .role = "assistant",
+      .content = "",
+      .fields_json = dump_ordered({{"tool_calls", with_read_arguments(Ordered::array({one}))}})};
 }
 
 ChatMessage call_output(const json& item) {
@@ -82,22 +85,20 @@ std::vector<ChatMessage> messages_of_input(const json& body) {
   return messages;
 }
 
-std::string tools_of_response(const json& body) {
-  const json* tools = find(body, "tools");
-  const json* choice = find(body, "tool_choice");
-  if (tools == nullptr || tools->empty() || (choice != nullptr && *choice == "none")) return {};
-  if (!tools->is_array()) throw BadField("tools", "tools must be a list");
-  json functions = json::array();
-  for (const json& tool : *tools) {
-    if (!tool.is_object() || string_of(tool, "type") != "function") {
+std::string tools_of_response(const json& body, std::string_view text) {
+  if (!wants_tools(body)) return {};
+  const Ordered ordered = Ordered::parse(text);  // it has been parsed before
+  Ordered functions = Ordered::array();
+  for (const Ordered& tool : ordered.at("tools")) {
+    if (!tool.is_object() || tool.value("type", Ordered()) != "function") {
       throw BadField("tools", "each of tools must be a function: this server has none of its own");
     }
-    json function = tool;
+    Ordered function = tool;
     function.erase("type");
-    function.erase("strict");
+    if (function.value("strict", Ordered(true)) != Ordered(false)) function.erase("strict");
     functions.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
-  return dump(functions);
+  return dump_ordered(functions);
 }
 
 }  // namespace recurve

@@ -10,6 +10,7 @@
 #include "server/http/openai/errors.h"
 #include "server/http/openai/logprobs.h"
 #include "server/http/openai/response_input.h"
+#include "server/http/openai/tool_fields.h"
 #include "server/request/session_rules.h"
 
 namespace recurve {
@@ -53,8 +54,10 @@ Responses::Responses(Serving& serving, ResponseStore& store, const Identity& cal
       store_(store),
       caller_(caller),
       id_(make_name("resp_")),
-      item_id_("msg_" + id_.substr(5)),
-      created_(std::time(nullptr)) {}
+      created_(std::time(nullptr)),
+      items_(id_.substr(5), [this](const char* type, json fields) {
+        return form_.stream ? event(type, std::move(fields)) : std::string();
+      }) {}
 
 // What is asked.
 
@@ -65,20 +68,21 @@ Refused Responses::read(std::string_view text, const WorkLimits& limits,
       read_body(text, limits, Resource::kResponses, serving_, [&](const json& body) {
         TextRequest& to = asked->emplace_back();
         read_common(body, &to, &form_);
-        to.constraint = constraint_of(body, text);
+        read_constraint(body, text, &to);
         to.max_tokens = int32_of(body, "max_output_tokens");
+        to.tools = tool_use_of(body);
         if (wants_logprobs(body)) to.logprobs = int32_of(body, "top_logprobs").value_or(0);
-        read_fields(body);
+        read_fields(body, text);
         refused = read_previous(body);
         if (!refused) refused = choose_prompt(limits, &to);
       });
   return unread ? unread : refused;
 }
 
-void Responses::read_fields(const json& body) {
+void Responses::read_fields(const json& body, std::string_view text) {
   stores_ = bool_of(body, "store").value_or(true);
   instructions_ = string_of(body, "instructions").value_or("");
-  tools_ = tools_of_response(body);
+  tools_ = tools_of_response(body, text);
   if (const json* variables = find(body, "chat_template_kwargs")) variables_ = dump(*variables);
   definition_ = dump(json{instructions_, tools_, variables_});
   input_ = messages_of_input(body);
@@ -209,31 +213,20 @@ std::string Responses::event(const char* type, json fields) {
 std::string Responses::write(const RequestAccepted& accepted) {
   accepted_ = accepted;
   if (!form_.stream) return {};
-  json begun = item("in_progress");
-  begun["content"] = json::array();
   std::string events = event("response.created", {{"response", object()}});
   events += event("response.in_progress", {{"response", object()}});
-  events += event("response.output_item.added", {{"output_index", 0}, {"item", begun}});
-  events += event(
-      "response.content_part.added",
-      {{"item_id", item_id_}, {"output_index", 0}, {"content_index", 0}, {"part", text_part()}});
   return events;
 }
 
 std::string Responses::write(const AnswerDelta& delta) {
   generated_ += static_cast<int64_t>(delta.tokens.size());
-  text_ += delta.text;
   json fresh = json::array();
   for (const SampledToken& token : delta.tokens) {
     if (delta.logprobs) fresh.push_back(chat_logprob(token, *serving_.rules.tokenizer));
   }
-  logprobs_.insert(logprobs_.end(), fresh.begin(), fresh.end());
-  if (!form_.stream || (delta.text.empty() && fresh.empty())) return {};
-  return event("response.output_text.delta", {{"item_id", item_id_},
-                                              {"output_index", 0},
-                                              {"content_index", 0},
-                                              {"delta", delta.text},
-                                              {"logprobs", std::move(fresh)}});
+  std::string events = items_.add_text(delta.text, std::move(fresh));
+  for (const ToolCallPart& call : delta.calls) events += items_.add_call(call);
+  return events;
 }
 
 std::string Responses::write(const AnswerEnd& end) {
@@ -242,18 +235,11 @@ std::string Responses::write(const AnswerEnd& end) {
   generated_ = end.usage.generated_tokens;
   const bool whole = end.choices.front().why != Finish::kLength;
   status_ = whole ? "completed" : "incomplete";
+  std::string events = items_.end(status_);
   if (stores_) keep();
   if (!form_.stream) return {};
-  const json place = {{"item_id", item_id_}, {"output_index", 0}, {"content_index", 0}};
-  json done = place, part = place;
-  done["text"] = text_;
-  done["logprobs"] = logprobs_;
-  part["part"] = text_part();
-  std::string events = event("response.output_text.done", std::move(done));
-  events += event("response.content_part.done", std::move(part));
-  events += event("response.output_item.done", {{"output_index", 0}, {"item", item(status_)}});
-  events += event(whole ? "response.completed" : "response.incomplete", {{"response", object()}});
-  return events;
+  return events +
+         event(whole ? "response.completed" : "response.incomplete", {{"response", object()}});
 }
 
 std::string Responses::broken(const Refusal& refusal) {
@@ -265,21 +251,6 @@ std::string Responses::broken(const Refusal& refusal) {
 }
 
 std::string Responses::whole() { return dump(object()); }
-
-json Responses::text_part() const {
-  return {{"type", "output_text"},
-          {"text", text_},
-          {"annotations", json::array()},
-          {"logprobs", logprobs_}};
-}
-
-json Responses::item(const char* status) const {
-  return {{"type", "message"},
-          {"id", item_id_},
-          {"status", status},
-          {"role", "assistant"},
-          {"content", json::array({text_part()})}};
-}
 
 // What the conversation's state, or another prompt that began alike, had absorbed before counts as
 // cached.
@@ -306,7 +277,7 @@ json Responses::object() const {
   object["error"] = nullptr;
   object["incomplete_details"] = nullptr;
   if (status == "incomplete") object["incomplete_details"] = {{"reason", "max_output_tokens"}};
-  object["output"] = begun ? json::array() : json::array({item(status_)});
+  object["output"] = begun ? json::array() : items_.list();
   object["usage"] = begun ? json(nullptr) : usage();
   return object;
 }
@@ -315,7 +286,11 @@ void Responses::keep() {
   auto turn = std::make_shared<Turn>();
   if (previous_ != nullptr) turn->before = previous_->turn;
   turn->messages = input_;
-  turn->messages.push_back({.role = "assistant", .content = text_});
+  ChatMessage& answer =
+      turn->messages.emplace_back(ChatMessage{.role = "assistant", .content = items_.text()});
+  if (const auto calls = items_.calls(); !calls.empty()) {
+    answer.fields_json = dump_ordered({{"tool_calls", calls}});
+  }
   kept_ = true;
   const auto gone = store_.put(
       caller_.tenant,

@@ -5,11 +5,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/http/answer_dialect.h"
 #include "server/http/exchange.h"
 #include "server/http/openai/request_fields.h"
+#include "server/http/openai/response_items.h"
 #include "server/http/openai/response_store.h"
 #include "server/request/serving.h"
 
@@ -40,7 +42,7 @@ class Responses final : public AnswerDialect {
  private:
   using Go = std::function<void(Refused)>;
 
-  void read_fields(const nlohmann::json& body);
+  void read_fields(const nlohmann::json& body, std::string_view text);
   Refused read_previous(const nlohmann::json& body);
   Refused choose_prompt(const WorkLimits& limits, TextRequest* asked);
   bool session_can(TextRequest asked, bool begin, const WorkLimits& limits) const;
@@ -55,15 +57,13 @@ class Responses final : public AnswerDialect {
   std::string write(const AnswerEnd& end);
   std::string event(const char* type, nlohmann::json fields);
   nlohmann::json object() const;
-  nlohmann::json item(const char* status) const;
-  nlohmann::json text_part() const;
   nlohmann::json usage() const;
   void keep();
 
   Serving& serving_;
   ResponseStore& store_;
   const Identity caller_;
-  const std::string id_, item_id_;
+  const std::string id_;
   const std::time_t created_;
   OpenAiForm form_;
 
@@ -83,8 +83,7 @@ class Responses final : public AnswerDialect {
   RequestAccepted accepted_;
   int64_t generated_ = 0;
   int64_t spared_ = 0;  // tokens of the input, by what another one had left; once it has ended
-  std::string text_;
-  nlohmann::json logprobs_ = nlohmann::json::array();
+  ResponseItems items_;
   const char* status_ = "in_progress";
   int64_t events_ = 0;
 };

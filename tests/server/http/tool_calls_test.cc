@@ -1,0 +1,276 @@
+// Tools and calls of them on the OpenAI door, before an engine that says what a test wants.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/constraint/constraint_library.h"
+#include "tests/support/http_fixture.h"
+
+namespace recurve::tool_calls_test {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+constexpr const char* kHermes =
+    "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}{{ m.role }}:"
+    "{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>\n{\"name\": \"{{ c.function.name "
+    "}}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}|"
+    "{% endfor %}";
+
+using testing::HttpClient;
+
+class ToolCallsTest : public testing::HttpFixture {
+ protected:
+  void SetUp() override {
+    if (!has_constraint_library()) GTEST_SKIP() << "built without structured output";
+    template_ = kHermes;
+  }
+  // The engine answers with this text, and `asked_` is what it was asked.
+  void answer(const std::string& text) {
+    start({.script = [text](const Request&) {
+      FakeEngine::Play play{{{}}};
+      for (const char byte : text) play.tokens[0].push_back(static_cast<unsigned char>(byte));
+      return play;
+    }});
+  }
+  static json tools() {
+    return json::parse(R"([{"type": "function", "function": {"name": "weather",
+        "description": "of a city", "parameters": {"type": "object", "properties":
+        {"city": {"type": "string"}}, "required": ["city"]}}},
+        {"type": "function", "function": {"name": "now"}}])");
+  }
+  static json asked(const json& choice = "auto") {
+    json body = chat("hi");
+    body["tools"] = tools();
+    body["tool_choice"] = choice;
+    return body;
+  }
+  json refusal(const json& body, const std::string& path = "/v1/chat/completions") {
+    const auto got = post(path, body);
+    EXPECT_EQ(got.status, 400) << got.body;
+    return got.object()["error"];
+  }
+  std::string prompt() {
+    std::string text;
+    for (const int32_t id : engine_->last_request().prompt.ids) {
+      if (id < 256) text += static_cast<char>(id);
+    }
+    return text;
+  }
+};
+
+const std::string kCall =
+    "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
+const std::string kSecond = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+
+TEST_F(ToolCallsTest, ACallInOneObject) {
+  answer("Let me see. " + kCall + "\n" + kSecond);
+  const auto got = post("/v1/chat/completions", asked());
+  ASSERT_EQ(got.status, 200) << got.body;
+  const json choice = got.object()["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_EQ(choice["message"]["content"], "Let me see. ");
+  const json& calls = choice["message"]["tool_calls"];
+  ASSERT_EQ(calls.size(), 2u) << calls;
+  EXPECT_EQ(calls[0]["type"], "function");
+  EXPECT_EQ(calls[0]["function"],
+            (json{{"name", "weather"}, {"arguments", "{\"city\": \"Paris\"}"}}));
+  EXPECT_EQ(calls[1]["function"], (json{{"name", "now"}, {"arguments", "{}"}}));
+  EXPECT_THAT(calls[0]["id"].get<std::string>(), HasSubstr("call_"));
+  EXPECT_NE(calls[0]["id"], calls[1]["id"]);
+}
+
+TEST_F(ToolCallsTest, TheTemplateSeesToolsInTheClientsOrder) {
+  answer("");
+  const std::string tool =
+      R"({"type": "function", "function": {"name": "now", "description": "a", "arguments": {"z": 1, "b": 2}}})";
+  const std::string body =
+      R"({"messages": [{"role": "user", "content": "hi"}], "tools": [)" + tool + "]}";
+  HttpClient client(server_->port());
+  client.send(
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+      "Content-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body);
+  EXPECT_EQ(client.read().status, 200);
+  EXPECT_THAT(prompt(), HasSubstr(tool));
+}
+
+TEST_F(ToolCallsTest, CallsAloneHaveNoContent) {
+  answer(kCall);
+  const json message = post("/v1/chat/completions", asked()).object()["choices"][0]["message"];
+  EXPECT_EQ(message["content"], nullptr);
+  EXPECT_EQ(message["tool_calls"].size(), 1u);
+}
+
+TEST_F(ToolCallsTest, AnAnswerWithoutACallIsText) {
+  answer("It is 3 < 4.");
+  const json choice = post("/v1/chat/completions", asked()).object()["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], "It is 3 < 4.");
+  EXPECT_FALSE(choice["message"].contains("tool_calls"));
+  EXPECT_EQ(choice["finish_reason"], "stop");
+}
+
+TEST_F(ToolCallsTest, AStreamHasTheirPartsAsTheyCome) {
+  answer("So: " + kCall + "\n" + kSecond);
+  json body = asked();
+  body["stream"] = true;
+  std::string content, arguments[2];
+  json begun = json::array();
+  std::string finish;
+  for (const json& event : events(post("/v1/chat/completions", body).body)) {
+    const json& choice = event["choices"][0];
+    content += choice["delta"].value("content", json()).is_string()
+                   ? choice["delta"]["content"].get<std::string>()
+                   : "";
+    for (const json& call : choice["delta"].value("tool_calls", json::array())) {
+      if (call.contains("id")) begun.push_back(call);
+      arguments[call.at("index").get<size_t>()] += call["function"]["arguments"].get<std::string>();
+    }
+    if (!choice["finish_reason"].is_null()) finish = choice["finish_reason"];
+  }
+  EXPECT_EQ(content, "So: ");
+  ASSERT_EQ(begun.size(), 2u);
+  EXPECT_EQ(begun[0]["function"]["name"], "weather");
+  EXPECT_EQ(begun[1]["function"]["name"], "now");
+  EXPECT_EQ(arguments[0], "{\"city\": \"Paris\"}");
+  EXPECT_EQ(arguments[1], "{}");
+  EXPECT_EQ(finish, "tool_calls");
+}
+
+TEST_F(ToolCallsTest, ACallThatIsCutSaysSo) {
+  answer(kCall);
+  json body = asked();
+  body["max_tokens"] = kCall.size() - 20;
+  const json choice = post("/v1/chat/completions", body).object()["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "length");
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"city\": \"P");
+}
+
+// What the engine keeps answers to, in the tokens of a vocabulary of bytes.
+TEST_F(ToolCallsTest, TheConstraintFollowsTheChoice) {
+  answer("");
+  const auto takes = [&](const std::string& text) {
+    const auto matcher = engine_->last_request().sampling.constraint->begin();
+    for (const char byte : text) {
+      if (!matcher->accept(static_cast<unsigned char>(byte))) return false;
+    }
+    return matcher->may_end();
+  };
+  post("/v1/chat/completions", asked());
+  EXPECT_TRUE(takes("hello"));
+  EXPECT_TRUE(takes(kCall + "\n" + kSecond));
+  EXPECT_FALSE(takes("<tool_call>\n{\"name\": \"other\", \"arguments\": {}}\n</tool_call>"));
+  post("/v1/chat/completions", asked("required"));
+  EXPECT_FALSE(takes("hello"));
+  EXPECT_TRUE(takes(kCall + "\n" + kSecond));
+  json one = asked("required");
+  one["parallel_tool_calls"] = false;
+  post("/v1/chat/completions", one);
+  EXPECT_TRUE(takes(kCall));
+  EXPECT_FALSE(takes(kCall + "\n" + kSecond));
+  post("/v1/chat/completions", asked({{"type", "function"}, {"function", {{"name", "now"}}}}));
+  EXPECT_TRUE(takes(kSecond));
+  EXPECT_FALSE(takes(kCall));
+  post("/v1/chat/completions", asked("none"));
+  EXPECT_EQ(engine_->last_request().sampling.constraint, nullptr);
+  EXPECT_THAT(prompt(), Not(HasSubstr("weather")));
+}
+
+TEST_F(ToolCallsTest, WhatCannotBeIsRefusedByName) {
+  answer("");
+  EXPECT_EQ(refusal(asked("always"))["param"], "tool_choice");
+  EXPECT_EQ(refusal(asked({{"type", "function"}, {"function", {{"name", "absent"}}}}))["param"],
+            "tool_choice");
+  json body = asked();
+  body["tools"].push_back(body["tools"][0]);
+  EXPECT_THAT(refusal(body)["message"].get<std::string>(), HasSubstr("two have the name weather"));
+  body = asked();
+  body["tools"][0]["function"]["name"] = "a b";
+  EXPECT_EQ(refusal(body)["param"], "tools");
+  body = asked();
+  body["tools"][0]["function"]["parameters"]["not"] = json::object();
+  const json refused = refusal(body);
+  EXPECT_EQ(refused["param"], "tools");
+  EXPECT_THAT(refused["message"].get<std::string>(), HasSubstr("the parameters of weather"));
+  EXPECT_THAT(refused["message"].get<std::string>(), HasSubstr("not at #"));
+  body = asked();
+  body["response_format"] = {{"type", "json_object"}};
+  EXPECT_EQ(refusal(body)["param"], "response_format");
+  body = chat("hi");
+  body["tool_choice"] = "required";
+  EXPECT_EQ(refusal(body)["param"], "tool_choice");
+  body = chat("hi");
+  body["guided_regex"] = "(";
+  EXPECT_EQ(refusal(body)["param"], "guided_regex");
+}
+
+TEST_F(ToolCallsTest, ATemplateOfNoKnownFormIsRefused) {
+  template_ = "{% for m in messages %}{{ m.content }}{% endfor %}";
+  answer("");
+  const json refused = refusal(asked());
+  EXPECT_EQ(refused["param"], "tools");
+  EXPECT_THAT(refused["message"].get<std::string>(), HasSubstr("hermes, mistral, llama-3"));
+}
+
+TEST_F(ToolCallsTest, EarlierCallsHaveArgumentsAsTemplatesReadThem) {
+  answer("");
+  json body = asked();
+  body["messages"].push_back(
+      {{"role", "assistant"},
+       {"content", nullptr},
+       {"tool_calls",
+        {{{"id", "x"},
+          {"type", "function"},
+          {"function", {{"name", "weather"}, {"arguments", R"({"z": 1, "a": [2]})"}}}}}}});
+  body["messages"].push_back({{"role", "tool"}, {"tool_call_id", "x"}, {"content", "rain"}});
+  ASSERT_EQ(post("/v1/chat/completions", body).status, 200);
+  EXPECT_THAT(prompt(), HasSubstr(R"({"name": "weather", "arguments": {"z": 1, "a": [2]}})"));
+  EXPECT_THAT(prompt(), HasSubstr("tool:rain"));
+}
+
+TEST_F(ToolCallsTest, AResponseHasThemAsItems) {
+  answer("So: " + kCall);
+  const json flat = {{"type", "function"},
+                     {"name", "weather"},
+                     {"parameters", tools()[0]["function"]["parameters"]},
+                     {"strict", true}};
+  const json body = {{"input", "hi"}, {"tools", {flat}}, {"store", true}};
+  const auto got = post("/v1/responses", body);
+  ASSERT_EQ(got.status, 200) << got.body;
+  const json response = got.object();
+  ASSERT_EQ(response["output"].size(), 2u) << response;
+  EXPECT_EQ(response["output"][0]["content"][0]["text"], "So: ");
+  const json& call = response["output"][1];
+  EXPECT_EQ(call["type"], "function_call");
+  EXPECT_EQ(call["name"], "weather");
+  EXPECT_EQ(call["arguments"], "{\"city\": \"Paris\"}");
+  // The conversation goes on behind it.
+  const json more = {
+      {"previous_response_id", response["id"]},
+      {"tools", {flat}},
+      {"input",
+       {{{"type", "function_call_output"}, {"call_id", call["call_id"]}, {"output", "rain"}}}}};
+  EXPECT_EQ(post("/v1/responses", more).status, 200);
+  EXPECT_THAT(prompt(), HasSubstr("tool:rain"));
+}
+
+TEST_F(ToolCallsTest, AResponseStreamsThem) {
+  answer(kCall);
+  const json body = {{"input", "hi"},
+                     {"stream", true},
+                     {"tool_choice", "required"},
+                     {"tools", {{{"type", "function"}, {"name", "weather"}}}}};
+  const std::string events = post("/v1/responses", body).body;
+  size_t at = 0;
+  for (const char* type :
+       {"response.created", "response.output_item.added", "response.function_call_arguments.delta",
+        "response.function_call_arguments.done", "response.output_item.done",
+        "response.completed"}) {
+    at = events.find(std::string("event: ") + type + "\n", at);
+    ASSERT_NE(at, std::string::npos) << type << "\n" << events;
+  }
+  EXPECT_EQ(events.find("output_text"), std::string::npos) << "no message";
+}
+
+}  // namespace
+}  // namespace recurve::tool_calls_test
