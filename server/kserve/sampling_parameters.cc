@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMostLevels = 8;
+constexpr size_t kMostLevels = 64;  // a schema may be among them
 
 // A parameter that cannot be read; becomes a refusal.
 struct BadParameter : std::runtime_error {
@@ -99,6 +99,22 @@ struct Parameter {
   }
 };
 
+// What the answer must be: a text, or the JSON that it would be.
+template <ConstraintText::Form form>
+void read_constraint(const Parameter& p, TextRequest* to) {
+  if (to->constraint) {
+    throw BadParameter(fmt::format("{} may not stand beside {}", p.name, to->constraint_field),
+                       std::string(p.name), 0);
+  }
+  constexpr bool kOfJson =
+      form == ConstraintText::Form::kJsonSchema || form == ConstraintText::Form::kChoice;
+  if (!p.value.is_string() && !kOfJson) p.refuse("a text");
+  to->constraint = {form, p.value.is_string()
+                              ? p.value.get<std::string>()
+                              : p.value.dump(-1, ' ', false, json::error_handler_t::replace)};
+  to->constraint_field = p.name;
+}
+
 struct Known {
   std::string_view name;
   void (*read)(const Parameter& p, TextRequest* to);
@@ -132,6 +148,10 @@ constexpr Known kKnown[] = {
     {"n", [](auto& p, auto* to) { to->choices = p.small(); }},
     {"logprobs", [](auto& p, auto* to) { to->logprobs = p.small(); }},
     {"add_special_tokens", [](auto& p, auto* to) { to->add_special_tokens = p.flag(); }},
+    {"guided_json", read_constraint<ConstraintText::Form::kJsonSchema>},
+    {"guided_regex", read_constraint<ConstraintText::Form::kRegex>},
+    {"guided_choice", read_constraint<ConstraintText::Form::kChoice>},
+    {"guided_grammar", read_constraint<ConstraintText::Form::kGrammar>},
 };
 
 // Refused unless it says what is so anyway.
@@ -143,11 +163,7 @@ constexpr Refusable kRefused[] = {
     {"bad_words", {"[]"}},
     {"best_of", {"1"}},
     {"early_stopping", {"false"}},
-    {"guided_choice"},
     {"guided_decoding"},
-    {"guided_grammar"},
-    {"guided_json"},
-    {"guided_regex"},
     {"length_penalty", {"1.0", "1"}},
     {"logits_processors", {"[]"}},
     {"lora_name"},

@@ -192,6 +192,23 @@ def test_numbers_may_be_texts_and_parameters_of_the_request(client):
     assert text_of(client.infer("books", inputs("It was"), parameters=GREEDY)) == wanted
 
 
+def test_answers_are_kept_to_what_they_must_be(client):
+    def ask(**sampling):
+        return text_of(client.infer("books", inputs("Call me", {"max_tokens": 200, "seed": 1} | sampling,
+                                                    exclude=True)))
+
+    schema = {"type": "object", "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 99}},
+              "required": ["age"]}
+    for said in (schema, json.dumps(schema)):
+        assert 0 <= json.loads(ask(guided_json=said))["age"] <= 99
+    assert ask(guided_choice=["yes", "no"]) in ("yes", "no")
+    assert ask(guided_regex="[ab]{3}").strip("ab") == ""
+    assert ask(guided_grammar='root ::= "x" "y"') == "xy"
+    for wrong in ({"guided_regex": "("}, {"guided_regex": "a", "guided_json": "{}"}, {"guided_regex": 3}):
+        with pytest.raises(InferenceServerException, match="guided|group|early"):
+            ask(**wrong)
+
+
 def test_ids_may_be_sent_and_asked_for(client):
     first = client.infer("books", [tensor("input_ids", [5, 6, 7], "INT32"),
                                    tensor("sampling_parameters", json.dumps(GREEDY))],
