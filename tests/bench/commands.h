@@ -16,6 +16,7 @@ void add_load(CLI::App& app, const bool& json);
 void add_overhead(CLI::App& app, const bool& json);
 void add_service(CLI::App& app, const bool& json);
 void add_idle(CLI::App& app, const bool& json);
+void add_constraint(CLI::App& app, const bool& json);
 #endif
 
 }  // namespace recurve::bench

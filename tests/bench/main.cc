@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
   recurve::bench::add_overhead(app, json);
   recurve::bench::add_service(app, json);
   recurve::bench::add_idle(app, json);
+  recurve::bench::add_constraint(app, json);
 #endif
   try {
     app.parse(argc, argv);
