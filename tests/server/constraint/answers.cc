@@ -84,7 +84,8 @@ Json answer(ConstraintLibrary& library, const TokenTexts& texts, const std::vect
   const auto began = std::chrono::steady_clock::now();
   std::shared_ptr<const Constraint> constraint;
   try {
-    constraint = library.compile({ConstraintText::Form::kJsonSchema, asked.at("schema").dump()}, {});
+    constraint =
+        library.compile({ConstraintText::Form::kJsonSchema, asked.at("schema").dump()}, {});
   } catch (const ConstraintRefused& refused) {
     return {{"refused", refused.what()}};
   }
