@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -32,9 +33,10 @@ namespace {
 // From this size on memory is mapped, page by page as it is first touched: a slot of state that no
 // session has used yet costs nothing.
 constexpr size_t kMapFrom = size_t{1} << 20;
-// And from this size on with huge pages, where the system has them: states are copied twice as
-// fast.
-constexpr size_t kHugePagesFrom = size_t{32} << 20;
+// In huge pages as far as they fit, where the system has them: states are copied twice as fast, and
+// weights of a few MB read up to a half faster.
+constexpr size_t kHugePage = size_t{2} << 20;
+const size_t kSmallPage = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 constexpr size_t kAlignment = 64;
 // From this size on another thread is worth the tens of microseconds until it has begun.
 constexpr size_t kHandOverFrom = size_t{1} << 20;
@@ -109,10 +111,22 @@ class HostBackend : public Backend {
   }
 
   static void* take_mapped(size_t bytes) {
-    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const size_t whole = bytes / kHugePage * kHugePage;
+    const size_t spare = whole == 0 ? 0 : kHugePage;  // to begin where a huge page may
+    void* memory =
+        mmap(nullptr, bytes + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
-    if (bytes >= kHugePagesFrom) madvise(memory, bytes, MADV_HUGEPAGE);
-    return memory;
+    if (whole == 0) return memory;
+    auto* const mapped = static_cast<std::byte*>(memory);
+    const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(mapped) % kHugePage) % kHugePage;
+    std::byte* const begin = mapped + before;
+    const size_t used = (bytes + kSmallPage - 1) / kSmallPage * kSmallPage;
+    if (before > 0) munmap(mapped, before);
+    if (std::byte* const end = begin + used; end < mapped + bytes + spare) {
+      munmap(end, static_cast<size_t>(mapped + bytes + spare - end));
+    }
+    madvise(begin, whole, MADV_HUGEPAGE);
+    return begin;
   }
 };
 

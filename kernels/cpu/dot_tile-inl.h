@@ -15,6 +15,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/fetch.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
@@ -24,7 +26,7 @@ using DotVector = hn::Vec<DotFloats>;
 inline constexpr int64_t kDotLanes = hn::MaxLanes(DotFloats());
 
 // Accumulators that fit in the registers, operands included.
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3) || HWY_TARGET == HWY_NEON
 inline constexpr int kTileRows = 6;
 #else
 inline constexpr int kTileRows = 3;
@@ -34,6 +36,14 @@ HWY_INLINE DotVector load_widened(const float* p) { return hn::LoadU(DotFloats()
 HWY_INLINE DotVector load_widened(const hwy::bfloat16_t* p) {
   const hn::Rebind<hwy::bfloat16_t, DotFloats> narrow;
   return hn::PromoteTo(DotFloats(), hn::LoadU(narrow, p));
+}
+
+// Of a vector that several products read: left to themselves compilers load it again for each,
+// which takes longer than the products.
+HWY_INLINE void keep_in_register([[maybe_unused]] DotVector& v) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+  asm("" : "+v"(v.raw));
+#endif
 }
 
 #if HWY_TARGET == HWY_SCALAR
@@ -87,7 +97,10 @@ HWY_INLINE void add_columns(int64_t k, const float* const (&x)[ROWS], const T* c
                             DotVector (&sum)[ROWS][OUTPUTS]) {
   DotVector xs[ROWS];
   HWY_UNROLL(8)
-  for (int r = 0; r < ROWS; ++r) xs[r] = hn::LoadU(DotFloats(), x[r] + k);
+  for (int r = 0; r < ROWS; ++r) {
+    xs[r] = hn::LoadU(DotFloats(), x[r] + k);
+    keep_in_register(xs[r]);
+  }
   HWY_UNROLL(8)
   for (int n = 0; n < OUTPUTS; ++n) {
     const DotVector ws = load_widened(w[n] + k);
@@ -110,14 +123,13 @@ HWY_INLINE void add_last_columns(int64_t k, int64_t count, const float* const (&
 }
 
 // out[r][n] = sum over k < K of x[r][k] w[n][k].
-// Where `ahead` is not 0 it fetches what stands so many values after w on the way: the w of the
-// next tile, first lines included. That pays for weights that come from memory, and costs a fifth
-// for those in a cache.
+// fetch: the w stand one after the other in memory, and on the way what follows them is fetched.
 template <int ROWS, int OUTPUTS, typename T>
 HWY_INLINE void dot_tile(int64_t K, const float* const (&x)[ROWS], const T* const (&w)[OUTPUTS],
-                         int64_t ahead, float (&out)[ROWS][OUTPUTS]) {
+                         bool fetch, float (&out)[ROWS][OUTPUTS]) {
   static_assert(OUTPUTS % 4 == 0);
-  constexpr int64_t kLine = std::max<int64_t>(64 / sizeof(T), kDotLanes);
+  constexpr int64_t kColumns = std::max<int64_t>(kLine / sizeof(T), kDotLanes);
+  constexpr int64_t kLines = OUTPUTS * kColumns * int64_t{sizeof(T)} / kLine;
   DotVector sum[ROWS][OUTPUTS];
   HWY_UNROLL(8)
   for (int r = 0; r < ROWS; ++r) {
@@ -125,11 +137,13 @@ HWY_INLINE void dot_tile(int64_t K, const float* const (&x)[ROWS], const T* cons
     for (int n = 0; n < OUTPUTS; ++n) sum[r][n] = hn::Zero(DotFloats());
   }
   int64_t k = 0;
-  for (; ahead != 0 && k + kLine <= K; k += kLine) {
-    HWY_UNROLL(8)
-    for (int n = 0; n < OUTPUTS; ++n) __builtin_prefetch(w[n] + k + ahead, 0, 3);
-    HWY_UNROLL(4)
-    for (int64_t j = 0; j < kLine; j += kDotLanes) add_columns(k + j, x, w, sum);
+  if (fetch) {
+    const auto* after = reinterpret_cast<const std::byte*>(w[0]) + kFetchAhead;
+    for (; k + kColumns <= K; k += kColumns, after += kLines * kLine) {
+      fetch_lines<kLines>(after);
+      HWY_UNROLL(4)
+      for (int64_t j = 0; j < kColumns; j += kDotLanes) add_columns(k + j, x, w, sum);
+    }
   }
   for (; k + kDotLanes <= K; k += kDotLanes) add_columns(k, x, w, sum);
   if (k < K) add_last_columns(k, K - k, x, w, sum);
@@ -156,7 +170,7 @@ void dot_rows(int64_t K, const float* const (&x)[ROWS], const T* w, int64_t w_st
     const T* rows[OUTPUTS];
     for (int64_t n = 0; n < OUTPUTS; ++n) rows[n] = w + std::min(j + n, count - 1) * w_stride;
     float sums[ROWS][OUTPUTS];
-    dot_tile(K, x, rows, 0, sums);
+    dot_tile(K, x, rows, false, sums);
     for (int r = 0; r < ROWS; ++r) {
       std::copy_n(sums[r], std::min(OUTPUTS, count - j), out[r] + j);
     }

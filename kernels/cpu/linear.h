@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <cstring>
 
 #include "kernels/ops/linear.h"
 
@@ -27,8 +28,21 @@ void linear_with(const LinearProducts& products, const LinearArgs& args, Stream&
 // sum + bias + residual, for `count` outputs of a row from output n on.
 inline void finish_outputs(const LinearArgs& a, int64_t row, int64_t n, int64_t count,
                            const float* sums) {
+  using Four = float __attribute__((vector_size(16)));
   const int64_t at = row * a.W.N + n;
-  for (int64_t j = 0; j < count; ++j) {
+  int64_t j = 0;
+  for (; j + 4 <= count; j += 4) {
+    const auto four = [](const float* from) {
+      Four values;
+      std::memcpy(&values, from, sizeof(values));
+      return values;
+    };
+    Four sum = four(sums + j);
+    if (a.bias != nullptr) sum += four(a.bias + n + j);
+    if (a.residual != nullptr) sum += four(a.residual + at + j);
+    std::memcpy(a.y + at + j, &sum, sizeof(sum));
+  }
+  for (; j < count; ++j) {
     float sum = sums[j];
     if (a.bias != nullptr) sum += a.bias[n + j];
     if (a.residual != nullptr) sum += a.residual[at + j];

@@ -42,7 +42,7 @@ struct PlainWeights {
                       float (&out)[ROWS][OUTPUTS]) const {
     const T* w[OUTPUTS];
     for (int j = 0; j < OUTPUTS; ++j) w[j] = data + (std::min(n + j, N - 1) - first) * K;
-    dot_tile(K, x, w, fetch ? OUTPUTS * K : 0, out);
+    dot_tile(K, x, w, fetch, out);
   }
 
   int64_t fetch_bytes() const { return K * int64_t{sizeof(T)}; }

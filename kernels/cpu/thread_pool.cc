@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "kernels/check.h"
 #include "kernels/host.h"
 
 namespace recurve::cpu {
@@ -31,9 +32,10 @@ bool spin_until(Done done, Clock::duration limit) {
 
 int ThreadPool::default_threads() { return host_threads(); }
 
-ThreadPool::ThreadPool(int threads) {
-  for (int t = 1; t < std::min(threads, kMaxThreads); ++t) {
-    workers_.emplace_back([this] { work(); });
+ThreadPool::ThreadPool(int threads)
+    : parts_(static_cast<size_t>(std::clamp(threads, 1, kMaxThreads))) {
+  for (size_t t = 1; t < parts_.size(); ++t) {
+    workers_.emplace_back([this, t] { work(t); });
   }
 }
 
@@ -44,35 +46,58 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::run(int64_t count, const void* context, Function function) {
-  count_ = count;
+  CHECK(count < int64_t{1} << 32);
   context_ = context;
   function_ = function;
-  next_.store(0, std::memory_order_relaxed);
+  const auto indices = static_cast<uint64_t>(count), threads = uint64_t{parts_.size()};
+  for (uint64_t t = 0; t < threads; ++t) {
+    const uint64_t begin = indices * t / threads, end = indices * (t + 1) / threads;
+    parts_[t].left.store(end << 32 | begin, std::memory_order_relaxed);
+  }
   state_.fetch_add(kLoop + kOpen);
   state_.notify_all();  // costs a load where nobody sleeps
 
-  take_indices();
+  take_indices(0);
   state_.fetch_and(~kOpen);
   const auto empty = [this] { return (state_.load(std::memory_order_acquire) & kInside) == 0; };
   while (!spin_until(empty, kSpin)) std::this_thread::yield();
 }
 
-void ThreadPool::take_indices() {
-  for (;;) {
-    const int64_t index = next_.fetch_add(1, std::memory_order_relaxed);
-    if (index >= count_) return;
-    function_(context_, index);
+void ThreadPool::take_indices(size_t thread) {
+  while (const auto index = parts_[thread].take_first()) function_(context_, *index);
+  for (size_t other = 1; other < parts_.size(); ++other) {
+    Part& part = parts_[(thread + other) % parts_.size()];
+    while (const auto index = part.take_last()) function_(context_, *index);
   }
 }
 
-void ThreadPool::work() {
+std::optional<uint32_t> ThreadPool::Part::take_first() {
+  uint64_t old = left.load(std::memory_order_relaxed);
+  for (;;) {
+    const auto begin = static_cast<uint32_t>(old), end = static_cast<uint32_t>(old >> 32);
+    if (begin >= end) return std::nullopt;
+    if (left.compare_exchange_weak(old, old + 1, std::memory_order_relaxed)) return begin;
+  }
+}
+
+std::optional<uint32_t> ThreadPool::Part::take_last() {
+  uint64_t old = left.load(std::memory_order_relaxed);
+  for (;;) {
+    const auto begin = static_cast<uint32_t>(old), end = static_cast<uint32_t>(old >> 32);
+    if (begin >= end) return std::nullopt;
+    const uint64_t rest = old - (uint64_t{1} << 32);
+    if (left.compare_exchange_weak(old, rest, std::memory_order_relaxed)) return end - 1;
+  }
+}
+
+void ThreadPool::work(size_t thread) {
   uint32_t last = 0;
   for (;;) {
     uint32_t state = wait_for_loop(last);
     if ((state & kStop) != 0) return;
     if (!state_.compare_exchange_strong(state, state + 1, std::memory_order_acquire)) continue;
     last = state;
-    take_indices();
+    take_indices(thread);
     state_.fetch_sub(1, std::memory_order_release);
   }
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -20,8 +21,11 @@ class ThreadPool {
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls body(index) once for each index in [0, count), in any order and on any thread, and
-  // returns when all are done. The bodies write to places of their own and do not throw. Called
-  // from a second thread at the same time, or from inside a body, it runs on that thread alone.
+  // returns when all are done. Each thread goes through a part of the indices in their order, and
+  // then takes what is left of the others' from their ends: so what stands one after the other in
+  // memory is read so. There are fewer than 2^32 indices. The bodies write to places of their own
+  // and do not throw. Called from a second thread at the same time, or from inside a body, it runs
+  // on that thread alone.
   template <typename Body>
   void parallel_for(int64_t count, const Body& body) {
     if (count <= 1 || workers_.empty() || busy_.test_and_set(std::memory_order_acquire)) {
@@ -37,8 +41,8 @@ class ThreadPool {
   using Function = void (*)(const void* context, int64_t index);
 
   void run(int64_t count, const void* context, Function function);
-  void take_indices();
-  void work();
+  void take_indices(size_t thread);
+  void work(size_t thread);
   uint32_t wait_for_loop(uint32_t last);
 
   // One word says everything: how many workers are inside the loop, whether it may be entered,
@@ -50,10 +54,18 @@ class ThreadPool {
   static constexpr uint32_t kStop = 0x800;
   static constexpr uint32_t kLoop = 0x1000;
   alignas(64) std::atomic<uint32_t> state_ = 0;
-  alignas(64) std::atomic<int64_t> next_ = 0;
+
+  // The indices [begin, end) of the loop that are left of a thread's part, in one word: begin in
+  // its lower half. The thread takes the first, others the last.
+  struct alignas(64) Part {
+    std::atomic<uint64_t> left = 0;
+
+    std::optional<uint32_t> take_first();
+    std::optional<uint32_t> take_last();
+  };
+  std::vector<Part> parts_;  // the caller's, then the workers'
 
   // The loop; written while no worker is inside.
-  alignas(64) int64_t count_ = 0;
   const void* context_ = nullptr;
   Function function_ = nullptr;
 

@@ -20,6 +20,8 @@ struct OpCost {
   std::string shape;
   double bytes;
   Product product = {};
+  const void* matrix = nullptr;  // the weights of an embedding or a product
+  double unread = 0;             // bytes of them that the call leaves alone
 };
 
 inline double bytes_of(const Matrix& m) {
@@ -35,8 +37,11 @@ inline double state(const Ragged& seqs, double each, DType type = DType::kF32) {
 }
 
 inline OpCost cost_of(const EmbedArgs& a) {
-  return {fmt::format("{}", a.E.K),
-          a.rows * (4 * static_cast<double>(a.E.K) + bytes_of(a.E) / static_cast<double>(a.E.N))};
+  const double read = a.rows * bytes_of(a.E) / static_cast<double>(a.E.N);
+  return {.shape = fmt::format("{}", a.E.K),
+          .bytes = a.rows * 4 * static_cast<double>(a.E.K) + read,
+          .matrix = a.E.data,
+          .unread = bytes_of(a.E) - read};
 }
 inline OpCost cost_of(const GatherRowsArgs& a) {
   return {fmt::format("{}", a.D), floats(a.count, 2.0 * a.D)};
@@ -58,7 +63,8 @@ inline OpCost cost_of(const LinearArgs& a) {
   return {fmt::format("{}x{}{}{}{}", a.W.N, a.W.K, a.norm == nullptr ? "" : " norm",
                       a.swiglu ? " swiglu" : "", a.conv ? " conv" : ""),
           bytes_of(a.W) + a.rows * (x + y + residual) + conv,
-          {.rows = a.rows, .N = a.W.N, .K = a.W.K}};
+          {.rows = a.rows, .N = a.W.N, .K = a.W.K},
+          a.W.data};
 }
 inline OpCost cost_of(const MlstmArgs& a) {
   const double o = a.head_norm == nullptr ? 0 : a.DV, h = (a.h_bf16 == nullptr ? 1 : 0.5) * a.DV;

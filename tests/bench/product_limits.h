@@ -1,11 +1,7 @@
 #pragma once
-#include <chrono>
 #include <cstdint>
-#include <functional>
-#include <thread>
-#include <vector>
 
-#include "kernels/host.h"
+#include "tests/bench/core_threads.h"
 
 namespace recurve::bench {
 
@@ -43,29 +39,30 @@ RECURVE_PRODUCT_LOOP(multiply_int8, "vpdpbusd")
 #undef RECURVE_TWELVE
 
 // GFLOP/s of the loop, of `products` an instruction: the best of five times of some milliseconds.
-inline double product_rate(void (*loop)(int64_t), double products, size_t threads) {
+inline double product_rate(void (*loop)(int64_t), double products, int wanted_threads) {
   constexpr int64_t kTimes = 1'000'000;
   double best = 0;
   for (int pass = 0; pass < 5; ++pass) {
-    const auto began = std::chrono::steady_clock::now();
-    {
-      std::vector<std::jthread> workers;
-      for (size_t t = 0; t < threads; ++t) workers.emplace_back(loop, kTimes);
-    }
-    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - began;
+    size_t threads = 0;
+    const double seconds = seconds_on_cores(wanted_threads, [&](size_t thread, size_t count) {
+      if (thread == 0) threads = count;
+      loop(kTimes);
+    });
     const double all = 2 * products * 12 * static_cast<double>(kTimes * int64_t(threads));
-    best = std::max(best, all / time.count() / 1e9);
+    best = std::max(best, all / seconds / 1e9);
   }
   return best;
 }
 
 inline ProductLimits product_limits(int wanted_threads) {
-  const auto threads = static_cast<size_t>(wanted_threads > 0 ? wanted_threads : host_threads());
   ProductLimits limits;
   if (!__builtin_cpu_supports("avx512f")) return limits;
-  limits.f32 = product_rate(multiply_f32, 16, threads);
-  if (__builtin_cpu_supports("avx512bf16")) limits.bf16 = product_rate(multiply_bf16, 32, threads);
-  if (__builtin_cpu_supports("avx512vnni")) limits.int8 = product_rate(multiply_int8, 64, threads);
+  limits.f32 = product_rate(multiply_f32, 16, wanted_threads);
+  if (__builtin_cpu_supports("avx512bf16")) {
+    limits.bf16 = product_rate(multiply_bf16, 32, wanted_threads);
+  }
+  if (__builtin_cpu_supports("avx512vnni"))
+    limits.int8 = product_rate(multiply_int8, 64, wanted_threads);
   return limits;
 }
 #else

@@ -1,41 +1,56 @@
 #pragma once
+#include <sys/mman.h>
+
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <numeric>
 #include <span>
-#include <thread>
 #include <vector>
 
-#include "kernels/host.h"
+#include "kernels/check.h"
+#include "tests/bench/core_threads.h"
 #include "tests/bench/report.h"
 
 namespace recurve::bench {
 
-// GB/s at which so many threads together read memory that no cache holds: the median of seven
-// passes over 512 MiB. threads: 0: one a core.
-inline double read_bandwidth(int threads) {
-  constexpr size_t kWords = size_t{64} << 20;
-  const size_t count = static_cast<size_t>(threads > 0 ? threads : host_threads());
-  const std::vector<uint64_t> memory(kWords, 1);
-  std::vector<uint64_t> sums(count);
-  std::vector<double> seconds;
-  for (int pass = 0; pass < 7; ++pass) {
-    const auto began = std::chrono::steady_clock::now();
-    {
-      std::vector<std::jthread> readers;
-      for (size_t t = 0; t < count; ++t) {
-        readers.emplace_back([&, t] {
-          const auto part = std::span(memory).subspan(kWords / count * t, kWords / count);
-          sums[t] = std::reduce(part.begin(), part.end());  // in any order: many loads at once
-        });
-      }
-    }
-    seconds.push_back(
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+// The rate at which so many threads together read memory that no cache holds and that lies in pages
+// as large as those of weights. It changes from second to second where others use the same memory,
+// so it is measured beside each row.
+class ReadBandwidth {
+ public:
+  // threads: 0: one a core.
+  explicit ReadBandwidth(int threads) : threads_(threads) {
+    void* memory =
+        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED);
+    madvise(memory, kBytes, MADV_HUGEPAGE);
+    words_ = {static_cast<uint64_t*>(memory), kBytes / sizeof(uint64_t)};
+    std::ranges::fill(words_, 1);
   }
-  const uint64_t sum = std::accumulate(sums.begin(), sums.end(), uint64_t{0});
-  const double bytes = static_cast<double>(sum) * sizeof(uint64_t);  // every word is 1
-  return bytes / median(seconds) / 1e9;
-}
+  ~ReadBandwidth() { munmap(words_.data(), kBytes); }
+  ReadBandwidth(const ReadBandwidth&) = delete;
+  ReadBandwidth& operator=(const ReadBandwidth&) = delete;
+
+  // GB/s: the median of seven passes.
+  double measure() const {
+    std::vector<double> seconds;
+    for (int pass = 0; pass < 7; ++pass) {
+      std::atomic<uint64_t> sum = 0;
+      seconds.push_back(seconds_on_cores(threads_, [&](size_t t, size_t count) {
+        const size_t begin = words_.size() * t / count, end = words_.size() * (t + 1) / count;
+        const auto part = words_.subspan(begin, end - begin);
+        sum += std::reduce(part.begin(), part.end());  // in any order: many loads at once
+      }));
+      CHECK(sum == words_.size());
+    }
+    return static_cast<double>(kBytes) / median(seconds) / 1e9;
+  }
+
+ private:
+  static constexpr size_t kBytes = size_t{512} << 20;
+  const int threads_;
+  std::span<uint64_t> words_;
+};
 
 }  // namespace recurve::bench

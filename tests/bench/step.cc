@@ -2,6 +2,8 @@
 // or prompts, and sampling. The floor is what the bytes cost at the bandwidth given.
 #include <fmt/format.h>
 
+#include <set>
+
 #include "tests/bench/commands.h"
 #include "tests/bench/product_limits.h"
 #include "tests/bench/read_bandwidth.h"
@@ -63,15 +65,30 @@ struct StepOptions {
   double seconds = 1;
 };
 
-// Beside a step on the CPU: what its linear layers compute in the time of all, in percent of what
-// the instructions of the type that they may use can.
-void add_products(const StepOptions& o, const ProductLimits& limits, StepBench& bench, double time,
-                  nlohmann::ordered_json* row) {
-  double flops = 0;
-  for (const OpCall& call : WatchedBackend::calls_of([&] { bench.again(); })) {
+// Of a step on the CPU: what its products compute, and what it leaves of its weights alone, as an
+// embedding of which it reads some rows and which is no head too.
+struct StepWork {
+  double flops = 0, unread = 0;
+};
+StepWork work_of(StepBench& bench) {
+  const auto calls = WatchedBackend::calls_of([&] { bench.again(); });
+  StepWork work;
+  std::set<const void*> multiplied;
+  for (const OpCall& call : calls) {
     const Product& product = call.cost.product;
-    flops += 2.0 * product.rows * static_cast<double>(product.N) * static_cast<double>(product.K);
+    work.flops += 2.0 * product.rows * static_cast<double>(product.N * product.K);
+    if (product.rows > 0) multiplied.insert(call.cost.matrix);
   }
+  for (const OpCall& call : calls) {
+    if (!multiplied.contains(call.cost.matrix)) work.unread += call.cost.unread;
+  }
+  return work;
+}
+
+// What the linear layers compute in the time of all, in percent of what the instructions of the
+// type that they may use can.
+void add_products(const StepOptions& o, const ProductLimits& limits, double flops, double time,
+                  nlohmann::ordered_json* row) {
   const ActivationType narrowest = o.model.activations;
   const double limit = narrowest == ActivationType::kF32    ? limits.f32
                        : narrowest == ActivationType::kBF16 ? limits.bf16
@@ -89,11 +106,9 @@ void run(const StepOptions& o, bool json) {
   const auto model = o.model.load(backend);
   const double state = static_cast<double>(model->state_layout().bytes());
   Report report(json);
-  double bandwidth = o.bandwidth;
-  if (bandwidth == 0 && on_cpu) {
-    bandwidth = read_bandwidth(o.model.threads);
-    report.add({{"bench", "read_bandwidth"}, {"device", "cpu"}, {"GB_per_s", bandwidth}});
-  }
+  const auto bandwidth = on_cpu && o.bandwidth == 0
+                             ? std::make_optional<ReadBandwidth>(o.model.threads)
+                             : std::nullopt;
   ProductLimits limits;
   if (on_cpu) {
     limits = product_limits(o.model.threads);
@@ -106,9 +121,12 @@ void run(const StepOptions& o, bool json) {
   for (const int sequences : o.batch) {
     StepBench bench(*model, backend, sequences, o.rows,
                     o.sampled ? std::optional(o.sampling) : std::nullopt);
-    const double bytes = static_cast<double>(model->info().weight_bytes) +
-                         2 * state * static_cast<double>(sequences);
+    double read = bandwidth ? bandwidth->measure() : o.bandwidth;
     const double time = bench.median_seconds(o.seconds, o.recorded);
+    if (bandwidth) read = std::max(read, bandwidth->measure());
+    const StepWork work = on_cpu ? work_of(bench) : StepWork();
+    const double bytes = static_cast<double>(model->info().weight_bytes) - work.unread +
+                         2 * state * static_cast<double>(sequences);
     nlohmann::ordered_json row{{"bench", "step"},
                                {"device", o.model.device},
                                {"weights", o.model.weights},
@@ -119,8 +137,9 @@ void run(const StepOptions& o, bool json) {
                                {"ms", time * 1e3},
                                {"tok_per_s", sequences * o.rows / time},
                                {"GB_per_s", bytes / time / 1e9}};
-    if (bandwidth > 0) row["percent_of_floor"] = 100 * bytes / (bandwidth * 1e9) / time;
-    if (on_cpu) add_products(o, limits, bench, time, &row);
+    if (bandwidth) row["read_GB_per_s"] = read;
+    if (read > 0) row["percent_of_floor"] = 100 * bytes / (read * 1e9) / time;
+    if (on_cpu) add_products(o, limits, work.flops, time, &row);
     report.add(std::move(row));
 #ifdef RECURVE_KERNEL_TRACE
     if (o.kernel_trace) report_kernel_trace(bench, sequences, report);

@@ -54,6 +54,28 @@ TEST_P(ThreadPoolTest, UsesAllThreads) {
   EXPECT_EQ(inside, GetParam());
 }
 
+// A thread goes forward through its own part, and takes what is left of the others' from their
+// ends.
+TEST(ThreadPool, PartsAreReadInTheirOrder) {
+  ThreadPool pool(2);
+  const std::thread::id caller = std::this_thread::get_id();
+  std::atomic<bool> other_began = false, caller_ended = false;
+  std::vector<int64_t> callers, others;
+  pool.parallel_for(8, [&](int64_t index) {
+    if (std::this_thread::get_id() == caller) {
+      callers.push_back(index);
+      while (!other_began) std::this_thread::yield();
+      if (callers.size() == 7) caller_ended = true;
+    } else {
+      others.push_back(index);
+      other_began = true;
+      while (!caller_ended) std::this_thread::yield();
+    }
+  });
+  EXPECT_EQ(callers, (std::vector<int64_t>{0, 1, 2, 3, 7, 6, 5}));
+  EXPECT_EQ(others, (std::vector<int64_t>{4}));
+}
+
 TEST_P(ThreadPoolTest, NestedLoopsAndSecondCallersRunAlone) {
   ThreadPool pool(GetParam());
   std::atomic<int> calls = 0;

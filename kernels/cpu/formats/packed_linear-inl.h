@@ -74,7 +74,7 @@ struct PackedWeights {
     std::copy_n(x, ROWS, at);
     int64_t k = 0, g = 0;
     for (; k + kColumns <= K; k += kColumns, ++g) {
-      if (fetch) fetch_ahead<OUTPUTS>(n, g);
+      if (fetch) fetch_group<OUTPUTS>(n, g);
       add_group(at, g, outputs, sum);
       for (int r = 0; r < ROWS; ++r) at[r] += kColumns;
     }
@@ -95,21 +95,17 @@ struct PackedWeights {
     }
   }
 
-  // The group's place in the tile after the next: data, and scales where a line of them begins.
+  // Of what follows the tile from output n on, group g's share: data, and scales where a line of
+  // them begins.
   template <int OUTPUTS>
-  HWY_INLINE void fetch_ahead(int64_t n, int64_t g) const {
-    constexpr int64_t kLine = 64;
-    const bool line_begins = g * Groups::kBytes % kLine < Groups::kBytes;
-    const bool scales_begin = g * Groups::kScaleBytes % kLine < Groups::kScaleBytes;
-    HWY_UNROLL(8)
-    for (int j = 0; j < OUTPUTS; ++j) {
-      const int64_t output = n + 2 * OUTPUTS + j;
-      if (line_begins) {
-        __builtin_prefetch(data + output * row_bytes + g * Groups::kBytes, 0, 3);
-      }
-      if (scales_begin) {
-        __builtin_prefetch(scales + output * row_scales + g * Groups::kScaleBytes, 0, 3);
-      }
+  HWY_INLINE void fetch_group(int64_t n, int64_t g) const {
+    constexpr int64_t kShare = OUTPUTS * Groups::kBytes;
+    static_assert(kShare % kLine == 0);
+    fetch_lines<kShare / kLine>(data + n * row_bytes + g * kShare + kFetchAhead);
+    constexpr int64_t kScales = OUTPUTS * Groups::kScaleBytes;
+    const int64_t scale = n * row_scales + g * kScales;
+    if (scale % kLine < kScales) {
+      fetch_lines<1>(scales + scale + kFetchAhead / Groups::kBytes * Groups::kScaleBytes);
     }
   }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "kernels/ceil_div.h"
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/products/rounded_products.h"
 #include "kernels/cpu/targets.h"
 
@@ -51,8 +52,8 @@ __m128 sums_of_lanes(__m512 a, __m512 b, __m512 c, __m512 d) {
   return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
-// ROWS rows and the outputs [n, n + OUTPUTS) as far as they exist. fetch: on the way, the place of
-// the tile after this one.
+// ROWS rows and the outputs [n, n + OUTPUTS) as far as they exist. fetch: what follows their
+// weights, on the way.
 template <int ROWS, int OUTPUTS>
 void tile(const LinearArgs& a, const std::byte* rounded, int64_t row, int64_t n, bool fetch) {
   const int64_t K = a.W.K, stride = row_bytes(K);
@@ -73,6 +74,7 @@ void tile(const LinearArgs& a, const std::byte* rounded, int64_t row, int64_t n,
     HWY_UNROLL(8)
     for (int r = 0; r < ROWS; ++r) {
       xs[r] = (__m512bh)_mm512_load_si512(x + r * stride + 2 * k);
+      asm("" : "+v"(xs[r]));  // compilers would load it again for each product
     }
     HWY_UNROLL(8)
     for (int j = 0; j < OUTPUTS; ++j) {
@@ -83,9 +85,9 @@ void tile(const LinearArgs& a, const std::byte* rounded, int64_t row, int64_t n,
   };
   int64_t k = 0;
   if (fetch) {
-    for (; k + kColumns <= K; k += kColumns) {
-      HWY_UNROLL(8)
-      for (int j = 0; j < OUTPUTS; ++j) __builtin_prefetch(w[j] + k + OUTPUTS * K, 0, 3);
+    const auto* after = reinterpret_cast<const std::byte*>(w[0]) + kFetchAhead;
+    for (; k + kColumns <= K; k += kColumns, after += OUTPUTS * kLine) {
+      fetch_lines<OUTPUTS>(after);
       add(k, kColumns);
     }
   }

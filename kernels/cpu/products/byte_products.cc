@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/ceil_div.h"
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/products/rounded_products.h"
 #include "kernels/cpu/targets.h"
@@ -157,7 +158,6 @@ class Outputs {
       q_[i] = static_cast<const std::byte*>(W.data) + first * Format::kBytes;
       scales_[i] = static_cast<const std::byte*>(W.scales) + first * Format::kScaleBytes;
     }
-    ahead_ = kLanes * groups * Format::kBytes;
   }
 
   HWY_INLINE __m512i group(int64_t i, int64_t g) const {
@@ -175,21 +175,16 @@ class Outputs {
     if constexpr (Format::kMinimum) avx512::transpose(least);
   }
 
-  // Fetches group g's share of the next 16 outputs' weights and scales, line after line as they
-  // stand.
-  HWY_INLINE void fetch_ahead(int64_t g) const {
-    constexpr int64_t kLine = 64, kShare = kLanes * Format::kBytes;
-    const std::byte* q = q_[0] + ahead_ + g * kShare;
-    HWY_UNROLL(16)
-    for (int64_t at = 0; at < kShare; at += kLine) __builtin_prefetch(q + at, 0, 3);
-    constexpr int64_t kScales = kLanes * Format::kScaleBytes;  // a part of a line, or one
-    __builtin_prefetch(scales_[0] + ahead_ / Format::kBytes * Format::kScaleBytes + g * kScales, 0,
-                       3);
+  // Of what follows these outputs' weights and scales, group g's share.
+  HWY_INLINE void fetch_group(int64_t g) const {
+    constexpr int64_t kShare = kLanes * Format::kBytes, kScales = kLanes * Format::kScaleBytes;
+    fetch_lines<kShare / kLine>(q_[0] + g * kShare + kFetchAhead);
+    // A part of a line, or one.
+    fetch_lines<1>(scales_[0] + g * kScales + kFetchAhead / Format::kBytes * Format::kScaleBytes);
   }
 
  private:
   const std::byte *q_[kLanes], *scales_[kLanes];
-  int64_t ahead_;
 };
 
 // sum + scale dots + least, of x's group g: in this order everywhere.
@@ -218,7 +213,7 @@ void single_row(const LinearArgs& a, const ByteRow& x, int64_t row, int64_t begi
       if (g % kLanes == 0) {
         outputs.load_scales(g, std::min(kLanes, groups - g), scale, least);
       }
-      outputs.fetch_ahead(g);
+      outputs.fetch_group(g);
       const __m512i q = _mm512_loadu_si512(x.q + g * kGroup);
       avx512::Vectors products;
       HWY_UNROLL(16)
@@ -246,7 +241,7 @@ void fill_panel(const Outputs<Format>& outputs, int v, int64_t g, int64_t count,
   avx512::Vectors turned, scale, least;
   outputs.load_scales(g, count, scale, least);
   for (int64_t i = 0; i < count; ++i) {
-    outputs.fetch_ahead(g + i);
+    outputs.fetch_group(g + i);
     HWY_UNROLL(16)
     for (int64_t n = 0; n < kLanes; ++n) turned[n] = outputs.group(n, g + i);
     avx512::transpose(turned);
