@@ -89,6 +89,9 @@ def main(options):
         values, tensors = gguf_model.read(src)
     else:
         tensors = read(src)
+        if rwkv_file.is_goose(tensors):
+            rwkv_file.check_goose_config(directory)
+            tensors = rwkv_file.goose_names(tensors)
         if rwkv_file.is_one(tensors):
             values, tensors = rwkv_file.read(src, tensors)
         else:

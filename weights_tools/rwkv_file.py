@@ -5,6 +5,7 @@ The low-rank matrices are stored [in, rank] and [rank, out], all others [out, in
 variants of RWKV-7 that compute something else, are refused by name.
 """
 
+import json
 import pathlib
 import re
 
@@ -51,8 +52,51 @@ OTHERS = (
 )  # fmt: skip
 
 
+# Of the checkpoints RWKV/RWKV7-Goose-*-HF, whose code is not flash-linear-attention's: BlinkDL's tensors as they are,
+# under names that Hugging Face's models have. Source of the names: llama.cpp's convert_hf_to_gguf.py and gguf's
+# tensor_mapping.py, which read them.
+GOOSE_LAYER = re.compile(r"(?:(?:model|rwkv7?)\.)?(?:layers|blocks)\.(\d+)\.([a-z_0-9]+)\.(.+)")
+GOOSE_PARTS = {"attention": "att", "feed_forward": "ffn", "pre_ln": "ln0"}
+GOOSE_OUTSIDE = {
+    "embeddings.weight": "emb.weight",
+    "pre_ln.weight": "blocks.0.ln0.weight",
+    "pre_ln.bias": "blocks.0.ln0.bias",
+    "lm_head.weight": "head.weight",
+}
+
+
 def is_one(tensors):
     return "emb.weight" in tensors and any(name.startswith("blocks.0.") for name in tensors)
+
+
+def is_goose(tensors):
+    return any(re.search(r"\.0\.attention\.receptance\.weight$", name) for name in tensors) and any(
+        name.endswith(".0.attention.k_k") for name in tensors
+    )
+
+
+def check_goose_config(directory):
+    """Shapes say all but what would change the result unseen."""
+    path = directory / "config.json"
+    values = json.loads(path.read_text()) if path.exists() else {}
+    for key, wanted in (("layer_norm_epsilon", 1e-5), ("head_size", 64), ("head_size_divisor", 8)):
+        if values.get(key, wanted) != wanted:
+            raise ValueError(f"{path}: {key}: wanted {wanted}, found {values[key]}; nothing written")
+
+
+def goose_names(tensors):
+    """name -> what is called so, by BlinkDL's names."""
+    out = {}
+    for name, tensor in tensors.items():
+        layer = GOOSE_LAYER.fullmatch(name)
+        if layer is None:
+            rest = re.sub(r"^(?:model|rwkv7?)\.", "", name)
+            out[GOOSE_OUTSIDE.get(rest, rest)] = tensor
+        else:
+            number, part, rest = layer.groups()
+            out[f"blocks.{number}.{GOOSE_PARTS.get(part, part)}.{rest}"] = tensor
+    print(f"renamed {len(out)} tensors to BlinkDL's names")
+    return out
 
 
 def read(src, tensors):

@@ -40,10 +40,21 @@ int64_t read_ffn_size(ConfigReader& read, int64_t D) {
   return read.optional_int("intermediate_size", (size + 31) / 32 * 32, 1, 1 << 20);
 }
 
+// Those of RWKV/RWKV7-Goose-*-HF name sizes otherwise, as they do tensors.
+void refuse_other_layout(const ConfigReader& read, const nlohmann::json& config) {
+  for (const char* key : {"head_size", "lora_rank_decay"}) {
+    const auto found = config.find(key);
+    if (found == config.end()) continue;
+    read.fail(key, "none: python -m weights_tools convert turns this layout into the server's",
+              found->dump());
+  }
+}
+
 }  // namespace
 
 Config read_config(const Checkpoint& checkpoint) {
   ConfigReader read(checkpoint.config(), checkpoint.config_file());
+  refuse_other_layout(read, checkpoint.config());
   Config c{};
   c.D = read.required_int("hidden_size", 1, 1 << 20);
   c.blocks = read.required_int("num_hidden_layers", 1, 4096);

@@ -40,6 +40,8 @@ TEST(Rwkv7Config, RefusesWhatWouldChangeTheMaths) {
   EXPECT_EQ(error_for(json::object()), "");
   EXPECT_EQ(error_for({{"num_heads", 2}, {"value_dim", {128, 128}}, {"attn", nullptr}}), "");
   EXPECT_THAT(error_for({{"attn", {{"layers", {1}}}}}), HasSubstr("attn"));
+  EXPECT_THAT(error_for({{"head_size", 64}}),
+              HasSubstr("head_size: wanted none: python -m weights_tools convert"));
   EXPECT_THAT(error_for({{"head_dim", 32}}), HasSubstr("head_dim: wanted 64, found 32"));
   EXPECT_THAT(error_for({{"hidden_size", 100}}), HasSubstr("a multiple of head_dim 64"));
   EXPECT_THAT(error_for({{"num_heads", 4}}), HasSubstr("hidden_size / head_dim, 2, found 4"));

@@ -53,6 +53,41 @@ def test_safetensors_with_blinkdls_names_give_the_same(tmp_path):
     same(st.read_checkpoint(tmp_path / "out"), wanted)
 
 
+def goose(case, prefix, layers):
+    """A golden checkpoint as RWKV/RWKV7-Goose-*-HF has its tensors."""
+    stored, wanted = blinkdl(case)
+    out = {}
+    for name, tensor in stored.items():
+        name = name.replace("blocks.0.ln0", "pre_ln").replace("blocks.", layers).replace("emb.", "embeddings.")
+        name = name.replace(".att.", ".attention.").replace(".ffn.", ".feed_forward.")
+        out[name if name == "head.weight" else prefix + name] = tensor
+    return out, wanted
+
+
+GOOSE_CONFIG = {"model_type": "rwkv7", "head_size": 64, "head_size_divisor": 8, "layer_norm_epsilon": 1e-05, "lora_rank_iclr": 6}
+
+
+@pytest.mark.parametrize("case, prefix, layers", [("one_head", "model.", "layers."), ("bf16", "rwkv7.", "blocks.")])
+def test_the_other_hugging_face_layout_gives_the_same(tmp_path, case, prefix, layers, capsys):
+    stored, wanted = goose(case, prefix, layers)
+    src = tmp_path / "goose"
+    src.mkdir()
+    st.write(src / "model.safetensors", stored)
+    (src / "config.json").write_text(json.dumps(GOOSE_CONFIG))
+    assert cli.main(["convert", str(src), str(tmp_path / "out")]) is None
+    assert "to BlinkDL's names" in capsys.readouterr().out
+    same(st.read_checkpoint(tmp_path / "out"), wanted)
+    assert inspect_checkpoint.summary(tmp_path / "out")["problems"] == []
+
+
+def test_what_shapes_do_not_say_of_the_other_layout_is_refused(tmp_path, capsys):
+    stored, _ = goose("one_head", "model.", "layers.")
+    st.write(tmp_path / "model.safetensors", stored)
+    (tmp_path / "config.json").write_text(json.dumps({**GOOSE_CONFIG, "layer_norm_epsilon": 1e-6}))
+    assert cli.main(["convert", str(tmp_path), str(tmp_path / "out")]) == 2
+    assert "layer_norm_epsilon: wanted 1e-05, found 1e-06" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "name, sentence",
     [
