@@ -1,8 +1,8 @@
 """Golden checkpoints of DeltaNet and Gated DeltaNet.
 
 Gated ones: the mixer is transformers' Qwen3NextGatedDeltaNet, on a CPU in PyTorch, whose projections are put
-together as that class wants them. The others, and gated ones whose beta reaches 2, which that class has not:
-flash-linear-attention's naive functions, read from their files alone as fla needs a GPU. What is around them
+together as that class wants them. The others, and gated ones whose beta reaches 2 or whose output gate is a
+sigmoid, which that class has not: flash-linear-attention's naive functions, read from their files alone as fla needs a GPU. What is around them
 (norms, convolutions, feed-forward layers) is PyTorch's functional library, over whole sequences, and is compared
 with the step recurrence of families/delta_net.py.
 Run: python -m weights_tools.golden_delta_net OUT FLA [CASE...], FLA being the folder of the package fla 0.6, in the
@@ -62,6 +62,10 @@ CASES = {
     "delta_net/gated": (_GATED, 75),
     "delta_net/gated_groups": ({**_GATED, "num_v_heads": 6, "num_hidden_layers": 3}, 76),
     "delta_net/gated_negative": ({**_GATED, "allow_neg_eigval": True, "use_gate": False}, 77),
+    "delta_net/gated_sigmoid": (
+        {**_GATED, "output_gate_activation": "sigmoid", "hidden_size": 32, "num_hidden_layers": 1},
+        79,
+    ),
     "delta_net/bf16": ({**_GATED, "num_v_heads": 4, "torch_dtype": "bfloat16"}, 78),
 }
 
@@ -179,7 +183,8 @@ def by_fla(c, package, w, y):
         o = o.transpose(1, 2)
     o = o * torch.rsqrt(o.square().mean(-1, keepdim=True) + c.eps) * w["o_norm.weight"]
     if c.gate:
-        o = o * F.silu(F.linear(y, w["g_proj.weight"])).unflatten(-1, (c.H, -1))[None]
+        f = {"silu": F.silu, "sigmoid": torch.sigmoid}[c.gate_activation]
+        o = o * f(F.linear(y, w["g_proj.weight"])).unflatten(-1, (c.H, -1))[None]
     return F.linear(o[0].flatten(-2), w["o_proj.weight"]), S[0], conv
 
 
@@ -197,7 +202,7 @@ def by_others(c, package, tensors, seed, dtype):
         for i in range(c.layers):
             layer = common.under(w, f"model.layers.{i}.")
             attn, y = common.under(layer, "attn."), rms(x, layer["attn_norm.weight"])
-            if c.gated and c.gate:
+            if c.gated and c.gate and c.gate_activation == "silu":
                 added, S, conv = by_transformers(c, attn, y)
             else:
                 added, S, conv = by_fla(c, package, attn, y)

@@ -24,7 +24,10 @@ void rms_norm_head(const HeadRmsNormArgs& a, const float* x, const float* gate, 
   for_lanes(a.DV, [&](auto d, int64_t j) HWY_ATTR {
     auto value = hn::Mul(hn::LoadU(d, x + j), hn::Set(d, scale));
     if (a.w != nullptr) value = hn::Mul(value, hn::LoadU(d, a.w + j));
-    if (gate != nullptr) value = hn::Mul(value, silu(d, hn::LoadU(d, gate + j)));
+    if (gate != nullptr) {
+      const auto z = hn::LoadU(d, gate + j);
+      value = hn::Mul(value, a.f == Activation::kSigmoid ? sigmoid(d, z) : silu(d, z));
+    }
     hn::StoreU(value, d, y + j);
   });
 }

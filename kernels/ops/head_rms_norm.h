@@ -1,13 +1,15 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/ops/activation.h"
 #include "kernels/ops/op.h"
 
 namespace recurve {
 
-// y = RMSNorm_head(x) * w * silu(gate): the norm over the DV values of each head, one weight for
-// all heads, eps inside the root; the gate after the norm. Source: Yang et al. 2023 (GLA),
-// sec. 4.3, with swish as the gate; RetNet (Sun et al. 2023), eq. 8.
+// y = RMSNorm_head(x) * w * f(gate): the norm over the DV values of each head, one weight for all
+// heads, eps inside the root; the gate after the norm. Source: Yang et al. 2023 (GLA), sec. 4.3,
+// with swish as f; RetNet (Sun et al. 2023), eq. 8. The sigmoid as f is Kimi Linear's (Kimi Team
+// 2025), eq. 10.
 struct HeadRmsNormArgs {
   int rows;
   int H;
@@ -16,10 +18,11 @@ struct HeadRmsNormArgs {
   int gate_stride;    // floats from a row of gate to the next
   const float* x;     // (rows, H, DV)
   const float* w;     // (DV) or null: ones
-  const float* gate;  // (rows, H, DV) before silu; or null: no gate
+  const float* gate;  // (rows, H, DV) before f; or null: no gate
   float* y;           // (rows, H, DV); may be x
   // (rows, H, DV) instead of y, or null; where this backend's linear op takes bf16
   uint16_t* y_bf16 = nullptr;
+  Activation f = Activation::kSilu;  // or kSigmoid
 };
 
 struct HeadRmsNormKernel {

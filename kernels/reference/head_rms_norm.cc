@@ -19,7 +19,7 @@ void run(const HeadRmsNormArgs& args, Stream&) {
         if (args.w != nullptr) y *= args.w[d];
         if (args.gate != nullptr) {
           const float gate = args.gate[r * args.gate_stride + head * DV + d];
-          y *= gate * sigmoid(gate);
+          y *= sigmoid(gate) * (args.f == Activation::kSigmoid ? 1 : gate);
         }
         args.y[at + d] = y;
       }

@@ -189,7 +189,8 @@ void DeltaNet::mixer(const Block& block, size_t index, const Ragged& seqs, const
                           .w = block.out_norm.data(),
                           .gate = c_.output_gate ? s.projected + c_.mixed() : nullptr,
                           .y = o.f32,
-                          .y_bf16 = o.bf16},
+                          .y_bf16 = o.bf16,
+                          .f = c_.gate},
                          stream);
   kernels_.linear(
       s.x.add({.W = block.out.matrix(), .x = o.f32, .x_bf16 = o.bf16}, block.ffn.reader()), stream);

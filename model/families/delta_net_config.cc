@@ -35,6 +35,7 @@ void read_gated_heads(ConfigReader& read, Config& c) {
 
 void read_ungated(ConfigReader& read, Config& c) {
   c.output_gate = read.boolean("use_gate", false);
+  c.gate = Activation::kSilu;
   c.has_beta = read.boolean("use_beta", true);
   const std::string norm = read.string_one_of("qk_norm", "l2", {"l2", "sum"});
   c.norm = norm == "sum" ? DeltaNorm::kSum : DeltaNorm::kLength;
@@ -52,7 +53,9 @@ void read_gated(ConfigReader& read, Config& c) {
   c.has_beta = true;
   c.norm = DeltaNorm::kLength;
   c.activation = Activation::kSilu;
-  read.string_one_of("output_gate_activation", "swish", {"swish", "silu"});
+  const std::string gate =
+      read.string_one_of("output_gate_activation", "swish", {"swish", "silu", "sigmoid"});
+  c.gate = gate == "sigmoid" ? Activation::kSigmoid : Activation::kSilu;
 }
 
 void read_convolution(ConfigReader& read, Config& c) {

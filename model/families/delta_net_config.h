@@ -21,6 +21,7 @@ struct Config {
   float beta_scale;       // 1, or 2 where a key's part may change its sign
   Activation activation;  // of queries and keys; values have silu
   DeltaNorm norm;         // of queries and keys
+  Activation gate;        // of the output gate: kSilu or kSigmoid
   bool tied, output_gate, has_beta;
   int chunk;
   DType state;  // of S

@@ -13,7 +13,8 @@ const HeadShape kHeadShapes[] = {{1, 1, 1},   {3, 2, 15},   {2, 4, 16},
                                  {40, 3, 33}, {2, 1, 1000}, {300, 4, 16}};
 
 Floats run_head_rms_norm(KernelDevice& device, const HeadShape& s, const Floats& x, const Floats& w,
-                         const Floats& gate, bool in_place = false) {
+                         const Floats& gate, bool in_place = false,
+                         Activation f = Activation::kSilu) {
   const int width = s.H * s.DV;
   const auto in = device.array(x), weight = device.array(w);
   const auto gates = device.array(spread(gate, width, 5));
@@ -21,7 +22,7 @@ Floats run_head_rms_norm(KernelDevice& device, const HeadShape& s, const Floats&
   const auto& y = in_place ? in : out;
   device.kernels().head_rms_norm(
       {s.rows, s.H, s.DV, 1e-6f, width + 5, in.data(), w.empty() ? nullptr : weight.data(),
-       gate.empty() ? nullptr : gates.data(), y.data()},
+       gate.empty() ? nullptr : gates.data(), y.data(), nullptr, f},
       *device.stream);
   EXPECT_TRUE(y.guards_intact());
   return y.read();
@@ -34,18 +35,20 @@ TEST(HeadRmsNormReference, IsTheFormula) {
     const size_t count = static_cast<size_t>(s.rows) * s.H * s.DV;
     const Floats x = normal_floats(random, count, 2), gate = normal_floats(random, count, 4);
     const Floats w = normal_floats(random, s.DV);
-    for (const bool full : {true, false}) {
-      Floats wanted;
-      for (size_t at = 0; at < count; ++at) {
-        double squares = 0;
-        for (int d = 0; d < s.DV; ++d) squares += std::pow(x[at / s.DV * s.DV + d], 2.0) / s.DV;
-        const double y = x[at] / std::sqrt(squares + 1e-6);
-        const double rest = w[at % s.DV] * double{gate[at]} * exact_sigmoid(gate[at]);
-        wanted.push_back(static_cast<float>(full ? y * rest : y));
-      }
-      EXPECT_TRUE(
-          close(run_head_rms_norm(device, s, x, full ? w : Floats(), full ? gate : Floats()),
-                wanted, kSummed))
+    Floats bare, silu, sigmoid;
+    for (size_t at = 0; at < count; ++at) {
+      double squares = 0;
+      for (int d = 0; d < s.DV; ++d) squares += std::pow(x[at / s.DV * s.DV + d], 2.0) / s.DV;
+      const double y = x[at] / std::sqrt(squares + 1e-6);
+      const double gated = y * w[at % s.DV] * exact_sigmoid(gate[at]);
+      bare.push_back(static_cast<float>(y));
+      silu.push_back(static_cast<float>(gated * gate[at]));
+      sigmoid.push_back(static_cast<float>(gated));
+    }
+    EXPECT_TRUE(close(run_head_rms_norm(device, s, x, {}, {}), bare, kSummed)) << s.DV;
+    for (const auto& [f, wanted] :
+         {std::pair(Activation::kSilu, silu), {Activation::kSigmoid, sigmoid}}) {
+      EXPECT_TRUE(close(run_head_rms_norm(device, s, x, w, gate, false, f), wanted, kSummed))
           << s.rows << " " << s.H << " " << s.DV;
     }
   }
@@ -61,6 +64,10 @@ TEST_P(HeadRmsNormTest, MatchesTheReference) {
     const size_t count = static_cast<size_t>(s.rows) * width;
     const Floats x = normal_floats(random, count, 2), gate = normal_floats(random, count, 4);
     const Floats w = normal_floats(random, s.DV);
+    constexpr Activation kSigmoid = Activation::kSigmoid;
+    EXPECT_TRUE(close(run_head_rms_norm(device, s, x, w, gate, false, kSigmoid),
+                      run_head_rms_norm(reference, s, x, w, gate, false, kSigmoid), kSummed))
+        << s.DV;
     const Floats found = run_head_rms_norm(device, s, x, w, gate);
     EXPECT_TRUE(close(found, run_head_rms_norm(reference, s, x, w, gate), kSummed)) << s.DV;
     EXPECT_TRUE(bit_equal(run_head_rms_norm(device, s, x, w, gate, true), found)) << s.DV;

@@ -47,7 +47,7 @@ TEST(DeltaNetConfig, RefusesWhatWouldChangeTheMaths) {
   EXPECT_THAT(error_for("delta_net", {{"qk_activation", "gelu"}}), HasSubstr("qk_activation"));
   EXPECT_THAT(error_for("gated_deltanet", {{"num_v_heads", 3}}),
               HasSubstr("num_v_heads: wanted a multiple of num_heads 2, found 3"));
-  EXPECT_THAT(error_for("gated_deltanet", {{"output_gate_activation", "sigmoid"}}),
+  EXPECT_THAT(error_for("gated_deltanet", {{"output_gate_activation", "relu"}}),
               HasSubstr("output_gate_activation"));
   // What only one of them has is not a key of the other.
   EXPECT_THAT(error_for("delta_net", {{"num_v_heads", 4}}), HasSubstr("num_v_heads"));

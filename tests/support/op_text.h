@@ -97,7 +97,8 @@ inline std::string text_of(const HgrnGateArgs& a) {
   return values_text(a.rows, a.D, a.f_stride, a.f, a.bound, a.g, a.k);
 }
 inline std::string text_of(const HeadRmsNormArgs& a) {
-  return values_text(a.rows, a.H, a.DV, a.eps, a.gate_stride, a.x, a.w, a.gate, a.y, a.y_bf16);
+  return values_text(a.rows, a.H, a.DV, a.eps, a.gate_stride, a.x, a.w, a.gate, a.y, a.y_bf16) +
+         (a.f == Activation::kSilu ? "" : values_text(a.f));
 }
 inline std::string text_of(const PositionsArgs& a) {
   return values_text(a.seqs, a.count, a.position);

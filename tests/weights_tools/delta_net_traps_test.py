@@ -32,7 +32,7 @@ def told(case):
     return difference(case) > 2e-4
 
 
-CASES = ("plain", "gate_relu", "no_conv_elu_sum", "negative", "gated", "gated_groups", "gated_negative")
+CASES = ("plain", "gate_relu", "no_conv_elu_sum", "negative", "gated", "gated_groups", "gated_negative", "gated_sigmoid")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -167,3 +167,9 @@ def test_the_gate_comes_after_the_norm(monkeypatch):
 
     monkeypatch.setattr(common, "rms", rms)
     assert told("gated")
+
+
+def test_a_gate_that_is_a_sigmoid_is_not_multiplied_with_what_it_is_of(monkeypatch):
+    monkeypatch.setitem(delta_net.GATES, "sigmoid", common.silu)
+    assert told("gated_sigmoid")
+    assert not told("gated")

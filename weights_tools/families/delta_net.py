@@ -10,7 +10,7 @@ Golden states: S [layers, H, DK, DV]; conv [layers, q, k and v, width - 1], olde
 
     q, k, v = silu(conv(W y)), q and k of each head divided by their length;  b = sigmoid(Wb y), or twice that
     S = exp(g) S;  S = S + k (b (v - k^T S))^T;  o = (q / sqrt(DK))^T S
-    g = 0, or -exp(A_log) softplus(Wa y + dt_bias);  x = x + Wo (rms_of_head(o) silu(Wg y))
+    g = 0, or -exp(A_log) softplus(Wa y + dt_bias);  x = x + Wo (rms_of_head(o) silu(Wg y)), or sigmoid(Wg y)
 """
 
 import dataclasses
@@ -44,6 +44,7 @@ class Config:
     beta: bool = True
     beta_scale: float = 1.0
     gate: bool = False
+    gate_activation: str = "silu"
     tied: bool = False
 
     @property
@@ -61,8 +62,8 @@ def config_from_dict(values):
     gated = kind == "gated_deltanet"
     if get("attn") is not None or get("attnres_block_size") is not None or get("conv_bias"):
         raise ValueError("attention layers, attnres_block_size and conv_bias are not supported")
-    if get("output_gate_activation", "swish") not in ("swish", "silu"):
-        raise ValueError("output_gate_activation: wanted swish or silu")
+    if get("output_gate_activation", "swish") not in ("swish", "silu", "sigmoid"):
+        raise ValueError("output_gate_activation: wanted swish, silu or sigmoid")
     heads = get("num_heads") or (6 if gated else 16)
     key = get("head_dim", 256) if gated else int(D * get("expand_k", 1.0)) // heads
     value = int(key * get("expand_v", 2.0)) if gated else int(D * get("expand_v", 1.0)) // heads
@@ -83,6 +84,7 @@ def config_from_dict(values):
         beta=gated or get("use_beta", True),
         beta_scale=2.0 if get("allow_neg_eigval", False) else 1.0,
         gate=get("use_gate", gated),
+        gate_activation="sigmoid" if gated and get("output_gate_activation") == "sigmoid" else "silu",
         tied=get("tie_word_embeddings", False),
     )
 
@@ -142,6 +144,7 @@ ACTIVATIONS = {
     "elu": gla.FEATURE_MAPS["elu"],
     "identity": lambda x: x,
 }
+GATES = {"silu": lambda x: common.silu(x), "sigmoid": lambda x: common.sigmoid(x)}
 
 
 def normed(c, x):
@@ -184,7 +187,9 @@ def mixer(c, w, y, S, conv):
     beta, g = gates(c, w, y)
     o = update(S, q / np.sqrt(c.DK), k, common.silu(v).reshape(c.H, -1), beta, g)
     o = common.rms(o, w["o_norm.weight"], c.eps).reshape(-1)
-    return w["o_proj.weight"] @ (o * common.silu(w["g_proj.weight"] @ y) if c.gate else o)
+    if c.gate:
+        o = o * GATES[c.gate_activation](w["g_proj.weight"] @ y)
+    return w["o_proj.weight"] @ o
 
 
 def run(config, tensors, tokens):

@@ -11,10 +11,10 @@ constexpr int kThreads = 128;
 
 constexpr int kHeld = 4;  // values of a thread in registers: where a head has no more
 
-__device__ float finished(float x, float scale, const float* w, const float* gate) {
+__device__ float finished(Activation f, float x, float scale, const float* w, const float* gate) {
   float y = x * scale;
   if (w != nullptr) y *= *w;
-  if (gate != nullptr) y *= silu(*gate);
+  if (gate != nullptr) y *= f == Activation::kSigmoid ? sigmoid(*gate) : silu(*gate);
   return y;
 }
 
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads) held_kernel(HeadRmsNormArgs args) {
   const float scale = norm_scale(block_sum<kThreads>(squares), args.DV, args.eps);
   for_each([&](int j, int d) {
     put(args.y, args.y_bf16, at + d,
-        finished(x[j], scale, args.w == nullptr ? nullptr : &w[j],
+        finished(args.f, x[j], scale, args.w == nullptr ? nullptr : &w[j],
                  args.gate == nullptr ? nullptr : &gate[j]));
   });
 }
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads) any_kernel(HeadRmsNormArgs args) {
 #pragma unroll 4
   for (int d = threadIdx.x; d < args.DV; d += kThreads) {
     put(args.y, args.y_bf16, at + d,
-        finished(args.x[at + d], scale, args.w == nullptr ? nullptr : args.w + d,
+        finished(args.f, args.x[at + d], scale, args.w == nullptr ? nullptr : args.w + d,
                  gate == nullptr ? nullptr : gate + d));
   }
 }
