@@ -9,6 +9,7 @@ COMMANDS = {
     "golden": ("golden", "make small checkpoints with golden results (needs PyTorch)"),
     "convert": ("convert", "write config.json and safetensors from other layouts"),
     "quantize": ("quantize", "pack the weights of linear layers into eight or four bits"),
+    "random": ("random_checkpoint", "write a checkpoint of random weights from a config alone"),
     "inspect": ("inspect_checkpoint", "print what a checkpoint is and what serving it costs"),
     "state": ("state", "print what a written state is, or how far two differ"),
 }

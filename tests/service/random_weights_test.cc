@@ -1,5 +1,6 @@
 // recurve-server --random-weights: a config alone, and requests of token ids; --tokenizer: none for
-// a real checkpoint, or that of another directory.
+// a real checkpoint, or that of another directory. And whole checkpoints of random weights, of the
+// families that have no trained one here.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -113,5 +114,78 @@ TEST(TokenizerFlag, TakesOneFromElsewhere) {
   tokenize.set_text("The old man");
   EXPECT_GT(client.tokenize(tokenize).ids_size(), 0);
 }
+
+class RandomCheckpoint : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const std::string root(RECURVE_SOURCE_DIR);
+    const std::string command =
+        "cd '" + root + "' && PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -m weights_tools random" +
+        " weights_tools/demo/configs/" + GetParam() + ".json '" + (dir_ / "model").string() +
+        "' --tokenizer weights_tools/demo/xlstm-books > /dev/null";
+    ASSERT_EQ(std::system(command.c_str()), 0);
+  }
+  ServerProcess server(std::vector<std::string> more) const {
+    more.insert(more.end(), {"--model", (dir_ / "model").string(), "--slots", "2"});
+    return ServerProcess(more);
+  }
+  // Two turns of a session; more tokens than the window of attention has, where there is one.
+  static v1::GenerateRequest turn(int number) {
+    v1::GenerateRequest request;
+    request.set_text(number == 0 ? "The old man put down his pipe and" : " Then he said: ");
+    request.set_session("s");
+    request.set_logprobs(0);
+    request.mutable_sampling()->set_seed(5);
+    request.mutable_stop()->set_max_tokens(100);
+    request.mutable_stop()->set_ignore_eos(true);
+    return request;
+  }
+  using Said = std::vector<std::pair<int32_t, float>>;  // ids, as likely as they were
+  static Said ask(Client& client, int number) {
+    Said said;
+    client.generate(turn(number), [&](const v1::GenerateResponse& response) {
+      for (const auto& token : response.chunk().logprobs()) {
+        said.emplace_back(token.id(), token.logprob());
+      }
+    });
+    return said;
+  }
+
+  const TempDir dir_;
+};
+
+TEST_P(RandomCheckpoint, AnswersTextAndItsSessionOutlivesAKill) {
+  Said first, second;
+  {
+    ServerProcess quiet = server({});
+    Client client(quiet.address());
+    EXPECT_EQ(client.model_info().family(), GetParam());
+    v1::OpenSessionRequest open;
+    open.set_name("s");
+    client.open_session(open);
+    first = ask(client, 0), second = ask(client, 1);
+    EXPECT_EQ(first.size(), 100u);
+    EXPECT_EQ(second.size(), 100u);
+  }
+  const std::vector<std::string> kept = {"--state-dir", (dir_ / "states").string()};
+  {
+    ServerProcess killed = server(kept);
+    Client client(killed.address());
+    v1::OpenSessionRequest open;
+    open.set_name("s");
+    open.set_durability(v1::DURABILITY_LOCAL);
+    client.open_session(open);
+    EXPECT_EQ(ask(client, 0), first);
+    killed.signal(SIGKILL);
+    killed.wait();
+  }
+  ServerProcess again = server(kept);
+  Client client(again.address());
+  EXPECT_EQ(ask(client, 1), second);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, RandomCheckpoint,
+                         ::testing::Values("delta_net", "gated_deltanet", "recurrent_gemma"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace recurve::testing::random_weights_test

@@ -1,0 +1,73 @@
+"""Writes a checkpoint of random weights: a directory to try a family, a size or a server with.
+
+From a config.json alone, in the layout of its family: matrices that keep the size of what goes through them,
+norms near 1, the rest small, the same for a seed wherever it is written. With --tokenizer also the tokenizer of
+another directory, whose ids have to be among the config's rows. Weights pass through in pieces; needs numpy only.
+"""
+
+import json
+import math
+import pathlib
+import zlib
+
+import numpy as np
+
+from weights_tools import convert, families, tokenizer_info
+from weights_tools import safetensors_io as st
+from weights_tools.progress import Progress
+
+PIECE = 4 << 20  # values drawn at once
+
+
+def add_arguments(parser):
+    parser.add_argument("config", type=pathlib.Path, help="config.json of any name")
+    parser.add_argument("dst", type=pathlib.Path, help="directory to write")
+    parser.add_argument("--tokenizer", type=pathlib.Path, metavar="DIR", help="directory whose tokenizer goes with it")
+    parser.add_argument("--seed", type=int, default=0, help="of the values (0)")
+    parser.add_argument("--dtype", choices=("BF16", "F32"), default="BF16", help="of the values (BF16)")
+    parser.add_argument(
+        "--shard-gb", type=float, default=5.0, metavar="GB", help="a file has at most so much (5)"
+    )
+
+
+def main(options):
+    convert.refuse_to_overwrite(options.dst)
+    values = json.loads(options.config.read_text())
+    family, config = families.config_of(values, ())
+    if options.tokenizer:
+        check_tokenizer(options.tokenizer, family, config)
+    tensors = {
+        name: drawn(name, shape, options.seed, options.dtype) for name, shape in family.tensor_shapes(config).items()
+    }
+    options.dst.mkdir(parents=True, exist_ok=True)
+    progress = Progress(sum(t.nbytes for t in tensors.values()))
+    st.write_checkpoint(options.dst, tensors, options.shard_gb * 1e9, progress)
+    progress.finish()
+    (options.dst / "config.json").write_text(json.dumps(values, indent=2) + "\n")
+    if options.tokenizer:
+        convert.copy_beside(options.tokenizer, options.dst)
+    print(f"{options.dst}: {len(tensors)} tensors, {family.parameters(config):,} parameters, of seed {options.seed}")
+
+
+def check_tokenizer(directory, family, config):
+    found = tokenizer_info.summary(directory)
+    if found is None:
+        raise ValueError(f"{directory}: wanted a tokenizer, found none; nothing written")
+    rows = family.tensor_shapes(config)[families.table_of(family, config)][0]
+    if found["size"] > rows:
+        raise ValueError(f"{directory}: wanted at most {rows} ids, found {found['size']}; nothing written")
+
+
+def drawn(name, shape, seed, dtype):
+    """Normal values, for each tensor those of its name and the seed."""
+    count, is_norm = math.prod(shape), "norm" in name
+    deviation = 0.1 if is_norm or len(shape) < 2 else 1 / math.sqrt(max(count // shape[0], 1))
+    mean = 1.0 if is_norm else 0.0
+
+    def pieces():
+        random = np.random.default_rng([seed, zlib.crc32(name.encode())])
+        for begin in range(0, count, PIECE):
+            values = random.standard_normal(min(PIECE, count - begin), np.float32)
+            yield st.tensor(np.float32(mean) + np.float32(deviation) * values, dtype).array
+
+    return st.Source(dtype, tuple(shape), pieces)
