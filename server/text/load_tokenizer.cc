@@ -24,12 +24,35 @@ std::optional<std::string> token_name(Fields& config, const std::string& key) {
   return config.get_string(key);
 }
 
+// Those of added_tokens_decoder that are special, and of additional_special_tokens, which are
+// strings or objects; what has another form is of a kind that is not known, and no name.
+std::vector<std::string> other_names(const nlohmann::json& config) {
+  std::vector<std::string> names;
+  const auto add = [&](const nlohmann::json& token) {
+    const nlohmann::json& name =
+        token.is_object() ? token.value("content", nlohmann::json()) : token;
+    if (name.is_string()) names.push_back(name.get<std::string>());
+  };
+  if (const auto added = config.find("added_tokens_decoder");
+      added != config.end() && added->is_object()) {
+    for (const auto& [id, token] : added->items()) {
+      if (token.is_object() && token.value("special", nlohmann::json()) == true) add(token);
+    }
+  }
+  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
+    const auto found = config.find(key);
+    if (found == config.end() || !found->is_array()) continue;
+    for (const nlohmann::json& token : *found) add(token);
+  }
+  return names;
+}
+
 SpecialNames read_special_names(const fs::path& path) {
   if (!fs::exists(path)) return {};
   try {
     const nlohmann::json json = nlohmann::json::parse(read_text_file(path));
     Fields config(json, "tokenizer_config");
-    return {token_name(config, "bos_token"), token_name(config, "eos_token")};
+    return {token_name(config, "bos_token"), token_name(config, "eos_token"), other_names(json)};
   } catch (const nlohmann::json::parse_error& e) {
     throw std::runtime_error(fmt::format("{}: not valid JSON at byte {}", path.string(), e.byte));
   } catch (const std::runtime_error& e) {
@@ -55,15 +78,18 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& model_dir) {
   const fs::path json = model_dir / "tokenizer.json";
   const fs::path model = model_dir / "tokenizer.model";
   const bool has_model = fs::exists(model);
+  const fs::path config = model_dir / "tokenizer_config.json";
   if (fs::exists(json)) {
     try {
-      return parse_tokenizer_json(read_text_file(json), json.string(),
-                                  read_special_names(model_dir / "tokenizer_config.json"));
+      return parse_tokenizer_json(read_text_file(json), json.string(), read_special_names(config));
     } catch (const UnsupportedTokenizer&) {
       if (!has_model) throw;
     }
   }
-  if (has_model) return parse_sentencepiece(read_text_file(model), model.string());
+  if (has_model) {
+    return parse_sentencepiece(read_text_file(model), model.string(),
+                               read_special_names(config).others);
+  }
   const fs::path world = find_world_vocabulary(model_dir);
   if (!world.empty()) return parse_world_vocabulary(read_text_file(world), world.string());
   throw std::runtime_error(fmt::format(

@@ -46,11 +46,14 @@ class SentencePieceTokenizer final : public Tokenizer {
         borders_(model, has_byte_pieces()),
         own_(segmentation(model)) {
     if (!own_) segmenter_ = load(without_normalization(bytes));
+    for (const SentencePieceModel::Piece& piece : model.pieces) {
+      control_.push_back(piece.type == PieceType::kControl);
+    }
     for (int32_t id = 0; id < size(); ++id) {
       const std::string& name = processor_->IdToPiece(id);
       bytes_.push_back(bytes_of(id, name));
       // <unk> is told by its id, and its surface is the library's.
-      space_mark_.push_back(!processor_->IsUnknown(id) && !processor_->IsControl(id) &&
+      space_mark_.push_back(!processor_->IsUnknown(id) && !is_special(id) &&
                             !processor_->IsByte(id) && name.starts_with(kSpaceMark));
       if (!is_special(id) || name.size() > AddedTokenFinder::kMaxBytes) continue;
       AddedToken control;
@@ -70,7 +73,9 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::string_view token_bytes(int32_t id) const override {
     return valid(id) ? std::string_view(bytes_[static_cast<size_t>(id)]) : std::string_view();
   }
-  bool is_special(int32_t id) const override { return valid(id) && processor_->IsControl(id); }
+  bool is_special(int32_t id) const override {
+    return valid(id) && control_[static_cast<size_t>(id)];
+  }
   std::optional<int32_t> id_of(std::string_view name) const override {
     const int32_t id = processor_->PieceToId(name);
     if (!valid(id) || processor_->IdToPiece(id) != name) return std::nullopt;
@@ -219,7 +224,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   std::string bytes_of(int32_t id, std::string_view name) const {
-    if (processor_->IsControl(id)) return {};
+    if (is_special(id)) return {};
     if (processor_->IsUnknown(id)) return processor_->DecodeIds(std::vector<int>{id});
     if (processor_->IsByte(id)) {  // "<0xNN>", which the library has checked
       return {static_cast<char>(std::stoi(std::string(name.substr(3, 2)), nullptr, 16))};
@@ -234,6 +239,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   SentencePieceNormalizer normalizer_;
   SentencePieceBorders borders_;
   std::unique_ptr<const WordModel> own_;  // segments normalised text; null: the library does
+  std::vector<bool> control_;             // [id]
   std::vector<std::string> bytes_;        // [id]
   std::vector<bool> space_mark_;          // [id]
   AddedTokenFinder controls_;
@@ -252,12 +258,22 @@ void check_model(const SentencePieceModel& model) {
   }
 }
 
+void take_as_control(SentencePieceModel& model, const std::vector<std::string>& names) {
+  if (!segments_alone(model) && !merges_alone(model)) return;
+  for (SentencePieceModel::Piece& piece : model.pieces) {
+    if (piece.type != PieceType::kUserDefined) continue;
+    if (std::ranges::find(names, piece.name) != names.end()) piece.type = PieceType::kControl;
+  }
+}
+
 }  // namespace
 
-std::unique_ptr<Tokenizer> parse_sentencepiece(std::string_view bytes, const std::string& file) {
+std::unique_ptr<Tokenizer> parse_sentencepiece(std::string_view bytes, const std::string& file,
+                                               const std::vector<std::string>& control) {
   try {
-    const SentencePieceModel model = read_sentencepiece_model(bytes);
+    SentencePieceModel model = read_sentencepiece_model(bytes);
     check_model(model);
+    take_as_control(model, control);
     return std::make_unique<SentencePieceTokenizer>(bytes, model);
   } catch (const std::exception& e) {
     throw std::runtime_error(fmt::format("{}: {}", file, e.what()));

@@ -4,15 +4,18 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/text/tokenizer.h"
 
 namespace recurve {
 
-// The names of BOS and EOS, which tokenizer.json itself does not tell (tokenizer_config.json does).
+// What tokenizer_config.json says of special tokens: the names of BOS and EOS, which tokenizer.json
+// itself does not tell, and of others, which it does and a SentencePiece model does not.
 struct SpecialNames {
   std::optional<std::string> bos;
   std::optional<std::string> eos;
+  std::vector<std::string> others;
 };
 
 // A tokenizer from the text of a tokenizer.json (Hugging Face `tokenizers`).
