@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "kernels/cpu/parallel.h"
@@ -10,31 +11,25 @@
 #define RECURVE_CPU_RING_ATTENTION_ONCE
 namespace recurve::cpu {
 
+// Keys and values that stand one behind the other.
+struct RingPart {
+  int64_t keys;
+  int64_t k_stride, v_stride;
+  const float* k;  // (keys, D)
+  const float* v;  // (keys, D)
+};
+
 // One row of the heads of queries that share a head of keys and values: each key and value is read
-// once for all of them.
+// once for several of them.
 struct RingRow {
   int heads;
   int D;
-  int keys;       // that it sees
-  int from_ring;  // the first so many of them are in the ring, the others in rows of this call
-  int64_t first;  // place in the ring of the first key
-  int64_t W;      // places in the ring
+  int keys;          // that it sees, in all parts
+  RingPart part[3];  // oldest first: the ring to its end, from its beginning, rows of this call
   float scale;
-  int64_t ring_stride, k_stride, v_stride;  // from place to place, from row to row
-  const float* q;                           // (heads, D)
-  const float* ring_k;                      // (W, D)
-  const float* ring_v;                      // (W, D)
-  const float* k;                           // (keys - from_ring, D)
-  const float* v;                           // (keys - from_ring, D)
-  float* weights;                           // (heads, keys) scratch
-  float* o;                                 // (heads, D)
-
-  const float* key(int64_t x) const {
-    return x < from_ring ? ring_k + (first + x) % W * ring_stride : k + (x - from_ring) * k_stride;
-  }
-  const float* value(int64_t x) const {
-    return x < from_ring ? ring_v + (first + x) % W * ring_stride : v + (x - from_ring) * v_stride;
-  }
+  const float* q;  // (heads, D)
+  float* weights;  // (heads, keys) scratch
+  float* o;        // (heads, D)
 };
 
 }  // namespace recurve::cpu
@@ -44,52 +39,94 @@ struct RingRow {
 #define HWY_TARGET_INCLUDE "kernels/cpu/ring_attention.cc"
 #include <hwy/foreach_target.h>
 
+#include "kernels/cpu/dot_tile-inl.h"
 #include "kernels/cpu/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {
 
-// The weights of one head's keys, from their scores -> their sum.
-float softmax(int64_t keys, float* scores) {
-  float largest = scores[0];
-  for (int64_t x = 1; x < keys; ++x) largest = scores[x] > largest ? scores[x] : largest;
-  for_lanes(keys, [&](auto d, int64_t x) HWY_ATTR {
-    hn::StoreU(exp(d, hn::Sub(hn::LoadU(d, scores + x), hn::Set(d, largest))), d, scores + x);
+// Products of ROWS heads from `head` on with all keys, each of the same shape whatever part of the
+// ring its key is in (dot_tile-inl.h).
+template <int ROWS>
+void products(const RingRow& r, int head) {
+  const float* q[ROWS];
+  for (int i = 0; i < ROWS; ++i) q[i] = r.q + int64_t{head + i} * r.D;
+  int64_t at = 0;
+  for (const RingPart& part : r.part) {
+    float* to[ROWS];
+    for (int i = 0; i < ROWS; ++i) to[i] = r.weights + int64_t{head + i} * r.keys + at;
+    dot_rows(r.D, q, part.k, part.k_stride, part.keys, to);
+    at += part.keys;
+  }
+}
+
+// The weights of one head's keys, from their products with the query.
+void softmax(int64_t keys, float scale, float* weights) {
+  float largest = -std::numeric_limits<float>::infinity();
+  for (int64_t x = 0; x < keys; ++x) {
+    weights[x] *= scale;
+    largest = weights[x] > largest ? weights[x] : largest;
+  }
+  const float sum = sum_over(keys, [&](auto d, int64_t x) HWY_ATTR {
+    const auto weight = exp(d, hn::Sub(hn::LoadU(d, weights + x), hn::Set(d, largest)));
+    hn::StoreU(weight, d, weights + x);
+    return weight;
   });
-  return sum_over(keys, [&](auto d, int64_t x) HWY_ATTR { return hn::LoadU(d, scores + x); });
+  for_lanes(keys, [&](auto d, int64_t x) HWY_ATTR {
+    hn::StoreU(hn::Div(hn::LoadU(d, weights + x), hn::Set(d, sum)), d, weights + x);
+  });
+}
+
+// Outputs of ROWS heads from `head` on, VECTORS vectors of channels from `channel` on: the oldest
+// key's value comes first.
+template <int ROWS, int VECTORS, class D>
+void values(D d, const RingRow& r, int head, int64_t channel) {
+  hn::Vec<D> sum[ROWS][VECTORS];
+  HWY_UNROLL(8)
+  for (int i = 0; i < ROWS; ++i) {
+    HWY_UNROLL(4)
+    for (int j = 0; j < VECTORS; ++j) sum[i][j] = hn::Zero(d);
+  }
+  const float* weights = r.weights + int64_t{head} * r.keys;
+  for (const RingPart& part : r.part) {
+    const float* value = part.v + channel;
+    for (int64_t x = 0; x < part.keys; ++x, value += part.v_stride, ++weights) {
+      HWY_UNROLL(4)
+      for (int j = 0; j < VECTORS; ++j) {
+        const auto channels = hn::LoadU(d, value + j * hn::MaxLanes(d));
+        HWY_UNROLL(8)
+        for (int i = 0; i < ROWS; ++i) {
+          const auto weight = hn::Set(d, weights[int64_t{i} * r.keys]);
+          sum[i][j] = hn::MulAdd(weight, channels, sum[i][j]);
+        }
+      }
+    }
+  }
+  HWY_UNROLL(8)
+  for (int i = 0; i < ROWS; ++i) {
+    HWY_UNROLL(4)
+    for (int j = 0; j < VECTORS; ++j) {
+      hn::StoreU(sum[i][j], d, r.o + int64_t{head + i} * r.D + channel + j * hn::MaxLanes(d));
+    }
+  }
+}
+
+template <int ROWS>
+void attend_heads(const RingRow& r, int head) {
+  constexpr int64_t kLanes = hn::MaxLanes(Floats());
+  products<ROWS>(r, head);
+  for (int i = 0; i < ROWS; ++i) softmax(r.keys, r.scale, r.weights + int64_t{head + i} * r.keys);
+  int64_t at = 0;
+  for (; at + 4 * kLanes <= r.D; at += 4 * kLanes) values<ROWS, 4>(Floats(), r, head, at);
+  for (; at + kLanes <= r.D; at += kLanes) values<ROWS, 1>(Floats(), r, head, at);
+  for (; at < r.D; ++at) values<ROWS, 1>(OneFloat(), r, head, at);
 }
 
 void attend(const RingRow& r) {
-  for (int64_t x = 0; x < r.keys; ++x) {
-    const float* key = r.key(x);
-    for (int64_t head = 0; head < r.heads; ++head) {
-      const float* q = r.q + head * r.D;
-      const float product = sum_over(r.D, [&](auto d, int64_t c) HWY_ATTR {
-        return hn::Mul(hn::LoadU(d, q + c), hn::LoadU(d, key + c));
-      });
-      r.weights[head * r.keys + x] = r.scale * product;
-    }
-  }
-  std::fill_n(r.o, int64_t{r.heads} * r.D, 0.0f);
-  for (int64_t head = 0; head < r.heads; ++head) {
-    float* weights = r.weights + head * r.keys;
-    const float sum = softmax(r.keys, weights);
-    for_lanes(r.keys, [&](auto d, int64_t x) HWY_ATTR {
-      hn::StoreU(hn::Div(hn::LoadU(d, weights + x), hn::Set(d, sum)), d, weights + x);
-    });
-  }
-  for (int64_t x = 0; x < r.keys; ++x) {
-    const float* value = r.value(x);
-    for (int64_t head = 0; head < r.heads; ++head) {
-      float* o = r.o + head * r.D;
-      const float weight = r.weights[head * r.keys + x];
-      for_lanes(r.D, [&](auto d, int64_t c) HWY_ATTR {
-        const auto sum =
-            hn::MulAdd(hn::Set(d, weight), hn::LoadU(d, value + c), hn::LoadU(d, o + c));
-        hn::StoreU(sum, d, o + c);
-      });
-    }
-  }
+  int head = 0;
+  for (; head + kTileRows <= r.heads; head += kTileRows) attend_heads<kTileRows>(r, head);
+  for (; head + 2 <= r.heads; head += 2) attend_heads<2>(r, head);
+  if (head < r.heads) attend_heads<1>(r, head);
 }
 
 }  // namespace recurve::cpu::HWY_NAMESPACE
@@ -107,22 +144,18 @@ void attend_row(const RingAttentionArgs& a, int seq, int64_t row, int64_t group)
   const int64_t keys = at - first + 1, from_ring = std::clamp<int64_t>(start - first, 0, keys);
   const int64_t width = int64_t{a.HK} * a.D, ring = a.seqs.slot[seq] * a.W * width + group * a.D;
   const int64_t of_call = begin + std::max<int64_t>(0, first - start);  // the first row it sees
+  const int64_t place = first % a.W, to_end = std::min(from_ring, a.W - place);
+  const float *ring_k = a.ring_k + ring, *ring_v = a.ring_v + ring;
   HWY_DYNAMIC_DISPATCH(attend)
   ({.heads = static_cast<int>(heads),
     .D = a.D,
     .keys = static_cast<int>(keys),
-    .from_ring = static_cast<int>(from_ring),
-    .first = first % a.W,
-    .W = a.W,
+    .part = {{to_end, width, width, ring_k + place * width, ring_v + place * width},
+             {from_ring - to_end, width, width, ring_k, ring_v},
+             {keys - from_ring, a.k_stride, a.v_stride, a.k + of_call * a.k_stride + group * a.D,
+              a.v + of_call * a.v_stride + group * a.D}},
     .scale = a.scale,
-    .ring_stride = width,
-    .k_stride = a.k_stride,
-    .v_stride = a.v_stride,
     .q = a.q + row * a.q_stride + group * heads * a.D,
-    .ring_k = a.ring_k + ring,
-    .ring_v = a.ring_v + ring,
-    .k = a.k + of_call * a.k_stride + group * a.D,
-    .v = a.v + of_call * a.v_stride + group * a.D,
     .weights = scratch(static_cast<size_t>(heads * keys)),
     .o = a.o + (row * a.H + group * heads) * a.D});
 }
