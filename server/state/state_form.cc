@@ -161,7 +161,7 @@ std::vector<int64_t> shape_of(const json& array) {
 }
 
 DType dtype_of(const std::string& name) {
-  for (const DType type : {DType::kF32, DType::kBF16}) {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kI32}) {
     if (name == name_of(type)) return type;
   }
   damaged("a state's array is of an unknown type");

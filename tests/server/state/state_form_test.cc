@@ -30,7 +30,9 @@ StateHeader header() {
           .history = {1, 0, ~uint64_t{0}},
           .answer_ids = {5, 42},
           .layout = {.arrays = {{.name = "C", .layer = 0, .shape = {3, 100, 100}},
-                                {.name = "n", .layer = 1, .dtype = DType::kBF16, .shape = {77}}}}};
+                                {.name = "n", .layer = 1, .dtype = DType::kBF16, .shape = {77}},
+                                // RetNet's and RecurrentGemma's.
+                                {.name = "position", .dtype = DType::kI32, .shape = {1}}}}};
 }
 
 std::vector<std::byte> random_bytes(size_t count, uint64_t seed) {
