@@ -76,7 +76,7 @@ void Engine::run() {
 
 void Engine::work() {
   while (!abandoned_) {
-    if (step()) continue;
+    if (step() || sessions_.has_ended()) continue;
     const bool idle = waiting_.empty() && running_.empty() && !sessions_.working();
     if (queue_.done() && idle) break;
     queue_.wait(next_event());
@@ -307,6 +307,7 @@ void Engine::keep(Sequence& sequence, Clock::time_point now) {
 
 void Engine::report(const Batch* finished) {
   const Clock::time_point now = Clock::now();
+  sessions_.send_writes();
   if (finished != nullptr) {
     ++stats_.steps;
     const double seconds = seconds_between(std::max(finished->launched(), last_finish_), now);

@@ -31,6 +31,15 @@ struct Snapshot {
   std::shared_ptr<const AnsweredRequest> answered = {};  // null: none, or not known
 };
 
+// What host memory and disk are planned for on behalf of a session and its marks. A state that is
+// on the disk for good has its room there.
+struct SessionShare {
+  int32_t small = 0;    // bytes of host memory beside states
+  int32_t held = 0;     // states that have host memory for good
+  int32_t movable = 0;  // states that are in host memory or on the disk, wherever there is room
+  int32_t moved = 0;    // of these, those that are on the disk, or about to be
+};
+
 // A named state. It is in a slot, or in an image, or on the disk alone, or still empty; while a
 // request runs on it, the request's sequence holds the slot. The members of `at` but the image are
 // right in every tier; of a durable session they are those of its last commit until the next one is
@@ -46,12 +55,15 @@ struct Session {
   bool busy = false;                   // a request is queued or running on it, or a disk is
   bool running = false;                // a request has the state
   bool loading = false;                // its state is on its way from the disk
-  uint64_t spill = 0;  // its state is on its way to the disk, by this number; 0: not
+  // Its state is on its way to the disk, by this number; 0: not, or kNoSpill: the disk took it not.
+  uint64_t spill = 0;
+  static constexpr uint64_t kNoSpill = UINT64_MAX;
   Durability durability = Durability::kNone;
   uint64_t epoch = 0;
   uint64_t commits = 0;
   uint64_t commit_owner = 0;  // of the last one: how often the folder had been taken then
   int64_t reserved = 0;       // bytes of host memory
+  SessionShare share = {};
   double ttl_seconds = 0;
   Clock::time_point last_used;
   Clock::time_point used_at;  // where the store has it among others

@@ -19,14 +19,21 @@ class SessionStore::Change {
     --store_.count_of(session_);
     store_.in_slot_alone_ -= session_.in_slot_alone();
     store_.reserved_ -= session_.reserved;
+    store_.count_share(session_, -1);
+    was_busy_ = session_.busy;
+    store_.busy_ -= was_busy_;
   }
   ~Change() {
     ++store_.count_of(session_);
     store_.in_slot_alone_ += session_.in_slot_alone();
-    store_.spare_room();
     if (const Tier tier = session_.tier(); tier != tier_) store_.count_move(tier);
     session_.reserved = store_.reserved_by(session_);
     store_.reserved_ += session_.reserved;
+    store_.spare_room();
+    session_.share = store_.share_of(session_);
+    store_.count_share(session_, 1);
+    store_.busy_ += session_.busy;
+    store_.has_ended_ |= was_busy_ && !session_.busy;
     session_.expires = expiry(session_);
     expiry_.value() = {session_.expires, &session_};
     store_.by_expiry_.insert(std::move(expiry_));
@@ -48,6 +55,7 @@ class SessionStore::Change {
   SessionStore& store_;
   Session& session_;
   const Tier tier_;
+  bool was_busy_ = false;
   ByExpiry::node_type expiry_;
   ByUse::node_type use_;
 };

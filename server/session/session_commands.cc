@@ -144,7 +144,8 @@ SessionResult SessionStore::fork(Session& session, const SessionCommand& command
       return *no_room(command.other, command.name);
     return refuse(Status::kWait, "");
   }
-  if (auto full = no_room(command.other, command.name)) return *full;
+  const int64_t reserves = durability == Durability::kNone ? 0 : 2 * written_bytes_;
+  if (auto full = no_room(command.other, command.name, reserves)) return *full;
   Key key{session.tenant, command.other};
   std::optional<StateSlot> slot;
   const bool shares = session.at.image || needs_image;
@@ -275,7 +276,8 @@ SessionResult SessionStore::insert(const SessionCommand& command, Key key,
   if (sessions_.contains(key)) return exists(key.name);
   SessionResult refused = refuse_durable(durability);
   if (refused.status != Status::kOk) return refused;
-  if (auto full = no_room(key.name, parent)) return *full;
+  const int64_t reserves = durability == Durability::kNone ? 0 : 2 * written_bytes_;
+  if (auto full = no_room(key.name, parent, reserves)) return *full;
   Session& session = put(std::move(key), parent, std::move(at), now);
   {
     const Change change(*this, session);

@@ -92,6 +92,8 @@ Session& SessionStore::put(Key key, const std::string& parent, Snapshot at, Cloc
   spare_room();
   session.reserved = reserved_by(session);
   reserved_ += session.reserved;
+  session.share = share_of(session);
+  count_share(session, 1);
   ++entries_;
   return session;
 }
@@ -183,9 +185,56 @@ int64_t SessionStore::reserved_by(const Session& session) const {
   return bytes;
 }
 
-std::optional<SessionResult> SessionStore::no_room(std::string_view name, std::string_view parent) {
+SessionShare SessionStore::share_of(const Session& session) const {
+  SessionShare share{.small = static_cast<int32_t>(reserved_for(session.name, false) +
+                                                   name_bytes(session.parent.size()))};
+  const auto count = [&](bool stored, bool may_move) {
+    const bool on_disk = stored && session.durable();
+    share.held += !on_disk && !may_move;
+    share.movable += !on_disk && may_move;
+    share.moved += !on_disk && may_move && stored;
+  };
+  const bool moves = !session.durable() && session.tier() != Tier::kEmpty;
+  const bool spills = session.spill > 0 && session.spill != Session::kNoSpill;
+  count(session.at.stored || spills, moves);
+  for (const auto& [name, mark] : session.marks) {
+    share.small += static_cast<int32_t>(reserved_for(name, false));
+    count(mark.stored != nullptr, !session.durable() && mark.stored && !mark.image);
+  }
+  return share;
+}
+
+void SessionStore::count_share(const Session& session, int times) {
+  const SessionShare& share = session.share;
+  small_ += int64_t{times} * share.small;
+  held_ += times * share.held;
+  movable_ += times * share.movable;
+  moved_ += times * share.moved;
+}
+
+// States that there is room for on the disk beside those of durable sessions, if these reserve so
+// much more. While a state is replaced both are there, and a segment is compacted before half of it
+// is gone: each takes twice its bytes.
+int64_t SessionStore::disk_places(int64_t more_reserved) const {
+  if (archive_ == nullptr) return 0;
+  return (limits_.disk_bytes - disk_reserved_ - more_reserved) / (2 * written_bytes_);
+}
+
+// Host memory that sessions may come to need, so that each of them can always come back, were they
+// that much more. What moves has its place on the disk or here; one place on the disk and one here
+// are for those that take each other's.
+int64_t SessionStore::planned(int64_t small, int states, int64_t more_on_disk) const {
+  const int64_t places = std::max<int64_t>(disk_places(more_on_disk) - 1, 0);
+  const bool comes_back = archive_ != nullptr && movable_ + disk_reserved_ > 0;
+  return small_ + small +
+         state_memory_ * (held_ + states + std::max<int64_t>(movable_ - places, 0) + comes_back);
+}
+
+std::optional<SessionResult> SessionStore::no_room(std::string_view name, std::string_view parent,
+                                                   int64_t more_on_disk) {
   const int64_t wanted = reserved_for(name) + name_bytes(parent.size());
-  const Room room = make_room(wanted);
+  const bool fits = planned(wanted - state_memory_, 1, more_on_disk) <= limits_.host_bytes;
+  const Room room = fits ? make_room(wanted, For::kNew) : Room::kNone;
   if (room == Room::kThere) return std::nullopt;
   if (room == Room::kComing) return SessionResult{.status = Status::kWait};
   return SessionResult{
@@ -193,7 +242,7 @@ std::optional<SessionResult> SessionStore::no_room(std::string_view name, std::s
       .message = fmt::format(
           "{} sessions and marks reserve {} of the {} bytes set aside for them, and one "
           "more takes {}: close sessions or marks, or raise --session-memory",
-          entries_, reserved_, limits_.host_bytes, wanted)};
+          entries_, planned(0, 0, 0), limits_.host_bytes, wanted)};
 }
 
 // What a durable session needs, or why there is none.
@@ -205,14 +254,15 @@ SessionResult SessionStore::refuse_durable(Durability durability) const {
                 "this server keeps no sessions: start it with --state-dir, or leave out "
                 "durability"};
   }
-  // While a state is replaced both are there, and a segment is compacted before half of it is gone.
-  const int64_t wanted = 2 * written_bytes_;
-  if (disk_reserved_ + wanted <= limits_.disk_bytes) return {};
-  return {
-      .status = Status::kFull,
-      .message = fmt::format("durable sessions reserve {} of the {} bytes of --state-disk, and one "
-                             "more takes {}: close some, or raise --state-disk",
-                             disk_reserved_, limits_.disk_bytes, wanted)};
+  const int64_t wanted = 2 * written_bytes_, left = limits_.disk_bytes - disk_reserved_;
+  if (wanted <= left && moved_ <= disk_places(wanted)) return {};
+  return {.status = Status::kFull,
+          .message = fmt::format(
+              "durable sessions reserve {} of the {} bytes that --state-disk has for sessions, {} "
+              "states "
+              "have moved there for want of memory, and one more takes {}: close some, or raise "
+              "--state-disk",
+              disk_reserved_, limits_.disk_bytes, moved_, wanted)};
 }
 
 void SessionStore::erase(Session& session) {
@@ -220,6 +270,9 @@ void SessionStore::erase(Session& session) {
   in_slot_alone_ -= session.in_slot_alone();
   take_slot(session);
   reserved_ -= session.reserved;
+  count_share(session, -1);
+  busy_ -= session.busy;
+  has_ended_ |= session.busy;
   if (session.durable()) disk_reserved_ -= 2 * written_bytes_;
   by_use_.erase({session.leave, session.used_at, &session});
   entries_ -= 1 + static_cast<int64_t>(session.marks.size());

@@ -28,7 +28,8 @@ struct SessionLimits {
   // Where sessions are kept, and move to where host memory is short; null: nowhere. Outlives them.
   Archive* archive = nullptr;
   StateHeader identity = {};  // of their states: model, weights and chunk
-  int64_t disk_bytes = 0;     // that durable sessions may reserve
+  // For durable sessions, which reserve what they may come to take of it, and for states that move.
+  int64_t disk_bytes = 0;
   // Called on the engine's thread where a session is closed for having been idle; may only post.
   std::function<void(std::string_view tenant, std::string_view name)> on_expired = {};
 };
@@ -43,7 +44,9 @@ struct SessionLimits {
 // States are on their way, to host memory or to a slot, while all else goes on: see StatePool. So
 // they are to the disk and back. A session whose state is on the disk reserves no host memory for
 // it: where there is none left, those whose states are on the disk too leave it, and others' are
-// written to it, those first that were idle longest.
+// written to it, those first that were idle longest. All that is planned before it is taken: a
+// session is refused if another one could not come back for it, be that for want of memory or of
+// the disk, of which durable sessions have what they reserve.
 //
 // Of a durable session each change is committed before it is acknowledged, and before it can be
 // seen: until then the session is busy, and if it fails it is as it was.
@@ -100,6 +103,11 @@ class SessionStore {
 
   // Does what has become possible since: what disks and copies have done. False: nothing has.
   bool advance();
+  // Whether a session has become free since, which others may have waited for.
+  bool has_ended() const { return has_ended_; }
+  // Hands over what was asked to be written since, so that it shares its syncs: to be called before
+  // anybody waits. advance() does so too.
+  void send_writes();
   // Whether disks or copies for them are under way.
   bool working() const {
     return !saving_.empty() || !exporting_.empty() || (archive_ != nullptr && archive_->working());
@@ -147,11 +155,10 @@ class SessionStore {
     bool changes = false;  // the epoch, and what the session is at
   };
   using Committed = std::function<void(const std::string& error)>;
-  // A state that is written once it has been copied.
+  // What is written once its state has been copied.
   struct Saving {
     Copier::Ticket ticket;
-    StateStore::Change change;
-    Archive::Committed done;
+    Archive::Write write;
   };
 
   // An answer with a state that is still on its way to host memory.
@@ -191,10 +198,18 @@ class SessionStore {
   StateHeader header_of(const Snapshot& at) const;
   bool restore_one(StateStore::Record& record, Clock::time_point now);
   void write(StateStore::Change change, Archive::Committed done);
-  Room make_room(int64_t bytes);
+  // A session that comes back waits for others to end their requests, and may take the last place
+  // on the disk for one that goes there.
+  enum class For { kNew, kReturn };
+  Room make_room(int64_t bytes, For purpose);
+  SessionShare share_of(const Session& session) const;
+  void count_share(const Session& session, int times);
+  int64_t disk_places(int64_t more_reserved) const;
+  int64_t planned(int64_t small, int states, int64_t more_on_disk) const;
   void drop(Session& session);
   void leave_slot(Session& session);
   void spill(Session& session);
+  bool has_disk(For purpose) const;
   Leave leave_of(const Session& session) const;
   StateImage save(const StateSlot& slot);
   const StateImage& image_of(Session& session);
@@ -204,13 +219,19 @@ class SessionStore {
   void touch(Session& session, Clock::time_point now);
   int64_t reserved_for(std::string_view name, bool state = true) const;
   int64_t reserved_by(const Session& session) const;
-  std::optional<SessionResult> no_room(std::string_view name, std::string_view parent = {});
+  // more_on_disk: that it reserves there.
+  std::optional<SessionResult> no_room(std::string_view name, std::string_view parent = {},
+                                       int64_t more_on_disk = 0);
   void erase(Session& session);
   std::optional<StateSlot> take_slot(Session& session);
   int& count_of(const Session& session);
   // While a session is in a slot alone, what it has reserved is the room of an image that went:
-  // another that leaves its slot takes it as it is.
-  void spare_room() noexcept { images_.keep_spare(in_slot_alone_ > 0); }
+  // another that leaves its slot takes it as it is. So does one that comes from the disk, where
+  // nobody has reserved that room.
+  void spare_room() noexcept {
+    const bool comes = on_disk_ > 0 && reserved_ + state_memory_ <= limits_.host_bytes;
+    images_.keep_spare(in_slot_alone_ > 0 || comes);
+  }
   void count_move(Tier to);
 
   StatePool& pool_;
@@ -236,6 +257,10 @@ class SessionStore {
   int64_t disk_reserved_ = 0;  // bytes, of durable sessions
   int64_t reserved_ = 0;       // bytes
   int64_t entries_ = 0;        // sessions and marks
+  int64_t small_ = 0;          // and of all shares
+  int held_ = 0, movable_ = 0, moved_ = 0;
+  int busy_ = 0;
+  bool has_ended_ = false;  // one that was busy is not any more, since advance() was called last
 };
 
 }  // namespace recurve

@@ -74,24 +74,34 @@ SessionStore::Leave SessionStore::leave_of(const Session& session) const {
 }
 
 // Room for so many bytes more, if need be that of sessions that were idle longest.
-SessionStore::Room SessionStore::make_room(int64_t bytes) {
+SessionStore::Room SessionStore::make_room(int64_t bytes, For purpose) {
   while (reserved_ + bytes > limits_.host_bytes) {
+    const bool waits = spilling_ > 0 || (purpose == For::kReturn && busy_ > 0);
     if (by_use_.empty()) return Room::kNone;
     const auto& [leave, when, session] = *by_use_.begin();
-    if (leave == kNot) return spilling_ > 0 ? Room::kComing : Room::kNone;
-    if (leave == kOnceWritten) {
-      if (spilling_ == 0) spill(*session);
-      return spilling_ > 0 ? Room::kComing : Room::kNone;
+    if (leave == kAtOnce) {
+      drop(*session);
+      continue;
     }
-    drop(*session);
+    if (leave == kNot || spilling_ > 0 || !has_disk(purpose)) {
+      return waits ? Room::kComing : Room::kNone;
+    }
+    spill(*session);
+    return Room::kComing;
   }
   return Room::kThere;
+}
+
+// Whether a state more may move to the disk.
+bool SessionStore::has_disk(For purpose) const {
+  return moved_ + (purpose == For::kNew ? 1 : 0) < disk_places(0);
 }
 
 // It is on the disk.
 void SessionStore::drop(Session& session) {
   const Change change(*this, session);
   take_slot(session);
+  images_.keep_spare(true);  // whoever it goes for takes its room
   session.at.image.reset();
   session.at.history = {};
 }
@@ -112,16 +122,16 @@ void SessionStore::spill(Session& session) {
   write({.state = std::move(state)}, [this, key, number](const StateStore::Outcome& outcome) {
     --spilling_;
     Session* found = find(key.name, key.tenant);
-    if (found == nullptr || found->spill != number || !outcome.error.empty()) return;
+    if (found == nullptr || found->spill != number) return;
     const Change change(*this, *found);
     found->at.stored = outcome.state;
-    found->spill = 0;
+    found->spill = outcome.error.empty() ? 0 : Session::kNoSpill;
   });
 }
 
 SessionStore::Room SessionStore::bring(Session& session, OnBrought done) {
   if (session.tier() != Tier::kDisk) return Room::kThere;
-  const Room room = make_room(state_memory_);
+  const Room room = make_room(state_memory_, For::kReturn);
   if (room != Room::kThere) return room;
   const std::shared_ptr<std::byte> image = images_.take();
   {
@@ -147,14 +157,24 @@ SessionStore::Room SessionStore::bring(Session& session, OnBrought done) {
 }
 
 void SessionStore::write(StateStore::Change change, Archive::Committed done) {
-  if (!change.state || pool_.copied(pool_.asked())) {
-    return archive_->commit(std::move(change), std::move(done));
+  const Copier::Ticket ticket = change.state ? pool_.asked() : 0;
+  saving_.push_back({ticket, {std::move(change), std::move(done)}});
+}
+
+void SessionStore::send_writes() {
+  const auto waits = std::ranges::find_if(
+      saving_, [this](const Saving& saving) { return !pool_.copied(saving.ticket); });
+  std::vector<Archive::Write> writes;
+  writes.reserve(static_cast<size_t>(waits - saving_.begin()));
+  for (auto saving = saving_.begin(); saving != waits; ++saving) {
+    writes.push_back(std::move(saving->write));
   }
-  saving_.push_back({pool_.asked(), std::move(change), std::move(done)});
+  saving_.erase(saving_.begin(), waits);
+  if (!writes.empty()) archive_->commit(std::move(writes));
 }
 
 bool SessionStore::advance() {
-  bool any = false;
+  bool any = std::exchange(has_ended_, false);
   while (!exporting_.empty() && pool_.copied(exporting_.front().ticket)) {
     Exporting ready = std::move(exporting_.front());
     exporting_.erase(exporting_.begin());
@@ -163,17 +183,13 @@ bool SessionStore::advance() {
   }
   if (archive_ == nullptr) return any;
   any |= archive_->take_done();
-  while (!saving_.empty() && pool_.copied(saving_.front().ticket)) {
-    Saving saved = std::move(saving_.front());
-    saving_.erase(saving_.begin());
-    archive_->commit(std::move(saved.change), std::move(saved.done));
-    any = true;
-  }
   if (spilling_ == 0 && is_short(reserved_, limits_.host_bytes) && !by_use_.empty()) {
     const auto& [leave, when, session] = *by_use_.begin();
-    if (leave == kOnceWritten) spill(*session);
+    if (leave == kOnceWritten && has_disk(For::kNew)) spill(*session);
   }
-  return any;
+  const size_t before = saving_.size();
+  send_writes();
+  return any || saving_.size() < before;
 }
 
 void SessionStore::finish_work() {

@@ -6,9 +6,11 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <charconv>
 #include <cstring>
+#include <future>
 #include <nlohmann/json.hpp>
 
 namespace recurve {
@@ -27,6 +29,10 @@ constexpr uint64_t kMostData = uint64_t{1} << 44;
 constexpr int64_t kMostExtent = int64_t{1} << 40;
 // Read in one go: as much as a core's cache holds, so that checksums find it there.
 constexpr size_t kRead = 4 * kPiece;
+// Of states from so many bytes on a second thread adds up the checksums, while the first one reads.
+constexpr size_t kTwoThreads = size_t{16} << 20;
+// Data of so many bytes begins on a multiple of kBlock.
+constexpr size_t kAligned = size_t{1} << 20, kBlock = 4096;
 
 [[noreturn]] void refuse(Kind kind, const std::string& what) { throw StateError(kind, what); }
 [[noreturn]] void damaged(const std::string& what) { refuse(Kind::kDamaged, what); }
@@ -280,12 +286,9 @@ class DataReader {
   DataReader(const ReadAt& read, const Parsed& parsed) : read_(read), at_(parsed.data_begin) {}
 
   void into(std::span<std::byte> to) {
-    for (size_t done = 0; done < to.size(); done += kRead) {
-      const auto part = to.subspan(done, std::min(kRead, to.size() - done));
-      read_(at_, part);
-      sums_.add(part.data(), part.size());
-      at_ += part.size();
-    }
+    if (to.size() >= kTwoThreads) return into_beside(to);
+    read_parts(to, kRead,
+               [&](std::span<const std::byte> part) { sums_.add(part.data(), part.size()); });
   }
   // To be called once all data is read.
   void check() {
@@ -300,6 +303,43 @@ class DataReader {
   }
 
  private:
+  // The checksums of what has been read are added up on a thread of their own.
+  void into_beside(std::span<std::byte> to) {
+    constexpr size_t kFailed = SIZE_MAX, kPart = 16 * kRead;
+    std::atomic<size_t> there = 0;
+    const auto adds = std::async(std::launch::async, [&] {
+      for (size_t added = 0; added < to.size();) {
+        there.wait(added);
+        const size_t now = there;
+        if (now == kFailed) return;
+        sums_.add(to.data() + added, now - added);
+        added = now;
+      }
+    });
+    const auto tell = [&](size_t bytes) {
+      there = bytes;
+      there.notify_one();
+    };
+    try {
+      size_t read = 0;
+      read_parts(to, kPart, [&](std::span<const std::byte> part) { tell(read += part.size()); });
+    } catch (...) {
+      tell(kFailed);
+      throw;
+    }
+    adds.wait();
+  }
+  template <typename Use>
+  void read_parts(std::span<std::byte> to, size_t most, const Use& use) {
+    while (!to.empty()) {
+      const auto part = to.first(std::min(most, to.size()));
+      read_(at_, part);
+      at_ += part.size();
+      to = to.subspan(part.size());
+      use(part);
+    }
+  }
+
   const ReadAt& read_;
   uint64_t at_;
   Checksums sums_;
@@ -310,7 +350,10 @@ class DataReader {
 uint64_t checksum_of(std::string_view bytes) { return checksum(bytes.data(), bytes.size()); }
 
 StateFrame frame_of(const StateHeader& header, std::span<const std::byte> state) {
-  const std::string described = json_of(header);
+  std::string described = json_of(header);
+  if (state.size() >= kAligned) {
+    described.append((kBlock - (kFixed + described.size()) % kBlock) % kBlock, ' ');
+  }
   const size_t history = header.history.size() * sizeof(uint64_t);
   const size_t answer = header.answer_ids.size() * sizeof(int32_t);
   StateFrame frame;
@@ -352,7 +395,8 @@ size_t most_written_bytes(const StateLayout& layout, int32_t vocab, int64_t answ
   const size_t data = layout.bytes() + (static_cast<size_t>(vocab) + 63) / 64 * sizeof(uint64_t) +
                       static_cast<size_t>(answer_ids) * sizeof(int32_t);
   constexpr size_t kLengths = 64;  // of history and answer, which are not in this header
-  return bytes_of(json_of(header).size() + kLengths, data);
+  const size_t spaces = layout.bytes() >= kAligned ? kBlock : 0;
+  return bytes_of(json_of(header).size() + kLengths + spaces, data);
 }
 
 StateHeader read_state_header(uint64_t bytes, const ReadAt& read) {

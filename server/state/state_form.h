@@ -22,7 +22,8 @@ namespace recurve {
 //   4      u32  H, bytes of the header
 //   8      u64  D, bytes of the data
 //   8      u64  checksum of the 24 bytes before this one and of the header
-//   H      the header: a JSON object
+//   H      the header: a JSON object, and spaces behind it where the data is large, which begins
+//          on a multiple of 4096 then
 //   D      the data: the arrays that the header lists, one after the other, nothing in between
 //   8 x P  u64  checksums of the data, one for every 64 KiB of it; P = ceil(D / 65536)
 //   8      u64  checksum of those P checksums

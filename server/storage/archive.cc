@@ -37,11 +37,19 @@ Archive::~Archive() {
 }
 
 void Archive::commit(StateStore::Change change, Committed done) {
+  std::vector<Write> writes;
+  writes.push_back({std::move(change), std::move(done)});
+  commit(std::move(writes));
+}
+
+void Archive::commit(std::vector<Write> writes) {
   {
     const std::lock_guard lock(mutex_);
-    commits_.push_back({std::move(change), std::move(done), Clock::now()});
+    for (Write& write : writes) {
+      commits_.push_back({std::move(write), Clock::now()});
+      ++under_way_;
+    }
   }
-  ++under_way_;
   changed_.notify_all();
 }
 

@@ -46,6 +46,12 @@ class Archive {
 
   // The owner's thread. What they call is called by take_done(), each once, commits in their order.
   void commit(StateStore::Change change, Committed done);
+  struct Write {
+    StateStore::Change change;
+    Committed done;
+  };
+  // Together: they share their syncs, as far as they are not too large.
+  void commit(std::vector<Write> writes);
   // prepare: called before the image is first touched, on another thread; or none.
   void load(StoredPtr state, const StateHeader& wanted, std::shared_ptr<std::byte> image,
             std::function<void()> prepare, OnLoaded done);
@@ -60,9 +66,7 @@ class Archive {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Commit {
-    StateStore::Change change;
-    Committed done;
+  struct Commit : Write {
     Clock::time_point asked;
   };
   using Job = std::function<std::function<void()>()>;  // gives what the owner's thread does

@@ -14,14 +14,14 @@ class EngineStreams {
  public:
   // slots: for the streams and for what else is asked of the queue.
   EngineStreams(const Model& model, Backend& backend, const SamplingParams& sampling, int streams,
-                int slots)
+                int slots,
+                const SessionLimits& sessions = {.host_bytes = std::numeric_limits<int64_t>::max()})
       : queue_(slots),
         engine_(model, backend,
                 {.rows = static_cast<int32_t>(model.info().vocab),
                  .usable = static_cast<int32_t>(model.info().vocab),
                  .eos_ids = {}},
-                queue_, stats_, metrics_,
-                {.slots = slots, .sessions = {.host_bytes = std::numeric_limits<int64_t>::max()}}) {
+                queue_, stats_, metrics_, {.slots = slots, .sessions = sessions}) {
     for (int s = 0; s < streams; ++s) {
       streams_.push_back(std::make_shared<TokenStream>());
       Request request{.prompt = {s % static_cast<int32_t>(model.info().vocab)},

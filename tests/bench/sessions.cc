@@ -1,16 +1,21 @@
 // recurve-bench sessions: what streams that decode lose where a session that is asked each second
 // is one whose state must come into a slot, and another's leave it, instead of one that is there;
-// and how fast states are copied.
+// and how fast states are copied. With --folder, the same with a disk.
 #include <fmt/format.h>
 
 #include <cstring>
 #include <ctime>
+#include <future>
+#include <limits>
+#include <optional>
 #include <string>
 
+#include "kernels/check.h"
 #include "server/session/image_memory.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/engine_streams.h"
 #include "tests/bench/report.h"
+#include "tests/bench/sessions_disk.h"
 #include "tests/bench/step_bench.h"
 
 namespace recurve::bench {
@@ -21,14 +26,20 @@ struct SessionsOptions {
   int streams = 15;
   double seconds = 8;
   int rounds = 3;
+  std::string folder;
+  int many = 0;
 };
 
-// Two sessions and one slot: whoever is asked makes the other leave.
+// Three sessions and one slot: whoever is asked makes another leave.
 class Talkers {
  public:
   explicit Talkers(AdmissionQueue& queue) : queue_(queue) {
     for (const char* name : kNames) {
-      queue_.post({.kind = SessionCommand::Kind::kOpen, .name = name, .done = [](auto&&) {}});
+      std::promise<SessionResult> opened;
+      queue_.post({.kind = SessionCommand::Kind::kOpen,
+                   .name = name,
+                   .done = [&](SessionResult result) { opened.set_value(std::move(result)); }});
+      CHECK(opened.get_future().get().status == SessionResult::Status::kOk);
       ++moves_;
       ask({1, 2, 3});
       while (!answered()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -43,19 +54,22 @@ class Talkers {
   int moves() const { return moves_; }
 
  private:
-  static constexpr const char* kNames[] = {"a", "b"};
+  static constexpr const char* kNames[] = {"a", "b", "c"};
 
   void ask(std::vector<int32_t> prompt) {
     stream_ = std::make_shared<TokenStream>();
     ended_ = false;
     asked_ = Clock::now();
     Request request{
-        .prompt = std::move(prompt), .session = kNames[moves_ % 2], .streams = {stream_}};
+        .prompt = std::move(prompt), .session = kNames[moves_ % 3], .streams = {stream_}};
     request.sampling.max_tokens = 1;
     queue_.push(std::move(request));
   }
   bool answered() {
-    if (!ended_) ended_ = stream_->take().ending.has_value();
+    if (ended_) return true;
+    const auto ending = stream_->take().ending;
+    CHECK(!ending || ending->why == Finish::kLength);
+    ended_ = ending.has_value();
     return ended_;
   }
 
@@ -93,7 +107,21 @@ void measure_streams(const SessionsOptions& o, const Model& model, Backend& back
                      Report& report) {
   SamplingParams greedy;
   greedy.temperature = 0;
-  EngineStreams streams(model, backend, greedy, o.streams, o.streams + 1);
+  // With a disk there is host memory for two of the three sessions' states.
+  SessionLimits limits{.host_bytes = std::numeric_limits<int64_t>::max()};
+  std::optional<BenchFolder> folder;
+  std::optional<StateStore> store;
+  std::optional<Archive> archive;
+  if (!o.folder.empty()) {
+    folder.emplace(o.folder);
+    store.emplace(open_folder(folder->path().string()), StateStore::Options{});
+    archive.emplace(*store);
+    const auto vocab = static_cast<int32_t>(model.info().vocab);
+    limits = {.host_bytes = SessionStore::bytes_each(model.state_layout(), vocab) * 5 / 2,
+              .archive = &*archive,
+              .disk_bytes = kPlenty};
+  }
+  EngineStreams streams(model, backend, greedy, o.streams, o.streams + 1, limits);
   Talkers talkers(streams.queue());
   streams.rate(o.seconds / 4);  // prompts, and warm-up
   const int before = talkers.moves();
@@ -103,22 +131,17 @@ void measure_streams(const SessionsOptions& o, const Model& model, Backend& back
     moved.push_back(measure(streams, o.seconds, [&] { talkers.talk(true); }));
   }
   const int moves = talkers.moves() - before;
-  const auto row = [&](const std::string& what, double value, const char* unit,
-                       const char* target) {
-    report.add({{"bench", "sessions"},
-                {"what", what},
-                {"value", value},
-                {"unit", unit},
-                {"target", target}});
-  };
+  const SessionRow row{report};
   const double alone = median_of(quiet, &Interval::tokens);
   const double beside = median_of(moved, &Interval::tokens);
   row(fmt::format("{} streams, and a session asked each second that stays", o.streams), alone,
       "tok/s", "");
-  row(fmt::format("{} streams, and one whose state is loaded as another is saved, {} times",
-                  o.streams, moves),
+  row(fmt::format(
+          "{} streams, and one whose state is {}, {} times", o.streams,
+          archive ? "read from the disk as another goes there" : "loaded as another is saved",
+          moves),
       beside, "tok/s", "");
-  row("of their tokens kept", 100 * beside / alone, "%", ">= 95");
+  row("of their tokens kept", 100 * beside / alone, "%", archive ? ">= 93" : ">= 95");
   row("processor time a token, states stay", 1e3 * median_of(quiet, &Interval::cpu), "ms", "");
   row("processor time a token, states move", 1e3 * median_of(moved, &Interval::cpu), "ms", "");
 }
@@ -179,10 +202,15 @@ void measure_copies(const Model& model, Backend& backend, Report& report) {
 void run(const SessionsOptions& o, bool json) {
   o.model.check("sessions");
   const auto backend = o.model.backend();
-  const auto model = o.model.load(*backend);
   Report report(json);
-  measure_copies(*model, *backend, report);
-  measure_streams(o, *model, *backend, report);
+  if (o.many > 0) return measure_many(*backend, o.folder, o.many, report);
+  const auto model = o.model.load(*backend);
+  if (o.folder.empty()) {
+    measure_copies(*model, *backend, report);
+  } else {
+    measure_disk(*model, *backend, o.folder, 3 * o.rounds, report);
+  }
+  if (o.seconds > 0) measure_streams(o, *model, *backend, report);
 }
 
 }  // namespace
@@ -193,9 +221,14 @@ void add_sessions(CLI::App& app, const bool& json) {
       "sessions", "Streams while sessions' states leave their slots and come back");
   add_model_options(*sessions, o->model);
   sessions->add_option("--streams", o->streams, "That decode all the time")->capture_default_str();
-  sessions->add_option("--seconds", o->seconds, "To measure for, each time")->capture_default_str();
+  sessions->add_option("--seconds", o->seconds, "To measure streams for, each time; 0: not")
+      ->capture_default_str();
   sessions->add_option("--rounds", o->rounds, "Without and with moves, by turns")
       ->capture_default_str();
+  CLI::Option* folder = sessions->add_option(
+      "--folder", o->folder, "States move on to a disk: a folder on it, for files that go again");
+  sessions->add_option("--many", o->many, "Only time a start with so many sessions in the folder")
+      ->needs(folder);
   sessions->callback([o, &json] {
     o->model.random = o->model.model.empty();
     run(*o, json);

@@ -3,6 +3,7 @@
 import json
 import math
 import subprocess
+from random import Random
 
 import pytest
 import recurve
@@ -51,6 +52,21 @@ def test_clients_of_both_kinds_and_the_command_line_get_the_same_tokens(client, 
     ids = [i for line in lines for i in line.get("chunk", {}).get("ids", ())]
     assert list(answer.ids) == ids
     assert len(ids) == 40
+
+
+def test_a_prompt_leaves_a_state_where_it_says(client):
+    chunk = client.model_info().chunk_tokens
+    random = Random()  # no other test sends these ids
+    for points, spared in (([], 0), ([2 * chunk + 1], 2 * chunk)):
+        begin, *ends = ([random.randrange(260, 2000) for _ in range(4 * chunk)] for _ in range(3))
+        client.generate(begin + ends[0], max_tokens=1, prefix_points=points)
+        other = begin + ends[1]
+        hit = client.generate(other, max_tokens=4, temperature=0)
+        assert hit.usage.prefix_tokens == spared
+        assert hit.usage.prefix_replayed_tokens == 4 * chunk - spared
+        assert hit.ids == client.generate(other, max_tokens=4, temperature=0, prefix="off").ids
+    with pytest.raises(recurve.InvalidArgumentError, match="prefix_points"):
+        client.generate("It was", max_tokens=1, prefix_points=[0])
 
 
 def test_a_prompt_of_ids_is_the_prompt_of_their_text(client):

@@ -6,6 +6,8 @@ import gc
 import pytest
 import recurve
 
+from server import Server
+
 GREEDY = {"temperature": 0, "ignore_eos": True}
 
 
@@ -240,3 +242,24 @@ def test_a_score_reads_an_asynchronous_iterator(address):
                 await client.score(broken())
 
     asyncio.run(score())
+
+
+def test_a_durable_session_keeps_what_it_has_answered(connect, chat_model, tmp_path):
+    flags = ("--state-dir", tmp_path / "states")
+    with Server(chat_model, *flags) as server:
+        client = connect(server.address)
+        session = client.session("kept", durability="local")
+        first = session.generate("It was", max_tokens=5, **GREEDY)
+        assert session.get().durability == "local"
+        session.generate(max_tokens=5, durability="none", **GREEDY)
+        plain = client.session("plain")
+        with pytest.raises(recurve.InvalidArgumentError, match="not durable"):
+            plain.generate("It was", max_tokens=1, durability="local")
+        with pytest.raises(ValueError, match="durability must be one of"):
+            session.generate("x", max_tokens=1, durability="maybe")
+        server.kill()
+    with Server(chat_model, *flags) as server:
+        client = connect(server.address)
+        info = client.session("kept", create=False).get()
+        assert info.position >= first.usage.session_position
+        assert "plain" not in names(client)

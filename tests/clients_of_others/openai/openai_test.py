@@ -41,6 +41,20 @@ def test_a_completion_and_its_stream_are_the_same(client):
     assert chunks[-1].choices == [] and chunks[-1].usage == whole.usage
 
 
+def test_a_prompt_leaves_a_state_where_it_says(client):
+    def asked(begin, end, **more):
+        return client.completions.create(
+            prompt=f"{begin * 60} {end * 40}", max_tokens=4, **GREEDY, extra_body=more
+        )
+
+    for begin, points in (("A grey cat sat. ", []), ("A brown dog ran. ", [len("A brown dog ran. ") * 60])):
+        asked(begin, "One more. ", prefix_points=points)
+        usage = asked(begin, "Then another. ").usage.prompt_tokens_details
+        assert (usage.cached_tokens > 100) == bool(points)
+    with pytest.raises(openai.BadRequestError, match="prefix_points must be a list"):
+        asked("A bird sang. ", "And so. ", prefix_points="here")
+
+
 def test_several_prompts_are_each_as_if_alone(client):
     prompts = [PROMPT, "Call me", "It was a dark"]
     alone = [

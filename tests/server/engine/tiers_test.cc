@@ -198,6 +198,90 @@ TEST_F(FullDisk, LeavesNothingOfASessionThatItCouldNotTake) {
             Server::quiet({turn("s", 1), turn("s", 2)})->bits());
 }
 
+// As an engine has it that many clients wait for at once.
+TEST(Tiers, WhatEndsInOneStepSharesItsSyncs) {
+  constexpr int kSessions = 8;
+  StateStore store(std::make_unique<RecordingFolder>(std::make_shared<RecordingDisk>()), {});
+  Archive archive(store);
+  NullHarness harness({.slots = kSessions, .rows_per_step = 64, .archive = &archive});
+  for (int s = 0; s < kSessions; ++s) {
+    harness->command(
+        {.kind = Kind::kOpen, .name = fmt::format("{}", s), .durability = Durability::kLocal});
+  }
+  const int64_t before = store.usage().syncs;
+  std::vector<AnswerPtr> answers;
+  for (int s = 0; s < kSessions; ++s) {
+    answers.push_back(harness->submit(
+        NullHarness::request(1, 5, static_cast<uint64_t>(s), fmt::format("{}", s))));
+  }
+  harness->run_until_idle();
+  while (archive.working()) {
+    archive.wait();
+    harness->step();
+  }
+  for (const AnswerPtr& answer : answers) {
+    answer->take();
+    EXPECT_EQ(answer->why(), Finish::kLength);
+    EXPECT_TRUE(answer->ending->commit);
+  }
+  EXPECT_EQ(store.usage().syncs - before, 2) << "one of the states, and one of the journal";
+}
+
+// Whatever little room there is in memory and on the disk: who is let in always comes back, several
+// at once, and what durable sessions have reserved is theirs. Plain sessions' states never fill it.
+TEST(Tiers, WhoIsAdmittedAlwaysComesBack) {
+  const NullModel model(NullHarness::kVocab, {.ballast = kBallast});
+  const int64_t each = SessionStore::bytes_each(model.state_layout(), NullHarness::kVocab);
+  const auto written =
+      static_cast<int64_t>(most_written_bytes(model.state_layout(), NullHarness::kVocab, 4096));
+  int moved = 0, refused = 0;
+  for (uint32_t seed = 0; seed < 24; ++seed) {
+    std::mt19937 random(seed);
+    const int64_t host = 2 + random() % 4, disk = random() % 6;
+    SCOPED_TRACE(fmt::format("seed {}: {} states in memory, {} on the disk", seed, host, disk));
+    const auto disk_bytes = static_cast<uint64_t>(2 * written * disk + written);
+    Server server(
+        std::make_unique<RecordingFolder>(std::make_shared<RecordingDisk>()),
+        {.slots = 2,
+         .host_bytes = host * each + 4096,
+         .disk_bytes = static_cast<int64_t>(disk_bytes)},
+        {.most_bytes = disk_bytes + (64 << 10), .segment_bytes = 32 << 10, .journal_slack = 4096});
+    std::map<std::string, std::vector<Request>> said;
+    const auto ask = [&](const std::vector<std::string>& names) {
+      std::vector<AnswerPtr> answers;
+      for (const std::string& name : names) {
+        said[name].push_back(turn(name, random() % 1000));
+        answers.push_back(server->submit(said[name].back()));
+      }
+      for (size_t a = 0; a < names.size(); ++a) {
+        answers[a]->wait_for_end();
+        ASSERT_EQ(answers[a]->why(), Finish::kLength) << answers[a]->ending->message;
+        EXPECT_EQ(answers[a]->bits(), Server::quiet(said[names[a]])->bits()) << names[a];
+      }
+    };
+    for (int t = 0; t < 16 && !HasFatalFailure(); ++t) {
+      if (t % 2 == 0) {
+        const std::string name = fmt::format("s{}", t);
+        const bool durable = random() % 2 == 0;
+        const SessionResult opened =
+            server.open(name, durable ? Durability::kLocal : Durability::kNone);
+        refused += opened.status != Status::kOk;
+        if (opened.status == Status::kOk && random() % 4 > 0) ask({name});
+        if (opened.status == Status::kOk) said[name];
+        continue;
+      }
+      std::vector<std::string> names;
+      for (const auto& [name, turns] : said) {
+        if (random() % 2 == 0) names.push_back(name);
+      }
+      ask(names);
+    }
+    moved += server->stats().sessions_disk;
+  }
+  EXPECT_GT(moved, 20) << "memory is short";
+  EXPECT_GT(refused, 20) << "so is all of it";
+}
+
 // Clients that take turns on sessions of both kinds, with memory for a few of them.
 TEST(Tiers, ManyClientsOverAllOfThem) {
   const TempDir dir;

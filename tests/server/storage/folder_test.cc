@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <cstdarg>
+#include <cstdlib>
+#include <cstring>
 
 #include "tests/support/store_workload.h"
 #include "tests/support/temp_dir.h"
@@ -169,6 +171,54 @@ TEST(StateFolder, KeepsWhatIsCommittedInFiles) {
   StateStore store(open_folder(dir.path().string()), options());
   std::erase_if(acknowledged, [](const auto& value) { return !value.second; });
   EXPECT_EQ(values_in(store), acknowledged);
+}
+
+// What is large goes to the disk and comes from it past the page cache, in calls that may do half
+// of what they are asked for, or know no such way; and from the page cache where that has it.
+TEST(StateFolder, WhatIsLargeIsWhatWasWritten) {
+  constexpr size_t kFront = 4096, kMiddle = (size_t{9} << 20) + 100, kBack = 777;
+  const std::unique_ptr<char, void (*)(void*)> memory(
+      static_cast<char*>(std::aligned_alloc(4096, size_t{10} << 20)), std::free);
+  for (size_t i = 0; i < kMiddle; ++i) memory.get()[i] = static_cast<char>(i * 7919 >> 8);
+  const std::string front(kFront, 'f'), back(kBack, 'b');
+  const std::string all = front + std::string(memory.get(), kMiddle) + back;
+  for (const int error : {0, EINVAL}) {
+    for (const bool halves : {false, true}) {
+      if (error != 0 && halves) continue;
+      const TempDir dir;
+      const auto folder = open_folder(dir.path().string());
+      {
+        const auto writer = folder->create("large");
+        calls = {.watched = true,
+                 // The first call of the middle, where calls are whole.
+                 .fails = [error](int call) { return call == 2 ? error : 0; },
+                 .halves = halves};
+        writer->append(front);
+        writer->append({memory.get(), kMiddle});
+        writer->append(back);
+        writer->sync();
+        calls = {};
+      }
+      for (const bool cold : {true, false}) {
+        if (cold) {
+          const int file = open((dir.path() / "large").c_str(), O_RDONLY);
+          ASSERT_EQ(syscall(SYS_fdatasync, file), 0);
+          posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+          close(file);
+        }
+        std::memset(memory.get(), 0, kMiddle);
+        std::string begin(kFront, '?'), end(kBack, '?');
+        const auto reader = folder->open("large");
+        calls = {.watched = true, .halves = halves};
+        ASSERT_EQ(reader->bytes(), all.size());
+        reader->read(0, std::as_writable_bytes(std::span(begin)));
+        reader->read(kFront, std::as_writable_bytes(std::span(memory.get(), kMiddle)));
+        reader->read(kFront + kMiddle, std::as_writable_bytes(std::span(end)));
+        calls = {};
+        EXPECT_TRUE(begin + std::string(memory.get(), kMiddle) + end == all) << cold << halves;
+      }
+    }
+  }
 }
 
 }  // namespace recurve::testing::folder_test

@@ -50,6 +50,9 @@ def session_info(message: sessions.Session) -> SessionInfo:
         message,
         pending_token=message.pending_token if message.HasField("pending_token") else None,
         tier=sessions.SessionTier.Name(message.tier).removeprefix("SESSION_TIER_").lower(),
+        durability=sessions.Durability.Name(message.durability)
+        .removeprefix("DURABILITY_")
+        .lower(),
         marks=tuple(_plain(Mark, mark) for mark in message.marks),
     )
 

@@ -21,7 +21,7 @@ class SessionInfo:
     name: str
     position: int  #: tokens absorbed
     pending_token: int | None  #: the last generated id, absorbed with the next request
-    tier: Literal["empty", "slot", "host", "unspecified"]  #: where its state is
+    tier: Literal["empty", "slot", "host", "disk", "unspecified"]  #: where its state is
     busy: bool  #: a request is queued or running on it
     epoch: int  #: counts its changes: requests and rewinds
     idle_seconds: float  #: since its last use
@@ -29,6 +29,7 @@ class SessionInfo:
     state_bytes: int  #: of one state
     host_bytes: int  #: reserved in host memory, its own and its marks'
     marks: tuple[Mark, ...]
+    durability: Literal["none", "local", "unspecified"]  #: what its answers' ends promise
 
 
 @dataclass(frozen=True)

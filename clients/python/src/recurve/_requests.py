@@ -26,6 +26,12 @@ PIECE_BYTES = 64 * 1024
 PIECE_IDS = 16 * 1024
 
 
+def durability_of(value: Any) -> sessions_v1.Durability:
+    if value not in _DURABILITIES:
+        raise ValueError(f"durability must be one of {', '.join(_DURABILITIES)}, got {value!r}")
+    return _DURABILITIES[value]
+
+
 def generate_request(
     prompt: Prompt, session: str, options: GenerateOptions
 ) -> tuple[v1.GenerateRequest, float | None]:
@@ -117,9 +123,7 @@ def _set(part: Any, name: str, value: Any) -> None:
     elif name in ("allowed_token_ids", "stop_token_ids", "prefix_points"):
         getattr(part, name).extend(value)
     elif name == "durability":
-        if value not in _DURABILITIES:
-            raise ValueError(f"durability must be one of {', '.join(_DURABILITIES)}, got {value!r}")
-        part.durability = _DURABILITIES[value]
+        part.durability = durability_of(value)
     elif name == "prefix":
         if value not in _PREFIX_MODES:
             raise ValueError(f"prefix must be one of {', '.join(_PREFIX_MODES)}, got {value!r}")

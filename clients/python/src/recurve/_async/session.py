@@ -13,6 +13,7 @@ from recurve._async.generates import Generates
 from recurve._async.stream import AsyncStream
 from recurve._errors import AlreadyExistsError, NotFoundError
 from recurve._info import SessionInfo
+from recurve._requests import durability_of
 from recurve._retry import Attempts
 from recurve._rpcs import Q, R, Rpc
 from recurve._session_state import SessionState
@@ -164,12 +165,19 @@ class Opening:
 
 
 async def open_session(
-    connection: Connection, name: str | None, ttl: float | None, create: bool, timeout: float | None
+    connection: Connection,
+    name: str | None,
+    ttl: float | None,
+    durability: str,
+    create: bool,
+    timeout: float | None,
 ) -> AsyncSession:
     state: SessionState[AsyncStream] = SessionState(name)
     session = AsyncSession(connection, state)
     if create:
-        request = sessions.OpenSessionRequest(name=state.name, ttl_seconds=ttl)
+        request = sessions.OpenSessionRequest(
+            name=state.name, ttl_seconds=ttl, durability=durability_of(durability)
+        )
         try:
             await connection.unary(rpcs.OPEN, request, session=state.name, timeout=timeout)
             return session

@@ -71,6 +71,7 @@ class Client(Generates):
         name: str | None = None,
         *,
         ttl: float | None = None,
+        durability: str = "none",
         create: bool = True,
         timeout: float | None = None,
     ) -> Session:
@@ -79,12 +80,14 @@ class Client(Generates):
         name: 1 to 128 of the characters [A-Za-z0-9._-]. None: a new session under a name that the
             client makes up; leaving a `with` block closes it.
         ttl: seconds of idleness after which a new session is closed, [0, 1e9]; 0: never. Default:
-            the server's.
+            the server's, and of a durable session never.
+        durability: of a new session; "local": its answers end once they are on the server's disk,
+            and are there after it has ended, however it ends. It takes a server with --state-dir.
         create: False: NotFoundError where it is not open.
 
         Raises ResourceExhaustedError where slots and host memory are full.
         """
-        return open_session(self._connection, name, ttl, create, timeout)
+        return open_session(self._connection, name, ttl, durability, create, timeout)
 
     def list_sessions(self, prefix: str = "", *, timeout: float | None = None) -> list[SessionInfo]:
         """All sessions whose names begin with `prefix`, by name. The timeout is that of a page

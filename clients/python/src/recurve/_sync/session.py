@@ -8,6 +8,7 @@ from recurve import _answers as answers
 from recurve import _rpcs as rpcs
 from recurve._errors import AlreadyExistsError, NotFoundError
 from recurve._info import SessionInfo
+from recurve._requests import durability_of
 from recurve._retry import Attempts
 from recurve._rpcs import Q, R, Rpc
 from recurve._session_state import SessionState
@@ -133,12 +134,19 @@ class Session(Generates):
 
 
 def open_session(
-    connection: Connection, name: str | None, ttl: float | None, create: bool, timeout: float | None
+    connection: Connection,
+    name: str | None,
+    ttl: float | None,
+    durability: str,
+    create: bool,
+    timeout: float | None,
 ) -> Session:
     state: SessionState[Stream] = SessionState(name)
     session = Session(connection, state)
     if create:
-        request = sessions.OpenSessionRequest(name=state.name, ttl_seconds=ttl)
+        request = sessions.OpenSessionRequest(
+            name=state.name, ttl_seconds=ttl, durability=durability_of(durability)
+        )
         try:
             connection.unary(rpcs.OPEN, request, session=state.name, timeout=timeout)
             return session
