@@ -77,7 +77,7 @@ class Talkers {
   std::shared_ptr<TokenStream> stream_;
   bool ended_ = true;
   Clock::time_point asked_;
-  int moves_ = 0;
+  int moves_ = -1;  // counted from the first who is asked
 };
 
 // Of all threads of the process.
