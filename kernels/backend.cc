@@ -34,7 +34,7 @@ namespace {
 // session has used yet costs nothing.
 constexpr size_t kMapFrom = size_t{1} << 20;
 // In huge pages as far as they fit, where the system has them: states are copied twice as fast, and
-// weights of a few MB read up to a half faster.
+// a step reads weights of a few MB sooner.
 constexpr size_t kHugePage = size_t{2} << 20;
 const size_t kSmallPage = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 constexpr size_t kAlignment = 64;
