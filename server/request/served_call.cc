@@ -93,8 +93,7 @@ int ServedCall::most_under_way() const {
   if (!serving_.access.has_keys()) return TenantLimits::kNone;
   const int64_t slots = serving_.info.slots, all = slots + serving_.queue.max_waiting();
   const int64_t left = std::max<int64_t>(0, all - serving_.under_way());
-  return static_cast<int>(
-      std::min<int64_t>(slots + kTimesWhatIsLeft * left, caller_.limits.waiting));
+  return static_cast<int>(std::min<int64_t>(slots + kTimesWhatIsLeft * left, TenantLimits::kNone));
 }
 
 // What the tenant may have.
@@ -108,11 +107,10 @@ Refused ServedCall::check_share() {
     spent.retry_seconds = wait;
     return spent;
   }
-  Identity counted = caller_;
-  counted.limits.waiting = most_under_way();
-  counted_ = serving_.tenants.enter(counted);
+  const int most = most_under_way();
+  counted_ = serving_.tenants.enter(caller_, most);
   if (counted_) return {};
-  if (counted.limits.waiting < caller_.limits.waiting) {
+  if (most < caller_.limits.waiting) {
     audit("limit", auditee(caller_), "RESOURCE_EXHAUSTED", "queue");
     return exhausted(fmt::format(
         "tenant \"{}\" has its share of the queue, whose rest is for others: try again later",

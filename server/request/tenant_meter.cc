@@ -11,10 +11,10 @@ double per_second(const Identity& caller) {
 
 }  // namespace
 
-bool TenantMeter::enter(const Identity& caller) {
+bool TenantMeter::enter(const Identity& caller, int most) {
   std::lock_guard lock(mutex_);
   int& under_way = accounts_[caller.tenant].under_way;
-  if (under_way >= caller.limits.waiting) return false;
+  if (under_way >= std::min(caller.limits.waiting, most)) return false;
   ++under_way;
   return true;
 }

@@ -11,8 +11,9 @@ namespace recurve {
 // What tenants have under way and have spent, against what they may have. Thread-safe.
 class TenantMeter {
  public:
-  // A request of the tenant begins; false, and it does not, where it has as many as it may.
-  bool enter(const Identity& caller);
+  // A request of the tenant begins; false, and it does not, where it has as many as it may, or
+  // `most`.
+  bool enter(const Identity& caller, int most = TenantLimits::kNone);
   void leave(TenantId tenant);
 
   // Tokens that were absorbed or generated. What is spent is paid back at the rate of

@@ -91,16 +91,16 @@ std::string SessionStore::no_share(const SessionCommand& command) const {
   const bool bounded =
       limits.host_bytes != TenantLimits::kNoBytes || limits.disk_bytes != TenantLimits::kNoBytes;
   if (!makes || !bounded) return {};
-  int64_t host = reserved_for(command.name), disk = 0;
+  int64_t host = reserved_for(command.name);
   const auto of_one = sessions_.find({caller.tenant, command.name});
   const Durability own = command.kind != Kind::kFork || of_one == sessions_.end()
                              ? Durability::kNone
                              : of_one->second.durability;
-  if (command.durability.value_or(own) != Durability::kNone) disk = 2 * written_bytes_;
+  int64_t disk = disk_for(command.durability.value_or(own));
   for (auto at = sessions_.lower_bound({caller.tenant, ""});
        at != sessions_.end() && at->first.tenant == caller.tenant; ++at) {
     host += at->second.reserved;
-    if (at->second.durable()) disk += 2 * written_bytes_;
+    disk += disk_for(at->second.durability);
   }
   const auto sentence = [&](const char* of, int64_t most, int64_t bytes) {
     return fmt::format(
@@ -144,8 +144,7 @@ SessionResult SessionStore::fork(Session& session, const SessionCommand& command
       return *no_room(command.other, command.name);
     return refuse(Status::kWait, "");
   }
-  const int64_t reserves = durability == Durability::kNone ? 0 : 2 * written_bytes_;
-  if (auto full = no_room(command.other, command.name, reserves)) return *full;
+  if (auto full = no_room(command.other, command.name, disk_for(durability))) return *full;
   Key key{session.tenant, command.other};
   std::optional<StateSlot> slot;
   const bool shares = session.at.image || needs_image;
@@ -276,8 +275,7 @@ SessionResult SessionStore::insert(const SessionCommand& command, Key key,
   if (sessions_.contains(key)) return exists(key.name);
   SessionResult refused = refuse_durable(durability);
   if (refused.status != Status::kOk) return refused;
-  const int64_t reserves = durability == Durability::kNone ? 0 : 2 * written_bytes_;
-  if (auto full = no_room(key.name, parent, reserves)) return *full;
+  if (auto full = no_room(key.name, parent, disk_for(durability))) return *full;
   Session& session = put(std::move(key), parent, std::move(at), now);
   {
     const Change change(*this, session);
@@ -286,7 +284,7 @@ SessionResult SessionStore::insert(const SessionCommand& command, Key key,
     if (session.slot) in_slots_.push_back(&session);
     session.durability = durability;
     const bool durable = session.durable();
-    if (durable) disk_reserved_ += 2 * written_bytes_;
+    disk_reserved_ += disk_for(durability);
     const double otherwise = durable ? 0 : limits_.default_ttl_seconds;
     session.ttl_seconds = std::min(command.ttl_seconds.value_or(otherwise), kLongestTtl);
   }

@@ -103,7 +103,7 @@ bool SessionStore::restore_one(StateStore::Record& record, Clock::time_point now
     session.ttl_seconds = ttl;
     entries_ += static_cast<int64_t>(marks.size());
     session.marks = std::move(marks);
-    disk_reserved_ += 2 * written_bytes_;
+    disk_reserved_ += disk_for(session.durability);
     return true;
   } catch (const std::bad_alloc&) {
     throw;

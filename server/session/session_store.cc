@@ -49,8 +49,8 @@ SessionStore::SessionStore(Backend& backend, StatePool& pool, const SessionLimit
       state_bytes_(static_cast<int64_t>(pool.layout().bytes())),
       bytes_each_(bytes_each(pool.layout(), vocab)),
       state_memory_(state_memory(pool.layout(), vocab)),
-      written_bytes_(
-          static_cast<int64_t>(most_written_bytes(pool.layout(), vocab, kPlannedAnswer))),
+      disk_each_(2 *
+                 static_cast<int64_t>(most_written_bytes(pool.layout(), vocab, kPlannedAnswer))),
       images_(backend, pool.layout().bytes()),
       archive_(limits.archive) {
   in_slots_.reserve(static_cast<size_t>(pool.slots()));
@@ -213,11 +213,10 @@ void SessionStore::count_share(const Session& session, int times) {
 }
 
 // States that there is room for on the disk beside those of durable sessions, if these reserve so
-// much more. While a state is replaced both are there, and a segment is compacted before half of it
-// is gone: each takes twice its bytes.
+// much more.
 int64_t SessionStore::disk_places(int64_t more_reserved) const {
   if (archive_ == nullptr) return 0;
-  return (limits_.disk_bytes - disk_reserved_ - more_reserved) / (2 * written_bytes_);
+  return (limits_.disk_bytes - disk_reserved_ - more_reserved) / disk_each_;
 }
 
 // Host memory that sessions may come to need, so that each of them can always come back, were they
@@ -254,15 +253,14 @@ SessionResult SessionStore::refuse_durable(Durability durability) const {
                 "this server keeps no sessions: start it with --state-dir, or leave out "
                 "durability"};
   }
-  const int64_t wanted = 2 * written_bytes_, left = limits_.disk_bytes - disk_reserved_;
-  if (wanted <= left && moved_ <= disk_places(wanted)) return {};
+  const int64_t left = limits_.disk_bytes - disk_reserved_;
+  if (disk_each_ <= left && moved_ <= disk_places(disk_each_)) return {};
   return {.status = Status::kFull,
           .message = fmt::format(
               "durable sessions reserve {} of the {} bytes that --state-disk has for sessions, {} "
-              "states "
-              "have moved there for want of memory, and one more takes {}: close some, or raise "
-              "--state-disk",
-              disk_reserved_, limits_.disk_bytes, moved_, wanted)};
+              "states have moved there for want of memory, and one more takes {}: close some, or "
+              "raise --state-disk",
+              disk_reserved_, limits_.disk_bytes, moved_, disk_each_)};
 }
 
 void SessionStore::erase(Session& session) {
@@ -273,7 +271,7 @@ void SessionStore::erase(Session& session) {
   count_share(session, -1);
   busy_ -= session.busy;
   has_ended_ |= session.busy;
-  if (session.durable()) disk_reserved_ -= 2 * written_bytes_;
+  disk_reserved_ -= disk_for(session.durability);
   by_use_.erase({session.leave, session.used_at, &session});
   entries_ -= 1 + static_cast<int64_t>(session.marks.size());
   by_expiry_.erase({session.expires, &session});

@@ -205,6 +205,9 @@ class SessionStore {
   SessionShare share_of(const Session& session) const;
   void count_share(const Session& session, int times);
   int64_t disk_places(int64_t more_reserved) const;
+  int64_t disk_for(Durability durability) const {
+    return durability == Durability::kNone ? 0 : disk_each_;
+  }
   int64_t planned(int64_t small, int states, int64_t more_on_disk) const;
   void drop(Session& session);
   void leave_slot(Session& session);
@@ -238,8 +241,10 @@ class SessionStore {
   const SessionLimits limits_;
   const int64_t state_bytes_;
   const int64_t bytes_each_;
-  const int64_t state_memory_;   // of it, what goes where the state is on the disk alone
-  const int64_t written_bytes_;  // of a durable session, at most
+  const int64_t state_memory_;  // of it, what goes where the state is on the disk alone
+  // On the disk, of a durable session or a state that has moved, at most: while a state is replaced
+  // both are there, and a segment is compacted before half of it is gone.
+  const int64_t disk_each_;
   ImageMemory images_;
   Archive* const archive_;
   std::map<Key, Session> sessions_;
