@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -80,11 +82,16 @@ DiskSpeed measure_disk_speed(const std::filesystem::path& folder, size_t bytes, 
 
 void drop_from_cache(const std::filesystem::path& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const int file = open(entry.path().c_str(), O_RDONLY);
-    if (file < 0) continue;
-    fdatasync(file);
-    posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+    if (!entry.is_regular_file()) continue;
+    const int file = open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0 && errno == ENOENT) continue;  // it has gone meanwhile
+    if (file < 0) throw std::runtime_error(entry.path().string() + ": cannot be opened");
+    fdatasync(file);  // pages that are still to be written would stay
+    const int failed = posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
     close(file);
+    if (failed != 0) {
+      throw std::runtime_error(entry.path().string() + ": its pages cannot be dropped");
+    }
   }
 }
 

@@ -22,7 +22,7 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from weights_tools import families, packed, quantize  # noqa: E402
+from weights_tools import families, packed, quantize, random_checkpoint  # noqa: E402
 from weights_tools import safetensors_io as st  # noqa: E402
 
 PIECE = 1 << 24  # bytes
@@ -40,15 +40,6 @@ def random_source(dtype, shape, make):
             yield make(random, min(step, count - first)).astype(st.STORAGE[dtype], copy=False)
 
     return st.Source(dtype, tuple(shape), pieces)
-
-
-def plain(name, shape):
-    if name.endswith("A_log"):
-        return random_source("F32", shape, lambda r, n: np.log(1 + np.arange(n, dtype=np.float32) % shape[-1]))
-    if "norm" in name and len(shape) == 1 or name.endswith(".D"):
-        return random_source("F32", shape, lambda r, n: np.ones(n, np.float32))
-    size = np.float32(1 / np.sqrt(shape[-1]) if len(shape) > 1 else 0.1)
-    return random_source("F32", shape, lambda r, n: r.standard_normal(n, np.float32) * size)
 
 
 def matrix(name, shape, form):
@@ -76,7 +67,10 @@ def write_checkpoint(config_file, form, directory):
     out = {}
     for name, shape in family.tensor_shapes(config).items():
         chosen = quantize.form_of(name, shape, family, form, form)
-        out.update({name: plain(name, shape)} if chosen == "none" else matrix(name, shape, chosen))
+        if chosen == "none":
+            out[name] = random_checkpoint.drawn(name, shape, 0, "F32")
+        else:
+            out.update(matrix(name, shape, chosen))
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(values))
     st.write_checkpoint(directory, out, 5e9)

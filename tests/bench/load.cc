@@ -1,12 +1,9 @@
 // recurve-bench load: how long a checkpoint takes to load, from the disk and from the page cache,
 // and what of that is the fingerprint.
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -14,6 +11,7 @@
 #include "model/load_model.h"
 #include "server/request/clock.h"
 #include "tests/bench/commands.h"
+#include "tests/bench/disk_speed.h"
 #include "tests/bench/report.h"
 
 namespace recurve::bench {
@@ -26,29 +24,13 @@ struct LoadTimeOptions {
   int rounds = 5;
 };
 
-// Has the system forget what it holds of a file in memory.
-void drop_pages(const fs::path& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) throw std::runtime_error(path.string() + ": cannot be opened");
-  fdatasync(file);  // pages that are still to be written would stay
-  const int failed = posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
-  close(file);
-  if (failed != 0) throw std::runtime_error(path.string() + ": its pages cannot be dropped");
-}
-
-void drop_pages_of(const fs::path& directory) {
-  for (const auto& entry : fs::directory_iterator(directory)) {
-    if (entry.path().extension() == ".safetensors") drop_pages(entry.path());
-  }
-}
-
 struct LoadTime {
   double wall = 0, cpu = 0;  // seconds
 };
 
 LoadTime load_once(const LoadTimeOptions& o, bool from_disk, bool fingerprint) {
   const auto backend = make_backend(o.device);
-  if (from_disk) drop_pages_of(o.model);
+  if (from_disk) drop_from_cache(o.model);
   const double cpu = cpu_seconds();
   const Clock::time_point began = Clock::now();
   Checkpoint checkpoint = Checkpoint::open(o.model);

@@ -199,12 +199,12 @@ class Served {
     while (rpc_.connections().sweep() > 0)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     malloc_trim(0);
-    const double before = resident_bytes();
+    const int64_t before = resident_bytes();
     std::vector<HttpStream> opened;
     opened.reserve(static_cast<size_t>(streams));
     for (int s = 0; s < streams; ++s) opened.emplace_back(http_.port(), kEndless);
     read_until(opened, std::mem_fn(&HttpStream::begun), [](int) {});
-    return (resident_bytes() - before) / streams;
+    return static_cast<double>(resident_bytes() - before) / streams;
   }
 
   Outcome over(const std::string& door, int streams, int tokens) {
@@ -213,11 +213,6 @@ class Served {
 
  private:
   static constexpr int kEndless = 1'000'000;  // tokens
-  static double resident_bytes() {
-    int64_t total = 0, resident = 0;  // pages
-    std::ifstream("/proc/self/statm") >> total >> resident;
-    return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  }
 
   static std::shared_ptr<TlsHandshaker> make_tls(const OverheadOptions& o) {
     if (o.tls_cert.empty()) return nullptr;

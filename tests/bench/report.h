@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -25,5 +26,7 @@ double quantile(std::vector<double> values, double q);
 
 // Seconds of the processor that this process has had until now, on all its threads.
 double cpu_seconds();
+// Bytes of its memory that are resident.
+int64_t resident_bytes();
 
 }  // namespace recurve::bench

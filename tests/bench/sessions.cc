@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 
 #include <cstring>
-#include <ctime>
-#include <future>
 #include <limits>
 #include <optional>
 #include <string>
@@ -35,11 +33,7 @@ class Talkers {
  public:
   explicit Talkers(AdmissionQueue& queue) : queue_(queue) {
     for (const char* name : kNames) {
-      std::promise<SessionResult> opened;
-      queue_.post({.kind = SessionCommand::Kind::kOpen,
-                   .name = name,
-                   .done = [&](SessionResult result) { opened.set_value(std::move(result)); }});
-      CHECK(opened.get_future().get().status == SessionResult::Status::kOk);
+      open_session(queue_, name, Durability::kNone);
       ++moves_;
       ask({1, 2, 3});
       while (!answered()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -79,9 +73,6 @@ class Talkers {
   Clock::time_point asked_;
   int moves_ = -1;  // counted from the first who is asked
 };
-
-// Of all threads of the process.
-double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 // Streams for some time.
 struct Interval {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -21,6 +22,15 @@ BenchFolder::BenchFolder(const std::string& in)
   std::filesystem::create_directories(path_);
 }
 BenchFolder::~BenchFolder() { std::filesystem::remove_all(path_); }
+
+void open_session(AdmissionQueue& queue, const std::string& name, Durability durability) {
+  std::promise<SessionResult> opened;
+  queue.post({.kind = SessionCommand::Kind::kOpen,
+              .name = name,
+              .durability = durability,
+              .done = [&](SessionResult result) { opened.set_value(std::move(result)); }});
+  CHECK(opened.get_future().get().status == SessionResult::Status::kOk);
+}
 
 namespace {
 
@@ -47,18 +57,7 @@ class Server {
   }
 
   void open(const std::string& name, Durability durability) {
-    bool done = false;
-    queue_.post({.kind = SessionCommand::Kind::kOpen,
-                 .name = name,
-                 .durability = durability,
-                 .done = [&](const SessionResult& result) {
-                   CHECK(result.status == SessionResult::Status::kOk);
-                   const std::lock_guard lock(mutex_);
-                   done = true;
-                   changed_.notify_all();
-                 }});
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return done; });
+    open_session(queue_, name, durability);
   }
 
   // Seconds to the first token, and to the end.

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "model/model.h"
+#include "server/request/admission_queue.h"
 #include "tests/bench/report.h"
 
 namespace recurve::bench {
@@ -34,6 +35,9 @@ struct SessionRow {
                 {"target", target}});
   }
 };
+
+// Returns once the engine of this queue has opened it.
+void open_session(AdmissionQueue& queue, const std::string& name, Durability durability);
 
 // Sessions of that model whose states are in a folder: what commits take, and how long a state is
 // on its way from there to a token; beside what the machine's disk and memory do with as many

@@ -1,15 +1,14 @@
 // recurve-bench sessions --many: a server that finds very many sessions in its folder.
 #include <fmt/format.h>
 #include <malloc.h>
-#include <unistd.h>
 
-#include <fstream>
 #include <optional>
 #include <string>
 
 #include "kernels/check.h"
 #include "server/session/session_store.h"
 #include "tests/bench/disk_speed.h"
+#include "tests/bench/report.h"
 #include "tests/bench/sessions_disk.h"
 
 namespace recurve::bench {
@@ -19,11 +18,10 @@ const StateLayout kSmallState{.arrays = {{.name = "x", .shape = {64}}}};
 constexpr int32_t kVocab = 256;
 constexpr int kAtOnce = 1024;  // sessions that are made together
 
-int64_t resident_bytes() {
+// Without what the heap only keeps.
+int64_t resident_after_trim() {
   malloc_trim(0);
-  int64_t all = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> all >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
+  return resident_bytes();
 }
 
 // What a server has of its sessions, without an engine.
@@ -83,7 +81,7 @@ void measure_many(Backend& backend, const std::string& folder, int sessions, Rep
   }
   const DiskSpeed speed = measure_disk_speed(made.path(), journal, 3);
   drop_from_cache(made.path());
-  const int64_t before = resident_bytes();
+  const int64_t before = resident_after_trim();
   const auto began = Clock::now();
   std::optional<Sessions> again(std::in_place, backend, pool, made.path());
   const double took = seconds_between(began, Clock::now());
@@ -92,8 +90,8 @@ void measure_many(Backend& backend, const std::string& folder, int sessions, Rep
                   static_cast<double>(journal) / (1 << 20)),
       speed.cold, "s");
   row(fmt::format("{} sessions in the folder: until all are there", sessions), took, "s", "<= 2");
-  row("memory that they take", static_cast<double>(resident_bytes() - before) / (1 << 20), "MiB",
-      "<= 100");
+  row("memory that they take", static_cast<double>(resident_after_trim() - before) / (1 << 20),
+      "MiB", "<= 100");
 }
 
 }  // namespace recurve::bench
