@@ -49,6 +49,25 @@ Refused with_input(const Conversation& messages, const WorkLimits& limits, const
   }
 }
 
+Conversation first_messages(const Conversation& messages, size_t count) {
+  const auto begin = messages.messages.begin();
+  return {.messages = {begin, begin + static_cast<std::ptrdiff_t>(count)},
+          .tools_json = messages.tools_json,
+          .variables_json = messages.variables_json,
+          .add_generation_prompt = false,
+          .continue_final_message = false};
+}
+
+// What stands behind the first `begin` bytes.
+RangedText rest_of(const RangedText& text, size_t begin) {
+  RangedText rest{text.text.substr(begin), {}};
+  for (const ByteRange& range : text.ranges) {
+    if (range.end <= begin) continue;
+    rest.ranges.push_back({std::max(range.begin, begin) - begin, range.end - begin});
+  }
+  return rest;
+}
+
 std::string sentence_of(const Refused& refused) { return refused ? refused->message : ""; }
 
 // For a session, whose state must be one that later messages can go on from: as one that begins and
@@ -67,6 +86,31 @@ Refused read_session(const ChatInput& input, const RequestRules& rules, Request*
   if (on) return start;
   request->prompt.refusal = sentence_of(start);
   return {};
+}
+
+// How many of the ids stand in front of that message, about: what is behind it alone is read anew,
+// however long the conversation is. 0 where the chat template does not write those before it alone.
+int64_t tokens_before_message(const Conversation& messages, size_t index,
+                              const std::vector<int32_t>& ids, const RequestRules& rules,
+                              const WorkLimits& limits) {
+  int64_t behind = 0;
+  const auto count = [&](const ChatInput& all, const ChatInput& head) -> Refused {
+    const RangedText text = rules.chat.format->render(all);
+    const std::string alone = rules.chat.format->render(head).text;
+    auto parts = static_cast<size_t>(std::ranges::mismatch(alone, text.text).in1 - alone.begin());
+    while (parts > 0 && (text.text[parts] & 0xc0) == 0x80) --parts;  // within a character
+    std::vector<int32_t> rest;
+    const Refused refused =
+        encode(rest_of(text, parts), TextPosition::kContinued, rules, limits, &rest);
+    behind =
+        std::mismatch(ids.rbegin(), ids.rend(), rest.rbegin(), rest.rend()).first - ids.rbegin();
+    return refused;
+  };
+  const Refused refused = with_input(messages, limits, [&](const ChatInput& all) {
+    return with_input(first_messages(messages, index), limits,
+                      [&](const ChatInput& head) { return count(all, head); });
+  });
+  return refused || behind == 0 ? 0 : static_cast<int64_t>(ids.size()) - behind;
 }
 
 // Where the template closes an answer with a token, so does the model that was trained on it,
@@ -110,17 +154,29 @@ int64_t common_ids(const std::vector<int32_t>& a, const std::vector<int32_t>& b)
 int64_t tokens_of_messages(const Conversation& messages, size_t count,
                            const std::vector<int32_t>& ids, const RequestRules& rules,
                            const WorkLimits& limits) {
-  const auto begin = messages.messages.begin();
-  const Conversation head{.messages = {begin, begin + static_cast<std::ptrdiff_t>(count)},
-                          .tools_json = messages.tools_json,
-                          .variables_json = messages.variables_json,
-                          .add_generation_prompt = false,
-                          .continue_final_message = false};
+  const Conversation head = first_messages(messages, count);
   std::vector<int32_t> alone;
   const Refused refused = with_input(head, limits, [&](const ChatInput& input) {
     return read(input, &ChatTemplate::render, TextPosition::kStart, rules, &alone);
   });
   return refused ? 0 : common_ids(ids, alone);
+}
+
+std::vector<int64_t> likely_places(const Conversation& messages, const std::vector<int32_t>& ids,
+                                   const RequestRules& rules, const WorkLimits& limits) {
+  const auto& all = messages.messages;
+  const std::string& role = all.front().role;
+  const bool has_system = role == "system" || role == "developer";
+  std::vector<int64_t> places;
+  if (all.size() > 1 && has_system) {
+    places.push_back(tokens_of_messages(messages, 1, ids, rules, limits));
+  }
+  const auto question = std::ranges::find(all.rbegin(), all.rend(), "user", &ChatMessage::role);
+  const auto index = static_cast<size_t>(all.rend() - question);  // of the one behind it
+  if (index > (has_system ? 2 : 1)) {
+    places.push_back(tokens_before_message(messages, index - 1, ids, rules, limits));
+  }
+  return places;
 }
 
 std::optional<int32_t> find_answer_end(const Chat& chat, const Tokenizer& tokenizer) {

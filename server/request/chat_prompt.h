@@ -24,6 +24,11 @@ Refused read_messages(const Conversation& messages, const RequestRules& rules,
 int64_t tokens_of_messages(const Conversation& messages, size_t count,
                            const std::vector<int32_t>& ids, const RequestRules& rules,
                            const WorkLimits& limits);
+// Where other prompts are likely to part from the ids that messages have become, in tokens: behind
+// a system prompt, which others are likely to have too, and in front of the last question, which is
+// asked anew where it was put badly. Throws WorkUnwanted where the limits do.
+std::vector<int64_t> likely_places(const Conversation& messages, const std::vector<int32_t>& ids,
+                                   const RequestRules& rules, const WorkLimits& limits);
 // How many ids both begin with.
 int64_t common_ids(const std::vector<int32_t>& a, const std::vector<int32_t>& b);
 

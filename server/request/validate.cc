@@ -264,13 +264,8 @@ Refused read_prompt(TextRequest& asked, const RequestRules& rules, const WorkLim
       *place = tokens_of_messages(*messages, count, request->prompt.ids, rules, limits);
       return {};
     };
-    // Where there is one, others are likely to have the same.
-    const std::string& role = messages->messages.front().role;
-    if (request->prefix != PrefixWish::kOff && messages->messages.size() > 1 &&
-        (role == "system" || role == "developer")) {
-      int64_t place = 0;
-      read(1, &place);
-      request->prompt.places.likely.push_back(place);
+    if (request->prefix != PrefixWish::kOff) {
+      request->prompt.places.likely = likely_places(*messages, request->prompt.ids, rules, limits);
     }
     return read_points(asked.prefix_points, messages->messages.size(), read, request);
   }

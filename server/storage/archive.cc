@@ -129,11 +129,10 @@ void Archive::wait() {
   if (under_way_ > 0) done_changed_.wait(lock, [this] { return !done_.empty(); });
 }
 
+// Tells of it before it can be taken: who has taken all may go, and what wake_ wakes with it.
 void Archive::post(std::vector<std::function<void()>> done) {
-  {
-    const std::lock_guard lock(mutex_);
-    for (auto& act : done) done_.push_back(std::move(act));
-  }
+  const std::lock_guard lock(mutex_);
+  for (auto& act : done) done_.push_back(std::move(act));
   done_changed_.notify_all();
   if (wake_) wake_();
 }

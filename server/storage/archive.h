@@ -40,8 +40,9 @@ class Archive {
   // Called by take_done() for each that is done: how long it took, its wait included.
   using Listener = std::function<void(Call call, double seconds, bool failed)>;
   void when_observed(Listener listener) { listener_ = std::move(listener); }
-  // Called whenever there is something to take, on another thread: may only post. Before the first
-  // call of those below.
+  // Called whenever there is something to take, on another thread: may only post, and calls nothing
+  // of the archive. Not any more once all that was asked for has been taken. Before the first call
+  // of those below.
   void when_done(std::function<void()> wake) { wake_ = std::move(wake); }
 
   // The owner's thread. What they call is called by take_done(), each once, commits in their order.

@@ -113,4 +113,23 @@ TEST_F(ServedPrefix, BeginsBehindTheSystemPrompt) {
   }
 }
 
+// A question that is put otherwise is all that is absorbed anew of a conversation.
+TEST_F(ServedPrefix, BeginsBeforeTheLastQuestion) {
+  const auto conversation = [&](const std::string& question) {
+    v1::GenerateRequest request;
+    for (const auto& [role, content] :
+         {std::pair("user", text_of("orchard", 60)), std::pair("assistant", text_of("cellar", 60)),
+          std::pair("user", question + text_of("attic", 20))}) {
+      v1::Messages::Message& message = *request.mutable_messages()->add_messages();
+      message.set_role(role);
+      message.set_content(content);
+    }
+    return request;
+  };
+  EXPECT_EQ(ask(conversation("What then? ")).usage.prefix_tokens(), 0);
+  const v1::Usage usage = expect_cold(conversation("Why so? ")).usage;
+  EXPECT_GT(usage.prefix_tokens(), 600);
+  EXPECT_LE(usage.prefix_replayed_tokens(), client_.model_info().chunk_tokens());
+}
+
 }  // namespace recurve::testing::service_prefix_test
