@@ -28,7 +28,7 @@ ALLOWED = {  # folder: the folders whose headers it may include besides its own
     "server/request": {"server/constraint", "server/identity", "server/observe", "server/sampling", "server/text"},
     "server/session": {"model", "kernels", "server/identity", "server/request", "server/sampling", "server/state",
                        "server/storage"},
-    "server/prefix": {"model", "kernels", "server/identity", "server/request", "server/session"},
+    "server/prefix": {"model", "kernels", "server/identity", "server/request", "server/session", "server/storage"},
     "server/engine": {"model", "kernels", "kernels/ops", "server/constraint/guide.h", "server/identity", "server/prefix", "server/request",
                       "server/scheduler", "server/session", "server/sampling", "server/observe", "server/state"},
     "server/net": {"server/observe"},

@@ -40,7 +40,8 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
       stream_(backend.make_stream()),
       pool_(backend, model.state_layout(), options.slots, *stream_, [&queue] { queue.wake(); }),
       sessions_(backend, pool_, options.sessions, static_cast<int32_t>(model.info().vocab)),
-      prefixes_(backend, pool_, model.info().chunk, options.prefix),
+      prefixes_(backend, pool_, model.info().chunk, options.prefix,
+                {options.sessions.archive, options.sessions.identity}),
       waiting_(queue, sessions_, prefixes_, pool_, metrics, options.ttft_seconds),
       runner_(model, backend, *stream_, pool_, vocab, bounds_),
       vocab_(vocab),
@@ -307,6 +308,7 @@ void Engine::keep(Sequence& sequence, Clock::time_point now) {
 
 void Engine::report(const Batch* finished) {
   const Clock::time_point now = Clock::now();
+  prefixes_.use_disk(sessions_.spare_disk_places());  // first: sessions' writes may need the room
   sessions_.send_writes();
   if (finished != nullptr) {
     ++stats_.steps;
@@ -330,7 +332,7 @@ void Engine::report_slots() {
   const PrefixIndex::Counts prefixes = prefixes_.counts();
   stats_.prefix_states = prefixes.states;
   stats_.prefix_bytes = prefixes.bytes;
-  metrics_.set_prefixes(prefixes.states, prefixes.bytes);
+  metrics_.set_prefixes(prefixes.states, prefixes.bytes, prefixes.far);
   const SessionStore::Counts counts = sessions_.counts();
   const auto running = static_cast<int>(running_.size());
   const int idle = pool_.slots() - pool_.free_slots() - running;

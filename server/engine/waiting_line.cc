@@ -57,7 +57,8 @@ void WaitingLine::carry_out(SessionCommand& command, Clock::time_point now) {
   std::exchange(command.done, nullptr)(std::move(result));
 }
 
-void WaitingLine::arrive(Request& request, const EngineLoad& load, Clock::time_point now) {
+void WaitingLine::arrive(Request& request, const EngineLoad& load, Clock::time_point now,
+                         bool has_prefix) {
   CHECK(request.session.empty() || request.streams.size() == 1);
   CHECK(!request.more_prompt || (request.session.empty() && request.streams.size() == 1));
   CHECK(!request.more_prompt || !request.prompt.ids.empty());
@@ -74,6 +75,7 @@ void WaitingLine::arrive(Request& request, const EngineLoad& load, Clock::time_p
     waiting.input = input_of(request, waiting.session);
     waiting.place = place_of(request.arrival, request.priority);
     refused = refusal(request, waiting.session, waiting.input);
+    if (refused.message.empty() && !has_prefix && fetch_prefix(request, waiting)) return;
     waiting.request = std::move(request);
     if (refused.message.empty()) refused = overload(waiting, load, now);
     if (refused.message.empty()) return line_up(one);
@@ -290,6 +292,24 @@ std::optional<StateSlot> WaitingLine::free_slot(const Identity& caller) {
   if (!make_room()) return std::nullopt;
   ++use.slots;
   return pool_.acquire_unset();
+}
+
+// Sends for what the prompt begins with, if that is on the disk alone; true: the request waits.
+bool WaitingLine::fetch_prefix(Request& request, const Waiting& waiting) {
+  const bool fresh = is_fresh(waiting.session) && !(waiting.session && waiting.session->busy);
+  if (!fresh || request.more_prompt || request.sampling.prompt_logprobs >= 0) return false;
+  const auto parked = std::make_shared<Parked>();
+  parked_.reserve(parked_.size() + 1);
+  const auto done = [parked] { parked->loading = false; };
+  if (!prefixes_.fetch(request.caller.tenant, waiting.input.ids, request.prefix, done)) {
+    return false;
+  }
+  parked->loading = parked->has_prefix = true;
+  parked->request = std::move(request);
+  parked->session = waiting.session;
+  parked_.push_back(parked);
+  if (parked->session != nullptr) sessions_.set_busy(*parked->session, true);
+  return true;
 }
 
 // What the prompt begins with instead of a state that has absorbed nothing.

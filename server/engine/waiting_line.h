@@ -104,12 +104,14 @@ class WaitingLine {
   };
 
   using Line = std::list<Waiting>;
-  // A request whose session's state is on the disk.
+  // A request whose session's state is on the disk, or that of what its prompt begins with.
   struct Parked {
     Request request = {};
     bool loading = false;  // else: there is no room for it yet
     std::string error = {};
     bool lost = false;
+    bool has_prefix = false;     // it is what its prompt begins with
+    Session* session = nullptr;  // then: marked busy for this request; null: none
   };
 
   void forget_uses();
@@ -117,9 +119,13 @@ class WaitingLine {
   void resume_parked(const EngineLoad& load, Clock::time_point now);
   void drop_unwanted_parked(Clock::time_point now);
   void drop_parked(Finish why);
+  bool fetch_prefix(Request& request, const Waiting& waiting);
+  void leave_parked(Parked& parked);
 
   void carry_out(SessionCommand& command, Clock::time_point now);
-  void arrive(Request& request, const EngineLoad& load, Clock::time_point now);
+  // has_prefix: what the prompt begins with has come from the disk, if it was there.
+  void arrive(Request& request, const EngineLoad& load, Clock::time_point now,
+              bool has_prefix = false);
   Input input_of(const Request& request, const Session* session) const;
   Ending refusal(const Request& request, const Session* session, const Input& input) const;
   double wait_of(const Waiter& waiter, const EngineLoad& load) const;

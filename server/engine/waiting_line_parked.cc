@@ -1,5 +1,6 @@
 // What waits for a disk before it can stand in the line: requests on sessions whose states are
-// there, repeated requests, whose answers are there, and commands for which room is being made.
+// there, or those of what their prompts begin with, repeated requests, whose answers are there, and
+// commands for which room is being made.
 #include <fmt/format.h>
 
 #include <utility>
@@ -90,8 +91,11 @@ void WaitingLine::resume_parked(const EngineLoad& load, Clock::time_point now) {
   for (const auto& parked : std::exchange(parked_, {})) {
     if (parked->loading) {
       parked_.push_back(parked);
-    } else if (parked->error.empty()) {
-      arrive(parked->request, load, now);
+      continue;
+    }
+    leave_parked(*parked);
+    if (parked->error.empty()) {
+      arrive(parked->request, load, now, parked->has_prefix);
     } else {
       parked->request.streams.front()->finish(
           {.why = parked->lost ? Finish::kStateLost : Finish::kNoMemory,
@@ -102,6 +106,11 @@ void WaitingLine::resume_parked(const EngineLoad& load, Clock::time_point now) {
   }
 }
 
+// It goes on, or gives up.
+void WaitingLine::leave_parked(Parked& parked) {
+  if (parked.session != nullptr) sessions_.set_busy(*std::exchange(parked.session, nullptr), false);
+}
+
 // Who waits for a disk may give up too; what is on its way comes all the same.
 void WaitingLine::drop_unwanted_parked(Clock::time_point now) {
   std::erase_if(parked_, [&](const std::shared_ptr<Parked>& parked) {
@@ -109,7 +118,10 @@ void WaitingLine::drop_unwanted_parked(Clock::time_point now) {
     const bool late = request.deadline && *request.deadline <= now;
     const bool cancelled = request.streams.front()->wishes().cancelled;
     if (!late && !cancelled) return false;
-    request.streams.front()->finish({.why = cancelled ? Finish::kCancelled : Finish::kDeadline});
+    leave_parked(*parked);
+    for (const auto& stream : request.streams) {
+      stream->finish({.why = cancelled ? Finish::kCancelled : Finish::kDeadline});
+    }
     queue_.left(1);
     return true;
   });
@@ -120,7 +132,8 @@ void WaitingLine::drop_parked(Finish why) {
     command.done({.status = SessionResult::Status::kUnavailable});
   }
   for (const auto& parked : std::exchange(parked_, {})) {
-    parked->request.streams.front()->finish({.why = why});
+    leave_parked(*parked);
+    for (const auto& stream : parked->request.streams) stream->finish({.why = why});
     queue_.left(1);
   }
 }

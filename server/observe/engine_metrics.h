@@ -40,7 +40,7 @@ class EngineMetrics {
   // A prompt began. miss: by the place of its reason in kPrefixMisses; the others: as in PrefixUse.
   virtual void add_prefix(int /*miss*/, int64_t /*tokens*/, int64_t /*replayed*/,
                           int64_t /*lost*/) {}
-  virtual void set_prefixes(int64_t /*states*/, int64_t /*bytes*/) {}
+  virtual void set_prefixes(int64_t /*states*/, int64_t /*bytes*/, int64_t /*on_disk*/) {}
   // Times, in seconds.
   virtual void observe_queue(double) {}
   virtual void observe_prefill(double) {}

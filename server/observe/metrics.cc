@@ -200,6 +200,9 @@ struct Metrics::Impl {
       gauge(registry, "recurve_prefix_states", "States that prompts have left in host memory");
   Gauge& prefix_bytes =
       gauge(registry, "recurve_prefix_bytes", "What these take, of --prefix-memory");
+  Gauge& prefix_on_disk =
+      gauge(registry, "recurve_prefix_states_on_disk",
+            "States that prompts have left on the disk, of which some are in host memory too");
 
   Histogram& queue = histogram(registry, "recurve_queue_seconds",
                                "From a request's arrival to its first step", kRequestSeconds);
@@ -331,7 +334,8 @@ void Metrics::add_prefix(int miss, int64_t tokens, int64_t replayed, int64_t los
   impl_->prefix_lost->Increment(static_cast<double>(lost));
 }
 
-void Metrics::set_prefixes(int64_t states, int64_t bytes) {
+void Metrics::set_prefixes(int64_t states, int64_t bytes, int64_t on_disk) {
+  impl_->prefix_on_disk.Set(static_cast<double>(on_disk));
   impl_->prefix_states.Set(static_cast<double>(states));
   impl_->prefix_bytes.Set(static_cast<double>(bytes));
 }

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "server/prefix/prefix_index.h"
 #include "server/request/prefix_use.h"
 #include "server/session/image_memory.h"
+#include "server/storage/archive.h"
 
 namespace recurve {
 
@@ -17,15 +19,24 @@ struct PrefixLimits {
   bool shared = false;  // one tenant's prompts may begin with the states of another's
 };
 
-// States that prompts have left on their way, in host memory, for prompts that begin alike: those
-// begin there, and give the same tokens, to the bit, as if all of it had been absorbed, for a
-// prompt is cut on the grid of chunks anyway. A tenant has what its own prompts have left, unless
-// they are shared: how long a prompt takes tells whether another one has begun so. Belongs to the
-// engine's thread.
+// Where states are written that may have to make room; of `identity` in model, weights and chunk.
+struct PrefixDisk {
+  Archive* archive = nullptr;  // null: nowhere. Outlives the cache.
+  StateHeader identity = {};
+};
+
+// States that prompts have left on their way, in host memory, and on a disk those for which there
+// is no room any more, for prompts that begin alike: those begin there, and give the same tokens,
+// to the bit, as if all of it had been absorbed, for a prompt is cut on the grid of chunks anyway.
+// A tenant has what its own prompts have left, unless they are shared: how long a prompt takes
+// tells whether another one has begun so. Belongs to the engine's thread.
+//
+// What is on the disk is gone with the server, and makes room there for sessions.
 class PrefixCache {
  public:
   // chunk: the grid of the model's prompts, in tokens. Backend and pool outlive the cache.
-  PrefixCache(Backend& backend, StatePool& pool, int chunk, const PrefixLimits& limits);
+  PrefixCache(Backend& backend, StatePool& pool, int chunk, const PrefixLimits& limits,
+              PrefixDisk disk = {});
   ~PrefixCache();
 
   struct Start {
@@ -40,16 +51,40 @@ class PrefixCache {
   // been launched. Where there is no memory for it, nothing is kept.
   void keep(TenantId tenant, std::span<const int32_t> ids, const StateSlot& slot);
 
+  // Sends for what is on the disk alone of a prompt, where that is quicker than to absorb it:
+  // done() is called once start() would find it, or it cannot be had. False: there is nothing to
+  // wait for.
+  bool fetch(TenantId tenant, std::span<const int32_t> ids, PrefixWish wish,
+             std::function<void()> done);
+  // Has at most so many states on the disk from now on, and writes what may soon have to make room.
+  // To be called between steps.
+  void use_disk(int64_t most_states);
+
   PrefixIndex::Counts counts() const { return index_.counts(); }
   // What a state takes, with the nodes of so many tokens.
   static int64_t bytes_each(const StateLayout& layout, int chunk, int64_t tokens);
 
  private:
+  // A state on its way from the disk, and who waits for it.
+  struct Fetch {
+    PrefixIndex::Owner owner = 0;
+    std::vector<int32_t> ids = {};
+    std::shared_ptr<std::byte> image = {};
+    std::vector<std::function<void()>> done = {};
+  };
+  using FetchPtr = std::shared_ptr<Fetch>;
+
   PrefixIndex::Owner owner_of(TenantId tenant) const { return limits_.shared ? 0 : 1 + tenant; }
+  void fetched(const FetchPtr& fetch, const Archive::Loaded& loaded);
 
   StatePool& pool_;
   const int chunk_;
   const PrefixLimits limits_;
+  Archive* const archive_;
+  StateHeader written_;  // of states on the disk
+  bool writing_ = false;
+  bool may_leave_ = false;  // there may be something to write
+  std::vector<FetchPtr> fetches_;
   ImageMemory images_;
   PrefixIndex index_;
 };

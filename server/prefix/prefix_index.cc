@@ -34,13 +34,14 @@ int64_t PrefixIndex::node_bytes(int chunk) {
 
 int64_t PrefixIndex::bytes() const {
   return static_cast<int64_t>(nodes_.size()) * node_bytes_ +
-         static_cast<int64_t>(by_value_.size()) * options_.state_bytes;
+         (static_cast<int64_t>(by_value_.size()) + expected_) * options_.state_bytes;
 }
 
 PrefixIndex::Counts PrefixIndex::counts() const {
   return {.states = static_cast<int64_t>(by_value_.size()),
           .nodes = static_cast<int64_t>(nodes_.size()),
           .bytes = bytes(),
+          .far = static_cast<int64_t>(by_far_value_.size()),
           .evicted = evicted_};
 }
 
@@ -103,6 +104,7 @@ bool PrefixIndex::make_room(Owner owner, std::span<const int32_t> ids) {
   if (wanted > options_.bytes) return false;
   while (bytes() + wanted > options_.bytes) {
     if (evict_state()) continue;
+    if (bare_.empty() && evict_far()) continue;
     if (bare_.empty()) return false;
     trim(static_cast<int64_t>(bare_.size() - 1) * node_bytes_);
   }
@@ -118,10 +120,76 @@ void PrefixIndex::keep(Owner owner, std::span<const int32_t> ids, Image image) {
   node.hits = 0;
   node.value = value_of(node);
   by_value_.emplace(node.value, &node);
+  if (!node.has_state()) count_state(node, 1);
   node.image = std::move(image);
   node.had_image = true;
-  for (Node* at : path) {
-    if (at->states++ == 0) bare_.erase(at->place);
+  node.offered = false;
+}
+
+PrefixIndex::FoundFar PrefixIndex::look_far(Owner owner, std::span<const int32_t> ids) {
+  const auto chunk = static_cast<size_t>(options_.chunk);
+  const size_t end = ids.empty() ? 0 : (ids.size() - 1) / chunk * chunk;
+  const Path known = path_of(owner, ids.first(end), false);
+  const auto far = std::find_if(known.rbegin(), known.rend(),
+                                [](const Node* node) { return node->has_state(); });
+  if (far == known.rend() || (*far)->image != nullptr) return {};
+  const auto near =
+      std::find_if(far, known.rend(), [](const Node* node) { return node->image != nullptr; });
+  const int64_t spared = (*far)->tokens - (near == known.rend() ? 0 : (*near)->tokens);
+  if (spared < options_.least_far_gain) return {};
+  return {.far = (*far)->far, .tokens = (*far)->tokens};
+}
+
+PrefixIndex::Leaving PrefixIndex::leaving() {
+  const int64_t free = std::max(options_.bytes / 8, 2 * options_.state_bytes);
+  if (most_far_ == 0 || bytes() + free < options_.bytes) return {};
+  // Where there is no room for more, only what is worth more than what has to go for it.
+  const bool full = static_cast<int64_t>(by_far_value_.size()) >= most_far_;
+  for (const auto& [value, node] : by_value_) {
+    if (node->far != nullptr || node->offered) continue;
+    if (gain_of(*node) < options_.least_far_gain) continue;
+    if (full && value_of(*node) <= by_far_value_.begin()->first) continue;
+    node->offered = true;
+    Leaving leaving{.owner = node->owner, .image = node->image};
+    leaving.ids.resize(static_cast<size_t>(node->tokens));
+    for (const Node* at = node; at != nullptr; at = at->parent) {
+      std::ranges::copy_backward(at->ids, leaving.ids.begin() + at->tokens);
+    }
+    return leaving;
+  }
+  return {};
+}
+
+// It may have made room meanwhile; then what it was written for is what is left of it.
+void PrefixIndex::put_far(Owner owner, std::span<const int32_t> ids, Far far) {
+  const Path path = path_of(owner, ids, far != nullptr);
+  if (path.empty() || path.back()->tokens != static_cast<int64_t>(ids.size())) return;
+  Node& node = *path.back();
+  if (node.far != nullptr) drop_far(node);
+  if (far == nullptr) return;
+  if (!node.has_state()) count_state(node, 1);
+  node.far = std::move(far);
+  node.far_value = value_of(node);
+  by_far_value_.emplace(node.far_value, &node);
+  set_most_far(most_far_);
+}
+
+// What leads to them takes half of the memory at most, too.
+void PrefixIndex::set_most_far(int64_t states) {
+  most_far_ = states;
+  while (static_cast<int64_t>(by_far_value_.size()) > most_far_) evict_far();
+  const auto takes_most = [&] {
+    return static_cast<int64_t>(nodes_.size()) * node_bytes_ > options_.bytes / 2;
+  };
+  while (takes_most() && evict_far()) trim(options_.bytes / kBareShare);
+}
+
+// The node has a state from now on, or none any more, and those before it lead to one more or less.
+void PrefixIndex::count_state(Node& node, int by) {
+  for (Node* at = &node; at != nullptr; at = at->parent) {
+    if (at->states == 0) bare_.erase(at->place);
+    at->states += by;
+    if (at->states == 0) at->place = bare_.insert(bare_.end(), at);
   }
 }
 
@@ -162,7 +230,7 @@ PrefixIndex::Path PrefixIndex::path_of(Owner owner, std::span<const int32_t> ids
       if (!std::ranges::equal(found->second.ids, chunk)) break;  // another one of the same hash
       path.push_back(&found->second);
     } else if (extends && path.size() < most_nodes()) {
-      path.push_back(&add_node(key, parent, chunk));
+      path.push_back(&add_node(key, parent, owner, chunk));
     } else {
       break;
     }
@@ -170,9 +238,9 @@ PrefixIndex::Path PrefixIndex::path_of(Owner owner, std::span<const int32_t> ids
   return path;
 }
 
-PrefixIndex::Node& PrefixIndex::add_node(const Key& key, Node* parent,
+PrefixIndex::Node& PrefixIndex::add_node(const Key& key, Node* parent, Owner owner,
                                          std::span<const int32_t> chunk) {
-  Node made{.key = key, .parent = parent, .ids = {chunk.begin(), chunk.end()}};
+  Node made{.key = key, .parent = parent, .ids = {chunk.begin(), chunk.end()}, .owner = owner};
   made.tokens = (parent == nullptr ? 0 : parent->tokens) + options_.chunk;
   made.place = bare_.insert(bare_.begin(), nullptr);
   Node* node = nullptr;
@@ -195,19 +263,27 @@ void PrefixIndex::touch(const Path& path) {
   }
 }
 
-// Tokens that are spared by it and by no state before it, as often as it was used, from the clock
-// on.
-double PrefixIndex::value_of(const Node& node) const {
+// Tokens that are spared by it and by no state before it.
+int64_t PrefixIndex::gain_of(const Node& node) const {
   const Node* before = node.parent;
-  while (before != nullptr && before->image == nullptr) before = before->parent;
-  const int64_t gain = node.tokens - (before == nullptr ? 0 : before->tokens);
-  return node.clock + static_cast<double>(node.hits + 1) * static_cast<double>(gain);
+  while (before != nullptr && !before->has_state()) before = before->parent;
+  return node.tokens - (before == nullptr ? 0 : before->tokens);
+}
+
+// That, as often as it was used, from the clock on.
+double PrefixIndex::value_of(const Node& node) const {
+  return node.clock + static_cast<double>(node.hits + 1) * static_cast<double>(gain_of(node));
 }
 
 void PrefixIndex::use(Node& node) {
   ++node.hits;
   node.clock = clock_;
+  node.offered = false;
   revalue(node, value_of(node));
+  if (node.far == nullptr) return;
+  by_far_value_.erase({node.far_value, &node});
+  node.far_value = node.value;
+  by_far_value_.emplace(node.far_value, &node);
 }
 
 void PrefixIndex::revalue(Node& node, double value) {
@@ -231,12 +307,22 @@ bool PrefixIndex::evict_state() {
     clock_ = least.value;
     least.image.reset();
     ++evicted_;
-    for (Node* at = &least; at != nullptr; at = at->parent) {
-      if (--at->states == 0) at->place = bare_.insert(bare_.end(), at);
-    }
+    if (!least.has_state()) count_state(least, -1);
     return true;
   }
   return false;
+}
+
+bool PrefixIndex::evict_far() {
+  if (by_far_value_.empty()) return false;
+  drop_far(*by_far_value_.begin()->second);
+  return true;
+}
+
+void PrefixIndex::drop_far(Node& node) {
+  by_far_value_.erase({node.far_value, &node});
+  node.far.reset();
+  if (!node.has_state()) count_state(node, -1);
 }
 
 // Until bare nodes take so many bytes at most. Only a last one may go: others behind it stand

@@ -24,9 +24,14 @@ namespace recurve {
 // was used times the tokens that it spares beyond the nearest state before it, counted from a clock
 // that moves on with what goes, so that what was worth much once goes too (GDSF). Only the state
 // that was used gains by it, not those before it.
+//
+// A state may be far too, or only: somewhere that is slower and larger, of which the index knows no
+// more than a handle. Whoever has the index writes states there while they are here, so that they
+// can make room at once; among those that are far, the one of the least value goes in the end.
 class PrefixIndex {
  public:
   using Image = std::shared_ptr<const std::byte>;
+  using Far = std::shared_ptr<const void>;
   using Owner = uint64_t;
   static constexpr int64_t kSparse = 8192;
 
@@ -35,6 +40,7 @@ class PrefixIndex {
     int64_t state_bytes = 0;  // what a state takes
     int chunk = 1;            // states are found and kept at multiples of it
     int64_t least_gain = 1;  // a state is kept if it spares so many tokens beyond the one before it
+    int64_t least_far_gain = 1;  // one goes far, and comes back, if it spares so many
   };
   explicit PrefixIndex(const Options& options);
   PrefixIndex(const PrefixIndex&) = delete;
@@ -62,9 +68,32 @@ class PrefixIndex {
   // Keeps the state of these ids, if make_room() was true just before.
   void keep(Owner owner, std::span<const int32_t> ids, Image image);
 
+  // What is far of a prompt, if it spares so many tokens more than all that is here that it is to
+  // come back.
+  struct FoundFar {
+    Far far = {};  // null: nothing
+    int64_t tokens = 0;
+  };
+  FoundFar look_far(Owner owner, std::span<const int32_t> ids);
+  // What should be written before it has to make room, each once until it is used again. There is
+  // nothing while there is room.
+  struct Leaving {
+    Owner owner = 0;
+    std::vector<int32_t> ids = {};
+    Image image = {};  // null: nothing
+  };
+  Leaving leaving();
+  // The state of these ids, which is here, is far too; with null, it is not far any more.
+  void put_far(Owner owner, std::span<const int32_t> ids, Far far);
+  // So many may be far from now on.
+  void set_most_far(int64_t states);
+  // So many images are on their way here, for which there is to be room.
+  void expect(int64_t images) { expected_ = images; }
+
   struct Counts {
     int64_t states = 0, nodes = 0, bytes = 0;
-    int64_t evicted = 0;  // states, since the start
+    int64_t far = 0;      // states, of which some are here too
+    int64_t evicted = 0;  // states that were here, since the start
   };
   Counts counts() const;
   // What a node takes, all told.
@@ -85,12 +114,17 @@ class PrefixIndex {
     int64_t tokens = 0;  // of all chunks up to here
     std::vector<int32_t> ids = {};
     int children = 0;
-    int states = 0;  // kept here and below
+    int states = 0;  // of its own and of those behind it, here or far
+    Owner owner = 0;
     Image image = {};
+    Far far = {};
+    bool offered = false;    // by leaving(), since it was used
     bool had_image = false;  // it may have made room since
     int64_t hits = 0;
-    double clock = 0, value = 0;            // when it was used last; its place in by_value_
+    double clock = 0;                       // when it was used last
+    double value = 0, far_value = 0;        // its places in by_value_ and by_far_value_
     std::list<Node*>::iterator place = {};  // in bare_, where `states` is 0
+    bool has_state() const { return image != nullptr || far != nullptr; }
   };
   using Path = std::vector<Node*>;
 
@@ -98,15 +132,19 @@ class PrefixIndex {
   uint64_t root_of(Owner owner);
   uint64_t hash_of(std::span<const int32_t> chunk) const;
   size_t most_nodes() const;  // of a path
-  Node& add_node(const Key& key, Node* parent, std::span<const int32_t> chunk);
+  Node& add_node(const Key& key, Node* parent, Owner owner, std::span<const int32_t> chunk);
   Path path_of(Owner owner, std::span<const int32_t> ids, bool extends);
   void touch(const Path& path);
   std::vector<int64_t> points_of(int64_t from, int64_t seen, int64_t end,
                                  const PrefixPlaces& places) const;
+  int64_t gain_of(const Node& node) const;
   double value_of(const Node& node) const;
   void use(Node& node);
   void revalue(Node& node, double value);
   bool evict_state();
+  bool evict_far();
+  void drop_far(Node& node);
+  void count_state(Node& node, int by);
   void trim(int64_t most_bare);
   void forget(Node& node);
   int64_t bytes() const;
@@ -118,7 +156,9 @@ class PrefixIndex {
   std::unordered_map<Owner, uint64_t> roots_;
   std::unordered_map<Key, Node, HashOfKey> nodes_;
   std::list<Node*> bare_;  // those with no state here or below, used longest ago last
-  std::set<std::pair<double, Node*>> by_value_;  // those with a state
+  std::set<std::pair<double, Node*>> by_value_;      // those with a state here
+  std::set<std::pair<double, Node*>> by_far_value_;  // those with one that is far
+  int64_t most_far_ = 0, expected_ = 0;
   double clock_ = 0;
   int64_t evicted_ = 0;
 };

@@ -219,6 +219,11 @@ int64_t SessionStore::disk_places(int64_t more_reserved) const {
   return (limits_.disk_bytes - disk_reserved_ - more_reserved) / disk_each_;
 }
 
+int64_t SessionStore::spare_disk_places() const {
+  constexpr int64_t kNext = 2;  // that is opened, or moves, before this is asked again
+  return std::max<int64_t>((disk_places(0) - moved_ - kNext) / 2, 0);
+}
+
 // Host memory that sessions may come to need, so that each of them can always come back, were they
 // that much more. What moves has its place on the disk or here; one place on the disk and one here
 // are for those that take each other's.

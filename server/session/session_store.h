@@ -115,6 +115,9 @@ class SessionStore {
   // Returns once nothing is.
   void finish_work();
   Archive* archive() { return archive_; }
+  // States that others may have on the disk, as many as sessions have neither reserved nor come to
+  // use of it, and some left over for what these do next; for each, the room of its successor too.
+  int64_t spare_disk_places() const;
   uint64_t owner_epoch() const { return owner_epoch_; }
   std::optional<CommitInfo> last_commit(const Session& session) const;
 

@@ -317,4 +317,31 @@ TEST(Tiers, ManyClientsOverAllOfThem) {
   EXPECT_GT(server->stats().sessions_disk, 4) << "memory is short";
 }
 
+// Prompts of few beginnings, with memory for the states of two of them, all at once.
+TEST(Tiers, BeginningsComeAndGoBesideEachOther) {
+  const TempDir dir;
+  const NullModel model(NullHarness::kVocab, {.ballast = kBallast});
+  const int64_t each = PrefixCache::bytes_each(model.state_layout(), model.info().chunk, 64);
+  constexpr int kClients = 4, kBeginnings = 6, kTurns = 16;
+  Server server(open_folder(dir.path().string()), {.slots = 3, .prefix = {.bytes = 2 * each}});
+  std::atomic<int64_t> spared = 0;
+  std::vector<std::thread> clients;
+  for (int c = 0; c < kClients; ++c) {
+    clients.emplace_back([&server, &spared, c] {
+      std::mt19937 random(static_cast<uint32_t>(c));
+      for (int t = 0; t < kTurns; ++t) {
+        Request request = NullHarness::request(60, 3, random() % kBeginnings);
+        request.prompt.ids.push_back(static_cast<int32_t>(random() % 100));
+        AnswerPtr answer = server.ask(request);
+        ASSERT_EQ(answer->why(), Finish::kLength) << answer->ending->message;
+        EXPECT_EQ(answer->bits(), Server::quiet({request})->bits()) << "client " << c;
+        spared += answer->ending->prefix.tokens;
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  server->join();
+  EXPECT_GT(spared, 0);
+}
+
 }  // namespace recurve::testing::tiers_test

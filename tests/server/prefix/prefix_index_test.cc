@@ -154,6 +154,50 @@ TEST(PrefixIndex, NeverMoreThanItsMemoryAndNeverAnothersState) {
   }
 }
 
+// What was written ahead is still known once it had to make room here, until there is no room for
+// it elsewhere either.
+TEST(PrefixIndex, WhatIsFarIsFoundWhereNothingNearSparesAsMuch) {
+  PrefixIndex::Options few = options(4);
+  few.least_far_gain = 8;
+  PrefixIndex index(few);
+  index.set_most_far(2);
+  const auto write_ahead = [&] {
+    const PrefixIndex::Leaving leaving = index.leaving();
+    if (leaving.image == nullptr) return false;
+    index.put_far(leaving.owner, leaving.ids, std::make_shared<int>(1));
+    return true;
+  };
+  const Ids first = text("aaaabbbbccccd"), second = text("eeeeffffgggggh");
+  pass(index, first, 7);
+  EXPECT_FALSE(write_ahead()) << "there is room";
+  pass(index, second, 8);
+  while (write_ahead()) continue;
+  EXPECT_EQ(index.counts().far, 2);
+  for (int i = 0; i < 8; ++i) pass(index, Ids(9, 1000 + i));
+  EXPECT_EQ(index.look(7, first, false).tokens, 0);
+  const PrefixIndex::FoundFar found = index.look_far(7, first);
+  ASSERT_NE(found.far, nullptr);
+  EXPECT_EQ(found.tokens, 12);
+  EXPECT_EQ(index.look_far(8, first).far, nullptr) << "it is another owner's";
+  EXPECT_EQ(index.look_far(7, text("aaaabbbbd")).far, nullptr) << "it has absorbed too much";
+  // It comes back.
+  const auto head = std::span(first).first(12);
+  ASSERT_TRUE(index.make_room(7, head));
+  index.keep(7, head, image());
+  EXPECT_EQ(index.look(7, first, false).tokens, 12);
+  EXPECT_EQ(index.look_far(7, first).far, nullptr) << "it is near";
+  index.put_far(7, head, nullptr);
+  for (int i = 0; i < 40; ++i) {
+    pass(index, Ids(9, 2000 + i));
+    while (write_ahead()) continue;
+    ASSERT_LE(index.counts().far, 2);
+    ASSERT_LE(index.counts().bytes, 4 * kState);
+  }
+  EXPECT_EQ(index.look_far(7, first).far, nullptr);
+  index.set_most_far(0);
+  EXPECT_EQ(index.counts().far, 0) << "others want the room";
+}
+
 // Two that were promised room are there; a text without end is not followed to its end.
 TEST(PrefixIndex, AVeryLongPromptLeavesRoomForOthers) {
   PrefixIndex index(options(10));
