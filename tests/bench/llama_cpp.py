@@ -38,7 +38,9 @@ def fetch_source():
         return source
     BUILD.mkdir(parents=True, exist_ok=True)
     package, pinned = (HERE / "llama_cpp.txt").read_text().split()
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
+    # Of this package alone the source: what pip needs to read its metadata would be built from source too.
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command += ["--no-binary", package.split("==")[0]]
     subprocess.run([*command, package, "--dest", BUILD], check=True)
     archive = next(BUILD.glob("*.tar.gz"))
     if hashlib.sha256(archive.read_bytes()).hexdigest() != pinned.removeprefix("--hash=sha256:"):
