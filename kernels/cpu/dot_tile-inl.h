@@ -138,7 +138,7 @@ HWY_INLINE void dot_tile(int64_t K, const float* const (&x)[ROWS], const T* cons
   }
   int64_t k = 0;
   if (fetch) {
-    const auto* after = reinterpret_cast<const std::byte*>(w[0]) + kFetchAhead;
+    const auto* after = reinterpret_cast<const std::byte*>(w[0]) + FetchFar::kAhead;
     for (; k + kColumns <= K; k += kColumns, after += kLines * kLine) {
       fetch_lines<kLines>(after);
       HWY_UNROLL(4)

@@ -17,51 +17,54 @@ struct Int4Groups {
   static constexpr int64_t kColumns = kInt4Group, kBytes = kInt4Group / 2, kScaleBytes = 4;
   static constexpr int64_t kWords = 16;  // of 16 bits: four columns each, 16 apart
 
-  template <typename Use>
-  HWY_INLINE static void read(const std::byte* data, const std::byte* scales, const Use& use) {
-    const DotFloats floats;
-    const hn::RebindToUnsigned<DotFloats> words;
-    const hn::RebindToSigned<DotFloats> ints;
-    const hn::Rebind<uint16_t, DotFloats> halves;
+  HWY_INLINE void set_scales(const std::byte* scales) {
+    const hn::RebindToUnsigned<DotFloats> wide;
     uint32_t line;  // the scale's bits, then the minimum's
     std::memcpy(&line, scales, sizeof(line));
-    const auto both = hn::Set(words, line);
-    const auto scale = hn::BitCast(floats, hn::ShiftLeft<16>(both));
-    const auto least = hn::BitCast(floats, hn::And(both, hn::Set(words, 0xffff0000u)));
-    const auto* from = reinterpret_cast<const uint16_t*>(data);
-#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-    // The sixteen values that a column may have are a vector, from which its four bits pick one.
-    static_assert(kDotLanes == kWords);
-    const auto values = hn::MulAdd(hn::Iota(floats, 0), scale, least);
-    const auto packed = hn::PromoteTo(words, hn::LoadU(halves, from));
-    const auto pick = [&](auto index) HWY_ATTR {  // by the lowest four bits of each lane
-      return DotVector{_mm512_permutexvar_ps(index.raw, values.raw)};
-    };
-    use(0, pick(packed));
-    use(16, pick(hn::ShiftRight<4>(packed)));
-    use(32, pick(hn::ShiftRight<8>(packed)));
-    use(48, pick(hn::ShiftRight<12>(packed)));
-#else
-    const auto mask = hn::Set(words, 15u);
-    const auto column = [&](int64_t k, auto packed) HWY_ATTR {
-      const auto q = hn::ConvertTo(floats, hn::BitCast(ints, hn::And(packed, mask)));
-      use(k, hn::MulAdd(q, scale, least));
-    };
-    const auto words_at = [&](int64_t word) HWY_ATTR {
-      return hn::PromoteTo(words, hn::LoadU(halves, from + word));
-    };
-    for (int64_t word = 0; word < kWords; word += kDotLanes) column(word, words_at(word));
-    for (int64_t word = 0; word < kWords; word += kDotLanes) {
-      column(16 + word, hn::ShiftRight<4>(words_at(word)));
-    }
-    for (int64_t word = 0; word < kWords; word += kDotLanes) {
-      column(32 + word, hn::ShiftRight<8>(words_at(word)));
-    }
-    for (int64_t word = 0; word < kWords; word += kDotLanes) {
-      column(48 + word, hn::ShiftRight<12>(words_at(word)));
-    }
-#endif
+    const auto both = hn::Set(wide, line);
+    scale = hn::BitCast(DotFloats(), hn::ShiftLeft<16>(both));
+    least = hn::BitCast(DotFloats(), hn::And(both, hn::Set(wide, 0xffff0000u)));
   }
+
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  // The sixteen values that a column may have are a vector, from which its four bits pick one.
+  HWY_INLINE void open(const std::byte* data, const std::byte* scales) {
+    static_assert(kDotLanes == kWords);
+    const DotFloats floats;
+    set_scales(scales);
+    values = hn::MulAdd(hn::Iota(floats, 0), scale, least);
+    words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(data)));
+  }
+  HWY_INLINE DotVector vector(int64_t v) const {  // by the lowest four bits of each lane
+    const __m512i index = v == 0   ? words
+                          : v == 1 ? _mm512_srli_epi32(words, 4)
+                          : v == 2 ? _mm512_srli_epi32(words, 8)
+                                   : _mm512_srli_epi32(words, 12);
+    return DotVector{_mm512_permutexvar_ps(index, values.raw)};
+  }
+
+  DotVector values;
+  __m512i words;
+#else
+  HWY_INLINE void open(const std::byte* data, const std::byte* scales) {
+    words = reinterpret_cast<const uint16_t*>(data);
+    set_scales(scales);
+  }
+  HWY_INLINE DotVector vector(int64_t v) const {
+    const DotFloats floats;
+    const hn::RebindToUnsigned<DotFloats> wide;
+    const hn::RebindToSigned<DotFloats> ints;
+    const hn::Rebind<uint16_t, DotFloats> halves;
+    const int64_t column = v * kDotLanes;
+    const auto loaded = hn::PromoteTo(wide, hn::LoadU(halves, words + column % kWords));
+    const auto shifted = hn::ShiftRightSame(loaded, static_cast<int>(column / kWords * 4));
+    const auto q = hn::ConvertTo(floats, hn::BitCast(ints, hn::And(shifted, hn::Set(wide, 15u))));
+    return hn::MulAdd(q, scale, least);
+  }
+
+  const uint16_t* words;
+#endif
+  DotVector scale, least;
 };
 
 void int4_block(const LinearArgs& a, const std::byte*, int64_t row_begin, int64_t row_end,

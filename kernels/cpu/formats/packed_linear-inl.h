@@ -3,10 +3,10 @@
 //
 //   struct Groups {
 //     static constexpr int64_t kColumns, kBytes, kScaleBytes;  // of a group
-//     // Calls use(k, w) with the values of the columns k, k + 1, ... for each vector of the group,
-//     // in order of k.
-//     template <typename Use>
-//     static void read(const std::byte* data, const std::byte* scales, const Use& use);
+//     // A group as it is held in registers.
+//     void open(const std::byte* data, const std::byte* scales);
+//     // The values of its vector number v: of the columns v * kDotLanes, v * kDotLanes + 1, ...
+//     DotVector vector(int64_t v) const;
 //   };
 //
 // Values are widened to fp32, exactly as WeightFormat::unpack does, and multiplied in the order of
@@ -45,16 +45,27 @@ struct PackedWeights {
   HWY_INLINE void add_group(const float* const (&x)[ROWS], int64_t g,
                             const int64_t (&outputs)[OUTPUTS],
                             DotVector (&sum)[ROWS][OUTPUTS]) const {
+    // All outputs side by side, as what follows in one of them waits for what came before.
+    Groups opened[OUTPUTS];
     HWY_UNROLL(8)
     for (int j = 0; j < OUTPUTS; ++j) {
-      Groups::read(data + outputs[j] * row_bytes + g * Groups::kBytes,
-                   scales + outputs[j] * row_scales + g * Groups::kScaleBytes,
-                   [&](int64_t k, DotVector w) HWY_ATTR {
-                     HWY_UNROLL(8)
-                     for (int r = 0; r < ROWS; ++r) {
-                       sum[r][j] = hn::MulAdd(hn::LoadU(DotFloats(), x[r] + k), w, sum[r][j]);
-                     }
-                   });
+      opened[j].open(data + outputs[j] * row_bytes + g * Groups::kBytes,
+                     scales + outputs[j] * row_scales + g * Groups::kScaleBytes);
+    }
+    HWY_UNROLL(16)
+    for (int64_t v = 0; v < Groups::kColumns / kDotLanes; ++v) {
+      DotVector xs[ROWS];
+      HWY_UNROLL(8)
+      for (int r = 0; r < ROWS; ++r) {
+        xs[r] = hn::LoadU(DotFloats(), x[r] + v * kDotLanes);
+        if constexpr (ROWS <= 2) keep_in_register(xs[r]);
+      }
+      HWY_UNROLL(8)
+      for (int j = 0; j < OUTPUTS; ++j) {
+        const DotVector w = opened[j].vector(v);
+        HWY_UNROLL(8)
+        for (int r = 0; r < ROWS; ++r) sum[r][j] = hn::MulAdd(xs[r], w, sum[r][j]);
+      }
     }
   }
 
@@ -72,9 +83,11 @@ struct PackedWeights {
     }
     const float* at[ROWS];
     std::copy_n(x, ROWS, at);
+    const bool near = OUTPUTS * row_bytes <= kNearTile;
     int64_t k = 0, g = 0;
     for (; k + kColumns <= K; k += kColumns, ++g) {
-      if (fetch) fetch_group<OUTPUTS>(n, g);
+      if (fetch)
+        near ? fetch_group<OUTPUTS, FetchNear>(n, g) : fetch_group<OUTPUTS, FetchFar>(n, g);
       add_group(at, g, outputs, sum);
       for (int r = 0; r < ROWS; ++r) at[r] += kColumns;
     }
@@ -97,15 +110,15 @@ struct PackedWeights {
 
   // Of what follows the tile from output n on, group g's share: data, and scales where a line of
   // them begins.
-  template <int OUTPUTS>
+  template <int OUTPUTS, class Fetch>
   HWY_INLINE void fetch_group(int64_t n, int64_t g) const {
     constexpr int64_t kShare = OUTPUTS * Groups::kBytes;
     static_assert(kShare % kLine == 0);
-    fetch_lines<kShare / kLine>(data + n * row_bytes + g * kShare + kFetchAhead);
+    fetch_lines<kShare / kLine, Fetch>(data + n * row_bytes + g * kShare + Fetch::kAhead);
     constexpr int64_t kScales = OUTPUTS * Groups::kScaleBytes;
     const int64_t scale = n * row_scales + g * kScales;
     if (scale % kLine < kScales) {
-      fetch_lines<1>(scales + scale + kFetchAhead / Groups::kBytes * Groups::kScaleBytes);
+      fetch_lines<1, Fetch>(scales + scale + Fetch::kAhead / Groups::kBytes * Groups::kScaleBytes);
     }
   }
 
@@ -115,9 +128,13 @@ struct PackedWeights {
       float group[Groups::kColumns];
       const bool whole = k + Groups::kColumns <= K;
       float* to = whole ? values + k : group;
-      Groups::read(data + n * row_bytes + g * Groups::kBytes,
-                   scales + n * row_scales + g * Groups::kScaleBytes,
-                   [&](int64_t j, DotVector w) HWY_ATTR { hn::StoreU(w, DotFloats(), to + j); });
+      Groups opened;
+      opened.open(data + n * row_bytes + g * Groups::kBytes,
+                  scales + n * row_scales + g * Groups::kScaleBytes);
+      HWY_UNROLL(16)
+      for (int64_t v = 0; v < Groups::kColumns / kDotLanes; ++v) {
+        hn::StoreU(opened.vector(v), DotFloats(), to + v * kDotLanes);
+      }
       if (!whole) std::copy_n(group, K - k, values + k);
     }
   }

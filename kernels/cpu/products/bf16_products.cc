@@ -85,7 +85,7 @@ void tile(const LinearArgs& a, const std::byte* rounded, int64_t row, int64_t n,
   };
   int64_t k = 0;
   if (fetch) {
-    const auto* after = reinterpret_cast<const std::byte*>(w[0]) + kFetchAhead;
+    const auto* after = reinterpret_cast<const std::byte*>(w[0]) + FetchFar::kAhead;
     for (; k + kColumns <= K; k += kColumns, after += OUTPUTS * kLine) {
       fetch_lines<OUTPUTS>(after);
       add(k, kColumns);

@@ -178,9 +178,10 @@ class Outputs {
   // Of what follows these outputs' weights and scales, group g's share.
   HWY_INLINE void fetch_group(int64_t g) const {
     constexpr int64_t kShare = kLanes * Format::kBytes, kScales = kLanes * Format::kScaleBytes;
-    fetch_lines<kShare / kLine>(q_[0] + g * kShare + kFetchAhead);
+    fetch_lines<kShare / kLine>(q_[0] + g * kShare + FetchFar::kAhead);
     // A part of a line, or one.
-    fetch_lines<1>(scales_[0] + g * kScales + kFetchAhead / Format::kBytes * Format::kScaleBytes);
+    fetch_lines<1>(scales_[0] + g * kScales +
+                   FetchFar::kAhead / Format::kBytes * Format::kScaleBytes);
   }
 
  private:
