@@ -71,15 +71,6 @@ constexpr DeltaRows kRows[] = {
     DeltaRows::kUsual, DeltaRows::kParallelKeys, DeltaRows::kTwice,   DeltaRows::kForgetful,
     DeltaRows::kSlow,  DeltaRows::kZeroKeys,     DeltaRows::kBetaZero};
 
-// GPUs have no kernels of these ops yet.
-std::vector<std::string> devices() {
-  std::vector<std::string> with_kernels;
-  for (const std::string& device : all_devices()) {
-    if (!device.starts_with("cuda")) with_kernels.push_back(device);
-  }
-  return with_kernels;
-}
-
 class DeltaRuleTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -259,7 +250,7 @@ TEST_P(DeltaRuleTest, AKeyOfLengthZeroStaysZero) {
   EXPECT_TRUE(bit_equal(found.beta, Floats(1, 1.0f)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, DeltaRuleTest, ::testing::ValuesIn(devices()),
+INSTANTIATE_TEST_SUITE_P(Devices, DeltaRuleTest, ::testing::ValuesIn(all_devices()),
                          [](const auto& info) { return test_name(info.param); });
 
 }  // namespace recurve::testing::delta_rule_test

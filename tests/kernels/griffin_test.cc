@@ -8,15 +8,6 @@
 
 namespace recurve::testing::griffin_test {
 
-// GPUs have no kernels of these ops yet.
-std::vector<std::string> devices() {
-  std::vector<std::string> with_kernels;
-  for (const std::string& device : all_devices()) {
-    if (!device.starts_with("cuda")) with_kernels.push_back(device);
-  }
-  return with_kernels;
-}
-
 class GriffinTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -116,7 +107,7 @@ TEST_P(GriffinTest, RingAttentionSeesItsWindow) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, GriffinTest, ::testing::ValuesIn(devices()),
+INSTANTIATE_TEST_SUITE_P(Devices, GriffinTest, ::testing::ValuesIn(all_devices()),
                          [](const auto& info) { return test_name(info.param); });
 
 }  // namespace recurve::testing::griffin_test

@@ -20,7 +20,6 @@ struct Family {
   Ops (*ops)(std::mt19937_64&);
   Ops (*large)(std::mt19937_64&);            // worth splitting; sizes of public models
   Ops (*with_chunk)(int, std::mt19937_64&);  // the same op with this chunk; null: no chunks
-  bool on_gpus = true;
 };
 
 Ops conv_ops(std::mt19937_64& random) {
@@ -327,28 +326,34 @@ const std::vector<Family>& families() {
        [](int chunk, Random&) {
          return Ops{rwkv7_op({2, 16, chunk}), rwkv7_op({1, 64, chunk, Rwkv7Rows::kUsual, true})};
        }},
-      // On no GPU yet.
       {"delta_rule", delta_ops,
        [](Random&) {
-         return Ops{delta_rule_op({2, 2, 64, 130, 32}),
-                    delta_rule_op({1, 1, 128, 256, 64, DeltaDecay::kChannel}),
-                    delta_rule_op({3, 1, 40, 100, 16, DeltaDecay::kNone})};
+         return Ops{
+             delta_rule_op({2, 2, 64, 130, 32}),
+             delta_rule_op({1, 1, 128, 256, 64, DeltaDecay::kChannel}),
+             delta_rule_op({3, 1, 40, 100, 16, DeltaDecay::kNone}),
+             delta_rule_op({1, 2, 256, 96, 32, DeltaDecay::kToken, DeltaRows::kUsual, true}),
+             delta_rule_op({2, 1, 64, 128, 64, DeltaDecay::kChannel, DeltaRows::kUsual, true}),
+             delta_rule_op({1, 1, 128, 64, 8, DeltaDecay::kNone, DeltaRows::kUsual, true})};
        },
        [](int chunk, Random&) {
-         return Ops{delta_rule_op({2, 1, 16, 40, chunk}),
-                    delta_rule_op({1, 2, 16, 70, chunk, DeltaDecay::kChannel})};
-       },
-       false},
+         return Ops{
+             delta_rule_op({2, 1, 16, 40, chunk}),
+             delta_rule_op({1, 2, 16, 70, chunk, DeltaDecay::kChannel}),
+             delta_rule_op({1, 1, 128, 36, chunk, DeltaDecay::kToken, DeltaRows::kUsual, true})};
+       }},
       {"rg_lru", rg_lru_ops,
        [](Random& r) {
          return Ops{rg_lru_op(2560, r), rg_lru_op(1023, r)};
        },
-       nullptr, false},
+       nullptr},
       {"ring_attention", ring_attention_ops,
        [](Random&) {
-         return Ops{ring_attention_op({10, 1, 64, 32}), ring_attention_op({4, 2, 70, 9})};
+         return Ops{ring_attention_op({10, 1, 64, 32}), ring_attention_op({4, 2, 70, 9}),
+                    ring_attention_op({12, 1, 256, 300, true}),
+                    ring_attention_op({2, 2, 264, 130, true})};
        },
-       nullptr, false},
+       nullptr},
       // With one head by channels, time step by time step.
       {"rnn", rnn_ops, large_rnn_ops, nullptr},
   };
@@ -619,7 +624,7 @@ std::vector<Case> cases(const std::vector<DeviceUnderTest>& devices) {
   std::vector<Case> all;
   for (const Family& family : families()) {
     for (const DeviceUnderTest& device : devices) {
-      if (family.on_gpus || !device.device.starts_with("cuda")) all.push_back({family, device});
+      all.push_back({family, device});
     }
   }
   return all;

@@ -66,7 +66,7 @@ TEST(DeltaNetConfig, SizesFollowFromIt) {
   EXPECT_EQ(plain->state_layout().arrays.size(), 1u);
 }
 
-// There are no kernels for them on a GPU yet, and that is what is said, before anything is loaded.
+// What a backend has no kernels for is said before anything is loaded.
 TEST(DeltaNetDevices, WithoutItsKernelsAreRefused) {
   Kernels none;
   ListingBackend backend(none, "delta_rule");

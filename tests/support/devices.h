@@ -27,6 +27,8 @@ inline std::vector<std::string> all_devices() {
 
 // Why the device cannot be used on this machine, for GTEST_SKIP; empty if it can.
 inline std::string why_unusable(const std::string& device) {
+  const std::vector<std::string> host = host_devices();
+  if (device == "cpu" && host.back() != "cpu") return "built without Highway";
   if (!device.starts_with("cuda:")) return "";
   try {
     make_backend(device);

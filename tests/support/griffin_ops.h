@@ -77,6 +77,7 @@ inline RecurrenceOp rg_lru_op(int D, std::mt19937_64& random) {
 
 struct RingSize {
   int H, HK, D, W;
+  bool aligned = false;
 };
 
 // A row: q (H, D), k and v (HK, D) each.
@@ -88,6 +89,7 @@ inline RecurrenceOp ring_attention_op(const RingSize& c) {
   op.in = {c.H * c.D, width, width};
   op.out = c.H * c.D;
   op.state = {c.W * width, c.W * width, 1};
+  op.aligned = c.aligned;
   op.tolerance = {.absolute = 1e-5, .relative = 1e-5};
   op.some_state = [=](std::mt19937_64& r) { return state_with_place(2 * c.W * width, r); };
   op.inputs = [=](int L, std::mt19937_64& r) {

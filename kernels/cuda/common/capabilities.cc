@@ -10,6 +10,7 @@ void set_sm80_capabilities(Kernels& kernels) {
   kernels.gla.bf16_state = kernels.gla.rounds_in_tiles = true;
   kernels.ssd.bf16_state = kernels.ssd.rounds_in_tiles = true;
   kernels.rwkv7.bf16_state = true;
+  kernels.delta_rule.bf16_state = true;
   kernels.ssd.defers = sm80::ssd_defers_norm;
 }
 

@@ -1,8 +1,10 @@
 #include "kernels/cuda/common/stream.h"
+#include "kernels/cuda/sm80/delta_rule.h"
 #include "kernels/cuda/sm80/gla_chunk.h"
 #include "kernels/cuda/sm80/limits.h"
 #include "kernels/cuda/sm80/matrix_chunk.h"
 #include "kernels/cuda/sm80/matrix_step.cuh"
+#include "kernels/cuda/sm80/ring_attention.h"
 #include "kernels/cuda/sm80/rwkv7.h"
 #include "kernels/cuda/sm80/selective_scan.cuh"
 
@@ -63,6 +65,15 @@ void set_limits(Kernels& kernels, size_t shared_memory) {
   };
   kernels.rwkv7.cannot = [](const Rwkv7Args& a) -> std::string {
     return a.N > kMostRwkv7Channels ? too_many("channels a head", a.N, kMostRwkv7Channels) : "";
+  };
+  kernels.delta_rule.cannot = [](const DeltaRuleArgs& a) -> std::string {
+    return a.DK > kMostDeltaKeys ? too_many("keys a head", a.DK, kMostDeltaKeys) : "";
+  };
+  kernels.ring_attention.cannot = [](const RingAttentionArgs& a) -> std::string {
+    if (a.D > kMostRingChannels) return too_many("channels a head", a.D, kMostRingChannels);
+    if (bytes_of_ring_row(a) <= kScratchBytes) return "";
+    return "a window of " + std::to_string(a.W) + " rows of " + std::to_string(a.H) +
+           " heads, for which its memory is too small";
   };
 }
 

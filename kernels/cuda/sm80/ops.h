@@ -35,6 +35,10 @@ void run(const TokenShiftArgs& args, Stream& stream);
 void run(const Rwkv7GateArgs& args, Stream& stream);
 void run(const Rwkv7Args& args, Stream& stream);
 void run(const HeadNormBonusArgs& args, Stream& stream);
+void run(const DeltaGateArgs& args, Stream& stream);
+void run(const DeltaRuleArgs& args, Stream& stream);
+void run(const RgLruArgs& args, Stream& stream);
+void run(const RingAttentionArgs& args, Stream& stream);
 void run(const TakeTokensArgs& args, Stream& stream);
 void run(const SampleArgs& args, Stream& stream);
 

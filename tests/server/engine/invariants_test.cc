@@ -27,12 +27,13 @@ class Invariants : public ::testing::TestWithParam<Param> {
   static const Loaded& loaded() {
     static std::map<std::string, Loaded> all;
     const auto& [model_case, device] = GetParam();
-    Loaded& loaded = all[model_case.directory + " " + device];
-    if (!loaded.backend) {
-      loaded.backend = make_backend(device, 2);
+    const std::string name = model_case.directory + " " + device;
+    if (!all.contains(name)) {
+      Loaded loaded{make_backend(device, 2), nullptr};
       loaded.model = ModelRunner::load(model_case, *loaded.backend, 0);
+      all[name] = std::move(loaded);  // what cannot be loaded fails each test, by name
     }
-    return loaded;
+    return all[name];
   }
   static const Model& model() { return *loaded().model; }
 

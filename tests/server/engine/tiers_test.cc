@@ -1,5 +1,6 @@
 // Sessions that are on a disk, and one that is slow, fails, or is wanted by many at once: what else
 // the engine does goes on, and what the disk has not got is not promised.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

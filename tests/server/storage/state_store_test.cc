@@ -6,6 +6,7 @@
 
 #include "tests/support/recording_folder.h"
 #include "tests/support/store_workload.h"
+#include "tests/support/temp_dir.h"
 
 namespace recurve::testing::state_store_test {
 
