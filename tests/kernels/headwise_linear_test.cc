@@ -9,9 +9,10 @@ namespace recurve::testing::headwise_linear_test {
 struct Headwise {
   int rows, H, N, K;
 };
-const Headwise kHeadwise[] = {{1, 1, 1, 1},  {3, 2, 4, 4},    {2, 16, 4, 4},    {3, 200, 4, 4},
-                              {5, 3, 7, 11}, {40, 4, 33, 32}, {1, 2, 80, 64},   {9, 3, 4, 4},
-                              {2, 5, 4, 3},  {3, 5, 2, 4},    {100, 128, 4, 4}, {60, 3, 65, 70}};
+const Headwise kHeadwise[] = {{1, 1, 1, 1},    {3, 2, 4, 4},    {2, 16, 4, 4},    {3, 200, 4, 4},
+                              {5, 3, 7, 11},   {40, 4, 33, 32}, {1, 2, 80, 64},   {9, 3, 4, 4},
+                              {2, 5, 4, 3},    {3, 5, 2, 4},    {100, 128, 4, 4}, {60, 3, 65, 70},
+                              {40, 3, 64, 96}, {9, 10, 32, 256}};
 
 Floats run_headwise(KernelDevice& device, const Headwise& s, DType type, const Floats& W,
                     const Floats& x, const Floats& bias = {}) {

@@ -589,8 +589,10 @@ TEST_P(OutgrownStatesTest, DecodesAreWhatEachIsAlone) {
   KernelDevice device = make_device();
   std::mt19937_64 random(12);
   constexpr size_t kBytes = size_t{200} << 20;
-  const Ops all = {mlstm_op({8, 256, 512, 64}), gla_op({4, 256, 512, 32}, random),
-                   ssd_op({80, 64, 128, 1, 64, 0, 1, -2, 2, true, true}, random)};
+  const Ops all = {
+      mlstm_op({8, 256, 512, 64}), gla_op({4, 256, 512, 32}, random),
+      ssd_op({80, 64, 128, 1, 64, 0, 1, -2, 2, true, true}, random),
+      delta_rule_op({4, 1, 256, 512, 32, DeltaDecay::kToken, DeltaRows::kUsual, true})};
   for (const bool bf16 : {false, true}) {
     for (const RecurrenceOp& op : bf16 ? in_bf16(all) : all) {
       const size_t value = bf16 ? sizeof(uint16_t) : sizeof(float);

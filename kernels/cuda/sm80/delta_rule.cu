@@ -29,10 +29,23 @@ struct StagePlan {
   __device__ float* scalars(int i) const { return values(i) + Shape::kColumns; }  // decay, beta
 };
 
+// What the threads make of the outputs of a row: as the warps' lanes hold it. The pitch leaves no
+// two lanes that add it up the same bank.
+template <typename Shape>
+constexpr int kPartsOfWarp = kWarpSize + Shape::kWidth;
+template <typename Shape>
+constexpr int kPartsOfRow = Shape::kWarps* kPartsOfWarp<Shape>;
+
 template <typename Shape, bool kChannels>
 size_t shared_bytes(int rows) {
   constexpr size_t kStage = StagePlan<Shape, kChannels>::kRow * sizeof(float);
-  return static_cast<size_t>(rows) * (2 * kStage + Shape::kThreads * sizeof(float4));
+  return static_cast<size_t>(rows) * (2 * kStage + kPartsOfRow<Shape> * sizeof(float4));
+}
+
+// One value, on its way to shared memory.
+__device__ inline void copy_4_bytes(float* to, const float* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from)
+               : "memory");
 }
 
 // Four values to shared memory, of which `count` are there: with kVector all or none, and on their
@@ -76,25 +89,30 @@ class Stages {
     });
     if (threadIdx.x < static_cast<unsigned>(count)) {
       const int64_t row = first + threadIdx.x;
-      const bool fades = a_.decay == DeltaDecay::kToken;
-      stage.scalars(threadIdx.x)[0] = fades ? expf(a_.g[row * a_.g_stride + place_.head]) : 1.0f;
-      stage.scalars(threadIdx.x)[1] = a_.beta[row * a_.beta_stride + place_.head];
+      float* const to = stage.scalars(threadIdx.x);
+      to[0] = 0;
+      if (a_.decay == DeltaDecay::kToken) {
+        copy_4_bytes(to, a_.g + row * a_.g_stride + place_.head);
+      }
+      copy_4_bytes(to + 1, a_.beta + row * a_.beta_stride + place_.head);
     }
     commit_copies();
   }
 
-  // Queries and decays that are there: each thread those that it asked for, so that it need not
-  // wait for the others.
+  // Decays that are there: each thread those that it asked for, so that it need not wait for the
+  // others.
   __device__ void prepare(const Plan& stage, int count) const {
+    if (threadIdx.x < static_cast<unsigned>(count)) {
+      float& decay = stage.scalars(threadIdx.x)[0];
+      decay = expf(decay);
+    }
+    if constexpr (!kChannels) return;
     for_fours<Shape::kMostKeys / 4>(count, [&](int i, int x) {
 #pragma unroll
       for (int j = x; j < x + 4; ++j) {
-        stage.keys(1, i)[j] = __fmul_rn(a_.scale, stage.keys(1, i)[j]);
-        if constexpr (kChannels) {
-          const float F = expf(stage.keys(2, i)[j]);
-          stage.keys(2, i)[j] = F;
-          stage.keys(3, i)[j] = __fmul_rn(F, stage.keys(0, i)[j]);
-        }
+        const float F = expf(stage.keys(2, i)[j]);
+        stage.keys(2, i)[j] = F;
+        stage.keys(3, i)[j] = __fmul_rn(F, stage.keys(0, i)[j]);
       }
     });
   }
@@ -123,8 +141,7 @@ class Stages {
   const int64_t key_;  // of the head's queries and keys, in a row
 };
 
-// Adds up what the threads of each warp made of o: `count` rows from `first` on. parts: (rows,
-// threads)
+// Adds up what the threads of each warp made of o, and scales it: `count` rows from `first` on.
 template <typename Shape, bool kVector>
 __device__ void put_rows(const DeltaRuleArgs& a, const DeltaThreadCoord& place, const float4* parts,
                          int64_t first, int count) {
@@ -133,8 +150,8 @@ __device__ void put_rows(const DeltaRuleArgs& a, const DeltaThreadCoord& place, 
     const int i = x / kFours, four = x % kFours;
     const int there = a.DV - place.tile - four * 4;
     if (there <= 0) continue;
-    const float4* of_warp =
-        parts + i * Shape::kThreads + four / Shape::kWidth * kWarpSize + four % Shape::kWidth;
+    const float4* of_warp = parts + i * kPartsOfRow<Shape> +
+                            four / Shape::kWidth * kPartsOfWarp<Shape> + four % Shape::kWidth;
     float4 sum = of_warp[0];
 #pragma unroll
     for (int group = 1; group < Shape::kGroups; ++group) {
@@ -144,6 +161,8 @@ __device__ void put_rows(const DeltaRuleArgs& a, const DeltaThreadCoord& place, 
       sum.z += other.z;
       sum.w += other.w;
     }
+    sum = make_float4(__fmul_rn(a.scale, sum.x), __fmul_rn(a.scale, sum.y),
+                      __fmul_rn(a.scale, sum.z), __fmul_rn(a.scale, sum.w));
     const int64_t at = ((first + i) * a.H + place.head) * a.DV + place.tile + four * 4;
     if constexpr (kVector) {
       *reinterpret_cast<float4*>(a.o + at) = sum;
@@ -174,7 +193,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   rows.ask_for(stages[0], begin, min(stage_rows, end - begin));
   DeltaState<T, Shape, kVector> state;
   state.load(S, a, place.group, columns, outgrown);
-  int turn = 0;
+  float4* const own =
+      parts + threadIdx.x / kWarpSize * kPartsOfWarp<Shape> + threadIdx.x % kWarpSize;
+  int turn = 0, left = a.chunk;  // rows of the chunk
   for (int first = begin; first < end; first += stage_rows, turn ^= 1) {
     const Plan stage = stages[turn];
     const int count = min(stage_rows, end - first);
@@ -183,10 +204,14 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     __syncthreads();  // all see the rows, and none reads those before them any more
     const int next = min(stage_rows, end - first - stage_rows);
     if (next > 0) rows.ask_for(stages[turn ^ 1], first + stage_rows, next);
+#pragma unroll 2
     for (int i = 0; i < count; ++i) {
       const DeltaRow row = rows.row(stage, i);
-      parts[i * Shape::kThreads + threadIdx.x] = delta_step<kChannels>(state, row, place.group);
-      if ((first + i + 1 - begin) % a.chunk == 0) state.round();
+      own[i * kPartsOfRow<Shape>] = delta_step<kChannels>(state, row, place.group);
+      if (--left == 0) {
+        state.round();
+        left = a.chunk;
+      }
     }
     __syncthreads();  // all parts are there
     put_rows<Shape, kVector>(a, place, parts, first, count);

@@ -113,7 +113,7 @@ __device__ inline float4 sum_of_key_groups(float4 x) {
 // A row of a head in shared memory, with zeros behind its keys.
 struct DeltaRow {
   const float* k;
-  const float* q;       // times the scale
+  const float* q;
   const float* decays;  // exp(g) of each key, with decays of channels
   const float* faded;   // likewise, and times k
   float4 v;             // of the thread's columns

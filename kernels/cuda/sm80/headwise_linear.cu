@@ -1,7 +1,10 @@
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/math.cuh"
+#include "kernels/cuda/sm80/capabilities.h"
 #include "kernels/cuda/sm80/ops.h"
+#include "kernels/cuda/sm80/split_bf16.cuh"
+#include "kernels/cuda/sm80/vector.cuh"
 
 namespace recurve::cuda::sm80 {
 namespace {
@@ -60,6 +63,61 @@ __global__ void __launch_bounds__(kThreads) large_kernel(HeadwiseLinearArgs args
   }
 }
 
+// On the tensor cores: a warp kM times 16 outputs of kR times 8 rows. How many it has of each is no
+// part of what a row gives. kVector: rows of x begin at multiples of 16 bytes.
+template <int kM, int kR, bool kVector>
+__global__ void __launch_bounds__(kThreads) tiles_kernel(HeadwiseLinearArgs args, int row_blocks) {
+  let_next_start();
+  wait_for_previous();
+  const int64_t K = args.W.K, N = args.W.N / args.H;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int64_t tile =
+      static_cast<int64_t>(blockIdx.x / row_blocks) * kWarps + threadIdx.x / kWarpSize;
+  const int64_t n = tile * kM * kTileN, first = blockIdx.x % row_blocks * int64_t{kR * kTileRows};
+  if (n >= args.W.N) return;
+  const auto* W = static_cast<const uint16_t*>(args.W.data) + (n + lane / 4) * K + lane % 4 * 8;
+  const float* x = args.x + n / N * K + lane % 4 * 8;
+  const float* x_of[kR];
+#pragma unroll
+  for (int r = 0; r < kR; ++r) {
+    const int64_t row = first + r * kTileRows + lane / 4;
+    x_of[r] = x + min(row, static_cast<int64_t>(args.rows) - 1) * args.x_stride;
+  }
+  Accumulator<kM, kR> sums;
+#pragma unroll 2
+  for (int64_t k = 0; k < K; k += kSlab) {
+    uint4 w[2 * kM];
+#pragma unroll
+    for (int m = 0; m < 2 * kM; ++m) w[m] = *reinterpret_cast<const uint4*>(W + m * 8 * K + k);
+#pragma unroll
+    for (int r = 0; r < kR; ++r) {
+      sums.add(w, r, split(load4<kVector>(x_of[r] + k, 4), load4<kVector>(x_of[r] + k + 4, 4)));
+    }
+  }
+  sums.for_each([&](int output, int row_of_tile, float sum) {
+    const int64_t row = first + row_of_tile;
+    if (row >= args.rows) return;
+    const int64_t at = n + output;
+    args.y[row * args.y_stride + at] = args.bias == nullptr ? sum : sum + args.bias[at];
+  });
+}
+
+template <int kM, int kR>
+void launch_tiles(const HeadwiseLinearArgs& args, Stream& stream) {
+  const bool vectors = aligned(args.x) && args.x_stride % 4 == 0;
+  const int row_blocks = ceil_div(args.rows, kR * kTileRows);
+  const auto blocks = ceil_div(args.W.N, int64_t{kM * kTileN * kWarps}) * row_blocks;
+  launch_early(stream, "headwise_linear",
+               vectors ? tiles_kernel<kM, kR, true> : tiles_kernel<kM, kR, false>,
+               {.grid = static_cast<unsigned>(blocks), .threads = kThreads}, args, row_blocks);
+}
+
+// Matrices in bf16 that fill tiles of the tensor cores.
+bool fills_tiles(const HeadwiseLinearArgs& args) {
+  return args.W.dtype == DType::kBF16 && args.W.K % kSlab == 0 &&
+         args.W.N / args.H % (2 * kTileN) == 0 && aligned(args.W.data);
+}
+
 template <typename Weight>
 void launch(const HeadwiseLinearArgs& args, Stream& stream) {
   const int64_t N = args.W.N;
@@ -80,6 +138,10 @@ void launch(const HeadwiseLinearArgs& args, Stream& stream) {
 // Which kernel takes a matrix depends on the matrix alone, never on the rows.
 void run(const HeadwiseLinearArgs& args, Stream& stream) {
   if (args.rows == 0 || args.W.N == 0) return;
+  if (fills_tiles(args)) {
+    return args.rows <= kTileRows ? launch_tiles<1, 1>(args, stream)
+                                  : launch_tiles<2, 4>(args, stream);
+  }
   if (args.W.dtype == DType::kBF16) {
     launch<uint16_t>(args, stream);
   } else {

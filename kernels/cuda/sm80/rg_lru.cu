@@ -20,17 +20,22 @@ struct Gated {
   float a, x, branch;
 };
 
-// Rounded alike by all kernels.
-__device__ Gated gated(float u, float i, float r, float branch, float rate, bool first) {
-  const float put = __fmul_rn(sigmoid(i), u), log_a = __fmul_rn(rate, sigmoid(r));
-  const float kept = sqrtf(-expm1f(2 * log_a));
-  return {first ? 0 : expf(log_a), first ? put : __fmul_rn(kept, put),
-          activate(Activation::kGeluTanh, branch)};
-}
-__device__ Gated gated_row(const RgLruArgs& a, int64_t row, int d, float rate) {
+// What a channel of a row is made from.
+struct Inputs {
+  float u, i, r, branch;
+  bool first;  // of its session
+};
+__device__ Inputs inputs_of(const RgLruArgs& a, int64_t row, int d) {
   const int64_t at = row * a.D + d;
-  return gated(a.u[at], a.i[at], a.r[at], a.branch[row * a.branch_stride + d], rate,
-               a.position[row] == 0);
+  return {a.u[at], a.i[at], a.r[at], a.branch[row * a.branch_stride + d], a.position[row] == 0};
+}
+
+// Rounded alike by all kernels.
+__device__ Gated gated(const Inputs& in, float rate) {
+  const float put = __fmul_rn(sigmoid(in.i), in.u), log_a = __fmul_rn(rate, sigmoid(in.r));
+  const float kept = sqrtf(-expm1f(2 * log_a));
+  return {in.first ? 0 : expf(log_a), in.first ? put : __fmul_rn(kept, put),
+          activate(Activation::kGeluTanh, in.branch)};
 }
 // What comes before a session's first row is not there, whatever a slot holds.
 __device__ float advance(const Gated& row, float h) {
@@ -47,56 +52,84 @@ __global__ void __launch_bounds__(kThreads) step_kernel(RgLruArgs a, int pieces)
   let_next_start();
   const int64_t row = a.seqs.begin[sequence];
   float& state = a.h[static_cast<int64_t>(a.seqs.slot[sequence]) * a.D + d];
-  const Gated x = gated_row(a, row, d, rate);
+  const Gated x = gated(inputs_of(a, row, d), rate);
   const float h = advance(x, state);
   state = h;
   a.y[row * a.D + d] = __fmul_rn(x.branch, h);
 }
 
-// Blocks: sequences x pieces of kChannels.
+// A stage of a sequence's rows in shared memory.
+struct Stage {
+  float decays[kRows][kChannels], h[kRows][kChannels];  // h: x until it is there
+};
+
+// The states of the rows that there are, by one warp: gives the last.
+__device__ float advance(Stage& stage, int count, float h) {
+  constexpr int kAtOnce = 8;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  for (int base = 0; base < count; base += kAtOnce) {
+    float decays[kAtOnce], x[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      decays[i] = stage.decays[base + i][lane];
+      x[i] = stage.h[base + i][lane];
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (base + i < count) h = advance({decays[i], x[i], 0}, h);
+      stage.h[base + i][lane] = h;
+    }
+  }
+  return h;
+}
+
+// Blocks: sequences x pieces of kChannels. The rows of a stage are on their way while those before
+// them are computed.
 __global__ void __launch_bounds__(kThreads) rows_kernel(RgLruArgs a, int pieces) {
-  __shared__ float decays[kRows][kChannels], h_of[kRows][kChannels];  // h_of: x until h is there
+  __shared__ Stage stage;
   const int sequence = static_cast<int>(blockIdx.x) / pieces;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int d = static_cast<int>(blockIdx.x) % pieces * kChannels + lane;
   const bool there = d < a.D;
-  const float rate = there ? a.rate[d] : 0;
+  const int channel = there ? d : a.D - 1;
+  const float rate = a.rate[channel];
   wait_for_previous();
   let_next_start();
   const int64_t begin = a.seqs.begin[sequence], end = a.seqs.begin[sequence + 1];
-  float* const state = a.h + static_cast<int64_t>(a.seqs.slot[sequence]) * a.D + d;
-  float h = there ? *state : 0;
+  float& state = a.h[static_cast<int64_t>(a.seqs.slot[sequence]) * a.D + channel];
+  const auto load = [&](Inputs(&to)[kHeld], int64_t first) {
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      to[j] = inputs_of(a, min(first + j * kWarps + warp, end - 1), channel);
+    }
+  };
+  float h = state;
+  Inputs inputs[kHeld];
+  load(inputs, begin);
   for (int64_t first = begin; first < end; first += kRows) {
+    Inputs next[kHeld];
+    load(next, min(first + kRows, end - 1));
     float branch[kHeld];
 #pragma unroll
     for (int j = 0; j < kHeld; ++j) {
-      const int i = j * kWarps + warp;
-      Gated x{0, 0, 0};
-      if (there && first + i < end) x = gated_row(a, first + i, d, rate);
-      decays[i][lane] = x.a;
-      h_of[i][lane] = x.x;
+      const Gated x = gated(inputs[j], rate);
+      stage.decays[j * kWarps + warp][lane] = x.a;
+      stage.h[j * kWarps + warp][lane] = x.x;
       branch[j] = x.branch;
     }
     __syncthreads();  // all gates are there
-    if (warp == 0) {
-      const int count = static_cast<int>(min(static_cast<int64_t>(kRows), end - first));
-#pragma unroll 8
-      for (int i = 0; i < count; ++i) {
-        h = advance({decays[i][lane], h_of[i][lane], 0}, h);
-        h_of[i][lane] = h;
-      }
-    }
+    const int count = static_cast<int>(min(static_cast<int64_t>(kRows), end - first));
+    if (warp == 0) h = advance(stage, count, h);
     __syncthreads();  // all states are there
 #pragma unroll
     for (int j = 0; j < kHeld; ++j) {
       const int i = j * kWarps + warp;
-      if (there && first + i < end) {
-        a.y[(first + i) * a.D + d] = __fmul_rn(branch[j], h_of[i][lane]);
-      }
+      if (there && i < count) a.y[(first + i) * a.D + d] = __fmul_rn(branch[j], stage.h[i][lane]);
+      inputs[j] = next[j];
     }
   }
-  if (warp == 0 && there) *state = h;
+  if (warp == 0 && there) state = h;
 }
 
 }  // namespace

@@ -91,7 +91,7 @@ __device__ void multiply_keys(const RingAttentionArgs& a, const Places& keys, in
       key[j] = keys.at(min(max(begin + at[j], first), end - 1));
     }
     float sums[kKeysAtOnce][kHeads] = {};
-#pragma unroll 2
+#pragma unroll 4
     for (int d = lane % kLanes * 4; d < a.D; d += kLanes * 4) {
       float4 k[kKeysAtOnce];
 #pragma unroll
@@ -124,6 +124,14 @@ __device__ void multiply_keys(const RingAttentionArgs& a, const Places& keys, in
   }
 }
 
+__device__ float warp_max(float value) {
+#pragma unroll
+  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
+    value = max_of(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  }
+  return value;
+}
+
 // What is largest of a head's products of places [first, end) of the split, and what is left of
 // each: its weight; 0 of all others. By one warp.
 template <int kPitch>
@@ -136,10 +144,7 @@ __device__ float2 weigh(float (*products)[kPitch], int head, int first, int end)
     const int x = i * kWarpSize + lane;
     if (x >= first && x < end) largest = max_of(largest, products[x][head]);
   }
-#pragma unroll
-  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
-    largest = max_of(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
-  }
+  largest = warp_max(largest);
 #pragma unroll
   for (int i = 0; i < kTurns; ++i) {
     const int x = i * kWarpSize + lane;
@@ -160,8 +165,7 @@ __device__ void add_values(float4 (&sums)[kHeads][kFours], const RingAttentionAr
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
 #pragma unroll 4
   for (int x = warp; x < kRingSplit; x += kWarps) {
-    if (begin + x < first || begin + x >= end) continue;
-    const float* value = values.at(begin + x) + d;
+    const float* value = values.at(min(max(begin + x, first), end - 1)) + d;  // others weigh 0
     float4 v[kFours];
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
@@ -216,10 +220,13 @@ __global__ void __launch_bounds__(kThreads)
   const int first = max(begin, row.first), end = min(begin + kRingSplit, row.last + 1);
   float* const floats = reinterpret_cast<float*>(shared);
   const int pitch = (a.D + 3) / 4 * 4;
-  for (int x = threadIdx.x; x < kHeads * pitch; x += kThreads) {
-    const int head = x / pitch, d = x % pitch;
-    const float* q = a.q + row.row * a.q_stride + static_cast<int64_t>(block.head + head) * a.D;
-    floats[x] = head < block.heads && d < a.D ? q[d] : 0;
+  const float* const q = a.q + row.row * a.q_stride + static_cast<int64_t>(block.head) * a.D;
+  for (int d = threadIdx.x; d < pitch; d += kThreads) {
+#pragma unroll
+    for (int head = 0; head < kHeads; ++head) {
+      const bool there = head < block.heads && d < a.D;
+      floats[head * pitch + d] = there ? q[static_cast<int64_t>(head) * a.D + d] : 0;
+    }
   }
   __syncthreads();
   const Places keys = places_of(a, row, block.key_head, a.ring_k, a.k, a.k_stride);
@@ -260,9 +267,11 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Blocks: rows from first_row on x heads.
+// Blocks: rows from first_row on x heads. Shared memory: of each split what its sums are multiplied
+// by, and its sum of weights.
 __global__ void __launch_bounds__(kThreads)
     ring_join_kernel(RingAttentionArgs a, int64_t first_row, RingParts parts) {
+  extern __shared__ float2 of_split[];
   wait_for_previous();
   let_next_start();
   const int64_t of_row = blockIdx.x / a.H, row = first_row + of_row;
@@ -271,17 +280,25 @@ __global__ void __launch_bounds__(kThreads)
   const int splits = last / kRingSplit - first / kRingSplit + 1;
   const int64_t step = static_cast<int64_t>(a.H) * (a.D + 2);
   const float* const part = parts.at(a, of_row, 0, head);
-  float largest = part[0], sum = 0;
-  for (int s = 1; s < splits; ++s) largest = max_of(largest, part[s * step]);
-  for (int s = 0; s < splits; ++s) {
-    sum = __fmaf_rn(expf(part[s * step] - largest), part[s * step + 1], sum);
+  if (threadIdx.x < kWarpSize) {
+    float largest = -INFINITY;
+    for (int s = threadIdx.x; s < splits; s += kWarpSize) {
+      const float2 found = make_float2(part[s * step], part[s * step + 1]);
+      of_split[s] = found;
+      largest = max_of(largest, found.x);
+    }
+    largest = warp_max(largest);
+    for (int s = threadIdx.x; s < splits; s += kWarpSize) {
+      of_split[s].x = expf(of_split[s].x - largest);
+    }
   }
+  __syncthreads();
+  float sum = 0;
+  for (int s = 0; s < splits; ++s) sum = __fmaf_rn(of_split[s].x, of_split[s].y, sum);
   for (int d = threadIdx.x; d < a.D; d += kThreads) {
     float o = 0;
-#pragma unroll 4
-    for (int s = 0; s < splits; ++s) {
-      o = __fmaf_rn(expf(part[s * step] - largest), part[s * step + 2 + d], o);
-    }
+#pragma unroll 8
+    for (int s = 0; s < splits; ++s) o = __fmaf_rn(of_split[s].x, part[s * step + 2 + d], o);
     a.o[(row * a.H + head) * a.D + d] = o / sum;
   }
 }
@@ -330,7 +347,10 @@ void attend(const RingAttentionArgs& a, Stream& stream) {
                  {.grid = static_cast<unsigned>(blocks), .threads = kThreads, .shared = shared}, a,
                  first, parts);
     launch_early(stream, "ring_attention, join", ring_join_kernel,
-                 {.grid = static_cast<unsigned>(rows * a.H), .threads = kThreads}, a, first, parts);
+                 {.grid = static_cast<unsigned>(rows * a.H),
+                  .threads = kThreads,
+                  .shared = sizeof(float2) * static_cast<size_t>(ring_splits(a.W))},
+                 a, first, parts);
   }
 }
 

@@ -25,10 +25,18 @@ constexpr int kMostConvolved = 16;
 // takes 27 us there for 256 rows, and 128 x 4096 takes 8 here (H200). Which kernel takes a matrix
 // depends on the matrix alone, never on the rows.
 constexpr int64_t kSmallMatrix = 3 << 17;
+
+// Nor are the low-rank pairs of wide models: 96 x 2560 takes 5.7 us there for one row and 17.6 for
+// 256, where 320 x 2560 takes 3.2 and 5.7 here.
+constexpr int64_t kWide = 2048, kLeastRank = 64;
+inline bool small_matrix(const Matrix& W) {
+  const int64_t rank = W.N < W.K ? W.N : W.K, width = W.N < W.K ? W.K : W.N;
+  return W.N * W.K < kSmallMatrix && (width < kWide || rank < kLeastRank);
+}
 inline bool linear_takes(const Matrix& W) {
   const bool packed =
       W.format != nullptr && W.K % 8 == 0 && sm80::aligned(W.data) && sm80::aligned(W.scales);
-  return (packed || sm80::linear_bf16_takes(W)) && W.N * W.K >= kSmallMatrix;
+  return (packed || sm80::linear_bf16_takes(W)) && !small_matrix(W);
 }
 
 // Whether the layer's kernel, where it takes the matrix, can end with this convolution.
