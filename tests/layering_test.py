@@ -94,6 +94,41 @@ def questions_to_backends(root):
                 yield f"{name}:{number}: model asks a kernel what it can; kernels/fusion.h answers"
 
 
+# What is precompiled for the tests here is not where they are built without: on a machine with a GPU.
+PRECOMPILED = {r"\bfmt::": "<fmt/", r"\b(?:EXPECT|ASSERT)_THAT\(|\bHasSubstr\(": "<gmock/gmock.h>"}
+RETURNS = r"(?!return|else|throw|using)[\w[][\w:<>,&*\[\] ]*[\w>&*\]] [&*]*"
+HELPER = re.compile(f"^{RETURNS}([a-z]+_\\w+)\\(", re.M)  # no word of many meanings
+DEFINED = re.compile(f"^ *{RETURNS}(\\w+)\\(", re.M)
+
+
+def reached(root, name, seen):
+    """The texts of a file and of all of the project's that it includes, by name, in `seen`."""
+    if name not in seen and (root / name).is_file():
+        seen[name] = (root / name).read_text()
+        for include in re.findall(r'#include "([^"]+)"', seen[name]):
+            reached(root, include, seen)
+    return seen
+
+
+def missing_includes(root):
+    """A test includes what it uses of precompiled headers and of tests/support, itself or through what it includes:
+    a file compiled beside it, or before it, may not be there elsewhere."""
+    helpers = {}
+    for header in sorted((root / "tests/support").glob("*.h")):
+        for helper in set(re.findall(HELPER, header.read_text())):
+            helpers.setdefault(helper, set()).add(header.relative_to(root).as_posix())
+    for source in sorted((root / "tests").rglob("*_test.cc")):
+        name = source.relative_to(root).as_posix()
+        texts = reached(root, name, {})
+        text = re.sub(r'//.*|"(?:[^"\\]|\\.)*"', "", source.read_text())
+        for used, header in PRECOMPILED.items():
+            if re.search(used, text) and not any(f"#include {header}" in other for other in texts.values()):
+                yield f"{name}: nothing it includes has {header.rstrip('/')}"
+        defined = {helper for other in texts.values() for helper in re.findall(DEFINED, other)}
+        for helper in set(re.findall(r"(?<![\w.:>~])([a-z]\w+)\(", text)) & helpers.keys() - defined:
+            yield f"{name}: nothing it includes has {helper}() of {' or '.join(sorted(helpers[helper]))}"
+
+
 def types_of(source):
     """The types that a source defines in a named namespace, as namespace::name."""
     namespaces = []
@@ -122,7 +157,8 @@ def types_of_one_name(root):
 
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
-    found = [*violations(root), *uses_of_grpc(root), *questions_to_backends(root), *types_of_one_name(root)]
+    found = [*violations(root), *uses_of_grpc(root), *questions_to_backends(root), *types_of_one_name(root),
+             *missing_includes(root)]
     print("\n".join(found) or "layering: every include keeps to its folder's place, every type has its name")
     return 1 if found else 0
 
