@@ -165,15 +165,15 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
     if (!pending_.back().prompt && pending_.back().tokens > 0) ++decodes;
   }
   StepBounds bounds = bounds_;
-  bounds.prompt_rows = pace_.prompt_rows(decodes);
-  const StepPlan plan = plan_step(bounds, pending_, turn_);
-  turn_ = plan.next_turn;
+  bounds.prompt_rows = pace_.prompt_rows(decodes, waiting_.is_shared(now));
+  StepPlan plan = plan_step(bounds, pending_, served_);
+  served_ = std::move(plan.served);
   batch.clear();
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     if (plan.rows[i] == 0) continue;
     batch.add(*running_[i], plan.rows[i]);
     if (!running_[i]->prompt.siblings.empty() && running_[i]->decodes()) {
-      fork_choices(*running_[i], batch);
+      fork_choices(*running_[i], batch, now);
     }
   }
   for (auto& choice : forked_) running_.push_back(std::move(choice));
@@ -182,14 +182,14 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
 
 // The prompt is absorbed once; the further choices go on from copies of its state. Those that find
 // no slot wait for one.
-void Engine::fork_choices(Sequence& sequence, Batch& batch) {
+void Engine::fork_choices(Sequence& sequence, Batch& batch, Clock::time_point now) {
   const auto& siblings = sequence.prompt.siblings;
   waiting_.count_slots(running_);
   for (const auto& choice : forked_) waiting_.count_slot(choice->caller.share());
   size_t next = 0;
   for (; next < siblings.size(); ++next) {
     try {
-      std::optional<StateSlot> slot = waiting_.free_slot(sequence.caller);
+      std::optional<StateSlot> slot = waiting_.free_slot(sequence.caller, now);
       if (!slot) break;
       forked_.push_back(choice_of(sequence, next, std::move(*slot)));
     } catch (const std::bad_alloc&) {

@@ -79,7 +79,7 @@ class Engine {
   void end_unwanted(Clock::time_point now);
   void admit(Clock::time_point now);
   void gather(Clock::time_point now, Batch& batch);
-  void fork_choices(Sequence& sequence, Batch& batch);
+  void fork_choices(Sequence& sequence, Batch& batch, Clock::time_point now);
   void guide(Sequence& sequence);
   void await_masks();
   static std::unique_ptr<Sequence> choice_of(const Sequence& sequence, size_t sibling,
@@ -120,7 +120,7 @@ class Engine {
   std::vector<Pending> pending_;                   // of running_
   Pace pace_;
   HoldTimeEstimator holds_;
-  uint64_t turn_ = 0;              // of plan_step
+  std::vector<Served> served_;     // of plan_step
   Clock::time_point last_finish_;  // of a step
   Clock::time_point next_housekeeping_;
   std::atomic<bool> abandoned_{false};

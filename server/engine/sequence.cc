@@ -40,7 +40,10 @@ void Sequence::refill(int chunk, Clock::time_point now) {
 
 Pending Sequence::ready(int chunk) const {
   if (decode.unread) return waits();
-  if (decodes()) return {.tokens = may_decode() ? 1 : 0, .prompt = false, .scored = false};
+  if (decodes()) {
+    return {
+        .tokens = may_decode() ? 1 : 0, .prompt = false, .scored = false, .tenant = caller.share()};
+  }
   const int left = prompt.left();
   const bool more = prompt.feed != nullptr || (guide != nullptr && !guide->ready());
   const int whole = more ? (left - 1) / chunk * chunk : left;
@@ -49,7 +52,8 @@ Pending Sequence::ready(int chunk) const {
           .scored = scored(),
           .place = prompt.place,
           .most = prompt.to_point().value_or(INT32_MAX),
-          .tenant = caller.share()};
+          .tenant = caller.share(),
+          .weight = caller.limits.weight};
 }
 
 bool Sequence::may_decode() const {

@@ -97,7 +97,11 @@ struct Sequence {
   Pending ready(int chunk) const;
   // That it takes no part in the next step.
   Pending waits() const {
-    return {.tokens = 0, .prompt = !decodes(), .scored = scored(), .place = prompt.place};
+    return {.tokens = 0,
+            .prompt = !decodes(),
+            .scored = scored(),
+            .place = prompt.place,
+            .tenant = caller.share()};
   }
   // When it is ended if nothing has come until then.
   std::optional<Clock::time_point> patience_ends() const;

@@ -21,6 +21,10 @@ Clock::duration to_duration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
+double seconds_of(Clock::time_point when) {
+  return std::chrono::duration<double>(when.time_since_epoch()).count();
+}
+
 const PromptReading& reading_of(const Request& request, const Session* session) {
   const bool continues = !is_fresh(session) && request.continued_prompt;
   return continues ? *request.continued_prompt : request.prompt;
@@ -92,7 +96,8 @@ void WaitingLine::line_up(Line& one) {
   if (in_turn_at_.capacity() <= waiting_.size()) in_turn_at_.reserve(2 * waiting_.size() + 8);
   const Waiting& waiting = one.front();
   if (uses_.size() >= kMostUses) forget_uses();
-  use_of(waiting.request.caller.share());  // from now on there is one
+  TenantUse& use = use_of(waiting.request.caller.share());  // from now on there is one
+  use.asked = std::max(use.asked, seconds_of(waiting.request.arrival));
   Session* session = waiting.session;
   const bool all_there = waiting.request.more_prompt == nullptr;
   const Accepted accepted{.prompt_tokens = all_there ? waiting.tokens() : 0,
@@ -221,7 +226,7 @@ void WaitingLine::drop(const Waiting& waiting, Finish why, Clock::time_point now
 
 std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now) {
   while (!waiting_.empty()) {
-    const auto next = next_in_turn();
+    const auto next = next_in_turn(now);
     if (next == waiting_.end()) return nullptr;
     std::unique_ptr<Sequence> sequence;
     try {
@@ -242,10 +247,11 @@ std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now) {
 }
 
 // The end where nobody may have a slot.
-WaitingLine::Line::iterator WaitingLine::next_in_turn() {
+WaitingLine::Line::iterator WaitingLine::next_in_turn(Clock::time_point now) {
   in_turn_.clear();
   for (const Waiting& waiting : waiting_) in_turn_.push_back(waiting.waiter(pool_.slots()));
-  const std::optional<TenantId> tenant = tenant_in_turn(in_turn_, uses_);
+  const std::optional<TenantId> tenant =
+      tenant_in_turn(in_turn_, uses_, pool_.slots(), seconds_of(now));
   if (!tenant) return waiting_.end();
   in_turn_.clear();
   in_turn_at_.clear();
@@ -276,12 +282,17 @@ void WaitingLine::count_slots(std::span<const std::unique_ptr<Sequence>> running
   for (const auto& sequence : running) ++use_of(sequence->caller.share()).slots;
 }
 
+bool WaitingLine::is_shared(Clock::time_point now) const {
+  return several_are_around(uses_, seconds_of(now));
+}
+
 // Moves an idle session out of its slot if none is free. False if there is no such session either.
 bool WaitingLine::make_room() { return pool_.free_slots() > 0 || sessions_.evict_one(); }
 
-std::optional<StateSlot> WaitingLine::free_slot(const Identity& caller) {
+std::optional<StateSlot> WaitingLine::free_slot(const Identity& caller, Clock::time_point now) {
   TenantUse& use = use_of(caller.share());
   if (!may_have_more(use, most_slots(caller.limits, pool_.slots()))) return std::nullopt;
+  if (last_is_kept(uses_, pool_.slots(), seconds_of(now))) return std::nullopt;
   const auto waits_with_less = [&](const Waiting& other) {
     const Identity& who = other.request.caller;
     return who.share() != caller.share() &&

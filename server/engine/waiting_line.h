@@ -22,7 +22,8 @@ struct EngineLoad {
   std::span<const std::unique_ptr<Sequence>> running;
   const Pace& pace;
   const HoldTimeEstimator& holds;
-  double prompt_rate() const;  // prompt tokens a second, of all together; 0: not known
+  // Prompt tokens a second, of all together; 0: not known. shared: by several tenants.
+  double prompt_rate(bool shared) const;
 };
 
 // The requests that have arrived and have no slot yet. They leave by their places, which is the
@@ -59,7 +60,7 @@ class WaitingLine {
   // A slot for a further choice, whose state is to be copied into it, after an idle session has
   // left its own if it must; empty: there is none.
   // Not where the tenant has what it may have, or others wait that have less.
-  std::optional<StateSlot> free_slot(const Identity& caller);
+  std::optional<StateSlot> free_slot(const Identity& caller, Clock::time_point now);
   // Which slots are in use: once before each round of the two above.
   void count_slots(std::span<const std::unique_ptr<Sequence>> running);
   void count_slot(TenantId tenant) { ++use_of(tenant).slots; }
@@ -67,6 +68,9 @@ class WaitingLine {
   void wait_again(const Sequence& sequence, size_t first);
   // Lets go of all of them, and of what has arrived and was not looked at. The queue is closed.
   void drop_all(Finish why, Clock::time_point now);
+
+  // Whether several tenants have asked lately: then steps are kept short.
+  bool is_shared(Clock::time_point now) const;
 
   bool empty() const { return waiting_.empty() && parked_.empty() && parked_commands_.empty(); }
   // Those in it, by their places.
@@ -128,10 +132,10 @@ class WaitingLine {
               bool has_prefix = false);
   Input input_of(const Request& request, const Session* session) const;
   Ending refusal(const Request& request, const Session* session, const Input& input) const;
-  double wait_of(const Waiter& waiter, const EngineLoad& load) const;
+  double wait_of(const Waiter& waiter, const EngineLoad& load, Clock::time_point now) const;
   Ending overload(const Waiting& waiting, const EngineLoad& load, Clock::time_point now) const;
   void line_up(Line& one);
-  Line::iterator next_in_turn();
+  Line::iterator next_in_turn(Clock::time_point now);
   static constexpr size_t kMostUses = 256;  // then those of others are forgotten
   TenantUse& use_of(TenantId tenant);
   std::optional<Clock::time_point> patience_ends(const Waiting& waiting) const;

@@ -24,10 +24,10 @@ std::vector<Holder> holders_of(const EngineLoad& load) {
 
 }  // namespace
 
-double EngineLoad::prompt_rate() const {
+double EngineLoad::prompt_rate(bool shared) const {
   const auto decodes = std::count_if(running.begin(), running.end(),
                                      [](const auto& sequence) { return !sequence->in_prompt(); });
-  return pace.prompt_rate(static_cast<int>(decodes));
+  return pace.prompt_rate(static_cast<int>(decodes), shared);
 }
 
 std::vector<Waiter> WaitingLine::waiters() const {
@@ -38,19 +38,20 @@ std::vector<Waiter> WaitingLine::waiters() const {
 }
 
 // Seconds that others keep it waiting.
-double WaitingLine::wait_of(const Waiter& waiter, const EngineLoad& load) const {
+double WaitingLine::wait_of(const Waiter& waiter, const EngineLoad& load,
+                            Clock::time_point now) const {
   const std::vector<Waiter> line = waiters();
   const std::vector<Holder> holders = holders_of(load);
   return expected_wait(waiter, {.line = line,
                                 .holders = holders,
                                 .slots = pool_.slots(),
-                                .prompt_rate = load.prompt_rate(),
+                                .prompt_rate = load.prompt_rate(is_shared(now)),
                                 .step_seconds = load.pace.step_seconds(),
                                 .holds = load.holds});
 }
 
 double WaitingLine::expected_seconds(const EngineLoad& load, Clock::time_point now) const {
-  return wait_of({.place = place_of(now, 0), .tokens = 1}, load);
+  return wait_of({.place = place_of(now, 0), .tokens = 1}, load, now);
 }
 
 // An ending with a message if others would keep the request waiting for longer than they may.
@@ -62,7 +63,8 @@ Ending WaitingLine::overload(const Waiting& waiting, const EngineLoad& load,
   if (const auto& deadline = waiting.request.deadline) {
     bounds.deadline_seconds = seconds_between(now, *deadline);
   }
-  const Verdict verdict = judge(waiter, wait_of(waiter, load), load.prompt_rate(), bounds);
+  const Verdict verdict =
+      judge(waiter, wait_of(waiter, load, now), load.prompt_rate(is_shared(now)), bounds);
   if (verdict.admitted) return {};
   const std::string wanted =
       fmt::format("{} {:.2g}", verdict.deadline ? "its deadline is in" : "is to be expected within",

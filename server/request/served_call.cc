@@ -51,7 +51,7 @@ ServedCall::ServedCall(Serving& serving, Door& door, Executor& executor)
 
 ServedCall::~ServedCall() {
   message_share_ = {};
-  if (counted_) serving_.tenants.leave(caller_.tenant);
+  if (counted_) serving_.tenants.leave(caller_);
   const bool was_refused = refusal_.has_value();
   CallRegistry& registry = serving_.registry;
   door_.released();
@@ -85,12 +85,13 @@ Refused ServedCall::admit(int64_t message_bytes, const std::string& id) {
   return refused;
 }
 
-// Where there are keys, a tenant may have as much under way as there are slots, and of what the
-// queue and the slots together have left, so many times as much. So a flood of one finds a quarter
-// of the queue closed and floods of several a part each, and whoever comes beside them finds room.
+// A tenant, or an address that stands for one, may have as much under way as there are slots, and
+// of what the queue and the slots together have left, so many times as much. So a flood of one
+// finds a quarter of the queue closed and floods of several a part each, and whoever comes beside
+// them finds room.
 int ServedCall::most_under_way() const {
   constexpr int64_t kTimesWhatIsLeft = 3;
-  if (!serving_.access.has_keys()) return TenantLimits::kNone;
+  if (!serving_.access.has_keys() && caller_.network == 0) return TenantLimits::kNone;
   const int64_t slots = serving_.info.slots, all = slots + serving_.queue.max_waiting();
   const int64_t left = std::max<int64_t>(0, all - serving_.under_way());
   return static_cast<int>(std::min<int64_t>(slots + kTimesWhatIsLeft * left, TenantLimits::kNone));
@@ -112,9 +113,11 @@ Refused ServedCall::check_share() {
   if (counted_) return {};
   if (most < caller_.limits.waiting) {
     audit("limit", auditee(caller_), "RESOURCE_EXHAUSTED", "queue");
+    const std::string who = caller_.network != 0
+                                ? fmt::format("the address {}", std::string_view(caller_.peer))
+                                : fmt::format("tenant \"{}\"", caller_.tenant_name);
     return exhausted(fmt::format(
-        "tenant \"{}\" has its share of the queue, whose rest is for others: try again later",
-        caller_.tenant_name));
+        "{} has its share of the queue, whose rest is for others: try again later", who));
   }
   audit("limit", auditee(caller_), "RESOURCE_EXHAUSTED", "waiting");
   return exhausted(

@@ -13,19 +13,21 @@ double per_second(const Identity& caller) {
 
 bool TenantMeter::enter(const Identity& caller, int most) {
   std::lock_guard lock(mutex_);
-  int& under_way = accounts_[caller.tenant].under_way;
+  int& under_way = accounts_[caller.share()].under_way;
   if (under_way >= std::min(caller.limits.waiting, most)) return false;
   ++under_way;
   return true;
 }
 
-void TenantMeter::leave(TenantId tenant) {
+// Addresses come and go, and leave nothing behind.
+void TenantMeter::leave(const Identity& caller) {
   std::lock_guard lock(mutex_);
-  --accounts_[tenant].under_way;
+  const auto account = accounts_.find(caller.share());
+  if (--account->second.under_way == 0 && account->second.spent == 0) accounts_.erase(account);
 }
 
 TenantMeter::Account& TenantMeter::account_of(const Identity& caller, Clock::time_point now) {
-  Account& account = accounts_[caller.tenant];
+  Account& account = accounts_[caller.share()];
   const double back = per_second(caller) * seconds_between(account.paid, now);
   account.spent = std::max(0.0, account.spent - back);
   account.paid = now;

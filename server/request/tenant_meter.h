@@ -8,13 +8,14 @@
 
 namespace recurve {
 
-// What tenants have under way and have spent, against what they may have. Thread-safe.
+// What tenants have under way and have spent, against what they may have; where there are no keys,
+// addresses of the network stand for them (Identity::share()). Thread-safe.
 class TenantMeter {
  public:
   // A request of the tenant begins; false, and it does not, where it has as many as it may, or
   // `most`.
   bool enter(const Identity& caller, int most = TenantLimits::kNone);
-  void leave(TenantId tenant);
+  void leave(const Identity& caller);
 
   // Tokens that were absorbed or generated. What is spent is paid back at the rate of
   // tokens_per_minute, and a minute's worth may be spent ahead.
@@ -31,7 +32,8 @@ class TenantMeter {
   Account& account_of(const Identity& caller, Clock::time_point now);
 
   std::mutex mutex_;
-  std::map<TenantId, Account> accounts_;  // of all tenants that have ever asked
+  std::map<TenantId, Account>
+      accounts_;  // of all that have something under way or not paid back, and of others
 };
 
 }  // namespace recurve

@@ -11,6 +11,8 @@ constexpr double kLearn = 0.2;
 // The share that is aimed at of the time that a step may take, as no step takes exactly what was
 // expected.
 constexpr double kAimAt = 0.9;
+// Of the time that a step may take: where several tenants share the server.
+constexpr double kSharedPart = 1.0 / 3;
 
 }  // namespace
 
@@ -38,16 +40,17 @@ void Pace::observe(const StepShape& step, double seconds) {
   recent_ += kLearn * (seconds - recent_);
 }
 
-int Pace::prompt_rows(int decodes) const {
-  if (decodes == 0 || limit_ == 0 || !begun_) return most_rows_;
-  const double room = kAimAt * limit_ - base_;
+int Pace::prompt_rows(int decodes, bool shared) const {
+  if ((decodes == 0 && !shared) || limit_ == 0 || !begun_) return most_rows_;
+  const double seconds = shared ? std::clamp(2 * base_, kSharedPart * limit_, limit_) : limit_;
+  const double room = kAimAt * seconds - base_;
   if (room <= 0) return 0;
   if (per_row_ * most_rows_ <= room) return most_rows_;
   return static_cast<int>(std::floor(room / per_row_));
 }
 
-double Pace::prompt_rate(int decodes) const {
-  const int rows = std::max(prompt_rows(decodes), 1);
+double Pace::prompt_rate(int decodes, bool shared) const {
+  const int rows = std::max(prompt_rows(decodes, shared), 1);
   const double seconds = this->seconds(rows);
   return begun_ && seconds > 0 ? rows / seconds : 0;
 }

@@ -23,14 +23,16 @@ class Pace {
   void observe(const StepShape& step, double seconds);
 
   // What prompts may take of the next step. Everything where nobody decodes; may be less than a
-  // chunk, or nothing.
-  int prompt_rows(int decodes) const;
+  // chunk, or nothing. shared: several tenants are around. Whoever of them comes next waits for the
+  // end of the step, so it takes a third of the time that it may, or twice what it takes without
+  // prompts where that is more, and that holds where nobody decodes too.
+  int prompt_rows(int decodes, bool shared = false) const;
 
   double seconds(int prompt_rows) const { return base_ + per_row_ * prompt_rows; }
   // Seconds between two tokens of a running stream, of late; 0: none known.
   double step_seconds() const { return recent_; }
   // Prompt tokens absorbed in a second while prompts take what they may; 0: not known.
-  double prompt_rate(int decodes) const;
+  double prompt_rate(int decodes, bool shared = false) const;
 
  private:
   const int most_rows_;

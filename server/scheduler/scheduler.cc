@@ -13,7 +13,7 @@ struct Draft {
   std::span<const Pending> pending;
   std::vector<int> rows;
   int rows_left, logits_left;
-  uint64_t turn;
+  std::vector<Served> served;  // of all tenants that have prompts
 
   int left(size_t i) const { return pending[i].tokens - rows[i]; }
   int piece(size_t i) const { return std::min(left(i), bounds.chunk); }
@@ -27,11 +27,15 @@ struct Draft {
   bool fits(size_t i) const {
     return wants(i) && piece(i) <= rows_left && logits(i) <= logits_left;
   }
+  Served& served_at(size_t i) {
+    return *std::ranges::find(served, pending[i].tenant, &Served::tenant);
+  }
   void give_chunk(size_t i) {
     const int piece = this->piece(i);
     logits_left -= logits(i);
     rows_left -= piece;
     rows[i] += piece;
+    served_at(i).rows += piece / pending[i].weight;
   }
 };
 
@@ -58,33 +62,66 @@ size_t pick(const Draft& plan, bool shortest, const May& may) {
   return best;
 }
 
-// The tenant next in the order of their numbers that has a prompt; nothing behind the last.
-std::optional<TenantId> tenant_behind(const Draft& plan, std::optional<TenantId> last) {
-  std::optional<TenantId> next;
-  for (size_t i = 0; i < plan.pending.size(); ++i) {
-    const TenantId tenant = plan.pending[i].tenant;
-    if (plan.wants(i) && (!last || tenant > *last) && (!next || tenant < *next)) next = tenant;
-  }
-  return next;
+const Served* served_of(std::span<const Served> served, TenantId tenant) {
+  const auto found = std::ranges::find(served, tenant, &Served::tenant);
+  return found == served.end() ? nullptr : &*found;
 }
 
-TenantId tenant_of_turn(const Draft& plan) {
-  uint64_t count = 0;
-  for (auto one = tenant_behind(plan, {}); one; one = tenant_behind(plan, one)) ++count;
-  std::optional<TenantId> tenant = tenant_behind(plan, {});
-  if (count < 2) return tenant.value_or(0);
-  for (uint64_t i = plan.turn / 2 % count; i > 0; --i) tenant = tenant_behind(plan, tenant);
-  return *tenant;
+// Those that have prompts; who comes anew begins with the least that one of the others has.
+std::vector<Served> who_has_prompts(std::span<const Pending> pending,
+                                    std::span<const Served> before) {
+  std::vector<Served> served;
+  for (const bool anew : {false, true}) {
+    const auto least = std::ranges::min_element(served, {}, &Served::rows);
+    const double begins = least == served.end() ? 0 : least->rows;
+    for (const Pending& one : pending) {
+      if (!one.prompt || one.tokens == 0 || served_of(served, one.tenant) != nullptr) continue;
+      const Served* known = served_of(before, one.tenant);
+      if (known != nullptr) served.push_back(*known);
+      if (known == nullptr && anew) served.push_back({.tenant = one.tenant, .rows = begins});
+    }
+  }
+  return served;
+}
+
+// Null where nobody has a prompt left.
+const Served* tenant_in_turn(const Draft& plan) {
+  const auto wants = [&](TenantId tenant) {
+    for (size_t i = 0; i < plan.pending.size(); ++i) {
+      if (plan.pending[i].tenant == tenant && plan.wants(i)) return true;
+    }
+    return false;
+  };
+  const auto sequences = [&](const Served* one) {
+    return std::ranges::count(plan.pending, one->tenant, &Pending::tenant);
+  };
+  const Served* best = nullptr;
+  for (const Served& one : plan.served) {
+    if (!wants(one.tenant)) continue;
+    const bool better = best == nullptr || one.rows < best->rows ||
+                        (one.rows == best->rows && sequences(&one) < sequences(best));
+    if (better) best = &one;
+  }
+  return best;
 }
 
 // The tenant's one that came first; by turns the shortest, if that is far shorter.
 size_t whose_turn(const Draft& plan) {
-  const TenantId tenant = tenant_of_turn(plan);
-  const auto wants = [&](size_t i) { return plan.wants(i) && plan.pending[i].tenant == tenant; };
+  const Served* served = tenant_in_turn(plan);
+  if (served == nullptr) return plan.pending.size();
+  const auto wants = [&](size_t i) {
+    return plan.wants(i) && plan.pending[i].tenant == served->tenant;
+  };
   const size_t first = pick(plan, false, wants);
-  if (plan.turn % 2 == 0 || first == plan.pending.size()) return first;
+  if (served->chunks % 2 == 0) return first;
   const size_t shortest = pick(plan, true, wants);
   return is_far_shorter(plan.left(shortest), plan.left(first)) ? shortest : first;
+}
+
+// Which a step always has room for, however little prompts may take of it.
+int first_piece(const Draft& plan) {
+  const size_t owner = whose_turn(plan);
+  return owner == plan.pending.size() ? 0 : plan.piece(owner);
 }
 
 // Chunk by chunk to whose turn it is, as long as that fits; then what is left to whom it fits.
@@ -95,7 +132,7 @@ void share_among_prompts(Draft& plan) {
     const size_t owner = whose_turn(plan);
     if (owner == none || !plan.fits(owner)) break;
     plan.give_chunk(owner);
-    ++plan.turn;
+    ++plan.served_at(owner).chunks;
   }
   while (true) {
     const size_t other = pick(plan, true, [&](size_t i) { return plan.fits(i); });
@@ -106,18 +143,19 @@ void share_among_prompts(Draft& plan) {
 
 }  // namespace
 
-StepPlan plan_step(const StepBounds& bounds, std::span<const Pending> pending, uint64_t turn) {
+StepPlan plan_step(const StepBounds& bounds, std::span<const Pending> pending,
+                   std::span<const Served> served) {
   Draft plan{bounds,      pending,       std::vector<int>(pending.size(), 0),
-             bounds.rows, bounds.logits, turn};
+             bounds.rows, bounds.logits, who_has_prompts(pending, served)};
   for (size_t i = 0; i < pending.size(); ++i) {
     if (pending[i].prompt || pending[i].tokens == 0) continue;
     plan.rows[i] = 1;
     --plan.rows_left;
     --plan.logits_left;
   }
-  plan.rows_left = std::min(plan.rows_left, std::max(bounds.prompt_rows, bounds.chunk));
+  plan.rows_left = std::min(plan.rows_left, std::max(bounds.prompt_rows, first_piece(plan)));
   share_among_prompts(plan);
-  return {.rows = std::move(plan.rows), .next_turn = plan.turn};
+  return {.rows = std::move(plan.rows), .served = std::move(plan.served)};
 }
 
 }  // namespace recurve

@@ -27,17 +27,24 @@ struct Pending {
   // Of these tokens, what this step may take: whole chunks. Its state is wanted as it is then.
   int most = INT32_MAX;
   TenantId tenant = 0;  // whose it is
+  double weight = 1;    // of the tenant, see TenantLimits
 };
 
 // A prompt so many times shorter than another is far shorter.
 inline constexpr int kFarShorter = 8;
 inline bool is_far_shorter(int64_t tokens, int64_t than) { return tokens * kFarShorter <= than; }
 
+// What a tenant that has prompts was given of the steps so far.
+struct Served {
+  TenantId tenant = 0;
+  double rows = 0;      // over its weight
+  uint64_t chunks = 0;  // that it was given by turns
+};
+
 // What the next step is made of.
 struct StepPlan {
-  std::vector<int> rows;  // tokens that each sequence brings, in the order given
-  // The turn of the step after it; it counts the chunks that were given by turns, from 0 on.
-  uint64_t next_turn = 0;
+  std::vector<int> rows;       // tokens that each sequence brings, in the order given
+  std::vector<Served> served;  // for the plan of the next step
 };
 
 // How many tokens each sequence brings to the next step.
@@ -51,10 +58,13 @@ struct StepPlan {
 // chunk only, counted from its start; what it brings does not depend on its neighbours except in
 // how many whole chunks, and the recurrence gives the same bits for any such cut.
 //
-// Tenants whose prompts are there have these turns in turn, two each: one's prompts, however many
-// and however urgent, do not stand before another's.
+// Of tenants whose prompts are there, each chunk goes to the one of which least was absorbed for
+// its weight, so that one's prompts, however many and however urgent, do not stand before
+// another's. Who comes anew has been served as little as who was served least, and of equals the
+// one with fewer sequences goes first: who asks for little hardly waits for who asks for much.
 //
 // Pure: no clock, no device, no locks.
-StepPlan plan_step(const StepBounds& bounds, std::span<const Pending> pending, uint64_t turn);
+StepPlan plan_step(const StepBounds& bounds, std::span<const Pending> pending,
+                   std::span<const Served> served);
 
 }  // namespace recurve

@@ -15,7 +15,13 @@ struct TenantUse {
   TenantId tenant = 0;
   int slots = 0;
   uint64_t turn = 0;  // its last one, of all that were given; 0: it had none
+  double asked = 0;   // when it last did: seconds of any clock
 };
+
+// A tenant is around while it has slots, and for so many seconds after it has asked for one.
+inline constexpr double kAround = 10;
+bool is_around(const TenantUse& use, double now);
+bool several_are_around(std::span<const TenantUse> uses, double now);
 
 // How many of the slots a tenant may have at once, by its limits.
 int most_slots(const TenantLimits& limits, int slots);
@@ -27,7 +33,13 @@ bool may_have_more(const TenantUse& use, int most);
 // have the fewest for its weight then; of equals, the one whose last turn is longest ago. So a
 // tenant's requests wait for each other, however many there are and however urgent, and not for
 // another's. Nothing where nobody in the line may have more. All in the line have a use.
+//
+// The last of `slots`, where there are several, is for a tenant that has none while such a one is
+// around: what it asks for next begins at once, and not when somebody else's has ended.
 std::optional<TenantId> tenant_in_turn(std::span<const Waiter> line,
-                                       std::span<const TenantUse> uses);
+                                       std::span<const TenantUse> uses, int slots, double now);
+
+// Whether a tenant that has slots must leave the last one to another.
+bool last_is_kept(std::span<const TenantUse> uses, int slots, double now);
 
 }  // namespace recurve

@@ -22,12 +22,12 @@ def new_key(file, tenant, *flags):
 
 
 class Server:
-    def __init__(self, folder, *flags):
+    def __init__(self, folder, *flags, host="127.0.0.1"):
         self.log = folder / "log"
         with open(self.log, "w") as out:
             self.process = subprocess.Popen(
-                [BIN / "recurve-server", "--model", MODEL, "--listen", "127.0.0.1:0", "--http",
-                 "127.0.0.1:0", "--slots", "4", "--threads", "1", "--log-level", "debug", *flags],
+                [BIN / "recurve-server", "--model", MODEL, "--listen", f"{host}:0", "--http",
+                 f"{host}:0", "--slots", "4", "--threads", "1", "--log-level", "debug", *flags],
                 stderr=out)
         self.wait_for("event=serving_http")
         self.ports = dict(re.findall(r"event=(serving\w*) .* port=(\d+)", self.log.read_text()))

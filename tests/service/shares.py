@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -94,21 +95,53 @@ def test_memory_and_disk_of_sessions_are_bounded(shared):
     server.recurve("session", "open", "more", key=keys["one"])
 
 
+def flood_queue(server, flood, host, key=None):
+    """Far more requests than a queue of 24 takes, which do not end, until one is refused its share."""
+    body = json.dumps({"prompt": "Once", "max_tokens": 1000000, "ignore_eos": True, "stream": True})
+    headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
+    for _ in range(60):
+        flood.append(http.client.HTTPConnection(host, int(server.ports["serving_http"]), timeout=60))
+        flood[-1].request("POST", "/v1/completions", body, headers)
+    server.wait_for(r"what=limit .*result=RESOURCE_EXHAUSTED name=queue ")
+
+
 def test_a_queue_that_one_tenant_floods_has_room_for_another(tmp_path):
     """Far more requests than the queue takes, which do not end; another tenant's are all answered."""
     file = tmp_path / "keys.json"
     keys = {name: new_key(file, name) for name in ("many", "one")}
     server = Server(tmp_path, "--keys", file, "--max-queue", "24", "--ttft-ms", "0")
-    body = json.dumps({"prompt": "Once", "max_tokens": 1000000, "ignore_eos": True, "stream": True})
     flood = []
     try:
-        for _ in range(60):
-            flood.append(http.client.HTTPConnection("127.0.0.1", int(server.ports["serving_http"]), timeout=60))
-            flood[-1].request("POST", "/v1/completions", body, {
-                "authorization": f"Bearer {keys['many']}", "content-type": "application/json"})
-        server.wait_for(r"what=limit .*result=RESOURCE_EXHAUSTED name=queue ")
+        flood_queue(server, flood, "127.0.0.1", keys["many"])
         for _ in range(10):
             server.recurve("generate", "--prompt", "Once upon a time", "--max-tokens", "8", key=keys["one"])
+    finally:
+        for connection in flood:
+            connection.close()
+        server.stop()
+
+
+def address_of_this_machine():
+    """One that is not loopback, as another machine's would be; None where it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asks:
+        try:
+            asks.connect(("192.0.2.254", 9))  # sends nothing
+        except OSError:
+            return None
+        return asks.getsockname()[0]
+
+
+@pytest.mark.skipif(address_of_this_machine() is None, reason="the machine has no address but loopback")
+def test_without_keys_an_address_that_floods_leaves_room_for_another(tmp_path):
+    """It has its part of the queue, and not the last slot while another asks again and again."""
+    server = Server(tmp_path, "--insecure-network", "--max-queue", "24", "--ttft-ms", "0", host="0.0.0.0")
+    ask = ("generate", "--prompt", "Once upon a time", "--max-tokens", "8")
+    flood = []
+    try:
+        server.recurve(*ask)
+        flood_queue(server, flood, address_of_this_machine())
+        for _ in range(10):
+            server.recurve(*ask)
     finally:
         for connection in flood:
             connection.close()

@@ -13,8 +13,22 @@ TEST(TenantMeter, CountsWhatEachTenantHasUnderWay) {
   EXPECT_TRUE(meter.enter(kAlice));
   EXPECT_FALSE(meter.enter(kAlice));
   EXPECT_TRUE(meter.enter(kBob));
-  meter.leave(kAlice.tenant);
+  meter.leave(kAlice);
   EXPECT_TRUE(meter.enter(kAlice));
+}
+
+// Without keys all are one tenant, and each address has a share of its own.
+TEST(TenantMeter, CountsAddressesWhereTheyStandForTenants) {
+  Identity near = kAnyone, far = kAnyone, farther = kAnyone;
+  far.network = 0x80000001, farther.network = 0x80000002;
+  TenantMeter meter;
+  EXPECT_TRUE(meter.enter(far, 2));
+  EXPECT_TRUE(meter.enter(far, 2));
+  EXPECT_FALSE(meter.enter(far, 2));
+  EXPECT_TRUE(meter.enter(farther, 2));
+  EXPECT_TRUE(meter.enter(near));
+  meter.leave(far);
+  EXPECT_TRUE(meter.enter(far, 2));
 }
 
 TEST(TenantMeter, AMinutesTokensMayBeSpentAheadAndComeBack) {

@@ -100,6 +100,22 @@ TEST(Pace, WhereNobodyDecodesOrNothingIsPromisedPromptsHaveAll) {
   EXPECT_EQ(free.prompt_rows(300), kMostRows);
 }
 
+// Somebody else's request may come any time, and then it waits for the end of the step.
+TEST(Pace, StepsAreShorterWhereSeveralTenantsShareThem) {
+  Pace small(kMostRows, 0.03);
+  run(small, kSmall, 8, 200);
+  const int rows = small.prompt_rows(8, true);
+  EXPECT_NEAR(kSmall.seconds({.decodes = 8, .prompt_rows = rows}), 0.9 * 0.01, 0.001);
+  EXPECT_NEAR(small.prompt_rows(0, true), rows, 1);
+  Pace large(kMostRows, 0.03);
+  for (int i = 0; i < 200; ++i) {  // 8.5 ms without prompts, which may take as long
+    const StepShape step{.decodes = 64, .prompt_rows = i % 2 * 6 * kChunk};
+    large.observe(step, kLarge.seconds(step));
+  }
+  EXPECT_NEAR(kLarge.seconds({.decodes = 64, .prompt_rows = large.prompt_rows(64, true)}),
+              0.9 * 2 * 0.0085, 0.001);
+}
+
 TEST(Pace, KnowsHowFastPromptsAreAbsorbed) {
   Pace pace(kMostRows, 0.03);
   run(pace, kLarge, 64, 200);

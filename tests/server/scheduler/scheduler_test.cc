@@ -23,8 +23,8 @@ constexpr StepBounds bounds(int rows, int logits, int chunk) {
 }
 
 std::vector<int> plan(const StepBounds& bounds, const std::vector<Pending>& pending,
-                      uint64_t turn = 0) {
-  return plan_step(bounds, pending, turn).rows;
+                      uint64_t chunks = 0) {
+  return plan_step(bounds, pending, std::vector{Served{.chunks = chunks}}).rows;
 }
 
 TEST(PlanStep, NothingToDo) {
@@ -73,14 +73,16 @@ TEST(PlanStep, PromptsKeepToTheirPartOfTheStepButAChunkTheyMay) {
   EXPECT_THAT(plan(narrow, {kDecode, prompt(100)}), ElementsAre(1, 16));
   narrow.prompt_rows = 0;
   EXPECT_THAT(plan(narrow, {kDecode, prompt(100), prompt(100, 1)}), ElementsAre(1, 8, 0));
+  // No more than the first one, where that is the end of a prompt.
+  EXPECT_THAT(plan(narrow, {kDecode, prompt(4), prompt(4, 1)}), ElementsAre(1, 4, 0));
 }
 
 TEST(PlanStep, TheTurnGoesOnFromStepToStep) {
-  uint64_t turn = 0;
+  std::vector<Served> served;
   const auto next = [&](int rows) {
     const StepPlan plan =
-        plan_step(bounds(rows, 20, 8), std::vector{prompt(400, 1), prompt(40, 2)}, turn);
-    turn = plan.next_turn;
+        plan_step(bounds(rows, 20, 8), std::vector{prompt(400, 1), prompt(40, 2)}, served);
+    served = plan.served;
     return plan.rows;
   };
   EXPECT_THAT(next(8), ElementsAre(8, 0));
@@ -133,7 +135,7 @@ TEST(PlanStep, HoldsItsPromisesOnRandomSteps) {
   Scenes scenes(1);
   for (int round = 0; round < 20000; ++round) {
     auto [bounds, pending, turn] = scenes.next();
-    const std::vector<int> rows = plan_step(bounds, pending, turn).rows;
+    const std::vector<int> rows = plan(bounds, pending, turn);
     ASSERT_EQ(rows.size(), pending.size());
     int all_rows = 0, prompt_rows = 0, all_logits = 0;
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -156,7 +158,7 @@ TEST(PlanStep, HoldsItsPromisesOnRandomSteps) {
       const int piece = std::min(pending[i].tokens - rows[i], bounds.chunk);
       if (!pending[i].prompt || piece == 0) continue;
       const int logits = logits_of(pending[i], rows[i] + piece) - logits_of(pending[i], rows[i]);
-      EXPECT_TRUE(all_rows + piece > bounds.rows || prompt_rows + piece > most_prompt_rows ||
+      EXPECT_TRUE(all_rows + piece > bounds.rows || prompt_rows + piece > bounds.prompt_rows ||
                   all_logits + logits > bounds.logits);
       EXPECT_GT(prompt_rows, 0) << "a chunk always fits";
     }
@@ -178,8 +180,8 @@ class Traffic {
   }
   // One step of so many chunks; true if the prompt of that place is through.
   bool step_ends(int chunks, int64_t place) {
-    const StepPlan plan = plan_step(bounds(chunks * chunk_, 100000, chunk_), prompts_, turn_);
-    turn_ = plan.next_turn;
+    const StepPlan plan = plan_step(bounds(chunks * chunk_, 100000, chunk_), prompts_, served_);
+    served_ = plan.served;
     const std::vector<int>& rows = plan.rows;
     bool ended = false;
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -202,7 +204,7 @@ class Traffic {
   const int chunk_;
   std::vector<Pending> prompts_;
   int64_t came_ = 0;
-  uint64_t turn_ = 0;
+  std::vector<Served> served_;
 };
 
 int64_t chunks_of(int64_t tokens, int chunk) { return (tokens + chunk - 1) / chunk; }

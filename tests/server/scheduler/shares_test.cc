@@ -11,6 +11,7 @@
 namespace recurve::shares_test {
 
 constexpr TenantId kMany = 1, kOne = 2, kThird = 3;
+constexpr double kNow = 1000;
 
 Waiter waiter(TenantId tenant, double weight = 1, int most = TenantLimits::kNone) {
   return {.tokens = 1, .tenant = tenant, .weight = weight, .most_slots = most};
@@ -22,7 +23,7 @@ std::map<TenantId, int> give(int slots, const std::vector<Waiter>& line) {
   for (const Waiter& one : line) uses.push_back({.tenant = one.tenant});
   uint64_t turns = 0;
   for (int i = 0; i < slots; ++i) {
-    const auto tenant = tenant_in_turn(line, uses);
+    const auto tenant = tenant_in_turn(line, uses, slots, kNow);
     if (!tenant) break;
     for (TenantUse& use : uses) {
       if (use.tenant != *tenant) continue;
@@ -51,8 +52,28 @@ TEST(TenantInTurn, KeepsToWhatATenantMayHave) {
 // With one slot, which both have by turns, however many of one stand in front.
 TEST(TenantInTurn, OfEqualsTheOneWhoseTurnIsLongerAgo) {
   const std::vector<Waiter> line = {waiter(kMany), waiter(kMany), waiter(kMany), waiter(kOne)};
-  EXPECT_EQ(tenant_in_turn(line, std::vector<TenantUse>{{kMany, 0, 1}, {kOne, 0, 0}}), kOne);
-  EXPECT_EQ(tenant_in_turn(line, std::vector<TenantUse>{{kMany, 0, 1}, {kOne, 0, 2}}), kMany);
+  const auto in_turn = [&](uint64_t turn_of_many, uint64_t turn_of_one) {
+    return tenant_in_turn(
+        line, std::vector<TenantUse>{{kMany, 0, turn_of_many}, {kOne, 0, turn_of_one}}, 1, kNow);
+  };
+  EXPECT_EQ(in_turn(1, 0), kOne);
+  EXPECT_EQ(in_turn(1, 2), kMany);
+}
+
+// Who has slots leaves the last one to who has none and has asked lately.
+TEST(TenantInTurn, KeepsTheLastSlotForWhoHasNone) {
+  std::vector<TenantUse> uses = {{.tenant = kMany, .slots = 15},
+                                 {.tenant = kOne, .slots = 0, .asked = kNow - kAround / 2}};
+  const std::vector<Waiter> many = {waiter(kMany)}, both = {waiter(kMany), waiter(kOne)};
+  EXPECT_EQ(tenant_in_turn(many, uses, 16, kNow), std::nullopt);
+  EXPECT_EQ(tenant_in_turn(both, uses, 16, kNow), kOne);
+  EXPECT_EQ(tenant_in_turn(many, uses, 17, kNow), kMany) << "it is not the last";
+  EXPECT_EQ(tenant_in_turn(many, uses, 16, kNow + kAround), kMany) << "nobody else is around";
+  uses[0].slots = 14;
+  uses[1].slots = 1;
+  EXPECT_EQ(tenant_in_turn(many, uses, 16, kNow), kMany) << "everybody has one";
+  uses = {{.tenant = kMany, .slots = 2}, {.tenant = kOne, .slots = 0, .asked = kNow}};
+  EXPECT_EQ(tenant_in_turn(many, uses, 3, kNow), kMany) << "one of three would be too many";
 }
 
 TEST(MostSlots, AShareOfAllOrANumberAndAtLeastOne) {
@@ -72,15 +93,46 @@ TEST(PlanStep, TenantsHaveTheirTurnsInTurn) {
   }
   pending.push_back({.tokens = 1000, .prompt = true, .scored = false, .place = 99, .tenant = kOne});
   int many = 0, one = 0;
-  uint64_t turn = 0;
+  std::vector<Served> served;
   for (int step = 0; step < 8; ++step) {
     const StepPlan plan =
-        plan_step({.rows = 8, .logits = 100, .chunk = 8, .prompt_rows = 8}, pending, turn);
-    turn = plan.next_turn;
+        plan_step({.rows = 8, .logits = 100, .chunk = 8, .prompt_rows = 8}, pending, served);
+    served = plan.served;
     for (size_t i = 0; i < plan.rows.size(); ++i) (i == 5 ? one : many) += plan.rows[i];
   }
   EXPECT_EQ(one, 32);
   EXPECT_EQ(many, 32);
+}
+
+TEST(PlanStep, TenantsHaveStepsByWeight) {
+  const std::vector<Pending> pending = {
+      {.tokens = 10000, .prompt = true, .scored = false, .tenant = kMany, .weight = 3},
+      {.tokens = 10000, .prompt = true, .scored = false, .tenant = kOne}};
+  int many = 0, one = 0;
+  std::vector<Served> served;
+  for (int step = 0; step < 8; ++step) {
+    const StepPlan plan =
+        plan_step({.rows = 8, .logits = 100, .chunk = 8, .prompt_rows = 8}, pending, served);
+    served = plan.served;
+    many += plan.rows[0];
+    one += plan.rows[1];
+  }
+  EXPECT_EQ(many, 48);
+  EXPECT_EQ(one, 16);
+}
+
+// Whose prompt comes while another's are absorbed is in the next step, if it has fewer sequences.
+TEST(PlanStep, WhoAsksForLittleGoesFirst) {
+  std::vector<Pending> pending(
+      3, {.tokens = 80, .prompt = true, .scored = false, .place = 0, .tenant = kMany});
+  const StepBounds bounds{.rows = 20, .logits = 100, .chunk = 8, .prompt_rows = 0};
+  StepPlan plan = plan_step(bounds, pending, {});
+  EXPECT_EQ(plan.rows, (std::vector{8, 0, 0}));
+  pending.push_back({.tokens = 16, .prompt = true, .scored = false, .place = 9, .tenant = kOne});
+  plan = plan_step(bounds, pending, plan.served);
+  EXPECT_EQ(plan.rows, (std::vector{0, 0, 0, 8}));
+  plan = plan_step(bounds, pending, plan.served);
+  EXPECT_EQ(plan.rows, (std::vector{8, 0, 0, 0})) << "then the other";
 }
 
 // What another tenant has in the line does not stand in front, however urgent.
