@@ -5,10 +5,10 @@
 
 #include <algorithm>
 
+#include "server/request/clock.h"
+
 namespace recurve {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // Free in the heap, and not worth a look.
 constexpr size_t kSlack = size_t{16} << 20;

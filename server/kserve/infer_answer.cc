@@ -10,13 +10,13 @@
 namespace recurve {
 namespace {
 
-using json = nlohmann::ordered_json;  // a token stands in front of the others at its place
+using nlohmann::ordered_json;  // a token stands in front of the others at its place
 
 // JSON has no infinity; this is what servers say instead.
 double finite(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
 
-std::string dump(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+std::string dump(const ordered_json& value) {
+  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 // As bytes; those of a text behind their length.
@@ -85,15 +85,15 @@ void InferAnswer::add(const AnswerDelta& delta) {
 }
 
 // Keyed by ids: the token itself and the likeliest ones, whose ranks are known.
-json InferAnswer::logprobs_of(const SampledToken& token) const {
-  const auto entry = [&](int32_t id, float logprob) -> json {
+ordered_json InferAnswer::logprobs_of(const SampledToken& token) const {
+  const auto entry = [&](int32_t id, float logprob) -> ordered_json {
     return {{"logprob", finite(logprob)}, {"decoded_token", tokenizer_.token_bytes(id)}};
   };
-  json all = json::object();
+  ordered_json all = ordered_json::object();
   all[std::to_string(token.id)] = entry(token.id, token.logprob);
   int rank = 0;
   for (const TokenLogprob& candidate : token.top) {
-    json& one = all[std::to_string(candidate.id)] = entry(candidate.id, candidate.logprob);
+    ordered_json& one = all[std::to_string(candidate.id)] = entry(candidate.id, candidate.logprob);
     one["rank"] = ++rank;
   }
   return all;
