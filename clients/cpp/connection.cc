@@ -149,9 +149,22 @@ bool is_lost(const grpc::Status& status, const grpc::ClientContext& context) {
          !context.GetServerTrailingMetadata().contains("recurve-state");
 }
 
+// What to do where no answer came, by gRPC's own words for why.
+std::string hint_for_lost(const std::string& cause, const std::string& address, bool tls) {
+  const auto says = [&](std::string_view word) { return cause.find(word) != std::string::npos; };
+  if (tls && (says("certificate") || says("CERTIFICATE"))) {
+    return "name the server as its certificate does, and with --tls-ca who has signed that";
+  }
+  if (!tls && (says("reset") || says("Socket closed"))) {
+    return "a server that speaks TLS ends such a connection: give --tls-ca FILE";
+  }
+  return fmt::format("start one there: recurve-server --model DIR --listen {}", address);
+}
+
 }  // namespace
 
-ServerConnection::ServerConnection(const Endpoint& endpoint) : address_(endpoint.address) {
+ServerConnection::ServerConnection(const Endpoint& endpoint)
+    : address_(endpoint.address), tls_(!endpoint.tls.ca.empty() || !endpoint.tls.cert.empty()) {
   check_address(address_);
   channel_ = make_channel(endpoint);
   // gRPC up to 1.51 reads the errno of connect() after it has allocated memory, which may have set
@@ -168,11 +181,10 @@ void ServerConnection::throw_unless_ok(const grpc::Status& status,
     // gRPC tells the whole way to the error; its end is the cause.
     const std::string message = status.error_message();
     const size_t colon = message.rfind(": ");
-    throw ClientError(
-        Kind::kUnreachable, status.error_code(),
-        fmt::format("no server can be reached at {} ({})", address_,
-                    message.substr(colon == std::string::npos ? 0 : colon + 2)),
-        fmt::format("start one there: recurve-server --model DIR --listen {}", address_));
+    const std::string cause = message.substr(colon == std::string::npos ? 0 : colon + 2);
+    throw ClientError(Kind::kUnreachable, status.error_code(),
+                      fmt::format("no server can be reached at {} ({})", address_, cause),
+                      hint_for_lost(message, address_, tls_));
   }
   const auto retry_after = retry_pushback(context);
   Kind kind = Kind::kRefused;

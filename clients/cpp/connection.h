@@ -44,6 +44,7 @@ class ServerConnection {
 
  private:
   std::string address_;
+  bool tls_ = false;  // is spoken
   std::shared_ptr<grpc::Channel> channel_;
 };
 

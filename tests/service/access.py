@@ -338,6 +338,27 @@ def test_metrics_and_audit_know_tenants(server, keys):
         assert any(f"what={what} tenant=bob key_id={id} peer=127.0.0.1 result=OK" in line for line in lines), what
 
 
+def test_the_command_line_says_what_is_missing_for_tls(tmp_path):
+    """Another name than the certificate has, another authority, and no TLS at all."""
+    (tmp_path / "other").mkdir()
+    authority, other = Authority(tmp_path), Authority(tmp_path / "other")
+    server = Server(tmp_path, *authority.sign(names="DNS:localhost").flags)
+    try:
+        def said(*flags):
+            done = server.recurve(*flags, "health", check=False)
+            assert done.returncode == 3, done
+            return done.stderr
+
+        wanted = "name the server as its certificate does, and with --tls-ca who has signed that"
+        assert wanted in said("--tls-ca", authority.ca)
+        assert wanted in said("--tls-ca", other.ca)
+        assert "speaks TLS ends such a connection: give --tls-ca FILE" in said()
+        named = server.address.replace("127.0.0.1", "localhost")
+        assert server.recurve("--server", named, "--tls-ca", authority.ca, "health").stdout == "SERVING\n"
+    finally:
+        server.stop()
+
+
 def test_a_certificate_is_as_good_as_a_key(tmp_path):
     """By its subject, over gRPC and HTTP; one that is not named is a stranger's."""
     authority = Authority(tmp_path)
