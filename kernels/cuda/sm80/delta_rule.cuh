@@ -10,17 +10,24 @@
 namespace recurve::cuda::sm80 {
 
 // How a warp stands over a state: kWidth threads side by side, four columns each, and above each
-// other groups that have every kGroups-th four keys, kKeys in all.
-template <int kKeysOfThread, int kThreadsAcross>
+// other kGroups groups of keys. kParts: of the keys of a thread, whose sums are made apart, so that
+// a shape with half the keys a thread and twice the groups adds up in the same order.
+template <int kKeysOfThread, int kThreadsAcross, int kPartsOfKeys>
 struct DeltaShape {
-  // That are to share a multiprocessor.
-  static constexpr int kBlocks = kKeysOfThread <= 8 ? 4 : 3;
-  static constexpr int kKeys = kKeysOfThread, kWidth = kThreadsAcross;
+  static constexpr int kKeys = kKeysOfThread, kWidth = kThreadsAcross, kParts = kPartsOfKeys;
   static constexpr int kGroups = kWarpSize / kWidth;
   static constexpr int kMostKeys = kGroups * kKeys;
   static constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
   static constexpr int kColumns = kWarps * kWidth * 4;  // of a block
+  static constexpr int kBlocks = kKeys <= 8 ? 4 : 3;    // that are to share a multiprocessor
+  static constexpr int kPairs = kGroups * kParts / 2;   // of parts whose sums are added up first
+
+  // The same with half the columns a warp: for few sequences of many rows.
+  using OfRows = DeltaShape<kKeys / 2, kWidth / 2, 1>;
 };
+using NarrowDelta = DeltaShape<8, 4, 2>;   // of 64 keys a head, at most
+using MiddleDelta = DeltaShape<16, 4, 2>;  // of 128
+using WideDelta = DeltaShape<16, 2, 2>;    // of 256
 
 // A part of a head of a sequence, and which keys and columns of it a thread has.
 struct DeltaThreadCoord {
@@ -97,16 +104,27 @@ struct DeltaState {
   }
 };
 
-// The sums over the groups of keys, known to all of them.
+__device__ inline float4 sum_of(const float4& x, const float4& y) {
+  return make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
+}
+__device__ inline float4 sum_across(const float4& x, int offset) {
+  return sum_of(x, make_float4(__shfl_xor_sync(0xffffffffu, x.x, offset),
+                               __shfl_xor_sync(0xffffffffu, x.y, offset),
+                               __shfl_xor_sync(0xffffffffu, x.z, offset),
+                               __shfl_xor_sync(0xffffffffu, x.w, offset)));
+}
+
+// The sums over all keys, known to all groups, of those of each part.
 template <typename Shape>
-__device__ inline float4 sum_of_key_groups(float4 x) {
-#pragma unroll
-  for (int offset = Shape::kWidth; offset < kWarpSize; offset *= 2) {
-    x.x += __shfl_xor_sync(0xffffffffu, x.x, offset);
-    x.y += __shfl_xor_sync(0xffffffffu, x.y, offset);
-    x.z += __shfl_xor_sync(0xffffffffu, x.z, offset);
-    x.w += __shfl_xor_sync(0xffffffffu, x.w, offset);
+__device__ inline float4 sum_of_key_groups(const float4 (&parts)[Shape::kParts]) {
+  float4 x;
+  if constexpr (Shape::kParts == 2) {
+    x = sum_of(parts[0], parts[1]);
+  } else {
+    x = sum_across(parts[0], kWarpSize / 2);
   }
+#pragma unroll
+  for (int pairs = 1; pairs < Shape::kPairs; pairs *= 2) x = sum_across(x, pairs * Shape::kWidth);
   return x;
 }
 
@@ -142,17 +160,18 @@ __device__ inline float replaced(const DeltaRow& x, float v, float held) {
 template <bool kChannels, typename T, typename Shape, bool kVector>
 __device__ float4 delta_step(DeltaState<T, Shape, kVector>& state, const DeltaRow& x, int group) {
   const float* const reading = kChannels ? x.faded : x.k;
-  float4 u = make_float4(0, 0, 0, 0), o = u;
+  float4 held[Shape::kParts] = {}, outputs[Shape::kParts] = {};
 #pragma unroll
   for (int j = 0; j < Shape::kKeys; j += 4) {
     const int key = 4 * (group + j / 4 * Shape::kGroups);
     const float4 k = *reinterpret_cast<const float4*>(reading + key);
-    add_scaled(u, k.x, state.S[j]);
-    add_scaled(u, k.y, state.S[j + 1]);
-    add_scaled(u, k.z, state.S[j + 2]);
-    add_scaled(u, k.w, state.S[j + 3]);
+    float4& sum = held[j / 4 % Shape::kParts];
+    add_scaled(sum, k.x, state.S[j]);
+    add_scaled(sum, k.y, state.S[j + 1]);
+    add_scaled(sum, k.z, state.S[j + 2]);
+    add_scaled(sum, k.w, state.S[j + 3]);
   }
-  u = sum_of_key_groups<Shape>(u);
+  float4 u = sum_of_key_groups<Shape>(held);
   u = make_float4(replaced(x, x.v.x, u.x), replaced(x, x.v.y, u.y), replaced(x, x.v.z, u.z),
                   replaced(x, x.v.w, u.w));
 #pragma unroll
@@ -166,12 +185,14 @@ __device__ float4 delta_step(DeltaState<T, Shape, kVector>& state, const DeltaRo
     advance(state.S[j + 1], F.y, k.y, u);
     advance(state.S[j + 2], F.z, k.z, u);
     advance(state.S[j + 3], F.w, k.w, u);
+    float4& o = outputs[j / 4 % Shape::kParts];
     add_scaled(o, q.x, state.S[j]);
     add_scaled(o, q.y, state.S[j + 1]);
     add_scaled(o, q.z, state.S[j + 2]);
     add_scaled(o, q.w, state.S[j + 3]);
   }
-  return o;
+  if constexpr (Shape::kParts == 2) return sum_of(outputs[0], outputs[1]);
+  return outputs[0];
 }
 
 }  // namespace recurve::cuda::sm80
