@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads) tiles_kernel(HeadwiseLinearArgs args
   const int64_t K = args.W.K, N = args.W.N / args.H;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int64_t tile =
-      static_cast<int64_t>(blockIdx.x / row_blocks) * kWarps + threadIdx.x / kWarpSize;
+      (static_cast<int64_t>(blockIdx.x / row_blocks) * blockDim.x + threadIdx.x) / kWarpSize;
   const int64_t n = tile * kM * kTileN, first = blockIdx.x % row_blocks * int64_t{kR * kTileRows};
   if (n >= args.W.N) return;
   const auto* W = static_cast<const uint16_t*>(args.W.data) + (n + lane / 4) * K + lane % 4 * 8;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) tiles_kernel(HeadwiseLinearArgs args
     x_of[r] = x + min(row, static_cast<int64_t>(args.rows) - 1) * args.x_stride;
   }
   Accumulator<kM, kR> sums;
-#pragma unroll 2
+#pragma unroll(kR == 1 ? 8 : 2)
   for (int64_t k = 0; k < K; k += kSlab) {
     uint4 w[2 * kM];
 #pragma unroll
@@ -102,14 +102,17 @@ __global__ void __launch_bounds__(kThreads) tiles_kernel(HeadwiseLinearArgs args
   });
 }
 
+// One row tile leaves few warps, which are to stand on as many multiprocessors.
 template <int kM, int kR>
 void launch_tiles(const HeadwiseLinearArgs& args, Stream& stream) {
   const bool vectors = aligned(args.x) && args.x_stride % 4 == 0;
   const int row_blocks = ceil_div(args.rows, kR * kTileRows);
-  const auto blocks = ceil_div(args.W.N, int64_t{kM * kTileN * kWarps}) * row_blocks;
+  constexpr int kWarpsOfBlock = kR == 1 ? 1 : kWarps;
+  const auto blocks = ceil_div(args.W.N, int64_t{kM * kTileN * kWarpsOfBlock}) * row_blocks;
   launch_early(stream, "headwise_linear",
                vectors ? tiles_kernel<kM, kR, true> : tiles_kernel<kM, kR, false>,
-               {.grid = static_cast<unsigned>(blocks), .threads = kThreads}, args, row_blocks);
+               {.grid = static_cast<unsigned>(blocks), .threads = kWarpsOfBlock * kWarpSize}, args,
+               row_blocks);
 }
 
 // Matrices in bf16 that fill tiles of the tensor cores.
