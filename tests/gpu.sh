@@ -146,7 +146,7 @@ for config in $prompts; do
   case $config in xlstm* | mamba*) ;; *) lengths="2048 8192" ;; esac
   for rows in $lengths; do
     "$build/bin/recurve-bench" --json step --device cuda:0 --config "tests/configs/$config.json" \
-      --random --batch 1 --rows $rows --seconds 0.3 >>"$out/prompt-$config.json" \
+      --random --batch 1 --rows "$rows" --seconds 0.3 >>"$out/prompt-$config.json" \
       2>"$out/prompt-$config.log" || { fail "recurve-bench of a prompt of $config"; break; }
   done
 done
