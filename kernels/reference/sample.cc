@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <span>
 #include <vector>
@@ -55,6 +56,23 @@ float penalised(float logit, bool in_prompt, uint16_t generated, const SamplePar
   return generated > 0 ? logit - params.presence_penalty : logit;
 }
 
+// Of ids that may not come. Most words of 32 ids are all of one kind.
+void mask(const SlotView& slot, bool endless, std::span<float> row) {
+  for (size_t first = 0; first < row.size(); first += 32) {
+    uint32_t out = slot.params.masked ? ~slot.allowed[first / 32] : 0;
+    if (endless) out |= slot.ends[first / 32];
+    const auto of_word = row.subspan(first, std::min<size_t>(32, row.size() - first));
+    if (out == ~uint32_t{0}) {
+      std::ranges::fill(of_word, -kInfinity);
+      continue;
+    }
+    for (; out != 0; out &= out - 1) {
+      const auto id = static_cast<size_t>(std::countr_zero(out));
+      if (id < of_word.size()) of_word[id] = -kInfinity;
+    }
+  }
+}
+
 // The row after masks, bias and penalties. The row itself where none applies.
 std::span<const float> processed(std::span<const float> row, const SlotView& slot,
                                  std::vector<float>* changed) {
@@ -62,11 +80,7 @@ std::span<const float> processed(std::span<const float> row, const SlotView& slo
   const bool endless = slot.progress.generated < params.min_tokens;
   if (!params.masked && params.biases == 0 && !params.penalised && !endless) return row;
   changed->assign(row.begin(), row.end());
-  for (size_t id = 0; id < row.size() && (params.masked || endless); ++id) {
-    const bool masked =
-        (params.masked && !has(slot.allowed, id)) || (endless && has(slot.ends, id));
-    if (masked) (*changed)[id] = -kInfinity;
-  }
+  if (params.masked || endless) mask(slot, endless, *changed);
   for (const SampleBias& bias : slot.biases) (*changed)[static_cast<size_t>(bias.id)] += bias.value;
   for (size_t id = 0; id < row.size() && params.penalised; ++id) {
     float& logit = (*changed)[id];

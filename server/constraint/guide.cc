@@ -95,9 +95,10 @@ void MaskWorkers::post(std::shared_ptr<Guide> guide) {
   changed_.notify_one();
 }
 
-void MaskWorkers::wait(std::chrono::nanoseconds most) {
+void MaskWorkers::wait(std::chrono::nanoseconds most, int left) {
   std::unique_lock lock(mutex_);
-  done_.wait_for(lock, most, [this] { return under_way_ == 0; });
+  left_ = left;
+  done_.wait_for(lock, most, [this] { return under_way_ <= left_; });
 }
 
 void MaskWorkers::work() {
@@ -111,7 +112,7 @@ void MaskWorkers::work() {
     lock.unlock();
     guide->work();
     lock.lock();
-    if (--under_way_ == 0) done_.notify_all();
+    if (--under_way_ <= left_) done_.notify_all();
     lock.unlock();
     on_ready_();
     lock.lock();

@@ -70,8 +70,9 @@ class MaskWorkers {
   ~MaskWorkers();
 
   void post(std::shared_ptr<Guide> guide);
-  // Until all masks that were asked for are there, but not for long. Any thread.
-  void wait(std::chrono::nanoseconds most);
+  // Until no more than `left` of the masks that were asked for are still to come, but not for long.
+  // Any thread.
+  void wait(std::chrono::nanoseconds most, int left = 0);
 
  private:
   void work();
@@ -82,6 +83,7 @@ class MaskWorkers {
   std::condition_variable changed_, done_;
   std::deque<std::shared_ptr<Guide>> guides_;
   int under_way_ = 0;  // wait, or are being worked out
+  int left_ = 0;       // that who waits does without
   bool ending_ = false;
   std::vector<std::thread> threads_;
 };

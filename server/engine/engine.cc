@@ -21,9 +21,10 @@ StepBounds bounds_for(const EngineOptions& options, int chunk) {
 int mask_threads() {
   return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
 }
-// A step waits for masks that are being worked out: hardly, where others take part in it.
+// A step waits for masks that are being worked out: hardly, where free ones take part in it.
 constexpr auto kShortWait = std::chrono::microseconds(300);
 constexpr auto kLongWait = std::chrono::milliseconds(5);
+constexpr auto kMostWait = std::chrono::milliseconds(20);  // where all have constraints
 
 // Sessions are looked over for idle ones, and their gauges set, this often while there is work.
 constexpr auto kHousekeeping = std::chrono::milliseconds(100);
@@ -144,14 +145,25 @@ void Engine::guide(Sequence& sequence) {
   sequence.guide->begin(masks_);
 }
 
+// A step costs about the same for few rows as for many, so one in which all have constraints waits
+// for most of them, for half of what it will take at most. Others hardly wait.
 void Engine::await_masks() {
-  bool wanted = false, others = under_way_ != nullptr;
+  int kept = 0, wanted = 0;
+  bool others = under_way_ != nullptr;
   for (const auto& sequence : running_) {
-    const bool waits = sequence->guide != nullptr && !sequence->guide->ready();
-    wanted |= waits;
-    others |= !waits;
+    others |= sequence->guide == nullptr;
+    if (sequence->guide == nullptr) continue;
+    ++kept;
+    wanted += !sequence->guide->ready();
   }
-  if (wanted) masks_.wait(others ? std::chrono::nanoseconds(kShortWait) : kLongWait);
+  if (wanted == 0) return;
+  if (others) return masks_.wait(kShortWait);
+  if (wanted == kept) masks_.wait(kLongWait, kept - 1);  // there is no step without one
+  constexpr int kOneOf = 8;                              // that may be left out
+  const auto half = std::chrono::duration<double>(pace_.step_seconds() / 2);
+  masks_.wait(std::clamp(std::chrono::duration_cast<std::chrono::nanoseconds>(half),
+                         std::chrono::nanoseconds(kShortWait), std::chrono::nanoseconds(kMostWait)),
+              kept / kOneOf);
 }
 
 // Lays out the step: who takes part, with which tokens.
