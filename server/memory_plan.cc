@@ -9,6 +9,7 @@
 #include "kernels/dry_run_backend.h"
 #include "kernels/host.h"
 #include "model/load_model.h"
+#include "server/constraint/compiler.h"
 #include "server/engine/engine.h"
 #include "server/part_options.h"
 
@@ -72,9 +73,10 @@ int MemoryPlan::most_slots(int limit) const {
 std::string MemoryPlan::arithmetic(int slots) const {
   const bool all = weights + states(slots) + reserve + sessions_here() <= free;
   return fmt::format(
-      "weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f} + reserve {:.2f}{}{}{} = {:.2f} "
+      "weights {:.2f} + states ({} + 1) x {:.4f} = {:.2f} + reserve {:.2f}{}{}{}{} = {:.2f} "
       "GiB{}, and {:.2f} GiB are free",
       gib(weights), slots, gib(state), gib(states(slots)), gib(reserve),
+      on_host && constraints > 0 ? fmt::format(" + constraints {:.2f}", gib(constraints)) : "",
       on_host && sessions > 0 ? fmt::format(" + sessions {:.2f}", gib(sessions)) : "",
       on_host && prefixes > 0 ? fmt::format(" + prefixes {:.2f}", gib(prefixes)) : "",
       all ? fmt::format(" + activations, logits and sampling {:.2f}", gib(steps(slots))) : "",
@@ -89,7 +91,8 @@ MemoryPlan plan_memory(const Options& options, Backend& backend) {
           .weights = dry_run->weights(),
           .state = dry_run->state(),
           .reserve = options.on_gpu() ? kReserveOfGpu : kReserveOfHost,
-          .steps = [dry_run](int slots) { return dry_run->steps(slots); }};
+          .steps = [dry_run](int slots) { return dry_run->steps(slots); },
+          .constraints = has_constraint_library() ? CompileLimits().cache_bytes : 0};
 }
 
 int choose_slots(const Options& options, const MemoryPlan& plan) {
@@ -106,7 +109,7 @@ int choose_slots(const Options& options, const MemoryPlan& plan) {
 
 void plan_sessions(const Options& options, int slots, MemoryPlan* plan) {
   plan->sessions = plan->prefixes = 0;
-  const size_t taken = plan->on_host ? plan->total(slots) : kReserveOfHost;
+  const size_t taken = plan->on_host ? plan->total(slots) : kReserveOfHost + plan->constraints;
   const size_t left = plan->host_free - std::min(plan->host_free, taken);
   const bool automatic = options.session_memory == kAutomatic;
   plan->sessions = automatic ? left / 2 : options.session_memory;
@@ -119,7 +122,8 @@ void plan_sessions(const Options& options, int slots, MemoryPlan* plan) {
 
 void plan_prefixes(const Options& options, int slots, MemoryPlan* plan) {
   plan->prefixes = 0;
-  const size_t taken = plan->on_host ? plan->total(slots) : kReserveOfHost + plan->sessions;
+  const size_t taken =
+      plan->on_host ? plan->total(slots) : kReserveOfHost + plan->constraints + plan->sessions;
   const size_t left = plan->host_free - std::min(plan->host_free, taken);
   const bool automatic = options.prefix_memory == kAutomatic;
   plan->prefixes =

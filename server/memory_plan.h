@@ -24,7 +24,10 @@ struct MemoryPlan {
 
   size_t prefixes = 0;  // likewise, by plan_prefixes(): for states that prompts leave
 
-  size_t sessions_here() const { return on_host ? sessions + prefixes : 0; }
+  // Likewise: compiled constraints of answers that are kept for whoever asks again.
+  size_t constraints = 0;
+
+  size_t sessions_here() const { return on_host ? sessions + prefixes + constraints : 0; }
   size_t states(int slots) const { return (static_cast<size_t>(slots) + 1) * state; }
   // The sum, without `steps` where all else is too much already.
   size_t total(int slots) const;

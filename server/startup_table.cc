@@ -7,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "server/constraint/constraint_library.h"
 #include "server/part_options.h"
 #include "server/prefix/prefix_cache.h"
 #include "server/session/session_store.h"
@@ -59,6 +60,13 @@ std::string prefixes_line(const Options& options, const Model& model, const Memo
                      options.prefix_shared ? ", shared between tenants" : "");
 }
 
+// What answers can be kept to.
+std::string constraints_line(const MemoryPlan& plan) {
+  if (!has_constraint_library()) return "none: built without structured output";
+  return fmt::format("{} of compiled schemas and grammars are kept, the last used",
+                     human_bytes(static_cast<double>(plan.constraints)));
+}
+
 }  // namespace
 
 std::string human_bytes(double bytes) {
@@ -95,6 +103,7 @@ std::string startup_table(const Options& options, const Model& model, const Toke
       {"slots", fmt::format("{}, {} of states", info.slots, human_bytes(states))},
       {"sessions", sessions_line(model, info, plan)},
       {"prefixes", prefixes_line(options, model, plan)},
+      {"grammars", constraints_line(plan)},
       {"queue", fmt::format("{} requests", options.max_queue)},
       {"step", fmt::format("{} rows at most, prompts cut every {} tokens", choose_rows(options),
                            info.chunk_tokens)},

@@ -12,8 +12,9 @@ namespace recurve {
 struct ConstraintCompiler::Waiter::Job {
   ConstraintText text;
   uint64_t client = 0;
-  bool began = false;
+  bool has_thread = false;
   std::atomic<bool> unwanted{false};
+  double seconds = 0, slice_began = 0;  // of a processor: in all, and as its turn came
   std::optional<Outcome> outcome = {};
   std::map<uint64_t, std::function<void()>> waiters = {};
 };
@@ -29,19 +30,20 @@ ConstraintCompiler::Waiter& ConstraintCompiler::Waiter::operator=(Waiter&& other
 
 void ConstraintCompiler::Waiter::forget() {
   if (compiler_ == nullptr) return;
-  std::lock_guard lock(compiler_->mutex_);
+  ConstraintCompiler& compiler = *std::exchange(compiler_, nullptr);
+  std::lock_guard lock(compiler.mutex_);
   job_->waiters.erase(number_);
-  if (job_->waiters.empty() && job_->began) {
-    // Whoever asks for the same from now on asks anew.
-    job_->unwanted = true;
-    compiler_->forget_job(*job_);
-  } else if (job_->waiters.empty()) {
-    auto& queue = compiler_->waiting_[job_->client];
-    std::erase(queue, job_);
-    if (queue.empty()) compiler_->waiting_.erase(job_->client);
-    compiler_->forget_job(*job_);
+  if (!job_->waiters.empty()) return;
+  // Whoever asks for the same from now on asks anew.
+  compiler.forget_job(*job_);
+  job_->unwanted = true;
+  const auto queue = compiler.waiting_.find(job_->client);
+  if (queue != compiler.waiting_.end()) {
+    std::erase(queue->second, job_);
+    if (queue->second.empty()) compiler.waiting_.erase(queue);
   }
-  compiler_ = nullptr;
+  compiler.changed_.notify_all();  // one that rests gives up
+  compiler.report();
 }
 
 void ConstraintCompiler::forget_job(const Job& job) {
@@ -55,17 +57,18 @@ std::optional<ConstraintCompiler::Outcome> ConstraintCompiler::Waiter::outcome()
   return job_->outcome;
 }
 
-ConstraintCompiler::ConstraintCompiler(std::function<TokenTexts()> tokens, CompileLimits limits)
-    : tokens_(std::move(tokens)), limits_(limits) {}
+ConstraintCompiler::ConstraintCompiler(std::function<TokenTexts()> tokens, CompileLimits limits,
+                                       CompileReports reports)
+    : tokens_(std::move(tokens)), limits_(limits), reports_(std::move(reports)) {}
 
 ConstraintCompiler::~ConstraintCompiler() {
   {
     std::lock_guard lock(mutex_);
     ending_ = true;
-    if (under_way_ != nullptr) under_way_->unwanted = true;
+    for (const auto& [client, job] : begun_) job->unwanted = true;
   }
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  for (std::thread& thread : threads_) thread.join();
 }
 
 std::optional<ConstraintCompiler::Outcome> ConstraintCompiler::compile(const ConstraintText& text,
@@ -74,24 +77,20 @@ std::optional<ConstraintCompiler::Outcome> ConstraintCompiler::compile(const Con
                                                                        Waiter* waiter) {
   std::lock_guard lock(mutex_);
   if (auto known = remembered(text)) return known;
-  auto found = jobs_.find(text);
-  if (found == jobs_.end()) {
+  if (!jobs_.contains(text)) {
     const auto mine = waiting_.find(client);
     const size_t of_mine = mine == waiting_.end() ? 0 : mine->second.size();
     if (static_cast<int>(jobs_.size()) >= limits_.most_waiting ||
         static_cast<int>(of_mine) >= limits_.most_of_one) {
+      ++counts_.turned_away;
+      report();
       return Outcome{.full = true};
     }
-    auto job = std::make_shared<Job>();
-    job->text = text;
-    job->client = client;
-    waiting_[client].push_back(job);
-    found = jobs_.emplace(text, std::move(job)).first;
-    if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
-    changed_.notify_one();
+    add(text, client);
   }
-  found->second->waiters.emplace(++waiters_, std::move(done));
-  *waiter = Waiter(this, found->second, waiters_);
+  const std::shared_ptr<Job>& job = jobs_.at(text);
+  job->waiters.emplace(++waiters_, std::move(done));
+  *waiter = Waiter(this, job, waiters_);
   return std::nullopt;
 }
 
@@ -101,41 +100,86 @@ std::optional<ConstraintCompiler::Outcome> ConstraintCompiler::remembered(
   if (found == kept_at_.end()) return std::nullopt;
   kept_.splice(kept_.begin(), kept_, found->second);
   ++counts_.from_cache;
+  report();
   return found->second->outcome;
+}
+
+void ConstraintCompiler::add(const ConstraintText& text, uint64_t client) {
+  auto job = std::make_shared<Job>();
+  job->text = text;
+  job->client = client;
+  waiting_[client].push_back(job);
+  jobs_.emplace(text, std::move(job));
+  if (turn_ == nullptr) pass_turn();
+  report();
+}
+
+// The next client behind the last that has something to go on with, or to begin where there is room
+// for one more.
+std::shared_ptr<ConstraintCompiler::Job> ConstraintCompiler::whose_turn() const {
+  const bool room = static_cast<int>(begun_.size()) < limits_.most_begun;
+  std::shared_ptr<Job> first, next;  // of all clients; of those behind the last
+  const auto consider = [&](const std::shared_ptr<Job>& job) {
+    if (first == nullptr || job->client < first->client) first = job;
+    if (job->client <= last_client_) return;
+    if (next == nullptr || job->client < next->client) next = job;
+  };
+  for (const auto& [client, job] : begun_) consider(job);
+  for (const auto& [client, queue] : waiting_) {
+    if (room && !begun_.contains(client)) consider(queue.front());
+  }
+  return next != nullptr ? next : first;
+}
+
+void ConstraintCompiler::pass_turn() {
+  turn_ = ending_ ? nullptr : whose_turn();
+  if (turn_ == nullptr) return;
+  last_client_ = turn_->client;
+  turn_->slice_began = turn_->seconds;
+  const auto queue = waiting_.find(turn_->client);
+  if (begun_.emplace(turn_->client, turn_).second) {
+    queue->second.pop_front();
+    if (queue->second.empty()) waiting_.erase(queue);
+    // As many threads as have begun are enough: each is in one of these.
+    if (threads_.size() < begun_.size()) threads_.emplace_back([this] { work(); });
+  }
+  changed_.notify_all();
 }
 
 void ConstraintCompiler::work() {
   pthread_setname_np(pthread_self(), "constraints");
   const sched_param none{};
   pthread_setschedparam(pthread_self(), SCHED_IDLE, &none);
-  while (const std::shared_ptr<Job> job = next_job()) {
-    const Clock::time_point began = Clock::now();
-    Outcome outcome = outcome_of(*job);
-    finish(*job, std::move(outcome), std::chrono::duration<double>(Clock::now() - began).count());
-  }
+  while (const std::shared_ptr<Job> job = next_job()) finish(*job, outcome_of(*job));
 }
 
-// Clients take turns: the next one behind the last that has something waiting.
 std::shared_ptr<ConstraintCompiler::Job> ConstraintCompiler::next_job() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return ending_ || !waiting_.empty(); });
+  changed_.wait(lock, [this] { return ending_ || (turn_ != nullptr && !turn_->has_thread); });
   if (ending_) return nullptr;
-  auto queue = waiting_.upper_bound(last_client_);
-  if (queue == waiting_.end()) queue = waiting_.begin();
-  last_client_ = queue->first;
-  std::shared_ptr<Job> job = std::move(queue->second.front());
-  queue->second.pop_front();
-  if (queue->second.empty()) waiting_.erase(queue);
-  job->began = true;
-  under_way_ = job;
-  return job;
+  turn_->has_thread = true;
+  return turn_;
 }
 
-ConstraintCompiler::Outcome ConstraintCompiler::outcome_of(const Job& job) {
+// On the job's own thread, which has the turn. Seldom takes the mutex: whoever serves may wait for
+// a thread that holds it, and this one gets only what is left.
+void ConstraintCompiler::rest(Job& job, double seconds) {
+  job.seconds = seconds;
+  if (!job.unwanted && seconds - job.slice_began >= limits_.slice_seconds) {
+    std::unique_lock lock(mutex_);
+    pass_turn();
+    changed_.wait(lock, [&] { return turn_.get() == &job || job.unwanted; });
+  }
+  if (job.unwanted) throw CompileUnwanted();
+}
+
+ConstraintCompiler::Outcome ConstraintCompiler::compiled(Job& job) {
   try {
+    rest(job, 0);
     if (library_ == nullptr) library_ = make_constraint_library(tokens_());
-    return {.constraint = library_->compile(
-                job.text, {.most_seconds = limits_.most_seconds, .unwanted = &job.unwanted})};
+    return {.constraint =
+                library_->compile(job.text, {.most_seconds = limits_.most_seconds,
+                                             .look = [&](double seconds) { rest(job, seconds); }})};
   } catch (const CompileUnwanted&) {
     return {.full = true};  // which nobody hears
   } catch (const ConstraintRefused& refused) {
@@ -147,17 +191,27 @@ ConstraintCompiler::Outcome ConstraintCompiler::outcome_of(const Job& job) {
   }
 }
 
-void ConstraintCompiler::finish(Job& job, Outcome outcome, double seconds) {
+ConstraintCompiler::Outcome ConstraintCompiler::outcome_of(Job& job) {
+  const double began = thread_seconds();
+  Outcome outcome = compiled(job);
+  job.seconds = thread_seconds() - began;
+  return outcome;
+}
+
+void ConstraintCompiler::finish(Job& job, Outcome outcome) {
   std::lock_guard lock(mutex_);
-  under_way_ = nullptr;
+  begun_.erase(job.client);
+  if (turn_.get() == &job) pass_turn();
   const bool given_up = outcome.full && job.unwanted;
   ++(outcome.constraint != nullptr ? counts_.compiled
      : given_up                    ? counts_.given_up
                                    : counts_.refused);
-  counts_.slowest_seconds = std::max(counts_.slowest_seconds, seconds);
+  counts_.slowest_seconds = std::max(counts_.slowest_seconds, job.seconds);
   if (!outcome.full) remember(job.text, outcome);
   job.outcome = std::move(outcome);
   forget_job(job);
+  if (reports_.compiled) reports_.compiled(job.seconds);
+  report();
   // Under the lock: whoever forgets does not return while it is called.
   for (const auto& [number, done] : job.waiters) done();
 }
@@ -180,12 +234,20 @@ void ConstraintCompiler::remember(const ConstraintText& text, const Outcome& out
   }
 }
 
-ConstraintCompiler::Counts ConstraintCompiler::counts() const {
-  std::lock_guard lock(mutex_);
+void ConstraintCompiler::report() const {
+  if (reports_.counts) reports_.counts(counts_now());
+}
+
+ConstraintCompiler::Counts ConstraintCompiler::counts_now() const {
   Counts counts = counts_;
   counts.waiting = static_cast<int>(jobs_.size());
   counts.cached_bytes = kept_bytes_;
   return counts;
+}
+
+ConstraintCompiler::Counts ConstraintCompiler::counts() const {
+  std::lock_guard lock(mutex_);
+  return counts_now();
 }
 
 }  // namespace recurve

@@ -1,5 +1,5 @@
 #pragma once
-#include <chrono>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -23,10 +23,29 @@ struct CompileLimits {
   size_t cache_bytes = size_t{64} << 20;  // of constraints that nobody uses any more
   size_t most_refusals = 1024;            // that are remembered
   double most_seconds = 20;               // of a processor on one constraint; more: refused
+  int most_begun = 4;                     // of as many clients
+  double slice_seconds = 0.02;            // that one computes while another client waits
 };
 
-// Compiles constraints, each once, on a thread of its own that takes what the processors have left:
-// whoever is served already is not slowed. Clients take turns. Any thread.
+// Since the start, and now.
+struct CompileCounts {
+  int64_t compiled = 0, refused = 0, from_cache = 0, given_up = 0, turned_away = 0;
+  int waiting = 0;  // and under way
+  size_t cached_bytes = 0;
+  double slowest_seconds = 0;
+};
+
+// Who counts. Both may be empty.
+struct CompileReports {
+  std::function<void(const CompileCounts&)> counts = {};  // whenever they change
+  // Of a processor, that one constraint took, whatever became of it.
+  std::function<void(double seconds)> compiled = {};
+};
+
+// Compiles constraints, each once, with what the processors have left: whoever is served already is
+// not slowed. Clients take turns, within a constraint that takes long too: it rests while one of
+// another client is compiled, so as many have begun as there are threads, and one computes at a
+// time. Any thread.
 class ConstraintCompiler {
  public:
   // What has become of a constraint.
@@ -58,8 +77,11 @@ class ConstraintCompiler {
     uint64_t number_ = 0;
   };
 
+  using Counts = CompileCounts;
+
   // `tokens` is called once, by the first that is to be compiled.
-  ConstraintCompiler(std::function<TokenTexts()> tokens, CompileLimits limits = {});
+  ConstraintCompiler(std::function<TokenTexts()> tokens, CompileLimits limits = {},
+                     CompileReports reports = {});
   // Nobody waits any more. What is under way is given up.
   ~ConstraintCompiler();
 
@@ -68,36 +90,40 @@ class ConstraintCompiler {
   std::optional<Outcome> compile(const ConstraintText& text, uint64_t client,
                                  std::function<void()> done, Waiter* waiter);
 
-  // For metrics and tests.
-  struct Counts {
-    int64_t compiled = 0, refused = 0, from_cache = 0, given_up = 0;
-    int waiting = 0;
-    size_t cached_bytes = 0;
-    double slowest_seconds = 0;
-  };
   Counts counts() const;
 
  private:
   using Job = Waiter::Job;
-  using Clock = std::chrono::steady_clock;
 
-  std::optional<Outcome> remembered(const ConstraintText& text);
+  // On its threads, which hold nothing.
   void work();
   std::shared_ptr<Job> next_job();
-  void finish(Job& job, Outcome outcome, double seconds);
+  void rest(Job& job, double seconds);
+  void finish(Job& job, Outcome outcome);
+  Outcome outcome_of(Job& job);
+  Outcome compiled(Job& job);
+
+  // Under the mutex.
+  std::optional<Outcome> remembered(const ConstraintText& text);
+  void add(const ConstraintText& text, uint64_t client);
+  std::shared_ptr<Job> whose_turn() const;
+  void pass_turn();
   void remember(const ConstraintText& text, const Outcome& outcome);
-  Outcome outcome_of(const Job& job);
   void forget_job(const Job& job);
+  void report() const;
+  Counts counts_now() const;
 
   const std::function<TokenTexts()> tokens_;
   const CompileLimits limits_;
+  const CompileReports reports_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool ending_ = false;
-  std::map<ConstraintText, std::shared_ptr<Job>> jobs_;           // wait, or are being compiled
-  std::shared_ptr<Job> under_way_;                                // what the thread compiles
+  std::map<ConstraintText, std::shared_ptr<Job>> jobs_;           // wait, or have begun
   std::map<uint64_t, std::deque<std::shared_ptr<Job>>> waiting_;  // by client
-  uint64_t last_client_ = 0;                                      // whose turn was last
+  std::map<uint64_t, std::shared_ptr<Job>> begun_;                // by client, one of each
+  std::shared_ptr<Job> turn_;  // whose thread computes; null: none does
+  uint64_t last_client_ = 0;   // whose turn was last
   uint64_t waiters_ = 0;
   // The last used first.
   struct Kept {
@@ -108,8 +134,8 @@ class ConstraintCompiler {
   std::map<ConstraintText, std::list<Kept>::iterator> kept_at_;
   size_t kept_bytes_ = 0, kept_refusals_ = 0;
   Counts counts_;
-  std::unique_ptr<ConstraintLibrary> library_;  // the thread's
-  std::thread thread_;                          // since the first
+  std::unique_ptr<ConstraintLibrary> library_;  // of who has the turn
+  std::vector<std::thread> threads_;            // at most most_begun, as they are needed
 };
 
 }  // namespace recurve

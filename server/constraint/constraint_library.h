@@ -1,5 +1,5 @@
 #pragma once
-#include <atomic>
+#include <ctime>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,12 +12,21 @@ namespace recurve {
 // The bytes that each id adds to a text, in the order of ids; none for control tokens.
 using TokenTexts = std::vector<std::string>;
 
-// When a compilation is given up.
+// That the calling thread has computed.
+inline double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// When a compilation is given up, or rests.
 struct CompileBounds {
-  double most_seconds = 20;                     // that the thread has computed
-  const std::atomic<bool>* unwanted = nullptr;  // null: nobody says so
+  double most_seconds = 20;  // that the thread has computed
+  // Called now and then, with the seconds that the thread has computed so far: may take its time,
+  // and throws CompileUnwanted where nobody wants it any more. Empty: all do.
+  std::function<void(double seconds)> look = {};
 };
-// It has been, as it was not wanted any more.
+// It has been given up, as it was not wanted any more.
 class CompileUnwanted {};
 
 // What compiles constraints.

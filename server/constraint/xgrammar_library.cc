@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <ctime>
 #include <nlohmann/json.hpp>
 #include <variant>
 
@@ -22,12 +21,6 @@ namespace {
 // error, and the constraint would be a weaker one.
 thread_local std::string left_out;
 
-double thread_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
 // What this thread compiles is looked at now and then.
 class Watch {
  public:
@@ -39,9 +32,11 @@ class Watch {
   Watch& operator=(const Watch&) = delete;
 
   void look() {
-    if (bounds_.unwanted != nullptr && *bounds_.unwanted) throw CompileUnwanted();
     constexpr int kBetweenClocks = 64;
-    if (++looks_ % kBetweenClocks != 0 || thread_seconds() - began_ < bounds_.most_seconds) return;
+    if (++looks_ % kBetweenClocks != 0) return;
+    const double seconds = thread_seconds() - began_;
+    if (bounds_.look) bounds_.look(seconds);
+    if (seconds < bounds_.most_seconds) return;
     throw ConstraintRefused(fmt::format(
         "it takes more than {} s to compile: write it with fewer and smaller repeats, or with "
         "fewer properties",

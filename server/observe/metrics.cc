@@ -132,6 +132,15 @@ struct Metrics::Impl {
                                  "Spans of traced calls, by whether the collector has them");
     spans_sent = &span_family.Add({{"result", "sent"}});
     spans_dropped = &span_family.Add({{"result", "dropped"}});
+    auto& constraint_family =
+        counters(registry, "recurve_constraints_total",
+                 "What answers had to be, by what became of it: compiled, there already, refused, "
+                 "given up as nobody waited any more, or turned away as too many waited");
+    constraints_compiled = &constraint_family.Add({{"outcome", "compiled"}});
+    constraints_cached = &constraint_family.Add({{"outcome", "cached"}});
+    constraints_refused = &constraint_family.Add({{"outcome", "refused"}});
+    constraints_given_up = &constraint_family.Add({{"outcome", "given_up"}});
+    constraints_turned_away = &constraint_family.Add({{"outcome", "turned_away"}});
     auto& slot_family = gauges(registry, "recurve_slots", "State slots on the device, by use");
     slots_free = &slot_family.Add({{"tier", "free"}});
     slots_running = &slot_family.Add({{"tier", "running"}});
@@ -204,6 +213,14 @@ struct Metrics::Impl {
       gauge(registry, "recurve_prefix_states_on_disk",
             "States that prompts have left on the disk, of which some are in host memory too");
 
+  Gauge& constraints_waiting = gauge(registry, "recurve_constraints_waiting",
+                                     "Constraints that are being compiled, or wait");
+  Gauge& constraint_bytes =
+      gauge(registry, "recurve_constraint_bytes",
+            "Memory of compiled constraints that are kept for whoever asks again");
+  Histogram& constraint = histogram(registry, "recurve_constraint_seconds",
+                                    "Of a processor, on compiling one constraint", kRequestSeconds);
+
   Histogram& queue = histogram(registry, "recurve_queue_seconds",
                                "From a request's arrival to its first step", kRequestSeconds);
   Histogram& prefill = histogram(registry, "recurve_prefill_seconds",
@@ -244,6 +261,8 @@ struct Metrics::Impl {
   std::map<std::string, OfTenant, std::less<>> tenants;
   std::array<Counter*, kCodeNames.size()> errors{};  // [0], OK, is no error
   std::array<Counter*, std::size(kPrefixMisses)> prefix_prompts{};
+  Counter *constraints_compiled, *constraints_cached, *constraints_refused, *constraints_given_up,
+      *constraints_turned_away;
   Counter *prefix_spared, *prefix_replayed, *prefix_lost, *spans_sent, *spans_dropped;
   Gauge *slots_free, *slots_running, *slots_session_idle;
   Gauge *sessions_slot, *sessions_host, *sessions_disk, *sessions_empty;
@@ -339,6 +358,18 @@ void Metrics::set_prefixes(int64_t states, int64_t bytes, int64_t on_disk) {
   impl_->prefix_states.Set(static_cast<double>(states));
   impl_->prefix_bytes.Set(static_cast<double>(bytes));
 }
+
+void Metrics::set_constraints(const ConstraintUse& use) {
+  count_up_to(*impl_->constraints_compiled, use.compiled);
+  count_up_to(*impl_->constraints_cached, use.from_cache);
+  count_up_to(*impl_->constraints_refused, use.refused);
+  count_up_to(*impl_->constraints_given_up, use.given_up);
+  count_up_to(*impl_->constraints_turned_away, use.turned_away);
+  impl_->constraints_waiting.Set(static_cast<double>(use.waiting));
+  impl_->constraint_bytes.Set(static_cast<double>(use.cached_bytes));
+}
+
+void Metrics::observe_constraint(double seconds) { impl_->constraint.Observe(seconds); }
 
 void Metrics::observe_queue(double seconds) { impl_->queue.Observe(seconds); }
 void Metrics::observe_prefill(double seconds) { impl_->prefill.Observe(seconds); }

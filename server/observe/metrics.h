@@ -8,6 +8,15 @@
 
 namespace recurve {
 
+// Of constraints that answers had to keep to; the counts since the start.
+struct ConstraintUse {
+  int64_t compiled = 0, from_cache = 0, refused = 0;
+  int64_t given_up = 0;     // under way, and nobody waited any more
+  int64_t turned_away = 0;  // too many waited
+  int64_t waiting = 0;      // now, what is under way included
+  int64_t cached_bytes = 0;
+};
+
 // The server's counters for Prometheus. Every series exists from the start (a rate over a series
 // that appears late misses its first event), and an event is one atomic addition or one histogram
 // under its own mutex: no look-up, no string. Thread-safe. deploy/README.md's table lists them all.
@@ -87,6 +96,11 @@ class Metrics final : public EngineMetrics {
   // recurve_prefix_states, recurve_prefix_bytes, recurve_prefix_states_on_disk
   void add_prefix(int miss, int64_t tokens, int64_t replayed, int64_t lost) override;
   void set_prefixes(int64_t states, int64_t bytes, int64_t on_disk) override;
+
+  // recurve_constraints_total{outcome}, recurve_constraints_waiting, recurve_constraint_bytes. One
+  // thread at a time.
+  void set_constraints(const ConstraintUse& use);
+  void observe_constraint(double seconds);  // recurve_constraint_seconds: of a processor, on one
 
   // Times, in seconds.
   void observe_queue(double seconds) override;    // recurve_queue_seconds: received to admitted

@@ -3,6 +3,7 @@
 #include <optional>
 #include <vector>
 
+#include "server/constraint/compiler.h"
 #include "server/request/answer.h"
 #include "server/request/events.h"
 #include "server/request/served_call.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/constraint/compiler.h"
 #include "server/request/chat_prompt.h"
 
 namespace recurve {
@@ -29,6 +30,8 @@ Serving::Serving(ServingOptions options_, AdmissionQueue& queue_, const EngineSt
       text(options.text_threads, options.on_failure),
       delivery(options.delivery_threads, options.on_failure) {}
 
+Serving::~Serving() = default;
+
 void Serving::serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo served, Chat chat) {
   info = std::move(served);
   rules.vocab = {.rows = info.vocab_rows,
@@ -42,11 +45,28 @@ void Serving::serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo serv
   rules.max_prompt_tokens = options.max_prompt_tokens;
   rules.max_generated_tokens = options.max_generated_tokens;
   rules.max_choices = info.slots;
-  constraints = std::make_unique<ConstraintCompiler>([this] { return token_texts(); });
+  constraints = make_compiler();
   loaded_ = true;
   auto loading = State::kLoading;
   state_.compare_exchange_strong(loading, State::kServing);  // not where it drains already
   tell_listeners();
+}
+
+std::unique_ptr<ConstraintCompiler> Serving::make_compiler() {
+  CompileReports reports{
+      .counts =
+          [this](const CompileCounts& counts) {
+            metrics.set_constraints({.compiled = counts.compiled,
+                                     .from_cache = counts.from_cache,
+                                     .refused = counts.refused,
+                                     .given_up = counts.given_up,
+                                     .turned_away = counts.turned_away,
+                                     .waiting = counts.waiting,
+                                     .cached_bytes = static_cast<int64_t>(counts.cached_bytes)});
+          },
+      .compiled = [this](double seconds) { metrics.observe_constraint(seconds); }};
+  return std::make_unique<ConstraintCompiler>([this] { return token_texts(); }, CompileLimits(),
+                                              std::move(reports));
 }
 
 TokenTexts Serving::token_texts() const {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "server/constraint/compiler.h"
+#include "server/constraint/constraint_library.h"
 #include "server/observe/metrics.h"
 #include "server/observe/tracer.h"
 #include "server/request/access.h"
@@ -22,6 +22,8 @@
 #include "server/request/validate.h"
 
 namespace recurve {
+
+class ConstraintCompiler;
 
 struct ServingOptions {
   std::string version = "unknown";
@@ -68,6 +70,7 @@ class Serving {
   // All references outlive it.
   Serving(ServingOptions options_, AdmissionQueue& queue_, const EngineStats& stats_,
           Metrics& metrics_);
+  ~Serving();
 
   // From loading to serving.
   void serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo info, Chat chat = {});
@@ -109,6 +112,7 @@ class Serving {
  private:
   void tell_listeners();
   TokenTexts token_texts() const;
+  std::unique_ptr<ConstraintCompiler> make_compiler();
 
   std::atomic<State> state_{State::kLoading};
   std::atomic<bool> loaded_{false};

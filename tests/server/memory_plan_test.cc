@@ -155,7 +155,8 @@ TEST(MemoryPlanTest, WhatIsPlannedIsWhatIsTaken) {
     const auto vocab = static_cast<int32_t>(loaded->info().vocab);
     const Engine engine(*loaded, *backend, {.rows = vocab, .usable = vocab, .eos_ids = {}}, queue,
                         stats, metrics, engine_options(options, 3, 0));
-    EXPECT_EQ(backend->allocated() - before + plan.reserve, plan.total(3)) << model;
+    EXPECT_EQ(backend->allocated() - before + plan.reserve + plan.constraints, plan.total(3))
+        << model;
   }
 }
 

@@ -207,5 +207,56 @@ TEST(ConstraintCompiler, WhatNobodyWaitsForIsNotCompiled) {
   EXPECT_EQ((*held).counts().compiled + (*held).counts().refused, 2);
 }
 
+// What takes minutes to compile, of as many clients as may begin, and what they have behind it.
+TEST(ConstraintCompiler, AHostileClientHoldsUpNoOther) {
+  if (!has_constraint_library()) GTEST_SKIP() << "built without structured output";
+  constexpr uint64_t kHostile = 3;
+  ConstraintCompiler compiler(large_vocabulary, {.most_of_one = 3, .most_seconds = 1e6});
+  std::vector<ConstraintCompiler::Waiter> waiters(kHostile * 3);
+  const auto ask = [&](uint64_t client, int number, ConstraintCompiler::Waiter* waiter) {
+    return compiler.compile(
+        {Form::kRegex, kSlow.text + std::to_string(client) + "-" + std::to_string(number)}, client,
+        [] {}, waiter);
+  };
+  for (size_t i = 0; i < waiters.size(); ++i) {
+    ask(i % kHostile, static_cast<int>(i), &waiters[i]);
+  }
+  // Honest ones come to their turns while all of that is under way, or waits.
+  for (int i = 0; i < 3; ++i) {
+    const auto outcome = compile(compiler, choice(i), kHostile);
+    ASSERT_TRUE(outcome);
+    EXPECT_NE(outcome->constraint, nullptr) << outcome->refusal;
+  }
+  EXPECT_EQ(compiler.counts().compiled, 3);
+  EXPECT_EQ(compiler.counts().waiting, static_cast<int>(waiters.size()));
+  // One client more than may begin at once waits, and no longer than one of them takes.
+  ConstraintCompiler::Waiter fourth;
+  ask(kHostile, 100, &fourth);
+  ConstraintCompiler::Waiter patient;
+  std::binary_semaphore done(0);
+  EXPECT_FALSE(compiler.compile(
+      choice(100), kHostile + 1, [&] { done.release(); }, &patient));
+  for (ConstraintCompiler::Waiter& waiter : waiters) waiter.forget();
+  done.acquire();
+  EXPECT_NE(patient.outcome()->constraint, nullptr);
+}
+
+TEST(ConstraintCompiler, OneClientLeavesRoomForOthers) {
+  HeldCompiler held({});
+  const CompileLimits limits;
+  std::vector<ConstraintCompiler::Waiter> waiters(static_cast<size_t>(limits.most_waiting));
+  int taken = 0;
+  for (size_t i = 0; i < waiters.size(); ++i) {
+    taken += !(*held).compile(
+        choice(static_cast<int>(i)), 1, [] {}, &waiters[i]);
+  }
+  EXPECT_EQ(taken, limits.most_of_one);
+  EXPECT_EQ((*held).counts().turned_away, limits.most_waiting - limits.most_of_one);
+  ConstraintCompiler::Waiter other;
+  EXPECT_FALSE((*held).compile(
+      choice(-1), 2, [] {}, &other));
+  held.release();
+}
+
 }  // namespace
 }  // namespace recurve::compiler_test

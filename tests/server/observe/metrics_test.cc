@@ -52,6 +52,11 @@ TEST(Metrics, EverySeriesIsThereFromTheStart) {
                              "recurve_state_dir_syncs_total",
                              "recurve_state_dir_set_aside",
                              "recurve_prefix_tokens_total{of=\"replayed\"}",
+                             "recurve_constraints_total{outcome=\"compiled\"}",
+                             "recurve_constraints_total{outcome=\"turned_away\"}",
+                             "recurve_constraints_waiting",
+                             "recurve_constraint_bytes",
+                             "recurve_constraint_seconds_count",
                              "recurve_session_host_bytes",
                              "recurve_queue_seconds_count",
                              "recurve_prefill_seconds_count",
@@ -92,6 +97,8 @@ TEST(Metrics, EventsReachTheirSeries) {
   metrics.set_sessions({.in_slot = 8, .in_host = 9, .on_disk = 11, .empty = 10, .to_disk = 3});
   metrics.set_sessions({.in_slot = 8, .in_host = 9, .on_disk = 11, .empty = 10, .to_disk = 4});
   metrics.set_state_dir({.bytes = 1000, .set_aside = 2, .syncs = 7});
+  metrics.set_constraints({.compiled = 3, .from_cache = 4, .waiting = 2, .cached_bytes = 100});
+  metrics.observe_constraint(0.1);
   metrics.observe_state_dir(0, 0.002, false);
   metrics.observe_state_dir(2, 0.002, true);
   metrics.add_prefix(6, 100, 20, 3);
@@ -119,6 +126,11 @@ TEST(Metrics, EventsReachTheirSeries) {
   EXPECT_EQ(value(text, "recurve_state_dir_bytes"), 1000);
   EXPECT_EQ(value(text, "recurve_state_dir_set_aside"), 2);
   EXPECT_EQ(value(text, "recurve_state_dir_syncs_total"), 7);
+  EXPECT_EQ(value(text, "recurve_constraints_total{outcome=\"compiled\"}"), 3);
+  EXPECT_EQ(value(text, "recurve_constraints_total{outcome=\"cached\"}"), 4);
+  EXPECT_EQ(value(text, "recurve_constraints_waiting"), 2);
+  EXPECT_EQ(value(text, "recurve_constraint_bytes"), 100);
+  EXPECT_EQ(value(text, "recurve_constraint_seconds_count"), 1);
   EXPECT_EQ(value(text, "recurve_state_dir_seconds_count{call=\"commit\"}"), 1);
   EXPECT_EQ(value(text, "recurve_state_dir_failures_total{call=\"commit\"}"), 0);
   EXPECT_EQ(value(text, "recurve_state_dir_failures_total{call=\"read\"}"), 1);
