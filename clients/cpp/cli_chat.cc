@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "clients/cpp/cli.h"
 #include "clients/cpp/cli_generate.h"
@@ -19,12 +20,14 @@ constexpr const char* kHelp =
     "  /rewind NAME  back to a mark\n"
     "  /fork [NAME]  keep a copy of the session; the chat goes on in this one\n"
     "  /info         about the session\n"
+    "  /tool RESULT  what a function that was called gave; one for each call, in their order\n"
     "  /help         this text\n"
     "  /quit         end, as Ctrl-D does\n"
     "  //...         a line that begins with /...\n";
 
 struct ChatFlags {
   v1::GenerateRequest request;
+  ToolFlags tools;
   std::string system;
   bool raw = false;  // lines are text, whatever the model has
   std::string before = "\\n";
@@ -71,6 +74,8 @@ class Chat {
   Next handle_command(const std::string& line);
   void fill_prompt(const std::string& line);
   void answer(const std::string& line);
+  void add_result(const std::string& result);
+  void ask();
   Next interrupted();
 
   template <class F>
@@ -86,10 +91,12 @@ class Chat {
   LineReader reader_;
   v1::GenerateRequest request_;
   const bool is_terminal_;
-  bool messages_ = false;        // lines are sent as messages, for the model's template to write
-  bool is_ours_ = false;         // the session was made for this chat, and ends with it
-  bool is_fresh_ = true;         // nothing is in the session yet
-  bool interrupt_said_ = false;  // the last thing at the prompt was Ctrl-C
+  bool messages_ = false;           // lines are sent as messages, for the model's template to write
+  bool is_ours_ = false;            // the session was made for this chat, and ends with it
+  bool is_fresh_ = true;            // nothing is in the session yet
+  bool interrupt_said_ = false;     // the last thing at the prompt was Ctrl-C
+  std::vector<std::string> calls_;  // ids of the last answer's calls of tools
+  std::vector<std::string> results_;  // of the first of these
   int exit_code_ = kExitOk;
 };
 
@@ -114,6 +121,9 @@ void Chat::choose_form() {
     throw UsageError(flags_.raw ? "--system needs messages, so it does not go with --raw, --before "
                                   "and --after"
                                 : "--system needs a model with a chat template");
+  }
+  if (!messages_ && !flags_.tools.tools_json.empty()) {
+    throw UsageError("--tools needs a model with a chat template, and no --raw");
   }
   if (!flags_.raw && !info.chat_template_problem().empty()) {
     fmt::print(stderr, "recurve: {}: lines are sent as they are\n", info.chat_template_problem());
@@ -225,7 +235,34 @@ void Chat::answer(const std::string& line) {
   check_utf8(line, "the line");
   if (line.empty() && is_fresh_) return;
   fill_prompt(line);
+  set_tools(flags_.tools, &request_);
+  ask();
+}
+
+// They go in one turn, as the calls came.
+void Chat::add_result(const std::string& result) {
+  check_utf8(result, "the result");
+  if (results_.size() == calls_.size()) {
+    fmt::print(stderr, "recurve: no call waits for a result\n");
+    return;
+  }
+  results_.push_back(result);
+  if (results_.size() < calls_.size()) return;
+  request_.mutable_messages()->Clear();
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    auto* message = request_.mutable_messages()->add_messages();
+    message->set_role("tool");
+    message->set_content(results_[i]);
+    message->set_fields_json(nlohmann::json{{"tool_call_id", calls_[i]}}.dump());
+  }
+  set_tools(flags_.tools, &request_);
+  ask();
+}
+
+void Chat::ask() {
   is_fresh_ = false;
+  calls_.clear();
+  results_.clear();
   AnswerPrinter printer(context_.json, 1);
   Interrupts::Scope interrupt(context_.interrupts);
   try {
@@ -233,6 +270,7 @@ void Chat::answer(const std::string& line) {
         request_, [&](const v1::GenerateResponse& response) { printer.print(response); },
         context_.call_options(interrupt.canceller()));
     printer.end(true);
+    calls_ = printer.call_ids();
     if (flags_.stats) print_stats(printer.prompt(), final);
   } catch (const ClientError&) {
     printer.end(true);
@@ -250,6 +288,8 @@ Chat::Next Chat::handle_command(const std::string& line) {
   if (name == "/quit") return Next::kEnd;
   if (name == "/help") {
     fmt::print(stderr, "{}", kHelp);
+  } else if (name == "/tool") {
+    add_result(argument);
   } else if (name == "/info") {
     print(
         call([&](const CallOptions& options) { return client_.get_session(session(), options); }));
@@ -302,6 +342,7 @@ void add_chat(CLI::App& app, CliContext& context) {
       .add_option("--after", flags->after,
                   "Put behind every line, in the same way [default: nothing]")
       ->each([flags](const std::string&) { flags->raw = true; });
+  add_tool_flags(command, &flags->tools);
   add_stop_flags(command, &flags->request);
   add_sampling_flags(command, &flags->request);
   command.add_flag("--stats", flags->stats, "Tokens and times of each answer, to standard error");

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "clients/cpp/cli.h"
 #include "clients/cpp/cli_io.h"
@@ -11,39 +12,80 @@
 
 namespace recurve {
 
+namespace {
+
+std::string json_text(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace
+
 AnswerPrinter::AnswerPrinter(bool json, int choices)
-    : json_(json), waiting_(static_cast<size_t>(std::max(choices, 1))) {}
+    : json_(json), choices_(static_cast<size_t>(std::max(choices, 1))) {}
 
 void AnswerPrinter::print(const v1::GenerateResponse& response) {
   if (response.has_prompt()) prompt_ = response.prompt();
-  if (json_) {
-    write_json_line(response);
-  } else if (response.has_chunk()) {
-    print_chunk(response.chunk());
-  } else if (response.has_final()) {
-    print_waiting();
+  if (json_) write_json_line(response);
+  if (response.has_chunk()) take(response.chunk());
+  if (response.has_final()) take(response.final());
+}
+
+void AnswerPrinter::take(const v1::Chunk& chunk) {
+  if (static_cast<size_t>(chunk.choice()) >= choices_.size()) return;
+  Choice& choice = choices_[static_cast<size_t>(chunk.choice())];
+  if (!chunk.text().empty()) {
+    if (choice.in_call) end_call(&choice);
+    say(chunk.text(), &choice);
+  }
+  for (const v1::ToolCallPart& part : chunk.tool_calls()) {
+    if (chunk.choice() == 0 && part.index() == choice.calls) call_ids_.push_back(part.id());
+    take(part, &choice);
   }
 }
 
-void AnswerPrinter::print_chunk(const v1::Chunk& chunk) {
-  if (chunk.text().empty()) return;
-  if (chunk.choice() == 0) {
-    write_out(chunk.text());
-    line_open_ = true;
-  } else if (static_cast<size_t>(chunk.choice()) < waiting_.size()) {
-    waiting_[static_cast<size_t>(chunk.choice())] += chunk.text();
+void AnswerPrinter::take(const v1::ToolCallPart& part, Choice* choice) {
+  if (part.index() == choice->calls) {  // the next one, so the last is whole
+    if (choice->in_call) end_call(choice);
+    ++choice->calls;
+    say(fmt::format(R"({}{{"id": {}, "name": {}, "arguments": )", choice->line_begun ? "\n" : "",
+                    json_text(part.id()), json_text(part.name())),
+        choice);
+    choice->in_call = true;
+  }
+  say(part.arguments(), choice);
+}
+
+void AnswerPrinter::end_call(Choice* choice) {
+  say("}\n", choice);
+  choice->in_call = false;
+}
+
+// Of a choice that comes behind others, what is said waits for them.
+void AnswerPrinter::say(const std::string& text, Choice* choice) {
+  if (text.empty()) return;
+  choice->line_begun = text.back() != '\n';
+  if (choice != choices_.data()) {
+    choice->waiting += text;
+  } else if (!json_) {
+    write_out(text);
+    line_open_ = choice->line_begun || !choice->in_call;
   }
 }
 
-void AnswerPrinter::print_waiting() {
-  for (size_t choice = 1; choice < waiting_.size(); ++choice) {
-    write_out("\n" + waiting_[choice]);
-    line_open_ = true;
+void AnswerPrinter::take(const v1::GenerateFinal& final) {
+  for (size_t c = 0; c < choices_.size(); ++c) {
+    Choice& choice = choices_[c];
+    const bool known = static_cast<int>(c) < final.choices_size();
+    const bool whole = known && final.choices(static_cast<int>(c)).tool_calls() == choice.calls;
+    if (choice.in_call && whole) end_call(&choice);
+    if (c == 0 || json_) continue;
+    write_out((ended_by_call(choices_[c - 1]) ? "" : "\n") + choice.waiting);
+    line_open_ = !ended_by_call(choice);
   }
 }
 
 void AnswerPrinter::end(bool always_break) {
-  const bool breaks = always_break || out_is_terminal() || waiting_.size() > 1;
+  const bool breaks = always_break || out_is_terminal() || choices_.size() > 1;
   if (line_open_ && breaks) write_out("\n");
   line_open_ = false;
 }
@@ -99,6 +141,7 @@ namespace {
 struct GenerateFlags {
   v1::GenerateRequest request;
   TextSource source;
+  ToolFlags tools;
   bool ids = false;
   bool messages = false;
   bool create_session = false;
@@ -127,6 +170,7 @@ void fill_prompt(GenerateFlags& flags) {
   check_utf8(text, flags.source.name());
   if (flags.messages) {
     *flags.request.mutable_messages() = parse_messages(text, flags.source.name());
+    set_tools(flags.tools, &flags.request);
   } else {
     flags.request.set_text(text);
   }
@@ -170,12 +214,14 @@ void add_generate(CLI::App& app, CliContext& context) {
   add_text_source(command, &flags->source, "The prompt");
   auto* ids = command.add_flag(
       "--ids", flags->ids, "The prompt is token ids, separated by spaces, line breaks or commas");
-  command
-      .add_flag(
-          "--messages", flags->messages,
-          "The prompt is a JSON array of messages, {\"role\": ..., \"content\": ...}, for the "
-          "model's chat template")
-      ->excludes(ids);
+  auto* messages =
+      command
+          .add_flag(
+              "--messages", flags->messages,
+              "The prompt is a JSON array of messages, {\"role\": ..., \"content\": ...}, for the "
+              "model's chat template")
+          ->excludes(ids);
+  add_tool_flags(command, &flags->tools)->needs(messages);
   add_prompt_flags(command, &flags->request);
   add_constraint_flags(command, &flags->request);
   add_stop_flags(command, &flags->request);

@@ -6,9 +6,9 @@
 
 namespace recurve {
 
-// Writes the messages of one Generate call to standard output: the text alone as it comes, or each
-// message as a line of JSON. Of several choices one is written after the other; what comes early
-// waits.
+// Writes the messages of one Generate call to standard output: the text alone as it comes, each
+// call of a tool as a line {"id": ..., "name": ..., "arguments": {...}}; or each message as a line
+// of JSON. Of several choices one is written after the other; what comes early waits.
 class AnswerPrinter {
  public:
   AnswerPrinter(bool json, int choices);
@@ -19,14 +19,28 @@ class AnswerPrinter {
   void end(bool always_break = false);
 
   const v1::PromptInfo& prompt() const { return prompt_; }
+  // Of the first choice's calls of tools, in order.
+  const std::vector<std::string>& call_ids() const { return call_ids_; }
 
  private:
-  void print_chunk(const v1::Chunk& chunk);
-  void print_waiting();
+  struct Choice {
+    std::string waiting = {};  // not written yet, of a later choice
+    bool line_begun = false;   // what was said last is no line break
+    bool in_call = false;      // whose line is open
+    int32_t calls = 0;         // that have begun
+  };
+  static bool ended_by_call(const Choice& choice) { return choice.calls > 0 && !choice.line_begun; }
+
+  void take(const v1::Chunk& chunk);
+  void take(const v1::ToolCallPart& part, Choice* choice);
+  void take(const v1::GenerateFinal& final);
+  void say(const std::string& text, Choice* choice);
+  void end_call(Choice* choice);
 
   bool json_;
   bool line_open_ = false;  // text was written after the last line break that the printer wrote
-  std::vector<std::string> waiting_;  // (choices) text of later choices
+  std::vector<Choice> choices_;
+  std::vector<std::string> call_ids_;
   v1::PromptInfo prompt_;
 };
 

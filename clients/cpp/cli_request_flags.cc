@@ -165,6 +165,36 @@ void add_constraint_flags(CLI::App& command, v1::GenerateRequest* request) {
   for (const int of_a_file : {1, 3, 5}) options[of_a_file]->type_name("FILE");
 }
 
+CLI::Option* add_tool_flags(CLI::App& command, ToolFlags* flags) {
+  CLI::Option* tools = value_flag<std::string>(
+      command, "--tools", [=](const std::string& file) { flags->tools_json = file_text(file); },
+      "Functions that the model may call, in a JSON file: [{\"type\": \"function\", \"function\": "
+      "{\"name\": ..., \"description\": ..., \"parameters\": JSON SCHEMA}}...]; each call is a "
+      "line "
+      "of JSON [default: none]");
+  tools->type_name("FILE");
+  command
+      .add_option("--tool-choice", flags->choice,
+                  "auto: text, calls or both; required: calls; none: the model is told of the "
+                  "functions, and what it says of them is text; else the name of the one that is "
+                  "called")
+      ->capture_default_str()
+      ->needs(tools);
+  command.add_flag("--single-tool-call", flags->single, "There is one call at most")->needs(tools);
+  return tools;
+}
+
+void set_tools(const ToolFlags& flags, v1::GenerateRequest* request) {
+  request->clear_tool_use();
+  if (flags.tools_json.empty() || !request->has_messages()) return;
+  request->mutable_messages()->set_tools_json(flags.tools_json);
+  if (flags.choice == "none") return;
+  v1::ToolUse& use = *request->mutable_tool_use();
+  use.set_single(flags.single);
+  use.set_required(flags.choice == "required");
+  if (flags.choice != "auto" && flags.choice != "required") use.set_function(flags.choice);
+}
+
 void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request) {
   command.add_flag_function(
       "--no-add-special-tokens",

@@ -15,6 +15,15 @@ void add_sampling_flags(CLI::App& command, v1::GenerateRequest* request);
 void add_stop_flags(CLI::App& command, v1::GenerateRequest* request);
 // What the answer's text must be: --json-schema FILE and the like.
 void add_constraint_flags(CLI::App& command, v1::GenerateRequest* request);
+// The functions that the model may call, and what it may do with them. They go into a request once
+// it has its messages, by set_tools().
+struct ToolFlags {
+  std::string tools_json;  // empty: none
+  std::string choice = "auto";
+  bool single = false;
+};
+CLI::Option* add_tool_flags(CLI::App& command, ToolFlags* flags);  // --tools
+void set_tools(const ToolFlags& flags, v1::GenerateRequest* request);
 // How the prompt is read, log-probabilities, the request's id.
 void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request);
 

@@ -29,8 +29,8 @@ class Answer {
   const std::string& stop_string() const { return matcher_->matched_text(); }  // if stopped()
   // Added so far, surplus ones not counted.
   int64_t tokens() const { return tokens_; }
-  // Whether it has called a tool, with all of its arguments.
-  bool called_tools() const { return calls_ && calls_->whole_calls() > 0; }
+  // Calls of tools that have all of their arguments.
+  int32_t tool_calls() const { return calls_ ? calls_->whole_calls() : 0; }
 
  private:
   void add_text(const std::string& text, AnswerDelta* delta);

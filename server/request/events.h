@@ -43,7 +43,7 @@ struct ChoiceEnd {
   Finish why = Finish::kLength;  // kLength, kEos, kStopId or kStopString
   std::string stop_string = {};  // with kStopString
   int32_t stop_id = -1;          // with kEos and kStopId
-  bool called_tools = false;     // at least one, with all of its arguments
+  int32_t tool_calls = 0;        // that have all of their arguments
   int64_t generated_tokens = 0;  // those behind a stop string not counted
   double decode_seconds = 0;     // from its first token to its end
 };

@@ -169,7 +169,7 @@ AnswerEnd Generation::end_of_all() const {
     } else {
       end.stop_id = ending.stop_id;
     }
-    end.called_tools = choice.answer.called_tools();
+    end.tool_calls = choice.answer.tool_calls();
     end.generated_tokens = choice.answer.tokens();
     end.decode_seconds = ending.decode_seconds;
     usage.generated_tokens += choice.answer.tokens();

@@ -81,6 +81,15 @@ std::optional<ConstraintText> to_constraint(v1::Constraint&& constraint) {
   return std::nullopt;
 }
 
+ToolUse to_tool_use(v1::ToolUse&& use) {
+  using Choice = ToolUse::Choice;
+  return {.choice = !use.function().empty() ? Choice::kNamed
+                    : use.required()        ? Choice::kRequired
+                                            : Choice::kAuto,
+          .name = std::move(*use.mutable_function()),
+          .parallel = !use.single()};
+}
+
 // What it does not know it takes for the default.
 PrefixWish to_wish(v1::PrefixMode mode) {
   if (mode == v1::PREFIX_MODE_OFF) return PrefixWish::kOff;
@@ -122,6 +131,7 @@ TextRequest to_request(v1::GenerateRequest&& message) {
   if (message.has_constraint()) {
     request.constraint = to_constraint(std::move(*message.mutable_constraint()));
   }
+  if (message.has_tool_use()) request.tools = to_tool_use(std::move(*message.mutable_tool_use()));
   if (message.has_expected_epoch()) request.expected_epoch = message.expected_epoch();
   if (message.sampling().has_seed()) request.seed = message.sampling().seed();
   if (stop.has_max_tokens()) request.max_tokens = stop.max_tokens();

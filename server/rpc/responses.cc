@@ -49,6 +49,13 @@ void fill(const AnswerDelta& delta, const Tokenizer& tokenizer, v1::Chunk* to) {
     to->add_ids(token.id);
     if (delta.logprobs) fill(token, tokenizer, to->add_logprobs());
   }
+  for (const ToolCallPart& part : delta.calls) {
+    v1::ToolCallPart& out = *to->add_tool_calls();
+    out.set_index(part.index);
+    out.set_id(part.id);
+    out.set_name(part.name);
+    out.set_arguments(part.arguments);
+  }
 }
 
 void fill(const AnswerEnd& end, v1::GenerateFinal* to) {
@@ -61,6 +68,7 @@ void fill(const AnswerEnd& end, v1::GenerateFinal* to) {
     }
     final.set_generated_tokens(choice.generated_tokens);
     final.set_decode_seconds(choice.decode_seconds);
+    final.set_tool_calls(choice.tool_calls);
   }
   fill(end.usage, to->mutable_usage());
   if (end.usage.commit) fill(*end.usage.commit, to->mutable_commit());

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <nlohmann/json.hpp>
 
@@ -264,6 +266,47 @@ TEST_F(CliCommandsTest, ChatSendsMessagesWhereTheModelHasATemplate) {
   EXPECT_TRUE(requests[1].has_text()) << "an empty line: the model goes on";
   ASSERT_EQ(requests[2].messages().messages_size(), 1);
   EXPECT_EQ(requests[2].messages().messages(0).content(), "two");
+}
+
+TEST_F(CliCommandsTest, ChatSendsWhatTheCalledFunctionsGave) {
+  const auto path =
+      std::filesystem::temp_directory_path() / ("recurve_cli_chat_" + std::to_string(getpid()));
+  std::ofstream(path) << "[{\"name\": \"now\"}]";
+  server_.control.set_chat_template(true);
+  server_.inference.set_on_generate([](auto*, const auto& request, auto* writer) {
+    writer->Write(prompt_message(request));
+    const auto& last = *request.messages().messages().rbegin();
+    v1::GenerateResponse response = chunk_message(last.role() == "user" ? "" : "So.");
+    for (int i = 0; last.role() == "user" && i < 2; ++i) {
+      auto* call = response.mutable_chunk()->add_tool_calls();
+      call->set_index(i);
+      call->set_id("c" + std::to_string(i));
+      call->set_name("now");
+      call->set_arguments("{}");
+    }
+    writer->Write(response);
+    v1::GenerateResponse end = final_message();
+    end.mutable_final()->mutable_choices(0)->set_tool_calls(last.role() == "user" ? 2 : 0);
+    writer->Write(end);
+    return grpc::Status::OK;
+  });
+  const auto result =
+      run({"chat", "--tools", path}, "/tool early\none\n/tool first\n/tool second\n/tool late\n");
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out,
+            "{\"id\": \"c0\", \"name\": \"now\", \"arguments\": {}}\n"
+            "{\"id\": \"c1\", \"name\": \"now\", \"arguments\": {}}\nSo.\n");
+  EXPECT_THAT(result.err, HasSubstr("no call waits for a result"));
+  const auto requests = server_.inference.generate_requests();
+  ASSERT_EQ(requests.size(), 2u);
+  EXPECT_TRUE(requests[0].has_tool_use());
+  ASSERT_EQ(requests[1].messages().messages_size(), 2);
+  const auto& second = requests[1].messages().messages(1);
+  EXPECT_EQ(second.role(), "tool");
+  EXPECT_EQ(second.content(), "second");
+  EXPECT_EQ(second.fields_json(), "{\"tool_call_id\":\"c1\"}");
+  EXPECT_EQ(requests[1].messages().tools_json(), requests[0].messages().tools_json());
+  std::filesystem::remove(path);
 }
 
 TEST_F(CliCommandsTest, ChatSendsTextWhereItIsAskedTo) {

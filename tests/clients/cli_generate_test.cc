@@ -243,6 +243,66 @@ TEST_F(CliGenerateTest, ConstraintsComeFromFiles) {
   std::filesystem::remove(path);
 }
 
+constexpr const char* kToolsFile = "[{\"type\": \"function\", \"function\": {\"name\": \"now\"}}]";
+
+TEST_F(CliGenerateTest, ToolsGoWithMessages) {
+  const auto path =
+      std::filesystem::temp_directory_path() / ("recurve_cli_tools_" + std::to_string(getpid()));
+  std::ofstream(path) << kToolsFile;
+  const auto asked = [&](std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--messages", "--tools", path});
+    EXPECT_EQ(generate(flags, R"([{"role": "user", "content": "hi"}])").code, 0);
+    const v1::GenerateRequest sent = server_.inference.generate_requests().back();
+    EXPECT_EQ(sent.messages().tools_json(), kToolsFile);
+    return sent.has_tool_use() ? "{" + sent.tool_use().ShortDebugString() + "}" : "none";
+  };
+  EXPECT_EQ(asked({}), "{}");
+  EXPECT_EQ(asked({"--tool-choice", "auto"}), "{}");
+  EXPECT_EQ(asked({"--tool-choice", "required"}), "{required: true}");
+  EXPECT_EQ(asked({"--tool-choice", "now"}), "{function: \"now\"}");
+  EXPECT_EQ(asked({"--single-tool-call"}), "{single: true}");
+  EXPECT_EQ(asked({"--tool-choice", "none"}), "none");
+  const auto text = generate({"--prompt", "p", "--tools", path});
+  EXPECT_EQ(text.code, 2);
+  EXPECT_THAT(text.err, HasSubstr("--tools requires --messages"));
+  EXPECT_THAT(generate({"--prompt", "p", "--tool-choice", "now"}).err,
+              HasSubstr("--tool-choice requires --tools"));
+  std::filesystem::remove(path);
+}
+
+TEST_F(CliGenerateTest, CallsOfToolsAreLinesOfJson) {
+  int whole = 2;
+  server_.inference.set_on_generate([&](auto*, const auto& request, auto* writer) {
+    writer->Write(prompt_message(request));
+    writer->Write(chunk_message("Let me see."));
+    const auto part = [&](int index, const char* id, const char* name, const char* arguments) {
+      v1::GenerateResponse response = chunk_message("");
+      auto* call = response.mutable_chunk()->add_tool_calls();
+      call->set_index(index);
+      call->set_id(id);
+      call->set_name(name);
+      call->set_arguments(arguments);
+      writer->Write(response);
+    };
+    part(0, "c0", "weather", "");
+    part(0, "", "", "{\"city\": ");
+    part(0, "", "", "\"Paris\"}");
+    part(1, "c1", "now", "{}");
+    v1::GenerateResponse last = final_message();
+    last.mutable_final()->mutable_choices(0)->set_tool_calls(whole);
+    writer->Write(last);
+    return grpc::Status::OK;
+  });
+  const std::string lines =
+      "Let me see.\n"
+      R"({"id": "c0", "name": "weather", "arguments": {"city": "Paris"}})"
+      "\n"
+      R"({"id": "c1", "name": "now", "arguments": {})";
+  EXPECT_EQ(generate({"--prompt", "p"}).out, lines + "}\n");
+  whole = 1;  // the second has been cut
+  EXPECT_EQ(generate({"--prompt", "p"}).out, lines);
+}
+
 TEST_F(CliGenerateTest, NumbersThatAreNoneAreSentForTheServerToRefuse) {
   EXPECT_EQ(generate({"--prompt", "p", "--temperature", "nan"}).code, 0);
   EXPECT_TRUE(std::isnan(request().sampling().temperature()));
@@ -278,8 +338,12 @@ TEST_F(CliGenerateTest, EveryFieldOfTheRequestHasAFlag) {
                                                       {"add_special_tokens", "--no-add-special"},
                                                       {"prefix_points", "--prefix-point"},
                                                       {"json", "--any-json"},
+                                                      {"tools_json", "--tools"},
+                                                      {"required", "--tool-choice"},
+                                                      {"function", "--tool-choice"},
+                                                      {"single", "--single-tool-call"},
                                                       {"stop_strings", "--stop"}};
-  const std::set<std::string> messages = {"sampling", "stop", "constraint"};
+  const std::set<std::string> messages = {"sampling", "stop", "constraint", "tool_use"};
   const auto check = [&](const google::protobuf::Descriptor* message) {
     for (int i = 0; i < message->field_count(); ++i) {
       const std::string& field = message->field(i)->name();
@@ -294,6 +358,7 @@ TEST_F(CliGenerateTest, EveryFieldOfTheRequestHasAFlag) {
   check(v1::SamplingParams::descriptor());
   check(v1::StopConditions::descriptor());
   check(v1::Constraint::descriptor());
+  check(v1::ToolUse::descriptor());
 }
 
 TEST_F(CliGenerateTest, RefusalIsTheServersSentence) {

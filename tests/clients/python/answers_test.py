@@ -204,6 +204,7 @@ def test_a_chat_may_bring_tools_variables_and_an_answer_begun(client):
     answer = client.chat(
         [{"role": "user", "content": "Who?", "name": "x"}],
         tools=[{"type": "function", "function": {"name": "f"}}],
+        tool_choice="none",
         variables={"mood": "gloomy"},
         add_generation_prompt=False,
         max_tokens=0,
@@ -212,6 +213,91 @@ def test_a_chat_may_bring_tools_variables_and_an_answer_begun(client):
     begun = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "The"}]
     answer = client.chat(begun, continue_final_message=True, max_tokens=0)
     assert answer.prompt.prompt_tokens == len(client.tokenize("user: Who?\nassistant: The").ids)
+
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "parameters": {
+                "type": "object",
+                "properties": {key: {"enum": ["a", "b", "c"]}},
+                "required": [key],
+                "additionalProperties": False,
+            },
+        },
+    }
+    for name, key in (("weather", "city"), ("now", "zone"))
+]
+
+
+def test_calls_of_tools_are_told_from_the_text(client):
+    asked = {"tools": TOOLS, "max_tokens": 100, "seed": 3}
+    whole = client.chat("Who?", tool_choice="required", parallel_tool_calls=False, **asked)
+    (call,) = whole.tool_calls
+    keys = {"weather": "city", "now": "zone"}
+    assert list(call.values) == [keys[call.name]]
+    assert call.values[keys[call.name]] in "abc"
+    assert call.id.startswith("call_")
+    assert "tool_call" not in whole.text
+    assert "<tool_call>" in client.detokenize(whole.ids, continued=True)
+    assert whole.finish_reason == "eos"
+
+    stream = client.chat(
+        "Who?", tool_choice="required", parallel_tool_calls=False, stream=True, **asked
+    )
+    parts = [part for chunk in stream for part in chunk.tool_calls]
+    assert {part.index for part in parts} == {0}
+    assert parts[0].name == call.name
+    assert "".join(part.arguments for part in parts) == call.arguments
+
+    for name in keys:
+        named = client.chat("Who?", tool_choice=name, **asked)
+        assert [one.name for one in named.tool_calls] == [name]
+    # What it was and what it gave goes into the conversation.
+    spoken = [
+        {"role": "user", "content": "Who?"},
+        {"role": "assistant", "content": whole.text, "tool_calls": [call.message]},
+        call.result("rain"),
+    ]
+    begun = client.detokenize(client.tokenize(messages=spoken).ids)
+    assert json.dumps(call.values) in begun
+    assert "tool: rain" in begun
+
+
+def test_an_answer_of_two_choices_has_the_calls_of_both(client):
+    both = client.chat("Who?", tools=TOOLS, tool_choice="required", n=2, max_tokens=200, seed=5)
+    for choice in both.choices:
+        assert all(call.name in ("weather", "now") for call in choice.tool_calls)
+        assert choice.tool_calls
+    assert {c.id for c in both.choices[0].tool_calls}.isdisjoint(
+        c.id for c in both.choices[1].tool_calls
+    )
+
+
+def test_tools_that_cannot_be_called_are_refused(client, connect):
+    for choice, error in (
+        ("absent", recurve.InvalidArgumentError),
+        ({"type": "function"}, TypeError),
+    ):
+        with pytest.raises(error, match="tool_choice"):
+            client.chat("Who?", tools=TOOLS, tool_choice=choice)
+    with pytest.raises(TypeError, match="tool_choice takes tools"):
+        client.chat("Who?", tool_choice="required")
+    with pytest.raises(recurve.InvalidArgumentError, match="beside tools"):
+        client.chat("Who?", tools=TOOLS, regex="a")
+    refused = [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}]
+    with pytest.raises(recurve.InvalidArgumentError, match="the parameters of f: schema, not at #"):
+        client.chat("Who?", tools=refused)
+
+
+def test_a_call_that_is_cut_says_so(client):
+    cut = client.chat("Who?", tools=TOOLS, tool_choice="now", max_tokens=22, seed=3)
+    assert cut.finish_reason == "length"
+    if cut.tool_calls:
+        with pytest.raises(ValueError):
+            cut.tool_calls[0].values  # noqa: B018
 
 
 def test_scores_do_not_depend_on_how_a_text_comes(client):

@@ -27,7 +27,10 @@ def chat_model(tmp_path_factory):
     for name in ("config.json", "model.safetensors", "tokenizer.model"):
         os.symlink((demo / name).resolve(), folder / name)
     (folder / "chat_template.jinja").write_text(
-        "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+        "{% for message in messages %}{{ message.role }}: {{ message.content }}"
+        "{% for call in message.tool_calls or [] %}<tool_call>\n"
+        '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
+        "\n</tool_call>{% endfor %}{{ '\\n' }}{% endfor %}"
         "{% if add_generation_prompt %}assistant: {% endif %}"
     )
     return folder

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/constraint/constraint_library.h"
 #include "tests/support/rpc_fixture.h"
 
 namespace recurve::chat_test {
@@ -137,6 +138,115 @@ TEST_F(ChatTest, TheAnswerEndsWhereTheTemplateEndsItsTurns) {
   on.mutable_stop()->set_max_tokens(3);
   ASSERT_TRUE(generate(on).status.ok());
   EXPECT_EQ(engine_->last_request().sampling.stop_ids, Ids{});
+}
+
+constexpr const char* kHermes =
+    "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}{{ m.role }}:"
+    "{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>\n{\"name\": \"{{ c.function.name "
+    "}}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}|"
+    "{% endfor %}";
+
+// The engine answers with two calls behind a text.
+class ToolUseTest : public ChatTest {
+ protected:
+  void SetUp() override {
+    if (!has_constraint_library()) GTEST_SKIP() << "built without structured output";
+    chat_ = {
+        .format = std::make_shared<const ChatTemplate>(kHermes, "", jinja::Template::Variables{}),
+        .exists = true,
+        .problem = ""};
+    chat_.tool_form = tool_form_of(kHermes);
+    start({.script = [](const Request&) {
+      FakeEngine::Play play{{{}}};
+      const std::string text =
+          "So: <tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": "
+          "\"Paris\"}}\n</tool_call>\n"
+          "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+      for (const char byte : text) play.tokens[0].push_back(static_cast<unsigned char>(byte));
+      return play;
+    }});
+  }
+  static v1::GenerateRequest asked() {
+    v1::GenerateRequest request = user("hi");
+    request.mutable_messages()->set_tools_json(
+        R"([{"name": "weather", "parameters": {"properties": {"city": {"type": "string"}}}},
+            {"type": "function", "function": {"name": "now"}}])");
+    request.mutable_tool_use();
+    return request;
+  }
+  bool takes(const std::string& text) {
+    const auto matcher = engine_->last_request().sampling.constraint->begin();
+    for (const char byte : text) {
+      if (!matcher->accept(static_cast<unsigned char>(byte))) return false;
+    }
+    return matcher->may_end();
+  }
+};
+
+TEST_F(ToolUseTest, CallsComeBesideTheText) {
+  const Generated got = generate(asked());
+  ASSERT_TRUE(got.status.ok()) << got.status.error_message();
+  EXPECT_EQ(got.text(), "So: ");
+  std::string id[2], name[2], arguments[2];
+  for (const auto& message : got.messages) {
+    for (const v1::ToolCallPart& part : message.chunk().tool_calls()) {
+      const auto at = static_cast<size_t>(part.index());
+      ASSERT_LT(at, 2u);
+      id[at] += part.id();
+      name[at] += part.name();
+      arguments[at] += part.arguments();
+    }
+  }
+  EXPECT_THAT(name, ::testing::ElementsAre("weather", "now"));
+  EXPECT_THAT(arguments, ::testing::ElementsAre("{\"city\": \"Paris\"}", "{}"));
+  EXPECT_THAT(id[0], HasSubstr("call_"));
+  EXPECT_NE(id[0], id[1]);
+  EXPECT_EQ(got.final().choices(0).tool_calls(), 2);
+  EXPECT_EQ(got.ids().size(), got.final().usage().generated_tokens());
+}
+
+TEST_F(ToolUseTest, WithoutItCallsAreText) {
+  v1::GenerateRequest request = asked();
+  request.clear_tool_use();
+  const Generated got = generate(request);
+  EXPECT_THAT(got.text(), HasSubstr("</tool_call>\n<tool_call>"));
+  EXPECT_EQ(got.final().choices(0).tool_calls(), 0);
+  EXPECT_EQ(engine_->last_request().sampling.constraint, nullptr);
+}
+
+TEST_F(ToolUseTest, TheConstraintFollowsIt) {
+  const std::string call = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+  const std::string other = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {}}\n</tool_call>";
+  v1::GenerateRequest request = asked();
+  generate(request);
+  EXPECT_TRUE(takes("text") && takes(call + "\n" + other));
+  request.mutable_tool_use()->set_required(true);
+  generate(request);
+  EXPECT_FALSE(takes("text"));
+  EXPECT_TRUE(takes(call + "\n" + other));
+  request.mutable_tool_use()->set_single(true);
+  generate(request);
+  EXPECT_TRUE(takes(other));
+  EXPECT_FALSE(takes(call + "\n" + other));
+  request.mutable_tool_use()->set_function("now");
+  generate(request);
+  EXPECT_TRUE(takes(call));
+  EXPECT_FALSE(takes(other));
+  request.mutable_tool_use()->set_function("absent");
+  EXPECT_THAT(generate(request).status.error_message(), HasSubstr("no tool has that name"));
+}
+
+TEST_F(ToolUseTest, TakesMessagesWithToolsAndNoConstraint) {
+  v1::GenerateRequest request = asked();
+  request.mutable_constraint()->set_regex("a");
+  EXPECT_THAT(generate(request).status.error_message(), HasSubstr("may not stand beside tools"));
+  request.clear_constraint();
+  request.mutable_messages()->clear_tools_json();
+  EXPECT_THAT(generate(request).status.error_message(), HasSubstr("tools must be given"));
+  request.set_text("p");
+  const grpc::Status status = generate(request).status;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("tools must be given, with messages"));
 }
 
 TEST_F(ChatTest, TokenizeShowsTheIds) {

@@ -63,6 +63,8 @@ from recurve._types import (
     ScoreOptions,
     TokenLogprob,
     Tokens,
+    ToolCall,
+    ToolCallPart,
     Usage,
 )
 
@@ -111,6 +113,8 @@ __all__ = [
     "Tls",
     "TokenLogprob",
     "Tokens",
+    "ToolCall",
+    "ToolCallPart",
     "UnauthenticatedError",
     "UnavailableError",
     "UnimplementedError",

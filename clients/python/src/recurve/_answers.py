@@ -29,6 +29,8 @@ from recurve._types import (
     Score,
     TokenLogprob,
     Tokens,
+    ToolCall,
+    ToolCallPart,
     Usage,
 )
 from recurve.v1 import control_pb2 as control
@@ -114,6 +116,13 @@ class _Gathered:
         self.texts: list[str] = []
         self.ids: list[int] = []
         self.logprobs: list[TokenLogprob] = []
+        self.calls: list[list[ToolCallPart]] = []  # the parts of each
+
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return tuple(
+            ToolCall(parts[0].id, parts[0].name, "".join(part.arguments for part in parts))
+            for parts in self.calls
+        )
 
 
 class Answer:
@@ -140,12 +149,20 @@ class Answer:
 
     def _take_chunk(self, message: v1.Chunk) -> Chunk:
         chunk = Chunk(
-            message.choice, message.text, tuple(message.ids), _token_logprobs(message.logprobs)
+            message.choice,
+            message.text,
+            tuple(message.ids),
+            _token_logprobs(message.logprobs),
+            tuple(_plain(ToolCallPart, part) for part in message.tool_calls),
         )
         gathered = self._choices.setdefault(chunk.choice, _Gathered())
         gathered.texts.append(chunk.text)
         gathered.ids.extend(chunk.ids)
         gathered.logprobs.extend(chunk.logprobs)
+        for part in chunk.tool_calls:
+            if part.index == len(gathered.calls):
+                gathered.calls.append([])
+            gathered.calls[part.index].append(part)
         return chunk
 
     def generation(self) -> Generation:
@@ -172,6 +189,7 @@ class Answer:
             stop=getattr(final, stop) if stop else None,
             logprobs=tuple(gathered.logprobs),
             decode_seconds=final.decode_seconds,
+            tool_calls=gathered.tool_calls(),
         )
 
 

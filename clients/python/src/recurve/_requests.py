@@ -50,7 +50,26 @@ def chat_request(
     request = v1.GenerateRequest(session=session)
     rest = dict(options)
     fill_messages(request.messages, messages, {key: rest.pop(key) for key in _CHAT & rest.keys()})
+    _set_tool_use(request, rest.pop("tool_choice", None), rest.pop("parallel_tool_calls", None))
     return request, _set_options(request, rest)
+
+
+def _set_tool_use(request: v1.GenerateRequest, choice: Any, parallel: Any) -> None:
+    if not request.messages.tools_json:
+        if choice not in (None, "auto", "none"):
+            raise TypeError("tool_choice takes tools")
+        return
+    choice = "auto" if choice is None else choice
+    if not isinstance(choice, str):
+        raise TypeError(
+            f"tool_choice must be 'auto', 'required', 'none' or a tool's name, got {choice!r}"
+        )
+    if choice == "none":
+        return
+    request.tool_use.single = parallel is False
+    request.tool_use.required = choice == "required"
+    if choice not in ("auto", "required"):
+        request.tool_use.function = choice
 
 
 def fill_messages(to: v1.Messages, messages: Messages, options: Mapping[str, Any]) -> None:
@@ -59,7 +78,7 @@ def fill_messages(to: v1.Messages, messages: Messages, options: Mapping[str, Any
     for message in messages:
         _fill_message(to.messages.add(), message)
     for name, field in (("tools", "tools_json"), ("variables", "variables_json")):
-        if options.get(name) is not None:
+        if options.get(name):
             setattr(to, field, _json(options[name]))
     for name in ("add_generation_prompt", "continue_final_message"):
         if options.get(name) is not None:

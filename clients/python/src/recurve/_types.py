@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, Union
+from typing import Any, Literal, TypedDict, Union, cast
 
 FinishReason = Literal["length", "eos", "stop_id", "stop_string"]
 Health = Literal["serving", "not_serving", "unknown"]
@@ -119,7 +120,11 @@ class GenerateOptions(TokenOptions, total=False):
 class ChatOptions(GenerateOptions, total=False):
     """As GenerateOptions, and what the chat template reads.
 
-    tools: the functions the model may call, as the template reads them.
+    tools: the functions the model may call, [{"type": "function", "function": {"name": ...,
+        "description": ..., "parameters": JSON SCHEMA}}, ...]. Calls of them are told from the text.
+    tool_choice: "auto", the default: text, calls or both; "required": calls; "none": the model is
+        told of the tools, and what it says of them is text; else the name of the one that is called.
+    parallel_tool_calls: False: there is one call at most. Default True.
     variables: further variables of the template, e.g. {"enable_thinking": False}.
     add_generation_prompt: the template opens the answer. Default True, or False with
         continue_final_message.
@@ -127,6 +132,8 @@ class ChatOptions(GenerateOptions, total=False):
     """
 
     tools: Sequence[Mapping[str, Any]]
+    tool_choice: str
+    parallel_tool_calls: bool
     variables: Mapping[str, Any]
     add_generation_prompt: bool
     continue_final_message: bool
@@ -174,6 +181,16 @@ class PromptInfo:
 
 
 @dataclass(frozen=True)
+class ToolCallPart:
+    """What is new of a call of a tool."""
+
+    index: int  #: of the call in its choice, from 0
+    id: str  #: in the first part only
+    name: str  #: likewise: of the function
+    arguments: str  #: those of a call, joined, are a JSON object
+
+
+@dataclass(frozen=True)
 class Chunk:
     """The next part of one choice's answer; all texts of a choice, joined, are its answer."""
 
@@ -181,6 +198,31 @@ class Chunk:
     text: str  #: whole characters; may lag behind the tokens, so it may be empty
     ids: tuple[int, ...]  #: the tokens since the choice's last chunk
     logprobs: tuple[TokenLogprob, ...]  #: where asked for, one for each of `ids`
+    tool_calls: tuple[ToolCallPart, ...] = ()  #: with `tools`; none of it is in `text`
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call of a tool."""
+
+    id: str
+    name: str  #: of the function
+    arguments: str  #: a JSON object; of an answer that was cut within it, its beginning
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The arguments, read. ValueError where the answer was cut within them."""
+        return cast("dict[str, Any]", json.loads(self.arguments))
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """For the field tool_calls of an assistant's message, as chat templates read it."""
+        function = {"name": self.name, "arguments": self.values}
+        return {"id": self.id, "type": "function", "function": function}
+
+    def result(self, content: str) -> dict[str, str]:
+        """The message that says what the function gave."""
+        return {"role": "tool", "tool_call_id": self.id, "name": self.name, "content": content}
 
 
 @dataclass(frozen=True)
@@ -208,11 +250,12 @@ class Choice:
     stop: str | int | None  #: the text or the id that ended it; None where the length did
     logprobs: tuple[TokenLogprob, ...]  #: where asked for, one for each of `ids`
     decode_seconds: float  #: from its first token to its end
+    tool_calls: tuple[ToolCall, ...] = ()  #: with `tools`
 
 
 @dataclass(frozen=True)
 class Generation:
-    """A whole answer. `text`, `ids` and `finish_reason` are those of the first choice."""
+    """A whole answer. `text`, `ids`, `finish_reason` and `tool_calls` are the first choice's."""
 
     choices: tuple[Choice, ...]  #: n of them
     prompt: PromptInfo
@@ -230,6 +273,10 @@ class Generation:
     @property
     def finish_reason(self) -> FinishReason:
         return self.choices[0].finish_reason
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return self.choices[0].tool_calls
 
 
 @dataclass(frozen=True)
