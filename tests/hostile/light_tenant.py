@@ -2,7 +2,7 @@
 the time to its first token, by recurve-loadgen with each tenant's key.
 
     RECURVE_BIN=build/release/bin /usr/bin/python3 tests/hostile/light_tenant.py [--seconds 20]
-        [--limits '{"heavy": {"slot_share": 0.5}}']
+        [--limits '{"heavy": {"slots": 8}}']
 """
 
 import argparse
