@@ -35,8 +35,10 @@ class SessionStore::Change {
     store_.busy_ += session_.busy;
     store_.has_ended_ |= was_busy_ && !session_.busy;
     session_.expires = expiry(session_);
-    expiry_.value() = {session_.expires, &session_};
-    store_.by_expiry_.insert(std::move(expiry_));
+    if (!expiry_.empty()) {  // else it never expires
+      expiry_.value() = {session_.expires, &session_};
+      store_.by_expiry_.insert(std::move(expiry_));
+    }
     session_.leave = store_.leave_of(session_);
     session_.used_at = session_.last_used;
     use_.value() = {session_.leave, session_.used_at, &session_};

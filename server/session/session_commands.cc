@@ -276,17 +276,16 @@ SessionResult SessionStore::insert(const SessionCommand& command, Key key,
   SessionResult refused = refuse_durable(durability);
   if (refused.status != Status::kOk) return refused;
   if (auto full = no_room(key.name, parent, disk_for(durability))) return *full;
-  Session& session = put(std::move(key), parent, std::move(at), now);
+  const double otherwise = durability == Durability::kNone ? limits_.default_ttl_seconds : 0;
+  const double ttl = std::min(command.ttl_seconds.value_or(otherwise), kLongestTtl);
+  Session& session = put(std::move(key), parent, std::move(at), ttl, now);
   {
     const Change change(*this, session);
     session.tenant_name = command.caller.tenant_name;
     session.slot = std::move(slot);
     if (session.slot) in_slots_.push_back(&session);
     session.durability = durability;
-    const bool durable = session.durable();
     disk_reserved_ += disk_for(durability);
-    const double otherwise = durable ? 0 : limits_.default_ttl_seconds;
-    session.ttl_seconds = std::min(command.ttl_seconds.value_or(otherwise), kLongestTtl);
   }
   if (!session.durable()) return described(session, now);
   Proposal proposal{.at = session.at};

@@ -17,12 +17,12 @@ using Status = SessionResult::Status;
 // The keys of records: "owner", whose text is how often a server has taken the folder, and
 // "session TENANT/NAME", whose text is JSON:
 //
-//   {"tenant", "name", "parent", "epoch", "commit", "owner" (how often the folder had been taken
-//   then), "ttl_seconds", "at": POINT, "marks": {NAME: POINT}}
+//   {"epoch", "commit", "owner" (how often the folder had been taken then), "at": POINT, "parent"
+//   (absent: none), "ttl_seconds" (absent: 0), "marks": {NAME: POINT} (absent: none)}
 //
 // A POINT is {"position", "pending" (absent: none), "state" (its place among the record's states;
 // absent: nothing absorbed), "request" and "digest" (of the answer that ended there; absent:
-// none)}.
+// none)}. Texts of before have "tenant" and "name" too.
 constexpr const char* kOwner = "owner";
 constexpr std::string_view kSession = "session ";
 
@@ -69,38 +69,42 @@ std::string SessionStore::key_of(const Session& session) {
 int SessionStore::restore(Clock::time_point now) {
   int unknown = 0;
   owner_epoch_ = 1;
-  for (StateStore::Record& record : archive_->store().take_records()) {
+  archive_->store().for_each_record([&](const StateStore::Record& record) {
     if (record.key == kOwner) {
       owner_epoch_ = std::strtoull(record.text.c_str(), nullptr, 10) + 1;
     } else if (!restore_one(record, now)) {
       ++unknown;
     }
-  }
+  });
   archive_->commit({.key = kOwner, .text = std::to_string(owner_epoch_)}, [](const auto&) {});
   return unknown;
 }
 
-bool SessionStore::restore_one(StateStore::Record& record, Clock::time_point now) {
-  if (!record.key.starts_with(kSession)) return false;
+bool SessionStore::restore_one(const StateStore::Record& record, Clock::time_point now) {
+  const size_t slash = record.key.find('/');  // the first one: tenants' names have none
+  if (!record.key.starts_with(kSession) || slash == std::string::npos) return false;
   const json all = json::parse(record.text, nullptr, false);
   try {
-    const Tenant tenant = tenant_named(all.at("tenant").get_ref<const std::string&>());
+    const Tenant tenant =
+        tenant_named(std::string_view(record.key).substr(kSession.size(), slash - kSession.size()));
     Snapshot at = snapshot_of(all.at("at"), record.states);
     std::map<std::string, Snapshot> marks;
-    for (const auto& [name, point] : all.at("marks").items()) {
-      marks[name] = snapshot_of(point, record.states);
+    if (all.contains("marks")) {
+      for (const auto& [name, point] : all.at("marks").items()) {
+        marks[name] = snapshot_of(point, record.states);
+      }
     }
     const uint64_t epoch = all.at("epoch"), commits = all.at("commit");
-    const double ttl = all.at("ttl_seconds");
+    const double ttl = all.value("ttl_seconds", 0.0);
     const uint64_t owner = all.value("owner", uint64_t{0});
-    Session& session = put({tenant.id, all.at("name")}, all.at("parent"), std::move(at), now);
+    Session& session = put({tenant.id, record.key.substr(slash + 1)},
+                           all.value("parent", std::string()), std::move(at), ttl, now);
     const Change change(*this, session);
     session.tenant_name = tenant.name;
     session.commit_owner = owner;
     session.durability = Durability::kLocal;
     session.epoch = epoch;
     session.commits = commits;
-    session.ttl_seconds = ttl;
     entries_ += static_cast<int64_t>(marks.size());
     session.marks = std::move(marks);
     disk_reserved_ += disk_for(session.durability);
@@ -148,12 +152,13 @@ StateStore::Change SessionStore::change_of(const Session& session, Proposal* pro
   for (const auto& [name, mark] : proposal->marks) {
     marks[name] = point_of(mark, id_of(mark), &change.states);
   }
-  const json all = {
-      {"tenant", session.tenant_name}, {"name", session.name},
-      {"parent", session.parent},      {"epoch", session.epoch + (proposal->changes ? 1 : 0)},
-      {"commit", session.commits + 1}, {"ttl_seconds", session.ttl_seconds},
-      {"at", std::move(point)},        {"marks", std::move(marks)},
-      {"owner", owner_epoch_}};
+  json all = {{"epoch", session.epoch + (proposal->changes ? 1 : 0)},
+              {"commit", session.commits + 1},
+              {"owner", owner_epoch_},
+              {"at", std::move(point)}};
+  if (!session.parent.empty()) all["parent"] = session.parent;
+  if (session.ttl_seconds > 0) all["ttl_seconds"] = session.ttl_seconds;
+  if (!marks.empty()) all["marks"] = std::move(marks);
   change.text = all.dump();
   return change;
 }

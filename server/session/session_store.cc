@@ -70,17 +70,19 @@ int64_t SessionStore::bytes_each(const StateLayout& layout, int32_t vocab) {
 }
 
 // The session of that key, which there is none of, as it is from now on in all counts and orders.
-Session& SessionStore::put(Key key, const std::string& parent, Snapshot at, Clock::time_point now) {
+Session& SessionStore::put(Key key, const std::string& parent, Snapshot at, double ttl_seconds,
+                           Clock::time_point now) {
   const auto place = sessions_.try_emplace(std::move(key)).first;
   Session& session = place->second;
   session.tenant = place->first.tenant;
   session.name = place->first.name;
   session.at = std::move(at);
+  session.ttl_seconds = ttl_seconds;
   session.last_used = session.used_at = now;
   session.leave = leave_of(session);
   try {
     session.parent = parent;
-    by_expiry_.emplace(session.expires, &session);
+    if (ttl_seconds > 0) by_expiry_.emplace(session.expires, &session);
     by_use_.emplace(session.leave, session.used_at, &session);
   } catch (...) {
     by_expiry_.erase({session.expires, &session});

@@ -135,7 +135,7 @@ class SessionStore {
   Counts counts() const;
 
  private:
-  // All sessions, by when they expire.
+  // Those that may expire, by when they do.
   using ByExpiry = std::set<std::pair<Clock::time_point, Session*>>;
   // All sessions, by whether and when their states may leave host memory: those first that may at
   // once, then those that are to be written before.
@@ -188,7 +188,8 @@ class SessionStore {
   SessionResult insert(const SessionCommand& command, Key key, const std::string& parent,
                        Snapshot at, std::optional<StateSlot> slot, Durability durability,
                        Clock::time_point now);
-  Session& put(Key key, const std::string& parent, Snapshot at, Clock::time_point now);
+  Session& put(Key key, const std::string& parent, Snapshot at, double ttl_seconds,
+               Clock::time_point now);
   static std::string key_of(const Session& session);
   SessionResult refuse_durable(Durability durability) const;
   void commit(Session& session, Proposal proposal, Committed done);
@@ -199,7 +200,7 @@ class SessionStore {
                                  Clock::time_point now);
   StateStore::Change change_of(const Session& session, Proposal* proposal);
   StateHeader header_of(const Snapshot& at) const;
-  bool restore_one(StateStore::Record& record, Clock::time_point now);
+  bool restore_one(const StateStore::Record& record, Clock::time_point now);
   void write(StateStore::Change change, Archive::Committed done);
   // A session that comes back waits for others to end their requests, and may take the last place
   // on the disk for one that goes there.

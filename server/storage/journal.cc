@@ -159,6 +159,17 @@ void append_entry(const JournalEntry& entry, std::string* entries) {
   *entries += std::visit([](const auto& of) { return fields_of(of); }, entry);
 }
 
+RecordEntry record_of(std::string_view entry) {
+  Fields fields(entry);
+  return std::get<RecordEntry>(take_entry(&fields).value());
+}
+
+std::string_view key_of_record(std::string_view entry) {
+  uint32_t length = 0;
+  std::memcpy(&length, entry.data() + 1, sizeof length);
+  return entry.substr(1 + sizeof length, length);
+}
+
 std::string journal_group(std::string_view entries) {
   std::string group(kMark);
   put(static_cast<uint32_t>(entries.size()), &group);

@@ -41,6 +41,9 @@ inline constexpr std::string_view kJournalMagic = "RCRVJRNL";
 
 std::string journal_beginning();
 void append_entry(const JournalEntry& entry, std::string* entries);
+// Of one that append_entry() has made of a RecordEntry: that, and its key alone.
+RecordEntry record_of(std::string_view entry);
+std::string_view key_of_record(std::string_view entry);
 // Entries as a group.
 std::string journal_group(std::string_view entries);
 

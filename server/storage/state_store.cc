@@ -248,8 +248,8 @@ std::string StateStore::snapshot() const {
     write_location(id, place, &entry);
     end_group();
   }
-  for (const auto& [key, record] : records_) {
-    append_entry(RecordEntry{key, record.text, record.states}, &entry);
+  for (const std::string& record : records_) {
+    entry = record;
     end_group();
   }
   return all;
@@ -270,12 +270,11 @@ void StateStore::apply(const Change& change, Written* written, Outcome* outcome)
   }
   if (change.key.empty() || !done) return;
   for (const uint64_t id : change.states) ++places_[id].records;
-  const auto before = records_.find(change.key);
-  if (before != records_.end()) unname(before->second.states);
+  if (const auto before = records_.find(change.key)) unname(before->states);
   if (change.removes) {
-    if (before != records_.end()) records_.erase(before);
+    records_.remove(change.key);
   } else {
-    records_[change.key] = {change.text, change.states};
+    records_.put({change.key, change.text, change.states});
   }
 }
 

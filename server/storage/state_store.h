@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include "server/state/state_form.h"
 #include "server/storage/file_system.h"
 #include "server/storage/journal.h"
+#include "server/storage/records.h"
 
 namespace recurve {
 
@@ -41,7 +43,7 @@ class StoredState {
 using StoredPtr = std::shared_ptr<const StoredState>;
 
 // Whose a state without a record is: a session's that has left host memory, or a prompt's.
-enum class StatePurpose { kSession, kPrefix };
+enum class StatePurpose : uint8_t { kSession, kPrefix };
 
 // States and records in a folder. A record is some text by a key, which may name states; what is
 // committed is there after a loss of power, and a state is there as long as a record names it.
@@ -97,8 +99,8 @@ class StateStore {
   StateStore(std::unique_ptr<FileSystem> files, const Options& options);
   ~StateStore();
 
-  // What was there at the start, to be taken once.
-  std::vector<Record> take_records() { return std::move(recovered_); }
+  // Hands over all records, by their keys. Not while others commit.
+  void for_each_record(const std::function<void(Record record)>& take);
   uint64_t new_id();
 
   // All that may be done is done, with two syncs at most for all of it; a change that fails leaves
@@ -135,10 +137,6 @@ class StateStore {
   struct Segment {
     std::shared_ptr<const FileSystem::Reader> reader = {};
     uint64_t bytes = 0, live = 0;
-  };
-  struct Entry {
-    std::string text;
-    std::vector<uint64_t> states;
   };
   struct Written;
   using Places = std::unordered_map<uint64_t, Place>;
@@ -182,7 +180,6 @@ class StateStore {
 
   const std::unique_ptr<FileSystem> files_;
   const Options options_;
-  std::vector<Record> recovered_;
 
   // Of the committing thread.
   std::unique_ptr<FileSystem::Writer> journal_, segment_;
@@ -194,7 +191,7 @@ class StateStore {
   mutable std::mutex mutex_;  // of all below
   uint64_t next_id_ = 1;
   Places places_;
-  std::map<std::string, Entry> records_;
+  Records records_;
   std::map<uint64_t, Segment> segments_;
   std::vector<uint64_t> let_go_;
   Usage usage_;

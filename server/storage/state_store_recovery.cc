@@ -58,15 +58,16 @@ void StateStore::adopt(const JournalContents& found) {
       place.durable = true;
       next_id_ = std::max(next_id_, entry.id + 1);
     } else if constexpr (std::is_same_v<Kind, RecordEntry>) {
-      records_[entry.key] = {entry.text, entry.states};
+      records_.put(entry);
     } else {
-      records_.erase(entry.key);
+      records_.remove(entry.key);
     }
   };
   for (const JournalEntry& entry : found.entries) std::visit(put, entry);
   // A place that was never said, where the journal is damaged, is one where nothing is.
-  for (const auto& [key, record] : records_) {
-    for (const uint64_t id : record.states) ++places_.try_emplace(id).first->second.records;
+  for (const std::string& entry : records_) {
+    for (const uint64_t id : record_of(entry).states)
+      ++places_.try_emplace(id).first->second.records;
   }
   std::erase_if(places_, [](const auto& place) { return place.second.records == 0; });
 }
@@ -91,9 +92,18 @@ void StateStore::find_files(const std::vector<FileSystem::Entry>& files) {
     segment.bytes = file->second;
     segment.live += place.bytes;
   }
-  for (const auto& [key, record] : records_) {
-    Record& out = recovered_.emplace_back(Record{key, record.text, {}});
-    for (const uint64_t id : record.states) out.states.push_back(handle(id, places_.at(id)));
+}
+
+// One after the other: what was handed over makes room for the next.
+void StateStore::for_each_record(const std::function<void(Record record)>& take) {
+  for (const std::string& entry : records_) {
+    RecordEntry of = record_of(entry);
+    Record record{std::move(of.key), std::move(of.text), {}};
+    {
+      const std::lock_guard lock(mutex_);
+      for (const uint64_t id : of.states) record.states.push_back(handle(id, places_.at(id)));
+    }
+    take(std::move(record));
   }
 }
 

@@ -43,6 +43,7 @@ void make_sessions(Backend& backend, StatePool& pool, const std::filesystem::pat
                    int count) {
   Sessions sessions(backend, pool, folder);
   SessionStore& store = sessions.store;
+  const StateAnswer answer{.request_id = "r", .digest = std::string(32, 'd')};
   const auto name_of = [](int s) { return fmt::format("session-{:06}", s); };
   for (int first = 0; first < count; first += kAtOnce) {
     const int end = std::min(first + kAtOnce, count);
@@ -59,7 +60,7 @@ void make_sessions(Backend& backend, StatePool& pool, const std::filesystem::pat
       store.set_busy(session, true);
       StateSlot slot = store.check_out(session);
       store.commit_turn(
-          session, std::move(slot), {.position = 1, .pending = 5}, {.request_id = "r"}, {5},
+          session, std::move(slot), {.position = 1, .pending = 5}, answer, {5},
           [](const auto& commit, const std::string& error) { CHECK(commit && error.empty()); });
     }
     store.finish_work();

@@ -155,9 +155,8 @@ inline Value value_of(StateStore& store, const StateStore::Record& record) {
 
 inline Values values_in(StateStore& store) {
   Values values;
-  for (const StateStore::Record& record : store.take_records()) {
-    values[record.key] = value_of(store, record);
-  }
+  store.for_each_record(
+      [&](const StateStore::Record& record) { values[record.key] = value_of(store, record); });
   return values;
 }
 

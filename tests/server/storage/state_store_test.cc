@@ -229,7 +229,7 @@ class DamagedFolder : public ::testing::Test {
   std::map<std::string, std::string> read_all() {
     const auto store = open(disk_);
     std::map<std::string, std::string> said;
-    for (const auto& record : store->take_records()) said[record.key] = read(*store, record);
+    store->for_each_record([&](const auto& record) { said[record.key] = read(*store, record); });
     return said;
   }
   std::shared_ptr<RecordingDisk> disk_ = std::make_shared<RecordingDisk>();
@@ -238,12 +238,12 @@ class DamagedFolder : public ::testing::Test {
 TEST_F(DamagedFolder, AChangedByteIsFoundAndTheFileIsKept) {
   disk_->bytes_of(file("state-"))[2000] ^= 1;
   const auto store = open(disk_);
-  for (auto& record : store->take_records()) {
-    if (record.key != "large") continue;
+  store->for_each_record([&](const StateStore::Record& record) {
+    if (record.key != "large") return;
     EXPECT_THAT(read(*store, record), HasSubstr("checksum"));
     store->set_aside(*record.states[0]);
     EXPECT_THAT(read(*store, record), HasSubstr("gone"));
-  }
+  });
   EXPECT_THAT(disk_->names(), Contains(StartsWith("set-aside-state-")));
   EXPECT_EQ(store->usage().set_aside, 1);
 }
@@ -260,7 +260,6 @@ TEST_F(DamagedFolder, WhatIsCutOffOrGoneIsSaidAndTheRestGoesOn) {
 TEST_F(DamagedFolder, ExchangedStatesAreNotTakenForEachOther) {
   {
     const auto store = open(disk_);
-    store->take_records();
     Workload workload(*store);
     workload.commit({{"other", kLarge}});
   }
@@ -324,7 +323,6 @@ TEST_F(DamagedFolder, ADamagedJournalIsSetAsideWithAllThatItMayHaveNamed) {
   // The entry is in front of others, or after this it is.
   {
     const auto store = open(disk_);
-    store->take_records();
     Workload workload(*store);
     workload.commit({{"later"}});
   }

@@ -1,0 +1,59 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "server/storage/journal.h"
+
+namespace recurve {
+
+// The records of a store by their keys, each in one piece as the journal has it: of a hundred
+// thousand of them, little more than their texts is in memory.
+class Records {
+ public:
+  void put(const RecordEntry& record) {  // in the place of the one of that key
+    std::string entry;
+    append_entry(record, &entry);
+    entry.shrink_to_fit();
+    const auto before = entries_.find(std::string_view(record.key));
+    if (before == entries_.end()) {
+      entries_.insert(std::move(entry));
+    } else {
+      auto node = entries_.extract(before);
+      node.value() = std::move(entry);
+      entries_.insert(std::move(node));
+    }
+  }
+  void remove(std::string_view key) {
+    const auto found = entries_.find(key);
+    if (found != entries_.end()) entries_.erase(found);
+  }
+  std::optional<RecordEntry> find(std::string_view key) const {
+    const auto found = entries_.find(key);
+    if (found == entries_.end()) return std::nullopt;
+    return record_of(*found);
+  }
+  size_t size() const { return entries_.size(); }
+  // As the journal has them, by their keys.
+  auto begin() const { return entries_.begin(); }
+  auto end() const { return entries_.end(); }
+
+ private:
+  struct ByKey {
+    using is_transparent = void;
+    bool operator()(const std::string& a, const std::string& b) const {
+      return key_of_record(a) < key_of_record(b);
+    }
+    bool operator()(const std::string& a, std::string_view key) const {
+      return key_of_record(a) < key;
+    }
+    bool operator()(std::string_view key, const std::string& b) const {
+      return key < key_of_record(b);
+    }
+  };
+  std::set<std::string, ByKey> entries_;
+};
+
+}  // namespace recurve
