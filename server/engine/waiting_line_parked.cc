@@ -47,7 +47,7 @@ bool WaitingLine::look_at_session(Request& request, Session& session) {
   };
   const auto& answered = session.at.answered;
   if (answered && !request.id.empty() && answered->id == request.id) {
-    if (answered->digest != digest_of(request)) {
+    if (std::string_view(answered->digest) != digest_of(request)) {
       return refuse(Finish::kOtherRequest,
                     fmt::format("request \"{}\" was answered, and asked for something else: give "
                                 "this one another id",

@@ -17,7 +17,8 @@ namespace recurve {
 
 // The request whose answer ended in a state; the answer itself is written with the state.
 struct AnsweredRequest {
-  std::string id, digest;
+  std::string id;
+  ShortText<32> digest;
 };
 
 // Everything a text has come to, outside a slot. Copies share image and written state.

@@ -41,7 +41,7 @@ json point_of(const Snapshot& at, uint64_t state, std::vector<uint64_t>* states)
   if (state > 0) point["state"] = place_of(state, states);
   if (at.answered) {
     point["request"] = at.answered->id;
-    point["digest"] = at.answered->digest;
+    point["digest"] = std::string_view(at.answered->digest);
   }
   return point;
 }
@@ -55,7 +55,8 @@ Snapshot snapshot_of(const json& point, const std::vector<StoredPtr>& states) {
   if (point.contains("state")) at.stored = states.at(point.at("state").get<size_t>());
   if (point.contains("request")) {
     at.answered = std::make_shared<const AnsweredRequest>(
-        AnsweredRequest{point.at("request"), point.at("digest")});
+        AnsweredRequest{point.at("request").get<std::string>(),
+                        std::string_view(point.at("digest").get_ref<const std::string&>())});
   }
   return at;
 }
@@ -142,7 +143,7 @@ StateStore::Change SessionStore::change_of(const Session& session, Proposal* pro
     id = state.header.id = archive_->store().new_id();
     if (!proposal->answer.request_id.empty()) {
       at.answered = std::make_shared<const AnsweredRequest>(
-          AnsweredRequest{proposal->answer.request_id, proposal->answer.digest});
+          AnsweredRequest{proposal->answer.request_id, std::string_view(proposal->answer.digest)});
       state.header.answer = std::move(proposal->answer);
       state.header.answer_ids = std::move(proposal->answer_ids);
     }
