@@ -1,9 +1,11 @@
 #include "kernels/cpu/thread_pool.h"
 
 #include <hwy/cache_control.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "kernels/check.h"
 #include "kernels/host.h"
@@ -27,6 +29,36 @@ bool spin_until(Done done, Clock::duration limit) {
   } while (Clock::now() < end);
   return done();
 }
+
+// Says when this thread had better give its core away by itself: it has been taken away lately, and
+// the time that it then gets at a stretch, some milliseconds, may soon be over.
+class CoreShare {
+ public:
+  bool leave() {
+    const Clock::time_point now = Clock::now();
+    if (now - began_ < kStretch) return false;
+    began_ = now;
+    if (taken_away()) crowded_until_ = now + kCrowded;
+    return now < crowded_until_;
+  }
+  void give_away() {
+    std::this_thread::yield();  // counts as taken away where others have waited
+    began_ = Clock::now();
+  }
+
+ private:
+  static constexpr auto kStretch = std::chrono::milliseconds(2);
+  static constexpr auto kCrowded = std::chrono::milliseconds(50);
+
+  bool taken_away() {
+    rusage usage = {};
+    getrusage(RUSAGE_THREAD, &usage);
+    return std::exchange(switches_, usage.ru_nivcsw) != usage.ru_nivcsw;
+  }
+
+  Clock::time_point began_ = Clock::now(), crowded_until_ = began_;
+  long switches_ = 0;
+};
 
 }  // namespace
 
@@ -57,17 +89,26 @@ void ThreadPool::run(int64_t count, const void* context, Function function) {
   state_.fetch_add(kLoop + kOpen);
   state_.notify_all();  // costs a load where nobody sleeps
 
-  take_indices(0);
+  take_indices(0, [] { return false; });
   state_.fetch_and(~kOpen);
   const auto empty = [this] { return (state_.load(std::memory_order_acquire) & kInside) == 0; };
   while (!spin_until(empty, kSpin)) std::this_thread::yield();
 }
 
-void ThreadPool::take_indices(size_t thread) {
-  while (const auto index = parts_[thread].take_first()) function_(context_, *index);
+// Until none is left, or leave(), which is asked before each.
+template <typename Leave>
+void ThreadPool::take_indices(size_t thread, Leave leave) {
+  const auto take_all = [&](Part& part, auto take) {
+    while (!leave()) {
+      const std::optional<uint32_t> index = (part.*take)();
+      if (!index) return true;
+      function_(context_, *index);
+    }
+    return false;
+  };
+  if (!take_all(parts_[thread], &Part::take_first)) return;
   for (size_t other = 1; other < parts_.size(); ++other) {
-    Part& part = parts_[(thread + other) % parts_.size()];
-    while (const auto index = part.take_last()) function_(context_, *index);
+    if (!take_all(parts_[(thread + other) % parts_.size()], &Part::take_last)) return;
   }
 }
 
@@ -92,13 +133,19 @@ std::optional<uint32_t> ThreadPool::Part::take_last() {
 
 void ThreadPool::work(size_t thread) {
   uint32_t last = 0;
+  CoreShare core;
   for (;;) {
     uint32_t state = wait_for_loop(last);
     if ((state & kStop) != 0) return;
     if (!state_.compare_exchange_strong(state, state + 1, std::memory_order_acquire)) continue;
     last = state;
-    take_indices(thread);
+    bool left = false;
+    take_indices(thread, [&] { return left = core.leave(); });
     state_.fetch_sub(1, std::memory_order_release);
+    if (left) {
+      core.give_away();
+      last = state - kLoop;  // what is left of the loop is open to it as any other
+    }
   }
 }
 

@@ -9,7 +9,9 @@ namespace recurve::cpu {
 
 // Threads that share the loops of the kernels. The caller of parallel_for works too, so `threads`
 // counts it, and one thread means plain calls. Workers spin for some tens of microseconds between
-// loops, as those of a step follow each other closely, and sleep after that.
+// loops, as those of a step follow each other closely, and sleep after that. A worker that shares
+// its core with others leaves it between two indices, before the system takes it away within one:
+// all would wait for that index as long as the others run, where else they do the rest meanwhile.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads);
@@ -41,7 +43,8 @@ class ThreadPool {
   using Function = void (*)(const void* context, int64_t index);
 
   void run(int64_t count, const void* context, Function function);
-  void take_indices(size_t thread);
+  template <typename Leave>
+  void take_indices(size_t thread, Leave leave);
   void work(size_t thread);
   uint32_t wait_for_loop(uint32_t last);
 

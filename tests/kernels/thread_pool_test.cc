@@ -54,6 +54,35 @@ TEST_P(ThreadPoolTest, UsesAllThreads) {
   EXPECT_EQ(inside, GetParam());
 }
 
+// Beside threads that want the same cores, where workers leave a loop and come back to it.
+TEST_P(ThreadPoolTest, LosesNothingOnABusyMachine) {
+  ThreadPool pool(GetParam());
+  std::atomic<bool> busy = true;
+  std::vector<std::jthread> others;
+  for (int i = 0; i < ThreadPool::default_threads(); ++i) {
+    others.emplace_back([&] {
+      while (busy) {
+      }
+    });
+  }
+  for (int round = 0; round < 20; ++round) {
+    std::vector<int> calls(100);
+    pool.parallel_for(100, [&](int64_t index) {
+      const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(50);
+      while (std::chrono::steady_clock::now() < end) {
+      }
+      ++calls[index];
+    });
+    for (const int n : calls) ASSERT_EQ(n, 1);
+    std::atomic<int> inside = 0;
+    pool.parallel_for(GetParam(), [&](int64_t) {
+      ++inside;
+      while (inside < GetParam()) std::this_thread::yield();
+    });
+  }
+  busy = false;
+}
+
 // A thread goes forward through its own part, and takes what is left of the others' from their
 // ends.
 TEST(ThreadPool, PartsAreReadInTheirOrder) {
