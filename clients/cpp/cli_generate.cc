@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "clients/cpp/cli.h"
@@ -52,7 +53,9 @@ void AnswerPrinter::take(const v1::ToolCallPart& part, Choice* choice) {
         choice);
     choice->in_call = true;
   }
-  say(part.arguments(), choice);
+  std::string arguments = part.arguments();  // in whose strings no line break can be
+  std::ranges::replace(arguments, '\n', ' ');
+  say(arguments, choice);
 }
 
 void AnswerPrinter::end_call(Choice* choice) {

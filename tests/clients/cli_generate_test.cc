@@ -285,7 +285,7 @@ TEST_F(CliGenerateTest, CallsOfToolsAreLinesOfJson) {
       writer->Write(response);
     };
     part(0, "c0", "weather", "");
-    part(0, "", "", "{\"city\": ");
+    part(0, "", "", "{\"city\":\n");
     part(0, "", "", "\"Paris\"}");
     part(1, "c1", "now", "{}");
     v1::GenerateResponse last = final_message();
