@@ -73,6 +73,7 @@ PrefixCache::Start PrefixCache::start(TenantId tenant, std::span<const int32_t> 
 
 void PrefixCache::keep(TenantId tenant, std::span<const int32_t> ids, const StateSlot& slot) {
   const PrefixIndex::Owner owner = owner_of(tenant);
+  write_next();  // first: what has to make room would be gone
   try {
     if (!index_.make_room(owner, ids)) return;
     const std::shared_ptr<std::byte> image = images_.take();
@@ -131,7 +132,11 @@ void PrefixCache::fetched(const FetchPtr& fetch, const Archive::Loaded& loaded) 
 void PrefixCache::use_disk(int64_t most_states) {
   if (archive_ == nullptr) return;
   index_.set_most_far(most_states);
-  if (writing_ || !may_leave_ || !pool_.copied(pool_.asked())) return;
+  write_next();
+}
+
+void PrefixCache::write_next() {
+  if (archive_ == nullptr || writing_ || !may_leave_ || !pool_.copied(pool_.asked())) return;
   PrefixIndex::Leaving leaving = index_.leaving();
   may_leave_ = leaving.image != nullptr;
   if (!may_leave_) return;

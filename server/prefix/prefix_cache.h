@@ -76,6 +76,7 @@ class PrefixCache {
 
   PrefixIndex::Owner owner_of(TenantId tenant) const { return limits_.shared ? 0 : 1 + tenant; }
   void fetched(const FetchPtr& fetch, const Archive::Loaded& loaded);
+  void write_next();  // if one is to leave, its copy is there and no other is being written
 
   StatePool& pool_;
   const int chunk_;

@@ -141,7 +141,8 @@ PrefixIndex::FoundFar PrefixIndex::look_far(Owner owner, std::span<const int32_t
 }
 
 PrefixIndex::Leaving PrefixIndex::leaving() {
-  const int64_t free = std::max(options_.bytes / 8, 2 * options_.state_bytes);
+  // Room for the next two, and for what leads to them.
+  const int64_t free = options_.bytes / 8 + 2 * options_.state_bytes;
   if (most_far_ == 0 || bytes() + free < options_.bytes) return {};
   // Where there is no room for more, only what is worth more than what has to go for it.
   const bool full = static_cast<int64_t>(by_far_value_.size()) >= most_far_;
