@@ -6,6 +6,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "server/session/state_transfer.h"
@@ -197,6 +198,37 @@ TEST_F(FullDisk, LeavesNothingOfASessionThatItCouldNotTake) {
   }
   EXPECT_EQ(server.ask(turn("new" + std::to_string(static_cast<int>(Kind::kImport)), 2))->bits(),
             Server::quiet({turn("s", 1), turn("s", 2)})->bits());
+}
+
+// A folder of a server whose records said of each session what is usual, too.
+TEST(Tiers, SessionsOfAServerBeforeAreFoundAgain) {
+  const auto disk = std::make_shared<RecordingDisk>();
+  const auto folder = [&] { return std::make_unique<RecordingFolder>(disk); };
+  {
+    Server server(folder());
+    server.open("s", Durability::kLocal);
+    server.ask(turn("s", 1));
+  }
+  {
+    StateStore store(folder(), {});
+    StateStore::Change as_before;
+    store.for_each_record([&](const StateStore::Record& record) {
+      if (!record.key.ends_with("/s")) return;
+      auto text = nlohmann::json::parse(record.text);
+      ASSERT_FALSE(text.contains("name"));
+      const std::string tenant = record.key.substr(8, record.key.find('/') - 8);  // "session "
+      text.update({{"tenant", tenant},
+                   {"name", "s"},
+                   {"parent", ""},
+                   {"ttl_seconds", 0.0},
+                   {"marks", nlohmann::json::object()}});
+      as_before = {.key = record.key, .text = text.dump(), .states = {record.states.at(0)->id()}};
+    });
+    ASSERT_EQ(store.commit({&as_before, 1}).at(0).error, "");
+  }
+  Server server(folder());
+  EXPECT_EQ(server->stats().sessions_not_restored, 0);
+  EXPECT_EQ(server.ask(turn("s", 2))->bits(), Server::quiet({turn("s", 1), turn("s", 2)})->bits());
 }
 
 // As an engine has it that many clients wait for at once.
