@@ -8,7 +8,7 @@ build_packages="ca-certificates ccache cmake g++ ninja-build pkg-config
   libutf8proc-dev libxxhash-dev nlohmann-json3-dev prometheus-cpp-dev python3-venv"
 
 # To run the tests too.
-test_packages="clang clang-format curl git libgmock-dev libgtest-dev nghttp2-client nginx-light
+test_packages="clang clang-format curl git iproute2 libgmock-dev libgtest-dev nghttp2-client nginx-light
   openssl python3 python3-cryptography python3-grpcio python3-numpy python3-protobuf python3-pytest
   python3-sentencepiece python3-xxhash sslscan"
 # What deploy/ is for, and what checks it.
