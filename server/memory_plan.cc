@@ -22,6 +22,11 @@ constexpr size_t kReserveOfHost = size_t{64} << 20;
 // a dry run for each number that is tried, and takes time for its slots.
 constexpr int kMostSearched = 4096;
 
+// Of the host, what is to be there before what is planned next.
+size_t taken_of_host(const MemoryPlan& plan, int slots) {
+  return plan.on_host ? plan.total(slots) : kReserveOfHost + plan.constraints + plan.sessions;
+}
+
 double gib(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 // A model and an engine that take no memory.
@@ -109,7 +114,7 @@ int choose_slots(const Options& options, const MemoryPlan& plan) {
 
 void plan_sessions(const Options& options, int slots, MemoryPlan* plan) {
   plan->sessions = plan->prefixes = 0;
-  const size_t taken = plan->on_host ? plan->total(slots) : kReserveOfHost + plan->constraints;
+  const size_t taken = taken_of_host(*plan, slots);
   const size_t left = plan->host_free - std::min(plan->host_free, taken);
   const bool automatic = options.session_memory == kAutomatic;
   plan->sessions = automatic ? left / 2 : options.session_memory;
@@ -122,8 +127,7 @@ void plan_sessions(const Options& options, int slots, MemoryPlan* plan) {
 
 void plan_prefixes(const Options& options, int slots, MemoryPlan* plan) {
   plan->prefixes = 0;
-  const size_t taken =
-      plan->on_host ? plan->total(slots) : kReserveOfHost + plan->constraints + plan->sessions;
+  const size_t taken = taken_of_host(*plan, slots);
   const size_t left = plan->host_free - std::min(plan->host_free, taken);
   const bool automatic = options.prefix_memory == kAutomatic;
   plan->prefixes =

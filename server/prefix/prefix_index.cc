@@ -45,10 +45,15 @@ PrefixIndex::Counts PrefixIndex::counts() const {
           .evicted = evicted_};
 }
 
+// The last one where a state of these ids may be: a prompt has something left to absorb.
+size_t PrefixIndex::last_place(std::span<const int32_t> ids) const {
+  const auto chunk = static_cast<size_t>(options_.chunk);
+  return ids.empty() ? 0 : (ids.size() - 1) / chunk * chunk;
+}
+
 PrefixIndex::Found PrefixIndex::look(Owner owner, std::span<const int32_t> ids, bool keeps,
                                      const PrefixPlaces& places) {
-  const auto chunk = static_cast<size_t>(options_.chunk);
-  const size_t end = ids.empty() ? 0 : (ids.size() - 1) / chunk * chunk;
+  const size_t end = last_place(ids);
   const Path known = path_of(owner, ids.first(end), false);
   Found found{.seen = known.empty() ? 0 : known.back()->tokens};
   const auto kept = std::find_if(known.rbegin(), known.rend(),
@@ -127,8 +132,7 @@ void PrefixIndex::keep(Owner owner, std::span<const int32_t> ids, Image image) {
 }
 
 PrefixIndex::FoundFar PrefixIndex::look_far(Owner owner, std::span<const int32_t> ids) {
-  const auto chunk = static_cast<size_t>(options_.chunk);
-  const size_t end = ids.empty() ? 0 : (ids.size() - 1) / chunk * chunk;
+  const size_t end = last_place(ids);
   const Path known = path_of(owner, ids.first(end), false);
   const auto far = std::find_if(known.rbegin(), known.rend(),
                                 [](const Node* node) { return node->has_state(); });

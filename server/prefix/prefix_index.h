@@ -129,6 +129,7 @@ class PrefixIndex {
   using Path = std::vector<Node*>;
 
   std::span<const int32_t> chunk_of(std::span<const int32_t> ids, size_t index) const;
+  size_t last_place(std::span<const int32_t> ids) const;
   uint64_t root_of(Owner owner);
   uint64_t hash_of(std::span<const int32_t> chunk) const;
   size_t most_nodes() const;  // of a path

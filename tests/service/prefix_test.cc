@@ -57,6 +57,16 @@ std::string text_of(const std::string& about, int sentences) {
   return text;
 }
 
+v1::GenerateRequest messages(const std::vector<std::pair<std::string, std::string>>& said) {
+  v1::GenerateRequest request;
+  for (const auto& [role, content] : said) {
+    v1::Messages::Message& message = *request.mutable_messages()->add_messages();
+    message.set_role(role);
+    message.set_content(content);
+  }
+  return request;
+}
+
 TEST_F(ServedPrefix, BeginsWhereTheClientSays) {
   const std::string document = text_of("library", 200);
   const auto asked = [&](const std::string& about) {
@@ -88,14 +98,7 @@ TEST_F(ServedPrefix, SaysWhatIsReplayedAsNoStateWasLeftThere) {
 TEST_F(ServedPrefix, BeginsBehindTheSystemPrompt) {
   const std::string system = text_of("office", 100);
   const auto conversation = [&](const std::string& about) {
-    v1::GenerateRequest request;
-    for (const auto& [role, content] :
-         {std::pair("system", system), std::pair("user", text_of(about, 30))}) {
-      v1::Messages::Message& message = *request.mutable_messages()->add_messages();
-      message.set_role(role);
-      message.set_content(content);
-    }
-    return request;
+    return messages({{"system", system}, {"user", text_of(about, 30)}});
   };
   EXPECT_EQ(ask(conversation("morning")).usage.prefix_tokens(), 0);
   const v1::Usage usage = expect_cold(conversation("night")).usage;
@@ -116,15 +119,9 @@ TEST_F(ServedPrefix, BeginsBehindTheSystemPrompt) {
 // A question that is put otherwise is all that is absorbed anew of a conversation.
 TEST_F(ServedPrefix, BeginsBeforeTheLastQuestion) {
   const auto conversation = [&](const std::string& question) {
-    v1::GenerateRequest request;
-    for (const auto& [role, content] :
-         {std::pair("user", text_of("orchard", 60)), std::pair("assistant", text_of("cellar", 60)),
-          std::pair("user", question + text_of("attic", 20))}) {
-      v1::Messages::Message& message = *request.mutable_messages()->add_messages();
-      message.set_role(role);
-      message.set_content(content);
-    }
-    return request;
+    return messages({{"user", text_of("orchard", 60)},
+                     {"assistant", text_of("cellar", 60)},
+                     {"user", question + text_of("attic", 20)}});
   };
   EXPECT_EQ(ask(conversation("What then? ")).usage.prefix_tokens(), 0);
   const v1::Usage usage = expect_cold(conversation("Why so? ")).usage;

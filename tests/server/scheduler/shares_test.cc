@@ -84,6 +84,19 @@ TEST(MostSlots, AShareOfAllOrANumberAndAtLeastOne) {
   EXPECT_EQ(most_slots({.slots = 30}, 16), 16);
 }
 
+// What so many steps of one chunk each give the tenants.
+std::map<TenantId, int> rows_of_steps(int steps, const std::vector<Pending>& pending) {
+  std::map<TenantId, int> rows;
+  std::vector<Served> served;
+  for (int step = 0; step < steps; ++step) {
+    const StepPlan plan =
+        plan_step({.rows = 8, .logits = 100, .chunk = 8, .prompt_rows = 8}, pending, served);
+    served = plan.served;
+    for (size_t i = 0; i < plan.rows.size(); ++i) rows[pending[i].tenant] += plan.rows[i];
+  }
+  return rows;
+}
+
 TEST(PlanStep, TenantsHaveTheirTurnsInTurn) {
   // One tenant's prompts came first, all of them; the other's gets two chunks of four.
   std::vector<Pending> pending;
@@ -92,33 +105,18 @@ TEST(PlanStep, TenantsHaveTheirTurnsInTurn) {
         {.tokens = 1000, .prompt = true, .scored = false, .place = i, .tenant = kMany});
   }
   pending.push_back({.tokens = 1000, .prompt = true, .scored = false, .place = 99, .tenant = kOne});
-  int many = 0, one = 0;
-  std::vector<Served> served;
-  for (int step = 0; step < 8; ++step) {
-    const StepPlan plan =
-        plan_step({.rows = 8, .logits = 100, .chunk = 8, .prompt_rows = 8}, pending, served);
-    served = plan.served;
-    for (size_t i = 0; i < plan.rows.size(); ++i) (i == 5 ? one : many) += plan.rows[i];
-  }
-  EXPECT_EQ(one, 32);
-  EXPECT_EQ(many, 32);
+  const auto rows = rows_of_steps(8, pending);
+  EXPECT_EQ(rows.at(kOne), 32);
+  EXPECT_EQ(rows.at(kMany), 32);
 }
 
 TEST(PlanStep, TenantsHaveStepsByWeight) {
   const std::vector<Pending> pending = {
       {.tokens = 10000, .prompt = true, .scored = false, .tenant = kMany, .weight = 3},
       {.tokens = 10000, .prompt = true, .scored = false, .tenant = kOne}};
-  int many = 0, one = 0;
-  std::vector<Served> served;
-  for (int step = 0; step < 8; ++step) {
-    const StepPlan plan =
-        plan_step({.rows = 8, .logits = 100, .chunk = 8, .prompt_rows = 8}, pending, served);
-    served = plan.served;
-    many += plan.rows[0];
-    one += plan.rows[1];
-  }
-  EXPECT_EQ(many, 48);
-  EXPECT_EQ(one, 16);
+  const auto rows = rows_of_steps(8, pending);
+  EXPECT_EQ(rows.at(kMany), 48);
+  EXPECT_EQ(rows.at(kOne), 16);
 }
 
 // Whose prompt comes while another's are absorbed is in the next step, if it has fewer sequences.
