@@ -11,7 +11,7 @@ size_t bytes_of_gla_block(const GlaArgs& args);
 // heads do not fill tiles or channels have decays of their own.
 bool gla_tiles(const GlaArgs& args, Stream& stream);
 
-// Does the same for any heads, with products exact to 2^-22.
+// Does the same for any heads, with products exact to 2^-23.
 void gla_chunks(const GlaArgs& args, Stream& stream);
 
 // The chunks of one row.

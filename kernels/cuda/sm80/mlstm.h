@@ -9,7 +9,7 @@ namespace recurve::cuda::sm80 {
 // heads do not fill tiles.
 bool mlstm_tiles(const MlstmArgs& args, Stream& stream);
 
-// Does the same for any heads, with products exact to 2^-22.
+// Does the same for any heads, with products exact to 2^-23.
 void mlstm_chunks(const MlstmArgs& args, Stream& stream);
 
 // The chunks of one row: the last of a sequence, or all where args.chunk is 1. A block owns some

@@ -8,7 +8,7 @@ namespace recurve::cuda::sm80 {
 // heads do not fill tiles.
 bool ssd_tiles(const SsdArgs& args, Stream& stream);
 
-// Does the same for any heads, with products exact to 2^-22.
+// Does the same for any heads, with products exact to 2^-23.
 void ssd_chunks(const SsdArgs& args, Stream& stream);
 
 // The chunks of one row.

@@ -2,16 +2,24 @@
 #include <cstdint>
 
 // Products of fp32 values on the tensor cores. A value is cut into a large and a small part of 11
-// bits each; of their products the one of both small parts, 2^-22 of the whole, is left out.
+// bits each; of their products the one of both small parts, 2^-24 of the whole, is left out. The
+// large part is rounded to nearest: were it cut off, both small parts would have their values'
+// signs, and what is left out would not cancel over the terms of a sum.
 namespace recurve::cuda::sm80 {
 
 struct CutFloat {
   uint32_t large, small;
 };
 __device__ inline CutFloat cut(float x) {
-  const uint32_t large = __float_as_uint(x) & 0xffffe000u;
+  const uint32_t large = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
   const float rest = isinf(x) ? 0.0f : x - __uint_as_float(large);
   return {large, __float_as_uint(rest)};
+}
+
+// The same, where a value that is not finite may become NaN.
+__device__ inline CutFloat cut_finite(float x) {
+  const uint32_t large = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+  return {large, __float_as_uint(x - __uint_as_float(large))};
 }
 
 // d += a b: a (16, 8), b (8, 8).
