@@ -96,7 +96,12 @@ TEST_P(DeltaRuleTest, FormsAreTheStepsInDouble) {
         expect_oracle(device, {2, 3, 7, 5, chunk, decay, rows}, 70, random, tolerance);
       }
     }
+    // Heads of each number of keys that a GPU has a form for, with rests of keys and columns.
     expect_oracle(device, {1, 2, 64, 70, 64, decay}, 66, random);
+    expect_oracle(device, {1, 1, 128, 64, 64, decay, DeltaRows::kUsual, true}, 97, random);
+    expect_oracle(device, {1, 1, 100, 66, 64, decay}, 97, random);
+    expect_oracle(device, {1, 2, 256, 96, 64, decay, DeltaRows::kParallelKeys, true}, 97, random);
+    expect_oracle(device, {1, 1, 161, 35, 64, decay}, 97, random);
   }
 }
 

@@ -1,3 +1,4 @@
+#include "kernels/cuda/sm80/delta_chunk.h"
 #include "kernels/cuda/sm80/delta_rule.h"
 #include "kernels/cuda/sm80/delta_rule_launch.cuh"
 
@@ -6,17 +7,18 @@ namespace {
 
 // Whether rows are what is waited for: blocks would leave multiprocessors without work.
 template <typename Shape>
-bool waits_for_rows(const DeltaRuleArgs& a, Stream& stream) {
+bool waits_for_rows(const DeltaRuleArgs& a, bool last_rows, Stream& stream) {
   const int blocks = a.seqs.num_seqs * a.H * ceil_div(a.DV, Shape::kColumns);
-  return a.seqs.rows >= 8 * a.seqs.num_seqs &&
+  return !last_rows && a.seqs.rows >= 8 * a.seqs.num_seqs &&
          blocks <= 2 * static_cast<CudaStream&>(stream).multiprocessors();
 }
 
 template <typename Shape>
-void run_with(const DeltaRuleArgs& args, Stream& stream) {
-  if (waits_for_rows<Shape>(args, stream)) return delta_rule_rows(args, stream);
-  with_state_type(args.S.dtype,
-                  [&](auto element) { launch_with<decltype(element), Shape>(args, stream); });
+void run_steps(const DeltaRuleArgs& args, bool last_rows, Stream& stream) {
+  if (waits_for_rows<Shape>(args, last_rows, stream)) return delta_rule_rows(args, stream);
+  with_state_type(args.S.dtype, [&](auto element) {
+    launch_with<decltype(element), Shape>(args, last_rows, stream);
+  });
 }
 
 }  // namespace
@@ -24,9 +26,12 @@ void run_with(const DeltaRuleArgs& args, Stream& stream) {
 void run(const DeltaRuleArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
   static_assert(WideDelta::kMostKeys == kMostDeltaKeys);
-  if (args.DK <= NarrowDelta::kMostKeys) return run_with<NarrowDelta>(args, stream);
-  if (args.DK <= MiddleDelta::kMostKeys) return run_with<MiddleDelta>(args, stream);
-  run_with<WideDelta>(args, stream);
+  const bool chunks =
+      args.seqs.max_len > 1 && takes_delta_chunks(args, most_shared_memory("delta_rule"));
+  if (chunks) delta_rule_chunks(args, stream);
+  if (args.DK <= NarrowDelta::kMostKeys) return run_steps<NarrowDelta>(args, chunks, stream);
+  if (args.DK <= MiddleDelta::kMostKeys) return run_steps<MiddleDelta>(args, chunks, stream);
+  run_steps<WideDelta>(args, chunks, stream);
 }
 
 }  // namespace recurve::cuda::sm80

@@ -3,6 +3,7 @@
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/capabilities.h"
+#include "kernels/cuda/sm80/chunks.cuh"
 #include "kernels/cuda/sm80/delta_rule.cuh"
 #include "kernels/cuda/sm80/delta_rule.h"
 #include "kernels/cuda/sm80/ops.h"
@@ -172,11 +173,12 @@ __device__ void put_rows(const DeltaRuleArgs& a, const DeltaThreadCoord& place, 
   }
 }
 
-// A block: some columns of a head of a sequence, from its first row to its last. stage_rows: rows
-// of a stage, of which shared memory has two.
+// A block: some columns of a head of a sequence, from its first row to its last; of its rows only
+// those of chunks.cuh's step_rows() if the others take the chunk form. stage_rows: rows of a stage,
+// of which shared memory has two.
 template <typename T, typename Shape, bool kChannels, bool kVector>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
-    delta_rule_kernel(DeltaRuleArgs a, int tiles, int stage_rows, bool outgrown) {
+    delta_rule_kernel(DeltaRuleArgs a, bool last_rows, int tiles, int stage_rows, bool outgrown) {
   using Plan = StagePlan<Shape, kChannels>;
   extern __shared__ float4 shared[];
   float* const floats = reinterpret_cast<float*>(shared);
@@ -188,7 +190,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   const int columns = a.DV - place.tile - place.column;  // that there are, of the thread's
   wait_for_previous();
   let_next_start();
-  const int begin = a.seqs.begin[place.sequence], end = a.seqs.begin[place.sequence + 1];
+  const auto [begin, end] = step_rows(a.seqs, last_rows ? a.chunk : 1, place.sequence);
+  if (begin == end) return;
   const Stages<Shape, kChannels, kVector> rows(a, place);
   rows.ask_for(stages[0], begin, min(stage_rows, end - begin));
   DeltaState<T, Shape, kVector> state;
@@ -228,9 +231,11 @@ bool takes_vectors(const DeltaRuleArgs& a) {
   return places && strides && a.DK % 4 == 0 && a.DV % 4 == 0;
 }
 
+// last_rows: what the chunk form has left of each sequence, a row at most, and not all rows.
 template <typename T, typename Shape, bool kChannels>
-void launch(const DeltaRuleArgs& a, Stream& stream) {
-  const int tiles = ceil_div(a.DV, Shape::kColumns), rows = std::min(kMostRows, a.seqs.max_len);
+void launch(const DeltaRuleArgs& a, bool last_rows, Stream& stream) {
+  const int tiles = ceil_div(a.DV, Shape::kColumns);
+  const int rows = last_rows ? 1 : std::min(kMostRows, a.seqs.max_len);
   const int blocks = a.seqs.num_seqs * a.H * tiles;
   const auto kernel = takes_vectors(a) ? delta_rule_kernel<T, Shape, kChannels, true>
                                        : delta_rule_kernel<T, Shape, kChannels, false>;
@@ -247,13 +252,14 @@ void launch(const DeltaRuleArgs& a, Stream& stream) {
                 .threads = Shape::kThreads,
                 .shared = shared,
                 .carveout = beside ? cudaSharedmemCarveoutMaxShared : 25},
-               a, tiles, rows, outgrows_cache<T>(int64_t{a.seqs.num_seqs} * a.H * a.DK * a.DV));
+               a, last_rows, tiles, rows,
+               outgrows_cache<T>(int64_t{a.seqs.num_seqs} * a.H * a.DK * a.DV));
 }
 
 template <typename T, typename Shape>
-void launch_with(const DeltaRuleArgs& a, Stream& stream) {
-  return a.decay == DeltaDecay::kChannel ? launch<T, Shape, true>(a, stream)
-                                         : launch<T, Shape, false>(a, stream);
+void launch_with(const DeltaRuleArgs& a, bool last_rows, Stream& stream) {
+  return a.decay == DeltaDecay::kChannel ? launch<T, Shape, true>(a, last_rows, stream)
+                                         : launch<T, Shape, false>(a, last_rows, stream);
 }
 
 }  // namespace

@@ -7,11 +7,11 @@ void delta_rule_rows(const DeltaRuleArgs& args, Stream& stream) {
   with_state_type(args.S.dtype, [&](auto element) {
     using T = decltype(element);
     if (args.DK <= NarrowDelta::kMostKeys) {
-      launch_with<T, NarrowDelta::OfRows>(args, stream);
+      launch_with<T, NarrowDelta::OfRows>(args, false, stream);
     } else if (args.DK <= MiddleDelta::kMostKeys) {
-      launch_with<T, MiddleDelta::OfRows>(args, stream);
+      launch_with<T, MiddleDelta::OfRows>(args, false, stream);
     } else {
-      launch_with<T, WideDelta::OfRows>(args, stream);
+      launch_with<T, WideDelta::OfRows>(args, false, stream);
     }
   });
 }

@@ -7,6 +7,7 @@
 #include "kernels/cuda/sm80/activate.cuh"
 #include "kernels/cuda/sm80/chunks.cuh"
 #include "kernels/cuda/sm80/matrix_chunk.h"
+#include "kernels/cuda/sm80/rows_to_shared.cuh"
 #include "kernels/cuda/sm80/tf32.cuh"
 #include "kernels/cuda/sm80/vector.cuh"
 
@@ -70,34 +71,6 @@ struct Shared {
   }
 };
 
-// `bytes` of them, of 4 kFloats; the rest of these are zeros.
-template <int kFloats>
-__device__ void copy_async(float* to, const float* from, int bytes) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from), "n"(4 * kFloats), "r"(bytes)
-               : "memory");
-}
-
-// `rows` of kBlockRows rows, and `columns` of `width` columns; zeros elsewhere. A warp has a row.
-template <int kFloats, int kWarps>
-__device__ void copy_rows(float* to, int pitch, int width, const float* from, int64_t stride,
-                          int rows, int columns) {
-  const int lane = threadIdx.x % kWarpSize;
-#pragma unroll
-  for (int t = threadIdx.x / kWarpSize; t < kBlockRows; t += kWarps) {
-    for (int c = kFloats * lane; c < width; c += kFloats * kWarpSize) {
-      const int there = t < rows ? max(0, min(kFloats, columns - c)) : 0;
-      copy_async<kFloats>(to + t * pitch + c, there > 0 ? from + t * stride + c : from, 4 * there);
-    }
-  }
-}
-
-// Where a head's row begins.
-__device__ const float* row_at(const RowsOfHeads& rows, int64_t row, int head) {
-  return rows.data + row * rows.stride + static_cast<int64_t>(head / rows.heads) * rows.width;
-}
-
 // One head of one sequence, and some columns of it.
 struct BlockCoord {
   int sequence, head, d0, columns;
@@ -112,13 +85,13 @@ __device__ void load_block(const MatrixChunkArgs& a, const Shared<Shape>& s, con
     const int64_t number = static_cast<int64_t>(at.sequence) * a.blocks + block;
     const int64_t first = a.by_block ? number * kBlockRows : rows.first;
     const int set = block % 2;
-    copy_rows<kFloats, kWarps>(s.q(set), s.pitch(), s.keys, row_at(a.q, first, at.head), a.q.stride,
-                               rows.L, a.DK);
-    copy_rows<kFloats, kWarps>(s.k(set), s.pitch(), s.keys, row_at(a.k, first, at.head), a.k.stride,
-                               rows.L, a.DK);
-    copy_rows<kFloats, kWarps>(s.v(set), Shape::kPitch, Shape::kColumns,
-                               row_at(a.v, rows.first, at.head) + at.d0, a.v.stride, rows.L,
-                               at.columns);
+    copy_rows<kBlockRows, kFloats, kWarps>(s.q(set), s.pitch(), s.keys, row_at(a.q, first, at.head),
+                                           a.q.stride, rows.L, a.DK);
+    copy_rows<kBlockRows, kFloats, kWarps>(s.k(set), s.pitch(), s.keys, row_at(a.k, first, at.head),
+                                           a.k.stride, rows.L, a.DK);
+    copy_rows<kBlockRows, kFloats, kWarps>(s.v(set), Shape::kPitch, Shape::kColumns,
+                                           row_at(a.v, rows.first, at.head) + at.d0, a.v.stride,
+                                           rows.L, at.columns);
     const auto* weights = reinterpret_cast<const float*>(a.weights + number * a.H + at.head);
     for (int i = 4 * threadIdx.x; i < s.kWeights; i += 4 * kThreads) {
       copy_async<4>(reinterpret_cast<float*>(&s.weights(set)) + i, weights + i, 16);

@@ -70,16 +70,16 @@ void matrix_chunks(const MatrixChunkArgs& args, Stream& stream);
 
 // Calls visit(sequences, first block, blocks) for the blocks of all sequences, in the order of each
 // sequence's time, so many at once that block_bytes for each fit `bytes`. The state is stored, and
-// may be rounded, after each visit: so all but the last end with a chunk.
-template <typename Visit>
+// may be rounded, after each visit: so all but the last end with a chunk. kRows: of a block.
+template <int kRows = kBlockRows, typename Visit>
 void for_each_wave(const Ragged& seqs, int chunk, size_t block_bytes, size_t bytes, Visit visit) {
-  const int total = blocks_of_sequence(seqs.max_len, chunk);
+  const int total = blocks_of_sequence<kRows>(seqs.max_len, chunk);
   const int most = static_cast<int>(bytes / block_bytes);
-  CHECK(most >= blocks_of_chunk<>(chunk));
+  CHECK(most >= blocks_of_chunk<kRows>(chunk));
   const int fitting = std::clamp(most / total, 1, seqs.num_seqs);
   const int parts = ceil_div(seqs.num_seqs, fitting);
   const int together = ceil_div(seqs.num_seqs, parts);  // about as many in each
-  const int of_chunk = blocks_of_chunk<>(chunk), each = most / together;
+  const int of_chunk = blocks_of_chunk<kRows>(chunk), each = most / together;
   const int wave = total <= each ? total : each / of_chunk * of_chunk;
   for (int first = 0; first < seqs.num_seqs; first += together) {
     Ragged part = seqs;
