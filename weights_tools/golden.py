@@ -101,6 +101,11 @@ def _gain(name, config):
     return 1.0
 
 
+def drawn(case):
+    """The weights of a case, as its file has them: name -> Tensor."""
+    return store(case, random_weights(case.config, case.seed))
+
+
 def store(case, weights):
     """-> name -> Tensor, in the case's weight mode and dtype."""
     if case.config.weight_mode == "fused":
@@ -134,7 +139,7 @@ def write_case(directory, case):
     torch_dtype = {"F32": "float32", "BF16": "bfloat16"}[case.dtype]
     config = xlstm.hub_config(case.config, torch_dtype)
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    tensors = store(case, random_weights(case.config, case.seed))
+    tensors = drawn(case)
     st.write_checkpoint(directory, tensors, case.shard_bytes)
     st.write(directory / "golden.safetensors", golden(case, tensors))
 

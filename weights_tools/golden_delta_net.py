@@ -217,12 +217,17 @@ def by_others(c, package, tensors, seed, dtype):
     return out
 
 
+def drawn(name):
+    """The weights of a case, as its file has them: name -> Tensor."""
+    values, seed = CASES[name]
+    return cases.stored(random_weights(delta_net.config_from_dict(values), seed), values)
+
+
 def make(name, out, package):
     import torch
 
     values, seed = CASES[name]
-    config = delta_net.config_from_dict(values)
-    tensors = cases.stored(random_weights(config, seed), values)
+    config, tensors = delta_net.config_from_dict(values), drawn(name)
     equations = [(t, *delta_net.run(config, tensors, t)) for t in cases.sequences(config.vocab, seed)]
     with torch.no_grad():
         fp32 = by_others(config, package, tensors, seed, torch.float32)

@@ -259,13 +259,22 @@ def by_fla(c, package, tensors, seed, dtype):
     return out
 
 
+def case_config(name):
+    config = gla.config_from_dict(CASES[name][0])
+    return dataclasses.replace(config, fused_mlp="old_mlp" in name)
+
+
+def drawn(name):
+    """The weights of a case, as its file has them: name -> Tensor."""
+    values, seed = CASES[name]
+    return cases.stored(random_weights(case_config(name), seed), values)
+
+
 def make(name, out, package):
     import torch
 
     values, seed = CASES[name]
-    config = gla.config_from_dict(values)
-    config = dataclasses.replace(config, fused_mlp="old_mlp" in name)
-    tensors = cases.stored(random_weights(config, seed), values)
+    config, tensors = case_config(name), drawn(name)
     equations = [
         (tokens, *gla.run(config, tensors, tokens))
         for tokens in cases.sequences(config.vocab, seed)

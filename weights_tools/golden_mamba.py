@@ -257,12 +257,20 @@ def mamba_ssm_mixer(c, w, y, ssd, rms, block=16):
     return F.linear(out, w["out_proj.weight"]), (xBC.T[:, 1 - c.width :], h[0])
 
 
+def drawn(name):
+    """The weights of a case, as its file has them: name -> Tensor."""
+    family, values, seed = CASES[name]
+    tensors = cases.stored(random_weights(family, family.config_from_dict(values), seed), values)
+    prefix = "model." if name.endswith("prefixed") else ""
+    return {prefix + n: t for n, t in tensors.items()}
+
+
 def make(name, out, package):
     import torch
 
     family, values, seed = CASES[name]
     config = family.config_from_dict(values)
-    tensors = cases.stored(random_weights(family, config, seed), values)
+    tensors = {n.removeprefix("model."): t for n, t in drawn(name).items()}
     by_equations = equations(family, config, tensors, seed)
     if getattr(config, "G", 1) > 1:
         source, run = "mamba_ssm", lambda d: by_mamba_ssm(config, tensors, seed, package, d)
@@ -276,9 +284,7 @@ def make(name, out, package):
         f"{name}: {source} fp64 to equations {cases.difference(by_equations, exact):.1e}, "
         f"fp32 {cases.difference(by_equations, fp32):.1e}, {family.parameters(config):,} parameters"
     )
-    if name.endswith("prefixed"):
-        tensors = {"model." + n: t for n, t in tensors.items()}
-    cases.write(out / name, values, tensors, exact)
+    cases.write(out / name, values, drawn(name), exact)
 
 
 def main(argv):

@@ -13,7 +13,7 @@ import sys
 import numpy as np
 
 from weights_tools import __main__ as cli
-from weights_tools import families, packed
+from weights_tools import families, packed, quantize
 from weights_tools import safetensors_io as st
 
 SOURCES = {
@@ -31,10 +31,25 @@ SOURCES = {
 TOKENS = 24  # of each sequence of the source
 
 
-def main(golden):
-    for name, source in SOURCES.items():
+def cases():
+    """-> form, family."""
+    for name in SOURCES:
         for form in ("int8", "int4") if name == "mamba" else ("int4",):
-            make(golden / name / source, golden / "weight_formats" / form / name, form)
+            yield form, name
+
+
+def drawn(golden, form, name):
+    """The weights of a case, as its file has them: name -> Source. The family's checkpoint in bf16 is there."""
+    source = golden / name / SOURCES[name]
+    tensors = st.checkpoint_sources(source)
+    family, config = families.config_of(json.loads((source / "config.json").read_text()), tensors)
+    _, tensors, _ = families.find_head(family, config, tensors)
+    return quantize.quantized(tensors, family, form, form)
+
+
+def main(golden):
+    for form, name in cases():
+        make(golden / name / SOURCES[name], golden / "weight_formats" / form / name, form)
 
 
 def make(source, directory, form):

@@ -165,12 +165,17 @@ def ring(c, rows):
     return out
 
 
+def drawn(name):
+    """The weights of a case, as its file has them: name -> Tensor."""
+    values, seed = CASES[name]
+    return cases.stored(random_weights(recurrent_gemma.config_from_dict(values), seed), values)
+
+
 def make(name, out):
     import torch
 
     values, seed = CASES[name]
-    config = recurrent_gemma.config_from_dict(values)
-    tensors = cases.stored(random_weights(config, seed), values)
+    config, tensors = recurrent_gemma.config_from_dict(values), drawn(name)
     equations = [(t, *recurrent_gemma.run(config, tensors, t)) for t in cases.sequences(config.vocab, seed)]
     with torch.no_grad():
         fp32 = by_transformers(values, config, tensors, seed, torch.float32)

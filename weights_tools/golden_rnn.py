@@ -146,12 +146,17 @@ def forward(c, w, tokens, packages):
     return logits.numpy(), {n: torch.stack([s[n] for s in states]).numpy() for n in c.states}
 
 
+def drawn(name):
+    """The weights of a case, as its file has them: name -> Tensor."""
+    values, seed = CASES[name]
+    return cases.stored(random_weights(rnn.config_from_dict(values), seed), values)
+
+
 def make(name, out, packages):
     import torch
 
     values, seed = CASES[name]
-    c = rnn.config_from_dict(values)
-    tensors = cases.stored(random_weights(c, seed), values)
+    c, tensors = rnn.config_from_dict(values), drawn(name)
     equations = [(t, *rnn.run(c, tensors, t)) for t in cases.sequences(c.vocab, seed)]
     results, shown = equations, "- | -"
     if c.cell != "flash_gru":

@@ -122,6 +122,13 @@ def by_package(path, config, seed, fp64):
     return out
 
 
+def drawn(name):
+    """The weights of a case, as its file has them: name -> Tensor."""
+    config, seed, dtype = CASES[name]
+    tensors = cases.stored(random_weights(config, seed), {"torch_dtype": dtype})
+    return one_shift(config, tensors) if name.endswith("one_shift") else tensors
+
+
 def make(name, out):
     config, seed, dtype = CASES[name]
     weights = random_weights(config, seed)
@@ -143,6 +150,8 @@ def make(name, out):
         f"{name}: fp64 to equations {cases.difference(equations, exact):.1e}, "
         f"fp32 {cases.difference(exact, fp32):.1e}, {rwkv7.parameters(config):,} parameters"
     )
+    same = {n: t.array.tobytes() for n, t in tensors.items()} == {n: t.array.tobytes() for n, t in drawn(name).items()}
+    assert same, "what was read from the file is not what was drawn"
     cases.write(out / name, values, tensors, exact)
 
 

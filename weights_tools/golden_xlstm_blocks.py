@@ -131,21 +131,33 @@ def by_package(config, values, weights, seed, dtype):
     return out
 
 
+def vanilla(name):
+    """The case's config with the vanilla backend, whose layout the package's own model has."""
+    return CASES[name.replace("cuda", "vanilla")][0]
+
+
+def drawn(name):
+    """The weights of a case, as its file has them: name -> Tensor."""
+    values, seed = CASES[name]
+    config, plain = (xlstm_blocks.config_from_dict(v) for v in (values, vanilla(name)))
+    tensors = cases.stored(random_weights(plain, seed), values)
+    if not config.cuda_layout:
+        return tensors
+    weights = {n: xlstm_blocks.other_layout(config, n, t.float32()) for n, t in tensors.items()}
+    return cases.stored(weights, values)
+
+
 def make(name, out):
     import torch
 
     values, seed = CASES[name]
     config = xlstm_blocks.config_from_dict(values)
-    vanilla = CASES[name.replace("cuda", "vanilla")][0]
-    plain = xlstm_blocks.config_from_dict(vanilla)
-    tensors = cases.stored(random_weights(plain, seed), values)
-    weights = {n: t.float32() for n, t in tensors.items()}
-    fp32 = by_package(plain, vanilla, weights, seed, torch.float32)
+    plain = xlstm_blocks.config_from_dict(vanilla(name))
+    weights = {n: t.float32() for n, t in drawn(name.replace("cuda", "vanilla")).items()}
+    fp32 = by_package(plain, vanilla(name), weights, seed, torch.float32)
     with cases.fp64():
-        exact = by_package(plain, vanilla, weights, seed, torch.float64)
-    if config.cuda_layout:
-        weights = {n: xlstm_blocks.other_layout(config, n, w) for n, w in weights.items()}
-        tensors = cases.stored(weights, values)
+        exact = by_package(plain, vanilla(name), weights, seed, torch.float64)
+    tensors = drawn(name)
     equations = [
         (tokens, *xlstm_blocks.run(config, tensors, tokens))
         for tokens in cases.sequences(config.vocab, seed)

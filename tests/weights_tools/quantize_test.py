@@ -1,5 +1,5 @@
 """Packing of weights: what is written is what is read back, and close to what it was; the bits are the server's
-(tests/model/weight_formats_test.cc loads what is committed under tests/golden/weight_formats)."""
+(tests/model/weight_formats_test.cc loads tests/golden/weight_formats; its SHA-256 are in tests/golden/weights.sha256)."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ def read_back(directory):
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda d: f"{d.parent.name}-{d.name}")
-def test_writes_what_is_committed(directory, tmp_path):
+def test_writes_what_is_there(directory, tmp_path):
     form = directory.parent.name
     assert cli.main(["quantize", str(source_of(directory)), str(tmp_path / "out"), "--weights", form]) is None
     written = (tmp_path / "out" / "model.safetensors").read_bytes()
