@@ -32,6 +32,14 @@ inline constexpr int kTileRows = 6;
 inline constexpr int kTileRows = 3;
 #endif
 
+// Rows of a tile of two outputs: what is widened is then read by more rows, but so many rows of x
+// have to stay in the first cache.
+#if HWY_TARGET == HWY_AVX2
+inline constexpr int kNarrowTileRows = 6;
+#else
+inline constexpr int kNarrowTileRows = kTileRows;
+#endif
+
 HWY_INLINE DotVector load_widened(const float* p) { return hn::LoadU(DotFloats(), p); }
 HWY_INLINE DotVector load_widened(const hwy::bfloat16_t* p) {
   const hn::Rebind<hwy::bfloat16_t, DotFloats> narrow;
@@ -91,10 +99,24 @@ HWY_INLINE void pad_columns(int64_t k, int64_t count, const T* const (&rows)[ROW
   }
 }
 
-// Adds the products of the columns [k, k + lanes).
+// Adds the products of the columns [k, k + lanes): the vectors of the shorter side stay in
+// registers while those of the other come.
 template <int ROWS, int OUTPUTS, typename T>
 HWY_INLINE void add_columns(int64_t k, const float* const (&x)[ROWS], const T* const (&w)[OUTPUTS],
                             DotVector (&sum)[ROWS][OUTPUTS]) {
+  if constexpr (OUTPUTS == 2) {
+    DotVector w0 = load_widened(w[0] + k), w1 = load_widened(w[1] + k);
+    keep_in_register(w0);
+    keep_in_register(w1);
+    HWY_UNROLL(8)
+    for (int r = 0; r < ROWS; ++r) {
+      DotVector xs = hn::LoadU(DotFloats(), x[r] + k);
+      keep_in_register(xs);
+      sum[r][0] = hn::MulAdd(xs, w0, sum[r][0]);
+      sum[r][1] = hn::MulAdd(xs, w1, sum[r][1]);
+    }
+    return;
+  }
   DotVector xs[ROWS];
   HWY_UNROLL(8)
   for (int r = 0; r < ROWS; ++r) {
@@ -127,7 +149,7 @@ HWY_INLINE void add_last_columns(int64_t k, int64_t count, const float* const (&
 template <int ROWS, int OUTPUTS, typename T>
 HWY_INLINE void dot_tile(int64_t K, const float* const (&x)[ROWS], const T* const (&w)[OUTPUTS],
                          bool fetch, float (&out)[ROWS][OUTPUTS]) {
-  static_assert(OUTPUTS % 4 == 0);
+  static_assert(OUTPUTS == 2 || OUTPUTS % 4 == 0);
   constexpr int64_t kColumns = std::max<int64_t>(kLine / sizeof(T), kDotLanes);
   constexpr int64_t kLines = OUTPUTS * kColumns * int64_t{sizeof(T)} / kLine;
   DotVector sum[ROWS][OUTPUTS];
@@ -147,10 +169,21 @@ HWY_INLINE void dot_tile(int64_t K, const float* const (&x)[ROWS], const T* cons
   }
   for (; k + kDotLanes <= K; k += kDotLanes) add_columns(k, x, w, sum);
   if (k < K) add_last_columns(k, K - k, x, w, sum);
+  if constexpr (OUTPUTS == 2) {
+    HWY_UNROLL(8)
+    for (int r = 0; r < ROWS; r += 2) {
+      const int next = std::min(r + 1, ROWS - 1);
+      float four[4];
+      store_lane_sums(sum[r][0], sum[r][1], sum[next][0], sum[next][1], four);
+      std::copy_n(four, 2, out[r]);
+      std::copy_n(four + 2, 2, out[next]);
+    }
+    return;
+  }
   HWY_UNROLL(8)
   for (int r = 0; r < ROWS; ++r) {
     HWY_UNROLL(8)
-    for (int n = 0; n < OUTPUTS; n += 4) {
+    for (int n = 0; n + 4 <= OUTPUTS; n += 4) {
       store_lane_sums(sum[r][n], sum[r][n + 1], sum[r][n + 2], sum[r][n + 3], out[r] + n);
     }
   }
@@ -159,7 +192,9 @@ HWY_INLINE void dot_tile(int64_t K, const float* const (&x)[ROWS], const T* cons
 // Outputs of a tile. With few rows more at once keep enough sums going to hide the latency of an
 // addition.
 template <int ROWS>
-inline constexpr int kTileOutputs = ROWS * 8 <= kTileRows * 4 ? 8 : 4;
+inline constexpr int kTileOutputs = ROWS > kTileRows            ? 2
+                                    : ROWS * 8 <= kTileRows * 4 ? 8
+                                                                : 4;
 
 // out[r][j] = x[r] . w_j for j < count; the rows w are K long and w_stride apart.
 template <int ROWS, typename T>

@@ -4,6 +4,8 @@
 //   struct Weights {
 //     Weights(const Matrix&);
 //     int64_t fetch_bytes() const;  // of an output, to judge by whether they come from memory
+//     static constexpr int kMostRows;  // of a tile
+//     int64_t most_rows() const;       // here: kTileRows or kMostRows
 //     // out[r][n] = x_r . w_n for the outputs first, ..., first + OUTPUTS - 1, none past N - 1.
 //     template <int ROWS, int OUTPUTS>
 //     void dot(const float* const (&x)[ROWS], int64_t first, bool fetch, float
@@ -47,6 +49,13 @@ struct PlainWeights {
 
   int64_t fetch_bytes() const { return K * int64_t{sizeof(T)}; }
 
+  // In fp32 there is nothing to widen, and weights fill the caches sooner.
+  static constexpr int kMostRows = kNarrowTileRows;
+  static constexpr int64_t kNarrowColumns = 1024;
+  int64_t most_rows() const {
+    return sizeof(T) < sizeof(float) || K <= kNarrowColumns ? kMostRows : kTileRows;
+  }
+
   const T* data;
   int64_t first, N, K;
 };
@@ -78,10 +87,11 @@ void row_tile(const LinearArgs& a, const Weights& weights, int64_t row, int64_t 
 template <class Weights>
 void block(const LinearArgs& a, const Weights& weights, int64_t row_begin, int64_t row_end,
            int64_t begin, int64_t end) {
+  constexpr int kMost = Weights::kMostRows;
   for (int64_t row = row_begin; row < row_end;) {
     // The rest in tiles of nearly one size.
     const int64_t rest = row_end - row;
-    const int64_t tiles = ceil_div(rest, kTileRows);
+    const int64_t tiles = ceil_div(rest, weights.most_rows());
     const int64_t rows = ceil_div(rest, tiles);
     // Only the first rows find their weights in memory; the next find them in the cache.
     const bool fetch = row == row_begin && a.W.N * weights.fetch_bytes() >= kMemoryBytes;
@@ -96,13 +106,13 @@ void block(const LinearArgs& a, const Weights& weights, int64_t row_begin, int64
         row_tile<3>(a, weights, row, begin, end, fetch);
         break;
       case 4:
-        row_tile<std::min(4, kTileRows)>(a, weights, row, begin, end, fetch);
+        row_tile<std::min(4, kMost)>(a, weights, row, begin, end, fetch);
         break;
       case 5:
-        row_tile<std::min(5, kTileRows)>(a, weights, row, begin, end, fetch);
+        row_tile<std::min(5, kMost)>(a, weights, row, begin, end, fetch);
         break;
       default:
-        row_tile<kTileRows>(a, weights, row, begin, end, fetch);
+        row_tile<kMost>(a, weights, row, begin, end, fetch);
         break;
     }
     row += rows;

@@ -37,6 +37,9 @@ struct PackedWeights {
         row_bytes(ceil_div(W.K, Groups::kColumns) * Groups::kBytes),
         row_scales(ceil_div(W.K, Groups::kColumns) * Groups::kScaleBytes) {}
 
+  static constexpr int kMostRows = kTileRows;
+  int64_t most_rows() const { return kTileRows; }
+
   // A model whose weights are packed is no smaller than what its fp32 weights tell.
   int64_t fetch_bytes() const { return K * int64_t{sizeof(float)}; }
 
