@@ -103,7 +103,7 @@ int parse_options(int argc, char** argv, Options* o) {
   app.add_option(
          "--activations", o->activations,
          "Narrowest type that linear layers of the CPU may round what they read to, where "
-         "the machine multiplies it: bf16 beside weights in bf16; int8 that, and eight bits "
+         "the machine multiplies it sooner: bf16 beside weights in bf16; int8 that, and eight bits "
          "beside weights in int8 and int4. Faster, above all prompts, and less exact")
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, ActivationType>{{"f32", ActivationType::kF32},

@@ -107,12 +107,12 @@ std::string describe(const Kind& kind, const Case& c) {
          std::to_string(c.K) + (c.parts ? ", parts" : "");
 }
 
-// Of each kind that this machine has products for: otherwise x is not rounded.
+// Of each kind that this machine has products for, faster ones: otherwise x is not rounded.
 class RoundedProductsTest : public ::testing::TestWithParam<int /* threads */> {
  protected:
   std::unique_ptr<Backend> backend(const Kind& kind) {
     auto made = make_backend("cpu", GetParam(), kind.activations);
-    const std::string type = kind.format->packed() ? "int8" : "bf16";
+    const std::string type = kind.format->packed() ? ", int8" : ", bf16";
     if (made->name().find(type) == std::string::npos) made.reset();
     return made;
   }

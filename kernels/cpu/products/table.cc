@@ -1,39 +1,61 @@
 #include "kernels/cpu/products/table.h"
 
+#include "kernels/cpu/formats/table.h"
+#include "kernels/cpu/products/measure.h"
 #include "kernels/cpu/products/rounded_products.h"
 #include "kernels/cpu/table.h"
 #include "kernels/formats/int4.h"
 #include "kernels/formats/int8.h"
+#include "kernels/formats/plain.h"
 
 namespace recurve::cpu {
 namespace {
 
-void run_bf16(const LinearArgs& args, Stream& stream) {
+void multiply_bf16(const LinearArgs& args, Stream& stream) {
   if (args.W.dtype != DType::kBF16) return run(args, stream);
   linear_with(*bf16_products(), args, stream);
 }
-void run_int8(const LinearArgs& args, Stream& stream) {
+void multiply_int8(const LinearArgs& args, Stream& stream) {
   linear_with(*int8_products(), args, stream);
 }
-void run_int4(const LinearArgs& args, Stream& stream) {
+void multiply_int4(const LinearArgs& args, Stream& stream) {
   linear_with(*int4_products(), args, stream);
+}
+
+// Each is asked where there are such products, and measured once in a process.
+bool bf16_is_faster() {
+  static const bool faster = is_faster(multiply_bf16, run, kBf16Weights);
+  return faster;
+}
+bool int8_is_faster() {
+  static const bool faster = is_faster(multiply_int8, run_int8, kInt8Weights) &&
+                             is_faster(multiply_int4, run_int4, kInt4Weights);
+  return faster;
 }
 
 }  // namespace
 
 std::string put_products(LinearOp& linear, ActivationType narrowest) {
-  std::string types = "f32";
+  std::string types = "f32", slower;
   if (narrowest >= ActivationType::kBF16 && bf16_products() != nullptr) {
-    linear.run = run_bf16;
-    linear.implementation = "cpu/avx512_bf16";
-    types += ", bf16";
+    if (bf16_is_faster()) {
+      linear.run = multiply_bf16;
+      linear.implementation = "cpu/avx512_bf16";
+      types += ", bf16";
+    } else {
+      slower += " (bf16 is slower here)";
+    }
   }
   if (narrowest >= ActivationType::kInt8 && int8_products() != nullptr) {
-    linear.put({&kInt8Weights, run_int8, "cpu/avx512_vnni"});
-    linear.put({&kInt4Weights, run_int4, "cpu/avx512_vnni"});
-    types += ", int8";
+    if (int8_is_faster()) {
+      linear.put({&kInt8Weights, multiply_int8, "cpu/avx512_vnni"});
+      linear.put({&kInt4Weights, multiply_int4, "cpu/avx512_vnni"});
+      types += ", int8";
+    } else {
+      slower += " (int8 is slower here)";
+    }
   }
-  return types;
+  return types + slower;
 }
 
 }  // namespace recurve::cpu
