@@ -6,35 +6,37 @@
 namespace recurve::bench {
 
 // GFLOP/s at which so many threads together multiply and add what is in registers already, with the
-// instructions on AVX-512 of each type: what no product of matrices can exceed. 0: this machine has
-// none of that type.
+// widest instructions of each type (fp32: AVX-512 or AVX2; the others: AVX-512): what no product of
+// matrices can exceed. 0: this machine has none of that type.
 struct ProductLimits {
   double f32 = 0, bf16 = 0, int8 = 0;
 };
 
 #if defined(__x86_64__)
 // Twelve independent sums, so that none waits for itself.
-#define RECURVE_TWELVE(op)                                             \
-  op " %%zmm30, %%zmm31, %%zmm0\n" op " %%zmm30, %%zmm31, %%zmm1\n" op \
-     " %%zmm30, %%zmm31, %%zmm2\n" op " %%zmm30, %%zmm31, %%zmm3\n" op \
-     " %%zmm30, %%zmm31, %%zmm4\n" op " %%zmm30, %%zmm31, %%zmm5\n" op \
-     " %%zmm30, %%zmm31, %%zmm6\n" op " %%zmm30, %%zmm31, %%zmm7\n" op \
-     " %%zmm30, %%zmm31, %%zmm8\n" op " %%zmm30, %%zmm31, %%zmm9\n" op \
-     " %%zmm30, %%zmm31, %%zmm10\n" op " %%zmm30, %%zmm31, %%zmm11\n"
-#define RECURVE_PRODUCT_LOOP(name, op)                                                        \
-  [[gnu::target("avx512f")]] inline void name(int64_t times) {                                \
-    asm volatile("vpxorq %%zmm30, %%zmm30, %%zmm30\n"                                       \
-                 "vpxorq %%zmm31, %%zmm31, %%zmm31\n"                                       \
-                 "1:\n" RECURVE_TWELVE(op) "dec %0\n"                                       \
-                 "jnz 1b\n"                                                                 \
-                 : "+r"(times)                                                              \
-                 :                                                                          \
-                 : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",    \
-                   "xmm8", "xmm9", "xmm10", "xmm11", "xmm30", "xmm31"); \
+#define RECURVE_TWELVE(op, v)                                                                 \
+  op " %%" v "14, %%" v "15, %%" v "0\n" op " %%" v "14, %%" v "15, %%" v "1\n" op " %%" v    \
+     "14, %%" v "15, %%" v "2\n" op " %%" v "14, %%" v "15, %%" v "3\n" op " %%" v "14, %%" v \
+     "15, %%" v "4\n" op " %%" v "14, %%" v "15, %%" v "5\n" op " %%" v "14, %%" v "15, %%" v \
+     "6\n" op " %%" v "14, %%" v "15, %%" v "7\n" op " %%" v "14, %%" v "15, %%" v "8\n" op   \
+     " %%" v "14, %%" v "15, %%" v "9\n" op " %%" v "14, %%" v "15, %%" v "10\n" op " %%" v   \
+     "14, %%" v "15, %%" v "11\n"
+#define RECURVE_PRODUCT_LOOP(name, isa, op, v)                                                     \
+  [[gnu::target(isa)]] inline void name(int64_t times) {                                           \
+    asm volatile(                                                                                \
+        "vxorps %%" v "14, %%" v "14, %%" v "14\n"                                              \
+        "vxorps %%" v "15, %%" v "15, %%" v "15\n"                                              \
+        "1:\n" RECURVE_TWELVE(op, v) "dec %0\n"                                                \
+        "jnz 1b\n"                                                                              \
+        : "+r"(times)                                                                            \
+        :                                                                                        \
+        : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",  \
+          "xmm10", "xmm11", "xmm14", "xmm15"); \
   }
-RECURVE_PRODUCT_LOOP(multiply_f32, "vfmadd231ps")
-RECURVE_PRODUCT_LOOP(multiply_bf16, "vdpbf16ps")
-RECURVE_PRODUCT_LOOP(multiply_int8, "vpdpbusd")
+RECURVE_PRODUCT_LOOP(multiply_f32_avx2, "avx2,fma", "vfmadd231ps", "ymm")
+RECURVE_PRODUCT_LOOP(multiply_f32, "avx512f,avx512dq", "vfmadd231ps", "zmm")
+RECURVE_PRODUCT_LOOP(multiply_bf16, "avx512f,avx512dq", "vdpbf16ps", "zmm")
+RECURVE_PRODUCT_LOOP(multiply_int8, "avx512f,avx512dq", "vpdpbusd", "zmm")
 #undef RECURVE_PRODUCT_LOOP
 #undef RECURVE_TWELVE
 
@@ -56,7 +58,12 @@ inline double product_rate(void (*loop)(int64_t), double products, int wanted_th
 
 inline ProductLimits product_limits(int wanted_threads) {
   ProductLimits limits;
-  if (!__builtin_cpu_supports("avx512f")) return limits;
+  if (!__builtin_cpu_supports("avx512dq")) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+      limits.f32 = product_rate(multiply_f32_avx2, 8, wanted_threads);
+    }
+    return limits;
+  }
   limits.f32 = product_rate(multiply_f32, 16, wanted_threads);
   if (__builtin_cpu_supports("avx512bf16")) {
     limits.bf16 = product_rate(multiply_bf16, 32, wanted_threads);
