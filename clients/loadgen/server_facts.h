@@ -22,7 +22,7 @@ struct ServerFacts {
 // Throws ClientError.
 ServerFacts ask_server(Client& client);
 
-// "xlstm-books (xlstm, 7.5 M parameters in bf16), 16 slots, queue of 256; cpu, 2 threads"
+// "xlstm-books (xlstm, 7.5 M parameters in int8), 16 slots, queue of 256; cpu, 2 threads"
 std::string describe(const ServerFacts& server);
 
 }  // namespace recurve::loadgen
