@@ -31,10 +31,11 @@ struct SsdChunk {
 
 // Scratch of a chunk.
 struct SsdScratch {
-  float* dt;      // (L)
-  float* e;       // (L) what is left at each row of the state before the chunk
-  float* S;       // (L, S_stride) gated scores, valid for j <= t
-  float* gx;      // (L, P) x with the factor it enters the state with
+  float* dt;         // (L)
+  float* e;          // (L) what is left at each row of the state before the chunk
+  float* S;          // (L, S_stride) gated scores, valid for j <= t
+  float* gx;         // (L, P) x with the factor it enters the state with
+  float* exponents;  // (L) of the gates of one row's scores
   double* a_sum;  // (L) sum of dt A up to and including the row; double, as differences are taken
   int S_stride;
 };
@@ -42,7 +43,7 @@ struct SsdScratch {
 inline int ssd_scores_stride(int L) { return (L + 3) / 4 * 4; }
 
 inline size_t ssd_room(const SsdArgs& a, int L) {
-  return static_cast<size_t>(L) * (ssd_scores_stride(L) + a.P + 4) + 2;
+  return static_cast<size_t>(L) * (ssd_scores_stride(L) + a.P + 5) + 2;
 }
 
 inline SsdScratch ssd_scratch_at(int L, float* memory) {
@@ -51,7 +52,8 @@ inline SsdScratch ssd_scratch_at(int L, float* memory) {
   s.a_sum = reinterpret_cast<double*>(memory);
   s.dt = memory + 2 * int64_t{L};
   s.e = s.dt + L;
-  s.S = s.e + L;
+  s.exponents = s.e + L;
+  s.S = s.exponents + L;
   s.gx = s.S + int64_t{L} * s.S_stride;
   return s;
 }
@@ -146,30 +148,49 @@ void read_rows(const SsdArgs& a, const SsdChunk& c, int t) {
 void gate_scores(const SsdScratch& s, int t) {
   float* S = s.S + int64_t{t} * s.S_stride;
   // Differences of sums that may be large: in double, then small.
-  float exponents[4];
-  for (int j = 0; j <= t; j += 4) {
-    const int count = std::min(4, t + 1 - j);
-    for (int i = 0; i < count; ++i) {
-      exponents[i] = static_cast<float>(s.a_sum[t] - s.a_sum[j + i]);
+  for (int j = 0; j <= t; ++j) s.exponents[j] = static_cast<float>(s.a_sum[t] - s.a_sum[j]);
+  for_lanes(t + 1, [&](auto d, int64_t j) HWY_ATTR {
+    const auto gate = hn::Mul(exp(d, hn::LoadU(d, s.exponents + j)), hn::LoadU(d, s.dt + j));
+    hn::StoreU(hn::Mul(hn::LoadU(d, S + j), gate), d, S + j);
+  });
+}
+
+// y_t = e_t y_t + skip x_t + sum over j <= t of S_tj x_j, for COUNT vectors of y_t from p on: so
+// many sums that none waits for itself. A row never meets a later one, which might be NaN.
+template <int COUNT, class D>
+HWY_INLINE void finish_vectors(D d, const SsdArgs& a, const SsdChunk& c, const SsdScratch& s, int t,
+                               int64_t p) {
+  constexpr int64_t kLanes = hn::MaxLanes(d);
+  const float* S = s.S + int64_t{t} * s.S_stride;
+  float* y = c.y + int64_t{t} * a.H * a.P + p;
+  hn::Vec<D> sum[COUNT];
+  HWY_UNROLL(8)
+  for (int i = 0; i < COUNT; ++i) {
+    sum[i] = hn::Mul(hn::Set(d, s.e[t]), hn::LoadU(d, y + i * kLanes));
+  }
+  const float* x = c.x + p;
+  for (int j = 0; j <= t; ++j, x += a.xBC_stride) {
+    const auto score = hn::Set(d, S[j]);
+    HWY_UNROLL(8)
+    for (int i = 0; i < COUNT; ++i) {
+      sum[i] = hn::MulAdd(score, hn::LoadU(d, x + i * kLanes), sum[i]);
     }
-    for (int i = 0; i < count; ++i) S[j + i] *= std::exp(exponents[i]) * s.dt[j + i];
+  }
+  x -= a.xBC_stride;
+  HWY_UNROLL(8)
+  for (int i = 0; i < COUNT; ++i) {
+    sum[i] = hn::MulAdd(hn::Set(d, c.skip), hn::LoadU(d, x + i * kLanes), sum[i]);
+    hn::StoreU(sum[i], d, y + i * kLanes);
   }
 }
 
-// y_t = e_t y_t + skip x_t + sum over j <= t of S_tj x_j: a row never meets a later one, which
-// might be NaN.
 void finish_output(const SsdArgs& a, const SsdChunk& c, const SsdScratch& s, int t) {
-  const float* S = s.S + int64_t{t} * s.S_stride;
-  float* y = c.y + int64_t{t} * a.H * a.P;
-  for_lanes(a.P, [&](auto d, int64_t p) HWY_ATTR {
-    auto sum = hn::Mul(hn::Set(d, s.e[t]), hn::LoadU(d, y + p));
-    const float* x = c.x + p;
-    for (int j = 0; j <= t; ++j, x += a.xBC_stride) {
-      sum = hn::MulAdd(hn::Set(d, S[j]), hn::LoadU(d, x), sum);
-    }
-    sum = hn::MulAdd(hn::Set(d, c.skip), hn::LoadU(d, x - a.xBC_stride), sum);
-    hn::StoreU(sum, d, y + p);
-  });
+  constexpr int64_t kLanes = hn::MaxLanes(Floats());
+  int64_t p = 0;
+  for (; p + 8 * kLanes <= a.P; p += 8 * kLanes) finish_vectors<8>(Floats(), a, c, s, t, p);
+  for (; p + 4 * kLanes <= a.P; p += 4 * kLanes) finish_vectors<4>(Floats(), a, c, s, t, p);
+  for (; p + kLanes <= a.P; p += kLanes) finish_vectors<1>(Floats(), a, c, s, t, p);
+  for (; p < a.P; ++p) finish_vectors<1>(OneFloat(), a, c, s, t, p);
 }
 
 // ROWS rows of the new state from p on.
