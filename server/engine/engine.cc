@@ -121,7 +121,7 @@ void Engine::end_unwanted(Clock::time_point now) {
 }
 
 void Engine::admit(Clock::time_point now) {
-  if (!waiting_.empty()) waiting_.count_slots(running_);
+  if (!waiting_.empty()) waiting_.count_slots(running_, now);
   while (auto sequence = waiting_.admit_next(now)) {
     stats_.prefix_tokens += sequence->prompt.prefix.tokens;
     guide(*sequence);
@@ -196,7 +196,7 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
 // no slot wait for one.
 void Engine::fork_choices(Sequence& sequence, Batch& batch, Clock::time_point now) {
   const auto& siblings = sequence.prompt.siblings;
-  waiting_.count_slots(running_);
+  waiting_.count_slots(running_, now);
   for (const auto& choice : forked_) waiting_.count_slot(choice->caller.share());
   size_t next = 0;
   for (; next < siblings.size(); ++next) {

@@ -246,10 +246,25 @@ std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now) {
   return nullptr;
 }
 
+int WaitingLine::most_slots_of(const Identity& who) const {
+  return most_slots(who, pool_.slots(), several_known_);
+}
+
+Waiter WaitingLine::waiter_of(const Waiting& waiting) const {
+  const Identity& caller = waiting.request.caller;
+  return {.place = waiting.place,
+          .tokens = waiting.tokens(),
+          .slots = static_cast<int>(waiting.request.streams.size()),
+          .has_slot = waiting.has_slot(),
+          .tenant = caller.share(),
+          .weight = caller.limits.weight,
+          .most_slots = most_slots_of(caller)};
+}
+
 // The end where nobody may have a slot.
 WaitingLine::Line::iterator WaitingLine::next_in_turn(Clock::time_point now) {
   in_turn_.clear();
-  for (const Waiting& waiting : waiting_) in_turn_.push_back(waiting.waiter(pool_.slots()));
+  for (const Waiting& waiting : waiting_) in_turn_.push_back(waiter_of(waiting));
   const std::optional<TenantId> tenant =
       tenant_in_turn(in_turn_, uses_, pool_.slots(), seconds_of(now));
   if (!tenant) return waiting_.end();
@@ -257,7 +272,7 @@ WaitingLine::Line::iterator WaitingLine::next_in_turn(Clock::time_point now) {
   in_turn_at_.clear();
   for (auto at = waiting_.begin(); at != waiting_.end(); ++at) {
     if (at->request.caller.share() != *tenant) continue;
-    in_turn_.push_back(at->waiter(pool_.slots()));
+    in_turn_.push_back(waiter_of(*at));
     in_turn_at_.push_back(at);
   }
   return in_turn_at_[recurve::next_in_turn(in_turn_, turn_of_shortest_)];
@@ -277,9 +292,11 @@ void WaitingLine::forget_uses() {
   });
 }
 
-void WaitingLine::count_slots(std::span<const std::unique_ptr<Sequence>> running) {
+void WaitingLine::count_slots(std::span<const std::unique_ptr<Sequence>> running,
+                              Clock::time_point now) {
   for (TenantUse& use : uses_) use.slots = 0;
   for (const auto& sequence : running) ++use_of(sequence->caller.share()).slots;
+  several_known_ = several_are_known(uses_, seconds_of(now));
 }
 
 bool WaitingLine::is_shared(Clock::time_point now) const {
@@ -291,12 +308,12 @@ bool WaitingLine::make_room() { return pool_.free_slots() > 0 || sessions_.evict
 
 std::optional<StateSlot> WaitingLine::free_slot(const Identity& caller, Clock::time_point now) {
   TenantUse& use = use_of(caller.share());
-  if (!may_have_more(use, most_slots(caller.limits, pool_.slots()))) return std::nullopt;
+  if (!may_have_more(use, most_slots_of(caller))) return std::nullopt;
   if (last_is_kept(uses_, pool_.slots(), seconds_of(now))) return std::nullopt;
   const auto waits_with_less = [&](const Waiting& other) {
     const Identity& who = other.request.caller;
     return who.share() != caller.share() &&
-           may_have_more(use_of(who.share()), most_slots(who.limits, pool_.slots())) &&
+           may_have_more(use_of(who.share()), most_slots_of(who)) &&
            use_of(who.share()).slots / who.limits.weight < use.slots / caller.limits.weight;
   };
   if (std::ranges::any_of(waiting_, waits_with_less)) return std::nullopt;

@@ -62,7 +62,7 @@ class WaitingLine {
   // Not where the tenant has what it may have, or others wait that have less.
   std::optional<StateSlot> free_slot(const Identity& caller, Clock::time_point now);
   // Which slots are in use: once before each round of the two above.
-  void count_slots(std::span<const std::unique_ptr<Sequence>> running);
+  void count_slots(std::span<const std::unique_ptr<Sequence>> running, Clock::time_point now);
   void count_slot(TenantId tenant) { ++use_of(tenant).slots; }
   // The choices from `first` of its siblings on, who found no slot, wait.
   void wait_again(const Sequence& sequence, size_t first);
@@ -95,16 +95,6 @@ class WaitingLine {
     bool again = false;  // its first choices have their slots
     int64_t tokens() const { return static_cast<int64_t>(input.ids.size()); }
     bool has_slot() const { return session != nullptr && session->slot; }
-    Waiter waiter(int slots_there_are) const {
-      const TenantLimits& limits = request.caller.limits;
-      return {.place = place,
-              .tokens = tokens(),
-              .slots = static_cast<int>(request.streams.size()),
-              .has_slot = has_slot(),
-              .tenant = request.caller.share(),
-              .weight = limits.weight,
-              .most_slots = most_slots(limits, slots_there_are)};
-    }
   };
 
   using Line = std::list<Waiting>;
@@ -135,6 +125,8 @@ class WaitingLine {
   double wait_of(const Waiter& waiter, const EngineLoad& load, Clock::time_point now) const;
   Ending overload(const Waiting& waiting, const EngineLoad& load, Clock::time_point now) const;
   void line_up(Line& one);
+  Waiter waiter_of(const Waiting& waiting) const;
+  int most_slots_of(const Identity& who) const;
   Line::iterator next_in_turn(Clock::time_point now);
   static constexpr size_t kMostUses = 256;  // then those of others are forgotten
   TenantUse& use_of(TenantId tenant);
@@ -160,6 +152,7 @@ class WaitingLine {
   std::vector<Line::iterator> in_turn_at_;
   std::vector<TenantUse> uses_;  // of all tenants in the line and in slots, and of many others
   uint64_t turns_ = 0;           // of tenants
+  bool several_known_ = false;   // of tenants, as shares.h has it
   bool turn_of_shortest_ = false;
 };
 

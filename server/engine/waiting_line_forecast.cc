@@ -33,7 +33,7 @@ double EngineLoad::prompt_rate(bool shared) const {
 std::vector<Waiter> WaitingLine::waiters() const {
   std::vector<Waiter> line;
   line.reserve(waiting_.size());
-  for (const Waiting& waiting : waiting_) line.push_back(waiting.waiter(pool_.slots()));
+  for (const Waiting& waiting : waiting_) line.push_back(waiter_of(waiting));
   return line;
 }
 
@@ -58,7 +58,7 @@ double WaitingLine::expected_seconds(const EngineLoad& load, Clock::time_point n
 Ending WaitingLine::overload(const Waiting& waiting, const EngineLoad& load,
                              Clock::time_point now) const {
   if (most_seconds_ == 0) return {};
-  const Waiter waiter = waiting.waiter(pool_.slots());
+  const Waiter waiter = waiter_of(waiting);
   AdmissionBounds bounds{.most_seconds = most_seconds_};
   if (const auto& deadline = waiting.request.deadline) {
     bounds.deadline_seconds = seconds_between(now, *deadline);

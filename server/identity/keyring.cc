@@ -16,9 +16,6 @@ namespace recurve {
 namespace {
 
 constexpr std::chrono::seconds kLook(1);
-// What one tenant of several may have of the slots, so that another finds one: there is always
-// somebody who does not give them back.
-constexpr double kShareOfOne = 0.875;
 
 }  // namespace
 

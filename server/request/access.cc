@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <functional>
 
+#include "server/identity/tenants.h"
+
 namespace recurve {
 namespace {
 
@@ -34,6 +36,7 @@ Identity Access::identify(const Visitor& visitor) const {
     Identity anyone = kAnyone;
     anyone.peer = visitor.address;
     anyone.network = number_of(visitor.network);
+    if (anyone.network != 0) anyone.limits.slot_share = kShareOfOne;
     return anyone;
   }
   const std::string_view key = bearer(visitor.authorization);

@@ -13,9 +13,16 @@ double slots_for_weight(const TenantUse& use, const Waiter& waiter) {
 
 }  // namespace
 
-int most_slots(const TenantLimits& limits, int slots) {
-  const int share = static_cast<int>(limits.slot_share * slots);
-  return std::max(1, std::min({limits.slots, share, slots}));
+bool several_are_known(std::span<const TenantUse> uses, double now) {
+  return std::ranges::count_if(uses, [&](const TenantUse& use) {
+           return use.slots > 0 || now - use.asked < kKnown;
+         }) > 1;
+}
+
+int most_slots(const Identity& who, int slots, bool several) {
+  const bool alone = who.network != 0 && !several;
+  const double share = alone ? 1 : who.limits.slot_share;
+  return std::max(1, std::min({who.limits.slots, static_cast<int>(share * slots), slots}));
 }
 
 bool is_around(const TenantUse& use, double now) {

@@ -23,8 +23,15 @@ inline constexpr double kAround = 10;
 bool is_around(const TenantUse& use, double now);
 bool several_are_around(std::span<const TenantUse> uses, double now);
 
-// How many of the slots a tenant may have at once, by its limits.
-int most_slots(const TenantLimits& limits, int slots);
+// Tenants with keys are known before they ask. An address of the network that stands for one is
+// known for so many seconds after it has asked: an answer of minutes that begins beside nobody is
+// in nobody's way.
+inline constexpr double kKnown = 600;
+bool several_are_known(std::span<const TenantUse> uses, double now);
+
+// How many of the slots a tenant may have at once, by its limits. An address may have all while no
+// `several` are known.
+int most_slots(const Identity& who, int slots, bool several);
 
 // Whether a tenant with so many slots may have one more.
 bool may_have_more(const TenantUse& use, int most);

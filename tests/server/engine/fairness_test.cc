@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "server/identity/tenants.h"
 #include "tests/support/engine_harness.h"
 
 namespace recurve::testing::fairness_test {
@@ -141,8 +142,8 @@ TEST(EngineFairness, ALongPromptMovesWhileShortOnesComeAndGo) {
   }
 }
 
-constexpr Identity kMany{.tenant = 1, .tenant_name = "many", .limits = {.slot_share = 0.875}};
-constexpr Identity kOne{.tenant = 2, .tenant_name = "one", .limits = {.slot_share = 0.875}};
+constexpr Identity kMany{.tenant = 1, .tenant_name = "many", .limits = {.slot_share = kShareOfOne}};
+constexpr Identity kOne{.tenant = 2, .tenant_name = "one", .limits = {.slot_share = kShareOfOne}};
 
 // 64 streams without end, as urgent as can be, of one tenant, and one short request after another
 // of another tenant: each has its slot at once and its prompt in a few steps.
@@ -172,6 +173,49 @@ TEST(EngineFairness, AFloodOfOneTenantDoesNotKeepOutAnother) {
     if (!endless->tokens.empty()) ++running;
   }
   EXPECT_EQ(running, 7) << "all but an eighth";
+}
+
+// Without keys an address of the network stands for a tenant. What it may have is known before it
+// floods: whoever has asked in the last minutes finds a slot, and who is alone may have all.
+TEST(EngineFairness, AFloodOfOneAddressDoesNotKeepOutAnother) {
+  const HeldClock held;
+  NullHarness harness({.slots = 8, .ttft_seconds = 1});
+  const auto submit = [&](TenantId network, int tokens, uint64_t seed) {
+    Request asked = request(1, tokens, seed);
+    asked.arrival = Clock::now();
+    asked.caller = kAnyone;
+    asked.caller.network = network;
+    asked.caller.limits.slot_share = kShareOfOne;
+    return harness->submit(std::move(asked));
+  };
+  const auto answered = [&](AnswerPtr answer) {
+    harness->step(20);
+    answer->take();
+    return answer->ended() && answer->why() == Finish::kLength;
+  };
+  std::vector<AnswerPtr> flood;
+  const auto running = [&] {
+    return std::ranges::count_if(flood, [](const AnswerPtr& endless) {
+      endless->take();
+      return !endless->tokens.empty() && !endless->ended();
+    });
+  };
+  ASSERT_TRUE(answered(submit(2, 2, 0)));
+  Clock::pass(std::chrono::minutes(5));
+  for (uint64_t i = 0; i < 64; ++i) flood.push_back(submit(1, 1 << 20, i));
+  harness->step(3);
+  EXPECT_EQ(running(), 7) << "all but an eighth";
+  for (uint64_t i = 0; i < 10; ++i) {
+    EXPECT_TRUE(answered(submit(2, 2, i)));
+    Clock::pass(std::chrono::minutes(1));
+  }
+  for (const AnswerPtr& endless : flood) endless->stream()->cancel();
+  harness->step(3);
+  flood.clear();
+  Clock::pass(std::chrono::minutes(20));
+  for (uint64_t i = 0; i < 8; ++i) flood.push_back(submit(1, 1 << 20, i));
+  harness->step(3);
+  EXPECT_EQ(running(), 8) << "nobody else is known";
 }
 
 // Whose slots come free goes to who has fewer, and choices of one request wait for others'.

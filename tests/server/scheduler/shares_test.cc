@@ -77,11 +77,27 @@ TEST(TenantInTurn, KeepsTheLastSlotForWhoHasNone) {
 }
 
 TEST(MostSlots, AShareOfAllOrANumberAndAtLeastOne) {
-  EXPECT_EQ(most_slots({}, 16), 16);
-  EXPECT_EQ(most_slots({.slot_share = 0.875}, 16), 14);
-  EXPECT_EQ(most_slots({.slot_share = 0.875}, 1), 1);
-  EXPECT_EQ(most_slots({.slots = 3}, 16), 3);
-  EXPECT_EQ(most_slots({.slots = 30}, 16), 16);
+  const auto most = [](const TenantLimits& limits, int slots) {
+    return most_slots({.tenant = kMany, .limits = limits}, slots, true);
+  };
+  EXPECT_EQ(most({}, 16), 16);
+  EXPECT_EQ(most({.slot_share = 0.875}, 16), 14);
+  EXPECT_EQ(most({.slot_share = 0.875}, 1), 1);
+  EXPECT_EQ(most({.slots = 3}, 16), 3);
+  EXPECT_EQ(most({.slots = 30}, 16), 16);
+}
+
+TEST(MostSlots, AnAddressIsOneOfSeveralWhileSeveralAreKnown) {
+  Identity address = kAnyone;
+  address.network = kMany;
+  address.limits.slot_share = 0.875;
+  EXPECT_EQ(most_slots(address, 16, true), 14);
+  EXPECT_EQ(most_slots(address, 16, false), 16);
+  EXPECT_EQ(most_slots(kAnyone, 16, true), 16) << "of this machine";
+  const std::vector<TenantUse> uses = {{.tenant = kMany, .slots = 15},
+                                       {.tenant = kOne, .slots = 0, .asked = kNow - kKnown / 2}};
+  EXPECT_TRUE(several_are_known(uses, kNow));
+  EXPECT_FALSE(several_are_known(uses, kNow + kKnown));
 }
 
 // What so many steps of one chunk each give the tenants.
