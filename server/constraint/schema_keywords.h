@@ -22,11 +22,11 @@ struct SchemaKeyword {
 };
 
 // All that is served. What does not stand here is refused by name too, but for names that begin
-// with "x-", which say something to other programs. What is enforced may be narrower than what the
-// schema allows, and never wider.
+// with "x-" or "_", which say something to other programs. What is enforced may be narrower than
+// what the schema allows, and never wider.
 inline constexpr SchemaKeyword kSchemaKeywords[] = {
     {"$schema", KeywordUse::kSays},
-    {"$id", KeywordUse::kSays, "of the whole schema only"},
+    {"$id", KeywordUse::kSays, "of the whole schema, or of one without a $ref in it"},
     {"id", KeywordUse::kSays, "as $id, in older drafts"},
     {"$comment", KeywordUse::kSays},
     {"title", KeywordUse::kSays},
@@ -38,29 +38,51 @@ inline constexpr SchemaKeyword kSchemaKeywords[] = {
     {"writeOnly", KeywordUse::kSays},
     {"contentEncoding", KeywordUse::kSays},
     {"contentMediaType", KeywordUse::kSays},
+    {"readonly", KeywordUse::kSays, "as readOnly, in older drafts"},
+    {"additionalItems", KeywordUse::kSays,
+     "of older drafts: beside an items that is one schema it says nothing"},
+    {"links", KeywordUse::kSays, "of JSON Hyper-Schema"},
+    {"example", KeywordUse::kSays, "of OpenAPI"},
+    {"externalDocs", KeywordUse::kSays, "of OpenAPI"},
+    {"xml", KeywordUse::kSays, "of OpenAPI"},
+    {"self", KeywordUse::kSays, "of Iglu: what the schema is called"},
+    {"enumNames", KeywordUse::kSays, "of forms"},
+    {"propertyOrder", KeywordUse::kSays, "of forms"},
+    {"markdownDescription", KeywordUse::kSays, "of editors"},
+    {"enumDescriptions", KeywordUse::kSays, "of editors"},
+    {"errorMessage", KeywordUse::kSays, "of editors"},
     {"$defs", KeywordUse::kSays, "what a $ref names of it is read"},
     {"definitions", KeywordUse::kSays, "as $defs"},
-    {"$ref", KeywordUse::kAny, "within the schema, # or #/...; nothing beside it"},
+    {"$ref", KeywordUse::kAny, "within the schema, # or #/..."},
     {"type", KeywordUse::kAny},
-    {"const", KeywordUse::kAny, "beside it, type only"},
-    {"enum", KeywordUse::kAny, "beside it, type only"},
-    {"anyOf", KeywordUse::kAny, "beside it, type only"},
-    {"oneOf", KeywordUse::kAny, "of schemas that exclude each other; beside it, type only"},
-    {"allOf", KeywordUse::kAny,
-     "of schemas and of what stands beside it, that say different things"},
+    {"const", KeywordUse::kAny},
+    {"enum", KeywordUse::kAny},
+    {"anyOf", KeywordUse::kAny},
+    {"oneOf", KeywordUse::kAny,
+     "of schemas that exclude each other, or of which that can be said with not"},
+    {"allOf", KeywordUse::kAny, "of schemas that can be said as one"},
+    {"not", KeywordUse::kAny,
+     "of types, values, bounds, counts, required, properties, and of what is put together of them"},
+    {"if", KeywordUse::kAny, "of what not may be of"},
+    {"then", KeywordUse::kAny, "beside if"},
+    {"else", KeywordUse::kAny, "beside if"},
+    {"dependentRequired", KeywordUse::kAny},
+    {"dependentSchemas", KeywordUse::kAny},
+    {"dependencies", KeywordUse::kAny, "as both of these, in older drafts"},
     {"minimum", KeywordUse::kNumber},
     {"maximum", KeywordUse::kNumber},
     {"exclusiveMinimum", KeywordUse::kNumber},
     {"exclusiveMaximum", KeywordUse::kNumber},
     {"multipleOf", KeywordUse::kNumber, "of integers, with both bounds or none"},
-    {"minLength", KeywordUse::kString, "not beside pattern or format"},
-    {"maxLength", KeywordUse::kString, "not beside pattern or format"},
+    {"minLength", KeywordUse::kString,
+     "beside pattern or format, where all that these take has it"},
+    {"maxLength", KeywordUse::kString, "likewise; of more than 1,000, 1,000 are given"},
     {"pattern", KeywordUse::kString, "of the whole string, in what regular expressions have here"},
-    {"format", KeywordUse::kString, "date, time, date-time, uuid, ipv4, email, hostname"},
+    {"format", KeywordUse::kString, "those of schema_patterns.cc"},
     {"items", KeywordUse::kArray},
     {"prefixItems", KeywordUse::kArray, "all of them are given"},
     {"minItems", KeywordUse::kArray},
-    {"maxItems", KeywordUse::kArray},
+    {"maxItems", KeywordUse::kArray, "of more than 1,000, 1,000 are given"},
     {"uniqueItems", KeywordUse::kArray, "false, or of arrays of at most one item"},
     {"properties", KeywordUse::kObject, "in this order"},
     {"required", KeywordUse::kObject},
@@ -69,12 +91,6 @@ inline constexpr SchemaKeyword kSchemaKeywords[] = {
     {"propertyNames", KeywordUse::kObject, "of a pattern, without properties"},
     {"minProperties", KeywordUse::kObject, "of more than 1, where all properties are named"},
     {"maxProperties", KeywordUse::kObject},
-    {"not", KeywordUse::kRefused},
-    {"if", KeywordUse::kRefused, "say it with anyOf"},
-    {"then", KeywordUse::kRefused, "say it with anyOf"},
-    {"else", KeywordUse::kRefused, "say it with anyOf"},
-    {"dependentRequired", KeywordUse::kRefused, "say it with anyOf"},
-    {"dependentSchemas", KeywordUse::kRefused, "say it with anyOf"},
     {"contains", KeywordUse::kRefused},
     {"minContains", KeywordUse::kRefused},
     {"maxContains", KeywordUse::kRefused},
@@ -86,5 +102,13 @@ inline constexpr SchemaKeyword kSchemaKeywords[] = {
     {"$dynamicAnchor", KeywordUse::kRefused, "use $ref"},
     {"$vocabulary", KeywordUse::kRefused},
 };
+
+// Null: none of these.
+constexpr const SchemaKeyword* find_keyword(std::string_view name) {
+  for (const SchemaKeyword& known : kSchemaKeywords) {
+    if (known.name == name) return &known;
+  }
+  return nullptr;
+}
 
 }  // namespace recurve

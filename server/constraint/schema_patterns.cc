@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <map>
 
@@ -15,8 +16,14 @@ constexpr std::string_view kTime =
     "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
 constexpr std::string_view kByte = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])";
 constexpr std::string_view kLabel = "[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?";
+constexpr std::string_view kPointer = "(/[a-zA-Z0-9_.-]*)*";
 
 }  // namespace
+
+bool is_plain_name(std::string_view name) {
+  return std::ranges::all_of(
+      name, [](unsigned char c) { return c >= 0x20 && c <= 0x7e && c != '"' && c != '\\'; });
+}
 
 std::optional<std::string> pattern_of_format(std::string_view name) {
   if (name == "date") return std::string(kDate);
@@ -26,8 +33,26 @@ std::optional<std::string> pattern_of_format(std::string_view name) {
     return "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}";
   }
   if (name == "ipv4") return fmt::format("({0}\\.){{3}}{0}", kByte);
-  if (name == "hostname") return fmt::format("{0}(\\.{0}){{0,8}}", kLabel);
-  if (name == "email") {
+  if (name == "ipv6") return "([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}";
+  // Internationalised ones may be of ASCII, a template without variables is a URI, and a reference
+  // may be a whole one.
+  if (name == "uri" || name == "iri" || name == "uri-reference" || name == "iri-reference" ||
+      name == "uri-template") {
+    return fmt::format(
+        "https?://{0}(\\.{0}){{0,3}}(:[1-9][0-9]{{0,3}})?(/[a-zA-Z0-9._~-]+)*/?"
+        "(\\?[a-zA-Z0-9._~=&-]+)?(#[a-zA-Z0-9._~-]+)?",
+        kLabel);
+  }
+  if (name == "json-pointer") return std::string(kPointer);
+  if (name == "relative-json-pointer") {
+    return fmt::format("(0|[1-9][0-9]{{0,3}})(#|{})", kPointer);
+  }
+  if (name == "duration") {
+    return "P([0-9]{1,4}[YMW]|[0-9]{1,4}D(T[0-9]{1,2}[HMS])?|T[0-9]{1,4}[HMS])";
+  }
+  if (name == "hostname" || name == "idn-hostname")
+    return fmt::format("{0}(\\.{0}){{0,8}}", kLabel);
+  if (name == "email" || name == "idn-email") {
     return fmt::format(
         "[a-zA-Z0-9_+-]{{1,32}}(\\.[a-zA-Z0-9_+-]{{1,16}}){{0,2}}@{0}(\\.{0}){{1,4}}", kLabel);
   }

@@ -6,6 +6,9 @@
 
 namespace recurve {
 
+// Whether a name is of printable ASCII, and is written in JSON as it is.
+bool is_plain_name(std::string_view name);
+
 // A regular expression of strings of this format, narrower than its RFC, so that everybody who
 // checks formats takes them; nothing where the format is not enforced.
 std::optional<std::string> pattern_of_format(std::string_view name);

@@ -34,16 +34,19 @@ std::optional<int64_t> count(const SchemaSaid& said, std::string_view keyword,
   const bool whole = value->is_number() && has_type(*value, "integer");
   const double number = whole ? value->get<double>() : -1;
   if (number < 0) refuse_schema(path, keyword, "it must be a whole number of at least 0");
-  if (number > kMostSchemaCount) {
-    refuse_schema(path, keyword, fmt::format("it must be at most {}", kMostSchemaCount));
-  }
-  return static_cast<int64_t>(number);
+  if (number <= kMostSchemaCount) return static_cast<int64_t>(number);
+  if (keyword.starts_with("max")) return kMostSchemaCount;
+  refuse_schema(path, keyword, fmt::format("it must be at most {}", kMostSchemaCount));
 }
 
 }  // namespace
 
 void refuse_schema(const std::string& path, std::string_view keyword, const std::string& why) {
   throw ConstraintRefused(fmt::format("schema, {} at {}: {}", keyword, path, why));
+}
+
+void refuse_as_empty(const std::string& path, std::string_view keyword, const std::string& why) {
+  throw NothingIsValid(fmt::format("schema, {} at {}: {}", keyword, path, why));
 }
 
 bool has_type(const Json& value, std::string_view type) {
@@ -60,10 +63,10 @@ bool has_type(const Json& value, std::string_view type) {
 }
 
 std::string checked_pattern(const Json& pattern, std::string_view keyword, const std::string& path,
-                            size_t* pattern_bytes) {
+                            size_t* pattern_bytes, TextLengths* lengths) {
   try {
     const std::string regex =
-        enforceable_regex(pattern.get_ref<const std::string&>(), /*in_json=*/true);
+        enforceable_regex(pattern.get_ref<const std::string&>(), /*in_json=*/true, lengths);
     *pattern_bytes += regex.size();
     if (*pattern_bytes > kMostPatternBytes) throw ConstraintRefused("all patterns are too long");
     return regex;
@@ -82,7 +85,7 @@ Json read_integer(const SchemaSaid& said, const std::string& path) {
   if (const auto b = bound(said, "maximum", path)) lower(std::floor(*b));
   if (const auto b = bound(said, "exclusiveMaximum", path)) lower(std::ceil(*b) - 1);
   if (low && high && *low > *high)
-    refuse_schema(path, "minimum", "no integer is within the bounds");
+    refuse_as_empty(path, "minimum", "no integer is within the bounds");
   if (low) out["minimum"] = static_cast<int64_t>(*low);
   if (high) out["maximum"] = static_cast<int64_t>(*high);
   if (const auto of = bound(said, "multipleOf", path)) {
@@ -100,8 +103,14 @@ Json read_number(const SchemaSaid& said, const std::string& path) {
     refuse_schema(path, "multipleOf",
                   "it is enforced of integers only: write \"type\": \"integer\"");
   }
+  double low = -HUGE_VAL, high = HUGE_VAL;
   for (const char* keyword : {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
-    if (const auto b = bound(said, keyword, path)) out[keyword] = *said.find(keyword);
+    const auto b = bound(said, keyword, path);
+    if (!b) continue;
+    out[keyword] = *said.find(keyword);
+    const bool is_low = std::string_view(keyword).ends_with("inimum");
+    (is_low ? low : high) = is_low ? std::max(low, *b) : std::min(high, *b);
+    if (low > high) refuse_as_empty(path, keyword, "no number is within the bounds");
   }
   return out;
 }
@@ -110,7 +119,7 @@ void counts(const SchemaSaid& said, const char* least, const char* most, const s
             Json* out) {
   const auto low = count(said, least, path), high = count(said, most, path);
   if (low && high && *low > *high)
-    refuse_schema(path, least, fmt::format("it must not be above {}", most));
+    refuse_as_empty(path, least, fmt::format("it must not be above {}", most));
   if (low) (*out)[least] = *low;
   if (high) (*out)[most] = *high;
 }
@@ -118,31 +127,39 @@ void counts(const SchemaSaid& said, const char* least, const char* most, const s
 Json read_string(const SchemaSaid& said, const std::string& path, size_t* pattern_bytes) {
   Json out{{"type", "string"}}, length = Json::object();
   counts(said, "minLength", "maxLength", path, &length);
-  const bool counted = !length.empty();
-  if (counted) out.update(length);
   const Json* pattern = said.find("pattern");
   const Json* format = said.find("format");
   for (const auto& [keyword, value] :
        {std::pair("pattern", pattern), std::pair("format", format)}) {
-    if (value == nullptr) continue;
-    if (!value->is_string()) refuse_schema(path, keyword, "it must be a string");
-    if (counted) {
-      refuse_schema(
-          path, length.contains("minLength") ? "minLength" : "maxLength",
-          fmt::format("it may not stand beside {}: write the length into a pattern, {{m,n}}",
-                      keyword));
+    if (value != nullptr && !value->is_string()) {
+      refuse_schema(path, keyword, "it must be a string");
     }
   }
   if (pattern != nullptr && format != nullptr) {
     refuse_schema(path, "format", "it may not stand beside pattern");
   }
-  if (pattern != nullptr)
-    out["pattern"] = checked_pattern(*pattern, "pattern", path, pattern_bytes);
-  if (format != nullptr) {
+  TextLengths lengths;
+  if (pattern != nullptr) {
+    out["pattern"] = checked_pattern(*pattern, "pattern", path, pattern_bytes, &lengths);
+  } else if (format != nullptr) {
     const auto meant = pattern_of_format(format->get_ref<const std::string&>());
     if (!meant)
       refuse_schema(path, "format", fmt::format("{} is not enforced here", format->dump()));
-    out["pattern"] = enforceable_regex(*meant, /*in_json=*/true);
+    out["pattern"] = enforceable_regex(*meant, /*in_json=*/true, &lengths);
+  } else {
+    out.update(length);
+    return out;
+  }
+  // The library takes no length beside a pattern, which may say it already.
+  const char* keyword = pattern != nullptr ? "pattern" : "format";
+  if (length.value("minLength", int64_t{0}) > lengths.least) {
+    refuse_schema(path, "minLength",
+                  fmt::format("{} takes shorter ones: write the length into it, {{m,n}}", keyword));
+  }
+  if (const auto most = length.find("maxLength");
+      most != length.end() && (!lengths.most || *lengths.most > *most)) {
+    refuse_schema(path, "maxLength",
+                  fmt::format("{} takes longer ones: write the length into it, {{m,n}}", keyword));
   }
   return out;
 }

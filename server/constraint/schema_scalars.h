@@ -4,6 +4,9 @@
 #include <string>
 #include <string_view>
 
+#include "server/constraint/constraint.h"
+#include "server/constraint/text_walk.h"
+
 namespace recurve {
 
 // Parts of the walk through a schema: what it says of numbers and strings, as the library reads it.
@@ -21,8 +24,17 @@ struct SchemaSaid {
   }
 };
 
+// No value is valid for a schema, as is to be seen without looking at any.
+class NothingIsValid : public ConstraintRefused {
+ public:
+  using ConstraintRefused::ConstraintRefused;
+};
+
 [[noreturn]] void refuse_schema(const std::string& path, std::string_view keyword,
                                 const std::string& why);
+// Throws NothingIsValid.
+[[noreturn]] void refuse_as_empty(const std::string& path, std::string_view keyword,
+                                  const std::string& why = "no value is valid for it");
 
 // Whether a value is of one of JSON Schema's types.
 bool has_type(const nlohmann::ordered_json& value, std::string_view type);
@@ -33,7 +45,8 @@ nlohmann::ordered_json read_number(const SchemaSaid& said, const std::string& pa
 nlohmann::ordered_json read_string(const SchemaSaid& said, const std::string& path,
                                    size_t* pattern_bytes);
 std::string checked_pattern(const nlohmann::ordered_json& pattern, std::string_view keyword,
-                            const std::string& path, size_t* pattern_bytes);
+                            const std::string& path, size_t* pattern_bytes,
+                            TextLengths* lengths = nullptr);
 // Two keywords that count, into `out`.
 void counts(const SchemaSaid& said, const char* least, const char* most, const std::string& path,
             nlohmann::ordered_json* out);

@@ -25,11 +25,10 @@ constexpr std::string_view kTypes[] = {"null",   "boolean", "integer", "number",
                                        "string", "array",   "object"};
 
 KeywordUse use_of(std::string_view keyword, std::string_view* note) {
-  if (keyword.starts_with("x-")) return KeywordUse::kSays;
-  for (const SchemaKeyword& known : kSchemaKeywords) {
-    if (known.name != keyword) continue;
-    *note = known.note;
-    return known.use;
+  if (keyword.starts_with("x-") || keyword.starts_with("_")) return KeywordUse::kSays;
+  if (const SchemaKeyword* known = find_keyword(keyword)) {
+    *note = known->note;
+    return known->use;
   }
   *note = "it is no keyword of JSON Schema 2020-12";
   return KeywordUse::kRefused;
@@ -79,18 +78,13 @@ class SchemaWalk {
           fmt::format("schema, at {}: it nests more than {} deep", path, kMostSchemaDepth));
     }
     if (schema.is_boolean()) {
-      if (!schema.get<bool>()) refuse_schema(path, "false", "no value is valid for it");
+      if (!schema.get<bool>()) refuse_as_empty(path, "false");
       return Json::object();
     }
     if (!schema.is_object())
       refuse_schema(path, "schema", "a schema must be an object, true or false");
-    if (schema.contains("allOf")) {
-      sort(schema, path);
-      const auto target = [this](const Json& reference, const std::string& at) -> const Json& {
-        if (!reference.is_string()) refuse_schema(at, "$ref", "it must be a string");
-        return target_of(reference.get<std::string>(), at);
-      };
-      return read(merged_schema(schema, path, target, &merged_), path, depth + 1);
+    if (is_to_be_merged(schema)) {
+      return read(merged_schema(schema, path, source_), path, depth + 1);
     }
     const Said said = sort(schema, path);
     return read_said(said, path, depth);
@@ -106,8 +100,9 @@ class SchemaWalk {
                         note.empty() ? "it is not enforced here: leave it out"
                                      : fmt::format("it is not enforced here ({})", note));
         case KeywordUse::kSays:
-          if ((keyword == "$id" || keyword == "id") && path != "#")
-            refuse_schema(path, keyword, "only the whole schema may have one");
+          if ((keyword == "$id" || keyword == "id") && path != "#" && has_reference(schema)) {
+            refuse_schema(path, keyword, "a $ref within it would be of another schema");
+          }
           break;
         case KeywordUse::kAny:
           said.of_any[keyword] = &value;
@@ -129,6 +124,11 @@ class SchemaWalk {
     return said;
   }
 
+  static bool has_reference(const Json& schema) {
+    if (schema.is_object() && schema.contains("$ref")) return true;
+    return schema.is_structured() && std::ranges::any_of(schema, has_reference);
+  }
+
   Json read_said(const Said& said, const std::string& path, int depth) {
     for (const char* alone : {"$ref", "const", "enum", "anyOf", "oneOf"}) {
       const Json* value = said.find(alone);
@@ -138,7 +138,7 @@ class SchemaWalk {
       if (keyword == "$ref") return read_reference(*value, path);
       if (keyword == "const") return read_values(Json::array({*value}), said, "const", path);
       if (keyword == "enum") return read_values(*value, said, "enum", path);
-      return read_branches(*value, said, keyword, path, depth);
+      return read_branches(*value, keyword, path, depth);
     }
     std::vector<std::string> types = types_of(said, path);
     if (types.empty()) return Json::object();
@@ -201,40 +201,33 @@ class SchemaWalk {
       }
       if (has_one_of(value, types)) kept.push_back(value);
     }
-    if (kept.empty()) refuse_schema(path, keyword, "no value is valid for it");
+    if (kept.empty()) refuse_as_empty(path, keyword);
     return {{"enum", std::move(kept)}};
   }
 
-  Json read_branches(const Json& branches, const Said& said, std::string_view keyword,
-                     const std::string& path, int depth) {
+  Json read_branches(const Json& branches, std::string_view keyword, const std::string& path,
+                     int depth) {
     if (!branches.is_array() || branches.empty()) {
       refuse_schema(path, keyword, "it must be an array of schemas, and not an empty one");
     }
+    const Json exclusive =
+        keyword == "oneOf" ? exclusive_branches(branches, path, source_) : Json::array();
     Json read_ones = Json::array();
     size_t index = 0;
-    for (const Json& branch : branches) {
+    for (const Json& branch : keyword == "oneOf" ? exclusive : branches) {
       const std::string at = below(path, fmt::format("{}/{}", keyword, index++));
-      if (branch.is_boolean() && !branch.get<bool>()) continue;  // adds nothing
-      const Json* type = said.find("type");
-      read_ones.push_back(
-          read(type == nullptr ? branch : with_type(branch, *type, at), at, depth + 1));
+      try {
+        read_ones.push_back(read(branch, at, depth + 1));
+      } catch (const NothingIsValid&) {  // adds nothing
+      }
     }
-    if (read_ones.empty()) refuse_schema(path, keyword, "no value is valid for it");
+    if (read_ones.empty()) {
+      refuse_as_empty(path, keyword,
+                      keyword == "oneOf" ? "no value is seen to be valid for one of them alone"
+                                         : "no value is valid for it");
+    }
     if (read_ones.size() == 1) return read_ones.front();
-    return {{std::string(keyword), std::move(read_ones)}};
-  }
-
-  // A branch where the type stands beside all of them.
-  Json with_type(const Json& branch, const Json& type, const std::string& path) {
-    if (branch.is_boolean()) return {{"type", type}};
-    if (!branch.is_object() || branch.contains("$ref") ||
-        (branch.contains("type") && branch.at("type") != type)) {
-      refuse_schema(path, "type",
-                    "it may not stand beside the type of all branches: write it in each");
-    }
-    Json typed = branch;
-    typed["type"] = type;
-    return typed;
+    return {{"anyOf", std::move(read_ones)}};
   }
 
   // ---- references ----
@@ -335,8 +328,9 @@ class SchemaWalk {
     Json out{{"type", "object"}};
     const Json* patterns = said.find("patternProperties");
     const Json* name_rules = said.find("propertyNames");
-    Json properties = read_properties(said, path, depth);
-    const bool named = !properties.empty();
+    std::set<std::string> absent;
+    Json properties = read_properties(said, path, depth, &absent);
+    const bool named = !properties.empty() || !absent.empty();
     for (const auto& [keyword, value] :
          {std::pair("patternProperties", patterns), std::pair("propertyNames", name_rules)}) {
       if (value == nullptr) continue;
@@ -359,7 +353,7 @@ class SchemaWalk {
       open = true;
       if (named) {
         // A name written in another way would be that property again, and with another schema.
-        const std::vector<std::string> names = plain_names(properties);
+        const std::vector<std::string> names = plain_names(properties, absent);
         size_t bytes = 0;
         for (const std::string& name : names) bytes += name.size();
         open = bytes <= kMostNamedBytes;
@@ -373,7 +367,7 @@ class SchemaWalk {
     if (out.value("minProperties", 0) > 1 && (open || out.contains("patternProperties"))) {
       refuse_schema(path, "minProperties", "of more than 1 it needs all properties to be named");
     }
-    if (named) {
+    if (!properties.empty()) {
       Json required = Json::array();
       if (const Json* wanted = said.find("required")) required = *wanted;
       out["properties"] = std::move(properties);
@@ -383,27 +377,33 @@ class SchemaWalk {
   }
 
   // The names that a pattern of printable ASCII could write.
-  static std::vector<std::string> plain_names(const Json& properties) {
+  static std::vector<std::string> plain_names(const Json& properties,
+                                              const std::set<std::string>& absent) {
     std::vector<std::string> names;
-    for (const auto& [name, schema] : properties.items()) {
-      const bool plain = std::ranges::all_of(
-          name, [](unsigned char c) { return c >= 0x20 && c <= 0x7e && c != '"' && c != '\\'; });
-      if (plain) names.push_back(name);
-    }
+    for (const auto& [name, schema] : properties.items()) names.push_back(name);
+    names.insert(names.end(), absent.begin(), absent.end());
+    std::erase_if(names, [](const std::string& name) { return !is_plain_name(name); });
     return names;
   }
 
-  Json read_properties(const Said& said, const std::string& path, int depth) {
+  // `absent`: those that an object never has.
+  Json read_properties(const Said& said, const std::string& path, int depth,
+                       std::set<std::string>* absent) {
     Json read_ones = Json::object();
-    std::set<std::string> absent;
+    const auto check_count = [&] {
+      if (read_ones.size() <= kMostProperties) return;
+      refuse_schema(path, "properties",
+                    fmt::format("an object may have at most {}", kMostProperties));
+    };
     if (const Json* properties = said.find("properties")) {
       if (!properties->is_object()) refuse_schema(path, "properties", "it must be an object");
       for (const auto& [name, schema] : properties->items()) {
-        if (schema.is_boolean() && !schema.get<bool>()) {
-          absent.insert(name);
-          continue;
+        try {
+          read_ones[name] = read(schema, below(path, "properties/" + name), depth + 1);
+        } catch (const NothingIsValid&) {
+          absent->insert(name);
         }
-        read_ones[name] = read(schema, below(path, "properties/" + name), depth + 1);
+        check_count();
       }
     }
     if (const Json* required = said.find("required")) {
@@ -411,22 +411,15 @@ class SchemaWalk {
       for (const Json& name : *required) {
         if (!name.is_string()) refuse_schema(path, "required", "it must be an array of names");
         const auto& text = name.get_ref<const std::string&>();
-        if (absent.contains(text))
-          refuse_schema(path, "required", "no value is valid for " + name.dump());
+        if (absent->contains(text))
+          refuse_as_empty(path, "required", "no value is valid for " + name.dump());
         if (read_ones.contains(text)) continue;
         const Json* additional = said.find("additionalProperties");
         const Json any = true;
         read_ones[text] =
             read(additional == nullptr ? any : *additional, below(path, "required"), depth + 1);
+        check_count();
       }
-    }
-    if (!absent.empty() && said.find("additionalProperties") != nullptr &&
-        *said.find("additionalProperties") != Json(false)) {
-      refuse_schema(path, "properties", "one that is false needs additionalProperties to be false");
-    }
-    if (read_ones.size() > kMostProperties) {
-      refuse_schema(path, "properties",
-                    fmt::format("an object may have at most {}", kMostProperties));
     }
     return read_ones;
   }
@@ -439,15 +432,16 @@ class SchemaWalk {
     if (additional != nullptr && *additional != Json(false)) {
       refuse_schema(path, "additionalProperties", "beside patternProperties it must be false");
     }
-    const std::string& name = patterns.items().begin().key();
+    const std::string name = patterns.items().begin().key();
     const std::string pattern =
         checked_pattern(Json(name), "patternProperties", path, &pattern_bytes_);
     return {{pattern, read(patterns.front(), below(path, "patternProperties"), depth + 1)}};
   }
 
   Json read_names(const Json& names, const Json* additional, const std::string& path, int depth) {
+    const Json merged = is_to_be_merged(names) ? merged_schema(names, path, source_) : names;
     const Json walked =
-        names.is_object() ? read_typed("string", sort(names, path), path, depth) : Json::object();
+        merged.is_object() ? read_typed("string", sort(merged, path), path, depth) : Json::object();
     if (!walked.contains("pattern"))
       refuse_schema(path, "propertyNames", "it must be of a pattern");
     const Json any = true;
@@ -458,7 +452,12 @@ class SchemaWalk {
 
   const Json root_;
   int nodes_ = 0;
-  int merged_ = 0;  // schemas of allOf
+  SchemaSource source_{
+      .target = [this](const Json& reference, const std::string& path) -> const Json& {
+        if (!reference.is_string()) refuse_schema(path, "$ref", "it must be a string");
+        return target_of(reference.get<std::string>(), path);
+      },
+      .check = [this](const Json& schema, const std::string& path) { sort(schema, path); }};
   size_t pattern_bytes_ = 0;
   std::map<std::string, std::string> names_;  // of what is referred to, by pointer
   std::vector<std::string> referred_;         // and is still to be read

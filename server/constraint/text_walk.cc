@@ -17,14 +17,20 @@ namespace {
 
 constexpr int kMostNesting = 64;
 
-// A piece of a regular expression, as the library is given it, and how many characters it is about.
+// A piece of a regular expression, as the library is given it, how many characters it is about, and
+// how many a text has that it takes.
 struct Piece {
   std::string text = {};
   int64_t positions = 0;
+  TextLengths lengths = {};
 
   void add(const Piece& other) {
     text += other.text;
     positions += other.positions;
+    lengths.least += other.lengths.least;
+    lengths.most = lengths.most && other.lengths.most
+                       ? std::optional(*lengths.most + *other.lengths.most)
+                       : std::nullopt;
   }
 };
 
@@ -35,13 +41,15 @@ class RegexWalk {
  public:
   RegexWalk(std::string_view text, bool in_json) : text_(text), in_json_(in_json) {}
 
-  std::string run() {
+  // `lengths`: of the texts that it takes; null: not wanted.
+  std::string run(TextLengths* lengths) {
     if (text_.size() > kMostRegexBytes) {
       refuse(fmt::format("it must have at most {} bytes, got {}", kMostRegexBytes, text_.size()));
     }
     if (next_is('^')) ++at_;
     Piece all = read_alternatives(0);
     if (at_ < text_.size()) refuse("a ) closes nothing");
+    if (lengths != nullptr) *lengths = all.lengths;
     return std::move(all.text);
   }
 
@@ -60,7 +68,9 @@ class RegexWalk {
   Piece read_alternatives(int depth) {
     if (depth > kMostNesting) refuse(fmt::format("groups nest more than {} deep", kMostNesting));
     Piece all;
+    std::optional<TextLengths> before;  // of the alternatives so far
     while (true) {
+      all.lengths = {};
       while (!ended() && !next_is('|') && !next_is(')')) {
         all.add(read_repeated(depth));
         if (all.positions > kMostRegexPositions) {
@@ -68,7 +78,14 @@ class RegexWalk {
                              kMostRegexPositions));
         }
       }
+      if (before) {
+        all.lengths.least = std::min(all.lengths.least, before->least);
+        all.lengths.most = all.lengths.most && before->most
+                               ? std::optional(std::max(*all.lengths.most, *before->most))
+                               : std::nullopt;
+      }
       if (!next_is('|')) return all;
+      before = all.lengths;
       all.text += take();
     }
   }
@@ -83,7 +100,11 @@ class RegexWalk {
     const auto [least, most] = read_repeat();
     if (next_is('?')) ++at_;  // as few as possible: the same texts
     if (next_is('*') || next_is('+') || next_is('{')) refuse("a repeat may not follow a repeat");
-    return repeated(one, least, most);
+    Piece all = repeated(one, least, most);
+    const auto& [fewest, longest] = one.lengths;
+    all.lengths = {fewest * least,
+                   longest && most ? std::optional(*longest * *most) : std::nullopt};
+    return all;
   }
 
   Piece repeated(const Piece& one, int least, std::optional<int> most) {
@@ -116,7 +137,7 @@ class RegexWalk {
         return read_group(depth);
       case '[':
         read_class();
-        if (in_json_) return {in_ascii(text_.substr(from, at_ - from)), 1};
+        if (in_json_) return {in_ascii(text_.substr(from, at_ - from)), 1, {1, 1}};
         break;
       case '\\':
         read_escape();
@@ -137,7 +158,7 @@ class RegexWalk {
         // All bytes of a character, for a repeat is of all of it.
         while (!ended() && (static_cast<unsigned char>(text_[at_]) & 0xc0) == 0x80) ++at_;
     }
-    return {std::string(text_.substr(from, at_ - from)), 1};
+    return {std::string(text_.substr(from, at_ - from)), 1, {1, 1}};
   }
 
   Piece read_group(int depth) {
@@ -147,7 +168,7 @@ class RegexWalk {
     }
     const Piece within = read_alternatives(depth + 1);
     if (take() != ')') refuse("a group is not closed");
-    return {"(" + within.text + ")", within.positions};
+    return {"(" + within.text + ")", within.positions, within.lengths};
   }
 
   // How often what stands in front may come; the second is empty: as often as it likes.
@@ -287,8 +308,8 @@ class RegexWalk {
 
 }  // namespace
 
-std::string enforceable_regex(std::string_view regex, bool in_json) {
-  return RegexWalk(regex, in_json).run();
+std::string enforceable_regex(std::string_view regex, bool in_json, TextLengths* lengths) {
+  return RegexWalk(regex, in_json).run(lengths);
 }
 
 bool nests_deeper_than(std::string_view json, int levels) {

@@ -287,8 +287,8 @@ def test_tools_that_cannot_be_called_are_refused(client, connect):
         client.chat("Who?", tool_choice="required")
     with pytest.raises(recurve.InvalidArgumentError, match="beside tools"):
         client.chat("Who?", tools=TOOLS, regex="a")
-    refused = [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}]
-    with pytest.raises(recurve.InvalidArgumentError, match="the parameters of f: schema, not at #"):
+    refused = [{"type": "function", "function": {"name": "f", "parameters": {"contains": {}}}}]
+    with pytest.raises(recurve.InvalidArgumentError, match="the parameters of f: schema, contains at #"):
         client.chat("Who?", tools=refused)
 
 

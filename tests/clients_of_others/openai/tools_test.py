@@ -124,7 +124,7 @@ def test_a_response_has_calls_as_items(tools_client):
 
 def test_what_cannot_be_is_refused_by_name(tools_client):
     unknown = {"type": "function", "function": {"name": "absent"}}
-    lax = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}]
+    lax = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "contains": {}}}}]
     for more, param in [({"tool_choice": unknown}, "tool_choice"), ({"tools": lax}, "tools"),
                         ({"response_format": {"type": "json_object"}}, "response_format")]:
         with pytest.raises(openai.BadRequestError) as raised:

@@ -258,11 +258,11 @@ TEST_F(ConstraintLibraryTest, ToolCallsBehindAControlToken) {
 TEST_F(ConstraintLibraryTest, ParametersThatCannotBeEnforcedAreRefusedByName) {
   const auto with = [](const char* strict) {
     return R"({"shape":"whole","mark":"","close":"","required":true,"single":true,"calls":[{"name":"w","begin":"{\"name\": \"w\", \"arguments\": ","end":"}","strict":)" +
-           std::string(strict) + R"(,"schema":{"type":"object","not":{}}}]})";
+           std::string(strict) + R"(,"schema":{"type":"object","contains":{}}}]})";
   };
   const std::string refusal = refusal_of(Form::kToolCalls, with("true"));
   EXPECT_THAT(refusal, ::testing::HasSubstr("the parameters of w"));
-  EXPECT_THAT(refusal, ::testing::HasSubstr("not at #"));
+  EXPECT_THAT(refusal, ::testing::HasSubstr("contains at #"));
   expect(Form::kToolCalls, with("false"), {R"({"name": "w", "arguments": {"a": 1}})"},
          {R"({"name": "w", "arguments": 1})"});
 }

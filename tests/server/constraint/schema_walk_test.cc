@@ -37,7 +37,7 @@ TEST(SchemaWalk, RefusesEachKeywordThatIsNotEnforcedByItsName) {
                 AllOf(HasSubstr(std::string(keyword.name)), HasSubstr("#/properties/a")));
     ++refused;
   }
-  EXPECT_GT(refused, 10);
+  EXPECT_GE(refused, 10);
   EXPECT_THAT(refusal_of(R"({"nullable":true})"), HasSubstr("nullable at #"));
   EXPECT_EQ(refusal_of(R"({"x-order":1})"), "");
 }
@@ -68,8 +68,13 @@ TEST(SchemaWalk, ValuesAreOfTheirType) {
   EXPECT_EQ(walked(R"({"type":"integer","enum":[1,2.0,2.5,"x"]})"),
             Json::parse(R"({"enum":[1,2.0]})"));
   EXPECT_THAT(refusal_of(R"({"type":"string","const":3})"), HasSubstr("no value is valid"));
-  EXPECT_THAT(refusal_of(R"({"enum":[1],"minimum":2})"),
-              HasSubstr("minimum at #: it may not stand"));
+  EXPECT_EQ(walked(R"({"enum":[1,2,"x",[]],"minimum":2,"maxItems":0})"),
+            Json::parse(R"({"enum":[2,"x",[]]})"));
+  EXPECT_EQ(walked(R"({"enum":["a","\u00e9\u20ac","abc"],"const":"\u00e9\u20ac","maxLength":2})"),
+            Json::parse(R"({"enum":["\u00e9\u20ac"]})"));
+  EXPECT_THAT(refusal_of(R"({"enum":[1],"minimum":2})"), HasSubstr("enum at #: no value is valid"));
+  EXPECT_THAT(refusal_of(R"({"enum":["a"],"pattern":"a"})"),
+              HasSubstr("pattern at #: it may not stand beside enum"));
 }
 
 TEST(SchemaWalk, BoundsOfIntegersAreWhole) {
@@ -91,49 +96,47 @@ TEST(SchemaWalk, RequiredNamesBecomeProperties) {
 TEST(SchemaWalk, ReferencesAreReadOnce) {
   const Json out =
       walked(R"({"$defs":{"t":{"type":"object","properties":{"c":{"$ref":"#/$defs/t"}}},
-                                       "bad":{"not":{}}},"$ref":"#/$defs/t"})");
+                                       "bad":{"contains":{}}},"$ref":"#/$defs/t"})");
   EXPECT_EQ(out["$defs"].size(), 2u);
-  EXPECT_THAT(refusal_of(R"({"$ref":"#/$defs/t","$defs":{"t":{"not":{}}}})"),
-              HasSubstr("not at #/$defs/t"));
+  EXPECT_THAT(refusal_of(R"({"$ref":"#/$defs/t","$defs":{"t":{"contains":{}}}})"),
+              HasSubstr("contains at #/$defs/t"));
   EXPECT_THAT(refusal_of(R"({"$ref":"#/$defs/x"})"), HasSubstr("the schema has no"));
   EXPECT_THAT(refusal_of(R"({"$ref":"http://a/b"})"), HasSubstr("$ref"));
   EXPECT_THAT(refusal_of(R"({"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/a"}}})"),
               HasSubstr("it refers to itself"));
-  EXPECT_THAT(refusal_of(R"({"$ref":"#/$defs/a","minimum":3,"$defs":{"a":{}}})"),
-              HasSubstr("minimum at #: it may not stand beside $ref"));
+  EXPECT_EQ(walked(R"({"$ref":"#/$defs/a","minimum":3,"$defs":{"a":{"maximum":9}}})"),
+            Json::parse(R"({"type":"number","minimum":3,"maximum":9})"));
 }
 
 TEST(SchemaWalk, WhatDoesNotGoTogetherIsRefused) {
-  for (
-      const auto& [schema, named] : std::initializer_list<std::pair<const char*, const char*>>{
-          {R"({"type":"string","pattern":"a","minLength":2})", "minLength"},
-          {R"({"type":"string","format":"date","maxLength":2})", "maxLength"},
-          {R"({"type":"string","format":"uri-template"})", "format"},
-          {R"j({"type":"string","pattern":"(?=a)"})j", "pattern"},
-          {R"({"anyOf":[{}],"properties":{}})", "properties"},
-          {R"({"allOf":[{"pattern":"a"},{"pattern":"b"}]})", "allOf at #: two of its schemas say"},
-          {R"({"allOf":[{"type":"string"},{"type":"integer"}]})", "of type"},
-          {R"({"allOf":[{"properties":{"a":{"minimum":1}}},{"properties":{"a":{"maximum":1}}}]})",
-           "the property \"a\""},
-          {R"({"allOf":[{"properties":{"a":{}},"additionalProperties":false},{"properties":{"b":{}}}]})",
-           "additionalProperties of one"},
-          {R"({"properties":{"b":{}},"allOf":[{"additionalProperties":{"type":"string"}}]})",
-           "additionalProperties of one"},
-          {R"({"allOf":[{"items":{"minimum":1}},{"prefixItems":[{}]}]})", "items of one"},
-          {R"({"allOf":[{"$ref":"#"}]})", "within itself"},
-          {R"({"allOf":[{},false]})", "for which there are values"},
-          {R"({"allOf":[{"not":{}}]})", "not at #"},
-          {R"({"allOf":[]})", "allOf"},
-          {R"({"type":"array","uniqueItems":true})", "uniqueItems"},
-          {R"({"type":"array","items":[{}]})", "items"},
-          {R"({"type":"object","minProperties":2})", "minProperties"},
-          {R"({"properties":{"a":{}},"patternProperties":{"b":{}}})", "patternProperties"},
-          {R"({"patternProperties":{"a":{},"b":{}}})", "patternProperties"},
-          {R"({"type":"strin"})", "type"},
-          {R"({"type":"string","minLength":-1})", "minLength"},
-          {R"({"type":"string","maxLength":100000})", "maxLength"},
-          {R"(false)", "false"},
-          {R"([])", "schema"}}) {
+  for (const auto& [schema, named] : std::initializer_list<std::pair<const char*, const char*>>{
+           {R"({"type":"string","pattern":"a","minLength":2})", "minLength"},
+           {R"({"type":"string","format":"date","maxLength":2})", "maxLength"},
+           {R"({"type":"string","format":"regex"})", "format"},
+           {R"j({"type":"string","pattern":"(?=a)"})j", "pattern"},
+           {R"({"allOf":[{"pattern":"a"},{"pattern":"b"}]})", "two of its schemas say"},
+           {R"({"allOf":[{"type":"string"},{"type":"integer"}]})", "type at #/allOf/1"},
+           {R"({"allOf":[{"patternProperties":{"a":{}}},{"additionalProperties":false}]})",
+            "additionalProperties of one"},
+           {R"({"allOf":[{"items":{"minimum":1}},{"prefixItems":[{}]}]})", "items of one"},
+           {R"({"allOf":[{"$ref":"#"}]})", "within itself"},
+           {R"({"allOf":[{},false]})", "false at #/allOf/1: no value is valid"},
+           {R"({"not":{}})", "no value is valid"},
+           {R"({"not":{"items":{"type":"string"}}})", "not at #/not"},
+           {R"({"not":{"contains":{}}})", "contains at #/not"},
+           {R"({"not":{"minimun":3}})", "minimun at #/not"},
+           {R"({"properties":{"a":{"$id":"b","$ref":"#"}}})", "$id at #/properties/a"},
+           {R"({"allOf":[]})", "allOf"},
+           {R"({"type":"array","uniqueItems":true})", "uniqueItems"},
+           {R"({"type":"array","items":[{}]})", "items"},
+           {R"({"type":"object","minProperties":2})", "minProperties"},
+           {R"({"properties":{"a":{}},"patternProperties":{"b":{}}})", "patternProperties"},
+           {R"({"patternProperties":{"a":{},"b":{}}})", "patternProperties"},
+           {R"({"type":"strin"})", "type"},
+           {R"({"type":"string","minLength":-1})", "minLength"},
+           {R"({"type":"string","minLength":100000})", "minLength"},
+           {R"(false)", "false"},
+           {R"([])", "schema"}}) {
     EXPECT_THAT(refusal_of(schema), HasSubstr(named)) << schema;
     EXPECT_NE(refusal_of(schema), "") << schema;
   }
@@ -161,7 +164,89 @@ TEST(SchemaWalk, SchemasOfAllOfBecomeOne) {
     const std::string next = R"({"$ref":"#/$defs/a)" + std::to_string(i + 1) + R"("})";
     doubling += "\"a" + std::to_string(i) + R"(":{"allOf":[)" + next + "," + next + "]},";
   }
-  EXPECT_THAT(refusal_of(doubling + R"("a40":{}}})"), HasSubstr("at most 256 schemas"));
+  EXPECT_THAT(refusal_of(doubling + R"("a40":{}}})"), HasSubstr("too many"));
+}
+
+// Each is compared with another way to say it, or less than it.
+TEST(SchemaWalk, WhatStandsBesideIsOfAllBranches) {
+  const auto same = [](const char* written, const char* meant) {
+    EXPECT_EQ(enforceable_schema(written), enforceable_schema(meant)) << written;
+  };
+  same(
+      R"({"type":"integer","anyOf":[{"maximum":1},{"minimum":9,"type":"number"},{"type":"null"}]})",
+      R"({"anyOf":[{"type":"integer","maximum":1},{"type":"integer","minimum":9}]})");
+  same(R"({"properties":{"a":{"type":"string"}},"allOf":[{"properties":{"a":{"maxLength":3}}}]})",
+       R"({"properties":{"a":{"type":"string","maxLength":3}}})");
+  same(R"({"allOf":[{"properties":{"a":{"type":"null"}},"additionalProperties":false},)"
+       R"({"properties":{"b":{}}}]})",
+       R"({"properties":{"a":{"type":"null"}},"additionalProperties":false})");
+  same(
+      R"({"properties":{"b":{"maxLength":2}},"allOf":[{"additionalProperties":{"type":"string"}}]})",
+      R"({"properties":{"b":{"type":"string","maxLength":2}},)"
+      R"("additionalProperties":{"type":"string"}})");
+  same(R"({"items":{"type":"number"},"allOf":[{"items":{"minimum":1}}]})",
+       R"({"items":{"type":"number","minimum":1}})");
+  same(R"({"type":"string","pattern":"^[a-z]{2,4}$","minLength":1,"maxLength":4})",
+       R"({"type":"string","pattern":"^[a-z]{2,4}$"})");
+  same(R"({"type":"string","maxLength":100000})", R"({"type":"string","maxLength":1000})");
+}
+
+TEST(SchemaWalk, WhatIsNotValidIsSaidOtherwise) {
+  const auto same = [](const char* written, const char* meant) {
+    EXPECT_EQ(enforceable_schema(written), enforceable_schema(meant)) << written;
+  };
+  same(R"({"not":{"type":["object","integer"]}})",
+       R"({"type":["null","boolean","string","array"]})");
+  same(R"({"type":"number","not":{"minimum":5}})", R"({"type":"number","exclusiveMaximum":5})");
+  same(R"({"not":{"not":{"maxLength":2,"type":"string"}}})", R"({"type":"string","maxLength":2})");
+  same(R"({"properties":{"a":{},"b":{}},"not":{"required":["a"]},"type":"object"})",
+       R"({"properties":{"b":{}},"type":"object"})");
+  same(R"({"properties":{"a":{"not":{}},"b":{}}})", R"({"properties":{"b":{}}})");
+  same(R"({"type":["boolean","null"],"not":{"enum":[true,3,true]}})",
+       R"({"anyOf":[{"type":"null"},{"enum":[false]}]})");
+  same(R"({"type":"string","not":{"enum":["a"]}})",
+       R"j({"type":"string","pattern":"([^a].*|a.+|)"})j");
+  EXPECT_THAT(refusal_of(R"({"not":{"maxLength":9223372036854775807}})"),
+              HasSubstr("not at #/not"));
+}
+
+TEST(SchemaWalk, ConditionsAreAlternatives) {
+  const auto same = [](const char* written, const char* meant) {
+    EXPECT_EQ(enforceable_schema(written), enforceable_schema(meant)) << written;
+  };
+  same(R"({"type":"integer","if":{"minimum":5},"then":{"maximum":9},"else":{"minimum":1}})",
+       R"({"anyOf":[{"type":"integer","minimum":5,"maximum":9},)"
+       R"({"type":"integer","minimum":1,"exclusiveMaximum":5}]})");
+  same(R"({"type":"object","properties":{"a":{},"b":{}},"dependentRequired":{"a":["b"]}})",
+       R"({"anyOf":[{"type":"object","properties":{"a":{},"b":{}},"required":["a","b"]},)"
+       R"({"type":"object","properties":{"b":{}}}]})");
+  same(R"({"type":"object","properties":{"a":{},"b":{}},"dependencies":{"a":{"required":["b"]}}})",
+       R"({"type":"object","properties":{"a":{},"b":{}},"dependentRequired":{"a":["b"]}})");
+  EXPECT_THAT(refusal_of(R"({"type":"object","then":{}})"), HasSubstr("then at #: without if"));
+  EXPECT_THAT(refusal_of(R"({"if":{"items":{"type":"null"}},"then":{"maxItems":1}})"),
+              HasSubstr("not at #"));
+}
+
+TEST(SchemaWalk, SchemasOfOneOfExcludeEachOther) {
+  const auto same = [](const char* written, const char* meant) {
+    EXPECT_EQ(enforceable_schema(written), enforceable_schema(meant)) << written;
+  };
+  same(R"({"oneOf":[{"type":"string","maxLength":3},{"type":"integer"}]})",
+       R"({"anyOf":[{"type":"string","maxLength":3},{"type":"integer"}]})");
+  // By a property that both have, or that one never has.
+  const char* apart =
+      R"({"oneOf":[{"type":"object","properties":{"k":{"const":1}},"required":["k"]},)"
+      R"({"type":"object","properties":{"k":{"const":2},"x":{}},"required":["k"]}]})";
+  EXPECT_EQ(walked(apart)["anyOf"].size(), 2u);
+  // By what neither says itself.
+  same(R"({"type":"object","properties":{"a":{},"b":{}},)"
+       R"("oneOf":[{"required":["a"]},{"required":["b"]}]})",
+       R"({"anyOf":[{"type":"object","properties":{"a":{}},"required":["a"]},)"
+       R"({"type":"object","properties":{"b":{}},"required":["b"]}]})");
+  EXPECT_THAT(refusal_of(R"({"oneOf":[{"enum":[{"a":1,"b":2}]},{"enum":[{"b":2,"a":1.0}]}]})"),
+              HasSubstr("oneOf at #"));
+  same(R"({"oneOf":[{"type":"integer","minimum":3},{"type":"integer","minimum":7}]})",
+       R"({"type":"integer","minimum":3,"maximum":6})");
 }
 
 TEST(SchemaWalk, BoundsWhatItReads) {

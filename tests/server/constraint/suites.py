@@ -99,7 +99,7 @@ def validator(schema):
 def random_schema(rng, depth=0):
     kinds = ["string", "integer", "number", "boolean", "null", "enum", "pattern", "format", "const", "any"]
     if depth < 3:
-        kinds += ["object", "array", "object", "array", "anyOf", "types", "map", "tuple", "recursive", "allOf"]
+        kinds += ["object", "array", "object", "array", "anyOf", "types", "map", "tuple", "recursive", "allOf", "not", "oneOf", "beside"]
     kind = rng.choice(kinds)
     if kind == "string":
         low = rng.randint(0, 4)
@@ -136,7 +136,8 @@ def random_schema(rng, depth=0):
         return {"type": "string", "pattern": rng.choice([
             "^[a-z]{2,5}$", "^\\d{3}-\\d{4}$", "^(foo|ba[rz])+$", "^[^x]*$", "^\\w+@\\w+\\.com$", "^.{3}$", "^\\S+ \\S+$", "^[^\\s]{1,4}$", "^[^\\d\\-]+$", "^[^\\w\\s]*$"])}
     if kind == "format":
-        return {"type": "string", "format": rng.choice(["date", "time", "date-time", "uuid", "ipv4", "email", "hostname"])}
+        return {"type": "string", "format": rng.choice(["date", "time", "date-time", "uuid", "ipv4", "email", "hostname", "ipv6", "uri", "iri-reference",
+                                                          "json-pointer", "relative-json-pointer", "duration", "idn-email"])}
     if kind == "object":
         names = rng.sample(["a", "b", "ab", "name", "\u00fcber", "x y", "q\"", "$ref", "items"], rng.randint(0, 5))
         schema = {"type": "object", "properties": {name: random_schema(rng, depth + 1) for name in names}}
@@ -173,6 +174,32 @@ def random_schema(rng, depth=0):
             {"type": "object", "properties": {"a": random_schema(rng, depth + 1)}, "required": ["a"],
              "allOf": [{"properties": {"b": random_schema(rng, depth + 1)}}, {"required": ["b"]},
                        {"properties": {"n": {"$ref": "#/$defs/n"}}}]},
+        ])
+    if kind == "not":
+        number = rng.randint(-9, 9)
+        name = rng.choice(["a", "b", "name"])
+        return {**rng.choice([{}, {"type": ["integer", "string", "object"]}, {"type": "object"}, {"type": "string"}]), "not": rng.choice([
+            {"type": rng.sample(["null", "boolean", "integer", "string", "array"], 2)}, {"enum": ["a", "b", number, None]},
+            {"minimum": number}, {"type": "integer", "maximum": number}, {"minLength": 3}, {"maxItems": 1}, {"required": [name]},
+            {"not": random_schema(rng, depth + 1)}, {"anyOf": [{"type": "string"}, {"required": [name]}]},
+            {"allOf": [{"const": True}, {"type": "boolean"}]}, {"properties": {name: {"type": "string"}}, "required": [name]}])}
+    if kind == "oneOf":
+        return {"oneOf": [random_schema(rng, depth + 2) for _ in range(rng.randint(2, 3))]}
+    if kind == "beside":
+        low = rng.randint(0, 5)
+        objects = {"type": "object", "properties": {"a": random_schema(rng, depth + 1), "b": {"type": "integer", "minimum": low}}}
+        return rng.choice([
+            {**objects, "anyOf": [{"required": ["a"]}, {"required": ["b"], "properties": {"b": {"maximum": low + 3}}}]},
+            {**objects, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            {**objects, "additionalProperties": rng.choice([False, {"type": "boolean"}]),
+             "allOf": [{"properties": {"b": {"multipleOf": 1}, "c": random_schema(rng, depth + 2)}}]},
+            {**objects, "if": {"properties": {"b": {"minimum": low + 2}}, "required": ["b"]}, "then": {"required": ["a"]},
+             "else": {"properties": {"a": {"type": "string"}}}},
+            {**objects, "dependentRequired": {"a": ["b"]}}, {**objects, "dependentSchemas": {"b": {"required": ["a"]}}},
+            {"$ref": "#/$defs/n", "type": "array", "minItems": 1},
+            {"enum": [low, "x" * low, None, [low]], "anyOf": [{"maximum": 3}, {"type": "string", "maxLength": 2}]},
+            {"type": ["string", "integer"], "minimum": low, "oneOf": [{"type": "string", "minLength": 1}, {"maximum": low + 9}]},
+            {"type": "string", "pattern": "^[a-c]{2,4}$", "maxLength": rng.randint(3, 9)},
         ])
     if kind == "recursive":
         return {"anyOf": [{"type": "null"}, {"type": "object", "properties": {"next": {"$ref": "#/$defs/n"}}}]}

@@ -188,11 +188,11 @@ TEST_F(ToolCallsTest, WhatCannotBeIsRefusedByName) {
   body["tools"][0]["function"]["name"] = "a b";
   EXPECT_EQ(refusal(body)["param"], "tools");
   body = asked();
-  body["tools"][0]["function"]["parameters"]["not"] = json::object();
+  body["tools"][0]["function"]["parameters"]["contains"] = json::object();
   const json refused = refusal(body);
   EXPECT_EQ(refused["param"], "tools");
   EXPECT_THAT(refused["message"].get<std::string>(), HasSubstr("the parameters of weather"));
-  EXPECT_THAT(refused["message"].get<std::string>(), HasSubstr("not at #"));
+  EXPECT_THAT(refused["message"].get<std::string>(), HasSubstr("contains at #"));
   body = asked();
   body["response_format"] = {{"type", "json_object"}};
   EXPECT_EQ(refusal(body)["param"], "response_format");
