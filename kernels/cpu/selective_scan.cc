@@ -35,7 +35,7 @@ HWY_INLINE DotVector scan_channel(int64_t N, float dt, float x, const float* A, 
                                   const float* C, float* h, float* rest) {
   const auto advance = [&](auto d, int64_t n) HWY_ATTR {
     const auto step = hn::Set(d, dt);
-    const auto decay = exp(d, hn::Mul(step, hn::LoadU(d, A + n)));
+    const auto decay = exp_of_decay(d, hn::Mul(step, hn::LoadU(d, A + n)));
     const auto put_in = hn::Mul(hn::Mul(step, hn::LoadU(d, B + n)), hn::Set(d, x));
     const auto state = hn::MulAdd(decay, hn::LoadU(d, h + n), put_in);
     hn::StoreU(state, d, h + n);

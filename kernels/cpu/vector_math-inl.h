@@ -54,24 +54,42 @@ HWY_INLINE hn::Vec<D> power_of_two(D d, VI n) {
   return hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
 }
 
-// Within 1 ulp, subnormal results included: x = n ln 2 + r, then a polynomial in r fitted on
-// |r| <= ln(2)/2 with relative error 3e-9.
-template <class D>
-HWY_INLINE hn::Vec<D> exp(D d, hn::Vec<D> x) {
-  const auto bounded = hn::Min(hn::Max(x, hn::Set(d, -104.0f)), hn::Set(d, 89.0f));
-  const auto n = hn::NearestInt(hn::Mul(bounded, hn::Set(d, 1.44269504f)));
-  const auto whole = hn::ConvertTo(d, n);
-  auto r = hn::NegMulAdd(whole, hn::Set(d, 0x1.62e4p-1f), bounded);  // ln 2, upper bits
-  r = hn::NegMulAdd(whole, hn::Set(d, 0x1.7f7d1cp-20f), r);          // ln 2, the rest
+// exp(x) / 2^n for the n next to x / ln 2, x being bounded: x = n ln 2 + r, then a polynomial in r
+// fitted on |r| <= ln(2)/2 with relative error 3e-9.
+template <class D, class VI>
+HWY_INLINE hn::Vec<D> exp_of_rest(D d, hn::Vec<D> x, VI* n) {
+  *n = hn::NearestInt(hn::Mul(x, hn::Set(d, 1.44269504f)));
+  const auto whole = hn::ConvertTo(d, *n);
+  auto r = hn::NegMulAdd(whole, hn::Set(d, 0x1.62e4p-1f), x);  // ln 2, upper bits
+  r = hn::NegMulAdd(whole, hn::Set(d, 0x1.7f7d1cp-20f), r);    // ln 2, the rest
   auto p = hn::MulAdd(r, hn::Set(d, 0x1.6db4e4p-10f), hn::Set(d, 0x1.123be0p-7f));
   p = hn::MulAdd(p, r, hn::Set(d, 0x1.55545ep-5f));
   p = hn::MulAdd(p, r, hn::Set(d, 0x1.55548ep-3f));
   p = hn::MulAdd(p, r, hn::Set(d, 0.5f));
-  p = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0f));
+  return hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0f));
+}
+
+// Within 1 ulp, subnormal results included.
+template <class D>
+HWY_INLINE hn::Vec<D> exp(D d, hn::Vec<D> x) {
+  hn::Vec<hn::RebindToSigned<D>> n;
+  auto p = exp_of_rest(d, hn::Min(hn::Max(x, hn::Set(d, -104.0f)), hn::Set(d, 89.0f)), &n);
   // 2^n in two factors: n may be beyond what one can hold.
   const auto half = hn::ShiftRight<1>(n);
   p = hn::Mul(hn::Mul(p, power_of_two(d, half)), power_of_two(d, hn::Sub(n, half)));
   return hn::IfThenElse(hn::IsNaN(x), x, p);
+}
+
+// exp(x) of x that is not positive, what a state keeps of itself: likewise, but results that would
+// be subnormal are zeros, which spares seven operations.
+template <class D>
+HWY_INLINE hn::Vec<D> exp_of_decay(D d, hn::Vec<D> x) {
+  const hn::RebindToSigned<D> di;
+  const auto least = hn::Set(d, -87.0f);
+  hn::Vec<decltype(di)> n;
+  const auto p = exp_of_rest(d, hn::IfThenElse(hn::Lt(x, least), least, x), &n);  // NaN stays
+  const auto scaled = hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(n)));
+  return hn::IfThenZeroElse(hn::Lt(x, least), scaled);
 }
 
 // Within 3 ulp.
