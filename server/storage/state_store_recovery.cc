@@ -130,17 +130,17 @@ void StateStore::sweep(const std::vector<FileSystem::Entry>& files,
   }
 }
 
-// Whether it is as a commit leaves it that does not end: it begins as what it is called, or holds
-// nothing yet, and is no whole state of another name.
+// Whether it is as a commit leaves it that does not end: it begins as what it is called, as far as
+// it holds anything yet, and is no whole state of another name.
 bool StateStore::is_left_over(const std::string& name, uint64_t bytes) {
   const auto reader = files_->open(name);
   std::string begin(std::min<uint64_t>(bytes, kStateMagic.size()), '\0');
   reader->read(0, std::as_writable_bytes(std::span(begin)));
   const std::string_view magic = name.starts_with(kJournalFile) ? kJournalMagic : kStateMagic;
-  const bool empty = begin.find_first_not_of('\0') == std::string::npos;
-  if (!empty && begin != magic.substr(0, begin.size())) return false;
+  begin.resize(begin.find_last_not_of('\0') + 1);  // what a torn sector has left of it
+  if (!magic.starts_with(begin)) return false;
   const uint64_t state = number_of(name, kStateFile);
-  if (empty || state == 0) return true;
+  if (begin.size() < magic.size() || state == 0) return true;
   try {
     const auto read = [&](uint64_t offset, std::span<std::byte> to) { reader->read(offset, to); };
     return read_state_header(bytes, read).id == state;
