@@ -23,7 +23,7 @@ ALLOWED = {  # folder: the folders whose headers it may include besides its own
     "server/constraint": set(),
     "server/sampling": {"kernels/check.h", "server/constraint/constraint.h"},
     "server/identity": set(),
-    "server/state": {"model/state/state_layout.h"},
+    "server/state": {"kernels/check.h", "model/state/state_image.h", "model/state/state_layout.h"},
     "server/storage": {"server/state"},
     "server/request": {"server/constraint", "server/identity", "server/observe", "server/sampling", "server/text"},
     "server/session": {"model", "kernels", "server/identity", "server/request", "server/sampling", "server/state",

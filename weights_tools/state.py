@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy
 
 MAGIC = b"RCRVSTAT"
-VERSION = 1
-PIECE = 1 << 16  # bytes of data that a checksum is of
+VERSION, OLDEST = 2, 1
+PART = 1 << 16  # bytes of data that a checksum is of in version 1
 ITEM_BYTES = {"F32": 4, "BF16": 2, "I64": 8, "I32": 4}
 
 
@@ -26,10 +26,13 @@ class State:
     """A written state: its header, as JSON has it, and its arrays in order, as float32 or integers.
 
     arrays: {(name, layer): numpy array of the shape that the header says}
+    pieces: {name: bytes}, what it is divided into; {} of version 1, which has none
     """
 
     header: dict
     arrays: dict
+    pieces: dict
+    version: int
 
 
 def checksum(data):
@@ -44,27 +47,54 @@ def read_state(path):
     if len(raw) < 32 or raw[:8] != MAGIC:
         raise ValueError(f"{path} is no state: it does not begin as one")
     version, header_bytes, data_bytes, header_sum = struct.unpack_from("<IIQQ", raw, 8)
-    if version != VERSION:
-        raise ValueError(f"{path} is written in version {version}, and this program reads version {VERSION}")
+    if version > VERSION:
+        raise ValueError(f"{path} is written in version {version}, and this program reads up to version {VERSION}")
+    if version < OLDEST:
+        raise ValueError(f"{path} is damaged: it says version {version}, which there never was")
     data_begin = 32 + header_bytes
-    pieces = math.ceil(data_bytes / PIECE)
-    if len(raw) != data_begin + data_bytes + 8 * pieces + 8:
+    sums_bytes = 8 * math.ceil(data_bytes / PART) + 8 if version == 1 else 0
+    if len(raw) != data_begin + data_bytes + sums_bytes:
         raise ValueError(f"{path} has {len(raw)} bytes, which is not what its beginning says")
     if checksum(raw[:24] + raw[32:data_begin]) != header_sum:
         raise ValueError(f"{path} is damaged: its header is not what was written")
-    data = raw[data_begin : data_begin + data_bytes]
-    sums = raw[data_begin + data_bytes : -8]
-    found = [checksum(data[at : at + PIECE]) for at in range(0, data_bytes, PIECE)]
-    if struct.pack(f"<{pieces}Q", *found) != sums or checksum(sums) != struct.unpack("<Q", raw[-8:])[0]:
-        raise ValueError(f"{path} is damaged: its data is not what was written")
     header = json.loads(raw[32:data_begin])
-    return State(header, dict(arrays_of(header, data)))
+    data = raw[data_begin : data_begin + data_bytes]
+    if version == 1:
+        check_parts(path, data, raw[data_begin + data_bytes :])
+        return State(header, dict(arrays_of(header["arrays"], data)), {}, version)
+    pieces = pieces_of(path, header, data)
+    arrays = {}
+    for name, piece in pieces.items():
+        arrays |= dict(arrays_of([entry for entry in header["arrays"] if entry["piece"] == name], piece))
+    sizes = {name: len(piece) for name, piece in pieces.items()}
+    return State(header, arrays, sizes, version)
 
 
-def arrays_of(header, data):
-    """Yields ((name, layer), array) for each array that the header lists."""
+def check_parts(path, data, sums):
+    """The checksums of version 1: of each part of the data, and of those."""
+    found = b"".join(struct.pack("<Q", checksum(data[at : at + PART])) for at in range(0, len(data), PART))
+    if found != sums[:-8] or checksum(sums[:-8]) != struct.unpack("<Q", sums[-8:])[0]:
+        raise ValueError(f"{path} is damaged: its data is not what was written")
+
+
+def pieces_of(path, header, data):
+    """{name: its bytes} of version 2, each checked."""
+    pieces, at = {}, 0
+    for entry in header["pieces"]:
+        piece = data[at : at + entry["bytes"]]
+        at += len(piece)
+        if len(piece) != entry["bytes"] or f"{checksum(piece):016x}" != entry["checksum"]:
+            raise ValueError(f"{path} is damaged: what it has as {entry['name']} is not what was written")
+        pieces[entry["name"]] = piece
+    if at != len(data):
+        raise ValueError(f"{path} is damaged: its pieces are not what its data is")
+    return pieces
+
+
+def arrays_of(entries, data):
+    """Yields ((name, layer), array) for each array of the list, which lie in the data one after the other."""
     at = 0
-    for entry in header["arrays"]:
+    for entry in entries:
         count = math.prod(entry["shape"])
         part = data[at : at + count * ITEM_BYTES[entry["dtype"]]]
         at += len(part)
@@ -88,7 +118,7 @@ def describe(path, state):
     header = state.header
     pending = header.get("pending")
     lines = [
-        f"state      {path}",
+        f"state      {path}, version {state.version} of the form",
         f"model      {header['model']}, weights in {header['weights']}, prompts cut every {header['chunk']} tokens",
         f"position   {header['position']} tokens, pending token {'none' if pending is None else pending}",
         f"history    {len(seen_ids(state))} different ids",
@@ -99,6 +129,8 @@ def describe(path, state):
             f"answer     request {answer['request']}: {len(state.arrays[('answer', -1)])} tokens, ended by "
             f"{answer['reason']}, seed {sampler['seed']}"
         )
+    for name, size in state.pieces.items():
+        lines.append(f"piece      {name}, {size} bytes")
     layers = {}
     for (name, layer), array in state.arrays.items():
         if layer >= 0:

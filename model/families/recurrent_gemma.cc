@@ -114,13 +114,15 @@ void RecurrentGemma::fill_info(const Checkpoint& checkpoint) {
   info_.force_bos = ids.force_bos.value_or(false);
 }
 
-// Two arrays a block, and behind them how far the session has come.
+// Two arrays a block, and behind them how far the session has come. What is attended to is a piece
+// by itself: a token changes a row of each ring, and all of the rest.
 StateLayout RecurrentGemma::state_layout() const {
   StateLayout layout;
   for (int b = 0; b < static_cast<int>(c_.blocks()); ++b) {
     if (c_.attends[static_cast<size_t>(b)]) {
       for (const char* name : {"ring_k", "ring_v"}) {
-        layout.arrays.push_back({.name = name, .layer = b, .shape = {c_.window, c_.HK, c_.head}});
+        layout.arrays.push_back(
+            {.name = name, .layer = b, .shape = {c_.window, c_.HK, c_.head}, .piece = "window"});
       }
     } else {
       layout.arrays.push_back({.name = "h", .layer = b, .shape = {c_.lru}});

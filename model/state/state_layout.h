@@ -1,18 +1,25 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/tensor.h"
 
 namespace recurve {
 
-// One array of a sequence's state, by the name and logical shape that snapshots will carry.
+// What changes as a whole with every token, and has one size: the matrices and vectors of a
+// recurrence, the inputs that a convolution or a shift of tokens goes back to, a position.
+inline constexpr std::string_view kRecurrentPiece = "recurrent";
+
+// One array of a sequence's state, by the name and logical shape that snapshots carry.
 struct StateArray {
   std::string name;  // "C", "n", "m", "conv", ...
   int layer = 0;
   DType dtype = DType::kF32;
-  std::vector<int64_t> shape;  // of one slot
+  std::vector<int64_t> shape;                        // of one slot
+  std::string piece = std::string(kRecurrentPiece);  // of the state, that it lies in
 
   size_t elements() const {
     size_t count = 1;
@@ -20,6 +27,14 @@ struct StateArray {
     return count;
   }
   size_t bytes() const { return elements() * size_of(dtype); }
+};
+
+// Arrays that lie one after the other where a state is outside its slot, and are kept as one there:
+// what changes together is in one piece.
+struct StatePieceLayout {
+  std::string name;
+  size_t bytes = 0;
+  std::vector<size_t> arrays;  // their numbers in the layout, ascending
 };
 
 // All a sequence must remember: a fixed set of arrays, whatever its length. All zero is the state
@@ -31,6 +46,17 @@ struct StateLayout {
     size_t sum = 0;
     for (const StateArray& array : arrays) sum += array.bytes();
     return sum;
+  }
+  // In the order of their first arrays.
+  std::vector<StatePieceLayout> pieces() const {
+    std::vector<StatePieceLayout> pieces;
+    for (size_t a = 0; a < arrays.size(); ++a) {
+      auto at = std::ranges::find(pieces, arrays[a].piece, &StatePieceLayout::name);
+      if (at == pieces.end()) at = pieces.insert(at, {.name = arrays[a].piece});
+      at->bytes += arrays[a].bytes();
+      at->arrays.push_back(a);
+    }
+    return pieces;
   }
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/check.h"
+
 namespace recurve {
 
 StateSlot::~StateSlot() {
@@ -13,6 +15,7 @@ StatePool::StatePool(Backend& backend, const StateLayout& layout, int slots, Str
     : backend_(backend),
       stream_(stream),
       layout_(layout),
+      pieces_(layout.pieces()),
       slots_(slots),
       last_copy_(static_cast<size_t>(slots) + 1) {
   for (const StateArray& array : layout.arrays) {
@@ -71,16 +74,27 @@ void StatePool::copy(const StateSlot& from, const StateSlot& to) {
   last_copy(from) = last_copy(to);
 }
 
-void StatePool::save(const StateSlot& slot, std::shared_ptr<std::byte> image,
-                     std::function<void()> prepare) {
-  Copier::Job job{.before = std::move(prepare)};
-  std::byte* to = image.get();
-  for (size_t a = 0; a < arrays_.size(); ++a) {
-    job.pieces.push_back({to, row(a, slot.id()), layout_.arrays[a].bytes()});
-    to += layout_.arrays[a].bytes();
+template <typename Byte, typename Take>
+void StatePool::for_each_array(const StateSlot& slot, const std::vector<std::span<Byte>>& image,
+                               const Take& take) const {
+  CHECK(image.size() == pieces_.size());
+  for (size_t p = 0; p < pieces_.size(); ++p) {
+    CHECK(image[p].size() == pieces_[p].bytes);
+    Byte* at = image[p].data();
+    for (const size_t a : pieces_[p].arrays) {
+      take(row(a, slot.id()), at, layout_.arrays[a].bytes());
+      at += layout_.arrays[a].bytes();
+    }
   }
+}
+
+void StatePool::save(const StateSlot& slot, const NewImage& image, std::function<void()> prepare) {
+  Copier::Job job{.before = std::move(prepare)};
+  for_each_array(slot, image.rooms, [&job](std::byte* array, std::byte* place, size_t bytes) {
+    job.pieces.push_back({place, array, bytes});
+  });
   if (copier_ != nullptr) {
-    job.keeps = std::move(image);
+    job.keeps = image.image;
     return copy_beside(slot, std::move(job));
   }
   if (job.before) job.before();
@@ -92,11 +106,10 @@ void StatePool::save(const StateSlot& slot, std::shared_ptr<std::byte> image,
 
 void StatePool::load(StateImage image, const StateSlot& slot) {
   Copier::Job job;
-  const std::byte* from = image.get();
-  for (size_t a = 0; a < arrays_.size(); ++a) {
-    job.pieces.push_back({row(a, slot.id()), from, layout_.arrays[a].bytes()});
-    from += layout_.arrays[a].bytes();
-  }
+  for_each_array(slot, spans_of(image),
+                 [&job](std::byte* array, const std::byte* place, size_t bytes) {
+                   job.pieces.push_back({array, place, bytes});
+                 });
   if (copier_ != nullptr) {
     job.keeps = std::move(image);
     return copy_beside(slot, std::move(job));

@@ -3,12 +3,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/copier.h"
-#include "model/state/state_layout.h"
+#include "model/state/state_image.h"
 
 namespace recurve {
 
@@ -36,10 +37,6 @@ class StateSlot {
   int32_t id_ = 0;
 };
 
-// A state outside its slot: the arrays of the layout, one after the other, in host memory. Written
-// once, by save(), and never changed then; copies share it.
-using StateImage = std::shared_ptr<const std::byte>;  // (layout.bytes())
-
 // The states of all sequences: of each array of the layout, all slots lie together, (slots, shape).
 // A state never grows, so admitting a request is asking for one free slot. Not thread-safe: it
 // belongs to the engine's thread.
@@ -60,9 +57,9 @@ class StatePool {
   // With whatever the slot held before: for what is copied or loaded into it.
   std::optional<StateSlot> acquire_unset();
   void copy(const StateSlot& from, const StateSlot& to);
-  // prepare: called before the image is first touched, possibly on another thread; or none.
-  void save(const StateSlot& slot, std::shared_ptr<std::byte> image,
-            std::function<void()> prepare = {});
+  // image: of the layout's pieces; prepare: called before it is first touched, possibly on another
+  // thread; or none.
+  void save(const StateSlot& slot, const NewImage& image, std::function<void()> prepare = {});
   void load(StateImage image, const StateSlot& slot);
 
   // Whether no copy to or from the slot is under way. These throw std::runtime_error once a copy
@@ -94,6 +91,10 @@ class StatePool {
   std::byte* row(size_t index, int32_t id) const {
     return arrays_[index].data() + static_cast<size_t>(id) * layout_.arrays[index].bytes();
   }
+  // Calls take(array of the slot, its place in the image's memory, bytes) for each array.
+  template <typename Byte, typename Take>
+  void for_each_array(const StateSlot& slot, const std::vector<std::span<Byte>>& image,
+                      const Take& take) const;
   void copy_beside(const StateSlot& slot, Copier::Job job);
   Copier::Ticket& last_copy(const StateSlot& slot) { return last_copy_[index_of(slot)]; }
   static size_t index_of(const StateSlot& slot) { return static_cast<size_t>(slot.id()); }
@@ -101,6 +102,7 @@ class StatePool {
   Backend& backend_;
   Stream& stream_;
   const StateLayout layout_;
+  const std::vector<StatePieceLayout> pieces_;
   const int slots_;  // that sequences can have: slot 0, the scratch slot, not counted
   std::vector<Buffer> arrays_;
   std::vector<int32_t> free_;

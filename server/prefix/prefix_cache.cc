@@ -13,10 +13,11 @@ constexpr int64_t kBytesAToken = int64_t{1} << 20;
 // What is read from a disk is checked, and copied once more: it has to spare more tokens.
 constexpr int64_t kFarFactor = 4;
 
-PrefixIndex::Options index_options(size_t state_bytes, int chunk, const PrefixLimits& limits) {
-  const auto bytes = static_cast<int64_t>(state_bytes);
+PrefixIndex::Options index_options(const StateLayout& layout, int chunk,
+                                   const PrefixLimits& limits) {
+  const auto bytes = static_cast<int64_t>(layout.bytes());
   return {.bytes = limits.bytes,
-          .state_bytes = static_cast<int64_t>(ImageMemory::bytes_each(state_bytes)),
+          .state_bytes = static_cast<int64_t>(ImageMemory::bytes_each(layout)),
           .chunk = chunk,
           .least_gain = std::max<int64_t>(chunk, bytes / kBytesAToken),
           .least_far_gain = std::max<int64_t>(chunk, kFarFactor * bytes / kBytesAToken)};
@@ -31,8 +32,8 @@ PrefixCache::PrefixCache(Backend& backend, StatePool& pool, int chunk, const Pre
       limits_(limits),
       archive_(disk.archive),
       written_(std::move(disk.identity)),
-      images_(backend, pool.layout().bytes()),
-      index_(index_options(pool.layout().bytes(), chunk, limits)) {
+      images_(backend, pool.layout()),
+      index_(index_options(pool.layout(), chunk, limits)) {
   written_.layout = pool.layout();
 }
 
@@ -45,7 +46,7 @@ PrefixCache::~PrefixCache() {
 }
 
 int64_t PrefixCache::bytes_each(const StateLayout& layout, int chunk, int64_t tokens) {
-  return static_cast<int64_t>(ImageMemory::bytes_each(layout.bytes())) +
+  return static_cast<int64_t>(ImageMemory::bytes_each(layout)) +
          tokens / chunk * PrefixIndex::node_bytes(chunk);
 }
 
@@ -76,9 +77,9 @@ void PrefixCache::keep(TenantId tenant, std::span<const int32_t> ids, const Stat
   write_next();  // first: what has to make room would be gone
   try {
     if (!index_.make_room(owner, ids)) return;
-    const std::shared_ptr<std::byte> image = images_.take();
-    pool_.save(slot, image, [this, place = image.get()] { images_.prepare(place); });
-    index_.keep(owner, ids, image);
+    const NewImage made = images_.take();
+    pool_.save(slot, made, [this, rooms = made.rooms] { images_.prepare(rooms); });
+    index_.keep(owner, ids, made.image);
     may_leave_ = true;
   } catch (const std::bad_alloc&) {  // prompts are absorbed as they would be without it
   }
@@ -102,15 +103,15 @@ bool PrefixCache::fetch(TenantId tenant, std::span<const int32_t> ids, PrefixWis
   const auto fetch = std::make_shared<Fetch>(Fetch{owner, {head.begin(), head.end()}});
   fetch->done.push_back(std::move(done));
   try {
-    fetch->image = images_.take();
+    fetch->made = images_.take();
     fetches_.push_back(fetch);
   } catch (const std::bad_alloc&) {
     return false;
   }
   index_.expect(static_cast<int64_t>(fetches_.size()));
   archive_->load(
-      std::static_pointer_cast<const StoredState>(found.far), written_, fetch->image,
-      [this, place = fetch->image.get()] { images_.prepare(place); },
+      std::static_pointer_cast<const StoredState>(found.far), written_, fetch->made,
+      [this, rooms = fetch->made.rooms] { images_.prepare(rooms); },
       [this, fetch](const Archive::Loaded& loaded) { fetched(fetch, loaded); });
   return true;
 }
@@ -122,10 +123,10 @@ void PrefixCache::fetched(const FetchPtr& fetch, const Archive::Loaded& loaded) 
   if (!loaded.error.empty()) {
     index_.put_far(fetch->owner, fetch->ids, nullptr);
   } else if (index_.make_room(fetch->owner, fetch->ids)) {
-    index_.keep(fetch->owner, fetch->ids, fetch->image);
+    index_.keep(fetch->owner, fetch->ids, fetch->made.image);
     may_leave_ = true;
   }
-  fetch->image.reset();
+  fetch->made = {};
   for (const auto& done : fetch->done) done();
 }
 

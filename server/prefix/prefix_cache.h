@@ -69,7 +69,7 @@ class PrefixCache {
   struct Fetch {
     PrefixIndex::Owner owner = 0;
     std::vector<int32_t> ids = {};
-    std::shared_ptr<std::byte> image = {};
+    NewImage made = {};
     std::vector<std::function<void()>> done = {};
   };
   using FetchPtr = std::shared_ptr<Fetch>;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/state/state_image.h"
 #include "server/request/prefix_use.h"
 
 namespace recurve {
@@ -30,7 +31,7 @@ namespace recurve {
 // can make room at once; among those that are far, the one of the least value goes in the end.
 class PrefixIndex {
  public:
-  using Image = std::shared_ptr<const std::byte>;
+  using Image = StateImage;
   using Far = std::shared_ptr<const void>;
   using Owner = uint64_t;
   static constexpr int64_t kSparse = 8192;

@@ -1,74 +1,41 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <set>
+#include <string>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "model/state/state_image.h"
+#include "server/session/piece_memory.h"
 
 namespace recurve {
 
-// Memory for images of states, which are all of one size, outside the heap: what an image takes is
-// known, and the system gets back what is given back. Mapped in blocks of many images, as a process
-// may have tens of thousands of mappings only; a large one is a block by itself. Outlives its
-// images, which may go on any thread.
-//
-// For a device that pins host memory the blocks are pinned, and kept for other images until the
-// end: what there was once, sessions and marks had reserved.
+// Memory for images of states: that of each piece of the layout is by itself, so that an image may
+// keep a piece of another one, and nothing else of it. Outlives its images, which may go on any
+// thread.
 class ImageMemory {
  public:
   // The backend outlives the memory.
-  ImageMemory(Backend& backend, size_t image_bytes);
-  ~ImageMemory();
-  ImageMemory(const ImageMemory&) = delete;
-  ImageMemory& operator=(const ImageMemory&) = delete;
+  ImageMemory(Backend& backend, const StateLayout& layout);
 
-  // Room for an image, that goes with its last owner. Throws std::bad_alloc.
-  std::shared_ptr<std::byte> take();
+  // Room for an image, whose pieces go with their last owners. Throws std::bad_alloc.
+  NewImage take();
   // To be called before an image is first touched, on any thread, which it may take some time.
-  void prepare(std::byte* image);
-  // Whether one large image, once it goes, leaves its pages to the next one, which finds them
-  // mapped: a third of the time to write it. Not unless this says so.
+  void prepare(const StateRooms& rooms);
+  // See PieceMemory.
   void keep_spare(bool keep) noexcept;
 
-  int64_t images() const {  // that there are
-    const std::lock_guard lock(mutex_);
-    return images_;
-  }
-  // What each takes, all told but its share of a block not used up.
-  static size_t bytes_each(size_t image_bytes);
+  int64_t bytes() const;  // of the pieces that there are
+  // What an image takes, all told but its share of blocks not used up.
+  static size_t bytes_each(const StateLayout& layout);
 
  private:
-  using Addresses = std::set<std::byte*>;
-  struct Block {
-    std::vector<uint64_t> used;  // a bit each image
-    size_t images = 0;
-    size_t first_free = 0;              // of the words of `used`: none before has a free bit
-    Addresses::node_type full_in = {};  // its place in with_room_, kept while it has none
-    bool prepared = false, pinned = false;
+  struct Piece {
+    std::string name;
+    size_t bytes;
+    std::unique_ptr<PieceMemory> memory;
   };
-  using Blocks = std::map<std::byte*, Block>;  // by address
-
-  Blocks::iterator add_block();
-  Blocks::iterator block_of(std::byte* image) { return std::prev(blocks_.upper_bound(image)); }
-  size_t block_bytes() const { return images_a_block_ * stride_; }
-  void give(std::byte* image) noexcept;
-  void unmap(Blocks::iterator block) noexcept;
-  void give_pages(const Blocks::value_type& block, size_t index) noexcept;
-
-  Backend& backend_;
-  const size_t stride_;
-  const size_t images_a_block_;
-  mutable std::mutex mutex_;  // of all below
-  Blocks blocks_;
-  Addresses with_room_;  // of the blocks
-  int64_t images_ = 0;
-  bool keeps_spare_ = false;
-  std::byte* spare_ = nullptr;  // a block of one image without it
+  std::vector<Piece> pieces_;  // of the layout
 };
 
 }  // namespace recurve

@@ -30,7 +30,7 @@ constexpr size_t kNodeBytes = 32;
 
 // What goes with a state that leaves host memory.
 int64_t state_memory(const StateLayout& layout, int32_t vocab) {
-  return static_cast<int64_t>(ImageMemory::bytes_each(layout.bytes())) +
+  return static_cast<int64_t>(ImageMemory::bytes_each(layout)) +
          heap_bytes(TokenHistory::most_bytes(vocab));
 }
 
@@ -51,7 +51,7 @@ SessionStore::SessionStore(Backend& backend, StatePool& pool, const SessionLimit
       state_memory_(state_memory(pool.layout(), vocab)),
       disk_each_(2 *
                  static_cast<int64_t>(most_written_bytes(pool.layout(), vocab, kPlannedAnswer))),
-      images_(backend, pool.layout().bytes()),
+      images_(backend, pool.layout()),
       archive_(limits.archive) {
   in_slots_.reserve(static_cast<size_t>(pool.slots()));
 }

@@ -60,9 +60,9 @@ void SessionStore::leave_slot(Session& session) {
 }
 
 StateImage SessionStore::save(const StateSlot& slot) {
-  const std::shared_ptr<std::byte> image = images_.take();
-  pool_.save(slot, image, [this, place = image.get()] { images_.prepare(place); });
-  return image;
+  const NewImage made = images_.take();
+  pool_.save(slot, made, [this, rooms = made.rooms] { images_.prepare(rooms); });
+  return made.image;
 }
 
 SessionStore::Leave SessionStore::leave_of(const Session& session) const {
@@ -133,26 +133,27 @@ SessionStore::Room SessionStore::bring(Session& session, OnBrought done) {
   if (session.tier() != Tier::kDisk) return Room::kThere;
   const Room room = make_room(state_memory_, For::kReturn);
   if (room != Room::kThere) return room;
-  const std::shared_ptr<std::byte> image = images_.take();
+  const NewImage made = images_.take();
   {
     const Change change(*this, session);
     session.loading = session.busy = true;
   }
   StateHeader wanted = limits_.identity;
   wanted.layout = pool_.layout();
-  const auto prepare = [this, place = image.get()] { images_.prepare(place); };
-  archive_->load(session.at.stored, wanted, image, prepare,
-                 [this, &session, image, done = std::move(done)](Archive::Loaded loaded) {
-                   {
-                     const Change change(*this, session);
-                     session.loading = session.busy = false;
-                     if (loaded.error.empty()) {
-                       session.at.image = image;
-                       session.at.history = TokenHistory::of(std::move(loaded.header.history));
-                     }
-                   }
-                   done(loaded);
-                 });
+  const auto prepare = [this, rooms = made.rooms] { images_.prepare(rooms); };
+  archive_->load(
+      session.at.stored, wanted, made, prepare,
+      [this, &session, image = made.image, done = std::move(done)](Archive::Loaded loaded) {
+        {
+          const Change change(*this, session);
+          session.loading = session.busy = false;
+          if (loaded.error.empty()) {
+            session.at.image = image;
+            session.at.history = TokenHistory::of(std::move(loaded.header.history));
+          }
+        }
+        done(loaded);
+      });
   return Room::kComing;
 }
 
@@ -205,7 +206,7 @@ SessionStore::Counts SessionStore::counts() const {
           .in_host = in_host_,
           .on_disk = on_disk_,
           .empty = empty_,
-          .host_bytes = images_.images() * state_bytes_,
+          .host_bytes = images_.bytes(),
           .to_slot = to_slot_,
           .to_host = to_host_,
           .to_disk = to_disk_};

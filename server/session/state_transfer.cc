@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace recurve {
 namespace {
@@ -15,14 +16,10 @@ class ImageSource final : public StateSource {
   ImageSource(StateHeader header, StateImage image)
       : header_(std::move(header)), image_(std::move(image)) {}
 
-  uint64_t bytes() override { return frame().bytes(state().size()); }
+  uint64_t bytes() override { return frame().bytes(header_.layout.bytes()); }
 
   void read(uint64_t offset, std::span<char> to) override {
-    const std::span<const std::byte> middle = state();
-    for (const std::string_view part :
-         {std::string_view(frame().front),
-          std::string_view(reinterpret_cast<const char*>(middle.data()), middle.size()),
-          std::string_view(frame().back)}) {
+    for (const std::string_view part : parts()) {
       if (offset >= part.size()) {
         offset -= part.size();
         continue;
@@ -35,11 +32,17 @@ class ImageSource final : public StateSource {
   }
 
  private:
-  std::span<const std::byte> state() const { return {image_.get(), header_.layout.bytes()}; }
   // With the checksums of the state, which are reckoned when they are first wanted.
   const StateFrame& frame() {
-    if (!frame_) frame_ = frame_of(header_, state());
+    if (!frame_) frame_ = frame_of(header_, image_);
     return *frame_;
+  }
+  // All that is written, one after the other.
+  std::vector<std::string_view> parts() {
+    std::vector<std::string_view> parts = {frame().front};
+    for (const std::string_view part : written_parts(image_)) parts.push_back(part);
+    parts.push_back(frame().back);
+    return parts;
   }
 
   const StateHeader header_;
@@ -87,14 +90,13 @@ std::shared_ptr<StateSource> source_of(StateHeader header, StateImage image) {
 
 ReadState state_reader(StateHeader wanted, int32_t vocab) {
   return [wanted = std::move(wanted), vocab](std::string_view written) {
-    const size_t bytes = wanted.layout.bytes();
-    const std::shared_ptr<std::byte[]> image(new std::byte[bytes]);
+    const NewImage made = make_image(wanted.layout);
     const auto read = [&](uint64_t offset, std::span<std::byte> to) {
       std::memcpy(to.data(), written.data() + offset, to.size());
     };
     const auto state = std::make_shared<ImportedState>();
     try {
-      StateHeader header = read_state(written.size(), read, wanted, {image.get(), bytes});
+      StateHeader header = read_state(written.size(), read, wanted, made.rooms);
       check_ids(header, vocab);
       state->at.position = header.position;
       state->at.pending = header.pending;
@@ -103,7 +105,7 @@ ReadState state_reader(StateHeader wanted, int32_t vocab) {
     } catch (const StateError& error) {
       throw StateRefused(why_of(error.kind()), error.what());
     }
-    state->at.image = StateImage(image, image.get());
+    state->at.image = made.image;
     return state;
   };
 }

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model/state/state_layout.h"
+#include "model/state/state_image.h"
 
 namespace recurve {
 
@@ -18,15 +18,13 @@ namespace recurve {
 //
 //   bytes  what
 //   8      "RCRVSTAT"
-//   4      u32  version of the form, 1
+//   4      u32  version of the form, 2
 //   4      u32  H, bytes of the header
 //   8      u64  D, bytes of the data
 //   8      u64  checksum of the 24 bytes before this one and of the header
 //   H      the header: a JSON object, and spaces behind it where the data is large, which begins
 //          on a multiple of 4096 then
-//   D      the data: the arrays that the header lists, one after the other, nothing in between
-//   8 x P  u64  checksums of the data, one for every 64 KiB of it; P = ceil(D / 65536)
-//   8      u64  checksum of those P checksums
+//   D      the data: the pieces that the header lists, one after the other, nothing in between
 //
 // A checksum is XXH3 of 64 bits, seed 0. The header has these members, and readers ignore others:
 //
@@ -41,12 +39,25 @@ namespace recurve {
 //               hexadecimal digits of what it asked for, "reason" why the answer ended, "stop" the
 //               id that ended it or -1, "prompt_tokens" absorbed for it, "before" the position it
 //               began at
-//   "arrays"    [{"name", "layer", "dtype", "shape"}] in the order of the data. "dtype" is "F32" or
-//               "BF16" of the arrays of the state, which come first, "I64" or "I32" of two more of
-//               layer -1: "history", a bit for every id seen, in words of 64 from id 0 on; and
+//   "pieces"    [{"name", "bytes", "checksum"}] in the order of the data: of the state first, what
+//               its family divides it into ("recurrent", and "window" where it attends to one), in
+//               any order; then "history" and "answer". "checksum" is of the piece's bytes, 16
+//               hexadecimal digits, the highest first
+//   "arrays"    [{"piece", "name", "layer", "dtype", "shape"}]. Those of a piece lie in it one
+//               after the other in this order, nothing in between or behind; numbers of the last
+//               extent lie together. "dtype" is "F32", "BF16" or "I32" of the arrays of the state,
+//               which come first, "I64" or "I32" of two more of layer -1, each in the piece of its
+//               name: "history", a bit for every id seen, in words of 64 from id 0 on; and
 //               "answer", the ids of the last answer
 //
-// A state may be used where "model", "weights", "chunk" and the arrays are those of the server.
+// A state may be used where "model", "weights", "chunk" and the arrays are those of the server,
+// whatever pieces these are in.
+//
+// Version 1 is read too, and not written any more. It has no "pieces", and its arrays no "piece":
+// they are the data in the order of their list. Behind the data it has
+//
+//   8 x P  u64  checksums of the data, one for every 64 KiB of it; P = ceil(D / 65536)
+//   8      u64  checksum of those P checksums
 
 // The request whose answer ended in a state.
 struct StateAnswer {
@@ -90,13 +101,15 @@ class StateError : public std::runtime_error {
   Kind kind_;
 };
 
-// The bytes in front of a state's and behind them.
+// The bytes in front of a state's pieces and behind them.
 struct StateFrame {
   std::string front, back;
   size_t bytes(size_t state_bytes) const { return front.size() + state_bytes + back.size(); }
 };
-// state: (header.layout.bytes())
-StateFrame frame_of(const StateHeader& header, std::span<const std::byte> state);
+// image: of the header's layout
+StateFrame frame_of(const StateHeader& header, const StateImage& image);
+// The bytes of the state between those: its pieces, which are the image's.
+std::vector<std::string_view> written_parts(const StateImage& image);
 // What a state may take so written, at most: its layout's and model's names, a history of a
 // vocabulary of so many ids, an answer of so many.
 size_t most_written_bytes(const StateLayout& layout, int32_t vocab, int64_t answer_ids);
@@ -107,10 +120,11 @@ using ReadAt = std::function<void(uint64_t offset, std::span<std::byte> to)>;
 // The header of what is written in so many bytes, its history and its answer's ids left out. Throws
 // StateError.
 StateHeader read_state_header(uint64_t bytes, const ReadAt& read);
-// All of it. The state goes into `state`, (wanted.layout.bytes()), once its header fits `wanted` in
-// model, weights, chunk and layout; when this throws, it may have been written in part.
+// All of it. The state goes into `rooms`, those of the pieces of wanted's layout, once its header
+// fits `wanted` in model, weights, chunk and layout; when this throws, it may have been written in
+// part.
 StateHeader read_state(uint64_t bytes, const ReadAt& read, const StateHeader& wanted,
-                       std::span<std::byte> state);
+                       const StateRooms& rooms);
 
 // The header with the answer's ids, and without the state and the history; of which nothing is
 // read.

@@ -53,13 +53,13 @@ void Archive::commit(std::vector<Write> writes) {
   changed_.notify_all();
 }
 
-void Archive::load(StoredPtr state, const StateHeader& wanted, std::shared_ptr<std::byte> image,
+void Archive::load(StoredPtr state, const StateHeader& wanted, NewImage image,
                    std::function<void()> prepare, OnLoaded done) {
   add_read([this, state = std::move(state), wanted, image = std::move(image),
             prepare = std::move(prepare), done = observed(std::move(done))] {
     Loaded loaded = load_now(state, [&] {
       if (prepare) prepare();
-      return store_.read(*state, wanted, {image.get(), wanted.layout.bytes()});
+      return store_.read(*state, wanted, image.rooms);
     });
     return [done, loaded = std::move(loaded)]() mutable { done(std::move(loaded)); };
   });

@@ -54,7 +54,7 @@ class Archive {
   // Together: they share their syncs, as far as they are not too large.
   void commit(std::vector<Write> writes);
   // prepare: called before the image is first touched, on another thread; or none.
-  void load(StoredPtr state, const StateHeader& wanted, std::shared_ptr<std::byte> image,
+  void load(StoredPtr state, const StateHeader& wanted, NewImage image,
             std::function<void()> prepare, OnLoaded done);
   // Only the header and the last answer's ids.
   void load_answer(StoredPtr state, OnLoaded done);

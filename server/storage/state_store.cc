@@ -7,14 +7,6 @@
 #include "server/storage/file_names.h"
 
 namespace recurve {
-namespace {
-
-std::string_view text_of(const std::byte* bytes, size_t count) {
-  return {reinterpret_cast<const char*>(bytes), count};
-}
-
-}  // namespace
-
 // What has become of a change so far.
 struct StateStore::Written {
   std::string error = {};
@@ -76,8 +68,7 @@ void StateStore::write_states(std::span<const Change> changes, std::vector<Writt
 void StateStore::write_state(const Change& change, Written* written) {
   const StateHeader& header = change.state->header;
   const size_t bytes = header.layout.bytes();
-  const std::byte* image = change.state->image.get();
-  const StateFrame frame = frame_of(header, {image, bytes});
+  const StateFrame frame = frame_of(header, change.state->image);
   Place& place = written->place;
   const uint64_t all = frame.bytes(bytes);
   check_room(all);
@@ -96,7 +87,9 @@ void StateStore::write_state(const Change& change, Written* written) {
   }
   FileSystem::Writer& writer = own ? *own : *segment_;
   writer.append(frame.front);
-  writer.append(text_of(image, bytes));
+  for (const std::string_view part : written_parts(change.state->image)) {
+    writer.append(part);
+  }
   writer.append(frame.back);
   written->has_state = true;
   if (own != nullptr && place.durable) sync(*own);

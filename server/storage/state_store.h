@@ -71,8 +71,8 @@ class StateStore {
     std::vector<StoredPtr> states;  // that it names, in its order
   };
   struct NewState {
-    StateHeader header;                      // whose id is new_id()'s
-    std::shared_ptr<const std::byte> image;  // (header.layout.bytes())
+    StateHeader header;  // whose id is new_id()'s
+    StateImage image;    // of its layout
   };
   // A record that is put in the place of the one of that key, or removed. Without a key a state is
   // only written, and not synced: it is gone when the store is.
@@ -113,7 +113,7 @@ class StateStore {
   bool tidy(Hurry hurry = Hurry::kIdle);
 
   // Throws StateError, or std::system_error where the system refuses.
-  StateHeader read(const StoredState& state, const StateHeader& wanted, std::span<std::byte> image);
+  StateHeader read(const StoredState& state, const StateHeader& wanted, const StateRooms& rooms);
   StateHeader read_answer(const StoredState& state);
   // The bytes of a state as it is written: its length, and those from the offset on.
   uint64_t bytes_of(const StoredState& state) const;

@@ -27,13 +27,13 @@ std::shared_ptr<const FileSystem::Reader> StateStore::reader_of(const StoredStat
 }
 
 StateHeader StateStore::read(const StoredState& state, const StateHeader& wanted,
-                             std::span<std::byte> image) {
+                             const StateRooms& rooms) {
   Place place;
   const auto reader = reader_of(state, &place);
   const auto read_at = [&](uint64_t offset, std::span<std::byte> to) {
     reader->read(place.offset + offset, to);
   };
-  StateHeader header = read_state(place.bytes, read_at, wanted, image);
+  StateHeader header = read_state(place.bytes, read_at, wanted, rooms);
   check_is(state, header);
   return header;
 }

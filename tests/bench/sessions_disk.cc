@@ -140,27 +140,27 @@ void measure_resume(const Model& model, Backend& backend, const std::filesystem:
   const auto stream = backend.make_stream();
   StatePool pool(backend, model.state_layout(), 2, *stream);
   const size_t bytes = pool.layout().bytes();
-  ImageMemory memory(backend, bytes);
+  ImageMemory memory(backend, pool.layout());
   const StateSlot slot = *pool.acquire();
-  const std::shared_ptr<std::byte> image = memory.take();
-  pool.save(slot, image);
+  const NewImage made = memory.take();
+  pool.save(slot, made);
   pool.wait_for_copies();
   StateStore store(open_folder(folder.string()), {});
   Archive archive(store);
   const StateHeader header{.id = store.new_id(), .position = 1, .layout = pool.layout()};
   StoredPtr stored;
-  archive.commit({.key = "k", .states = {header.id}, .state = {{header, image}}},
+  archive.commit({.key = "k", .states = {header.id}, .state = {{header, made.image}}},
                  [&](const StateStore::Outcome& outcome) { stored = outcome.state; });
   archive.wait();
   archive.take_done();
   CHECK(stored != nullptr);
   const auto load = [&] {
-    pool.load(image, slot);
+    pool.load(made.image, slot);
     pool.wait_until_ready(slot);
   };
   const auto read = [&] {
     bool done = false;
-    archive.load(stored, header, image, {}, [&](const Archive::Loaded& loaded) {
+    archive.load(stored, header, made, {}, [&](const Archive::Loaded& loaded) {
       CHECK(loaded.error.empty());
       done = true;
     });

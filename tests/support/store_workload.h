@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "server/storage/state_store.h"
+#include "tests/support/state_bytes.h"
 
 namespace recurve::testing {
 
@@ -30,11 +30,22 @@ inline StateStore::Options options() {
   return {.own_file = 3000, .segment_bytes = 4000, .journal_slack = 1500};
 }
 
-inline std::shared_ptr<const std::byte> image_of(size_t elements, uint64_t number) {
-  const std::shared_ptr<std::byte[]> bytes(new std::byte[4 * elements]);
+inline StateImage image_of(size_t elements, uint64_t number) {
+  const NewImage made = make_image(header(elements).layout);
   std::mt19937_64 random(number);
-  for (size_t i = 0; i < 4 * elements; ++i) bytes[i] = static_cast<std::byte>(random());
-  return {bytes, bytes.get()};
+  for (const auto room : made.rooms) {
+    for (std::byte& byte : room) byte = static_cast<std::byte>(random());
+  }
+  return made.image;
+}
+
+// Whether the store has that image of the state.
+inline bool is_stored(StateStore& store, const StoredState& state, size_t elements,
+                      const StateImage& image) {
+  const StateLayout layout = header(elements).layout;
+  const NewImage found = make_image(layout);
+  store.read(state, header(elements), found.rooms);
+  return bytes_in(layout, found.image) == bytes_in(layout, image);
 }
 
 // What a record is to be: its text, and the number that its state is made of.
@@ -138,17 +149,17 @@ inline Value value_of(StateStore& store, const StateStore::Record& record) {
   EXPECT_EQ(record.states.size(), 1u);
   const StoredState& state = *record.states.at(0);
   for (const size_t elements : {kSmall, kLarge}) {
-    std::vector<std::byte> bytes(4 * elements);
+    bool same = false;
+    const uint64_t number = std::stoull(record.text.substr(6));
     try {
-      store.read(state, header(elements), bytes);
+      same = is_stored(store, state, elements, image_of(elements, number));
     } catch (const StateError& error) {
       EXPECT_EQ(error.kind(), StateError::Kind::kOtherModel) << record.text << ": " << error.what();
       continue;
     }
     value.elements = elements;
-    value.number = std::stoull(record.text.substr(6));
-    const auto wanted = image_of(elements, value.number);
-    EXPECT_EQ(std::memcmp(bytes.data(), wanted.get(), bytes.size()), 0) << record.text;
+    value.number = number;
+    EXPECT_TRUE(same) << record.text;
   }
   return value;
 }

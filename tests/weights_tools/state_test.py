@@ -11,12 +11,28 @@ import xxhash
 from weights_tools.__main__ import main
 from weights_tools.state import compare, read_state, seen_ids
 
-# The same file is read by the server's tests, and seeds its fuzzer.
-SMALL = Path(__file__).parents[1] / "fuzz" / "corpus" / "state_form" / "small.state"
+# The same files are read by the server's tests, and seed its fuzzer.
+CORPUS = Path(__file__).parents[1] / "fuzz" / "corpus" / "state_form"
+SMALL = CORPUS / "small.state"
+VERSION_1 = CORPUS / "version_1.state"
+# What a server has written before there was version 2.
+OF_A_SERVER = Path(__file__).parents[1] / "golden" / "state_version_1" / "segment-1"
 
 
-def written(header, parts):
-    """The bytes of a state: after server/state/state_form.h, and nothing else."""
+def written(header, pieces):
+    """The bytes of a state: after server/state/state_form.h, and nothing else. pieces: {name: bytes}"""
+    listed = [{"name": name, "bytes": len(piece), "checksum": hexadecimal(piece)} for name, piece in pieces.items()]
+    text, data = json.dumps(header | {"pieces": listed}).encode(), b"".join(pieces.values())
+    front = b"RCRVSTAT" + struct.pack("<IIQ", 2, len(text), len(data))
+    return front + struct.pack("<Q", xxhash.xxh3_64_intdigest(front + text)) + text + data
+
+
+def hexadecimal(piece):
+    return f"{xxhash.xxh3_64_intdigest(piece):016x}"
+
+
+def written_in_version_1(header, parts):
+    """The same of the version before, which had no pieces."""
     text, data = json.dumps(header).encode(), b"".join(parts)
     front = b"RCRVSTAT" + struct.pack("<IIQ", 1, len(text), len(data))
     sums = [xxhash.xxh3_64_intdigest(data[at : at + 65536]) for at in range(0, len(data), 65536)]
@@ -25,7 +41,8 @@ def written(header, parts):
     return front + ends[0] + text + data + table + ends[1]
 
 
-def small(change=0.0):
+def small(change=0.0, version=2):
+    """A state of a matrix, a window that is a piece by itself, and a vector behind it in the list."""
     matrix = numpy.arange(6, dtype="<f4").reshape(2, 3)
     matrix[1, 2] += change
     header = {
@@ -45,32 +62,57 @@ def small(change=0.0):
             "before": 0,
         },
         "arrays": [
-            {"name": "C", "layer": 0, "dtype": "F32", "shape": [2, 3]},
-            {"name": "n", "layer": 1, "dtype": "BF16", "shape": [2]},
-            {"name": "history", "layer": -1, "dtype": "I64", "shape": [2]},
-            {"name": "answer", "layer": -1, "dtype": "I32", "shape": [2]},
+            {"name": "C", "layer": 0, "dtype": "F32", "shape": [2, 3], "piece": "recurrent"},
+            {"name": "ring", "layer": 0, "dtype": "I32", "shape": [3], "piece": "window"},
+            {"name": "n", "layer": 1, "dtype": "BF16", "shape": [2], "piece": "recurrent"},
+            {"name": "history", "layer": -1, "dtype": "I64", "shape": [2], "piece": "history"},
+            {"name": "answer", "layer": -1, "dtype": "I32", "shape": [2], "piece": "answer"},
         ],
     }
-    parts = [
-        matrix.tobytes(),
-        struct.pack("<2H", 0x3F80, 0xC000),  # 1 and -2
-        struct.pack("<2Q", 1 << 3, 1 << 1),  # ids 3 and 65
-        struct.pack("<2i", 66, 65),
-    ]
-    return written(header, parts)
+    vector = struct.pack("<2H", 0x3F80, 0xC000)  # 1 and -2
+    window = struct.pack("<3i", 7, 8, 9)
+    history = struct.pack("<2Q", 1 << 3, 1 << 1)  # ids 3 and 65
+    answer = struct.pack("<2i", 66, 65)
+    if version == 1:
+        for array in header["arrays"]:
+            del array["piece"]
+        return written_in_version_1(header, [matrix.tobytes(), window, vector, history, answer])
+    recurrent = matrix.tobytes() + vector
+    return written(header, {"recurrent": recurrent, "window": window, "history": history, "answer": answer})
 
 
-def test_small_state_is_the_one_that_the_server_reads():
+def test_small_states_are_those_that_the_server_reads():
     assert SMALL.read_bytes() == small()
+    assert VERSION_1.read_bytes() == small(version=1)
 
 
-def test_reads_what_the_description_says():
-    state = read_state(SMALL)
+@pytest.mark.parametrize("path", [SMALL, VERSION_1])
+def test_reads_what_the_description_says(path):
+    state = read_state(path)
     assert state.header["position"] == 12
     assert state.arrays[("C", 0)].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert state.arrays[("ring", 0)].tolist() == [7, 8, 9]
     assert state.arrays[("n", 1)].tolist() == [1, -2]
     assert state.arrays[("answer", -1)].tolist() == [66, 65]
     assert seen_ids(state) == [3, 65]
+
+
+def test_reads_what_a_server_of_version_1_has_written():
+    state = read_state(OF_A_SERVER)
+    assert (state.version, state.header["answer"]["request"]) == (1, "r-1")
+    assert state.arrays[("hash", 0)].shape == (2,)
+
+
+def test_a_version_makes_no_other_state():
+    assert compare(read_state(SMALL), read_state(VERSION_1)) == ["equal, to the bit"]
+
+
+@pytest.mark.parametrize(("version", "sentence"), [(3, "version 3, and this program"), (0, "which there never was")])
+def test_versions_that_it_does_not_know_are_refused_by_name(tmp_path, version, sentence):
+    raw = small()
+    (tmp_path / "other.state").write_bytes(raw[:8] + struct.pack("<I", version) + raw[12:])
+    with pytest.raises(ValueError, match=sentence):
+        read_state(tmp_path / "other.state")
 
 
 def test_says_what_it_is(capsys):
@@ -79,6 +121,7 @@ def test_says_what_it_is(capsys):
     assert "12 tokens, pending token 65" in said
     assert "2 different ids" in said
     assert "request r-1: 2 tokens, ended by length, seed 18446744073709551615" in said
+    assert "window, 12 bytes" in said
     assert "C [2, 3] in 1 layers, largest 5" in said
 
 
@@ -90,10 +133,12 @@ def test_says_how_far_two_differ(tmp_path, capsys):
     assert "C of layer 0: 1 of 6 differ, by 0.5 at most, of 5.5" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("at", range(0, len(small()), 7))
-def test_any_changed_byte_is_found(tmp_path, at):
-    damaged = bytearray(small())
-    damaged[at] ^= 4
-    (tmp_path / "damaged.state").write_bytes(damaged)
-    with pytest.raises(ValueError):
-        read_state(tmp_path / "damaged.state")
+@pytest.mark.parametrize("version", [1, 2])
+def test_any_changed_byte_is_found(tmp_path, version):
+    whole = small(version=version)
+    for at in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 4
+        (tmp_path / "damaged.state").write_bytes(damaged)
+        with pytest.raises(ValueError):
+            read_state(tmp_path / "damaged.state")

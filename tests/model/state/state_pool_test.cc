@@ -22,7 +22,7 @@ class StatePoolTest : public ::testing::TestWithParam<std::string> {
 
   static StateLayout layout() {
     return {.arrays = {{.name = "C", .layer = 0, .shape = {2, 3, 5}},
-                       {.name = "m", .layer = 0, .shape = {2}},
+                       {.name = "m", .layer = 0, .shape = {2}, .piece = "other"},
                        {.name = "conv", .layer = 1, .dtype = DType::kBF16, .shape = {7}}}};
   }
 
@@ -114,7 +114,26 @@ TEST_P(StatePoolTest, LoadAndSaveTouchTheirSlotAlone) {
   EXPECT_EQ(state_in(pool(), held[2]), pattern(0));
 }
 
-// Kernels find array `a` of slot `id` at id times its size; the image has the arrays in order.
+// What is of one piece lies together, wherever the layout has it.
+TEST_P(StatePoolTest, AnImageIsDividedAsTheLayoutSays) {
+  const StateSlot slot = *pool().acquire();
+  put_state(pool(), pattern(3), slot);
+  const NewImage made = make_image(layout());
+  pool().save(slot, made);
+  pool().wait_until_ready(slot);
+  const auto& pieces = *made.image;
+  ASSERT_EQ(pieces.size(), 2u);
+  EXPECT_EQ(pieces[0].name, kRecurrentPiece);
+  EXPECT_EQ(pieces[1].name, "other");
+  const StateBytes all = pattern(3);
+  StateBytes recurrent(all.begin(), all.begin() + 120);
+  recurrent.insert(recurrent.end(), all.begin() + 128, all.end());
+  EXPECT_EQ(StateBytes(pieces[0].data.get(), pieces[0].data.get() + pieces[0].bytes), recurrent);
+  EXPECT_EQ(StateBytes(pieces[1].data.get(), pieces[1].data.get() + pieces[1].bytes),
+            StateBytes(all.begin() + 120, all.begin() + 128));
+}
+
+// Kernels find array `a` of slot `id` at id times its size; state_in() has the arrays in order.
 TEST_P(StatePoolTest, ArraysLieSlotBySlot) {
   const StateSlot slot = *pool().acquire();
   put_state(pool(), pattern(9), slot);
@@ -135,17 +154,16 @@ TEST_P(StatePoolTest, ArraysLieSlotBySlot) {
 TEST_P(StatePoolTest, CopiesAreInTheOrderInWhichTheyWereAskedFor) {
   const StateSlot a = *pool().acquire();
   put_state(pool(), pattern(5), a);
-  std::vector<std::byte> room(layout().bytes());
-  const std::shared_ptr<std::byte> image(room.data(), [](std::byte*) {});
+  const NewImage made = make_image(layout());
   std::optional<StateSlot> b = pool().acquire();
   pool().copy(a, *b);
-  pool().save(*b, image);
+  pool().save(*b, made);
   b.reset();
   const StateSlot fresh = *pool().acquire(), fresh_too = *pool().acquire();
   pool().copy(fresh, a);
-  pool().load(image, fresh);
+  pool().load(made.image, fresh);
   pool().wait_until_ready(fresh);
-  EXPECT_EQ(room, pattern(5));
+  EXPECT_EQ(bytes_in(layout(), made.image), pattern(5));
   EXPECT_EQ(state_in(pool(), fresh), pattern(5));
   EXPECT_TRUE(all_zero(state_in(pool(), fresh_too)));
   EXPECT_TRUE(all_zero(state_in(pool(), a)));

@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <filesystem>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "server/session/state_transfer.h"
 #include "tests/support/engine_harness.h"
+#include "tests/support/golden.h"
 #include "tests/support/recording_folder.h"
 #include "tests/support/temp_dir.h"
 
@@ -229,6 +231,22 @@ TEST(Tiers, SessionsOfAServerBeforeAreFoundAgain) {
   Server server(folder());
   EXPECT_EQ(server->stats().sessions_not_restored, 0);
   EXPECT_EQ(server.ask(turn("s", 2))->bits(), Server::quiet({turn("s", 1), turn("s", 2)})->bits());
+}
+
+// A folder that a server left which wrote states in version 1 of their form: the session "s" after
+// turn("s", 1), and a mark of it.
+TEST(Tiers, StatesOfVersion1AreReadAgain) {
+  const TempDir dir;
+  std::filesystem::copy(golden_dir() / "state_version_1", dir.path());
+  Server server(open_folder(dir.path().string()));
+  EXPECT_EQ(server->stats().sessions_not_restored, 0);
+  Request again = turn("s", 1);
+  again.id = "r-1";
+  EXPECT_EQ(server.ask(again)->ids(), Server::quiet({turn("s", 1)})->ids());
+  const std::vector<TokenBits> next = Server::quiet({turn("s", 1), turn("s", 2)})->bits();
+  EXPECT_EQ(server.ask(turn("s", 2))->bits(), next);
+  EXPECT_EQ(server->command(Kind::kRewind, "s", "here").status, Status::kOk);
+  EXPECT_EQ(server.ask(turn("s", 2))->bits(), next);
 }
 
 // As an engine has it that many clients wait for at once.

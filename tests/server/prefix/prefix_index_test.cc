@@ -21,7 +21,7 @@ PrefixIndex::Options options(int64_t states, int chunk = 4) {
 
 Ids text(const std::string& letters) { return {letters.begin(), letters.end()}; }
 
-PrefixIndex::Image image() { return std::make_shared<const std::byte>(); }
+PrefixIndex::Image image() { return std::make_shared<const std::vector<StatePiece>>(); }
 
 // Begins, and keeps what is to be kept; where it began.
 int64_t pass(PrefixIndex& index, const Ids& ids, uint64_t owner = 1) {
@@ -119,7 +119,7 @@ TEST(PrefixIndex, NeverMoreThanItsMemoryAndNeverAnothersState) {
   std::mt19937 random(5);
   for (const int64_t states : {1, 2, 3, 7, 40}) {
     PrefixIndex index(options(states, 2));
-    std::map<const std::byte*, Ids> of;  // what each image has absorbed
+    std::map<PrefixIndex::Image, Ids> of;  // what each image has absorbed
     std::vector<PrefixIndex::Image> all;
     int hits = 0;
     for (int i = 0; i < 3000; ++i) {
@@ -129,7 +129,7 @@ TEST(PrefixIndex, NeverMoreThanItsMemoryAndNeverAnothersState) {
       const PrefixIndex::Found found = index.look(owner, ids, random() % 4 != 0);
       if (found.image != nullptr) {
         ++hits;
-        const Ids& said = of.at(found.image.get());
+        const Ids& said = of.at(found.image);
         ASSERT_EQ(static_cast<int64_t>(said.size()), found.tokens + 1);
         ASSERT_EQ(said.front(), static_cast<int32_t>(owner)) << "of another owner";
         ASSERT_TRUE(std::equal(said.begin() + 1, said.end(), ids.begin()));
@@ -142,7 +142,7 @@ TEST(PrefixIndex, NeverMoreThanItsMemoryAndNeverAnothersState) {
         said.insert(said.end(), head.begin(), head.end());
         const PrefixIndex::Image kept = image();
         all.push_back(kept);
-        of[kept.get()] = said;
+        of[kept] = said;
         index.keep(owner, head, kept);
         ASSERT_EQ(index.look(owner, ids, false).tokens, at);
         ASSERT_LE(index.counts().bytes, states * kState);

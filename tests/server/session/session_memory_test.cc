@@ -104,21 +104,21 @@ TEST_P(SessionMemory, WhatIsClosedGoesBack) {
 // Bytes: less than a page, a page and a bit, some hundred pages.
 INSTANTIATE_TEST_SUITE_P(Floats, SessionMemory, ::testing::Values(8, 750, 1100, 66'000));
 
-TEST(ImageMemory, ImagesAreApartAndComeBack) {
+TEST(PieceMemory, PiecesAreApartAndComeBack) {
   const auto backend = make_backend("reference");
   for (const size_t bytes : {1, 64, 100, 4096, 5000, 20 << 20, 40 << 20}) {
-    ImageMemory memory(*backend, bytes);
-    std::vector<std::shared_ptr<std::byte>> images;
+    PieceMemory memory(*backend, bytes);
+    std::vector<std::shared_ptr<std::byte>> pieces;
     const int count = bytes > 100'000 ? 5 : 3000;
     for (int round = 0; round < 3; ++round) {
-      while (static_cast<int>(images.size()) < count) {
-        images.push_back(memory.take());
-        std::memset(images.back().get(), static_cast<int>(images.size()) % 251,
+      while (static_cast<int>(pieces.size()) < count) {
+        pieces.push_back(memory.take());
+        std::memset(pieces.back().get(), static_cast<int>(pieces.size()) % 251,
                     std::min<size_t>(bytes, 5000));
       }
-      EXPECT_EQ(memory.images(), count);
+      EXPECT_EQ(memory.pieces(), count);
       std::vector<std::byte*> places;
-      for (const auto& image : images) places.push_back(image.get());
+      for (const auto& piece : pieces) places.push_back(piece.get());
       std::sort(places.begin(), places.end());
       for (int i = 1; i < count; ++i) {
         ASSERT_GE(places[static_cast<size_t>(i)] - places[static_cast<size_t>(i) - 1],
@@ -127,14 +127,14 @@ TEST(ImageMemory, ImagesAreApartAndComeBack) {
       for (int i = 0; i < count; i += 2) {  // every second one goes
         const auto at = static_cast<size_t>(i);
         if (round == 0) {
-          EXPECT_EQ(*images[at], static_cast<std::byte>((i + 1) % 251));
+          EXPECT_EQ(*pieces[at], static_cast<std::byte>((i + 1) % 251));
         }
-        images[at].reset();
+        pieces[at].reset();
       }
-      std::erase(images, nullptr);
+      std::erase(pieces, nullptr);
     }
-    images.clear();
-    EXPECT_EQ(memory.images(), 0);
+    pieces.clear();
+    EXPECT_EQ(memory.pieces(), 0);
   }
 }
 
@@ -147,14 +147,14 @@ int64_t resident_bytes(std::byte* from, size_t bytes) {
   return static_cast<int64_t>(count) * static_cast<int64_t>(page);
 }
 
-TEST(ImageMemory, ALargeImageLeavesItsPagesToTheNextWhereThatIsWanted) {
+TEST(PieceMemory, ALargePieceLeavesItsPagesToTheNextWhereThatIsWanted) {
   const auto backend = make_backend("reference");
   constexpr size_t kBytes = size_t{40} << 20;
-  ImageMemory memory(*backend, kBytes);
+  PieceMemory memory(*backend, kBytes);
   const auto filled = [&] {
-    std::shared_ptr<std::byte> image = memory.take();
-    std::memset(image.get(), 1, kBytes);
-    return image;
+    std::shared_ptr<std::byte> piece = memory.take();
+    std::memset(piece.get(), 1, kBytes);
+    return piece;
   };
   std::byte* place = filled().get();
   EXPECT_EQ(resident_bytes(place, kBytes), 0);
@@ -165,7 +165,7 @@ TEST(ImageMemory, ALargeImageLeavesItsPagesToTheNextWhereThatIsWanted) {
   std::byte* const other = second.get();
   first.reset();
   second.reset();  // one of them is enough
-  EXPECT_EQ(memory.images(), 0);
+  EXPECT_EQ(memory.pieces(), 0);
   EXPECT_EQ(resident_bytes(place, kBytes), kBytes);
   EXPECT_EQ(resident_bytes(other, kBytes), 0);
   first = memory.take();
@@ -176,6 +176,24 @@ TEST(ImageMemory, ALargeImageLeavesItsPagesToTheNextWhereThatIsWanted) {
   first.reset();
   memory.keep_spare(false);
   EXPECT_EQ(resident_bytes(place, kBytes), 0);
+}
+
+// An image may keep one piece of another, and no more of it than that.
+TEST(ImageMemory, PiecesGoWithTheirLastOwners) {
+  const auto backend = make_backend("reference");
+  const StateLayout layout{.arrays = {{.name = "x", .shape = {1000}},
+                                      {.name = "w", .shape = {5000}, .piece = "window"}}};
+  ImageMemory memory(*backend, layout);
+  NewImage first = memory.take();
+  std::memset(first.rooms[1].data(), 5, first.rooms[1].size());
+  NewImage second = memory.take();
+  EXPECT_EQ(memory.bytes(), 2 * 24'000);
+  const StateImage both = std::make_shared<const std::vector<StatePiece>>(
+      std::vector<StatePiece>{second.image->at(0), first.image->at(1)});
+  first = {};
+  second = {};
+  EXPECT_EQ(memory.bytes(), 24'000);
+  EXPECT_EQ(both->at(1).data.get()[19'999], std::byte{5});
 }
 
 // What is spared is what a session in a slot has reserved: no more once none is.

@@ -8,60 +8,71 @@
 #include <fstream>
 #include <random>
 
+#include "tests/support/state_bytes.h"
+
 namespace recurve::state_form_test {
 
 using ::testing::HasSubstr;
 using Kind = StateError::Kind;
 
 StateHeader header() {
-  return {.model = "00112233445566778899aabbccddeeff",
-          .weights = "bf16",
-          .chunk = 64,
-          .id = 17,
-          .position = 4711,
-          .pending = 42,
-          .answer = StateAnswer{.request_id = "r-1",
-                                .digest = "ffeeddccbbaa99887766554433221100",
-                                .reason = "stop_id",
-                                .stop_id = 3,
-                                .prompt_tokens = 9,
-                                .before = 4000,
-                                .seed = UINT64_MAX},
-          .history = {1, 0, ~uint64_t{0}},
-          .answer_ids = {5, 42},
-          .layout = {.arrays = {{.name = "C", .layer = 0, .shape = {3, 100, 100}},
-                                {.name = "n", .layer = 1, .dtype = DType::kBF16, .shape = {77}},
-                                // RetNet's and RecurrentGemma's.
-                                {.name = "position", .dtype = DType::kI32, .shape = {1}}}}};
+  return {
+      .model = "00112233445566778899aabbccddeeff",
+      .weights = "bf16",
+      .chunk = 64,
+      .id = 17,
+      .position = 4711,
+      .pending = 42,
+      .answer = StateAnswer{.request_id = "r-1",
+                            .digest = "ffeeddccbbaa99887766554433221100",
+                            .reason = "stop_id",
+                            .stop_id = 3,
+                            .prompt_tokens = 9,
+                            .before = 4000,
+                            .seed = UINT64_MAX},
+      .history = {1, 0, ~uint64_t{0}},
+      .answer_ids = {5, 42},
+      .layout = {
+          .arrays = {
+              {.name = "C", .layer = 0, .shape = {3, 100, 100}},
+              {.name = "n", .layer = 1, .dtype = DType::kBF16, .shape = {77}, .piece = "window"},
+              // RetNet's and RecurrentGemma's.
+              {.name = "position", .dtype = DType::kI32, .shape = {1}}}}};
 }
 
-std::vector<std::byte> random_bytes(size_t count, uint64_t seed) {
+StateBytes random_bytes(size_t count, uint64_t seed) {
   std::mt19937_64 random(seed);
-  std::vector<std::byte> bytes(count);
+  StateBytes bytes(count);
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
   return bytes;
 }
 
-std::string written(const StateHeader& header, const std::vector<std::byte>& state) {
-  const StateFrame frame = frame_of(header, state);
-  return frame.front + std::string(reinterpret_cast<const char*>(state.data()), state.size()) +
-         frame.back;
+std::string written(const StateHeader& header, const StateBytes& state) {
+  const StateImage image = image_of_bytes(header.layout, state);
+  const StateFrame frame = frame_of(header, image);
+  std::string all = frame.front;
+  for (const std::string_view part : written_parts(image)) all += part;
+  return all + frame.back;
 }
 
-StateHeader read(const std::string& bytes, const StateHeader& wanted,
-                 std::vector<std::byte>* state) {
-  state->assign(wanted.layout.bytes(), {});
-  const auto read_at = [&](uint64_t offset, std::span<std::byte> to) {
+ReadAt reader_of(const std::string& bytes) {
+  return [&bytes](uint64_t offset, std::span<std::byte> to) {
     ASSERT_LE(offset + to.size(), bytes.size()) << "reads only what is there";
     std::memcpy(to.data(), bytes.data() + offset, to.size());
   };
-  return read_state(bytes.size(), read_at, wanted, *state);
+}
+
+StateHeader read(const std::string& bytes, const StateHeader& wanted, StateBytes* state) {
+  const NewImage made = make_image(wanted.layout);
+  StateHeader header = read_state(bytes.size(), reader_of(bytes), wanted, made.rooms);
+  *state = bytes_in(wanted.layout, made.image);
+  return header;
 }
 
 // The error that reading gives, if any.
 std::pair<std::optional<Kind>, std::string> error_of(const std::string& bytes,
                                                      const StateHeader& wanted = header()) {
-  std::vector<std::byte> state;
+  StateBytes state;
   try {
     read(bytes, wanted, &state);
   } catch (const StateError& error) {
@@ -71,8 +82,8 @@ std::pair<std::optional<Kind>, std::string> error_of(const std::string& bytes,
 }
 
 TEST(StateForm, IsReadAsItWasWritten) {
-  const std::vector<std::byte> state = random_bytes(header().layout.bytes(), 1);
-  std::vector<std::byte> found;
+  const StateBytes state = random_bytes(header().layout.bytes(), 1);
+  StateBytes found;
   const StateHeader out = read(written(header(), state), header(), &found);
   EXPECT_EQ(found, state);
   EXPECT_EQ(out.id, 17u);
@@ -87,32 +98,58 @@ TEST(StateForm, IsReadAsItWasWritten) {
   EXPECT_EQ(out.answer->before, 4000);
 }
 
-// Made by tests/weights_tools/state_test.py, after the description alone.
-TEST(StateForm, IsReadAsItIsDescribed) {
-  std::ifstream in(std::string(RECURVE_SOURCE_DIR) + "/tests/fuzz/corpus/state_form/small.state",
+// Of the files that tests/weights_tools/state_test.py makes after the description alone.
+StateHeader small_header(const std::string& piece_of_ring) {
+  return {.model = "0123456789abcdef0123456789abcdef",
+          .weights = "bf16",
+          .chunk = 64,
+          .layout = {.arrays = {{.name = "C", .layer = 0, .shape = {2, 3}},
+                                {.name = "ring",
+                                 .layer = 0,
+                                 .dtype = DType::kI32,
+                                 .shape = {3},
+                                 .piece = piece_of_ring},
+                                {.name = "n", .layer = 1, .dtype = DType::kBF16, .shape = {2}}}}};
+}
+
+std::string file_of_corpus(const std::string& name) {
+  std::ifstream in(std::string(RECURVE_SOURCE_DIR) + "/tests/fuzz/corpus/state_form/" + name,
                    std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  const StateHeader wanted{
-      .model = "0123456789abcdef0123456789abcdef",
-      .weights = "bf16",
-      .chunk = 64,
-      .layout = {.arrays = {{.name = "C", .layer = 0, .shape = {2, 3}},
-                            {.name = "n", .layer = 1, .dtype = DType::kBF16, .shape = {2}}}}};
-  std::vector<std::byte> state;
-  const StateHeader out = read(bytes, wanted, &state);
-  std::vector<float> matrix(6);
-  std::memcpy(matrix.data(), state.data(), 6 * sizeof(float));
-  EXPECT_THAT(matrix, ::testing::ElementsAre(0, 1, 2, 3, 4, 5));
-  EXPECT_EQ(out.position, 12);
-  EXPECT_EQ(out.pending, 65);
-  EXPECT_THAT(out.history, ::testing::ElementsAre(8, 2));
-  EXPECT_THAT(out.answer_ids, ::testing::ElementsAre(66, 65));
-  EXPECT_EQ(out.answer->seed, UINT64_MAX);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+// In both versions, whatever pieces the arrays are in here.
+TEST(StateForm, IsReadAsItIsDescribed) {
+  for (const char* file : {"small.state", "version_1.state"}) {
+    for (const char* piece : {"window", "recurrent", "of another name"}) {
+      SCOPED_TRACE(std::string(file) + ", " + piece);
+      const std::string bytes = file_of_corpus(file);
+      StateBytes state;
+      const StateHeader out = read(bytes, small_header(piece), &state);
+      ASSERT_EQ(state.size(), 24u + 12 + 4);
+      std::vector<float> matrix(6);
+      std::memcpy(matrix.data(), state.data(), 24);
+      EXPECT_THAT(matrix, ::testing::ElementsAre(0, 1, 2, 3, 4, 5));
+      std::vector<int32_t> ring(3);
+      std::memcpy(ring.data(), state.data() + 24, 12);
+      EXPECT_THAT(ring, ::testing::ElementsAre(7, 8, 9));
+      std::vector<uint16_t> vector(2);
+      std::memcpy(vector.data(), state.data() + 36, 4);
+      EXPECT_THAT(vector, ::testing::ElementsAre(0x3F80, 0xC000));
+      EXPECT_EQ(out.position, 12);
+      EXPECT_EQ(out.pending, 65);
+      EXPECT_THAT(out.history, ::testing::ElementsAre(8, 2));
+      EXPECT_THAT(out.answer_ids, ::testing::ElementsAre(66, 65));
+      EXPECT_EQ(out.answer->seed, UINT64_MAX);
+      const StateHeader answer = read_answer(bytes.size(), reader_of(bytes));
+      EXPECT_THAT(answer.answer_ids, ::testing::ElementsAre(66, 65));
+    }
+  }
 }
 
 TEST(StateForm, WithoutAnAnswerAndWithoutAnythingAbsorbed) {
   const StateHeader empty{.model = header().model, .weights = "bf16", .chunk = 64};
-  std::vector<std::byte> found;
+  StateBytes found;
   const StateHeader out = read(written(empty, {}), empty, &found);
   EXPECT_FALSE(out.answer);
   EXPECT_FALSE(out.pending);
@@ -149,6 +186,34 @@ TEST(StateForm, DamageIsFoundWhereverItIs) {
   EXPECT_EQ(error_of(good + "x", small).first, Kind::kDamaged);
 }
 
+TEST(StateForm, DamageIsFoundInVersion1Too) {
+  const StateHeader wanted = small_header("window");
+  const std::string good = file_of_corpus("version_1.state");
+  ASSERT_FALSE(error_of(good, wanted).first);
+  for (size_t at = 0; at < good.size(); ++at) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 4);
+    const auto [kind, sentence] = error_of(bad, wanted);
+    ASSERT_TRUE(kind) << "byte " << at;
+    EXPECT_NE(kind, Kind::kOtherModel) << "byte " << at << ": " << sentence;
+    EXPECT_TRUE(error_of(good.substr(0, at), wanted).first) << at << " bytes";
+  }
+}
+
+TEST(StateForm, SaysWhichPieceIsDamaged) {
+  std::string bad = written(header(), random_bytes(header().layout.bytes(), 7));
+  const auto damaged_from_end = [&](size_t from_end) {
+    std::string bytes = bad;
+    bytes[bytes.size() - from_end] ^= 1;
+    return error_of(bytes).second;
+  };
+  // The answer has 8 bytes, the history 24, the window 154.
+  EXPECT_THAT(damaged_from_end(8), HasSubstr("answer"));
+  EXPECT_THAT(damaged_from_end(9), HasSubstr("history"));
+  EXPECT_THAT(damaged_from_end(33), HasSubstr("window"));
+  EXPECT_THAT(damaged_from_end(32 + 155), HasSubstr("recurrent"));
+}
+
 TEST(StateForm, OfAnotherModelIsRefusedByWhatDiffers) {
   const std::string good = written(header(), random_bytes(header().layout.bytes(), 5));
   const auto refusal = [&](auto change) {
@@ -168,9 +233,12 @@ TEST(StateForm, OfAnotherModelIsRefusedByWhatDiffers) {
 
 TEST(StateForm, NewerAndForeignOnesAreRefusedByName) {
   std::string newer = written(header(), random_bytes(header().layout.bytes(), 6));
-  newer[8] = 2;
+  newer[8] = 3;
   EXPECT_EQ(error_of(newer).first, Kind::kNewer);
-  EXPECT_THAT(error_of(newer).second, HasSubstr("version 2"));
+  EXPECT_THAT(error_of(newer).second, HasSubstr("version 3"));
+  newer[8] = 0;  // which none ever was
+  EXPECT_EQ(error_of(newer).first, Kind::kDamaged);
+  EXPECT_THAT(error_of(newer).second, HasSubstr("version 0"));
   EXPECT_EQ(error_of(std::string(100, 'x')).first, Kind::kForeign);
   EXPECT_EQ(error_of("").first, Kind::kForeign);
 }

@@ -1,0 +1,280 @@
+// The header of a written state: from JSON, and to it.
+#include "server/state/written_header.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+namespace recurve {
+namespace {
+
+using nlohmann::json;
+using Kind = StateError::Kind;
+
+static_assert(std::endian::native == std::endian::little, "numbers are written as they lie");
+
+constexpr size_t kMostHeader = size_t{16} << 20;
+constexpr size_t kMostPieces = 1024;
+constexpr uint64_t kMostData = uint64_t{1} << 44;
+constexpr int64_t kMostExtent = int64_t{1} << 40;
+
+template <typename T>
+T get(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+json array_json(const StateArray& array) {
+  return {{"piece", array.piece},
+          {"name", array.name},
+          {"layer", array.layer},
+          {"dtype", name_of(array.dtype)},
+          {"shape", array.shape}};
+}
+// One of the two that are no part of the state, a piece by itself.
+json array_json(std::string_view name, const char* dtype, size_t length) {
+  return {{"piece", name}, {"name", name}, {"layer", -1}, {"dtype", dtype}, {"shape", {length}}};
+}
+
+json arrays_json(const StateHeader& header) {
+  json arrays = json::array();
+  for (const StateArray& array : header.layout.arrays) arrays.push_back(array_json(array));
+  arrays.push_back(array_json(kHistoryPiece, "I64", header.history.size()));
+  arrays.push_back(array_json(kAnswerPiece, "I32", header.answer_ids.size()));
+  return arrays;
+}
+
+json pieces_json(const std::vector<Summed>& pieces) {
+  json all = json::array();
+  for (const Summed& piece : pieces) {
+    all.push_back({{"name", piece.name},
+                   {"bytes", piece.bytes},
+                   {"checksum", fmt::format("{:016x}", piece.sum)}});
+  }
+  return all;
+}
+
+// Members of the header, each of which is what it must be, or a StateError.
+const json& member(const json& of, const char* name) {
+  const auto found = of.find(name);
+  if (found == of.end()) refuse_damaged(fmt::format("its header has no \"{}\"", name));
+  return *found;
+}
+std::string text(const json& of, const char* name) {
+  const json& value = member(of, name);
+  if (!value.is_string()) refuse_damaged(fmt::format("\"{}\" of its header is no text", name));
+  return value.get<std::string>();
+}
+int64_t number(const json& value, const char* name, int64_t least, int64_t most) {
+  const bool whole = value.is_number_integer() &&
+                     (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX);
+  if (whole && value.get<int64_t>() >= least && value.get<int64_t>() <= most) {
+    return value.get<int64_t>();
+  }
+  refuse_damaged(fmt::format("\"{}\" of its header is no number in [{}, {}]", name, least, most));
+}
+int64_t number_in(const json& of, const char* name, int64_t least, int64_t most) {
+  return number(member(of, name), name, least, most);
+}
+uint64_t digits(const json& of, const char* name, int base = 10) {
+  const std::string value = text(of, name);
+  uint64_t parsed = 0;
+  const char* end = value.data() + value.size();
+  const auto [after, error] = std::from_chars(value.data(), end, parsed, base);
+  if (error != std::errc() || after != end) {
+    refuse_damaged(fmt::format("\"{}\" of its header is no number", name));
+  }
+  return parsed;
+}
+const json& object_in(const json& of, const char* name) {
+  const json& value = member(of, name);
+  if (!value.is_object()) refuse_damaged(fmt::format("\"{}\" of its header is no object", name));
+  return value;
+}
+
+std::vector<int64_t> shape_of(const json& array) {
+  const json& extents = member(array, "shape");
+  if (!extents.is_array() || extents.size() > 8) refuse_damaged("an array's shape is none");
+  std::vector<int64_t> shape;
+  int64_t elements = 1;
+  for (const json& extent : extents) {
+    shape.push_back(number(extent, "shape", 0, kMostExtent));
+    if (__builtin_mul_overflow(elements, shape.back(), &elements) || elements > kMostExtent) {
+      refuse_damaged("an array is larger than any is");
+    }
+  }
+  return shape;
+}
+
+DType dtype_of(const std::string& name) {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kI32}) {
+    if (name == name_of(type)) return type;
+  }
+  refuse_damaged("a state's array is of an unknown type");
+}
+
+// One of the two arrays that are no part of the state: its length.
+size_t length_of(const json& array, std::string_view name, const char* dtype) {
+  const std::vector<int64_t> shape = shape_of(array);
+  if (text(array, "name") != name || text(array, "dtype") != dtype || shape.size() != 1) {
+    refuse_damaged(fmt::format("its header lists no \"{}\" where it must be", name));
+  }
+  return static_cast<size_t>(shape[0]);
+}
+
+StateAnswer answer_of(const json& header) {
+  const json& of = object_in(header, "answer");
+  return {.request_id = text(of, "request"),
+          .digest = text(of, "digest"),
+          .reason = text(of, "reason"),
+          .stop_id = static_cast<int32_t>(number_in(of, "stop", -1, INT32_MAX)),
+          .prompt_tokens = number_in(of, "prompt_tokens", 0, INT64_MAX),
+          .before = number_in(of, "before", 0, INT64_MAX),
+          .seed = digits(object_in(header, "sampler"), "seed")};
+}
+
+void parse_arrays(const json& all, WrittenHeader* parsed) {
+  const json& arrays = member(all, "arrays");
+  if (!arrays.is_array() || arrays.size() < 2) refuse_damaged("its header lists no arrays");
+  StateHeader& header = parsed->header;
+  uint64_t data = 0;
+  std::set<std::string> pieces;
+  for (size_t a = 0; a + 2 < arrays.size(); ++a) {
+    if (!arrays[a].is_object()) refuse_damaged("its header lists what is no array");
+    StateArray array{.name = text(arrays[a], "name"),
+                     .layer = static_cast<int>(number_in(arrays[a], "layer", 0, INT32_MAX)),
+                     .dtype = dtype_of(text(arrays[a], "dtype")),
+                     .shape = shape_of(arrays[a])};
+    if (parsed->version > 1) array.piece = text(arrays[a], "piece");
+    pieces.insert(array.piece);
+    if (pieces.size() > kMostPieces) refuse_damaged("it has more pieces than any state has");
+    data += array.bytes();
+    if (data > kMostData) refuse_damaged("it is larger than any state is");
+    header.layout.arrays.push_back(std::move(array));
+  }
+  const json &history = arrays[arrays.size() - 2], &answer = arrays.back();
+  if (!history.is_object() || !answer.is_object())
+    refuse_damaged("its header lists what is no array");
+  parsed->history = length_of(history, kHistoryPiece, "I64");
+  parsed->answer_ids = length_of(answer, kAnswerPiece, "I32");
+  data += parsed->history * sizeof(uint64_t) + parsed->answer_ids * sizeof(int32_t);
+  if (data != parsed->data) refuse_damaged("its arrays are not what its data is");
+}
+
+// The pieces of the state may come in any order.
+void parse_pieces(const json& all, WrittenHeader* parsed) {
+  const json& pieces = member(all, "pieces");
+  std::vector<StatePieceLayout> divided = parsed->header.layout.pieces();
+  if (!pieces.is_array() || pieces.size() != divided.size() + 2) {
+    refuse_damaged("its header does not list the pieces that its arrays are in");
+  }
+  const auto take = [&](size_t p, const std::string& name, uint64_t bytes) {
+    if (!pieces[p].is_object()) refuse_damaged("its header lists what is no piece");
+    const auto found = static_cast<uint64_t>(number_in(pieces[p], "bytes", 0, kMostData));
+    if (text(pieces[p], "name") != name || found != bytes) {
+      refuse_damaged("its pieces are not what its arrays are");
+    }
+    parsed->pieces.push_back({name, bytes, digits(pieces[p], "checksum", 16)});
+  };
+  for (size_t p = 0; p < divided.size(); ++p) {
+    if (!pieces[p].is_object()) refuse_damaged("its header lists what is no piece");
+    const auto at = std::find_if(divided.begin() + static_cast<ptrdiff_t>(p), divided.end(),
+                                 [name = text(pieces[p], "name")](const StatePieceLayout& piece) {
+                                   return piece.name == name;
+                                 });
+    if (at == divided.end()) refuse_damaged("its header lists a piece that no array is in");
+    std::iter_swap(divided.begin() + static_cast<ptrdiff_t>(p), at);
+    take(p, divided[p].name, divided[p].bytes);
+  }
+  take(divided.size(), kHistoryPiece, parsed->history * sizeof(uint64_t));
+  take(divided.size() + 1, kAnswerPiece, parsed->answer_ids * sizeof(int32_t));
+  parsed->order = std::move(divided);
+}
+
+uint32_t parse_version(const std::byte* fixed) {
+  const auto version = get<uint32_t>(fixed + 8);
+  if (version > kStateVersion) {
+    refuse_state(Kind::kNewer,
+                 fmt::format("it is written in version {} of the form, and this program "
+                             "reads up to version {}: use a newer one",
+                             version, kStateVersion));
+  }
+  if (version < kOldestStateVersion) {
+    refuse_damaged(fmt::format("it says version {}, which there never was", version));
+  }
+  return version;
+}
+
+}  // namespace
+
+uint64_t state_parts(uint64_t data) { return (data + kStatePart - 1) / kStatePart; }
+
+uint64_t written_bytes(uint32_t version, uint64_t header, uint64_t data) {
+  return kStateFixed + header + data + (version == 1 ? 8 * state_parts(data) + 8 : 0);
+}
+
+std::string json_of(const StateHeader& header, const std::vector<Summed>& pieces) {
+  json all = {{"model", header.model},        {"weights", header.weights},
+              {"chunk", header.chunk},        {"id", std::to_string(header.id)},
+              {"position", header.position},  {"pieces", pieces_json(pieces)},
+              {"arrays", arrays_json(header)}};
+  if (header.pending) all["pending"] = *header.pending;
+  if (const auto& answer = header.answer) {
+    all["sampler"] = {{"seed", std::to_string(answer->seed)}, {"index", header.answer_ids.size()}};
+    all["answer"] = {{"request", answer->request_id}, {"digest", answer->digest},
+                     {"reason", answer->reason},      {"stop", answer->stop_id},
+                     {"before", answer->before},      {"prompt_tokens", answer->prompt_tokens}};
+  }
+  return all.dump();
+}
+
+WrittenHeader parse_header(uint64_t bytes, const ReadAt& read) {
+  std::byte fixed[kStateFixed];
+  if (bytes < kStateFixed) refuse_state(Kind::kForeign, "it is no state: it is too short for one");
+  read(0, fixed);
+  if (std::memcmp(fixed, kStateMagic.data(), kStateMagic.size()) != 0) {
+    refuse_state(Kind::kForeign, "it is no state: it does not begin as one");
+  }
+  const uint32_t version = parse_version(fixed);
+  const auto header_bytes = get<uint32_t>(fixed + 12);
+  WrittenHeader parsed{.version = version,
+                       .data_begin = kStateFixed + header_bytes,
+                       .data = get<uint64_t>(fixed + 16)};
+  if (header_bytes > kMostHeader || parsed.data > kMostData ||
+      written_bytes(version, header_bytes, parsed.data) != bytes) {
+    refuse_damaged(fmt::format("it has {} bytes, which is not what its beginning says", bytes));
+  }
+  std::string front(24 + header_bytes, '\0');
+  std::memcpy(front.data(), fixed, 24);
+  read(kStateFixed, std::as_writable_bytes(std::span(front).subspan(24)));
+  if (checksum_of(front) != get<uint64_t>(fixed + 24)) {
+    refuse_damaged("its header is not what was written: the checksum differs");
+  }
+  const json all = json::parse(front.begin() + 24, front.end(), nullptr, false);
+  if (!all.is_object()) refuse_damaged("its header is no JSON object");
+  parsed.header = {.model = text(all, "model"),
+                   .weights = text(all, "weights"),
+                   .chunk = static_cast<int32_t>(number_in(all, "chunk", 0, INT32_MAX)),
+                   .id = digits(all, "id"),
+                   .position = number_in(all, "position", 0, INT64_MAX)};
+  if (all.contains("pending")) {
+    parsed.header.pending = static_cast<int32_t>(number_in(all, "pending", 0, INT32_MAX));
+  }
+  if (all.contains("answer")) parsed.header.answer = answer_of(all);
+  parse_arrays(all, &parsed);
+  if (version > 1) {
+    parse_pieces(all, &parsed);
+  } else {
+    parsed.order = parsed.header.layout.pieces();
+  }
+  return parsed;
+}
+
+}  // namespace recurve
