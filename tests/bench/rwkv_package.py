@@ -18,18 +18,13 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 
 def write(config, path):
-    """A .pth in bf16 with the package's names, of values that neither grow nor vanish on their way."""
-    import torch
-
+    """A .pth in bf16 with the package's names, of the values that `weights_tools random` draws."""
+    from weights_tools import golden_rwkv, random_checkpoint
     from weights_tools.families import rwkv7
-    from weights_tools.golden_rwkv import blinkdl_names
 
-    weights = {}
-    for name, shape in rwkv7.tensor_shapes(config).items():
-        normal = torch.randn(shape) * (shape[-1] ** -0.5)
-        weights[name] = (normal + 1 if name.endswith("norm.weight") else normal).numpy()
-    tensors = {n: torch.from_numpy(w).bfloat16() for n, w in blinkdl_names(weights).items()}
-    torch.save(tensors, path)
+    shapes = rwkv7.tensor_shapes(config)
+    weights = {n: random_checkpoint.drawn(n, shape, 0, "F32").load().array for n, shape in shapes.items()}
+    golden_rwkv.write_pth(path, weights, "bfloat16")
 
 
 def milliseconds(call, least, seconds):
