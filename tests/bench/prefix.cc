@@ -114,6 +114,7 @@ void replay(const PrefixOptions& o, Report& report) {
   constexpr int64_t kState = int64_t{1} << 30;  // beside which the tree weighs nothing
   for (const int64_t states : o.states) {
     PrefixIndex index({.bytes = states * kState + kState / 2, .state_bytes = kState});
+    const StateImage image = std::make_shared<const std::vector<StatePiece>>();
     int64_t all = 0, spared = 0, replayed = 0, lost = 0;
     for (const auto& [tokens, blocks] : prompts) {
       const PrefixIndex::Found found = index.look(0, blocks, true);
@@ -123,7 +124,7 @@ void replay(const PrefixOptions& o, Report& report) {
       lost += kBlock * found.lost;
       for (const int64_t at : found.points) {
         const auto head = std::span(blocks).first(static_cast<size_t>(at));
-        if (index.make_room(0, head)) index.keep(0, head, std::make_shared<const std::byte>());
+        if (index.make_room(0, head)) index.keep(0, head, image);
       }
     }
     const auto share = [&](int64_t of) {
