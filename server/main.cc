@@ -249,8 +249,7 @@ ServingInfo serving_info(const Options& o, const Model& model, const Backend& ba
 
 std::unique_ptr<FileSystem> open_state_folder(const Options& o) {
   std::unique_ptr<FileSystem> folder = open_folder(o.state_dir);
-  if (!o.state_keys.empty())
-    return encrypt_folder(std::move(folder), read_folder_keys(o.state_keys));
+  if (!o.state_keys.empty()) return encrypt_folder(std::move(folder), o.state_keys);
   if (is_encrypted(*folder)) {
     throw std::runtime_error("what is in --state-dir is encrypted: give its key with --state-keys");
   }

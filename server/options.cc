@@ -278,11 +278,10 @@ int parse_options(int argc, char** argv, Options* o) {
              "Folder for sessions: durable ones are there after the server ends, however it "
              "ends, and others' states move there where host memory is short; default: none")
           ->group("Sessions");
-  app.add_option(
-         "--state-keys", o->state_keys,
-         "File of keys, a line of 64 hexadecimal digits each, by the first of which what is "
-         "in --state-dir is encrypted; the others open what was written with them; default: "
-         "it is not encrypted")
+  app.add_option("--state-keys", o->state_keys,
+                 "File of keys, as `recurve keys state new` makes it: what is in --state-dir is "
+                 "encrypted by keys, one for each tenant, that are wrapped with its first one; the "
+                 "others open what was wrapped with them; default: it is not encrypted")
       ->needs(states)
       ->group("Sessions");
   app.add_option("--state-disk", o->state_disk,

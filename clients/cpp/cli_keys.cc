@@ -60,7 +60,7 @@ int remove(const std::string& file, const std::string& id) {
 }  // namespace
 
 void add_keys(CLI::App& app, CliContext& context) {
-  CLI::App& keys = *app.add_subcommand("keys", "Make and remove the keys of a server's --keys");
+  CLI::App& keys = *app.add_subcommand("keys", "Make, replace and remove the keys of a server");
   keys.require_subcommand(1);
   const auto flags = std::make_shared<NewKeyFlags>();
   const auto add_file = [&flags](CLI::App& command) {
@@ -89,6 +89,8 @@ void add_keys(CLI::App& app, CliContext& context) {
   removed.add_option("id", *id, "The 12 digits behind rck_, as list prints them")->required();
   removed.callback(
       [&context, flags, id] { context.run = [flags, id] { return remove(flags->file, *id); }; });
+
+  add_state_keys(keys, context);
 }
 
 }  // namespace recurve

@@ -103,7 +103,7 @@ class WaitingLine {
     Request request = {};
     bool loading = false;  // else: there is no room for it yet
     std::string error = {};
-    bool lost = false;
+    Archive::Loaded::Fate fate = {};
     bool has_prefix = false;     // it is what its prompt begins with
     Session* session = nullptr;  // then: marked busy for this request; null: none
   };

@@ -12,6 +12,12 @@ namespace recurve {
 
 namespace {
 
+Finish why_of(Archive::Loaded::Fate fate) {
+  using Fate = Archive::Loaded::Fate;
+  if (fate == Fate::kLost) return Finish::kStateLost;
+  return fate == Fate::kSealed ? Finish::kStateSealed : Finish::kNoMemory;
+}
+
 // The answer to a request that was answered before, as it was then.
 void repeat(const std::vector<std::shared_ptr<TokenStream>>& streams, const Archive::Loaded& loaded,
             const std::optional<CommitInfo>& commit) {
@@ -19,7 +25,8 @@ void repeat(const std::vector<std::shared_ptr<TokenStream>>& streams, const Arch
   const StateHeader& header = loaded.header;
   if (!loaded.error.empty() || !header.answer) {
     return stream.finish(
-        {.why = Finish::kStateLost,
+        {.why = loaded.fate == Archive::Loaded::Fate::kSealed ? Finish::kStateSealed
+                                                              : Finish::kStateLost,
          .message = "the answer that was recorded cannot be read: " + loaded.error});
   }
   const StateAnswer& answer = *header.answer;
@@ -71,7 +78,7 @@ bool WaitingLine::look_at_session(Request& request, Session& session) {
   const SessionStore::Room room = sessions_.bring(session, [parked](const Archive::Loaded& loaded) {
     parked->loading = false;
     parked->error = loaded.error;
-    parked->lost = loaded.lost;
+    parked->fate = loaded.fate;
   });
   if (room == SessionStore::Room::kNone) {
     return refuse(
@@ -98,7 +105,7 @@ void WaitingLine::resume_parked(const EngineLoad& load, Clock::time_point now) {
       arrive(parked->request, load, now, parked->has_prefix);
     } else {
       parked->request.streams.front()->finish(
-          {.why = parked->lost ? Finish::kStateLost : Finish::kNoMemory,
+          {.why = why_of(parked->fate),
            .message = fmt::format("the state of session \"{}\" cannot be read: {}",
                                   parked->request.session, parked->error)});
       queue_.left(1);

@@ -1,7 +1,6 @@
 #include "server/identity/key_file.h"
 
 #include <fmt/format.h>
-#include <openssl/rand.h>
 #include <openssl/sha.h>
 
 #include <algorithm>
@@ -11,6 +10,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
+
+#include "server/identity/cipher.h"
+#include "server/identity/hex.h"
 
 namespace recurve {
 namespace {
@@ -112,22 +114,13 @@ json to_json(const TenantLimits& limits) {
   return object;
 }
 
-std::string to_hex(const uint8_t* bytes, size_t size) {
-  return fmt::format("{:02x}", fmt::join(bytes, bytes + size, ""));
-}
-
-bool is_hex(std::string_view text) {
-  return text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
-}
-
 KeyHash hash_from(const std::string& hex, const std::string& where) {
   KeyHash hash;
   if (hex.size() != 2 * hash.size() || !is_hex(hex)) {
     fail(fmt::format("{}: \"sha256\" must be {} hexadecimal digits", where, 2 * hash.size()));
   }
-  for (size_t i = 0; i < hash.size(); ++i) {
-    hash[i] = static_cast<uint8_t>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
-  }
+  const std::string bytes = from_hex(hex);
+  std::copy(bytes.begin(), bytes.end(), hash.begin());
   return hash;
 }
 
@@ -160,14 +153,6 @@ const json& list_of(const json& all, const char* name) {
   if (!all.contains(name)) return kNothing;
   if (!all.at(name).is_array()) fail(fmt::format("\"{}\" must be a list", name));
   return all.at(name);
-}
-
-std::string new_secret(size_t bytes) {
-  std::string random(bytes, '\0');
-  if (RAND_bytes(reinterpret_cast<uint8_t*>(random.data()), static_cast<int>(bytes)) != 1) {
-    fail("the system gives no random numbers to make a key of");
-  }
-  return random;
 }
 
 // Of RFC 4648, without the padding.
@@ -215,9 +200,9 @@ KeyHash hash_of(std::string_view key) {
 }
 
 NewKey make_key() {
-  const std::string id = new_secret(kIdDigits / 2);
-  NewKey made{.id = to_hex(reinterpret_cast<const uint8_t*>(id.data()), id.size())};
-  made.key = fmt::format("{}{}_{}", kPrefix, made.id, base64_url(new_secret(kSecretBytes)));
+  const std::string id = random_bytes(kIdDigits / 2);
+  NewKey made{.id = to_hex(id)};
+  made.key = fmt::format("{}{}_{}", kPrefix, made.id, base64_url(random_bytes(kSecretBytes)));
   return made;
 }
 
@@ -252,10 +237,11 @@ std::string to_text(const KeyFile& file) {
   json all = {{"tenants", json::object()}, {"keys", json::array()}};
   for (const auto& [name, limits] : file.tenants) all["tenants"][name] = to_json(limits);
   for (const KeyFile::Key& key : file.keys) {
-    json object = {{"id", key.id},
-                   {"tenant", key.tenant},
-                   {"role", name_of(key.role)},
-                   {"sha256", to_hex(key.hash.data(), key.hash.size())}};
+    json object = {
+        {"id", key.id},
+        {"tenant", key.tenant},
+        {"role", name_of(key.role)},
+        {"sha256", to_hex({reinterpret_cast<const char*>(key.hash.data()), key.hash.size()})}};
     if (key.expires) object["expires"] = to_text(*key.expires);
     all["keys"].push_back(std::move(object));
   }

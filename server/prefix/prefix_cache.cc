@@ -4,6 +4,8 @@
 #include <new>
 #include <utility>
 
+#include "server/identity/tenants.h"
+
 namespace recurve {
 namespace {
 
@@ -116,12 +118,14 @@ bool PrefixCache::fetch(TenantId tenant, std::span<const int32_t> ids, PrefixWis
   return true;
 }
 
-// What cannot be read is absorbed, as if it had never been there.
+// What cannot be read is absorbed, as if it had never been there; where a key is missing, it is
+// asked for again.
 void PrefixCache::fetched(const FetchPtr& fetch, const Archive::Loaded& loaded) {
   std::erase(fetches_, fetch);
   index_.expect(static_cast<int64_t>(fetches_.size()));
   if (!loaded.error.empty()) {
-    index_.put_far(fetch->owner, fetch->ids, nullptr);
+    if (loaded.fate != Archive::Loaded::Fate::kSealed)
+      index_.put_far(fetch->owner, fetch->ids, nullptr);
   } else if (index_.make_room(fetch->owner, fetch->ids)) {
     index_.keep(fetch->owner, fetch->ids, fetch->made.image);
     may_leave_ = true;
@@ -145,8 +149,9 @@ void PrefixCache::write_next() {
   state.header.id = archive_->store().new_id();
   state.header.position = static_cast<int64_t>(leaving.ids.size());
   writing_ = true;
+  const std::string_view tenant = limits_.shared ? "" : name_of_tenant(tenant_of(leaving.owner));
   archive_->commit(
-      {.purpose = StatePurpose::kPrefix, .state = std::move(state)},
+      {.purpose = StatePurpose::kPrefix, .tenant = std::string(tenant), .state = std::move(state)},
       [this, owner = leaving.owner, ids = std::move(leaving.ids)](const auto& outcome) {
         writing_ = false;
         if (outcome.error.empty()) index_.put_far(owner, ids, outcome.state);

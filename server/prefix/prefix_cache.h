@@ -75,6 +75,8 @@ class PrefixCache {
   using FetchPtr = std::shared_ptr<Fetch>;
 
   PrefixIndex::Owner owner_of(TenantId tenant) const { return limits_.shared ? 0 : 1 + tenant; }
+  // Of those that are not shared.
+  static TenantId tenant_of(PrefixIndex::Owner owner) { return static_cast<TenantId>(owner - 1); }
   void fetched(const FetchPtr& fetch, const Archive::Loaded& loaded);
   void write_next();  // if one is to leave, its copy is there and no other is being written
 

@@ -37,6 +37,8 @@ Refused refusal_of(const Ending& ending) {
       return refusal(Code::kExists, "a request of that id asked for something else");
     case Finish::kStateLost:
       return refusal(Code::kDataLoss, "the session's state is damaged");
+    case Finish::kStateSealed:
+      return refusal(Code::kBusy, "the key of the session's state is missing");
     case Finish::kNotKept:
       return refusal(Code::kExhausted, "the answer could not be kept, and is taken back");
     case Finish::kNoMemory:
@@ -61,6 +63,7 @@ Refused refusal_of(const SessionResult& result) {
       return refusal(Code::kNotFound);
     case SessionResult::Status::kBusy:
     case SessionResult::Status::kNothing:
+    case SessionResult::Status::kSealed:
       return refusal(Code::kBusy);
     case SessionResult::Status::kExists:
       return refusal(Code::kExists);
@@ -72,6 +75,8 @@ Refused refusal_of(const SessionResult& result) {
       return refusal(Code::kConflict);
     case SessionResult::Status::kUnsupported:
       return refusal(Code::kUnsupported);
+    case SessionResult::Status::kLost:
+      return refusal(Code::kDataLoss);
     case SessionResult::Status::kLater:
     case SessionResult::Status::kWait:
       break;
@@ -85,8 +90,8 @@ Refused refusal_of(const SessionResult& result) {
 
 bool is_refusal(Finish why) {
   return why == Finish::kConflict || why == Finish::kOtherRequest || why == Finish::kStateLost ||
-         why == Finish::kNoSession || why == Finish::kSessionBusy || why == Finish::kInvalid ||
-         why == Finish::kOverloaded || why == Finish::kNoMemory;
+         why == Finish::kStateSealed || why == Finish::kNoSession || why == Finish::kSessionBusy ||
+         why == Finish::kInvalid || why == Finish::kOverloaded || why == Finish::kNoMemory;
 }
 
 std::string_view code_name(const Refused& refusal) {
@@ -154,6 +159,8 @@ std::string_view name_of(Finish why) {
       return "other_request";
     case Finish::kStateLost:
       return "state_lost";
+    case Finish::kStateSealed:
+      return "state_sealed";
     case Finish::kNotKept:
       return "not_kept";
     case Finish::kNoMemory:

@@ -23,7 +23,7 @@ struct Refusal {
     kExists = 6,        // what it would make is there already
     kForbidden = 7,     // the caller is known, and may not
     kExhausted = 8,     // there is no room for it now
-    kBusy = 9,          // the session serves another request, or a state is of another model
+    kBusy = 9,          // the session is busy, or its state is of another model or has no key
     kConflict = 10,     // something has changed since the client looked
     kUnsupported = 12,  // this server does not do it
     kInternal = 13,     // the server has failed on it

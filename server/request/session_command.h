@@ -89,6 +89,8 @@ struct SessionResult {
     kNothing,      // the session has absorbed nothing, and there is nothing to be exported
     kConflict,     // the epoch is not the one that was expected
     kUnsupported,  // there is no --state-dir
+    kLost,         // the session's state is damaged on the disk
+    kSealed,       // the key of the session's state is missing, for now
     kLater,        // not an answer: it comes when it is on the disk
     kWait,         // not an answer: asked again when there may be room
   };

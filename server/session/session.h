@@ -11,7 +11,7 @@
 #include "server/request/clock.h"
 #include "server/request/session_command.h"
 #include "server/sampling/token_history.h"
-#include "server/storage/state_store.h"
+#include "server/storage/archive.h"
 
 namespace recurve {
 
@@ -59,6 +59,8 @@ struct Session {
   // Its state is on its way to the disk, by this number; 0: not, or kNoSpill: the disk took it not.
   uint64_t spill = 0;
   static constexpr uint64_t kNoSpill = UINT64_MAX;
+  // Why its state did not come from the disk for a command that waits for it; null: it may.
+  std::unique_ptr<const Archive::Loaded> not_loaded = {};
   Durability durability = Durability::kNone;
   uint64_t epoch = 0;
   uint64_t commits = 0;

@@ -130,6 +130,24 @@ SessionResult SessionStore::open(const SessionCommand& command, Clock::time_poin
                 command.durability.value_or(Durability::kNone), now);
 }
 
+// Sends for the state, which is on the disk alone: the command waits for it, or is refused where it
+// did not come. Nothing: there is no room for it.
+std::optional<SessionResult> SessionStore::bring_for_command(Session& session) {
+  using Fate = Archive::Loaded::Fate;
+  if (const auto failed = std::move(session.not_loaded)) {
+    const Status status = failed->fate == Fate::kLost     ? Status::kLost
+                          : failed->fate == Fate::kSealed ? Status::kSealed
+                                                          : Status::kFull;
+    return refuse(status, fmt::format("the state of session \"{}\" cannot be read: {}",
+                                      session.name, failed->error));
+  }
+  const auto done = [&session](const Archive::Loaded& loaded) {
+    if (!loaded.error.empty()) session.not_loaded = std::make_unique<Archive::Loaded>(loaded);
+  };
+  if (bring(session, done) == Room::kNone) return std::nullopt;
+  return refuse(Status::kWait, "");
+}
+
 // A durable one has its state on the disk, with which the new one can begin.
 SessionResult SessionStore::fork(Session& session, const SessionCommand& command,
                                  Clock::time_point now) {
@@ -140,9 +158,8 @@ SessionResult SessionStore::fork(Session& session, const SessionCommand& command
   const bool stored = session.at.stored && session.at.stored->durable();
   const bool needs_image = durability != Durability::kNone && !stored;
   if (needs_image && session.tier() == Tier::kDisk) {
-    if (bring(session, [](const auto&) {}) == Room::kNone)
-      return *no_room(command.other, command.name);
-    return refuse(Status::kWait, "");
+    const auto waits = bring_for_command(session);
+    return waits ? *waits : *no_room(command.other, command.name);
   }
   if (auto full = no_room(command.other, command.name, disk_for(durability))) return *full;
   Key key{session.tenant, command.other};
@@ -247,7 +264,7 @@ SessionResult SessionStore::export_state(Session& session, const SessionCommand&
                               command.name));
   }
   if (session.tier() == Tier::kDisk) {
-    if (bring(session, [](const auto&) {}) != Room::kNone) return refuse(Status::kWait, "");
+    if (const auto waits = bring_for_command(session)) return *waits;
     return refuse(Status::kFull,
                   "there is no host memory for the session's state, which is on the disk: try "
                   "again later, or raise --session-memory");

@@ -135,7 +135,7 @@ StateHeader SessionStore::header_of(const Snapshot& at) const {
 
 StateStore::Change SessionStore::change_of(const Session& session, Proposal* proposal) {
   Snapshot& at = proposal->at;
-  StateStore::Change change{.key = key_of(session)};
+  StateStore::Change change{.key = key_of(session), .tenant = std::string(session.tenant_name)};
   uint64_t id = id_of(at);
   if (proposal->writes) {
     StateStore::NewState& state =

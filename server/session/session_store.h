@@ -198,6 +198,7 @@ class SessionStore {
   void let_be(Session& session);
   SessionResult remove_then_tell(Session& session, const SessionCommand& command,
                                  Clock::time_point now);
+  std::optional<SessionResult> bring_for_command(Session& session);
   StateStore::Change change_of(const Session& session, Proposal* proposal);
   StateHeader header_of(const Snapshot& at) const;
   bool restore_one(const StateStore::Record& record, Clock::time_point now);

@@ -119,14 +119,15 @@ void SessionStore::spill(Session& session) {
   ++spilling_;
   const Key key{session.tenant, std::string(session.name)};
   const uint64_t number = session.spill;
-  write({.state = std::move(state)}, [this, key, number](const StateStore::Outcome& outcome) {
-    --spilling_;
-    Session* found = find(key.name, key.tenant);
-    if (found == nullptr || found->spill != number) return;
-    const Change change(*this, *found);
-    found->at.stored = outcome.state;
-    found->spill = outcome.error.empty() ? 0 : Session::kNoSpill;
-  });
+  write({.tenant = std::string(session.tenant_name), .state = std::move(state)},
+        [this, key, number](const StateStore::Outcome& outcome) {
+          --spilling_;
+          Session* found = find(key.name, key.tenant);
+          if (found == nullptr || found->spill != number) return;
+          const Change change(*this, *found);
+          found->at.stored = outcome.state;
+          found->spill = outcome.error.empty() ? 0 : Session::kNoSpill;
+        });
 }
 
 SessionStore::Room SessionStore::bring(Session& session, OnBrought done) {

@@ -91,13 +91,15 @@ Archive::Loaded Archive::load_now(const StoredPtr& state,
   try {
     loaded.header = read();
   } catch (const StateError& error) {
-    loaded = {.header = {}, .error = error.what(), .lost = true};
+    loaded = {.header = {}, .error = error.what(), .fate = Loaded::Fate::kLost};
     try {
       if (error.kind() != StateError::Kind::kOtherModel) store_.set_aside(*state);
     } catch (const std::exception&) {  // it stays where it is
     }
+  } catch (const KeyMissing& error) {
+    loaded = {.header = {}, .error = error.what(), .fate = Loaded::Fate::kSealed};
   } catch (const std::exception& error) {
-    loaded = {.header = {}, .error = error.what(), .lost = false};
+    loaded = {.header = {}, .error = error.what()};
   }
   return loaded;
 }

@@ -20,11 +20,16 @@ namespace recurve {
 class Archive {
  public:
   using Committed = std::function<void(StateStore::Outcome outcome)>;
-  // What was read; or a sentence that says why not, and whether the state is lost for ever.
+  // What was read; or a sentence that says why not, and what that means for the state.
   struct Loaded {
+    enum class Fate {
+      kThere,  // the system refused for now
+      kLost,   // for ever: it is damaged, or of another model
+      kSealed  // until its tenant's key is there again
+    };
     StateHeader header = {};
     std::string error = {};
-    bool lost = false;
+    Fate fate = Fate::kThere;
   };
   using OnLoaded = std::function<void(Loaded loaded)>;
 

@@ -72,6 +72,7 @@ void StateStore::write_state(const Change& change, Written* written) {
   Place& place = written->place;
   const uint64_t all = frame.bytes(bytes);
   check_room(all);
+  files_->prepare_for(change.tenant);
   place.durable = !change.key.empty();
   written->in_segment = all < options_.own_file;
   std::unique_ptr<FileSystem::Writer> own;
@@ -86,11 +87,10 @@ void StateStore::write_state(const Change& change, Written* written) {
     usage_.bytes += all;
   }
   FileSystem::Writer& writer = own ? *own : *segment_;
-  writer.append(frame.front);
-  for (const std::string_view part : written_parts(change.state->image)) {
-    writer.append(part);
-  }
-  writer.append(frame.back);
+  std::vector<std::string_view> parts = written_parts(change.state->image);
+  parts.insert(parts.begin(), frame.front);
+  parts.push_back(frame.back);
+  writer.append_of(change.tenant, parts);
   written->has_state = true;
   if (own != nullptr && place.durable) sync(*own);
 }

@@ -80,6 +80,7 @@ class StateStore {
     std::string key = {};
     bool removes = false;
     StatePurpose purpose = StatePurpose::kSession;  // without a key
+    std::string tenant = {};                        // whose the state is; empty: nobody's
     std::string text = {};
     std::vector<uint64_t> states = {};  // that the record names
     std::optional<NewState> state = {};
@@ -112,7 +113,7 @@ class StateStore {
   enum class Hurry { kIdle, kFull };
   bool tidy(Hurry hurry = Hurry::kIdle);
 
-  // Throws StateError, or std::system_error where the system refuses.
+  // Throws StateError, or KeyMissing, or std::system_error where the system refuses.
   StateHeader read(const StoredState& state, const StateHeader& wanted, const StateRooms& rooms);
   StateHeader read_answer(const StoredState& state);
   // The bytes of a state as it is written: its length, and those from the offset on.

@@ -72,9 +72,7 @@ void StateStore::set_aside(const StoredState& state) {
   if (place.segment == 0) {
     set_aside(name);
   } else {
-    std::string bytes(place.bytes, '\0');
-    reader->read(place.offset, std::as_writable_bytes(std::span(bytes)));
-    files_->create(std::string(kSetAside) + name)->append(bytes);
+    files_->create(std::string(kSetAside) + name)->append_from(*reader, place.offset, place.bytes);
   }
   const std::lock_guard lock(mutex_);
   if (place.segment > 0) ++usage_.set_aside;

@@ -134,15 +134,19 @@ void StateStore::sweep(const std::vector<FileSystem::Entry>& files,
 // it holds anything yet, and is no whole state of another name.
 bool StateStore::is_left_over(const std::string& name, uint64_t bytes) {
   const auto reader = files_->open(name);
+  const auto read = [&](uint64_t offset, std::span<std::byte> to) { reader->read(offset, to); };
   std::string begin(std::min<uint64_t>(bytes, kStateMagic.size()), '\0');
-  reader->read(0, std::as_writable_bytes(std::span(begin)));
+  try {
+    read(0, std::as_writable_bytes(std::span(begin)));
+  } catch (const KeyMissing&) {  // it was sealed here
+    return true;
+  }
   const std::string_view magic = name.starts_with(kJournalFile) ? kJournalMagic : kStateMagic;
   begin.resize(begin.find_last_not_of('\0') + 1);  // what a torn sector has left of it
   if (!magic.starts_with(begin)) return false;
   const uint64_t state = number_of(name, kStateFile);
   if (begin.size() < magic.size() || state == 0) return true;
   try {
-    const auto read = [&](uint64_t offset, std::span<std::byte> to) { reader->read(offset, to); };
     return read_state_header(bytes, read).id == state;
   } catch (const StateError&) {
     return true;

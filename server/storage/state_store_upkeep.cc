@@ -77,10 +77,9 @@ bool StateStore::compact(uint64_t number) {
     }
     std::string entries;
     for (auto& [id, place] : moved) {
-      std::string bytes(place.bytes, '\0');
-      reader->read(place.offset, std::as_writable_bytes(std::span(bytes)));
+      const uint64_t offset = place.offset;
       place = place_in_segment(place.bytes, place.durable);
-      segment_->append(bytes);
+      segment_->append_from(*reader, offset, place.bytes);
       if (place.durable) write_location(id, place, &entries);
     }
     sync_segment();

@@ -70,7 +70,8 @@ struct Promises {
 // Commits as a server makes them.
 class Workload : public Promises {
  public:
-  explicit Workload(StateStore& store) : store_(store) {}
+  // tenants: each key's states are those of a tenant of its own.
+  explicit Workload(StateStore& store, bool tenants = false) : store_(store), tenants_(tenants) {}
 
   struct Wish {
     std::string key;
@@ -85,6 +86,7 @@ class Workload : public Promises {
       StateStore::Change& change = changes.emplace_back();
       change.key = wish.key;
       change.removes = wish.removes;
+      if (tenants_) change.tenant = wish.key;
       if (wish.removes) {
         under_way[wish.key] = std::nullopt;
         continue;
@@ -139,6 +141,7 @@ class Workload : public Promises {
 
  private:
   StateStore& store_;
+  const bool tenants_;
   uint64_t number_ = 0;
   StoredPtr spilled_;
 };

@@ -1,0 +1,81 @@
+#include "server/identity/whole_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+
+namespace recurve {
+namespace {
+
+[[noreturn]] void fail(const std::string& path, const char* what, int error) {
+  throw std::runtime_error(
+      fmt::format("\"{}\" cannot be {}: {}", path, what, std::strerror(error)));
+}
+
+int open_folder_of(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  return open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+}  // namespace
+
+FileTurn::FileTurn(const std::string& path) : folder_(open_folder_of(path)) {
+  if (folder_ >= 0 && flock(folder_, LOCK_EX) == 0) return;
+  const int error = errno;
+  if (folder_ >= 0) close(folder_);
+  fail(path, "changed", error);
+}
+
+FileTurn::~FileTurn() { close(folder_); }
+
+void write_whole(const std::string& path, const std::string& text) {
+  struct stat old {};
+  const mode_t mode = stat(path.c_str(), &old) == 0 ? old.st_mode & 0777 : 0600;
+  std::string made = path + ".XXXXXX";
+  const int file = mkstemp(made.data());
+  if (file < 0) fail(path, "written", errno);
+  bool written = fchmod(file, mode) == 0;
+  for (size_t done = 0; written && done < text.size();) {
+    const ssize_t more = write(file, text.data() + done, text.size() - done);
+    written = more > 0;
+    if (written) done += static_cast<size_t>(more);
+  }
+  written = written && fsync(file) == 0;
+  int error = errno;
+  close(file);
+  if (written && rename(made.c_str(), path.c_str()) == 0) {
+    return sync_folder_of(path);
+  }
+  if (written) error = errno;
+  unlink(made.c_str());
+  fail(path, "written", error);
+}
+
+void sync_folder_of(const std::string& path) {
+  const int folder = open_folder_of(path);
+  if (folder < 0) fail(path, "synced", errno);
+  const bool synced = fsync(folder) == 0;
+  const int error = errno;
+  close(folder);
+  if (!synced) fail(path, "synced", error);
+}
+
+std::string read_whole(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (!in.is_open() || in.bad()) fail(path, "read", errno);
+  return text;
+}
+
+}  // namespace recurve
