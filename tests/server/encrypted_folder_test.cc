@@ -404,7 +404,7 @@ TEST_F(EncryptedFolder, HasTheKeysOfAllThatWasAcknowledgedWheneverPowerIsLost) {
       workload->run();
     } catch (const PowerLost&) {
     }
-    for (int i = 0; i < 6; ++i) {
+    for (int i = 0; i < 2; ++i) {
       SCOPED_TRACE("call " + std::to_string(last) + ", survival " + std::to_string(i));
       const auto after = disk->after_power_loss([&](size_t of) { return random() % of; });
       const auto again = open_store(after);

@@ -374,3 +374,31 @@ def test_the_command_line_and_the_load_generator_speak_it(authority, stranger):
         assert absent.returncode == 2 and "/absent" in absent.stderr
         half = run(*ask, "--tls-cert", mine.cert)
         assert half.returncode == 2 and "key" in half.stderr
+
+
+def test_clients_show_a_key_within_it(authority, tmp_path):
+    file = tmp_path / "keys.json"
+    key = subprocess.run([BIN / "recurve", "keys", "new", "--file", file, "--tenant", "alice"], check=True,
+                         capture_output=True, text=True).stdout.strip()
+    tls = recurve.Tls(ca=authority.ca)
+    with serve(*authority.sign().flags, "--keys", str(file)) as locked:
+        def tokenize(*metadata):
+            with secure(locked.address, authority) as channel:
+                call = channel.unary_unary("/recurve.v1.Inference/Tokenize",
+                                           inference_pb2.TokenizeRequest.SerializeToString,
+                                           inference_pb2.TokenizeResponse.FromString)
+                return list(call(inference_pb2.TokenizeRequest(text="It was"), metadata=metadata, timeout=60).ids)
+
+        async def by_async_client():
+            async with recurve.AsyncClient(locked.address, tls=tls, key=key) as client:
+                return list((await client.tokenize("It was")).ids)
+
+        ids = tokenize(("authorization", f"Bearer {key}"))
+        with Client(locked.address, tls=tls, key=key) as client:
+            assert list(client.tokenize("It was").ids) == ids
+        assert asyncio.run(by_async_client()) == ids
+        with pytest.raises(grpc.RpcError) as error:
+            tokenize()
+        assert error.value.code() == grpc.StatusCode.UNAUTHENTICATED
+        with Client(locked.address, tls=tls) as client, pytest.raises(recurve.UnauthenticatedError):
+            client.tokenize("It was")

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <filesystem>
 #include <mutex>
@@ -247,6 +248,50 @@ TEST(Tiers, StatesOfVersion1AreReadAgain) {
   EXPECT_EQ(server.ask(turn("s", 2))->bits(), next);
   EXPECT_EQ(server->command(Kind::kRewind, "s", "here").status, Status::kOk);
   EXPECT_EQ(server.ask(turn("s", 2))->bits(), next);
+}
+
+TEST(Tiers, WhatIsSealedWaitsForItsKey) {
+  const auto disk = std::make_shared<RecordingDisk>();
+  const auto folder = [&] { return std::make_unique<RecordingFolder>(disk); };
+  {
+    Server server(folder());
+    server.open("s", Durability::kLocal);
+    server.ask(turn("s", 1));
+  }
+  std::atomic<bool> key_is_there = true;
+  disk->on_call = [&](int, const char* what) {
+    if (what == std::string("read") && !key_is_there) throw KeyMissing("where is its key?");
+  };
+  Server server(folder());
+  key_is_there = false;
+  for (int i = 0; i < 2; ++i) {
+    AnswerPtr refused = server.ask(turn("s", 2));
+    EXPECT_EQ(refused->why(), Finish::kStateSealed);
+    EXPECT_THAT(refused->ending->message, HasSubstr("where is its key?"));
+    const SessionResult exported = server->command(Kind::kExport, "s");
+    EXPECT_EQ(exported.status, Status::kSealed);
+    EXPECT_THAT(exported.message, HasSubstr("where is its key?"));
+  }
+  key_is_there = true;
+  EXPECT_EQ(server.ask(turn("s", 2))->bits(), Server::quiet({turn("s", 1), turn("s", 2)})->bits());
+  for (const std::string& name : disk->names()) EXPECT_FALSE(name.starts_with("set-aside-"));
+}
+
+TEST(Tiers, AnExportOfADamagedStateEndsWithWhy) {
+  const auto disk = std::make_shared<RecordingDisk>();
+  const auto folder = [&] { return std::make_unique<RecordingFolder>(disk); };
+  {
+    Server server(folder());
+    server.open("s", Durability::kLocal);
+    server.ask(turn("s", 1));
+  }
+  std::string& segment = disk->bytes_of("segment-1");
+  segment[segment.size() / 2] ^= 1;
+  Server server(folder());
+  const SessionResult exported = server->command(Kind::kExport, "s");
+  EXPECT_EQ(exported.status, Status::kLost);
+  EXPECT_THAT(exported.message, HasSubstr("\"s\""));
+  EXPECT_EQ(server.ask(turn("s", 2))->why(), Finish::kStateLost);
 }
 
 // As an engine has it that many clients wait for at once.
