@@ -90,7 +90,7 @@ void Batch::add_choice(const Sequence& sequence, Sequence& choice) {
 StepShape Batch::shape() const {
   const auto& of = inputs_.decodes;
   const auto decodes = static_cast<int>(std::count(of.begin(), of.end(), 1));
-  return {.decodes = decodes, .prompt_rows = rows() - decodes};
+  return {.decodes = decodes, .prompt_rows = rows() - decodes, .apart = apart_};
 }
 
 void Batch::forget(const Sequence& sequence) {

@@ -51,6 +51,9 @@ class Batch {
   // The sequence is gone: what the step says of it is not heard.
   void forget(const Sequence& sequence);
 
+  // Whether others' next tokens wait for it.
+  void set_apart(bool apart) { apart_ = apart; }
+
   bool empty() const { return members_.empty(); }
   int rows() const { return inputs_.rows(); }
   StepShape shape() const;
@@ -82,6 +85,7 @@ class Batch {
   Staging staging_;
   std::unique_ptr<Event> done_;
   Clock::time_point launched_;
+  bool apart_ = false;
 };
 
 }  // namespace recurve

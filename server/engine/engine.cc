@@ -177,10 +177,13 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
     if (!pending_.back().prompt && pending_.back().tokens > 0) ++decodes;
   }
   StepBounds bounds = bounds_;
-  bounds.prompt_rows = pace_.prompt_rows(decodes, waiting_.is_shared(now));
-  StepPlan plan = plan_step(bounds, pending_, served_);
-  served_ = std::move(plan.served);
+  const bool shared = waiting_.is_shared(now);
+  bounds.prompt_rows = pace_.prompt_rows(decodes, shared);
+  if (shared) bounds.most_beside = pace_.most_beside();
+  StepPlan plan = plan_step(bounds, pending_, turns_);
+  turns_ = std::move(plan.turns);
   batch.clear();
+  batch.set_apart(turns_.steps_apart > 0);
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     if (plan.rows[i] == 0) continue;
     batch.add(*running_[i], plan.rows[i]);

@@ -120,7 +120,7 @@ class Engine {
   std::vector<Pending> pending_;                   // of running_
   Pace pace_;
   HoldTimeEstimator holds_;
-  std::vector<Served> served_;     // of plan_step
+  Turns turns_;                    // of plan_step
   Clock::time_point last_finish_;  // of a step
   Clock::time_point next_housekeeping_;
   std::atomic<bool> abandoned_{false};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace recurve {
 namespace {
@@ -20,8 +21,12 @@ constexpr double kSharedPart = 1.0 / 3;
 // proportion to what each contributes. Rows are counted in units of those that prompts have had of
 // late, so that steps with prompts, however large, and steps without correct the numbers equally
 // fast.
+//
+// A step of prompts apart from decodes counts as one with them, as those have a step next that
+// takes as long as the base.
 void Pace::observe(const StepShape& step, double seconds) {
   if (step.decodes == 0 && step.prompt_rows == 0) return;
+  if (step.apart) seconds += base_;
   const auto rows = static_cast<double>(step.prompt_rows);
   if (!begun_) {
     begun_ = true;
@@ -47,6 +52,12 @@ int Pace::prompt_rows(int decodes, bool shared) const {
   if (room <= 0) return 0;
   if (per_row_ * most_rows_ <= room) return most_rows_;
   return static_cast<int>(std::floor(room / per_row_));
+}
+
+int Pace::most_beside() const {
+  constexpr int kAny = std::numeric_limits<int>::max();
+  if (limit_ == 0 || !begun_ || base_ >= per_row_ * kAny) return kAny;
+  return static_cast<int>(base_ / per_row_);
 }
 
 double Pace::prompt_rate(int decodes, bool shared) const {

@@ -6,6 +6,7 @@ namespace recurve {
 struct StepShape {
   int decodes = 0;      // sequences that brought their next token
   int prompt_rows = 0;  // tokens of prompts
+  bool apart = false;   // while it was done others' next tokens waited: it has no decodes
 };
 
 // How fast this machine computes, learnt from the steps it has done: a step takes
@@ -27,6 +28,10 @@ class Pace {
   // end of the step, so it takes a third of the time that it may, or twice what it takes without
   // prompts where that is more, and that holds where nobody decodes too.
   int prompt_rows(int decodes, bool shared = false) const;
+
+  // Of prompts, as many as take as long as the rest of a step: see StepBounds. However many where a
+  // step may take however long.
+  int most_beside() const;
 
   double seconds(int prompt_rows) const { return base_ + per_row_ * prompt_rows; }
   // Seconds between two tokens of a running stream, of late; 0: none known.

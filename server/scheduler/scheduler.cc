@@ -118,10 +118,29 @@ size_t whose_turn(const Draft& plan) {
   return is_far_shorter(plan.left(shortest), plan.left(first)) ? shortest : first;
 }
 
-// Which a step always has room for, however little prompts may take of it.
-int first_piece(const Draft& plan) {
-  const size_t owner = whose_turn(plan);
-  return owner == plan.pending.size() ? 0 : plan.piece(owner);
+bool is_decode(const Pending& one) { return !one.prompt && one.tokens > 0; }
+
+// Who takes part in the step.
+enum class Part { kAll, kDecodes, kPrompts };
+
+Part part_of(const Draft& plan, size_t owner, int steps_apart) {
+  const size_t none = plan.pending.size();
+  if (owner == none || plan.piece(owner) <= plan.bounds.most_beside) return Part::kAll;
+  if (std::ranges::none_of(plan.pending, is_decode)) return Part::kAll;
+  if (steps_apart == 0) return Part::kPrompts;
+  const bool has_decodes = std::ranges::any_of(plan.pending, [&](const Pending& one) {
+    return !one.prompt && one.tenant == plan.pending[owner].tenant;
+  });
+  return steps_apart > 1 || has_decodes ? Part::kDecodes : Part::kPrompts;
+}
+
+void add_decodes(Draft& plan) {
+  for (size_t i = 0; i < plan.pending.size(); ++i) {
+    if (!is_decode(plan.pending[i])) continue;
+    plan.rows[i] = 1;
+    --plan.rows_left;
+    --plan.logits_left;
+  }
 }
 
 // Chunk by chunk to whose turn it is, as long as that fits; then what is left to whom it fits.
@@ -144,18 +163,21 @@ void share_among_prompts(Draft& plan) {
 }  // namespace
 
 StepPlan plan_step(const StepBounds& bounds, std::span<const Pending> pending,
-                   std::span<const Served> served) {
+                   const Turns& before) {
   Draft plan{bounds,      pending,       std::vector<int>(pending.size(), 0),
-             bounds.rows, bounds.logits, who_has_prompts(pending, served)};
-  for (size_t i = 0; i < pending.size(); ++i) {
-    if (pending[i].prompt || pending[i].tokens == 0) continue;
-    plan.rows[i] = 1;
-    --plan.rows_left;
-    --plan.logits_left;
+             bounds.rows, bounds.logits, who_has_prompts(pending, before.served)};
+  const size_t owner = whose_turn(plan);
+  const Part part = part_of(plan, owner, before.steps_apart);
+  if (part != Part::kPrompts) add_decodes(plan);
+  if (part != Part::kDecodes) {
+    // A step always has room for a chunk, however little prompts may take of it.
+    const int first = owner == pending.size() ? 0 : plan.piece(owner);
+    const int most = part == Part::kPrompts ? 0 : bounds.prompt_rows;
+    plan.rows_left = std::min(plan.rows_left, std::max(most, first));
+    share_among_prompts(plan);
   }
-  plan.rows_left = std::min(plan.rows_left, std::max(bounds.prompt_rows, first_piece(plan)));
-  share_among_prompts(plan);
-  return {.rows = std::move(plan.rows), .served = std::move(plan.served)};
+  const int apart = part == Part::kPrompts ? before.steps_apart + 1 : 0;
+  return {.rows = std::move(plan.rows), .turns = {std::move(plan.served), apart}};
 }
 
 }  // namespace recurve

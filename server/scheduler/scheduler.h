@@ -15,6 +15,8 @@ struct StepBounds {
   int logits;       // rows whose logits are computed
   int chunk;        // the grid on which prompts are cut
   int prompt_rows;  // what prompts may take of `rows`; the first chunk of a step always may
+  // Of prompts, beside decodes: a first chunk of more rows has a step of its own.
+  int most_beside = INT32_MAX;
 };
 
 // What one running sequence has ready.
@@ -41,22 +43,32 @@ struct Served {
   uint64_t chunks = 0;  // that it was given by turns
 };
 
+// What the steps so far mean for the next one.
+struct Turns {
+  std::vector<Served> served = {};  // those who have prompts
+  int steps_apart = 0;              // the last ones, in which decodes waited for prompts
+};
+
 // What the next step is made of.
 struct StepPlan {
-  std::vector<int> rows;       // tokens that each sequence brings, in the order given
-  std::vector<Served> served;  // for the plan of the next step
+  std::vector<int> rows;  // tokens that each sequence brings, in the order given
+  Turns turns;            // for the plan of the next step
 };
 
 // How many tokens each sequence brings to the next step.
 //
-// Every decode brings its token: nobody's next token waits for another's prompt. Prompts share the
-// rest chunk by chunk: they go to the prompt that came first, only that every second one goes to
-// the one with the fewest tokens left, if these are far fewer. So half of what there is gets every
-// prompt through in the order of their coming, however many short ones come after it, and the other
-// half gets a short one through however many long ones came before it; those of like lengths are
-// each done as early as they can be without delaying another. A prompt is cut at multiples of the
-// chunk only, counted from its start; what it brings does not depend on its neighbours except in
-// how many whole chunks, and the recurrence gives the same bits for any such cut.
+// Every decode brings its token: nobody's next token waits for another's prompt. Only where a first
+// chunk takes longer than the decodes (most_beside), steps of prompts and of decodes go by turns:
+// that costs a decode no time, and whoever comes meanwhile waits for the end of a shorter step and
+// for no decodes in its own. The prompt of a tenant that has no decodes may go twice in a row
+// before others' decodes, so that it need not wait for two steps. Prompts share the rest chunk by
+// chunk: they go to the prompt that came first, only that every second one goes to the one with the
+// fewest tokens left, if these are far fewer. So half of what there is gets every prompt through in
+// the order of their coming, however many short ones come after it, and the other half gets a short
+// one through however many long ones came before it; those of like lengths are each done as early
+// as they can be without delaying another. A prompt is cut at multiples of the chunk only, counted
+// from its start; what it brings does not depend on its neighbours except in how many whole chunks,
+// and the recurrence gives the same bits for any such cut.
 //
 // Of tenants whose prompts are there, each chunk goes to the one of which least was absorbed for
 // its weight, so that one's prompts, however many and however urgent, do not stand before
@@ -64,7 +76,6 @@ struct StepPlan {
 // one with fewer sequences goes first: who asks for little hardly waits for who asks for much.
 //
 // Pure: no clock, no device, no locks.
-StepPlan plan_step(const StepBounds& bounds, std::span<const Pending> pending,
-                   std::span<const Served> served);
+StepPlan plan_step(const StepBounds& bounds, std::span<const Pending> pending, const Turns& before);
 
 }  // namespace recurve

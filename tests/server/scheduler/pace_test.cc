@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <random>
 
 namespace recurve::pace_test {
@@ -98,6 +99,7 @@ TEST(Pace, WhereNobodyDecodesOrNothingIsPromisedPromptsHaveAll) {
   Pace free(kMostRows, 0);
   run(free, kLarge, 300, 50);
   EXPECT_EQ(free.prompt_rows(300), kMostRows);
+  EXPECT_EQ(free.most_beside(), std::numeric_limits<int>::max());
 }
 
 // Somebody else's request may come any time, and then it waits for the end of the step.
@@ -114,6 +116,25 @@ TEST(Pace, StepsAreShorterWhereSeveralTenantsShareThem) {
   }
   EXPECT_NEAR(kLarge.seconds({.decodes = 64, .prompt_rows = large.prompt_rows(64, true)}),
               0.9 * 2 * 0.0085, 0.001);
+}
+
+// Of prompts that have steps of their own it knows as well how long they take beside decodes.
+TEST(Pace, KnowsWhatPromptsTakeLongerThanDecodes) {
+  for (const bool apart : {false, true}) {
+    Pace pace(kMostRows, 0.03);
+    EXPECT_EQ(pace.most_beside(), std::numeric_limits<int>::max());
+    for (int i = 0; i < 200; ++i) {
+      StepShape step{.decodes = 16, .prompt_rows = i % 2 * kChunk};
+      double seconds = kSmall.seconds(step);
+      if (apart && step.prompt_rows > 0) {
+        step = {.decodes = 0, .prompt_rows = kChunk, .apart = true};
+        seconds = kSmall.per_row * kChunk;
+      }
+      pace.observe(step, seconds);
+    }
+    EXPECT_NEAR(pace.most_beside(), 34, 2) << "1.7 ms of 50 us each";
+    EXPECT_NEAR(pace.step_seconds(), 0.0033, 0.0005);
+  }
 }
 
 TEST(Pace, KnowsHowFastPromptsAreAbsorbed) {

@@ -24,7 +24,7 @@ constexpr StepBounds bounds(int rows, int logits, int chunk) {
 
 std::vector<int> plan(const StepBounds& bounds, const std::vector<Pending>& pending,
                       uint64_t chunks = 0) {
-  return plan_step(bounds, pending, std::vector{Served{.chunks = chunks}}).rows;
+  return plan_step(bounds, pending, {.served = {Served{.chunks = chunks}}}).rows;
 }
 
 TEST(PlanStep, NothingToDo) {
@@ -78,11 +78,11 @@ TEST(PlanStep, PromptsKeepToTheirPartOfTheStepButAChunkTheyMay) {
 }
 
 TEST(PlanStep, TheTurnGoesOnFromStepToStep) {
-  std::vector<Served> served;
+  Turns turns;
   const auto next = [&](int rows) {
     const StepPlan plan =
-        plan_step(bounds(rows, 20, 8), std::vector{prompt(400, 1), prompt(40, 2)}, served);
-    served = plan.served;
+        plan_step(bounds(rows, 20, 8), std::vector{prompt(400, 1), prompt(40, 2)}, turns);
+    turns = plan.turns;
     return plan.rows;
   };
   EXPECT_THAT(next(8), ElementsAre(8, 0));
@@ -180,8 +180,8 @@ class Traffic {
   }
   // One step of so many chunks; true if the prompt of that place is through.
   bool step_ends(int chunks, int64_t place) {
-    const StepPlan plan = plan_step(bounds(chunks * chunk_, 100000, chunk_), prompts_, served_);
-    served_ = plan.served;
+    const StepPlan plan = plan_step(bounds(chunks * chunk_, 100000, chunk_), prompts_, turns_);
+    turns_ = plan.turns;
     const std::vector<int>& rows = plan.rows;
     bool ended = false;
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -204,7 +204,7 @@ class Traffic {
   const int chunk_;
   std::vector<Pending> prompts_;
   int64_t came_ = 0;
-  std::vector<Served> served_;
+  Turns turns_;
 };
 
 int64_t chunks_of(int64_t tokens, int chunk) { return (tokens + chunk - 1) / chunk; }

@@ -103,11 +103,11 @@ TEST(MostSlots, AnAddressIsOneOfSeveralWhileSeveralAreKnown) {
 // What so many steps of one chunk each give the tenants.
 std::map<TenantId, int> rows_of_steps(int steps, const std::vector<Pending>& pending) {
   std::map<TenantId, int> rows;
-  std::vector<Served> served;
+  Turns turns;
   for (int step = 0; step < steps; ++step) {
     const StepPlan plan =
-        plan_step({.rows = 8, .logits = 100, .chunk = 8, .prompt_rows = 8}, pending, served);
-    served = plan.served;
+        plan_step({.rows = 8, .logits = 100, .chunk = 8, .prompt_rows = 8}, pending, turns);
+    turns = plan.turns;
     for (size_t i = 0; i < plan.rows.size(); ++i) rows[pending[i].tenant] += plan.rows[i];
   }
   return rows;
@@ -143,10 +143,57 @@ TEST(PlanStep, WhoAsksForLittleGoesFirst) {
   StepPlan plan = plan_step(bounds, pending, {});
   EXPECT_EQ(plan.rows, (std::vector{8, 0, 0}));
   pending.push_back({.tokens = 16, .prompt = true, .scored = false, .place = 9, .tenant = kOne});
-  plan = plan_step(bounds, pending, plan.served);
+  plan = plan_step(bounds, pending, plan.turns);
   EXPECT_EQ(plan.rows, (std::vector{0, 0, 0, 8}));
-  plan = plan_step(bounds, pending, plan.served);
+  plan = plan_step(bounds, pending, plan.turns);
   EXPECT_EQ(plan.rows, (std::vector{8, 0, 0, 0})) << "then the other";
+}
+
+constexpr Pending decode_of(TenantId tenant) {
+  return {.tokens = 1, .prompt = false, .scored = false, .tenant = tenant};
+}
+constexpr Pending prompt_of(TenantId tenant, int tokens) {
+  return {.tokens = tokens, .prompt = true, .scored = false, .tenant = tenant};
+}
+constexpr StepBounds kApart{
+    .rows = 100, .logits = 100, .chunk = 8, .prompt_rows = 50, .most_beside = 4};
+
+// A prompt that takes longer than the decodes has every second step, and of it a chunk.
+TEST(PlanStep, LongPromptsAndDecodesGoByTurns) {
+  const std::vector<Pending> pending = {decode_of(kMany), prompt_of(kMany, 24),
+                                        prompt_of(kMany, 24), decode_of(kMany)};
+  StepPlan plan;
+  for (int i = 0; i < 3; ++i) {
+    plan = plan_step(kApart, pending, plan.turns);
+    EXPECT_EQ(plan.rows, (std::vector{0, 8, 0, 0})) << i;
+    plan = plan_step(kApart, pending, plan.turns);
+    EXPECT_EQ(plan.rows, (std::vector{1, 0, 0, 1})) << i;
+  }
+}
+
+TEST(PlanStep, WhatHardlyTakesLongerGoesTogether) {
+  const auto rows = [](const StepBounds& bounds, const std::vector<Pending>& pending) {
+    return plan_step(bounds, pending, {}).rows;
+  };
+  EXPECT_EQ(rows(kApart, {decode_of(kMany), prompt_of(kOne, 4)}), (std::vector{1, 4}));
+  EXPECT_EQ(rows(kApart, {prompt_of(kMany, 8), prompt_of(kOne, 8)}), (std::vector{8, 8}))
+      << "nobody decodes";
+  StepBounds alone = kApart;
+  alone.most_beside = INT32_MAX;
+  EXPECT_EQ(rows(alone, {decode_of(kMany), prompt_of(kOne, 8)}), (std::vector{1, 8}));
+}
+
+// Who has nothing else running need not wait for a step of others' prompts and one of their
+// decodes; but these wait for two steps at most.
+TEST(PlanStep, APromptOfWhoHasNoDecodesGoesBeforeOthersDecodes) {
+  std::vector<Pending> pending = {decode_of(kMany), prompt_of(kMany, 80)};
+  StepPlan plan = plan_step(kApart, pending, {});
+  EXPECT_EQ(plan.rows, (std::vector{0, 8}));
+  pending.push_back(prompt_of(kOne, 80));
+  plan = plan_step(kApart, pending, plan.turns);
+  EXPECT_EQ(plan.rows, (std::vector{0, 0, 8}));
+  plan = plan_step(kApart, pending, plan.turns);
+  EXPECT_EQ(plan.rows, (std::vector{1, 0, 0}));
 }
 
 // What another tenant has in the line does not stand in front, however urgent.
