@@ -2,10 +2,16 @@
 the time to its first token, by recurve-loadgen with each tenant's key.
 
     RECURVE_BIN=build/release/bin /usr/bin/python3 tests/hostile/light_tenant.py [--seconds 20]
-        [--limits '{"heavy": {"slots": 8}}']
+        [--limits '{"heavy": {"slots": 8}}'] [--even]
+
+The load generators run on the server's own cores. With --even the light tenant is not alone on them
+before either: the heavy one offers as much to a second server, which refuses all but the first of it.
+So the load generator and refusals are on both sides, and the ratio says what the answers to the heavy
+tenant cost the light one.
 """
 
 import argparse
+import contextlib
 import json
 import pathlib
 import subprocess
@@ -19,6 +25,7 @@ LIGHT = ("--rate", "5", "--arrivals", "constant", "--prompt-tokens", "32", "--ou
 HEAVY = ("--prompt-tokens", "32", "--output-tokens", "32")
 TIMES = 10  # of what the server can do, offered by the heavy one
 WANTED = 1.5  # times the light one's p99 alone
+NOTHING = {"heavy": {"tokens_per_minute": 1}}  # of the server that refuses
 
 
 class Load:
@@ -49,14 +56,24 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--seconds", type=int, default=20, help="of each measurement")
     parser.add_argument("--limits", type=json.loads, default={}, help="of the file of keys")
+    parser.add_argument("--even", action="store_true", help="the load generator is busy all the time")
     arguments = parser.parse_args()
     seconds = arguments.seconds
-    with servers.Server(tenants=("light", "heavy"), limits=arguments.limits) as server:
+
+    def flood(server):
+        return Load(server, "heavy", "--rate", TIMES * capacity, *HEAVY, "--warmup", 0,
+                    "--duration", seconds + 5, "--cooldown", 1)
+
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(servers.Server(tenants=("light", "heavy"), limits=arguments.limits))
         capacity = Load(server, "heavy", "--streams", 64, *HEAVY, "--warmup", 2, "--duration", 8,
                         "--cooldown", 1).result()["throughput"]["answers_per_s"]
-        alone = Load(server, "light", *LIGHT, "--warmup", 2, "--duration", seconds).result()
-        heavy = Load(server, "heavy", "--rate", TIMES * capacity, *HEAVY, "--warmup", 0,
-                     "--duration", seconds + 5, "--cooldown", 1)
+        if arguments.even:
+            refused = flood(stack.enter_context(servers.Server(tenants=("heavy",), limits=NOTHING)))
+        alone = Load(server, "light", *LIGHT, "--warmup", 3, "--duration", seconds).result()
+        if arguments.even:
+            refused.result()
+        heavy = flood(server)
         beside = Load(server, "light", *LIGHT, "--warmup", 3, "--duration", seconds).result()
         others = heavy.result()
     print(f"heavy alone        {capacity:.1f} answers a second; it offers {TIMES * capacity:.0f}: {answered(others)}, "
