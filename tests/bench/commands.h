@@ -12,6 +12,7 @@ void add_recurrence(CLI::App& app, const bool& json);
 void add_drift(CLI::App& app, const bool& json);
 void add_prefix(CLI::App& app, const bool& json);
 void add_load(CLI::App& app, const bool& json);
+void add_tenants(CLI::App& app, const bool& json);
 #if RECURVE_SERVER
 void add_overhead(CLI::App& app, const bool& json);
 void add_service(CLI::App& app, const bool& json);
