@@ -146,7 +146,7 @@ void PrefixCache::write_next() {
   state.header.position = static_cast<int64_t>(leaving.ids.size());
   writing_ = true;
   archive_->commit(
-      {.purpose = StatePurpose::kPrefix, .state = std::move(state)},
+      {.state = std::move(state)},
       [this, owner = leaving.owner, ids = std::move(leaving.ids)](const auto& outcome) {
         writing_ = false;
         if (outcome.error.empty()) index_.put_far(owner, ids, outcome.state);
