@@ -264,6 +264,16 @@ StateHeader identity_of(const Model& model, const ServingInfo& info) {
           .layout = model.state_layout()};
 }
 
+// And what prompts' states must be of beside that, as those who begin there compute the same bits
+// as those who do not: another version may add up in another order, and so may another device.
+std::string made_by(const Backend& backend) {
+  std::string made_by = fmt::format("{} {} {}", kVersion, kCommit, backend.name());
+  backend.kernels().for_each([&](const char* op, const char* implementation) {
+    made_by += fmt::format(" {}:{}", op, implementation);
+  });
+  return made_by;
+}
+
 // And what they may take.
 void keep_sessions(const Options& o, const StateStore& states, Archive* archive,
                    SessionLimits* limits) {
@@ -327,6 +337,10 @@ int run(const Options& o, StopSignal& stop) {
   options.sessions.on_expired = [](std::string_view tenant, std::string_view name) {
     audit("session_expired", {.tenant = tenant, .key_id = {}, .peer = {}}, "OK", name);
   };
+  options.made_by = made_by(*backend);
+  options.prefix.on_unreadable = [](const std::string& why) {
+    log_event(LogLevel::kWarning, "prefix_not_read", {{"why", why}});
+  };
   options.on_recorded = RecordProgress();
   options.on_failure = failure.listener("the engine");
   Engine engine(
@@ -341,7 +355,8 @@ int run(const Options& o, StopSignal& stop) {
     engine.run();
   });
 
-  log_text(startup_table(o, *model, *text.tokenizer, text.chat, *backend, info, plan, rpc.port()));
+  log_text(startup_table(o, *model, *text.tokenizer, text.chat, *backend, info, plan, stats,
+                         rpc.port()));
   serving.serve(text.tokenizer, info, text.chat);
   log_event(LogLevel::kInfo, "serving", {{"listen", o.listen}, {"port", rpc.port()}});
   if (http)

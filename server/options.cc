@@ -276,7 +276,8 @@ int parse_options(int argc, char** argv, Options* o) {
       app.add_option(
              "--state-dir", o->state_dir,
              "Folder for sessions: durable ones are there after the server ends, however it "
-             "ends, and others' states move there where host memory is short; default: none")
+             "ends, and others' states move there where host memory is short. States that "
+             "prompts leave go there too, for this server and the next; default: none")
           ->group("Sessions");
   app.add_option("--state-keys", o->state_keys,
                  "File of keys, as `recurve keys state new` makes it: what is in --state-dir is "

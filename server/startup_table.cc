@@ -60,6 +60,15 @@ std::string prefixes_line(const Options& options, const Model& model, const Memo
                      options.prefix_shared ? ", shared between tenants" : "");
 }
 
+// And what a server before has left there.
+std::string folder_line(const Options& options, const EngineStats& stats) {
+  return fmt::format("{}, {} at most; found {} sessions, {} states of prompts, {}",
+                     options.state_dir,
+                     human_bytes(static_cast<double>(state_store_options(options).most_bytes)),
+                     stats.sessions.load(), stats.prefix_states_disk.load(),
+                     human_bytes(static_cast<double>(stats.prefix_bytes_disk)));
+}
+
 // What answers can be kept to.
 std::string constraints_line(const MemoryPlan& plan) {
   if (!has_constraint_library()) return "none: built without structured output";
@@ -85,7 +94,7 @@ int64_t resident_bytes() {
 
 std::string startup_table(const Options& options, const Model& model, const Tokenizer& tokenizer,
                           const Chat& chat, const Backend& backend, const ServingInfo& info,
-                          const MemoryPlan& plan, int port) {
+                          const MemoryPlan& plan, const EngineStats& stats, int port) {
   const double weights = static_cast<double>(model.info().weight_bytes);
   const double states = static_cast<double>(info.slots) * static_cast<double>(info.state_bytes);
   std::vector<std::pair<const char*, std::string>> rows = {
@@ -116,10 +125,7 @@ std::string startup_table(const Options& options, const Model& model, const Toke
                    options.listen.ends_with(":0") ? fmt::format(" (port {})", port) : "")},
   };
   if (!options.state_dir.empty()) {
-    rows.emplace_back(
-        "kept in",
-        fmt::format("{}, {} at most", options.state_dir,
-                    human_bytes(static_cast<double>(state_store_options(options).most_bytes))));
+    rows.emplace_back("kept in", folder_line(options, stats));
   }
   if (!options.http.empty()) rows.emplace_back("http", options.http);
   std::string table;

@@ -42,7 +42,7 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
       pool_(backend, model.state_layout(), options.slots, *stream_, [&queue] { queue.wake(); }),
       sessions_(backend, pool_, options.sessions, static_cast<int32_t>(model.info().vocab)),
       prefixes_(backend, pool_, model.info().chunk, options.prefix,
-                {options.sessions.archive, options.sessions.identity}),
+                {options.sessions.archive, options.sessions.identity, options.made_by}),
       waiting_(queue, sessions_, prefixes_, pool_, metrics, options.ttft_seconds),
       runner_(model, backend, *stream_, pool_, vocab, bounds_),
       vocab_(vocab),
@@ -253,7 +253,7 @@ void Engine::keep_prefixes(const Batch& launched) {
     if (member.rows == 0 || !std::ranges::binary_search(prompt.points, static_cast<int64_t>(at))) {
       continue;
     }
-    prefixes_.keep(sequence.caller.tenant, std::span(prompt.ids).first(at), sequence.slot);
+    prefixes_.keep(sequence.caller, std::span(prompt.ids).first(at), sequence.slot);
   }
 }
 
@@ -323,7 +323,7 @@ void Engine::keep(Sequence& sequence, Clock::time_point now) {
 
 void Engine::report(const Batch* finished) {
   const Clock::time_point now = Clock::now();
-  prefixes_.use_disk(sessions_.spare_disk_places());  // first: sessions' writes may need the room
+  prefixes_.use_disk(sessions_.spare_disk_bytes());  // first: sessions' writes may need the room
   sessions_.send_writes();
   if (finished != nullptr) {
     ++stats_.steps;
@@ -344,10 +344,15 @@ void Engine::report(const Batch* finished) {
 }
 
 void Engine::report_slots() {
-  const PrefixIndex::Counts prefixes = prefixes_.counts();
+  const PrefixCache::Counts prefixes = prefixes_.counts();
   stats_.prefix_states = prefixes.states;
   stats_.prefix_bytes = prefixes.bytes;
-  metrics_.set_prefixes(prefixes.states, prefixes.bytes, prefixes.far);
+  stats_.prefix_states_disk = prefixes.disk_states;
+  stats_.prefix_bytes_disk = prefixes.disk_bytes;
+  metrics_.set_prefixes({.states = prefixes.states,
+                         .bytes = prefixes.bytes,
+                         .disk_states = prefixes.disk_states,
+                         .disk_bytes = prefixes.disk_bytes});
   const SessionStore::Counts counts = sessions_.counts();
   const auto running = static_cast<int>(running_.size());
   const int idle = pool_.slots() - pool_.free_slots() - running;
@@ -381,6 +386,7 @@ std::optional<Clock::time_point> Engine::next_event() const {
     if (when && (!next || *when < *next)) next = when;
   };
   consider(waiting_.next_deadline());
+  consider(prefixes_.next_write());
   for (const auto& sequence : running_) {
     consider(sequence->deadline);
     consider(sequence->patience_ends());

@@ -31,6 +31,9 @@ struct EngineOptions {
   double ttft_seconds = 0;
   SessionLimits sessions;
   PrefixLimits prefix = {};
+  // What decides over the bits of a state beside model, weights and chunk: program, device,
+  // kernels.
+  std::string made_by = {};
   // Whether a step is launched before the tokens of the one before it are delivered, so that the
   // device never waits. Not said: where the device works on its own.
   std::optional<bool> launch_ahead = {};

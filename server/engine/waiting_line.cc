@@ -329,7 +329,7 @@ bool WaitingLine::fetch_prefix(Request& request, const Waiting& waiting) {
   const auto parked = std::make_shared<Parked>();
   parked_.reserve(parked_.size() + 1);
   const auto done = [parked] { parked->loading = false; };
-  if (!prefixes_.fetch(request.caller.tenant, waiting.input.ids, request.prefix, done)) {
+  if (!prefixes_.fetch(request.caller, waiting.input.ids, request.prefix, done)) {
     return false;
   }
   parked->loading = parked->has_prefix = true;
@@ -347,8 +347,7 @@ PrefixCache::Start WaitingLine::prefix_of(const Waiting& waiting) {
   if (request.more_prompt || request.sampling.prompt_logprobs >= 0) {
     return {.use = {.miss = PrefixMiss::kScored}};
   }
-  return prefixes_.start(request.caller.tenant, waiting.input.ids, request.prefix,
-                         request.prompt.places);
+  return prefixes_.start(request.caller, waiting.input.ids, request.prefix, request.prompt.places);
 }
 
 // What may fail comes first: until the end the request waits as it did.

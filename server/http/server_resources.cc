@@ -27,6 +27,8 @@ json load_of(const Serving& serving) {
           {"prefixes",
            {{"states", stats.prefix_states.load()},
             {"bytes", stats.prefix_bytes.load()},
+            {"disk_states", stats.prefix_states_disk.load()},
+            {"disk_bytes", stats.prefix_bytes_disk.load()},
             {"spared_tokens", stats.prefix_tokens.load()}}},
           {"prompt_tokens", stats.prompt_tokens.load()},
           {"generated_tokens", stats.generated_tokens.load()},

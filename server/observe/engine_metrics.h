@@ -6,7 +6,7 @@ namespace recurve {
 // Why a prompt began with no state that another one had left, in the order of PrefixMiss; "hit": it
 // began with one.
 inline constexpr const char* kPrefixMisses[] = {"hit",   "off", "continues", "scored",
-                                                "short", "new", "not_kept"};
+                                                "short", "new", "not_kept",  "on_disk"};
 
 // What a server asks of its --state-dir, in the order of Archive::Call.
 inline constexpr const char* kStateDirCalls[] = {"commit", "spill", "read"};
@@ -15,6 +15,10 @@ inline constexpr const char* kStateDirCalls[] = {"commit", "spill", "read"};
 struct SessionTiers {
   int64_t in_slot = 0, in_host = 0, on_disk = 0, empty = 0;
   int64_t to_slot = 0, to_host = 0, to_disk = 0;
+};
+// States that prompts have left, and what they take; some are both here and on the disk.
+struct PrefixTiers {
+  int64_t states = 0, bytes = 0, disk_states = 0, disk_bytes = 0;
 };
 struct StateDirUse {
   int64_t bytes = 0;      // of all files
@@ -40,7 +44,7 @@ class EngineMetrics {
   // A prompt began. miss: by the place of its reason in kPrefixMisses; the others: as in PrefixUse.
   virtual void add_prefix(int /*miss*/, int64_t /*tokens*/, int64_t /*replayed*/,
                           int64_t /*lost*/) {}
-  virtual void set_prefixes(int64_t /*states*/, int64_t /*bytes*/, int64_t /*on_disk*/) {}
+  virtual void set_prefixes(const PrefixTiers&) {}
   // Times, in seconds.
   virtual void observe_queue(double) {}
   virtual void observe_prefill(double) {}

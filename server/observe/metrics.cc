@@ -212,6 +212,8 @@ struct Metrics::Impl {
   Gauge& prefix_on_disk =
       gauge(registry, "recurve_prefix_states_on_disk",
             "States that prompts have left on the disk, of which some are in host memory too");
+  Gauge& prefix_bytes_on_disk =
+      gauge(registry, "recurve_prefix_bytes_on_disk", "What these take, of --state-disk");
 
   Gauge& constraints_waiting = gauge(registry, "recurve_constraints_waiting",
                                      "Constraints that are being compiled, or wait");
@@ -353,10 +355,11 @@ void Metrics::add_prefix(int miss, int64_t tokens, int64_t replayed, int64_t los
   impl_->prefix_lost->Increment(static_cast<double>(lost));
 }
 
-void Metrics::set_prefixes(int64_t states, int64_t bytes, int64_t on_disk) {
-  impl_->prefix_on_disk.Set(static_cast<double>(on_disk));
-  impl_->prefix_states.Set(static_cast<double>(states));
-  impl_->prefix_bytes.Set(static_cast<double>(bytes));
+void Metrics::set_prefixes(const PrefixTiers& tiers) {
+  impl_->prefix_states.Set(static_cast<double>(tiers.states));
+  impl_->prefix_bytes.Set(static_cast<double>(tiers.bytes));
+  impl_->prefix_on_disk.Set(static_cast<double>(tiers.disk_states));
+  impl_->prefix_bytes_on_disk.Set(static_cast<double>(tiers.disk_bytes));
 }
 
 void Metrics::set_constraints(const ConstraintUse& use) {

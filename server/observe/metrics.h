@@ -93,9 +93,10 @@ class Metrics final : public EngineMetrics {
   void observe_state_dir(int call, double seconds, bool failed) override;
 
   // recurve_prefix_prompts_total{begin}, recurve_prefix_tokens_total{of},
-  // recurve_prefix_states, recurve_prefix_bytes, recurve_prefix_states_on_disk
+  // recurve_prefix_states, recurve_prefix_bytes, recurve_prefix_states_on_disk,
+  // recurve_prefix_bytes_on_disk
   void add_prefix(int miss, int64_t tokens, int64_t replayed, int64_t lost) override;
-  void set_prefixes(int64_t states, int64_t bytes, int64_t on_disk) override;
+  void set_prefixes(const PrefixTiers& tiers) override;
 
   // recurve_constraints_total{outcome}, recurve_constraints_waiting, recurve_constraint_bytes. One
   // thread at a time.

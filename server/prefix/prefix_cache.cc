@@ -1,10 +1,13 @@
 #include "server/prefix/prefix_cache.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <new>
 #include <utility>
 
 #include "server/identity/tenants.h"
+#include "server/prefix/prefix_records.h"
 
 namespace recurve {
 namespace {
@@ -14,6 +17,12 @@ namespace {
 constexpr int64_t kBytesAToken = int64_t{1} << 20;
 // What is read from a disk is checked, and copied once more: it has to spare more tokens.
 constexpr int64_t kFarFactor = 4;
+// A written state takes so many bytes beside its own and its ids', about.
+constexpr int64_t kFrameBytes = 8 << 10;
+
+int64_t least_gain_from_disk(int64_t state_bytes, int chunk) {
+  return std::max<int64_t>(chunk, kFarFactor * state_bytes / kBytesAToken);
+}
 
 PrefixIndex::Options index_options(const StateLayout& layout, int chunk,
                                    const PrefixLimits& limits) {
@@ -22,7 +31,23 @@ PrefixIndex::Options index_options(const StateLayout& layout, int chunk,
           .state_bytes = static_cast<int64_t>(ImageMemory::bytes_each(layout)),
           .chunk = chunk,
           .least_gain = std::max<int64_t>(chunk, bytes / kBytesAToken),
-          .least_far_gain = std::max<int64_t>(chunk, kFarFactor * bytes / kBytesAToken)};
+          .least_offered_gain = least_gain_from_disk(bytes, chunk)};
+}
+
+// All that decides over the bits of a state beside the ids that it has absorbed.
+std::string identity_of(const StateHeader& header, const std::string& made_by) {
+  std::string identity =
+      fmt::format("{}\n{}\n{}\n{}\n", header.model, header.weights, header.chunk, made_by);
+  for (const StateArray& array : header.layout.arrays) {
+    identity += fmt::format("{} {} {} {}\n", array.name, array.layer, name_of(array.dtype),
+                            fmt::join(array.shape, " "));
+  }
+  return identity;
+}
+
+StateHeader header_of(StateHeader header, const StateLayout& layout) {
+  header.layout = layout;
+  return header;
 }
 
 }  // namespace
@@ -33,10 +58,12 @@ PrefixCache::PrefixCache(Backend& backend, StatePool& pool, int chunk, const Pre
       chunk_(chunk),
       limits_(limits),
       archive_(disk.archive),
-      written_(std::move(disk.identity)),
+      written_(header_of(std::move(disk.identity), pool.layout())),
+      identity_(identity_of(written_, disk.made_by)),
+      stored_(chunk, identity_),
       images_(backend, pool.layout()),
       index_(index_options(pool.layout(), chunk, limits)) {
-  written_.layout = pool.layout();
+  if (archive_ != nullptr) restore();
 }
 
 PrefixCache::~PrefixCache() {
@@ -52,7 +79,26 @@ int64_t PrefixCache::bytes_each(const StateLayout& layout, int chunk, int64_t to
          tokens / chunk * PrefixIndex::node_bytes(chunk);
 }
 
-PrefixCache::Start PrefixCache::start(TenantId tenant, std::span<const int32_t> ids,
+std::string_view PrefixCache::name_of(const Identity& caller) const {
+  return limits_.shared ? std::string_view() : caller.tenant_name;
+}
+
+// What servers before have left, those too that this one cannot use, which take room until it is
+// wanted. What is no such record goes.
+void PrefixCache::restore() {
+  StateStore& store = archive_->store();
+  store.for_each_record(kExpendable, [&](const StateStore::Record& record) {
+    auto found = prefix_record_of(record, identity_, limits_.shared);
+    if (found) {
+      found->entry.bytes = static_cast<int64_t>(store.bytes_of(*found->entry.state));
+      stored_.put(found->key, std::move(found->entry));
+    } else {
+      removed_.push_back(record.key);
+    }
+  });
+}
+
+PrefixCache::Start PrefixCache::start(const Identity& caller, std::span<const int32_t> ids,
                                       PrefixWish wish, const PrefixPlaces& places) {
   Start start;
   if (limits_.bytes == 0 || wish == PrefixWish::kOff) return start;
@@ -62,7 +108,7 @@ PrefixCache::Start PrefixCache::start(TenantId tenant, std::span<const int32_t> 
     return start;
   }
   PrefixIndex::Found found =
-      index_.look(owner_of(tenant), ids, wish == PrefixWish::kUseAndKeep, places);
+      index_.look(owner_of(caller), ids, wish == PrefixWish::kUseAndKeep, places);
   use.tokens = found.tokens;
   use.lost = found.lost;
   use.replayed = found.seen - found.tokens - found.lost;
@@ -71,28 +117,63 @@ PrefixCache::Start PrefixCache::start(TenantId tenant, std::span<const int32_t> 
                                     : PrefixMiss::kNew;
   start.image = std::move(found.image);
   start.points = std::move(found.points);
+  if (archive_ != nullptr) look_at_disk(caller, ids, &start);
   return start;
 }
 
-void PrefixCache::keep(TenantId tenant, std::span<const int32_t> ids, const StateSlot& slot) {
-  const PrefixIndex::Owner owner = owner_of(tenant);
+// What the prompt begins with gains by it on the disk too, or should be there. What is on the disk
+// alone has not come.
+void PrefixCache::look_at_disk(const Identity& caller, std::span<const int32_t> ids, Start* start) {
+  const std::vector<PrefixHash> hashes = hashes_of(ids);
+  const std::string_view tenant = name_of(caller);
+  PrefixUse& use = start->use;
+  if (start->image != nullptr) {
+    const size_t chunks = static_cast<size_t>(use.tokens / chunk_);
+    const bool may_be = chunks <= hashes.size();
+    if (may_be && stored_.has({tenant, hashes[chunks - 1]})) {
+      stored_.use({tenant, hashes[chunks - 1]});
+    } else {
+      index_.offer_again(owner_of(caller), ids.first(static_cast<size_t>(use.tokens)));
+      may_offer_ = true;
+    }
+  }
+  const int64_t more = stored_.longest_known(tenant, hashes) - use.tokens - use.lost;
+  if (more <= 0) return;
+  if (start->image == nullptr) use.miss = PrefixMiss::kOnDisk;
+  use.lost += more;
+  use.replayed = std::max<int64_t>(use.replayed - more, 0);
+}
+
+std::vector<PrefixHash> PrefixCache::hashes_of(std::span<const int32_t> ids) const {
+  if (stored_.empty() || ids.empty()) return {};
+  return stored_.hashes_of(ids.first(ids.size() - 1));  // a prompt has something left to absorb
+}
+
+void PrefixCache::keep(const Identity& caller, std::span<const int32_t> ids,
+                       const StateSlot& slot) {
+  const PrefixIndex::Owner owner = owner_of(caller);
   write_next();  // first: what has to make room would be gone
   try {
     if (!index_.make_room(owner, ids)) return;
+    const std::string_view name = name_of(caller);
+    if (!names_.contains(owner)) names_[owner] = name.empty() ? name : tenant_named(name).name;
     const NewImage made = images_.take();
     pool_.save(slot, made, [this, rooms = made.rooms] { images_.prepare(rooms); });
     index_.keep(owner, ids, made.image);
-    may_leave_ = true;
+    may_offer_ = true;
   } catch (const std::bad_alloc&) {  // prompts are absorbed as they would be without it
   }
 }
 
-bool PrefixCache::fetch(TenantId tenant, std::span<const int32_t> ids, PrefixWish wish,
+bool PrefixCache::fetch(const Identity& caller, std::span<const int32_t> ids, PrefixWish wish,
                         std::function<void()> done) {
-  if (archive_ == nullptr || wish == PrefixWish::kOff) return false;
-  const PrefixIndex::Owner owner = owner_of(tenant);
-  const PrefixIndex::FoundFar found = index_.look_far(owner, ids);
-  if (found.far == nullptr) return false;
+  if (archive_ == nullptr || limits_.bytes == 0 || wish == PrefixWish::kOff) return false;
+  const PrefixIndex::Owner owner = owner_of(caller);
+  StoredPrefixes::Found found = stored_.longest(name_of(caller), hashes_of(ids));
+  const auto bytes = static_cast<int64_t>(pool_.layout().bytes());
+  if (found.tokens - index_.tokens_here(owner, ids) < least_gain_from_disk(bytes, chunk_)) {
+    return false;
+  }
   const std::span<const int32_t> head = ids.first(static_cast<size_t>(found.tokens));
   const auto same = std::ranges::find_if(fetches_, [&](const FetchPtr& fetch) {
     return fetch->owner == owner && std::ranges::equal(fetch->ids, head);
@@ -102,7 +183,10 @@ bool PrefixCache::fetch(TenantId tenant, std::span<const int32_t> ids, PrefixWis
     return true;
   }
   if (!index_.make_room(owner, head)) return false;
-  const auto fetch = std::make_shared<Fetch>(Fetch{owner, {head.begin(), head.end()}});
+  const auto fetch =
+      std::make_shared<Fetch>(Fetch{.owner = owner, .ids = {head.begin(), head.end()}});
+  fetch->key = {limits_.shared ? std::string_view() : tenant_named(caller.tenant_name).name,
+                found.hash};
   fetch->done.push_back(std::move(done));
   try {
     fetch->made = images_.take();
@@ -112,50 +196,118 @@ bool PrefixCache::fetch(TenantId tenant, std::span<const int32_t> ids, PrefixWis
   }
   index_.expect(static_cast<int64_t>(fetches_.size()));
   archive_->load(
-      std::static_pointer_cast<const StoredState>(found.far), written_, fetch->made,
+      std::move(found.state), written_, fetch->made,
       [this, rooms = fetch->made.rooms] { images_.prepare(rooms); },
       [this, fetch](const Archive::Loaded& loaded) { fetched(fetch, loaded); });
   return true;
 }
 
-// What cannot be read is absorbed, as if it had never been there; where a key is missing, it is
-// asked for again.
+// What is lost for good, or is of other ids after all, is not looked for again. What cannot be read
+// now, may be later.
 void PrefixCache::fetched(const FetchPtr& fetch, const Archive::Loaded& loaded) {
   std::erase(fetches_, fetch);
   index_.expect(static_cast<int64_t>(fetches_.size()));
-  if (!loaded.error.empty()) {
-    if (loaded.fate != Archive::Loaded::Fate::kSealed)
-      index_.put_far(fetch->owner, fetch->ids, nullptr);
+  const bool others = loaded.error.empty() && loaded.header.answer_ids != fetch->ids;
+  if (others || !loaded.error.empty()) {
+    if (limits_.on_unreadable) limits_.on_unreadable(others ? "it is of other ids" : loaded.error);
+    if (others || loaded.fate == Archive::Loaded::Fate::kLost) {
+      stored_.cannot_be_read(fetch->key);
+      removed_.push_back(prefix_record_key(fetch->key));
+    }
   } else if (index_.make_room(fetch->owner, fetch->ids)) {
-    index_.keep(fetch->owner, fetch->ids, fetch->made.image);
-    may_leave_ = true;
+    index_.keep(fetch->owner, fetch->ids, fetch->made.image, PrefixIndex::Written::kYes);
   }
   fetch->made = {};
   for (const auto& done : fetch->done) done();
 }
 
-void PrefixCache::use_disk(int64_t most_states) {
+void PrefixCache::use_disk(int64_t most_bytes) {
   if (archive_ == nullptr) return;
-  index_.set_most_far(most_states);
+  most_disk_bytes_ = most_bytes;
+  trim(most_stored(), most_bytes);
+  index_.leave_room(stored_.states() * StoredPrefixes::entry_bytes());
   write_next();
+  if (!removed_.empty()) archive_->commit(take_removals());
 }
 
+void PrefixCache::trim(int64_t most_states, int64_t most_bytes) {
+  for (const StoredPrefixes::Key& key : stored_.trim(most_states, most_bytes)) {
+    removed_.push_back(prefix_record_key(key));
+  }
+}
+
+std::vector<Archive::Write> PrefixCache::take_removals() {
+  std::vector<Archive::Write> writes;
+  for (std::string& key : std::exchange(removed_, {})) {
+    writes.push_back({{.key = std::move(key), .removes = true}, [](const auto&) {}});
+  }
+  return writes;
+}
+
+int64_t PrefixCache::most_stored() const {
+  return limits_.bytes / 2 / StoredPrefixes::entry_bytes();
+}
+
+bool PrefixCache::may_write() const {
+  return archive_ != nullptr && !writing_ && may_offer_ && pool_.copied(pool_.asked());
+}
+
+std::optional<Clock::time_point> PrefixCache::next_write() const {
+  if (!may_write()) return std::nullopt;
+  return next_write_;
+}
+
+// Where there is no room for more, only what is worth more than what has to go for it.
 void PrefixCache::write_next() {
-  if (archive_ == nullptr || writing_ || !may_leave_ || !pool_.copied(pool_.asked())) return;
-  PrefixIndex::Leaving leaving = index_.leaving();
-  may_leave_ = leaving.image != nullptr;
-  if (!may_leave_) return;
-  StateStore::NewState state{written_, std::move(leaving.image)};
+  while (may_write() && (index_.is_short() || Clock::now() >= next_write_)) {
+    const int64_t bytes = static_cast<int64_t>(pool_.layout().bytes()) + kFrameBytes;
+    const bool full =
+        stored_.bytes() + bytes > most_disk_bytes_ || stored_.states() >= most_stored();
+    may_offer_ = bytes <= most_disk_bytes_;
+    if (!may_offer_) return;
+    PrefixIndex::Offer offer = index_.offer(full ? stored_.least_worth() : 0);
+    may_offer_ = offer.image != nullptr;
+    if (!may_offer_) return;
+    const StoredPrefixes::Key key{names_.at(offer.owner), stored_.hashes_of(offer.ids).back()};
+    if (!stored_.has(key)) write(key, std::move(offer));
+  }
+}
+
+void PrefixCache::write(const StoredPrefixes::Key& key, PrefixIndex::Offer offer) {
+  const auto tokens = static_cast<int64_t>(offer.ids.size());
+  const int64_t bytes = static_cast<int64_t>(pool_.layout().bytes()) + kFrameBytes +
+                        tokens * static_cast<int64_t>(sizeof(int32_t));
+  if (bytes > most_disk_bytes_) return;
+  trim(most_stored() - 1, most_disk_bytes_ - bytes);
+  StateStore::NewState state{written_, std::move(offer.image)};
   state.header.id = archive_->store().new_id();
-  state.header.position = static_cast<int64_t>(leaving.ids.size());
+  state.header.position = tokens;
+  state.header.answer_ids = std::move(offer.ids);
+  StoredPrefixes::Entry entry{.tokens = tokens, .gain = offer.gain, .hits = offer.hits};
+  StateStore::Change change{.key = prefix_record_key(key),
+                            .tenant = std::string(key.tenant),
+                            .text = prefix_record_text(entry, identity_),
+                            .states = {state.header.id},
+                            .state = std::move(state)};
+  const auto written = [this, key, entry,
+                        began = Clock::now()](const StateStore::Outcome& outcome) mutable {
+    const auto took = Clock::now() - began;
+    next_write_ = Clock::now() +
+                  std::chrono::duration_cast<Clock::duration>(took * (1 / limits_.disk_time - 1));
+    writing_ = false;
+    if (!outcome.error.empty()) return;
+    entry.state = outcome.state;
+    entry.bytes = static_cast<int64_t>(archive_->store().bytes_of(*outcome.state));
+    stored_.put(key, std::move(entry));
+  };
   writing_ = true;
-  const std::string_view tenant = limits_.shared ? "" : name_of_tenant(tenant_of(leaving.owner));
-  archive_->commit(
-      {.purpose = StatePurpose::kPrefix, .tenant = std::string(tenant), .state = std::move(state)},
-      [this, owner = leaving.owner, ids = std::move(leaving.ids)](const auto& outcome) {
-        writing_ = false;
-        if (outcome.error.empty()) index_.put_far(owner, ids, outcome.state);
-      });
+  std::vector<Archive::Write> writes = take_removals();  // first: it may need their room
+  writes.push_back({std::move(change), written});
+  archive_->commit(std::move(writes));
+}
+
+PrefixCache::Counts PrefixCache::counts() const {
+  return {index_.counts(), stored_.states(), stored_.bytes()};
 }
 
 }  // namespace recurve

@@ -2,12 +2,18 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "model/state/state_pool.h"
 #include "server/identity/identity.h"
 #include "server/prefix/prefix_index.h"
+#include "server/prefix/stored_prefixes.h"
+#include "server/request/clock.h"
 #include "server/request/prefix_use.h"
 #include "server/session/image_memory.h"
 #include "server/storage/archive.h"
@@ -17,21 +23,31 @@ namespace recurve {
 struct PrefixLimits {
   int64_t bytes = 0;    // of host memory; 0: nothing is kept
   bool shared = false;  // one tenant's prompts may begin with the states of another's
+  // Of a disk's time, what writing states may take that need not make room yet, in (0, 1].
+  double disk_time = 0.1;
+  // Called on the engine's thread where a state on the disk cannot be read; may only post.
+  std::function<void(const std::string& why)> on_unreadable = {};
 };
 
-// Where states are written that may have to make room; of `identity` in model, weights and chunk.
+// Where states are written, so that they may make room and outlive the server; of `identity` in
+// model, weights and chunk, and of `made_by` in all else that decides over their bits: program,
+// device and kernels.
 struct PrefixDisk {
   Archive* archive = nullptr;  // null: nowhere. Outlives the cache.
   StateHeader identity = {};
+  std::string made_by = {};
 };
 
-// States that prompts have left on their way, in host memory, and on a disk those for which there
-// is no room any more, for prompts that begin alike: those begin there, and give the same tokens,
+// States that prompts have left on their way, in host memory and on a disk, for prompts that begin
+// alike: those begin there, and give the same tokens,
 // to the bit, as if all of it had been absorbed, for a prompt is cut on the grid of chunks anyway.
 // A tenant has what its own prompts have left, unless they are shared: how long a prompt takes
 // tells whether another one has begun so. Belongs to the engine's thread.
 //
-// What is on the disk is gone with the server, and makes room there for sessions.
+// What is worth it is written to the disk while there is nothing else to write, and at once where
+// it is to make room in memory. There it outlives the server, however that ends, for those that
+// compute the same bits; it makes room for sessions. What cannot be read there is as if it had
+// never been there, and a prompt that began so says so.
 class PrefixCache {
  public:
   // chunk: the grid of the model's prompts, in tokens. Backend and pool outlive the cache.
@@ -45,22 +61,27 @@ class PrefixCache {
     std::vector<int64_t> points = {};  // tokens after which keep() is to be called
   };
   // A prompt begins in a state that has absorbed nothing.
-  Start start(TenantId tenant, std::span<const int32_t> ids, PrefixWish wish,
+  Start start(const Identity& caller, std::span<const int32_t> ids, PrefixWish wish,
               const PrefixPlaces& places = {});
   // The slot has absorbed these ids, from nothing; steps on the pool's stream included that have
   // been launched. Where there is no memory for it, nothing is kept.
-  void keep(TenantId tenant, std::span<const int32_t> ids, const StateSlot& slot);
+  void keep(const Identity& caller, std::span<const int32_t> ids, const StateSlot& slot);
 
   // Sends for what is on the disk alone of a prompt, where that is quicker than to absorb it:
   // done() is called once start() would find it, or it cannot be had. False: there is nothing to
   // wait for.
-  bool fetch(TenantId tenant, std::span<const int32_t> ids, PrefixWish wish,
+  bool fetch(const Identity& caller, std::span<const int32_t> ids, PrefixWish wish,
              std::function<void()> done);
-  // Has at most so many states on the disk from now on, and writes what may soon have to make room.
-  // To be called between steps.
-  void use_disk(int64_t most_states);
+  // Has at most so many bytes of states on the disk from now on, and writes what is to be written
+  // next. To be called between steps, before what the room is for is written.
+  void use_disk(int64_t most_bytes);
+  // When there will be something to write that may not be written yet; empty: never.
+  std::optional<Clock::time_point> next_write() const;
 
-  PrefixIndex::Counts counts() const { return index_.counts(); }
+  struct Counts : PrefixIndex::Counts {
+    int64_t disk_states = 0, disk_bytes = 0;  // of states, some of which are in memory too
+  };
+  Counts counts() const;
   // What a state takes, with the nodes of so many tokens.
   static int64_t bytes_each(const StateLayout& layout, int chunk, int64_t tokens);
 
@@ -68,25 +89,42 @@ class PrefixCache {
   // A state on its way from the disk, and who waits for it.
   struct Fetch {
     PrefixIndex::Owner owner = 0;
+    StoredPrefixes::Key key = {};
     std::vector<int32_t> ids = {};
     NewImage made = {};
     std::vector<std::function<void()>> done = {};
   };
   using FetchPtr = std::shared_ptr<Fetch>;
 
-  PrefixIndex::Owner owner_of(TenantId tenant) const { return limits_.shared ? 0 : 1 + tenant; }
-  // Of those that are not shared.
-  static TenantId tenant_of(PrefixIndex::Owner owner) { return static_cast<TenantId>(owner - 1); }
+  PrefixIndex::Owner owner_of(const Identity& caller) const {
+    return limits_.shared ? 0 : PrefixIndex::Owner{1} + caller.tenant;
+  }
+  std::string_view name_of(const Identity& caller) const;
+  void restore();
+  // The hashes of a prompt's beginnings that may be on the disk; none if nothing may be.
+  std::vector<PrefixHash> hashes_of(std::span<const int32_t> ids) const;
+  void look_at_disk(const Identity& caller, std::span<const int32_t> ids, Start* start);
   void fetched(const FetchPtr& fetch, const Archive::Loaded& loaded);
-  void write_next();  // if one is to leave, its copy is there and no other is being written
+  int64_t most_stored() const;  // on the disk, for what is known of them takes memory
+  bool may_write() const;       // an offer, as no other is being written, and its copy is there
+  void write_next();
+  void write(const StoredPrefixes::Key& key, PrefixIndex::Offer offer);
+  void trim(int64_t most_states, int64_t most_bytes);  // what is on the disk
+  std::vector<Archive::Write> take_removals();
 
   StatePool& pool_;
   const int chunk_;
   const PrefixLimits limits_;
   Archive* const archive_;
-  StateHeader written_;  // of states on the disk
+  StateHeader written_;         // of states on the disk
+  const std::string identity_;  // of that, and what made it
+  StoredPrefixes stored_;
+  std::unordered_map<PrefixIndex::Owner, std::string_view> names_;  // of tenants
+  int64_t most_disk_bytes_ = 0;
+  std::vector<std::string> removed_;  // keys of records that are to go
   bool writing_ = false;
-  bool may_leave_ = false;  // there may be something to write
+  bool may_offer_ = false;  // there may be something to write
+  Clock::time_point next_write_ = {};
   std::vector<FetchPtr> fetches_;
   ImageMemory images_;
   PrefixIndex index_;

@@ -34,14 +34,14 @@ int64_t PrefixIndex::node_bytes(int chunk) {
 
 int64_t PrefixIndex::bytes() const {
   return static_cast<int64_t>(nodes_.size()) * node_bytes_ +
-         (static_cast<int64_t>(by_value_.size()) + expected_) * options_.state_bytes;
+         (static_cast<int64_t>(by_value_.size()) + expected_) * options_.state_bytes +
+         others_bytes_;
 }
 
 PrefixIndex::Counts PrefixIndex::counts() const {
   return {.states = static_cast<int64_t>(by_value_.size()),
           .nodes = static_cast<int64_t>(nodes_.size()),
           .bytes = bytes(),
-          .far = static_cast<int64_t>(by_far_value_.size()),
           .evicted = evicted_};
 }
 
@@ -109,14 +109,13 @@ bool PrefixIndex::make_room(Owner owner, std::span<const int32_t> ids) {
   if (wanted > options_.bytes) return false;
   while (bytes() + wanted > options_.bytes) {
     if (evict_state()) continue;
-    if (bare_.empty() && evict_far()) continue;
     if (bare_.empty()) return false;
     trim(static_cast<int64_t>(bare_.size() - 1) * node_bytes_);
   }
   return true;
 }
 
-void PrefixIndex::keep(Owner owner, std::span<const int32_t> ids, Image image) {
+void PrefixIndex::keep(Owner owner, std::span<const int32_t> ids, Image image, Written written) {
   const Path path = path_of(owner, ids, true);
   if (path.empty() || path.back()->image != nullptr) return;
   if (path.back()->tokens != static_cast<int64_t>(ids.size())) return;
@@ -125,68 +124,53 @@ void PrefixIndex::keep(Owner owner, std::span<const int32_t> ids, Image image) {
   node.hits = 0;
   node.value = value_of(node);
   by_value_.emplace(node.value, &node);
-  if (!node.has_state()) count_state(node, 1);
+  count_state(node, 1);
   node.image = std::move(image);
   node.had_image = true;
-  node.offered = false;
+  node.offered = written == Written::kYes;
 }
 
-PrefixIndex::FoundFar PrefixIndex::look_far(Owner owner, std::span<const int32_t> ids) {
-  const size_t end = last_place(ids);
-  const Path known = path_of(owner, ids.first(end), false);
-  const auto far = std::find_if(known.rbegin(), known.rend(),
-                                [](const Node* node) { return node->has_state(); });
-  if (far == known.rend() || (*far)->image != nullptr) return {};
-  const auto near =
-      std::find_if(far, known.rend(), [](const Node* node) { return node->image != nullptr; });
-  const int64_t spared = (*far)->tokens - (near == known.rend() ? 0 : (*near)->tokens);
-  if (spared < options_.least_far_gain) return {};
-  return {.far = (*far)->far, .tokens = (*far)->tokens};
+int64_t PrefixIndex::tokens_here(Owner owner, std::span<const int32_t> ids) {
+  const Path known = path_of(owner, ids.first(last_place(ids)), false);
+  const auto kept = std::find_if(known.rbegin(), known.rend(),
+                                 [](const Node* node) { return node->image != nullptr; });
+  return kept == known.rend() ? 0 : (*kept)->tokens;
 }
 
-PrefixIndex::Leaving PrefixIndex::leaving() {
-  // Room for the next two, and for what leads to them.
-  const int64_t free = options_.bytes / 8 + 2 * options_.state_bytes;
-  if (most_far_ == 0 || bytes() + free < options_.bytes) return {};
-  // Where there is no room for more, only what is worth more than what has to go for it.
-  const bool full = static_cast<int64_t>(by_far_value_.size()) >= most_far_;
-  for (const auto& [value, node] : by_value_) {
-    if (node->far != nullptr || node->offered) continue;
-    if (gain_of(*node) < options_.least_far_gain) continue;
-    if (full && value_of(*node) <= by_far_value_.begin()->first) continue;
-    node->offered = true;
-    Leaving leaving{.owner = node->owner, .image = node->image};
-    leaving.ids.resize(static_cast<size_t>(node->tokens));
-    for (const Node* at = node; at != nullptr; at = at->parent) {
-      std::ranges::copy_backward(at->ids, leaving.ids.begin() + at->tokens);
-    }
-    return leaving;
+// Room for the next two, and for what leads to them.
+bool PrefixIndex::is_short() const {
+  return bytes() + options_.bytes / 8 + 2 * options_.state_bytes >= options_.bytes;
+}
+
+bool PrefixIndex::is_offered(const Node& node, double least_worth) const {
+  if (node.offered || gain_of(node) < options_.least_offered_gain) return false;
+  return worth_of(node) > least_worth;
+}
+
+PrefixIndex::Offer PrefixIndex::offer_of(Node& node) {
+  node.offered = true;
+  Offer offer{.owner = node.owner, .image = node.image, .gain = gain_of(node), .hits = node.hits};
+  offer.ids.resize(static_cast<size_t>(node.tokens));
+  for (const Node* at = &node; at != nullptr; at = at->parent) {
+    std::ranges::copy_backward(at->ids, offer.ids.begin() + at->tokens);
   }
-  return {};
+  return offer;
 }
 
-// It may have made room meanwhile; then what it was written for is what is left of it.
-void PrefixIndex::put_far(Owner owner, std::span<const int32_t> ids, Far far) {
-  const Path path = path_of(owner, ids, far != nullptr);
+PrefixIndex::Offer PrefixIndex::offer(double least_worth) {
+  const auto is_next = [&](const auto& at) { return is_offered(*at.second, least_worth); };
+  if (is_short()) {
+    const auto next = std::find_if(by_value_.begin(), by_value_.end(), is_next);
+    return next == by_value_.end() ? Offer{} : offer_of(*next->second);
+  }
+  const auto next = std::find_if(by_value_.rbegin(), by_value_.rend(), is_next);
+  return next == by_value_.rend() ? Offer{} : offer_of(*next->second);
+}
+
+void PrefixIndex::offer_again(Owner owner, std::span<const int32_t> ids) {
+  const Path path = path_of(owner, ids, false);
   if (path.empty() || path.back()->tokens != static_cast<int64_t>(ids.size())) return;
-  Node& node = *path.back();
-  if (node.far != nullptr) drop_far(node);
-  if (far == nullptr) return;
-  if (!node.has_state()) count_state(node, 1);
-  node.far = std::move(far);
-  node.far_value = value_of(node);
-  by_far_value_.emplace(node.far_value, &node);
-  set_most_far(most_far_);
-}
-
-// What leads to them takes half of the memory at most, too.
-void PrefixIndex::set_most_far(int64_t states) {
-  most_far_ = states;
-  while (static_cast<int64_t>(by_far_value_.size()) > most_far_) evict_far();
-  const auto takes_most = [&] {
-    return static_cast<int64_t>(nodes_.size()) * node_bytes_ > options_.bytes / 2;
-  };
-  while (takes_most() && evict_far()) trim(options_.bytes / kBareShare);
+  path.back()->offered = false;
 }
 
 // The node has a state from now on, or none any more, and those before it lead to one more or less.
@@ -271,24 +255,22 @@ void PrefixIndex::touch(const Path& path) {
 // Tokens that are spared by it and by no state before it.
 int64_t PrefixIndex::gain_of(const Node& node) const {
   const Node* before = node.parent;
-  while (before != nullptr && !before->has_state()) before = before->parent;
+  while (before != nullptr && before->image == nullptr) before = before->parent;
   return node.tokens - (before == nullptr ? 0 : before->tokens);
 }
 
-// That, as often as it was used, from the clock on.
-double PrefixIndex::value_of(const Node& node) const {
-  return node.clock + static_cast<double>(node.hits + 1) * static_cast<double>(gain_of(node));
+// That, as often as it was used.
+double PrefixIndex::worth_of(const Node& node) const {
+  return static_cast<double>(node.hits + 1) * static_cast<double>(gain_of(node));
 }
+
+// From the clock on.
+double PrefixIndex::value_of(const Node& node) const { return node.clock + worth_of(node); }
 
 void PrefixIndex::use(Node& node) {
   ++node.hits;
   node.clock = clock_;
-  node.offered = false;
   revalue(node, value_of(node));
-  if (node.far == nullptr) return;
-  by_far_value_.erase({node.far_value, &node});
-  node.far_value = node.value;
-  by_far_value_.emplace(node.far_value, &node);
 }
 
 void PrefixIndex::revalue(Node& node, double value) {
@@ -312,22 +294,10 @@ bool PrefixIndex::evict_state() {
     clock_ = least.value;
     least.image.reset();
     ++evicted_;
-    if (!least.has_state()) count_state(least, -1);
+    count_state(least, -1);
     return true;
   }
   return false;
-}
-
-bool PrefixIndex::evict_far() {
-  if (by_far_value_.empty()) return false;
-  drop_far(*by_far_value_.begin()->second);
-  return true;
-}
-
-void PrefixIndex::drop_far(Node& node) {
-  by_far_value_.erase({node.far_value, &node});
-  node.far.reset();
-  if (!node.has_state()) count_state(node, -1);
 }
 
 // Until bare nodes take so many bytes at most. Only a last one may go: others behind it stand

@@ -26,13 +26,11 @@ namespace recurve {
 // that moves on with what goes, so that what was worth much once goes too (GDSF). Only the state
 // that was used gains by it, not those before it.
 //
-// A state may be far too, or only: somewhere that is slower and larger, of which the index knows no
-// more than a handle. Whoever has the index writes states there while they are here, so that they
-// can make room at once; among those that are far, the one of the least value goes in the end.
+// Whoever has the index may write states elsewhere while they are here, of which it knows no more
+// than that it has offered them.
 class PrefixIndex {
  public:
   using Image = StateImage;
-  using Far = std::shared_ptr<const void>;
   using Owner = uint64_t;
   static constexpr int64_t kSparse = 8192;
 
@@ -41,7 +39,7 @@ class PrefixIndex {
     int64_t state_bytes = 0;  // what a state takes
     int chunk = 1;            // states are found and kept at multiples of it
     int64_t least_gain = 1;  // a state is kept if it spares so many tokens beyond the one before it
-    int64_t least_far_gain = 1;  // one goes far, and comes back, if it spares so many
+    int64_t least_offered_gain = 1;  // one is offered to be written, if it spares so many
   };
   explicit PrefixIndex(const Options& options);
   PrefixIndex(const PrefixIndex&) = delete;
@@ -67,34 +65,36 @@ class PrefixIndex {
   // Whether a state of these ids is wanted, which are whole chunks; if so, there is room for it.
   bool make_room(Owner owner, std::span<const int32_t> ids);
   // Keeps the state of these ids, if make_room() was true just before.
-  void keep(Owner owner, std::span<const int32_t> ids, Image image);
+  enum class Written { kNo, kYes };  // yes: it need not be offered
+  void keep(Owner owner, std::span<const int32_t> ids, Image image, Written written = Written::kNo);
 
-  // What is far of a prompt, if it spares so many tokens more than all that is here that it is to
-  // come back.
-  struct FoundFar {
-    Far far = {};  // null: nothing
-    int64_t tokens = 0;
-  };
-  FoundFar look_far(Owner owner, std::span<const int32_t> ids);
-  // What should be written before it has to make room, each once until it is used again. There is
-  // nothing while there is room.
-  struct Leaving {
+  // Tokens of the longest beginning of a prompt of which there is a state; it counts as no use.
+  int64_t tokens_here(Owner owner, std::span<const int32_t> ids);
+
+  // Whether the next states that are kept will need the room of others.
+  bool is_short() const;
+  // What should be written elsewhere next, each once: where room is short, of the least value
+  // first, which is to make it; else of the greatest.
+  struct Offer {
     Owner owner = 0;
     std::vector<int32_t> ids = {};
     Image image = {};  // null: nothing
+    int64_t gain = 0;  // tokens that it spares beyond the state before it
+    int64_t hits = 0;
   };
-  Leaving leaving();
-  // The state of these ids, which is here, is far too; with null, it is not far any more.
-  void put_far(Owner owner, std::span<const int32_t> ids, Far far);
-  // So many may be far from now on.
-  void set_most_far(int64_t states);
+  // least_worth: nothing that is worth no more than that, in gain times uses.
+  Offer offer(double least_worth);
+  // The state of these ids is offered once more.
+  void offer_again(Owner owner, std::span<const int32_t> ids);
+
   // So many images are on their way here, for which there is to be room.
   void expect(int64_t images) { expected_ = images; }
+  // Of the memory, so many bytes are another's.
+  void leave_room(int64_t bytes) { others_bytes_ = bytes; }
 
   struct Counts {
     int64_t states = 0, nodes = 0, bytes = 0;
-    int64_t far = 0;      // states, of which some are here too
-    int64_t evicted = 0;  // states that were here, since the start
+    int64_t evicted = 0;  // states, since the start
   };
   Counts counts() const;
   // What a node takes, all told.
@@ -115,17 +115,15 @@ class PrefixIndex {
     int64_t tokens = 0;  // of all chunks up to here
     std::vector<int32_t> ids = {};
     int children = 0;
-    int states = 0;  // of its own and of those behind it, here or far
+    int states = 0;  // of its own and of those behind it
     Owner owner = 0;
     Image image = {};
-    Far far = {};
-    bool offered = false;    // by leaving(), since it was used
+    bool offered = false;
     bool had_image = false;  // it may have made room since
     int64_t hits = 0;
     double clock = 0;                       // when it was used last
-    double value = 0, far_value = 0;        // its places in by_value_ and by_far_value_
+    double value = 0;                       // its place in by_value_
     std::list<Node*>::iterator place = {};  // in bare_, where `states` is 0
-    bool has_state() const { return image != nullptr || far != nullptr; }
   };
   using Path = std::vector<Node*>;
 
@@ -140,12 +138,13 @@ class PrefixIndex {
   std::vector<int64_t> points_of(int64_t from, int64_t seen, int64_t end,
                                  const PrefixPlaces& places) const;
   int64_t gain_of(const Node& node) const;
+  double worth_of(const Node& node) const;
   double value_of(const Node& node) const;
+  bool is_offered(const Node& node, double least_worth) const;
+  Offer offer_of(Node& node);
   void use(Node& node);
   void revalue(Node& node, double value);
   bool evict_state();
-  bool evict_far();
-  void drop_far(Node& node);
   void count_state(Node& node, int by);
   void trim(int64_t most_bare);
   void forget(Node& node);
@@ -158,9 +157,8 @@ class PrefixIndex {
   std::unordered_map<Owner, uint64_t> roots_;
   std::unordered_map<Key, Node, HashOfKey> nodes_;
   std::list<Node*> bare_;  // those with no state here or below, used longest ago last
-  std::set<std::pair<double, Node*>> by_value_;      // those with a state here
-  std::set<std::pair<double, Node*>> by_far_value_;  // those with one that is far
-  int64_t most_far_ = 0, expected_ = 0;
+  std::set<std::pair<double, Node*>> by_value_;  // those with a state
+  int64_t expected_ = 0, others_bytes_ = 0;
   double clock_ = 0;
   int64_t evicted_ = 0;
 };

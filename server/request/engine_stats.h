@@ -17,8 +17,10 @@ struct EngineStats {
   std::atomic<int64_t> disk_bytes{0};         // of all files of --state-dir
   std::atomic<int> sessions_not_restored{0};  // of the folder, at the start
   std::atomic<int64_t> prefix_tokens{0};      // that prompts were spared, since the start
-  std::atomic<int64_t> prefix_states{0};
+  std::atomic<int64_t> prefix_states{0};      // in host memory, and what they take of it
   std::atomic<int64_t> prefix_bytes{0};
+  std::atomic<int64_t> prefix_states_disk{0};  // on the disk, of which some are in memory too
+  std::atomic<int64_t> prefix_bytes_disk{0};
   std::atomic<int64_t> prompt_tokens{0};
   std::atomic<int64_t> generated_tokens{0};
   std::atomic<int64_t> steps{0};

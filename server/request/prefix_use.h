@@ -27,6 +27,7 @@ enum class PrefixMiss {
   kShort,    // it is no longer than a chunk
   kNew,      // no prompt has begun as it does
   kNotKept,  // one has, and its state was not kept, or had to make room for others
+  kOnDisk,  // its state is on the disk, perhaps of a server before, and could not be had from there
 };
 
 // What metrics and answers call it.
@@ -36,7 +37,7 @@ inline constexpr int place_of(PrefixMiss miss) { return static_cast<int>(miss); 
 struct PrefixUse {
   int64_t tokens = 0;  // of the prompt, that the state it began with had absorbed
   // Further ones that prompts had begun with before, and that were absorbed anew all the same: as
-  // no state was kept of them, or as the one that was has made room since.
+  // no state was kept of them, or as the one that was has made room since, or stayed on the disk.
   int64_t replayed = 0, lost = 0;
   PrefixMiss miss = PrefixMiss::kOff;
 };

@@ -157,6 +157,8 @@ grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* c
   v1::Load::Prefixes& prefixes = *response->mutable_prefixes();
   prefixes.set_states(stats.prefix_states);
   prefixes.set_bytes(stats.prefix_bytes);
+  prefixes.set_disk_states(stats.prefix_states_disk);
+  prefixes.set_disk_bytes(stats.prefix_bytes_disk);
   prefixes.set_spared_tokens(stats.prefix_tokens);
   response->set_prompt_tokens(stats.prompt_tokens);
   response->set_generated_tokens(stats.generated_tokens);

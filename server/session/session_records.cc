@@ -71,6 +71,7 @@ int SessionStore::restore(Clock::time_point now) {
   int unknown = 0;
   owner_epoch_ = 1;
   archive_->store().for_each_record([&](const StateStore::Record& record) {
+    if (is_expendable(record.key)) return;  // no session's
     if (record.key == kOwner) {
       owner_epoch_ = std::strtoull(record.text.c_str(), nullptr, 10) + 1;
     } else if (!restore_one(record, now)) {

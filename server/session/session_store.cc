@@ -221,9 +221,9 @@ int64_t SessionStore::disk_places(int64_t more_reserved) const {
   return (limits_.disk_bytes - disk_reserved_ - more_reserved) / disk_each_;
 }
 
-int64_t SessionStore::spare_disk_places() const {
+int64_t SessionStore::spare_disk_bytes() const {
   constexpr int64_t kNext = 2;  // that is opened, or moves, before this is asked again
-  return std::max<int64_t>((disk_places(0) - moved_ - kNext) / 2, 0);
+  return std::max<int64_t>((disk_places(0) - moved_ - kNext) / 2, 0) * (disk_each_ / 2);
 }
 
 // Host memory that sessions may come to need, so that each of them can always come back, were they

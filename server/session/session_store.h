@@ -115,9 +115,10 @@ class SessionStore {
   // Returns once nothing is.
   void finish_work();
   Archive* archive() { return archive_; }
-  // States that others may have on the disk, as many as sessions have neither reserved nor come to
-  // use of it, and some left over for what these do next; for each, the room of its successor too.
-  int64_t spare_disk_places() const;
+  // Bytes of states that others may have on the disk: of what sessions have neither reserved nor
+  // come to use of it, with some left over for what these do next, a half; and of that a half, for
+  // the room of what is about to go.
+  int64_t spare_disk_bytes() const;
   uint64_t owner_epoch() const { return owner_epoch_; }
   std::optional<CommitInfo> last_commit(const Session& session) const;
 

@@ -48,7 +48,8 @@ namespace recurve {
 //               extent lie together. "dtype" is "F32", "BF16" or "I32" of the arrays of the state,
 //               which come first, "I64" or "I32" of two more of layer -1, each in the piece of its
 //               name: "history", a bit for every id seen, in words of 64 from id 0 on; and
-//               "answer", the ids of the last answer
+//               "answer", the ids of the last answer, or, of a state that a prompt has left for
+//               others, all that it has absorbed
 //
 // A state may be used where "model", "weights", "chunk" and the arrays are those of the server,
 // whatever pieces these are in.

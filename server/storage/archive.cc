@@ -167,7 +167,8 @@ void Archive::commit_group(std::vector<Commit> group) {
   std::vector<StateStore::Change> changes;
   std::vector<Call> calls;
   for (Commit& commit : group) {
-    calls.push_back(commit.change.key.empty() ? Call::kSpill : Call::kCommit);
+    const std::string& key = commit.change.key;
+    calls.push_back(key.empty() || is_expendable(key) ? Call::kSpill : Call::kCommit);
     changes.push_back(std::move(commit.change));
   }
   std::vector<StateStore::Outcome> outcomes;
@@ -193,10 +194,12 @@ void Archive::read() {
   while (true) {
     changed_.wait(lock, [this] { return closed_ || !reads_.empty(); });
     if (reads_.empty()) return;
-    const Job job = std::move(reads_.front());
+    Job job = std::move(reads_.front());
     reads_.pop_front();
     lock.unlock();
-    post({job()});
+    std::function<void()> done = job();
+    job = nullptr;  // the image goes before anybody hears of it
+    post({std::move(done)});
     lock.lock();
   }
 }

@@ -39,8 +39,8 @@ class Archive {
   Archive& operator=(const Archive&) = delete;
 
   StateStore& store() { return store_; }
-  // What was asked for, by kStateDirCalls' order: a record's change, a state without one, a state
-  // or an answer that is read.
+  // What was asked for, by kStateDirCalls' order: a record's change, a state that nobody was
+  // promised, a state or an answer that is read.
   enum class Call { kCommit, kSpill, kRead };
   // Called by take_done() for each that is done: how long it took, its wait included.
   using Listener = std::function<void(Call call, double seconds, bool failed)>;

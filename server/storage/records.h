@@ -9,6 +9,10 @@
 
 namespace recurve {
 
+// Records whose keys begin so are of use, and nobody's promise: see StateStore.
+inline constexpr std::string_view kExpendable = "prefix ";
+inline bool is_expendable(std::string_view key) { return key.starts_with(kExpendable); }
+
 // The records of a store by their keys, each in one piece as the journal has it: of a hundred
 // thousand of them, little more than their texts is in memory.
 class Records {
@@ -36,8 +40,9 @@ class Records {
     return record_of(*found);
   }
   size_t size() const { return entries_.size(); }
-  // As the journal has them, by their keys.
+  // As the journal has them, by their keys; `from`: from that one on.
   auto begin() const { return entries_.begin(); }
+  auto begin(std::string_view from) const { return entries_.lower_bound(from); }
   auto end() const { return entries_.end(); }
 
  private:

@@ -27,6 +27,7 @@ uint64_t StateStore::new_id() {
 }
 
 std::vector<StateStore::Outcome> StateStore::commit(std::span<const Change> changes) {
+  give_up_expendable(changes);
   make_room(changes);
   std::vector<Written> written(changes.size());
   write_states(changes, &written);
@@ -35,6 +36,16 @@ std::vector<StateStore::Outcome> StateStore::commit(std::span<const Change> chan
   const std::lock_guard lock(mutex_);
   for (size_t c = 0; c < changes.size(); ++c) apply(changes[c], &written[c], &outcomes[c]);
   return outcomes;
+}
+
+// What is to go of these, others may have the room of.
+void StateStore::give_up_expendable(std::span<const Change> changes) {
+  const std::lock_guard lock(mutex_);
+  for (const Change& change : changes) {
+    if (!change.removes || !is_expendable(change.key)) continue;
+    if (const auto before = records_.find(change.key)) unname(before->states);
+    records_.remove(change.key);
+  }
 }
 
 // Nothing is removed once the first state is written, as nothing names it yet.
@@ -255,8 +266,6 @@ void StateStore::apply(const Change& change, Written* written, Outcome* outcome)
     Place& place = places_[change.state->header.id];
     place = written->place;
     if (place.segment > 0) segments_[place.segment].live += place.bytes;
-    place.purpose = change.purpose;
-    if (!place.durable) unnamed(place) += place.bytes;
     outcome->state = handle(change.state->header.id, place);
   } else if (written->own_file) {
     to_remove_.emplace_back(file_name(kStateFile, change.state->header.id), written->place.bytes);

@@ -1,13 +1,14 @@
 #pragma once
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -42,9 +43,6 @@ class StoredState {
 };
 using StoredPtr = std::shared_ptr<const StoredState>;
 
-// Whose a state without a record is: a session's that has left host memory, or a prompt's.
-enum class StatePurpose : uint8_t { kSession, kPrefix };
-
 // States and records in a folder. A record is some text by a key, which may name states; what is
 // committed is there after a loss of power, and a state is there as long as a record names it.
 //
@@ -56,6 +54,11 @@ enum class StatePurpose : uint8_t { kSession, kPrefix };
 // what a commit left that never came to its end, and is removed at the start. What is damaged, or
 // is called as a file of the store and is none, is given a name that begins with "set-aside-", and
 // stays; other files are left alone.
+//
+// A record whose key says that it is expendable is committed as any other is, and goes at once: its
+// state makes room for what is committed with its removal, before the journal says so. If power is
+// lost in between, the journal names a state that is not there, and the record is dropped at the
+// start.
 //
 // One thread commits; any thread may read, and let go of states.
 class StateStore {
@@ -79,8 +82,7 @@ class StateStore {
   struct Change {
     std::string key = {};
     bool removes = false;
-    StatePurpose purpose = StatePurpose::kSession;  // without a key
-    std::string tenant = {};                        // whose the state is; empty: nobody's
+    std::string tenant = {};  // whose the state is; empty: nobody's
     std::string text = {};
     std::vector<uint64_t> states = {};  // that the record names
     std::optional<NewState> state = {};
@@ -92,7 +94,6 @@ class StateStore {
   struct Usage {
     uint64_t bytes = 0;  // of all files
     int64_t states = 0, records = 0, syncs = 0, set_aside = 0;
-    std::array<uint64_t, 2> unnamed = {};  // bytes of states without a record, by StatePurpose
   };
 
   // Reads the journal of the folder. Throws std::runtime_error with a sentence if that is of a
@@ -100,12 +101,16 @@ class StateStore {
   StateStore(std::unique_ptr<FileSystem> files, const Options& options);
   ~StateStore();
 
-  // Hands over all records, by their keys. Not while others commit.
-  void for_each_record(const std::function<void(Record record)>& take);
+  // Hands over all records whose keys begin so, by their keys. Not while others commit.
+  void for_each_record(std::string_view begins, const std::function<void(Record record)>& take);
+  void for_each_record(const std::function<void(Record record)>& take) {
+    for_each_record("", take);
+  }
   uint64_t new_id();
 
   // All that may be done is done, with two syncs at most for all of it; a change that fails leaves
-  // its record as it was. Never throws but std::bad_alloc, and then whether it was done is unknown.
+  // its record as it was, but for an expendable one, which is gone. Never throws but
+  // std::bad_alloc, and then whether it was done is unknown.
   std::vector<Outcome> commit(std::span<const Change> changes);
   // Removes what nobody wants any more, and compacts a segment of which half is no longer wanted,
   // or a quarter where the disk is full. False if there was nothing to do. On the thread that
@@ -132,7 +137,6 @@ class StateStore {
     uint64_t offset = 0, bytes = 0;
     int32_t records = 0, handles = 0;
     bool durable = false;
-    StatePurpose purpose = StatePurpose::kSession;
     bool missing = false;  // its file is not there, or too short
   };
   struct Segment {
@@ -144,13 +148,15 @@ class StateStore {
 
   void recover();
   void adopt(const JournalContents& found);
-  void find_files(const std::vector<FileSystem::Entry>& files);
+  std::set<uint64_t> find_files(const std::vector<FileSystem::Entry>& files);
+  void drop_expendable(const std::set<uint64_t>& gone);
   void sweep(const std::vector<FileSystem::Entry>& files,
              const std::vector<uint64_t>& bad_journals);
   bool is_left_over(const std::string& name, uint64_t bytes);
   void set_aside(const std::string& name);
   StoredPtr handle(uint64_t id, Place& place);
 
+  void give_up_expendable(std::span<const Change> changes);
   void make_room(std::span<const Change> changes);
   void write_states(std::span<const Change> changes, std::vector<Written>* written);
   void write_state(const Change& change, Written* written);
@@ -169,12 +175,10 @@ class StateStore {
   void check_room(uint64_t bytes);
   void let_go(uint64_t id);
   void forget(Places::iterator at);
-  uint64_t& unnamed(const Place& place) {
-    return usage_.unnamed[static_cast<size_t>(place.purpose)];
-  }
   bool compact(uint64_t segment);
   void remove_file(const std::string& name, uint64_t bytes);
   void write_location(uint64_t id, const Place& place, std::string* to) const;
+  Place place_of(const StoredState& state) const;
   void check_is(const StoredState& state, const StateHeader& found) const;
   std::shared_ptr<const FileSystem::Reader> segment_reader(uint64_t number);
   std::shared_ptr<const FileSystem::Reader> reader_of(const StoredState& state, Place* place);

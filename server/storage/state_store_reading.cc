@@ -54,10 +54,12 @@ void StateStore::check_is(const StoredState& state, const StateHeader& found) co
                                found.id, state.id()));
 }
 
-uint64_t StateStore::bytes_of(const StoredState& state) const {
+StateStore::Place StateStore::place_of(const StoredState& state) const {
   const std::lock_guard lock(mutex_);
-  return places_.at(state.id()).bytes;
+  return places_.at(state.id());
 }
+
+uint64_t StateStore::bytes_of(const StoredState& state) const { return place_of(state).bytes; }
 
 void StateStore::read_bytes(const StoredState& state, uint64_t offset, std::span<std::byte> to) {
   Place place;
@@ -66,12 +68,12 @@ void StateStore::read_bytes(const StoredState& state, uint64_t offset, std::span
 }
 
 void StateStore::set_aside(const StoredState& state) {
-  Place place;
-  const auto reader = reader_of(state, &place);
   const std::string name = file_name(kStateFile, state.id());
+  Place place = place_of(state);
   if (place.segment == 0) {
     set_aside(name);
   } else {
+    const auto reader = reader_of(state, &place);
     files_->create(std::string(kSetAside) + name)->append_from(*reader, place.offset, place.bytes);
   }
   const std::lock_guard lock(mutex_);

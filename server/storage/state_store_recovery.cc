@@ -41,7 +41,7 @@ void StateStore::recover() {
     if (!found.damaged || !found.entries.empty()) break;  // else it is none
   }
   adopt(found);
-  find_files(files);
+  drop_expendable(find_files(files));
   begin_journal();
   for (const uint64_t number : bad) set_aside(file_name(kJournalFile, number));
   sweep(files, bad);
@@ -57,6 +57,7 @@ void StateStore::adopt(const JournalContents& found) {
       place.bytes = entry.bytes;
       place.durable = true;
       next_id_ = std::max(next_id_, entry.id + 1);
+      segment_number_ = std::max(segment_number_, entry.segment);
     } else if constexpr (std::is_same_v<Kind, RecordEntry>) {
       records_.put(entry);
     } else {
@@ -72,9 +73,10 @@ void StateStore::adopt(const JournalContents& found) {
   std::erase_if(places_, [](const auto& place) { return place.second.records == 0; });
 }
 
-// Which of the states are there, and in files of what length.
-void StateStore::find_files(const std::vector<FileSystem::Entry>& files) {
+// Which of the states are there, and in files of what length; the ids of those that have none.
+std::set<uint64_t> StateStore::find_files(const std::vector<FileSystem::Entry>& files) {
   std::unordered_map<std::string, uint64_t> bytes;
+  std::set<uint64_t> gone;
   for (const auto& file : files) {
     bytes[file.name] = file.bytes;
     usage_.bytes += file.bytes;
@@ -87,17 +89,39 @@ void StateStore::find_files(const std::vector<FileSystem::Entry>& files) {
     const auto file = bytes.find(name);
     place.missing =
         place.bytes == 0 || file == bytes.end() || file->second < place.offset + place.bytes;
+    if (place.bytes == 0 || file == bytes.end()) gone.insert(id);
     if (own || file == bytes.end()) continue;
     Segment& segment = segments_[place.segment];
     segment.bytes = file->second;
     segment.live += place.bytes;
   }
+  return gone;
+}
+
+// Records whose states went before the journal could say so.
+void StateStore::drop_expendable(const std::set<uint64_t>& gone) {
+  std::vector<RecordEntry> dropped;
+  for (auto entry = records_.begin(kExpendable); entry != records_.end(); ++entry) {
+    if (gone.empty() || !is_expendable(key_of_record(*entry))) break;
+    RecordEntry record = record_of(*entry);
+    const auto is_gone = [&](uint64_t id) { return gone.contains(id); };
+    if (std::ranges::any_of(record.states, is_gone)) dropped.push_back(std::move(record));
+  }
+  for (const RecordEntry& record : dropped) {
+    records_.remove(record.key);
+    for (const uint64_t id : record.states) {
+      const auto at = places_.find(id);
+      if (--at->second.records == 0) forget(at);
+    }
+  }
 }
 
 // One after the other: what was handed over makes room for the next.
-void StateStore::for_each_record(const std::function<void(Record record)>& take) {
-  for (const std::string& entry : records_) {
-    RecordEntry of = record_of(entry);
+void StateStore::for_each_record(std::string_view begins,
+                                 const std::function<void(Record record)>& take) {
+  for (auto entry = records_.begin(begins); entry != records_.end(); ++entry) {
+    if (!key_of_record(*entry).starts_with(begins)) return;
+    RecordEntry of = record_of(*entry);
     Record record{std::move(of.key), std::move(of.text), {}};
     {
       const std::lock_guard lock(mutex_);

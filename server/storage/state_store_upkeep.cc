@@ -16,7 +16,6 @@ void StateStore::let_go(uint64_t id) {
 
 void StateStore::forget(Places::iterator at) {
   const Place& place = at->second;
-  if (!place.durable) unnamed(place) -= place.bytes;
   if (place.segment == 0) {
     if (!place.missing) to_remove_.emplace_back(file_name(kStateFile, at->first), place.bytes);
   } else if (const auto segment = segments_.find(place.segment); segment != segments_.end()) {

@@ -1,19 +1,26 @@
 // recurve-bench prefix: how long a prompt takes to its first token when it begins as another one
-// did, and from its first token on; or, with --trace, what share of a trace's tokens would be
-// spared.
+// did, and from its first token on; with --folder, where a server before has left that on a disk,
+// too, or how long a start takes that finds --many of them there; or, with --trace, what share of a
+// trace's tokens would be spared.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
+#include "kernels/check.h"
 #include "server/engine/engine.h"
-#include "server/prefix/prefix_index.h"
+#include "server/prefix/prefix_cache.h"
+#include "server/prefix/prefix_records.h"
 #include "tests/bench/commands.h"
+#include "tests/bench/disk_speed.h"
 #include "tests/bench/report.h"
+#include "tests/bench/sessions_disk.h"
 #include "tests/bench/step_bench.h"
 
 namespace recurve::bench {
@@ -23,20 +30,29 @@ struct PrefixOptions {
   ModelOptions model{.model = "weights_tools/demo/xlstm-books"};
   std::vector<int> tokens = {1000, 10'000, 100'000};
   int rounds = 5;
+  std::string folder;
+  int many = 0;
   std::string trace;
   std::vector<int64_t> states = {300, 1000, 10'000};
 };
 
-// An engine that is stepped here, so that nothing else is in what is measured.
+// An engine that is stepped here, so that nothing else is in what is measured. folder: for states,
+// or empty.
 class OneByOne {
  public:
-  OneByOne(const Model& model, Backend& backend)
+  OneByOne(const Model& model, Backend& backend, const std::string& folder)
       : vocab_(static_cast<int32_t>(model.info().vocab)),
+        store_(folder.empty() ? nullptr : new StateStore(open_folder(folder), {})),
+        archive_(folder.empty() ? nullptr : new Archive(*store_)),
         engine_(model, backend, {.rows = vocab_, .usable = vocab_, .eos_ids = {}}, queue_, stats_,
                 metrics_,
-                {.slots = 2, .rows_per_step = 256, .prefix = {.bytes = int64_t{1} << 30}}) {}
+                {.slots = 2,
+                 .rows_per_step = 256,
+                 .sessions = {.archive = archive_.get(), .disk_bytes = kPlenty},
+                 .prefix = {.bytes = int64_t{1} << 30, .disk_time = 1}}) {}
 
-  // Milliseconds to the first token of a prompt of so many; another text for each seed.
+  // Milliseconds to the first token of a prompt of so many; another text for each seed. Until all
+  // that is to be written has been, nothing else begins.
   double ask(int tokens, uint64_t seed, int64_t* spared) {
     Request request{.streams = {std::make_shared<TokenStream>()}};
     for (int i = 0; i < tokens; ++i) {
@@ -47,18 +63,27 @@ class OneByOne {
     const auto stream = request.streams.front();
     const auto began = Clock::now();
     queue_.push(std::move(request));
-    while (true) {
+    double took = 0;
+    for (bool ended = false; !ended;) {
       engine_.step();
       while (engine_.copying()) queue_.wait(std::nullopt);
       const TokenStream::Gathered news = stream->take();
       if (!news.ending) continue;
+      ended = true;
+      took = 1e3 * seconds_between(began, Clock::now());
       *spared = news.ending->prefix.tokens;
-      return 1e3 * seconds_between(began, Clock::now());
     }
+    do {
+      if (archive_ != nullptr) archive_->wait();
+      engine_.step();
+    } while (archive_ != nullptr && archive_->working());
+    return took;
   }
 
  private:
   const int32_t vocab_;
+  const std::unique_ptr<StateStore> store_;
+  const std::unique_ptr<Archive> archive_;
   AdmissionQueue queue_{4};
   EngineStats stats_;
   EngineMetrics metrics_;
@@ -69,22 +94,67 @@ void time_hits(const PrefixOptions& o, Report& report) {
   o.model.check("prefix");
   const auto backend = o.model.backend();
   const auto model = o.model.load(*backend);
-  OneByOne engine(*model, *backend);
+  std::optional<BenchFolder> folder;
+  if (!o.folder.empty()) folder.emplace(o.folder);
+  const std::string path = folder ? folder->path().string() : "";
+  std::optional<OneByOne> engine(std::in_place, *model, *backend, path);
   uint64_t seed = 1;
   for (const int tokens : o.tokens) {
-    std::vector<double> cold, hit;
-    int64_t spared = 0, none = 0;
+    std::vector<double> cold, hit, restarted;
+    int64_t spared = 0, from_disk = 0, none = 0;
     for (int round = 0; round < o.rounds; ++round) {
-      cold.push_back(engine.ask(tokens, ++seed, &none));
-      hit.push_back(engine.ask(tokens, seed, &spared));
+      cold.push_back(engine->ask(tokens, ++seed, &none));
+      hit.push_back(engine->ask(tokens, seed, &spared));
+      if (!folder) continue;
+      engine.reset();
+      drop_from_cache(folder->path());
+      engine.emplace(*model, *backend, path);
+      restarted.push_back(engine->ask(tokens, seed, &from_disk));
     }
-    report.add({{"bench", "prefix"},
-                {"prompt", tokens},
-                {"spared", spared},
-                {"cold ms", median(cold)},
-                {"hit ms", median(hit)},
-                {"x", median(cold) / median(hit)}});
+    nlohmann::ordered_json row = {{"bench", "prefix"},     {"prompt", tokens},
+                                  {"spared", spared},      {"cold ms", median(cold)},
+                                  {"hit ms", median(hit)}, {"x", median(cold) / median(hit)}};
+    if (folder) {
+      row["spared after a restart"] = from_disk;
+      row["cold disk ms"] = median(restarted);
+    }
+    report.add(row);
   }
+}
+
+// A start that finds so many states of prompts, of 1 KiB each.
+void time_start(const PrefixOptions& o, Report& report) {
+  constexpr int kAtOnce = 1000;
+  const BenchFolder folder(o.folder);
+  const auto backend = make_backend("cpu", 1);
+  const auto stream = backend->make_stream();
+  StatePool pool(*backend, {.arrays = {{.name = "x", .shape = {256}}}}, 1, *stream);
+  {
+    StateStore store(open_folder(folder.path().string()), {});
+    const StoredPrefixes hashes(64, "");
+    const StateImage image = make_image(pool.layout()).image;
+    for (int32_t at = 0; at < o.many;) {
+      std::vector<StateStore::Change> changes;
+      for (int i = 0; i < kAtOnce && at < o.many; ++i, ++at) {
+        const std::vector<int32_t> ids(64, at);
+        StateHeader header{.chunk = 64, .id = store.new_id(), .position = 64, .answer_ids = ids};
+        header.layout = pool.layout();
+        changes.push_back({.key = prefix_record_key({"default", hashes.hashes_of(ids)[0]}),
+                           .text = prefix_record_text({.tokens = 64, .gain = 64}, ""),
+                           .states = {header.id},
+                           .state = StateStore::NewState{header, image}});
+      }
+      for (const auto& outcome : store.commit(changes)) CHECK(outcome.error.empty());
+    }
+  }
+  drop_from_cache(folder.path());
+  const auto began = Clock::now();
+  StateStore store(open_folder(folder.path().string()), {});
+  Archive archive(store);
+  const PrefixCache cache(*backend, pool, 64, {.bytes = int64_t{1} << 30}, {.archive = &archive});
+  const double took = seconds_between(began, Clock::now());
+  CHECK(cache.counts().disk_states == o.many);
+  report.add({{"bench", "prefix start"}, {"states", o.many}, {"s", took}, {"target", "<= 2"}});
 }
 
 constexpr int64_t kBlock = 512;  // tokens of a trace's blocks
@@ -149,6 +219,10 @@ void add_prefix(CLI::App& app, const bool& json) {
   add_model_options(*prefix, o->model);
   prefix->add_option("--tokens", o->tokens, "Lengths of prompts")->capture_default_str();
   prefix->add_option("--rounds", o->rounds, "Prompts of each length")->capture_default_str();
+  CLI::Option* folder = prefix->add_option(
+      "--folder", o->folder, "States go to a disk too: a folder on it, for files that go again");
+  prefix->add_option("--many", o->many, "Only time a start with so many states in the folder")
+      ->needs(folder);
   prefix->add_option(
       "--trace", o->trace,
       "Count the hits of a trace instead: JSON lines with hash_ids, one a 512 tokens");
@@ -156,7 +230,8 @@ void add_prefix(CLI::App& app, const bool& json) {
       ->capture_default_str();
   prefix->callback([o, &json] {
     Report report(json);
-    o->trace.empty() ? time_hits(*o, report) : replay(*o, report);
+    if (!o->trace.empty()) return replay(*o, report);
+    o->many > 0 ? time_start(*o, report) : time_hits(*o, report);
   });
 }
 

@@ -11,8 +11,10 @@ namespace recurve::startup_table_test {
 using ::testing::HasSubstr;
 
 // The table of a golden checkpoint.
-std::string table_of(const std::string& checkpoint) {
+std::string table_of(const std::string& checkpoint, const std::string& state_dir = "") {
   Options options;
+  options.state_dir = state_dir;
+  options.state_disk = uint64_t{1} << 30;
   options.model = std::string(RECURVE_SOURCE_DIR) + "/tests/golden/" + checkpoint;
   options.device = "reference";
   const auto backend = make_backend(options.device);
@@ -26,7 +28,11 @@ std::string table_of(const std::string& checkpoint) {
                          .max_host_bytes = 1};
   MemoryPlan plan;
   plan.steps = [](int) { return size_t{0}; };
-  return startup_table(options, *model, tokenizer, Chat{}, *backend, info, plan, 50051);
+  EngineStats stats;
+  stats.sessions = 3;
+  stats.prefix_states_disk = 12;
+  stats.prefix_bytes_disk = 3 << 20;
+  return startup_table(options, *model, tokenizer, Chat{}, *backend, info, plan, stats, 50051);
 }
 
 TEST(StartupTable, SaysWhichTensorTheHeadIs) {
@@ -36,6 +42,12 @@ TEST(StartupTable, SaysWhichTensorTheHeadIs) {
                 "config ties them\n"));
   EXPECT_THAT(table_of("xlstm/tied_bf16"), HasSubstr("\n  head       the embedding\n"));
   EXPECT_THAT(table_of("xlstm/single"), HasSubstr("\n  head       lm_head.weight\n"));
+}
+
+TEST(StartupTable, SaysWhatAServerBeforeHasLeft) {
+  EXPECT_THAT(table_of("xlstm/single", "/states"),
+              HasSubstr("\n  kept in    /states, 1.0 GiB at most; found 3 sessions, 12 states of "
+                        "prompts, 3.0 MiB\n"));
 }
 
 }  // namespace recurve::startup_table_test

@@ -3,38 +3,53 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
 #include "tests/support/generate_outcome.h"
 #include "tests/support/server_process.h"
+#include "tests/support/temp_dir.h"
 
 namespace recurve::testing::service_prefix_test {
 
 using ::testing::HasSubstr;
 
+std::unique_ptr<ServerProcess> start(const std::vector<std::string>& more = {}) {
+  std::vector<std::string> flags = {
+      "--model",         std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/xlstm-books",
+      "--chat-template", "chatml",
+      "--threads",       "1"};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return std::make_unique<ServerProcess>(flags);
+}
+
+struct Said {
+  std::vector<int32_t> ids;
+  v1::Usage usage;
+};
+Said ask(Client& client, v1::GenerateRequest request) {
+  request.mutable_stop()->set_max_tokens(4);
+  request.mutable_sampling()->set_temperature(0);
+  Said said;
+  said.usage = client
+                   .generate(request,
+                             [&](const v1::GenerateResponse& response) {
+                               const auto& ids = response.chunk().ids();
+                               said.ids.insert(said.ids.end(), ids.begin(), ids.end());
+                             })
+                   .usage();
+  return said;
+}
+
 class ServedPrefix : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    server_ = std::make_unique<ServerProcess>(std::vector<std::string>{
-        "--model", std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/xlstm-books",
-        "--chat-template", "chatml", "--threads", "1"});
-  }
+  static void SetUpTestSuite() { server_ = start(); }
   static void TearDownTestSuite() { server_.reset(); }
 
-  struct Said {
-    std::vector<int32_t> ids;
-    v1::Usage usage;
-  };
   Said ask(v1::GenerateRequest request) {
-    request.mutable_stop()->set_max_tokens(4);
-    request.mutable_sampling()->set_temperature(0);
-    Said said;
-    said.usage = client_
-                     .generate(request,
-                               [&](const v1::GenerateResponse& response) {
-                                 const auto& ids = response.chunk().ids();
-                                 said.ids.insert(said.ids.end(), ids.begin(), ids.end());
-                               })
-                     .usage();
-    return said;
+    return service_prefix_test::ask(client_, std::move(request));
   }
   // The same tokens, to the bit of what was drawn from, as if all of it were absorbed.
   Said expect_cold(v1::GenerateRequest request) {
@@ -127,6 +142,95 @@ TEST_F(ServedPrefix, BeginsBeforeTheLastQuestion) {
   const v1::Usage usage = expect_cold(conversation("Why so? ")).usage;
   EXPECT_GT(usage.prefix_tokens(), 600);
   EXPECT_LE(usage.prefix_replayed_tokens(), client_.model_info().chunk_tokens());
+}
+
+// Waits until so many states are on the disk.
+v1::Load::Prefixes written(Client& client, int64_t states) {
+  while (true) {
+    const v1::Load::Prefixes prefixes = client.load().prefixes();
+    if (prefixes.disk_states() >= states) return prefixes;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+TEST(PrefixesOfAServerBefore, AreThereAfterAKill) {
+  const TempDir dir;
+  const std::string document = text_of("harbour", 200);
+  v1::GenerateRequest asked = generate_request(document + text_of("north", 30), 4);
+  asked.add_prefix_points(static_cast<int64_t>(document.size()));
+  const std::vector<std::string> flags = {"--state-dir", (dir / "states").string()};
+  Said before;
+  {
+    auto server = start(flags);
+    Client client(server->address());
+    before = ask(client, asked);
+    EXPECT_EQ(before.usage.prefix_miss(), v1::PREFIX_MISS_NEW);
+    const v1::Load::Prefixes there = written(client, 2);
+    EXPECT_GE(there.disk_bytes(), 2 * client.model_info().state_bytes());
+    EXPECT_LE(there.disk_bytes(), client.load().sessions().disk_bytes());
+    server->signal(SIGKILL);
+    server->wait();
+  }
+  auto server = start(flags);
+  Client client(server->address());
+  EXPECT_THAT(server->log(), HasSubstr("found 0 sessions, "));
+  EXPECT_GE(client.load().prefixes().disk_states(), 2);
+  EXPECT_EQ(client.load().prefixes().states(), 0);
+  const Said again = ask(client, asked);
+  EXPECT_EQ(again.ids, before.ids);
+  EXPECT_LT(again.usage.prompt_tokens() - again.usage.prefix_tokens(),
+            2 * client.model_info().chunk_tokens());
+  EXPECT_EQ(again.usage.prefix_miss(), v1::PREFIX_MISS_NONE);
+  EXPECT_EQ(client.load().prefixes().states(), 1);
+  // From where the client said, too.
+  v1::GenerateRequest other = generate_request(document + text_of("south", 30), 4);
+  const Said warm = ask(client, other);
+  EXPECT_GT(warm.usage.prefix_tokens(), 1000);
+  other.set_prefix(v1::PREFIX_MODE_OFF);
+  EXPECT_EQ(ask(client, other).ids, warm.ids);
+}
+
+// Of the same model in another form nothing is used, and what is damaged is set aside.
+TEST(PrefixesOfAServerBefore, AreOfNoUseForOtherWeightsOrDamaged) {
+  const TempDir dir;
+  const v1::GenerateRequest asked = generate_request(text_of("harbour", 200), 4);
+  std::vector<std::string> flags = {"--state-dir", (dir / "states").string()};
+  {
+    auto server = start(flags);
+    Client client(server->address());
+    ask(client, asked);
+    written(client, 1);
+  }
+  {
+    std::vector<std::string> other = flags;
+    other.insert(other.end(), {"--weights", "int8"});
+    auto server = start(other);
+    Client client(server->address());
+    EXPECT_GE(client.load().prefixes().disk_states(), 1);
+    EXPECT_EQ(ask(client, asked).usage.prefix_miss(), v1::PREFIX_MISS_NEW);
+  }
+  for (const auto& file : std::filesystem::directory_iterator(dir / "states")) {
+    if (!file.path().filename().string().starts_with("segment-")) continue;
+    std::fstream bytes(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+    for (uint64_t at = 100'000; at < file.file_size(); at += 50'000) {
+      bytes.seekp(static_cast<std::streamoff>(at));
+      bytes.put('\x5a').put('\xa5').put('\x5a');
+    }
+  }
+  auto server = start(flags);
+  Client client(server->address());
+  const Said said = ask(client, asked);
+  EXPECT_EQ(said.usage.prefix_miss(), v1::PREFIX_MISS_ON_DISK);
+  EXPECT_GT(said.usage.prefix_lost_tokens(), 1000);
+  EXPECT_THAT(server->log(), HasSubstr("event=prefix_not_read"));
+  v1::GenerateRequest cold = asked;
+  cold.set_prefix(v1::PREFIX_MODE_OFF);
+  EXPECT_EQ(ask(client, cold).ids, said.ids);
+  int set_aside = 0;
+  for (const auto& file : std::filesystem::directory_iterator(dir / "states")) {
+    set_aside += file.path().filename().string().starts_with("set-aside-state-");
+  }
+  EXPECT_EQ(set_aside, 1);
 }
 
 }  // namespace recurve::testing::service_prefix_test

@@ -130,7 +130,9 @@ struct HarnessOptions {
   std::optional<bool> launch_ahead = {};  // not said: as the device would have it
   std::function<void(const char*)> on_failure = {};
   PrefixLimits prefix = {};
-  Archive* archive = nullptr;  // for sessions
+  Archive* archive = nullptr;  // for sessions, and states of prompts
+  StateHeader identity = {};   // of what is written there
+  std::string made_by = {};
   int64_t disk_bytes = int64_t{1} << 40;
   int64_t ballast = 0;  // of NullHarness's states, see NullModel
 };
@@ -152,8 +154,10 @@ class EngineHarness {
                  .sessions = {.host_bytes = options.host_bytes,
                               .default_ttl_seconds = options.ttl_seconds,
                               .archive = options.archive,
+                              .identity = options.identity,
                               .disk_bytes = options.disk_bytes},
                  .prefix = options.prefix,
+                 .made_by = options.made_by,
                  .launch_ahead = options.launch_ahead,
                  .on_failure = options.on_failure}) {}
   ~EngineHarness() { join(); }

@@ -111,6 +111,11 @@ class Workload : public Promises {
         error = outcomes[i].error;
       }
       if (!done) unknown[wishes[i].key].push_back(under_way[wishes[i].key]);
+      if (!done && wishes[i].removes && is_expendable(wishes[i].key)) {
+        // It is gone, and was there as long as nothing else has been committed.
+        unknown[wishes[i].key].push_back(acknowledged[wishes[i].key]);
+        acknowledged[wishes[i].key] = std::nullopt;
+      }
       all &= done;
     }
     under_way.clear();
@@ -135,6 +140,8 @@ class Workload : public Promises {
       commit({{"large", kLarge}});
       while (store_.tidy()) continue;
     }
+    commit({{"large", kSmall, true}, {"prefix p"}, {"prefix q", kLarge}, {"prefix r"}});
+    commit({{"prefix p", kSmall, true}, {"prefix q", kLarge, true}, {"large", kLarge}});
     commit({{"large", kSmall, true}});
     while (store_.tidy()) continue;
   }

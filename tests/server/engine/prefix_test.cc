@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tests/support/engine_harness.h"
+#include "tests/support/engine_on_disk.h"
 #include "tests/support/model_runner.h"
 #include "tests/support/temp_dir.h"
 
@@ -53,6 +54,12 @@ class PrefixOfFamilies
     request.sampling.max_tokens = 4;
     request.sampling.logprobs = 2;
     return request;
+  }
+
+  std::unique_ptr<OnDisk> served(const TempDir& folder, const HarnessOptions& options) const {
+    return std::make_unique<OnDisk>(open_folder(folder.path()), options, [&](const auto& of) {
+      return std::make_unique<EngineHarness>(*model_, *backend_, of);
+    });
   }
 
   std::unique_ptr<Backend> backend_;
@@ -122,36 +129,35 @@ TEST_P(PrefixOfFamilies, EqualsAColdRunWhateverHadToMakeRoom) {
   EXPECT_LT(warm->stats().prefix_states, 6) << "of more than that which were kept";
 }
 
-// What had to make room is read from the disk, by those whose it is.
+// What had to make room is read from the disk, by those whose it is; by this server and the next.
 TEST_P(PrefixOfFamilies, EqualsAColdRunFromTheDisk) {
   const TempDir folder;
-  StateStore store(open_folder(folder.path()), {});
-  Archive archive(store);
   const int64_t each = PrefixCache::bytes_each(model_->state_layout(), model_->info().chunk, 300);
-  HarnessOptions options{.slots = 2};
-  // Of states that are smaller than what leads to them there is room for more.
-  options.prefix = {.bytes = 2 * each + 24 * PrefixIndex::node_bytes(model_->info().chunk)};
-  options.archive = &archive;
-  EngineHarness warm(*model_, *backend_, options);
-  const auto ask = [&](Request asked) {
-    AnswerPtr answer = warm.submit(std::move(asked));
-    warm.run_until_idle();
-    while (archive.working()) {
-      archive.wait();
-      warm.run_until_idle();
-    }
-    answer->take();
-    return answer;
-  };
   const std::vector<int32_t> first = some_prompt(200, 1, vocab_);
-  for (uint64_t seed = 1; seed < 5; ++seed) ask(request(some_prompt(200, seed, vocab_), seed));
-  const auto again = [&] { return request(joined(first, some_prompt(70, 9, vocab_)), 3); };
-  Request others = again();
-  others.caller.tenant = 7;
-  EXPECT_EQ(ask(std::move(others))->ending->prefix.tokens, 0) << "it is another tenant's";
-  const AnswerPtr answer = ask(again());
-  EXPECT_EQ(answer->ending->prefix.tokens, 192);
-  EXPECT_EQ(answer->bits(), engine(1, 0)->ask(again())->bits());
+  const auto again = [&] {
+    Request asked = request(joined(first, some_prompt(70, 9, vocab_)), 3);
+    asked.prefix = PrefixWish::kUse;
+    return asked;
+  };
+  for (const bool restarted : {false, true}) {
+    HarnessOptions options{.slots = 2};
+    // Of states that are smaller than what leads to them there is room for more.
+    options.prefix = {.bytes = 2 * each + 24 * PrefixIndex::node_bytes(model_->info().chunk) +
+                               40 * StoredPrefixes::entry_bytes(),
+                      .disk_time = 1};
+    const auto warm = served(folder, options);
+    if (!restarted) {
+      for (uint64_t seed = 1; seed < 8; ++seed) {
+        warm->ask(request(some_prompt(200, seed, vocab_), seed));
+      }
+    }
+    Request others = again();
+    others.caller = caller_of("other");
+    EXPECT_EQ(warm->ask(std::move(others))->ending->prefix.tokens, 0) << "it is another tenant's";
+    const AnswerPtr answer = warm->ask(again());
+    EXPECT_EQ(answer->ending->prefix.tokens, 192) << restarted;
+    EXPECT_EQ(answer->bits(), engine(1, 0)->ask(again())->bits());
+  }
 }
 
 // All at once, over one prompt's beginning, with a session among them that goes on then.

@@ -101,7 +101,8 @@ TEST(Metrics, EventsReachTheirSeries) {
   metrics.observe_constraint(0.1);
   metrics.observe_state_dir(0, 0.002, false);
   metrics.observe_state_dir(2, 0.002, true);
-  metrics.add_prefix(6, 100, 20, 3);
+  metrics.add_prefix(7, 100, 20, 3);
+  metrics.set_prefixes({.states = 3, .bytes = 300, .disk_states = 5, .disk_bytes = 500});
   metrics.set_session_host_bytes(int64_t{1} << 40);
   metrics.add_prompt_tokens(100);
   metrics.add_prompt_tokens(-1);
@@ -134,7 +135,12 @@ TEST(Metrics, EventsReachTheirSeries) {
   EXPECT_EQ(value(text, "recurve_state_dir_seconds_count{call=\"commit\"}"), 1);
   EXPECT_EQ(value(text, "recurve_state_dir_failures_total{call=\"commit\"}"), 0);
   EXPECT_EQ(value(text, "recurve_state_dir_failures_total{call=\"read\"}"), 1);
+  EXPECT_EQ(value(text, "recurve_prefix_prompts_total{begin=\"on_disk\"}"), 1);
   EXPECT_EQ(value(text, "recurve_prefix_tokens_total{of=\"replayed\"}"), 20);
+  EXPECT_EQ(value(text, "recurve_prefix_states"), 3);
+  EXPECT_EQ(value(text, "recurve_prefix_bytes"), 300);
+  EXPECT_EQ(value(text, "recurve_prefix_states_on_disk"), 5);
+  EXPECT_EQ(value(text, "recurve_prefix_bytes_on_disk"), 500);
   EXPECT_EQ(value(text, "recurve_session_host_bytes"), 1099511627776.0);
   EXPECT_EQ(value(text, "recurve_prompt_tokens_total"), 100);
   EXPECT_EQ(value(text, "recurve_generated_tokens_total"), 2);

@@ -154,48 +154,45 @@ TEST(PrefixIndex, NeverMoreThanItsMemoryAndNeverAnothersState) {
   }
 }
 
-// What was written ahead is still known once it had to make room here, until there is no room for
-// it elsewhere either.
-TEST(PrefixIndex, WhatIsFarIsFoundWhereNothingNearSparesAsMuch) {
-  PrefixIndex::Options few = options(4);
-  few.least_far_gain = 8;
+// What is worth most is offered first while there is room, and then what is to make it; each once.
+TEST(PrefixIndex, OffersWhatIsWorthItOnce) {
+  PrefixIndex::Options few = options(6);
+  few.least_offered_gain = 8;
   PrefixIndex index(few);
-  index.set_most_far(2);
-  const auto write_ahead = [&] {
-    const PrefixIndex::Leaving leaving = index.leaving();
-    if (leaving.image == nullptr) return false;
-    index.put_far(leaving.owner, leaving.ids, std::make_shared<int>(1));
-    return true;
-  };
-  const Ids first = text("aaaabbbbccccd"), second = text("eeeeffffgggggh");
+  const Ids first = text("aaaabbbbccccd"), second = text("eeeeffffgggghhhhiiiij");
   pass(index, first, 7);
-  EXPECT_FALSE(write_ahead()) << "there is room";
   pass(index, second, 8);
-  while (write_ahead()) continue;
-  EXPECT_EQ(index.counts().far, 2);
-  for (int i = 0; i < 8; ++i) pass(index, Ids(9, 1000 + i));
-  EXPECT_EQ(index.look(7, first, false).tokens, 0);
-  const PrefixIndex::FoundFar found = index.look_far(7, first);
-  ASSERT_NE(found.far, nullptr);
-  EXPECT_EQ(found.tokens, 12);
-  EXPECT_EQ(index.look_far(8, first).far, nullptr) << "it is another owner's";
-  EXPECT_EQ(index.look_far(7, text("aaaabbbbd")).far, nullptr) << "it has absorbed too much";
-  // It comes back.
-  const auto head = std::span(first).first(12);
-  ASSERT_TRUE(index.make_room(7, head));
-  index.keep(7, head, image());
-  EXPECT_EQ(index.look(7, first, false).tokens, 12);
-  EXPECT_EQ(index.look_far(7, first).far, nullptr) << "it is near";
-  index.put_far(7, head, nullptr);
-  for (int i = 0; i < 40; ++i) {
-    pass(index, Ids(9, 2000 + i));
-    while (write_ahead()) continue;
-    ASSERT_LE(index.counts().far, 2);
-    ASSERT_LE(index.counts().bytes, 4 * kState);
+  pass(index, text("kkkkl"), 8);
+  const auto next = [&] { return index.offer(0); };
+  EXPECT_FALSE(index.is_short());
+  const PrefixIndex::Offer most = next();
+  EXPECT_EQ(most.owner, 8u);
+  EXPECT_EQ(most.ids, Ids(second.begin(), second.end() - 1));
+  EXPECT_EQ(most.gain, 20);
+  EXPECT_EQ(index.offer(12).image, nullptr) << "the other one is worth no more than that";
+  const PrefixIndex::Offer other = next();
+  EXPECT_EQ(other.ids, Ids(first.begin(), first.end() - 1));
+  EXPECT_EQ(other.hits, 0);
+  EXPECT_EQ(next().image, nullptr) << "what spares four tokens is not worth it";
+  index.offer_again(7, other.ids);
+  EXPECT_EQ(index.tokens_here(7, first), 12);
+  EXPECT_EQ(pass(index, first, 7), 12);
+  EXPECT_EQ(next().hits, 1);
+  EXPECT_EQ(next().image, nullptr);
+  while (!index.is_short()) pass(index, Ids(9, 1000 + static_cast<int>(index.counts().states)));
+  EXPECT_EQ(next().gain, 8) << "the least is to make room";
+  EXPECT_EQ(index.tokens_here(8, first), 0) << "it is another owner's";
+}
+
+TEST(PrefixIndex, LeavesRoomForOthers) {
+  PrefixIndex index(options(8));
+  index.leave_room(4 * kState);
+  for (int i = 0; i < 20; ++i) {
+    pass(index, Ids(9, 1000 + i));
+    ASSERT_LE(index.counts().bytes, 8 * kState);
+    ASSERT_LE(index.counts().states, 4);
   }
-  EXPECT_EQ(index.look_far(7, first).far, nullptr);
-  index.set_most_far(0);
-  EXPECT_EQ(index.counts().far, 0) << "others want the room";
+  EXPECT_GE(index.counts().states, 2) << "and what leads to them";
 }
 
 // Two that were promised room are there; a text without end is not followed to its end.

@@ -32,7 +32,7 @@ TEST(StateStore, KeepsWhatIsCommittedAndReplacesIt) {
   Values found = values_in(*store);
   std::erase_if(acknowledged, [](const auto& value) { return !value.second; });
   EXPECT_EQ(found, acknowledged);
-  EXPECT_EQ(found.size(), 4u);
+  EXPECT_EQ(found.size(), 5u);
 }
 
 TEST(StateStore, ManyCommitsShareTheirSyncs) {
@@ -199,6 +199,43 @@ TEST(StateStore, IsFullByName) {
   EXPECT_TRUE(workload.commit({{"again"}})) << workload.error << ", " << store.usage().bytes;
 }
 
+// What is expendable makes room for what comes with its removal, and in no other case anything
+// does.
+TEST(StateStore, WhatIsExpendableMakesRoomAtOnce) {
+  for (const std::string kept : {"k", "prefix k"}) {
+    StateStore::Options few = options();
+    few.most_bytes = 12'000;
+    StateStore store(std::make_unique<RecordingFolder>(std::make_shared<RecordingDisk>()), few);
+    Workload workload(store);
+    ASSERT_TRUE(workload.commit({{kept, kLarge}}));
+    ASSERT_FALSE(workload.commit({{"a", kLarge}, {"b", kLarge}}));
+    ASSERT_TRUE(workload.commit({{"a", kSmall, true}, {"b", kSmall, true}}));
+    EXPECT_EQ(workload.commit({{kept, kLarge, true}, {"a", kLarge}, {"b", kLarge}}),
+              kept == "prefix k");
+  }
+}
+
+// The file went, and power was lost before the journal said so.
+TEST(StateStore, WhatIsExpendableAndGoneIsNoRecord) {
+  auto disk = std::make_shared<RecordingDisk>();
+  {
+    const auto store = open(disk);
+    Workload workload(*store);
+    workload.commit({{"prefix large", kLarge}, {"prefix small"}, {"kept"}});
+  }
+  for (const std::string& name : disk->names()) {
+    if (name.starts_with("state-")) disk->remove(name);
+  }
+  const auto store = open(disk);
+  const Values found = values_in(*store);
+  EXPECT_EQ(found.count("prefix large"), 0u);
+  EXPECT_EQ(found.size(), 2u);
+  EXPECT_EQ(store->usage().set_aside, 0);
+  std::vector<std::string> keys;
+  store->for_each_record("prefix ", [&](const auto& record) { keys.push_back(record.key); });
+  EXPECT_EQ(keys, std::vector<std::string>{"prefix small"});
+}
+
 // A folder with one state in a file of its own and one in a segment, and what damage does.
 class DamagedFolder : public ::testing::Test {
  protected:
@@ -243,6 +280,15 @@ TEST_F(DamagedFolder, AChangedByteIsFoundAndTheFileIsKept) {
   });
   EXPECT_THAT(disk_->names(), Contains(StartsWith("set-aside-state-")));
   EXPECT_EQ(store->usage().set_aside, 1);
+}
+
+TEST_F(DamagedFolder, WhatIsCutOffIsSetAsideToo) {
+  disk_->bytes_of(file("state-")).resize(2000);
+  const auto store = open(disk_);
+  store->for_each_record([&](const StateStore::Record& record) {
+    if (record.key == "large") store->set_aside(*record.states[0]);
+  });
+  EXPECT_THAT(disk_->names(), Contains(StartsWith("set-aside-state-")));
 }
 
 TEST_F(DamagedFolder, WhatIsCutOffOrGoneIsSaidAndTheRestGoesOn) {
