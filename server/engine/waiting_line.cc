@@ -30,10 +30,6 @@ const PromptReading& reading_of(const Request& request, const Session* session) 
   return continues ? *request.continued_prompt : request.prompt;
 }
 
-bool contains(const std::vector<int32_t>& ids, int32_t id) {
-  return std::find(ids.begin(), ids.end(), id) != ids.end();
-}
-
 }  // namespace
 
 void WaitingLine::take_arrivals(const EngineLoad& load, Clock::time_point now) {
@@ -119,7 +115,7 @@ WaitingLine::Input WaitingLine::input_of(const Request& request, const Session* 
   input.ids.reserve(prompt.ids.size() + 1);
   if (session != nullptr && session->at.pending) {
     const int32_t pending = *session->at.pending;
-    input.has_pending = !contains(prompt.replaces_pending, pending);
+    input.has_pending = std::ranges::count(prompt.replaces_pending, pending) == 0;
     if (input.has_pending) {
       input.ids.push_back(pending);
     } else {
