@@ -197,9 +197,10 @@ void Archive::read() {
     Job job = std::move(reads_.front());
     reads_.pop_front();
     lock.unlock();
-    std::function<void()> done = job();
-    job = nullptr;  // the image goes before anybody hears of it
-    post({std::move(done)});
+    std::vector<std::function<void()>> done;
+    done.push_back(job());
+    job = nullptr;  // it has the image too, and is gone before anybody hears of it
+    post(std::move(done));
     lock.lock();
   }
 }
