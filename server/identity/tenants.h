@@ -16,7 +16,5 @@ struct Tenant {
   std::string_view name;
 };
 Tenant tenant_named(std::string_view name);
-// Of a number that tenant_named() has given, or kAnyone's; empty for any other.
-std::string_view name_of_tenant(TenantId id);
 
 }  // namespace recurve
