@@ -59,16 +59,17 @@ struct StepPlan {
 //
 // Every decode brings its token: nobody's next token waits for another's prompt. Only where a first
 // chunk takes longer than the decodes (most_beside), steps of prompts and of decodes go by turns:
-// that costs a decode no time, and whoever comes meanwhile waits for the end of a shorter step and
-// for no decodes in its own. The prompt of a tenant that has no decodes may go twice in a row
-// before others' decodes, so that it need not wait for two steps. Prompts share the rest chunk by
-// chunk: they go to the prompt that came first, only that every second one goes to the one with the
-// fewest tokens left, if these are far fewer. So half of what there is gets every prompt through in
-// the order of their coming, however many short ones come after it, and the other half gets a short
-// one through however many long ones came before it; those of like lengths are each done as early
-// as they can be without delaying another. A prompt is cut at multiples of the chunk only, counted
-// from its start; what it brings does not depend on its neighbours except in how many whole chunks,
-// and the recurrence gives the same bits for any such cut.
+// the weights are read for each, which costs a few percent of the tokens, and whoever comes
+// meanwhile waits for the end of a shorter step and for no decodes in its own. The prompt of a
+// tenant that has no decodes may go twice in a row before others' decodes, so that it need not wait
+// for two steps. Prompts share the rest chunk by chunk: they go to the prompt that came first, only
+// that every second one goes to the one with the fewest tokens left, if these are far fewer. So
+// half of what there is gets every prompt through in the order of their coming, however many short
+// ones come after it, and the other half gets a short one through however many long ones came
+// before it; those of like lengths are each done as early as they can be without delaying another.
+// A prompt is cut at multiples of the chunk only, counted from its start; what it brings does not
+// depend on its neighbours except in how many whole chunks, and the recurrence gives the same bits
+// for any such cut.
 //
 // Of tenants whose prompts are there, each chunk goes to the one of which least was absorbed for
 // its weight, so that one's prompts, however many and however urgent, do not stand before
