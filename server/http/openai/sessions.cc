@@ -53,7 +53,7 @@ json session_object(const SessionInfo& info) {
   return session;
 }
 
-json one(const SessionCommand&, const SessionResult& result) {
+json session_json(const SessionCommand&, const SessionResult& result) {
   return session_object(result.sessions.front());
 }
 
@@ -80,12 +80,12 @@ constexpr int kCreated = 201;
 
 std::shared_ptr<Exchange> open_session(HttpContext& context, std::shared_ptr<Connection> connection,
                                        HttpRequest request) {
-  return begin(context, std::move(connection), std::move(request), to_open, one, kCreated);
+  return begin(context, std::move(connection), std::move(request), to_open, session_json, kCreated);
 }
 
 std::shared_ptr<Exchange> get_session(HttpContext& context, std::shared_ptr<Connection> connection,
                                       HttpRequest request) {
-  return begin(context, std::move(connection), std::move(request), to_get, one);
+  return begin(context, std::move(connection), std::move(request), to_get, session_json);
 }
 
 std::shared_ptr<Exchange> list_sessions(HttpContext& context,
@@ -102,24 +102,24 @@ std::shared_ptr<Exchange> close_session(HttpContext& context,
 
 std::shared_ptr<Exchange> fork_session(HttpContext& context, std::shared_ptr<Connection> connection,
                                        HttpRequest request) {
-  return begin(context, std::move(connection), std::move(request), to_fork, one, kCreated);
+  return begin(context, std::move(connection), std::move(request), to_fork, session_json, kCreated);
 }
 
 std::shared_ptr<Exchange> mark_session(HttpContext& context, std::shared_ptr<Connection> connection,
                                        HttpRequest request) {
-  return begin(context, std::move(connection), std::move(request), to_mark, one);
+  return begin(context, std::move(connection), std::move(request), to_mark, session_json);
 }
 
 std::shared_ptr<Exchange> unmark_session(HttpContext& context,
                                          std::shared_ptr<Connection> connection,
                                          HttpRequest request) {
-  return begin(context, std::move(connection), std::move(request), to_unmark, one);
+  return begin(context, std::move(connection), std::move(request), to_unmark, session_json);
 }
 
 std::shared_ptr<Exchange> rewind_session(HttpContext& context,
                                          std::shared_ptr<Connection> connection,
                                          HttpRequest request) {
-  return begin(context, std::move(connection), std::move(request), to_rewind, one);
+  return begin(context, std::move(connection), std::move(request), to_rewind, session_json);
 }
 
 }  // namespace recurve

@@ -21,7 +21,7 @@ Refused check_model_of(const json& body, const Serving& serving) {
   return name ? check_model(*name, serving) : Refused();
 }
 
-TokenizeText text_of(const json& body, std::string_view said) {
+TokenizeText text_to_tokenize(const json& body, std::string_view said) {
   TokenizeText text;
   if (find(body, "messages") != nullptr) {
     text.input = conversation_of(body, said);
@@ -84,7 +84,7 @@ Refused tokenize(const HttpRequest& request, const Serving& serving, const WorkL
   if (Refused refused = check_model_of(body, serving)) return refused;
   const bool names = bool_of(body, "return_token_strs").value_or(false);
   std::vector<int32_t> ids;
-  TokenizeText text = text_of(body, request.body);
+  TokenizeText text = text_to_tokenize(body, request.body);
   if (is_edge_token(body, serving.rules)) {
     text.parse_special = true;
     text.add_special_tokens = false;
