@@ -203,7 +203,7 @@ TEST(PrefixesOfAServerBefore, AreOfNoUseForOtherWeightsOrDamaged) {
   }
   {
     std::vector<std::string> other = flags;
-    other.insert(other.end(), {"--weights", "int8"});
+    other.insert(other.end(), {"--weights", "bf16"});
     auto server = start(other);
     Client client(server->address());
     EXPECT_GE(client.load().prefixes().disk_states(), 1);
