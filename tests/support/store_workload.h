@@ -86,7 +86,9 @@ class Workload : public Promises {
       StateStore::Change& change = changes.emplace_back();
       change.key = wish.key;
       change.removes = wish.removes;
-      if (tenants_) change.tenant = wish.key;
+      if (tenants_) {
+        change.tenant = is_expendable(wish.key) ? wish.key.substr(kExpendable.size()) : wish.key;
+      }
       if (wish.removes) {
         under_way[wish.key] = std::nullopt;
         continue;
