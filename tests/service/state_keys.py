@@ -86,11 +86,11 @@ class Tenants:
         assert keys_state("new", "--file", self.operators).stdout == ""
         assert self.operators.stat().st_mode & 0o777 == 0o600
         access = folder / "access.json"
-        self.keys = {name: new_key(access, name) for name in ("alice", "bob", "carol")}
+        self.keys = {name: new_key(access, name) for name in ("alice", "benjamin", "carol")}
         self.states = folder / "states"
         self.flags = ("--keys", access, "--state-keys", self.operators)
         server = self.serve()
-        for name in ("alice", "bob"):
+        for name in ("alice", "benjamin"):
             self.open(server, name)
         server.stop()
         self.keep_no_key_in(server)
@@ -124,7 +124,7 @@ class Tenants:
         copy = self.folder / "copy"
         shutil.copytree(self.states, copy)
         server = self.serve(copy)
-        said = {name: self.generate(server, name).stdout for name in ("alice", "bob")}
+        said = {name: self.generate(server, name).stdout for name in ("alice", "benjamin")}
         server.stop()
         shutil.rmtree(copy)
         return said
@@ -144,15 +144,15 @@ def sealed_refusal(done, *words):
 
 def test_each_tenants_states_are_sealed_with_its_own_key(tenants):
     own, keys = unwrapped(tenants.states, tenants.operator())
-    assert sorted(tenant for tenant, _ in keys.values()) == ["alice", "bob"]
+    assert sorted(tenant for tenant, _ in keys.values()) == ["alice", "benjamin"]
     found = {}
     for name, data in files_of(tenants.states).items():
-        for word in (b"diary-to-be-kept", b"RCRVSTAT", b"alice", b"bob"):
+        for word in (b"diary-to-be-kept", b"RCRVSTAT", b"alice", b"benjamin"):
             assert word not in data, name
         if not name.startswith(("state-key", "tenant-key-")):
             for tenant, text in parts(data, own, keys):
                 found[tenant] = found.get(tenant, b"") + text
-    assert b"RCRVSTAT" in found["alice"] and b"RCRVSTAT" in found["bob"]
+    assert b"RCRVSTAT" in found["alice"] and b"RCRVSTAT" in found["benjamin"]
     assert b"RCRVSTAT" not in found[""] and b"diary-to-be-kept" in found[""]
 
 
@@ -166,7 +166,7 @@ def test_keys_are_replaced_under_a_server_that_runs(tenants):
         assert (data != before[name]) == name.startswith(("state-key", "tenant-key-")), name
     assert old.strip() not in tenants.operators.read_text()
     tenants.open(server, "carol")  # whose key is wrapped with the new one
-    assert tenants.generate(server, "bob").stdout == wanted["bob"]
+    assert tenants.generate(server, "benjamin").stdout == wanted["benjamin"]
     server.stop()
     tenants.keep_no_key_in(server)
     listed = keys_state("list", "--file", tenants.operators, "--state-dir", tenants.states).stdout
@@ -202,7 +202,7 @@ def test_what_a_missing_key_has_sealed_waits_for_it(tenants, tmp_path):
         sealed_refusal(server.recurve("session", "export", "diary-to-be-kept", tmp_path / "exported",
                                       key=tenants.keys["alice"], check=False), "alice", file.name)
     server.recurve("session", "get", "diary-to-be-kept", key=tenants.keys["alice"])
-    assert tenants.generate(server, "bob").stdout == wanted["bob"]
+    assert tenants.generate(server, "benjamin").stdout == wanted["benjamin"]
     tenants.open(server, "alice", "another")  # with a key of its own
     server.stop()
     assert not list(tenants.states.glob("set-aside-*"))
@@ -224,24 +224,24 @@ def test_a_tenant_is_dropped_and_nobody_else(tenants):
     sealed_refusal(tenants.generate(server, "alice", check=False), "alice", file.name)
     server.recurve("session", "close", "diary-to-be-kept", key=tenants.keys["alice"])
     assert tenants.open(server, "alice").stdout
-    assert tenants.generate(server, "bob").stdout == wanted["bob"]
+    assert tenants.generate(server, "benjamin").stdout == wanted["benjamin"]
     server.stop()
 
 
 def test_wrapped_keys_that_were_changed_or_exchanged_are_named(tenants):
-    wanted, files = tenants.goes_on(), {name: tenants.file_of(name) for name in ("alice", "bob")}
-    alice, bob = (files[name].read_bytes() for name in ("alice", "bob"))
-    files["alice"].write_bytes(bob)
-    files["bob"].write_bytes(bob[:-1] + bytes([bob[-1] ^ 1]))
+    wanted, files = tenants.goes_on(), {name: tenants.file_of(name) for name in ("alice", "benjamin")}
+    alice, benjamin = (files[name].read_bytes() for name in ("alice", "benjamin"))
+    files["alice"].write_bytes(benjamin)
+    files["benjamin"].write_bytes(benjamin[:-1] + bytes([benjamin[-1] ^ 1]))
     server = tenants.serve()
     server.wait_for("event=state_key_unusable")
-    sealed_refusal(tenants.generate(server, "alice", check=False), files["alice"].name, files["bob"].name)
-    sealed_refusal(tenants.generate(server, "bob", check=False), files["bob"].name, "changed")
+    sealed_refusal(tenants.generate(server, "alice", check=False), files["alice"].name, files["benjamin"].name)
+    sealed_refusal(tenants.generate(server, "benjamin", check=False), files["benjamin"].name, "changed")
     refused = keys_state("rotate", "--file", tenants.operators, "--state-dir", tenants.states, check=False)
     assert refused.returncode == 1 and "tenant-key-" in refused.stderr
     server.stop()
     files["alice"].write_bytes(alice)
-    files["bob"].write_bytes(bob)
+    files["benjamin"].write_bytes(benjamin)
     server = tenants.serve()
     assert {name: tenants.generate(server, name).stdout for name in wanted} == wanted
     server.stop()
