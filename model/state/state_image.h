@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/check.h"
 #include "model/state/state_layout.h"
 
 namespace recurve {
@@ -31,13 +32,16 @@ struct NewImage {
   StateRooms rooms = {};  // as long as the image is there
 };
 
-// Where each array lies, by its number, in memory that is divided as the layout is.
+// Where each array lies, by its number, in memory that is divided as the layout is; divided: the
+// layout's pieces, for who has them.
 template <typename Byte>
 std::vector<std::span<Byte>> spans_of_arrays(const StateLayout& layout,
+                                             const std::vector<StatePieceLayout>& divided,
                                              const std::vector<std::span<Byte>>& pieces) {
+  CHECK(pieces.size() == divided.size());
   std::vector<std::span<Byte>> arrays(layout.arrays.size());
-  const std::vector<StatePieceLayout> divided = layout.pieces();
   for (size_t p = 0; p < divided.size(); ++p) {
+    CHECK(pieces[p].size() == divided[p].bytes);
     size_t at = 0;
     for (const size_t a : divided[p].arrays) {
       arrays[a] = pieces[p].subspan(at, layout.arrays[a].bytes());
@@ -45,6 +49,11 @@ std::vector<std::span<Byte>> spans_of_arrays(const StateLayout& layout,
     }
   }
   return arrays;
+}
+template <typename Byte>
+std::vector<std::span<Byte>> spans_of_arrays(const StateLayout& layout,
+                                             const std::vector<std::span<Byte>>& pieces) {
+  return spans_of_arrays(layout, layout.pieces(), pieces);
 }
 
 // The memory of an image's pieces, in their order.

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/check.h"
-
 namespace recurve {
 
 StateSlot::~StateSlot() {
@@ -74,25 +72,12 @@ void StatePool::copy(const StateSlot& from, const StateSlot& to) {
   last_copy(from) = last_copy(to);
 }
 
-template <typename Byte, typename Take>
-void StatePool::for_each_array(const StateSlot& slot, const std::vector<std::span<Byte>>& image,
-                               const Take& take) const {
-  CHECK(image.size() == pieces_.size());
-  for (size_t p = 0; p < pieces_.size(); ++p) {
-    CHECK(image[p].size() == pieces_[p].bytes);
-    Byte* at = image[p].data();
-    for (const size_t a : pieces_[p].arrays) {
-      take(row(a, slot.id()), at, layout_.arrays[a].bytes());
-      at += layout_.arrays[a].bytes();
-    }
-  }
-}
-
 void StatePool::save(const StateSlot& slot, const NewImage& image, std::function<void()> prepare) {
   Copier::Job job{.before = std::move(prepare)};
-  for_each_array(slot, image.rooms, [&job](std::byte* array, std::byte* place, size_t bytes) {
-    job.pieces.push_back({place, array, bytes});
-  });
+  const StateRooms arrays = spans_of_arrays(layout_, pieces_, image.rooms);
+  for (size_t a = 0; a < arrays.size(); ++a) {
+    job.pieces.push_back({arrays[a].data(), row(a, slot.id()), arrays[a].size()});
+  }
   if (copier_ != nullptr) {
     job.keeps = image.image;
     return copy_beside(slot, std::move(job));
@@ -106,10 +91,10 @@ void StatePool::save(const StateSlot& slot, const NewImage& image, std::function
 
 void StatePool::load(StateImage image, const StateSlot& slot) {
   Copier::Job job;
-  for_each_array(slot, spans_of(image),
-                 [&job](std::byte* array, const std::byte* place, size_t bytes) {
-                   job.pieces.push_back({array, place, bytes});
-                 });
+  const auto arrays = spans_of_arrays(layout_, pieces_, spans_of(image));
+  for (size_t a = 0; a < arrays.size(); ++a) {
+    job.pieces.push_back({row(a, slot.id()), arrays[a].data(), arrays[a].size()});
+  }
   if (copier_ != nullptr) {
     job.keeps = std::move(image);
     return copy_beside(slot, std::move(job));

@@ -3,7 +3,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -91,10 +90,6 @@ class StatePool {
   std::byte* row(size_t index, int32_t id) const {
     return arrays_[index].data() + static_cast<size_t>(id) * layout_.arrays[index].bytes();
   }
-  // Calls take(array of the slot, its place in the image's memory, bytes) for each array.
-  template <typename Byte, typename Take>
-  void for_each_array(const StateSlot& slot, const std::vector<std::span<Byte>>& image,
-                      const Take& take) const;
   void copy_beside(const StateSlot& slot, Copier::Job job);
   Copier::Ticket& last_copy(const StateSlot& slot) { return last_copy_[index_of(slot)]; }
   static size_t index_of(const StateSlot& slot) { return static_cast<size_t>(slot.id()); }
