@@ -83,6 +83,11 @@ std::string_view PrefixCache::name_of(const Identity& caller) const {
   return limits_.shared ? std::string_view() : caller.tenant_name;
 }
 
+std::string_view PrefixCache::lasting_name_of(const Identity& caller) const {
+  const std::string_view name = name_of(caller);
+  return name.empty() ? name : tenant_named(name).name;
+}
+
 // What servers before have left, those too that this one cannot use, which take room until it is
 // wanted. What is no such record goes.
 void PrefixCache::restore() {
@@ -130,9 +135,7 @@ void PrefixCache::look_at_disk(const Identity& caller, std::span<const int32_t> 
   if (start->image != nullptr) {
     const size_t chunks = static_cast<size_t>(use.tokens / chunk_);
     const bool may_be = chunks <= hashes.size();
-    if (may_be && stored_.has({tenant, hashes[chunks - 1]})) {
-      stored_.use({tenant, hashes[chunks - 1]});
-    } else {
+    if (!may_be || !stored_.use({tenant, hashes[chunks - 1]})) {
       index_.offer_again(owner_of(caller), ids.first(static_cast<size_t>(use.tokens)));
       may_offer_ = true;
     }
@@ -155,8 +158,7 @@ void PrefixCache::keep(const Identity& caller, std::span<const int32_t> ids,
   write_next();  // first: what has to make room would be gone
   try {
     if (!index_.make_room(owner, ids)) return;
-    const std::string_view name = name_of(caller);
-    if (!names_.contains(owner)) names_[owner] = name.empty() ? name : tenant_named(name).name;
+    if (!names_.contains(owner)) names_[owner] = lasting_name_of(caller);
     const NewImage made = images_.take();
     pool_.save(slot, made, [this, rooms = made.rooms] { images_.prepare(rooms); });
     index_.keep(owner, ids, made.image);
@@ -185,8 +187,7 @@ bool PrefixCache::fetch(const Identity& caller, std::span<const int32_t> ids, Pr
   if (!index_.make_room(owner, head)) return false;
   const auto fetch =
       std::make_shared<Fetch>(Fetch{.owner = owner, .ids = {head.begin(), head.end()}});
-  fetch->key = {limits_.shared ? std::string_view() : tenant_named(caller.tenant_name).name,
-                found.hash};
+  fetch->key = {lasting_name_of(caller), found.hash};
   fetch->done.push_back(std::move(done));
   try {
     fetch->made = images_.take();

@@ -99,7 +99,8 @@ class PrefixCache {
   PrefixIndex::Owner owner_of(const Identity& caller) const {
     return limits_.shared ? 0 : PrefixIndex::Owner{1} + caller.tenant;
   }
-  std::string_view name_of(const Identity& caller) const;
+  std::string_view name_of(const Identity& caller) const;  // as long as what it asks
+  std::string_view lasting_name_of(const Identity& caller) const;
   void restore();
   // The hashes of a prompt's beginnings that may be on the disk; none if nothing may be.
   std::vector<PrefixHash> hashes_of(std::span<const int32_t> ids) const;

@@ -73,12 +73,13 @@ bool StoredPrefixes::has(const Key& key) const {
   return found != entries_.end() && found->second.state != nullptr;
 }
 
-void StoredPrefixes::use(const Key& key) {
+bool StoredPrefixes::use(const Key& key) {
   const auto found = entries_.find(key);
-  if (found == entries_.end() || found->second.state == nullptr) return;
+  if (found == entries_.end() || found->second.state == nullptr) return false;
   take_out(*found);
   ++found->second.hits;
   put_in(*found);
+  return true;
 }
 
 void StoredPrefixes::put(const Key& key, Entry entry) {

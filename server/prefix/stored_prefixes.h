@@ -67,8 +67,8 @@ class StoredPrefixes {
   int64_t longest_known(std::string_view tenant, std::span<const PrefixHash> hashes) const;
 
   bool has(const Key& key) const;  // that it can be read
-  // It was used, and gains by it.
-  void use(const Key& key);
+  // It was used, and gains by it. False: it is not there.
+  bool use(const Key& key);
   void put(const Key& key, Entry entry);  // in the place of one that cannot be read
   void cannot_be_read(const Key& key);
 
