@@ -7,6 +7,7 @@
 
 #include "tests/support/engine_harness.h"
 #include "tests/support/model_runner.h"
+#include "tests/support/timed_model.h"
 
 namespace recurve::testing::invariants_test {
 
@@ -135,6 +136,48 @@ TEST_P(Invariants, Neighbours) {
     harness.run_until_idle();
     answer->take();
     EXPECT_EQ(answer->bits(), want) << neighbours;
+  }
+}
+
+// Where tenants share steps and a prompt takes longer than the decodes, it has steps of its own.
+TEST_P(Invariants, StepsOfPromptsApartFromDecodes) {
+  const std::vector<Request> requests = all_lengths();
+  Request decoding = request(1, 21);
+  decoding.sampling.max_tokens = 100;
+  decoding.caller.tenant = 1;
+  const auto want = alone(requests);
+  const auto want_decoding = alone({decoding})[0];
+  for (const bool apart : {false, true}) {
+    const HeldClock held;
+    const TimedModel timed(model(), [](const StepBatch& batch) {
+      const int prompt_rows = batch.seqs.rows - batch.seqs.num_seqs;
+      Clock::pass(std::chrono::microseconds(100 + 50 * prompt_rows));
+    });
+    EngineHarness harness(timed, *loaded().backend,
+                          {.slots = 8,
+                           .step_seconds = apart ? 0.03 : 0,
+                           .launch_ahead = std::get<1>(GetParam()) != "cpu"});
+    AnswerPtr decode = harness.submit(decoding);
+    harness.step(3);
+    std::vector<AnswerPtr> answers;
+    for (Request of_another : requests) {
+      of_another.caller.tenant = 2;
+      answers.push_back(harness.submit(std::move(of_another)));
+    }
+    int without_decode = 0;  // steps
+    for (decode->take(); !decode->ended(); decode->take()) {
+      const size_t before = decode->tokens.size();
+      harness.step();
+      decode->take();
+      if (decode->tokens.size() == before) ++without_decode;
+    }
+    harness.run_until_idle();
+    for (size_t i = 0; i < requests.size(); ++i) {
+      answers[i]->take();
+      EXPECT_EQ(answers[i]->bits(), want[i]) << "prompt of " << kLengths[i] << ", apart " << apart;
+    }
+    EXPECT_EQ(decode->bits(), want_decoding) << "apart " << apart;
+    EXPECT_EQ(without_decode > 2, apart) << without_decode << " steps";
   }
 }
 
