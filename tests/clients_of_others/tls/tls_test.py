@@ -36,6 +36,27 @@ def server(authority):
         yield running
 
 
+# Every door that there is, by the event of the log that names its port.
+DOORS = ("serving", "serving_http", "serving_metrics", "serving_admin")
+
+
+@contextlib.contextmanager
+def serve_at_all_doors(*flags):
+    """A server, and the address of each of its doors."""
+    with serve("--metrics", "127.0.0.1:0", "--admin", "127.0.0.1:0", *flags) as running:
+        def port(event):
+            return next(filter(None, (re.search(rf"event={event} .*port=(\d+)", line) for line in running._log)), None)
+
+        wait_for(lambda: all(map(port, DOORS)))
+        yield running, {event: f"127.0.0.1:{port(event)[1]}" for event in DOORS}
+
+
+@pytest.fixture(scope="module")
+def doors(authority):
+    with serve_at_all_doors(*authority.sign().flags) as (_, addresses):
+        yield addresses
+
+
 def read(path):
     return path.read_bytes()
 
@@ -193,11 +214,11 @@ def test_only_what_is_sound_is_agreed_on(server, authority):
             handshake(server.address, refused)
 
 
-@pytest.mark.parametrize("door", ["address", "http_address"])
-def test_a_scanner_finds_nothing_weak(server, door, tmp_path):
+@pytest.mark.parametrize("door", DOORS)
+def test_a_scanner_finds_nothing_weak(doors, door, tmp_path):
     """sslscan tries every version and cipher that it knows."""
     report = tmp_path / "scan.xml"
-    scanned = subprocess.run(["sslscan", f"--xml={report}", "--no-colour", getattr(server, door)], check=True,
+    scanned = subprocess.run(["sslscan", f"--xml={report}", "--no-colour", doors[door]], check=True,
                              capture_output=True, text=True, timeout=120).stdout
     found = xml.etree.ElementTree.parse(report).getroot().find("ssltest")
     assert {(p.get("type"), p.get("version")) for p in found.iter("protocol") if p.get("enabled") == "1"} == {
@@ -257,8 +278,8 @@ def test_clients_may_have_to_show_a_certificate(authority, stranger):
             assert complete(connection).status == 200
 
 
-def serial(server, context):
-    host, port = server.http_address.rsplit(":", 1)
+def serial(address, context):
+    host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=30) as plain:
         with context.wrap_socket(plain, server_hostname="localhost") as wrapped:
             return wrapped.getpeercert()["serialNumber"]
@@ -275,7 +296,7 @@ def test_certificates_are_replaced_while_it_runs(authority, tmp_path):
     put(first)
     context = context_of(authority)
     with serve("--tls-cert", str(cert), "--tls-key", str(key)) as running:
-        before = serial(running, context)
+        before = serial(running.http_address, context)
         with https(running, context) as kept, secure(running.address, authority) as channel:
             assert complete(kept).read()
             streaming = channel.unary_stream("/recurve.v1.Inference/Generate",
@@ -285,18 +306,60 @@ def test_certificates_are_replaced_while_it_runs(authority, tmp_path):
                 text="x", stop={"max_tokens": 1_000_000, "ignore_eos": True}))
             next(stream)
             put(second)
-            wait_for(lambda: serial(running, context) != before)
+            wait_for(lambda: serial(running.http_address, context) != before)
             assert any("event=tls_reloaded" in line for line in running._log)
             for _ in range(20):
                 next(stream)
             stream.cancel()
             assert complete(kept).status == 200  # by the connection of before
-        after = serial(running, context)
+        after = serial(running.http_address, context)
         cert.write_text("nothing of use")
         wait_for(lambda: any("event=tls_not_reloaded" in line for line in running._log))
-        assert serial(running, context) == after
+        assert serial(running.http_address, context) == after
         put(first)
-        wait_for(lambda: serial(running, context) == before)
+        wait_for(lambda: serial(running.http_address, context) == before)
+
+
+def answers(door, address, authority, client):
+    """Whether a door lets one with that certificate ask."""
+    if door in ("serving_http", "serving_metrics"):
+        connection = http.client.HTTPSConnection(address, context=context_of(authority, client), timeout=30)
+        try:
+            connection.request("GET", "/metrics" if door == "serving_metrics" else "/health")
+            return connection.getresponse().status == 200
+        except (ssl.SSLError, ConnectionError, http.client.RemoteDisconnected):
+            return False
+        finally:
+            connection.close()
+    with secure(address, authority, client) as channel:
+        info = channel.unary_unary("/recurve.v1.Control/GetServerInfo")
+        try:
+            return bool(info(b"", timeout=30 if client else 2))
+        except grpc.RpcError as error:
+            assert error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+            return False
+
+
+def test_every_door_wants_a_certificate_and_shows_the_newest(authority, stranger, tmp_path):
+    mine, theirs, old = authority.sign("me"), stranger.sign("them"), authority.sign("me, once", expired=True)
+    first, second = authority.sign(), authority.sign()
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    shutil.copy(first.cert, cert)
+    shutil.copy(first.key, key)
+    flags = ("--tls-cert", str(cert), "--tls-key", str(key), "--tls-client-ca", str(authority.ca))
+    with serve_at_all_doors(*flags) as (_, addresses):
+        for door, address in addresses.items():
+            assert answers(door, address, authority, mine), door
+            for client in (None, theirs, old):
+                assert not answers(door, address, authority, client), door
+        context = context_of(authority, mine)
+        before = {door: serial(address, context) for door, address in addresses.items()}
+        assert len(set(before.values())) == 1
+        shutil.copy(second.cert, cert)
+        shutil.copy(second.key, key)
+        for door, address in addresses.items():
+            wait_for(lambda: serial(address, context) != before[door])  # noqa: B023
+            assert answers(door, address, authority, mine), door
 
 
 def refused_start(*flags):
