@@ -47,6 +47,18 @@ def p99(trial):
     return trial["latency"]["ttft"]["p99_ms"]
 
 
+def stages(trial):
+    """Where the time to a first token goes, median and p99: what the request waits for before its first
+    step, and from there to its token, as the server says; of the medians what is left, for doors, text and
+    the network; and how late the load generator was itself, which has the same cores."""
+    latency, client = trial["latency"], trial["client"]
+    parts = {name: latency[name] for name in ("queue", "prefill")}
+    rest = latency["ttft"]["p50_ms"] - sum(part["p50_ms"] for part in parts.values())
+    said = [f"{name} {part['p50_ms']:.1f} and {part['p99_ms']:.1f}" for name, part in parts.items()]
+    late = [f"{name} {client[name + '_p99_ms']:.1f}" for name in ("send_delay", "handling_delay")]
+    return f"{', '.join(said)}, the rest {rest:.1f} ms; p99 of the generator's {' and '.join(late)} ms"
+
+
 def answered(trial):
     requests = trial["requests"]
     return f"{requests['measured'] - requests['failed']} of {requests['measured']} answered"
@@ -81,6 +93,8 @@ def main():
     print(f"light, first token p99 {p99(alone):.1f} ms alone, {p99(beside):.1f} ms beside, "
           f"{p99(beside) / p99(alone):.2f} x; {answered(beside)}; p50 {alone['latency']['ttft']['p50_ms']:.1f} "
           f"and {beside['latency']['ttft']['p50_ms']:.1f} ms")
+    for when, trial in (("alone", alone), ("beside", beside)):
+        print(f"  {when:6} {stages(trial)}")
     return 0 if p99(beside) <= WANTED * p99(alone) else 1
 
 
