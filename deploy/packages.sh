@@ -4,12 +4,12 @@
 # To build and run the server and the clients.
 build_packages="ca-certificates ccache cmake g++ ninja-build pkg-config
   libboost-dev libgrpc++-dev libgrpc-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
-  libcli11-dev libfmt-dev libhwy-dev libpcre2-dev libseccomp-dev libsentencepiece-dev libspdlog-dev libssl-dev
-  libutf8proc-dev libxxhash-dev nlohmann-json3-dev prometheus-cpp-dev python3-venv"
+  libcjose-dev libcli11-dev libfmt-dev libhwy-dev libjansson-dev libpcre2-dev libseccomp-dev libsentencepiece-dev
+  libspdlog-dev libssl-dev libutf8proc-dev libxxhash-dev nlohmann-json3-dev prometheus-cpp-dev python3-venv"
 
 # To run the tests too.
 test_packages="clang clang-format curl git iproute2 libgmock-dev libgtest-dev nghttp2-client nginx-light
-  openssl python3 python3-cryptography python3-grpcio python3-numpy python3-protobuf python3-pytest
+  openssl python3 python3-cryptography python3-grpcio python3-jwt python3-numpy python3-protobuf python3-pytest
   python3-sentencepiece python3-xxhash sslscan"
 # What deploy/ is for, and what checks it.
 test_packages+=" buildah podman prometheus runc shellcheck systemd"

@@ -148,6 +148,26 @@ KeyFile::Certificate certificate_from(const json& object, const std::string& whe
           .role = role_of(object, where)};
 }
 
+KeyFile::Issuer issuer_from(const json& object, const std::string& where) {
+  only(object, where, {"issuer", "audience", "jwks", "tenant", "tenant_claim", "role"});
+  if (object.contains("tenant") == object.contains("tenant_claim")) {
+    fail(fmt::format("{} must have either \"tenant\" or \"tenant_claim\"", where));
+  }
+  KeyFile::Issuer issuer{.issuer = string_of(object, "issuer", where),
+                         .audience = string_of(object, "audience", where),
+                         .jwks = string_of(object, "jwks", where),
+                         .role = role_of(object, where)};
+  if (object.contains("tenant")) {
+    issuer.tenant = tenant_of(object, where);
+  } else {
+    issuer.tenant_claim = string_of(object, "tenant_claim", where);
+  }
+  if (issuer.jwks.find('/') != std::string::npos) {
+    fail(fmt::format("{}: \"jwks\" must name a file beside this one, without a folder", where));
+  }
+  return issuer;
+}
+
 const json& list_of(const json& all, const char* name) {
   static const json kNothing = json::array();
   if (!all.contains(name)) return kNothing;
@@ -209,7 +229,7 @@ NewKey make_key() {
 KeyFile parse_key_file(std::string_view text) {
   const json all = json::parse(text, nullptr, false);
   if (all.is_discarded()) fail("it is no JSON");
-  only(all, "it", {"tenants", "keys", "certificates"});
+  only(all, "it", {"tenants", "keys", "certificates", "issuers"});
   KeyFile file;
   const json tenants = all.value("tenants", json::object());
   if (!tenants.is_object()) fail("\"tenants\" must be an object");
@@ -230,6 +250,14 @@ KeyFile parse_key_file(std::string_view text) {
       fail(fmt::format("{}: its subject is another's too", where));
     }
   }
+  std::set<std::string> issuers;
+  for (const json& object : list_of(all, "issuers")) {
+    const std::string where = fmt::format("issuer {}", file.issuers.size() + 1);
+    const auto& one = file.issuers.emplace_back(issuer_from(object, where));
+    if (!issuers.insert(one.issuer).second) {
+      fail(fmt::format("{}: its \"issuer\" is another's too", where));
+    }
+  }
   return file;
 }
 
@@ -248,6 +276,15 @@ std::string to_text(const KeyFile& file) {
   for (const KeyFile::Certificate& one : file.certificates) {
     all["certificates"].push_back(
         {{"subject", one.subject}, {"tenant", one.tenant}, {"role", name_of(one.role)}});
+  }
+  for (const KeyFile::Issuer& one : file.issuers) {
+    const bool fixed = !one.tenant.empty();
+    all["issuers"].push_back(
+        {{"issuer", one.issuer},
+         {"audience", one.audience},
+         {"jwks", one.jwks},
+         {fixed ? "tenant" : "tenant_claim", fixed ? one.tenant : one.tenant_claim},
+         {"role", name_of(one.role)}});
   }
   return all.dump(2) + "\n";
 }

@@ -26,11 +26,16 @@ KeyHash hash_of(std::string_view key);
 //                       "choices": 4, "prompt_tokens": 8192, "tokens_per_minute": 60000,
 //                       "host_bytes": 1000000000, "disk_bytes": 10000000000}},
 //    "keys": [{"id": ID, "tenant": NAME, "role": "user", "sha256": HEX, "expires": TIME}],
-//    "certificates": [{"subject": "CN=me,O=we", "tenant": NAME, "role": "user"}]}
+//    "certificates": [{"subject": "CN=me,O=we", "tenant": NAME, "role": "user"}],
+//    "issuers": [{"issuer": "https://login.example", "audience": "recurve", "jwks": "login.json",
+//                 "tenant_claim": "sub", "role": "user"}]}
 //
-// All three may be missing, as may "role" (user) and "expires" (never), each limit and each tenant:
+// All four may be missing, as may "role" (user) and "expires" (never), each limit and each tenant:
 // see TenantLimits. TIME is "2026-12-31T23:59:59Z". A subject is as RFC 2253 writes it, the most
-// particular part first. A field of any other name is an error.
+// particular part first. An issuer's tokens (RFC 7519) are taken that have its "issuer" as "iss"
+// and "audience" among "aud"; its public keys (RFC 7517) are in the file "jwks" of the same folder;
+// all tokens are the tenant's of the name "tenant", or each is of whom its claim "tenant_claim"
+// names. A field of any other name is an error.
 struct KeyFile {
   struct Key {
     std::string id;
@@ -44,9 +49,16 @@ struct KeyFile {
     std::string tenant;
     Role role = Role::kUser;
   };
+  struct Issuer {
+    std::string issuer, audience;
+    std::string jwks;                  // a file's name
+    std::string tenant, tenant_claim;  // one of them is empty
+    Role role = Role::kUser;
+  };
   std::map<std::string, TenantLimits> tenants;
   std::vector<Key> keys;
   std::vector<Certificate> certificates;
+  std::vector<Issuer> issuers;
 };
 
 // Throws std::runtime_error with a sentence that names what is wrong.

@@ -1,9 +1,13 @@
 #include "server/identity/keyring.h"
 
+#include <fmt/format.h>
 #include <openssl/crypto.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <unordered_map>
@@ -11,11 +15,20 @@
 
 #include "server/identity/key_store.h"
 #include "server/identity/tenants.h"
+#include "server/identity/token_issuer.h"
+#include "server/identity/whole_file.h"
 
 namespace recurve {
 namespace {
 
 constexpr std::chrono::seconds kLook(1);
+
+FileStamp stamp_of(const std::string& path) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) != 0) return {};
+  return {status.st_ino, static_cast<uint64_t>(status.st_size),
+          int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
+}
 
 }  // namespace
 
@@ -26,34 +39,69 @@ struct Keyring::Known {
     KeyHash hash = {};
     std::optional<KeyTime> expires = {};
   };
+  // All that was read, and what they were just before.
+  std::vector<std::string> files;
+  std::vector<FileStamp> stamps;
+  std::map<std::string, TenantLimits> limits;
+  double share = 1;  // of all slots, that a tenant may have whose limits do not say it
   std::unordered_map<std::string, Holder> by_id;
   std::map<std::string, Identity, std::less<>> by_subject;
+  std::map<std::string, TokenIssuer, std::less<>> by_issuer;
 
-  explicit Known(const KeyFile& file) {
+  explicit Known(const std::string& path) {
+    about_to_read(path);
+    const KeyFile file = read_key_file(path);
+    limits = file.tenants;
+    if (has_several_tenants(file)) share = kShareOfOne;
+    for (const auto& key : file.keys) {
+      Holder& holder = by_id[key.id];
+      holder = {identity(key.tenant, key.role, key.id), key.hash, key.expires};
+    }
+    for (const auto& one : file.certificates) {
+      by_subject[one.subject] = identity(one.tenant, one.role, "certificate");
+    }
+    for (const auto& issuer : file.issuers) add(issuer, path);
+  }
+
+  void about_to_read(const std::string& path) {
+    files.push_back(path);
+    stamps.push_back(stamp_of(path));
+  }
+
+  static bool has_several_tenants(const KeyFile& file) {
     std::set<std::string> tenants;
     for (const auto& key : file.keys) tenants.insert(key.tenant);
     for (const auto& one : file.certificates) tenants.insert(one.tenant);
-    const double share = tenants.size() > 1 ? kShareOfOne : 1;
-    const auto identity = [&](const std::string& name, Role role) {
-      const Tenant tenant = tenant_named(name);
-      const auto limits = file.tenants.find(name);
-      Identity made{.tenant = tenant.id, .role = role, .tenant_name = tenant.name};
-      if (limits != file.tenants.end()) made.limits = limits->second;
-      if (made.limits.slots == TenantLimits::kNone) made.limits.slot_share = share;
-      return made;
-    };
-    for (const auto& key : file.keys) {
-      Holder& holder = by_id[key.id];
-      holder = {identity(key.tenant, key.role), key.hash, key.expires};
-      holder.identity.key_id = std::string_view(key.id);
+    for (const auto& issuer : file.issuers) {
+      if (issuer.tenant.empty()) return true;
+      tenants.insert(issuer.tenant);
     }
-    for (const auto& one : file.certificates) {
-      Identity& holder = by_subject[one.subject] = identity(one.tenant, one.role);
-      holder.key_id = std::string_view("certificate");
+    return tenants.size() > 1;
+  }
+
+  // key_id: what the audit says of what was shown.
+  Identity identity(const std::string& name, Role role, std::string_view key_id) const {
+    const Tenant tenant = tenant_named(name);
+    Identity made{.tenant = tenant.id, .role = role, .tenant_name = tenant.name};
+    if (const auto found = limits.find(name); found != limits.end()) made.limits = found->second;
+    if (made.limits.slots == TenantLimits::kNone) made.limits.slot_share = share;
+    made.key_id = key_id;
+    return made;
+  }
+
+  void add(const KeyFile::Issuer& issuer, const std::string& path) {
+    const std::string jwks = std::filesystem::path(path).replace_filename(issuer.jwks).string();
+    about_to_read(jwks);
+    try {
+      by_issuer.try_emplace(issuer.issuer, issuer, read_whole(jwks));
+    } catch (const std::runtime_error& error) {
+      throw std::runtime_error(fmt::format("--keys {}: issuer \"{}\": \"jwks\" {}: {}", path,
+                                           issuer.issuer, issuer.jwks, error.what()));
     }
   }
 
   Found find(std::string_view key) const {
+    if (!by_issuer.empty() && is_token(key)) return find_token(key);
     const std::string id(key_id_of(key));
     if (id.empty()) return {.why = Finding::kNotAKey};
     const auto found = by_id.find(id);
@@ -69,35 +117,46 @@ struct Keyring::Known {
     }
     return {holder.identity, Finding::kKnown};
   }
+
+  Found find_token(std::string_view token) const {
+    const std::optional<std::string> text = unverified_claims(token);
+    if (!text) return {.why = Finding::kNotAKey};
+    const auto claims = nlohmann::json::parse(*text, nullptr, false);
+    if (!claims.is_object()) return {.why = Finding::kNotAKey};
+    const auto iss = claims.find("iss");
+    if (iss == claims.end() || !iss->is_string()) return {.why = Finding::kUnknownIssuer};
+    const auto issuer = by_issuer.find(iss->get_ref<const std::string&>());
+    if (issuer == by_issuer.end()) return {.why = Finding::kUnknownIssuer};
+    const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
+    const TokenIssuer::Found found = issuer->second.find(token, claims, now);
+    if (found.why == TokenIssuer::Finding::kWrong) return {.why = Finding::kWrongToken};
+    if (found.why == TokenIssuer::Finding::kExpired) return {.why = Finding::kExpiredToken};
+    return {identity(found.tenant, issuer->second.settings().role, "token"), Finding::kKnown};
+  }
 };
 
 Keyring::Keyring(std::string path, OnReload on_reload)
     : path_(std::move(path)),
       on_reload_(std::move(on_reload)),
-      loaded_(stamp()),
-      known_(std::make_shared<const Known>(read_key_file(path_))),
+      known_(std::make_shared<const Known>(path_)),
+      seen_(known_->stamps),
       looked_(std::chrono::steady_clock::now()) {}
 
 Keyring::~Keyring() = default;
-
-Keyring::Stamp Keyring::stamp() const {
-  struct stat status {};
-  if (stat(path_.c_str(), &status) != 0) return {};
-  return {status.st_ino, static_cast<uint64_t>(status.st_size),
-          int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
-}
 
 std::shared_ptr<const Keyring::Known> Keyring::current() {
   std::lock_guard lock(mutex_);
   const auto now = std::chrono::steady_clock::now();
   if (now - looked_ < kLook) return known_;
   looked_ = now;
-  const Stamp found = stamp();
-  if (found == loaded_) return known_;
-  loaded_ = found;
+  std::vector<FileStamp> found;
+  for (const std::string& file : known_->files) found.push_back(stamp_of(file));
+  if (found == seen_) return known_;
+  seen_ = std::move(found);
   std::string problem;
   try {
-    known_ = std::make_shared<const Known>(read_key_file(path_));
+    known_ = std::make_shared<const Known>(path_);
+    seen_ = known_->stamps;
   } catch (const std::runtime_error& error) {
     problem = error.what();
   }
@@ -128,6 +187,12 @@ std::string_view name_of(Keyring::Finding why) {
       return "wrong_key";
     case Keyring::Finding::kExpiredKey:
       return "expired_key";
+    case Keyring::Finding::kUnknownIssuer:
+      return "unknown_issuer";
+    case Keyring::Finding::kWrongToken:
+      return "wrong_token";
+    case Keyring::Finding::kExpiredToken:
+      return "expired_token";
     case Keyring::Finding::kUnknownCertificate:
       break;
   }

@@ -5,14 +5,23 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/identity/identity.h"
 #include "server/identity/key_file.h"
 
 namespace recurve {
 
-// The keys that a server knows: a file of them, which is looked at again when somebody asks and a
-// second has passed. What cannot be used then is left, and the keys from before hold. Thread-safe.
+// What tells one version of a file from another.
+struct FileStamp {
+  uint64_t file = 0, size = 0;
+  int64_t changed_ns = 0;
+  bool operator==(const FileStamp&) const = default;
+};
+
+// The keys that a server knows: a file of them, and those of the issuers of tokens that it names,
+// which are looked at again when somebody asks and a second has passed. What cannot be used then is
+// left, and the keys from before hold. Thread-safe.
 class Keyring {
  public:
   // problem: empty where the file has been read anew.
@@ -29,33 +38,29 @@ class Keyring {
     kUnknownKey,
     kWrongKey,
     kExpiredKey,
+    kUnknownIssuer,
+    kWrongToken,
+    kExpiredToken,
     kUnknownCertificate
   };
   struct Found {
     Identity identity = kStranger;
     Finding why = Finding::kNoKey;
   };
-  // Who shows a key, or where that is empty a certificate of this subject, which has been verified;
-  // empty: none. The time it takes does not tell how much of a key is right.
+  // Who shows a key or a token, or where that is empty a certificate of this subject, which has
+  // been verified; empty: none. The time it takes does not tell how much of a key is right.
   Found find(std::string_view key, std::string_view subject);
 
  private:
   struct Known;
-  // Of the file: what tells one version of it from another.
-  struct Stamp {
-    uint64_t file = 0, size = 0;
-    int64_t changed_ns = 0;
-    bool operator==(const Stamp&) const = default;
-  };
 
-  Stamp stamp() const;
   std::shared_ptr<const Known> current();
 
   const std::string path_;
   const OnReload on_reload_;
   std::mutex mutex_;
-  Stamp loaded_;
   std::shared_ptr<const Known> known_;
+  std::vector<FileStamp> seen_;  // of known_'s files, when they were last looked at
   std::chrono::steady_clock::time_point looked_;
 };
 

@@ -1,0 +1,48 @@
+#include "server/identity/token_issuer.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+namespace recurve {
+namespace {
+
+using nlohmann::json;
+
+// A claim that is a NumericDate; nothing where it is missing or none.
+std::optional<double> time_of(const json& claims, const char* name) {
+  const auto found = claims.find(name);
+  if (found == claims.end() || !found->is_number()) return std::nullopt;
+  return found->get<double>();
+}
+
+}  // namespace
+
+TokenIssuer::TokenIssuer(KeyFile::Issuer settings, std::string_view jwks)
+    : settings_(std::move(settings)), keys_(jwks) {}
+
+TokenIssuer::Found TokenIssuer::find(std::string_view token, const json& claims,
+                                     KeyTime now) const {
+  if (!is_meant_for_us(claims) || !keys_.have_signed(token)) return {};
+  const auto leeway = static_cast<double>(kLeeway.count());
+  const auto seconds = static_cast<double>(now.time_since_epoch().count());
+  const std::optional<double> expires = time_of(claims, "exp");
+  if (!expires || (claims.contains("nbf") && !time_of(claims, "nbf"))) return {};
+  if (seconds >= *expires + leeway) return {.why = Finding::kExpired};
+  if (seconds + leeway < time_of(claims, "nbf").value_or(seconds)) return {};
+  if (!settings_.tenant.empty()) return {Finding::kGood, settings_.tenant};
+  const auto tenant = claims.find(settings_.tenant_claim);
+  if (tenant == claims.end() || !tenant->is_string()) return {};
+  const auto& name = tenant->get_ref<const std::string&>();
+  return is_tenant_name(name) ? Found{Finding::kGood, name} : Found{};
+}
+
+bool TokenIssuer::is_meant_for_us(const json& claims) const {
+  const auto audience = claims.find("aud");
+  if (audience == claims.end()) return false;
+  if (!audience->is_array()) return *audience == settings_.audience;
+  return std::ranges::find(*audience, json(settings_.audience)) != audience->end();
+}
+
+}  // namespace recurve
