@@ -42,10 +42,10 @@ struct CompileReports {
   std::function<void(double seconds)> compiled = {};
 };
 
-// Compiles constraints, each once, with what the processors have left: whoever is served already is
-// not slowed. Clients take turns, within a constraint that takes long too: it rests while one of
-// another client is compiled, so as many have begun as there are threads, and one computes at a
-// time. Any thread.
+// Compiles constraints, each once, with what the processors have left, and with a tenth of one
+// where they have nothing left, in pieces that whoever is served already does not feel. Clients
+// take turns, within a constraint that takes long too: it rests while one of another client is
+// compiled, so as many have begun as there are threads, and one computes at a time. Any thread.
 class ConstraintCompiler {
  public:
   // What has become of a constraint.
