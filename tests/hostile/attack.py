@@ -11,6 +11,7 @@ Each attack is a module here with
             log that names the port (gRPC's: "serving"), where they matter
     TENANTS = ("honest", "attacker")   where both have keys; the attacker's is in RECURVE_KEY, and
             LIMITS are those of the file of keys
+    CONSTRAINED = True   where a second honest client asks for answers of new schemas, one by one
     SHORT, FULL        the attack's size: a dict, the arguments of attack()
     attack(address, **size)   ends by itself; runs in a process of its own
     check(result, size)       yields a sentence for each bound that does not hold
@@ -20,6 +21,7 @@ honest client.
 """
 
 import argparse
+import concurrent.futures as futures
 import dataclasses
 import importlib
 import os
@@ -36,7 +38,7 @@ import server as servers  # noqa: E402
 ATTACKS = ["busy_process", "cancelled_prompts", "large_chats", "gzip_bomb", "half_sent",
            "small_messages", "small_json", "reflection_streams", "connection_flood", "rapid_resets", "endless_headers",
            "control_frames", "bad_headers", "endless_streams", "many_choices", "many_sessions",
-           "ten_times"]
+           "ten_times", "hostile_schemas"]
 MOST_SECONDS = 300  # of one attack
 KEPT = 1.5  # of what was resident before, once an attack's memory has gone back
 SECONDS_TO_GIVE_BACK = 30
@@ -47,6 +49,7 @@ class Result:
     before: servers.Latencies
     beside: servers.Latencies
     after: servers.Latencies
+    constrained: servers.Latencies  # beside it, of CONSTRAINED: until they are whole
     usage_before: dict
     usage_most: dict
     usage_after: dict
@@ -105,7 +108,8 @@ def run(name, short, stubs):
 
         waiting = threading.Thread(target=wait)
         waiting.start()
-        with servers.Watch(server) as watch:
+        with servers.Watch(server) as watch, futures.ThreadPoolExecutor() as threads:
+            constrained = threads.submit(ask_of_new_schemas, server.address, honest, ended, module)
             beside = client.ask_for(until=ended)
         waiting.join()
         began = time.monotonic()
@@ -119,8 +123,19 @@ def run(name, short, stubs):
         client.close()
     if attacker.returncode != 0:
         raise RuntimeError(f"{name}: the attacker failed")
-    return Result(before, beside, after, usage_before, watch.most, usage_after, new_client,
+    return Result(before, beside, after, constrained.result(), usage_before, watch.most, usage_after, new_client,
                   giving_back, resident_later, "".join(said))
+
+
+def ask_of_new_schemas(address, key, ended, module):
+    """Result's constrained."""
+    if not getattr(module, "CONSTRAINED", False):
+        return servers.Latencies()
+    client = servers.HonestClient(address, key)
+    try:
+        return client.ask_for(until=ended, ask=client.ask_of_new_schema)
+    finally:
+        client.close()
 
 
 def wait_for_memory(server, before):
@@ -151,6 +166,8 @@ def report(name, result, short):
     size = size_of(importlib.import_module(name), short)
     print(f"{name} {size}: {result.said}")
     print(f"  first token, p99   before {result.before}; beside {result.beside}; after {result.after}")
+    if result.constrained.count:
+        print(f"  whole, of a new schema, p99 {result.constrained}")
     print(f"  a new client after {result.new_client_seconds:.2f} s")
     print(f"  server             before {usage(result.usage_before)}; at most "
           f"{usage(result.usage_most)}; after {usage(result.usage_after)}; "

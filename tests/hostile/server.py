@@ -138,6 +138,7 @@ class HonestClient:
     def __init__(self, address, key=None):
         self.metadata = (("authorization", f"Bearer {key}"),) if key else ()
         inference = protocol("inference_pb2")
+        self.schemas = 0  # that were asked for
         self.channel = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
         self.stub = protocol("inference_pb2_grpc").InferenceStub(self.channel)
         self.request = inference.GenerateRequest(
@@ -151,18 +152,35 @@ class HonestClient:
                 first = time.monotonic() - began
         return first
 
-    def ask_for(self, seconds=None, until=None, pause=0.02):
-        """For so long, or until an event: a Latencies."""
+    def ask_for(self, seconds=None, until=None, pause=0.02, ask=None):
+        """For so long, or until an event: a Latencies. `ask`: in place of the method."""
         found = Latencies()
         end = None if seconds is None else time.monotonic() + seconds
         while not found.count or not (until.is_set() if end is None else time.monotonic() > end):
             try:
-                found.seconds.append(self.ask())
+                found.seconds.append((ask or self.ask)())
             except grpc.RpcError as error:
                 code = error.code().name
                 found.errors[code] = found.errors.get(code, 0) + 1
             time.sleep(pause)
         return found
+
+    def ask_of_new_schema(self, timeout=60):
+        """Seconds until an answer of a schema that nobody has asked for before is whole, which it is
+        checked to be."""
+        self.schemas += 1
+        name = f"n{self.schemas}"
+        schema = {"type": "object", "required": [name, "kind"], "properties": {
+            name: {"type": "integer", "minimum": 0, "maximum": 99}, "kind": {"enum": ["cat", "dog"]}}}
+        inference = protocol("inference_pb2")
+        request = inference.GenerateRequest(
+            text="It was a cold evening", stop={"max_tokens": 200}, constraint={"json_schema": json.dumps(schema)})
+        began = time.monotonic()
+        pieces = [message.chunk.text for message in self.stub.Generate(request, timeout=timeout, metadata=self.metadata)
+                  if message.HasField("chunk")]
+        answer = json.loads("".join(pieces))
+        assert list(answer) == [name, "kind"] and 0 <= answer[name] <= 99 and answer["kind"] in ("cat", "dog"), answer
+        return time.monotonic() - began
 
     def close(self):
         self.channel.close()

@@ -1,5 +1,6 @@
 """An attacker that has a key: what it asks for, on as many streams as it likes."""
 
+import itertools
 import os
 import threading
 import time
@@ -10,18 +11,20 @@ import server
 TENANTS = ("honest", "attacker")
 
 
-def flood(address, streams, seconds, **fields):
+def flood(address, streams, seconds, each=None, **fields):
     """Keeps so many requests under way, each begun again as it ends, for so long. How many began, and
-    by which codes those ended that did."""
+    by which codes those ended that did. `each`: of a stream, by its number, the further fields of its
+    requests, one after the other."""
     inference = server.protocol("inference_pb2")
     stub_of = server.protocol("inference_pb2_grpc").InferenceStub
-    request = inference.GenerateRequest(**fields)
     metadata = (("authorization", f"Bearer {os.environ['RECURVE_KEY']}"),)
     end, codes, lock = time.monotonic() + seconds, {}, threading.Lock()
 
-    def run(stub):
+    def run(stub, number):
+        further = each(number) if each else itertools.repeat({})
         while time.monotonic() < end:
             code = grpc.StatusCode.OK
+            request = inference.GenerateRequest(**fields, **next(further))
             call = stub.Generate(request, metadata=metadata, timeout=max(0.1, end - time.monotonic()))
             try:
                 for _ in call:
@@ -35,7 +38,7 @@ def flood(address, streams, seconds, **fields):
 
     with grpc.insecure_channel(address) as channel:
         stub = stub_of(channel)
-        threads = [threading.Thread(target=run, args=(stub,)) for _ in range(streams)]
+        threads = [threading.Thread(target=run, args=(stub, number)) for number in range(streams)]
         for thread in threads:
             thread.start()
         for thread in threads:
