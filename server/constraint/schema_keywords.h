@@ -78,7 +78,10 @@ inline constexpr SchemaKeyword kSchemaKeywords[] = {
      "beside pattern or format, where all that these take has it"},
     {"maxLength", KeywordUse::kString, "likewise; of more than 1,000, 1,000 are given"},
     {"pattern", KeywordUse::kString, "of the whole string, in what regular expressions have here"},
-    {"format", KeywordUse::kString, "those of schema_patterns.cc"},
+    {"format", KeywordUse::kString,
+     "of strings those of schema_patterns.cc; int8 to uint64 are bounds of numbers, float and "
+     "double "
+     "say nothing; others are refused, and of values of another type none says anything"},
     {"items", KeywordUse::kArray},
     {"prefixItems", KeywordUse::kArray, "all of them are given"},
     {"minItems", KeywordUse::kArray},

@@ -75,6 +75,16 @@ std::string checked_pattern(const Json& pattern, std::string_view keyword, const
   }
 }
 
+void check_format(const SchemaSaid& said, std::string_view type, const std::string& path) {
+  const Json* format = said.find("format");
+  if (format == nullptr) return;
+  if (!format->is_string()) refuse_schema(path, "format", "it must be a string");
+  const auto& name = format->get_ref<const std::string&>();
+  const bool of_strings = pattern_of_format(name).has_value();
+  if (of_strings || (type != "string" && number_format(name))) return;
+  refuse_schema(path, "format", fmt::format("{} is not enforced here", format->dump()));
+}
+
 Json read_integer(const SchemaSaid& said, const std::string& path) {
   Json out{{"type", "integer"}};
   std::optional<double> low, high;
@@ -84,6 +94,13 @@ Json read_integer(const SchemaSaid& said, const std::string& path) {
   if (const auto b = bound(said, "exclusiveMinimum", path)) raise(std::floor(*b) + 1);
   if (const auto b = bound(said, "maximum", path)) lower(std::floor(*b));
   if (const auto b = bound(said, "exclusiveMaximum", path)) lower(std::ceil(*b) - 1);
+  if (const Json* format = said.find("format")) {
+    if (const auto numbers = number_format(format->get_ref<const std::string&>());
+        numbers && numbers->whole) {
+      raise(static_cast<double>(numbers->least));
+      lower(static_cast<double>(numbers->most));
+    }
+  }
   if (low && high && *low > *high)
     refuse_as_empty(path, "minimum", "no integer is within the bounds");
   if (low) out["minimum"] = static_cast<int64_t>(*low);
@@ -98,6 +115,10 @@ Json read_integer(const SchemaSaid& said, const std::string& path) {
 }
 
 Json read_number(const SchemaSaid& said, const std::string& path) {
+  if (const Json* format = said.find("format")) {
+    const auto numbers = number_format(format->get_ref<const std::string&>());
+    if (numbers && numbers->whole) return read_integer(said, path);
+  }
   Json out{{"type", "number"}};
   if (said.find("multipleOf") != nullptr) {
     refuse_schema(path, "multipleOf",
@@ -129,11 +150,8 @@ Json read_string(const SchemaSaid& said, const std::string& path, size_t* patter
   counts(said, "minLength", "maxLength", path, &length);
   const Json* pattern = said.find("pattern");
   const Json* format = said.find("format");
-  for (const auto& [keyword, value] :
-       {std::pair("pattern", pattern), std::pair("format", format)}) {
-    if (value != nullptr && !value->is_string()) {
-      refuse_schema(path, keyword, "it must be a string");
-    }
+  if (pattern != nullptr && !pattern->is_string()) {
+    refuse_schema(path, "pattern", "it must be a string");
   }
   if (pattern != nullptr && format != nullptr) {
     refuse_schema(path, "format", "it may not stand beside pattern");
@@ -143,8 +161,6 @@ Json read_string(const SchemaSaid& said, const std::string& path, size_t* patter
     out["pattern"] = checked_pattern(*pattern, "pattern", path, pattern_bytes, &lengths);
   } else if (format != nullptr) {
     const auto meant = pattern_of_format(format->get_ref<const std::string&>());
-    if (!meant)
-      refuse_schema(path, "format", fmt::format("{} is not enforced here", format->dump()));
     out["pattern"] = enforceable_regex(*meant, /*in_json=*/true, &lengths);
   } else {
     out.update(length);

@@ -39,6 +39,9 @@ class NothingIsValid : public ConstraintRefused {
 // Whether a value is of one of JSON Schema's types.
 bool has_type(const nlohmann::ordered_json& value, std::string_view type);
 
+// A format that is known, and of numbers or of strings; of values that are not of its own type it
+// says nothing, as in the draft. Before what follows.
+void check_format(const SchemaSaid& said, std::string_view type, const std::string& path);
 nlohmann::ordered_json read_integer(const SchemaSaid& said, const std::string& path);
 nlohmann::ordered_json read_number(const SchemaSaid& said, const std::string& path);
 // `pattern_bytes`: of all patterns of the whole schema so far.

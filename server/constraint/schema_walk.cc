@@ -282,6 +282,7 @@ class SchemaWalk {
   // ---- by type ----
 
   Json read_typed(const std::string& type, const Said& said, const std::string& path, int depth) {
+    check_format(said, type, path);
     if (type == "integer") return read_integer(said, path);
     if (type == "number") return read_number(said, path);
     if (type == "string") return read_string(said, path, &pattern_bytes_);

@@ -86,6 +86,41 @@ TEST(SchemaWalk, BoundsOfIntegersAreWhole) {
               HasSubstr("exclusiveMinimum at #: it must be a number"));
 }
 
+TEST(SchemaWalk, FormatsAreOfTheirOwnTypeAndKnown) {
+  const auto same = [](const char* written, const char* meant) {
+    EXPECT_EQ(enforceable_schema(written), enforceable_schema(meant)) << written;
+  };
+  same(R"({"type":"integer","format":"int32"})",
+       R"({"type":"integer","minimum":-2147483648,"maximum":2147483647})");
+  same(R"({"type":"number","format":"uint8","maximum":9.5})",
+       R"({"type":"integer","minimum":0,"maximum":9})");
+  same(R"({"type":"integer","format":"int64"})",
+       R"({"type":"integer","minimum":-9007199254740992,"maximum":9007199254740992})");
+  same(R"({"type":"number","format":"double"})", R"({"type":"number"})");
+  same(R"({"type":["integer","string"],"format":"date"})",
+       R"({"anyOf":[{"type":"integer"},{"type":"string","format":"date"}]})");
+  for (const char* type : {"integer", "number", "string", "array", "object", "null", "boolean"}) {
+    const Json schema{{"type", type}, {"format", "utc-millisec"}};
+    EXPECT_THAT(refusal_of(schema.dump()), HasSubstr("format at #: \"utc-millisec\"")) << type;
+  }
+  EXPECT_THAT(refusal_of(R"({"type":"string","format":"int32"})"), HasSubstr("format at #"));
+  EXPECT_THAT(refusal_of(R"({"type":"integer","format":3})"), HasSubstr("format at #"));
+}
+
+TEST(SchemaWalk, CountsAboveTheMostAreGivenAsItOrRefused) {
+  for (const auto& [type, least, most] :
+       {std::tuple("string", "minLength", "maxLength"), std::tuple("array", "minItems", "maxItems"),
+        std::tuple("object", "minProperties", "maxProperties")}) {
+    const Json wide{{"type", type}, {most, 5000}};
+    EXPECT_EQ(walked(wide.dump())[most], 1000) << "narrower, and no invalid answer";
+    const Json long_ones{{"type", type}, {least, 1001}, {most, 5000}};
+    EXPECT_THAT(refusal_of(long_ones.dump()),
+                AllOf(HasSubstr(least), HasSubstr("at #: it must be at most 1000")));
+    const Json longer{{"type", type}, {"not", {{most, 1500}}}};
+    EXPECT_THAT(refusal_of(longer.dump()), HasSubstr("not at #"));
+  }
+}
+
 TEST(SchemaWalk, RequiredNamesBecomeProperties) {
   const Json out =
       walked(R"({"type":"object","required":["a"],"additionalProperties":{"type":"null"}})");
