@@ -3,8 +3,10 @@
 //   constraint_answers [TOKENIZER_DIR]
 // Reads lines of JSON: {"schema": ..., "answers": 3, "seed": 1, "texts": ["{}", ...], "raw":
 // false}. Writes one for each: {"refused": "..."}, or {"answers": [...], "cut": 1, "takes": [true,
-// ...], "seconds": 0.01}. Without a tokenizer's directory, the vocabulary is that of the tests
-// here.
+// ...], "tokens": 40, "forced": 2, "seconds": 0.01}. `tokens` are those of the texts, as the
+// tokenizer writes them, as far as they are taken; before `forced` of them nothing else could have
+// come, not the end either. Without a tokenizer's directory, the vocabulary is that of the tests
+// here, and there are none.
 #include <chrono>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -20,11 +22,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr int kMostTokens = 2000;
 
-TokenTexts texts_of(const std::string& dir) {
-  const auto tokenizer = load_tokenizer(dir);
+TokenTexts texts_of(const Tokenizer& tokenizer) {
   TokenTexts texts;
-  for (int32_t id = 0; id < tokenizer->size(); ++id) {
-    texts.emplace_back(tokenizer->is_special(id) ? "" : tokenizer->token_bytes(id));
+  for (int32_t id = 0; id < tokenizer.size(); ++id) {
+    texts.emplace_back(tokenizer.is_special(id) ? "" : tokenizer.token_bytes(id));
   }
   return texts;
 }
@@ -79,8 +80,26 @@ bool takes(const Constraint& constraint, const std::vector<int32_t>& bytes,
   return matcher->may_end();
 }
 
-Json answer(ConstraintLibrary& library, const TokenTexts& texts, const std::vector<int32_t>& bytes,
-            const Json& asked) {
+struct Forced {
+  int64_t tokens = 0, forced = 0;
+};
+
+// Of a text that is taken: how many of its tokens are the only ones that may come in their place.
+void count_forced(const Constraint& constraint, std::span<const int32_t> ids, size_t size,
+                  Forced* forced) {
+  const auto matcher = constraint.begin();
+  std::vector<uint32_t> mask((size + 31) / 32);
+  for (const int32_t id : ids) {
+    matcher->fill(mask);
+    const bool only = !matcher->may_end() && ids_in(mask).size() == 1;
+    if (!matcher->accept(id)) return;
+    ++forced->tokens;
+    forced->forced += only;
+  }
+}
+
+Json answer(ConstraintLibrary& library, const Tokenizer* tokenizer, const TokenTexts& texts,
+            const std::vector<int32_t>& bytes, const Json& asked) {
   const auto began = std::chrono::steady_clock::now();
   std::shared_ptr<const Constraint> constraint;
   try {
@@ -102,14 +121,23 @@ Json answer(ConstraintLibrary& library, const TokenTexts& texts, const std::vect
     }
   }
   out["cut"] = cut;
+  Forced forced;
   for (const Json& text : asked.value("texts", Json::array())) {
-    out["takes"].push_back(takes(*constraint, bytes, text.get<std::string>()));
+    const auto written = text.get<std::string>();
+    out["takes"].push_back(takes(*constraint, bytes, written));
+    if (tokenizer == nullptr || !out["takes"].back().get<bool>()) continue;
+    count_forced(*constraint,
+                 tokenizer->encode(written, SpecialTokens::kAsText, TextPosition::kContinued),
+                 texts.size(), &forced);
   }
+  out["tokens"] = forced.tokens;
+  out["forced"] = forced.forced;
   return out;
 }
 
 int run(int argc, char** argv) {
-  const TokenTexts texts = argc > 1 ? texts_of(argv[1]) : testing::byte_vocabulary();
+  const auto tokenizer = argc > 1 ? load_tokenizer(argv[1]) : nullptr;
+  const TokenTexts texts = tokenizer ? texts_of(*tokenizer) : testing::byte_vocabulary();
   std::vector<int32_t> bytes(256, -1);
   for (size_t id = 0; id < texts.size(); ++id) {
     if (texts[id].size() == 1)
@@ -117,7 +145,7 @@ int run(int argc, char** argv) {
   }
   const auto library = make_constraint_library(texts);
   for (std::string line; std::getline(std::cin, line);) {
-    std::cout << answer(*library, texts, bytes, Json::parse(line))
+    std::cout << answer(*library, tokenizer.get(), texts, bytes, Json::parse(line))
                      .dump(-1, ' ', false, Json::error_handler_t::replace)
               << std::endl;
   }

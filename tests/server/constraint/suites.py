@@ -355,6 +355,21 @@ def test_maskbench(of_bytes):
     assert count.of["accepted"] > 0
 
 
+def test_few_tokens_are_the_only_ones_that_may_come():
+    """Why strings that a grammar forces are not absorbed as one chunk: server/constraint/README.md."""
+    program = Answers(ROOT / "weights_tools" / "demo" / "xlstm-books")
+    tokens = forced = texts = 0
+    for name, group in maskbench():
+        values = [case["data"] for case in group["tests"] if case["valid"]]
+        got = program.ask(group["schema"], texts=[json.dumps(value, ensure_ascii=False, separators=separators)
+                                                  for value in values for separators in ((", ", ": "), (",", ":"))])
+        tokens, forced, texts = tokens + got.get("tokens", 0), forced + got.get("forced", 0), texts + sum(got.get("takes", []))
+    program.close()
+    print(f"\n{forced} of {tokens} tokens of {texts} texts are the only ones that may come: {forced / tokens:.1%}")
+    assert tokens > 1000
+    assert forced < tokens / 10
+
+
 def test_draft_2020_12(of_bytes):
     count = run_suite("JSON-Schema-Test-Suite 2020-12", draft_suite(), of_bytes, drawn=2)
     assert count.of["accepted"] > 0
