@@ -239,6 +239,27 @@ def test_an_answer_is_one_of_the_texts_or_matches(client):
     assert text(guided_grammar='root ::= "(" root ")" | "x"').strip("()") == "x"
 
 
+def test_a_chat_is_kept_to_its_format(client):
+    def chat(**format):
+        return client.chat.completions.create(
+            model="books", messages=[{"role": "user", "content": PROMPT}], max_tokens=400, temperature=1, seed=5,
+            response_format=format,
+        ).choices[0]
+
+    said = chat(type="json_schema", json_schema={"name": "person", "schema": PERSON, "strict": True})
+    assert said.finish_reason == "stop"
+    assert list(json.loads(said.message.content)) == ["name", "age", "kind"]
+    anything = chat(type="json_object")
+    if anything.finish_reason == "stop":
+        assert isinstance(json.loads(anything.message.content), dict)
+    else:
+        assert anything.finish_reason == "length" and anything.message.content.lstrip().startswith("{")
+    digit = {"type": "integer", "minimum": 0, "maximum": 9}
+    tags = chat(type="structural_tag", triggers=["<n="], structures=[{"begin": "<n=", "schema": digit, "end": ">"}],
+                required=True, single=True)
+    assert re.search("<n=[0-9]>", tags.message.content)
+
+
 def test_a_schema_that_is_not_enforced_is_refused_by_its_keyword(client):
     format = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"contains": {"type": "null"}}}}
     with pytest.raises(openai.BadRequestError) as raised:
