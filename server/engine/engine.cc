@@ -17,9 +17,10 @@ StepBounds bounds_for(const EngineOptions& options, int chunk) {
   return {.rows = rows, .logits = least, .chunk = chunk, .prompt_rows = rows};
 }
 
-// As many as there are processors: they work while the device does, or the engine waits for them.
+// As many as there are processors, which work while the device does or the engine waits for them,
+// but two: a slow mask holds up no other.
 int mask_threads() {
-  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 8u));
 }
 // A step waits for masks that are being worked out: hardly, where free ones take part in it.
 constexpr auto kShortWait = std::chrono::microseconds(300);

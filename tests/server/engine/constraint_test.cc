@@ -99,6 +99,19 @@ TEST(EngineConstraint, AllowedIdsHoldToo) {
   EXPECT_EQ(harness->ask(std::move(request))->ids(), (std::vector<int32_t>{4, 5, kEos}));
 }
 
+TEST(EngineConstraint, PenaltiesActOnWhatMayCome) {
+  const auto choice = script({{{3}}, {{3, 4}}, {{3, 4, 5}}});
+  for (const bool repeats : {false, true}) {
+    NullHarness harness({.eos = {kEos}});
+    Request request = constrained(choice);
+    request.sampling.presence_penalty = repeats ? -1000.0f : 1000.0f;
+    request.sampling.logit_bias = {{4, 1.0f}};
+    const std::vector<int32_t> ids = harness->ask(std::move(request))->ids();
+    EXPECT_EQ(ids, repeats ? (std::vector<int32_t>{3, 3, 3, kEos})
+                           : (std::vector<int32_t>{3, 4, 5, kEos}));
+  }
+}
+
 TEST(EngineConstraint, WhereNothingCanComeTheAnswerFailsAlone) {
   NullHarness harness({.eos = {kEos}});
   const AnswerPtr other = harness->submit(NullHarness::request(9, 20, 5));
@@ -185,6 +198,28 @@ TEST(EngineConstraint, ASlowMaskHoldsUpNobodyElse) {
     EXPECT_FALSE(answer->ended());
     release.count_down();
     harness->start();
+    answer->wait_for_end();
+    harness->join();
+    EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3, 4, 5, kEos}));
+  }
+}
+
+TEST(EngineConstraint, ASlowMaskHoldsUpNobodyWhereAllHaveConstraints) {
+  for (const bool ahead : {false, true}) {
+    NullHarness harness({.eos = {kEos}, .launch_ahead = ahead});
+    auto slow = script({{{3}}, {{4}}, {{5}}});
+    std::latch release(1);
+    slow->before_mask = [&](size_t place) {
+      if (place == 1) release.wait();
+    };
+    const AnswerPtr answer = harness->submit(constrained(slow));
+    const AnswerPtr other = harness->submit(constrained(script({{{6}}, {{7}}, {{8}}, {{9}}})));
+    harness->start();
+    other->wait_for_end();  // for ever, if it waited for the other's mask
+    answer->take();
+    EXPECT_EQ(other->ids(), (std::vector<int32_t>{6, 7, 8, 9, kEos}));
+    EXPECT_FALSE(answer->ended());
+    release.count_down();
     answer->wait_for_end();
     harness->join();
     EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3, 4, 5, kEos}));
