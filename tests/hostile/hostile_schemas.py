@@ -10,7 +10,7 @@ from tenant import TENANTS  # noqa: F401
 FLAGS = ["--slots", "16"]
 SHORT = {"streams": 24, "seconds": 8}
 FULL = {"streams": 64, "seconds": 60}
-CONSTRAINED = True  # the honest client asks for answers of new schemas too
+CONSTRAINED = True
 MOST_SECONDS = 5  # for an answer of a new schema, beside
 
 
