@@ -27,6 +27,8 @@ struct Int4Groups {
   }
 
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  static constexpr int kAbreast = 8;
+
   // The sixteen values that a column may have are a vector, from which its four bits pick one.
   HWY_INLINE void open(const std::byte* data, const std::byte* scales) {
     static_assert(kDotLanes == kWords);
@@ -46,6 +48,8 @@ struct Int4Groups {
   DotVector values;
   __m512i words;
 #else
+  static constexpr int kAbreast = 2;
+
   HWY_INLINE void open(const std::byte* data, const std::byte* scales) {
     words = reinterpret_cast<const uint16_t*>(data);
     set_scales(scales);

@@ -3,6 +3,8 @@
 //
 //   struct Groups {
 //     static constexpr int64_t kColumns, kBytes, kScaleBytes;  // of a group
+//     // Of so many outputs at most, groups are open at once: as many as the registers hold.
+//     static constexpr int kAbreast;
 //     // A group as it is held in registers.
 //     void open(const std::byte* data, const std::byte* scales);
 //     // The values of its vector number v: of the columns v * kDotLanes, v * kDotLanes + 1, ...
@@ -48,26 +50,31 @@ struct PackedWeights {
   HWY_INLINE void add_group(const float* const (&x)[ROWS], int64_t g,
                             const int64_t (&outputs)[OUTPUTS],
                             DotVector (&sum)[ROWS][OUTPUTS]) const {
-    // All outputs side by side, as what follows in one of them waits for what came before.
-    Groups opened[OUTPUTS];
+    // Outputs side by side, as what follows in one of them waits for what came before.
+    constexpr int kAbreast = std::min(OUTPUTS, Groups::kAbreast);
     HWY_UNROLL(8)
-    for (int j = 0; j < OUTPUTS; ++j) {
-      opened[j].open(data + outputs[j] * row_bytes + g * Groups::kBytes,
-                     scales + outputs[j] * row_scales + g * Groups::kScaleBytes);
-    }
-    HWY_UNROLL(16)
-    for (int64_t v = 0; v < Groups::kColumns / kDotLanes; ++v) {
-      DotVector xs[ROWS];
+    for (int first = 0; first < OUTPUTS; first += kAbreast) {
+      Groups opened[kAbreast];
       HWY_UNROLL(8)
-      for (int r = 0; r < ROWS; ++r) {
-        xs[r] = hn::LoadU(DotFloats(), x[r] + v * kDotLanes);
-        if constexpr (ROWS <= 2) keep_in_register(xs[r]);
+      for (int j = 0; j < kAbreast; ++j) {
+        opened[j].open(data + outputs[first + j] * row_bytes + g * Groups::kBytes,
+                       scales + outputs[first + j] * row_scales + g * Groups::kScaleBytes);
       }
-      HWY_UNROLL(8)
-      for (int j = 0; j < OUTPUTS; ++j) {
-        const DotVector w = opened[j].vector(v);
+      HWY_UNROLL(16)
+      for (int64_t v = 0; v < Groups::kColumns / kDotLanes; ++v) {
+        DotVector xs[ROWS];
         HWY_UNROLL(8)
-        for (int r = 0; r < ROWS; ++r) sum[r][j] = hn::MulAdd(xs[r], w, sum[r][j]);
+        for (int r = 0; r < ROWS; ++r) {
+          xs[r] = hn::LoadU(DotFloats(), x[r] + v * kDotLanes);
+          if constexpr (ROWS <= 2) keep_in_register(xs[r]);
+        }
+        HWY_UNROLL(8)
+        for (int j = 0; j < kAbreast; ++j) {
+          const DotVector w = opened[j].vector(v);
+          HWY_UNROLL(8)
+          for (int r = 0; r < ROWS; ++r)
+            sum[r][first + j] = hn::MulAdd(xs[r], w, sum[r][first + j]);
+        }
       }
     }
   }
