@@ -11,7 +11,9 @@ FLAGS = ["--slots", "16"]
 SHORT = {"streams": 24, "seconds": 8}
 FULL = {"streams": 64, "seconds": 60}
 CONSTRAINED = True
-MOST_SECONDS = 5  # for an answer of a new schema, beside
+# For an answer of a new schema, beside. A compile has a small share of a busy processor, so this holds
+# where the server and the attack have the machine to themselves, as the full form asks for.
+MOST_SECONDS = 5
 
 
 def regexes(rng):
@@ -67,5 +69,7 @@ def check(result, size):
     yield from result.refusals()
     yield from result.too_slow()
     constrained = result.constrained
-    if constrained.errors or constrained.p99() > MOST_SECONDS:
+    if constrained.errors:
+        yield f"of a new schema: {constrained}, wanted all answered"
+    elif size == FULL and constrained.p99() > MOST_SECONDS:
         yield f"an answer of a new schema took {constrained}, wanted under {MOST_SECONDS} s"
