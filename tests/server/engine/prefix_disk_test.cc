@@ -155,6 +155,35 @@ TEST_F(PrefixOnDisk, WhatCannotBeReadNowMayBeLater) {
   EXPECT_EQ(use(*server, asked).tokens, 96);
 }
 
+// Nor does a tenant's key that is missing: the state stays, and is used once that is back.
+TEST_F(PrefixOnDisk, WhatIsSealedWaitsForItsKey) {
+  start()->ask(request(100));
+  std::vector<std::string> said;
+  HarnessOptions telling = options();
+  telling.prefix.on_unreadable = [&](const std::string& why) { said.push_back(why); };
+  auto server = start(telling);
+  disk_->on_call = [](int, const char* what) {
+    if (std::string(what) == "read") throw KeyMissing("where is its key?");
+  };
+  Request asked = request(100);
+  asked.prefix = PrefixWish::kUse;
+  for (int i = 0; i < 2; ++i) {
+    const AnswerPtr answer = server->ask(asked);
+    EXPECT_EQ(answer->ending->prefix.tokens, 0);
+    EXPECT_EQ(answer->ending->prefix.lost, 96);
+    EXPECT_EQ(answer->ending->prefix.miss, PrefixMiss::kOnDisk);
+    EXPECT_EQ(answer->bits(), cold(request(100))->bits());
+  }
+  EXPECT_THAT(said, ::testing::ElementsAre("where is its key?", "where is its key?"));
+  EXPECT_EQ((*server)->stats().prefix_states_disk, 1);
+  EXPECT_EQ(server->store().usage().set_aside, 0);
+  disk_->on_call = {};
+  const AnswerPtr answer = server->ask(asked);
+  EXPECT_EQ(answer->ending->prefix.tokens, 96);
+  EXPECT_EQ(answer->bits(), cold(request(100))->bits());
+  EXPECT_EQ(said.size(), 2u);
+}
+
 // What is found there has its own bytes and no more, and it is sessions' before that.
 TEST_F(PrefixOnDisk, MakesRoomForSessions) {
   const auto sessions_in = [&](OnDisk& server) {
