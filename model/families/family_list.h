@@ -45,6 +45,7 @@ inline constexpr Incomplete kIncomplete[] = {
     {"rwkv", "of RWKV there is version 7; versions 4 to 6 have other recurrences"},
     {"rwkv5", "of RWKV there is version 7; versions 4 to 6 have other recurrences"},
     {"rwkv6", "of RWKV there is version 7; versions 4 to 6 have other recurrences"},
+    {"rwkv6qwen2", "it is Qwen2 distilled into RWKV-6, and of RWKV there is version 7"},  // QRWKV6
 };
 
 }  // namespace recurve

@@ -62,7 +62,7 @@ TEST(LoadModel, SaysWhatIsMissingOfAModelOfWhichAPartIsHere) {
   }
   EXPECT_THAT(refusal("kimi_linear"), EndsWith("neither latent attention nor experts"));
   EXPECT_THAT(refusal("kda"), HasSubstr("its delta rule with decays of channels is here"));
-  for (const char* type : {"rwkv", "rwkv5", "rwkv6"}) {
+  for (const char* type : {"rwkv", "rwkv5", "rwkv6", "rwkv6qwen2"}) {
     EXPECT_THAT(refusal(type), HasSubstr("of RWKV there is version 7"));
   }
 }
