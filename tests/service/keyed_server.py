@@ -11,6 +11,7 @@ import grpc
 ROOT = pathlib.Path(__file__).parents[2]
 MODEL = ROOT / "weights_tools/demo/xlstm-books"
 BIN = pathlib.Path(os.environ["RECURVE_BIN"])
+SUPPRESSIONS = ROOT / "tests/lsan.supp"
 
 
 def new_key(file, tenant, *flags):
@@ -66,6 +67,7 @@ class Server:
     def recurve(self, *arguments, key=None, check=True):
         # The system's resolver of names: gRPC's other one, c-ares, leaks ten bytes under ASan.
         environment = {**os.environ, "RECURVE_SERVER": self.address, "GRPC_DNS_RESOLVER": "native"}
+        environment["LSAN_OPTIONS"] = f"suppressions={SUPPRESSIONS}:print_suppressions=0"
         environment.pop("RECURVE_KEY", None)
         if key:
             environment["RECURVE_KEY"] = key
