@@ -39,6 +39,14 @@ std::optional<int64_t> count(const SchemaSaid& said, std::string_view keyword,
   refuse_schema(path, keyword, fmt::format("it must be at most {}", kMostSchemaCount));
 }
 
+// The bounds of a format of whole numbers, where check_format has passed one.
+std::optional<NumberFormat> whole_numbers(const SchemaSaid& said) {
+  const Json* format = said.find("format");
+  if (format == nullptr) return std::nullopt;
+  const auto numbers = number_format(format->get_ref<const std::string&>());
+  return numbers && numbers->whole ? numbers : std::nullopt;
+}
+
 }  // namespace
 
 void refuse_schema(const std::string& path, std::string_view keyword, const std::string& why) {
@@ -94,12 +102,9 @@ Json read_integer(const SchemaSaid& said, const std::string& path) {
   if (const auto b = bound(said, "exclusiveMinimum", path)) raise(std::floor(*b) + 1);
   if (const auto b = bound(said, "maximum", path)) lower(std::floor(*b));
   if (const auto b = bound(said, "exclusiveMaximum", path)) lower(std::ceil(*b) - 1);
-  if (const Json* format = said.find("format")) {
-    if (const auto numbers = number_format(format->get_ref<const std::string&>());
-        numbers && numbers->whole) {
-      raise(static_cast<double>(numbers->least));
-      lower(static_cast<double>(numbers->most));
-    }
+  if (const auto numbers = whole_numbers(said)) {
+    raise(static_cast<double>(numbers->least));
+    lower(static_cast<double>(numbers->most));
   }
   if (low && high && *low > *high)
     refuse_as_empty(path, "minimum", "no integer is within the bounds");
@@ -115,10 +120,7 @@ Json read_integer(const SchemaSaid& said, const std::string& path) {
 }
 
 Json read_number(const SchemaSaid& said, const std::string& path) {
-  if (const Json* format = said.find("format")) {
-    const auto numbers = number_format(format->get_ref<const std::string&>());
-    if (numbers && numbers->whole) return read_integer(said, path);
-  }
+  if (whole_numbers(said)) return read_integer(said, path);
   Json out{{"type", "number"}};
   if (said.find("multipleOf") != nullptr) {
     refuse_schema(path, "multipleOf",
