@@ -16,7 +16,6 @@ import json
 import pathlib
 import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import server as servers  # noqa: E402

@@ -178,14 +178,20 @@ TEST(EngineConstraint, SameTokensWhateverRunsBeside) {
   }
 }
 
+// Three tokens, of which the second one's mask is there once `release` is.
+std::shared_ptr<ScriptedConstraint> slow_script(std::latch* release) {
+  auto slow = script({{{3}}, {{4}}, {{5}}});
+  slow->before_mask = [release](size_t place) {
+    if (place == 1) release->wait();
+  };
+  return slow;
+}
+
 TEST(EngineConstraint, ASlowMaskHoldsUpNobodyElse) {
   for (const bool ahead : {false, true}) {
     NullHarness harness({.eos = {kEos}, .launch_ahead = ahead});
-    auto slow = script({{{3}}, {{4}}, {{5}}});
     std::latch release(1);
-    slow->before_mask = [&](size_t place) {
-      if (place == 1) release.wait();
-    };
+    const auto slow = slow_script(&release);
     const AnswerPtr answer = harness->submit(constrained(slow));
     const AnswerPtr other = harness->submit(NullHarness::request(9, 30, 5));
     for (int i = 0; i < 200 && !other->ended(); ++i) {
@@ -207,11 +213,8 @@ TEST(EngineConstraint, ASlowMaskHoldsUpNobodyElse) {
 TEST(EngineConstraint, ASlowMaskHoldsUpNobodyWhereAllHaveConstraints) {
   for (const bool ahead : {false, true}) {
     NullHarness harness({.eos = {kEos}, .launch_ahead = ahead});
-    auto slow = script({{{3}}, {{4}}, {{5}}});
     std::latch release(1);
-    slow->before_mask = [&](size_t place) {
-      if (place == 1) release.wait();
-    };
+    const auto slow = slow_script(&release);
     const AnswerPtr answer = harness->submit(constrained(slow));
     const AnswerPtr other = harness->submit(constrained(script({{{6}}, {{7}}, {{8}}, {{9}}})));
     harness->start();
