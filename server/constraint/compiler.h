@@ -43,9 +43,9 @@ struct CompileReports {
 };
 
 // Compiles constraints, each once, with what the processors have left, and with a tenth of one
-// where they have nothing left, in pieces of 0.4 ms that whoever is served already waits for. Clients
-// take turns, within a constraint that takes long too: it rests while one of another client is
-// compiled, so as many have begun as there are threads, and one computes at a time. Any thread.
+// where they have nothing left, in pieces of 0.4 ms that whoever is served already waits for.
+// Clients take turns, within a constraint that takes long too: it rests while one of another client
+// is compiled, so as many have begun as there are threads, and one computes at a time. Any thread.
 class ConstraintCompiler {
  public:
   // What has become of a constraint.
