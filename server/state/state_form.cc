@@ -9,8 +9,10 @@
 #include <atomic>
 #include <cstring>
 #include <future>
+#include <mutex>
 #include <utility>
 
+#include "kernels/ceil_div.h"
 #include "kernels/check.h"
 #include "server/state/written_header.h"
 
@@ -21,8 +23,8 @@ using Kind = StateError::Kind;
 
 // Read in one go: as much as a core's cache holds, so that checksums find it there.
 constexpr size_t kRead = size_t{1} << 18;
-// Of states from so many bytes on a second thread adds up the checksums, while the first one reads.
-constexpr size_t kTwoThreads = size_t{16} << 20;
+// States from so many bytes on are read by two threads, in parts.
+constexpr size_t kTwoThreads = size_t{16} << 20, kPart = size_t{1} << 20;
 // Data of so many bytes begins on a multiple of kBlock.
 constexpr size_t kAligned = size_t{1} << 20, kBlock = 4096;
 
@@ -126,6 +128,61 @@ StateRooms in_written_order(const std::vector<StatePieceLayout>& written, const 
   return order;
 }
 
+// Data that two threads read, each whichever part is next. Checksums are added up in order: by
+// whoever has read a part while nobody else is at it, of all parts that are there by then. So
+// neither waits for the other, and most parts are still in the cache of who adds them up.
+class SharedRead {
+ public:
+  SharedRead(const ReadAt& read, uint64_t begin, std::span<std::byte> to, DataCheck& check)
+      : read_(read), begin_(begin), to_(to), check_(check), there_(ceil_div(to.size(), kPart)) {}
+
+  // Throws what reading throws.
+  void run() {
+    auto other = std::async(std::launch::async, [this] { take_parts(); });
+    take_parts();
+    other.get();
+  }
+
+ private:
+  void take_parts() {
+    try {
+      for (size_t part = next_++; part < there_.size(); part = next_++) {
+        read_(begin_ + part * kPart, bytes_of(part));
+        add_up(part);
+      }
+    } catch (...) {
+      next_ = there_.size();  // the other one need not go on
+      throw;
+    }
+  }
+  void add_up(size_t read) {
+    std::unique_lock lock(mutex_);
+    there_[read] = true;
+    if (adding_) return;
+    adding_ = true;
+    for (; added_ < there_.size() && there_[added_]; ++added_) {
+      const auto part = bytes_of(added_);
+      lock.unlock();
+      check_.add(part);
+      lock.lock();
+    }
+    adding_ = false;
+  }
+  std::span<std::byte> bytes_of(size_t part) const {
+    return to_.subspan(part * kPart, std::min(kPart, to_.size() - part * kPart));
+  }
+
+  const ReadAt& read_;
+  const uint64_t begin_;
+  const std::span<std::byte> to_;
+  DataCheck& check_;
+  std::atomic<size_t> next_ = 0;  // to be read
+  std::mutex mutex_;              // of all below
+  std::vector<bool> there_;       // which parts are
+  size_t added_ = 0;              // so many
+  bool adding_ = false;
+};
+
 // Reads data and adds up its checksums.
 class DataReader {
  public:
@@ -133,50 +190,23 @@ class DataReader {
       : read_(read), at_(begin), check_(std::move(of)) {}
 
   void into(std::span<std::byte> to) {
-    if (to.size() >= kTwoThreads) return into_beside(to);
-    read_parts(to, kRead, [&](std::span<const std::byte> part) { check_.add(part); });
+    if (to.size() >= kTwoThreads) {
+      SharedRead(read_, at_, to, check_).run();
+      at_ += to.size();
+      return;
+    }
+    while (!to.empty()) {
+      const auto part = to.first(std::min(kRead, to.size()));
+      read_(at_, part);
+      check_.add(part);
+      at_ += part.size();
+      to = to.subspan(part.size());
+    }
   }
   // To be called once all data is read. Throws StateError.
   void check() { check_.finish(); }
 
  private:
-  // The checksums of what has been read are added up on a thread of their own.
-  void into_beside(std::span<std::byte> to) {
-    constexpr size_t kFailed = SIZE_MAX, kMost = 16 * kRead;
-    std::atomic<size_t> there = 0;
-    const auto adds = std::async(std::launch::async, [&] {
-      for (size_t added = 0; added < to.size();) {
-        there.wait(added);
-        const size_t now = there;
-        if (now == kFailed) return;
-        check_.add(to.subspan(added, now - added));
-        added = now;
-      }
-    });
-    const auto tell = [&](size_t bytes) {
-      there = bytes;
-      there.notify_one();
-    };
-    try {
-      size_t read = 0;
-      read_parts(to, kMost, [&](std::span<const std::byte> part) { tell(read += part.size()); });
-    } catch (...) {
-      tell(kFailed);
-      throw;
-    }
-    adds.wait();
-  }
-  template <typename Use>
-  void read_parts(std::span<std::byte> to, size_t most, const Use& use) {
-    while (!to.empty()) {
-      const auto part = to.first(std::min(most, to.size()));
-      read_(at_, part);
-      at_ += part.size();
-      to = to.subspan(part.size());
-      use(part);
-    }
-  }
-
   const ReadAt& read_;
   uint64_t at_;
   DataCheck check_;

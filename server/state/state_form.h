@@ -115,7 +115,8 @@ std::vector<std::string_view> written_parts(const StateImage& image);
 // vocabulary of so many ids, an answer of so many.
 size_t most_written_bytes(const StateLayout& layout, int32_t vocab, int64_t answer_ids);
 
-// Fills the span with the bytes from the offset on, which are there. Throws what it likes.
+// Fills the span with the bytes from the offset on, which are there. Any thread, two at once where
+// the state is large. Throws what it likes.
 using ReadAt = std::function<void(uint64_t offset, std::span<std::byte> to)>;
 
 // The header of what is written in so many bytes, its history and its answer's ids left out. Throws

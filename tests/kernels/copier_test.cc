@@ -77,6 +77,28 @@ TEST_P(CopierTest, LargePiecesBeginAndEndAnywhere) {
   }
 }
 
+// So large that the host makes it by two threads: the middle is within a piece, or between two.
+TEST_P(CopierTest, VeryLargeCopiesAreWhole) {
+  constexpr size_t kBytes = size_t{20} << 20;
+  const Bytes host = counted(kBytes, 1);
+  Buffer a = backend_->allocate(kBytes);
+  Copier copier(*backend_);
+  for (const size_t first : {size_t{0}, size_t{1000}, kBytes / 2, kBytes / 2 + 1, kBytes - 3}) {
+    copier.start({.pieces = {{a.data(), nullptr, kBytes}}}, *stream_);
+    copier.wait(copier.start({.pieces = {{a.data(), host.data() + kBytes - first, first},
+                                         {a.data() + first, host.data(), kBytes - first}}},
+                             *stream_));
+    Bytes want(host.end() - static_cast<ptrdiff_t>(first), host.end());
+    want.insert(want.end(), host.begin(), host.end() - static_cast<ptrdiff_t>(first));
+    ASSERT_TRUE(read(a) == want) << first;
+  }
+  copier.wait(copier.start({.pieces = {{a.data() + 1, nullptr, kBytes - 2}}}, *stream_));
+  Bytes want(kBytes);
+  want.front() = host[3];
+  want.back() = host[2];
+  ASSERT_TRUE(read(a) == want);
+}
+
 // What a stream has been given before is there when the copy begins.
 TEST_P(CopierTest, ACopyBeginsAfterTheStream) {
   constexpr size_t kBytes = size_t{64} << 20;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <random>
@@ -184,6 +185,53 @@ TEST(StateForm, DamageIsFoundWhereverItIs) {
   for (size_t bytes = 0; bytes < 1000; ++bytes) EXPECT_TRUE(error_of(good.substr(0, bytes)).first);
   EXPECT_EQ(error_of(good.substr(0, good.size() - 1), small).first, Kind::kDamaged);
   EXPECT_EQ(error_of(good + "x", small).first, Kind::kDamaged);
+}
+
+// One that two threads read, whose last part is a short one.
+class LargeState : public ::testing::Test {
+ protected:
+  LargeState() {
+    header_.layout.arrays[0].shape = {17, 1 << 18};
+    state_.resize(header_.layout.bytes());
+    std::mt19937_64 random(5);
+    for (size_t at = 0; at < state_.size(); at += 61) state_[at] = std::byte(random());
+    written_ = written(header_, state_);
+  }
+  StateHeader header_ = header();
+  StateBytes state_;
+  std::string written_;
+};
+
+TEST_F(LargeState, IsReadAsItWasWritten) {
+  StateBytes found;
+  EXPECT_EQ(read(written_, header_, &found).answer_ids, header_.answer_ids);
+  EXPECT_TRUE(found == state_);
+}
+
+TEST_F(LargeState, DamageIsFoundWhereverItIs) {
+  constexpr size_t kPart = size_t{1} << 20;
+  const size_t data = written_.size() - state_.size() - 32;  // of history and answer
+  for (size_t part = 0; part < 17; ++part) {
+    for (const size_t at : {data + part * kPart, data + (part + 1) * kPart - 1}) {
+      written_[at] ^= 1;
+      EXPECT_EQ(error_of(written_, header_).first, Kind::kDamaged) << at;
+      written_[at] ^= 1;
+    }
+  }
+  EXPECT_FALSE(error_of(written_, header_).first);
+}
+
+TEST_F(LargeState, WhatReadingThrowsIsThrown) {
+  const NewImage made = make_image(header_.layout);
+  for (const size_t part : {1, 2, 9, 17}) {
+    std::atomic<size_t> calls = 0;
+    const auto read = [&](uint64_t offset, std::span<std::byte> to) {
+      if (to.size() == size_t{1} << 20 && ++calls == part) throw std::runtime_error("no such disk");
+      reader_of(written_)(offset, to);
+    };
+    EXPECT_THAT([&] { read_state(written_.size(), read, header_, made.rooms); },
+                ::testing::ThrowsMessage<std::runtime_error>("no such disk"));
+  }
 }
 
 TEST(StateForm, DamageIsFoundInVersion1Too) {
