@@ -62,6 +62,7 @@ void StateStore::make_room(std::span<const Change> changes) {
 
 void StateStore::write_states(std::span<const Change> changes, std::vector<Written>* written) {
   bool durable = false;
+  leave_full_segment();
   for (size_t c = 0; c < changes.size(); ++c) {
     if (!changes[c].state) continue;
     Written& one = (*written)[c];
@@ -125,14 +126,17 @@ void StateStore::sync(FileSystem::Writer& writer) {
   ++usage_.syncs;
 }
 
-void StateStore::open_segment() {
-  {
-    const std::lock_guard lock(mutex_);
-    const bool full = segment_ && segments_[segment_number_].bytes >= options_.segment_bytes;
-    if (segment_ && !full) return;
-  }
-  sync_segment();
+// Between two groups: what is committed together has one sync. What of it is to last has been synced
+// by then.
+void StateStore::leave_full_segment() {
+  const std::lock_guard lock(mutex_);
+  if (segment_ && segments_[segment_number_].bytes < options_.segment_bytes) return;
   segment_.reset();
+  segment_dirty_ = false;
+}
+
+void StateStore::open_segment() {
+  if (segment_) return;
   ++segment_number_;
   const std::string name = file_name(kSegmentFile, segment_number_);
   segment_ = files_->create(name);

@@ -66,7 +66,7 @@ class StateStore {
   struct Options {
     uint64_t most_bytes = UINT64_MAX;             // of all files
     uint64_t own_file = uint64_t{1} << 20;        // states from so many bytes on have files
-    uint64_t segment_bytes = uint64_t{64} << 20;  // a segment of so many bytes takes no more
+    uint64_t segment_bytes = uint64_t{64} << 20;  // one of so many bytes takes no more groups
     uint64_t journal_slack = uint64_t{4} << 20;   // what it may grow by before it is written anew
   };
   struct Record {
@@ -163,6 +163,7 @@ class StateStore {
   void sync_states(std::vector<Written>* written);
   void sync(FileSystem::Writer& writer);
   Place place_in_segment(uint64_t bytes, bool durable);
+  void leave_full_segment();
   void open_segment();
   void sync_segment();
   void give_up_segment(const char* why, std::vector<Written>* written);

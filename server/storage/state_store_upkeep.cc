@@ -75,6 +75,7 @@ bool StateStore::compact(uint64_t number) {
       reader = segment_reader(number);
     }
     std::string entries;
+    leave_full_segment();
     for (auto& [id, place] : moved) {
       const uint64_t offset = place.offset;
       place = place_in_segment(place.bytes, place.durable);
