@@ -13,6 +13,7 @@
 #include "tests/bench/commands.h"
 #include "tests/bench/engine_streams.h"
 #include "tests/bench/report.h"
+#include "tests/bench/session_server.h"
 #include "tests/bench/sessions_disk.h"
 #include "tests/bench/step_bench.h"
 

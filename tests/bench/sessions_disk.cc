@@ -5,15 +5,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <future>
-#include <mutex>
-#include <thread>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "kernels/check.h"
-#include "server/engine/engine.h"
 #include "tests/bench/disk_speed.h"
+#include "tests/bench/session_server.h"
+
+#if RECURVE_SERVER
+#include "server/encrypted_folder.h"
+#include "server/identity/state_key_store.h"
+#endif
 
 namespace recurve::bench {
 
@@ -23,107 +26,22 @@ BenchFolder::BenchFolder(const std::string& in)
 }
 BenchFolder::~BenchFolder() { std::filesystem::remove_all(path_); }
 
-void open_session(AdmissionQueue& queue, const std::string& name, Durability durability) {
-  std::promise<SessionResult> opened;
-  queue.post({.kind = SessionCommand::Kind::kOpen,
-              .name = name,
-              .durability = durability,
-              .done = [&](SessionResult result) { opened.set_value(std::move(result)); }});
-  CHECK(opened.get_future().get().status == SessionResult::Status::kOk);
+std::unique_ptr<FileSystem> open_bench_folder(const std::filesystem::path& path, Sealed sealed) {
+  auto folder = open_folder(path.string());
+#if RECURVE_SERVER
+  if (sealed == Sealed::kYes) {
+    const std::string keys = path.string() + "-keys";
+    if (!std::filesystem::exists(keys)) make_state_keys(keys);
+    return encrypt_folder(std::move(folder), keys);
+  }
+#endif
+  CHECK(sealed == Sealed::kNo);
+  return folder;
 }
 
 namespace {
 
-constexpr int kAnswer = 64;                 // tokens
-constexpr int kTogether = 64;               // streams
 constexpr size_t kSmall = size_t{4} << 20;  // states below it are small
-
-// A server without doors, over a folder.
-class Server {
- public:
-  Server(const Model& model, Backend& backend, const std::filesystem::path& folder, int slots)
-      : vocab_(static_cast<int32_t>(model.info().vocab)),
-        store_(open_folder(folder.string()), {}),
-        archive_(store_),
-        queue_(2 * kTogether),
-        engine_(model, backend, {.rows = vocab_, .usable = vocab_, .eos_ids = {}}, queue_, stats_,
-                metrics_,
-                {.slots = slots,
-                 .sessions = {.host_bytes = kPlenty, .archive = &archive_, .disk_bytes = kPlenty}}),
-        thread_([this] { engine_.run(); }) {}
-  ~Server() {
-    queue_.close();
-    thread_.join();
-  }
-
-  void open(const std::string& name, Durability durability) {
-    open_session(queue_, name, durability);
-  }
-
-  // Seconds to the first token, and to the end.
-  struct Times {
-    double first = 0, last = 0;
-  };
-  // A turn on each of the sessions, all at once.
-  std::vector<Times> ask(const std::vector<std::string>& sessions, int tokens) {
-    std::vector<Times> times(sessions.size());
-    std::vector<std::shared_ptr<TokenStream>> streams;
-    const auto began = Clock::now();
-    for (const std::string& session : sessions) {
-      streams.push_back(std::make_shared<TokenStream>());
-      streams.back()->on_ready([this] {
-        const std::lock_guard lock(mutex_);
-        news_ = true;
-        changed_.notify_all();
-      });
-      Request request{.session = session, .streams = {streams.back()}};
-      request.prompt.ids = {1 % vocab_};
-      request.sampling.temperature = 0;
-      request.sampling.max_tokens = tokens;
-      queue_.push(std::move(request));
-    }
-    for (size_t ended = 0; ended < sessions.size();) {
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return news_; });
-        news_ = false;
-      }
-      for (size_t s = 0; s < sessions.size(); ++s) {
-        const TokenStream::Gathered news = streams[s]->take();
-        const double now = seconds_between(began, Clock::now());
-        if (!news.tokens.empty() && times[s].first == 0) times[s].first = now;
-        if (!news.ending) continue;
-        CHECK(news.ending->why == Finish::kLength);
-        times[s].last = now;
-        ++ended;
-      }
-    }
-    return times;
-  }
-  Times ask(const std::string& session, int tokens) {
-    return ask(std::vector<std::string>{session}, tokens)[0];
-  }
-  // Seconds to the end of the last one.
-  double ask_all(const std::vector<std::string>& sessions, int tokens) {
-    double last = 0;
-    for (const Times& times : ask(sessions, tokens)) last = std::max(last, times.last);
-    return last;
-  }
-  int64_t syncs() const { return store_.usage().syncs; }
-
- private:
-  const int32_t vocab_;
-  StateStore store_;
-  Archive archive_;
-  AdmissionQueue queue_;
-  EngineStats stats_;
-  EngineMetrics metrics_;
-  Engine engine_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool news_ = false;
-  std::thread thread_;
-};
 
 void show_machine(const DiskSpeed& speed, size_t bytes, const SessionRow& row) {
   row(fmt::format("this machine: memcpy of {:.1f} MiB", static_cast<double>(bytes) / (1 << 20)),
@@ -136,7 +54,7 @@ void show_machine(const DiskSpeed& speed, size_t bytes, const SessionRow& row) {
 
 // What a state takes to its slot, from host memory, from the page cache and from the disk.
 void measure_resume(const Model& model, Backend& backend, const std::filesystem::path& folder,
-                    int rounds, const DiskSpeed& speed, const SessionRow& row) {
+                    Sealed sealed, int rounds, const DiskSpeed& speed, const SessionRow& row) {
   const auto stream = backend.make_stream();
   StatePool pool(backend, model.state_layout(), 2, *stream);
   const size_t bytes = pool.layout().bytes();
@@ -145,12 +63,13 @@ void measure_resume(const Model& model, Backend& backend, const std::filesystem:
   const NewImage made = memory.take();
   pool.save(slot, made);
   pool.wait_for_copies();
-  StateStore store(open_folder(folder.string()), {});
+  StateStore store(open_bench_folder(folder, sealed), {});
   Archive archive(store);
   const StateHeader header{.id = store.new_id(), .position = 1, .layout = pool.layout()};
   StoredPtr stored;
-  archive.commit({.key = "k", .states = {header.id}, .state = {{header, made.image}}},
-                 [&](const StateStore::Outcome& outcome) { stored = outcome.state; });
+  archive.commit(
+      {.key = "k", .tenant = "t", .states = {header.id}, .state = {{header, made.image}}},
+      [&](const StateStore::Outcome& outcome) { stored = outcome.state; });
   archive.wait();
   archive.take_done();
   CHECK(stored != nullptr);
@@ -172,6 +91,12 @@ void measure_resume(const Model& model, Backend& backend, const std::filesystem:
   };
   load();
   read();
+  if (sealed == Sealed::kYes) {
+    row("from the page cache, sealed", 1e3 * median_seconds(3 * rounds, read), "ms");
+    row("from the disk, sealed",
+        1e3 * median_seconds(rounds, read, [&] { drop_from_cache(folder); }), "ms");
+    return;
+  }
   row("such a state to its slot, from host memory", 1e3 * median_seconds(3 * rounds, load), "ms",
       fmt::format("<= {:.2f} (1.3 x memcpy)", 1.3e3 * speed.copy));
   row("from the page cache", 1e3 * median_seconds(3 * rounds, read), "ms",
@@ -180,49 +105,13 @@ void measure_resume(const Model& model, Backend& backend, const std::filesystem:
       fmt::format("<= {:.2f} (1.3 x the disk + 5)", 1.3e3 * speed.cold + 5));
 }
 
-// What an answer takes more where it is committed.
-void measure_commit(Server& server, int rounds, const DiskSpeed& speed, const SessionRow& row) {
-  server.open("plain", Durability::kNone);
-  server.open("durable", Durability::kLocal);
-  std::vector<double> without, added;
-  for (int i = 0; i < 4 * rounds; ++i) {  // by turns, as machines have other things to do
-    without.push_back(server.ask("plain", kAnswer).last);
-    added.push_back(server.ask("durable", kAnswer).last - without.back());
-  }
-  row(fmt::format("an answer of {} tokens, not kept", kAnswer), 1e3 * median(without), "ms");
-  row("more where it is committed", 1e3 * median(added), "ms",
-      fmt::format("<= {:.2f} (2 syncs + 1)", 1e3 * (speed.sync + speed.small_sync) + 1));
-}
-
-// How many commits share a sync.
-void measure_commits(Server& server, int rounds, const SessionRow& row) {
-  std::vector<std::string> plain, durable;
-  for (int s = 0; s < kTogether; ++s) {
-    plain.push_back(fmt::format("plain{}", s));
-    durable.push_back(fmt::format("durable{}", s));
-    server.open(plain.back(), Durability::kNone);
-    server.open(durable.back(), Durability::kLocal);
-  }
-  std::vector<double> without, with;
-  int64_t syncs = 0;
-  for (int i = 0; i < rounds; ++i) {
-    without.push_back(server.ask_all(plain, kAnswer));
-    const int64_t before = server.syncs();
-    with.push_back(server.ask_all(durable, kAnswer));
-    syncs += server.syncs() - before;
-  }
-  row(fmt::format("{} such answers at once, not kept", kTogether), 1e3 * median(without), "ms");
-  row("the same, committed", 1e3 * median(with), "ms");
-  row("of these commits, so many share a sync",
-      static_cast<double>(rounds) * kTogether / static_cast<double>(syncs), "", ">= 20");
-}
-
 // What a turn takes more to its first token where its session's state is on the disk.
 void measure_first_token(const Model& model, Backend& backend, const std::filesystem::path& folder,
                          const std::vector<std::string>& sessions, bool cold,
                          const SessionRow& row) {
   if (cold) drop_from_cache(folder);
-  Server server(model, backend, folder, static_cast<int>(sessions.size()));
+  SessionServer server(model, backend, open_folder(folder.string()),
+                       static_cast<int>(sessions.size()));
   std::vector<double> disk, slot;
   for (const std::string& name : sessions) disk.push_back(server.ask(name, 1).first);
   for (const std::string& name : sessions) slot.push_back(server.ask(name, 1).first);
@@ -243,22 +132,24 @@ void measure_disk(const Model& model, Backend& backend, const std::string& folde
   const size_t bytes = model.state_layout().bytes();
   const DiskSpeed speed = measure_disk_speed(made.path(), bytes, rounds);
   show_machine(speed, bytes, row);
-  measure_resume(model, backend, made.path() / "resume", rounds, speed, row);
+  measure_resume(model, backend, made.path() / "resume", Sealed::kNo, rounds, speed, row);
   std::filesystem::remove_all(made.path() / "resume");
+  if (kCanSeal) {
+    measure_resume(model, backend, made.path() / "sealed", Sealed::kYes, rounds, speed, row);
+    std::filesystem::remove_all(made.path() / "sealed");
+  }
   const bool small = bytes < kSmall;
   std::vector<std::string> sessions;
   {
     const int count = small ? 16 : 3;
-    Server server(model, backend, made.path(), small ? 2 * kTogether + 2 : count);
+    SessionServer server(model, backend, open_folder(made.path().string()),
+                         small ? kCommitSlots : count);
     for (int s = 0; s < count; ++s) {
       sessions.push_back(fmt::format("again{}", s));
       server.open(sessions.back(), Durability::kLocal);
       server.ask(sessions.back(), 1);
     }
-    if (small) {
-      measure_commit(server, rounds, speed, row);
-      measure_commits(server, rounds, row);
-    }
+    if (small) measure_commits(model, backend, server, made.path() / "sealed", rounds, speed, row);
   }
   for (const bool cold : {false, true}) {
     measure_first_token(model, backend, made.path(), sessions, cold, row);

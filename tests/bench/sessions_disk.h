@@ -1,9 +1,12 @@
 #pragma once
+#include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 
 #include "model/model.h"
-#include "server/request/admission_queue.h"
+#include "server/storage/file_system.h"
+#include "tests/bench/disk_speed.h"
 #include "tests/bench/report.h"
 
 namespace recurve::bench {
@@ -36,14 +39,29 @@ struct SessionRow {
   }
 };
 
-// Returns once the engine of this queue has opened it.
-void open_session(AdmissionQueue& queue, const std::string& name, Durability durability);
+// Whether files are sealed, as with recurve-server's --state-keys, with keys that are made beside
+// the folder.
+enum class Sealed { kNo, kYes };
+#if RECURVE_SERVER
+inline constexpr bool kCanSeal = true;
+#else
+inline constexpr bool kCanSeal = false;
+#endif
+std::unique_ptr<FileSystem> open_bench_folder(const std::filesystem::path& path, Sealed sealed);
 
 // Sessions of that model whose states are in a folder: what commits take, and how long a state is
 // on its way from there to a token; beside what the machine's disk and memory do with as many
 // bytes.
 void measure_disk(const Model& model, Backend& backend, const std::string& folder, int rounds,
                   Report& report);
+
+// Of measure_disk(), what commits take; server: with that many slots. sealed_folder: for files of a
+// server whose states are sealed, where they can be.
+inline constexpr int kCommitSlots = 160;
+class SessionServer;
+void measure_commits(const Model& model, Backend& backend, SessionServer& server,
+                     const std::filesystem::path& sealed_folder, int rounds, const DiskSpeed& speed,
+                     const SessionRow& row);
 
 // A server that begins with so many small sessions in the folder: seconds, and memory.
 void measure_many(Backend& backend, const std::string& folder, int sessions, Report& report);
