@@ -12,7 +12,6 @@
 #include <mutex>
 #include <utility>
 
-#include "kernels/ceil_div.h"
 #include "kernels/check.h"
 #include "server/state/written_header.h"
 
@@ -134,7 +133,11 @@ StateRooms in_written_order(const std::vector<StatePieceLayout>& written, const 
 class SharedRead {
  public:
   SharedRead(const ReadAt& read, uint64_t begin, std::span<std::byte> to, DataCheck& check)
-      : read_(read), begin_(begin), to_(to), check_(check), there_(ceil_div(to.size(), kPart)) {}
+      : read_(read),
+        begin_(begin),
+        to_(to),
+        check_(check),
+        there_((to.size() + kPart - 1) / kPart) {}
 
   // Throws what reading throws.
   void run() {

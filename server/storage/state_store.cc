@@ -126,8 +126,8 @@ void StateStore::sync(FileSystem::Writer& writer) {
   ++usage_.syncs;
 }
 
-// Between two groups: what is committed together has one sync. What of it is to last has been synced
-// by then.
+// Between two groups: what is committed together has one sync. What of it is to last has been
+// synced by then.
 void StateStore::leave_full_segment() {
   const std::lock_guard lock(mutex_);
   if (segment_ && segments_[segment_number_].bytes < options_.segment_bytes) return;
