@@ -54,11 +54,18 @@ format_of_ours() {
   git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs -r clang-format --dry-run -Werror
 }
 
-# build PRESET TARGET ALL_TESTS
+# configure PRESET OPTIONS...
+configure() {
+  local preset=$1
+  shift
+  cmake --preset "$preset" "$@" >"$results/$preset-configure.log" ||
+    { cat "$results/$preset-configure.log"; return 1; }
+}
+# build PRESET TARGET OPTIONS...
 build() {
-  cmake --preset "$1" -DRECURVE_ALL_TESTS="$3" >"$results/$1-configure.log" ||
-    { cat "$results/$1-configure.log"; return 1; }
-  cmake --build --preset "$1" --target "$2"
+  local preset=$1 target=$2
+  shift 2
+  configure "$preset" "$@" && cmake --build --preset "$preset" --target "$target"
 }
 
 # run_tests PRESET CTEST_OPTIONS...
@@ -110,8 +117,8 @@ build_in_idle_time() {
     $command >"$results/$name-build.log" 2>&1 </dev/null
     echo "$name $?"
   done <<END
-asan build asan all ON
-tsan build tsan tsan_tests ON
+asan build asan all
+tsan build tsan tsan_tests
 cuda check_cuda
 END
 }
@@ -137,16 +144,31 @@ say "layout and format"
 check "layering" /usr/bin/python3 tests/layering_test.py .
 check "clang-format" format_of_ours
 
-say "Python"
-check "Python" \
-  /usr/bin/python3 -m pytest -q -p no:cacheprovider --junitxml "$results/python.xml" tests
+# With --all, what computes nothing is tested under the sanitizers alone; without it, nothing is
+# built that only a machine with other instructions could test, and no benchmarks.
+if [ -n "$all" ]; then
+  check_options=(-DRECURVE_ALL_TESTS=OFF -DRECURVE_QUICK=OFF)
+else
+  check_options=(-DRECURVE_ALL_TESTS=ON -DRECURVE_QUICK=ON)
+fi
+say "check: configuration"
+configure check "${check_options[@]}"  # draws the golden weights, which Python's tests read
+
+# Python's tests take one processor, and the build leaves them their share.
+/usr/bin/python3 -m pytest -q -p no:cacheprovider --junitxml "$results/python.xml" tests \
+  >"$results/python.log" 2>&1 </dev/null &
+python=$!
 
 [ -d "${RECURVE_DATA:-../shared/data}" ] ||
   echo "(no folder ../shared/data, nor RECURVE_DATA: the tests that need it are skipped)"
-say "check: build"
-# With --all, what computes nothing is tested under the sanitizers alone.
-check "check: build" build check all "$([ -n "$all" ] && echo OFF || echo ON)"
+say "check: build, and Python"
+check "check: build" build check all "${check_options[@]}"
 checked=$?
+if check "Python" wait $python; then
+  tail -n 1 "$results/python.log"
+else
+  cat "$results/python.log"
+fi
 [ -z "$all" ] || exec {built}< <(build_in_idle_time)
 say "check: tests"
 [ $checked -ne 0 ] || check "check: tests" run_tests check
