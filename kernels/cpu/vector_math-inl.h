@@ -47,19 +47,63 @@ HWY_INLINE float sum_over(int64_t count, Term term) {
   return sum;
 }
 
-// 2^n for integer n in [-126, 127].
-template <class D, class VI>
-HWY_INLINE hn::Vec<D> power_of_two(D d, VI n) {
+// The integer next to x, in the form in which p 2^n is fastest. Of NaN and what no integer holds
+// any.
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+template <class D>
+HWY_INLINE hn::Vec<D> exponent_near(D, hn::Vec<D> x) {
+  return hn::Round(x);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> exponent_value(D, hn::Vec<D> n) {
+  return n;
+}
+// p 2^n rounded once, for every n.
+template <class D>
+HWY_INLINE hn::Vec<D> scaled(D d, hn::Vec<D> p, hn::Vec<D> n) {
+  if constexpr (hn::MaxLanes(d) == 16) return {_mm512_scalef_ps(p.raw, n.raw)};
+  if constexpr (hn::MaxLanes(d) <= 4) return {_mm_scalef_ps(p.raw, n.raw)};
+}
+template <class D>
+HWY_INLINE hn::Vec<D> scaled_to_normal(D d, hn::Vec<D> p, hn::Vec<D> n) {
+  return scaled(d, p, n);
+}
+#else
+template <class D>
+using Exponent = hn::Vec<hn::RebindToSigned<D> >;
+template <class D>
+HWY_INLINE Exponent<D> exponent_near(D, hn::Vec<D> x) {
+  return hn::NearestInt(x);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> exponent_value(D d, Exponent<D> n) {
+  return hn::ConvertTo(d, n);
+}
+// 2^n for n in [-126, 127].
+template <class D>
+HWY_INLINE hn::Vec<D> power_of_two(D d, Exponent<D> n) {
   const hn::RebindToSigned<D> di;
   return hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
 }
+// p 2^n rounded once, for n in [-252, 254], which is more than one factor holds.
+template <class D>
+HWY_INLINE hn::Vec<D> scaled(D d, hn::Vec<D> p, Exponent<D> n) {
+  const auto half = hn::ShiftRight<1>(n);
+  return hn::Mul(hn::Mul(p, power_of_two(d, half)), power_of_two(d, hn::Sub(n, half)));
+}
+// The same where neither p nor p 2^n is subnormal or infinite.
+template <class D>
+HWY_INLINE hn::Vec<D> scaled_to_normal(D d, hn::Vec<D> p, Exponent<D> n) {
+  const hn::RebindToSigned<D> di;
+  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(n)));
+}
+#endif
 
 // exp(x) / 2^n for the n next to x / ln 2, x being bounded: x = n ln 2 + r, then a polynomial in r
 // fitted on |r| <= ln(2)/2 with relative error 3e-9.
-template <class D, class VI>
-HWY_INLINE hn::Vec<D> exp_of_rest(D d, hn::Vec<D> x, VI* n) {
-  *n = hn::NearestInt(hn::Mul(x, hn::Set(d, 1.44269504f)));
-  const auto whole = hn::ConvertTo(d, *n);
+template <class D, class N>
+HWY_INLINE hn::Vec<D> exp_of_rest(D d, hn::Vec<D> x, N n) {
+  const auto whole = exponent_value(d, n);
   auto r = hn::NegMulAdd(whole, hn::Set(d, 0x1.62e4p-1f), x);  // ln 2, upper bits
   r = hn::NegMulAdd(whole, hn::Set(d, 0x1.7f7d1cp-20f), r);    // ln 2, the rest
   auto p = hn::MulAdd(r, hn::Set(d, 0x1.6db4e4p-10f), hn::Set(d, 0x1.123be0p-7f));
@@ -69,27 +113,28 @@ HWY_INLINE hn::Vec<D> exp_of_rest(D d, hn::Vec<D> x, VI* n) {
   return hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0f));
 }
 
+template <class D>
+HWY_INLINE auto exponent_of_exp(D d, hn::Vec<D> x) {
+  return exponent_near(d, hn::Mul(x, hn::Set(d, 1.44269504f)));
+}
+
 // Within 1 ulp, subnormal results included.
 template <class D>
 HWY_INLINE hn::Vec<D> exp(D d, hn::Vec<D> x) {
-  hn::Vec<hn::RebindToSigned<D>> n;
-  auto p = exp_of_rest(d, hn::Min(hn::Max(x, hn::Set(d, -104.0f)), hn::Set(d, 89.0f)), &n);
-  // 2^n in two factors: n may be beyond what one can hold.
-  const auto half = hn::ShiftRight<1>(n);
-  p = hn::Mul(hn::Mul(p, power_of_two(d, half)), power_of_two(d, hn::Sub(n, half)));
-  return hn::IfThenElse(hn::IsNaN(x), x, p);
+  const auto bounded = hn::Min(hn::Max(x, hn::Set(d, -104.0f)), hn::Set(d, 89.0f));
+  const auto n = exponent_of_exp(d, bounded);
+  return hn::IfThenElse(hn::IsNaN(x), x, scaled(d, exp_of_rest(d, bounded, n), n));
 }
 
 // exp(x) of x that is not positive, what a state keeps of itself: likewise, but results that would
-// be subnormal are zeros, which spares seven operations.
+// be subnormal are zeros, which spares some operations.
 template <class D>
 HWY_INLINE hn::Vec<D> exp_of_decay(D d, hn::Vec<D> x) {
-  const hn::RebindToSigned<D> di;
   const auto least = hn::Set(d, -87.0f);
-  hn::Vec<decltype(di)> n;
-  const auto p = exp_of_rest(d, hn::IfThenElse(hn::Lt(x, least), least, x), &n);  // NaN stays
-  const auto scaled = hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(n)));
-  return hn::IfThenZeroElse(hn::Lt(x, least), scaled);
+  const auto bounded = hn::IfThenElse(hn::Lt(x, least), least, x);  // NaN stays
+  const auto n = exponent_of_exp(d, bounded);
+  const auto result = scaled_to_normal(d, exp_of_rest(d, bounded, n), n);
+  return hn::IfThenZeroElse(hn::Lt(x, least), result);
 }
 
 // Within 3 ulp.
