@@ -59,8 +59,15 @@ class WatchedBackend : public Backend {
     static void run(const Args& args, Stream& stream) {
       op(args, stream);
       if (!calls_.has_value()) return;
-      calls_->push_back({name, op.implementation, cost_of(args),
+      calls_->push_back({name, implementation_for(args), cost_of(args),
                          [args, of = op](Stream& again) { of(args, again); }});
+    }
+    // Formats of weights have implementations of their own.
+    static const char* implementation_for([[maybe_unused]] const Args& args) {
+      if constexpr (requires { op.packed; }) {
+        if (args.W.format != nullptr) return op.find(args.W.format)->implementation;
+      }
+      return op.implementation;
     }
   };
   template <typename OpType>
