@@ -225,11 +225,12 @@ std::unique_ptr<Backend> make_cpu_backend(int threads, ActivationType narrowest)
   cpu::fill(kernels);
   Kernels rounding = kernels;
   const std::string types = cpu::put_products(rounding.linear, narrowest);
-  std::string name =
-      fmt::format("cpu, {} {}, {}", count, count == 1 ? "thread" : "threads", cpu::isa());
+  Kernels chosen = choose_kernels({reference::table(), kernels, rounding});
+  const bool amx = std::string_view(chosen.linear.implementation).starts_with("cpu/amx");
+  std::string name = fmt::format("cpu, {} {}, {}{}", count, count == 1 ? "thread" : "threads",
+                                 cpu::isa(), amx ? ", amx" : "");
   if (narrowest != ActivationType::kF32) name += ", activations in " + types;
-  return std::make_unique<CpuBackend>(
-      std::move(name), choose_kernels({reference::table(), kernels, rounding}), count);
+  return std::make_unique<CpuBackend>(std::move(name), chosen, count);
 }
 #endif
 

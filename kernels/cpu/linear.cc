@@ -37,9 +37,8 @@ namespace {
 
 HWY_EXPORT(linear_block);
 
-constexpr int64_t kCacheBytes = 256 * 1024;  // of weights that stay in L2 while rows pass by
-constexpr int64_t kBlockWork = 32 * 1024;    // multiplications worth a task of their own
-constexpr int64_t kRows = 48;                // rows that make a task of their own
+constexpr int64_t kBlockWork = 32 * 1024;  // multiplications worth a task of their own
+constexpr int64_t kRows = 48;              // rows that make a task of their own
 
 // Rows of x as the products read them, in memory that the next such layer on this thread takes
 // again; null: they read x.
@@ -53,9 +52,11 @@ const std::byte* rounded_rows(const LinearProducts& products, const LinearArgs& 
   if (memory.size() < wanted) memory.resize(wanted);
   const auto at = reinterpret_cast<uintptr_t>(memory.data());
   std::byte* const rows = memory.data() + (kAlignment - at % kAlignment) % kAlignment;
-  for_blocks(pool, args.rows, K, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      products.round(args.x + row * K, K, rows + row * bytes);
+  const int64_t together = products.rows;
+  for_blocks(pool, ceil_div(args.rows, together), together * K, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin * together; row < std::min(end * together, int64_t{args.rows});
+         row += together) {
+      products.round(args.x + row * K, K, std::min(together, args.rows - row), rows + row * bytes);
     }
   });
   return rows;
@@ -66,21 +67,28 @@ void bare_linear(const LinearProducts& products, const LinearArgs& args, Stream&
   ThreadPool& pool = pool_of(stream);
   const std::byte* const rounded = rounded_rows(products, args, pool);
   const int64_t rows = args.rows, N = args.W.N, K = args.W.K;
+  const int64_t row_groups = ceil_div(rows, products.rows);
 
   const int64_t work = rows * N * K;
   const int64_t wanted =
       pool.threads() == 1 ? 1 : std::clamp<int64_t>(work / kBlockWork, 1, 4 * pool.threads());
   const int64_t row_bytes = std::max<int64_t>(format_of(args.W).row_bytes(K), 1);
-  const int64_t outputs =
-      std::min(ceil_div(N, wanted), std::max(kCacheBytes / row_bytes, products.outputs));
+  // As many outputs at once as stay in the cache, so that rows are read as seldom as can be.
+  const int64_t most_row_blocks = std::min(ceil_div(rows, kRows), row_groups);
+  const int64_t outputs = std::min(ceil_div(N * most_row_blocks, wanted),
+                                   std::max(products.cache_bytes / row_bytes, products.outputs));
   const int64_t n_step = ceil_div(outputs, products.outputs) * products.outputs;
   const int64_t n_blocks = ceil_div(N, n_step);
-  const int64_t row_blocks = std::min(ceil_div(wanted, n_blocks), ceil_div(rows, kRows));
+  const int64_t row_blocks = std::min(ceil_div(wanted, n_blocks), most_row_blocks);
 
   pool.parallel_for(n_blocks * row_blocks, [&](int64_t task) {
-    const int64_t row_block = task % row_blocks, begin = task / row_blocks * n_step;
-    products.block(args, rounded, rows * row_block / row_blocks,
-                   rows * (row_block + 1) / row_blocks, begin, std::min(begin + n_step, N));
+    // A thread goes through the outputs of some rows, most of which it has rounded itself.
+    const int64_t row_block = task / n_blocks, begin = task % n_blocks * n_step;
+    const auto first_row = [&](int64_t block) {
+      return std::min(row_groups * block / row_blocks * products.rows, rows);
+    };
+    products.block(args, rounded, first_row(row_block), first_row(row_block + 1), begin,
+                   std::min(begin + n_step, N));
   });
 }
 

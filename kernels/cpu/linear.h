@@ -16,10 +16,13 @@ using LinearBlock = void (*)(const LinearArgs& args, const std::byte* rounded, i
 struct LinearProducts {
   LinearBlock block;
   int64_t outputs = 8;  // ranges of outputs begin at multiples of this
-  // Where x is rounded before: bytes of a row, a multiple of 64, and how it is made. A row is
-  // 64-byte aligned.
+  int64_t rows = 1;     // ranges of rows begin at multiples of this
+  // Of weights that stay in the second cache while rows pass by: as many as leave room for these.
+  int64_t cache_bytes = 256 * 1024;
+  // Where x is rounded before: bytes of a row, a multiple of 64, and how the next `rows` of them,
+  // or as many as there still are, are made. They lie one after the other, 64-byte aligned.
   int64_t (*rounded_bytes)(int64_t K) = nullptr;
-  void (*round)(const float* x, int64_t K, std::byte* row) = nullptr;
+  void (*round)(const float* x, int64_t K, int64_t rows, std::byte* to) = nullptr;
 };
 
 // The linear op: norm, products shared among the threads, gate and cap.

@@ -90,7 +90,7 @@ StepWork work_of(StepBench& bench) {
 void add_products(const StepOptions& o, const ProductLimits& limits, double flops, double time,
                   nlohmann::ordered_json* row) {
   const ActivationType narrowest = o.model.activations;
-  const double limit = narrowest == ActivationType::kF32    ? limits.f32
+  const double limit = narrowest == ActivationType::kF32    ? std::max(limits.f32, limits.split_f32)
                        : narrowest == ActivationType::kBF16 ? limits.bf16
                                                             : limits.int8;
   (*row)["linear_GFLOP_per_s"] = flops / time / 1e9;
@@ -115,6 +115,7 @@ void run(const StepOptions& o, bool json) {
     report.add({{"bench", "product_limits"},
                 {"device", "cpu"},
                 {"f32_GFLOP_per_s", limits.f32},
+                {"split_f32_GFLOP_per_s", limits.split_f32},
                 {"bf16_GFLOP_per_s", limits.bf16},
                 {"int8_GFLOP_per_s", limits.int8}});
   }

@@ -9,7 +9,7 @@
 
 #include "kernels/ceil_div.h"
 #include "kernels/cpu/fetch.h"
-#include "kernels/cpu/products/rounded_products.h"
+#include "kernels/cpu/products/narrow_products.h"
 #include "kernels/cpu/targets.h"
 
 // After the choice of instruction sets.
@@ -28,7 +28,7 @@ constexpr int64_t kMemoryBytes = 4 << 20;  // a matrix of this size is taken to 
 
 int64_t row_bytes(int64_t K) { return ceil_div(K, kColumns) * 64; }
 
-void round_row(const float* x, int64_t K, std::byte* to) {
+void round_row(const float* x, int64_t K, int64_t, std::byte* to) {
   for (int64_t k = 0; k < K; k += 16, to += 32) {
     const auto some = static_cast<__mmask16>((1u << std::min<int64_t>(K - k, 16)) - 1);
     const __m256bh narrow = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(some, x + k));

@@ -16,7 +16,7 @@
 #include "kernels/ceil_div.h"
 #include "kernels/cpu/fetch.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/products/rounded_products.h"
+#include "kernels/cpu/products/narrow_products.h"
 #include "kernels/cpu/targets.h"
 #include "kernels/formats/int4.h"
 #include "kernels/formats/int8.h"
@@ -108,7 +108,7 @@ struct Int4Bytes {
 };
 
 template <class Format>
-void round_row(const float* x, int64_t K, std::byte* to) {
+void round_row(const float* x, int64_t K, int64_t, std::byte* to) {
   const int64_t groups = ceil_div(K, kGroup);
   auto* scales = reinterpret_cast<float*>(to + groups * kGroup);
   auto* lacking = reinterpret_cast<int32_t*>(scales + 2 * groups);

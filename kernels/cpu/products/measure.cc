@@ -12,9 +12,9 @@
 namespace recurve::cpu {
 namespace {
 
-constexpr int64_t kOutputs = 64, kColumns = 1024;  // in bf16 what a second cache holds
-constexpr int kRows = 12;                          // of a prompt, or of a dozen sequences
-constexpr int kTimes = 10;                         // of which the shortest counts
+constexpr int64_t kOutputs = 256, kColumns = 1024;  // in bf16 what a second cache holds
+constexpr int kRows = 12;                           // of a prompt, or of a dozen sequences
+constexpr int kTimes = 10;                          // of which the shortest counts
 constexpr double kWorth = 0.8;
 
 // kOutputs times the same row of values around 1 / sqrt(kColumns), as a layer has.

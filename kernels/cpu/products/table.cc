@@ -2,7 +2,7 @@
 
 #include "kernels/cpu/formats/table.h"
 #include "kernels/cpu/products/measure.h"
-#include "kernels/cpu/products/rounded_products.h"
+#include "kernels/cpu/products/narrow_products.h"
 #include "kernels/cpu/table.h"
 #include "kernels/formats/int4.h"
 #include "kernels/formats/int8.h"
@@ -11,9 +11,11 @@
 namespace recurve::cpu {
 namespace {
 
-void multiply_bf16(const LinearArgs& args, Stream& stream) {
+// Of weights in bf16; others have the layers of the table.
+template <const LinearProducts* (*PRODUCTS)()>
+void multiply(const LinearArgs& args, Stream& stream) {
   if (args.W.dtype != DType::kBF16) return run(args, stream);
-  linear_with(*bf16_products(), args, stream);
+  linear_with(*PRODUCTS(), args, stream);
 }
 void multiply_int8(const LinearArgs& args, Stream& stream) {
   linear_with(*int8_products(), args, stream);
@@ -23,8 +25,12 @@ void multiply_int4(const LinearArgs& args, Stream& stream) {
 }
 
 // Each is asked where there are such products, and measured once in a process.
-bool bf16_is_faster() {
-  static const bool faster = is_faster(multiply_bf16, run, kBf16Weights);
+bool amx_is_faster() {
+  static const bool faster = is_faster(multiply<amx_f32_products>, run, kBf16Weights);
+  return faster;
+}
+bool bf16_is_faster(LinearRun narrow, LinearRun wide) {
+  static const bool faster = is_faster(narrow, wide, kBf16Weights);
   return faster;
 }
 bool int8_is_faster() {
@@ -37,10 +43,22 @@ bool int8_is_faster() {
 
 std::string put_products(LinearOp& linear, ActivationType narrowest) {
   std::string types = "f32", slower;
-  if (narrowest >= ActivationType::kBF16 && bf16_products() != nullptr) {
-    if (bf16_is_faster()) {
-      linear.run = multiply_bf16;
-      linear.implementation = "cpu/avx512_bf16";
+  LinearRun in_fp32 = run, in_bf16 = nullptr;
+  const char* bf16_implementation = "cpu/amx_bf16";
+  if (amx_f32_products() != nullptr && amx_is_faster()) {
+    in_fp32 = linear.run = multiply<amx_f32_products>;
+    linear.implementation = "cpu/amx";
+  }
+  if (amx_bf16_products() != nullptr) {
+    in_bf16 = multiply<amx_bf16_products>;
+  } else if (bf16_products() != nullptr) {
+    in_bf16 = multiply<bf16_products>;
+    bf16_implementation = "cpu/avx512_bf16";
+  }
+  if (narrowest >= ActivationType::kBF16 && in_bf16 != nullptr) {
+    if (bf16_is_faster(in_bf16, in_fp32)) {
+      linear.run = in_bf16;
+      linear.implementation = bf16_implementation;
       types += ", bf16";
     } else {
       slower += " (bf16 is slower here)";

@@ -1,5 +1,6 @@
-// Linear layers of the CPU that round x to bf16 or to eight bits, against the reference over x as
-// it is after rounding, which is done here a second time from its description.
+// Linear layers of the CPU on instructions for narrow types: those that round x to bf16 or to eight
+// bits, against the reference over x as it is after rounding, which is done here a second time from
+// its description, and those that keep it in fp32.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +13,7 @@
 #include "tests/support/kernel_device.h"
 #include "tests/support/packed.h"
 
-namespace recurve::testing::rounded_products_test {
+namespace recurve::testing::narrow_products_test {
 
 using ::testing::HasSubstr;
 
@@ -47,7 +48,8 @@ struct Kind {
 };
 
 std::vector<Kind> kinds() {
-  return {{&kBf16Weights, ActivationType::kBF16},
+  return {{&kBf16Weights, ActivationType::kF32},
+          {&kBf16Weights, ActivationType::kBF16},
           {&kBf16Weights, ActivationType::kInt8},  // whose x is rounded to bf16 too
           {&kInt8Weights, ActivationType::kInt8},
           {&kInt4Weights, ActivationType::kInt8}};
@@ -55,6 +57,7 @@ std::vector<Kind> kinds() {
 
 // x as the kind's layers read it.
 std::vector<float> rounded_x(const Kind& kind, std::vector<float> x, int K) {
+  if (kind.activations == ActivationType::kF32) return x;
   if (!kind.format->packed()) return rounded(std::move(x), DType::kBF16);
   for (size_t row = 0; row < x.size(); row += static_cast<size_t>(K)) {
     for (size_t k = 0; k < static_cast<size_t>(K); k += 64) {
@@ -107,12 +110,15 @@ std::string describe(const Kind& kind, const Case& c) {
          std::to_string(c.K) + (c.parts ? ", parts" : "");
 }
 
-// Of each kind that this machine has products for, faster ones: otherwise x is not rounded.
-class RoundedProductsTest : public ::testing::TestWithParam<int /* threads */> {
+// Of each kind that this machine has products for, faster ones: otherwise they are those of fp32
+// that linear_test.cc has.
+class NarrowProductsTest : public ::testing::TestWithParam<int /* threads */> {
  protected:
   std::unique_ptr<Backend> backend(const Kind& kind) {
     auto made = make_backend("cpu", GetParam(), kind.activations);
-    const std::string type = kind.format->packed() ? ", int8" : ", bf16";
+    const std::string type = kind.activations == ActivationType::kF32 ? ", amx"
+                             : kind.format->packed()                  ? ", int8"
+                                                                      : ", bf16";
     if (made->name().find(type) == std::string::npos) made.reset();
     return made;
   }
@@ -122,7 +128,7 @@ class RoundedProductsTest : public ::testing::TestWithParam<int /* threads */> {
   }
 };
 
-TEST_P(RoundedProductsTest, MatchTheReferenceOverRoundedRows) {
+TEST_P(NarrowProductsTest, MatchTheReferenceOverRoundedRows) {
   const auto reference = make_backend("reference");
   for (const Kind& kind : kinds()) {
     const auto device = backend(kind);
@@ -139,7 +145,7 @@ TEST_P(RoundedProductsTest, MatchTheReferenceOverRoundedRows) {
   }
 }
 
-TEST_P(RoundedProductsTest, RowsDoNotDependOnNeighboursThreadsOrAlignment) {
+TEST_P(NarrowProductsTest, RowsDoNotDependOnNeighboursThreadsOrAlignment) {
   const auto one_thread = [](const Kind& kind) { return make_backend("cpu", 1, kind.activations); };
   for (const Kind& kind : kinds()) {
     const auto device = backend(kind), single = one_thread(kind);
@@ -168,7 +174,7 @@ TEST_P(RoundedProductsTest, RowsDoNotDependOnNeighboursThreadsOrAlignment) {
   }
 }
 
-TEST_P(RoundedProductsTest, ZerosStayAndWhatIsNotFiniteIsSeen) {
+TEST_P(NarrowProductsTest, ZerosStayAndWhatIsNotFiniteIsSeen) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   for (const Kind& kind : kinds()) {
@@ -193,7 +199,7 @@ TEST_P(RoundedProductsTest, ZerosStayAndWhatIsNotFiniteIsSeen) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Threads, RoundedProductsTest, ::testing::Values(1, 3));
+INSTANTIATE_TEST_SUITE_P(Threads, NarrowProductsTest, ::testing::Values(1, 3));
 
 TEST(ActivationType, AreRoundedOnTheCpuAloneAndWhereThatIsAskedFor) {
   try {
@@ -208,4 +214,4 @@ TEST(ActivationType, AreRoundedOnTheCpuAloneAndWhereThatIsAskedFor) {
               HasSubstr("activations in f32"));
 }
 
-}  // namespace recurve::testing::rounded_products_test
+}  // namespace recurve::testing::narrow_products_test
