@@ -1,6 +1,7 @@
 #include "server/net/frame_counter.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace recurve {
 namespace {
@@ -48,6 +49,31 @@ std::optional<Flood> kind_of(uint8_t kind, uint8_t flags, size_t size) {
 
 }  // namespace
 
+double FrameBudget::used_at(const Rate& rate, Time now) const {
+  const std::chrono::duration<double> passed = now - at_;
+  return std::max(0.0, used_ - passed.count() * rate.per_second);
+}
+
+bool FrameBudget::spend(const Rate& rate, Time now) {
+  used_ = used_at(rate, now);
+  at_ = now;
+  if (used_ + 1 > rate.at_once) return false;
+  ++used_;
+  return true;
+}
+
+bool ResetBudget::spend(FrameBudget::Time now) {
+  std::lock_guard lock(mutex_);
+  return budget_.spend(kRate, now);
+}
+
+bool ResetBudget::full(FrameBudget::Time now) const {
+  std::lock_guard lock(mutex_);
+  return budget_.full(kRate, now);
+}
+
+FrameCounter::FrameCounter(std::shared_ptr<ResetBudget> resets) : resets_(std::move(resets)) {}
+
 std::optional<Flood> FrameCounter::count(std::string_view bytes, Time now) {
   while (!bytes.empty()) {
     const size_t skipped = std::min(to_skip_, bytes.size());
@@ -91,12 +117,8 @@ std::optional<Flood> FrameCounter::count_block(uint8_t kind, uint8_t flags, size
 }
 
 bool FrameCounter::spend(Flood kind, Time now) {
-  const Rate& rate = kRates[static_cast<size_t>(kind)];
-  Bucket& bucket = buckets_[static_cast<size_t>(kind)];
-  const std::chrono::duration<double> passed = now - bucket.at;
-  bucket.used = std::max(0.0, bucket.used - passed.count() * rate.per_second) + 1;
-  bucket.at = now;
-  return bucket.used <= rate.at_once;
+  if (kind == Flood::kResets) return resets_->spend(now);
+  return budgets_[static_cast<size_t>(kind)].spend(kRates[static_cast<size_t>(kind)], now);
 }
 
 const char* name_of(Flood flood) {

@@ -79,11 +79,10 @@ void SocketHooks::carry_tls(int descriptor, TlsSocket::Connection tls) {
   make(shard, descriptor).tls = std::move(made);
 }
 
-void SocketHooks::count_frames(int descriptor, const Peer& peer, Metrics& metrics) {
-  auto made = std::make_shared<FrameGuard>(peer, metrics);
+void SocketHooks::count_frames(int descriptor, std::shared_ptr<FrameGuard> guard) {
   Shard& shard = shard_of(descriptor);
   std::lock_guard lock(shard.mutex);
-  make(shard, descriptor).guard = std::move(made);
+  make(shard, descriptor).guard = std::move(guard);
 }
 
 void SocketHooks::sweep() {

@@ -31,9 +31,8 @@ class SocketHooks {
   // The socket, which does not block, is one of TLS, whose handshake is done, from now on and until
   // it is closed.
   void carry_tls(int descriptor, TlsSocket::Connection tls);
-  // Looks at the frames of HTTP/2 that come at it, of which nothing has been read. Metrics outlive
-  // it.
-  void count_frames(int descriptor, const Peer& peer, Metrics& metrics);
+  // Lets the guard look at the frames of HTTP/2 that come at it, of which nothing has been read.
+  void count_frames(int descriptor, std::shared_ptr<FrameGuard> guard);
   // Forgets sockets that have been closed.
   void sweep();
 

@@ -109,6 +109,7 @@ struct RpcServer::Impl {
   std::vector<std::shared_ptr<grpc::Service>> made;  // of each of the others
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
+  NetworkResets resets;
   std::optional<Listener> listener;
 };
 
@@ -146,7 +147,9 @@ void RpcServer::Impl::listen() {
 
 // gRPC's acceptor closes connections whose peer has no address, as those of this machine.
 void RpcServer::Impl::hand_over(int descriptor, const Peer& peer) {
-  SocketHooks::of_process().count_frames(descriptor, peer, context.serving.metrics);
+  SocketHooks::of_process().count_frames(
+      descriptor,
+      std::make_shared<FrameGuard>(peer, context.serving.metrics, resets.of(peer.network)));
   if (listener->port() == 0) return grpc::AddInsecureChannelFromFd(server.get(), descriptor);
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
   connection.fd = descriptor;

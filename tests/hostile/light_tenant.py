@@ -1,8 +1,8 @@
 """What a tenant that asks for little notices of another that offers ten times what the server can do:
 the time to its first token, by recurve-loadgen with each tenant's key.
 
-    RECURVE_BIN=build/release/bin /usr/bin/python3 tests/hostile/light_tenant.py [--seconds 20]
-        [--limits '{"heavy": {"slots": 8}}'] [--even]
+    RECURVE_BIN=build/release/bin /usr/bin/python3 tests/hostile/light_tenant.py [--seconds 30]
+        [--rate 10] [--limits '{"heavy": {"slots": 8}}'] [--even]
 
 The load generators run on the server's own cores. With --even the light tenant is not alone on them
 before either: the heavy one offers as much to a second server, which refuses all but the first of it.
@@ -20,7 +20,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import server as servers  # noqa: E402
 
-LIGHT = ("--rate", "5", "--arrivals", "constant", "--prompt-tokens", "32", "--output-tokens", "8")
+LIGHT = ("--arrivals", "constant", "--prompt-tokens", "32", "--output-tokens", "8")
 HEAVY = ("--prompt-tokens", "32", "--output-tokens", "32")
 TIMES = 10  # of what the server can do, offered by the heavy one
 WANTED = 1.5  # times the light one's p99 alone
@@ -65,7 +65,8 @@ def answered(trial):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--seconds", type=int, default=20, help="of each measurement")
+    parser.add_argument("--seconds", type=int, default=30, help="of each measurement")
+    parser.add_argument("--rate", type=float, default=10, help="requests a second of the light tenant")
     parser.add_argument("--limits", type=json.loads, default={}, help="of the file of keys")
     parser.add_argument("--even", action="store_true", help="the load generator is busy all the time")
     arguments = parser.parse_args()
@@ -81,11 +82,11 @@ def main():
                         "--cooldown", 1).result()["throughput"]["answers_per_s"]
         if arguments.even:
             refused = flood(stack.enter_context(servers.Server(tenants=("heavy",), limits=NOTHING)))
-        alone = Load(server, "light", *LIGHT, "--warmup", 3, "--duration", seconds).result()
+        alone = Load(server, "light", "--rate", arguments.rate, *LIGHT, "--warmup", 3, "--duration", seconds).result()
         if arguments.even:
             refused.result()
         heavy = flood(server)
-        beside = Load(server, "light", *LIGHT, "--warmup", 3, "--duration", seconds).result()
+        beside = Load(server, "light", "--rate", arguments.rate, *LIGHT, "--warmup", 3, "--duration", seconds).result()
         others = heavy.result()
     print(f"heavy alone        {capacity:.1f} answers a second; it offers {TIMES * capacity:.0f}: {answered(others)}, "
           f"{others['requests']['errors']}")

@@ -6,6 +6,8 @@
 #include <random>
 #include <string>
 
+#include "server/net/frame_guard.h"
+
 namespace recurve::frame_counter_test {
 
 using Flood = FrameCounter::Flood;
@@ -69,6 +71,20 @@ TEST(FrameCounter, EndsWhatComesTooFast) {
     const auto rate = FrameCounter::kRates[static_cast<size_t>(each.flood)];
     EXPECT_EQ(until_flood(counter, each.one, 100'000, each.flood), static_cast<int>(rate.at_once));
   }
+}
+
+// Who comes again on another connection has no more of them.
+TEST(FrameCounter, ConnectionsOfANetworkShareWhatTheyMayReset) {
+  const Case& resets = kCases[0];
+  const int most = static_cast<int>(ResetBudget::kRate.at_once);
+  NetworkResets networks;
+  FrameCounter first(networks.of("192.0.2.1"));
+  EXPECT_EQ(until_flood(first, resets.one, most / 2, resets.flood), -1);
+  FrameCounter second(networks.of("192.0.2.1"));
+  EXPECT_EQ(until_flood(second, resets.one, most, resets.flood), most - most / 2);
+  FrameCounter third(networks.of("192.0.2.1")), stranger(networks.of("192.0.2.2"));
+  EXPECT_EQ(until_flood(third, resets.one, most, resets.flood), 0);
+  EXPECT_EQ(until_flood(stranger, resets.one, most, resets.flood), -1);
 }
 
 TEST(FrameCounter, LetsThroughWhatComesAtItsRate) {

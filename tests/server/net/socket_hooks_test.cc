@@ -63,7 +63,8 @@ TEST(SocketHooks, AreWhatReadsAndWritesSockets) { EXPECT_TRUE(SocketHooks::work(
 TEST(SocketHooks, EndAConnectionThatFloods) {
   Metrics metrics;
   Connection connection;
-  SocketHooks::of_process().count_frames(connection.ends[0], {.address = "192.0.2.1"}, metrics);
+  SocketHooks::of_process().count_frames(
+      connection.ends[0], std::make_shared<FrameGuard>(Peer{.address = "192.0.2.1"}, metrics));
   connection.say(kPreface + many(50));
   EXPECT_EQ(connection.read(), kPreface + many(50));
   connection.say(many(600));
@@ -88,7 +89,7 @@ TEST(SocketHooks, LookAtNothingElse) {
   {
     Connection guarded;
     number = guarded.ends[0];
-    SocketHooks::of_process().count_frames(number, {}, metrics);
+    SocketHooks::of_process().count_frames(number, std::make_shared<FrameGuard>(Peer{}, metrics));
   }
   // Another socket of the number is another one.
   Connection next;
@@ -101,7 +102,8 @@ TEST(SocketHooks, LookAtNothingElse) {
 TEST(SocketHooks, DoNotCountWhatStaysInTheSocket) {
   Metrics metrics;
   Connection connection;
-  SocketHooks::of_process().count_frames(connection.ends[0], {}, metrics);
+  SocketHooks::of_process().count_frames(connection.ends[0],
+                                         std::make_shared<FrameGuard>(Peer{}, metrics));
   connection.say(kPreface + many(60));
   for (int i = 0; i < 10; ++i) {
     std::array<char, 2000> bytes{};
