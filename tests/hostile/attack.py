@@ -166,6 +166,7 @@ def report(name, result, short):
     size = size_of(importlib.import_module(name), short)
     print(f"{name} {size}: {result.said}")
     print(f"  first token, p99   before {result.before}; beside {result.beside}; after {result.after}")
+    print(f"  median and p99     before {result.before.where()}; beside {result.beside.where()}")
     if result.constrained.count:
         print(f"  whole, of a new schema, p99 {result.constrained}")
     print(f"  a new client after {result.new_client_seconds:.2f} s")

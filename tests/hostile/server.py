@@ -139,6 +139,7 @@ class HonestClient:
         self.metadata = (("authorization", f"Bearer {key}"),) if key else ()
         inference = protocol("inference_pb2")
         self.schemas = 0  # that were asked for
+        self.stages = []  # Latencies's
         self.channel = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
         self.stub = protocol("inference_pb2_grpc").InferenceStub(self.channel)
         self.request = inference.GenerateRequest(
@@ -150,11 +151,15 @@ class HonestClient:
         for message in self.stub.Generate(self.request, timeout=timeout, metadata=self.metadata):
             if first is None and message.HasField("chunk"):
                 first = time.monotonic() - began
+            if message.HasField("final"):
+                usage = message.final.usage
+                self.stages.append((usage.queue_seconds, usage.prefill_seconds))
         return first
 
     def ask_for(self, seconds=None, until=None, pause=0.02, ask=None):
         """For so long, or until an event: a Latencies. `ask`: in place of the method."""
         found = Latencies()
+        self.stages = found.stages
         end = None if seconds is None else time.monotonic() + seconds
         while not found.count or not (until.is_set() if end is None else time.monotonic() > end):
             try:
@@ -190,6 +195,7 @@ class Latencies:
     def __init__(self):
         self.seconds = []
         self.errors = {}
+        self.stages = []  # of those seconds, as the server says: until the first step, and from there to the token
 
     @property
     def count(self):
@@ -197,10 +203,22 @@ class Latencies:
 
     def p99(self):
         """In seconds; infinite where nothing was answered."""
-        if not self.seconds:
-            return float("inf")
-        return sorted(self.seconds)[max(0, -(-99 * len(self.seconds) // 100) - 1)]
+        return quantile(self.seconds, 99)
+
+    def where(self):
+        """The median and p99 of all and of each stage."""
+        parts = {"all": self.seconds, "queue": [queue for queue, _ in self.stages],
+                 "prefill": [prefill for _, prefill in self.stages]}
+        return ", ".join(f"{name} {1000 * quantile(part, 50):.1f} and {1000 * quantile(part, 99):.1f} ms"
+                         for name, part in parts.items())
 
     def __str__(self):
         errors = "".join(f", {count} {code}" for code, count in self.errors.items())
         return f"{1000 * self.p99():.0f} ms of {len(self.seconds)}{errors}"
+
+
+def quantile(values, percent):
+    """Infinite where there are none."""
+    if not values:
+        return float("inf")
+    return sorted(values)[max(0, -(-percent * len(values) // 100) - 1)]
