@@ -180,7 +180,10 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
   StepBounds bounds = bounds_;
   const bool shared = waiting_.is_shared(now);
   bounds.prompt_rows = pace_.prompt_rows(decodes, shared);
-  if (shared) bounds.most_beside = pace_.most_beside();
+  if (shared) {
+    bounds.most_beside = pace_.most_beside();
+    bounds.newcomers_apart = pace_.decodes_are_most();
+  }
   StepPlan plan = plan_step(bounds, pending_, turns_);
   turns_ = std::move(plan.turns);
   batch.clear();

@@ -27,6 +27,7 @@ constexpr double kSharedPart = 1.0 / 3;
 void Pace::observe(const StepShape& step, double seconds) {
   if (step.decodes == 0 && step.prompt_rows == 0) return;
   if (step.apart) seconds += base_;
+  if (step.prompt_rows == 0) least_ = least_ == 0 ? seconds : std::min(least_, seconds);
   const auto rows = static_cast<double>(step.prompt_rows);
   if (!begun_) {
     begun_ = true;
@@ -59,6 +60,8 @@ int Pace::most_beside() const {
   if (limit_ == 0 || !begun_ || base_ >= per_row_ * kAny) return kAny;
   return static_cast<int>(base_ / per_row_);
 }
+
+bool Pace::decodes_are_most() const { return limit_ > 0 && least_ > 0 && base_ >= 2 * least_; }
 
 double Pace::prompt_rate(int decodes, bool shared) const {
   const int rows = std::max(prompt_rows(decodes, shared), 1);

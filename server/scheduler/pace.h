@@ -33,6 +33,10 @@ class Pace {
   // step may take however long.
   int most_beside() const;
 
+  // Whether decodes are at least half of a step, and the rest, which every step takes, is not: one
+  // of a short prompt alone is over much sooner then, and costs the decodes little. See StepBounds.
+  bool decodes_are_most() const;
+
   double seconds(int prompt_rows) const { return base_ + per_row_ * prompt_rows; }
   // Seconds between two tokens of a running stream, of late; 0: none known.
   double step_seconds() const { return recent_; }
@@ -45,6 +49,7 @@ class Pace {
   double usual_rows_;  // of prompts in a step that has some
   bool begun_ = false;
   double base_ = 0, per_row_ = 0;
+  double least_ = 0;  // that a step with decodes alone has taken; 0: there was none
   double recent_ = 0;
 };
 

@@ -124,13 +124,15 @@ bool is_decode(const Pending& one) { return !one.prompt && one.tokens > 0; }
 enum class Part { kAll, kDecodes, kPrompts };
 
 Part part_of(const Draft& plan, size_t owner, int steps_apart) {
-  const size_t none = plan.pending.size();
-  if (owner == none || plan.piece(owner) <= plan.bounds.most_beside) return Part::kAll;
-  if (std::ranges::none_of(plan.pending, is_decode)) return Part::kAll;
-  if (steps_apart == 0) return Part::kPrompts;
+  if (owner == plan.pending.size() || std::ranges::none_of(plan.pending, is_decode)) {
+    return Part::kAll;
+  }
   const bool has_decodes = std::ranges::any_of(plan.pending, [&](const Pending& one) {
     return !one.prompt && one.tenant == plan.pending[owner].tenant;
   });
+  const bool is_newcomer = plan.bounds.newcomers_apart && !has_decodes;
+  if (!is_newcomer && plan.piece(owner) <= plan.bounds.most_beside) return Part::kAll;
+  if (steps_apart == 0) return Part::kPrompts;
   return steps_apart > 1 || has_decodes ? Part::kDecodes : Part::kPrompts;
 }
 

@@ -17,6 +17,8 @@ struct StepBounds {
   int prompt_rows;  // what prompts may take of `rows`; the first chunk of a step always may
   // Of prompts, beside decodes: a first chunk of more rows has a step of its own.
   int most_beside = INT32_MAX;
+  // So has the first chunk of a tenant that has no decodes, however short.
+  bool newcomers_apart = false;
 };
 
 // What one running sequence has ready.
@@ -62,10 +64,11 @@ struct StepPlan {
 // the weights are read for each, which costs a few percent of the tokens, and whoever comes
 // meanwhile waits for the end of a shorter step and for no decodes in its own. The prompt of a
 // tenant that has no decodes may go twice in a row before others' decodes, so that it need not wait
-// for two steps. Prompts share the rest chunk by chunk: they go to the prompt that came first, only
-// that every second one goes to the one with the fewest tokens left, if these are far fewer. So
-// half of what there is gets every prompt through in the order of their coming, however many short
-// ones come after it, and the other half gets a short one through however many long ones came
+// for two steps; where a step is quick without others' decodes (newcomers_apart) a short one goes
+// before them too. Prompts share the rest chunk by chunk: they go to the prompt that came first,
+// only that every second one goes to the one with the fewest tokens left, if these are far fewer.
+// So half of what there is gets every prompt through in the order of their coming, however many
+// short ones come after it, and the other half gets a short one through however many long ones came
 // before it; those of like lengths are each done as early as they can be without delaying another.
 // A prompt is cut at multiples of the chunk only, counted from its start; what it brings does not
 // depend on its neighbours except in how many whole chunks, and the recurrence gives the same bits

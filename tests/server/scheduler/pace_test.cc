@@ -137,6 +137,23 @@ TEST(Pace, KnowsWhatPromptsTakeLongerThanDecodes) {
   }
 }
 
+// One of 7 M on a CPU hardly has a base; one of 7 B on a GPU has little else.
+TEST(Pace, KnowsWhetherDecodesAreMostOfAStep) {
+  for (const Machine& machine : {kSmall, kLarge}) {
+    Pace pace(kMostRows, 0.03), free(kMostRows, 0);
+    EXPECT_FALSE(pace.decodes_are_most()) << "nothing is known";
+    for (const int decodes : {1, 14}) {
+      for (int i = 0; i < 50; ++i) {
+        const StepShape step{.decodes = decodes, .prompt_rows = 0};
+        pace.observe(step, machine.seconds(step));
+        free.observe(step, machine.seconds(step));
+      }
+    }
+    EXPECT_EQ(pace.decodes_are_most(), machine.base == kSmall.base);
+    EXPECT_FALSE(free.decodes_are_most()) << "steps may take however long";
+  }
+}
+
 TEST(Pace, KnowsHowFastPromptsAreAbsorbed) {
   Pace pace(kMostRows, 0.03);
   run(pace, kLarge, 64, 200);

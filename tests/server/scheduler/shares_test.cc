@@ -196,6 +196,29 @@ TEST(PlanStep, APromptOfWhoHasNoDecodesGoesBeforeOthersDecodes) {
   EXPECT_EQ(plan.rows, (std::vector{1, 0, 0}));
 }
 
+// Where decodes are what a step takes, one of a short prompt alone is over sooner; it is one step
+// that others' decodes wait, and who has decodes itself is no newcomer.
+TEST(PlanStep, AShortPromptOfANewcomerGoesBeforeOthersDecodes) {
+  StepBounds bounds = kApart;
+  bounds.newcomers_apart = true;
+  std::vector<Pending> pending = {decode_of(kMany), prompt_of(kOne, 4), decode_of(kMany)};
+  StepPlan plan = plan_step(bounds, pending, {});
+  EXPECT_EQ(plan.rows, (std::vector{0, 4, 0}));
+  pending[1] = decode_of(kOne);
+  pending.push_back(prompt_of(kOne, 4));
+  plan = plan_step(bounds, pending, plan.turns);
+  EXPECT_EQ(plan.rows, (std::vector{1, 1, 1, 4}));
+  // Newcomers one after the other do not keep decodes waiting for more than two steps.
+  pending = {decode_of(kMany)};
+  plan = {};
+  for (int step = 0; step < 6; ++step) {
+    pending.push_back(prompt_of(kOne + 1 + static_cast<TenantId>(step), 4));
+    plan = plan_step(bounds, pending, plan.turns);
+    EXPECT_EQ(plan.rows[0], step % 3 == 2 ? 1 : 0) << step;
+    pending.resize(1);
+  }
+}
+
 // What another tenant has in the line does not stand in front, however urgent.
 TEST(ExpectedWaitOfTenants, ALongLineOfAnotherIsNotWaitedFor) {
   const HoldTimeEstimator holds;
