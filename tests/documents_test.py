@@ -15,6 +15,10 @@ NAMED = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:h|cc|cu|py|sh|md|proto))`")
 TO_BE_MADE = re.compile(r"(?:^|/)(?:x|y|z|x_test|y_test|z_test|x_golden_test)\.\w+$")
 
 
+# Tests, in code font behind the file that has them, as deploy/SECURITY.md names them.
+TESTS_OF = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:cc|py))`:((?:,? `[\w.]+`)+)")
+
+
 def prose(text):
     """Without blocks of code."""
     return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
@@ -49,3 +53,11 @@ def test_named_files_are_there(name):
         if TO_BE_MADE.search(file):
             continue
         assert (ROOT / file).exists() or (ROOT / "server" / file).exists(), f"{name} names {file}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_named_tests_are_there(name):
+    for file, tests in TESTS_OF.findall((ROOT / name).read_text()):
+        text = (ROOT / file).read_text()
+        for test in re.findall(r"`([\w.]+)`", tests):
+            assert f"def {test}(" in text or f"({test.replace('.', ', ')})" in text, f"{name}: {file} has no {test}"

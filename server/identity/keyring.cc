@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "server/identity/good_tokens.h"
 #include "server/identity/key_store.h"
 #include "server/identity/tenants.h"
 #include "server/identity/token_issuer.h"
@@ -47,6 +48,7 @@ struct Keyring::Known {
   std::unordered_map<std::string, Holder> by_id;
   std::map<std::string, Identity, std::less<>> by_subject;
   std::map<std::string, TokenIssuer, std::less<>> by_issuer;
+  mutable GoodTokens good_tokens;
 
   explicit Known(const std::string& path) {
     about_to_read(path);
@@ -100,8 +102,8 @@ struct Keyring::Known {
     }
   }
 
-  Found find(std::string_view key) const {
-    if (!by_issuer.empty() && is_token(key)) return find_token(key);
+  Found find(std::string_view key, bool verify) const {
+    if (!by_issuer.empty() && is_token(key)) return find_token(key, verify);
     const std::string id(key_id_of(key));
     if (id.empty()) return {.why = Finding::kNotAKey};
     const auto found = by_id.find(id);
@@ -118,20 +120,26 @@ struct Keyring::Known {
     return {holder.identity, Finding::kKnown};
   }
 
-  Found find_token(std::string_view token) const {
-    const std::optional<std::string> text = unverified_claims(token);
-    if (!text) return {.why = Finding::kNotAKey};
-    const auto claims = nlohmann::json::parse(*text, nullptr, false);
+  Found find_token(std::string_view text, bool verify) const {
+    const KeyHash hash = hash_of(text);
+    const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
+    const auto seconds = static_cast<double>(now.time_since_epoch().count());
+    if (const auto known = good_tokens.find(hash, seconds)) return {*known, Finding::kKnown};
+    if (!verify) return {.why = Finding::kTooManyWrongTokens};
+    const std::optional<SignedToken> token = SignedToken::read(text);
+    if (!token) return {.why = Finding::kNotAKey};
+    const auto claims = nlohmann::json::parse(token->claims(), nullptr, false);
     if (!claims.is_object()) return {.why = Finding::kNotAKey};
     const auto iss = claims.find("iss");
     if (iss == claims.end() || !iss->is_string()) return {.why = Finding::kUnknownIssuer};
     const auto issuer = by_issuer.find(iss->get_ref<const std::string&>());
     if (issuer == by_issuer.end()) return {.why = Finding::kUnknownIssuer};
-    const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
-    const TokenIssuer::Found found = issuer->second.find(token, claims, now);
+    const TokenIssuer::Found found = issuer->second.find(*token, claims, now);
     if (found.why == TokenIssuer::Finding::kWrong) return {.why = Finding::kWrongToken};
     if (found.why == TokenIssuer::Finding::kExpired) return {.why = Finding::kExpiredToken};
-    return {identity(found.tenant, issuer->second.settings().role, "token"), Finding::kKnown};
+    const Identity whose = identity(found.tenant, issuer->second.settings().role, "token");
+    good_tokens.add(hash, whose, found.until);
+    return {whose, Finding::kKnown};
   }
 };
 
@@ -164,9 +172,9 @@ std::shared_ptr<const Keyring::Known> Keyring::current() {
   return known_;
 }
 
-Keyring::Found Keyring::find(std::string_view key, std::string_view subject) {
+Keyring::Found Keyring::find(std::string_view key, std::string_view subject, bool verify_tokens) {
   const std::shared_ptr<const Known> known = current();
-  if (!key.empty()) return known->find(key);
+  if (!key.empty()) return known->find(key, verify_tokens);
   if (subject.empty()) return {};
   const auto found = known->by_subject.find(subject);
   if (found == known->by_subject.end()) return {.why = Finding::kUnknownCertificate};
@@ -193,6 +201,8 @@ std::string_view name_of(Keyring::Finding why) {
       return "wrong_token";
     case Keyring::Finding::kExpiredToken:
       return "expired_token";
+    case Keyring::Finding::kTooManyWrongTokens:
+      return "too_many_wrong_tokens";
     case Keyring::Finding::kUnknownCertificate:
       break;
   }

@@ -41,6 +41,7 @@ class Keyring {
     kUnknownIssuer,
     kWrongToken,
     kExpiredToken,
+    kTooManyWrongTokens,
     kUnknownCertificate
   };
   struct Found {
@@ -48,8 +49,9 @@ class Keyring {
     Finding why = Finding::kNoKey;
   };
   // Who shows a key or a token, or where that is empty a certificate of this subject, which has
-  // been verified; empty: none. The time it takes does not tell how much of a key is right.
-  Found find(std::string_view key, std::string_view subject);
+  // been verified; empty: none. The time it takes does not tell how much of a key is right. Without
+  // verify_tokens, a token is known only if it was before (kTooManyWrongTokens).
+  Found find(std::string_view key, std::string_view subject, bool verify_tokens = true);
 
  private:
   struct Known;

@@ -22,20 +22,26 @@ std::optional<double> time_of(const json& claims, const char* name) {
 TokenIssuer::TokenIssuer(KeyFile::Issuer settings, std::string_view jwks)
     : settings_(std::move(settings)), keys_(jwks) {}
 
-TokenIssuer::Found TokenIssuer::find(std::string_view token, const json& claims,
+TokenIssuer::Found TokenIssuer::find(const SignedToken& token, const json& claims,
                                      KeyTime now) const {
-  if (!is_meant_for_us(claims) || !keys_.have_signed(token)) return {};
+  if (!is_meant_for_us(claims)) return {};
   const auto leeway = static_cast<double>(kLeeway.count());
   const auto seconds = static_cast<double>(now.time_since_epoch().count());
   const std::optional<double> expires = time_of(claims, "exp");
   if (!expires || (claims.contains("nbf") && !time_of(claims, "nbf"))) return {};
-  if (seconds >= *expires + leeway) return {.why = Finding::kExpired};
   if (seconds + leeway < time_of(claims, "nbf").value_or(seconds)) return {};
-  if (!settings_.tenant.empty()) return {Finding::kGood, settings_.tenant};
+  if (seconds >= *expires + leeway) return {.why = Finding::kExpired};
+  const std::string tenant = tenant_of(claims);
+  if (tenant.empty() || !keys_.have_signed(token)) return {};
+  return {Finding::kGood, tenant, *expires + leeway};
+}
+
+std::string TokenIssuer::tenant_of(const json& claims) const {
+  if (!settings_.tenant.empty()) return settings_.tenant;
   const auto tenant = claims.find(settings_.tenant_claim);
-  if (tenant == claims.end() || !tenant->is_string()) return {};
+  if (tenant == claims.end() || !tenant->is_string()) return "";
   const auto& name = tenant->get_ref<const std::string&>();
-  return is_tenant_name(name) ? Found{Finding::kGood, name} : Found{};
+  return is_tenant_name(name) ? name : "";
 }
 
 bool TokenIssuer::is_meant_for_us(const json& claims) const {

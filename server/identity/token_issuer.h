@@ -18,17 +18,21 @@ class TokenIssuer {
   struct Found {
     Finding why = Finding::kWrong;
     std::string tenant = {};  // whose token it is, where it is good
+    double until = 0;         // seconds of the system's clock
   };
-  // claims: what the token says. It must be signed by one of the issuer's keys, be meant for the
-  // server ("aud"), have a time from which it is of no use any more ("exp"), and be of use yet
-  // ("nbf"); clocks may differ by kLeeway. Thread-safe.
-  Found find(std::string_view token, const nlohmann::json& claims, KeyTime now) const;
+  // claims: what the token says. It must be meant for the server ("aud"), have a time from which it
+  // is of no use any more ("exp"), be of use yet ("nbf"), say whose it is, and at last, as that
+  // costs the most, be signed by one of the issuer's keys; clocks may differ by kLeeway.
+  // Thread-safe.
+  Found find(const SignedToken& token, const nlohmann::json& claims, KeyTime now) const;
 
   static constexpr std::chrono::seconds kLeeway{30};
   const KeyFile::Issuer& settings() const { return settings_; }
 
  private:
   bool is_meant_for_us(const nlohmann::json& claims) const;
+  // Empty: nobody's.
+  std::string tenant_of(const nlohmann::json& claims) const;
 
   const KeyFile::Issuer settings_;
   const TokenKeys keys_;

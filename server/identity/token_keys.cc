@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMostTokenBytes = 8192;
-constexpr size_t kMostKeys = 64;     // of which a token that names none is tried with each
+constexpr size_t kMostKeys = 64;
 constexpr size_t kLeastBits = 2048;  // of RSA
 
 // Of RFC 7515, section 2: at least a byte, and no padding. The library ends the program where there
@@ -32,9 +32,10 @@ struct Release {
 };
 using Jws = std::unique_ptr<cjose_jws_t, Release>;
 
-Jws read(std::string_view token) {
+// The text has the form of a token. Null: it is none all the same.
+Jws import(std::string_view token) {
   cjose_err ignored{};
-  return is_token(token) ? Jws(cjose_jws_import(token.data(), token.size(), &ignored)) : nullptr;
+  return Jws(cjose_jws_import(token.data(), token.size(), &ignored));
 }
 
 // Of the header; empty: it has none that is a string.
@@ -92,15 +93,28 @@ bool is_token(std::string_view text) {
   return parts == 3;
 }
 
-std::optional<std::string> unverified_claims(std::string_view token) {
-  const Jws jws = read(token);
+struct SignedToken::Parts {
+  std::string text;
+  Jws read;
+};
+
+SignedToken::SignedToken(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+SignedToken::~SignedToken() = default;
+SignedToken::SignedToken(SignedToken&&) noexcept = default;
+
+std::optional<SignedToken> SignedToken::read(std::string_view token) {
+  if (!is_token(token)) return std::nullopt;
+  Jws read = import(token);
+  if (read == nullptr) return std::nullopt;
+  return SignedToken(std::make_unique<Parts>(Parts{std::string(token), std::move(read)}));
+}
+
+std::string SignedToken::claims() const {
   uint8_t* text = nullptr;
   size_t size = 0;
   cjose_err ignored{};
-  if (jws == nullptr || !cjose_jws_get_plaintext(jws.get(), &text, &size, &ignored)) {
-    return std::nullopt;
-  }
-  return std::string(reinterpret_cast<const char*>(text), size);  // the token's own memory
+  if (!cjose_jws_get_plaintext(parts_->read.get(), &text, &size, &ignored)) return "";
+  return {reinterpret_cast<const char*>(text), size};  // the token's own memory
 }
 
 struct TokenKeys::Key {
@@ -152,18 +166,21 @@ TokenKeys::TokenKeys(std::string_view jwks) {
 TokenKeys::~TokenKeys() = default;
 TokenKeys::TokenKeys(TokenKeys&&) noexcept = default;
 
-bool TokenKeys::have_signed(std::string_view token) const {
-  const Jws looked_at = read(token);
-  if (looked_at == nullptr || is_critical(looked_at.get())) return false;
-  const std::string algorithm = header_of(looked_at.get(), "alg");
-  const std::string id = header_of(looked_at.get(), "kid");
-  return std::ranges::any_of(keys_, [&](const Key& key) {
-    if (!key.algorithms.contains(algorithm)) return false;
-    if (!id.empty() && !key.id.empty() && id != key.id) return false;
-    const Jws jws = read(token);  // the library looks at one once
+// The library looks at what it has read once, so that each further key has a copy of its own.
+bool TokenKeys::have_signed(const SignedToken& token) const {
+  cjose_jws_t* const read = token.parts_->read.get();
+  if (is_critical(read)) return false;
+  const std::string algorithm = header_of(read, "alg"), id = header_of(read, "kid");
+  int tried = 0;
+  for (const Key& key : keys_) {
+    if (!key.algorithms.contains(algorithm)) continue;
+    if (!id.empty() && !key.id.empty() && id != key.id) continue;
+    if (tried++ == kMostTried) return false;
+    const Jws copy = tried > 1 ? import(token.parts_->text) : nullptr;
     cjose_err ignored{};
-    return jws != nullptr && cjose_jws_verify(jws.get(), key.key.get(), &ignored);
-  });
+    if (cjose_jws_verify(copy != nullptr ? copy.get() : read, key.key.get(), &ignored)) return true;
+  }
+  return false;
 }
 
 }  // namespace recurve

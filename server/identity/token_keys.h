@@ -11,8 +11,24 @@ namespace recurve {
 // three parts of letters of URL-safe base64, between dots. No key has.
 bool is_token(std::string_view text);
 
-// What a token says, whoever has signed it, as JSON; nothing where it is none.
-std::optional<std::string> unverified_claims(std::string_view token);
+// A token as it came, read once; what it says is not verified.
+class SignedToken {
+ public:
+  // Nothing where it is none.
+  static std::optional<SignedToken> read(std::string_view token);
+  ~SignedToken();
+  SignedToken(SignedToken&&) noexcept;
+
+  // What it says, whoever has signed it: JSON, as it should be.
+  std::string claims() const;
+
+ private:
+  friend class TokenKeys;
+  struct Parts;
+  explicit SignedToken(std::unique_ptr<Parts> parts);
+
+  std::unique_ptr<Parts> parts_;
+};
 
 // The public keys of who signs tokens: a JWKS (RFC 7517). A key is for the algorithms of its own
 // kind alone: RS256 to RS512 and PS256 to PS512 of RSA, ES256, ES384 or ES512 of its curve, and
@@ -25,8 +41,12 @@ class TokenKeys {
   ~TokenKeys();
   TokenKeys(TokenKeys&&) noexcept;
 
-  // Whether one of them has signed it. Thread-safe.
-  bool have_signed(std::string_view token) const;
+  // A token that does not say which key it is of ("kid") is tried with so many of those of its
+  // algorithm, so that a stranger's costs no more.
+  static constexpr int kMostTried = 4;
+  // Whether one of them has signed it; to be asked once of a token. Only keys that it may be of, by
+  // its algorithm and its "kid", are tried. Thread-safe.
+  bool have_signed(const SignedToken& token) const;
 
  private:
   struct Key;

@@ -49,30 +49,12 @@ std::optional<Flood> kind_of(uint8_t kind, uint8_t flags, size_t size) {
 
 }  // namespace
 
-double FrameBudget::used_at(const Rate& rate, Time now) const {
-  const std::chrono::duration<double> passed = now - at_;
-  return std::max(0.0, used_ - passed.count() * rate.per_second);
+std::shared_ptr<FrameCounter::Resets> FrameCounter::make_resets() {
+  return std::make_shared<Resets>(kRates[static_cast<size_t>(Flood::kResets)]);
 }
 
-bool FrameBudget::spend(const Rate& rate, Time now) {
-  used_ = used_at(rate, now);
-  at_ = now;
-  if (used_ + 1 > rate.at_once) return false;
-  ++used_;
-  return true;
-}
-
-bool ResetBudget::spend(FrameBudget::Time now) {
-  std::lock_guard lock(mutex_);
-  return budget_.spend(kRate, now);
-}
-
-bool ResetBudget::full(FrameBudget::Time now) const {
-  std::lock_guard lock(mutex_);
-  return budget_.full(kRate, now);
-}
-
-FrameCounter::FrameCounter(std::shared_ptr<ResetBudget> resets) : resets_(std::move(resets)) {}
+FrameCounter::FrameCounter(std::shared_ptr<Resets> resets, std::string network)
+    : resets_(std::move(resets)), network_(std::move(network)) {}
 
 std::optional<Flood> FrameCounter::count(std::string_view bytes, Time now) {
   while (!bytes.empty()) {
@@ -117,7 +99,7 @@ std::optional<Flood> FrameCounter::count_block(uint8_t kind, uint8_t flags, size
 }
 
 bool FrameCounter::spend(Flood kind, Time now) {
-  if (kind == Flood::kResets) return resets_->spend(now);
+  if (kind == Flood::kResets) return resets_->spend(network_, now);
   return budgets_[static_cast<size_t>(kind)].spend(kRates[static_cast<size_t>(kind)], now);
 }
 

@@ -4,53 +4,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
+#include <string>
 #include <string_view>
 
+#include "server/observe/rate_budget.h"
+
 namespace recurve {
-
-// So many of something at once, and so many each second. One thread at a time.
-class FrameBudget {
- public:
-  using Time = std::chrono::steady_clock::time_point;
-  struct Rate {
-    double at_once, per_second;
-  };
-
-  // Another one. False: that is too many, and does not count.
-  bool spend(const Rate& rate, Time now);
-  // Whether all of it is there again.
-  bool full(const Rate& rate, Time now) const { return used_at(rate, now) == 0; }
-
- private:
-  double used_at(const Rate& rate, Time now) const;
-
-  double used_ = 0;
-  Time at_ = {};
-};
-
-// The streams that those of one network open and reset, over all their connections: with each the
-// server has begun a call that nobody waits for, so a new connection does not begin anew.
-// Thread-safe.
-class ResetBudget {
- public:
-  static constexpr FrameBudget::Rate kRate = {200, 100};
-
-  bool spend(FrameBudget::Time now);
-  bool full(FrameBudget::Time now) const;
-
- private:
-  mutable std::mutex mutex_;
-  FrameBudget budget_;
-};
 
 // What comes on one connection of HTTP/2, counted by the nine bytes in front of each frame (RFC
 // 9113, section 4.1) and no more of it, so that what costs a client little and the server much ends
 // before it costs much. One thread at a time.
 class FrameCounter {
  public:
-  using Time = FrameBudget::Time;
+  using Time = RateBudget::Time;
 
   enum class Flood : uint8_t {
     kResets,    // streams that are opened and reset
@@ -61,15 +28,18 @@ class FrameCounter {
     kHeaders,   // a block of headers without an end
   };
   static constexpr int kFloods = 6;
-  // Of each kind but the last.
-  static constexpr std::array<FrameBudget::Rate, kFloods - 1> kRates = {
-      {ResetBudget::kRate, {10'000, 1000}, {100, 10}, {1000, 100}, {1000, 100}}};
+  // Of each kind but the last. Of resets that of all connections of a network: with each the server
+  // has begun a call that nobody waits for, so a new connection does not begin anew.
+  static constexpr std::array<RateBudget::Rate, kFloods - 1> kRates = {
+      {{200, 100}, {10'000, 1000}, {100, 10}, {1000, 100}, {1000, 100}}};
+  using Resets = RateBudgets;
+  static std::shared_ptr<Resets> make_resets();
   // Of one block of headers, with all its frames. gRPC takes 8 KiB of metadata.
   static constexpr size_t kMostHeaderBytes = 64 << 10;
   static constexpr int kMostContinuations = 16;
 
-  // `resets` may be other connections' too.
-  explicit FrameCounter(std::shared_ptr<ResetBudget> resets = std::make_shared<ResetBudget>());
+  // network: Peer's, by which `resets` of all its connections count.
+  explicit FrameCounter(std::shared_ptr<Resets> resets = make_resets(), std::string network = "");
 
   // The next bytes. What they are too many of; after that it is not to be asked again.
   std::optional<Flood> count(std::string_view bytes, Time now);
@@ -86,8 +56,9 @@ class FrameCounter {
   size_t head_bytes_ = 0;
   size_t block_bytes_ = 0;
   int continuations_ = 0;
-  const std::shared_ptr<ResetBudget> resets_;
-  std::array<FrameBudget, kFloods - 1> budgets_ = {};  // the first of which is not used
+  const std::shared_ptr<Resets> resets_;
+  const std::string network_;
+  std::array<RateBudget, kFloods - 1> budgets_ = {};  // the first of which is not used
 };
 
 // For logs and metrics: "resets", "pings", ...

@@ -35,26 +35,8 @@ std::optional<int> floods_to_say() {
 
 }  // namespace
 
-std::shared_ptr<ResetBudget> NetworkResets::of(const std::string& network) {
-  std::lock_guard lock(mutex_);
-  forget(std::chrono::steady_clock::now());
-  std::shared_ptr<ResetBudget>& found = of_network_[network];
-  if (found == nullptr) found = std::make_shared<ResetBudget>();
-  return found;
-}
-
-// Networks that have no connection, and all of their budget again.
-void NetworkResets::forget(FrameBudget::Time now) {
-  constexpr std::chrono::seconds kForget(1);
-  if (now - forgot_ < kForget) return;
-  forgot_ = now;
-  std::erase_if(of_network_, [now](const auto& one) {
-    return one.second.use_count() == 1 && one.second->full(now);
-  });
-}
-
-FrameGuard::FrameGuard(Peer peer, Metrics& metrics, std::shared_ptr<ResetBudget> resets)
-    : peer_(std::move(peer)), metrics_(metrics), counter_(std::move(resets)) {}
+FrameGuard::FrameGuard(Peer peer, Metrics& metrics, std::shared_ptr<FrameCounter::Resets> resets)
+    : peer_(std::move(peer)), metrics_(metrics), counter_(std::move(resets), peer_.network) {}
 
 std::optional<std::string> FrameGuard::take(std::string_view bytes) {
   if (ended_) return "";

@@ -1,10 +1,8 @@
 #pragma once
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 
 #include "server/net/connections.h"
 #include "server/net/frame_counter.h"
@@ -13,19 +11,6 @@ namespace recurve {
 
 class Metrics;
 
-// What each network may still reset (Peer::network). Thread-safe.
-class NetworkResets {
- public:
-  std::shared_ptr<ResetBudget> of(const std::string& network);
-
- private:
-  void forget(FrameBudget::Time now);
-
-  std::mutex mutex_;
-  std::unordered_map<std::string, std::shared_ptr<ResetBudget>> of_network_;
-  FrameBudget::Time forgot_ = {};
-};
-
 // Ends a connection of HTTP/2 that floods the server, before gRPC has read what it sent: gRPC 1.51
 // has no bound of its own for streams that are reset in quick succession (CVE-2023-44487) and for
 // headers without an end, and no place to put one. One thread at a time.
@@ -33,7 +18,7 @@ class FrameGuard {
  public:
   // Metrics outlive it.
   FrameGuard(Peer peer, Metrics& metrics,
-             std::shared_ptr<ResetBudget> resets = std::make_shared<ResetBudget>());
+             std::shared_ptr<FrameCounter::Resets> resets = FrameCounter::make_resets());
 
   // What has come. A text: the connection is over, and nothing of what came is to be read; the
   // text, which is empty after the first time, is the last that the client gets.

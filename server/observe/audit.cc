@@ -1,6 +1,5 @@
 #include "server/observe/audit.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -12,19 +11,18 @@
 #include <utility>
 
 #include "server/observe/log.h"
+#include "server/observe/rate_budget.h"
 
 namespace recurve {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // The lines of one tenant and kind.
 struct Account {
-  double used = 0;
-  Clock::time_point at = {};
+  RateBudget budget;
   int64_t unsaid = 0;
 };
 
+constexpr RateBudget::Rate kAuditRate = {.at_once = kAuditAtOnce, .per_second = kAuditPerSecond};
 // Tenants are those of the keys file, whose names stay; should there be very many, all begin anew.
 constexpr size_t kMostAccounts = 10'000;
 
@@ -35,15 +33,10 @@ int64_t may_say(std::string_view what, std::string_view tenant) {
   std::lock_guard lock(mutex);
   if (accounts.size() >= kMostAccounts) accounts.clear();
   Account& account = accounts[{std::string(what), std::string(tenant)}];
-  const auto now = Clock::now();
-  const std::chrono::duration<double> passed = now - account.at;
-  account.used = std::max(0.0, account.used - passed.count() * kAuditPerSecond);
-  account.at = now;
-  if (account.used + 1 > kAuditAtOnce) {
+  if (!account.budget.spend(kAuditRate, std::chrono::steady_clock::now())) {
     ++account.unsaid;
     return -1;
   }
-  account.used += 1;
   return std::exchange(account.unsaid, 0);
 }
 

@@ -3,7 +3,9 @@
 #include <strings.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
+#include <string>
 
 #include "server/identity/tenants.h"
 
@@ -40,7 +42,10 @@ Identity Access::identify(const Visitor& visitor) const {
     return anyone;
   }
   const std::string_view key = bearer(visitor.authorization);
-  Keyring::Found found = keys_->find(key, visitor.subject);
+  const std::string network(visitor.network);
+  const auto now = std::chrono::steady_clock::now();
+  Keyring::Found found = keys_->find(key, visitor.subject, !wrong_tokens_->is_spent(network, now));
+  if (found.why == Keyring::Finding::kWrongToken) wrong_tokens_->spend(network, now);
   found.identity.peer = visitor.address;
   if (found.why != Keyring::Finding::kKnown) {
     found.identity.key_id = key_id_of(key);

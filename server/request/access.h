@@ -5,6 +5,7 @@
 #include "server/identity/identity.h"
 #include "server/identity/keyring.h"
 #include "server/observe/audit.h"
+#include "server/observe/rate_budget.h"
 #include "server/request/refusal.h"
 
 namespace recurve {
@@ -31,7 +32,12 @@ class Access {
   Identity identify(const Visitor& visitor) const;
 
  private:
+  // Of a network that has shown too many wrong tokens a new one is not verified for some time, as
+  // the signature of a stranger's costs as much as a good one's.
+  static constexpr RateBudget::Rate kWrongTokens = {.at_once = 100, .per_second = 10};
+
   const std::shared_ptr<Keyring> keys_;
+  const std::shared_ptr<RateBudgets> wrong_tokens_ = std::make_shared<RateBudgets>(kWrongTokens);
 };
 
 // What the audit says of them.

@@ -109,7 +109,7 @@ struct RpcServer::Impl {
   std::vector<std::shared_ptr<grpc::Service>> made;  // of each of the others
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
-  NetworkResets resets;
+  const std::shared_ptr<FrameCounter::Resets> resets = FrameCounter::make_resets();
   std::optional<Listener> listener;
 };
 
@@ -148,8 +148,7 @@ void RpcServer::Impl::listen() {
 // gRPC's acceptor closes connections whose peer has no address, as those of this machine.
 void RpcServer::Impl::hand_over(int descriptor, const Peer& peer) {
   SocketHooks::of_process().count_frames(
-      descriptor,
-      std::make_shared<FrameGuard>(peer, context.serving.metrics, resets.of(peer.network)));
+      descriptor, std::make_shared<FrameGuard>(peer, context.serving.metrics, resets));
   if (listener->port() == 0) return grpc::AddInsecureChannelFromFd(server.get(), descriptor);
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
   connection.fd = descriptor;

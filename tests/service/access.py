@@ -393,6 +393,12 @@ def test_a_certificate_is_as_good_as_a_key(tmp_path):
         assert call(worker, load, key) == grpc.StatusCode.PERMISSION_DENIED
         assert call(worker, load, "wrong") == grpc.StatusCode.UNAUTHENTICATED
         assert (curl(worker), curl(other)) == ("200", "401")
+        # It is taken out of the file, and opens nothing more.
+        file.write_text(json.dumps({**json.loads(file.read_text()), "certificates": []}))
+        while "event=keys_reloaded" not in server.log.read_text():  # which it looks at as somebody asks
+            assert curl(worker) in ("200", "401")
+        assert call(worker, load) == grpc.StatusCode.UNAUTHENTICATED and curl(worker) == "401"
+        assert call(worker, sessions, key) == grpc.StatusCode.OK
     finally:
         server.stop()
 

@@ -169,6 +169,37 @@ def test_whatever_else_is_refused(served, signers):
     assert taken(server, good.sign()), "and it still answers"
 
 
+def test_who_shows_too_many_wrong_tokens_has_no_new_ones_verified(tmp_path):
+    first, others = Signer("first", "ES512"), [Signer(f"other {i}", "ES512") for i in range(5)]
+    server = Server(tmp_path, "--keys", write_keys(tmp_path, first.public, *(one.public for one in others)))
+
+    def call(token):
+        return server.call(LIST, token) == grpc.StatusCode.OK
+
+    try:
+        known, stranger = first.sign(), Signer("first", "ES512")
+        assert call(known)
+        nameless = jwt.encode({"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "exp": time.time() + 60},
+                              others[-1].key, "ES512")
+        assert not call(nameless), "of the sixth key, and four are tried"
+        assert call(others[-1].sign()), "which it is to name"
+        for number in range(1000):
+            assert not call(stranger.sign(jti=str(number)))
+            if "result=too_many_wrong_tokens" in server.log.read_text():
+                break
+        assert 98 <= number <= 300, "a hundred, and ten more each second that it takes"
+        assert call(known), "what was verified before is good"
+        assert not call(first.sign(jti="new"))
+        for _ in range(100):  # and in a while others are
+            if call(first.sign(jti="newer")):
+                break
+            time.sleep(0.05)
+        else:
+            raise AssertionError("new tokens are not verified any more")
+    finally:
+        server.stop()
+
+
 def becomes(server, token, status):
     for _ in range(300):
         if server.curl("GET", "/v1/models", token)[0] == status:

@@ -176,6 +176,19 @@ def test_another_name_than_the_server_has(authority):
             complete(connection)
 
 
+def test_a_certificate_that_has_expired_is_no_clients(authority):
+    """gRPC's and Python's own; the command line says what it wants."""
+    with serve(*authority.sign(expired=True).flags) as old:
+        with https(old, context_of(authority)) as connection, pytest.raises(ssl.SSLCertVerificationError, match="expired"):
+            complete(connection)
+        with secure(old.address, authority) as channel, pytest.raises(grpc.RpcError) as error:
+            generate(channel, timeout=2)
+        assert error.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+        done = subprocess.run([BIN / "recurve", "--server", old.address, "--tls-ca", authority.ca, "health"],
+                              capture_output=True, text=True, timeout=60)
+        assert done.returncode == 3 and "SERVING" not in done.stdout
+
+
 def handshake(address, context):
     """What was agreed on: version and protocol."""
     host, port = address.rsplit(":", 1)

@@ -76,13 +76,13 @@ TEST(FrameCounter, EndsWhatComesTooFast) {
 // Who comes again on another connection has no more of them.
 TEST(FrameCounter, ConnectionsOfANetworkShareWhatTheyMayReset) {
   const Case& resets = kCases[0];
-  const int most = static_cast<int>(ResetBudget::kRate.at_once);
-  NetworkResets networks;
-  FrameCounter first(networks.of("192.0.2.1"));
+  const int most = static_cast<int>(FrameCounter::kRates[0].at_once);
+  const auto shared = FrameCounter::make_resets();
+  FrameCounter first(shared, "192.0.2.1");
   EXPECT_EQ(until_flood(first, resets.one, most / 2, resets.flood), -1);
-  FrameCounter second(networks.of("192.0.2.1"));
+  FrameCounter second(shared, "192.0.2.1");
   EXPECT_EQ(until_flood(second, resets.one, most, resets.flood), most - most / 2);
-  FrameCounter third(networks.of("192.0.2.1")), stranger(networks.of("192.0.2.2"));
+  FrameCounter third(shared, "192.0.2.1"), stranger(shared, "192.0.2.2");
   EXPECT_EQ(until_flood(third, resets.one, most, resets.flood), 0);
   EXPECT_EQ(until_flood(stranger, resets.one, most, resets.flood), -1);
 }
