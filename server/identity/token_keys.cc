@@ -27,15 +27,12 @@ bool is_base64_url(std::string_view text) {
   });
 }
 
-struct Release {
-  void operator()(cjose_jws_t* token) const { cjose_jws_release(token); }
-};
-using Jws = std::unique_ptr<cjose_jws_t, Release>;
-
 // The text has the form of a token. Null: it is none all the same.
-Jws import(std::string_view token) {
+std::shared_ptr<cjose_jws_t> import(std::string_view token) {
   cjose_err ignored{};
-  return Jws(cjose_jws_import(token.data(), token.size(), &ignored));
+  return {cjose_jws_import(token.data(), token.size(), &ignored), [](cjose_jws_t* made) {
+            if (made != nullptr) cjose_jws_release(made);
+          }};
 }
 
 // Of the header; empty: it has none that is a string.
@@ -95,7 +92,7 @@ bool is_token(std::string_view text) {
 
 struct SignedToken::Parts {
   std::string text;
-  Jws read;
+  std::shared_ptr<cjose_jws_t> read;
 };
 
 SignedToken::SignedToken(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -104,7 +101,7 @@ SignedToken::SignedToken(SignedToken&&) noexcept = default;
 
 std::optional<SignedToken> SignedToken::read(std::string_view token) {
   if (!is_token(token)) return std::nullopt;
-  Jws read = import(token);
+  std::shared_ptr<cjose_jws_t> read = import(token);
   if (read == nullptr) return std::nullopt;
   return SignedToken(std::make_unique<Parts>(Parts{std::string(token), std::move(read)}));
 }
@@ -176,7 +173,7 @@ bool TokenKeys::have_signed(const SignedToken& token) const {
     if (!key.algorithms.contains(algorithm)) continue;
     if (!id.empty() && !key.id.empty() && id != key.id) continue;
     if (tried++ == kMostTried) return false;
-    const Jws copy = tried > 1 ? import(token.parts_->text) : nullptr;
+    const auto copy = tried > 1 ? import(token.parts_->text) : nullptr;
     cjose_err ignored{};
     if (cjose_jws_verify(copy != nullptr ? copy.get() : read, key.key.get(), &ignored)) return true;
   }
