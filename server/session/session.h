@@ -56,6 +56,7 @@ struct Session {
   bool busy = false;                   // a request is queued or running on it, or a disk is
   bool running = false;                // a request has the state
   bool loading = false;                // its state is on its way from the disk
+  bool emptying = false;               // it will have absorbed nothing once that is committed
   // Its state is on its way to the disk, by this number; 0: not, or kNoSpill: the disk took it not.
   uint64_t spill = 0;
   static constexpr uint64_t kNoSpill = UINT64_MAX;

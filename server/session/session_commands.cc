@@ -214,7 +214,15 @@ SessionResult SessionStore::rewind(Session& session, const SessionCommand& comma
   const auto mark = session.marks.find(command.other);
   if (mark == session.marks.end()) return no_mark(session, command.other);
   Snapshot back = mark->second;
+  const bool empties = !back.image && !back.stored && session.tier() != Tier::kEmpty;
+  if (empties) {
+    if (auto full = no_room_to_empty(session)) return *full;
+  }
   if (session.durable()) {
+    {
+      const Change change(*this, session);
+      session.emptying = empties;
+    }
     Proposal proposal{.at = std::move(back), .marks = session.marks, .changes = true};
     return commit_then_tell(session, std::move(proposal), command, now);
   }

@@ -193,7 +193,7 @@ void SessionStore::commit(Session& session, Proposal proposal, Committed done) {
 
 void SessionStore::let_be(Session& session) {
   const Change change(*this, session);
-  session.busy = session.running = false;
+  session.busy = session.running = session.emptying = false;
 }
 
 SessionResult SessionStore::commit_then_tell(Session& session, Proposal proposal,

@@ -179,7 +179,7 @@ int64_t SessionStore::reserved_for(std::string_view name, bool state) const {
 }
 
 int64_t SessionStore::reserved_by(const Session& session) const {
-  const bool here = session.tier() != Tier::kDisk || session.loading;
+  const bool here = session.tier() != Tier::kDisk || session.loading || session.emptying;
   int64_t bytes = reserved_for(session.name, here) + name_bytes(session.parent.size());
   for (const auto& [name, mark] : session.marks) {
     bytes += reserved_for(name, mark.image || !mark.stored);
@@ -199,6 +199,7 @@ SessionShare SessionStore::share_of(const Session& session) const {
   const bool moves = !session.durable() && session.tier() != Tier::kEmpty;
   const bool spills = session.spill > 0 && session.spill != Session::kNoSpill;
   count(session.at.stored || spills, moves);
+  share.held += session.emptying;
   for (const auto& [name, mark] : session.marks) {
     share.small += static_cast<int32_t>(reserved_for(name, false));
     count(mark.stored != nullptr, !session.durable() && mark.stored && !mark.image);
@@ -229,11 +230,12 @@ int64_t SessionStore::spare_disk_bytes() const {
 // Host memory that sessions may come to need, so that each of them can always come back, were they
 // that much more. What moves has its place on the disk or here; one place on the disk and one here
 // are for those that take each other's.
-int64_t SessionStore::planned(int64_t small, int states, int64_t more_on_disk) const {
+int64_t SessionStore::planned(int64_t small, int states, int64_t more_on_disk, int movable) const {
   const int64_t places = std::max<int64_t>(disk_places(more_on_disk) - 1, 0);
-  const bool comes_back = archive_ != nullptr && movable_ + disk_reserved_ > 0;
+  const int64_t may_move = movable_ + movable;
+  const bool comes_back = archive_ != nullptr && may_move + disk_reserved_ > 0;
   return small_ + small +
-         state_memory_ * (held_ + states + std::max<int64_t>(movable_ - places, 0) + comes_back);
+         state_memory_ * (held_ + states + std::max<int64_t>(may_move - places, 0) + comes_back);
 }
 
 std::optional<SessionResult> SessionStore::no_room(std::string_view name, std::string_view parent,
@@ -249,6 +251,23 @@ std::optional<SessionResult> SessionStore::no_room(std::string_view name, std::s
           "{} sessions and marks reserve {} of the {} bytes set aside for them, and one "
           "more takes {}: close sessions or marks, or raise --session-memory",
           entries_, planned(0, 0, 0), limits_.host_bytes, wanted)};
+}
+
+// For one that is to have absorbed nothing: it cannot move to the disk any more, until it has.
+std::optional<SessionResult> SessionStore::no_room_to_empty(const Session& session) {
+  const int64_t wanted = session.tier() == Tier::kDisk ? state_memory_ : 0;
+  const bool fits = planned(0, 1, 0, session.durable() ? 0 : -1) <= limits_.host_bytes;
+  const Room room = fits ? make_room(wanted, For::kNew) : Room::kNone;
+  if (room == Room::kThere) return std::nullopt;
+  if (room == Room::kComing) return SessionResult{.status = Status::kWait};
+  return SessionResult{
+      .status = Status::kFull,
+      .message = fmt::format(
+          "session \"{}\" would have {} bytes of host memory for good once it has absorbed "
+          "nothing, "
+          "and others need those of the {} set aside for them: close sessions or marks, or raise "
+          "--session-memory",
+          session.name, state_memory_, limits_.host_bytes)};
 }
 
 // What a durable session needs, or why there is none.

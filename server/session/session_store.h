@@ -214,7 +214,7 @@ class SessionStore {
   int64_t disk_for(Durability durability) const {
     return durability == Durability::kNone ? 0 : disk_each_;
   }
-  int64_t planned(int64_t small, int states, int64_t more_on_disk) const;
+  int64_t planned(int64_t small, int states, int64_t more_on_disk, int movable = 0) const;
   void drop(Session& session);
   void leave_slot(Session& session);
   void spill(Session& session);
@@ -231,6 +231,7 @@ class SessionStore {
   // more_on_disk: that it reserves there.
   std::optional<SessionResult> no_room(std::string_view name, std::string_view parent = {},
                                        int64_t more_on_disk = 0);
+  std::optional<SessionResult> no_room_to_empty(const Session& session);
   void erase(Session& session);
   std::optional<StateSlot> take_slot(Session& session);
   int& count_of(const Session& session);

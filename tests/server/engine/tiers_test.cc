@@ -378,6 +378,38 @@ TEST(Tiers, WhoIsAdmittedAlwaysComesBack) {
   EXPECT_GT(refused, 20) << "so is all of it";
 }
 
+// A session that is rewound to nothing cannot leave memory any more: it needs a room that may be
+// what others come back to.
+TEST(Tiers, WhoIsRewoundToNothingTakesNobodysRoom) {
+  for (const Durability durability : {Durability::kNone, Durability::kLocal}) {
+    const NullModel model(NullHarness::kVocab, {.ballast = kBallast});
+    const int64_t each = SessionStore::bytes_each(model.state_layout(), NullHarness::kVocab);
+    Server server(std::make_unique<RecordingFolder>(std::make_shared<RecordingDisk>()),
+                  {.slots = 2, .host_bytes = 3 * each + 4096, .disk_bytes = 1 << 20});
+    server.open("x", durability);
+    ASSERT_EQ(server->command(Kind::kMark, "x", "nothing").status, Status::kOk);
+    server.ask(turn("x", 1));
+    for (const char* name : {"y", "z"}) {
+      ASSERT_EQ(server.open(name, Durability::kNone).status, Status::kOk);
+      ASSERT_EQ(server.ask(turn(name, 1))->why(), Finish::kLength);
+    }
+    ASSERT_EQ(server.open("w", Durability::kNone).status, Status::kOk);
+    const SessionResult refused = server->command(Kind::kRewind, "x", "nothing");
+    EXPECT_EQ(refused.status, Status::kFull);
+    EXPECT_THAT(refused.message, HasSubstr("--session-memory"));
+    for (const char* name : {"y", "z", "x", "w"}) {
+      AnswerPtr answer = server.ask(turn(name, 2));
+      EXPECT_EQ(answer->why(), Finish::kLength) << name << ": " << answer->ending->message;
+    }
+    server->command(Kind::kClose, "w");
+    EXPECT_EQ(server->command(Kind::kRewind, "x", "nothing").status, Status::kOk);
+    EXPECT_EQ(server->get("x").position, 0);
+    for (const char* name : {"x", "y", "z"}) {
+      EXPECT_EQ(server.ask(turn(name, 3))->why(), Finish::kLength) << name;
+    }
+  }
+}
+
 // Clients that take turns on sessions of both kinds, with memory for a few of them.
 TEST(Tiers, ManyClientsOverAllOfThem) {
   const TempDir dir;
