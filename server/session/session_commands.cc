@@ -175,8 +175,16 @@ SessionResult SessionStore::fork(Session& session, const SessionCommand& command
                 now);
 }
 
+// Of a durable session, and where nothing has been absorbed, it has no state in host memory.
 SessionResult SessionStore::mark(Session& session, const SessionCommand& command,
                                  Clock::time_point now) {
+  const auto before = session.marks.find(command.other);
+  const bool is_new = before == session.marks.end();
+  const bool had_state = !is_new && (before->second.image || before->second.stored);
+  const bool has_state = !session.durable() && session.tier() != Tier::kEmpty;
+  if (is_new || (has_state && !had_state)) {
+    if (auto full = no_room(command.other, {}, 0, has_state ? 1 : 0)) return *full;
+  }
   if (session.durable()) {
     Proposal proposal{.at = session.at, .marks = session.marks};
     Snapshot& here = proposal.marks[command.other] = session.at;
@@ -184,13 +192,9 @@ SessionResult SessionStore::mark(Session& session, const SessionCommand& command
     here.history = {};
     return commit_then_tell(session, std::move(proposal), command, now);
   }
-  const bool moves = session.marks.contains(command.other);
-  if (!moves) {
-    if (auto full = no_room(command.other)) return *full;
-  }
   Snapshot here = snapshot(session);
   session.marks[command.other] = std::move(here);
-  if (!moves) ++entries_;
+  if (is_new) ++entries_;
   touch(session, now);
   return described(session, now);
 }

@@ -182,7 +182,7 @@ int64_t SessionStore::reserved_by(const Session& session) const {
   const bool here = session.tier() != Tier::kDisk || session.loading || session.emptying;
   int64_t bytes = reserved_for(session.name, here) + name_bytes(session.parent.size());
   for (const auto& [name, mark] : session.marks) {
-    bytes += reserved_for(name, mark.image || !mark.stored);
+    bytes += reserved_for(name, mark.image != nullptr);
   }
   return bytes;
 }
@@ -202,6 +202,7 @@ SessionShare SessionStore::share_of(const Session& session) const {
   share.held += session.emptying;
   for (const auto& [name, mark] : session.marks) {
     share.small += static_cast<int32_t>(reserved_for(name, false));
+    if (!mark.image && !mark.stored) continue;  // where nothing had been absorbed
     count(mark.stored != nullptr, !session.durable() && mark.stored && !mark.image);
   }
   return share;
@@ -228,10 +229,12 @@ int64_t SessionStore::spare_disk_bytes() const {
 }
 
 // Host memory that sessions may come to need, so that each of them can always come back, were they
-// that much more. What moves has its place on the disk or here; one place on the disk and one here
-// are for those that take each other's.
+// that much more. What moves has its place on the disk or here, and one place here is for those
+// that take each other's. That is enough: where one comes back, nobody is busy and nobody may leave
+// at once, either the disk has a place for who leaves, or it has as many as it may have, and the
+// one place here is free.
 int64_t SessionStore::planned(int64_t small, int states, int64_t more_on_disk, int movable) const {
-  const int64_t places = std::max<int64_t>(disk_places(more_on_disk) - 1, 0);
+  const int64_t places = std::max<int64_t>(disk_places(more_on_disk), 0);
   const int64_t may_move = movable_ + movable;
   const bool comes_back = archive_ != nullptr && may_move + disk_reserved_ > 0;
   return small_ + small +
@@ -239,9 +242,10 @@ int64_t SessionStore::planned(int64_t small, int states, int64_t more_on_disk, i
 }
 
 std::optional<SessionResult> SessionStore::no_room(std::string_view name, std::string_view parent,
-                                                   int64_t more_on_disk) {
-  const int64_t wanted = reserved_for(name) + name_bytes(parent.size());
-  const bool fits = planned(wanted - state_memory_, 1, more_on_disk) <= limits_.host_bytes;
+                                                   int64_t more_on_disk, int states) {
+  const int64_t small = reserved_for(name, false) + name_bytes(parent.size());
+  const int64_t wanted = small + states * state_memory_;
+  const bool fits = planned(small, states, more_on_disk) <= limits_.host_bytes;
   const Room room = fits ? make_room(wanted, For::kNew) : Room::kNone;
   if (room == Room::kThere) return std::nullopt;
   if (room == Room::kComing) return SessionResult{.status = Status::kWait};

@@ -36,10 +36,11 @@ struct SessionLimits {
 
 // Sessions by tenant and name. Belongs to the engine's thread.
 //
-// Each session and each mark reserves the host memory of one state, whether it uses it now or not,
-// and all else that it may come to take. So an idle session can always leave its slot, and running
-// out of memory is an answer to the one who opens a session too many, never to a request on an old
-// one. Where the system gives less than was reserved, std::bad_alloc leaves all as it was.
+// Each session and each mark of a state reserves the host memory of one state, whether it uses it
+// now or not, and all else that it may come to take. So an idle session can always leave its slot,
+// and running out of memory is an answer to the one who opens a session too many, never to a
+// request on an old one. Where the system gives less than was reserved, std::bad_alloc leaves all
+// as it was.
 //
 // States are on their way, to host memory or to a slot, while all else goes on: see StatePool. So
 // they are to the disk and back. A session whose state is on the disk reserves no host memory for
@@ -228,9 +229,9 @@ class SessionStore {
   void touch(Session& session, Clock::time_point now);
   int64_t reserved_for(std::string_view name, bool state = true) const;
   int64_t reserved_by(const Session& session) const;
-  // more_on_disk: that it reserves there.
+  // more_on_disk: that it reserves there; states: that it has here, 1 or 0.
   std::optional<SessionResult> no_room(std::string_view name, std::string_view parent = {},
-                                       int64_t more_on_disk = 0);
+                                       int64_t more_on_disk = 0, int states = 1);
   std::optional<SessionResult> no_room_to_empty(const Session& session);
   void erase(Session& session);
   std::optional<StateSlot> take_slot(Session& session);

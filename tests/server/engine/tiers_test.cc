@@ -12,7 +12,7 @@
 #include <random>
 
 #include "server/session/state_transfer.h"
-#include "tests/support/engine_harness.h"
+#include "tests/server/engine/tier_server.h"
 #include "tests/support/golden.h"
 #include "tests/support/recording_folder.h"
 #include "tests/support/temp_dir.h"
@@ -23,48 +23,7 @@ using Kind = SessionCommand::Kind;
 using Status = SessionResult::Status;
 using ::testing::HasSubstr;
 
-constexpr int64_t kBallast = 2048;  // floats: a state of 8 KiB
 constexpr auto kNoSpace = ENOSPC;
-
-// An engine on its thread, with an archive.
-class Server {
- public:
-  explicit Server(std::unique_ptr<FileSystem> files, HarnessOptions options = {},
-                  const StateStore::Options& of_store = {})
-      : store_(std::move(files), of_store), archive_(store_) {
-    options.archive = &archive_;
-    options.ballast = kBallast;
-    harness_.emplace(options);
-    (*harness_)->start();
-  }
-  EngineHarness* operator->() { return &**harness_; }
-
-  SessionResult open(const std::string& name, Durability durability) {
-    return harness_.value()->command({.kind = Kind::kOpen, .name = name, .durability = durability});
-  }
-  AnswerPtr ask(Request request) {
-    AnswerPtr answer = harness_.value()->submit(std::move(request));
-    answer->wait_for_end();
-    return answer;
-  }
-  // What an engine on which nothing else happens says to the same turns, the last of them.
-  static AnswerPtr quiet(const std::vector<Request>& turns) {
-    NullHarness quiet({.slots = 1, .ballast = kBallast});
-    if (!turns.front().session.empty()) quiet->open(turns.front().session);
-    AnswerPtr last;
-    for (const Request& turn : turns) last = quiet->ask(turn);
-    return last;
-  }
-
- private:
-  StateStore store_;
-  Archive archive_;
-  std::optional<NullHarness> harness_;
-};
-
-Request turn(const std::string& session, uint64_t seed) {
-  return NullHarness::request(10 + seed % 20, 5, seed, session);
-}
 
 // A disk whose syncs wait as long as the gate is closed.
 class SlowDisk : public ::testing::Test {
@@ -321,93 +280,6 @@ TEST(Tiers, WhatEndsInOneStepSharesItsSyncs) {
     EXPECT_TRUE(answer->ending->commit);
   }
   EXPECT_EQ(store.usage().syncs - before, 2) << "one of the states, and one of the journal";
-}
-
-// Whatever little room there is in memory and on the disk: who is let in always comes back, several
-// at once, and what durable sessions have reserved is theirs. Plain sessions' states never fill it.
-TEST(Tiers, WhoIsAdmittedAlwaysComesBack) {
-  const NullModel model(NullHarness::kVocab, {.ballast = kBallast});
-  const int64_t each = SessionStore::bytes_each(model.state_layout(), NullHarness::kVocab);
-  const auto written =
-      static_cast<int64_t>(most_written_bytes(model.state_layout(), NullHarness::kVocab, 4096));
-  int moved = 0, refused = 0;
-  for (uint32_t seed = 0; seed < 24; ++seed) {
-    std::mt19937 random(seed);
-    const int64_t host = 2 + random() % 4, disk = random() % 6;
-    SCOPED_TRACE(fmt::format("seed {}: {} states in memory, {} on the disk", seed, host, disk));
-    const auto disk_bytes = static_cast<uint64_t>(2 * written * disk + written);
-    Server server(
-        std::make_unique<RecordingFolder>(std::make_shared<RecordingDisk>()),
-        {.slots = 2,
-         .host_bytes = host * each + 4096,
-         .disk_bytes = static_cast<int64_t>(disk_bytes)},
-        {.most_bytes = disk_bytes + (64 << 10), .segment_bytes = 32 << 10, .journal_slack = 4096});
-    std::map<std::string, std::vector<Request>> said;
-    const auto ask = [&](const std::vector<std::string>& names) {
-      std::vector<AnswerPtr> answers;
-      for (const std::string& name : names) {
-        said[name].push_back(turn(name, random() % 1000));
-        answers.push_back(server->submit(said[name].back()));
-      }
-      for (size_t a = 0; a < names.size(); ++a) {
-        answers[a]->wait_for_end();
-        ASSERT_EQ(answers[a]->why(), Finish::kLength) << answers[a]->ending->message;
-        EXPECT_EQ(answers[a]->bits(), Server::quiet(said[names[a]])->bits()) << names[a];
-      }
-    };
-    for (int t = 0; t < 16 && !HasFatalFailure(); ++t) {
-      if (t % 2 == 0) {
-        const std::string name = fmt::format("s{}", t);
-        const bool durable = random() % 2 == 0;
-        const SessionResult opened =
-            server.open(name, durable ? Durability::kLocal : Durability::kNone);
-        refused += opened.status != Status::kOk;
-        if (opened.status == Status::kOk && random() % 4 > 0) ask({name});
-        if (opened.status == Status::kOk) said[name];
-        continue;
-      }
-      std::vector<std::string> names;
-      for (const auto& [name, turns] : said) {
-        if (random() % 2 == 0) names.push_back(name);
-      }
-      ask(names);
-    }
-    moved += server->stats().sessions_disk;
-  }
-  EXPECT_GT(moved, 20) << "memory is short";
-  EXPECT_GT(refused, 20) << "so is all of it";
-}
-
-// A session that is rewound to nothing cannot leave memory any more: it needs a room that may be
-// what others come back to.
-TEST(Tiers, WhoIsRewoundToNothingTakesNobodysRoom) {
-  for (const Durability durability : {Durability::kNone, Durability::kLocal}) {
-    const NullModel model(NullHarness::kVocab, {.ballast = kBallast});
-    const int64_t each = SessionStore::bytes_each(model.state_layout(), NullHarness::kVocab);
-    Server server(std::make_unique<RecordingFolder>(std::make_shared<RecordingDisk>()),
-                  {.slots = 2, .host_bytes = 3 * each + 4096, .disk_bytes = 1 << 20});
-    server.open("x", durability);
-    ASSERT_EQ(server->command(Kind::kMark, "x", "nothing").status, Status::kOk);
-    server.ask(turn("x", 1));
-    for (const char* name : {"y", "z"}) {
-      ASSERT_EQ(server.open(name, Durability::kNone).status, Status::kOk);
-      ASSERT_EQ(server.ask(turn(name, 1))->why(), Finish::kLength);
-    }
-    ASSERT_EQ(server.open("w", Durability::kNone).status, Status::kOk);
-    const SessionResult refused = server->command(Kind::kRewind, "x", "nothing");
-    EXPECT_EQ(refused.status, Status::kFull);
-    EXPECT_THAT(refused.message, HasSubstr("--session-memory"));
-    for (const char* name : {"y", "z", "x", "w"}) {
-      AnswerPtr answer = server.ask(turn(name, 2));
-      EXPECT_EQ(answer->why(), Finish::kLength) << name << ": " << answer->ending->message;
-    }
-    server->command(Kind::kClose, "w");
-    EXPECT_EQ(server->command(Kind::kRewind, "x", "nothing").status, Status::kOk);
-    EXPECT_EQ(server->get("x").position, 0);
-    for (const char* name : {"x", "y", "z"}) {
-      EXPECT_EQ(server.ask(turn(name, 3))->why(), Finish::kLength) << name;
-    }
-  }
 }
 
 // Clients that take turns on sessions of both kinds, with memory for a few of them.
