@@ -236,6 +236,30 @@ TEST(Tiers, WhatIsSealedWaitsForItsKey) {
   for (const std::string& name : disk->names()) EXPECT_FALSE(name.starts_with("set-aside-"));
 }
 
+// Nor does the time count in which there was no server.
+TEST(Tiers, IdleLimitsAreForDurableSessionsOnlyWhereTheyWereAskedFor) {
+  const auto disk = std::make_shared<RecordingDisk>();
+  const auto folder = [&] { return std::make_unique<RecordingFolder>(disk); };
+  {
+    Server server(folder(), {.ttl_seconds = 60});
+    server.open("plain", Durability::kNone);
+    server.open("for good", Durability::kLocal);
+    server->command({.kind = Kind::kOpen,
+                     .name = "for an hour",
+                     .ttl_seconds = 3600,
+                     .durability = Durability::kLocal});
+    EXPECT_EQ(server->get("plain").ttl_seconds, 60);
+    EXPECT_EQ(server->get("for good").ttl_seconds, 0);
+    EXPECT_EQ(server->get("for an hour").ttl_seconds, 3600);
+  }
+  const auto began = Clock::now();
+  Server server(folder(), {.ttl_seconds = 60});
+  EXPECT_EQ(server->get("for good").ttl_seconds, 0);
+  const SessionInfo again = server->get("for an hour");
+  EXPECT_EQ(again.ttl_seconds, 3600);
+  EXPECT_LE(again.idle_seconds, seconds_between(began, Clock::now()));
+}
+
 TEST(Tiers, AnExportOfADamagedStateEndsWithWhy) {
   const auto disk = std::make_shared<RecordingDisk>();
   const auto folder = [&] { return std::make_unique<RecordingFolder>(disk); };
