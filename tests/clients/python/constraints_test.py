@@ -1,22 +1,14 @@
 """Answers that are kept to what a request says they must be, by both clients."""
 
 import json
+import pathlib
 import re
 
 import pytest
 import recurve
 
 PROMPT = "It was a dark night, and"
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 12},
-        "age": {"type": "integer", "minimum": 0, "maximum": 120},
-        "kind": {"enum": ["cat", "dog"]},
-    },
-    "required": ["name", "age", "kind"],
-    "additionalProperties": False,
-}
+SCHEMA = json.loads((pathlib.Path(__file__).parents[1] / "person.json").read_text())
 
 
 def check(text):

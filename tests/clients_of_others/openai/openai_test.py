@@ -201,16 +201,7 @@ def test_refusals_have_their_exceptions(client):
     assert raised.value.param == "response_format"
 
 
-PERSON = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 12},
-        "age": {"type": "integer", "minimum": 0, "maximum": 120},
-        "kind": {"enum": ["cat", "dog"]},
-    },
-    "required": ["name", "age", "kind"],
-    "additionalProperties": False,
-}
+PERSON = json.loads((pathlib.Path(__file__).parents[2] / "clients/person.json").read_text())
 
 
 def test_an_answer_is_what_its_schema_says(client):
@@ -260,11 +251,35 @@ def test_a_chat_is_kept_to_its_format(client):
     assert re.search("<n=[0-9]>", tags.message.content)
 
 
-def test_a_schema_that_is_not_enforced_is_refused_by_its_keyword(client):
-    format = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"contains": {"type": "null"}}}}
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_schema_that_is_not_enforced_is_refused_by_its_keyword(client, strict):
+    schema = {"name": "n", "schema": {"contains": {"type": "null"}}, "strict": strict}
     with pytest.raises(openai.BadRequestError) as raised:
-        client.completions.create(model="books", prompt=PROMPT, extra_body={"response_format": format})
+        client.completions.create(
+            model="books", prompt=PROMPT,
+            extra_body={"response_format": {"type": "json_schema", "json_schema": schema}})
     assert "contains at #" in raised.value.message
+
+
+def test_a_stop_string_cuts_an_answer_that_is_kept_to_a_schema(client):
+    format = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": False}}
+    asked = {"model": "books", "temperature": 1, "seed": 7, "max_tokens": 400}
+    whole = client.completions.create(prompt=PROMPT, extra_body={"response_format": format}, **asked)
+    assert whole.choices[0].finish_reason == "stop"
+    text = whole.choices[0].text
+    assert list(json.loads(text)) == list(PERSON["properties"])
+    for stop in ('"age', "}"):
+        cut = client.completions.create(
+            prompt=PROMPT, stop=stop, extra_body={"response_format": format}, **asked).choices[0]
+        assert (cut.finish_reason, cut.text) == ("stop", text[: text.index(stop)])
+        chunks = list(client.completions.create(
+            prompt=PROMPT, stop=stop, stream=True, extra_body={"response_format": format}, **asked))
+        assert "".join(chunk.choices[0].text for chunk in chunks) == cut.text
+        assert chunks[-1].choices[0].finish_reason == "stop"
+    chat = {"messages": [{"role": "user", "content": PROMPT}], "response_format": format} | asked
+    text = client.chat.completions.create(**chat).choices[0].message.content
+    cut = client.chat.completions.create(stop=["never", '"age'], **chat).choices[0]
+    assert (cut.finish_reason, cut.message.content) == ("stop", text[: text.index('"age')])
 
 
 def test_what_stays_refused_is_not_tried_again(server):
