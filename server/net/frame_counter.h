@@ -31,7 +31,7 @@ class FrameCounter {
   // Of each kind but the last. Of resets that of all connections of a network: with each the server
   // has begun a call that nobody waits for, so a new connection does not begin anew.
   static constexpr std::array<RateBudget::Rate, kFloods - 1> kRates = {
-      {{200, 100}, {5000, 1000}, {100, 10}, {1000, 100}, {1000, 100}}};
+      {{1000, 100}, {5000, 1000}, {100, 10}, {1000, 100}, {1000, 100}}};
   using Resets = RateBudgets;
   static std::shared_ptr<Resets> make_resets();
   // Of one block of headers, with all its frames. gRPC takes 8 KiB of metadata.
