@@ -27,15 +27,17 @@ inline void follow(const Constraint& constraint, size_t choices) {
   }
 }
 
-inline int take(ConstraintText::Form form, const uint8_t* data, size_t size) {
+inline int take(const ConstraintText& text) {
   static const auto library = make_constraint_library(testing::byte_vocabulary());
   try {
-    const std::string text(reinterpret_cast<const char*>(data), size);
-    follow(*library->compile({form, text}, {.most_seconds = 0.2}), size);
+    follow(*library->compile(text, {.most_seconds = 0.2}), text.text.size());
   } catch (const ConstraintRefused& refused) {
     if (std::string(refused.what()).empty()) std::abort();
   }
   return 0;
+}
+inline int take(ConstraintText::Form form, const uint8_t* data, size_t size) {
+  return take({form, std::string(reinterpret_cast<const char*>(data), size)});
 }
 
 }  // namespace recurve::fuzz
