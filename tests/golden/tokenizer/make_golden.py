@@ -6,7 +6,8 @@ some texts.
 
 tokenizer.json is a small byte-level BPE of GPT-NeoX's form. expected.json holds variants of it
 (fields of the JSON that are replaced) with the ids of every text, with control tokens taken as
-text ("as_text") and, where they matter, parsed ("parsed"). characters.json holds whole tokenizers of
+text ("as_text"; of all cases but the first those, by their number, that differ from the first's) and,
+where they matter, parsed ("parsed"). characters.json holds whole tokenizers of
 characters, as weights_tools writes them, with the same, and the text of all ids in order.
 """
 
@@ -249,6 +250,8 @@ def main():
     ]
     for case in cases[1:]:  # enough is enough
         del case["decoded"]
+        alike = enumerate(zip(case["as_text"], cases[0]["as_text"], strict=True))
+        case["as_text"] = {i: ids for i, (ids, first) in alike if ids != first}
         if "more_added_tokens" not in case["patch"]:
             del case["parsed"]
     compact = lambda x: json.dumps(x, ensure_ascii=True, separators=(",", ":"))

@@ -51,13 +51,18 @@ class BpeGolden : public ::testing::TestWithParam<size_t> {
  protected:
   const Json& the_case() const { return golden()["cases"][GetParam()]; }
   const Json& texts() const { return golden()["texts"]; }
+  // Of all cases but the first there are those that differ from the first's.
+  Ids ids_as_text(size_t i) const {
+    const auto first = golden()["cases"][0]["as_text"][i].get<Ids>();
+    return GetParam() == 0 ? first : the_case()["as_text"].value(std::to_string(i), first);
+  }
 };
 
 TEST_P(BpeGolden, SameIds) {
   const auto tokenizer = parse_tokenizer_json(patched(the_case()["patch"]), "golden");
   for (size_t i = 0; i < texts().size(); ++i) {
     const auto text = texts()[i].get<std::string>();
-    EXPECT_EQ(tokenizer->encode(text), the_case()["as_text"][i].get<Ids>()) << texts()[i];
+    EXPECT_EQ(tokenizer->encode(text), ids_as_text(i)) << texts()[i];
     if (!the_case().contains("parsed")) continue;
     EXPECT_EQ(tokenizer->encode(text, SpecialTokens::kParse), the_case()["parsed"][i].get<Ids>())
         << texts()[i];
