@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+from keyed_server import of_command_line
 
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests/clients/python"))
@@ -30,7 +31,7 @@ def run(server, *flags):
     return subprocess.run(
         [BIN / "recurve", "generate", "--server", server.address, "--prompt", "It was a dark night, and",
          "--max-tokens", "400", "--seed", "5", *flags],
-        text=True, capture_output=True)
+        text=True, capture_output=True, env=of_command_line())
 
 
 def generate(server, *flags):

@@ -14,6 +14,13 @@ BIN = pathlib.Path(os.environ["RECURVE_BIN"])
 SUPPRESSIONS = ROOT / "tests/lsan.supp"
 
 
+def of_command_line(**more):
+    """The environment of `recurve`, whose leaks are gRPC's under ASan: its other resolver of names, c-ares,
+    leaks ten bytes, and OpenSSL what it keeps for gRPC's threads."""
+    suppressed = f"suppressions={SUPPRESSIONS}:print_suppressions=0"
+    return {**os.environ, "GRPC_DNS_RESOLVER": "native", "LSAN_OPTIONS": suppressed, **more}
+
+
 def new_key(file, tenant, *flags):
     made = subprocess.run([BIN / "recurve", "keys", "new", "--file", file, "--tenant", tenant, *flags],
                           check=True, text=True, capture_output=True)
@@ -65,9 +72,7 @@ class Server:
         return int(status), body
 
     def recurve(self, *arguments, key=None, check=True):
-        # The system's resolver of names: gRPC's other one, c-ares, leaks ten bytes under ASan.
-        environment = {**os.environ, "RECURVE_SERVER": self.address, "GRPC_DNS_RESOLVER": "native"}
-        environment["LSAN_OPTIONS"] = f"suppressions={SUPPRESSIONS}:print_suppressions=0"
+        environment = of_command_line(RECURVE_SERVER=self.address)
         environment.pop("RECURVE_KEY", None)
         if key:
             environment["RECURVE_KEY"] = key
