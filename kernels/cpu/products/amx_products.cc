@@ -26,7 +26,7 @@
 #include "kernels/cpu/targets.h"
 
 // After the choice of instruction sets.
-#include <hwy/targets.h>
+#include "kernels/cpu/products/where_possible.h"
 
 #if HWY_ARCH_X86_64 && (HWY_ATTAINABLE_TARGETS & HWY_AVX3) && defined(__linux__)
 HWY_PUSH_ATTRIBUTES("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c,bmi,bmi2,amx-tile,amx-bf16")
@@ -339,7 +339,7 @@ constexpr LinearProducts kAmxProducts{.block = amx_block<PARTS>,
                                       .round = split_rows<PARTS>};
 
 // Whether the processor has the instructions and the system lets this process use the registers.
-bool has_amx() {
+bool ask_for_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kBf16) == 0 || (d & kTile) == 0) {
@@ -349,24 +349,19 @@ bool has_amx() {
   return syscall(SYS_arch_prctl, kAskForState, kTileData) == 0;
 }
 
+bool has_amx() {
+  static const bool there = ask_for_amx();
+  return there;
+}
+
 }  // namespace
 }  // namespace recurve::cpu
 HWY_POP_ATTRIBUTES
 
 namespace recurve::cpu {
 
-namespace {
-
-const LinearProducts* where_possible(const LinearProducts& products) {
-  static const bool there = has_amx();
-  const bool can = (hwy::SupportedTargets() & HWY_AVX3) != 0;
-  return can && there ? &products : nullptr;
-}
-
-}  // namespace
-
-const LinearProducts* amx_f32_products() { return where_possible(kAmxProducts<3>); }
-const LinearProducts* amx_bf16_products() { return where_possible(kAmxProducts<1>); }
+const LinearProducts* amx_f32_products() { return where_possible(kAmxProducts<3>, has_amx()); }
+const LinearProducts* amx_bf16_products() { return where_possible(kAmxProducts<1>, has_amx()); }
 
 }  // namespace recurve::cpu
 

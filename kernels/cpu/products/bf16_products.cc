@@ -13,7 +13,7 @@
 #include "kernels/cpu/targets.h"
 
 // After the choice of instruction sets.
-#include <hwy/targets.h>
+#include "kernels/cpu/products/where_possible.h"
 
 #if HWY_ARCH_X86_64 && (HWY_ATTAINABLE_TARGETS & HWY_AVX3)
 HWY_PUSH_ATTRIBUTES("avx512f,avx512vl,avx512dq,avx512bw,avx512bf16,avx2,fma,f16c,bmi,bmi2")
@@ -155,8 +155,7 @@ HWY_POP_ATTRIBUTES
 namespace recurve::cpu {
 
 const LinearProducts* bf16_products() {
-  const bool can = (hwy::SupportedTargets() & HWY_AVX3) != 0;
-  return can && __builtin_cpu_supports("avx512bf16") ? &kBf16Products : nullptr;
+  return where_possible(kBf16Products, __builtin_cpu_supports("avx512bf16"));
 }
 
 }  // namespace recurve::cpu

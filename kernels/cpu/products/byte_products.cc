@@ -22,7 +22,7 @@
 #include "kernels/formats/int8.h"
 
 // After the choice of instruction sets.
-#include <hwy/targets.h>
+#include "kernels/cpu/products/where_possible.h"
 
 #if HWY_ARCH_X86_64 && (HWY_ATTAINABLE_TARGETS & HWY_AVX3)
 HWY_PUSH_ATTRIBUTES("avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,avx2,fma,f16c,bmi,bmi2")
@@ -396,17 +396,13 @@ constexpr LinearProducts kInt4Products{.block = byte_block<Int4Bytes>,
 HWY_POP_ATTRIBUTES
 
 namespace recurve::cpu {
-namespace {
 
-const LinearProducts* where_possible(const LinearProducts& products) {
-  const bool can = (hwy::SupportedTargets() & HWY_AVX3) != 0;
-  return can && __builtin_cpu_supports("avx512vnni") ? &products : nullptr;
+const LinearProducts* int8_products() {
+  return where_possible(kInt8Products, __builtin_cpu_supports("avx512vnni"));
 }
-
-}  // namespace
-
-const LinearProducts* int8_products() { return where_possible(kInt8Products); }
-const LinearProducts* int4_products() { return where_possible(kInt4Products); }
+const LinearProducts* int4_products() {
+  return where_possible(kInt4Products, __builtin_cpu_supports("avx512vnni"));
+}
 
 }  // namespace recurve::cpu
 
