@@ -241,37 +241,41 @@ int64_t SessionStore::planned(int64_t small, int states, int64_t more_on_disk, i
          state_memory_ * (held_ + states + std::max<int64_t>(may_move - places, 0) + comes_back);
 }
 
+// Of so many bytes for somebody new, which fit in the plan or do not; why(): the sentence that says
+// so.
+template <typename Why>
+std::optional<SessionResult> SessionStore::no_room_of(int64_t wanted, bool fits, const Why& why) {
+  const Room room = fits ? make_room(wanted, For::kNew) : Room::kNone;
+  if (room == Room::kThere) return std::nullopt;
+  if (room == Room::kComing) return SessionResult{.status = Status::kWait};
+  return SessionResult{.status = Status::kFull, .message = why()};
+}
+
 std::optional<SessionResult> SessionStore::no_room(std::string_view name, std::string_view parent,
                                                    int64_t more_on_disk, int states) {
   const int64_t small = reserved_for(name, false) + name_bytes(parent.size());
   const int64_t wanted = small + states * state_memory_;
   const bool fits = planned(small, states, more_on_disk) <= limits_.host_bytes;
-  const Room room = fits ? make_room(wanted, For::kNew) : Room::kNone;
-  if (room == Room::kThere) return std::nullopt;
-  if (room == Room::kComing) return SessionResult{.status = Status::kWait};
-  return SessionResult{
-      .status = Status::kFull,
-      .message = fmt::format(
-          "{} sessions and marks reserve {} of the {} bytes set aside for them, and one "
-          "more takes {}: close sessions or marks, or raise --session-memory",
-          entries_, planned(0, 0, 0), limits_.host_bytes, wanted)};
+  return no_room_of(wanted, fits, [&] {
+    return fmt::format(
+        "{} sessions and marks reserve {} of the {} bytes set aside for them, and one "
+        "more takes {}: close sessions or marks, or raise --session-memory",
+        entries_, planned(0, 0, 0), limits_.host_bytes, wanted);
+  });
 }
 
 // For one that is to have absorbed nothing: it cannot move to the disk any more, until it has.
 std::optional<SessionResult> SessionStore::no_room_to_empty(const Session& session) {
   const int64_t wanted = session.tier() == Tier::kDisk ? state_memory_ : 0;
   const bool fits = planned(0, 1, 0, session.durable() ? 0 : -1) <= limits_.host_bytes;
-  const Room room = fits ? make_room(wanted, For::kNew) : Room::kNone;
-  if (room == Room::kThere) return std::nullopt;
-  if (room == Room::kComing) return SessionResult{.status = Status::kWait};
-  return SessionResult{
-      .status = Status::kFull,
-      .message = fmt::format(
-          "session \"{}\" would have {} bytes of host memory for good once it has absorbed "
-          "nothing, "
-          "and others need those of the {} set aside for them: close sessions or marks, or raise "
-          "--session-memory",
-          session.name, state_memory_, limits_.host_bytes)};
+  return no_room_of(wanted, fits, [&] {
+    return fmt::format(
+        "session \"{}\" would have {} bytes of host memory for good once it has absorbed "
+        "nothing, "
+        "and others need those of the {} set aside for them: close sessions or marks, or raise "
+        "--session-memory",
+        session.name, state_memory_, limits_.host_bytes);
+  });
 }
 
 // What a durable session needs, or why there is none.

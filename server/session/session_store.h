@@ -232,6 +232,8 @@ class SessionStore {
   // more_on_disk: that it reserves there; states: that it has here, 1 or 0.
   std::optional<SessionResult> no_room(std::string_view name, std::string_view parent = {},
                                        int64_t more_on_disk = 0, int states = 1);
+  template <typename Why>
+  std::optional<SessionResult> no_room_of(int64_t wanted, bool fits, const Why& why);
   std::optional<SessionResult> no_room_to_empty(const Session& session);
   void erase(Session& session);
   std::optional<StateSlot> take_slot(Session& session);
