@@ -1,9 +1,9 @@
 #include "kernels/cpu/linear.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "kernels/check.h"
+#include "kernels/cpu/aligned_memory.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/table.h"
@@ -45,13 +45,9 @@ constexpr int64_t kRows = 48;              // rows that make a task of their own
 const std::byte* rounded_rows(const LinearProducts& products, const LinearArgs& args,
                               ThreadPool& pool) {
   if (products.round == nullptr) return nullptr;
-  constexpr size_t kAlignment = 64;
-  static thread_local std::vector<std::byte> memory;
+  static thread_local AlignedMemory memory;
   const int64_t K = args.W.K, bytes = products.rounded_bytes(K);
-  const size_t wanted = static_cast<size_t>(args.rows * bytes) + kAlignment;
-  if (memory.size() < wanted) memory.resize(wanted);
-  const auto at = reinterpret_cast<uintptr_t>(memory.data());
-  std::byte* const rows = memory.data() + (kAlignment - at % kAlignment) % kAlignment;
+  auto* const rows = memory.room<std::byte>(args.rows * bytes);
   const int64_t together = products.rows;
   for_blocks(pool, ceil_div(args.rows, together), together * K, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin * together; row < std::min(end * together, int64_t{args.rows});

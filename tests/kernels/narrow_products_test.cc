@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -48,11 +49,10 @@ struct Kind {
 };
 
 std::vector<Kind> kinds() {
-  return {{&kBf16Weights, ActivationType::kF32},
-          {&kBf16Weights, ActivationType::kBF16},
+  return {{&kBf16Weights, ActivationType::kF32},  {&kInt8Weights, ActivationType::kF32},
+          {&kInt4Weights, ActivationType::kF32},  {&kBf16Weights, ActivationType::kBF16},
           {&kBf16Weights, ActivationType::kInt8},  // whose x is rounded to bf16 too
-          {&kInt8Weights, ActivationType::kInt8},
-          {&kInt4Weights, ActivationType::kInt8}};
+          {&kInt8Weights, ActivationType::kInt8}, {&kInt4Weights, ActivationType::kInt8}};
 }
 
 // x as the kind's layers read it.
@@ -195,6 +195,38 @@ TEST_P(NarrowProductsTest, ZerosStayAndWhatIsNotFiniteIsSeen) {
         for (int n = 0; n < c.N; ++n) ASSERT_FALSE(std::isfinite(y[n])) << kind.name();
         for (size_t i = c.N; i < y.size(); ++i) ASSERT_TRUE(std::isfinite(y[i])) << kind.name();
       }
+    }
+  }
+}
+
+// A column whose weights are zeros has a value far above the others, which keep what fp32 has of
+// them: a 2^30th of the largest is lost of each at most.
+TEST_P(NarrowProductsTest, WithoutRoundingASmallValueBesideALargeOneIsKept) {
+  const auto reference = make_backend("reference");
+  constexpr float kLarge = 0x1p20f;
+  for (const Kind& kind : kinds()) {
+    const auto device = backend(kind);
+    const bool has_zeros = kind.format != &kInt4Weights;
+    if (device == nullptr || kind.activations != ActivationType::kF32 || !has_zeros) continue;
+    for (const int rows : {1, 4}) {
+      const Case c{rows, 34, 200, false};
+      Inputs in(c, 11);
+      for (int k = 0; k < c.K; k += 50) {
+        for (int n = 0; n < c.N; ++n) in.W[static_cast<size_t>(n * c.K + k)] = 0;
+        for (int row = 0; row < rows; ++row) in.x[static_cast<size_t>(row * c.K + k)] = kLarge;
+      }
+      in.residual.assign(in.residual.size(), 0);
+      const Packed packed(*kind.format, in.W, c.N, c.K);
+      double weights = 0;
+      for (int n = 0; n < c.N; ++n) {
+        double sum = 0;
+        for (int k = 0; k < c.K; ++k) sum += std::fabs(in.W[static_cast<size_t>(n * c.K + k)]);
+        weights = std::max(weights, sum);
+      }
+      const double lost = weights * kLarge * 0x1p-30;
+      ASSERT_TRUE(close(run(*device, c, in, packed, in.x), run(*reference, c, in, packed, in.x),
+                        {.absolute = lost, .relative = 0x1p-20}))
+          << describe(kind, c);
     }
   }
 }

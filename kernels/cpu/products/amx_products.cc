@@ -1,13 +1,7 @@
-// Products of x in fp32 or bf16 with weights in bf16, on AMX, whose one instruction multiplies 16
-// outputs' weights of 32 columns with the same columns of up to 16 rows.
+// Products of x in fp32 or bf16 with weights in bf16, on AMX.
 //
-// A value of x in fp32 is the sum of three in bf16, exactly: its upper 8 bits, those of what is
-// left, and the last 8. So three products of bf16, which are exact, are one of fp32. A sum takes,
-// for 32 columns after the other, the products of the last parts, of the middle ones and of the
-// upper ones; each time those of the even columns and of the odd ones are added by themselves in
-// their order, and both to the sum (TDPBF16PS in Intel's manual). What is subnormal counts as zero.
-//
-// x in bf16 is rounded to nearest, and is one such part.
+// Of x in fp32 a sum takes, for 32 columns after the other, the products of its last parts, of the
+// middle ones and of the upper ones. x in bf16 is rounded to nearest, and is one such part.
 //
 // Weights are read as they lie, output by output: they are what the instruction calls the first
 // matrix, and its sums have a row for each output. x is the second one, whose rows hold pairs of
@@ -18,79 +12,29 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <vector>
 
-#include "kernels/bf16.h"
 #include "kernels/ceil_div.h"
 #include "kernels/cpu/fetch.h"
 #include "kernels/cpu/products/narrow_products.h"
 #include "kernels/cpu/targets.h"
+#include "kernels/weight_format.h"
 
 // After the choice of instruction sets.
 #include "kernels/cpu/products/where_possible.h"
 
 #if HWY_ARCH_X86_64 && (HWY_ATTAINABLE_TARGETS & HWY_AVX3) && defined(__linux__)
 HWY_PUSH_ATTRIBUTES("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c,bmi,bmi2,amx-tile,amx-bf16")
-#include <cpuid.h>
-#include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include "kernels/cpu/products/avx512.h"
+#include "kernels/cpu/products/amx.h"
 
 namespace recurve::cpu {
 namespace {
 
-using avx512::kLanes;
-using avx512::Vectors;
-
-constexpr int64_t kColumns = 32;  // of a tile of weights
-constexpr int64_t kOutputs = 16;  // of a tile of weights
-constexpr int64_t kRows = 16;     // of x that lie together
-constexpr int64_t kPairs = kColumns / 2;
-constexpr int64_t kPairBytes = 4;
+using namespace amx;
 
 template <int PARTS>
 int64_t row_bytes(int64_t K) {
   return ceil_div(K, kColumns) * PARTS * kPairs * kPairBytes;
-}
-
-// The upper halves of the 32 words of a, then b.
-__m512i upper_halves(__m512i a, __m512i b) {
-  alignas(64) static constexpr auto kOdd = [] {
-    std::array<uint16_t, 32> odd = {};
-    for (uint16_t i = 0; i < 32; ++i) odd[i] = static_cast<uint16_t>(2 * i + 1);
-    return odd;
-  }();
-  return _mm512_permutex2var_epi16(a, _mm512_load_si512(kOdd.data()), b);
-}
-
-// 16 values as the sum of so many in bf16, each in the upper half of a word.
-template <int PARTS>
-struct Parts {
-  static_assert(PARTS == 1 || PARTS == 3);
-  explicit Parts(__m512 x) {
-    const __m512i halves = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
-    const __m512i bits = _mm512_castps_si512(x);
-    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    if constexpr (PARTS == 1) {  // to nearest, ties to even
-      const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-      const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-      of[0] = _mm512_mask_or_epi32(_mm512_add_epi32(bits, half), nan, bits, halves);
-    } else {  // what is not finite is the upper one alone
-      const __mmask16 finite = _mm512_cmp_ps_mask(
-          _mm512_abs_ps(x), _mm512_set1_ps(std::numeric_limits<float>::max()), _CMP_LE_OQ);
-      of[0] = _mm512_mask_or_epi32(_mm512_and_si512(bits, halves), nan, bits, halves);
-      const __m512 rest = _mm512_maskz_sub_ps(finite, x, _mm512_castsi512_ps(of[0]));
-      of[1] = _mm512_and_si512(_mm512_castps_si512(rest), halves);
-      of[2] = _mm512_castps_si512(_mm512_sub_ps(rest, _mm512_castsi512_ps(of[1])));
-    }
-  }
-  __m512i of[PARTS];
-};
-
-__m512 load(const float* from, int64_t count) {
-  const auto some = static_cast<__mmask16>((1u << std::clamp<int64_t>(count, 0, kLanes)) - 1);
-  return _mm512_maskz_loadu_ps(some, from);
 }
 
 // Up to kRows rows of x: for every 32 columns and each part, the upper one first, kPairs times a
@@ -122,28 +66,6 @@ void split_rows(const float* x, int64_t K, int64_t rows, std::byte* to) {
   }
 }
 
-// The instructions by the number of their registers, of which g++ 12 wants the digits themselves in
-// its intrinsics.
-template <int TILE>
-HWY_INLINE void load_tile(const void* from, int64_t row_stride) {
-  asm volatile("tileloadd (%1,%2,1), %%tmm%c0"
-               :
-               : "i"(TILE), "r"(from), "r"(row_stride)
-               : "memory");
-}
-template <int TILE>
-HWY_INLINE void store_tile(void* to, int64_t row_stride) {
-  asm volatile("tilestored %%tmm%c0, (%1,%2,1)" : : "i"(TILE), "r"(to), "r"(row_stride) : "memory");
-}
-template <int TILE>
-HWY_INLINE void clear_tile() {
-  asm volatile("tilezero %%tmm%c0" : : "i"(TILE));
-}
-template <int SUMS, int W, int X>
-HWY_INLINE void add_products() {
-  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(SUMS), "i"(W), "i"(X));
-}
-
 // The tile registers: two tiles of weights with two of x give four of sums.
 constexpr int kSums = 0, kWeights = 4, kX = 6;
 
@@ -153,20 +75,6 @@ struct Shape {
   bool operator==(const Shape&) const = default;
 };
 
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0;
-  std::array<uint8_t, 14> reserved = {};
-  std::array<uint16_t, 16> row_bytes = {};
-  std::array<uint8_t, 16> rows = {};
-
-  void set(int tile, int64_t tile_rows, int64_t tile_columns) {
-    if (tile_rows == 0 || tile_columns == 0) return;
-    rows[tile] = static_cast<uint8_t>(tile_rows);
-    row_bytes[tile] = static_cast<uint16_t>(tile_columns * kPairBytes);
-  }
-};
-static_assert(sizeof(TileConfig) == 64);
-
 void configure(const Shape& shape) {
   TileConfig config;
   for (int o = 0; o < 2; ++o) {
@@ -174,7 +82,7 @@ void configure(const Shape& shape) {
     config.set(kX + o, kPairs, shape.rows[o]);
     for (int r = 0; r < 2; ++r) config.set(kSums + 2 * o + r, shape.outputs[o], shape.rows[r]);
   }
-  asm volatile("ldtilecfg %0" : : "m"(config));
+  config.use();
 }
 
 // Calls body for each tile of sums.
@@ -216,47 +124,13 @@ HWY_INLINE void add_columns(const WeightTiles& w, const std::byte* const (&x)[2]
   }
 }
 
-bool any_nan(const float* values, int64_t count) {
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const __m512 some = load(values + i, count - i);
-    if (_mm512_cmp_ps_mask(some, some, _CMP_UNORD_Q) != 0) return true;
-  }
-  return false;
-}
-
-// A part of x that is zero makes NaN of a weight that is infinite, where x itself may not: so of
-// rows without NaN, sums that are NaN are made again of the whole values.
-__m512 without_parts(const LinearArgs& a, int64_t row, int64_t n, __mmask16 which, __m512 sums) {
-  const float* x = a.x + row * a.W.K;
-  if (any_nan(x, a.W.K)) return sums;
-  alignas(64) float values[kLanes];
-  _mm512_store_ps(values, sums);
-  for (int64_t j = 0; j < kLanes; ++j) {
-    if ((which >> j & 1) == 0) continue;
-    const auto* w = static_cast<const uint16_t*>(a.W.data) + (n + j) * a.W.K;
-    values[j] = 0;
-    for (int64_t k = 0; k < a.W.K; ++k) values[j] += x[k] * bf16_to_f32(w[k]);
-  }
-  return _mm512_load_ps(values);
-}
-
 // The sums of one tile, (outputs, rows), with bias and residual into y.
 template <int PARTS>
 void finish_tile(const LinearArgs& a, int64_t row, int64_t rows, int64_t n, int64_t outputs,
                  Vectors& sums) {
-  const auto some = static_cast<__mmask16>((1u << outputs) - 1);
-  const __m512 bias = a.bias != nullptr ? _mm512_maskz_loadu_ps(some, a.bias + n) : __m512{};
   if (rows > 1) avx512::transpose(sums);
   for (int64_t r = 0; r < rows; ++r) {
-    const int64_t at = (row + r) * a.W.N + n;
-    __m512 sum = _mm512_castsi512_ps(sums[r]);
-    const __mmask16 nan = _mm512_mask_cmp_ps_mask(some, sum, sum, _CMP_UNORD_Q);
-    if (PARTS > 1 && nan != 0) sum = without_parts(a, row + r, n, nan, sum);
-    if (a.bias != nullptr) sum = _mm512_add_ps(sum, bias);
-    if (a.residual != nullptr) {
-      sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(some, a.residual + at));
-    }
-    _mm512_mask_storeu_ps(a.y + at, some, sum);
+    finish_row<PARTS>(a, row + r, n, outputs, _mm512_castsi512_ps(sums[r]));
   }
 }
 
@@ -327,7 +201,7 @@ void amx_block(const LinearArgs& a, const std::byte* split, int64_t row_begin, i
     // Only the first rows find their weights in memory; the next find them in the cache.
     row_tiles<PARTS>(a, split, row, row_end, begin, end, row == row_begin, &configured);
   }
-  asm volatile("tilerelease");
+  release_tiles();
 }
 
 template <int PARTS>
@@ -338,30 +212,16 @@ constexpr LinearProducts kAmxProducts{.block = amx_block<PARTS>,
                                       .rounded_bytes = row_bytes<PARTS>,
                                       .round = split_rows<PARTS>};
 
-// Whether the processor has the instructions and the system lets this process use the registers.
-bool ask_for_amx() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kBf16) == 0 || (d & kTile) == 0) {
-    return false;
-  }
-  constexpr long kAskForState = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
-  return syscall(SYS_arch_prctl, kAskForState, kTileData) == 0;
-}
-
-bool has_amx() {
-  static const bool there = ask_for_amx();
-  return there;
-}
-
 }  // namespace
 }  // namespace recurve::cpu
 HWY_POP_ATTRIBUTES
 
 namespace recurve::cpu {
 
-const LinearProducts* amx_f32_products() { return where_possible(kAmxProducts<3>, has_amx()); }
-const LinearProducts* amx_bf16_products() { return where_possible(kAmxProducts<1>, has_amx()); }
+const LinearProducts* amx_f32_products() { return where_possible(kAmxProducts<3>, amx::has_amx()); }
+const LinearProducts* amx_bf16_products() {
+  return where_possible(kAmxProducts<1>, amx::has_amx());
+}
 
 }  // namespace recurve::cpu
 

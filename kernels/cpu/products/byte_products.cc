@@ -27,14 +27,14 @@
 #if HWY_ARCH_X86_64 && (HWY_ATTAINABLE_TARGETS & HWY_AVX3)
 HWY_PUSH_ATTRIBUTES("avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,avx2,fma,f16c,bmi,bmi2")
 #include "kernels/cpu/products/avx512.h"
+#include "kernels/cpu/products/packed_outputs.h"
 
 namespace recurve::cpu {
 namespace {
 
+using avx512::kGroup;
 using avx512::kLanes;
 
-constexpr int64_t kGroup = 64;  // columns
-static_assert(kInt8Group == kGroup && kInt4Group == kGroup);
 constexpr int64_t kSteps = kGroup / 4;         // vectors of four columns in a group
 constexpr int64_t kPanelGroups = 16;           // turned over at once: 64 KiB of four vectors
 constexpr int kRows = 6, kVectors = 4;         // of a tile
@@ -59,36 +59,18 @@ struct ByteRow {
 };
 
 // How a format's groups become bytes without a sign, and x is laid out to meet them.
-struct Int8Bytes {
-  static constexpr int64_t kBytes = kGroup, kScaleBytes = 2;
+struct Int8Bytes : avx512::Int8Groups {
   static constexpr int kOffset = 128;  // added to the weights
-  static constexpr bool kMinimum = false;
 
   HWY_INLINE static __m512i load(const std::byte* group) {
     return _mm512_xor_si512(_mm512_loadu_si512(group), _mm512_set1_epi8(-128));
   }
   HWY_INLINE static __m512i order(__m512i q) { return q; }
-  // Of 16 groups of an output; of less, zeros.
-  HWY_INLINE static void load_scales(const std::byte* from, int64_t groups, __m512i* scale,
-                                     __m512i*) {
-    const auto some = static_cast<__mmask16>((1u << groups) - 1);
-    const __m256i bits = _mm256_maskz_loadu_epi16(some, from);
-    *scale = _mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16);
-  }
 };
 
-struct Int4Bytes {
-  static constexpr int64_t kBytes = kGroup / 2, kScaleBytes = 4;
+struct Int4Bytes : avx512::Int4Groups {
   static constexpr int kOffset = 0;
-  static constexpr bool kMinimum = true;
 
-  // The lower halves of all bytes, then the upper ones: not in the order of columns.
-  HWY_INLINE static __m512i load(const std::byte* group) {
-    const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(group));
-    const __m512i twice =
-        _mm512_inserti64x4(_mm512_castsi256_si512(both), _mm256_srli_epi16(both, 4), 1);
-    return _mm512_and_si512(twice, _mm512_set1_epi8(15));
-  }
   // Bits 4 i to 4 i + 3 of word j are column 16 i + j.
   HWY_INLINE static __m512i order(__m512i q) {
     const __m128i a = _mm512_castsi512_si128(q), b = _mm512_extracti32x4_epi32(q, 1);
@@ -97,13 +79,6 @@ struct Int4Bytes {
     out = _mm512_inserti32x4(out, _mm_unpackhi_epi8(a, c), 1);
     out = _mm512_inserti32x4(out, _mm_unpacklo_epi8(b, d), 2);
     return _mm512_inserti32x4(out, _mm_unpackhi_epi8(b, d), 3);
-  }
-  HWY_INLINE static void load_scales(const std::byte* from, int64_t groups, __m512i* scale,
-                                     __m512i* least) {
-    const auto some = static_cast<__mmask16>((1u << groups) - 1);
-    const __m512i both = _mm512_maskz_loadu_epi32(some, from);
-    *scale = _mm512_slli_epi32(both, 16);
-    *least = _mm512_and_si512(both, _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
   }
 };
 
@@ -147,46 +122,8 @@ void round_row(const float* x, int64_t K, int64_t, std::byte* to) {
   }
 }
 
-// The weights of 16 outputs from n on; where they end, the last one again.
 template <class Format>
-class Outputs {
- public:
-  Outputs(const Matrix& W, int64_t n) {
-    const int64_t groups = ceil_div(W.K, kGroup);
-    for (int64_t i = 0; i < kLanes; ++i) {
-      const int64_t first = std::min(n + i, W.N - 1) * groups;
-      q_[i] = static_cast<const std::byte*>(W.data) + first * Format::kBytes;
-      scales_[i] = static_cast<const std::byte*>(W.scales) + first * Format::kScaleBytes;
-    }
-  }
-
-  HWY_INLINE __m512i group(int64_t i, int64_t g) const {
-    return Format::load(q_[i] + g * Format::kBytes);
-  }
-
-  // scale[i]: those of group g + i, of `count` groups, 16 at most; least[i]: the minima.
-  HWY_INLINE void load_scales(int64_t g, int64_t count, avx512::Vectors& scale,
-                              avx512::Vectors& least) const {
-    HWY_UNROLL(16)
-    for (int64_t i = 0; i < kLanes; ++i) {
-      Format::load_scales(scales_[i] + g * Format::kScaleBytes, count, &scale[i], &least[i]);
-    }
-    avx512::transpose(scale);
-    if constexpr (Format::kMinimum) avx512::transpose(least);
-  }
-
-  // Of what follows these outputs' weights and scales, group g's share.
-  HWY_INLINE void fetch_group(int64_t g) const {
-    constexpr int64_t kShare = kLanes * Format::kBytes, kScales = kLanes * Format::kScaleBytes;
-    fetch_lines<kShare / kLine>(q_[0] + g * kShare + FetchFar::kAhead);
-    // A part of a line, or one.
-    fetch_lines<1>(scales_[0] + g * kScales +
-                   FetchFar::kAhead / Format::kBytes * Format::kScaleBytes);
-  }
-
- private:
-  const std::byte *q_[kLanes], *scales_[kLanes];
-};
+using Outputs = avx512::PackedOutputs<Format>;
 
 // sum + scale dots + least, of x's group g: in this order everywhere.
 template <class Format>
@@ -219,7 +156,8 @@ void single_row(const LinearArgs& a, const ByteRow& x, int64_t row, int64_t begi
       avx512::Vectors products;
       HWY_UNROLL(16)
       for (int64_t i = 0; i < kLanes; ++i) {
-        products[i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), outputs.group(i, g), q);
+        products[i] =
+            _mm512_dpbusd_epi32(_mm512_setzero_si512(), Format::load(outputs.group(i, g)), q);
       }
       sum = with_group<Format>(sum, avx512::sums_of_lanes(products), x, g, scale[g % kLanes],
                                least[g % kLanes]);
@@ -244,7 +182,7 @@ void fill_panel(const Outputs<Format>& outputs, int v, int64_t g, int64_t count,
   for (int64_t i = 0; i < count; ++i) {
     outputs.fetch_group(g + i);
     HWY_UNROLL(16)
-    for (int64_t n = 0; n < kLanes; ++n) turned[n] = outputs.group(n, g + i);
+    for (int64_t n = 0; n < kLanes; ++n) turned[n] = Format::load(outputs.group(n, g + i));
     avx512::transpose(turned);
     HWY_UNROLL(16)
     for (int64_t step = 0; step < kSteps; ++step) {

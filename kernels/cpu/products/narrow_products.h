@@ -8,6 +8,11 @@ namespace recurve::cpu {
 // x in fp32 as it is, each value the sum of three in bf16, with weights in bf16 (AMX). What is
 // subnormal counts as zero.
 const LinearProducts* amx_f32_products();
+// x in whole numbers of 30 bits and a sign within a group of 64 columns, with weights in int8 and
+// int4 (AMX): what is a 64th of the group's largest or more is exact. Where there are those of
+// bf16.
+const LinearProducts* amx_int8_products();
+const LinearProducts* amx_int4_products();
 
 // The others round x.
 

@@ -17,11 +17,9 @@ void multiply(const LinearArgs& args, Stream& stream) {
   if (args.W.dtype != DType::kBF16) return run(args, stream);
   linear_with(*PRODUCTS(), args, stream);
 }
-void multiply_int8(const LinearArgs& args, Stream& stream) {
-  linear_with(*int8_products(), args, stream);
-}
-void multiply_int4(const LinearArgs& args, Stream& stream) {
-  linear_with(*int4_products(), args, stream);
+template <const LinearProducts* (*PRODUCTS)()>
+void multiply_packed(const LinearArgs& args, Stream& stream) {
+  linear_with(*PRODUCTS(), args, stream);
 }
 
 // Each is asked where there are such products, and measured once in a process.
@@ -29,13 +27,15 @@ bool amx_is_faster() {
   static const bool faster = is_faster(multiply<amx_f32_products>, run, kBf16Weights);
   return faster;
 }
+// Than the layers in fp32, which are the same ones in all of a process.
 bool bf16_is_faster(LinearRun narrow, LinearRun wide) {
   static const bool faster = is_faster(narrow, wide, kBf16Weights);
   return faster;
 }
-bool int8_is_faster() {
-  static const bool faster = is_faster(multiply_int8, run_int8, kInt8Weights) &&
-                             is_faster(multiply_int4, run_int4, kInt4Weights);
+bool int8_is_faster(const LinearOp& wide) {
+  static const bool faster =
+      is_faster(multiply_packed<int8_products>, wide.find(&kInt8Weights)->run, kInt8Weights) &&
+      is_faster(multiply_packed<int4_products>, wide.find(&kInt4Weights)->run, kInt4Weights);
   return faster;
 }
 
@@ -48,6 +48,8 @@ std::string put_products(LinearOp& linear, ActivationType narrowest) {
   if (amx_f32_products() != nullptr && amx_is_faster()) {
     in_fp32 = linear.run = multiply<amx_f32_products>;
     linear.implementation = "cpu/amx";
+    linear.put({&kInt8Weights, multiply_packed<amx_int8_products>, "cpu/amx"});
+    linear.put({&kInt4Weights, multiply_packed<amx_int4_products>, "cpu/amx"});
   }
   if (amx_bf16_products() != nullptr) {
     in_bf16 = multiply<amx_bf16_products>;
@@ -65,9 +67,9 @@ std::string put_products(LinearOp& linear, ActivationType narrowest) {
     }
   }
   if (narrowest >= ActivationType::kInt8 && int8_products() != nullptr) {
-    if (int8_is_faster()) {
-      linear.put({&kInt8Weights, multiply_int8, "cpu/avx512_vnni"});
-      linear.put({&kInt4Weights, multiply_int4, "cpu/avx512_vnni"});
+    if (int8_is_faster(linear)) {
+      linear.put({&kInt8Weights, multiply_packed<int8_products>, "cpu/avx512_vnni"});
+      linear.put({&kInt4Weights, multiply_packed<int4_products>, "cpu/avx512_vnni"});
       types += ", int8";
     } else {
       slower += " (int8 is slower here)";
