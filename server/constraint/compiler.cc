@@ -15,25 +15,27 @@ namespace {
 
 // Steps are computed by as many threads as there are processors, and each waits for the slowest: a
 // compilation may hold one up for this long at a time, and then gives way.
-constexpr uint64_t kLongestRun = 400'000;  // ns
-// By the weights of Linux a tenth of a processor that others want too. At SCHED_IDLE it would be a
-// three-hundredth, and a small schema would wait for half a minute on a busy server.
-constexpr int kNice = 10;
+constexpr uint64_t kLongestRun = 100'000;  // ns
 
-// The calling thread gets a small share of a processor from now on where others want it too, and
-// all of it where nobody does. A thread without rights can never raise its own again.
-void take_small_share() {
+// Thrown by rest(): the thread gets next to nothing of a processor.
+class CompileStarved {};
+
+// Of the calling thread from now on. One without rights can never raise its own again, nor can one
+// that it makes.
+void take_priority(CompilePriority priority) {
+  const bool idle = priority == CompilePriority::kIdle;
+  const int nice = idle ? 19 : 10;
   // As the kernel's sched_setattr(2) has it; glibc 2.41 is the first that has it too.
   const struct {
-    uint32_t size = 48, policy = SCHED_BATCH;
+    uint32_t size = 48, policy;
     uint64_t flags = 0;
-    int32_t nice = kNice;
+    int32_t nice;
     uint32_t priority = 0;
     uint64_t runtime = kLongestRun;  // since Linux 6.12: in so small pieces
     uint64_t deadline = 0, period = 0;
-  } attributes;
+  } attributes{.policy = static_cast<uint32_t>(idle ? SCHED_IDLE : SCHED_BATCH), .nice = nice};
   if (syscall(SYS_sched_setattr, 0, &attributes, 0) == 0) return;
-  setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
+  setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), nice);
 }
 
 }  // namespace
@@ -41,8 +43,10 @@ void take_small_share() {
 struct ConstraintCompiler::Waiter::Job {
   ConstraintText text;
   uint64_t client = 0;
+  CompilePriority priority = CompilePriority::kIdle;
   bool has_thread = false;
   std::atomic<bool> unwanted{false};
+  Clock::time_point turn_began = {};
   // Of a processor: in all, as its turn came, and as it gave way last.
   double seconds = 0, slice_began = 0, gave_way = 0;
   std::optional<Outcome> outcome = {};
@@ -135,6 +139,7 @@ std::optional<ConstraintCompiler::Outcome> ConstraintCompiler::remembered(
 }
 
 void ConstraintCompiler::add(const ConstraintText& text, uint64_t client) {
+  make_threads();
   auto job = std::make_shared<Job>();
   job->text = text;
   job->client = client;
@@ -142,6 +147,16 @@ void ConstraintCompiler::add(const ConstraintText& text, uint64_t client) {
   jobs_.emplace(text, std::move(job));
   if (turn_ == nullptr) pass_turn();
   report();
+}
+
+// As many of each priority as can have begun once one more is there: each is in one of these. By
+// who asks, as what one of them makes has no higher priority than its own.
+void ConstraintCompiler::make_threads() {
+  const size_t clients = begun_.size() + waiting_.size() + 1;
+  while (threads_.size() < 2 * std::min(clients, static_cast<size_t>(limits_.most_begun))) {
+    const auto priority = threads_.size() % 2 == 0 ? CompilePriority::kIdle : CompilePriority::kLow;
+    threads_.emplace_back([this, priority] { work(priority); });
+  }
 }
 
 // The next client behind the last that has something to go on with, or to begin where there is room
@@ -166,25 +181,34 @@ void ConstraintCompiler::pass_turn() {
   if (turn_ == nullptr) return;
   last_client_ = turn_->client;
   turn_->slice_began = turn_->seconds;
+  turn_->turn_began = Clock::now();
   const auto queue = waiting_.find(turn_->client);
   if (begun_.emplace(turn_->client, turn_).second) {
     queue->second.pop_front();
     if (queue->second.empty()) waiting_.erase(queue);
-    // As many threads as have begun are enough: each is in one of these.
-    if (threads_.size() < begun_.size()) threads_.emplace_back([this] { work(); });
+    // What is done once for all cannot be left in the middle.
+    if (library_ == nullptr) turn_->priority = CompilePriority::kLow;
   }
   changed_.notify_all();
 }
 
-void ConstraintCompiler::work() {
+void ConstraintCompiler::work(CompilePriority priority) {
   pthread_setname_np(pthread_self(), "constraints");
-  take_small_share();
-  while (const std::shared_ptr<Job> job = next_job()) finish(*job, outcome_of(*job));
+  take_priority(priority);
+  while (const std::shared_ptr<Job> job = next_job(priority)) {
+    try {
+      finish(*job, outcome_of(*job));
+    } catch (const CompileStarved&) {
+      begin_again(*job);
+    }
+  }
 }
 
-std::shared_ptr<ConstraintCompiler::Job> ConstraintCompiler::next_job() {
+std::shared_ptr<ConstraintCompiler::Job> ConstraintCompiler::next_job(CompilePriority priority) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return ending_ || (turn_ != nullptr && !turn_->has_thread); });
+  changed_.wait(lock, [&] {
+    return ending_ || (turn_ != nullptr && !turn_->has_thread && turn_->priority == priority);
+  });
   if (ending_) return nullptr;
   turn_->has_thread = true;
   return turn_;
@@ -197,6 +221,11 @@ void ConstraintCompiler::rest(Job& job, double seconds) {
   if (seconds - job.gave_way >= 1e-9 * static_cast<double>(kLongestRun)) {
     job.gave_way = seconds;
     sched_yield();
+  }
+  if (job.priority == CompilePriority::kIdle &&
+      std::chrono::duration<double>(Clock::now() - job.turn_began).count() >=
+          limits_.starved_seconds) {
+    throw CompileStarved();
   }
   if (!job.unwanted && seconds - job.slice_began >= limits_.slice_seconds) {
     std::unique_lock lock(mutex_);
@@ -229,6 +258,16 @@ ConstraintCompiler::Outcome ConstraintCompiler::outcome_of(Job& job) {
   Outcome outcome = compiled(job);
   job.seconds = thread_seconds() - began;
   return outcome;
+}
+
+// On a thread of the other priority, with the turn that the job has.
+void ConstraintCompiler::begin_again(Job& job) {
+  std::lock_guard lock(mutex_);
+  job.priority = CompilePriority::kLow;
+  job.has_thread = false;
+  job.seconds = job.slice_began = job.gave_way = 0;
+  ++counts_.begun_again;
+  changed_.notify_all();
 }
 
 void ConstraintCompiler::finish(Job& job, Outcome outcome) {

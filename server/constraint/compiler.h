@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -25,12 +26,18 @@ struct CompileLimits {
   double most_seconds = 20;               // of a processor on one constraint; more: refused
   int most_begun = 4;                     // of as many clients
   double slice_seconds = 0.02;            // that one computes while another client waits
+  double starved_seconds = 1;             // for which a slice goes on; more: a higher priority
 };
+
+// Of the threads that compile: what others leave of a processor (SCHED_IDLE), or a tenth of it
+// where they leave nothing (nice 10).
+enum class CompilePriority { kIdle, kLow };
 
 // Since the start, and now.
 struct CompileCounts {
   int64_t compiled = 0, refused = 0, from_cache = 0, given_up = 0, turned_away = 0;
-  int waiting = 0;  // and under way
+  int64_t begun_again = 0;  // with a higher priority
+  int waiting = 0;          // and under way
   size_t cached_bytes = 0;
   double slowest_seconds = 0;
 };
@@ -42,10 +49,11 @@ struct CompileReports {
   std::function<void(double seconds)> compiled = {};
 };
 
-// Compiles constraints, each once, with what the processors have left, and with a tenth of one
-// where they have nothing left, in pieces of 0.4 ms that whoever is served already waits for.
-// Clients take turns, within a constraint that takes long too: it rests while one of another client
-// is compiled, so as many have begun as there are threads, and one computes at a time. Any thread.
+// Compiles constraints, each once, with what the processors have left: whoever is served already
+// does not notice. Where they leave next to nothing, it begins again with a tenth of one, in pieces
+// of 0.1 ms. Clients take turns, within a constraint that takes long too: it rests while one of
+// another client is compiled, so as many have begun as there are threads, and one computes at a
+// time. Any thread.
 class ConstraintCompiler {
  public:
   // What has become of a constraint.
@@ -94,11 +102,13 @@ class ConstraintCompiler {
 
  private:
   using Job = Waiter::Job;
+  using Clock = std::chrono::steady_clock;
 
   // On its threads, which hold nothing.
-  void work();
-  std::shared_ptr<Job> next_job();
+  void work(CompilePriority priority);
+  std::shared_ptr<Job> next_job(CompilePriority priority);
   void rest(Job& job, double seconds);
+  void begin_again(Job& job);
   void finish(Job& job, Outcome outcome);
   Outcome outcome_of(Job& job);
   Outcome compiled(Job& job);
@@ -106,6 +116,7 @@ class ConstraintCompiler {
   // Under the mutex.
   std::optional<Outcome> remembered(const ConstraintText& text);
   void add(const ConstraintText& text, uint64_t client);
+  void make_threads();
   std::shared_ptr<Job> whose_turn() const;
   void pass_turn();
   void remember(const ConstraintText& text, const Outcome& outcome);
@@ -135,7 +146,7 @@ class ConstraintCompiler {
   size_t kept_bytes_ = 0, kept_refusals_ = 0;
   Counts counts_;
   std::unique_ptr<ConstraintLibrary> library_;  // of who has the turn
-  std::vector<std::thread> threads_;            // at most most_begun, as they are needed
+  std::vector<std::thread> threads_;            // at most most_begun of each priority
 };
 
 }  // namespace recurve

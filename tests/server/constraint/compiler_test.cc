@@ -2,12 +2,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <latch>
 #include <random>
 #include <semaphore>
+#include <thread>
 
 #include "tests/server/constraint/byte_vocabulary.h"
 
@@ -240,6 +244,56 @@ TEST(ConstraintCompiler, AHostileClientHoldsUpNoOther) {
   for (ConstraintCompiler::Waiter& waiter : waiters) waiter.forget();
   done.acquire();
   EXPECT_NE(patient.outcome()->constraint, nullptr);
+}
+
+// The policies of the threads that compile, one for each, as Linux names them.
+std::vector<int> policies_of_compiling_threads() {
+  std::vector<int> policies;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream in(task.path() / "comm");
+    std::string name;
+    std::getline(in, name);
+    if (name == "constraints") {
+      policies.push_back(sched_getscheduler(std::stoi(task.path().filename().string())));
+    }
+  }
+  return policies;
+}
+
+// This thread's, and that of those it makes.
+class OneProcessor {
+ public:
+  OneProcessor() {
+    sched_getaffinity(0, sizeof before_, &before_);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    sched_setaffinity(0, sizeof one, &one);
+  }
+  ~OneProcessor() { sched_setaffinity(0, sizeof before_, &before_); }
+
+ private:
+  cpu_set_t before_{};
+};
+
+TEST(ConstraintCompiler, WhatGetsNextToNothingOfAProcessorBeginsAgainWithMore) {
+  if (!has_constraint_library()) GTEST_SKIP() << "built without structured output";
+  const OneProcessor one;
+  ConstraintCompiler compiler(large_vocabulary, {.starved_seconds = 0.1});
+  EXPECT_NE(compile(compiler, choice(0))->constraint, nullptr);  // the vocabulary is there
+  EXPECT_EQ(compiler.counts().begun_again, 0);
+  std::atomic<bool> ended{false};
+  std::thread busy([&] {
+    while (!ended) continue;
+  });
+  const auto outcome = compile(compiler, {Form::kRegex, ".{0,3}"});
+  ended = true;
+  busy.join();
+  ASSERT_TRUE(outcome);
+  EXPECT_NE(outcome->constraint, nullptr) << outcome->refusal;
+  EXPECT_EQ(compiler.counts().begun_again, 1);
+  EXPECT_THAT(policies_of_compiling_threads(),
+              ::testing::UnorderedElementsAre(SCHED_IDLE, SCHED_BATCH));
 }
 
 TEST(ConstraintCompiler, OneClientLeavesRoomForOthers) {
