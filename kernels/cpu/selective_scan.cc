@@ -23,86 +23,237 @@ struct ScanRows {
 #define HWY_TARGET_INCLUDE "kernels/cpu/selective_scan.cc"
 #include <hwy/foreach_target.h>
 
-#include "kernels/cpu/dot_tile-inl.h"
 #include "kernels/cpu/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {
 
-// Advances the N states of one channel by a row, and reads them: C[n] h'[n], whose sum is that of
-// the lanes, and the rest where N ends within a vector.
-HWY_INLINE DotVector scan_channel(int64_t N, float dt, float x, const float* A, const float* B,
-                                  const float* C, float* h, float* rest) {
-  const auto advance = [&](auto d, int64_t n) HWY_ATTR {
-    const auto step = hn::Set(d, dt);
-    const auto decay = exp_of_decay(d, hn::Mul(step, hn::LoadU(d, A + n)));
-    const auto put_in = hn::Mul(hn::Mul(step, hn::LoadU(d, B + n)), hn::Set(d, x));
-    const auto state = hn::MulAdd(decay, hn::LoadU(d, h + n), put_in);
-    hn::StoreU(state, d, h + n);
-    return hn::Mul(hn::LoadU(d, C + n), state);
-  };
-  auto sums = hn::Zero(DotFloats());
-  *rest = 0;
-  int64_t n = 0;
-  for (; n + kDotLanes <= N; n += kDotLanes) sums = hn::Add(sums, advance(DotFloats(), n));
-  for (; n < N; ++n) *rest += hn::GetLane(advance(OneFloat(), n));
-  return sums;
+// Inside, a strip of channels is the other way round than in memory, (N, kChannels): a vector's
+// lanes are channels then, which share B and C, and nothing is added across lanes.
+
+// One value of a strip and where it is in memory.
+HWY_INLINE void load_one(int64_t N, int64_t j, int64_t n, const float* values, float* strip) {
+  strip[n * kChannels + j] = values[j * N + n];
+}
+HWY_INLINE void store_one(int64_t N, int64_t j, int64_t n, const float* strip, float* values) {
+  values[j * N + n] = strip[n * kChannels + j];
 }
 
-// The same of `count` neighbouring channels, four at a time: adding the lanes of one takes as long
-// as those of four. y: (count)
-void scan_channels(int64_t N, int64_t count, const float* dt, const float* x, const float* A,
-                   const float* B, const float* C, float* h, float* y) {
-  const auto channel = [&](int64_t j, float* rest) HWY_ATTR {
-    return scan_channel(N, dt[j], x[j], A + j * N, B, C, h + j * N, rest);
-  };
-  float rest[4];
+#if HWY_TARGET == HWY_SCALAR
+inline constexpr int64_t kTurnedLanes = kChannels + 1;  // more than there are: each by itself
+HWY_INLINE void load_states(int64_t, const float*, float*) {}
+HWY_INLINE void store_states(int64_t, const float*, float*) {}
+#else
+inline constexpr int64_t kTurnedLanes = hn::MaxLanes(Floats());
+
+// Four values each of rows that are `stride` apart: the 128-bit block k is the row 4 k.
+template <class D>
+HWY_INLINE hn::Vec<D> load_quads(D d, const float* from, int64_t stride) {
+  if constexpr (hn::MaxLanes(d) <= 4) {
+    return hn::LoadU(d, from);
+  } else {
+    const hn::Half<D> half;
+    const int64_t rows = hn::MaxLanes(half);
+    return hn::Combine(d, load_quads(half, from + rows * stride, stride),
+                       load_quads(half, from, stride));
+  }
+}
+template <class D>
+HWY_INLINE void store_quads(D d, hn::Vec<D> v, float* to, int64_t stride) {
+  if constexpr (hn::MaxLanes(d) <= 4) {
+    hn::StoreU(v, d, to);
+  } else {
+    const hn::Half<D> half;
+    const int64_t rows = hn::MaxLanes(half);
+    store_quads(half, hn::LowerHalf(half, v), to, stride);
+    store_quads(half, hn::UpperHalf(half, v), to + rows * stride, stride);
+  }
+}
+
+// Transposes the 4 x 4 matrices that stand in the 128-bit blocks of four vectors.
+template <class D>
+HWY_INLINE void transpose_quads(D d, hn::Vec<D> (&v)[4]) {
+  const hn::Repartition<uint64_t, D> pairs;
+  const auto lower01 = hn::BitCast(pairs, hn::InterleaveLower(d, v[0], v[1]));
+  const auto upper01 = hn::BitCast(pairs, hn::InterleaveUpper(d, v[0], v[1]));
+  const auto lower23 = hn::BitCast(pairs, hn::InterleaveLower(d, v[2], v[3]));
+  const auto upper23 = hn::BitCast(pairs, hn::InterleaveUpper(d, v[2], v[3]));
+  v[0] = hn::BitCast(d, hn::InterleaveLower(pairs, lower01, lower23));
+  v[1] = hn::BitCast(d, hn::InterleaveUpper(pairs, lower01, lower23));
+  v[2] = hn::BitCast(d, hn::InterleaveLower(pairs, upper01, upper23));
+  v[3] = hn::BitCast(d, hn::InterleaveUpper(pairs, upper01, upper23));
+}
+
+// Four states of kTurnedLanes channels: strip[i][j] = values[j][i], and back.
+HWY_INLINE void load_states(int64_t N, const float* values, float* strip) {
+  const Floats d;
+  hn::Vec<Floats> v[4];
+  for (int i = 0; i < 4; ++i) v[i] = load_quads(d, values + i * N, N);
+  transpose_quads(d, v);
+  for (int i = 0; i < 4; ++i) hn::StoreU(v[i], d, strip + i * kChannels);
+}
+HWY_INLINE void store_states(int64_t N, const float* strip, float* values) {
+  const Floats d;
+  hn::Vec<Floats> v[4];
+  for (int i = 0; i < 4; ++i) v[i] = hn::LoadU(d, strip + i * kChannels);
+  transpose_quads(d, v);
+  for (int i = 0; i < 4; ++i) store_quads(d, v[i], values + i * N, N);
+}
+#endif
+
+// Calls four(j, n) for the channels [j, j + kTurnedLanes) and the states [n, n + 4) of a strip, and
+// one(j, n) for each that is left.
+template <class Four, class One>
+HWY_INLINE void for_states(int64_t N, int64_t count, Four four, One one) {
   int64_t j = 0;
-  for (; j + 4 <= count; j += 4) {
-    const auto a = channel(j, rest), b = channel(j + 1, rest + 1);
-    const auto c = channel(j + 2, rest + 2), d = channel(j + 3, rest + 3);
-    store_lane_sums(a, b, c, d, y + j);
-    for (int i = 0; i < 4; ++i) y[j + i] += rest[i];
+  for (; j + kTurnedLanes <= count; j += kTurnedLanes) {
+    int64_t n = 0;
+    for (; n + 4 <= N; n += 4) four(j, n);
+    for (; n < N; ++n) {
+      for (int64_t lane = 0; lane < kTurnedLanes; ++lane) one(j + lane, n);
+    }
   }
   for (; j < count; ++j) {
-    float sums[4];
-    const auto one = channel(j, rest);
-    store_lane_sums(one, one, one, one, sums);
-    y[j] = sums[0] + rest[0];
+    for (int64_t n = 0; n < N; ++n) one(j, n);
   }
+}
+
+// values: (count, N); strip: (N, kChannels)
+void load_strip(int64_t N, int64_t count, const float* values, float* strip) {
+  for_states(
+      N, count,
+      [=](int64_t j, int64_t n)
+          HWY_ATTR { load_states(N, values + j * N + n, strip + n * kChannels + j); },
+      [=](int64_t j, int64_t n) HWY_ATTR { load_one(N, j, n, values, strip); });
+}
+void store_strip(int64_t N, int64_t count, const float* strip, float* values) {
+  for_states(
+      N, count,
+      [=](int64_t j, int64_t n)
+          HWY_ATTR { store_states(N, strip + n * kChannels + j, values + j * N + n); },
+      [=](int64_t j, int64_t n) HWY_ATTR { store_one(N, j, n, strip, values); });
+}
+
+// Vectors that are computed side by side.
+inline constexpr int kTogether = 4;
+
+// Advances COUNT states of neighbouring channels by a row, and adds C[n] h'[n] to y.
+// rate: dt / ln 2; input: dt x; A, h: (COUNT, kChannels); B, C: (COUNT)
+template <int COUNT, class D>
+HWY_INLINE void advance(D d, hn::Vec<D> rate, hn::Vec<D> input, const float* A, const float* B,
+                        const float* C, float* h, hn::Vec<D>& y) {
+  hn::Vec<D> decays[COUNT];
+  each<COUNT>([&](int n) HWY_ATTR { decays[n] = hn::LoadU(d, A + n * kChannels); });
+  exp2_of_products(d, rate, decays);
+  HWY_UNROLL(8)
+  for (int n = 0; n < COUNT; ++n) {
+    const auto put_in = hn::Mul(input, hn::Set(d, B[n]));
+    const auto state = hn::MulAdd(decays[n], hn::LoadU(d, h + n * kChannels), put_in);
+    hn::StoreU(state, d, h + n * kChannels);
+    y = hn::MulAdd(hn::Set(d, C[n]), state, y);
+  }
+}
+
+// All of them, and sum_n C[n] h'[n]. A, h: (N, kChannels), from the first of these channels on.
+template <class D>
+HWY_INLINE hn::Vec<D> advance_all(D d, int64_t N, hn::Vec<D> rate, hn::Vec<D> input, const float* A,
+                                  const float* B, const float* C, float* h) {
+  auto y = hn::Zero(d);
+  int64_t n = 0;
+  for (; n + kTogether <= N; n += kTogether) {
+    advance<kTogether>(d, rate, input, A + n * kChannels, B + n, C + n, h + n * kChannels, y);
+  }
+  for (; n < N; ++n) {
+    advance<1>(d, rate, input, A + n * kChannels, B + n, C + n, h + n * kChannels, y);
+  }
+  return y;
+}
+
+// What a row brings to each channel of a strip.
+struct RowOfStrip {
+  float rate[kChannels];   // dt / ln 2
+  float input[kChannels];  // dt x
+  float gate[kChannels];   // silu(z), where there is a gate
+};
+
+// COUNT vectors of it, from the channel j of a strip on that begins at `begin`.
+template <int COUNT, class D>
+HWY_INLINE void prepare(D d, const SelectiveScanArgs& a, const ScanRows& rows, int64_t row,
+                        int64_t begin, int64_t j, RowOfStrip& to) {
+  constexpr int64_t kLanes = hn::MaxLanes(d);
+  const float* dt_in = rows.dt + row * a.D + begin + j;
+  const float* bias = a.dt_bias + begin + j;
+  const float* x = a.x + row * a.x_stride + begin + j;
+  hn::Vec<D> dt[COUNT];
+  each<COUNT>([&](int i) HWY_ATTR {
+    dt[i] = hn::Add(hn::LoadU(d, dt_in + i * kLanes), hn::LoadU(d, bias + i * kLanes));
+  });
+  softpluses(d, dt);
+  each<COUNT>([&](int i) HWY_ATTR {
+    hn::StoreU(hn::Mul(dt[i], hn::Set(d, 1.44269504f)), d, to.rate + j + i * kLanes);
+    hn::StoreU(hn::Mul(dt[i], hn::LoadU(d, x + i * kLanes)), d, to.input + j + i * kLanes);
+  });
+  if (a.z == nullptr) return;
+  const float* z = a.z + row * a.z_stride + begin + j;
+  hn::Vec<D> gate[COUNT];
+  each<COUNT>([&](int i) HWY_ATTR { gate[i] = hn::LoadU(d, z + i * kLanes); });
+  silus(d, gate);
+  each<COUNT>([&](int i) HWY_ATTR { hn::StoreU(gate[i], d, to.gate + j + i * kLanes); });
+}
+
+// Channels [begin, end) of one row. A, h: (N, kChannels)
+void scan_row(const SelectiveScanArgs& a, const ScanRows& rows, int64_t row, int64_t begin,
+              int64_t end, const float* A, float* h) {
+  constexpr int64_t kLanes = kTogether * hn::MaxLanes(Floats());
+  RowOfStrip strip;
+  const int64_t count = end - begin, several = count / kLanes * kLanes;
+  for (int64_t j = 0; j < several; j += kLanes) {
+    prepare<kTogether>(Floats(), a, rows, row, begin, j, strip);
+  }
+  for_lanes(count - several, [&](auto d, int64_t j) HWY_ATTR {
+    prepare<1>(d, a, rows, row, begin, several + j, strip);
+  });
+  const float* B = rows.BC + row * 2 * a.N;
+  const float* x = a.x + row * a.x_stride + begin;
+  float* to = a.y + row * a.D + begin;
+  for_lanes(count, [&](auto d, int64_t j) HWY_ATTR {
+    auto y = advance_all(d, a.N, hn::LoadU(d, strip.rate + j), hn::LoadU(d, strip.input + j), A + j,
+                         B, B + a.N, h + j);
+    y = hn::MulAdd(hn::LoadU(d, a.skip + begin + j), hn::LoadU(d, x + j), y);
+    if (a.z != nullptr) y = hn::Mul(y, hn::LoadU(d, strip.gate + j));
+    hn::StoreU(y, d, to + j);
+  });
 }
 
 // Channels [begin, end) of one sequence, at most kChannels: their states stay in the first cache
-// from row to row.
-void scan(const SelectiveScanArgs& a, const ScanRows& rows, int64_t seq, int64_t begin,
-          int64_t end) {
+// from row to row. A: (N, kChannels)
+void scan(const SelectiveScanArgs& a, const ScanRows& rows, const float* A, int64_t seq,
+          int64_t begin, int64_t end, float* room) {
   const int64_t N = a.N, count = end - begin;
-  const float* A = a.A + begin * N;
+  float* h = room;
   OpenState state(a.h, (int64_t{a.seqs.slot[seq]} * a.D + begin) * N, count * N,
-                  scratch(OpenState::room(a.h, count * N)));
-  float* h = state.values();
-  float dts[kChannels];
-  const int64_t first = a.seqs.begin[seq], last = a.seqs.begin[seq + 1];
-  for (int64_t row = first; row < last; ++row) {
-    const float* x = a.x + row * a.x_stride + begin;
-    const float* dt = rows.dt + row * a.D + begin;
-    const float* B = rows.BC + row * 2 * N;
-    const float* C = B + N;
-    float* y = a.y + row * a.D + begin;
-    for_lanes(count, [&](auto d, int64_t j) HWY_ATTR {
-      const auto biased = hn::Add(hn::LoadU(d, dt + j), hn::LoadU(d, a.dt_bias + begin + j));
-      hn::StoreU(softplus(d, biased), d, dts + j);
-    });
-    scan_channels(N, count, dts, x, A, B, C, h, y);
-    for_lanes(count, [&](auto d, int64_t j) HWY_ATTR {
-      const auto skip = hn::LoadU(d, a.skip + begin + j);
-      auto value = hn::MulAdd(skip, hn::LoadU(d, x + j), hn::LoadU(d, y + j));
-      if (a.z != nullptr) {
-        value = hn::Mul(value, silu(d, hn::LoadU(d, a.z + row * a.z_stride + begin + j)));
-      }
-      hn::StoreU(value, d, y + j);
-    });
-    if ((row - first + 1) % a.chunk == 0 || row + 1 == last) state.end_chunk();
+                  room + N * kChannels);
+  const int64_t last = a.seqs.begin[seq + 1];
+  for (int64_t row = a.seqs.begin[seq]; row < last;) {
+    const int64_t chunk_end = std::min<int64_t>(row + a.chunk, last);
+    load_strip(N, count, state.values(), h);
+    for (; row < chunk_end; ++row) scan_row(a, rows, row, begin, end, A, h);
+    store_strip(N, count, h, state.values());
+    state.end_chunk();
+  }
+}
+
+// Items of a list of all sequences for each strip.
+void scan_items(const SelectiveScanArgs& a, const ScanRows& rows, int64_t first, int64_t last) {
+  const int64_t N = a.N, strip_floats = N * kChannels;
+  float* A = scratch(2 * strip_floats + OpenState::room(a.h, strip_floats));
+  int64_t loaded = -1;
+  for (int64_t item = first; item < last; ++item) {
+    const int64_t strip = item / a.seqs.num_seqs, seq = item % a.seqs.num_seqs;
+    const int64_t begin = strip * kChannels, end = std::min<int64_t>(begin + kChannels, a.D);
+    if (loaded != strip) load_strip(N, end - begin, a.A + begin * N, A);
+    loaded = strip;
+    scan(a, rows, A, seq, begin, end, A + strip_floats);
   }
 }
 
@@ -113,7 +264,7 @@ HWY_AFTER_NAMESPACE();
 namespace recurve::cpu {
 namespace {
 
-HWY_EXPORT(scan);
+HWY_EXPORT(scan_items);
 
 // `width` of the parameters of each row to y (rows, width): groups of them normed where the op
 // norms them.
@@ -150,10 +301,12 @@ void run(const SelectiveScanArgs& args, Stream& stream) {
   take_params(args, args.params + args.R, 2 * args.N, 2, BC, stream);
   run(LinearArgs{.rows = args.seqs.rows, .W = args.dt_proj, .x = low, .y = dt}, stream);
   const ScanRows taken = {dt, BC};
-  for_channels(pool_of(stream), args.seqs, args.D, 4 * args.N,
-               [&](int64_t seq, int64_t begin, int64_t end) {
-                 HWY_DYNAMIC_DISPATCH(scan)(args, taken, seq, begin, end);
-               });
+  const int64_t seqs = args.seqs.num_seqs;
+  if (seqs == 0) return;
+  for_blocks(pool_of(stream), seqs * ceil_div(args.D, kChannels),
+             ceil_div(rows, seqs) * kChannels * 4 * args.N, [&](int64_t begin, int64_t end) {
+               HWY_DYNAMIC_DISPATCH(scan_items)(args, taken, begin, end);
+             });
 }
 
 }  // namespace recurve::cpu

@@ -47,6 +47,13 @@ HWY_INLINE float sum_over(int64_t count, Term term) {
   return sum;
 }
 
+// What a number of at most 2^22 is added to for the integer next to it: the last bit of numbers of
+// this size is a one.
+inline constexpr float kToInteger = 0x1.8p23f;
+
+// ln 2 in two parts: an integer of three digits times the first is exact.
+inline constexpr float kUpperLn2 = 0x1.62e4p-1f, kRestOfLn2 = 0x1.7f7d1cp-20f;
+
 // The integer next to x, in the form in which p 2^n is fastest. Of NaN and what no integer holds
 // any.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
@@ -64,9 +71,22 @@ HWY_INLINE hn::Vec<D> scaled(D d, hn::Vec<D> p, hn::Vec<D> n) {
   if constexpr (hn::MaxLanes(d) == 16) return {_mm512_scalef_ps(p.raw, n.raw)};
   if constexpr (hn::MaxLanes(d) <= 4) return {_mm_scalef_ps(p.raw, n.raw)};
 }
+// The same; shifted: n + kToInteger.
 template <class D>
-HWY_INLINE hn::Vec<D> scaled_to_normal(D d, hn::Vec<D> p, hn::Vec<D> n) {
+HWY_INLINE hn::Vec<D> scaled_by(D d, hn::Vec<D> p, hn::Vec<D> n, hn::Vec<D>) {
   return scaled(d, p, n);
+}
+// The same for p in [0.5, 2] and n that is not positive, but zero where p 2^n may be subnormal.
+template <class D>
+HWY_INLINE hn::Vec<D> scaled_to_normal_or_zero(D d, hn::Vec<D> p, hn::Vec<D> n, hn::Vec<D>) {
+  if constexpr (hn::MaxLanes(d) == 16) {
+    const auto normal = _mm512_cmp_ps_mask(n.raw, _mm512_set1_ps(-125.0f), _CMP_NLT_UQ);
+    return {_mm512_maskz_scalef_ps(normal, p.raw, n.raw)};
+  }
+  if constexpr (hn::MaxLanes(d) <= 4) {
+    const auto normal = _mm_cmp_ps_mask(n.raw, _mm_set1_ps(-125.0f), _CMP_NLT_UQ);
+    return {_mm_maskz_scalef_ps(normal, p.raw, n.raw)};
+  }
 }
 #else
 template <class D>
@@ -91,11 +111,21 @@ HWY_INLINE hn::Vec<D> scaled(D d, hn::Vec<D> p, Exponent<D> n) {
   const auto half = hn::ShiftRight<1>(n);
   return hn::Mul(hn::Mul(p, power_of_two(d, half)), power_of_two(d, hn::Sub(n, half)));
 }
-// The same where neither p nor p 2^n is subnormal or infinite.
+// The same; shifted: n + kToInteger.
 template <class D>
-HWY_INLINE hn::Vec<D> scaled_to_normal(D d, hn::Vec<D> p, Exponent<D> n) {
+HWY_INLINE hn::Vec<D> scaled_by(D d, hn::Vec<D> p, hn::Vec<D>, hn::Vec<D> shifted) {
   const hn::RebindToSigned<D> di;
-  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(n)));
+  const auto bits = hn::BitCast(di, hn::Set(d, kToInteger));
+  return scaled(d, p, hn::Sub(hn::BitCast(di, shifted), bits));
+}
+// The same for p in [0.5, 2] and n that is not positive, but zero where p 2^n may be subnormal.
+template <class D>
+HWY_INLINE hn::Vec<D> scaled_to_normal_or_zero(D d, hn::Vec<D> p, hn::Vec<D> n,
+                                               hn::Vec<D> shifted) {
+  const hn::RebindToSigned<D> di;
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(di, shifted));
+  const auto power = hn::BitCast(d, hn::Add(exponent, hn::BitCast(di, hn::Set(d, 1.0f))));
+  return hn::IfThenZeroElse(hn::Lt(n, hn::Set(d, -125.0f)), hn::Mul(p, power));
 }
 #endif
 
@@ -104,8 +134,8 @@ HWY_INLINE hn::Vec<D> scaled_to_normal(D d, hn::Vec<D> p, Exponent<D> n) {
 template <class D, class N>
 HWY_INLINE hn::Vec<D> exp_of_rest(D d, hn::Vec<D> x, N n) {
   const auto whole = exponent_value(d, n);
-  auto r = hn::NegMulAdd(whole, hn::Set(d, 0x1.62e4p-1f), x);  // ln 2, upper bits
-  r = hn::NegMulAdd(whole, hn::Set(d, 0x1.7f7d1cp-20f), r);    // ln 2, the rest
+  auto r = hn::NegMulAdd(whole, hn::Set(d, kUpperLn2), x);
+  r = hn::NegMulAdd(whole, hn::Set(d, kRestOfLn2), r);
   auto p = hn::MulAdd(r, hn::Set(d, 0x1.6db4e4p-10f), hn::Set(d, 0x1.123be0p-7f));
   p = hn::MulAdd(p, r, hn::Set(d, 0x1.55545ep-5f));
   p = hn::MulAdd(p, r, hn::Set(d, 0x1.55548ep-3f));
@@ -126,22 +156,121 @@ HWY_INLINE hn::Vec<D> exp(D d, hn::Vec<D> x) {
   return hn::IfThenElse(hn::IsNaN(x), x, scaled(d, exp_of_rest(d, bounded, n), n));
 }
 
-// exp(x) of x that is not positive, what a state keeps of itself: likewise, but results that would
-// be subnormal are zeros, which spares some operations.
-template <class D>
-HWY_INLINE hn::Vec<D> exp_of_decay(D d, hn::Vec<D> x) {
-  const auto least = hn::Set(d, -87.0f);
-  const auto bounded = hn::IfThenElse(hn::Lt(x, least), least, x);  // NaN stays
-  const auto n = exponent_of_exp(d, bounded);
-  const auto result = scaled_to_normal(d, exp_of_rest(d, bounded, n), n);
-  return hn::IfThenZeroElse(hn::Lt(x, least), result);
+// Functions of COUNT vectors, in place: that of one waits for itself at every step, where those of
+// several fill the processor's units.
+
+template <int COUNT, class Step>
+HWY_INLINE void each(Step step) {
+  HWY_UNROLL(8)
+  for (int i = 0; i < COUNT; ++i) step(i);
 }
 
-// Within 3 ulp.
+// x[i] = 1 + x[i] (c[0] + x[i] (c[1] + ...)).
+template <int COUNT, class D>
+HWY_INLINE void powers_of_rests(D d, const float (&c)[6], hn::Vec<D> (&x)[COUNT]) {
+  hn::Vec<D> p[COUNT];
+  each<COUNT>([&](int i) HWY_ATTR { p[i] = hn::MulAdd(x[i], hn::Set(d, c[5]), hn::Set(d, c[4])); });
+  HWY_UNROLL(4)
+  for (int k = 3; k >= 0; --k) {
+    each<COUNT>([&](int i) HWY_ATTR { p[i] = hn::MulAdd(p[i], x[i], hn::Set(d, c[k])); });
+  }
+  each<COUNT>([&](int i) HWY_ATTR { x[i] = hn::MulAdd(p[i], x[i], hn::Set(d, 1.0f)); });
+}
+
+// x[i] = 2^(a x[i]) of products that are not positive, what states keep of themselves: within 1 ulp
+// of what the product is before it is rounded, but zero where that may be subnormal, which spares
+// some operations.
+template <int COUNT, class D>
+HWY_INLINE void exp2_of_products(D d, hn::Vec<D> a, hn::Vec<D> (&x)[COUNT]) {
+  constexpr float kPolynomial[] = {0x1.62e43p-1f, 0x1.ebfbdcp-3f, 0x1.c6af7cp-5f,
+                                   0x1.3b2dep-7f, 0x1.5f083p-10f, 0x1.416b5ep-13f};
+  const auto to_integer = hn::Set(d, kToInteger);
+  hn::Vec<D> shifted[COUNT], n[COUNT];
+  each<COUNT>([&](int i) HWY_ATTR { shifted[i] = hn::MulAdd(a, x[i], to_integer); });
+  each<COUNT>([&](int i) HWY_ATTR { n[i] = hn::Sub(shifted[i], to_integer); });
+  each<COUNT>([&](int i) HWY_ATTR { x[i] = hn::MulSub(a, x[i], n[i]); });
+  powers_of_rests(d, kPolynomial, x);  // of |x| <= 1/2, with relative error 3e-9
+  each<COUNT>([&](int i) HWY_ATTR { x[i] = scaled_to_normal_or_zero(d, x[i], n[i], shifted[i]); });
+}
+
+// x[i] = exp(-|x[i]|), within 1 ulp, subnormal results included.
+template <int COUNT, class D>
+HWY_INLINE void exps_of_negatives(D d, hn::Vec<D> (&x)[COUNT]) {
+  constexpr float kPolynomial[] = {1.0f,           0.5f,           0x1.55548ep-3f,
+                                   0x1.55545ep-5f, 0x1.123be0p-7f, 0x1.6db4e4p-10f};
+  const auto to_integer = hn::Set(d, kToInteger), least = hn::Set(d, -104.0f);
+  hn::Vec<D> shifted[COUNT], n[COUNT];
+  each<COUNT>([&](int i) HWY_ATTR {
+    x[i] = hn::Neg(hn::Abs(x[i]));
+    x[i] = hn::IfThenElse(hn::Lt(x[i], least), least, x[i]);  // NaN stays
+  });
+  each<COUNT>([&](int i)
+                  HWY_ATTR { shifted[i] = hn::MulAdd(x[i], hn::Set(d, 1.44269504f), to_integer); });
+  each<COUNT>([&](int i) HWY_ATTR { n[i] = hn::Sub(shifted[i], to_integer); });
+  each<COUNT>([&](int i) HWY_ATTR { x[i] = hn::NegMulAdd(n[i], hn::Set(d, kUpperLn2), x[i]); });
+  each<COUNT>([&](int i) HWY_ATTR { x[i] = hn::NegMulAdd(n[i], hn::Set(d, kRestOfLn2), x[i]); });
+  powers_of_rests(d, kPolynomial, x);  // as exp_of_rest
+  each<COUNT>([&](int i) HWY_ATTR { x[i] = scaled_by(d, x[i], n[i], shifted[i]); });
+}
+
+// Within 3 ulp, but zero where exp(-x) overflows.
+template <int COUNT, class D>
+HWY_INLINE void sigmoids(D d, hn::Vec<D> (&x)[COUNT]) {
+  const auto one = hn::Set(d, 1.0f);
+  hn::Vec<D> u[COUNT];
+  each<COUNT>([&](int i) HWY_ATTR { u[i] = x[i]; });
+  exps_of_negatives(d, u);
+  each<COUNT>([&](int i) HWY_ATTR {
+    const auto above = hn::IfThenElse(hn::Lt(x[i], hn::Zero(d)), u[i], one);
+    const auto found = hn::Div(above, hn::Add(u[i], one));
+    x[i] = hn::IfThenZeroElse(hn::Lt(x[i], hn::Set(d, -88.722839f)), found);
+  });
+}
+
+template <int COUNT, class D>
+HWY_INLINE void silus(D d, hn::Vec<D> (&x)[COUNT]) {
+  hn::Vec<D> gate[COUNT];
+  each<COUNT>([&](int i) HWY_ATTR { gate[i] = x[i]; });
+  sigmoids(d, gate);
+  each<COUNT>([&](int i) HWY_ATTR { x[i] = hn::Mul(x[i], gate[i]); });
+}
+
+// x[i] = log(1 + exp(-|x[i]|)): with u = exp(-|x|) that is 2 artanh(r), r = u / (2 + u), at most
+// 1/3, which is r times a polynomial in r^2 fitted with relative error 5e-9.
+template <int COUNT, class D>
+HWY_INLINE void rests_of_softplus(D d, hn::Vec<D> (&x)[COUNT]) {
+  hn::Vec<D> square[COUNT], p[COUNT];
+  exps_of_negatives(d, x);
+  each<COUNT>([&](int i) HWY_ATTR { x[i] = hn::Div(x[i], hn::Add(x[i], hn::Set(d, 2.0f))); });
+  each<COUNT>([&](int i) HWY_ATTR { square[i] = hn::Mul(x[i], x[i]); });
+  each<COUNT>([&](int i) HWY_ATTR {
+    p[i] = hn::MulAdd(square[i], hn::Set(d, 0x1.1eca06p-2f), hn::Set(d, 0x1.1ec042p-2f));
+  });
+  const auto horner = [&](float c) HWY_ATTR {
+    each<COUNT>([&](int i) HWY_ATTR { p[i] = hn::MulAdd(p[i], square[i], hn::Set(d, c)); });
+  };
+  horner(0x1.99d1ccp-2f);
+  horner(0x1.555502p-1f);
+  horner(2.0f);
+  each<COUNT>([&](int i) HWY_ATTR { x[i] = hn::Mul(x[i], p[i]); });
+}
+
+// Within 4 ulp: log(1 + exp(x)).
+template <int COUNT, class D>
+HWY_INLINE void softpluses(D d, hn::Vec<D> (&x)[COUNT]) {
+  hn::Vec<D> rest[COUNT];
+  each<COUNT>([&](int i) HWY_ATTR { rest[i] = x[i]; });
+  rests_of_softplus(d, rest);
+  each<COUNT>([&](int i) HWY_ATTR { x[i] = hn::Add(hn::Max(hn::Zero(d), x[i]), rest[i]); });
+}
+
+// The same of one vector.
+
 template <class D>
 HWY_INLINE hn::Vec<D> sigmoid(D d, hn::Vec<D> x) {
-  const auto one = hn::Set(d, 1.0f);
-  return hn::Div(one, hn::Add(one, exp(d, hn::Neg(x))));
+  hn::Vec<D> one[] = {x};
+  sigmoids(d, one);
+  return one[0];
 }
 
 template <class D>
@@ -149,13 +278,17 @@ HWY_INLINE hn::Vec<D> silu(D d, hn::Vec<D> x) {
   return hn::Mul(x, sigmoid(d, x));
 }
 
-// Within 4 ulp: x above 20, else log(1 + exp(x)).
 template <class D>
 HWY_INLINE hn::Vec<D> softplus(D d, hn::Vec<D> x) {
-  const auto limit = hn::Set(d, 20.0f);
-  const auto curved = hn::Log1p(d, exp(d, hn::Min(x, limit)));
-  const auto result = hn::IfThenElse(hn::Gt(x, limit), x, curved);
-  return hn::IfThenElse(hn::IsNaN(x), x, result);
+  hn::Vec<D> one[] = {x};
+  softpluses(d, one);
+  return one[0];
+}
+
+// Within 4 ulp: log of sigmoid(x).
+template <class D>
+HWY_INLINE hn::Vec<D> log_sigmoid(D d, hn::Vec<D> x) {
+  return hn::Neg(softplus(d, hn::Neg(x)));
 }
 
 // Within 3 ulp: below 0.625 a polynomial x + x^3 p(x^2) fitted with relative error 2e-9, above it
@@ -173,14 +306,6 @@ HWY_INLINE hn::Vec<D> tanh(D d, hn::Vec<D> x) {
   const auto e = exp(d, hn::Add(size, size));
   const auto large = hn::CopySign(hn::Sub(one, hn::Div(two, hn::Add(e, one))), x);
   return hn::IfThenElse(hn::Ge(size, hn::Set(d, 0.625f)), large, small);
-}
-
-// Within 4 ulp: log of sigmoid(x). The argument of exp is never positive.
-template <class D>
-HWY_INLINE hn::Vec<D> log_sigmoid(D d, hn::Vec<D> x) {
-  const auto rest = hn::Log1p(d, exp(d, hn::Neg(hn::Abs(x))));
-  const auto result = hn::Sub(hn::Min(x, hn::Zero(d)), rest);
-  return hn::IfThenElse(hn::IsNaN(x), x, result);
 }
 
 // Within 8 ulp: x Phi(x) = x / 2 erfc(-x / sqrt(2)). With z = |x| / sqrt(2), erfc(z) is exp(-z^2)
