@@ -154,10 +154,15 @@ fi
 say "check: configuration"
 configure check "${check_options[@]}"  # draws the golden weights, which Python's tests read
 
-# Python's tests take one processor, and the build leaves them their share.
+# Python's tests take one processor, and the build leaves them their share. Then the environments of
+# the tests that need packages of their own; one that cannot be made fails in its test, by name.
 /usr/bin/python3 -m pytest -q -p no:cacheprovider --junitxml "$results/python.xml" tests \
   >"$results/python.log" 2>&1 </dev/null &
 python=$!
+{
+  tail --pid=$python -f /dev/null
+  tests/environment.sh --all
+} >"$results/environments.log" 2>&1 </dev/null &
 
 [ -d "${RECURVE_DATA:-../shared/data}" ] ||
   echo "(no folder ../shared/data, nor RECURVE_DATA: the tests that need it are skipped)"

@@ -143,13 +143,13 @@ class DeviceState {
   bool guards_intact() const { return words_.guards_intact(); }
   std::vector<float> read() const {
     const std::vector<uint16_t> words = words_.read();
-    std::vector<float> values;
     if (type_ == DType::kBF16) {
-      for (const uint16_t word : words) values.push_back(from_bf16(word));
-    } else {
-      values.resize(words.size() / 2);
-      std::memcpy(values.data(), words.data(), words.size() * sizeof(uint16_t));
+      std::vector<float> values(words.size());
+      std::transform(words.begin(), words.end(), values.begin(), from_bf16);
+      return values;
     }
+    std::vector<float> values(words.size() / 2);
+    std::memcpy(values.data(), words.data(), words.size() * sizeof(uint16_t));
     return values;
   }
 
