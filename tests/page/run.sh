@@ -7,7 +7,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 : "${RECURVE_BIN:?the folder of recurve-server}"
 RECURVE_BIN=$(cd "$RECURVE_BIN" && pwd)
-export RECURVE_BIN PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$root/build/pycache"
+export RECURVE_BIN PYTHONDONTWRITEBYTECODE='' PYTHONPYCACHEPREFIX="$root/build/pycache"
 
 python=$("$root/tests/environment.sh" page "$here/requirements.txt")
 # Where the system has no browser, playwright's own is fetched.

@@ -6,7 +6,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 : "${RECURVE_BIN:?the folder of recurve-server}"
 RECURVE_BIN=$(cd "$RECURVE_BIN" && pwd)
-export RECURVE_BIN PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$root/build/pycache"
+export RECURVE_BIN PYTHONDONTWRITEBYTECODE='' PYTHONPYCACHEPREFIX="$root/build/pycache"
 
 python=$("$root/tests/environment.sh" clients-python "$here/requirements.txt")
 "$python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \

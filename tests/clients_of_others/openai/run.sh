@@ -10,7 +10,7 @@ RECURVE_BIN=$(cd "$RECURVE_BIN" && pwd)
 environment=$1
 shift
 # Nothing of these tools may look for the network: there is none but the server.
-export RECURVE_BIN PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$root/build/pycache" HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
+export RECURVE_BIN PYTHONDONTWRITEBYTECODE='' PYTHONPYCACHEPREFIX="$root/build/pycache" HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 export LANGSMITH_TRACING=false LANGCHAIN_TRACING_V2=false DO_NOT_TRACK=1
 
 python=$("$root/tests/environment.sh" "clients-openai-$environment" "$here/requirements-$environment.txt")

@@ -6,7 +6,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 : "${RECURVE_BIN:?the folder of constraint_answers}"
 RECURVE_BIN=$(cd "$RECURVE_BIN" && pwd)
-export RECURVE_BIN PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$root/build/pycache"
+export RECURVE_BIN PYTHONDONTWRITEBYTECODE='' PYTHONPYCACHEPREFIX="$root/build/pycache"
 
 python=$("$root/tests/environment.sh" constraint "$here/requirements.txt")
 exec "$python" -m pytest -q -p no:cacheprovider "$@" "$here/suites.py"
