@@ -37,6 +37,13 @@ class OpenState {
     std::transform(stored_, stored_ + count_, values_, bf16_to_f32);
   }
 
+  // What the state would keep of these values, in their place.
+  void round(float* values, int64_t count) const {
+    if (stored_ == nullptr) return;
+    std::transform(values, values + count, values,
+                   [](float value) { return bf16_to_f32(f32_to_bf16(value)); });
+  }
+
  private:
   const int64_t count_;
   uint16_t* stored_ = nullptr;  // (count) of a BF16 state

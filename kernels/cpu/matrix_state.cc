@@ -1,8 +1,18 @@
 #include "kernels/cpu/matrix_state.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "kernels/cpu/targets.h"
+
+#ifndef RECURVE_CPU_MATRIX_STATE_ONCE
+#define RECURVE_CPU_MATRIX_STATE_ONCE
+namespace recurve::cpu {
+
+inline constexpr int kStripColumns = 32;  // that a thread has in its first cache at once
+
+}  // namespace recurve::cpu
+#endif  // RECURVE_CPU_MATRIX_STATE_ONCE
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/matrix_state.cc"
@@ -56,110 +66,167 @@ void step_columns(const MatrixRows& m, int begin, int count) {
 
 // ---- chunk form
 
-// Sums of products of a broadcast value with a row of columns: sum[r][v] += x[r] * row[v].
-template <int ROWS, int VECTORS, class D>
-HWY_INLINE void add_products(D d, const float* const (&x)[ROWS], int64_t x_at, const float* row,
-                             hn::Vec<D> (&sum)[ROWS][VECTORS]) {
-  HWY_UNROLL(4)
-  for (int v = 0; v < VECTORS; ++v) {
-    const auto columns = hn::LoadU(d, row + v * hn::MaxLanes(d));
-    HWY_UNROLL(8)
-    for (int r = 0; r < ROWS; ++r) {
-      sum[r][v] = hn::MulAdd(hn::Set(d, x[r][x_at]), columns, sum[r][v]);
-    }
+// A tile of sums is so many rows and two vectors of columns: each product reads an operand of its
+// own only half the time, and no sum waits for itself.
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3) || HWY_TARGET == HWY_NEON
+constexpr int kSumRows = 8;
+#else
+constexpr int kSumRows = 6;
+#endif
+
+// Columns copied so that their rows lie one after the other, kStripColumns floats apart: as far
+// apart as in the matrix, few of them fit in the first cache at once. The pointers are to those
+// that are computed now.
+struct Strip {
+  int column;  // in the matrix
+  float* S;    // (DK, columns)
+  float* v;    // (L, columns)
+};
+
+void copy_columns(int64_t rows, int count, const float* from, int64_t stride, float* to) {
+  for (int64_t row = 0; row < rows; ++row, from += stride, to += kStripColumns) {
+    for_lanes(count,
+              [&](auto d, int64_t j) HWY_ATTR { hn::StoreU(hn::LoadU(d, from + j), d, to + j); });
   }
 }
 
-// o of ROWS rows from t on, VECTORS vectors of columns from `column` on.
+// sum[r] += x[r][x_at] row, for a row of a strip.
 template <int ROWS, int VECTORS, class D>
-void output_tile(D d, const MatrixRows& m, int t, int column) {
-  const float* q[ROWS];
-  const float* P[ROWS];
+HWY_INLINE void add_products(D d, const float* const (&x)[ROWS], int64_t x_at, const float* row,
+                             hn::Vec<D> (&sum)[ROWS][VECTORS]) {
+  hn::Vec<D> columns[VECTORS];
+  HWY_UNROLL(2)
+  for (int v = 0; v < VECTORS; ++v) columns[v] = hn::LoadU(d, row + v * hn::MaxLanes(d));
+  HWY_UNROLL(8)
+  for (int r = 0; r < ROWS; ++r) {
+    auto factor = hn::Set(d, x[r][x_at]);
+    if constexpr (VECTORS > 1) keep_in_register(factor);
+    HWY_UNROLL(2)
+    for (int v = 0; v < VECTORS; ++v) sum[r][v] = hn::MulAdd(factor, columns[v], sum[r][v]);
+  }
+}
+
+// o of ROWS rows from t on.
+template <int ROWS, int VECTORS, class D>
+void output_tile(D d, const MatrixRows& m, const Strip& strip, int t) {
+  constexpr int64_t kLanes = hn::MaxLanes(d);
+  const float* x[ROWS];
   hn::Vec<D> sum[ROWS][VECTORS];
   HWY_UNROLL(8)
   for (int r = 0; r < ROWS; ++r) {
-    q[r] = m.q + int64_t{t + r} * m.DK;
-    P[r] = m.P + int64_t{t + r} * m.P_stride;
-    HWY_UNROLL(4)
+    x[r] = m.q + int64_t{t + r} * m.DK;
+    HWY_UNROLL(2)
     for (int v = 0; v < VECTORS; ++v) sum[r][v] = hn::Zero(d);
   }
-  const float* S = m.S + column;
-  for (int k = 0; k < m.DK; ++k) add_products(d, q, k, S + int64_t{k} * m.DV, sum);
+  for (int64_t k = 0; k < m.DK; ++k) add_products(d, x, k, strip.S + k * kStripColumns, sum);
+  if (m.e != nullptr) {
+    HWY_UNROLL(8)
+    for (int r = 0; r < ROWS; ++r) {
+      HWY_UNROLL(2)
+      for (int v = 0; v < VECTORS; ++v) sum[r][v] = hn::Mul(hn::Set(d, m.e[t + r]), sum[r][v]);
+    }
+  }
   // The columns of P that all rows have, then the triangle: a row never meets a later token, which
   // might be NaN.
-  const float* values = m.v + column;
-  for (int j = 0; j <= t; ++j) add_products(d, P, j, values + j * m.v_stride, sum);
+  HWY_UNROLL(8)
+  for (int r = 0; r < ROWS; ++r) x[r] = m.P + int64_t{t + r} * m.P_stride;
+  for (int64_t j = 0; j <= t; ++j) add_products(d, x, j, strip.v + j * kStripColumns, sum);
   HWY_UNROLL(8)
   for (int r = 1; r < ROWS; ++r) {
-    for (int j = t + 1; j <= t + r; ++j) {
-      HWY_UNROLL(4)
+    for (int64_t j = t + 1; j <= t + r; ++j) {
+      HWY_UNROLL(2)
       for (int v = 0; v < VECTORS; ++v) {
-        const float* at = values + j * m.v_stride + v * hn::MaxLanes(d);
-        sum[r][v] = hn::MulAdd(hn::Set(d, P[r][j]), hn::LoadU(d, at), sum[r][v]);
+        const auto value = hn::LoadU(d, strip.v + j * kStripColumns + v * kLanes);
+        sum[r][v] = hn::MulAdd(hn::Set(d, x[r][j]), value, sum[r][v]);
       }
     }
   }
   HWY_UNROLL(8)
   for (int r = 0; r < ROWS; ++r) {
-    float* o = m.o + (t + r) * m.o_stride + column;
-    HWY_UNROLL(4)
+    float* o = m.o + (t + r) * m.o_stride + strip.column;
+    HWY_UNROLL(2)
     for (int v = 0; v < VECTORS; ++v) {
       if (m.den != nullptr) sum[r][v] = hn::Div(sum[r][v], hn::Set(d, m.den[t + r]));
-      hn::StoreU(sum[r][v], d, o + v * hn::MaxLanes(d));
+      hn::StoreU(sum[r][v], d, o + v * kLanes);
     }
   }
 }
 
-// ROWS rows of the new S from `row` on, VECTORS vectors of columns from `column` on.
+// ROWS rows of the new S from `row` on.
 template <int ROWS, int VECTORS, class D>
-void state_tile(D d, const MatrixRows& m, int row, int column) {
+void state_tile(D d, const MatrixRows& m, const Strip& strip, int row) {
+  constexpr int64_t kLanes = hn::MaxLanes(d);
   const float* k[ROWS];
   hn::Vec<D> sum[ROWS][VECTORS];
-  float* S = m.S + int64_t{row} * m.DV + column;
   HWY_UNROLL(8)
   for (int r = 0; r < ROWS; ++r) {
     k[r] = m.k + row + r;
-    HWY_UNROLL(4)
+    const float* old = strip.S + int64_t{row + r} * kStripColumns;
+    HWY_UNROLL(2)
     for (int v = 0; v < VECTORS; ++v) {
-      const auto old = hn::LoadU(d, S + int64_t{r} * m.DV + v * hn::MaxLanes(d));
-      sum[r][v] = hn::Mul(hn::Set(d, m.F[row + r]), old);
+      sum[r][v] = hn::Mul(hn::Set(d, m.F[row + r]), hn::LoadU(d, old + v * kLanes));
     }
   }
-  for (int j = 0; j < m.L; ++j) {
-    add_products(d, k, int64_t{j} * m.DK, m.v + j * m.v_stride + column, sum);
-  }
+  for (int64_t j = 0; j < m.L; ++j) add_products(d, k, j * m.DK, strip.v + j * kStripColumns, sum);
   HWY_UNROLL(8)
   for (int r = 0; r < ROWS; ++r) {
-    HWY_UNROLL(4)
-    for (int v = 0; v < VECTORS; ++v) {
-      hn::StoreU(sum[r][v], d, S + int64_t{r} * m.DV + v * hn::MaxLanes(d));
-    }
+    float* S = m.S + int64_t{row + r} * m.DV + strip.column;
+    HWY_UNROLL(2)
+    for (int v = 0; v < VECTORS; ++v) hn::StoreU(sum[r][v], d, S + v * kLanes);
   }
+}
+
+// Rows of the tiles that come after those of ROWS: four still keep the units busy.
+template <int ROWS>
+constexpr int kFewerRows = ROWS > 4 ? 4 : ROWS / 2;
+
+// Tiles of ROWS rows while there are so many from `row` on, then of fewer.
+template <int ROWS, int VECTORS, class D>
+void output_tiles(D d, const MatrixRows& m, const Strip& strip, int row) {
+  for (; row + ROWS <= m.L; row += ROWS) output_tile<ROWS, VECTORS>(d, m, strip, row);
+  if constexpr (ROWS > 1) output_tiles<kFewerRows<ROWS>, VECTORS>(d, m, strip, row);
+}
+template <int ROWS, int VECTORS, class D>
+void state_tiles(D d, const MatrixRows& m, const Strip& strip, int row) {
+  for (; row + ROWS <= m.DK; row += ROWS) state_tile<ROWS, VECTORS>(d, m, strip, row);
+  if constexpr (ROWS > 1) state_tiles<kFewerRows<ROWS>, VECTORS>(d, m, strip, row);
 }
 
 // All outputs and then the state of VECTORS vectors of columns.
 template <int VECTORS, class D>
-void chunk_strip(D d, const MatrixRows& m, int column) {
-  int t = 0;
-  for (; t + kTileRows <= m.L; t += kTileRows) output_tile<kTileRows, VECTORS>(d, m, t, column);
-  for (; t + 2 <= m.L; t += 2) output_tile<2, VECTORS>(d, m, t, column);
-  if (t < m.L) output_tile<1, VECTORS>(d, m, t, column);
-  int row = 0;
-  for (; row + kTileRows <= m.DK; row += kTileRows) {
-    state_tile<kTileRows, VECTORS>(d, m, row, column);
+void chunk_columns(D d, const MatrixRows& m, const Strip& strip) {
+  output_tiles<kSumRows, VECTORS>(d, m, strip, 0);
+  if (m.g != nullptr) {
+    for (int64_t j = 0; j < m.L; ++j) {
+      HWY_UNROLL(2)
+      for (int v = 0; v < VECTORS; ++v) {
+        float* at = strip.v + j * kStripColumns + v * hn::MaxLanes(d);
+        hn::StoreU(hn::Mul(hn::Set(d, m.g[j]), hn::LoadU(d, at)), d, at);
+      }
+    }
   }
-  for (; row + 2 <= m.DK; row += 2) state_tile<2, VECTORS>(d, m, row, column);
-  if (row < m.DK) state_tile<1, VECTORS>(d, m, row, column);
+  state_tiles<kSumRows, VECTORS>(d, m, strip, 0);
 }
 
-void matrix_columns(const MatrixRows& m, int begin, int count) {
-  if (m.L == 1) return step_columns(m, begin, count);
+// memory: (DK + L, kStripColumns)
+void chunk_strip(const MatrixRows& m, int column, int count, float* memory) {
   constexpr int kLanes = hn::MaxLanes(Floats());
-  int column = begin;
-  const int end = begin + count;
-  for (; column + 4 * kLanes <= end; column += 4 * kLanes) chunk_strip<4>(Floats(), m, column);
-  for (; column + kLanes <= end; column += kLanes) chunk_strip<1>(Floats(), m, column);
-  for (; column < end; ++column) chunk_strip<1>(OneFloat(), m, column);
+  static_assert(kStripColumns % (2 * kLanes) == 0);
+  float* v = memory + int64_t{m.DK} * kStripColumns;
+  copy_columns(m.DK, count, m.S + column, m.DV, memory);
+  copy_columns(m.L, count, m.v + column, m.v_stride, v);
+  const auto from = [&](int at) { return Strip{column + at, memory + at, v + at}; };
+  int at = 0;
+  for (; at + 2 * kLanes <= count; at += 2 * kLanes) chunk_columns<2>(Floats(), m, from(at));
+  for (; at + kLanes <= count; at += kLanes) chunk_columns<1>(Floats(), m, from(at));
+  for (; at < count; ++at) chunk_columns<1>(OneFloat(), m, from(at));
+}
+
+void matrix_columns(const MatrixRows& m, int begin, int count, float* memory) {
+  if (m.L == 1) return step_columns(m, begin, count);
+  for (int at = 0; at < count; at += kStripColumns) {
+    chunk_strip(m, begin + at, std::min(kStripColumns, count - at), memory);
+  }
 }
 
 }  // namespace recurve::cpu::HWY_NAMESPACE
@@ -171,7 +238,10 @@ namespace recurve::cpu {
 HWY_EXPORT(matrix_columns);
 
 void advance_columns(const MatrixRows& rows, int begin, int count) {
-  HWY_DYNAMIC_DISPATCH(matrix_columns)(rows, begin, count);
+  static thread_local std::vector<float> memory;  // scratch() is the first stage's
+  const size_t wanted = rows.L == 1 ? 0 : static_cast<size_t>(rows.DK + rows.L) * kStripColumns;
+  if (memory.size() < wanted) memory.resize(wanted);
+  HWY_DYNAMIC_DISPATCH(matrix_columns)(rows, begin, count, memory.data());
 }
 
 }  // namespace recurve::cpu

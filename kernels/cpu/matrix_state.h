@@ -15,22 +15,24 @@ namespace recurve::cpu {
 // A few rows of one head of one sequence, as the first stage leaves them. For L == 1, the step:
 //   S' = F S + k v^T             o   = q S' / den
 // and else, a row t seeing its own and earlier rows:
-//   S' = F S + sum_j k_j v_j^T   o_t = (q_t S + sum_{j <= t} P_tj v_j) / den_t
+//   S' = F S + sum_j g_j k_j v_j^T   o_t = (e_t q_t S + sum_{j <= t} P_tj v_j) / den_t
 struct MatrixRows {
   int L;
   int DK;
   int DV;
-  int P_stride;      // floats from a row of P to the next
-  const float* q;    // (L, DK)
-  const float* k;    // (L, DK)
-  const float* F;    // (DK) what stays of each row of S
-  const float* P;    // (L, P_stride), valid for j <= t; the step has none
-  const float* den;  // (L) or null: ones
-  int64_t v_stride;  // floats from a row of v to the next
-  int64_t o_stride;  // floats from a row of o to the next
-  const float* v;    // (L, DV)
-  float* S;          // (DK, DV)
-  float* o;          // (L, DV)
+  int P_stride;              // floats from a row of P to the next
+  const float* q;            // (L, DK)
+  const float* k;            // (L, DK)
+  const float* F;            // (DK) what stays of each row of S
+  const float* P;            // (L, P_stride), valid for j <= t; the step has none
+  const float* den;          // (L) or null: ones
+  const float* e = nullptr;  // (L) or null: ones; the step has none
+  const float* g = nullptr;  // (L) or null: ones; the step has none
+  int64_t v_stride;          // floats from a row of v to the next
+  int64_t o_stride;          // floats from a row of o to the next
+  const float* v;            // (L, DV)
+  float* S;                  // (DK, DV)
+  float* o;                  // (L, DV)
 };
 
 // The second stage, for `count` columns from `begin` on.

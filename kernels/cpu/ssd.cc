@@ -1,68 +1,75 @@
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
+#include "kernels/cpu/matrix_state.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/targets.h"
 #include "kernels/open_state.h"
 
-// A chunk of one head of one sequence is three products of matrices, of which two are masked:
-//   scores (L, L) = C B^T, gated    y (L, P) = e C h^T + scores x    h (P, N) = F h + (g x)^T B
+// The chunk form in two passes: what the heads of a group share, which is the scores C . B_j of
+// each chunk, then each head from its first chunk to its last. What a head does with a chunk is the
+// second stage of matrix_state.h,
+//   h' = F h + sum_j g_j B_j x_j^T   y_t = e_t C_t h + sum_{j <= t} P_tj x_j
+// for a state that is turned over, (N, P), as long as chunks of the head follow each other.
 
 #ifndef RECURVE_CPU_SSD_ONCE
 #define RECURVE_CPU_SSD_ONCE
 namespace recurve::cpu {
 
+// What the heads of a group share of a chunk.
+struct SsdShared {
+  float* B;       // (L, N), dense
+  float* C;       // (L, N), dense
+  float* scores;  // (L, padded(L)) C . B_j, valid for j <= t
+};
+
 // One chunk of one head of one sequence.
 struct SsdChunk {
-  int L;            // rows; 1: the step form
-  float skip;       // scalar
-  float dt_bias;    // scalar
-  float A;          // scalar
-  const float* x;   // (L, P), args.xBC_stride floats apart
-  const float* B;   // (L, N), likewise
-  const float* C;   // (L, N), likewise
-  const float* dt;  // (L), args.dt_stride floats apart
-  const float* z;   // (L, P), args.z_stride floats apart, or null
-  float* h;         // (P, N)
-  float* y;         // (L, P), H P floats apart
+  int L;             // rows; 1: the step form
+  float skip;        // scalar
+  float dt_bias;     // scalar
+  float A;           // scalar
+  const float* x;    // (L, P), args.xBC_stride floats apart
+  const float* B;    // (L, N), likewise
+  const float* C;    // (L, N), likewise
+  const float* dt;   // (L), args.dt_stride floats apart
+  const float* z;    // (L, P), args.z_stride floats apart, or null
+  SsdShared shared;  // of the chunk form
+  float* h;          // (P, N); chunk form: (N, P)
+  float* y;          // (L, P), H P floats apart
 };
+
+// Rows that vectors take as a whole, so that none has a rest.
+inline int64_t padded(int64_t rows) { return (rows + 15) / 16 * 16; }
 
 // Scratch of a chunk.
 struct SsdScratch {
-  float* dt;         // (L)
-  float* e;          // (L) what is left at each row of the state before the chunk
-  float* S;          // (L, S_stride) gated scores, valid for j <= t
-  float* gx;         // (L, P) x with the factor it enters the state with
-  float* exponents;  // (L) of the gates of one row's scores
-  double* a_sum;  // (L) sum of dt A up to and including the row; double, as differences are taken
-  int S_stride;
+  float* P;      // (L, padded(L)) gated scores, valid for j <= t
+  float* F;      // (N) what is left of the state after the chunk, the same for all
+  float* dt;     // (padded(L))
+  float* upper;  // (padded(L)) sum of dt A up to and including the row
+  float* lower;  // (padded(L)) what upper lacks of it
+  float* e;      // (padded(L)) what is left at the row of the state before the chunk
+  float* g;      // (padded(L)) the factor that the row enters the state with
 };
 
-inline int ssd_scores_stride(int L) { return (L + 3) / 4 * 4; }
-
 inline size_t ssd_room(const SsdArgs& a, int L) {
-  return static_cast<size_t>(L) * (ssd_scores_stride(L) + a.P + 5) + 2;
+  return static_cast<size_t>((L + 5) * padded(L) + a.N);
 }
 
-inline SsdScratch ssd_scratch_at(int L, float* memory) {
+inline SsdScratch ssd_scratch_at(const SsdArgs& a, int L, float* memory) {
   SsdScratch s;
-  s.S_stride = ssd_scores_stride(L);
-  s.a_sum = reinterpret_cast<double*>(memory);
-  s.dt = memory + 2 * int64_t{L};
-  s.e = s.dt + L;
-  s.exponents = s.e + L;
-  s.S = s.exponents + L;
-  s.gx = s.S + int64_t{L} * s.S_stride;
+  s.P = memory;
+  s.F = s.P + L * padded(L);
+  s.dt = s.F + a.N;
+  s.upper = s.dt + padded(L);
+  s.lower = s.upper + padded(L);
+  s.e = s.lower + padded(L);
+  s.g = s.e + padded(L);
   return s;
-}
-
-inline float time_step(const SsdArgs& a, const SsdChunk& c, int t) {
-  const float x = c.dt[int64_t{t} * a.dt_stride] + c.dt_bias;
-  const float dt = x > 20.0f ? x : std::log1p(std::exp(x));
-  if (dt < a.dt_min) return a.dt_min;
-  return dt > a.dt_max ? a.dt_max : dt;  // NaN stays
 }
 
 }  // namespace recurve::cpu
@@ -116,8 +123,16 @@ HWY_INLINE void step_rows(int N, float decay, float dt, const SsdChunk& c, int p
   }
 }
 
+template <class D>
+HWY_INLINE hn::Vec<D> time_step(D d, const SsdArgs& a, hn::Vec<D> x, float bias) {
+  const auto least = hn::Set(d, a.dt_min), most = hn::Set(d, a.dt_max);
+  const auto dt = softplus(d, hn::Add(x, hn::Set(d, bias)));
+  return hn::IfThenElse(hn::Lt(dt, least), least, hn::IfThenElse(hn::Gt(dt, most), most, dt));
+}
+
 void ssd_step(const SsdArgs& a, const SsdChunk& c) {
-  const float dt = time_step(a, c, 0);
+  const OneFloat one;
+  const float dt = hn::GetLane(time_step(one, a, hn::Set(one, c.dt[0]), c.dt_bias));
   const float decay = std::exp(dt * c.A);
   int p = 0;
   for (; p + 4 <= a.P; p += 4) step_rows<4>(a.N, decay, dt, c, p);
@@ -133,131 +148,118 @@ void gate(int64_t P, const float* z, float* y) {
 
 // ---- chunk form
 
-// e C h^T of ROWS rows from t on, without the e, to y.
-template <int ROWS>
-void read_rows(const SsdArgs& a, const SsdChunk& c, int t) {
-  const float* C[ROWS];
-  float* y[ROWS];
-  for (int r = 0; r < ROWS; ++r) {
-    C[r] = c.C + int64_t{t + r} * a.xBC_stride;
-    y[r] = c.y + int64_t{t + r} * a.H * a.P;
+// B, C: (L, N), args.xBC_stride floats apart
+void share(const SsdArgs& a, int L, const float* B, const float* C, const SsdShared& to) {
+  for (int64_t t = 0; t < L; ++t) {
+    std::copy_n(B + t * a.xBC_stride, a.N, to.B + t * a.N);
+    std::copy_n(C + t * a.xBC_stride, a.N, to.C + t * a.N);
   }
-  dot_rows(a.N, C, c.h, a.N, a.P, y);
+  dot_triangle(a.N, L, to.C, a.N, to.B, a.N, to.scores, padded(L));
 }
 
-void gate_scores(const SsdScratch& s, int t) {
-  float* S = s.S + int64_t{t} * s.S_stride;
-  // Differences of sums that may be large: in double, then small.
-  for (int j = 0; j <= t; ++j) s.exponents[j] = static_cast<float>(s.a_sum[t] - s.a_sum[j]);
-  for_lanes(t + 1, [&](auto d, int64_t j) HWY_ATTR {
-    const auto gate = hn::Mul(exp(d, hn::LoadU(d, s.exponents + j)), hn::LoadU(d, s.dt + j));
-    hn::StoreU(hn::Mul(hn::LoadU(d, S + j), gate), d, S + j);
-  });
-}
-
-// y_t = e_t y_t + skip x_t + sum over j <= t of S_tj x_j, for COUNT vectors of y_t from p on: so
-// many sums that none waits for itself. A row never meets a later one, which might be NaN.
-template <int COUNT, class D>
-HWY_INLINE void finish_vectors(D d, const SsdArgs& a, const SsdChunk& c, const SsdScratch& s, int t,
-                               int64_t p) {
-  constexpr int64_t kLanes = hn::MaxLanes(d);
-  const float* S = s.S + int64_t{t} * s.S_stride;
-  float* y = c.y + int64_t{t} * a.H * a.P + p;
-  hn::Vec<D> sum[COUNT];
-  HWY_UNROLL(8)
-  for (int i = 0; i < COUNT; ++i) {
-    sum[i] = hn::Mul(hn::Set(d, s.e[t]), hn::LoadU(d, y + i * kLanes));
-  }
-  const float* x = c.x + p;
-  for (int j = 0; j <= t; ++j, x += a.xBC_stride) {
-    const auto score = hn::Set(d, S[j]);
-    HWY_UNROLL(8)
-    for (int i = 0; i < COUNT; ++i) {
-      sum[i] = hn::MulAdd(score, hn::LoadU(d, x + i * kLanes), sum[i]);
-    }
-  }
-  x -= a.xBC_stride;
-  HWY_UNROLL(8)
-  for (int i = 0; i < COUNT; ++i) {
-    sum[i] = hn::MulAdd(hn::Set(d, c.skip), hn::LoadU(d, x + i * kLanes), sum[i]);
-    hn::StoreU(sum[i], d, y + i * kLanes);
-  }
-}
-
-void finish_output(const SsdArgs& a, const SsdChunk& c, const SsdScratch& s, int t) {
+// Calls body(d, row) for vectors of rows of a chunk, the last of which may go beyond it.
+template <class Body>
+HWY_INLINE void for_rows(int64_t rows, Body body) {
   constexpr int64_t kLanes = hn::MaxLanes(Floats());
-  int64_t p = 0;
-  for (; p + 8 * kLanes <= a.P; p += 8 * kLanes) finish_vectors<8>(Floats(), a, c, s, t, p);
-  for (; p + 4 * kLanes <= a.P; p += 4 * kLanes) finish_vectors<4>(Floats(), a, c, s, t, p);
-  for (; p + kLanes <= a.P; p += kLanes) finish_vectors<1>(Floats(), a, c, s, t, p);
-  for (; p < a.P; ++p) finish_vectors<1>(OneFloat(), a, c, s, t, p);
+  static_assert(16 % kLanes == 0);
+  for (int64_t row = 0; row < rows; row += kLanes) body(Floats(), row);
 }
 
-// ROWS rows of the new state from p on.
-template <int ROWS>
-void update_rows(const SsdArgs& a, const SsdChunk& c, const SsdScratch& s, float F, int p) {
-  float* h = c.h + int64_t{p} * a.N;
-  for_lanes(a.N, [&](auto d, int64_t n) HWY_ATTR {
-    hn::Vec<decltype(d)> sum[ROWS];
-    HWY_UNROLL(8)
-    for (int r = 0; r < ROWS; ++r) {
-      sum[r] = hn::Mul(hn::Set(d, F), hn::LoadU(d, h + int64_t{r} * a.N + n));
-    }
-    for (int j = 0; j < c.L; ++j) {
-      const auto B = hn::LoadU(d, c.B + int64_t{j} * a.xBC_stride + n);
-      const float* gx = s.gx + int64_t{j} * a.P + p;
-      HWY_UNROLL(8)
-      for (int r = 0; r < ROWS; ++r) sum[r] = hn::MulAdd(hn::Set(d, gx[r]), B, sum[r]);
-    }
-    HWY_UNROLL(8)
-    for (int r = 0; r < ROWS; ++r) hn::StoreU(sum[r], d, h + int64_t{r} * a.N + n);
+// exp of the sum of dt A over the rows from j + 1 to t. Sums may be large where their difference is
+// small: so they are sums of two numbers.
+template <class D>
+HWY_INLINE hn::Vec<D> decay_between(D d, const SsdScratch& s, int64_t j, int64_t t) {
+  const auto upper = hn::Sub(hn::Set(d, s.upper[t]), hn::LoadU(d, s.upper + j));
+  const auto lower = hn::Sub(hn::Set(d, s.lower[t]), hn::LoadU(d, s.lower + j));
+  return exp(d, hn::Add(upper, lower));
+}
+
+void sum_decays(const SsdArgs& a, const SsdChunk& c, const SsdScratch& s) {
+  for (int64_t t = 0; t < c.L; ++t) s.dt[t] = c.dt[t * a.dt_stride];
+  std::fill(s.dt + c.L, s.dt + padded(c.L), 0.0f);
+  for_rows(c.L, [&](auto d, int64_t t) HWY_ATTR {
+    hn::StoreU(time_step(d, a, hn::LoadU(d, s.dt + t), c.dt_bias), d, s.dt + t);
   });
-}
-
-void update_state(const SsdArgs& a, const SsdChunk& c, const SsdScratch& s) {
-  const double total = s.a_sum[c.L - 1];
-  for (int j = 0; j < c.L; ++j) {
-    const float factor = std::exp(static_cast<float>(total - s.a_sum[j])) * s.dt[j];
-    const float* x = c.x + int64_t{j} * a.xBC_stride;
-    float* gx = s.gx + int64_t{j} * a.P;
-    for_lanes(a.P, [&](auto d, int64_t p) HWY_ATTR {
-      hn::StoreU(hn::Mul(hn::Set(d, factor), hn::LoadU(d, x + p)), d, gx + p);
-    });
-  }
-  const float F = std::exp(static_cast<float>(total));
-  int p = 0;
-  for (; p + 8 <= a.P; p += 8) update_rows<8>(a, c, s, F, p);
-  for (; p < a.P; ++p) update_rows<1>(a, c, s, F, p);
-}
-
-void ssd_chunk(const SsdArgs& a, const SsdChunk& c, const SsdScratch& s) {
   double sum = 0;
-  for (int t = 0; t < c.L; ++t) {
-    s.dt[t] = time_step(a, c, t);
-    sum += s.dt[t] * c.A;
-    s.a_sum[t] = sum;
-    s.e[t] = std::exp(static_cast<float>(sum));
+  for (int64_t t = 0; t < padded(c.L); ++t) {
+    if (t < c.L) sum += s.dt[t] * c.A;
+    s.upper[t] = static_cast<float>(sum);
+    s.lower[t] = static_cast<float>(sum - s.upper[t]);
   }
-  dot_triangle(a.N, c.L, c.C, a.xBC_stride, c.B, a.xBC_stride, s.S, s.S_stride);
-  int t = 0;
-  for (; t + kTileRows <= c.L; t += kTileRows) read_rows<kTileRows>(a, c, t);
-  for (; t < c.L; ++t) read_rows<1>(a, c, t);
-  for (t = 0; t < c.L; ++t) {
-    gate_scores(s, t);
-    finish_output(a, c, s, t);
-  }
-  update_state(a, c, s);
+  for_rows(c.L, [&](auto d, int64_t t)
+                    HWY_ATTR { hn::StoreU(exp(d, hn::LoadU(d, s.upper + t)), d, s.e + t); });
 }
 
-void ssd_run(const SsdArgs& a, const SsdChunk& c, const SsdScratch& s) {
-  if (c.L == 1) {
-    ssd_step(a, c);
-  } else {
-    ssd_chunk(a, c, s);
+MatrixRows ssd_rows(const SsdArgs& a, const SsdChunk& c, float* memory) {
+  const SsdScratch s = ssd_scratch_at(a, c.L, memory);
+  const int64_t stride = padded(c.L), last = c.L - 1;
+  sum_decays(a, c, s);
+  for (int64_t t = 0; t < c.L; ++t) {
+    float* P = s.P + t * stride;
+    for_rows(t + 1, [&](auto d, int64_t j) HWY_ATTR {
+      const auto gate = hn::Mul(decay_between(d, s, j, t), hn::LoadU(d, s.dt + j));
+      hn::StoreU(hn::Mul(hn::LoadU(d, c.shared.scores + t * stride + j), gate), d, P + j);
+    });
+    P[t] += c.skip;
   }
-  for (int64_t t = 0; c.z != nullptr && t < c.L; ++t) {
-    gate(a.P, c.z + t * a.z_stride, c.y + t * a.H * a.P);
+  for_rows(c.L, [&](auto d, int64_t j) HWY_ATTR {
+    hn::StoreU(hn::Mul(decay_between(d, s, j, last), hn::LoadU(d, s.dt + j)), d, s.g + j);
+  });
+  std::fill_n(s.F, a.N, s.e[last]);
+  return {.L = c.L,
+          .DK = a.N,
+          .DV = a.P,
+          .P_stride = static_cast<int>(stride),
+          .q = c.shared.C,
+          .k = c.shared.B,
+          .F = s.F,
+          .P = s.P,
+          .den = nullptr,
+          .e = s.e,
+          .g = s.g,
+          .v_stride = a.xBC_stride,
+          .o_stride = int64_t{a.H} * a.P,
+          .v = c.x,
+          .S = c.h,
+          .o = c.y};
+}
+
+// to = from, (rows, columns), turned over.
+void turn(int64_t rows, int64_t columns, const float* from, float* to) {
+  int64_t row = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const Quad d;
+  const hn::Repartition<uint64_t, Quad> pairs;
+  const auto both = [&](auto a, auto b, float* lower, float* upper) HWY_ATTR {
+    const auto x = hn::BitCast(pairs, a), y = hn::BitCast(pairs, b);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, x, y)), d, lower);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, x, y)), d, upper);
+  };
+  for (; row + 4 <= rows; row += 4) {
+    int64_t column = 0;
+    for (; column + 4 <= columns; column += 4) {
+      const float* at = from + row * columns + column;
+      float* out = to + column * rows + row;
+      const auto r0 = hn::LoadU(d, at), r1 = hn::LoadU(d, at + columns);
+      const auto r2 = hn::LoadU(d, at + 2 * columns), r3 = hn::LoadU(d, at + 3 * columns);
+      both(hn::InterleaveLower(d, r0, r1), hn::InterleaveLower(d, r2, r3), out, out + rows);
+      both(hn::InterleaveUpper(d, r0, r1), hn::InterleaveUpper(d, r2, r3), out + 2 * rows,
+           out + 3 * rows);
+    }
+    for (; column < columns; ++column) {
+      for (int64_t r = row; r < row + 4; ++r) to[column * rows + r] = from[r * columns + column];
+    }
   }
+#endif
+  for (; row < rows; ++row) {
+    for (int64_t column = 0; column < columns; ++column) {
+      to[column * rows + row] = from[row * columns + column];
+    }
+  }
+}
+
+void gate_rows(const SsdArgs& a, const SsdChunk& c) {
+  for (int64_t t = 0; t < c.L; ++t) gate(a.P, c.z + t * a.z_stride, c.y + t * a.H * a.P);
 }
 
 }  // namespace recurve::cpu::HWY_NAMESPACE
@@ -267,14 +269,57 @@ HWY_AFTER_NAMESPACE();
 namespace recurve::cpu {
 namespace {
 
-HWY_EXPORT(ssd_run);
+HWY_EXPORT(ssd_step);
+HWY_EXPORT(share);
+HWY_EXPORT(ssd_rows);
+HWY_EXPORT(turn);
+HWY_EXPORT(gate_rows);
 
 int rows_of(const SsdArgs& a, int64_t seq) { return a.seqs.begin[seq + 1] - a.seqs.begin[seq]; }
 
-// The chunk that begins with row `first` of the sequence.
-SsdChunk chunk_at(const SsdArgs& a, int64_t seq, int64_t head, int first, float* h) {
+// Of the chunk that begins with row `first` of the sequence.
+int chunk_rows(const SsdArgs& a, int64_t seq, int first) {
+  return std::min(a.chunk, rows_of(a, seq) - first);
+}
+
+// What the chunk shares within a group. memory: of all chunks, a group's after the other's
+SsdShared shared_at(const SsdArgs& a, int64_t seq, int64_t group, int first, float* memory) {
+  const int64_t row = a.seqs.begin[seq] + first, L = chunk_rows(a, seq, first);
+  const int64_t most = padded(std::min(a.chunk, a.seqs.max_len));
+  SsdShared shared;
+  shared.B = memory + (row * a.G + group * L) * (2 * int64_t{a.N} + most);
+  shared.C = shared.B + L * a.N;
+  shared.scores = shared.C + L * a.N;
+  return shared;
+}
+
+// The first pass. null: there are but steps.
+float* share_chunks(const SsdArgs& a, ThreadPool& pool) {
+  static thread_local std::vector<float> memory;
+  const int64_t most = std::min(a.chunk, a.seqs.max_len);
+  if (most <= 1) return nullptr;
+  const size_t wanted = static_cast<size_t>(int64_t{a.seqs.rows} * a.G * (2 * a.N + padded(most)));
+  if (memory.size() < wanted) memory.resize(wanted);
+  float* const all = memory.data();
+  const int64_t chunks = ceil_div(a.seqs.max_len, a.chunk), items = chunks * a.G;
+  for_blocks(pool, a.seqs.num_seqs * items, most * most * a.N / 2, [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t seq = item / items, group = item % a.G;
+      const int first = static_cast<int>(item % items / a.G) * a.chunk;
+      if (first >= rows_of(a, seq)) continue;
+      const int64_t at = (a.seqs.begin[seq] + first) * int64_t{a.xBC_stride} + group * a.N;
+      HWY_DYNAMIC_DISPATCH(share)
+      (a, chunk_rows(a, seq, first), a.B + at, a.C + at, shared_at(a, seq, group, first, all));
+    }
+  });
+  return all;
+}
+
+// The chunk that begins with row `first` of the sequence. shared: of all chunks
+SsdChunk chunk_at(const SsdArgs& a, int64_t seq, int64_t head, int first, float* shared, float* h) {
   const int64_t row = a.seqs.begin[seq] + first, group = head / (a.H / a.G);
-  return {.L = std::min(a.chunk, rows_of(a, seq) - first),
+  const int L = chunk_rows(a, seq, first);
+  return {.L = L,
           .skip = a.skip[head],
           .dt_bias = a.dt_bias[head],
           .A = a.A[head],
@@ -283,32 +328,56 @@ SsdChunk chunk_at(const SsdArgs& a, int64_t seq, int64_t head, int first, float*
           .C = a.C + row * a.xBC_stride + group * a.N,
           .dt = a.dt + row * a.dt_stride + head,
           .z = a.z == nullptr ? nullptr : a.z + row * a.z_stride + head * a.P,
+          .shared = L == 1 ? SsdShared{} : shared_at(a, seq, group, first, shared),
           .h = h,
           .y = a.y + (row * a.H + head) * a.P};
 }
 
+// A head of a sequence, from its first chunk to its last: all but the last have `chunk` rows.
+void run_head(const SsdArgs& a, int64_t seq, int64_t head, float* shared) {
+  const int64_t matrix = int64_t{a.P} * a.N, rows = rows_of(a, seq);
+  const int most = chunk_rows(a, seq, 0);
+  const bool turned = most > 1;
+  const size_t room = turned ? static_cast<size_t>(matrix) + ssd_room(a, most) : 0;
+  float* const memory = scratch(room + OpenState::room(a.h, matrix));
+  OpenState h(a.h, (int64_t{a.seqs.slot[seq]} * a.H + head) * matrix, matrix, memory + room);
+  const auto finish = [&](const SsdChunk& c) {
+    if (c.z != nullptr) HWY_DYNAMIC_DISPATCH(gate_rows)(a, c);
+  };
+  int first = 0;
+  if (turned) {
+    HWY_DYNAMIC_DISPATCH(turn)(a.P, a.N, h.values(), memory);
+    while (first < rows && chunk_rows(a, seq, first) > 1) {
+      const SsdChunk c = chunk_at(a, seq, head, first, shared, memory);
+      advance_columns(HWY_DYNAMIC_DISPATCH(ssd_rows)(a, c, memory + matrix), 0, a.P);
+      h.round(memory, matrix);
+      finish(c);
+      first += c.L;
+    }
+    HWY_DYNAMIC_DISPATCH(turn)(a.N, a.P, memory, h.values());
+    h.end_chunk();
+  }
+  for (; first < rows; ++first) {
+    const SsdChunk c = chunk_at(a, seq, head, first, nullptr, h.values());
+    HWY_DYNAMIC_DISPATCH(ssd_step)(a, c);
+    h.end_chunk();
+    finish(c);
+  }
+}
+
 }  // namespace
 
-// One thread a pair of sequence and head, from its first chunk to its last: every model has far
-// more heads than a machine has threads.
+// One thread a pair of sequence and head: every model has far more heads than a machine has
+// threads.
 void run(const SsdArgs& args, Stream& stream) {
   const int64_t pairs = int64_t{args.seqs.num_seqs} * args.H;
   if (pairs == 0) return;
-  const int64_t rows = (args.seqs.rows + args.seqs.num_seqs - 1) / args.seqs.num_seqs;
-  const int64_t matrix = int64_t{args.P} * args.N, cost = 2 * rows * matrix;
+  float* const shared = share_chunks(args, pool_of(stream));
+  const int64_t rows = ceil_div(args.seqs.rows, args.seqs.num_seqs);
+  const int64_t cost = 2 * rows * args.P * args.N;
   for_blocks(pool_of(stream), pairs, cost, [&](int64_t begin, int64_t end) {
     for (int64_t pair = begin; pair < end; ++pair) {
-      const int64_t seq = pair / args.H, head = pair % args.H;
-      const size_t room = ssd_room(args, std::min(args.chunk, rows_of(args, seq)));
-      float* memory = scratch(room + OpenState::room(args.h, matrix));
-      const int64_t state = int64_t{args.seqs.slot[seq]} * args.H + head;
-      OpenState h(args.h, state * matrix, matrix, memory + room);
-      for (int first = 0; first < rows_of(args, seq);) {
-        const SsdChunk c = chunk_at(args, seq, head, first, h.values());
-        HWY_DYNAMIC_DISPATCH(ssd_run)(args, c, ssd_scratch_at(c.L, memory));
-        first += c.L;
-        h.end_chunk();
-      }
+      run_head(args, pair / args.H, pair % args.H, shared);
     }
   });
 }
