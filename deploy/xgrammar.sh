@@ -30,10 +30,14 @@ source=$folder/cpp/json_schema_converter.cc
 sed -i 's/AddCharacterClass({{\x27"\x27, \x27"\x27}, /AddCharacterClass({{0, 0x1f}, {\x27"\x27, \x27"\x27}, /' \
   "$source"
 [ "$(grep -c 'AddCharacterClass({{0, 0x1f}, ' "$source")" = 1 ]
-# Its compiler asks at each state and each token whether it is to go on: xgrammar_library.cc.
-source=$folder/cpp/grammar_compiler.cc
-sed -i -e '0,/^namespace xgrammar {/s//namespace xgrammar {\nvoid LookAtCompilation();/' \
-  -e 's/^\( *\)prev_token = &token;/\1LookAtCompilation();\n&/' \
-  -e 's/^\( *\)cur_stack_element.element_id = i;/\1LookAtCompilation();\n&/' "$source"
-[ "$(grep -c 'LookAtCompilation();' "$source")" = 4 ]
+# Its compiler and its parser ask at each state and each token whether they are to go on: xgrammar_library.cc.
+look() { # FILE COUNT SED...: in front of so many lines
+  local source=$folder/cpp/$1 count=$2
+  shift 2
+  sed -i -e '0,/^namespace xgrammar {/s//namespace xgrammar {\nvoid LookAtWork();/' "$@" "$source"
+  [ "$(grep -c 'LookAtWork();' "$source")" = $((count + 1)) ]
+}
+look grammar_compiler.cc 3 -e 's/^\( *\)prev_token = &token;/\1LookAtWork();\n&/' \
+  -e 's/^\( *\)cur_stack_element.element_id = i;/\1LookAtWork();\n&/'
+look earley_parser.cc 3 -e 's/^\( *\)tmp_process_state_queue_.pop();/\1LookAtWork();\n&/'
 printf '%s' "$made_of" >"$folder/made_of" # last: only whole folders are taken

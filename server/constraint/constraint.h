@@ -31,9 +31,12 @@ class ConstraintRefused : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Follows the text of one answer, token by token. One thread at a time.
+// Follows the text of one answer, token by token. One thread at a time. accept() and fill() throw
+// ConstraintRefused where one takes more than kMostSeconds of a processor; it is of no use then.
 class Matcher {
  public:
+  static constexpr double kMostSeconds = 0.25;
+
   virtual ~Matcher() = default;
 
   // The text goes on with this id. False, and nothing is changed, where it may not.
@@ -51,8 +54,8 @@ class Matcher {
 class Constraint {
  public:
   virtual ~Constraint() = default;
-  virtual std::unique_ptr<Matcher> begin() const = 0;
-  virtual size_t bytes() const = 0;  // of memory, about
+  virtual std::unique_ptr<Matcher> begin() const = 0;  // throws as a matcher does
+  virtual size_t bytes() const = 0;                    // of memory, about
   // What it was compiled from.
   virtual const ConstraintText& text() const = 0;
 };

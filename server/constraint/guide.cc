@@ -6,8 +6,13 @@
 #include <exception>
 #include <utility>
 
+#include "server/constraint/constraint_library.h"
+
 namespace recurve {
 namespace {
+
+// Of a processor, on one mask; with 131,072 ids most take a fourth of it.
+constexpr double kSlow = 0.005;  // seconds
 
 void add_id(int32_t id, std::span<uint32_t> set) {
   set[static_cast<size_t>(id) / 32] |= uint32_t{1} << (static_cast<size_t>(id) % 32);
@@ -51,16 +56,21 @@ void Guide::accept(int32_t id, MaskWorkers& workers) {
 }
 
 void Guide::work() {
+  const double began = thread_seconds();
   bool goes_on = false;
   try {
     if (matcher_ == nullptr) matcher_ = constraint_->begin();
     goes_on = accepted_ < 0 || matcher_->accept(accepted_);
     if (goes_on) fill();
+  } catch (const ConstraintRefused& refused) {
+    error_ = std::string("the constraint cannot be followed: ") + refused.what();
+    goes_on = false;
   } catch (const std::exception&) {  // no memory, or the library at its end
     goes_on = false;
   }
   // With an empty mask the answer ends with an error, and no other is touched.
   if (!goes_on) std::ranges::fill(mask_, 0);
+  if (thread_seconds() - began > kSlow) slow_ = true;
   ready_.store(true, std::memory_order_release);
 }
 
@@ -86,7 +96,7 @@ MaskWorkers::~MaskWorkers() {
 void MaskWorkers::post(std::shared_ptr<Guide> guide) {
   {
     std::lock_guard lock(mutex_);
-    guides_.push_back(std::move(guide));
+    (guide->slow_ ? slow_ : guides_).push_back(std::move(guide));
     ++under_way_;
     while (static_cast<int>(threads_.size()) < threads_wanted_) {
       threads_.emplace_back([this] { work(); });
@@ -105,13 +115,17 @@ void MaskWorkers::work() {
   pthread_setname_np(pthread_self(), "masks");
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return ending_ || !guides_.empty(); });
+    changed_.wait(lock, [this] { return ending_ || !guides_.empty() || slow_may_begin(); });
     if (ending_) return;
-    const std::shared_ptr<Guide> guide = std::move(guides_.front());
-    guides_.pop_front();
+    const bool slow = guides_.empty();
+    auto& queue = slow ? slow_ : guides_;
+    const std::shared_ptr<Guide> guide = std::move(queue.front());
+    queue.pop_front();
+    slow_under_way_ += slow;
     lock.unlock();
     guide->work();
     lock.lock();
+    slow_under_way_ -= slow;
     if (--under_way_ <= left_) done_.notify_all();
     lock.unlock();
     on_ready_();

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -40,6 +41,9 @@ class Guide : public std::enable_shared_from_this<Guide> {
   bool ready() const { return ready_.load(std::memory_order_acquire); }
   // One bit an id, (ids / 32, rounded up) words. While ready().
   std::span<const uint32_t> mask() const { return mask_; }
+  // Why that is empty, in a sentence; empty: for no other reason than the constraint. While
+  // ready().
+  const std::string& error() const { return error_; }
 
   // One for another answer, which goes on from here. While ready().
   std::shared_ptr<Guide> fork() const;
@@ -56,12 +60,15 @@ class Guide : public std::enable_shared_from_this<Guide> {
   std::vector<uint32_t> mask_;
   int64_t tokens_ = 0;
   int32_t accepted_ = -1;  // still to be told to the matcher
+  std::string error_;
+  bool slow_ = false;  // one of its masks has been
   std::atomic<bool> ready_{false};
 
   Guide(const Guide& other, std::unique_ptr<Matcher> matcher);
 };
 
-// A few threads that work masks out. They start with the first one.
+// A few threads, two at least, that work masks out. They start with the first one. Those of answers
+// of which one took long have all threads but one, so that they hold up no others.
 class MaskWorkers {
  public:
   // `ready` is called on a worker whenever a mask is there: may only post.
@@ -76,14 +83,18 @@ class MaskWorkers {
 
  private:
   void work();
+  bool slow_may_begin() const {
+    return !slow_.empty() && slow_under_way_ < static_cast<int>(threads_.size()) - 1;
+  }
 
   const int threads_wanted_;
   const std::function<void()> on_ready_;
   std::mutex mutex_;
   std::condition_variable changed_, done_;
-  std::deque<std::shared_ptr<Guide>> guides_;
-  int under_way_ = 0;  // wait, or are being worked out
-  int left_ = 0;       // that who waits does without
+  std::deque<std::shared_ptr<Guide>> guides_, slow_;  // that wait
+  int under_way_ = 0;                                 // wait, or are being worked out
+  int slow_under_way_ = 0;                            // are being worked out
+  int left_ = 0;                                      // that who waits does without
   bool ending_ = false;
   std::vector<std::thread> threads_;
 };

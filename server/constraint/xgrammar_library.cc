@@ -21,10 +21,12 @@ namespace {
 // error, and the constraint would be a weaker one.
 thread_local std::string left_out;
 
-// What this thread compiles is looked at now and then.
+// What this thread does with the library is looked at now and then, and ends where it takes too
+// long.
 class Watch {
  public:
-  explicit Watch(const CompileBounds& bounds) : bounds_(bounds), began_(thread_seconds()) {
+  Watch(const CompileBounds& bounds, const char* remedy)
+      : bounds_(bounds), remedy_(remedy), began_(thread_seconds()) {
     current = this;
   }
   ~Watch() { current = nullptr; }
@@ -32,25 +34,29 @@ class Watch {
   Watch& operator=(const Watch&) = delete;
 
   void look() {
-    constexpr int kBetweenClocks = 64;
+    constexpr int kBetweenClocks = 256;
     if (++looks_ % kBetweenClocks != 0) return;
     const double seconds = thread_seconds() - began_;
     if (bounds_.look) bounds_.look(seconds);
     if (seconds < bounds_.most_seconds) return;
-    throw ConstraintRefused(fmt::format(
-        "it takes more than {} s to compile: write it with fewer and smaller repeats, or with "
-        "fewer properties",
-        bounds_.most_seconds));
+    throw ConstraintRefused(
+        fmt::format("it takes more than {} s {}", bounds_.most_seconds, remedy_));
   }
 
   static thread_local Watch* current;
 
  private:
   const CompileBounds& bounds_;
+  const char* const remedy_;
   const double began_;
   int looks_ = 0;
 };
 thread_local Watch* Watch::current = nullptr;
+
+// What follows an answer, at each of its tokens.
+const CompileBounds kMatcherBounds{.most_seconds = Matcher::kMostSeconds};
+constexpr const char* kMatcherRemedy =
+    "to say what may come next: write it with fewer ways to read the same text";
 
 }  // namespace
 }  // namespace recurve
@@ -65,9 +71,9 @@ void LogFatalImpl(const std::string&, int, const std::string& message) {
   throw recurve::ConstraintRefused(message);
 }
 
-// deploy/xgrammar.sh has its compiler call this, once for each state and token.
-void LookAtCompilation();
-void LookAtCompilation() {
+// deploy/xgrammar.sh has its compiler and its parser call this, once for each state and token.
+void LookAtWork();
+void LookAtWork() {
   if (recurve::Watch::current != nullptr) recurve::Watch::current->look();
 }
 
@@ -99,6 +105,7 @@ class XgrammarMatcher final : public Matcher {
         control_ids_(control_ids) {}
 
   bool accept(int32_t id) override {
+    const Watch watch(kMatcherBounds, kMatcherRemedy);
     const std::string& text = vocabulary_->texts.at(static_cast<size_t>(id));
     const auto next = utf8_state_after(utf8_, text);
     if ((text.empty() && !may_come(id)) || !next || matcher_.IsTerminated() ||
@@ -109,6 +116,7 @@ class XgrammarMatcher final : public Matcher {
   }
 
   void fill(std::span<uint32_t> mask) override {
+    const Watch watch(kMatcherBounds, kMatcherRemedy);
     int64_t words = static_cast<int64_t>(mask.size());
     DLTensor tensor{.data = mask.data(),
                     .device = {kDLCPU, 0},
@@ -164,6 +172,7 @@ class XgrammarConstraint final : public Constraint {
                                                                     : std::vector<int32_t>()) {}
 
   std::unique_ptr<Matcher> begin() const override {
+    const Watch watch(kMatcherBounds, kMatcherRemedy);
     return std::make_unique<XgrammarMatcher>(xgrammar::GrammarMatcher(grammar_), vocabulary_,
                                              control_ids_);
   }
@@ -197,7 +206,9 @@ class XgrammarLibrary final : public ConstraintLibrary {
   std::shared_ptr<const Constraint> compile(const ConstraintText& text,
                                             const CompileBounds& bounds) override {
     left_out.clear();
-    const Watch watch(bounds);
+    const Watch watch(bounds,
+                      "to compile: write it with fewer and smaller repeats, or with fewer "
+                      "properties");
     try {
       xgrammar::CompiledGrammar grammar = compiled(text);
       if (!left_out.empty()) throw ConstraintRefused(left_out);

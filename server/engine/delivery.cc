@@ -40,7 +40,11 @@ bool Delivery::score_prompt(Sequence& sequence, const Batch& batch, int first, i
 }
 
 void Delivery::say(Sequence& sequence, SampledToken token) {
-  if (token.error != nullptr) return sequence.end(Finish::kInternal, token.error);
+  if (token.error != nullptr) {
+    const bool of_guide = sequence.guide != nullptr && !sequence.guide->error().empty();
+    return sequence.end(Finish::kInternal,
+                        of_guide ? sequence.guide->error().c_str() : token.error);
+  }
   const StopKind stop = stop_kind(token.id, sequence.sampling, vocab_, sequence.decode.generated);
   sequence.say(token.id);
   ++stats_.generated_tokens;

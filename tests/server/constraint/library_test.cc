@@ -327,6 +327,31 @@ TEST_F(ConstraintLibraryTest, MasksSayWhatIsTaken) {
   EXPECT_TRUE(matcher->may_end());
 }
 
+// Each of 20 rules may be two of the next or one: a text can be read in more and more ways.
+TEST_F(ConstraintLibraryTest, WhatTakesLongToFollowIsGivenUp) {
+  std::string doubled = "root ::= r0";
+  for (int i = 0; i < 20; ++i) {
+    const std::string next = "r" + std::to_string(i + 1);
+    doubled += "\nr" + std::to_string(i) + " ::= " + next + " " + next + " | " + next;
+  }
+  const auto matcher = compile(Form::kGrammar, doubled + "\nr20 ::= [a-z] | [a-m] \"x\"?")->begin();
+  std::vector<uint32_t> mask((byte_vocabulary().size() + 31) / 32);
+  std::string refusal;
+  double longest = 0;
+  for (int i = 0; i < 100'000 && refusal.empty(); ++i) {
+    const double began = thread_seconds();
+    try {
+      matcher->fill(mask);
+      ASSERT_TRUE(matcher->accept('a' + 1));
+    } catch (const ConstraintRefused& refused) {
+      refusal = refused.what();
+    }
+    longest = std::max(longest, thread_seconds() - began);
+  }
+  EXPECT_THAT(refusal, ::testing::HasSubstr("to say what may come next"));
+  EXPECT_LT(longest, 2 * (Matcher::kMostSeconds + 1)) << "of two calls, each with its last look";
+}
+
 TEST_F(ConstraintLibraryTest, HostileOnesAreBounded) {
   const auto began = std::chrono::steady_clock::now();
   std::string optional = R"({"type":"object","properties":{)";

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <latch>
+#include <semaphore>
 #include <set>
 
+#include "server/constraint/constraint_library.h"
 #include "server/engine/request_digest.h"
 #include "tests/support/engine_harness.h"
 #include "tests/support/scripted_constraint.h"
@@ -227,6 +229,50 @@ TEST(EngineConstraint, ASlowMaskHoldsUpNobodyWhereAllHaveConstraints) {
     harness->join();
     EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3, 4, 5, kEos}));
   }
+}
+
+void compute_for(double seconds) {
+  const double end = thread_seconds() + seconds;
+  while (thread_seconds() < end) continue;
+}
+
+// As many answers as there can be threads for masks: each takes long for its first, and for ever
+// for its second.
+TEST(EngineConstraint, AnswersThatTakeLongAgainAndAgainHoldUpNoOther) {
+  constexpr size_t kMany = 8;
+  NullHarness harness({.slots = static_cast<int>(kMany) + 1, .eos = {kEos}});
+  std::latch release(1);
+  std::counting_semaphore<kMany> second(0);
+  const auto slow = script({{{3}}, {{4}}});
+  slow->before_mask = [&](size_t place) {
+    if (place == 0) return compute_for(0.02);
+    second.release();
+    release.wait();
+  };
+  std::vector<AnswerPtr> many;
+  for (size_t i = 0; i < kMany; ++i) many.push_back(harness->submit(constrained(slow)));
+  harness->start();
+  second.acquire();
+  const AnswerPtr other = harness->submit(constrained(script({{{6}}, {{7}}, {{8}}})));
+  other->wait_for_end();
+  EXPECT_EQ(other->ids(), (std::vector<int32_t>{6, 7, 8, kEos}));
+  for (const AnswerPtr& answer : many) EXPECT_FALSE(answer->ended());
+  release.count_down();
+  for (const AnswerPtr& answer : many) answer->wait_for_end();
+  harness->join();
+}
+
+// What cannot be followed says why.
+TEST(EngineConstraint, AMaskThatIsGivenUpEndsItsAnswerWithASentence) {
+  NullHarness harness({.eos = {kEos}});
+  const auto refused = script({{{3}}, {{4}}});
+  refused->before_mask = [](size_t place) {
+    if (place == 1) throw ConstraintRefused("it takes too long");
+  };
+  const AnswerPtr answer = harness->ask(constrained(refused));
+  EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3}));
+  EXPECT_EQ(answer->why(), Finish::kInternal);
+  EXPECT_EQ(answer->ending->message, "the constraint cannot be followed: it takes too long");
 }
 
 TEST(EngineConstraint, APromptIsAbsorbedWhileItsFirstMaskIsWorkedOut) {
