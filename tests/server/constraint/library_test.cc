@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <atomic>
@@ -350,6 +351,33 @@ TEST_F(ConstraintLibraryTest, WhatTakesLongToFollowIsGivenUp) {
   }
   EXPECT_THAT(refusal, ::testing::HasSubstr("to say what may come next"));
   EXPECT_LT(longest, 2 * (Matcher::kMostSeconds + 1)) << "of two calls, each with its last look";
+}
+
+// By which the cache is bounded.
+TEST_F(ConstraintLibraryTest, BytesAreWhatTheAllocatorGave) {
+  std::vector<std::pair<Form, std::string>> texts = {
+      {Form::kJson, ""},
+      {Form::kRegex, "([a-z]{1,8}[0-9]{2,4}-?){1,6}"},
+      {Form::kJsonSchema, R"({"type":"array","items":{"type":"string","maxLength":40}})"}};
+  for (const int count : {1, 8, 40}) {
+    std::string properties;
+    for (int i = 0; i < count; ++i) {
+      properties +=
+          fmt::format(R"({}"name{}":{{"type":["string","integer"],"pattern":"^[a-f]{{{}}}$"}})",
+                      i == 0 ? "" : ",", i, i % 9 + 1);
+    }
+    texts.emplace_back(Form::kJsonSchema,
+                       fmt::format(R"({{"type":"object","properties":{{{}}}}})", properties));
+  }
+  compile(Form::kJson, "");  // what is made once
+  if (mallinfo2().uordblks == 0) GTEST_SKIP() << "this allocator does not say what it gave";
+  for (const auto& [form, text] : texts) {
+    const size_t before = mallinfo2().uordblks;
+    const auto constraint = compile(form, text);
+    const size_t given = mallinfo2().uordblks - before;
+    EXPECT_LT(given, constraint->bytes() * 6 / 5) << text;
+    EXPECT_GT(given, constraint->bytes() * 3 / 4) << text;
+  }
 }
 
 TEST_F(ConstraintLibraryTest, HostileOnesAreBounded) {
