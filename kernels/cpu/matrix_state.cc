@@ -1,8 +1,8 @@
 #include "kernels/cpu/matrix_state.h"
 
 #include <algorithm>
-#include <vector>
 
+#include "kernels/cpu/aligned_memory.h"
 #include "kernels/cpu/targets.h"
 
 #ifndef RECURVE_CPU_MATRIX_STATE_ONCE
@@ -238,10 +238,9 @@ namespace recurve::cpu {
 HWY_EXPORT(matrix_columns);
 
 void advance_columns(const MatrixRows& rows, int begin, int count) {
-  static thread_local std::vector<float> memory;  // scratch() is the first stage's
-  const size_t wanted = rows.L == 1 ? 0 : static_cast<size_t>(rows.DK + rows.L) * kStripColumns;
-  if (memory.size() < wanted) memory.resize(wanted);
-  HWY_DYNAMIC_DISPATCH(matrix_columns)(rows, begin, count, memory.data());
+  static thread_local AlignedMemory memory;  // scratch() is the first stage's
+  const int64_t wanted = rows.L == 1 ? 0 : int64_t{rows.DK + rows.L} * kStripColumns;
+  HWY_DYNAMIC_DISPATCH(matrix_columns)(rows, begin, count, memory.room<float>(wanted));
 }
 
 }  // namespace recurve::cpu

@@ -23,6 +23,7 @@ struct ScanRows {
 #define HWY_TARGET_INCLUDE "kernels/cpu/selective_scan.cc"
 #include <hwy/foreach_target.h>
 
+#include "kernels/cpu/transpose-inl.h"
 #include "kernels/cpu/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -30,109 +31,6 @@ namespace recurve::cpu::HWY_NAMESPACE {
 
 // Inside, a strip of channels is the other way round than in memory, (N, kChannels): a vector's
 // lanes are channels then, which share B and C, and nothing is added across lanes.
-
-// One value of a strip and where it is in memory.
-HWY_INLINE void load_one(int64_t N, int64_t j, int64_t n, const float* values, float* strip) {
-  strip[n * kChannels + j] = values[j * N + n];
-}
-HWY_INLINE void store_one(int64_t N, int64_t j, int64_t n, const float* strip, float* values) {
-  values[j * N + n] = strip[n * kChannels + j];
-}
-
-#if HWY_TARGET == HWY_SCALAR
-inline constexpr int64_t kTurnedLanes = kChannels + 1;  // more than there are: each by itself
-HWY_INLINE void load_states(int64_t, const float*, float*) {}
-HWY_INLINE void store_states(int64_t, const float*, float*) {}
-#else
-inline constexpr int64_t kTurnedLanes = hn::MaxLanes(Floats());
-
-// Four values each of rows that are `stride` apart: the 128-bit block k is the row 4 k.
-template <class D>
-HWY_INLINE hn::Vec<D> load_quads(D d, const float* from, int64_t stride) {
-  if constexpr (hn::MaxLanes(d) <= 4) {
-    return hn::LoadU(d, from);
-  } else {
-    const hn::Half<D> half;
-    const int64_t rows = hn::MaxLanes(half);
-    return hn::Combine(d, load_quads(half, from + rows * stride, stride),
-                       load_quads(half, from, stride));
-  }
-}
-template <class D>
-HWY_INLINE void store_quads(D d, hn::Vec<D> v, float* to, int64_t stride) {
-  if constexpr (hn::MaxLanes(d) <= 4) {
-    hn::StoreU(v, d, to);
-  } else {
-    const hn::Half<D> half;
-    const int64_t rows = hn::MaxLanes(half);
-    store_quads(half, hn::LowerHalf(half, v), to, stride);
-    store_quads(half, hn::UpperHalf(half, v), to + rows * stride, stride);
-  }
-}
-
-// Transposes the 4 x 4 matrices that stand in the 128-bit blocks of four vectors.
-template <class D>
-HWY_INLINE void transpose_quads(D d, hn::Vec<D> (&v)[4]) {
-  const hn::Repartition<uint64_t, D> pairs;
-  const auto lower01 = hn::BitCast(pairs, hn::InterleaveLower(d, v[0], v[1]));
-  const auto upper01 = hn::BitCast(pairs, hn::InterleaveUpper(d, v[0], v[1]));
-  const auto lower23 = hn::BitCast(pairs, hn::InterleaveLower(d, v[2], v[3]));
-  const auto upper23 = hn::BitCast(pairs, hn::InterleaveUpper(d, v[2], v[3]));
-  v[0] = hn::BitCast(d, hn::InterleaveLower(pairs, lower01, lower23));
-  v[1] = hn::BitCast(d, hn::InterleaveUpper(pairs, lower01, lower23));
-  v[2] = hn::BitCast(d, hn::InterleaveLower(pairs, upper01, upper23));
-  v[3] = hn::BitCast(d, hn::InterleaveUpper(pairs, upper01, upper23));
-}
-
-// Four states of kTurnedLanes channels: strip[i][j] = values[j][i], and back.
-HWY_INLINE void load_states(int64_t N, const float* values, float* strip) {
-  const Floats d;
-  hn::Vec<Floats> v[4];
-  for (int i = 0; i < 4; ++i) v[i] = load_quads(d, values + i * N, N);
-  transpose_quads(d, v);
-  for (int i = 0; i < 4; ++i) hn::StoreU(v[i], d, strip + i * kChannels);
-}
-HWY_INLINE void store_states(int64_t N, const float* strip, float* values) {
-  const Floats d;
-  hn::Vec<Floats> v[4];
-  for (int i = 0; i < 4; ++i) v[i] = hn::LoadU(d, strip + i * kChannels);
-  transpose_quads(d, v);
-  for (int i = 0; i < 4; ++i) store_quads(d, v[i], values + i * N, N);
-}
-#endif
-
-// Calls four(j, n) for the channels [j, j + kTurnedLanes) and the states [n, n + 4) of a strip, and
-// one(j, n) for each that is left.
-template <class Four, class One>
-HWY_INLINE void for_states(int64_t N, int64_t count, Four four, One one) {
-  int64_t j = 0;
-  for (; j + kTurnedLanes <= count; j += kTurnedLanes) {
-    int64_t n = 0;
-    for (; n + 4 <= N; n += 4) four(j, n);
-    for (; n < N; ++n) {
-      for (int64_t lane = 0; lane < kTurnedLanes; ++lane) one(j + lane, n);
-    }
-  }
-  for (; j < count; ++j) {
-    for (int64_t n = 0; n < N; ++n) one(j, n);
-  }
-}
-
-// values: (count, N); strip: (N, kChannels)
-void load_strip(int64_t N, int64_t count, const float* values, float* strip) {
-  for_states(
-      N, count,
-      [=](int64_t j, int64_t n)
-          HWY_ATTR { load_states(N, values + j * N + n, strip + n * kChannels + j); },
-      [=](int64_t j, int64_t n) HWY_ATTR { load_one(N, j, n, values, strip); });
-}
-void store_strip(int64_t N, int64_t count, const float* strip, float* values) {
-  for_states(
-      N, count,
-      [=](int64_t j, int64_t n)
-          HWY_ATTR { store_states(N, strip + n * kChannels + j, values + j * N + n); },
-      [=](int64_t j, int64_t n) HWY_ATTR { store_one(N, j, n, strip, values); });
-}
 
 // Vectors that are computed side by side.
 inline constexpr int kTogether = 4;
@@ -234,13 +132,14 @@ void scan(const SelectiveScanArgs& a, const ScanRows& rows, const float* A, int6
   OpenState state(a.h, (int64_t{a.seqs.slot[seq]} * a.D + begin) * N, count * N,
                   room + N * kChannels);
   const int64_t last = a.seqs.begin[seq + 1];
+  turn(count, N, state.values(), N, h, kChannels);
   for (int64_t row = a.seqs.begin[seq]; row < last;) {
     const int64_t chunk_end = std::min<int64_t>(row + a.chunk, last);
-    load_strip(N, count, state.values(), h);
     for (; row < chunk_end; ++row) scan_row(a, rows, row, begin, end, A, h);
-    store_strip(N, count, h, state.values());
-    state.end_chunk();
+    for (int64_t n = 0; n < N; ++n) state.round(h + n * kChannels, count);
   }
+  turn(N, count, h, kChannels, state.values(), N);
+  state.end_chunk();
 }
 
 // Items of a list of all sequences for each strip.
@@ -251,7 +150,7 @@ void scan_items(const SelectiveScanArgs& a, const ScanRows& rows, int64_t first,
   for (int64_t item = first; item < last; ++item) {
     const int64_t strip = item / a.seqs.num_seqs, seq = item % a.seqs.num_seqs;
     const int64_t begin = strip * kChannels, end = std::min<int64_t>(begin + kChannels, a.D);
-    if (loaded != strip) load_strip(N, end - begin, a.A + begin * N, A);
+    if (loaded != strip) turn(end - begin, N, a.A + begin * N, N, A, kChannels);
     loaded = strip;
     scan(a, rows, A, seq, begin, end, A + strip_floats);
   }

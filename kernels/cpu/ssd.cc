@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
+#include "kernels/cpu/aligned_memory.h"
 #include "kernels/cpu/matrix_state.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stream.h"
@@ -80,6 +80,7 @@ inline SsdScratch ssd_scratch_at(const SsdArgs& a, int L, float* memory) {
 #include <hwy/foreach_target.h>
 
 #include "kernels/cpu/dot_tile-inl.h"
+#include "kernels/cpu/transpose-inl.h"
 #include "kernels/cpu/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -225,37 +226,8 @@ MatrixRows ssd_rows(const SsdArgs& a, const SsdChunk& c, float* memory) {
 }
 
 // to = from, (rows, columns), turned over.
-void turn(int64_t rows, int64_t columns, const float* from, float* to) {
-  int64_t row = 0;
-#if HWY_TARGET != HWY_SCALAR
-  const Quad d;
-  const hn::Repartition<uint64_t, Quad> pairs;
-  const auto both = [&](auto a, auto b, float* lower, float* upper) HWY_ATTR {
-    const auto x = hn::BitCast(pairs, a), y = hn::BitCast(pairs, b);
-    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, x, y)), d, lower);
-    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, x, y)), d, upper);
-  };
-  for (; row + 4 <= rows; row += 4) {
-    int64_t column = 0;
-    for (; column + 4 <= columns; column += 4) {
-      const float* at = from + row * columns + column;
-      float* out = to + column * rows + row;
-      const auto r0 = hn::LoadU(d, at), r1 = hn::LoadU(d, at + columns);
-      const auto r2 = hn::LoadU(d, at + 2 * columns), r3 = hn::LoadU(d, at + 3 * columns);
-      both(hn::InterleaveLower(d, r0, r1), hn::InterleaveLower(d, r2, r3), out, out + rows);
-      both(hn::InterleaveUpper(d, r0, r1), hn::InterleaveUpper(d, r2, r3), out + 2 * rows,
-           out + 3 * rows);
-    }
-    for (; column < columns; ++column) {
-      for (int64_t r = row; r < row + 4; ++r) to[column * rows + r] = from[r * columns + column];
-    }
-  }
-#endif
-  for (; row < rows; ++row) {
-    for (int64_t column = 0; column < columns; ++column) {
-      to[column * rows + row] = from[row * columns + column];
-    }
-  }
+void turn_state(int64_t rows, int64_t columns, const float* from, float* to) {
+  turn(rows, columns, from, columns, to, rows);
 }
 
 void gate_rows(const SsdArgs& a, const SsdChunk& c) {
@@ -272,7 +244,7 @@ namespace {
 HWY_EXPORT(ssd_step);
 HWY_EXPORT(share);
 HWY_EXPORT(ssd_rows);
-HWY_EXPORT(turn);
+HWY_EXPORT(turn_state);
 HWY_EXPORT(gate_rows);
 
 int rows_of(const SsdArgs& a, int64_t seq) { return a.seqs.begin[seq + 1] - a.seqs.begin[seq]; }
@@ -295,12 +267,10 @@ SsdShared shared_at(const SsdArgs& a, int64_t seq, int64_t group, int first, flo
 
 // The first pass. null: there are but steps.
 float* share_chunks(const SsdArgs& a, ThreadPool& pool) {
-  static thread_local std::vector<float> memory;
+  static thread_local AlignedMemory memory;
   const int64_t most = std::min(a.chunk, a.seqs.max_len);
   if (most <= 1) return nullptr;
-  const size_t wanted = static_cast<size_t>(int64_t{a.seqs.rows} * a.G * (2 * a.N + padded(most)));
-  if (memory.size() < wanted) memory.resize(wanted);
-  float* const all = memory.data();
+  float* const all = memory.room<float>(int64_t{a.seqs.rows} * a.G * (2 * a.N + padded(most)));
   const int64_t chunks = ceil_div(a.seqs.max_len, a.chunk), items = chunks * a.G;
   for_blocks(pool, a.seqs.num_seqs * items, most * most * a.N / 2, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
@@ -346,7 +316,7 @@ void run_head(const SsdArgs& a, int64_t seq, int64_t head, float* shared) {
   };
   int first = 0;
   if (turned) {
-    HWY_DYNAMIC_DISPATCH(turn)(a.P, a.N, h.values(), memory);
+    HWY_DYNAMIC_DISPATCH(turn_state)(a.P, a.N, h.values(), memory);
     while (first < rows && chunk_rows(a, seq, first) > 1) {
       const SsdChunk c = chunk_at(a, seq, head, first, shared, memory);
       advance_columns(HWY_DYNAMIC_DISPATCH(ssd_rows)(a, c, memory + matrix), 0, a.P);
@@ -354,7 +324,7 @@ void run_head(const SsdArgs& a, int64_t seq, int64_t head, float* shared) {
       finish(c);
       first += c.L;
     }
-    HWY_DYNAMIC_DISPATCH(turn)(a.N, a.P, memory, h.values());
+    HWY_DYNAMIC_DISPATCH(turn_state)(a.N, a.P, memory, h.values());
     h.end_chunk();
   }
   for (; first < rows; ++first) {

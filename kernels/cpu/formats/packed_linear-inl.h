@@ -22,8 +22,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
+#include "kernels/cpu/aligned_memory.h"
 #include "kernels/cpu/linear_block-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -165,15 +165,15 @@ void packed_block(const LinearArgs& a, int64_t row_begin, int64_t row_end, int64
   if (row_end - row_begin <= (kTilesToUnpackFor - 1) * kTileRows) {
     return block(a, weights, row_begin, row_end, begin, end);
   }
-  static thread_local std::vector<float> panel;
+  static thread_local AlignedMemory memory;
   const int64_t outputs = std::max<int64_t>(kPanelFloats / std::max<int64_t>(K, 1) / 8 * 8, 8);
-  panel.resize(std::max(panel.size(), static_cast<size_t>(outputs * K)));
+  float* const panel = memory.room<float>(outputs * K);
   for (int64_t n = begin; n < end; n += outputs) {
     const int64_t stop = std::min(n + outputs, end);
-    for (int64_t j = n; j < stop; ++j) weights.unpack(j, panel.data() + (j - n) * K);
+    for (int64_t j = n; j < stop; ++j) weights.unpack(j, panel + (j - n) * K);
     // Tiles end with the panel.
     LinearArgs part = a;
-    block(part, PlainWeights<float>(panel.data(), n, stop, K), row_begin, row_end, n, stop);
+    block(part, PlainWeights<float>(panel, n, stop, K), row_begin, row_end, n, stop);
   }
 }
 

@@ -138,15 +138,16 @@ inline __m512 without_parts(const LinearArgs& a, int64_t row, int64_t n, __mmask
   return _mm512_load_ps(values);
 }
 
-// The sums of `outputs` outputs from n on, of one row, with bias and residual into y.
-template <int PARTS>
+// The sums of `outputs` outputs from n on, of one row, with bias and residual into y. SPLIT: x was
+// several numbers, whose sums may not be finite where those of x are.
+template <bool SPLIT>
 HWY_INLINE void finish_row(const LinearArgs& a, int64_t row, int64_t n, int64_t outputs,
                            __m512 sum) {
   const auto some = static_cast<__mmask16>((1u << outputs) - 1);
   const int64_t at = row * a.W.N + n;
   const __mmask16 bad = _mm512_mask_cmp_ps_mask(
       some, _mm512_abs_ps(sum), _mm512_set1_ps(std::numeric_limits<float>::max()), _CMP_NLE_UQ);
-  if (PARTS > 1 && bad != 0) sum = without_parts(a, row, n, bad, sum);
+  if (SPLIT && bad != 0) sum = without_parts(a, row, n, bad, sum);
   if (a.bias != nullptr) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(some, a.bias + n));
   if (a.residual != nullptr) {
     sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(some, a.residual + at));

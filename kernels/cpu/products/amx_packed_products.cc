@@ -138,12 +138,12 @@ HWY_INLINE void copy_tile(const PackedOutputs<Format>& outputs, int64_t g, std::
 // Of a single row: makes the sums of a group in the registers SUMS, and stores those of the group
 // before, unless that is null.
 template <int SUMS, int BEFORE>
-HWY_INLINE void multiply_single(const Tile& w, const std::byte* x, int32_t* before) {
+HWY_INLINE void multiply_single(const Tile& w, const std::byte* x, GroupSums* before) {
   constexpr int64_t kStride = kDigits * 4;
   load_tile<kWeights>(w.data, w.stride);
   load_tile<kX>(x, kStride);
   multiply_tiles<SUMS, kX>();
-  if (before != nullptr) store_tile<BEFORE>(before, kStride);
+  if (before != nullptr) store_tile<BEFORE>((*before)[0], kStride);
 }
 
 // The same of up to 16 rows, all in one set of registers. What is still to be stored holds up loads
@@ -177,9 +177,9 @@ HWY_INLINE void multiply_group(const Tile& w, const XRows& x, int64_t g, bool fi
   if constexpr (!SINGLE) {
     multiply_rows(w, digits, x.rows, before);
   } else if ((g & 1) == 0) {
-    multiply_single<kSums, kSums + 1>(w, digits, first ? nullptr : (*before)[0]);
+    multiply_single<kSums, kSums + 1>(w, digits, before);
   } else {
-    multiply_single<kSums + 1, kSums>(w, digits, first ? nullptr : (*before)[0]);
+    multiply_single<kSums + 1, kSums>(w, digits, before);
   }
 }
 
@@ -277,13 +277,13 @@ template <bool SINGLE>
 void finish(const LinearArgs& a, int64_t row, int64_t rows, int64_t n, int64_t outputs,
             const Sums<SINGLE>& sums) {
   if constexpr (SINGLE) {
-    finish_row<kDigits>(a, row, n, outputs, sums.of[0]);
+    finish_row<true>(a, row, n, outputs, sums.of[0]);
   } else {
     Vectors turned;
     for (int64_t i = 0; i < kOutputs; ++i) turned[i] = _mm512_castps_si512(sums.of[i]);
     avx512::transpose(turned);
     for (int64_t r = 0; r < rows; ++r) {
-      finish_row<kDigits>(a, row + r, n, outputs, _mm512_castsi512_ps(turned[r]));
+      finish_row<true>(a, row + r, n, outputs, _mm512_castsi512_ps(turned[r]));
     }
   }
 }

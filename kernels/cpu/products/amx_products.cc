@@ -130,7 +130,7 @@ void finish_tile(const LinearArgs& a, int64_t row, int64_t rows, int64_t n, int6
                  Vectors& sums) {
   if (rows > 1) avx512::transpose(sums);
   for (int64_t r = 0; r < rows; ++r) {
-    finish_row<PARTS>(a, row + r, n, outputs, _mm512_castsi512_ps(sums[r]));
+    finish_row<(PARTS > 1)>(a, row + r, n, outputs, _mm512_castsi512_ps(sums[r]));
   }
 }
 
