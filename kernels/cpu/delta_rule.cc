@@ -1,10 +1,10 @@
 #include <algorithm>
 
+#include "kernels/cpu/open_state.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/targets.h"
-#include "kernels/open_state.h"
 
 // The step form throughout, by strips of columns: no column of a state depends on another, so that
 // a strip goes through all rows of a sequence and stays in the second cache, 64 KiB of it with 256
@@ -29,7 +29,7 @@ struct DeltaStrip {
   const float* v;                                                         // (rows, count)
   const float* g;     // (rows) or, kChannel, (rows, DK); kNone: null
   const float* beta;  // (rows)
-  float* S;           // (DK, count)
+  StateData S;        // (DK, count)
   float* o;           // (rows, count)
   float* F;           // (DK) scratch: what stays of each row of S
   float* faded;       // (DK) scratch: the key times that
@@ -42,55 +42,49 @@ struct DeltaStrip {
 #define HWY_TARGET_INCLUDE "kernels/cpu/delta_rule.cc"
 #include <hwy/foreach_target.h>
 
+#include "kernels/cpu/stored_state-inl.h"
 #include "kernels/cpu/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {
 
 // One row of COUNT vectors of columns from `first` on. What is under the key is summed by even and
-// odd keys, so that additions need not wait for each other.
-template <int COUNT, class D>
-HWY_INLINE void delta_columns(D d, const DeltaStrip& x, int64_t row, int64_t first) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), stride = x.S_stride;
+// odd keys, so that additions need not wait for each other. stored: S
+template <int COUNT, class D, class T>
+HWY_INLINE void delta_columns(D d, const DeltaStrip& x, int64_t row, int64_t first, T* stored) {
+  const int64_t stride = x.S_stride;
   const float *k = x.k + row * x.k_stride, *q = x.q + row * x.q_stride;
-  float *S = x.S + first, *o = x.o + row * x.o_stride + first;
-  hn::Vec<D> even[COUNT], odd[COUNT], sum[COUNT];
-  HWY_UNROLL(4)
-  for (int j = 0; j < COUNT; ++j) even[j] = odd[j] = sum[j] = hn::Zero(d);
+  T* S = stored + first;
+  hn::Vec<D> even[COUNT], odd[COUNT], sum[COUNT], value[COUNT], state[COUNT];
+  each<COUNT>([&](int j) HWY_ATTR { even[j] = odd[j] = sum[j] = hn::Zero(d); });
   int64_t a = 0;
   for (; a + 2 <= x.DK; a += 2) {
     const auto one = hn::Set(d, x.faded[a]), other = hn::Set(d, x.faded[a + 1]);
-    HWY_UNROLL(4)
-    for (int j = 0; j < COUNT; ++j) {
-      even[j] = hn::MulAdd(one, hn::LoadU(d, S + a * stride + j * lanes), even[j]);
-      odd[j] = hn::MulAdd(other, hn::LoadU(d, S + (a + 1) * stride + j * lanes), odd[j]);
-    }
+    load_columns(d, S + a * stride, state);
+    each<COUNT>([&](int j) HWY_ATTR { even[j] = hn::MulAdd(one, state[j], even[j]); });
+    load_columns(d, S + (a + 1) * stride, state);
+    each<COUNT>([&](int j) HWY_ATTR { odd[j] = hn::MulAdd(other, state[j], odd[j]); });
   }
   for (; a < x.DK; ++a) {
-    HWY_UNROLL(4)
-    for (int j = 0; j < COUNT; ++j) {
-      const auto faded = hn::Set(d, x.faded[a]);
-      even[j] = hn::MulAdd(faded, hn::LoadU(d, S + a * stride + j * lanes), even[j]);
-    }
+    const auto one = hn::Set(d, x.faded[a]);
+    load_columns(d, S + a * stride, state);
+    each<COUNT>([&](int j) HWY_ATTR { even[j] = hn::MulAdd(one, state[j], even[j]); });
   }
   const auto beta = hn::Set(d, x.beta[row * x.beta_stride]);
-  HWY_UNROLL(4)
-  for (int j = 0; j < COUNT; ++j) {
-    const auto value = hn::LoadU(d, x.v + row * x.v_stride + first + j * lanes);
-    even[j] = hn::Mul(beta, hn::Sub(value, hn::Add(even[j], odd[j])));  // u
-  }
+  load_as_columns<T>(d, x.v + row * x.v_stride + first, value);
+  each<COUNT>([&](int j) HWY_ATTR {
+    even[j] = hn::Mul(beta, hn::Sub(value[j], hn::Add(even[j], odd[j])));  // u
+  });
   for (a = 0; a < x.DK; ++a) {
     const auto F = hn::Set(d, x.F[a]), key = hn::Set(d, k[a]), query = hn::Set(d, x.scale * q[a]);
-    HWY_UNROLL(4)
-    for (int j = 0; j < COUNT; ++j) {
-      float* at = S + a * stride + j * lanes;
-      const auto state = hn::MulAdd(key, even[j], hn::Mul(F, hn::LoadU(d, at)));
-      hn::StoreU(state, d, at);
-      sum[j] = hn::MulAdd(query, state, sum[j]);
-    }
+    load_columns(d, S + a * stride, state);
+    each<COUNT>([&](int j) HWY_ATTR {
+      state[j] = hn::MulAdd(key, even[j], hn::Mul(F, state[j]));
+      sum[j] = hn::MulAdd(query, state[j], sum[j]);
+    });
+    store_columns(d, state, S + a * stride);
   }
-  HWY_UNROLL(4)
-  for (int j = 0; j < COUNT; ++j) hn::StoreU(sum[j], d, o + j * lanes);
+  store_as_columns<T>(d, sum, x.o + row * x.o_stride + first);
 }
 
 void fade(const DeltaStrip& x, int64_t row) {
@@ -109,10 +103,14 @@ void delta_strip(const DeltaStrip& x) {
   constexpr int64_t kLanes = hn::MaxLanes(Floats());
   for (int64_t row = 0; row < x.rows; ++row) {
     fade(x, row);
-    int64_t at = 0;
-    for (; at + 4 * kLanes <= x.count; at += 4 * kLanes) delta_columns<4>(Floats(), x, row, at);
-    for (; at + kLanes <= x.count; at += kLanes) delta_columns<1>(Floats(), x, row, at);
-    for (; at < x.count; ++at) delta_columns<1>(OneFloat(), x, row, at);
+    with_stored(x.S, [&](auto* S) HWY_ATTR {
+      int64_t at = 0;
+      for (; at + 4 * kLanes <= x.count; at += 4 * kLanes) {
+        delta_columns<4>(Floats(), x, row, at, S);
+      }
+      for (; at + kLanes <= x.count; at += kLanes) delta_columns<1>(Floats(), x, row, at, S);
+      for (; at < x.count; ++at) delta_columns<1>(OneFloat(), x, row, at, S);
+    });
   }
 }
 
@@ -131,8 +129,8 @@ void run_strip(const DeltaRuleArgs& a, int64_t seq, int64_t head, int64_t begin,
   const int64_t key = head / (a.H / a.HK) * a.DK, count = end - begin;
   const int64_t g_at = a.decay == DeltaDecay::kChannel ? head * a.DK : head;
   const int64_t at = (int64_t{a.seqs.slot[seq]} * a.H + head) * a.DK * a.DV + begin;
-  float* memory = scratch(static_cast<size_t>(2) * a.DK + OpenColumns::room(a.S, a.DK, count));
-  OpenColumns S(a.S, at, a.DK, a.DV, count, memory + 2 * a.DK);
+  float* memory = scratch(static_cast<size_t>(2) * a.DK + OpenState::room(a.S, a.DK * count));
+  OpenState S(a.S, {at, a.DK, count, a.DV}, last - first == 1, memory + 2 * a.DK);
   for (int row = first; row < last;) {
     const int rows = std::min(a.chunk, last - row);
     HWY_DYNAMIC_DISPATCH(delta_strip)
@@ -153,7 +151,7 @@ void run_strip(const DeltaRuleArgs& a, int64_t seq, int64_t head, int64_t begin,
       .v = a.v + int64_t{row} * a.v_stride + head * a.DV + begin,
       .g = a.decay == DeltaDecay::kNone ? nullptr : a.g + int64_t{row} * a.g_stride + g_at,
       .beta = a.beta + int64_t{row} * a.beta_stride + head,
-      .S = S.values(),
+      .S = S.data(),
       .o = a.o + (int64_t{row} * a.H + head) * a.DV + begin,
       .F = memory,
       .faded = memory + a.DK});

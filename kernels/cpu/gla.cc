@@ -25,7 +25,6 @@ struct GlaBlock {
   const float* v;  // (L, DV), args.v_stride floats apart
   const float* g;  // (L, DK) with kChannel, else (L), g_step floats apart; or null
   const float* i;  // (L), args.g_stride floats apart; or null
-  float* S;        // (DK, DV)
   float* z;        // (DK) or null
   float* o;        // (L, DV), H DV floats apart
 };
@@ -247,7 +246,7 @@ MatrixRows gla_rows(const GlaArgs& a, const GlaBlock& b, float* memory) {
           .v_stride = a.v_stride,
           .o_stride = int64_t{a.H} * a.DV,
           .v = b.v,
-          .S = b.S,
+          .S = {},
           .o = b.o};
 }
 
@@ -261,7 +260,7 @@ namespace {
 HWY_EXPORT(gla_rows);
 
 // The block that begins with row `first` of the sequence. It ends with its chunk at the latest.
-GlaBlock block_at(const GlaArgs& a, int64_t seq, int64_t head, int first, float* S) {
+GlaBlock block_at(const GlaArgs& a, int64_t seq, int64_t head, int first) {
   const int64_t row = a.seqs.begin[seq] + first;
   const int64_t state = int64_t{a.seqs.slot[seq]} * a.H + head;
   const int64_t g_step = a.decay == GlaDecay::kHead ? 0 : a.g_stride;
@@ -274,7 +273,6 @@ GlaBlock block_at(const GlaArgs& a, int64_t seq, int64_t head, int first, float*
           .v = a.v + row * a.v_stride + head * a.DV,
           .g = a.decay == GlaDecay::kNone ? nullptr : a.g + row * g_step + g_head,
           .i = a.i == nullptr ? nullptr : a.i + row * a.g_stride + head,
-          .S = S,
           .z = a.z == nullptr ? nullptr : a.z + state * a.DK,
           .o = a.o + (row * a.H + head) * a.DV};
 }
@@ -283,8 +281,8 @@ GlaBlock block_at(const GlaArgs& a, int64_t seq, int64_t head, int first, float*
 
 void run(const GlaArgs& args, Stream& stream) {
   for_heads(pool_of(stream), args.seqs, args.H, args.DK, args.DV, args.chunk, args.S,
-            gla_room(args), [&](int64_t seq, int64_t head, int first, float* S, float* memory) {
-              const GlaBlock block = block_at(args, seq, head, first, S);
+            gla_room(args), [&](int64_t seq, int64_t head, int first, float* memory) {
+              const GlaBlock block = block_at(args, seq, head, first);
               return HWY_DYNAMIC_DISPATCH(gla_rows)(args, block, memory);
             });
 }

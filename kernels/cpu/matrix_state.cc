@@ -19,6 +19,7 @@ inline constexpr int kStripColumns = 32;  // that a thread has in its first cach
 #include <hwy/foreach_target.h>
 
 #include "kernels/cpu/dot_tile-inl.h"
+#include "kernels/cpu/stored_state-inl.h"
 #include "kernels/cpu/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -26,38 +27,58 @@ namespace recurve::cpu::HWY_NAMESPACE {
 
 // ---- step form
 
-// Four rows of S at a time, from left to right: the state is most of what a step reads and writes,
-// and streams are what memory is good at.
+// What ROWS rows of S are multiplied with.
 template <int ROWS>
-HWY_INLINE void step_rows(const MatrixRows& m, int row, int begin, int count) {
+struct StepFactors {
   float F[ROWS], k[ROWS], q[ROWS];
-  std::copy_n(m.F + row, ROWS, F);
-  std::copy_n(m.k + row, ROWS, k);
-  std::copy_n(m.q + row, ROWS, q);
-  float* S = m.S + int64_t{row} * m.DV + begin;
-  const float* v = m.v + begin;
-  float* o = m.o + begin;
-  for_lanes(count, [&](auto d, int64_t j) HWY_ATTR {
-    const auto value = hn::LoadU(d, v + j);
-    auto sum = hn::LoadU(d, o + j);
-    HWY_UNROLL(4)
-    for (int r = 0; r < ROWS; ++r) {
-      float* at = S + int64_t{r} * m.DV + j;
-      const auto added = hn::Mul(hn::Set(d, k[r]), value);
-      const auto updated = hn::MulAdd(hn::Set(d, F[r]), hn::LoadU(d, at), added);
-      hn::StoreU(updated, d, at);
-      sum = hn::MulAdd(hn::Set(d, q[r]), updated, sum);
-    }
-    hn::StoreU(sum, d, o + j);
-  });
+};
+
+// COUNT vectors of columns of such rows, from j on. S: (ROWS, DV)
+template <int COUNT, int ROWS, class D, class T>
+HWY_INLINE void step_tile(D d, const MatrixRows& m, const StepFactors<ROWS>& x, T* S, int64_t j) {
+  hn::Vec<D> value[COUNT], sum[COUNT], state[COUNT];
+  load_as_columns<T>(d, m.v + j, value);
+  load_as_columns<T>(d, m.o + j, sum);
+  HWY_UNROLL(4)
+  for (int r = 0; r < ROWS; ++r) {
+    T* at = S + int64_t{r} * m.DV + j;
+    load_columns(d, at, state);
+    each<COUNT>([&](int i) HWY_ATTR {
+      const auto added = hn::Mul(hn::Set(d, x.k[r]), value[i]);
+      state[i] = hn::MulAdd(hn::Set(d, x.F[r]), state[i], added);
+      sum[i] = hn::MulAdd(hn::Set(d, x.q[r]), state[i], sum[i]);
+    });
+    store_columns(d, state, at);
+  }
+  store_as_columns<T>(d, sum, m.o + j);
 }
 
+// Columns [begin, end) of ROWS rows of the state from `row` on. stored: S
+template <int ROWS, class T>
+HWY_INLINE void step_rows(const MatrixRows& m, int row, int64_t begin, int64_t end, T* stored) {
+  StepFactors<ROWS> x;
+  std::copy_n(m.F + row, ROWS, x.F);
+  std::copy_n(m.k + row, ROWS, x.k);
+  std::copy_n(m.q + row, ROWS, x.q);
+  T* S = stored + int64_t{row} * m.DV;
+  int64_t at = begin;
+  if constexpr (sizeof(T) == 2) {  // BF16 is quicker in pairs
+    constexpr int64_t kLanes = 2 * hn::MaxLanes(Floats());
+    for (; at + kLanes <= end; at += kLanes) step_tile<2>(Floats(), m, x, S, at);
+  }
+  for_lanes(end - at, [&](auto d, int64_t j) HWY_ATTR { step_tile<1>(d, m, x, S, at + j); });
+}
+
+// Four rows of S at a time, from left to right: the state is most of what a step reads and writes,
+// and streams are what memory is good at.
 void step_columns(const MatrixRows& m, int begin, int count) {
   float* o = m.o + begin;
   std::fill(o, o + count, 0.0f);
-  int row = 0;
-  for (; row + 4 <= m.DK; row += 4) step_rows<4>(m, row, begin, count);
-  for (; row < m.DK; ++row) step_rows<1>(m, row, begin, count);
+  with_stored(m.S, [&](auto* S) HWY_ATTR {
+    int row = 0;
+    for (; row + 4 <= m.DK; row += 4) step_rows<4>(m, row, begin, begin + count, S);
+    for (; row < m.DK; ++row) step_rows<1>(m, row, begin, begin + count, S);
+  });
   if (m.den == nullptr) return;
   for_lanes(count, [&](auto d, int64_t j) HWY_ATTR {
     hn::StoreU(hn::Div(hn::LoadU(d, o + j), hn::Set(d, m.den[0])), d, o + j);
@@ -170,7 +191,7 @@ void state_tile(D d, const MatrixRows& m, const Strip& strip, int row) {
   for (int64_t j = 0; j < m.L; ++j) add_products(d, k, j * m.DK, strip.v + j * kStripColumns, sum);
   HWY_UNROLL(8)
   for (int r = 0; r < ROWS; ++r) {
-    float* S = m.S + int64_t{row + r} * m.DV + strip.column;
+    float* S = m.S.f32() + int64_t{row + r} * m.DV + strip.column;
     HWY_UNROLL(2)
     for (int v = 0; v < VECTORS; ++v) hn::StoreU(sum[r][v], d, S + v * kLanes);
   }
@@ -213,7 +234,7 @@ void chunk_strip(const MatrixRows& m, int column, int count, float* memory) {
   constexpr int kLanes = hn::MaxLanes(Floats());
   static_assert(kStripColumns % (2 * kLanes) == 0);
   float* v = memory + int64_t{m.DK} * kStripColumns;
-  copy_columns(m.DK, count, m.S + column, m.DV, memory);
+  copy_columns(m.DK, count, m.S.f32() + column, m.DV, memory);
   copy_columns(m.L, count, m.v + column, m.v_stride, v);
   const auto from = [&](int at) { return Strip{column + at, memory + at, v + at}; };
   int at = 0;

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cpu/open_state.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/open_state.h"
 
 // What the mLSTM and the GLA family share: each head keeps a matrix S (DK, DV) that fades and takes
 // in outer products of keys and values. A few rows of a head are computed in two stages. The first
@@ -31,7 +31,7 @@ struct MatrixRows {
   int64_t v_stride;          // floats from a row of v to the next
   int64_t o_stride;          // floats from a row of o to the next
   const float* v;            // (L, DV)
-  float* S;                  // (DK, DV)
+  StateData S;               // (DK, DV), in BF16 for the step form alone
   float* o;                  // (L, DV)
 };
 
@@ -42,9 +42,10 @@ void advance_columns(const MatrixRows& rows, int begin, int count);
 // the same way however many threads there are.
 inline constexpr int kColumns = 64;
 
-// Calls make(seq, head, first, S, memory), the first stage, for each sequence and head and from its
+// Calls make(seq, head, first, memory), the first stage, for each sequence and head and from its
 // first row to its last: it says by its L how many rows it took from `first` on, none beyond the
-// end of a chunk. The second stage follows each call. `memory` has `room` floats.
+// end of a chunk, and leaves S to this function. The second stage follows each call. `memory` has
+// `room` floats.
 // state: (slots, H, DK, DV), of which S is the head's part.
 template <typename Make>
 void for_heads(ThreadPool& pool, const Ragged& seqs, int H, int DK, int DV, int chunk,
@@ -56,9 +57,10 @@ void for_heads(ThreadPool& pool, const Ragged& seqs, int H, int DK, int DV, int 
     const int rows = seqs.begin[seq + 1] - seqs.begin[seq];
     const int64_t matrix = int64_t{DK} * DV, at = int64_t{seqs.slot[seq]} * H + pair % H;
     float* memory = scratch(room + OpenState::room(state, matrix));
-    OpenState S(state, at * matrix, matrix, memory + room);
+    OpenState S(state, StatePart::whole(at * matrix, matrix), rows == 1, memory + room);
     for (int first = 0; first < rows;) {
-      const MatrixRows piece = make(seq, pair % H, first, S.values(), memory);
+      MatrixRows piece = make(seq, pair % H, first, memory);
+      piece.S = S.data();
       second(piece);
       first += piece.L;
       if (first % chunk == 0 || first == rows) S.end_chunk();

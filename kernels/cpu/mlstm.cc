@@ -20,7 +20,6 @@ struct MlstmChunk {
   const float* v;  // (L, DV), likewise
   const float* i;  // (L), likewise
   const float* f;  // (L), likewise
-  float* C;        // (DK, DV)
   float* n;        // (DK)
   float* m;        // scalar
   float* h;        // (L, DV), H DV floats apart
@@ -192,7 +191,7 @@ MatrixRows mlstm_rows(const MlstmArgs& a, const MlstmChunk& c, float* memory) {
           .v_stride = a.stride,
           .o_stride = int64_t{a.H} * a.DV,
           .v = c.v,
-          .S = c.C,
+          .S = {},
           .o = c.h};
 }
 
@@ -208,7 +207,7 @@ HWY_EXPORT(mlstm_rows);
 int rows_of(const MlstmArgs& a, int64_t seq) { return a.seqs.begin[seq + 1] - a.seqs.begin[seq]; }
 
 // The chunk that begins with row `first` of the sequence.
-MlstmChunk chunk_at(const MlstmArgs& a, int64_t seq, int64_t head, int first, float* C) {
+MlstmChunk chunk_at(const MlstmArgs& a, int64_t seq, int64_t head, int first) {
   const int64_t row = a.seqs.begin[seq] + first;
   const int64_t state = int64_t{a.seqs.slot[seq]} * a.H + head;
   MlstmChunk c;
@@ -218,7 +217,6 @@ MlstmChunk chunk_at(const MlstmArgs& a, int64_t seq, int64_t head, int first, fl
   c.v = a.v + row * a.stride + head * a.DV;
   c.i = a.i + row * a.stride + head;
   c.f = a.f + row * a.stride + head;
-  c.C = C;
   c.n = a.n + state * a.DK;
   c.m = a.m + state;
   c.h = a.h + (row * a.H + head) * a.DV;
@@ -230,8 +228,8 @@ MlstmChunk chunk_at(const MlstmArgs& a, int64_t seq, int64_t head, int first, fl
 void run(const MlstmArgs& args, Stream& stream) {
   const size_t room = shared_room(args, std::min(args.chunk, args.seqs.max_len));
   for_heads(pool_of(stream), args.seqs, args.H, args.DK, args.DV, args.chunk, args.C, room,
-            [&](int64_t seq, int64_t head, int first, float* C, float* memory) {
-              const MlstmChunk c = chunk_at(args, seq, head, first, C);
+            [&](int64_t seq, int64_t head, int first, float* memory) {
+              const MlstmChunk c = chunk_at(args, seq, head, first);
               return HWY_DYNAMIC_DISPATCH(mlstm_rows)(args, c, memory);
             });
   if (args.head_norm != nullptr) run(head_norm_gate_of(args), stream);

@@ -1,10 +1,10 @@
 #include <algorithm>
 
+#include "kernels/cpu/open_state.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/targets.h"
-#include "kernels/open_state.h"
 
 // The step form throughout: a head's state of 64 x 64 stays in the first cache from row to row, and
 // a row costs 5 multiplications a value of it, fewer than the chunk form's products and its
@@ -23,7 +23,7 @@ struct Rwkv7Row {
   const float* v;      // (N)
   const float* kk;     // (N)
   const float* alpha;  // (N)
-  float* S;            // (N, N)
+  StateData S;         // (N, N)
   float* o;            // (N)
   float* decay;        // (N) scratch
   float* b;            // (N) scratch
@@ -36,54 +36,47 @@ struct Rwkv7Row {
 #define HWY_TARGET_INCLUDE "kernels/cpu/rwkv7.cc"
 #include <hwy/foreach_target.h>
 
+#include "kernels/cpu/stored_state-inl.h"
 #include "kernels/cpu/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {
 
 // COUNT vectors of columns from `first` on. What is replaced is summed by even and odd keys, so
-// that additions need not wait for each other.
-template <int COUNT, class D>
-HWY_INLINE void step_columns(D d, const Rwkv7Row& x, int64_t first) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), N = x.N;
-  float* S = x.S + first;
-  hn::Vec<D> even[COUNT], odd[COUNT], v[COUNT], o[COUNT];
-  HWY_UNROLL(4)
-  for (int j = 0; j < COUNT; ++j) {
-    even[j] = odd[j] = o[j] = hn::Zero(d);
-    v[j] = hn::LoadU(d, x.v + first + j * lanes);
-  }
+// that additions need not wait for each other. stored: S
+template <int COUNT, class D, class T>
+HWY_INLINE void step_columns(D d, const Rwkv7Row& x, int64_t first, T* stored) {
+  const int64_t N = x.N;
+  T* S = stored + first;
+  hn::Vec<D> even[COUNT], odd[COUNT], v[COUNT], o[COUNT], state[COUNT];
+  each<COUNT>([&](int j) HWY_ATTR { even[j] = odd[j] = o[j] = hn::Zero(d); });
+  load_as_columns<T>(d, x.v + first, v);
   int64_t c = 0;
   for (; c + 2 <= N; c += 2) {
     const auto one = hn::Set(d, x.kk[c]), other = hn::Set(d, x.kk[c + 1]);
-    HWY_UNROLL(4)
-    for (int j = 0; j < COUNT; ++j) {
-      even[j] = hn::NegMulAdd(one, hn::LoadU(d, S + c * N + j * lanes), even[j]);
-      odd[j] = hn::NegMulAdd(other, hn::LoadU(d, S + (c + 1) * N + j * lanes), odd[j]);
-    }
+    load_columns(d, S + c * N, state);
+    each<COUNT>([&](int j) HWY_ATTR { even[j] = hn::NegMulAdd(one, state[j], even[j]); });
+    load_columns(d, S + (c + 1) * N, state);
+    each<COUNT>([&](int j) HWY_ATTR { odd[j] = hn::NegMulAdd(other, state[j], odd[j]); });
   }
   for (; c < N; ++c) {
-    HWY_UNROLL(4)
-    for (int j = 0; j < COUNT; ++j) {
-      even[j] = hn::NegMulAdd(hn::Set(d, x.kk[c]), hn::LoadU(d, S + c * N + j * lanes), even[j]);
-    }
+    load_columns(d, S + c * N, state);
+    const auto one = hn::Set(d, x.kk[c]);
+    each<COUNT>([&](int j) HWY_ATTR { even[j] = hn::NegMulAdd(one, state[j], even[j]); });
   }
-  HWY_UNROLL(4)
-  for (int j = 0; j < COUNT; ++j) even[j] = hn::Add(even[j], odd[j]);
+  each<COUNT>([&](int j) HWY_ATTR { even[j] = hn::Add(even[j], odd[j]); });
   for (c = 0; c < N; ++c) {
     const auto decay = hn::Set(d, x.decay[c]), b = hn::Set(d, x.b[c]);
     const auto k = hn::Set(d, x.k[c]), r = hn::Set(d, x.r[c]);
-    HWY_UNROLL(4)
-    for (int j = 0; j < COUNT; ++j) {
-      float* at = S + c * N + j * lanes;
-      auto state = hn::MulAdd(k, v[j], hn::Mul(b, even[j]));
-      state = hn::MulAdd(decay, hn::LoadU(d, at), state);
-      hn::StoreU(state, d, at);
-      o[j] = hn::MulAdd(r, state, o[j]);
-    }
+    load_columns(d, S + c * N, state);
+    each<COUNT>([&](int j) HWY_ATTR {
+      const auto added = hn::MulAdd(k, v[j], hn::Mul(b, even[j]));
+      state[j] = hn::MulAdd(decay, state[j], added);
+      o[j] = hn::MulAdd(r, state[j], o[j]);
+    });
+    store_columns(d, state, S + c * N);
   }
-  HWY_UNROLL(4)
-  for (int j = 0; j < COUNT; ++j) hn::StoreU(o[j], d, x.o + first + j * lanes);
+  store_as_columns<T>(d, o, x.o + first);
 }
 
 void rwkv7_step(const Rwkv7Row& x) {
@@ -92,10 +85,12 @@ void rwkv7_step(const Rwkv7Row& x) {
     hn::StoreU(exp(d, hn::LoadU(d, x.lw + c)), d, x.decay + c);
     hn::StoreU(hn::Mul(hn::LoadU(d, x.kk + c), hn::LoadU(d, x.alpha + c)), d, x.b + c);
   });
-  int64_t at = 0;
-  for (; at + 4 * kLanes <= x.N; at += 4 * kLanes) step_columns<4>(Floats(), x, at);
-  for (; at + kLanes <= x.N; at += kLanes) step_columns<1>(Floats(), x, at);
-  for (; at < x.N; ++at) step_columns<1>(OneFloat(), x, at);
+  with_stored(x.S, [&](auto* S) HWY_ATTR {
+    int64_t at = 0;
+    for (; at + 4 * kLanes <= x.N; at += 4 * kLanes) step_columns<4>(Floats(), x, at, S);
+    for (; at + kLanes <= x.N; at += kLanes) step_columns<1>(Floats(), x, at, S);
+    for (; at < x.N; ++at) step_columns<1>(OneFloat(), x, at, S);
+  });
 }
 
 }  // namespace recurve::cpu::HWY_NAMESPACE
@@ -111,7 +106,8 @@ HWY_EXPORT(rwkv7_step);
 void run_head(const Rwkv7Args& a, int64_t seq, int64_t head, float* memory) {
   const int64_t N = a.N, matrix = N * N;
   const int first = a.seqs.begin[seq], end = a.seqs.begin[seq + 1];
-  OpenState S(a.S, (int64_t{a.seqs.slot[seq]} * a.H + head) * matrix, matrix, memory + 2 * N);
+  const int64_t at_state = (int64_t{a.seqs.slot[seq]} * a.H + head) * matrix;
+  OpenState S(a.S, StatePart::whole(at_state, matrix), end - first == 1, memory + 2 * N);
   for (int row = first; row < end; ++row) {
     const int64_t at = int64_t{row} * a.stride + head * N;
     HWY_DYNAMIC_DISPATCH(rwkv7_step)
@@ -122,7 +118,7 @@ void run_head(const Rwkv7Args& a, int64_t seq, int64_t head, float* memory) {
       .v = a.v + at,
       .kk = a.kk + at,
       .alpha = a.alpha + at,
-      .S = S.values(),
+      .S = S.data(),
       .o = a.o + (int64_t{row} * a.H + head) * N,
       .decay = memory,
       .b = memory + N});

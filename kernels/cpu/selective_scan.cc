@@ -1,10 +1,10 @@
 #include <algorithm>
 
+#include "kernels/cpu/open_state.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/targets.h"
-#include "kernels/open_state.h"
 
 #ifndef RECURVE_CPU_SELECTIVE_SCAN_ONCE
 #define RECURVE_CPU_SELECTIVE_SCAN_ONCE
@@ -23,6 +23,7 @@ struct ScanRows {
 #define HWY_TARGET_INCLUDE "kernels/cpu/selective_scan.cc"
 #include <hwy/foreach_target.h>
 
+#include "kernels/cpu/stored_state-inl.h"
 #include "kernels/cpu/transpose-inl.h"
 #include "kernels/cpu/vector_math-inl.h"
 
@@ -124,28 +125,25 @@ void scan_row(const SelectiveScanArgs& a, const ScanRows& rows, int64_t row, int
 }
 
 // Channels [begin, end) of one sequence, at most kChannels: their states stay in the first cache
-// from row to row. A: (N, kChannels)
+// from row to row. A, h: (N, kChannels)
 void scan(const SelectiveScanArgs& a, const ScanRows& rows, const float* A, int64_t seq,
-          int64_t begin, int64_t end, float* room) {
+          int64_t begin, int64_t end, float* h) {
   const int64_t N = a.N, count = end - begin;
-  float* h = room;
-  OpenState state(a.h, (int64_t{a.seqs.slot[seq]} * a.D + begin) * N, count * N,
-                  room + N * kChannels);
+  const StateData state = stored_from(a.h, (int64_t{a.seqs.slot[seq]} * a.D + begin) * N);
   const int64_t last = a.seqs.begin[seq + 1];
-  turn(count, N, state.values(), N, h, kChannels);
+  with_stored(state, [&](auto* stored) { turn(count, N, stored, N, h, kChannels); });
   for (int64_t row = a.seqs.begin[seq]; row < last;) {
     const int64_t chunk_end = std::min<int64_t>(row + a.chunk, last);
     for (; row < chunk_end; ++row) scan_row(a, rows, row, begin, end, A, h);
-    for (int64_t n = 0; n < N; ++n) state.round(h + n * kChannels, count);
+    for (int64_t n = 0; row < last && n < N; ++n) round_as(state, h + n * kChannels, count);
   }
-  turn(N, count, h, kChannels, state.values(), N);
-  state.end_chunk();
+  with_stored(state, [&](auto* stored) { turn(N, count, h, kChannels, stored, N); });
 }
 
 // Items of a list of all sequences for each strip.
 void scan_items(const SelectiveScanArgs& a, const ScanRows& rows, int64_t first, int64_t last) {
   const int64_t N = a.N, strip_floats = N * kChannels;
-  float* A = scratch(2 * strip_floats + OpenState::room(a.h, strip_floats));
+  float* A = scratch(2 * strip_floats);
   int64_t loaded = -1;
   for (int64_t item = first; item < last; ++item) {
     const int64_t strip = item / a.seqs.num_seqs, seq = item % a.seqs.num_seqs;

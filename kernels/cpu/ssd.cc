@@ -3,11 +3,11 @@
 
 #include "kernels/cpu/aligned_memory.h"
 #include "kernels/cpu/matrix_state.h"
+#include "kernels/cpu/open_state.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/targets.h"
-#include "kernels/open_state.h"
 
 // The chunk form in two passes: what the heads of a group share, which is the scores C . B_j of
 // each chunk, then each head from its first chunk to its last. What a head does with a chunk is the
@@ -38,7 +38,7 @@ struct SsdChunk {
   const float* dt;   // (L), args.dt_stride floats apart
   const float* z;    // (L, P), args.z_stride floats apart, or null
   SsdShared shared;  // of the chunk form
-  float* h;          // (P, N); chunk form: (N, P)
+  StateData h;       // (P, N); chunk form: (N, P), in fp32
   float* y;          // (L, P), H P floats apart
 };
 
@@ -80,6 +80,7 @@ inline SsdScratch ssd_scratch_at(const SsdArgs& a, int L, float* memory) {
 #include <hwy/foreach_target.h>
 
 #include "kernels/cpu/dot_tile-inl.h"
+#include "kernels/cpu/stored_state-inl.h"
 #include "kernels/cpu/transpose-inl.h"
 #include "kernels/cpu/vector_math-inl.h"
 
@@ -89,16 +90,17 @@ namespace recurve::cpu::HWY_NAMESPACE {
 // ---- step form
 
 // ROWS rows of the state from p on: read, advanced, written and used while they are at hand.
-template <int ROWS>
-HWY_INLINE void step_rows(int N, float decay, float dt, const SsdChunk& c, int p) {
+// stored: the state
+template <int ROWS, class T>
+HWY_INLINE void step_rows(int N, float decay, float dt, const SsdChunk& c, int p, T* stored) {
   constexpr int kLanes = hn::MaxLanes(Floats());
   const Floats d;
-  float* h[ROWS];
+  T* h[ROWS];
   float put_in[ROWS];
   hn::Vec<Floats> sum[ROWS];
   HWY_UNROLL(4)
   for (int r = 0; r < ROWS; ++r) {
-    h[r] = c.h + int64_t{p + r} * N;
+    h[r] = stored + int64_t{p + r} * N;
     put_in[r] = dt * c.x[p + r];
     sum[r] = hn::Zero(d);
   }
@@ -108,8 +110,8 @@ HWY_INLINE void step_rows(int N, float decay, float dt, const SsdChunk& c, int p
     HWY_UNROLL(4)
     for (int r = 0; r < ROWS; ++r) {
       const auto added = hn::Mul(hn::Set(d, put_in[r]), B);
-      const auto state = hn::MulAdd(hn::Set(d, decay), hn::LoadU(d, h[r] + n), added);
-      hn::StoreU(state, d, h[r] + n);
+      const auto state = hn::MulAdd(hn::Set(d, decay), load_state(d, h[r] + n), added);
+      store_state(d, state, h[r] + n);
       sum[r] = hn::MulAdd(C, state, sum[r]);
     }
   }
@@ -117,8 +119,11 @@ HWY_INLINE void step_rows(int N, float decay, float dt, const SsdChunk& c, int p
   for (int r = 0; r < ROWS; ++r) {
     float y = hn::GetLane(hn::SumOfLanes(d, sum[r]));
     for (int rest = n; rest < N; ++rest) {
-      h[r][rest] = decay * h[r][rest] + put_in[r] * c.B[rest];
-      y += c.C[rest] * h[r][rest];
+      const OneFloat one;
+      const float old = hn::GetLane(load_state(one, h[r] + rest));
+      const float state = decay * old + put_in[r] * c.B[rest];
+      store_state(one, hn::Set(one, state), h[r] + rest);
+      y += c.C[rest] * state;
     }
     c.y[p + r] = y + c.skip * c.x[p + r];
   }
@@ -135,9 +140,11 @@ void ssd_step(const SsdArgs& a, const SsdChunk& c) {
   const OneFloat one;
   const float dt = hn::GetLane(time_step(one, a, hn::Set(one, c.dt[0]), c.dt_bias));
   const float decay = std::exp(dt * c.A);
-  int p = 0;
-  for (; p + 4 <= a.P; p += 4) step_rows<4>(a.N, decay, dt, c, p);
-  for (; p < a.P; ++p) step_rows<1>(a.N, decay, dt, c, p);
+  with_stored(c.h, [&](auto* h) HWY_ATTR {
+    int p = 0;
+    for (; p + 4 <= a.P; p += 4) step_rows<4>(a.N, decay, dt, c, p, h);
+    for (; p < a.P; ++p) step_rows<1>(a.N, decay, dt, c, p, h);
+  });
 }
 
 // A row of y, times silu(z).
@@ -225,9 +232,12 @@ MatrixRows ssd_rows(const SsdArgs& a, const SsdChunk& c, float* memory) {
           .o = c.y};
 }
 
-// to = from, (rows, columns), turned over.
-void turn_state(int64_t rows, int64_t columns, const float* from, float* to) {
-  turn(rows, columns, from, columns, to, rows);
+// A head's state, (P, N) as it is stored, turned over to h, (N, P), and back.
+void take_turned(const SsdArgs& a, const StateData& state, float* h) {
+  with_stored(state, [&](auto* stored) { turn(a.P, a.N, stored, a.N, h, a.P); });
+}
+void put_turned(const SsdArgs& a, const float* h, const StateData& state) {
+  with_stored(state, [&](auto* stored) { turn(a.N, a.P, h, a.P, stored, a.N); });
 }
 
 void gate_rows(const SsdArgs& a, const SsdChunk& c) {
@@ -244,7 +254,8 @@ namespace {
 HWY_EXPORT(ssd_step);
 HWY_EXPORT(share);
 HWY_EXPORT(ssd_rows);
-HWY_EXPORT(turn_state);
+HWY_EXPORT(take_turned);
+HWY_EXPORT(put_turned);
 HWY_EXPORT(gate_rows);
 
 int rows_of(const SsdArgs& a, int64_t seq) { return a.seqs.begin[seq + 1] - a.seqs.begin[seq]; }
@@ -286,7 +297,8 @@ float* share_chunks(const SsdArgs& a, ThreadPool& pool) {
 }
 
 // The chunk that begins with row `first` of the sequence. shared: of all chunks
-SsdChunk chunk_at(const SsdArgs& a, int64_t seq, int64_t head, int first, float* shared, float* h) {
+SsdChunk chunk_at(const SsdArgs& a, int64_t seq, int64_t head, int first, float* shared,
+                  StateData h) {
   const int64_t row = a.seqs.begin[seq] + first, group = head / (a.H / a.G);
   const int L = chunk_rows(a, seq, first);
   return {.L = L,
@@ -308,29 +320,26 @@ void run_head(const SsdArgs& a, int64_t seq, int64_t head, float* shared) {
   const int64_t matrix = int64_t{a.P} * a.N, rows = rows_of(a, seq);
   const int most = chunk_rows(a, seq, 0);
   const bool turned = most > 1;
-  const size_t room = turned ? static_cast<size_t>(matrix) + ssd_room(a, most) : 0;
-  float* const memory = scratch(room + OpenState::room(a.h, matrix));
-  OpenState h(a.h, (int64_t{a.seqs.slot[seq]} * a.H + head) * matrix, matrix, memory + room);
+  float* const memory = scratch(turned ? static_cast<size_t>(matrix) + ssd_room(a, most) : 0);
+  const StateData h = stored_from(a.h, (int64_t{a.seqs.slot[seq]} * a.H + head) * matrix);
   const auto finish = [&](const SsdChunk& c) {
     if (c.z != nullptr) HWY_DYNAMIC_DISPATCH(gate_rows)(a, c);
   };
   int first = 0;
   if (turned) {
-    HWY_DYNAMIC_DISPATCH(turn_state)(a.P, a.N, h.values(), memory);
+    HWY_DYNAMIC_DISPATCH(take_turned)(a, h, memory);
     while (first < rows && chunk_rows(a, seq, first) > 1) {
       const SsdChunk c = chunk_at(a, seq, head, first, shared, memory);
       advance_columns(HWY_DYNAMIC_DISPATCH(ssd_rows)(a, c, memory + matrix), 0, a.P);
-      h.round(memory, matrix);
+      round_as(h, memory, matrix);
       finish(c);
       first += c.L;
     }
-    HWY_DYNAMIC_DISPATCH(turn_state)(a.N, a.P, memory, h.values());
-    h.end_chunk();
+    HWY_DYNAMIC_DISPATCH(put_turned)(a, memory, h);
   }
   for (; first < rows; ++first) {
-    const SsdChunk c = chunk_at(a, seq, head, first, nullptr, h.values());
+    const SsdChunk c = chunk_at(a, seq, head, first, nullptr, h);
     HWY_DYNAMIC_DISPATCH(ssd_step)(a, c);
-    h.end_chunk();
     finish(c);
   }
 }

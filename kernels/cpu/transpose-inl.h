@@ -10,16 +10,18 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/stored_state-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET != HWY_SCALAR
 // Four values each of rows that are `stride` apart: the 128-bit block k is the row 4 k.
-template <class D>
-HWY_INLINE hn::Vec<D> load_quads(D d, const float* from, int64_t stride) {
+template <class D, class T>
+HWY_INLINE hn::Vec<D> load_quads(D d, const T* from, int64_t stride) {
   if constexpr (hn::MaxLanes(d) <= 4) {
-    return hn::LoadU(d, from);
+    return load_state(d, from);
   } else {
     const hn::Half<D> half;
     const int64_t rows = hn::MaxLanes(half);
@@ -27,10 +29,10 @@ HWY_INLINE hn::Vec<D> load_quads(D d, const float* from, int64_t stride) {
                        load_quads(half, from, stride));
   }
 }
-template <class D>
-HWY_INLINE void store_quads(D d, hn::Vec<D> v, float* to, int64_t stride) {
+template <class D, class T>
+HWY_INLINE void store_quads(D d, hn::Vec<D> v, T* to, int64_t stride) {
   if constexpr (hn::MaxLanes(d) <= 4) {
-    hn::StoreU(v, d, to);
+    store_state(d, v, to);
   } else {
     const hn::Half<D> half;
     const int64_t rows = hn::MaxLanes(half);
@@ -54,13 +56,16 @@ HWY_INLINE void transpose_quads(D d, hn::Vec<D> (&v)[4]) {
 }
 #endif
 
-// to = from, (rows, columns), turned over. Strides: floats from row to row.
-inline void turn(int64_t rows, int64_t columns, const float* from, int64_t from_stride, float* to,
-                 int64_t to_stride) {
+// to = from, (rows, columns), turned over: float, or as a state is stored. Strides: values from row
+// to row.
+template <class From, class To>
+void turn(int64_t rows, int64_t columns, const From* from, int64_t from_stride, To* to,
+          int64_t to_stride) {
   const auto one_by_one = [=](int64_t row, int64_t row_end, int64_t column) {
     for (; row < row_end; ++row) {
       for (int64_t c = column; c < columns; ++c) {
-        to[c * to_stride + row] = from[row * from_stride + c];
+        const hn::CappedTag<float, 1> one;
+        store_state(one, load_state(one, from + row * from_stride + c), to + c * to_stride + row);
       }
     }
   };
@@ -72,18 +77,18 @@ inline void turn(int64_t rows, int64_t columns, const float* from, int64_t from_
   for (; row + kLanes <= rows; row += kLanes) {  // by four columns
     int64_t column = 0;
     for (; column + 4 <= columns; column += 4) {
-      const float* at = from + row * from_stride + column;
+      const From* at = from + row * from_stride + column;
       for (int64_t i = 0; i < 4; ++i) v[i] = load_quads(d, at + i * from_stride, from_stride);
       transpose_quads(d, v);
-      for (int64_t i = 0; i < 4; ++i) hn::StoreU(v[i], d, to + (column + i) * to_stride + row);
+      for (int64_t i = 0; i < 4; ++i) store_state(d, v[i], to + (column + i) * to_stride + row);
     }
     one_by_one(row, row + kLanes, column);
   }
   for (; row + 4 <= rows; row += 4) {  // by as many columns as a vector has
     int64_t column = 0;
     for (; column + kLanes <= columns; column += kLanes) {
-      const float* at = from + row * from_stride + column;
-      for (int64_t i = 0; i < 4; ++i) v[i] = hn::LoadU(d, at + i * from_stride);
+      const From* at = from + row * from_stride + column;
+      for (int64_t i = 0; i < 4; ++i) v[i] = load_state(d, at + i * from_stride);
       transpose_quads(d, v);
       for (int64_t i = 0; i < 4; ++i) {
         store_quads(d, v[i], to + (column + i) * to_stride + row, to_stride);

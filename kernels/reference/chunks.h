@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/open_state.h"
 #include "kernels/ops/ragged.h"
+#include "kernels/reference/open_state.h"
 
 namespace recurve::reference {
 

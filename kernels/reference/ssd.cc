@@ -2,8 +2,8 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/open_state.h"
 #include "kernels/reference/math.h"
+#include "kernels/reference/open_state.h"
 #include "kernels/reference/table.h"
 
 namespace recurve::reference {
