@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and runs every test: no GPU, no network but Debian's and PyPI's packages.
-#   tests/run.sh              all tests, of the server as it is shipped, for the CPU
+#   tests/run.sh              all tests, for the CPU; what does not compute is hardly optimised
 #   tests/run.sh --all        also with ASan and UBSan, fuzzing among them, with TSan, a soak of two
 #                             minutes, two minutes of kill -9 beside durable sessions, and of CUDA
 #                             that it compiles, up to PTX for one architecture;
@@ -68,11 +68,11 @@ build() {
   configure "$preset" "$@" && cmake --build --preset "$preset" --target "$target"
 }
 
-# run_tests PRESET CTEST_OPTIONS...
+# run_tests PRESET CTEST_OPTIONS...: one test more than there are processors, as many wait for servers.
 run_tests() {
   local preset=$1
   shift
-  ctest --test-dir "build/$preset" -j "$(nproc)" --output-on-failure --no-tests=error \
+  ctest --test-dir "build/$preset" -j "$(($(nproc) + 1))" --output-on-failure --no-tests=error \
     --output-junit "$PWD/$results/$preset.xml" --test-output-size-passed 1000000 \
     --test-output-size-failed 1000000 "$@"
 }
@@ -144,8 +144,9 @@ say "layout and format"
 check "layering" /usr/bin/python3 tests/layering_test.py .
 check "clang-format" format_of_ours
 
-# With --all, what computes nothing is tested under the sanitizers alone; without it, nothing is
-# built that only a machine with other instructions could test, and no benchmarks.
+# With --all, what computes nothing is tested under the sanitizers alone, and the rest as it is shipped;
+# without it, nothing is built that only a machine with other instructions could test, no benchmarks,
+# and what does not compute is hardly optimised.
 if [ -n "$all" ]; then
   check_options=(-DRECURVE_ALL_TESTS=OFF -DRECURVE_QUICK=OFF)
 else

@@ -32,6 +32,9 @@ target_include_directories(xgrammar SYSTEM PRIVATE ${xgrammar_folder}/3rdparty/p
 target_compile_definitions(xgrammar PRIVATE XGRAMMAR_LOG_CUSTOMIZE=1 XGRAMMAR_ENABLE_CPPTRACE=0
   XGRAMMAR_ENABLE_INTERNAL_CHECK=0)
 target_compile_options(xgrammar PRIVATE -w -O2)
+if(RECURVE_QUICK)
+  target_compile_options(xgrammar PRIVATE -O1)
+endif()
 if(RECURVE_SANITIZE MATCHES "undefined")
   target_compile_options(xgrammar PRIVATE -fno-sanitize=undefined)  # it is not ours to mend
 endif()

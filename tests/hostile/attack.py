@@ -92,7 +92,7 @@ def run(name, short, stubs):
                         getattr(module, "TENANTS", ()), getattr(module, "LIMITS", None)) as server:
         honest, attackers = server.keys.get("honest"), server.keys.get("attacker")
         client = servers.HonestClient(server.address, honest)
-        before = client.ask_for(1 if short else 5)
+        before = client.ask_for(0.3 if short else 5)
         usage_before = server.usage()
         address = server.address_of(getattr(module, "DOOR", "serving"))
         attacker = subprocess.Popen(
@@ -118,7 +118,7 @@ def run(name, short, stubs):
         fresh = servers.HonestClient(server.address, honest)
         answered = fresh.ask_for(0)
         new_client = time.monotonic() - began if answered.seconds else float("inf")
-        after = client.ask_for(1 if short else 5)
+        after = client.ask_for(0.3 if short else 5)
         usage_after = server.usage()
         may_keep = KEPT * usage_before["resident"] + getattr(module, "KEEPS", 0)
         giving_back, resident_later = wait_for_memory(server, may_keep)
