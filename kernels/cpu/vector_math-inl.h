@@ -54,27 +54,12 @@ inline constexpr float kToInteger = 0x1.8p23f;
 // ln 2 in two parts: an integer of three digits times the first is exact.
 inline constexpr float kUpperLn2 = 0x1.62e4p-1f, kRestOfLn2 = 0x1.7f7d1cp-20f;
 
-// The integer next to x, in the form in which p 2^n is fastest. Of NaN and what no integer holds
-// any.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+// p 2^n rounded once, for every n. shifted: n + kToInteger.
 template <class D>
-HWY_INLINE hn::Vec<D> exponent_near(D, hn::Vec<D> x) {
-  return hn::Round(x);
-}
-template <class D>
-HWY_INLINE hn::Vec<D> exponent_value(D, hn::Vec<D> n) {
-  return n;
-}
-// p 2^n rounded once, for every n.
-template <class D>
-HWY_INLINE hn::Vec<D> scaled(D d, hn::Vec<D> p, hn::Vec<D> n) {
+HWY_INLINE hn::Vec<D> scaled(D d, hn::Vec<D> p, hn::Vec<D> n, hn::Vec<D>) {
   if constexpr (hn::MaxLanes(d) == 16) return {_mm512_scalef_ps(p.raw, n.raw)};
   if constexpr (hn::MaxLanes(d) <= 4) return {_mm_scalef_ps(p.raw, n.raw)};
-}
-// The same; shifted: n + kToInteger.
-template <class D>
-HWY_INLINE hn::Vec<D> scaled_by(D d, hn::Vec<D> p, hn::Vec<D> n, hn::Vec<D>) {
-  return scaled(d, p, n);
 }
 // The same for p in [0.5, 2] and n that is not positive, but zero where p 2^n may be subnormal.
 template <class D>
@@ -89,34 +74,20 @@ HWY_INLINE hn::Vec<D> scaled_to_normal_or_zero(D d, hn::Vec<D> p, hn::Vec<D> n, 
   }
 }
 #else
-template <class D>
-using Exponent = hn::Vec<hn::RebindToSigned<D> >;
-template <class D>
-HWY_INLINE Exponent<D> exponent_near(D, hn::Vec<D> x) {
-  return hn::NearestInt(x);
-}
-template <class D>
-HWY_INLINE hn::Vec<D> exponent_value(D d, Exponent<D> n) {
-  return hn::ConvertTo(d, n);
-}
 // 2^n for n in [-126, 127].
 template <class D>
-HWY_INLINE hn::Vec<D> power_of_two(D d, Exponent<D> n) {
+HWY_INLINE hn::Vec<D> power_of_two(D d, hn::Vec<hn::RebindToSigned<D> > n) {
   const hn::RebindToSigned<D> di;
   return hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
 }
-// p 2^n rounded once, for n in [-252, 254], which is more than one factor holds.
+// p 2^n rounded once, for n in [-252, 254], which is more than one factor holds. shifted: n +
+// kToInteger.
 template <class D>
-HWY_INLINE hn::Vec<D> scaled(D d, hn::Vec<D> p, Exponent<D> n) {
+HWY_INLINE hn::Vec<D> scaled(D d, hn::Vec<D> p, hn::Vec<D>, hn::Vec<D> shifted) {
+  const hn::RebindToSigned<D> di;
+  const auto n = hn::Sub(hn::BitCast(di, shifted), hn::BitCast(di, hn::Set(d, kToInteger)));
   const auto half = hn::ShiftRight<1>(n);
   return hn::Mul(hn::Mul(p, power_of_two(d, half)), power_of_two(d, hn::Sub(n, half)));
-}
-// The same; shifted: n + kToInteger.
-template <class D>
-HWY_INLINE hn::Vec<D> scaled_by(D d, hn::Vec<D> p, hn::Vec<D>, hn::Vec<D> shifted) {
-  const hn::RebindToSigned<D> di;
-  const auto bits = hn::BitCast(di, hn::Set(d, kToInteger));
-  return scaled(d, p, hn::Sub(hn::BitCast(di, shifted), bits));
 }
 // The same for p in [0.5, 2] and n that is not positive, but zero where p 2^n may be subnormal.
 template <class D>
@@ -128,33 +99,6 @@ HWY_INLINE hn::Vec<D> scaled_to_normal_or_zero(D d, hn::Vec<D> p, hn::Vec<D> n,
   return hn::IfThenZeroElse(hn::Lt(n, hn::Set(d, -125.0f)), hn::Mul(p, power));
 }
 #endif
-
-// exp(x) / 2^n for the n next to x / ln 2, x being bounded: x = n ln 2 + r, then a polynomial in r
-// fitted on |r| <= ln(2)/2 with relative error 3e-9.
-template <class D, class N>
-HWY_INLINE hn::Vec<D> exp_of_rest(D d, hn::Vec<D> x, N n) {
-  const auto whole = exponent_value(d, n);
-  auto r = hn::NegMulAdd(whole, hn::Set(d, kUpperLn2), x);
-  r = hn::NegMulAdd(whole, hn::Set(d, kRestOfLn2), r);
-  auto p = hn::MulAdd(r, hn::Set(d, 0x1.6db4e4p-10f), hn::Set(d, 0x1.123be0p-7f));
-  p = hn::MulAdd(p, r, hn::Set(d, 0x1.55545ep-5f));
-  p = hn::MulAdd(p, r, hn::Set(d, 0x1.55548ep-3f));
-  p = hn::MulAdd(p, r, hn::Set(d, 0.5f));
-  return hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0f));
-}
-
-template <class D>
-HWY_INLINE auto exponent_of_exp(D d, hn::Vec<D> x) {
-  return exponent_near(d, hn::Mul(x, hn::Set(d, 1.44269504f)));
-}
-
-// Within 1 ulp, subnormal results included.
-template <class D>
-HWY_INLINE hn::Vec<D> exp(D d, hn::Vec<D> x) {
-  const auto bounded = hn::Min(hn::Max(x, hn::Set(d, -104.0f)), hn::Set(d, 89.0f));
-  const auto n = exponent_of_exp(d, bounded);
-  return hn::IfThenElse(hn::IsNaN(x), x, scaled(d, exp_of_rest(d, bounded, n), n));
-}
 
 // Functions of COUNT vectors, in place: that of one waits for itself at every step, where those of
 // several fill the processor's units.
@@ -193,24 +137,45 @@ HWY_INLINE void exp2_of_products(D d, hn::Vec<D> a, hn::Vec<D> (&x)[COUNT]) {
   each<COUNT>([&](int i) HWY_ATTR { x[i] = scaled_to_normal_or_zero(d, x[i], n[i], shifted[i]); });
 }
 
-// x[i] = exp(-|x[i]|), within 1 ulp, subnormal results included.
+// x[i] = exp(x[i]) of numbers in [-104, 89], within 1 ulp, subnormal results included: for the n
+// next to x / ln 2, x = n ln 2 + r, then a polynomial in r fitted on |r| <= ln(2)/2 with relative
+// error 3e-9.
 template <int COUNT, class D>
-HWY_INLINE void exps_of_negatives(D d, hn::Vec<D> (&x)[COUNT]) {
+HWY_INLINE void exps_of_bounded(D d, hn::Vec<D> (&x)[COUNT]) {
   constexpr float kPolynomial[] = {1.0f,           0.5f,           0x1.55548ep-3f,
                                    0x1.55545ep-5f, 0x1.123be0p-7f, 0x1.6db4e4p-10f};
-  const auto to_integer = hn::Set(d, kToInteger), least = hn::Set(d, -104.0f);
+  const auto to_integer = hn::Set(d, kToInteger);
   hn::Vec<D> shifted[COUNT], n[COUNT];
-  each<COUNT>([&](int i) HWY_ATTR {
-    x[i] = hn::Neg(hn::Abs(x[i]));
-    x[i] = hn::IfThenElse(hn::Lt(x[i], least), least, x[i]);  // NaN stays
-  });
   each<COUNT>([&](int i)
                   HWY_ATTR { shifted[i] = hn::MulAdd(x[i], hn::Set(d, 1.44269504f), to_integer); });
   each<COUNT>([&](int i) HWY_ATTR { n[i] = hn::Sub(shifted[i], to_integer); });
   each<COUNT>([&](int i) HWY_ATTR { x[i] = hn::NegMulAdd(n[i], hn::Set(d, kUpperLn2), x[i]); });
   each<COUNT>([&](int i) HWY_ATTR { x[i] = hn::NegMulAdd(n[i], hn::Set(d, kRestOfLn2), x[i]); });
-  powers_of_rests(d, kPolynomial, x);  // as exp_of_rest
-  each<COUNT>([&](int i) HWY_ATTR { x[i] = scaled_by(d, x[i], n[i], shifted[i]); });
+  powers_of_rests(d, kPolynomial, x);
+  each<COUNT>([&](int i) HWY_ATTR { x[i] = scaled(d, x[i], n[i], shifted[i]); });
+}
+
+// At least `least`; NaN stays.
+template <class D>
+HWY_INLINE hn::Vec<D> at_least(D d, float least, hn::Vec<D> x) {
+  const auto bound = hn::Set(d, least);
+  return hn::IfThenElse(hn::Lt(x, bound), bound, x);
+}
+
+// x[i] = exp(-|x[i]|), within 1 ulp, subnormal results included.
+template <int COUNT, class D>
+HWY_INLINE void exps_of_negatives(D d, hn::Vec<D> (&x)[COUNT]) {
+  each<COUNT>([&](int i) HWY_ATTR { x[i] = at_least(d, -104.0f, hn::Neg(hn::Abs(x[i]))); });
+  exps_of_bounded(d, x);
+}
+
+// Within 1 ulp, subnormal results included.
+template <class D>
+HWY_INLINE hn::Vec<D> exp(D d, hn::Vec<D> x) {
+  const auto most = hn::Set(d, 89.0f);
+  hn::Vec<D> one[] = {at_least(d, -104.0f, hn::IfThenElse(hn::Gt(x, most), most, x))};
+  exps_of_bounded(d, one);
+  return one[0];
 }
 
 // Within 3 ulp, but zero where exp(-x) overflows.
