@@ -1,9 +1,9 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
 #include "kernels/ceil_div.h"
+#include "kernels/cpu/aligned_memory.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/ops/ragged.h"
 
@@ -44,12 +44,11 @@ void for_channels(ThreadPool& pool, const Ragged& seqs, int64_t D, int64_t cost,
              });
 }
 
-// Floats of this thread for the time of a kernel. They grow and are kept, so that no step after the
-// first of its size allocates.
+// Floats of this thread for the time of a kernel, with anything in them. They grow and are kept, so
+// that no step after the first of its size allocates.
 inline float* scratch(size_t floats) {
-  static thread_local std::vector<float> memory;
-  if (memory.size() < floats) memory.resize(floats);
-  return memory.data();
+  static thread_local AlignedMemory memory;
+  return memory.room<float>(static_cast<int64_t>(floats));
 }
 
 }  // namespace recurve::cpu
