@@ -40,4 +40,8 @@ look() { # FILE COUNT SED...: in front of so many lines
 look grammar_compiler.cc 3 -e 's/^\( *\)prev_token = &token;/\1LookAtWork();\n&/' \
   -e 's/^\( *\)cur_stack_element.element_id = i;/\1LookAtWork();\n&/'
 look earley_parser.cc 3 -e 's/^\( *\)tmp_process_state_queue_.pop();/\1LookAtWork();\n&/'
+# What a matcher knows of its place is told to xgrammar_place.cc.
+printf '%s\n' 'namespace xgrammar {' \
+  'const EarleyParser& ParserOf(const GrammarMatcher& matcher) { return *matcher.ImplPtr(); }' \
+  '}  // namespace xgrammar' >>"$folder/cpp/grammar_matcher.cc"
 printf '%s' "$made_of" >"$folder/made_of" # last: only whole folders are taken

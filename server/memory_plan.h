@@ -24,7 +24,7 @@ struct MemoryPlan {
 
   size_t prefixes = 0;  // likewise, by plan_prefixes(): for states that prompts leave
 
-  // Likewise: compiled constraints of answers that are kept for whoever asks again.
+  // Likewise: compiled constraints of answers that are kept for whoever asks again, and masks.
   size_t constraints = 0;
 
   size_t sessions_here() const { return on_host ? sessions + prefixes + constraints : 0; }

@@ -39,9 +39,13 @@ class ConstraintLibrary {
                                                     const CompileBounds& bounds) = 0;
 };
 
+// Of memory, for masks of places where answers were; of 131,072 ids that is a thousand.
+inline constexpr size_t kMaskBytes = size_t{16} << 20;
+
 // Where this build has no library for it, one that refuses everything. May take long for a large
-// vocabulary.
-std::unique_ptr<ConstraintLibrary> make_constraint_library(const TokenTexts& tokens);
+// vocabulary. Its constraints keep masks in so many bytes; the masks are the same without.
+std::unique_ptr<ConstraintLibrary> make_constraint_library(const TokenTexts& tokens,
+                                                           size_t mask_bytes = kMaskBytes);
 
 // Whether it has one.
 bool has_constraint_library();

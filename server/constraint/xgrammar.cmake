@@ -20,14 +20,16 @@ endif()
 
 file(GLOB xgrammar_sources ${xgrammar_folder}/cpp/*.cc ${xgrammar_folder}/cpp/converter_ext/*.cc
   ${xgrammar_folder}/cpp/support/*.cc)
-add_library(xgrammar STATIC ${xgrammar_sources})
+add_library(xgrammar STATIC ${xgrammar_sources} ${xgrammar_place})
+target_include_directories(xgrammar PRIVATE ${CMAKE_SOURCE_DIR})
 # Several sources at once take half the time; the one left out defines what another does too.
 set_target_properties(xgrammar PROPERTIES CXX_STANDARD 17 UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
 set_source_files_properties(${xgrammar_folder}/cpp/json_schema_converter.cc PROPERTIES
   SKIP_UNITY_BUILD_INCLUSION ON)
 target_include_directories(xgrammar SYSTEM PUBLIC ${xgrammar_folder}/include
   ${xgrammar_folder}/3rdparty/dlpack/include)
-target_include_directories(xgrammar SYSTEM PRIVATE ${xgrammar_folder}/3rdparty/picojson)
+target_include_directories(xgrammar SYSTEM PRIVATE ${xgrammar_folder}/cpp
+  ${xgrammar_folder}/3rdparty/picojson)
 # What it would say on standard error is for us to hear: see xgrammar_library.cc.
 target_compile_definitions(xgrammar PRIVATE XGRAMMAR_LOG_CUSTOMIZE=1 XGRAMMAR_ENABLE_CPPTRACE=0
   XGRAMMAR_ENABLE_INTERNAL_CHECK=0)

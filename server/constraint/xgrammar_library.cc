@@ -1,18 +1,22 @@
-// The only file that knows xgrammar (https://github.com/mlc-ai/xgrammar, Apache-2.0).
+// With xgrammar_place.cc the only file that knows xgrammar (https://github.com/mlc-ai/xgrammar,
+// Apache-2.0).
 #include <dlpack/dlpack.h>
 #include <fmt/format.h>
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <nlohmann/json.hpp>
 #include <variant>
 
 #include "server/constraint/constraint_library.h"
+#include "server/constraint/mask_cache.h"
 #include "server/constraint/schema_walk.h"
 #include "server/constraint/tag_walk.h"
 #include "server/constraint/text_walk.h"
 #include "server/constraint/utf8_masks.h"
+#include "server/constraint/xgrammar_place.h"
 
 namespace recurve {
 namespace {
@@ -94,19 +98,23 @@ struct Vocabulary {
   std::array<std::vector<uint32_t>, kUtf8States> utf8;
 };
 
+// What all matchers of a constraint have in common.
+struct Followed {
+  std::shared_ptr<const Vocabulary> vocabulary;
+  std::shared_ptr<MaskCache> masks;
+  std::vector<int32_t> control_ids;  // that the grammar names
+  uint64_t number;                   // no other constraint's
+};
+
 // The library's characters may be surrogates, which are no UTF-8: that it is, is kept to here.
 class XgrammarMatcher final : public Matcher {
  public:
-  // `control_ids`: those that the grammar names.
-  XgrammarMatcher(xgrammar::GrammarMatcher matcher, std::shared_ptr<const Vocabulary> vocabulary,
-                  std::span<const int32_t> control_ids)
-      : matcher_(std::move(matcher)),
-        vocabulary_(std::move(vocabulary)),
-        control_ids_(control_ids) {}
+  XgrammarMatcher(xgrammar::GrammarMatcher matcher, std::shared_ptr<const Followed> followed)
+      : matcher_(std::move(matcher)), followed_(std::move(followed)) {}
 
   bool accept(int32_t id) override {
     const Watch watch(kMatcherBounds, kMatcherRemedy);
-    const std::string& text = vocabulary_->texts.at(static_cast<size_t>(id));
+    const std::string& text = followed_->vocabulary->texts.at(static_cast<size_t>(id));
     const auto next = utf8_state_after(utf8_, text);
     if ((text.empty() && !may_come(id)) || !next || matcher_.IsTerminated() ||
         !matcher_.AcceptToken(id))
@@ -116,6 +124,25 @@ class XgrammarMatcher final : public Matcher {
   }
 
   void fill(std::span<uint32_t> mask) override {
+    std::string place = place_of(matcher_);
+    if (place.empty()) return work_out(mask);
+    place += static_cast<char>(utf8_);
+    place.append(reinterpret_cast<const char*>(&followed_->number), sizeof(followed_->number));
+    if (followed_->masks->find(place, mask)) return;
+    work_out(mask);
+    followed_->masks->keep(std::move(place), mask);
+  }
+
+  bool may_end() const override { return utf8_ == 0 && matcher_.IsCompleted(); }
+
+  std::unique_ptr<Matcher> fork() const override {
+    auto fork = std::make_unique<XgrammarMatcher>(matcher_.Fork(), followed_);
+    fork->utf8_ = utf8_;
+    return fork;
+  }
+
+ private:
+  void work_out(std::span<uint32_t> mask) {
     const Watch watch(kMatcherBounds, kMatcherRemedy);
     int64_t words = static_cast<int64_t>(mask.size());
     DLTensor tensor{.data = mask.data(),
@@ -128,53 +155,48 @@ class XgrammarMatcher final : public Matcher {
     // It says whether there is anything that may not come, and fills the mask only then.
     std::ranges::fill(mask, ~uint32_t{0});
     matcher_.FillNextTokenBitmask(&tensor);
-    const std::vector<uint32_t>& utf8 = vocabulary_->utf8[utf8_];
+    const std::vector<uint32_t>& utf8 = followed_->vocabulary->utf8[utf8_];
+    const std::vector<int32_t>& control_ids = followed_->control_ids;
     const auto bit = [](int32_t id) { return uint32_t{1} << (static_cast<size_t>(id) % 32); };
     std::array<bool, 2> named{};
-    for (size_t i = 0; i < control_ids_.size(); ++i) {
-      const int32_t id = control_ids_[i];
+    for (size_t i = 0; i < control_ids.size(); ++i) {
+      const int32_t id = control_ids[i];
       named.at(i) = may_come(id) && (mask[static_cast<size_t>(id) / 32] & bit(id)) != 0;
     }
     for (size_t word = 0; word < mask.size(); ++word) mask[word] &= utf8[word];
-    for (size_t i = 0; i < control_ids_.size(); ++i) {
-      if (named.at(i)) mask[static_cast<size_t>(control_ids_[i]) / 32] |= bit(control_ids_[i]);
+    for (size_t i = 0; i < control_ids.size(); ++i) {
+      if (named.at(i)) mask[static_cast<size_t>(control_ids[i]) / 32] |= bit(control_ids[i]);
     }
   }
-
-  bool may_end() const override { return utf8_ == 0 && matcher_.IsCompleted(); }
-
-  std::unique_ptr<Matcher> fork() const override {
-    auto fork = std::make_unique<XgrammarMatcher>(matcher_.Fork(), vocabulary_, control_ids_);
-    fork->utf8_ = utf8_;
-    return fork;
-  }
-
- private:
   // Of control tokens, which have no text: between whole characters, those that are named.
   bool may_come(int32_t id) const {
-    return utf8_ == 0 && std::ranges::find(control_ids_, id) != control_ids_.end();
+    return utf8_ == 0 &&
+           std::ranges::find(followed_->control_ids, id) != followed_->control_ids.end();
   }
 
   xgrammar::GrammarMatcher matcher_;
-  const std::shared_ptr<const Vocabulary> vocabulary_;
-  const std::span<const int32_t> control_ids_;  // the constraint's, which outlives it
+  const std::shared_ptr<const Followed> followed_;
   Utf8State utf8_ = 0;
 };
 
 class XgrammarConstraint final : public Constraint {
  public:
   XgrammarConstraint(xgrammar::CompiledGrammar grammar,
-                     std::shared_ptr<const Vocabulary> vocabulary, ConstraintText text)
-      : grammar_(std::move(grammar)),
-        vocabulary_(std::move(vocabulary)),
-        text_(std::move(text)),
-        control_ids_(text_.form == ConstraintText::Form::kToolCalls ? control_ids_of(text_.text)
-                                                                    : std::vector<int32_t>()) {}
+                     std::shared_ptr<const Vocabulary> vocabulary, std::shared_ptr<MaskCache> masks,
+                     ConstraintText text)
+      : grammar_(std::move(grammar)), text_(std::move(text)) {
+    static std::atomic<uint64_t> constraints = 0;
+    followed_ = std::make_shared<const Followed>(Followed{
+        .vocabulary = std::move(vocabulary),
+        .masks = std::move(masks),
+        .control_ids = text_.form == ConstraintText::Form::kToolCalls ? control_ids_of(text_.text)
+                                                                      : std::vector<int32_t>(),
+        .number = ++constraints});
+  }
 
   std::unique_ptr<Matcher> begin() const override {
     const Watch watch(kMatcherBounds, kMatcherRemedy);
-    return std::make_unique<XgrammarMatcher>(xgrammar::GrammarMatcher(grammar_), vocabulary_,
-                                             control_ids_);
+    return std::make_unique<XgrammarMatcher>(xgrammar::GrammarMatcher(grammar_), followed_);
   }
   // What it says of itself is two thirds of what it takes of the allocator (up to four fifths).
   size_t bytes() const override { return grammar_.MemorySizeBytes() * 3 / 2 + text_.text.size(); }
@@ -182,9 +204,8 @@ class XgrammarConstraint final : public Constraint {
 
  private:
   const xgrammar::CompiledGrammar grammar_;
-  const std::shared_ptr<const Vocabulary> vocabulary_;
   const ConstraintText text_;
-  const std::vector<int32_t> control_ids_;
+  std::shared_ptr<const Followed> followed_;
 };
 
 std::string ebnf_of_choices(const std::string& text) {
@@ -198,11 +219,12 @@ std::string ebnf_of_choices(const std::string& text) {
 
 class XgrammarLibrary final : public ConstraintLibrary {
  public:
-  explicit XgrammarLibrary(const TokenTexts& tokens)
+  XgrammarLibrary(const TokenTexts& tokens, size_t mask_bytes)
       : compiler_(xgrammar::TokenizerInfo(with_control_tokens(tokens), xgrammar::VocabType::RAW,
                                           std::nullopt, std::vector<int32_t>{}),
                   /*max_threads=*/1, /*cache_enabled=*/false),
-        vocabulary_(std::make_shared<const Vocabulary>(tokens)) {}
+        vocabulary_(std::make_shared<const Vocabulary>(tokens)),
+        masks_(std::make_shared<MaskCache>(mask_bytes)) {}
 
   std::shared_ptr<const Constraint> compile(const ConstraintText& text,
                                             const CompileBounds& bounds) override {
@@ -213,7 +235,7 @@ class XgrammarLibrary final : public ConstraintLibrary {
     try {
       xgrammar::CompiledGrammar grammar = compiled(text);
       if (!left_out.empty()) throw ConstraintRefused(left_out);
-      return std::make_shared<XgrammarConstraint>(std::move(grammar), vocabulary_, text);
+      return std::make_shared<XgrammarConstraint>(std::move(grammar), vocabulary_, masks_, text);
     } catch (const ConstraintRefused& refused) {
       throw ConstraintRefused("the constraint cannot be enforced: " + std::string(refused.what()));
     } catch (const std::runtime_error& error) {
@@ -276,12 +298,14 @@ class XgrammarLibrary final : public ConstraintLibrary {
 
   xgrammar::GrammarCompiler compiler_;
   const std::shared_ptr<const Vocabulary> vocabulary_;
+  const std::shared_ptr<MaskCache> masks_;
 };
 
 }  // namespace
 
-std::unique_ptr<ConstraintLibrary> make_constraint_library(const TokenTexts& tokens) {
-  return std::make_unique<XgrammarLibrary>(tokens);
+std::unique_ptr<ConstraintLibrary> make_constraint_library(const TokenTexts& tokens,
+                                                           size_t mask_bytes) {
+  return std::make_unique<XgrammarLibrary>(tokens, mask_bytes);
 }
 bool has_constraint_library() { return true; }
 
