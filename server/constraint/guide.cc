@@ -14,6 +14,10 @@ namespace {
 // Of a processor, on one mask; with 131,072 ids most take a fourth of it.
 constexpr double kSlow = 0.005;  // seconds
 
+constexpr const char* kDeadEnd =
+    "no token that is allowed may come next, and the text may not end here: ask for what the "
+    "model's tokens can write";
+
 void add_id(int32_t id, std::span<uint32_t> set) {
   set[static_cast<size_t>(id) / 32] |= uint32_t{1} << (static_cast<size_t>(id) % 32);
 }
@@ -78,8 +82,11 @@ void Guide::fill() {
   matcher_->fill(mask_);
   for (const int32_t id : rules_->ends) remove_id(id, mask_);
   for (size_t w = 0; w < allowed_.size(); ++w) mask_[w] &= allowed_[w];
-  if (!matcher_->may_end()) return;
   const bool goes_on = std::ranges::any_of(mask_, [](uint32_t word) { return word != 0; });
+  if (!matcher_->may_end()) {
+    if (!goes_on) throw ConstraintRefused(kDeadEnd);
+    return;
+  }
   if (goes_on && tokens_ < rules_->min_tokens) return;
   for (const int32_t id : rules_->ends) add_id(id, mask_);
 }

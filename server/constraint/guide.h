@@ -41,8 +41,8 @@ class Guide : public std::enable_shared_from_this<Guide> {
   bool ready() const { return ready_.load(std::memory_order_acquire); }
   // One bit an id, (ids / 32, rounded up) words. While ready().
   std::span<const uint32_t> mask() const { return mask_; }
-  // Why that is empty, in a sentence; empty: for no other reason than the constraint. While
-  // ready().
+  // Why nothing can come, for whoever asked, in a sentence; empty where the mask is not, or for no
+  // fault of the constraint. While ready().
   const std::string& error() const { return error_; }
 
   // One for another answer, which goes on from here. While ready().

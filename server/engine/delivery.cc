@@ -42,8 +42,8 @@ bool Delivery::score_prompt(Sequence& sequence, const Batch& batch, int first, i
 void Delivery::say(Sequence& sequence, SampledToken token) {
   if (token.error != nullptr) {
     const bool of_guide = sequence.guide != nullptr && !sequence.guide->error().empty();
-    return sequence.end(Finish::kInternal,
-                        of_guide ? sequence.guide->error().c_str() : token.error);
+    return of_guide ? sequence.end(Finish::kConstraint, sequence.guide->error().c_str())
+                    : sequence.end(Finish::kInternal, token.error);
   }
   const StopKind stop = stop_kind(token.id, sequence.sampling, vocab_, sequence.decode.generated);
   sequence.say(token.id);

@@ -36,7 +36,7 @@ const Buckets kRows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 
 
 constexpr std::array<const char*, Metrics::kFinishes> kFinishNames = {
     "length",   "eos",     "stop_id",  "stop_string", "cancelled",
-    "deadline", "stalled", "shutdown", "error"};
+    "deadline", "stalled", "shutdown", "constraint",  "error"};
 
 constexpr std::array<const char*, Metrics::kRefusals> kRefusalNames = {
     "too_many", "too_many_of_address", "no_file_left"};

@@ -33,9 +33,10 @@ class Metrics final : public EngineMetrics {
     kDeadline,    // deadline passed, while waiting or running
     kStalled,   // its client read nothing of the answer, or sent nothing of the text, for too long
     kShutdown,  // the server stopped first
-    kError,     // INTERNAL: for example no number in the logits
+    kConstraint,  // its constraint could not be followed
+    kError,       // INTERNAL: for example no number in the logits
   };
-  static constexpr int kFinishes = 9;
+  static constexpr int kFinishes = 10;
 
   // Why a connection was closed as it came.
   enum class Refusal {

@@ -26,6 +26,8 @@ Refused refusal_of(const Ending& ending) {
       return refusal(Code::kBusy, "the session serves another request");
     case Finish::kInvalid:
       return refusal(Code::kInvalid, "the request cannot be served");
+    case Finish::kConstraint:
+      return refusal(Code::kInvalid, "the constraint cannot be followed");
     case Finish::kOverloaded: {
       Refusal full = refusal(Code::kExhausted, "it would wait for too long: try again later");
       full.retry_seconds = ending.retry_seconds;
@@ -167,6 +169,8 @@ std::string_view name_of(Finish why) {
       return "no_memory";
     case Finish::kDraining:
       return "draining";
+    case Finish::kConstraint:
+      return "constraint";
     case Finish::kFailed:
       return "failed";
     case Finish::kInternal:

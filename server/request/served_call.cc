@@ -36,6 +36,8 @@ Metrics::Finish metric_of(Finish why) {
       return Metrics::Finish::kStalled;
     case Finish::kDraining:
       return Metrics::Finish::kShutdown;
+    case Finish::kConstraint:
+      return Metrics::Finish::kConstraint;
     default:
       return Metrics::Finish::kError;
   }

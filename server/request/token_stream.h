@@ -36,6 +36,8 @@ enum class Finish {
   kNotKept,       // the answer could not be written to the disk, and is taken back
   kNoMemory,      // refused, or a further choice given up: the system gives no memory for it
   kDraining,      // the server is going down
+  // Its constraint takes too long to follow, or lets nothing come that could.
+  kConstraint,
   kInternal,      // the model gave no usable distribution (NaN), or a bug
   kFailed,        // the engine has failed, and with it the server
 };

@@ -122,8 +122,8 @@ TEST(EngineConstraint, WhereNothingCanComeTheAnswerFailsAlone) {
   answer->take();
   other->take();
   EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3}));
-  EXPECT_EQ(answer->why(), Finish::kInternal);
-  EXPECT_THAT(answer->ending->message, ::testing::HasSubstr("no token is left to sample"));
+  EXPECT_EQ(answer->why(), Finish::kConstraint);
+  EXPECT_THAT(answer->ending->message, ::testing::HasSubstr("no token that is allowed may come"));
   EXPECT_EQ(other->why(), Finish::kLength);
 }
 
@@ -271,7 +271,7 @@ TEST(EngineConstraint, AMaskThatIsGivenUpEndsItsAnswerWithASentence) {
   };
   const AnswerPtr answer = harness->ask(constrained(refused));
   EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3}));
-  EXPECT_EQ(answer->why(), Finish::kInternal);
+  EXPECT_EQ(answer->why(), Finish::kConstraint);
   EXPECT_EQ(answer->ending->message, "the constraint cannot be followed: it takes too long");
 }
 

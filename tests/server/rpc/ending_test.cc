@@ -135,6 +135,7 @@ TEST_F(EndingTest, WhatTheEngineRefusesHasItsCode) {
       {Finish::kOverloaded, StatusCode::RESOURCE_EXHAUSTED},
       {Finish::kDeadline, StatusCode::DEADLINE_EXCEEDED},
       {Finish::kStalled, StatusCode::DEADLINE_EXCEEDED},
+      {Finish::kConstraint, StatusCode::INVALID_ARGUMENT},
       {Finish::kCancelled, StatusCode::CANCELLED},
       {Finish::kDraining, StatusCode::UNAVAILABLE},
       {Finish::kInternal, StatusCode::INTERNAL}};
@@ -149,7 +150,8 @@ TEST_F(EndingTest, WhatTheEngineRefusesHasItsCode) {
     }
   }
   const std::string metrics = metrics_.text();
-  for (const std::string reason : {"stalled", "error", "deadline", "shutdown", "cancelled"}) {
+  for (const std::string reason :
+       {"stalled", "error", "deadline", "shutdown", "constraint", "cancelled"}) {
     EXPECT_THAT(metrics, HasSubstr("finished_total{reason=\"" + reason + "\"} 2\n")) << reason;
   }
 }
