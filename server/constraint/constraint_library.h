@@ -37,6 +37,8 @@ class ConstraintLibrary {
   // thread.
   virtual std::shared_ptr<const Constraint> compile(const ConstraintText& text,
                                                     const CompileBounds& bounds) = 0;
+  // Of memory that kept masks take now. Any thread.
+  virtual size_t mask_bytes() const { return 0; }
 };
 
 // Of memory, for masks of places where answers were; of 131,072 ids that is a thousand.

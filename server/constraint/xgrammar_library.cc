@@ -243,6 +243,8 @@ class XgrammarLibrary final : public ConstraintLibrary {
     }
   }
 
+  size_t mask_bytes() const override { return masks_->bytes(); }
+
  private:
   // The library never lets ids come that have no text, even where a grammar names them: a byte that
   // is in no text of UTF-8 stands for control tokens.

@@ -28,7 +28,7 @@ struct ConstraintOptions {
   ModelOptions model{.model = "weights_tools/demo/xlstm-books"};
   std::string tokenizer;
   int ids = 0, streams = 16;
-  double seconds = 15, turn = 2;
+  double seconds = 15, turn = 2, warm = 4;
 };
 
 // A person, as programs ask for one. `number`: of several that are different.
@@ -328,7 +328,7 @@ void run(const ConstraintOptions& o, bool json) {
   constexpr int kMostTokens = 400;
   const auto none = [] {};
   Asking kept(*model, *backend, eos, Constraints(count, constraint), kMostTokens);
-  kept.turn(std::max(o.seconds / 4, o.turn), /*measured=*/false, none);
+  kept.turn(std::max(o.warm, o.turn), /*measured=*/false, none);
   const double answer = kept.mean_answer() > 0 ? kept.mean_answer() : kMostTokens;
   const int as_long = static_cast<int>(answer) + 1;
   Asking free(*model, *backend, eos, Constraints(count, nullptr), as_long);
@@ -398,6 +398,10 @@ void add_constraint(CLI::App& app, const bool& json) {
   constraint->add_option("--tokenizer", o->tokenizer, "Directory of another one than --model's");
   constraint->add_option("--streams", o->streams, "At once")->capture_default_str();
   constraint->add_option("--seconds", o->seconds, "To measure each of four phases for")
+      ->capture_default_str();
+  constraint
+      ->add_option("--warm", o->warm,
+                   "Seconds for which answers of the schema run before: their masks are kept")
       ->capture_default_str();
   constraint->add_option("--turn", o->turn, "Seconds until the next phase has its turn")
       ->capture_default_str();

@@ -1,6 +1,7 @@
 #pragma once
 // What a client says that its answer must be: it is refused, or each id that may come is taken,
-// some tokens far, and what is compiled too long is given up.
+// some tokens far, and what is compiled too long is given up. Masks that are kept by their place
+// are those that are worked out anew.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -11,11 +12,13 @@
 
 namespace recurve::fuzz {
 
-inline void follow(const Constraint& constraint, size_t choices) {
-  const auto matcher = constraint.begin();
-  std::vector<uint32_t> mask((testing::byte_vocabulary().size() + 31) / 32);
+inline void follow(const Constraint& constraint, const Constraint& anew, size_t choices) {
+  const auto matcher = constraint.begin(), other = anew.begin();
+  std::vector<uint32_t> mask((testing::byte_vocabulary().size() + 31) / 32), worked_out(mask);
   for (int token = 0; token < 8; ++token) {
     matcher->fill(mask);
+    other->fill(worked_out);
+    if (mask != worked_out) std::abort();
     std::vector<int32_t> ids;
     for (size_t id = 0; id < mask.size() * 32; ++id) {
       if ((mask[id / 32] >> (id % 32) & 1) != 0) ids.push_back(static_cast<int32_t>(id));
@@ -23,14 +26,19 @@ inline void follow(const Constraint& constraint, size_t choices) {
     if (ids.empty()) return;
     choices = choices * 6364136223846793005 + 1442695040888963407;
     const int32_t id = ids[(choices >> 33) % ids.size()];
-    if (!matcher->fork()->accept(id) || !matcher->accept(id)) std::abort();
+    if (!matcher->fork()->accept(id) || !matcher->accept(id) || !other->accept(id)) std::abort();
   }
 }
 
 inline int take(const ConstraintText& text) {
-  static const auto library = make_constraint_library(testing::byte_vocabulary());
+  static const auto keeps = make_constraint_library(testing::byte_vocabulary());
+  static const auto keeps_none = make_constraint_library(testing::byte_vocabulary(), 0);
   try {
-    follow(*library->compile(text, {.most_seconds = 0.2}), text.text.size());
+    const auto constraint = keeps->compile(text, {.most_seconds = 0.2});
+    const auto anew = keeps_none->compile(text, {.most_seconds = 2});
+    for (const size_t choices : {text.text.size(), text.text.size() + 1}) {
+      follow(*constraint, *anew, choices);
+    }
   } catch (const ConstraintRefused& refused) {
     if (std::string(refused.what()).empty()) std::abort();
   }
