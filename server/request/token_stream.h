@@ -38,8 +38,8 @@ enum class Finish {
   kDraining,      // the server is going down
   // Its constraint takes too long to follow, or lets nothing come that could.
   kConstraint,
-  kInternal,      // the model gave no usable distribution (NaN), or a bug
-  kFailed,        // the engine has failed, and with it the server
+  kInternal,  // the model gave no usable distribution (NaN), or a bug
+  kFailed,    // the engine has failed, and with it the server
 };
 
 // What the engine says once it has taken a request on, before anything is computed.
