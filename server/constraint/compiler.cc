@@ -2,8 +2,6 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,37 +11,15 @@
 namespace recurve {
 namespace {
 
-// Steps are computed by as many threads as there are processors, and each waits for the slowest: a
-// compilation may hold one up for this long at a time, and then gives way.
-constexpr uint64_t kLongestRun = 100'000;  // ns
-
 // Thrown by rest(): the thread gets next to nothing of a processor.
 class CompileStarved {};
-
-// Of the calling thread from now on. One without rights can never raise its own again, nor can one
-// that it makes.
-void take_priority(CompilePriority priority) {
-  const bool idle = priority == CompilePriority::kIdle;
-  const int nice = idle ? 19 : 10;
-  // As the kernel's sched_setattr(2) has it; glibc 2.41 is the first that has it too.
-  const struct {
-    uint32_t size = 48, policy;
-    uint64_t flags = 0;
-    int32_t nice;
-    uint32_t priority = 0;
-    uint64_t runtime = kLongestRun;  // since Linux 6.12: in so small pieces
-    uint64_t deadline = 0, period = 0;
-  } attributes{.policy = static_cast<uint32_t>(idle ? SCHED_IDLE : SCHED_BATCH), .nice = nice};
-  if (syscall(SYS_sched_setattr, 0, &attributes, 0) == 0) return;
-  setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), nice);
-}
 
 }  // namespace
 
 struct ConstraintCompiler::Waiter::Job {
   ConstraintText text;
   uint64_t client = 0;
-  CompilePriority priority = CompilePriority::kIdle;
+  ThreadPriority priority = ThreadPriority::kIdle;
   bool has_thread = false;
   std::atomic<bool> unwanted{false};
   Clock::time_point turn_began = {};
@@ -154,7 +130,7 @@ void ConstraintCompiler::add(const ConstraintText& text, uint64_t client) {
 void ConstraintCompiler::make_threads() {
   const size_t clients = begun_.size() + waiting_.size() + 1;
   while (threads_.size() < 2 * std::min(clients, static_cast<size_t>(limits_.most_begun))) {
-    const auto priority = threads_.size() % 2 == 0 ? CompilePriority::kIdle : CompilePriority::kLow;
+    const auto priority = threads_.size() % 2 == 0 ? ThreadPriority::kIdle : ThreadPriority::kLow;
     threads_.emplace_back([this, priority] { work(priority); });
   }
 }
@@ -187,14 +163,14 @@ void ConstraintCompiler::pass_turn() {
     queue->second.pop_front();
     if (queue->second.empty()) waiting_.erase(queue);
     // What is done once for all cannot be left in the middle.
-    if (library_ == nullptr) turn_->priority = CompilePriority::kLow;
+    if (library_ == nullptr) turn_->priority = ThreadPriority::kLow;
   }
   changed_.notify_all();
 }
 
-void ConstraintCompiler::work(CompilePriority priority) {
+void ConstraintCompiler::work(ThreadPriority priority) {
   pthread_setname_np(pthread_self(), "constraints");
-  take_priority(priority);
+  set_priority(gettid(), priority);
   while (const std::shared_ptr<Job> job = next_job(priority)) {
     try {
       finish(*job, outcome_of(*job));
@@ -204,7 +180,7 @@ void ConstraintCompiler::work(CompilePriority priority) {
   }
 }
 
-std::shared_ptr<ConstraintCompiler::Job> ConstraintCompiler::next_job(CompilePriority priority) {
+std::shared_ptr<ConstraintCompiler::Job> ConstraintCompiler::next_job(ThreadPriority priority) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] {
     return ending_ || (turn_ != nullptr && !turn_->has_thread && turn_->priority == priority);
@@ -222,7 +198,7 @@ void ConstraintCompiler::rest(Job& job, double seconds) {
     job.gave_way = seconds;
     sched_yield();
   }
-  if (job.priority == CompilePriority::kIdle &&
+  if (job.priority == ThreadPriority::kIdle &&
       std::chrono::duration<double>(Clock::now() - job.turn_began).count() >=
           limits_.starved_seconds) {
     throw CompileStarved();
@@ -263,7 +239,7 @@ ConstraintCompiler::Outcome ConstraintCompiler::outcome_of(Job& job) {
 // On a thread of the other priority, with the turn that the job has.
 void ConstraintCompiler::begin_again(Job& job) {
   std::lock_guard lock(mutex_);
-  job.priority = CompilePriority::kLow;
+  job.priority = ThreadPriority::kLow;
   job.has_thread = false;
   job.seconds = job.slice_began = job.gave_way = 0;
   ++counts_.begun_again;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "server/constraint/constraint_library.h"
+#include "server/constraint/thread_priority.h"
 
 namespace recurve {
 
@@ -28,10 +29,6 @@ struct CompileLimits {
   double slice_seconds = 0.02;            // that one computes while another client waits
   double starved_seconds = 1;             // for which a slice goes on; more: a higher priority
 };
-
-// Of the threads that compile: what others leave of a processor (SCHED_IDLE), or a tenth of it
-// where they leave nothing (nice 10).
-enum class CompilePriority { kIdle, kLow };
 
 // Since the start, and now.
 struct CompileCounts {
@@ -105,8 +102,8 @@ class ConstraintCompiler {
   using Clock = std::chrono::steady_clock;
 
   // On its threads, which hold nothing.
-  void work(CompilePriority priority);
-  std::shared_ptr<Job> next_job(CompilePriority priority);
+  void work(ThreadPriority priority);
+  std::shared_ptr<Job> next_job(ThreadPriority priority);
   void rest(Job& job, double seconds);
   void begin_again(Job& job);
   void finish(Job& job, Outcome outcome);

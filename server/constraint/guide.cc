@@ -1,12 +1,15 @@
 #include "server/constraint/guide.h"
 
 #include <pthread.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
 #include <utility>
 
 #include "server/constraint/constraint_library.h"
+#include "server/constraint/thread_priority.h"
 
 namespace recurve {
 namespace {
@@ -14,9 +17,23 @@ namespace {
 // Of a processor, on one mask; with 131,072 ids most take a fourth of it.
 constexpr double kSlow = 0.005;  // seconds
 
+// A thread that has had as much of a processor for one mask is lowered, a few at most at a time:
+// each has a tenth of a processor. Most first masks of 131,072 ids take less.
+constexpr double kNoticed = 0.0002;  // seconds
+constexpr int kMostLow = 2;
+
 constexpr const char* kDeadEnd =
     "no token that is allowed may come next, and the text may not end here: ask for what the "
     "model's tokens can write";
+
+// As thread_seconds(), of a thread that has not ended.
+double thread_seconds_of(std::thread& thread) {
+  clockid_t clock{};
+  timespec now{};
+  if (pthread_getcpuclockid(thread.native_handle(), &clock) != 0) return 0;
+  clock_gettime(clock, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
 void add_id(int32_t id, std::span<uint32_t> set) {
   set[static_cast<size_t>(id) / 32] |= uint32_t{1} << (static_cast<size_t>(id) % 32);
@@ -97,7 +114,7 @@ MaskWorkers::~MaskWorkers() {
     ending_ = true;
   }
   changed_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  for (Worker& worker : workers_) worker.thread.join();
 }
 
 void MaskWorkers::post(std::shared_ptr<Guide> guide) {
@@ -105,23 +122,46 @@ void MaskWorkers::post(std::shared_ptr<Guide> guide) {
     std::lock_guard lock(mutex_);
     (guide->slow_ ? slow_ : guides_).push_back(std::move(guide));
     ++under_way_;
-    while (static_cast<int>(threads_.size()) < threads_wanted_) {
-      threads_.emplace_back([this] { work(); });
-    }
+    add_workers();
   }
   changed_.notify_one();
+}
+
+// They have the priority of the calling thread.
+void MaskWorkers::add_workers() {
+  std::erase_if(workers_, [](Worker& worker) {
+    if (worker.ended) worker.thread.join();
+    return worker.ended;
+  });
+  while (static_cast<int>(workers_.size()) - low_ < threads_wanted_) {
+    Worker& worker = workers_.emplace_back();
+    worker.thread = std::thread([this, &worker] { work(worker); });
+  }
 }
 
 void MaskWorkers::wait(std::chrono::nanoseconds most, int left) {
   std::unique_lock lock(mutex_);
   left_ = left;
-  done_.wait_for(lock, most, [this] { return under_way_ <= left_; });
+  if (!done_.wait_for(lock, most, [this] { return under_way_ <= left_; })) lower_slow_ones();
 }
 
-void MaskWorkers::work() {
+void MaskWorkers::lower_slow_ones() {
+  bool lowered = false;
+  for (Worker& worker : workers_) {
+    if (worker.low || !worker.began || low_ == kMostLow) continue;
+    if (thread_seconds_of(worker.thread) - *worker.began < kNoticed) continue;
+    set_priority(worker.number, ThreadPriority::kLow);
+    worker.low = lowered = true;
+    ++low_;
+  }
+  if (lowered) add_workers();
+}
+
+void MaskWorkers::work(Worker& self) {
   pthread_setname_np(pthread_self(), "masks");
   std::unique_lock lock(mutex_);
-  while (true) {
+  self.number = gettid();
+  while (!self.low) {
     changed_.wait(lock, [this] { return ending_ || !guides_.empty() || slow_may_begin(); });
     if (ending_) return;
     const bool slow = guides_.empty();
@@ -129,15 +169,20 @@ void MaskWorkers::work() {
     const std::shared_ptr<Guide> guide = std::move(queue.front());
     queue.pop_front();
     slow_under_way_ += slow;
+    self.began = thread_seconds();
     lock.unlock();
     guide->work();
     lock.lock();
+    self.began.reset();
     slow_under_way_ -= slow;
     if (--under_way_ <= left_) done_.notify_all();
     lock.unlock();
     on_ready_();
     lock.lock();
   }
+  --low_;
+  self.ended = true;
+  changed_.notify_one();  // what is slow may have waited for this one
 }
 
 }  // namespace recurve

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -68,7 +70,9 @@ class Guide : public std::enable_shared_from_this<Guide> {
 };
 
 // A few threads, two at least, that work masks out. They start with the first one. Those of answers
-// of which one took long have all threads but one, so that they hold up no others.
+// of which one took long have all threads but one, so that they hold up no others; and a thread
+// that is at one mask for longer than the rest of a batch would notice goes on at a low priority,
+// with another in its place.
 class MaskWorkers {
  public:
   // `ready` is called on a worker whenever a mask is there: may only post.
@@ -78,14 +82,23 @@ class MaskWorkers {
 
   void post(std::shared_ptr<Guide> guide);
   // Until no more than `left` of the masks that were asked for are still to come, but not for long.
-  // Any thread.
+  // Any thread. Whoever asks for a mask comes here before each step without it, so that this is
+  // where threads are lowered.
   void wait(std::chrono::nanoseconds most, int left = 0);
 
  private:
-  void work();
-  bool slow_may_begin() const {
-    return !slow_.empty() && slow_under_way_ < static_cast<int>(threads_.size()) - 1;
-  }
+  struct Worker {
+    std::thread thread;
+    int number = 0;               // the system's; 0: not yet there
+    std::optional<double> began;  // the mask that it is at, in seconds of its processor time
+    bool low = false;             // ends with this mask
+    bool ended = false;           // but for being joined
+  };
+
+  void work(Worker& self);
+  void add_workers();
+  void lower_slow_ones();
+  bool slow_may_begin() const { return !slow_.empty() && slow_under_way_ < threads_wanted_ - 1; }
 
   const int threads_wanted_;
   const std::function<void()> on_ready_;
@@ -96,7 +109,8 @@ class MaskWorkers {
   int slow_under_way_ = 0;                            // are being worked out
   int left_ = 0;                                      // that who waits does without
   bool ending_ = false;
-  std::vector<std::thread> threads_;
+  std::list<Worker> workers_;
+  int low_ = 0;  // of them
 };
 
 }  // namespace recurve

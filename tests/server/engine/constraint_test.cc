@@ -1,6 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <latch>
 #include <semaphore>
 #include <set>
@@ -260,6 +263,45 @@ TEST(EngineConstraint, AnswersThatTakeLongAgainAndAgainHoldUpNoOther) {
   release.count_down();
   for (const AnswerPtr& answer : many) answer->wait_for_end();
   harness->join();
+}
+
+// The engine's own threads have the processors while it goes on.
+TEST(MaskWorkers, AThreadThatIsAtOneMaskForLongIsLoweredAndReplaced) {
+  using namespace std::chrono_literals;
+  const GuideRules rules{.ids = 32};
+  std::latch computed(1), release(1);
+  std::atomic<int> slow_thread = 0, quick_priority = -1;
+  MaskWorkers workers(2, [] {});
+  const auto slow = script({{{3}}}), quick = script({{{4}}});
+  slow->before_mask = [&](size_t) {
+    slow_thread = gettid();
+    compute_for(0.01);
+    computed.count_down();
+    release.wait();
+  };
+  quick->before_mask = [&](size_t) { quick_priority = getpriority(PRIO_PROCESS, gettid()); };
+  const auto slow_one = std::make_shared<Guide>(slow, rules);
+  slow_one->begin(workers);
+  computed.wait();
+  workers.wait(1ms);
+  EXPECT_EQ(getpriority(PRIO_PROCESS, slow_thread), 10);
+
+  // As many as there are threads: neither has the slow one's.
+  for (int i = 0; i < 2; ++i) {
+    const auto one = std::make_shared<Guide>(quick, rules);
+    one->begin(workers);
+    workers.wait(60s, 1);
+    EXPECT_TRUE(one->ready());
+    EXPECT_EQ(quick_priority, getpriority(PRIO_PROCESS, gettid()));
+  }
+  release.count_down();
+  workers.wait(60s);
+  EXPECT_TRUE(slow_one->ready());
+  const auto last = std::make_shared<Guide>(quick, rules);
+  last->begin(workers);
+  workers.wait(60s);
+  EXPECT_TRUE(last->ready());
+  EXPECT_EQ(quick_priority, getpriority(PRIO_PROCESS, gettid()));
 }
 
 // What cannot be followed says why.
