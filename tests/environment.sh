@@ -45,12 +45,9 @@ flock 9
 wanted=$(cat "$requirements")
 if ! is_made "$environment" "$wanted"; then
   # It asks the registry that pip is set up for.
-  for key in global.index-url :env:.index-url; do
-    index=$("$installer/bin/python" -m pip config get "$key" 2>/dev/null) || continue
-    export UV_DEFAULT_INDEX=$index
-  done
-  export SSL_CERT_FILE=${SSL_CERT_FILE:-${PIP_CERT:-}}
-  [ -n "$SSL_CERT_FILE" ] || unset SSL_CERT_FILE
+  index=${PIP_INDEX_URL:-$("$installer/bin/python" -m pip config get global.index-url 2>/dev/null || true)}
+  [ -z "$index" ] || export UV_DEFAULT_INDEX=$index
+  [ -z "${PIP_CERT:-}" ] || export SSL_CERT_FILE=${SSL_CERT_FILE:-$PIP_CERT}
   "$installer/bin/uv" venv --quiet --clear --seed --python /usr/bin/python3 "$environment" >&2
   "$installer/bin/uv" pip install --quiet --python "$environment/bin/python" -r "$requirements" >&2
   made "$environment" "$wanted"

@@ -12,10 +12,10 @@ namespace recurve {
 // The bytes that each id adds to a text, in the order of ids; none for control tokens.
 using TokenTexts = std::vector<std::string>;
 
-// That the calling thread has computed.
-inline double thread_seconds() {
+// That the calling thread has computed, or the one of this clock (pthread_getcpuclockid).
+inline double thread_seconds(clockid_t clock = CLOCK_THREAD_CPUTIME_ID) {
   timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  clock_gettime(clock, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 

@@ -1,7 +1,6 @@
 #include "server/constraint/guide.h"
 
 #include <pthread.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,15 +24,6 @@ constexpr int kMostLow = 2;
 constexpr const char* kDeadEnd =
     "no token that is allowed may come next, and the text may not end here: ask for what the "
     "model's tokens can write";
-
-// As thread_seconds(), of a thread that has not ended.
-double thread_seconds_of(std::thread& thread) {
-  clockid_t clock{};
-  timespec now{};
-  if (pthread_getcpuclockid(thread.native_handle(), &clock) != 0) return 0;
-  clock_gettime(clock, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 void add_id(int32_t id, std::span<uint32_t> set) {
   set[static_cast<size_t>(id) / 32] |= uint32_t{1} << (static_cast<size_t>(id) % 32);
@@ -76,8 +66,7 @@ void Guide::accept(int32_t id, MaskWorkers& workers) {
   workers.post(shared_from_this());
 }
 
-void Guide::work() {
-  const double began = thread_seconds();
+void Guide::work(double began) {
   bool goes_on = false;
   try {
     if (matcher_ == nullptr) matcher_ = constraint_->begin();
@@ -149,7 +138,7 @@ void MaskWorkers::lower_slow_ones() {
   bool lowered = false;
   for (Worker& worker : workers_) {
     if (worker.low || !worker.began || low_ == kMostLow) continue;
-    if (thread_seconds_of(worker.thread) - *worker.began < kNoticed) continue;
+    if (thread_seconds(worker.clock) - *worker.began < kNoticed) continue;
     set_priority(worker.number, ThreadPriority::kLow);
     worker.low = lowered = true;
     ++low_;
@@ -161,6 +150,7 @@ void MaskWorkers::work(Worker& self) {
   pthread_setname_np(pthread_self(), "masks");
   std::unique_lock lock(mutex_);
   self.number = gettid();
+  pthread_getcpuclockid(pthread_self(), &self.clock);
   while (!self.low) {
     changed_.wait(lock, [this] { return ending_ || !guides_.empty() || slow_may_begin(); });
     if (ending_) return;
@@ -169,9 +159,10 @@ void MaskWorkers::work(Worker& self) {
     const std::shared_ptr<Guide> guide = std::move(queue.front());
     queue.pop_front();
     slow_under_way_ += slow;
-    self.began = thread_seconds();
+    const double began = thread_seconds();
+    self.began = began;
     lock.unlock();
-    guide->work();
+    guide->work(began);
     lock.lock();
     self.began.reset();
     slow_under_way_ -= slow;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <ctime>
 #include <deque>
 #include <functional>
 #include <list>
@@ -52,7 +53,7 @@ class Guide : public std::enable_shared_from_this<Guide> {
 
  private:
   friend class MaskWorkers;
-  void work();  // on a worker
+  void work(double began);  // on a worker, whose thread_seconds() these were
   void fill();
 
   const std::shared_ptr<const Constraint> constraint_;
@@ -89,7 +90,8 @@ class MaskWorkers {
  private:
   struct Worker {
     std::thread thread;
-    int number = 0;               // the system's; 0: not yet there
+    int number = 0;               // the system's, which it has itself noted once it has begun
+    clockid_t clock = {};         // likewise, of its processor time
     std::optional<double> began;  // the mask that it is at, in seconds of its processor time
     bool low = false;             // ends with this mask
     bool ended = false;           // but for being joined

@@ -19,10 +19,7 @@ inline void follow(const Constraint& constraint, const Constraint& anew, size_t 
     matcher->fill(mask);
     other->fill(worked_out);
     if (mask != worked_out) std::abort();
-    std::vector<int32_t> ids;
-    for (size_t id = 0; id < mask.size() * 32; ++id) {
-      if ((mask[id / 32] >> (id % 32) & 1) != 0) ids.push_back(static_cast<int32_t>(id));
-    }
+    const std::vector<int32_t> ids = testing::ids_of(mask);
     if (ids.empty()) return;
     choices = choices * 6364136223846793005 + 1442695040888963407;
     const int32_t id = ids[(choices >> 33) % ids.size()];

@@ -1,6 +1,8 @@
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/constraint/constraint_library.h"
 
@@ -29,6 +31,15 @@ inline bool takes(const Constraint& constraint, std::string_view text) {
     if (!matcher->accept(static_cast<unsigned char>(byte) + 1)) return false;
   }
   return matcher->may_end();
+}
+
+// Those of a mask, the lowest first.
+inline std::vector<int32_t> ids_of(const std::vector<uint32_t>& mask) {
+  std::vector<int32_t> ids;
+  for (size_t id = 0; id < mask.size() * 32; ++id) {
+    if ((mask[id / 32] >> (id % 32) & 1) != 0) ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
 }
 
 }  // namespace recurve::testing

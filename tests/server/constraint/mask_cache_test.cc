@@ -86,10 +86,7 @@ TEST_F(KeptMasks, AreThoseThatWouldBeWorkedOut) {
         other->fill(worked_out);
         ASSERT_EQ(mask, worked_out) << text.text << "\nbehind " << said;
         ASSERT_EQ(matcher->may_end(), other->may_end()) << text.text << "\nbehind " << said;
-        std::vector<int32_t> ids;
-        for (size_t id = 0; id < mask.size() * 32; ++id) {
-          if ((mask[id / 32] >> (id % 32) & 1) != 0) ids.push_back(static_cast<int32_t>(id));
-        }
+        const std::vector<int32_t> ids = testing::ids_of(mask);
         if (ids.empty()) break;
         const int32_t id = ids[random() % ids.size()];
         ASSERT_TRUE(matcher->accept(id) && other->accept(id));
