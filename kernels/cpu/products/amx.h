@@ -56,9 +56,9 @@ struct Parts {
       const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
       const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
       of[0] = _mm512_mask_or_epi32(_mm512_add_epi32(bits, half), nan, bits, halves);
-    } else {  // what is not finite is the upper one alone
-      const __mmask16 finite = _mm512_cmp_ps_mask(
-          _mm512_abs_ps(x), _mm512_set1_ps(std::numeric_limits<float>::max()), _CMP_LE_OQ);
+    } else {                            // what is not finite is the upper one alone
+      constexpr int kNotFinite = 0x99;  // NaN of both kinds, infinity of both signs
+      const __mmask16 finite = _knot_mask16(_mm512_fpclass_ps_mask(x, kNotFinite));
       of[0] = _mm512_mask_or_epi32(_mm512_and_si512(bits, halves), nan, bits, halves);
       const __m512 rest = _mm512_maskz_sub_ps(finite, x, _mm512_castsi512_ps(of[0]));
       of[1] = _mm512_and_si512(_mm512_castps_si512(rest), halves);
