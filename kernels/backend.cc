@@ -224,7 +224,7 @@ std::unique_ptr<Backend> make_cpu_backend(int threads, ActivationType narrowest)
   Kernels kernels = reference::table();
   cpu::fill(kernels);
   Kernels rounding = kernels;
-  const std::string types = cpu::put_products(rounding.linear, narrowest);
+  const std::string types = cpu::put_products(rounding, narrowest);
   Kernels chosen = choose_kernels({reference::table(), kernels, rounding});
   const bool amx = std::string_view(chosen.linear.implementation).starts_with("cpu/amx");
   std::string name = fmt::format("cpu, {} {}, {}{}", count, count == 1 ? "thread" : "threads",

@@ -25,6 +25,8 @@ struct LinearProducts {
   void (*round)(const float* x, int64_t K, int64_t rows, std::byte* to) = nullptr;
 };
 
+using LinearRun = void (*)(const LinearArgs& args, Stream& stream);
+
 // The linear op: norm, products shared among the threads, gate and cap.
 void linear_with(const LinearProducts& products, const LinearArgs& args, Stream& stream);
 

@@ -1,3 +1,5 @@
+#include "kernels/cpu/selective_scan.h"
+
 #include <algorithm>
 
 #include "kernels/cpu/open_state.h"
@@ -189,14 +191,14 @@ void take_params(const SelectiveScanArgs& a, const float* from, int width, int g
 
 }  // namespace
 
-void run(const SelectiveScanArgs& args, Stream& stream) {
+void scan_with(LinearRun project, const SelectiveScanArgs& args, Stream& stream) {
   const int64_t rows = args.seqs.rows;
   float* dt = args.scratch;
   float* low = dt + rows * args.D;
   float* BC = low + rows * args.R;
   take_params(args, args.params, args.R, 1, low, stream);
   take_params(args, args.params + args.R, 2 * args.N, 2, BC, stream);
-  run(LinearArgs{.rows = args.seqs.rows, .W = args.dt_proj, .x = low, .y = dt}, stream);
+  project({.rows = args.seqs.rows, .W = args.dt_proj, .x = low, .y = dt}, stream);
   const ScanRows taken = {dt, BC};
   const int64_t seqs = args.seqs.num_seqs;
   if (seqs == 0) return;
@@ -205,6 +207,8 @@ void run(const SelectiveScanArgs& args, Stream& stream) {
                HWY_DYNAMIC_DISPATCH(scan_items)(args, taken, begin, end);
              });
 }
+
+void run(const SelectiveScanArgs& args, Stream& stream) { scan_with(run, args, stream); }
 
 }  // namespace recurve::cpu
 #endif  // HWY_ONCE

@@ -1,11 +1,8 @@
 #pragma once
-#include "kernels/backend.h"
-#include "kernels/ops/linear.h"
+#include "kernels/cpu/linear.h"
 #include "kernels/weight_format.h"
 
 namespace recurve::cpu {
-
-using LinearRun = void (*)(const LinearArgs& args, Stream& stream);
 
 // Whether on this machine `narrow` takes at most four fifths of the time of `wide` for a layer
 // whose weights have this format, on one thread, out of its caches. Takes about a millisecond. What
