@@ -117,15 +117,15 @@ HWY_INLINE void step_rows(int N, float decay, float dt, const SsdChunk& c, int p
   }
   HWY_UNROLL(4)
   for (int r = 0; r < ROWS; ++r) {
-    float y = hn::GetLane(hn::SumOfLanes(d, sum[r]));
+    const OneFloat one;
+    auto y = hn::Set(one, hn::GetLane(hn::SumOfLanes(d, sum[r])));
     for (int rest = n; rest < N; ++rest) {
-      const OneFloat one;
-      const float old = hn::GetLane(load_state(one, h[r] + rest));
-      const float state = decay * old + put_in[r] * c.B[rest];
-      store_state(one, hn::Set(one, state), h[r] + rest);
-      y += c.C[rest] * state;
+      const auto added = hn::Mul(hn::Set(one, put_in[r]), hn::Set(one, c.B[rest]));
+      const auto state = hn::MulAdd(hn::Set(one, decay), load_state(one, h[r] + rest), added);
+      store_state(one, state, h[r] + rest);
+      y = hn::MulAdd(hn::Set(one, c.C[rest]), state, y);
     }
-    c.y[p + r] = y + c.skip * c.x[p + r];
+    c.y[p + r] = hn::GetLane(hn::MulAdd(hn::Set(one, c.skip), hn::Set(one, c.x[p + r]), y));
   }
 }
 
@@ -147,11 +147,25 @@ void ssd_step(const SsdArgs& a, const SsdChunk& c) {
   });
 }
 
+// COUNT vectors of a row of y, times silu(z).
+template <int COUNT, class D>
+HWY_INLINE void gate_vectors(D d, const float* z, float* y) {
+  constexpr int64_t kLanes = hn::MaxLanes(d);
+  hn::Vec<D> gates[COUNT];
+  each<COUNT>([&](int i) HWY_ATTR { gates[i] = hn::LoadU(d, z + i * kLanes); });
+  silus(d, gates);
+  each<COUNT>([&](int i) HWY_ATTR {
+    hn::StoreU(hn::Mul(hn::LoadU(d, y + i * kLanes), gates[i]), d, y + i * kLanes);
+  });
+}
+
 // A row of y, times silu(z).
 void gate(int64_t P, const float* z, float* y) {
-  for_lanes(P, [&](auto d, int64_t p) HWY_ATTR {
-    hn::StoreU(hn::Mul(hn::LoadU(d, y + p), silu(d, hn::LoadU(d, z + p))), d, y + p);
-  });
+  constexpr int64_t kLanes = 4 * hn::MaxLanes(Floats());
+  const int64_t several = P / kLanes * kLanes;
+  for (int64_t p = 0; p < several; p += kLanes) gate_vectors<4>(Floats(), z + p, y + p);
+  for_lanes(P - several, [&](auto d, int64_t p)
+                             HWY_ATTR { gate_vectors<1>(d, z + several + p, y + several + p); });
 }
 
 // ---- chunk form
