@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "kernels/weight_formats.h"
@@ -14,6 +15,12 @@ inline std::vector<const WeightFormat*> packed_formats() {
     if (format->packed()) formats.push_back(format);
   }
   return formats;
+}
+
+// Whether layers over packed weights have the bits of those over the values that these stand for:
+// not on AMX, where x becomes whole numbers beside them.
+inline bool multiplies_unpacked(const Kernels& kernels, const WeightFormat& format) {
+  return std::string_view(kernels.linear.find(&format)->implementation) != "cpu/amx";
 }
 
 // A matrix as a format has it, and the values that it gives back.
