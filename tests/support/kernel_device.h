@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -114,9 +115,10 @@ inline std::vector<float> normal_floats(std::mt19937_64& random, size_t count, f
   return values;
 }
 
-// Rounded to nearest even.
+// Rounded to nearest even. NaN stays NaN.
 inline uint16_t to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if (std::isnan(value)) return static_cast<uint16_t>(bits >> 16 | 0x0040);
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 inline float from_bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
