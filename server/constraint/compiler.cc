@@ -14,6 +14,8 @@ namespace {
 // Thrown by rest(): the thread gets next to nothing of a processor.
 class CompileStarved {};
 
+constexpr size_t kPartOfRefusals = 16;  // of what is kept one, as they are small
+
 }  // namespace
 
 struct ConstraintCompiler::Waiter::Job {
@@ -69,7 +71,11 @@ std::optional<ConstraintCompiler::Outcome> ConstraintCompiler::Waiter::outcome()
 
 ConstraintCompiler::ConstraintCompiler(std::function<TokenTexts()> tokens, CompileLimits limits,
                                        CompileReports reports)
-    : tokens_(std::move(tokens)), limits_(limits), reports_(std::move(reports)) {}
+    : tokens_(std::move(tokens)),
+      limits_(limits),
+      reports_(std::move(reports)),
+      kept_(limits.cache_bytes - limits.cache_bytes / kPartOfRefusals),
+      refused_(limits.cache_bytes / kPartOfRefusals) {}
 
 ConstraintCompiler::~ConstraintCompiler() {
   {
@@ -86,7 +92,7 @@ std::optional<ConstraintCompiler::Outcome> ConstraintCompiler::compile(const Con
                                                                        std::function<void()> done,
                                                                        Waiter* waiter) {
   std::lock_guard lock(mutex_);
-  if (auto known = remembered(text)) return known;
+  if (auto known = remembered(text, client)) return known;
   if (!jobs_.contains(text)) {
     const auto mine = waiting_.find(client);
     const size_t of_mine = mine == waiting_.end() ? 0 : mine->second.size();
@@ -105,13 +111,13 @@ std::optional<ConstraintCompiler::Outcome> ConstraintCompiler::compile(const Con
 }
 
 std::optional<ConstraintCompiler::Outcome> ConstraintCompiler::remembered(
-    const ConstraintText& text) {
-  const auto found = kept_at_.find(text);
-  if (found == kept_at_.end()) return std::nullopt;
-  kept_.splice(kept_.begin(), kept_, found->second);
+    const ConstraintText& text, uint64_t client) {
+  const Outcome* found = kept_.find(text, client);
+  if (found == nullptr) found = refused_.find(text, client);
+  if (found == nullptr) return std::nullopt;
   ++counts_.from_cache;
   report();
-  return found->second->outcome;
+  return *found;
 }
 
 void ConstraintCompiler::add(const ConstraintText& text, uint64_t client) {
@@ -173,7 +179,9 @@ void ConstraintCompiler::work(ThreadPriority priority) {
   set_priority(gettid(), priority);
   while (const std::shared_ptr<Job> job = next_job(priority)) {
     try {
-      finish(*job, outcome_of(*job));
+      const double began = thread_seconds();
+      Outcome outcome = compiled(*job);
+      finish(*job, std::move(outcome), thread_seconds() - began);
     } catch (const CompileStarved&) {
       begin_again(*job);
     }
@@ -229,13 +237,6 @@ ConstraintCompiler::Outcome ConstraintCompiler::compiled(Job& job) {
   }
 }
 
-ConstraintCompiler::Outcome ConstraintCompiler::outcome_of(Job& job) {
-  const double began = thread_seconds();
-  Outcome outcome = compiled(job);
-  job.seconds = thread_seconds() - began;
-  return outcome;
-}
-
 // On a thread of the other priority, with the turn that the job has.
 void ConstraintCompiler::begin_again(Job& job) {
   std::lock_guard lock(mutex_);
@@ -246,7 +247,7 @@ void ConstraintCompiler::begin_again(Job& job) {
   changed_.notify_all();
 }
 
-void ConstraintCompiler::finish(Job& job, Outcome outcome) {
+void ConstraintCompiler::finish(Job& job, Outcome outcome, double seconds) {
   std::lock_guard lock(mutex_);
   begun_.erase(job.client);
   if (turn_.get() == &job) pass_turn();
@@ -254,32 +255,22 @@ void ConstraintCompiler::finish(Job& job, Outcome outcome) {
   ++(outcome.constraint != nullptr ? counts_.compiled
      : given_up                    ? counts_.given_up
                                    : counts_.refused);
-  counts_.slowest_seconds = std::max(counts_.slowest_seconds, job.seconds);
-  if (!outcome.full) remember(job.text, outcome);
+  counts_.slowest_seconds = std::max(counts_.slowest_seconds, seconds);
+  if (!outcome.full) remember(job, outcome);
   job.outcome = std::move(outcome);
   forget_job(job);
-  if (reports_.compiled) reports_.compiled(job.seconds);
+  if (reports_.compiled) reports_.compiled(seconds);
   report();
   // Under the lock: whoever forgets does not return while it is called.
   for (const auto& [number, done] : job.waiters) done();
 }
 
-void ConstraintCompiler::remember(const ConstraintText& text, const Outcome& outcome) {
-  const auto bytes_of = [](const Outcome& of) {
-    return of.constraint != nullptr ? of.constraint->bytes() : of.refusal.size();
-  };
-  kept_.push_front({text, outcome});
-  kept_at_[text] = kept_.begin();
-  kept_bytes_ += bytes_of(outcome) + text.text.size();
-  kept_refusals_ += outcome.constraint == nullptr;
-  while (!kept_.empty() &&
-         (kept_bytes_ > limits_.cache_bytes || kept_refusals_ > limits_.most_refusals)) {
-    const Kept& last = kept_.back();
-    kept_bytes_ -= bytes_of(last.outcome) + last.text.text.size();
-    kept_refusals_ -= last.outcome.constraint == nullptr;
-    kept_at_.erase(last.text);
-    kept_.pop_back();
-  }
+void ConstraintCompiler::remember(const Job& job, const Outcome& outcome) {
+  constexpr size_t kBeside = 512;  // what it takes of the allocator otherwise, about
+  const bool is_refused = outcome.constraint == nullptr;
+  const size_t bytes = is_refused ? outcome.refusal.size() : outcome.constraint->bytes();
+  (is_refused ? refused_ : kept_)
+      .keep(job.text, outcome, bytes + job.text.text.size() + kBeside, job.client);
 }
 
 void ConstraintCompiler::report() const {
@@ -289,7 +280,7 @@ void ConstraintCompiler::report() const {
 ConstraintCompiler::Counts ConstraintCompiler::counts_now() const {
   Counts counts = counts_;
   counts.waiting = static_cast<int>(jobs_.size());
-  counts.cached_bytes = kept_bytes_;
+  counts.cached_bytes = kept_.bytes() + refused_.bytes();
   return counts;
 }
 

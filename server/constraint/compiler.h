@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "server/constraint/constraint_library.h"
+#include "server/constraint/fair_cache.h"
 #include "server/constraint/thread_priority.h"
 
 namespace recurve {
@@ -22,8 +22,7 @@ namespace recurve {
 struct CompileLimits {
   int most_waiting = 64;                  // constraints; more: kFull
   int most_of_one = 16;                   // of one client, likewise
-  size_t cache_bytes = size_t{64} << 20;  // of constraints that nobody uses any more
-  size_t most_refusals = 1024;            // that are remembered
+  size_t cache_bytes = size_t{64} << 20;  // of constraints that are kept, and of refusals
   double most_seconds = 20;               // of a processor on one constraint; more: refused
   int most_begun = 4;                     // of as many clients
   double slice_seconds = 0.02;            // that one computes while another client waits
@@ -106,17 +105,16 @@ class ConstraintCompiler {
   std::shared_ptr<Job> next_job(ThreadPriority priority);
   void rest(Job& job, double seconds);
   void begin_again(Job& job);
-  void finish(Job& job, Outcome outcome);
-  Outcome outcome_of(Job& job);
+  void finish(Job& job, Outcome outcome, double seconds);
   Outcome compiled(Job& job);
 
   // Under the mutex.
-  std::optional<Outcome> remembered(const ConstraintText& text);
+  std::optional<Outcome> remembered(const ConstraintText& text, uint64_t client);
   void add(const ConstraintText& text, uint64_t client);
   void make_threads();
   std::shared_ptr<Job> whose_turn() const;
   void pass_turn();
-  void remember(const ConstraintText& text, const Outcome& outcome);
+  void remember(const Job& job, const Outcome& outcome);
   void forget_job(const Job& job);
   void report() const;
   Counts counts_now() const;
@@ -133,14 +131,7 @@ class ConstraintCompiler {
   std::shared_ptr<Job> turn_;  // whose thread computes; null: none does
   uint64_t last_client_ = 0;   // whose turn was last
   uint64_t waiters_ = 0;
-  // The last used first.
-  struct Kept {
-    ConstraintText text;
-    Outcome outcome;
-  };
-  std::list<Kept> kept_;
-  std::map<ConstraintText, std::list<Kept>::iterator> kept_at_;
-  size_t kept_bytes_ = 0, kept_refusals_ = 0;
+  FairCache<ConstraintText, Outcome> kept_, refused_;
   Counts counts_;
   std::unique_ptr<ConstraintLibrary> library_;  // of who has the turn
   std::vector<std::thread> threads_;            // at most most_begun of each priority

@@ -54,8 +54,10 @@ class Matcher {
 class Constraint {
  public:
   virtual ~Constraint() = default;
-  virtual std::unique_ptr<Matcher> begin() const = 0;  // throws as a matcher does
-  virtual size_t bytes() const = 0;                    // of memory, about
+  // For an answer of this client, to whose share belongs what is kept of it. Throws as a matcher
+  // does.
+  virtual std::unique_ptr<Matcher> begin(uint64_t client = 0) const = 0;
+  virtual size_t bytes() const = 0;  // of memory, about
   // What it was compiled from.
   virtual const ConstraintText& text() const = 0;
 };

@@ -69,7 +69,7 @@ void Guide::accept(int32_t id, MaskWorkers& workers) {
 void Guide::work(double began) {
   bool goes_on = false;
   try {
-    if (matcher_ == nullptr) matcher_ = constraint_->begin();
+    if (matcher_ == nullptr) matcher_ = constraint_->begin(rules_->client);
     goes_on = accepted_ < 0 || matcher_->accept(accepted_);
     if (goes_on) fill();
   } catch (const ConstraintRefused& refused) {

@@ -27,6 +27,7 @@ struct GuideRules {
   std::vector<int32_t> allowed = {};  // nothing else; empty: all
   int64_t min_tokens = 0;             // before that, an end comes only where nothing else can
   int32_t ids = 0;                    // there are
+  uint64_t client = 0;                // whose answer it is
 };
 
 // Keeps an answer to its constraint: what its next token may be, worked out by MaskWorkers. Belongs

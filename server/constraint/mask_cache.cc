@@ -5,38 +5,30 @@
 
 namespace recurve {
 
-bool MaskCache::find(std::string_view place, std::span<uint32_t> mask) {
-  std::shared_ptr<const std::vector<uint32_t>> found;
+bool MaskCache::find(std::string_view place, uint64_t client, std::span<uint32_t> mask) {
+  Mask found;
   {
     std::lock_guard lock(mutex_);
-    const auto at = at_.find(place);
-    if (at == at_.end() || at->second->mask->size() != mask.size()) return false;
-    kept_.splice(kept_.begin(), kept_, at->second);
-    found = at->second->mask;
+    const Mask* const kept = kept_.find(place, client);
+    if (kept == nullptr || (*kept)->size() != mask.size()) return false;
+    found = *kept;
   }
   std::ranges::copy(*found, mask.begin());
   return true;
 }
 
-void MaskCache::keep(std::string place, std::span<const uint32_t> mask) {
+void MaskCache::keep(std::string place, uint64_t client, std::span<const uint32_t> mask) {
   if (most_bytes_ == 0) return;
-  Kept one{std::move(place),
-           std::make_shared<const std::vector<uint32_t>>(mask.begin(), mask.end())};
+  constexpr size_t kBeside = 320;  // what lists and maps take of the allocator, about
+  const size_t bytes = place.capacity() + mask.size_bytes() + kBeside;
+  auto copy = std::make_shared<const std::vector<uint32_t>>(mask.begin(), mask.end());
   std::lock_guard lock(mutex_);
-  if (at_.contains(one.place)) return;  // another answer was there at the same time
-  bytes_ += one.bytes();
-  kept_.push_front(std::move(one));
-  at_.emplace(kept_.front().place, kept_.begin());
-  while (bytes_ > most_bytes_) {
-    bytes_ -= kept_.back().bytes();
-    at_.erase(kept_.back().place);
-    kept_.pop_back();
-  }
+  kept_.keep(std::move(place), std::move(copy), bytes, client);
 }
 
 size_t MaskCache::bytes() const {
   std::lock_guard lock(mutex_);
-  return bytes_;
+  return kept_.bytes();
 }
 
 }  // namespace recurve

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
+#include <functional>
 #include <map>
 
 namespace recurve {
@@ -18,12 +18,31 @@ constexpr std::string_view kByte = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9]
 constexpr std::string_view kLabel = "[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?";
 constexpr std::string_view kPointer = "(/[a-zA-Z0-9_.-]*)*";
 
+// As a regular expression has the character, in a class or not.
+std::string escaped(char c) {
+  const bool is_special = std::string_view("^$.*+?\\()[]{}|/-").find(c) != std::string_view::npos;
+  return is_special ? std::string("\\") + c : std::string(1, c);
+}
+
+bool is_plain(char c) { return c >= 0x20 && c <= 0x7e && c != '"' && c != '\\'; }
+
+// Those of the characters of plain names that are wanted; nothing where none is.
+std::string class_of_plain(const std::function<bool(char)>& is_wanted) {
+  std::string ranges;
+  const auto is_in = [&](char c) { return is_plain(c) && is_wanted(c); };
+  for (char c = ' '; c <= '~'; ++c) {
+    if (!is_in(c)) continue;
+    const char first = c;
+    while (is_in(static_cast<char>(c + 1))) ++c;
+    ranges += escaped(first);
+    if (c > first) ranges += '-' + escaped(c);
+  }
+  return ranges.empty() ? "" : "[" + ranges + "]";
+}
+
 }  // namespace
 
-bool is_plain_name(std::string_view name) {
-  return std::ranges::all_of(
-      name, [](unsigned char c) { return c >= 0x20 && c <= 0x7e && c != '"' && c != '\\'; });
-}
+bool is_plain_name(std::string_view name) { return std::ranges::all_of(name, is_plain); }
 
 std::optional<std::string> pattern_of_format(std::string_view name) {
   if (name == "date") return std::string(kDate);
@@ -84,18 +103,15 @@ std::string pattern_of_others(const std::vector<std::string>& names, size_t at) 
       going_on[name[at]].push_back(name);
     }
   }
-  if (going_on.empty()) return ends ? ".+" : ".*";
-  std::string others = "[^", branches;
+  const std::string any = class_of_plain([](char) { return true; });
+  if (going_on.empty()) return any + (ends ? "+" : "*");
+  std::string others = class_of_plain([&](char c) { return !going_on.contains(c); });
+  if (!others.empty()) others += any + "*";
   for (const auto& [character, rest] : going_on) {
-    const bool letter = std::isalnum(static_cast<unsigned char>(character)) != 0;
-    const std::string written =
-        letter || std::string_view("^$.*+?\\()[]{}|/-").find(character) == std::string_view::npos
-            ? std::string(1, character)
-            : std::string("\\") + character;
-    others += written;
-    branches += "|" + written + pattern_of_others(rest, at + 1);
+    if (!others.empty()) others += '|';
+    others += escaped(character) + pattern_of_others(rest, at + 1);
   }
-  return fmt::format("({}].*{}{})", others, branches, ends ? "" : "|");
+  return fmt::format("({}{})", others, ends ? "" : "|");
 }
 
 }  // namespace recurve

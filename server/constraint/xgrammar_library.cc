@@ -109,8 +109,9 @@ struct Followed {
 // The library's characters may be surrogates, which are no UTF-8: that it is, is kept to here.
 class XgrammarMatcher final : public Matcher {
  public:
-  XgrammarMatcher(xgrammar::GrammarMatcher matcher, std::shared_ptr<const Followed> followed)
-      : matcher_(std::move(matcher)), followed_(std::move(followed)) {}
+  XgrammarMatcher(xgrammar::GrammarMatcher matcher, std::shared_ptr<const Followed> followed,
+                  uint64_t client)
+      : matcher_(std::move(matcher)), followed_(std::move(followed)), client_(client) {}
 
   bool accept(int32_t id) override {
     const Watch watch(kMatcherBounds, kMatcherRemedy);
@@ -128,15 +129,15 @@ class XgrammarMatcher final : public Matcher {
     if (place.empty()) return work_out(mask);
     place += static_cast<char>(utf8_);
     place.append(reinterpret_cast<const char*>(&followed_->number), sizeof(followed_->number));
-    if (followed_->masks->find(place, mask)) return;
+    if (followed_->masks->find(place, client_, mask)) return;
     work_out(mask);
-    followed_->masks->keep(std::move(place), mask);
+    followed_->masks->keep(std::move(place), client_, mask);
   }
 
   bool may_end() const override { return utf8_ == 0 && matcher_.IsCompleted(); }
 
   std::unique_ptr<Matcher> fork() const override {
-    auto fork = std::make_unique<XgrammarMatcher>(matcher_.Fork(), followed_);
+    auto fork = std::make_unique<XgrammarMatcher>(matcher_.Fork(), followed_, client_);
     fork->utf8_ = utf8_;
     return fork;
   }
@@ -176,6 +177,7 @@ class XgrammarMatcher final : public Matcher {
 
   xgrammar::GrammarMatcher matcher_;
   const std::shared_ptr<const Followed> followed_;
+  const uint64_t client_;
   Utf8State utf8_ = 0;
 };
 
@@ -194,9 +196,9 @@ class XgrammarConstraint final : public Constraint {
         .number = ++constraints});
   }
 
-  std::unique_ptr<Matcher> begin() const override {
+  std::unique_ptr<Matcher> begin(uint64_t client) const override {
     const Watch watch(kMatcherBounds, kMatcherRemedy);
-    return std::make_unique<XgrammarMatcher>(xgrammar::GrammarMatcher(grammar_), followed_);
+    return std::make_unique<XgrammarMatcher>(xgrammar::GrammarMatcher(grammar_), followed_, client);
   }
   // What it says of itself is two thirds of what it takes of the allocator (up to four fifths).
   size_t bytes() const override { return grammar_.MemorySizeBytes() * 3 / 2 + text_.text.size(); }

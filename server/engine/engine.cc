@@ -138,7 +138,8 @@ void Engine::guide(Sequence& sequence) {
   GuideRules rules{.ends = asked.stop_ids,
                    .allowed = asked.allowed_ids,
                    .min_tokens = asked.min_tokens,
-                   .ids = vocab_.usable};
+                   .ids = vocab_.usable,
+                   .client = sequence.caller.share()};
   if (!asked.ignore_eos) {
     rules.ends.insert(rules.ends.end(), vocab_.eos_ids.begin(), vocab_.eos_ids.end());
   }

@@ -24,7 +24,9 @@ class ScriptedConstraint final : public Constraint {
   // Called on a worker before each mask.
   std::function<void(size_t place)> before_mask = {};
 
-  std::unique_ptr<Matcher> begin() const override { return std::make_unique<Follower>(*this); }
+  std::unique_ptr<Matcher> begin(uint64_t) const override {
+    return std::make_unique<Follower>(*this);
+  }
   size_t bytes() const override { return 1; }
   const ConstraintText& text() const override { return text_; }
 

@@ -63,10 +63,25 @@ TEST(ConstraintCompiler, RemembersRefusalsAndSaysWhy) {
 }
 
 TEST(ConstraintCompiler, ForgetsWhatWasUsedLongestAgo) {
-  ConstraintCompiler compiler(testing::byte_vocabulary, {.cache_bytes = 1, .most_refusals = 2});
-  for (int i = 0; i < 5; ++i) compile(compiler, choice(i));
-  EXPECT_LE(compiler.counts().cached_bytes, 200u);
+  constexpr size_t kBytes = size_t{1} << 16;
+  ConstraintCompiler compiler(testing::byte_vocabulary, {.cache_bytes = kBytes});
+  for (int i = 0; i < 200; ++i) {
+    compile(compiler, choice(i));
+    EXPECT_LE(compiler.counts().cached_bytes, kBytes);
+  }
   EXPECT_EQ(compiler.counts().from_cache, 0);
+  compile(compiler, choice(199));
+  EXPECT_EQ(compiler.counts().from_cache, 1);
+  compile(compiler, choice(0));
+  EXPECT_EQ(compiler.counts().from_cache, 1);
+}
+
+TEST(ConstraintCompiler, WhatAClientUsesIsKeptWhateverOthersAskFor) {
+  ConstraintCompiler compiler(testing::byte_vocabulary, {.cache_bytes = size_t{1} << 16});
+  compile(compiler, choice(1000), /*client=*/1);
+  for (int i = 0; i < 200; ++i) compile(compiler, choice(i), /*client=*/2);
+  compile(compiler, choice(1000), /*client=*/1);
+  EXPECT_EQ(compiler.counts().from_cache, 1);
 }
 
 // The thread is held by the vocabulary, which the first one asks for.

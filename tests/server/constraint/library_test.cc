@@ -75,6 +75,11 @@ TEST_F(ConstraintLibraryTest, AdditionalPropertiesAreNoneOfTheNamed) {
       {R"({"a":"x"})", R"({"abcd":"x","b":"y"})", R"({"ab":1,"a":"x"})", R"({"":"x"})",
        R"({"a-b":"x"})"},
       {R"({"ab":"x"})", R"({"abc":"x"})", R"({"a.b":"x"})"});
+  // A name that is not of ASCII is none of the others either.
+  expect(
+      R"({"type":"object","properties":{"\u00fcb":{"type":"integer"},"\u007f":{"type":"integer"},"-^]":{"type":"null"}},"additionalProperties":{"type":"string"}})",
+      {"{\"\xc3\xbc" R"(b":1,"ub":"x"})", R"({"a ~!#[]":"x"})", R"({"-":"x","-^":"","-^]]":""})"},
+      {"{\"\xc3\xbc" R"(b":"x"})", "{\"\x7f\":\"x\"}", R"({"-^]":"x"})", R"({"a\"":"x"})"});
 }
 
 TEST_F(ConstraintLibraryTest, Numbers) {
