@@ -40,6 +40,11 @@ look() { # FILE COUNT SED...: in front of so many lines
 look grammar_compiler.cc 3 -e 's/^\( *\)prev_token = &token;/\1LookAtWork();\n&/' \
   -e 's/^\( *\)cur_stack_element.element_id = i;/\1LookAtWork();\n&/'
 look earley_parser.cc 3 -e 's/^\( *\)tmp_process_state_queue_.pop();/\1LookAtWork();\n&/'
+# It has the rules that it has compiled before from xgrammar_rules.cc.
+source=$folder/cpp/grammar_compiler.cc
+sed -i -e 's/^ *rule_fsm->GetFsm().GetReachableStates(&reachable_states);/&\n    const recurve::RuleWork rule_work(compiled_grammar_impl.get(), rule_id);\n    if (rule_work.is_done()) continue;/' \
+  -e 's/^#include "xgrammar\/tokenizer_info.h"/&\n#include "server\/constraint\/xgrammar_rules.h"/' "$source"
+[ "$(grep -cE 'rule_work|xgrammar_rules.h' "$source")" = 3 ]
 # What a matcher knows of its place is told to xgrammar_place.cc.
 printf '%s\n' 'namespace xgrammar {' \
   'const EarleyParser& ParserOf(const GrammarMatcher& matcher) { return *matcher.ImplPtr(); }' \

@@ -97,7 +97,9 @@ MemoryPlan plan_memory(const Options& options, Backend& backend) {
           .state = dry_run->state(),
           .reserve = options.on_gpu() ? kReserveOfGpu : kReserveOfHost,
           .steps = [dry_run](int slots) { return dry_run->steps(slots); },
-          .constraints = has_constraint_library() ? CompileLimits().cache_bytes + kMaskBytes : 0};
+          .constraints = has_constraint_library()
+                             ? CompileLimits().cache_bytes + KeptBytes().masks + KeptBytes().rules
+                             : 0};
 }
 
 int choose_slots(const Options& options, const MemoryPlan& plan) {

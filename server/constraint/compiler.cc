@@ -225,7 +225,8 @@ ConstraintCompiler::Outcome ConstraintCompiler::compiled(Job& job) {
     if (library_ == nullptr) library_ = make_constraint_library(tokens_());
     return {.constraint =
                 library_->compile(job.text, {.most_seconds = limits_.most_seconds,
-                                             .look = [&](double seconds) { rest(job, seconds); }})};
+                                             .look = [&](double seconds) { rest(job, seconds); },
+                                             .client = job.client})};
   } catch (const CompileUnwanted&) {
     return {.full = true};  // which nobody hears
   } catch (const ConstraintRefused& refused) {

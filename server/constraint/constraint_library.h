@@ -25,9 +25,16 @@ struct CompileBounds {
   // Called now and then, with the seconds that the thread has computed so far: may take its time,
   // and throws CompileUnwanted where nobody wants it any more. Empty: all do.
   std::function<void(double seconds)> look = {};
+  uint64_t client = 0;  // to whose share belongs what is kept of it
 };
 // It has been given up, as it was not wanted any more.
 class CompileUnwanted {};
+
+// Of memory, for what has been worked out and may be wanted again.
+struct KeptBytes {
+  size_t masks = size_t{16} << 20;  // of places where answers were; of 131,072 ids a thousand
+  size_t rules = size_t{32} << 20;  // of constraints: what of a rule does not depend on its place
+};
 
 // What compiles constraints.
 class ConstraintLibrary {
@@ -37,17 +44,14 @@ class ConstraintLibrary {
   // thread.
   virtual std::shared_ptr<const Constraint> compile(const ConstraintText& text,
                                                     const CompileBounds& bounds) = 0;
-  // Of memory that kept masks take now. Any thread.
-  virtual size_t mask_bytes() const { return 0; }
+  // What is kept takes now. Any thread.
+  virtual KeptBytes kept_bytes() const { return {.masks = 0, .rules = 0}; }
 };
 
-// Of memory, for masks of places where answers were; of 131,072 ids that is a thousand.
-inline constexpr size_t kMaskBytes = size_t{16} << 20;
-
 // Where this build has no library for it, one that refuses everything. May take long for a large
-// vocabulary. Its constraints keep masks in so many bytes; the masks are the same without.
+// vocabulary. What it keeps takes so many bytes at most; masks are the same without.
 std::unique_ptr<ConstraintLibrary> make_constraint_library(const TokenTexts& tokens,
-                                                           size_t mask_bytes = kMaskBytes);
+                                                           KeptBytes most = {});
 
 // Whether it has one.
 bool has_constraint_library();

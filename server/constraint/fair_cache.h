@@ -53,7 +53,7 @@ class FairCache {
     Value value;
     size_t bytes;
     uint64_t client = 0;
-    std::list<typename Kept::iterator>::iterator place = {};  // on its client's shelf
+    typename std::list<typename Kept::iterator>::iterator place = {};  // on its client's shelf
   };
   // What one client has.
   struct Shelf {
@@ -108,9 +108,9 @@ class FairCache {
   const size_t most_bytes_;
   const std::chrono::nanoseconds idle_;
   Kept kept_;
-  std::map<uint64_t, Shelf> shelves_;                // by client, of those that have something
-  std::set<std::pair<size_t, uint64_t>> by_bytes_;   // each of them
-  std::list<uint64_t> clients_;                      // likewise; who used something last first
+  std::map<uint64_t, Shelf> shelves_;               // by client, of those that have something
+  std::set<std::pair<size_t, uint64_t>> by_bytes_;  // each of them
+  std::list<uint64_t> clients_;                     // likewise; who used something last first
   size_t bytes_ = 0;
 };
 

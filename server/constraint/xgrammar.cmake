@@ -20,7 +20,7 @@ endif()
 
 file(GLOB xgrammar_sources ${xgrammar_folder}/cpp/*.cc ${xgrammar_folder}/cpp/converter_ext/*.cc
   ${xgrammar_folder}/cpp/support/*.cc)
-add_library(xgrammar STATIC ${xgrammar_sources} ${xgrammar_place})
+add_library(xgrammar STATIC ${xgrammar_sources} ${among_xgrammar})
 target_include_directories(xgrammar PRIVATE ${CMAKE_SOURCE_DIR})
 # Several sources at once take half the time; the one left out defines what another does too.
 set_target_properties(xgrammar PROPERTIES CXX_STANDARD 17 UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)

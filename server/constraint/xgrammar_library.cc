@@ -1,5 +1,5 @@
-// With xgrammar_place.cc the only file that knows xgrammar (https://github.com/mlc-ai/xgrammar,
-// Apache-2.0).
+// With xgrammar_place.cc and xgrammar_rules.cc the only file that knows xgrammar
+// (https://github.com/mlc-ai/xgrammar, Apache-2.0).
 #include <dlpack/dlpack.h>
 #include <fmt/format.h>
 #include <xgrammar/xgrammar.h>
@@ -17,6 +17,7 @@
 #include "server/constraint/text_walk.h"
 #include "server/constraint/utf8_masks.h"
 #include "server/constraint/xgrammar_place.h"
+#include "server/constraint/xgrammar_rules.h"
 
 namespace recurve {
 namespace {
@@ -221,12 +222,13 @@ std::string ebnf_of_choices(const std::string& text) {
 
 class XgrammarLibrary final : public ConstraintLibrary {
  public:
-  XgrammarLibrary(const TokenTexts& tokens, size_t mask_bytes)
+  XgrammarLibrary(const TokenTexts& tokens, KeptBytes most)
       : compiler_(xgrammar::TokenizerInfo(with_control_tokens(tokens), xgrammar::VocabType::RAW,
                                           std::nullopt, std::vector<int32_t>{}),
                   /*max_threads=*/1, /*cache_enabled=*/false),
         vocabulary_(std::make_shared<const Vocabulary>(tokens)),
-        masks_(std::make_shared<MaskCache>(mask_bytes)) {}
+        masks_(std::make_shared<MaskCache>(most.masks)),
+        rules_(most.rules) {}
 
   std::shared_ptr<const Constraint> compile(const ConstraintText& text,
                                             const CompileBounds& bounds) override {
@@ -234,6 +236,7 @@ class XgrammarLibrary final : public ConstraintLibrary {
     const Watch watch(bounds,
                       "to compile: write it with fewer and smaller repeats, or with fewer "
                       "properties");
+    const RuleMasks::Use use(&rules_, bounds.client);
     try {
       xgrammar::CompiledGrammar grammar = compiled(text);
       if (!left_out.empty()) throw ConstraintRefused(left_out);
@@ -245,7 +248,9 @@ class XgrammarLibrary final : public ConstraintLibrary {
     }
   }
 
-  size_t mask_bytes() const override { return masks_->bytes(); }
+  KeptBytes kept_bytes() const override {
+    return {.masks = masks_->bytes(), .rules = rules_.bytes()};
+  }
 
  private:
   // The library never lets ids come that have no text, even where a grammar names them: a byte that
@@ -303,13 +308,14 @@ class XgrammarLibrary final : public ConstraintLibrary {
   xgrammar::GrammarCompiler compiler_;
   const std::shared_ptr<const Vocabulary> vocabulary_;
   const std::shared_ptr<MaskCache> masks_;
+  RuleMasks rules_;
 };
 
 }  // namespace
 
 std::unique_ptr<ConstraintLibrary> make_constraint_library(const TokenTexts& tokens,
-                                                           size_t mask_bytes) {
-  return std::make_unique<XgrammarLibrary>(tokens, mask_bytes);
+                                                           KeptBytes most) {
+  return std::make_unique<XgrammarLibrary>(tokens, most);
 }
 bool has_constraint_library() { return true; }
 

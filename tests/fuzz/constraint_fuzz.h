@@ -1,7 +1,7 @@
 #pragma once
 // What a client says that its answer must be: it is refused, or each id that may come is taken,
-// some tokens far, and what is compiled too long is given up. Masks that are kept by their place
-// are those that are worked out anew.
+// some tokens far, and what is compiled too long is given up. Masks that are kept by their place,
+// and rules that another constraint has, are those that are worked out anew.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -29,7 +29,8 @@ inline void follow(const Constraint& constraint, const Constraint& anew, size_t 
 
 inline int take(const ConstraintText& text) {
   static const auto keeps = make_constraint_library(testing::byte_vocabulary());
-  static const auto keeps_none = make_constraint_library(testing::byte_vocabulary(), 0);
+  static const auto keeps_none =
+      make_constraint_library(testing::byte_vocabulary(), {.masks = 0, .rules = 0});
   try {
     const auto constraint = keeps->compile(text, {.most_seconds = 0.2});
     const auto anew = keeps_none->compile(text, {.most_seconds = 2});

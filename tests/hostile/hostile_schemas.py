@@ -11,7 +11,7 @@ FLAGS = ["--slots", "16"]
 SHORT = {"streams": 24, "seconds": 5}
 FULL = {"streams": 64, "seconds": 60}
 CONSTRAINED = True
-KEEPS = 80 << 20  # of compiled constraints and of masks, as the server says of grammars as it starts
+KEEPS = 112 << 20  # of compiled constraints and of masks, as the server says of grammars as it starts
 # For an answer of a new schema, beside. A compile has a small share of a busy processor, so this holds
 # where the server and the attack have the machine to themselves, as the full form asks for.
 MOST_SECONDS = 5

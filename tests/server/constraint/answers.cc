@@ -1,13 +1,19 @@
 // Tells what constraints are and draws answers that they let through, for tests that compare with
 // others' implementations: suites_test.py.
-//   constraint_answers [TOKENIZER_DIR]
-// Reads lines of JSON: {"schema": ..., "answers": 3, "seed": 1, "texts": ["{}", ...], "raw":
+//   constraint_answers [TOKENIZER_DIR [MASK_BYTES]]
+// Reads lines of JSON: {"schema": ..., "answers": 3, "seed": 1, "texts": ["{}", ...], "times":
 // false}. Writes one for each: {"refused": "..."}, or {"answers": [...], "cut": 1, "takes": [true,
-// ...], "tokens": 40, "forced": 2, "seconds": 0.01}. `tokens` are those of the texts, as the
+// ...], "tokens": 40, "forced": 2, "seconds": 0.01}; in each, "xgrammar" is whether the library by
+// itself takes the schema. `tokens` are those of the texts, as the
 // tokenizer writes them, as far as they are taken; before `forced` of them nothing else could have
 // come, not the end either. Without a tokenizer's directory, the vocabulary is that of the tests
-// here, and there are none.
-#include <chrono>
+// here, and there are none. `seconds` are those that compiling took of a processor. With `times`
+// there are "worked_out" and "kept" too: the microseconds of a processor that each mask took that
+// was not there before, and each that was; exact where all fit into MASK_BYTES.
+#if __has_include(<xgrammar/xgrammar.h>)
+#include <xgrammar/xgrammar.h>
+#endif
+
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -40,14 +46,46 @@ std::vector<int32_t> ids_in(const std::vector<uint32_t>& mask) {
   return ids;
 }
 
+// Fills masks, and notes how long each took.
+class Filling {
+ public:
+  explicit Filling(const ConstraintLibrary& library) : library_(library) {}
+
+  void fill(Matcher& matcher, std::vector<uint32_t>* mask) {
+    const size_t bytes = library_.kept_bytes().masks;
+    const double began = thread_seconds();
+    matcher.fill(*mask);
+    const double seconds = thread_seconds() - began;
+    (library_.kept_bytes().masks == bytes ? kept_ : worked_out_).push_back(1e6 * seconds);
+  }
+  const std::vector<double>& worked_out() const { return worked_out_; }
+  const std::vector<double>& kept() const { return kept_; }
+
+ private:
+  const ConstraintLibrary& library_;
+  std::vector<double> worked_out_, kept_;  // microseconds
+};
+
+// Whether the library by itself takes the schema: what it leaves out it says elsewhere.
+bool xgrammar_takes([[maybe_unused]] const std::string& schema) {
+#if __has_include(<xgrammar/xgrammar.h>)
+  try {
+    xgrammar::Grammar::FromJSONSchema(schema);
+    return true;
+  } catch (const std::exception&) {
+  }
+#endif
+  return false;
+}
+
 // Any token that may come; what closes something often, so that most answers end.
 std::optional<std::string> draw(const Constraint& constraint, const TokenTexts& texts,
-                                std::mt19937_64& random) {
+                                std::mt19937_64& random, Filling* filling) {
   const auto matcher = constraint.begin();
   std::vector<uint32_t> mask((texts.size() + 31) / 32);
   std::string text;
   for (int t = 0; t < kMostTokens; ++t) {
-    matcher->fill(mask);
+    filling->fill(*matcher, &mask);
     std::vector<int32_t> ids = ids_in(mask);
     if (matcher->may_end() && (ids.empty() || random() % 3 == 0)) return text;
     if (ids.empty()) throw std::runtime_error("nothing may follow: " + text);
@@ -86,11 +124,11 @@ struct Forced {
 
 // Of a text that is taken: how many of its tokens are the only ones that may come in their place.
 void count_forced(const Constraint& constraint, std::span<const int32_t> ids, size_t size,
-                  Forced* forced) {
+                  Filling* filling, Forced* forced) {
   const auto matcher = constraint.begin();
   std::vector<uint32_t> mask((size + 31) / 32);
   for (const int32_t id : ids) {
-    matcher->fill(mask);
+    filling->fill(*matcher, &mask);
     const bool only = !matcher->may_end() && ids_in(mask).size() == 1;
     if (!matcher->accept(id)) return;
     ++forced->tokens;
@@ -100,21 +138,23 @@ void count_forced(const Constraint& constraint, std::span<const int32_t> ids, si
 
 Json answer(ConstraintLibrary& library, const Tokenizer* tokenizer, const TokenTexts& texts,
             const std::vector<int32_t>& bytes, const Json& asked) {
-  const auto began = std::chrono::steady_clock::now();
+  const std::string schema = asked.at("schema").dump();
+  Json out{{"xgrammar", xgrammar_takes(schema)}};
+  const double began = thread_seconds();
   std::shared_ptr<const Constraint> constraint;
   try {
-    constraint =
-        library.compile({ConstraintText::Form::kJsonSchema, asked.at("schema").dump()}, {});
+    constraint = library.compile({ConstraintText::Form::kJsonSchema, schema}, {});
   } catch (const ConstraintRefused& refused) {
-    return {{"refused", refused.what()}};
+    out["refused"] = refused.what();
+    return out;
   }
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began;
-  Json out{{"answers", Json::array()}, {"cut", 0}, {"takes", Json::array()}};
-  out["seconds"] = seconds.count();
+  out["seconds"] = thread_seconds() - began;
+  out["answers"] = out["takes"] = Json::array();
+  Filling filling(library);
   std::mt19937_64 random(asked.value("seed", 1u));
   int cut = 0;
   for (int i = 0; i < asked.value("answers", 0); ++i) {
-    if (auto text = draw(*constraint, texts, random)) {
+    if (auto text = draw(*constraint, texts, random, &filling)) {
       out["answers"].push_back(*text);
     } else {
       ++cut;
@@ -128,10 +168,14 @@ Json answer(ConstraintLibrary& library, const Tokenizer* tokenizer, const TokenT
     if (tokenizer == nullptr || !out["takes"].back().get<bool>()) continue;
     count_forced(*constraint,
                  tokenizer->encode(written, SpecialTokens::kAsText, TextPosition::kContinued),
-                 texts.size(), &forced);
+                 texts.size(), &filling, &forced);
   }
   out["tokens"] = forced.tokens;
   out["forced"] = forced.forced;
+  if (asked.value("times", false)) {
+    out["worked_out"] = filling.worked_out();
+    out["kept"] = filling.kept();
+  }
   return out;
 }
 
@@ -143,7 +187,8 @@ int run(int argc, char** argv) {
     if (texts[id].size() == 1)
       bytes[static_cast<unsigned char>(texts[id][0])] = static_cast<int32_t>(id);
   }
-  const auto library = make_constraint_library(texts);
+  const auto library = make_constraint_library(
+      texts, argc > 2 ? KeptBytes{.masks = std::stoull(argv[2])} : KeptBytes());
   for (std::string line; std::getline(std::cin, line);) {
     std::cout << answer(*library, tokenizer.get(), texts, bytes, Json::parse(line))
                      .dump(-1, ' ', false, Json::error_handler_t::replace)

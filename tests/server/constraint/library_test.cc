@@ -24,9 +24,12 @@ class ConstraintLibraryTest : public ::testing::Test {
   void SetUp() override {
     if (!has_constraint_library()) GTEST_SKIP() << "built without structured output";
   }
+  static ConstraintLibrary& library() {
+    static const auto made = make_constraint_library(byte_vocabulary());
+    return *made;
+  }
   std::shared_ptr<const Constraint> compile(Form form, const std::string& text) {
-    static const auto library = make_constraint_library(byte_vocabulary());
-    return library->compile({form, text}, {});
+    return library().compile({form, text}, {});
   }
   std::string refusal_of(Form form, const std::string& text) {
     try {
@@ -78,8 +81,12 @@ TEST_F(ConstraintLibraryTest, AdditionalPropertiesAreNoneOfTheNamed) {
   // A name that is not of ASCII is none of the others either.
   expect(
       R"({"type":"object","properties":{"\u00fcb":{"type":"integer"},"\u007f":{"type":"integer"},"-^]":{"type":"null"}},"additionalProperties":{"type":"string"}})",
-      {"{\"\xc3\xbc" R"(b":1,"ub":"x"})", R"({"a ~!#[]":"x"})", R"({"-":"x","-^":"","-^]]":""})"},
-      {"{\"\xc3\xbc" R"(b":"x"})", "{\"\x7f\":\"x\"}", R"({"-^]":"x"})", R"({"a\"":"x"})"});
+      {"{\"\xc3\xbc"
+       R"(b":1,"ub":"x"})",
+       R"({"a ~!#[]":"x"})", R"({"-":"x","-^":"","-^]]":""})"},
+      {"{\"\xc3\xbc"
+       R"(b":"x"})",
+       "{\"\x7f\":\"x\"}", R"({"-^]":"x"})", R"({"a\"":"x"})"});
 }
 
 TEST_F(ConstraintLibraryTest, Numbers) {
@@ -377,12 +384,30 @@ TEST_F(ConstraintLibraryTest, BytesAreWhatTheAllocatorGave) {
   compile(Form::kJson, "");  // what is made once
   if (mallinfo2().uordblks == 0) GTEST_SKIP() << "this allocator does not say what it gave";
   for (const auto& [form, text] : texts) {
-    const size_t before = mallinfo2().uordblks;
+    const size_t before = mallinfo2().uordblks, rules = library().kept_bytes().rules;
     const auto constraint = compile(form, text);
     const size_t given = mallinfo2().uordblks - before;
-    EXPECT_LT(given, constraint->bytes() * 6 / 5) << text;
-    EXPECT_GT(given, constraint->bytes() * 3 / 4) << text;
+    const size_t said = constraint->bytes() + library().kept_bytes().rules - rules;
+    EXPECT_LT(given, said * 6 / 5) << text;
+    EXPECT_GT(given, said * 3 / 4) << text;
   }
+}
+
+TEST_F(ConstraintLibraryTest, WhatItHasOfOthersIsNotWorkedOutAgain) {
+  const auto library = make_constraint_library(byte_vocabulary());
+  const auto grown_by = [&](const std::string& name, uint64_t client) {
+    const size_t before = library->kept_bytes().rules;
+    library->compile(
+        {Form::kJsonSchema, R"({"type":"object","properties":{")" + name +
+                                R"(":{"type":"string","maxLength":40},"born":{"format":"date"},)"
+                                R"("tags":{"type":"array","items":{"type":"string"}}}})"},
+        {.client = client});
+    return library->kept_bytes().rules - before;
+  };
+  const size_t first = grown_by("name", 1);
+  EXPECT_GT(first, 0u);
+  EXPECT_EQ(grown_by("name", 2), 0u);
+  EXPECT_LT(grown_by("other", 2), first / 4);
 }
 
 TEST_F(ConstraintLibraryTest, HostileOnesAreBounded) {

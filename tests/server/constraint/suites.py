@@ -19,6 +19,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 DATA = pathlib.Path(os.environ.get("RECURVE_DATA", ROOT.parent / "shared" / "data")) / "schemas"
 BINARY = pathlib.Path(os.environ["RECURVE_BIN"]) / "constraint_answers"
+MOST_MASK_SECONDS = 0.25  # of a processor, as constraint.h has it
 REFUSAL = re.compile(r"schema, (\S+) at (#\S*): |schema: |schema, at ")
 
 
@@ -30,8 +31,8 @@ class Answers:
             [BINARY, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
         )
 
-    def ask(self, schema, answers=0, seed=1, texts=()):
-        asked = {"schema": schema, "answers": answers, "seed": seed, "texts": list(texts)}
+    def ask(self, schema, answers=0, seed=1, texts=(), times=False):
+        asked = {"schema": schema, "answers": answers, "seed": seed, "texts": list(texts), "times": times}
         self.process.stdin.write(json.dumps(asked) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
@@ -302,6 +303,7 @@ class Count:
 
     def add(self, name, schema, got, cases, valid_by):
         self.of["schemas"] += 1
+        self.of["xgrammar takes"] += got["xgrammar"]
         if "refused" in got:
             self.of["refused"] += 1
             match = REFUSAL.search(got["refused"])
@@ -327,7 +329,8 @@ class Count:
 
     def say(self, title, other):
         share = self.of["accepted"] / self.of["schemas"]
-        print(f"\n{title}: {dict(self.of)}\naccepted {share:.1%}, llguidance {other / self.of['schemas']:.1%}")
+        print(f"\n{title}: {dict(self.of)}\naccepted {share:.1%}, llguidance {other / self.of['schemas']:.1%}, "
+              f"xgrammar by itself {self.of['xgrammar takes'] / self.of['schemas']:.1%}")
         print("refused for:", dict(self.keywords.most_common(25)))
         assert not self.wrong, "\n".join(self.wrong[:20])
 
@@ -368,6 +371,29 @@ def test_few_tokens_are_the_only_ones_that_may_come():
     print(f"\n{forced} of {tokens} tokens of {texts} texts are the only ones that may come: {forced / tokens:.1%}")
     assert tokens > 1000
     assert forced < tokens / 10
+
+
+def test_masks_are_short(request):
+    """How long masks of MaskBench's schemas take, worked out and kept: of --vocabulary, the demo's otherwise."""
+    program = Answers(request.config.getoption("--vocabulary") or ROOT / "weights_tools" / "demo" / "xlstm-books", str(1 << 30))
+    times, compiled = {"worked_out": [], "kept": []}, []
+    for number, (name, group) in enumerate(maskbench()):
+        if number % request.config.getoption("--each"):
+            continue
+        texts = [json.dumps(case["data"], ensure_ascii=False) for case in group["tests"] if case["valid"]]
+        got = program.ask(group["schema"], answers=2, texts=texts, times=True)
+        if "refused" in got:
+            continue
+        compiled.append(got["seconds"] * 1e6)
+        for which, of_one in times.items():
+            of_one += got[which]
+    program.close()
+    print()
+    for what, microseconds in {**times, "schemas compiled": compiled}.items():
+        ordered = sorted(microseconds)
+        at = [ordered[int(len(ordered) * q)] for q in (0.5, 0.9, 0.99)] + ordered[-1:]
+        print(f"{what}: {len(ordered)}, us of a processor: p50 {at[0]:.0f}, p90 {at[1]:.0f}, p99 {at[2]:.0f}, longest {at[3]:.0f}")
+    assert max(times["worked_out"]) < MOST_MASK_SECONDS * 1e6
 
 
 def test_draft_2020_12(of_bytes):

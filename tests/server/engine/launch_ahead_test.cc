@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/engine_harness.h"
+#include "tests/support/scripted_constraint.h"
 
 namespace recurve::testing::launch_ahead_test {
 
@@ -33,6 +34,25 @@ TEST(LaunchAhead, TokensComeOneStepLater) {
   EXPECT_EQ(answer->why(), Finish::kLength);
   EXPECT_FALSE(harness->step());
   EXPECT_THAT(harness.steps(), SizeIs(3));
+}
+
+// Whose next mask depends on its last token, that goes without a step; the other does not.
+TEST(LaunchAhead, GoesOnForWhoHasNoConstraint) {
+  NullHarness harness(ahead());
+  Request kept = request(5, 20);
+  kept.sampling.constraint = std::make_shared<ScriptedConstraint>(
+      std::vector<ScriptedConstraint::Place>(20, {.ids = {3, 4}}));
+  const AnswerPtr constrained = harness->submit(kept), free = harness->submit(request(5, 10));
+  int steps = 0;
+  while (!free->ended() && steps < 100) {
+    harness->step();
+    free->take();
+    constrained->take();
+    ++steps;
+  }
+  EXPECT_EQ(steps, 11) << "as of TokensComeOneStepLater: one a step, one step later";
+  EXPECT_THAT(free->tokens, SizeIs(10));
+  EXPECT_THAT(constrained->tokens, SizeIs(::testing::Le(6)));
 }
 
 TEST(LaunchAhead, ChangesNoToken) {
