@@ -5,18 +5,26 @@ RECURVE_DATA/schemas; without them their tests are skipped.
 """
 
 import collections
+import concurrent.futures
+import itertools
 import json
 import os
 import pathlib
 import random
 import re
 import subprocess
+import sys
 import tarfile
+import threading
+import urllib.error
+import urllib.request
 
 import jsonschema
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tests/clients/python"))
+from server import Server  # noqa: E402
 DATA = pathlib.Path(os.environ.get("RECURVE_DATA", ROOT.parent / "shared" / "data")) / "schemas"
 BINARY = pathlib.Path(os.environ["RECURVE_BIN"]) / "constraint_answers"
 MOST_MASK_SECONDS = 0.25  # of a processor, as constraint.h has it
@@ -207,14 +215,25 @@ def random_schema(rng, depth=0):
     return {"anyOf": [random_schema(rng, depth + 1) for _ in range(rng.randint(2, 3))]}
 
 
+def schema_of(rng):
+    """One of random_schema(), with what its references name."""
+    body = random_schema(rng)
+    if not isinstance(body, dict):
+        return body
+    return {"$defs": {"n": {"anyOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#/$defs/n"}, "maxItems": 2}]}}, **body}
+
+
+def check_answer(schema, text):
+    problem = next(validator(schema).iter_errors(json.loads(text)), None)
+    assert problem is None, f"{json.dumps(schema)}\n{text}\n{problem}"
+
+
 def test_every_answer_that_ends_is_valid(answers, request):
     wanted = request.config.getoption("--answers")
     rng = random.Random(20261124)
     drawn = cut = refused = 0
     for seed in range(wanted):
-        schema = {"$defs": {"n": {"anyOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#/$defs/n"}, "maxItems": 2}]}}}
-        body = random_schema(rng)
-        schema = {**schema, **body} if isinstance(body, dict) else body
+        schema = schema_of(rng)
         if wanted <= drawn:
             break
         got = answers.ask(schema, answers=2, seed=seed)
@@ -223,15 +242,64 @@ def test_every_answer_that_ends_is_valid(answers, request):
             refused += 1
             continue
         cut += got["cut"]
-        check = validator(schema)
         for text in got["answers"]:
-            value = json.loads(text)
-            problem = next(check.iter_errors(value), None)
-            assert problem is None, f"{json.dumps(schema)}\n{text}\n{problem}"
+            check_answer(schema, text)
             drawn += 1
     print(f"\n{drawn} answers valid, {cut} cut, {refused} schemas refused")
     assert drawn >= wanted * 0.8
     assert refused < drawn / 20
+
+
+END = 1  # an id that random weights end an answer with, as they have none by themselves
+
+
+@pytest.fixture(scope="module")
+def random_model(tmp_path_factory):
+    """A server of a small model with random weights and a vocabulary of SentencePiece."""
+    demo = ROOT / "weights_tools/demo/xlstm-books"
+    small = {"embedding_dim": 64, "hidden_size": 64, "num_blocks": 2, "num_hidden_layers": 2, "head_dim": 16}
+    config = tmp_path_factory.mktemp("random-model") / "config.json"
+    config.write_text(json.dumps({**json.loads((demo / "config.json").read_text()), **small}))
+    with Server(config, "--random-weights", "--tokenizer", demo, "--http", "127.0.0.1:0", "--slots", "16") as server:
+        yield server
+
+
+def test_every_answer_of_a_random_model_is_valid(random_model, request):
+    wanted = request.config.getoption("--answers")
+    rng = random.Random(20261126)
+    next_one, counts, lock = itertools.count(), collections.Counter(), threading.Lock()
+
+    def answer():
+        with lock:
+            number, schema = next(next_one), schema_of(rng)
+        schema_format = {"type": "json_schema", "json_schema": {"name": "random", "schema": schema, "strict": True}}
+        asked = {"prompt": "The answer: ", "max_tokens": 400, "seed": number, "stop_token_ids": [END], "response_format": schema_format}
+        http = urllib.request.Request(f"http://{random_model.http_address}/v1/completions", json.dumps(asked).encode(),
+                                      {"content-type": "application/json"})
+        try:
+            with urllib.request.urlopen(http) as got:
+                choice = json.load(got)["choices"][0]
+        except urllib.error.HTTPError as error:
+            said = json.load(error)["error"]["message"]
+            assert error.code == 400 and (REFUSAL.search(said) or "cannot be" in said), said
+            with lock:
+                counts["refused"] += 1
+            return
+        if choice["finish_reason"] == "stop":
+            check_answer(schema, choice["text"])
+        with lock:
+            counts[choice["finish_reason"]] += 1
+
+    def answers_until_there_are_enough():
+        while counts["stop"] < wanted:
+            answer()
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        for one in [pool.submit(answers_until_there_are_enough) for _ in range(16)]:
+            one.result()
+    print(f"\n{dict(counts)}")
+    assert counts["length"] < counts["stop"]
+    assert counts["refused"] < counts["stop"] / 10
 
 
 # ---- the suites ----
