@@ -14,7 +14,7 @@
 namespace recurve {
 namespace {
 
-struct Config : StateSpaceConfig {
+struct MambaConfig : StateSpaceConfig {
   int64_t DI, R;
   float mixer_eps;  // of the norms of dt, B and C; 0: there are none
 };
@@ -30,7 +30,7 @@ int64_t read_rank(ConfigReader& read, const nlohmann::json& config, const char* 
 }
 
 // What state-spaces' config has under ssm_cfg; those of transformers have it at the top.
-void read_mixer(ConfigReader& read, const nlohmann::json& config, Config& c) {
+void read_mixer(ConfigReader& read, const nlohmann::json& config, MambaConfig& c) {
   read_mixer_sizes(read, 16, c);
   c.R = read_rank(read, config, c.original ? "dt_rank" : "time_step_rank", c.D);
   if (c.original || c.DI == 0) {
@@ -39,10 +39,10 @@ void read_mixer(ConfigReader& read, const nlohmann::json& config, Config& c) {
   }
 }
 
-Config read_config(const Checkpoint& checkpoint, bool falcon) {
+MambaConfig read_mamba_config(const Checkpoint& checkpoint, bool falcon) {
   const nlohmann::json& config = checkpoint.config();
   ConfigReader read(config, checkpoint.config_file());
-  Config c{};
+  MambaConfig c{};
   read_outside(read, true, c);
   if (falcon) {
     c.mixer_eps = static_cast<float>(read.optional_number("mixer_rms_eps", 1e-6, 1e-30, 1));
@@ -69,7 +69,7 @@ Config read_config(const Checkpoint& checkpoint, bool falcon) {
   return c;
 }
 
-struct Block {
+struct MambaBlock {
   VectorWeights norm;       // (D)
   LinearWeights in;         // (2 DI, D): x, then z
   VectorWeights conv;       // (DI, width)
@@ -105,23 +105,23 @@ class Mamba final : public StateSpaceModel {
     float* v;       // (rows, DI) out of the state space
     float* picked;  // (logits, D)
   };
-  Block load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
-                   const WeightFormats& formats) const;
+  MambaBlock load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
+                        const WeightFormats& formats) const;
   // next: who reads x after it.
-  void mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
+  void mixer(const MambaBlock& block, size_t index, const Ragged& seqs, const StatePool& states,
              const Scratch& scratch, const Residual::Reader& next, Stream& stream) const;
   // y: what comes out of it.
-  void state_space(const Block& block, StateData h, const Ragged& seqs, const Scratch& scratch,
+  void state_space(const MambaBlock& block, StateData h, const Ragged& seqs, const Scratch& scratch,
                    const Activations& y, Stream& stream) const;
   WeightTally blocks_tally() const;
 
-  Config c_;
-  std::vector<Block> blocks_;
+  MambaConfig c_;
+  std::vector<MambaBlock> blocks_;
 };
 
 Mamba::Mamba(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
              const Checkpoint::Progress& progress, bool falcon)
-    : StateSpaceModel(backend), c_(read_config(checkpoint, falcon)) {
+    : StateSpaceModel(backend), c_(read_mamba_config(checkpoint, falcon)) {
   const std::string family = falcon ? "falcon_mamba" : "mamba";
   require_ops(backend, family,
               {"embed", "gather_rows", "linear", "causal_conv1d", "selective_scan"});
@@ -145,8 +145,8 @@ Mamba::Mamba(Checkpoint& checkpoint, Backend& backend, const LoadOptions& option
       fmt::format("{} blocks, width {}, {} channels of {} states", c_.layers, c_.D, c_.DI, c_.N));
 }
 
-Block Mamba::load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
-                        const WeightFormats& formats) const {
+MambaBlock Mamba::load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
+                             const WeightFormats& formats) const {
   const std::string m = prefix + "mixer.";
   const auto vector = [&](const std::string& name, std::vector<Shape> shapes) {
     return VectorWeights::load(backend, checkpoint, name, shapes);
@@ -171,7 +171,7 @@ Block Mamba::load_block(Checkpoint& checkpoint, Backend& backend, const std::str
 
 WeightTally Mamba::blocks_tally() const {
   WeightTally tally;
-  for (const Block& b : blocks_) {
+  for (const MambaBlock& b : blocks_) {
     for (const LinearWeights* weights : {&b.in, &b.params, &b.dt, &b.out}) tally.add(*weights);
     for (const VectorWeights* weights :
          {&b.norm, &b.conv, &b.conv_bias, &b.dt_bias, &b.A, &b.skip}) {
@@ -224,8 +224,9 @@ void Mamba::forward(const StepBatch& batch, const StatePool& states, Arena& aren
   forward_through(blocks_, mix, c_, batch, x, s.picked, logits, stream);
 }
 
-void Mamba::mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
-                  const Scratch& s, const Residual::Reader& next, Stream& stream) const {
+void Mamba::mixer(const MambaBlock& block, size_t index, const Ragged& seqs,
+                  const StatePool& states, const Scratch& s, const Residual::Reader& next,
+                  Stream& stream) const {
   const int rows = seqs.rows, DI = static_cast<int>(c_.DI);
   // These are the rows of the convolution and of the state space; when v is written, u has been
   // multiplied.
@@ -255,7 +256,7 @@ void Mamba::mixer(const Block& block, size_t index, const Ragged& seqs, const St
 }
 
 // y from s.u, s.params and the gate.
-void Mamba::state_space(const Block& block, StateData h, const Ragged& seqs, const Scratch& s,
+void Mamba::state_space(const MambaBlock& block, StateData h, const Ragged& seqs, const Scratch& s,
                         const Activations& y, Stream& stream) const {
   const int DI = static_cast<int>(c_.DI), N = static_cast<int>(c_.N);
   const int R = static_cast<int>(c_.R);

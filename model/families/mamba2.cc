@@ -18,7 +18,7 @@
 namespace recurve {
 namespace {
 
-struct Config : StateSpaceConfig {
+struct Mamba2Config : StateSpaceConfig {
   int64_t DI, H, P, G;
   float gate_eps, dt_min, dt_max;
 
@@ -39,7 +39,8 @@ float read_limit(const ConfigReader& read, const char* key, const nlohmann::json
                                             : static_cast<float>(limit);
 }
 
-void read_limits(ConfigReader& read, const nlohmann::json& config, const char* key, Config& c) {
+void read_limits(ConfigReader& read, const nlohmann::json& config, const char* key,
+                 Mamba2Config& c) {
   c.dt_min = 0;
   c.dt_max = std::numeric_limits<float>::infinity();
   read.ignore({key});
@@ -54,7 +55,7 @@ void read_limits(ConfigReader& read, const nlohmann::json& config, const char* k
 }
 
 // What state-spaces' config has under ssm_cfg; those of transformers have it at the top.
-void read_mixer(ConfigReader& read, const nlohmann::json& config, Config& c) {
+void read_mixer(ConfigReader& read, const nlohmann::json& config, Mamba2Config& c) {
   read_mixer_sizes(read, 128, c);
   const bool original = c.original;
   c.P = read.optional_int(mixer_key(c, "headdim", "head_dim"), 64, 1, 1 << 16);
@@ -74,7 +75,7 @@ void read_mixer(ConfigReader& read, const nlohmann::json& config, Config& c) {
   read.optional_int("chunk_size", 256, 1, 1 << 20);
 }
 
-void read_original_mixer(const nlohmann::json& mixer, const std::string& file, Config& c) {
+void read_original_mixer(const nlohmann::json& mixer, const std::string& file, Mamba2Config& c) {
   ConfigReader read(mixer, file + ": ssm_cfg");
   read_mixer(read, mixer, c);
   read.must_be("layer", "Mamba2");
@@ -88,10 +89,10 @@ void read_original_mixer(const nlohmann::json& mixer, const std::string& file, C
   read.finish();
 }
 
-Config read_config(const Checkpoint& checkpoint) {
+Mamba2Config read_mamba2_config(const Checkpoint& checkpoint) {
   const nlohmann::json& config = checkpoint.config();
   ConfigReader read(config, checkpoint.config_file());
-  Config c{};
+  Mamba2Config c{};
   read_outside(read, !has_lm_head(checkpoint), c);
   // mamba_ssm's gated norm has an epsilon of its own, which no config sets.
   c.gate_eps = c.original ? 1e-5f : c.eps;
@@ -110,7 +111,7 @@ Config read_config(const Checkpoint& checkpoint) {
   return c;
 }
 
-struct Block {
+struct Mamba2Block {
   VectorWeights norm;       // (D)
   LinearWeights in;         // (2 DI + 2 G N + H, D): z, x, B, C, dt
   VectorWeights conv;       // (DI + 2 G N, width)
@@ -143,26 +144,26 @@ class Mamba2 final : public StateSpaceModel {
     float* v;       // (rows, H, P) out of the state space, gated
     float* picked;  // (logits, D)
   };
-  Block load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
-                   const WeightFormats& formats) const;
+  Mamba2Block load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
+                         const WeightFormats& formats) const;
   // next: who reads x after it.
-  void mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
+  void mixer(const Mamba2Block& block, size_t index, const Ragged& seqs, const StatePool& states,
              const Scratch& scratch, const Residual::Reader& next, Stream& stream) const;
   // Gives what it began of the norm after it.
-  DeferredRmsNorm state_space(const Block& block, size_t index, const Ragged& seqs,
+  DeferredRmsNorm state_space(const Mamba2Block& block, size_t index, const Ragged& seqs,
                               const StatePool& states, const Scratch& scratch,
                               Stream& stream) const;
-  void norm_groups(const Block& block, int rows, const Scratch& scratch, const Activations& normed,
-                   Stream& stream) const;
+  void norm_groups(const Mamba2Block& block, int rows, const Scratch& scratch,
+                   const Activations& normed, Stream& stream) const;
   WeightTally blocks_tally() const;
 
-  Config c_;
-  std::vector<Block> blocks_;
+  Mamba2Config c_;
+  std::vector<Mamba2Block> blocks_;
 };
 
 Mamba2::Mamba2(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
                const Checkpoint::Progress& progress)
-    : StateSpaceModel(backend), c_(read_config(checkpoint)) {
+    : StateSpaceModel(backend), c_(read_mamba2_config(checkpoint)) {
   require_ops(backend, "mamba2", {"embed", "gather_rows", "linear", "causal_conv1d", "ssd"});
   if (c_.G > 1) require_ops(backend, "mamba2", {"gated_rms_norm"});
   c_.state = require_state(backend, "mamba2", "ssd", options.state);
@@ -185,8 +186,8 @@ Mamba2::Mamba2(Checkpoint& checkpoint, Backend& backend, const LoadOptions& opti
                         c_.P, c_.N, c_.G, c_.G == 1 ? "group" : "groups"));
 }
 
-Block Mamba2::load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
-                         const WeightFormats& formats) const {
+Mamba2Block Mamba2::load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
+                               const WeightFormats& formats) const {
   const std::string m = prefix + "mixer.";
   const int64_t conv = c_.conv_width();
   const auto vector = [&](const std::string& name, std::vector<Shape> shapes) {
@@ -210,7 +211,7 @@ Block Mamba2::load_block(Checkpoint& checkpoint, Backend& backend, const std::st
 
 WeightTally Mamba2::blocks_tally() const {
   WeightTally tally;
-  for (const Block& b : blocks_) {
+  for (const Mamba2Block& b : blocks_) {
     tally.add(b.in);
     tally.add(b.out);
     for (const VectorWeights* weights :
@@ -262,8 +263,9 @@ void Mamba2::forward(const StepBatch& batch, const StatePool& states, Arena& are
   forward_through(blocks_, mix, c_, batch, x, s.picked, logits, stream);
 }
 
-void Mamba2::mixer(const Block& block, size_t index, const Ragged& seqs, const StatePool& states,
-                   const Scratch& s, const Residual::Reader& next, Stream& stream) const {
+void Mamba2::mixer(const Mamba2Block& block, size_t index, const Ragged& seqs,
+                   const StatePool& states, const Scratch& s, const Residual::Reader& next,
+                   Stream& stream) const {
   const int rows = seqs.rows;
   linear_conv(kernels_, s.x.read(block.reader(), c_.eps, {.bias = block.in.bias(), .y = s.zxBCdt}),
               {.seqs = seqs,
@@ -296,8 +298,8 @@ void Mamba2::mixer(const Block& block, size_t index, const Ragged& seqs, const S
 }
 
 // normed from s.v.
-void Mamba2::norm_groups(const Block& block, int rows, const Scratch& s, const Activations& normed,
-                         Stream& stream) const {
+void Mamba2::norm_groups(const Mamba2Block& block, int rows, const Scratch& s,
+                         const Activations& normed, Stream& stream) const {
   const int DI = static_cast<int>(c_.DI);
   kernels_.gated_rms_norm({.rows = rows,
                            .D = DI,
@@ -316,7 +318,7 @@ void Mamba2::norm_groups(const Block& block, int rows, const Scratch& s, const A
 
 // s.v, gated, from s.zxBCdt and s.xBC; or, where the norm after it is of whole rows and can be
 // deferred to the layer that reads them, what is left for that layer, in the place of s.v.
-DeferredRmsNorm Mamba2::state_space(const Block& block, size_t index, const Ragged& seqs,
+DeferredRmsNorm Mamba2::state_space(const Mamba2Block& block, size_t index, const Ragged& seqs,
                                     const StatePool& states, const Scratch& s,
                                     Stream& stream) const {
   const int DI = static_cast<int>(c_.DI), GN = static_cast<int>(c_.G * c_.N);

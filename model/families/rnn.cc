@@ -31,9 +31,9 @@ namespace recurve {
 namespace {
 
 // The grid of prompts. Rows of a cell follow one another, so it could be anything.
-constexpr int kChunk = 64;
+constexpr int kStepChunk = 64;
 
-struct Config {
+struct RnnConfig {
   RnnCell cell;
   std::string cell_name;
   int64_t D, E, H, layers, F, vocab;
@@ -51,7 +51,7 @@ constexpr std::pair<const char*, RnnCell> kCells[] = {{"elman", RnnCell::kElman}
                                                       {"flash_gru", RnnCell::kFlashGru},
                                                       {"slstm", RnnCell::kSlstm}};
 
-void read_cell(ConfigReader& read, Config& c) {
+void read_cell(ConfigReader& read, RnnConfig& c) {
   std::vector<std::string> names;
   for (const auto& [name, cell] : kCells) names.push_back(name);
   c.cell_name = read.string_one_of("cell", "", names);
@@ -66,7 +66,7 @@ void read_cell(ConfigReader& read, Config& c) {
   }
 }
 
-void read_block(ConfigReader& read, Config& c) {
+void read_block(ConfigReader& read, RnnConfig& c) {
   c.pre_norm = read.string_one_of("block", "plain", {"plain", "pre_norm"}) == "pre_norm";
   c.E = read.optional_int("embedding_size", c.D, 1, 1 << 20);
   if (!c.pre_norm) return;
@@ -82,16 +82,16 @@ void read_block(ConfigReader& read, Config& c) {
   read.string_one_of("hidden_act", "silu", {"silu", "swish"});
 }
 
-Config read_config(const Checkpoint& checkpoint) {
+RnnConfig read_rnn_config(const Checkpoint& checkpoint) {
   ConfigReader read(checkpoint.config(), checkpoint.config_file());
-  Config c{};
+  RnnConfig c{};
   c.D = read.required_int("hidden_size", 1, 1 << 20);
   c.layers = read.required_int("num_hidden_layers", 1, 4096);
   c.vocab = read.required_int("vocab_size", 1, 1 << 24);
   c.bias = read.boolean("use_bias", true);
   c.head_bias = read.boolean("head_bias", false);
   c.tied = read.boolean("tie_word_embeddings", false);
-  c.chunk = kChunk;
+  c.chunk = kStepChunk;
   read_cell(read, c);
   read_block(read, c);
   if (c.tied && c.E != c.D) {
@@ -154,7 +154,7 @@ class Rnn final : public Model {
                       const Scratch& scratch, Stream& stream) const;
   void head(const StepBatch& batch, const Scratch& scratch, float* logits, Stream& stream) const;
 
-  Config c_;
+  RnnConfig c_;
   const Kernels& kernels_;
   LinearWeights embedding_;  // (V, E)
   std::vector<Layer> layers_;
@@ -166,7 +166,7 @@ class Rnn final : public Model {
 
 Rnn::Rnn(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options,
          const Checkpoint::Progress& progress)
-    : c_(read_config(checkpoint)), kernels_(backend.kernels()) {
+    : c_(read_rnn_config(checkpoint)), kernels_(backend.kernels()) {
   require_ops(backend, "rnn", {"embed", "gather_rows", "linear", "rnn"});
   if (c_.pre_norm) {
     require_ops(backend, "rnn", {c_.rms_norm ? "rms_norm" : "layer_norm", "add"});

@@ -9,7 +9,7 @@ namespace {
 using Symbol = BpeMerger::Workspace::Symbol;
 
 // Symbols of a window, to begin with: what the nearest cache holds with its heap.
-constexpr size_t kWindow = 512;
+constexpr size_t kMergeWindow = 512;
 // How many of its ids the next window begins with.
 constexpr int kOverlap = 16;
 
@@ -44,7 +44,7 @@ void BpeMerger::add_rule(int32_t left, int32_t right, int32_t rank, int32_t merg
 void BpeMerger::merge(SymbolSource& word, Workspace& work, const WorkLimits& limits,
                       std::vector<int32_t>& out) const {
   const size_t begin = out.size();
-  for (size_t size = kWindow; !merge_in_windows(word, size, work, limits, out); size *= 4) {
+  for (size_t size = kMergeWindow; !merge_in_windows(word, size, work, limits, out); size *= 4) {
     out.resize(begin);
     word.rewind();
   }

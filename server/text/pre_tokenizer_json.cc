@@ -62,7 +62,7 @@ PreTokenizer::Split read_punctuation(Fields& fields) {
   return {Regex(R"([\p{P}\$\+<=>\^`\|~])"), behavior, false};
 }
 
-PreTokenizer::ByteLevel read_byte_level(Fields& fields) {
+PreTokenizer::ByteLevel read_byte_level_step(Fields& fields) {
   fields.ignore("trim_offsets");  // about offsets, not ids
   const bool add_prefix_space = fields.get_bool("add_prefix_space");
   return {add_prefix_space, fields.get_bool("use_regex", true)};
@@ -106,7 +106,7 @@ void add_steps(const Json& json, PreTokenizer& chain) {
   if (type == "Sequence") {
     for (const Json& part : fields.get_array("pretokenizers")) add_steps(part, chain);
   } else if (type == "ByteLevel") {
-    chain.add(read_byte_level(fields));
+    chain.add(read_byte_level_step(fields));
   } else if (type == "Split") {
     chain.add(read_split(fields));
   } else if (type == "Digits") {

@@ -19,7 +19,7 @@ constexpr size_t kMaxPatternBytes = 16 * 1024;
 constexpr uint32_t kMatchLimit =
     20'000'000;  // steps of backtracking in one match: 16 MB of white space take one a byte
 constexpr uint32_t kHeapLimitKiB = 64 * 1024;
-constexpr size_t kWindow = 1 << 20;    // bytes that are searched at once, to begin with
+constexpr size_t kSearchWindow = 1 << 20;    // bytes that are searched at once, to begin with
 constexpr size_t kJitStack = 1 << 20;  // bytes at most; a match of 16 MB takes some 50 KB
 
 template <auto free>
@@ -170,10 +170,10 @@ void Regex::find_on(std::string_view text, bool last, bool invert, const WorkLim
                     Search* search, const Take& take) const {
   auto& [done, from, matched, reach] = *search;
   while (last ? from <= text.size() : from < text.size()) {
-    const size_t window = std::max(kWindow, 2 * reach);
+    const size_t window = std::max(kSearchWindow, 2 * reach);
     const std::string_view seen = head(text, from, window);
     const bool whole = seen.size() == text.size();
-    const bool wide = window > kWindow;
+    const bool wide = window > kSearchWindow;
     Matcher matcher((wide ? interruptible_ : code_).get(), seen, !last || !whole,
                     wide ? &limits : nullptr);
     int result = 0;

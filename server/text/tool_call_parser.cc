@@ -8,9 +8,9 @@ namespace {
 
 constexpr size_t kMostHead = 1024;  // bytes between the mark and the arguments
 
-bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+bool is_json_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
-bool is_blank(std::string_view text) { return std::ranges::all_of(text, is_space); }
+bool is_blank_json(std::string_view text) { return std::ranges::all_of(text, is_json_space); }
 
 // Reads from the start of a text that may go on.
 class Reader {
@@ -18,7 +18,7 @@ class Reader {
   explicit Reader(std::string_view text) : text_(text) {}
 
   void spaces() {
-    while (at_ < text_.size() && is_space(text_[at_])) ++at_;
+    while (at_ < text_.size() && is_json_space(text_[at_])) ++at_;
   }
   // Whether the text goes on with this; where it has ended before that is known, `short_of_text`.
   bool take(std::string_view wanted) {
@@ -70,7 +70,7 @@ void ToolCallParser::feed(std::string_view text, std::string* content,
 }
 
 void ToolCallParser::finish(std::string* content) {
-  const bool between = index_ >= 0 && is_blank(held_);
+  const bool between = index_ >= 0 && is_blank_json(held_);
   if (state_ == State::kStart || (state_ == State::kText && !between)) *content += held_;
   if (state_ == State::kHead) *content += read_ + held_;
   held_.clear();
@@ -115,7 +115,7 @@ bool ToolCallParser::read_text(const Out& out) {
   if (found != std::string::npos) {
     // White space between two calls is none of the answer's text.
     const std::string text = held_.substr(0, found);
-    if (index_ < 0 || !is_blank(text)) *out.content += text;
+    if (index_ < 0 || !is_blank_json(text)) *out.content += text;
     read_ = mark_;
     held_.erase(0, found + mark_.size());
     state_ = State::kHead;
@@ -124,7 +124,7 @@ bool ToolCallParser::read_text(const Out& out) {
   size_t kept = std::min(held_.size(), mark_.size() - 1);
   while (!mark_.starts_with(std::string_view(held_).substr(held_.size() - kept))) --kept;
   const std::string_view said = std::string_view(held_).substr(0, held_.size() - kept);
-  if (index_ >= 0 && is_blank(said) && held_.size() < kMostHead) return false;
+  if (index_ >= 0 && is_blank_json(said) && held_.size() < kMostHead) return false;
   *out.content += said;
   held_.erase(0, said.size());
   return false;

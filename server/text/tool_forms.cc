@@ -6,7 +6,7 @@ namespace recurve {
 namespace {
 
 // All that are known; of two that fit a template the first is taken.
-constexpr ToolForm kForms[] = {
+constexpr ToolForm kToolForms[] = {
     // Hermes, Qwen and others that write ChatML.
     {.name = "hermes",
      .shape = ToolForm::Shape::kMarked,
@@ -44,17 +44,17 @@ std::string_view trimmed(std::string_view text) {
 }  // namespace
 
 const ToolForm* tool_form_of(std::string_view chat_template) {
-  const auto* found = std::ranges::find_if(kForms, [&](const ToolForm& form) {
+  const auto* found = std::ranges::find_if(kToolForms, [&](const ToolForm& form) {
     return std::ranges::all_of(form.signs, [&](std::string_view sign) {
       return chat_template.find(sign) != std::string_view::npos;
     });
   });
-  return found == std::end(kForms) ? nullptr : found;
+  return found == std::end(kToolForms) ? nullptr : found;
 }
 
 std::string tool_form_names() {
   std::string names;
-  for (const ToolForm& form : kForms) names += (names.empty() ? "" : ", ") + std::string(form.name);
+  for (const ToolForm& form : kToolForms) names += (names.empty() ? "" : ", ") + std::string(form.name);
   return names;
 }
 

@@ -7,7 +7,7 @@ namespace {
 
 using Kind = Token::Kind;
 
-constexpr int kMaxDepth = 32;  // of brackets, conditions and signs in each other
+constexpr int kMaxExpressionDepth = 32;  // of brackets, conditions and signs in each other
 
 }  // namespace
 
@@ -15,8 +15,8 @@ constexpr int kMaxDepth = 32;  // of brackets, conditions and signs in each othe
 class ExpressionParser::Depth {
  public:
   explicit Depth(ExpressionParser& parser) : parser_(parser) {
-    if (++parser_.depth_ > kMaxDepth) {
-      parser_.tokens_.fail("an expression is nested more than {} deep", kMaxDepth);
+    if (++parser_.depth_ > kMaxExpressionDepth) {
+      parser_.tokens_.fail("an expression is nested more than {} deep", kMaxExpressionDepth);
     }
   }
   ~Depth() { --parser_.depth_; }

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMaxDepth = 64;
+constexpr size_t kMaxJsonDepth = 64;
 
 // Builds the value from the parser's events. (nlohmann's own objects would lose the order of keys,
 // or find them in time linear in their number.)
@@ -76,8 +76,8 @@ class Builder : public nlohmann::json_sax<Json> {
   }
   bool open(bool is_list) {
     count();
-    if (open_.size() == kMaxDepth) {
-      throw Error(fmt::format("the JSON is nested more than {} deep", kMaxDepth));
+    if (open_.size() == kMaxJsonDepth) {
+      throw Error(fmt::format("the JSON is nested more than {} deep", kMaxJsonDepth));
     }
     open_.push_back({is_list});
     return true;

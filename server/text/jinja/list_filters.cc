@@ -180,7 +180,7 @@ Value map(Run& run, const Value& input, Values call) {
   return run.generator(std::move(out));
 }
 
-constexpr Filter kFilters[] = {
+constexpr Filter kListFilters[] = {
     {"dictsort", "case_sensitive by reverse", dictsort},
     {"unique", "case_sensitive attribute", unique},
     {"join", "d attribute", join},
@@ -197,6 +197,6 @@ constexpr Filter kFilters[] = {
 
 }  // namespace
 
-std::span<const Filter> list_filters() { return kFilters; }
+std::span<const Filter> list_filters() { return kListFilters; }
 
 }  // namespace recurve::jinja

@@ -75,7 +75,7 @@ Value any_of(Run& run, const Value& self, Values call) {
 bool begins(std::string_view text, std::string_view with) { return text.starts_with(with); }
 bool ends(std::string_view text, std::string_view with) { return text.ends_with(with); }
 
-Value replace_in(Run& run, const Value& self, Values call) {
+Value replace_in_self(Run& run, const Value& self, Values call) {
   const Value *from = call.find(0, ""), *to = call.find(1, "");
   if (from == nullptr || to == nullptr) run.fail("replace needs two strings");
   const Text& with = to_string(run, *to, "what replaces it");
@@ -85,7 +85,7 @@ Value replace_in(Run& run, const Value& self, Values call) {
 }
 
 template <Text (*map)(const Text&)>
-Value mapped(Run& run, const Value& self, Values) {
+Value mapped_self(Run& run, const Value& self, Values) {
   return like(run, *self.text(), map(*self.text()));
 }
 
@@ -181,11 +181,11 @@ constexpr MethodEntry kStringMethods[] = {
     {"splitlines", "", split_lines},
     {"startswith", "prefix", any_of<begins>},
     {"endswith", "suffix", any_of<ends>},
-    {"replace", "old new count", replace_in},
-    {"upper", "", mapped<upper>},
-    {"lower", "", mapped<lower>},
-    {"title", "", mapped<title>},
-    {"capitalize", "", mapped<capitalize>},
+    {"replace", "old new count", replace_in_self},
+    {"upper", "", mapped_self<upper>},
+    {"lower", "", mapped_self<lower>},
+    {"title", "", mapped_self<title>},
+    {"capitalize", "", mapped_self<capitalize>},
     {"join", "iterable", join_items},
     {"find", "sub", find_in},
     {"count", "sub", count_in},

@@ -9,7 +9,7 @@ namespace {
 
 using Kind = Token::Kind;
 
-constexpr int kMaxDepth = 32;  // of tags in each other
+constexpr int kMaxTagDepth = 32;  // of tags in each other
 
 std::set<std::string> macro_names(const std::vector<Token>& tokens) {
   std::set<std::string> names;
@@ -75,7 +75,7 @@ Block Parser::block(std::initializer_list<std::string_view> ends) {
 // The same behind the end of an opening tag.
 Block Parser::inner_block(std::initializer_list<std::string_view> ends) {
   tokens_.expect_block_end();
-  if (++depth_ > kMaxDepth) tokens_.fail("tags are nested more than {} deep", kMaxDepth);
+  if (++depth_ > kMaxTagDepth) tokens_.fail("tags are nested more than {} deep", kMaxTagDepth);
   Block statements = block(ends);
   --depth_;
   return statements;
