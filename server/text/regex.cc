@@ -19,8 +19,8 @@ constexpr size_t kMaxPatternBytes = 16 * 1024;
 constexpr uint32_t kMatchLimit =
     20'000'000;  // steps of backtracking in one match: 16 MB of white space take one a byte
 constexpr uint32_t kHeapLimitKiB = 64 * 1024;
-constexpr size_t kSearchWindow = 1 << 20;    // bytes that are searched at once, to begin with
-constexpr size_t kJitStack = 1 << 20;  // bytes at most; a match of 16 MB takes some 50 KB
+constexpr size_t kSearchWindow = 1 << 20;  // bytes that are searched at once, to begin with
+constexpr size_t kJitStack = 1 << 20;      // bytes at most; a match of 16 MB takes some 50 KB
 
 template <auto free>
 struct Deleter {

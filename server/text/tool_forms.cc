@@ -54,7 +54,8 @@ const ToolForm* tool_form_of(std::string_view chat_template) {
 
 std::string tool_form_names() {
   std::string names;
-  for (const ToolForm& form : kToolForms) names += (names.empty() ? "" : ", ") + std::string(form.name);
+  for (const ToolForm& form : kToolForms)
+    names += (names.empty() ? "" : ", ") + std::string(form.name);
   return names;
 }
 
