@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and runs every test: no GPU, no network but Debian's and PyPI's packages.
-#   tests/run.sh              all tests, for the CPU; what does not compute is hardly optimised
+#   tests/run.sh              all tests, for the CPU; all but the kernels is hardly optimised
 #   tests/run.sh --all        also with ASan and UBSan, fuzzing among them, with TSan, a soak of two
 #                             minutes, two minutes of kill -9 beside durable sessions, and of CUDA
 #                             that it compiles, up to PTX for one architecture;
@@ -146,7 +146,7 @@ check "clang-format" format_of_ours
 
 # With --all, what computes nothing is tested under the sanitizers alone, and the rest as it is shipped;
 # without it, nothing is built that only a machine with other instructions could test, no benchmarks,
-# and what does not compute is hardly optimised.
+# and all but the kernels is hardly optimised.
 if [ -n "$all" ]; then
   check_options=(-DRECURVE_ALL_TESTS=OFF -DRECURVE_QUICK=OFF)
 else
