@@ -72,9 +72,8 @@ std::string folder_line(const Options& options, const EngineStats& stats) {
 // What answers can be kept to.
 std::string constraints_line(const MemoryPlan& plan) {
   if (!has_constraint_library()) return "none: built without structured output";
-  return fmt::format(
-      "{} of compiled schemas and grammars and of their masks are kept, the last used",
-      human_bytes(static_cast<double>(plan.constraints)));
+  return fmt::format("{} of compiled schemas and grammars, their masks and their rules are kept",
+                     human_bytes(static_cast<double>(plan.constraints)));
 }
 
 }  // namespace
