@@ -44,6 +44,7 @@ class FairCache {
   }
 
   size_t bytes() const { return bytes_; }
+  size_t most_bytes() const { return most_bytes_; }
 
  private:
   using Clock = std::chrono::steady_clock;

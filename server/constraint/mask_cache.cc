@@ -18,7 +18,7 @@ bool MaskCache::find(std::string_view place, uint64_t client, std::span<uint32_t
 }
 
 void MaskCache::keep(std::string place, uint64_t client, std::span<const uint32_t> mask) {
-  if (most_bytes_ == 0) return;
+  if (kept_.most_bytes() == 0) return;
   constexpr size_t kBeside = 320;  // what lists and maps take of the allocator, about
   const size_t bytes = place.capacity() + mask.size_bytes() + kBeside;
   auto copy = std::make_shared<const std::vector<uint32_t>>(mask.begin(), mask.end());

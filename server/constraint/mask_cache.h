@@ -17,7 +17,7 @@ namespace recurve {
 class MaskCache {
  public:
   // Of memory in all; 0: keeps nothing.
-  explicit MaskCache(size_t most_bytes) : most_bytes_(most_bytes), kept_(most_bytes) {}
+  explicit MaskCache(size_t most_bytes) : kept_(most_bytes) {}
 
   // Copies the mask of this place. False: none of as many words is here.
   bool find(std::string_view place, uint64_t client, std::span<uint32_t> mask);
@@ -28,7 +28,6 @@ class MaskCache {
  private:
   using Mask = std::shared_ptr<const std::vector<uint32_t>>;
 
-  const size_t most_bytes_;
   mutable std::mutex mutex_;
   FairCache<std::string, Mask> kept_;
 };

@@ -158,8 +158,7 @@ thread_local uint64_t used_for = 0;
 }  // namespace
 
 struct RuleMasks::Kept {
-  explicit Kept(size_t bytes) : most_bytes(bytes), masks(bytes) {}
-  const size_t most_bytes;
+  explicit Kept(size_t most_bytes) : masks(most_bytes) {}
   mutable std::mutex mutex;
   FairCache<std::string, std::shared_ptr<const Masks>> masks;
 };
@@ -180,7 +179,7 @@ RuleMasks::Use::~Use() { used = nullptr; }
 
 RuleWork::RuleWork(xgrammar::CompiledGrammar::Impl* compiled, int32_t rule)
     : compiled_(compiled), rule_(rule), exceptions_(std::uncaught_exceptions()) {
-  if (used == nullptr || used->kept_->most_bytes == 0) return;
+  if (used == nullptr || used->kept_->masks.most_bytes() == 0) return;
   const Grammar& grammar = *compiled->grammar.ImplPtr();
   RuleText text(grammar, rule);
   text_ = text.bytes();
