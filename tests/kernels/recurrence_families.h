@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/kernels/kept_draws.h"
 #include "tests/support/delta_ops.h"
 #include "tests/support/griffin_ops.h"
 #include "tests/support/matrix_ops.h"
@@ -14,8 +15,6 @@
 #include "tests/support/ssm_ops.h"
 
 namespace recurve::testing::recurrence_test {
-
-using Ops = std::vector<RecurrenceOp>;
 
 // An op in the sizes it is tested with: some that fill vectors, some that leave rests, small ones,
 // and the extremes of its gates.

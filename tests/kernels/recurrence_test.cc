@@ -15,11 +15,28 @@ struct Case {
 class RecurrenceTest : public DeviceTestWith<Case> {
  protected:
   const DeviceUnderTest& device_under_test() const override { return GetParam().device; }
-  Ops ops(std::mt19937_64& random) const { return GetParam().family.ops(random); }
+  const Family& family() const { return GetParam().family; }
+  Ops ops(std::mt19937_64& random) const { return draws_.ops(random, family().ops); }
+  Ops large_ops(std::mt19937_64& random) const { return draws_.ops(random, family().large); }
+  Ops ops_with_chunk(int chunk, std::mt19937_64& random) const {
+    return draws_.ops(random,
+                      [&](std::mt19937_64& from) { return family().with_chunk(chunk, from); });
+  }
+
+ private:
+  static std::string test_without_device() {
+    const std::string name = ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    return name.substr(0, name.find('/'));
+  }
+  FamilyDraws& draws_ = FamilyDraws::of(test_without_device() + " " + family().name);
 };
 
-TEST_P(RecurrenceTest, MatchesTheReference) {
-  KernelDevice reference("reference"), device = make_device();
+// What would compare the reference with itself.
+class AgainstReference : public RecurrenceTest {};
+
+TEST_P(AgainstReference, MatchesTheReference) {
+  KernelDevice device = make_device();
+  KeptReference reference;
   std::mt19937_64 random(1);
   for (const RecurrenceOp& op : ops(random)) {
     for (const int L : {1, 2, 5, 16, 70}) {
@@ -30,7 +47,8 @@ TEST_P(RecurrenceTest, MatchesTheReference) {
 }
 
 TEST_P(RecurrenceTest, NanStaysWithItsTime) {
-  KernelDevice reference("reference"), device = make_device();
+  KernelDevice device = make_device();
+  KeptReference reference;
   std::mt19937_64 random(3);
   for (const RecurrenceOp& op : ops(random)) {
     const int L = 20, row = 9, width = op.width();
@@ -39,8 +57,7 @@ TEST_P(RecurrenceTest, NanStaysWithItsTime) {
       x[row * width + column] = NAN;
       const std::vector<float> start = op.start(random);
       const std::string what = op.name + " column " + std::to_string(column);
-      expect_as_reference(device, reference, op, x, start, what);
-      const RecurrenceResult found = run_alone(device, op, x, start);
+      const RecurrenceResult found = expect_as_reference(device, reference, op, x, start, what);
       for (int i = 0; i < row * op.out; ++i) ASSERT_TRUE(std::isfinite(found.y[i])) << what;
     }
   }
@@ -63,11 +80,11 @@ TEST_P(RecurrenceTest, AnySplitOnTheGridIsTheSame) {
 
 // A decode is the same whether its sequence brought one row or its chunk had one left.
 TEST_P(RecurrenceTest, AChunkOfOneRowIsAStep) {
-  if (GetParam().family.with_chunk == nullptr) return;
+  if (family().with_chunk == nullptr) return;
   KernelDevice device = make_device();
   std::mt19937_64 random(5), random_of_chunks(50), random_of_steps(50);
-  const Ops chunks = GetParam().family.with_chunk(8, random_of_chunks);
-  const Ops steps = GetParam().family.with_chunk(1, random_of_steps);
+  const Ops chunks = ops_with_chunk(8, random_of_chunks);
+  const Ops steps = ops_with_chunk(1, random_of_steps);
   for (size_t i = 0; i < chunks.size(); ++i) {
     const RecurrenceOp& op = chunks[i];
     const std::vector<float> x = op.inputs(9, random), start = op.start(random);
@@ -110,10 +127,11 @@ TEST_P(RecurrenceTest, NeighboursAndSlotsChangeNothing) {
   }
 }
 
-TEST_P(RecurrenceTest, LargeSizesMatchTheReference) {
-  KernelDevice reference("reference"), device = make_device();
+TEST_P(AgainstReference, LargeSizesMatchTheReference) {
+  KernelDevice device = make_device();
+  KeptReference reference;
   std::mt19937_64 random(8);
-  for (const RecurrenceOp& op : GetParam().family.large(random)) {
+  for (const RecurrenceOp& op : large_ops(random)) {
     for (const int L : {1, 20}) {
       const std::vector<float> x = op.inputs(L, random), start = op.start(random);
       expect_as_reference(device, reference, op, x, start, op.name + " L " + std::to_string(L));
@@ -126,7 +144,7 @@ TEST_P(RecurrenceTest, ManyDecodesAreWhatEachIsAlone) {
   KernelDevice device = make_device();
   std::mt19937_64 random(9);
   constexpr size_t kSmall = 1 << 14;  // values of a state: kernels may take several together
-  for (const RecurrenceOp& op : GetParam().family.large(random)) {
+  for (const RecurrenceOp& op : large_ops(random)) {
     std::vector<RecurrenceSequence> batch;
     std::vector<float> start = op.start(random);
     const int slots = static_cast<size_t>(op.state[0]) < kSmall ? 131 : 40;
@@ -143,7 +161,7 @@ TEST_P(RecurrenceTest, ManyDecodesAreWhatEachIsAlone) {
 TEST_P(RecurrenceTest, LargePromptsAreTheirSteps) {
   KernelDevice device = make_device();
   std::mt19937_64 random(10);
-  for (const RecurrenceOp& op : GetParam().family.large(random)) {
+  for (const RecurrenceOp& op : large_ops(random)) {
     if (op.grid != 1) continue;
     std::vector<RecurrenceSequence> batch;
     for (int slot = 1; slot <= 33; ++slot) {
@@ -158,10 +176,10 @@ TEST_P(RecurrenceTest, LargePromptsAreTheirSteps) {
   }
 }
 
-TEST_P(RecurrenceTest, ThreadsChangeNothing) {
+TEST_P(AgainstReference, ThreadsChangeNothing) {
   KernelDevice device = make_device(), alone(GetParam().device.device, 1);
   std::mt19937_64 random(7);
-  for (const RecurrenceOp& op : GetParam().family.large(random)) {
+  for (const RecurrenceOp& op : large_ops(random)) {
     for (const int L : {1, 40}) {
       const std::vector<float> x = op.inputs(L, random), start = op.start(random);
       expect_same_bits(run_alone(device, op, x, start), run_alone(alone, op, x, start),
@@ -194,12 +212,10 @@ Ops in_bf16(Ops ops) {
 
 // So it does not depend on the split either.
 TEST_P(RecurrenceTest, ABf16StateIsTheFp32OneRoundedAfterEachChunk) {
-  const Family& family = GetParam().family;
-  if (family.with_chunk == nullptr) return;
+  if (family().with_chunk == nullptr) return;
   KernelDevice device = make_device();
   std::mt19937_64 random(10);
-  for (const Ops& all :
-       {family.with_chunk(8, random), family.with_chunk(1, random), family.large(random)}) {
+  for (const Ops& all : {ops_with_chunk(8, random), ops_with_chunk(1, random), large_ops(random)}) {
     for (const RecurrenceOp& op : in_bf16(all)) {
       if (!op.keeps_bf16(device.kernels())) GTEST_SKIP() << "its states are in fp32 only";
       const int g = op.grid;
@@ -226,10 +242,10 @@ TEST_P(RecurrenceTest, ABf16StateIsTheFp32OneRoundedAfterEachChunk) {
 }
 
 TEST_P(RecurrenceTest, DecodesWithBf16StatesAreWhatEachIsAlone) {
-  if (GetParam().family.with_chunk == nullptr) return;
+  if (family().with_chunk == nullptr) return;
   KernelDevice device = make_device();
   std::mt19937_64 random(11);
-  for (const RecurrenceOp& op : in_bf16(GetParam().family.large(random))) {
+  for (const RecurrenceOp& op : in_bf16(large_ops(random))) {
     if (!op.keeps_bf16(device.kernels())) GTEST_SKIP() << "its states are in fp32 only";
     std::vector<RecurrenceSequence> batch;
     for (int slot = 1; slot <= 12; ++slot) {
@@ -294,13 +310,18 @@ std::string name_of_case(const ::testing::TestParamInfo<Case>& info) {
 }
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(RecurrenceTest);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(AgainstReference);
 INSTANTIATE_TEST_SUITE_P(Devices, RecurrenceTest, ::testing::ValuesIn(cases(devices_under_test())),
                          name_of_case);
+INSTANTIATE_TEST_SUITE_P(Devices, AgainstReference,
+                         ::testing::ValuesIn(cases(devices_under_test())), name_of_case);
 INSTANTIATE_TEST_SUITE_P(Reference, RecurrenceTest,
                          ::testing::ValuesIn(cases({{"reference", 1, 0, "reference"}})),
                          name_of_case);
 #if RECURVE_CUDA
 INSTANTIATE_TEST_SUITE_P(Cuda, RecurrenceTest,
+                         ::testing::ValuesIn(cases({{"cuda:0", 1, 0, "cuda"}})), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Cuda, AgainstReference,
                          ::testing::ValuesIn(cases({{"cuda:0", 1, 0, "cuda"}})), name_of_case);
 #endif
 

@@ -1,7 +1,7 @@
 #pragma once
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <array>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -30,15 +30,17 @@ class DeviceArray {
   }
 
   ::testing::AssertionResult guards_intact() const {
-    std::vector<unsigned char> bytes(memory_.bytes());
-    backend_->download(bytes.data(), memory_.data(), bytes.size(), *stream_);
-    stream_->wait();
-    for (size_t i = 0; i < bytes.size(); ++i) {
-      if (i == kGuard) i += count_ * sizeof(T);
-      if (bytes[i] != kGuardByte) {
-        return ::testing::AssertionFailure()
-               << "byte " << static_cast<ptrdiff_t>(i - kGuard) << " of an array of "
-               << count_ * sizeof(T) << " was written";
+    const size_t size = count_ * sizeof(T);
+    for (const size_t first : {size_t{0}, kGuard + size}) {
+      std::array<unsigned char, kGuard> bytes;
+      backend_->download(bytes.data(), at(first), kGuard, *stream_);
+      stream_->wait();
+      for (size_t i = 0; i < kGuard; ++i) {
+        if (bytes[i] != kGuardByte) {
+          return ::testing::AssertionFailure()
+                 << "byte " << static_cast<ptrdiff_t>(first + i - kGuard) << " of an array of "
+                 << size << " was written";
+        }
       }
     }
     return ::testing::AssertionSuccess();
@@ -53,14 +55,19 @@ class DeviceArray {
         stream_(&stream),
         count_(count),
         memory_(backend.allocate(count * sizeof(T) + 2 * kGuard)) {
-    std::vector<unsigned char> bytes(memory_.bytes(), kGuardByte);
-    if (count > 0) {
-      std::memset(bytes.data() + kGuard, 0xff, count * sizeof(T));
-      if (values != nullptr) std::memcpy(bytes.data() + kGuard, values, count * sizeof(T));
-    }
-    backend.upload(memory_.data(), bytes.data(), bytes.size(), stream);
+    const size_t size = count * sizeof(T);
+    std::array<unsigned char, kGuard> guard;
+    guard.fill(kGuardByte);
+    const std::vector<unsigned char> unwritten(values == nullptr ? size : 0, 0xff);
+    backend.upload(at(0), guard.data(), kGuard, stream);
+    if (size > 0)
+      backend.upload(at(kGuard), values ? static_cast<const void*>(values) : unwritten.data(), size,
+                     stream);
+    backend.upload(at(kGuard + size), guard.data(), kGuard, stream);
     stream.wait();
   }
+
+  unsigned char* at(size_t byte) const { return memory_.as<unsigned char>() + byte; }
 
   Backend* backend_;
   Stream* stream_;

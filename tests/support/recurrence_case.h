@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -136,26 +137,32 @@ inline RecurrenceBatch lay_out(const RecurrenceOp& op,
 // One array of states in device memory, F32 or BF16.
 class DeviceState {
  public:
-  DeviceState(KernelDevice& device, const std::vector<float>& values, DType type)
-      : type_(type), words_(device.array(stored(values, type))) {}
-
-  StateData data() const { return {words_.data(), type_}; }
-  bool guards_intact() const { return words_.guards_intact(); }
-  std::vector<float> read() const {
-    const std::vector<uint16_t> words = words_.read();
-    if (type_ == DType::kBF16) {
-      std::vector<float> values(words.size());
-      std::transform(words.begin(), words.end(), values.begin(), from_bf16);
-      return values;
+  DeviceState(KernelDevice& device, const std::vector<float>& values, DType type) {
+    if (type == DType::kBF16) {
+      words_.emplace(device.array(stored(values, type)));
+    } else {
+      floats_.emplace(device.array(values));
     }
-    std::vector<float> values(words.size() / 2);
-    std::memcpy(values.data(), words.data(), words.size() * sizeof(uint16_t));
+  }
+
+  StateData data() const {
+    if (floats_) return {floats_->data(), DType::kF32};
+    return {words_->data(), DType::kBF16};
+  }
+  ::testing::AssertionResult guards_intact() const {
+    return floats_ ? floats_->guards_intact() : words_->guards_intact();
+  }
+  std::vector<float> read() const {
+    if (floats_) return floats_->read();
+    const std::vector<uint16_t> words = words_->read();
+    std::vector<float> values(words.size());
+    std::transform(words.begin(), words.end(), values.begin(), from_bf16);
     return values;
   }
 
  private:
-  DType type_;
-  DeviceArray<uint16_t> words_;
+  std::optional<DeviceArray<float>> floats_;
+  std::optional<DeviceArray<uint16_t>> words_;
 };
 
 // Runs the sequences as one batch. Slots nobody owns must stay as they are, and so must the bytes
@@ -297,14 +304,46 @@ inline void expect_close(const RecurrenceResult& found, const RecurrenceResult& 
   EXPECT_TRUE(close(found.state, wanted.state, tolerance)) << what << ": state";
 }
 
-// The device gives what the reference does, from the same start.
-inline void expect_as_reference(KernelDevice& device, KernelDevice& reference,
-                                const RecurrenceOp& op, const std::vector<float>& x,
-                                const std::vector<float>& start, const std::string& what) {
+// The reference as devices are compared with it. It keeps what it was asked since the first one was
+// made, and gives the same again, as long as the next one is asked the same in the same order:
+// tests of several devices draw the same.
+class KeptReference {
+ public:
+  RecurrenceResult run_alone(const RecurrenceOp& op, const std::vector<float>& x,
+                             const std::vector<float>& start) {
+    static std::vector<Asked> kept;
+    if (next_ == kept.size() || !kept[next_].is(op, x, start)) {
+      kept.resize(next_);
+      kept.push_back({op, x, start, testing::run_alone(device_, op, x, start)});
+    }
+    return kept[next_++].result;
+  }
+
+ private:
+  struct Asked {
+    RecurrenceOp op;
+    std::vector<float> x, start;
+    RecurrenceResult result;
+    bool is(const RecurrenceOp& other, const std::vector<float>& other_x,
+            const std::vector<float>& other_start) const {
+      return op.name == other.name && op.weights == other.weights && bit_equal(x, other_x) &&
+             bit_equal(start, other_start);
+    }
+  };
+  KernelDevice device_{"reference"};
+  size_t next_ = 0;
+};
+
+// The device gives what the reference does, from the same start. Returns what the device gives.
+inline RecurrenceResult expect_as_reference(KernelDevice& device, KeptReference& reference,
+                                            const RecurrenceOp& op, const std::vector<float>& x,
+                                            const std::vector<float>& start,
+                                            const std::string& what) {
   const RecurrenceResult found = run_alone(device, op, x, start);
-  const RecurrenceResult wanted = run_alone(reference, op, x, start);
+  const RecurrenceResult wanted = reference.run_alone(op, x, start);
   if (!op.rounds || !op.rounds(device.kernels())) {
-    return expect_close(found, wanted, op.tolerance, what);
+    expect_close(found, wanted, op.tolerance, what);
+    return found;
   }
   std::vector<float> in_bf16 = rounded(x, DType::kBF16);
   for (size_t i = 0; i < x.size(); ++i) {
@@ -314,9 +353,10 @@ inline void expect_as_reference(KernelDevice& device, KernelDevice& reference,
   const std::vector<float> matrix =
       rounded({start.begin(), start.begin() + op.state[0]}, DType::kBF16);
   std::copy(matrix.begin(), matrix.end(), start_in_bf16.begin());
-  const RecurrenceResult in_rounded{run_alone(reference, op, in_bf16, start_in_bf16).y,
-                                    run_alone(reference, op, in_bf16, start).state};
+  const RecurrenceResult in_rounded{reference.run_alone(op, in_bf16, start_in_bf16).y,
+                                    reference.run_alone(op, in_bf16, start).state};
   expect_as_rounded(found, wanted, in_rounded, op.tolerance, what);
+  return found;
 }
 
 }  // namespace recurve::testing
