@@ -5,7 +5,6 @@ import pathlib
 import subprocess
 import sys
 import tarfile
-import venv
 import zipfile
 
 import pytest
@@ -68,10 +67,9 @@ def test_the_wheel_is_pure_and_whole(built):
     "kind, versions", [("tar.gz", []), ("whl", ["grpcio==1.60.0", "protobuf==4.25.0"])]
 )
 def test_it_installs_into_a_bare_environment_and_works(built, address, tmp_path, kind, versions):
-    venv.create(tmp_path / "bare", with_pip=True)
+    bare = [ROOT / "tests/environment.sh", "--bare", tmp_path / "bare"]
+    run(*bare, next(built.glob(f"*.{kind}")), *versions)
     python = tmp_path / "bare/bin/python"
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    run(*pip, next(built.glob(f"*.{kind}")), *versions)
     story = (
         "import recurve, sys\n"
         "with recurve.Client(sys.argv[1]) as client, client.session() as session:\n"

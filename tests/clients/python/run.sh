@@ -9,6 +9,5 @@ RECURVE_BIN=$(cd "$RECURVE_BIN" && pwd)
 export RECURVE_BIN PYTHONDONTWRITEBYTECODE='' PYTHONPYCACHEPREFIX="$root/build/pycache"
 
 python=$("$root/tests/environment.sh" clients-python "$here/requirements.txt")
-"$python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
-  --force-reinstall "$root/clients/python"
+"$root/tests/environment.sh" --into "$python" "$root/clients/python"
 exec "$python" -m pytest -q -p no:cacheprovider "$@" "$here"
