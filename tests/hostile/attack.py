@@ -23,6 +23,7 @@ honest client.
 
 import argparse
 import concurrent.futures as futures
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -55,9 +56,9 @@ class Result:
     usage_most: dict
     usage_after: dict
     new_client_seconds: float  # a client that connects once the attack is over: to its first token
-    giving_back_seconds: float  # until no more than may_keep is resident; infinite where that takes too long
     may_keep: float
-    resident_later: int  # then
+    # What ends once the memory has gone back, or too long after: seconds, infinite then, and what is resident.
+    giving_back: futures.Future
     said: str  # by the attack
 
     def grown(self):
@@ -75,8 +76,9 @@ class Result:
 
     def kept(self):
         """What is wrong if the memory of the attack does not go back."""
-        if self.giving_back_seconds == float("inf"):
-            yield (f"{self.resident_later / 1e6:.0f} MB are resident {SECONDS_TO_GIVE_BACK} s after, wanted "
+        seconds, resident = self.giving_back.result()
+        if seconds == float("inf"):
+            yield (f"{resident / 1e6:.0f} MB are resident {SECONDS_TO_GIVE_BACK} s after, wanted "
                    f"at most {self.may_keep / 1e6:.0f}")
 
     def refusals(self):
@@ -85,11 +87,13 @@ class Result:
             yield f"the honest client was refused: {self.beside}"
 
 
-def run(name, short, stubs):
-    """One attack, from a fresh server to its end."""
+def run(name, short, stubs, afterwards):
+    """One attack, from a fresh server on; its end, once its memory has gone back, is left to the executor."""
     module = importlib.import_module(name)
-    with servers.Server(module.FLAGS, getattr(module, "FILES", None), getattr(module, "MODEL", servers.MODEL),
-                        getattr(module, "TENANTS", ()), getattr(module, "LIMITS", None)) as server:
+    with contextlib.ExitStack() as ends:
+        server = ends.enter_context(servers.Server(
+            module.FLAGS, getattr(module, "FILES", None), getattr(module, "MODEL", servers.MODEL),
+            getattr(module, "TENANTS", ()), getattr(module, "LIMITS", None)))
         honest, attackers = server.keys.get("honest"), server.keys.get("attacker")
         client = servers.HonestClient(server.address, honest)
         before = client.ask_for(0.3 if short else 5)
@@ -121,13 +125,11 @@ def run(name, short, stubs):
         after = client.ask_for(0.3 if short else 5)
         usage_after = server.usage()
         may_keep = KEPT * usage_before["resident"] + getattr(module, "KEEPS", 0)
-        giving_back, resident_later = wait_for_memory(server, may_keep)
-        fresh.close()
-        client.close()
-    if attacker.returncode != 0:
-        raise RuntimeError(f"{name}: the attacker failed")
+        if attacker.returncode != 0:
+            raise RuntimeError(f"{name}: the attacker failed")
+        giving_back = afterwards.submit(wait_for_memory, server, may_keep, (fresh, client), ends.pop_all())
     return Result(before, beside, after, constrained.result(), usage_before, watch.most, usage_after, new_client,
-                  giving_back, may_keep, resident_later, "".join(said))
+                  may_keep, giving_back, "".join(said))
 
 
 def ask_of_new_schemas(address, key, ended, module):
@@ -141,16 +143,18 @@ def ask_of_new_schemas(address, key, ended, module):
         client.close()
 
 
-def wait_for_memory(server, may_keep):
-    """Result's giving_back_seconds and resident_later."""
+def wait_for_memory(server, may_keep, clients, ends):
+    """Result's giving_back, beside clients that stay connected; then all ends."""
     began = time.monotonic()
-    while True:
-        resident, seconds = server.usage()["resident"], time.monotonic() - began
-        if resident <= may_keep:
-            return seconds, resident
-        if seconds > SECONDS_TO_GIVE_BACK:
-            return float("inf"), resident
-        time.sleep(0.05)
+    with ends:
+        while True:
+            resident, seconds = server.usage()["resident"], time.monotonic() - began
+            if resident <= may_keep or seconds > SECONDS_TO_GIVE_BACK:
+                break
+            time.sleep(0.05)
+        for client in clients:
+            client.close()
+    return seconds if resident <= may_keep else float("inf"), resident
 
 
 def size_of(module, short):
@@ -159,7 +163,7 @@ def size_of(module, short):
 
 def problems(name, result, short):
     module = importlib.import_module(name)
-    return [*module.check(result, size_of(module, short)), *result.kept()]
+    return list(module.check(result, size_of(module, short)))
 
 
 def report(name, result, short):
@@ -174,8 +178,12 @@ def report(name, result, short):
         print(f"  whole, of a new schema, p99 {result.constrained}")
     print(f"  a new client after {result.new_client_seconds:.2f} s")
     print(f"  server             before {usage(result.usage_before)}; at most "
-          f"{usage(result.usage_most)}; after {usage(result.usage_after)}; "
-          f"{result.resident_later / 1e6:.0f} MB after {result.giving_back_seconds:.1f} s more")
+          f"{usage(result.usage_most)}; after {usage(result.usage_after)}")
+
+
+def report_memory(name, result):
+    seconds, resident = result.giving_back.result()
+    print(f"{name}: {resident / 1e6:.0f} MB are resident after {seconds:.1f} s more")
 
 
 def main():
@@ -192,15 +200,16 @@ def main():
         print(module.attack(arguments.address, **size_of(module, arguments.short)) or "")
         return 0
     found, busy = [], None
-    with tempfile.TemporaryDirectory(prefix="recurve-stubs-") as stubs:
+    with tempfile.TemporaryDirectory(prefix="recurve-stubs-") as stubs, futures.ThreadPoolExecutor() as afterwards:
         servers.generate_stubs(stubs)
         for name in arguments.names:
-            result = run(name, arguments.short, stubs)
+            result = run(name, arguments.short, stubs, afterwards)
             report(name, result, arguments.short)
+            report_memory(name, result)  # waits, so that nothing is beside the next
             busy = result.beside.p99() if name == "busy_process" else busy
             if busy is not None:
                 print(f"  first token, p99   {result.beside.p99() / busy:.1f} x of beside a busy process")
-            for problem in problems(name, result, arguments.short):
+            for problem in [*problems(name, result, arguments.short), *result.kept()]:
                 print(f"  FAILED: {problem}")
                 found.append(problem)
     return 1 if found else 0

@@ -1,6 +1,7 @@
 """Every attack in a few seconds, with the bounds that its module states. ctest runs this with
 RECURVE_BIN set to the folder of recurve-server; attack.py is for measuring."""
 
+import concurrent.futures
 import pathlib
 import sys
 
@@ -19,8 +20,26 @@ def stubs(tmp_path_factory):
     return str(folder)
 
 
+@pytest.fixture(scope="module")
+def afterwards():
+    with concurrent.futures.ThreadPoolExecutor() as executor:
+        yield executor
+
+
+@pytest.fixture(scope="module")
+def results():
+    """Of the attacks, by name. Their servers give back their memory while others are attacked."""
+    return {}
+
+
 @pytest.mark.parametrize("name", attack.ATTACKS)
-def test_attack(name, stubs):
-    result = attack.run(name, True, stubs)
-    attack.report(name, result, True)
-    assert attack.problems(name, result, True) == []
+def test_attack(name, stubs, afterwards, results):
+    results[name] = attack.run(name, True, stubs, afterwards)
+    attack.report(name, results[name], True)
+    assert attack.problems(name, results[name], True) == []
+
+
+@pytest.mark.parametrize("name", attack.ATTACKS)
+def test_its_memory_goes_back(name, results):
+    attack.report_memory(name, results[name])
+    assert list(results[name].kept()) == []
