@@ -18,7 +18,7 @@ double sig(double x) { return 1 / (1 + std::exp(-x)); }
 RecurrenceResult oracle(const RnnConfig& c, const RecurrenceOp& op, const Floats& x,
                         const Floats& start) {
   const int D = c.D(), G = c.gates(), L = static_cast<int>(x.size()) / (G * D);
-  const Floats &R = op.weights[0], &b = op.weights[1];
+  const Floats &R = op.matrix, &b = op.weights[0];
   std::array<Doubles, 4> state;
   for (int a = 0; a < c.states(); ++a) {
     state[a] = Doubles(start.begin() + a * D, start.begin() + (a + 1) * D);

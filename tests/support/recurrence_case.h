@@ -38,6 +38,7 @@ struct RecurrenceOp {
   int rounded_columns = 0;
   std::function<bool(const Kernels&)> rounds;
   std::vector<std::vector<float>> weights;
+  std::vector<float> matrix;  // weights too, which run() brings to the device as they are stored
   // Rows of one sequence: (L, width()).
   std::function<std::vector<float>(int L, std::mt19937_64&)> inputs;
   // A state to start from: (state_size()). Empty: normal values.
@@ -326,8 +327,8 @@ class KeptReference {
     RecurrenceResult result;
     bool is(const RecurrenceOp& other, const std::vector<float>& other_x,
             const std::vector<float>& other_start) const {
-      return op.name == other.name && op.weights == other.weights && bit_equal(x, other_x) &&
-             bit_equal(start, other_start);
+      return op.name == other.name && op.weights == other.weights && op.matrix == other.matrix &&
+             bit_equal(x, other_x) && bit_equal(start, other_start);
     }
   };
   KernelDevice device_{"reference"};

@@ -38,7 +38,8 @@ inline RecurrenceOp rnn_op(const RnnConfig& c, const std::vector<float>& R,
   op.state.assign(c.states(), c.D());
   // Dot products of up to 70 values of size 1, then tanh and sigmoid; errors come back through R.
   op.tolerance = {.absolute = 2e-5, .relative = 2e-5};
-  op.weights = {R, b};
+  op.weights = {b};
+  op.matrix = R;
   op.inputs = [c](int L, std::mt19937_64& random) {
     return normal_floats(random, static_cast<size_t>(L) * c.gates() * c.D(), 2);
   };
@@ -62,7 +63,7 @@ inline RecurrenceOp rnn_op(const RnnConfig& c, const std::vector<float>& R,
                           .x_stride = in[0].stride,
                           .x = in[0].data,
                           .R = {c.type, c.gates() * c.D(), c.DH, matrix.data()},
-                          .b = w[1],
+                          .b = w[0],
                           .h = state(0),
                           .c = state(1),
                           .n = state(2),

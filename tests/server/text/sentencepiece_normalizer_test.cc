@@ -43,12 +43,12 @@ Change change_of(int bits) {
   return {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0};
 }
 
-// The bytes of a model with other settings and more pieces.
-std::string changed(const std::string& model, const Change& change) {
+// The bytes of a model with other settings and more pieces; `before`: what it is read as.
+std::string changed(const std::string& model, const SentencePieceModel& before,
+                    const Change& change) {
   const std::string flags = {3 << 3, static_cast<char>(change.adds_prefix), 4 << 3,
                              static_cast<char>(change.collapses)};
   std::string out = model + field(3, flags + field(2, change.rewrites ? nfkc_map() : ""));
-  const SentencePieceModel before = read_sentencepiece_model(model);
   const auto add = [&](const std::string& name, PieceType type) {
     const auto has_name = [&](const auto& piece) { return piece.name == name; };
     if (std::any_of(before.pieces.begin(), before.pieces.end(), has_name)) return;
@@ -71,8 +71,10 @@ class Normalized : public ::testing::TestWithParam<std::string> {
     const auto demo = std::filesystem::path(RECURVE_SOURCE_DIR) / "weights_tools/demo/xlstm-books";
     const std::string& file = GetParam();
     bytes_ = testing::read_text((file == "tokenizer.model" ? demo : data) / file);
+    model_ = read_sentencepiece_model(bytes_);
   }
   std::string bytes_;
+  SentencePieceModel model_;
 };
 
 std::string random_text(std::mt19937& random) {
@@ -93,7 +95,7 @@ TEST_P(Normalized, RandomTextsEncodeAsTheLibrary) {
   std::mt19937 random(14);
   // A sanitizer is shown each setting on and off.
   for (int how = 0; how < 32; how += testing::kSanitized ? 5 : 1) {
-    const std::string bytes = changed(bytes_, change_of(how));
+    const std::string bytes = changed(bytes_, model_, change_of(how));
     const auto tokenizer = parse_sentencepiece(bytes, "changed");
     sentencepiece::SentencePieceProcessor library;
     ASSERT_TRUE(library.LoadFromSerializedProto(bytes).ok());
@@ -119,7 +121,7 @@ TEST_P(Normalized, RandomTextsEncodeAsTheLibrary) {
 // Blocks, and texts without a place to cut, which the library takes whole.
 TEST_P(Normalized, LongStretchesEncodeAsTheLibrary) {
   std::mt19937 random(15);
-  const std::string bytes = changed(bytes_, change_of(15));
+  const std::string bytes = changed(bytes_, model_, change_of(15));
   const auto tokenizer = parse_sentencepiece(bytes, "changed");
   sentencepiece::SentencePieceProcessor library;
   ASSERT_TRUE(library.LoadFromSerializedProto(bytes).ok());
@@ -135,7 +137,7 @@ TEST_P(Normalized, LongStretchesEncodeAsTheLibrary) {
 
 // The library takes hundreds of times the text, so what it segments needs places to cut.
 TEST_P(Normalized, StretchesWithoutABorderAreRefusedWhereTheLibrarySegments) {
-  const auto tokenizer = parse_sentencepiece(changed(bytes_, change_of(31)), "changed");
+  const auto tokenizer = parse_sentencepiece(changed(bytes_, model_, change_of(31)), "changed");
   EXPECT_THROW(tokenizer->encode(std::string(600'000, 'e')), TextRefused);
   std::string words;
   while (words.size() < 600'000) words += "the old man ";
