@@ -44,6 +44,8 @@ HWY_INLINE __m512i upper_halves(__m512i a, __m512i b) {
   return _mm512_permutex2var_epi16(a, _mm512_load_si512(kOdd.data()), b);
 }
 
+inline constexpr int kNotFinite = 0x99;  // classes: NaN of both kinds, infinity of both signs
+
 // 16 values as the sum of so many in bf16, each in the upper half of a word.
 template <int PARTS>
 struct Parts {
@@ -56,8 +58,7 @@ struct Parts {
       const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
       const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
       of[0] = _mm512_mask_or_epi32(_mm512_add_epi32(bits, half), nan, bits, halves);
-    } else {                            // what is not finite is the upper one alone
-      constexpr int kNotFinite = 0x99;  // NaN of both kinds, infinity of both signs
+    } else {  // what is not finite is the upper one alone
       const __mmask16 finite = _knot_mask16(_mm512_fpclass_ps_mask(x, kNotFinite));
       of[0] = _mm512_mask_or_epi32(_mm512_and_si512(bits, halves), nan, bits, halves);
       const __m512 rest = _mm512_maskz_sub_ps(finite, x, _mm512_castsi512_ps(of[0]));
@@ -136,6 +137,14 @@ inline __m512 without_parts(const LinearArgs& a, int64_t row, int64_t n, __mmask
     for (int64_t k = 0; k < a.W.K; ++k) values[j] += x[k] * w[k];
   }
   return _mm512_load_ps(values);
+}
+
+// The sums of the outputs of a tile from n on, of one row, with bias and residual into y.
+HWY_INLINE void finish_row(const LinearArgs& a, int64_t row, int64_t n, __m512 sum) {
+  const int64_t at = row * a.W.N + n;
+  if (a.bias != nullptr) sum = _mm512_add_ps(sum, _mm512_loadu_ps(a.bias + n));
+  if (a.residual != nullptr) sum = _mm512_add_ps(sum, _mm512_loadu_ps(a.residual + at));
+  _mm512_storeu_ps(a.y + at, sum);
 }
 
 // The sums of `outputs` outputs from n on, of one row, with bias and residual into y. SPLIT: x was

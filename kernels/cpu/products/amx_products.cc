@@ -82,193 +82,254 @@ void split_rows(const float* x, int64_t K, int64_t rows, std::byte* to) {
   }
 }
 
-// The tile registers: two tiles of weights with two of x give four of sums.
-constexpr int kSums = 0, kWeights = 4, kX = 6;
+// The tile registers: of one or two tiles of rows, x in its parts, with a tile of weights after the
+// other, gives sums.
+constexpr int kSums = 0, kX = 4, kWeights = 7;
+constexpr int kMostSums = 4;
 
-// How many outputs and rows there are in the two tiles of each, at least one in the first.
+// With x in one part a second tile of rows spares loads of weights; in three it is the parts that
+// do.
+template <int PARTS>
+constexpr int kRowTiles = PARTS == 1 ? 2 : 1;
+template <int PARTS>
+constexpr int kOutputTiles = kMostSums / kRowTiles<PARTS>;
+
+// Calls body<0>() to body<COUNT - 1>().
+template <int COUNT, typename Body>
+HWY_INLINE void for_each(const Body& body) {
+  body.template operator()<0>();
+  if constexpr (COUNT > 1) body.template operator()<1>();
+  if constexpr (COUNT > 2) body.template operator()<2>();
+  if constexpr (COUNT > 3) body.template operator()<3>();
+}
+
+// How many outputs every tile of weights has, and how many rows the tiles of rows.
 struct Shape {
-  std::array<int64_t, 2> outputs, rows;
+  int64_t outputs = 0;
+  std::array<int64_t, 2> rows = {};
   bool operator==(const Shape&) const = default;
 };
 
+// Tiles of x: of each of the rows all parts. Tiles of sums: of each of the outputs all rows.
+template <int PARTS, int ROW_TILES>
 void configure(const Shape& shape) {
   TileConfig config;
-  for (int o = 0; o < 2; ++o) {
-    config.set(kWeights + o, shape.outputs[o], kPairs);
-    config.set(kX + o, kPairs, shape.rows[o]);
-    for (int r = 0; r < 2; ++r) config.set(kSums + 2 * o + r, shape.outputs[o], shape.rows[r]);
+  config.set(kWeights, shape.outputs, kPairs);
+  for (int x = 0; x < PARTS * ROW_TILES; ++x) config.set(kX + x, kPairs, shape.rows[x / PARTS]);
+  for (int sum = 0; sum < kMostSums; ++sum) {
+    config.set(kSums + sum, shape.outputs, shape.rows[sum % ROW_TILES]);
   }
   config.use();
 }
 
-// Calls body for each tile of sums.
-template <int OUTPUT_TILES, int ROW_TILES, typename Body>
-HWY_INLINE void for_sums(const Body& body) {
-  body.template operator()<0, 0>();
-  if constexpr (ROW_TILES > 1) body.template operator()<0, 1>();
-  if constexpr (OUTPUT_TILES > 1) {
-    body.template operator()<1, 0>();
-    if constexpr (ROW_TILES > 1) body.template operator()<1, 1>();
-  }
-}
-
-// Weights of a tile: `data` is the first column of the first output.
+// Weights of the first tile: `data` is the first column of the first output.
 struct WeightTiles {
   const std::byte* data;
   int64_t stride;  // bytes from one output to the next
 };
 
-// Adds the products of 32 columns to the sums. x: of these columns, of both tiles of rows. A tile
+// Adds the products of 32 columns to the sums. x: of these columns, of every tile of rows. A tile
 // is loaded just before it is first multiplied, so that others are multiplied while it is on its
 // way.
-template <int PARTS, int OUTPUT_TILES, int ROW_TILES>
+template <int PARTS, int ROW_TILES, int OUTPUT_TILES>
 HWY_INLINE void add_columns(const WeightTiles& w, const std::byte* const (&x)[2],
                             const Shape& shape) {
-  const int64_t first = shape.rows[0] * kPairBytes, second = shape.rows[1] * kPairBytes;
-  load_tile<kWeights>(w.data, w.stride);
-  HWY_UNROLL(3)
-  for (int64_t part = PARTS - 1; part >= 0; --part) {
-    load_tile<kX>(x[0] + part * kPairs * first, first);
-    add_products<kSums, kWeights, kX>();
-    if constexpr (OUTPUT_TILES > 1) {
-      if (part == PARTS - 1) {
-        load_tile<kWeights + 1>(w.data + kOutputs * w.stride, w.stride);
-      }
-      add_products<kSums + 2, kWeights + 1, kX>();
-    }
-    if constexpr (ROW_TILES > 1) {
-      load_tile<kX + 1>(x[1] + part * kPairs * second, second);
-      add_products<kSums + 1, kWeights, kX + 1>();
-      if constexpr (OUTPUT_TILES > 1) add_products<kSums + 3, kWeights + 1, kX + 1>();
-    }
-  }
+  for_each<OUTPUT_TILES>([&]<int OUTPUT>() {
+    load_tile<kWeights>(w.data + OUTPUT * kOutputs * w.stride, w.stride);
+    for_each<ROW_TILES>([&]<int ROW>() {
+      const int64_t pair_bytes = shape.rows[ROW] * kPairBytes;
+      for_each<PARTS>([&]<int I>() {
+        constexpr int kPart = PARTS - 1 - I, kTile = kX + ROW * PARTS + kPart;
+        if constexpr (OUTPUT == 0)
+          load_tile<kTile>(x[ROW] + kPart * kPairs * pair_bytes, pair_bytes);
+        add_products<kSums + OUTPUT * ROW_TILES + ROW, kWeights, kTile>();
+      });
+    });
+  });
 }
 
-// The sums of one tile, (outputs, rows), with bias and residual into y.
-template <int PARTS>
-HWY_INLINE void finish_tile(const LinearArgs& a, int64_t row, int64_t rows, int64_t n,
-                            int64_t outputs, Vectors& sums) {
-  if (rows > 1) avx512::transpose(sums);
-  for (int64_t r = 0; r < rows; ++r) {
-    finish_row<(PARTS > 1)>(a, row + r, n, outputs, _mm512_castsi512_ps(sums[r]));
-  }
-}
-
-// Sums that have left their registers and go into y, tile by tile, while the next ones are made:
-// what multiplies tiles works beside what turns them over.
+// Sums that have left their registers and go into y, four rows of a tile at a time, while the next
+// ones are made: what multiplies tiles works beside what turns them over, and y, which comes from
+// far, is not waited for.
 template <int PARTS>
 class StoredTiles {
  public:
-  // Of the outputs from n on and the rows from `row` on, in the registers that the shape has.
-  template <int OUTPUT_TILES, int ROW_TILES>
+  // Of the outputs from n on and the rows from `row` on.
+  template <int ROW_TILES, int OUTPUT_TILES>
   void store(const Shape& shape, int64_t row, int64_t n) {
-    for_sums<OUTPUT_TILES, ROW_TILES>([&]<int O, int R>() {
+    for_each<ROW_TILES * OUTPUT_TILES>([&]<int SUM>() {
       // A single row's lie one after the other.
-      store_tile<kSums + 2 * O + R>(sums_[2 * O + R], shape.rows[R] == 1 ? kPairBytes : kLine);
+      store_tile<kSums + SUM>(sums_[SUM], shape.rows[SUM % ROW_TILES] == 1 ? kPairBytes : kLine);
     });
     shape_ = shape;
     row_ = row;
     n_ = n;
-    next_ = 0;
+    row_tiles_ = ROW_TILES;
+    tiles_ = ROW_TILES * OUTPUT_TILES;
+    next_ = -kStepsToCache;
+    end_ = tiles_ * ceil_div(shape.rows[0], kTogether);
   }
-  // One of the tiles that were stored, if there is still one.
+  // Some of those that were stored, if there still are any, and if they have reached the cache.
   void finish_next(const LinearArgs& a) {
-    if (next_ == kTiles) return;
-    const int o = next_ / 2, r = next_ % 2;
-    if (shape_.outputs[o] > 0 && shape_.rows[r] > 0) {
-      finish_tile<PARTS>(a, row_ + r * kRows, shape_.rows[r], n_ + o * kOutputs, shape_.outputs[o],
-                         sums_[next_]);
-    }
+    if (next_ >= end_) return;
+    if (next_ >= 0) finish(a, next_ / tiles_ * kTogether, next_ % tiles_);
     ++next_;
   }
   void finish_all(const LinearArgs& a) {
-    while (next_ < kTiles) finish_next(a);
+    while (next_ < end_) finish_next(a);
   }
 
  private:
-  static constexpr int kTiles = 4;
+  static constexpr int64_t kTogether = 4;
+  static constexpr int kStepsToCache = 2;
 
-  Vectors sums_[kTiles];  // (outputs, rows)
+  // Whether there is one among them that is not finite, or they are so large that a sum is not.
+  static bool maybe_not_finite(const __m512 (&of)[kTogether]) {
+    const __m512 sum = _mm512_add_ps(_mm512_add_ps(of[0], of[1]), _mm512_add_ps(of[2], of[3]));
+    return _mm512_fpclass_ps_mask(sum, kNotFinite) != 0;
+  }
+
+  // Of four rows of a tile, from its `row` on.
+  void finish(const LinearArgs& a, int64_t row, int64_t tile) {
+    const int64_t row_tile = tile % row_tiles_, in_tile = shape_.rows[row_tile];
+    const int64_t rows = std::min(in_tile - row, kTogether);
+    if (rows <= 0) return;
+    const auto* sums = reinterpret_cast<const float*>(sums_[tile]);  // (outputs, rows)
+    const int64_t first = row_ + row_tile * kRows + row, n = n_ + tile / row_tiles_ * kOutputs;
+    __m512 of[kTogether];
+    if (in_tile == 1) {
+      of[0] = _mm512_loadu_ps(sums);
+    } else {
+      avx512::transpose_columns(sums + row, of);
+    }
+    if (rows == kTogether && shape_.outputs == kOutputs && !(PARTS > 1 && maybe_not_finite(of))) {
+      HWY_UNROLL(4)
+      for (int64_t r = 0; r < kTogether; ++r) finish_row(a, first + r, n, of[r]);
+    } else {
+      for (int64_t r = 0; r < rows; ++r) {
+        finish_row<(PARTS > 1)>(a, first + r, n, shape_.outputs, of[r]);
+      }
+    }
+  }
+
+  Vectors sums_[kMostSums];
   Shape shape_ = {};
   int64_t row_ = 0, n_ = 0;
-  int next_ = kTiles;
+  int64_t row_tiles_ = 1, tiles_ = 1;  // in the first dimension, and all
+  int64_t next_ = 0, end_ = 0;         // fours of rows, and of each all tiles
 };
 
-// The outputs from n on and the rows from `row` on that are in the shape, which is configured.
-// before: the sums of other outputs or rows; then those of these.
-template <int PARTS, int OUTPUT_TILES, int ROW_TILES>
-void tile(const LinearArgs& a, const std::byte* split, const Shape& shape, int64_t row, int64_t n,
-          bool fetch, StoredTiles<PARTS>& before) {
-  const int64_t K = a.W.K, stride = 2 * K, group_bytes = kRows * row_bytes<PARTS>(K);
-  const std::byte* x[2] = {split + row / kRows * group_bytes,
-                           split + (row / kRows + 1) * group_bytes};
-  WeightTiles w{static_cast<const std::byte*>(a.W.data) + n * stride, stride};
-  // What follows these outputs in memory, as much of it as is read here.
-  const std::byte* after = w.data + OUTPUT_TILES * kOutputs * stride;
-  for_sums<OUTPUT_TILES, ROW_TILES>([]<int O, int R>() { clear_tile<kSums + 2 * O + R>(); });
-  int64_t k = 0;
-  for (; k + kColumns <= K; k += kColumns) {
-    if (fetch) fetch_lines<OUTPUT_TILES * kOutputs>(after);
-    after += OUTPUT_TILES * kOutputs * kLine;
-    add_columns<PARTS, OUTPUT_TILES, ROW_TILES>(w, x, shape);
-    w.data += 2 * kColumns;
-    for (int r = 0; r < 2; ++r) x[r] += PARTS * kPairs * kPairBytes * shape.rows[r];
-    // Every second time, when what was stored last has reached the cache.
-    if (k % (2 * kColumns) != 0) before.finish_next(a);
-  }
-  if (k < K) {
-    alignas(64) std::byte last[OUTPUT_TILES * kOutputs][2 * kColumns] = {};
-    for (int64_t j = 0; j < shape.outputs[0] + shape.outputs[1]; ++j) {
-      std::memcpy(last[j], w.data + j * stride, 2 * (K - k));
-    }
-    add_columns<PARTS, OUTPUT_TILES, ROW_TILES>({last[0], 2 * kColumns}, x, shape);
-  }
-  before.finish_all(a);
-  before.template store<OUTPUT_TILES, ROW_TILES>(shape, row, n);
-}
-
-// Outputs [begin, end) of the rows [row, row_end), at most two tiles of them.
+// Products of a block's rows, which stay in the second cache, with weights that pass by.
 template <int PARTS>
-void row_tiles(const LinearArgs& a, const std::byte* split, int64_t row, int64_t row_end,
-               int64_t begin, int64_t end, bool fetch, Shape* configured,
-               StoredTiles<PARTS>& before) {
-  static_assert(kRows == kOutputs);
-  const auto two = [](int64_t rest) {
-    return std::array{std::min(rest, kRows), std::clamp<int64_t>(rest - kRows, 0, kRows)};
-  };
-  const auto rows = two(row_end - row);
-  // With one tile of rows a second one of outputs spares nothing, and their weights come in an
-  // order that is further from that of memory.
-  const int64_t step = rows[1] > 0 ? 2 * kOutputs : kOutputs;
-  for (int64_t n = begin; n < end; n += step) {
-    const Shape shape{.outputs = two(std::min(end - n, step)), .rows = rows};
-    if (shape != *configured) configure(*configured = shape);
-    if (rows[1] == 0) {
-      tile<PARTS, 1, 1>(a, split, shape, row, n, fetch, before);
-    } else if (shape.outputs[1] == 0) {
-      tile<PARTS, 1, 2>(a, split, shape, row, n, fetch, before);
-    } else {
-      tile<PARTS, 2, 2>(a, split, shape, row, n, fetch, before);
+class Block {
+ public:
+  // split: all rows, as split_rows() makes them. The rows [row_begin, row_end). fetch: whether
+  // weights may still be far.
+  Block(const LinearArgs& a, const std::byte* split, int64_t row_begin, int64_t row_end, bool fetch)
+      : a_(a), split_(split), row_begin_(row_begin), row_end_(row_end), fetch_(fetch) {}
+  ~Block() {
+    stored_.finish_all(a_);
+    release_tiles();
+  }
+
+  // The outputs [begin, end).
+  void multiply(int64_t begin, int64_t end) {
+    // With one tile of rows more than one of outputs spare little, and their weights come in an
+    // order that is further from that of memory.
+    const int64_t most = row_end_ - row_begin_ > kRows ? kOutputTiles<PARTS> : 1;
+    while (begin < end) {
+      const int64_t tiles = std::min((end - begin) / kOutputs, most);
+      if constexpr (kOutputTiles<PARTS> == 4) {
+        if (tiles == 4) panel<4>(kOutputs, begin);
+        if (tiles == 3) panel<3>(kOutputs, begin);
+      }
+      if (tiles == 2) panel<2>(kOutputs, begin);
+      if (tiles <= 1) panel<1>(std::min(end - begin, kOutputs), begin);
+      begin += std::max<int64_t>(tiles, 1) * kOutputs;
     }
   }
-}
+
+ private:
+  // Weights of a panel: those of whole tiles as they lie, and the columns that are left after
+  // them, with zeros behind.
+  template <int OUTPUT_TILES>
+  struct Panel {
+    WeightTiles whole;
+    alignas(64) std::byte rest[OUTPUT_TILES * kOutputs][2 * kColumns] = {};
+    const std::byte* after;  // what is fetched next, of what follows in memory
+    int64_t lines;           // of it for every 32 columns
+  };
+
+  // So many tiles of outputs from n on, and of each so many outputs. The first rows find their
+  // weights in memory, and fetch the next panel's meanwhile.
+  template <int OUTPUT_TILES>
+  void panel(int64_t outputs, int64_t n) {
+    constexpr int64_t kStep = kRowTiles<PARTS> * kRows;
+    const int64_t K = a_.W.K, stride = 2 * K, row_steps = ceil_div(row_end_ - row_begin_, kStep);
+    Panel<OUTPUT_TILES> p;
+    p.whole = {static_cast<const std::byte*>(a_.W.data) + n * stride, stride};
+    for (int64_t j = 0; K % kColumns > 0 && j < (OUTPUT_TILES - 1) * kOutputs + outputs; ++j) {
+      const int64_t rest = K % kColumns;
+      std::memcpy(p.rest[j], p.whole.data + j * stride + 2 * (K - rest), 2 * rest);
+    }
+    p.after = p.whole.data + OUTPUT_TILES * kOutputs * stride;
+    p.lines = fetch_ ? ceil_div(OUTPUT_TILES * kOutputs, row_steps) : 0;
+    for (int64_t row = row_begin_; row < row_end_; row += kStep) {
+      const int64_t rest = row_end_ - row, second = std::clamp<int64_t>(rest - kRows, 0, kRows);
+      if (kRowTiles<PARTS> == 1 || second == 0) {
+        tiles<1>(p, {outputs, {std::min(rest, kRows), 0}}, row, n);
+      } else {
+        tiles<kRowTiles<PARTS>>(p, {outputs, {kRows, second}}, row, n);
+      }
+    }
+  }
+
+  template <int ROW_TILES, int OUTPUT_TILES>
+  void tiles(Panel<OUTPUT_TILES>& p, const Shape& shape, int64_t row, int64_t n) {
+    if (shape != configured_) configure<PARTS, ROW_TILES>(configured_ = shape);
+    const int64_t K = a_.W.K, tile_bytes = kRows * row_bytes<PARTS>(K);
+    const std::byte* x[2] = {split_ + row / kRows * tile_bytes,
+                             split_ + (row / kRows + 1) * tile_bytes};
+    WeightTiles w = p.whole;
+    for_each<ROW_TILES * OUTPUT_TILES>([]<int SUM>() { clear_tile<kSums + SUM>(); });
+    for (int64_t k = 0; k + kColumns <= K; k += kColumns) {
+      for (int64_t line = 0; line < p.lines; ++line, p.after += kLine) fetch_lines<1>(p.after);
+      add_columns<PARTS, ROW_TILES, OUTPUT_TILES>(w, x, shape);
+      w.data += 2 * kColumns;
+      for (int r = 0; r < ROW_TILES; ++r) x[r] += PARTS * kPairs * kPairBytes * shape.rows[r];
+      stored_.finish_next(a_);
+    }
+    if (K % kColumns > 0) {
+      add_columns<PARTS, ROW_TILES, OUTPUT_TILES>({p.rest[0], 2 * kColumns}, x, shape);
+    }
+    stored_.finish_all(a_);
+    stored_.template store<ROW_TILES, OUTPUT_TILES>(shape, row, n);
+  }
+
+  const LinearArgs& a_;
+  const std::byte* const split_;
+  const int64_t row_begin_, row_end_;
+  const bool fetch_;
+  Shape configured_;
+  StoredTiles<PARTS> stored_;
+};
 
 template <int PARTS>
 void amx_block(const LinearArgs& a, const std::byte* split, int64_t row_begin, int64_t row_end,
                int64_t begin, int64_t end) {
-  Shape configured = {};
-  StoredTiles<PARTS> stored;
-  for (int64_t row = row_begin; row < row_end; row += 2 * kRows) {
-    // Only the first rows find their weights in memory; the next find them in the cache.
-    row_tiles<PARTS>(a, split, row, row_end, begin, end, row == row_begin, &configured, stored);
+  constexpr int64_t kCacheBytes = 1200 * 1024;  // of rows in a second cache of 2 MB
+  const int64_t rows = row_end - row_begin;
+  const int64_t blocks = ceil_div(rows * row_bytes<PARTS>(a.W.K), kCacheBytes);
+  const int64_t step = ceil_div(ceil_div(rows, blocks), kRows) * kRows;
+  for (int64_t row = row_begin; row < row_end; row += step) {
+    Block<PARTS>(a, split, row, std::min(row + step, row_end), row == row_begin)
+        .multiply(begin, end);
   }
-  stored.finish_all(a);
-  release_tiles();
 }
 
 template <int PARTS>
 constexpr LinearProducts kAmxProducts{.block = amx_block<PARTS>,
-                                      .outputs = 2 * kOutputs,
+                                      .outputs = kOutputTiles<PARTS>* kOutputs,
                                       .rows = kRows,
                                       .cache_bytes = 1024 * 1024,
                                       .rounded_bytes = row_bytes<PARTS>,

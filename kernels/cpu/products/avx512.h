@@ -48,6 +48,28 @@ HWY_INLINE void transpose(Vectors& v) {
   }
 }
 
+// Lane i of row c: lane c of v[i], of four columns of a matrix (16, 16) in memory. Words come from
+// there in fours, so half as many are moved between vectors as transpose() moves.
+HWY_INLINE void transpose_columns(const float* v, __m512 (&rows)[4]) {
+  __m512 lines[4];
+  HWY_UNROLL(4)
+  for (int i = 0; i < 4; ++i) {  // v[i], v[4 + i], v[8 + i], v[12 + i]
+    const float* from = v + i * kLanes;
+    lines[i] = _mm512_castps128_ps512(_mm_load_ps(from));
+    lines[i] = _mm512_insertf32x4(lines[i], _mm_load_ps(from + 4 * kLanes), 1);
+    lines[i] = _mm512_insertf32x4(lines[i], _mm_load_ps(from + 8 * kLanes), 2);
+    lines[i] = _mm512_insertf32x4(lines[i], _mm_load_ps(from + 12 * kLanes), 3);
+  }
+  const __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(lines[0], lines[1]));
+  const __m512d b = _mm512_castps_pd(_mm512_unpacklo_ps(lines[2], lines[3]));
+  const __m512d c = _mm512_castps_pd(_mm512_unpackhi_ps(lines[0], lines[1]));
+  const __m512d d = _mm512_castps_pd(_mm512_unpackhi_ps(lines[2], lines[3]));
+  rows[0] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+  rows[1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+  rows[2] = _mm512_castpd_ps(_mm512_unpacklo_pd(c, d));
+  rows[3] = _mm512_castpd_ps(_mm512_unpackhi_pd(c, d));
+}
+
 // Lane i: the sum of the lanes of v[i].
 HWY_INLINE __m512i sums_of_lanes(const Vectors& v) {
   __m512i pairs[8], fours[4];
