@@ -40,8 +40,17 @@ HWY_EXPORT(linear_block);
 constexpr int64_t kBlockWork = 32 * 1024;  // multiplications worth a task of their own
 constexpr int64_t kRows = 48;              // rows that make a task of their own
 
-// Rows of x as the products read them, in memory that the next such layer on this thread takes
-// again; null: they read x.
+// Rows of x as the products read them, (ranges of products.rows rows, rounded_bytes each).
+void round_rows(const LinearProducts& products, const LinearArgs& args, int64_t begin, int64_t end,
+                std::byte* to) {
+  const int64_t K = args.W.K, bytes = products.rounded_bytes(K), together = products.rows;
+  for (int64_t row = begin; row < end; row += together, to += together * bytes) {
+    products.round(args.x + row * K, K, std::min(together, end - row), to);
+  }
+}
+
+// All of them, in memory that the next such layer on this thread takes again; null: the products
+// read x.
 const std::byte* rounded_rows(const LinearProducts& products, const LinearArgs& args,
                               ThreadPool& pool) {
   if (products.round == nullptr) return nullptr;
@@ -50,41 +59,82 @@ const std::byte* rounded_rows(const LinearProducts& products, const LinearArgs& 
   auto* const rows = memory.room<std::byte>(args.rows * bytes);
   const int64_t together = products.rows;
   for_blocks(pool, ceil_div(args.rows, together), together * K, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin * together; row < std::min(end * together, int64_t{args.rows});
-         row += together) {
-      products.round(args.x + row * K, K, std::min(together, args.rows - row), rows + row * bytes);
-    }
+    round_rows(products, args, begin * together, std::min(end * together, int64_t{args.rows}),
+               rows + begin * together * bytes);
   });
   return rows;
+}
+
+// The rows [begin, end) alone.
+LinearArgs some_rows(LinearArgs args, int64_t begin, int64_t end) {
+  args.rows = static_cast<int>(end - begin);
+  args.x += begin * args.W.K;
+  args.y += begin * args.W.N;
+  if (args.residual != nullptr) args.residual += begin * args.W.N;
+  return args;
+}
+
+// How a layer is divided among tasks.
+struct Tasks {
+  int64_t outputs;  // of a task, a multiple of LinearProducts::outputs
+  int64_t output_blocks, row_blocks;
+};
+
+Tasks divide(const LinearProducts& products, const LinearArgs& args, int threads) {
+  const int64_t rows = args.rows, N = args.W.N, K = args.W.K;
+  const int64_t row_groups = ceil_div(rows, products.rows);
+  const int64_t wanted =
+      threads == 1 ? 1 : std::clamp<int64_t>(rows * N * K / kBlockWork, 1, 4 * int64_t{threads});
+  Tasks tasks;
+  int64_t outputs;
+  if (products.rows_stay) {
+    // As many rows as stay in the cache; and all outputs where two tasks a thread come of it, as
+    // then a task rounds its own rows.
+    const int64_t bytes = rows * products.rounded_bytes(K);
+    tasks.row_blocks = std::min(ceil_div(bytes, products.cache_bytes), row_groups);
+    outputs = 2 * tasks.row_blocks >= wanted ? N : ceil_div(N * tasks.row_blocks, wanted);
+  } else {
+    // As many outputs at once as stay in the cache, so that rows are read as seldom as can be.
+    const int64_t row_bytes = std::max<int64_t>(format_of(args.W).row_bytes(K), 1);
+    tasks.row_blocks = std::min(ceil_div(rows, kRows), row_groups);
+    outputs = std::min(ceil_div(N * tasks.row_blocks, wanted),
+                       std::max(products.cache_bytes / row_bytes, products.outputs));
+  }
+  tasks.outputs = ceil_div(outputs, products.outputs) * products.outputs;
+  tasks.output_blocks = ceil_div(N, tasks.outputs);
+  if (!products.rows_stay) {
+    tasks.row_blocks = std::min(ceil_div(wanted, tasks.output_blocks), tasks.row_blocks);
+  }
+  return tasks;
 }
 
 // Without norm, gate and cap.
 void bare_linear(const LinearProducts& products, const LinearArgs& args, Stream& stream) {
   ThreadPool& pool = pool_of(stream);
-  const std::byte* const rounded = rounded_rows(products, args, pool);
-  const int64_t rows = args.rows, N = args.W.N, K = args.W.K;
+  const int64_t rows = args.rows, N = args.W.N;
+  const Tasks tasks = divide(products, args, pool.threads());
   const int64_t row_groups = ceil_div(rows, products.rows);
-
-  const int64_t work = rows * N * K;
-  const int64_t wanted =
-      pool.threads() == 1 ? 1 : std::clamp<int64_t>(work / kBlockWork, 1, 4 * pool.threads());
-  const int64_t row_bytes = std::max<int64_t>(format_of(args.W).row_bytes(K), 1);
-  // As many outputs at once as stay in the cache, so that rows are read as seldom as can be.
-  const int64_t most_row_blocks = std::min(ceil_div(rows, kRows), row_groups);
-  const int64_t outputs = std::min(ceil_div(N * most_row_blocks, wanted),
-                                   std::max(products.cache_bytes / row_bytes, products.outputs));
-  const int64_t n_step = ceil_div(outputs, products.outputs) * products.outputs;
-  const int64_t n_blocks = ceil_div(N, n_step);
-  const int64_t row_blocks = std::min(ceil_div(wanted, n_blocks), most_row_blocks);
-
-  pool.parallel_for(n_blocks * row_blocks, [&](int64_t task) {
+  const auto first_row = [&](int64_t block) {
+    return std::min(row_groups * block / tasks.row_blocks * products.rows, rows);
+  };
+  if (products.rows_stay && tasks.output_blocks == 1) {
+    pool.parallel_for(tasks.row_blocks, [&](int64_t block) {
+      static thread_local AlignedMemory memory;
+      const int64_t begin = first_row(block), end = first_row(block + 1);
+      auto* const rounded =
+          memory.room<std::byte>((end - begin) * products.rounded_bytes(args.W.K));
+      round_rows(products, args, begin, end, rounded);
+      products.block(some_rows(args, begin, end), rounded, 0, end - begin, 0, N);
+    });
+    return;
+  }
+  const std::byte* const rounded = rounded_rows(products, args, pool);
+  pool.parallel_for(tasks.output_blocks * tasks.row_blocks, [&](int64_t task) {
     // A thread goes through the outputs of some rows, most of which it has rounded itself.
-    const int64_t row_block = task / n_blocks, begin = task % n_blocks * n_step;
-    const auto first_row = [&](int64_t block) {
-      return std::min(row_groups * block / row_blocks * products.rows, rows);
-    };
+    const int64_t row_block = task / tasks.output_blocks;
+    const int64_t begin = task % tasks.output_blocks * tasks.outputs;
     products.block(args, rounded, first_row(row_block), first_row(row_block + 1), begin,
-                   std::min(begin + n_step, N));
+                   std::min(begin + tasks.outputs, N));
   });
 }
 

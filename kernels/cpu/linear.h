@@ -17,8 +17,10 @@ struct LinearProducts {
   LinearBlock block;
   int64_t outputs = 8;  // ranges of outputs begin at multiples of this
   int64_t rows = 1;     // ranges of rows begin at multiples of this
-  // Of weights that stay in the second cache while rows pass by: as many as leave room for these.
+  // What stays in the second cache: weights while rows pass by, as many as leave room for these; or
+  // rounded rows while weights pass by.
   int64_t cache_bytes = 256 * 1024;
+  bool rows_stay = false;
   // Where x is rounded before: bytes of a row, a multiple of 64, and how the next `rows` of them,
   // or as many as there still are, are made. They lie one after the other, 64-byte aligned.
   int64_t (*rounded_bytes)(int64_t K) = nullptr;

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tests/bench/commands.h"
+#include "tests/bench/dense_product.h"
 #include "tests/bench/product_limits.h"
 #include "tests/bench/read_bandwidth.h"
 #include "tests/bench/report.h"
@@ -86,15 +87,17 @@ StepWork work_of(StepBench& bench) {
 }
 
 // What the linear layers compute in the time of all, in percent of what the instructions of the
-// type that they may use can.
-void add_products(const StepOptions& o, const ProductLimits& limits, double flops, double time,
-                  nlohmann::ordered_json* row) {
+// type that they may use can, and of a dense product.
+void add_products(const StepOptions& o, const ProductLimits& limits, double dense, double flops,
+                  double time, nlohmann::ordered_json* row) {
   const ActivationType narrowest = o.model.activations;
   const double limit = narrowest == ActivationType::kF32    ? std::max(limits.f32, limits.split_f32)
                        : narrowest == ActivationType::kBF16 ? limits.bf16
                                                             : limits.int8;
   (*row)["linear_GFLOP_per_s"] = flops / time / 1e9;
   if (limit > 0) (*row)["percent_of_products"] = flops / time / 1e7 / limit;
+  (*row)["dense_GFLOP_per_s"] = dense;
+  (*row)["percent_of_dense"] = flops / time / 1e7 / dense;
 }
 
 void run(const StepOptions& o, bool json) {
@@ -109,6 +112,8 @@ void run(const StepOptions& o, bool json) {
   const auto bandwidth = on_cpu && o.bandwidth == 0
                              ? std::make_optional<ReadBandwidth>(o.model.threads)
                              : std::nullopt;
+  const auto dense_product =
+      on_cpu ? std::make_optional<DenseProduct>(*inner) : std::optional<DenseProduct>();
   ProductLimits limits;
   if (on_cpu) {
     limits = product_limits(o.model.threads);
@@ -123,8 +128,10 @@ void run(const StepOptions& o, bool json) {
     StepBench bench(*model, backend, sequences, o.rows,
                     o.sampled ? std::optional(o.sampling) : std::nullopt);
     double read = bandwidth ? bandwidth->measure() : o.bandwidth;
+    double dense = dense_product ? dense_product->measure() : 0;
     const double time = bench.median_seconds(o.seconds, o.recorded);
     if (bandwidth) read = std::max(read, bandwidth->measure());
+    if (dense_product) dense = std::max(dense, dense_product->measure());
     const StepWork work = on_cpu ? work_of(bench) : StepWork();
     const double bytes = static_cast<double>(model->info().weight_bytes) - work.unread +
                          2 * state * static_cast<double>(sequences);
@@ -140,7 +147,7 @@ void run(const StepOptions& o, bool json) {
                                {"GB_per_s", bytes / time / 1e9}};
     if (bandwidth) row["read_GB_per_s"] = read;
     if (read > 0) row["percent_of_floor"] = 100 * bytes / (read * 1e9) / time;
-    if (on_cpu) add_products(o, limits, work.flops, time, &row);
+    if (on_cpu) add_products(o, limits, dense, work.flops, time, &row);
     report.add(std::move(row));
 #ifdef RECURVE_KERNEL_TRACE
     if (o.kernel_trace) report_kernel_trace(bench, sequences, report);

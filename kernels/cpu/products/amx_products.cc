@@ -223,10 +223,9 @@ class StoredTiles {
 template <int PARTS>
 class Block {
  public:
-  // split: all rows, as split_rows() makes them. The rows [row_begin, row_end). fetch: whether
-  // weights may still be far.
-  Block(const LinearArgs& a, const std::byte* split, int64_t row_begin, int64_t row_end, bool fetch)
-      : a_(a), split_(split), row_begin_(row_begin), row_end_(row_end), fetch_(fetch) {}
+  // split: all rows, as split_rows() makes them. The rows [row_begin, row_end).
+  Block(const LinearArgs& a, const std::byte* split, int64_t row_begin, int64_t row_end)
+      : a_(a), split_(split), row_begin_(row_begin), row_end_(row_end) {}
   ~Block() {
     stored_.finish_all(a_);
     release_tiles();
@@ -260,8 +259,8 @@ class Block {
     int64_t lines;           // of it for every 32 columns
   };
 
-  // So many tiles of outputs from n on, and of each so many outputs. The first rows find their
-  // weights in memory, and fetch the next panel's meanwhile.
+  // So many tiles of outputs from n on, and of each so many outputs. What comes next in memory is
+  // fetched meanwhile.
   template <int OUTPUT_TILES>
   void panel(int64_t outputs, int64_t n) {
     constexpr int64_t kStep = kRowTiles<PARTS> * kRows;
@@ -273,7 +272,7 @@ class Block {
       std::memcpy(p.rest[j], p.whole.data + j * stride + 2 * (K - rest), 2 * rest);
     }
     p.after = p.whole.data + OUTPUT_TILES * kOutputs * stride;
-    p.lines = fetch_ ? ceil_div(OUTPUT_TILES * kOutputs, row_steps) : 0;
+    p.lines = ceil_div(OUTPUT_TILES * kOutputs, row_steps);
     for (int64_t row = row_begin_; row < row_end_; row += kStep) {
       const int64_t rest = row_end_ - row, second = std::clamp<int64_t>(rest - kRows, 0, kRows);
       if (kRowTiles<PARTS> == 1 || second == 0) {
@@ -309,7 +308,6 @@ class Block {
   const LinearArgs& a_;
   const std::byte* const split_;
   const int64_t row_begin_, row_end_;
-  const bool fetch_;
   Shape configured_;
   StoredTiles<PARTS> stored_;
 };
@@ -317,21 +315,15 @@ class Block {
 template <int PARTS>
 void amx_block(const LinearArgs& a, const std::byte* split, int64_t row_begin, int64_t row_end,
                int64_t begin, int64_t end) {
-  constexpr int64_t kCacheBytes = 1200 * 1024;  // of rows in a second cache of 2 MB
-  const int64_t rows = row_end - row_begin;
-  const int64_t blocks = ceil_div(rows * row_bytes<PARTS>(a.W.K), kCacheBytes);
-  const int64_t step = ceil_div(ceil_div(rows, blocks), kRows) * kRows;
-  for (int64_t row = row_begin; row < row_end; row += step) {
-    Block<PARTS>(a, split, row, std::min(row + step, row_end), row == row_begin)
-        .multiply(begin, end);
-  }
+  Block<PARTS>(a, split, row_begin, row_end).multiply(begin, end);
 }
 
 template <int PARTS>
 constexpr LinearProducts kAmxProducts{.block = amx_block<PARTS>,
                                       .outputs = kOutputTiles<PARTS>* kOutputs,
                                       .rows = kRows,
-                                      .cache_bytes = 1024 * 1024,
+                                      .cache_bytes = 1200 * 1024,  // of 2 MB
+                                      .rows_stay = true,
                                       .rounded_bytes = row_bytes<PARTS>,
                                       .round = split_rows<PARTS>};
 
