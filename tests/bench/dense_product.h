@@ -11,7 +11,7 @@ namespace recurve::bench {
 // The rate of one dense product by the backend's own kernel, in the type that its linear layers
 // multiply weights of bf16 in: 512 rows of 768 values with 4,096 outputs, from matrices that no
 // second cache holds. It is as fast as products of matrices are there, and changes where others use
-// the same units, so it is measured beside each row.
+// the same units, so it is measured by turns with what it is compared to.
 class DenseProduct {
  public:
   explicit DenseProduct(Backend& backend)

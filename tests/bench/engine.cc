@@ -26,7 +26,7 @@ void run(const EngineBenchOptions& o, bool json) {
   Report report(json);
   for (const int count : o.streams) {
     const double step =
-        StepBench(*model, *backend, count, 1, o.sampling).median_seconds(o.seconds / 2);
+        StepBench(*model, *backend, count, 1, 1, o.sampling).median_seconds(o.seconds / 2);
     const auto began = Clock::now();
     EngineStreams streams(*model, *backend, o.sampling, count, count);
     const double start = Seconds(Clock::now() - began).count();

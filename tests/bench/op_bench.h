@@ -84,7 +84,7 @@ class OpBench {
   OpBench(const Model& model, WatchedBackend& backend, int sequences, int rows)
       : backend_(backend),
         stream_(backend.make_stream()),
-        step_(model, backend, sequences, rows, SamplingParams{.temperature = 0}),
+        step_(model, backend, sequences, rows, rows, SamplingParams{.temperature = 0}),
         others_(backend, sequences, rows) {}
 
   // In the order in which a step first calls them.

@@ -1,8 +1,13 @@
 // recurve-bench step: one engine step of a model alone, no server: decode at several batch sizes,
-// or prompts, and sampling. The floor is what the bytes cost at the bandwidth given.
+// or prompts, in one step or several, and sampling. The floor is what the bytes cost at the
+// bandwidth given.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <functional>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "tests/bench/commands.h"
 #include "tests/bench/dense_product.h"
@@ -13,7 +18,6 @@
 #include "tests/bench/watched_backend.h"
 
 #ifdef RECURVE_KERNEL_TRACE
-#include <map>
 #include <tuple>
 
 #include "kernels/cuda/common/kernel_trace.h"
@@ -60,8 +64,8 @@ struct StepOptions {
   ModelOptions model;
   SamplingParams sampling;
   std::vector<int> batch = {1, 8, 32};
-  int rows = 1;
-  bool recorded = true, sampled = true, kernel_trace = false;
+  int rows = 1, rows_per_step = 0;
+  bool recorded = true, sampled = true, ops = false, kernel_trace = false;
   double bandwidth = 0;
   double seconds = 1;
 };
@@ -71,8 +75,7 @@ struct StepOptions {
 struct StepWork {
   double flops = 0, unread = 0;
 };
-StepWork work_of(StepBench& bench) {
-  const auto calls = WatchedBackend::calls_of([&] { bench.again(); });
+StepWork work_of(const std::vector<OpCall>& calls) {
   StepWork work;
   std::set<const void*> multiplied;
   for (const OpCall& call : calls) {
@@ -86,8 +89,55 @@ StepWork work_of(StepBench& bench) {
   return work;
 }
 
+double seconds_of(const std::vector<OpCall>& calls) {
+  double sum = 0;
+  for (const OpCall& call : calls) sum += call.seconds;
+  return sum;
+}
+
+// The ops of a step on the CPU: of so many steps, those of the one that was soonest done.
+std::vector<OpCall> ops_of(StepBench& bench, int steps) {
+  std::vector<OpCall> best;
+  for (int step = 0; step < steps; ++step) {
+    auto calls = WatchedBackend::calls_of([&] { bench.again(); });
+    if (step == 0 || seconds_of(calls) < seconds_of(best)) best = std::move(calls);
+  }
+  return best;
+}
+
+// What each op takes where it stands in a step, all its calls of the same shape together; longest
+// first.
+void report_ops(const std::vector<OpCall>& calls, int sequences, int rows, Report& report) {
+  struct Sum {
+    const OpCall* first;
+    int calls = 0;
+    double seconds = 0;
+  };
+  std::map<std::pair<std::string, std::string>, Sum> sums;
+  for (const OpCall& call : calls) {
+    Sum& sum = sums.try_emplace({call.op, call.cost.shape}, &call).first->second;
+    ++sum.calls;
+    sum.seconds += call.seconds;
+  }
+  std::vector<Sum> longest_first;
+  for (const auto& [name, sum] : sums) longest_first.push_back(sum);
+  std::ranges::sort(longest_first, std::greater(), &Sum::seconds);
+  const double all = seconds_of(calls);
+  for (const Sum& sum : longest_first) {
+    report.add({{"bench", "step_op"},
+                {"op", sum.first->op},
+                {"implementation", sum.first->implementation},
+                {"shape", sum.first->cost.shape},
+                {"batch", sequences},
+                {"rows", rows},
+                {"calls", sum.calls},
+                {"ms_of_step", sum.seconds * 1e3},
+                {"percent_of_ops", 100 * sum.seconds / all}});
+  }
+}
+
 // What the linear layers compute in the time of all, in percent of what the instructions of the
-// type that they may use can, and of a dense product.
+// type that they may use can, and, where one was measured, of a dense product.
 void add_products(const StepOptions& o, const ProductLimits& limits, double dense, double flops,
                   double time, nlohmann::ordered_json* row) {
   const ActivationType narrowest = o.model.activations;
@@ -96,6 +146,7 @@ void add_products(const StepOptions& o, const ProductLimits& limits, double dens
                                                             : limits.int8;
   (*row)["linear_GFLOP_per_s"] = flops / time / 1e9;
   if (limit > 0) (*row)["percent_of_products"] = flops / time / 1e7 / limit;
+  if (dense == 0) return;
   (*row)["dense_GFLOP_per_s"] = dense;
   (*row)["percent_of_dense"] = flops / time / 1e7 / dense;
 }
@@ -103,6 +154,7 @@ void add_products(const StepOptions& o, const ProductLimits& limits, double dens
 void run(const StepOptions& o, bool json) {
   o.model.check("step");
   const bool on_cpu = o.model.device == "cpu";
+  if (o.ops && !on_cpu) throw std::runtime_error("step: --ops is for --device cpu");
   const auto inner = o.model.backend();
   WatchedBackend watched(*inner);
   Backend& backend = on_cpu ? static_cast<Backend&>(watched) : *inner;
@@ -112,8 +164,9 @@ void run(const StepOptions& o, bool json) {
   const auto bandwidth = on_cpu && o.bandwidth == 0
                              ? std::make_optional<ReadBandwidth>(o.model.threads)
                              : std::nullopt;
-  const auto dense_product =
-      on_cpu ? std::make_optional<DenseProduct>(*inner) : std::optional<DenseProduct>();
+  // A decode's products have nothing of it.
+  const auto dense_product = on_cpu && o.rows > 1 ? std::make_optional<DenseProduct>(*inner)
+                                                  : std::optional<DenseProduct>();
   ProductLimits limits;
   if (on_cpu) {
     limits = product_limits(o.model.threads);
@@ -124,15 +177,19 @@ void run(const StepOptions& o, bool json) {
                 {"bf16_GFLOP_per_s", limits.bf16},
                 {"int8_GFLOP_per_s", limits.int8}});
   }
+  const int rows_per_step = o.rows_per_step > 0 ? std::min(o.rows_per_step, o.rows) : o.rows;
   for (const int sequences : o.batch) {
-    StepBench bench(*model, backend, sequences, o.rows,
+    StepBench bench(*model, backend, sequences, o.rows, rows_per_step,
                     o.sampled ? std::optional(o.sampling) : std::nullopt);
     double read = bandwidth ? bandwidth->measure() : o.bandwidth;
-    double dense = dense_product ? dense_product->measure() : 0;
-    const double time = bench.median_seconds(o.seconds, o.recorded);
+    // Others may use the same units: so it is measured by turns with the steps.
+    std::vector<double> dense;
+    const double time = bench.median_seconds(o.seconds, o.recorded, [&] {
+      if (dense_product) dense.push_back(dense_product->measure());
+    });
     if (bandwidth) read = std::max(read, bandwidth->measure());
-    if (dense_product) dense = std::max(dense, dense_product->measure());
-    const StepWork work = on_cpu ? work_of(bench) : StepWork();
+    const std::vector<OpCall> ops = on_cpu ? ops_of(bench, o.ops ? 3 : 1) : std::vector<OpCall>();
+    const StepWork work = work_of(ops);
     const double bytes = static_cast<double>(model->info().weight_bytes) - work.unread +
                          2 * state * static_cast<double>(sequences);
     nlohmann::ordered_json row{{"bench", "step"},
@@ -141,14 +198,16 @@ void run(const StepOptions& o, bool json) {
                                {"activations", name_of(o.model.activations)},
                                {"batch", sequences},
                                {"rows", o.rows},
+                               {"rows_per_step", rows_per_step},
                                {"state", o.model.bf16_state ? "bf16" : "f32"},
                                {"ms", time * 1e3},
                                {"tok_per_s", sequences * o.rows / time},
                                {"GB_per_s", bytes / time / 1e9}};
     if (bandwidth) row["read_GB_per_s"] = read;
     if (read > 0) row["percent_of_floor"] = 100 * bytes / (read * 1e9) / time;
-    if (on_cpu) add_products(o, limits, dense, work.flops, time, &row);
+    if (on_cpu) add_products(o, limits, dense.empty() ? 0 : median(dense), work.flops, time, &row);
     report.add(std::move(row));
+    if (o.ops) report_ops(ops, sequences, o.rows, report);
 #ifdef RECURVE_KERNEL_TRACE
     if (o.kernel_trace) report_kernel_trace(bench, sequences, report);
 #endif
@@ -169,6 +228,12 @@ void add_step(CLI::App& app, const bool& json) {
   step->add_option("--batch", options->batch, "Sequences, e.g. 1,8,64")->delimiter(',');
   step->add_option("--rows", options->rows, "Tokens of each: 1 is a decode, more a prompt")
       ->check(CLI::Range(1, 65536));
+  step->add_option(
+          "--rows-per-step", options->rows_per_step,
+          "How many of a sequence's rows one step takes, as a server's option of this name "
+          "bounds them; what is printed is of all its steps. 0: all")
+      ->check(CLI::NonNegativeNumber);
+  step->add_flag("--ops", options->ops, "Also what each op takes where it stands; cpu");
   step->add_flag("!--no-graph", options->recorded, "Queue every op anew instead of a CUDA graph");
 #ifdef RECURVE_KERNEL_TRACE
   step->add_flag("--kernel-trace", options->kernel_trace,

@@ -1,6 +1,8 @@
 #pragma once
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -61,17 +63,19 @@ inline void add_model_options(CLI::App& command, ModelOptions& options) {
   command.add_flag("--bf16-state", options.bf16_state, "States that are matrices in bf16");
 }
 
-// Sequences that each bring `rows` tokens to every step.
+// Sequences that each bring `rows` tokens, all at once or so many to a step.
 class StepBench {
  public:
-  // sampling: of each sequence's next token, which is part of the step; none: it is not.
-  StepBench(const Model& model, Backend& backend, int sequences, int rows,
+  // wanted: how each sequence's next token is sampled, which is part of the last step; none: it is
+  // not.
+  StepBench(const Model& model, Backend& backend, int sequences, int rows, int rows_per_step,
             std::optional<SamplingParams> wanted)
       : model_(model),
         backend_(backend),
         stream_(backend.make_stream()),
         pool_(backend, model.state_layout(), sequences, *stream_),
-        arena_(backend, model.arena_bytes({.rows = sequences * rows, .logits = sequences})),
+        arena_(backend, model.arena_bytes({.rows = sequences * std::min(rows, rows_per_step),
+                                           .logits = sequences})),
         logits_(backend.allocate(static_cast<size_t>(sequences) *
                                  static_cast<size_t>(model.info().vocab) * sizeof(float))),
         staging_(backend),
@@ -79,48 +83,42 @@ class StepBench {
         results_(backend.allocate(static_cast<size_t>(sequences) * sizeof(SampleResult))) {
     SamplingParams sampling = wanted.value_or(SamplingParams());
     sampling.max_tokens = std::numeric_limits<int32_t>::max();
-    std::vector<int32_t> tokens, slots, begin, logit_rows;
+    std::vector<int32_t> slots;
     std::vector<SampleRow> samples;
-    for (int t = 0; t < sequences * rows; ++t) {
-      tokens.push_back(static_cast<int32_t>((int64_t{t} * 7919 + 11) % model.info().vocab));
-    }
     for (int s = 0; s < sequences; ++s) {
       slots_.push_back(std::move(*pool_.acquire()));
       slots.push_back(slots_.back().id());
-      begin.push_back(s * rows);
       samples.push_back({.logits = s, .slot = slots.back(), .scored = -1, .top = -1});
       sampling.seed = static_cast<uint64_t>(s);
       table_.begin(slots.back(), sampling, {}, staging_, *stream_);
-      logit_rows.push_back((s + 1) * rows - 1);
     }
     pool_.wait_for_copies();
-    begin.push_back(sequences * rows);
     if (wanted) samples_ = {to_device(samples), samples.size()};
-    batch_ = {.seqs = {.num_seqs = sequences,
-                       .rows = sequences * rows,
-                       .max_len = rows,
-                       .begin = to_device(begin),
-                       .slot = to_device(slots)},
-              .tokens = to_device(tokens),
-              .num_logits = sequences,
-              .logit_rows = to_device(logit_rows)};
+    const int32_t* const slots_there = to_device(slots);
+    for (int first = 0; first < rows; first += rows_per_step) {
+      const int count = std::min(rows_per_step, rows - first);
+      add_step(sequences, count, slots_there, first + count == rows);
+    }
   }
 
-  // A step, from its first op to its last.
+  // All steps, from the first op to the last.
   void once() {
     compute();
     stream_->wait();
   }
 
-  // A step more, as those that were measured.
+  // The same again, as what was measured.
   void again() { seconds_of_step(); }
 
-  // The median of steps that are made for so long, three at least. recorded: they are replayed.
-  double median_seconds(double seconds, bool recorded = true) {
+  // The median of what all steps take, which are made for so long, three times at least. recorded:
+  // they are replayed. between: is called before each time, and not counted.
+  double median_seconds(
+      double seconds, bool recorded = true, const std::function<void()>& between = [] {}) {
     seconds_of_step();  // warm-up
     if (recorded) recording_ = backend_.record([this] { compute(); }, *stream_);
     std::vector<double> times;
     for (double sum = 0; sum < seconds || times.size() < 3; sum += times.back()) {
+      between();
       times.push_back(seconds_of_step());
     }
     return median(times);
@@ -143,8 +141,29 @@ class StepBench {
     return {.rows = vocab, .usable = vocab, .eos_ids = {}};
   }
 
+  // last: it gives logits.
+  void add_step(int sequences, int rows, const int32_t* slots, bool last) {
+    const int vocab = static_cast<int>(model_.info().vocab);
+    std::vector<int32_t> tokens, begin, logit_rows;
+    for (int t = 0; t < sequences * rows; ++t) {
+      tokens.push_back(static_cast<int32_t>((int64_t{t} * 7919 + 11) % vocab));
+    }
+    for (int s = 0; s <= sequences; ++s) begin.push_back(s * rows);
+    for (int s = 1; last && s <= sequences; ++s) logit_rows.push_back(s * rows - 1);
+    batches_.push_back({.seqs = {.num_seqs = sequences,
+                                 .rows = sequences * rows,
+                                 .max_len = rows,
+                                 .begin = to_device(begin),
+                                 .slot = slots},
+                        .tokens = to_device(tokens),
+                        .num_logits = last ? sequences : 0,
+                        .logit_rows = last ? to_device(logit_rows) : nullptr});
+  }
+
   void compute() {
-    model_.forward(batch_, pool_, arena_, *stream_, logits_.as<float>());
+    for (const StepBatch& batch : batches_) {
+      model_.forward(batch, pool_, arena_, *stream_, logits_.as<float>());
+    }
     backend_.kernels().sample(
         table_.args(logits_.as<float>(), samples_, results_.as<SampleResult>(), nullptr), *stream_);
   }
@@ -169,7 +188,7 @@ class StepBench {
   std::span<const SampleRow> samples_;
   std::vector<Buffer> inputs_;
   std::vector<StateSlot> slots_;
-  StepBatch batch_;
+  std::vector<StepBatch> batches_;
   std::unique_ptr<Recording> recording_;
 };
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@ namespace recurve::bench {
 struct OpCall {
   std::string op, implementation;
   OpCost cost;
+  double seconds;  // until it returned; a GPU's ops are only queued then
   std::function<void(Stream&)> run;
 };
 
@@ -57,9 +59,11 @@ class WatchedBackend : public Backend {
     static inline std::string name;
     static inline OpType op;
     static void run(const Args& args, Stream& stream) {
+      const auto began = std::chrono::steady_clock::now();
       op(args, stream);
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
       if (!calls_.has_value()) return;
-      calls_->push_back({name, implementation_for(args), cost_of(args),
+      calls_->push_back({name, implementation_for(args), cost_of(args), took.count(),
                          [args, of = op](Stream& again) { of(args, again); }});
     }
     // Formats of weights have implementations of their own.
