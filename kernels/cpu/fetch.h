@@ -29,4 +29,14 @@ template <int64_t LINES, class Fetch = FetchFar>
   }
 }
 
+// Asks for some floats that are read soon, of a row: where rows are further apart than a page, the
+// processor does not foresee the next. It can wait for a dozen lines at once, so one row at a time
+// is to be asked for. Not to be called from a function that does nothing else, and is not inlined:
+// g++ takes that for one without an effect, and leaves calls of it out.
+template <int LOCALITY = FetchNear::kLocality>
+[[gnu::always_inline]] inline void fetch_row(const float* from, int64_t count) {
+  constexpr int64_t kFloats = kLine / int64_t{sizeof(float)};
+  for (int64_t at = 0; at < count; at += kFloats) __builtin_prefetch(from + at, 0, LOCALITY);
+}
+
 }  // namespace recurve::cpu

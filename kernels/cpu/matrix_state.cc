@@ -18,8 +18,8 @@ inline constexpr int kStripColumns = 32;  // that a thread has in its first cach
 #define HWY_TARGET_INCLUDE "kernels/cpu/matrix_state.cc"
 #include <hwy/foreach_target.h>
 
-#include "kernels/cpu/dot_tile-inl.h"
 #include "kernels/cpu/stored_state-inl.h"
+#include "kernels/cpu/sum_tile-inl.h"
 #include "kernels/cpu/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -87,14 +87,6 @@ void step_columns(const MatrixRows& m, int begin, int count) {
 
 // ---- chunk form
 
-// A tile of sums is so many rows and two vectors of columns: each product reads an operand of its
-// own only half the time, and no sum waits for itself.
-#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3) || HWY_TARGET == HWY_NEON
-constexpr int kSumRows = 8;
-#else
-constexpr int kSumRows = 6;
-#endif
-
 // Columns copied so that their rows lie one after the other, kStripColumns floats apart: as far
 // apart as in the matrix, few of them fit in the first cache at once. The pointers are to those
 // that are computed now.
@@ -108,22 +100,6 @@ void copy_columns(int64_t rows, int count, const float* from, int64_t stride, fl
   for (int64_t row = 0; row < rows; ++row, from += stride, to += kStripColumns) {
     for_lanes(count,
               [&](auto d, int64_t j) HWY_ATTR { hn::StoreU(hn::LoadU(d, from + j), d, to + j); });
-  }
-}
-
-// sum[r] += x[r][x_at] row, for a row of a strip.
-template <int ROWS, int VECTORS, class D>
-HWY_INLINE void add_products(D d, const float* const (&x)[ROWS], int64_t x_at, const float* row,
-                             hn::Vec<D> (&sum)[ROWS][VECTORS]) {
-  hn::Vec<D> columns[VECTORS];
-  HWY_UNROLL(2)
-  for (int v = 0; v < VECTORS; ++v) columns[v] = hn::LoadU(d, row + v * hn::MaxLanes(d));
-  HWY_UNROLL(8)
-  for (int r = 0; r < ROWS; ++r) {
-    auto factor = hn::Set(d, x[r][x_at]);
-    if constexpr (VECTORS > 1) keep_in_register(factor);
-    HWY_UNROLL(2)
-    for (int v = 0; v < VECTORS; ++v) sum[r][v] = hn::MulAdd(factor, columns[v], sum[r][v]);
   }
 }
 
@@ -196,10 +172,6 @@ void state_tile(D d, const MatrixRows& m, const Strip& strip, int row) {
     for (int v = 0; v < VECTORS; ++v) hn::StoreU(sum[r][v], d, S + v * kLanes);
   }
 }
-
-// Rows of the tiles that come after those of ROWS: four still keep the units busy.
-template <int ROWS>
-constexpr int kFewerRows = ROWS > 4 ? 4 : ROWS / 2;
 
 // Tiles of ROWS rows while there are so many from `row` on, then of fewer.
 template <int ROWS, int VECTORS, class D>

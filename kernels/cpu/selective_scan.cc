@@ -1,7 +1,6 @@
-#include "kernels/cpu/selective_scan.h"
-
 #include <algorithm>
 
+#include "kernels/check.h"
 #include "kernels/cpu/open_state.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stream.h"
@@ -12,10 +11,10 @@
 #define RECURVE_CPU_SELECTIVE_SCAN_ONCE
 namespace recurve::cpu {
 
-// What the rows bring, when it has been projected and normed.
+// What the rows bring, when it has been normed.
 struct ScanRows {
-  const float* dt;  // (rows, D)
-  const float* BC;  // (rows, 2 N)
+  const float* low;  // (rows, R)
+  const float* BC;   // (rows, 2 N)
 };
 
 }  // namespace recurve::cpu
@@ -25,6 +24,7 @@ struct ScanRows {
 #define HWY_TARGET_INCLUDE "kernels/cpu/selective_scan.cc"
 #include <hwy/foreach_target.h>
 
+#include "kernels/cpu/selective_scan_rows-inl.h"
 #include "kernels/cpu/stored_state-inl.h"
 #include "kernels/cpu/transpose-inl.h"
 #include "kernels/cpu/vector_math-inl.h"
@@ -34,9 +34,6 @@ namespace recurve::cpu::HWY_NAMESPACE {
 
 // Inside, a strip of channels is the other way round than in memory, (N, kChannels): a vector's
 // lanes are channels then, which share B and C, and nothing is added across lanes.
-
-// Vectors that are computed side by side.
-inline constexpr int kTogether = 4;
 
 // Advances COUNT states of neighbouring channels by a row, and adds C[n] h'[n] to y.
 // rate: dt / ln 2; input: dt x; A, h: (COUNT, kChannels); B, C: (COUNT)
@@ -70,65 +67,26 @@ HWY_INLINE hn::Vec<D> advance_all(D d, int64_t N, hn::Vec<D> rate, hn::Vec<D> in
   return y;
 }
 
-// What a row brings to each channel of a strip.
-struct RowOfStrip {
-  float rate[kChannels];   // dt / ln 2
-  float input[kChannels];  // dt x
-  float gate[kChannels];   // silu(z), where there is a gate
-};
-
-// COUNT vectors of it, from the channel j of a strip on that begins at `begin`.
-template <int COUNT, class D>
-HWY_INLINE void prepare(D d, const SelectiveScanArgs& a, const ScanRows& rows, int64_t row,
-                        int64_t begin, int64_t j, RowOfStrip& to) {
-  constexpr int64_t kLanes = hn::MaxLanes(d);
-  const float* dt_in = rows.dt + row * a.D + begin + j;
-  const float* bias = a.dt_bias + begin + j;
-  const float* x = a.x + row * a.x_stride + begin + j;
-  hn::Vec<D> dt[COUNT];
-  each<COUNT>([&](int i) HWY_ATTR {
-    dt[i] = hn::Add(hn::LoadU(d, dt_in + i * kLanes), hn::LoadU(d, bias + i * kLanes));
-  });
-  softpluses(d, dt);
-  each<COUNT>([&](int i) HWY_ATTR {
-    hn::StoreU(hn::Mul(dt[i], hn::Set(d, 1.44269504f)), d, to.rate + j + i * kLanes);
-    hn::StoreU(hn::Mul(dt[i], hn::LoadU(d, x + i * kLanes)), d, to.input + j + i * kLanes);
-  });
-  if (a.z == nullptr) return;
-  const float* z = a.z + row * a.z_stride + begin + j;
-  hn::Vec<D> gate[COUNT];
-  each<COUNT>([&](int i) HWY_ATTR { gate[i] = hn::LoadU(d, z + i * kLanes); });
-  silus(d, gate);
-  each<COUNT>([&](int i) HWY_ATTR { hn::StoreU(gate[i], d, to.gate + j + i * kLanes); });
-}
-
-// Channels [begin, end) of one row. A, h: (N, kChannels)
-void scan_row(const SelectiveScanArgs& a, const ScanRows& rows, int64_t row, int64_t begin,
-              int64_t end, const float* A, float* h) {
-  constexpr int64_t kLanes = kTogether * hn::MaxLanes(Floats());
-  RowOfStrip strip;
-  const int64_t count = end - begin, several = count / kLanes * kLanes;
-  for (int64_t j = 0; j < several; j += kLanes) {
-    prepare<kTogether>(Floats(), a, rows, row, begin, j, strip);
-  }
-  for_lanes(count - several, [&](auto d, int64_t j) HWY_ATTR {
-    prepare<1>(d, a, rows, row, begin, several + j, strip);
-  });
-  const float* B = rows.BC + row * 2 * a.N;
+// Channels [begin, end) of one row, of which `strip` is what it brings. A, h: (N, kChannels);
+// BC: (rows, 2 N)
+void scan_row(const SelectiveScanArgs& a, const RowOfStrip& strip, const float* BC, int64_t row,
+              int64_t begin, int64_t end, const float* A, float* h) {
+  const float* B = BC + row * 2 * a.N;
   const float* x = a.x + row * a.x_stride + begin;
   float* to = a.y + row * a.D + begin;
-  for_lanes(count, [&](auto d, int64_t j) HWY_ATTR {
-    auto y = advance_all(d, a.N, hn::LoadU(d, strip.rate + j), hn::LoadU(d, strip.input + j), A + j,
-                         B, B + a.N, h + j);
-    y = hn::MulAdd(hn::LoadU(d, a.skip + begin + j), hn::LoadU(d, x + j), y);
-    if (a.z != nullptr) y = hn::Mul(y, hn::LoadU(d, strip.gate + j));
-    hn::StoreU(y, d, to + j);
-  });
+  for_lanes(
+      end - begin, [&](auto d, int64_t j) HWY_ATTR __attribute__((always_inline)) {
+        auto y = advance_all(d, a.N, hn::LoadU(d, strip.rate + j), hn::LoadU(d, strip.input + j),
+                             A + j, B, B + a.N, h + j);
+        y = hn::MulAdd(hn::LoadU(d, a.skip + begin + j), hn::LoadU(d, x + j), y);
+        if (a.z != nullptr) y = hn::Mul(y, hn::LoadU(d, strip.gate + j));
+        hn::StoreU(y, d, to + j);
+      });
 }
 
 // Channels [begin, end) of one sequence, at most kChannels: their states stay in the first cache
 // from row to row. A, h: (N, kChannels)
-void scan(const SelectiveScanArgs& a, const ScanRows& rows, const float* A, int64_t seq,
+void scan(const SelectiveScanArgs& a, StripRows& rows, const float* BC, const float* A, int64_t seq,
           int64_t begin, int64_t end, float* h) {
   const int64_t N = a.N, count = end - begin;
   const StateData state = stored_from(a.h, (int64_t{a.seqs.slot[seq]} * a.D + begin) * N);
@@ -136,23 +94,28 @@ void scan(const SelectiveScanArgs& a, const ScanRows& rows, const float* A, int6
   with_stored(state, [&](auto* stored) { turn(count, N, stored, N, h, kChannels); });
   for (int64_t row = a.seqs.begin[seq]; row < last;) {
     const int64_t chunk_end = std::min<int64_t>(row + a.chunk, last);
-    for (; row < chunk_end; ++row) scan_row(a, rows, row, begin, end, A, h);
+    for (; row < chunk_end; ++row) scan_row(a, rows.row(row), BC, row, begin, end, A, h);
     for (int64_t n = 0; row < last && n < N; ++n) round_as(state, h + n * kChannels, count);
   }
   with_stored(state, [&](auto* stored) { turn(N, count, h, kChannels, stored, N); });
 }
 
 // Items of a list of all sequences for each strip.
-void scan_items(const SelectiveScanArgs& a, const ScanRows& rows, int64_t first, int64_t last) {
+void scan_items(const SelectiveScanArgs& a, const ScanRows& brought, int64_t first, int64_t last) {
   const int64_t N = a.N, strip_floats = N * kChannels;
-  float* A = scratch(2 * strip_floats);
+  float* A = scratch(2 * strip_floats + a.R * kChannels);
+  float* h = A + strip_floats;
+  StripRows rows(a, brought.low, h + strip_floats);
   int64_t loaded = -1;
   for (int64_t item = first; item < last; ++item) {
     const int64_t strip = item / a.seqs.num_seqs, seq = item % a.seqs.num_seqs;
     const int64_t begin = strip * kChannels, end = std::min<int64_t>(begin + kChannels, a.D);
-    if (loaded != strip) turn(end - begin, N, a.A + begin * N, N, A, kChannels);
+    if (loaded != strip) {
+      turn(end - begin, N, a.A + begin * N, N, A, kChannels);
+      rows.begin_strip(begin, end);
+    }
     loaded = strip;
-    scan(a, rows, A, seq, begin, end, A + strip_floats);
+    scan(a, rows, brought.BC, A, seq, begin, end, h);
   }
 }
 
@@ -191,15 +154,14 @@ void take_params(const SelectiveScanArgs& a, const float* from, int width, int g
 
 }  // namespace
 
-void scan_with(LinearRun project, const SelectiveScanArgs& args, Stream& stream) {
+void run(const SelectiveScanArgs& args, Stream& stream) {
+  CHECK(args.dt_proj.dtype == DType::kBF16 || args.dt_proj.dtype == DType::kF32);
   const int64_t rows = args.seqs.rows;
-  float* dt = args.scratch;
-  float* low = dt + rows * args.D;
+  float* low = args.scratch;
   float* BC = low + rows * args.R;
   take_params(args, args.params, args.R, 1, low, stream);
   take_params(args, args.params + args.R, 2 * args.N, 2, BC, stream);
-  project({.rows = args.seqs.rows, .W = args.dt_proj, .x = low, .y = dt}, stream);
-  const ScanRows taken = {dt, BC};
+  const ScanRows taken = {low, BC};
   const int64_t seqs = args.seqs.num_seqs;
   if (seqs == 0) return;
   for_blocks(pool_of(stream), seqs * ceil_div(args.D, kChannels),
@@ -207,8 +169,6 @@ void scan_with(LinearRun project, const SelectiveScanArgs& args, Stream& stream)
                HWY_DYNAMIC_DISPATCH(scan_items)(args, taken, begin, end);
              });
 }
-
-void run(const SelectiveScanArgs& args, Stream& stream) { scan_with(run, args, stream); }
 
 }  // namespace recurve::cpu
 #endif  // HWY_ONCE

@@ -121,9 +121,47 @@ HWY_INLINE void powers_of_rests(D d, const float (&c)[6], hn::Vec<D> (&x)[COUNT]
   each<COUNT>([&](int i) HWY_ATTR { x[i] = hn::MulAdd(p[i], x[i], hn::Set(d, 1.0f)); });
 }
 
-// x[i] = 2^(a x[i]) of products that are not positive, what states keep of themselves: within 1 ulp
+// x[i] = 2^(a x[i]) of products that are not positive, what states keep of themselves: within 2 ulp
 // of what the product is before it is rounded, but zero where that may be subnormal, which spares
 // some operations.
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+// 2^(j / 32), which two registers hold.
+alignas(64) inline constexpr float kPowers[32] = {
+    0x1p+0f,        0x1.059b0ep+0f, 0x1.0b5586p+0f, 0x1.11301ep+0f, 0x1.172b84p+0f, 0x1.1d4874p+0f,
+    0x1.2387a6p+0f, 0x1.29e9ep+0f,  0x1.306fep+0f,  0x1.371a74p+0f, 0x1.3dea64p+0f, 0x1.44e086p+0f,
+    0x1.4bfdaep+0f, 0x1.5342b6p+0f, 0x1.5ab07ep+0f, 0x1.6247ecp+0f, 0x1.6a09e6p+0f, 0x1.71f75ep+0f,
+    0x1.7a1148p+0f, 0x1.82589ap+0f, 0x1.8ace54p+0f, 0x1.93737cp+0f, 0x1.9c4918p+0f, 0x1.a5503cp+0f,
+    0x1.ae89fap+0f, 0x1.b7f77p+0f,  0x1.c199bep+0f, 0x1.cb720ep+0f, 0x1.d5818ep+0f, 0x1.dfc974p+0f,
+    0x1.ea4afap+0f, 0x1.f50766p+0f};
+// The one for the last five bits of what a product was added to.
+template <class D>
+HWY_INLINE hn::Vec<D> power_of_32nds(D d, hn::Vec<D> shifted) {
+  const __m512 lower = _mm512_load_ps(kPowers), upper = _mm512_load_ps(kPowers + 16);
+  if constexpr (hn::MaxLanes(d) == 16) {
+    return {_mm512_permutex2var_ps(lower, _mm512_castps_si512(shifted.raw), upper)};
+  } else {
+    const __m512i index = _mm512_castsi128_si512(_mm_castps_si128(shifted.raw));
+    return {_mm512_castps512_ps128(_mm512_permutex2var_ps(lower, index, upper))};
+  }
+}
+// For the 32nd n next to the product, 2^n is a power of two times one of 32 numbers; of what is
+// left, at most 1/64, a polynomial of second degree has relative error 6e-8.
+template <int COUNT, class D>
+HWY_INLINE void exp2_of_products(D d, hn::Vec<D> a, hn::Vec<D> (&x)[COUNT]) {
+  const auto to_32nd = hn::Set(d, kToInteger / 32);
+  hn::Vec<D> shifted[COUNT], n[COUNT], p[COUNT];
+  each<COUNT>([&](int i) HWY_ATTR { shifted[i] = hn::MulAdd(a, x[i], to_32nd); });
+  each<COUNT>([&](int i) HWY_ATTR { n[i] = hn::Sub(shifted[i], to_32nd); });
+  each<COUNT>([&](int i) HWY_ATTR { x[i] = hn::MulSub(a, x[i], n[i]); });
+  each<COUNT>([&](int i) HWY_ATTR { shifted[i] = power_of_32nds(d, shifted[i]); });
+  each<COUNT>([&](int i) HWY_ATTR {
+    p[i] = hn::MulAdd(x[i], hn::Set(d, 0x1.ebfc1p-3f), hn::Set(d, 0x1.62e584p-1f));
+  });
+  each<COUNT>([&](int i) HWY_ATTR { x[i] = hn::Mul(x[i], shifted[i]); });
+  each<COUNT>([&](int i) HWY_ATTR { x[i] = hn::MulAdd(x[i], p[i], shifted[i]); });
+  each<COUNT>([&](int i) HWY_ATTR { x[i] = scaled_to_normal_or_zero(d, x[i], n[i], n[i]); });
+}
+#else
 template <int COUNT, class D>
 HWY_INLINE void exp2_of_products(D d, hn::Vec<D> a, hn::Vec<D> (&x)[COUNT]) {
   constexpr float kPolynomial[] = {0x1.62e43p-1f, 0x1.ebfbdcp-3f, 0x1.c6af7cp-5f,
@@ -136,6 +174,7 @@ HWY_INLINE void exp2_of_products(D d, hn::Vec<D> a, hn::Vec<D> (&x)[COUNT]) {
   powers_of_rests(d, kPolynomial, x);  // of |x| <= 1/2, with relative error 3e-9
   each<COUNT>([&](int i) HWY_ATTR { x[i] = scaled_to_normal_or_zero(d, x[i], n[i], shifted[i]); });
 }
+#endif
 
 // x[i] = exp(x[i]) of numbers in [-104, 89], within 1 ulp, subnormal results included: for the n
 // next to x / ln 2, x = n ln 2 + r, then a polynomial in r fitted on |r| <= ln(2)/2 with relative

@@ -70,6 +70,7 @@ inline Ops scan_ops(std::mt19937_64& random) {
     ops.push_back(
         with_unit(scan_op({64, 16, 8, true, dt, 1, 32, DType::kBF16, 0, true}, random), dt));
   }
+  ops.push_back(scan_op({70, 5, 8, true, -2, 2, 7, DType::kBF16}, random));  // of an odd rank
   return ops;
 }
 

@@ -3,7 +3,6 @@
 #include "kernels/cpu/formats/table.h"
 #include "kernels/cpu/products/measure.h"
 #include "kernels/cpu/products/narrow_products.h"
-#include "kernels/cpu/selective_scan.h"
 #include "kernels/cpu/table.h"
 #include "kernels/formats/int4.h"
 #include "kernels/formats/int8.h"
@@ -17,10 +16,6 @@ template <const LinearProducts* (*PRODUCTS)()>
 void multiply(const LinearArgs& args, Stream& stream) {
   if (args.W.dtype != DType::kBF16) return run(args, stream);
   linear_with(*PRODUCTS(), args, stream);
-}
-template <const LinearProducts* (*PRODUCTS)()>
-void scan(const SelectiveScanArgs& args, Stream& stream) {
-  scan_with(multiply<PRODUCTS>, args, stream);
 }
 template <const LinearProducts* (*PRODUCTS)()>
 void multiply_packed(const LinearArgs& args, Stream& stream) {
@@ -54,8 +49,6 @@ std::string put_products(Kernels& kernels, ActivationType narrowest) {
   if (amx_f32_products() != nullptr && amx_is_faster()) {
     in_fp32 = linear.run = multiply<amx_f32_products>;
     linear.implementation = "cpu/amx";
-    kernels.selective_scan.run = scan<amx_f32_products>;
-    kernels.selective_scan.implementation = "cpu/amx";
     linear.put({&kInt8Weights, multiply_packed<amx_int8_products>, "cpu/amx"});
     linear.put({&kInt4Weights, multiply_packed<amx_int4_products>, "cpu/amx"});
   }
