@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/table.h"
@@ -41,11 +42,11 @@ HWY_INLINE void store_channels(D d, const hn::Vec<D> (&from)[COUNT], float* to) 
   }
 }
 
-// Channels [begin, end) of one sequence. What the filter holds stays in registers from the first
-// row to the last.
+// Channels [begin, end) of the first rows of a sequence, up to `last`. What the filter holds stays
+// in registers from the first row to the last.
 template <int WIDTH>
-void filter_channels(const CausalConv1dArgs& a, int64_t seq, int64_t begin, int64_t end) {
-  const int64_t first = a.seqs.begin[seq], last = a.seqs.begin[seq + 1];
+void filter_channels(const CausalConv1dArgs& a, int64_t seq, int64_t last, int64_t begin,
+                     int64_t end) {
   float* states = a.state + int64_t{a.seqs.slot[seq]} * a.D * (WIDTH - 1);
   for_lanes(end - begin, [&](auto d, int64_t index) HWY_ATTR {
     using V = hn::Vec<decltype(d)>;
@@ -54,7 +55,7 @@ void filter_channels(const CausalConv1dArgs& a, int64_t seq, int64_t begin, int6
     load_channels<WIDTH>(d, a.w + channel * WIDTH, w);
     load_channels<WIDTH - 1>(d, states + channel * (WIDTH - 1), past);
     const V bias = a.bias == nullptr ? hn::Zero(d) : hn::LoadU(d, a.bias + channel);
-    for (int64_t row = first; row < last; ++row) {
+    for (int64_t row = a.seqs.begin[seq]; row < last; ++row) {
       const V x = hn::LoadU(d, a.x + row * a.x_stride + channel);
       V sum = bias;
       HWY_UNROLL(4)
@@ -66,6 +67,84 @@ void filter_channels(const CausalConv1dArgs& a, int64_t seq, int64_t begin, int6
       past[WIDTH - 2] = x;
     }
     store_channels<WIDTH - 1>(d, past, states + channel * (WIDTH - 1));
+  });
+}
+
+// The filter of some channels, turned over: weights[j] (channels), and the bias.
+template <int WIDTH>
+struct Filter {
+  float weights[WIDTH][kChannels];
+  float bias[kChannels];
+
+  Filter(const CausalConv1dArgs& a, int64_t begin, int64_t end) {
+    for_lanes(end - begin, [&](auto d, int64_t at) HWY_ATTR {
+      hn::Vec<decltype(d)> w[WIDTH];
+      load_channels<WIDTH>(d, a.w + (begin + at) * WIDTH, w);
+      HWY_UNROLL(4)
+      for (int j = 0; j < WIDTH; ++j) hn::StoreU(w[j], d, weights[j] + at);
+      hn::StoreU(a.bias == nullptr ? hn::Zero(d) : hn::LoadU(d, a.bias + begin + at), d, bias + at);
+    });
+  }
+};
+
+// COUNT vectors of a row that sees no other but those of x, from the channel `at` of `filter` on.
+// x, y: that channel of the row
+template <int COUNT, int WIDTH, class D>
+HWY_INLINE void filter_vectors(D d, const CausalConv1dArgs& a, const Filter<WIDTH>& filter,
+                               int64_t at, const float* x, float* y) {
+  constexpr int64_t kLanes = hn::MaxLanes(d);
+  hn::Vec<D> sum[COUNT];
+  each<COUNT>([&](int i) HWY_ATTR { sum[i] = hn::LoadU(d, filter.bias + at + i * kLanes); });
+  HWY_UNROLL(4)
+  for (int j = 0; j < WIDTH; ++j) {
+    const float* from = x - (WIDTH - 1 - j) * int64_t{a.x_stride};
+    each<COUNT>([&](int i) HWY_ATTR {
+      const auto w = hn::LoadU(d, filter.weights[j] + at + i * kLanes);
+      sum[i] = hn::MulAdd(w, hn::LoadU(d, from + i * kLanes), sum[i]);
+    });
+  }
+  if (a.silu) silus(d, sum);
+  each<COUNT>([&](int i) HWY_ATTR { hn::StoreU(sum[i], d, y + i * kLanes); });
+}
+
+// Channels [begin, end), kChannels at most, of the rows [first, last), which see no other but those
+// of x: row by row, as rows are too far from each other for the processor to foresee.
+template <int WIDTH>
+void filter_rows(const CausalConv1dArgs& a, int64_t first, int64_t last, int64_t begin,
+                 int64_t end) {
+  constexpr int kTogether = 4;
+  constexpr int64_t kLanes = kTogether * hn::MaxLanes(Floats());
+  constexpr int64_t kRowsAhead = 4;
+  const Filter<WIDTH> filter(a, begin, end);
+  for (int64_t row = first; row < last; ++row) {
+    const float* x = a.x + row * a.x_stride + begin;
+    float* y = a.y + row * a.D + begin;
+    fetch_row(x + std::min(kRowsAhead, last - 1 - row) * a.x_stride, end - begin);
+    int64_t at = 0;
+    for (; at + kLanes <= end - begin; at += kLanes) {
+      filter_vectors<kTogether>(Floats(), a, filter, at, x + at, y + at);
+    }
+    for_lanes(end - begin - at, [&](auto d, int64_t j) HWY_ATTR {
+      filter_vectors<1>(d, a, filter, at + j, x + at + j, y + at + j);
+    });
+  }
+}
+
+template <int WIDTH>
+void filter_sequence(const CausalConv1dArgs& a, int64_t seq, int64_t begin, int64_t end) {
+  const int64_t first = a.seqs.begin[seq], last = a.seqs.begin[seq + 1];
+  const int64_t alone = last - first < 4 * WIDTH ? last : first + WIDTH - 1;
+  filter_channels<WIDTH>(a, seq, alone, begin, end);
+  if (alone == last) return;
+  filter_rows<WIDTH>(a, alone, last, begin, end);
+  float* states = a.state + int64_t{a.seqs.slot[seq]} * a.D * (WIDTH - 1);
+  for_lanes(end - begin, [&](auto d, int64_t index) HWY_ATTR {
+    hn::Vec<decltype(d)> past[WIDTH - 1];
+    HWY_UNROLL(4)
+    for (int j = 0; j < WIDTH - 1; ++j) {
+      past[j] = hn::LoadU(d, a.x + (last - (WIDTH - 1) + j) * a.x_stride + begin + index);
+    }
+    store_channels<WIDTH - 1>(d, past, states + (begin + index) * (WIDTH - 1));
   });
 }
 
@@ -91,11 +170,11 @@ void filter_channels_of(const CausalConv1dArgs& a, int64_t seq, int64_t begin, i
 void convolve(const CausalConv1dArgs& a, int64_t seq, int64_t begin, int64_t end) {
   switch (a.width) {
     case 2:
-      return filter_channels<2>(a, seq, begin, end);
+      return filter_sequence<2>(a, seq, begin, end);
     case 3:
-      return filter_channels<3>(a, seq, begin, end);
+      return filter_sequence<3>(a, seq, begin, end);
     case 4:
-      return filter_channels<4>(a, seq, begin, end);
+      return filter_sequence<4>(a, seq, begin, end);
     default:
       return filter_channels_of(a, seq, begin, end);
   }
