@@ -28,18 +28,19 @@ struct SsdShared {
 
 // One chunk of one head of one sequence.
 struct SsdChunk {
-  int L;             // rows; 1: the step form
-  float skip;        // scalar
-  float dt_bias;     // scalar
-  float A;           // scalar
-  const float* x;    // (L, P), args.xBC_stride floats apart
-  const float* B;    // (L, N), likewise
-  const float* C;    // (L, N), likewise
-  const float* dt;   // (L), args.dt_stride floats apart
-  const float* z;    // (L, P), args.z_stride floats apart, or null
-  SsdShared shared;  // of the chunk form
-  StateData h;       // (P, N); chunk form: (N, P), in fp32
-  float* y;          // (L, P), H P floats apart
+  int L;                // rows; 1: the step form
+  float skip;           // scalar
+  float dt_bias;        // scalar
+  float A;              // scalar
+  const float* x;       // (L, P), args.xBC_stride floats apart
+  const float* B;       // (L, N), likewise
+  const float* C;       // (L, N), likewise
+  const float* dt;      // (L), args.dt_stride floats apart
+  const float* z;       // (L, P), args.z_stride floats apart, or null
+  const float* next_x;  // x of the next chunk, or null
+  SsdShared shared;     // of the chunk form
+  StateData h;          // (P, N); chunk form: (N, P), in fp32
+  float* y;             // (L, P), H P floats apart
 };
 
 // Rows that vectors take as a whole, so that none has a rest.
@@ -80,6 +81,7 @@ inline SsdScratch ssd_scratch_at(const SsdArgs& a, int L, float* memory) {
 #include <hwy/foreach_target.h>
 
 #include "kernels/cpu/dot_tile-inl.h"
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/stored_state-inl.h"
 #include "kernels/cpu/transpose-inl.h"
 #include "kernels/cpu/vector_math-inl.h"
@@ -218,6 +220,9 @@ MatrixRows ssd_rows(const SsdArgs& a, const SsdChunk& c, float* memory) {
   sum_decays(a, c, s);
   for (int64_t t = 0; t < c.L; ++t) {
     float* P = s.P + t * stride;
+    // What comes after the products is fetched meanwhile.
+    if (c.z != nullptr) fetch_row<FetchFar::kLocality>(c.z + t * a.z_stride, a.P);
+    if (c.next_x != nullptr) fetch_row<FetchFar::kLocality>(c.next_x + t * a.xBC_stride, a.P);
     for_rows(t + 1, [&](auto d, int64_t j) HWY_ATTR {
       const auto gate = hn::Mul(decay_between(d, s, j, t), hn::LoadU(d, s.dt + j));
       hn::StoreU(hn::Mul(hn::LoadU(d, c.shared.scores + t * stride + j), gate), d, P + j);
@@ -324,6 +329,8 @@ SsdChunk chunk_at(const SsdArgs& a, int64_t seq, int64_t head, int first, float*
           .C = a.C + row * a.xBC_stride + group * a.N,
           .dt = a.dt + row * a.dt_stride + head,
           .z = a.z == nullptr ? nullptr : a.z + row * a.z_stride + head * a.P,
+          .next_x = first + 2 * L > rows_of(a, seq) ? nullptr
+                                                    : a.x + (row + L) * a.xBC_stride + head * a.P,
           .shared = L == 1 ? SsdShared{} : shared_at(a, seq, group, first, shared),
           .h = h,
           .y = a.y + (row * a.H + head) * a.P};
