@@ -14,6 +14,24 @@ struct OpCalls {
   std::vector<OpCall> calls;
 };
 
+// Calls of the same op and shape together, in the order in which the first of each was made.
+inline std::vector<OpCalls> by_shape(std::vector<OpCall> calls) {
+  std::vector<OpCalls> ops;
+  for (OpCall& call : calls) {
+    const auto same = std::ranges::find_if(
+        ops, [&](const OpCalls& o) { return o.op == call.op && o.shape == call.cost.shape; });
+    OpCalls& of = same != ops.end()
+                      ? *same
+                      : ops.emplace_back(OpCalls{.op = call.op,
+                                                 .implementation = call.implementation,
+                                                 .shape = call.cost.shape,
+                                                 .bytes = call.cost.bytes,
+                                                 .product = call.cost.product});
+    of.calls.push_back(std::move(call));
+  }
+  return ops;
+}
+
 // The ops that are no part of a model's own step: the engine's take_tokens, and linear_recurrence,
 // which no family calls; at the model's number of sequences and rows.
 class OtherOps {
@@ -87,26 +105,12 @@ class OpBench {
         step_(model, backend, sequences, rows, rows, SamplingParams{.temperature = 0}),
         others_(backend, sequences, rows) {}
 
-  // In the order in which a step first calls them.
   std::vector<OpCalls> ops() {
-    std::vector<OpCalls> ops;
-    for (OpCall& call : WatchedBackend::calls_of([this] {
-           step_.once();
-           others_.run(*stream_);
-           stream_->wait();
-         })) {
-      const auto same = std::ranges::find_if(
-          ops, [&](const OpCalls& o) { return o.op == call.op && o.shape == call.cost.shape; });
-      OpCalls& of = same != ops.end()
-                        ? *same
-                        : ops.emplace_back(OpCalls{.op = call.op,
-                                                   .implementation = call.implementation,
-                                                   .shape = call.cost.shape,
-                                                   .bytes = call.cost.bytes,
-                                                   .product = call.cost.product});
-      of.calls.push_back(std::move(call));
-    }
-    return ops;
+    return by_shape(WatchedBackend::calls_of([this] {
+      step_.once();
+      others_.run(*stream_);
+      stream_->wait();
+    }));
   }
 
   // Of one call, the median over so many seconds. The calls are made in turn, so that the weights

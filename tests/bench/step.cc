@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <set>
 #include <utility>
 
 #include "tests/bench/commands.h"
 #include "tests/bench/dense_product.h"
+#include "tests/bench/op_bench.h"
 #include "tests/bench/product_limits.h"
 #include "tests/bench/read_bandwidth.h"
 #include "tests/bench/report.h"
@@ -18,6 +18,7 @@
 #include "tests/bench/watched_backend.h"
 
 #ifdef RECURVE_KERNEL_TRACE
+#include <map>
 #include <tuple>
 
 #include "kernels/cuda/common/kernel_trace.h"
@@ -107,32 +108,21 @@ std::vector<OpCall> ops_of(StepBench& bench, int steps) {
 
 // What each op takes where it stands in a step, all its calls of the same shape together; longest
 // first.
-void report_ops(const std::vector<OpCall>& calls, int sequences, int rows, Report& report) {
-  struct Sum {
-    const OpCall* first;
-    int calls = 0;
-    double seconds = 0;
-  };
-  std::map<std::pair<std::string, std::string>, Sum> sums;
-  for (const OpCall& call : calls) {
-    Sum& sum = sums.try_emplace({call.op, call.cost.shape}, &call).first->second;
-    ++sum.calls;
-    sum.seconds += call.seconds;
-  }
-  std::vector<Sum> longest_first;
-  for (const auto& [name, sum] : sums) longest_first.push_back(sum);
-  std::ranges::sort(longest_first, std::greater(), &Sum::seconds);
+void report_ops(std::vector<OpCall> calls, int sequences, int rows, Report& report) {
   const double all = seconds_of(calls);
-  for (const Sum& sum : longest_first) {
+  std::vector<OpCalls> ops = by_shape(std::move(calls));
+  std::ranges::stable_sort(ops, std::greater(),
+                           [](const OpCalls& o) { return seconds_of(o.calls); });
+  for (const OpCalls& op : ops) {
     report.add({{"bench", "step_op"},
-                {"op", sum.first->op},
-                {"implementation", sum.first->implementation},
-                {"shape", sum.first->cost.shape},
+                {"op", op.op},
+                {"implementation", op.implementation},
+                {"shape", op.shape},
                 {"batch", sequences},
                 {"rows", rows},
-                {"calls", sum.calls},
-                {"ms_of_step", sum.seconds * 1e3},
-                {"percent_of_ops", 100 * sum.seconds / all}});
+                {"calls", op.calls.size()},
+                {"ms_of_step", seconds_of(op.calls) * 1e3},
+                {"percent_of_ops", 100 * seconds_of(op.calls) / all}});
   }
 }
 
@@ -188,7 +178,7 @@ void run(const StepOptions& o, bool json) {
       if (dense_product) dense.push_back(dense_product->measure());
     });
     if (bandwidth) read = std::max(read, bandwidth->measure());
-    const std::vector<OpCall> ops = on_cpu ? ops_of(bench, o.ops ? 3 : 1) : std::vector<OpCall>();
+    std::vector<OpCall> ops = on_cpu ? ops_of(bench, o.ops ? 3 : 1) : std::vector<OpCall>();
     const StepWork work = work_of(ops);
     const double bytes = static_cast<double>(model->info().weight_bytes) - work.unread +
                          2 * state * static_cast<double>(sequences);
@@ -207,7 +197,7 @@ void run(const StepOptions& o, bool json) {
     if (read > 0) row["percent_of_floor"] = 100 * bytes / (read * 1e9) / time;
     if (on_cpu) add_products(o, limits, dense.empty() ? 0 : median(dense), work.flops, time, &row);
     report.add(std::move(row));
-    if (o.ops) report_ops(ops, sequences, o.rows, report);
+    if (o.ops) report_ops(std::move(ops), sequences, o.rows, report);
 #ifdef RECURVE_KERNEL_TRACE
     if (o.kernel_trace) report_kernel_trace(bench, sequences, report);
 #endif

@@ -63,7 +63,8 @@ inline void add_model_options(CLI::App& command, ModelOptions& options) {
   command.add_flag("--bf16-state", options.bf16_state, "States that are matrices in bf16");
 }
 
-// Sequences that each bring `rows` tokens, all at once or so many to a step.
+// Sequences that each bring `rows` tokens, all at once or, where rows_per_step is less, so many to
+// a step.
 class StepBench {
  public:
   // wanted: how each sequence's next token is sampled, which is part of the last step; none: it is
@@ -74,8 +75,8 @@ class StepBench {
         backend_(backend),
         stream_(backend.make_stream()),
         pool_(backend, model.state_layout(), sequences, *stream_),
-        arena_(backend, model.arena_bytes({.rows = sequences * std::min(rows, rows_per_step),
-                                           .logits = sequences})),
+        arena_(backend,
+               model.arena_bytes({.rows = sequences * rows_per_step, .logits = sequences})),
         logits_(backend.allocate(static_cast<size_t>(sequences) *
                                  static_cast<size_t>(model.info().vocab) * sizeof(float))),
         staging_(backend),
