@@ -112,24 +112,19 @@ HWY_INLINE void filter_vectors(D d, const CausalConv1dArgs& a, const Filter<WIDT
 template <int WIDTH>
 void filter_rows(const CausalConv1dArgs& a, int64_t first, int64_t last, int64_t begin,
                  int64_t end) {
-  constexpr int kTogether = 4;
-  constexpr int64_t kLanes = kTogether * hn::MaxLanes(Floats());
   constexpr int64_t kRowsAhead = 4;
   const Filter<WIDTH> filter(a, begin, end);
   for (int64_t row = first; row < last; ++row) {
     const float* x = a.x + row * a.x_stride + begin;
     float* y = a.y + row * a.D + begin;
     fetch_row(x + std::min(kRowsAhead, last - 1 - row) * a.x_stride, end - begin);
-    int64_t at = 0;
-    for (; at + kLanes <= end - begin; at += kLanes) {
-      filter_vectors<kTogether>(Floats(), a, filter, at, x + at, y + at);
-    }
-    for_lanes(end - begin - at, [&](auto d, int64_t j) HWY_ATTR {
-      filter_vectors<1>(d, a, filter, at + j, x + at + j, y + at + j);
+    for_several<kTogether>(end - begin, [&]<int COUNT>(auto d, int64_t at) HWY_ATTR {
+      filter_vectors<COUNT>(d, a, filter, at, x + at, y + at);
     });
   }
 }
 
+// Channels [begin, end), kChannels at most, of one sequence.
 template <int WIDTH>
 void filter_sequence(const CausalConv1dArgs& a, int64_t seq, int64_t begin, int64_t end) {
   const int64_t first = a.seqs.begin[seq], last = a.seqs.begin[seq + 1];

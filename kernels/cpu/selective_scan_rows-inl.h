@@ -14,6 +14,7 @@
 
 #include "kernels/cpu/fetch.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/stored_state-inl.h"
 #include "kernels/cpu/sum_tile-inl.h"
 #include "kernels/cpu/transpose-inl.h"
 #include "kernels/cpu/vector_math-inl.h"
@@ -21,9 +22,6 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {
-
-// Vectors that are computed side by side.
-inline constexpr int kTogether = 4;
 
 // What a row brings to each channel of a strip.
 struct alignas(kLine) RowOfStrip {
@@ -46,16 +44,15 @@ class StripRows {
     channels_ = end - begin;
     begin_ = end_ = 0;
     const int64_t R = a_.R;
+    const auto turn_over = [&](const auto* W) {
+      turn(channels_, R, W + begin * R, R, weights_, kChannels);
+    };
     if (a_.dt_proj.dtype == DType::kF32) {
-      turn(channels_, R, static_cast<const float*>(a_.dt_proj.data) + begin * R, R, weights_,
-           kChannels);
-      return;
-    }
-    const auto* from = static_cast<const uint16_t*>(a_.dt_proj.data) + begin * R;
-    if (R % 2 == 0) {
-      turn_pairs(from);
+      turn_over(static_cast<const float*>(a_.dt_proj.data));
+    } else if (R % 2 != 0) {
+      turn_over(static_cast<const uint16_t*>(a_.dt_proj.data));
     } else {
-      turn(channels_, R, from, R, weights_, kChannels);
+      turn_pairs(static_cast<const uint16_t*>(a_.dt_proj.data) + begin * R);
     }
   }
 
@@ -78,10 +75,10 @@ class StripRows {
       float* even = weights_ + 2 * pair * kChannels;
       float* odd = even + kChannels;
       for_lanes(channels_, [&](auto d, int64_t j) HWY_ATTR {
-        const hn::RebindToUnsigned<decltype(d)> words;
-        const auto both = hn::BitCast(words, hn::LoadU(d, odd + j));
-        hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(both)), d, even + j);
-        hn::StoreU(hn::BitCast(d, hn::And(both, hn::Set(words, 0xffff0000))), d, odd + j);
+        hn::Vec<decltype(d)> both[2];
+        load_columns(d, reinterpret_cast<const uint16_t*>(odd + j), both);
+        hn::StoreU(both[0], d, even + j);
+        hn::StoreU(both[1], d, odd + j);
       });
     }
   }
@@ -94,12 +91,13 @@ class StripRows {
     }
     begin_ = row;
     end_ = row + ROWS;
-    constexpr int kVectors = ROWS == 1 ? 4 : 2;  // so that no sum waits for itself
-    constexpr int64_t kLanes = kVectors * hn::MaxLanes(Floats());
-    int64_t at = 0;
-    for (; at + kLanes <= channels_; at += kLanes) project<ROWS, kVectors>(Floats(), at);
-    for_lanes(channels_ - at, [&](auto d, int64_t j) HWY_ATTR { project<ROWS, 1>(d, at + j); });
-    for (int r = 0; r < ROWS; ++r) prepare_row(row + r, rows_[r]);
+    constexpr int kVectors = ROWS == 1 ? kTogether : 2;  // so that no sum waits for itself
+    for_several<kVectors>(channels_, [&]<int VECTORS>(auto d, int64_t at)
+                                         HWY_ATTR { project<ROWS, VECTORS>(d, at); });
+    for (int r = 0; r < ROWS; ++r) {
+      for_several<kTogether>(channels_, [&]<int COUNT>(auto d, int64_t at)
+                                            HWY_ATTR { prepare<COUNT>(d, row + r, at, rows_[r]); });
+    }
   }
 
   // dt without its bias, of the channels from `at` on, into the rates.
@@ -124,13 +122,7 @@ class StripRows {
     }
   }
 
-  // All of a row whose rates are dt without its bias.
-  void prepare_row(int64_t row, RowOfStrip& to) const {
-    constexpr int64_t kLanes = kTogether * hn::MaxLanes(Floats());
-    int64_t at = 0;
-    for (; at + kLanes <= channels_; at += kLanes) prepare<kTogether>(Floats(), row, at, to);
-    for_lanes(channels_ - at, [&](auto d, int64_t j) HWY_ATTR { prepare<1>(d, row, at + j, to); });
-  }
+  // Of a row whose rates are dt without its bias, the channels from `at` on.
   template <int COUNT, class D>
   HWY_INLINE void prepare(D d, int64_t row, int64_t at, RowOfStrip& to) const {
     constexpr int64_t kLanes = hn::MaxLanes(d);

@@ -163,11 +163,8 @@ HWY_INLINE void gate_vectors(D d, const float* z, float* y) {
 
 // A row of y, times silu(z).
 void gate(int64_t P, const float* z, float* y) {
-  constexpr int64_t kLanes = 4 * hn::MaxLanes(Floats());
-  const int64_t several = P / kLanes * kLanes;
-  for (int64_t p = 0; p < several; p += kLanes) gate_vectors<4>(Floats(), z + p, y + p);
-  for_lanes(P - several, [&](auto d, int64_t p)
-                             HWY_ATTR { gate_vectors<1>(d, z + several + p, y + several + p); });
+  for_several<kTogether>(
+      P, [&]<int COUNT>(auto d, int64_t p) HWY_ATTR { gate_vectors<COUNT>(d, z + p, y + p); });
 }
 
 // ---- chunk form

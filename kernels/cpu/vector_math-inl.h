@@ -27,6 +27,22 @@ HWY_INLINE void for_lanes(int64_t count, Body body) {
   for (; index < count; ++index) body(OneFloat(), index);
 }
 
+// Vectors that are computed side by side: what one waits for, the others fill.
+inline constexpr int kTogether = 4;
+
+// Calls body.operator()<COUNT>(d, index) along [0, count): for COUNT vectors while so many are
+// left, and for one at a time after that, as for_lanes() does.
+template <int COUNT, class Body>
+HWY_INLINE void for_several(int64_t count, Body body) {
+  constexpr int64_t kLanes = COUNT * hn::MaxLanes(Floats());
+  int64_t index = 0;
+  for (; index + kLanes <= count; index += kLanes) {
+    body.template operator()<COUNT>(Floats(), index);
+  }
+  for_lanes(count - index,
+            [&](auto d, int64_t rest) HWY_ATTR { body.template operator()<1>(d, index + rest); });
+}
+
 // The sum of term(d, index) over [0, count), lane by lane and then over the lanes.
 template <class Term>
 HWY_INLINE float sum_over(int64_t count, Term term) {
@@ -61,7 +77,8 @@ HWY_INLINE hn::Vec<D> scaled(D d, hn::Vec<D> p, hn::Vec<D> n, hn::Vec<D>) {
   if constexpr (hn::MaxLanes(d) == 16) return {_mm512_scalef_ps(p.raw, n.raw)};
   if constexpr (hn::MaxLanes(d) <= 4) return {_mm_scalef_ps(p.raw, n.raw)};
 }
-// The same for p in [0.5, 2] and n that is not positive, but zero where p 2^n may be subnormal.
+// The same for p in [0.5, 2] and n that is not positive, but zero where p 2^n may be subnormal. Of
+// n that is no integer it is the one below that counts.
 template <class D>
 HWY_INLINE hn::Vec<D> scaled_to_normal_or_zero(D d, hn::Vec<D> p, hn::Vec<D> n, hn::Vec<D>) {
   if constexpr (hn::MaxLanes(d) == 16) {
