@@ -18,6 +18,14 @@
 namespace recurve::cpu {
 namespace {
 
+// What the machine has and nothing has disabled. Asking chooses, and among all that the machine has
+// (Highway 1.0.3); so kernels are told again.
+int64_t supported_targets() {
+  const int64_t targets = hwy::SupportedTargets();
+  hwy::GetChosenTarget().Update(targets);
+  return targets;
+}
+
 std::string isa_name(int64_t target) {
   std::string name = hwy::TargetName(target);
   for (char& letter : name) letter = static_cast<char>(std::tolower(letter));
@@ -29,7 +37,7 @@ std::string isa_name(int64_t target) {
 const char* implementation() {
   static std::mutex mutex;
   static std::set<std::string> names;
-  const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
+  const int64_t targets = supported_targets() & HWY_TARGETS;
   const std::lock_guard lock(mutex);
   return names.insert("cpu/" + isa_name(targets & -targets)).first->c_str();
 }
@@ -46,7 +54,7 @@ void limit_isa(std::string_view name) {
     const std::string found = isa_name(target);
     if (name.empty() || found == name) {
       hwy::DisableTargets(better);
-      hwy::GetChosenTarget().DeInit();  // so that the next kernel asks again
+      supported_targets();
       return;
     }
     better |= target;

@@ -47,6 +47,22 @@ std::string error_of(std::string_view device) {
   return "no error";
 }
 
+// The sum of 1, 2^24 and -2^24 by a linear layer: 0 where one vector lane adds them in this order,
+// as 2^24 + 1 is no number of fp32; 1 where they are in lanes of their own, which are added as
+// dot_tile-inl.h says.
+float sum_by(Backend& backend) {
+  constexpr int kColumns = 16;
+  const std::vector<float> ones(kColumns, 1.0f);
+  std::vector<float> x(kColumns);
+  x[0] = 1, x[1] = 0x1p24f, x[2] = -0x1p24f;
+  float sum = 0;
+  const auto stream = backend.make_stream();
+  backend.kernels().linear(
+      {.rows = 1, .W = {DType::kF32, 1, kColumns, ones.data()}, .x = x.data(), .y = &sum}, *stream);
+  stream->wait();
+  return sum;
+}
+
 TEST(Backend, ReferenceHasEveryOp) {
   const auto backend = make_backend("reference");
   EXPECT_EQ(backend->name(), "reference");
@@ -98,6 +114,7 @@ TEST(Backend, AllOpsCanBeForcedToAnInstructionSet) {
       const bool scalar = best.at(op) == "reference" || op == "glu";
       EXPECT_EQ(name, scalar ? "reference" : "cpu/" + least) << op;
     }
+    EXPECT_EQ(sum_by(*backend), least == "scalar" ? 0 : 1);
   }
   {
     const Forced forced("all=reference");
@@ -105,7 +122,9 @@ TEST(Backend, AllOpsCanBeForcedToAnInstructionSet) {
       EXPECT_EQ(name, "reference") << op;
     }
   }
-  EXPECT_EQ(implementations(*make_backend("cpu")), best);
+  const auto backend = make_backend("cpu");
+  EXPECT_EQ(implementations(*backend), best);
+  EXPECT_EQ(sum_by(*backend), 1);
 }
 
 TEST(Backend, WrongForcingIsRefused) {
