@@ -144,12 +144,35 @@ HWY_INLINE void add_last_columns(int64_t k, int64_t count, const float* const (&
   add_columns(0, x_rows, w_rows, sum);
 }
 
+// out[r][n] = the sum of the lanes of sum[r][n].
+template <int ROWS, int OUTPUTS>
+HWY_INLINE void store_tile(const DotVector (&sum)[ROWS][OUTPUTS], float (&out)[ROWS][OUTPUTS]) {
+  static_assert(OUTPUTS == 2 || OUTPUTS % 4 == 0);
+  if constexpr (OUTPUTS == 2) {
+    HWY_UNROLL(8)
+    for (int r = 0; r < ROWS; r += 2) {
+      const int next = std::min(r + 1, ROWS - 1);
+      float four[4];
+      store_lane_sums(sum[r][0], sum[r][1], sum[next][0], sum[next][1], four);
+      std::copy_n(four, 2, out[r]);
+      std::copy_n(four + 2, 2, out[next]);
+    }
+    return;
+  }
+  HWY_UNROLL(8)
+  for (int r = 0; r < ROWS; ++r) {
+    HWY_UNROLL(8)
+    for (int n = 0; n + 4 <= OUTPUTS; n += 4) {
+      store_lane_sums(sum[r][n], sum[r][n + 1], sum[r][n + 2], sum[r][n + 3], out[r] + n);
+    }
+  }
+}
+
 // out[r][n] = sum over k < K of x[r][k] w[n][k].
 // fetch: the w stand one after the other in memory, and on the way what follows them is fetched.
 template <int ROWS, int OUTPUTS, typename T>
 HWY_INLINE void dot_tile(int64_t K, const float* const (&x)[ROWS], const T* const (&w)[OUTPUTS],
                          bool fetch, float (&out)[ROWS][OUTPUTS]) {
-  static_assert(OUTPUTS == 2 || OUTPUTS % 4 == 0);
   constexpr int64_t kColumns = std::max<int64_t>(kLine / sizeof(T), kDotLanes);
   constexpr int64_t kLines = OUTPUTS * kColumns * int64_t{sizeof(T)} / kLine;
   DotVector sum[ROWS][OUTPUTS];
@@ -169,24 +192,7 @@ HWY_INLINE void dot_tile(int64_t K, const float* const (&x)[ROWS], const T* cons
   }
   for (; k + kDotLanes <= K; k += kDotLanes) add_columns(k, x, w, sum);
   if (k < K) add_last_columns(k, K - k, x, w, sum);
-  if constexpr (OUTPUTS == 2) {
-    HWY_UNROLL(8)
-    for (int r = 0; r < ROWS; r += 2) {
-      const int next = std::min(r + 1, ROWS - 1);
-      float four[4];
-      store_lane_sums(sum[r][0], sum[r][1], sum[next][0], sum[next][1], four);
-      std::copy_n(four, 2, out[r]);
-      std::copy_n(four + 2, 2, out[next]);
-    }
-    return;
-  }
-  HWY_UNROLL(8)
-  for (int r = 0; r < ROWS; ++r) {
-    HWY_UNROLL(8)
-    for (int n = 0; n + 4 <= OUTPUTS; n += 4) {
-      store_lane_sums(sum[r][n], sum[r][n + 1], sum[r][n + 2], sum[r][n + 3], out[r] + n);
-    }
-  }
+  store_tile(sum, out);
 }
 
 // Outputs of a tile. With few rows more at once keep enough sums going to hide the latency of an

@@ -14,18 +14,14 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/linear.cc"
 #include <hwy/foreach_target.h>
 
-#include "kernels/cpu/linear_block-inl.h"
+#include "kernels/cpu/linear_panel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {
 
-void linear_block(const LinearArgs& a, const std::byte*, int64_t row_begin, int64_t row_end,
-                  int64_t begin, int64_t end) {
-  if (a.W.dtype == DType::kBF16) {
-    block(a, PlainWeights<hwy::bfloat16_t>(a.W), row_begin, row_end, begin, end);
-  } else {
-    block(a, PlainWeights<float>(a.W), row_begin, row_end, begin, end);
-  }
+LinearProducts linear_products(const LinearArgs& args) {
+  return args.W.dtype == DType::kBF16 ? products_for<PlainWeights<hwy::bfloat16_t>>(args)
+                                      : products_for<PlainWeights<float>>(args);
 }
 
 }  // namespace recurve::cpu::HWY_NAMESPACE
@@ -35,7 +31,7 @@ HWY_AFTER_NAMESPACE();
 namespace recurve::cpu {
 namespace {
 
-HWY_EXPORT(linear_block);
+HWY_EXPORT(linear_products);
 
 constexpr int64_t kBlockWork = 32 * 1024;  // multiplications worth a task of their own
 constexpr int64_t kRows = 48;              // rows that make a task of their own
@@ -95,10 +91,12 @@ Tasks divide(const LinearProducts& products, const LinearArgs& args, int threads
     outputs = 2 * tasks.row_blocks >= wanted ? N : ceil_div(N * tasks.row_blocks, wanted);
   } else {
     // As many outputs at once as stay in the cache, so that rows are read as seldom as can be.
-    const int64_t row_bytes = std::max<int64_t>(format_of(args.W).row_bytes(K), 1);
+    const int64_t bytes = products.weight_bytes != nullptr ? products.weight_bytes(K)
+                                                           : format_of(args.W).row_bytes(K);
     tasks.row_blocks = std::min(ceil_div(rows, kRows), row_groups);
-    outputs = std::min(ceil_div(N * tasks.row_blocks, wanted),
-                       std::max(products.cache_bytes / row_bytes, products.outputs));
+    outputs =
+        std::min(ceil_div(N * tasks.row_blocks, wanted),
+                 std::max(products.cache_bytes / std::max<int64_t>(bytes, 1), products.outputs));
   }
   tasks.outputs = ceil_div(outputs, products.outputs) * products.outputs;
   tasks.output_blocks = ceil_div(N, tasks.outputs);
@@ -176,7 +174,7 @@ void linear_with(const LinearProducts& products, const LinearArgs& args, Stream&
 
 void run(const LinearArgs& args, Stream& stream) {
   CHECK(args.W.dtype == DType::kBF16 || args.W.dtype == DType::kF32);
-  linear_with({.block = HWY_DYNAMIC_DISPATCH(linear_block)}, args, stream);
+  linear_with(HWY_DYNAMIC_DISPATCH(linear_products)(args), args, stream);
 }
 
 }  // namespace recurve::cpu

@@ -20,6 +20,8 @@ struct LinearProducts {
   // What stays in the second cache: weights while rows pass by, as many as leave room for these; or
   // rounded rows while weights pass by.
   int64_t cache_bytes = 256 * 1024;
+  // What an output's weights take there; null: as many as in the matrix.
+  int64_t (*weight_bytes)(int64_t K) = nullptr;
   bool rows_stay = false;
   // Where x is rounded before: bytes of a row, a multiple of 64, and how the next `rows` of them,
   // or as many as there still are, are made. They lie one after the other, 64-byte aligned.

@@ -33,18 +33,29 @@ inline constexpr int64_t kMemoryBytes = 4 << 20;
 // Weights in fp32 or bf16.
 template <typename T>
 struct PlainWeights {
-  // first: the output whose weights stand at `data`.
-  PlainWeights(const T* data, int64_t first, int64_t N, int64_t K)
-      : data(data), first(first), N(N), K(K) {}
-  explicit PlainWeights(const Matrix& W)
-      : PlainWeights(static_cast<const T*>(W.data), 0, W.N, W.K) {}
+  explicit PlainWeights(const Matrix& W) : data(static_cast<const T*>(W.data)), N(W.N), K(W.K) {}
 
   template <int ROWS, int OUTPUTS>
   HWY_INLINE void dot(const float* const (&x)[ROWS], int64_t n, bool fetch,
                       float (&out)[ROWS][OUTPUTS]) const {
     const T* w[OUTPUTS];
-    for (int j = 0; j < OUTPUTS; ++j) w[j] = data + (std::min(n + j, N - 1) - first) * K;
+    for (int j = 0; j < OUTPUTS; ++j) w[j] = data + std::min(n + j, N - 1) * K;
     dot_tile(K, x, w, fetch, out);
+  }
+
+  // See linear_panel-inl.h.
+  static constexpr int kRowsForPanels = 24;
+  void widen(int64_t n, int64_t begin, int64_t end, int64_t step, float* to) const {
+    const DotFloats d;
+    const T* const w = data + n * K;
+    const int64_t whole = std::min(end, K / kDotLanes);
+    int64_t v = begin;
+    for (; v < whole; ++v, to += step) hn::StoreU(load_widened(w + v * kDotLanes), d, to);
+    if (v == end) return;
+    T padded[1][kDotLanes];
+    const T* row[1];
+    pad_columns(v * kDotLanes, K - v * kDotLanes, {w}, padded, row);
+    hn::StoreU(load_widened(row[0]), d, to);
   }
 
   int64_t fetch_bytes() const { return K * int64_t{sizeof(T)}; }
@@ -57,7 +68,7 @@ struct PlainWeights {
   }
 
   const T* data;
-  int64_t first, N, K;
+  int64_t N, K;
 };
 
 // Rows [row, row + ROWS) and outputs [n, n + OUTPUTS) as far as they exist.

@@ -336,6 +336,7 @@ TEST_P(LinearTest, RowsDoNotKnowEachOther) {
     for (const auto& [N, K] : {std::pair{50, 77},
                                {300, 640},
                                {232, 2304},
+                               {36, 4200},
                                {1104, 1056},
                                {1608, 2056},
                                {2100, 4104},

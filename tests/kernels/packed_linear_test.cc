@@ -32,6 +32,7 @@ std::vector<Case> cases() {
   }
   cases.push_back({1, 2051, 4160, false});
   cases.push_back({7, 2051, 4160, false});
+  cases.push_back({50, 34, 4200, false});
   return cases;
 }
 

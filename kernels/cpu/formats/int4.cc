@@ -71,9 +71,8 @@ struct Int4Groups {
   DotVector scale, least;
 };
 
-void int4_block(const LinearArgs& a, const std::byte*, int64_t row_begin, int64_t row_end,
-                int64_t begin, int64_t end) {
-  packed_block<Int4Groups>(a, row_begin, row_end, begin, end);
+LinearProducts int4_products(const LinearArgs& args) {
+  return products_for<PackedWeights<Int4Groups>>(args);
 }
 
 }  // namespace recurve::cpu::HWY_NAMESPACE
@@ -82,10 +81,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace recurve::cpu {
 
-HWY_EXPORT(int4_block);
+HWY_EXPORT(int4_products);
 
 void run_int4(const LinearArgs& args, Stream& stream) {
-  linear_with({.block = HWY_DYNAMIC_DISPATCH(int4_block)}, args, stream);
+  linear_with(HWY_DYNAMIC_DISPATCH(int4_products)(args), args, stream);
 }
 
 }  // namespace recurve::cpu

@@ -35,9 +35,8 @@ struct Int8Groups {
   DotVector scale;
 };
 
-void int8_block(const LinearArgs& a, const std::byte*, int64_t row_begin, int64_t row_end,
-                int64_t begin, int64_t end) {
-  packed_block<Int8Groups>(a, row_begin, row_end, begin, end);
+LinearProducts int8_products(const LinearArgs& args) {
+  return products_for<PackedWeights<Int8Groups>>(args);
 }
 
 }  // namespace recurve::cpu::HWY_NAMESPACE
@@ -46,10 +45,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace recurve::cpu {
 
-HWY_EXPORT(int8_block);
+HWY_EXPORT(int8_products);
 
 void run_int8(const LinearArgs& args, Stream& stream) {
-  linear_with({.block = HWY_DYNAMIC_DISPATCH(int8_block)}, args, stream);
+  linear_with(HWY_DYNAMIC_DISPATCH(int8_products)(args), args, stream);
 }
 
 }  // namespace recurve::cpu

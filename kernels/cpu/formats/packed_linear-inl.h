@@ -23,8 +23,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/aligned_memory.h"
-#include "kernels/cpu/linear_block-inl.h"
+#include "kernels/cpu/linear_panel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {
@@ -132,50 +131,33 @@ struct PackedWeights {
     }
   }
 
-  // The values of an output in fp32. (K)
-  void unpack(int64_t n, float* values) const {
-    for (int64_t k = 0, g = 0; k < K; k += Groups::kColumns, ++g) {
-      float group[Groups::kColumns];
-      const bool whole = k + Groups::kColumns <= K;
-      float* to = whole ? values + k : group;
+  static constexpr int kRowsForPanels = kTileRows + 1;
+  void widen(int64_t n, int64_t begin, int64_t end, int64_t step, float* to) const {
+    constexpr int64_t kVectors = Groups::kColumns / kDotLanes;
+    static_assert(kPartColumns % Groups::kColumns == 0);
+    for (int64_t v = begin, g = begin / kVectors; v < end; v += kVectors, ++g) {
       Groups opened;
       opened.open(data + n * row_bytes + g * Groups::kBytes,
                   scales + n * row_scales + g * Groups::kScaleBytes);
-      HWY_UNROLL(16)
-      for (int64_t v = 0; v < Groups::kColumns / kDotLanes; ++v) {
-        hn::StoreU(opened.vector(v), DotFloats(), to + v * kDotLanes);
+      if (v + kVectors <= end && (v + kVectors) * kDotLanes <= K) {
+        HWY_UNROLL(16)
+        for (int64_t i = 0; i < kVectors; ++i, to += step) {
+          hn::StoreU(opened.vector(i), DotFloats(), to);
+        }
+      } else {
+        for (int64_t i = 0; v + i < end; ++i, to += step) {
+          const int64_t columns = K - (v + i) * kDotLanes;
+          const auto there =
+              hn::FirstN(DotFloats(), static_cast<size_t>(std::min(columns, kDotLanes)));
+          hn::StoreU(hn::IfThenElseZero(there, opened.vector(i)), DotFloats(), to);
+        }
       }
-      if (!whole) std::copy_n(group, K - k, values + k);
     }
   }
 
   const std::byte *data, *scales;
   int64_t N, K, row_bytes, row_scales;
 };
-
-// For so many tiles of rows it is worth to unpack the weights once for all of them.
-inline constexpr int64_t kTilesToUnpackFor = 2;
-inline constexpr int64_t kPanelFloats = 64 * 1024;  // unpacked weights that stay in L2
-
-template <class Groups>
-void packed_block(const LinearArgs& a, int64_t row_begin, int64_t row_end, int64_t begin,
-                  int64_t end) {
-  const PackedWeights<Groups> weights(a.W);
-  const int64_t K = a.W.K;
-  if (row_end - row_begin <= (kTilesToUnpackFor - 1) * kTileRows) {
-    return block(a, weights, row_begin, row_end, begin, end);
-  }
-  static thread_local AlignedMemory memory;
-  const int64_t outputs = std::max<int64_t>(kPanelFloats / std::max<int64_t>(K, 1) / 8 * 8, 8);
-  float* const panel = memory.room<float>(outputs * K);
-  for (int64_t n = begin; n < end; n += outputs) {
-    const int64_t stop = std::min(n + outputs, end);
-    for (int64_t j = n; j < stop; ++j) weights.unpack(j, panel + (j - n) * K);
-    // Tiles end with the panel.
-    LinearArgs part = a;
-    block(part, PlainWeights<float>(panel, n, stop, K), row_begin, row_end, n, stop);
-  }
-}
 
 }  // namespace recurve::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
