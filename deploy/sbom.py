@@ -26,23 +26,32 @@ def said(*command):
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
-def debian_package(library):
-    """(name, version, architecture, source) of the package that has a library of this file name;
-    None where there is none."""
+def paths_of(library):
+    """Where a library of this file name is on this machine, as dpkg may know it, the best first."""
     for folder in LIBRARY_FOLDERS:
         path = pathlib.Path(folder, library)
-        if not path.exists():
-            continue
-        for candidate in (path.resolve(), path):
+        if path.exists():
             # dpkg knows some files by the path from before /lib was /usr/lib.
-            for name in (str(candidate), str(candidate).removeprefix("/usr")):
-                owner = said("dpkg-query", "-S", name)
-                if owner:
-                    package = owner.splitlines()[0].rsplit(": ", 1)[0]
-                    return said("dpkg-query", "-W", "-f",
-                                "${Package}\t${Version}\t${Architecture}\t${source:Package}",
-                                package).split("\t")
-    return None
+            return [name for candidate in (path.resolve(), path)
+                    for name in (str(candidate), str(candidate).removeprefix("/usr"))]
+    return []
+
+
+def debian_packages(libraries):
+    """{file name: (name, version, architecture, source)} of the packages that have libraries of
+    these file names; without those that none has. dpkg reads all its lists each time it is asked."""
+    paths = {library: paths_of(library) for library in libraries}
+    owners = {}
+    for line in said("dpkg-query", "-S", *sum(paths.values(), [])).splitlines():
+        package, path = line.rsplit(": ", 1)
+        if not package.startswith("diversion "):
+            owners.setdefault(path, package)
+    described = {}
+    fields = "${binary:Package}\t${Package}\t${Version}\t${Architecture}\t${source:Package}\n"
+    for line in said("dpkg-query", "-W", "-f", fields, *set(owners.values())).splitlines():
+        package, *described[package] = line.split("\t")
+    return {library: described[owners[path]] for library, known in paths.items()
+            for path in reversed(known) if path in owners}
 
 
 def spdx_id(kind, name):
@@ -81,6 +90,7 @@ def document(tree, version, created):
         "filesAnalyzed": True, "licenseInfoFromFiles": ["NOASSERTION"], "licenseConcluded": "Apache-2.0", "licenseDeclared": "Apache-2.0",
         "copyrightText": "NOASSERTION", "primaryPackagePurpose": "APPLICATION"}}
     files, relations = [], [("SPDXRef-DOCUMENT", "DESCRIBES", own)]
+    found_in = debian_packages([path.name for path in sorted(tree.glob("lib/*"))])
     for path in sorted([*tree.glob("bin/*"), *tree.glob("lib/*")]):
         name = str(path.relative_to(tree))
         content = path.read_bytes()
@@ -92,12 +102,11 @@ def document(tree, version, created):
                           {"algorithm": "SHA256",
                            "checksumValue": hashlib.sha256(content).hexdigest()}]})
         relations.append((own, "CONTAINS", file))
-        found = debian_package(path.name) if path.parent.name == "lib" else None
-        if found is None:
-            if path.parent.name == "lib":
-                sys.exit(f"sbom.py: no package of this machine has {path.name}")
+        if path.parent.name != "lib":
             continue
-        debian_name, debian_version, architecture, source = found
+        if path.name not in found_in:
+            sys.exit(f"sbom.py: no package of this machine has {path.name}")
+        debian_name, debian_version, architecture, source = found_in[path.name]
         package = spdx_id("Package", debian_name)
         packages[package] = {
             "SPDXID": package, "name": debian_name, "versionInfo": debian_version,
