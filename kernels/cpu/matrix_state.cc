@@ -9,7 +9,7 @@
 #define RECURVE_CPU_MATRIX_STATE_ONCE
 namespace recurve::cpu {
 
-inline constexpr int kStripColumns = 32;  // that a thread has in its first cache at once
+inline constexpr int kMostStripColumns = 64;
 
 }  // namespace recurve::cpu
 #endif  // RECURVE_CPU_MATRIX_STATE_ONCE
@@ -24,6 +24,18 @@ inline constexpr int kStripColumns = 32;  // that a thread has in its first cach
 
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {
+
+// Columns of a head that are computed at once, and the tiles that they are computed in: four
+// vectors of columns fill 32 registers with fewer loads than two, and then the matrix comes from
+// the second cache; with 16 registers they are two, and it stays in the first.
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3) || HWY_TARGET == HWY_NEON
+constexpr int kTileVectors = 4, kMostRows = 6;
+constexpr int kStripColumns = 64;
+#else
+constexpr int kTileVectors = 2, kMostRows = kSumRows;
+constexpr int kStripColumns = 32;
+#endif
+static_assert(kStripColumns <= kMostStripColumns);
 
 // ---- step form
 
@@ -112,14 +124,14 @@ void output_tile(D d, const MatrixRows& m, const Strip& strip, int t) {
   HWY_UNROLL(8)
   for (int r = 0; r < ROWS; ++r) {
     x[r] = m.q + int64_t{t + r} * m.DK;
-    HWY_UNROLL(2)
+    HWY_UNROLL(4)
     for (int v = 0; v < VECTORS; ++v) sum[r][v] = hn::Zero(d);
   }
   for (int64_t k = 0; k < m.DK; ++k) add_products(d, x, k, strip.S + k * kStripColumns, sum);
   if (m.e != nullptr) {
     HWY_UNROLL(8)
     for (int r = 0; r < ROWS; ++r) {
-      HWY_UNROLL(2)
+      HWY_UNROLL(4)
       for (int v = 0; v < VECTORS; ++v) sum[r][v] = hn::Mul(hn::Set(d, m.e[t + r]), sum[r][v]);
     }
   }
@@ -131,7 +143,7 @@ void output_tile(D d, const MatrixRows& m, const Strip& strip, int t) {
   HWY_UNROLL(8)
   for (int r = 1; r < ROWS; ++r) {
     for (int64_t j = t + 1; j <= t + r; ++j) {
-      HWY_UNROLL(2)
+      HWY_UNROLL(4)
       for (int v = 0; v < VECTORS; ++v) {
         const auto value = hn::LoadU(d, strip.v + j * kStripColumns + v * kLanes);
         sum[r][v] = hn::MulAdd(hn::Set(d, x[r][j]), value, sum[r][v]);
@@ -141,7 +153,7 @@ void output_tile(D d, const MatrixRows& m, const Strip& strip, int t) {
   HWY_UNROLL(8)
   for (int r = 0; r < ROWS; ++r) {
     float* o = m.o + (t + r) * m.o_stride + strip.column;
-    HWY_UNROLL(2)
+    HWY_UNROLL(4)
     for (int v = 0; v < VECTORS; ++v) {
       if (m.den != nullptr) sum[r][v] = hn::Div(sum[r][v], hn::Set(d, m.den[t + r]));
       hn::StoreU(sum[r][v], d, o + v * kLanes);
@@ -159,7 +171,7 @@ void state_tile(D d, const MatrixRows& m, const Strip& strip, int row) {
   for (int r = 0; r < ROWS; ++r) {
     k[r] = m.k + row + r;
     const float* old = strip.S + int64_t{row + r} * kStripColumns;
-    HWY_UNROLL(2)
+    HWY_UNROLL(4)
     for (int v = 0; v < VECTORS; ++v) {
       sum[r][v] = hn::Mul(hn::Set(d, m.F[row + r]), hn::LoadU(d, old + v * kLanes));
     }
@@ -168,7 +180,7 @@ void state_tile(D d, const MatrixRows& m, const Strip& strip, int row) {
   HWY_UNROLL(8)
   for (int r = 0; r < ROWS; ++r) {
     float* S = m.S.f32() + int64_t{row + r} * m.DV + strip.column;
-    HWY_UNROLL(2)
+    HWY_UNROLL(4)
     for (int v = 0; v < VECTORS; ++v) hn::StoreU(sum[r][v], d, S + v * kLanes);
   }
 }
@@ -188,31 +200,41 @@ void state_tiles(D d, const MatrixRows& m, const Strip& strip, int row) {
 // All outputs and then the state of VECTORS vectors of columns.
 template <int VECTORS, class D>
 void chunk_columns(D d, const MatrixRows& m, const Strip& strip) {
-  output_tiles<kSumRows, VECTORS>(d, m, strip, 0);
+  output_tiles<kMostRows, VECTORS>(d, m, strip, 0);
   if (m.g != nullptr) {
     for (int64_t j = 0; j < m.L; ++j) {
-      HWY_UNROLL(2)
+      HWY_UNROLL(4)
       for (int v = 0; v < VECTORS; ++v) {
         float* at = strip.v + j * kStripColumns + v * hn::MaxLanes(d);
         hn::StoreU(hn::Mul(hn::Set(d, m.g[j]), hn::LoadU(d, at)), d, at);
       }
     }
   }
-  state_tiles<kSumRows, VECTORS>(d, m, strip, 0);
+  state_tiles<kMostRows, VECTORS>(d, m, strip, 0);
+}
+
+// Tiles of VECTORS vectors while there are so many columns from `at` on, then of fewer.
+template <int VECTORS>
+void chunk_tiles(const MatrixRows& m, const Strip& strip, int at, int count) {
+  constexpr int kLanes = hn::MaxLanes(Floats());
+  const auto from = [&] { return Strip{strip.column + at, strip.S + at, strip.v + at}; };
+  for (; at + VECTORS * kLanes <= count; at += VECTORS * kLanes) {
+    chunk_columns<VECTORS>(Floats(), m, from());
+  }
+  if constexpr (VECTORS > 1) return chunk_tiles<VECTORS / 2>(m, strip, at, count);
+  for (; at < count; ++at) chunk_columns<1>(OneFloat(), m, from());
 }
 
 // memory: (DK + L, kStripColumns)
 void chunk_strip(const MatrixRows& m, int column, int count, float* memory) {
-  constexpr int kLanes = hn::MaxLanes(Floats());
-  static_assert(kStripColumns % (2 * kLanes) == 0);
-  float* v = memory + int64_t{m.DK} * kStripColumns;
-  copy_columns(m.DK, count, m.S.f32() + column, m.DV, memory);
-  copy_columns(m.L, count, m.v + column, m.v_stride, v);
-  const auto from = [&](int at) { return Strip{column + at, memory + at, v + at}; };
-  int at = 0;
-  for (; at + 2 * kLanes <= count; at += 2 * kLanes) chunk_columns<2>(Floats(), m, from(at));
-  for (; at + kLanes <= count; at += kLanes) chunk_columns<1>(Floats(), m, from(at));
-  for (; at < count; ++at) chunk_columns<1>(OneFloat(), m, from(at));
+  Strip strip{column, memory, memory + int64_t{m.DK} * kStripColumns};
+  if (m.DV == kStripColumns) {
+    strip.S = m.S.f32();  // which is such a strip
+  } else {
+    copy_columns(m.DK, count, m.S.f32() + column, m.DV, strip.S);
+  }
+  copy_columns(m.L, count, m.v + column, m.v_stride, strip.v);
+  chunk_tiles<kTileVectors>(m, strip, 0, count);
 }
 
 void matrix_columns(const MatrixRows& m, int begin, int count, float* memory) {
@@ -232,7 +254,7 @@ HWY_EXPORT(matrix_columns);
 
 void advance_columns(const MatrixRows& rows, int begin, int count) {
   static thread_local AlignedMemory memory;  // scratch() is the first stage's
-  const int64_t wanted = rows.L == 1 ? 0 : int64_t{rows.DK + rows.L} * kStripColumns;
+  const int64_t wanted = rows.L == 1 ? 0 : int64_t{rows.DK + rows.L} * kMostStripColumns;
   HWY_DYNAMIC_DISPATCH(matrix_columns)(rows, begin, count, memory.room<float>(wanted));
 }
 
