@@ -305,28 +305,33 @@ TEST_P(LinearTest, MatchesTheReferenceWhenSplit) {
 
 TEST_P(LinearTest, ResidualMayBeTheOutput) {
   KernelDevice device = make_device();
-  const Shape s{9, 33, 40, DType::kBF16, true, true};
-  const Inputs in = make_inputs(s, 4);
-  const auto W = device.array(stored(in.W, s.type));
-  const auto x = device.array(in.x), bias = device.array(in.bias), y = device.array(in.residual);
-  LinearArgs args;
-  args.rows = s.rows;
-  args.W = {s.type, s.N, s.K, W.data()};
-  args.bias = bias.data();
-  args.x = x.data();
-  args.residual = args.y = y.data();
-  device.kernels().linear(args, *device.stream);
-  EXPECT_TRUE(bit_equal(y.read(), run(device, s, in)));
+  for (const auto& [rows, K] : {std::pair{9, 40}, {40, 1100}}) {
+    const Shape s{rows, 33, K, DType::kBF16, true, true};
+    const Inputs in = make_inputs(s, 4);
+    const auto W = device.array(stored(in.W, s.type));
+    const auto x = device.array(in.x), bias = device.array(in.bias), y = device.array(in.residual);
+    LinearArgs args;
+    args.rows = s.rows;
+    args.W = {s.type, s.N, s.K, W.data()};
+    args.bias = bias.data();
+    args.x = x.data();
+    args.residual = args.y = y.data();
+    device.kernels().linear(args, *device.stream);
+    EXPECT_TRUE(bit_equal(y.read(), run(device, s, in))) << describe(s);
+  }
 }
 
 TEST_P(LinearTest, KeepsNanAndInfinityWhereTheyAre) {
   KernelDevice reference("reference"), device = make_device();
-  const Shape s{7, 19, 37, DType::kBF16, false, false};
-  Inputs in = make_inputs(s, 5);
-  in.x[2 * s.K + 36] = std::numeric_limits<float>::quiet_NaN();
-  in.x[4 * s.K + 1] = std::numeric_limits<float>::infinity();
-  in.W[5 * s.K + 3] = -std::numeric_limits<float>::infinity();
-  ASSERT_TRUE(close(run(device, s, in), run(reference, s, in), tolerance_for(s.K)));
+  for (const int rows : {7, 30}) {
+    const Shape s{rows, 19, 37, DType::kBF16, false, false};
+    Inputs in = make_inputs(s, 5);
+    in.x[2 * s.K + 36] = std::numeric_limits<float>::quiet_NaN();
+    in.x[4 * s.K + 1] = std::numeric_limits<float>::infinity();
+    in.W[5 * s.K + 3] = -std::numeric_limits<float>::infinity();
+    ASSERT_TRUE(close(run(device, s, in), run(reference, s, in), tolerance_for(s.K)))
+        << describe(s);
+  }
 }
 
 // A row's result is its own: the same bits alone, among others, anywhere among them.
