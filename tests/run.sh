@@ -145,8 +145,8 @@ check "layering" /usr/bin/python3 tests/layering_test.py .
 check "clang-format" format_of_ours
 
 # With --all, what computes nothing is tested under the sanitizers alone, and the rest as it is shipped;
-# without it, nothing is built that only a machine with other instructions could test, no benchmarks,
-# and all but the kernels is hardly optimised.
+# without it, the kernels have the instruction set that this machine chooses and the least, there are
+# no benchmarks, and all but the kernels is hardly optimised.
 if [ -n "$all" ]; then
   check_options=(-DRECURVE_ALL_TESTS=OFF -DRECURVE_QUICK=OFF)
 else

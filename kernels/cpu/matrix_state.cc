@@ -9,7 +9,7 @@
 #define RECURVE_CPU_MATRIX_STATE_ONCE
 namespace recurve::cpu {
 
-inline constexpr int kMostStripColumns = 64;
+inline constexpr int kMostStripColumns = 64;  // of any instruction set
 
 }  // namespace recurve::cpu
 #endif  // RECURVE_CPU_MATRIX_STATE_ONCE
@@ -25,9 +25,10 @@ inline constexpr int kMostStripColumns = 64;
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {
 
-// Columns of a head that are computed at once, and the tiles that they are computed in: four
-// vectors of columns fill 32 registers with fewer loads than two, and then the matrix comes from
-// the second cache; with 16 registers they are two, and it stays in the first.
+// Columns of a head that are computed at once, and the tiles that they are computed in. Four
+// vectors of columns fill 32 registers and take fewer loads a product than two, though so many
+// columns of the matrix come from the second cache. With 16 registers it is two, and they stay in
+// the first.
 #if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3) || HWY_TARGET == HWY_NEON
 constexpr int kTileVectors = 4, kMostRows = 6;
 constexpr int kStripColumns = 64;
