@@ -90,7 +90,7 @@ def document(tree, version, created):
         "filesAnalyzed": True, "licenseInfoFromFiles": ["NOASSERTION"], "licenseConcluded": "Apache-2.0", "licenseDeclared": "Apache-2.0",
         "copyrightText": "NOASSERTION", "primaryPackagePurpose": "APPLICATION"}}
     files, relations = [], [("SPDXRef-DOCUMENT", "DESCRIBES", own)]
-    found_in = debian_packages([path.name for path in sorted(tree.glob("lib/*"))])
+    found_in = debian_packages([path.name for path in tree.glob("lib/*")])
     for path in sorted([*tree.glob("bin/*"), *tree.glob("lib/*")]):
         name = str(path.relative_to(tree))
         content = path.read_bytes()

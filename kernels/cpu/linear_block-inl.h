@@ -20,9 +20,9 @@
 
 #include <algorithm>
 
-#include "kernels/ceil_div.h"
 #include "kernels/cpu/dot_tile-inl.h"
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/row_tiles.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {
@@ -98,36 +98,12 @@ void row_tile(const LinearArgs& a, const Weights& weights, int64_t row, int64_t 
 template <class Weights>
 void block(const LinearArgs& a, const Weights& weights, int64_t row_begin, int64_t row_end,
            int64_t begin, int64_t end) {
-  constexpr int kMost = Weights::kMostRows;
-  for (int64_t row = row_begin; row < row_end;) {
-    // The rest in tiles of nearly one size.
-    const int64_t rest = row_end - row;
-    const int64_t tiles = ceil_div(rest, weights.most_rows());
-    const int64_t rows = ceil_div(rest, tiles);
-    // Only the first rows find their weights in memory; the next find them in the cache.
-    const bool fetch = row == row_begin && a.W.N * weights.fetch_bytes() >= kMemoryBytes;
-    switch (rows) {
-      case 1:
-        row_tile<1>(a, weights, row, begin, end, fetch);
-        break;
-      case 2:
-        row_tile<2>(a, weights, row, begin, end, fetch);
-        break;
-      case 3:
-        row_tile<3>(a, weights, row, begin, end, fetch);
-        break;
-      case 4:
-        row_tile<std::min(4, kMost)>(a, weights, row, begin, end, fetch);
-        break;
-      case 5:
-        row_tile<std::min(5, kMost)>(a, weights, row, begin, end, fetch);
-        break;
-      default:
-        row_tile<kMost>(a, weights, row, begin, end, fetch);
-        break;
-    }
-    row += rows;
-  }
+  for_row_tiles<Weights::kMostRows>(
+      row_begin, row_end, weights.most_rows(), [&]<int ROWS>(int64_t row) HWY_ATTR {
+        // Only the first rows find their weights in memory; the next find them in the cache.
+        const bool fetch = row == row_begin && a.W.N * weights.fetch_bytes() >= kMemoryBytes;
+        row_tile<ROWS>(a, weights, row, begin, end, fetch);
+      });
 }
 
 }  // namespace recurve::cpu::HWY_NAMESPACE

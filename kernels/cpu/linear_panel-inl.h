@@ -19,6 +19,7 @@
 
 #include <algorithm>
 
+#include "kernels/ceil_div.h"
 #include "kernels/cpu/aligned_memory.h"
 #include "kernels/cpu/linear_block-inl.h"
 
@@ -125,24 +126,6 @@ void multiply_strip(const LinearArgs& a, const PanelStrip& strip) {
   }
 }
 
-inline void multiply_strip(const LinearArgs& a, const PanelStrip& strip, int64_t rows) {
-  static_assert(kPanelRows == 6);
-  switch (rows) {
-    case 1:
-      return multiply_strip<1>(a, strip);
-    case 2:
-      return multiply_strip<2>(a, strip);
-    case 3:
-      return multiply_strip<3>(a, strip);
-    case 4:
-      return multiply_strip<4>(a, strip);
-    case 5:
-      return multiply_strip<5>(a, strip);
-    default:
-      return multiply_strip<6>(a, strip);
-  }
-}
-
 // Panels of the weights of one block after the other, and the sums that wait.
 template <class Weights>
 class PanelBlock {
@@ -151,11 +134,11 @@ class PanelBlock {
       : a_(a), weights_(a.W), row_begin_(row_begin), row_end_(row_end) {}
 
   void multiply(int64_t begin, int64_t end) {
-    const int64_t group_bytes = kPanelOutputs * panel_bytes_of_output(a_.W.K);
-    const int64_t outputs = std::min(ceil_div(end - begin, int64_t{kPanelOutputs}),
-                                     std::max<int64_t>(kPanelBytes / group_bytes, 1)) *
-                            kPanelOutputs;
-    const int64_t panel_floats = outputs / kPanelOutputs * group_floats_;
+    const int64_t group_bytes = group_floats_ * int64_t{sizeof(float)};
+    const int64_t groups = std::min(ceil_div(end - begin, int64_t{kPanelOutputs}),
+                                    std::max<int64_t>(kPanelBytes / group_bytes, 1));
+    const int64_t outputs = groups * kPanelOutputs;
+    const int64_t panel_floats = groups * group_floats_;
     const int64_t tile_floats = outputs * kPanelRows * kDotLanes;
     // Where K has several parts, of all tiles of rows; else of the one that is multiplied.
     const int64_t tiles =
@@ -178,24 +161,20 @@ class PanelBlock {
     fill(begin, end, column / kDotLanes, ceil_div(columns_end, kDotLanes));
     const int64_t strip = a_.W.K <= kFewColumns ? a_.W.K : kStripColumns;
     float* waiting = waiting_;
-    for (int64_t row = row_begin_; row < row_end_; waiting += waiting_step_) {
-      // The rest in tiles of nearly one size.
-      const int64_t rest = row_end_ - row;
-      const int64_t rows = ceil_div(rest, ceil_div(rest, int64_t{kPanelRows}));
-      for (int64_t k = column; k < columns_end; k += strip) {
-        multiply_strip(a_,
-                       {.row = row,
-                        .begin = begin,
-                        .end = end,
-                        .column = k,
-                        .columns = std::min(strip, columns_end - k),
-                        .panel = panel_ + (k - column) * kPanelOutputs,
-                        .panel_step = group_floats_,
-                        .waiting = waiting},
-                       rows);
-      }
-      row += rows;
-    }
+    for_row_tiles<kPanelRows>(
+        row_begin_, row_end_, kPanelRows, [&]<int ROWS>(int64_t row) HWY_ATTR {
+          for (int64_t k = column; k < columns_end; k += strip) {
+            multiply_strip<ROWS>(a_, {.row = row,
+                                      .begin = begin,
+                                      .end = end,
+                                      .column = k,
+                                      .columns = std::min(strip, columns_end - k),
+                                      .panel = panel_ + (k - column) * kPanelOutputs,
+                                      .panel_step = group_floats_,
+                                      .waiting = waiting});
+          }
+          waiting += waiting_step_;
+        });
   }
 
   // The panel of the outputs [begin, end): vectors [first, last) of their columns.

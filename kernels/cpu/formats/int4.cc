@@ -71,7 +71,7 @@ struct Int4Groups {
   DotVector scale, least;
 };
 
-LinearProducts int4_products(const LinearArgs& args) {
+LinearProducts int4_linear_products(const LinearArgs& args) {
   return products_for<PackedWeights<Int4Groups>>(args);
 }
 
@@ -81,10 +81,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace recurve::cpu {
 
-HWY_EXPORT(int4_products);
+HWY_EXPORT(int4_linear_products);
 
 void run_int4(const LinearArgs& args, Stream& stream) {
-  linear_with(HWY_DYNAMIC_DISPATCH(int4_products)(args), args, stream);
+  linear_with(HWY_DYNAMIC_DISPATCH(int4_linear_products)(args), args, stream);
 }
 
 }  // namespace recurve::cpu

@@ -35,7 +35,7 @@ struct Int8Groups {
   DotVector scale;
 };
 
-LinearProducts int8_products(const LinearArgs& args) {
+LinearProducts int8_linear_products(const LinearArgs& args) {
   return products_for<PackedWeights<Int8Groups>>(args);
 }
 
@@ -45,10 +45,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace recurve::cpu {
 
-HWY_EXPORT(int8_products);
+HWY_EXPORT(int8_linear_products);
 
 void run_int8(const LinearArgs& args, Stream& stream) {
-  linear_with(HWY_DYNAMIC_DISPATCH(int8_products)(args), args, stream);
+  linear_with(HWY_DYNAMIC_DISPATCH(int8_linear_products)(args), args, stream);
 }
 
 }  // namespace recurve::cpu

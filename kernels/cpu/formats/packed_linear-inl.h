@@ -131,6 +131,7 @@ struct PackedWeights {
     }
   }
 
+  // See linear_panel-inl.h.
   static constexpr int kRowsForPanels = kTileRows + 1;
   void widen(int64_t n, int64_t begin, int64_t end, int64_t step, float* to) const {
     constexpr int64_t kVectors = Groups::kColumns / kDotLanes;
@@ -139,7 +140,7 @@ struct PackedWeights {
       Groups opened;
       opened.open(data + n * row_bytes + g * Groups::kBytes,
                   scales + n * row_scales + g * Groups::kScaleBytes);
-      if (v + kVectors <= end && (v + kVectors) * kDotLanes <= K) {
+      if ((v + kVectors) * kDotLanes <= K) {
         HWY_UNROLL(16)
         for (int64_t i = 0; i < kVectors; ++i, to += step) {
           hn::StoreU(opened.vector(i), DotFloats(), to);
