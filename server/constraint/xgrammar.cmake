@@ -37,10 +37,7 @@ target_include_directories(xgrammar SYSTEM PRIVATE ${xgrammar_folder}/cpp
 # What it would say on standard error is for us to hear: see xgrammar_library.cc.
 target_compile_definitions(xgrammar PRIVATE XGRAMMAR_LOG_CUSTOMIZE=1 XGRAMMAR_ENABLE_CPPTRACE=0
   XGRAMMAR_ENABLE_INTERNAL_CHECK=0)
-target_compile_options(xgrammar PRIVATE -w -O2)
-if(RECURVE_QUICK)
-  target_compile_options(xgrammar PRIVATE -O1)
-endif()
+target_compile_options(xgrammar PRIVATE -w -O2 ${beside_kernels})
 if(RECURVE_SANITIZE MATCHES "undefined")
   target_compile_options(xgrammar PRIVATE -fno-sanitize=undefined)  # it is not ours to mend
 endif()
