@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and runs every test: no GPU, no network but Debian's and PyPI's packages.
-#   tests/run.sh              all tests, for the CPU; all but the kernels is hardly optimised
-#   tests/run.sh --all        also with ASan and UBSan, fuzzing among them, with TSan, a soak of two
-#                             minutes, two minutes of kill -9 beside durable sessions, and of CUDA
-#                             that it compiles, up to PTX for one architecture;
+#   tests/run.sh              all tests, for the CPU; all but the kernels is hardly optimised, and of
+#                             losses of power, random texts, pools of threads and the like some are tried
+#   tests/run.sh --all        all of them, as shipped; also with ASan and UBSan, fuzzing among them,
+#                             with TSan, a soak of two minutes, two minutes of kill -9 beside durable
+#                             sessions, and of CUDA that it compiles, up to PTX for one architecture;
 #                             CI=true in the environment asks for the same
 #   tests/run.sh --all-cuda   --all, and every CUDA source is compiled, and linked; without it, on a
 #                             branch, only those that differ from where it left main
@@ -20,10 +21,12 @@ for argument in "$@"; do
   case $argument in
     --all) all=1 ;;
     --all-cuda) all=1 all_cuda=1 ;;
-    *) sed -n '2,13s/^# \?//p' "$0" && exit 2 ;;
+    *) sed -n '2,14s/^# \?//p' "$0" && exit 2 ;;
   esac
 done
 results=build/results
+tests_beside=2
+[ -z "$all" ] || tests_beside=1  # which others are built beside, too
 export PYTHONDONTWRITEBYTECODE=1
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1"
@@ -68,11 +71,11 @@ build() {
   configure "$preset" "$@" && cmake --build --preset "$preset" --target "$target"
 }
 
-# run_tests PRESET CTEST_OPTIONS...: one test more than there are processors, as many wait for servers.
+# run_tests PRESET CTEST_OPTIONS...: more tests at a time than there are processors, as many wait for servers.
 run_tests() {
   local preset=$1
   shift
-  ctest --test-dir "build/$preset" -j "$(($(nproc) + 1))" --output-on-failure --no-tests=error \
+  ctest --test-dir "build/$preset" -j "$(($(nproc) + tests_beside))" --output-on-failure --no-tests=error \
     --output-junit "$PWD/$results/$preset.xml" --test-output-size-passed 1000000 \
     --test-output-size-failed 1000000 "$@"
 }
@@ -146,7 +149,8 @@ check "clang-format" format_of_ours
 
 # With --all, what computes nothing is tested under the sanitizers alone, and the rest as it is shipped;
 # without it, the kernels have the instruction set that this machine chooses and the least, there are
-# no benchmarks, and all but the kernels is hardly optimised.
+# no benchmarks, all but the kernels is hardly optimised, and of what is only more of the same less is
+# tried.
 if [ -n "$all" ]; then
   check_options=(-DRECURVE_ALL_TESTS=OFF -DRECURVE_QUICK=OFF)
 else

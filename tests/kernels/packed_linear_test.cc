@@ -77,10 +77,10 @@ class PackedLinearTest : public DeviceTest {};
 
 TEST_P(PackedLinearTest, HasTheBitsOfTheUnpackedMatrix) {
   KernelDevice device = make_device();
-  for (const WeightFormat* format : packed_formats()) {
-    if (!multiplies_unpacked(device.kernels(), *format)) continue;
-    for (const Case& c : cases()) {
-      const Inputs in(c, 3);
+  for (const Case& c : cases()) {
+    const Inputs in(c, 3);
+    for (const WeightFormat* format : packed_formats()) {
+      if (!multiplies_unpacked(device.kernels(), *format)) continue;
       const Packed packed(*format, in.W, c.N, c.K);
       const DType type = packed.multiplied_as(device);
       const auto W = device.array(stored(packed.unpacked, type));
@@ -93,10 +93,10 @@ TEST_P(PackedLinearTest, HasTheBitsOfTheUnpackedMatrix) {
 
 TEST_P(PackedLinearTest, MatchesTheReference) {
   KernelDevice reference("reference"), device = make_device();
-  for (const WeightFormat* format : packed_formats()) {
-    for (const Case& c : cases()) {
-      if (c.N > 1000) continue;
-      const Inputs in(c, 4);
+  for (const Case& c : cases()) {
+    if (c.N > 1000) continue;
+    const Inputs in(c, 4);
+    for (const WeightFormat* format : packed_formats()) {
       const Packed packed(*format, in.W, c.N, c.K);
       const double steps = 64 * std::sqrt(static_cast<double>(c.K) + 4);
       ASSERT_TRUE(close(run_packed(device, c, in, packed), run_packed(reference, c, in, packed),

@@ -19,7 +19,7 @@
 #include <string>
 #include <thread>
 
-#include "tests/support/sanitized.h"
+#include "tests/support/amount.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::sandbox_test {

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "tests/server/constraint/byte_vocabulary.h"
+#include "tests/support/amount.h"
 
 namespace recurve::mask_cache_test {
 namespace {
@@ -98,7 +99,7 @@ TEST_F(KeptMasks, AreThoseThatWouldBeWorkedOut) {
   for (const ConstraintText& text : texts()) {
     const auto constraint = keeps->compile(text, {}), anew = keeps_none->compile(text, {});
     std::mt19937 random(1);
-    for (int answer = 0; answer < 40; ++answer) {
+    for (size_t answer = 0; answer < testing::amount(40, 10); ++answer) {
       const auto matcher = constraint->begin(), other = anew->begin();
       Mask mask((byte_vocabulary().size() + 31) / 32), worked_out(mask);
       std::string said;

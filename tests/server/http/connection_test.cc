@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "server/http/page.h"
+#include "tests/support/amount.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/http_client.h"
-#include "tests/support/sanitized.h"
 
 namespace recurve::http_connection_test {
 

@@ -9,7 +9,7 @@
 #include <atomic>
 #include <random>
 
-#include "tests/support/sanitized.h"
+#include "tests/support/amount.h"
 
 namespace recurve::client_json_test {
 

@@ -1,5 +1,5 @@
 // What a text of 16 MB takes, or a quarter of it a quarter of that, whatever it is: memory, time
-// beside that of prose, and the way out of it. With RECURVE_QUICK, of 4 MB, a quarter of all that.
+// beside that of prose, and the way out of it. In quick builds, of 2 MB, an eighth of all that.
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -22,18 +22,14 @@
 #include "server/text/sentencepiece_tokenizer.h"
 #include "server/text/tokenizer_json.h"
 #include "tests/server/text/data.h"
-#include "tests/support/sanitized.h"
+#include "tests/support/amount.h"
 
 namespace recurve::long_text_test {
 
 using Json = nlohmann::json;
 using Ids = std::vector<int32_t>;
 
-#ifdef RECURVE_QUICK
-constexpr size_t kBytes = testing::amount(4 << 20, 128 << 10);
-#else
-constexpr size_t kBytes = testing::amount(16 << 20, 128 << 10);
-#endif
+constexpr size_t kBytes = testing::kSanitized ? 128 << 10 : testing::kQuick ? 2 << 20 : 16 << 20;
 constexpr size_t kQuarter = kBytes / 4;
 constexpr bool kMeasures = !testing::kSanitized;
 

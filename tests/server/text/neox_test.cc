@@ -6,7 +6,7 @@
 #include "server/text/stream_decoder.h"
 #include "server/text/tokenizer_json.h"
 #include "tests/server/text/data.h"
-#include "tests/support/sanitized.h"
+#include "tests/support/amount.h"
 
 namespace recurve::neox_test {
 

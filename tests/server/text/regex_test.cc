@@ -12,7 +12,7 @@
 #include "server/text/oniguruma.h"
 #include "server/text/unsupported.h"
 #include "server/text/work_limits.h"
-#include "tests/support/sanitized.h"
+#include "tests/support/amount.h"
 
 namespace recurve::regex_test {
 

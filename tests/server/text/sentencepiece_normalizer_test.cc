@@ -13,7 +13,7 @@
 #include "server/text/sentencepiece_tokenizer.h"
 #include "server/text/utf8.h"
 #include "tests/server/text/data.h"
-#include "tests/support/sanitized.h"
+#include "tests/support/amount.h"
 
 namespace recurve::sentencepiece_normalizer_test {
 
@@ -93,8 +93,8 @@ std::string random_text(std::mt19937& random) {
 // Whole, and in parts of any size.
 TEST_P(Normalized, RandomTextsEncodeAsTheLibrary) {
   std::mt19937 random(14);
-  // A sanitizer is shown each setting on and off.
-  for (int how = 0; how < 32; how += testing::kSanitized ? 5 : 1) {
+  // Where less is tried, each setting is on and off.
+  for (int how = 0; how < 32; how += testing::amount(1, 5)) {
     const std::string bytes = changed(bytes_, model_, change_of(how));
     const auto tokenizer = parse_sentencepiece(bytes, "changed");
     sentencepiece::SentencePieceProcessor library;

@@ -9,7 +9,7 @@
 #include "server/text/stream_decoder.h"
 #include "server/text/utf8.h"
 #include "tests/server/text/data.h"
-#include "tests/support/sanitized.h"
+#include "tests/support/amount.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::sentencepiece_test {

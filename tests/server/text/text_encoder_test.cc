@@ -10,7 +10,7 @@
 #include "server/text/tokenizer_json.h"
 #include "server/text/utf8.h"
 #include "tests/server/text/data.h"
-#include "tests/support/sanitized.h"
+#include "tests/support/amount.h"
 
 namespace recurve::text_encoder_test {
 

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+
+namespace recurve::testing {
+
+// Whether a sanitizer watches the program, which takes time and memory of its own.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+// Whether this is a quick build (CMake's RECURVE_QUICK), whose tests are to be done soon.
+#ifdef RECURVE_QUICK
+constexpr bool kQuick = true;
+#else
+constexpr bool kQuick = false;
+#endif
+
+// How many, or how long: of what is only more of the same, quick builds try less than
+// `tests/run.sh --all` tries of the program as it is shipped, and so do sanitizers, under which
+// everything takes some ten times as long.
+constexpr size_t amount(size_t as_shipped, size_t less) {
+  return kSanitized || kQuick ? less : as_shipped;
+}
+
+}  // namespace recurve::testing
