@@ -10,6 +10,7 @@
 #include "kernels/ceil_div.h"
 #include "kernels/cpu/fetch.h"
 #include "kernels/cpu/products/narrow_products.h"
+#include "kernels/cpu/row_tiles.h"
 #include "kernels/cpu/targets.h"
 
 // After the choice of instruction sets.
@@ -116,33 +117,11 @@ void row_tile(const LinearArgs& a, const std::byte* rounded, int64_t row, int64_
 
 void bf16_block(const LinearArgs& a, const std::byte* rounded, int64_t row_begin, int64_t row_end,
                 int64_t begin, int64_t end) {
-  for (int64_t row = row_begin; row < row_end;) {
-    // The rest in tiles of nearly one size.
-    const int64_t rest = row_end - row, rows = ceil_div(rest, ceil_div(rest, int64_t{kRows}));
-    // Only the first rows find their weights in memory; the next find them in the cache.
-    const bool fetch = row == row_begin && 2 * a.W.N * a.W.K >= kMemoryBytes;
-    switch (rows) {
-      case 1:
-        row_tile<1>(a, rounded, row, begin, end, fetch);
-        break;
-      case 2:
-        row_tile<2>(a, rounded, row, begin, end, fetch);
-        break;
-      case 3:
-        row_tile<3>(a, rounded, row, begin, end, fetch);
-        break;
-      case 4:
-        row_tile<4>(a, rounded, row, begin, end, fetch);
-        break;
-      case 5:
-        row_tile<5>(a, rounded, row, begin, end, fetch);
-        break;
-      default:
-        row_tile<kRows>(a, rounded, row, begin, end, fetch);
-        break;
-    }
-    row += rows;
-  }
+  // Only the first rows find their weights in memory; the next find them in the cache.
+  const bool from_memory = 2 * a.W.N * a.W.K >= kMemoryBytes;
+  for_row_tiles<kRows>(row_begin, row_end, kRows, [&]<int ROWS>(int64_t row) {
+    row_tile<ROWS>(a, rounded, row, begin, end, from_memory && row == row_begin);
+  });
 }
 
 constexpr LinearProducts kBf16Products{
