@@ -17,6 +17,7 @@
 #include "kernels/cpu/fetch.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/products/narrow_products.h"
+#include "kernels/cpu/row_tiles.h"
 #include "kernels/cpu/targets.h"
 #include "kernels/formats/int4.h"
 #include "kernels/formats/int8.h"
@@ -263,25 +264,6 @@ void add_panel(int vectors, const Panel& panel, const ByteRow* x, int64_t g, int
 }
 
 template <class Format>
-void add_panel(int64_t rows, int vectors, const Panel& panel, const ByteRow* x, int64_t g,
-               int64_t count, float* sums) {
-  switch (rows) {
-    case 1:
-      return add_panel<Format, 1>(vectors, panel, x, g, count, sums);
-    case 2:
-      return add_panel<Format, 2>(vectors, panel, x, g, count, sums);
-    case 3:
-      return add_panel<Format, 3>(vectors, panel, x, g, count, sums);
-    case 4:
-      return add_panel<Format, 4>(vectors, panel, x, g, count, sums);
-    case 5:
-      return add_panel<Format, 5>(vectors, panel, x, g, count, sums);
-    default:
-      return add_panel<Format, kRows>(vectors, panel, x, g, count, sums);
-  }
-}
-
-template <class Format>
 void byte_block(const LinearArgs& a, const std::byte* rounded, int64_t row_begin, int64_t row_end,
                 int64_t begin, int64_t end) {
   const int64_t groups = ceil_div(a.W.K, kGroup), row_bytes = ByteRow::bytes(a.W.K);
@@ -306,13 +288,10 @@ void byte_block(const LinearArgs& a, const std::byte* rounded, int64_t row_begin
       for (int v = 0; v < vectors; ++v) {
         fill_panel(Outputs<Format>(a.W, n + v * kLanes), v, g, count, panel.get());
       }
-      for (int64_t row = 0; row < rows;) {
-        // The rest in tiles of nearly one size.
-        const int64_t rest = rows - row, some = ceil_div(rest, ceil_div(rest, int64_t{kRows}));
-        add_panel<Format>(some, vectors, *panel, x.data() + row, g, count,
-                          sums.data() + row * kPanel);
-        row += some;
-      }
+      for_row_tiles<kRows>(0, rows, kRows, [&]<int ROWS>(int64_t row) {
+        add_panel<Format, ROWS>(vectors, *panel, x.data() + row, g, count,
+                                sums.data() + row * kPanel);
+      });
     }
     for (int64_t row = 0; row < rows; ++row) {
       finish_outputs(a, row_begin + row, n, wanted, sums.data() + row * kPanel);
