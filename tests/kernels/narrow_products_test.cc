@@ -99,13 +99,11 @@ std::vector<float> rounded_x(const Kind& kind, std::vector<float> x, int K) {
 struct Inputs {
   Inputs(const Case& c, uint64_t seed) {
     std::mt19937_64 random(seed);
-    W = normal_floats(random, static_cast<size_t>(c.N) * c.K,
-                      1 / std::sqrt(static_cast<float>(c.K)));
     x = normal_floats(random, static_cast<size_t>(c.rows) * c.K);
     bias = normal_floats(random, c.N);
     residual = normal_floats(random, static_cast<size_t>(c.rows) * c.N);
   }
-  std::vector<float> W, x, bias, residual;
+  std::vector<float> x, bias, residual;
 };
 
 // With the products; null: with those that the backend has chosen.
@@ -155,7 +153,7 @@ class NarrowProductsTest : public ::testing::TestWithParam<Kind> {
 TEST_P(NarrowProductsTest, MatchTheReferenceOverRoundedRows) {
   for (const Case& c : cases()) {
     const Inputs in(c, 3);
-    const Packed packed(*kind_.format, in.W, c.N, c.K);
+    const Packed& packed = packed_normal(*kind_.format, c.N, c.K);
     const double steps = 64 * std::sqrt(static_cast<double>(c.K) + 4);
     const std::vector<float> wanted =
         run(*reference_, nullptr, c, in, packed, rounded_x(kind_, in.x, c.K));
@@ -171,7 +169,7 @@ TEST_P(NarrowProductsTest, RowsDoNotDependOnNeighboursThreadsOrAlignment) {
   for (const int K : {200, 384, 1300}) {
     const Case many{70, 150, K, false};
     const Inputs in(many, 5);
-    const Packed packed(*kind_.format, in.W, many.N, K);
+    const Packed& packed = packed_normal(*kind_.format, many.N, K);
     const std::vector<float> together = multiply(*three_threads_, many, in, packed, in.x);
     ASSERT_TRUE(bit_equal(multiply(*one_thread_, many, in, packed, in.x), together)) << K;
     ASSERT_TRUE(bit_equal(multiply(*three_threads_, many, in, packed, in.x, 1), together)) << K;
@@ -200,7 +198,7 @@ TEST_P(NarrowProductsTest, ZerosStayAndWhatIsNotFiniteIsSeen) {
     const Case c{rows, 20, 130, false};
     Inputs in(c, 7);
     in.residual.assign(in.residual.size(), 0);
-    const Packed packed(*kind_.format, in.W, c.N, c.K);
+    const Packed& packed = packed_normal(*kind_.format, c.N, c.K);
     for (Backend* backend : {one_thread_.get(), three_threads_.get()}) {
       const std::vector<float> zeros(in.x.size());
       for (const float value : multiply(*backend, c, in, packed, zeros)) ASSERT_EQ(value, 0);
@@ -227,16 +225,18 @@ TEST_P(ProductsInF32Test, KeepASmallValueBesideALargeOne) {
   for (const int rows : {1, 4}) {
     const Case c{rows, 34, 200, false};
     Inputs in(c, 11);
+    std::mt19937_64 random(12);
+    std::vector<float> W = normal_floats(random, static_cast<size_t>(c.N) * c.K, 0.07f);
     for (int k = 0; k < c.K; k += 50) {
-      for (int n = 0; n < c.N; ++n) in.W[static_cast<size_t>(n * c.K + k)] = 0;
+      for (int n = 0; n < c.N; ++n) W[static_cast<size_t>(n * c.K + k)] = 0;
       for (int row = 0; row < rows; ++row) in.x[static_cast<size_t>(row * c.K + k)] = kLarge;
     }
     in.residual.assign(in.residual.size(), 0);
-    const Packed packed(*kind_.format, in.W, c.N, c.K);
+    const Packed packed(*kind_.format, W, c.N, c.K);
     double weights = 0;
     for (int n = 0; n < c.N; ++n) {
       double sum = 0;
-      for (int k = 0; k < c.K; ++k) sum += std::fabs(in.W[static_cast<size_t>(n * c.K + k)]);
+      for (int k = 0; k < c.K; ++k) sum += std::fabs(W[static_cast<size_t>(n * c.K + k)]);
       weights = std::max(weights, sum);
     }
     const double lost = weights * kLarge * 0x1p-30;
@@ -254,8 +254,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ProductsInF32Test, ::testing::ValuesIn(kinds_in_
 
 TEST(NarrowProducts, ThatThisMachineLacksAreNotTested) {
   const std::vector<Kind> lacking = kinds(false);
-  if (!lacking.empty())
-    GTEST_SKIP() << "no instructions here: " << ::testing::PrintToString(lacking);
+  if (lacking.empty()) return;
+  GTEST_SKIP() << "no instructions here: " << ::testing::PrintToString(lacking);
 }
 
 // What a backend says of itself is what it multiplies with: x for weights in bf16 is rounded to
@@ -279,7 +279,7 @@ TEST(NarrowProducts, AreThoseThatABackendNames) {
       ASSERT_NE(kind, std::end(kKinds)) << backend->name();
       const Case c{13, 34, 384, false};
       const Inputs in(c, 13);
-      const Packed packed(*format, in.W, c.N, c.K);
+      const Packed& packed = packed_normal(*format, c.N, c.K);
       EXPECT_TRUE(bit_equal(run(*backend, nullptr, c, in, packed, in.x),
                             run(*backend, kind->products(), c, in, packed, in.x)))
           << backend->name() << ": " << format->name;

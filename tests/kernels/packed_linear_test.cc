@@ -39,14 +39,12 @@ std::vector<Case> cases() {
 struct Inputs {
   Inputs(const Case& c, uint64_t seed) {
     std::mt19937_64 random(seed);
-    W = normal_floats(random, static_cast<size_t>(c.N) * c.K,
-                      1 / std::sqrt(static_cast<float>(c.K)));
     x = normal_floats(random, static_cast<size_t>(c.rows) * c.K);
     bias = normal_floats(random, c.N);
     norm = normal_floats(random, c.K, 0.3f, 1);
     residual = normal_floats(random, static_cast<size_t>(c.rows) * c.N);
   }
-  std::vector<float> W, x, bias, norm, residual;
+  std::vector<float> x, bias, norm, residual;
 };
 
 std::vector<float> run(KernelDevice& device, const Case& c, const Inputs& in, const Matrix& W) {
@@ -81,7 +79,7 @@ TEST_P(PackedLinearTest, HasTheBitsOfTheUnpackedMatrix) {
     const Inputs in(c, 3);
     for (const WeightFormat* format : packed_formats()) {
       if (!multiplies_unpacked(device.kernels(), *format)) continue;
-      const Packed packed(*format, in.W, c.N, c.K);
+      const Packed& packed = packed_normal(*format, c.N, c.K);
       const DType type = packed.multiplied_as(device);
       const auto W = device.array(stored(packed.unpacked, type));
       ASSERT_TRUE(bit_equal(run_packed(device, c, in, packed),
@@ -97,7 +95,7 @@ TEST_P(PackedLinearTest, MatchesTheReference) {
     if (c.N > 1000) continue;
     const Inputs in(c, 4);
     for (const WeightFormat* format : packed_formats()) {
-      const Packed packed(*format, in.W, c.N, c.K);
+      const Packed& packed = packed_normal(*format, c.N, c.K);
       const double steps = 64 * std::sqrt(static_cast<double>(c.K) + 4);
       ASSERT_TRUE(close(run_packed(device, c, in, packed), run_packed(reference, c, in, packed),
                         {.absolute = steps * 0x1p-24, .relative = 0x1p-20}))
@@ -112,7 +110,7 @@ TEST_P(PackedLinearTest, NeighboursDoNotChangeARow) {
     for (const int K : {200, 384}) {
       const Case many{70, 34, K, false};
       const Inputs in(many, 5);
-      const Packed packed(*format, in.W, many.N, K);
+      const Packed& packed = packed_normal(*format, many.N, K);
       const std::vector<float> together = run_packed(device, many, in, packed);
       for (const int rows : {1, 3, 8}) {
         const Case few{rows, 34, K, false};
@@ -137,7 +135,7 @@ TEST_P(PackedLinearTest, TakesMatricesOfAnyAlignment) {
   const Case c{7, 34, 200, false};
   const Inputs in(c, 6);
   for (const WeightFormat* format : packed_formats()) {
-    const Packed packed(*format, in.W, c.N, c.K);
+    const Packed& packed = packed_normal(*format, c.N, c.K);
     const std::vector<float> expected = run_packed(device, c, in, packed);
     for (const size_t shift : {1, 3}) {
       std::vector<std::byte> data(shift), scales(shift);
@@ -154,14 +152,13 @@ TEST_P(PackedLinearTest, TakesMatricesOfAnyAlignment) {
 
 TEST_P(PackedLinearTest, EmbeddingsAreTheUnpackedRows) {
   KernelDevice device = make_device();
-  const Case c{0, 34, 200, false};
-  const Inputs in(c, 7);
+  constexpr int kN = 34, kK = 200;
   const std::vector<int32_t> tokens = {3, 33, 0, 3};
   for (const WeightFormat* format : packed_formats()) {
-    const Packed packed(*format, in.W, c.N, c.K);
+    const Packed& packed = packed_normal(*format, kN, kK);
     const auto data = device.array(packed.data), scales = device.array(packed.scales);
     const auto ids = device.array(tokens);
-    const auto x = device.floats(tokens.size() * c.K);
+    const auto x = device.floats(tokens.size() * kK);
     device.kernels().embed({.rows = static_cast<int>(tokens.size()),
                             .E = packed.matrix(data.data(), scales.data()),
                             .token = ids.data(),
@@ -169,8 +166,8 @@ TEST_P(PackedLinearTest, EmbeddingsAreTheUnpackedRows) {
                            *device.stream);
     const std::vector<float> found = x.read();
     for (size_t r = 0; r < tokens.size(); ++r) {
-      for (int k = 0; k < c.K; ++k) {
-        ASSERT_EQ(found[r * c.K + k], packed.unpacked[static_cast<size_t>(tokens[r]) * c.K + k]);
+      for (int k = 0; k < kK; ++k) {
+        ASSERT_EQ(found[r * kK + k], packed.unpacked[static_cast<size_t>(tokens[r]) * kK + k]);
       }
     }
   }

@@ -1,7 +1,11 @@
 #pragma once
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <random>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "kernels/weight_formats.h"
@@ -60,5 +64,20 @@ struct Packed {
   std::vector<std::byte> data, scales;
   std::vector<float> unpacked;
 };
+
+// Normal values of deviation 1 / sqrt(K) as a format has them, (N, K): drawn and packed once for
+// all devices and cases, as the larger ones take longer than all that is asked of them.
+inline const Packed& packed_normal(const WeightFormat& format, int N, int K) {
+  static std::map<std::tuple<const WeightFormat*, int, int>, Packed> kept;
+  const std::tuple key(&format, N, K);
+  auto found = kept.find(key);
+  if (found == kept.end()) {
+    std::mt19937_64 random(static_cast<uint64_t>(N) * 10'007 + static_cast<uint64_t>(K));
+    const float deviation = 1 / std::sqrt(static_cast<float>(K));
+    const std::vector<float> W = normal_floats(random, static_cast<size_t>(N) * K, deviation);
+    found = kept.emplace(key, Packed(format, W, N, K)).first;
+  }
+  return found->second;
+}
 
 }  // namespace recurve::testing
