@@ -11,17 +11,31 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "kernels/activation_type.h"
 #include "tests/support/compare.h"
 #include "tests/support/kernel_device.h"
 #include "tests/support/packed.h"
 
-#if __has_include(<hwy/highway.h>)
 namespace recurve::testing::narrow_products_test {
 
 using ::testing::HasSubstr;
 
+TEST(ActivationType, AreRoundedOnTheCpuAloneAndWhereThatIsAskedFor) {
+  try {
+    make_backend("reference", 0, ActivationType::kBF16);
+    ADD_FAILURE() << "the reference took it";
+  } catch (const std::runtime_error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'reference'"));
+  }
+  if (!why_unusable("cpu").empty()) return;
+  EXPECT_THAT(make_backend("cpu", 1)->name(), ::testing::Not(HasSubstr("activations")));
+  EXPECT_THAT(make_backend("cpu", 1, ActivationType::kInt8)->name(),
+              HasSubstr("activations in f32"));
+}
+
+#if __has_include(<hwy/highway.h>)
 struct Case {
   int rows, N, K;
   bool parts;  // gate and bias; else a residual
@@ -268,10 +282,9 @@ TEST(NarrowProducts, AreThoseThatABackendNames) {
       return backend->name().find(type) != std::string::npos;
     };
     for (const WeightFormat* format : {&kBf16Weights, &kInt8Weights, &kInt4Weights}) {
-      const ActivationType activations = format->packed() && says(", int8") ? ActivationType::kInt8
-                                         : !format->packed() && says(", bf16")
-                                             ? ActivationType::kBF16
-                                             : ActivationType::kF32;
+      const auto [type, narrow] = format->packed() ? std::pair(", int8", ActivationType::kInt8)
+                                                   : std::pair(", bf16", ActivationType::kBF16);
+      const ActivationType activations = says(type) ? narrow : ActivationType::kF32;
       if (activations == ActivationType::kF32 && !says(", amx")) continue;
       const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) {
         return k.format == format && k.activations == activations && k.products() != nullptr;
@@ -287,17 +300,5 @@ TEST(NarrowProducts, AreThoseThatABackendNames) {
   }
 }
 
-TEST(ActivationType, AreRoundedOnTheCpuAloneAndWhereThatIsAskedFor) {
-  try {
-    make_backend("reference", 0, ActivationType::kBF16);
-    ADD_FAILURE() << "the reference took it";
-  } catch (const std::runtime_error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("'reference'"));
-  }
-  EXPECT_THAT(make_backend("cpu", 1)->name(), ::testing::Not(HasSubstr("activations")));
-  EXPECT_THAT(make_backend("cpu", 1, ActivationType::kInt8)->name(),
-              HasSubstr("activations in f32"));
-}
-
-}  // namespace recurve::testing::narrow_products_test
 #endif
+}  // namespace recurve::testing::narrow_products_test

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "server/storage/state_store.h"
+#include "tests/support/amount.h"
 #include "tests/support/state_bytes.h"
 
 namespace recurve::testing {
@@ -30,6 +31,10 @@ inline constexpr size_t kSmall = 100,
 inline StateStore::Options options() {
   return {.own_file = 3000, .segment_bytes = 4000, .journal_slack = 1500};
 }
+
+// Of a workload's calls of the disk, those at which something is tried to go wrong: every one, or
+// every third.
+inline constexpr int kCallStep = static_cast<int>(amount(1, 3));
 
 inline StateImage image_of(size_t elements, uint64_t number) {
   const NewImage made = make_image(header(elements).layout);

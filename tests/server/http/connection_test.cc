@@ -327,7 +327,7 @@ TEST_F(HttpConnection, AReaderThatStandsStillIsCutOff) {
 // An answer may come to its end between a client's going and the failure of what is on its way.
 TEST_F(HttpConnection, WhoGoesWhileBytesAreOnTheirWayIsMissed) {
   start({}, talkative());
-  for (size_t round = 0; round < 20; ++round) {
+  for (int round = 0; round < 20; ++round) {
     std::vector<Client> clients;
     for (int c = 0; c < 8; ++c) {
       clients.emplace_back(port());

@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "tests/support/amount.h"
 #include "tests/support/store_workload.h"
 #include "tests/support/temp_dir.h"
 
@@ -117,7 +116,7 @@ TEST_P(FailingCalls, LoseNothingThatWasAcknowledged) {
   const auto [error, stays] = GetParam();
   const int made = Trial({}).made;
   ASSERT_GT(made, 150);
-  for (int bad = 1; bad <= made; bad += testing::amount(1, 3)) {
+  for (int bad = 1; bad <= made; bad += kCallStep) {
     SCOPED_TRACE("call " + std::to_string(bad));
     const Trial run([&](int call) { return call == bad || (stays && call > bad) ? error : 0; });
     expect_kept(run.said, run.found);
