@@ -12,7 +12,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace recurve::cpu::HWY_NAMESPACE {
 
-void gate_rows(const HgrnGateArgs& a, int64_t begin, int64_t end) {
+void hgrn_gate_rows(const HgrnGateArgs& a, int64_t begin, int64_t end) {
   for (int64_t r = begin; r < end; ++r) {
     const float* forget = a.f + r * a.f_stride;
     float* g = a.g + r * a.D;
@@ -39,11 +39,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace recurve::cpu {
 
-HWY_EXPORT(gate_rows);
+HWY_EXPORT(hgrn_gate_rows);
 
 void run(const HgrnGateArgs& args, Stream& stream) {
   for_blocks(pool_of(stream), args.rows, 20 * int64_t{args.D}, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(gate_rows)(args, begin, end);
+    HWY_DYNAMIC_DISPATCH(hgrn_gate_rows)(args, begin, end);
   });
 }
 

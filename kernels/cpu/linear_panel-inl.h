@@ -41,7 +41,7 @@ inline constexpr int64_t kPanelBytes = 384 * 1024;
 inline constexpr int64_t kPartColumns = 4096;
 // Columns of a tile's rows that stay in the first cache while weights pass by: all of them where
 // they are few enough, else so many at a time.
-inline constexpr int64_t kFewColumns = 768, kStripColumns = 512;
+inline constexpr int64_t kFewColumns = 768, kCachedColumns = 512;
 
 inline int64_t panel_bytes_of_output(int64_t K) {
   return ceil_div(std::min(K, kPartColumns), kDotLanes) * kDotLanes * int64_t{sizeof(float)};
@@ -159,7 +159,7 @@ class PanelBlock {
   void multiply_panel(int64_t begin, int64_t end, int64_t column) {
     const int64_t columns_end = std::min(column + columns_, a_.W.K);
     fill(begin, end, column / kDotLanes, ceil_div(columns_end, kDotLanes));
-    const int64_t strip = a_.W.K <= kFewColumns ? a_.W.K : kStripColumns;
+    const int64_t strip = a_.W.K <= kFewColumns ? a_.W.K : kCachedColumns;
     float* waiting = waiting_;
     for_row_tiles<kPanelRows>(
         row_begin_, row_end_, kPanelRows, [&]<int ROWS>(int64_t row) HWY_ATTR {

@@ -4,7 +4,7 @@ server alone. What the honest client notices beside it is what the attacks are c
 import time
 
 FLAGS = []
-SHORT = {"seconds": 2}
+SHORT = {"seconds": 1}
 FULL = {"seconds": 15}
 
 

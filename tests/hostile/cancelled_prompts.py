@@ -6,7 +6,7 @@ import grpc
 import server
 
 FLAGS = ["--ttft-ms", "0"]
-SHORT = {"prompts": 8, "megabytes": 16, "rounds": 2}
+SHORT = {"prompts": 8, "megabytes": 16, "rounds": 1}
 FULL = {"prompts": 15, "megabytes": 16, "rounds": 8}
 
 

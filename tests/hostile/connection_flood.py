@@ -5,7 +5,7 @@ import time
 
 FLAGS = []
 FILES = 256
-SHORT = {"connections": 400, "hold_seconds": 2}
+SHORT = {"connections": 400, "hold_seconds": 1}
 FULL = {"connections": 2000, "hold_seconds": 15}
 
 

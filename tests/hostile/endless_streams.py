@@ -4,7 +4,7 @@ import tenant
 from tenant import TENANTS  # noqa: F401
 
 FLAGS = []
-SHORT = {"streams": 64, "seconds": 2}
+SHORT = {"streams": 64, "seconds": 1}
 FULL = {"streams": 64, "seconds": 30}
 
 

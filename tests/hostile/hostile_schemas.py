@@ -8,7 +8,7 @@ import tenant
 from tenant import TENANTS  # noqa: F401
 
 FLAGS = ["--slots", "16"]
-SHORT = {"streams": 24, "seconds": 5}
+SHORT = {"streams": 24, "seconds": 2.5}
 FULL = {"streams": 64, "seconds": 60}
 CONSTRAINED = True
 KEEPS = 112 << 20  # of compiled constraints and of masks, as the server says of grammars as it starts

@@ -5,7 +5,7 @@ import time
 import http2
 
 FLAGS = []
-SHORT = {"streams": 3000, "hold_seconds": 2}
+SHORT = {"streams": 3000, "hold_seconds": 1}
 FULL = {"streams": 3000, "hold_seconds": 10}
 METHOD = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 LIST_SERVICES = b"\x3a\x01*"

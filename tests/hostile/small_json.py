@@ -6,7 +6,7 @@ import threading
 FLAGS = ["--ttft-ms", "0", "--http", "127.0.0.1:0"]
 DOOR = "serving_http"
 MODEL = "chat"
-SHORT = {"requests": 4, "megabytes": 16}
+SHORT = {"requests": 2, "megabytes": 16}
 FULL = {"requests": 16, "megabytes": 16}
 MOST_GROWTH = 512e6  # --request-memory twice: as they came, and as they are read
 LISTS = [("/v1/chat/completions", "messages", "{}"), ("/v1/completions", "prompt", "[]"),

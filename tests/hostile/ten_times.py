@@ -4,7 +4,7 @@ import tenant
 from tenant import TENANTS  # noqa: F401
 
 FLAGS = ["--slots", "16"]
-SHORT = {"streams": 160, "seconds": 2}
+SHORT = {"streams": 160, "seconds": 1}
 FULL = {"streams": 160, "seconds": 30}
 
 

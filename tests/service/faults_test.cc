@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/support/amount.h"
 #include "tests/support/generate_outcome.h"
 #include "tests/support/server_process.h"
 
@@ -33,7 +34,8 @@ class FaultTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     server_ = new ServerProcess({"--model", kModel, "--slots", std::to_string(kSlots),
-                                 "--max-queue", "64", "--ttft-ms", "0", "--stall-seconds", "3"});
+                                 "--max-queue", "64", "--ttft-ms", "0", "--stall-seconds",
+                                 kSanitized ? "3" : "1"});
     address_ = new std::string(server_->address());
     Client client(*address_);
     ask(client);

@@ -442,7 +442,7 @@ def test_the_command_line_and_the_load_generator_speak_it(authority, stranger):
         assert said.returncode == 0, said.stderr
         from_environment = run(*ask, **environment(authority, mine))
         assert from_environment.stdout == said.stdout
-        loaded = run("recurve-loadgen", "--streams", "2", "--duration", "1", "--quiet", **environment(authority, mine))
+        loaded = run("recurve-loadgen", "--streams", "2", "--warmup", "0", "--duration", "1", "--quiet", **environment(authority, mine))
         assert loaded.returncode == 0, loaded.stderr
         assert run(*ask).returncode == 3
         assert run(*ask, "--tls-ca", stranger.ca).returncode == 3

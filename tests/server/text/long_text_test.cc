@@ -29,7 +29,7 @@ namespace recurve::long_text_test {
 using Json = nlohmann::json;
 using Ids = std::vector<int32_t>;
 
-constexpr size_t kBytes = testing::kSanitized ? 128 << 10 : testing::kQuick ? 2 << 20 : 16 << 20;
+constexpr size_t kBytes = testing::kSanitized ? 128 << 10 : testing::kQuick ? 1 << 20 : 16 << 20;
 constexpr size_t kQuarter = kBytes / 4;
 constexpr bool kMeasures = !testing::kSanitized;
 
