@@ -13,8 +13,8 @@ test_packages="clang clang-format curl git iproute2 libgmock-dev libgtest-dev ng
   python3-sentencepiece python3-xxhash sslscan"
 # What deploy/ is for, and what checks it.
 test_packages+=" buildah podman prometheus runc shellcheck systemd"
-# Ubuntu has Chromium as a snap alone: there tests/page/run.sh takes playwright's.
-[ "$(. /etc/os-release && echo "$ID")" != debian ] || test_packages+=" chromium"
+# Ubuntu has no Chromium but a snap: there tests/page/run.sh takes playwright's.
+[ "$(. /etc/os-release && echo "$ID")" != debian ] || test_packages+=" chromium-headless-shell"
 
 # install_packages NAME...: installs those that are missing, as root or through sudo.
 install_packages() {

@@ -74,7 +74,7 @@ def server(model):
 def browser():
     with sync_playwright() as playwright:
         # The system's, or else playwright's.
-        yield playwright.chromium.launch(executable_path=shutil.which("chromium"),
+        yield playwright.chromium.launch(executable_path=shutil.which("chromium-headless-shell"),
                                          args=["--no-sandbox"])
 
 

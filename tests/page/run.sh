@@ -10,6 +10,6 @@ RECURVE_BIN=$(cd "$RECURVE_BIN" && pwd)
 export RECURVE_BIN PYTHONDONTWRITEBYTECODE='' PYTHONPYCACHEPREFIX="$root/build/pycache"
 
 python=$("$root/tests/environment.sh" page "$here/requirements.txt")
-# Where the system has no browser, playwright's own is fetched.
-command -v chromium >/dev/null || "$python" -m playwright install --with-deps chromium
+# Where the system has none, playwright's own is fetched.
+command -v chromium-headless-shell >/dev/null || "$python" -m playwright install --with-deps --only-shell chromium
 exec "$python" -m pytest -q -p no:cacheprovider "$@" "$here"
