@@ -49,7 +49,7 @@ class StoppingTest : public ::testing::Test {
     EXPECT_EQ(outcome_.get().status.error_code(), grpc::StatusCode::UNAVAILABLE);
   }
 
-  static constexpr int kSome = 1000, kEndless = 1'000'000;
+  static constexpr int kSome = 500, kEndless = 1'000'000;
 
   std::optional<ServerProcess> server_;
   std::string address_;
