@@ -33,9 +33,9 @@ uint16_t port_of(const std::string& address) {
 class FaultTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    server_ = new ServerProcess({"--model", kModel, "--slots", std::to_string(kSlots),
-                                 "--max-queue", "64", "--ttft-ms", "0", "--stall-seconds",
-                                 kSanitized ? "3" : "1"});
+    server_ =
+        new ServerProcess({"--model", kModel, "--slots", std::to_string(kSlots), "--max-queue",
+                           "64", "--ttft-ms", "0", "--stall-seconds", kSanitized ? "3" : "1"});
     address_ = new std::string(server_->address());
     Client client(*address_);
     ask(client);
