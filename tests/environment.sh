@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Makes a Python environment of pinned packages in build/environments, or takes the one that is there.
 #   tests/environment.sh NAME REQUIREMENTS     prints the path of its python
-#   tests/environment.sh --all                 makes those of all tests, one after the other
+#   tests/environment.sh --all [BUT_NAME]      makes those of all tests, one after the other
 #   tests/environment.sh --bare FOLDER WHAT... makes one there of these packages alone, files or names
 #   tests/environment.sh --into PYTHON WHAT... installs files into one that is there, and nothing else
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 if [ "$1" = --all ]; then
   while read -r name requirements; do
-    "$0" "$name" "$root/tests/$requirements" >/dev/null || echo "$name was not made"
+    [ "$name" = "${2:-}" ] || "$0" "$name" "$root/tests/$requirements" >/dev/null || echo "$name was not made"
   done <<END
 clients-openai-current clients_of_others/openai/requirements-current.txt
 clients-python clients/python/requirements.txt

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and runs every test: no GPU, no network but Debian's and PyPI's packages.
-#   tests/run.sh              all tests, for the CPU; all but the kernels is hardly optimised, and of
-#                             losses of power, random texts, pools of threads and the like some are tried
+#   tests/run.sh              all tests, for the CPU, but those of the benchmarks and of OpenAI's client before
+#                             the current; all but the kernels is hardly optimised, and of losses of
+#                             power, random texts, pools of threads and the like some are tried
 #   tests/run.sh --all        all of them, as shipped; also with ASan and UBSan, fuzzing among them,
 #                             with TSan, a soak of two minutes, two minutes of kill -9 beside durable
 #                             sessions, and of CUDA that it compiles, up to PTX for one architecture;
@@ -21,7 +22,7 @@ for argument in "$@"; do
   case $argument in
     --all) all=1 ;;
     --all-cuda) all=1 all_cuda=1 ;;
-    *) sed -n '2,14s/^# \?//p' "$0" && exit 2 ;;
+    *) sed -n '2,15s/^# \?//p' "$0" && exit 2 ;;
   esac
 done
 results=build/results
@@ -153,9 +154,11 @@ check "clang-format" format_of_ours
 # without it, the kernels have the instruction set that this machine chooses and the least, there are
 # no benchmarks, all but the kernels is hardly optimised, and of what is only more of the same less is
 # tried.
+not_needed=""
 if [ -n "$all" ]; then
   check_options=(-DRECURVE_ALL_TESTS=OFF -DRECURVE_QUICK=OFF)
 else
+  not_needed=clients-openai-previous
   check_options=(-DRECURVE_ALL_TESTS=ON -DRECURVE_QUICK=ON)
 fi
 say "check: configuration"
@@ -168,7 +171,7 @@ configure check "${check_options[@]}"  # draws the golden weights, which Python'
 python=$!
 {
   tail --pid=$python -f /dev/null
-  tests/environment.sh --all
+  tests/environment.sh --all $not_needed
 } >"$results/environments.log" 2>&1 </dev/null &
 
 [ -d "${RECURVE_DATA:-../shared/data}" ] ||
