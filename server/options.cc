@@ -16,10 +16,26 @@
 namespace recurve {
 namespace {
 
+// The help and refusals have the names alone: to CLI11 the values of an enumeration of bytes are
+// characters.
+template <typename T>
+CLI::Validator one_of(const std::map<std::string, T>& values) {
+  std::string names;
+  for (const auto& [name, value] : values) names += (names.empty() ? "{" : ",") + name;
+  names += "}";
+  const auto refuse_others = [transform = CLI::CheckedTransformer(values),
+                              names](std::string& value) -> std::string {
+    const std::string said = value;
+    if (transform(value).empty()) return "";
+    return "wanted one of " + names + ", found " + said;
+  };
+  return {refuse_others, names};
+}
+
 void add_switch(CLI::App& app, const char* name, bool* value, const char* what) {
   app.add_option(name, *value, what)
-      ->transform(
-          CLI::CheckedTransformer(std::map<std::string, bool>{{"on", true}, {"off", false}}))
+      ->transform(one_of<bool>({{"on", true}, {"off", false}}))
+      ->type_name("TEXT")
       ->default_str(*value ? "on" : "off")
       ->group("Service");
 }
@@ -105,17 +121,17 @@ int parse_options(int argc, char** argv, Options* o) {
          "Narrowest type that linear layers of the CPU may round what they read to, where "
          "the machine multiplies it sooner: bf16 beside weights in bf16; int8 that, and eight bits "
          "beside weights in int8 and int4. Faster, above all prompts, and less exact")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, ActivationType>{{"f32", ActivationType::kF32},
-                                                {"bf16", ActivationType::kBF16},
-                                                {"int8", ActivationType::kInt8}}))
+      ->transform(one_of<ActivationType>({{"f32", ActivationType::kF32},
+                                          {"bf16", ActivationType::kBF16},
+                                          {"int8", ActivationType::kInt8}}))
+      ->type_name("TEXT")
       ->default_str("f32")
       ->group("Model");
   app.add_option("--state", o->state,
                  "Type of the states that are matrices; bf16 halves their memory and traffic and "
                  "rounds them after every token")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, DType>{{"f32", DType::kF32}, {"bf16", DType::kBF16}}))
+      ->transform(one_of<DType>({{"f32", DType::kF32}, {"bf16", DType::kBF16}}))
+      ->type_name("TEXT")
       ->default_str("f32")
       ->group("Model");
 
@@ -293,17 +309,17 @@ int parse_options(int argc, char** argv, Options* o) {
       ->group("Sessions");
 
   app.add_option("--log-level", o->log_level, "Logs go to standard error")
-      ->transform(
-          CLI::CheckedTransformer(std::map<std::string, LogLevel>{{"debug", LogLevel::kDebug},
-                                                                  {"info", LogLevel::kInfo},
-                                                                  {"warning", LogLevel::kWarning},
-                                                                  {"error", LogLevel::kError},
-                                                                  {"off", LogLevel::kOff}}))
+      ->transform(one_of<LogLevel>({{"debug", LogLevel::kDebug},
+                                    {"info", LogLevel::kInfo},
+                                    {"warning", LogLevel::kWarning},
+                                    {"error", LogLevel::kError},
+                                    {"off", LogLevel::kOff}}))
+      ->type_name("TEXT")
       ->default_str("info")
       ->group("Logs");
   app.add_option("--log-format", o->log_format, "One line an event")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, LogFormat>{{"text", LogFormat::kText}, {"json", LogFormat::kJson}}))
+      ->transform(one_of<LogFormat>({{"text", LogFormat::kText}, {"json", LogFormat::kJson}}))
+      ->type_name("TEXT")
       ->default_str("text")
       ->group("Logs");
   app.add_option("--traces", o->traces,

@@ -123,6 +123,15 @@ TEST(OptionsTest, WhatKubernetesMakesOfAServicesNameIsNoFlag) {
       << "a flag of that name could not be told from Kubernetes' variables";
 }
 
+TEST(OptionsTest, ValuesThatHaveNamesAreSaidByThem) {
+  EXPECT_THAT(help(), HasSubstr("--activations TEXT:{bf16,f32,int8}=f32"));
+  EXPECT_THAT(help(), HasSubstr("--state TEXT:{bf16,f32}=f32"));
+  for (const char letter : help()) ASSERT_TRUE(letter == '\n' || letter < 0 || letter >= ' ');
+  const auto refused = parse({"--state", "int8"});
+  EXPECT_NE(refused.status, 0);
+  EXPECT_THAT(refused.said, HasSubstr("--state: wanted one of {bf16,f32}, found int8"));
+}
+
 TEST(OptionsTest, HelpNamesEachFlagsVariable) {
   const std::string text = help();
   size_t flags = 0, variables = 0;
