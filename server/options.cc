@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <type_traits>
 
 #include "kernels/weight_formats.h"
 #include "server/environment.h"
@@ -16,28 +17,32 @@
 namespace recurve {
 namespace {
 
-// The help and refusals have the names alone: to CLI11 the values of an enumeration of bytes are
-// characters.
+// A flag whose values have names; its default is the value as it is. The help and refusals have
+// those alone: to CLI11 the values of an enumeration of bytes are characters.
 template <typename T>
-CLI::Validator one_of(const std::map<std::string, T>& values) {
-  std::string names;
-  for (const auto& [name, value] : values) names += (names.empty() ? "{" : ",") + name;
+CLI::Option* add_named(CLI::App& app, const char* name, T* value,
+                       const std::map<std::string, std::type_identity_t<T>>& values,
+                       const char* what) {
+  std::string names, otherwise;
+  for (const auto& [of_value, one] : values) {
+    names += (names.empty() ? "{" : ",") + of_value;
+    if (one == *value) otherwise = of_value;
+  }
   names += "}";
   const auto refuse_others = [transform = CLI::CheckedTransformer(values),
-                              names](std::string& value) -> std::string {
-    const std::string said = value;
-    if (transform(value).empty()) return "";
-    return "wanted one of " + names + ", found " + said;
+                              names](std::string& said) -> std::string {
+    const std::string found = said;
+    if (transform(said).empty()) return "";
+    return "wanted one of " + names + ", found " + found;
   };
-  return {refuse_others, names};
+  return app.add_option(name, *value, what)
+      ->transform(CLI::Validator(refuse_others, names))
+      ->type_name("TEXT")
+      ->default_str(otherwise);
 }
 
 void add_switch(CLI::App& app, const char* name, bool* value, const char* what) {
-  app.add_option(name, *value, what)
-      ->transform(one_of<bool>({{"on", true}, {"off", false}}))
-      ->type_name("TEXT")
-      ->default_str(*value ? "on" : "off")
-      ->group("Service");
+  add_named(app, name, value, {{"on", true}, {"off", false}}, what)->group("Service");
 }
 
 // Returns what is wrong with it, or makes it a number.
@@ -116,23 +121,18 @@ int parse_options(int argc, char** argv, Options* o) {
                  "The same of the embedding and the head; default: as --weights")
       ->check(CLI::IsMember(formats))
       ->group("Model");
-  app.add_option(
-         "--activations", o->activations,
-         "Narrowest type that linear layers of the CPU may round what they read to, where "
-         "the machine multiplies it sooner: bf16 beside weights in bf16; int8 that, and eight bits "
-         "beside weights in int8 and int4. Faster, above all prompts, and less exact")
-      ->transform(one_of<ActivationType>({{"f32", ActivationType::kF32},
-                                          {"bf16", ActivationType::kBF16},
-                                          {"int8", ActivationType::kInt8}}))
-      ->type_name("TEXT")
-      ->default_str("f32")
+  add_named(
+      app, "--activations", &o->activations,
+      {{"f32", ActivationType::kF32},
+       {"bf16", ActivationType::kBF16},
+       {"int8", ActivationType::kInt8}},
+      "Narrowest type that linear layers of the CPU may round what they read to, where "
+      "the machine multiplies it sooner: bf16 beside weights in bf16; int8 that, and eight bits "
+      "beside weights in int8 and int4. Faster, above all prompts, and less exact")
       ->group("Model");
-  app.add_option("--state", o->state,
-                 "Type of the states that are matrices; bf16 halves their memory and traffic and "
-                 "rounds them after every token")
-      ->transform(one_of<DType>({{"f32", DType::kF32}, {"bf16", DType::kBF16}}))
-      ->type_name("TEXT")
-      ->default_str("f32")
+  add_named(app, "--state", &o->state, {{"f32", DType::kF32}, {"bf16", DType::kBF16}},
+            "Type of the states that are matrices; bf16 halves their memory and traffic and "
+            "rounds them after every token")
       ->group("Model");
 
   app.add_option("--device", o->device,
@@ -308,19 +308,16 @@ int parse_options(int argc, char** argv, Options* o) {
       ->default_str("auto")
       ->group("Sessions");
 
-  app.add_option("--log-level", o->log_level, "Logs go to standard error")
-      ->transform(one_of<LogLevel>({{"debug", LogLevel::kDebug},
-                                    {"info", LogLevel::kInfo},
-                                    {"warning", LogLevel::kWarning},
-                                    {"error", LogLevel::kError},
-                                    {"off", LogLevel::kOff}}))
-      ->type_name("TEXT")
-      ->default_str("info")
+  add_named(app, "--log-level", &o->log_level,
+            {{"debug", LogLevel::kDebug},
+             {"info", LogLevel::kInfo},
+             {"warning", LogLevel::kWarning},
+             {"error", LogLevel::kError},
+             {"off", LogLevel::kOff}},
+            "Logs go to standard error")
       ->group("Logs");
-  app.add_option("--log-format", o->log_format, "One line an event")
-      ->transform(one_of<LogFormat>({{"text", LogFormat::kText}, {"json", LogFormat::kJson}}))
-      ->type_name("TEXT")
-      ->default_str("text")
+  add_named(app, "--log-format", &o->log_format,
+            {{"text", LogFormat::kText}, {"json", LogFormat::kJson}}, "One line an event")
       ->group("Logs");
   app.add_option("--traces", o->traces,
                  "http://HOST[:PORT] of an OpenTelemetry collector that takes OTLP over HTTP; "

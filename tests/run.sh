@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds and runs every test: no GPU, no network but Debian's and PyPI's packages.
+# Installs what is missing, builds and tests: no GPU, no network but Debian's and PyPI's packages.
 #   tests/run.sh              all tests, for the CPU, but those of the benchmarks and of OpenAI's client before
 #                             the current; all but the kernels is hardly optimised, and of losses of
 #                             power, random texts, pools of threads and the like some are tried

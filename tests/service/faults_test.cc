@@ -153,7 +153,8 @@ TEST_F(FaultTest, AReaderThatIsSlow) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   const auto stub = v1::Inference::NewStub(own_channel(*address_, arguments));
-  v1::GenerateRequest request = generate_request("It was", 1500);
+  constexpr size_t kTokens = 1500, kShortOnes = 10;
+  v1::GenerateRequest request = generate_request("It was", kTokens);
   request.set_logprobs(20);
   grpc::ClientContext context;
   std::atomic<bool> slow_ended = false;
@@ -163,12 +164,12 @@ TEST_F(FaultTest, AReaderThatIsSlow) {
     });
     EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();
     EXPECT_TRUE(outcome.proper());
-    EXPECT_EQ(outcome.ids.size(), 1500u);
+    EXPECT_EQ(outcome.ids.size(), kTokens);
     slow_ended = true;
   });
-  int answers = 0;
-  for (; !slow_ended && answers < 10; ++answers) EXPECT_EQ(ask(*client_), expected_);
-  EXPECT_EQ(answers, 10) << "the slow one was faster than 10 short ones";
+  size_t answers = 0;
+  for (; !slow_ended && answers < kShortOnes; ++answers) EXPECT_EQ(ask(*client_), expected_);
+  EXPECT_EQ(answers, kShortOnes) << "the slow one was faster than so many short ones";
   slow.join();
 }
 
@@ -295,15 +296,16 @@ TEST_F(FaultTest, AStormOfAborts) {
 
 TEST_F(FaultTest, AFloodThatDoesNotFitTheQueueIsRefusedAndTheRestServed) {
   const auto stub = v1::Inference::NewStub(own_channel(*address_));
+  constexpr int kRequests = 250;
   std::atomic<int> refused = 0, ok = 0;
-  in_threads(96, 250, [&](int i) {
+  in_threads(96, kRequests, [&](int i) {
     grpc::ClientContext context;
     const Outcome outcome = generate(*stub, generate_request("It was", 60, i), context);
     EXPECT_TRUE(outcome.proper());
     refused += outcome.status.error_code() == StatusCode::RESOURCE_EXHAUSTED;
     ok += outcome.status.ok();
   });
-  EXPECT_EQ(refused + ok, 250);
+  EXPECT_EQ(refused + ok, kRequests);
   EXPECT_GE(ok, 64) << "nobody is refused while fewer wait";
   EXPECT_GT(refused, 0);
 }

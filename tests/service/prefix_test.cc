@@ -3,10 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "tests/support/generate_outcome.h"
 #include "tests/support/server_process.h"
@@ -146,11 +144,12 @@ TEST_F(ServedPrefix, BeginsBeforeTheLastQuestion) {
 
 // Waits until so many states are on the disk.
 v1::Load::Prefixes written(Client& client, int64_t states) {
-  while (true) {
-    const v1::Load::Prefixes prefixes = client.load().prefixes();
-    if (prefixes.disk_states() >= states) return prefixes;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
+  v1::Load::Prefixes prefixes;
+  EXPECT_TRUE(comes_true([&] {
+    prefixes = client.load().prefixes();
+    return prefixes.disk_states() >= states;
+  }));
+  return prefixes;
 }
 
 TEST(PrefixesOfAServerBefore, AreThereAfterAKill) {
