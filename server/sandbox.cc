@@ -145,8 +145,10 @@ std::string enter_seccomp() {
   }
   // Sockets of the network and of this machine alone; netlink tells addresses.
   for (const int family : {AF_PACKET, AF_VSOCK, AF_ALG, AF_BLUETOOTH, AF_CAN, AF_TIPC, AF_RDS}) {
-    seccomp_rule_add(filter.get(), SCMP_ACT_ERRNO(EPERM), SCMP_SYS(socket), 1,
-                     SCMP_A0(SCMP_CMP_EQ, static_cast<scmp_datum_t>(family)));
+    const scmp_arg_cmp first_is_family{
+        .arg = 0, .op = SCMP_CMP_EQ, .datum_a = static_cast<scmp_datum_t>(family)};
+    seccomp_rule_add_array(filter.get(), SCMP_ACT_ERRNO(EPERM), SCMP_SYS(socket), 1,
+                           &first_is_family);
   }
   const int failed = seccomp_load(filter.get());
   return failed == 0 ? "seccomp" : fmt::format("no seccomp ({})", std::strerror(-failed));
@@ -155,7 +157,7 @@ std::string enter_seccomp() {
 }  // namespace
 
 std::string enter_sandbox(const SandboxFiles& files) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef RECURVE_SANITIZED
   // These run programs and look into the process where they report.
   static_cast<void>(enter_landlock);
   static_cast<void>(enter_seccomp);

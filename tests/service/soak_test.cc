@@ -12,6 +12,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/support/amount.h"
 #include "tests/support/generate_outcome.h"
 #include "tests/support/server_process.h"
 
@@ -22,11 +23,6 @@ using grpc::StatusCode;
 
 const std::string kModel = std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/xlstm-books";
 constexpr int kSlots = 16, kWorkers = 64;
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kUnderAsan = true;
-#else
-constexpr bool kUnderAsan = false;
-#endif
 
 double soak_seconds() {
   const char* set = std::getenv("RECURVE_SOAK_SECONDS");
@@ -252,7 +248,7 @@ TEST(SoakTest, AfterwardsAllIsWhereItBegan) {
   EXPECT_TRUE(comes_true([&] { return server.open_files() <= files; }))
       << server.open_files() << " open files once the clients are gone, " << files << " before";
   // A short run is not through with what it keeps, and ASan keeps what is freed.
-  if (seconds >= 60 && !kUnderAsan) {
+  if (seconds >= 60 && !kSanitized) {
     EXPECT_LE(server.resident_bytes(), memory + (4 << 20));
   }
   EXPECT_EQ(server.stop(), 0) << server.log();

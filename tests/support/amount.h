@@ -4,8 +4,9 @@
 
 namespace recurve::testing {
 
-// Whether a sanitizer watches the program, which takes time and memory of its own.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// Whether a sanitizer watches the program (CMake's RECURVE_SANITIZE), which takes time and memory
+// of its own.
+#ifdef RECURVE_SANITIZED
 constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;

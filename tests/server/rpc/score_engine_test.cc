@@ -10,7 +10,7 @@
 #include "tests/support/null_model.h"
 #include "tests/support/rpc_fixture.h"
 
-#ifdef __SANITIZE_ADDRESS__
+#ifdef RECURVE_SANITIZED
 extern "C" size_t __sanitizer_get_current_allocated_bytes();  // g++ comes without its header
 #endif
 
@@ -145,7 +145,7 @@ TEST_F(ScoreEngineTest, NeighboursChangeNothing) {
 // What this process takes. A sanitizer keeps freed memory from use for a while: there, what is
 // allocated counts.
 size_t memory_in_use() {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef RECURVE_SANITIZED
   return __sanitizer_get_current_allocated_bytes();
 #endif
   size_t pages = 0, resident = 0;

@@ -24,7 +24,8 @@ TEST(PrecompiledGolden, SameText) {
     const NormalizerChain chain = read_normalizer(&one["normalizer"]);
     for (size_t i = 0; i < golden()["texts"].size(); ++i) {
       SCOPED_TRACE(golden()["texts"][i]);
-      EXPECT_EQ(chain.normalize(golden()["texts"][i].get<std::string>()), one["normalized"][i])
+      EXPECT_EQ(chain.normalize(golden()["texts"][i].get<std::string>()),
+                one["normalized"][i].get<std::string>())
           << one["name"];
     }
   }
