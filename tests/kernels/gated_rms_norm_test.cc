@@ -25,7 +25,7 @@ std::vector<float> oracle(const Case& c, const std::vector<float>& x, const std:
       return c.gate ? value * gate / (1 + std::exp(-gate)) : value;
     };
     double squares = 0;
-    for (int i = 0; i < size; ++i) squares += std::pow(gated(i), 2);
+    for (int i = 0; i < size; ++i) squares += square(gated(i));
     for (int i = 0; i < size; ++i) {
       const double weight = c.weight ? w[group % c.G * size + i] : 1;
       y.push_back(static_cast<float>(gated(i) / std::sqrt(squares / size + c.eps) * weight));

@@ -38,7 +38,7 @@ TEST(HeadRmsNormReference, IsTheFormula) {
     Floats bare, silu, sigmoid;
     for (size_t at = 0; at < count; ++at) {
       double squares = 0;
-      for (int d = 0; d < s.DV; ++d) squares += std::pow(x[at / s.DV * s.DV + d], 2.0) / s.DV;
+      for (int d = 0; d < s.DV; ++d) squares += square(x[at / s.DV * s.DV + d]) / s.DV;
       const double y = x[at] / std::sqrt(squares + 1e-6);
       const double gated = y * w[at % s.DV] * exact_sigmoid(gate[at]);
       bare.push_back(static_cast<float>(y));

@@ -35,7 +35,7 @@ Floats formula(const NormShape& s, const Floats& x, const Floats& w, const Float
     const float* group = &x[at / size * size];
     double mean = 0, variance = 0;
     for (int d = 0; d < size; ++d) mean += double{group[d]} / size;
-    for (int d = 0; d < size; ++d) variance += std::pow(group[d] - mean, 2.0) / size;
+    for (int d = 0; d < size; ++d) variance += square(group[d] - mean) / size;
     const double normed = (x[at] - mean) / std::sqrt(variance + 1e-5) * w[at % s.D];
     y.push_back(static_cast<float>(normed + (b.empty() ? 0 : b[at % s.D]) +
                                    (residual.empty() ? 0 : residual[at])));

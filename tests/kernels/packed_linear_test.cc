@@ -183,7 +183,7 @@ double error_of(const WeightFormat& format, int64_t K) {
   const Packed packed(format, values, 64, K);
   double sum = 0;
   for (size_t i = 0; i < values.size(); ++i) {
-    sum += std::pow(static_cast<double>(packed.unpacked[i]) - values[i], 2);
+    sum += square(static_cast<double>(packed.unpacked[i]) - values[i]);
   }
   return std::sqrt(sum / static_cast<double>(values.size()));
 }

@@ -48,7 +48,7 @@ TEST(RmsNormReference, IsTheFormula) {
     Floats wanted;
     for (int r = 0; r < s.rows; ++r) {
       double squares = 0;
-      for (int d = 0; d < s.width; ++d) squares += std::pow(x[r * s.width + d], 2.0);
+      for (int d = 0; d < s.width; ++d) squares += square(x[r * s.width + d]);
       for (int d = 0; d < s.width; ++d) {
         const double y = x[r * s.width + d] * w[d] / std::sqrt(squares / s.width + 1e-6);
         wanted.push_back(static_cast<float>(y));
@@ -99,7 +99,7 @@ TEST(HeadNormGateReference, IsTheFormula) {
         const float* h = &in.h[(r * H + head) * DV];
         double mean = 0, variance = 0;
         for (int d = 0; d < DV; ++d) mean += h[d] / static_cast<double>(DV);
-        for (int d = 0; d < DV; ++d) variance += std::pow(h[d] - mean, 2.0) / DV;
+        for (int d = 0; d < DV; ++d) variance += square(h[d] - mean) / DV;
         for (int d = 0; d < DV; ++d) {
           const double normed = (h[d] - mean) / std::sqrt(variance + 1e-6) * in.w[head * DV + d];
           const double gate = sigmoid(in.o[r * in.o_stride() + head * DV + d]);

@@ -141,7 +141,7 @@ Gate exact_gate(int H, int N, const Gate& in, const Floats& k_k, const Floats& k
   for (size_t at = 0; at < in.w.size(); ++at) {
     double squares = 0;
     const size_t head = at / N * N;
-    for (size_t c = head; c < head + N; ++c) squares += std::pow(double{in.k[c]} * k_k[c % D], 2);
+    for (size_t c = head; c < head + N; ++c) squares += square(double{in.k[c]} * k_k[c % D]);
     const double length = std::max(std::sqrt(squares), 1e-12);
     const double alpha = exact_sigmoid(in.a[at]);
     out.kk[at] = static_cast<float>(double{in.k[at]} * k_k[at % D] / length);
@@ -260,7 +260,7 @@ TEST_P(Rwkv7RowsTest, HeadNormBonusIsTheFormula) {
       double mean = 0, variance = 0, bonus = 0;
       for (size_t c = head; c < head + N; ++c) mean += double{x[0][c]} / N;
       for (size_t c = head; c < head + N; ++c) {
-        variance += std::pow(x[0][c] - mean, 2) / N;
+        variance += square(x[0][c] - mean) / N;
         bonus += double{x[1][c]} * x[2][c] * x[5][c % D];
       }
       const double normed = (x[0][at] - mean) / std::sqrt(variance + 64e-5) * x[6][d] + x[7][d];

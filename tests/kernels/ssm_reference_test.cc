@@ -52,7 +52,7 @@ RecurrenceResult scan_oracle(const ScanSize& c, const RecurrenceOp& op, const st
   // Value i of the `count` from the column `first` on, normed where the op norms them.
   const auto param = [&](int t, int first, int count, int i) {
     double squares = 0;
-    for (int j = 0; j < count; ++j) squares += std::pow(row(t, first + j), 2);
+    for (int j = 0; j < count; ++j) squares += square(row(t, first + j));
     return row(t, first + i) /
            (c.norm_eps > 0 ? std::sqrt(squares / count + double{c.norm_eps}) : 1);
   };

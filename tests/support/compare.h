@@ -8,6 +8,8 @@
 
 namespace recurve::testing {
 
+inline double square(double x) { return x * x; }
+
 // How far apart two computations of the same may be. A value is close when it differs by at most
 // absolute + relative * |wanted|; all of them together when 1 - cosine is at most `angle` as well,
 // which sees a small error that all values share.

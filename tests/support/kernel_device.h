@@ -11,6 +11,7 @@
 #include "kernels/backend.h"
 #include "tests/support/device_array.h"
 #include "tests/support/devices.h"
+#include "tests/support/normal_floats.h"
 #if __has_include(<hwy/targets.h>)
 #include "kernels/cpu/targets.h"
 // After the choice of instruction sets.
@@ -106,14 +107,6 @@ inline std::string name_of_device(const ::testing::TestParamInfo<DeviceUnderTest
 #else
 #define RECURVE_ON_CUDA(suite) static_assert(true)
 #endif
-
-inline std::vector<float> normal_floats(std::mt19937_64& random, size_t count, float deviation = 1,
-                                        float mean = 0) {
-  std::normal_distribution<float> normal(mean, deviation);
-  std::vector<float> values(count);
-  for (float& value : values) value = normal(random);
-  return values;
-}
 
 // Rounded to nearest even. NaN stays NaN.
 inline uint16_t to_bf16(float value) {

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "tests/support/model_runner.h"
+#include "tests/support/normal_floats.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 
@@ -22,11 +23,11 @@ class TinyCheckpoint {
   // A tensor of normal values.
   TinyCheckpoint& add(const std::string& name, const std::vector<int64_t>& shape, double deviation,
                       double mean = 0) {
-    std::normal_distribution<float> normal(static_cast<float>(mean), static_cast<float>(deviation));
     int64_t count = 1;
     for (const int64_t extent : shape) count *= extent;
-    std::vector<float> values(static_cast<size_t>(count));
-    for (float& value : values) value = normal(random_);
+    const std::vector<float> values =
+        normal_floats(random_, static_cast<size_t>(count), static_cast<float>(deviation),
+                      static_cast<float>(mean));
     writer_.add_f32(name, shape, values);
     tensors_[name] = Doubles(values.begin(), values.end());
     return *this;

@@ -5,6 +5,7 @@
 
 #include "kernels/ops/sample_math.h"
 #include "tests/server/engine/oracle.h"
+#include "tests/support/normal_floats.h"
 #include "tests/support/random_values.h"
 #include "tests/support/row_sampler.h"
 
@@ -27,10 +28,9 @@ class SamplerOracle : public ::testing::TestWithParam<int32_t>, protected testin
   // Some rows are coarse, so that many logits are equal.
   std::vector<float> row() {
     const bool coarse = coin(0.3);
-    std::normal_distribution<float> normal(0, real(0.1f, 6));
-    std::vector<float> logits(static_cast<size_t>(usable()) + 5);
+    const float spread = real(0.1f, 6);
+    auto logits = testing::normal_floats(generator_, static_cast<size_t>(usable()) + 5, spread);
     for (float& x : logits) {
-      x = normal(generator_);
       if (coarse) x = std::round(x * 2) / 2;
     }
     return logits;
@@ -77,7 +77,8 @@ class SamplerOracle : public ::testing::TestWithParam<int32_t>, protected testin
 };
 
 TEST_P(SamplerOracle, DrawsWhatSortingEverythingDraws) {
-  const SamplingVocab vocab{.rows = usable() + 5, .usable = usable(), .eos_ids = {usable() / 2}};
+  const SamplingVocab vocab{
+      .rows = usable() + 5, .usable = usable(), .eos_ids = {usable() / 2, usable() - 1}};
   Sampler sampler(vocab);
   int drawn = 0;
   for (int round = 0; round < 400; ++round) {
@@ -101,7 +102,8 @@ TEST_P(SamplerOracle, DrawsWhatSortingEverythingDraws) {
 }
 
 TEST_P(SamplerOracle, GreedyTakesTheFirstOfTheGreatest) {
-  const SamplingVocab vocab{.rows = usable() + 5, .usable = usable(), .eos_ids = {usable() / 2}};
+  const SamplingVocab vocab{
+      .rows = usable() + 5, .usable = usable(), .eos_ids = {usable() / 2, usable() - 1}};
   Sampler sampler(vocab);
   for (int round = 0; round < 200; ++round) {
     SamplingParams p = params();
@@ -152,13 +154,11 @@ INSTANTIATE_TEST_SUITE_P(Vocabularies, SamplerOracle,
 
 // The size that matters for xLSTM-7b, for flat and for peaked rows.
 TEST(SamplerOracleLarge, FiftyThousandIds) {
-  const SamplingVocab vocab{.rows = 50304, .usable = 50277, .eos_ids = {0}};
+  const SamplingVocab vocab{.rows = 50304, .usable = 50277, .eos_ids = {0, 7}};
   Sampler sampler(vocab);
-  std::mt19937 generator(5);
+  std::mt19937_64 generator(5);
   for (const float spread : {0.01f, 1.0f, 5.0f}) {
-    std::normal_distribution<float> normal(0, spread);
-    std::vector<float> logits(50304);
-    for (float& x : logits) x = normal(generator);
+    const auto logits = testing::normal_floats(generator, 50304, spread);
     for (int option = 0; option < 6; ++option) {
       SamplingParams p;
       p.seed = static_cast<uint64_t>(option);
