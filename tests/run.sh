@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and tests: no GPU, no network but Debian's and PyPI's packages.
 #   tests/run.sh              all tests, for the CPU, but those of the benchmarks and of OpenAI's client before
-#                             the current; all but the kernels is hardly optimised, and of losses of
-#                             power, random texts, pools of threads and the like some are tried
+#                             the current; by clang, which compiles in half of g++'s time, with all but
+#                             the kernels hardly optimised; of losses of power, random texts, pools of
+#                             threads and the like some are tried
 #   tests/run.sh --all        all of them, as shipped; also with ASan and UBSan, fuzzing among them,
 #                             with TSan, a soak of two minutes, two minutes of kill -9 beside durable
 #                             sessions, and of CUDA that it compiles, up to PTX for one architecture;
@@ -22,7 +23,7 @@ for argument in "$@"; do
   case $argument in
     --all) all=1 ;;
     --all-cuda) all=1 all_cuda=1 ;;
-    *) sed -n '2,15s/^# \?//p' "$0" && exit 2 ;;
+    *) sed -n '2,16s/^# \?//p' "$0" && exit 2 ;;
   esac
 done
 results=build/results
@@ -59,19 +60,14 @@ format_of_ours() {
     xargs -r -n 40 -P "$(nproc)" clang-format --dry-run -Werror
 }
 
-# configure PRESET OPTIONS...
+# configure PRESET
 configure() {
-  local preset=$1
-  shift
-  cmake --preset "$preset" "$@" >"$results/$preset-configure.log" ||
-    { cat "$results/$preset-configure.log"; return 1; }
+  cmake --preset "$1" >"$results/$1-configure.log" || { cat "$results/$1-configure.log"; return 1; }
 }
-# build PRESET TARGET OPTIONS...: with a compiler for each processor. With Ninja's two more, each waits
-# for memory longer: a tenth more time.
+# build PRESET TARGET: with a compiler for each processor. With Ninja's two more, each waits for memory
+# longer: a tenth more time.
 build() {
-  local preset=$1 target=$2
-  shift 2
-  configure "$preset" "$@" && cmake --build --preset "$preset" --target "$target" --parallel "$(nproc)"
+  configure "$1" && cmake --build --preset "$1" --target "$2" --parallel "$(nproc)"
 }
 
 # run_tests PRESET CTEST_OPTIONS...: more tests at a time than there are processors, as many wait for servers.
@@ -152,17 +148,11 @@ check "clang-format" format_of_ours
 
 # With --all, what computes nothing is tested under the sanitizers alone, and the rest as it is shipped;
 # without it, the kernels have the instruction set that this machine chooses and the least, there are
-# no benchmarks, all but the kernels is hardly optimised, and of what is only more of the same less is
-# tried.
-not_needed=""
-if [ -n "$all" ]; then
-  check_options=(-DRECURVE_ALL_TESTS=OFF -DRECURVE_QUICK=OFF)
-else
-  not_needed=clients-openai-previous
-  check_options=(-DRECURVE_ALL_TESTS=ON -DRECURVE_QUICK=ON)
-fi
-say "check: configuration"
-configure check "${check_options[@]}"  # draws the golden weights, which Python's tests read
+# no benchmarks, and of what is only more of the same less is tried.
+preset=check not_needed=""
+[ -n "$all" ] || preset=quick not_needed=clients-openai-previous
+say "$preset: configuration"
+configure $preset  # draws the golden weights, which Python's tests read
 
 # Python's tests take one processor, and the build leaves them their share. Then the environments of
 # the tests that need packages of their own; one that cannot be made fails in its test, by name.
@@ -176,17 +166,17 @@ python=$!
 
 [ -d "${RECURVE_DATA:-../shared/data}" ] ||
   echo "(no folder ../shared/data, nor RECURVE_DATA: the tests that need it are skipped)"
-say "check: build, and Python"
-check "check: build" build check all "${check_options[@]}"
-checked=$?
+say "$preset: build, and Python"
+check "$preset: build" build $preset all
+built_to_test=$?
 if check "Python" wait $python; then
   tail -n 1 "$results/python.log"
 else
   cat "$results/python.log"
 fi
 [ -z "$all" ] || exec {built}< <(build_in_idle_time)
-say "check: tests"
-[ $checked -ne 0 ] || check "check: tests" run_tests check
+say "$preset: tests"
+[ $built_to_test -ne 0 ] || check "$preset: tests" run_tests $preset
 
 if [ -n "$all" ]; then
   # Beside what is built, which leaves it as much as it takes.

@@ -22,22 +22,30 @@ file(GLOB xgrammar_sources ${xgrammar_folder}/cpp/*.cc ${xgrammar_folder}/cpp/co
   ${xgrammar_folder}/cpp/support/*.cc)
 # Lark's grammars are not among what an answer may be: xgrammar_left_out.cc stands there instead.
 list(FILTER xgrammar_sources EXCLUDE REGEX "/lark_converter\\.cc$")
+# Many sources at once take half the time: two batches, for some define what others do too. What reads
+# schemas runs once for each of them, and what computes masks for each token.
 set(xgrammar_schemas ${xgrammar_sources})
-list(FILTER xgrammar_schemas INCLUDE REGEX "/(json_schema_converter|regex_converter|structural_tag|grammar_.*er)\\.cc$")
-add_library(xgrammar STATIC ${xgrammar_sources} ${among_xgrammar})
-target_include_directories(xgrammar PRIVATE ${CMAKE_SOURCE_DIR})
-# Many sources at once take half the time: two batches, for some define what others do too.
-set_target_properties(xgrammar PROPERTIES CXX_STANDARD 17 UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-set_source_files_properties(${xgrammar_sources} ${among_xgrammar} PROPERTIES UNITY_GROUP grammars)
-set_source_files_properties(${xgrammar_schemas} PROPERTIES UNITY_GROUP schemas)
-target_include_directories(xgrammar SYSTEM PUBLIC ${xgrammar_folder}/include
-  ${xgrammar_folder}/3rdparty/dlpack/include)
-target_include_directories(xgrammar SYSTEM PRIVATE ${xgrammar_folder}/cpp
-  ${xgrammar_folder}/3rdparty/picojson)
-# What it would say on standard error is for us to hear: see xgrammar_library.cc.
-target_compile_definitions(xgrammar PRIVATE XGRAMMAR_LOG_CUSTOMIZE=1 XGRAMMAR_ENABLE_CPPTRACE=0
-  XGRAMMAR_ENABLE_INTERNAL_CHECK=0)
-target_compile_options(xgrammar PRIVATE -w -O2 ${beside_kernels})
-if(RECURVE_SANITIZE MATCHES "undefined")
-  target_compile_options(xgrammar PRIVATE -fno-sanitize=undefined)  # it is not ours to mend
+list(FILTER xgrammar_schemas INCLUDE REGEX
+  "/(grammar_(builder|parser|printer)|json_schema_converter|regex_converter|structural_tag)\\.cc$")
+list(REMOVE_ITEM xgrammar_sources ${xgrammar_schemas})
+add_library(xgrammar_schemas OBJECT ${xgrammar_schemas})
+add_library(xgrammar STATIC ${xgrammar_sources} ${among_xgrammar} $<TARGET_OBJECTS:xgrammar_schemas>)
+foreach(target xgrammar xgrammar_schemas)
+  set_target_properties(${target} PROPERTIES CXX_STANDARD 17 UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+  target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_include_directories(${target} SYSTEM PUBLIC ${xgrammar_folder}/include
+    ${xgrammar_folder}/3rdparty/dlpack/include)
+  target_include_directories(${target} SYSTEM PRIVATE ${xgrammar_folder}/cpp
+    ${xgrammar_folder}/3rdparty/picojson)
+  # What it would say on standard error is for us to hear: see xgrammar_library.cc.
+  target_compile_definitions(${target} PRIVATE XGRAMMAR_LOG_CUSTOMIZE=1 XGRAMMAR_ENABLE_CPPTRACE=0
+    XGRAMMAR_ENABLE_INTERNAL_CHECK=0)
+  target_compile_options(${target} PRIVATE -w -O2)
+  if(RECURVE_SANITIZE MATCHES "undefined")
+    target_compile_options(${target} PRIVATE -fno-sanitize=undefined)  # it is not ours to mend
+  endif()
+endforeach()
+target_compile_options(xgrammar PRIVATE ${beside_kernels})
+if(RECURVE_QUICK)
+  target_compile_options(xgrammar_schemas PRIVATE -O0)
 endif()

@@ -21,8 +21,8 @@ constexpr bool kQuick = false;
 
 // How many, or how long: of what is only more of the same, quick builds try less than
 // `tests/run.sh --all` tries of the program as it is shipped, and so do sanitizers, under which
-// everything takes some ten times as long. For tests that `--all` also runs as shipped: OPTIMISED
-// or COMPUTES in tests/CMakeLists.txt.
+// everything takes some ten times as long. For tests that `--all` also runs as shipped: COMPUTES in
+// tests/CMakeLists.txt.
 constexpr size_t amount(size_t as_shipped, size_t less) {
   return kSanitized || kQuick ? less : as_shipped;
 }
