@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and tests: no GPU, no network but Debian's and PyPI's packages.
 #   tests/run.sh              all tests, for the CPU, but those of the benchmarks and of OpenAI's client before
-#                             the current; by clang, which compiles in half of g++'s time, with all but
-#                             the kernels hardly optimised; of losses of power, random texts, pools of
+#                             the current; compiled by clang, and all but the kernels hardly optimised, if
+#                             at all, which is sooner done; of losses of power, random texts, pools of
 #                             threads and the like some are tried
 #   tests/run.sh --all        all of them, as shipped; also with ASan and UBSan, fuzzing among them,
 #                             with TSan, a soak of two minutes, two minutes of kill -9 beside durable

@@ -30,8 +30,8 @@ class SamplerOracle : public ::testing::TestWithParam<int32_t>, protected testin
     const bool coarse = coin(0.3);
     const float spread = real(0.1f, 6);
     auto logits = testing::normal_floats(generator_, static_cast<size_t>(usable()) + 5, spread);
-    for (float& x : logits) {
-      if (coarse) x = std::round(x * 2) / 2;
+    if (coarse) {
+      for (float& x : logits) x = std::round(x * 2) / 2;
     }
     return logits;
   }
