@@ -30,8 +30,9 @@ results=build/results
 tests_beside=2
 [ -z "$all" ] || tests_beside=1  # which others are built beside, too
 export PYTHONDONTWRITEBYTECODE=1
-export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1"
+names=external_symbolizer_path=/usr/bin/llvm-symbolizer-19  # of functions, which tests/tsan.supp needs
+export ASAN_OPTIONS=detect_leaks=1:$names UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1:$names
+export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1 $names"
 
 parts=() part="" part_began=0
 # say PART: ends the part before, and begins this one.

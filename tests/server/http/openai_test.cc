@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -175,13 +176,17 @@ TEST_F(OpenAiTest, WhatCannotBeHonouredIsRefusedByName) {
 }
 
 TEST_F(OpenAiTest, RefusalsTellWhetherToTryAgain) {
-  Ending why{.why = Finish::kSessionBusy};
-  start({.script = [&](const Request&) { return FakeEngine::Play{{}, why}; }});
+  std::atomic<bool> overloaded = false;
+  start({.script = [&](const Request&) {
+    const Ending busy{.why = Finish::kSessionBusy};
+    const Ending full{.why = Finish::kOverloaded, .retry_seconds = 2.5};
+    return FakeEngine::Play{{}, overloaded ? full : busy};
+  }});
   json body = completion("x");
   auto got = post("/v1/completions", body);
   EXPECT_EQ(got.status, 409);
   EXPECT_THAT(got.head, HasSubstr("x-should-retry: false"));
-  why = {.why = Finish::kOverloaded, .retry_seconds = 2.5};
+  overloaded = true;
   body["stream"] = true;
   got = post("/v1/completions", body);
   EXPECT_EQ(got.status, 429);
