@@ -30,9 +30,10 @@ results=build/results
 tests_beside=2
 [ -z "$all" ] || tests_beside=1  # which others are built beside, too
 export PYTHONDONTWRITEBYTECODE=1
-names=external_symbolizer_path=/usr/bin/llvm-symbolizer-19  # of functions, which tests/tsan.supp needs
-export ASAN_OPTIONS=detect_leaks=1:$names UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1:$names
-export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1 $names"
+# tests/tsan.supp names functions.
+symbolizer=external_symbolizer_path=/usr/bin/llvm-symbolizer-19
+export ASAN_OPTIONS=detect_leaks=1:$symbolizer UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1:$symbolizer
+export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1 $symbolizer"
 
 parts=() part="" part_began=0
 # say PART: ends the part before, and begins this one.
