@@ -8,15 +8,9 @@
 #include <string_view>
 
 #include "kernels/kernels.h"
+#include "kernels/stream.h"
 
 namespace recurve {
-
-// Work in order. Host backends finish each call before it returns.
-class Stream {
- public:
-  virtual ~Stream() = default;
-  virtual void wait() = 0;  // until all work queued so far is done
-};
 
 // Work that was recorded and can be queued again as a whole, on the same memory.
 class Recording {

@@ -8,8 +8,6 @@
 #                             with TSan, a soak of two minutes, two minutes of kill -9 beside durable
 #                             sessions, and of CUDA that it compiles, up to PTX for one architecture;
 #                             CI=true in the environment asks for the same
-#   tests/run.sh --all-cuda   --all, and every CUDA source is compiled, and linked; without it, on a
-#                             branch, only those that differ from where it left main
 # tests/gpu.sh compiles all of CUDA and runs it on a GPU. The last lines say how long each part
 # took, which tests took longest, and how many passed and failed; the exit status is 0 if none
 # failed.
@@ -17,18 +15,15 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 . deploy/packages.sh
 
-all="" all_cuda=""
+all=""
 [ "${CI:-}" = true ] && all=1
 for argument in "$@"; do
   case $argument in
     --all) all=1 ;;
-    --all-cuda) all=1 all_cuda=1 ;;
-    *) sed -n '2,16s/^# \?//p' "$0" && exit 2 ;;
+    *) sed -n '2,14s/^# \?//p' "$0" && exit 2 ;;
   esac
 done
 results=build/results
-tests_beside=2
-[ -z "$all" ] || tests_beside=1  # which others are built beside, too
 export PYTHONDONTWRITEBYTECODE=1
 # tests/tsan.supp names functions.
 symbolizer=external_symbolizer_path=/usr/bin/llvm-symbolizer-19
@@ -66,75 +61,30 @@ format_of_ours() {
 configure() {
   cmake --preset "$1" >"$results/$1-configure.log" || { cat "$results/$1-configure.log"; return 1; }
 }
-# build PRESET TARGET: with a compiler for each processor. With Ninja's two more, each waits for memory
+# build PRESET TARGETS: with a compiler for each processor. With Ninja's two more, each waits for memory
 # longer: a tenth more time.
 build() {
-  configure "$1" && cmake --build --preset "$1" --target "$2" --parallel "$(nproc)"
+  # shellcheck disable=SC2086
+  configure "$1" && cmake --build --preset "$1" --target $2 --parallel "$(nproc)"
 }
 
 # run_tests PRESET CTEST_OPTIONS...: more tests at a time than there are processors, as many wait for servers.
 run_tests() {
   local preset=$1
   shift
-  ctest --test-dir "build/$preset" -j "$(($(nproc) + tests_beside))" --output-on-failure --no-tests=error \
+  ctest --test-dir "build/$preset" -j "$(($(nproc) + 2))" --output-on-failure --no-tests=error \
     --output-junit "$PWD/$results/$preset.xml" --test-output-size-passed 1000000 \
     --test-output-size-failed 1000000 "$@"
 }
 
-# The commit at which this branch left main; nothing on main itself, or where there is no main.
-left_main_at() {
-  local main base
-  for main in origin/HEAD origin/main main; do
-    base=$(git merge-base HEAD "$main" 2>/dev/null) || continue
-    [ "$base" = "$(git rev-parse HEAD)" ] || echo "$base"
-    return
-  done
-}
-
-# Compiles the CUDA sources that differ from main; or all, which are linked then, and what needs no
-# GPU is run.
+# Compiles and links all of CUDA, and runs what needs no GPU.
 check_cuda() {
   if [ -z "$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc)" ]; then
     echo "no nvcc on this machine: CUDA is not compiled"
     return 0
   fi
-  cmake --preset cuda || return 1
-  local base sources
-  base=$(left_main_at)
-  if [ -z "$base" ] || [ -n "$all_cuda" ]; then
-    cmake --build --preset cuda --target kernels_test kernels_linear_test kernels_recurrence_test &&
-      build/cuda/bin/kernels_test --gtest_filter='CudaDevice*'
-    return
-  fi
-  sources=$(/usr/bin/python3 tests/cuda_sources.py build/cuda "$base") || return 1
-  echo "$(wc -w <<<"$sources") sources with CUDA differ from $base"
-  # To ninja, a source and a caret name what is made of it.
-  [ -z "$sources" ] || sed 's/$/^/' <<<"$sources" | xargs ninja -C build/cuda
-}
-
-# What only --all needs is built in the time that the tests leave of the processors, many of which
-# wait: its output goes to build/results, and a line says how each ended: NAME STATUS.
-build_in_idle_time() {
-  chrt --idle -p 0 $BASHPID
-  local name command
-  while read -r name command; do
-    $command >"$results/$name-build.log" 2>&1 </dev/null
-    echo "$name $?"
-  done <<END
-asan build asan all
-tsan build tsan tsan_tests
-cuda check_cuda
-END
-}
-# wait_for NAME: until build_in_idle_time, read from descriptor $built, is done with it.
-wait_for() {
-  local name status
-  say "$1: the rest of its build"
-  while read -r name status <&"$built"; do
-    passed "$name: build" "$status" || tail -50 "$results/$name-build.log"
-    [ "$name" != "$1" ] || return "$status"
-  done
-  passed "$1: build" 1
+  build cuda "kernels_test kernels_linear_test kernels_recurrence_test" &&
+    build/cuda/bin/kernels_test --gtest_filter='CudaDevice*'
 }
 
 mkdir -p "$results"
@@ -176,20 +126,21 @@ if check "Python" wait $python; then
 else
   cat "$results/python.log"
 fi
-[ -z "$all" ] || exec {built}< <(build_in_idle_time)
 say "$preset: tests"
 [ $built_to_test -ne 0 ] || check "$preset: tests" run_tests $preset
 
 if [ -n "$all" ]; then
-  # Beside what is built, which leaves it as much as it takes.
+  # Beside what is compiled, which leaves them as much as they take.
   tests/soak.sh --minutes 2 --preset check >"$results/soak.log" 2>&1 &
   soak=$!
   tests/durable/kills.sh --minutes 2 --preset check >"$results/kills.log" 2>&1 &
   kills=$!
-  wait_for asan && say "asan: tests" && check "asan: tests" run_tests asan
-  wait_for tsan && say "tsan: tests" && check "tsan: tests" run_tests tsan -L tsan
-  wait_for cuda && tail -3 "$results/cuda-build.log"
-  say "soak"
+  say "asan: build, soak and kill -9"
+  check "asan: build" build asan all && say "asan: tests" && check "asan: tests" run_tests asan
+  say "tsan: build"
+  check "tsan: build" build tsan tsan_tests && say "tsan: tests" && check "tsan: tests" run_tests tsan -L tsan
+  say "cuda"
+  check "cuda" check_cuda
   check "soak" wait $soak || cat "$results/soak.log"
   check "kill -9" wait $kills || cat "$results/kills.log"
 fi

@@ -19,7 +19,7 @@ using ::testing::Key;
 using ::testing::Pair;
 using ::testing::StartsWith;
 
-#if __has_include(<hwy/highway.h>)
+#if RECURVE_CPU
 constexpr bool kHasCpu = true;
 #else
 constexpr bool kHasCpu = false;

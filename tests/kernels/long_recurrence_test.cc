@@ -184,7 +184,7 @@ TEST_P(LongRecurrenceTest, DecayFamilyIsItsStepsInDouble) {
 }
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LongRecurrenceTest);
-#if __has_include(<hwy/targets.h>)
+#if RECURVE_CPU
 INSTANTIATE_TEST_SUITE_P(Cpu, LongRecurrenceTest,
                          ::testing::Values(DeviceUnderTest{"cpu", 2, 0, "cpu2"}), name_of_device);
 #endif

@@ -1,7 +1,7 @@
 // Which of two ways to multiply is the faster one here.
 #include <gtest/gtest.h>
 
-#if __has_include(<hwy/highway.h>)
+#if RECURVE_CPU
 #include "kernels/cpu/products/measure.h"
 #include "kernels/formats/int4.h"
 #include "kernels/formats/plain.h"

@@ -35,7 +35,7 @@ TEST(ActivationType, AreRoundedOnTheCpuAloneAndWhereThatIsAskedFor) {
               HasSubstr("activations in f32"));
 }
 
-#if __has_include(<hwy/highway.h>)
+#if RECURVE_CPU
 struct Case {
   int rows, N, K;
   bool parts;  // gate and bias; else a residual

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#if __has_include(<hwy/highway.h>)
+#if RECURVE_CPU
 #include <atomic>
 #include <chrono>
 #include <thread>

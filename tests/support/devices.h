@@ -9,7 +9,7 @@ namespace recurve::testing {
 
 // The devices whose memory is the machine's own.
 inline std::vector<std::string> host_devices() {
-#if __has_include(<hwy/targets.h>)
+#if RECURVE_CPU
   return {"reference", "cpu"};
 #else
   return {"reference"};

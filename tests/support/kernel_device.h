@@ -12,7 +12,7 @@
 #include "tests/support/device_array.h"
 #include "tests/support/devices.h"
 #include "tests/support/normal_floats.h"
-#if __has_include(<hwy/targets.h>)
+#if RECURVE_CPU
 #include "kernels/cpu/targets.h"
 // After the choice of instruction sets.
 #include <hwy/targets.h>
@@ -46,7 +46,7 @@ struct DeviceUnderTest {
 
 inline std::vector<DeviceUnderTest> devices_under_test() {
   std::vector<DeviceUnderTest> devices;
-#if __has_include(<hwy/targets.h>)
+#if RECURVE_CPU
   devices.push_back({"cpu", 1, 0, "cpu1"});
   devices.push_back({"cpu", 2, 0, "cpu2"});
   devices.push_back({"cpu", 3, 0, "cpu3"});
@@ -77,7 +77,7 @@ class DeviceTestWith : public ::testing::TestWithParam<Param> {
 
  private:
   static void use_vectors([[maybe_unused]] int64_t target) {
-#if __has_include(<hwy/targets.h>)
+#if RECURVE_CPU
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().DeInit();
 #endif

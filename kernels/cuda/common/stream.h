@@ -3,9 +3,9 @@
 
 #include <span>
 
-#include "kernels/backend.h"
 #include "kernels/cuda/common/error.h"
 #include "kernels/cuda/common/scratch.h"
+#include "kernels/stream.h"
 
 namespace recurve::cuda {
 
