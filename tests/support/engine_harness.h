@@ -141,7 +141,8 @@ struct HarnessOptions {
 class EngineHarness {
  public:
   EngineHarness(const Model& model, Backend& backend, const HarnessOptions& options = {})
-      : queue_(options.max_queue),
+      : archive_(options.archive),
+        queue_(options.max_queue),
         engine_(model, backend,
                 {.rows = static_cast<int32_t>(model.info().vocab),
                  .usable = static_cast<int32_t>(model.info().vocab),
@@ -179,12 +180,14 @@ class EngineHarness {
   void step(int steps) {
     for (int i = 0; i < steps; ++i) step();
   }
-  // Steps until there is nothing to compute and no state is on its way, the last two of them
-  // without work: the first may have sent for a state that came at once.
+  // Steps until there is nothing to compute and no state is on its way to or from a slot. The last
+  // two are without work, as the first may have sent for a state that came at once, and without
+  // anything taken from the archive, which leads to work where it is copied to the device first.
   void run_until_idle(int most_steps = 100000) {
     bool idle = false;
     for (int i = 0; i < most_steps; ++i) {
-      const bool worked = step();
+      const bool was_under_way = archive_under_way();
+      const bool worked = step() || (was_under_way && !archive_under_way());
       wait_for_copies();
       if (!worked && idle) return;
       idle = !worked;
@@ -250,6 +253,9 @@ class EngineHarness {
   const EngineStats& stats() const { return stats_; }
 
  private:
+  bool archive_under_way() const { return archive_ != nullptr && archive_->working(); }
+
+  Archive* archive_;
   AdmissionQueue queue_;
   EngineStats stats_;
   EngineMetrics metrics_;
