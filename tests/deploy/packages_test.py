@@ -142,9 +142,12 @@ def test_the_cpp_client_is_found_as_a_package(tree, tmp_path):
     server = subprocess.Popen([tree / "bin/recurve-server", "--model", MODEL, "--listen", address,
                                "--threads", "1"], stderr=subprocess.DEVNULL)
     try:
-        run(tree / "bin/recurve", "--server", address, "health", "--wait", "60")
-        said = run(tmp_path / "build/stream", address, "Once upon a time")
-        assert len(said.split()) >= 3
+        recurve = [tree / "bin/recurve", "--server", address]
+        run(*recurve, "health", "--wait", "60")
+        prompt = "Once upon a time"
+        said = run(*recurve, "generate", "--prompt", prompt, "--temperature", "0", "--max-tokens", "16")
+        assert said
+        assert run(tmp_path / "build/stream", address, prompt) == said + "\n"
     finally:
         server.terminate()
         assert server.wait() == 0

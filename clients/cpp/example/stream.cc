@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
     recurve::v1::GenerateRequest request;
     request.set_text(argv[2]);
     request.mutable_stop()->set_max_tokens(16);
+    request.mutable_sampling()->set_temperature(0);  // the most likely tokens: each time the same
     const auto print = [](const recurve::v1::GenerateResponse& response) {
       std::cout << response.chunk().text() << std::flush;
     };
