@@ -61,11 +61,12 @@ format_of_ours() {
 configure() {
   cmake --preset "$1" >"$results/$1-configure.log" || { cat "$results/$1-configure.log"; return 1; }
 }
-# build PRESET TARGETS: with a compiler for each processor. With Ninja's two more, each waits for memory
+# build PRESET TARGET...: with a compiler for each processor. With Ninja's two more, each waits for memory
 # longer: a tenth more time.
 build() {
-  # shellcheck disable=SC2086
-  configure "$1" && cmake --build --preset "$1" --target $2 --parallel "$(nproc)"
+  local preset=$1
+  shift
+  configure "$preset" && cmake --build --preset "$preset" --parallel "$(nproc)" --target "$@"
 }
 
 # run_tests PRESET CTEST_OPTIONS...: more tests at a time than there are processors, as many wait for servers.
@@ -83,7 +84,7 @@ check_cuda() {
     echo "no nvcc on this machine: CUDA is not compiled"
     return 0
   fi
-  build cuda "kernels_test kernels_linear_test kernels_recurrence_test" &&
+  build cuda kernels_test kernels_linear_test kernels_recurrence_test &&
     build/cuda/bin/kernels_test --gtest_filter='CudaDevice*'
 }
 
