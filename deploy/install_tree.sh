@@ -31,8 +31,8 @@ if [ -n "$built" ]; then
   done
   [ ${#programs[@]} -gt 0 ] || { echo "error: no program in $build/bin: build it first" >&2; exit 1; }
 else
-  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DRECURVE_CUDA="${RECURVE_CUDA:-ON}" \
-    >/dev/null
+  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DRECURVE_TESTS=ON \
+    -DRECURVE_CUDA="${RECURVE_CUDA:-ON}" >/dev/null
   cmake --build "$build" --target "${programs[@]}" -j "${RECURVE_JOBS:-$(nproc)}"
 fi
 

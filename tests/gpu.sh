@@ -26,7 +26,7 @@ ninja="" keep_going="-k"
 command -v ninja >/dev/null && ninja="-G Ninja" keep_going="-k 0"
 # shellcheck disable=SC2086
 cmake -S . -B "$build" $ninja -DCMAKE_BUILD_TYPE=Release -DRECURVE_SERVER=OFF -DRECURVE_CUDA=ON \
-  -DRECURVE_BATCHES=ON -DCMAKE_CUDA_ARCHITECTURES="${RECURVE_GPU_ARCHITECTURES:-80;90a-real}" \
+  -DCMAKE_CUDA_ARCHITECTURES="${RECURVE_GPU_ARCHITECTURES:-80;90a-real}" \
   >"$out/configure.log" 2>&1 ||
   { cat "$out/configure.log"; exit 1; }
 # shellcheck disable=SC2086
