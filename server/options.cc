@@ -10,6 +10,7 @@
 
 #include "kernels/weight_formats.h"
 #include "server/environment.h"
+#include "server/flag_values.h"
 #include "server/rpc/server.h"
 #include "server/text/chat_forms.h"
 #include "server/version.h"
@@ -17,28 +18,16 @@
 namespace recurve {
 namespace {
 
-// A flag whose values have names; its default is the value as it is. The help and refusals have
-// those alone: to CLI11 the values of an enumeration of bytes are characters.
+// A flag whose values have names; its default is the value as it is.
 template <typename T>
 CLI::Option* add_named(CLI::App& app, const char* name, T* value,
                        const std::map<std::string, std::type_identity_t<T>>& values,
                        const char* what) {
-  std::string names, otherwise;
+  std::string otherwise;
   for (const auto& [of_value, one] : values) {
-    names += (names.empty() ? "{" : ",") + of_value;
     if (one == *value) otherwise = of_value;
   }
-  names += "}";
-  const auto refuse_others = [transform = CLI::CheckedTransformer(values),
-                              names](std::string& said) -> std::string {
-    const std::string found = said;
-    if (transform(said).empty()) return "";
-    return "wanted one of " + names + ", found " + found;
-  };
-  return app.add_option(name, *value, what)
-      ->transform(CLI::Validator(refuse_others, names))
-      ->type_name("TEXT")
-      ->default_str(otherwise);
+  return takes_names<T>(app.add_option(name, *value, what), values)->default_str(otherwise);
 }
 
 void add_switch(CLI::App& app, const char* name, bool* value, const char* what) {
@@ -46,10 +35,21 @@ void add_switch(CLI::App& app, const char* name, bool* value, const char* what) 
 }
 
 // Returns what is wrong with it, or makes it a number.
+std::string count_or_auto(std::string& value) {
+  if (value == "auto") value = "0";
+  return CLI::Range(0, 1 << 20)(value);
+}
 std::string size_or_auto(std::string& value) {
   if (value != "auto") return CLI::AsSizeValue(false)(value);
   value = std::to_string(kAutomatic);
   return {};
+}
+
+// A flag that is "auto" unless told. KIND: what else it takes, as the help names it.
+CLI::Option* or_auto(CLI::Option* flag, std::string (*read)(std::string&), const char* kind) {
+  return flag->transform(CLI::Validator(read, ""))
+      ->type_name(std::string(kind) + "|auto")
+      ->default_str("auto");
 }
 
 // Parses the command line, and from the environment what it leaves open: see parse_options().
@@ -143,20 +143,17 @@ int parse_options(int argc, char** argv, Options* o) {
          "Threads of the CPU backend; 0: one a core, of those that the quota of a container leaves")
       ->check(CLI::Range(0, 1024))
       ->group("Machine");
-  app.add_option("--slots", o->slots,
-                 "Sequences that can run at once; each holds one state. auto: 16, or on a GPU as "
-                 "many as fit its free memory, 256 at most")
-      ->transform(CLI::Transformer(std::map<std::string, int>{{"auto", 0}}))
-      ->check(CLI::Range(0, 1 << 20))
-      ->default_str("auto")
+  or_auto(app.add_option(
+              "--slots", o->slots,
+              "Sequences that can run at once; each holds one state. auto: 16, or on a GPU as "
+              "many as fit its free memory, 256 at most"),
+          count_or_auto, "INT")
       ->group("Machine");
-  app.add_option(
-         "--rows-per-step", o->rows_per_step,
-         "Tokens computed in one step at most, of all sequences together; more make prompts "
-         "faster. auto: 256, or on a GPU 1024")
-      ->transform(CLI::Transformer(std::map<std::string, int>{{"auto", 0}}))
-      ->check(CLI::Range(0, 1 << 20))
-      ->default_str("auto")
+  or_auto(app.add_option(
+              "--rows-per-step", o->rows_per_step,
+              "Tokens computed in one step at most, of all sequences together; more make prompts "
+              "faster. auto: 256, or on a GPU 1024"),
+          count_or_auto, "INT")
       ->group("Machine");
   app.add_option("--tpot-ms", o->tpot_ms,
                  "Time between two tokens of a stream to keep to: prompts get as many tokens of a "
@@ -243,18 +240,16 @@ int parse_options(int argc, char** argv, Options* o) {
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Range(uint64_t{1024}, static_cast<uint64_t>(kMostMessageBytes)))
       ->group("Service");
-  app.add_option("--max-connections", o->max_connections,
-                 "Connections at once; further ones are closed as they come. auto: what the limit "
-                 "of open files leaves, 10000 at most")
-      ->transform(CLI::Transformer(std::map<std::string, int>{{"auto", 0}}))
-      ->check(CLI::Range(0, 1 << 20))
-      ->default_str("auto")
+  or_auto(app.add_option(
+              "--max-connections", o->max_connections,
+              "Connections at once; further ones are closed as they come. auto: what the limit "
+              "of open files leaves, 10000 at most"),
+          count_or_auto, "INT")
       ->group("Service");
-  app.add_option("--max-connections-by-address", o->max_connections_by_address,
-                 "Of those, from one address, or one IPv6 network of 64 bits. auto: half of all")
-      ->transform(CLI::Transformer(std::map<std::string, int>{{"auto", 0}}))
-      ->check(CLI::Range(0, 1 << 20))
-      ->default_str("auto")
+  or_auto(app.add_option(
+              "--max-connections-by-address", o->max_connections_by_address,
+              "Of those, from one address, or one IPv6 network of 64 bits. auto: half of all"),
+          count_or_auto, "INT")
       ->group("Service");
   add_switch(app, "--request-compression", &o->request_compression,
              "Take compressed request messages, of which a small one may take much memory");
@@ -265,24 +260,24 @@ int parse_options(int argc, char** argv, Options* o) {
       ->check(CLI::Range(0.0, 86400.0))
       ->group("Service");
 
-  app.add_option("--session-memory", o->session_memory,
-                 "Host memory for sessions and marks, e.g. 4GB; each of them reserves its state "
-                 "outside a slot and all else that it may take. auto: half of what the host, its "
-                 "control group and resource limits leave beside everything else")
-      ->transform(CLI::Validator(size_or_auto, "SIZE|auto"))
-      ->default_str("auto")
+  or_auto(app.add_option(
+              "--session-memory", o->session_memory,
+              "Host memory for sessions and marks, e.g. 4GB; each of them reserves its state "
+              "outside a slot and all else that it may take. auto: half of what the host, its "
+              "control group and resource limits leave beside everything else"),
+          size_or_auto, "SIZE")
       ->group("Sessions");
   app.add_option("--session-ttl", o->session_ttl,
                  "Seconds of idleness after which a session is closed; 0: never")
       ->check(CLI::Range(0.0, 1e9))
       ->group("Sessions");
 
-  app.add_option("--prefix-memory", o->prefix_memory,
-                 "Host memory for states that prompts leave, from which prompts that begin alike "
-                 "start, e.g. 4GB; 0: none are kept. auto: an eighth of what the host leaves "
-                 "beside everything else but sessions, 4096 states at most")
-      ->transform(CLI::Validator(size_or_auto, "SIZE|auto"))
-      ->default_str("auto")
+  or_auto(app.add_option(
+              "--prefix-memory", o->prefix_memory,
+              "Host memory for states that prompts leave, from which prompts that begin alike "
+              "start, e.g. 4GB; 0: none are kept. auto: an eighth of what the host leaves "
+              "beside everything else but sessions, 4096 states at most"),
+          size_or_auto, "SIZE")
       ->group("Sessions");
   app.add_flag("--prefix-shared", o->prefix_shared,
                "Prompts of one tenant may start from states that another's have left: how long a "
@@ -301,11 +296,11 @@ int parse_options(int argc, char** argv, Options* o) {
                  "others open what was wrapped with them; default: it is not encrypted")
       ->needs(states)
       ->group("Sessions");
-  app.add_option("--state-disk", o->state_disk,
-                 "Bytes that --state-dir may take, e.g. 40GB; a durable session reserves twice its "
-                 "state. auto: what it has and half of what is free there")
-      ->transform(CLI::Validator(size_or_auto, "SIZE|auto"))
-      ->default_str("auto")
+  or_auto(app.add_option(
+              "--state-disk", o->state_disk,
+              "Bytes that --state-dir may take, e.g. 40GB; a durable session reserves twice its "
+              "state. auto: what it has and half of what is free there"),
+          size_or_auto, "SIZE")
       ->group("Sessions");
 
   add_named(app, "--log-level", &o->log_level,

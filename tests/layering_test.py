@@ -39,7 +39,7 @@ ALLOWED = {  # folder: the folders whose headers it may include besides its own
     "server/http": {"server/constraint/constraint.h", "server/identity", "server/net", "server/observe", "server/request", "server/sampling",
                     "server/text"},
     "server": {"*"},  # the composition root
-    "clients": {"proto", "server/identity", "server/version.h"},
+    "clients": {"proto", "server/flag_values.h", "server/identity", "server/version.h"},
     "tests": {"*"},
 }
 # The one file that sees the tables of all backends.

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "clients/cpp/cli_io.h"
+#include "server/flag_values.h"
 
 namespace recurve {
 namespace {
@@ -214,16 +215,14 @@ void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request) {
       command, "--priority", [=](int32_t v) { request->set_priority(v); },
       "Who goes first where requests wait, -10 to 10: a step counts as having come 10 seconds "
       "earlier [default: 0]");
-  command
-      .add_option_function<v1::PrefixMode>(
+  takes_names<v1::PrefixMode>(
+      command.add_option_function<v1::PrefixMode>(
           "--prefix", [=](const v1::PrefixMode& mode) { request->set_prefix(mode); },
-          "Of states that prompts leave, so that those which begin alike need not be absorbed "
-          "anew: "
-          "off, use or use-and-keep [default: use-and-keep]")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, v1::PrefixMode>{{"off", v1::PREFIX_MODE_OFF},
-                                                {"use", v1::PREFIX_MODE_USE},
-                                                {"use-and-keep", v1::PREFIX_MODE_USE_AND_KEEP}}));
+          "Of states that prompts leave, so that those which begin alike need not be absorbed anew "
+          "[default: use-and-keep]"),
+      {{"off", v1::PREFIX_MODE_OFF},
+       {"use", v1::PREFIX_MODE_USE},
+       {"use-and-keep", v1::PREFIX_MODE_USE_AND_KEEP}});
   command.add_option_function<std::vector<int64_t>>(
       "--prefix-point",
       [=](const std::vector<int64_t>& points) {
@@ -231,13 +230,12 @@ void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request) {
       },
       "Where a state is to be left for prompts that begin alike: behind so many ids, bytes of a "
       "text or messages; up to 8 times [default: where prompts end and part]");
-  command
-      .add_option_function<v1::Durability>(
+  takes_names<v1::Durability>(
+      command.add_option_function<v1::Durability>(
           "--durability", [=](const v1::Durability& d) { request->set_durability(d); },
           "Of a durable session: local refuses any other, none does not wait for the disk "
-          "[default: as the session is]")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, v1::Durability>{
-          {"none", v1::DURABILITY_NONE}, {"local", v1::DURABILITY_LOCAL}}));
+          "[default: as the session is]"),
+      {{"none", v1::DURABILITY_NONE}, {"local", v1::DURABILITY_LOCAL}});
   value_flag<uint64_t>(
       command, "--expected-epoch", [=](uint64_t v) { request->set_expected_epoch(v); },
       "The session's epoch as it must be, or the request is refused [default: any]");

@@ -11,6 +11,7 @@
 
 #include "clients/cpp/cli.h"
 #include "clients/cpp/cli_io.h"
+#include "server/flag_values.h"
 
 namespace recurve {
 namespace {
@@ -116,13 +117,13 @@ void add_ttl(const Command& command) {
 }
 
 void add_durability(const Command& command, const std::string& otherwise) {
-  command.app
-      .add_option("--durability", command.flags->durability,
-                  "What of it is there after the server ends, however it ends: none, or local, all "
-                  "that was acknowledged [default: " +
-                      otherwise + "]")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, v1::Durability>{
-          {"none", v1::DURABILITY_NONE}, {"local", v1::DURABILITY_LOCAL}}));
+  takes_names<v1::Durability>(
+      command.app.add_option("--durability", command.flags->durability,
+                             "What of it is there after the server ends, however it ends: none, or "
+                             "local, all that was "
+                             "acknowledged [default: " +
+                                 otherwise + "]"),
+      {{"none", v1::DURABILITY_NONE}, {"local", v1::DURABILITY_LOCAL}});
 }
 
 void add_name(const Command& command) {

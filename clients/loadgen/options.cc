@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "clients/cpp/tls_flags.h"
+#include "server/flag_values.h"
 #include "server/version.h"
 
 namespace recurve::loadgen {
@@ -53,12 +54,9 @@ void add_load(CLI::App& app, Options* o) {
   streams->check(within(1, 100'000))->excludes(rate)->excludes(sweep)->group("Load");
   rate->check(within(1e-3, 1e6))->excludes(sweep)->group("Load");
   sweep->group("Load");
-  app.add_option("--arrivals", o->arrivals, "Of an open loop: poisson or constant [poisson]")
-      ->transform(CLI::CheckedTransformer(
-                      std::map<std::string, ArrivalKind>{{"poisson", ArrivalKind::kPoisson},
-                                                         {"constant", ArrivalKind::kConstant}})
-                      .description(""))
-      ->type_name("KIND")
+  takes_names<ArrivalKind>(
+      app.add_option("--arrivals", o->arrivals, "When those of an open loop begin [poisson]"),
+      {{"poisson", ArrivalKind::kPoisson}, {"constant", ArrivalKind::kConstant}})
       ->group("Load");
   app.add_option("--sweep-start", o->sweep_first_rate,
                  "First rate of the sweep [70 % of what a closed loop of all slots reaches]")

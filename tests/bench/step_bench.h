@@ -13,6 +13,7 @@
 #include "kernels/activation_type.h"
 #include "model/load_model.h"
 #include "server/engine/sampling_table.h"
+#include "server/flag_values.h"
 #include "tests/bench/report.h"
 
 namespace recurve::bench {
@@ -39,13 +40,12 @@ struct ModelOptions {
 };
 
 inline void add_activations(CLI::App& command, ActivationType& activations) {
-  command
-      .add_option("--activations", activations,
-                  "Narrowest type that linear layers of the CPU may round to: f32, bf16, int8")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, ActivationType>{{"f32", ActivationType::kF32},
-                                                {"bf16", ActivationType::kBF16},
-                                                {"int8", ActivationType::kInt8}}));
+  takes_names<ActivationType>(
+      command.add_option("--activations", activations,
+                         "Narrowest type that linear layers of the CPU may round to"),
+      {{"f32", ActivationType::kF32},
+       {"bf16", ActivationType::kBF16},
+       {"int8", ActivationType::kInt8}});
 }
 
 inline void add_model_options(CLI::App& command, ModelOptions& options) {

@@ -332,6 +332,15 @@ TEST_F(CliGenerateTest, MessagesOfAnotherFormAreRefused) {
   EXPECT_EQ(server_.inference.generate_requests().size(), 0u);
 }
 
+TEST_F(CliGenerateTest, ValuesThatHaveNamesAreSaidByThem) {
+  const std::string help = generate({"--help"}).out;
+  EXPECT_THAT(help, HasSubstr("--prefix TEXT:{off,use,use-and-keep}"));
+  EXPECT_THAT(help, HasSubstr("--durability TEXT:{local,none}"));
+  const auto result = generate({"--prompt", "x", "--prefix", "2"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, HasSubstr("--prefix: wanted one of {off,use,use-and-keep}, found 2"));
+}
+
 TEST_F(CliGenerateTest, EveryFieldOfTheRequestHasAFlag) {
   const std::string help = generate({"--help"}).out;
   const std::map<std::string, std::string> renamed = {{"text", "--prompt"},

@@ -79,6 +79,7 @@ TEST(LoadgenCliTest, WrongUseSaysWhatIsWanted) {
            {{"--rate", "-1"}, "--rate"},
            {{"--prompt-tokens", "many"}, "--prompt-tokens is a number"},
            {{"--trace", "/nowhere"}, "/nowhere cannot be read"},
+           {{"--arrivals", "0"}, "--arrivals: wanted one of {constant,poisson}, found 0"},
            {{"--sweep-start", "3"}, "--sweep"},
            {{"--server", "nonsense"}, "HOST:PORT"},
            {{"--nonsense"}, "--nonsense"}}) {

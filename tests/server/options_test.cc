@@ -130,6 +130,18 @@ TEST(OptionsTest, ValuesThatHaveNamesAreSaidByThem) {
   const auto refused = parse({"--state", "int8"});
   EXPECT_NE(refused.status, 0);
   EXPECT_THAT(refused.said, HasSubstr("--state: wanted one of {bf16,f32}, found int8"));
+  EXPECT_THAT(parse({"--state", "1"}).said, HasSubstr("wanted one of {bf16,f32}, found 1"));
+}
+
+TEST(OptionsTest, WhatMayBeAutoSaysSo) {
+  for (const char* flag : {"--slots INT", "--rows-per-step INT", "--max-connections INT",
+                           "--max-connections-by-address INT", "--session-memory SIZE",
+                           "--prefix-memory SIZE", "--state-disk SIZE"}) {
+    EXPECT_THAT(help(), HasSubstr(std::string(flag) + "|auto=auto "));
+  }
+  for (const char* wrong : {"many", "-1", "1048577"}) {
+    EXPECT_THAT(parse({"--slots", wrong}).said, HasSubstr("--slots: Value " + std::string(wrong)));
+  }
 }
 
 TEST(OptionsTest, HelpNamesEachFlagsVariable) {
