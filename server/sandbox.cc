@@ -70,7 +70,7 @@ constexpr const char* kOfAllPrograms[] = {"/usr",
 void allow(int ruleset, const std::string& path, uint64_t what, uint64_t handled) {
   const int found = open(path.c_str(), O_PATH | O_CLOEXEC);
   if (found < 0) return;
-  struct stat status {};
+  struct stat status{};
   const bool is_folder = fstat(found, &status) == 0 && S_ISDIR(status.st_mode);
   const BeneathPath rule{.allowed = what & handled & (is_folder ? ~uint64_t{0} : kOfFiles),
                          .parent = found};

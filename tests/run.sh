@@ -54,7 +54,7 @@ check() {
 
 format_of_ours() {
   git ls-files '*.h' '*.cc' '*.cu' '*.cuh' |
-    xargs -r -n 40 -P "$(nproc)" clang-format --dry-run -Werror
+    xargs -r -n 40 -P "$(nproc)" clang-format-19 --dry-run -Werror
 }
 
 # configure PRESET

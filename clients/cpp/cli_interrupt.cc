@@ -21,7 +21,7 @@ sigset_t sigint_only() {
 }  // namespace
 
 void Interrupts::start() {
-  struct sigaction now {};
+  struct sigaction now{};
   sigaction(SIGINT, nullptr, &now);
   if (now.sa_handler == SIG_IGN) return;
   const sigset_t set = sigint_only();

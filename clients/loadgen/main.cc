@@ -27,7 +27,7 @@ std::atomic<bool> interrupted = false;
 
 // The first Ctrl-C ends the run with a report, the second ends the process.
 void catch_interrupts() {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = [](int) { interrupted = true; };
   action.sa_flags = SA_RESETHAND | SA_RESTART;
   sigaction(SIGINT, &action, nullptr);

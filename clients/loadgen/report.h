@@ -35,7 +35,7 @@ struct Metric {
   const char* key;    // in JSON
   const char* title;  // in tables
   const char* meaning;
-  Histogram Records::*histogram;
+  Histogram Records::* histogram;
 };
 extern const std::array<Metric, 6> kMetrics;
 

@@ -195,7 +195,7 @@ std::string rate_chart(const Trial& trial, const char* title, const char* label,
   return chart.svg();
 }
 
-std::vector<XY> each_second(const std::vector<Second>& seconds, uint64_t Second::*count) {
+std::vector<XY> each_second(const std::vector<Second>& seconds, uint64_t Second::* count) {
   std::vector<XY> points;
   for (size_t s = 0; s < seconds.size(); ++s) {
     points.push_back({static_cast<double>(s), static_cast<double>(seconds[s].*count)});
@@ -222,9 +222,7 @@ std::string timeline(const Trial& trial, const ServiceLevel& level) {
             std::any_of(failed.begin(), failed.end(), [](const XY& point) { return point.y > 0; });
         if (any) chart.steps(failed, "red", "failed");
       },
-      [](const Second& second) {
-        return std::max({second.due, second.ended, second.failed});
-      });
+      [](const Second& second) { return std::max({second.due, second.ended, second.failed}); });
   return out;
 }
 

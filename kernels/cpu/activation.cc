@@ -40,9 +40,8 @@ HWY_EXPORT(map_rows);
 
 void run(const ActivationArgs& args, Stream& stream) {
   const int64_t cost = (args.f == Activation::kIdentity ? 1 : 6) * int64_t{args.width};
-  for_blocks(pool_of(stream), args.rows, cost, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(map_rows)(args, begin, end);
-  });
+  for_blocks(pool_of(stream), args.rows, cost,
+             [&](int64_t begin, int64_t end) { HWY_DYNAMIC_DISPATCH(map_rows)(args, begin, end); });
 }
 
 }  // namespace recurve::cpu

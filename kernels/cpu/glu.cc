@@ -38,9 +38,8 @@ namespace recurve::cpu {
 HWY_EXPORT(glu_rows);
 
 void run(const GluArgs& args, Stream& stream) {
-  for_blocks(pool_of(stream), args.rows, 6 * int64_t{args.F}, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(glu_rows)(args, begin, end);
-  });
+  for_blocks(pool_of(stream), args.rows, 6 * int64_t{args.F},
+             [&](int64_t begin, int64_t end) { HWY_DYNAMIC_DISPATCH(glu_rows)(args, begin, end); });
 }
 
 }  // namespace recurve::cpu

@@ -74,14 +74,13 @@ void scan_row(const SelectiveScanArgs& a, const RowOfStrip& strip, const float* 
   const float* B = BC + row * 2 * a.N;
   const float* x = a.x + row * a.x_stride + begin;
   float* to = a.y + row * a.D + begin;
-  for_lanes(
-      end - begin, [&](auto d, int64_t j) HWY_ATTR __attribute__((always_inline)) {
-        auto y = advance_all(d, a.N, hn::LoadU(d, strip.rate + j), hn::LoadU(d, strip.input + j),
-                             A + j, B, B + a.N, h + j);
-        y = hn::MulAdd(hn::LoadU(d, a.skip + begin + j), hn::LoadU(d, x + j), y);
-        if (a.z != nullptr) y = hn::Mul(y, hn::LoadU(d, strip.gate + j));
-        hn::StoreU(y, d, to + j);
-      });
+  for_lanes(end - begin, [&](auto d, int64_t j) HWY_ATTR __attribute__((always_inline)) {
+    auto y = advance_all(d, a.N, hn::LoadU(d, strip.rate + j), hn::LoadU(d, strip.input + j), A + j,
+                         B, B + a.N, h + j);
+    y = hn::MulAdd(hn::LoadU(d, a.skip + begin + j), hn::LoadU(d, x + j), y);
+    if (a.z != nullptr) y = hn::Mul(y, hn::LoadU(d, strip.gate + j));
+    hn::StoreU(y, d, to + j);
+  });
 }
 
 // Channels [begin, end) of one sequence, at most kChannels: their states stay in the first cache

@@ -101,14 +101,12 @@ void chunk(const Chunk& s) {
   std::vector<float> U(static_cast<size_t>(s.L) * DV), G(s.args.DK);
   for (int t = 0; t < s.L; ++t) {
     float* u = &U[static_cast<size_t>(t) * DV];
-    read(
-        s, [&](int a) { return s.k(t, a); }, t, t, U, G, u);
+    read(s, [&](int a) { return s.k(t, a); }, t, t, U, G, u);
     for (int d = 0; d < DV; ++d) u[d] = s.beta(t) * (s.v(t)[d] - u[d]);
   }
   for (int t = 0; t < s.L; ++t) {
     std::fill_n(s.o(t), DV, 0.0f);
-    read(
-        s, [&](int a) { return s.q(t, a); }, t, t + 1, U, G, s.o(t));
+    read(s, [&](int a) { return s.q(t, a); }, t, t + 1, U, G, s.o(t));
   }
   update(s, U);
 }

@@ -90,13 +90,11 @@ void chunk(const Chunk& s) {
   const int N = s.args.N;
   std::vector<float> U(static_cast<size_t>(s.L) * N), G(N);
   for (int t = 0; t < s.L; ++t) {
-    read(
-        s, [&](int c) { return s.a(t, c); }, t, U, G, &U[static_cast<size_t>(t) * N]);
+    read(s, [&](int c) { return s.a(t, c); }, t, U, G, &U[static_cast<size_t>(t) * N]);
   }
   for (int t = 0; t < s.L; ++t) {
     std::fill_n(s.o(t), N, 0.0f);
-    read(
-        s, [&](int c) { return s.r(t, c); }, t + 1, U, G, s.o(t));
+    read(s, [&](int c) { return s.r(t, c); }, t + 1, U, G, s.o(t));
   }
   update(s, U);
 }

@@ -40,7 +40,7 @@ FileTurn::FileTurn(const std::string& path) : folder_(open_folder_of(path)) {
 FileTurn::~FileTurn() { close(folder_); }
 
 void write_whole(const std::string& path, const std::string& text) {
-  struct stat old {};
+  struct stat old{};
   const mode_t mode = stat(path.c_str(), &old) == 0 ? old.st_mode & 0777 : 0600;
   std::string made = path + ".XXXXXX";
   const int file = mkstemp(made.data());

@@ -54,7 +54,7 @@ bool flag_of(const std::string& name, const InferParameter& parameter) {
 // What there is beside the text: how an input asks for it, and what the output is called.
 struct Extra {
   std::string_view input, output;
-  bool InferOutputs::*wanted;
+  bool InferOutputs::* wanted;
 };
 constexpr Extra kExtras[] = {
     {"return_finish_reason", "finish_reason", &InferOutputs::finish_reason},

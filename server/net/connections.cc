@@ -57,7 +57,7 @@ Peer peer_of_this_machine(int descriptor) {
 
 // The number of the socket that a descriptor stands for; 0 where it is closed.
 ino_t socket_of(int descriptor) {
-  struct stat status {};
+  struct stat status{};
   const bool is_socket = fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode);
   return is_socket ? status.st_ino : 0;
 }

@@ -16,7 +16,7 @@ namespace recurve {
 namespace {
 
 ino_t inode_of(int descriptor) {
-  struct stat status {};
+  struct stat status{};
   return fstat(descriptor, &status) == 0 ? status.st_ino : 0;
 }
 

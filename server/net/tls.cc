@@ -98,7 +98,7 @@ TlsSettings::Stamps TlsSettings::stamps() const {
   Stamps stamps;
   size_t at = 0;
   for (const std::string* file : {&files_.certificate, &files_.key, &files_.client_ca}) {
-    struct stat status {};
+    struct stat status{};
     Stamp& stamp = stamps[at++];
     if (file->empty() || stat(file->c_str(), &status) != 0) continue;
     stamp = {status.st_ino, status.st_size,

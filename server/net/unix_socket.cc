@@ -21,7 +21,7 @@ int new_socket() { return socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLO
 
 // A socket's file that nobody listens behind.
 bool is_left_behind(const UnixAddress& address) {
-  struct stat status {};
+  struct stat status{};
   if (stat(address.path.c_str(), &status) != 0 || !S_ISSOCK(status.st_mode)) return false;
   const int probe = new_socket();
   if (probe < 0) return false;

@@ -36,7 +36,8 @@ class LogValue {
 
   LogValue(std::same_as<bool> auto v) : value_(v) {}
   LogValue(std::signed_integral auto v) : value_(static_cast<int64_t>(v)) {}
-  LogValue(std::unsigned_integral auto v) requires(!std::same_as<decltype(v), bool>)
+  LogValue(std::unsigned_integral auto v)
+    requires(!std::same_as<decltype(v), bool>)
       : value_(static_cast<uint64_t>(v)) {}
   LogValue(std::floating_point auto v) : value_(static_cast<double>(v)) {}
   LogValue(const char* v) : value_(std::string_view(v)) {}

@@ -95,11 +95,12 @@ Problem check_something_left(const SamplingParams& p, const SamplingVocab& vocab
   if (!p.ignore_eos) ends.insert(ends.end(), vocab.eos_ids.begin(), vocab.eos_ids.end());
   std::sort(ends.begin(), ends.end());
   ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
-  const bool left = p.allowed_ids.empty()
-                        ? ends.size() < static_cast<size_t>(vocab.usable)
-                        : std::any_of(p.allowed_ids.begin(), p.allowed_ids.end(), [&](int32_t id) {
-                            return !std::binary_search(ends.begin(), ends.end(), id);
-                          });
+  const bool left =
+      p.allowed_ids.empty()
+          ? ends.size() < static_cast<size_t>(vocab.usable)
+          : std::any_of(
+                p.allowed_ids.begin(), p.allowed_ids.end(),
+                [&](int32_t id) { return !std::binary_search(ends.begin(), ends.end(), id); });
   if (left) return {};
   return fmt::format(
       "min_tokens must be 0 where every id that may be sampled ends the answer "

@@ -255,8 +255,7 @@ class Compiling {
 
   void ask_for(uint64_t client, ConstraintCompiler::Waiter* waiter) {
     waiter->forget();
-    compiler_.compile(
-        {ConstraintText::Form::kJsonSchema, schema(++given_)}, client, [] {}, waiter);
+    compiler_.compile({ConstraintText::Form::kJsonSchema, schema(++given_)}, client, [] {}, waiter);
   }
 
   ConstraintCompiler compiler_;

@@ -67,7 +67,9 @@ void run(const IdleOptions& o, bool json) {
   Client client(address);
   const auto state = static_cast<double>(client.model_info().state_bytes());
   open_sessions(client, 2 * o.slots);  // warm: every slot has been used
-  { connect(address, 20); }
+  {
+    connect(address, 20);
+  }
   bool too_much = false;
   const auto row = [&](const char* what, int count, double bytes, double known) {
     const double each = (bytes - known) / count / 1024;

@@ -89,7 +89,7 @@ Interval measure(EngineStreams& streams, double seconds, const Meanwhile& meanwh
   return {.tokens = rate, .cpu = (cpu_seconds() - began) / tokens};
 }
 
-double median_of(const std::vector<Interval>& all, double Interval::*value) {
+double median_of(const std::vector<Interval>& all, double Interval::* value) {
   std::vector<double> values;
   for (const Interval& one : all) values.push_back(one.*value);
   return median(std::move(values));

@@ -125,10 +125,8 @@ TEST(ClientTest, TimeoutIsTheCallsDeadline) {
   Client client(server.address());
   CallOptions options;
   options.timeout = std::chrono::milliseconds(100);
-  const auto error = error_of([&] {
-    client.generate(
-        request_of("x"), [](const auto&) {}, options);
-  });
+  const auto error =
+      error_of([&] { client.generate(request_of("x"), [](const auto&) {}, options); });
   EXPECT_EQ(error.code(), grpc::StatusCode::DEADLINE_EXCEEDED);
 }
 

@@ -292,14 +292,9 @@ inline const std::vector<Family>& families() {
                     ssd_op({2, 64, 128, 1, 64}, r),
                     ssd_op({2, 64, 128, 1, 64, 0, 1, -2, 2, true, true}, r)};
        },
-       [](int chunk, Random& r) {
-         return Ops{ssd_op({2, 16, 40, 1, chunk}, r)};
-       }},
+       [](int chunk, Random& r) { return Ops{ssd_op({2, 16, 40, 1, chunk}, r)}; }},
       {"linear_recurrence", linear_recurrence_ops,
-       [](Random&) {
-         return Ops{linear_recurrence_op({3000, 32})};
-       },
-       nullptr},
+       [](Random&) { return Ops{linear_recurrence_op({3000, 32})}; }, nullptr},
       // With one head also by columns.
       {"mlstm", mlstm_ops,
        [](Random&) {
@@ -310,19 +305,14 @@ inline const std::vector<Family>& families() {
                     mlstm_op({5, 64, 512, 64, 15, 1e-6f, 0, 3, 3, 2, true}),
                     mlstm_op({2, 256, 512, 64, 15, 1e-6f, 0, 3, 3, 2, true})};
        },
-       [](int chunk, Random&) {
-         return Ops{mlstm_op({2, 16, 40, chunk})};
-       }},
+       [](int chunk, Random&) { return Ops{mlstm_op({2, 16, 40, chunk})}; }},
       {"gla", gla_ops, large_gla_ops,
        [](int chunk, Random& r) {
          return Ops{gla_op({2, 16, 40, chunk}, r),
                     gla_op({2, 16, 40, chunk, GlaDecay::kToken, true, true}, r)};
        }},
       {"token_shift", token_shift_ops,
-       [](Random& r) {
-         return Ops{token_shift_op(3000, r), token_shift_op(1023, r)};
-       },
-       nullptr},
+       [](Random& r) { return Ops{token_shift_op(3000, r), token_shift_op(1023, r)}; }, nullptr},
       {"rwkv7", rwkv7_ops,
        [](Random&) {
          return Ops{rwkv7_op({12, 64, 64, Rwkv7Rows::kUsual, true}), rwkv7_op({3, 70, 16})};
@@ -346,10 +336,7 @@ inline const std::vector<Family>& families() {
              delta_rule_op({1, 2, 16, 70, chunk, DeltaDecay::kChannel}),
              delta_rule_op({1, 1, 128, 36, chunk, DeltaDecay::kToken, DeltaRows::kUsual, true})};
        }},
-      {"rg_lru", rg_lru_ops,
-       [](Random& r) {
-         return Ops{rg_lru_op(2560, r), rg_lru_op(1023, r)};
-       },
+      {"rg_lru", rg_lru_ops, [](Random& r) { return Ops{rg_lru_op(2560, r), rg_lru_op(1023, r)}; },
        nullptr},
       {"ring_attention", ring_attention_ops,
        [](Random&) {

@@ -50,8 +50,7 @@ class StderrTest : public ::testing::Test {
   void ask(int count) {
     const CallOptions options{.timeout = seconds(20)};
     for (int i = 0; i < count; ++i) {
-      client_->generate(
-          generate_request("It was", 1), [](const auto&) {}, options);
+      client_->generate(generate_request("It was", 1), [](const auto&) {}, options);
     }
   }
   int stop() {

@@ -320,7 +320,7 @@ void amx_block(const LinearArgs& a, const std::byte* split, int64_t row_begin, i
 
 template <int PARTS>
 constexpr LinearProducts kAmxProducts{.block = amx_block<PARTS>,
-                                      .outputs = kOutputTiles<PARTS>* kOutputs,
+                                      .outputs = kOutputTiles<PARTS> * kOutputs,
                                       .rows = kRows,
                                       .cache_bytes = 1200 * 1024,  // of 2 MB
                                       .rows_stay = true,

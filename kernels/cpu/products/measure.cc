@@ -23,7 +23,7 @@ struct Weights {
       : row_bytes(format.row_bytes(kColumns)), row_scales(format.row_scales(kColumns)) {
     std::vector<float> row(kColumns);
     for (int64_t k = 0; k < kColumns; ++k) row[k] = static_cast<float>(k % 17 - 8) / 160;
-    data.reset(static_cast<std::byte*>(::operator new(kOutputs* row_bytes, kAlignment)));
+    data.reset(static_cast<std::byte*>(::operator new(kOutputs * row_bytes, kAlignment)));
     scales.resize(kOutputs * row_scales);
     format.pack(row.data(), kColumns, data.get(), scales.data());
     for (int64_t n = 1; n < kOutputs; ++n) {

@@ -36,7 +36,7 @@ struct StagePlan {
 template <typename Shape>
 constexpr int kPartsOfWarp = kWarpSize + Shape::kWidth;
 template <typename Shape>
-constexpr int kPartsOfRow = Shape::kWarps* kPartsOfWarp<Shape>;
+constexpr int kPartsOfRow = Shape::kWarps * kPartsOfWarp<Shape>;
 
 template <typename Shape, bool kChannels>
 size_t shared_bytes(int rows) {

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads) any_kernel(GatedRmsNormArgs args) {
 // Four values at a time, all of a group in registers. Everything begins at multiples of 16 bytes.
 constexpr int kHeld = 5;
 template <int kThreads>
-constexpr int kMost = 4 * kHeld* kThreads;  // values of a group
+constexpr int kMost = 4 * kHeld * kThreads;  // values of a group
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) four_kernel(GatedRmsNormArgs args) {
   let_next_start();

@@ -124,7 +124,8 @@ struct HeldWeights {
 // four lanes that share their rows each has those of one box in four, so that loads are on their
 // way long before they are used.
 template <typename T>
-requires T::Weights::kHeld struct HeldWeights<T> {
+  requires T::Weights::kHeld
+struct HeldWeights<T> {
   using Scale = typename T::Weights::Scale;
   HeldBox values;
 

@@ -130,8 +130,9 @@ __device__ int first_row(const LinearParams& params, int group) {
 // Calls f<0>(), f<1>() and so on.
 template <int kCount, typename F>
 __device__ void each_of(F f) {
-  [&]<int... i>(std::integer_sequence<int, i...>) { (f.template operator()<i>(), ...); }
-  (std::make_integer_sequence<int, kCount>());
+  [&]<int... i>(std::integer_sequence<int, i...>) {
+    (f.template operator()<i>(), ...);
+  }(std::make_integer_sequence<int, kCount>());
 }
 
 // Packed weights of few rows: how many warps have some of the tile's rows of W, 16 each, and all

@@ -54,8 +54,7 @@ void with_tiling(const TilingShape& shape, F f) {
   };
   const bool known = [&]<size_t... i>(std::index_sequence<i...>) {
     return (call_if.template operator()<i>() || ...);
-  }
-  (std::make_index_sequence<kTilings.size()>());
+  }(std::make_index_sequence<kTilings.size()>());
   CHECK(known);
 }
 

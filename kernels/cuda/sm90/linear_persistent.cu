@@ -65,8 +65,7 @@ void launch_persistent(const PersistentPlan& plan, const LinearArgs& args, const
   };
   [&]<size_t... i>(std::index_sequence<i...>) {
     (launch_if.template operator()<kPersistentTileMs[i]>(), ...);
-  }
-  (std::make_index_sequence<kPersistentTileMs.size()>());
+  }(std::make_index_sequence<kPersistentTileMs.size()>());
 }
 
 }  // namespace recurve::cuda::sm90

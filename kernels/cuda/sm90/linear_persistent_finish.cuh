@@ -108,8 +108,7 @@ struct TileEnd {
     sync();
     [&]<int... kChunk>(std::integer_sequence<int, kChunk...>) {
       ((chunk == kChunk ? put<kSwiglu, kChunk>(sums) : void()), ...);
-    }
-    (std::make_integer_sequence<int, kChunks>());
+    }(std::make_integer_sequence<int, kChunks>());
     sync();
     const int rows = there ? o.rows - first_row - row : 0;
     const int64_t at = static_cast<int64_t>(first_row + row) * o.count + output;

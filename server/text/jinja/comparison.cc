@@ -103,12 +103,12 @@ bool equal(Run& run, const Value& left, const Value& right) {
     run.spend(std::min(left.text()->bytes.size(), right.text()->bytes.size()));
     return left.text()->bytes == right.text()->bytes;
   }
-  if (const List* x = left.list(), *y = right.list(); x != nullptr) {
+  if (const List *x = left.list(), *y = right.list(); x != nullptr) {
     return x->tuple == y->tuple &&
            std::equal(x->items.begin(), x->items.end(), y->items.begin(), y->items.end(),
                       [&](const Value& p, const Value& q) { return equal(run, p, q); });
   }
-  if (const Dict* x = left.dict(), *y = right.dict(); x != nullptr) {
+  if (const Dict *x = left.dict(), *y = right.dict(); x != nullptr) {
     if (x->entries().size() != y->entries().size()) return false;
     return std::all_of(x->entries().begin(), x->entries().end(), [&](const Dict::Entry& entry) {
       const Value* other = y->find(entry.first.bytes);

@@ -205,9 +205,7 @@ TEST(RandomCheckpoint, HasWhateverIsAsked) {
   double mean = 0;
   for (const float v : host_values(checkpoint.take("out_norm.weight", {1000}))) mean += v / 1000;
   EXPECT_NEAR(mean, 1, 0.02);
-  EXPECT_THAT(error_of([&] {
-                checkpoint.take("w", {INT64_MAX, 2});
-              }),
+  EXPECT_THAT(error_of([&] { checkpoint.take("w", {INT64_MAX, 2}); }),
               HasSubstr("xlstm-7b.json: tensor \"w\": wanted a shape that fits memory"));
   checkpoint.finish();
 }

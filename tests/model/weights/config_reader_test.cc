@@ -86,19 +86,15 @@ TEST(ConfigReader, RefusesOtherValuesThatDoNotFit) {
             "d/config.json: e: wanted a number from 0 to 1, found \"1\"");
   EXPECT_EQ(error_with(R"({"b": 1})", [](ConfigReader& r) { r.boolean("b", false); }),
             "d/config.json: b: wanted true or false, found 1");
-  EXPECT_EQ(error_with(R"({"s": "c"})",
-                       [](ConfigReader& r) {
-                         r.string_one_of("s", "a", {"a", "b"});
-                       }),
-            "d/config.json: s: wanted a or b, found \"c\"");
+  EXPECT_EQ(
+      error_with(R"({"s": "c"})", [](ConfigReader& r) { r.string_one_of("s", "a", {"a", "b"}); }),
+      "d/config.json: s: wanted a or b, found \"c\"");
   EXPECT_EQ(error_with(R"({"add_qk_norm": true})",
                        [](ConfigReader& r) { r.must_be("add_qk_norm", false); }),
             "d/config.json: add_qk_norm: wanted false, which is all that is implemented, found "
             "true");
   EXPECT_EQ(error_with(R"({"a": 1, "b": 2})",
-                       [](ConfigReader& r) {
-                         r.optional_int({"a", "b"}, 1, 1, 9);
-                       }),
+                       [](ConfigReader& r) { r.optional_int({"a", "b"}, 1, 1, 9); }),
             "d/config.json: b: wanted the same as a, 1, found 2");
   const std::string large = error_with("{\"n\": \"" + std::string(100000, 'x') + "\"}",
                                        [](ConfigReader& r) { r.required_int("n", 1, 2); });

@@ -30,8 +30,7 @@ std::optional<Outcome> compile(ConstraintCompiler& compiler, const ConstraintTex
                                uint64_t client = 0) {
   std::binary_semaphore done(0);
   ConstraintCompiler::Waiter waiter;
-  auto known = compiler.compile(
-      text, client, [&] { done.release(); }, &waiter);
+  auto known = compiler.compile(text, client, [&] { done.release(); }, &waiter);
   if (known) return known;
   done.acquire();
   return waiter.outcome();
@@ -95,8 +94,7 @@ class HeldCompiler {
               return testing::byte_vocabulary();
             },
             limits) {
-    first_ = compiler_.compile(
-        choice(1000), 99, [] {}, &held_);
+    first_ = compiler_.compile(choice(1000), 99, [] {}, &held_);
     began_.wait();
   }
   ~HeldCompiler() {
@@ -133,8 +131,7 @@ TEST(ConstraintCompiler, WhatNobodyWaitsForIsGivenUp) {
     return large_vocabulary();
   });
   ConstraintCompiler::Waiter waiter;
-  compiler.compile(
-      kSlow, 0, [] {}, &waiter);
+  compiler.compile(kSlow, 0, [] {}, &waiter);
   began.wait();
   waiter.forget();
   EXPECT_NE(compile(compiler, choice(1))->constraint, nullptr);
@@ -154,8 +151,7 @@ TEST(ConstraintCompiler, EndingWaitsForNoCompilation) {
       return texts;
     });
     ConstraintCompiler::Waiter waiter;
-    compiler.compile(
-        kSlow, 0, [] {}, &waiter);
+    compiler.compile(kSlow, 0, [] {}, &waiter);
     asked.wait();
     vocabulary = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   }
@@ -166,21 +162,14 @@ TEST(ConstraintCompiler, EndingWaitsForNoCompilation) {
 TEST(ConstraintCompiler, IsFullWhereTooManyWait) {
   HeldCompiler held({.most_waiting = 4, .most_of_one = 2});
   ConstraintCompiler::Waiter waiters[6];
-  EXPECT_FALSE((*held).compile(
-      choice(1), 1, [] {}, &waiters[0]));
-  EXPECT_FALSE((*held).compile(
-      choice(2), 1, [] {}, &waiters[1]));
-  const auto of_one = (*held).compile(
-      choice(3), 1, [] {}, &waiters[2]);
+  EXPECT_FALSE((*held).compile(choice(1), 1, [] {}, &waiters[0]));
+  EXPECT_FALSE((*held).compile(choice(2), 1, [] {}, &waiters[1]));
+  const auto of_one = (*held).compile(choice(3), 1, [] {}, &waiters[2]);
   ASSERT_TRUE(of_one);
   EXPECT_TRUE(of_one->full) << "two of one client wait";
-  EXPECT_FALSE((*held).compile(
-      choice(1), 1, [] {}, &waiters[3]))
-      << "the same takes no room";
-  EXPECT_FALSE((*held).compile(
-      choice(4), 2, [] {}, &waiters[4]));
-  const auto of_all = (*held).compile(
-      choice(5), 3, [] {}, &waiters[5]);
+  EXPECT_FALSE((*held).compile(choice(1), 1, [] {}, &waiters[3])) << "the same takes no room";
+  EXPECT_FALSE((*held).compile(choice(4), 2, [] {}, &waiters[4]));
+  const auto of_all = (*held).compile(choice(5), 3, [] {}, &waiters[5]);
   ASSERT_TRUE(of_all);
   EXPECT_TRUE(of_all->full);
   held.release();
@@ -216,8 +205,7 @@ TEST(ConstraintCompiler, WhatNobodyWaitsForIsNotCompiled) {
   std::atomic<bool> called = false;
   {
     ConstraintCompiler::Waiter gone;
-    (*held).compile(
-        choice(1), 1, [&] { called = true; }, &gone);
+    (*held).compile(choice(1), 1, [&] { called = true; }, &gone);
     EXPECT_EQ((*held).counts().waiting, 2);
   }
   EXPECT_EQ((*held).counts().waiting, 1);
@@ -254,8 +242,7 @@ TEST(ConstraintCompiler, AHostileClientHoldsUpNoOther) {
   ask(kHostile, 100, &fourth);
   ConstraintCompiler::Waiter patient;
   std::binary_semaphore done(0);
-  EXPECT_FALSE(compiler.compile(
-      choice(100), kHostile + 1, [&] { done.release(); }, &patient));
+  EXPECT_FALSE(compiler.compile(choice(100), kHostile + 1, [&] { done.release(); }, &patient));
   for (ConstraintCompiler::Waiter& waiter : waiters) waiter.forget();
   done.acquire();
   EXPECT_NE(patient.outcome()->constraint, nullptr);
@@ -317,14 +304,12 @@ TEST(ConstraintCompiler, OneClientLeavesRoomForOthers) {
   std::vector<ConstraintCompiler::Waiter> waiters(static_cast<size_t>(limits.most_waiting));
   int taken = 0;
   for (size_t i = 0; i < waiters.size(); ++i) {
-    taken += !(*held).compile(
-        choice(static_cast<int>(i)), 1, [] {}, &waiters[i]);
+    taken += !(*held).compile(choice(static_cast<int>(i)), 1, [] {}, &waiters[i]);
   }
   EXPECT_EQ(taken, limits.most_of_one);
   EXPECT_EQ((*held).counts().turned_away, limits.most_waiting - limits.most_of_one);
   ConstraintCompiler::Waiter other;
-  EXPECT_FALSE((*held).compile(
-      choice(-1), 2, [] {}, &other));
+  EXPECT_FALSE((*held).compile(choice(-1), 2, [] {}, &other));
   held.release();
 }
 

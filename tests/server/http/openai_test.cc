@@ -195,9 +195,8 @@ TEST_F(OpenAiTest, RefusalsTellWhetherToTryAgain) {
 }
 
 TEST_F(OpenAiTest, AStreamThatBreaksOffSaysSo) {
-  start({.script = [](const Request&) {
-    return FakeEngine::Play{{{'a'}}, {}, Finish::kInternal};
-  }});
+  start(
+      {.script = [](const Request&) { return FakeEngine::Play{{{'a'}}, {}, Finish::kInternal}; }});
   json body = completion("x");
   body["stream"] = true;
   const auto got = post("/v1/completions", body);

@@ -338,9 +338,8 @@ TEST_F(ResourcesTest, AResponseThatIsGivenUpIsNotKept) {
 }
 
 TEST_F(ResourcesTest, AResponseThatBreaksOffSaysSo) {
-  start({.script = [](const Request&) {
-    return FakeEngine::Play{{{'a'}}, {}, Finish::kInternal};
-  }});
+  start(
+      {.script = [](const Request&) { return FakeEngine::Play{{{'a'}}, {}, Finish::kInternal}; }});
   json body = response("hi");
   body.update({{"stream", true}, {"store", false}});
   const auto got = post("/v1/responses", body);
@@ -411,9 +410,8 @@ TEST_F(ResourcesTest, TextIsTokenisedAndWritten) {
 }
 
 TEST_F(ResourcesTest, WhatASessionMayHaveAbsorbedIsNotRepeated) {
-  start({.script = [](const Request&) {
-    return FakeEngine::Play{{{'a'}}, {}, Finish::kInternal};
-  }});
+  start(
+      {.script = [](const Request&) { return FakeEngine::Play{{{'a'}}, {}, Finish::kInternal}; }});
   json body = completion("x");
   auto got = post("/v1/completions", body);
   EXPECT_EQ(got.status, 500);

@@ -195,7 +195,9 @@ TEST(ListenerTest, ReplacesTheFileOfASocketThatNobodyListensBehind) {
   const std::string file = (folder / "socket").string();
   close(listen_on_unix(*to_unix_address("unix:" + file)));  // as a process that was killed
   EXPECT_TRUE(std::filesystem::exists(file));
-  { const Listener listener("unix:" + file); }
+  {
+    const Listener listener("unix:" + file);
+  }
   std::ofstream(file) << "of somebody";
   EXPECT_THROW(Listener{"unix:" + file}, std::runtime_error);
   EXPECT_TRUE(std::filesystem::exists(file));

@@ -34,12 +34,8 @@ TEST(CheckParams, DefaultsAndBordersAreFine) {
       [](auto& p) { p.repetition_penalty = kMinRepetitionPenalty; },
       [](auto& p) { p.presence_penalty = -2; },
       [](auto& p) { p.frequency_penalty = 2; },
-      [](auto& p) {
-        p.logit_bias = {{99, -1000}, {0, 1000}};
-      },
-      [](auto& p) {
-        p.allowed_ids = {0, 99, 99};
-      },
+      [](auto& p) { p.logit_bias = {{99, -1000}, {0, 1000}}; },
+      [](auto& p) { p.allowed_ids = {0, 99, 99}; },
       [](auto& p) { p.stop_ids.assign(kMaxStopIds, 99); },
       [](auto& p) { p.max_tokens = 0; },
       [](auto& p) { p.min_tokens = p.max_tokens; },
@@ -79,41 +75,25 @@ TEST(CheckParams, NumbersOutOfRange) {
 }
 
 TEST(CheckParams, IdsAndBiases) {
-  EXPECT_EQ(problem([](auto& p) {
-              p.logit_bias = {{100, 1}};
-            }),
+  EXPECT_EQ(problem([](auto& p) { p.logit_bias = {{100, 1}}; }),
             "logit_bias must name token ids in [0, 100), got 100");
-  EXPECT_EQ(problem([](auto& p) {
-              p.logit_bias = {{-1, 1}};
-            }),
+  EXPECT_EQ(problem([](auto& p) { p.logit_bias = {{-1, 1}}; }),
             "logit_bias must name token ids in [0, 100), got -1");
-  EXPECT_EQ(problem([](auto& p) {
-              p.logit_bias = {{7, kNan}};
-            }),
+  EXPECT_EQ(problem([](auto& p) { p.logit_bias = {{7, kNan}}; }),
             "logit_bias of token id 7 must be in [-1000, 1000], got nan");
-  EXPECT_EQ(problem([](auto& p) {
-              p.logit_bias = {{7, -kInfinity}};
-            }),
+  EXPECT_EQ(problem([](auto& p) { p.logit_bias = {{7, -kInfinity}}; }),
             "logit_bias of token id 7 must be in [-1000, 1000], got -inf");
-  EXPECT_EQ(problem([](auto& p) {
-              p.logit_bias = {{7, 1}, {8, 1}, {7, 2}};
-            }),
+  EXPECT_EQ(problem([](auto& p) { p.logit_bias = {{7, 1}, {8, 1}, {7, 2}}; }),
             "logit_bias must name a token id once, got 7 more than once");
-  EXPECT_EQ(problem([](auto& p) {
-              p.logit_bias.assign(kMaxLogitBiasEntries + 1, {1, 1});
-            }),
+  EXPECT_EQ(problem([](auto& p) { p.logit_bias.assign(kMaxLogitBiasEntries + 1, {1, 1}); }),
             "logit_bias must have at most 1024 entries, got 1025");
-  EXPECT_EQ(problem([](auto& p) {
-              p.allowed_ids = {1, 103};
-            }),
+  EXPECT_EQ(problem([](auto& p) { p.allowed_ids = {1, 103}; }),
             "allowed_ids must name token ids in [0, 100), got 103");
   EXPECT_EQ(problem([](auto& p) { p.allowed_ids = {std::numeric_limits<int32_t>::min()}; }),
             "allowed_ids must name token ids in [0, 100), got -2147483648");
   EXPECT_EQ(problem([](auto& p) { p.allowed_ids.assign(101, 1); }),
             "allowed_ids must have at most 100 entries, got 101");
-  EXPECT_EQ(problem([](auto& p) {
-              p.stop_ids = {1, 100};
-            }),
+  EXPECT_EQ(problem([](auto& p) { p.stop_ids = {1, 100}; }),
             "stop_ids must name token ids in [0, 100), got 100");
   EXPECT_EQ(problem([](auto& p) { p.stop_ids.assign(kMaxStopIds + 1, 1); }),
             "stop_ids must have at most 64 entries, got 65");

@@ -131,8 +131,7 @@ TEST(StateStore, NothingAcknowledgedIsLostWheneverPowerIs) {
     std::mt19937_64 random(static_cast<uint64_t>(last));
     for (int i = 0; more && i < kMost; ++i, ++tried) {
       SCOPED_TRACE("call " + std::to_string(last) + ", by chance " + std::to_string(i));
-      expect_kept_after_power_loss(
-          *disk, [&](size_t of) { return random() % of; }, workload);
+      expect_kept_after_power_loss(*disk, [&](size_t of) { return random() % of; }, workload);
       if (HasFailure()) return;
     }
     survivals += tried;
