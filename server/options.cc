@@ -179,6 +179,7 @@ int parse_options(int argc, char** argv, Options* o) {
          "HOST for the name alone; *: all. Addresses, localhost, names of one part and names under "
          ".internal and .svc need not be named. Several: comma-separated, or again")
       ->delimiter(',')
+      ->default_str("")
       ->group("Service");
   add_switch(app, "--http-page", &o->http_page, "A page to try the model, at / of --http");
   app.add_option("--metrics", o->metrics,

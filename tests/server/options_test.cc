@@ -124,8 +124,8 @@ TEST(OptionsTest, WhatKubernetesMakesOfAServicesNameIsNoFlag) {
 }
 
 TEST(OptionsTest, ValuesThatHaveNamesAreSaidByThem) {
-  EXPECT_THAT(help(), HasSubstr("--activations TEXT:{bf16,f32,int8}=f32"));
-  EXPECT_THAT(help(), HasSubstr("--state TEXT:{bf16,f32}=f32"));
+  EXPECT_THAT(help(), HasSubstr("--activations TEXT:{bf16,f32,int8}"));
+  EXPECT_THAT(help(), HasSubstr("--state TEXT:{bf16,f32}"));
   for (const char letter : help()) ASSERT_TRUE(letter == '\n' || letter < 0 || letter >= ' ');
   const auto refused = parse({"--state", "int8"});
   EXPECT_NE(refused.status, 0);
@@ -137,7 +137,7 @@ TEST(OptionsTest, WhatMayBeAutoSaysSo) {
   for (const char* flag : {"--slots INT", "--rows-per-step INT", "--max-connections INT",
                            "--max-connections-by-address INT", "--session-memory SIZE",
                            "--prefix-memory SIZE", "--state-disk SIZE"}) {
-    EXPECT_THAT(help(), HasSubstr(std::string(flag) + "|auto=auto "));
+    EXPECT_THAT(help(), HasSubstr(std::string(flag) + "|auto"));
   }
   for (const char* wrong : {"many", "-1", "1048577"}) {
     EXPECT_THAT(parse({"--slots", wrong}).said, HasSubstr("--slots: Value " + std::string(wrong)));
