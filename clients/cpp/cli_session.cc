@@ -120,8 +120,7 @@ void add_durability(const Command& command, const std::string& otherwise) {
   takes_names<v1::Durability>(
       command.app.add_option("--durability", command.flags->durability,
                              "What of it is there after the server ends, however it ends: none, or "
-                             "local, all that was "
-                             "acknowledged [default: " +
+                             "local, all that was acknowledged [default: " +
                                  otherwise + "]"),
       {{"none", v1::DURABILITY_NONE}, {"local", v1::DURABILITY_LOCAL}});
 }

@@ -23,9 +23,8 @@ class ClientError : public std::runtime_error {
 
   Kind kind() const { return kind_; }
   grpc::StatusCode code() const { return code_; }
-  const std::string& message() const {
-    return message_;
-  }  // one sentence, the server's where it has one
+  // One sentence, the server's where it has one.
+  const std::string& message() const { return message_; }
   const std::string& hint() const { return hint_; }  // what to do about it; may be empty
   // When the server would like to be asked again, where it said so.
   std::optional<std::chrono::milliseconds> retry_after() const { return retry_after_; }

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <functional>
 #include <limits>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>

@@ -123,9 +123,15 @@ TEST(OptionsTest, WhatKubernetesMakesOfAServicesNameIsNoFlag) {
       << "a flag of that name could not be told from Kubernetes' variables";
 }
 
+// How the help says a flag's kind and default: that depends on CLI11's version.
+auto says(const std::string& flag, const std::string& otherwise) {
+  return ::testing::AnyOf(HasSubstr(flag + "=" + otherwise + " "),
+                          HasSubstr(flag + " [" + otherwise + "] "));
+}
+
 TEST(OptionsTest, ValuesThatHaveNamesAreSaidByThem) {
-  EXPECT_THAT(help(), HasSubstr("--activations TEXT:{bf16,f32,int8}"));
-  EXPECT_THAT(help(), HasSubstr("--state TEXT:{bf16,f32}"));
+  EXPECT_THAT(help(), says("--activations TEXT:{bf16,f32,int8}", "f32"));
+  EXPECT_THAT(help(), says("--state TEXT:{bf16,f32}", "f32"));
   for (const char letter : help()) ASSERT_TRUE(letter == '\n' || letter < 0 || letter >= ' ');
   const auto refused = parse({"--state", "int8"});
   EXPECT_NE(refused.status, 0);
@@ -137,7 +143,7 @@ TEST(OptionsTest, WhatMayBeAutoSaysSo) {
   for (const char* flag : {"--slots INT", "--rows-per-step INT", "--max-connections INT",
                            "--max-connections-by-address INT", "--session-memory SIZE",
                            "--prefix-memory SIZE", "--state-disk SIZE"}) {
-    EXPECT_THAT(help(), HasSubstr(std::string(flag) + "|auto"));
+    EXPECT_THAT(help(), says(std::string(flag) + "|auto", "auto"));
   }
   for (const char* wrong : {"many", "-1", "1048577"}) {
     EXPECT_THAT(parse({"--slots", wrong}).said, HasSubstr("--slots: Value " + std::string(wrong)));
