@@ -118,6 +118,9 @@ def rwkv_config(path, values, tensors):
     if size < 1 or width % size:
         raise ValueError(f"{path}: heads of {size} do not make up a width of {width}; nothing written")
     layers = wanted(path, values, "rwkv7.block_count")
+    eps = written(values.get("rwkv7.attention.layer_norm_epsilon", 1e-5))
+    if eps != 1e-5:  # llama.cpp's norm of heads has 64e-5 whatever this is, fla's 64 times this
+        raise ValueError(f"{path}: rwkv7.attention.layer_norm_epsilon: wanted 1e-05, found {eps}; nothing written")
     mixing = "blk.1.time_mix_v1.weight"  # the first layer mixes no values
     return {
         "architectures": ["RWKV7ForCausalLM"],
@@ -131,7 +134,7 @@ def rwkv_config(path, values, tensors):
         "hidden_act": "sqrelu",
         "norm_first": True,
         "norm_bias": True,
-        "norm_eps": written(values.get("rwkv7.attention.layer_norm_epsilon", 1e-5)),
+        "norm_eps": eps,
         "decay_low_rank_dim": shape_of(path, tensors, "blk.0.time_mix_w1.weight")[0],
         "a_low_rank_dim": shape_of(path, tensors, "blk.0.time_mix_a1.weight")[0],
         "v_low_rank_dim": shape_of(path, tensors, mixing)[0] if layers > 1 else 32,

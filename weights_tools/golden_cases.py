@@ -31,16 +31,23 @@ def stored(weights, values):
     }
 
 
-def definition(package, path, name):
-    """One function or class of a file whose imports need a GPU, with those of the same file that it uses."""
+def definition(package, path, name, **imported):
+    """One function or class of a file whose imports need a GPU, with those of the same file that it uses; imported:
+    what stands for its imports."""
     import einops
     import torch
 
     source = ast.parse((pathlib.Path(package) / path).read_text())
     kinds = (ast.FunctionDef, ast.ClassDef)
-    body = [node for node in source.body if isinstance(node, kinds) and not node.decorator_list]
+    there = {node.name: node for node in source.body if isinstance(node, kinds) and not node.decorator_list}
+    used, to_read = set(), [name]
+    while to_read:
+        reads = {n.id for n in ast.walk(there[to_read.pop()]) if isinstance(n, ast.Name)}
+        to_read += sorted(reads & there.keys() - used - imported.keys())
+        used |= reads & there.keys()
+    body = [node for node in there.values() if node.name in used | {name}]
     scope = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional}
-    scope |= {"rearrange": einops.rearrange, "repeat": einops.repeat, "__name__": path}
+    scope |= {"rearrange": einops.rearrange, "repeat": einops.repeat, "__name__": path, **imported}
     flags = __future__.annotations.compiler_flag  # annotations name what is not imported here
     exec(compile(ast.Module(body, []), path, "exec", flags), scope)
     return scope[name]

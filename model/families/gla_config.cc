@@ -20,9 +20,11 @@ constexpr int kChunk = 64;
 
 void read_heads(ConfigReader& read, Config& c) {
   if (c.kind == Kind::kHgrn2) {
+    // num_heads counts only where expand_ratio is null: fla's default of expand_ratio is 128.
     const int64_t heads = read.optional_int("num_heads", 0, 1, 4096);
+    const bool by_heads = heads > 0 && read.is_null("expand_ratio");
     const int64_t ratio =
-        read.optional_int("expand_ratio", heads > 0 ? c.D / heads : 128, 1, 1 << 16);
+        read.optional_int("expand_ratio", by_heads ? c.D / heads : 128, 1, 1 << 16);
     c.H = c.D / ratio;
     if (c.H * ratio != c.D || (heads > 0 && heads != c.H)) {
       read.fail("expand_ratio", "a divisor of hidden_size that leaves num_heads",
@@ -104,7 +106,9 @@ void read_linear_attention(ConfigReader& read, Config& c) {
   c.norm_q = read.boolean("norm_q", false);
   c.norm_k = read.boolean("norm_k", false);
   c.head_norm = read.string_one_of("output_norm", "rmsnorm", {"rmsnorm", "identity"}) == "rmsnorm";
-  c.normaliser = read.boolean({"norm_feature_map", "do_feature_map_norm"}, false);
+  c.normaliser = read.boolean("norm_feature_map", false);
+  // What the layer calls it; fla takes norm_feature_map alone from a config.
+  read.must_be("do_feature_map_norm", c.normaliser);
 }
 
 // What only one or another of the kinds has.
@@ -113,8 +117,11 @@ void read_kind(ConfigReader& read, Config& c) {
   c.head_norm = c.kind != Kind::kHgrn2;
   c.gate_floor = -std::numeric_limits<float>::infinity();
   if (c.kind == Kind::kGla || c.kind == Kind::kSimpleGla) {
+    constexpr double kDivisor = 16;
     c.gate_divisor =
-        static_cast<float>(read.optional_number("gate_logit_normalizer", 16, 1e-3, 1e6));
+        static_cast<float>(read.optional_number("gate_logit_normalizer", kDivisor, 1e-3, 1e6));
+    // fla's GLA model does not give its layers the config's.
+    if (c.kind == Kind::kGla) read.must_be("gate_logit_normalizer", kDivisor);
     read.must_be("use_gk", true);
     read.must_be("use_gv", false);
   }

@@ -19,8 +19,9 @@ void read_outside(ConfigReader& read, bool tied, StateSpaceConfig& c) {
   c.original = !read.has("hidden_size");
   c.D = read.required_int({"hidden_size", "d_model"}, 1, 1 << 20);
   c.layers = read.required_int({"num_hidden_layers", "n_layer"}, 1, 4096);
-  c.eps =
-      static_cast<float>(read.optional_number({"layer_norm_epsilon", "norm_epsilon"}, 1e-5, 0, 1));
+  const double eps = read.optional_number("layer_norm_epsilon", 1e-5, 0, 1);
+  c.eps = static_cast<float>(eps);
+  read.must_be("norm_epsilon", eps);  // which neither package reads
   c.tied = read.boolean({"tie_word_embeddings", "tie_embeddings"}, c.original || tied);
   c.vocab = round_up(read.required_int("vocab_size", 1, 1 << 24),
                      read.optional_int("pad_vocab_size_multiple", c.original ? 8 : 1, 1, 1 << 20));

@@ -10,6 +10,20 @@ namespace {
 // The grid of prompts; the configs name none.
 constexpr int kChunk = 64;
 
+// Of a layer, under keys that transformers derives from block_types; "attention" is always local.
+void check_layer_types(ConfigReader& read, const nlohmann::json& config, const char* key,
+                       const std::vector<bool>& attends) {
+  read.ignore({key});
+  if (!read.has(key)) return;
+  const nlohmann::json& types = config[key];
+  bool same = types.is_array() && types.size() == attends.size();
+  for (size_t i = 0; same && i < attends.size(); ++i) {
+    same = attends[i] ? types[i] == "attention" || types[i] == "sliding_attention"
+                      : types[i] == "recurrent" || types[i] == "linear_attention";
+  }
+  if (!same) read.fail(key, "the layers that block_types gives", types.dump());
+}
+
 // Repeated and cut as the layers need.
 std::vector<bool> read_blocks(ConfigReader& read, const nlohmann::json& config, int64_t blocks) {
   read.ignore({"block_types", "_block_types"});
@@ -27,7 +41,25 @@ std::vector<bool> read_blocks(ConfigReader& read, const nlohmann::json& config, 
   }
   std::vector<bool> attends;
   for (int64_t b = 0; b < blocks; ++b) attends.push_back(types[b % types.size()]);
+  for (const char* key : {"layer_types", "layers_block_type"}) {
+    check_layer_types(read, config, key, attends);
+  }
+  // An older name, which transformers before 5 takes for block_types.
+  if (read.has("_block_types") && (found == config.end() || config["_block_types"] != *found)) {
+    read.fail("_block_types", "the same as block_types", config["_block_types"].dump());
+  }
   return attends;
+}
+
+// Only what read_rotary() takes from them.
+void check_rope_parameters(const ConfigReader& read, const nlohmann::json& rope) {
+  for (const auto& [key, value] : rope.items()) {
+    const bool type = key == "rope_type" || key == "type";
+    const bool number = key == "rope_theta" || key == "partial_rotary_factor";
+    if (type ? value == "default" : number && value.is_number()) continue;
+    read.fail("rope_parameters",
+              "rope_type \"default\", rope_theta and partial_rotary_factor alone", rope.dump());
+  }
 }
 
 // Both under rope_parameters since transformers 5, before that by themselves.
@@ -36,15 +68,14 @@ void read_rotary(ConfigReader& read, const Checkpoint& checkpoint, Config& c) {
   const nlohmann::json& config = checkpoint.config();
   const auto at = config.find("rope_parameters");
   const bool nested = at != config.end() && at->is_object();
-  if (nested && at->value("rope_type", nlohmann::json("default")) != "default") {
-    read.fail("rope_parameters", "rope_type \"default\"", at->dump());
+  if (read.has("rope_parameters") && !nested) {
+    read.fail("rope_parameters", "an object", at->dump());
   }
+  if (nested) check_rope_parameters(read, *at);
   const double part_outside = read.optional_number("partial_rotary_factor", 0.5, 0, 1);
   const double theta_outside = read.optional_number("rope_theta", 10000, 1, 1e12);
   const auto inside = [&](const char* key, double otherwise) {
-    if (!nested || !at->contains(key)) return otherwise;
-    if (!(*at)[key].is_number()) read.fail("rope_parameters", "numbers", at->dump());
-    return (*at)[key].get<double>();
+    return nested && at->contains(key) ? (*at)[key].get<double>() : otherwise;
   };
   c.theta = inside("rope_theta", theta_outside);
   c.rotary = static_cast<int64_t>(static_cast<double>(c.head) *
@@ -93,9 +124,8 @@ Config read_config(const Checkpoint& checkpoint) {
   c.chunk = kChunk;
   read.string_one_of("hidden_activation", "gelu_pytorch_tanh", {"gelu_pytorch_tanh"});
   read.must_be("embeddings_scale_by_sqrt_dim", true);
-  // Of training, and what follows from other keys.
-  read.ignore({"attention_dropout", "w_init_variance_scale", "final_w_init_variance_scale",
-               "layer_types", "layers_block_type"});
+  // Of training.
+  read.ignore({"attention_dropout", "w_init_variance_scale", "final_w_init_variance_scale"});
   read.finish();
   return c;
 }

@@ -1,9 +1,10 @@
 // RWKV-7 "Goose": a time mix around a state matrix a head, of which each token takes a part along
 // one key out before it puts its own in (kernels/ops/rwkv7.h), and a feed-forward layer of squared
 // ReLUs; both see the row before their own through a token shift. The first layer's values go into
-// those of every later one. Source: BlinkDL's RWKV-LM, rwkv_v7_numpy.py, whose eps and whose
-// normalisation of keys are followed where flash-linear-attention's layers/rwkv7.py differs; names
-// of tensors and config are the latter's.
+// those of every later one. Source: BlinkDL's RWKV-LM, rwkv_v7_numpy.py, whose
+// normalisation of keys is followed where flash-linear-attention's layers/rwkv7.py differs; names
+// of tensors, config and the eps of norms are the latter's, which are BlinkDL's where norm_eps is
+// 1e-5.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,9 +20,6 @@
 namespace recurve {
 namespace rwkv7 {
 namespace {
-
-// Of the norm behind the recurrence, whatever the config's eps is: 1e-5 times 8 squared.
-constexpr float kHeadNormEps = 64e-5f;
 
 class Rwkv7 final : public Model {
  public:
@@ -296,7 +294,7 @@ void Rwkv7::time_mix(size_t index, const Ragged& seqs, const StatePool& states, 
   kernels_.head_norm_bonus({.rows = rows,
                             .H = static_cast<int>(c_.H),
                             .N = static_cast<int>(c_.N),
-                            .eps = kHeadNormEps,
+                            .eps = c_.head_eps(),
                             .o = s.o,
                             .r = s.r,
                             .k = s.k,

@@ -11,8 +11,8 @@ namespace {
 
 // The grid of prompts; the configs name none.
 constexpr int kChunk = 64;
-// The only size of a head there is in public; others differ in the norm behind the recurrence,
-// whose eps is 64e-5 in one package and 1e-5 times the size of a head in another.
+// The only size of a head in public checkpoints. For another size the eps of the norm behind the
+// recurrence is not defined: BlinkDL's package has 64e-5, fla the size of a head times norm_eps.
 constexpr int64_t kHead = 64;
 constexpr int64_t kMostRank = 1 << 16;
 

@@ -20,11 +20,14 @@ struct Config {
   int64_t H;  // heads
   int64_t N;  // channels of a head, of keys and of values
   int64_t F;  // width of the feed-forward layer
-  float eps;  // of the layer norms
+  float eps;  // norm_eps, of the layer norms
   bool tied;
   int chunk;
   DType state;  // of S
   Ranks ranks;  // what the config says; where there are files, these count (ranks_of)
+
+  // Of the norm behind the recurrence: 64e-5 in every checkpoint of BlinkDL.
+  float head_eps() const { return static_cast<float>(N) * eps; }
 };
 
 // Throws std::runtime_error with one sentence for what does not fit or is not supported.

@@ -251,7 +251,7 @@ void Xlstm::exponential_cell(const Block& block, size_t index, const Ragged& seq
                   .h = h.f32,
                   .o = s.qkvoif + 2 * c_.qk() + c_.v(),
                   .head_norm = block.head_norm.data(),
-                  .head_norm_eps = c_.head_norm_eps,
+                  .head_norm_eps = c_.norm_eps,
                   .h_bf16 = h.bf16},
                  stream);
 }
@@ -287,7 +287,7 @@ void Xlstm::sigmoid_cell(const Block& block, size_t index, const Ragged& seqs,
   kernels_.head_norm_gate({.rows = seqs.rows,
                            .H = static_cast<int>(c_.H),
                            .DV = static_cast<int>(c_.DV),
-                           .eps = c_.head_norm_eps,
+                           .eps = c_.norm_eps,
                            .o_stride = stride,
                            .h = h.f32,
                            .o = s.qkvoif + 2 * c_.qk() + c_.v(),

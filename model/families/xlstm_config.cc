@@ -34,6 +34,22 @@ bool read_sigmoid_gate(ConfigReader& read, const nlohmann::json& config) {
   return sigmoid;
 }
 
+// The heads' norm takes norm_eps too (mLSTMLayer, xLSTMLayer). cell_norm_eps stands in public
+// configs with the same value; no code reads it.
+void check_head_norm(ConfigReader& read, double norm_eps) {
+  const double eps = read.optional_number("cell_norm_eps", norm_eps, 0, 1);
+  if (eps != norm_eps) {
+    read.fail("cell_norm_eps", fmt::format("the same as norm_eps, {}", norm_eps),
+              fmt::format("{}", eps));
+  }
+}
+
+// Null: no cap, as in soft_cap of xlstm_large and of transformers.
+float read_cap(ConfigReader& read, const char* key, double fallback) {
+  if (read.is_null(key)) fallback = 0;
+  return static_cast<float>(read.optional_number(key, fallback, 0, 1e6));
+}
+
 }  // namespace
 
 Config read_config(const Checkpoint& checkpoint) {
@@ -43,13 +59,12 @@ Config read_config(const Checkpoint& checkpoint) {
   c.blocks = read.required_int({"num_hidden_layers", "num_blocks"}, 1, 4096);
   c.H = read.required_int("num_heads", 1, 4096);
   c.vocab = read.required_int("vocab_size", 1, 1 << 24);
-  c.norm_eps = static_cast<float>(read.optional_number("norm_eps", 1e-6, 0, 1));
+  const double norm_eps = read.optional_number("norm_eps", 1e-6, 0, 1);
+  c.norm_eps = static_cast<float>(norm_eps);
+  check_head_norm(read, norm_eps);
   c.cell_eps = static_cast<float>(read.optional_number("eps", 1e-6, 0, 1));
-  // The heads' norm takes norm_eps too (components.py, mLSTMLayer); cell_norm_eps is a later name.
-  c.head_norm_eps = static_cast<float>(read.optional_number("cell_norm_eps", c.norm_eps, 0, 1));
-  c.gate_soft_cap = static_cast<float>(read.optional_number("gate_soft_cap", 15.0, 0, 1e6));
-  c.logit_soft_cap =
-      static_cast<float>(read.optional_number("output_logit_soft_cap", 30.0, 0, 1e6));
+  c.gate_soft_cap = read_cap(read, "gate_soft_cap", 15.0);
+  c.logit_soft_cap = read_cap(read, "output_logit_soft_cap", 30.0);
   c.chunk = static_cast<int>(read.optional_int("chunk_size", 64, 1, 1024));
   c.tied = read.boolean("tie_word_embeddings", false);
   c.fused = read.string_one_of("weight_mode", "single", {"single", "fused"}) == "fused";

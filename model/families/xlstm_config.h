@@ -9,7 +9,7 @@ namespace recurve::xlstm {
 // What config.json says of an xLSTM-large.
 struct Config {
   int64_t D, blocks, H, DK, DV, F, vocab;
-  float norm_eps, cell_eps, head_norm_eps, gate_soft_cap, logit_soft_cap;
+  float norm_eps, cell_eps, gate_soft_cap, logit_soft_cap;
   int chunk;
   bool tied, fused;
   bool sigmoid_gate;  // of the input; otherwise exponential

@@ -193,6 +193,11 @@ bool ConfigReader::has(std::string_view key) const {
   return at != config_.end() && !at->is_null();
 }
 
+bool ConfigReader::is_null(std::string_view key) const {
+  const auto at = config_.find(key);
+  return at != config_.end() && at->is_null();
+}
+
 void ConfigReader::finish() const {
   constexpr size_t kListed = 10;
   std::vector<std::string> unknown;

@@ -42,7 +42,8 @@ class ConfigReader {
   // Read elsewhere, or known not to matter.
   void ignore(std::initializer_list<const char*> keys);
 
-  bool has(std::string_view key) const;  // and not null
+  bool has(std::string_view key) const;      // and not null
+  bool is_null(std::string_view key) const;  // and there: for keys whose null is not their default
 
   // Throws if a key is left, naming all that are.
   void finish() const;

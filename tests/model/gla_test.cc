@@ -122,13 +122,13 @@ class Oracle {
       const Doubles low = times(c_[a + "gk_proj.0.weight"], y);
       const Doubles raw = plus(times(c_[a + "gk_proj.1.weight"], low), c_[a + "gk_proj.1.bias"]);
       for (size_t i = 0; i < q.size(); ++i) {
-        const double g = log_logistic(raw[i]) / (s_.floor ? 4 : 16);
+        const double g = log_logistic(raw[i]) / 16;
         decay[i] = std::exp(s_.floor ? std::max(g, -0.5) : g);
       }
     } else if (s_.type == "simple_gla") {
       const Doubles raw = plus(times(c_[a + "gk_proj.weight"], y), c_[a + "gk_proj.bias"]);
       for (size_t i = 0; i < q.size(); ++i) {
-        decay[i] = std::exp(log_logistic(raw[i / s_.DK()]) / 16);
+        decay[i] = std::exp(log_logistic(raw[i / s_.DK()]) / 4);
       }
     } else if (s_.type == "retnet") {
       for (size_t i = 0; i < q.size(); ++i) {
@@ -238,9 +238,11 @@ const std::vector<Case>& cases() {
         {"expand_v", 1.5},
         {"use_output_gate", false},
         {"use_short_conv", true},
-        {"gate_logit_normalizer", 4},
+        {"gate_logit_normalizer", 16},
         {"clamp_min", -0.5}}},
-      {"simple_gla", {"simple_gla", 24, 24, 2, true, true, false, false}, json::object()},
+      {"simple_gla",
+       {"simple_gla", 24, 24, 2, true, true, false, false},
+       {{"gate_logit_normalizer", 4}}},
       {"retnet", {"retnet", 24, 48, 2, true, false, false, false}, json::object()},
       {"linear_attention",
        {"linear_attn", 24, 24, 2, false, false, false, false},
@@ -363,6 +365,15 @@ TEST(GlaConfig, RefusesWhatWouldChangeTheMaths) {
   EXPECT_THAT(error_for("linear_attn", {{"use_short_conv", true}}), HasSubstr("use_short_conv"));
   EXPECT_THAT(error_for("gla", {{"attnres_block_size", 2}}), HasSubstr("attnres_block_size"));
   EXPECT_THAT(error_for("hgrn2", {{"expand_ratio", 7}}), HasSubstr("expand_ratio"));
+  // fla's default of expand_ratio, 128, is no divisor of this width, whatever num_heads says.
+  EXPECT_THAT(error_for("hgrn2", {{"num_heads", 3}}), HasSubstr("found 128"));
+  EXPECT_EQ(error_for("hgrn2", {{"num_heads", 3}, {"expand_ratio", nullptr}}), "");
+  EXPECT_EQ(error_for("gla", {{"gate_logit_normalizer", 16}}), "");
+  EXPECT_THAT(error_for("gla", {{"gate_logit_normalizer", 8}}),
+              HasSubstr("gate_logit_normalizer: wanted 16"));
+  EXPECT_EQ(error_for("simple_gla", {{"gate_logit_normalizer", 8}}), "");
+  EXPECT_THAT(error_for("linear_attn", {{"do_feature_map_norm", true}}),
+              HasSubstr("do_feature_map_norm: wanted false"));
 }
 
 }  // namespace recurve::testing::gla_test

@@ -131,6 +131,7 @@ TEST(MambaConfig, RefusesWhatWouldChangeTheMaths) {
     refused("attn_layer_idx", {9, 18});
     refused("conv_kernel", 1);
     refused("layer_norm_epsilon", -1);
+    refused("norm_epsilon", 1e-3);  // which no package reads
     refused("some_new_key", 1);
     refused("ssm_cfg", {{"layer", "Mamba3"}});
     refused("num_hidden_layers", 0);

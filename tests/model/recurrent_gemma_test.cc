@@ -38,6 +38,23 @@ TEST(RecurrentGemmaConfig, RefusesWhatWouldChangeTheMaths) {
   EXPECT_EQ(error_for({{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}), "");
   EXPECT_THAT(error_for({{"rope_parameters", {{"rope_type", "linear"}}}}),
               HasSubstr("rope_parameters: wanted rope_type \"default\""));
+  EXPECT_THAT(error_for({{"rope_parameters", {{"type", "linear"}, {"factor", 8.0}}}}),
+              HasSubstr("rope_parameters"));
+  EXPECT_THAT(error_for({{"rope_parameters", {{"rope_theta", 1e4}, {"factor", 8.0}}}}),
+              HasSubstr("rope_parameters"));
+  EXPECT_THAT(error_for({{"rope_parameters", "default"}}), HasSubstr("wanted an object"));
+  const json local = {"linear_attention", "linear_attention", "sliding_attention"};
+  for (const char* key : {"layer_types", "layers_block_type"}) {
+    EXPECT_EQ(error_for({{key, local}}), "");
+    EXPECT_EQ(error_for({{key, {"recurrent", "recurrent", "attention"}}}), "");
+    EXPECT_THAT(error_for({{key, {"attention", "recurrent", "attention"}}}),
+                HasSubstr("wanted the layers that block_types gives"));
+    EXPECT_THAT(error_for({{key, {"recurrent"}}}), HasSubstr(key));
+  }
+  const json blocks = {"attention", "recurrent"};
+  EXPECT_EQ(error_for({{"block_types", blocks}, {"_block_types", blocks}}), "");
+  EXPECT_THAT(error_for({{"_block_types", blocks}}),
+              HasSubstr("_block_types: wanted the same as block_types"));
   EXPECT_THAT(error_for({{"block_types", {"recurrent", "mamba"}}}),
               HasSubstr("block_types: wanted a list of \"recurrent\" and \"attention\""));
   EXPECT_THAT(error_for({{"block_types", json::array()}}), HasSubstr("block_types"));

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "model/families/xlstm_config.h"
 #include "model/load_model.h"
 #include "tests/support/temp_dir.h"
 
@@ -77,6 +78,25 @@ TEST(XlstmConfig, RefusesWhatWouldChangeTheMaths) {
   }
   EXPECT_THAT(error_for({{"add_out_norm", false}}), HasSubstr("add_out_norm"));
   EXPECT_THAT(error_for({{"weight_mode", "packed"}}), HasSubstr("weight_mode"));
+}
+
+// No code reads cell_norm_eps: the heads' norm takes norm_eps.
+TEST(XlstmConfig, RefusesAHeadNormOfAnotherEps) {
+  EXPECT_EQ(error_for({{"cell_norm_eps", 1e-6}}), "");
+  EXPECT_EQ(error_for({{"norm_eps", 1e-3}, {"cell_norm_eps", 1e-3}}), "");
+  EXPECT_THAT(error_for({{"norm_eps", 1e-3}, {"cell_norm_eps", 1e-6}}),
+              HasSubstr("cell_norm_eps: wanted the same as norm_eps, 0.001, found 1e-06"));
+}
+
+// Upstream's soft_cap(None) caps nothing: null is not the default.
+TEST(XlstmConfig, ACapOfNullIsNone) {
+  for (const char* key : {"gate_soft_cap", "output_logit_soft_cap"}) {
+    nlohmann::json config = {{"model_type", "xlstm"}, {"embedding_dim", 64}, {"num_blocks", 1},
+                             {"num_heads", 2},        {"vocab_size", 8},     {key, nullptr}};
+    const xlstm::Config c = xlstm::read_config(Checkpoint::random(config, 1));
+    EXPECT_EQ(c.gate_soft_cap, key == std::string("gate_soft_cap") ? 0 : 15);
+    EXPECT_EQ(c.logit_soft_cap, key == std::string("gate_soft_cap") ? 30 : 0);
+  }
 }
 
 }  // namespace recurve::xlstm_test

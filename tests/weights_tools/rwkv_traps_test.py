@@ -8,6 +8,7 @@ import json
 
 import numpy as np
 import pytest
+import pytest
 
 from conftest import ROOT
 from weights_tools import golden_cases
@@ -38,9 +39,10 @@ def test_without_a_change_there_is_no_difference():
     assert difference() < 2e-7
 
 
-def test_the_heads_norm_has_its_own_eps(monkeypatch):
-    monkeypatch.setattr(rwkv7, "HEAD_EPS", 1e-5)
-    assert told()
+@pytest.mark.parametrize("case, eps", [("one_head", 1e-5), ("norm_eps", 1e-3), ("norm_eps", 64e-5)])
+def test_the_heads_norm_has_the_size_of_a_head_times_the_eps(case, eps, monkeypatch):
+    monkeypatch.setattr(rwkv7.Config, "head_eps", eps)
+    assert told(case)
 
 
 def test_short_keys_are_not_normalised(monkeypatch):

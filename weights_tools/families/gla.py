@@ -87,9 +87,12 @@ def config_from_dict(values):
     key = int(D * get("expand_k", 0.5 if kind == "gla" else 1.0)) // heads
     value = int(D * get("expand_v", 2.0 if kind == "retnet" else 1.0)) // heads
     if kind == "hgrn2":
-        key = value = get("expand_ratio") or (D // heads if get("num_heads") else 128)
+        # num_heads counts only where expand_ratio is null.
+        key = value = get("expand_ratio", 128) or D // heads
         heads = D // key
     conv = kind != "linear_attn" and get("use_short_conv", kind == "simple_gla")
+    if kind == "gla" and get("gate_logit_normalizer", 16) != 16:
+        raise ValueError("gate_logit_normalizer: wanted 16, which is all that fla's GLA computes with")
     return Config(
         type=kind,
         D=D,

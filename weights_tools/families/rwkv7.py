@@ -23,7 +23,6 @@ import numpy as np
 
 from weights_tools.families import common
 
-HEAD_EPS = 64e-5  # of the norm behind the recurrence, whatever norm_eps is
 SHORTEST = 1e-12
 MIXES = "rwkvag"
 LORAS = ("w", "a", "v", "g")
@@ -48,6 +47,11 @@ class Config:
     @property
     def H(self):
         return self.D // self.N
+
+    @property
+    def head_eps(self):
+        """Of the norm behind the recurrence; 64e-5 in every checkpoint of BlinkDL."""
+        return self.N * self.eps
 
 
 def usual_rank(width, factor):
@@ -187,7 +191,7 @@ def update(S, r, lw, k, v, kk, alpha):
 def normed(c, w, o, r, k, v):
     """[H, N] each, the bonus behind the norm."""
     mean = o.mean(-1, keepdims=True)
-    scale = np.sqrt(((o - mean) ** 2).mean(-1, keepdims=True) + HEAD_EPS)
+    scale = np.sqrt(((o - mean) ** 2).mean(-1, keepdims=True) + c.head_eps)
     weight, bias = (w[f"g_norm.{name}"].reshape(c.H, c.N) for name in ("weight", "bias"))
     bonus = (r * k * w["r_k"]).sum(-1, keepdims=True)
     return (o - mean) / scale * weight + bias + bonus * v

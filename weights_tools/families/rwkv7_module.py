@@ -5,7 +5,7 @@ from torch import autocast, nn
 from torch.nn import functional as F
 
 from weights_tools.families.language_model import LanguageModel, drop
-from weights_tools.families.rwkv7 import HEAD_EPS, LORAS, MIXES, SHORTEST
+from weights_tools.families.rwkv7 import LORAS, MIXES, SHORTEST
 
 CHUNK = 32
 BETWEEN = {"w": nn.Tanh, "a": nn.Identity, "v": nn.Identity, "g": nn.Sigmoid}
@@ -105,7 +105,7 @@ class TimeMix(nn.Module):
             k = k * (1 + (alpha - 1) * self.k_a)
             r, lw, k, alpha, heads = (self.heads(z) for z in (r, lw, k, alpha, v))
             o, S = recurrence(r, lw, k, heads, -kk, kk * alpha, S)
-            o = F.layer_norm(o, (self.c.N,), eps=HEAD_EPS).transpose(1, 2).flatten(-2)
+            o = F.layer_norm(o, (self.c.N,), eps=self.c.head_eps).transpose(1, 2).flatten(-2)
             bonus = (r * k * self.r_k[:, None]).sum(-1, keepdim=True) * heads
             o = o * self.g_norm.weight + self.g_norm.bias + bonus.transpose(1, 2).flatten(-2)
         return self.o_proj(o * gate), S, shift, v_first
