@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/activation_type.h"
+#include "kernels/arithmetic.h"
 #include "kernels/host.h"
 #include "kernels/reference/table.h"
 #include "kernels/streaming_copy.h"
@@ -255,6 +256,19 @@ void copy_bytes(std::span<const CopyPiece> pieces, size_t begin, size_t end) {
 }
 
 }  // namespace
+
+std::string arithmetic_of(std::string_view rest) {
+  std::string arithmetic;
+  while (!rest.empty()) {
+    const std::string_view part = rest.substr(0, rest.find(", "));
+    rest.remove_prefix(std::min(rest.size(), part.size() + 2));
+    if (part.ends_with(" thread") || part.ends_with(" threads") || part.starts_with("cuda:")) {
+      continue;
+    }
+    arithmetic += fmt::format("{}{}", arithmetic.empty() ? "" : ", ", part);
+  }
+  return arithmetic;
+}
 
 std::unique_ptr<Recording> Backend::record(std::function<void()> work, Stream&) {
   return std::make_unique<CallAgain>(std::move(work));

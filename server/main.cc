@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "kernels/arithmetic.h"
 #include "model/load_model.h"
 #include "server/encrypted_folder.h"
 #include "server/engine/engine.h"
@@ -267,7 +268,7 @@ StateHeader identity_of(const Model& model, const ServingInfo& info) {
 // And what prompts' states must be of beside that, as those who begin there compute the same bits
 // as those who do not: another version may add up in another order, and so may another device.
 std::string made_by(const Backend& backend) {
-  std::string made_by = fmt::format("{} {} {}", kVersion, kCommit, backend.name());
+  std::string made_by = fmt::format("{} {} {}", kVersion, kCommit, arithmetic_of(backend.name()));
   backend.kernels().for_each([&](const char* op, const char* implementation) {
     made_by += fmt::format(" {}:{}", op, implementation);
   });

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/activation_type.h"
+#include "kernels/arithmetic.h"
 
 namespace recurve::backend_test {
 
@@ -80,6 +81,17 @@ TEST(Backend, CpuSaysItsThreadsAndVectors) {
     const bool scalar = op == "feature_map" || op == "take_tokens" || op == "sample";
     EXPECT_THAT(name, StartsWith(scalar ? "reference" : "cpu/")) << op;
   }
+}
+
+TEST(Backend, ArithmeticDoesNotDependOnThreadsNorOnTheNumberOfTheGpu) {
+  EXPECT_EQ(arithmetic_of(make_backend("reference")->name()), "reference");
+  EXPECT_EQ(arithmetic_of("cuda:1, NVIDIA H100, sm_90"), "NVIDIA H100, sm_90");
+  EXPECT_EQ(arithmetic_of("cpu, 1 thread, avx2, amx, activations in f32, bf16"),
+            "cpu, avx2, amx, activations in f32, bf16");
+  if (!kHasCpu) GTEST_SKIP() << "built without Highway";
+  const std::string one = make_backend("cpu", 1)->name();
+  EXPECT_EQ(arithmetic_of(one), arithmetic_of(make_backend("cpu", 3)->name()));
+  EXPECT_EQ("cpu, 1 thread, " + arithmetic_of(one).substr(5), one);
 }
 
 TEST(Backend, UnknownDeviceIsRefusedWithThoseThereAre) {
