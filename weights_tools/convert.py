@@ -147,22 +147,15 @@ def files_of(src):
     if src.is_file():
         return [src]
     for name in LAYOUTS:
+        if (src / name).exists() and name in (st.INDEX_NAME, st.SINGLE_NAME):
+            return st.checkpoint_files(src)
         if (src / name).exists():
-            return indexed(src / name) if name.endswith(".index.json") else [src / name]
+            return st.indexed_files(src / name) if name.endswith(".index.json") else [src / name]
     files = sorted(path for path in src.iterdir() if path.suffix in SUFFIXES)
     if len({path.suffix for path in files}) != 1:
         names = ", ".join(path.name for path in files) or "none"
         raise ValueError(f"{src}: wanted files of one kind of {', '.join(SUFFIXES)}, found {names}")
     return files
-
-
-def indexed(index):
-    """The shards that an index names; each must be there."""
-    files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    for name in files:
-        if not (index.parent / name).exists():
-            raise ValueError(f"{index}: names {name}, which is not there")
-    return [index.parent / name for name in files]
 
 
 def rename(tensors, wanted):

@@ -222,14 +222,27 @@ def read(path):
 
 
 def checkpoint_files(directory):
-    """The safetensors files of a Hugging Face directory, single or sharded."""
+    """The safetensors files of a Hugging Face directory, single or sharded; one that has both is refused, as by the
+    server (Checkpoint::open)."""
     directory = pathlib.Path(directory)
+    single = directory / SINGLE_NAME
     if (directory / INDEX_NAME).exists():
-        weight_map = json.loads((directory / INDEX_NAME).read_text())["weight_map"]
-        return [directory / name for name in sorted(set(weight_map.values()))]
-    if (directory / SINGLE_NAME).exists():
-        return [directory / SINGLE_NAME]
+        files = indexed_files(directory / INDEX_NAME)
+        if single.exists() and single not in files:
+            raise ValueError(f"{directory}: wanted {SINGLE_NAME} or {INDEX_NAME}, found both; remove the one that is stale")
+        return files
+    if single.exists():
+        return [single]
     raise ValueError(f"{directory}: wanted {SINGLE_NAME} or {INDEX_NAME}, found neither")
+
+
+def indexed_files(index):
+    """The shards that an index names; each must be there."""
+    files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    for name in files:
+        if not (index.parent / name).exists():
+            raise ValueError(f"{index}: names {name}, which is not there")
+    return [index.parent / name for name in files]
 
 
 def read_checkpoint(directory):

@@ -114,10 +114,10 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
   checkpoint.where_ = directory.string();
   checkpoint.config_file_ = (directory / "config.json").string();
   checkpoint.config_ = read_json_file(checkpoint.config_file_, kMaxConfigBytes);
-  if (fs::exists(directory / kSingle)) {
-    checkpoint.open_single(directory / kSingle);
-  } else if (fs::exists(directory / kIndex)) {
+  if (fs::exists(directory / kIndex)) {
     checkpoint.open_sharded(directory / kIndex);
+  } else if (fs::exists(directory / kSingle)) {
+    checkpoint.open_single(directory / kSingle);
   } else {
     no_weights(directory);
   }
@@ -150,6 +150,11 @@ void Checkpoint::open_sharded(const fs::path& index) {
   const WeightMap map = read_weight_map(index);
   std::set<std::string> shard_names;
   for (const auto& [tensor, shard] : map) shard_names.insert(shard);
+  if (fs::exists(index.parent_path() / kSingle) && !shard_names.contains(kSingle)) {
+    throw std::runtime_error(
+        fmt::format("{}: wanted {} or {}, found both; remove the one that is stale",
+                    index.parent_path().string(), kSingle, kIndex));
+  }
   for (const std::string& name : shard_names) {
     if (!fs::exists(index.parent_path() / name)) {
       throw std::runtime_error(fmt::format("{}: wanted the file {} that it names, found none",

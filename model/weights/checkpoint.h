@@ -35,8 +35,8 @@ class Checkpoint {
   using Progress = std::function<void(uint64_t bytes_done, uint64_t bytes_total)>;
 
   // A Hugging Face directory: config.json, and model.safetensors or model.safetensors.index.json
-  // with its shards. Throws std::runtime_error, one sentence, if there is anything wrong with the
-  // files themselves.
+  // with its shards, not both. Throws std::runtime_error, one sentence, if there is anything wrong
+  // with the files themselves.
   static Checkpoint open(const std::filesystem::path& directory);
 
   // No files: every tensor asked for exists in the shape asked for, with random values of standard

@@ -1,9 +1,12 @@
 import json
+import shutil
 import struct
 
 import numpy as np
 import pytest
 
+from conftest import ROOT
+from weights_tools import __main__ as cli
 from weights_tools import safetensors_io as st
 
 
@@ -75,6 +78,24 @@ def test_shards_and_index(tmp_path):
     assert {n: t.array.tolist() for n, t in found.items()} == {
         n: t.array.tolist() for n, t in wanted.items()
     }
+
+
+@pytest.mark.parametrize("tool", ["inspect", "quantize", "convert"])
+def test_a_single_file_beside_shards_is_refused(tool, tmp_path, capsys):
+    """As by the server: which of the two is stale, nobody can tell."""
+    src = shutil.copytree(ROOT / "tests" / "golden" / "xlstm" / "sharded", tmp_path / "src")
+    arguments = {"inspect": [], "quantize": [str(tmp_path / "out"), "--weights", "int8"], "convert": [str(tmp_path / "out")]}
+    assert not cli.main([tool, str(src), *arguments[tool]])
+    shutil.copy(next(src.glob("model-00001*")), src / st.SINGLE_NAME)
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    capsys.readouterr()
+    assert cli.main([tool, str(src), *arguments[tool]]) != 0
+    wanted = f"{src}: wanted model.safetensors or model.safetensors.index.json, found both; remove the one that is stale"
+    assert wanted in capsys.readouterr().err
+    index = json.loads((src / st.INDEX_NAME).read_text())
+    index["weight_map"] = {"a": st.SINGLE_NAME}  # which says the same as the file
+    (src / st.INDEX_NAME).write_text(json.dumps(index))
+    assert st.checkpoint_files(src) == [src / st.SINGLE_NAME]
 
 
 def write_raw(path, header, data=b"", length=None):

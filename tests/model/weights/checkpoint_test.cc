@@ -100,6 +100,19 @@ TEST_F(CheckpointTest, RefusesATensorInTwoShards) {
                                   HasSubstr("wanted it in \"s1\" only")));
 }
 
+// Which of the two is stale, nobody can tell.
+TEST_F(CheckpointTest, RefusesASingleFileBesideShards) {
+  write_two_shards();
+  write_index(R"({"a": "s1", "b": "s1", "c": "s2"})");
+  SafetensorsWriter().add_f32("a", {2}, {8, 9}).write(dir_ / kSingle);
+  EXPECT_EQ(open_error(), dir_.path().string() +
+                              ": wanted model.safetensors or model.safetensors.index.json, found "
+                              "both; remove the one that is stale");
+  // An index of that file says the same as the file.
+  write_index(R"({"a": "model.safetensors"})");
+  EXPECT_EQ(host_values(Checkpoint::open(dir_.path()).take("a", {2})), (std::vector<float>{8, 9}));
+}
+
 TEST_F(CheckpointTest, NeverLeavesTheDirectory) {
   write_two_shards();
   for (const std::string shard :
