@@ -332,11 +332,20 @@ int run(const Options& o, StopSignal& stop) {
   EngineOptions options = engine_options(o, slots, plan.sessions, plan.prefixes);
   options.sessions.identity = identity_of(*model, info);
   info.read_state = state_reader(options.sessions.identity, info.vocab_rows);
+  info.check_front = front_checker(options.sessions.identity);
   info.most_written_bytes =
       static_cast<int64_t>(most_written_bytes(model->state_layout(), info.vocab_rows, 4096));
   if (archive) keep_sessions(o, *states, &*archive, &options.sessions);
   options.sessions.on_expired = [](std::string_view tenant, std::string_view name) {
     audit("session_expired", {.tenant = tenant, .key_id = {}, .peer = {}}, "OK", name);
+  };
+  options.sessions.model_name = info.model_name;
+  options.sessions.on_other_model = [](const StoredModel& other, int sessions) {
+    log_event(LogLevel::kWarning, "sessions_of_another_model",
+              {{"sessions", sessions},
+               {"model", other.name},
+               {"fingerprint", other.fingerprint},
+               {"weights", other.weights}});
   };
   options.made_by = made_by(*backend);
   options.prefix.on_unreadable = [](const std::string& why) {
@@ -349,7 +358,7 @@ int run(const Options& o, StopSignal& stop) {
       {.rows = info.vocab_rows, .usable = text.tokenizer->size(), .eos_ids = text.rules.eos}, queue,
       stats, metrics, options);
   if (const int lost = stats.sessions_not_restored; lost > 0) {
-    log_event(LogLevel::kWarning, "sessions_not_restored", {{"sessions", lost}});
+    log_event(LogLevel::kError, "sessions_not_restored", {{"sessions", lost}});
   }
   std::thread engine_thread([&] {
     pthread_setname_np(pthread_self(), "engine");

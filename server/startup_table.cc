@@ -62,11 +62,12 @@ std::string prefixes_line(const Options& options, const Model& model, const Memo
 
 // And what a server before has left there.
 std::string folder_line(const Options& options, const EngineStats& stats) {
-  return fmt::format("{}, {} at most; found {} sessions, {} states of prompts, {}",
-                     options.state_dir,
-                     human_bytes(static_cast<double>(state_store_options(options).most_bytes)),
-                     stats.sessions.load(), stats.prefix_states_disk.load(),
-                     human_bytes(static_cast<double>(stats.prefix_bytes_disk)));
+  const int others = stats.sessions_other_model;
+  return fmt::format(
+      "{}, {} at most; found {} sessions{}, {} states of prompts, {}", options.state_dir,
+      human_bytes(static_cast<double>(state_store_options(options).most_bytes)),
+      stats.sessions.load(), others > 0 ? fmt::format(" ({} of other models)", others) : "",
+      stats.prefix_states_disk.load(), human_bytes(static_cast<double>(stats.prefix_bytes_disk)));
 }
 
 // What answers can be kept to.

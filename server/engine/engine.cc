@@ -63,7 +63,9 @@ Engine::Engine(const Model& model, Backend& backend, const SamplingVocab& vocab,
     options.sessions.archive->when_observed([this](auto call, double seconds, bool failed) {
       metrics_.observe_state_dir(static_cast<int>(call), seconds, failed);
     });
-    stats_.sessions_not_restored = sessions_.restore(Clock::now());
+    const SessionStore::Restored restored = sessions_.restore(Clock::now());
+    stats_.sessions_not_restored = restored.unknown;
+    stats_.sessions_other_model = restored.other_model;
   }
   stats_.slots = options.slots;
   report(nullptr);

@@ -15,6 +15,7 @@ namespace {
 Finish why_of(Archive::Loaded::Fate fate) {
   using Fate = Archive::Loaded::Fate;
   if (fate == Fate::kLost) return Finish::kStateLost;
+  if (fate == Fate::kOtherModel) return Finish::kOtherModel;
   return fate == Fate::kSealed ? Finish::kStateSealed : Finish::kNoMemory;
 }
 
@@ -25,8 +26,7 @@ void repeat(const std::vector<std::shared_ptr<TokenStream>>& streams, const Arch
   const StateHeader& header = loaded.header;
   if (!loaded.error.empty() || !header.answer) {
     return stream.finish(
-        {.why = loaded.fate == Archive::Loaded::Fate::kSealed ? Finish::kStateSealed
-                                                              : Finish::kStateLost,
+        {.why = loaded.error.empty() ? Finish::kStateLost : why_of(loaded.fate),
          .message = "the answer that was recorded cannot be read: " + loaded.error});
   }
   const StateAnswer& answer = *header.answer;
@@ -52,6 +52,9 @@ bool WaitingLine::look_at_session(Request& request, Session& session) {
     queue_.left(1);
     return true;
   };
+  if (session.other_model) {
+    return refuse(Finish::kOtherModel, sessions_.other_model_sentence(session));
+  }
   const auto& answered = session.at.answered;
   if (answered && !request.id.empty() && answered->id == request.id) {
     if (std::string_view(answered->digest) != digest_of(request)) {

@@ -1,7 +1,5 @@
 #include "server/prefix/prefix_cache.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <new>
 #include <utility>
@@ -34,17 +32,6 @@ PrefixIndex::Options index_options(const StateLayout& layout, int chunk,
           .least_offered_gain = least_gain_from_disk(bytes, chunk)};
 }
 
-// All that decides over the bits of a state beside the ids that it has absorbed.
-std::string identity_of(const StateHeader& header, const std::string& made_by) {
-  std::string identity =
-      fmt::format("{}\n{}\n{}\n{}\n", header.model, header.weights, header.chunk, made_by);
-  for (const StateArray& array : header.layout.arrays) {
-    identity += fmt::format("{} {} {} {}\n", array.name, array.layer, name_of(array.dtype),
-                            fmt::join(array.shape, " "));
-  }
-  return identity;
-}
-
 StateHeader header_of(StateHeader header, const StateLayout& layout) {
   header.layout = layout;
   return header;
@@ -59,7 +46,8 @@ PrefixCache::PrefixCache(Backend& backend, StatePool& pool, int chunk, const Pre
       limits_(limits),
       archive_(disk.archive),
       written_(header_of(std::move(disk.identity), pool.layout())),
-      identity_(identity_of(written_, disk.made_by)),
+      // All that decides over the bits of a state beside the ids that it has absorbed.
+      identity_(identity_text(written_) + disk.made_by),
       stored_(chunk, identity_),
       images_(backend, pool.layout()),
       index_(index_options(pool.layout(), chunk, limits)) {

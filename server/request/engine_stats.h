@@ -16,6 +16,7 @@ struct EngineStats {
   std::atomic<int> sessions_disk{0};          // with their state on the disk alone
   std::atomic<int64_t> disk_bytes{0};         // of all files of --state-dir
   std::atomic<int> sessions_not_restored{0};  // of the folder, at the start
+  std::atomic<int> sessions_other_model{0};   // and those whose states are of another model
   std::atomic<int64_t> prefix_tokens{0};      // that prompts were spared, since the start
   std::atomic<int64_t> prefix_states{0};      // in host memory, and what they take of it
   std::atomic<int64_t> prefix_bytes{0};

@@ -41,6 +41,8 @@ Refused refusal_of(const Ending& ending) {
       return refusal(Code::kDataLoss, "the session's state is damaged");
     case Finish::kStateSealed:
       return refusal(Code::kBusy, "the key of the session's state is missing");
+    case Finish::kOtherModel:
+      return refusal(Code::kBusy, "the session's state is of another model");
     case Finish::kNotKept:
       return refusal(Code::kExhausted, "the answer could not be kept, and is taken back");
     case Finish::kNoMemory:
@@ -66,6 +68,7 @@ Refused refusal_of(const SessionResult& result) {
     case SessionResult::Status::kBusy:
     case SessionResult::Status::kNothing:
     case SessionResult::Status::kSealed:
+    case SessionResult::Status::kOtherModel:
       return refusal(Code::kBusy);
     case SessionResult::Status::kExists:
       return refusal(Code::kExists);
@@ -92,8 +95,9 @@ Refused refusal_of(const SessionResult& result) {
 
 bool is_refusal(Finish why) {
   return why == Finish::kConflict || why == Finish::kOtherRequest || why == Finish::kStateLost ||
-         why == Finish::kStateSealed || why == Finish::kNoSession || why == Finish::kSessionBusy ||
-         why == Finish::kInvalid || why == Finish::kOverloaded || why == Finish::kNoMemory;
+         why == Finish::kStateSealed || why == Finish::kOtherModel || why == Finish::kNoSession ||
+         why == Finish::kSessionBusy || why == Finish::kInvalid || why == Finish::kOverloaded ||
+         why == Finish::kNoMemory;
 }
 
 std::string_view code_name(const Refused& refusal) {
@@ -163,6 +167,8 @@ std::string_view name_of(Finish why) {
       return "state_lost";
     case Finish::kStateSealed:
       return "state_sealed";
+    case Finish::kOtherModel:
+      return "other_model";
     case Finish::kNotKept:
       return "not_kept";
     case Finish::kNoMemory:

@@ -42,6 +42,7 @@ struct ServingInfo {
   int64_t max_host_bytes = 0;      // of session states and marks
   double default_ttl_seconds = 0;  // of sessions; 0: never
   ReadState read_state = {};       // of states that come in; empty: none may
+  CheckFront check_front = {};     // of those that are too long
   int64_t most_written_bytes = 0;  // of such a one
 };
 

@@ -91,6 +91,7 @@ struct SessionResult {
     kUnsupported,  // there is no --state-dir
     kLost,         // the session's state is damaged on the disk
     kSealed,       // the key of the session's state is missing, for now
+    kOtherModel,   // the session's state is of another model
     kLater,        // not an answer: it comes when it is on the disk
     kWait,         // not an answer: asked again when there may be room
   };

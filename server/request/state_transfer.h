@@ -44,5 +44,7 @@ class StateRefused : public std::runtime_error {
 
 // Makes a state of the bytes that were written. Throws StateRefused. Any thread.
 using ReadState = std::function<std::shared_ptr<const ReadyState>(std::string_view written)>;
+// Throws StateRefused if what begins so is no state for this server. Any thread.
+using CheckFront = std::function<void(std::string_view front)>;
 
 }  // namespace recurve

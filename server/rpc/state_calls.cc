@@ -127,6 +127,7 @@ void ImportCall::OnReadDone(bool ok) {
     Refused refused = parse(incoming_, &message);
     if (!refused) refused = take(message);
     if (refused) return finish(std::move(refused));
+    if (too_long_) return OnReadDone(false);
     StartRead(&incoming_);
   } catch (const std::bad_alloc&) {
     finish(no_memory());
@@ -151,10 +152,8 @@ Refused ImportCall::take(const v1::ImportRequest& message) {
                                             most)};
     }
   }
-  if (written_.size() + message.data().size() > most) {
-    return invalid("data", "a state of this model takes {} bytes at most, and more has come", most);
-  }
-  written_ += message.data();
+  too_long_ = message.data().size() > most - written_.size();
+  written_.append(message.data(), 0, most - written_.size());
   return {};
 }
 
@@ -176,8 +175,14 @@ void ImportCall::run() {
 
 Refused ImportCall::check() {
   if (!begun_) return invalid("data", "no message has come: send the name and the state");
+  const ServingInfo& info = context_.serving.info;
   try {
-    command_.state = context_.serving.info.read_state(written_);
+    if (too_long_) {
+      info.check_front(written_);
+      return invalid("data", "a state of this model takes {} bytes at most, and more has come",
+                     info.most_written_bytes);
+    }
+    command_.state = info.read_state(written_);
   } catch (const StateRefused& error) {
     return refusal_of(error);
   }

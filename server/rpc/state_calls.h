@@ -65,6 +65,7 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, priva
   bool begun_ = false;
   SessionCommand command_;
   std::string written_;
+  bool too_long_ = false;    // more has come than any state of this model takes
   ByteBudget::Share share_;  // of what may be gathered, for all of it
   bool answered_ = false;
   SessionResult result_;

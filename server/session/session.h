@@ -62,6 +62,9 @@ struct Session {
   static constexpr uint64_t kNoSpill = UINT64_MAX;
   // Why its state did not come from the disk for a command that waits for it; null: it may.
   std::unique_ptr<const Archive::Loaded> not_loaded = {};
+  // In what its states differ from those of this server, which it cannot be used with; null: they
+  // do not, or that is not known yet.
+  std::shared_ptr<const std::string> other_model = {};
   Durability durability = Durability::kNone;
   uint64_t epoch = 0;
   uint64_t commits = 0;

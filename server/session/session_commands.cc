@@ -53,6 +53,9 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
                   fmt::format("there is no session \"{}\": open it first", command.name));
   }
   if (command.kind == Kind::kGet) return described(*session, now);
+  if (session->other_model && command.kind != Kind::kClose) {
+    return refuse(Status::kOtherModel, other_model_sentence(*session));
+  }
   if (command.expected_epoch && *command.expected_epoch != session->epoch) {
     return refuse(Status::kConflict,
                   fmt::format("session \"{}\" has epoch {}, and {} was expected: look at it again",
@@ -135,9 +138,10 @@ SessionResult SessionStore::open(const SessionCommand& command, Clock::time_poin
 std::optional<SessionResult> SessionStore::bring_for_command(Session& session) {
   using Fate = Archive::Loaded::Fate;
   if (const auto failed = std::move(session.not_loaded)) {
-    const Status status = failed->fate == Fate::kLost     ? Status::kLost
-                          : failed->fate == Fate::kSealed ? Status::kSealed
-                                                          : Status::kFull;
+    const Status status = failed->fate == Fate::kLost         ? Status::kLost
+                          : failed->fate == Fate::kSealed     ? Status::kSealed
+                          : failed->fate == Fate::kOtherModel ? Status::kOtherModel
+                                                              : Status::kFull;
     return refuse(status, fmt::format("the state of session \"{}\" cannot be read: {}",
                                       session.name, failed->error));
   }

@@ -14,11 +14,12 @@ namespace {
 using nlohmann::json;
 using Status = SessionResult::Status;
 
-// The keys of records: "owner", whose text is how often a server has taken the folder, and
-// "session TENANT/NAME", whose text is JSON:
+// The keys of records: "owner", whose text is how often a server has taken the folder, "model ID",
+// and "session TENANT/NAME", whose text is JSON:
 //
 //   {"epoch", "commit", "owner" (how often the folder had been taken then), "at": POINT, "parent"
-//   (absent: none), "ttl_seconds" (absent: 0), "marks": {NAME: POINT} (absent: none)}
+//   (absent: none), "ttl_seconds" (absent: 0), "marks": {NAME: POINT} (absent: none), "model" (ID
+//   of the record of that, see StoredModel; absent in texts of before: the states say it)}
 //
 // A POINT is {"position", "pending" (absent: none), "state" (its place among the record's states;
 // absent: nothing absorbed), "request" and "digest" (of the answer that ended there; absent:
@@ -67,19 +68,67 @@ std::string SessionStore::key_of(const Session& session) {
   return fmt::format("{}{}/{}", kSession, session.tenant_name, session.name);
 }
 
-int SessionStore::restore(Clock::time_point now) {
-  int unknown = 0;
+SessionStore::Restored SessionStore::restore(Clock::time_point now) {
+  Restored restored;
   owner_epoch_ = 1;
   archive_->store().for_each_record([&](const StateStore::Record& record) {
     if (is_expendable(record.key)) return;  // no session's
     if (record.key == kOwner) {
       owner_epoch_ = std::strtoull(record.text.c_str(), nullptr, 10) + 1;
+    } else if (auto model = StoredModel::from(record)) {  // before sessions, by its key
+      found_models_[model->id].model = std::move(*model);
     } else if (!restore_one(record, now)) {
-      ++unknown;
+      ++restored.unknown;
     }
   });
   archive_->commit({.key = kOwner, .text = std::to_string(owner_epoch_)}, [](const auto&) {});
-  return unknown;
+  restored.other_model = settle_models();
+  return restored;
+}
+
+// Says which other models there are, and leaves the records of those alone that sessions are of.
+int SessionStore::settle_models() {
+  int others = 0;
+  for (const auto& [id, found] : std::exchange(found_models_, {})) {
+    if (id == model_.id) continue;
+    others += found.sessions;
+    if (found.sessions == 0) {
+      archive_->commit({.key = found.model.record_key(), .removes = true}, [](const auto&) {});
+    } else if (limits_.on_other_model) {
+      limits_.on_other_model(found.model, found.sessions);
+    }
+  }
+  archive_->commit({.key = model_.record_key(), .text = model_.record_text()}, [](const auto&) {});
+  return others;
+}
+
+// Of records of before, the header of a state says it, where that can be read now.
+StoredModel SessionStore::model_of(const StateStore::Record& record, const std::string& id) {
+  if (!id.empty()) return {.id = id};
+  try {
+    return StoredModel::of(archive_->store().read_header(*record.states.front()), "");
+  } catch (const std::exception&) {  // who uses it hears why
+    return model_;
+  }
+}
+
+void SessionStore::check_model(Session& session, const StateStore::Record& record,
+                               const std::string& id) {
+  if (record.states.empty()) return;  // any model can go on with it
+  StoredModel model = model_of(record, id);
+  FoundModel& found = found_models_[model.id];
+  ++found.sessions;
+  if (model.id == model_.id) return;
+  if (found.model.id.empty()) found.model = std::move(model);
+  if (!found.difference) {
+    found.difference = std::make_shared<const std::string>(difference(found.model, model_));
+  }
+  session.other_model = found.difference;
+}
+
+std::string SessionStore::other_model_sentence(const Session& session) const {
+  return fmt::format("session \"{}\" cannot be used here: {}: serve that, or close it",
+                     session.name, *session.other_model);
 }
 
 bool SessionStore::restore_one(const StateStore::Record& record, Clock::time_point now) {
@@ -99,6 +148,7 @@ bool SessionStore::restore_one(const StateStore::Record& record, Clock::time_poi
     const uint64_t epoch = all.at("epoch"), commits = all.at("commit");
     const double ttl = all.value("ttl_seconds", 0.0);
     const uint64_t owner = all.value("owner", uint64_t{0});
+    const std::string model = all.value("model", std::string());
     Session& session = put({tenant.id, record.key.substr(slash + 1)},
                            all.value("parent", std::string()), std::move(at), ttl, now);
     const Change change(*this, session);
@@ -109,6 +159,7 @@ bool SessionStore::restore_one(const StateStore::Record& record, Clock::time_poi
     session.commits = commits;
     entries_ += static_cast<int64_t>(marks.size());
     session.marks = std::move(marks);
+    check_model(session, record, model);
     disk_reserved_ += disk_for(session.durability);
     return true;
   } catch (const std::bad_alloc&) {
@@ -157,6 +208,7 @@ StateStore::Change SessionStore::change_of(const Session& session, Proposal* pro
   json all = {{"epoch", session.epoch + (proposal->changes ? 1 : 0)},
               {"commit", session.commits + 1},
               {"owner", owner_epoch_},
+              {"model", model_.id},
               {"at", std::move(point)}};
   if (!session.parent.empty()) all["parent"] = session.parent;
   if (session.ttl_seconds > 0) all["ttl_seconds"] = session.ttl_seconds;

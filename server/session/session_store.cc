@@ -52,7 +52,8 @@ SessionStore::SessionStore(Backend& backend, StatePool& pool, const SessionLimit
       disk_each_(2 *
                  static_cast<int64_t>(most_written_bytes(pool.layout(), vocab, kPlannedAnswer))),
       images_(backend, pool.layout()),
-      archive_(limits.archive) {
+      archive_(limits.archive),
+      model_(StoredModel::of(header_of({}), limits.model_name)) {
   in_slots_.reserve(static_cast<size_t>(pool.slots()));
 }
 

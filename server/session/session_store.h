@@ -18,6 +18,7 @@
 #include "server/request/session_command.h"
 #include "server/session/image_memory.h"
 #include "server/session/session.h"
+#include "server/session/stored_model.h"
 #include "server/storage/archive.h"
 
 namespace recurve {
@@ -28,10 +29,13 @@ struct SessionLimits {
   // Where sessions are kept, and move to where host memory is short; null: nowhere. Outlives them.
   Archive* archive = nullptr;
   StateHeader identity = {};  // of their states: model, weights and chunk
+  std::string model_name = {};
   // For durable sessions, which reserve what they may come to take of it, and for states that move.
   int64_t disk_bytes = 0;
   // Called on the engine's thread where a session is closed for having been idle; may only post.
   std::function<void(std::string_view tenant, std::string_view name)> on_expired = {};
+  // Called by restore() for each other model that sessions of the folder are of; may only post.
+  std::function<void(const StoredModel& model, int sessions)> on_other_model = {};
 };
 
 // Sessions by tenant and name. Belongs to the engine's thread.
@@ -68,9 +72,12 @@ class SessionStore {
   // same.
   static int64_t bytes_each(const StateLayout& layout, int32_t vocab);
 
-  // The sessions that the archive has, before any other is there. Those of which nothing can be
-  // made are left where they are, and counted.
-  int restore(Clock::time_point now);
+  struct Restored {
+    int unknown = 0;      // of which nothing can be made: they are left where they are
+    int other_model = 0;  // which can be looked at and closed
+  };
+  // The sessions that the archive has, before any other is there.
+  Restored restore(Clock::time_point now);
 
   // Carries out what the client asked for. kLater: command.done has been taken, and is called once
   // it is on the disk; kWait: there is no room yet, but some is being made.
@@ -78,6 +85,9 @@ class SessionStore {
 
   // Null if the tenant has none of that name.
   Session* find(const std::string& name, TenantId tenant = kAnyone.tenant);
+
+  // Of a session whose other_model is set: why it cannot be used, and what to do.
+  std::string other_model_sentence(const Session& session) const;
 
   // A request waits for its turn on the session, or no longer does.
   void set_busy(Session& session, bool busy);
@@ -204,6 +214,9 @@ class SessionStore {
   StateStore::Change change_of(const Session& session, Proposal* proposal);
   StateHeader header_of(const Snapshot& at) const;
   bool restore_one(const StateStore::Record& record, Clock::time_point now);
+  StoredModel model_of(const StateStore::Record& record, const std::string& id);
+  void check_model(Session& session, const StateStore::Record& record, const std::string& id);
+  int settle_models();
   void write(StateStore::Change change, Archive::Committed done);
   // A session that comes back waits for others to end their requests, and may take the last place
   // on the disk for one that goes there.
@@ -263,6 +276,14 @@ class SessionStore {
   ByUse by_use_;
   std::vector<Saving> saving_;
   std::vector<Exporting> exporting_;
+  const StoredModel model_;  // of this server's states
+  // Of the sessions that restore() has found, by ID, and how many there are of each.
+  struct FoundModel {
+    StoredModel model;
+    std::shared_ptr<const std::string> difference = {};
+    int sessions = 0;
+  };
+  std::map<std::string, FoundModel> found_models_;
   uint64_t owner_epoch_ = 0;
   uint64_t spills_ = 0;
   int spilling_ = 0;

@@ -110,4 +110,14 @@ ReadState state_reader(StateHeader wanted, int32_t vocab) {
   };
 }
 
+CheckFront front_checker(StateHeader wanted) {
+  return [wanted = std::move(wanted)](std::string_view front) {
+    try {
+      check_front(front, wanted);
+    } catch (const StateError& error) {
+      throw StateRefused(why_of(error.kind()), error.what());
+    }
+  };
+}
+
 }  // namespace recurve

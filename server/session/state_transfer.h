@@ -17,5 +17,7 @@ struct ImportedState final : ReadyState {
 // Reads states that fit `wanted`, its layout included, whose ids are below vocab. What they take
 // beside slots and ImageMemory goes with them.
 ReadState state_reader(StateHeader wanted, int32_t vocab);
+// And refuses a state by its beginning that is of no such kind.
+CheckFront front_checker(StateHeader wanted);
 
 }  // namespace recurve

@@ -225,6 +225,29 @@ std::vector<const StatePiece*> in_order_of_size(const StateImage& image) {
 
 }  // namespace
 
+std::string identity_text(const StateHeader& header) {
+  std::string text = fmt::format("{}\n{}\n{}\n", header.model, header.weights, header.chunk);
+  for (const StateArray& array : header.layout.arrays) {
+    text += fmt::format("{} {} {} {}\n", array.name, array.layer, name_of(array.dtype),
+                        fmt::join(array.shape, " "));
+  }
+  return text;
+}
+
+void check_front(std::string_view front, const StateHeader& wanted) {
+  uint32_t version = 0, header = 0;
+  uint64_t data = 0;
+  if (front.size() < kStateFixed) return;
+  std::memcpy(&version, front.data() + 8, sizeof version);
+  std::memcpy(&header, front.data() + 12, sizeof header);
+  std::memcpy(&data, front.data() + 16, sizeof data);
+  if (front.size() - kStateFixed < header) return;
+  const auto read = [&](uint64_t offset, std::span<std::byte> to) {
+    std::memcpy(to.data(), front.data() + offset, to.size());
+  };
+  check_fits(parse_header(written_bytes(version, header, data), read).header, wanted);
+}
+
 uint64_t checksum_of(std::string_view bytes) { return checksum(bytes.data(), bytes.size()); }
 
 std::vector<std::string_view> written_parts(const StateImage& image) {

@@ -132,6 +132,13 @@ StateHeader read_state(uint64_t bytes, const ReadAt& read, const StateHeader& wa
 // read.
 StateHeader read_answer(uint64_t bytes, const ReadAt& read);
 
+// All that decides where a state may be used, as text: model, weights, chunk and arrays.
+std::string identity_text(const StateHeader& header);
+
+// Refuses what begins as `front` does, if that has the header of a state and tells that it is none
+// for this server. Throws StateError.
+void check_front(std::string_view front, const StateHeader& wanted);
+
 // The checksum of the form.
 uint64_t checksum_of(std::string_view bytes);
 

@@ -91,9 +91,12 @@ Archive::Loaded Archive::load_now(const StoredPtr& state,
   try {
     loaded.header = read();
   } catch (const StateError& error) {
-    loaded = {.header = {}, .error = error.what(), .fate = Loaded::Fate::kLost};
+    const bool other = error.kind() == StateError::Kind::kOtherModel;
+    loaded = {.header = {},
+              .error = error.what(),
+              .fate = other ? Loaded::Fate::kOtherModel : Loaded::Fate::kLost};
     try {
-      if (error.kind() != StateError::Kind::kOtherModel) store_.set_aside(*state);
+      if (!other) store_.set_aside(*state);
     } catch (const std::exception&) {  // it stays where it is
     }
   } catch (const KeyMissing& error) {

@@ -23,9 +23,10 @@ class Archive {
   // What was read; or a sentence that says why not, and what that means for the state.
   struct Loaded {
     enum class Fate {
-      kThere,  // the system refused for now
-      kLost,   // for ever: it is damaged, or of another model
-      kSealed  // until its tenant's key is there again
+      kThere,       // the system refused for now
+      kLost,        // for ever: it is damaged
+      kSealed,      // until its tenant's key is there again
+      kOtherModel,  // until a server of its model reads it
     };
     StateHeader header = {};
     std::string error = {};

@@ -47,6 +47,15 @@ StateHeader StateStore::read_answer(const StoredState& state) {
   return header;
 }
 
+StateHeader StateStore::read_header(const StoredState& state) {
+  Place place;
+  const auto reader = reader_of(state, &place);
+  StateHeader header = read_state_header(
+      place.bytes, [&](uint64_t offset, auto to) { reader->read(place.offset + offset, to); });
+  check_is(state, header);
+  return header;
+}
+
 void StateStore::check_is(const StoredState& state, const StateHeader& found) const {
   if (found.id == state.id()) return;
   throw StateError(StateError::Kind::kDamaged,

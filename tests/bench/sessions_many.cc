@@ -31,7 +31,7 @@ struct Sessions {
         archive(states),
         store(backend, pool, {.host_bytes = kPlenty, .archive = &archive, .disk_bytes = kPlenty},
               kVocab) {
-    CHECK(store.restore(Clock::now()) == 0);
+    CHECK(store.restore(Clock::now()).unknown == 0);
   }
   StateStore states;
   Archive archive;

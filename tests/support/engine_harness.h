@@ -132,6 +132,8 @@ struct HarnessOptions {
   PrefixLimits prefix = {};
   Archive* archive = nullptr;  // for sessions, and states of prompts
   StateHeader identity = {};   // of what is written there
+  std::string model_name = {};
+  std::function<void(const StoredModel& model, int sessions)> on_other_model = {};
   std::string made_by = {};
   int64_t disk_bytes = int64_t{1} << 40;
   int64_t ballast = 0;  // of NullHarness's states, see NullModel
@@ -156,7 +158,9 @@ class EngineHarness {
                               .default_ttl_seconds = options.ttl_seconds,
                               .archive = options.archive,
                               .identity = options.identity,
-                              .disk_bytes = options.disk_bytes},
+                              .model_name = options.model_name,
+                              .disk_bytes = options.disk_bytes,
+                              .on_other_model = options.on_other_model},
                  .prefix = options.prefix,
                  .made_by = options.made_by,
                  .launch_ahead = options.launch_ahead,

@@ -209,6 +209,81 @@ TEST(Tiers, StatesOfVersion1AreReadAgain) {
   EXPECT_EQ(server.ask(turn("s", 2))->bits(), next);
 }
 
+// A folder that a server of another model has left: its sessions can be looked at and closed.
+class OtherModel : public ::testing::Test {
+ protected:
+  OtherModel() {
+    Server server(folder(), of("m"));
+    server.open("s", Durability::kLocal);
+    server.open("empty", Durability::kLocal);
+    server.ask(turn("s", 1));
+    server->command(Kind::kMark, "s", "here");
+  }
+  std::unique_ptr<FileSystem> folder() { return std::make_unique<RecordingFolder>(disk_); }
+  static HarnessOptions of(const std::string& model) {
+    return {.identity = {.model = model + "-fingerprint", .weights = "bf16"}, .model_name = model};
+  }
+  void expect_refused_by_name(Server& server) {
+    const auto names_both =
+        ::testing::AllOf(HasSubstr("\"s\""), HasSubstr("m-finger"), HasSubstr("\"n\" (n-finger"));
+    Request again = turn("s", 1);
+    again.id = "r-1";
+    for (const Request& asked : {turn("s", 2), again}) {
+      const AnswerPtr refused = server.ask(asked);
+      EXPECT_EQ(refused->why(), Finish::kOtherModel);
+      EXPECT_THAT(refused->ending->message, names_both);
+      EXPECT_LE(refused->ending->message.size(), 130u);
+    }
+    for (const Kind kind :
+         {Kind::kFork, Kind::kMark, Kind::kUnmark, Kind::kRewind, Kind::kExport}) {
+      const SessionResult refused = server->command(kind, "s", "here");
+      EXPECT_EQ(refused.status, Status::kOtherModel) << static_cast<int>(kind);
+      EXPECT_THAT(refused.message, names_both);
+    }
+    EXPECT_GT(server->get("s").position, 0);
+    EXPECT_EQ(server.ask(turn("empty", 1))->why(), Finish::kLength) << "it is of no model yet";
+    EXPECT_EQ(server->stats().sessions_other_model, 1);
+    EXPECT_EQ(server->stats().sessions_not_restored, 0);
+  }
+  std::shared_ptr<RecordingDisk> disk_ = std::make_shared<RecordingDisk>();
+};
+
+TEST_F(OtherModel, SessionsAreRefusedByNameAndGoOnWithTheirOwn) {
+  {
+    std::vector<std::string> said;
+    HarnessOptions other = of("n");
+    other.on_other_model = [&](const StoredModel& model, int sessions) {
+      said.push_back(model.name + " " + std::to_string(sessions));
+    };
+    Server server(folder(), other);
+    expect_refused_by_name(server);
+    EXPECT_THAT(said, ::testing::ElementsAre("m 1"));
+  }
+  Server server(folder(), of("m"));
+  EXPECT_EQ(server.ask(turn("s", 2))->bits(), Server::quiet({turn("s", 1), turn("s", 2)})->bits());
+  EXPECT_EQ(server.ask(turn("empty", 1))->why(), Finish::kOtherModel);
+  EXPECT_EQ(server->command(Kind::kClose, "empty").status, Status::kOk);
+}
+
+// Records of before do not say their model: the states' own headers do.
+TEST_F(OtherModel, IsFoundInRecordsOfBeforeToo) {
+  {
+    StateStore store(folder(), {});
+    std::vector<StateStore::Change> changes;
+    store.for_each_record([&](const StateStore::Record& record) {
+      StateStore::Change& change = changes.emplace_back(StateStore::Change{.key = record.key});
+      change.removes = record.key.starts_with("model ");
+      const size_t model = record.text.find(",\"model\":\"");
+      change.text = record.text;
+      if (model != std::string::npos) change.text.erase(model, 10 + 16 + 1);
+      for (const StoredPtr& state : record.states) change.states.push_back(state->id());
+    });
+    for (const auto& outcome : store.commit(changes)) ASSERT_EQ(outcome.error, "");
+  }
+  Server server(folder(), of("n"));
+  expect_refused_by_name(server);
+}
+
 TEST(Tiers, WhatIsSealedWaitsForItsKey) {
   const auto disk = std::make_shared<RecordingDisk>();
   const auto folder = [&] { return std::make_unique<RecordingFolder>(disk); };
