@@ -85,6 +85,7 @@ void Connection::head_came(const Error& error) {
     head_.keep_alive = false;  // its body is not read
     return respond(refusal_response(*context_.serving.report(refused), false));
   }
+  request_ = take_request(*head_.match.route);
   if (!head_.continues) return read_body();
   out_ = "HTTP/1.1 100 Continue\r\n\r\n";
   asio::async_write(stream_, asio::buffer(out_),
@@ -144,13 +145,15 @@ bool Connection::hold_body() {
 
 void Connection::body_came() {
   const Route& route = *head_.match.route;
-  HttpRequest request = take_request(route);
+  request_.body = std::move(parser_->get().body());
+  HttpRequest request = std::exchange(request_, {});
   body_share_ = {};  // whoever keeps the body counts it
   body_held_ = 0;
   if (route.exchange != nullptr) return begin_exchange(route, std::move(request));
   respond(route.respond(context_, request, head_.keep_alive));
 }
 
+// All of it but the body. Fields that come behind the body are none of the head.
 HttpRequest Connection::take_request(const Route& route) {
   const auto& fields = parser_->get();
   HttpRequest request{.caller = caller_,
@@ -162,8 +165,7 @@ HttpRequest Connection::take_request(const Route& route) {
                                  .tracestate = all_of(fields, "tracestate")},
                       .session = std::string(field_of(fields, "x-recurve-session")),
                       .timeout_ms = std::string(field_of(fields, "x-recurve-timeout-ms")),
-                      .if_none_match = std::string(field_of(fields, "If-None-Match")),
-                      .body = std::move(parser_->get().body())};
+                      .if_none_match = std::string(field_of(fields, "If-None-Match"))};
   if (request.request_id.empty()) request.request_id = make_name("r-");
   return request;
 }

@@ -96,6 +96,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<Parser> parser_;  // of the request that is being read
   RequestHead head_;              // of it, or of the one that is being answered
   Identity caller_ = kStranger;   // who asks
+  HttpRequest request_;           // as its head has it, while its body is read
   ByteBudget::Share body_share_;  // what there is of its body
   size_t body_held_ = 0;          // bytes, of which that many may come
   bool response_begun_ = false;   // to it

@@ -10,9 +10,14 @@
 namespace recurve {
 namespace {
 
+// Without its port; empty where it is no host with or without one.
 std::string_view without_port(std::string_view host) {
-  if (host.starts_with('[')) return host.substr(0, host.find(']') + 1);
-  return host.substr(0, host.find(':'));
+  const size_t end =
+      host.starts_with('[') ? host.find(']') + 1 : std::min(host.find(':'), host.size());
+  const std::string_view port = host.substr(end);
+  if (port.empty()) return host;
+  const bool digits = port.find_first_not_of("0123456789", 1) == std::string_view::npos;
+  return port.starts_with(':') && digits ? host.substr(0, end) : std::string_view();
 }
 
 bool is_address(std::string_view name) {
@@ -45,8 +50,9 @@ std::string own_name() {
 
 // Names of networks and machines, none of which the public system of names gives to anybody.
 bool is_private(std::string_view name) {
+  constexpr std::string_view kNameBytes = "abcdefghijklmnopqrstuvwxyz0123456789-_.";
   constexpr std::array kEndings = {".localhost", ".internal", ".svc", ".svc.cluster.local"};
-  if (name.empty()) return false;
+  if (name.empty() || name.find_first_not_of(kNameBytes) != std::string_view::npos) return false;
   if (name.find('.') == std::string_view::npos) return true;
   static const std::string own = own_name();
   return name == own || std::any_of(kEndings.begin(), kEndings.end(),
@@ -62,11 +68,11 @@ std::string origin_problem(std::string_view host, std::string_view origin,
   if (name.ends_with('.')) name.pop_back();  // of the root
   const bool known = host.empty() || is_address(name) || is_private(name) ||
                      std::any_of(allowed.begin(), allowed.end(), [&](const std::string& one) {
-                       return lower(without_port(host_of(one))) == name;
+                       return !name.empty() && lower(without_port(host_of(one))) == name;
                      });
   if (!known) {
     return fmt::format(
-        "Host \"{}\" is not known to be this server's: name it with --http-origin {}", name, name);
+        "Host \"{}\" is not known to be this server's: name it with --http-origin {}", host, name);
   }
   const bool own =
       origin.empty() || (!host.empty() && origin == fmt::format("{}://{}", scheme, host));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/beast/core/string.hpp>
 
 #include "server/http/body_fields.h"
@@ -23,12 +24,21 @@ std::string refuse(int status, const std::string& message, const std::string& he
                    .headers = headers});
 }
 
-// Without scheme and host, which a proxy may send too.
-std::string_view local(std::string_view target) {
+// The path and the query of a target, and the host, which a proxy may send too; empty: none.
+struct Target {
+  std::string_view host = {}, local = {};
+};
+Target target_of(std::string_view target) {
   const size_t scheme = target.find("://");
-  if (target.starts_with('/') || scheme == std::string_view::npos) return target;
-  const size_t slash = target.find('/', scheme + 3);
-  return slash == std::string_view::npos ? "/" : target.substr(slash);
+  if (target.starts_with('/') || scheme == std::string_view::npos) return {.local = target};
+  target.remove_prefix(scheme + 3);
+  const size_t slash = std::min(target.find('/'), target.size());
+  return {.host = target.substr(0, slash),
+          .local = slash == target.size() ? "/" : target.substr(slash)};
+}
+
+bool equal(std::string_view a, std::string_view b) {
+  return boost::beast::iequals({a.data(), a.size()}, {b.data(), b.size()});
 }
 
 // A page of elsewhere can post any type but JSON without asking the server first. What no page has
@@ -37,7 +47,7 @@ bool may_be_json(const HttpFields& fields) {
   std::string_view type = field_of(fields, "Content-Type");
   type = type.substr(0, type.find(';'));
   while (type.ends_with(' ')) type.remove_suffix(1);
-  if (boost::beast::iequals({type.data(), type.size()}, "application/json")) return true;
+  if (equal(type, "application/json")) return true;
   const bool page = !field_of(fields, "Origin").empty() || !field_of(fields, "Referer").empty() ||
                     !field_of(fields, "Sec-Fetch-Site").empty();
   return type == "application/x-www-form-urlencoded" && !page;
@@ -85,11 +95,30 @@ RouteMatch find(http::verb verb, std::string_view path, const HttpOptions& optio
   return match;
 }
 
-std::string wrong_host(const HttpFields& fields) {
-  if (fields.count(http::field::host) > 1) return "there must be one Host";
-  const bool needed = fields.version() >= 11;
-  if (needed && field_of(fields, "Host").empty()) return "HTTP/1.1 needs a Host";
-  return {};
+// Fields of which this server reads one value: a proxy that reads another one would pass on what it
+// has not checked.
+constexpr const char* kSingleFields[] = {
+    "Authorization",     "Content-Type",         "Expect",      "Host", "Origin", "x-request-id",
+    "x-recurve-session", "x-recurve-timeout-ms", "traceparent",
+};
+
+// What a proxy could read in another way than this server, in a sentence; empty: nothing.
+std::string ambiguity(const HttpFields& fields, const Target& target) {
+  for (const char* name : kSingleFields) {
+    if (fields.count(name) > 1) return fmt::format("the head must have one {}, got several", name);
+  }
+  const bool http11 = fields.version() >= 11;
+  const std::string_view host = field_of(fields, "Host");
+  if (http11 && host.empty()) return "HTTP/1.1 needs a Host";
+  if (!host.empty() && !target.host.empty() && !equal(host, target.host)) {
+    return "Host must be the host of the request's target";
+  }
+  // RFC 9112, 6.3: of another encoding, nobody knows where the body ends.
+  const bool encoded = fields.count(http::field::transfer_encoding) > 0;
+  if (!encoded) return {};
+  if (!http11) return "Transfer-Encoding needs HTTP/1.1";
+  if (equal(all_of(fields, "Transfer-Encoding"), "chunked")) return {};
+  return "Transfer-Encoding must be chunked, and nothing else";
 }
 
 std::optional<std::string> refusal(const HttpFields& fields, std::string_view path,
@@ -138,17 +167,18 @@ RequestHead read_request_head(const HttpFields& fields, bool keep_alive,
   if (fields.version() != 10 && fields.version() != 11) {
     return end_with(refuse(505, "only HTTP/1.1 and HTTP/1.0 are spoken here"));
   }
-  const std::string host = wrong_host(fields);
-  if (!host.empty()) return end_with(refuse(400, host));
+  const Target target = target_of(to_view(fields.target()));
+  const std::string unclear = ambiguity(fields, target);
+  if (!unclear.empty()) return end_with(refuse(400, unclear));
   const std::string_view origin = field_of(fields, "Origin");
-  const std::string problem = origin_problem(field_of(fields, "Host"), origin, options.origins,
-                                             options.tls == nullptr ? "http" : "https");
+  const std::string_view host = target.host.empty() ? field_of(fields, "Host") : target.host;
+  const std::string problem =
+      origin_problem(host, origin, options.origins, options.tls == nullptr ? "http" : "https");
   if (!problem.empty()) return end_with(refuse(403, problem));
   head.headers = origin_headers(origin);
 
-  const std::string_view target = local(to_view(fields.target()));
-  const std::string_view path = target.substr(0, target.find('?'));
-  if (path.size() < target.size()) head.query = target.substr(path.size() + 1);
+  const std::string_view path = target.local.substr(0, target.local.find('?'));
+  if (path.size() < target.local.size()) head.query = target.local.substr(path.size() + 1);
   head.match = find(fields.method(), path, options);
   if (auto answer = refusal(fields, path, head.match)) return end_with(std::move(*answer));
   if (fields.method() == http::verb::options) {

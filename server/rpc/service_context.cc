@@ -16,6 +16,17 @@ std::string_view first_of(const grpc::CallbackServerContext* call, const char* k
   return {found->second.data(), found->second.size()};
 }
 
+// All values of it, as one list.
+std::string all_of(const grpc::CallbackServerContext* call, const char* key) {
+  std::string all;
+  const auto [begin, end] = call->client_metadata().equal_range(key);
+  for (auto value = begin; value != end; ++value) {
+    if (value != begin) all += ", ";
+    all.append(value->second.data(), value->second.size());
+  }
+  return all;
+}
+
 }  // namespace
 
 ServiceContext::ServiceContext(RpcOptions options_, Serving& serving_)
@@ -25,8 +36,9 @@ ServiceContext::ServiceContext(RpcOptions options_, Serving& serving_)
 
 Identity ServiceContext::caller(const grpc::CallbackServerContext* call) const {
   const Peer peer = connections.find(call->peer()).value_or(Peer{});
-  return serving.access.identify({first_of(call, "authorization"), peer.subject, peer.address,
-                                  peer.of_this_machine ? "" : peer.network});
+  const std::string authorization = all_of(call, "authorization");  // several are no key
+  return serving.access.identify(
+      {authorization, peer.subject, peer.address, peer.of_this_machine ? "" : peer.network});
 }
 
 CallOrigin ServiceContext::origin(const grpc::CallbackServerContext* call, const char* rpc) {

@@ -160,6 +160,18 @@ def test_what_is_no_key_opens_nothing(server, keys):
     assert "WWW-Authenticate: Bearer" in head
 
 
+def test_two_keys_are_none(server, keys):
+    """A proxy may have checked the other one."""
+    both = [f"Bearer {keys['user']}", f"Bearer {keys['admin']}"]
+    for pair in (both, both[::-1], [both[0], both[0]]):
+        headers = [part for one in pair for part in ("-H", f"Authorization: {one}")]
+        assert server.curl("GET", "/v1/models", None, *headers)[0] == 400
+        with grpc.insecure_channel(server.address) as channel, pytest.raises(grpc.RpcError) as refused:
+            channel.unary_unary("/recurve.v1.Sessions/List")(
+                b"", timeout=30, metadata=[("authorization", one) for one in pair])
+        assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
 def test_health_needs_no_key_and_reflection_is_not_there(server):
     health = "/grpc.health.v1.Health/Check"
     with grpc.insecure_channel(server.address) as channel:

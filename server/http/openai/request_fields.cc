@@ -133,6 +133,15 @@ std::vector<int64_t> prefix_points_of(const json& body) {
 
 }  // namespace
 
+void read_session(const json& body, std::string* session) {
+  auto said = string_of(body, "session");
+  if (!said) return;
+  if (!session->empty() && *said != *session) {
+    throw BadField("session", "session must be the one that x-recurve-session names, or left out");
+  }
+  *session = *std::move(said);
+}
+
 void read_common(const json& body, TextRequest* asked, OpenAiForm* form) {
   read_sampling(body, asked);
   asked->stop_strings = stops_of(body);
@@ -142,7 +151,7 @@ void read_common(const json& body, TextRequest* asked, OpenAiForm* form) {
   set(prefix_of(body), &asked->prefix);
   asked->prefix_points = prefix_points_of(body);
   set(bool_of(body, "add_special_tokens"), &asked->add_special_tokens);
-  if (auto session = string_of(body, "session")) asked->session = std::move(*session);
+  read_session(body, &asked->session);
   form->choices = asked->choices;
   set(bool_of(body, "stream"), &form->stream);
   const json* options = find(body, "stream_options");

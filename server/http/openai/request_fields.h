@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 #include "server/http/openai/field_table.h"
@@ -26,6 +27,10 @@ Refused read_body(std::string_view text, const WorkLimits& limits, Resource reso
 
 // What all resources say alike: sampling, stops, priority and session, stream and n.
 void read_common(const nlohmann::json& body, TextRequest* asked, OpenAiForm* form);
+
+// The session that the body names, which must be the one of the header where both name one:
+// `session` is the header's, or empty.
+void read_session(const nlohmann::json& body, std::string* session);
 
 // messages, tools and how the template is to write them. `text` is the body as it came: a template
 // sees the fields in their order.

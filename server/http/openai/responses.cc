@@ -49,10 +49,11 @@ json or_default(const json& body, const char* field, json otherwise) {
 
 }  // namespace
 
-Responses::Responses(Serving& serving, ResponseStore& store, const Identity& caller)
+Responses::Responses(Serving& serving, ResponseStore& store, const HttpRequest& request)
     : serving_(serving),
       store_(store),
-      caller_(caller),
+      caller_(request.caller),
+      session_(request.session),
       id_(make_name("resp_")),
       created_(std::time(nullptr)),
       items_(id_.substr(5), [this](const char* type, json fields) {
@@ -66,6 +67,11 @@ Refused Responses::read(std::string_view text, const WorkLimits& limits,
   Refused refused;
   const Refused unread =
       read_body(text, limits, Resource::kResponses, serving_, [&](const json& body) {
+        if (!session_.empty()) {
+          throw BadField("x-recurve-session",
+                         "x-recurve-session must be left out: previous_response_id says what a "
+                         "response goes on from");
+        }
         TextRequest& to = asked->emplace_back();
         read_common(body, &to, &form_);
         read_constraint(body, text, &to);

@@ -26,8 +26,8 @@ namespace recurve {
 // which are kept too; of a template that no session can begin with, they are all that is kept.
 class Responses final : public AnswerDialect {
  public:
-  // Both outlive it.
-  Responses(Serving& serving, ResponseStore& store, const Identity& caller);
+  // The first two outlive it.
+  Responses(Serving& serving, ResponseStore& store, const HttpRequest& request);
 
   Refused read(std::string_view body, const WorkLimits& limits,
                std::vector<TextRequest>* asked) override;
@@ -63,6 +63,7 @@ class Responses final : public AnswerDialect {
   Serving& serving_;
   ResponseStore& store_;
   const Identity caller_;
+  const std::string session_;  // that the header names, which none can
   const std::string id_;
   const std::time_t created_;
   OpenAiForm form_;

@@ -51,7 +51,7 @@ std::shared_ptr<Exchange> complete_chat(HttpContext& context,
 std::shared_ptr<Exchange> create_response(HttpContext& context,
                                           std::shared_ptr<Connection> connection,
                                           HttpRequest request) {
-  auto dialect = std::make_unique<Responses>(context.serving, *context.responses, request.caller);
+  auto dialect = std::make_unique<Responses>(context.serving, *context.responses, request);
   return std::make_shared<HttpAnswer>(std::move(connection), context.serving, std::move(request),
                                       std::move(dialect));
 }

@@ -2,8 +2,10 @@
 
 #include <charconv>
 #include <string>
+#include <utility>
 
 #include "server/http/body_fields.h"
+#include "server/http/openai/request_fields.h"
 #include "server/http/query.h"
 #include "server/request/session_rules.h"
 
@@ -49,8 +51,10 @@ SessionCommand to_mark_command(Kind kind, const HttpRequest& request) {
 
 SessionCommand to_open(const HttpRequest& request) {
   const json body = optional_body(request);
+  std::string name = request.session;
+  read_session(body, &name);
   return {.kind = Kind::kOpen,
-          .name = string_of(body, "session").value_or(""),
+          .name = std::move(name),
           .ttl_seconds = number_of(body, "ttl_seconds"),
           .durability = durability_of(body)};
 }

@@ -176,12 +176,58 @@ TEST_F(HttpConnection, WhatCouldBeReadInTwoWaysIsRefused) {
   refused("GET /health HTTP/1.1\r\n\r\n" + next, 400);
   refused("GET /health HTTP/2.0\r\n" + kHost + "\r\n" + next, 400);
   refused("GET /health HTTP/1.1\r\nHost : localhost\r\n\r\n" + next, 400);
+  for (const char* encoding : {"xchunked", "chunked, identity", "gzip", "\"chunked\"", "",
+                               "identity", "gzip, chunked", "chunked;q=1", "chunked,"}) {
+    const std::string field = std::string("Transfer-Encoding: ") + encoding + "\r\n";
+    refused(kPost + field + "\r\n" + next, 400);
+    refused(kPost + field + "Content-Length: 0\r\n\r\n" + next, 400);
+    refused("GET /health HTTP/1.1\r\n" + kHost + field + "\r\n" + next, 400);
+  }
+  const std::string encodings = "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n";
+  refused(kPost + encodings + "\r\n0\r\n\r\n" + next, 400);
+  refused(
+      "GET /health HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n0\r\n\r\n" +
+          next,
+      400);
+  for (const std::string twice :
+       {"Authorization: Bearer a\r\n", "x-recurve-session: a\r\n", "Origin: http://localhost\r\n",
+        "x-request-id: a\r\n", "x-recurve-timeout-ms: 100\r\n"}) {
+    refused("GET /health HTTP/1.1\r\n" + kHost + twice + twice + "\r\n" + next, 400);
+  }
+  refused(kPost + kJson + sized(completion()) + next, 400);
+  refused("GET http://127.0.0.1/health HTTP/1.1\r\n" + kHost + "\r\n" + next, 400);
+}
+
+TEST_F(HttpConnection, WhatComesBehindABodyIsNoFieldOfTheHead) {
+  start();
+  const std::string body = completion();
+  const std::string said = all(kPost + "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" +
+                               fmt::format("{:x}\r\n{}\r\n0\r\n", body.size(), body) +
+                               "x-request-id: forged\r\nx-recurve-session: forged\r\n\r\n");
+  EXPECT_THAT(said, AllOf(StartsWith("HTTP/1.1 200"), Not(HasSubstr("forged"))));
+  EXPECT_EQ(engine_->last_request().session, "");
+}
+
+TEST_F(HttpConnection, AChunkedBodyIsReadInAnyCase) {
+  start();
+  for (const char* chunked : {"chunked", "Chunked", " chunked "}) {
+    Client client(port());
+    const std::string body = completion();
+    client.send(kPost + "Transfer-Encoding: " + chunked + "\r\n\r\n" +
+                fmt::format("{:x}\r\n{}\r\n0\r\n\r\n", body.size(), body));
+    EXPECT_EQ(client.read().status, 200) << chunked;
+  }
 }
 
 TEST_F(HttpConnection, AProxyMaySendTheWholeAddress) {
   start();
   EXPECT_EQ(get("http://localhost/health").status, 200);
   EXPECT_EQ(get("/health?deep=1").status, 200);
+  EXPECT_EQ(get("http://evil.example/health", "Host: evil.example\r\n").status, 403);
+  Client client(port());
+  client.send("GET http://evil.example/health HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(client.read().status, 403) << "the target's host is what was asked";
 }
 
 TEST_F(HttpConnection, ABodyThatNeverEndsIsRefused) {

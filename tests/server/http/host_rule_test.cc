@@ -41,8 +41,11 @@ TEST(HostRule, ContainersAreCalledByTheirNames) {
   char own[256] = {};
   ASSERT_EQ(gethostname(own, sizeof own - 1), 0);
   EXPECT_TRUE(fine(own, ""));
-  for (const char* host : {"recurve.com", "svc.example", "svc.cluster.local.example", ".",
-                           "evil.local", "internal.example:80", "[::1", "other.name.example"}) {
+  for (const char* host :
+       {"recurve.com", "svc.example", "svc.cluster.local.example", ".", "evil.local",
+        "internal.example:80", "[::1", "other.name.example", "[::1]evil.example",
+        "[::1].evil.example:80", "localhost:80.evil.example", "localhost:80@evil.example",
+        "127.0.0.1:80:80", "name.example:evil.example", "localhost/evil", "a@localhost", ":80"}) {
     EXPECT_FALSE(fine(host, "")) << host;
   }
 }

@@ -132,6 +132,28 @@ TEST_F(OpenAiTest, FieldsReachTheEngine) {
   EXPECT_TRUE(engine_->last_request().wait_for_acknowledgement);
 }
 
+TEST_F(OpenAiTest, HeaderAndBodyNameOneSession) {
+  start();
+  const std::string header = "x-recurve-session: s\r\n";
+  json body = completion("x");
+  body["session"] = "s";
+  EXPECT_EQ(post("/v1/completions", body, header).status, 200);
+  for (const char* other : {"t", ""}) {
+    for (const auto& [path, asked] : {std::pair("/v1/completions", completion("x")),
+                                      std::pair("/v1/chat/completions", chat("x")),
+                                      std::pair("/v1/sessions", json::object())}) {
+      json differs = asked;
+      differs["session"] = other;
+      const auto got = post(path, differs, header);
+      EXPECT_EQ(got.status, 400) << path;
+      EXPECT_EQ(got.object()["error"]["param"], "session") << path;
+    }
+  }
+  const auto got = post("/v1/responses", {{"input", "x"}}, header);
+  EXPECT_EQ(got.status, 400);
+  EXPECT_EQ(got.object()["error"]["param"], "x-recurve-session");
+}
+
 TEST_F(OpenAiTest, WhatCannotBeHonouredIsRefusedByName) {
   start();
   const auto refuse = [&](const json& change, const std::string& field, int status = 400) {
