@@ -9,12 +9,14 @@
 #include "server/constraint/constraint.h"
 #include "server/constraint/schema_patterns.h"
 #include "server/constraint/schema_walk.h"
-#include "server/constraint/text_walk.h"
 
 namespace recurve {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr double kMostExact = 9007199254740992;   // all whole numbers up to 2^53 are doubles
+constexpr int64_t kMostUnboundedMultiple = 1024;  // that the library takes
 
 std::optional<double> bound(const SchemaSaid& said, std::string_view keyword,
                             const std::string& path) {
@@ -22,8 +24,8 @@ std::optional<double> bound(const SchemaSaid& said, std::string_view keyword,
   if (value == nullptr) return std::nullopt;
   if (!value->is_number()) refuse_schema(path, keyword, "it must be a number");
   const double number = value->get<double>();
-  constexpr double kMost = 9007199254740992;  // all whole numbers up to 2^53 are doubles
-  if (!(std::abs(number) <= kMost)) refuse_schema(path, keyword, "it must be in [-2^53, 2^53]");
+  if (!(std::abs(number) <= kMostExact))
+    refuse_schema(path, keyword, "it must be in [-2^53, 2^53]");
   return number;
 }
 
@@ -47,6 +49,24 @@ std::optional<NumberFormat> whole_numbers(const SchemaSaid& said) {
   return numbers && numbers->whole ? numbers : std::nullopt;
 }
 
+// Each of them.
+Json multiples_within(int64_t low, int64_t high, int64_t of, const std::string& path, int* values) {
+  const auto remainder = [&](int64_t number) { return ((number % of) + of) % of; };
+  const int64_t first = low + remainder(-low), last = high - remainder(high);
+  if (first > last) refuse_as_empty(path, "multipleOf", "no multiple is within the bounds");
+  const int64_t count = (last - first) / of + 1;
+  if (count > kMostSchemaNodes - *values) {
+    refuse_schema(
+        path, "multipleOf",
+        fmt::format("{} multiples are within the bounds: a schema may have at most {} values",
+                    count, kMostSchemaNodes));
+  }
+  *values += static_cast<int>(count);
+  Json multiples = Json::array();
+  for (int64_t number = first; number <= last; number += of) multiples.push_back(number);
+  return {{"enum", std::move(multiples)}};
+}
+
 }  // namespace
 
 void refuse_schema(const std::string& path, std::string_view keyword, const std::string& why) {
@@ -55,6 +75,18 @@ void refuse_schema(const std::string& path, std::string_view keyword, const std:
 
 void refuse_as_empty(const std::string& path, std::string_view keyword, const std::string& why) {
   throw NothingIsValid(fmt::format("schema, {} at {}: {}", keyword, path, why));
+}
+
+void check_numbers(const Json& value, std::string_view keyword, const std::string& path) {
+  if (value.is_structured()) {
+    for (const Json& one : value) check_numbers(one, keyword, path);
+    return;
+  }
+  const bool is_exact = value.is_number_float()
+                            ? std::abs(value.get<double>()) < kMostExact
+                            : !value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX;
+  if (is_exact) return;
+  refuse_schema(path, keyword, "its numbers must be integers of 64 bits, or fractions below 2^53");
 }
 
 bool has_type(const Json& value, std::string_view type) {
@@ -73,8 +105,7 @@ bool has_type(const Json& value, std::string_view type) {
 std::string checked_pattern(const Json& pattern, std::string_view keyword, const std::string& path,
                             size_t* pattern_bytes, TextLengths* lengths) {
   try {
-    const std::string regex =
-        enforceable_regex(pattern.get_ref<const std::string&>(), /*in_json=*/true, lengths);
+    const std::string regex = json_pattern(pattern.get_ref<const std::string&>(), lengths);
     *pattern_bytes += regex.size();
     if (*pattern_bytes > kMostPatternBytes) throw ConstraintRefused("all patterns are too long");
     return regex;
@@ -93,7 +124,7 @@ void check_format(const SchemaSaid& said, std::string_view type, const std::stri
   refuse_schema(path, "format", fmt::format("{} is not enforced here", format->dump()));
 }
 
-Json read_integer(const SchemaSaid& said, const std::string& path) {
+Json read_integer(const SchemaSaid& said, const std::string& path, int* values) {
   Json out{{"type", "integer"}};
   std::optional<double> low, high;
   const auto raise = [&](double to) { low = std::max(low.value_or(to), to); };
@@ -110,17 +141,31 @@ Json read_integer(const SchemaSaid& said, const std::string& path) {
     refuse_as_empty(path, "minimum", "no integer is within the bounds");
   if (low) out["minimum"] = static_cast<int64_t>(*low);
   if (high) out["maximum"] = static_cast<int64_t>(*high);
-  if (const auto of = bound(said, "multipleOf", path)) {
-    if (*of < 1 || std::floor(*of) != *of) {
-      refuse_schema(path, "multipleOf", "of integers it must be a whole number of at least 1");
-    }
-    if (*of > 1) out["multipleOf"] = static_cast<int64_t>(*of);
+  const auto of = bound(said, "multipleOf", path);
+  if (!of) return out;
+  if (*of < 1 || std::floor(*of) != *of) {
+    refuse_schema(path, "multipleOf", "of integers it must be a whole number of at least 1");
   }
+  if (*of == 1) return out;
+  const auto multiple = static_cast<int64_t>(*of);
+  if (low && high) {
+    return multiples_within(static_cast<int64_t>(*low), static_cast<int64_t>(*high), multiple, path,
+                            values);
+  }
+  if (low || high) {
+    refuse_schema(path, "multipleOf",
+                  "beside one bound it is not enforced here: state both, or none");
+  }
+  if (multiple > kMostUnboundedMultiple) {
+    refuse_schema(path, "multipleOf",
+                  fmt::format("without bounds it must be at most {}", kMostUnboundedMultiple));
+  }
+  out["multipleOf"] = multiple;
   return out;
 }
 
-Json read_number(const SchemaSaid& said, const std::string& path) {
-  if (whole_numbers(said)) return read_integer(said, path);
+Json read_number(const SchemaSaid& said, const std::string& path, int* values) {
+  if (whole_numbers(said)) return read_integer(said, path, values);
   Json out{{"type", "number"}};
   if (said.find("multipleOf") != nullptr) {
     refuse_schema(path, "multipleOf",
@@ -163,7 +208,7 @@ Json read_string(const SchemaSaid& said, const std::string& path, size_t* patter
     out["pattern"] = checked_pattern(*pattern, "pattern", path, pattern_bytes, &lengths);
   } else if (format != nullptr) {
     const auto meant = pattern_of_format(format->get_ref<const std::string&>());
-    out["pattern"] = enforceable_regex(*meant, /*in_json=*/true, &lengths);
+    out["pattern"] = json_pattern(*meant, &lengths);
   } else {
     out.update(length);
     return out;

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "server/constraint/constraint.h"
-#include "server/constraint/text_walk.h"
+#include "server/constraint/regex_walk.h"
 
 namespace recurve {
 
@@ -36,14 +36,19 @@ class NothingIsValid : public ConstraintRefused {
 [[noreturn]] void refuse_as_empty(const std::string& path, std::string_view keyword,
                                   const std::string& why = "no value is valid for it");
 
+// The library writes other numbers than these with fewer digits than they have.
+void check_numbers(const nlohmann::ordered_json& value, std::string_view keyword,
+                   const std::string& path);
+
 // Whether a value is of one of JSON Schema's types.
 bool has_type(const nlohmann::ordered_json& value, std::string_view type);
 
 // A format that is known, and of numbers or of strings; of values that are not of its own type it
 // says nothing, as in the draft. Before what follows.
 void check_format(const SchemaSaid& said, std::string_view type, const std::string& path);
-nlohmann::ordered_json read_integer(const SchemaSaid& said, const std::string& path);
-nlohmann::ordered_json read_number(const SchemaSaid& said, const std::string& path);
+// `values`: how many the whole schema names so far.
+nlohmann::ordered_json read_integer(const SchemaSaid& said, const std::string& path, int* values);
+nlohmann::ordered_json read_number(const SchemaSaid& said, const std::string& path, int* values);
 // `pattern_bytes`: of all patterns of the whole schema so far.
 nlohmann::ordered_json read_string(const SchemaSaid& said, const std::string& path,
                                    size_t* pattern_bytes);

@@ -199,7 +199,9 @@ class SchemaWalk {
         refuse_schema(path, keyword,
                       fmt::format("a schema may have at most {} values", kMostSchemaNodes));
       }
-      if (has_one_of(value, types)) kept.push_back(value);
+      if (!has_one_of(value, types)) continue;
+      check_numbers(value, keyword, path);
+      kept.push_back(value);
     }
     if (kept.empty()) refuse_as_empty(path, keyword);
     return {{"enum", std::move(kept)}};
@@ -283,8 +285,8 @@ class SchemaWalk {
 
   Json read_typed(const std::string& type, const Said& said, const std::string& path, int depth) {
     check_format(said, type, path);
-    if (type == "integer") return read_integer(said, path);
-    if (type == "number") return read_number(said, path);
+    if (type == "integer") return read_integer(said, path, &nodes_);
+    if (type == "number") return read_number(said, path, &nodes_);
     if (type == "string") return read_string(said, path, &pattern_bytes_);
     if (type == "array") return read_array(said, path, depth);
     if (type == "object") return read_object(said, path, depth);

@@ -12,6 +12,7 @@
 
 #include "server/constraint/constraint_library.h"
 #include "server/constraint/mask_cache.h"
+#include "server/constraint/regex_walk.h"
 #include "server/constraint/schema_walk.h"
 #include "server/constraint/tag_walk.h"
 #include "server/constraint/text_walk.h"
@@ -270,7 +271,7 @@ class XgrammarLibrary final : public ConstraintLibrary {
       case Form::kJsonSchema:
         return checked(of_schema(enforceable_schema(text.text)));
       case Form::kRegex:
-        return checked(xgrammar::Grammar::FromRegex(enforceable_regex(text.text)));
+        return checked(xgrammar::Grammar::FromEBNF("root ::= " + ebnf_of_regex(text.text)));
       case Form::kGrammar:
         check_grammar(text.text);
         return checked(xgrammar::Grammar::FromEBNF(text.text));

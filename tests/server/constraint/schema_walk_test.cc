@@ -82,6 +82,23 @@ TEST(SchemaWalk, BoundsOfIntegersAreWhole) {
             Json::parse(R"({"type":"integer","minimum":2,"maximum":8})"));
   EXPECT_THAT(refusal_of(R"({"type":"integer","minimum":5,"maximum":4})"), HasSubstr("minimum"));
   EXPECT_THAT(refusal_of(R"({"type":"number","multipleOf":0.5})"), HasSubstr("multipleOf"));
+  EXPECT_EQ(walked(R"({"type":"integer","minimum":-7,"maximum":7,"multipleOf":3})"),
+            Json::parse(R"({"enum":[-6,-3,0,3,6]})"));
+  const auto multiples = [](const std::string& rest) {
+    return refusal_of(R"({"type":"integer","multipleOf":)" + rest + "}");
+  };
+  EXPECT_THAT(multiples(R"(5,"minimum":0)"), HasSubstr("multipleOf at #: beside one bound"));
+  EXPECT_THAT(multiples(R"(5,"maximum":0)"), HasSubstr("multipleOf at #: beside one bound"));
+  EXPECT_THAT(multiples("1025"),
+              HasSubstr("multipleOf at #: without bounds it must be at most 1024"));
+  EXPECT_THAT(multiples(R"(5,"minimum":1,"maximum":4)"), HasSubstr("no multiple is within"));
+  EXPECT_THAT(multiples(R"(2,"minimum":0,"maximum":9007199254740992)"),
+              HasSubstr("multipleOf at #: 4503599627370497 multiples are within the bounds"));
+  // All of a schema together.
+  EXPECT_THAT(
+      refusal_of(R"({"prefixItems":[{"type":"integer","multipleOf":2,"minimum":0,"maximum":12000},)"
+                 R"({"type":"integer","multipleOf":2,"minimum":0,"maximum":12000}]})"),
+      HasSubstr("at most 10000 values"));
   EXPECT_THAT(refusal_of(R"({"type":"integer","exclusiveMinimum":true})"),
               HasSubstr("exclusiveMinimum at #: it must be a number"));
 }

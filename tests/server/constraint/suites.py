@@ -135,7 +135,7 @@ def random_schema(rng, depth=0):
     if kind in ("boolean", "null"):
         return {"type": kind}
     if kind == "enum":
-        values = ["a", "b\"c", "\u00e9\u20ac\n", 1, -2.5, 1e30, True, None, [1, "x"], {"k": {"l": 0}}]
+        values = ["a", "b\"c", "\u00e9\u20ac\n/\u007f", 1, -2.5, 1e15, 2**53 + 1, True, None, [1, "x"], {"k": {"l": 0}}]
         return {"enum": rng.sample(values, rng.randint(1, 4))}
     if kind == "const":
         return {"const": rng.choice(["x", "\\", 0, {"a": [None, False]}])}

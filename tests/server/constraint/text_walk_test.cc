@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "server/constraint/constraint.h"
+#include "server/constraint/regex_walk.h"
 
 namespace recurve::text_walk_test {
 namespace {
@@ -13,7 +14,7 @@ using ::testing::HasSubstr;
 
 std::string refusal_of(const std::string& regex, bool in_json = false) {
   try {
-    enforceable_regex(regex, in_json);
+    in_json ? json_pattern(regex) : ebnf_of_regex(regex);
     return "";
   } catch (const ConstraintRefused& refused) {
     return refused.what();
@@ -60,10 +61,12 @@ TEST(RegexWalk, InJsonRefusesWhatJsonWritesOtherwise) {
   EXPECT_EQ(refusal_of("[^\"]", true), "");
   EXPECT_EQ(refusal_of("\\s.", true), "");
   // Elsewhere U+0085 is a space, and U+0660 a digit.
-  EXPECT_EQ(enforceable_regex("[^\\w\\s!-,:-@\\[-`{-~]+", true), "[\\-\\.\\/]+");
-  EXPECT_EQ(enforceable_regex("[^\\d\\w \\-]", true).find_first_of("0aZ_ "), std::string::npos);
-  EXPECT_EQ(enforceable_regex("[^a]", true), "[^a]");
-  EXPECT_EQ(enforceable_regex("[^\\s]"), "[^\\s]") << "outside of JSON, as written";
+  EXPECT_EQ(json_pattern("[^\\w\\s!-,:-@\\[-`{-~]+"), "[\\--/]+");
+  EXPECT_EQ(json_pattern("[^\\d\\w \\-]").find_first_of("0aZ_ "), std::string::npos);
+  EXPECT_EQ(json_pattern("[^a]"), "[^a]");
+  EXPECT_EQ(ebnf_of_regex("[^\\d]"), "[^0-9]") << "outside of JSON, as written";
+  // The library would go on with what JSON writes otherwise.
+  EXPECT_THAT(refusal_of("[\"]", true), HasSubstr("no printable character"));
   EXPECT_THAT(refusal_of("[^\\s!-~]", true), HasSubstr("no printable character"));
   EXPECT_THAT(refusal_of("\\S", true), HasSubstr("write a class"));
   EXPECT_THAT(refusal_of("a\"b", true), HasSubstr("written otherwise in JSON"));
@@ -73,11 +76,27 @@ TEST(RegexWalk, InJsonRefusesWhatJsonWritesOtherwise) {
 }
 
 TEST(RegexWalk, WritesRepeatsOut) {
-  EXPECT_EQ(enforceable_regex("^ab?c$"), "a(|b)c");
-  EXPECT_EQ(enforceable_regex("(?:ab){2,3}?"), "(ab)(ab)(|(ab))");
-  EXPECT_EQ(enforceable_regex("a{2,}b*c+"), "aaa*b*c+");
-  EXPECT_EQ(enforceable_regex("[a-c]{0}|\\.{1}"), "|\\.");
-  EXPECT_EQ(enforceable_regex("\xc3\xa9{2}"), "\xc3\xa9\xc3\xa9");
+  EXPECT_EQ(ebnf_of_regex("^ab?c$"), R"_("a"(""|"b")"c")_");
+  EXPECT_EQ(ebnf_of_regex("(?:ab){2,3}?"), R"_(("a""b")("a""b")(""|("a""b")))_");
+  EXPECT_EQ(ebnf_of_regex("a{2,}b*c+"), R"("a""a""a"*"b"*"c"+)");
+  EXPECT_EQ(ebnf_of_regex("[a-c]{0}|\\.{1}"), R"(""|".")");
+  EXPECT_EQ(ebnf_of_regex("\xc3\xa9{2}"), "\"\xc3\xa9\"\"\xc3\xa9\"");
+  EXPECT_EQ(json_pattern("^ab?\\.$"), "a(|b)\\.");
+}
+
+TEST(RegexWalk, WritesClassesByTheirCharacters) {
+  EXPECT_EQ(ebnf_of_regex("[\\^a]"), "[\\^a]");
+  EXPECT_EQ(ebnf_of_regex("[^^]"), "[^\\^]");
+  EXPECT_EQ(ebnf_of_regex("[b-da-c\\d-]"), "[\\-0-9a-d]");
+  EXPECT_EQ(ebnf_of_regex("[\n\x01\x7f]"), "[\\u0001\\u000a\\u007f]");
+  EXPECT_EQ(ebnf_of_regex("[\xf0\x9f\x98\x80-\xf0\x9f\x98\x82]"), "[\\U0001f600-\\U0001f602]");
+  EXPECT_EQ(ebnf_of_regex("[\\s\\S]"), "[\\u0000-\\U0010ffff]");
+  EXPECT_EQ(ebnf_of_regex("."), "[^\\u000a\\u000d\\u2028\\u2029]");
+  EXPECT_THAT(refusal_of("[^\\d\\D]"), HasSubstr("no character is in this class"));
+  EXPECT_THAT(refusal_of("[z-a]"), HasSubstr("not below its first"));
+  EXPECT_THAT(refusal_of("[a-\\d]"), HasSubstr("not below its first"));
+  EXPECT_THAT(refusal_of("[a"), HasSubstr("it ends too early"));
+  EXPECT_THAT(refusal_of("\xff"), HasSubstr("not UTF-8"));
 }
 
 TEST(GrammarWalk, BoundsWhatItTakes) {
@@ -86,6 +105,13 @@ TEST(GrammarWalk, BoundsWhatItTakes) {
   EXPECT_THROW(check_grammar("root ::= \"a\"{1,5000}"), ConstraintRefused);
   EXPECT_THROW(check_grammar("root ::= " + std::string(100, '(')), ConstraintRefused);
   EXPECT_THROW(check_grammar(std::string(300000, 'a')), ConstraintRefused);
+}
+
+// The library takes every digit behind a \x, and others two.
+TEST(GrammarWalk, RefusesAnEscapeThatOthersReadOtherwise) {
+  EXPECT_NO_THROW(check_grammar(R"(root ::= "\x0ag" [\xff] "\\x0abc" "\u0abc")"));
+  EXPECT_THROW(check_grammar(R"(root ::= "\x0abc")"), ConstraintRefused);
+  EXPECT_THROW(check_grammar(R"(root ::= [\x000])"), ConstraintRefused);
 }
 
 TEST(Choices, AreDifferentTexts) {

@@ -1,0 +1,88 @@
+#include "server/constraint/character_set.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <string_view>
+
+namespace recurve {
+namespace {
+
+// A \u has four digits and a \U eight, whatever follows; a \x takes every digit that follows.
+std::string written_in_class(uint32_t character) {
+  if (character > 0xffff) return fmt::format("\\U{:08x}", character);
+  if (character < 0x20 || character > 0x7e) return fmt::format("\\u{:04x}", character);
+  const char c = static_cast<char>(character);
+  const bool is_special = std::string_view("\\[]^-").find(c) != std::string_view::npos;
+  return is_special ? std::string("\\") + c : std::string(1, c);
+}
+
+}  // namespace
+
+void CharacterSet::add(const CharacterSet& other) {
+  ranges_.insert(ranges_.end(), other.ranges_.begin(), other.ranges_.end());
+}
+
+CharacterSet::Ranges CharacterSet::sorted() const {
+  Ranges all = ranges_, joined;
+  std::ranges::sort(all);
+  for (const auto& [first, last] : all) {
+    if (!joined.empty() && first <= joined.back().second + 1) {
+      joined.back().second = std::max(joined.back().second, last);
+    } else {
+      joined.emplace_back(first, last);
+    }
+  }
+  return joined;
+}
+
+CharacterSet CharacterSet::complement() const {
+  CharacterSet others;
+  uint32_t next = 0;
+  for (const auto& [first, last] : sorted()) {
+    if (first > next) others.add(next, first - 1);
+    next = last + 1;
+  }
+  if (next <= kLast) others.add(next, kLast);
+  return others;
+}
+
+CharacterSet CharacterSet::within(const CharacterSet& other) const {
+  CharacterSet outside = complement();
+  outside.add(other.complement());
+  return outside.complement();
+}
+
+std::string CharacterSet::written() const {
+  Ranges ranges = sorted();
+  std::string text = "[";
+  if (ranges.back().second == kLast && ranges.front() != std::pair(uint32_t{0}, kLast)) {
+    text += '^';
+    ranges = complement().ranges_;
+  }
+  for (const auto& [first, last] : ranges) {
+    text += written_in_class(first);
+    if (last > first + 1) text += '-';
+    if (last > first) text += written_in_class(last);
+  }
+  return text + "]";
+}
+
+CharacterSet characters_of_escape(char name) {
+  CharacterSet set;
+  if (name != 's') set.add('0', '9');
+  if (name == 'w') {
+    set.add('A', 'Z');
+    set.add('_', '_');
+    set.add('a', 'z');
+  }
+  if (name == 's') {
+    set.add('\t', '\r');
+    set.add(' ', ' ');
+    set.add(0xa0, 0xa0);
+  }
+  return set;
+}
+
+}  // namespace recurve
