@@ -25,11 +25,23 @@ rm -rf "$folder" && mkdir "$folder"
 tar --extract --file "$work"/xgrammar-*.tar.gz --directory "$folder" --strip-components 1 \
   --wildcards --no-wildcards-match-slash '*/LICENSE' '*/NOTICE' '*/cpp' '*/include' '*/3rdparty/picojson' \
   '*/3rdparty/dlpack/include'
-# Its strings of counted length take control characters, which no string in JSON has.
+# Its strings of counted length take control characters, which no string in JSON has, and no escapes: they
+# are made by xgrammar_strings.cc. Its escapes may be half a character.
 source=$folder/cpp/json_schema_converter.cc
-sed -i 's/AddCharacterClass({{\x27"\x27, \x27"\x27}, /AddCharacterClass({{0, 0x1f}, {\x27"\x27, \x27"\x27}, /' \
-  "$source"
-[ "$(grep -c 'AddCharacterClass({{0, 0x1f}, ' "$source")" = 1 ]
+hexadecimal='[0-9A-Fa-f]'
+escape='["\\\\/bfnrt]|u([0-9A-CEFa-cef]'$hexadecimal'{3}|[Dd][0-7]'$hexadecimal'{2}|'
+escape+='[Dd][89ABab]'$hexadecimal'{2}\\\\u[Dd][C-Fc-f]'$hexadecimal'{2})'
+sed -i -e '/^ *int32_t character =$/,/^ *return Sequence(/c\
+      const int32_t behind = Sequence({WhitespaceExpression(), builder_.AddCharacterClass({{\x27,\x27, \x27,\x27}, {\x27}\x27, \x27}\x27}, {\x27]\x27, \x27]\x27}, {\x27:\x27, \x27:\x27}})});\
+      return Sequence({ByteString("\\""), RuleRef(counted_strings_.rule_of(&builder_, spec.min_length, spec.max_length, {builder_.GetRuleId(kBasicStringSub), behind}))});' \
+  -e 's#kBasicEscape, Choice({escaped_character, unicode_escape})#kBasicEscape, RegexExpression(R"('"$escape"')")#' "$source"
+sed -i -e 's/^  GrammarBuilder builder_;/&\n  recurve::CountedStrings counted_strings_;/' \
+  -e 's/^#include "grammar_builder.h"/&\n#include "server\/constraint\/xgrammar_strings.h"/' "${source%.cc}.h"
+# A rule that says what follows it is repeated as it is.
+sed -i '/^  int32_t VisitRepeat(const GrammarExpr& grammar_expr) final {$/,/^    return HandleRepetitionRange(/s/^    return HandleRepetitionRange(/    if (base_grammar_->GetRule(ref_rule_id).lookahead_assertion_id != -1) {\n      return builder_->AddRepeat(ref_rule_id, lower, upper);\n    }\n&/' \
+  "$folder/cpp/grammar_functor.cc"
+[ "$(grep -hE 'counted_strings_.rule_of|kBasicEscape, RegexExpression|CountedStrings counted_strings_|xgrammar_strings.h|AddRepeat\(ref_rule_id, lower, upper\)' \
+  "$source" "${source%.cc}.h" "$folder/cpp/grammar_functor.cc" | wc -l)" = 5 ]
 # Its compiler and its parser ask at each state and each token whether they are to go on: xgrammar_library.cc.
 look() { # FILE COUNT SED...: in front of so many lines
   local source=$folder/cpp/$1 count=$2

@@ -94,6 +94,10 @@ TEST_F(ConstraintLibraryTest, Numbers) {
          {"-4", "13", "1.5", "007", "-0.5", "1e1"});
   expect(R"({"type":"integer","exclusiveMinimum":0})", {"1", "100000"}, {"0", "-1"});
   expect(R"({"type":"integer","multipleOf":5})", {"0", "5", "25", "-10"}, {"3", "51"});
+  expect(R"({"type":"integer","multipleOf":5,"minimum":-7,"exclusiveMaximum":10})",
+         {"-5", "0", "5"}, {"-10", "-7", "10", "1"});
+  expect(R"({"type":"integer","multipleOf":2500,"minimum":0,"maximum":1000000})", {"0", "997500"},
+         {"1000001", "1002500", "2501", "-2500"});
   expect(R"({"type":"number","minimum":0.5,"maximum":2})", {"0.5", "1", "2", "1.75", "2.0"},
          {"0.4", "2.1", "-1", "3"});
   expect(R"({"type":"number","exclusiveMinimum":0,"exclusiveMaximum":1})", {"0.5", "0.001"},
@@ -120,6 +124,37 @@ TEST_F(ConstraintLibraryTest, Strings) {
          {R"("123e4567")"});
   expect(R"({"enum":["red","blue",3,null]})", {R"("red")", "3", "null"}, {R"("green")", "4"});
   expect(R"({"const":{"a":[1]}})", {R"({"a":[1]})"}, {R"({"a":[2]})"});
+}
+
+// Each escape is one character; what JSON writes as two is not among them.
+TEST_F(ConstraintLibraryTest, StringsOfCountedLengthHaveEscapes) {
+  expect(R"({"type":"string","minLength":2,"maxLength":3})",
+         {R"("a\n")", R"("\"\\")", R"("\/\b\f")", R"("\u00e9x")", R"("\uD7ff\ue000")",
+          "\"\\n\xc3\xa9\""},
+         {R"("\n")", R"("\u00e9")", R"("\ud83d\ude00xy")", R"("\n\n\n\n")", R"("\ud83dx")",
+          R"("\ude00x")", R"("\ud83d\u0041")", R"("\x41a")", R"("a\)", "\"a\n\""});
+  expect(R"({"type":"string"})", {R"("\"\\\u0000")", R"("\uDBFF\uDFFF")", R"("\ud83d\ude00")"},
+         {R"("\ud83d")", R"("\udc00")", R"("\ud83d\n")"});
+}
+
+TEST_F(ConstraintLibraryTest, LongStringsAreCountedToTheCharacter) {
+  constexpr int kAny = 1 << 20;
+  for (const auto& [least, most] :
+       {std::pair(0, 128), std::pair(0, 129), std::pair(128, 129), std::pair(129, 129),
+        std::pair(300, 500), std::pair(129, kAny)}) {
+    std::string schema = fmt::format(R"({{"type":"string","minLength":{})", least);
+    if (most != kAny) schema += fmt::format(R"(,"maxLength":{})", most);
+    const auto constraint = compile(Form::kJsonSchema, schema + "}");
+    for (const int bound : {least, most == kAny ? 600 : most}) {
+      for (const int count : {bound - 1, bound, bound + 1}) {
+        std::string text = "\"";
+        for (int i = 0; i < count; ++i)
+          text += i % 3 == 0 ? "\\\"" : i % 3 == 1 ? "\xc3\xa9" : "\\u00e9";
+        EXPECT_EQ(takes(*constraint, text + "\""), std::max(count, 0) >= least && count <= most)
+            << schema << " of " << count;
+      }
+    }
+  }
 }
 
 TEST_F(ConstraintLibraryTest, TextIsUtf8) {
@@ -167,6 +202,17 @@ TEST_F(ConstraintLibraryTest, Regexes) {
   expect(Form::kRegex, "(yes|no)!{1,2}", {"yes!", "no!!"}, {"", "yes", "yes!!!", "maybe!"});
   expect(Form::kRegex, "^\\d{4}-\\d{2}$", {"2024-11"}, {"2024-1", "x2024-11"});
   expect(Form::kRegex, "[\xc3\xa9\xc3\xa0]+", {"\xc3\xa9\xc3\xa0"}, {"e", "\xc3"});
+  expect(Form::kRegex, "a.b",
+         {"axb", "a\tb",
+          "a\xc3\xa9"
+          "b"},
+         {"a\nb", "a\rb",
+          "a\xe2\x80\xa8"
+          "b",
+          "a\xe2\x80\xa9"
+          "b",
+          "ab"});
+  expect(Form::kRegex, "[\\s\\S]*", {"", "a\n\xe3\x80\x80"}, {});
 }
 
 TEST_F(ConstraintLibraryTest, Grammars) {
