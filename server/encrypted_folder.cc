@@ -10,6 +10,7 @@
 
 #include "server/encrypted_file.h"
 #include "server/identity/whole_file.h"
+#include "server/observe/log.h"
 #include "server/storage/file_names.h"
 
 namespace recurve {
@@ -63,6 +64,7 @@ class EncryptedFolder final : public FileSystem {
   }
   void remove(const std::string& name) override { folder_->remove(name); }
   void sync_folder() override { folder_->sync_folder(); }
+  std::string lost() override { return folder_->lost(); }
 
  private:
   const std::unique_ptr<FileSystem> folder_;
@@ -85,7 +87,12 @@ SecretKey open_folder_key(FileSystem& folder, const std::vector<SecretKey>& keys
         "no key of --state-keys opens the states of --state-dir: put the one that they were "
         "written with into the file, behind the first");
   }
-  if (opened->opened_by > 0) write_folder_key(folder, opened->key, keys.front());
+  if (opened->opened_by == 0) return opened->key;
+  try {
+    write_folder_key(folder, opened->key, keys.front());
+  } catch (const std::system_error& error) {  // the key that opened it still does
+    log_event(LogLevel::kWarning, "state_key_not_wrapped_anew", {{"why", error.what()}});
+  }
   return opened->key;
 }
 

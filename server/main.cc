@@ -286,6 +286,19 @@ void keep_sessions(const Options& o, const StateStore& states, Archive* archive,
              {"records", usage.records},
              {"bytes", static_cast<int64_t>(usage.bytes)},
              {"set_aside", usage.set_aside}});
+  if (!states.not_writable().empty()) {
+    log_event(LogLevel::kError, "state_dir_not_writable", {{"why", states.not_writable()}});
+  }
+}
+
+// Health, for as long as the folder is gone.
+Archive::OnLost report_loss(Serving& serving) {
+  return [&serving](const std::string& why) {
+    if (why.empty() == serving.durable()) return;
+    serving.set_durable(why.empty());
+    if (!why.empty()) log_event(LogLevel::kError, "state_dir_lost", {{"why", why}});
+    if (why.empty()) log_event(LogLevel::kInfo, "state_dir_back", {});
+  };
 }
 
 int run(const Options& o, StopSignal& stop) {
@@ -317,6 +330,7 @@ int run(const Options& o, StopSignal& stop) {
   if (!o.state_dir.empty()) {
     states.emplace(open_state_folder(o), state_store_options(o));
     archive.emplace(*states);
+    archive->when_lost(report_loss(serving));
   }
 
   const auto backend = make_backend(o.device, o.threads, o.activations);

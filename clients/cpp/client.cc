@@ -312,9 +312,10 @@ v1::DrainResponse Client::drain(std::optional<double> deadline_seconds,
 
 // grpc.health.v1 has a string as field 1 of its request and an enumeration as field 1 of its
 // response, which on the wire are exactly these two well-known types: no code need be generated.
-Health Client::health(const CallOptions& options) {
+Health Client::health(const CallOptions& options, const std::string& service) {
   Call call(options);
-  const google::protobuf::StringValue request;  // service "": the whole server
+  google::protobuf::StringValue request;
+  request.set_value(service);
   google::protobuf::Int32Value response;
   grpc::TemplatedGenericStub<google::protobuf::StringValue, google::protobuf::Int32Value> stub(
       connection_.channel());

@@ -91,8 +91,9 @@ class Client {
   v1::DrainResponse drain(std::optional<double> deadline_seconds = {},
                           const CallOptions& options = {});
 
-  // What the standard health service says of the whole server.
-  Health health(const CallOptions& options = {});
+  // What the standard health service says of a service, as "recurve.v1.Sessions"; "": of the whole
+  // server.
+  Health health(const CallOptions& options = {}, const std::string& service = "");
   // Returns once the server serves; at the deadline throws ClientError: kUnreachable where nothing
   // answers, kUnavailable where the server does not serve. A server may be started after this call.
   // Of the options only the Canceller counts.

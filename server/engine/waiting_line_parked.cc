@@ -55,6 +55,11 @@ bool WaitingLine::look_at_session(Request& request, Session& session) {
   if (session.other_model) {
     return refuse(Finish::kOtherModel, sessions_.other_model_sentence(session));
   }
+  if (session.durable()) {
+    if (std::string lost = sessions_.archive()->lost(); !lost.empty()) {
+      return refuse(Finish::kFolderLost, std::move(lost));
+    }
+  }
   const auto& answered = session.at.answered;
   if (answered && !request.id.empty() && answered->id == request.id) {
     if (std::string_view(answered->digest) != digest_of(request)) {

@@ -43,6 +43,8 @@ Refused refusal_of(const Ending& ending) {
       return refusal(Code::kBusy, "the key of the session's state is missing");
     case Finish::kOtherModel:
       return refusal(Code::kBusy, "the session's state is of another model");
+    case Finish::kFolderLost:
+      return refusal(Code::kUnavailable, "the folder of durable sessions was deleted or replaced");
     case Finish::kNotKept:
       return refusal(Code::kExhausted, "the answer could not be kept, and is taken back");
     case Finish::kNoMemory:
@@ -95,9 +97,9 @@ Refused refusal_of(const SessionResult& result) {
 
 bool is_refusal(Finish why) {
   return why == Finish::kConflict || why == Finish::kOtherRequest || why == Finish::kStateLost ||
-         why == Finish::kStateSealed || why == Finish::kOtherModel || why == Finish::kNoSession ||
-         why == Finish::kSessionBusy || why == Finish::kInvalid || why == Finish::kOverloaded ||
-         why == Finish::kNoMemory;
+         why == Finish::kStateSealed || why == Finish::kOtherModel || why == Finish::kFolderLost ||
+         why == Finish::kNoSession || why == Finish::kSessionBusy || why == Finish::kInvalid ||
+         why == Finish::kOverloaded || why == Finish::kNoMemory;
 }
 
 std::string_view code_name(const Refused& refusal) {
@@ -169,6 +171,8 @@ std::string_view name_of(Finish why) {
       return "state_sealed";
     case Finish::kOtherModel:
       return "other_model";
+    case Finish::kFolderLost:
+      return "folder_lost";
     case Finish::kNotKept:
       return "not_kept";
     case Finish::kNoMemory:

@@ -97,9 +97,14 @@ bool Serving::drain(Clock::time_point deadline) {
 
 void Serving::wait_for_last_words() { registry.wait_until_empty(Clock::now() + kLastWords); }
 
-void Serving::when_serving_changes(const void* owner, std::function<void(bool serving)> listener) {
+void Serving::set_durable(bool durable) {
+  durable_ = durable;
+  tell_listeners();
+}
+
+void Serving::when_serving_changes(const void* owner, ServingListener listener) {
   std::lock_guard lock(mutex_);
-  listener(state_ == State::kServing);
+  listener(state_ == State::kServing, durable_);
   listeners_.emplace(owner, std::move(listener));
 }
 
@@ -111,7 +116,7 @@ void Serving::forget_listener(const void* owner) {
 // The state is looked at under the lock: whoever comes last says what is true.
 void Serving::tell_listeners() {
   std::lock_guard lock(mutex_);
-  for (const auto& [owner, listener] : listeners_) listener(state_ == State::kServing);
+  for (const auto& [owner, listener] : listeners_) listener(state_ == State::kServing, durable_);
 }
 
 Refused Serving::availability() const {

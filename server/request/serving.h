@@ -85,9 +85,14 @@ class Serving {
   // Calls that have not ended.
   int under_way() const { return registry.count(); }
 
-  // `listener` is called now and whenever this changes, one call at a time, until it is forgotten
-  // by its owner's address.
-  void when_serving_changes(const void* owner, std::function<void(bool serving)> listener);
+  // Whether what is durable can be promised: not where --state-dir was deleted or replaced.
+  void set_durable(bool durable);
+  bool durable() const { return durable_; }
+
+  // `listener` is called now and whenever one of these changes, one call at a time, until it is
+  // forgotten by its owner's address.
+  using ServingListener = std::function<void(bool serving, bool durable)>;
+  void when_serving_changes(const void* owner, ServingListener listener);
   void forget_listener(const void* owner);
 
   State state() const { return state_; }
@@ -116,8 +121,9 @@ class Serving {
 
   std::atomic<State> state_{State::kLoading};
   std::atomic<bool> loaded_{false};
-  std::mutex mutex_;  // of the listeners, and while they are called
-  std::map<const void*, std::function<void(bool serving)>> listeners_;  // by owner
+  std::atomic<bool> durable_{true};
+  std::mutex mutex_;                                  // of the listeners, and while they are called
+  std::map<const void*, ServingListener> listeners_;  // by owner
 
  public:
   Access access;        // who asks

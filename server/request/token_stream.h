@@ -34,6 +34,7 @@ enum class Finish {
   kStateLost,     // refused: the session's state is damaged on the disk
   kStateSealed,   // refused: the key of the session's state is missing, for now
   kOtherModel,    // refused: the session's state is of another model
+  kFolderLost,    // refused: the folder of the durable session was deleted or replaced
   kNotKept,       // the answer could not be written to the disk, and is taken back
   kNoMemory,      // refused, or a further choice given up: the system gives no memory for it
   kDraining,      // the server is going down

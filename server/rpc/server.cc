@@ -98,7 +98,7 @@ struct RpcServer::Impl {
 
   void listen();
   void hand_over(int descriptor, const Peer& peer);
-  void set_health(bool serving);
+  void set_health(bool serving, bool durable);
 
   // Destroyed in the reverse order: the server ends all calls before what they use goes.
   ServiceContext context;
@@ -139,7 +139,8 @@ void RpcServer::Impl::listen() {
   if (server == nullptr) {
     throw std::runtime_error("gRPC cannot start its server: the lines above say why");
   }
-  context.serving.when_serving_changes(this, [this](bool serving) { set_health(serving); });
+  context.serving.when_serving_changes(
+      this, [this](bool serving, bool durable) { set_health(serving, durable); });
   listener->start(context.connections, context.serving.metrics,
                   [this](int descriptor, const Peer& peer) { hand_over(descriptor, peer); },
                   {options.tls, TlsProtocol::kHttp2});
@@ -155,11 +156,11 @@ void RpcServer::Impl::hand_over(int descriptor, const Peer& peer) {
   acceptor->HandleNewConnection(&connection);
 }
 
-void RpcServer::Impl::set_health(bool serving) {
-  static constexpr std::array kServices = {"", "recurve.v1.Inference", "recurve.v1.Sessions",
-                                           "recurve.v1.Control"};
+void RpcServer::Impl::set_health(bool serving, bool durable) {
+  static constexpr std::array kServices = {"", "recurve.v1.Inference", "recurve.v1.Control"};
   grpc::HealthCheckServiceInterface* health = server->GetHealthCheckService();
   for (const char* service : kServices) health->SetServingStatus(service, serving);
+  health->SetServingStatus("recurve.v1.Sessions", serving && durable);
   for (const RpcService& other : others) health->SetServingStatus(other.name, serving);
 }
 

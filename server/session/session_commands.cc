@@ -61,6 +61,11 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
                   fmt::format("session \"{}\" has epoch {}, and {} was expected: look at it again",
                               command.name, session->epoch, *command.expected_epoch));
   }
+  if (session->durable()) {
+    if (std::string lost = archive_->lost(); !lost.empty()) {
+      return refuse(Status::kUnavailable, std::move(lost));
+    }
+  }
   if (session->loading) return refuse(Status::kWait, "");
   if (session->busy) {
     return refuse(Status::kBusy,

@@ -81,9 +81,17 @@ SessionStore::Restored SessionStore::restore(Clock::time_point now) {
       ++restored.unknown;
     }
   });
-  archive_->commit({.key = kOwner, .text = std::to_string(owner_epoch_)}, [](const auto&) {});
+  write_owner();
   restored.other_model = settle_models();
   return restored;
+}
+
+// Before what is committed under this epoch: where the disk took it not, with the next commit.
+void SessionStore::write_owner() {
+  owner_written_ = true;
+  archive_->commit(
+      {.key = kOwner, .text = std::to_string(owner_epoch_)},
+      [this](const StateStore::Outcome& outcome) { owner_written_ = outcome.error.empty(); });
 }
 
 // Says which other models there are, and leaves the records of those alone that sessions are of.
@@ -220,6 +228,7 @@ StateStore::Change SessionStore::change_of(const Session& session, Proposal* pro
 // The session is busy, and stays so until done() has been called; it is as proposed then, or as it
 // was.
 void SessionStore::commit(Session& session, Proposal proposal, Committed done) {
+  if (!owner_written_) write_owner();
   StateStore::Change wanted = change_of(session, &proposal);
   proposal.at.image.reset();  // it goes once it is written
   const auto become = std::make_shared<Proposal>(std::move(proposal));

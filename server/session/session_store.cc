@@ -288,6 +288,9 @@ SessionResult SessionStore::refuse_durable(Durability durability) const {
                 "this server keeps no sessions: start it with --state-dir, or leave out "
                 "durability"};
   }
+  if (std::string lost = archive_->lost(); !lost.empty()) {
+    return {.status = Status::kUnavailable, .message = std::move(lost)};
+  }
   const int64_t left = limits_.disk_bytes - disk_reserved_;
   if (disk_each_ <= left && moved_ <= disk_places(disk_each_)) return {};
   return {.status = Status::kFull,

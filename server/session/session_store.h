@@ -217,6 +217,7 @@ class SessionStore {
   StoredModel model_of(const StateStore::Record& record, const std::string& id);
   void check_model(Session& session, const StateStore::Record& record, const std::string& id);
   int settle_models();
+  void write_owner();
   void write(StateStore::Change change, Archive::Committed done);
   // A session that comes back waits for others to end their requests, and may take the last place
   // on the disk for one that goes there.
@@ -285,6 +286,7 @@ class SessionStore {
   };
   std::map<std::string, FoundModel> found_models_;
   uint64_t owner_epoch_ = 0;
+  bool owner_written_ = true;
   uint64_t spills_ = 0;
   int spilling_ = 0;
   int in_slot_ = 0, in_host_ = 0, on_disk_ = 0, empty_ = 0;

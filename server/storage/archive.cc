@@ -12,6 +12,8 @@ namespace {
 // So many bytes of states are committed together at most: who has little to write waits for no
 // more.
 constexpr size_t kGroupBytes = size_t{64} << 20;
+// How often it is looked whether the folder is still there.
+constexpr auto kWatch = std::chrono::milliseconds(400);
 
 }  // namespace
 
@@ -24,6 +26,10 @@ Archive::Archive(StateStore& store)
       reader_([this] {
         pthread_setname_np(pthread_self(), "state-reader");
         read();
+      }),
+      watcher_([this] {
+        pthread_setname_np(pthread_self(), "state-watcher");
+        watch();
       }) {}
 
 Archive::~Archive() {
@@ -32,8 +38,35 @@ Archive::~Archive() {
     closed_ = true;
   }
   changed_.notify_all();
+  closing_.notify_all();
   writer_.join();
   reader_.join();
+  watcher_.join();
+}
+
+void Archive::when_lost(OnLost listener) {
+  const std::lock_guard lock(mutex_);
+  on_lost_ = std::move(listener);
+  on_lost_(lost_);
+}
+
+std::string Archive::lost() const {
+  const std::lock_guard lock(mutex_);
+  return lost_;
+}
+
+void Archive::watch() {
+  std::unique_lock lock(mutex_);
+  while (!closed_) {
+    lock.unlock();
+    std::string why = store_.lost();
+    lock.lock();
+    if (why != lost_) {
+      lost_ = std::move(why);
+      if (on_lost_) on_lost_(lost_);
+    }
+    closing_.wait_for(lock, kWatch, [this] { return closed_; });
+  }
 }
 
 void Archive::commit(StateStore::Change change, Committed done) {

@@ -51,6 +51,13 @@ class Archive {
   // of those below.
   void when_done(std::function<void()> wake) { wake_ = std::move(wake); }
 
+  // Called with StateStore::lost() whenever that has changed, within half a second, on another
+  // thread: may only post. Called at once, too.
+  using OnLost = std::function<void(const std::string& why)>;
+  void when_lost(OnLost listener);
+  // StateStore::lost() of half a second ago at most. Any thread.
+  std::string lost() const;
+
   // The owner's thread. What they call is called by take_done(), each once, commits in their order.
   void commit(StateStore::Change change, Committed done);
   struct Write {
@@ -80,6 +87,7 @@ class Archive {
 
   void write();
   void read();
+  void watch();
   void commit_group(std::vector<Commit> group);
   Loaded load_now(const StoredPtr& state, const std::function<StateHeader()>& read);
   void add_read(Job job);
@@ -92,14 +100,16 @@ class Archive {
   Listener listener_;
   int64_t under_way_ = 0;  // of the owner's thread
 
-  std::mutex mutex_;  // of all below
-  std::condition_variable changed_, done_changed_;
+  mutable std::mutex mutex_;  // of all below
+  std::condition_variable changed_, done_changed_, closing_;
   std::deque<Commit> commits_;
   std::deque<Job> reads_;
   std::vector<std::function<void()>> done_;
   bool closed_ = false;
+  std::string lost_;
+  OnLost on_lost_;
 
-  std::thread writer_, reader_;
+  std::thread writer_, reader_, watcher_;
 };
 
 }  // namespace recurve

@@ -58,6 +58,9 @@ class FileSystem {
   virtual void remove(const std::string& name) = 0;
   // What was created, renamed and removed in the folder is so after a loss of power.
   virtual void sync_folder() = 0;
+  // Why what is written may not be found by its name any more, as the folder or its lock was
+  // deleted or replaced: a sentence. Empty: it is found.
+  virtual std::string lost() { return {}; }
 };
 
 // A folder of the system, made if it is not there, which no other process may use meanwhile. Throws

@@ -148,7 +148,11 @@ class FolderReader final : public FileSystem::Reader {
 class Folder final : public FileSystem {
  public:
   explicit Folder(const std::string& path)
-      : folder_(make_and_open(path), path), lock_(take_lock(path), path + "/lock") {}
+      : folder_(make_and_open(path), path), lock_(take_lock(path), path + "/lock") {
+    // A lock file can be deleted, and made anew by another server: the folder has a lock itself,
+    // where the file system has such locks.
+    if (flock(folder_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) refuse_second(path);
+  }
 
   std::vector<Entry> list() override {
     std::vector<Entry> entries;
@@ -180,6 +184,20 @@ class Folder final : public FileSystem {
   void sync_folder() override {
     retried("sync", folder_.path(), [&] { return fsync(folder_.get()); });
   }
+  std::string lost() override {
+    const auto is_of = [](const Descriptor& file, const std::string& path) {
+      struct stat ours, named;
+      return fstat(file.get(), &ours) == 0 && stat(path.c_str(), &named) == 0 &&
+             ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
+    };
+    for (const Descriptor* file : {&folder_, &lock_}) {
+      if (is_of(*file, file->path())) continue;
+      return fmt::format(
+          "{} was deleted or replaced while the server ran: restart it to have durable sessions",
+          file->path());
+    }
+    return {};
+  }
 
  private:
   static int make_and_open(const std::string& path) {
@@ -198,6 +216,9 @@ class Folder final : public FileSystem {
     const int error = errno;
     close(fd);
     if (error != EWOULDBLOCK) fail("lock", path, error);
+    refuse_second(folder);
+  }
+  [[noreturn]] static void refuse_second(const std::string& folder) {
     throw std::runtime_error(fmt::format(
         "--state-dir {}: another server uses it: stop that one, or take another folder", folder));
   }

@@ -27,6 +27,9 @@ uint64_t StateStore::new_id() {
 }
 
 std::vector<StateStore::Outcome> StateStore::commit(std::span<const Change> changes) {
+  if (const std::string why = lost(); !why.empty()) {
+    return std::vector<Outcome>(changes.size(), {.error = why});
+  }
   give_up_expendable(changes);
   make_room(changes);
   std::vector<Written> written(changes.size());
@@ -197,6 +200,10 @@ void StateStore::write_journal(std::span<const Change> changes, std::vector<Writ
       begin_journal();
     check_room(entries.size());
     append_to_journal(entries);
+    if (const std::string why = lost(); !why.empty()) {
+      journal_.reset();  // it names what is not committed
+      throw std::runtime_error(why);
+    }
   } catch (const std::exception& error) {
     for (size_t c = 0; c < changes.size(); ++c) {
       Written& one = (*written)[c];
@@ -225,15 +232,16 @@ void StateStore::write_location(uint64_t id, const Place& place, std::string* to
 // The journal of the next number, with all that there is, in the place of the one before it.
 void StateStore::begin_journal() {
   const std::string all = snapshot();
-  const std::string name = file_name(kJournalFile, journal_number_ + 1),
-                    made = name + std::string(kBeingMade);
+  const std::string name = file_name(kJournalFile, journal_number_ + 1);
   const std::string before = file_name(kJournalFile, journal_number_);
   journal_.reset();
-  std::unique_ptr<FileSystem::Writer> writer = files_->create(made);
-  writer->append(all);
-  writer->sync();
-  files_->rename(made, name);
-  files_->sync_folder();
+  std::unique_ptr<FileSystem::Writer> writer;
+  try {
+    writer = write_new_journal(name, all);
+  } catch (const std::exception&) {
+    remove_file(name + std::string(kBeingMade), 0);  // it takes room where there may be none
+    throw;
+  }
   folder_dirty_ = false;
   if (journal_bytes_ > 0) to_remove_.emplace_back(before, journal_bytes_);
   journal_ = std::move(writer);
@@ -241,6 +249,17 @@ void StateStore::begin_journal() {
   journal_bytes_ = snapshot_bytes_ = all.size();
   const std::lock_guard lock(mutex_);
   usage_.bytes += all.size();
+}
+
+std::unique_ptr<FileSystem::Writer> StateStore::write_new_journal(const std::string& name,
+                                                                  const std::string& all) {
+  const std::string made = name + std::string(kBeingMade);
+  std::unique_ptr<FileSystem::Writer> writer = files_->create(made);
+  writer->append(all);
+  writer->sync();
+  files_->rename(made, name);
+  files_->sync_folder();
+  return writer;
 }
 
 // Each entry is a group: if one is damaged later, the others are not.

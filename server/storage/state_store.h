@@ -97,7 +97,8 @@ class StateStore {
   };
 
   // Reads the journal of the folder. Throws std::runtime_error with a sentence if that is of a
-  // newer version, or the folder cannot be read or written.
+  // newer version, or the folder cannot be read. If it cannot be written, as where the disk is
+  // full, what is there is served, and commits fail until it can be.
   StateStore(std::unique_ptr<FileSystem> files, const Options& options);
   ~StateStore();
 
@@ -129,6 +130,10 @@ class StateStore {
   void read_bytes(const StoredState& state, uint64_t offset, std::span<std::byte> to);
 
   Usage usage() const;
+  // Why nothing could be written at the start: a sentence; empty: it could.
+  const std::string& not_writable() const { return not_writable_; }
+  // See FileSystem: commits fail as long as this is not empty. Any thread.
+  std::string lost() const { return files_->lost(); }
 
  private:
   friend class StoredState;
@@ -171,6 +176,8 @@ class StateStore {
   void write_journal(std::span<const Change> changes, std::vector<Written>* written);
   void append_to_journal(const std::string& entries);
   void begin_journal();
+  std::unique_ptr<FileSystem::Writer> write_new_journal(const std::string& name,
+                                                        const std::string& all);
   std::string snapshot() const;
   void apply(const Change& change, Written* written, Outcome* outcome);
   void unname(const std::vector<uint64_t>& states);
@@ -187,6 +194,7 @@ class StateStore {
 
   const std::unique_ptr<FileSystem> files_;
   const Options options_;
+  std::string not_writable_;
 
   // Of the committing thread.
   std::unique_ptr<FileSystem::Writer> journal_, segment_;

@@ -42,8 +42,13 @@ void StateStore::recover() {
   }
   adopt(found);
   drop_expendable(find_files(files));
-  begin_journal();
-  for (const uint64_t number : bad) set_aside(file_name(kJournalFile, number));
+  try {
+    begin_journal();
+    for (const uint64_t number : bad) set_aside(file_name(kJournalFile, number));
+  } catch (const std::exception& error) {
+    not_writable_ = error.what();
+    return;  // what is left over is swept at another start
+  }
   sweep(files, bad);
 }
 

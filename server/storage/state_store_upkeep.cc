@@ -27,6 +27,7 @@ void StateStore::forget(Places::iterator at) {
 bool StateStore::tidy(Hurry hurry) {
   // A journal whose end is unknown may name what nobody wants.
   try {
+    if (!lost().empty()) return false;
     if (journal_ == nullptr) begin_journal();
   } catch (const std::exception&) {
     return false;

@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/support/amount.h"
 #include "tests/support/generate_outcome.h"
 #include "tests/support/server_process.h"
 #include "tests/support/temp_dir.h"
@@ -270,6 +271,35 @@ TEST(DurableSessions, WhatCannotBePromisedIsRefusedByName) {
   Client plain(without.address());
   EXPECT_EQ(error_of([&] { open(plain, "s", v1::DURABILITY_LOCAL); }).first,
             StatusCode::UNIMPLEMENTED);
+}
+
+TEST(DurableSessions, AFolderThatIsDeletedIsNoticedWithinASecond) {
+  for (const char* deleted : {"states", "states/lock"}) {
+    const TempDir dir;
+    auto server = server_in(dir);
+    Client client(server->address());
+    const auto health = [&] { return client.health({}, "recurve.v1.Sessions"); };
+    open(client, "s", v1::DURABILITY_LOCAL);
+    open(client, "plain", v1::DURABILITY_NONE);
+    EXPECT_EQ(health(), Health::kServing);
+    std::filesystem::remove_all(dir / deleted);
+    EXPECT_TRUE(comes_true([&] { return health() == Health::kNotServing; },
+                           std::chrono::seconds(kSanitized ? 5 : 1)));
+    EXPECT_EQ(client.health(), Health::kServing);
+    for (const auto& [code, sentence] :
+         {error_of([&] { ask(client, turn("s", "Once", 2)); }),
+          error_of([&] { client.mark_session("s", "here"); }),
+          error_of([&] { open(client, "new", v1::DURABILITY_LOCAL); })}) {
+      EXPECT_EQ(code, StatusCode::UNAVAILABLE);
+      EXPECT_THAT(sentence, HasSubstr("was deleted or replaced"));
+    }
+    EXPECT_EQ(ask(client, turn("plain", "Once", 2)).last.usage().generated_tokens(), 2);
+    EXPECT_THAT(server->log(), HasSubstr("level=error event=state_dir_lost"));
+    if (!std::filesystem::exists(dir / "states")) continue;
+    ServerProcess second({"--model", kModel, "--state-dir", (dir / "states").string()});
+    EXPECT_EQ(second.wait_for(std::chrono::seconds(60)), 1);
+    EXPECT_THAT(second.log(), HasSubstr("another server uses it"));
+  }
 }
 
 TEST(DurableSessions, ADamagedStateIsSaidToBeAndOthersGoOn) {

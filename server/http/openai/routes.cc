@@ -108,6 +108,7 @@ std::string get_model(const HttpContext& context, const HttpRequest& request, bo
 std::string get_health(const HttpContext& context, const HttpRequest& request, bool keep_alive) {
   return at_once(context, request, keep_alive, [&](nlohmann::json* object) {
     *object = {{"status", "ok"}};
+    if (!context.serving.durable()) (*object)["durability"] = "unavailable";
     return Refused();
   });
 }

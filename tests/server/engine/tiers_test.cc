@@ -209,6 +209,38 @@ TEST(Tiers, StatesOfVersion1AreReadAgain) {
   EXPECT_EQ(server.ask(turn("s", 2))->bits(), next);
 }
 
+// A disk that is full when the server starts: sessions go on as far as nothing is promised, and
+// each start has an epoch of its own once there is room.
+TEST(Tiers, AFullDiskAtTheStartRefusesOnlyWhatCannotBePromised) {
+  const auto disk = std::make_shared<RecordingDisk>();
+  const auto folder = [&] { return std::make_unique<RecordingFolder>(disk); };
+  {
+    Server server(folder());
+    server.open("s", Durability::kLocal);
+    server.ask(turn("s", 1));
+  }
+  disk->on_call = [](int, const char* what) {
+    if (what == std::string("append")) {
+      throw std::system_error(kNoSpace, std::generic_category(), what);
+    }
+  };
+  {
+    Server server(folder());
+    const AnswerPtr refused = server.ask(turn("s", 2));
+    EXPECT_EQ(refused->why(), Finish::kNotKept);
+    EXPECT_THAT(refused->ending->message, HasSubstr("No space left"));
+    EXPECT_EQ(server.open("new", Durability::kLocal).status, Status::kFull);
+    EXPECT_EQ(server.open("plain", Durability::kNone).status, Status::kOk);
+    EXPECT_EQ(server.ask(turn("plain", 2))->why(), Finish::kLength);
+    disk->on_call = {};
+    const AnswerPtr answer = server.ask(turn("s", 2));
+    EXPECT_EQ(answer->bits(), Server::quiet({turn("s", 1), turn("s", 2)})->bits());
+    EXPECT_EQ(answer->ending->commit->owner_epoch, 2u);
+  }
+  Server server(folder());
+  EXPECT_EQ(server.ask(turn("s", 3))->ending->commit->owner_epoch, 3u);
+}
+
 // A folder that a server of another model has left: its sessions can be looked at and closed.
 class OtherModel : public ::testing::Test {
  protected:

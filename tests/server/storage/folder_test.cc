@@ -10,6 +10,8 @@
 #include <cstdarg>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
 #include "tests/support/store_workload.h"
 #include "tests/support/temp_dir.h"
@@ -148,6 +150,50 @@ TEST(StateFolder, IsOneServersAtATime) {
   EXPECT_THAT(error_of([&] { open_folder(path); }), HasSubstr("another server"));
   first.reset();
   EXPECT_NO_THROW(open_folder(path));
+}
+
+// Though its lock file is gone, or another one is in its place.
+TEST(StateFolder, IsOneServersWithoutItsLockFileToo) {
+  const TempDir dir;
+  const auto first = open_folder(dir.path().string());
+  std::filesystem::remove(dir / "lock");
+  EXPECT_THAT(error_of([&] { open_folder(dir.path().string()); }), HasSubstr("another server"));
+}
+
+// What is acknowledged would not be found again.
+TEST(StateFolder, ThatWasDeletedOrReplacedTakesNoCommits) {
+  namespace fs = std::filesystem;
+  using Do = std::function<void(const fs::path& folder)>;
+  const std::vector<std::pair<Do, std::string>> ways = {
+      {[](const fs::path& at) { fs::remove_all(at); }, ""},
+      {[](const fs::path& at) { fs::rename(at, at.string() + "-moved"); }, ""},
+      {[](const fs::path& at) {
+         fs::rename(at, at.string() + "-moved");
+         fs::copy(at.string() + "-moved", at);
+       },
+       ""},
+      {[](const fs::path& at) { fs::remove(at / "lock"); }, "/lock"},
+      {[](const fs::path& at) {
+         fs::remove(at / "lock");
+         std::ofstream(at / "lock").put('x');
+       },
+       "/lock"}};
+  for (const auto& [change, name] : ways) {
+    const TempDir dir;
+    StateStore store(open_folder((dir / "states").string()), options());
+    Workload workload(store);
+    ASSERT_TRUE(workload.commit({{"a"}}));
+    EXPECT_EQ(store.lost(), "");
+    change(dir / "states");
+    EXPECT_FALSE(workload.commit({{"a"}, {"b", kLarge}}));
+    EXPECT_THAT(workload.error, HasSubstr((dir / "states").string() + name + " was deleted"));
+    EXPECT_EQ(store.lost(), workload.error);
+    if (!name.empty()) continue;
+    fs::remove_all(dir / "states");
+    if (!fs::exists(dir / "states-moved")) continue;
+    fs::rename(dir / "states-moved", dir / "states");
+    EXPECT_TRUE(workload.commit({{"a"}, {"b", kLarge}})) << "it is there again";
+  }
 }
 
 TEST(StateFolder, ThatCannotBeWrittenIsRefusedByName) {

@@ -183,6 +183,44 @@ TEST_P(FailingDisk, RefusesWhatItCannotPromiseAndKeepsTheRest) {
 INSTANTIATE_TEST_SUITE_P(Errors, FailingDisk,
                          ::testing::Combine(::testing::Values(ENOSPC, EIO), ::testing::Bool()));
 
+// At the start, too: what is there is served, and nothing is removed that the journal may name.
+TEST(StateStore, OpensWhereTheDiskIsFullAndCommitsOnceThereIsRoom) {
+  for (const int error : {ENOSPC, EROFS}) {
+    auto disk = std::make_shared<RecordingDisk>();
+    Values there;
+    {
+      const auto store = open(disk);
+      Workload workload(*store);
+      workload.run();
+      there = workload.acknowledged;
+    }
+    std::erase_if(there, [](const auto& value) { return !value.second; });
+    disk->on_call = [error](int, const char* what) {
+      const std::string call = what;
+      if (call == "read" || call == "open" || call == "list") return;
+      if (call == "create" && error == ENOSPC) return;  // a name may still find room
+      throw std::system_error(error, std::generic_category(), what);
+    };
+    {
+      const auto store = open(disk);
+      EXPECT_THAT(store->not_writable(), HasSubstr(error == ENOSPC ? "append" : "create"));
+      EXPECT_EQ(values_in(*store), there);
+      Workload workload(*store);
+      EXPECT_FALSE(workload.commit({{"a"}, {"new", kLarge}}));
+      while (store->tidy()) continue;
+      EXPECT_EQ(values_in(*store), there);
+      disk->on_call = {};
+      EXPECT_TRUE(workload.commit({{"a"}, {"new", kLarge}}));
+      there["a"] = workload.acknowledged["a"];
+      there["new"] = workload.acknowledged["new"];
+    }
+    const auto store = open(disk);
+    EXPECT_EQ(store->not_writable(), "");
+    EXPECT_EQ(values_in(*store), there);
+    EXPECT_EQ(store->usage().set_aside, 0);
+  }
+}
+
 TEST(StateStore, IsFullByName) {
   auto disk = std::make_shared<RecordingDisk>();
   StateStore::Options few = options();
