@@ -12,6 +12,13 @@
 
 namespace recurve {
 
+// An id that ends an answer, by what a file of the checkpoint says.
+struct EndId {
+  int32_t id;
+  std::string file;         // "generation_config.json"
+  bool is_default = false;  // what upstream's class writes where nobody set it: may mean nothing
+};
+
 // What there is to know about a loaded model.
 struct ModelInfo {
   std::string family;       // "xlstm"
@@ -22,10 +29,10 @@ struct ModelInfo {
   int64_t weight_bytes = 0;  // resident
   // Rows after which prompts may be cut between steps without changing a bit of the result.
   int chunk = 1;
-  // The config's own words on special tokens; config files are often wrong here, so the server
-  // checks them against the tokenizer.
+  // What config.json and generation_config.json say of special tokens; the server checks them
+  // against the tokenizer.
   std::optional<int32_t> bos;
-  std::vector<int32_t> eos;
+  std::vector<EndId> eos;
   bool force_bos = false;  // every text begins with BOS
 };
 

@@ -3,6 +3,7 @@
 #include <optional>
 #include <vector>
 
+#include "model/model.h"
 #include "model/weights/checkpoint.h"
 
 namespace recurve {
@@ -10,7 +11,7 @@ namespace recurve {
 // What config.json says of special tokens, unchecked: absent where it says nothing.
 struct SpecialIds {
   std::optional<int32_t> bos;     // bos_token_id
-  std::vector<int32_t> eos;       // eos_token_id: a number or a list
+  std::vector<EndId> eos;         // eos_token_id of generation_config.json too: a number or a list
   std::optional<bool> force_bos;  // force_bos_token_insert
 };
 

@@ -207,14 +207,16 @@ std::optional<std::filesystem::path> tokenizer_dir(const Options& o) {
 Text load_text(const Options& o, const ModelInfo& model) {
   const auto dir = tokenizer_dir(o);
   Text text;
+  TokenFiles files;
   if (!dir.has_value()) {
     text.tokenizer = std::make_shared<IdTokenizer>(static_cast<int32_t>(model.vocab));
   } else {
-    text = {.tokenizer = load_tokenizer(*dir), .chat = load_chat(*dir, o.chat_template)};
+    files = token_files(model, *dir);
+    text = {.tokenizer = load_tokenizer(*dir, files), .chat = load_chat(*dir, o.chat_template)};
     check_fits(*text.tokenizer, model.vocab, *dir);
   }
   // Of random weights no id means anything: none ends a text.
-  if (!o.random_weights) text.rules = resolve_token_rules(model, *text.tokenizer);
+  if (!o.random_weights) text.rules = resolve_token_rules(model, files, *text.tokenizer);
   return text;
 }
 

@@ -11,6 +11,7 @@
 #include "server/part_options.h"
 #include "server/prefix/prefix_cache.h"
 #include "server/session/session_store.h"
+#include "server/token_rules.h"
 
 namespace recurve {
 namespace {
@@ -105,6 +106,7 @@ std::string startup_table(const Options& options, const Model& model, const Toke
                    human_bytes(weights), info.weight_type)},
       {"head", model.info().head},
       {"tokenizer", tokenizer.description()},
+      {"ends", ends_line(info.tokens, tokenizer)},
       {"chat",
        chat.format != nullptr ? "messages are written by the model's template" : chat.problem},
       {"state", fmt::format("{} a session, however long; matrices in {}",

@@ -74,7 +74,7 @@ def summary(path, bandwidth=4300.0, flops=790.0, batches=BATCHES, state="f32"):
         "prefill_floor": prefill_floor(family, config, bandwidth, flops),
         "head": head,
         "tokenizer": tokenizer_info.summary(directory),
-        "special_ids": {n: v for n, v in values.items() if n in ("bos_token_id", "eos_token_id")},
+        "bos_token_id": values.get("bos_token_id"),
     }
     if tensors:
         out["dtypes"] = sorted({tensor.dtype for tensor in tensors.values()})
@@ -131,7 +131,9 @@ def print_table(out, options):
     )
     rows.append(("", f"floors at {options.bandwidth:g} GB/s and {options.flops:g} TFLOP/s"))
     rows.append(("head", out["head"]))
-    rows.append(("tokenizer", tokenizer_line(out["tokenizer"], out["special_ids"])))
+    rows.append(("tokenizer", tokenizer_line(out["tokenizer"], out["bos_token_id"])))
+    if out["tokenizer"]:
+        rows.append(("ends", ends_line(out["tokenizer"])))
     if "dtypes" in out:
         rows.append(("stored as", ", ".join(out["dtypes"])))
         rows.append(("tensors", "; ".join(out["problems"]) or "all there, of the right shapes"))
@@ -147,22 +149,34 @@ def rate(floor):
     return f"{floor['tokens_per_second']:,.0f} tokens/s"
 
 
-def tokenizer_line(tokenizer, ids):
+def tokenizer_line(tokenizer, bos):
     if tokenizer is None:
         return "none"
-    control = ", ".join(f"{i} {name}" for i, name in sorted(tokenizer["control"].items())[:6])
-    if len(tokenizer["control"]) > 6:
-        control += f" and {len(tokenizer['control']) - 6} more"
+    control = listed(f"{i} {name}{by(tokenizer, i)}" for i, name in tokenizer["control"].items())
     parts = [
         f"{tokenizer['kind']}, {tokenizer['size']} ids",
         f"control {control or 'none'}",
-        "config " + (", ".join(f"{n[:3]} {marked(v, tokenizer)}" for n, v in ids.items()) or "none"),
+        "config bos " + ("none" if bos is None else marked(bos, tokenizer)),
         "chat template" if tokenizer["chat_template"] else "no chat template",
     ]
     return "; ".join(parts)
 
 
-def marked(ids, tokenizer):
-    """An id of the config, with a note where the tokenizer does not hold it for a control token."""
-    values = ids if isinstance(ids, list) else [ids]
-    return " ".join(f"{i}" if i in tokenizer["control"] else f"{i} (no control token)" for i in values)
+def by(tokenizer, i):
+    """The file that makes it a control token, where it is not the tokenizer's own."""
+    return f" ({tokenizer['by_others'][i]})" if i in tokenizer["by_others"] else ""
+
+
+def ends_line(tokenizer):
+    ends = tokenizer["ends"].items()
+    return listed(f"{marked(i, tokenizer)} ({', '.join(files)})" for i, files in ends) or "none stated"
+
+
+def listed(texts, most=6):
+    texts = list(texts)
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
+
+
+def marked(i, tokenizer):
+    return f"{i}" if i in tokenizer["control"] else f"{i}, no control token"

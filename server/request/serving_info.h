@@ -12,7 +12,8 @@ namespace recurve {
 struct TokenRules {
   // Put in front of a text where the state is fresh. Empty: never.
   std::optional<int32_t> bos;
-  std::vector<int32_t> eos;
+  std::vector<int32_t> eos;            // control tokens first
+  std::vector<std::string> eos_files;  // [eos] "config.json, tokenizer_config.json"
   // The model cannot do without BOS: a prompt of ids gets it too, unless it begins with it.
   bool force_bos = false;
 };

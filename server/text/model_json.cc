@@ -67,7 +67,17 @@ int32_t known_token(const Vocabulary& vocabulary, const std::string& name, const
   return found->second;
 }
 
-void read_merges(Fields& model, const Vocabulary& vocabulary, BpeMerger& merger) {
+std::unordered_set<std::string_view> control_names(const Parts& parts) {
+  std::unordered_set<std::string_view> names;
+  for (const AddedToken& token : parts.added) {
+    if (token.special) names.insert(token.content);
+  }
+  return names;
+}
+
+void read_merges(Fields& model, const Parts& parts, BpeMerger& merger) {
+  const Vocabulary& vocabulary = parts.vocabulary;
+  const auto control = control_names(parts);
   int32_t rank = 0;
   const auto id = [&](const std::string& name) {
     return known_token(vocabulary, name, "model.merges");
@@ -75,8 +85,9 @@ void read_merges(Fields& model, const Vocabulary& vocabulary, BpeMerger& merger)
   for (const Json& json : model.get_array("merges")) {
     if (json.is_string() && json.get_ref<const std::string&>().starts_with("#version")) continue;
     const auto [left, right] = read_merge(json);
-    const int32_t left_id = id(left), right_id = id(right);
-    merger.add_rule(left_id, right_id, rank++, id(left + right));
+    const int32_t left_id = id(left), right_id = id(right), both = id(left + right);
+    if (!control.contains(left + right)) merger.add_rule(left_id, right_id, rank, both);
+    ++rank;
   }
 }
 
@@ -84,14 +95,6 @@ void read_merges(Fields& model, const Vocabulary& vocabulary, BpeMerger& merger)
 std::optional<int32_t> read_unknown(Fields& model, const Vocabulary& vocabulary) {
   if (model.find("unk_token") == nullptr) return {};
   return known_token(vocabulary, model.get_string("unk_token"), "model.unk_token");
-}
-
-std::unordered_set<std::string_view> control_names(const Parts& parts) {
-  std::unordered_set<std::string_view> names;
-  for (const AddedToken& token : parts.added) {
-    if (token.special) names.insert(token.content);
-  }
-  return names;
 }
 
 // The tokens of single bytes in the byte-level alphabet; some vocabularies lack a few.
@@ -148,7 +151,7 @@ void read_bpe(Fields& model, bool byte_level, Parts& parts) {
   BpeModel::Parts bpe{.byte_level = byte_level};
   bpe.unknown = read_unknown(model, parts.vocabulary);
   bpe.fuse_unknown = model.get_bool("fuse_unk", false);
-  read_merges(model, parts.vocabulary, bpe.merger);
+  read_merges(model, parts, bpe.merger);
   if (byte_level) {
     model.must_be_neutral("byte_fallback", false);
     bpe.byte_ids = alphabet_ids(parts.vocabulary);

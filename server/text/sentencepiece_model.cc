@@ -57,6 +57,7 @@ class WireReader {
   uint64_t field() const { return field_; }
   uint64_t number() const { return number_; }
   std::string_view payload() const { return payload_; }
+  std::string_view rest() const { return bytes_; }  // behind the field
 
  private:
   uint64_t varint() {
@@ -110,15 +111,37 @@ void read_piece(std::string_view bytes, SentencePieceModel& model) {
       std::memcpy(&piece.score, reader.payload().data(), sizeof piece.score);
     }
   }
+  piece.control = piece.type == PieceType::kControl;
+}
+
+constexpr char key(uint64_t field, int wire) { return static_cast<char>(field << 3 | wire); }
+
+// A piece as it is, but for its type.
+void append_piece(std::string_view piece, PieceType type, std::string& out) {
+  const std::string tail = {key(kPieceType, 0), static_cast<char>(type)};
+  out += key(kPieces, 2);
+  uint64_t size = piece.size() + tail.size();
+  for (; size >= 0x80; size >>= 7) out += static_cast<char>(size | 0x80);
+  out += static_cast<char>(size);
+  out += piece;
+  out += tail;
 }
 
 }  // namespace
 
-std::string without_normalization(std::string_view bytes) {
-  const auto key = [](uint64_t field, int wire) { return static_cast<char>(field << 3 | wire); };
+std::string without_normalization(std::string_view bytes, const SentencePieceModel& model) {
   const std::string spec = {key(kCharsMap, 2),       0,  // no bytes
                             key(kAddDummyPrefix, 0), 0, key(kRemoveExtraSpaces, 0), 0};
-  std::string out(bytes);
+  std::string out;
+  size_t index = 0;
+  std::string_view before = bytes;
+  for (WireReader reader(bytes); reader.next(); before = reader.rest()) {
+    if (reader.field() == kPieces) {
+      append_piece(reader.payload(), model.pieces[index++].type, out);
+    } else {
+      out += before.substr(0, before.size() - reader.rest().size());
+    }
+  }
   out += {key(kNormalizerSpec, 2), static_cast<char>(spec.size())};
   return out + spec;
 }

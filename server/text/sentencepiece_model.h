@@ -24,6 +24,7 @@ struct SentencePieceModel {
     std::string_view name;  // within the bytes that were read
     float score = 0;
     PieceType type = PieceType::kNormal;
+    bool control = false;  // of type kControl, or taken for one (take_as_control)
   };
   std::vector<Piece> pieces;             // ModelProto.pieces
   ModelType type = ModelType::kUnigram;  // TrainerSpec.model_type
@@ -37,8 +38,8 @@ struct SentencePieceModel {
 };
 
 // The bytes of the same model for text that is normalised already (protobuf: what comes last
-// counts).
-std::string without_normalization(std::string_view bytes);
+// counts), with the types that `model` has.
+std::string without_normalization(std::string_view bytes, const SentencePieceModel& model);
 
 // Throws std::runtime_error if the bytes are not a protobuf message.
 SentencePieceModel read_sentencepiece_model(std::string_view bytes);

@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "server/text/token_files.h"
 #include "server/text/tokenizer.h"
 
 namespace recurve {
@@ -16,12 +16,11 @@ namespace recurve {
 // Decode gives, but for byte pieces that do not add up to UTF-8, where StreamDecoder's rule holds.
 // The library takes time quadratic in a run of unknown characters if the model has no byte pieces.
 //
-// `control` are names of pieces that are control tokens though the model only says that its user
-// defined them, as those that begin and end Gemma's turns: a text that is not trusted cannot have
-// them. Where the library segments, they stay what the model says.
+// `others` names pieces that are control tokens though the model says something else of them, as
+// those that begin and end Gemma's turns: a text that is not trusted cannot have them.
 //
 // `file` names the source in messages. Throws std::runtime_error with one sentence.
 std::unique_ptr<Tokenizer> parse_sentencepiece(std::string_view model, const std::string& file,
-                                               const std::vector<std::string>& control = {});
+                                               const TokenFiles& others = {});
 
 }  // namespace recurve

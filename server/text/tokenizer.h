@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/text/byte_range.h"
+#include "server/text/token_files.h"
 #include "server/text/work_limits.h"
 
 namespace recurve {
@@ -105,7 +106,11 @@ class Tokenizer {
 
 // The tokenizer of a Hugging Face model directory: tokenizer.json or, where that is missing or of a
 // kind that is not supported, tokenizer.model (SentencePiece); else RWKV's rwkv_vocab*.txt.
+// others: what the other files say of its tokens, read_token_files() and the model's configs.
 // Throws std::runtime_error with one sentence that names the file.
+std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir,
+                                          const TokenFiles& others);
+// With what read_token_files() says alone.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir);
 
 // Throws std::runtime_error unless every id has a row in the model's embedding.

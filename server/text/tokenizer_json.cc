@@ -112,6 +112,43 @@ bool is_byte_level(const PipelineTokenizer::Parts& parts) {
   return decodes;
 }
 
+// The id of a name in model.vocab, which is an object or, of Unigram, a list of pieces.
+std::optional<int32_t> id_in_vocabulary(const Json& model, const std::string& name) {
+  const auto vocabulary = model.is_object() ? model.find("vocab") : model.end();
+  if (!model.is_object() || vocabulary == model.end()) return std::nullopt;
+  if (vocabulary->is_object()) {
+    const auto found = vocabulary->find(name);
+    const bool there = found != vocabulary->end() && found->is_number_unsigned();
+    return there ? std::optional(found->get<int32_t>()) : std::nullopt;
+  }
+  for (size_t id = 0; vocabulary->is_array() && id < vocabulary->size(); ++id) {
+    const Json& piece = (*vocabulary)[id];
+    if (piece.is_array() && !piece.empty() && piece[0] == name) return static_cast<int32_t>(id);
+  }
+  return std::nullopt;
+}
+
+// Makes control tokens of what other files name (TokenFiles).
+void take_control(const TokenFiles& others, const Json& model, PipelineTokenizer::Parts& parts) {
+  for (const StatedToken& stated : others.control) {
+    const auto found = std::ranges::find_if(parts.added, [&](const AddedToken& token) {
+      return stated.id ? token.id == *stated.id : token.content == stated.name;
+    });
+    if (found != parts.added.end()) {
+      found->special = true;
+      continue;
+    }
+    const bool too_long = stated.name.size() > AddedTokenFinder::kMaxBytes;
+    if (stated.id || is_one_character(stated.name) || too_long) continue;
+    const auto id = id_in_vocabulary(model, stated.name);
+    if (!id) continue;
+    AddedToken& token = parts.added.emplace_back();
+    token.id = *id;
+    token.content = stated.name;
+    token.special = true;
+  }
+}
+
 std::optional<int32_t> named_id(const PipelineTokenizer::Parts& parts, std::string_view name) {
   for (const AddedToken& token : parts.added) {
     if (token.content == name) return token.id;
@@ -122,12 +159,13 @@ std::optional<int32_t> named_id(const PipelineTokenizer::Parts& parts, std::stri
 }
 
 std::optional<int32_t> control_id(const PipelineTokenizer::Parts& parts,
-                                  const std::optional<std::string>& name, std::string_view usual) {
-  if (name) {
-    const auto id = named_id(parts, *name);
+                                  const std::optional<StatedToken>& stated,
+                                  std::string_view usual) {
+  if (stated) {
+    const auto id = named_id(parts, stated->name);
     if (id) return id;
-    throw std::runtime_error(fmt::format(
-        "tokenizer_config.json names the token {}, which does not exist", quote(*name)));
+    throw std::runtime_error(fmt::format("{} names the {} {}, which does not exist", stated->file,
+                                         stated->key, quote(stated->name)));
   }
   for (const std::string_view fallback : {std::string_view("<|endoftext|>"), usual}) {
     for (const AddedToken& token : parts.added) {
@@ -137,7 +175,7 @@ std::optional<int32_t> control_id(const PipelineTokenizer::Parts& parts,
   return std::nullopt;
 }
 
-PipelineTokenizer::Parts read_parts(std::string_view text, const SpecialNames& names) {
+PipelineTokenizer::Parts read_parts(std::string_view text, const TokenFiles& others) {
   const Json json = parse_json(text);
   Fields fields(json, "tokenizer");
   PipelineTokenizer::Parts parts;
@@ -152,23 +190,24 @@ PipelineTokenizer::Parts read_parts(std::string_view text, const SpecialNames& n
   const Json& model = fields.require("model");
   fields.finish();
   read_added_tokens(added, parts);
+  take_control(others, model, parts);
   parts.normalizer = read_normalizer(normalizer);
   parts.pre_tokenizer = read_pre_tokenizer(pre_tokenizer);
   parts.decoder = read_decoder(decoder);
   read_model(model, is_byte_level(parts), parts);
   check_ids(parts);
   check_unique_contents(parts);
-  parts.bos = control_id(parts, names.bos, "<s>");
-  parts.eos = control_id(parts, names.eos, "</s>");
+  parts.bos = control_id(parts, others.bos, "<s>");
+  parts.eos = control_id(parts, others.eos, "</s>");
   return parts;
 }
 
 }  // namespace
 
 std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view json, const std::string& file,
-                                                const SpecialNames& names) {
+                                                const TokenFiles& others) {
   try {
-    return std::make_unique<PipelineTokenizer>(read_parts(json, names));
+    return std::make_unique<PipelineTokenizer>(read_parts(json, others));
   } catch (const Json::parse_error& e) {
     throw std::runtime_error(
         fmt::format("{}: not valid JSON at byte {} of {}", file, e.byte, json.size()));

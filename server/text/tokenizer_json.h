@@ -1,22 +1,13 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "server/text/token_files.h"
 #include "server/text/tokenizer.h"
 
 namespace recurve {
-
-// What tokenizer_config.json says of special tokens: the names of BOS and EOS, which tokenizer.json
-// itself does not tell, and of others, which it does and a SentencePiece model does not.
-struct SpecialNames {
-  std::optional<std::string> bos;
-  std::optional<std::string> eos;
-  std::vector<std::string> others;
-};
 
 // A tokenizer from the text of a tokenizer.json (Hugging Face `tokenizers`).
 //
@@ -33,13 +24,14 @@ struct SpecialNames {
 // A byte-level model has exactly one ByteLevel in its pre_tokenizer, and that decoder. The
 // post-processor only adds tokens around a text, which encode() never does, and is left out. Ids
 // are those of `tokenizers`, but that a Unigram model does not find control tokens in text that is
-// kAsText. Names without an entry in `names`: "<|endoftext|>" is both BOS and EOS if it is a
-// control token, else "<s>" and "</s>".
+// kAsText, nor a BPE model any that its merges would make. Where the other files name no BOS or
+// EOS:
+// "<|endoftext|>" is both if it is a control token, else "<s>" and "</s>".
 //
 // `file` names the source in messages. Throws UnsupportedTokenizer for what is well formed but not
 // implemented, std::runtime_error for what is not; memory is bounded by a small multiple of the
 // text.
 std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view json, const std::string& file,
-                                                const SpecialNames& names = {});
+                                                const TokenFiles& others = {});
 
 }  // namespace recurve

@@ -21,11 +21,13 @@ std::string table_of(const std::string& checkpoint, const std::string& state_dir
   Checkpoint files = open_checkpoint(options);
   const auto model = load_model(files, *backend, load_options(options));
   const IdTokenizer tokenizer(static_cast<int32_t>(model->info().vocab));
-  const ServingInfo info{.model_name = "golden",
-                         .family = model->info().family,
-                         .state_bytes = 1,
-                         .slots = 1,
-                         .max_host_bytes = 1};
+  const ServingInfo info{
+      .model_name = "golden",
+      .family = model->info().family,
+      .state_bytes = 1,
+      .tokens = {.bos = {}, .eos = {7}, .eos_files = {"config.json, generation_config.json"}},
+      .slots = 1,
+      .max_host_bytes = 1};
   MemoryPlan plan;
   plan.steps = [](int) { return size_t{0}; };
   EngineStats stats;
@@ -42,6 +44,11 @@ TEST(StartupTable, SaysWhichTensorTheHeadIs) {
                 "config ties them\n"));
   EXPECT_THAT(table_of("xlstm/tied_bf16"), HasSubstr("\n  head       the embedding\n"));
   EXPECT_THAT(table_of("xlstm/single"), HasSubstr("\n  head       lm_head.weight\n"));
+}
+
+TEST(StartupTable, SaysWhatEndsAnswersAndWhichFileSaysSo) {
+  EXPECT_THAT(table_of("xlstm/single"),
+              HasSubstr("\n  ends       7 (config.json, generation_config.json)\n"));
 }
 
 TEST(StartupTable, SaysWhatAServerBeforeHasLeft) {

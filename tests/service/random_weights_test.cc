@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "clients/cpp/client.h"
 #include "tests/support/server_process.h"
@@ -96,8 +98,9 @@ TEST(TokenizerFlag, NoneServesIdsAlone) {
   ServerProcess ids_alone({"--model", demo, "--tokenizer", "none", "--slots", "1"});
   Client client(ids_alone.address());
   EXPECT_EQ(answer(client, ids_request(prompt)), wanted);
-  EXPECT_THAT(client.model_info().eos_ids(),
-              ::testing::ElementsAreArray(text_client.model_info().eos_ids()));
+  // The config's, and with the tokenizer its own.
+  EXPECT_THAT(client.model_info().eos_ids(), ::testing::ElementsAre(1));
+  EXPECT_THAT(text_client.model_info().eos_ids(), ::testing::ElementsAre(1, 2));
   EXPECT_THAT(refusal([&] { client.tokenize(tokenize); }), HasSubstr("no tokenizer: send ids"));
 }
 
@@ -113,6 +116,42 @@ TEST(TokenizerFlag, TakesOneFromElsewhere) {
   v1::TokenizeRequest tokenize;
   tokenize.set_text("The old man");
   EXPECT_GT(client.tokenize(tokenize).ids_size(), 0);
+}
+
+// A word that a file of the checkpoint says ends answers, whichever file it is.
+TEST(EndIds, OfEveryFileEndAnswers) {
+  const std::string demo = std::string(RECURVE_SOURCE_DIR) + "/weights_tools/demo/xlstm-books/";
+  const auto answer_with = [&](const std::string& file, const nlohmann::json& eos) {
+    TempDir dir;
+    for (const char* name : {"config.json", "model.safetensors", "tokenizer.model"}) {
+      std::filesystem::copy_file(demo + name, dir / name);
+    }
+    nlohmann::json values = nlohmann::json::object();
+    if (std::ifstream there(dir / file); there) values = nlohmann::json::parse(there);
+    if (!eos.is_null()) values["eos_token_id"] = eos;
+    std::ofstream(dir / file) << values.dump();
+    ServerProcess server({"--model", dir.path().string(), "--slots", "1"});
+    Client client(server.address());
+    std::vector<int32_t> ids;
+    std::string why;
+    client.generate(ids_request({700, 800}), [&](const v1::GenerateResponse& response) {
+      for (const int32_t id : response.chunk().ids()) ids.push_back(id);
+      for (const auto& choice : response.final().choices()) {
+        why = v1::FinishReason_Name(choice.reason());
+      }
+    });
+    return std::pair(ids, why);
+  };
+  const auto [all, length] = answer_with("config.json", nullptr);
+  ASSERT_EQ(length, "FINISH_REASON_LENGTH");
+  const int32_t word = all[7];
+  // The id is the last.
+  const std::vector<int32_t> head(all.begin(), std::ranges::find(all, word) + 1);
+  const auto wanted = std::pair(head, std::string("FINISH_REASON_EOS"));
+  for (const char* file : {"config.json", "generation_config.json"}) {
+    EXPECT_EQ(answer_with(file, word), wanted) << file;
+    EXPECT_EQ(answer_with(file, {4, word}), wanted) << file;
+  }
 }
 
 class RandomCheckpoint : public ::testing::TestWithParam<const char*> {

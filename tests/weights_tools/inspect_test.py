@@ -71,8 +71,48 @@ def test_tokenizer_of_the_demo():
         "kind": "SentencePiece unigram",
         "size": 4096,
         "control": {1: "<s>", 2: "</s>"},
+        "by_others": {},
+        "ends": {1: ["config.json"], 2: ["the tokenizer"]},
         "chat_template": False,
     }
+
+
+CONTROL = json.loads((ROOT / "tests" / "golden" / "tokenizer" / "control.json").read_text())
+
+
+@pytest.mark.parametrize("form", ["tokenizer.json", "tokenizer.model"])
+@pytest.mark.parametrize("case", CONTROL, ids=[case["name"] for case in CONTROL])
+def test_control_tokens_and_ends_are_those_of_all_files(case, form, tmp_path):
+    """As the server's: tests/server/token_rules_test.cc reads the same cases."""
+    gemma = ROOT / "tests" / "golden" / "tokenizer" / "gemma"
+    shutil.copy(gemma / form, tmp_path)
+    if form == "tokenizer.json":
+        values = json.loads((gemma / form).read_text())
+        for token in values["added_tokens"]:
+            token["special"] = token["id"] < 3
+        (tmp_path / form).write_text(json.dumps(values))
+    for file, values in case["files"].items():
+        (tmp_path / file).write_text(json.dumps(values))
+    out = tokenizer_info.summary(tmp_path)
+    assert sorted(out["control"]) == case["control"]
+    assert set(out["by_others"]) == set(case["control"]) - {0, 1, 2}
+    ends = {i: files.split(", ") for i, files in case["ends"]}
+    if form == "tokenizer.model":
+        ends.setdefault(1, ["the tokenizer"])
+    assert {i: sorted(files) for i, files in out["ends"].items()} == {i: sorted(files) for i, files in ends.items()}
+
+
+def test_the_files_of_control_tokens_and_ends_are_said(tmp_path, capsys):
+    values = json.loads((DEMO / "xlstm-books" / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, "vocab_size": 4096}))
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 300]}')
+    (tmp_path / "tokenizer_config.json").write_text('{"pad_token": "<unk>"}')
+    shutil.copy(DEMO / "xlstm-books" / "tokenizer.model", tmp_path)
+    assert cli.main(["inspect", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "control 0 <unk> (tokenizer_config.json), 1 <s>, 2 </s>; config bos 1" in out
+    ends = "1 (config.json), 2 (generation_config.json), 300, no control token (generation_config.json)"
+    assert f"ends               {ends}\n" in out
 
 
 @pytest.mark.skipif(not NEOX.exists(), reason="the public tokenizers are not here")
@@ -126,7 +166,8 @@ def test_an_id_of_the_config_that_is_no_control_token_is_pointed_out(tmp_path, c
     shutil.copy(DEMO / "xlstm-books" / "tokenizer.model", tmp_path)
     assert cli.main(["inspect", str(tmp_path), "--batch", "3"]) == 0
     out = capsys.readouterr().out
-    assert "config bos 1, eos 100 (no control token); no chat template" in out
+    assert "config bos 1; no chat template" in out
+    assert "ends               2 (the tokenizer), 100, no control token (config.json)\n" in out
     assert "decode, batch 3" in out
 
 
