@@ -79,12 +79,14 @@ void InferCall::go() {
   begin();
 }
 
-// On the delivery executor, or not at all where this refuses.
+// On the delivery executor, or not at all where this refuses. Holds the call until `then` returns:
+// the call may be over before that.
 Refused InferCall::command(SessionCommand command, std::function<void(Refused)> then) {
   if (Refused refused = prepare(&command)) return refused;
   command.caller = request_.asked.caller;
-  command.done = [this, then = std::move(then)](SessionResult result) {
-    context_.serving.delivery.post([then, refused = refusal_of(result)] { then(refused); });
+  command.done = [self = shared_from_this(), then = std::move(then)](SessionResult result) {
+    self->context_.serving.delivery.post(
+        [self, then, refused = refusal_of(result)] { then(refused); });
   };
   return post(context_.serving.queue, std::move(command));
 }
@@ -115,6 +117,11 @@ void InferCall::begin() {
 void InferCall::left() {
   std::lock_guard lock(mutex_);
   if (!gone_.exchange(true) && served_ != nullptr) served_->left();
+}
+
+void InferCall::poke() {
+  std::lock_guard lock(mutex_);
+  if (served_ != nullptr) served_->poke();
 }
 
 Refused InferCall::read(TextRequest* asked) {
@@ -161,7 +168,7 @@ void InferCall::close_session() {
       command({.kind = SessionCommand::Kind::kClose, .name = session}, [this, say](Refused failed) {
         say(failed);
         closing_ = Closing::kDone;
-        served_->poke();
+        poke();
       });
   if (!refused) return;
   say(refused);

@@ -63,6 +63,9 @@ class InferCall : public AnswerDoor,
   // first. On the strand.
   bool may_conclude();
   bool gone() const { return gone_; }
+  // Has the strand look again, as something has changed. Any thread, which holds the call; nothing
+  // after done().
+  void poke();
   // Nothing more is to be written. Once.
   void done();
 
@@ -70,7 +73,6 @@ class InferCall : public AnswerDoor,
   grpc::CallbackServerContext& grpc_call_;
   const char* const rpc_;
   InferRequest request_;
-  ServedCall* served_ = nullptr;  // deletes itself once it is done()
   bool finishing_ = false, finished_ = false;
   Refused refusal_;
 
@@ -95,7 +97,10 @@ class InferCall : public AnswerDoor,
   enum class Closing { kNot, kUnderWay, kDone };
   std::atomic<Closing> closing_{Closing::kNot};
 
-  std::mutex mutex_;  // between begin(), left() and done()
+  // The strand may reach done() as soon as another thread has changed what it waits for: whoever
+  // has something to say to the call holds the lock.
+  std::mutex mutex_;
+  ServedCall* served_ = nullptr;  // from begin() to done(); deletes itself then
   std::atomic<bool> gone_{false};
 };
 

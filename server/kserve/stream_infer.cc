@@ -114,7 +114,7 @@ bool StreamedInfer::busy() {
 void StreamedInfer::written(bool ok) {
   writing_ = false;
   if (!ok) left();
-  if (more_.exchange(false)) served_->poke();
+  if (more_.exchange(false)) poke();
 }
 
 void StreamedInfer::respond(inference::ModelInferResponse response) {

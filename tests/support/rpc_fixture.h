@@ -115,7 +115,7 @@ class RpcFixture : public ::testing::Test {
     queue_.emplace(max_queue);
     serving_.emplace(options.serving, *queue_, stats_, metrics_);
     options.rpc.listen = "127.0.0.1:0";
-    server_.emplace(options.rpc, *serving_);
+    server_.emplace(options.rpc, *serving_, services_);
     engine_.emplace(*queue_, std::move(engine_options));
     if (tokenizer_ == nullptr) tokenizer_ = std::make_shared<FakeTokenizer>(marks_start_);
     if (serve_) serving_->serve(tokenizer_, std::move(info), chat_);
@@ -163,6 +163,7 @@ class RpcFixture : public ::testing::Test {
   }
 
   bool serve_ = true;
+  std::vector<RpcService> services_;  // before start(): besides those of rpc
   bool marks_start_ = false;
   std::shared_ptr<const Tokenizer> tokenizer_;  // before start(); null: a fake one
   Chat chat_;
