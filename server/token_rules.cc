@@ -27,9 +27,11 @@ void log_ignored(const char* key, int32_t id, const std::string& file, const Tok
 }
 
 std::optional<int32_t> checked_bos(const ModelInfo& model, const Tokenizer& tokenizer) {
-  if (!model.bos || !is_text(*model.bos, tokenizer)) return model.bos;
+  if (!model.bos) return std::nullopt;
+  const bool known = *model.bos < tokenizer.size();
+  if (known && !is_text(*model.bos, tokenizer)) return model.bos;
   log_ignored("bos_token_id", *model.bos, "config.json", tokenizer,
-              "not a control token of the tokenizer");
+              known ? "not a control token of the tokenizer" : "not an id of the tokenizer");
   return std::nullopt;
 }
 

@@ -66,6 +66,14 @@ TEST(TokenRules, AllThatIsStatedCounts) {
   EXPECT_TRUE(rules.force_bos);
 }
 
+// It would be looked up in the embedding.
+TEST(TokenRules, ABosThatTheModelHasNotIsNotUsed) {
+  for (const int32_t beyond : {10, 1'000'000'000}) {
+    EXPECT_FALSE(rules_of(config(beyond, {}), IdTokenizer(10)).bos);
+    EXPECT_FALSE(rules_of(config(beyond, {}), TenTokens({0}, {}, {})).bos);
+  }
+}
+
 // A checkpoint that is served for ids alone ends where its config says.
 TEST(TokenRules, WithoutATokenizerTheConfigCounts) {
   const TokenRules rules = rules_of(config(1, {2, 10}), IdTokenizer(10));
