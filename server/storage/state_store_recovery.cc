@@ -92,8 +92,8 @@ std::set<uint64_t> StateStore::find_files(const std::vector<FileSystem::Entry>& 
     const std::string name =
         own ? file_name(kStateFile, id) : file_name(kSegmentFile, place.segment);
     const auto file = bytes.find(name);
-    place.missing =
-        place.bytes == 0 || file == bytes.end() || file->second < place.offset + place.bytes;
+    place.missing = place.bytes == 0 || file == bytes.end() || file->second < place.bytes ||
+                    file->second - place.bytes < place.offset;
     if (place.bytes == 0 || file == bytes.end()) gone.insert(id);
     if (own || file == bytes.end()) continue;
     Segment& segment = segments_[place.segment];

@@ -338,6 +338,18 @@ TEST_F(DamagedFolder, WhatIsCutOffOrGoneIsSaidAndTheRestGoesOn) {
   EXPECT_THAT(read_all().at("large"), HasSubstr("gone"));
 }
 
+// Offset and bytes come to what is in the file, modulo 2^64.
+TEST_F(DamagedFolder, AStateThatCannotBeThereIsSaidToBeGone) {
+  std::string entries;
+  append_entry(StateLocation{.id = 900, .segment = 1, .offset = UINT64_MAX - 99, .bytes = 200},
+               &entries);
+  append_entry(RecordEntry{.key = "beyond", .text = "", .states = {900}}, &entries);
+  disk_->bytes_of(file("journal-")) += journal_group(entries);
+  const auto said = read_all();
+  EXPECT_THAT(said.at("beyond"), HasSubstr("cut off"));
+  EXPECT_EQ(said.at("small"), "");
+}
+
 TEST_F(DamagedFolder, ExchangedStatesAreNotTakenForEachOther) {
   {
     const auto store = open(disk_);
