@@ -264,7 +264,8 @@ StateHeader identity_of(const Model& model, const ServingInfo& info) {
   return {.model = info.fingerprint,
           .weights = info.weight_type,
           .chunk = static_cast<int32_t>(model.info().chunk),
-          .layout = model.state_layout()};
+          .layout = model.state_layout(),
+          .vocab = info.vocab_rows};
 }
 
 // And what prompts' states must be of beside that, as those who begin there compute the same bits
@@ -347,7 +348,7 @@ int run(const Options& o, StopSignal& stop) {
       serving_info(o, *model, *backend, text.rules, fingerprint, weight_type, slots, plan.sessions);
   EngineOptions options = engine_options(o, slots, plan.sessions, plan.prefixes);
   options.sessions.identity = identity_of(*model, info);
-  info.read_state = state_reader(options.sessions.identity, info.vocab_rows);
+  info.read_state = state_reader(options.sessions.identity);
   info.check_front = front_checker(options.sessions.identity);
   info.most_written_bytes =
       static_cast<int64_t>(most_written_bytes(model->state_layout(), info.vocab_rows, 4096));

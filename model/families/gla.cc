@@ -164,7 +164,8 @@ StateLayout Gla::state_layout() const {
     }
   }
   if (c_.kind == Kind::kRetnet) {  // how far the session has come, for all blocks
-    layout.arrays.push_back({.name = "position", .dtype = DType::kI32, .shape = {1}});
+    layout.arrays.push_back(
+        {.name = "position", .dtype = DType::kI32, .shape = {1}, .values = StateValues::kPosition});
   }
   return layout;
 }

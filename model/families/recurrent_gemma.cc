@@ -129,7 +129,8 @@ StateLayout RecurrentGemma::state_layout() const {
       layout.arrays.push_back({.name = "conv", .layer = b, .shape = {c_.lru, c_.width - 1}});
     }
   }
-  layout.arrays.push_back({.name = "position", .dtype = DType::kI32, .shape = {1}});
+  layout.arrays.push_back(
+      {.name = "position", .dtype = DType::kI32, .shape = {1}, .values = StateValues::kPosition});
   return layout;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,14 @@ namespace recurve {
 // recurrence, the inputs that a convolution or a shift of tokens goes back to, a position.
 inline constexpr std::string_view kRecurrentPiece = "recurrent";
 
+// What the numbers of an array may be. A state that comes from outside a slot's own steps is
+// checked for it before it is used (server/state/state_values.h): what kernels use as an index or a
+// size needs a value here.
+enum class StateValues {
+  kFinite,    // neither NaN nor infinite; of integers, any
+  kPosition,  // I32: the tokens that the state has absorbed
+};
+
 // One array of a sequence's state, by the name and logical shape that snapshots carry.
 struct StateArray {
   std::string name;  // "C", "n", "m", "conv", ...
@@ -20,6 +29,7 @@ struct StateArray {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;                        // of one slot
   std::string piece = std::string(kRecurrentPiece);  // of the state, that it lies in
+  StateValues values = StateValues::kFinite;
 
   size_t elements() const {
     size_t count = 1;
@@ -41,6 +51,15 @@ struct StatePieceLayout {
 // of a sequence that has seen nothing.
 struct StateLayout {
   std::vector<StateArray> arrays;
+
+  // The most tokens that a state can have absorbed, and still take part in a step: what counts them
+  // holds that many and those of many steps more.
+  int64_t most_tokens() const {
+    constexpr int64_t kOfSteps = int64_t{1} << 24, kMostExact = int64_t{1} << 53;  // in JSON
+    const bool counts = std::ranges::any_of(
+        arrays, [](const StateArray& array) { return array.values == StateValues::kPosition; });
+    return counts ? std::numeric_limits<int32_t>::max() - kOfSteps : kMostExact;
+  }
 
   size_t bytes() const {
     size_t sum = 0;

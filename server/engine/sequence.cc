@@ -127,6 +127,9 @@ std::optional<Sequence::Reason> Sequence::reason_to_end(Clock::time_point now) {
     return Reason{Finish::kStopString};
   if (wishes.cancelled) return Reason{Finish::kCancelled};
   if (deadline && *deadline <= now) return Reason{Finish::kDeadline};
+  if (position >= most_tokens) {  // of a text without end: what has one is refused before it begins
+    return Reason{Finish::kInvalid, "the text has more tokens than a state of the model can count"};
+  }
   if (const auto until = patience_ends(); until && *until <= now) {
     return Reason{Finish::kStalled,
                   decode.unread

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -69,7 +70,8 @@ struct Sequence {
 
   Session* session = nullptr;
   StateSlot slot = {};
-  int64_t position = 0;  // tokens the state has absorbed
+  int64_t position = 0;                                       // tokens the state has absorbed
+  int64_t most_tokens = std::numeric_limits<int64_t>::max();  // that it can have: StateLayout
   TokenHistory history;
   std::shared_ptr<Guide> guide;  // null: its text may be anything
 

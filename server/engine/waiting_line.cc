@@ -30,6 +30,18 @@ const PromptReading& reading_of(const Request& request, const Session* session) 
   return continues ? *request.continued_prompt : request.prompt;
 }
 
+// Why a request could come to more tokens than a state counts; empty: it could not.
+std::string too_long_for(const StateLayout& layout, const Request& request, const Session* session,
+                         const std::vector<int32_t>& prompt) {
+  const int64_t absorbed = session != nullptr ? session->at.position : 0;
+  const int64_t tokens = static_cast<int64_t>(prompt.size()) + request.sampling.max_tokens;
+  if (absorbed + tokens <= layout.most_tokens()) return {};
+  return fmt::format(
+      "prompt and max_tokens must be at most {} tokens, got {}: the session has {}, and a state "
+      "counts up to {}",
+      layout.most_tokens() - absorbed, tokens, absorbed, layout.most_tokens());
+}
+
 }  // namespace
 
 void WaitingLine::take_arrivals(const EngineLoad& load, Clock::time_point now) {
@@ -156,6 +168,8 @@ Ending WaitingLine::refusal(const Request& request, const Session* session,
                   fmt::format("there is nothing to absorb: the prompt is empty{}",
                               begun ? ", and the session has no pending token" : ""));
   }
+  const std::string too_long = too_long_for(sessions_.wanted().layout, request, session, input.ids);
+  if (!too_long.empty()) return refuse(Finish::kInvalid, too_long);
   if (request.streams.size() > static_cast<size_t>(pool_.slots())) {
     return refuse(Finish::kInvalid, fmt::format("n is {}, but there are {} slots",
                                                 request.streams.size(), pool_.slots()));
@@ -386,6 +400,7 @@ std::unique_ptr<Sequence> WaitingLine::start(Waiting& waiting, Clock::time_point
   prompt.replaced = waiting.input.replaced;
   prompt.place = waiting.place;
   prompt.feed = std::move(request.more_prompt);
+  sequence->most_tokens = sessions_.wanted().layout.most_tokens();
   sequence->position = (session ? session->at.position : 0) + prefix.use.tokens;
   sequence->read_patience = request.read_patience;
   sequence->arrival = request.arrival;

@@ -69,11 +69,12 @@ bool WaitingLine::look_at_session(Request& request, Session& session) {
                                 request.id));
     }
     const auto commit = sessions_.last_commit(session);
-    sessions_.archive()->load_answer(session.at.stored, [this, commit, streams = request.streams](
-                                                            const Archive::Loaded& loaded) {
-      repeat(streams, loaded, commit);
-      queue_.left(1);
-    });
+    sessions_.archive()->load_answer(
+        session.at.stored, sessions_.wanted().vocab,
+        [this, commit, streams = request.streams](const Archive::Loaded& loaded) {
+          repeat(streams, loaded, commit);
+          queue_.left(1);
+        });
     return true;
   }
   if (request.expected_epoch && *request.expected_epoch != session.epoch) {

@@ -7,6 +7,7 @@
 
 #include "server/identity/tenants.h"
 #include "server/session/session_change.h"
+#include "server/state/state_values.h"
 
 namespace recurve {
 namespace {
@@ -49,10 +50,12 @@ json point_of(const Snapshot& at, uint64_t state, std::vector<uint64_t>* states)
 
 uint64_t id_of(const Snapshot& at) { return at.stored ? at.stored->id() : 0; }
 
-// Throws json::exception, or std::out_of_range, where it is not what point_of() makes.
-Snapshot snapshot_of(const json& point, const std::vector<StoredPtr>& states) {
+// Throws json::exception, std::out_of_range or StateError, where it is not what point_of() makes.
+Snapshot snapshot_of(const json& point, const std::vector<StoredPtr>& states,
+                     const StateHeader& wanted) {
   Snapshot at{.position = point.at("position")};
   if (point.contains("pending")) at.pending = point.at("pending").get<int32_t>();
+  check_text(at.position, at.pending, wanted);
   if (point.contains("state")) at.stored = states.at(point.at("state").get<size_t>());
   if (point.contains("request")) {
     at.answered = std::make_shared<const AnsweredRequest>(
@@ -112,6 +115,7 @@ int SessionStore::settle_models() {
 
 // Of records of before, the header of a state says it, where that can be read now.
 StoredModel SessionStore::model_of(const StateStore::Record& record, const std::string& id) {
+  if (record.states.empty()) return model_;  // any model can go on with it
   if (!id.empty()) return {.id = id};
   try {
     return StoredModel::of(archive_->store().read_header(*record.states.front()), "");
@@ -120,10 +124,7 @@ StoredModel SessionStore::model_of(const StateStore::Record& record, const std::
   }
 }
 
-void SessionStore::check_model(Session& session, const StateStore::Record& record,
-                               const std::string& id) {
-  if (record.states.empty()) return;  // any model can go on with it
-  StoredModel model = model_of(record, id);
+void SessionStore::check_model(Session& session, StoredModel model) {
   FoundModel& found = found_models_[model.id];
   ++found.sessions;
   if (model.id == model_.id) return;
@@ -146,17 +147,19 @@ bool SessionStore::restore_one(const StateStore::Record& record, Clock::time_poi
   try {
     const Tenant tenant =
         tenant_named(std::string_view(record.key).substr(kSession.size(), slash - kSession.size()));
-    Snapshot at = snapshot_of(all.at("at"), record.states);
+    StoredModel model = model_of(record, all.value("model", std::string()));
+    const StateHeader any;
+    const StateHeader& wanted = model.id == model_.id ? wanted_ : any;
+    Snapshot at = snapshot_of(all.at("at"), record.states, wanted);
     std::map<std::string, Snapshot> marks;
     if (all.contains("marks")) {
       for (const auto& [name, point] : all.at("marks").items()) {
-        marks[name] = snapshot_of(point, record.states);
+        marks[name] = snapshot_of(point, record.states, wanted);
       }
     }
     const uint64_t epoch = all.at("epoch"), commits = all.at("commit");
     const double ttl = all.value("ttl_seconds", 0.0);
     const uint64_t owner = all.value("owner", uint64_t{0});
-    const std::string model = all.value("model", std::string());
     Session& session = put({tenant.id, record.key.substr(slash + 1)},
                            all.value("parent", std::string()), std::move(at), ttl, now);
     const Change change(*this, session);
@@ -167,7 +170,7 @@ bool SessionStore::restore_one(const StateStore::Record& record, Clock::time_poi
     session.commits = commits;
     entries_ += static_cast<int64_t>(marks.size());
     session.marks = std::move(marks);
-    check_model(session, record, model);
+    check_model(session, std::move(model));
     disk_reserved_ += disk_for(session.durability);
     return true;
   } catch (const std::bad_alloc&) {
@@ -185,11 +188,10 @@ std::optional<CommitInfo> SessionStore::last_commit(const Session& session) cons
 }
 
 StateHeader SessionStore::header_of(const Snapshot& at) const {
-  StateHeader header = limits_.identity;
+  StateHeader header = wanted_;
   header.position = at.position;
   header.pending = at.pending;
   header.history.assign(at.history.words().begin(), at.history.words().end());
-  header.layout = pool_.layout();
   return header;
 }
 

@@ -34,6 +34,12 @@ int64_t state_memory(const StateLayout& layout, int32_t vocab) {
          heap_bytes(TokenHistory::most_bytes(vocab));
 }
 
+StateHeader wanted_of(StateHeader identity, const StateLayout& layout, int32_t vocab) {
+  identity.layout = layout;
+  identity.vocab = vocab;
+  return identity;
+}
+
 }  // namespace
 
 Tier Session::tier() const {
@@ -46,6 +52,7 @@ SessionStore::SessionStore(Backend& backend, StatePool& pool, const SessionLimit
                            int32_t vocab)
     : pool_(pool),
       limits_(limits),
+      wanted_(wanted_of(limits.identity, pool.layout(), vocab)),
       state_bytes_(static_cast<int64_t>(pool.layout().bytes())),
       bytes_each_(bytes_each(pool.layout(), vocab)),
       state_memory_(state_memory(pool.layout(), vocab)),

@@ -72,6 +72,9 @@ class SessionStore {
   // same.
   static int64_t bytes_each(const StateLayout& layout, int32_t vocab);
 
+  // What the states of sessions must be of.
+  const StateHeader& wanted() const { return wanted_; }
+
   struct Restored {
     int unknown = 0;      // of which nothing can be made: they are left where they are
     int other_model = 0;  // which can be looked at and closed
@@ -215,7 +218,7 @@ class SessionStore {
   StateHeader header_of(const Snapshot& at) const;
   bool restore_one(const StateStore::Record& record, Clock::time_point now);
   StoredModel model_of(const StateStore::Record& record, const std::string& id);
-  void check_model(Session& session, const StateStore::Record& record, const std::string& id);
+  void check_model(Session& session, StoredModel model);
   int settle_models();
   void write_owner();
   void write(StateStore::Change change, Archive::Committed done);
@@ -263,6 +266,7 @@ class SessionStore {
 
   StatePool& pool_;
   const SessionLimits limits_;
+  const StateHeader wanted_;
   const int64_t state_bytes_;
   const int64_t bytes_each_;
   const int64_t state_memory_;  // of it, what goes where the state is on the disk alone

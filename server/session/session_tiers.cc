@@ -139,11 +139,9 @@ SessionStore::Room SessionStore::bring(Session& session, OnBrought done) {
     const Change change(*this, session);
     session.loading = session.busy = true;
   }
-  StateHeader wanted = limits_.identity;
-  wanted.layout = pool_.layout();
   const auto prepare = [this, rooms = made.rooms] { images_.prepare(rooms); };
   archive_->load(
-      session.at.stored, wanted, made, prepare,
+      session.at.stored, wanted_, made, prepare,
       [this, &session, image = made.image, done = std::move(done)](Archive::Loaded loaded) {
         {
           const Change change(*this, session);

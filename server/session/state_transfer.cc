@@ -61,35 +61,14 @@ StateRefused::Why why_of(StateError::Kind kind) {
   }
 }
 
-// Checksums say that it is what was written, and not that who wrote it meant well.
-void check_ids(const StateHeader& header, int32_t vocab) {
-  const auto refuse = [](const std::string& what) {
-    throw StateRefused(StateRefused::Why::kForeign, what);
-  };
-  if (header.position < 1) refuse("a state must have absorbed something");
-  if (header.pending && (*header.pending < 0 || *header.pending >= vocab)) {
-    refuse(fmt::format("its pending token must be in [0, {}), and is {}", vocab, *header.pending));
-  }
-  const auto known = static_cast<size_t>(vocab);
-  for (size_t word = 0; word < header.history.size(); ++word) {
-    const size_t first = 64 * word;
-    const uint64_t above = first >= known        ? ~uint64_t{0}
-                           : known - first >= 64 ? 0
-                                                 : ~uint64_t{0} << (known - first);
-    if ((header.history[word] & above) != 0) {
-      refuse(fmt::format("its history has ids that are not in [0, {})", vocab));
-    }
-  }
-}
-
 }  // namespace
 
 std::shared_ptr<StateSource> source_of(StateHeader header, StateImage image) {
   return std::make_shared<ImageSource>(std::move(header), std::move(image));
 }
 
-ReadState state_reader(StateHeader wanted, int32_t vocab) {
-  return [wanted = std::move(wanted), vocab](std::string_view written) {
+ReadState state_reader(StateHeader wanted) {
+  return [wanted = std::move(wanted)](std::string_view written) {
     const NewImage made = make_image(wanted.layout);
     const auto read = [&](uint64_t offset, std::span<std::byte> to) {
       std::memcpy(to.data(), written.data() + offset, to.size());
@@ -97,10 +76,13 @@ ReadState state_reader(StateHeader wanted, int32_t vocab) {
     const auto state = std::make_shared<ImportedState>();
     try {
       StateHeader header = read_state(written.size(), read, wanted, made.rooms);
-      check_ids(header, vocab);
+      if (header.position < 1) {
+        throw StateRefused(StateRefused::Why::kForeign, "a state must have absorbed something");
+      }
       state->at.position = header.position;
       state->at.pending = header.pending;
-      header.history.resize(std::min(header.history.size(), TokenHistory::most_bytes(vocab) / 8));
+      header.history.resize(
+          std::min(header.history.size(), TokenHistory::most_bytes(wanted.vocab) / 8));
       state->at.history = TokenHistory::of(std::move(header.history));
     } catch (const StateError& error) {
       throw StateRefused(why_of(error.kind()), error.what());

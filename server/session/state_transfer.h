@@ -14,9 +14,9 @@ struct ImportedState final : ReadyState {
   Snapshot at;
 };
 
-// Reads states that fit `wanted`, its layout included, whose ids are below vocab. What they take
-// beside slots and ImageMemory goes with them.
-ReadState state_reader(StateHeader wanted, int32_t vocab);
+// Reads states that fit `wanted`, its layout and vocabulary included. What they take beside slots
+// and ImageMemory goes with them.
+ReadState state_reader(StateHeader wanted);
 // And refuses a state by its beginning that is of no such kind.
 CheckFront front_checker(StateHeader wanted);
 

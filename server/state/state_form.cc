@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "kernels/check.h"
+#include "server/state/state_values.h"
 #include "server/state/written_header.h"
 
 namespace recurve {
@@ -332,11 +333,12 @@ StateHeader read_state(uint64_t bytes, const ReadAt& read, const StateHeader& wa
   header.answer_ids.resize(parsed.answer_ids);
   data.into(std::as_writable_bytes(std::span(header.answer_ids)));
   data.check();
+  check_values(header, wanted, rooms);
   return std::move(header);
 }
 
 // The ids are the end of the data: whatever a checksum is of that they lie in is read, too.
-StateHeader read_answer(uint64_t bytes, const ReadAt& read) {
+StateHeader read_answer(uint64_t bytes, const ReadAt& read, int32_t vocab) {
   WrittenHeader parsed = parse_header(bytes, read);
   const uint64_t ids = parsed.answer_ids * sizeof(int32_t);
   std::vector<Summed> summed = summed_in(read, parsed);
@@ -353,6 +355,7 @@ StateHeader read_answer(uint64_t bytes, const ReadAt& read) {
   data.check();
   parsed.header.answer_ids.resize(parsed.answer_ids);
   std::memcpy(parsed.header.answer_ids.data(), end.data() + end.size() - ids, ids);
+  check_answer(parsed.header, vocab);
   return std::move(parsed.header);
 }
 

@@ -52,7 +52,9 @@ namespace recurve {
 //               others, all that it has absorbed
 //
 // A state may be used where "model", "weights", "chunk" and the arrays are those of the server,
-// whatever pieces these are in.
+// whatever pieces these are in, and where its numbers are what those of a state of the model may
+// be: numbers of arrays are finite, an array that counts tokens has "position", and ids are below
+// the vocabulary's size.
 //
 // Version 1 is read too, and not written any more. It has no "pieces", and its arrays no "piece":
 // they are the data in the order of their list. Behind the data it has
@@ -83,7 +85,8 @@ struct StateHeader {
   std::optional<StateAnswer> answer = {};
   std::vector<uint64_t> history = {};  // a bit for every id seen
   std::vector<int32_t> answer_ids = {};
-  StateLayout layout = {};  // of the state: without the two arrays above
+  StateLayout layout = {};    // of the state: without the two arrays above
+  int32_t vocab = INT32_MAX;  // ids are below it: of what is wanted alone, and not written
 };
 
 // Why a written state cannot be used.
@@ -94,6 +97,7 @@ class StateError : public std::runtime_error {
     kNewer,       // of a version that this program does not know
     kDamaged,     // bytes are missing, or are not those that were written
     kOtherModel,  // of another model, or of other types
+    kImpossible,  // it has numbers that no state of this model has
   };
   StateError(Kind kind, const std::string& what) : std::runtime_error(what), kind_(kind) {}
   Kind kind() const { return kind_; }
@@ -123,14 +127,14 @@ using ReadAt = std::function<void(uint64_t offset, std::span<std::byte> to)>;
 // StateError.
 StateHeader read_state_header(uint64_t bytes, const ReadAt& read);
 // All of it. The state goes into `rooms`, those of the pieces of wanted's layout, once its header
-// fits `wanted` in model, weights, chunk and layout; when this throws, it may have been written in
-// part.
+// fits `wanted` in model, weights, chunk and layout, and its numbers are what those may be
+// (state_values.h); when this throws, it may have been written in part.
 StateHeader read_state(uint64_t bytes, const ReadAt& read, const StateHeader& wanted,
                        const StateRooms& rooms);
 
-// The header with the answer's ids, and without the state and the history; of which nothing is
-// read.
-StateHeader read_answer(uint64_t bytes, const ReadAt& read);
+// The header with the answer's ids, which must be below vocab, and without the state and the
+// history; of which nothing is read.
+StateHeader read_answer(uint64_t bytes, const ReadAt& read, int32_t vocab);
 
 // All that decides where a state may be used, as text: model, weights, chunk and arrays.
 std::string identity_text(const StateHeader& header);

@@ -98,9 +98,9 @@ void Archive::load(StoredPtr state, const StateHeader& wanted, NewImage image,
   });
 }
 
-void Archive::load_answer(StoredPtr state, OnLoaded done) {
-  add_read([this, state = std::move(state), done = observed(std::move(done))] {
-    Loaded loaded = load_now(state, [&] { return store_.read_answer(*state); });
+void Archive::load_answer(StoredPtr state, int32_t vocab, OnLoaded done) {
+  add_read([this, state = std::move(state), vocab, done = observed(std::move(done))] {
+    Loaded loaded = load_now(state, [&] { return store_.read_answer(*state, vocab); });
     return [done, loaded = std::move(loaded)]() mutable { done(std::move(loaded)); };
   });
 }

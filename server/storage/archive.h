@@ -69,8 +69,8 @@ class Archive {
   // prepare: called before the image is first touched, on another thread; or none.
   void load(StoredPtr state, const StateHeader& wanted, NewImage image,
             std::function<void()> prepare, OnLoaded done);
-  // Only the header and the last answer's ids.
-  void load_answer(StoredPtr state, OnLoaded done);
+  // Only the header and the last answer's ids, which are below vocab.
+  void load_answer(StoredPtr state, int32_t vocab, OnLoaded done);
 
   bool working() const { return under_way_ > 0; }  // something was asked for and not taken
   // Does what is to be done with all that has come; false: nothing has.

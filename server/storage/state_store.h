@@ -121,7 +121,7 @@ class StateStore {
 
   // Throws StateError, or KeyMissing, or std::system_error where the system refuses.
   StateHeader read(const StoredState& state, const StateHeader& wanted, const StateRooms& rooms);
-  StateHeader read_answer(const StoredState& state);
+  StateHeader read_answer(const StoredState& state, int32_t vocab);
   StateHeader read_header(const StoredState& state);
   // The bytes of a state as it is written: its length, and those from the offset on.
   uint64_t bytes_of(const StoredState& state) const;

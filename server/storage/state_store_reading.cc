@@ -38,11 +38,12 @@ StateHeader StateStore::read(const StoredState& state, const StateHeader& wanted
   return header;
 }
 
-StateHeader StateStore::read_answer(const StoredState& state) {
+StateHeader StateStore::read_answer(const StoredState& state, int32_t vocab) {
   Place place;
   const auto reader = reader_of(state, &place);
   StateHeader header = recurve::read_answer(
-      place.bytes, [&](uint64_t offset, auto to) { reader->read(place.offset + offset, to); });
+      place.bytes, [&](uint64_t offset, auto to) { reader->read(place.offset + offset, to); },
+      vocab);
   check_is(state, header);
   return header;
 }

@@ -31,7 +31,7 @@ void read(const std::string& bytes) {
   try {
     const recurve::StateHeader wanted = recurve::read_state_header(bytes.size(), read_at);
     CHECK(wanted.layout.bytes() <= bytes.size());
-    recurve::read_answer(bytes.size(), read_at);
+    recurve::read_answer(bytes.size(), read_at, INT32_MAX);
     const recurve::NewImage made = recurve::make_image(wanted.layout);
     const recurve::StateHeader header =
         recurve::read_state(bytes.size(), read_at, wanted, made.rooms);

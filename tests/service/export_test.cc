@@ -2,8 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <fstream>
+#include <span>
 
+#include "server/state/state_form.h"
 #include "tests/support/generate_outcome.h"
 #include "tests/support/server_process.h"
 #include "tests/support/temp_dir.h"
@@ -151,6 +156,73 @@ TEST_F(Export, RefusesByNameWhatDoesNotFit) {
         << model;
     EXPECT_EQ(other.stop(), 0);
   }
+}
+
+// A state, to be written again with other numbers.
+struct Forged {
+  explicit Forged(const std::string& written) {
+    const auto read = [&](uint64_t offset, std::span<std::byte> to) {
+      std::memcpy(to.data(), written.data() + offset, to.size());
+    };
+    header = read_state_header(written.size(), read);
+    image = make_image(header.layout);
+    header = read_state(written.size(), read, header, image.rooms);
+  }
+  // Of the first array of that name.
+  std::span<std::byte> array(const std::string& name) const {
+    const auto& arrays = header.layout.arrays;
+    const auto at = std::ranges::find(arrays, name, &StateArray::name) - arrays.begin();
+    return spans_of_arrays(header.layout, image.rooms).at(static_cast<size_t>(at));
+  }
+  std::string written() const {
+    const StateFrame frame = frame_of(header, image.image);
+    std::string all = frame.front;
+    for (const std::string_view part : written_parts(image.image)) all += part;
+    return all + frame.back;
+  }
+
+  StateHeader header;
+  NewImage image;
+};
+
+// The client has written the checksums.
+TEST(ForgedStates, AreRefusedByName) {
+  const std::string config =
+      std::string(RECURVE_SOURCE_DIR) + "/tests/golden/recurrent_gemma/groups/config.json";
+  ServerProcess server({"--model", config, "--random-weights", "--slots", "2"});
+  Client client(server.address());
+  v1::OpenSessionRequest open;
+  open.set_name("honest");
+  client.open_session(open);
+  v1::GenerateRequest request;
+  for (const int32_t id : {1, 2, 3}) request.mutable_ids()->add_ids(id);
+  request.mutable_stop()->set_max_tokens(4);
+  request.set_session("honest");
+  ask(client, request);
+  const std::string honest = exported(client, "honest");
+  const auto refusal = [&](const auto& number, const char* array) {
+    const Forged forged(honest);
+    const std::span<std::byte> room = forged.array(array);
+    for (size_t at = 0; at < room.size(); at += sizeof number) {
+      std::memcpy(room.data() + at, &number, sizeof number);
+    }
+    return error_of([&] { imported(client, "forged", forged.written()); });
+  };
+  for (const int32_t position : {-2, INT32_MIN, -100, INT32_MAX}) {
+    EXPECT_THAT(refusal(position, "position"),
+                ::testing::Pair(StatusCode::INVALID_ARGUMENT, HasSubstr("position")));
+  }
+  for (const float bad : {-INFINITY, INFINITY, NAN}) {
+    for (const char* array : {"h", "conv", "ring_k", "ring_v"}) {
+      EXPECT_THAT(refusal(bad, array),
+                  ::testing::Pair(StatusCode::INVALID_ARGUMENT, HasSubstr("finite")));
+    }
+  }
+  EXPECT_EQ(Forged(honest).written(), honest);
+  imported(client, "forged", honest);
+  request.set_session("forged");
+  EXPECT_EQ(ask(client, request).size(), 4u);
+  EXPECT_EQ(server.stop(), 0);
 }
 
 }  // namespace recurve::testing::export_test

@@ -68,7 +68,12 @@ class NullModel final : public Model {
     uint64_t x = (hash ^ value) + 0x9E3779B97F4A7C15u;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
+    x ^= x >> 31;
+    // The bits of two floats, which are finite as those of every state: exponents are not all ones.
+    for (const int word : {0, 32}) {
+      if ((x >> word & 0x7F80'0000) == 0x7F80'0000) x ^= uint64_t{0x80'0000} << word;
+    }
+    return x;
   }
 
   void absorb(const StepBatch& batch, int b, const StatePool& states, float* said) const {

@@ -41,7 +41,7 @@ inline StateImage image_of(size_t elements, uint64_t number) {
   std::mt19937_64 random(number);
   for (const auto room : made.rooms) {
     for (size_t at = 0; at < room.size(); at += sizeof(uint64_t)) {
-      const uint64_t word = random();
+      const uint64_t word = random() & 0xBFFF'FFFF'BFFF'FFFF;  // two floats, which are finite
       std::memcpy(room.data() + at, &word, std::min(sizeof(word), room.size() - at));
     }
   }

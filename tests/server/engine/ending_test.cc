@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/session/state_transfer.h"
 #include "tests/support/engine_harness.h"
 
 namespace recurve::testing::ending_test {
@@ -269,6 +270,32 @@ TEST(EngineEnding, ASessionRecoversFromNaNByRewinding) {
   EXPECT_EQ(harness->ask(request(5, 2, 2, "s"))->why(), Finish::kInternal);
   harness->command(SessionCommand::Kind::kRewind, "s", "good");
   EXPECT_EQ(harness->ask(request(5, 2, 2, "s"))->why(), Finish::kLength);
+}
+
+// Where a state could count no further.
+TEST(EngineEnding, ATextHasAsManyTokensAsAStateCounts) {
+  NullHarness harness;
+  const StateLayout layout = harness.model().state_layout();
+  const int64_t most = layout.most_tokens();
+  const auto state = std::make_shared<ImportedState>();
+  state->at.position = most - 8;
+  state->at.image = make_image(layout).image;
+  SessionCommand import{.kind = SessionCommand::Kind::kImport, .name = "s", .state = state};
+  EXPECT_EQ(harness->command(import).status, SessionResult::Status::kOk);
+  const AnswerPtr refused = harness->ask(request(5, 4, 1, "s"));
+  EXPECT_EQ(refused->why(), Finish::kInvalid);
+  EXPECT_THAT(refused->ending->message, HasSubstr("at most 8 tokens, got 9"));
+  EXPECT_EQ(harness->ask(request(5, 3, 1, "s"))->why(), Finish::kLength);
+
+  Answer endless;  // a text that comes while it is absorbed
+  Sequence sequence{.stream = endless.stream(), .position = 99, .most_tokens = 100};
+  sequence.obey(Clock::now());
+  EXPECT_FALSE(sequence.ended);
+  sequence.position = 100;
+  sequence.obey(Clock::now());
+  sequence.stream->accept({});
+  endless.take();
+  EXPECT_EQ(endless.why(), Finish::kInvalid);
 }
 
 TEST(EngineEnding, StopAfterEndsAsStopString) {

@@ -137,7 +137,7 @@ TEST_F(FullDisk, LeavesNothingOfASessionThatItCouldNotTake) {
   StateHeader wanted;
   const NullModel model(NullHarness::kVocab, {.ballast = kBallast});
   wanted.layout = model.state_layout();
-  const auto ready = state_reader(wanted, NullHarness::kVocab)(written);
+  const auto ready = state_reader(wanted)(written);
   const auto make = [&](Kind kind, const std::string& name) {
     SessionCommand command{.kind = kind, .name = name, .durability = Durability::kLocal};
     if (kind == Kind::kFork) command.name = "s", command.other = name;
@@ -190,6 +190,40 @@ TEST(Tiers, SessionsOfAServerBeforeAreFoundAgain) {
   }
   Server server(folder());
   EXPECT_EQ(server->stats().sessions_not_restored, 0);
+  EXPECT_EQ(server.ask(turn("s", 2))->bits(), Server::quiet({turn("s", 1), turn("s", 2)})->bits());
+}
+
+// They would be looked up in the embedding, or added to.
+TEST(Tiers, ARecordWithNumbersThatNoSessionHasIsNotUsed) {
+  const auto disk = std::make_shared<RecordingDisk>();
+  const auto folder = [&] { return std::make_unique<RecordingFolder>(disk); };
+  {
+    Server server(folder());
+    for (const char* name : {"a", "b", "c", "s"}) {
+      server.open(name, Durability::kLocal);
+      server.ask(turn(name, 1));
+    }
+  }
+  {
+    StateStore store(folder(), {});
+    std::vector<StateStore::Change> forged;
+    const auto forge = [&](char session, const char* field, int64_t number) {
+      store.for_each_record([&](const StateStore::Record& record) {
+        if (!record.key.ends_with(std::string("/") + session)) return;
+        auto text = nlohmann::json::parse(record.text);
+        text.at("at")[field] = number;
+        forged.push_back(
+            {.key = record.key, .text = text.dump(), .states = {record.states.at(0)->id()}});
+      });
+    };
+    forge('a', "position", -1);
+    forge('b', "position", INT64_MAX);
+    forge('c', "pending", NullHarness::kVocab);
+    for (const auto& outcome : store.commit(forged)) ASSERT_EQ(outcome.error, "");
+  }
+  Server server(folder());
+  EXPECT_EQ(server->stats().sessions_not_restored, 3);
+  EXPECT_EQ(server->command(Kind::kGet, "c").status, Status::kNotFound);
   EXPECT_EQ(server.ask(turn("s", 2))->bits(), Server::quiet({turn("s", 1), turn("s", 2)})->bits());
 }
 

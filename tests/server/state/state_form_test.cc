@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <random>
 
 #include "tests/support/state_bytes.h"
@@ -41,10 +43,11 @@ StateHeader header() {
               {.name = "position", .dtype = DType::kI32, .shape = {1}}}}};
 }
 
+// Finite, whether they are read as F32 or as BF16.
 StateBytes random_bytes(size_t count, uint64_t seed) {
   std::mt19937_64 random(seed);
   StateBytes bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random()) & std::byte{0xBF};
   return bytes;
 }
 
@@ -142,7 +145,7 @@ TEST(StateForm, IsReadAsItIsDescribed) {
       EXPECT_THAT(out.history, ::testing::ElementsAre(8, 2));
       EXPECT_THAT(out.answer_ids, ::testing::ElementsAre(66, 65));
       EXPECT_EQ(out.answer->seed, UINT64_MAX);
-      const StateHeader answer = read_answer(bytes.size(), reader_of(bytes));
+      const StateHeader answer = read_answer(bytes.size(), reader_of(bytes), 67);
       EXPECT_THAT(answer.answer_ids, ::testing::ElementsAre(66, 65));
     }
   }
@@ -277,6 +280,85 @@ TEST(StateForm, OfAnotherModelIsRefusedByWhatDiffers) {
   EXPECT_THAT(refusal([](auto& h) { h.layout.arrays[0].shape = {1}; }), HasSubstr("arrays"));
   EXPECT_THAT(refusal([](auto& h) { h.layout.arrays[1].name = "m"; }), HasSubstr("arrays"));
   EXPECT_THAT(refusal([](auto& h) { h.layout.arrays.pop_back(); }), HasSubstr("arrays"));
+}
+
+// What checksums do not say.
+class StateNumbers : public ::testing::Test {
+ protected:
+  StateNumbers() {
+    header_.vocab = 192;  // as its history has bits
+    header_.layout.arrays[2].values = StateValues::kPosition;
+    put(static_cast<int32_t>(header_.position), kPosition);
+  }
+  template <typename Number>
+  void put(Number number, size_t at) {
+    std::memcpy(state_.data() + at, &number, sizeof number);
+  }
+  // Of the state with that number there; empty: none.
+  template <typename Number>
+  std::string refusal_with(Number number, size_t at) {
+    const StateBytes before = state_;
+    put(number, at);
+    std::string refusal = this->refusal(header_);
+    state_ = before;
+    return refusal;
+  }
+  std::string refusal(const StateHeader& header) {
+    const auto [kind, sentence] = error_of(written(header, state_), header_);
+    EXPECT_TRUE(!kind || kind == Kind::kImpossible) << sentence;
+    return sentence;
+  }
+
+  static constexpr size_t kC = 0, kN = 4 * 30'000, kPosition = kN + 2 * 77;
+  StateHeader header_ = header();
+  StateBytes state_ = random_bytes(header_.layout.bytes(), 8);
+};
+
+TEST_F(StateNumbers, AreFinite) {
+  EXPECT_EQ(refusal_with(0.5f, kC), "");
+  EXPECT_EQ(refusal_with(std::numeric_limits<float>::max(), kC), "");
+  for (const float bad : {NAN, -NAN, INFINITY, -INFINITY}) {
+    for (const size_t at : {kC, size_t{4 * 12'345}, kN - 4}) {
+      EXPECT_THAT(refusal_with(bad, at), HasSubstr("\"C\" of layer 0 must be finite"));
+    }
+  }
+  for (const uint16_t bad : {0x7F80, 0xFF80, 0x7FFF}) {
+    for (const size_t at : {kN, kPosition - 2}) {
+      EXPECT_THAT(refusal_with(bad, at), HasSubstr("\"n\" of layer 1 must be finite"));
+    }
+  }
+}
+
+TEST_F(StateNumbers, CountWhatWasAbsorbed) {
+  EXPECT_EQ(refusal_with(int32_t{4711}, kPosition), "");
+  for (const int32_t bad : {-2, INT32_MIN, -100, INT32_MAX, 0, 4710}) {
+    EXPECT_THAT(refusal_with(bad, kPosition), HasSubstr("\"position\" must be 4711"));
+  }
+  const int64_t most = header_.layout.most_tokens();
+  header_.position = most;
+  EXPECT_EQ(refusal_with(static_cast<int32_t>(most), kPosition), "");
+  for (const int64_t beyond : {most + 1, (int64_t{1} << 32) + 4711, INT64_MAX}) {
+    header_.position = beyond;
+    EXPECT_THAT(refusal_with(static_cast<int32_t>(beyond), kPosition), HasSubstr("at most"));
+  }
+}
+
+TEST_F(StateNumbers, AreIdsOfTheVocabulary) {
+  EXPECT_EQ(refusal(header_), "");
+  StateHeader bad = header_;
+  bad.pending = 192;
+  EXPECT_THAT(refusal(bad), HasSubstr("pending token must be in [0, 192)"));
+  bad = header_;
+  bad.history.push_back(1);
+  EXPECT_THAT(refusal(bad), HasSubstr("history"));
+  for (const int32_t id : {-1, 192, INT32_MAX}) {
+    bad = header_;
+    bad.answer_ids[1] = id;
+    EXPECT_THAT(refusal(bad), HasSubstr("answer's tokens must be in [0, 192)"));
+    const std::string bytes = written(bad, state_);
+    EXPECT_THAT([&] { read_answer(bytes.size(), reader_of(bytes), 192); },
+                ::testing::ThrowsMessage<StateError>(HasSubstr("answer's tokens")));
+  }
 }
 
 TEST(StateForm, NewerAndForeignOnesAreRefusedByName) {

@@ -1,0 +1,98 @@
+#include "server/state/state_values.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "server/state/written_header.h"
+
+namespace recurve {
+namespace {
+
+template <typename... Args>
+[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
+  refuse_state(StateError::Kind::kImpossible, fmt::format(format, std::forward<Args>(args)...));
+}
+
+// Whether a number has an exponent of ones alone: it is NaN or infinite then.
+template <typename Word>
+bool any_not_finite(std::span<const std::byte> numbers, Word exponent) {
+  Word found = 0;
+  for (size_t at = 0; at < numbers.size(); at += sizeof(Word)) {
+    Word bits;
+    std::memcpy(&bits, numbers.data() + at, sizeof bits);
+    found |= static_cast<Word>((bits & exponent) == exponent);
+  }
+  return found != 0;
+}
+
+bool is_finite(DType type, std::span<const std::byte> numbers) {
+  switch (type) {
+    case DType::kF32:
+      return !any_not_finite<uint32_t>(numbers, 0x7F80'0000);
+    case DType::kBF16:
+      return !any_not_finite<uint16_t>(numbers, 0x7F80);
+    default:
+      return true;
+  }
+}
+
+void check_array(const StateArray& array, std::span<const std::byte> numbers, int64_t position) {
+  if (array.values == StateValues::kFinite) {
+    if (is_finite(array.dtype, numbers)) return;
+    refuse("its array \"{}\" of layer {} must be finite, and has a NaN or an infinity", array.name,
+           array.layer);
+  }
+  for (; !numbers.empty(); numbers = numbers.subspan(sizeof(int32_t))) {
+    int32_t counted = 0;
+    std::memcpy(&counted, numbers.data(), sizeof counted);
+    if (counted == position) continue;
+    refuse("its array \"{}\" must be {}, the tokens it has absorbed, and is {}", array.name,
+           position, counted);
+  }
+}
+
+void check_token(const char* what, int32_t id, int32_t vocab) {
+  if (id >= 0 && id < vocab) return;
+  refuse("its {} must be in [0, {}), and is {}", what, vocab, id);
+}
+
+void check_seen(const std::vector<uint64_t>& history, int32_t vocab) {
+  const auto known = static_cast<size_t>(vocab);
+  for (size_t word = 0; word < history.size(); ++word) {
+    const size_t first = 64 * word;
+    const uint64_t above = first >= known        ? ~uint64_t{0}
+                           : known - first >= 64 ? 0
+                                                 : ~uint64_t{0} << (known - first);
+    if ((history[word] & above) == 0) continue;
+    refuse("its history has ids that are not in [0, {})", vocab);
+  }
+}
+
+}  // namespace
+
+void check_text(int64_t position, const std::optional<int32_t>& pending,
+                const StateHeader& wanted) {
+  const int64_t most = wanted.layout.most_tokens();
+  if (position < 0 || position > most) {
+    refuse("it must have absorbed at most {} tokens, and has {}", most, position);
+  }
+  if (pending) check_token("pending token", *pending, wanted.vocab);
+}
+
+void check_answer(const StateHeader& header, int32_t vocab) {
+  for (const int32_t id : header.answer_ids) check_token("answer's tokens", id, vocab);
+}
+
+void check_values(const StateHeader& header, const StateHeader& wanted, const StateRooms& rooms) {
+  check_text(header.position, header.pending, wanted);
+  check_seen(header.history, wanted.vocab);
+  check_answer(header, wanted.vocab);
+  const StateRooms arrays = spans_of_arrays(wanted.layout, rooms);
+  for (size_t a = 0; a < arrays.size(); ++a) {
+    check_array(wanted.layout.arrays[a], arrays[a], header.position);
+  }
+}
+
+}  // namespace recurve
