@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <exception>
 #include <new>
-#include <thread>
 #include <utility>
 
+#include "kernels/host.h"
 #include "server/engine/request_digest.h"
 
 namespace recurve {
@@ -17,11 +17,9 @@ StepBounds bounds_for(const EngineOptions& options, int chunk) {
   return {.rows = rows, .logits = least, .chunk = chunk, .prompt_rows = rows};
 }
 
-// As many as there are processors, which work while the device does or the engine waits for them,
-// but two: a slow mask holds up no other.
-int mask_threads() {
-  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 8u));
-}
+// As many as there are processors for this process, which work while the device does or the engine
+// waits for them, but two: a slow mask holds up no other.
+int mask_threads() { return std::clamp(host_threads(), 2, 8); }
 // A step waits for masks that are being worked out: hardly, where free ones take part in it.
 constexpr auto kShortWait = std::chrono::microseconds(300);
 constexpr auto kLongWait = std::chrono::milliseconds(5);

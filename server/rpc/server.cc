@@ -7,13 +7,13 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 #include <grpcpp/server_posix.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <memory>
 #include <optional>
 #include <stdexcept>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -30,8 +30,9 @@ namespace recurve {
 namespace {
 
 // Threads for calls that block one, which only reflection does: more calls than that are refused.
-// gRPC keeps up to two a core to wait for them, and ends the process where it may not have one.
-int most_threads() { return 32 + 2 * static_cast<int>(std::thread::hardware_concurrency()); }
+// gRPC keeps up to two a processor, as it counts them, to wait for them, and ends the process where
+// it may not have one.
+int most_threads() { return 32 + 2 * static_cast<int>(sysconf(_SC_NPROCESSORS_CONF)); }
 
 // Of the headers of one call.
 constexpr int kMostMetadataBytes = 16 << 10;

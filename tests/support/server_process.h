@@ -94,6 +94,10 @@ class ServerProcess {
     const std::filesystem::directory_iterator files("/proc/" + std::to_string(pid_) + "/fd");
     return static_cast<int>(std::distance(begin(files), end(files)));
   }
+  int threads() const {
+    const std::filesystem::directory_iterator threads("/proc/" + std::to_string(pid_) + "/task");
+    return static_cast<int>(std::distance(begin(threads), end(threads)));
+  }
   double resident_bytes() const {
     std::ifstream statm("/proc/" + std::to_string(pid_) + "/statm");
     double total = 0, resident = 0;
