@@ -274,6 +274,30 @@ def tokenizer(folder):
     return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **TOKENS)
 
 
+def takes_parts(template):
+    """Whether it writes a text part as it writes a string."""
+    texts = [
+        rendered(template, {"messages": [{"role": "user", "content": content}], "add_generation_prompt": True, **TOKENS})
+        for content in ("text", [{"type": "text", "text": "text"}])
+    ]
+    return texts[0] is not None and texts[0] == texts[1]
+
+
+def served(messages, template):
+    """What the server gives the template: parts that are no text are refused, here a text stands for them, and a
+    template that takes strings alone gets the texts joined."""
+    parts_taken, sent, given = takes_parts(template), [], []
+    for message in messages:
+        content = message["content"]
+        if isinstance(content, list):
+            content = [part if part["type"] == "text" else {"type": "text", "text": "!"} for part in content]
+        sent.append({**message, "content": content})
+        if isinstance(content, list) and not parts_taken:
+            content = "".join(part["text"] for part in content)
+        given.append({**message, "content": content})
+    return sent, given
+
+
 def ids(folder):
     """Without control tokens in the messages, which are text to the server and tokens to most."""
     fast = tokenizer(folder)
@@ -283,9 +307,10 @@ def ids(folder):
         for _ in range(8):
             values = variables(chance, plain)
             fast.chat_template = path.read_text()
+            values["messages"], given = served(values["messages"], fast.chat_template)
             try:
                 result = fast.apply_chat_template(
-                    values["messages"],
+                    given,
                     tools=values["tools"],
                     add_generation_prompt=values["add_generation_prompt"],
                     today=values["today"],
@@ -313,9 +338,10 @@ def continued(folder):
             if case % 4 == 0:
                 final[chance.choice(["reasoning", "thinking", "reasoning_content"])] = "hm"
             messages = [{"role": "user", "content": "one " + text(chance, plain)}, final]
+            messages, given = served(messages, fast.chat_template)
             try:
                 result = fast.apply_chat_template(
-                    messages, continue_final_message=True, tokenize=False, today="1 May 2026"
+                    given, continue_final_message=True, tokenize=False, today="1 May 2026"
                 )
             except Exception:  # noqa: BLE001
                 continue

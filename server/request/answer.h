@@ -31,6 +31,8 @@ class Answer {
   int64_t tokens() const { return tokens_; }
   // Calls of tools that have all of their arguments.
   int32_t tool_calls() const { return calls_ ? calls_->whole_calls() : 0; }
+  // The last call has not all of them yet.
+  bool in_call() const { return calls_ && calls_->cut(); }
 
  private:
   void add_text(const std::string& text, AnswerDelta* delta);

@@ -44,6 +44,7 @@ struct ChoiceEnd {
   std::string stop_string = {};  // with kStopString
   int32_t stop_id = -1;          // with kEos and kStopId
   int32_t tool_calls = 0;        // that have all of their arguments
+  bool cut_call = false;         // the last call has not
   int64_t generated_tokens = 0;  // those behind a stop string not counted
   double decode_seconds = 0;     // from its first token to its end
 };

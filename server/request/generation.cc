@@ -170,6 +170,7 @@ AnswerEnd Generation::end_of_all() const {
       end.stop_id = ending.stop_id;
     }
     end.tool_calls = choice.answer.tool_calls();
+    end.cut_call = choice.answer.in_call();
     end.generated_tokens = choice.answer.tokens();
     end.decode_seconds = ending.decode_seconds;
     usage.generated_tokens += choice.answer.tokens();

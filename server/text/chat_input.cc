@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/text/chat_rules.h"
 #include "server/text/jinja/json_parser.h"
 
 namespace recurve {
@@ -57,11 +58,14 @@ Dict with_reasoning(Dict message) {
   return out;
 }
 
+// OpenAI's name for who writes system messages; templates know of these alone.
+bool is_developer(const ChatMessage& message) { return message.role == "developer"; }
+
 // Fields that are null are left out, as transformers does.
 Value message_value(const ChatMessage& message, jinja::JsonBudget& budget) {
   check_role(message.role);
   Dict dict;
-  dict.set(name("role"), Value::text(message.role));
+  dict.set(name("role"), Value::text(is_developer(message) ? "system" : message.role));
   if (message.content) {
     dict.set(name("content"), Value::text(Text(*message.content, Origin::kMessage)));
   }
@@ -124,6 +128,13 @@ ChatInput::ChatInput(const Conversation& conversation, const WorkLimits& limits)
       .most = kMaxChatValues, .used = conversation.messages.size(), .work = work};
   for (const ChatMessage& message : conversation.messages) {
     messages.push_back(message_value(message, budget));
+    check_message(messages.back(), messages.size() - 1, budget);
+  }
+  const auto of_system = [](const ChatMessage& m) { return m.role == "system" || is_developer(m); };
+  const auto begin = conversation.messages.begin();
+  const auto end = std::find_if_not(begin, conversation.messages.end(), of_system);
+  if (end - begin > 1 && std::any_of(begin, end, is_developer)) {
+    merge_first(messages, static_cast<size_t>(end - begin));
   }
   tools = tools_value(conversation.tools_json, budget);
   if (conversation.variables_json.empty()) return;

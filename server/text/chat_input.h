@@ -11,9 +11,9 @@
 
 namespace recurve {
 
-// What a client sends instead of a prompt.
+// What a client sends instead of a prompt (chat_rules.h says what it may be).
 struct ChatMessage {
-  std::string role;                    // 1 to 64 of [A-Za-z0-9_-]
+  std::string role;                    // 1 to 64 of [A-Za-z0-9_-]; "developer" is "system"
   std::optional<std::string> content;  // none: the message has no such field
   std::string fields_json = {};        // an object of further fields; empty: none
 };
@@ -41,7 +41,9 @@ struct ChatInput {
   // Whether a template can see nothing but the messages.
   bool plain() const { return variables.empty() && !has_tools; }
 
-  std::vector<jinja::Value> messages;  // dicts; at least one
+  // Dicts; at least one. System messages at the beginning of which a developer has written one are
+  // one message.
+  std::vector<jinja::Value> messages;
   jinja::Template::Variables variables;
   jinja::Value tools;  // a list, or none
   bool has_tools;

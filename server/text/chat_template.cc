@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/text/chat_rules.h"
+
 namespace recurve {
 namespace {
 
@@ -63,6 +65,32 @@ Messages joined(Messages first, const Messages& then) {
   return first;
 }
 
+// A message whose content is a list of text parts.
+Value with_parts(std::string_view role, const std::vector<Text>& texts) {
+  std::vector<Value> parts;
+  for (const Text& text : texts) {
+    jinja::Dict part;
+    part.set(Text("type", Origin::kTemplate), Value::text("text"));
+    part.set(Text("text", Origin::kTemplate), Value::text(text));
+    parts.push_back(Value::dict(std::move(part)));
+  }
+  jinja::Dict message = *chat_message(role, {}).dict();
+  message.set(Text("content", Origin::kTemplate), Value::list(std::move(parts)));
+  return Value::dict(std::move(message));
+}
+
+// The same messages with the texts of parts as one string.
+Messages with_strings(Messages messages) {
+  for (Value& message : messages) {
+    const Value* content = message.dict()->find("content");
+    if (content == nullptr || content->list() == nullptr) continue;
+    jinja::Dict changed = *message.dict();
+    changed.set(Text("content", Origin::kTemplate), Value::text(joined_parts(*content->list())));
+    message = Value::dict(std::move(changed));
+  }
+  return messages;
+}
+
 bool is_blank(std::string_view text) {
   return jinja::strip(Text(text, Origin::kTemplate), jinja::Side::kBoth).empty();
 }
@@ -85,22 +113,40 @@ struct ChatTemplate::Turn {
 
 ChatTemplate::ChatTemplate(std::string_view text, std::string_view tools,
                            jinja::Template::Variables special_tokens)
-    : template_(text),
-      tools_template_(tools.empty() ? std::nullopt : std::make_optional<jinja::Template>(tools)),
-      special_tokens_(std::move(special_tokens)),
+    : special_tokens_(std::move(special_tokens)),
+      form_(form_of(text)),
+      tools_form_(tools.empty() ? std::nullopt : std::make_optional(form_of(tools))),
       usual_head_(
           stable_head({{.messages = {{.role = "user", .content = "question"}}}}, local_time())) {}
 
+ChatTemplate::Form ChatTemplate::form_of(std::string_view text) const {
+  Form form{jinja::Template(text), false};
+  const auto writes = [&](const Value& message) -> std::optional<std::string> {
+    const jinja::Template::Variables own = {{"messages", Value::list({message})},
+                                            {"add_generation_prompt", Value(true)}};
+    try {
+      return form.text.render({&own, &special_tokens_}, local_time(), {}, {}).bytes;
+    } catch (const jinja::Error&) {
+      return {};
+    }
+  };
+  const Text said("question", Origin::kMessage);
+  const auto wanted = writes(chat_message("user", said));
+  form.takes_parts = wanted && wanted == writes(with_parts("user", {said}));
+  return form;
+}
+
 Text ChatTemplate::write(const ChatInput& input, const Messages& messages, bool prompt,
                          const std::tm& now) const {
-  const jinja::Template::Variables own = {{"messages", Value::list(messages)},
+  const Form& used = tools_form_ && input.has_tools ? *tools_form_ : form_;
+  const Messages given = used.takes_parts ? messages : with_strings(messages);
+  const jinja::Template::Variables own = {{"messages", Value::list(given)},
                                           {"tools", input.tools},
                                           {"documents", Value(jinja::None{})},
                                           {"add_generation_prompt", Value(prompt)}};
-  const jinja::Template& used = tools_template_ && input.has_tools ? *tools_template_ : template_;
   ++renderings_;
   try {
-    return used.render({&own, &input.variables, &special_tokens_}, now, {}, input.work);
+    return used.text.render({&own, &input.variables, &special_tokens_}, now, {}, input.work);
   } catch (const jinja::Error& error) {
     throw ChatError(fmt::format("chat template, {}", error.what()));
   }

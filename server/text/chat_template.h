@@ -63,9 +63,17 @@ class ChatTemplate {
   void check_goes_on(const ChatInput& input, const Messages& messages, std::string_view text,
                      const std::tm& now) const;
 
-  const jinja::Template template_;
-  const std::optional<jinja::Template> tools_template_;
+  // A template, and whether it writes a text part as it writes a string: one that does not gets the
+  // texts of parts as a string.
+  struct Form {
+    jinja::Template text;
+    bool takes_parts;
+  };
+  Form form_of(std::string_view text) const;
+
   const jinja::Template::Variables special_tokens_;
+  const Form form_;
+  const std::optional<Form> tools_form_;
   mutable std::atomic<int64_t> renderings_{0};
   // What stands in front of a first answer where nothing but messages is given; empty: it changes
   // when others follow. Set last.

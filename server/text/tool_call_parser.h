@@ -31,6 +31,8 @@ class ToolCallParser {
 
   // Whose arguments have come to their end.
   int32_t whole_calls() const { return whole_; }
+  // Whether the last call that began has not.
+  bool cut() const { return whole_ <= index_; }
 
  private:
   // What comes next.

@@ -17,7 +17,7 @@ namespace {
 
 const char* finish_reason_of(const ChoiceEnd& end) {
   if (end.why == Finish::kLength) return "length";
-  return end.tool_calls > 0 ? "tool_calls" : "stop";
+  return end.tool_calls > 0 && !end.cut_call ? "tool_calls" : "stop";
 }
 
 }  // namespace

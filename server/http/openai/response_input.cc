@@ -33,16 +33,18 @@ const json& content_of(const json& item, const char* field) {
   return *content;
 }
 
-// Templates know of system messages, and not of developers.
 ChatMessage message(const json& item) {
-  std::string role = string_of(item, "role").value_or("");
-  if (role == "developer") role = "system";
-  return {.role = std::move(role), .content = text_of_content(content_of(item, "content"))};
+  return {.role = string_of(item, "role").value_or(""),
+          .content = text_of_content(content_of(item, "content"))};
 }
 
 ChatMessage call(const json& item) {
+  const std::string arguments = string_of(item, "arguments").value_or("{}");
+  if (!is_json_object(arguments)) {
+    throw BadField("input", "arguments of a function_call in input must be a JSON object");
+  }
   const Ordered function = {{"name", string_of(item, "name").value_or("")},
-                            {"arguments", string_of(item, "arguments").value_or("{}")}};
+                            {"arguments", arguments}};
   const Ordered one = {{"id", string_of(item, "call_id").value_or("")},
                        {"type", "function"},
                        {"function", function}};

@@ -100,7 +100,7 @@ std::string ResponseItems::text() const {
 nlohmann::ordered_json ResponseItems::calls() const {
   auto calls = nlohmann::ordered_json::array();
   for (const Item& item : items_) {
-    if (!item.is_call) continue;
+    if (!item.is_call || !is_json_object(item.call.arguments)) continue;
     calls.push_back({{"id", item.call.id},
                      {"type", "function"},
                      {"function", {{"name", item.call.name}, {"arguments", item.call.arguments}}}});

@@ -24,7 +24,8 @@ class ResponseItems {
   std::string end(const char* status);
 
   nlohmann::json list() const;
-  // For the conversation that goes on: the texts, and the calls as templates read them.
+  // For the conversation that goes on: the texts, and the calls as templates read them, without one
+  // that was cut.
   std::string text() const;
   nlohmann::ordered_json calls() const;
 

@@ -147,7 +147,8 @@ Conversation Responses::whole_conversation() const {
   const Turn* last = previous_ != nullptr ? previous_->turn.get() : nullptr;
   for (const Turn* turn = last; turn != nullptr; turn = turn->before.get()) turns.push_back(turn);
   std::vector<ChatMessage> messages;
-  if (!instructions_.empty()) messages.push_back({.role = "system", .content = instructions_});
+  // One message with those of the system and of developers behind it: see ChatInput.
+  if (!instructions_.empty()) messages.push_back({.role = "developer", .content = instructions_});
   for (auto turn = turns.rbegin(); turn != turns.rend(); ++turn) {
     messages.insert(messages.end(), (*turn)->messages.begin(), (*turn)->messages.end());
   }
@@ -239,7 +240,13 @@ std::string Responses::write(const AnswerEnd& end) {
   accepted_.prompt_tokens = end.usage.prompt_tokens;
   spared_ = end.usage.prefix.tokens;
   generated_ = end.usage.generated_tokens;
-  const bool whole = end.choices.front().why != Finish::kLength;
+  const ChoiceEnd& choice = end.choices.front();
+  if (choice.why == Finish::kLength) {
+    cut_by_ = "max_output_tokens";
+  } else if (choice.cut_call) {
+    cut_by_ = "stop";
+  }
+  const bool whole = cut_by_ == nullptr;
   status_ = whole ? "completed" : "incomplete";
   std::string events = items_.end(status_);
   if (stores_) keep();
@@ -282,7 +289,7 @@ json Responses::object() const {
   object["background"] = false;
   object["error"] = nullptr;
   object["incomplete_details"] = nullptr;
-  if (status == "incomplete") object["incomplete_details"] = {{"reason", "max_output_tokens"}};
+  if (cut_by_ != nullptr) object["incomplete_details"] = {{"reason", cut_by_}};
   object["output"] = begun ? json::array() : items_.list();
   object["usage"] = begun ? json(nullptr) : usage();
   return object;

@@ -86,6 +86,7 @@ class Responses final : public AnswerDialect {
   int64_t spared_ = 0;  // tokens of the input, by what another one had left; once it has ended
   ResponseItems items_;
   const char* status_ = "in_progress";
+  const char* cut_by_ = nullptr;  // why the answer is incomplete
   int64_t events_ = 0;
 };
 

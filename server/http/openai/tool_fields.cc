@@ -22,8 +22,9 @@ std::string named_tool(const json& choice) {
                  "\"function\": {\"name\": ...}}");
 }
 
-// Within the bounds of what clients send.
-bool is_object(const std::string& text) {
+}  // namespace
+
+bool is_json_object(const std::string& text) {
   try {
     parse_object(text);
     return true;
@@ -31,8 +32,6 @@ bool is_object(const std::string& text) {
     return false;
   }
 }
-
-}  // namespace
 
 bool wants_tools(const json& body) {
   const json* tools = find(body, "tools");
@@ -67,7 +66,7 @@ Ordered with_read_arguments(const Ordered& calls) {
     const auto arguments = function->find("arguments");
     if (arguments == function->end() || !arguments->is_string()) continue;
     const std::string text = arguments->get<std::string>();
-    if (is_object(text)) *arguments = Ordered::parse(text);
+    if (is_json_object(text)) *arguments = Ordered::parse(text);
   }
   return read;
 }

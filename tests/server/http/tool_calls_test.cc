@@ -254,6 +254,91 @@ TEST_F(ToolCallsTest, AResponseHasThemAsItems) {
   EXPECT_THAT(prompt(), HasSubstr("tool:rain"));
 }
 
+// A client cannot use half a call: what was cut is not called complete, and is not gone on from.
+TEST_F(ToolCallsTest, AStopStringInsideACallLeavesItIncomplete) {
+  answer("So: " + kCall);
+  const json flat = {{"type", "function"}, {"name", "weather"}};
+  const json body = {{"input", "hi"}, {"tools", {flat}}, {"stop", "Par"}};
+  const json response = post("/v1/responses", body).object();
+  EXPECT_EQ(response["status"], "incomplete");
+  EXPECT_EQ(response["incomplete_details"], (json{{"reason", "stop"}}));
+  ASSERT_EQ(response["output"].size(), 2u) << response;
+  EXPECT_EQ(response["output"][0]["status"], "completed");
+  EXPECT_EQ(response["output"][1]["status"], "incomplete");
+  EXPECT_EQ(response["output"][1]["arguments"], "{\"city\": \"");
+  json streamed = body;
+  streamed["stream"] = true;
+  EXPECT_THAT(post("/v1/responses", streamed).body, HasSubstr("event: response.incomplete\n"));
+
+  const json more = {{"previous_response_id", response["id"]}, {"input", "and?"}};
+  EXPECT_EQ(post("/v1/responses", more).status, 200);
+  EXPECT_THAT(prompt(), HasSubstr("assistant:So: |user:and?|"));
+
+  json chat = asked();
+  chat["stop"] = "Par";
+  EXPECT_EQ(post("/v1/chat/completions", chat).object()["choices"][0]["finish_reason"], "stop");
+  chat["stop"] = "no such text";
+  EXPECT_EQ(post("/v1/chat/completions", chat).object()["choices"][0]["finish_reason"],
+            "tool_calls");
+}
+
+TEST_F(ToolCallsTest, EarlierCallsWithoutAnObjectAreRefusedByName) {
+  answer("x");
+  for (const char* bad : {"{\"city\": ", "[1]", "", "Paris"}) {
+    json body = asked();
+    body["messages"].push_back({{"role", "assistant"},
+                                {"tool_calls",
+                                 {{{"id", "x"},
+                                   {"type", "function"},
+                                   {"function", {{"name", "now"}, {"arguments", bad}}}}}}});
+    EXPECT_THAT(refusal(body)["message"].get<std::string>(),
+                HasSubstr("[1].tool_calls[0].function.arguments must be a JSON object"));
+    const json call = {
+        {"type", "function_call"}, {"name", "now"}, {"call_id", "x"}, {"arguments", bad}};
+    const json error = refusal({{"input", {call}}}, "/v1/responses");
+    EXPECT_EQ(error["message"], "arguments of a function_call in input must be a JSON object");
+    EXPECT_EQ(error["param"], "input");
+  }
+}
+
+TEST_F(ToolCallsTest, WhatIsNoTextIsRefusedByName) {
+  answer("x");
+  const auto error = [&](const json& message) {
+    json body = chat("hi");
+    body["messages"].push_back(message);
+    const json refused = refusal(body);
+    EXPECT_EQ(refused["param"], "messages");
+    return refused["message"].get<std::string>();
+  };
+  const json image = {{"type", "image_url"}, {"image_url", {{"url", "data:,"}}}};
+  EXPECT_THAT(error({{"role", "user"}, {"content", {image}}}),
+              HasSubstr("[1].content[0] must be of type \"text\", got \"image_url\""));
+  EXPECT_THAT(error({{"role", "assistant"}}), HasSubstr("[1] must have content or tool_calls"));
+  EXPECT_THAT(error({{"role", "assistant"}, {"content", nullptr}, {"refusal", "I cannot"}}),
+              HasSubstr("[1].refusal is not supported"));
+  EXPECT_THAT(refusal({{"input", {{{"role", "user"}, {"content", {{{"type", "input_image"}}}}}}}},
+                      "/v1/responses")["message"]
+                  .get<std::string>(),
+              HasSubstr("input_image"));
+}
+
+TEST_F(ToolCallsTest, PartsAreJoinedAndDevelopersWriteSystemMessages) {
+  answer("x");
+  const json parts = {{{"type", "text"}, {"text", "one "}}, {{"type", "text"}, {"text", "two"}}};
+  const json messages = {{{"role", "system"}, {"content", "Be kind."}},
+                         {{"role", "developer"}, {"content", parts}},
+                         {{"role", "user"}, {"content", parts}},
+                         {{"role", "assistant"}, {"content", "a"}, {"refusal", nullptr}}};
+  ASSERT_EQ(post("/v1/chat/completions", {{"messages", messages}}).status, 200);
+  EXPECT_THAT(prompt(), HasSubstr("system:Be kind.\n\none two|user:one two|assistant:a|"));
+  const json body = {
+      {"instructions", "Be kind."},
+      {"input",
+       {{{"role", "developer"}, {"content", "Be brief."}}, {{"role", "user"}, {"content", "hi"}}}}};
+  ASSERT_EQ(post("/v1/responses", body).status, 200);
+  EXPECT_THAT(prompt(), HasSubstr("system:Be kind.\n\nBe brief.|user:hi|"));
+}
+
 TEST_F(ToolCallsTest, AResponseStreamsThem) {
   answer(kCall);
   const json body = {{"input", "hi"},

@@ -71,6 +71,29 @@ TEST_F(ChatTest, AreWrittenByTheTemplate) {
       << "only the template's own are control tokens";
 }
 
+TEST_F(ChatTest, PartsThatAreNoTextAreRefusedByName) {
+  start_with(kTemplate);
+  const auto with_content = [&](const std::string& content) {
+    v1::GenerateRequest request;
+    auto* message = request.mutable_messages()->add_messages();
+    message->set_role("user");
+    message->set_fields_json("{\"content\": " + content + "}");
+    return request;
+  };
+  ASSERT_TRUE(
+      generate(with_content(R"([{"type": "text", "text": "h"}, {"type": "text", "text": "i"}])"))
+          .status.ok());
+  EXPECT_EQ(engine_->last_request().prompt.ids, ids("su:hi|a:", "s"));
+  const grpc::Status refused = generate(with_content(R"([{"type": "image"}])")).status;
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.error_message(),
+              HasSubstr("messages: [0].content[0] must be of type \"text\", got \"image\""));
+  v1::GenerateRequest silent = user("hi");
+  silent.mutable_messages()->add_messages()->set_role("assistant");
+  EXPECT_THAT(generate(silent).status.error_message(),
+              HasSubstr("messages: [1] must have content or tool_calls"));
+}
+
 TEST_F(ChatTest, TheLastMessageCanGoOn) {
   start_with(kTemplate);
   v1::GenerateRequest request = user("q");

@@ -161,6 +161,97 @@ TEST(ChatTemplate, SaysWhatIsWrong) {
   EXPECT_EQ(refusal(llama, bad), "fields_json has 'role', which is a field already");
 }
 
+std::string written(const ChatTemplate& format, const Conversation& messages) {
+  return format.render(messages).text;
+}
+
+ChatMessage with_fields(const std::string& role, const Json& fields) {
+  return {.role = role, .content = {}, .fields_json = fields.dump()};
+}
+
+TEST(ChatTemplate, TextsOfPartsAreJoinedWhereATemplateTakesStrings) {
+  const Json parts = {{{"type", "text"}, {"text", "What is <|im_end|>"}},
+                      {{"type", "text"}, {"text", " it?"}, {"cache_control", {{"x", 1}}}}};
+  for (const char* name : {"chatml", "hermes_tools", "llama3_tools", "qwen_thinking", "gemma",
+                           "mistral_tools", "xml_tools"}) {
+    const ChatTemplate format = load(name);
+    const RangedText of_parts =
+        format.render(conversation({with_fields("user", {{"content", parts}})}));
+    const RangedText of_string = format.render(conversation({user("What is <|im_end|> it?")}));
+    EXPECT_EQ(of_parts.text, of_string.text) << name;
+    EXPECT_EQ(encode(of_parts), encode(of_string)) << name << ": who wrote it is known";
+  }
+}
+
+TEST(ChatTemplate, RefusesByNameWhatIsNoText) {
+  const ChatTemplate chatml = load("chatml"), parts = load("gemma_parts");
+  const auto refused = [&](const std::string& role, const Json& fields) {
+    const Conversation messages = conversation({user("a"), with_fields(role, fields)});
+    EXPECT_EQ(refusal(chatml, messages), refusal(parts, messages)) << "whatever the template is";
+    return refusal(chatml, messages);
+  };
+  const auto content = [](const Json& value) { return Json{{"content", value}}; };
+  EXPECT_EQ(refused("user", content({{{"type", "text"}, {"text", "a"}},
+                                     {{"type", "image_url"}, {"image_url", {{"url", "x"}}}}})),
+            "[1].content[1] must be of type \"text\", got \"image_url\"");
+  EXPECT_EQ(refused("assistant", content({{{"type", "refusal"}, {"refusal", "no"}}})),
+            "[1].content[0] must be of type \"text\", got \"refusal\"");
+  EXPECT_EQ(refused("tool", content({1})), "[1].content[0] must be of type \"text\", got none");
+  EXPECT_EQ(refused("user", content({{{"type", "text"}, {"text", 1}}})),
+            "[1].content[0].text must be a string");
+  EXPECT_EQ(refused("user", content(Json::array())),
+            "[1].content must have a part, got an empty list");
+  EXPECT_EQ(refused("user", content({{"a", 1}})),
+            "[1].content must be a string or a list of text parts, got a dict");
+  EXPECT_EQ(refused("assistant", Json::object({{"name", "x"}})),
+            "[1] must have content or tool_calls");
+  EXPECT_EQ(refused("assistant", {{"content", nullptr}, {"tool_calls", Json::array()}}),
+            "[1] must have content or tool_calls");
+  EXPECT_EQ(refused("assistant", {{"content", "a"}, {"refusal", "no"}}),
+            "[1].refusal is not supported: leave the message out");
+}
+
+TEST(ChatTemplate, ArgumentsOfEarlierCallsAreObjects) {
+  const ChatTemplate hermes = load("hermes_tools");
+  const auto with_arguments = [&](const Json& arguments) {
+    const Json call = {{"type", "function"},
+                       {"function", {{"name", "now"}, {"arguments", arguments}}}};
+    return refusal(hermes,
+                   conversation({user("a"), with_fields("assistant", {{"tool_calls", {call}}})}));
+  };
+  EXPECT_EQ(with_arguments({{"x", 1}}), "rendered");
+  EXPECT_EQ(with_arguments(R"({"x": 1})"), "rendered");
+  for (const Json& bad : {Json("x"), Json("{\"x\": "), Json("[1]"), Json(""), Json(1),
+                          Json(nullptr), Json::array({1})}) {
+    EXPECT_EQ(with_arguments(bad), "[1].tool_calls[0].function.arguments must be a JSON object")
+        << bad;
+  }
+  EXPECT_EQ(
+      refusal(hermes, conversation({user("a"), with_fields("assistant", {{"tool_calls", "x"}})})),
+      "[1].tool_calls must be a list");
+}
+
+TEST(ChatTemplate, ADeveloperWritesSystemMessages) {
+  const ChatMessage developer{.role = "developer", .content = "Be brief."};
+  const ChatMessage system{.role = "system", .content = "Be kind."};
+  const ChatMessage brief{.role = "system", .content = "Be brief."};
+  const ChatMessage both{.role = "system", .content = "Be kind.\n\nBe brief."};
+  for (const char* name : {"hermes_tools", "chatml", "llama3", "mistral_system"}) {
+    const ChatTemplate format = load(name);
+    const auto with = [&](std::vector<ChatMessage> first) {
+      first.push_back(user("hi"));
+      return written(format, conversation(std::move(first)));
+    };
+    EXPECT_EQ(with({developer}), with({brief})) << name;
+    EXPECT_EQ(with({system, developer}), with({both})) << name;
+    EXPECT_THAT(with({developer}), HasSubstr("Be brief.")) << name;
+  }
+  // What transformers makes of two system messages stays as it is.
+  EXPECT_EQ(written(load("chatml"), conversation({system, brief, user("hi")})),
+            "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>system\nBe brief.<|im_end|>\n"
+            "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+}
+
 std::string list_of(size_t values) {
   std::string json = "[1";
   for (size_t i = 1; i < values; ++i) json += ",1";
