@@ -122,7 +122,7 @@ void Engine::end_unwanted(Clock::time_point now) {
 }
 
 void Engine::admit(Clock::time_point now) {
-  if (!waiting_.empty()) waiting_.count_slots(running_, now);
+  if (!waiting_.empty()) waiting_.count_slots(running_);
   while (auto sequence = waiting_.admit_next(now)) {
     stats_.prefix_tokens += sequence->prompt.prefix.tokens;
     guide(*sequence);
@@ -139,7 +139,7 @@ void Engine::guide(Sequence& sequence) {
                    .allowed = asked.allowed_ids,
                    .min_tokens = asked.min_tokens,
                    .ids = vocab_.usable,
-                   .client = sequence.caller.share()};
+                   .client = sequence.caller.group()};
   if (!asked.ignore_eos) {
     rules.ends.insert(rules.ends.end(), vocab_.eos_ids.begin(), vocab_.eos_ids.end());
   }
@@ -204,7 +204,7 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
 // no slot wait for one.
 void Engine::fork_choices(Sequence& sequence, Batch& batch, Clock::time_point now) {
   const auto& siblings = sequence.prompt.siblings;
-  waiting_.count_slots(running_, now);
+  waiting_.count_slots(running_);
   for (const auto& choice : forked_) waiting_.count_slot(choice->caller.share());
   size_t next = 0;
   for (; next < siblings.size(); ++next) {

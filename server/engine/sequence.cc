@@ -42,7 +42,7 @@ Pending Sequence::ready(int chunk) const {
   if (decode.unread) return waits();
   if (decodes()) {
     return {
-        .tokens = may_decode() ? 1 : 0, .prompt = false, .scored = false, .tenant = caller.share()};
+        .tokens = may_decode() ? 1 : 0, .prompt = false, .scored = false, .tenant = caller.group()};
   }
   const int left = prompt.left();
   const bool more = prompt.feed != nullptr || (guide != nullptr && !guide->ready());
@@ -52,7 +52,7 @@ Pending Sequence::ready(int chunk) const {
           .scored = scored(),
           .place = prompt.place,
           .most = prompt.to_point().value_or(INT32_MAX),
-          .tenant = caller.share(),
+          .tenant = caller.group(),
           .weight = caller.limits.weight};
 }
 

@@ -103,7 +103,7 @@ struct Sequence {
             .prompt = !decodes(),
             .scored = scored(),
             .place = prompt.place,
-            .tenant = caller.share()};
+            .tenant = caller.group()};
   }
   // When it is ended if nothing has come until then.
   std::optional<Clock::time_point> patience_ends() const;

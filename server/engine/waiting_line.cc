@@ -256,10 +256,6 @@ std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now) {
   return nullptr;
 }
 
-int WaitingLine::most_slots_of(const Identity& who) const {
-  return most_slots(who, pool_.slots(), several_known_);
-}
-
 Waiter WaitingLine::waiter_of(const Waiting& waiting) const {
   const Identity& caller = waiting.request.caller;
   return {.place = waiting.place,
@@ -276,7 +272,7 @@ WaitingLine::Line::iterator WaitingLine::next_in_turn(Clock::time_point now) {
   in_turn_.clear();
   for (const Waiting& waiting : waiting_) in_turn_.push_back(waiter_of(waiting));
   const std::optional<TenantId> tenant =
-      tenant_in_turn(in_turn_, uses_, pool_.slots(), seconds_of(now));
+      tenant_in_turn(in_turn_, SlotUse(uses_, pool_.slots(), seconds_of(now)));
   if (!tenant) return waiting_.end();
   in_turn_.clear();
   in_turn_at_.clear();
@@ -302,11 +298,9 @@ void WaitingLine::forget_uses() {
   });
 }
 
-void WaitingLine::count_slots(std::span<const std::unique_ptr<Sequence>> running,
-                              Clock::time_point now) {
+void WaitingLine::count_slots(std::span<const std::unique_ptr<Sequence>> running) {
   for (TenantUse& use : uses_) use.slots = 0;
   for (const auto& sequence : running) ++use_of(sequence->caller.share()).slots;
-  several_known_ = several_are_known(uses_, seconds_of(now));
 }
 
 bool WaitingLine::is_shared(Clock::time_point now) const {
@@ -317,18 +311,23 @@ bool WaitingLine::is_shared(Clock::time_point now) const {
 bool WaitingLine::make_room() { return pool_.free_slots() > 0 || sessions_.evict_one(); }
 
 std::optional<StateSlot> WaitingLine::free_slot(const Identity& caller, Clock::time_point now) {
-  TenantUse& use = use_of(caller.share());
-  if (!may_have_more(use, most_slots_of(caller))) return std::nullopt;
-  if (last_is_kept(uses_, pool_.slots(), seconds_of(now))) return std::nullopt;
+  TenantUse& own = use_of(caller.share());
+  const SlotUse use(uses_, pool_.slots(), seconds_of(now));
+  if (!use.may_have_more(own, most_slots_of(caller))) return std::nullopt;
+  const auto has_fewer = [&](const TenantUse& other, double weight) {
+    const auto its = use.rank(other, weight), mine = use.rank(own, caller.limits.weight);
+    return same_group(other.tenant, caller.share()) ? its.own < mine.own
+                                                    : its.of_group < mine.of_group;
+  };
   const auto waits_with_less = [&](const Waiting& other) {
     const Identity& who = other.request.caller;
-    return who.share() != caller.share() &&
-           may_have_more(use_of(who.share()), most_slots_of(who)) &&
-           use_of(who.share()).slots / who.limits.weight < use.slots / caller.limits.weight;
+    const TenantUse* its = use.of(who.share());
+    return who.share() != caller.share() && use.may_have_more(*its, most_slots_of(who)) &&
+           has_fewer(*its, who.limits.weight);
   };
   if (std::ranges::any_of(waiting_, waits_with_less)) return std::nullopt;
   if (!make_room()) return std::nullopt;
-  ++use.slots;
+  ++own.slots;
   return pool_.acquire_unset();
 }
 

@@ -62,14 +62,14 @@ class WaitingLine {
   // Not where the tenant has what it may have, or others wait that have less.
   std::optional<StateSlot> free_slot(const Identity& caller, Clock::time_point now);
   // Which slots are in use: once before each round of the two above.
-  void count_slots(std::span<const std::unique_ptr<Sequence>> running, Clock::time_point now);
+  void count_slots(std::span<const std::unique_ptr<Sequence>> running);
   void count_slot(TenantId tenant) { ++use_of(tenant).slots; }
   // The choices from `first` of its siblings on, who found no slot, wait.
   void wait_again(const Sequence& sequence, size_t first);
   // Lets go of all of them, and of what has arrived and was not looked at. The queue is closed.
   void drop_all(Finish why, Clock::time_point now);
 
-  // Whether several tenants have asked lately: then steps are kept short.
+  // Whether several tenants, or addresses, have asked lately: then steps are kept short.
   bool is_shared(Clock::time_point now) const;
 
   bool empty() const { return waiting_.empty() && parked_.empty() && parked_commands_.empty(); }
@@ -126,7 +126,7 @@ class WaitingLine {
   Ending overload(const Waiting& waiting, const EngineLoad& load, Clock::time_point now) const;
   void line_up(Line& one);
   Waiter waiter_of(const Waiting& waiting) const;
-  int most_slots_of(const Identity& who) const;
+  int most_slots_of(const Identity& who) const { return most_slots(who, pool_.slots()); }
   Line::iterator next_in_turn(Clock::time_point now);
   static constexpr size_t kMostUses = 256;  // then those of others are forgotten
   TenantUse& use_of(TenantId tenant);
@@ -152,7 +152,6 @@ class WaitingLine {
   std::vector<Line::iterator> in_turn_at_;
   std::vector<TenantUse> uses_;  // of all tenants in the line and in slots, and of many others
   uint64_t turns_ = 0;           // of tenants
-  bool several_known_ = false;   // of tenants, as shares.h has it
   bool turn_of_shortest_ = false;
 };
 

@@ -42,6 +42,7 @@ Connection::Connection(HttpContext& context, asio::ip::tcp::socket socket, const
       peer_(peer.address),
       subject_(peer.subject),
       network_(peer.of_this_machine ? "" : peer.network),
+      number_(peer.number),
       buffer_(kMostBuffered) {}
 
 void Connection::start() {
@@ -102,7 +103,7 @@ Refused Connection::identify() {
     return {};
   }
   caller_ = context_.serving.access.identify(
-      {field_of(parser_->get(), "Authorization"), subject_, peer_, network_});
+      {field_of(parser_->get(), "Authorization"), subject_, peer_, network_, number_});
   Refused refused = check_role(caller_, least);
   if (refused || least == Role::kUser || context_.options.operators) return refused;
   return Refusal{.code = Refusal::Code::kForbidden,
@@ -139,7 +140,7 @@ bool Connection::hold_body() {
   body_held_ = std::bit_ceil(size);
   body_share_ = {};
   body_share_ =
-      context_.serving.message_bytes.take(static_cast<int64_t>(body_held_), caller_.tenant);
+      context_.serving.message_bytes.take(static_cast<int64_t>(body_held_), caller_.share());
   return static_cast<bool>(body_share_);
 }
 

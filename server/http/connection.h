@@ -91,6 +91,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::beast::tcp_stream stream_;
   const std::string peer_, subject_;  // see Peer
   const std::string network_;         // empty: of this machine
+  const uint32_t number_;             // of all connections
   const Clock::time_point began_ = Clock::now();
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;  // of the request that is being read

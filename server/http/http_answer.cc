@@ -32,7 +32,8 @@ class HttpAnswer::Part final : public AnswerDoor {
   void open(const std::string& id) {
     alive_ = owner_.self_;
     asked_.id = id;
-    call_->open(owner_.request_.caller, 0, id);
+    const auto bytes = static_cast<int64_t>(bytes_to_read(asked_));
+    call_->open(owner_.request_.caller, {.bytes = bytes, .held_by_door = true}, id);
   }
   void left() { call_->left(); }
   void written() {
@@ -100,7 +101,7 @@ Refused HttpAnswer::admit() {
   if (Refused refused = serving_.availability()) return refused;
   if (Refused refused = read_deadline()) return refused;
   const size_t bytes = request_.body.size();
-  body_share_ = serving_.message_bytes.take(static_cast<int64_t>(bytes));
+  body_share_ = serving_.message_bytes.take(static_cast<int64_t>(bytes), request_.caller.share());
   if (!body_share_) {
     return exhausted(
         "the requests under way fill the memory that there is for them: try again later");
@@ -145,6 +146,8 @@ void HttpAnswer::start(Refused refused) {
   const auto alive = self_;
   if (!refused) refused = open_parts();
   if (!refused) return;
+  counted_as_ = CountedAs::kRefused;
+  serving_.registry.refused();
   refused = serving_.report(std::move(refused));
   CallTrace trace(serving_.options.tracer, request_.origin, arrival_);
   trace.ended(refused, nullptr, request_.request_id, request_.caller.tenant_name);
@@ -165,7 +168,7 @@ void HttpAnswer::start(Refused refused) {
 }
 
 Refused HttpAnswer::open_parts() {
-  const auto most = static_cast<size_t>(std::max(serving_.queue.max_waiting(), 1));
+  const auto most = static_cast<size_t>(serving_.most_at_once(request_.caller));
   if (asked_.size() > most) {
     return invalid("prompt", "prompt must be at most {} prompts, got {}", most, asked_.size());
   }
@@ -177,7 +180,10 @@ Refused HttpAnswer::open_parts() {
     if (parts_.empty()) return refused;
     if (refused) fail(*refused);
     parts = unfinished_ = parts_.size();
+    counted_as_ = CountedAs::kParts;
   }
+  serving_.registry.leave(this);
+  serving_.registry.gone(/*was_refused=*/false);
   // They live until all have finished, the last of which is opened here.
   for (size_t p = 0; p < parts; ++p) parts_[p]->open(id_of(p));
   return {};
@@ -297,10 +303,10 @@ void HttpAnswer::abort(CallRegistry::Reason) { unwanted_ = true; }
 void HttpAnswer::done() {
   const auto alive = std::move(self_);
   connection_.reset();
-  serving_.registry.leave(this);
-  CallRegistry& registry = serving_.registry;
   for (const auto& part : parts_) part->done();
-  registry.gone(false);
+  if (counted_as_ == CountedAs::kParts) return;
+  serving_.registry.leave(this);
+  serving_.registry.gone(counted_as_ == CountedAs::kRefused);
 }
 
 }  // namespace recurve

@@ -52,8 +52,12 @@ class HttpAnswer final : public Exchange, private CallRegistry::Call, private Ex
   void conclude();
   void fail(const Refused& refusal);
 
+  // Among the calls under way: one call while it is read, then as many as there are parts.
+  enum class CountedAs { kItself, kRefused, kParts };
+
   const Clock::time_point arrival_ = Clock::now();
   Serving& serving_;
+  CountedAs counted_as_ = CountedAs::kItself;
   std::shared_ptr<HttpAnswer> self_;
   ByteBudget::Share body_share_;
   HttpRequest request_;

@@ -41,7 +41,7 @@ void UnaryExchange::begin() {
 
 Refused UnaryExchange::admit() {
   const size_t bytes = request_.body.size();
-  body_share_ = serving_.message_bytes.take(static_cast<int64_t>(bytes), request_.caller.tenant);
+  body_share_ = serving_.message_bytes.take(static_cast<int64_t>(bytes), request_.caller.share());
   const auto most = static_cast<size_t>(serving_.options.max_tokenising);
   if (body_share_ && serving_.text.try_post(this, bytes, most, request_.caller.share())) return {};
   return Refusal{.code = Refusal::Code::kExhausted,

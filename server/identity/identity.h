@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string_view>
 
@@ -11,6 +12,23 @@ namespace recurve {
 // Whose sessions, requests and share of the server something is. Two tenants never see each other's
 // names.
 using TenantId = uint32_t;
+
+// Where there are no keys, connections stand for tenants, and have numbers of their own: of the
+// address that a connection comes from, and of the connection. What those of one address share is
+// the group's; a tenant is a group by itself.
+inline constexpr TenantId kVisitors = TenantId{1} << 31;
+inline constexpr TenantId kThisMachine = kVisitors;  // the group of its own connections
+inline constexpr int kConnectionBits = 15;
+inline constexpr TenantId kConnections = (TenantId{1} << kConnectionBits) - 1;
+
+inline constexpr bool is_visitor(TenantId share) { return (share & kVisitors) != 0; }
+inline constexpr TenantId group_of(TenantId share) {
+  return is_visitor(share) ? share & ~kConnections : share;
+}
+inline constexpr bool same_group(TenantId a, TenantId b) { return group_of(a) == group_of(b); }
+inline constexpr TenantId last_of_group(TenantId share) {
+  return is_visitor(share) ? share | kConnections : share;
+}
 
 // What a caller may do; each may do what those before it may.
 enum class Role : uint8_t {
@@ -39,6 +57,18 @@ struct TenantLimits {
   static constexpr int64_t kNoBytes = std::numeric_limits<int64_t>::max();
 };
 
+// Of networks and connections, of which there may be very many: some may have one number. No
+// connection is 0. network: as Peer has it; empty: this machine. connection: its number; 0: it
+// comes by none, and is no visitor without a network.
+inline TenantId visitor_of(std::string_view network, uint32_t connection) {
+  if (network.empty() && connection == 0) return 0;
+  constexpr TenantId kNetworks = (1 << 16) - 1;
+  const auto hash = static_cast<TenantId>(std::hash<std::string_view>{}(network) % kNetworks);
+  const TenantId number = network.empty() ? 0 : 1 + hash;
+  const TenantId by = connection == 0 ? 1 : 1 + (connection - 1) % kConnections;
+  return kVisitors | number << kConnectionBits | by;
+}
+
 // A few letters that are copied with what has them; more are cut off.
 template <size_t kMost>
 class ShortText {
@@ -63,11 +93,13 @@ struct Identity {
   // For logs: the id of the key that was shown, and where from. Empty: none, unknown.
   ShortText<15> key_id = {};
   ShortText<47> peer = {};
-  // Where there are no keys, and one address of the network stands for another's: which. 0: none.
-  TenantId network = 0;
+  // Where there are no keys: which connection the call came by, as is_visitor() has it. 0: none.
+  TenantId visitor = 0;
 
-  // Who has a share of slots and steps.
-  TenantId share() const { return network != 0 ? network : tenant; }
+  // Who has a share of slots, of the queue, of text threads and of memory for messages.
+  TenantId share() const { return visitor != 0 ? visitor : tenant; }
+  // And of steps, which connections of one address have together.
+  TenantId group() const { return group_of(share()); }
 };
 
 // Where the server has no keys, whoever reaches a door is this one. A keys file may name the tenant

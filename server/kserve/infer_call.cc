@@ -34,7 +34,7 @@ void InferCall::start() {
   early_ = check_role(caller, Role::kUser);
   if (!early_) early_ = serving.availability();
   if (!early_) {
-    message_share_ = serving.message_bytes.take(message_bytes_, request_.asked.caller.tenant);
+    message_share_ = serving.message_bytes.take(message_bytes_, request_.asked.caller.share());
     const auto most = static_cast<size_t>(serving.options.max_tokenising);
     const auto bytes = static_cast<size_t>(message_bytes_);
     if (message_share_ && serving.text.try_post(this, bytes, most, request_.asked.caller.share()))
@@ -110,7 +110,7 @@ void InferCall::begin() {
   message_share_ = {};
   std::lock_guard lock(mutex_);
   served_ = new Generation(context_.serving, *this);
-  served_->open(request_.asked.caller, early_ ? 0 : message_bytes_);
+  served_->open(request_.asked.caller, {.bytes = early_ ? 0 : message_bytes_});
   if (gone_) served_->left();
 }
 

@@ -2,7 +2,9 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -24,6 +26,7 @@ struct Peer {
   std::string subject = {};
   // How gRPC writes it, in grpc::ServerContext::peer().
   std::string grpc_name;
+  uint32_t number = 0;           // of the connection, from 1 on, of all that were accepted
   bool of_this_machine = false;  // it is at a loopback address or a socket of this machine
 };
 
@@ -46,6 +49,8 @@ class Connections {
   explicit Connections(Limits limits) : limits_(limits) {}
 
   const Limits& limits() const { return limits_; }
+  // Of a connection that has just been accepted: Peer's.
+  uint32_t next_number() { return ++numbers_; }
   // Writes down a connection that has just been accepted, unless there are too many. Sweeps before
   // it says so, at most every kSweepInterval.
   Verdict add(int descriptor, const Peer& peer);
@@ -77,6 +82,7 @@ class Connections {
   void erase(std::unordered_map<int, Connection>::iterator connection);
 
   const Limits limits_;
+  std::atomic<uint32_t> numbers_{0};
   mutable std::mutex mutex_;
   std::unordered_map<int, Connection> by_descriptor_;
   std::unordered_map<std::string, Named> by_name_;

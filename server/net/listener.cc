@@ -96,6 +96,7 @@ bool Listener::accept_all(int listening) {
 }
 
 void Listener::receive(int descriptor, Peer peer) {
+  peer.number = connections_->next_number();
   const Connections::Verdict verdict = connections_->add(descriptor, peer);
   if (verdict != Connections::Verdict::kTaken) return refuse(descriptor, peer, verdict);
   if (handshaker_ == nullptr) return take_(descriptor, peer);

@@ -4,20 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <functional>
 #include <string>
-
-#include "server/identity/tenants.h"
 
 namespace recurve {
 namespace {
-
-// Of networks, of which there may be very many: some may have one number. Never 0, nor a tenant's.
-TenantId number_of(std::string_view network) {
-  if (network.empty()) return 0;
-  constexpr TenantId kNetworks = TenantId{1} << 31, kMany = (1 << 16) - 1;
-  return kNetworks | static_cast<TenantId>(std::hash<std::string_view>{}(network)&kMany);
-}
 
 // The key, where the header has one; the scheme may be in any case.
 std::string_view bearer(std::string_view authorization) {
@@ -37,8 +27,7 @@ Identity Access::identify(const Visitor& visitor) const {
   if (keys_ == nullptr) {
     Identity anyone = kAnyone;
     anyone.peer = visitor.address;
-    anyone.network = number_of(visitor.network);
-    if (anyone.network != 0) anyone.limits.slot_share = kShareOfOne;
+    anyone.visitor = visitor_of(visitor.network, visitor.connection);
     return anyone;
   }
   const std::string_view key = bearer(visitor.authorization);

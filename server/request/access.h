@@ -26,9 +26,11 @@ class Access {
     std::string_view address;
     // What a limit by address counts under; empty: it comes from this machine.
     std::string_view network;
+    uint32_t connection = 0;  // Peer's number; 0: it comes by none
   };
   // The audit has a line of each stranger, with the id of a key that stands in front of its secret.
-  // Without keys, those who come from one other network share slots and steps as a tenant would.
+  // Without keys, addresses share the server as tenants would, and connections what is their
+  // address's.
   Identity identify(const Visitor& visitor) const;
 
  private:

@@ -9,8 +9,10 @@
 
 namespace recurve {
 
-// Bounds what all calls together hold of something, and knows how much of it each tenant has: a
-// part of it is for small calls alone, which large ones cannot fill. Any thread.
+// Bounds what all calls together hold of something, and what each has of it who shares the server
+// (Identity::share()): a part of it is for small calls alone, which large ones cannot fill, and
+// large calls of one share, and of one group of shares, may hold three times what is left. Any
+// thread.
 class ByteBudget {
  public:
   explicit ByteBudget(int64_t most) : most_(most) {}
@@ -21,68 +23,84 @@ class ByteBudget {
     Share() = default;
     Share(Share&& other) noexcept
         : budget_(std::exchange(other.budget_, nullptr)),
-          tenant_(other.tenant_),
+          share_(other.share_),
           bytes_(other.bytes_) {}
     Share& operator=(Share&& other) noexcept {
       std::swap(budget_, other.budget_);
-      std::swap(tenant_, other.tenant_);
+      std::swap(share_, other.share_);
       std::swap(bytes_, other.bytes_);
       return *this;
     }
     ~Share() {
-      if (budget_ != nullptr) budget_->give_back(tenant_, bytes_);
+      if (budget_ != nullptr) budget_->give_back(share_, bytes_);
     }
     explicit operator bool() const { return budget_ != nullptr; }
 
    private:
     friend class ByteBudget;
-    Share(ByteBudget* budget, TenantId tenant, int64_t bytes)
-        : budget_(budget), tenant_(tenant), bytes_(bytes) {}
+    Share(ByteBudget* budget, TenantId share, int64_t bytes)
+        : budget_(budget), share_(share), bytes_(bytes) {}
     ByteBudget* budget_ = nullptr;
-    TenantId tenant_ = 0;
+    TenantId share_ = 0;
     int64_t bytes_ = 0;
   };
 
   static constexpr int64_t kSmall = 64 << 10;  // most bytes of a small call
 
-  // For a call of the tenant. Empty if it does not fit, or if there is no memory to write it down.
+  // For a call of that share. Empty if it does not fit, or if there is no memory to write it down.
   // Something always fits where nothing is taken.
-  Share take(int64_t bytes, TenantId tenant = kAnyone.tenant) {
-    const int64_t most = bytes <= kSmall ? most_ : most_ - most_ / 8;
+  Share take(int64_t bytes, TenantId share) {
     const std::lock_guard lock(mutex_);
-    if (used_ > 0 && used_ + bytes > most) return {};
+    if (!fits(bytes, share)) return {};
     try {
-      used_by_[tenant] += bytes;
+      used_by_[share] += bytes;
     } catch (const std::bad_alloc&) {
       return {};
     }
     used_ += bytes;
-    return {this, tenant, bytes};
+    return {this, share, bytes};
   }
 
   int64_t used() const {
     const std::lock_guard lock(mutex_);
     return used_;
   }
-  // What the calls of one tenant have.
-  int64_t used(TenantId tenant) const {
+  // What the calls of one share have.
+  int64_t used(TenantId share) const {
     const std::lock_guard lock(mutex_);
-    const auto found = used_by_.find(tenant);
-    return found == used_by_.end() ? 0 : found->second;
+    return used_between(share, share);
   }
 
  private:
-  void give_back(TenantId tenant, int64_t bytes) {
+  bool fits(int64_t bytes, TenantId share) const {
+    if (used_ == 0) return true;
+    if (bytes <= kSmall) return used_ + bytes <= most_;
+    if (used_ + bytes > most_ - most_ / 8) return false;
+    const auto may_have = [&](int64_t has) {
+      return has == 0 || has + bytes <= kTimesWhatIsLeft * (most_ - used_ - bytes);
+    };
+    return may_have(used_between(share, share)) &&
+           may_have(used_between(group_of(share), last_of_group(share)));
+  }
+  int64_t used_between(TenantId first, TenantId last) const {
+    int64_t used = 0;
+    for (auto it = used_by_.lower_bound(first); it != used_by_.end() && it->first <= last; ++it) {
+      used += it->second;
+    }
+    return used;
+  }
+  void give_back(TenantId share, int64_t bytes) {
     const std::lock_guard lock(mutex_);
     used_ -= bytes;
-    const auto found = used_by_.find(tenant);
+    const auto found = used_by_.find(share);
     if (found != used_by_.end() && (found->second -= bytes) == 0) used_by_.erase(found);
   }
 
+  static constexpr int64_t kTimesWhatIsLeft = 3;  // that one share may have
   const int64_t most_;
   mutable std::mutex mutex_;
   int64_t used_ = 0;
-  std::map<TenantId, int64_t> used_by_;  // of those that have something
+  std::map<TenantId, int64_t> used_by_;  // of shares that have something
 };
 
 }  // namespace recurve

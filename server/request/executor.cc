@@ -39,13 +39,18 @@ Executor::~Executor() {
 
 void Executor::post(Task* task) { push(task, 0, 0, std::unique_lock(mutex_)); }
 
+void Executor::post(Task* task, size_t bytes, TenantId share) {
+  push(task, TaskLanes<Task>::lane_of(bytes), share, std::unique_lock(mutex_));
+}
+
 void Executor::post(std::function<void()> job) { post(new Job(std::move(job))); }
 
 bool Executor::try_post(Task* task, size_t bytes, size_t most, TenantId share) {
   const int lane = TaskLanes<Task>::lane_of(bytes);
   std::unique_lock lock(mutex_);
   if (tasks_.waiting(lane) >= most) return false;
-  if (share != 0 && tasks_.waiting(lane, share) >= most - most / 8) return false;
+  const bool has_one = share != 0 && tasks_.waiting(lane, share) > 0;
+  if (has_one && tasks_.waiting_of_group(lane, share) >= most - most / 8) return false;
   push(task, lane, share, std::move(lock));
   return true;
 }
@@ -102,7 +107,20 @@ void Executor::run(TaskLanes<Task>::Next next, std::unique_lock<std::mutex>& loc
 }
 
 void Strand::add(int pokes) {
-  if (pokes_.fetch_add(pokes) == 0) executor_.post(this);
+  if (pokes_.fetch_add(pokes) == 0) post();
+}
+
+void Strand::post() {
+  waited_to_read_ = to_read_.exchange(0);
+  executor_.post(this, waited_to_read_, share_);
+}
+
+bool Strand::may_read(size_t bytes) {
+  using Lanes = TaskLanes<Executor::Task>;
+  if (Lanes::lane_of(bytes) <= Lanes::lane_of(waited_to_read_)) return true;
+  to_read_ = bytes;
+  poke();
+  return false;
 }
 
 void Strand::run() {
@@ -117,7 +135,7 @@ void Strand::run() {
     failed(error);
   }
   // It goes behind all others, not at once, so that no strand keeps a thread to itself.
-  if (pokes_.fetch_sub(seen) != seen) executor_.post(this);
+  if (pokes_.fetch_sub(seen) != seen) post();
 }
 
 }  // namespace recurve

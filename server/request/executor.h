@@ -37,8 +37,10 @@ class Executor {
   void post(Task* task);
   void post(std::function<void()> job);
   // A task that reads so many bytes, of whoever has that share of the threads: those of several
-  // take turns. False, and nothing happens, where `most` about as long wait already, or, of one
-  // share of several, seven eighths of that.
+  // take turns.
+  void post(Task* task, size_t bytes, TenantId share);
+  // The same. False, and nothing happens, where `most` about as long wait already, or, of one
+  // group of shares, seven eighths of that: the rest is for shares of which none waits.
   bool try_post(Task* task, size_t bytes, size_t most, TenantId share = 0);
   // A task that waits need not wait for long: nobody wants it any more. Nothing where it runs, or
   // has run.
@@ -76,12 +78,18 @@ class Strand : private Executor::Task {
   explicit Strand(Executor& executor) : executor_(executor) {}
   virtual ~Strand() = default;
 
+  // Whose it is, see Executor::try_post(). Before the launch.
+  void set_share(TenantId share) { share_ = share; }
   void launch() { executor_.post(this); }
   // The first work() on another executor, as try_post() has it. False, and nothing is launched, if
   // too many wait there.
-  bool launch_on(Executor& other, size_t bytes, size_t most, TenantId share) {
-    return other.try_post(this, bytes, most, share);
+  bool launch_on(Executor& other, size_t bytes, size_t most) {
+    waited_to_read_ = bytes;
+    return other.try_post(this, bytes, most, share_);
   }
+  // Of work(): whether it may read so many bytes now. If it has not waited among tasks that are
+  // about as long, it may not, and is called again once it has.
+  bool may_read(size_t bytes);
   // That first work() need not wait for long.
   void hasten_on(Executor& other) { other.hasten(this); }
 
@@ -99,8 +107,13 @@ class Strand : private Executor::Task {
 
   void run() final;
   void add(int pokes);
+  void post();
 
   Executor& executor_;
+  TenantId share_ = 0;
+  // Bytes: that the next work() is to read, and for which the one that is posted has waited.
+  std::atomic<size_t> to_read_{0};
+  size_t waited_to_read_ = 0;
   // Since the last work() began; a task is posted while there are any. The first is the launch.
   std::atomic<int> pokes_{1};
 };

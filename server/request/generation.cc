@@ -26,7 +26,7 @@ Refused Generation::begin() {
 // A request waits for its constraint in front of the queue, and holds nothing.
 Refused Generation::compile() {
   auto outcome = serving_.constraints->compile(
-      *parsed_->constraint, caller_.share(), [this] { poke(); }, &waiter_);
+      *parsed_->constraint, caller_.group(), [this] { poke(); }, &waiter_);
   return outcome ? compiled(*std::move(outcome)) : Refused();
 }
 

@@ -1,6 +1,7 @@
 #include "server/request/score_input.h"
 
 #include <algorithm>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -23,7 +24,7 @@ Refused ScoreInput::add(ScorePiece piece) {
     return invalid("piece", "pieces must all be text or all be ids, got both");
   }
   kind_ = kind;
-  if (kind == Kind::kIds) return add_ids(std::get<std::vector<int32_t>>(piece.content));
+  if (kind == Kind::kIds) return add_ids(std::get<std::vector<int32_t>>(std::move(piece.content)));
   std::string& text = std::get<std::string>(piece.content);
   if (Refused refused = check_text("text", text, rules_)) return refused;
   text_ = std::move(text);
@@ -31,7 +32,7 @@ Refused ScoreInput::add(ScorePiece piece) {
   return {};
 }
 
-Refused ScoreInput::add_ids(const std::vector<int32_t>& ids) {
+Refused ScoreInput::add_ids(std::vector<int32_t> ids) {
   for (const int32_t id : ids) {
     if (id < 0 || id >= rules_.vocab.usable) {
       return invalid("ids", "ids must be in [0, {}), got {} at index {}", rules_.vocab.usable, id,
@@ -39,9 +40,18 @@ Refused ScoreInput::add_ids(const std::vector<int32_t>& ids) {
     }
     ++checked_ids_;
     bytes_ += static_cast<int64_t>(rules_.tokenizer->token_bytes(id).size());
-    ids_.push_back(id);
   }
+  piece_ids_ = std::move(ids);
+  read_ids_ = 0;
   return {};
+}
+
+void ScoreInput::read_ids(size_t wanted) {
+  if (ids_.size() >= wanted) return;
+  const std::span rest = std::span(piece_ids_).subspan(read_ids_);
+  const auto part = rest.first(std::min(wanted - ids_.size(), rest.size()));
+  ids_.insert(ids_.end(), part.begin(), part.end());
+  read_ids_ += part.size();
 }
 
 Refused ScoreInput::read(size_t wanted) {
@@ -52,8 +62,8 @@ Refused ScoreInput::read(size_t wanted) {
     read_ += part.size();
     if (Refused refused = read_text(part)) return refused;
   }
-  const bool all_read = read_ == text.size();
-  return ended_ && all_read && !complete_ ? read_end() : Refused();
+  read_ids(wanted);
+  return ended_ && all_read() && !complete_ ? read_end() : Refused();
 }
 
 Refused ScoreInput::read_text(std::string_view part) {

@@ -15,9 +15,9 @@
 
 namespace recurve {
 
-// The text of one Score on its way from pieces to ids. Holds one piece, the ids asked for, and
-// of the text what waits for a border between tokens. Refusals are kInvalid. One thread at
-// a time.
+// The text of one Score on its way from pieces to ids. Holds one piece, of text or of ids, the ids
+// asked for, and of the text what waits for a border between tokens. Refusals are kInvalid. One
+// thread at a time.
 class ScoreInput {
  public:
   // `rules` and what `unwanted` points to outlive it. `most_held`: bytes that may wait for a
@@ -32,7 +32,7 @@ class ScoreInput {
   // has been read.
   Refused read(size_t wanted);
 
-  bool hungry() const { return !ended_ && read_ == text_.size(); }
+  bool hungry() const { return !ended_ && all_read(); }
   bool complete() const { return complete_; }  // all ids of the text are there, or were
   std::vector<int32_t> take_ids() { return std::exchange(ids_, {}); }
   size_t ids() const { return ids_.size(); }
@@ -43,7 +43,9 @@ class ScoreInput {
  private:
   enum class Kind { kNone, kText, kIds };
 
-  Refused add_ids(const std::vector<int32_t>& ids);
+  Refused add_ids(std::vector<int32_t> ids);
+  bool all_read() const { return read_ == text_.size() && read_ids_ == piece_ids_.size(); }
+  void read_ids(size_t wanted);
   Refused read_text(std::string_view part);
   Refused read_end();
 
@@ -55,7 +57,9 @@ class ScoreInput {
   Kind kind_ = Kind::kNone;  // of all pieces
   std::string text_;         // of the last piece
   size_t read_ = 0;          // bytes of it
-  std::string character_;    // of which the rest has not come
+  std::vector<int32_t> piece_ids_;
+  size_t read_ids_ = 0;
+  std::string character_;  // of which the rest has not come
   std::unique_ptr<TextEncoder> encoder_;
   std::vector<int32_t> ids_;
   int64_t bytes_ = 0;

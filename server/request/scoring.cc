@@ -41,16 +41,24 @@ Refused Scoring::read_on() {
 }
 
 Refused Scoring::take_piece() {
-  const ScoreDoor::Arrival arrival = door_.arrived();
-  if (arrival == ScoreDoor::Arrival::kNothing) return {};
+  using Arrival = ScoreDoor::Arrival;
+  if (arrival_ == Arrival::kNothing) {
+    arrival_ = door_.arrived();
+    if (arrival_ == Arrival::kNothing) return {};
+    if (arrival_ == Arrival::kPiece) {
+      if (Refused refused = hold(door_.piece_bytes())) return refused;
+    }
+  }
+  const bool is_piece = arrival_ == Arrival::kPiece;
+  if (is_piece && !may_read(static_cast<size_t>(door_.piece_bytes()))) return {};
+  arrival_ = Arrival::kNothing;
   asked_ = false;
-  if (arrival == ScoreDoor::Arrival::kEnd) {
+  if (!is_piece) {
     input_.end();
     return {};
   }
   ScorePiece piece;
-  Refused refused = hold(door_.piece_bytes());
-  if (!refused) refused = door_.read(&piece);
+  Refused refused = door_.read(&piece);
   return refused ? refused : input_.add(std::move(piece));
 }
 

@@ -55,7 +55,8 @@ class Scoring final : public ServedCall {
   void conclude(const Ending& ending);
 
   ScoreDoor& door_;
-  bool asked_ = false;  // a piece is awaited
+  bool asked_ = false;                                         // a piece is awaited
+  ScoreDoor::Arrival arrival_ = ScoreDoor::Arrival::kNothing;  // that was not read yet
   ScoreInput input_;
   std::shared_ptr<PromptFeed> feed_;  // while ids are still to be given to the engine
   Refused refusal_;                   // awaits the engine's last word

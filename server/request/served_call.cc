@@ -61,42 +61,31 @@ ServedCall::~ServedCall() {
   registry.gone(was_refused);
 }
 
-void ServedCall::open(const Identity& caller, int64_t message_bytes, const std::string& id) {
+void ServedCall::open(const Identity& caller, CallMessage message, const std::string& id) {
   caller_ = caller;
   trace_ = CallTrace(serving_.options.tracer, door_.origin(), arrival_);
-  refusal_ = admit(message_bytes, id);
+  set_share(caller.share());
+  refusal_ = admit(message, id);
   if (!refusal_) {
     const auto most = static_cast<size_t>(serving_.options.max_tokenising);
-    if (launch_on(serving_.text, static_cast<size_t>(message_bytes), most, caller_.share())) return;
+    if (launch_on(serving_.text, static_cast<size_t>(message.bytes), most)) return;
     refusal_ = exhausted("too many prompts wait to be read: try again later");
   }
   serving_.registry.refused();
   launch();
 }
 
-Refused ServedCall::admit(int64_t message_bytes, const std::string& id) {
+Refused ServedCall::admit(const CallMessage& message, const std::string& id) {
   Refused refused = check_role(caller_, Role::kUser);
   if (!refused) refused = serving_.availability();
   if (!refused) refused = check_share();
-  if (!refused) refused = hold(message_bytes);
+  if (!refused && !message.held_by_door) refused = hold(message.bytes);
   // A wrong one is refused when the message is read.
   if (!refused && !check_name("request_id", id)) refused = claim(id);
   if (!refused && serving_.queue.waiting() >= serving_.queue.max_waiting()) {
     refused = exhausted("the queue is full: try again later");
   }
   return refused;
-}
-
-// A tenant, or an address that stands for one, may have as much under way as there are slots, and
-// of what the queue and the slots together have left, so many times as much. So a flood of one
-// finds a quarter of the queue closed and floods of several a part each, and whoever comes beside
-// them finds room.
-int ServedCall::most_under_way() const {
-  constexpr int64_t kTimesWhatIsLeft = 3;
-  if (!serving_.access.has_keys() && caller_.network == 0) return TenantLimits::kNone;
-  const int64_t slots = serving_.info.slots, all = slots + serving_.queue.max_waiting();
-  const int64_t left = std::max<int64_t>(0, all - serving_.under_way());
-  return static_cast<int>(std::min<int64_t>(slots + kTimesWhatIsLeft * left, TenantLimits::kNone));
 }
 
 // What the tenant may have.
@@ -110,14 +99,15 @@ Refused ServedCall::check_share() {
     spent.retry_seconds = wait;
     return spent;
   }
-  const int most = most_under_way();
+  const QueueBounds most = serving_.bounds_of(caller_);
   counted_ = serving_.tenants.enter(caller_, most);
   if (counted_) return {};
-  if (most < caller_.limits.waiting) {
+  if (most.most < caller_.limits.waiting || most.first_only) {
     audit("limit", auditee(caller_), "RESOURCE_EXHAUSTED", "queue");
-    const std::string who = caller_.network != 0
-                                ? fmt::format("the address {}", std::string_view(caller_.peer))
-                                : fmt::format("tenant \"{}\"", caller_.tenant_name);
+    const std::string who =
+        caller_.visitor != 0
+            ? fmt::format("the connection or address {}", std::string_view(caller_.peer))
+            : fmt::format("tenant \"{}\"", caller_.tenant_name);
     return exhausted(fmt::format(
         "{} has its share of the queue, whose rest is for others: try again later", who));
   }
@@ -164,7 +154,7 @@ Refused ServedCall::claim(const std::string& id) {
 
 Refused ServedCall::hold(int64_t message_bytes) {
   message_share_ = {};
-  message_share_ = serving_.message_bytes.take(message_bytes, caller_.tenant);
+  message_share_ = serving_.message_bytes.take(message_bytes, caller_.share());
   if (message_share_) return {};
   return exhausted(
       "the requests under way fill the memory that there is for them: try again later");

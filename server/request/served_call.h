@@ -11,6 +11,13 @@
 
 namespace recurve {
 
+// The message of a request that has come: how much there is to read. Its door may hold memory for
+// it already, of Serving::message_bytes.
+struct CallMessage {
+  int64_t bytes = 0;
+  bool held_by_door = false;
+};
+
 // A call that puts one request to the engine and passes on what comes of it, whatever the protocol:
 // what an answer and the scoring of a text have in common. It lives until its door is done().
 //
@@ -24,9 +31,9 @@ namespace recurve {
 class ServedCall : public Strand, public CallRegistry::Call {
  public:
   // What the door calls, from any thread.
-  // Begins on the text threads, or refuses; of the request that has come, its bytes and its id, if
-  // that is known yet. Once, before all else; the call may be gone when this returns.
-  void open(const Identity& caller, int64_t message_bytes = 0, const std::string& id = "");
+  // Begins on the text threads, or refuses; id: the request's, if that is known yet. Once, before
+  // all else; the call may be gone when this returns.
+  void open(const Identity& caller, CallMessage message = {}, const std::string& id = "");
   // What flush() began is through, and busy() was true meanwhile; or something has come.
   using Strand::poke;
   // The client has gone, or can no longer be reached.
@@ -72,8 +79,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
   std::atomic<bool> unwanted_{false};                  // gone, aborted_ or too late
 
  private:
-  Refused admit(int64_t message_bytes, const std::string& id);
-  int most_under_way() const;
+  Refused admit(const CallMessage& message, const std::string& id);
   Refused check_share();
   Refused check_size(const Request& request) const;
   Refused claim(const std::string& id);

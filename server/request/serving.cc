@@ -16,6 +16,9 @@ constexpr double kSoonest = 0.1, kLatest = 60;
 constexpr auto kLastWords = std::chrono::seconds(5);
 // How long calls are still refused in, once the last one that is served has ended.
 constexpr auto kLastRefusals = std::chrono::milliseconds(200);
+// Of what the queue and the slots have left, what one share may have; and the part of all that is
+// for the first request of a share.
+constexpr int kTimesWhatIsLeft = 3, kPartForFirst = 8;
 
 }  // namespace
 
@@ -100,6 +103,26 @@ void Serving::wait_for_last_words() { registry.wait_until_empty(Clock::now() + k
 void Serving::set_durable(bool durable) {
   durable_ = durable;
   tell_listeners();
+}
+
+// As much as there are slots, and of what the queue and the slots together have left, so many times
+// as much; the last part is for those who have nothing under way. So a flood of one finds a quarter
+// of the queue closed and floods of several a part each, and whoever comes beside them finds room.
+// Other addresses are bounded so too, as what is this machine's comes from whoever runs it.
+QueueBounds Serving::bounds_of(const Identity& caller) const {
+  if (!is_shared(caller)) return {};
+  const int all = info.slots + queue.max_waiting(), left = std::max(0, all - under_way());
+  const int most = info.slots + kTimesWhatIsLeft * left;
+  const bool others = caller.group() != kThisMachine;
+  return {.most = most,
+          .most_of_group = others ? most : TenantLimits::kNone,
+          .first_only = left <= all / kPartForFirst};
+}
+
+int Serving::most_at_once(const Identity& caller) const {
+  const int waiting = queue.max_waiting();
+  const int share = info.slots + kTimesWhatIsLeft * waiting / (1 + kTimesWhatIsLeft);
+  return std::max(is_shared(caller) ? std::min(waiting, share) : waiting, 1);
 }
 
 void Serving::when_serving_changes(const void* owner, ServingListener listener) {

@@ -84,6 +84,10 @@ class Serving {
   void wait_for_last_words();
   // Calls that have not ended.
   int under_way() const { return registry.count(); }
+  // What one who shares the server may have of them now.
+  QueueBounds bounds_of(const Identity& caller) const;
+  // And at most, where nobody else has anything under way.
+  int most_at_once(const Identity& caller) const;
 
   // Whether what is durable can be promised: not where --state-dir was deleted or replaced.
   void set_durable(bool durable);
@@ -116,6 +120,7 @@ class Serving {
 
  private:
   void tell_listeners();
+  bool is_shared(const Identity& caller) const { return access.has_keys() || caller.visitor != 0; }
   TokenTexts token_texts() const;
   std::unique_ptr<ConstraintCompiler> make_compiler();
 

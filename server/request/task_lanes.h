@@ -3,8 +3,8 @@
 #include <array>
 #include <cstddef>
 #include <deque>
+#include <map>
 #include <optional>
-#include <vector>
 
 #include "server/identity/identity.h"
 
@@ -12,12 +12,12 @@ namespace recurve {
 
 // What waits to be run, of different lengths: which is next is decided here, and nothing else.
 //
-// Tasks wait in lanes by the bytes that they read; within a lane, those of several tenants by
-// turns, and those of one in the order of their coming. Every second task is one of the shortest
-// lane, every fourth of the next, and so on, or of a shorter one where there is none, or else of a
-// longer one: short ones hardly wait for long ones, and long ones do not wait for ever. A task
-// cannot be taken from the thread that runs it, so some are so long that they may not have all
-// threads.
+// Tasks wait in lanes by the bytes that they read; within a lane, those of several groups by turns,
+// and so those of the shares of a group; those of one share in the order of their coming. Every
+// second task is one of the shortest lane, every fourth of the next, and so on, or of a shorter one
+// where there is none, or else of a longer one: short ones hardly wait for long ones, and long ones
+// do not wait for ever. A task cannot be taken from the thread that runs it, so some are so long
+// that they may not have all threads.
 template <typename Task>
 class TaskLanes {
  public:
@@ -39,6 +39,7 @@ class TaskLanes {
 
   size_t waiting(int lane) const { return at(lane).size(); }
   size_t waiting(int lane, TenantId share) const { return at(lane).size(share); }
+  size_t waiting_of_group(int lane, TenantId share) const { return at(lane).size_of_group(share); }
   // share: whose it is, see Identity; 0 also where nobody shares.
   void push(Task* task, int lane, TenantId share = 0) { at(lane).push(task, share); }
 
@@ -67,64 +68,80 @@ class TaskLanes {
     Task* task = nullptr;
     TenantId share = 0;
   };
+  // Those of one share, or the shares of one group, by turns.
+  template <typename Of>
+  struct Turns {
+    std::map<TenantId, Of> all = {};
+    TenantId last = 0;  // whose turn it was
+
+    // The one whose turn it is; there is one.
+    auto next() {
+      const auto behind = all.upper_bound(last);
+      return behind == all.end() ? all.begin() : behind;
+    }
+  };
+  using Queue = std::deque<Task*>;
+  using Group = Turns<Queue>;
+
   // One of the lanes.
   class Lane {
    public:
     bool empty() const { return size_ == 0; }
     size_t size() const { return size_; }
     size_t size(TenantId share) const {
-      const auto found = std::ranges::find(queues_, share, &Queue::share);
-      return found == queues_.end() ? 0 : found->tasks.size();
+      const auto group = groups_.all.find(group_of(share));
+      if (group == groups_.all.end()) return 0;
+      const auto found = group->second.all.find(share);
+      return found == group->second.all.end() ? 0 : found->second.size();
+    }
+    size_t size_of_group(TenantId share) const {
+      const auto group = groups_.all.find(group_of(share));
+      if (group == groups_.all.end()) return 0;
+      size_t size = 0;
+      for (const auto& [of, queue] : group->second.all) size += queue.size();
+      return size;
     }
     void push(Task* task, TenantId share) {
-      auto found = std::ranges::find(queues_, share, &Queue::share);
-      if (found == queues_.end()) found = queues_.insert(found, Queue{.share = share});
-      found->tasks.push_back(task);
+      groups_.all[group_of(share)].all[share].push_back(task);
       ++size_;
     }
     // There is one.
     Task* pop() {
-      if (next_ >= queues_.size()) next_ = 0;
-      while (queues_[next_].tasks.empty()) next_ = (next_ + 1) % queues_.size();
-      Queue& queue = queues_[next_];
-      Task* const task = queue.tasks.front();
-      queue.tasks.pop_front();
-      --size_;
-      leave(next_);
+      const auto group = groups_.next();
+      const auto queue = group->second.next();
+      groups_.last = group->first;
+      group->second.last = queue->first;
+      Task* const task = queue->second.front();
+      queue->second.pop_front();
+      drop_if_empty(group, queue);
       return task;
     }
     std::optional<Shared> erase(const Task* task) {
-      for (size_t at = 0; at < queues_.size(); ++at) {
-        auto& tasks = queues_[at].tasks;
-        const auto found = std::ranges::find(tasks, task);
-        if (found == tasks.end()) continue;
-        const Shared erased{*found, queues_[at].share};
-        tasks.erase(found);
-        --size_;
-        if (tasks.empty()) drop(at);
-        return erased;
+      for (auto group = groups_.all.begin(); group != groups_.all.end(); ++group) {
+        for (auto queue = group->second.all.begin(); queue != group->second.all.end(); ++queue) {
+          const auto found = std::ranges::find(queue->second, task);
+          if (found == queue->second.end()) continue;
+          const Shared erased{*found, queue->first};
+          queue->second.erase(found);
+          drop_if_empty(group, queue);
+          return erased;
+        }
       }
       return {};
     }
 
    private:
-    struct Queue {
-      TenantId share = 0;
-      std::deque<Task*> tasks = {};
-    };
-    // The turn is over. That of share 0, which most have, is kept where nothing waits.
-    void leave(size_t at) {
-      ++next_;
-      if (queues_[at].tasks.empty()) drop(at);
-    }
-    void drop(size_t at) {
-      if (queues_[at].share == 0) return;
-      queues_.erase(queues_.begin() + static_cast<std::ptrdiff_t>(at));
-      if (at < next_) --next_;
+    // A task is gone; a share of which none waits goes with it.
+    void drop_if_empty(std::map<TenantId, Group>::iterator group,
+                       std::map<TenantId, Queue>::iterator queue) {
+      --size_;
+      if (!queue->second.empty()) return;
+      group->second.all.erase(queue);
+      if (group->second.all.empty()) groups_.all.erase(group);
     }
 
-    std::vector<Queue> queues_;
-    size_t next_ = 0, size_ = 0;
+    Turns<Group> groups_;
+    size_t size_ = 0;
   };
 
   // 0 1 0 2 0 1 0 3 ...

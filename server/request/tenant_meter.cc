@@ -11,18 +11,31 @@ double per_second(const Identity& caller) {
 
 }  // namespace
 
-bool TenantMeter::enter(const Identity& caller, int most) {
+bool TenantMeter::enter(const Identity& caller, const QueueBounds& bounds) {
+  const TenantId share = caller.share(), group = caller.group();
+  const int most = std::min(caller.limits.waiting, bounds.most);
   std::lock_guard lock(mutex_);
-  int& under_way = accounts_[caller.share()].under_way;
-  if (under_way >= std::min(caller.limits.waiting, most)) return false;
-  ++under_way;
+  const auto under_way = [this](TenantId id) {
+    const auto account = accounts_.find(id);
+    return account == accounts_.end() ? 0 : account->second.under_way;
+  };
+  const int own = under_way(share);
+  if (own >= most || (bounds.first_only && own > 0)) return false;
+  if (under_way(group) >= bounds.most_of_group) return false;
+  ++accounts_[share].under_way;
+  if (group != share) ++accounts_[group].under_way;
   return true;
 }
 
-// Addresses come and go, and leave nothing behind.
+// Addresses and connections come and go, and leave nothing behind.
 void TenantMeter::leave(const Identity& caller) {
   std::lock_guard lock(mutex_);
-  const auto account = accounts_.find(caller.share());
+  leave(caller.share());
+  if (caller.group() != caller.share()) leave(caller.group());
+}
+
+void TenantMeter::leave(TenantId id) {
+  const auto account = accounts_.find(id);
   if (--account->second.under_way == 0 && account->second.spent == 0) accounts_.erase(account);
 }
 

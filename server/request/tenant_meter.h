@@ -8,13 +8,19 @@
 
 namespace recurve {
 
+// What one share, and one group of shares, may have under way.
+struct QueueBounds {
+  int most = TenantLimits::kNone, most_of_group = TenantLimits::kNone;
+  bool first_only = false;  // the rest is for shares that have nothing under way
+};
+
 // What tenants have under way and have spent, against what they may have; where there are no keys,
-// addresses of the network stand for them (Identity::share()). Thread-safe.
+// connections stand for them, and those of one address count together too (Identity::share(),
+// group()). Thread-safe.
 class TenantMeter {
  public:
-  // A request of the tenant begins; false, and it does not, where it has as many as it may, or
-  // `most`.
-  bool enter(const Identity& caller, int most = TenantLimits::kNone);
+  // A request begins; false, and it does not, where its share or group has as many as it may.
+  bool enter(const Identity& caller, const QueueBounds& bounds = {});
   void leave(const Identity& caller);
 
   // Tokens that were absorbed or generated. What is spent is paid back at the rate of
@@ -30,10 +36,11 @@ class TenantMeter {
     Clock::time_point paid = {};
   };
   Account& account_of(const Identity& caller, Clock::time_point now);
+  void leave(TenantId id);
 
   std::mutex mutex_;
-  std::map<TenantId, Account>
-      accounts_;  // of all that have something under way or not paid back, and of others
+  // Of all shares and groups that have something under way or not paid back, and of others.
+  std::map<TenantId, Account> accounts_;
 };
 
 }  // namespace recurve

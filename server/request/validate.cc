@@ -128,6 +128,17 @@ Refused check_constraint(const TextRequest& asked, const SamplingParams& p,
   return {};
 }
 
+size_t bytes_of(const std::vector<int32_t>& ids) { return ids.size() * sizeof(int32_t); }
+size_t bytes_of(const std::string& text) { return text.size(); }
+size_t bytes_of(const Conversation& messages) {
+  size_t bytes = messages.tools_json.size() + messages.variables_json.size();
+  for (const ChatMessage& message : messages.messages) {
+    bytes += message.content ? message.content->size() : 0;
+    bytes += message.role.size() + message.fields_json.size();
+  }
+  return bytes;
+}
+
 // Puts what keeps the answer to the tools into `asked`, as if the client had said it.
 Refused read_tool_use(const RequestRules& rules, TextRequest* asked, ParsedRequest* parsed) {
   if (!asked->tools) return {};
@@ -361,6 +372,10 @@ Refused check_name(std::string_view field, std::string_view name) {
   return invalid(std::string(field),
                  "{} must consist of [A-Za-z0-9._-], got byte 0x{:02x} at index {}", field,
                  static_cast<unsigned char>(*bad), bad - name.begin());
+}
+
+size_t bytes_to_read(const TextRequest& asked) {
+  return std::visit([](const auto& prompt) { return bytes_of(prompt); }, asked.prompt);
 }
 
 Refused validate(TextRequest asked, const RequestRules& rules, const WorkLimits& limits,

@@ -52,6 +52,9 @@ struct ParsedRequest {
   TextPosition answer_position = TextPosition::kContinued;
 };
 
+// Bytes of a prompt that validate() reads.
+size_t bytes_to_read(const TextRequest& asked);
+
 // Checks everything that can be known without the engine, and tokenises. Each refusal is kInvalid
 // with a sentence that names the field, what is allowed and what was given. Throws WorkUnwanted
 // where the limits do.

@@ -37,8 +37,8 @@ ServiceContext::ServiceContext(RpcOptions options_, Serving& serving_)
 Identity ServiceContext::caller(const grpc::CallbackServerContext* call) const {
   const Peer peer = connections.find(call->peer()).value_or(Peer{});
   const std::string authorization = all_of(call, "authorization");  // several are no key
-  return serving.access.identify(
-      {authorization, peer.subject, peer.address, peer.of_this_machine ? "" : peer.network});
+  return serving.access.identify({authorization, peer.subject, peer.address,
+                                  peer.of_this_machine ? "" : peer.network, peer.number});
 }
 
 CallOrigin ServiceContext::origin(const grpc::CallbackServerContext* call, const char* rpc) {

@@ -144,7 +144,7 @@ Refused ImportCall::take(const v1::ImportRequest& message) {
                 .ttl_seconds = ttl_of(message),
                 .durability = durability_of(message)};
     if (Refused refused = prepare(&command_)) return refused;
-    share_ = context_.serving.message_bytes.take(static_cast<int64_t>(most));
+    share_ = context_.serving.message_bytes.take(static_cast<int64_t>(most), caller_.share());
     if (!share_) {
       return Refusal{.code = Refusal::Code::kExhausted,
                      .message = fmt::format("a state may take {} bytes, and --request-memory has "

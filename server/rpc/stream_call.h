@@ -79,7 +79,7 @@ class StreamCall : public Reactor, public DoorType {
   // Last thing in the constructor of the final class.
   void serve(ServedCall* served, int64_t message_bytes = 0, const std::string& id = "") {
     served_ = served;
-    served->open(context_.caller(call_), message_bytes, id);
+    served->open(context_.caller(call_), {.bytes = message_bytes}, id);
   }
   ServedCall& served() { return *served_; }
 

@@ -35,7 +35,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Executor::Task 
   // about as long wait there, or there is no memory for its message.
   void try_answer_on_text(int64_t message_bytes, const Identity& caller, Answer answer) {
     answer_ = std::move(answer);
-    message_share_ = context_.serving.message_bytes.take(message_bytes, caller.tenant);
+    message_share_ = context_.serving.message_bytes.take(message_bytes, caller.share());
     const auto bytes = static_cast<size_t>(message_bytes);
     const auto most = static_cast<size_t>(context_.serving.options.max_tokenising);
     if (message_share_ && context_.serving.text.try_post(this, bytes, most, caller.share())) return;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/scheduler/scheduler.h"
+#include "server/scheduler/shares.h"
 
 namespace recurve {
 namespace {
@@ -77,17 +78,22 @@ struct Rival {
   }
 };
 
+// Each other share of the waiter's group, and each other group. Prompts of its group that have
+// their slots are absorbed in their order: they do not count here.
 std::map<TenantId, Rival> rivals_of(const Waiter& waiter, const Situation& s) {
+  const auto rival_of = [&](TenantId tenant) {
+    return same_group(tenant, waiter.tenant) ? tenant : group_of(tenant);
+  };
   std::map<TenantId, Rival> rivals;
   for (const Holder& holder : s.holders) {
     if (holder.tenant == waiter.tenant) continue;
-    Rival& rival = rivals[holder.tenant];
+    Rival& rival = rivals[rival_of(holder.tenant)];
     ++rival.held;
-    if (holder.prompt) rival.tokens += holder.tokens;
+    if (holder.prompt && !same_group(holder.tenant, waiter.tenant)) rival.tokens += holder.tokens;
   }
   for (const Waiter& other : s.line) {
     if (other.tenant == waiter.tenant) continue;
-    Rival& rival = rivals[other.tenant];
+    Rival& rival = rivals[rival_of(other.tenant)];
     rival.line += other.slots;
     rival.tokens += other.tokens;
     rival.weight = other.weight;
@@ -110,9 +116,9 @@ double expected_wait(const Waiter& waiter, const Situation& s) {
   Before in_line(waiter.place, waiter.tokens), prompts = in_line;
   int held = 0;
   for (const Holder& holder : s.holders) {
-    if (holder.tenant != waiter.tenant) continue;
-    ++held;
-    if (holder.prompt) prompts.add(holder.place, holder.tokens, 0);
+    if (holder.tenant == waiter.tenant) ++held;
+    if (!holder.prompt || !same_group(holder.tenant, waiter.tenant)) continue;
+    prompts.add(holder.place, holder.tokens, 0);
   }
   for (const Waiter& other : s.line) {
     if (other.tenant != waiter.tenant) continue;
@@ -128,7 +134,9 @@ double expected_wait(const Waiter& waiter, const Situation& s) {
   }
   ahead.prompt_tokens = static_cast<double>(tokens);
   const int in_use = static_cast<int>(ahead.releases.size());
-  ahead.slots_missing = slots + (waiter.has_slot ? 0 : 1) + in_use - s.slots;
+  const bool has_others = held > 0 || in_line.slots() > 0;
+  const int kept = has_others ? slots_for_newcomers(waiter.tenant, s.slots) : 0;
+  ahead.slots_missing = slots + (waiter.has_slot ? 0 : 1) + in_use - (s.slots - kept);
   return expected_wait(std::move(ahead));
 }
 

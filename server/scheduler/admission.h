@@ -18,7 +18,7 @@ struct Waiter {
   int64_t tokens = 0;                    // to be absorbed before its first token
   int slots = 1;                         // that its choices will take
   bool has_slot = false;                 // its session is in one
-  TenantId tenant = 0;                   // whose it is
+  TenantId tenant = 0;                   // whose it is: Identity::share()
   double weight = 1;                     // of the tenant, see TenantLimits
   int most_slots = TenantLimits::kNone;  // that the tenant may have
 };
@@ -29,7 +29,7 @@ struct Holder {
   bool prompt = false;       // it absorbs its prompt; otherwise it decodes
   int64_t tokens = 0;        // of the prompt, still to be absorbed
   int64_t may_generate = 0;  // tokens, at most
-  TenantId tenant = 0;       // whose it is
+  TenantId tenant = 0;       // whose it is: Identity::share()
 };
 
 // Which of one tenant's line is next: the first; by turns the shortest, if that is far shorter. The

@@ -30,7 +30,7 @@ struct Pending {
   int64_t place = 0;
   // Of these tokens, what this step may take: whole chunks. Its state is wanted as it is then.
   int most = INT32_MAX;
-  TenantId tenant = 0;  // whose it is
+  TenantId tenant = 0;  // whose it is: Identity::group()
   double weight = 1;    // of the tenant, see TenantLimits
 };
 

@@ -2,27 +2,35 @@
 
 #include <algorithm>
 
+#include "server/identity/tenants.h"
+
 namespace recurve {
 namespace {
 
 constexpr int kLeastToKeepOne = 4;  // slots; of fewer one is too large a part
+// Slots that are kept for connections without one: a part of all, and so many at most.
+constexpr int kPartKept = 8, kMostKept = 4;
 
-double slots_for_weight(const TenantUse& use, const Waiter& waiter) {
-  return (use.slots + 1) / waiter.weight;
+template <typename Counts>
+bool several_groups(std::span<const TenantUse> uses, const Counts& counts) {
+  std::optional<TenantId> first;
+  return std::ranges::any_of(uses, [&](const TenantUse& use) {
+    if (!counts(use)) return false;
+    if (!first) first = group_of(use.tenant);
+    return *first != group_of(use.tenant);
+  });
 }
 
 }  // namespace
 
 bool several_are_known(std::span<const TenantUse> uses, double now) {
-  return std::ranges::count_if(uses, [&](const TenantUse& use) {
-           return use.slots > 0 || now - use.asked < kKnown;
-         }) > 1;
+  return several_groups(
+      uses, [&](const TenantUse& use) { return use.slots > 0 || now - use.asked < kKnown; });
 }
 
-int most_slots(const Identity& who, int slots, bool several) {
-  const bool alone = who.network != 0 && !several;
-  const double share = alone ? 1 : who.limits.slot_share;
-  return std::max(1, std::min({who.limits.slots, static_cast<int>(share * slots), slots}));
+int most_slots(const Identity& who, int slots) {
+  const int share = static_cast<int>(who.limits.slot_share * slots);
+  return std::max(1, std::min({who.limits.slots, share, slots}));
 }
 
 bool is_around(const TenantUse& use, double now) {
@@ -30,39 +38,73 @@ bool is_around(const TenantUse& use, double now) {
 }
 
 bool several_are_around(std::span<const TenantUse> uses, double now) {
-  return std::ranges::count_if(uses, [&](const TenantUse& use) { return is_around(use, now); }) > 1;
+  return several_groups(uses, [&](const TenantUse& use) { return is_around(use, now); });
 }
 
-bool last_is_kept(std::span<const TenantUse> uses, int slots, double now) {
-  if (slots < kLeastToKeepOne) return false;
-  int in_use = 0;
-  bool awaited = false;
+int slots_for_newcomers(TenantId tenant, int slots) {
+  const bool some = is_visitor(tenant) && slots >= kLeastToKeepOne;
+  return some ? std::clamp(slots / kPartKept, 1, kMostKept) : 0;
+}
+
+SlotUse::SlotUse(std::span<const TenantUse> uses, int slots, double now)
+    : uses_(uses), slots_(slots), several_known_(several_are_known(uses, now)) {
   for (const TenantUse& use : uses) {
-    in_use += use.slots;
-    awaited |= use.slots == 0 && is_around(use, now);
+    in_use_ += use.slots;
+    awaited_ |= use.slots == 0 && is_around(use, now);
+    if (use.slots == 0) continue;
+    const TenantId group = group_of(use.tenant);
+    const auto at = std::ranges::lower_bound(groups_, group, {}, &std::pair<TenantId, int>::first);
+    if (at != groups_.end() && at->first == group) {
+      at->second += use.slots;
+    } else {
+      groups_.insert(at, {group, use.slots});
+    }
   }
-  return awaited && in_use >= slots - 1;
 }
 
-bool may_have_more(const TenantUse& use, int most) { return use.slots < most; }
+const TenantUse* SlotUse::of(TenantId tenant) const {
+  const auto found = std::ranges::find(uses_, tenant, &TenantUse::tenant);
+  return found == uses_.end() ? nullptr : &*found;
+}
 
-std::optional<TenantId> tenant_in_turn(std::span<const Waiter> line,
-                                       std::span<const TenantUse> uses, int slots, double now) {
-  const bool kept = last_is_kept(uses, slots, now);
+int SlotUse::of_group(TenantId tenant) const {
+  const TenantId group = group_of(tenant);
+  const auto at = std::ranges::lower_bound(groups_, group, {}, &std::pair<TenantId, int>::first);
+  return at != groups_.end() && at->first == group ? at->second : 0;
+}
+
+int SlotUse::kept_from(const TenantUse& use) const {
+  if (slots_ < kLeastToKeepOne || use.slots == 0) return 0;
+  return is_visitor(use.tenant) ? slots_for_newcomers(use.tenant, slots_) : awaited_ ? 1 : 0;
+}
+
+bool SlotUse::may_have_more(const TenantUse& use, int most) const {
+  if (use.slots >= most) return false;
+  const int most_of_group = std::max(1, static_cast<int>(kShareOfOne * slots_));
+  const TenantId group = group_of(use.tenant);
+  const bool one_of_several = is_visitor(group) && group != kThisMachine && several_known_;
+  if (one_of_several && of_group(use.tenant) >= most_of_group) return false;
+  const int kept = kept_from(use);
+  return kept == 0 || in_use_ < slots_ - kept;
+}
+
+SlotUse::Rank SlotUse::rank(const TenantUse& use, double weight) const {
+  return {.of_group = (of_group(use.tenant) + 1) / weight,
+          .own = (use.slots + 1) / weight,
+          .turn = use.turn};
+}
+
+std::optional<TenantId> tenant_in_turn(std::span<const Waiter> line, const SlotUse& use) {
   std::optional<TenantId> best;
-  double fewest = 0;
-  uint64_t longest_ago = 0;
+  SlotUse::Rank first;
   for (const Waiter& waiter : line) {
     if (waiter.tenant == best) continue;
-    const auto use = std::ranges::find(uses, waiter.tenant, &TenantUse::tenant);
-    if (use == uses.end() || !may_have_more(*use, waiter.most_slots)) continue;
-    if (kept && use->slots > 0) continue;
-    const double its = slots_for_weight(*use, waiter);
-    const bool better = !best || its < fewest || (its == fewest && use->turn < longest_ago);
-    if (!better) continue;
+    const TenantUse* its = use.of(waiter.tenant);
+    if (its == nullptr || !use.may_have_more(*its, waiter.most_slots)) continue;
+    const SlotUse::Rank rank = use.rank(*its, waiter.weight);
+    if (best && !(rank < first)) continue;
     best = waiter.tenant;
-    fewest = its;
-    longest_ago = use->turn;
+    first = rank;
   }
   return best;
 }

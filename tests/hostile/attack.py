@@ -13,6 +13,7 @@ Each attack is a module here with
             LIMITS are those of the file of keys
     KEEPS = bytes        that the server's plan of its memory lets it keep of what was asked for
     CONSTRAINED = True   where a second honest client asks for answers of new schemas, one by one
+    STREAMS = True       where a second honest client reads longer answers, whose time between tokens is measured
     SHORT, FULL        the attack's size: a dict, the arguments of attack()
     attack(address, **size)   ends by itself; runs in a process of its own
     check(result, size)       yields a sentence for each bound that does not hold
@@ -40,7 +41,8 @@ import server as servers  # noqa: E402
 ATTACKS = ["busy_process", "cancelled_prompts", "large_chats", "gzip_bomb", "half_sent",
            "small_messages", "small_json", "reflection_streams", "connection_flood", "rapid_resets", "endless_headers",
            "control_frames", "bad_headers", "endless_streams", "many_choices", "many_sessions",
-           "ten_times", "hostile_schemas"]
+           "ten_times", "hostile_schemas", "long_http_prompts", "long_scores",
+           "many_streams", "many_prompts"]
 MOST_SECONDS = 300  # of one attack
 KEPT = 1.5  # of what was resident before, once an attack's memory has gone back, but for what is planned
 SECONDS_TO_GIVE_BACK = 30
@@ -52,6 +54,7 @@ class Result:
     beside: servers.Latencies
     after: servers.Latencies
     constrained: servers.Latencies  # beside it, of CONSTRAINED: until they are whole
+    streamed: servers.Latencies  # beside it, of STREAMS: between two tokens, on average of an answer
     usage_before: dict
     usage_most: dict
     usage_after: dict
@@ -73,6 +76,13 @@ class Result:
         """What is wrong if more than one in twenty of the honest client's requests is not answered."""
         if len(self.beside.seconds) < 0.95 * self.beside.count:
             yield f"the honest client got {self.beside}, wanted 95 % answered"
+
+    def slower_than(self, first_token, per_token):
+        """What is wrong if the honest clients wait for longer than these seconds, at p99."""
+        if self.beside.p99() > first_token:
+            yield f"a first token took {self.beside}, wanted under {1000 * first_token:.0f} ms"
+        if self.streamed.p99() > per_token:
+            yield f"a token took {self.streamed}, wanted under {1000 * per_token:.0f} ms"
 
     def kept(self):
         """What is wrong if the memory of the attack does not go back."""
@@ -116,6 +126,7 @@ def run(name, short, stubs, afterwards):
         waiting.start()
         with servers.Watch(server) as watch, futures.ThreadPoolExecutor() as threads:
             constrained = threads.submit(ask_of_new_schemas, server.address, honest, ended, module)
+            streamed = threads.submit(read_answers, server.address, honest, ended, module)
             beside = client.ask_for(until=ended)
         waiting.join()
         began = time.monotonic()
@@ -128,7 +139,7 @@ def run(name, short, stubs, afterwards):
         if attacker.returncode != 0:
             raise RuntimeError(f"{name}: the attacker failed")
         giving_back = afterwards.submit(wait_for_memory, server, may_keep, (fresh, client), ends.pop_all())
-    return Result(before, beside, after, constrained.result(), usage_before, watch.most, usage_after, new_client,
+    return Result(before, beside, after, constrained.result(), streamed.result(), usage_before, watch.most, usage_after, new_client,
                   may_keep, giving_back, "".join(said))
 
 
@@ -139,6 +150,17 @@ def ask_of_new_schemas(address, key, ended, module):
     client = servers.HonestClient(address, key)
     try:
         return client.ask_for(until=ended, ask=client.ask_of_new_schema)
+    finally:
+        client.close()
+
+
+def read_answers(address, key, ended, module):
+    """Result's streamed."""
+    if not getattr(module, "STREAMS", False):
+        return servers.Latencies()
+    client = servers.HonestClient(address, key)
+    try:
+        return client.ask_for(until=ended, ask=client.read_answer)
     finally:
         client.close()
 
@@ -176,6 +198,8 @@ def report(name, result, short):
     print(f"  median and p99     before {result.before.where()}; beside {result.beside.where()}")
     if result.constrained.count:
         print(f"  whole, of a new schema, p99 {result.constrained}")
+    if result.streamed.count:
+        print(f"  between tokens, p99 {result.streamed}")
     print(f"  a new client after {result.new_client_seconds:.2f} s")
     print(f"  server             before {usage(result.usage_before)}; at most "
           f"{usage(result.usage_most)}; after {usage(result.usage_after)}")

@@ -187,6 +187,15 @@ class HonestClient:
         assert list(answer) == [name, "kind"] and 0 <= answer[name] <= 99 and answer["kind"] in ("cat", "dog"), answer
         return time.monotonic() - began
 
+    def read_answer(self, timeout=60, tokens=100):
+        """Seconds between two tokens of an answer, on average."""
+        inference = protocol("inference_pb2")
+        request = inference.GenerateRequest(
+            text="It was a cold evening", stop={"max_tokens": tokens, "ignore_eos": True})
+        times = [time.monotonic() for message in self.stub.Generate(request, timeout=timeout, metadata=self.metadata)
+                 if message.HasField("chunk")]
+        return (times[-1] - times[0]) / (tokens - 1)
+
     def close(self):
         self.channel.close()
 

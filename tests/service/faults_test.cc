@@ -122,9 +122,8 @@ TEST_F(FaultTest, ClientsThatAreKilled) {
 TEST_F(FaultTest, ReadersThatStall) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // a window of 64 KiB, which does not grow
-  const auto channel = own_channel(*address_, arguments);
-  const auto stub = v1::Inference::NewStub(channel);
   struct Stalled {
+    std::unique_ptr<v1::Inference::Stub> stub;  // of a connection of its own
     grpc::ClientContext context;
     std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
   };
@@ -132,7 +131,8 @@ TEST_F(FaultTest, ReadersThatStall) {
   for (Stalled& one : stalled) {
     v1::GenerateRequest request = generate_request("It was", 1000000);
     request.set_logprobs(20);
-    one.reader = stub->Generate(&one.context, request);
+    one.stub = v1::Inference::NewStub(own_channel(*address_, arguments));
+    one.reader = one.stub->Generate(&one.context, request);
   }
   ASSERT_TRUE(comes_true([&] { return client_->load().requests_running() == kSlots; }));
   EXPECT_EQ(ask(*client_), expected_) << "once a slot has come free";
@@ -295,10 +295,10 @@ TEST_F(FaultTest, AStormOfAborts) {
 }
 
 TEST_F(FaultTest, AFloodThatDoesNotFitTheQueueIsRefusedAndTheRestServed) {
-  const auto stub = v1::Inference::NewStub(own_channel(*address_));
   constexpr int kRequests = 250;
   std::atomic<int> refused = 0, ok = 0;
   in_threads(96, kRequests, [&](int i) {
+    thread_local const auto stub = v1::Inference::NewStub(own_channel(*address_));
     grpc::ClientContext context;
     const Outcome outcome = generate(*stub, generate_request("It was", 60, i), context);
     EXPECT_TRUE(outcome.proper());

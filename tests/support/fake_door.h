@@ -96,7 +96,7 @@ class FakeDoorOf : public Base {
   // The call begins; the door outlives it.
   void open(ServedCall* call, const Identity& caller, const std::string& id = "") {
     call_ = call;
-    call->open(caller, /*message_bytes=*/100, id);
+    call->open(caller, {.bytes = 100}, id);
   }
   ServedCall& call() { return *call_; }
 

@@ -23,6 +23,8 @@ class FakeTokenizer final : public Tokenizer {
 
   // Called, where they are set, before a text is encoded and before a token is written: to throw.
   static inline std::atomic<void (*)()> before_encode{nullptr}, before_token{nullptr};
+  // Called, where it is set, with what an encoder is to read: to wait.
+  static inline std::atomic<void (*)(std::string_view)> before_push{nullptr};
 
   // `marks_start`: the start of a text gets a space.
   explicit FakeTokenizer(bool marks_start = false) : marks_start_(marks_start) {}
@@ -61,6 +63,7 @@ class FakeTokenizer final : public Tokenizer {
     Encoder(SpecialTokens special, std::string before, const WorkLimits& limits)
         : special_(special), held_(std::move(before)), limits_(limits) {}
     void push(std::string_view utf8, bool last, std::vector<int32_t>* ids) override {
+      if (auto* const function = before_push.load()) function(utf8);
       held_.append(utf8);
       const bool parse = special_ == SpecialTokens::kParse;
       std::string_view rest = held_;

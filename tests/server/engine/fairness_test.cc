@@ -184,8 +184,7 @@ TEST(EngineFairness, AFloodOfOneAddressDoesNotKeepOutAnother) {
     Request asked = request(1, tokens, seed);
     asked.arrival = Clock::now();
     asked.caller = kAnyone;
-    asked.caller.network = network;
-    asked.caller.limits.slot_share = kShareOfOne;
+    asked.caller.visitor = kVisitors | network << kConnectionBits | (seed % 8 + 1);
     return harness->submit(std::move(asked));
   };
   const auto answered = [&](AnswerPtr answer) {
@@ -216,6 +215,33 @@ TEST(EngineFairness, AFloodOfOneAddressDoesNotKeepOutAnother) {
   for (uint64_t i = 0; i < 8; ++i) flood.push_back(submit(1, 1 << 20, i));
   harness->step(3);
   EXPECT_EQ(running(), 8) << "nobody else is known";
+}
+
+// Streams without end of one connection, as urgent as can be and from before anybody else had
+// asked, and one short request after another of a second connection from the same address.
+TEST(EngineFairness, AFloodOfOneConnectionDoesNotKeepOutAnother) {
+  NullHarness harness({.slots = 8, .ttft_seconds = 1});
+  const auto submit = [&](TenantId connection, int tokens, int priority, uint64_t seed) {
+    Request asked = request(4 * kChunk, tokens, seed);
+    asked.caller.visitor = kVisitors | connection;
+    asked.priority = priority;
+    return harness->submit(std::move(asked));
+  };
+  std::vector<AnswerPtr> flood;
+  for (uint64_t i = 0; i < 64; ++i) flood.push_back(submit(1, 1 << 20, kMaxPriority, i));
+  harness->step(20);
+  for (uint64_t i = 0; i < 50; ++i) {
+    AnswerPtr answer = submit(2, 2, -kMaxPriority, i);
+    harness->step(20);
+    answer->take();
+    ASSERT_TRUE(answer->ended()) << "request " << i;
+    ASSERT_EQ(answer->why(), Finish::kLength) << "request " << i;
+  }
+  const auto running = std::ranges::count_if(flood, [](const AnswerPtr& endless) {
+    endless->take();
+    return !endless->tokens.empty() && !endless->ended();
+  });
+  EXPECT_EQ(running, 7) << "all but an eighth";
 }
 
 // Whose slots come free goes to who has fewer, and choices of one request wait for others'.

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -303,6 +304,42 @@ TEST_F(HttpConnection, BodiesOnTheirWayAreCounted) {
   EXPECT_EQ(client.read().status, 200) << "there is room for a small one";
   slow.clear();
   while (serving_->message_bytes.used() > 0) std::this_thread::yield();
+}
+
+// Of two text threads one is kept free of long prompts, whose sizes are known from their bodies.
+TEST_F(HttpConnection, LongPromptsDoNotKeepShortOnesWaiting) {
+  static std::latch* gate;
+  std::latch opens(1);
+  gate = &opens;
+  FakeTokenizer::before_push = [](std::string_view text) {
+    if (text.starts_with('l')) gate->wait();
+  };
+  start({}, {}, {.text_threads = 2});
+  const std::string long_one =
+      json{{"prompt", std::string(200'000, 'l')}, {"max_tokens", 1}}.dump();
+  std::vector<Client> slow;
+  for (int i = 0; i < 3; ++i) {
+    slow.emplace_back(port());
+    slow.back().send(kPost + sized(long_one));
+  }
+  while (serving_->message_bytes.used() < 600'000) std::this_thread::yield();
+  for (int i = 0; i < 20 && !HasFailure(); ++i) {
+    Client client(port());
+    client.send(kPost + sized(completion()));
+    EXPECT_EQ(client.read().status, 200) << i;
+  }
+  opens.count_down();
+  for (Client& client : slow) EXPECT_EQ(client.read().status, 200);
+  FakeTokenizer::before_push = nullptr;
+}
+
+TEST_F(HttpConnection, ARequestUnderWayIsCountedOnce) {
+  start({}, talkative());
+  Client client(port());
+  client.send(kPost + sized(completion(true, 1'000'000)));
+  client.read_to("data: {");
+  EXPECT_EQ(serving_->under_way(), 1);
+  EXPECT_GT(serving_->message_bytes.used(), 0);
 }
 
 // It may be a client that has gone: of the two, only sending to it would tell.

@@ -56,6 +56,24 @@ TEST(ByteBudget, KeepsAnEighthForSmallCalls) {
   EXPECT_TRUE(budget.take(ByteBudget::kSmall, kOther));
 }
 
+// Half-sent bodies of one connection, or of many of one address, leave some for others.
+TEST(ByteBudget, LargeCallsOfOneShareOrGroupLeaveAQuarter) {
+  const auto share = [](TenantId address, TenantId connection) {
+    return kVisitors | address << kConnectionBits | connection;
+  };
+  for (const bool one_connection : {true, false}) {
+    ByteBudget budget(kMost);
+    std::vector<ByteBudget::Share> flood;
+    for (TenantId c = 1; c <= 100; ++c) {
+      ByteBudget::Share more = budget.take(kMost / 16, share(1, one_connection ? 1 : c));
+      if (more) flood.push_back(std::move(more));
+    }
+    // Each connection may have one body, as long as an eighth is left.
+    EXPECT_EQ(flood.size(), 12u) << one_connection;
+    EXPECT_TRUE(budget.take(kMost / 16, share(2, 1))) << "another address";
+  }
+}
+
 TEST(ByteBudget, SharesOfNoBytesCountForNobody) {
   ByteBudget budget(kMost);
   std::optional<ByteBudget::Share> one = budget.take(0, kOne), another = budget.take(0, kOne);

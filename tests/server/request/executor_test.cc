@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
+#include <future>
 #include <new>
 #include <semaphore>
 #include <stdexcept>
@@ -153,6 +155,65 @@ TEST(StrandTest, IsToldWhatItsWorkHasThrown) {
   while (reported == 0) std::this_thread::yield();
   EXPECT_EQ(failures, 2);
   delete thrower;  // nobody runs it any more
+}
+
+// What it reads is known only once it looks: then it waits among what is about as long.
+class Reader final : public Strand {
+ public:
+  Reader(Executor& executor, size_t bytes, std::atomic<int>& looks, std::atomic<bool>& read)
+      : Strand(executor), bytes_(bytes), looks_(looks), read_(read) {}
+  void begin() { launch(); }
+  void end() { retire(); }
+
+ private:
+  void work() override {
+    ++looks_;
+    if (may_read(bytes_)) read_ = true;
+  }
+  void failed(const std::exception&) override { std::abort(); }
+  const size_t bytes_;
+  std::atomic<int>& looks_;
+  std::atomic<bool>& read_;
+};
+
+TEST(StrandTest, ReadsWhatIsLongWhereLongTasksMayRun) {
+  Executor executor(2);
+  std::promise<void> gate;
+  std::atomic<bool> held{false};
+  class Long final : public Executor::Task {
+   public:
+    Long(std::future<void> until, std::atomic<bool>& held)
+        : until_(std::move(until)), held_(held) {}
+    void run() override {
+      held_ = true;
+      until_.wait();
+    }
+
+   private:
+    std::future<void> until_;
+    std::atomic<bool>& held_;
+  } task(gate.get_future(), held);
+  constexpr size_t kLong = 1 << 20;
+  ASSERT_TRUE(executor.try_post(&task, kLong, 10));
+  while (!held) std::this_thread::yield();
+
+  std::atomic<int> looks{0};
+  std::atomic<bool> read{false};
+  auto* reader = new Reader(executor, kLong, looks, read);
+  reader->begin();
+  // Short tasks behind it run, and it does not, however often: the one thread for long ones is
+  // held.
+  std::atomic<int> short_ones{0};
+  for (int i = 1; i <= 100; ++i) {
+    executor.post([&] { ++short_ones; });
+    while (short_ones < i) std::this_thread::yield();
+  }
+  EXPECT_EQ(looks, 1);
+  EXPECT_FALSE(read);
+  gate.set_value();
+  while (!read) std::this_thread::yield();
+  EXPECT_EQ(looks, 2);
+  reader->end();
 }
 
 }  // namespace recurve::executor_test

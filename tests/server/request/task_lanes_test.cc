@@ -80,6 +80,24 @@ TEST(TaskLanesTest, TenantsTakeTurns) {
   EXPECT_EQ(line.pop(true).task, nullptr);
 }
 
+// However many connections an address has, others' tasks do not wait for all of them.
+TEST(TaskLanesTest, GroupsTakeTurnsAndWithinThemTheirShares) {
+  const auto share = [](TenantId address, TenantId connection) {
+    return kVisitors | address << kConnectionBits | connection;
+  };
+  Lanes line;
+  std::array<int, 6> tasks{10, 11, 20, 30, 40, 41};
+  for (const size_t i : {0u, 1u}) line.push(&tasks[i], 0, share(1, 1));
+  line.push(&tasks[2], 0, share(1, 2));
+  line.push(&tasks[3], 0, share(1, 3));
+  for (const size_t i : {4u, 5u}) line.push(&tasks[i], 0, share(2, 4));
+  EXPECT_EQ(line.waiting(0, share(1, 1)), 2u);
+  EXPECT_EQ(line.waiting_of_group(0, share(1, 1)), 4u);
+  std::vector<int> order;
+  for (int i = 0; i < 6; ++i) order.push_back(*line.pop(true).task);
+  EXPECT_THAT(order, ElementsAre(10, 40, 20, 41, 30, 11));
+}
+
 TEST(TaskLanesTest, AHastenedOneIsShort) {
   Waiting waiting(4, 3);
   waiting.line.hasten(&waiting.tasks[3][1]);

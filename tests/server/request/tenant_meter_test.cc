@@ -17,18 +17,34 @@ TEST(TenantMeter, CountsWhatEachTenantHasUnderWay) {
   EXPECT_TRUE(meter.enter(kAlice));
 }
 
-// Without keys all are one tenant, and each address has a share of its own.
-TEST(TenantMeter, CountsAddressesWhereTheyStandForTenants) {
-  Identity near = kAnyone, far = kAnyone, farther = kAnyone;
-  far.network = 0x80000001, farther.network = 0x80000002;
+Identity visitor(TenantId address, TenantId connection) {
+  Identity visitor = kAnyone;
+  visitor.visitor = kVisitors | address << kConnectionBits | connection;
+  return visitor;
+}
+
+// Without keys all are one tenant, and each connection has a share of its own.
+TEST(TenantMeter, CountsConnectionsAndTheirAddressesWhereTheyStandForTenants) {
+  const Identity first = visitor(1, 1), second = visitor(1, 2), elsewhere = visitor(2, 3);
   TenantMeter meter;
-  EXPECT_TRUE(meter.enter(far, 2));
-  EXPECT_TRUE(meter.enter(far, 2));
-  EXPECT_FALSE(meter.enter(far, 2));
-  EXPECT_TRUE(meter.enter(farther, 2));
-  EXPECT_TRUE(meter.enter(near));
-  meter.leave(far);
-  EXPECT_TRUE(meter.enter(far, 2));
+  EXPECT_TRUE(meter.enter(first, {.most = 2}));
+  EXPECT_TRUE(meter.enter(first, {.most = 2}));
+  EXPECT_FALSE(meter.enter(first, {.most = 2}));
+  EXPECT_FALSE(meter.enter(second, {.most_of_group = 2})) << "its address has two";
+  EXPECT_TRUE(meter.enter(second, {.most_of_group = 3}));
+  EXPECT_TRUE(meter.enter(elsewhere, {.most_of_group = 2}));
+  EXPECT_TRUE(meter.enter(kAnyone));
+  meter.leave(first);
+  EXPECT_TRUE(meter.enter(second, {.most_of_group = 3}));
+}
+
+TEST(TenantMeter, TheRestIsForThoseWhoHaveNothing) {
+  const Identity first = visitor(1, 1), second = visitor(1, 2);
+  TenantMeter meter;
+  EXPECT_TRUE(meter.enter(first, {.first_only = true}));
+  EXPECT_FALSE(meter.enter(first, {.first_only = true}));
+  EXPECT_TRUE(meter.enter(second, {.first_only = true}));
+  EXPECT_TRUE(meter.enter(first));
 }
 
 TEST(TenantMeter, AMinutesTokensMayBeSpentAheadAndComeBack) {

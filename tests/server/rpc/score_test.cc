@@ -102,6 +102,16 @@ TEST_F(ScoreTest, IdsAreTakenAsTheyAre) {
   EXPECT_EQ(got.final().text_bytes(), 7);     // "a" "hello" "b"
 }
 
+// However many a message has: the engine's thread copies none but the next ones.
+TEST_F(ScoreTest, IdsReachTheEngineInPortions) {
+  start();
+  const Scored got = score({ids(std::vector<int32_t>(100'000, 'a')), ids({'b'})});
+  ASSERT_TRUE(got.status.ok());
+  EXPECT_EQ(got.final().scored_tokens(), 100'000);
+  EXPECT_LE(engine_->last_request().prompt.ids.size(), 4096u);
+  EXPECT_LE(engine_->most_fed(), 4096);
+}
+
 TEST_F(ScoreTest, BadInputHasItsCode) {
   start({}, {.serving = {.max_unbroken_bytes = 1}});
   v1::ScoreRequest late;

@@ -23,7 +23,7 @@ std::map<TenantId, int> give(int slots, const std::vector<Waiter>& line) {
   for (const Waiter& one : line) uses.push_back({.tenant = one.tenant});
   uint64_t turns = 0;
   for (int i = 0; i < slots; ++i) {
-    const auto tenant = tenant_in_turn(line, uses, slots, kNow);
+    const auto tenant = tenant_in_turn(line, SlotUse(uses, slots, kNow));
     if (!tenant) break;
     for (TenantUse& use : uses) {
       if (use.tenant != *tenant) continue;
@@ -53,8 +53,8 @@ TEST(TenantInTurn, KeepsToWhatATenantMayHave) {
 TEST(TenantInTurn, OfEqualsTheOneWhoseTurnIsLongerAgo) {
   const std::vector<Waiter> line = {waiter(kMany), waiter(kMany), waiter(kMany), waiter(kOne)};
   const auto in_turn = [&](uint64_t turn_of_many, uint64_t turn_of_one) {
-    return tenant_in_turn(
-        line, std::vector<TenantUse>{{kMany, 0, turn_of_many}, {kOne, 0, turn_of_one}}, 1, kNow);
+    const std::vector<TenantUse> uses = {{kMany, 0, turn_of_many}, {kOne, 0, turn_of_one}};
+    return tenant_in_turn(line, SlotUse(uses, 1, kNow));
   };
   EXPECT_EQ(in_turn(1, 0), kOne);
   EXPECT_EQ(in_turn(1, 2), kMany);
@@ -65,20 +65,49 @@ TEST(TenantInTurn, KeepsTheLastSlotForWhoHasNone) {
   std::vector<TenantUse> uses = {{.tenant = kMany, .slots = 15},
                                  {.tenant = kOne, .slots = 0, .asked = kNow - kAround / 2}};
   const std::vector<Waiter> many = {waiter(kMany)}, both = {waiter(kMany), waiter(kOne)};
-  EXPECT_EQ(tenant_in_turn(many, uses, 16, kNow), std::nullopt);
-  EXPECT_EQ(tenant_in_turn(both, uses, 16, kNow), kOne);
-  EXPECT_EQ(tenant_in_turn(many, uses, 17, kNow), kMany) << "it is not the last";
-  EXPECT_EQ(tenant_in_turn(many, uses, 16, kNow + kAround), kMany) << "nobody else is around";
+  const auto in_turn = [&](const std::vector<Waiter>& line, int slots, double now = kNow) {
+    return tenant_in_turn(line, SlotUse(uses, slots, now));
+  };
+  EXPECT_EQ(in_turn(many, 16), std::nullopt);
+  EXPECT_EQ(in_turn(both, 16), kOne);
+  EXPECT_EQ(in_turn(many, 17), kMany) << "it is not the last";
+  EXPECT_EQ(in_turn(many, 16, kNow + kAround), kMany) << "nobody else is around";
   uses[0].slots = 14;
   uses[1].slots = 1;
-  EXPECT_EQ(tenant_in_turn(many, uses, 16, kNow), kMany) << "everybody has one";
+  EXPECT_EQ(in_turn(many, 16), kMany) << "everybody has one";
   uses = {{.tenant = kMany, .slots = 2}, {.tenant = kOne, .slots = 0, .asked = kNow}};
-  EXPECT_EQ(tenant_in_turn(many, uses, 3, kNow), kMany) << "one of three would be too many";
+  EXPECT_EQ(in_turn(many, 3), kMany) << "one of three would be too many";
+}
+
+TenantId visitor(TenantId address, TenantId connection) {
+  return kVisitors | address << kConnectionBits | connection;
+}
+
+// Also where nobody else has asked yet: of a connection that is yet to come nothing is known.
+TEST(TenantInTurn, AnEighthIsKeptForConnectionsWithoutASlot) {
+  for (const auto& [slots, all_but] :
+       std::map<int, int>{{3, 0}, {4, 1}, {8, 1}, {16, 2}, {256, 4}}) {
+    EXPECT_EQ(give(slots, {waiter(visitor(0, 1))}).at(visitor(0, 1)), slots - all_but) << slots;
+  }
+  std::vector<TenantUse> uses = {{.tenant = visitor(0, 1), .slots = 7},
+                                 {.tenant = visitor(0, 2), .slots = 7},
+                                 {.tenant = visitor(0, 3)}};
+  const std::vector<Waiter> line = {waiter(visitor(0, 1)), waiter(visitor(0, 2))};
+  EXPECT_EQ(tenant_in_turn(line, SlotUse(uses, 16, kNow)), std::nullopt);
+  EXPECT_EQ(tenant_in_turn({{waiter(visitor(0, 3))}}, SlotUse(uses, 16, kNow)), visitor(0, 3));
+}
+
+TEST(TenantInTurn, ConnectionsShareWhatIsTheirAddresss) {
+  const std::vector<Waiter> line = {waiter(visitor(1, 1)), waiter(visitor(1, 2)),
+                                    waiter(visitor(1, 3)), waiter(visitor(2, 4))};
+  const std::map<TenantId, int> given = give(16, line);
+  EXPECT_EQ(given.at(visitor(2, 4)), 7);
+  for (TenantId c = 1; c <= 3; ++c) EXPECT_GE(given.at(visitor(1, c)), 2) << c;
 }
 
 TEST(MostSlots, AShareOfAllOrANumberAndAtLeastOne) {
   const auto most = [](const TenantLimits& limits, int slots) {
-    return most_slots({.tenant = kMany, .limits = limits}, slots, true);
+    return most_slots({.tenant = kMany, .limits = limits}, slots);
   };
   EXPECT_EQ(most({}, 16), 16);
   EXPECT_EQ(most({.slot_share = 0.875}, 16), 14);
@@ -87,16 +116,16 @@ TEST(MostSlots, AShareOfAllOrANumberAndAtLeastOne) {
   EXPECT_EQ(most({.slots = 30}, 16), 16);
 }
 
-TEST(MostSlots, AnAddressIsOneOfSeveralWhileSeveralAreKnown) {
-  Identity address = kAnyone;
-  address.network = kMany;
-  address.limits.slot_share = 0.875;
-  EXPECT_EQ(most_slots(address, 16, true), 14);
-  EXPECT_EQ(most_slots(address, 16, false), 16);
-  EXPECT_EQ(most_slots(kAnyone, 16, true), 16) << "of this machine";
-  const std::vector<TenantUse> uses = {{.tenant = kMany, .slots = 15},
-                                       {.tenant = kOne, .slots = 0, .asked = kNow - kKnown / 2}};
+TEST(SlotUse, AnAddressIsOneOfSeveralWhileSeveralAreKnown) {
+  std::vector<TenantUse> uses;
+  for (TenantId c = 1; c <= 14; ++c) uses.push_back({.tenant = visitor(1, c), .slots = 1});
+  uses.push_back({.tenant = visitor(1, 15)});
+  const TenantUse& next = uses.back();
+  EXPECT_TRUE(SlotUse(uses, 16, kNow).may_have_more(next, 16)) << "no other address is known";
+  uses.push_back({.tenant = visitor(2, 1), .slots = 0, .asked = kNow - kKnown / 2});
   EXPECT_TRUE(several_are_known(uses, kNow));
+  EXPECT_FALSE(SlotUse(uses, 16, kNow).may_have_more(uses[14], 16));
+  EXPECT_TRUE(SlotUse(uses, 16, kNow).may_have_more(uses[15], 16));
   EXPECT_FALSE(several_are_known(uses, kNow + kKnown));
 }
 
@@ -237,6 +266,28 @@ TEST(ExpectedWaitOfTenants, ALongLineOfAnotherIsNotWaitedFor) {
   };
   EXPECT_LE(wait(kOne), 0.1) << "as many tokens as its own go before";
   EXPECT_GE(wait(kMany), 100) << "a slot that its own have comes free";
+}
+
+// Nor what another connection of its address has there; prompts in slots go in their order.
+TEST(ExpectedWaitOfTenants, ALongLineOfAnotherConnectionIsNotWaitedFor) {
+  const HoldTimeEstimator holds;
+  const TenantId many = visitor(0, 1), one = visitor(0, 2);
+  std::vector<Waiter> line;
+  for (int i = 0; i < 64; ++i) line.push_back({.place = -i, .tokens = 1000, .tenant = many});
+  std::vector<Holder> holders(14, {.tokens = 0, .may_generate = 1000, .tenant = many});
+  const auto wait = [&](TenantId tenant) {
+    return expected_wait({.place = 100, .tokens = 10, .tenant = tenant}, {.line = line,
+                                                                          .holders = holders,
+                                                                          .slots = 16,
+                                                                          .prompt_rate = 100,
+                                                                          .step_seconds = 0.1,
+                                                                          .holds = holds});
+  };
+  EXPECT_LE(wait(one), 0.1);
+  EXPECT_GE(wait(many), 100);
+  holders.push_back({.place = 1, .prompt = true, .tokens = 20, .tenant = many});
+  EXPECT_NEAR(wait(one), 0.5, 0.01) << "the prompt in a slot that came first, and of the line as "
+                                       "many tokens as with it";
 }
 
 }  // namespace recurve::shares_test

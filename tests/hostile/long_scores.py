@@ -1,0 +1,52 @@
+"""Texts of millions of ids to be scored, each sent in as few messages as it takes."""
+
+import os
+import threading
+import time
+
+import grpc
+import server
+
+FLAGS = []
+TENANTS = ("honest", "attacker")
+STREAMS = True
+SHORT = {"streams": 2, "ids": 4_000_000, "seconds": 3}
+FULL = {"streams": 2, "ids": 4_000_000, "seconds": 30}
+# Where the machine does nothing else: seconds to a first token, p99, and between two, as --tpot-ms has it.
+MOST_FIRST_TOKEN, MOST_PER_TOKEN = 0.1, 0.03
+
+
+def attack(address, streams, ids, seconds):
+    inference = server.protocol("inference_pb2")
+    stub_of = server.protocol("inference_pb2_grpc").InferenceStub
+    metadata = (("authorization", f"Bearer {os.environ['RECURVE_KEY']}"),)
+    piece = inference.ScoreRequest(ids={"ids": [100 + i % 100 for i in range(ids)]})
+    end, codes, scored, lock = time.monotonic() + seconds, {}, [], threading.Lock()
+
+    def ask(stub):
+        while time.monotonic() < end:
+            code, most = grpc.StatusCode.OK, 0
+            try:
+                for message in stub.Score(iter([piece]), metadata=metadata, timeout=max(0.1, end - time.monotonic())):
+                    most = max(most, message.progress.scored_tokens)
+            except grpc.RpcError as error:
+                code = error.code()
+            with lock:
+                codes[code.name] = codes.get(code.name, 0) + 1
+                scored.append(most)
+
+    options = [("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(address, options) as channel:
+        threads = [threading.Thread(target=ask, args=(stub_of(channel),)) for _ in range(streams)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return f"{streams} streams of {ids} ids a message, {sum(scored)} scored, ended by {codes}"
+
+
+def check(result, size):
+    yield from result.refusals()
+    yield from result.too_slow()
+    if size is FULL:
+        yield from result.slower_than(MOST_FIRST_TOKEN, MOST_PER_TOKEN)
