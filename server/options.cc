@@ -121,14 +121,14 @@ int parse_options(int argc, char** argv, Options* o) {
                  "The same of the embedding and the head; default: as --weights")
       ->check(CLI::IsMember(formats))
       ->group("Model");
-  add_named(
-      app, "--activations", &o->activations,
-      {{"f32", ActivationType::kF32},
-       {"bf16", ActivationType::kBF16},
-       {"int8", ActivationType::kInt8}},
-      "Narrowest type that linear layers of the CPU may round what they read to, where "
-      "the machine multiplies it sooner: bf16 beside weights in bf16; int8 that, and eight bits "
-      "beside weights in int8 and int4. Faster, above all prompts, and less exact")
+  add_named(app, "--activations", &o->activations,
+            {{"f32", ActivationType::kF32},
+             {"bf16", ActivationType::kBF16},
+             {"int8", ActivationType::kInt8}},
+            "Narrowest type that linear layers of the CPU may round what they read to, where "
+            "the processor is of a kind that multiplies it sooner: bf16 beside weights in bf16; "
+            "int8 that, and eight bits beside weights in int8 and int4. Faster, above all prompts, "
+            "and less exact")
       ->group("Model");
   add_named(app, "--state", &o->state, {{"f32", DType::kF32}, {"bf16", DType::kBF16}},
             "Type of the states that are matrices; bf16 halves their memory and traffic and "
