@@ -1,6 +1,7 @@
 #pragma once
 #include <fmt/format.h>
 
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
@@ -36,6 +37,12 @@ std::optional<std::string> string_of(const nlohmann::json& object, const char* f
 const nlohmann::json* find(const nlohmann::json& object, const char* field);
 // A list of integers of 32 bits. `field` is what it is called.
 std::vector<int32_t> ids_of(const nlohmann::json& list, const char* field);
+
+// Refuses an object that has a field of another name.
+void check_names(const nlohmann::json& object, std::initializer_list<std::string_view> known);
+
+// A name that a client has sent, no longer than a sentence bears.
+std::string shortened(std::string_view name);
 
 // As JSON; bytes that are not UTF-8 become U+FFFD.
 std::string dump(const nlohmann::json& value);

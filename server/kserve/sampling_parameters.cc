@@ -137,7 +137,11 @@ constexpr Known kKnown[] = {
     {"frequency_penalty",
      [](auto& p, auto* to) { to->sampling.frequency_penalty = p.template number<float>(); }},
     {"logit_bias", [](auto& p, auto* to) { to->sampling.logit_bias = p.biases(); }},
-    {"allowed_token_ids", [](auto& p, auto* to) { to->sampling.allowed_ids = p.ids(); }},
+    {"allowed_token_ids",
+     [](auto& p, auto* to) {
+       to->sampling.allowed_ids = p.ids();
+       if (to->sampling.allowed_ids.empty()) p.refuse("a list with an id, or left out for all ids");
+     }},
     {"seed", [](auto& p, auto* to) { to->seed = static_cast<uint64_t>(p.integer()); }},
     {"max_tokens", [](auto& p, auto* to) { to->max_tokens = p.small(); }},
     {"min_tokens", [](auto& p, auto* to) { to->sampling.min_tokens = p.small(); }},
@@ -159,18 +163,38 @@ struct Refusable {
   std::string_view name;
   std::array<std::string_view, 2> same = {};  // JSON that changes nothing, besides null
 };
+// Those of vLLM's SamplingParams, and those that others add to them, with which the answer would be
+// another one. An empty list or object of what is read says nothing: no stop, no bias.
 constexpr Refusable kRefused[] = {
     {"bad_words", {"[]"}},
     {"best_of", {"1"}},
+    {"dry_multiplier", {"0", "0.0"}},
+    {"ebnf"},
     {"early_stopping", {"false"}},
+    {"extra_args", {"{}"}},
     {"guided_decoding"},
+    {"json_schema"},
     {"length_penalty", {"1.0", "1"}},
     {"logits_processors", {"[]"}},
+    {"logprob_token_ids"},
     {"lora_name"},
+    {"max_new_tokens"},
+    {"max_output_tokens"},
+    {"min_new_tokens", {"0"}},
+    {"mirostat", {"0"}},
+    {"num_beams", {"1"}},
     {"prompt_logprobs"},
+    {"regex"},
+    {"repetition_detection"},
+    {"response_format"},
+    {"stop_regex", {"[]"}},
+    {"stop_words"},
     {"structured_outputs"},
+    {"thinking_token_budget", {"-1"}},
     {"truncate_prompt_tokens"},
     {"use_beam_search", {"false"}},
+    {"watermarking", {"false"}},
+    {"xtc_probability", {"0", "0.0"}},
 };
 
 void check_refused(const json& parameters) {

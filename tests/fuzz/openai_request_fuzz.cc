@@ -112,7 +112,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   read(completions, body);
   ChatCompletions chat(serving(), {});
   read(chat, body);
-  Responses responses(serving(), store, kAnyone);
+  Responses responses(serving(), store, HttpRequest{.caller = kAnyone});
   read(responses, body);
   run(tokenize, body);
   run(detokenize, body);

@@ -1,7 +1,10 @@
 #include "server/http/openai/constraint_fields.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -38,16 +41,46 @@ ConstraintText schema_of(const Ordered* schema, const std::string& field) {
   return {Form::kJsonSchema, schema->dump()};
 }
 
+[[noreturn]] void refuse_key(const std::string& field, std::string_view key) {
+  const std::string name = field + "." + shortened(key);
+  throw BadField(name, name + " is not supported here: leave it out");
+}
+
+// A constraint that is not read must not be dropped in silence.
+void check_keys(const Ordered& object, const std::string& field,
+                std::initializer_list<std::string_view> known) {
+  if (!object.is_object()) throw BadField(field, field + " must be an object");
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_null() || std::ranges::find(known, key) != known.end()) continue;
+    refuse_key(field, key);
+  }
+}
+
 // {"type": ...}, with the schema in "json_schema", or beside the type where `flat`.
 std::optional<ConstraintText> format_of(const Ordered& format, const std::string& field,
                                         bool flat) {
   const Ordered* type = find_in(format, "type");
   const std::string said = type != nullptr && type->is_string() ? type->get<std::string>() : "";
-  if (said == "text") return std::nullopt;
-  if (said == "json_object") return ConstraintText{Form::kJsonSchema, R"({"type":"object"})"};
+  if (said == "text") {
+    check_keys(format, field, {"type"});
+    return std::nullopt;
+  }
+  if (said == "json_object") {
+    check_keys(format, field, {"type", "schema"});
+    const Ordered* schema = find_in(format, "schema");
+    return ConstraintText{Form::kJsonSchema,
+                          schema == nullptr ? R"({"type":"object"})" : schema->dump()};
+  }
+  if (said == "json_schema" && flat) {
+    check_keys(format, field, {"type", "name", "description", "schema", "strict"});
+    return schema_of(find_in(format, "schema"), field);
+  }
   if (said == "json_schema") {
-    const Ordered* holder = flat ? &format : find_in(format, "json_schema");
-    return schema_of(holder == nullptr ? nullptr : find_in(*holder, "schema"), field);
+    check_keys(format, field, {"type", "json_schema"});
+    const Ordered* holder = find_in(format, "json_schema");
+    if (holder == nullptr) return schema_of(nullptr, field);
+    check_keys(*holder, field + ".json_schema", {"name", "description", "schema", "strict"});
+    return schema_of(find_in(*holder, "schema"), field);
   }
   if (said == "structural_tag") {
     Ordered tags = format;
@@ -59,36 +92,99 @@ std::optional<ConstraintText> format_of(const Ordered& format, const std::string
                             "\"structural_tag\"");
 }
 
-// What other servers call guided_NAME, or NAME of structured_outputs.
-void read_guide(const Ordered& holder, const std::string& prefix, std::vector<Found>* found) {
-  const auto add = [&](const char* name, const auto& read) {
-    const std::string field = prefix + name;
-    const Ordered* value = find_in(holder, prefix.ends_with('.') ? name : field.c_str());
-    if (value != nullptr) found->push_back({field, read(*value, field)});
-  };
-  add("json", [](const Ordered& value, const std::string&) {
-    return ConstraintText{Form::kJsonSchema, text_or_json(value)};
-  });
-  add("regex", [](const Ordered& value, const std::string& field) {
-    return ConstraintText{Form::kRegex, text_of(value, field)};
-  });
-  add("choice", [](const Ordered& value, const std::string&) {
-    return ConstraintText{Form::kChoice, value.dump()};
-  });
-  add("grammar", [](const Ordered& value, const std::string& field) {
-    return ConstraintText{Form::kGrammar, text_of(value, field)};
-  });
+// What an answer must be, by the names that other servers have for it.
+using Read = std::optional<ConstraintText> (*)(const Ordered& value, const std::string& field);
+
+std::optional<ConstraintText> json_of(const Ordered& value, const std::string&) {
+  return ConstraintText{Form::kJsonSchema, text_or_json(value)};
+}
+std::optional<ConstraintText> regex_of(const Ordered& value, const std::string& field) {
+  return ConstraintText{Form::kRegex, text_of(value, field)};
+}
+std::optional<ConstraintText> choice_of(const Ordered& value, const std::string& field) {
+  if (!value.is_array()) throw BadField(field, field + " must be a list of texts");
+  return ConstraintText{Form::kChoice, value.dump()};
+}
+std::optional<ConstraintText> grammar_of(const Ordered& value, const std::string& field) {
+  return ConstraintText{Form::kGrammar, text_of(value, field)};
+}
+std::optional<ConstraintText> object_of(const Ordered& value, const std::string& field) {
+  if (!value.is_boolean()) throw BadField(field, field + " must be true or false");
+  if (!value.get<bool>()) return std::nullopt;
+  return ConstraintText{Form::kJsonSchema, R"({"type":"object"})"};
+}
+std::optional<ConstraintText> tags_of(const Ordered& value, const std::string& field) {
+  const std::string text = text_of(value, field);
+  const Ordered tags = Ordered::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!tags.is_object()) throw BadField(field, field + " must be an object of JSON in a string");
+  Ordered rest = tags;
+  rest.erase("type");
+  return ConstraintText{Form::kStructuralTag, rest.dump()};
+}
+// Of an option that is off.
+std::optional<ConstraintText> off(const Ordered& value, const std::string& field) {
+  if (value.is_boolean() && !value.get<bool>()) return std::nullopt;
+  throw BadField(field, field + " is not supported here: leave it out");
+}
+
+struct Named {
+  std::string_view name;
+  Read read;
+};
+constexpr Named kConstraintFields[] = {
+    {"guided_json", json_of},       {"guided_regex", regex_of}, {"guided_choice", choice_of},
+    {"guided_grammar", grammar_of}, {"regex", regex_of},        {"ebnf", grammar_of},
+    {"json_schema", json_of},
+};
+// Of structured_outputs. What cannot be enforced is refused, with disable_fallback or without.
+constexpr Named kStructuredOutputs[] = {
+    {"json", json_of},
+    {"regex", regex_of},
+    {"choice", choice_of},
+    {"grammar", grammar_of},
+    {"json_object", object_of},
+    {"structural_tag", tags_of},
+    {"disable_fallback", [](auto&, auto&) { return std::optional<ConstraintText>(); }},
+    {"disable_any_whitespace", off},
+    {"disable_additional_properties", off},
+};
+
+void read_structured_outputs(const Ordered& outputs, std::vector<Found>* found) {
+  const std::string field = "structured_outputs";
+  if (!outputs.is_object()) throw BadField(field, field + " must be an object");
+  const size_t before = found->size();
+  for (const auto& [name, value] : outputs.items()) {
+    if (value.is_null()) continue;
+    const auto* known = std::ranges::find(kStructuredOutputs, name, &Named::name);
+    if (known == std::end(kStructuredOutputs)) refuse_key(field, name);
+    const std::string within = field + "." + name;
+    if (auto constraint = known->read(value, within)) found->push_back({within, *constraint});
+  }
+  if (found->size() > before) return;
+  throw BadField(field, field +
+                            " must say what the answer is: json, regex, choice, grammar, "
+                            "json_object or structural_tag");
+}
+
+void read_text(const Ordered& of_text, std::vector<Found>* found) {
+  if (!of_text.is_object()) throw BadField("text", "text must be an object");
+  for (const auto& [name, value] : of_text.items()) {
+    if (name == "format" || value.is_null() || (name == "verbosity" && value == "medium")) continue;
+    refuse_key("text", name);
+  }
+  const Ordered* format = find_in(of_text, "format");
+  auto constraint = format == nullptr ? std::nullopt : format_of(*format, "text.format", true);
+  if (constraint) found->push_back({"text", *std::move(constraint)});
 }
 
 }  // namespace
 
 void read_constraint(const nlohmann::json& body, std::string_view text, TextRequest* asked) {
-  bool any = false;
-  for (const char* field : {"response_format", "text", "guided_json", "guided_regex",
-                            "guided_choice", "guided_grammar", "structured_outputs"}) {
-    any |= find(body, field) != nullptr;
+  const auto has = [&](std::string_view field) { return find(body, field.data()) != nullptr; };
+  if (!has("response_format") && !has("text") && !has("structured_outputs") &&
+      std::ranges::none_of(kConstraintFields, has, &Named::name)) {
+    return;
   }
-  if (!any) return;
   const Ordered ordered = Ordered::parse(text);  // it has been parsed before
   std::vector<Found> found;
   if (const Ordered* format = find_in(ordered, "response_format")) {
@@ -96,19 +192,15 @@ void read_constraint(const nlohmann::json& body, std::string_view text, TextRequ
       found.push_back({"response_format", *std::move(constraint)});
     }
   }
-  if (const Ordered* of_text = find_in(ordered, "text")) {
-    for (const auto& [name, value] : of_text->items()) {
-      if (name == "format" || value.is_null() || (name == "verbosity" && value == "medium"))
-        continue;
-      throw BadField("text." + name, "text." + name + " is not supported here: leave it out");
-    }
-    const Ordered* format = find_in(*of_text, "format");
-    auto constraint = format == nullptr ? std::nullopt : format_of(*format, "text.format", true);
-    if (constraint) found.push_back({"text", *std::move(constraint)});
+  if (const Ordered* of_text = find_in(ordered, "text")) read_text(*of_text, &found);
+  for (const Named& field : kConstraintFields) {
+    const std::string name(field.name);
+    const Ordered* value = find_in(ordered, name.c_str());
+    auto constraint = value == nullptr ? std::nullopt : field.read(*value, name);
+    if (constraint) found.push_back({name, *std::move(constraint)});
   }
-  read_guide(ordered, "guided_", &found);
   if (const Ordered* outputs = find_in(ordered, "structured_outputs")) {
-    read_guide(*outputs, "structured_outputs.", &found);
+    read_structured_outputs(*outputs, &found);
   }
   if (found.size() > 1) {
     throw BadField(found[1].field, found[1].field + " may not stand beside " + found[0].field);

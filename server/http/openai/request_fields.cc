@@ -44,12 +44,11 @@ std::vector<std::string> stops_of(const json& body) {
   if (stop == nullptr) return {};
   if (stop->is_string()) return {stop->get<std::string>()};
   std::vector<std::string> stops;
-  for (const json& one : *stop) {
-    if (!stop->is_array() || !one.is_string()) {
-      throw BadField("stop", "stop must be a string or a list of strings");
-    }
-    stops.push_back(one.get<std::string>());
+  const auto is_text = [](const json& one) { return one.is_string(); };
+  if (!stop->is_array() || !std::all_of(stop->begin(), stop->end(), is_text)) {
+    throw BadField("stop", "stop must be a string or a list of strings");
   }
+  for (const json& one : *stop) stops.push_back(one.get<std::string>());
   return stops;
 }
 
@@ -105,7 +104,7 @@ void read_message(const Ordered& message, ChatMessage* to) {
 
 void read_template_fields(const json& body, const Ordered& ordered, Conversation* to) {
   if (wants_tools(body)) to->tools_json = dump_ordered(ordered.at("tools"));
-  if (find(body, "chat_template_kwargs") != nullptr) {
+  if (template_variables(body) != nullptr) {
     to->variables_json = dump_ordered(ordered.at("chat_template_kwargs"));
   }
 }
@@ -159,6 +158,14 @@ void read_common(const json& body, TextRequest* asked, OpenAiForm* form) {
   if (!options->is_object()) throw BadField("stream_options", "stream_options must be an object");
   set(bool_of(*options, "include_usage"), &form->usage);
   set(bool_of(*options, "continuous_usage_stats"), &form->usage_each);
+}
+
+const json* template_variables(const json& body) {
+  const json* variables = find(body, "chat_template_kwargs");
+  if (variables != nullptr && !variables->is_object()) {
+    throw BadField("chat_template_kwargs", "chat_template_kwargs must be an object");
+  }
+  return variables;
 }
 
 Conversation conversation_of(const json& body, std::string_view text) {

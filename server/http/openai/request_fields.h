@@ -32,6 +32,9 @@ void read_common(const nlohmann::json& body, TextRequest* asked, OpenAiForm* for
 // `session` is the header's, or empty.
 void read_session(const nlohmann::json& body, std::string* session);
 
+// chat_template_kwargs; null where there are none. Throws BadField.
+const nlohmann::json* template_variables(const nlohmann::json& body);
+
 // messages, tools and how the template is to write them. `text` is the body as it came: a template
 // sees the fields in their order.
 Conversation conversation_of(const nlohmann::json& body, std::string_view text);

@@ -37,9 +37,10 @@ Refusal unknown(const std::string& id, const char* field = "") {
 
 bool wants_logprobs(const json& body) {
   const json* include = find(body, "include");
-  return include != nullptr && include->is_array() &&
-         std::find(include->begin(), include->end(), "message.output_text.logprobs") !=
-             include->end();
+  if (include == nullptr) return false;
+  if (!include->is_array()) throw BadField("include", "include must be a list of strings");
+  return std::find(include->begin(), include->end(), "message.output_text.logprobs") !=
+         include->end();
 }
 
 json or_default(const json& body, const char* field, json otherwise) {
@@ -77,7 +78,13 @@ Refused Responses::read(std::string_view text, const WorkLimits& limits,
         read_constraint(body, text, &to);
         to.max_tokens = int32_of(body, "max_output_tokens");
         to.tools = tool_use_of(body);
-        if (wants_logprobs(body)) to.logprobs = int32_of(body, "top_logprobs").value_or(0);
+        const int32_t top = int32_of(body, "top_logprobs").value_or(0);
+        const bool logprobs = wants_logprobs(body);
+        if (top != 0 && !logprobs) {
+          throw BadField("top_logprobs",
+                         "top_logprobs needs include to have \"message.output_text.logprobs\"");
+        }
+        if (logprobs) to.logprobs = top;
         read_fields(body, text);
         refused = read_previous(body);
         if (!refused) refused = choose_prompt(limits, &to);
@@ -89,7 +96,7 @@ void Responses::read_fields(const json& body, std::string_view text) {
   stores_ = bool_of(body, "store").value_or(true);
   instructions_ = string_of(body, "instructions").value_or("");
   tools_ = tools_of_response(body, text);
-  if (const json* variables = find(body, "chat_template_kwargs")) variables_ = dump(*variables);
+  if (const json* variables = template_variables(body)) variables_ = dump(*variables);
   definition_ = dump(json{instructions_, tools_, variables_});
   input_ = messages_of_input(body);
   said_ = {{"instructions", or_default(body, "instructions", nullptr)},

@@ -1,7 +1,9 @@
 #include "server/http/openai/session_commands.h"
 
 #include <charconv>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "server/http/body_fields.h"
@@ -15,23 +17,28 @@ namespace {
 using nlohmann::json;
 using Kind = SessionCommand::Kind;
 
+using Names = std::initializer_list<std::string_view>;
+
 // Read where connections are, which do not wait for a long one.
-json short_body(const HttpRequest& request) {
+json short_body(const HttpRequest& request, Names fields) {
   constexpr size_t kMostBytes = 64 << 10;
   if (request.body.size() > kMostBytes) {
     throw BadField("", fmt::format("the body must have at most {} bytes, got {}", kMostBytes,
                                    request.body.size()));
   }
-  return parse_object(request.body);
+  json body = parse_object(request.body);
+  check_names(body, fields);
+  return body;
 }
 
 // Everything in it may be left out, so that all of it may.
 json optional_body(const HttpRequest& request) {
-  return request.body.empty() ? json::object() : short_body(request);
+  if (request.body.empty()) return json::object();
+  return short_body(request, {"session", "ttl_seconds", "durability"});
 }
 
 std::string mark_of(const HttpRequest& request) {
-  return string_of(short_body(request), "mark").value_or("");
+  return string_of(short_body(request, {"mark"}), "mark").value_or("");
 }
 
 std::optional<Durability> durability_of(const json& body) {

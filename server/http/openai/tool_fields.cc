@@ -42,11 +42,11 @@ bool wants_tools(const json& body) {
 
 std::optional<ToolUse> tool_use_of(const json& body) {
   const json* choice = find(body, "tool_choice");
+  ToolUse use{.parallel = bool_of(body, "parallel_tool_calls").value_or(true)};
   if (!wants_tools(body)) {
     if (choice == nullptr || *choice == "none" || *choice == "auto") return std::nullopt;
     throw BadField("tool_choice", "tool_choice must be left out without tools");
   }
-  ToolUse use{.parallel = bool_of(body, "parallel_tool_calls").value_or(true)};
   if (choice == nullptr || *choice == "auto") return use;
   if (*choice == "required") {
     use.choice = ToolUse::Choice::kRequired;

@@ -317,7 +317,13 @@ def test_what_cannot_be_read_is_refused_by_name(client):
     assert "UTF-8" in sentence([tensor("text_input", [b"\xff"])])
     assert "sampling_parameters" in sentence([ask[0], tensor("sampling_parameters", "[1]")])
     assert "sampling_parameters" in sentence([ask[0], tensor("sampling_parameters", "[" * 100_000)])
-    assert "best_of" in sentence(inputs("x", {"best_of": 2}))
+    for name, value in {"best_of": 2, "regex": "a", "ebnf": "root ::= \"a\"", "json_schema": "{}", "response_format": {"type": "text"},
+                        "structured_outputs": {}, "extra_args": {"a": 1}, "logprob_token_ids": [1], "mirostat": 2,
+                        "dry_multiplier": 0.8, "xtc_probability": 0.5, "repetition_detection": {}, "max_new_tokens": 5}.items():
+        assert f"{name} is not supported" in sentence(inputs("x", {name: value}))
+    assert "allowed_token_ids must be a list with an id" in sentence(inputs("x", {"allowed_token_ids": []}))
+    assert "stop must be" in sentence(inputs("x", {"stop": {}}))
+    assert "choice" in sentence(inputs("x", {"guided_choice": []}))
     assert "temperature must be a number" in sentence(inputs("x", {"temperature": "hot"}))
     assert "max_tokens" in sentence(inputs("x", {"max_tokens": 2**40}))
     assert "stream" in sentence(inputs("x", GREEDY, stream=True))

@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import subprocess
+import typing
 
 import httpx
 import openai
@@ -408,10 +409,34 @@ def test_every_field_of_the_client_stands_in_the_table():
 
     root = pathlib.Path(__file__).parents[3]
     source = (root / "server/http/openai/field_table.cc").read_text()
-    table = set(re.findall(r'^    \{"(\w+)", ', source, re.MULTILINE))
+    table = set(re.findall(r'^    \{"(\w+)",', source, re.MULTILINE))
     for params, base in [
-        (completion, "CompletionCreateParamsBase"),
-        (chat, "CompletionCreateParamsBase"),
-        (response, "ResponseCreateParamsBase"),
+        (completion, "CompletionCreateParams"),
+        (chat, "CompletionCreateParams"),
+        (response, "ResponseCreateParams"),
     ]:
-        assert set(getattr(params, base).__annotations__) - table == set()
+        for kind in ("Base", "NonStreaming", "Streaming"):
+            fields = typing.get_type_hints(getattr(params, base + kind))
+            assert len(fields) > 10
+            assert set(fields) - table == set()
+
+
+def test_constraints_of_other_servers_are_kept_to_or_refused(client):
+    def ask(**extra):
+        answer = client.completions.create(model="books", prompt="It was", max_tokens=60, extra_body=extra)
+        return answer.choices[0].text
+
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    for extra in ({"response_format": {"type": "json_object", "schema": schema}}, {"json_schema": json.dumps(schema)},
+                  {"structured_outputs": {"json": schema, "disable_fallback": True}}):
+        assert set(json.loads(ask(**extra))) == {"ok"}
+    for extra in ({"regex": "(yes|no)"}, {"ebnf": 'root ::= "yes" | "no"'}, {"structured_outputs": {"choice": ["yes", "no"]}}):
+        assert ask(**extra) in ("yes", "no")
+    assert ask(guided_choice=["\nfoo", "\x010"]) in ("\nfoo", "\x010")
+    for extra, field in [({"structured_outputs": {}}, "structured_outputs"), ({"structured_outputs": {"jsn": schema}}, "structured_outputs.jsn"),
+                         ({"allowed_token_ids": []}, "allowed_token_ids"), ({"stop": {}}, "stop"), ({"grammar": "root ::= \"a\""}, "grammar"),
+                         ({"mirostat": 2}, "mirostat"), ({"dry_multiplier": 0.8}, "dry_multiplier"), ({"n_predict": 5}, "n_predict"),
+                         ({"xtc_probability": 0.5}, "xtc_probability"), ({"num_ctx": 4096}, "num_ctx")]:
+        with pytest.raises(openai.BadRequestError) as error:
+            ask(**extra)
+        assert error.value.param == field

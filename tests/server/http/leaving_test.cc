@@ -69,7 +69,7 @@ TEST_F(HttpLeaving, WhatTextThreadsAnswer) {
 }
 TEST_F(HttpLeaving, WhatTheEngineAnswers) {
   engine_->answer_sessions({.sessions = {{.name = "abcdef"}}});
-  leave_everywhere(request("/v1/sessions", {{"name", "abcdef"}}));
+  leave_everywhere(request("/v1/sessions", {{"session", "abcdef"}}));
 }
 
 }  // namespace recurve::leaving_test
