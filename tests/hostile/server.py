@@ -34,14 +34,14 @@ def generate_stubs(folder):
         ["protoc", f"--proto_path={ROOT / 'proto'}", f"--python_out={folder}",
          f"--grpc_out={folder}",
          f"--plugin=protoc-gen-grpc={shutil.which('grpc_python_plugin')}"]
-        + [str(path) for path in sorted((ROOT / "proto").glob("recurve/v1/*.proto"))],
+        + [str(path) for path in sorted((ROOT / "proto").glob("*/v*/*.proto"))],
         check=True)
     sys.path.insert(0, str(folder))
 
 
-def protocol(name):
-    """A module of the protocol: "inference_pb2", "inference_pb2_grpc", ..."""
-    return importlib.import_module(f"recurve.v1.{name}")
+def protocol(name, package="recurve.v1"):
+    """A module of a protocol: "inference_pb2", "inference_pb2_grpc", ..."""
+    return importlib.import_module(f"{package}.{name}")
 
 
 def chat_model(folder):
