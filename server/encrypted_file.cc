@@ -22,8 +22,8 @@ constexpr uint32_t kBeginsTenants = uint32_t{1} << 31, kTenants = uint32_t{1} <<
 
 // As a FileSystem says it.
 [[noreturn]] void unreadable(const char* why) {
-  throw std::system_error(EIO, std::generic_category(),
-                          std::string("an encrypted file cannot be read: ") + why);
+  throw FileDamaged(EIO, std::generic_category(),
+                    std::string("an encrypted file cannot be read: ") + why);
 }
 
 std::span<std::byte> bytes_of(std::string& text) { return std::as_writable_bytes(std::span(text)); }
@@ -92,6 +92,21 @@ class EncryptedReader final : public FileSystem::Reader {
       open_piece(static_cast<size_t>(at - pieces_.begin()));
       const size_t from = offset - at->offset, size = std::min(to.size(), at->bytes - from);
       std::memcpy(to.data(), opened_.data() + from, size);
+      to = to.subspan(size);
+      offset += size;
+    }
+  }
+
+  void read_what_is_whole(uint64_t offset, std::span<std::byte> to) const override {
+    const std::lock_guard lock(mutex_);
+    for (auto at = piece_at(offset, to.size()); !to.empty(); ++at) {
+      const size_t from = offset - at->offset, size = std::min(to.size(), at->bytes - from);
+      try {
+        open_piece(static_cast<size_t>(at - pieces_.begin()));
+        std::memcpy(to.data(), opened_.data() + from, size);
+      } catch (const std::system_error&) {
+        std::memset(to.data(), 0, size);
+      }
       to = to.subspan(size);
       offset += size;
     }

@@ -24,8 +24,8 @@ namespace recurve {
 // a piece is not there.
 
 // Thrown where a file is none of these.
-class NotEncrypted : public std::system_error {
-  using std::system_error::system_error;
+class NotEncrypted : public FileDamaged {
+  using FileDamaged::FileDamaged;
 };
 
 // Keys outlive what they are given to.

@@ -23,8 +23,8 @@ bool is_of_a_store(const FileSystem::Entry& entry) {
   std::string_view name = entry.name;
   if (name.starts_with(kSetAside)) name.remove_prefix(kSetAside.size());
   if (name.ends_with(kBeingMade)) name.remove_suffix(kBeingMade.size());
-  return number_of(name, kJournalFile) > 0 || number_of(name, kSegmentFile) > 0 ||
-         number_of(name, kStateFile) > 0;
+  return number_of(name, kJournalFile) > 0 || number_of(name, kJournalCopy) > 0 ||
+         number_of(name, kSegmentFile) > 0 || number_of(name, kStateFile) > 0;
 }
 
 bool is_a_key(const FileSystem::Entry& entry) {
@@ -45,7 +45,7 @@ class EncryptedFolder final : public FileSystem {
       if (!is_of_a_store(entry)) continue;
       try {
         entry.bytes = open(entry.name)->bytes();
-      } catch (const NotEncrypted&) {  // who reads it hears of it
+      } catch (const std::system_error&) {  // who reads it hears of it
       }
     }
     return found;

@@ -289,6 +289,14 @@ void keep_sessions(const Options& o, const StateStore& states, Archive* archive,
              {"records", usage.records},
              {"bytes", static_cast<int64_t>(usage.bytes)},
              {"set_aside", usage.set_aside}});
+  const StateStore::Damage& damage = states.damage();
+  if (damage.journal || damage.records_lost || damage.in_doubt + damage.states_gone > 0) {
+    log_event(LogLevel::kError, "state_dir_damaged",
+              {{"journal", damage.journal},
+               {"records_lost", damage.records_lost},
+               {"records_in_doubt", damage.in_doubt},
+               {"states_gone", damage.states_gone}});
+  }
   if (!states.not_writable().empty()) {
     log_event(LogLevel::kError, "state_dir_not_writable", {{"why", states.not_writable()}});
   }
@@ -363,6 +371,11 @@ int run(const Options& o, StopSignal& stop) {
                {"model", other.name},
                {"fingerprint", other.fingerprint},
                {"weights", other.weights}});
+  };
+  options.sessions.on_state_lost = [](std::string_view tenant, std::string_view name,
+                                      const std::string& why) {
+    log_event(LogLevel::kError, "session_state_lost",
+              {{"tenant", tenant}, {"name", name}, {"why", why}});
   };
   options.made_by = made_by(*backend);
   options.prefix.on_unreadable = [](const std::string& why) {

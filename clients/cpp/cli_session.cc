@@ -189,6 +189,16 @@ void add_get_list_close(CLI::App& app, CliContext& context) {
   close.app.add_option("names", close.flags->names, "The sessions' names")->required();
 }
 
+void add_accept(CLI::App& app, CliContext& context) {
+  add_name(add_command(app, context, "accept",
+                       "Go on with a session that answers DATA_LOSS from the position that get "
+                       "prints: acknowledged turns behind it are given up",
+                       [](Client& client, const CallOptions& options, const CliContext& ctx,
+                          const SessionFlags& flags) {
+                         print_session(ctx, client.accept_session(flags.name, options));
+                       }));
+}
+
 // Into a file beside it first: what is there under the name is whole.
 void export_to(Client& client, const CallOptions& options, const SessionFlags& flags) {
   const std::filesystem::path path = flags.other, part = flags.other + ".part";
@@ -287,6 +297,9 @@ std::string session_table(const v1::Session& session) {
       session.name(), session.position(), pending_text(session), tier_name(session.tier()),
       session.state_bytes(), session.host_bytes(), session.busy() ? "yes" : "no", session.epoch(),
       session.idle_seconds(), ttl_text(session), durability_text(session));
+  if (session.in_doubt()) {
+    table += "in doubt       acknowledged turns may be lost: accept it, or close it\n";
+  }
   for (const auto& mark : session.marks()) {
     table += fmt::format("mark           {} at {} tokens\n", mark.name(), mark.position());
   }
@@ -300,6 +313,7 @@ void add_session(CLI::App& app, CliContext& context) {
   add_open_and_fork(command, context);
   add_get_list_close(command, context);
   add_export_and_import(command, context);
+  add_accept(command, context);
   add_mark_command(command, context, "mark",
                    "Remember the state under a name; a mark of that name moves",
                    &Client::mark_session);

@@ -222,6 +222,12 @@ std::vector<v1::Session> Client::list_sessions(const std::string& prefix,
   return sessions;
 }
 
+v1::Session Client::accept_session(const std::string& name, const CallOptions& options) {
+  v1::AcceptSessionRequest request;
+  request.set_name(name);
+  return unary(*sessions_, &v1::Sessions::Stub::Accept, request, options);
+}
+
 v1::CloseSessionResponse Client::close_session(const std::string& name,
                                                const CallOptions& options) {
   v1::CloseSessionRequest request;

@@ -81,6 +81,8 @@ class Client {
                            const CallOptions& options = {});
   v1::Session unmark_session(const std::string& name, const std::string& mark,
                              const CallOptions& options = {});
+  // Goes on with a session that answers DATA_LOSS from the position that is still there.
+  v1::Session accept_session(const std::string& name, const CallOptions& options = {});
   v1::Session rewind_session(const std::string& name, const std::string& mark,
                              const CallOptions& options = {});
 

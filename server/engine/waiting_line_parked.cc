@@ -52,8 +52,9 @@ bool WaitingLine::look_at_session(Request& request, Session& session) {
     queue_.left(1);
     return true;
   };
-  if (session.other_model) {
-    return refuse(Finish::kOtherModel, sessions_.other_model_sentence(session));
+  if (const auto unusable = sessions_.unusable(session)) {
+    const bool other = unusable->status == SessionResult::Status::kOtherModel;
+    return refuse(other ? Finish::kOtherModel : Finish::kStateLost, unusable->message);
   }
   if (session.durable()) {
     if (std::string lost = sessions_.archive()->lost(); !lost.empty()) {
@@ -110,7 +111,8 @@ void WaitingLine::resume_parked(const EngineLoad& load, Clock::time_point now) {
       continue;
     }
     leave_parked(*parked);
-    if (parked->error.empty()) {
+    // A state that is lost is refused as it is from now on.
+    if (parked->error.empty() || parked->fate == Archive::Loaded::Fate::kLost) {
       arrive(parked->request, load, now, parked->has_prefix);
     } else {
       parked->request.streams.front()->finish(

@@ -28,6 +28,7 @@ constexpr Route kRoutes[] = {
     {verb::post, "/v1/sessions/*/marks", kJson, nullptr, mark_session},
     {verb::delete_, "/v1/sessions/*/marks/*", kNone, nullptr, unmark_session},
     {verb::post, "/v1/sessions/*/rewind", kJson, nullptr, rewind_session},
+    {verb::post, "/v1/sessions/*/accept", kJson, nullptr, accept_session},
     {verb::post, "/tokenize", kJson, nullptr, begin_tokenize},
     {verb::post, "/detokenize", kJson, nullptr, begin_detokenize},
     {verb::get, "/tokenizer_info", kNone, get_tokenizer_info},

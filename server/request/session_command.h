@@ -47,6 +47,8 @@ struct SessionInfo {
   std::vector<MarkInfo> marks = {};
   Durability durability = Durability::kNone;
   std::optional<CommitInfo> commit = {};  // the last one
+  // Acknowledged changes may be lost, or its state is: position is what is still there.
+  bool in_doubt = false;
 };
 
 // A wish about the sessions of one tenant, carried out by the engine between two steps.
@@ -60,6 +62,7 @@ struct SessionCommand {
     kGet,     // name
     kList,    // names that begin with `name`, after the name `other`, at most `limit`
     kClose,   // name
+    kAccept,  // name: goes on from what is still there of it
     kExport,  // name: its state, to be written elsewhere
     kImport,  // name: a new session, with `state`
   };

@@ -36,6 +36,7 @@ void fill(const SessionInfo& info, v1::Session* session) {
   session->set_host_bytes(info.host_bytes);
   session->set_durability(info.durability == Durability::kLocal ? v1::DURABILITY_LOCAL
                                                                 : v1::DURABILITY_NONE);
+  session->set_in_doubt(info.in_doubt);
   if (info.commit) fill(*info.commit, session->mutable_commit());
   for (const MarkInfo& mark : info.marks) {
     v1::SessionMark* to = session->add_marks();

@@ -68,6 +68,10 @@ SessionCommand to_command(const v1::RewindSessionRequest& request) {
           .expected_epoch = epoch_of(request)};
 }
 
+SessionCommand to_command(const v1::AcceptSessionRequest& request) {
+  return {.kind = Kind::kAccept, .name = request.name(), .expected_epoch = epoch_of(request)};
+}
+
 using Answer = grpc::ByteBuffer (*)(const SessionResult&);
 
 // Hands the command to the engine; the call ends on the delivery executor.
@@ -132,6 +136,11 @@ grpc::ServerUnaryReactor* SessionsService::Unmark(Call* call, const Bytes* reque
 grpc::ServerUnaryReactor* SessionsService::Rewind(Call* call, const Bytes* request,
                                                   Bytes* response) {
   return handle<v1::RewindSessionRequest>(context_, call, *request, one_session, response);
+}
+
+grpc::ServerUnaryReactor* SessionsService::Accept(Call* call, const Bytes* request,
+                                                  Bytes* response) {
+  return handle<v1::AcceptSessionRequest>(context_, call, *request, one_session, response);
 }
 
 grpc::ServerWriteReactor<SessionsService::Bytes>* SessionsService::Export(Call* call,

@@ -17,8 +17,8 @@ using RawSessions2 =
         v1::Sessions::WithRawCallbackMethod_Unmark<v1::Sessions::WithRawCallbackMethod_Rewind<S>>>>;
 
 template <typename S>
-using RawSessions3 =
-    v1::Sessions::WithRawCallbackMethod_Export<v1::Sessions::WithRawCallbackMethod_Import<S>>;
+using RawSessions3 = v1::Sessions::WithRawCallbackMethod_Export<
+    v1::Sessions::WithRawCallbackMethod_Import<v1::Sessions::WithRawCallbackMethod_Accept<S>>>;
 
 // Each call becomes a command to the engine, which owns the sessions.
 class SessionsService final
@@ -37,6 +37,7 @@ class SessionsService final
   Reactor* Mark(Call* call, const Bytes* request, Bytes* response) override;
   Reactor* Unmark(Call* call, const Bytes* request, Bytes* response) override;
   Reactor* Rewind(Call* call, const Bytes* request, Bytes* response) override;
+  Reactor* Accept(Call* call, const Bytes* request, Bytes* response) override;
   grpc::ServerWriteReactor<Bytes>* Export(Call* call, const Bytes* request) override;
   grpc::ServerReadReactor<Bytes>* Import(Call* call, Bytes* response) override;
 

@@ -65,6 +65,8 @@ struct Session {
   // In what its states differ from those of this server, which it cannot be used with; null: they
   // do not, or that is not known yet.
   std::shared_ptr<const std::string> other_model = {};
+  bool in_doubt = false;    // its record may not be the last one: see StateStore::Record
+  bool state_lost = false;  // its state, which is on the disk alone, is damaged
   Durability durability = Durability::kNone;
   uint64_t epoch = 0;
   uint64_t commits = 0;

@@ -18,6 +18,7 @@ SessionResult refuse(Status status, std::string message) {
 
 // Longer than any server runs, and short enough for the clock.
 constexpr double kLongestTtl = 1e9;
+
 SessionResult exists(const std::string& name) {
   return refuse(
       Status::kExists,
@@ -53,9 +54,7 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
                   fmt::format("there is no session \"{}\": open it first", command.name));
   }
   if (command.kind == Kind::kGet) return described(*session, now);
-  if (session->other_model && command.kind != Kind::kClose) {
-    return refuse(Status::kOtherModel, other_model_sentence(*session));
-  }
+  if (auto refused = refuse_unusable(*session, command.kind)) return *refused;
   if (command.expected_epoch && *command.expected_epoch != session->epoch) {
     return refuse(Status::kConflict,
                   fmt::format("session \"{}\" has epoch {}, and {} was expected: look at it again",
@@ -83,6 +82,8 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
       return rewind(*session, command, now);
     case Kind::kExport:
       return export_state(*session, command, now);
+    case Kind::kAccept:
+      return accept(*session, command, now);
     default:
       return close(*session, command, now);
   }
@@ -143,8 +144,8 @@ SessionResult SessionStore::open(const SessionCommand& command, Clock::time_poin
 std::optional<SessionResult> SessionStore::bring_for_command(Session& session) {
   using Fate = Archive::Loaded::Fate;
   if (const auto failed = std::move(session.not_loaded)) {
-    const Status status = failed->fate == Fate::kLost         ? Status::kLost
-                          : failed->fate == Fate::kSealed     ? Status::kSealed
+    if (auto lost = unusable(session)) return lost;
+    const Status status = failed->fate == Fate::kSealed       ? Status::kSealed
                           : failed->fate == Fate::kOtherModel ? Status::kOtherModel
                                                               : Status::kFull;
     return refuse(status, fmt::format("the state of session \"{}\" cannot be read: {}",
@@ -226,7 +227,12 @@ SessionResult SessionStore::rewind(Session& session, const SessionCommand& comma
                                    Clock::time_point now) {
   const auto mark = session.marks.find(command.other);
   if (mark == session.marks.end()) return no_mark(session, command.other);
-  Snapshot back = mark->second;
+  return go_back(session, mark->second, command, now);
+}
+
+SessionResult SessionStore::go_back(Session& session, Snapshot back, const SessionCommand& command,
+                                    Clock::time_point now) {
+  session.not_loaded.reset();  // that state is left behind
   const bool empties = !back.image && !back.stored && session.tier() != Tier::kEmpty;
   if (empties) {
     if (auto full = no_room_to_empty(session)) return *full;
@@ -243,6 +249,7 @@ SessionResult SessionStore::rewind(Session& session, const SessionCommand& comma
     const Change change(*this, session);
     take_slot(session);
     session.at = std::move(back);
+    session.state_lost = false;
     session.last_used = now;
     session.spill = 0;
     ++session.epoch;

@@ -2,6 +2,7 @@
 // and how they are found again.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -48,6 +49,9 @@ json point_of(const Snapshot& at, uint64_t state, std::vector<uint64_t>* states)
   return point;
 }
 
+// An epoch that a client may have seen of a session's lost changes is not given again.
+uint64_t lost_epochs(const Session& session) { return session.in_doubt ? uint64_t{1} << 20 : 0; }
+
 uint64_t id_of(const Snapshot& at) { return at.stored ? at.stored->id() : 0; }
 
 // Throws json::exception, std::out_of_range or StateError, where it is not what point_of() makes.
@@ -77,13 +81,16 @@ SessionStore::Restored SessionStore::restore(Clock::time_point now) {
   archive_->store().for_each_record([&](const StateStore::Record& record) {
     if (is_expendable(record.key)) return;  // no session's
     if (record.key == kOwner) {
-      owner_epoch_ = std::strtoull(record.text.c_str(), nullptr, 10) + 1;
+      const uint64_t before = std::strtoull(record.text.c_str(), nullptr, 10);
+      owner_epoch_ = std::max(owner_epoch_, before + 1);
     } else if (auto model = StoredModel::from(record)) {  // before sessions, by its key
       found_models_[model->id].model = std::move(*model);
     } else if (!restore_one(record, now)) {
       ++restored.unknown;
     }
   });
+  // One start's, at most, is lost with what it committed.
+  if (archive_->store().damage().records_lost) ++owner_epoch_;
   write_owner();
   restored.other_model = settle_models();
   return restored;
@@ -135,11 +142,6 @@ void SessionStore::check_model(Session& session, StoredModel model) {
   session.other_model = found.difference;
 }
 
-std::string SessionStore::other_model_sentence(const Session& session) const {
-  return fmt::format("session \"{}\" cannot be used here: {}: serve that, or close it",
-                     session.name, *session.other_model);
-}
-
 bool SessionStore::restore_one(const StateStore::Record& record, Clock::time_point now) {
   const size_t slash = record.key.find('/');  // the first one: tenants' names have none
   if (!record.key.starts_with(kSession) || slash == std::string::npos) return false;
@@ -164,7 +166,9 @@ bool SessionStore::restore_one(const StateStore::Record& record, Clock::time_poi
                            all.value("parent", std::string()), std::move(at), ttl, now);
     const Change change(*this, session);
     session.tenant_name = tenant.name;
+    session.in_doubt = record.in_doubt;
     session.commit_owner = owner;
+    owner_epoch_ = std::max(owner_epoch_, owner + 1);
     session.durability = Durability::kLocal;
     session.epoch = epoch;
     session.commits = commits;
@@ -215,7 +219,7 @@ StateStore::Change SessionStore::change_of(const Session& session, Proposal* pro
   for (const auto& [name, mark] : proposal->marks) {
     marks[name] = point_of(mark, id_of(mark), &change.states);
   }
-  json all = {{"epoch", session.epoch + (proposal->changes ? 1 : 0)},
+  json all = {{"epoch", session.epoch + lost_epochs(session) + (proposal->changes ? 1 : 0)},
               {"commit", session.commits + 1},
               {"owner", owner_epoch_},
               {"model", model_.id},
@@ -242,10 +246,13 @@ void SessionStore::commit(Session& session, Proposal proposal, Committed done) {
                         static_cast<int64_t>(session.marks.size());
             session.marks = std::move(become->marks);
             ++session.commits;
+            session.epoch += lost_epochs(session);
+            session.in_doubt = false;
             session.commit_owner = owner_epoch_;
             if (become->changes) {
               take_slot(session);
               session.at = std::move(become->at);
+              session.state_lost = false;
               ++session.epoch;
             }
             if (outcome.state) session.at.stored = outcome.state;

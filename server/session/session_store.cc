@@ -159,7 +159,7 @@ Snapshot SessionStore::snapshot(Session& session) {
 SessionInfo SessionStore::describe(const Session& session, Clock::time_point now) const {
   SessionInfo info{.name = std::string(session.name),
                    .parent = session.parent,
-                   .position = session.at.position,
+                   .position = position_still_there(session),
                    .pending_token = session.at.pending,
                    .tier = session.tier(),
                    .busy = session.busy,
@@ -169,7 +169,8 @@ SessionInfo SessionStore::describe(const Session& session, Clock::time_point now
                    .state_bytes = state_bytes_,
                    .host_bytes = session.reserved,
                    .durability = session.durability,
-                   .commit = last_commit(session)};
+                   .commit = last_commit(session),
+                   .in_doubt = session.in_doubt || session.state_lost};
   for (const auto& [name, snapshot] : session.marks) {
     info.marks.push_back({.name = name, .position = snapshot.position});
   }

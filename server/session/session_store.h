@@ -36,6 +36,9 @@ struct SessionLimits {
   std::function<void(std::string_view tenant, std::string_view name)> on_expired = {};
   // Called by restore() for each other model that sessions of the folder are of; may only post.
   std::function<void(const StoredModel& model, int sessions)> on_other_model = {};
+  // Called on the engine's thread where a session's state is found to be damaged; may only post.
+  std::function<void(std::string_view tenant, std::string_view name, const std::string& why)>
+      on_state_lost = {};
 };
 
 // Sessions by tenant and name. Belongs to the engine's thread.
@@ -89,8 +92,9 @@ class SessionStore {
   // Null if the tenant has none of that name.
   Session* find(const std::string& name, TenantId tenant = kAnyone.tenant);
 
-  // Of a session whose other_model is set: why it cannot be used, and what to do.
-  std::string other_model_sentence(const Session& session) const;
+  // Why a request cannot go on with the session: its states are of another model, or changes of it
+  // or its state may be lost. Empty: it can, as far as is known.
+  std::optional<SessionResult> unusable(const Session& session) const;
 
   // A request waits for its turn on the session, or no longer does.
   void set_busy(Session& session, bool busy);
@@ -193,6 +197,9 @@ class SessionStore {
   SessionResult mark(Session& session, const SessionCommand& command, Clock::time_point now);
   SessionResult unmark(Session& session, const SessionCommand& command, Clock::time_point now);
   SessionResult rewind(Session& session, const SessionCommand& command, Clock::time_point now);
+  SessionResult accept(Session& session, const SessionCommand& command, Clock::time_point now);
+  SessionResult go_back(Session& session, Snapshot back, const SessionCommand& command,
+                        Clock::time_point now);
   SessionResult close(Session& session, const SessionCommand& command, Clock::time_point now);
   SessionResult list(const SessionCommand& command, Clock::time_point now) const;
   SessionResult export_state(Session& session, const SessionCommand& command,
@@ -214,6 +221,10 @@ class SessionStore {
   SessionResult remove_then_tell(Session& session, const SessionCommand& command,
                                  Clock::time_point now);
   std::optional<SessionResult> bring_for_command(Session& session);
+  std::optional<SessionResult> refuse_unusable(const Session& session,
+                                               SessionCommand::Kind kind) const;
+  const std::pair<const std::string, Snapshot>* last_whole_mark(const Session& session) const;
+  int64_t position_still_there(const Session& session) const;
   StateStore::Change change_of(const Session& session, Proposal* proposal);
   StateHeader header_of(const Snapshot& at) const;
   bool restore_one(const StateStore::Record& record, Clock::time_point now);

@@ -146,10 +146,14 @@ SessionStore::Room SessionStore::bring(Session& session, OnBrought done) {
         {
           const Change change(*this, session);
           session.loading = session.busy = false;
+          session.state_lost = loaded.fate == Archive::Loaded::Fate::kLost;
           if (loaded.error.empty()) {
             session.at.image = image;
             session.at.history = TokenHistory::of(std::move(loaded.header.history));
           }
+        }
+        if (session.state_lost && limits_.on_state_lost) {
+          limits_.on_state_lost(session.tenant_name, session.name, loaded.error);
         }
         done(loaded);
       });

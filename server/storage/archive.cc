@@ -132,6 +132,12 @@ Archive::Loaded Archive::load_now(const StoredPtr& state,
       if (!other) store_.set_aside(*state);
     } catch (const std::exception&) {  // it stays where it is
     }
+  } catch (const FileDamaged& error) {
+    loaded = {.header = {}, .error = error.what(), .fate = Loaded::Fate::kLost};
+    try {
+      store_.set_aside(*state);
+    } catch (const std::exception&) {  // it stays where it is
+    }
   } catch (const KeyMissing& error) {
     loaded = {.header = {}, .error = error.what(), .fate = Loaded::Fate::kSealed};
   } catch (const std::exception& error) {

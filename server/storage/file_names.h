@@ -10,6 +10,7 @@ namespace recurve {
 
 // What the files of a store are called: see StateStore.
 inline constexpr std::string_view kJournalFile = "journal-", kSegmentFile = "segment-";
+inline constexpr std::string_view kJournalCopy = "journal-copy-";
 inline constexpr std::string_view kStateFile = "state-";
 inline constexpr std::string_view kBeingMade = ".new", kSetAside = "set-aside-";
 

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace recurve {
@@ -14,6 +15,11 @@ namespace recurve {
 // that says which. Nothing is known to be wrong with them: they can be read once it is there again.
 class KeyMissing : public std::runtime_error {
   using std::runtime_error::runtime_error;
+};
+
+// What a reader throws where bytes are missing, or are not those that were written.
+class FileDamaged : public std::system_error {
+  using std::system_error::system_error;
 };
 
 // What a store asks of the folder that it keeps its files in; names have no slash. Each call throws
@@ -27,6 +33,8 @@ class FileSystem {
     virtual ~Reader() = default;
     virtual uint64_t bytes() const = 0;
     virtual void read(uint64_t offset, std::span<std::byte> to) const = 0;
+    // The same, with zeros for what cannot be read.
+    virtual void read_what_is_whole(uint64_t offset, std::span<std::byte> to) const;
   };
   // A file that is being written, from its beginning on. One thread.
   class Writer {

@@ -123,7 +123,9 @@ class FolderReader final : public FileSystem::Reader {
           return pread(file_.get(), to.data(), to.size(), static_cast<off_t>(offset));
         });
       }
-      if (got == 0) fail("read all of", file_.path(), EIO);
+      if (got == 0) {
+        throw FileDamaged(EIO, std::generic_category(), "cannot read all of " + file_.path());
+      }
       to = to.subspan(static_cast<size_t>(got));
       offset += static_cast<uint64_t>(got);
     }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <stdexcept>
@@ -12,8 +13,13 @@ namespace recurve {
 namespace {
 
 constexpr std::string_view kMark = "RJNL";
-constexpr uint32_t kVersion = 2;
-constexpr size_t kBeginning = 20, kFrame = 16;
+constexpr uint32_t kVersion = 3;
+
+// How many bytes the beginning and the frame of a group have in a version.
+struct Form {
+  size_t beginning, frame;
+};
+constexpr Form form_of(uint32_t version) { return version < 3 ? Form{20, 16} : Form{28, 24}; }
 
 template <typename T>
 void put(T value, std::string* to) {
@@ -22,6 +28,12 @@ void put(T value, std::string* to) {
 void put_text(std::string_view text, std::string* to) {
   put(static_cast<uint32_t>(text.size()), to);
   to->append(text);
+}
+
+uint64_t checksum_of_group(uint64_t number, std::string_view entries) {
+  std::string all;
+  put(number, &all);
+  return checksum_of(all.append(entries));
 }
 
 // Takes values from the front; none once there is too little.
@@ -62,7 +74,7 @@ std::string fields_of(const StateLocation& at) {
   return to;
 }
 std::string fields_of(const RecordEntry& record) {
-  std::string to(1, 2);
+  std::string to(1, record.in_doubt ? 4 : 2);
   put_text(record.key, &to);
   put_text(record.text, &to);
   put(static_cast<uint32_t>(record.states.size()), &to);
@@ -78,7 +90,8 @@ std::string fields_of(const RecordRemoved& removed) {
 // Takes an entry from the front; what there is too little for is seen in the fields.
 std::optional<JournalEntry> take_entry(Fields* fields) {
   JournalEntry entry;
-  switch (fields->take<uint8_t>()) {
+  const auto kind = fields->take<uint8_t>();
+  switch (kind) {
     case 1: {
       StateLocation& at = entry.emplace<StateLocation>();
       at.id = fields->take<uint64_t>();
@@ -87,8 +100,10 @@ std::optional<JournalEntry> take_entry(Fields* fields) {
       at.bytes = fields->take<uint64_t>();
       break;
     }
-    case 2: {
+    case 2:
+    case 4: {
       RecordEntry& record = entry.emplace<RecordEntry>();
+      record.in_doubt = kind == 4;
       record.key = fields->text();
       record.text = fields->text();
       const auto states = fields->take<uint32_t>();
@@ -105,32 +120,34 @@ std::optional<JournalEntry> take_entry(Fields* fields) {
   return entry;
 }
 
-void check_beginning(std::string_view journal, bool* damaged) {
-  Fields fields(journal.substr(0, kBeginning));
-  const bool ours = journal.starts_with(kJournalMagic);
+// What a journal begins with. A beginning that is not whole is taken for one of this version.
+struct Beginning {
+  uint32_t version = kVersion;
+  uint64_t snapshot_groups = 0;
+  bool whole = false;
+};
+
+Beginning beginning_of(std::string_view journal) {
+  Beginning found;
+  Fields fields(journal);
   fields.take<uint64_t>();
   const auto version = fields.take<uint32_t>();
-  const bool whole =
-      fields.take<uint64_t>() == checksum_of(journal.substr(0, 12)) && fields.whole();
-  if (ours && whole && version > kVersion) {
+  const auto snapshot_groups = version < 3 ? 0 : fields.take<uint64_t>();
+  const size_t summed = form_of(version).beginning - sizeof(uint64_t);
+  const auto checksum = fields.take<uint64_t>();
+  found.whole = journal.starts_with(kJournalMagic) && fields.enough(0) &&
+                checksum == checksum_of(journal.substr(0, summed));
+  if (!found.whole) return found;
+  if (version > kVersion) {
     throw std::runtime_error(
         fmt::format("its journal is of version {}, and this server reads up to {}: "
                     "use a newer server, or another folder",
                     version, kVersion));
   }
-  *damaged |= !ours || !whole;
+  return {version, snapshot_groups, true};
 }
 
-// Takes the group that the bytes begin with, and adds its entries; false if they do not begin with
-// a whole one.
-bool take_group(std::string_view* bytes, std::vector<JournalEntry>* entries) {
-  if (bytes->size() < kFrame || !bytes->starts_with(kMark)) return false;
-  Fields frame(bytes->substr(kMark.size(), kFrame - kMark.size()));
-  const auto length = frame.take<uint32_t>();
-  const auto checksum = frame.take<uint64_t>();
-  if (bytes->size() - kFrame < length) return false;
-  const std::string_view all = bytes->substr(kFrame, length);
-  if (checksum_of(all) != checksum) return false;
+bool take_entries(std::string_view all, std::vector<JournalEntry>* entries) {
   Fields fields(all);
   const size_t before = entries->size();
   while (fields.has_more()) {
@@ -138,19 +155,54 @@ bool take_group(std::string_view* bytes, std::vector<JournalEntry>* entries) {
     if (!entry) break;
     entries->push_back(std::move(*entry));
   }
-  if (!fields.whole()) {
-    entries->resize(before);
-    return false;
-  }
-  bytes->remove_prefix(kFrame + length);
+  if (fields.whole()) return true;
+  entries->resize(before);
+  return false;
+}
+
+// Takes the group that the bytes begin with; false if they do not begin with a whole one. One of a
+// version without numbers has `next`.
+bool take_group(std::string_view* bytes, uint32_t version, uint64_t next, JournalContents* to) {
+  const size_t frame = form_of(version).frame;
+  if (bytes->size() < frame || !bytes->starts_with(kMark)) return false;
+  Fields fields(bytes->substr(kMark.size(), frame - kMark.size()));
+  const auto length = fields.take<uint32_t>();
+  const uint64_t number = version < 3 ? next : fields.take<uint64_t>();
+  const auto checksum = fields.take<uint64_t>();
+  if (bytes->size() - frame < length || number < next) return false;
+  const std::string_view all = bytes->substr(frame, length);
+  if (checksum != (version < 3 ? checksum_of(all) : checksum_of_group(number, all))) return false;
+  if (!take_entries(all, &to->entries)) return false;
+  to->groups.push_back({number, to->entries.size()});
+  bytes->remove_prefix(frame + length);
   return true;
+}
+
+JournalContents parse_groups(std::string_view left, uint32_t version) {
+  JournalContents contents;
+  const auto next = [&] { return contents.groups.empty() ? 0 : contents.groups.back().number + 1; };
+  while (!left.empty()) {
+    if (take_group(&left, version, next(), &contents)) continue;
+    // Not whole: cut off, unless a group follows. Without numbers, one may be missing before that.
+    const uint64_t after = version < 3 ? next() + 1 : next();
+    bool follows = false;
+    while (!follows && !left.empty()) {
+      left.remove_prefix(1);
+      left.remove_prefix(std::min(left.find(kMark), left.size()));
+      follows = take_group(&left, version, after, &contents);
+    }
+    contents.damaged |= follows;
+    contents.has_tail = !follows;
+  }
+  return contents;
 }
 
 }  // namespace
 
-std::string journal_beginning() {
+std::string journal_beginning(uint64_t snapshot_groups) {
   std::string beginning(kJournalMagic);
   put(kVersion, &beginning);
+  put(snapshot_groups, &beginning);
   put(checksum_of(beginning), &beginning);
   return beginning;
 }
@@ -170,30 +222,61 @@ std::string_view key_of_record(std::string_view entry) {
   return entry.substr(1 + sizeof length, length);
 }
 
-std::string journal_group(std::string_view entries) {
+std::string journal_group(uint64_t number, std::string_view entries) {
   std::string group(kMark);
   put(static_cast<uint32_t>(entries.size()), &group);
-  put(checksum_of(entries), &group);
+  put(number, &group);
+  put(checksum_of_group(number, entries), &group);
   return group.append(entries);
 }
 
 JournalContents parse_journal(std::string_view journal) {
-  JournalContents contents;
-  check_beginning(journal, &contents.damaged);
-  std::string_view left = journal.substr(std::min(kBeginning, journal.size()));
-  while (!left.empty()) {
-    if (take_group(&left, &contents.entries)) continue;
-    // Not whole: cut off, unless a group follows.
-    bool follows = false;
-    while (!follows && !left.empty()) {
-      left.remove_prefix(1);
-      left.remove_prefix(std::min(left.find(kMark), left.size()));
-      follows = take_group(&left, &contents.entries);
-    }
-    if (!follows) break;
-    contents.damaged = true;
-  }
+  const Beginning beginning = beginning_of(journal);
+  const size_t bytes = form_of(beginning.version).beginning;
+  const std::string_view groups = journal.substr(std::min(bytes, journal.size()));
+  JournalContents contents = parse_groups(groups, beginning.version);
+  // Of which version it was is not known then.
+  if (!beginning.whole && contents.groups.empty()) contents = parse_groups(journal, 2);
+  contents.snapshot_groups = beginning.snapshot_groups;
+  contents.damaged |= !beginning.whole;
   return contents;
+}
+
+JournalContents merge_journals(JournalContents journal, JournalContents copy) {
+  JournalContents merged{.snapshot_groups = std::max(journal.snapshot_groups, copy.snapshot_groups),
+                         .damaged = journal.damaged,
+                         .has_tail = journal.has_tail};
+  size_t of_journal = 0, of_copy = 0;
+  const auto take = [&](JournalContents& from, size_t* at, bool wanted) {
+    const size_t begin = *at == 0 ? 0 : from.groups[*at - 1].end;
+    const JournalContents::Group group = from.groups[(*at)++];
+    if (!wanted) return;
+    for (size_t e = begin; e < group.end; ++e) merged.entries.push_back(std::move(from.entries[e]));
+    merged.groups.push_back({group.number, merged.entries.size()});
+  };
+  while (of_journal < journal.groups.size() || of_copy < copy.groups.size()) {
+    const bool journal_ends = of_journal == journal.groups.size();
+    const bool copy_ends = of_copy == copy.groups.size();
+    const uint64_t ours = journal_ends ? UINT64_MAX : journal.groups[of_journal].number;
+    const uint64_t theirs = copy_ends ? UINT64_MAX : copy.groups[of_copy].number;
+    if (ours <= theirs) take(journal, &of_journal, true);
+    if (theirs <= ours) take(copy, &of_copy, theirs < ours);
+  }
+  return merged;
+}
+
+JournalGaps gaps_in(const JournalContents& contents) {
+  JournalGaps gaps;
+  uint64_t next = 0;
+  size_t before = 0;
+  for (const auto& [number, end] : contents.groups) {
+    if (number > next) gaps.any = true;
+    if (number > next && number > contents.snapshot_groups) gaps.whole_from = before;
+    next = number + 1;
+    before = end;
+  }
+  gaps.any |= next < contents.snapshot_groups;
+  return gaps;
 }
 
 }  // namespace recurve

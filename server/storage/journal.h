@@ -10,13 +10,17 @@ namespace recurve {
 // The journal of a store of states: groups of entries, one behind the other, each with a checksum.
 // Numbers are little-endian; a text is its length, u32, and its bytes.
 //
-//   8  "RCRVJRNL"     then for each group:   4  "RJNL"
-//   4  u32 version, 2                        4  u32 L, bytes of what follows the checksum
-//   8  u64 checksum of those 12              8  u64 checksum of those L, as server/state has it
-//                                            L  entries: u8 kind, and what the kind has
+//   8  "RCRVJRNL"                    then for each group:   4  "RJNL"
+//   4  u32 version, 3                                       4  u32 L, bytes of the entries
+//   8  u64 groups of the snapshot                           8  u64 number of the group, from 0 on
+//   8  u64 checksum of those 20                             8  u64 checksum of number and entries
+//                                                           L  entries: u8 kind, and what it has
 //
 // What is committed together is one group, so that a loss of power leaves all of it or nothing,
-// whichever of its sectors are there. In version 1 each entry was a group of its own.
+// whichever of its sectors are there. Each group is synced before the next one is written: so a
+// loss of power damages the last one alone, and a group that is missing before another was damaged
+// later. In versions 1 and 2 the beginning has no number of groups, groups have no numbers, and
+// their checksums are of the entries; in version 1 each entry was a group of its own.
 //
 // The entries of a file begin with a snapshot: all that the files before it came to. So the file
 // with the highest number is the journal, and the others are left over.
@@ -26,10 +30,12 @@ namespace recurve {
 struct StateLocation {
   uint64_t id = 0, segment = 0, offset = 0, bytes = 0;
 };
-// The record of a key. kind 2: text key, text, u32 number of states, u64 id of each.
+// The record of a key. kind 2: text key, text, u32 number of states, u64 id of each. kind 4: the
+// same, and in doubt: a record of that key that was committed later may have been lost.
 struct RecordEntry {
   std::string key, text;
   std::vector<uint64_t> states;
+  bool in_doubt = false;
 };
 // The record of that key is gone. kind 3: text key.
 struct RecordRemoved {
@@ -39,21 +45,38 @@ using JournalEntry = std::variant<StateLocation, RecordEntry, RecordRemoved>;
 
 inline constexpr std::string_view kJournalMagic = "RCRVJRNL";
 
-std::string journal_beginning();
+std::string journal_beginning(uint64_t snapshot_groups);
 void append_entry(const JournalEntry& entry, std::string* entries);
 // Of one that append_entry() has made of a RecordEntry: that, and its key alone.
 RecordEntry record_of(std::string_view entry);
 std::string_view key_of_record(std::string_view entry);
-// Entries as a group.
-std::string journal_group(std::string_view entries);
+// Entries as the group of that number.
+std::string journal_group(uint64_t number, std::string_view entries);
 
 struct JournalContents {
+  // A whole group: its number, and where its entries end.
+  struct Group {
+    uint64_t number = 0;
+    size_t end = 0;
+  };
+  std::vector<Group> groups;
   std::vector<JournalEntry> entries;
+  uint64_t snapshot_groups = 0;  // 0: not known
   // There is something between its groups that is none: it was not cut off, but damaged.
   bool damaged = false;
+  bool has_tail = false;  // there is something behind the last group that is none
 };
-// What is behind the last group that is whole was never acknowledged, and is left out. Throws
-// std::runtime_error with a sentence if the journal is of a newer version.
+// Throws std::runtime_error with a sentence if the journal is of a newer version.
 JournalContents parse_journal(std::string_view journal);
+// The groups of a journal and of a copy of it.
+JournalContents merge_journals(JournalContents journal, JournalContents copy);
+// What is missing of it: whether groups are, and from which entry on all are there. Records that
+// are put before that, and not behind it, are in doubt. A missing group of the snapshot replaced
+// nothing.
+struct JournalGaps {
+  bool any = false;
+  size_t whole_from = 0;
+};
+JournalGaps gaps_in(const JournalContents& contents);
 
 }  // namespace recurve

@@ -216,13 +216,27 @@ void StateStore::write_journal(std::span<const Change> changes, std::vector<Writ
 // before, and until then no file is removed that it may name.
 void StateStore::append_to_journal(const std::string& entries) {
   std::unique_ptr<FileSystem::Writer> journal = std::move(journal_);
-  const std::string group = journal_group(entries);
+  const std::string group = journal_group(next_group_, entries);
   journal->append(group);
+  append_to_copy(group);
   sync(*journal);
   journal_ = std::move(journal);
+  ++next_group_;
   journal_bytes_ += group.size();
   const std::lock_guard lock(mutex_);
   usage_.bytes += group.size();
+}
+
+// It does without where that fails.
+void StateStore::append_to_copy(const std::string& group) {
+  if (journal_copy_ == nullptr) return;
+  try {
+    journal_copy_->append(group);
+    const std::lock_guard lock(mutex_);
+    usage_.bytes += group.size();
+  } catch (const std::system_error&) {
+    journal_copy_.reset();
+  }
 }
 
 void StateStore::write_location(uint64_t id, const Place& place, std::string* to) const {
@@ -231,42 +245,57 @@ void StateStore::write_location(uint64_t id, const Place& place, std::string* to
 
 // The journal of the next number, with all that there is, in the place of the one before it.
 void StateStore::begin_journal() {
-  const std::string all = snapshot();
-  const std::string name = file_name(kJournalFile, journal_number_ + 1);
-  const std::string before = file_name(kJournalFile, journal_number_);
+  uint64_t groups = 0;
+  const std::string all = snapshot(&groups);
+  const std::string before = file_name(kJournalFile, journal_number_),
+                    copy_before = file_name(kJournalCopy, journal_number_);
   journal_.reset();
-  std::unique_ptr<FileSystem::Writer> writer;
-  try {
-    writer = write_new_journal(name, all);
-  } catch (const std::exception&) {
-    remove_file(name + std::string(kBeingMade), 0);  // it takes room where there may be none
-    throw;
-  }
+  std::unique_ptr<FileSystem::Writer> writer =
+      write_new(file_name(kJournalFile, journal_number_ + 1), all);
+  begin_copy(all);
+  files_->sync_folder();
   folder_dirty_ = false;
   if (journal_bytes_ > 0) to_remove_.emplace_back(before, journal_bytes_);
+  if (journal_bytes_ > 0) to_remove_.emplace_back(copy_before, journal_bytes_);
   journal_ = std::move(writer);
+  next_group_ = groups;
   ++journal_number_;
   journal_bytes_ = snapshot_bytes_ = all.size();
   const std::lock_guard lock(mutex_);
   usage_.bytes += all.size();
 }
 
-std::unique_ptr<FileSystem::Writer> StateStore::write_new_journal(const std::string& name,
-                                                                  const std::string& all) {
+// Whole under its name, or not there.
+std::unique_ptr<FileSystem::Writer> StateStore::write_new(const std::string& name,
+                                                          const std::string& all) {
   const std::string made = name + std::string(kBeingMade);
-  std::unique_ptr<FileSystem::Writer> writer = files_->create(made);
-  writer->append(all);
-  writer->sync();
-  files_->rename(made, name);
-  files_->sync_folder();
-  return writer;
+  try {
+    std::unique_ptr<FileSystem::Writer> writer = files_->create(made);
+    writer->append(all);
+    writer->sync();
+    files_->rename(made, name);
+    return writer;
+  } catch (const std::exception&) {
+    remove_file(made, 0);  // it takes room where there may be none
+    throw;
+  }
+}
+
+void StateStore::begin_copy(const std::string& all) {
+  journal_copy_.reset();
+  try {
+    journal_copy_ = write_new(file_name(kJournalCopy, journal_number_ + 1), all);
+    const std::lock_guard lock(mutex_);
+    usage_.bytes += all.size();
+  } catch (const std::system_error&) {  // it does without
+  }
 }
 
 // Each entry is a group: if one is damaged later, the others are not.
-std::string StateStore::snapshot() const {
-  std::string all = journal_beginning(), entry;
+std::string StateStore::snapshot(uint64_t* groups) const {
+  std::string all, entry;
   const auto end_group = [&] {
-    all += journal_group(entry);
+    all += journal_group((*groups)++, entry);
     entry.clear();
   };
   const std::lock_guard lock(mutex_);
@@ -279,7 +308,7 @@ std::string StateStore::snapshot() const {
     entry = record;
     end_group();
   }
-  return all;
+  return journal_beginning(*groups) + all;
 }
 
 void StateStore::apply(const Change& change, Written* written, Outcome* outcome) {

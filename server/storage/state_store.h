@@ -49,11 +49,12 @@ using StoredPtr = std::shared_ptr<const StoredState>;
 // Files of the folder: "state-ID" is a state, written as server/state has it. States below
 // kOwnFile are written one behind the other into "segment-N", so that many commits share a sync;
 // segments of which most is no longer wanted are compacted. "journal-N" says which states are
-// where, and holds the records; see journal.h. In a commit the states come first, then a sync, then
-// the journal, then a sync: what the journal names is there. Whatever the journal does not name is
-// what a commit left that never came to its end, and is removed at the start. What is damaged, or
-// is called as a file of the store and is none, is given a name that begins with "set-aside-", and
-// stays; other files are left alone.
+// where, and holds the records; see journal.h. "journal-copy-N" has the same bytes, which are
+// synced when the system gets to it: what is damaged in one of the two is read from the other. In a
+// commit the states come first, then a sync, then the journal, then a sync: what the journal names
+// is there. Whatever the journal does not name is what a commit left that never came to its end,
+// and is removed at the start. What is damaged, or is called as a file of the store and is none, is
+// given a name that begins with "set-aside-", and stays; other files are left alone.
 //
 // A record whose key says that it is expendable is committed as any other is, and goes at once: its
 // state makes room for what is committed with its removal, before the journal says so. If power is
@@ -72,6 +73,8 @@ class StateStore {
   struct Record {
     std::string key, text;
     std::vector<StoredPtr> states;  // that it names, in its order
+    // It may not be the last one that was committed: the journal is damaged. Until it is put anew.
+    bool in_doubt = false;
   };
   struct NewState {
     StateHeader header;  // whose id is new_id()'s
@@ -130,6 +133,16 @@ class StateStore {
   void read_bytes(const StoredState& state, uint64_t offset, std::span<std::byte> to);
 
   Usage usage() const;
+  // What was found to be damaged at the start.
+  struct Damage {
+    bool journal = false;       // it, or its copy
+    bool records_lost = false;  // neither has all; records that are not there may be among them
+    int64_t in_doubt = 0;       // records, those of before included
+    int64_t states_gone = 0;    // that records name, but for expendable ones
+  };
+  const Damage& damage() const { return damage_; }
+  // Whether it is known that the state cannot be read.
+  bool is_gone(const StoredState& state) const { return place_of(state).missing; }
   // Why nothing could be written at the start: a sentence; empty: it could.
   const std::string& not_writable() const { return not_writable_; }
   // See FileSystem: commits fail as long as this is not empty. Any thread.
@@ -153,11 +166,13 @@ class StateStore {
   using Places = std::unordered_map<uint64_t, Place>;
 
   void recover();
+  JournalContents read_journal(uint64_t number, const std::vector<FileSystem::Entry>& files,
+                               std::set<std::string>* bad);
   void adopt(const JournalContents& found);
+  void doubt_records();
   std::set<uint64_t> find_files(const std::vector<FileSystem::Entry>& files);
   void drop_expendable(const std::set<uint64_t>& gone);
-  void sweep(const std::vector<FileSystem::Entry>& files,
-             const std::vector<uint64_t>& bad_journals);
+  void sweep(const std::vector<FileSystem::Entry>& files, const std::set<std::string>& bad);
   bool is_left_over(const std::string& name, uint64_t bytes);
   void set_aside(const std::string& name);
   StoredPtr handle(uint64_t id, Place& place);
@@ -176,9 +191,10 @@ class StateStore {
   void write_journal(std::span<const Change> changes, std::vector<Written>* written);
   void append_to_journal(const std::string& entries);
   void begin_journal();
-  std::unique_ptr<FileSystem::Writer> write_new_journal(const std::string& name,
-                                                        const std::string& all);
-  std::string snapshot() const;
+  std::unique_ptr<FileSystem::Writer> write_new(const std::string& name, const std::string& all);
+  void begin_copy(const std::string& all);
+  void append_to_copy(const std::string& group);
+  std::string snapshot(uint64_t* groups) const;
   void apply(const Change& change, Written* written, Outcome* outcome);
   void unname(const std::vector<uint64_t>& states);
   void check_room(uint64_t bytes);
@@ -195,9 +211,11 @@ class StateStore {
   const std::unique_ptr<FileSystem> files_;
   const Options options_;
   std::string not_writable_;
+  Damage damage_;
 
   // Of the committing thread.
-  std::unique_ptr<FileSystem::Writer> journal_, segment_;
+  std::unique_ptr<FileSystem::Writer> journal_, journal_copy_, segment_;
+  uint64_t next_group_ = 0;                           // of the journal
   uint64_t journal_number_ = 0, segment_number_ = 0;  // of those, or the last ones
   uint64_t journal_bytes_ = 0, snapshot_bytes_ = 0;
   bool segment_dirty_ = false, folder_dirty_ = false;

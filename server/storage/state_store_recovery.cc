@@ -1,5 +1,7 @@
 // A store of states: what is found in its folder at the start.
 #include <algorithm>
+#include <functional>
+#include <set>
 #include <span>
 #include <system_error>
 #include <type_traits>
@@ -10,46 +12,93 @@
 namespace recurve {
 namespace {
 
-std::string whole_file(FileSystem& files, const std::string& name) {
-  const auto reader = files.open(name);
-  std::string bytes(reader->bytes(), '\0');
-  reader->read(0, std::as_writable_bytes(std::span(bytes)));
-  return bytes;
+// A journal as far as it can be read; nothing where there is none.
+JournalContents journal_in(FileSystem& files, const std::string& name) {
+  std::string bytes;
+  try {
+    const auto reader = files.open(name);
+    bytes.resize(reader->bytes());
+    reader->read_what_is_whole(0, std::as_writable_bytes(std::span(bytes)));
+  } catch (const std::system_error&) {  // none of it can be
+  }
+  return parse_journal(bytes);
+}
+
+bool has(const std::vector<FileSystem::Entry>& files, std::string_view name) {
+  return std::ranges::find(files, name, &FileSystem::Entry::name) != files.end();
 }
 
 }  // namespace
 
 void StateStore::recover() {
   const std::vector<FileSystem::Entry> files = files_->list();
-  std::vector<uint64_t> journals;
+  std::set<uint64_t, std::greater<>> journals;
+  bool has_states = false;
   for (const auto& file : files) {
     std::string_view name = file.name;
-    if (const uint64_t journal = number_of(name, kJournalFile)) journals.push_back(journal);
+    const uint64_t journal = std::max(number_of(name, kJournalFile), number_of(name, kJournalCopy));
+    if (journal > 0) journals.insert(journal);
+    has_states |= number_of(name, kSegmentFile) + number_of(name, kStateFile) > 0;
     // Names of what was set aside, or begun, are not used again either.
     if (name.starts_with(kSetAside)) name.remove_prefix(kSetAside.size());
     if (name.ends_with(kBeingMade)) name.remove_suffix(kBeingMade.size());
-    journal_number_ = std::max(journal_number_, number_of(name, kJournalFile));
+    journal_number_ =
+        std::max({journal_number_, number_of(name, kJournalFile), number_of(name, kJournalCopy)});
     segment_number_ = std::max(segment_number_, number_of(name, kSegmentFile));
     next_id_ = std::max(next_id_, number_of(name, kStateFile) + 1);
   }
-  std::sort(journals.rbegin(), journals.rend());
   JournalContents found;
-  std::vector<uint64_t> bad;  // journals
+  std::set<std::string> bad;
   for (const uint64_t number : journals) {
-    found = parse_journal(whole_file(*files_, file_name(kJournalFile, number)));
-    if (found.damaged) bad.push_back(number);
+    found = read_journal(number, files, &bad);
     if (!found.damaged || !found.entries.empty()) break;  // else it is none
   }
+  damage_.journal = !bad.empty();
+  // States without any journal were named by one that is gone.
+  const bool none = journals.empty() || (found.damaged && found.groups.empty());
+  damage_.records_lost = gaps_in(found).any || (none && has_states);
   adopt(found);
   drop_expendable(find_files(files));
   try {
     begin_journal();
-    for (const uint64_t number : bad) set_aside(file_name(kJournalFile, number));
+    for (const std::string& name : bad) set_aside(name);
   } catch (const std::exception& error) {
     not_writable_ = error.what();
     return;  // what is left over is swept at another start
   }
   sweep(files, bad);
+}
+
+// What a journal and its copy have between them. The copy is read where the journal may lack
+// something: it has the same bytes.
+JournalContents StateStore::read_journal(uint64_t number,
+                                         const std::vector<FileSystem::Entry>& files,
+                                         std::set<std::string>* bad) {
+  const std::string name = file_name(kJournalFile, number), copy = file_name(kJournalCopy, number);
+  const auto bytes_of = [&](const std::string& of) -> uint64_t {
+    const auto file = std::ranges::find(files, of, &FileSystem::Entry::name);
+    return file == files.end() ? 0 : file->bytes;
+  };
+  JournalContents found = journal_in(*files_, name);
+  if (found.damaged && bytes_of(name) > 0) bad->insert(name);
+  const bool whole = !found.damaged && !found.has_tail && !gaps_in(found).any;
+  if (!has(files, copy) || (whole && bytes_of(copy) <= bytes_of(name))) return found;
+  JournalContents other = journal_in(*files_, copy);
+  // A loss of power may damage any group of it that was not synced.
+  if (other.damaged && found.groups.empty()) bad->insert(copy);
+  return merge_journals(std::move(found), std::move(other));
+}
+
+// All that are there now may have been replaced by others that are lost.
+void StateStore::doubt_records() {
+  std::vector<RecordEntry> doubted;
+  for (const std::string& entry : records_) {
+    if (!is_expendable(key_of_record(entry))) doubted.push_back(record_of(entry));
+  }
+  for (RecordEntry& record : doubted) {
+    record.in_doubt = true;
+    records_.put(record);
+  }
 }
 
 void StateStore::adopt(const JournalContents& found) {
@@ -69,11 +118,16 @@ void StateStore::adopt(const JournalContents& found) {
       records_.remove(entry.key);
     }
   };
-  for (const JournalEntry& entry : found.entries) std::visit(put, entry);
+  const size_t whole_from = gaps_in(found).whole_from;
+  for (size_t e = 0; e < found.entries.size(); ++e) {
+    if (whole_from > 0 && e == whole_from) doubt_records();
+    std::visit(put, found.entries[e]);
+  }
   // A place that was never said, where the journal is damaged, is one where nothing is.
   for (const std::string& entry : records_) {
-    for (const uint64_t id : record_of(entry).states)
-      ++places_.try_emplace(id).first->second.records;
+    const RecordEntry record = record_of(entry);
+    damage_.in_doubt += record.in_doubt;
+    for (const uint64_t id : record.states) ++places_.try_emplace(id).first->second.records;
   }
   std::erase_if(places_, [](const auto& place) { return place.second.records == 0; });
 }
@@ -95,6 +149,7 @@ std::set<uint64_t> StateStore::find_files(const std::vector<FileSystem::Entry>& 
     place.missing = place.bytes == 0 || file == bytes.end() || file->second < place.bytes ||
                     file->second - place.bytes < place.offset;
     if (place.bytes == 0 || file == bytes.end()) gone.insert(id);
+    damage_.states_gone += place.missing;
     if (own || file == bytes.end()) continue;
     Segment& segment = segments_[place.segment];
     segment.bytes = file->second;
@@ -116,6 +171,7 @@ void StateStore::drop_expendable(const std::set<uint64_t>& gone) {
     records_.remove(record.key);
     for (const uint64_t id : record.states) {
       const auto at = places_.find(id);
+      damage_.states_gone -= at->second.missing;
       if (--at->second.records == 0) forget(at);
     }
   }
@@ -127,7 +183,7 @@ void StateStore::for_each_record(std::string_view begins,
   for (auto entry = records_.begin(begins); entry != records_.end(); ++entry) {
     if (!key_of_record(*entry).starts_with(begins)) return;
     RecordEntry of = record_of(*entry);
-    Record record{std::move(of.key), std::move(of.text), {}};
+    Record record{std::move(of.key), std::move(of.text), {}, of.in_doubt};
     {
       const std::lock_guard lock(mutex_);
       for (const uint64_t id : of.states) record.states.push_back(handle(id, places_.at(id)));
@@ -136,18 +192,18 @@ void StateStore::for_each_record(std::string_view begins,
   }
 }
 
-// What no record names is left over from a commit that did not end, unless a journal is damaged, or
-// it is something else.
+// What no record names is left over from a commit that did not end, unless records are lost, or it
+// is something else.
 void StateStore::sweep(const std::vector<FileSystem::Entry>& files,
-                       const std::vector<uint64_t>& bad_journals) {
+                       const std::set<std::string>& bad) {
   for (const auto& [name, bytes] : files) {
     const uint64_t state = number_of(name, kStateFile), segment = number_of(name, kSegmentFile);
-    const uint64_t journal = number_of(name, kJournalFile);
+    const uint64_t journal = std::max(number_of(name, kJournalFile), number_of(name, kJournalCopy));
     const bool begun = name.starts_with(kJournalFile) && name.ends_with(kBeingMade);
     if (state + segment + journal == 0 && !begun) continue;
     if (places_.contains(state) || segments_.contains(segment)) continue;
-    if (std::ranges::find(bad_journals, journal) != bad_journals.end()) continue;
-    const bool wanted = journal == 0 && !begun && !bad_journals.empty();
+    if (bad.contains(name)) continue;
+    const bool wanted = journal == 0 && !begun && damage_.records_lost;
     try {
       if (wanted || !is_left_over(name, bytes)) {
         set_aside(name);

@@ -200,6 +200,12 @@ TEST_F(CliCommandsTest, SessionsMarkAndRewind) {
   EXPECT_EQ(json::parse(run({"session", "get", "a", "--json"}).out)["position"], "17");
 }
 
+TEST_F(CliCommandsTest, SessionAcceptPrintsWhatIsStillThere) {
+  run({"session", "open", "a"});
+  EXPECT_THAT(run({"session", "accept", "a"}).out, HasSubstr("tokens         0"));
+  EXPECT_EQ(run({"session", "accept", "other"}).code, 1);
+}
+
 TEST_F(CliCommandsTest, InfoIsATableOrJson) {
   const std::string table = run({"info"}).out;
   for (const char* text : {"9.9.9", "serving", "fake-8m", "8.00 million", "3.00 MiB", "2, 5",

@@ -270,6 +270,10 @@ class FakeSessions final : public v1::Sessions::Service {
                       v1::Session* session) override {
     return with(request->name(), session, [](v1::Session& s) { s.clear_marks(); });
   }
+  grpc::Status Accept(grpc::ServerContext*, const v1::AcceptSessionRequest* request,
+                      v1::Session* session) override {
+    return with(request->name(), session, [](v1::Session& s) { s.set_in_doubt(false); });
+  }
   grpc::Status Rewind(grpc::ServerContext*, const v1::RewindSessionRequest* request,
                       v1::Session* session) override {
     return with(request->name(), session, [&](v1::Session& s) {

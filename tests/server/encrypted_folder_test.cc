@@ -457,6 +457,53 @@ TEST_F(EncryptedFolder, SetsNothingAsideForAMissingKey) {
   EXPECT_EQ(found, before);
 }
 
+// Its journal may be damaged as one that is not encrypted: the copy has what is missing, and where
+// that is damaged too, the rest is read.
+TEST_F(EncryptedFolder, ReadsADamagedJournalFromItsCopy) {
+  using namespace ::recurve::testing;
+  std::ofstream(keys_) << to_text(std::vector{key(1)});
+  const auto open_store = [&] {
+    return std::make_unique<StateStore>(encrypt_folder(open_folder(folder_.path()), keys_),
+                                        options());
+  };
+  Values before;
+  {
+    const auto store = open_store();
+    Workload workload(*store);
+    workload.commit({{"a"}, {"b"}});
+    workload.commit({{"c"}});
+    workload.commit({{"d"}});
+    before = workload.acknowledged;
+  }
+  const std::map<std::string, std::string> whole = all_of(folder_.path());
+  const auto restore = [&] {
+    for (const auto& [name, bytes] : all_of(folder_.path())) fs::remove(folder_ / name);
+    for (const auto& [name, bytes] : whole) std::ofstream(folder_ / name) << bytes;
+  };
+  const auto flip = [&](const std::string& name, size_t at) {
+    std::string bytes = whole.at(name);
+    bytes[at] ^= 1;
+    std::ofstream(folder_ / name, std::ios::binary) << bytes;
+  };
+  for (const char* name : {"journal-1", "journal-copy-1"}) {
+    for (size_t at = 0; at < whole.at(name).size(); at += 3 * kCallStep) {
+      restore();
+      flip(name, at);
+      const auto store = open_store();
+      ASSERT_EQ(values_in(*store), before) << name << " " << at;
+      ASSERT_EQ(store->damage().in_doubt, 0);
+    }
+  }
+  const size_t of_c = whole.at("journal-1").size() - 150;
+  restore();
+  flip("journal-1", of_c);
+  flip("journal-copy-1", of_c);
+  const auto store = open_store();
+  EXPECT_TRUE(store->damage().records_lost);
+  EXPECT_EQ(values_in(*store).size(), 3u);
+  EXPECT_EQ(store->damage().in_doubt, 2);
+}
+
 TEST_F(EncryptedFolder, IsNotMixedWithWhatIsNotEncrypted) {
   {
     const auto plain = open_folder(folder_.path());

@@ -294,7 +294,9 @@ TEST(DurableSessions, AFolderThatIsDeletedIsNoticedWithinASecond) {
       EXPECT_THAT(sentence, HasSubstr("was deleted or replaced"));
     }
     EXPECT_EQ(ask(client, turn("plain", "Once", 2)).last.usage().generated_tokens(), 2);
-    EXPECT_THAT(server->log(), HasSubstr("level=error event=state_dir_lost"));
+    EXPECT_TRUE(comes_true([&] {
+      return server->log().find("level=error event=state_dir_lost") != std::string::npos;
+    }));
     if (!std::filesystem::exists(dir / "states")) continue;
     ServerProcess second({"--model", kModel, "--state-dir", (dir / "states").string()});
     EXPECT_EQ(second.wait_for(std::chrono::seconds(60)), 1);
@@ -302,31 +304,98 @@ TEST(DurableSessions, AFolderThatIsDeletedIsNoticedWithinASecond) {
   }
 }
 
+// The flags of a server that encrypts its folder, or of one that does not.
+std::vector<std::string> key_flags(const TempDir& dir, bool encrypted) {
+  if (!encrypted) return {};
+  const std::string file = dir / "state.keys";
+  std::ofstream(file) << std::string(64, 'a') << "\n";
+  std::filesystem::permissions(file, std::filesystem::perms::owner_read);
+  return {"--state-keys", file};
+}
+
 TEST(DurableSessions, ADamagedStateIsSaidToBeAndOthersGoOn) {
-  const TempDir dir;
-  auto server = server_in(dir);
-  {
-    Client client(server->address());
-    for (const char* name : {"a", "b"}) {
-      open(client, name, v1::DURABILITY_LOCAL);
-      ask(client, turn(name, "Once upon a time", 5));
+  for (const bool encrypted : {false, true}) {
+    const TempDir dir;
+    const std::vector<std::string> flags = key_flags(dir, encrypted);
+    auto server = server_in(dir, flags);
+    {
+      Client client(server->address());
+      for (const char* name : {"a", "b"}) {
+        open(client, name, v1::DURABILITY_LOCAL);
+        ask(client, turn(name, "Once upon a time", 5));
+      }
     }
+    server->signal(SIGKILL);
+    server->wait();
+    for (const auto& entry : std::filesystem::directory_iterator(dir / "states")) {
+      if (!entry.path().filename().string().starts_with("segment-")) continue;
+      std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(50'000);
+      file.put('?');
+    }
+    server = server_in(dir, flags);
+    Client client(server->address());
+    const auto [code, sentence] = error_of([&] { ask(client, turn("a", "", 5)); });
+    EXPECT_EQ(code, StatusCode::DATA_LOSS);
+    EXPECT_THAT(sentence, HasSubstr("\"a\""));
+    EXPECT_TRUE(comes_true([&] {
+      return server->log().find("level=error event=session_state_lost") != std::string::npos;
+    }));
+    EXPECT_EQ(ask(client, turn("b", "", 5)).last.usage().generated_tokens(), 5);
+    client.close_session("a");
   }
-  server->signal(SIGKILL);
-  server->wait();
-  for (const auto& entry : std::filesystem::directory_iterator(dir / "states")) {
-    if (!entry.path().filename().string().starts_with("segment-")) continue;
-    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(50'000);
-    file.put('?');
+}
+
+// One flipped bit of the journal loses nothing; the same in its copy puts the session in doubt,
+// until its owner accepts what is still there. Encrypted or not, the server starts.
+TEST(DurableSessions, ADamagedJournalIsReadFromItsCopyOrSaidToBe) {
+  for (const bool encrypted : {false, true}) {
+    const TempDir dir;
+    const std::vector<std::string> flags = key_flags(dir, encrypted);
+    auto server = server_in(dir, flags);
+    int64_t position = 0;
+    {
+      Client client(server->address());
+      for (const char* name : {"a", "b"}) open(client, name, v1::DURABILITY_LOCAL);
+      for (const char* name : {"a", "b"}) ask(client, turn(name, "Once upon a time", 5));
+      position = client.get_session("a").position();
+    }
+    server->signal(SIGKILL);
+    server->wait();
+    std::filesystem::copy(dir / "states", dir / "whole");
+    // In the group of the turn of "a", behind which that of "b" is.
+    const auto flip = [&](const std::string& name) {
+      const auto path = dir / "states" / name;
+      const auto at = static_cast<std::streamoff>(std::filesystem::file_size(path) * 6 / 10);
+      std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+      const int byte = file.seekg(at).get();
+      file.seekp(at).put(static_cast<char>(byte ^ 4));
+    };
+    flip("journal-1");
+    server = server_in(dir, flags);
+    {
+      Client client(server->address());
+      EXPECT_EQ(client.get_session("a").position(), position);
+      EXPECT_FALSE(client.get_session("a").in_doubt());
+      EXPECT_THAT(server->log(), HasSubstr("level=error event=state_dir_damaged journal=true"));
+    }
+    server->stop();
+    std::filesystem::remove_all(dir / "states");
+    std::filesystem::copy(dir / "whole", dir / "states");
+    flip("journal-1");
+    flip("journal-copy-1");
+    server = server_in(dir, flags);
+    Client client(server->address());
+    EXPECT_THAT(server->log(), HasSubstr("records_lost=true"));
+    const auto [code, sentence] = error_of([&] { ask(client, turn("a", "", 5)); });
+    EXPECT_EQ(code, StatusCode::DATA_LOSS);
+    EXPECT_THAT(sentence, HasSubstr("position 0 is still there"));
+    EXPECT_FALSE(client.get_session("b").in_doubt());
+    ask(client, turn("b", "", 5));
+    EXPECT_EQ(client.accept_session("a").position(), 0);
+    ask(client, turn("a", "Once upon a time", 5));
+    EXPECT_EQ(client.get_session("a").position(), position);
   }
-  server = server_in(dir);
-  Client client(server->address());
-  const auto [code, sentence] = error_of([&] { ask(client, turn("a", "", 5)); });
-  EXPECT_EQ(code, StatusCode::DATA_LOSS);
-  EXPECT_THAT(sentence, HasSubstr("\"a\""));
-  EXPECT_EQ(ask(client, turn("b", "", 5)).last.usage().generated_tokens(), 5);
-  client.close_session("a");
 }
 
 // A session that is asked again and again, and what was acknowledged of it.

@@ -64,7 +64,7 @@ class RecordingDisk {
     }
     for (const auto& [name, file] : names) {
       auto kept = std::make_shared<File>();
-      kept->bytes = survivor(*file, choose);
+      kept->bytes = survivor(name, *file, choose);
       kept->synced = kept->bytes.size();
       disk->names_[name] = kept;
     }
@@ -105,14 +105,17 @@ class RecordingDisk {
 
   // What is left of a file's end that was not synced.
   enum Tail { kAll, kNothing, kHalf, kFirstSectorMissing, kLastSectorTorn, kZeros, kTails };
-  static std::string survivor(const File& file, const Choose& choose) {
+  // A copy of a journal, of which much is never synced, is whole or has a hole: all else of it is
+  // tried with the journal, which is what is read first.
+  static std::string survivor(const std::string& name, const File& file, const Choose& choose) {
     std::string bytes = file.bytes;
     const size_t unsynced = bytes.size() - file.synced;
     if (unsynced == 0) return bytes;
     const auto erase = [&](size_t from, size_t count) {
       std::fill_n(bytes.begin() + static_cast<ptrdiff_t>(from), count, '\0');
     };
-    switch (choose(kTails)) {
+    const bool is_copy = name.find("-copy-") != std::string::npos;
+    switch (is_copy ? choose(2) * kFirstSectorMissing : choose(kTails)) {
       case kNothing:
         bytes.resize(file.synced);
         break;

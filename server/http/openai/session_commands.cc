@@ -107,4 +107,8 @@ SessionCommand to_rewind(const HttpRequest& request) {
   return to_mark_command(Kind::kRewind, request);
 }
 
+SessionCommand to_accept(const HttpRequest& request) {
+  return {.kind = Kind::kAccept, .name = request.names.front()};
+}
+
 }  // namespace recurve

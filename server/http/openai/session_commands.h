@@ -8,6 +8,7 @@ namespace recurve {
 // the request's target, its query or its body, as far as its resource has them, and throws BadField
 // where a field cannot be read.
 using ToSessionCommand = SessionCommand(const HttpRequest& request);
-ToSessionCommand to_open, to_get, to_list, to_close, to_fork, to_mark, to_unmark, to_rewind;
+ToSessionCommand to_open, to_get, to_list, to_close, to_fork, to_mark, to_unmark, to_rewind,
+    to_accept;
 
 }  // namespace recurve

@@ -39,6 +39,7 @@ json session_object(const SessionInfo& info) {
                   {"state_bytes", info.state_bytes},
                   {"host_bytes", info.host_bytes},
                   {"durability", info.durability == Durability::kLocal ? "local" : "none"},
+                  {"in_doubt", info.in_doubt},
                   {"commit", nullptr},
                   {"marks", json::array()}};
   if (info.pending_token) session["pending_token"] = *info.pending_token;
@@ -120,6 +121,12 @@ std::shared_ptr<Exchange> rewind_session(HttpContext& context,
                                          std::shared_ptr<Connection> connection,
                                          HttpRequest request) {
   return begin(context, std::move(connection), std::move(request), to_rewind, session_json);
+}
+
+std::shared_ptr<Exchange> accept_session(HttpContext& context,
+                                         std::shared_ptr<Connection> connection,
+                                         HttpRequest request) {
+  return begin(context, std::move(connection), std::move(request), to_accept, session_json);
 }
 
 }  // namespace recurve

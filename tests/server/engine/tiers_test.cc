@@ -275,6 +275,146 @@ TEST(Tiers, AFullDiskAtTheStartRefusesOnlyWhatCannotBePromised) {
   EXPECT_EQ(server.ask(turn("s", 3))->ending->commit->owner_epoch, 3u);
 }
 
+// A session whose last turn is lost with a part of the journal and of its copy: behind it another
+// session's was committed.
+class LostTurn : public ::testing::Test {
+ protected:
+  LostTurn() {
+    Server server(folder());
+    server.open("s", Durability::kLocal);
+    server.open("other", Durability::kLocal);
+    server.ask(turn("s", 1));
+    server->command(Kind::kMark, "s", "here");
+    position_ = server->get("s").position;
+    server.ask(turn("s", 2));
+    server.ask(turn("other", 1));
+  }
+  std::unique_ptr<FileSystem> folder() { return std::make_unique<RecordingFolder>(disk_); }
+  void damage(const std::string& file) {
+    std::string& bytes = disk_->bytes_of(file);
+    bytes[bytes.rfind("\"commit\":4")] ^= 1;
+  }
+  void expect_refused(Server& server) {
+    const std::string still = "position " + std::to_string(position_) + " is still there";
+    const AnswerPtr refused = server.ask(turn("s", 2));
+    EXPECT_EQ(refused->why(), Finish::kStateLost);
+    EXPECT_THAT(refused->ending->message, HasSubstr(still));
+    for (const Kind kind :
+         {Kind::kFork, Kind::kMark, Kind::kUnmark, Kind::kRewind, Kind::kExport}) {
+      const SessionResult result = server->command(kind, "s", "here");
+      EXPECT_EQ(result.status, Status::kLost) << static_cast<int>(kind);
+      EXPECT_THAT(result.message, HasSubstr(still));
+    }
+    EXPECT_TRUE(server->get("s").in_doubt);
+    EXPECT_EQ(server->get("s").position, position_);
+    EXPECT_FALSE(server->get("other").in_doubt);
+    EXPECT_EQ(server.ask(turn("other", 2))->why(), Finish::kLength);
+  }
+  const std::shared_ptr<RecordingDisk> disk_ = std::make_shared<RecordingDisk>();
+  int64_t position_ = 0;
+};
+
+TEST_F(LostTurn, IsThereWhereOneOfJournalAndCopyIsDamaged) {
+  for (const char* file : {"journal-1", "journal-copy-1"}) {
+    const auto before = disk_->after_power_loss([](size_t) { return 0; });
+    std::string& bytes = before->bytes_of(file);
+    bytes[bytes.rfind("\"commit\":4")] ^= 1;
+    Server server(std::make_unique<RecordingFolder>(before));
+    EXPECT_FALSE(server->get("s").in_doubt);
+    EXPECT_EQ(server.ask(turn("s", 3))->bits(),
+              Server::quiet({turn("s", 1), turn("s", 2), turn("s", 3)})->bits());
+  }
+}
+
+TEST_F(LostTurn, PutsTheSessionInDoubtUntilItIsAccepted) {
+  damage("journal-1");
+  damage("journal-copy-1");
+  uint64_t epoch = 0;
+  for (int start = 0; start < 2; ++start) {
+    Server server(folder());
+    expect_refused(server);
+    epoch = server->get("s").epoch;
+  }
+  {
+    Server server(folder());
+    const SessionResult accepted = server->command(Kind::kAccept, "s");
+    ASSERT_EQ(accepted.status, Status::kOk) << accepted.message;
+    EXPECT_FALSE(accepted.sessions[0].in_doubt);
+    EXPECT_EQ(accepted.sessions[0].position, position_);
+    EXPECT_GT(accepted.sessions[0].epoch, epoch + 1) << "that was one of the lost turn";
+    EXPECT_EQ(server->command(Kind::kAccept, "s").status, Status::kOk) << "it is, already";
+  }
+  Server server(folder());
+  EXPECT_FALSE(server->get("s").in_doubt);
+  EXPECT_EQ(server.ask(turn("s", 2))->bits(), Server::quiet({turn("s", 1), turn("s", 2)})->bits());
+}
+
+TEST_F(LostTurn, PutsTheSessionInDoubtUntilItIsClosed) {
+  damage("journal-1");
+  damage("journal-copy-1");
+  {
+    Server server(folder());
+    EXPECT_EQ(server->command(Kind::kClose, "s").status, Status::kOk);
+    EXPECT_EQ(server.open("s", Durability::kLocal).status, Status::kOk);
+    EXPECT_FALSE(server->get("s").in_doubt);
+  }
+  Server server(folder());
+  EXPECT_EQ(server.ask(turn("s", 1))->bits(), Server::quiet({turn("s", 1)})->bits());
+}
+
+// What is still there of a session whose state is damaged is its last mark that is not, or nothing.
+TEST(Tiers, ALostStateIsLeftBehindForTheLastMarkOrNothing) {
+  for (const bool marked : {true, false}) {
+    const auto disk = std::make_shared<RecordingDisk>();
+    const auto folder = [&] { return std::make_unique<RecordingFolder>(disk); };
+    const StateStore::Options own_files{.own_file = 1};
+    int64_t position = 0;
+    {
+      Server server(folder(), {}, own_files);
+      server.open("s", Durability::kLocal);
+      if (marked) {
+        server->command(Kind::kMark, "s", "begin");
+        server.ask(turn("s", 1));
+        server->command(Kind::kMark, "s", "here");
+        position = server->get("s").position;
+      }
+      server.ask(turn("s", 2));
+    }
+    std::string last;
+    for (const std::string& name : disk->names()) {
+      if (name.starts_with("state-")) last = std::max(last, name);
+    }
+    std::string& bytes = disk->bytes_of(last);
+    bytes[bytes.size() / 2] ^= 1;
+    std::vector<std::string> said;
+    HarnessOptions telling;
+    telling.on_state_lost = [&](auto, std::string_view name, const std::string&) {
+      said.emplace_back(name);
+    };
+    {
+      Server server(folder(), telling, own_files);
+      const std::string still = "position " + std::to_string(position) + " is still there";
+      for (int i = 0; i < 2; ++i) {
+        const AnswerPtr refused = server.ask(turn("s", 3));
+        EXPECT_EQ(refused->why(), Finish::kStateLost);
+        EXPECT_THAT(refused->ending->message, HasSubstr(still));
+      }
+      EXPECT_THAT(said, ::testing::ElementsAre("s"));
+      EXPECT_EQ(server->command(Kind::kFork, "s", "fork").status, Status::kLost);
+      EXPECT_EQ(server->get("s").position, position);
+      EXPECT_TRUE(server->get("s").in_doubt);
+      const SessionResult accepted = server->command(Kind::kAccept, "s");
+      ASSERT_EQ(accepted.status, Status::kOk) << accepted.message;
+      EXPECT_EQ(accepted.sessions[0].position, position);
+    }
+    Server server(folder(), {}, own_files);
+    EXPECT_FALSE(server->get("s").in_doubt);
+    std::vector<Request> turns = {turn("s", 3)};
+    if (marked) turns.insert(turns.begin(), turn("s", 1));
+    EXPECT_EQ(server.ask(turn("s", 3))->bits(), Server::quiet(turns)->bits());
+  }
+}
+
 // A folder that a server of another model has left: its sessions can be looked at and closed.
 class OtherModel : public ::testing::Test {
  protected:

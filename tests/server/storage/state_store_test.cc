@@ -344,7 +344,8 @@ TEST_F(DamagedFolder, AStateThatCannotBeThereIsSaidToBeGone) {
   append_entry(StateLocation{.id = 900, .segment = 1, .offset = UINT64_MAX - 99, .bytes = 200},
                &entries);
   append_entry(RecordEntry{.key = "beyond", .text = "", .states = {900}}, &entries);
-  disk_->bytes_of(file("journal-")) += journal_group(entries);
+  std::string& journal = disk_->bytes_of(file("journal-"));
+  journal += journal_group(parse_journal(journal).groups.size(), entries);
   const auto said = read_all();
   EXPECT_THAT(said.at("beyond"), HasSubstr("cut off"));
   EXPECT_EQ(said.at("small"), "");
@@ -409,31 +410,148 @@ TEST_F(DamagedFolder, NumbersOfWhatWasSetAsideAreNotUsedAgain) {
   EXPECT_EQ(open(disk_)->new_id(), 901u);
 }
 
-TEST_F(DamagedFolder, ADamagedJournalIsSetAsideWithAllThatItMayHaveNamed) {
-  std::string& journal = disk_->bytes_of(file("journal-"));
-  const size_t large = journal.find("large");
-  ASSERT_NE(large, std::string::npos);
-  // The entry is in front of others, or after this it is.
+// Of the journal and its copy one is enough, whichever byte of the other is not as it was written,
+// or wherever it ends.
+TEST_F(DamagedFolder, AJournalIsReadFromItsCopyAndTheOtherWayRound) {
   {
     const auto store = open(disk_);
     Workload workload(*store);
+    workload.commit({{"small"}, {"later"}});
+    workload.commit({{"small"}});
+    workload.commit({{"last"}, {"large", kLarge, true}});
+  }
+  const auto whole = disk_->after_power_loss([](size_t) { return 0; });
+  const Values there = values_in(*open(whole->after_power_loss([](size_t) { return 0; })));
+  ASSERT_EQ(there.size(), 3u);
+  const auto expect_all = [&](const std::string& name, const auto& damage) {
+    disk_ = whole->after_power_loss([](size_t) { return 0; });
+    damage(disk_->bytes_of(name));
+    const auto store = open(disk_);
+    ASSERT_EQ(values_in(*store), there) << name;
+    ASSERT_EQ(store->damage().in_doubt, 0);
+    ASSERT_FALSE(store->damage().records_lost);
+  };
+  for (const std::string& name : {file("journal-2"), file("journal-copy-2")}) {
+    const size_t bytes = whole->bytes_of(name).size();
+    for (size_t at = 0; at < bytes; at += kCallStep) {
+      SCOPED_TRACE(at);
+      expect_all(name, [&](std::string& journal) { journal[at] ^= 1 << at % 8; });
+      expect_all(name, [&](std::string& journal) { journal.resize(at); });
+      if (HasFatalFailure()) return;
+    }
+    expect_all(name, [&](std::string& journal) { std::ranges::fill(journal, '\0'); });
+    disk_ = whole->after_power_loss([](size_t) { return 0; });
+    disk_->remove(name);
+    EXPECT_EQ(values_in(*open(disk_)), there);
+  }
+}
+
+// Where both are damaged, what may have been replaced is in doubt, until it is put anew; and
+// nothing is removed that the lost part may have named.
+class DamagedJournal : public DamagedFolder {
+ protected:
+  // Of the commits "small", "large"; "between"; "later", that of "between" is lost.
+  DamagedJournal() {
+    const auto store = open(disk_);
+    Workload workload(*store);
+    workload.commit({{"between"}, {"prefix p"}});
     workload.commit({{"later"}});
   }
-  std::string& now = disk_->bytes_of(file("journal-"));
-  now[now.find("large")] ^= 1;
-  const auto said = read_all();
-  EXPECT_EQ(said.count("large"), 0u);
-  EXPECT_EQ(said.at("small"), "");
-  EXPECT_EQ(said.at("later"), "");
-  EXPECT_THAT(disk_->names(), Contains(StartsWith("set-aside-journal-")));
+  void damage(const std::string& name) {
+    std::string& bytes = disk_->bytes_of(name);
+    bytes[bytes.rfind("between")] ^= 1;
+  }
+  static std::set<std::string> doubts(StateStore& store) {
+    std::set<std::string> keys;
+    store.for_each_record([&](const auto& record) {
+      if (record.in_doubt) keys.insert(record.key);
+    });
+    EXPECT_EQ(store.damage().in_doubt, static_cast<int64_t>(keys.size()));
+    return keys;
+  }
+  void expect_doubts() {
+    EXPECT_EQ(doubts(*open(disk_)), (std::set<std::string>{"large", "small"}));
+    EXPECT_THAT(disk_->names(), Contains(StartsWith("set-aside-journal-")));
+    {
+      const auto store = open(disk_);
+      EXPECT_EQ(doubts(*store), (std::set<std::string>{"large", "small"})) << "it is remembered";
+      Workload workload(*store);
+      EXPECT_TRUE(workload.commit({{"small"}, {"large", kSmall, true}}));
+      while (store->tidy()) continue;
+    }
+    const auto store = open(disk_);
+    EXPECT_EQ(doubts(*store), std::set<std::string>{});
+    EXPECT_EQ(values_in(*store).size(), 2u);
+    EXPECT_FALSE(store->damage().journal);
+  }
+};
+
+TEST_F(DamagedJournal, WhatMayHaveBeenReplacedIsInDoubt) {
+  damage(file("journal-2"));
+  damage(file("journal-copy-2"));
+  const auto store = open(disk_);
+  EXPECT_TRUE(store->damage().journal);
+  EXPECT_TRUE(store->damage().records_lost);
+  expect_doubts();
+}
+
+TEST_F(DamagedJournal, WithoutItsCopyTheSame) {
+  damage(file("journal-2"));
+  disk_->remove(file("journal-copy-2"));
+  expect_doubts();
+}
+
+// As journals of before, which have no numbers and no copies.
+TEST_F(DamagedJournal, OfVersion2TheSame) {
+  std::string& journal = disk_->bytes_of(file("journal-2"));
+  std::string before("RCRVJRNL\2\0\0\0", 12);
+  const auto put_checksum = [&](std::string_view of) {
+    const uint64_t checksum = checksum_of(of);
+    before.append(reinterpret_cast<const char*>(&checksum), sizeof checksum);
+  };
+  put_checksum(before);
+  for (size_t at = 28; at < journal.size();) {
+    uint32_t length = 0;
+    std::memcpy(&length, journal.data() + at + 4, sizeof length);
+    before += journal.substr(at, 8);
+    put_checksum(journal.substr(at + 24, length));
+    before += journal.substr(at + 24, length);
+    at += 24 + length;
+  }
+  journal = before;
+  disk_->remove(file("journal-copy-2"));
+  EXPECT_EQ(values_in(*open(disk_->after_power_loss([](size_t) { return 0; }))).size(), 5u);
+  damage(file("journal-2"));
+  expect_doubts();
+}
+
+// The snapshot replaced nothing: what is lost of it makes no other record doubtful.
+TEST_F(DamagedJournal, AGroupOfTheSnapshotLeavesTheOthersCertain) {
+  for (const std::string& name : {file("journal-2"), file("journal-copy-2")}) {
+    std::string& bytes = disk_->bytes_of(name);
+    bytes[bytes.find("large")] ^= 1;
+  }
+  const auto store = open(disk_);
+  EXPECT_TRUE(store->damage().records_lost);
+  EXPECT_EQ(doubts(*store), std::set<std::string>{});
+  EXPECT_EQ(values_in(*store).size(), 4u);
   EXPECT_THAT(disk_->names(), Contains(StartsWith("set-aside-state-")));
+}
+
+TEST_F(DamagedJournal, WithoutAnyAllFilesAreSetAside) {
+  disk_->remove(file("journal-2"));
+  disk_->remove(file("journal-copy-2"));
+  const auto store = open(disk_);
+  EXPECT_TRUE(store->damage().records_lost);
+  EXPECT_THAT(disk_->names(), Contains(StartsWith("set-aside-state-")));
+  EXPECT_THAT(disk_->names(), Contains(StartsWith("set-aside-segment-")));
 }
 
 TEST_F(DamagedFolder, ANewerJournalIsRefusedByName) {
   std::string& journal = disk_->bytes_of(file("journal-"));
   journal[8] = 9;
-  const uint64_t checksum = checksum_of(std::string_view(journal).substr(0, 12));
-  std::memcpy(journal.data() + 12, &checksum, sizeof checksum);
+  const uint64_t checksum = checksum_of(std::string_view(journal).substr(0, 20));
+  std::memcpy(journal.data() + 20, &checksum, sizeof checksum);
   EXPECT_THAT(error_of([&] { open(disk_); }), HasSubstr("version 9"));
 }
 

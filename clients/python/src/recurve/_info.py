@@ -30,6 +30,8 @@ class SessionInfo:
     host_bytes: int  #: reserved in host memory, its own and its marks'
     marks: tuple[Mark, ...]
     durability: Literal["none", "local", "unspecified"]  #: what its answers' ends promise
+    #: Acknowledged turns may be lost, and position is what is still there: see Session.accept().
+    in_doubt: bool
 
 
 @dataclass(frozen=True)

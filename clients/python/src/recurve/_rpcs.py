@@ -67,6 +67,8 @@ FORK = Rpc(_SESSIONS + "Fork", sessions.ForkSessionRequest, sessions.Session)
 MARK = Rpc(_SESSIONS + "Mark", sessions.MarkSessionRequest, sessions.Session)
 UNMARK = Rpc(_SESSIONS + "Unmark", sessions.UnmarkSessionRequest, sessions.Session)
 REWIND = Rpc(_SESSIONS + "Rewind", sessions.RewindSessionRequest, sessions.Session)
+# A session that is not in doubt any more stays as it is.
+ACCEPT = Rpc(_SESSIONS + "Accept", sessions.AcceptSessionRequest, sessions.Session, repeatable=True)
 
 MODEL_INFO = Rpc(
     _CONTROL + "GetModelInfo", control.GetModelInfoRequest, control.ModelInfo, repeatable=True

@@ -74,6 +74,12 @@ class Session(Generates):
         request = sessions.RewindSessionRequest(name=self.name, mark=name)
         return self._info(rpcs.REWIND, request, timeout)
 
+    def accept(self, *, timeout: float | None = None) -> SessionInfo:
+        """Goes on with a session that is in doubt from the position that is still there: what was
+        acknowledged behind it is given up."""
+        request = sessions.AcceptSessionRequest(name=self.name)
+        return self._info(rpcs.ACCEPT, request, timeout)
+
     def close(self, *, timeout: float | None = None) -> None:
         """Ends this object's streams, and forgets the session and its marks. One that is gone is no
         error."""
