@@ -49,6 +49,17 @@ std::optional<NumberFormat> whole_numbers(const SchemaSaid& said) {
   return numbers && numbers->whole ? numbers : std::nullopt;
 }
 
+// The library writes numbers between bounds with six decimals, and nothing where there are none.
+// The first of these numbers that a bound has inside.
+double written_inside(double bound, bool is_low, bool is_exclusive) {
+  const auto written = [](double number) { return std::stod(fmt::format("{:.6f}", number)); };
+  const double nearest = written(bound), step = is_low ? 1e-6 : -1e-6;
+  const bool is_inside = is_low ? nearest > bound : nearest < bound;
+  if (is_inside || (nearest == bound && !is_exclusive)) return nearest;
+  const double next = written(nearest + step);
+  return next == nearest ? std::nextafter(bound, step * HUGE_VAL) : next;
+}
+
 // Each of them.
 Json multiples_within(int64_t low, int64_t high, int64_t of, const std::string& path, int* values) {
   const auto remainder = [&](int64_t number) { return ((number % of) + of) % of; };
@@ -177,8 +188,11 @@ Json read_number(const SchemaSaid& said, const std::string& path, int* values) {
     if (!b) continue;
     out[keyword] = *said.find(keyword);
     const bool is_low = std::string_view(keyword).ends_with("inimum");
-    (is_low ? low : high) = is_low ? std::max(low, *b) : std::min(high, *b);
-    if (low > high) refuse_as_empty(path, keyword, "no number is within the bounds");
+    const double inside = written_inside(*b, is_low, keyword[0] == 'e');
+    (is_low ? low : high) = is_low ? std::max(low, inside) : std::min(high, inside);
+    if (low > high) {
+      refuse_as_empty(path, keyword, "no number of six decimals is within the bounds");
+    }
   }
   return out;
 }

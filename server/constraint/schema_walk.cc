@@ -318,6 +318,9 @@ class SchemaWalk {
       refuse_schema(path, "items", "of an array of schemas it is prefixItems since 2020-12");
     }
     const bool closed = items != nullptr && items->is_boolean() && !items->get<bool>();
+    if (closed && out.value("minItems", size_t{0}) > out.value("prefixItems", Json()).size()) {
+      refuse_as_empty(path, "minItems", "there are fewer items");
+    }
     if (closed) {
       out["items"] = false;
     } else {
@@ -367,13 +370,21 @@ class SchemaWalk {
     }
     if (!out.contains("additionalProperties")) out["additionalProperties"] = false;
     counts(said, "minProperties", "maxProperties", path, &out);
-    if (out.value("minProperties", 0) > 1 && (open || out.contains("patternProperties"))) {
+    const bool has_more = open || out.contains("patternProperties");
+    if (out.value("minProperties", 0) > 1 && has_more) {
       refuse_schema(path, "minProperties", "of more than 1 it needs all properties to be named");
+    }
+    if (!has_more && out.value("minProperties", size_t{0}) > properties.size()) {
+      refuse_as_empty(path, "minProperties", "there are fewer properties");
     }
     if (!properties.empty()) {
       Json required = Json::array();
       if (const Json* wanted = said.find("required")) required = *wanted;
       out["properties"] = std::move(properties);
+      const std::set<Json> wanted(required.begin(), required.end());
+      if (wanted.size() > out.value("maxProperties", wanted.size())) {
+        refuse_as_empty(path, "maxProperties", "more properties are required");
+      }
       if (!required.empty()) out["required"] = std::move(required);
     }
     return out;

@@ -27,6 +27,24 @@ std::string refusal_of(const std::string& schema) {
   }
 }
 
+// What the library would refuse with a sentence of its own.
+TEST(SchemaWalk, FewerThanAreWantedIsRefusedByItsKeyword) {
+  EXPECT_THAT(refusal_of(R"({"properties":{"a":{}},"required":["a","a"],"maxProperties":0})"),
+              HasSubstr("maxProperties at #: more properties are required"));
+  EXPECT_EQ(refusal_of(R"({"properties":{"a":{}},"required":["a","a"],"maxProperties":1})"), "");
+  EXPECT_THAT(refusal_of(R"({"properties":{"a":{}},"minProperties":2})"),
+              HasSubstr("minProperties at #: there are fewer properties"));
+  EXPECT_THAT(refusal_of(R"({"type":"object","additionalProperties":false,"minProperties":1})"),
+              HasSubstr("minProperties at #: there are fewer properties"));
+  EXPECT_THAT(refusal_of(R"({"prefixItems":[{}],"items":false,"minItems":2})"),
+              HasSubstr("minItems at #: there are fewer items"));
+  EXPECT_THAT(refusal_of(R"({"items":false,"minItems":1})"),
+              HasSubstr("minItems at #: there are fewer items"));
+  // Of several schemas, such a one adds nothing.
+  EXPECT_EQ(walked(R"({"anyOf":[{"type":"null"},{"items":false,"minItems":1}]})"),
+            Json::parse(R"({"type":"null"})"));
+}
+
 TEST(SchemaWalk, RefusesEachKeywordThatIsNotEnforcedByItsName) {
   int refused = 0;
   for (const SchemaKeyword& keyword : kSchemaKeywords) {
@@ -94,6 +112,21 @@ TEST(SchemaWalk, BoundsOfIntegersAreWhole) {
   EXPECT_THAT(multiples(R"(5,"minimum":1,"maximum":4)"), HasSubstr("no multiple is within"));
   EXPECT_THAT(multiples(R"(2,"minimum":0,"maximum":9007199254740992)"),
               HasSubstr("multipleOf at #: 4503599627370497 multiples are within the bounds"));
+  for (const char* empty :
+       {R"("exclusiveMinimum":1,"maximum":1)", R"("exclusiveMinimum":0,"maximum":1e-7)",
+        R"("exclusiveMinimum":0.5,"exclusiveMaximum":0.500001)",
+        R"("minimum":0.1234561,"maximum":0.1234569)",
+        R"("minimum":9007199254740991,"exclusiveMaximum":9007199254740991)"}) {
+    EXPECT_THAT(refusal_of(R"({"type":"number",)" + std::string(empty) + "}"),
+                HasSubstr("no number of six decimals"))
+        << empty;
+  }
+  for (const char* some :
+       {R"("minimum":0.1,"maximum":0.1)", R"("exclusiveMinimum":0,"maximum":1e-6)",
+        R"("minimum":123456789012.7,"maximum":123456789012.7)",
+        R"("exclusiveMinimum":-0.3,"exclusiveMaximum":-0.299998)"}) {
+    EXPECT_EQ(refusal_of(R"({"type":"number",)" + std::string(some) + "}"), "") << some;
+  }
   // All of a schema together.
   EXPECT_THAT(
       refusal_of(R"({"prefixItems":[{"type":"integer","multipleOf":2,"minimum":0,"maximum":12000},)"
