@@ -168,10 +168,6 @@ void HttpAnswer::start(Refused refused) {
 }
 
 Refused HttpAnswer::open_parts() {
-  const auto most = static_cast<size_t>(serving_.most_at_once(request_.caller));
-  if (asked_.size() > most) {
-    return invalid("prompt", "prompt must be at most {} prompts, got {}", most, asked_.size());
-  }
   size_t parts = 0;
   {
     std::lock_guard lock(mutex_);

@@ -36,7 +36,7 @@ void UnaryExchange::begin() {
   self_ = std::static_pointer_cast<UnaryExchange>(shared_from_this());
   Refused refused = serving_.availability();
   if (!refused) refused = work_ ? admit() : guarded("text", [&] { return post_command(); });
-  if (refused) answer(refused, nullptr);
+  if (refused) answer(refused, {});
 }
 
 Refused UnaryExchange::admit() {
@@ -50,12 +50,12 @@ Refused UnaryExchange::admit() {
 
 void UnaryExchange::run() {
   const auto alive = self_;
-  nlohmann::json object;
+  std::string object;
   const Refused refused = guarded("text", [&] {
     if (unwanted_) return Refused(client_went());
     return work_(request_, serving_, serving_.rules.limits(&unwanted_), &object);
   });
-  answer(refused, object);
+  answer(refused, std::move(object));
 }
 
 // The engine's thread may only post what it says.
@@ -70,24 +70,24 @@ Refused UnaryExchange::post_command() {
   auto asked = std::make_shared<SessionCommand>(command);
   command.done = [self = self_, asked](SessionResult result) {
     self->serving_.delivery.post([self, asked, result = std::move(result)] {
-      nlohmann::json object;
+      std::string object;
       const Refused refused = guarded("text", [&] {
         const Refused refusal = refusal_of(result);
-        if (!refusal) object = self->to_object_(*asked, result);
+        if (!refusal) object = dump(self->to_object_(*asked, result));
         return refusal;
       });
-      self->answer(refused, object);
+      self->answer(refused, std::move(object));
     });
   };
   return post(serving_.queue, std::move(command));
 }
 
-void UnaryExchange::answer(Refused refused, const nlohmann::json& object) {
+void UnaryExchange::answer(Refused refused, std::string object) {
   refused = serving_.report(std::move(refused));
   const bool keep_alive = connection_->keeps_alive();
   std::string bytes = refused ? refusal_response(*refused, keep_alive, request_.request_id)
                               : response({.status = status_,
-                                          .body = dump(object),
+                                          .body = std::move(object),
                                           .keep_alive = keep_alive,
                                           .request_id = request_.request_id});
   connection_->write(self_, std::move(bytes), /*last=*/true);

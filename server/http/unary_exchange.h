@@ -14,10 +14,10 @@ namespace recurve {
 // it.
 class UnaryExchange final : public Exchange, private Executor::Task {
  public:
-  // Reads the body and makes the object, on a text thread; may throw WorkUnwanted as the limits
-  // have it, and BadField.
+  // Reads the body and writes the object as JSON, on a text thread; may throw WorkUnwanted as the
+  // limits have it, and BadField.
   using TextWork = std::function<Refused(const HttpRequest& request, const Serving& serving,
-                                         const WorkLimits& limits, nlohmann::json* object)>;
+                                         const WorkLimits& limits, std::string* object)>;
   // Makes a command of the request; on the connection's thread. May throw BadField.
   using ToCommand = std::function<SessionCommand(const HttpRequest& request)>;
   // The object that a command's result is.
@@ -39,7 +39,7 @@ class UnaryExchange final : public Exchange, private Executor::Task {
   void run() override;
   Refused admit();
   Refused post_command();
-  void answer(Refused refused, const nlohmann::json& object);
+  void answer(Refused refused, std::string object);
 
   Serving& serving_;
   HttpRequest request_;

@@ -94,9 +94,13 @@ int64_t tokens_before_message(const Conversation& messages, size_t index,
                               const std::vector<int32_t>& ids, const RequestRules& rules,
                               const WorkLimits& limits) {
   int64_t behind = 0;
-  const auto count = [&](const ChatInput& all, const ChatInput& head) -> Refused {
+  std::string alone;
+  const auto write_head = [&](const ChatInput& head) -> Refused {
+    alone = rules.chat.format->render(head).text;
+    return {};
+  };
+  const auto count = [&](const ChatInput& all) -> Refused {
     const RangedText text = rules.chat.format->render(all);
-    const std::string alone = rules.chat.format->render(head).text;
     auto parts = static_cast<size_t>(std::ranges::mismatch(alone, text.text).in1 - alone.begin());
     while (parts > 0 && (text.text[parts] & 0xc0) == 0x80) --parts;  // within a character
     std::vector<int32_t> rest;
@@ -106,10 +110,8 @@ int64_t tokens_before_message(const Conversation& messages, size_t index,
         std::mismatch(ids.rbegin(), ids.rend(), rest.rbegin(), rest.rend()).first - ids.rbegin();
     return refused;
   };
-  const Refused refused = with_input(messages, limits, [&](const ChatInput& all) {
-    return with_input(first_messages(messages, index), limits,
-                      [&](const ChatInput& head) { return count(all, head); });
-  });
+  Refused refused = with_input(first_messages(messages, index), limits, write_head);
+  if (!refused) refused = with_input(messages, limits, count);
   return refused || behind == 0 ? 0 : static_cast<int64_t>(ids.size()) - behind;
 }
 

@@ -14,9 +14,8 @@ Refused Generation::begin() {
   acknowledges_ = parsed.request.wait_for_acknowledgement;
   logprobs_ = parsed.request.sampling.logprobs >= 0;
   seed_ = parsed.request.sampling.seed;
-  for (size_t c = 0; c < parsed.request.streams.size(); ++c) {
-    choices_.push_back({Answer(*serving_.rules.tokenizer, parsed)});
-  }
+  const Answer first(*serving_.rules.tokenizer, parsed);  // copies share the stop strings
+  for (size_t c = 0; c < parsed.request.streams.size(); ++c) choices_.push_back({first});
   if (parsed.constraint) return compile();
   ParsedRequest ready = std::move(parsed);
   parsed_.reset();

@@ -22,6 +22,32 @@ struct JsonRefused : TextRefused {
 nlohmann::json read_client_json(std::string_view text, std::string_view what, size_t most_levels,
                                 const WorkLimits& work);
 
+// The same of a text that read_client_json() has read, with the members of objects in their order.
+nlohmann::ordered_json read_in_order(std::string_view text);
+
+// Frees a value at the end of its scope, list by list. nlohmann's destructor first moves all values
+// of a list to another one, and takes up to three times their memory. Of few levels.
+template <typename Json>
+class FreesInPlace {
+ public:
+  explicit FreesInPlace(Json& value) : value_(value) {}
+  ~FreesInPlace() { free(value_); }
+  FreesInPlace(const FreesInPlace&) = delete;
+  FreesInPlace& operator=(const FreesInPlace&) = delete;
+
+ private:
+  static void free(Json& value) {
+    if (auto* list = value.template get_ptr<typename Json::array_t*>()) {
+      for (Json& one : *list) free(one);
+      typename Json::array_t().swap(*list);
+    } else if (auto* object = value.template get_ptr<typename Json::object_t*>()) {
+      for (auto& member : *object) free(member.second);
+      object->clear();
+    }
+  }
+  Json& value_;
+};
+
 // Bytes that values may take, of a message of so many.
 constexpr size_t most_bytes_of_values(size_t message) { return 4 * message + (size_t{8} << 20); }
 

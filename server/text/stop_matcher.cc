@@ -9,12 +9,14 @@
 namespace recurve {
 namespace {
 
-std::vector<size_t> borders(std::string_view text) {
-  std::vector<size_t> border(text.size(), 0);
+static_assert(StopMatcher::kMaxStopBytes <= UINT16_MAX);
+
+std::vector<uint16_t> borders(std::string_view text) {
+  std::vector<uint16_t> border(text.size(), 0);
   for (size_t i = 1; i < text.size(); ++i) {
-    size_t length = border[i - 1];
-    while (length > 0 && text[length] != text[i]) length = border[length - 1];
-    border[i] = text[length] == text[i] ? length + 1 : 0;
+    uint16_t length = border[i - 1];
+    while (length > 0 && text[length] != text[i]) length = border[length - 1u];
+    border[i] = text[length] == text[i] ? static_cast<uint16_t>(length + 1) : uint16_t{0};
   }
   return border;
 }
@@ -26,22 +28,25 @@ StopMatcher::StopMatcher(std::vector<std::string> stops) {
     throw std::invalid_argument(
         fmt::format("{} stop strings, at most {} are allowed", stops.size(), kMaxStops));
   }
+  std::vector<Stop> all;
   for (std::string& text : stops) {
     if (text.empty() || text.size() > kMaxStopBytes) {
       throw std::invalid_argument(fmt::format("a stop string has {} bytes, it must have 1 to {}",
                                               text.size(), kMaxStopBytes));
     }
-    std::vector<size_t> border = borders(text);
-    stops_.push_back({std::move(text), std::move(border)});
+    std::vector<uint16_t> border = borders(text);
+    all.push_back({std::move(text), std::move(border)});
   }
+  states_.resize(all.size());
+  stops_ = std::make_shared<const std::vector<Stop>>(std::move(all));
 }
 
 std::string StopMatcher::feed(std::string_view text) {
   if (matched()) return {};
-  if (stops_.empty()) return std::string(text);
+  if (states_.empty()) return std::string(text);
   for (const char c : text) {
     held_.push_back(c);
-    for (Stop& stop : stops_) advance(stop, c);
+    for (size_t i = 0; i < states_.size(); ++i) states_[i] = advance((*stops_)[i], states_[i], c);
     match_ = longest_complete();
     if (matched()) {
       held_.resize(held_.size() - matched_text().size());
@@ -57,24 +62,23 @@ std::string StopMatcher::feed(std::string_view text) {
 std::string StopMatcher::finish() { return std::exchange(held_, {}); }
 
 // A complete stop string ends the match, so `state` is always less than the length here.
-void StopMatcher::advance(Stop& stop, char byte) {
-  while (stop.state > 0 && stop.text[stop.state] != byte) stop.state = stop.border[stop.state - 1];
-  if (stop.text[stop.state] == byte) ++stop.state;
+uint16_t StopMatcher::advance(const Stop& stop, uint16_t state, char byte) {
+  while (state > 0 && stop.text[state] != byte) state = stop.border[state - 1u];
+  if (stop.text[state] == byte) ++state;
+  return state;
 }
 
 std::optional<size_t> StopMatcher::longest_complete() const {
   std::optional<size_t> best;
-  for (size_t i = 0; i < stops_.size(); ++i) {
-    if (stops_[i].state < stops_[i].text.size()) continue;
-    if (!best || stops_[i].text.size() > stops_[*best].text.size()) best = i;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const size_t size = (*stops_)[i].text.size();
+    if (states_[i] == size && (!best || size > (*stops_)[*best].text.size())) best = i;
   }
   return best;
 }
 
 size_t StopMatcher::longest_partial() const {
-  size_t longest = 0;
-  for (const Stop& stop : stops_) longest = std::max(longest, stop.state);
-  return longest;
+  return states_.empty() ? 0 : *std::max_element(states_.begin(), states_.end());
 }
 
 }  // namespace recurve

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,7 +17,7 @@ namespace recurve {
 // generation ends with the token that completes a stop string.
 //
 // One Knuth-Morris-Pratt automaton a stop string: O(kMaxStops) amortised per byte. One stream, one
-// thread.
+// thread. Copies share the automata: a choice costs a few bytes a stop string, however long it is.
 class StopMatcher {
  public:
   static constexpr size_t kMaxStops = 16;
@@ -37,20 +39,20 @@ class StopMatcher {
   // Index of the stop string that matched, in the order given to the constructor.
   std::optional<size_t> match() const { return match_; }
   // Its text; matched() must be true.
-  const std::string& matched_text() const { return stops_[*match_].text; }
+  const std::string& matched_text() const { return (*stops_)[*match_].text; }
 
  private:
   struct Stop {
     std::string text;
-    std::vector<size_t> border;  // [i]: longest proper border of text[0..i]
-    size_t state = 0;            // bytes of `text` that the input ends with
+    std::vector<uint16_t> border;  // [i]: longest proper border of text[0..i]
   };
 
-  static void advance(Stop& stop, char byte);
+  static uint16_t advance(const Stop& stop, uint16_t state, char byte);
   std::optional<size_t> longest_complete() const;
   size_t longest_partial() const;
 
-  std::vector<Stop> stops_;
+  std::shared_ptr<const std::vector<Stop>> stops_;
+  std::vector<uint16_t> states_;  // of each stop string: bytes of it that the input ends with
   std::string held_;
   std::optional<size_t> match_;
 };

@@ -1,5 +1,6 @@
 #include "server/http/openai/completions.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "server/http/body_fields.h"
@@ -45,14 +46,49 @@ Prompt prompt_of(const json& prompt) {
   return ids_of(prompt, "prompt");
 }
 
-std::vector<Prompt> prompts_of(const json& body) {
-  const json* prompt = find(body, "prompt");
-  if (prompt == nullptr) throw BadField("prompt", "prompt must be given");
-  const bool several = prompt->is_array() && !prompt->empty() &&
-                       (prompt->front().is_string() || prompt->front().is_array());
-  if (!several) return {prompt_of(*prompt)};
+// About what each prompt has anew of what all of them are asked with, and of each choice.
+size_t bytes_a_prompt(const TextRequest& common, int32_t most_choices) {
+  constexpr size_t kPrompt = 4096, kChoice = 1024;
+  const SamplingParams& sampling = common.sampling;
+  // More choices are refused by their own name.
+  const int32_t choices = std::clamp(common.choices, 1, std::max(most_choices, 1));
+  size_t bytes = kPrompt + kChoice * static_cast<size_t>(choices);
+  for (const std::string& stop : common.stop_strings) bytes += 3 * (sizeof stop + stop.size());
+  bytes += 2 * sizeof(int32_t) * (sampling.allowed_ids.size() + sampling.stop_ids.size());
+  bytes += 2 * sizeof(sampling.logit_bias[0]) * sampling.logit_bias.size();
+  bytes += sizeof(int64_t) * common.prefix_points.size();
+  return bytes + (common.constraint ? common.constraint->text.size() : 0);
+}
+
+// Before they are so many requests: a client chooses both, and would have their product.
+void check_prompts(size_t prompts, const TextRequest& common, size_t body_bytes,
+                   const Serving& serving, const Identity& caller) {
+  const auto most = static_cast<size_t>(serving.most_at_once(caller));
+  if (prompts > most) {
+    throw BadField("prompt",
+                   fmt::format("prompt must be at most {} prompts, got {}", most, prompts));
+  }
+  constexpr size_t kMostBytes = 8 << 20;
+  const size_t each = bytes_a_prompt(common, serving.rules.max_choices),
+               fits = (body_bytes + kMostBytes) / each;
+  if (prompts <= std::max(fits, size_t{1})) return;
+  throw BadField(
+      "prompt",
+      fmt::format("prompt must be at most {} prompts where n, stop and other lists take {} "
+                  "bytes for each, got {}",
+                  fits, each, prompts));
+}
+
+bool is_list_of_prompts(const json& prompt) {
+  return prompt.is_array() && !prompt.empty() &&
+         (prompt.front().is_string() || prompt.front().is_array());
+}
+
+std::vector<Prompt> prompts_of(const json& prompt) {
+  if (!is_list_of_prompts(prompt)) return {prompt_of(prompt)};
   std::vector<Prompt> prompts;
-  for (const json& one : *prompt) prompts.push_back(prompt_of(one));
+  prompts.reserve(prompt.size());
+  for (const json& one : prompt) prompts.push_back(prompt_of(one));
   return prompts;
 }
 
@@ -68,16 +104,21 @@ Refused Completions::read(std::string_view text, const WorkLimits& limits,
     common.logprobs = int32_of(body, "logprobs");
     logprobs_ = common.logprobs.has_value();
     const bool echo = bool_of(body, "echo").value_or(false);
-    std::vector<Prompt> prompts = prompts_of(body);
+    const json* prompt = find(body, "prompt");
+    if (prompt == nullptr) throw BadField("prompt", "prompt must be given");
+    const size_t count = is_list_of_prompts(*prompt) ? prompt->size() : 1;
+    check_prompts(count, common, text.size(), serving_, caller_);
+    std::vector<Prompt> prompts = prompts_of(*prompt);
     if (prompts.size() > 1 && !common.session.empty()) {
       throw BadField("prompt", "prompt must be one prompt with a session, got several");
     }
     if (echo && !common.session.empty()) {
       throw BadField("echo", "echo must be false with a session, which has only new prompts");
     }
-    for (Prompt& prompt : prompts) {
+    asked->reserve(count);
+    for (Prompt& one : prompts) {
       asked->push_back(common);
-      asked->back().prompt = std::move(prompt);
+      asked->back().prompt = std::move(one);
       if (echo) read_echo(limits, &asked->back());
     }
     allot(asked->size());

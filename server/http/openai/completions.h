@@ -12,7 +12,7 @@ namespace recurve {
 class Completions final : public Choices {
  public:
   Completions(const Serving& serving, const HttpRequest& request)
-      : Choices(serving, request), session_(request.session) {}
+      : Choices(serving, request), caller_(request.caller), session_(request.session) {}
 
   Refused read(std::string_view body, const WorkLimits& limits,
                std::vector<TextRequest>* asked) override;
@@ -36,6 +36,7 @@ class Completions final : public Choices {
   void read_echo(const WorkLimits& limits, TextRequest* asked);
   void write_echo(const Echo& echo, Choice* choice, nlohmann::json* logprobs) const;
 
+  const Identity caller_;
   const std::string session_;
   bool logprobs_ = false;
   std::vector<Echo> echoes_;  // a request; empty: no echo

@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "server/constraint/text_walk.h"
 #include "server/http/body_fields.h"
+#include "server/text/client_json.h"
 
 namespace recurve {
 namespace {
@@ -177,15 +179,27 @@ void read_text(const Ordered& of_text, std::vector<Found>* found) {
   if (constraint) found->push_back({"text", *std::move(constraint)});
 }
 
+// Whether it is there; refused where it has more bytes than any constraint may have.
+bool has_constraint(const nlohmann::json& body, const char* field) {
+  const nlohmann::json* value = find(body, field);
+  if (value == nullptr) return false;
+  const size_t bytes = dump(*value).size();
+  if (bytes <= kMostConstraintBytes) return true;
+  throw BadField(field, fmt::format("{} must have at most {} bytes, got {}", field,
+                                    kMostConstraintBytes, bytes));
+}
+
 }  // namespace
 
 void read_constraint(const nlohmann::json& body, std::string_view text, TextRequest* asked) {
-  const auto has = [&](std::string_view field) { return find(body, field.data()) != nullptr; };
-  if (!has("response_format") && !has("text") && !has("structured_outputs") &&
-      std::ranges::none_of(kConstraintFields, has, &Named::name)) {
-    return;
+  bool any = false;
+  for (const char* field : {"response_format", "text", "structured_outputs"}) {
+    any |= has_constraint(body, field);
   }
-  const Ordered ordered = Ordered::parse(text);  // it has been parsed before
+  for (const Named& named : kConstraintFields) any |= has_constraint(body, named.name.data());
+  if (!any) return;
+  Ordered ordered = read_in_order(text);
+  const FreesInPlace<Ordered> frees(ordered);
   std::vector<Found> found;
   if (const Ordered* format = find_in(ordered, "response_format")) {
     if (auto constraint = format_of(*format, "response_format", /*flat=*/false)) {

@@ -7,6 +7,7 @@
 #include "server/http/body_fields.h"
 #include "server/http/openai/models.h"
 #include "server/http/openai/tool_fields.h"
+#include "server/text/client_json.h"
 
 namespace recurve {
 namespace {
@@ -96,17 +97,26 @@ void read_message(const Ordered& message, ChatMessage* to) {
     if (name == "content" && value.is_string()) {
       to->content = value.get<std::string>();
     } else {
-      fields[name] = name == "tool_calls" ? with_read_arguments(value) : value;
+      // Names come once: they need not be looked for.
+      fields.get_ptr<Ordered::object_t*>()->emplace_back(
+          name, name == "tool_calls" ? with_read_arguments(value) : value);
     }
   }
   if (!fields.empty()) to->fields_json = dump_ordered(fields);
 }
 
-void read_template_fields(const json& body, const Ordered& ordered, Conversation* to) {
-  if (wants_tools(body)) to->tools_json = dump_ordered(ordered.at("tools"));
-  if (template_variables(body) != nullptr) {
-    to->variables_json = dump_ordered(ordered.at("chat_template_kwargs"));
+void read_template_fields(const json& body, const Ordered& ordered, bool uses_tools,
+                          Conversation* to) {
+  if (uses_tools) to->tools_json = dump_ordered(ordered.at("tools"));
+  if (template_variables(body) == nullptr) return;
+  constexpr size_t kMost = 1024;
+  const Ordered& variables = ordered.at("chat_template_kwargs");
+  if (variables.size() > kMost) {
+    throw BadField("chat_template_kwargs",
+                   fmt::format("chat_template_kwargs must have at most {} names, got {}", kMost,
+                               variables.size()));
   }
+  to->variables_json = dump_ordered(variables);
 }
 
 std::optional<PrefixWish> prefix_of(const json& body) {
@@ -173,12 +183,14 @@ Conversation conversation_of(const json& body, std::string_view text) {
   if (messages == nullptr || !messages->is_array()) {
     throw BadField("messages", "messages must be a list of messages");
   }
-  const bool has_order = std::any_of(messages->begin(), messages->end(), has_fields) ||
-                         find(body, "tools") != nullptr ||
+  const bool uses_tools = wants_tools(body);
+  const bool has_order = uses_tools ||
+                         std::any_of(messages->begin(), messages->end(), has_fields) ||
                          find(body, "chat_template_kwargs") != nullptr;
-  const Ordered ordered =
-      has_order ? Ordered::parse(text) : Ordered();  // it has been parsed before
+  Ordered ordered = has_order ? read_in_order(text) : Ordered();
+  const FreesInPlace<Ordered> frees(ordered);
   Conversation to;
+  to.messages.reserve(messages->size());
   for (size_t m = 0; m < messages->size(); ++m) {
     const json& message = (*messages)[m];
     ChatMessage& read = to.messages.emplace_back(ChatMessage{.role = role_of(message)});
@@ -188,7 +200,7 @@ Conversation conversation_of(const json& body, std::string_view text) {
       read.content = string_of(message, "content");
     }
   }
-  read_template_fields(body, ordered, &to);
+  read_template_fields(body, ordered, uses_tools, &to);
   to.continue_final_message = bool_of(body, "continue_final_message").value_or(false);
   to.add_generation_prompt =
       bool_of(body, "add_generation_prompt").value_or(!to.continue_final_message);
@@ -198,7 +210,8 @@ Conversation conversation_of(const json& body, std::string_view text) {
 Refused read_body(std::string_view text, const WorkLimits& limits, Resource resource,
                   const Serving& serving, const std::function<void(const json& body)>& read) {
   try {
-    const json body = parse_object(text, limits);
+    json body = parse_object(text, limits);
+    const FreesInPlace<json> frees(body);
     const auto name = string_of(body, "model");  // who names none means the one that there is
     if (name) {
       if (Refused refused = check_model(*name, serving)) return refused;

@@ -4,6 +4,7 @@
 
 #include "server/http/body_fields.h"
 #include "server/http/openai/tool_fields.h"
+#include "server/text/client_json.h"
 
 namespace recurve {
 namespace {
@@ -83,13 +84,15 @@ std::vector<ChatMessage> messages_of_input(const json& body) {
   if (input->is_string()) return {{.role = "user", .content = input->get<std::string>()}};
   if (!input->is_array()) throw BadField("input", "input must be a string or a list of items");
   std::vector<ChatMessage> messages;
+  messages.reserve(input->size());
   for (const json& item : *input) add_item(item, &messages);
   return messages;
 }
 
 std::string tools_of_response(const json& body, std::string_view text) {
   if (!wants_tools(body)) return {};
-  const Ordered ordered = Ordered::parse(text);  // it has been parsed before
+  Ordered ordered = read_in_order(text);
+  const FreesInPlace<Ordered> frees(ordered);
   Ordered functions = Ordered::array();
   for (const Ordered& tool : ordered.at("tools")) {
     if (!tool.is_object() || tool.value("type", Ordered()) != "function") {

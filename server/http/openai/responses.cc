@@ -97,7 +97,8 @@ void Responses::read_fields(const json& body, std::string_view text) {
   instructions_ = string_of(body, "instructions").value_or("");
   tools_ = tools_of_response(body, text);
   if (const json* variables = template_variables(body)) variables_ = dump(*variables);
-  definition_ = dump(json{instructions_, tools_, variables_});
+  const bool compared = stores_ || find(body, "previous_response_id") != nullptr;
+  if (compared) definition_ = dump(json{instructions_, tools_, variables_});
   input_ = messages_of_input(body);
   said_ = {{"instructions", or_default(body, "instructions", nullptr)},
            {"max_output_tokens", or_default(body, "max_output_tokens", nullptr)},

@@ -1,5 +1,8 @@
 #include "server/http/openai/tokenize.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <string>
 #include <string_view>
 #include <utility>
@@ -9,6 +12,7 @@
 #include "server/http/openai/logprobs.h"
 #include "server/http/openai/models.h"
 #include "server/http/openai/request_fields.h"
+#include "server/text/client_json.h"
 #include "server/text/stream_decoder.h"
 
 namespace recurve {
@@ -74,33 +78,52 @@ bool is_edge_token(const json& body, const RequestRules& rules) {
   return id && (id == edges.bos || id == edges.eos);
 }
 
+// What a body asks for; its values are freed before the text is read.
+Refused read_tokenize(const HttpRequest& request, const Serving& serving, const WorkLimits& limits,
+                      TokenizeText* text, bool* names) {
+  json body = parse_object(request.body, limits);
+  const FreesInPlace<json> frees(body);
+  if (Refused refused = check_model_of(body, serving)) return refused;
+  *names = bool_of(body, "return_token_strs").value_or(false);
+  *text = text_to_tokenize(body, request.body);
+  if (!is_edge_token(body, serving.rules)) return {};
+  text->parse_special = true;
+  text->add_special_tokens = false;
+  return {};
+}
+
+std::string names_of(const std::vector<int32_t>& ids, const Tokenizer& tokenizer) {
+  std::string names = "[";
+  for (const int32_t id : ids) {
+    names += names.size() > 1 ? "," : "";
+    names += dump(name_of(id, tokenizer));
+  }
+  return names + "]";
+}
+
 json id_or_null(std::optional<int32_t> id) { return id ? json(*id) : json(nullptr); }
 
 }  // namespace
 
 Refused tokenize(const HttpRequest& request, const Serving& serving, const WorkLimits& limits,
-                 json* object) {
-  const json body = parse_object(request.body, limits);
-  if (Refused refused = check_model_of(body, serving)) return refused;
-  const bool names = bool_of(body, "return_token_strs").value_or(false);
+                 std::string* object) {
+  TokenizeText text;
+  bool names = false;
+  if (Refused refused = read_tokenize(request, serving, limits, &text, &names)) return refused;
   std::vector<int32_t> ids;
-  TokenizeText text = text_to_tokenize(body, request.body);
-  if (is_edge_token(body, serving.rules)) {
-    text.parse_special = true;
-    text.add_special_tokens = false;
-  }
   if (Refused refused = tokenise(text, serving.rules, limits, &ids)) return refused;
-  *object = {
-      {"count", ids.size()}, {"tokens", ids}, {"max_model_len", serving.rules.max_prompt_tokens}};
-  if (!names) return {};
-  json& strings = (*object)["token_strs"] = json::array();
-  for (const int32_t id : ids) strings.push_back(name_of(id, *serving.rules.tokenizer));
+  // As text at once: values of JSON would take several times that.
+  *object = fmt::format(R"({{"count":{},"max_model_len":{},"tokens":[{}])", ids.size(),
+                        serving.rules.max_prompt_tokens, fmt::join(ids, ","));
+  if (names) *object += ",\"token_strs\":" + names_of(ids, *serving.rules.tokenizer);
+  *object += '}';
   return {};
 }
 
 Refused detokenize(const HttpRequest& request, const Serving& serving, const WorkLimits& limits,
-                   json* object) {
-  const json body = parse_object(request.body, limits);
+                   std::string* object) {
+  json body = parse_object(request.body, limits);
+  const FreesInPlace<json> frees(body);
   if (Refused refused = check_model_of(body, serving)) return refused;
   const json* tokens = find(body, "tokens");
   if (tokens == nullptr) throw BadField("tokens", "tokens must be given");
@@ -111,7 +134,7 @@ Refused detokenize(const HttpRequest& request, const Serving& serving, const Wor
   }
   if (refused) return refused;
   limits.check();
-  *object = {{"prompt", decode(*serving.rules.tokenizer, ids, TextPosition::kStart)}};
+  *object = dump({{"prompt", decode(*serving.rules.tokenizer, ids, TextPosition::kStart)}});
   return {};
 }
 

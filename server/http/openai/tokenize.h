@@ -1,5 +1,6 @@
 #pragma once
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "server/http/exchange.h"
 #include "server/request/serving.h"
@@ -11,11 +12,11 @@ namespace recurve {
 // "parse_special", names of control tokens become their ids; a prompt that is nothing but the name
 // of BOS or EOS does so anyway, as clients of other servers ask for these.
 Refused tokenize(const HttpRequest& request, const Serving& serving, const WorkLimits& limits,
-                 nlohmann::json* object);
+                 std::string* object);
 
 // POST /detokenize: {"tokens": [...]} to {"prompt": TEXT}.
 Refused detokenize(const HttpRequest& request, const Serving& serving, const WorkLimits& limits,
-                   nlohmann::json* object);
+                   std::string* object);
 
 // GET /tokenizer_info: what a client needs that tokenises here and wants to know of control tokens.
 nlohmann::json tokenizer_info(const Serving& serving);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/http/body_fields.h"
+#include "server/text/client_json.h"
 
 namespace recurve {
 namespace {
@@ -36,6 +37,10 @@ bool is_json_object(const std::string& text) {
 bool wants_tools(const json& body) {
   const json* tools = find(body, "tools");
   if (tools != nullptr && !tools->is_array()) throw BadField("tools", "tools must be a list");
+  constexpr size_t kMost = 4096;
+  if (tools != nullptr && tools->size() > kMost) {
+    throw BadField("tools", fmt::format("tools must be at most {}, got {}", kMost, tools->size()));
+  }
   const json* choice = find(body, "tool_choice");
   return tools != nullptr && !tools->empty() && (choice == nullptr || *choice != "none");
 }
@@ -66,7 +71,7 @@ Ordered with_read_arguments(const Ordered& calls) {
     const auto arguments = function->find("arguments");
     if (arguments == function->end() || !arguments->is_string()) continue;
     const std::string text = arguments->get<std::string>();
-    if (is_json_object(text)) *arguments = Ordered::parse(text);
+    if (is_json_object(text)) *arguments = read_in_order(text);
   }
   return read;
 }

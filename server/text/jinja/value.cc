@@ -8,17 +8,30 @@ namespace recurve::jinja {
 
 void Dict::set(const Text& key, Value value) {
   nesting_ = std::max(nesting_, 1 + jinja::nesting(value));
-  const auto [at, is_new] = index_.try_emplace(key.bytes, entries_.size());
-  if (is_new) {
-    entries_.emplace_back(key, std::move(value));
-  } else {
-    entries_[at->second].second = std::move(value);
+  const size_t at = index_of(key.bytes);
+  if (at < entries_.size()) {
+    entries_[at].second = std::move(value);
+    return;
+  }
+  entries_.emplace_back(key, std::move(value));
+  if (entries_.size() <= kFew) return;
+  for (size_t i = index_.size(); i < entries_.size(); ++i) {
+    index_.emplace(entries_[i].first.bytes, i);
   }
 }
 
-const Value* Dict::find(std::string_view key) const {
+size_t Dict::index_of(std::string_view key) const {
+  if (index_.empty()) {
+    const auto same = [&](const Entry& entry) { return entry.first.bytes == key; };
+    return static_cast<size_t>(std::ranges::find_if(entries_, same) - entries_.begin());
+  }
   const auto found = index_.find(key);
-  return found == index_.end() ? nullptr : &entries_[found->second].second;
+  return found == index_.end() ? entries_.size() : found->second;
+}
+
+const Value* Dict::find(std::string_view key) const {
+  const size_t at = index_of(key);
+  return at == entries_.size() ? nullptr : &entries_[at].second;
 }
 
 Value Value::list(std::vector<Value> items, bool tuple) {

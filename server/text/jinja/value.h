@@ -46,9 +46,12 @@ class Dict {
   int nesting() const { return nesting_; }
 
  private:
+  static constexpr size_t kFew = 16;            // entries that are found without an index
+  size_t index_of(std::string_view key) const;  // the number of entries: none
+
   std::vector<Entry> entries_;
-  // In entries_. Ordered, not hashed: strangers choose the keys, and could choose ones that
-  // collide.
+  // In entries_, where there are more than a few. Ordered, not hashed: strangers choose the keys,
+  // and could choose ones that collide.
   std::map<std::string, size_t, std::less<>> index_;
   int nesting_ = 1;
 };

@@ -1,0 +1,389 @@
+// The most memory that the server takes for one request, whatever its body asks for: each list that
+// a body can have, filled alone and beside each other one.
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/support/http_fixture.h"
+
+namespace {
+
+std::atomic<int64_t> live{0}, most{0};
+
+void* counted(void* allocated) {
+  if (allocated == nullptr) throw std::bad_alloc();
+  const int64_t now = live += static_cast<int64_t>(malloc_usable_size(allocated));
+  int64_t seen = most;
+  while (now > seen && !most.compare_exchange_weak(seen, now)) {
+  }
+  return allocated;
+}
+
+void release(void* allocated) {
+  live -= static_cast<int64_t>(malloc_usable_size(allocated));
+  std::free(allocated);
+}
+
+}  // namespace
+
+void* operator new(size_t bytes) { return counted(std::malloc(bytes)); }
+void* operator new[](size_t bytes) { return counted(std::malloc(bytes)); }
+void operator delete(void* allocated) noexcept { release(allocated); }
+void operator delete[](void* allocated) noexcept { release(allocated); }
+void operator delete(void* allocated, size_t) noexcept { release(allocated); }
+void operator delete[](void* allocated, size_t) noexcept { release(allocated); }
+
+namespace recurve::http_body_memory_test {
+
+using nlohmann::json;
+using testing::HttpClient;
+
+constexpr int64_t kMost = 16 << 20;  // beside 4 times the body
+constexpr int kQueue = 256;          // as the server has it
+constexpr int32_t kVocabulary = 65536;
+
+// Bytes as tokens, and so many ids as models have.
+class LargeTokenizer final : public Tokenizer {
+ public:
+  std::unique_ptr<TextEncoder> encoder(SpecialTokens special, TextPosition position,
+                                       const WorkLimits& limits) const override {
+    return bytes_.encoder(special, position, limits);
+  }
+  bool marks_start() const override { return false; }
+  int32_t size() const override { return kVocabulary; }
+  std::string_view token_bytes(int32_t id) const override { return bytes_.token_bytes(id); }
+  bool is_special(int32_t id) const override { return bytes_.is_special(id); }
+  std::optional<int32_t> id_of(std::string_view name) const override { return bytes_.id_of(name); }
+  std::optional<int32_t> bos_id() const override { return bytes_.bos_id(); }
+  std::optional<int32_t> eos_id() const override { return bytes_.eos_id(); }
+  std::string description() const override { return "bytes"; }
+
+ private:
+  const FakeTokenizer bytes_;
+};
+
+// Ends each request with nothing, and has it until let_go(): as if all waited.
+class HoldingEngine {
+ public:
+  explicit HoldingEngine(AdmissionQueue& queue) : queue_(queue), thread_([this] { run(); }) {}
+  ~HoldingEngine() {
+    ending_ = true;
+    queue_.wake();
+    thread_.join();
+  }
+  void let_go() {
+    const std::lock_guard lock(mutex_);
+    held_.clear();
+  }
+
+ private:
+  void run() {
+    while (!ending_) {
+      AdmissionQueue::Arrivals arrivals = queue_.take();
+      for (SessionCommand& command : arrivals.commands) command.done({});
+      for (Request& request : arrivals.requests) {
+        const auto streams = request.streams;
+        {
+          const std::lock_guard lock(mutex_);
+          held_.push_back(std::move(request));
+        }
+        queue_.left(1);
+        for (const auto& stream : streams) stream->accept({});
+        for (const auto& stream : streams) stream->finish({.why = Finish::kLength});
+      }
+      queue_.wait({});
+    }
+  }
+
+  AdmissionQueue& queue_;
+  std::mutex mutex_;
+  std::vector<Request> held_;
+  std::atomic<bool> ending_{false};
+  std::thread thread_;
+};
+
+class BodyMemory : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const char* written =
+        "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}|{% endfor %}"
+        "{% if add_generation_prompt %}<tool_call>{% endif %}";
+    Chat chat{
+        .format = std::make_shared<const ChatTemplate>(written, "", jinja::Template::Variables{}),
+        .exists = true,
+        .tool_form = tool_form_of(written),
+        .problem = ""};
+    engine_.emplace(queue_);
+    server_.emplace(HttpOptions{.listen = "127.0.0.1:0"}, serving_, connections_);
+    serving_.serve(std::make_shared<LargeTokenizer>(),
+                   {.model_name = "fake",
+                    .vocab_rows = kVocabulary,
+                    .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
+                    .slots = 16},
+                   std::move(chat));
+    // What the first constraint is compiled with stays.
+    send("/v1/completions", R"({"prompt":"p","max_tokens":1,"guided_choice":["a"]})");
+  }
+  void TearDown() override {
+    server_->shutdown();
+    engine_.reset();
+  }
+
+  struct Taken {
+    int status = 0;
+    int64_t bytes = 0;
+  };
+  Taken send(const std::string& path, const std::string& body) {
+    const std::string head = "POST " + path +
+                             " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                             "Content-Type: application/json\r\nContent-Length: " +
+                             std::to_string(body.size()) + "\r\n\r\n";
+    HttpClient client(server_->port());
+    const int64_t before = live;
+    most = before;
+    client.send(head);
+    client.send(body);
+    const int status = client.read().status;
+    EXPECT_TRUE(serving_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
+    const Taken taken{status, most - before};
+    engine_->let_go();
+    return taken;
+  }
+  void expect_bounded(const std::string& path, const std::string& name, const std::string& body) {
+    const Taken taken = send(path, body);
+    const auto size = static_cast<int64_t>(body.size());
+    EXPECT_LE(taken.bytes, 4 * size + kMost)
+        << path << " " << name << ": " << size << " bytes, status " << taken.status << ", "
+        << static_cast<double>(taken.bytes - kMost) / static_cast<double>(size) << " times";
+    EXPECT_TRUE(taken.status == 200 || taken.status == 400 || taken.status == 413 ||
+                taken.status == 429 || taken.status == 501)
+        << path << " " << name << ": " << taken.status;
+  }
+
+  Metrics metrics_;
+  EngineStats stats_;
+  AdmissionQueue queue_{kQueue};
+  Connections connections_{{.in_all = 100, .by_network = 100}};
+  Serving serving_{{}, queue_, stats_, metrics_};
+  std::optional<HoldingEngine> engine_;
+  std::optional<HttpServer> server_;
+};
+
+// "NAME": VALUE of about so many bytes, made of as many elements as fit, or as there may be.
+struct Filled {
+  std::string name;
+  std::string (*value)(size_t bytes);
+};
+
+template <size_t kMostElements = SIZE_MAX>
+std::string list(size_t bytes, const std::string& element, const char* open = "[",
+                 const char* close = "]") {
+  const size_t count = std::clamp(bytes / (element.size() + 1), size_t{1}, kMostElements);
+  std::string text = open;
+  text.reserve(bytes + 16);
+  for (size_t i = 0; i < count; ++i) text.append(i == 0 ? "" : ",").append(element);
+  return text + close;
+}
+
+// Ids, each once: "1,2,3".
+std::string ids(size_t bytes, size_t most_ids) {
+  std::string text = "[0";
+  for (size_t id = 1; text.size() < bytes && id < most_ids; ++id) text += "," + std::to_string(id);
+  return text + "]";
+}
+
+std::string words(size_t bytes, const char* prefix, const char* suffix, const char* open,
+                  const char* close) {
+  std::string text = open;
+  for (size_t i = 0; text.size() + 20 < bytes; ++i) {
+    text.append(i == 0 ? "" : ",").append(prefix).append(std::to_string(i)).append(suffix);
+  }
+  return text + close;
+}
+
+// What every resource reads.
+const std::vector<Filled> kCommon = {
+    {"stop", [](size_t n) { return list(n, R"("")"); }},
+    {"stop", [](size_t n) { return list<16>(n, '"' + std::string(1024, 's') + '"'); }},
+    {"stop", [](size_t n) { return list(n, '"' + std::string(n / 2, 's') + '"'); }},
+    {"stop_token_ids", [](size_t n) { return ids(n, 64); }},
+    {"stop_token_ids", [](size_t n) { return list(n, "5"); }},
+    {"allowed_token_ids", [](size_t n) { return ids(n, kVocabulary); }},
+    {"allowed_token_ids", [](size_t n) { return list(n, "5"); }},
+    {"logit_bias",
+     [](size_t n) { return words(std::min<size_t>(n, 9000), "\"", "\":1", "{", "}"); }},
+    {"logit_bias", [](size_t n) { return words(n, "\"", "\":1", "{", "}"); }},
+    {"prefix_points", [](size_t n) { return list(n, "1"); }},
+    {"prefix_points", [](size_t n) { return list<8>(n, "1"); }},
+    {"unheard_of", [](size_t n) { return list(n, "0"); }},
+    {"unheard_of", [](size_t n) { return list(n, "{}"); }},
+    {"bad_words", [](size_t n) { return list(n, R"("a")"); }},
+    {"bad_words", [](size_t n) { return '"' + std::string(n, 'a') + '"'; }},
+};
+const std::vector<Filled> kConstraints = {
+    {"guided_choice", [](size_t n) { return words(n, "\"", "\"", "[", "]"); }},
+    {"guided_choice", [](size_t n) { return list(std::min<size_t>(n, 200'000), R"("a")"); }},
+    // What compiles a schema has bounds of its own.
+    {"guided_json",
+     [](size_t n) {
+       return words(std::min<size_t>(n, 32 << 10), "\"", "\"", R"({"enum":[)", "]}");
+     }},
+    {"structured_outputs", [](size_t n) { return words(n, "\"", "\"", R"({"choice":[)", "]}"); }},
+    {"guided_grammar", [](size_t n) { return '"' + std::string(n, 'a') + '"'; }},
+};
+const std::vector<Filled> kPrompts = {
+    {"prompt", [](size_t n) { return '"' + std::string(n, 'p') + '"'; }},
+    {"prompt", [](size_t n) { return list(n, R"("p")"); }},
+    {"prompt", [](size_t n) { return list(n, R"("")"); }},
+    {"prompt",
+     [](size_t n) {
+       return list<kQueue>(n, '"' + std::string(std::min(n / 2, n / kQueue), 'p') + '"');
+     }},
+    {"prompt", [](size_t n) { return list<kQueue>(n, R"("p")"); }},
+    {"prompt", [](size_t n) { return list(n, "[]"); }},
+    {"prompt", [](size_t n) { return list(n, "[1]"); }},
+    {"prompt", [](size_t n) { return list(n, "1"); }},
+    {"prompt", [](size_t n) { return "[" + list(n, "1") + "]"; }},
+};
+const std::vector<Filled> kMessages = {
+    {"messages", [](size_t n) { return list(n, "{}"); }},
+    {"messages", [](size_t n) { return list(n, R"({"role":"user","content":""})"); }},
+    {"messages",
+     [](size_t n) { return list(n, R"({"role":"user","content":"hello, how are you?"})"); }},
+    {"messages",
+     [](size_t n) {
+       return list<1>(n, R"({"role":"user","content":")" + std::string(n, 'm') + "\"}");
+     }},
+    {"messages",
+     [](size_t n) {
+       return R"([{"role":"user","content":[{"type":"text","text":")" + std::string(n, 'm') +
+              "\"}]}]";
+     }},
+    {"messages",
+     [](size_t n) {
+       return R"([{"role":"user","content":)" + list(n, R"({"type":"text","text":"m"})") + "}]";
+     }},
+    {"messages",
+     [](size_t n) {
+       return R"([{"role":"assistant","content":"","tool_calls":)" +
+              list(n, R"({"type":"function","function":{"name":"f","arguments":"{}"}})") + "}]";
+     }},
+    {"messages",
+     [](size_t n) {
+       return R"([{"role":"assistant","content":"","tool_calls":[{"type":"function","function":{"name":"f","arguments":"{\"a\":\")" +
+              std::string(n, 'a') + R"(\"}"}}]}])";
+     }},
+};
+const std::vector<Filled> kTools = {
+    {"tools", [](size_t n) { return list(n, R"({"type":"function","function":{"name":"f"}})"); }},
+    {"tools", [](size_t n) { return list(n, "{}"); }},
+    {"tools",
+     [](size_t n) {
+       return R"([{"type":"function","function":{"name":"f","description":")" +
+              std::string(n, 'd') + "\"}}]";
+     }},
+    {"chat_template_kwargs", [](size_t n) { return words(n, "\"k", "\":1", "{", "}"); }},
+};
+const std::vector<Filled> kInputs = {
+    {"input", [](size_t n) { return '"' + std::string(n, 'i') + '"'; }},
+    {"input", [](size_t n) { return list(n, R"({"role":"user","content":"i"})"); }},
+    {"input",
+     [](size_t n) {
+       return R"([{"role":"user","content":)" + list(n, R"({"type":"input_text","text":"i"})") +
+              "}]";
+     }},
+    {"input",
+     [](size_t n) { return list(n, R"({"type":"function_call","call_id":"c","name":"f"})"); }},
+    {"input", [](size_t n) { return list(n, R"({"type":"reasoning"})"); }},
+};
+const std::vector<Filled> kOfResponses = {
+    {"include", [](size_t n) { return list(n, R"("")"); }},
+    {"metadata", [](size_t n) { return words(n, "\"m", "\":\"\"", "{", "}"); }},
+    {"metadata", [](size_t n) { return R"({"m":")" + std::string(n, 'm') + "\"}"; }},
+    {"instructions", [](size_t n) { return '"' + std::string(n, 'i') + '"'; }},
+    {"tools", [](size_t n) { return list(n, R"({"type":"function","name":"f"})"); }},
+};
+
+struct Resource {
+  const char* path;
+  std::string least;  // a body cannot be without
+  std::vector<const std::vector<Filled>*> lists;
+};
+const std::vector<Resource> kResources = {
+    {"/v1/completions", R"("prompt":"p")", {&kPrompts, &kCommon, &kConstraints}},
+    {"/v1/chat/completions",
+     R"("messages":[{"role":"user","content":"m"}])",
+     {&kMessages, &kTools, &kCommon, &kConstraints}},
+    {"/v1/responses", R"("input":"i")", {&kInputs, &kOfResponses, &kCommon}},
+    {"/tokenize", R"("prompt":"p")", {&kMessages, &kTools, &kPrompts}},
+};
+
+std::vector<Filled> lists_of(const Resource& resource) {
+  std::vector<Filled> all;
+  for (const auto* some : resource.lists) all.insert(all.end(), some->begin(), some->end());
+  return all;
+}
+
+std::string body_of(const Resource& resource, const std::vector<const Filled*>& fields,
+                    size_t bytes) {
+  std::string body = R"({"max_tokens":0)";
+  if (std::string(resource.path) == "/v1/responses") body = R"({"store":false)";
+  const std::string needed = resource.least.substr(0, resource.least.find(':'));
+  bool has_needed = false;
+  for (const Filled* field : fields) {
+    has_needed |= needed == '"' + field->name + '"' || field->name == "messages";
+    body += ",\"" + field->name + "\":" + field->value(bytes / fields.size());
+  }
+  if (!has_needed) body += "," + resource.least;
+  return body + "}";
+}
+
+void for_each_pair(const Resource& resource, const auto& visit) {
+  const std::vector<Filled> fields = lists_of(resource);
+  for (size_t a = 0; a < fields.size(); ++a) {
+    for (size_t b = a + 1; b < fields.size(); ++b) {
+      if (fields[a].name != fields[b].name) visit(fields[a], fields[b], a, b);
+    }
+  }
+}
+
+// The limits of all lists at once: as many prompts as the queue takes, with as many choices, each
+// with the longest stop strings, ids and biases.
+TEST_F(BodyMemory, OfEveryLimitAtOnceIsBounded) {
+  std::string body = R"({"n":16,"max_tokens":1,"prompt":)" + list<kQueue>(1 << 20, R"("p")");
+  body += ",\"stop\":" + list<16>(1 << 20, '"' + std::string(1024, 's') + '"');
+  expect_bounded("/v1/completions", "prompt, n and stop", body + "}");
+  body += ",\"allowed_token_ids\":" + ids(1 << 20, kVocabulary);
+  body += ",\"logit_bias\":" + words(9000, "\"", "\":1", "{", "}");
+  expect_bounded("/v1/completions", "prompt and everything", body + "}");
+}
+
+TEST_F(BodyMemory, OfOneListIsBounded) {
+  for (const Resource& resource : kResources) {
+    const std::vector<Filled> fields = lists_of(resource);
+    for (size_t f = 0; f < fields.size(); ++f) {
+      expect_bounded(resource.path, fields[f].name + " " + std::to_string(f),
+                     body_of(resource, {&fields[f]}, size_t{256} << 10));
+    }
+  }
+}
+
+TEST_F(BodyMemory, OfTwoListsIsBounded) {
+  for (const Resource& resource : kResources) {
+    for_each_pair(resource, [&](const Filled& one, const Filled& other, size_t a, size_t b) {
+      expect_bounded(resource.path, fmt::format("{} {} and {} {}", one.name, a, other.name, b),
+                     body_of(resource, {&one, &other}, size_t{128} << 10));
+    });
+  }
+}
+
+}  // namespace recurve::http_body_memory_test
