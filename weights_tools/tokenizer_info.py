@@ -23,8 +23,11 @@ def summary(directory):
         out = of_json(json.loads((directory / "tokenizer.json").read_text()))
     elif (directory / "tokenizer.model").exists():
         out = of_model_file(directory / "tokenizer.model")
-    elif world_vocabularies(directory):
-        out = of_world(world_vocabularies(directory)[0])
+    elif worlds := world_vocabularies(directory):
+        if len(worlds) > 1:  # as the server has it
+            names = f"{worlds[0].name} and {worlds[1].name}"
+            raise ValueError(f"{directory}: wanted one vocabulary, found {names}; remove one")
+        out = of_world(worlds[0])
     else:
         return None
     by_others = control_of_others(directory, out)

@@ -9,8 +9,9 @@ int64_t scaled(int64_t width, double factor) {
 }
 
 int64_t read_ffn_size(ConfigReader& read, int64_t D, int64_t default_ratio) {
-  const double ratio =
-      read.optional_number("hidden_ratio", static_cast<double>(default_ratio), 1e-3, 64);
+  // Null leaves it to GatedMLP, which takes 4, whatever the config's class has for a default.
+  const double otherwise = read.is_null("hidden_ratio") ? 4 : static_cast<double>(default_ratio);
+  const double ratio = read.optional_number("hidden_ratio", otherwise, 1e-3, 64);
   const int64_t size = (scaled(D, ratio * 2 / 3) + 255) / 256 * 256;
   return read.optional_int("intermediate_size", size, 1, 1 << 20);
 }

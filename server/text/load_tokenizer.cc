@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <set>
 #include <stdexcept>
 
 #include "server/text/read_file.h"
@@ -14,16 +15,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// rwkv_vocab_v20230424.txt; empty: there is none. Of several the first by name.
+// rwkv_vocab_v20230424.txt; empty: there is none. Which of several is the model's, nothing says.
 fs::path find_world_vocabulary(const fs::path& model_dir) {
-  fs::path found;
+  std::set<std::string> found;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(model_dir, error)) {
     const std::string name = entry.path().filename().string();
-    if (!name.starts_with("rwkv_vocab") || !name.ends_with(".txt")) continue;
-    if (found.empty() || name < found.filename().string()) found = entry.path();
+    if (name.starts_with("rwkv_vocab") && name.ends_with(".txt")) found.insert(name);
   }
-  return found;
+  if (found.size() > 1) {
+    throw std::runtime_error(fmt::format("{}: wanted one vocabulary, found {} and {}; remove one",
+                                         model_dir.string(), *found.begin(),
+                                         *std::next(found.begin())));
+  }
+  return found.empty() ? fs::path() : model_dir / *found.begin();
 }
 
 }  // namespace

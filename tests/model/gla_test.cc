@@ -297,6 +297,18 @@ std::string error_for(const std::string& type, const json& more) {
   return error_of([&] { load(config_of(type, more)); });
 }
 
+// fla's GatedMLP takes 4 where the config says null, RetNet's class 2 where it says nothing.
+TEST(GlaConfig, AFeedForwardRatioOfNullIsTheLayersDefault) {
+  const auto description = [](const json& more) {
+    json config = config_of("retnet", {{"hidden_size", 256}});
+    for (const auto& [key, value] : more.items()) config[key] = value;
+    config.erase("intermediate_size");
+    return load(config)->info().description;
+  };
+  EXPECT_THAT(description(json::object()), HasSubstr("feed-forward 512"));
+  EXPECT_THAT(description({{"hidden_ratio", nullptr}}), HasSubstr("feed-forward 768"));
+}
+
 struct PublicConfig {
   const char* file;
   int64_t D;

@@ -184,6 +184,13 @@ def test_a_tokenizer_larger_than_the_embedding_is_a_problem(tmp_path):
     assert problems == ["the tokenizer has 4096 ids, the embedding 4000 rows"]
 
 
+def test_two_vocabularies_are_refused_naming_both(tmp_path):
+    for name in ("rwkv_vocab_v20230424.txt", "rwkv_vocab_v20260101.txt"):
+        shutil.copy(ROOT / "tests" / "golden" / "world_tokenizer" / "vocabulary.txt", tmp_path / name)
+    with pytest.raises(ValueError, match="found rwkv_vocab_v20230424.txt and rwkv_vocab_v20260101.txt; remove one"):
+        tokenizer_info.summary(tmp_path)
+
+
 @pytest.mark.parametrize("data", [b"\x0a", b"\xff\xff\xff", b"\x0b\x00"])
 def test_what_is_no_sentencepiece_model_is_refused(tmp_path, data):
     (tmp_path / "tokenizer.model").write_bytes(data)

@@ -82,7 +82,7 @@ def config_from_dict(values):
         raise ValueError(f'model_type is "{kind}", wanted one of {", ".join(TYPES)}')
     if get("attn") is not None or get("use_gv", False) or not get("use_gk", True):
         raise ValueError("attention layers, use_gv and use_gk false are not supported")
-    ratio = get("hidden_ratio") or (2 if kind == "retnet" else 4)
+    ratio = get("hidden_ratio", 2 if kind == "retnet" else 4) or 4  # null: GatedMLP's
     heads = get("num_heads") or (8 if kind == "retnet" else 4)
     key = int(D * get("expand_k", 0.5 if kind == "gla" else 1.0)) // heads
     value = int(D * get("expand_v", 2.0 if kind == "retnet" else 1.0)) // heads

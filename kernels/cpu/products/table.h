@@ -29,7 +29,8 @@ struct ProductChoice {
 //   AMX           multiplies at 16 times the rate of fp32: taken in fp32 too, in three passes
 //   AVX512-BF16   has twice the rate of fp32 on AMD's (Zen 4 and later), and no more than fp32 on
 //                 Intel's, which has AMX for it
-//   AVX512-VNNI   has four times the rate of fp32; AMX multiplies x in fp32 as fast
+//   AVX512-VNNI   has four times the rate of fp32; AMX in four digits, which round nothing, twice
+//                 that of AVX512-VNNI
 ProductChoice choose_products(const ProcessorTraits& processor, ActivationType narrowest);
 
 // Writes the choice for this processor over the linear layers of the table. Gives

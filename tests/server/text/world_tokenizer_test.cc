@@ -31,6 +31,11 @@ TEST(WorldTokenizer, IsFoundInAModelsFolder) {
   std::ofstream(dir / "rwkv_vocab_v20230424.txt", std::ios::binary) << vocabulary();
   const auto tokenizer = load_tokenizer(dir.path());
   EXPECT_THAT(tokenizer->description(), HasSubstr("RWKV World"));
+  std::ofstream(dir / "rwkv_vocab_v20260101.txt", std::ios::binary) << vocabulary();
+  EXPECT_EQ(error_of([&] { load_tokenizer(dir.path()); }),
+            dir.path().string() +
+                ": wanted one vocabulary, found rwkv_vocab_v20230424.txt and "
+                "rwkv_vocab_v20260101.txt; remove one");
 }
 
 // Id 0 has no bytes and ends a text; a name of it in a stranger's text is text.
