@@ -17,9 +17,10 @@ GenerateCall::GenerateCall(ServiceContext& context, grpc::CallbackServerContext*
 
 Refused GenerateCall::read(TextRequest* asked) {
   v1::GenerateRequest message;
-  const Refused refused = parse(*message_, &message);
+  Refused refused = parse(*message_, &message);
   // gRPC would keep it to the end of the call, and it may be long. It is this call's alone.
   const_cast<grpc::ByteBuffer*>(message_)->Clear();
+  if (!refused) refused = check_known(message);
   if (!refused) *asked = to_request(std::move(message));
   return refused;
 }

@@ -58,7 +58,7 @@ std::string json_of(const google::protobuf::RepeatedPtrField<std::string>& texts
   return nlohmann::json(std::vector<std::string>(texts.begin(), texts.end())).dump();
 }
 
-// Nothing where it says nothing.
+// Nothing where it says nothing; without a form it is refused before.
 std::optional<ConstraintText> to_constraint(v1::Constraint&& constraint) {
   using Form = ConstraintText::Form;
   switch (constraint.form_case()) {
@@ -106,6 +106,13 @@ ScoreOptions to_options(const v1::ScoreOptions& options) {
 }
 
 }  // namespace
+
+Refused check_known(const v1::GenerateRequest& message) {
+  const bool has_form = message.constraint().form_case() != v1::Constraint::FORM_NOT_SET;
+  if (!message.has_constraint() || has_form) return {};
+  return invalid("constraint",
+                 "constraint must have a form that this server knows, or be left out");
+}
 
 TextRequest to_request(v1::GenerateRequest&& message) {
   const v1::StopConditions& stop = message.stop();
