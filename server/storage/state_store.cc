@@ -250,6 +250,7 @@ void StateStore::begin_journal() {
   const std::string before = file_name(kJournalFile, journal_number_),
                     copy_before = file_name(kJournalCopy, journal_number_);
   journal_.reset();
+  remove_file(file_name(kJournalCopy, journal_number_ + 1), 0);  // of an attempt that failed
   std::unique_ptr<FileSystem::Writer> writer =
       write_new(file_name(kJournalFile, journal_number_ + 1), all);
   begin_copy(all);

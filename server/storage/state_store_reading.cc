@@ -1,10 +1,20 @@
 // A store of states: how they are read, while others are committed.
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <system_error>
+
 #include "server/storage/file_names.h"
 #include "server/storage/state_store.h"
 
 namespace recurve {
+namespace {
+
+[[noreturn]] void refuse_gone() {
+  throw StateError(StateError::Kind::kDamaged, "its file is gone, or has been cut off");
+}
+
+}  // namespace
 
 std::shared_ptr<const FileSystem::Reader> StateStore::segment_reader(uint64_t number) {
   Segment& segment = segments_.at(number);
@@ -15,15 +25,18 @@ std::shared_ptr<const FileSystem::Reader> StateStore::segment_reader(uint64_t nu
 // A segment is opened before it can be removed; a file of its own is there as long as its handle.
 std::shared_ptr<const FileSystem::Reader> StateStore::reader_of(const StoredState& state,
                                                                 Place* place) {
-  {
-    const std::lock_guard lock(mutex_);
-    *place = places_.at(state.id());
-    if (place->missing) {
-      throw StateError(StateError::Kind::kDamaged, "its file is gone, or has been cut off");
+  try {
+    {
+      const std::lock_guard lock(mutex_);
+      *place = places_.at(state.id());
+      if (place->missing) refuse_gone();
+      if (place->segment > 0) return segment_reader(place->segment);
     }
-    if (place->segment > 0) return segment_reader(place->segment);
+    return files_->open(file_name(kStateFile, state.id()));
+  } catch (const std::system_error& error) {
+    if (error.code().value() == ENOENT) refuse_gone();
+    throw;
   }
-  return files_->open(file_name(kStateFile, state.id()));
 }
 
 StateHeader StateStore::read(const StoredState& state, const StateHeader& wanted,

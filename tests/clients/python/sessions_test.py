@@ -86,6 +86,14 @@ def test_marks_are_places_to_go_back_to(session):
             gone("here")
 
 
+def test_a_session_that_is_not_in_doubt_stays_as_it_is(session):
+    session.generate("It was", max_tokens=5, **GREEDY)
+    before = session.get()
+    accepted = session.accept()
+    assert not accepted.in_doubt
+    assert (accepted.position, accepted.epoch) == (before.position, before.epoch)
+
+
 def test_leaving_the_block_keeps_what_has_a_name(client):
     with client.session() as unnamed:
         assert unnamed.name in names(client)

@@ -338,6 +338,15 @@ TEST_F(DamagedFolder, WhatIsCutOffOrGoneIsSaidAndTheRestGoesOn) {
   EXPECT_THAT(read_all().at("large"), HasSubstr("gone"));
 }
 
+// While the store runs, too.
+TEST_F(DamagedFolder, AFileThatIsDeletedMeanwhileIsSaidToBeGone) {
+  const auto store = open(disk_);
+  disk_->remove(file("state-"));
+  store->for_each_record([&](const StateStore::Record& record) {
+    EXPECT_THAT(read(*store, record), HasSubstr(record.key == "large" ? "gone" : ""));
+  });
+}
+
 // Offset and bytes come to what is in the file, modulo 2^64.
 TEST_F(DamagedFolder, AStateThatCannotBeThereIsSaidToBeGone) {
   std::string entries;
