@@ -9,6 +9,8 @@
 
 namespace recurve {
 
+inline constexpr size_t kMostConstraintBytes = size_t{256} << 10;  // of a ConstraintText
+
 // What an answer's text must be, as a client says it.
 struct ConstraintText {
   enum class Form {

@@ -4,12 +4,13 @@
 #include <string_view>
 #include <vector>
 
+#include "server/constraint/constraint.h"
+
 namespace recurve {
 
 // What is looked at of a constraint before it is compiled: that it is of bounded size, and says
 // nothing that the library would read otherwise than it is written. Each throws ConstraintRefused.
 
-inline constexpr size_t kMostConstraintBytes = size_t{256} << 10;
 inline constexpr size_t kMostChoices = 4096;
 inline constexpr int kMostNesting = 64;       // of brackets in expressions and grammars
 inline constexpr int kMostJsonNesting = 256;  // of lists and objects

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "server/constraint/text_walk.h"
 #include "server/http/body_fields.h"
 #include "server/text/client_json.h"
 
