@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <list>
 #include <map>
@@ -17,9 +18,24 @@
 namespace recurve {
 
 // A part of a conversation, behind all that was before it: what was said, and the answer.
-struct Turn {
-  std::shared_ptr<const Turn> before = {};
-  std::vector<ChatMessage> messages = {};
+class Turn {
+ public:
+  // live_bytes: of all turns that there are.
+  Turn(std::shared_ptr<const Turn> before, std::vector<ChatMessage> messages,
+       std::shared_ptr<std::atomic<int64_t>> live_bytes);
+  ~Turn();  // however many are before it, and go with it
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  const Turn* before() const { return before_.get(); }
+  const std::vector<ChatMessage>& messages() const { return messages_; }
+  int64_t bytes_of_all() const { return bytes_of_all_; }  // those before it included
+
+ private:
+  mutable std::shared_ptr<const Turn> before_;  // taken from it by the last owner
+  const std::vector<ChatMessage> messages_;
+  const std::shared_ptr<std::atomic<int64_t>> live_bytes_;
+  const int64_t bytes_, bytes_of_all_;
 };
 
 // A response that is kept: it can be read again, and conversations can branch from it. Its state,
@@ -33,12 +49,18 @@ struct StoredResponse {
 };
 
 // The responses of all tenants, each of which sees its own. Bounded by bytes, of which the oldest
-// ones go first, and by age. Any thread.
+// ones go first, and by age. A turn counts as long as a response that follows it is there. Any
+// thread.
 class ResponseStore {
  public:
   explicit ResponseStore(int64_t most_bytes) : most_bytes_(most_bytes) {}
 
   using Key = std::pair<TenantId, std::string>;  // and the response's id
+
+  // The turns of one conversation may take half of all.
+  int64_t most_bytes_of_turns() const { return most_bytes_ / 2; }
+  std::shared_ptr<const Turn> make_turn(std::shared_ptr<const Turn> before,
+                                        std::vector<ChatMessage> messages) const;
 
   // Keeps it. Returns those that had to go for it; it is among them where it is too large itself.
   std::vector<Key> put(TenantId tenant, StoredResponse response);
@@ -49,6 +71,8 @@ class ResponseStore {
   bool erase(TenantId tenant, const std::string& id);
   // Forgets the tenant's oldest but `spared`, and returns its id; nothing where there is none.
   std::optional<std::string> erase_oldest(TenantId tenant, const std::string& spared);
+
+  int64_t bytes() const;  // of all responses and turns
 
  private:
   struct Entry {
@@ -62,7 +86,9 @@ class ResponseStore {
   void erase(Entries::iterator entry);
 
   const int64_t most_bytes_;
-  std::mutex mutex_;
+  const std::shared_ptr<std::atomic<int64_t>> turn_bytes_ =
+      std::make_shared<std::atomic<int64_t>>(0);
+  mutable std::mutex mutex_;
   Entries entries_;
   std::list<Key> order_;  // oldest first
   int64_t bytes_ = 0;

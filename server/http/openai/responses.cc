@@ -120,7 +120,13 @@ Refused Responses::read_previous(const json& body) {
   const auto id = string_of(body, "previous_response_id");
   if (!id) return {};
   previous_ = store_.find(caller_.tenant, *id, serving_.info.default_ttl_seconds);
-  return previous_ == nullptr ? unknown(*id, "previous_response_id") : Refused();
+  if (previous_ == nullptr) return unknown(*id, "previous_response_id");
+  const int64_t bytes = previous_->turn->bytes_of_all(), most = store_.most_bytes_of_turns();
+  if (!stores_ || bytes <= most) return {};
+  return invalid("previous_response_id",
+                 "previous_response_id must name a conversation of at most {} bytes, got {}: send "
+                 "store: false, or begin another one",
+                 most, bytes);
 }
 
 // Whether a state can be gone on from, and kept, is known before anything is done with one: there
@@ -153,12 +159,13 @@ Conversation Responses::conversation(std::vector<ChatMessage> messages) const {
 Conversation Responses::whole_conversation() const {
   std::vector<const Turn*> turns;
   const Turn* last = previous_ != nullptr ? previous_->turn.get() : nullptr;
-  for (const Turn* turn = last; turn != nullptr; turn = turn->before.get()) turns.push_back(turn);
+  for (const Turn* turn = last; turn != nullptr; turn = turn->before()) turns.push_back(turn);
   std::vector<ChatMessage> messages;
   // One message with those of the system and of developers behind it: see ChatInput.
   if (!instructions_.empty()) messages.push_back({.role = "developer", .content = instructions_});
   for (auto turn = turns.rbegin(); turn != turns.rend(); ++turn) {
-    messages.insert(messages.end(), (*turn)->messages.begin(), (*turn)->messages.end());
+    const std::vector<ChatMessage>& said = (*turn)->messages();
+    messages.insert(messages.end(), said.begin(), said.end());
   }
   messages.insert(messages.end(), input_.begin(), input_.end());
   return conversation(std::move(messages));
@@ -304,15 +311,15 @@ json Responses::object() const {
 }
 
 void Responses::keep() {
-  auto turn = std::make_shared<Turn>();
-  if (previous_ != nullptr) turn->before = previous_->turn;
-  turn->messages = input_;
+  std::vector<ChatMessage> messages = input_;
   ChatMessage& answer =
-      turn->messages.emplace_back(ChatMessage{.role = "assistant", .content = items_.text()});
+      messages.emplace_back(ChatMessage{.role = "assistant", .content = items_.text()});
   if (const auto calls = items_.calls(); !calls.empty()) {
     answer.fields_json = dump_ordered({{"tool_calls", calls}});
   }
   kept_ = true;
+  auto turn =
+      store_.make_turn(previous_ != nullptr ? previous_->turn : nullptr, std::move(messages));
   const auto gone = store_.put(
       caller_.tenant,
       {.id = id_, .object = object(), .turn = std::move(turn), .definition = definition_});
