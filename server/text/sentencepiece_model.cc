@@ -1,7 +1,13 @@
 #include "server/text/sentencepiece_model.h"
 
+#include <fmt/core.h>
+
 #include <cstring>
+#include <optional>
 #include <stdexcept>
+#include <unordered_set>
+
+#include "server/text/json_fields.h"
 
 namespace recurve {
 namespace {
@@ -127,7 +133,41 @@ void append_piece(std::string_view piece, PieceType type, std::string& out) {
   out += tail;
 }
 
+void take_as_control(SentencePieceModel& model, const TokenFiles& others) {
+  std::unordered_set<std::string_view> names;
+  std::unordered_set<int32_t> ids;
+  for (const StatedToken& stated : others.control) {
+    if (stated.id) ids.insert(*stated.id);
+    if (!stated.id && !is_one_character(stated.name)) names.insert(stated.name);
+  }
+  for (size_t id = 0; id < model.pieces.size(); ++id) {
+    SentencePieceModel::Piece& piece = model.pieces[id];
+    const bool added = piece.type == PieceType::kUserDefined;
+    const bool named = names.contains(piece.name);
+    if (piece.type == PieceType::kByte) continue;
+    if (!named && !(added && ids.contains(static_cast<int32_t>(id)))) continue;
+    piece.control = true;
+    // Unknown characters still become the one for these.
+    if (piece.type != PieceType::kUnknown) piece.type = PieceType::kControl;
+  }
+}
+
+void check_exists(const SentencePieceModel& model, const std::optional<StatedToken>& stated) {
+  if (!stated) return;
+  for (const SentencePieceModel::Piece& piece : model.pieces) {
+    if (piece.name == stated->name) return;
+  }
+  throw std::runtime_error(fmt::format("{} names the {} {}, which does not exist", stated->file,
+                                       stated->key, quote(stated->name)));
+}
+
 }  // namespace
+
+void take_stated(SentencePieceModel& model, const TokenFiles& others) {
+  check_exists(model, others.bos);
+  check_exists(model, others.eos);
+  take_as_control(model, others);
+}
 
 std::string without_normalization(std::string_view bytes, const SentencePieceModel& model) {
   const std::string spec = {key(kCharsMap, 2),       0,  // no bytes

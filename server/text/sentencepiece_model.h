@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "server/text/token_files.h"
+
 namespace recurve {
 
 enum class ModelType { kUnigram = 1, kBpe = 2 };  // and others
@@ -24,7 +26,7 @@ struct SentencePieceModel {
     std::string_view name;  // within the bytes that were read
     float score = 0;
     PieceType type = PieceType::kNormal;
-    bool control = false;  // of type kControl, or taken for one (take_as_control)
+    bool control = false;  // of type kControl, or taken for one (take_stated)
   };
   std::vector<Piece> pieces;             // ModelProto.pieces
   ModelType type = ModelType::kUnigram;  // TrainerSpec.model_type
@@ -36,6 +38,10 @@ struct SentencePieceModel {
   bool marks_spaces = true;              // NormalizerSpec.escape_whitespaces
   std::string_view charsmap;             // NormalizerSpec.precompiled_charsmap, may be empty
 };
+
+// Makes control pieces of those that other files name. Throws std::runtime_error where BOS or EOS
+// of these is no piece.
+void take_stated(SentencePieceModel& model, const TokenFiles& others);
 
 // The bytes of the same model for text that is normalised already (protobuf: what comes last
 // counts), with the types that `model` has.

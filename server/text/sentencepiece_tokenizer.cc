@@ -6,11 +6,9 @@
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
-#include <unordered_set>
 #include <vector>
 
 #include "server/text/added_tokens.h"
-#include "server/text/json_fields.h"
 #include "server/text/sentencepiece_borders.h"
 #include "server/text/sentencepiece_bpe.h"
 #include "server/text/sentencepiece_model.h"
@@ -260,35 +258,6 @@ void check_model(const SentencePieceModel& model) {
   }
 }
 
-// What other files name (TokenFiles).
-void take_as_control(SentencePieceModel& model, const TokenFiles& others) {
-  std::unordered_set<std::string_view> names;
-  std::unordered_set<int32_t> ids;
-  for (const StatedToken& stated : others.control) {
-    if (stated.id) ids.insert(*stated.id);
-    if (!stated.id && !is_one_character(stated.name)) names.insert(stated.name);
-  }
-  for (size_t id = 0; id < model.pieces.size(); ++id) {
-    SentencePieceModel::Piece& piece = model.pieces[id];
-    const bool added = piece.type == PieceType::kUserDefined;
-    const bool named = names.contains(piece.name);
-    if (piece.type == PieceType::kByte) continue;
-    if (!named && !(added && ids.contains(static_cast<int32_t>(id)))) continue;
-    piece.control = true;
-    // Unknown characters still become the one for these.
-    if (piece.type != PieceType::kUnknown) piece.type = PieceType::kControl;
-  }
-}
-
-void check_exists(const SentencePieceModel& model, const std::optional<StatedToken>& stated) {
-  if (!stated) return;
-  for (const SentencePieceModel::Piece& piece : model.pieces) {
-    if (piece.name == stated->name) return;
-  }
-  throw std::runtime_error(fmt::format("{} names the {} {}, which does not exist", stated->file,
-                                       stated->key, quote(stated->name)));
-}
-
 }  // namespace
 
 std::unique_ptr<Tokenizer> parse_sentencepiece(std::string_view bytes, const std::string& file,
@@ -296,9 +265,7 @@ std::unique_ptr<Tokenizer> parse_sentencepiece(std::string_view bytes, const std
   try {
     SentencePieceModel model = read_sentencepiece_model(bytes);
     check_model(model);
-    check_exists(model, others.bos);
-    check_exists(model, others.eos);
-    take_as_control(model, others);
+    take_stated(model, others);
     return std::make_unique<SentencePieceTokenizer>(bytes, model);
   } catch (const std::exception& e) {
     throw std::runtime_error(fmt::format("{}: {}", file, e.what()));
