@@ -31,7 +31,7 @@ ALLOWED = {  # folder: the folders whose headers it may include besides its own
     "server/prefix": {"model", "kernels", "server/identity", "server/request", "server/session", "server/storage"},
     "server/engine": {"model", "kernels", "kernels/ops", "server/constraint/guide.h", "server/identity", "server/prefix", "server/request",
                       "server/scheduler", "server/session", "server/sampling", "server/observe", "server/state"},
-    "server/net": {"server/observe"},
+    "server/net": {"server/identity/identity.h", "server/observe", "server/request/byte_budget.h"},
     "server/rpc": {"proto", "server/constraint/constraint.h", "server/identity", "server/net", "server/request", "server/sampling", "server/text",
                    "server/observe"},
     "server/kserve": {"proto", "server/identity", "server/observe", "server/request", "server/rpc", "server/sampling",

@@ -8,6 +8,7 @@
 #include "server/kserve/model_description.h"
 #include "server/kserve/stream_infer.h"
 #include "server/kserve/unary_infer.h"
+#include "server/rpc/headers_first.h"
 #include "server/rpc/messages.h"
 #include "server/rpc/unary_call.h"
 
@@ -30,16 +31,17 @@ using Call = grpc::CallbackServerContext;
 using Bytes = grpc::ByteBuffer;
 using Reactor = grpc::ServerUnaryReactor;
 
-// A stream of strangers, of which nothing is read.
-class RefusedStream final : public grpc::ServerBidiReactor<Bytes, Bytes> {
+class KserveService final
+    : public HeadersFirstService<KserveService,
+                                 RawInfer<RawState<RawDescription<Service::Service>>>> {
  public:
-  explicit RefusedStream(grpc::Status status) { Finish(std::move(status)); }
-  void OnDone() override { delete this; }
-};
-
-class KserveService final : public RawInfer<RawState<RawDescription<Service::Service>>> {
- public:
-  explicit KserveService(ServiceContext& context) : context_(context) {}
+  explicit KserveService(ServiceContext& context) : context_(context) {
+    using Self = KserveService;
+    headers_first(context, "inference.GRPCInferenceService.ModelInfer", &Self::ModelInfer);
+    headers_first(context, "inference.GRPCInferenceService.ServerMetadata", &Self::ServerMetadata);
+    headers_first(context, "inference.GRPCInferenceService.ModelMetadata", &Self::ModelMetadata);
+    headers_first(context, "inference.GRPCInferenceService.ModelConfig", &Self::ModelConfig);
+  }
 
   Reactor* ServerLive(Call* call, const Bytes* request, Bytes* response) override {
     using Response = inference::ServerLiveResponse;

@@ -6,41 +6,27 @@
 namespace recurve {
 namespace {
 
-// RFC 9113, section 6.
-enum Kind : uint8_t {
-  kData = 0,
-  kHeadersFrame = 1,
-  kResetStream = 3,
-  kSettingsFrame = 4,
-  kPushPromise = 5,
-  kPing = 6,
-  kGoAway = 7,
-  kWindowUpdate = 8,
-  kContinuation = 9
-};
-constexpr uint8_t kEndStream = 1, kAck = 1, kEndHeaders = 4;
-
 using Flood = FrameCounter::Flood;
 
 // What a frame counts as; nothing where any number of them is fine.
 std::optional<Flood> kind_of(uint8_t kind, uint8_t flags, size_t size) {
   switch (kind) {
-    case kData:
-      if (size == 0 && (flags & kEndStream) == 0) return Flood::kEmpty;
+    case kDataFrame:
+      if (size == 0 && (flags & kEndStreamFlag) == 0) return Flood::kEmpty;
       return {};
-    case kResetStream:
+    case kResetFrame:
       return Flood::kResets;
     case kSettingsFrame:
-      if ((flags & kAck) == 0) return Flood::kSettings;
+      if ((flags & kAckFlag) == 0) return Flood::kSettings;
       return {};
-    case kPing:
-      if ((flags & kAck) == 0) return Flood::kPings;
+    case kPingFrame:
+      if ((flags & kAckFlag) == 0) return Flood::kPings;
       return {};
     case kHeadersFrame:
-    case kContinuation:
-    case kPushPromise:  // which no client may send: gRPC ends the connection
-    case kGoAway:
-    case kWindowUpdate:
+    case kContinuationFrame:
+    case kPushFrame:  // which no client may send: gRPC ends the connection
+    case kGoAwayFrame:
+    case kWindowFrame:
       return {};
     default:
       return Flood::kIgnored;
@@ -57,31 +43,20 @@ FrameCounter::FrameCounter(std::shared_ptr<Resets> resets, std::string network)
     : resets_(std::move(resets)), network_(std::move(network)) {}
 
 std::optional<Flood> FrameCounter::count(std::string_view bytes, Time now) {
-  while (!bytes.empty()) {
-    const size_t skipped = std::min(to_skip_, bytes.size());
-    to_skip_ -= skipped;
-    bytes.remove_prefix(skipped);
-    if (bytes.empty()) break;
-    bytes.remove_prefix(finish_head(bytes));
-    if (head_bytes_ < kHead) break;
-    head_bytes_ = 0;
-    if (const auto flood = begin_frame(now)) return flood;
-  }
-  return {};
+  std::optional<Flood> flood;
+  frames_.read(
+      bytes,
+      [&](const FrameHead& frame) {
+        flood = begin_frame(frame, now);
+        return !flood;
+      },
+      [](const FrameHead&, std::string_view) { return true; });
+  return flood;
 }
 
-size_t FrameCounter::finish_head(std::string_view bytes) {
-  const size_t more = std::min(kHead - head_bytes_, bytes.size());
-  std::copy_n(bytes.begin(), more, head_.begin() + static_cast<std::ptrdiff_t>(head_bytes_));
-  head_bytes_ += more;
-  return more;
-}
-
-std::optional<Flood> FrameCounter::begin_frame(Time now) {
-  const size_t size = size_t{head_[0]} << 16 | size_t{head_[1]} << 8 | head_[2];
-  const uint8_t kind = head_[3], flags = head_[4];
-  to_skip_ = size;
-  if (kind == kHeadersFrame || kind == kContinuation) return count_block(kind, flags, size);
+std::optional<Flood> FrameCounter::begin_frame(const FrameHead& frame, Time now) {
+  const auto& [size, kind, flags, stream] = frame;
+  if (kind == kHeadersFrame || kind == kContinuationFrame) return count_block(kind, flags, size);
   const auto counted = kind_of(kind, flags, size);
   return counted && !spend(*counted, now) ? counted : std::nullopt;
 }
@@ -90,11 +65,11 @@ std::optional<Flood> FrameCounter::begin_frame(Time now) {
 std::optional<Flood> FrameCounter::count_block(uint8_t kind, uint8_t flags, size_t size) {
   if (kind == kHeadersFrame) block_bytes_ = 0, continuations_ = 0;
   block_bytes_ += size;
-  continuations_ += kind == kContinuation ? 1 : 0;
+  continuations_ += kind == kContinuationFrame ? 1 : 0;
   if (block_bytes_ > kMostHeaderBytes || continuations_ > kMostContinuations) {
     return Flood::kHeaders;
   }
-  if ((flags & kEndHeaders) != 0) block_bytes_ = 0, continuations_ = 0;
+  if ((flags & kEndHeadersFlag) != 0) block_bytes_ = 0, continuations_ = 0;
   return {};
 }
 
@@ -105,7 +80,8 @@ bool FrameCounter::spend(Flood kind, Time now) {
 
 const char* name_of(Flood flood) {
   static constexpr std::array<const char*, FrameCounter::kFloods> kNames = {
-      "resets", "pings", "settings", "empty_data", "ignored_frames", "headers"};
+      "resets",         "pings",   "settings",          "empty_data",
+      "ignored_frames", "headers", "half_sent_messages"};
   return kNames[static_cast<size_t>(flood)];
 }
 

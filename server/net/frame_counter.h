@@ -8,13 +8,14 @@
 #include <string>
 #include <string_view>
 
+#include "server/net/frame_reader.h"
 #include "server/observe/rate_budget.h"
 
 namespace recurve {
 
-// What comes on one connection of HTTP/2, counted by the nine bytes in front of each frame (RFC
-// 9113, section 4.1) and no more of it, so that what costs a client little and the server much ends
-// before it costs much. One thread at a time.
+// What comes on one connection of HTTP/2, counted by the heads of its frames and no more of it, so
+// that what costs a client little and the server much ends before it costs much. One thread at a
+// time.
 class FrameCounter {
  public:
   using Time = RateBudget::Time;
@@ -26,11 +27,13 @@ class FrameCounter {
     kEmpty,     // data frames without data, and without an end
     kIgnored,   // priorities, and kinds that HTTP/2 does not know
     kHeaders,   // a block of headers without an end
+    kBodies,    // messages that have come in part: see BodyCounter
   };
-  static constexpr int kFloods = 6;
-  // Of each kind but the last. Of resets that of all connections of a network: with each the server
-  // has begun a call that nobody waits for, so a new connection does not begin anew.
-  static constexpr std::array<RateBudget::Rate, kFloods - 1> kRates = {
+  static constexpr int kFloods = 7, kCounted = 5;
+  // Of each kind that is counted, the first ones. Of resets that of all connections of a network:
+  // with each the server has begun a call that nobody waits for, so a new connection does not begin
+  // anew.
+  static constexpr std::array<RateBudget::Rate, kCounted> kRates = {
       {{1000, 100}, {5000, 1000}, {100, 10}, {1000, 100}, {1000, 100}}};
   using Resets = RateBudgets;
   static std::shared_ptr<Resets> make_resets();
@@ -45,20 +48,16 @@ class FrameCounter {
   std::optional<Flood> count(std::string_view bytes, Time now);
 
  private:
-  size_t finish_head(std::string_view bytes);
-  std::optional<Flood> begin_frame(Time now);
+  std::optional<Flood> begin_frame(const FrameHead& frame, Time now);
   std::optional<Flood> count_block(uint8_t kind, uint8_t flags, size_t size);
   bool spend(Flood kind, Time now);
 
-  static constexpr size_t kPreface = 24, kHead = 9;
-  size_t to_skip_ = kPreface;  // of the preface, or of a frame's payload
-  std::array<uint8_t, kHead> head_ = {};
-  size_t head_bytes_ = 0;
+  FrameReader frames_{FrameReader::kPreface};
   size_t block_bytes_ = 0;
   int continuations_ = 0;
   const std::shared_ptr<Resets> resets_;
   const std::string network_;
-  std::array<RateBudget, kFloods - 1> budgets_ = {};  // the first of which is not used
+  std::array<RateBudget, kCounted> budgets_ = {};  // the first of which is not used
 };
 
 // For logs and metrics: "resets", "pings", ...

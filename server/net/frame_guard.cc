@@ -35,12 +35,17 @@ std::optional<int> floods_to_say() {
 
 }  // namespace
 
-FrameGuard::FrameGuard(Peer peer, Metrics& metrics, std::shared_ptr<FrameCounter::Resets> resets)
-    : peer_(std::move(peer)), metrics_(metrics), counter_(std::move(resets), peer_.network) {}
+FrameGuard::FrameGuard(Peer peer, Metrics& metrics, const Shared& shared)
+    : peer_(std::move(peer)),
+      metrics_(metrics),
+      counter_(shared.resets, peer_.network),
+      bodies_(shared.bodies, visitor_of(peer_.of_this_machine ? "" : peer_.network, peer_.number)) {
+}
 
 std::optional<std::string> FrameGuard::take(std::string_view bytes) {
   if (ended_) return "";
-  const auto flood = counter_.count(bytes, std::chrono::steady_clock::now());
+  auto flood = counter_.count(bytes, std::chrono::steady_clock::now());
+  if (!flood && !bodies_.received(bytes)) flood = FrameCounter::Flood::kBodies;
   if (!flood) return {};
   ended_ = true;
   metrics_.flood_ended(static_cast<int>(*flood));

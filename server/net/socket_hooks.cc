@@ -145,8 +145,23 @@ bool SocketHooks::take(int descriptor, const Hooked& hooked, const msghdr& messa
 
 ssize_t SocketHooks::send(int descriptor, const msghdr& message, int flags) {
   const Hooked hooked = find(descriptor);
-  if (hooked.tls != nullptr) return hooked.tls->send(message);
-  return system_sockets().sendmsg(descriptor, &message, flags);
+  const ssize_t sent = hooked.tls != nullptr
+                           ? hooked.tls->send(message)
+                           : system_sockets().sendmsg(descriptor, &message, flags);
+  if (sent <= 0 || hooked.guard == nullptr) return sent;
+  const int error = errno;
+  tell_sent(*hooked.guard, message, static_cast<size_t>(sent));
+  errno = error;
+  return sent;
+}
+
+void SocketHooks::tell_sent(FrameGuard& guard, const msghdr& message, size_t size) {
+  for (size_t i = 0; i < message.msg_iovlen && size > 0; ++i) {
+    const iovec& part = message.msg_iov[i];
+    const size_t of_part = std::min(size, part.iov_len);
+    size -= of_part;
+    guard.sent({static_cast<const char*>(part.iov_base), of_part});
+  }
 }
 
 int SocketHooks::end(int descriptor, int how) {

@@ -60,6 +60,7 @@ class SocketHooks {
   // Made where it is not there. With the shard's lock.
   Hooked& make(Shard& shard, int descriptor);
   bool take(int descriptor, const Hooked& hooked, const msghdr& message, size_t size);
+  static void tell_sent(FrameGuard& guard, const msghdr& message, size_t size);
 
   std::array<Shard, 16> shards_;
   std::atomic<int> sockets_{0};

@@ -42,8 +42,8 @@ constexpr std::array<const char*, Metrics::kRefusals> kRefusalNames = {
     "too_many", "too_many_of_address", "no_file_left"};
 
 // As FrameCounter has them.
-constexpr std::array<const char*, 6> kFloodNames = {"resets",     "pings",          "settings",
-                                                    "empty_data", "ignored_frames", "headers"};
+constexpr std::array<const char*, 7> kFloodNames = {
+    "resets", "pings", "settings", "empty_data", "ignored_frames", "headers", "half_sent_messages"};
 
 constexpr std::array<std::array<const char*, 2>, Metrics::kOfTenant> kTenantCounters = {{
     {"recurve_tenant_requests_total", "Requests of a tenant that ended, refused ones too"},

@@ -97,6 +97,13 @@ Refused check_deadline(double seconds) {
 
 }  // namespace
 
+ControlService::ControlService(ServiceContext& context) : context_(context) {
+  headers_first(context, "recurve.v1.Control.GetModelInfo", &ControlService::GetModelInfo);
+  headers_first(context, "recurve.v1.Control.GetServerInfo", &ControlService::GetServerInfo);
+  headers_first(context, "recurve.v1.Control.GetLoad", &ControlService::GetLoad);
+  headers_first(context, "recurve.v1.Control.Drain", &ControlService::Drain);
+}
+
 // What is an operator's to do, and is done here.
 Refused ControlService::may_operate(const grpc::CallbackServerContext* call, Role least,
                                     Identity* caller) const {

@@ -1,13 +1,15 @@
 #pragma once
 #include "recurve/v1/control.grpc.pb.h"
+#include "server/rpc/headers_first.h"
 #include "server/rpc/service_context.h"
 
 namespace recurve {
 
 // Numbers about the server, and its end. No message here has a string from the client.
-class ControlService final : public v1::Control::CallbackService {
+class ControlService final
+    : public HeadersFirstService<ControlService, v1::Control::CallbackService> {
  public:
-  explicit ControlService(ServiceContext& context) : context_(context) {}
+  explicit ControlService(ServiceContext& context);
 
   grpc::ServerUnaryReactor* GetModelInfo(grpc::CallbackServerContext* call,
                                          const v1::GetModelInfoRequest* request,

@@ -101,6 +101,13 @@ grpc::ServerUnaryReactor* answer_later(ServiceContext& context, grpc::CallbackSe
 
 }  // namespace
 
+InferenceService::InferenceService(ServiceContext& context) : context_(context) {
+  headers_first(context, "recurve.v1.Inference.Generate", &InferenceService::Generate);
+  headers_first(context, "recurve.v1.Inference.Tokenize", &InferenceService::Tokenize);
+  headers_first(context, "recurve.v1.Inference.Detokenize", &InferenceService::Detokenize);
+  headers_first(context, "recurve.v1.Inference.Abort", &InferenceService::Abort);
+}
+
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
     grpc::CallbackServerContext* call, const grpc::ByteBuffer* request) {
   return new GenerateCall(context_, call, request);

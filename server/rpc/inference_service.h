@@ -1,5 +1,6 @@
 #pragma once
 #include "recurve/v1/inference.grpc.pb.h"
+#include "server/rpc/headers_first.h"
 #include "server/rpc/service_context.h"
 
 namespace recurve {
@@ -12,9 +13,10 @@ template <typename S>
 using RawUnary = v1::Inference::WithRawCallbackMethod_Tokenize<
     v1::Inference::WithRawCallbackMethod_Detokenize<v1::Inference::WithRawCallbackMethod_Abort<S>>>;
 
-class InferenceService final : public RawStreams<RawUnary<v1::Inference::Service>> {
+class InferenceService final
+    : public HeadersFirstService<InferenceService, RawStreams<RawUnary<v1::Inference::Service>>> {
  public:
-  explicit InferenceService(ServiceContext& context) : context_(context) {}
+  explicit InferenceService(ServiceContext& context);
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* call,
                                                        const grpc::ByteBuffer* request) override;

@@ -54,17 +54,19 @@ void set_arguments(const RpcOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMostMetadataBytes);
 }
 
-// Bytes that gRPC may hold of messages on their way: where no message fits, calls would wait for
-// ever.
-size_t most_bytes_on_their_way(const ServiceContext& context) {
-  return static_cast<size_t>(
-      std::max(context.serving.options.max_bytes_under_way, 4 * context.options.max_message_bytes));
+// Bytes of messages that have come in part. Several fit, of the largest.
+int64_t most_bytes_on_their_way(const ServiceContext& context) {
+  return std::max(context.serving.options.max_bytes_under_way,
+                  4 * context.options.max_message_bytes);
 }
 
 // What clients can make gRPC hold before a call of ours begins.
 void set_bounds(const ServiceContext& context, grpc::ServerBuilder* builder) {
   grpc::ResourceQuota quota("recurve");
-  quota.Resize(most_bytes_on_their_way(context));
+  // FrameGuard bounds what is on its way, of each client, and calls what they have taken: where
+  // this were less than both, gRPC would end whichever call came next.
+  quota.Resize(static_cast<size_t>(most_bytes_on_their_way(context) +
+                                   context.serving.options.max_bytes_under_way));
   quota.SetMaxThreads(most_threads());
   builder->SetResourceQuota(quota);
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
@@ -110,7 +112,8 @@ struct RpcServer::Impl {
   std::vector<std::shared_ptr<grpc::Service>> made;  // of each of the others
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
-  const std::shared_ptr<FrameCounter::Resets> resets = FrameCounter::make_resets();
+  const FrameGuard::Shared guarded{
+      .bodies = std::make_shared<ByteBudget>(most_bytes_on_their_way(context))};
   std::optional<Listener> listener;
 };
 
@@ -150,7 +153,7 @@ void RpcServer::Impl::listen() {
 // gRPC's acceptor closes connections whose peer has no address, as those of this machine.
 void RpcServer::Impl::hand_over(int descriptor, const Peer& peer) {
   SocketHooks::of_process().count_frames(
-      descriptor, std::make_shared<FrameGuard>(peer, context.serving.metrics, resets));
+      descriptor, std::make_shared<FrameGuard>(peer, context.serving.metrics, guarded));
   if (listener->port() == 0) return grpc::AddInsecureChannelFromFd(server.get(), descriptor);
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
   connection.fd = descriptor;

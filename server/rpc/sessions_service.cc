@@ -110,6 +110,19 @@ grpc::ServerUnaryReactor* handle(ServiceContext& context, grpc::CallbackServerCo
 
 }  // namespace
 
+SessionsService::SessionsService(ServiceContext& context) : context_(context) {
+  headers_first(context, "recurve.v1.Sessions.Open", &SessionsService::Open);
+  headers_first(context, "recurve.v1.Sessions.Get", &SessionsService::Get);
+  headers_first(context, "recurve.v1.Sessions.List", &SessionsService::List);
+  headers_first(context, "recurve.v1.Sessions.Close", &SessionsService::Close);
+  headers_first(context, "recurve.v1.Sessions.Fork", &SessionsService::Fork);
+  headers_first(context, "recurve.v1.Sessions.Mark", &SessionsService::Mark);
+  headers_first(context, "recurve.v1.Sessions.Unmark", &SessionsService::Unmark);
+  headers_first(context, "recurve.v1.Sessions.Rewind", &SessionsService::Rewind);
+  headers_first(context, "recurve.v1.Sessions.Accept", &SessionsService::Accept);
+  headers_first(context, "recurve.v1.Sessions.Export", &SessionsService::Export);
+}
+
 grpc::ServerUnaryReactor* SessionsService::Open(Call* call, const Bytes* request, Bytes* response) {
   return handle<v1::OpenSessionRequest>(context_, call, *request, one_session, response);
 }

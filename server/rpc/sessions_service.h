@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "recurve/v1/sessions.grpc.pb.h"
+#include "server/rpc/headers_first.h"
 #include "server/rpc/service_context.h"
 
 namespace recurve {
@@ -22,9 +23,10 @@ using RawSessions3 = v1::Sessions::WithRawCallbackMethod_Export<
 
 // Each call becomes a command to the engine, which owns the sessions.
 class SessionsService final
-    : public RawSessions1<RawSessions2<RawSessions3<v1::Sessions::Service>>> {
+    : public HeadersFirstService<SessionsService,
+                                 RawSessions1<RawSessions2<RawSessions3<v1::Sessions::Service>>>> {
  public:
-  explicit SessionsService(ServiceContext& context) : context_(context) {}
+  explicit SessionsService(ServiceContext& context);
 
   using Call = grpc::CallbackServerContext;
   using Bytes = grpc::ByteBuffer;

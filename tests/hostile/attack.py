@@ -38,7 +38,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import server as servers  # noqa: E402
 
-ATTACKS = ["busy_process", "cancelled_prompts", "cancelled_streams", "large_chats", "gzip_bomb", "half_sent",
+ATTACKS = ["busy_process", "cancelled_prompts", "cancelled_streams", "large_chats", "gzip_bomb", "half_sent", "strangers",
            "small_messages", "small_json", "reflection_streams", "connection_flood", "rapid_resets", "endless_headers",
            "control_frames", "bad_headers", "endless_streams", "many_choices", "many_sessions",
            "ten_times", "hostile_schemas", "long_http_prompts", "long_scores",

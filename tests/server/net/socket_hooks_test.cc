@@ -64,7 +64,8 @@ TEST(SocketHooks, EndAConnectionThatFloods) {
   Metrics metrics;
   Connection connection;
   SocketHooks::of_process().count_frames(
-      connection.ends[0], std::make_shared<FrameGuard>(Peer{.address = "192.0.2.1"}, metrics));
+      connection.ends[0],
+      std::make_shared<FrameGuard>(Peer{.address = "192.0.2.1"}, metrics, FrameGuard::Shared()));
   connection.say(kPreface + many(50));
   EXPECT_EQ(connection.read(), kPreface + many(50));
   connection.say(many(600));
@@ -89,7 +90,8 @@ TEST(SocketHooks, LookAtNothingElse) {
   {
     Connection guarded;
     number = guarded.ends[0];
-    SocketHooks::of_process().count_frames(number, std::make_shared<FrameGuard>(Peer{}, metrics));
+    SocketHooks::of_process().count_frames(
+        number, std::make_shared<FrameGuard>(Peer{}, metrics, FrameGuard::Shared()));
   }
   // Another socket of the number is another one.
   Connection next;
@@ -102,8 +104,8 @@ TEST(SocketHooks, LookAtNothingElse) {
 TEST(SocketHooks, DoNotCountWhatStaysInTheSocket) {
   Metrics metrics;
   Connection connection;
-  SocketHooks::of_process().count_frames(connection.ends[0],
-                                         std::make_shared<FrameGuard>(Peer{}, metrics));
+  SocketHooks::of_process().count_frames(
+      connection.ends[0], std::make_shared<FrameGuard>(Peer{}, metrics, FrameGuard::Shared()));
   connection.say(kPreface + many(60));
   for (int i = 0; i < 10; ++i) {
     std::array<char, 2000> bytes{};

@@ -1,0 +1,79 @@
+#include "server/rpc/headers_first.h"
+
+#include <grpc/byte_buffer.h>
+#include <grpcpp/impl/call_op_set.h>
+
+#include <utility>
+#include <vector>
+
+namespace recurve {
+namespace {
+
+using grpc::internal::MethodHandler;
+using Bytes = grpc::ByteBuffer;
+
+// As gRPC's core has it. Slices are shared, not copied.
+grpc_byte_buffer* core_buffer(const Bytes& bytes) {
+  std::vector<grpc::Slice> slices;
+  if (!bytes.Dump(&slices).ok()) return nullptr;
+  std::vector<grpc_slice> of_core;
+  for (const grpc::Slice& slice : slices) of_core.push_back(slice.c_slice());
+  grpc_byte_buffer* buffer = grpc_raw_byte_buffer_create(of_core.data(), of_core.size());
+  for (const grpc_slice& slice : of_core) grpc_slice_unref(slice);
+  return buffer;
+}
+
+// Of a call that has begun: its message on its way. It lives as long as the call.
+class Reading {
+ public:
+  Reading(MethodHandler& then, const MethodHandler::HandlerParameter& param)
+      : then_(then),
+        call_(param.call),
+        context_(param.server_context),
+        next_call_(param.call_requester) {}
+
+  void begin() {
+    ops_.RecvMessage(&message_);
+    tag_.Set(call_->call(), [this](bool ok) { came(ok); }, &ops_, /*can_inline=*/false);
+    ops_.set_core_cq_tag(&tag_);
+    call_->PerformOps(&ops_);
+  }
+
+ private:
+  // Where there is no message, it is the handler's to say so, as it would be gRPC's.
+  void came(bool ok) {
+    grpc_byte_buffer* const bytes = ok ? core_buffer(message_) : nullptr;
+    message_.Clear();
+    grpc::Status status;
+    void* data = nullptr;
+    void* const request = then_.Deserialize(call_->call(), bytes, &status, &data);
+    const auto end = [this] {
+      const std::unique_ptr<Reading> self(this);
+      next_call_();
+    };
+    then_.RunHandler({call_, context_, request, status, data, end});
+  }
+
+  MethodHandler& then_;
+  grpc::internal::Call* const call_;
+  grpc::ServerContextBase* const context_;
+  const std::function<void()> next_call_;  // called once, at the end of this one
+  Bytes message_;
+  grpc::internal::CallOpSet<grpc::internal::CallOpRecvMessage<Bytes>> ops_;
+  grpc::internal::CallbackWithSuccessTag tag_;
+};
+
+}  // namespace
+
+void HeadersFirst::RunHandler(const HandlerParameter& param) {
+  auto* const call = static_cast<grpc::CallbackServerContext*>(param.server_context);
+  Identity caller;
+  const Refused refused = context_.identify(call, Role::kUser, &caller);
+  if (!refused) return (new Reading(*then_, param))->begin();
+  const grpc::Status status = context_.status_for(call, context_.serving.report(refused));
+  grpc::internal::CallbackBidiHandler<Bytes, Bytes> refusing(
+      [&](auto*) { return new RefusedStream(status); });
+  refusing.RunHandler(param);
+}
+
+}  // namespace recurve
