@@ -30,6 +30,8 @@ class AnswerDialect {
 
   // Once the body has been read: whether events are sent as they come.
   virtual bool streams() const = 0;
+  // Whether it has the whole answer in memory at the end.
+  virtual bool gathers() const { return !streams(); }
   // What has come of request `index`. Of a stream, what is to be sent for it.
   virtual std::string take(size_t index, const AnswerEvent& event) = 0;
   // A stream's last words, where all has come or nothing more will.

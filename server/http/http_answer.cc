@@ -11,6 +11,7 @@
 #include "server/http/guarded.h"
 #include "server/http/response.h"
 #include "server/observe/log.h"
+#include "server/request/gathered_answer.h"
 
 namespace recurve {
 namespace {
@@ -168,6 +169,10 @@ void HttpAnswer::start(Refused refused) {
 }
 
 Refused HttpAnswer::open_parts() {
+  if (dialect_->gathers()) {
+    const Refused refused = hold_gathered(serving_, request_.caller, asked_, &gathered_share_);
+    if (refused) return refused;
+  }
   size_t parts = 0;
   {
     std::lock_guard lock(mutex_);

@@ -60,6 +60,7 @@ class HttpAnswer final : public Exchange, private CallRegistry::Call, private Ex
   CountedAs counted_as_ = CountedAs::kItself;
   std::shared_ptr<HttpAnswer> self_;
   ByteBudget::Share body_share_;
+  ByteBudget::Share gathered_share_;  // of the answer, where it is gathered
   HttpRequest request_;
   std::optional<Clock::time_point> deadline_;
   std::vector<TextRequest> asked_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "server/observe/log.h"
+#include "server/request/gathered_answer.h"
 #include "server/request/session_rules.h"
 #include "server/rpc/messages.h"
 #include "server/rpc/stream_call.h"
@@ -108,6 +109,10 @@ void InferCall::open_session() {
 void InferCall::begin() {
   const auto self = shared_from_this();
   message_share_ = {};
+  if (!early_ && !request_.form.stream) {
+    early_ = hold_gathered(context_.serving, request_.asked.caller, {&request_.asked, 1},
+                           &gathered_share_);
+  }
   std::lock_guard lock(mutex_);
   served_ = new Generation(context_.serving, *this);
   served_->open(request_.asked.caller, {.bytes = early_ ? 0 : message_bytes_});

@@ -89,6 +89,7 @@ class InferCall : public AnswerDoor,
   grpc::ByteBuffer message_;
   int64_t message_bytes_;
   ByteBudget::Share message_share_;  // until begin()
+  ByteBudget::Share gathered_share_;
   std::optional<Clock::time_point> deadline_;
   // Why there will be no answer, as was found before it could begin.
   Refused early_;

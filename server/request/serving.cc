@@ -30,6 +30,7 @@ Serving::Serving(ServingOptions options_, AdmissionQueue& queue_, const EngineSt
       metrics(metrics_),
       access(options.keys),
       message_bytes(options.max_bytes_under_way),
+      gathered_bytes(options.max_gathered_bytes),
       text(options.text_threads, options.on_failure),
       delivery(options.delivery_threads, options.on_failure) {}
 

@@ -32,6 +32,7 @@ struct ServingOptions {
   int max_tokenising = 1024;  // calls that wait for those; more: kExhausted
 
   int64_t max_bytes_under_way = 256 << 20;  // of requests' messages; more: kExhausted
+  int64_t max_gathered_bytes = 256 << 20;   // of answers that are gathered; of one, half of it
   int64_t max_prompt_tokens = 1 << 20;
   int64_t max_unbroken_bytes = 1 << 20;  // of a scored text that wait for a border between tokens
   // A slot waits so long for the rest of a scored text, or for a client that reads nothing.
@@ -134,9 +135,10 @@ class Serving {
   Access access;        // who asks
   TenantMeter tenants;  // what each has under way
   CallRegistry registry;
-  ByteBudget message_bytes;  // of requests under way
-  Executor text;             // checks and tokenises what may be long
-  Executor delivery;         // everything that streams
+  ByteBudget message_bytes;   // of requests under way
+  ByteBudget gathered_bytes;  // of answers under way that are gathered before they are sent
+  Executor text;              // checks and tokenises what may be long
+  Executor delivery;          // everything that streams
 };
 
 }  // namespace recurve

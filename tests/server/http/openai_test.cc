@@ -132,6 +132,37 @@ TEST_F(OpenAiTest, FieldsReachTheEngine) {
   EXPECT_TRUE(engine_->last_request().wait_for_acknowledgement);
 }
 
+// What is gathered has its memory before anything is computed, or is refused with the numbers.
+TEST_F(OpenAiTest, AnAnswerThatCannotBeGatheredIsRefusedBeforeItStarts) {
+  start({.step = std::chrono::microseconds(100), .script = [](const Request&) {
+           return FakeEngine::Play{{std::vector<int32_t>(1'000'000, 'a')}};
+         }});
+  json body = completion("x");
+  body.update({{"n", 8}, {"logprobs", 20}, {"max_tokens", 1'000'000}});
+  auto got = post("/v1/completions", body);
+  EXPECT_EQ(got.status, 400) << got.body;
+  EXPECT_EQ(got.object()["error"]["param"], "max_tokens");
+  EXPECT_THAT(got.body, HasSubstr(" MB"));
+  EXPECT_EQ(serving_.gathered_bytes.used(), 0);
+
+  // What others have gathered leaves no memory for it.
+  {
+    const auto most = serving_.options.max_gathered_bytes;
+    const ByteBudget::Share others = serving_.gathered_bytes.take(most - (1 << 20), 7);
+    body.update({{"n", 1}, {"max_tokens", 1'000}});
+    got = post("/v1/completions", body);
+    EXPECT_EQ(got.status, 429) << got.body;
+    EXPECT_THAT(got.head, HasSubstr("retry-after-ms"));
+    body["stream"] = true;
+    body["max_tokens"] = 3;
+    EXPECT_EQ(post("/v1/completions", body).status, 200) << "a stream gathers nothing";
+  }
+  body["stream"] = false;
+  EXPECT_EQ(post("/v1/completions", body).status, 200);
+  EXPECT_TRUE(serving_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
+  while (serving_.gathered_bytes.used() > 0) std::this_thread::yield();
+}
+
 TEST_F(OpenAiTest, HeaderAndBodyNameOneSession) {
   start();
   const std::string header = "x-recurve-session: s\r\n";
