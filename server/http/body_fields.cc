@@ -94,16 +94,9 @@ std::vector<int32_t> ids_of(const json& list, const char* field) {
 void check_names(const json& object, std::initializer_list<std::string_view> known) {
   for (const auto& [name, value] : object.items()) {
     if (std::ranges::find(known, name) != known.end()) continue;
-    throw BadField(shortened(name),
-                   fmt::format("{} is not a field of this request: the fields are {}",
-                               shortened(name), fmt::join(known, ", ")));
+    throw BadField(cut(name), fmt::format("{} is not a field of this request: the fields are {}",
+                                          cut(name), fmt::join(known, ", ")));
   }
-}
-
-std::string shortened(std::string_view name) {
-  constexpr size_t kMostBytes = 40;
-  if (name.size() <= kMostBytes) return std::string(name);
-  return std::string(name.substr(0, whole_characters(name, kMostBytes))) + "...";
 }
 
 std::string dump(const json& value) {

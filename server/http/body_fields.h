@@ -41,9 +41,6 @@ std::vector<int32_t> ids_of(const nlohmann::json& list, const char* field);
 // Refuses an object that has a field of another name.
 void check_names(const nlohmann::json& object, std::initializer_list<std::string_view> known);
 
-// A name that a client has sent, no longer than a sentence bears.
-std::string shortened(std::string_view name);
-
 // As JSON; bytes that are not UTF-8 become U+FFFD.
 std::string dump(const nlohmann::json& value);
 

@@ -123,10 +123,10 @@ std::string ambiguity(const HttpFields& fields, const Target& target) {
 
 std::optional<std::string> refusal(const HttpFields& fields, std::string_view path,
                                    const RouteMatch& match) {
-  if (match.allow.empty()) return refuse(404, fmt::format("there is nothing at {}", path));
+  if (match.allow.empty()) return refuse(404, fmt::format("there is nothing at {}", cut(path)));
   if (fields.method() == http::verb::options) return {};
   if (match.route == nullptr) {
-    return refuse(405, fmt::format("{} takes {}", path, match.allow),
+    return refuse(405, fmt::format("{} takes {}", cut(path), match.allow),
                   fmt::format("Allow: {}\r\n", match.allow));
   }
   const bool takes_body = match.route->body == Route::Body::kJson ||

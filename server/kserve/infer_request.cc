@@ -145,7 +145,8 @@ class Reader {
       InputTensor tensor(*message_.mutable_inputs(i),
                          raw != 0 ? message_.mutable_raw_input_contents(i) : nullptr);
       if (std::ranges::find(seen_, tensor.name()) != seen_.end()) {
-        throw invalid(tensor.name(), "there must be one input \"{}\", got more", tensor.name());
+        throw invalid(tensor.name(), "there must be one input \"{}\", got more",
+                      cut(tensor.name()));
       }
       seen_.push_back(tensor.name());
       read(tensor);
@@ -173,7 +174,7 @@ class Reader {
     for (const auto& output : message_.outputs()) {
       const std::string& name = output.name();
       if (find(kOutputs, name) == nullptr) {
-        throw invalid(name, "there is no output \"{}\": there are {}", name, names(kOutputs));
+        throw invalid(name, "there is no output \"{}\": there are {}", cut(name), names(kOutputs));
       }
       for (const char* refused : {"shared_memory_region", "classification"}) {
         if (!output.parameters().contains(refused)) continue;
@@ -248,11 +249,11 @@ Refused read_infer_request(ModelInferRequest&& message, const std::string& model
 Refused check_model(const std::string& name, const std::string& version,
                     const std::string& served) {
   if (name == served && (version.empty() || version == kModelVersion)) return {};
-  return Refusal{
-      .code = Refusal::Code::kNotFound,
-      .message = fmt::format("there is no model \"{}\"{}: this server has \"{}\", version {}", name,
-                             version.empty() ? "" : ", version " + version, served, kModelVersion),
-      .field = "model_name"};
+  return Refusal{.code = Refusal::Code::kNotFound,
+                 .message = fmt::format(
+                     "there is no model \"{}\"{}: this server has \"{}\", version {}", cut(name),
+                     version.empty() ? "" : ", version " + cut(version), served, kModelVersion),
+                 .field = "model_name"};
 }
 
 }  // namespace recurve

@@ -42,11 +42,11 @@ template <typename... Args>
 InputTensor::InputTensor(Input& input, std::string* raw) : input_(input), raw_(raw) {
   const TensorSpec* spec = find(kInputs, input.name());
   if (spec == nullptr) {
-    throw invalid(input.name(), "there is no input \"{}\": there are {}", input.name(),
+    throw invalid(input.name(), "there is no input \"{}\": there are {}", cut(input.name()),
                   names(kInputs));
   }
   if (input.datatype() != spec->datatype) {
-    refuse(input, "must be {}, got {}", spec->datatype, input.datatype());
+    refuse(input, "must be {}, got {}", spec->datatype, cut(input.datatype()));
   }
   if (input.parameters().contains("shared_memory_region")) {
     refuse(input, "must be in the message: this server maps no memory of clients");

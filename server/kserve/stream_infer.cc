@@ -127,7 +127,7 @@ void StreamedInfer::respond(inference::ModelInferResponse response) {
 void StreamedInfer::conclude(const Refused& refusal) {
   if (!refusal) return;
   inference::ModelStreamInferResponse message;
-  message.set_error_message(refusal->message);
+  message.set_error_message(recurve::cut(refusal->message, kMostSaid));
   inference::ModelInferResponse& response = *message.mutable_infer_response();
   response.set_id(request_.form.id);
   (*response.mutable_parameters())["triton_final_response"].set_bool_param(true);

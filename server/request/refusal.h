@@ -8,6 +8,7 @@
 
 #include "server/request/session_command.h"
 #include "server/request/token_stream.h"
+#include "server/text/cut.h"
 
 namespace recurve {
 

@@ -67,7 +67,7 @@ grpc::Status ServiceContext::status_for(grpc::CallbackServerContext* call,
     call->AddTrailingMetadata("grpc-retry-pushback-ms",
                               fmt::format("{:.0f}", 1000 * *refusal->retry_seconds));
   }
-  return {static_cast<grpc::StatusCode>(refusal->code), refusal->message};
+  return {static_cast<grpc::StatusCode>(refusal->code), cut(refusal->message, kMostSaid)};
 }
 
 }  // namespace recurve

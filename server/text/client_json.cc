@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/text/cut.h"
 #include "server/text/json_bytes.h"
 
 namespace recurve {
@@ -85,7 +86,7 @@ class Builder final : public nlohmann::json_sax<Json> {
     } else {
       const auto [member, is_new] = open_.back()->emplace(std::move(name), nullptr);
       if (!is_new) {
-        const std::string shown = member.key().substr(0, kMostShown);
+        const std::string shown = cut(member.key());
         throw JsonRefused(fmt::format("{} must be said once, and is said twice", shown), shown);
       }
       member_ = &*member;
@@ -94,7 +95,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
     throw JsonRefused(fmt::format("{} must be JSON in UTF-8, and is not: {}", what_,
-                                  std::string_view(error.what()).substr(0, kMostShown)));
+                                  cut(error.what(), kMostShown)));
   }
 
   Json take() { return std::move(value_); }

@@ -43,7 +43,7 @@ ConstraintText schema_of(const Ordered* schema, const std::string& field) {
 }
 
 [[noreturn]] void refuse_key(const std::string& field, std::string_view key) {
-  const std::string name = field + "." + shortened(key);
+  const std::string name = field + "." + cut(key);
   throw BadField(name, name + " is not supported here: leave it out");
 }
 

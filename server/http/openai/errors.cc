@@ -10,8 +10,9 @@ json error_object(int status, const std::string& message, const std::string& fie
   if (status == 401) type = "authentication_error";
   if (status == 403) type = "permission_error";
   if (status == 429) type = "rate_limit_error";
-  json error = {{"message", message}, {"type", type}, {"param", nullptr}, {"code", status}};
-  if (!field.empty()) error["param"] = field;
+  json error = {
+      {"message", cut(message, kMostSaid)}, {"type", type}, {"param", nullptr}, {"code", status}};
+  if (!field.empty()) error["param"] = cut(field);
   return {{"error", std::move(error)}};
 }
 

@@ -25,8 +25,8 @@ json model_list(const Serving& serving) {
 Refused check_model(const std::string& name, const Serving& serving) {
   if (name == serving.info.model_name) return {};
   return Refusal{.code = Refusal::Code::kNotFound,
-                 .message = fmt::format("there is no model \"{}\": this server has \"{}\"", name,
-                                        serving.info.model_name),
+                 .message = fmt::format("there is no model \"{}\": this server has \"{}\"",
+                                        cut(name), serving.info.model_name),
                  .field = "model"};
 }
 

@@ -15,7 +15,8 @@ using Ordered = nlohmann::ordered_json;
 std::string text_of_part(const json& part) {
   const std::string type = part.is_object() ? string_of(part, "type").value_or("") : "";
   if (type != "input_text" && type != "output_text" && type != "text") {
-    throw BadField("input", fmt::format("input must be text, got content of type \"{}\"", type));
+    throw BadField("input",
+                   fmt::format("input must be text, got content of type \"{}\"", cut(type)));
   }
   return string_of(part, "text").value_or("");
 }
@@ -72,7 +73,8 @@ void add_item(const json& item, std::vector<ChatMessage>* to) {
   } else if (type == "function_call_output") {
     to->push_back(call_output(item));
   } else if (type != "reasoning") {  // which is said of an answer, and no part of it
-    throw BadField("input", fmt::format("items of type \"{}\" are not supported in input", type));
+    throw BadField("input",
+                   fmt::format("items of type \"{}\" are not supported in input", cut(type)));
   }
 }
 

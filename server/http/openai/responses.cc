@@ -31,7 +31,7 @@ Refusal unknown(const std::string& id, const char* field = "") {
   return {.code = Refusal::Code::kNotFound,
           .message = fmt::format("there is no response \"{}\": it was not stored, was deleted or "
                                  "is too old",
-                                 id),
+                                 cut(id)),
           .field = field};
 }
 
@@ -273,7 +273,7 @@ std::string Responses::write(const AnswerEnd& end) {
 std::string Responses::broken(const Refusal& refusal) {
   json error = error_of(refusal);
   error["code"] = error["error"]["code"];
-  error["message"] = refusal.message;
+  error["message"] = cut(refusal.message, kMostSaid);
   error["param"] = nullptr;
   return event("error", std::move(error));
 }

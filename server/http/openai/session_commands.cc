@@ -47,7 +47,7 @@ std::optional<Durability> durability_of(const json& body) {
   if (*name == "none") return Durability::kNone;
   if (*name == "local") return Durability::kLocal;
   throw BadField("durability",
-                 fmt::format("durability must be \"none\" or \"local\", got \"{}\"", *name));
+                 fmt::format("durability must be \"none\" or \"local\", got \"{}\"", cut(*name)));
 }
 
 SessionCommand to_mark_command(Kind kind, const HttpRequest& request) {
@@ -81,7 +81,7 @@ SessionCommand to_list(const HttpRequest& request) {
   std::from_chars(limit.data(), limit.data() + limit.size(), count);
   if (count < 1 || count > kMaxPageSize || (!limit.empty() && limit != std::to_string(count))) {
     throw BadField("limit",
-                   fmt::format("limit must be in [1, {}], got \"{}\"", kMaxPageSize, limit));
+                   fmt::format("limit must be in [1, {}], got \"{}\"", kMaxPageSize, cut(limit)));
   }
   return {.kind = Kind::kList,
           .name = query_field(request.query, "prefix").value_or(""),

@@ -163,6 +163,37 @@ TEST_F(OpenAiTest, AnAnswerThatCannotBeGatheredIsRefusedBeforeItStarts) {
   while (serving_.gathered_bytes.used() > 0) std::this_thread::yield();
 }
 
+TEST_F(OpenAiTest, WhatIsQuotedOfAClientIsCut) {
+  start();
+  const std::string name = std::string(10'000, 'x') + "\xc3\xa9" + std::string(10'000, 'x');
+  const auto cut = [&](const HttpClient::Response& got) {
+    EXPECT_TRUE(got.status == 400 || got.status == 404) << got.status;
+    EXPECT_LT(got.body.size(), 2000u);
+    EXPECT_THAT(got.body, HasSubstr("xxx...")) << got.body;
+  };
+  const std::string path = "/v1/responses/" + name.substr(0, 9'000);
+  cut(ask("GET " + path));
+  cut(ask("GET /nothing" + path));
+  cut(ask("GET /v1/models/" + name.substr(0, 9'000)));
+  json body = completion("x");
+  body["model"] = name;
+  cut(post("/v1/completions", body));
+  body = completion("x");
+  body["structured_outputs"] = {{name, 1}};
+  cut(post("/v1/completions", body));
+  body = {{"input", {{{"type", name}}}}};
+  cut(post("/v1/responses", body));
+  cut(post("/v1/sessions", {{"durability", name}}));
+  cut(post("/v1/completions", "{\"" + name + "\":1,\"" + name + "\":2}"));
+}
+
+TEST(Cut, CharactersStayWhole) {
+  EXPECT_EQ(recurve::cut("abc", 3), "abc");
+  EXPECT_EQ(recurve::cut("abcd", 3), "abc...");
+  EXPECT_EQ(recurve::cut("ab\xc3\xa9", 3), "ab...");
+  EXPECT_EQ(recurve::cut("", 3), "");
+}
+
 TEST_F(OpenAiTest, HeaderAndBodyNameOneSession) {
   start();
   const std::string header = "x-recurve-session: s\r\n";
