@@ -94,7 +94,8 @@ HttpOptions http_options(const Options& o, std::shared_ptr<TlsHandshaker> tls) {
           .tls = std::move(tls),
           .origins = o.http_origins,
           .page = o.http_page,
-          .operators = o.admin.empty()};
+          .operators = o.admin.empty(),
+          .times = {.silence = std::chrono::milliseconds(o.http_comment_ms)}};
 }
 
 // Scrapers call a server by whatever name they have for it, and there is nothing to be done there.

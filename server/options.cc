@@ -182,6 +182,12 @@ int parse_options(int argc, char** argv, Options* o) {
       ->default_str("")
       ->group("Service");
   add_switch(app, "--http-page", &o->http_page, "A page to try the model, at / of --http");
+  app.add_option(
+         "--http-comment-ms", o->http_comment_ms,
+         "Send a comment in a stream of --http that has been silent for so long, so that no "
+         "proxy cuts it; milliseconds")
+      ->check(CLI::Range(1, 15'000))
+      ->group("Service");
   app.add_option("--metrics", o->metrics,
                  "HOST:PORT for /metrics, which Prometheus reads, and /health, and nothing else; "
                  "default: none")

@@ -26,6 +26,7 @@ struct Options {
   std::string http;  // HOST:PORT; empty: none
   std::vector<std::string> http_origins;
   bool http_page = true;
+  int http_comment_ms = 15'000;
   std::string tls_cert, tls_key, tls_client_ca;  // files of PEM; empty: none
   std::string keys;                              // file of keys; empty: none
   std::string admin;                             // HOST:PORT for operators; empty: none

@@ -39,6 +39,7 @@ std::string operation_of(const Route& route) {
 Connection::Connection(HttpContext& context, asio::ip::tcp::socket socket, const Peer& peer)
     : context_(context),
       stream_(std::move(socket)),
+      silence_(context.io),
       peer_(peer.address),
       subject_(peer.subject),
       network_(peer.of_this_machine ? "" : peer.network),
@@ -178,7 +179,18 @@ void Connection::begin_exchange(const Route& route, HttpRequest request) {
   answer_ = route.exchange(context_, shared_from_this(), std::move(request));
   ++context_.answers;
   answer_->begin();
+  await_silence();
   watch();
+}
+
+// Anew with each write.
+void Connection::await_silence() {
+  silence_.expires_after(context_.options.times.silence);
+  silence_.async_wait([self = shared_from_this()](const Error& error) {
+    if (error || self->answer_ == nullptr) return;
+    self->answer_->silent();
+    self->await_silence();
+  });
 }
 
 // A request that could not be read to its end: the connection is of no use any more.
@@ -226,6 +238,7 @@ void Connection::write(std::shared_ptr<Exchange> answer, std::string bytes, bool
   asio::post(context_.io, [self = shared_from_this(), answer = std::move(answer),
                            bytes = std::move(bytes), last]() mutable {
     self->out_ = self->dress(std::move(bytes));
+    if (self->answer_ != nullptr) self->await_silence();
     self->stream_.expires_after(std::chrono::duration_cast<Clock::duration>(
         std::chrono::duration<double>(self->context_.serving.options.stall_seconds)));
     asio::async_write(self->stream_, asio::buffer(self->out_),
@@ -245,6 +258,7 @@ void Connection::answer_done(std::shared_ptr<Exchange> answer) {
 
 void Connection::over(const std::shared_ptr<Exchange>& answer, bool ok) {
   answer_.reset();
+  silence_.cancel();
   answer->done();
   --context_.answers;
   context_.end_if_idle();

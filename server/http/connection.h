@@ -2,6 +2,7 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -79,6 +80,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void refuse_unread(const Error& error);
   HttpRequest take_request(const Route& route);
   void begin_exchange(const Route& route, HttpRequest request);
+  void await_silence();
   void watch();
   bool look_at_client();
   void over(const std::shared_ptr<Exchange>& answer, bool ok);
@@ -89,9 +91,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   HttpContext& context_;
   boost::beast::tcp_stream stream_;
-  const std::string peer_, subject_;  // see Peer
-  const std::string network_;         // empty: of this machine
-  const uint32_t number_;             // of all connections
+  boost::asio::steady_timer silence_;  // while there is an answer
+  const std::string peer_, subject_;   // see Peer
+  const std::string network_;          // empty: of this machine
+  const uint32_t number_;              // of all connections
   const Clock::time_point began_ = Clock::now();
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;  // of the request that is being read

@@ -34,6 +34,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // On the connection's thread. Begins; holds itself until it is done().
   virtual void begin() = 0;
   virtual void written(bool ok) = 0;  // what went to write() is through, or cannot be
+  virtual void silent() {}            // nothing has been written for HttpTimes::silence
   virtual void client_left() = 0;     // once or more
   virtual void done() = 0;            // the connection has nothing more to do with it
 

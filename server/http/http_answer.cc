@@ -121,7 +121,7 @@ Refused HttpAnswer::read_deadline() {
   const bool whole = error == std::errc() && end == said.data() + said.size();
   if (!whole || milliseconds < 1 || milliseconds > kMost) {
     return invalid("x-recurve-timeout-ms", "x-recurve-timeout-ms must be in [1, {}], got \"{}\"",
-                   kMost, said);
+                   kMost, cut(said));
   }
   deadline_ = arrival_ + std::chrono::milliseconds(milliseconds);
   return {};
@@ -177,6 +177,7 @@ Refused HttpAnswer::open_parts() {
   {
     std::lock_guard lock(mutex_);
     if (gone_) return client_went();
+    is_read_ = true;
     const Refused refused = make_parts();
     if (parts_.empty()) return refused;
     if (refused) fail(*refused);
@@ -286,6 +287,17 @@ void HttpAnswer::written(bool ok) {
   push_out();  // also where the client had left before: then the end waited for this alone
   std::lock_guard lock(mutex_);
   for (const auto& part : parts_) part->written();
+}
+
+// A stream that has nothing to say, as its prompt is long or waits, has a comment.
+void HttpAnswer::silent() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!is_read_ || !dialect_->streams() || ended_ || writing_ || !pending_.empty()) return;
+    streaming_ = true;
+    pending_ = chunk(": waiting\n\n", connection_->chunks());
+  }
+  push_out();
 }
 
 void HttpAnswer::client_left() {

@@ -24,6 +24,7 @@ class HttpAnswer final : public Exchange, private CallRegistry::Call, private Ex
 
   void begin() override;
   void written(bool ok) override;
+  void silent() override;
   void client_left() override;
   void done() override;
 
@@ -74,6 +75,7 @@ class HttpAnswer final : public Exchange, private CallRegistry::Call, private Ex
   std::string pending_;
   bool changes_session_ = false;  // that the client has named
   bool accepted_ = false;         // by the engine: a session may have absorbed something
+  bool is_read_ = false;          // whether it is a stream is known
   bool streaming_ = false;        // it has begun: a refusal is no response of its own any more
   bool head_sent_ = false;        // of the stream
   bool ended_ = false;            // nothing more will be said

@@ -13,9 +13,11 @@ namespace recurve {
 
 // How long a client may take. What takes longer is closed without a word.
 struct HttpTimes {
-  std::chrono::milliseconds head{10'000};   // from a request's first byte to the end of its head
-  std::chrono::milliseconds body{60'000};   // all of a body
-  std::chrono::milliseconds idle{75'000};   // from one request's end to the next one's first byte
+  std::chrono::milliseconds head{10'000};  // from a request's first byte to the end of its head
+  std::chrono::milliseconds body{60'000};  // all of a body
+  std::chrono::milliseconds idle{75'000};  // from one request's end to the next one's first byte
+  // After so long without a byte a stream has a comment, so that no proxy takes it for dead.
+  std::chrono::milliseconds silence{15'000};
   std::chrono::milliseconds linger{2'000};  // to read why it was refused, and to close
   std::chrono::hours age{24};  // of a connection: an answer that is begun later is its last
 };

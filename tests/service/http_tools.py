@@ -21,10 +21,10 @@ BIN = pathlib.Path(os.environ["RECURVE_BIN"])
 BODY = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}
 
 
-def start(log, *flags):
+def start(log, *flags, slots=8):
     with open(log, "w") as out:
         server = subprocess.Popen(
-            [BIN / "recurve-server", "--model", MODEL, "--listen", "127.0.0.1:0", "--slots", "8",
+            [BIN / "recurve-server", "--model", MODEL, "--listen", "127.0.0.1:0", "--slots", str(slots),
              "--threads", "1", "--ttft-ms", "0", *flags], stderr=out)
     for _ in range(3000):
         ports = dict(re.findall(r"event=(serving_\w+).* port=(\d+)", log.read_text()))
@@ -99,7 +99,7 @@ http {{
   upstream recurve {{ server 127.0.0.1:{port}; }}
   server {{
     listen 127.0.0.1:{listen};
-    location / {{ proxy_pass http://recurve; }}
+    location / {{ proxy_pass http://recurve; {more} }}
   }}
 }}
 """
@@ -124,7 +124,7 @@ def wait_for(listen, nginx, log):
 def test_nginx_with_its_defaults(port, tmp_path):
     """HTTP/1.0, a Host that is the upstream's name, buffers for answers."""
     listen = free_port()
-    (tmp_path / "conf").write_text(NGINX.format(folder=tmp_path, port=port, listen=listen))
+    (tmp_path / "conf").write_text(NGINX.format(folder=tmp_path, port=port, listen=listen, more=""))
     nginx = subprocess.Popen(["/usr/sbin/nginx", "-c", tmp_path / "conf", "-p", tmp_path],
                              stderr=subprocess.DEVNULL)
     try:
@@ -151,6 +151,38 @@ def test_nginx_with_its_defaults(port, tmp_path):
     finally:
         nginx.terminate()
         nginx.wait()
+
+
+def test_a_silent_stream_is_not_cut(tmp_path):
+    """nginx gives up a server that says nothing for a second; the only slot is another stream's for longer."""
+    server, ports = start(tmp_path / "log", "--http", "127.0.0.1:0", "--http-comment-ms", "200", slots=1)
+    listen = free_port()
+    (tmp_path / "conf").write_text(NGINX.format(folder=tmp_path, port=ports["serving_http"], listen=listen,
+                                                more="proxy_read_timeout 1s;"))
+    nginx = subprocess.Popen(["/usr/sbin/nginx", "-c", tmp_path / "conf", "-p", tmp_path],
+                             stderr=subprocess.DEVNULL)
+
+    def stream(port, **body):
+        return subprocess.Popen(["curl", "-sSN", f"http://127.0.0.1:{port}/v1/completions", "-d",
+                                 json.dumps(BODY | {"stream": True} | body)], stdout=subprocess.PIPE, text=True)
+
+    try:
+        wait_for(listen, nginx, tmp_path / "error.log")
+        endless = stream(ports["serving_http"], max_tokens=1_000_000, ignore_eos=True)
+        assert endless.stdout.readline().startswith("data: {")
+        waiting = stream(listen)
+        for _ in range(12):  # comments, each of two lines: more than two seconds
+            assert waiting.stdout.readline().startswith(":")
+            assert waiting.stdout.readline() == "\n"
+        endless.terminate()
+        endless.wait()
+        endless.stdout.close()
+        assert len(texts(waiting.communicate(timeout=60)[0])) > 0
+    finally:
+        nginx.terminate()
+        nginx.wait()
+        server.terminate()
+        server.wait()
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -407,6 +407,26 @@ TEST_F(HttpConnection, AReaderThatStandsStillIsCutOff) {
   while (engine_->running() > 0) std::this_thread::yield();
 }
 
+// Proxies cut what says nothing for long: also before a slot is free, and during a long prompt.
+TEST_F(HttpConnection, AStreamThatIsSilentHasComments) {
+  start({.times = {.silence = milliseconds(20)}});
+  engine_->hold(true);
+  Client client(port());
+  client.send(kPost + sized(completion(true)));
+  const std::string head = client.read_to("\r\n\r\n");
+  EXPECT_THAT(head, AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("text/event-stream")));
+  for (int comments = 0; comments < 3; ++comments) {
+    EXPECT_EQ(client.read_to("\n\n\r\n"), "b\r\n: waiting\n\n\r\n");
+  }
+  Client whole(port());
+  whole.send(kPost + sized(completion(false)));
+  while (queue_.waiting() + engine_->running() < 1) std::this_thread::yield();
+  engine_->hold(false);
+  const std::string rest = client.read_to("0\r\n\r\n");
+  EXPECT_THAT(rest, AllOf(HasSubstr("\r\ndata: {"), HasSubstr("data: [DONE]\n\n")));
+  EXPECT_THAT(whole.read().body, HasSubstr("\"text\":\"hello\"")) << "one object has no comments";
+}
+
 // An answer may come to its end between a client's going and the failure of what is on its way.
 TEST_F(HttpConnection, WhoGoesWhileBytesAreOnTheirWayIsMissed) {
   start({}, talkative());
