@@ -9,7 +9,7 @@ namespace recurve {
 
 // Of what a client has sent, as much as a sentence quotes. A frontend cuts the sentence as a whole,
 // too: gRPC sends it in a header, which clients bound.
-inline constexpr size_t kMostQuoted = 128, kMostSaid = 1024;
+inline constexpr size_t kMostQuoted = 64, kMostSaid = 1024;
 
 // The first bytes of a text, whole characters, and "..." where there is more.
 inline std::string cut(std::string_view text, size_t most = kMostQuoted) {
