@@ -40,8 +40,8 @@ sed -i -e 's/^  GrammarBuilder builder_;/&\n  recurve::CountedStrings counted_st
 # A rule that says what follows it is repeated as it is.
 sed -i '/^  int32_t VisitRepeat(const GrammarExpr& grammar_expr) final {$/,/^    return HandleRepetitionRange(/s/^    return HandleRepetitionRange(/    if (base_grammar_->GetRule(ref_rule_id).lookahead_assertion_id != -1) {\n      return builder_->AddRepeat(ref_rule_id, lower, upper);\n    }\n&/' \
   "$folder/cpp/grammar_functor.cc"
-[ "$(grep -hE 'counted_strings_.rule_of|kBasicEscape, RegexExpression|CountedStrings counted_strings_|xgrammar_strings.h|AddRepeat\(ref_rule_id, lower, upper\)' \
-  "$source" "${source%.cc}.h" "$folder/cpp/grammar_functor.cc" | wc -l)" = 5 ]
+[ "$(cat "$source" "${source%.cc}.h" "$folder/cpp/grammar_functor.cc" |
+  grep -cE 'counted_strings_.rule_of|kBasicEscape, RegexExpression|CountedStrings counted_strings_|xgrammar_strings.h|AddRepeat\(ref_rule_id, lower, upper\)')" = 5 ]
 # Its compiler and its parser ask at each state and each token whether they are to go on: xgrammar_library.cc.
 look() { # FILE COUNT SED...: in front of so many lines
   local source=$folder/cpp/$1 count=$2

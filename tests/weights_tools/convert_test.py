@@ -38,7 +38,7 @@ def test_character_lstm_has_the_known_bits_per_character(tmp_path, name):
     out = inspect_checkpoint.summary(tmp_path)
     assert out["problems"] == []
     assert out["tokenizer"] == {
-        "kind": "characters", "size": len(ids), "control": {}, "chat_template": False
+        "kind": "characters", "size": len(ids), "control": {}, "by_others": {}, "ends": {}, "chat_template": False
     }
     characters = (DATA / "corpora" / text).read_text(encoding="utf-8-sig")[30_000:33_000]
     tokens = [ids[c] for c in characters if c in ids]
