@@ -42,6 +42,7 @@ Turn::~Turn() {
   *live_bytes_ -= bytes_;
   std::shared_ptr<const Turn> last = std::move(before_);
   while (last != nullptr && last.use_count() == 1) {
+    std::atomic_thread_fence(std::memory_order_acquire);  // what others did before they let it go
     std::shared_ptr<const Turn> before = std::move(last->before_);
     last = std::move(before);
   }
