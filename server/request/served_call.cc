@@ -53,7 +53,7 @@ ServedCall::ServedCall(Serving& serving, Door& door, Executor& executor)
 
 ServedCall::~ServedCall() {
   message_share_ = {};
-  if (counted_) serving_.tenants.leave(caller_);
+  leave_share();
   const bool was_refused = refusal_.has_value();
   CallRegistry& registry = serving_.registry;
   door_.released();
@@ -174,7 +174,15 @@ void ServedCall::work() {
   } else if (!ended_ && (!busy || eager || withdrawn_)) {
     look_on(busy);
   }
-  if (!busy) door_.flush();
+  if (busy) return;
+  if (ended_ && door_.unsent() <= 1) leave_share();
+  door_.flush();
+}
+
+// Before the last of the answer is sent: a client that has it all may ask again, though the call
+// ends later.
+void ServedCall::leave_share() {
+  if (std::exchange(counted_, false)) serving_.tenants.leave(caller_);
 }
 
 void ServedCall::begin_or_refuse() {

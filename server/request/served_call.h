@@ -81,6 +81,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
  private:
   Refused admit(const CallMessage& message, const std::string& id);
   Refused check_share();
+  void leave_share();
   Refused check_size(const Request& request) const;
   Refused claim(const std::string& id);
   void work() final;
