@@ -4,6 +4,7 @@
 
 #include "server/session/state_transfer.h"
 #include "tests/support/engine_harness.h"
+#include "tests/support/state_bytes.h"
 
 namespace recurve::testing::ending_test {
 
@@ -279,7 +280,7 @@ TEST(EngineEnding, ATextHasAsManyTokensAsAStateCounts) {
   const int64_t most = layout.most_tokens();
   const auto state = std::make_shared<ImportedState>();
   state->at.position = most - 8;
-  state->at.image = make_image(layout).image;
+  state->at.image = image_of_bytes(layout, StateBytes(layout.bytes()));
   SessionCommand import{.kind = SessionCommand::Kind::kImport, .name = "s", .state = state};
   EXPECT_EQ(harness->command(import).status, SessionResult::Status::kOk);
   const AnswerPtr refused = harness->ask(request(5, 4, 1, "s"));
