@@ -77,7 +77,8 @@ class ByteBudget {
     if (bytes <= kSmall) return used_ + bytes <= most_;
     if (used_ + bytes > most_ - most_ / 8) return false;
     const auto may_have = [&](int64_t has) {
-      return has == 0 || has + bytes <= kTimesWhatIsLeft * (most_ - used_ - bytes);
+      const int64_t left = most_ - used_ - bytes;
+      return has == 0 || (has + bytes + kTimesWhatIsLeft - 1) / kTimesWhatIsLeft <= left;
     };
     return may_have(used_between(share, share)) &&
            may_have(used_between(group_of(share), last_of_group(share)));

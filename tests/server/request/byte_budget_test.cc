@@ -84,6 +84,13 @@ TEST(ByteBudget, SharesOfNoBytesCountForNobody) {
   EXPECT_EQ(budget.used(kOne), 9);
 }
 
+TEST(ByteBudget, OfTheMostThatThereIsHasRoomForAShareTwice) {
+  ByteBudget budget(INT64_MAX);
+  const ByteBudget::Share first = budget.take(1 << 20, kOne);
+  EXPECT_TRUE(budget.take(1 << 20, kOne));
+  EXPECT_TRUE(budget.take(INT64_MAX / 8, kOne)) << "no product of it overflows";
+}
+
 TEST(ByteBudget, ThreadsOfManyTenantsLeaveNothingBehind) {
   ByteBudget budget(int64_t{1} << 40);
   const auto take_some = [&](TenantId tenant) {
