@@ -125,8 +125,9 @@ def run(name, short, stubs, afterwards):
         waiting = threading.Thread(target=wait)
         waiting.start()
         with servers.Watch(server) as watch, futures.ThreadPoolExecutor() as threads:
-            constrained = threads.submit(ask_of_new_schemas, server.address, honest, ended, module)
-            streamed = threads.submit(read_answers, server.address, honest, ended, module)
+            constrained, streamed = (
+                threads.submit(ask_by, method, getattr(module, flag, False), server.address, honest, ended)
+                for method, flag in (("ask_of_new_schema", "CONSTRAINED"), ("read_answer", "STREAMS")))
             beside = client.ask_for(until=ended)
         waiting.join()
         began = time.monotonic()
@@ -143,24 +144,13 @@ def run(name, short, stubs, afterwards):
                   may_keep, giving_back, "".join(said))
 
 
-def ask_of_new_schemas(address, key, ended, module):
-    """Result's constrained."""
-    if not getattr(module, "CONSTRAINED", False):
+def ask_by(method, wanted, address, key, ended):
+    """What another honest client sees that asks by this method of it, or nothing."""
+    if not wanted:
         return servers.Latencies()
     client = servers.HonestClient(address, key)
     try:
-        return client.ask_for(until=ended, ask=client.ask_of_new_schema)
-    finally:
-        client.close()
-
-
-def read_answers(address, key, ended, module):
-    """Result's streamed."""
-    if not getattr(module, "STREAMS", False):
-        return servers.Latencies()
-    client = servers.HonestClient(address, key)
-    try:
-        return client.ask_for(until=ended, ask=client.read_answer)
+        return client.ask_for(until=ended, ask=getattr(client, method))
     finally:
         client.close()
 

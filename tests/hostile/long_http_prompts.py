@@ -47,7 +47,11 @@ def attack(address, connections, megabytes, seconds):
 
 
 def check(result, size):
+    return bounds(result, size is FULL)
+
+
+def bounds(result, full):
     yield from result.refusals()
     yield from result.too_slow()
-    if size is FULL:
+    if full:
         yield from result.slower_than(MOST_FIRST_TOKEN, MOST_PER_TOKEN)

@@ -6,14 +6,13 @@ import time
 
 import grpc
 import server
+from long_http_prompts import bounds
 
 FLAGS = []
 TENANTS = ("honest", "attacker")
 STREAMS = True
 SHORT = {"streams": 2, "ids": 4_000_000, "seconds": 3}
 FULL = {"streams": 2, "ids": 4_000_000, "seconds": 30}
-# Where the machine does nothing else: seconds to a first token, p99, and between two, as --tpot-ms has it.
-MOST_FIRST_TOKEN, MOST_PER_TOKEN = 0.1, 0.03
 
 
 def attack(address, streams, ids, seconds):
@@ -46,7 +45,4 @@ def attack(address, streams, ids, seconds):
 
 
 def check(result, size):
-    yield from result.refusals()
-    yield from result.too_slow()
-    if size is FULL:
-        yield from result.slower_than(MOST_FIRST_TOKEN, MOST_PER_TOKEN)
+    return bounds(result, size is FULL)

@@ -11,6 +11,7 @@
 
 #include "server/constraint/constraint_library.h"
 #include "tests/server/constraint/byte_vocabulary.h"
+#include "tests/server/constraint/with_library.h"
 
 namespace recurve::library_test {
 namespace {
@@ -19,15 +20,8 @@ using Form = ConstraintText::Form;
 using testing::byte_vocabulary;
 using testing::takes;
 
-class ConstraintLibraryTest : public ::testing::Test {
+class ConstraintLibraryTest : public testing::WithConstraintLibrary {
  protected:
-  void SetUp() override {
-    if (!has_constraint_library()) GTEST_SKIP() << "built without structured output";
-  }
-  static ConstraintLibrary& library() {
-    static const auto made = make_constraint_library(byte_vocabulary());
-    return *made;
-  }
   std::shared_ptr<const Constraint> compile(Form form, const std::string& text) {
     return library().compile({form, text}, {});
   }

@@ -5,24 +5,18 @@
 
 #include <random>
 
+#include "tests/server/constraint/with_library.h"
+
 namespace recurve::literals_test {
 namespace {
 
-using testing::byte_vocabulary;
 using testing::difference;
 using testing::Literal;
 using testing::literals_of;
 using testing::takes;
 
-class LiteralsTest : public ::testing::Test {
+class LiteralsTest : public testing::WithConstraintLibrary {
  protected:
-  void SetUp() override {
-    if (!has_constraint_library()) GTEST_SKIP() << "built without structured output";
-  }
-  static ConstraintLibrary& library() {
-    static const auto made = make_constraint_library(byte_vocabulary());
-    return *made;
-  }
   static void expect_round_trips(const std::string& text) {
     for (const Literal& literal : literals_of(text)) {
       EXPECT_EQ(difference(literal, *library().compile(literal.constraint, {})), "");
