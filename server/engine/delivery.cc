@@ -18,7 +18,7 @@ void Delivery::deliver(const Batch& batch) {
     if (member.sampled) {
       say(sequence, batch.token(member.first_sample + scored));
     } else if (sequence.prompt.is_absorbed()) {
-      sequence.end(Finish::kLength);  // there was nothing to say
+      sequence.end(EndReason::kLength);  // there was nothing to say
     }
   }
 }
@@ -35,15 +35,15 @@ bool Delivery::score_prompt(Sequence& sequence, const Batch& batch, int first, i
     return true;
   }
   sequence.leaving = true;
-  if (sequence.under_way == 0) sequence.end(Finish::kInternal, sequence.error);
+  if (sequence.under_way == 0) sequence.end(EndReason::kInternal, sequence.error);
   return false;
 }
 
 void Delivery::say(Sequence& sequence, SampledToken token) {
   if (token.error != nullptr) {
     const bool of_guide = sequence.guide != nullptr && !sequence.guide->error().empty();
-    return of_guide ? sequence.end(Finish::kConstraint, sequence.guide->error().c_str())
-                    : sequence.end(Finish::kInternal, token.error);
+    return of_guide ? sequence.end(EndReason::kConstraint, sequence.guide->error().c_str())
+                    : sequence.end(EndReason::kInternal, token.error);
   }
   const StopKind stop = stop_kind(token.id, sequence.sampling, vocab_, sequence.decode.generated);
   sequence.say(token.id);
@@ -55,11 +55,11 @@ void Delivery::say(Sequence& sequence, SampledToken token) {
 
   const int32_t id = token.id;
   if (stop == StopKind::kEos) {
-    sequence.end_with(std::move(token), Finish::kEos, id);
+    sequence.end_with(std::move(token), EndReason::kEos, id);
   } else if (stop == StopKind::kStopId) {
-    sequence.end_with(std::move(token), Finish::kStopId, id);
+    sequence.end_with(std::move(token), EndReason::kStopId, id);
   } else if (sequence.decode.generated == sequence.sampling.max_tokens) {
-    sequence.end_with(std::move(token), Finish::kLength, -1);
+    sequence.end_with(std::move(token), EndReason::kLength, -1);
   } else {
     if (sequence.guide != nullptr) sequence.guide->accept(id, masks_);
     sequence.stream->push(std::move(token));

@@ -213,7 +213,7 @@ void Engine::fork_choices(Sequence& sequence, Batch& batch, Clock::time_point no
       if (!slot) break;
       forked_.push_back(choice_of(sequence, next, std::move(*slot)));
     } catch (const std::bad_alloc&) {
-      siblings[next]->finish({.why = Finish::kNoMemory});
+      siblings[next]->finish({.reason = EndReason::kNoMemory});
       continue;
     }
     batch.add_choice(sequence, *forked_.back());
@@ -221,7 +221,7 @@ void Engine::fork_choices(Sequence& sequence, Batch& batch, Clock::time_point no
   try {
     if (next < siblings.size()) waiting_.wait_again(sequence, next);
   } catch (const std::bad_alloc&) {
-    for (; next < siblings.size(); ++next) siblings[next]->finish({.why = Finish::kNoMemory});
+    for (; next < siblings.size(); ++next) siblings[next]->finish({.reason = EndReason::kNoMemory});
   }
   sequence.prompt.siblings.clear();
 }
@@ -297,7 +297,7 @@ void Engine::keep(Sequence& sequence, Clock::time_point now) {
   Session& session = *sequence.session;
   KeptAnswer& kept = *sequence.keeps;
   if (!kept.ending) return sessions_.roll_back(session, now);
-  kept.answer.reason = reason_text(kept.ending->why);
+  kept.answer.reason = row_of(kept.ending->reason).name;
   kept.answer.stop_id = kept.ending->stop_id;
   kept.answer.prompt_tokens = kept.ending->prompt_tokens;
   kept.answer.before = session.at.position;
@@ -305,10 +305,10 @@ void Engine::keep(Sequence& sequence, Clock::time_point now) {
   const auto tell = [stream = sequence.stream, ending = *kept.ending, awaited = kept.awaited](
                         std::optional<CommitInfo> commit, const std::string& error) {
     if (!awaited) return;  // it has been told
-    Ending last = ending;
+    StreamEnd last = ending;
     last.commit = commit;
     if (!error.empty()) {
-      last.why = Finish::kNotKept;
+      last.reason = EndReason::kNotKept;
       last.message = "the answer could not be kept, and the session is as it was before: " + error;
     }
     stream->finish(std::move(last));
@@ -404,8 +404,8 @@ void Engine::end_everything() {
   if (Batch* last = std::exchange(under_way_, nullptr)) finish(*last);
   const Clock::time_point now = Clock::now();
   waiting_.take_arrivals(load(), now);
-  waiting_.drop_all(Finish::kDraining, now);
-  for (const auto& sequence : running_) sequence->end(Finish::kDraining);
+  waiting_.drop_all(EndReason::kDraining, now);
+  for (const auto& sequence : running_) sequence->end(EndReason::kDraining);
   retire(now);
   sessions_.finish_work();
   report(nullptr);
@@ -424,13 +424,13 @@ void Engine::fail(const char* what) noexcept {
   for (auto* list : {&running_, &forked_}) {
     for (const auto& sequence : *list) {
       if (sequence == nullptr) continue;
-      tell([&] { sequence->end(Finish::kFailed); });
+      tell([&] { sequence->end(EndReason::kFailed); });
       if (sequence->keeps && sequence->keeps->ending && sequence->keeps->awaited) {
-        tell([&] { sequence->stream->finish({.why = Finish::kFailed}); });
+        tell([&] { sequence->stream->finish({.reason = EndReason::kFailed}); });
       }
     }
   }
-  tell([&] { waiting_.drop_all(Finish::kFailed, Clock::now()); });
+  tell([&] { waiting_.drop_all(EndReason::kFailed, Clock::now()); });
   tell([&] { sessions_.finish_work(); });
   tell([&] {
     if (on_failure_) on_failure_(what);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include "server/state/state_form.h"
@@ -40,15 +41,6 @@ class Text {
   std::string bytes_;
 };
 
-struct Reason {
-  Finish why;
-  const char* text;
-};
-constexpr Reason kReasons[] = {{Finish::kLength, "length"},
-                               {Finish::kEos, "eos"},
-                               {Finish::kStopId, "stop_id"},
-                               {Finish::kStopString, "stop_string"}};
-
 }  // namespace
 
 std::string digest_of(const Request& request) {
@@ -69,18 +61,9 @@ std::string digest_of(const Request& request) {
   return text.hash();
 }
 
-const char* reason_text(Finish why) {
-  for (const Reason& reason : kReasons) {
-    if (reason.why == why) return reason.text;
-  }
-  return "";
-}
-
-Finish reason_from(const std::string& text) {
-  for (const Reason& reason : kReasons) {
-    if (reason.text == text) return reason.why;
-  }
-  return Finish::kInternal;
+EndReason reason_from(std::string_view name) {
+  const auto row = std::ranges::find(kEnds, name, &EndRow::name);
+  return row != kEnds.end() && is_answer(row->reason) ? row->reason : EndReason::kInternal;
 }
 
 }  // namespace recurve

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <string_view>
 
 #include "server/request/request.h"
 
@@ -9,8 +10,7 @@ namespace recurve {
 // answer, and the seed where the client named one. Two that were sent alike have the same.
 std::string digest_of(const Request& request);
 
-// Of endings that are answers, as a written state has them, and back; kInternal where it is none.
-const char* reason_text(Finish why);
-Finish reason_from(const std::string& text);
+// The reason for which an answer ended, by its name in a written state; kInternal: there is none.
+EndReason reason_from(std::string_view name);
 
 }  // namespace recurve

@@ -114,7 +114,7 @@ TokenHistory Sequence::context_history() const {
 void Sequence::obey(Clock::time_point now) {
   const std::optional<Reason> reason = reason_to_end(now);
   leaving = reason.has_value();
-  if (reason && under_way == 0) end(reason->why, reason->message);
+  if (reason && under_way == 0) end(reason->reason, reason->message);
 }
 
 std::optional<Sequence::Reason> Sequence::reason_to_end(Clock::time_point now) {
@@ -122,16 +122,17 @@ std::optional<Sequence::Reason> Sequence::reason_to_end(Clock::time_point now) {
   decode.acknowledged = wishes.acknowledged;
   if (!wishes.full) decode.unread.reset();
   if (wishes.full && !decode.unread) decode.unread = now;
-  if (error != nullptr) return Reason{Finish::kInternal, error};
+  if (error != nullptr) return Reason{EndReason::kInternal, error};
   if (wishes.stop_after && decode.generated >= *wishes.stop_after)
-    return Reason{Finish::kStopString};
-  if (wishes.cancelled) return Reason{Finish::kCancelled};
-  if (deadline && *deadline <= now) return Reason{Finish::kDeadline};
+    return Reason{EndReason::kStopString};
+  if (wishes.cancelled) return Reason{EndReason::kCancelled};
+  if (deadline && *deadline <= now) return Reason{EndReason::kDeadline};
   if (position >= most_tokens) {  // of a text without end: what has one is refused before it begins
-    return Reason{Finish::kInvalid, "the text has more tokens than a state of the model can count"};
+    return Reason{EndReason::kInvalid,
+                  "the text has more tokens than a state of the model can count"};
   }
   if (const auto until = patience_ends(); until && *until <= now) {
-    return Reason{Finish::kStalled,
+    return Reason{EndReason::kStalled,
                   decode.unread
                       ? "nothing of the answer was read for too long: read it as it comes"
                       : "no more of the text came for too long: send it faster, or in requests"};
@@ -139,9 +140,9 @@ std::optional<Sequence::Reason> Sequence::reason_to_end(Clock::time_point now) {
   return std::nullopt;
 }
 
-void Sequence::end(Finish why, const char* message) {
+void Sequence::end(EndReason reason, const char* message) {
   if (ended) return;
-  Ending last = ending(why);
+  StreamEnd last = ending(reason);
   last.message = message;
   for (const auto& sibling : prompt.siblings) sibling->finish(last);
   if (!holds(last)) stream->finish(std::move(last));
@@ -149,16 +150,14 @@ void Sequence::end(Finish why, const char* message) {
 }
 
 // An answer that is not on the disk yet is not acknowledged; what is no answer is not kept.
-bool Sequence::holds(const Ending& last) {
-  const bool whole = last.why == Finish::kLength || last.why == Finish::kEos ||
-                     last.why == Finish::kStopId || last.why == Finish::kStopString;
-  if (!keeps || !whole) return false;
+bool Sequence::holds(const StreamEnd& last) {
+  if (!keeps || !is_answer(last.reason)) return false;
   keeps->ending = last;
   return keeps->awaited;
 }
 
-void Sequence::end_with(SampledToken token, Finish why, int32_t stop_id) {
-  Ending last = ending(why);
+void Sequence::end_with(SampledToken token, EndReason reason, int32_t stop_id) {
+  StreamEnd last = ending(reason);
   last.stop_id = stop_id;
   if (holds(last)) {
     stream->push(std::move(token));
@@ -168,10 +167,10 @@ void Sequence::end_with(SampledToken token, Finish why, int32_t stop_id) {
   ended = true;
 }
 
-Ending Sequence::ending(Finish why) const {
+StreamEnd Sequence::ending(EndReason reason) const {
   const Clock::time_point now = Clock::now();
   const Clock::time_point prefilled = in_prompt() ? now : decode.first_token;
-  return {.why = why,
+  return {.reason = reason,
           .prompt_tokens = prompt.tokens,
           .prefix = prompt.prefix,
           .generated_tokens = decode.generated,

@@ -52,7 +52,7 @@ struct DecodePhase {
 struct KeptAnswer {
   StateAnswer answer;
   std::vector<int32_t> ids = {};
-  std::optional<Ending> ending = {};
+  std::optional<StreamEnd> ending = {};
   bool awaited = true;  // else it ends without waiting for the disk
 };
 
@@ -122,19 +122,19 @@ struct Sequence {
   // once, or if it takes part in steps that are under way, when it is called after those.
   void obey(Clock::time_point now);
   // Tells the stream, and the siblings' streams if they have not begun. No-op once ended.
-  void end(Finish why, const char* message = "");
-  // Ends likewise, together with the last token. stop_id: as in Ending.
-  void end_with(SampledToken token, Finish why, int32_t stop_id);
+  void end(EndReason reason, const char* message = "");
+  // Ends likewise, together with the last token. stop_id: as in StreamEnd.
+  void end_with(SampledToken token, EndReason reason, int32_t stop_id);
 
  private:
   struct Reason {
-    Finish why;
+    EndReason reason;
     const char* message = "";
   };
   bool may_decode() const;
   std::optional<Reason> reason_to_end(Clock::time_point now);
-  Ending ending(Finish why) const;
-  bool holds(const Ending& last);
+  StreamEnd ending(EndReason reason) const;
+  bool holds(const StreamEnd& last);
 };
 
 }  // namespace recurve

@@ -58,11 +58,11 @@ void WaitingLine::carry_out(SessionCommand& command, Clock::time_point now) {
   try {
     result = sessions_.run(command, now);
   } catch (const std::bad_alloc&) {
-    result.status = SessionResult::Status::kFull;
+    result.reason = EndReason::kExhausted;
     result.message = "the system gives no memory for it: close sessions or marks";
   }
-  if (result.status == SessionResult::Status::kLater) return;
-  if (result.status == SessionResult::Status::kWait) {
+  if (result.progress == SessionResult::Progress::kCommitting) return;
+  if (result.progress == SessionResult::Progress::kWaiting) {
     parked_commands_.push_back(std::move(command));
     return;
   }
@@ -75,7 +75,7 @@ void WaitingLine::arrive(Request& request, const EngineLoad& load, Clock::time_p
   CHECK(!request.more_prompt || (request.session.empty() && request.streams.size() == 1));
   CHECK(!request.more_prompt || !request.prompt.ids.empty());
   Line one;
-  Ending refused;
+  StreamEnd refused;
   try {
     Waiting& waiting = one.emplace_back();
     waiting.session =
@@ -92,7 +92,7 @@ void WaitingLine::arrive(Request& request, const EngineLoad& load, Clock::time_p
     if (refused.message.empty()) refused = overload(waiting, load, now);
     if (refused.message.empty()) return line_up(one);
   } catch (const std::bad_alloc&) {
-    refused = {.why = Finish::kNoMemory};
+    refused = {.reason = EndReason::kNoMemory};
   }
   const bool moved = request.streams.empty();
   for (auto& stream : (moved ? one.front().request : request).streams) stream->finish(refused);
@@ -139,40 +139,40 @@ WaitingLine::Input WaitingLine::input_of(const Request& request, const Session* 
 }
 
 // An ending with a message if the request cannot be served.
-Ending WaitingLine::refusal(const Request& request, const Session* session,
-                            const Input& input) const {
-  const auto refuse = [](Finish why, std::string message) {
-    return Ending{.why = why, .message = std::move(message)};
+StreamEnd WaitingLine::refusal(const Request& request, const Session* session,
+                               const Input& input) const {
+  const auto refuse = [](EndReason reason, std::string message) {
+    return StreamEnd{.reason = reason, .message = std::move(message)};
   };
   if (!request.session.empty() && session == nullptr) {
-    return refuse(Finish::kNoSession,
+    return refuse(EndReason::kNoSession,
                   fmt::format("there is no session \"{}\": open it first", request.session));
   }
   if (session != nullptr && session->busy) {
-    return refuse(Finish::kSessionBusy,
+    return refuse(EndReason::kSessionBusy,
                   fmt::format("session \"{}\" is serving a request: wait for its end, cancel it, "
                               "or fork the session",
                               request.session));
   }
   if (request.durability == Durability::kLocal && !(session != nullptr && session->durable())) {
-    return refuse(Finish::kInvalid,
+    return refuse(EndReason::kInvalid,
                   fmt::format("session \"{}\" is not durable, and the request is to be: open the "
                               "session with durability local",
                               request.session));
   }
   const std::string& refused = reading_of(request, session).refusal;
-  if (!refused.empty()) return refuse(Finish::kInvalid, refused);
+  if (!refused.empty()) return refuse(EndReason::kInvalid, refused);
   if (input.ids.empty()) {
     const bool begun = session != nullptr && session->at.position > 0;
-    return refuse(Finish::kInvalid,
+    return refuse(EndReason::kInvalid,
                   fmt::format("there is nothing to absorb: the prompt is empty{}",
                               begun ? ", and the session has no pending token" : ""));
   }
   const std::string too_long = too_long_for(sessions_.wanted().layout, request, session, input.ids);
-  if (!too_long.empty()) return refuse(Finish::kInvalid, too_long);
+  if (!too_long.empty()) return refuse(EndReason::kInvalid, too_long);
   if (request.streams.size() > static_cast<size_t>(pool_.slots())) {
-    return refuse(Finish::kInvalid, fmt::format("n is {}, but there are {} slots",
-                                                request.streams.size(), pool_.slots()));
+    return refuse(EndReason::kInvalid, fmt::format("n is {}, but there are {} slots",
+                                                   request.streams.size(), pool_.slots()));
   }
   return {};
 }
@@ -181,45 +181,46 @@ void WaitingLine::drop_unwanted(Clock::time_point now) {
   drop_unwanted_parked(now);
   std::erase_if(waiting_, [&](const Waiting& waiting) {
     const Request& request = waiting.request;
-    Finish why;
+    EndReason reason;
     const auto given_up = patience_ends(waiting);
     if (request.streams.front()->wishes().cancelled) {
-      why = Finish::kCancelled;
+      reason = EndReason::kCancelled;
     } else if (request.deadline && *request.deadline <= now) {
-      why = Finish::kDeadline;
+      reason = EndReason::kDeadline;
     } else if (given_up && *given_up <= now) {
-      why = Finish::kOverloaded;
+      reason = EndReason::kOverloaded;
     } else {
       return false;
     }
-    drop(waiting, why, now);
+    drop(waiting, reason, now);
     return true;
   });
 }
 
-void WaitingLine::drop_all(Finish why, Clock::time_point now) {
-  for (const Waiting& waiting : waiting_) drop(waiting, why, now);
+void WaitingLine::drop_all(EndReason reason, Clock::time_point now) {
+  for (const Waiting& waiting : waiting_) drop(waiting, reason, now);
   waiting_.clear();
-  drop_parked(why);
-  drop_arrivals(why);
+  drop_parked(reason);
+  drop_arrivals(reason);
   arrivals_ = queue_.take();
-  drop_arrivals(why);
+  drop_arrivals(reason);
 }
 
-void WaitingLine::drop_arrivals(Finish why) {
+void WaitingLine::drop_arrivals(EndReason reason) {
   for (SessionCommand& command : arrivals_.commands) {
     if (!command.done) continue;
-    std::exchange(command.done, nullptr)({.status = SessionResult::Status::kUnavailable});
+    std::exchange(command.done, nullptr)({.reason = EndReason::kDraining});
   }
   for (const Request& request : arrivals_.requests) {
-    for (const auto& stream : request.streams) stream->finish({.why = why});
+    for (const auto& stream : request.streams) stream->finish({.reason = reason});
   }
   arrivals_ = {};
 }
 
-void WaitingLine::drop(const Waiting& waiting, Finish why, Clock::time_point now) {
-  Ending ending{.why = why, .queue_seconds = seconds_between(waiting.request.arrival, now)};
-  if (why == Finish::kOverloaded) {
+void WaitingLine::drop(const Waiting& waiting, EndReason reason, Clock::time_point now) {
+  StreamEnd ending{.reason = reason,
+                   .queue_seconds = seconds_between(waiting.request.arrival, now)};
+  if (reason == EndReason::kOverloaded) {
     ending.message = fmt::format(
         "it has waited for {:.1f} s, and others are more important: try "
         "again later, or give it a higher priority",
@@ -248,7 +249,7 @@ std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now) {
       use.turn = ++turns_;
       queue_.left(1);
     } catch (const std::bad_alloc&) {
-      drop(*next, Finish::kNoMemory, now);
+      drop(*next, EndReason::kNoMemory, now);
     }
     waiting_.erase(next);
     if (sequence != nullptr) return sequence;

@@ -67,7 +67,7 @@ class WaitingLine {
   // The choices from `first` of its siblings on, who found no slot, wait.
   void wait_again(const Sequence& sequence, size_t first);
   // Lets go of all of them, and of what has arrived and was not looked at. The queue is closed.
-  void drop_all(Finish why, Clock::time_point now);
+  void drop_all(EndReason reason, Clock::time_point now);
 
   // Whether several tenants, or addresses, have asked lately: then steps are kept short.
   bool is_shared(Clock::time_point now) const;
@@ -103,7 +103,7 @@ class WaitingLine {
     Request request = {};
     bool loading = false;  // else: there is no room for it yet
     std::string error = {};
-    Archive::Loaded::Fate fate = {};
+    EndReason reason = EndReason::kDone;
     bool has_prefix = false;     // it is what its prompt begins with
     Session* session = nullptr;  // then: marked busy for this request; null: none
   };
@@ -112,7 +112,7 @@ class WaitingLine {
   bool look_at_session(Request& request, Session& session);
   void resume_parked(const EngineLoad& load, Clock::time_point now);
   void drop_unwanted_parked(Clock::time_point now);
-  void drop_parked(Finish why);
+  void drop_parked(EndReason reason);
   bool fetch_prefix(Request& request, const Waiting& waiting);
   void leave_parked(Parked& parked);
 
@@ -121,9 +121,9 @@ class WaitingLine {
   void arrive(Request& request, const EngineLoad& load, Clock::time_point now,
               bool has_prefix = false);
   Input input_of(const Request& request, const Session* session) const;
-  Ending refusal(const Request& request, const Session* session, const Input& input) const;
+  StreamEnd refusal(const Request& request, const Session* session, const Input& input) const;
   double wait_of(const Waiter& waiter, const EngineLoad& load, Clock::time_point now) const;
-  Ending overload(const Waiting& waiting, const EngineLoad& load, Clock::time_point now) const;
+  StreamEnd overload(const Waiting& waiting, const EngineLoad& load, Clock::time_point now) const;
   void line_up(Line& one);
   Waiter waiter_of(const Waiting& waiting) const;
   int most_slots_of(const Identity& who) const { return most_slots(who, pool_.slots()); }
@@ -131,8 +131,8 @@ class WaitingLine {
   static constexpr size_t kMostUses = 256;  // then those of others are forgotten
   TenantUse& use_of(TenantId tenant);
   std::optional<Clock::time_point> patience_ends(const Waiting& waiting) const;
-  void drop(const Waiting& waiting, Finish why, Clock::time_point now);
-  void drop_arrivals(Finish why);
+  void drop(const Waiting& waiting, EndReason reason, Clock::time_point now);
+  void drop_arrivals(EndReason reason);
   bool make_room();
   PrefixCache::Start prefix_of(const Waiting& waiting);
   std::unique_ptr<Sequence> start(Waiting& waiting, Clock::time_point now);

@@ -55,8 +55,8 @@ double WaitingLine::expected_seconds(const EngineLoad& load, Clock::time_point n
 }
 
 // An ending with a message if others would keep the request waiting for longer than they may.
-Ending WaitingLine::overload(const Waiting& waiting, const EngineLoad& load,
-                             Clock::time_point now) const {
+StreamEnd WaitingLine::overload(const Waiting& waiting, const EngineLoad& load,
+                                Clock::time_point now) const {
   if (most_seconds_ == 0) return {};
   const Waiter waiter = waiter_of(waiting);
   AdmissionBounds bounds{.most_seconds = most_seconds_};
@@ -69,7 +69,7 @@ Ending WaitingLine::overload(const Waiting& waiting, const EngineLoad& load,
   const std::string wanted =
       fmt::format("{} {:.2g}", verdict.deadline ? "its deadline is in" : "is to be expected within",
                   verdict.within_seconds);
-  return {.why = Finish::kOverloaded,
+  return {.reason = EndReason::kOverloaded,
           .message = fmt::format("its first token would come after about {:.2g} s, and {}: try "
                                  "again later, or give it a higher priority",
                                  verdict.first_token_seconds, wanted),

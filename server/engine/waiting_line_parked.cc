@@ -12,13 +12,6 @@ namespace recurve {
 
 namespace {
 
-Finish why_of(Archive::Loaded::Fate fate) {
-  using Fate = Archive::Loaded::Fate;
-  if (fate == Fate::kLost) return Finish::kStateLost;
-  if (fate == Fate::kOtherModel) return Finish::kOtherModel;
-  return fate == Fate::kSealed ? Finish::kStateSealed : Finish::kNoMemory;
-}
-
 // The answer to a request that was answered before, as it was then.
 void repeat(const std::vector<std::shared_ptr<TokenStream>>& streams, const Archive::Loaded& loaded,
             const std::optional<CommitInfo>& commit) {
@@ -26,7 +19,7 @@ void repeat(const std::vector<std::shared_ptr<TokenStream>>& streams, const Arch
   const StateHeader& header = loaded.header;
   if (!loaded.error.empty() || !header.answer) {
     return stream.finish(
-        {.why = loaded.error.empty() ? Finish::kStateLost : why_of(loaded.fate),
+        {.reason = loaded.error.empty() ? EndReason::kStateLost : loaded.reason,
          .message = "the answer that was recorded cannot be read: " + loaded.error});
   }
   const StateAnswer& answer = *header.answer;
@@ -34,7 +27,7 @@ void repeat(const std::vector<std::shared_ptr<TokenStream>>& streams, const Arch
                  .session_position = answer.before,
                  .seed = answer.seed});
   for (const int32_t id : header.answer_ids) stream.push({.id = id});
-  stream.finish({.why = reason_from(answer.reason),
+  stream.finish({.reason = reason_from(answer.reason),
                  .stop_id = answer.stop_id,
                  .prompt_tokens = answer.prompt_tokens,
                  .generated_tokens = static_cast<int64_t>(header.answer_ids.size()),
@@ -47,24 +40,23 @@ void repeat(const std::vector<std::shared_ptr<TokenStream>>& streams, const Arch
 
 // True if the request is done with, or waits for a disk.
 bool WaitingLine::look_at_session(Request& request, Session& session) {
-  const auto refuse = [&](Finish why, std::string message) {
-    request.streams.front()->finish({.why = why, .message = std::move(message)});
+  const auto refuse = [&](EndReason reason, std::string message) {
+    request.streams.front()->finish({.reason = reason, .message = std::move(message)});
     queue_.left(1);
     return true;
   };
   if (const auto unusable = sessions_.unusable(session)) {
-    const bool other = unusable->status == SessionResult::Status::kOtherModel;
-    return refuse(other ? Finish::kOtherModel : Finish::kStateLost, unusable->message);
+    return refuse(unusable->reason, unusable->message);
   }
   if (session.durable()) {
     if (std::string lost = sessions_.archive()->lost(); !lost.empty()) {
-      return refuse(Finish::kFolderLost, std::move(lost));
+      return refuse(EndReason::kFolderLost, std::move(lost));
     }
   }
   const auto& answered = session.at.answered;
   if (answered && !request.id.empty() && answered->id == request.id) {
     if (std::string_view(answered->digest) != digest_of(request)) {
-      return refuse(Finish::kOtherRequest,
+      return refuse(EndReason::kOtherRequest,
                     fmt::format("request \"{}\" was answered, and asked for something else: give "
                                 "this one another id",
                                 request.id));
@@ -79,7 +71,7 @@ bool WaitingLine::look_at_session(Request& request, Session& session) {
     return true;
   }
   if (request.expected_epoch && *request.expected_epoch != session.epoch) {
-    return refuse(Finish::kConflict,
+    return refuse(EndReason::kConflict,
                   fmt::format("session \"{}\" has epoch {}, and {} was expected: look at it again",
                               request.session, session.epoch, *request.expected_epoch));
   }
@@ -88,11 +80,11 @@ bool WaitingLine::look_at_session(Request& request, Session& session) {
   const SessionStore::Room room = sessions_.bring(session, [parked](const Archive::Loaded& loaded) {
     parked->loading = false;
     parked->error = loaded.error;
-    parked->fate = loaded.fate;
+    parked->reason = loaded.reason;
   });
   if (room == SessionStore::Room::kNone) {
     return refuse(
-        Finish::kNoMemory,
+        EndReason::kNoMemory,
         "there is no host memory for the session's state, which is on the disk: try again "
         "later, or raise --session-memory");
   }
@@ -112,11 +104,11 @@ void WaitingLine::resume_parked(const EngineLoad& load, Clock::time_point now) {
     }
     leave_parked(*parked);
     // A state that is lost is refused as it is from now on.
-    if (parked->error.empty() || parked->fate == Archive::Loaded::Fate::kLost) {
+    if (parked->error.empty() || parked->reason == EndReason::kStateLost) {
       arrive(parked->request, load, now, parked->has_prefix);
     } else {
       parked->request.streams.front()->finish(
-          {.why = why_of(parked->fate),
+          {.reason = parked->reason,
            .message = fmt::format("the state of session \"{}\" cannot be read: {}",
                                   parked->request.session, parked->error)});
       queue_.left(1);
@@ -138,20 +130,20 @@ void WaitingLine::drop_unwanted_parked(Clock::time_point now) {
     if (!late && !cancelled) return false;
     leave_parked(*parked);
     for (const auto& stream : request.streams) {
-      stream->finish({.why = cancelled ? Finish::kCancelled : Finish::kDeadline});
+      stream->finish({.reason = cancelled ? EndReason::kCancelled : EndReason::kDeadline});
     }
     queue_.left(1);
     return true;
   });
 }
 
-void WaitingLine::drop_parked(Finish why) {
+void WaitingLine::drop_parked(EndReason reason) {
   for (SessionCommand& command : std::exchange(parked_commands_, {})) {
-    command.done({.status = SessionResult::Status::kUnavailable});
+    command.done({.reason = EndReason::kDraining});
   }
   for (const auto& parked : std::exchange(parked_, {})) {
     leave_parked(*parked);
-    for (const auto& stream : parked->request.streams) stream->finish({.why = why});
+    for (const auto& stream : parked->request.streams) stream->finish({.reason = reason});
     queue_.left(1);
   }
 }

@@ -107,8 +107,8 @@ Refused Connection::identify() {
       {field_of(parser_->get(), "Authorization"), subject_, peer_, network_, number_});
   Refused refused = check_role(caller_, least);
   if (refused || least == Role::kUser || context_.options.operators) return refused;
-  return Refusal{.code = Refusal::Code::kForbidden,
-                 .message = "operators have a listener of their own: ask at --admin or --metrics"};
+  return refuse(EndReason::kForbidden,
+                "operators have a listener of their own: ask at --admin or --metrics");
 }
 
 void Connection::read_body() {
@@ -120,12 +120,9 @@ void Connection::read_body() {
 void Connection::part_came(const Error& error) {
   if (error) return refuse_unread(error);
   if (!hold_body()) {
-    const Refusal full{.code = Refusal::Code::kExhausted,
-                       .message =
-                           "the requests under way fill the memory that there is for them: "
-                           "try again later"};
     head_.keep_alive = false;
-    return respond(refusal_response(*context_.serving.report(full), false));
+    return respond(
+        refusal_response(*context_.serving.report(refuse(EndReason::kRequestMemory)), false));
   }
   if (parser_->is_done()) return body_came();
   http::async_read_some(

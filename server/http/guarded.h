@@ -10,15 +10,6 @@
 
 namespace recurve {
 
-inline Refusal client_went() {
-  return {.code = Refusal::Code::kCancelled, .message = "the client went away"};
-}
-
-inline Refusal no_memory() {
-  return {.code = Refusal::Code::kExhausted,
-          .message = "the system gives no memory for the request: try again later"};
-}
-
 // What work on a request comes to, whatever it throws. `field`: what is wrong with a text that
 // cannot be read.
 template <typename Work>
@@ -28,15 +19,14 @@ Refused guarded(const char* field, const Work& work) {
   } catch (const BadField& error) {
     return invalid(error.field, "{}", error.what());
   } catch (const WorkUnwanted&) {
-    return client_went();
+    return refuse(EndReason::kClientGone);
   } catch (const TextRefused& error) {
     return invalid(field, "{}", error.what());
   } catch (const std::bad_alloc&) {
-    return no_memory();
+    return refuse(EndReason::kNoMemory);
   } catch (const std::exception& error) {
     log_event(LogLevel::kError, "request_failed", {{"what", error.what()}});
-    return Refusal{.code = Refusal::Code::kInternal,
-                   .message = "the server has failed on the request"};
+    return refuse(EndReason::kInternal, "the server has failed on the request");
   }
 }
 

@@ -14,13 +14,6 @@
 #include "server/request/gathered_answer.h"
 
 namespace recurve {
-namespace {
-
-Refusal exhausted(const char* sentence) {
-  return {.code = Refusal::Code::kExhausted, .message = sentence};
-}
-
-}  // namespace
 
 class HttpAnswer::Part final : public AnswerDoor {
  public:
@@ -103,13 +96,10 @@ Refused HttpAnswer::admit() {
   if (Refused refused = read_deadline()) return refused;
   const size_t bytes = request_.body.size();
   body_share_ = serving_.message_bytes.take(static_cast<int64_t>(bytes), request_.caller.share());
-  if (!body_share_) {
-    return exhausted(
-        "the requests under way fill the memory that there is for them: try again later");
-  }
+  if (!body_share_) return refuse(EndReason::kRequestMemory);
   const auto most = static_cast<size_t>(serving_.options.max_tokenising);
   if (serving_.text.try_post(this, bytes, most, request_.caller.share())) return {};
-  return exhausted("too many prompts wait to be read: try again later");
+  return refuse(EndReason::kManyWaiting);
 }
 
 Refused HttpAnswer::read_deadline() {
@@ -135,7 +125,7 @@ void HttpAnswer::run() {
 
 Refused HttpAnswer::read() {
   const Refused refused = guarded("prompt", [&] {
-    if (unwanted_) return Refused(client_went());
+    if (unwanted_) return Refused(refuse(EndReason::kClientGone));
     return dialect_->read(request_.body, serving_.rules.limits(&unwanted_), &asked_);
   });
   request_.body = {};
@@ -176,7 +166,7 @@ Refused HttpAnswer::open_parts() {
   size_t parts = 0;
   {
     std::lock_guard lock(mutex_);
-    if (gone_) return client_went();
+    if (gone_) return refuse(EndReason::kClientGone);
     is_read_ = true;
     const Refused refused = make_parts();
     if (parts_.empty()) return refused;
@@ -201,7 +191,7 @@ Refused HttpAnswer::make_parts() {
     }
     return {};
   } catch (const std::bad_alloc&) {
-    return no_memory();
+    return refuse(EndReason::kNoMemory);
   }
 }
 

@@ -26,11 +26,8 @@ std::string connection_headers(bool keep_alive, const std::string& request_id) {
 // What is busy stays so for a while, and a name that is taken stays taken: clients that try again
 // in silence would only wait. A full server says when there may be room.
 std::string retry_headers(const Refusal& refusal, bool repeatable) {
-  if (refusal.code == Refusal::Code::kStranger) return "WWW-Authenticate: Bearer\r\n";
-  if (!repeatable || refusal.code == Refusal::Code::kBusy ||
-      refusal.code == Refusal::Code::kExists) {
-    return "x-should-retry: false\r\n";
-  }
+  if (refusal.reason == EndReason::kUnauthenticated) return "WWW-Authenticate: Bearer\r\n";
+  if (!repeatable || refusal.row().retry == Retry::kNever) return "x-should-retry: false\r\n";
   if (!refusal.retry_seconds) return {};
   return fmt::format("retry-after-ms: {:.0f}\r\nRetry-After: {:.0f}\r\n",
                      1000 * *refusal.retry_seconds, std::ceil(*refusal.retry_seconds));
@@ -49,7 +46,7 @@ std::string response(const Response& of) {
 
 std::string refusal_response(const Refusal& refusal, bool keep_alive, const std::string& request_id,
                              bool repeatable) {
-  return response({.status = http_status(refusal.code),
+  return response({.status = refusal.row().http,
                    .body = dump(error_of(refusal)),
                    .keep_alive = keep_alive,
                    .request_id = request_id,

@@ -44,15 +44,14 @@ Refused UnaryExchange::admit() {
   body_share_ = serving_.message_bytes.take(static_cast<int64_t>(bytes), request_.caller.share());
   const auto most = static_cast<size_t>(serving_.options.max_tokenising);
   if (body_share_ && serving_.text.try_post(this, bytes, most, request_.caller.share())) return {};
-  return Refusal{.code = Refusal::Code::kExhausted,
-                 .message = "too many calls wait: try again later"};
+  return refuse(EndReason::kManyWaiting);
 }
 
 void UnaryExchange::run() {
   const auto alive = self_;
   std::string object;
   const Refused refused = guarded("text", [&] {
-    if (unwanted_) return Refused(client_went());
+    if (unwanted_) return Refused(refuse(EndReason::kClientGone));
     return work_(request_, serving_, serving_.rules.limits(&unwanted_), &object);
   });
   answer(refused, std::move(object));

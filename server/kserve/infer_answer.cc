@@ -67,7 +67,7 @@ std::optional<inference::ModelInferResponse> InferAnswer::take(const AnswerEvent
   const auto* end = std::get_if<AnswerEnd>(&event);
   if (const auto* delta = std::get_if<AnswerDelta>(&event)) add(*delta);
   for (size_t c = 0; end != nullptr && c < end->choices.size(); ++c) {
-    choices_[c].finish_reason = end->choices[c].why == Finish::kLength ? "length" : "stop";
+    choices_[c].finish_reason = row_of(end->choices[c].reason).finish_reason;
   }
   if (!form_.stream) return {};
   return respond(/*last=*/end != nullptr);

@@ -40,8 +40,7 @@ void InferCall::start() {
     const auto bytes = static_cast<size_t>(message_bytes_);
     if (message_share_ && serving.text.try_post(this, bytes, most, request_.asked.caller.share()))
       return;
-    early_ = Refusal{.code = Refusal::Code::kExhausted,
-                     .message = "too many requests wait to be read: try again later"};
+    early_ = recurve::refuse(EndReason::kManyWaiting);
   }
   message_.Clear();
   was_read();
@@ -52,8 +51,7 @@ void InferCall::run() {
   try {
     early_ = read_message();
   } catch (const std::bad_alloc&) {
-    early_ = Refusal{.code = Refusal::Code::kExhausted,
-                     .message = "the system gives no memory for the request: try again later"};
+    early_ = recurve::refuse(EndReason::kNoMemory);
   }
   message_.Clear();
   was_read();
@@ -165,7 +163,7 @@ bool InferCall::may_conclude() {
 void InferCall::close_session() {
   const std::string& session = request_.sequence.session;
   const auto say = [&session](const Refused& failed) {
-    if (!failed || failed->code == Refusal::Code::kNotFound) return;
+    if (!failed || failed->row().code == Code::kNotFound) return;
     log_event(LogLevel::kWarning, "sequence_not_closed",
               {{"session", session}, {"what", failed->message}});
   };

@@ -249,7 +249,7 @@ Refused read_infer_request(ModelInferRequest&& message, const std::string& model
 Refused check_model(const std::string& name, const std::string& version,
                     const std::string& served) {
   if (name == served && (version.empty() || version == kModelVersion)) return {};
-  return Refusal{.code = Refusal::Code::kNotFound,
+  return Refusal{.reason = EndReason::kNotFound,
                  .message = fmt::format(
                      "there is no model \"{}\"{}: this server has \"{}\", version {}", cut(name),
                      version.empty() ? "" : ", version " + cut(version), served, kModelVersion),

@@ -34,10 +34,6 @@ const Buckets kTokenSeconds = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.
                                0.05,   0.075,   0.1,    0.15,  0.25,   0.5,   1,    2.5,  5};
 const Buckets kRows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
 
-constexpr std::array<const char*, Metrics::kFinishes> kFinishNames = {
-    "length",   "eos",     "stop_id",  "stop_string", "cancelled",
-    "deadline", "stalled", "shutdown", "constraint",  "error"};
-
 constexpr std::array<const char*, Metrics::kRefusals> kRefusalNames = {
     "too_many", "too_many_of_address", "no_file_left"};
 
@@ -52,14 +48,6 @@ constexpr std::array<std::array<const char*, 2>, Metrics::kOfTenant> kTenantCoun
     {"recurve_tenant_generated_tokens_total", "Tokens generated for a tenant"},
 }};
 constexpr const char* kOtherTenants = "other";
-
-// The names of gRPC's status codes, by number.
-constexpr std::array<const char*, 17> kCodeNames = {
-    "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
-    "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
-    "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
-    "DATA_LOSS", "UNAUTHENTICATED"};
-constexpr int kUnknown = 2;
 
 prometheus::Family<Counter>& counters(Registry& registry, const char* name, const char* help) {
   return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
@@ -93,13 +81,14 @@ struct Metrics::Impl {
   Impl() {
     auto& finished_family = counters(registry, "recurve_requests_finished_total",
                                      "Answers that ended, by reason; one a choice");
-    for (size_t i = 0; i < finished.size(); ++i) {
-      finished[i] = &finished_family.Add({{"reason", kFinishNames[i]}});
+    for (const EndRow& row : kEnds) {
+      if (row.metric == nullptr) continue;
+      finished[static_cast<size_t>(row.reason)] = &finished_family.Add({{"reason", row.metric}});
     }
     auto& error_family =
         counters(registry, "recurve_errors_total", "Calls that failed, by gRPC status code");
     for (size_t code = 1; code < errors.size(); ++code) {
-      errors[code] = &error_family.Add({{"code", kCodeNames[code]}});
+      errors[code] = &error_family.Add({{"code", std::string(kCodeNames[code])}});
     }
     auto& refusal_family = counters(registry, "recurve_connections_refused_total",
                                     "Connections that were closed as they came, by reason");
@@ -242,7 +231,7 @@ struct Metrics::Impl {
       histogram(registry, "recurve_step_seconds", "One step of the engine", kTokenSeconds);
   Histogram& rows = histogram(registry, "recurve_batch_rows", "Tokens in a step's batch", kRows);
 
-  std::array<Counter*, kFinishes> finished{};
+  std::array<Counter*, kEnds.size()> finished{};  // null: not counted
   std::array<Counter*, kRefusals> refused{};
   std::array<Counter*, kFloodNames.size()> floods{};
 
@@ -278,13 +267,13 @@ Metrics::~Metrics() = default;
 
 void Metrics::request_received() { impl_->requests.Increment(); }
 
-void Metrics::request_finished(Finish why) {
-  impl_->finished.at(static_cast<size_t>(why))->Increment();
+void Metrics::request_finished(EndReason reason) {
+  Counter* const counter = impl_->finished.at(static_cast<size_t>(reason));
+  if (counter != nullptr) counter->Increment();
 }
 
-void Metrics::request_failed(int code) {
-  const bool known = code >= 1 && code < static_cast<int>(kCodeNames.size());
-  impl_->errors[static_cast<size_t>(known ? code : kUnknown)]->Increment();
+void Metrics::request_failed(Code code) {
+  impl_->errors.at(static_cast<size_t>(code))->Increment();
 }
 
 void Metrics::set_expected_queue_seconds(double seconds) { impl_->expected_queue.Set(seconds); }

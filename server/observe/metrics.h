@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "server/observe/engine_metrics.h"
+#include "server/request/end_reason.h"
 
 namespace recurve {
 
@@ -24,20 +25,6 @@ struct ConstraintUse {
 // The header names no Prometheus type, so that who reports need not link it.
 class Metrics final : public EngineMetrics {
  public:
-  enum class Finish {
-    kLength,      // max_tokens
-    kEos,         // end-of-sequence id
-    kStopId,      // one of the request's stop ids
-    kStopString,  // one of the request's stop strings
-    kCancelled,   // client gone, or Abort
-    kDeadline,    // deadline passed, while waiting or running
-    kStalled,   // its client read nothing of the answer, or sent nothing of the text, for too long
-    kShutdown,  // the server stopped first
-    kConstraint,  // its constraint could not be followed
-    kError,       // INTERNAL: for example no number in the logits
-  };
-  static constexpr int kFinishes = 10;
-
   // Why a connection was closed as it came.
   enum class Refusal {
     kTooMany,           // of all together
@@ -63,9 +50,10 @@ class Metrics final : public EngineMetrics {
   Metrics& operator=(const Metrics&) = delete;
 
   // Requests.
-  void request_received();        // recurve_requests_total
-  void request_finished(Finish);  // recurve_requests_finished_total{reason}
-  void request_failed(int code);  // recurve_errors_total{code}: gRPC code 1..16, others as UNKNOWN
+  void request_received();  // recurve_requests_total
+  // recurve_requests_finished_total{reason}, where the reason has a label
+  void request_finished(EndReason);
+  void request_failed(Code);  // recurve_errors_total{code}
   // recurve_requests_{running,waiting}
   void set_requests(int64_t running, int64_t waiting) override;
   void set_expected_queue_seconds(double seconds) override;  // recurve_expected_queue_seconds

@@ -199,7 +199,7 @@ void PrefixCache::fetched(const FetchPtr& fetch, const Archive::Loaded& loaded) 
   const bool others = loaded.error.empty() && loaded.header.answer_ids != fetch->ids;
   if (others || !loaded.error.empty()) {
     if (limits_.on_unreadable) limits_.on_unreadable(others ? "it is of other ids" : loaded.error);
-    if (others || loaded.fate == Archive::Loaded::Fate::kLost) {
+    if (others || loaded.reason == EndReason::kStateLost) {
       stored_.cannot_be_read(fetch->key);
       removed_.push_back(prefix_record_key(fetch->key));
     }

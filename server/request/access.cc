@@ -48,16 +48,12 @@ Refused check_role(const Identity& caller, Role least) {
   if (caller.role != Role::kNobody) {
     audit("authorisation", auditee(caller), "PERMISSION_DENIED", name_of(least));
   } else {
-    return Refusal{.code = Refusal::Code::kStranger,
-                   .message =
-                       "a key is needed that this server knows and that has not expired: "
-                       "send the header \"authorization: Bearer KEY\""};
+    return refuse(EndReason::kUnauthenticated);
   }
-  return Refusal{
-      .code = Refusal::Code::kForbidden,
-      .message = fmt::format("this takes a key of the role {}, and the one that was sent "
-                             "has the role {}",
-                             name_of(least), name_of(caller.role))};
+  return refuse(EndReason::kForbidden,
+                fmt::format("this takes a key of the role {}, and the one that was sent "
+                            "has the role {}",
+                            name_of(least), name_of(caller.role)));
 }
 
 }  // namespace recurve

@@ -38,7 +38,7 @@ CallTrace::CallTrace(Tracer* tracer, CallOrigin origin, Clock::time_point arriva
   id_ = to_hex(call_.trace);
 }
 
-void CallTrace::ended(const Refused& refusal, const Ending* last, const std::string& request_id,
+void CallTrace::ended(const Refused& refusal, const StreamEnd* last, const std::string& request_id,
                       std::string_view tenant) {
   if (tracer_ == nullptr) return;
   call_.attributes = {{"recurve.request_id", request_id},
@@ -46,11 +46,11 @@ void CallTrace::ended(const Refused& refusal, const Ending* last, const std::str
                       {"recurve.code", std::string(code_name(refusal))}};
   if (refusal) call_.error = refusal->message;
   if (last == nullptr) return;
-  call_.attributes.emplace_back("recurve.finish", std::string(name_of(last->why)));
+  call_.attributes.emplace_back("recurve.finish", std::string(row_of(last->reason).name));
   call_.attributes.emplace_back("gen_ai.usage.input_tokens", last->prompt_tokens);
   call_.attributes.emplace_back("gen_ai.usage.output_tokens", last->generated_tokens);
   call_.attributes.emplace_back("recurve.prefix_tokens", last->prefix.tokens);
-  if (!is_refusal(last->why)) ending_ = *last;
+  if (!is_refusal(last->reason)) ending_ = *last;
 }
 
 // The spans' clock is the wall's, and the call's times are the steady one's.

@@ -24,7 +24,7 @@ class CallTrace {
   const std::string& id() const { return id_; }
 
   // How the call ended; `last`: the engine's words, if it had any.
-  void ended(const Refused& refusal, const Ending* last, const std::string& request_id,
+  void ended(const Refused& refusal, const StreamEnd* last, const std::string& request_id,
              std::string_view tenant);
   // All of it has gone to the client, or never will: the spans are sent. Last.
   void delivered();
@@ -34,7 +34,7 @@ class CallTrace {
   Clock::time_point arrival_ = {};
   std::string id_;
   TraceSpan call_;
-  std::optional<Ending> ending_;
+  std::optional<StreamEnd> ending_;
 };
 
 }  // namespace recurve

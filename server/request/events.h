@@ -40,19 +40,19 @@ struct AnswerDelta {
 
 // How a choice ended.
 struct ChoiceEnd {
-  Finish why = Finish::kLength;  // kLength, kEos, kStopId or kStopString
-  std::string stop_string = {};  // with kStopString
-  int32_t stop_id = -1;          // with kEos and kStopId
-  int32_t tool_calls = 0;        // that have all of their arguments
-  bool cut_call = false;         // the last call has not
-  int64_t generated_tokens = 0;  // those behind a stop string not counted
-  double decode_seconds = 0;     // from its first token to its end
+  EndReason reason = EndReason::kLength;  // kLength, kEos, kStopId or kStopString
+  std::string stop_string = {};           // with kStopString
+  int32_t stop_id = -1;                   // with kEos and kStopId
+  int32_t tool_calls = 0;                 // that have all of their arguments
+  bool cut_call = false;                  // the last call has not
+  int64_t generated_tokens = 0;           // those behind a stop string not counted
+  double decode_seconds = 0;              // from its first token to its end
 };
 
 // Last, once, where the answer is whole.
 struct AnswerEnd {
   std::vector<ChoiceEnd> choices = {};
-  Ending usage = {};  // of all choices
+  StreamEnd usage = {};  // of all choices
 };
 
 using AnswerEvent = std::variant<RequestAccepted, PromptScored, AnswerDelta, AnswerEnd>;
@@ -69,7 +69,7 @@ struct ScoreEnd {
   int64_t scored_tokens = 0;
   double sum_logprob = 0;
   int64_t text_bytes = 0;  // of the text, or of the ids' text
-  Ending usage = {};
+  StreamEnd usage = {};
 };
 
 using ScoreEvent = std::variant<RequestAccepted, ScoreProgress, ScoreEnd>;

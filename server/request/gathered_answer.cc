@@ -45,11 +45,11 @@ Refused hold_gathered(Serving& serving, const Identity& caller, std::span<const 
   }
   *share = serving.gathered_bytes.take(bytes, caller.share());
   if (*share) return {};
-  return Refusal{.code = Refusal::Code::kExhausted,
-                 .message = fmt::format(
-                     "the whole answer may take {} MB, and answers under way fill the memory for "
-                     "these: stream it, or try again later",
-                     bytes >> 20)};
+  return refuse(
+      EndReason::kExhausted,
+      fmt::format("the whole answer may take {} MB, and answers under way fill the memory for "
+                  "these: stream it, or try again later",
+                  bytes >> 20));
 }
 
 }  // namespace recurve

@@ -33,8 +33,8 @@ Refused Generation::compiled(ConstraintCompiler::Outcome outcome) {
   ParsedRequest parsed = *std::move(parsed_);
   parsed_.reset();
   if (outcome.full) {
-    return Refusal{.code = Refusal::Code::kExhausted,
-                   .message = "too many constraints wait to be compiled: try again later"};
+    return refuse(EndReason::kExhausted,
+                  "too many constraints wait to be compiled: try again later");
   }
   if (outcome.constraint == nullptr) return invalid(parsed.constraint_field, "{}", outcome.refusal);
   parsed.request.sampling.constraint = std::move(outcome.constraint);
@@ -96,8 +96,8 @@ void Generation::send_scored(std::vector<SampledToken> tokens) {
 }
 
 void Generation::add_tokens(size_t index, TokenStream::Gathered& gathered) {
-  const bool ends = gathered.ending && (gathered.ending->why == Finish::kEos ||
-                                        gathered.ending->why == Finish::kStopId);
+  const bool ends = gathered.ending && (gathered.ending->reason == EndReason::kEos ||
+                                        gathered.ending->reason == EndReason::kStopId);
   Choice& choice = choices_[index];
   for (SampledToken& token : gathered.tokens) {
     choice.token_bytes += size_of(token, logprobs_);
@@ -150,19 +150,19 @@ void Generation::conclude() {
     if (auto refused = failure_of(*choice.ending)) return end(refused, &*choice.ending);
   }
   AnswerEnd all = end_of_all();
-  const Ending usage = all.usage;
+  const StreamEnd usage = all.usage;
   door_.send(std::move(all));
   end({}, &usage);
 }
 
 AnswerEnd Generation::end_of_all() const {
   AnswerEnd all{.choices = {}, .usage = *choices_[0].ending};
-  Ending& usage = all.usage;
+  StreamEnd& usage = all.usage;
   usage.generated_tokens = 0;
   for (const Choice& choice : choices_) {
-    const Ending& ending = *choice.ending;
+    const StreamEnd& ending = *choice.ending;
     ChoiceEnd& end = all.choices.emplace_back();
-    end.why = choice.answer.stopped() ? Finish::kStopString : ending.why;
+    end.reason = choice.answer.stopped() ? EndReason::kStopString : ending.reason;
     if (choice.answer.stopped()) {
       end.stop_string = choice.answer.stop_string();
     } else {
@@ -175,7 +175,7 @@ AnswerEnd Generation::end_of_all() const {
     usage.generated_tokens += choice.answer.tokens();
     usage.decode_seconds = std::max(usage.decode_seconds, ending.decode_seconds);
   }
-  if (choices_[0].answer.stopped()) usage.why = Finish::kStopString;
+  if (choices_[0].answer.stopped()) usage.reason = EndReason::kStopString;
   return all;
 }
 

@@ -36,7 +36,7 @@ class Generation final : public ServedCall {
     AnswerDelta delta = {};
     size_t token_bytes = 0;  // about what its tokens take in a message
     bool told_to_stop = false;
-    std::optional<Ending> ending = {};
+    std::optional<StreamEnd> ending = {};
     std::optional<Clock::time_point> last_token = {};
   };
 

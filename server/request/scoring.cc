@@ -132,7 +132,7 @@ void Scoring::send_progress(std::vector<SampledToken> tokens) {
       .scored_tokens = scored_tokens_, .sum_logprob = sum_logprob_, .tokens = std::move(tokens)});
 }
 
-void Scoring::conclude(const Ending& ending) {
+void Scoring::conclude(const StreamEnd& ending) {
   concluded_ = true;
   const Refused refused = refusal_ ? refusal_ : failure_of(ending);
   if (!refused) {

@@ -52,7 +52,7 @@ class Scoring final : public ServedCall {
   void take_scored();
   void add_scored(std::vector<SampledToken> tokens);
   void send_progress(std::vector<SampledToken> tokens);
-  void conclude(const Ending& ending);
+  void conclude(const StreamEnd& ending);
 
   ScoreDoor& door_;
   bool asked_ = false;                                         // a piece is awaited

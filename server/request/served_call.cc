@@ -10,38 +10,8 @@
 namespace recurve {
 namespace {
 
-using Code = Refusal::Code;
-Refusal exhausted(std::string message) {
-  return {.code = Code::kExhausted, .message = std::move(message)};
-}
-
 // Events that wait to be written, before tokens are left where the engine sees them.
 constexpr size_t kMostQueued = 2;
-
-Metrics::Finish metric_of(Finish why) {
-  switch (why) {
-    case Finish::kLength:
-      return Metrics::Finish::kLength;
-    case Finish::kEos:
-      return Metrics::Finish::kEos;
-    case Finish::kStopId:
-      return Metrics::Finish::kStopId;
-    case Finish::kStopString:
-      return Metrics::Finish::kStopString;
-    case Finish::kCancelled:
-      return Metrics::Finish::kCancelled;
-    case Finish::kDeadline:
-      return Metrics::Finish::kDeadline;
-    case Finish::kStalled:
-      return Metrics::Finish::kStalled;
-    case Finish::kDraining:
-      return Metrics::Finish::kShutdown;
-    case Finish::kConstraint:
-      return Metrics::Finish::kConstraint;
-    default:
-      return Metrics::Finish::kError;
-  }
-}
 
 }  // namespace
 
@@ -69,7 +39,7 @@ void ServedCall::open(const Identity& caller, CallMessage message, const std::st
   if (!refusal_) {
     const auto most = static_cast<size_t>(serving_.options.max_tokenising);
     if (launch_on(serving_.text, static_cast<size_t>(message.bytes), most)) return;
-    refusal_ = exhausted("too many prompts wait to be read: try again later");
+    refusal_ = refuse(EndReason::kManyWaiting);
   }
   serving_.registry.refused();
   launch();
@@ -83,7 +53,7 @@ Refused ServedCall::admit(const CallMessage& message, const std::string& id) {
   // A wrong one is refused when the message is read.
   if (!refused && !check_name("request_id", id)) refused = claim(id);
   if (!refused && serving_.queue.waiting() >= serving_.queue.max_waiting()) {
-    refused = exhausted("the queue is full: try again later");
+    refused = refuse(EndReason::kExhausted, "the queue is full: try again later");
   }
   return refused;
 }
@@ -93,9 +63,10 @@ Refused ServedCall::check_share() {
   const double wait = serving_.tenants.seconds_to_wait(caller_, arrival_);
   if (wait > 0) {
     audit("limit", auditee(caller_), "RESOURCE_EXHAUSTED", "tokens_per_minute");
-    Refusal spent = exhausted(
-        fmt::format("tenant \"{}\" has spent its {} tokens a minute: try again in {:.1f} s",
-                    caller_.tenant_name, caller_.limits.tokens_per_minute, wait));
+    Refusal spent =
+        refuse(EndReason::kExhausted,
+               fmt::format("tenant \"{}\" has spent its {} tokens a minute: try again in {:.1f} s",
+                           caller_.tenant_name, caller_.limits.tokens_per_minute, wait));
     spent.retry_seconds = wait;
     return spent;
   }
@@ -108,14 +79,16 @@ Refused ServedCall::check_share() {
         caller_.visitor != 0
             ? fmt::format("the connection or address {}", std::string_view(caller_.peer))
             : fmt::format("tenant \"{}\"", caller_.tenant_name);
-    return exhausted(fmt::format(
-        "{} has its share of the queue, whose rest is for others: try again later", who));
+    return refuse(
+        EndReason::kExhausted,
+        fmt::format("{} has its share of the queue, whose rest is for others: try again later",
+                    who));
   }
   audit("limit", auditee(caller_), "RESOURCE_EXHAUSTED", "waiting");
-  return exhausted(
-      fmt::format("tenant \"{}\" has {} requests under way, as many as it may: wait "
-                  "for one of them to end",
-                  caller_.tenant_name, caller_.limits.waiting));
+  return refuse(EndReason::kExhausted,
+                fmt::format("tenant \"{}\" has {} requests under way, as many as it may: wait "
+                            "for one of them to end",
+                            caller_.tenant_name, caller_.limits.waiting));
 }
 
 // What one request of the tenant may be.
@@ -143,7 +116,7 @@ Refused ServedCall::check_size(const Request& request) const {
 Refused ServedCall::claim(const std::string& id) {
   if (id.empty() || id == id_) return {};
   if (!serving_.registry.name(caller_.tenant, id, this)) {
-    return Refusal{.code = Code::kExists,
+    return Refusal{.reason = EndReason::kExists,
                    .message = fmt::format(
                        "request_id must be unique among the requests under way, got {}", id),
                    .field = "request_id"};
@@ -156,8 +129,7 @@ Refused ServedCall::hold(int64_t message_bytes) {
   message_share_ = {};
   message_share_ = serving_.message_bytes.take(message_bytes, caller_.share());
   if (message_share_) return {};
-  return exhausted(
-      "the requests under way fill the memory that there is for them: try again later");
+  return refuse(EndReason::kRequestMemory);
 }
 
 // Everything that happens to the call, in the order it can happen.
@@ -214,9 +186,8 @@ void ServedCall::failed(const std::exception& error) {
   if (door_.finished()) throw;
   const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
   if (!memory) log_event(LogLevel::kError, "request_failed", {{"what", error.what()}});
-  end_early(
-      memory ? exhausted("the system gives no memory for the request: try again later")
-             : Refusal{.code = Code::kInternal, .message = "the server has failed on the request"});
+  end_early(memory ? refuse(EndReason::kNoMemory)
+                   : refuse(EndReason::kInternal, "the server has failed on the request"));
 }
 
 void ServedCall::end_early(Refusal refusal) {
@@ -286,12 +257,10 @@ Refused ServedCall::submit(ParsedRequest& parsed) {
   }
   if (admission == AdmissionQueue::Admission::kAccepted) return {};
   streams_.clear();
-  if (admission == AdmissionQueue::Admission::kClosed) {
-    return Refusal{.code = Code::kUnavailable,
-                   .message = "the server is draining: use another one"};
-  }
-  return exhausted(fmt::format("the queue is full with {} requests: try again later",
-                               serving_.queue.max_waiting()));
+  if (admission == AdmissionQueue::Admission::kClosed) return refuse(EndReason::kClosed);
+  return refuse(EndReason::kExhausted,
+                fmt::format("the queue is full with {} requests: try again later",
+                            serving_.queue.max_waiting()));
 }
 
 TokenStream::Gathered ServedCall::take(size_t stream) {
@@ -321,27 +290,22 @@ bool ServedCall::late() const {
 }
 
 Refusal ServedCall::reason_to_leave() const {
-  if (shutdown_) {
-    return {.code = Code::kUnavailable, .message = "the server is going down: use another one"};
-  }
-  if (aborted_) return {.code = Code::kCancelled, .message = "the request was aborted"};
-  if (late()) return {.code = Code::kDeadline, .message = "the call's deadline has passed"};
-  return {.code = Code::kCancelled, .message = "the client went away"};
+  if (shutdown_) return refuse(EndReason::kDraining);
+  if (aborted_) return refuse(EndReason::kCancelled, "the request was aborted");
+  return refuse(late() ? EndReason::kDeadline : EndReason::kClientGone);
 }
 
-Refused ServedCall::failure_of(const Ending& ending) const {
-  if (ending.why == Finish::kCancelled && withdrawn_) return reason_to_leave();
+Refused ServedCall::failure_of(const StreamEnd& ending) const {
+  if (ending.reason == EndReason::kCancelled && withdrawn_) return reason_to_leave();
   return refusal_of(ending);
 }
 
-void ServedCall::end(Refused refusal, const Ending* last) {
+void ServedCall::end(Refused refusal, const StreamEnd* last) {
   ended_ = true;
   refusal = serving_.report(std::move(refusal));
   door_.finish(refusal);
   if (!id_.empty()) serving_.registry.forget(caller_.tenant, id_);
-  if (last != nullptr && !is_refusal(last->why)) {
-    serving_.metrics.request_finished(metric_of(last->why));
-  }
+  if (last != nullptr) serving_.metrics.request_finished(last->reason);
   count(refusal);
   write_down(refusal, last);
 }
@@ -354,10 +318,10 @@ void ServedCall::count(const Refused& refusal) const {
   serving_.metrics.count_for(caller_.tenant_name, Of::kGeneratedTokens, generated_tokens_);
 }
 
-void ServedCall::write_down(const Refused& refusal, const Ending* last) {
+void ServedCall::write_down(const Refused& refusal, const StreamEnd* last) {
   trace_.ended(refusal, last, id_, caller_.tenant_name);
-  const Ending none;
-  const Ending& ending = last != nullptr ? *last : none;
+  const StreamEnd none;
+  const StreamEnd& ending = last != nullptr ? *last : none;
   const std::string peer = door_.peer();
   log_event(LogLevel::kInfo, "request_finished",
             {{"request_id", id_},
@@ -365,7 +329,7 @@ void ServedCall::write_down(const Refused& refusal, const Ending* last) {
              {"tenant", caller_.tenant_name},
              {"peer", peer.empty() ? std::string_view("local") : peer},
              {"code", code_name(refusal)},
-             {"reason", last != nullptr ? name_of(last->why) : std::string_view("refused")},
+             {"reason", last != nullptr ? row_of(last->reason).name : std::string_view("refused")},
              {"prompt_tokens", ending.prompt_tokens},
              {"generated_tokens", ending.generated_tokens},
              {"queue_seconds", ending.queue_seconds},

@@ -67,9 +67,9 @@ class ServedCall : public Strand, public CallRegistry::Call {
   TokenStream::Gathered take(size_t stream);  // what has gathered there
   // Nothing is looked at afterwards; what was sent is still written. `last`: the engine's words, if
   // it had any.
-  void end(Refused refusal, const Ending* last = nullptr);
+  void end(Refused refusal, const StreamEnd* last = nullptr);
   // Why an ending is no answer.
-  Refused failure_of(const Ending& ending) const;
+  Refused failure_of(const StreamEnd& ending) const;
 
   Serving& serving_;
   const Clock::time_point arrival_ = Clock::now();
@@ -96,7 +96,7 @@ class ServedCall : public Strand, public CallRegistry::Call {
   bool stalled() const;
   bool late() const;
   Refusal reason_to_leave() const;
-  void write_down(const Refused& refusal, const Ending* last);
+  void write_down(const Refused& refusal, const StreamEnd* last);
   void count(const Refused& refusal) const;
 
   Door& door_;

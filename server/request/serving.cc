@@ -148,19 +148,17 @@ Refused Serving::availability() const {
     case State::kServing:
       return {};
     case State::kLoading:
-      return Refusal{.code = Refusal::Code::kUnavailable,
-                     .message = "the server is loading its model: try again soon"};
+      return refuse(EndReason::kLoading);
     case State::kDraining:
       break;
   }
-  return Refusal{.code = Refusal::Code::kUnavailable,
-                 .message = "the server is draining: use another one"};
+  return refuse(EndReason::kClosed);
 }
 
 Refused Serving::report(Refused refusal) const {
   if (!refusal) return {};
-  metrics.request_failed(static_cast<int>(refusal->code));
-  if (refusal->code == Refusal::Code::kExhausted) {
+  metrics.request_failed(refusal->row().code);
+  if (refusal->row().retry == Retry::kLater) {
     const double seconds = refusal->retry_seconds.value_or(stats.expected_queue_seconds);
     refusal->retry_seconds = std::clamp(seconds, kSoonest, kLatest);
   }

@@ -8,6 +8,7 @@
 
 #include "server/identity/identity.h"
 #include "server/request/durability.h"
+#include "server/request/end_reason.h"
 #include "server/request/state_transfer.h"
 
 namespace recurve {
@@ -81,24 +82,13 @@ struct SessionCommand {
 };
 
 struct SessionResult {
-  enum class Status {
-    kOk,
-    kNotFound,
-    kBusy,
-    kExists,
-    kFull,
-    kInvalid,
-    kUnavailable,
-    kNothing,      // the session has absorbed nothing, and there is nothing to be exported
-    kConflict,     // the epoch is not the one that was expected
-    kUnsupported,  // there is no --state-dir
-    kLost,         // the session's state is damaged on the disk
-    kSealed,       // the key of the session's state is missing, for now
-    kOtherModel,   // the session's state is of another model
-    kLater,        // not an answer: it comes when it is on the disk
-    kWait,         // not an answer: asked again when there may be room
+  enum class Progress {
+    kEnded,
+    kCommitting,  // the result comes when it is on the disk
+    kWaiting,     // the command is to be run again when there may be room
   };
-  Status status = Status::kOk;
+  EndReason reason = EndReason::kDone;
+  Progress progress = Progress::kEnded;     // else nothing below is set
   std::string message = {};                 // what is wrong and what to change
   std::vector<SessionInfo> sessions = {};   // one, or the list in the order of names
   bool more = false;                        // kList: there are further ones

@@ -46,7 +46,7 @@ void say_when_done(SessionCommand* command) {
   command->done = [what, name, caller = command->caller,
                    done = std::move(command->done)](SessionResult result) {
     audit(what, auditee(caller), code_name(refusal_of(result)), name);
-    if (result.status == SessionResult::Status::kFull)
+    if (row_of(result.reason).code == Code::kResourceExhausted)
       audit("limit", auditee(caller), "RESOURCE_EXHAUSTED", what);
     if (done) done(std::move(result));
   };
@@ -75,13 +75,11 @@ Refused post(AdmissionQueue& queue, SessionCommand command) {
     case AdmissionQueue::Admission::kAccepted:
       return {};
     case AdmissionQueue::Admission::kClosed:
-      return Refusal{.code = Refusal::Code::kUnavailable,
-                     .message = "the server is draining: use another one"};
+      return refuse(EndReason::kClosed);
     case AdmissionQueue::Admission::kFull:
       break;
   }
-  return Refusal{.code = Refusal::Code::kExhausted,
-                 .message = "too many commands wait: try again later"};
+  return refuse(EndReason::kManyWaiting);
 }
 
 }  // namespace recurve

@@ -4,9 +4,10 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <string_view>
+
+#include "server/request/state_error.h"
 
 namespace recurve {
 
@@ -27,24 +28,9 @@ class ReadyState {
   virtual ~ReadyState() = default;
 };
 
-// Why what has come is no state for this server.
-class StateRefused : public std::runtime_error {
- public:
-  enum class Why {
-    kForeign,     // it is none, or one of a later version
-    kOtherModel,  // of another model, or of other types
-    kDamaged,     // not the bytes that were sent out
-  };
-  StateRefused(Why why, const std::string& what) : std::runtime_error(what), why_(why) {}
-  Why why() const { return why_; }
-
- private:
-  Why why_;
-};
-
-// Makes a state of the bytes that were written. Throws StateRefused. Any thread.
+// Makes a state of the bytes that were written. Throws StateError. Any thread.
 using ReadState = std::function<std::shared_ptr<const ReadyState>(std::string_view written)>;
-// Throws StateRefused if what begins so is no state for this server. Any thread.
+// Throws StateError if what begins so is no state for this server. Any thread.
 using CheckFront = std::function<void(std::string_view front)>;
 
 }  // namespace recurve

@@ -8,41 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "server/request/end_reason.h"
 #include "server/request/prefix_use.h"
 #include "server/request/session_command.h"
 #include "server/sampling/sampled_token.h"
 
 namespace recurve {
-
-// Why a stream ended.
-enum class Finish {
-  kLength,      // max_tokens reached, or a prompt that was only to be scored is through
-  kEos,         // the model ended the text
-  kStopId,      // a stop id of the request was sampled
-  kStopString,  // the door's side found a stop string and called stop_after()
-  kCancelled,   // cancel() was called
-  kDeadline,
-  // For too long nothing came of a prompt that is sent while it is absorbed, or nothing was read of
-  // an answer.
-  kStalled,
-  kNoSession,     // refused: no session of that name
-  kSessionBusy,   // refused: the session serves another request
-  kInvalid,       // refused: nothing to absorb, or more choices than slots
-  kOverloaded,    // refused, or given up: it would wait for too long
-  kConflict,      // refused: the session has another epoch than was expected
-  kOtherRequest,  // refused: a request of that id was answered, and asked for something else
-  kStateLost,     // refused: the session's state is damaged on the disk
-  kStateSealed,   // refused: the key of the session's state is missing, for now
-  kOtherModel,    // refused: the session's state is of another model
-  kFolderLost,    // refused: the folder of the durable session was deleted or replaced
-  kNotKept,       // the answer could not be written to the disk, and is taken back
-  kNoMemory,      // refused, or a further choice given up: the system gives no memory for it
-  kDraining,      // the server is going down
-  // Its constraint takes too long to follow, or lets nothing come that could.
-  kConstraint,
-  kInternal,  // the model gave no usable distribution (NaN), or a bug
-  kFailed,    // the engine has failed, and with it the server
-};
 
 // What the engine says once it has taken a request on, before anything is computed.
 struct Accepted {
@@ -53,8 +24,8 @@ struct Accepted {
 };
 
 // The last word on one choice of a request.
-struct Ending {
-  Finish why = Finish::kInternal;
+struct StreamEnd {
+  EndReason reason = EndReason::kInternal;
   int32_t stop_id = -1;      // the id that ended it, with kEos and kStopId
   std::string message = {};  // for refusals: what is wrong, what to change
   double retry_seconds = 0;  // with kOverloaded: when there may be room
@@ -85,7 +56,7 @@ class TokenStream {
     // Of the tokens absorbed as prompt, all but the first, in order: only if asked for.
     std::vector<SampledToken> prompt;
     std::vector<SampledToken> tokens;  // generated
-    std::optional<Ending> ending;      // once, last
+    std::optional<StreamEnd> ending;   // once, last
     bool was_full = false;             // the engine waits to hear that there is room again
     bool empty() const { return !accepted && prompt.empty() && tokens.empty() && !ending; }
   };
@@ -102,12 +73,12 @@ class TokenStream {
   void push(SampledToken token) {
     update([&] { add(std::move(token), &gathered_.tokens); });
   }
-  void finish(Ending ending) {
-    stalled_ = ending.why == Finish::kStalled;
+  void finish(StreamEnd ending) {
+    stalled_ = ending.reason == EndReason::kStalled;
     update([&] { gathered_.ending = std::move(ending); });
   }
   // Both at once, so that whoever takes the last token sees that it is the last.
-  void push_last(SampledToken token, Ending ending) {
+  void push_last(SampledToken token, StreamEnd ending) {
     update([&] {
       add(std::move(token), &gathered_.tokens);
       gathered_.ending = std::move(ending);

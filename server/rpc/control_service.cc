@@ -109,8 +109,7 @@ Refused ControlService::may_operate(const grpc::CallbackServerContext* call, Rol
                                     Identity* caller) const {
   Refused refused = context_.identify(call, least, caller);
   if (refused || context_.options.operators) return refused;
-  return Refusal{.code = Refusal::Code::kForbidden,
-                 .message = "operators have a listener of their own: ask at --admin"};
+  return refuse(EndReason::kForbidden, "operators have a listener of their own: ask at --admin");
 }
 
 grpc::ServerUnaryReactor* ControlService::GetModelInfo(grpc::CallbackServerContext* call,
@@ -185,8 +184,7 @@ grpc::ServerUnaryReactor* ControlService::Drain(grpc::CallbackServerContext* cal
                                                          : context_.serving.options.drain_seconds;
   Refused refused = check_deadline(seconds);
   if (!refused && !context_.serving.options.on_drain) {
-    refused = Refusal{.code = Refusal::Code::kUnsupported,
-                      .message = "this server is stopped by whoever started it"};
+    refused = refuse(EndReason::kUnsupported, "this server is stopped by whoever started it");
   }
   if (refused) return finish(context_, call, refused);
   audit("drain", auditee(caller), "OK", fmt::format("{} s", seconds));

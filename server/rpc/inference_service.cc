@@ -67,9 +67,8 @@ Refused abort_request(Serving& serving, const Identity& caller, bool others,
   if (!refused) refused = check_name("request_id", message.request_id());
   if (refused) return refused;
   if (!abort_any(serving.registry, caller, others, message.request_id())) {
-    return Refusal{
-        .code = Refusal::Code::kNotFound,
-        .message = fmt::format("no request \"{}\" is under way", cut(message.request_id()))};
+    return refuse(EndReason::kNotFound,
+                  fmt::format("no request \"{}\" is under way", cut(message.request_id())));
   }
   *response = serialise(v1::AbortResponse());
   return {};

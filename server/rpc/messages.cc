@@ -105,7 +105,7 @@ Refused parse(const grpc::ByteBuffer& buffer, google::protobuf::Message* message
   }
   std::vector<grpc::Slice> slices;
   if (!buffer.Dump(&slices).ok()) {
-    return Refusal{.code = Refusal::Code::kInternal, .message = "the message is lost"};
+    return refuse(EndReason::kInternal, "the message is lost");
   }
   std::string bytes;
   bytes.reserve(buffer.Length());

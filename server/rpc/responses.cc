@@ -1,23 +1,6 @@
 #include "server/rpc/responses.h"
 
 namespace recurve {
-namespace {
-
-v1::FinishReason reason_of(Finish why) {
-  switch (why) {
-    case Finish::kEos:
-      return v1::FINISH_REASON_EOS;
-    case Finish::kStopId:
-      return v1::FINISH_REASON_STOP_ID;
-    case Finish::kStopString:
-      return v1::FINISH_REASON_STOP_STRING;
-    default:
-      return v1::FINISH_REASON_LENGTH;
-  }
-}
-
-}  // namespace
-
 void fill(const RequestAccepted& accepted, const std::string& model, v1::PromptInfo* to) {
   to->set_request_id(accepted.request_id);
   to->set_model(model);
@@ -61,9 +44,9 @@ void fill(const AnswerDelta& delta, const Tokenizer& tokenizer, v1::Chunk* to) {
 void fill(const AnswerEnd& end, v1::GenerateFinal* to) {
   for (const ChoiceEnd& choice : end.choices) {
     v1::GenerateFinal::ChoiceFinal& final = *to->add_choices();
-    final.set_reason(reason_of(choice.why));
-    if (choice.why == Finish::kStopString) final.set_stop_string(choice.stop_string);
-    if (choice.why == Finish::kEos || choice.why == Finish::kStopId) {
+    final.set_reason(static_cast<v1::FinishReason>(choice.reason));
+    if (choice.reason == EndReason::kStopString) final.set_stop_string(choice.stop_string);
+    if (choice.reason == EndReason::kEos || choice.reason == EndReason::kStopId) {
       final.set_stop_id(choice.stop_id);
     }
     final.set_generated_tokens(choice.generated_tokens);
@@ -81,7 +64,7 @@ void fill(const CommitInfo& commit, v1::Commit* to) {
   to->set_position(commit.position);
 }
 
-void fill(const Ending& ending, v1::Usage* to) {
+void fill(const StreamEnd& ending, v1::Usage* to) {
   to->set_prompt_tokens(ending.prompt_tokens);
   to->set_generated_tokens(ending.generated_tokens);
   to->set_queue_seconds(ending.queue_seconds);

@@ -12,7 +12,7 @@ void fill(const RequestAccepted& accepted, const std::string& model, v1::PromptI
 void fill(const SampledToken& token, const Tokenizer& tokenizer, v1::TokenLogprob* to);
 void fill(const AnswerDelta& delta, const Tokenizer& tokenizer, v1::Chunk* to);
 void fill(const AnswerEnd& end, v1::GenerateFinal* to);
-void fill(const Ending& ending, v1::Usage* to);
+void fill(const StreamEnd& ending, v1::Usage* to);
 void fill(const CommitInfo& commit, v1::Commit* to);
 
 }  // namespace recurve

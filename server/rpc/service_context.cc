@@ -53,11 +53,10 @@ Refused ServiceContext::identify(const grpc::CallbackServerContext* call, Role l
   return check_role(*caller, least);
 }
 
-// The codes are gRPC's by their numbers: see Refusal.
 grpc::Status ServiceContext::status_for(grpc::CallbackServerContext* call,
                                         const Refused& refusal) const {
   if (!refusal) return {};
-  if (refusal->code == Refusal::Code::kUnavailable) {
+  if (refusal->row().code == Code::kUnavailable) {
     // gRPC has this code for a connection that was lost, too; only the server sends this with it.
     const bool loading = serving.state() == Serving::State::kLoading;
     call->AddTrailingMetadata("recurve-state", loading ? "loading" : "draining");
@@ -67,7 +66,7 @@ grpc::Status ServiceContext::status_for(grpc::CallbackServerContext* call,
     call->AddTrailingMetadata("grpc-retry-pushback-ms",
                               fmt::format("{:.0f}", 1000 * *refusal->retry_seconds));
   }
-  return {static_cast<grpc::StatusCode>(refusal->code), cut(refusal->message, kMostSaid)};
+  return {static_cast<grpc::StatusCode>(refusal->row().code), cut(refusal->message, kMostSaid)};
 }
 
 }  // namespace recurve

@@ -15,18 +15,9 @@ namespace {
 
 constexpr uint64_t kChunk = uint64_t{1} << 20;
 
-Refusal no_memory() {
-  return {.code = Refusal::Code::kExhausted,
-          .message = "the system gives no memory for the state: try again later"};
-}
-
-Refusal refusal_of(const StateRefused& error) {
-  using Why = StateRefused::Why;
-  const Refusal::Code code = error.why() == Why::kDamaged      ? Refusal::Code::kDataLoss
-                             : error.why() == Why::kOtherModel ? Refusal::Code::kBusy
-                                                               : Refusal::Code::kInvalid;
-  return {.code = code,
-          .message = fmt::format("what was sent cannot become a session here: {}", error.what())};
+Refusal refusal_of(const StateError& error) {
+  return refuse(error.reason(),
+                fmt::format("what was sent cannot become a session here: {}", error.what()));
 }
 
 }  // namespace
@@ -62,7 +53,7 @@ void ExportCall::run() {
   try {
     begin();
   } catch (const std::bad_alloc&) {
-    finish(no_memory());
+    finish(refuse(EndReason::kNoMemory));
   }
 }
 
@@ -88,11 +79,11 @@ void ExportCall::write_next() {
 }
 
 void ExportCall::OnWriteDone(bool ok) {
-  if (!ok) return finish(Refusal{.code = Refusal::Code::kCancelled, .message = "nobody reads it"});
+  if (!ok) return finish(refuse(EndReason::kClientGone));
   try {
     write_next();
   } catch (const std::bad_alloc&) {
-    finish(no_memory());
+    finish(refuse(EndReason::kNoMemory));
   }
 }
 
@@ -120,8 +111,7 @@ void ImportCall::OnReadDone(bool ok) {
               this, written_.size(), static_cast<size_t>(context_.serving.options.max_tokenising),
               caller_.share()))
         return;
-      return finish(Refusal{.code = Refusal::Code::kExhausted,
-                            .message = "too many calls wait: try again later"});
+      return finish(refuse(EndReason::kManyWaiting));
     }
     v1::ImportRequest message;
     Refused refused = parse(incoming_, &message);
@@ -130,7 +120,7 @@ void ImportCall::OnReadDone(bool ok) {
     if (too_long_) return OnReadDone(false);
     StartRead(&incoming_);
   } catch (const std::bad_alloc&) {
-    finish(no_memory());
+    finish(refuse(EndReason::kNoMemory));
   }
 }
 
@@ -146,10 +136,10 @@ Refused ImportCall::take(const v1::ImportRequest& message) {
     if (Refused refused = prepare(&command_)) return refused;
     share_ = context_.serving.message_bytes.take(static_cast<int64_t>(most), caller_.share());
     if (!share_) {
-      return Refusal{.code = Refusal::Code::kExhausted,
-                     .message = fmt::format("a state may take {} bytes, and --request-memory has "
-                                            "no room for them now: try again later",
-                                            most)};
+      return refuse(EndReason::kExhausted,
+                    fmt::format("a state may take {} bytes, and --request-memory has "
+                                "no room for them now: try again later",
+                                most));
     }
   }
   too_long_ = message.data().size() > most - written_.size();
@@ -167,7 +157,7 @@ void ImportCall::run() {
   try {
     refused = check();
   } catch (const std::bad_alloc&) {
-    refused = no_memory();
+    refused = refuse(EndReason::kNoMemory);
   }
   if (refused) return finish(std::move(refused));
   hand_over();
@@ -183,7 +173,7 @@ Refused ImportCall::check() {
                      info.most_written_bytes);
     }
     command_.state = info.read_state(written_);
-  } catch (const StateRefused& error) {
+  } catch (const StateError& error) {
     return refusal_of(error);
   }
   std::string().swap(written_);

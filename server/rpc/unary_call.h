@@ -39,8 +39,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Executor::Task 
     const auto bytes = static_cast<size_t>(message_bytes);
     const auto most = static_cast<size_t>(context_.serving.options.max_tokenising);
     if (message_share_ && context_.serving.text.try_post(this, bytes, most, caller.share())) return;
-    finish(Refusal{.code = Refusal::Code::kExhausted,
-                   .message = "too many calls wait: try again later"});
+    finish(refuse(EndReason::kManyWaiting));
   }
   WorkLimits limits() const { return context_.serving.rules.limits(&unwanted_); }
 
@@ -52,26 +51,21 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Executor::Task 
   void OnDone() override { delete this; }
 
  private:
-  void run() override { finish(unwanted_ ? left() : wanted_answer()); }
+  void run() override { finish(unwanted_ ? refuse(EndReason::kClientGone) : wanted_answer()); }
 
   Refused wanted_answer() {
     try {
       return answer_();
     } catch (const WorkUnwanted&) {
-      return left();
+      return refuse(EndReason::kClientGone);
     } catch (const TextRefused& error) {
       return invalid("text", "{}", error.what());
     } catch (const std::bad_alloc&) {
-      return Refusal{.code = Refusal::Code::kExhausted,
-                     .message = "the system gives no memory for the call: try again later"};
+      return refuse(EndReason::kNoMemory);
     } catch (const std::exception& error) {
       log_event(LogLevel::kError, "request_failed", {{"what", error.what()}});
-      return Refusal{.code = Refusal::Code::kInternal,
-                     .message = "the server has failed on the call"};
+      return refuse(EndReason::kInternal, "the server has failed on the call");
     }
-  }
-  static Refusal left() {
-    return {.code = Refusal::Code::kCancelled, .message = "the client went away"};
   }
 
   ServiceContext& context_;

@@ -10,10 +10,10 @@
 namespace recurve {
 namespace {
 
-using Status = SessionResult::Status;
+using Progress = SessionResult::Progress;
 
-SessionResult refuse(Status status, std::string message) {
-  return {.status = status, .message = std::move(message)};
+SessionResult refuse(EndReason reason, std::string message) {
+  return {.reason = reason, .message = std::move(message)};
 }
 
 // Longer than any server runs, and short enough for the clock.
@@ -21,12 +21,12 @@ constexpr double kLongestTtl = 1e9;
 
 SessionResult exists(const std::string& name) {
   return refuse(
-      Status::kExists,
+      EndReason::kExists,
       fmt::format("there is a session \"{}\" already: close it or take another name", name));
 }
 
 SessionResult no_mark(const Session& session, const std::string& mark) {
-  return refuse(Status::kNotFound,
+  return refuse(EndReason::kNotFound,
                 fmt::format("session \"{}\" has no mark \"{}\"", session.name, mark));
 }
 
@@ -37,12 +37,12 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
   const bool makes =
       command.kind == Kind::kOpen || command.kind == Kind::kFork || command.kind == Kind::kImport;
   if (makes && has_its_sessions(command)) {
-    return refuse(Status::kFull,
+    return refuse(EndReason::kExhausted,
                   fmt::format("tenant \"{}\" has {} sessions, as many as it may: close some",
                               command.caller.tenant_name, command.caller.limits.sessions));
   }
   if (const std::string full = no_share(command); !full.empty()) {
-    return refuse(Status::kFull, full);
+    return refuse(EndReason::kExhausted, full);
   }
   if (command.kind == Kind::kOpen) return open(command, now);
   if (command.kind == Kind::kList) return list(command, now);
@@ -50,24 +50,24 @@ SessionResult SessionStore::run(const SessionCommand& command, Clock::time_point
 
   Session* session = find(command.name, command.caller.tenant);
   if (session == nullptr) {
-    return refuse(Status::kNotFound,
+    return refuse(EndReason::kNoSession,
                   fmt::format("there is no session \"{}\": open it first", command.name));
   }
   if (command.kind == Kind::kGet) return described(*session, now);
   if (auto refused = refuse_unusable(*session, command.kind)) return *refused;
   if (command.expected_epoch && *command.expected_epoch != session->epoch) {
-    return refuse(Status::kConflict,
+    return refuse(EndReason::kConflict,
                   fmt::format("session \"{}\" has epoch {}, and {} was expected: look at it again",
                               command.name, session->epoch, *command.expected_epoch));
   }
   if (session->durable()) {
     if (std::string lost = archive_->lost(); !lost.empty()) {
-      return refuse(Status::kUnavailable, std::move(lost));
+      return refuse(EndReason::kFolderLost, std::move(lost));
     }
   }
-  if (session->loading) return refuse(Status::kWait, "");
+  if (session->loading) return SessionResult{.progress = Progress::kWaiting};
   if (session->busy) {
-    return refuse(Status::kBusy,
+    return refuse(EndReason::kSessionBusy,
                   fmt::format("session \"{}\" is serving a request: wait for its end or cancel it",
                               command.name));
   }
@@ -142,20 +142,16 @@ SessionResult SessionStore::open(const SessionCommand& command, Clock::time_poin
 // Sends for the state, which is on the disk alone: the command waits for it, or is refused where it
 // did not come. Nothing: there is no room for it.
 std::optional<SessionResult> SessionStore::bring_for_command(Session& session) {
-  using Fate = Archive::Loaded::Fate;
   if (const auto failed = std::move(session.not_loaded)) {
     if (auto lost = unusable(session)) return lost;
-    const Status status = failed->fate == Fate::kSealed       ? Status::kSealed
-                          : failed->fate == Fate::kOtherModel ? Status::kOtherModel
-                                                              : Status::kFull;
-    return refuse(status, fmt::format("the state of session \"{}\" cannot be read: {}",
-                                      session.name, failed->error));
+    return refuse(failed->reason, fmt::format("the state of session \"{}\" cannot be read: {}",
+                                              session.name, failed->error));
   }
   const auto done = [&session](const Archive::Loaded& loaded) {
     if (!loaded.error.empty()) session.not_loaded = std::make_unique<Archive::Loaded>(loaded);
   };
   if (bring(session, done) == Room::kNone) return std::nullopt;
-  return refuse(Status::kWait, "");
+  return SessionResult{.progress = Progress::kWaiting};
 }
 
 // A durable one has its state on the disk, with which the new one can begin.
@@ -164,7 +160,7 @@ SessionResult SessionStore::fork(Session& session, const SessionCommand& command
   if (sessions_.contains({session.tenant, command.other})) return exists(command.other);
   const Durability durability = command.durability.value_or(session.durability);
   SessionResult refused = refuse_durable(durability);
-  if (refused.status != Status::kOk) return refused;
+  if (refused.reason != EndReason::kDone) return refused;
   const bool stored = session.at.stored && session.at.stored->durable();
   const bool needs_image = durability != Durability::kNone && !stored;
   if (needs_image && session.tier() == Tier::kDisk) {
@@ -287,13 +283,13 @@ SessionResult SessionStore::list(const SessionCommand& command, Clock::time_poin
 SessionResult SessionStore::export_state(Session& session, const SessionCommand& command,
                                          Clock::time_point now) {
   if (session.tier() == Tier::kEmpty) {
-    return refuse(Status::kNothing,
+    return refuse(EndReason::kEmptySession,
                   fmt::format("session \"{}\" has absorbed nothing: there is no state of it yet",
                               command.name));
   }
   if (session.tier() == Tier::kDisk) {
     if (const auto waits = bring_for_command(session)) return *waits;
-    return refuse(Status::kFull,
+    return refuse(EndReason::kExhausted,
                   "there is no host memory for the session's state, which is on the disk: try "
                   "again later, or raise --session-memory");
   }
@@ -303,7 +299,7 @@ SessionResult SessionStore::export_state(Session& session, const SessionCommand&
   result.state = source_of(header_of(session.at), session.at.image);
   if (pool_.copied(pool_.asked())) return result;
   exporting_.push_back({pool_.asked(), std::move(result), command.done});
-  return {.status = Status::kLater};
+  return {.progress = Progress::kCommitting};
 }
 
 SessionResult SessionStore::import_state(const SessionCommand& command, Clock::time_point now) {
@@ -319,7 +315,7 @@ SessionResult SessionStore::insert(const SessionCommand& command, Key key,
                                    Clock::time_point now) {
   if (sessions_.contains(key)) return exists(key.name);
   SessionResult refused = refuse_durable(durability);
-  if (refused.status != Status::kOk) return refused;
+  if (refused.reason != EndReason::kDone) return refused;
   if (auto full = no_room(key.name, parent, disk_for(durability))) return *full;
   const double otherwise = durability == Durability::kNone ? limits_.default_ttl_seconds : 0;
   const double ttl = std::min(command.ttl_seconds.value_or(otherwise), kLongestTtl);

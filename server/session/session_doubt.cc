@@ -6,8 +6,6 @@
 
 namespace recurve {
 
-using Status = SessionResult::Status;
-
 // The mark of the last position whose state may still be read, where that of the session cannot.
 const std::pair<const std::string, Snapshot>* SessionStore::last_whole_mark(
     const Session& session) const {
@@ -30,14 +28,14 @@ int64_t SessionStore::position_still_there(const Session& session) const {
 std::optional<SessionResult> SessionStore::unusable(const Session& session) const {
   if (session.other_model) {
     return SessionResult{
-        .status = Status::kOtherModel,
+        .reason = EndReason::kOtherModel,
         .message = fmt::format("session \"{}\" cannot be used here: {}: serve that, or close it",
                                session.name, *session.other_model)};
   }
   if (!session.in_doubt && !session.state_lost) return std::nullopt;
   const char* lost = session.state_lost ? "its state is damaged" : "acknowledged turns may be lost";
   return SessionResult{
-      .status = Status::kLost,
+      .reason = EndReason::kStateLost,
       .message = fmt::format("session \"{}\": {}; position {} is still there: accept that, or "
                              "close it",
                              session.name, lost, position_still_there(session))};
@@ -61,7 +59,7 @@ SessionResult SessionStore::accept(Session& session, const SessionCommand& comma
   if (session.tier() == Tier::kDisk && !session.state_lost) {
     const auto waits = bring_for_command(session);
     if (!waits) {
-      return refuse(Status::kFull,
+      return refuse(EndReason::kExhausted,
                     "there is no host memory to read the session's state: try later");
     }
     if (!session.state_lost) return *waits;

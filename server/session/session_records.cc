@@ -14,7 +14,6 @@ namespace recurve {
 namespace {
 
 using nlohmann::json;
-using Status = SessionResult::Status;
 
 // The keys of records: "owner", whose text is how often a server has taken the folder, "model ID",
 // and "session TENANT/NAME", whose text is JSON:
@@ -278,12 +277,12 @@ SessionResult SessionStore::commit_then_tell(Session& session, Proposal proposal
            touch(session, now);
            SessionResult result = described(session, now);
            if (!error.empty()) {
-             result = {.status = Status::kFull, .message = error};
+             result = {.reason = EndReason::kExhausted, .message = error};
              if (is_new) erase(session);
            }
            if (tell) tell(std::move(result));
          });
-  return {.status = Status::kLater};
+  return {.progress = SessionResult::Progress::kCommitting};
 }
 
 SessionResult SessionStore::remove_then_tell(Session& session, const SessionCommand& command,
@@ -296,11 +295,11 @@ SessionResult SessionStore::remove_then_tell(Session& session, const SessionComm
           if (outcome.error.empty()) {
             erase(session);
           } else {
-            result = {.status = Status::kFull, .message = outcome.error};
+            result = {.reason = EndReason::kExhausted, .message = outcome.error};
           }
           if (tell) tell(std::move(result));
         });
-  return {.status = Status::kLater};
+  return {.progress = SessionResult::Progress::kCommitting};
 }
 
 void SessionStore::commit_turn(Session& session, StateSlot slot, Snapshot at, StateAnswer answer,

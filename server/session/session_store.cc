@@ -10,8 +10,6 @@
 namespace recurve {
 namespace {
 
-using Status = SessionResult::Status;
-
 // Of durable sessions' answers: so many ids are planned for on the disk.
 constexpr int64_t kPlannedAnswer = 4096;
 // Closed in one go: the engine has other things to do between two steps.
@@ -178,7 +176,7 @@ SessionInfo SessionStore::describe(const Session& session, Clock::time_point now
 }
 
 SessionResult SessionStore::described(const Session& session, Clock::time_point now) const {
-  SessionResult result{.status = Status::kOk};
+  SessionResult result;
   result.sessions.push_back(describe(session, now));
   return result;
 }
@@ -256,8 +254,8 @@ template <typename Why>
 std::optional<SessionResult> SessionStore::no_room_of(int64_t wanted, bool fits, const Why& why) {
   const Room room = fits ? make_room(wanted, For::kNew) : Room::kNone;
   if (room == Room::kThere) return std::nullopt;
-  if (room == Room::kComing) return SessionResult{.status = Status::kWait};
-  return SessionResult{.status = Status::kFull, .message = why()};
+  if (room == Room::kComing) return SessionResult{.progress = SessionResult::Progress::kWaiting};
+  return SessionResult{.reason = EndReason::kExhausted, .message = why()};
 }
 
 std::optional<SessionResult> SessionStore::no_room(std::string_view name, std::string_view parent,
@@ -291,17 +289,17 @@ std::optional<SessionResult> SessionStore::no_room_to_empty(const Session& sessi
 SessionResult SessionStore::refuse_durable(Durability durability) const {
   if (durability == Durability::kNone) return {};
   if (archive_ == nullptr) {
-    return {.status = Status::kUnsupported,
+    return {.reason = EndReason::kUnsupported,
             .message =
                 "this server keeps no sessions: start it with --state-dir, or leave out "
                 "durability"};
   }
   if (std::string lost = archive_->lost(); !lost.empty()) {
-    return {.status = Status::kUnavailable, .message = std::move(lost)};
+    return {.reason = EndReason::kFolderLost, .message = std::move(lost)};
   }
   const int64_t left = limits_.disk_bytes - disk_reserved_;
   if (disk_each_ <= left && moved_ <= disk_places(disk_each_)) return {};
-  return {.status = Status::kFull,
+  return {.reason = EndReason::kExhausted,
           .message = fmt::format(
               "durable sessions reserve {} of the {} bytes that --state-disk has for sessions, {} "
               "states have moved there for want of memory, and one more takes {}: close some, or "

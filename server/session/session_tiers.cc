@@ -146,7 +146,7 @@ SessionStore::Room SessionStore::bring(Session& session, OnBrought done) {
         {
           const Change change(*this, session);
           session.loading = session.busy = false;
-          session.state_lost = loaded.fate == Archive::Loaded::Fate::kLost;
+          session.state_lost = loaded.reason == EndReason::kStateLost;
           if (loaded.error.empty()) {
             session.at.image = image;
             session.at.history = TokenHistory::of(std::move(loaded.header.history));

@@ -50,17 +50,6 @@ class ImageSource final : public StateSource {
   std::optional<StateFrame> frame_;
 };
 
-StateRefused::Why why_of(StateError::Kind kind) {
-  switch (kind) {
-    case StateError::Kind::kOtherModel:
-      return StateRefused::Why::kOtherModel;
-    case StateError::Kind::kDamaged:
-      return StateRefused::Why::kDamaged;
-    default:
-      return StateRefused::Why::kForeign;
-  }
-}
-
 }  // namespace
 
 std::shared_ptr<StateSource> source_of(StateHeader header, StateImage image) {
@@ -74,32 +63,22 @@ ReadState state_reader(StateHeader wanted) {
       std::memcpy(to.data(), written.data() + offset, to.size());
     };
     const auto state = std::make_shared<ImportedState>();
-    try {
-      StateHeader header = read_state(written.size(), read, wanted, made.rooms);
-      if (header.position < 1) {
-        throw StateRefused(StateRefused::Why::kForeign, "a state must have absorbed something");
-      }
-      state->at.position = header.position;
-      state->at.pending = header.pending;
-      header.history.resize(
-          std::min(header.history.size(), TokenHistory::most_bytes(wanted.vocab) / 8));
-      state->at.history = TokenHistory::of(std::move(header.history));
-    } catch (const StateError& error) {
-      throw StateRefused(why_of(error.kind()), error.what());
+    StateHeader header = read_state(written.size(), read, wanted, made.rooms);
+    if (header.position < 1) {
+      throw StateError(EndReason::kForeignState, "a state must have absorbed something");
     }
+    state->at.position = header.position;
+    state->at.pending = header.pending;
+    header.history.resize(
+        std::min(header.history.size(), TokenHistory::most_bytes(wanted.vocab) / 8));
+    state->at.history = TokenHistory::of(std::move(header.history));
     state->at.image = made.image;
     return state;
   };
 }
 
 CheckFront front_checker(StateHeader wanted) {
-  return [wanted = std::move(wanted)](std::string_view front) {
-    try {
-      check_front(front, wanted);
-    } catch (const StateError& error) {
-      throw StateRefused(why_of(error.kind()), error.what());
-    }
-  };
+  return [wanted = std::move(wanted)](std::string_view front) { check_front(front, wanted); };
 }
 
 }  // namespace recurve

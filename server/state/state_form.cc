@@ -19,8 +19,6 @@
 namespace recurve {
 namespace {
 
-using Kind = StateError::Kind;
-
 // Read in one go: as much as a core's cache holds, so that checksums find it there.
 constexpr size_t kRead = size_t{1} << 18;
 // States from so many bytes on are read by two threads, in parts.
@@ -77,15 +75,16 @@ bool same(const StateArray& a, const StateArray& b) {
 
 void check_fits(const StateHeader& found, const StateHeader& wanted) {
   const auto differs = [](const char* what, const auto& theirs, const auto& ours) {
-    refuse_state(Kind::kOtherModel, fmt::format("it is of a server with {} {}, and this one has {}",
-                                                what, theirs, ours));
+    refuse_state(
+        EndReason::kOtherModel,
+        fmt::format("it is of a server with {} {}, and this one has {}", what, theirs, ours));
   };
   if (found.model != wanted.model) differs("the model", found.model, wanted.model);
   if (found.weights != wanted.weights) differs("weights in", found.weights, wanted.weights);
   if (found.chunk != wanted.chunk) differs("prompts cut every", found.chunk, wanted.chunk);
   const auto &a = found.layout.arrays, &b = wanted.layout.arrays;
   if (!std::equal(a.begin(), a.end(), b.begin(), b.end(), same)) {
-    refuse_state(Kind::kOtherModel,
+    refuse_state(EndReason::kOtherModel,
                  "its arrays are not those of this server's states: see --state, and the model");
   }
 }

@@ -4,12 +4,12 @@
 #include <functional>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "model/state/state_image.h"
+#include "server/request/state_error.h"
 
 namespace recurve {
 
@@ -87,23 +87,6 @@ struct StateHeader {
   std::vector<int32_t> answer_ids = {};
   StateLayout layout = {};    // of the state: without the two arrays above
   int32_t vocab = INT32_MAX;  // ids are below it: of what is wanted alone, and not written
-};
-
-// Why a written state cannot be used.
-class StateError : public std::runtime_error {
- public:
-  enum class Kind {
-    kForeign,     // it is no state of ours
-    kNewer,       // of a version that this program does not know
-    kDamaged,     // bytes are missing, or are not those that were written
-    kOtherModel,  // of another model, or of other types
-    kImpossible,  // it has numbers that no state of this model has
-  };
-  StateError(Kind kind, const std::string& what) : std::runtime_error(what), kind_(kind) {}
-  Kind kind() const { return kind_; }
-
- private:
-  Kind kind_;
 };
 
 // The bytes in front of a state's pieces and behind them.

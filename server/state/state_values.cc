@@ -12,7 +12,7 @@ namespace {
 
 template <typename... Args>
 [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
-  refuse_state(StateError::Kind::kImpossible, fmt::format(format, std::forward<Args>(args)...));
+  refuse_state(EndReason::kForeignState, fmt::format(format, std::forward<Args>(args)...));
 }
 
 // Whether a number has an exponent of ones alone: it is NaN or infinite then.

@@ -15,7 +15,6 @@ namespace recurve {
 namespace {
 
 using nlohmann::json;
-using Kind = StateError::Kind;
 
 static_assert(std::endian::native == std::endian::little, "numbers are written as they lie");
 
@@ -201,7 +200,7 @@ void parse_pieces(const json& all, WrittenHeader* parsed) {
 uint32_t parse_version(const std::byte* fixed) {
   const auto version = get<uint32_t>(fixed + 8);
   if (version > kStateVersion) {
-    refuse_state(Kind::kNewer,
+    refuse_state(EndReason::kForeignState,
                  fmt::format("it is written in version {} of the form, and this program "
                              "reads up to version {}: use a newer one",
                              version, kStateVersion));
@@ -237,10 +236,11 @@ std::string json_of(const StateHeader& header, const std::vector<Summed>& pieces
 
 WrittenHeader parse_header(uint64_t bytes, const ReadAt& read) {
   std::byte fixed[kStateFixed];
-  if (bytes < kStateFixed) refuse_state(Kind::kForeign, "it is no state: it is too short for one");
+  if (bytes < kStateFixed)
+    refuse_state(EndReason::kForeignState, "it is no state: it is too short for one");
   read(0, fixed);
   if (std::memcmp(fixed, kStateMagic.data(), kStateMagic.size()) != 0) {
-    refuse_state(Kind::kForeign, "it is no state: it does not begin as one");
+    refuse_state(EndReason::kForeignState, "it is no state: it does not begin as one");
   }
   const uint32_t version = parse_version(fixed);
   const auto header_bytes = get<uint32_t>(fixed + 12);

@@ -43,11 +43,11 @@ uint64_t written_bytes(uint32_t version, uint64_t header, uint64_t data);
 // How many checksums version 1 has of so many bytes of data.
 uint64_t state_parts(uint64_t data);
 
-[[noreturn]] inline void refuse_state(StateError::Kind kind, const std::string& what) {
-  throw StateError(kind, what);
+[[noreturn]] inline void refuse_state(EndReason reason, const std::string& what) {
+  throw StateError(reason, what);
 }
 [[noreturn]] inline void refuse_damaged(const std::string& what) {
-  refuse_state(StateError::Kind::kDamaged, what);
+  refuse_state(EndReason::kStateLost, what);
 }
 
 }  // namespace recurve

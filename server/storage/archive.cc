@@ -120,28 +120,25 @@ void Archive::observe(Call call, Clock::time_point asked, bool failed) const {
 
 Archive::Loaded Archive::load_now(const StoredPtr& state,
                                   const std::function<StateHeader()>& read) {
+  const auto failed = [&](const std::exception& error, EndReason reason) {
+    try {
+      if (reason == EndReason::kStateLost) store_.set_aside(*state);
+    } catch (const std::exception&) {  // it stays where it is
+    }
+    return Loaded{.header = {}, .error = error.what(), .reason = reason};
+  };
   Loaded loaded;
   try {
     loaded.header = read();
   } catch (const StateError& error) {
-    const bool other = error.kind() == StateError::Kind::kOtherModel;
-    loaded = {.header = {},
-              .error = error.what(),
-              .fate = other ? Loaded::Fate::kOtherModel : Loaded::Fate::kLost};
-    try {
-      if (!other) store_.set_aside(*state);
-    } catch (const std::exception&) {  // it stays where it is
-    }
+    const bool other = error.reason() == EndReason::kOtherModel;
+    return failed(error, other ? EndReason::kOtherModel : EndReason::kStateLost);
   } catch (const FileDamaged& error) {
-    loaded = {.header = {}, .error = error.what(), .fate = Loaded::Fate::kLost};
-    try {
-      store_.set_aside(*state);
-    } catch (const std::exception&) {  // it stays where it is
-    }
+    return failed(error, EndReason::kStateLost);
   } catch (const KeyMissing& error) {
-    loaded = {.header = {}, .error = error.what(), .fate = Loaded::Fate::kSealed};
+    return failed(error, EndReason::kStateSealed);
   } catch (const std::exception& error) {
-    loaded = {.header = {}, .error = error.what()};
+    return failed(error, EndReason::kNoMemory);
   }
   return loaded;
 }

@@ -22,15 +22,11 @@ class Archive {
   using Committed = std::function<void(StateStore::Outcome outcome)>;
   // What was read; or a sentence that says why not, and what that means for the state.
   struct Loaded {
-    enum class Fate {
-      kThere,       // the system refused for now
-      kLost,        // for ever: it is damaged
-      kSealed,      // until its tenant's key is there again
-      kOtherModel,  // until a server of its model reads it
-    };
     StateHeader header = {};
     std::string error = {};
-    Fate fate = Fate::kThere;
+    // kNoMemory: the system refused for now. kStateLost: for ever. kStateSealed: until the tenant's
+    // key is there again. kOtherModel: until a server of that model reads it.
+    EndReason reason = EndReason::kDone;
   };
   using OnLoaded = std::function<void(Loaded loaded)>;
 

@@ -11,7 +11,7 @@ namespace recurve {
 namespace {
 
 [[noreturn]] void refuse_gone() {
-  throw StateError(StateError::Kind::kDamaged, "its file is gone, or has been cut off");
+  throw StateError(EndReason::kStateLost, "its file is gone, or has been cut off");
 }
 
 }  // namespace
@@ -72,7 +72,7 @@ StateHeader StateStore::read_header(const StoredState& state) {
 
 void StateStore::check_is(const StoredState& state, const StateHeader& found) const {
   if (found.id == state.id()) return;
-  throw StateError(StateError::Kind::kDamaged,
+  throw StateError(EndReason::kStateLost,
                    fmt::format("its file holds state {} where {} must be: files were exchanged",
                                found.id, state.id()));
 }

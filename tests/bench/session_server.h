@@ -23,7 +23,7 @@ inline void open_session(AdmissionQueue& queue, const std::string& name, Durabil
               .name = name,
               .durability = durability,
               .done = [&](SessionResult result) { opened.set_value(std::move(result)); }});
-  CHECK(opened.get_future().get().status == SessionResult::Status::kOk);
+  CHECK(opened.get_future().get().reason == EndReason::kDone);
 }
 
 // A server without doors, over a folder.
@@ -99,7 +99,7 @@ class SessionServer {
         const double now = seconds_between(began, Clock::now());
         if (!news.tokens.empty() && times[s].first == 0) times[s].first = now;
         if (!news.ending) continue;
-        CHECK(news.ending->why == Finish::kLength);
+        CHECK(news.ending->reason == EndReason::kLength);
         times[s].last = now;
         ++ended;
       }

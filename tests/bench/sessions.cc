@@ -63,7 +63,7 @@ class Talkers {
   bool answered() {
     if (ended_) return true;
     const auto ending = stream_->take().ending;
-    CHECK(!ending || ending->why == Finish::kLength);
+    CHECK(!ending || ending->reason == EndReason::kLength);
     ended_ = ending.has_value();
     return ended_;
   }

@@ -52,7 +52,7 @@ void make_sessions(Backend& backend, StatePool& pool, const std::filesystem::pat
                                 .name = name_of(s),
                                 .durability = Durability::kLocal,
                                 .done = [](const SessionResult&) {}};
-      CHECK(store.run(open, Clock::now()).status == SessionResult::Status::kLater);
+      CHECK(store.run(open, Clock::now()).progress == SessionResult::Progress::kCommitting);
     }
     store.finish_work();
     for (int s = first; s < end; ++s) {

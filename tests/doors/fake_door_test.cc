@@ -21,7 +21,6 @@ namespace recurve::testing::fake_door_test {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
-using Code = Refusal::Code;
 using Kind = SessionCommand::Kind;
 
 constexpr int32_t kBos = FakeTokenizer::kBos, kEos = FakeTokenizer::kEos;
@@ -106,7 +105,7 @@ TEST_F(FakeDoorTest, ATextGetsItsAnswer) {
   EXPECT_THAT(door->ids(), SizeIs(30));
   EXPECT_THAT(door->all<AnswerDelta>()[0].tokens[0].top, SizeIs(1));
   ASSERT_THAT(door->last().choices, SizeIs(1));
-  EXPECT_EQ(door->last().choices[0].why, Finish::kLength);
+  EXPECT_EQ(door->last().choices[0].reason, EndReason::kLength);
   EXPECT_EQ(door->last().usage.generated_tokens, 30);
 }
 
@@ -128,13 +127,13 @@ TEST_F(FakeDoorTest, AStopStringEndsTheTextInFrontOfIt) {
   asked.stop_strings = {whole.substr(10, 4)};
   const auto door = ask(asked);
   EXPECT_EQ(door->text(), whole.substr(0, whole.find(asked.stop_strings[0])));
-  EXPECT_EQ(door->last().choices.at(0).why, Finish::kStopString);
+  EXPECT_EQ(door->last().choices.at(0).reason, EndReason::kStopString);
   EXPECT_EQ(door->last().choices[0].stop_string, asked.stop_strings[0]);
 }
 
 TEST_F(FakeDoorTest, ASessionGoesOnWhereItsTextEnded) {
   start();
-  ASSERT_EQ(command({.kind = Kind::kOpen, .name = "s"}).status, SessionResult::Status::kOk);
+  ASSERT_EQ(command({.kind = Kind::kOpen, .name = "s"}).reason, EndReason::kDone);
   TextRequest asked = request("once", 5);
   asked.session = "s";
   ask(asked);
@@ -176,7 +175,7 @@ TEST_F(FakeDoorTest, AClientThatLeavesEndsItsRequest) {
   door.leave();
   ASSERT_TRUE(door.wait_for_end());
   ASSERT_TRUE(door.refusal());
-  EXPECT_EQ(door.refusal()->code, Code::kCancelled);
+  EXPECT_EQ(door.refusal()->row().code, Code::kCancelled);
   EXPECT_TRUE(serving_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
 }
 
@@ -190,9 +189,9 @@ TEST_F(FakeDoorTest, AnAbortFindsTheRequestsOfItsTenant) {
   ASSERT_TRUE(mine.wait_for(1) && others.wait_for(1));
   EXPECT_TRUE(serving_.registry.abort(kOther.tenant, "same"));
   ASSERT_TRUE(others.wait_for_end());
-  EXPECT_EQ(others.refusal()->code, Code::kCancelled);
+  EXPECT_EQ(others.refusal()->row().code, Code::kCancelled);
   asked.caller = kAnyone;
-  EXPECT_EQ(refusal(asked).code, Code::kExists);
+  EXPECT_EQ(refusal(asked).row().code, Code::kAlreadyExists);
   EXPECT_TRUE(serving_.registry.abort(kAnyone.tenant, "same"));
   ASSERT_TRUE(mine.wait_for_end());
 }
@@ -204,42 +203,42 @@ TEST_F(FakeDoorTest, ATenantHasItsOwnSessions) {
   asked.session = "s";
   EXPECT_FALSE(ask(asked)->refusal());
   asked.caller = kOther;
-  EXPECT_EQ(refusal(asked).code, Code::kNotFound);
+  EXPECT_EQ(refusal(asked).row().code, Code::kNotFound);
 }
 
 TEST_F(FakeDoorTest, ADeadlineEndsIt) {
   start();
   FakeDoor door(serving_, request("long", 1 << 19), {.timeout = std::chrono::milliseconds(50)});
   ASSERT_TRUE(door.wait_for_end());
-  EXPECT_EQ(door.refusal()->code, Code::kDeadline);
+  EXPECT_EQ(door.refusal()->row().code, Code::kDeadlineExceeded);
 }
 
 TEST_F(FakeDoorTest, RefusalsSayTheirMeaningAndTheField) {
   const Refusal loading = refusal(request("x"));
-  EXPECT_EQ(loading.code, Code::kUnavailable);
+  EXPECT_EQ(loading.row().code, Code::kUnavailable);
   start();
   const auto expect = [&](const TextRequest& asked, Code code, const std::string& field) {
     const Refusal refused = refusal(asked);
-    EXPECT_EQ(refused.code, code) << refused.message;
+    EXPECT_EQ(refused.row().code, code) << refused.message;
     EXPECT_EQ(refused.field, field);
     EXPECT_NE(refused.message, "");
   };
   TextRequest asked = request("");
   asked.add_special_tokens = false;
-  expect(asked, Code::kInvalid, "prompt");
+  expect(asked, Code::kInvalidArgument, "prompt");
   asked = request("x");
   asked.session = "nobody";
   expect(asked, Code::kNotFound, "");
   asked.session = "not a name";
-  expect(asked, Code::kInvalid, "session");
+  expect(asked, Code::kInvalidArgument, "session");
   asked = request("x", -1);
-  expect(asked, Code::kInvalid, "max_tokens");
+  expect(asked, Code::kInvalidArgument, "max_tokens");
   asked = request("x");
   asked.prompt = std::vector<int32_t>{FakeTokenizer::kSize};
-  expect(asked, Code::kInvalid, "prompt");
+  expect(asked, Code::kInvalidArgument, "prompt");
   asked = request("x");
   asked.choices = kSlots + 1;
-  expect(asked, Code::kInvalid, "n");
+  expect(asked, Code::kInvalidArgument, "n");
 }
 
 TEST_F(FakeDoorTest, AFullServerSaysWhenToComeAgain) {
@@ -254,7 +253,7 @@ TEST_F(FakeDoorTest, AFullServerSaysWhenToComeAgain) {
     ASSERT_TRUE(doors.back()->wait_for(1));
   }
   const Refusal full = refusal(request("one too many"));
-  EXPECT_EQ(full.code, Code::kExhausted);
+  EXPECT_EQ(full.row().code, Code::kResourceExhausted);
   ASSERT_TRUE(full.retry_seconds);
   EXPECT_GE(*full.retry_seconds, 0.1);
   for (const auto& door : doors) door->leave();

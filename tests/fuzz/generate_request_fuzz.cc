@@ -56,7 +56,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!refused) {
     recurve::check_promises(parsed);
   } else {
-    CHECK(refused->code == recurve::Refusal::Code::kInvalid);
+    CHECK(refused->reason == recurve::EndReason::kInvalid);
     CHECK(!refused->message.empty());
   }
   return 0;

@@ -38,8 +38,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!refused) {
     recurve::check_promises(request);
   } else {
-    CHECK(refused->code == recurve::Refusal::Code::kInvalid ||
-          refused->code == recurve::Refusal::Code::kNotFound);
+    CHECK(refused->reason == recurve::EndReason::kInvalid ||
+          refused->reason == recurve::EndReason::kNotFound);
     CHECK(!refused->message.empty());
   }
   return 0;

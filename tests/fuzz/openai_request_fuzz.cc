@@ -47,7 +47,7 @@ Serving& serving() {
 
 // A request may ask for what is the client's to see, and its sentence must say something.
 void check_refusal(const Refusal& refusal) {
-  CHECK(refusal.code == Refusal::Code::kInvalid || refusal.code == Refusal::Code::kNotFound);
+  CHECK(refusal.reason == EndReason::kInvalid || refusal.reason == EndReason::kNotFound);
   CHECK(!refusal.message.empty());
 }
 

@@ -50,8 +50,8 @@ class Answer {
     stream_->on_ready([state = ready_] { state->notify(); });
   }
 
-  // Takes what has gathered. Checks what holds for every stream: one Accepted, first; one Ending,
-  // last.
+  // Takes what has gathered. Checks what holds for every stream: one Accepted, first; one
+  // StreamEnd, last.
   void take() {
     TokenStream::Gathered news = stream_->take();
     if (news.empty()) return;
@@ -77,9 +77,9 @@ class Answer {
   }
 
   bool ended() const { return ending.has_value(); }
-  Finish why() const {
+  EndReason reason() const {
     EXPECT_TRUE(ending) << "has not ended";
-    return ending ? ending->why : Finish::kInternal;
+    return ending ? ending->reason : EndReason::kInternal;
   }
   std::vector<int32_t> ids() const {
     std::vector<int32_t> ids;
@@ -93,7 +93,7 @@ class Answer {
   AdmissionQueue::Admission admission = AdmissionQueue::Admission::kClosed;
   std::optional<Accepted> accepted;
   std::vector<SampledToken> prompt, tokens;
-  std::optional<Ending> ending;
+  std::optional<StreamEnd> ending;
 
  private:
   struct Ready {
@@ -219,7 +219,7 @@ class EngineHarness {
     std::future<SessionResult> result = promise->get_future();
     command.done = [promise](SessionResult done) { promise->set_value(std::move(done)); };
     if (queue_.post(std::move(command)) != AdmissionQueue::Admission::kAccepted) {
-      promise->set_value({.status = SessionResult::Status::kUnavailable});
+      promise->set_value({.reason = EndReason::kDraining});
     }
     return result;
   }

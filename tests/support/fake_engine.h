@@ -23,8 +23,8 @@ class FakeEngine {
   // What to answer. Tokens of choice c are tokens[c]; those after the last are `eos`.
   struct Play {
     std::vector<std::vector<int32_t>> tokens;
-    std::optional<Ending> refusal = {};
-    std::optional<Finish> failure = {};  // instead of `eos`
+    std::optional<StreamEnd> refusal = {};
+    std::optional<EndReason> failure = {};  // instead of `eos`
   };
   using Script = std::function<Play(const Request&)>;
   struct Options {
@@ -74,8 +74,8 @@ class FakeEngine {
     bool waits = false;
     std::shared_ptr<PromptFeed> feed = {};  // more of the prompt
     std::vector<int32_t> tokens = {};
-    std::optional<Finish> failure = {};
-    Ending ending = {};
+    std::optional<EndReason> failure = {};
+    StreamEnd ending = {};
     bool ended = false;
   };
 
@@ -87,8 +87,8 @@ class FakeEngine {
       if (running_.empty()) queue_.wait(next_deadline());
     }
     take();
-    for (const Request& request : waiting_) refuse(request, {.why = Finish::kDraining});
-    for (Running& r : running_) end(r, Finish::kDraining);
+    for (const Request& request : waiting_) refuse(request, {.reason = EndReason::kDraining});
+    for (Running& r : running_) end(r, EndReason::kDraining);
   }
 
   void take() {
@@ -102,8 +102,9 @@ class FakeEngine {
       } else if (!given_up(request)) {
         start(std::move(request));
       } else {
-        refuse(request, {.why = request.streams.front()->wishes().cancelled ? Finish::kCancelled
-                                                                            : Finish::kDeadline});
+        refuse(request,
+               {.reason = request.streams.front()->wishes().cancelled ? EndReason::kCancelled
+                                                                      : EndReason::kDeadline});
       }
     }
     waiting_ = std::move(still_waiting);
@@ -122,8 +123,9 @@ class FakeEngine {
     return next;
   }
 
-  void refuse(const Request& request, Ending ending) {
-    if (ending.why == Finish::kCancelled) cancelled_ += static_cast<int>(request.streams.size());
+  void refuse(const Request& request, StreamEnd ending) {
+    if (ending.reason == EndReason::kCancelled)
+      cancelled_ += static_cast<int>(request.streams.size());
     queue_.left(1);
     for (const auto& stream : request.streams) stream->finish(ending);
   }
@@ -144,7 +146,7 @@ class FakeEngine {
     if (play.refusal) return refuse(request, *play.refusal);
     queue_.left(1);
     const std::vector<int32_t>& input = request.prompt.ids;
-    Ending ending{.prompt_tokens = static_cast<int64_t>(input.size()), .queue_seconds = 0.25};
+    StreamEnd ending{.prompt_tokens = static_cast<int64_t>(input.size()), .queue_seconds = 0.25};
     const bool all_there = request.more_prompt == nullptr;
     const int64_t known = all_there ? ending.prompt_tokens : 0;
     for (auto& s : request.streams) s->accept({.prompt_tokens = known});
@@ -162,7 +164,7 @@ class FakeEngine {
            .failure = play.failure,
            .ending = ending});
       const bool done = request.sampling.max_tokens == 0 && all_there;
-      if (done) end(running_.back(), Finish::kLength);
+      if (done) end(running_.back(), EndReason::kLength);
     }
   }
 
@@ -186,7 +188,7 @@ class FakeEngine {
     r.ending.prompt_tokens += static_cast<int64_t>(ids.size());
     most_fed_ = std::max(most_fed_.load(), static_cast<int64_t>(ids.size()));
     if (!ids.empty()) score(*r.stream, ids, r.sampling);
-    if (!more) return end(r, Finish::kLength);
+    if (!more) return end(r, EndReason::kLength);
     // By real time: a test may hold the clock, and move it by minutes just now.
     if (ids.empty()) queue_.wait(std::chrono::steady_clock::now() + std::chrono::milliseconds(1));
   }
@@ -202,13 +204,13 @@ class FakeEngine {
   void step(Running& r) {
     const TokenStream::Wishes wishes = r.stream->wishes();
     if (wishes.stop_after && r.ending.generated_tokens >= *wishes.stop_after) {
-      return end(r, Finish::kStopString);
+      return end(r, EndReason::kStopString);
     }
     if (wishes.cancelled) {
       ++cancelled_;
-      return end(r, Finish::kCancelled);
+      return end(r, EndReason::kCancelled);
     }
-    if (r.deadline && *r.deadline <= Clock::now()) return end(r, Finish::kDeadline);
+    if (r.deadline && *r.deadline <= Clock::now()) return end(r, EndReason::kDeadline);
     if (r.feed != nullptr) return absorb_more(r);
     if (r.waits && wishes.acknowledged < r.ending.generated_tokens) return;
     if (r.ending.generated_tokens > 0) ++absorbed_;
@@ -224,24 +226,24 @@ class FakeEngine {
     SampledToken token = sampled(id, r.sampling.logprobs);
     if (eos || stop) {
       r.ending.stop_id = id;
-      last(r, std::move(token), eos ? Finish::kEos : Finish::kStopId);
+      last(r, std::move(token), eos ? EndReason::kEos : EndReason::kStopId);
     } else if (r.ending.generated_tokens >= r.sampling.max_tokens) {
-      last(r, std::move(token), Finish::kLength);
+      last(r, std::move(token), EndReason::kLength);
     } else {
       r.stream->push(std::move(token));
     }
   }
 
-  void last(Running& r, SampledToken token, Finish why) {
-    r.ending.why = why;
+  void last(Running& r, SampledToken token, EndReason reason) {
+    r.ending.reason = reason;
     r.ended = true;
     count();
     r.stream->push_last(std::move(token), r.ending);
   }
 
-  void end(Running& r, Finish why) {
+  void end(Running& r, EndReason reason) {
     if (r.ended) return;
-    r.ending.why = why;
+    r.ending.reason = reason;
     r.ended = true;
     count();
     r.stream->finish(r.ending);

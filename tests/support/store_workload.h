@@ -175,7 +175,7 @@ inline Value value_of(StateStore& store, const StateStore::Record& record) {
     try {
       same = is_stored(store, state, elements, image_of(elements, number));
     } catch (const StateError& error) {
-      EXPECT_EQ(error.kind(), StateError::Kind::kOtherModel) << record.text << ": " << error.what();
+      EXPECT_EQ(error.reason(), EndReason::kOtherModel) << record.text << ": " << error.what();
       continue;
     }
     value.elements = elements;

@@ -16,8 +16,8 @@ std::string sse(const json& value) { return "data: " + dump(value) + "\n\n"; }
 namespace {
 
 const char* finish_reason_of(const ChoiceEnd& end) {
-  if (end.why == Finish::kLength) return "length";
-  return end.tool_calls > 0 && !end.cut_call ? "tool_calls" : "stop";
+  const bool called = end.reason != EndReason::kLength && end.tool_calls > 0 && !end.cut_call;
+  return called ? "tool_calls" : row_of(end.reason).finish_reason;
 }
 
 }  // namespace

@@ -17,38 +17,7 @@ json error_object(int status, const std::string& message, const std::string& fie
 }
 
 json error_of(const Refusal& refusal) {
-  return error_object(http_status(refusal.code), refusal.message, refusal.field);
-}
-
-int http_status(Refusal::Code code) {
-  switch (code) {
-    case Refusal::Code::kInvalid:
-      return 400;
-    case Refusal::Code::kStranger:
-      return 401;
-    case Refusal::Code::kForbidden:
-      return 403;
-    case Refusal::Code::kNotFound:
-      return 404;
-    case Refusal::Code::kExists:
-    case Refusal::Code::kBusy:
-    case Refusal::Code::kConflict:
-      return 409;
-    case Refusal::Code::kExhausted:
-      return 429;
-    case Refusal::Code::kCancelled:
-      return 499;
-    case Refusal::Code::kUnsupported:
-      return 501;
-    case Refusal::Code::kUnavailable:
-      return 503;
-    case Refusal::Code::kDeadline:
-      return 504;
-    case Refusal::Code::kInternal:
-    case Refusal::Code::kDataLoss:
-      break;
-  }
-  return 500;
+  return error_object(refusal.row().http, refusal.message, refusal.field);
 }
 
 }  // namespace recurve

@@ -10,7 +10,5 @@ namespace recurve {
 nlohmann::json error_object(int status, const std::string& message, const std::string& field = {});
 // A refusal as one.
 nlohmann::json error_of(const Refusal& refusal);
-// And its status.
-int http_status(Refusal::Code code);
 
 }  // namespace recurve

@@ -24,7 +24,7 @@ json model_list(const Serving& serving) {
 
 Refused check_model(const std::string& name, const Serving& serving) {
   if (name == serving.info.model_name) return {};
-  return Refusal{.code = Refusal::Code::kNotFound,
+  return Refusal{.reason = EndReason::kNotFound,
                  .message = fmt::format("there is no model \"{}\": this server has \"{}\"",
                                         cut(name), serving.info.model_name),
                  .field = "model"};

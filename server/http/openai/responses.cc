@@ -28,7 +28,7 @@ void close_kept(const Serving& serving, TenantId tenant, const std::string& id) 
 }
 
 Refusal unknown(const std::string& id, const char* field = "") {
-  return {.code = Refusal::Code::kNotFound,
+  return {.reason = EndReason::kNotFound,
           .message = fmt::format("there is no response \"{}\": it was not stored, was deleted or "
                                  "is too old",
                                  cut(id)),
@@ -194,25 +194,24 @@ void Responses::make_session(Go go) {
 
 // Where there is no room, older responses go; where the other's state has gone, its messages do.
 void Responses::session_made(const SessionResult& result, Go go) {
-  using Status = SessionResult::Status;
-  if (result.status == Status::kOk) {
+  if (result.reason == EndReason::kDone) {
     has_session_ = true;
     asked_->session = id_;
     asked_->session_is_kept = true;
     return go({});
   }
-  if (goes_on_ && result.status == Status::kNotFound) {
+  if (goes_on_ && result.reason == EndReason::kNoSession) {
     goes_on_ = false;
     asked_->prompt = whole_conversation();
     return go({});
   }
-  if (result.status == Status::kFull) {
+  if (row_of(result.reason).code == Code::kResourceExhausted) {
     const auto spared = goes_on_ ? previous_->id : std::string();
     if (const auto oldest = store_.erase_oldest(caller_.tenant, spared)) {
       close_kept(serving_, caller_.tenant, *oldest);
       return make_session(std::move(go));
     }
-    return go(Refusal{.code = Refusal::Code::kExhausted,
+    return go(Refusal{.reason = EndReason::kExhausted,
                       .message = fmt::format("there is no room to keep the response: {}; or send "
                                              "store: false",
                                              result.message)});
@@ -256,7 +255,7 @@ std::string Responses::write(const AnswerEnd& end) {
   spared_ = end.usage.prefix.tokens;
   generated_ = end.usage.generated_tokens;
   const ChoiceEnd& choice = end.choices.front();
-  if (choice.why == Finish::kLength) {
+  if (choice.reason == EndReason::kLength) {
     cut_by_ = "max_output_tokens";
   } else if (choice.cut_call) {
     cut_by_ = "stop";

@@ -60,9 +60,9 @@ TEST(EngineAdmission, EveryWayOutOfTheQueueIsCounted) {
   harness->step();
   EXPECT_EQ(harness->queue().waiting(), 1);
   cancelled->take(), expired->take(), refused->take();
-  EXPECT_EQ(cancelled->why(), Finish::kCancelled);
-  EXPECT_EQ(expired->why(), Finish::kDeadline);
-  EXPECT_EQ(refused->why(), Finish::kInvalid);
+  EXPECT_EQ(cancelled->reason(), EndReason::kCancelled);
+  EXPECT_EQ(expired->reason(), EndReason::kDeadline);
+  EXPECT_EQ(refused->reason(), EndReason::kInvalid);
   harness->run_until_idle();
   EXPECT_EQ(harness->queue().waiting(), 0);
 }
@@ -106,7 +106,7 @@ TEST(EngineAdmission, OneSlotIsEnoughToBeginAndTheOtherChoicesFollow) {
   EXPECT_EQ(harness->queue().waiting(), 0);
   for (size_t c = 0; c < three.size(); ++c) {
     three[c]->take();
-    EXPECT_EQ(three[c]->why(), Finish::kLength);
+    EXPECT_EQ(three[c]->reason(), EndReason::kLength);
     Request alone = target;
     alone.sampling.seed += c;
     EXPECT_EQ(three[c]->bits(), harness.alone(alone)->bits()) << c;
@@ -165,7 +165,7 @@ TEST(EngineAdmission, ChoicesThatWaitMayBeCancelledButAreNotGivenUp) {
   harness->step();
   for (AnswerPtr& choice : both) {
     choice->take();
-    EXPECT_EQ(choice->why(), Finish::kCancelled);
+    EXPECT_EQ(choice->reason(), EndReason::kCancelled);
   }
   EXPECT_EQ(harness->queue().waiting(), 0);
   harness->run_until_idle();
@@ -176,7 +176,7 @@ TEST(EngineAdmission, MoreChoicesThanSlotsAreRefused) {
   for (AnswerPtr& choice : harness->submit(request(3, 4), 4)) {
     harness->run_until_idle();
     choice->take();
-    EXPECT_EQ(choice->why(), Finish::kInvalid);
+    EXPECT_EQ(choice->reason(), EndReason::kInvalid);
     EXPECT_THAT(choice->ending->message, HasSubstr("n is 4, but there are 3 slots"));
   }
 }
@@ -191,7 +191,7 @@ TEST(EngineAdmission, IdleSessionsMakeRoom) {
   for (AnswerPtr& choice : harness->submit(request(3, 4), 2)) {
     harness->run_until_idle();
     choice->take();
-    EXPECT_EQ(choice->why(), Finish::kLength);
+    EXPECT_EQ(choice->reason(), EndReason::kLength);
   }
   EXPECT_EQ(harness->get("a").tier, Tier::kHost);
   EXPECT_EQ(harness->get("b").tier, Tier::kHost);
@@ -229,7 +229,7 @@ TEST(EngineAdmission, ABusySessionDoesNotStarveTheQueue) {
 TEST(EngineAdmission, AnUnknownSessionIsRefused) {
   NullHarness harness;
   AnswerPtr answer = harness->ask(request(3, 2, 0, "nobody"));
-  EXPECT_EQ(answer->why(), Finish::kNoSession);
+  EXPECT_EQ(answer->reason(), EndReason::kNoSession);
   EXPECT_THAT(answer->ending->message, HasSubstr("\"nobody\""));
   EXPECT_FALSE(answer->accepted);
 }
@@ -247,12 +247,12 @@ TEST(EngineAdmission, ABusySessionRefusesASecondRequest) {
     harness->step();
     EXPECT_TRUE(harness->get("s").busy);
     AnswerPtr second = harness->submit(request(3, 5, 0, "s"));
-    EXPECT_EQ(harness->command(Kind::kClose, "s").status, SessionResult::Status::kBusy);
+    EXPECT_EQ(harness->command(Kind::kClose, "s").reason, EndReason::kSessionBusy);
     harness->run_until_idle();
     first->take(), second->take();
-    EXPECT_EQ(second->why(), Finish::kSessionBusy);
+    EXPECT_EQ(second->reason(), EndReason::kSessionBusy);
     EXPECT_THAT(second->ending->message, HasSubstr("\"s\""));
-    EXPECT_EQ(first->why(), Finish::kLength);
+    EXPECT_EQ(first->reason(), EndReason::kLength);
     EXPECT_EQ(harness->get("s").position, 3 + 4);
     EXPECT_FALSE(harness->get("s").busy);
   }
@@ -260,23 +260,23 @@ TEST(EngineAdmission, ABusySessionRefusesASecondRequest) {
 
 TEST(EngineAdmission, ThereMustBeSomethingToAbsorb) {
   NullHarness harness;
-  EXPECT_EQ(harness->ask(request(0, 2))->why(), Finish::kInvalid);
+  EXPECT_EQ(harness->ask(request(0, 2))->reason(), EndReason::kInvalid);
   harness->open("s");
   AnswerPtr fresh = harness->ask(request(0, 2, 0, "s"));
-  EXPECT_EQ(fresh->why(), Finish::kInvalid);
+  EXPECT_EQ(fresh->reason(), EndReason::kInvalid);
   EXPECT_FALSE(harness->get("s").busy);
 
-  EXPECT_EQ(harness->ask(request(3, 2, 0, "s"))->why(), Finish::kLength);
+  EXPECT_EQ(harness->ask(request(3, 2, 0, "s"))->reason(), EndReason::kLength);
   AnswerPtr pending = harness->ask(request(0, 2, 0, "s"));
-  EXPECT_EQ(pending->why(), Finish::kLength);
+  EXPECT_EQ(pending->reason(), EndReason::kLength);
   EXPECT_EQ(pending->accepted->prompt_tokens, 1) << "the token sampled last";
   EXPECT_EQ(pending->accepted->session_position, 3 + 1);
   EXPECT_EQ(pending->ending->session_position, 3 + 1 + 1 + 1);
 
-  EXPECT_EQ(harness->ask(request(0, 0, 0, "s"))->why(), Finish::kLength);
+  EXPECT_EQ(harness->ask(request(0, 0, 0, "s"))->reason(), EndReason::kLength);
   EXPECT_EQ(harness->get("s").pending_token, std::nullopt);
   AnswerPtr absorbed = harness->ask(request(0, 2, 0, "s"));
-  EXPECT_EQ(absorbed->why(), Finish::kInvalid);
+  EXPECT_EQ(absorbed->reason(), EndReason::kInvalid);
   EXPECT_THAT(absorbed->ending->message, HasSubstr("nothing to absorb"));
 }
 
@@ -300,9 +300,9 @@ TEST(EngineAdmission, MemoryForSessionsRunsOutForTheLastToOpenOnly) {
   std::vector<std::string> names;
   for (int i = 0; i < 5; ++i) {
     names.push_back("s" + std::to_string(i));
-    ASSERT_EQ(harness->open(names.back()).status, SessionResult::Status::kOk);
+    ASSERT_EQ(harness->open(names.back()).reason, EndReason::kDone);
   }
-  EXPECT_EQ(harness->open("too much").status, SessionResult::Status::kFull);
+  EXPECT_EQ(harness->open("too much").reason, EndReason::kExhausted);
   for (int turn = 0; turn < 3; ++turn) {  // all of them go on, two at a time
     std::vector<AnswerPtr> answers;
     for (const std::string& name : names) {
@@ -311,7 +311,7 @@ TEST(EngineAdmission, MemoryForSessionsRunsOutForTheLastToOpenOnly) {
     harness->run_until_idle();
     for (AnswerPtr& answer : answers) {
       answer->take();
-      EXPECT_EQ(answer->why(), Finish::kLength);
+      EXPECT_EQ(answer->reason(), EndReason::kLength);
     }
   }
   EXPECT_EQ(harness->stats().sessions, 5);

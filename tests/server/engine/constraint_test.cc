@@ -38,7 +38,7 @@ TEST(EngineConstraint, EachTokenIsOneOfItsPlaceAndTheEndComesWhereItMay) {
   for (const bool ahead : {false, true}) {
     NullHarness harness({.eos = {kEos}, .launch_ahead = ahead});
     const AnswerPtr answer = harness->ask(constrained(script({{{3, 4}}, {{7}}, {{1, 2, 40}}})));
-    ASSERT_EQ(answer->why(), Finish::kEos);
+    ASSERT_EQ(answer->reason(), EndReason::kEos);
     const std::vector<int32_t> ids = answer->ids();
     ASSERT_EQ(ids.size(), 4u);
     EXPECT_TRUE(ids[0] == 3 || ids[0] == 4);
@@ -77,14 +77,14 @@ TEST(EngineConstraint, MinTokensHoldAsLongAsSomethingElseCanCome) {
   longer.sampling.min_tokens = 10;
   const AnswerPtr answer = harness->ask(std::move(longer));
   EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3, kEos}));
-  EXPECT_EQ(answer->why(), Finish::kEos);
+  EXPECT_EQ(answer->reason(), EndReason::kEos);
 }
 
 TEST(EngineConstraint, MaxTokensCutIt) {
   NullHarness harness({.eos = {kEos}});
   const AnswerPtr answer = harness->ask(constrained(script({{{3}}, {{4}}, {{5}}}), 2));
   EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3, 4}));
-  EXPECT_EQ(answer->why(), Finish::kLength);
+  EXPECT_EQ(answer->reason(), EndReason::kLength);
 }
 
 TEST(EngineConstraint, StopIdsEndItWhereItMayEndAlone) {
@@ -94,7 +94,7 @@ TEST(EngineConstraint, StopIdsEndItWhereItMayEndAlone) {
   request.sampling.logit_bias = {{8, 1000.0f}};
   const AnswerPtr answer = harness->ask(std::move(request));
   EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3, 9, 8}));
-  EXPECT_EQ(answer->why(), Finish::kStopId);
+  EXPECT_EQ(answer->reason(), EndReason::kStopId);
 }
 
 TEST(EngineConstraint, AllowedIdsHoldToo) {
@@ -125,9 +125,9 @@ TEST(EngineConstraint, WhereNothingCanComeTheAnswerFailsAlone) {
   answer->take();
   other->take();
   EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3}));
-  EXPECT_EQ(answer->why(), Finish::kConstraint);
+  EXPECT_EQ(answer->reason(), EndReason::kConstraint);
   EXPECT_THAT(answer->ending->message, ::testing::HasSubstr("no token that is allowed may come"));
-  EXPECT_EQ(other->why(), Finish::kLength);
+  EXPECT_EQ(other->reason(), EndReason::kLength);
 }
 
 TEST(EngineConstraint, LogprobsAreTheModelsOwn) {
@@ -204,7 +204,7 @@ TEST(EngineConstraint, ASlowMaskHoldsUpNobodyElse) {
       other->take();
     }
     answer->take();
-    EXPECT_EQ(other->why(), Finish::kLength);
+    EXPECT_EQ(other->reason(), EndReason::kLength);
     EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3})) << "it waits for its second mask";
     EXPECT_FALSE(answer->ended());
     release.count_down();
@@ -313,7 +313,7 @@ TEST(EngineConstraint, AMaskThatIsGivenUpEndsItsAnswerWithASentence) {
   };
   const AnswerPtr answer = harness->ask(constrained(refused));
   EXPECT_EQ(answer->ids(), (std::vector<int32_t>{3}));
-  EXPECT_EQ(answer->why(), Finish::kConstraint);
+  EXPECT_EQ(answer->reason(), EndReason::kConstraint);
   EXPECT_EQ(answer->ending->message, "the constraint cannot be followed: it takes too long");
 }
 
@@ -342,7 +342,7 @@ TEST(EngineConstraint, ItIsOneRequestsAndNotItsSessions) {
   NullHarness harness({.eos = {kEos}});
   harness->open("s");
   const AnswerPtr cut = harness->ask(constrained(script({{{3}}, {{4}}, {{5}}}), 2, 1, "s"));
-  EXPECT_EQ(cut->why(), Finish::kLength);
+  EXPECT_EQ(cut->reason(), EndReason::kLength);
   Request goes_on = NullHarness::request(0, 3, 1, "s");
   goes_on.sampling.allowed_ids = {20, 21, 22};
   const AnswerPtr free = harness->ask(std::move(goes_on));

@@ -37,7 +37,7 @@ TEST(EngineEnding, LengthIsExact) {
   NullHarness harness;
   for (const int tokens : {1, 2, 17}) {
     AnswerPtr answer = harness->ask(request(9, tokens));
-    EXPECT_EQ(answer->why(), Finish::kLength);
+    EXPECT_EQ(answer->reason(), EndReason::kLength);
     EXPECT_THAT(answer->tokens, SizeIs(tokens));
     EXPECT_EQ(answer->ending->generated_tokens, tokens);
     EXPECT_EQ(answer->ending->session_position, 9 + tokens - 1) << "the last one is not absorbed";
@@ -50,7 +50,7 @@ TEST(EngineEnding, NoTokensMeansAbsorbOnly) {
   harness->open("s");
   Request only = request(20, 0, 1, "s");
   AnswerPtr absorbed = harness->ask(only);
-  EXPECT_EQ(absorbed->why(), Finish::kLength);
+  EXPECT_EQ(absorbed->reason(), EndReason::kLength);
   EXPECT_THAT(absorbed->tokens, SizeIs(0));
   EXPECT_THAT(absorbed->prompt, SizeIs(0));
   EXPECT_EQ(harness->get("s").position, 20);
@@ -58,7 +58,7 @@ TEST(EngineEnding, NoTokensMeansAbsorbOnly) {
   only.session.clear();
   only.sampling.prompt_logprobs = 2;
   AnswerPtr scored = harness->ask(only);
-  EXPECT_EQ(scored->why(), Finish::kLength);
+  EXPECT_EQ(scored->reason(), EndReason::kLength);
   ASSERT_THAT(scored->prompt, SizeIs(19));
   for (size_t i = 0; i < 19; ++i) EXPECT_EQ(scored->prompt[i].id, only.prompt.ids[i + 1]);
   expect_all_free(harness, 3);
@@ -67,7 +67,7 @@ TEST(EngineEnding, NoTokensMeansAbsorbOnly) {
 TEST(EngineEnding, EosEndsAndIsTheLastToken) {
   NullHarness harness({.eos = {3, kEos}});
   AnswerPtr answer = harness->ask(wanting(request(5, 10), kEos));
-  EXPECT_EQ(answer->why(), Finish::kEos);
+  EXPECT_EQ(answer->reason(), EndReason::kEos);
   EXPECT_EQ(answer->ending->stop_id, kEos);
   EXPECT_THAT(answer->ids(), ::testing::ElementsAre(kEos));
 }
@@ -85,7 +85,7 @@ TEST(EngineEnding, IgnoredEosIsAnOrdinaryToken) {
   Request ignoring = wanting(request(5, 4), kEos);
   ignoring.sampling.ignore_eos = true;
   AnswerPtr answer = harness->ask(ignoring);
-  EXPECT_EQ(answer->why(), Finish::kLength);
+  EXPECT_EQ(answer->reason(), EndReason::kLength);
   EXPECT_THAT(answer->ids(), Each(kEos));
   EXPECT_THAT(answer->tokens, SizeIs(4));
 }
@@ -95,7 +95,7 @@ TEST(EngineEnding, StopIdsEndToo) {
   Request stopping = wanting(request(5, 10), kStop);
   stopping.sampling.stop_ids = {kStop};
   AnswerPtr answer = harness->ask(stopping);
-  EXPECT_EQ(answer->why(), Finish::kStopId);
+  EXPECT_EQ(answer->reason(), EndReason::kStopId);
   EXPECT_EQ(answer->ending->stop_id, kStop);
   EXPECT_THAT(answer->tokens, SizeIs(1));
 }
@@ -107,14 +107,14 @@ TEST(EngineEnding, NothingEndsBeforeMinTokens) {
     patient.sampling.stop_ids = {kStop};
     patient.sampling.min_tokens = 3;
     AnswerPtr answer = harness->ask(patient);
-    EXPECT_EQ(answer->why(), id == kEos ? Finish::kEos : Finish::kStopId);
+    EXPECT_EQ(answer->reason(), id == kEos ? EndReason::kEos : EndReason::kStopId);
     EXPECT_THAT(answer->tokens, SizeIs(4)) << "three others, then the end";
   }
 }
 
 TEST(EngineEnding, ALastTokenThatIsEosEndsAsEos) {
   NullHarness harness({.eos = {kEos}});
-  EXPECT_EQ(harness->ask(wanting(request(5, 1), kEos))->why(), Finish::kEos);
+  EXPECT_EQ(harness->ask(wanting(request(5, 1), kEos))->reason(), EndReason::kEos);
 }
 
 TEST(EngineEnding, CancelFreesTheSlotWithinOneStep) {
@@ -130,8 +130,8 @@ TEST(EngineEnding, CancelFreesTheSlotWithinOneStep) {
   for (Answer* answer : {decoding.get(), mid_prompt.get()}) answer->stream()->cancel();
   harness->step();
   decoding->take(), mid_prompt->take(), waiting->take();
-  EXPECT_EQ(decoding->why(), Finish::kCancelled);
-  EXPECT_EQ(mid_prompt->why(), Finish::kCancelled);
+  EXPECT_EQ(decoding->reason(), EndReason::kCancelled);
+  EXPECT_EQ(mid_prompt->reason(), EndReason::kCancelled);
   EXPECT_EQ(mid_prompt->ending->generated_tokens, 0);
   EXPECT_THAT(waiting->tokens, SizeIs(1)) << "the freed slot is used in the same step";
   expect_all_free(harness, 2);
@@ -146,7 +146,7 @@ TEST(EngineEnding, CancelWorksWhileWaiting) {
   waiting->stream()->cancel();
   harness->step();
   waiting->take();
-  EXPECT_EQ(waiting->why(), Finish::kCancelled);
+  EXPECT_EQ(waiting->reason(), EndReason::kCancelled);
   EXPECT_EQ(waiting->ending->generated_tokens, 0);
   EXPECT_FALSE(harness->get("s").busy);
   running->take();
@@ -161,7 +161,7 @@ TEST(EngineEnding, CancelOfAPromptEndsAllItsChoices) {
   harness->step();
   for (AnswerPtr& choice : choices) {
     choice->take();
-    EXPECT_EQ(choice->why(), Finish::kCancelled);
+    EXPECT_EQ(choice->reason(), EndReason::kCancelled);
   }
   expect_all_free(harness, 3);
 }
@@ -173,9 +173,9 @@ TEST(EngineEnding, OneChoiceCanBeCancelledAlone) {
   choices[1]->stream()->cancel();
   harness->run_until_idle();
   for (AnswerPtr& choice : choices) choice->take();
-  EXPECT_EQ(choices[0]->why(), Finish::kLength);
-  EXPECT_EQ(choices[1]->why(), Finish::kCancelled);
-  EXPECT_EQ(choices[2]->why(), Finish::kLength);
+  EXPECT_EQ(choices[0]->reason(), EndReason::kLength);
+  EXPECT_EQ(choices[1]->reason(), EndReason::kCancelled);
+  EXPECT_EQ(choices[2]->reason(), EndReason::kLength);
 }
 
 // Ends in the first step that begins after the deadline, and not before it.
@@ -188,7 +188,7 @@ void expect_deadline_holds(NullHarness& harness, Answer& answer, Clock::time_poi
       ASSERT_FALSE(passed);
       continue;
     }
-    EXPECT_EQ(answer.why(), Finish::kDeadline);
+    EXPECT_EQ(answer.reason(), EndReason::kDeadline);
     EXPECT_GE(Clock::now(), deadline);
     return;
   }
@@ -249,7 +249,7 @@ TEST(EngineEnding, NaNEndsTheOneRequestItConcerns) {
   harness->run_until_idle();
   for (Answer* answer : {nan.get(), score.get(), late.get(), both[0].get(), both[1].get()}) {
     answer->take();
-    EXPECT_EQ(answer->why(), Finish::kInternal);
+    EXPECT_EQ(answer->reason(), EndReason::kInternal);
     EXPECT_THAT(answer->ending->message, HasSubstr("not finite"));
   }
   EXPECT_THAT(late->ids(), ::testing::ElementsAre(kPoison)) << "it was sampled from finite logits";
@@ -267,10 +267,10 @@ TEST(EngineEnding, ASessionRecoversFromNaNByRewinding) {
   harness->command(SessionCommand::Kind::kMark, "s", "good");
   Request bad = request(9, 5, 0, "s");
   bad.prompt.ids[2] = kPoison;
-  EXPECT_EQ(harness->ask(bad)->why(), Finish::kInternal);
-  EXPECT_EQ(harness->ask(request(5, 2, 2, "s"))->why(), Finish::kInternal);
+  EXPECT_EQ(harness->ask(bad)->reason(), EndReason::kInternal);
+  EXPECT_EQ(harness->ask(request(5, 2, 2, "s"))->reason(), EndReason::kInternal);
   harness->command(SessionCommand::Kind::kRewind, "s", "good");
-  EXPECT_EQ(harness->ask(request(5, 2, 2, "s"))->why(), Finish::kLength);
+  EXPECT_EQ(harness->ask(request(5, 2, 2, "s"))->reason(), EndReason::kLength);
 }
 
 // Where a state could count no further.
@@ -282,11 +282,11 @@ TEST(EngineEnding, ATextHasAsManyTokensAsAStateCounts) {
   state->at.position = most - 8;
   state->at.image = image_of_bytes(layout, StateBytes(layout.bytes()));
   SessionCommand import{.kind = SessionCommand::Kind::kImport, .name = "s", .state = state};
-  EXPECT_EQ(harness->command(import).status, SessionResult::Status::kOk);
+  EXPECT_EQ(harness->command(import).reason, EndReason::kDone);
   const AnswerPtr refused = harness->ask(request(5, 4, 1, "s"));
-  EXPECT_EQ(refused->why(), Finish::kInvalid);
+  EXPECT_EQ(refused->reason(), EndReason::kInvalid);
   EXPECT_THAT(refused->ending->message, HasSubstr("at most 8 tokens, got 9"));
-  EXPECT_EQ(harness->ask(request(5, 3, 1, "s"))->why(), Finish::kLength);
+  EXPECT_EQ(harness->ask(request(5, 3, 1, "s"))->reason(), EndReason::kLength);
 
   Answer endless;  // a text that comes while it is absorbed
   Sequence sequence{.stream = endless.stream(), .position = 99, .most_tokens = 100};
@@ -296,7 +296,7 @@ TEST(EngineEnding, ATextHasAsManyTokensAsAStateCounts) {
   sequence.obey(Clock::now());
   sequence.stream->accept({});
   endless.take();
-  EXPECT_EQ(endless.why(), Finish::kInvalid);
+  EXPECT_EQ(endless.reason(), EndReason::kInvalid);
 }
 
 TEST(EngineEnding, StopAfterEndsAsStopString) {
@@ -306,7 +306,7 @@ TEST(EngineEnding, StopAfterEndsAsStopString) {
   answer->stream()->stop_after(3);
   harness->step();
   answer->take();
-  EXPECT_EQ(answer->why(), Finish::kStopString);
+  EXPECT_EQ(answer->reason(), EndReason::kStopString);
   EXPECT_GE(answer->ending->generated_tokens, 3);
 }
 
@@ -320,7 +320,7 @@ TEST(EngineEnding, CloseLetsEverythingEnd) {
   harness->engine().run();
   for (Answer* answer : {running.get(), waiting.get(), untaken.get()}) {
     answer->take();
-    EXPECT_EQ(answer->why(), Finish::kLength);
+    EXPECT_EQ(answer->reason(), EndReason::kLength);
   }
 }
 
@@ -336,11 +336,11 @@ TEST(EngineEnding, AbandonEndsEverythingAsDraining) {
   harness->engine().run();
   for (Answer* answer : {running.get(), waiting.get(), untaken.get()}) {
     answer->take();
-    EXPECT_EQ(answer->why(), Finish::kDraining);
+    EXPECT_EQ(answer->reason(), EndReason::kDraining);
   }
   EXPECT_EQ(running->ending->generated_tokens, static_cast<int64_t>(running->tokens.size()));
   ASSERT_EQ(command.wait_for(0s), std::future_status::ready);
-  EXPECT_EQ(command.get().status, SessionResult::Status::kOk);
+  EXPECT_EQ(command.get().reason, EndReason::kDone);
 }
 
 }  // namespace recurve::testing::ending_test

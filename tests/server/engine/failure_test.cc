@@ -46,7 +46,6 @@ namespace recurve::testing::failure_test {
 
 using ::testing::HasSubstr;
 using Kind = SessionCommand::Kind;
-using Status = SessionResult::Status;
 
 constexpr int32_t kVocab = NullHarness::kVocab;
 
@@ -54,8 +53,7 @@ constexpr int32_t kVocab = NullHarness::kVocab;
 struct Outcome {
   std::string what;
   bool ok = false;
-  Finish why = Finish::kLength;  // of a request that is not ok
-  Status status = Status::kOk;   // of a command
+  EndReason reason = EndReason::kDone;
   std::vector<TokenBits> bits = {};
   int64_t position = 0;  // of the session afterwards
 };
@@ -130,8 +128,8 @@ class Day {
   Outcome command(Kind kind, const std::string& name, const std::string& other = "") {
     const SessionResult result = harness_.command(kind, name, other);
     Outcome outcome{.what = "command " + std::to_string(static_cast<int>(kind)) + " " + name,
-                    .ok = result.status == Status::kOk,
-                    .status = result.status};
+                    .ok = result.reason == EndReason::kDone,
+                    .reason = result.reason};
     if (outcome.ok && kind != Kind::kList) outcome.position = result.sessions.at(0).position;
     return outcome;
   }
@@ -141,12 +139,12 @@ class Day {
   }
   static Outcome outcome(const std::string& what, Answer& answer) {
     if (answer.admission == AdmissionQueue::Admission::kClosed) {
-      return {.what = what, .why = Finish::kFailed};
+      return {.what = what, .reason = EndReason::kFailed};
     }
     answer.wait_for_end();
     return {.what = what,
-            .ok = answer.why() == Finish::kLength,
-            .why = answer.why(),
+            .ok = answer.reason() == EndReason::kLength,
+            .reason = answer.reason(),
             .bits = answer.bits(),
             .position = answer.ending ? answer.ending->session_position : 0};
   }
@@ -158,7 +156,7 @@ class Day {
 };
 
 bool refused_for_memory(const Outcome& outcome) {
-  return outcome.why == Finish::kNoMemory || outcome.status == Status::kFull;
+  return outcome.reason == EndReason::kNoMemory || outcome.reason == EndReason::kExhausted;
 }
 
 // What was served until the first refusal was served as on a day without one, and plain requests
@@ -173,12 +171,11 @@ void expect_like(const std::vector<Outcome>& day, const std::vector<Outcome>& go
       EXPECT_EQ(outcome.bits, good[i].bits) << i << " " << outcome.what;
       EXPECT_EQ(outcome.position, good[i].position) << i << " " << outcome.what;
     }
-    const bool told =
-        outcome.ok || refused_for_memory(outcome) ||
-        (failed && (outcome.why == Finish::kFailed || outcome.status == Status::kUnavailable)) ||
-        (refused > 0 && (outcome.why == Finish::kNoSession || outcome.status == Status::kNotFound));
-    EXPECT_TRUE(told) << i << " " << outcome.what << " " << static_cast<int>(outcome.why) << " "
-                      << static_cast<int>(outcome.status);
+    const bool told = outcome.ok || refused_for_memory(outcome) ||
+                      (failed && (outcome.reason == EndReason::kFailed ||
+                                  outcome.reason == EndReason::kDraining)) ||
+                      (refused > 0 && row_of(outcome.reason).code == Code::kNotFound);
+    EXPECT_TRUE(told) << i << " " << outcome.what << " " << row_of(outcome.reason).name;
     all_ok &= outcome.ok;
   }
   EXPECT_LE(refused, 2) << "one allocation failed: one command or request, or two choices";
@@ -239,8 +236,8 @@ TEST(EngineFailure, ADeviceThatFailsEndsEveryStreamAndIsReportedOnce) {
     EXPECT_THAT(day.said(), HasSubstr("fallen off the bus"));
     EXPECT_FALSE(outcomes.back().ok);
     for (const Outcome& outcome : outcomes) {
-      EXPECT_TRUE(outcome.ok || outcome.why == Finish::kFailed ||
-                  outcome.status == Status::kUnavailable)
+      EXPECT_TRUE(outcome.ok || outcome.reason == EndReason::kFailed ||
+                  outcome.reason == EndReason::kDraining)
           << n << " " << outcome.what;
     }
     ASSERT_FALSE(HasFailure());

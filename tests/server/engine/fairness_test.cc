@@ -165,7 +165,7 @@ TEST(EngineFairness, AFloodOfOneTenantDoesNotKeepOutAnother) {
     harness->step(20);
     answer->take();
     ASSERT_TRUE(answer->ended()) << "request " << i;
-    ASSERT_EQ(answer->why(), Finish::kLength) << "request " << i;
+    ASSERT_EQ(answer->reason(), EndReason::kLength) << "request " << i;
   }
   int running = 0;
   for (const AnswerPtr& endless : flood) {
@@ -190,7 +190,7 @@ TEST(EngineFairness, AFloodOfOneAddressDoesNotKeepOutAnother) {
   const auto answered = [&](AnswerPtr answer) {
     harness->step(20);
     answer->take();
-    return answer->ended() && answer->why() == Finish::kLength;
+    return answer->ended() && answer->reason() == EndReason::kLength;
   };
   std::vector<AnswerPtr> flood;
   const auto running = [&] {
@@ -235,7 +235,7 @@ TEST(EngineFairness, AFloodOfOneConnectionDoesNotKeepOutAnother) {
     harness->step(20);
     answer->take();
     ASSERT_TRUE(answer->ended()) << "request " << i;
-    ASSERT_EQ(answer->why(), Finish::kLength) << "request " << i;
+    ASSERT_EQ(answer->reason(), EndReason::kLength) << "request " << i;
   }
   const auto running = std::ranges::count_if(flood, [](const AnswerPtr& endless) {
     endless->take();

@@ -135,11 +135,11 @@ class Simulation {
   }
 
   void judge(const Sent& one, Outcome* outcome) {
-    if (one.answer->why() == Finish::kOverloaded) {
+    if (one.answer->reason() == EndReason::kOverloaded) {
       ++outcome->refused;
       return;
     }
-    EXPECT_EQ(one.answer->why(), Finish::kLength);
+    EXPECT_EQ(one.answer->reason(), EndReason::kLength);
     const auto gaps = static_cast<double>(one.answer->tokens.size() - 1);
     outcome->ttft.push_back(one.first - one.due);
     outcome->tpot.push_back((now() - one.first) / gaps);

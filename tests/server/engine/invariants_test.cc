@@ -201,7 +201,7 @@ TEST_P(Invariants, CancelledNeighbour) {
     neighbour->stream()->cancel();
     harness.run_until_idle();
     neighbour->take();
-    ASSERT_EQ(neighbour->why(), Finish::kCancelled);
+    ASSERT_EQ(neighbour->reason(), EndReason::kCancelled);
     answer->take();
     EXPECT_EQ(answer->bits(), want) << "after " << steps << " steps";
   }

@@ -31,7 +31,7 @@ TEST(LaunchAhead, TokensComeOneStepLater) {
   EXPECT_THAT(harness.steps(), SizeIs(3)) << "a token that is not wanted is not computed";
   EXPECT_TRUE(harness->step());
   answer->take();
-  EXPECT_EQ(answer->why(), Finish::kLength);
+  EXPECT_EQ(answer->reason(), EndReason::kLength);
   EXPECT_FALSE(harness->step());
   EXPECT_THAT(harness.steps(), SizeIs(3));
 }
@@ -86,7 +86,7 @@ TEST(LaunchAhead, AnAnswerThatEndsByItselfLeavesItsLastTokenPending) {
     ending.sampling.min_tokens = 2;
     AnswerPtr answer = harness->ask(ending), want = plain->ask(ending);
     EXPECT_EQ(answer->bits(), want->bits()) << "turn " << turn;
-    EXPECT_EQ(answer->why(), want->why());
+    EXPECT_EQ(answer->reason(), want->reason());
     EXPECT_EQ(answer->ending->session_position, want->ending->session_position);
     EXPECT_EQ(harness->get("s").position, plain->get("s").position);
     EXPECT_EQ(harness->get("s").pending_token, plain->get("s").pending_token);
@@ -103,7 +103,7 @@ TEST(LaunchAhead, TheNextTurnFollowsAtOnce) {
     other->take();
   }
   AnswerPtr next = harness->ask(request(3, 2, 2, "s"));
-  EXPECT_EQ(next->why(), Finish::kLength);
+  EXPECT_EQ(next->reason(), EndReason::kLength);
 }
 
 TEST(LaunchAhead, WhoIsCancelledEndsWithAllThatWasUnderWay) {
@@ -114,7 +114,7 @@ TEST(LaunchAhead, WhoIsCancelledEndsWithAllThatWasUnderWay) {
   cancelled->stream()->cancel();
   harness->run_until_idle();
   cancelled->take();
-  EXPECT_EQ(cancelled->why(), Finish::kCancelled);
+  EXPECT_EQ(cancelled->reason(), EndReason::kCancelled);
   const auto tokens = static_cast<int>(cancelled->tokens.size());
   EXPECT_EQ(tokens, 7);
   EXPECT_EQ(cancelled->ending->generated_tokens, tokens);
@@ -147,7 +147,7 @@ TEST(LaunchAhead, AbandonedRequestsEndToo) {
   ASSERT_TRUE(answer->wait());
   harness->engine().abandon();
   answer->wait_for_end();
-  EXPECT_EQ(answer->why(), Finish::kDraining);
+  EXPECT_EQ(answer->reason(), EndReason::kDraining);
   EXPECT_EQ(answer->ending->generated_tokens, static_cast<int64_t>(answer->tokens.size()));
   harness->join();
 }

@@ -18,7 +18,7 @@ void open_all(EngineHarness& harness) {
                           .name = "s" + std::to_string(i),
                           .ttl_seconds = 1000.0 + i,
                           .done = [](const SessionResult& result) {
-                            ASSERT_EQ(result.status, SessionResult::Status::kOk) << result.message;
+                            ASSERT_EQ(result.reason, EndReason::kDone) << result.message;
                           }});
     if (i % 1000 == 999) harness.step();
   }
@@ -32,7 +32,7 @@ double seconds_for(EngineHarness& harness, const SessionCommand& command) {
     const auto began = std::chrono::steady_clock::now();
     const SessionResult result = harness.command(std::move(copy));
     least = std::min(least, Seconds(std::chrono::steady_clock::now() - began).count());
-    EXPECT_EQ(result.status, SessionResult::Status::kOk);
+    EXPECT_EQ(result.reason, EndReason::kDone);
   }
   return least;
 }

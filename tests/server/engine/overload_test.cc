@@ -44,7 +44,7 @@ TEST(EngineOverload, WhoWouldWaitTooLongIsRefusedAtOnceAndToldWhenToComeAgain) {
   AnswerPtr refused = harness->submit(request(3, 1));
   harness->step();
   refused->take();
-  EXPECT_EQ(refused->why(), Finish::kOverloaded);
+  EXPECT_EQ(refused->reason(), EndReason::kOverloaded);
   EXPECT_FALSE(refused->accepted);
   EXPECT_THAT(refused->ending->message, HasSubstr("to be expected within 0.8:"));
   // 980 steps less what it may wait.
@@ -62,7 +62,7 @@ TEST(EngineOverload, WhoWaitsForLessIsAccepted) {
   AnswerPtr next = harness->submit(request(3, 1));
   harness->run_until_idle();
   next->take();
-  EXPECT_EQ(next->why(), Finish::kLength);
+  EXPECT_EQ(next->reason(), EndReason::kLength);
 }
 
 // However long its own prompt and answer are: nobody keeps it waiting.
@@ -88,7 +88,7 @@ TEST(EngineOverload, WhoWouldWaitUntilItsDeadlineIsRefused) {
   AnswerPtr refused = harness->submit(std::move(urgent)), patient = harness->submit(request(3, 1));
   harness->step();
   refused->take(), patient->take();
-  EXPECT_EQ(refused->why(), Finish::kOverloaded);
+  EXPECT_EQ(refused->reason(), EndReason::kOverloaded);
   EXPECT_THAT(refused->ending->message, HasSubstr("deadline"));
   EXPECT_TRUE(patient->accepted);
   running->stream()->cancel();
@@ -106,7 +106,7 @@ TEST(EngineOverload, APromptWaitsForThoseBeforeItAndAShortOneDoesNot) {
   AnswerPtr brief = harness->submit(request(1, 1));
   harness->step();
   refused->take(), brief->take();
-  EXPECT_EQ(refused->why(), Finish::kOverloaded);
+  EXPECT_EQ(refused->reason(), EndReason::kOverloaded);
   EXPECT_TRUE(brief->accepted);
   for (AnswerPtr& prompt : prompts) prompt->stream()->cancel();
 }
@@ -185,7 +185,7 @@ TEST(EngineOverload, WhoHasWaitedTwiceAsLongAsExpectedIsGivenUp) {
     waiting->take();
   }
   EXPECT_TRUE(waiting->accepted);
-  EXPECT_EQ(waiting->why(), Finish::kOverloaded);
+  EXPECT_EQ(waiting->reason(), EndReason::kOverloaded);
   EXPECT_GE(waiting->ending->queue_seconds, 0.2);
   EXPECT_EQ(harness->queue().waiting(), 0);
   running->stream()->cancel();
@@ -249,9 +249,9 @@ TEST(EngineOverload, WhoNeverReadsLosesItsSlot) {
   next->wait_for_end();
   harness->join();
   mute->take();
-  EXPECT_EQ(mute->why(), Finish::kStalled);
+  EXPECT_EQ(mute->reason(), EndReason::kStalled);
   EXPECT_TRUE(mute->stream()->stalled());
-  EXPECT_EQ(next->why(), Finish::kLength);
+  EXPECT_EQ(next->reason(), EndReason::kLength);
   EXPECT_EQ(harness->stats().slots_free, 1);
 }
 

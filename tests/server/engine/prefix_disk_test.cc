@@ -193,12 +193,12 @@ TEST_F(PrefixOnDisk, MakesRoomForSessions) {
                                   .name = "s" + std::to_string(opened),
                                   .durability = Durability::kLocal});
       server.settle();
-      return result.get().status == SessionResult::Status::kOk;
+      return result.get().reason == EndReason::kDone;
     };
     for (; open(); ++opened) {
       Request turn = request(20, static_cast<uint64_t>(opened));
       turn.session = "s" + std::to_string(opened);
-      EXPECT_EQ(server.ask(turn)->why(), Finish::kLength) << turn.session;
+      EXPECT_EQ(server.ask(turn)->reason(), EndReason::kLength) << turn.session;
     }
     return opened;
   };

@@ -344,7 +344,7 @@ TEST_F(Prefix, APromptThatBreaksOffKeepsItsPosition) {
   answer->stream()->cancel();
   harness->run_until_idle();
   answer->take();
-  ASSERT_EQ(answer->why(), Finish::kCancelled);
+  ASSERT_EQ(answer->reason(), EndReason::kCancelled);
   EXPECT_EQ(harness->get("s").position, answer->ending->session_position);
   EXPECT_EQ(answer->ending->prefix.tokens, 32);
   EXPECT_GE(answer->ending->session_position, 32);

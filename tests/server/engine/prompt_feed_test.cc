@@ -44,7 +44,7 @@ TEST(PromptFeedTest, AnyDivisionScoresAsTheWhole) {
     feed->close();
     engine->run_until_idle();
     answer->take();
-    EXPECT_EQ(answer->why(), Finish::kLength);
+    EXPECT_EQ(answer->reason(), EndReason::kLength);
     EXPECT_EQ(answer->prompt_bits(), whole->prompt_bits()) << part;
     EXPECT_EQ(answer->accepted->prompt_tokens, 0);
     EXPECT_EQ(answer->ending->prompt_tokens, static_cast<int64_t>(prompt.size()));
@@ -70,7 +70,7 @@ TEST(PromptFeedTest, IsAbsorbedOnTheGridAsFarAsItHasCome) {
   feed->close();
   engine->run_until_idle();
   answer->take();
-  EXPECT_EQ(answer->why(), Finish::kLength);
+  EXPECT_EQ(answer->reason(), EndReason::kLength);
   EXPECT_EQ(answer->prompt.size(), static_cast<size_t>(4 * kChunk - 1));
 }
 
@@ -80,7 +80,7 @@ TEST(PromptFeedTest, NothingMoreMayComeToo) {
   feed->close();
   engine->run_until_idle();
   answer->take();
-  EXPECT_EQ(answer->why(), Finish::kLength);
+  EXPECT_EQ(answer->reason(), EndReason::kLength);
   EXPECT_EQ(answer->prompt.size(), 2u);
 }
 
@@ -90,9 +90,9 @@ TEST(PromptFeedTest, ASlotIsNotHeldForASenderThatStalls) {
   const AnswerPtr next = engine->submit(NullHarness::request(5, 1));
   engine->start();  // its thread must wake up by itself
   answer->wait_for_end();
-  EXPECT_EQ(answer->why(), Finish::kStalled);
+  EXPECT_EQ(answer->reason(), EndReason::kStalled);
   next->wait_for_end();
-  EXPECT_EQ(next->why(), Finish::kLength);
+  EXPECT_EQ(next->reason(), EndReason::kLength);
 }
 
 TEST(PromptFeedTest, PatienceCountsFromWhenThereIsNothingToAbsorb) {
@@ -110,7 +110,7 @@ TEST(PromptFeedTest, PatienceCountsFromWhenThereIsNothingToAbsorb) {
   Clock::pass(std::chrono::milliseconds(320));
   engine->step();
   answer->take();
-  EXPECT_EQ(answer->why(), Finish::kStalled);
+  EXPECT_EQ(answer->reason(), EndReason::kStalled);
 }
 
 // The engine may have been busy for longer than the patience: what counts is what has come.
@@ -140,8 +140,8 @@ TEST(PromptFeedTest, CancelAndDeadlineEndIt) {
   engine->step();
   cancelled.answer->take();
   late->take();
-  EXPECT_EQ(cancelled.answer->why(), Finish::kCancelled);
-  EXPECT_EQ(late->why(), Finish::kDeadline);
+  EXPECT_EQ(cancelled.answer->reason(), EndReason::kCancelled);
+  EXPECT_EQ(late->reason(), EndReason::kDeadline);
   EXPECT_EQ(engine->stats().running, 0);
 }
 

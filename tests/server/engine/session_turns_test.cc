@@ -125,14 +125,14 @@ TEST(SessionTurns, MessagesThatCannotBeAbsorbedAreRefusedWhereTheyStand) {
   Request bad_start = chat("s", {}, {8}, {});
   bad_start.prompt.refusal = "not at the start";
   AnswerPtr refused = harness->ask(bad_start);
-  EXPECT_EQ(refused->ending->why, Finish::kInvalid);
+  EXPECT_EQ(refused->ending->reason, EndReason::kInvalid);
   EXPECT_EQ(refused->ending->message, "not at the start");
   EXPECT_EQ(harness->get("s").position, 0);
   Request bad_later = chat("s", {5}, {}, {});
   bad_later.continued_prompt->refusal = "not later";
-  EXPECT_EQ(harness->ask(bad_later)->ending->why, Finish::kLength);
+  EXPECT_EQ(harness->ask(bad_later)->ending->reason, EndReason::kLength);
   EXPECT_EQ(harness->ask(bad_later)->ending->message, "not later");
-  EXPECT_EQ(harness->ask(bad_start)->ending->why, Finish::kLength);
+  EXPECT_EQ(harness->ask(bad_start)->ending->reason, EndReason::kLength);
 }
 
 // A running request gets its first chunk only when there is room. One that is cancelled before has
@@ -151,7 +151,7 @@ TEST(SessionTurns, ARequestCancelledBeforeItsFirstChunkChangesNothing) {
   cancelled->stream()->cancel();
   harness->step();
   cancelled->take();
-  EXPECT_EQ(cancelled->why(), Finish::kCancelled);
+  EXPECT_EQ(cancelled->reason(), EndReason::kCancelled);
   const SessionInfo after = harness->get("s");
   EXPECT_EQ(after.position, before.position);
   EXPECT_EQ(after.pending_token, before.pending_token);
@@ -238,7 +238,7 @@ TEST(SessionTurns, AnUnacknowledgedTokenIsNotAbsorbed) {
   answer->stream()->acknowledge(2);
   harness->run_until_idle(100);
   answer->take();
-  EXPECT_EQ(answer->why(), Finish::kStopString);
+  EXPECT_EQ(answer->reason(), EndReason::kStopString);
   EXPECT_EQ(answer->ending->generated_tokens, 2);
   EXPECT_EQ(answer->ending->session_position, 5 + 1);
   EXPECT_EQ(harness->get("s").pending_token, answer->tokens[1].id);
@@ -270,7 +270,7 @@ TEST(SessionTurns, IdleSessionsAreClosedWithoutACall) {
   EXPECT_EQ(harness->stats().sessions, 0);
   AnswerPtr late = harness->submit(request(5, 2, 1, "s"));
   late->wait_for_end();
-  EXPECT_EQ(late->why(), Finish::kNoSession);
+  EXPECT_EQ(late->reason(), EndReason::kNoSession);
   harness->join();
   EXPECT_EQ(harness->stats().slots_free, harness->stats().slots);
 }

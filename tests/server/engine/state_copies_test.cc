@@ -57,7 +57,7 @@ class StateCopies : public ::testing::Test {
     engine().open(name);
     AnswerPtr answer = engine().submit(request(5, 4, 1, name));
     finish(*answer);
-    ASSERT_EQ(answer->why(), Finish::kLength);
+    ASSERT_EQ(answer->reason(), EndReason::kLength);
   }
   void expect_second_turn(const std::string& name) {
     AnswerPtr answer = engine().submit(request(3, 6, 2, name));
@@ -117,10 +117,10 @@ TEST_F(StateCopies, AMarkAndAForkHoldUpNobody) {
   first_turn();
   AnswerPtr stream = this->stream();
   copies_->hold();
-  EXPECT_EQ(engine().command(Kind::kFork, "s", "fork").status, SessionResult::Status::kOk);
+  EXPECT_EQ(engine().command(Kind::kFork, "s", "fork").reason, EndReason::kDone);
   EXPECT_EQ(engine().get("fork").tier, Tier::kSlot) << "a slot was free";
-  EXPECT_EQ(engine().command(Kind::kMark, "s", "here").status, SessionResult::Status::kOk);
-  EXPECT_EQ(engine().command(Kind::kFork, "s", "third").status, SessionResult::Status::kOk);
+  EXPECT_EQ(engine().command(Kind::kMark, "s", "here").reason, EndReason::kDone);
+  EXPECT_EQ(engine().command(Kind::kFork, "s", "third").reason, EndReason::kDone);
   EXPECT_EQ(engine().get("third").tier, Tier::kHost) << "none was";
   AnswerPtr waits = engine().submit(request(3, 6, 2, "s"));
   expect_goes_on(*stream);
@@ -172,7 +172,7 @@ TEST_F(StateCopies, AnUnchangedSessionIsCopiedOnce) {
   first_turn();
   for (const char* mark : {"a", "b"}) engine().command(Kind::kMark, "s", mark);
   engine().command(Kind::kFork, "s", "fork");
-  EXPECT_EQ(engine().command(Kind::kExport, "s").status, SessionResult::Status::kOk);
+  EXPECT_EQ(engine().command(Kind::kExport, "s").reason, EndReason::kDone);
   engine().run_until_idle();
   EXPECT_EQ(engine().get("s").tier, Tier::kSlot) << "nothing of this needs its slot";
   EXPECT_EQ(engine().stats().host_bytes, harness_->state_bytes());
@@ -194,7 +194,7 @@ TEST_F(StateCopies, ARequestIsCancelledWhileItsStateIsOnItsWay) {
   cancelled->stream()->cancel();
   engine().step();
   cancelled->take();
-  EXPECT_EQ(cancelled->why(), Finish::kCancelled);
+  EXPECT_EQ(cancelled->reason(), EndReason::kCancelled);
   EXPECT_FALSE(engine().get("s").busy);
   engine().command(Kind::kMark, "s", "here");
   let_copies_go();
@@ -281,7 +281,7 @@ TEST(StateCopiesThatFail, EndTheEngineAndTellEverybody) {
   AnswerPtr waits = harness->submit(request(3, 4, 2, "s"));
   EXPECT_THAT(said.get_future().get(), HasSubstr("fallen off the bus"));
   stream->wait_for_end(), waits->wait_for_end();
-  EXPECT_EQ(stream->why(), Finish::kFailed);
+  EXPECT_EQ(stream->reason(), EndReason::kFailed);
 }
 
 }  // namespace recurve::testing::state_copies_test

@@ -12,7 +12,6 @@
 namespace recurve::testing::stress_test {
 
 using Kind = SessionCommand::Kind;
-using Status = SessionResult::Status;
 
 constexpr int32_t kBos = 7, kEos = 9, kPoison = NullHarness::kVocab - 1;
 constexpr int kSessions = 6;  // names in use
@@ -130,10 +129,11 @@ class Stress {
   }
 
   void compare(const SessionCommand& command, const SessionResult& busy) {
-    if (busy.status == Status::kBusy || busy.status == Status::kFull) return;
+    if (busy.reason == EndReason::kSessionBusy || busy.reason == EndReason::kExhausted) return;
     const SessionResult quiet = quiet_->command(command);
-    ASSERT_EQ(busy.status, quiet.status) << busy.message;
-    if (command.kind == Kind::kList || busy.status != Status::kOk || busy.sessions[0].busy) return;
+    ASSERT_EQ(busy.reason, quiet.reason) << busy.message;
+    if (command.kind == Kind::kList || busy.reason != EndReason::kDone || busy.sessions[0].busy)
+      return;
     EXPECT_EQ(busy.sessions[0].position, quiet.sessions[0].position);
     EXPECT_EQ(busy.sessions[0].pending_token, quiet.sessions[0].pending_token);
     EXPECT_EQ(busy.sessions[0].marks.size(), quiet.sessions[0].marks.size());
@@ -188,8 +188,8 @@ class Stress {
   void check(Running& running) {
     for (size_t c = 0; c < running.answers.size(); ++c) {
       Answer& answer = *running.answers[c];
-      ++ended_[answer.why()];
-      const Ending& ending = *answer.ending;
+      ++ended_[answer.reason()];
+      const StreamEnd& ending = *answer.ending;
       EXPECT_EQ(ending.generated_tokens, static_cast<int64_t>(answer.tokens.size()));
       if (!answer.accepted) continue;  // refused
       Request same = running.request;
@@ -212,10 +212,10 @@ class Stress {
   // Makes of a request that was broken off one that asks for just what was done. Returns how much
   // of the prompt that is.
   static int64_t cut(Request& request, const Answer& answer) {
-    const Ending& ending = *answer.ending;
+    const StreamEnd& ending = *answer.ending;
     const int64_t before = answer.accepted->session_position;
-    const bool whole = ending.why == Finish::kLength || ending.why == Finish::kEos ||
-                       (ending.why == Finish::kInternal && ending.generated_tokens > 0);
+    const bool whole = ending.reason == EndReason::kLength || ending.reason == EndReason::kEos ||
+                       (ending.reason == EndReason::kInternal && ending.generated_tokens > 0);
     if (whole) return answer.accepted->prompt_tokens;
     request.sampling.max_tokens = static_cast<int32_t>(ending.generated_tokens);
     if (ending.generated_tokens > 0) return answer.accepted->prompt_tokens;
@@ -253,31 +253,32 @@ class Stress {
   }
 
  public:
-  const std::map<Finish, int>& ended() const { return ended_; }
+  const std::map<EndReason, int>& ended() const { return ended_; }
 
  private:
   std::mt19937 random_;
   const int slots_;
   NullHarness busy_, quiet_;
   std::vector<Running> under_way_;
-  std::map<Finish, int> ended_;
+  std::map<EndReason, int> ended_;
 };
 
 class EngineStress : public ::testing::TestWithParam<StressCase> {};
 
 TEST_P(EngineStress, RandomOperationsGiveWhatAQuietEngineGives) {
-  std::map<Finish, int> ended;
+  std::map<EndReason, int> ended;
   for (uint32_t seed = 1; seed <= 40; ++seed) {
     Stress stress(seed, GetParam());
     stress.run(500);
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
-    for (const auto& [why, count] : stress.ended()) ended[why] += count;
+    for (const auto& [reason, count] : stress.ended()) ended[reason] += count;
   }
   // Each kind of ending has been met, or the test says little.
-  for (const Finish why :
-       {Finish::kLength, Finish::kEos, Finish::kStopString, Finish::kCancelled, Finish::kDeadline,
-        Finish::kNoSession, Finish::kSessionBusy, Finish::kInvalid, Finish::kInternal}) {
-    EXPECT_GE(ended[why], 10) << static_cast<int>(why);
+  for (const EndReason reason :
+       {EndReason::kLength, EndReason::kEos, EndReason::kStopString, EndReason::kCancelled,
+        EndReason::kDeadline, EndReason::kNoSession, EndReason::kSessionBusy, EndReason::kInvalid,
+        EndReason::kInternal}) {
+    EXPECT_GE(ended[reason], 10) << static_cast<int>(reason);
   }
 }
 

@@ -11,7 +11,6 @@ namespace recurve::testing::threads_test {
 
 using Admission = AdmissionQueue::Admission;
 using Kind = SessionCommand::Kind;
-using Status = SessionResult::Status;
 using namespace std::chrono_literals;
 
 Request request(size_t length, int max_tokens, uint64_t seed = 0, const std::string& session = "") {
@@ -28,7 +27,7 @@ class Client {
 
   void run(int rounds) {
     quiet_->open(name_);
-    EXPECT_EQ(engine_->open(name_).status, Status::kOk);
+    EXPECT_EQ(engine_->open(name_).reason, EndReason::kDone);
     for (int round = 0; round < rounds; ++round) {
       switch (round % 4) {
         case 0:
@@ -44,7 +43,7 @@ class Client {
           fork_and_rewind();
       }
     }
-    EXPECT_EQ(engine_->command(Kind::kClose, name_).status, Status::kOk);
+    EXPECT_EQ(engine_->command(Kind::kClose, name_).reason, EndReason::kDone);
   }
 
  private:
@@ -81,7 +80,7 @@ class Client {
     answer->stream()->cancel();
     engine_->queue().wake();
     answer->wait_for_end();
-    EXPECT_EQ(answer->why(), Finish::kCancelled);
+    EXPECT_EQ(answer->reason(), EndReason::kCancelled);
   }
 
   // A stop string is found in the token numbered `stop`, whenever the client gets to look at it.
@@ -98,7 +97,7 @@ class Client {
       answer->stream()->acknowledge(static_cast<int64_t>(seen));
       engine_->queue().wake();
     }
-    EXPECT_EQ(answer->why(), Finish::kStopString);
+    EXPECT_EQ(answer->reason(), EndReason::kStopString);
     turn.wait_for_acknowledgement = false;
     turn.sampling.max_tokens = stop;
     AnswerPtr want = quiet_->ask(turn);
@@ -109,16 +108,16 @@ class Client {
 
   void fork_and_rewind() {
     const std::string fork = name_ + "-fork";
-    EXPECT_EQ(engine_->command(Kind::kMark, name_, "m").status, Status::kOk);
-    EXPECT_EQ(engine_->command(Kind::kFork, name_, fork).status, Status::kOk);
+    EXPECT_EQ(engine_->command(Kind::kMark, name_, "m").reason, EndReason::kDone);
+    EXPECT_EQ(engine_->command(Kind::kFork, name_, fork).reason, EndReason::kDone);
     const Request turn = a_request(3, name_);
     Request same = turn;
     same.session = fork;
     AnswerPtr original = submit(turn), forked = submit(same);
     original->wait_for_end(), forked->wait_for_end();
     EXPECT_EQ(original->bits(), forked->bits());
-    EXPECT_EQ(engine_->command(Kind::kClose, fork).status, Status::kOk);
-    EXPECT_EQ(engine_->command(Kind::kRewind, name_, "m").status, Status::kOk);
+    EXPECT_EQ(engine_->command(Kind::kClose, fork).reason, EndReason::kDone);
+    EXPECT_EQ(engine_->command(Kind::kRewind, name_, "m").reason, EndReason::kDone);
     engine_->command({.kind = Kind::kList, .limit = 3});
   }
 
@@ -174,7 +173,7 @@ TEST(EngineThreads, WhatIsAcceptedBeforeCloseIsServed) {
     harness->join();
     for (AnswerPtr& answer : pusher.join()) {
       answer->take();
-      ASSERT_EQ(answer->why(), Finish::kLength);
+      ASSERT_EQ(answer->reason(), EndReason::kLength);
     }
     for (auto& command : pusher.commands) {
       ASSERT_EQ(command.wait_for(0s), std::future_status::ready);
@@ -193,7 +192,8 @@ TEST(EngineThreads, WhatIsAcceptedBeforeAbandonIsAnswered) {
     for (AnswerPtr& answer : pusher.join()) {
       answer->take();
       ASSERT_TRUE(answer->ended());
-      EXPECT_TRUE(answer->why() == Finish::kLength || answer->why() == Finish::kDraining);
+      EXPECT_TRUE(answer->reason() == EndReason::kLength ||
+                  answer->reason() == EndReason::kDraining);
     }
     for (auto& command : pusher.commands) {
       ASSERT_EQ(command.wait_for(0s), std::future_status::ready);
@@ -213,7 +213,7 @@ TEST(EngineThreads, ADeadlineWakesTheEngine) {
     forgotten.deadline = Clock::now() + time;
     answer = harness->submit(forgotten);
     answer->wait_for_end();
-    ASSERT_EQ(answer->why(), Finish::kDeadline);
+    ASSERT_EQ(answer->reason(), EndReason::kDeadline);
     if (!answer->tokens.empty()) break;
   }
   EXPECT_EQ(answer->tokens.size(), 1u);

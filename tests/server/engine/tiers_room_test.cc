@@ -12,7 +12,6 @@
 namespace recurve::testing::tiers_test {
 
 using Kind = SessionCommand::Kind;
-using Status = SessionResult::Status;
 using ::testing::HasSubstr;
 
 // Clients of a server that has little room, and what they have said on sessions and marks.
@@ -23,7 +22,7 @@ class Crowd {
   // Whether it was let in.
   bool open(const std::string& name) {
     const auto durability = random_() % 2 == 0 ? Durability::kLocal : Durability::kNone;
-    if (server_.open(name, durability).status != Status::kOk) return false;
+    if (server_.open(name, durability).reason != EndReason::kDone) return false;
     said_[name];
     if (random_() % 4 > 0) ask({name});
     return true;
@@ -47,7 +46,7 @@ class Crowd {
       if (kind == Kind::kFork && random_() % 2 == 0) {
         command.durability = random_() % 2 == 0 ? Durability::kLocal : Durability::kNone;
       }
-      return server_->command(std::move(command)).status == Status::kOk;
+      return server_->command(std::move(command)).reason == EndReason::kDone;
     };
     switch (random_() % 9) {
       case 0:
@@ -80,7 +79,8 @@ class Crowd {
     }
     for (size_t a = 0; a < names.size(); ++a) {
       answers[a]->wait_for_end();
-      ASSERT_EQ(answers[a]->why(), Finish::kLength) << names[a] << answers[a]->ending->message;
+      ASSERT_EQ(answers[a]->reason(), EndReason::kLength)
+          << names[a] << answers[a]->ending->message;
       std::vector<Request> turns = said_[names[a]];  // some are of what it was forked from
       for (Request& turn : turns) turn.session = names[a];
       EXPECT_EQ(answers[a]->bits(), Server::quiet(turns)->bits()) << names[a];
@@ -137,27 +137,27 @@ TEST(Tiers, WhoIsRewoundToNothingTakesNobodysRoom) {
     Server server(std::make_unique<RecordingFolder>(std::make_shared<RecordingDisk>()),
                   {.slots = 2, .host_bytes = 3 * each + 4096, .disk_bytes = 1 << 20});
     server.open("x", durability);
-    ASSERT_EQ(server->command(Kind::kMark, "x", "nothing").status, Status::kOk);
+    ASSERT_EQ(server->command(Kind::kMark, "x", "nothing").reason, EndReason::kDone);
     server.ask(turn("x", 1));
     for (const char* name : {"y", "z"}) {
-      ASSERT_EQ(server.open(name, Durability::kNone).status, Status::kOk);
-      ASSERT_EQ(server.ask(turn(name, 1))->why(), Finish::kLength);
+      ASSERT_EQ(server.open(name, Durability::kNone).reason, EndReason::kDone);
+      ASSERT_EQ(server.ask(turn(name, 1))->reason(), EndReason::kLength);
     }
     for (const char* name : {"v", "w"}) {  // which stay empty, and in memory
-      ASSERT_EQ(server.open(name, Durability::kNone).status, Status::kOk);
+      ASSERT_EQ(server.open(name, Durability::kNone).reason, EndReason::kDone);
     }
     const SessionResult refused = server->command(Kind::kRewind, "x", "nothing");
-    EXPECT_EQ(refused.status, Status::kFull);
+    EXPECT_EQ(refused.reason, EndReason::kExhausted);
     EXPECT_THAT(refused.message, HasSubstr("--session-memory"));
     for (const char* name : {"y", "z", "x", "w"}) {
       AnswerPtr answer = server.ask(turn(name, 2));
-      EXPECT_EQ(answer->why(), Finish::kLength) << name << ": " << answer->ending->message;
+      EXPECT_EQ(answer->reason(), EndReason::kLength) << name << ": " << answer->ending->message;
     }
     server->command(Kind::kClose, "w");
-    EXPECT_EQ(server->command(Kind::kRewind, "x", "nothing").status, Status::kOk);
+    EXPECT_EQ(server->command(Kind::kRewind, "x", "nothing").reason, EndReason::kDone);
     EXPECT_EQ(server->get("x").position, 0);
     for (const char* name : {"x", "y", "z"}) {
-      EXPECT_EQ(server.ask(turn(name, 3))->why(), Finish::kLength) << name;
+      EXPECT_EQ(server.ask(turn(name, 3))->reason(), EndReason::kLength) << name;
     }
   }
 }

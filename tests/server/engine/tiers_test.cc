@@ -20,7 +20,6 @@
 namespace recurve::testing::tiers_test {
 
 using Kind = SessionCommand::Kind;
-using Status = SessionResult::Status;
 using ::testing::HasSubstr;
 
 constexpr auto kNoSpace = ENOSPC;
@@ -55,16 +54,16 @@ TEST_F(SlowDisk, HoldsUpOnlyWhatIsToLast) {
   gate(false);
   AnswerPtr durable = server->submit(turn("durable", 1));
   for (uint64_t seed = 2; seed < 8; ++seed) {
-    EXPECT_EQ(server.ask(turn("plain", seed))->why(), Finish::kLength);
-    EXPECT_EQ(server.ask(turn("", seed))->why(), Finish::kLength);
+    EXPECT_EQ(server.ask(turn("plain", seed))->reason(), EndReason::kLength);
+    EXPECT_EQ(server.ask(turn("", seed))->reason(), EndReason::kLength);
   }
-  EXPECT_EQ(server->command(Kind::kMark, "plain", "here").status, Status::kOk);
+  EXPECT_EQ(server->command(Kind::kMark, "plain", "here").reason, EndReason::kDone);
   durable->take();
   EXPECT_FALSE(durable->ended()) << "it is not on the disk";
   EXPECT_TRUE(server->get("durable").busy);
   gate(true);
   durable->wait_for_end();
-  EXPECT_EQ(durable->why(), Finish::kLength);
+  EXPECT_EQ(durable->reason(), EndReason::kLength);
   EXPECT_EQ(durable->ending->commit.value().number, 2u);
   EXPECT_EQ(durable->bits(), Server::quiet({turn("durable", 1)})->bits());
 }
@@ -76,7 +75,7 @@ TEST_F(SlowDisk, IsNotWaitedForByARequestThatIsNotToLast) {
   Request asked = turn("s", 1);
   asked.durability = Durability::kNone;
   AnswerPtr answer = server.ask(asked);
-  EXPECT_EQ(answer->why(), Finish::kLength);
+  EXPECT_EQ(answer->reason(), EndReason::kLength);
   EXPECT_FALSE(answer->ending->commit);
   gate(true);
   while (server->get("s").busy) std::this_thread::yield();
@@ -87,7 +86,7 @@ TEST_F(SlowDisk, IsNotWaitedForByARequestThatIsNotToLast) {
   Request lasting = turn("plain", 3);
   lasting.durability = Durability::kLocal;
   AnswerPtr refused = server.ask(lasting);
-  EXPECT_EQ(refused->why(), Finish::kInvalid);
+  EXPECT_EQ(refused->reason(), EndReason::kInvalid);
   EXPECT_THAT(refused->ending->message, HasSubstr("not durable"));
 }
 
@@ -111,14 +110,14 @@ TEST_F(FullDisk, TakesBackWhatItCannotKeepAndTheRestGoesOn) {
   const int64_t before = server.ask(turn("s", 1))->ending->session_position;
   full_ = true;
   AnswerPtr lost = server.ask(turn("s", 2));
-  EXPECT_EQ(lost->why(), Finish::kNotKept);
+  EXPECT_EQ(lost->reason(), EndReason::kNotKept);
   EXPECT_THAT(lost->ending->message, HasSubstr("as it was before"));
   EXPECT_THAT(lost->ending->message, HasSubstr("No space left"));
   EXPECT_EQ(server->get("s").position, before);
   EXPECT_EQ(server->get("s").epoch, 1u);
-  EXPECT_EQ(server.ask(turn("plain", 3))->why(), Finish::kLength);
-  EXPECT_EQ(server->command(Kind::kMark, "s", "here").status, Status::kFull);
-  EXPECT_EQ(server->command(Kind::kClose, "s").status, Status::kFull);
+  EXPECT_EQ(server.ask(turn("plain", 3))->reason(), EndReason::kLength);
+  EXPECT_EQ(server->command(Kind::kMark, "s", "here").reason, EndReason::kExhausted);
+  EXPECT_EQ(server->command(Kind::kClose, "s").reason, EndReason::kExhausted);
   EXPECT_TRUE(server->get("s").marks.empty());
   full_ = false;
   AnswerPtr again = server.ask(turn("s", 2));
@@ -131,7 +130,7 @@ TEST_F(FullDisk, LeavesNothingOfASessionThatItCouldNotTake) {
   server.open("s", Durability::kNone);
   server.ask(turn("s", 1));
   const SessionResult state = server->command(Kind::kExport, "s");
-  ASSERT_EQ(state.status, Status::kOk) << state.message;
+  ASSERT_EQ(state.reason, EndReason::kDone) << state.message;
   std::string written(state.state->bytes(), '\0');
   state.state->read(0, written);
   StateHeader wanted;
@@ -147,15 +146,15 @@ TEST_F(FullDisk, LeavesNothingOfASessionThatItCouldNotTake) {
   full_ = true;
   for (const Kind kind : {Kind::kOpen, Kind::kFork, Kind::kImport}) {
     const SessionResult refused = make(kind, "new");
-    EXPECT_EQ(refused.status, Status::kFull);
+    EXPECT_EQ(refused.reason, EndReason::kExhausted);
     EXPECT_THAT(refused.message, HasSubstr("No space left"));
-    EXPECT_EQ(server->command(Kind::kGet, "new").status, Status::kNotFound)
+    EXPECT_EQ(server->command(Kind::kGet, "new").reason, EndReason::kNoSession)
         << static_cast<int>(kind);
   }
   full_ = false;
   for (const Kind kind : {Kind::kOpen, Kind::kFork, Kind::kImport}) {
     const std::string name = "new" + std::to_string(static_cast<int>(kind));
-    EXPECT_EQ(make(kind, name).status, Status::kOk);
+    EXPECT_EQ(make(kind, name).reason, EndReason::kDone);
     EXPECT_EQ(server->get(name).durability, Durability::kLocal);
   }
   EXPECT_EQ(server.ask(turn("new" + std::to_string(static_cast<int>(Kind::kImport)), 2))->bits(),
@@ -223,7 +222,7 @@ TEST(Tiers, ARecordWithNumbersThatNoSessionHasIsNotUsed) {
   }
   Server server(folder());
   EXPECT_EQ(server->stats().sessions_not_restored, 3);
-  EXPECT_EQ(server->command(Kind::kGet, "c").status, Status::kNotFound);
+  EXPECT_EQ(server->command(Kind::kGet, "c").reason, EndReason::kNoSession);
   EXPECT_EQ(server.ask(turn("s", 2))->bits(), Server::quiet({turn("s", 1), turn("s", 2)})->bits());
 }
 
@@ -239,7 +238,7 @@ TEST(Tiers, StatesOfVersion1AreReadAgain) {
   EXPECT_EQ(server.ask(again)->ids(), Server::quiet({turn("s", 1)})->ids());
   const std::vector<TokenBits> next = Server::quiet({turn("s", 1), turn("s", 2)})->bits();
   EXPECT_EQ(server.ask(turn("s", 2))->bits(), next);
-  EXPECT_EQ(server->command(Kind::kRewind, "s", "here").status, Status::kOk);
+  EXPECT_EQ(server->command(Kind::kRewind, "s", "here").reason, EndReason::kDone);
   EXPECT_EQ(server.ask(turn("s", 2))->bits(), next);
 }
 
@@ -262,11 +261,11 @@ TEST(Tiers, AFullDiskAtTheStartRefusesOnlyWhatCannotBePromised) {
   {
     Server server(folder());
     const AnswerPtr refused = server.ask(turn("s", 2));
-    EXPECT_EQ(refused->why(), Finish::kNotKept);
+    EXPECT_EQ(refused->reason(), EndReason::kNotKept);
     EXPECT_THAT(refused->ending->message, HasSubstr("No space left"));
-    EXPECT_EQ(server.open("new", Durability::kLocal).status, Status::kFull);
-    EXPECT_EQ(server.open("plain", Durability::kNone).status, Status::kOk);
-    EXPECT_EQ(server.ask(turn("plain", 2))->why(), Finish::kLength);
+    EXPECT_EQ(server.open("new", Durability::kLocal).reason, EndReason::kExhausted);
+    EXPECT_EQ(server.open("plain", Durability::kNone).reason, EndReason::kDone);
+    EXPECT_EQ(server.ask(turn("plain", 2))->reason(), EndReason::kLength);
     full = false;
     const AnswerPtr answer = server.ask(turn("s", 2));
     EXPECT_EQ(answer->bits(), Server::quiet({turn("s", 1), turn("s", 2)})->bits());
@@ -298,18 +297,18 @@ class LostTurn : public ::testing::Test {
   void expect_refused(Server& server) {
     const std::string still = "position " + std::to_string(position_) + " is still there";
     const AnswerPtr refused = server.ask(turn("s", 2));
-    EXPECT_EQ(refused->why(), Finish::kStateLost);
+    EXPECT_EQ(refused->reason(), EndReason::kStateLost);
     EXPECT_THAT(refused->ending->message, HasSubstr(still));
     for (const Kind kind :
          {Kind::kFork, Kind::kMark, Kind::kUnmark, Kind::kRewind, Kind::kExport}) {
       const SessionResult result = server->command(kind, "s", "here");
-      EXPECT_EQ(result.status, Status::kLost) << static_cast<int>(kind);
+      EXPECT_EQ(result.reason, EndReason::kStateLost) << static_cast<int>(kind);
       EXPECT_THAT(result.message, HasSubstr(still));
     }
     EXPECT_TRUE(server->get("s").in_doubt);
     EXPECT_EQ(server->get("s").position, position_);
     EXPECT_FALSE(server->get("other").in_doubt);
-    EXPECT_EQ(server.ask(turn("other", 2))->why(), Finish::kLength);
+    EXPECT_EQ(server.ask(turn("other", 2))->reason(), EndReason::kLength);
   }
   const std::shared_ptr<RecordingDisk> disk_ = std::make_shared<RecordingDisk>();
   int64_t position_ = 0;
@@ -339,11 +338,11 @@ TEST_F(LostTurn, PutsTheSessionInDoubtUntilItIsAccepted) {
   {
     Server server(folder());
     const SessionResult accepted = server->command(Kind::kAccept, "s");
-    ASSERT_EQ(accepted.status, Status::kOk) << accepted.message;
+    ASSERT_EQ(accepted.reason, EndReason::kDone) << accepted.message;
     EXPECT_FALSE(accepted.sessions[0].in_doubt);
     EXPECT_EQ(accepted.sessions[0].position, position_);
     EXPECT_GT(accepted.sessions[0].epoch, epoch + 1) << "that was one of the lost turn";
-    EXPECT_EQ(server->command(Kind::kAccept, "s").status, Status::kOk) << "it is, already";
+    EXPECT_EQ(server->command(Kind::kAccept, "s").reason, EndReason::kDone) << "it is, already";
   }
   Server server(folder());
   EXPECT_FALSE(server->get("s").in_doubt);
@@ -355,8 +354,8 @@ TEST_F(LostTurn, PutsTheSessionInDoubtUntilItIsClosed) {
   damage("journal-copy-1");
   {
     Server server(folder());
-    EXPECT_EQ(server->command(Kind::kClose, "s").status, Status::kOk);
-    EXPECT_EQ(server.open("s", Durability::kLocal).status, Status::kOk);
+    EXPECT_EQ(server->command(Kind::kClose, "s").reason, EndReason::kDone);
+    EXPECT_EQ(server.open("s", Durability::kLocal).reason, EndReason::kDone);
     EXPECT_FALSE(server->get("s").in_doubt);
   }
   Server server(folder());
@@ -397,15 +396,15 @@ TEST(Tiers, ALostStateIsLeftBehindForTheLastMarkOrNothing) {
       const std::string still = "position " + std::to_string(position) + " is still there";
       for (int i = 0; i < 2; ++i) {
         const AnswerPtr refused = server.ask(turn("s", 3));
-        EXPECT_EQ(refused->why(), Finish::kStateLost);
+        EXPECT_EQ(refused->reason(), EndReason::kStateLost);
         EXPECT_THAT(refused->ending->message, HasSubstr(still));
       }
       EXPECT_THAT(said, ::testing::ElementsAre("s"));
-      EXPECT_EQ(server->command(Kind::kFork, "s", "fork").status, Status::kLost);
+      EXPECT_EQ(server->command(Kind::kFork, "s", "fork").reason, EndReason::kStateLost);
       EXPECT_EQ(server->get("s").position, position);
       EXPECT_TRUE(server->get("s").in_doubt);
       const SessionResult accepted = server->command(Kind::kAccept, "s");
-      ASSERT_EQ(accepted.status, Status::kOk) << accepted.message;
+      ASSERT_EQ(accepted.reason, EndReason::kDone) << accepted.message;
       EXPECT_EQ(accepted.sessions[0].position, position);
     }
     Server server(folder(), {}, own_files);
@@ -437,18 +436,19 @@ class OtherModel : public ::testing::Test {
     again.id = "r-1";
     for (const Request& asked : {turn("s", 2), again}) {
       const AnswerPtr refused = server.ask(asked);
-      EXPECT_EQ(refused->why(), Finish::kOtherModel);
+      EXPECT_EQ(refused->reason(), EndReason::kOtherModel);
       EXPECT_THAT(refused->ending->message, names_both);
       EXPECT_LE(refused->ending->message.size(), 130u);
     }
     for (const Kind kind :
          {Kind::kFork, Kind::kMark, Kind::kUnmark, Kind::kRewind, Kind::kExport}) {
       const SessionResult refused = server->command(kind, "s", "here");
-      EXPECT_EQ(refused.status, Status::kOtherModel) << static_cast<int>(kind);
+      EXPECT_EQ(refused.reason, EndReason::kOtherModel) << static_cast<int>(kind);
       EXPECT_THAT(refused.message, names_both);
     }
     EXPECT_GT(server->get("s").position, 0);
-    EXPECT_EQ(server.ask(turn("empty", 1))->why(), Finish::kLength) << "it is of no model yet";
+    EXPECT_EQ(server.ask(turn("empty", 1))->reason(), EndReason::kLength)
+        << "it is of no model yet";
     EXPECT_EQ(server->stats().sessions_other_model, 1);
     EXPECT_EQ(server->stats().sessions_not_restored, 0);
   }
@@ -468,8 +468,8 @@ TEST_F(OtherModel, SessionsAreRefusedByNameAndGoOnWithTheirOwn) {
   }
   Server server(folder(), of("m"));
   EXPECT_EQ(server.ask(turn("s", 2))->bits(), Server::quiet({turn("s", 1), turn("s", 2)})->bits());
-  EXPECT_EQ(server.ask(turn("empty", 1))->why(), Finish::kOtherModel);
-  EXPECT_EQ(server->command(Kind::kClose, "empty").status, Status::kOk);
+  EXPECT_EQ(server.ask(turn("empty", 1))->reason(), EndReason::kOtherModel);
+  EXPECT_EQ(server->command(Kind::kClose, "empty").reason, EndReason::kDone);
 }
 
 // Records of before do not say their model: the states' own headers do.
@@ -507,10 +507,10 @@ TEST(Tiers, WhatIsSealedWaitsForItsKey) {
   key_is_there = false;
   for (int i = 0; i < 2; ++i) {
     AnswerPtr refused = server.ask(turn("s", 2));
-    EXPECT_EQ(refused->why(), Finish::kStateSealed);
+    EXPECT_EQ(refused->reason(), EndReason::kStateSealed);
     EXPECT_THAT(refused->ending->message, HasSubstr("where is its key?"));
     const SessionResult exported = server->command(Kind::kExport, "s");
-    EXPECT_EQ(exported.status, Status::kSealed);
+    EXPECT_EQ(exported.reason, EndReason::kStateSealed);
     EXPECT_THAT(exported.message, HasSubstr("where is its key?"));
   }
   key_is_there = true;
@@ -554,9 +554,9 @@ TEST(Tiers, AnExportOfADamagedStateEndsWithWhy) {
   segment[segment.size() / 2] ^= 1;
   Server server(folder());
   const SessionResult exported = server->command(Kind::kExport, "s");
-  EXPECT_EQ(exported.status, Status::kLost);
+  EXPECT_EQ(exported.reason, EndReason::kStateLost);
   EXPECT_THAT(exported.message, HasSubstr("\"s\""));
-  EXPECT_EQ(server.ask(turn("s", 2))->why(), Finish::kStateLost);
+  EXPECT_EQ(server.ask(turn("s", 2))->reason(), EndReason::kStateLost);
 }
 
 // As an engine has it that many clients wait for at once.
@@ -582,7 +582,7 @@ TEST(Tiers, WhatEndsInOneStepSharesItsSyncs) {
   }
   for (const AnswerPtr& answer : answers) {
     answer->take();
-    EXPECT_EQ(answer->why(), Finish::kLength);
+    EXPECT_EQ(answer->reason(), EndReason::kLength);
     EXPECT_TRUE(answer->ending->commit);
   }
   EXPECT_EQ(store.usage().syncs - before, 2) << "one of the states, and one of the journal";
@@ -607,11 +607,11 @@ TEST(Tiers, ManyClientsOverAllOfThem) {
         std::vector<Request>& turns = said[name];
         if (turns.empty()) {
           const auto durability = durable ? Durability::kLocal : Durability::kNone;
-          ASSERT_EQ(server.open(name, durability).status, Status::kOk);
+          ASSERT_EQ(server.open(name, durability).reason, EndReason::kDone);
         }
         turns.push_back(turn(name, random() % 1000));
         AnswerPtr answer = server.ask(turns.back());
-        ASSERT_EQ(answer->why(), Finish::kLength) << answer->ending->message;
+        ASSERT_EQ(answer->reason(), EndReason::kLength) << answer->ending->message;
         EXPECT_EQ(answer->bits(), Server::quiet(turns)->bits()) << name << ", turn " << t;
         // A plain session's mark stays in host memory.
         if (durable && t % 4 == 0) server->command(Kind::kMark, name, "here");
@@ -639,7 +639,7 @@ TEST(Tiers, BeginningsComeAndGoBesideEachOther) {
         Request request = NullHarness::request(60, 3, random() % kBeginnings);
         request.prompt.ids.push_back(static_cast<int32_t>(random() % 100));
         AnswerPtr answer = server.ask(request);
-        ASSERT_EQ(answer->why(), Finish::kLength) << answer->ending->message;
+        ASSERT_EQ(answer->reason(), EndReason::kLength) << answer->ending->message;
         EXPECT_EQ(answer->bits(), Server::quiet({request})->bits()) << "client " << c;
         spared += answer->ending->prefix.tokens;
       }

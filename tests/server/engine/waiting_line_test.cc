@@ -76,7 +76,7 @@ TEST_F(WaitingLineTest, ChoicesThatWaitAgainAreStillTheirTenants) {
   next = line_.admit_next(now_);
   ASSERT_NE(next, nullptr);
   EXPECT_EQ(next->caller.tenant, kOther.tenant);
-  line_.drop_all(Finish::kDraining, now_);
+  line_.drop_all(EndReason::kDraining, now_);
 }
 
 }  // namespace recurve::waiting_line_test

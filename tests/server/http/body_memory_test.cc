@@ -98,7 +98,7 @@ class HoldingEngine {
         }
         queue_.left(1);
         for (const auto& stream : streams) stream->accept({});
-        for (const auto& stream : streams) stream->finish({.why = Finish::kLength});
+        for (const auto& stream : streams) stream->finish({.reason = EndReason::kLength});
       }
       queue_.wait({});
     }

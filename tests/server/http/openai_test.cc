@@ -262,8 +262,8 @@ TEST_F(OpenAiTest, WhatCannotBeHonouredIsRefusedByName) {
 TEST_F(OpenAiTest, RefusalsTellWhetherToTryAgain) {
   std::atomic<bool> overloaded = false;
   start({.script = [&](const Request&) {
-    const Ending busy{.why = Finish::kSessionBusy};
-    const Ending full{.why = Finish::kOverloaded, .retry_seconds = 2.5};
+    const StreamEnd busy{.reason = EndReason::kSessionBusy};
+    const StreamEnd full{.reason = EndReason::kOverloaded, .retry_seconds = 2.5};
     return FakeEngine::Play{{}, overloaded ? full : busy};
   }});
   json body = completion("x");
@@ -279,8 +279,9 @@ TEST_F(OpenAiTest, RefusalsTellWhetherToTryAgain) {
 }
 
 TEST_F(OpenAiTest, AStreamThatBreaksOffSaysSo) {
-  start(
-      {.script = [](const Request&) { return FakeEngine::Play{{{'a'}}, {}, Finish::kInternal}; }});
+  start({.script = [](const Request&) {
+    return FakeEngine::Play{{{'a'}}, {}, EndReason::kInternal};
+  }});
   json body = completion("x");
   body["stream"] = true;
   const auto got = post("/v1/completions", body);

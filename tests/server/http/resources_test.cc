@@ -18,7 +18,6 @@ using testing::HttpClient;
 using ::testing::Not;
 using ::testing::StartsWith;
 using Kind = SessionCommand::Kind;
-using Status = SessionResult::Status;
 
 class ResourcesTest : public testing::HttpFixture {
  protected:
@@ -79,7 +78,8 @@ TEST_F(ResourcesTest, SeveralPromptsHaveTheirChoicesInOrder) {
 TEST_F(ResourcesTest, OfSeveralPromptsOneThatIsRefusedEndsAll) {
   start({.step = std::chrono::microseconds(100), .script = [](const Request& request) {
            if (request.prompt.ids.size() > 5) {
-             return FakeEngine::Play{{}, Ending{.why = Finish::kOverloaded, .retry_seconds = 2}};
+             return FakeEngine::Play{
+                 {}, StreamEnd{.reason = EndReason::kOverloaded, .retry_seconds = 2}};
            }
            return FakeEngine::Play{{std::vector<int32_t>(1'000'000, 'a')}};
          }});
@@ -203,13 +203,13 @@ TEST_F(ResourcesTest, WhatIsWrongWithSessionsIsSaid) {
   refuse(ask("GET /v1/sessions?limit=9x"), 400);
   refuse(ask("GET /v1/sessions/%20"), 400);
   EXPECT_TRUE(engine_->commands().empty());
-  engine_->answer_sessions({.status = Status::kNotFound, .message = "there is none"});
+  engine_->answer_sessions({.reason = EndReason::kNoSession, .message = "there is none"});
   refuse(ask("GET /v1/sessions/story"), 404);
-  engine_->answer_sessions({.status = Status::kBusy, .message = "it is busy"});
+  engine_->answer_sessions({.reason = EndReason::kSessionBusy, .message = "it is busy"});
   const auto busy = post("/v1/sessions/story/fork", json::object());
   refuse(busy, 409);
   EXPECT_THAT(busy.head, HasSubstr("x-should-retry: false"));
-  engine_->answer_sessions({.status = Status::kFull, .message = "it is full"});
+  engine_->answer_sessions({.reason = EndReason::kExhausted, .message = "it is full"});
   refuse(post("/v1/sessions", json::object()), 429);
   // A page of elsewhere can send what is no JSON without asking.
   HttpClient client(server_->port());
@@ -281,7 +281,7 @@ TEST_F(ResourcesTest, AStateThatHasGoneIsMadeAgain) {
   start();
   engine_->answer_sessions(session("s"));
   const json first = post("/v1/responses", response("hi")).object();
-  engine_->answer_sessions({.status = Status::kNotFound, .message = "there is none"});
+  engine_->answer_sessions({.reason = EndReason::kNoSession, .message = "there is none"});
   json body = response("on");
   body["previous_response_id"] = first["id"];
   const auto got = post("/v1/responses", body);
@@ -305,7 +305,7 @@ TEST_F(ResourcesTest, OlderResponsesMakeRoom) {
   start();
   engine_->answer_sessions(session("s"));
   const std::string first = post("/v1/responses", response("hi")).object()["id"];
-  engine_->answer_sessions({.status = Status::kFull, .message = "it is full"});
+  engine_->answer_sessions({.reason = EndReason::kExhausted, .message = "it is full"});
   const auto got = post("/v1/responses", response("hi"));
   EXPECT_EQ(got.status, 429) << "not even then";
   EXPECT_THAT(got.body, HasSubstr("store: false"));
@@ -338,8 +338,9 @@ TEST_F(ResourcesTest, AResponseThatIsGivenUpIsNotKept) {
 }
 
 TEST_F(ResourcesTest, AResponseThatBreaksOffSaysSo) {
-  start(
-      {.script = [](const Request&) { return FakeEngine::Play{{{'a'}}, {}, Finish::kInternal}; }});
+  start({.script = [](const Request&) {
+    return FakeEngine::Play{{{'a'}}, {}, EndReason::kInternal};
+  }});
   json body = response("hi");
   body.update({{"stream", true}, {"store", false}});
   const auto got = post("/v1/responses", body);
@@ -410,8 +411,9 @@ TEST_F(ResourcesTest, TextIsTokenisedAndWritten) {
 }
 
 TEST_F(ResourcesTest, WhatASessionMayHaveAbsorbedIsNotRepeated) {
-  start(
-      {.script = [](const Request&) { return FakeEngine::Play{{{'a'}}, {}, Finish::kInternal}; }});
+  start({.script = [](const Request&) {
+    return FakeEngine::Play{{{'a'}}, {}, EndReason::kInternal};
+  }});
   json body = completion("x");
   auto got = post("/v1/completions", body);
   EXPECT_EQ(got.status, 500);

@@ -89,8 +89,8 @@ TEST(Metrics, EventsReachTheirSeries) {
   Metrics metrics;
   metrics.request_received();
   metrics.request_received();
-  metrics.request_finished(Metrics::Finish::kStopString);
-  metrics.request_finished(Metrics::Finish::kError);
+  metrics.request_finished(EndReason::kStopString);
+  metrics.request_finished(EndReason::kInternal);
   metrics.set_requests(3, 4);
   metrics.set_expected_queue_seconds(0.5);
   metrics.set_slots(5, 6, 7);
@@ -148,18 +148,15 @@ TEST(Metrics, EventsReachTheirSeries) {
 
 TEST(Metrics, ErrorsAreCountedByTheNameOfTheirCode) {
   Metrics metrics;
-  metrics.request_failed(3);
-  metrics.request_failed(8);
-  metrics.request_failed(8);
-  metrics.request_failed(16);
-  metrics.request_failed(2);
-  metrics.request_failed(17);
-  metrics.request_failed(-5);
+  metrics.request_failed(Code::kInvalidArgument);
+  metrics.request_failed(Code::kResourceExhausted);
+  metrics.request_failed(Code::kResourceExhausted);
+  metrics.request_failed(Code::kUnauthenticated);
   const std::string text = metrics.text();
   EXPECT_EQ(value(text, "recurve_errors_total{code=\"INVALID_ARGUMENT\"}"), 1);
   EXPECT_EQ(value(text, "recurve_errors_total{code=\"RESOURCE_EXHAUSTED\"}"), 2);
   EXPECT_EQ(value(text, "recurve_errors_total{code=\"UNAUTHENTICATED\"}"), 1);
-  EXPECT_EQ(value(text, "recurve_errors_total{code=\"UNKNOWN\"}"), 3);
+  EXPECT_EQ(value(text, "recurve_errors_total{code=\"UNKNOWN\"}"), 0);
 }
 
 TEST(Metrics, TimesGoIntoTheirHistograms) {

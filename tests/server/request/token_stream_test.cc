@@ -30,7 +30,7 @@ TEST(TokenStream, GathersUntilTaken) {
   EXPECT_FALSE(first.ending);
 
   stream.push(token(5));
-  stream.finish({.why = Finish::kEos, .stop_id = 5});
+  stream.finish({.reason = EndReason::kEos, .stop_id = 5});
   const TokenStream::Gathered rest = stream.take();
   EXPECT_FALSE(rest.accepted);
   ASSERT_EQ(rest.tokens.size(), 1u);
@@ -47,7 +47,7 @@ TEST(TokenStream, WakesAfterEachCallOfTheEngine) {
   stream.accept({});
   stream.push_prompt({token(1)});
   stream.push(token(2));
-  stream.push_last(token(3), {.why = Finish::kLength});
+  stream.push_last(token(3), {.reason = EndReason::kLength});
   EXPECT_EQ(woken, 4);
   stream.cancel();
   stream.acknowledge(1);
@@ -77,7 +77,7 @@ TEST(TokenStream, TheLastTokenIsSeenAsTheLast) {
     TokenStream stream;
     std::thread engine([&stream] {
       for (int id = 0; id < 20; ++id) stream.push(token(id));
-      stream.push_last(token(20), {.why = Finish::kLength});
+      stream.push_last(token(20), {.reason = EndReason::kLength});
     });
     int next = 0;
     for (bool ended = false; !ended;) {
@@ -116,8 +116,8 @@ TEST(TokenStream, IsFullUntilSomethingIsTakenAndSaysSo) {
 TEST(TokenStream, KnowsThatItHasStalled) {
   TokenStream stalled, ended;
   EXPECT_FALSE(stalled.stalled());
-  stalled.finish({.why = Finish::kStalled});
-  ended.finish({.why = Finish::kLength});
+  stalled.finish({.reason = EndReason::kStalled});
+  ended.finish({.reason = EndReason::kLength});
   EXPECT_TRUE(stalled.stalled());
   EXPECT_FALSE(ended.stalled());
 }

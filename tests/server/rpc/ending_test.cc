@@ -126,22 +126,22 @@ TEST_F(EndingTest, DeadlinesReachTheEngineAndEndTheRequest) {
 }
 
 TEST_F(EndingTest, WhatTheEngineRefusesHasItsCode) {
-  Ending refusal;
+  StreamEnd refusal;
   start({.script = [&](const Request&) { return FakeEngine::Play{{}, refusal}; }});
-  const std::vector<std::pair<Finish, StatusCode>> cases = {
-      {Finish::kNoSession, StatusCode::NOT_FOUND},
-      {Finish::kSessionBusy, StatusCode::FAILED_PRECONDITION},
-      {Finish::kInvalid, StatusCode::INVALID_ARGUMENT},
-      {Finish::kOverloaded, StatusCode::RESOURCE_EXHAUSTED},
-      {Finish::kDeadline, StatusCode::DEADLINE_EXCEEDED},
-      {Finish::kStalled, StatusCode::DEADLINE_EXCEEDED},
-      {Finish::kConstraint, StatusCode::INVALID_ARGUMENT},
-      {Finish::kCancelled, StatusCode::CANCELLED},
-      {Finish::kDraining, StatusCode::UNAVAILABLE},
-      {Finish::kInternal, StatusCode::INTERNAL}};
-  for (const auto& [why, code] : cases) {
+  const std::vector<std::pair<EndReason, StatusCode>> cases = {
+      {EndReason::kNoSession, StatusCode::NOT_FOUND},
+      {EndReason::kSessionBusy, StatusCode::FAILED_PRECONDITION},
+      {EndReason::kInvalid, StatusCode::INVALID_ARGUMENT},
+      {EndReason::kOverloaded, StatusCode::RESOURCE_EXHAUSTED},
+      {EndReason::kDeadline, StatusCode::DEADLINE_EXCEEDED},
+      {EndReason::kStalled, StatusCode::DEADLINE_EXCEEDED},
+      {EndReason::kConstraint, StatusCode::INVALID_ARGUMENT},
+      {EndReason::kCancelled, StatusCode::CANCELLED},
+      {EndReason::kDraining, StatusCode::UNAVAILABLE},
+      {EndReason::kInternal, StatusCode::INTERNAL}};
+  for (const auto& [reason, code] : cases) {
     for (const std::string message : {"", "do this instead"}) {
-      refusal = {.why = why, .message = message};
+      refusal = {.reason = reason, .message = message};
       const Generated answer = generate(text_request("x"));
       EXPECT_EQ(answer.status.error_code(), code);
       EXPECT_THAT(answer.status.error_message(), HasSubstr(message));
@@ -158,7 +158,7 @@ TEST_F(EndingTest, WhatTheEngineRefusesHasItsCode) {
 
 TEST_F(EndingTest, NoUsableDistributionIsInternalAndWhatCameBeforeArrives) {
   start({.script = [](const Request&) {
-    return FakeEngine::Play{.tokens = {{'a', 'b'}}, .failure = Finish::kInternal};
+    return FakeEngine::Play{.tokens = {{'a', 'b'}}, .failure = EndReason::kInternal};
   }});
   const Generated answer = generate(text_request("x"));
   EXPECT_EQ(answer.status.error_code(), StatusCode::INTERNAL);
@@ -191,7 +191,7 @@ TEST_F(EndingTest, AFullQueueSaysWhenToComeAgain) {
 
 TEST_F(EndingTest, WhoIsRefusedBecauseOfTheLoadIsToldWhenToComeAgain) {
   start({.script = [](const Request&) {
-    return FakeEngine::Play{{}, Ending{.why = Finish::kOverloaded, .retry_seconds = 2.5}};
+    return FakeEngine::Play{{}, StreamEnd{.reason = EndReason::kOverloaded, .retry_seconds = 2.5}};
   }});
   const Generated refused = generate(text_request("x"));
   const auto pushback = refused.trailers.find("grpc-retry-pushback-ms");

@@ -157,13 +157,15 @@ TEST_F(SessionsTest, ListGoesOnWhereThePageEnded) {
 
 TEST_F(SessionsTest, StatusesHaveTheirCodes) {
   start();
-  using S = SessionResult::Status;
-  const std::vector<std::pair<S, StatusCode>> cases = {
-      {S::kNotFound, StatusCode::NOT_FOUND},       {S::kBusy, StatusCode::FAILED_PRECONDITION},
-      {S::kExists, StatusCode::ALREADY_EXISTS},    {S::kFull, StatusCode::RESOURCE_EXHAUSTED},
-      {S::kInvalid, StatusCode::INVALID_ARGUMENT}, {S::kUnavailable, StatusCode::UNAVAILABLE}};
-  for (const auto& [status, code] : cases) {
-    engine_->answer_sessions({.status = status, .message = "because of this"});
+  const std::vector<std::pair<EndReason, StatusCode>> cases = {
+      {EndReason::kNoSession, StatusCode::NOT_FOUND},
+      {EndReason::kSessionBusy, StatusCode::FAILED_PRECONDITION},
+      {EndReason::kExists, StatusCode::ALREADY_EXISTS},
+      {EndReason::kExhausted, StatusCode::RESOURCE_EXHAUSTED},
+      {EndReason::kInvalid, StatusCode::INVALID_ARGUMENT},
+      {EndReason::kDraining, StatusCode::UNAVAILABLE}};
+  for (const auto& [reason, code] : cases) {
+    engine_->answer_sessions({.reason = reason, .message = "because of this"});
     v1::GetSessionRequest get;
     get.set_name("s");
     v1::Session session;

@@ -15,7 +15,6 @@
 namespace recurve::session_memory_test {
 
 using Kind = SessionCommand::Kind;
-using Status = SessionResult::Status;
 
 constexpr int32_t kVocab = 4096;
 
@@ -32,7 +31,7 @@ class SessionMemory : public ::testing::TestWithParam<int64_t /* floats of a sta
 
   void run(Kind kind, const std::string& name, const std::string& other = "") {
     const SessionResult result = store_.run({.kind = kind, .name = name, .other = other}, now_);
-    ASSERT_EQ(result.status, Status::kOk) << result.message;
+    ASSERT_EQ(result.reason, EndReason::kDone) << result.message;
   }
   int64_t reserved(const std::string& name) {
     return store_.run({.kind = Kind::kGet, .name = name}, now_).sessions.at(0).host_bytes;
@@ -205,7 +204,7 @@ TEST(LargeSessionMemory, WhatIsResidentIsOfTheSessionsThatAreOpen) {
   SessionStore store(*backend, pool, {.host_bytes = int64_t{1} << 40}, kVocab);
   const auto now = Clock::now();
   const auto run = [&](Kind kind, const std::string& name) {
-    ASSERT_EQ(store.run({.kind = kind, .name = name}, now).status, Status::kOk);
+    ASSERT_EQ(store.run({.kind = kind, .name = name}, now).reason, EndReason::kDone);
   };
   const auto turn = [&](const std::string& name) {
     Session& session = *store.find(name);

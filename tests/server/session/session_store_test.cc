@@ -13,7 +13,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Kind = SessionCommand::Kind;
-using Status = SessionResult::Status;
 using namespace std::chrono_literals;
 
 class SessionStoreTest : public ::testing::Test {
@@ -37,8 +36,8 @@ class SessionStoreTest : public ::testing::Test {
   SessionResult run(Kind kind, const std::string& name, const std::string& other = "") {
     return store_.run({.kind = kind, .name = name, .other = other}, now_);
   }
-  Status status(Kind kind, const std::string& name, const std::string& other = "") {
-    return run(kind, name, other).status;
+  EndReason status(Kind kind, const std::string& name, const std::string& other = "") {
+    return run(kind, name, other).reason;
   }
   SessionInfo get(const std::string& name) { return run(Kind::kGet, name).sessions.at(0); }
 
@@ -74,17 +73,17 @@ class SessionStoreTest : public ::testing::Test {
 
 TEST_F(SessionStoreTest, OpenGetClose) {
   const SessionResult opened = run(Kind::kOpen, "a");
-  ASSERT_EQ(opened.status, Status::kOk);
+  ASSERT_EQ(opened.reason, EndReason::kDone);
   ASSERT_EQ(opened.sessions.size(), 1u);
   EXPECT_EQ(opened.sessions[0].name, "a");
   EXPECT_EQ(opened.sessions[0].position, 0);
   EXPECT_EQ(opened.sessions[0].tier, Tier::kEmpty);
   EXPECT_EQ(opened.sessions[0].state_bytes, kStateBytes);
   EXPECT_EQ(opened.sessions[0].host_bytes, kBytesEach);
-  EXPECT_EQ(status(Kind::kOpen, "a"), Status::kExists);
-  EXPECT_EQ(status(Kind::kClose, "a"), Status::kOk);
-  EXPECT_EQ(status(Kind::kGet, "a"), Status::kNotFound);
-  EXPECT_EQ(status(Kind::kOpen, "a"), Status::kOk);
+  EXPECT_EQ(status(Kind::kOpen, "a"), EndReason::kExists);
+  EXPECT_EQ(status(Kind::kClose, "a"), EndReason::kDone);
+  EXPECT_EQ(status(Kind::kGet, "a"), EndReason::kNoSession);
+  EXPECT_EQ(status(Kind::kOpen, "a"), EndReason::kDone);
 }
 
 TEST_F(SessionStoreTest, AForkNamesItsParent) {
@@ -108,14 +107,14 @@ TEST_F(SessionStoreTest, TenantsDoNotSeeEachOthersNames) {
   };
   run(Kind::kOpen, "a");
   use("a", 7);
-  EXPECT_EQ(ask(Kind::kGet, "a").status, Status::kNotFound);
-  ASSERT_EQ(ask(Kind::kOpen, "a").status, Status::kOk);
+  EXPECT_EQ(ask(Kind::kGet, "a").reason, EndReason::kNoSession);
+  ASSERT_EQ(ask(Kind::kOpen, "a").reason, EndReason::kDone);
   EXPECT_EQ(ask(Kind::kGet, "a").sessions.at(0).position, 0);
-  EXPECT_EQ(ask(Kind::kFork, "a", "b").status, Status::kOk);
+  EXPECT_EQ(ask(Kind::kFork, "a", "b").reason, EndReason::kDone);
   run(Kind::kOpen, "c");
   EXPECT_THAT(names(run(Kind::kList, "")), ElementsAre("a", "c"));
   EXPECT_THAT(names(ask(Kind::kList, "")), ElementsAre("a", "b"));
-  EXPECT_EQ(ask(Kind::kClose, "a").status, Status::kOk);
+  EXPECT_EQ(ask(Kind::kClose, "a").reason, EndReason::kDone);
   EXPECT_EQ(get("a").position, 1);
   EXPECT_EQ(store_.find("b"), nullptr);
   EXPECT_NE(store_.find("b", other.tenant), nullptr);
@@ -125,7 +124,7 @@ TEST_F(SessionStoreTest, EveryCommandNamesAnUnknownSession) {
   for (const Kind kind :
        {Kind::kFork, Kind::kMark, Kind::kUnmark, Kind::kRewind, Kind::kGet, Kind::kClose}) {
     const SessionResult result = run(kind, "nobody", "x");
-    EXPECT_EQ(result.status, Status::kNotFound);
+    EXPECT_EQ(result.reason, EndReason::kNoSession);
     EXPECT_THAT(result.message, HasSubstr("\"nobody\""));
   }
 }
@@ -135,7 +134,7 @@ TEST_F(SessionStoreTest, ABusySessionIsOnlyLookedAt) {
   run(Kind::kMark, "a", "m");
   store_.set_busy(*store_.find("a"), true);
   for (const Kind kind : {Kind::kFork, Kind::kMark, Kind::kUnmark, Kind::kRewind, Kind::kClose}) {
-    EXPECT_EQ(status(kind, "a", "m"), Status::kBusy);
+    EXPECT_EQ(status(kind, "a", "m"), EndReason::kSessionBusy);
   }
   EXPECT_TRUE(get("a").busy);
   EXPECT_THAT(names(run(Kind::kList, "")), ElementsAre("a"));
@@ -187,7 +186,7 @@ TEST_F(SessionStoreTest, AForkHasTheStateAndGoesItsOwnWay) {
     run(Kind::kOpen, "a");
     use("a", 7);
     if (in_host) store_.evict_one();
-    ASSERT_EQ(status(Kind::kFork, "a", "b"), Status::kOk);
+    ASSERT_EQ(status(Kind::kFork, "a", "b"), EndReason::kDone);
     EXPECT_EQ(get("b").position, 1);
     EXPECT_EQ(get("b").pending_token, 7);
     EXPECT_EQ(get("a").tier, in_host ? Tier::kHost : Tier::kSlot) << "the original stays";
@@ -208,8 +207,8 @@ TEST_F(SessionStoreTest, AForkHasTheStateAndGoesItsOwnWay) {
 TEST_F(SessionStoreTest, AForkNeedsANewName) {
   run(Kind::kOpen, "a");
   run(Kind::kOpen, "b");
-  EXPECT_EQ(status(Kind::kFork, "a", "b"), Status::kExists);
-  EXPECT_EQ(status(Kind::kFork, "a", "a"), Status::kExists);
+  EXPECT_EQ(status(Kind::kFork, "a", "b"), EndReason::kExists);
+  EXPECT_EQ(status(Kind::kFork, "a", "a"), EndReason::kExists);
 }
 
 TEST_F(SessionStoreTest, RewindsToItsMarksAgainAndAgain) {
@@ -222,13 +221,13 @@ TEST_F(SessionStoreTest, RewindsToItsMarksAgainAndAgain) {
   run(Kind::kMark, "a", "two");
   for (int round = 0; round < 2; ++round) {
     use("a", 3);
-    ASSERT_EQ(status(Kind::kRewind, "a", "one"), Status::kOk);
+    ASSERT_EQ(status(Kind::kRewind, "a", "one"), EndReason::kDone);
     EXPECT_EQ(get("a").position, 1);
     EXPECT_EQ(get("a").pending_token, 1);
     EXPECT_EQ(look("a"), image(1));
-    ASSERT_EQ(status(Kind::kRewind, "a", "two"), Status::kOk);
+    ASSERT_EQ(status(Kind::kRewind, "a", "two"), EndReason::kDone);
     EXPECT_EQ(look("a"), image(2));
-    ASSERT_EQ(status(Kind::kRewind, "a", "start"), Status::kOk);
+    ASSERT_EQ(status(Kind::kRewind, "a", "start"), EndReason::kDone);
     EXPECT_EQ(get("a").position, 0);
     EXPECT_EQ(get("a").pending_token, std::nullopt);
     EXPECT_EQ(look("a"), image(0));
@@ -244,9 +243,9 @@ TEST_F(SessionStoreTest, MarksMoveAndGo) {
   ASSERT_EQ(get("a").marks.size(), 1u);
   EXPECT_EQ(get("a").marks[0].name, "m");
   EXPECT_EQ(get("a").marks[0].position, 1);
-  EXPECT_EQ(status(Kind::kUnmark, "a", "m"), Status::kOk);
-  EXPECT_EQ(status(Kind::kUnmark, "a", "m"), Status::kNotFound);
-  EXPECT_EQ(status(Kind::kRewind, "a", "m"), Status::kNotFound);
+  EXPECT_EQ(status(Kind::kUnmark, "a", "m"), EndReason::kDone);
+  EXPECT_EQ(status(Kind::kUnmark, "a", "m"), EndReason::kNotFound);
+  EXPECT_EQ(status(Kind::kRewind, "a", "m"), EndReason::kNotFound);
   EXPECT_EQ(look("a"), image(2));
 }
 
@@ -273,36 +272,37 @@ TEST_F(SessionStoreTest, TheEpochCountsChanges) {
 TEST_F(SessionStoreTest, SessionsAndMarksReserveTheirMemory) {
   SessionStore store = make(3);
   const auto status = [&](Kind kind, const std::string& name, const std::string& other = "") {
-    return store.run({.kind = kind, .name = name, .other = other}, now_).status;
+    return store.run({.kind = kind, .name = name, .other = other}, now_).reason;
   };
-  EXPECT_EQ(status(Kind::kOpen, "a"), Status::kOk);
-  EXPECT_EQ(status(Kind::kMark, "a", "m"), Status::kOk);
-  EXPECT_EQ(status(Kind::kMark, "a", "m"), Status::kOk) << "moving a mark takes no more";
-  EXPECT_EQ(status(Kind::kFork, "a", "b"), Status::kOk);
-  EXPECT_EQ(status(Kind::kOpen, "c"), Status::kFull);
-  EXPECT_EQ(status(Kind::kFork, "a", "c"), Status::kFull);
-  EXPECT_EQ(status(Kind::kMark, "b", "m"), Status::kFull);
-  EXPECT_EQ(status(Kind::kMark, "a", "m"), Status::kOk);
-  EXPECT_EQ(status(Kind::kOpen, "a"), Status::kExists) << "before full: what is wrong is the name";
-  EXPECT_EQ(status(Kind::kUnmark, "a", "m"), Status::kOk);
-  EXPECT_EQ(status(Kind::kOpen, "c"), Status::kOk);
-  EXPECT_EQ(status(Kind::kOpen, "d"), Status::kFull);
-  EXPECT_EQ(status(Kind::kClose, "c"), Status::kOk);
-  EXPECT_EQ(status(Kind::kMark, "b", "m"), Status::kOk);
-  EXPECT_EQ(status(Kind::kClose, "b"), Status::kOk) << "a session goes with its marks";
-  EXPECT_EQ(status(Kind::kOpen, "c"), Status::kOk);
-  EXPECT_EQ(status(Kind::kOpen, "d"), Status::kOk);
-  EXPECT_EQ(status(Kind::kOpen, "e"), Status::kFull);
+  EXPECT_EQ(status(Kind::kOpen, "a"), EndReason::kDone);
+  EXPECT_EQ(status(Kind::kMark, "a", "m"), EndReason::kDone);
+  EXPECT_EQ(status(Kind::kMark, "a", "m"), EndReason::kDone) << "moving a mark takes no more";
+  EXPECT_EQ(status(Kind::kFork, "a", "b"), EndReason::kDone);
+  EXPECT_EQ(status(Kind::kOpen, "c"), EndReason::kExhausted);
+  EXPECT_EQ(status(Kind::kFork, "a", "c"), EndReason::kExhausted);
+  EXPECT_EQ(status(Kind::kMark, "b", "m"), EndReason::kExhausted);
+  EXPECT_EQ(status(Kind::kMark, "a", "m"), EndReason::kDone);
+  EXPECT_EQ(status(Kind::kOpen, "a"), EndReason::kExists)
+      << "before full: what is wrong is the name";
+  EXPECT_EQ(status(Kind::kUnmark, "a", "m"), EndReason::kDone);
+  EXPECT_EQ(status(Kind::kOpen, "c"), EndReason::kDone);
+  EXPECT_EQ(status(Kind::kOpen, "d"), EndReason::kExhausted);
+  EXPECT_EQ(status(Kind::kClose, "c"), EndReason::kDone);
+  EXPECT_EQ(status(Kind::kMark, "b", "m"), EndReason::kDone);
+  EXPECT_EQ(status(Kind::kClose, "b"), EndReason::kDone) << "a session goes with its marks";
+  EXPECT_EQ(status(Kind::kOpen, "c"), EndReason::kDone);
+  EXPECT_EQ(status(Kind::kOpen, "d"), EndReason::kDone);
+  EXPECT_EQ(status(Kind::kOpen, "e"), EndReason::kExhausted);
 }
 
 TEST_F(SessionStoreTest, ExpiredSessionsGiveTheirMemoryBack) {
   SessionStore store = make(2, 10);
   store.run({.kind = Kind::kOpen, .name = "a"}, now_);
   store.run({.kind = Kind::kMark, .name = "a", .other = "m"}, now_);
-  EXPECT_EQ(store.run({.kind = Kind::kOpen, .name = "b"}, now_).status, Status::kFull);
+  EXPECT_EQ(store.run({.kind = Kind::kOpen, .name = "b"}, now_).reason, EndReason::kExhausted);
   store.expire(now_ + 11s);
-  EXPECT_EQ(store.run({.kind = Kind::kOpen, .name = "b"}, now_).status, Status::kOk);
-  EXPECT_EQ(store.run({.kind = Kind::kOpen, .name = "c"}, now_).status, Status::kOk);
+  EXPECT_EQ(store.run({.kind = Kind::kOpen, .name = "b"}, now_).reason, EndReason::kDone);
+  EXPECT_EQ(store.run({.kind = Kind::kOpen, .name = "c"}, now_).reason, EndReason::kDone);
 }
 
 TEST_F(SessionStoreTest, IdleSessionsExpire) {

@@ -16,7 +16,6 @@
 namespace recurve::state_form_test {
 
 using ::testing::HasSubstr;
-using Kind = StateError::Kind;
 
 StateHeader header() {
   return {
@@ -74,13 +73,13 @@ StateHeader read(const std::string& bytes, const StateHeader& wanted, StateBytes
 }
 
 // The error that reading gives, if any.
-std::pair<std::optional<Kind>, std::string> error_of(const std::string& bytes,
-                                                     const StateHeader& wanted = header()) {
+std::pair<std::optional<EndReason>, std::string> error_of(const std::string& bytes,
+                                                          const StateHeader& wanted = header()) {
   StateBytes state;
   try {
     read(bytes, wanted, &state);
   } catch (const StateError& error) {
-    return {error.kind(), error.what()};
+    return {error.reason(), error.what()};
   }
   return {};
 }
@@ -180,14 +179,14 @@ TEST(StateForm, DamageIsFoundWhereverItIs) {
     bad[at] = static_cast<char>(bad[at] ^ (1 << random() % 8));
     const auto [kind, sentence] = error_of(bad, small);
     ASSERT_TRUE(kind) << "byte " << at;
-    EXPECT_NE(kind, Kind::kOtherModel) << "byte " << at << ": " << sentence;
+    EXPECT_NE(kind, EndReason::kOtherModel) << "byte " << at << ": " << sentence;
   };
   for (size_t at = 0; at < 2000; ++at) try_at(at);
   for (size_t at = good.size() - 2000; at < good.size(); ++at) try_at(at);
   for (int i = 0; i < 1000; ++i) try_at(random() % good.size());
   for (size_t bytes = 0; bytes < 1000; ++bytes) EXPECT_TRUE(error_of(good.substr(0, bytes)).first);
-  EXPECT_EQ(error_of(good.substr(0, good.size() - 1), small).first, Kind::kDamaged);
-  EXPECT_EQ(error_of(good + "x", small).first, Kind::kDamaged);
+  EXPECT_EQ(error_of(good.substr(0, good.size() - 1), small).first, EndReason::kStateLost);
+  EXPECT_EQ(error_of(good + "x", small).first, EndReason::kStateLost);
 }
 
 // One that two threads read, whose last part is a short one.
@@ -217,7 +216,7 @@ TEST_F(LargeState, DamageIsFoundWhereverItIs) {
   for (size_t part = 0; part < 17; ++part) {
     for (const size_t at : {data + part * kPart, data + (part + 1) * kPart - 1}) {
       written_[at] ^= 1;
-      EXPECT_EQ(error_of(written_, header_).first, Kind::kDamaged) << at;
+      EXPECT_EQ(error_of(written_, header_).first, EndReason::kStateLost) << at;
       written_[at] ^= 1;
     }
   }
@@ -246,7 +245,7 @@ TEST(StateForm, DamageIsFoundInVersion1Too) {
     bad[at] = static_cast<char>(bad[at] ^ 4);
     const auto [kind, sentence] = error_of(bad, wanted);
     ASSERT_TRUE(kind) << "byte " << at;
-    EXPECT_NE(kind, Kind::kOtherModel) << "byte " << at << ": " << sentence;
+    EXPECT_NE(kind, EndReason::kOtherModel) << "byte " << at << ": " << sentence;
     EXPECT_TRUE(error_of(good.substr(0, at), wanted).first) << at << " bytes";
   }
 }
@@ -271,7 +270,7 @@ TEST(StateForm, OfAnotherModelIsRefusedByWhatDiffers) {
     StateHeader other = header();
     change(other);
     const auto [kind, sentence] = error_of(good, other);
-    EXPECT_EQ(kind, Kind::kOtherModel) << sentence;
+    EXPECT_EQ(kind, EndReason::kOtherModel) << sentence;
     return sentence;
   };
   EXPECT_THAT(refusal([](auto& h) { h.model = "other"; }), HasSubstr("the model"));
@@ -305,7 +304,7 @@ class StateNumbers : public ::testing::Test {
   }
   std::string refusal(const StateHeader& header) {
     const auto [kind, sentence] = error_of(written(header, state_), header_);
-    EXPECT_TRUE(!kind || kind == Kind::kImpossible) << sentence;
+    EXPECT_TRUE(!kind || kind == EndReason::kForeignState) << sentence;
     return sentence;
   }
 
@@ -364,13 +363,13 @@ TEST_F(StateNumbers, AreIdsOfTheVocabulary) {
 TEST(StateForm, NewerAndForeignOnesAreRefusedByName) {
   std::string newer = written(header(), random_bytes(header().layout.bytes(), 6));
   newer[8] = 3;
-  EXPECT_EQ(error_of(newer).first, Kind::kNewer);
+  EXPECT_EQ(error_of(newer).first, EndReason::kForeignState);
   EXPECT_THAT(error_of(newer).second, HasSubstr("version 3"));
   newer[8] = 0;  // which none ever was
-  EXPECT_EQ(error_of(newer).first, Kind::kDamaged);
+  EXPECT_EQ(error_of(newer).first, EndReason::kStateLost);
   EXPECT_THAT(error_of(newer).second, HasSubstr("version 0"));
-  EXPECT_EQ(error_of(std::string(100, 'x')).first, Kind::kForeign);
-  EXPECT_EQ(error_of("").first, Kind::kForeign);
+  EXPECT_EQ(error_of(std::string(100, 'x')).first, EndReason::kForeignState);
+  EXPECT_EQ(error_of("").first, EndReason::kForeignState);
 }
 
 }  // namespace recurve::state_form_test
