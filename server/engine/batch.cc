@@ -34,7 +34,7 @@ void Batch::add(Sequence& sequence, int rows) {
   if (decodes) {
     inputs_.tokens.push_back(0);  // known on the device alone
     add_logits(first);
-    add_sample(sequence, -1, sequence.sampling.logprobs);
+    add_sample(sequence, -1, sequence.request.sampling.logprobs);
   } else {
     add_prompt(sequence, rows);
   }
@@ -60,12 +60,12 @@ void Batch::add_prompt(const Sequence& sequence, int rows) {
   if (sequence.scored()) {  // a row says how likely the token after it was
     for (size_t r = 0; r < count && r + 1 < input.size(); ++r) {
       add_logits(first + static_cast<int>(r));
-      add_sample(sequence, input[r + 1], sequence.sampling.prompt_logprobs);
+      add_sample(sequence, input[r + 1], sequence.request.sampling.prompt_logprobs);
     }
   }
-  if (count == input.size() && sequence.sampling.max_tokens > 0) {
+  if (count == input.size() && sequence.request.sampling.max_tokens > 0) {
     add_logits(first + rows - 1);
-    add_sample(sequence, -1, sequence.sampling.logprobs);
+    add_sample(sequence, -1, sequence.request.sampling.logprobs);
   }
 }
 
@@ -81,7 +81,7 @@ void Batch::add_sample(const Sequence& sequence, int32_t scored, int top) {
 
 void Batch::add_choice(const Sequence& sequence, Sequence& choice) {
   members_.push_back({&choice, 0, static_cast<int>(inputs_.samples.size()), 1, true});
-  add_sample(choice, -1, choice.sampling.logprobs);
+  add_sample(choice, -1, choice.request.sampling.logprobs);
   copies_.push_back({&sequence.slot, &choice.slot});
   starting_.push_back(&choice);
   choice.launch(0, true);

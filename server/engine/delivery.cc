@@ -31,7 +31,7 @@ bool Delivery::score_prompt(Sequence& sequence, const Batch& batch, int first, i
     sequence.error = scored.back().error;
   }
   if (sequence.error == nullptr) {
-    sequence.stream->push_prompt(std::move(scored));
+    sequence.stream().push_prompt(std::move(scored));
     return true;
   }
   sequence.leaving = true;
@@ -45,7 +45,8 @@ void Delivery::say(Sequence& sequence, SampledToken token) {
     return of_guide ? sequence.end(EndReason::kConstraint, sequence.guide->error().c_str())
                     : sequence.end(EndReason::kInternal, token.error);
   }
-  const StopKind stop = stop_kind(token.id, sequence.sampling, vocab_, sequence.decode.generated);
+  const StopKind stop =
+      stop_kind(token.id, sequence.request.sampling, vocab_, sequence.decode.generated);
   sequence.say(token.id);
   ++stats_.generated_tokens;
   metrics_.add_generated_tokens(1);
@@ -58,11 +59,11 @@ void Delivery::say(Sequence& sequence, SampledToken token) {
     sequence.end_with(std::move(token), EndReason::kEos, id);
   } else if (stop == StopKind::kStopId) {
     sequence.end_with(std::move(token), EndReason::kStopId, id);
-  } else if (sequence.decode.generated == sequence.sampling.max_tokens) {
+  } else if (sequence.decode.generated == sequence.request.sampling.max_tokens) {
     sequence.end_with(std::move(token), EndReason::kLength, -1);
   } else {
     if (sequence.guide != nullptr) sequence.guide->accept(id, masks_);
-    sequence.stream->push(std::move(token));
+    sequence.stream().push(std::move(token));
   }
 }
 

@@ -133,13 +133,13 @@ void Engine::admit(Clock::time_point now) {
 
 // An answer with a constraint is kept to it.
 void Engine::guide(Sequence& sequence) {
-  const SamplingParams& asked = sequence.sampling;
+  const SamplingParams& asked = sequence.request.sampling;
   if (asked.constraint == nullptr) return;
   GuideRules rules{.ends = asked.stop_ids,
                    .allowed = asked.allowed_ids,
                    .min_tokens = asked.min_tokens,
                    .ids = vocab_.usable,
-                   .client = sequence.caller.group()};
+                   .client = sequence.request.caller.group()};
   if (!asked.ignore_eos) {
     rules.ends.insert(rules.ends.end(), vocab_.eos_ids.begin(), vocab_.eos_ids.end());
   }
@@ -192,7 +192,7 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     if (plan.rows[i] == 0) continue;
     batch.add(*running_[i], plan.rows[i]);
-    if (!running_[i]->prompt.siblings.empty() && running_[i]->decodes()) {
+    if (running_[i]->further_choices() > 0 && running_[i]->decodes()) {
       fork_choices(*running_[i], batch, now);
     }
   }
@@ -203,47 +203,41 @@ void Engine::gather(Clock::time_point now, Batch& batch) {
 // The prompt is absorbed once; the further choices go on from copies of its state. Those that find
 // no slot wait for one.
 void Engine::fork_choices(Sequence& sequence, Batch& batch, Clock::time_point now) {
-  const auto& siblings = sequence.prompt.siblings;
+  auto& streams = sequence.request.streams;
   waiting_.count_slots(running_);
-  for (const auto& choice : forked_) waiting_.count_slot(choice->caller.share());
-  size_t next = 0;
-  for (; next < siblings.size(); ++next) {
+  for (const auto& choice : forked_) waiting_.count_slot(choice->request.caller.share());
+  size_t next = 1;
+  for (; next < streams.size(); ++next) {
     try {
-      std::optional<StateSlot> slot = waiting_.free_slot(sequence.caller, now);
+      std::optional<StateSlot> slot = waiting_.free_slot(sequence.request.caller, now);
       if (!slot) break;
       forked_.push_back(choice_of(sequence, next, std::move(*slot)));
     } catch (const std::bad_alloc&) {
-      siblings[next]->finish({.reason = EndReason::kNoMemory});
+      streams[next]->finish({.reason = EndReason::kNoMemory});
       continue;
     }
     batch.add_choice(sequence, *forked_.back());
   }
   try {
-    if (next < siblings.size()) waiting_.wait_again(sequence, next);
+    if (next < streams.size()) waiting_.wait_again(sequence, next);
   } catch (const std::bad_alloc&) {
-    for (; next < siblings.size(); ++next) siblings[next]->finish({.reason = EndReason::kNoMemory});
+    for (; next < streams.size(); ++next) streams[next]->finish({.reason = EndReason::kNoMemory});
   }
-  sequence.prompt.siblings.clear();
+  streams.resize(1);
 }
 
-std::unique_ptr<Sequence> Engine::choice_of(const Sequence& sequence, size_t sibling,
+std::unique_ptr<Sequence> Engine::choice_of(const Sequence& sequence, size_t index,
                                             StateSlot slot) {
   const auto rest = static_cast<int64_t>(sequence.prompt.ids.size() - sequence.prompt.absorbed);
   auto choice = std::make_unique<Sequence>(
-      Sequence{.sampling = sequence.sampling,
-               .stream = sequence.prompt.siblings[sibling],
-               .caller = sequence.caller,
-               .deadline = sequence.deadline,
-               .wait_for_acknowledgement = sequence.wait_for_acknowledgement,
-               .read_patience = sequence.read_patience,
-               .arrival = sequence.arrival,
+      Sequence{.request = sequence.request,
                .started = sequence.started,
-               .priority = sequence.priority,
                .slot = std::move(slot),
                .position = sequence.position + rest,
                .history = sequence.context_history(),
                .prompt = {.prefix = sequence.prompt.prefix, .tokens = sequence.prompt.tokens}});
-  choice->sampling.seed += sibling + 1;
+  choice->request.streams = {sequence.request.streams[index]};
+  choice->request.sampling.seed += index;
   if (sequence.guide != nullptr) choice->guide = sequence.guide->fork();
   return choice;
 }
@@ -258,7 +252,7 @@ void Engine::keep_prefixes(const Batch& launched) {
     if (member.rows == 0 || !std::ranges::binary_search(prompt.points, static_cast<int64_t>(at))) {
       continue;
     }
-    prefixes_.keep(sequence.caller, std::span(prompt.ids).first(at), sequence.slot);
+    prefixes_.keep(sequence.request.caller, std::span(prompt.ids).first(at), sequence.slot);
   }
 }
 
@@ -274,7 +268,7 @@ void Engine::retire(Clock::time_point now) {
     if (!sequence->ended) return false;
     if (under_way_ != nullptr) under_way_->forget(*sequence);
     holds_.observe(seconds_between(sequence->started, now), sequence->decode.generated,
-                   sequence->sampling.max_tokens);
+                   sequence->request.sampling.max_tokens);
     if (!sequence->in_prompt()) {
       metrics_.observe_decode(seconds_between(sequence->decode.first_token, now));
     }
@@ -301,9 +295,10 @@ void Engine::keep(Sequence& sequence, Clock::time_point now) {
   kept.answer.stop_id = kept.ending->stop_id;
   kept.answer.prompt_tokens = kept.ending->prompt_tokens;
   kept.answer.before = session.at.position;
-  kept.answer.seed = sequence.sampling.seed;
-  const auto tell = [stream = sequence.stream, ending = *kept.ending, awaited = kept.awaited](
-                        std::optional<CommitInfo> commit, const std::string& error) {
+  kept.answer.seed = sequence.request.sampling.seed;
+  const auto tell = [stream = sequence.request.streams.front(), ending = *kept.ending,
+                     awaited = kept.awaited](std::optional<CommitInfo> commit,
+                                             const std::string& error) {
     if (!awaited) return;  // it has been told
     StreamEnd last = ending;
     last.commit = commit;
@@ -393,7 +388,7 @@ std::optional<Clock::time_point> Engine::next_event() const {
   consider(waiting_.next_deadline());
   consider(prefixes_.next_write());
   for (const auto& sequence : running_) {
-    consider(sequence->deadline);
+    consider(sequence->request.deadline);
     consider(sequence->patience_ends());
   }
   return next;
@@ -426,7 +421,7 @@ void Engine::fail(const char* what) noexcept {
       if (sequence == nullptr) continue;
       tell([&] { sequence->end(EndReason::kFailed); });
       if (sequence->keeps && sequence->keeps->ending && sequence->keeps->awaited) {
-        tell([&] { sequence->stream->finish({.reason = EndReason::kFailed}); });
+        tell([&] { sequence->stream().finish({.reason = EndReason::kFailed}); });
       }
     }
   }

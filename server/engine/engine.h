@@ -85,7 +85,7 @@ class Engine {
   void fork_choices(Sequence& sequence, Batch& batch, Clock::time_point now);
   void guide(Sequence& sequence);
   void await_masks();
-  static std::unique_ptr<Sequence> choice_of(const Sequence& sequence, size_t sibling,
+  static std::unique_ptr<Sequence> choice_of(const Sequence& sequence, size_t index,
                                              StateSlot slot);
   void keep_prefixes(const Batch& launched);
   void finish(Batch& batch);

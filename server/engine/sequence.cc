@@ -21,16 +21,16 @@ std::optional<int> PromptPhase::to_point() const {
 }
 
 void Sequence::refill(int chunk, Clock::time_point now) {
-  if (prompt.feed == nullptr) return;
+  if (request.more_prompt == nullptr) return;
   auto& ids = prompt.ids;
   ids.erase(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(prompt.absorbed));
   prompt.absorbed = 0;
   const size_t before = ids.size();
-  const bool more_will_come = prompt.feed->take(&ids);
+  const bool more_will_come = request.more_prompt->take(&ids);
   prompt.tokens += static_cast<int64_t>(ids.size() - before);
   // What has come now stands behind what others brought before: a text without end holds up nobody.
-  if (ids.size() > before) prompt.place = place_of(now, priority);
-  if (!more_will_come) prompt.feed.reset();
+  if (ids.size() > before) prompt.place = place_of(now, request.priority);
+  if (!more_will_come) request.more_prompt.reset();
   if (ready(chunk).tokens > 0 || decode.unread) {
     prompt.starved.reset();
   } else if (!prompt.starved) {
@@ -41,34 +41,37 @@ void Sequence::refill(int chunk, Clock::time_point now) {
 Pending Sequence::ready(int chunk) const {
   if (decode.unread) return waits();
   if (decodes()) {
-    return {
-        .tokens = may_decode() ? 1 : 0, .prompt = false, .scored = false, .tenant = caller.group()};
+    return {.tokens = may_decode() ? 1 : 0,
+            .prompt = false,
+            .scored = false,
+            .tenant = request.caller.group()};
   }
   const int left = prompt.left();
-  const bool more = prompt.feed != nullptr || (guide != nullptr && !guide->ready());
+  const bool more = request.more_prompt != nullptr || (guide != nullptr && !guide->ready());
   const int whole = more ? (left - 1) / chunk * chunk : left;
   return {.tokens = leaving ? 0 : whole,
           .prompt = true,
           .scored = scored(),
           .place = prompt.place,
           .most = prompt.to_point().value_or(INT32_MAX),
-          .tenant = caller.group(),
-          .weight = caller.limits.weight};
+          .tenant = request.caller.group(),
+          .weight = request.caller.limits.weight};
 }
 
 bool Sequence::may_decode() const {
-  if (leaving || decode.generated + decode.tokens_under_way >= sampling.max_tokens) return false;
+  if (leaving || decode.generated + decode.tokens_under_way >= request.sampling.max_tokens)
+    return false;
   if (scored()) return false;  // an error may be found yet
   // What may come follows from the token that is under way.
   if (guide != nullptr && (decode.tokens_under_way > 0 || !guide->ready())) return false;
-  return !wait_for_acknowledgement ||
+  return !request.wait_for_acknowledgement ||
          (decode.tokens_under_way == 0 && decode.acknowledged >= decode.generated);
 }
 
 std::optional<Clock::time_point> Sequence::patience_ends() const {
-  if (decode.unread) return *decode.unread + read_patience;
-  if (prompt.feed == nullptr || !prompt.starved) return std::nullopt;
-  return *prompt.starved + prompt.feed->patience();
+  if (decode.unread) return *decode.unread + request.read_patience;
+  if (request.more_prompt == nullptr || !prompt.starved) return std::nullopt;
+  return *prompt.starved + request.more_prompt->patience();
 }
 
 void Sequence::launch(int rows, bool sampled) {
@@ -118,7 +121,7 @@ void Sequence::obey(Clock::time_point now) {
 }
 
 std::optional<Sequence::Reason> Sequence::reason_to_end(Clock::time_point now) {
-  const TokenStream::Wishes wishes = stream->wishes();
+  const TokenStream::Wishes wishes = stream().wishes();
   decode.acknowledged = wishes.acknowledged;
   if (!wishes.full) decode.unread.reset();
   if (wishes.full && !decode.unread) decode.unread = now;
@@ -126,7 +129,7 @@ std::optional<Sequence::Reason> Sequence::reason_to_end(Clock::time_point now) {
   if (wishes.stop_after && decode.generated >= *wishes.stop_after)
     return Reason{EndReason::kStopString};
   if (wishes.cancelled) return Reason{EndReason::kCancelled};
-  if (deadline && *deadline <= now) return Reason{EndReason::kDeadline};
+  if (request.deadline && *request.deadline <= now) return Reason{EndReason::kDeadline};
   if (position >= most_tokens) {  // of a text without end: what has one is refused before it begins
     return Reason{EndReason::kInvalid,
                   "the text has more tokens than a state of the model can count"};
@@ -144,8 +147,8 @@ void Sequence::end(EndReason reason, const char* message) {
   if (ended) return;
   StreamEnd last = ending(reason);
   last.message = message;
-  for (const auto& sibling : prompt.siblings) sibling->finish(last);
-  if (!holds(last)) stream->finish(std::move(last));
+  for (size_t c = 1; c < request.streams.size(); ++c) request.streams[c]->finish(last);
+  if (!holds(last)) stream().finish(std::move(last));
   ended = true;
 }
 
@@ -160,9 +163,9 @@ void Sequence::end_with(SampledToken token, EndReason reason, int32_t stop_id) {
   StreamEnd last = ending(reason);
   last.stop_id = stop_id;
   if (holds(last)) {
-    stream->push(std::move(token));
+    stream().push(std::move(token));
   } else {
-    stream->push_last(std::move(token), std::move(last));
+    stream().push_last(std::move(token), std::move(last));
   }
   ended = true;
 }
@@ -175,7 +178,7 @@ StreamEnd Sequence::ending(EndReason reason) const {
           .prefix = prompt.prefix,
           .generated_tokens = decode.generated,
           .session_position = position,
-          .queue_seconds = seconds_between(arrival, started),
+          .queue_seconds = seconds_between(request.arrival, started),
           .prefill_seconds = seconds_between(started, prefilled),
           .decode_seconds = seconds_between(prefilled, now)};
 }

@@ -25,10 +25,7 @@ struct PromptPhase {
   std::optional<int32_t> replaced = {};           // was pending before; ids say its like anew
   int64_t tokens = 0;                             // all that have come
   int64_t place = 0;                              // among others' prompts, as in Pending
-  std::shared_ptr<PromptFeed> feed = {};          // what follows ids; null: nothing
   std::optional<Clock::time_point> starved = {};  // since then there is too little to absorb
-  // The further choices', which take their slots where it ends.
-  std::vector<std::shared_ptr<TokenStream>> siblings = {};
 
   int left() const { return static_cast<int>(ids.size() - absorbed - launched); }
   bool is_absorbed() const { return absorbed == ids.size(); }
@@ -56,19 +53,16 @@ struct KeptAnswer {
   bool awaited = true;  // else it ends without waiting for the disk
 };
 
-// One choice of a request, in its slot. Its stream has had its last word once `ended` is set.
+// One choice of a request, in its slot or waiting for one. Its stream has had its last word once
+// `ended` is set.
 struct Sequence {
-  SamplingParams sampling;
-  std::shared_ptr<TokenStream> stream;
-  Identity caller = kAnyone;
-  std::optional<Clock::time_point> deadline;
-  PrefixWish prefix_wish = PrefixWish::kUseAndKeep;
-  bool wait_for_acknowledgement = false;
-  Clock::duration read_patience = {};
-  Clock::time_point arrival, started;
-  int priority = 0;
+  // While it runs, without its prompts. The further choices' streams stand behind its own until
+  // the end of the prompt, where they take their slots.
+  Request request = {};
+  bool again = false;  // other choices of the request have their slots
+  Clock::time_point started = {};
 
-  Session* session = nullptr;
+  Session* session = nullptr;  // marked busy for this request; null: none
   StateSlot slot = {};
   int64_t position = 0;                                       // tokens the state has absorbed
   int64_t most_tokens = std::numeric_limits<int64_t>::max();  // that it can have: StateLayout
@@ -83,9 +77,12 @@ struct Sequence {
   bool ended = false;
   std::optional<KeptAnswer> keeps;  // set: its session is durable
 
+  TokenStream& stream() const { return *request.streams.front(); }
+  int further_choices() const { return static_cast<int>(request.streams.size()) - 1; }
+  bool has_slot() const { return session != nullptr && session->slot; }
   // Whether its first token is still to come.
   bool in_prompt() const { return decode.generated == 0; }
-  bool scored() const { return in_prompt() && sampling.prompt_logprobs >= 0; }
+  bool scored() const { return in_prompt() && request.sampling.prompt_logprobs >= 0; }
   // Whether its next step absorbs the token sampled last, whether or not that is known here yet.
   bool decodes() const { return !in_prompt() || decode.tokens_under_way > 0; }
   // The token sampled last, by this request or by the one before it, if the state has not absorbed
@@ -103,7 +100,7 @@ struct Sequence {
             .prompt = !decodes(),
             .scored = scored(),
             .place = prompt.place,
-            .tenant = caller.group()};
+            .tenant = request.caller.group()};
   }
   // When it is ended if nothing has come until then.
   std::optional<Clock::time_point> patience_ends() const;
@@ -121,7 +118,7 @@ struct Sequence {
   // Ends it if it was cancelled, has run out of time, has met its stop string or has an error: at
   // once, or if it takes part in steps that are under way, when it is called after those.
   void obey(Clock::time_point now);
-  // Tells the stream, and the siblings' streams if they have not begun. No-op once ended.
+  // Tells its stream, and those of further choices that have not begun. No-op once ended.
   void end(EndReason reason, const char* message = "");
   // Ends likewise, together with the last token. stop_id: as in StreamEnd.
   void end_with(SampledToken token, EndReason reason, int32_t stop_id);

@@ -100,8 +100,8 @@ void StepRunner::launch(Batch& batch) {
 
 void StepRunner::begin_answers(Batch& batch) {
   for (const Sequence* sequence : batch.starting()) {
-    const bool penalised = has_penalties(sequence->sampling);
-    table_.begin(sequence->slot.id(), sequence->sampling,
+    const bool penalised = has_penalties(sequence->request.sampling);
+    table_.begin(sequence->slot.id(), sequence->request.sampling,
                  penalised ? sequence->context_history() : TokenHistory(), batch.staging(),
                  stream_);
   }

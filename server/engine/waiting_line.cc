@@ -30,6 +30,27 @@ const PromptReading& reading_of(const Request& request, const Session* session) 
   return continues ? *request.continued_prompt : request.prompt;
 }
 
+// What is absorbed before the first token: the pending token, unless the prompt begins with its
+// like, and the prompt.
+PromptPhase prompt_of(const Request& request, const Session* session) {
+  const PromptReading& reading = reading_of(request, session);
+  PromptPhase prompt;
+  prompt.ids.reserve(reading.ids.size() + 1);
+  if (session != nullptr && session->at.pending) {
+    const int32_t pending = *session->at.pending;
+    if (std::ranges::count(reading.replaces_pending, pending) == 0) {
+      prompt.has_pending = 1;
+      prompt.ids.push_back(pending);
+    } else {
+      prompt.replaced = pending;
+    }
+  }
+  prompt.ids.insert(prompt.ids.end(), reading.ids.begin(), reading.ids.end());
+  prompt.tokens = static_cast<int64_t>(prompt.ids.size());
+  prompt.place = place_of(request.arrival, request.priority);
+  return prompt;
+}
+
 // Why a request could come to more tokens than a state counts; empty: it could not.
 std::string too_long_for(const StateLayout& layout, const Request& request, const Session* session,
                          const std::vector<int32_t>& prompt) {
@@ -77,16 +98,15 @@ void WaitingLine::arrive(Request& request, const EngineLoad& load, Clock::time_p
   Line one;
   StreamEnd refused;
   try {
-    Waiting& waiting = one.emplace_back();
+    Sequence& waiting = *one.emplace_back(std::make_unique<Sequence>());
     waiting.session =
         request.session.empty() ? nullptr : sessions_.find(request.session, request.caller.tenant);
     if (waiting.session != nullptr && !waiting.session->busy &&
         look_at_session(request, *waiting.session)) {
       return;
     }
-    waiting.input = input_of(request, waiting.session);
-    waiting.place = place_of(request.arrival, request.priority);
-    refused = refusal(request, waiting.session, waiting.input);
+    waiting.prompt = prompt_of(request, waiting.session);
+    refused = refusal(request, waiting);
     if (refused.message.empty() && !has_prefix && fetch_prefix(request, waiting)) return;
     waiting.request = std::move(request);
     if (refused.message.empty()) refused = overload(waiting, load, now);
@@ -95,52 +115,34 @@ void WaitingLine::arrive(Request& request, const EngineLoad& load, Clock::time_p
     refused = {.reason = EndReason::kNoMemory};
   }
   const bool moved = request.streams.empty();
-  for (auto& stream : (moved ? one.front().request : request).streams) stream->finish(refused);
+  for (auto& stream : (moved ? one.front()->request : request).streams) stream->finish(refused);
   queue_.left(1);
 }
 
 void WaitingLine::line_up(Line& one) {
   if (in_turn_.capacity() <= waiting_.size()) in_turn_.reserve(2 * waiting_.size() + 8);
   if (in_turn_at_.capacity() <= waiting_.size()) in_turn_at_.reserve(2 * waiting_.size() + 8);
-  const Waiting& waiting = one.front();
+  const Sequence& waiting = *one.front();
   if (uses_.size() >= kMostUses) forget_uses();
   TenantUse& use = use_of(waiting.request.caller.share());  // from now on there is one
   use.asked = std::max(use.asked, seconds_of(waiting.request.arrival));
   Session* session = waiting.session;
   const bool all_there = waiting.request.more_prompt == nullptr;
-  const Accepted accepted{.prompt_tokens = all_there ? waiting.tokens() : 0,
+  const Accepted accepted{.prompt_tokens = all_there ? waiting.prompt.tokens : 0,
                           .session_position = session ? session->at.position : 0};
   if (!waiting.again) {
     for (auto& stream : waiting.request.streams) stream->accept(accepted);
   }
   if (session != nullptr) sessions_.set_busy(*session, true);
-  const auto behind = std::find_if(waiting_.rbegin(), waiting_.rend(), [&](const Waiting& other) {
-    return other.place <= waiting.place;
+  const auto behind = std::find_if(waiting_.rbegin(), waiting_.rend(), [&](const auto& other) {
+    return other->prompt.place <= waiting.prompt.place;
   });
   waiting_.splice(behind.base(), one);
 }
 
-// The pending token, unless the prompt says its like anew, and the prompt.
-WaitingLine::Input WaitingLine::input_of(const Request& request, const Session* session) const {
-  const PromptReading& prompt = reading_of(request, session);
-  Input input;
-  input.ids.reserve(prompt.ids.size() + 1);
-  if (session != nullptr && session->at.pending) {
-    const int32_t pending = *session->at.pending;
-    input.has_pending = std::ranges::count(prompt.replaces_pending, pending) == 0;
-    if (input.has_pending) {
-      input.ids.push_back(pending);
-    } else {
-      input.replaced = pending;
-    }
-  }
-  input.ids.insert(input.ids.end(), prompt.ids.begin(), prompt.ids.end());
-  return input;
-}
-
 // An ending with a message if the request cannot be served.
-StreamEnd WaitingLine::refusal(const Request& request, const Session* session,
-                               const Input& input) const {
+StreamEnd WaitingLine::refusal(const Request& request, const Sequence& waiting) const {
+  const Session* const session = waiting.session;
   const auto refuse = [](EndReason reason, std::string message) {
     return StreamEnd{.reason = reason, .message = std::move(message)};
   };
@@ -162,13 +164,14 @@ StreamEnd WaitingLine::refusal(const Request& request, const Session* session,
   }
   const std::string& refused = reading_of(request, session).refusal;
   if (!refused.empty()) return refuse(EndReason::kInvalid, refused);
-  if (input.ids.empty()) {
+  if (waiting.prompt.ids.empty()) {
     const bool begun = session != nullptr && session->at.position > 0;
     return refuse(EndReason::kInvalid,
                   fmt::format("there is nothing to absorb: the prompt is empty{}",
                               begun ? ", and the session has no pending token" : ""));
   }
-  const std::string too_long = too_long_for(sessions_.wanted().layout, request, session, input.ids);
+  const std::string too_long =
+      too_long_for(sessions_.wanted().layout, request, session, waiting.prompt.ids);
   if (!too_long.empty()) return refuse(EndReason::kInvalid, too_long);
   if (request.streams.size() > static_cast<size_t>(pool_.slots())) {
     return refuse(EndReason::kInvalid, fmt::format("n is {}, but there are {} slots",
@@ -179,10 +182,10 @@ StreamEnd WaitingLine::refusal(const Request& request, const Session* session,
 
 void WaitingLine::drop_unwanted(Clock::time_point now) {
   drop_unwanted_parked(now);
-  std::erase_if(waiting_, [&](const Waiting& waiting) {
-    const Request& request = waiting.request;
+  std::erase_if(waiting_, [&](const std::unique_ptr<Sequence>& waiting) {
+    const Request& request = waiting->request;
     EndReason reason;
-    const auto given_up = patience_ends(waiting);
+    const auto given_up = patience_ends(*waiting);
     if (request.streams.front()->wishes().cancelled) {
       reason = EndReason::kCancelled;
     } else if (request.deadline && *request.deadline <= now) {
@@ -192,13 +195,13 @@ void WaitingLine::drop_unwanted(Clock::time_point now) {
     } else {
       return false;
     }
-    drop(waiting, reason, now);
+    drop(*waiting, reason, now);
     return true;
   });
 }
 
 void WaitingLine::drop_all(EndReason reason, Clock::time_point now) {
-  for (const Waiting& waiting : waiting_) drop(waiting, reason, now);
+  for (const auto& waiting : waiting_) drop(*waiting, reason, now);
   waiting_.clear();
   drop_parked(reason);
   drop_arrivals(reason);
@@ -217,7 +220,7 @@ void WaitingLine::drop_arrivals(EndReason reason) {
   arrivals_ = {};
 }
 
-void WaitingLine::drop(const Waiting& waiting, EndReason reason, Clock::time_point now) {
+void WaitingLine::drop(const Sequence& waiting, EndReason reason, Clock::time_point now) {
   StreamEnd ending{.reason = reason,
                    .queue_seconds = seconds_between(waiting.request.arrival, now)};
   if (reason == EndReason::kOverloaded) {
@@ -241,15 +244,16 @@ std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now) {
     if (next == waiting_.end()) return nullptr;
     std::unique_ptr<Sequence> sequence;
     try {
-      if (!next->has_slot() && !make_room()) return nullptr;
-      sequence = start(*next, now);
+      if (!(*next)->has_slot() && !make_room()) return nullptr;
+      start(**next, now);
       turn_of_shortest_ = !turn_of_shortest_;
-      TenantUse& use = use_of(sequence->caller.share());
+      TenantUse& use = use_of((*next)->request.caller.share());
       ++use.slots;
       use.turn = ++turns_;
+      sequence = std::move(*next);
       queue_.left(1);
     } catch (const std::bad_alloc&) {
-      drop(*next, EndReason::kNoMemory, now);
+      drop(**next, EndReason::kNoMemory, now);
     }
     waiting_.erase(next);
     if (sequence != nullptr) return sequence;
@@ -257,10 +261,10 @@ std::unique_ptr<Sequence> WaitingLine::admit_next(Clock::time_point now) {
   return nullptr;
 }
 
-Waiter WaitingLine::waiter_of(const Waiting& waiting) const {
+Waiter WaitingLine::waiter_of(const Sequence& waiting) const {
   const Identity& caller = waiting.request.caller;
-  return {.place = waiting.place,
-          .tokens = waiting.tokens(),
+  return {.place = waiting.prompt.place,
+          .tokens = waiting.prompt.tokens,
           .slots = static_cast<int>(waiting.request.streams.size()),
           .has_slot = waiting.has_slot(),
           .tenant = caller.share(),
@@ -271,15 +275,15 @@ Waiter WaitingLine::waiter_of(const Waiting& waiting) const {
 // The end where nobody may have a slot.
 WaitingLine::Line::iterator WaitingLine::next_in_turn(Clock::time_point now) {
   in_turn_.clear();
-  for (const Waiting& waiting : waiting_) in_turn_.push_back(waiter_of(waiting));
+  for (const auto& waiting : waiting_) in_turn_.push_back(waiter_of(*waiting));
   const std::optional<TenantId> tenant =
       tenant_in_turn(in_turn_, SlotUse(uses_, pool_.slots(), seconds_of(now)));
   if (!tenant) return waiting_.end();
   in_turn_.clear();
   in_turn_at_.clear();
   for (auto at = waiting_.begin(); at != waiting_.end(); ++at) {
-    if (at->request.caller.share() != *tenant) continue;
-    in_turn_.push_back(waiter_of(*at));
+    if ((*at)->request.caller.share() != *tenant) continue;
+    in_turn_.push_back(waiter_of(**at));
     in_turn_at_.push_back(at);
   }
   return in_turn_at_[recurve::next_in_turn(in_turn_, turn_of_shortest_)];
@@ -293,15 +297,15 @@ TenantUse& WaitingLine::use_of(TenantId tenant) {
 // Of those that have no slot and do not wait: where there are no keys, addresses come and go.
 void WaitingLine::forget_uses() {
   std::erase_if(uses_, [this](const TenantUse& use) {
-    return use.slots == 0 && std::ranges::none_of(waiting_, [&](const Waiting& waiting) {
-             return waiting.request.caller.share() == use.tenant;
+    return use.slots == 0 && std::ranges::none_of(waiting_, [&](const auto& waiting) {
+             return waiting->request.caller.share() == use.tenant;
            });
   });
 }
 
 void WaitingLine::count_slots(std::span<const std::unique_ptr<Sequence>> running) {
   for (TenantUse& use : uses_) use.slots = 0;
-  for (const auto& sequence : running) ++use_of(sequence->caller.share()).slots;
+  for (const auto& sequence : running) ++use_of(sequence->request.caller.share()).slots;
 }
 
 bool WaitingLine::is_shared(Clock::time_point now) const {
@@ -320,8 +324,8 @@ std::optional<StateSlot> WaitingLine::free_slot(const Identity& caller, Clock::t
     return same_group(other.tenant, caller.share()) ? its.own < mine.own
                                                     : its.of_group < mine.of_group;
   };
-  const auto waits_with_less = [&](const Waiting& other) {
-    const Identity& who = other.request.caller;
+  const auto waits_with_less = [&](const std::unique_ptr<Sequence>& other) {
+    const Identity& who = other->request.caller;
     const TenantUse* its = use.of(who.share());
     return who.share() != caller.share() && use.may_have_more(*its, most_slots_of(who)) &&
            has_fewer(*its, who.limits.weight);
@@ -333,13 +337,13 @@ std::optional<StateSlot> WaitingLine::free_slot(const Identity& caller, Clock::t
 }
 
 // Sends for what the prompt begins with, if that is on the disk alone; true: the request waits.
-bool WaitingLine::fetch_prefix(Request& request, const Waiting& waiting) {
+bool WaitingLine::fetch_prefix(Request& request, const Sequence& waiting) {
   const bool fresh = is_fresh(waiting.session) && !(waiting.session && waiting.session->busy);
   if (!fresh || request.more_prompt || request.sampling.prompt_logprobs >= 0) return false;
   const auto parked = std::make_shared<Parked>();
   parked_.reserve(parked_.size() + 1);
   const auto done = [parked] { parked->loading = false; };
-  if (!prefixes_.fetch(request.caller, waiting.input.ids, request.prefix, done)) {
+  if (!prefixes_.fetch(request.caller, waiting.prompt.ids, request.prefix, done)) {
     return false;
   }
   parked->loading = parked->has_prefix = true;
@@ -351,85 +355,61 @@ bool WaitingLine::fetch_prefix(Request& request, const Waiting& waiting) {
 }
 
 // What the prompt begins with instead of a state that has absorbed nothing.
-PrefixCache::Start WaitingLine::prefix_of(const Waiting& waiting) {
+PrefixCache::Start WaitingLine::prefix_of(const Sequence& waiting) {
   const Request& request = waiting.request;
   if (!is_fresh(waiting.session)) return {.use = {.miss = PrefixMiss::kContinues}};
   if (request.more_prompt || request.sampling.prompt_logprobs >= 0) {
     return {.use = {.miss = PrefixMiss::kScored}};
   }
-  return prefixes_.start(request.caller, waiting.input.ids, request.prefix, request.prompt.places);
+  return prefixes_.start(request.caller, waiting.prompt.ids, request.prefix, request.prompt.places);
 }
 
 // What may fail comes first: until the end the request waits as it did.
-std::unique_ptr<Sequence> WaitingLine::start(Waiting& waiting, Clock::time_point now) {
-  Request& request = waiting.request;
-  Session* session = waiting.session;
-  auto sequence = std::make_unique<Sequence>();
-  sequence->prompt.siblings.assign(request.streams.begin() + 1, request.streams.end());
-  if (session != nullptr) sequence->history = session->at.history;
+void WaitingLine::start(Sequence& sequence, Clock::time_point now) {
+  Request& request = sequence.request;
+  Session* const session = sequence.session;
+  if (session != nullptr) sequence.history = session->at.history;
   if (session != nullptr && session->durable()) {
-    sequence->keeps.emplace(StateAnswer{.request_id = request.id, .digest = digest_of(request)});
-    sequence->keeps->awaited = request.durability != Durability::kNone;
+    sequence.keeps.emplace(StateAnswer{.request_id = request.id, .digest = digest_of(request)});
+    sequence.keeps->awaited = request.durability != Durability::kNone;
   }
-  PrefixCache::Start prefix = prefix_of(waiting);
-  const std::span ids(waiting.input.ids);
-  sequence->history.add_prompt(ids.first(static_cast<size_t>(prefix.use.tokens)));
+  PrefixCache::Start prefix = prefix_of(sequence);
+  PromptPhase& prompt = sequence.prompt;
+  sequence.history.add_prompt(std::span(prompt.ids).first(static_cast<size_t>(prefix.use.tokens)));
   if (session != nullptr) {
-    sequence->slot = sessions_.check_out(*session, std::move(prefix.image));
+    sequence.slot = sessions_.check_out(*session, std::move(prefix.image));
   } else if (prefix.image != nullptr) {
-    sequence->slot = std::move(*pool_.acquire_unset());
-    pool_.load(std::move(prefix.image), sequence->slot);
+    sequence.slot = std::move(*pool_.acquire_unset());
+    pool_.load(std::move(prefix.image), sequence.slot);
   } else {
-    sequence->slot = std::move(*pool_.acquire());
+    sequence.slot = std::move(*pool_.acquire());
   }
 
-  sequence->sampling = std::move(request.sampling);
-  sequence->stream = request.streams.front();
-  sequence->caller = request.caller;
-  sequence->deadline = request.deadline;
-  sequence->wait_for_acknowledgement = request.wait_for_acknowledgement;
-  sequence->session = session;
-  sequence->prefix_wish = request.prefix;
-  PromptPhase& prompt = sequence->prompt;
-  prompt.tokens = waiting.tokens();
+  request.prompt = {};
+  request.continued_prompt.reset();
   prompt.prefix = prefix.use;
   prompt.points = std::move(prefix.points);
   prompt.absorbed = static_cast<size_t>(prefix.use.tokens);
-  prompt.ids = std::move(waiting.input.ids);
-  prompt.has_pending = waiting.input.has_pending ? 1 : 0;
-  prompt.replaced = waiting.input.replaced;
-  prompt.place = waiting.place;
-  prompt.feed = std::move(request.more_prompt);
-  sequence->most_tokens = sessions_.wanted().layout.most_tokens();
-  sequence->position = (session ? session->at.position : 0) + prefix.use.tokens;
-  sequence->read_patience = request.read_patience;
-  sequence->arrival = request.arrival;
-  sequence->started = now;
-  sequence->priority = request.priority;
+  sequence.most_tokens = sessions_.wanted().layout.most_tokens();
+  sequence.position = (session ? session->at.position : 0) + prefix.use.tokens;
+  sequence.started = now;
   metrics_.add_prefix(place_of(prompt.prefix.miss), prompt.prefix.tokens, prompt.prefix.replayed,
                       prompt.prefix.lost);
-  if (!waiting.again) metrics_.observe_queue(seconds_between(request.arrival, now));
-  return sequence;
+  if (!sequence.again) metrics_.observe_queue(seconds_between(request.arrival, now));
 }
 
 void WaitingLine::wait_again(const Sequence& sequence, size_t first) {
   Line one;
-  Waiting& waiting = one.emplace_back();
+  Sequence& waiting = *one.emplace_back(std::make_unique<Sequence>());
+  waiting.request = sequence.request;
   Request& request = waiting.request;
-  request.sampling = sequence.sampling;
-  request.sampling.seed += 1 + first;
+  request.sampling.seed += first;
   request.sampling.prompt_logprobs = -1;  // the first choice's alone
-  request.prefix = sequence.prefix_wish;
-  request.wait_for_acknowledgement = sequence.wait_for_acknowledgement;
-  request.caller = sequence.caller;
-  request.deadline = sequence.deadline;
-  request.read_patience = sequence.read_patience;
-  request.priority = sequence.priority;
-  request.arrival = sequence.arrival;
-  const auto& siblings = sequence.prompt.siblings;
-  request.streams.assign(siblings.begin() + static_cast<ptrdiff_t>(first), siblings.end());
-  waiting.input.ids = sequence.prompt.ids;
-  waiting.place = sequence.prompt.place;
+  request.streams.erase(request.streams.begin(),
+                        request.streams.begin() + static_cast<ptrdiff_t>(first));
+  waiting.prompt.ids = sequence.prompt.ids;
+  waiting.prompt.tokens = static_cast<int64_t>(waiting.prompt.ids.size());
+  waiting.prompt.place = sequence.prompt.place;
   waiting.again = true;
   line_up(one);
   queue_.again();
@@ -441,14 +421,14 @@ std::optional<Clock::time_point> WaitingLine::next_deadline() const {
     if (when && (!next || *when < *next)) next = when;
   };
   for (const auto& parked : parked_) consider(parked->request.deadline);
-  for (const Waiting& waiting : waiting_) {
-    consider(waiting.request.deadline);
-    consider(patience_ends(waiting));
+  for (const auto& waiting : waiting_) {
+    consider(waiting->request.deadline);
+    consider(patience_ends(*waiting));
   }
   return next;
 }
 
-std::optional<Clock::time_point> WaitingLine::patience_ends(const Waiting& waiting) const {
+std::optional<Clock::time_point> WaitingLine::patience_ends(const Sequence& waiting) const {
   if (most_seconds_ == 0 || waiting.again) return std::nullopt;
   return waiting.request.arrival + to_duration(2 * most_seconds_);
 }

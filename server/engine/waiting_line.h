@@ -64,7 +64,7 @@ class WaitingLine {
   // Which slots are in use: once before each round of the two above.
   void count_slots(std::span<const std::unique_ptr<Sequence>> running);
   void count_slot(TenantId tenant) { ++use_of(tenant).slots; }
-  // The choices from `first` of its siblings on, who found no slot, wait.
+  // The choices from `first` on, who found no slot, wait.
   void wait_again(const Sequence& sequence, size_t first);
   // Lets go of all of them, and of what has arrived and was not looked at. The queue is closed.
   void drop_all(EndReason reason, Clock::time_point now);
@@ -81,23 +81,7 @@ class WaitingLine {
   double expected_seconds(const EngineLoad& load, Clock::time_point now) const;
 
  private:
-  // All that is to be absorbed before the first token is sampled.
-  struct Input {
-    std::vector<int32_t> ids;
-    bool has_pending = false;              // the first is the session's pending token
-    std::optional<int32_t> replaced = {};  // the pending token that is not absorbed
-  };
-  struct Waiting {
-    Request request = {};
-    Input input = {};
-    Session* session = nullptr;  // marked busy for this request; null: none
-    int64_t place = 0;
-    bool again = false;  // its first choices have their slots
-    int64_t tokens() const { return static_cast<int64_t>(input.ids.size()); }
-    bool has_slot() const { return session != nullptr && session->slot; }
-  };
-
-  using Line = std::list<Waiting>;
+  using Line = std::list<std::unique_ptr<Sequence>>;
   // A request whose session's state is on the disk, or that of what its prompt begins with.
   struct Parked {
     Request request = {};
@@ -113,29 +97,28 @@ class WaitingLine {
   void resume_parked(const EngineLoad& load, Clock::time_point now);
   void drop_unwanted_parked(Clock::time_point now);
   void drop_parked(EndReason reason);
-  bool fetch_prefix(Request& request, const Waiting& waiting);
+  bool fetch_prefix(Request& request, const Sequence& waiting);
   void leave_parked(Parked& parked);
 
   void carry_out(SessionCommand& command, Clock::time_point now);
   // has_prefix: what the prompt begins with has come from the disk, if it was there.
   void arrive(Request& request, const EngineLoad& load, Clock::time_point now,
               bool has_prefix = false);
-  Input input_of(const Request& request, const Session* session) const;
-  StreamEnd refusal(const Request& request, const Session* session, const Input& input) const;
+  StreamEnd refusal(const Request& request, const Sequence& waiting) const;
   double wait_of(const Waiter& waiter, const EngineLoad& load, Clock::time_point now) const;
-  StreamEnd overload(const Waiting& waiting, const EngineLoad& load, Clock::time_point now) const;
+  StreamEnd overload(const Sequence& waiting, const EngineLoad& load, Clock::time_point now) const;
   void line_up(Line& one);
-  Waiter waiter_of(const Waiting& waiting) const;
+  Waiter waiter_of(const Sequence& waiting) const;
   int most_slots_of(const Identity& who) const { return most_slots(who, pool_.slots()); }
   Line::iterator next_in_turn(Clock::time_point now);
   static constexpr size_t kMostUses = 256;  // then those of others are forgotten
   TenantUse& use_of(TenantId tenant);
-  std::optional<Clock::time_point> patience_ends(const Waiting& waiting) const;
-  void drop(const Waiting& waiting, EndReason reason, Clock::time_point now);
+  std::optional<Clock::time_point> patience_ends(const Sequence& waiting) const;
+  void drop(const Sequence& waiting, EndReason reason, Clock::time_point now);
   void drop_arrivals(EndReason reason);
   bool make_room();
-  PrefixCache::Start prefix_of(const Waiting& waiting);
-  std::unique_ptr<Sequence> start(Waiting& waiting, Clock::time_point now);
+  PrefixCache::Start prefix_of(const Sequence& waiting);
+  void start(Sequence& sequence, Clock::time_point now);
 
   AdmissionQueue& queue_;
   SessionStore& sessions_;

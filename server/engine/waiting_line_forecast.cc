@@ -13,11 +13,12 @@ std::vector<Holder> holders_of(const EngineLoad& load) {
   std::vector<Holder> holders;
   holders.reserve(load.running.size());
   for (const auto& sequence : load.running) {
-    holders.push_back({.place = sequence->prompt.place,
-                       .prompt = sequence->in_prompt(),
-                       .tokens = sequence->prompt.left(),
-                       .may_generate = sequence->sampling.max_tokens - sequence->decode.generated,
-                       .tenant = sequence->caller.share()});
+    holders.push_back(
+        {.place = sequence->prompt.place,
+         .prompt = sequence->in_prompt(),
+         .tokens = sequence->prompt.left(),
+         .may_generate = sequence->request.sampling.max_tokens - sequence->decode.generated,
+         .tenant = sequence->request.caller.share()});
   }
   return holders;
 }
@@ -33,7 +34,7 @@ double EngineLoad::prompt_rate(bool shared) const {
 std::vector<Waiter> WaitingLine::waiters() const {
   std::vector<Waiter> line;
   line.reserve(waiting_.size());
-  for (const Waiting& waiting : waiting_) line.push_back(waiter_of(waiting));
+  for (const auto& waiting : waiting_) line.push_back(waiter_of(*waiting));
   return line;
 }
 
@@ -55,7 +56,7 @@ double WaitingLine::expected_seconds(const EngineLoad& load, Clock::time_point n
 }
 
 // An ending with a message if others would keep the request waiting for longer than they may.
-StreamEnd WaitingLine::overload(const Waiting& waiting, const EngineLoad& load,
+StreamEnd WaitingLine::overload(const Sequence& waiting, const EngineLoad& load,
                                 Clock::time_point now) const {
   if (most_seconds_ == 0) return {};
   const Waiter waiter = waiter_of(waiting);

@@ -289,12 +289,13 @@ TEST(EngineEnding, ATextHasAsManyTokensAsAStateCounts) {
   EXPECT_EQ(harness->ask(request(5, 3, 1, "s"))->reason(), EndReason::kLength);
 
   Answer endless;  // a text that comes while it is absorbed
-  Sequence sequence{.stream = endless.stream(), .position = 99, .most_tokens = 100};
+  Sequence sequence{.position = 99, .most_tokens = 100};
+  sequence.request.streams = {endless.stream()};
   sequence.obey(Clock::now());
   EXPECT_FALSE(sequence.ended);
   sequence.position = 100;
   sequence.obey(Clock::now());
-  sequence.stream->accept({});
+  sequence.stream().accept({});
   endless.take();
   EXPECT_EQ(endless.reason(), EndReason::kInvalid);
 }

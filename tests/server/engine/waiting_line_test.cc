@@ -64,18 +64,18 @@ TEST_F(WaitingLineTest, ChoicesThatWaitAgainAreStillTheirTenants) {
   arrive();
   const std::unique_ptr<Sequence> first = line_.admit_next(now_);
   ASSERT_NE(first, nullptr);
-  EXPECT_EQ(first->caller.tenant, kOther.tenant);
+  EXPECT_EQ(first->request.caller.tenant, kOther.tenant);
   EXPECT_THAT(tenants(), ElementsAre(1));
   line_.wait_again(*first, 0);
   EXPECT_THAT(tenants(), ElementsAre(2, 1)) << "in their place";
   std::unique_ptr<Sequence> next = line_.admit_next(now_);
   ASSERT_NE(next, nullptr);
-  EXPECT_EQ(next->caller.tenant, kOne.tenant) << "who has had no slot yet";
+  EXPECT_EQ(next->request.caller.tenant, kOne.tenant) << "who has had no slot yet";
   EXPECT_THAT(tenants(), ElementsAre(2));
   next = nullptr;  // its slot is free again
   next = line_.admit_next(now_);
   ASSERT_NE(next, nullptr);
-  EXPECT_EQ(next->caller.tenant, kOther.tenant);
+  EXPECT_EQ(next->request.caller.tenant, kOther.tenant);
   line_.drop_all(EndReason::kDraining, now_);
 }
 
