@@ -1,29 +1,27 @@
-# The target xgrammar, of sources that deploy/xgrammar.sh gets; none where RECURVE_GRAMMARS is OFF, or
-# AUTO and they cannot be had: then constraints are refused by name.
-set(RECURVE_GRAMMARS AUTO CACHE STRING "Structured output: AUTO (where its library can be had), ON or OFF")
+# The target xgrammar, from sources that deploy/xgrammar.sh downloads. Without it constraints are refused by name.
+set(RECURVE_GRAMMARS AUTO CACHE STRING "Structured output: AUTO (if its library can be downloaded), ON or OFF")
 set_property(CACHE RECURVE_GRAMMARS PROPERTY STRINGS AUTO ON OFF)
 if(RECURVE_GRAMMARS STREQUAL "OFF")
   return()
 endif()
 
-set(xgrammar_folder ${CMAKE_SOURCE_DIR}/build/xgrammar)  # all presets' together
+set(xgrammar_folder ${CMAKE_SOURCE_DIR}/build/xgrammar)  # shared by all presets
 execute_process(COMMAND ${CMAKE_SOURCE_DIR}/deploy/xgrammar.sh ${xgrammar_folder}
   RESULT_VARIABLE xgrammar_status ERROR_VARIABLE xgrammar_error OUTPUT_QUIET)
 if(NOT xgrammar_status EQUAL 0)
   string(STRIP "${xgrammar_error}" xgrammar_error)
   if(RECURVE_GRAMMARS STREQUAL "ON")
-    message(FATAL_ERROR "RECURVE_GRAMMARS=ON, but its library cannot be had: ${xgrammar_error}")
+    message(FATAL_ERROR "RECURVE_GRAMMARS=ON, but its library cannot be downloaded: ${xgrammar_error}")
   endif()
-  message(WARNING "without structured output, as its library cannot be had: ${xgrammar_error}")
+  message(WARNING "no structured output, as its library cannot be downloaded: ${xgrammar_error}")
   return()
 endif()
 
 file(GLOB xgrammar_sources ${xgrammar_folder}/cpp/*.cc ${xgrammar_folder}/cpp/converter_ext/*.cc
   ${xgrammar_folder}/cpp/support/*.cc)
-# Lark's grammars are not among what an answer may be: xgrammar_left_out.cc stands there instead.
+# Lark's grammars are not offered: xgrammar_left_out.cc replaces their source.
 list(FILTER xgrammar_sources EXCLUDE REGEX "/lark_converter\\.cc$")
-# Many sources at once take half the time: two batches, for some define what others do too. What reads
-# schemas runs once for each of them, and what computes masks for each token.
+# Two batches, as some sources define the same names: schemas are read once each, masks are computed for each token.
 set(xgrammar_schemas ${xgrammar_sources})
 list(FILTER xgrammar_schemas INCLUDE REGEX
   "/(grammar_(builder|parser|printer)|json_schema_converter|regex_converter|structural_tag)\\.cc$")
@@ -37,13 +35,13 @@ foreach(target xgrammar xgrammar_schemas)
     ${xgrammar_folder}/3rdparty/dlpack/include)
   target_include_directories(${target} SYSTEM PRIVATE ${xgrammar_folder}/cpp
     ${xgrammar_folder}/3rdparty/picojson)
-  # What it would say on standard error is for us to hear: see xgrammar_library.cc.
+  # Its messages go to xgrammar_library.cc instead of standard error.
   target_compile_definitions(${target} PRIVATE XGRAMMAR_LOG_CUSTOMIZE=1 XGRAMMAR_ENABLE_CPPTRACE=0
     XGRAMMAR_ENABLE_INTERNAL_CHECK=0)
   target_compile_options(${target} PRIVATE -w -O2)
   if(RECURVE_SANITIZE MATCHES "undefined")
-    target_compile_options(${target} PRIVATE -fno-sanitize=undefined)  # it is not ours to mend
+    target_compile_options(${target} PRIVATE -fno-sanitize=undefined)  # third-party code
   endif()
 endforeach()
-target_compile_options(xgrammar PRIVATE ${beside_kernels})
-target_compile_options(xgrammar_schemas PRIVATE ${around_engine})
+target_compile_options(xgrammar PRIVATE ${level_COMPUTES})
+target_compile_options(xgrammar_schemas PRIVATE ${level_SERVES})
