@@ -66,4 +66,4 @@ fi
 echo "$tag: Recurve $version, ${revision:-unknown}"
 (cd "$context" && du -sh --apparent-size tree model && du -ah --apparent-size tree | sort -rh | sed -n 2,16p)
 bytes=$(du -sb "$context/tree" | cut -f1)
-echo "beside its base: $(((bytes + 999999) / 1000000)) MB without the model"
+echo "without its base: $(((bytes + 999999) / 1000000)) MB without the model"

@@ -18,7 +18,7 @@ import subprocess
 import zipfile
 
 PROGRAMS = ("recurve-server", "recurve", "recurve-loadgen")
-START = '''"""Starts the programs beside this file."""
+START = '''"""Starts the programs in the folder of this file."""
 
 import os
 import pathlib

@@ -7,7 +7,7 @@ namespace recurve {
 // it is meant for, where the processor has products of that type and is of a kind that is faster
 // with them (kernels/cpu/products/table.h): kBF16 with weights in bf16; kInt8 that, and eight bits
 // with a scale for 64 columns with weights in int8 and int4. Otherwise, and by default, x stays in
-// fp32. What GPUs round is their own: see LinearOp::rounds.
+// fp32. GPUs round by their own rules: see LinearOp::rounds.
 enum class ActivationType : uint8_t { kF32, kBF16, kInt8 };
 
 constexpr const char* name_of(ActivationType type) {

@@ -278,8 +278,8 @@ size_t Backend::free_memory() const { return free_host_memory(); }
 
 std::unique_ptr<Event> Backend::make_event() { return std::make_unique<PassedEvent>(); }
 
-// Two threads have more of the memory's bandwidth than one, and who computes beside them has his
-// processor back sooner. Where the system gives none, the caller does it all.
+// Two threads have more of the memory's bandwidth than one, and free their processors sooner. If no
+// thread can be started, the caller does it all.
 void Backend::copy_pieces(std::span<const CopyPiece> pieces, Stream&) {
   size_t bytes = 0;
   for (const CopyPiece& piece : pieces) bytes += piece.bytes;

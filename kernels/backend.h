@@ -103,7 +103,7 @@ class Backend {
   virtual void zero(void* device, size_t bytes, Stream&) = 0;
 
   // What Copier asks for, whose thread these are called on, but for hands_over_copies().
-  // Whether copies of so many bytes are better made beside the caller's work than by the caller.
+  // Whether copies of so many bytes are better made by another thread than by the caller.
   virtual bool hands_over_copies(size_t) const { return false; }
   // For copies alone. Its wait() leaves the processor to others.
   virtual std::unique_ptr<Stream> make_copy_stream() { return make_stream(); }

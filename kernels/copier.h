@@ -14,9 +14,9 @@
 
 namespace recurve {
 
-// Large copies beside everything else: one thread makes them, one after the other, in the order in
-// which they were asked for, so that a copy finds what those before it have left. Whoever asks does
-// not wait. One thread asks.
+// Large copies on a separate thread, one after the other, in the order in which they were asked
+// for, so that a copy finds what those before it have written. The thread that asks does not wait.
+// Only one thread asks.
 class Copier {
  public:
   // Number of a copy: 1, 2, 3 and so on. 0 is done, as is whatever was never asked for.

@@ -15,14 +15,14 @@ struct Activations {
 };
 
 // Rows for the layer with the weights `next`. f32: (rows, next.K). spare: memory of `spare_width`
-// floats a row that nobody uses until the layer has run; may be f32, if what makes the rows does
+// floats a row that are not used until the layer has run; may be f32, if what makes the rows does
 // not read them there.
 Activations rows_for(const Kernels& kernels, const Matrix& next, float* f32, float* spare,
                      int64_t spare_width);
 
 // The same for several layers that read the same rows: in fp32 and in bf16 where they do not agree,
-// and f32 is null where none takes it so. f32: (rows, K). spare: (rows, K / 2) floats that nobody
-// uses until all of them have run.
+// and f32 is null where none takes it so. f32: (rows, K). spare: (rows, K / 2) floats that are
+// not used until all of them have run.
 Activations rows_for(const Kernels& kernels, std::span<const Matrix> next, float* f32,
                      float* spare);
 

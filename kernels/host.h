@@ -9,7 +9,7 @@ namespace recurve {
 // and the set of its cores leave it. Read anew by every call. root: where /proc and /sys are, for
 // tests.
 
-// Bytes, files that the system holds in memory for nobody not counted.
+// Bytes, files that the system only caches not counted.
 size_t free_host_memory(const std::filesystem::path& root = "/");
 
 // At least 1. Of a share of a core nothing is counted: threads that wait for each other in short

@@ -114,7 +114,7 @@ using AllOps = OpTable<EmbedKernel,             //
 
 // Every computation the models use. A backend fills one table at start: the reference's, with what
 // this machine does better written over it. Models call through it and never ask where they run.
-// The arguments are trusted here: whoever fills them has checked them.
+// The arguments are trusted here: the caller has checked them.
 struct Kernels : AllOps {};
 
 }  // namespace recurve

@@ -49,7 +49,7 @@ struct Matrix {
   int64_t K = 0;               // columns: inputs
   const void* data = nullptr;  // (N, K) row-major, 64-byte aligned; of kPacked: N rows of `format`
   const WeightFormat* format = nullptr;  // of kPacked: how its values lie; null otherwise
-  const void* scales = nullptr;          // of kPacked: N rows of what `format` keeps beside them
+  const void* scales = nullptr;          // of kPacked: N rows of what `format` stores with them
 };
 
 // One array of an op's states, of all slots, in the memory of one backend: F32 or BF16. Ops compute

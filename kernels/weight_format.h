@@ -16,8 +16,8 @@ struct WeightFormat {
   DType dtype;            // kF32 or kBF16: one value after the other, without scales
   int64_t group;          // columns of a group
   int64_t group_bytes;    // bytes of the values of a group
-  int64_t group_scale;    // bytes of what a group has beside its values: 0: nothing
-  // Writes a row of K values, and what belongs beside it, from fp32, and reads it back. The values
+  int64_t group_scale;    // bytes of what a group has in addition to its values: 0: nothing
+  // Writes a row of K values, and what belongs to it, from fp32, and reads it back. The values
   // that are read back are what the matrix is: a kernel computes with them and nothing else. The
   // same bits on every machine. scales: null where group_scale is 0.
   void (*pack)(const float* row, int64_t K, std::byte* data, std::byte* scales);

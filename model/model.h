@@ -16,7 +16,7 @@ namespace recurve {
 struct EndId {
   int32_t id;
   std::string file;         // "generation_config.json"
-  bool is_default = false;  // what upstream's class writes where nobody set it: may mean nothing
+  bool is_default = false;  // upstream's default, written where it was not set: may mean nothing
 };
 
 // What there is to know about a loaded model.
@@ -41,7 +41,7 @@ struct StepBatch {
   Ragged seqs;
   const int32_t* tokens = nullptr;  // (seqs.rows), in the memory of the backend
   int num_logits = 0;
-  // (num_logits) rows whose logits are wanted, ascending, none twice; likewise
+  // (num_logits) rows whose logits are wanted, ascending, none twice; in the same memory
   const int32_t* logit_rows = nullptr;
 };
 

@@ -14,7 +14,7 @@ namespace {
 using nlohmann::json;
 
 // The eos_token_id that the config classes of transformers and flash-linear-attention write where
-// nobody has set one.
+// none was set.
 constexpr std::pair<const char*, int32_t> kDefaultEnds[] = {
     {"xlstm", 2}, {"mamba", 0},     {"falcon_mamba", 0},   {"mamba2", 2},
     {"gla", 2},   {"retnet", 2},    {"linear_attn", 2},    {"hgrn2", 2},
@@ -41,7 +41,7 @@ bool is_default_end(const json& config, int32_t id) {
   return false;
 }
 
-// Appends those of a file. may_be_default: it may hold what nobody has set.
+// Appends those of a file. may_be_default: it may hold a default.
 void read_ends(const json& values, const std::string& path, const json& config, bool may_be_default,
                std::vector<EndId>& ends) {
   constexpr auto kKey = "eos_token_id";

@@ -61,9 +61,9 @@ int parse(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(std::move(arguments));
     if (!environment.unknown.empty()) {
-      throw CLI::ValidationError(
-          fmt::format("{}: no flag has that variable; --help names each flag's, as Env",
-                      fmt::join(environment.unknown, ", ")));
+      throw CLI::ValidationError(fmt::format(
+          "{}: no flag has this variable; --help names the variable of each flag as Env",
+          fmt::join(environment.unknown, ", ")));
     }
   } catch (const CLI::ParseError& error) {
     const int status = app.exit(error);
@@ -81,159 +81,156 @@ int parse(CLI::App& app, int argc, char** argv) {
 
 int parse_options(int argc, char** argv, Options* o) {
   CLI::App app(
-      "Serves a recurrent language model over gRPC.\n"
+      "Serve a recurrent language model over gRPC and HTTP.\n"
       "Example: recurve-server --model weights_tools/demo/xlstm-books --listen 127.0.0.1:50051\n"
-      "What the command line leaves open may stand in the environment: each flag names its\n"
-      "variable, as Env.");
+      "Each flag can also be set by the environment variable that it names as Env.");
   app.set_version_flag("--version", version_line("recurve-server"),
                        "Print the version and the commit and exit");
   app.option_defaults()->always_capture_default();
 
-  app.add_option(
-         "--model", o->model,
-         "Checkpoint: a directory as on the Hugging Face Hub, with config.json, safetensors "
-         "and tokenizer.json or tokenizer.model")
+  app.add_option("--model", o->model,
+                 "Load the checkpoint in this directory, as on the Hugging Face Hub: config.json, "
+                 "safetensors, and tokenizer.json or tokenizer.model")
       ->required()
       ->group("Model");
   app.add_flag("--random-weights", o->random_weights,
-               "For benchmarks: --model is a config.json alone, or a directory with one; weights "
-               "are random, and prompts must be token ids")
+               "Use random weights, for benchmarks: --model is a config.json or a directory with "
+               "one, and prompts must be token ids")
       ->group("Model");
   app.add_option("--tokenizer", o->tokenizer,
-                 "Directory with the tokenizer and chat template, where they are not the model's; "
-                 "none: there is none, and prompts must be token ids")
+                 "Read tokenizer and chat template from this directory; default: the model's; "
+                 "none: no tokenizer, prompts must be token ids")
       ->group("Model");
-  app.add_option("--chat-template", o->chat_template,
-                 "Chat template, where the model has none or another one is wanted: a file, or one "
-                 "of " +
-                     chat_form_names())
+  app.add_option(
+         "--chat-template", o->chat_template,
+         "Use this chat template instead of the model's: a file, or one of " + chat_form_names())
       ->group("Model");
-  app.add_option("--name", o->name, "Name to show for the model; default: the directory's")
+  app.add_option("--name", o->name,
+                 "Name of the model in answers; default: the name of its directory")
       ->group("Model");
   std::vector<std::string> formats = {"auto"};
   for (const WeightFormat* format : kWeightFormats) formats.emplace_back(format->name);
   app.add_option("--weights", o->weights,
-                 "Format of the weights of linear layers in memory; int8 and int4 keep a scale for "
-                 "64 columns, on the CPU. auto: bf16, or as the checkpoint was quantized")
+                 "Format of the weights of linear layers in memory; int8 and int4 have a scale for "
+                 "64 columns. auto: bf16, or the format of a quantized checkpoint")
       ->check(CLI::IsMember(formats))
       ->group("Model");
   app.add_option("--head-weights", o->head_weights,
-                 "The same of the embedding and the head; default: as --weights")
+                 "Format of the embedding and the head; default: as --weights")
       ->check(CLI::IsMember(formats))
       ->group("Model");
   add_named(app, "--activations", &o->activations,
             {{"f32", ActivationType::kF32},
              {"bf16", ActivationType::kBF16},
              {"int8", ActivationType::kInt8}},
-            "Narrowest type that linear layers of the CPU may round what they read to, where "
-            "the processor is of a kind that multiplies it sooner: bf16 beside weights in bf16; "
-            "int8 that, and eight bits beside weights in int8 and int4. Faster, above all prompts, "
-            "and less exact")
+            "Narrowest type to which linear layers of the CPU may round their inputs, if the "
+            "processor multiplies it faster: bf16 with weights in bf16; int8 also 8 bits with "
+            "weights in int8 and int4. Faster, most of all for prompts, and less exact")
       ->group("Model");
   add_named(app, "--state", &o->state, {{"f32", DType::kF32}, {"bf16", DType::kBF16}},
-            "Type of the states that are matrices; bf16 halves their memory and traffic and "
-            "rounds them after every token")
+            "Type of states that are matrices; bf16 halves their memory and traffic and rounds "
+            "them after every token")
       ->group("Model");
 
   app.add_option("--device", o->device,
-                 "cpu; cuda:N where built with CUDA; or reference, the slow definition of every op")
+                 "Compute on cpu, cuda:N (if built with CUDA), or reference, the slow definition "
+                 "of every op")
       ->group("Machine");
-  app.add_option(
-         "--threads", o->threads,
-         "Threads of the CPU backend; 0: one a core, of those that the quota of a container leaves")
+  app.add_option("--threads", o->threads,
+                 "Threads of the CPU backend; 0: one for each core within the CPU quota of the "
+                 "container")
       ->check(CLI::Range(0, 1024))
       ->group("Machine");
-  or_auto(app.add_option(
-              "--slots", o->slots,
-              "Sequences that can run at once; each holds one state. auto: 16, or on a GPU as "
-              "many as fit its free memory, 256 at most"),
-          count_or_auto, "INT")
+  or_auto(
+      app.add_option("--slots", o->slots,
+                     "Sequences that can run at once; each has one state. auto: 16, or on a GPU as "
+                     "many as fit its free memory, at most 256"),
+      count_or_auto, "INT")
       ->group("Machine");
   or_auto(app.add_option(
               "--rows-per-step", o->rows_per_step,
-              "Tokens computed in one step at most, of all sequences together; more make prompts "
-              "faster. auto: 256, or on a GPU 1024"),
+              "Tokens computed in one step at most, of all sequences; more make prompts faster. "
+              "auto: 256, or on a GPU 1024"),
           count_or_auto, "INT")
       ->group("Machine");
   app.add_option("--tpot-ms", o->tpot_ms,
-                 "Time between two tokens of a stream to keep to: prompts get as many tokens of a "
-                 "step as fit into it, at least a chunk; 0: all they can")
+                 "Target time between two tokens of a stream, in milliseconds: prompts get the "
+                 "tokens of a step that fit into it, at least a chunk; 0: no limit")
       ->check(CLI::Range(0.0, 1e6))
       ->group("Machine");
   app.add_option("--ttft-ms", o->ttft_ms,
-                 "Time to the first token to keep to: a request that others would make later gets "
-                 "RESOURCE_EXHAUSTED at once, with the time after which to try again; 0: they wait")
+                 "Target time to the first token, in milliseconds: a request that other requests "
+                 "would delay beyond it gets RESOURCE_EXHAUSTED with the time after which to "
+                 "retry; 0: requests wait")
       ->check(CLI::Range(0.0, 1e9))
       ->group("Machine");
 
-  app.add_option("--listen", o->listen, "HOST:PORT or unix:PATH to serve on; port 0: any free one")
+  app.add_option("--listen", o->listen,
+                 "Serve gRPC on HOST:PORT or unix:PATH; port 0: any free port")
       ->group("Service");
   app.add_option("--http", o->http,
-                 "HOST:PORT for clients of OpenAI's API and browsers: /v1/models, /v1/completions, "
-                 "/v1/chat/completions, /v1/responses, /v1/sessions, /tokenize, /health, /metrics, "
-                 "and a page at /; default: none")
+                 "Serve HTTP on HOST:PORT: OpenAI's API (/v1/models, /v1/completions, "
+                 "/v1/chat/completions, /v1/responses), /v1/sessions, /tokenize, /health, "
+                 "/metrics, and a page at /; default: none")
       ->group("Service");
-  app.add_option(
-         "--http-origin", o->http_origins,
-         "https://HOST[:PORT] whose pages may use --http, and by whose name it may be called, or "
-         "HOST for the name alone; *: all. Addresses, localhost, names of one part and names under "
-         ".internal and .svc need not be named. Several: comma-separated, or again")
+  app.add_option("--http-origin", o->http_origins,
+                 "Allow pages of https://HOST[:PORT] to use --http, and HOST as its name; HOST "
+                 "alone allows the name; *: all. Always allowed: addresses, localhost, names of "
+                 "one part, names under .internal and .svc. Several: comma-separated, or repeat "
+                 "the flag")
       ->delimiter(',')
       ->default_str("")
       ->group("Service");
-  add_switch(app, "--http-page", &o->http_page, "A page to try the model, at / of --http");
-  app.add_option(
-         "--http-comment-ms", o->http_comment_ms,
-         "Send a comment in a stream of --http that has been silent for so long, so that no "
-         "proxy cuts it; milliseconds")
+  add_switch(app, "--http-page", &o->http_page, "Serve a page to try the model at / of --http");
+  app.add_option("--http-comment-ms", o->http_comment_ms,
+                 "Send a comment in a stream of --http that was silent for this time, so that no "
+                 "proxy closes it; milliseconds")
       ->check(CLI::Range(1, 15'000))
       ->group("Service");
   app.add_option("--metrics", o->metrics,
-                 "HOST:PORT for /metrics, which Prometheus reads, and /health, and nothing else; "
+                 "Serve /metrics for Prometheus and /health on HOST:PORT, and nothing else; "
                  "default: none")
       ->group("Service");
   auto* cert =
       app.add_option("--tls-cert", o->tls_cert,
-                     "File of PEM with the server's certificate and those between it and a "
-                     "root: --listen, --http and --metrics speak TLS alone, but on sockets of this "
-                     "machine. Read again whenever it changes");
-  auto* key = app.add_option("--tls-key", o->tls_key, "File of PEM with its key");
+                     "PEM file with the server's certificate chain: --listen, --http and --metrics "
+                     "then accept TLS only, except on local sockets. Read again when it changes");
+  auto* key = app.add_option("--tls-key", o->tls_key, "PEM file with the key of --tls-cert");
   cert->needs(key)->group("Service");
   key->needs(cert)->group("Service");
   app.add_option("--tls-client-ca", o->tls_client_ca,
-                 "File of PEM with the certificates that must have signed those of clients; "
-                 "default: clients need none")
+                 "Require client certificates that a certificate in this PEM file has signed; "
+                 "default: not required")
       ->needs(cert)
       ->group("Service");
   app.add_option("--keys", o->keys,
                  "File of keys, as `recurve keys new` writes it: without one of them, or a "
-                 "certificate that the file names, a client is told nothing but health. Read again "
-                 "whenever it changes; default: none, and whoever reaches the server may do all")
+                 "certificate that it names, a client gets only health. Read again when it "
+                 "changes; default: none, every client may do everything")
       ->group("Service");
   app.add_option("--admin", o->admin,
-                 "HOST:PORT for operators, with gRPC: load, drain, others' aborts and reflection "
-                 "are there, and nowhere else; default: with all the rest")
+                 "Serve gRPC for operators on HOST:PORT: load, drain, aborting requests of others, "
+                 "and reflection are then only there; default: on --listen")
       ->group("Service");
   app.add_flag("--insecure-network", o->insecure_network,
-               "Listen on addresses that other machines reach without TLS, or without keys")
+               "Allow addresses that other machines reach without TLS, or without keys")
       ->group("Service");
   add_switch(app, "--sandbox", &o->sandbox,
-             "Give up what a server of a CPU has no use for: files that the other flags do not "
-             "name, programs, connections to elsewhere; where the system's Landlock and seccomp "
-             "can");
+             "Give up files that no flag names, programs, new connections and unused system "
+             "calls, by Landlock and seccomp where available; on a CPU only");
   app.add_option("--max-queue", o->max_queue,
                  "Requests that may wait for a slot; further ones get RESOURCE_EXHAUSTED")
       ->check(CLI::Range(0, 1 << 24))
       ->group("Service");
   app.add_option("--request-memory", o->request_memory,
-                 "Bytes of request messages under way, all together, e.g. 256MB; what does not fit "
-                 "gets RESOURCE_EXHAUSTED")
+                 "Bytes of all request messages in progress, e.g. 256MB; a message that does not "
+                 "fit gets RESOURCE_EXHAUSTED")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 40))
       ->group("Service");
   app.add_option("--stall-seconds", o->stall_seconds,
-                 "Time that a slot waits for a client that reads nothing of its answer, or sends "
-                 "nothing of its text; then its request is ended")
+                 "End a request whose client does not read its answer, or does not send its text, "
+                 "for this time; seconds")
       ->check(CLI::Range(0.1, 86400.0))
       ->group("Service");
   app.add_option("--max-prompt-tokens", o->max_prompt_tokens, "Longest prompt, in tokens")
@@ -249,64 +246,63 @@ int parse_options(int argc, char** argv, Options* o) {
       ->group("Service");
   or_auto(app.add_option(
               "--max-connections", o->max_connections,
-              "Connections at once; further ones are closed as they come. auto: what the limit "
-              "of open files leaves, 10000 at most"),
+              "Connections at once; further ones are closed on accept. auto: as the limit of "
+              "open files allows, at most 10000"),
           count_or_auto, "INT")
       ->group("Service");
-  or_auto(app.add_option(
-              "--max-connections-by-address", o->max_connections_by_address,
-              "Of those, from one address, or one IPv6 network of 64 bits. auto: half of all"),
-          count_or_auto, "INT")
+  or_auto(
+      app.add_option("--max-connections-by-address", o->max_connections_by_address,
+                     "Connections from one address, or one IPv6 network of 64 bits. auto: half of "
+                     "--max-connections"),
+      count_or_auto, "INT")
       ->group("Service");
   add_switch(app, "--request-compression", &o->request_compression,
-             "Take compressed request messages, of which a small one may take much memory");
-  add_switch(app, "--reflection", &o->reflection,
-             "Tell clients that ask which services and messages there are");
+             "Accept compressed request messages, which may expand to much memory");
+  add_switch(app, "--reflection", &o->reflection, "Offer gRPC server reflection");
   app.add_option("--drain-seconds", o->drain_seconds,
-                 "Time that requests under way have to end after SIGTERM")
+                 "Time for running requests to end after SIGTERM; seconds")
       ->check(CLI::Range(0.0, 86400.0))
       ->group("Service");
 
   or_auto(app.add_option(
               "--session-memory", o->session_memory,
-              "Host memory for sessions and marks, e.g. 4GB; each of them reserves its state "
-              "outside a slot and all else that it may take. auto: half of what the host, its "
-              "control group and resource limits leave beside everything else"),
+              "Host memory for sessions and marks, e.g. 4GB; each reserves its state outside of "
+              "a slot. auto: half of the host memory, within control group and resource limits, "
+              "that is free after everything else"),
           size_or_auto, "SIZE")
       ->group("Sessions");
   app.add_option("--session-ttl", o->session_ttl,
-                 "Seconds of idleness after which a session is closed; 0: never")
+                 "Close a session after this time without use; seconds; 0: never")
       ->check(CLI::Range(0.0, 1e9))
       ->group("Sessions");
 
   or_auto(app.add_option(
               "--prefix-memory", o->prefix_memory,
-              "Host memory for states that prompts leave, from which prompts that begin alike "
-              "start, e.g. 4GB; 0: none are kept. auto: an eighth of what the host leaves "
-              "beside everything else but sessions, 4096 states at most"),
+              "Host memory for cached states of prompts, which prompts with the same prefix "
+              "reuse, e.g. 4GB; 0: no cache. auto: an eighth of the host memory that is free "
+              "after everything but sessions, at most 4096 states"),
           size_or_auto, "SIZE")
       ->group("Sessions");
   app.add_flag("--prefix-shared", o->prefix_shared,
-               "Prompts of one tenant may start from states that another's have left: how long a "
-               "prompt takes tells then what others have asked")
+               "Share cached states of prompts between tenants: the time of a prompt then "
+               "reveals what others have asked")
       ->group("Sessions");
   auto* states =
       app.add_option(
              "--state-dir", o->state_dir,
-             "Folder for sessions: durable ones are there after the server ends, however it "
-             "ends, and others' states move there where host memory is short. States that "
-             "prompts leave go there too, for this server and the next; default: none")
+             "Folder for sessions and cached prefixes: durable sessions survive a restart or a "
+             "crash, and other states move there when host memory is short; default: none")
           ->group("Sessions");
   app.add_option("--state-keys", o->state_keys,
-                 "File of keys, as `recurve keys state new` makes it: what is in --state-dir is "
-                 "encrypted by keys, one for each tenant, that are wrapped with its first one; the "
-                 "others open what was wrapped with them; default: it is not encrypted")
+                 "Encrypt --state-dir with the keys in this file, as `recurve keys state new` "
+                 "writes it: the first key wraps a key for each tenant, the others open what they "
+                 "have wrapped; default: not encrypted")
       ->needs(states)
       ->group("Sessions");
   or_auto(app.add_option(
               "--state-disk", o->state_disk,
               "Bytes that --state-dir may take, e.g. 40GB; a durable session reserves twice its "
-              "state. auto: what it has and half of what is free there"),
+              "state. auto: what it has and half of the free space"),
           size_or_auto, "SIZE")
       ->group("Sessions");
 
@@ -316,18 +312,19 @@ int parse_options(int argc, char** argv, Options* o) {
              {"warning", LogLevel::kWarning},
              {"error", LogLevel::kError},
              {"off", LogLevel::kOff}},
-            "Logs go to standard error")
+            "Level of the log, which goes to standard error")
       ->group("Logs");
   add_named(app, "--log-format", &o->log_format,
-            {{"text", LogFormat::kText}, {"json", LogFormat::kJson}}, "One line an event")
+            {{"text", LogFormat::kText}, {"json", LogFormat::kJson}},
+            "Format of the log: one line an event")
       ->group("Logs");
   app.add_option("--traces", o->traces,
-                 "http://HOST[:PORT] of an OpenTelemetry collector that takes OTLP over HTTP; "
+                 "Send spans to the OpenTelemetry collector at http://HOST[:PORT], OTLP over HTTP; "
                  "default: none")
       ->group("Logs");
   app.add_option("--trace-ratio", o->trace_ratio,
-                 "Of requests whose clients name no trace, the part that is traced; of others, "
-                 "those that their clients trace are")
+                 "Sampling ratio of requests without a trace context; the clients decide for the "
+                 "others")
       ->check(CLI::Range(0.0, 1.0))
       ->group("Logs");
 

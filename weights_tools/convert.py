@@ -1,6 +1,6 @@
 """Converts a checkpoint to what the server reads: config.json and safetensors, in Hugging Face's form.
 
-SRC may be a directory, or one file beside its config.json, of
+SRC may be a directory, or one file next to its config.json, of
   safetensors, single or in shards with an index; *.bin or *.pth (torch.save's zip; nothing in it is
   run), single or in shards with an index; RWKV-7's .pth (or the same as safetensors), which needs no
   config.json; Mamba-Codestral's params.json and consolidated.safetensors;
@@ -44,7 +44,7 @@ LAYOUTS = (
     "consolidated.safetensors",
 )
 SUFFIXES = (".safetensors", ".bin", ".pth", ".pt")
-# Source name -> name beside the weights.
+# Source name -> name next to the weights.
 COPIED = {
     "tokenizer.json": "tokenizer.json",
     "tokenizer.model": "tokenizer.model",

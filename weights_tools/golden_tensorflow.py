@@ -1,7 +1,7 @@
-"""Golden V2 checkpoints of TensorFlow: language models of its own BasicLSTMCell.
+"""Golden V2 checkpoints of TensorFlow: language models of its BasicLSTMCell.
 
 A case is a directory: model.ckpt.index and model.ckpt.data-*, as tf.train.Saver writes them with what
-an optimiser keeps beside the weights, vocab.json, and golden.safetensors with tokens.s I32 [T] and
+an optimiser stores with the weights, vocab.json, and golden.safetensors with tokens.s I32 [T] and
 logits.s F32 [T, V] of the session that saved them. Weights are fp32, and so is what TensorFlow computes.
 Run: TF_USE_LEGACY_KERAS=1 python -m weights_tools.golden_tensorflow OUT, with tensorflow 2.21 and
 tf_keras 2.21, which has the cells.

@@ -1,6 +1,6 @@
 """Draws the weights of the golden checkpoints, which are random, from the seeds of their cases.
 
-So not they are stored beside the golden results, but their SHA-256, in DIGESTS. CMake calls this where tests are
+So their SHA-256 are stored with the golden results, in DIGESTS, and not they. CMake calls this where tests are
 configured, and the tests of weights_tools do: it takes a second the first time, and needs numpy.
 
     python -m weights_tools.golden_weights tests/golden [--digests]

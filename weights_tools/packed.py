@@ -45,7 +45,7 @@ def unpacked(tensors, shapes):
 
 
 def logical(tensors):
-    """name -> Source, each packed matrix one of its own name: of dtype "int8" or "int4", and of as many
+    """name -> Source, each packed matrix under its own name: of dtype "int8" or "int4", and of as many
     columns as its rows have room for."""
     out = {}
     for name, source in tensors.items():

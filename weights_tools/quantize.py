@@ -1,6 +1,6 @@
 """Packs the matrices of a checkpoint's linear layers into eight or four bits, as the server does at load.
 
-Reads a directory that the server reads, and writes another: config.json and what lies beside it as they
+Reads a directory that the server reads, and writes another: config.json and the files next to it as they
 are, and safetensors in which each matrix of a linear layer, (N, K), is stored packed. K is filled up with
 zeros to a multiple of 64, and 64 columns of a row, a group, share a scale s and, in int4, a minimum m:
 

@@ -192,7 +192,7 @@ def config_of(src, tensors):
 
 
 def write_chat_template(values, dst):
-    """The chat format of models with the World tokenizer, where the checkpoint brings none of its own."""
+    """The chat format of models with the World tokenizer, where the checkpoint has none."""
     path = dst / "chat_template.jinja"
     if values["vocab_size"] == WORLD_ROWS and not tokenizer_info.has_chat_template(dst):
         path.write_text((pathlib.Path(__file__).parent / "rwkv_chat.jinja").read_text())

@@ -262,7 +262,7 @@ def checkpoint_sources(directory):
 
 def write_checkpoint(directory, tensors, max_shard_bytes, progress=None):
     """Writes model.safetensors, or model-0000i-of-0000n.safetensors and the index if that would be
-    larger than a shard may be; a tensor larger than that has a shard of its own."""
+    larger than a shard may be; a tensor larger than that has a separate shard."""
     shards, filled = [[]], 0
     for name in sorted(tensors):
         size = tensors[name].nbytes

@@ -9,7 +9,7 @@ CONTROL, USER_DEFINED, BYTE = 3, 4, 6  # types of its pieces; 1, the default, is
 NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 TOKEN_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 ID_FILES = ("config.json", "generation_config.json")
-# The eos_token_id that config classes write where nobody has set one (model/special_ids.cc).
+# The eos_token_id that config classes write where none was set (model/special_ids.cc).
 DEFAULT_ENDS = dict.fromkeys(("xlstm", "mamba2", "gla", "retnet", "linear_attn", "hgrn2", "rwkv7", "delta_net"), 2) | {
     "gated_deltanet": 2, "mamba": 0, "falcon_mamba": 0, "recurrent_gemma": 1,
 }  # fmt: skip

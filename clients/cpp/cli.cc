@@ -40,8 +40,7 @@ void print_error(const ClientError& error) {
 namespace {
 
 constexpr const char* kAbout =
-    "Client of a Recurve inference server.\n\n"
-    "These flags may also stand behind a command:";
+    "Client of a Recurve inference server.\n\nThese flags can also follow a command:";
 
 constexpr const char* kExitCodes =
     "Exit codes:\n"

@@ -44,7 +44,7 @@ void add_health(CLI::App& app, CliContext& context);
 void add_keys(CLI::App& app, CliContext& context);
 void add_state_keys(CLI::App& keys, CliContext& context);  // to the command `keys`
 
-// "recurve: INVALID_ARGUMENT: ..." to standard error, and the hint on a line of its own.
+// "recurve: INVALID_ARGUMENT: ..." to standard error, and the hint on a separate line.
 void print_error(const ClientError& error);
 
 }  // namespace recurve

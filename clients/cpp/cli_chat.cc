@@ -155,7 +155,7 @@ void Chat::close() {
   if (!is_ours_) return;
   try {
     CallOptions options;
-    options.timeout = std::chrono::seconds(5);  // nobody waits for it; it would time out by itself
+    options.timeout = std::chrono::seconds(5);  // not waited for; the session would expire anyway
     client_.close_session(session(), options);
   } catch (const ClientError&) {
     // The server has gone, or has closed it.
@@ -321,31 +321,32 @@ Chat::Next Chat::handle_command(const std::string& line) {
 void add_chat(CLI::App& app, CliContext& context) {
   CLI::App& command = *app.add_subcommand(
       "chat",
-      "Text in, text out, a line at a time, on one session. A line is a user's message where the "
-      "model has a chat template, else plain text. /help there lists the commands; Ctrl-C ends an "
-      "answer, Ctrl-D the chat.");
+      "Chat on one session, a line at a time. A line is a user's message if the model has a chat "
+      "template, else plain text. /help lists the commands; Ctrl-C ends an answer, Ctrl-D the "
+      "chat.");
   const auto flags = std::make_shared<ChatFlags>();
   command.add_option_function<std::string>(
       "--session", [flags](const std::string& name) { flags->request.set_session(name); },
-      "Go on in this session, opened if it is not there, and leave it open [default: one of its "
-      "own, closed at the end]");
+      "Continue this session, opened if necessary, and leave it open [default: a new one, closed "
+      "at the end]");
   command.add_option("--system", flags->system,
-                     "A system message in front of the first line of a fresh session [default: "
-                     "none]");
-  command.add_flag("--raw", flags->raw, "Lines are text, even if the model has a chat template");
+                     "System message before the first line of a new session [default: none]");
+  command.add_flag("--raw", flags->raw,
+                   "Send lines as text, even if the model has a chat "
+                   "template");
   command
       .add_option("--before", flags->before,
-                  "Put in front of every line but the first of a session; knows \\n, \\t, \\\\; as "
-                  "--raw [default: \\n]")
+                  "Text before every line but the first of a session, with \\n, \\t, \\\\; "
+                  "implies --raw [default: \\n]")
       ->each([flags](const std::string&) { flags->raw = true; });
   command
-      .add_option("--after", flags->after,
-                  "Put behind every line, in the same way [default: nothing]")
+      .add_option("--after", flags->after, "Text after every line, in the same way [default: none]")
       ->each([flags](const std::string&) { flags->raw = true; });
   add_tool_flags(command, &flags->tools);
   add_stop_flags(command, &flags->request);
   add_sampling_flags(command, &flags->request);
-  command.add_flag("--stats", flags->stats, "Tokens and times of each answer, to standard error");
+  command.add_flag("--stats", flags->stats,
+                   "Print tokens and times of each answer to standard error");
   command.callback([&context, flags] {
     context.run = [&context, flags] { return Chat(context, *flags).run(); };
   });

@@ -211,12 +211,13 @@ int generate(CliContext& context, GenerateFlags& flags) {
 void add_generate(CLI::App& app, CliContext& context) {
   CLI::App& command = *app.add_subcommand(
       "generate",
-      "Continue a prompt. Prints the generated text alone, as it comes; ended by a line break only "
-      "on a terminal.");
+      "Continue a prompt. Prints only the generated text, as it arrives; ends it with a line "
+      "break only on a terminal.");
   const auto flags = std::make_shared<GenerateFlags>();
   add_text_source(command, &flags->source, "The prompt");
-  auto* ids = command.add_flag(
-      "--ids", flags->ids, "The prompt is token ids, separated by spaces, line breaks or commas");
+  auto* ids = command.add_flag("--ids", flags->ids,
+                               "Read the prompt as token ids, separated by spaces, line breaks or "
+                               "commas");
   auto* messages =
       command
           .add_flag(
@@ -235,13 +236,10 @@ void add_generate(CLI::App& app, CliContext& context) {
       "one after the other, each on its own line [default: 1]");
   auto* session = command.add_option_function<std::string>(
       "--session", [flags](const std::string& name) { flags->request.set_session(name); },
-      "Go on from the state of this open session, and leave it behind the answer; an empty prompt "
-      "goes on where the last answer was cut [default: none]");
-  command
-      .add_flag("--create-session", flags->create_session,
-                "Open the session where it is not open yet")
+      "Continue this open session; an empty prompt continues the last answer [default: none]");
+  command.add_flag("--create-session", flags->create_session, "Open the session if it is not open")
       ->needs(session);
-  command.add_flag("--stats", flags->stats, "Tokens and times, to standard error");
+  command.add_flag("--stats", flags->stats, "Print tokens and times to standard error");
   command.callback(
       [&context, flags] { context.run = [&context, flags] { return generate(context, *flags); }; });
 }

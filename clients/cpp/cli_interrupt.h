@@ -17,7 +17,7 @@ class Interrupts {
   Interrupts(const Interrupts&) = delete;
   Interrupts& operator=(const Interrupts&) = delete;
 
-  // Blocks SIGINT in this thread and all it starts, and waits for it in one of its own. Called
+  // Blocks SIGINT in this thread and all it starts, and waits for it in a separate one. Called
   // once, before any other thread.
   void start();
 

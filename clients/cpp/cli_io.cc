@@ -146,8 +146,8 @@ std::string TextSource::name() const {
 void add_text_source(CLI::App& command, TextSource* source, const std::string& what) {
   auto* text = command.add_option_function<std::string>(
       "--prompt", [source](const std::string& value) { source->text = value; },
-      what + ", UTF-8 [default: standard input, as it is, with its last line break]");
-  command.add_option("--file", source->file, what + " is what this file holds; -: standard input")
+      what + ", in UTF-8 [default: standard input, including its last line break]");
+  command.add_option("--file", source->file, "Read it from this file; -: standard input")
       ->type_name("PATH")
       ->excludes(text);
 }

@@ -17,7 +17,7 @@ struct NewKeyFlags {
   std::string file, tenant, role = "user", expires;
 };
 
-// A time of its own, or so many days or hours from now.
+// A point in time, or so many days or hours from now.
 std::optional<KeyTime> expiry(const std::string& text) {
   using std::chrono::system_clock;
   if (text.empty()) return std::nullopt;
@@ -60,18 +60,19 @@ int remove(const std::string& file, const std::string& id) {
 }  // namespace
 
 void add_keys(CLI::App& app, CliContext& context) {
-  CLI::App& keys = *app.add_subcommand("keys", "Make, replace and remove the keys of a server");
+  CLI::App& keys = *app.add_subcommand("keys", "Create, replace and remove the keys of a server");
   keys.require_subcommand(1);
   const auto flags = std::make_shared<NewKeyFlags>();
   const auto add_file = [&flags](CLI::App& command) {
-    command.add_option("--file", flags->file, "The server's file of keys, which holds no key")
+    command
+        .add_option("--file", flags->file, "The server's file of keys, which stores hashes only")
         ->required();
   };
 
-  CLI::App& made = *keys.add_subcommand(
-      "new", "Print a new key, which is nowhere else, and put its hash into the file");
+  CLI::App& made =
+      *keys.add_subcommand("new", "Create a key: print it and store only its hash in the file");
   add_file(made);
-  made.add_option("--tenant", flags->tenant, "Whose it is")->required();
+  made.add_option("--tenant", flags->tenant, "Tenant of the key")->required();
   made.add_option("--role", flags->role,
                   "user; observer: sees load and metrics too; admin: drains and aborts too "
                   "[default: user]")
@@ -79,14 +80,16 @@ void add_keys(CLI::App& app, CliContext& context) {
   made.add_option("--expires", flags->expires, "When: 2026-12-31, 30d, 12h [default: never]");
   made.callback([&context, flags] { context.run = [flags] { return make(*flags); }; });
 
-  CLI::App& shown = *keys.add_subcommand("list", "Print whose keys the file has, by their ids");
+  CLI::App& shown =
+      *keys.add_subcommand("list", "List the ids of the keys in the file, and their tenants");
   add_file(shown);
   shown.callback([&context, flags] { context.run = [flags] { return list(flags->file); }; });
 
-  CLI::App& removed = *keys.add_subcommand("remove", "Take a key out of the file");
+  CLI::App& removed = *keys.add_subcommand("remove", "Remove a key from the file");
   const auto id = std::make_shared<std::string>();
   add_file(removed);
-  removed.add_option("id", *id, "The 12 digits behind rck_, as list prints them")->required();
+  removed.add_option("id", *id, "Id of the key: the 12 digits after rck_, as list prints them")
+      ->required();
   removed.callback(
       [&context, flags, id] { context.run = [flags, id] { return remove(flags->file, *id); }; });
 

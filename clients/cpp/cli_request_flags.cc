@@ -63,31 +63,32 @@ void add_sampling_flags(CLI::App& command, v1::GenerateRequest* request) {
       "Divisor of the logits, 0 to 1000; 0: always the most likely token [default: 1]");
   value_flag<int32_t>(
       command, "--top-k", [=](int32_t v) { sampling()->set_top_k(v); },
-      "Keep so many most likely ids, from 0; 0: all [default: 0]");
+      "Sample from this many most likely ids, from 0; 0: all [default: 0]");
   value_flag<float>(
       command, "--top-p", [=](float v) { sampling()->set_top_p(v); },
-      "Keep the fewest most likely ids whose probabilities reach this, above 0 to 1 [default: 1, "
-      "all]");
+      "Sample from the fewest most likely ids whose probabilities reach this, above 0 to 1 "
+      "[default: 1, all]");
   value_flag<float>(
       command, "--min-p", [=](float v) { sampling()->set_min_p(v); },
-      "Keep ids at least so many times as likely as the most likely, 0 to 1 [default: 0, all]");
+      "Sample from ids at least this many times as likely as the most likely, 0 to 1 [default: "
+      "0, all]");
   value_flag<float>(
       command, "--typical-p", [=](float v) { sampling()->set_typical_p(v); },
-      "Keep the fewest ids, closest to the entropy first, that reach this, above 0 to 1 [default: "
-      "1, all]");
+      "Sample from the fewest ids, closest to the entropy first, that reach this, above 0 to 1 "
+      "[default: 1, all]");
   value_flag<float>(
       command, "--repetition-penalty", [=](float v) { sampling()->set_repetition_penalty(v); },
-      "Of ids of prompt and answer: positive logits are divided by it, negative multiplied, 0.01 "
-      "to 100 [default: 1, off]");
+      "Penalty of ids of prompt and answer: divides positive logits, multiplies negative ones, "
+      "0.01 to 100 [default: 1, off]");
   value_flag<float>(
       command, "--presence-penalty", [=](float v) { sampling()->set_presence_penalty(v); },
-      "Taken once from the logit of every id of the answer so far, -2 to 2 [default: 0]");
+      "Subtract once from the logit of every id in the answer so far, -2 to 2 [default: 0]");
   value_flag<float>(
       command, "--frequency-penalty", [=](float v) { sampling()->set_frequency_penalty(v); },
-      "Taken for each time an id occurs in the answer so far, -2 to 2 [default: 0]");
+      "Subtract for each time an id occurs in the answer so far, -2 to 2 [default: 0]");
   repeated_flag(
       command, "--logit-bias", [=](const std::string& pair) { add_logit_bias(sampling(), pair); },
-      "Added to the logit of an id, -1000 to 1000; may be given 1024 times [default: none]")
+      "Add to the logit of an id, -1000 to 1000; may be given 1024 times [default: none]")
       ->type_name("ID=BIAS");
   repeated_flag(
       command, "--allowed-token-ids",
@@ -95,12 +96,12 @@ void add_sampling_flags(CLI::App& command, v1::GenerateRequest* request) {
         for (const int32_t id : parse_ids(list, "--allowed-token-ids"))
           sampling()->add_allowed_token_ids(id);
       },
-      "Only these ids may be chosen, as 1,2,3; may be given again [default: all]")
+      "Sample only these ids, as 1,2,3; may be repeated [default: all]")
       ->type_name("IDS");
   value_flag<uint64_t>(
       command, "--seed", [=](uint64_t v) { sampling()->set_seed(v); },
-      "The same seed gives the same tokens, 0 to 2^64 - 1 [default: one is drawn; --stats says "
-      "it]")
+      "Seed of sampling, 0 to 2^64 - 1; the same seed gives the same tokens [default: random; "
+      "--stats prints it]")
       ->check(CLI::NonNegativeNumber);  // the parser would take -1 for 2^64 - 1
 }
 
@@ -108,28 +109,27 @@ void add_stop_flags(CLI::App& command, v1::GenerateRequest* request) {
   const auto stop = [request] { return request->mutable_stop(); };
   value_flag<int32_t>(
       command, "--max-tokens", [=](int32_t v) { stop()->set_max_tokens(v); },
-      "Tokens of the answer at most, from 0 to the server's limit; 0: the prompt is only absorbed "
+      "Maximum tokens of the answer, from 0 to the server's limit; 0: only absorb the prompt "
       "[default: 256]");
   value_flag<int32_t>(
       command, "--min-tokens", [=](int32_t v) { stop()->set_min_tokens(v); },
-      "The answer does not end by an id before so many tokens, 0 to --max-tokens [default: 0]");
+      "Minimum tokens before an id may end the answer, 0 to --max-tokens [default: 0]");
   command.add_flag_function(
       "--ignore-eos", [=](int64_t count) { stop()->set_ignore_eos(count > 0); },
-      "The model's end-of-sequence ids do not end the answer");
+      "Do not end the answer at the model's end-of-sequence ids");
   repeated_flag(
       command, "--stop-token-ids",
       [=](const std::string& list) {
         for (const int32_t id : parse_ids(list, "--stop-token-ids")) stop()->add_stop_token_ids(id);
       },
-      "Ids that end the answer besides the model's own, as 1,2,3; 64 at most; may be given again "
-      "[default: none]")
+      "End the answer at these ids too, as 1,2,3; at most 64; may be repeated [default: none]")
       ->type_name("IDS");
   repeated_flag(
       command, "--stop", [=](const std::string& text) { stop()->add_stop_strings(text); },
-      "A text that ends the answer, 1 to 1024 bytes; may be given 16 times [default: none]");
+      "End the answer at this text, 1 to 1024 bytes; may be given 16 times [default: none]");
   command.add_flag_function(
       "--include-stop", [=](int64_t count) { stop()->set_include_stop(count > 0); },
-      "The text given with --stop is part of the answer");
+      "Include the text of --stop in the answer");
 }
 
 void add_constraint_flags(CLI::App& command, v1::GenerateRequest* request) {
@@ -137,22 +137,22 @@ void add_constraint_flags(CLI::App& command, v1::GenerateRequest* request) {
   std::vector<CLI::Option*> options;
   options.push_back(command.add_flag_function(
       "--any-json", [=](int64_t count) { constraint()->set_json(count > 0); },
-      "The answer is JSON"));
+      "Constrain the answer to JSON"));
   options.push_back(value_flag<std::string>(
       command, "--json-schema",
       [=](const std::string& file) { constraint()->set_json_schema(file_text(file)); },
-      "The answer is JSON of the JSON Schema in this file [default: any text]"));
+      "Constrain the answer to the JSON Schema in this file [default: any text]"));
   options.push_back(value_flag<std::string>(
       command, "--regex", [=](const std::string& v) { constraint()->set_regex(v); },
-      "The whole answer matches this regular expression"));
+      "Constrain the whole answer to this regular expression"));
   options.push_back(value_flag<std::string>(
       command, "--grammar",
       [=](const std::string& file) { constraint()->set_grammar(file_text(file)); },
-      "The answer is of the EBNF grammar in this file, from its rule root on"));
+      "Constrain the answer to the EBNF grammar in this file, from its rule root"));
   options.push_back(repeated_flag(
       command, "--choice",
       [=](const std::string& text) { constraint()->mutable_choice()->add_texts(text); },
-      "The answer is one of these texts; to be given for each"));
+      "Constrain the answer to one of these texts; repeat the flag for each"));
   options.push_back(value_flag<std::string>(
       command, "--structural-tag",
       [=](const std::string& file) { constraint()->set_structural_tag(file_text(file)); },
@@ -181,7 +181,7 @@ CLI::Option* add_tool_flags(CLI::App& command, ToolFlags* flags) {
                   "called")
       ->capture_default_str()
       ->needs(tools);
-  command.add_flag("--single-tool-call", flags->single, "There is one call at most")->needs(tools);
+  command.add_flag("--single-tool-call", flags->single, "Allow at most one call")->needs(tools);
   return tools;
 }
 
@@ -200,25 +200,24 @@ void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request) {
   command.add_flag_function(
       "--no-add-special-tokens",
       [=](int64_t count) { request->set_add_special_tokens(count == 0); },
-      "Do not put the beginning-of-sequence id in front, as the rule of the model has it");
+      "Do not add the beginning-of-sequence id that the model's rule adds");
   command.add_flag_function(
       "--parse-special", [=](int64_t count) { request->set_parse_special(count > 0); },
-      "Names of control tokens in the text (\"<s>\") become their ids; not for text by strangers");
+      "Convert names of control tokens in the text (\"<s>\") to their ids; not for untrusted text");
   value_flag<int32_t>(
       command, "--logprobs", [=](int32_t v) { request->set_logprobs(v); },
-      "With --json: log-probabilities of the answer's tokens and so many of the most likely ones, "
-      "0 to 100 [default: none]");
+      "With --json: print log-probabilities of the answer's tokens and of this many most likely "
+      "ones, 0 to 100 [default: none]");
   value_flag<int32_t>(
       command, "--prompt-logprobs", [=](int32_t v) { request->set_prompt_logprobs(v); },
-      "With --json: the same of the prompt's tokens, 0 to 100 [default: none]");
+      "With --json: the same for the prompt's tokens, 0 to 100 [default: none]");
   value_flag<int32_t>(
       command, "--priority", [=](int32_t v) { request->set_priority(v); },
-      "Who goes first where requests wait, -10 to 10: a step counts as having come 10 seconds "
-      "earlier [default: 0]");
+      "Order of waiting requests, -10 to 10: a step counts as 10 seconds of waiting [default: 0]");
   takes_names<v1::PrefixMode>(
       command.add_option_function<v1::PrefixMode>(
           "--prefix", [=](const v1::PrefixMode& mode) { request->set_prefix(mode); },
-          "Of states that prompts leave, so that those which begin alike need not be absorbed anew "
+          "Use of cached states of prompts with the same prefix, and storing of new ones "
           "[default: use-and-keep]"),
       {{"off", v1::PREFIX_MODE_OFF},
        {"use", v1::PREFIX_MODE_USE},
@@ -228,21 +227,21 @@ void add_prompt_flags(CLI::App& command, v1::GenerateRequest* request) {
       [=](const std::vector<int64_t>& points) {
         request->mutable_prefix_points()->Assign(points.begin(), points.end());
       },
-      "Where a state is to be left for prompts that begin alike: behind so many ids, bytes of a "
-      "text or messages; up to 8 times [default: where prompts end and part]");
+      "Store a state for prompts with the same prefix after this many ids, bytes of a text or "
+      "messages; up to 8 times [default: where prompts end and diverge]");
   takes_names<v1::Durability>(
       command.add_option_function<v1::Durability>(
           "--durability", [=](const v1::Durability& d) { request->set_durability(d); },
-          "Of a durable session: local refuses any other, none does not wait for the disk "
-          "[default: as the session is]"),
+          "Durability of the request: local requires a durable session, none does not wait for "
+          "the disk [default: the session's]"),
       {{"none", v1::DURABILITY_NONE}, {"local", v1::DURABILITY_LOCAL}});
   value_flag<uint64_t>(
       command, "--expected-epoch", [=](uint64_t v) { request->set_expected_epoch(v); },
-      "The session's epoch as it must be, or the request is refused [default: any]");
+      "Refuse the request unless the session has this epoch [default: any]");
   value_flag<std::string>(
       command, "--request-id", [=](std::string v) { request->set_request_id(v); },
-      "Name of the request, for 'recurve abort' and the server's log: 1 to 128 of A-Z a-z 0-9 . _ "
-      "- [default: the server makes one]");
+      "Name of the request, for 'recurve abort' and the server's log: 1 to 128 of A-Z a-z 0-9 . "
+      "_ - [default: chosen by the server]");
 }
 
 }  // namespace recurve

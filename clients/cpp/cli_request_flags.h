@@ -13,7 +13,7 @@ namespace recurve {
 // so that the server's defaults hold.
 void add_sampling_flags(CLI::App& command, v1::GenerateRequest* request);
 void add_stop_flags(CLI::App& command, v1::GenerateRequest* request);
-// What the answer's text must be: --json-schema FILE and the like.
+// Constraints on the answer: --json-schema FILE and the other forms.
 void add_constraint_flags(CLI::App& command, v1::GenerateRequest* request);
 // The functions that the model may call, and what it may do with them. They go into a request once
 // it has its messages, by set_tools().

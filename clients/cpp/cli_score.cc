@@ -100,26 +100,26 @@ int score(CliContext& context, ScoreFlags& flags) {
 void add_score(CLI::App& app, CliContext& context) {
   CLI::App& command = *app.add_subcommand(
       "score",
-      "How likely the model finds a text of any length: tokens, negative log-likelihood, "
-      "perplexity, bits per byte. With --json the log-probability of every token.");
+      "Score a text of any length: tokens, negative log-likelihood, perplexity, bits per byte. "
+      "With --json the log-probability of every token.");
   const auto flags = std::make_shared<ScoreFlags>();
   add_text_source(command, &flags->source, "The text");
   command.add_flag("--ids", flags->ids,
-                   "The text is token ids, separated by spaces, line breaks or commas");
+                   "Read the text as token ids, separated by spaces, line breaks or commas");
   command.add_option_function<int32_t>(
       "--top", [flags](const int32_t& top) { flags->options.set_top(top); },
-      "With --json: so many of the most likely tokens at each place, 0 to 100 [default: 0]");
+      "With --json: print this many most likely tokens at each position, 0 to 100 [default: 0]");
   command.add_flag_function(
       "--no-add-special-tokens",
       [flags](int64_t count) { flags->options.set_add_special_tokens(count == 0); },
-      "Do not put the beginning-of-sequence id in front, as the rule of the model has it");
+      "Do not add the beginning-of-sequence id that the model's rule adds");
   command.add_flag_function(
       "--parse-special", [flags](int64_t count) { flags->options.set_parse_special(count > 0); },
-      "Names of control tokens in the text (\"<s>\") become their ids; not for text by strangers");
+      "Convert names of control tokens in the text (\"<s>\") to their ids; not for untrusted text");
   command.add_option_function<std::string>(
       "--request-id", [flags](const std::string& id) { flags->options.set_request_id(id); },
-      "Name of the request, for 'recurve abort' and the server's log [default: the server makes "
-      "one]");
+      "Name of the request, for 'recurve abort' and the server's log [default: chosen by the "
+      "server]");
   command.callback(
       [&context, flags] { context.run = [&context, flags] { return score(context, *flags); }; });
 }

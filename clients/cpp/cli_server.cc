@@ -171,18 +171,18 @@ int abort(CliContext& context, const std::string& request_id) {
 }  // namespace
 
 void add_info(CLI::App& app, CliContext& context) {
-  CLI::App& command =
-      *app.add_subcommand("info", "What the server is, the model it serves, and how busy it is");
+  CLI::App& command = *app.add_subcommand("info", "Print the server, its model and its load");
   command.callback([&context] { context.run = [&context] { return info(context); }; });
 }
 
 void add_health(CLI::App& app, CliContext& context) {
-  CLI::App& command =
-      *app.add_subcommand("health", "Whether the server serves: prints SERVING and ends with 0");
+  CLI::App& command = *app.add_subcommand("health",
+                                          "Check whether the server serves: print SERVING and exit "
+                                          "with 0");
   const auto wait = std::make_shared<double>(0);
   command
       .add_option("--wait", *wait,
-                  "Wait so long, in seconds, for the server to come up and serve [default: 0]")
+                  "Wait up to this long for the server to serve; seconds [default: 0]")
       ->check(CLI::Range(0.0, 1e6));
   command.callback(
       [&context, wait] { context.run = [&context, wait] { return health(context, *wait); }; });
@@ -191,8 +191,8 @@ void add_health(CLI::App& app, CliContext& context) {
 void add_abort(CLI::App& app, CliContext& context) {
   CLI::App& command =
       *app.add_subcommand("abort",
-                          "End a request that is under way, of your own tenant; with an "
-                          "administrator's key, of any");
+                          "Abort a running request of your tenant; with an administrator's key, "
+                          "of any tenant");
   const auto id = std::make_shared<std::string>();
   command.add_option("request-id", *id, "The request's id, as --request-id or --stats name it")
       ->required();

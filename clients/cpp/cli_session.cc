@@ -113,14 +113,14 @@ void print_name(const CliContext& context, const v1::Session& session) {
 void add_ttl(const Command& command) {
   command.app.add_option_function<double>(
       "--ttl", [flags = command.flags](const double& seconds) { flags->ttl_seconds = seconds; },
-      "Close it after so much idleness, in seconds, from 0; 0: never [default: the server's]");
+      "Close the session after this time without use; seconds; 0: never [default: the server's]");
 }
 
 void add_durability(const Command& command, const std::string& otherwise) {
   takes_names<v1::Durability>(
       command.app.add_option("--durability", command.flags->durability,
-                             "What of it is there after the server ends, however it ends: none, or "
-                             "local, all that was acknowledged [default: " +
+                             "What survives a restart or a crash of the server: none, or local, "
+                             "everything acknowledged [default: " +
                                  otherwise + "]"),
       {{"none", v1::DURABILITY_NONE}, {"local", v1::DURABILITY_LOCAL}});
 }
@@ -130,7 +130,7 @@ void add_name(const Command& command) {
 }
 
 void add_open_and_fork(CLI::App& app, CliContext& context) {
-  const Command open = add_command(app, context, "open", "A new, empty session; prints its name",
+  const Command open = add_command(app, context, "open", "Open an empty session and print its name",
                                    [](Client& client, const CallOptions& options,
                                       const CliContext& ctx, const SessionFlags& flags) {
                                      v1::OpenSessionRequest request;
@@ -141,35 +141,38 @@ void add_open_and_fork(CLI::App& app, CliContext& context) {
                                      print_name(ctx, client.open_session(request, options));
                                    });
   open.app.add_option("name", open.flags->name,
-                      "1 to 128 of A-Z a-z 0-9 . _ - [default: one is made]");
+                      "Name, 1 to 128 of A-Z a-z 0-9 . _ - [default: chosen by the client]");
   add_ttl(open);
   add_durability(open, "none");
 
-  const Command fork = add_command(
-      app, context, "fork", "A new session with the same state, without its marks; prints its name",
-      [](Client& client, const CallOptions& options, const CliContext& ctx,
-         const SessionFlags& flags) {
-        v1::ForkSessionRequest request;
-        request.set_name(flags.name);
-        request.set_new_name(flags.other);
-        if (flags.ttl_seconds) request.set_ttl_seconds(*flags.ttl_seconds);
-        request.set_durability(flags.durability);
-        print_name(ctx, client.fork_session(request, options));
-      });
+  const Command fork =
+      add_command(app, context, "fork",
+                  "Open a session with the same state, without its marks, and print "
+                  "its name",
+                  [](Client& client, const CallOptions& options, const CliContext& ctx,
+                     const SessionFlags& flags) {
+                    v1::ForkSessionRequest request;
+                    request.set_name(flags.name);
+                    request.set_new_name(flags.other);
+                    if (flags.ttl_seconds) request.set_ttl_seconds(*flags.ttl_seconds);
+                    request.set_durability(flags.durability);
+                    print_name(ctx, client.fork_session(request, options));
+                  });
   add_name(fork);
-  fork.app.add_option("new-name", fork.flags->other, "Name of the new one [default: one is made]");
+  fork.app.add_option("new-name", fork.flags->other,
+                      "Name of the new session [default: chosen by the client]");
   add_ttl(fork);
   add_durability(fork, "the original's");
 }
 
 void add_get_list_close(CLI::App& app, CliContext& context) {
-  add_name(add_command(app, context, "get", "Everything about a session",
+  add_name(add_command(app, context, "get", "Print the properties of a session",
                        [](Client& client, const CallOptions& options, const CliContext& ctx,
                           const SessionFlags& flags) {
                          print_session(ctx, client.get_session(flags.name, options));
                        }));
   const Command list =
-      add_command(app, context, "list", "All sessions, in the order of their names",
+      add_command(app, context, "list", "List all sessions, in the order of their names",
                   [](Client& client, const CallOptions& options, const CliContext& ctx,
                      const SessionFlags& flags) {
                     const auto sessions = client.list_sessions(flags.other, options);
@@ -177,8 +180,8 @@ void add_get_list_close(CLI::App& app, CliContext& context) {
                     for (const auto& session : sessions) write_json_line(session);
                   });
   list.app.add_option("--prefix", list.flags->other,
-                      "Only names that begin with it [default: all]");
-  const Command close = add_command(app, context, "close", "Forget sessions and their marks",
+                      "List only names with this prefix [default: all]");
+  const Command close = add_command(app, context, "close", "Close sessions and delete their marks",
                                     [](Client& client, const CallOptions& options,
                                        const CliContext& ctx, const SessionFlags& flags) {
                                       for (const std::string& name : flags.names) {
@@ -191,15 +194,15 @@ void add_get_list_close(CLI::App& app, CliContext& context) {
 
 void add_accept(CLI::App& app, CliContext& context) {
   add_name(add_command(app, context, "accept",
-                       "Go on with a session that answers DATA_LOSS from the position that get "
-                       "prints: acknowledged turns behind it are given up",
+                       "Accept a session that answers DATA_LOSS at the position that get prints; "
+                       "acknowledged turns after it are lost",
                        [](Client& client, const CallOptions& options, const CliContext& ctx,
                           const SessionFlags& flags) {
                          print_session(ctx, client.accept_session(flags.name, options));
                        }));
 }
 
-// Into a file beside it first: what is there under the name is whole.
+// Into a temporary file first: a file of that name is always complete.
 void export_to(Client& client, const CallOptions& options, const SessionFlags& flags) {
   const std::filesystem::path path = flags.other, part = flags.other + ".part";
   std::ofstream file(part, std::ios::binary | std::ios::trunc);
@@ -249,18 +252,18 @@ v1::Session import_from(Client& client, const CallOptions& options, const Sessio
 
 void add_export_and_import(CLI::App& app, CliContext& context) {
   const Command out =
-      add_command(app, context, "export", "Write the session's state into a file",
+      add_command(app, context, "export", "Write the session's state to a file",
                   [](Client& client, const CallOptions& options, const CliContext&,
                      const SessionFlags& flags) { export_to(client, options, flags); });
   add_name(out);
-  out.app.add_option("file", out.flags->other, "The file; one of that name is replaced")
+  out.app.add_option("file", out.flags->other, "File to write; an existing one is replaced")
       ->required();
   const Command in = add_command(
-      app, context, "import", "A new session with the state of a file; prints its name",
+      app, context, "import", "Open a session with the state of a file and print its name",
       [](Client& client, const CallOptions& options, const CliContext& ctx,
          const SessionFlags& flags) { print_name(ctx, import_from(client, options, flags)); });
   add_name(in);
-  in.app.add_option("file", in.flags->other, "The file that export wrote")->required();
+  in.app.add_option("file", in.flags->other, "File that export wrote")->required();
   add_ttl(in);
   add_durability(in, "none");
 }
@@ -308,17 +311,17 @@ std::string session_table(const v1::Session& session) {
 
 void add_session(CLI::App& app, CliContext& context) {
   CLI::App& command = *app.add_subcommand(
-      "session", "Named states on the server, which generate and chat go on from");
+      "session", "Manage sessions: named states on the server, which generate and chat continue");
   command.require_subcommand(1);
   add_open_and_fork(command, context);
   add_get_list_close(command, context);
   add_export_and_import(command, context);
   add_accept(command, context);
   add_mark_command(command, context, "mark",
-                   "Remember the state under a name; a mark of that name moves",
+                   "Store the state under a name; an existing mark of that name is replaced",
                    &Client::mark_session);
-  add_mark_command(command, context, "unmark", "Forget a mark", &Client::unmark_session);
-  add_mark_command(command, context, "rewind", "Back to a mark, which stays",
+  add_mark_command(command, context, "unmark", "Delete a mark", &Client::unmark_session);
+  add_mark_command(command, context, "rewind", "Return to a mark, which remains",
                    &Client::rewind_session);
 }
 

@@ -53,7 +53,7 @@ int drop(const StateKeyFlags& flags) {
 
 void add_state_keys(CLI::App& keys, CliContext& context) {
   CLI::App& state = *keys.add_subcommand(
-      "state", "The keys of a server's --state-keys and --state-dir, while it runs or not");
+      "state", "Manage the keys of --state-keys and --state-dir, while the server runs or not");
   state.require_subcommand(1);
   const auto flags = std::make_shared<StateKeyFlags>();
   const auto command = [&](const char* name, const char* what, int (*run)(const StateKeyFlags&)) {
@@ -66,13 +66,13 @@ void add_state_keys(CLI::App& keys, CliContext& context) {
     added.add_option("--state-dir", flags->folder, "The server's --state-dir")->required();
   };
 
-  command("new", "Make the file, with a key in it", make);
-  add_folder(*command("list", "Print the keys of the folder, and whose they are", list));
+  command("new", "Create the file, with a key in it", make);
+  add_folder(*command("list", "List the keys of the folder and their tenants", list));
 
   CLI::App& rotated = *command(
       "rotate",
-      "Put a new key in front of the file, and wrap the keys of folders with it; no state is "
-      "touched",
+      "Add a new key as the first of the file, and wrap the keys of folders with it; states do "
+      "not change",
       rotate);
   rotated.add_option("--state-dir", flags->folders, "The server's --state-dir; several may follow")
       ->required();

@@ -82,33 +82,34 @@ int detokenize(CliContext& context, const DetokenizeFlags& flags) {
 
 void add_tokenize(CLI::App& app, CliContext& context) {
   CLI::App& command = *app.add_subcommand(
-      "tokenize", "Text to token ids, as generate reads it: one line, separated by spaces");
+      "tokenize", "Convert text to token ids as generate does: one line, separated by spaces");
   const auto flags = std::make_shared<TokenizeFlags>();
   add_text_source(command, &flags->source, "The text");
   command.add_flag_function(
       "--no-add-special-tokens",
       [flags](int64_t count) { flags->request.set_add_special_tokens(count == 0); },
-      "Do not put the beginning-of-sequence id in front, as the rule of the model has it");
+      "Do not add the beginning-of-sequence id that the model's rule adds");
   command.add_flag_function(
       "--parse-special", [flags](int64_t count) { flags->request.set_parse_special(count > 0); },
-      "Names of control tokens in the text (\"<s>\") become their ids; not for text by strangers");
+      "Convert names of control tokens in the text (\"<s>\") to their ids; not for untrusted text");
   command.add_flag_function(
       "--bytes", [flags](int64_t count) { flags->request.set_with_bytes(count > 0); },
-      "A line for each token: its id, a tab, and its bytes, where not printable ASCII as \\xHH");
+      "Print a line for each token: its id, a tab, and its bytes, with \\xHH if not printable "
+      "ASCII");
   command.callback(
       [&context, flags] { context.run = [&context, flags] { return tokenize(context, *flags); }; });
 }
 
 void add_detokenize(CLI::App& app, CliContext& context) {
-  CLI::App& command = *app.add_subcommand("detokenize", "Token ids to text");
+  CLI::App& command = *app.add_subcommand("detokenize", "Convert token ids to text");
   const auto flags = std::make_shared<DetokenizeFlags>();
   auto* ids = command.add_option(
-      "ids", flags->ids, "The ids, separated by spaces or commas [default: standard input]");
-  command.add_option("--file", flags->file, "The ids are what this file holds; -: standard input")
+      "ids", flags->ids, "Token ids, separated by spaces or commas [default: standard input]");
+  command.add_option("--file", flags->file, "Read the ids from this file; -: standard input")
       ->type_name("PATH")
       ->excludes(ids);
   command.add_flag("--continued", flags->continued,
-                   "The ids go on after other text: a leading space is kept");
+                   "Treat the ids as a continuation: a leading space is printed");
   command.callback([&context, flags] {
     context.run = [&context, flags] { return detokenize(context, *flags); };
   });

@@ -138,7 +138,7 @@ v1::ScoreFinal Client::score(const v1::ScoreOptions& score_options, std::span<co
   return score_pieces(next, on_response, options);
 }
 
-// Writes from a thread of its own: a server may answer before it has read everything, and each side
+// Writes from a separate thread: a server may answer before it has read everything, and each side
 // would wait for the other to read.
 v1::ScoreFinal Client::score_pieces(const ScorePieces& next, const OnScore& on_response,
                                     const CallOptions& options) {

@@ -56,7 +56,7 @@ class Client {
                                 const CallOptions& options = {});
   v1::DetokenizeResponse detokenize(const v1::DetokenizeRequest& request,
                                     const CallOptions& options = {});
-  // Ends the request of that id, whoever sent it.
+  // Ends the request of that id, from any client of the tenant.
   v1::AbortResponse abort(const std::string& request_id, const CallOptions& options = {});
 
   // Calls of a session carry its name as x-recurve-session, for proxies that keep a session on one

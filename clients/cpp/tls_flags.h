@@ -12,14 +12,14 @@ namespace recurve {
 // How a program that is a client is told of TLS: by flags, or by the environment.
 inline void add_tls_flags(CLI::App& app, ClientTls* tls) {
   app.add_option("--tls-ca", tls->ca,
-                 "Speak TLS, with a server whose certificate is signed by one of these: a file of "
-                 "PEM, or \"system\"")
+                 "Use TLS, and require a server certificate signed by one in this PEM file, or "
+                 "\"system\" for the system's")
       ->type_name("FILE")
       ->envname("RECURVE_TLS_CA");
-  app.add_option("--tls-cert", tls->cert, "The client's own certificate, and TLS is spoken")
+  app.add_option("--tls-cert", tls->cert, "Use TLS with this client certificate (PEM)")
       ->type_name("FILE")
       ->envname("RECURVE_TLS_CERT");
-  app.add_option("--tls-key", tls->key, "And its key")
+  app.add_option("--tls-key", tls->key, "Key of --tls-cert (PEM)")
       ->type_name("FILE")
       ->envname("RECURVE_TLS_KEY");
 }
@@ -29,8 +29,8 @@ class KeyFlag {
  public:
   explicit KeyFlag(CLI::App& app) {
     app.add_option("--key-file", file_,
-                   "File with the key that the server wants, alone [default: the key in the "
-                   "environment's RECURVE_KEY]")
+                   "File with the API key and nothing else [default: the environment variable "
+                   "RECURVE_KEY]")
         ->type_name("FILE")
         ->envname("RECURVE_KEY_FILE");
   }

@@ -31,7 +31,7 @@ struct RunOptions {
   double temperature = 1;
   std::optional<double> timeout_seconds = {};  // deadline of each request
   ServiceLevel level;
-  int workers = 1;  // threads that handle answers, each with a connection of its own
+  int workers = 1;  // threads that handle answers, each with its own connection
 };
 
 // Whether the client could do what it measured: else its own delay is in the figures.

@@ -44,17 +44,18 @@ CLI::Validator within(T low, T high) {
 
 void add_load(CLI::App& app, Options* o) {
   const auto streams =
-      app.add_option("--streams", o->streams, "Closed loop of so many streams [8]");
-  const auto rate =
-      app.add_option("--rate", o->rate, "Open loop: conversations that begin a second");
+      app.add_option("--streams", o->streams, "Run a closed loop of this many streams [8]");
+  const auto rate = app.add_option("--rate", o->rate,
+                                   "Run an open loop with this many new conversations a "
+                                   "second");
   const auto sweep = app.add_flag("--sweep", o->sweep,
-                                  "Open loops at several rates: find the highest that holds the "
-                                  "service level, then load twice that");
+                                  "Run open loops at several rates: find the highest that meets "
+                                  "the service level, then load twice that");
   streams->check(within(1, 100'000))->excludes(rate)->excludes(sweep)->group("Load");
   rate->check(within(1e-3, 1e6))->excludes(sweep)->group("Load");
   sweep->group("Load");
   takes_names<ArrivalKind>(
-      app.add_option("--arrivals", o->arrivals, "When those of an open loop begin [poisson]"),
+      app.add_option("--arrivals", o->arrivals, "Arrival process of an open loop [poisson]"),
       {{"poisson", ArrivalKind::kPoisson}, {"constant", ArrivalKind::kConstant}})
       ->group("Load");
   app.add_option("--sweep-start", o->sweep_first_rate,
@@ -62,13 +63,14 @@ void add_load(CLI::App& app, Options* o) {
       ->check(within(1e-3, 1e6))
       ->needs(sweep)
       ->group("Load");
-  app.add_option("--sweep-precision", o->sweep_precision, "How near to the highest rate")
+  app.add_option("--sweep-precision", o->sweep_precision, "Relative precision of the highest rate")
       ->check(within(0.005, 0.5))
       ->needs(sweep)
       ->capture_default_str()
       ->group("Load");
   app.add_option("--max-running", o->max_running,
-                 "Open loop: beyond so many requests under way none is sent; it counts as failed")
+                 "Open loop: maximum requests at once; further ones are not sent and count as "
+                 "failed")
       ->check(within(1, 1'000'000))
       ->capture_default_str()
       ->group("Load");
@@ -86,11 +88,14 @@ void add_workload(CLI::App& app, Options* o, Texts* texts) {
   add("--prompt-tokens", texts->prompt, "Length of prompts, in tokens")->type_name("LENGTH");
   add("--output-tokens", texts->output, "Length of answers, in tokens")->type_name("LENGTH");
   app.add_option("--trace", o->trace_file,
-                 "File of arrivals and lengths; with --streams, --rate or --sweep its lengths only")
+                 "Use the arrivals and lengths in this file; with --streams, --rate or --sweep "
+                 "only the lengths")
       ->type_name("FILE")
       ->group("Requests");
-  add("--trace-speed", o->trace_speed, "Times as fast as the trace")->check(within(1e-3, 1e3));
-  app.add_option("--prompts", o->prompts_file, "Texts to ask with, one a line, in turn")
+  add("--trace-speed", o->trace_speed, "Speed relative to the trace")->check(within(1e-3, 1e3));
+  app.add_option("--prompts", o->prompts_file,
+                 "Use the texts in this file as prompts, one a line, in "
+                 "turn")
       ->type_name("FILE")
       ->group("Requests");
   add("--turns", w.turns, "Requests of a conversation; above 1 they share a session")
@@ -98,9 +103,9 @@ void add_workload(CLI::App& app, Options* o, Texts* texts) {
   add("--think", texts->think, "Pause before each further turn, in seconds")->type_name("LENGTH");
   add("--forks", w.forks, "Answers to each prompt, from copies of its state")
       ->check(within(1, 1000));
-  add("--temperature", o->run.temperature, "Of the sampling; 0: greedy")
+  add("--temperature", o->run.temperature, "Temperature of sampling; 0: greedy")
       ->check(within(0.0, 1000.0));
-  add("--seed", w.seed, "The same seed gives the same requests");
+  add("--seed", w.seed, "Seed; the same seed gives the same requests");
 }
 
 void add_time(CLI::App& app, Options* o) {
@@ -115,8 +120,8 @@ void add_time(CLI::App& app, Options* o) {
   add("--duration", o->run.measured_seconds, 0.05,
       "Measured time [in a sweep: of each trial, 10 and 2 of warm-up; with a trace: its length]");
   add("--cooldown", o->run.cooldown_seconds, 0,
-      "The load goes on until what was measured has ended, for so long at most; what has not ended "
-      "then is cancelled and counts as failed");
+      "Continue the load until all measured requests have ended, at most this long; the rest is "
+      "cancelled and counts as failed");
   app.add_option("--timeout", o->run.timeout_seconds, "Deadline of each request [none]")
       ->check(within(1e-3, 1e6))
       ->type_name("SECONDS")
@@ -124,22 +129,28 @@ void add_time(CLI::App& app, Options* o) {
 }
 
 void add_output(CLI::App& app, Options* o, double* ttft_ms, double* tpot_ms) {
-  app.add_option("--ttft-ms", *ttft_ms, "Time to the first token that is still good")
+  app.add_option("--ttft-ms", *ttft_ms,
+                 "Longest time to the first token that meets the service "
+                 "level; milliseconds")
       ->capture_default_str()
       ->check(within(1e-3, 1e9))
       ->group("Service level");
-  app.add_option("--tpot-ms", *tpot_ms, "Time per further token that is still good")
+  app.add_option("--tpot-ms", *tpot_ms,
+                 "Longest time per further token that meets the service "
+                 "level; milliseconds")
       ->capture_default_str()
       ->check(within(1e-3, 1e9))
       ->group("Service level");
   app.add_option("--html", o->html_file, "Write a report with charts, one file that needs no other")
       ->type_name("FILE")
       ->group("Output");
-  app.add_option("--json", o->json_file, "Write all figures and histograms; -: standard output")
+  app.add_option("--json", o->json_file,
+                 "Write all figures and histograms to this file; -: "
+                 "standard output")
       ->type_name("FILE")
       ->group("Output");
-  app.add_flag("--quiet", o->quiet, "No line of progress on standard error")->group("Output");
-  app.add_option("--workers", o->run.workers, "Threads, each with a connection of its own")
+  app.add_flag("--quiet", o->quiet, "Print no progress on standard error")->group("Output");
+  app.add_option("--workers", o->run.workers, "Threads, each with its own connection")
       ->check(within(1, 256))
       ->capture_default_str()
       ->group("Client");

@@ -91,9 +91,9 @@ std::vector<std::string> warnings(const Trial& trial) {
                     records.requests));
   }
   late(records.send_delay, "requests went out late",
-       "The latencies include it: give the load generator a core of its own");
+       "The latencies include it: give the load generator a separate core");
   late(client.timer_lateness, "this machine ran the load generator's timer late",
-       "Its delays are in the figures: give it a core of its own, or another machine");
+       "Its delays are in the figures: give it a separate core, or another machine");
   late(client.handling_delay, "messages waited in the load generator",
        "The latencies include it: use more threads (--workers)");
   if (client.busiest_worker > kBusyShare) {

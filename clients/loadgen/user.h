@@ -35,7 +35,7 @@ struct UserContext {
   OnEnd on_end;
   double temperature = 1;                      // of the sampling
   std::optional<double> timeout_seconds = {};  // of each request
-  // In the names of its sessions, so that they are nobody else's.
+  // In the names of its sessions, so that no other run has them.
   const uint64_t run_id = uint64_t{std::random_device()()} << 32 | std::random_device()();
   std::atomic<bool> stopping = false;         // what ends now was cut off by the run's end
   std::atomic<int64_t> running = 0;           // requests under way

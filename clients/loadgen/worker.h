@@ -24,7 +24,7 @@ class Event {
 
 class User;
 
-// A connection of its own, a queue of completed operations, and the thread that handles them.
+// A connection, a queue of completed operations, and the thread that handles them.
 class Worker {
  public:
   Worker(const Endpoint& endpoint, const Stopwatch& watch, Window window, ServiceLevel level);

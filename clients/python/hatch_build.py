@@ -1,7 +1,7 @@
 """Makes the modules of the protocol's messages when the package is built.
 
 grpcio-tools reads the .proto files and writes the types (.pyi). The modules themselves are written
-here, from the descriptors: what protoc would write can be imported only beside some versions of the
+here, from the descriptors: what protoc would write can be imported only with some versions of the
 protobuf package, and this only calls what every version has.
 """
 

@@ -3,7 +3,7 @@
     deploy/envoy/with_tls.py --cert CERT --key KEY [--servers-ca CA --servers-name NAME] > envoy.yaml
 
 --servers-ca: the servers speak TLS (--tls-cert), with certificates for NAME that CA has signed; without
-it they are spoken with in the clear, as on a network of their own. The files are named as Envoy sees
+it the connection to them is not encrypted, as on a private network. The files are named as Envoy sees
 them. Needs PyYAML.
 """
 

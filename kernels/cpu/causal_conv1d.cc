@@ -143,7 +143,7 @@ void filter_sequence(const CausalConv1dArgs& a, int64_t seq, int64_t begin, int6
   });
 }
 
-// Filters channels with a filter of any width, for filters that nobody has.
+// Filters channels with a filter of any width, for widths that no public model has.
 void filter_channels_of(const CausalConv1dArgs& a, int64_t seq, int64_t begin, int64_t end) {
   const int64_t past = a.width - 1;
   for (int64_t channel = begin; channel < end; ++channel) {

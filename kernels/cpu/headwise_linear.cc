@@ -130,7 +130,7 @@ void run(const HeadwiseLinearArgs& args, Stream& stream) {
     });
     return;
   }
-  constexpr int64_t kRows = 48;  // rows that make a task of their own, with one part
+  constexpr int64_t kRows = 48;  // rows that make a separate task, with one part
   const int64_t row_blocks = ceil_div(rows, kRows);
   const int64_t cost = std::min(rows, kRows) * K * N;
   for_blocks(pool_of(stream), H * row_blocks, cost, [&](int64_t begin, int64_t end) {

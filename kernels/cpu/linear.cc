@@ -33,8 +33,8 @@ namespace {
 
 HWY_EXPORT(linear_products);
 
-constexpr int64_t kBlockWork = 32 * 1024;  // multiplications worth a task of their own
-constexpr int64_t kRows = 48;              // rows that make a task of their own
+constexpr int64_t kBlockWork = 32 * 1024;  // multiplications worth a separate task
+constexpr int64_t kRows = 48;              // rows that make a separate task
 
 // Rows of x as the products read them, (ranges of products.rows rows, rounded_bytes each).
 void round_rows(const LinearProducts& products, const LinearArgs& args, int64_t begin, int64_t end,

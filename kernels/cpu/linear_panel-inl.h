@@ -4,7 +4,7 @@
 // Multiplication", 2008). Every sum is that of dot_tile-inl.h, to the bit: where the columns end
 // that stay in the first cache, sums of lanes wait in memory for the next.
 //
-// How weights are read is a class of the format, beside what linear_block-inl.h asks of it:
+// How weights are read is a class of the format, in addition to what linear_block-inl.h asks of it:
 //
 //   // Vectors [begin, end) of the values of output n: vector v goes to `to` + (v - begin) * step.
 //   // Columns from K on are zeros. `begin` is a multiple of kPartColumns / kDotLanes.

@@ -16,10 +16,10 @@ namespace recurve::cpu {
 struct MlstmChunk {
   int L;           // rows; 1: the step form
   const float* q;  // (L, DK), args.stride floats apart
-  const float* k;  // (L, DK), likewise
-  const float* v;  // (L, DV), likewise
-  const float* i;  // (L), likewise
-  const float* f;  // (L), likewise
+  const float* k;  // (L, DK), the same stride
+  const float* v;  // (L, DV), the same stride
+  const float* i;  // (L), the same stride
+  const float* f;  // (L), the same stride
   float* n;        // (DK)
   float* m;        // scalar
   float* h;        // (L, DV), H DV floats apart

@@ -46,7 +46,7 @@ void run(const PositionsArgs& args, Stream&) {
 }
 
 // The angles are the same for all heads, so that their functions, taken in double and one by one,
-// cost little beside the rest.
+// cost little next to the rest.
 void run(const RotaryArgs& args, Stream& stream) {
   const int half = args.D / 2;
   const int64_t cost = int64_t{half} * (60 + 4 * args.H);

@@ -8,7 +8,7 @@
 
 // The step form throughout: a head's state of 64 x 64 stays in the first cache from row to row, and
 // a row costs 5 multiplications a value of it, fewer than the chunk form's products and its
-// triangle; beside the weights' products it is a few percent of a prompt.
+// triangle; next to the weights' products it is a few percent of a prompt.
 
 #ifndef RECURVE_CPU_RWKV7_ONCE
 #define RECURVE_CPU_RWKV7_ONCE

@@ -33,8 +33,8 @@ struct SsdChunk {
   float dt_bias;        // scalar
   float A;              // scalar
   const float* x;       // (L, P), args.xBC_stride floats apart
-  const float* B;       // (L, N), likewise
-  const float* C;       // (L, N), likewise
+  const float* B;       // (L, N), the same stride
+  const float* C;       // (L, N), the same stride
   const float* dt;      // (L), args.dt_stride floats apart
   const float* z;       // (L, P), args.z_stride floats apart, or null
   const float* next_x;  // x of the next chunk, or null

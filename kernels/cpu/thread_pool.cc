@@ -87,7 +87,7 @@ void ThreadPool::run(int64_t count, const void* context, Function function) {
     parts_[t].left.store(end << 32 | begin, std::memory_order_relaxed);
   }
   state_.fetch_add(kLoop + kOpen);
-  state_.notify_all();  // costs a load where nobody sleeps
+  state_.notify_all();  // costs a load where no thread sleeps
 
   take_indices(0, [] { return false; });
   state_.fetch_and(~kOpen);

@@ -25,7 +25,7 @@ class ThreadPool {
   // Calls body(index) once for each index in [0, count), in any order and on any thread, and
   // returns when all are done. Each thread goes through a part of the indices in their order, and
   // then takes what is left of the others' from their ends: so what stands one after the other in
-  // memory is read so. There are fewer than 2^32 indices. The bodies write to places of their own
+  // memory is read so. There are fewer than 2^32 indices. The bodies write to separate places
   // and do not throw. Called from a second thread at the same time, or from inside a body, it runs
   // on that thread alone.
   template <typename Body>
@@ -51,7 +51,7 @@ class ThreadPool {
   // One word says everything: how many workers are inside the loop, whether it may be entered,
   // whether to end, and the number of the loop. A worker enters by adding itself while the loop is
   // open; the caller closes it when no index is left and waits only for those who are inside. A
-  // worker that wakes late finds it closed, and nobody has waited for it.
+  // worker that wakes late finds it closed, and no thread has waited for it.
   static constexpr uint32_t kInside = 0x3ff;
   static constexpr uint32_t kOpen = 0x400;
   static constexpr uint32_t kStop = 0x800;

@@ -25,8 +25,8 @@ struct DeltaGateArgs {
   float eps;             // under the root of kLength
   float beta_scale;      // 1, or 2 where a key's part may change its sign
   int qk_stride;         // floats from a row of q to the next, and of k
-  int b_stride;          // likewise, of b
-  int a_stride;          // likewise, of a
+  int b_stride;          // of b
+  int a_stride;          // of a
   const float* b;        // (rows, H) before the sigmoid; or null: beta is the scale
   const float* a;        // (rows, H, decays)
   const float* A;        // (H) not positive

@@ -50,10 +50,10 @@ struct DeltaRuleArgs {
   DeltaDecay decay;
   float scale;        // of the query
   int q_stride;       // floats from a row of q to the next
-  int k_stride;       // likewise, of k
-  int v_stride;       // likewise, of v
-  int g_stride;       // likewise, of g
-  int beta_stride;    // likewise, of beta
+  int k_stride;       // of k
+  int v_stride;       // of v
+  int g_stride;       // of g
+  int beta_stride;    // of beta
   const float* q;     // (rows, HK, DK)
   const float* k;     // (rows, HK, DK), of length 1 at most
   const float* v;     // (rows, H, DV)

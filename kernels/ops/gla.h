@@ -23,7 +23,7 @@ enum class GlaDecay {
 // G_t = g_1 + ... + g_t,
 //   P_tj = sum_a qs_t[a] k_j[a] exp(G_tj[a] + i_j)
 //   o_t  = sum_a qs_t[a] exp(G_t[a]) S[a] + sum_{j <= t} P_tj v_j, the normaliser with v = 1
-//   S+   = exp(G_L) S + sum_j exp(G_Lj + i_j) k_j v_j^T, z+ likewise with v = 1
+//   S+   = exp(G_L) S + sum_j exp(G_Lj + i_j) k_j v_j^T, z+ the same with v = 1
 // No exponent is ever positive. An implementation that takes them apart, exp(G_t - R) exp(R - G_j),
 // does so around a point R between j and t, such as the start of a block of 16 rows: exp(-G_j)
 // alone overflows when channels fade fast.
@@ -46,9 +46,9 @@ struct GlaArgs {
   float eps;       // added to the normaliser
   bool bounded;    // the normaliser, where there is one
   int q_stride;    // floats from a row of q to the next
-  int k_stride;    // likewise, of k
-  int v_stride;    // likewise, of v
-  int g_stride;    // likewise, of g and i
+  int k_stride;    // of k
+  int v_stride;    // of v
+  int g_stride;    // of g and i
   const float* q;  // (rows, H, DK)
   const float* k;  // (rows, H, DK)
   const float* v;  // (rows, H, DV)

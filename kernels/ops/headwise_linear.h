@@ -4,7 +4,7 @@
 
 namespace recurve {
 
-// A block-diagonal linear layer: of H equal parts of a row, each goes through a matrix of its own,
+// A block-diagonal linear layer: of H equal parts of a row, each goes through a separate matrix,
 //   y[h, o] = sum_k W[h, o, k] x[h, k] + bias[h, o]
 // accumulated in fp32. A row of y depends on its row of x alone.
 // Source: Beck et al. 2024 (xLSTM), fig. 9 and 10, "blockdiagonal" projections.

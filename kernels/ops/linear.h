@@ -36,7 +36,7 @@ struct LinearArgs {
   // done too, and these columns are not left in y.
   std::optional<CausalConv1dArgs> conv = std::nullopt;
   // Where LinearOp::defers_norm says so: the norm (outputs) of the layer that reads y, and what is
-  // left for it beside y.
+  // left for it in addition to y.
   const float* next_norm = nullptr;
   DeferredRmsNorm next = {};
   // Instead of x where LinearOp::takes_deferred_norm says so: what the op before left.
@@ -78,7 +78,7 @@ struct LinearOp : Op<LinearArgs> {
     packed.push_back(linear);
   }
 
-  // Whether x is rounded to bf16 beside this matrix: then who makes x may do so. null: never.
+  // Whether x is rounded to bf16 with this matrix: then who makes x may do so. null: never.
   bool (*rounds)(const Matrix& W) = nullptr;
   bool takes_bf16(const Matrix& W) const { return rounds != nullptr && rounds(W); }
   // Whether LinearArgs::conv may be this. null: never.

@@ -7,7 +7,7 @@ namespace recurve {
 // y_t = c_t y_{t-1} + x_t for D independent channels, y before the first row being the state, which
 // is left holding the last row. The primitive that Mamba's unfused form and other diagonal
 // recurrences rest on. No family here calls it; it stands in the table, with tests and a row of
-// `recurve-bench kernel`, because Mamba's paper reports its time beside the fused form. Source:
+// `recurve-bench kernel`, because Mamba's paper reports its time next to the fused form. Source:
 // Blelloch 1990, sec. 1.4, as a scan of the pairs (c, x) with (c, x) o (c', x') = (c c', c' x +
 // x').
 //

@@ -9,7 +9,7 @@ namespace recurve {
 // The mLSTM cell with exponential input gate, after Beck et al. 2025 (TFLA), eq. 1 to 8 (step) and
 // 36 to 56 (chunkwise), with the state started at C = 0, n = 0, m = 0.
 //
-// Gates, one scalar a head: i = cap tanh(i~ / cap), f likewise (cap 0: as they are), lf =
+// Gates, one scalar a head: i = cap tanh(i~ / cap), f the same (cap 0: as they are), lf =
 // logsigmoid(f). Step, for the token t of a head, with qs = q / sqrt(DK):
 //   m' = max(lf + m, i)          F = exp(lf + m - m')     I = exp(i - m')
 //   C' = F C + I k v^T           n' = F n + I k
@@ -19,7 +19,7 @@ namespace recurve {
 //   S_tj = (qs_t . k_j) exp(D_tj - m_t)  e_t = exp(b_t + m - m_t)
 //   h_t  = (e_t qs_t^T C + sum_j S_tj v_j) / (max(|e_t qs_t . n + sum_j S_tj|, exp(-m_t)) + eps)
 //   a_j  = g - b_j + i_j      m+ = max(g + m, max_j a_j)
-//   C+   = exp(g + m - m+) C + sum_j exp(a_j - m+) k_j v_j^T, n+ likewise with k_j
+//   C+   = exp(g + m - m+) C + sum_j exp(a_j - m+) k_j v_j^T, n+ the same with k_j
 //
 // The rows of a sequence are cut into chunks of `chunk` from its first row on; a chunk of one row
 // takes the step form. So a prompt gives the same bits however it is split between calls, as long

@@ -27,14 +27,14 @@ struct RingAttentionArgs {
   int W;                    // rows of the window
   float scale;              // of products
   int q_stride;             // floats from a row of q to the next
-  int k_stride;             // likewise, of k
-  int v_stride;             // likewise, of v
+  int k_stride;             // of k
+  int v_stride;             // of v
   const float* q;           // (rows, H, D)
   const float* k;           // (rows, HK, D)
   const float* v;           // (rows, HK, D)
   const int32_t* position;  // (rows) in the session
   float* ring_k;            // (slots, W, HK, D) read and written in place
-  float* ring_v;            // (slots, W, HK, D) likewise
+  float* ring_v;            // (slots, W, HK, D) the same
   float* o;                 // (rows, H, D), dense; does not overlap the inputs
 };
 

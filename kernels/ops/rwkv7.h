@@ -12,8 +12,8 @@ namespace recurve {
 //   S'[c,d] = exp(lw[c]) S[c,d] + b[c] u[d] + k[c] v[d]
 //   o[d]    = sum_c r[c] S'[c,d]
 // and the chunk form over L rows, with G_t = lw_1 + ... + lw_t and E_t = G_t - lw_t,
-//   Aab_tj = sum_c a_t b_j exp(E_t - G_j)   Aak_tj likewise with k_j    for j < t, else 0
-//   Arb_tj = sum_c r_t b_j exp(G_t - G_j)   Ark_tj likewise with k_j    for j <= t, else 0
+//   Aab_tj = sum_c a_t b_j exp(E_t - G_j)   Aak_tj the same with k_j    for j < t, else 0
+//   Arb_tj = sum_c r_t b_j exp(G_t - G_j)   Ark_tj the same with k_j    for j <= t, else 0
 //   (1 - Aab) U = (a exp(E)) S + Aak V
 //   O  = (r exp(G)) S + Ark V + Arb U
 //   S+ = exp(G_L) S + sum_j exp(G_L - G_j) (b_j u_j^T + k_j v_j^T)

@@ -57,7 +57,7 @@ constexpr double kWeightUnit = 0x1p44;
 constexpr uint64_t weight_of(double exp_of_nats) {
   return rounded_integer(exp_of_nats * kWeightUnit);
 }
-// exp(-nats) nats, likewise; at most 1 / e.
+// exp(-nats) nats, the same way; at most 1 / e.
 constexpr uint64_t weighted_nats(double exp_of_nats, double nats) {
   return rounded_integer(exp_of_nats * nats * kWeightUnit);
 }

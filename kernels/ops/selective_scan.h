@@ -25,7 +25,7 @@ struct SelectiveScanArgs {
   int R;                 // rank of the time steps
   int chunk;             // rows; at least 1
   float norm_eps;        // of low, B and C; 0: they are as they come
-  int x_stride;          // floats from a row of x to the next; likewise the others
+  int x_stride;          // floats from a row of x to the next; the others too
   int params_stride;     //
   int z_stride;          //
   const float* x;        // (rows, D)

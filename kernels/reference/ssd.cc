@@ -23,7 +23,7 @@ struct Head {
   float* y;        // (rows, P)
 };
 
-// What a row contributes beside x, B and C.
+// What a row contributes in addition to x, B and C.
 struct Step {
   float dt;
   float a;  // log of the decay, never positive

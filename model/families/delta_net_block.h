@@ -12,7 +12,7 @@ struct Block {
   LinearWeights projection;  // (projected, D)
   VectorWeights conv;        // (mixed, width)
   VectorWeights A;           // (H) -exp(A_log), of gated ones
-  VectorWeights dt_bias;     // (H) likewise
+  VectorWeights dt_bias;     // (H) the same
   VectorWeights out_norm;    // (DV)
   LinearWeights out;         // (D, H DV)
   GatedFfn ffn;

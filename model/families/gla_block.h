@@ -12,7 +12,7 @@ namespace recurve::gla_family {
 // The linear layer with which a feature map begins: one for all heads.
 struct MapWeights {
   HostMatrix W;        // (H map_rows, DK): the same once for each head, as the op wants it
-  VectorWeights bias;  // (H map_rows) likewise; empty: none
+  VectorWeights bias;  // (H map_rows) the same; empty: none
   int64_t parameters = 0;
 };
 

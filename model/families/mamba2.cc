@@ -94,7 +94,7 @@ Mamba2Config read_mamba2_config(const Checkpoint& checkpoint) {
   ConfigReader read(config, checkpoint.config_file());
   Mamba2Config c{};
   read_outside(read, !has_lm_head(checkpoint), c);
-  // mamba_ssm's gated norm has an epsilon of its own, which no config sets.
+  // mamba_ssm's gated norm has a separate epsilon, which no config sets.
   c.gate_eps = c.original ? 1e-5f : c.eps;
   if (c.original) {
     read_original_mixer(ssm_cfg(read, config), checkpoint.config_file(), c);

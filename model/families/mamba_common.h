@@ -32,7 +32,7 @@ void read_mixer_sizes(ConfigReader& read, int64_t default_N, StateSpaceConfig& c
 // The section of state-spaces' form; empty if there is none.
 const nlohmann::json& ssm_cfg(ConfigReader& read, const nlohmann::json& config);
 
-// Refuses what neither of the two can be, and every key that nobody has read.
+// Refuses what neither of the two can be, and every key that was not read.
 void finish_state_space(ConfigReader& read);
 
 // A model with one mixer a block and nothing else: all but the mixers.

@@ -19,7 +19,7 @@ struct StatePiece {
 };
 
 // A state outside its slot, in the layout's pieces and their order; null: none. Each piece is
-// filled once, by whoever makes the image, and never changed then: copies share all of it, and one
+// filled once, by the creator of the image, and never changed then: copies share all of it, and one
 // image may share what is equal with another. Who has it keeps its pieces.
 using StateImage = std::shared_ptr<const std::vector<StatePiece>>;
 

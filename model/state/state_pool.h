@@ -42,9 +42,9 @@ class StateSlot {
 //
 // Copies of states do not hold up that thread where they take long: acquire(), copy(), save() and
 // load() return at once then, and a step may use the slot once it is ready(). All of them are in
-// one order with each other and with the steps on the stream, so nobody has to wait to ask for the
-// next one: an image may be loaded that is still being saved, and a slot given back that is still
-// being copied from.
+// one order with each other and with the steps on the stream, so no caller has to wait to ask for
+// the next one: an image may be loaded that is still being saved, and a slot given back that is
+// still being copied from.
 class StatePool {
  public:
   // on_copied: called whenever a slot may have become ready, on another thread: may only post.

@@ -26,10 +26,10 @@ class Backend;
 //   take() every tensor by name and shape  ->  finish()
 //
 // A tensor that is missing or does not fit is noted and comes back as a view that is not present();
-// finish() throws one error that lists them all, and the tensors nobody took. Only then are the
-// copies that were asked for meanwhile made, in the order of the files. So a checkpoint that does
-// not fit is refused before anything is copied, and what LinearWeights and VectorWeights point to
-// is all zeros until finish().
+// finish() throws one error that lists them all, and the tensors that were not taken. Only then are
+// the copies that were asked for meanwhile made, in the order of the files. So a checkpoint that
+// does not fit is refused before anything is copied, and what LinearWeights and VectorWeights point
+// to is all zeros until finish().
 class Checkpoint {
  public:
   using Progress = std::function<void(uint64_t bytes_done, uint64_t bytes_total)>;
@@ -70,10 +70,10 @@ class Checkpoint {
 
   // Takes a weight matrix: what take() does of (rows, K) or, where there is no tensor of that name
   // but one in a format of kernels/weight_formats.h, that: NAME.FORMAT, as many bytes as its rows
-  // take, with NAME.FORMAT.scales beside it where the format has scales.
+  // take, with NAME.FORMAT.scales in addition where the format has scales.
   StoredMatrix take_matrix(const std::string& name, int64_t rows, int64_t K);
 
-  // These may be there untaken, e.g. "lm_head.weight" beside tied embeddings.
+  // These may be there untaken, e.g. "lm_head.weight" with tied embeddings.
   void allow_extra(const std::vector<std::string>& names);
 
   bool ok() const { return missing_.count == 0 && misfit_.count == 0; }  // so far

@@ -172,7 +172,7 @@ class Stage {
       left->wait();
       if (hashed.valid()) hashed.get();
     }
-    // Hashes what is in the memory, beside what else is done.
+    // Hashes what is in the memory, concurrently with the copies.
     void hash(size_t bytes, std::span<Hash128> blocks) {
       const std::span content(memory.get(), bytes);
       if (blocks.empty()) return;
@@ -185,7 +185,7 @@ class Stage {
     std::future<void> hashed;     // of what is in the memory; before that goes
   };
 
-  // Bytes a second, with nothing beside it.
+  // Bytes a second, with nothing else running.
   double measured_copy(std::byte* device, const std::byte* host, size_t bytes) {
     stream_->wait();
     const Clock::time_point began = Clock::now();

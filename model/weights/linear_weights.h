@@ -70,11 +70,11 @@ class LinearWeights {
  private:
   Matrix matrix_;
   Buffer data_;    // (N, K) in the matrix's format
-  Buffer scales_;  // what the format keeps beside them, if anything
+  Buffer scales_;  // what the format stores with them, if anything
   Buffer bias_;    // (N) fp32
 };
 
-// Norm weights, biases and the like: fp32 in the memory of a backend.
+// Norm weights, biases and other vectors: fp32 in the memory of a backend.
 class VectorWeights {
  public:
   VectorWeights() = default;

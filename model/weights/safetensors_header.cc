@@ -224,7 +224,7 @@ std::string coverage_problem(const std::vector<SafetensorsEntry>& entries, uint6
   for (const SafetensorsEntry* entry : order) {
     if (entry->begin < covered) {
       return fmt::format(
-          "tensor {}: wanted data of its own, found data_offsets [{}, {}] that overlap [{}, {}] of "
+          "tensor {}: wanted separate data, found data_offsets [{}, {}] that overlap [{}, {}] of "
           "tensor {}",
           in_quotes(entry->name), entry->begin, entry->end, before->begin, before->end,
           in_quotes(before->name));

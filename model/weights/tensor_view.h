@@ -68,7 +68,7 @@ struct TensorView {
 };
 
 // A weight matrix (rows, K) as a checkpoint has it: one tensor of F32, F16 or BF16 or, in a format
-// of kernels/weight_formats.h, the bytes of its rows and the scales beside them.
+// of kernels/weight_formats.h, the bytes of its rows and their scales.
 struct StoredMatrix {
   TensorView values;
   int64_t K = 0;

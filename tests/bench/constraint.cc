@@ -1,5 +1,6 @@
-// recurve-bench constraint: what answers that are kept to a JSON Schema cost: their own rate beside
-// free ones', and the steps of others that share the batch with them while constraints compile.
+// recurve-bench constraint: what answers that are kept to a JSON Schema cost: their own rate
+// compared to free ones', and the steps of others that share the batch with them while constraints
+// compile.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -214,8 +215,8 @@ class Asking {
   Steps steps_;
 };
 
-// A compiler that one client asks for a schema that is new as soon as its last is there; beside it
-// another one may keep the queue full of its own.
+// A compiler that one client asks for a schema that is new as soon as its last is there; another
+// client may fill the queue at the same time.
 class Compiling {
  public:
   Compiling(const TokenTexts& texts, bool full)
@@ -274,7 +275,7 @@ std::vector<double> lengths(const Steps& steps) {
   return seconds;
 }
 
-// What the longest hundredth of steps waited for, beside what all did.
+// What the longest hundredth of steps waited for, compared to all steps.
 std::string waited_for(Steps steps) {
   if (steps.empty()) return "";
   std::ranges::sort(steps, {}, &ThreadTimes::wall);
@@ -354,7 +355,8 @@ void run(const ConstraintOptions& o, bool json) {
       "");
   row(fmt::format("{} streams of a schema", o.streams), kept.rate(), "tok/s", "");
   row("of the free ones' rate", 100 * kept.rate() / free.rate(), "%", ">= 80");
-  const auto beside = [&](const Asking& streams, const Compiling& compiling, const char* queue) {
+  const auto compiling_row = [&](const Asking& streams, const Compiling& compiling,
+                                 const char* queue) {
     row(fmt::format("one of the free streams of a schema; new ones compile, {}", queue),
         streams.rate(), "tok/s", "");
     row("constraints compiled meanwhile", static_cast<double>(compiling.counts().compiled), "", "");
@@ -362,8 +364,8 @@ void run(const ConstraintOptions& o, bool json) {
     row("wait for a new one, p50", 1e3 * quantile(waits, 0.5), "ms", "");
     row("wait for a new one, longest", 1e3 * std::ranges::max(waits), "ms", "");
   };
-  beside(beside_few, few, "one after the other");
-  beside(beside_many, many, "the queue full of another's");
+  compiling_row(beside_few, few, "one after the other");
+  compiling_row(beside_many, many, "the queue full of another's");
   const std::pair<std::string, const Asking*> looked_at[] = {
       {fmt::format("{} free streams", o.streams), &free},
       {"one of them of a schema, one after the other compiles", &beside_few},
@@ -390,19 +392,22 @@ void run(const ConstraintOptions& o, bool json) {
 void add_constraint(CLI::App& app, const bool& json) {
   auto o = std::make_shared<ConstraintOptions>();
   CLI::App* constraint = app.add_subcommand(
-      "constraint", "Answers of a JSON Schema beside free ones, and what they cost these");
+      "constraint", "Measure answers with a JSON Schema next to answers without one");
   add_model_options(*constraint, o->model);
   constraint->add_option("--ids", o->ids,
-                         "Random weights of --model's config with a vocabulary of so many ids");
-  constraint->add_option("--tokenizer", o->tokenizer, "Directory of another one than --model's");
-  constraint->add_option("--streams", o->streams, "At once")->capture_default_str();
-  constraint->add_option("--seconds", o->seconds, "To measure each of four phases for")
+                         "Use random weights for --model's config, with a vocabulary of this "
+                         "many ids");
+  constraint->add_option("--tokenizer", o->tokenizer,
+                         "Use the tokenizer in this directory; default: --model's");
+  constraint->add_option("--streams", o->streams, "Number at once")->capture_default_str();
+  constraint->add_option("--seconds", o->seconds, "Time to measure each of four phases; seconds")
       ->capture_default_str();
   constraint
       ->add_option("--warm", o->warm,
-                   "Seconds for which answers of the schema run before: their masks are kept")
+                   "Time for which answers with the schema run first, so that their masks are "
+                   "cached; seconds")
       ->capture_default_str();
-  constraint->add_option("--turn", o->turn, "Seconds until the next phase has its turn")
+  constraint->add_option("--turn", o->turn, "Length of a turn of a phase; seconds")
       ->capture_default_str();
   constraint->callback([o, &json] { run(*o, json); });
 }

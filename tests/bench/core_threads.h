@@ -22,7 +22,7 @@ inline std::vector<int> own_cores() {
   return cores;
 }
 
-// Seconds that `threads` threads, each on a core of its own as far as there are so many, take for
+// Seconds that `threads` threads, each on a separate core as far as there are so many, take for
 // work(thread, threads), from when all have started. threads: 0: one a core.
 template <typename Work>
 double seconds_on_cores(int threads, const Work& work) {

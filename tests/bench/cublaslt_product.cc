@@ -74,15 +74,16 @@ class CublasLtProduct {
     lay_out(W_layout_, p.K, p.N);
     lay_out(x_layout_, p.K, p.rows);
     lay_out(y_layout_, p.N, p.rows);
-    Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> wishes;
-    check(cublasLtMatmulPreferenceCreate(&wishes.handle));
-    check(cublasLtMatmulPreferenceSetAttribute(
-        wishes.handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace, sizeof(kWorkspace)));
+    Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
+    check(cublasLtMatmulPreferenceCreate(&preference.handle));
+    check(cublasLtMatmulPreferenceSetAttribute(preference.handle,
+                                               CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                               &kWorkspace, sizeof(kWorkspace)));
     proposed_.resize(8);
     int found = 0;
     check(cublasLtMatmulAlgoGetHeuristic(lt_.handle, matmul_.handle, W_layout_.handle,
                                          x_layout_.handle, y_layout_.handle, y_layout_.handle,
-                                         wishes.handle, static_cast<int>(proposed_.size()),
+                                         preference.handle, static_cast<int>(proposed_.size()),
                                          proposed_.data(), &found));
     proposed_.resize(static_cast<size_t>(found));
     check(cudaStreamCreate(&stream_));

@@ -198,27 +198,35 @@ void run(const DriftOptions& o, bool json) {
 
 void add_drift(CLI::App& app, const bool& json) {
   auto o = std::make_shared<DriftOptions>();
-  CLI::App* drift = app.add_subcommand("drift", "Bits per token of a text, decoded on two devices");
+  CLI::App* drift = app.add_subcommand("drift",
+                                       "Compare the bits per token of a text, decoded on two "
+                                       "devices");
   drift->add_option("--model", o->models, "Checkpoint directories")->required();
   CLI::Option_group* input = drift->add_option_group("input");
-  input->add_option("--text", o->text, "File in UTF-8, for the models' own tokenizers");
-  input->add_option("--ids", o->ids, "File of token ids, the first of which is not scored");
+  input->add_option("--text", o->text, "Text in UTF-8, for the models' tokenizers");
+  input->add_option("--ids", o->ids, "File of token ids; the first is not scored");
   input->require_option(1);
-  drift->add_option("--tokens", o->tokens, "Of the text, from its start")
+  drift->add_option("--tokens", o->tokens, "Tokens of the text, from its start")
       ->check(CLI::Range(100, 1 << 24));
-  drift->add_option("--rows", o->rows, "Tokens at once, there: 1 is a decode, more are prompts")
+  drift
+      ->add_option("--rows", o->rows,
+                   "Tokens at once on --device: 1 is a decode, more are "
+                   "prompts")
       ->check(CLI::Range(1, 65536));
   drift->add_option("--device", o->device, "cpu, cuda:N or reference")->capture_default_str();
   add_activations(*drift, o->activations);
-  drift->add_flag("--bf16-state", o->bf16_state, "There: states that are matrices in bf16");
-  drift->add_option("--weights", o->weights, "There: format of the weights: auto, bf16, int8, ...")
+  drift->add_flag("--bf16-state", o->bf16_state, "Store matrix states in bf16 on --device");
+  drift
+      ->add_option("--weights", o->weights,
+                   "Format of the weights on --device: auto, bf16, int8, ...")
       ->capture_default_str();
-  drift->add_option("--head-weights", o->head_weights, "There: of the embedding and the head");
-  drift->add_option("--against-weights", o->against_weights, "Format of those compared with")
+  drift->add_option("--head-weights", o->head_weights,
+                    "Format of the embedding and the head on --device");
+  drift->add_option("--against-weights", o->against_weights, "Format of the weights on --against")
       ->capture_default_str();
-  drift->add_option("--against", o->against, "The device compared with, states in fp32")
+  drift->add_option("--against", o->against, "Device to compare with, states in fp32")
       ->capture_default_str();
-  drift->add_option("--within", o->within, "Fail where they are further apart, in percent");
+  drift->add_option("--within", o->within, "Fail if they differ by more than this; percent");
   drift->callback([o, &json] { run(*o, json); });
 }
 

@@ -1,5 +1,5 @@
 // recurve-bench engine: streams that decode without end, through the engine and without a server,
-// beside the step that it takes at least.
+// next to the step that it takes at least.
 #include <chrono>
 
 #include "tests/bench/commands.h"
@@ -48,13 +48,15 @@ void run(const EngineBenchOptions& o, bool json) {
 void add_engine(CLI::App& app, const bool& json) {
   auto o = std::make_shared<EngineBenchOptions>();
   CLI::App* engine = app.add_subcommand(
-      "engine", "Streams through the engine, without a server, beside a step alone");
+      "engine", "Measure streams through the engine, without a server, next to the step alone");
   add_model_options(*engine, o->model);
   o->sampling.temperature = 0;
-  engine->add_option("--temperature", o->sampling.temperature, "Of sampling; 0: greedy");
-  engine->add_option("--top-p", o->sampling.top_p, "Of sampling");
+  engine->add_option("--temperature", o->sampling.temperature,
+                     "Temperature of sampling; 0: greedy");
+  engine->add_option("--top-p", o->sampling.top_p,
+                     "Sample from the most likely ids with this probability");
   engine->add_option("--streams", o->streams, "Streams at once, e.g. 1,64")->delimiter(',');
-  engine->add_option("--seconds", o->seconds, "To measure each row for");
+  engine->add_option("--seconds", o->seconds, "Time to measure each row; seconds");
   engine->callback([o, &json] { run(*o, json); });
 }
 

@@ -1,5 +1,5 @@
 // recurve-bench idle: what sessions and connections cost that do nothing. Starts recurve-server as
-// a process of its own and looks at its resident memory.
+// a separate process and reads its resident memory.
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 #include <sys/resource.h>
@@ -96,12 +96,15 @@ void run(const IdleOptions& o, bool json) {
 
 void add_idle(CLI::App& app, const bool& json) {
   auto o = std::make_shared<IdleOptions>();
-  CLI::App* idle = app.add_subcommand("idle", "Memory of sessions and connections that do nothing");
+  CLI::App* idle =
+      app.add_subcommand("idle", "Measure the memory of idle sessions and connections");
   idle->add_option("--model", o->model, "Checkpoint directory")->capture_default_str();
-  idle->add_option("--slots", o->slots, "Of the server")->capture_default_str();
-  idle->add_option("--sessions", o->sessions, "To open")->capture_default_str();
-  idle->add_option("--connections", o->connections, "To open")->capture_default_str();
-  idle->add_option("--most-kib", o->most_kib, "Of each, beyond the state; more is an error")
+  idle->add_option("--slots", o->slots, "Slots of the server")->capture_default_str();
+  idle->add_option("--sessions", o->sessions, "Number to open")->capture_default_str();
+  idle->add_option("--connections", o->connections, "Number to open")->capture_default_str();
+  idle->add_option("--most-kib", o->most_kib,
+                   "Memory of each beyond its state, above which the "
+                   "program fails; KiB")
       ->capture_default_str();
   idle->callback([o, &json] { run(*o, json); });
 }

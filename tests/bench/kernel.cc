@@ -24,7 +24,7 @@ struct KernelOptions {
 };
 
 #if RECURVE_CUBLASLT
-// Beside a product of matrices: its rate, and how long cuBLASLt takes for it in this run.
+// For a product of matrices: its rate, and how long cuBLASLt takes for it in this run.
 void add_cublaslt(nlohmann::ordered_json& row, const Product& product, double seconds,
                   double least) {
   using Seconds = double (*)(const Product*, double);
@@ -67,17 +67,19 @@ void run(const KernelOptions& o, bool json) {
 
 void add_kernel(CLI::App& app, const bool& json) {
   auto options = std::make_shared<KernelOptions>();
-  CLI::App* kernel = app.add_subcommand("kernel", "Every op of a model's step, each alone");
+  CLI::App* kernel = app.add_subcommand("kernel", "Measure every op of a model's step alone");
   add_model_options(*kernel, options->model);
-  kernel->add_option("--ops", options->ops, "Only these, e.g. linear,mlstm")->delimiter(',');
+  kernel->add_option("--ops", options->ops, "Measure only these ops, e.g. linear,mlstm")
+      ->delimiter(',');
   kernel->add_option("--batch", options->batch, "Sequences, e.g. 1,8,64")->delimiter(',');
-  kernel->add_option("--rows", options->rows, "Tokens of each: 1 is a decode, more a prompt")
+  kernel
+      ->add_option("--rows", options->rows, "Tokens of each sequence: 1 is a decode, more a prompt")
       ->check(CLI::Range(1, 65536));
-  kernel->add_option("--bandwidth", options->bandwidth, "GB/s of the memory, for the floor");
-  kernel->add_option("--seconds", options->seconds, "To measure each op for");
+  kernel->add_option("--bandwidth", options->bandwidth, "Memory bandwidth for the floor; GB/s");
+  kernel->add_option("--seconds", options->seconds, "Time to measure each op; seconds");
 #if RECURVE_CUBLASLT
   kernel->add_flag("--cublaslt", options->cublaslt,
-                   "Beside products of matrices on the first GPU: cuBLASLt's time for them");
+                   "Also measure cuBLASLt's time for products of matrices, on the first GPU");
 #endif
   kernel->callback([options, &json] { run(*options, json); });
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""llama.cpp's llama-bench beside recurve-bench step, on a model of the same shape, in turns within one run.
+"""llama.cpp's llama-bench and recurve-bench step, on a model of the same shape, in turns within one run.
 
     tests/bench/llama_cpp.py [--config tests/configs/mamba-130m.json] [--bin build/release/bin] [--rounds 3]
 

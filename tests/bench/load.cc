@@ -94,10 +94,10 @@ void run(const LoadTimeOptions& o, bool json) {
 void add_load(CLI::App& app, const bool& json) {
   auto o = std::make_shared<LoadTimeOptions>();
   CLI::App* load =
-      app.add_subcommand("load", "Loading a checkpoint, with and without its fingerprint");
+      app.add_subcommand("load", "Measure loading a checkpoint, with and without its fingerprint");
   load->add_option("--model", o->model, "Checkpoint directory")->required();
-  load->add_option("--device", o->device, "To load it to")->capture_default_str();
-  load->add_option("--rounds", o->rounds, "Of one load with and one without")
+  load->add_option("--device", o->device, "Device to load it to")->capture_default_str();
+  load->add_option("--rounds", o->rounds, "Rounds of one load with and one without")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   load->callback([o, &json] { run(*o, json); });

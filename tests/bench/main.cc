@@ -1,4 +1,4 @@
-// recurve-bench: measures, and prints each number with the floor or the target beside it.
+// recurve-bench: measures, and prints each number next to the floor or the target.
 #include <cstdio>
 #include <exception>
 
@@ -10,7 +10,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", recurve::version_line("recurve-bench"),
                        "Print the version and the commit and exit");
   bool json = false;
-  app.add_flag("--json", json, "One JSON object a line instead of a table");
+  app.add_flag("--json", json, "Print one JSON object a line instead of a table");
   app.require_subcommand(1);
   app.fallthrough();
   recurve::bench::add_step(app, json);

@@ -1,5 +1,5 @@
-// recurve-bench overhead: what engine, doors and detokenisation cost by themselves. A model that
-// computes nothing is served to clients in this process, over real sockets.
+// recurve-bench overhead: what engine, frontends and detokenisation cost by themselves. A model
+// that computes nothing is served to clients in this process, over real sockets.
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 #include <malloc.h>
@@ -34,7 +34,7 @@ struct OverheadOptions {
   int paced_tokens = 300;  // of each stream, for the latency
   double step_ms = 5;      // of a paced step
   int open_streams = 3000;
-  std::vector<std::string> doors = {"grpc", "http"};
+  std::vector<std::string> frontends = {"grpc", "http"};
   // Of the server; empty: no TLS, no keys. Of the client: the key, and it trusts the certificate.
   std::string tls_cert, tls_key, keys, key_file;
   int rounds = 0;  // by turns without these and with them; 0: only as they are given
@@ -131,7 +131,7 @@ struct Outcome {
   double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }
 };
 
-// The whole server around the model, with the doors.
+// The whole server around the model, with the frontends.
 class Served {
  public:
   Served(const OverheadOptions& o, int streams, Clock::duration step)
@@ -207,8 +207,8 @@ class Served {
     return static_cast<double>(resident_bytes() - before) / streams;
   }
 
-  Outcome over(const std::string& door, int streams, int tokens) {
-    return door == "http" ? over_http(streams, tokens) : over_grpc(streams, tokens);
+  Outcome over(const std::string& frontend, int streams, int tokens) {
+    return frontend == "http" ? over_http(streams, tokens) : over_grpc(streams, tokens);
   }
 
  private:
@@ -250,17 +250,17 @@ class Served {
   std::thread thread_;
 };
 
-Outcome serve_streams(const OverheadOptions& o, const std::string& door, int streams, int tokens,
-                      Clock::duration step) {
+Outcome serve_streams(const OverheadOptions& o, const std::string& frontend, int streams,
+                      int tokens, Clock::duration step) {
   Served served(o, streams, step);
-  served.over(door, streams, std::min(tokens, 20));  // warm-up
+  served.over(frontend, streams, std::min(tokens, 20));  // warm-up
   const double cpu = cpu_seconds();
-  Outcome outcome = served.over(door, streams, tokens);
+  Outcome outcome = served.over(frontend, streams, tokens);
   outcome.cpu_seconds = cpu_seconds() - cpu;
   const int64_t wanted = int64_t{streams} * tokens;
   if (outcome.tokens == wanted) return outcome;
   throw std::runtime_error(
-      fmt::format("overhead: {} tokens came of {} over {}", outcome.tokens, wanted, door));
+      fmt::format("overhead: {} tokens came of {} over {}", outcome.tokens, wanted, frontend));
 }
 
 Clock::duration paced_step(const OverheadOptions& o) {
@@ -271,24 +271,24 @@ Clock::duration paced_step(const OverheadOptions& o) {
 struct Target {
   int tokens_per_second, median_us;
 };
-Target target_of(const std::string& door) {
-  return door == "http" ? Target{100'000, 150} : Target{60'000, 100};
+Target target_of(const std::string& frontend) {
+  return frontend == "http" ? Target{100'000, 150} : Target{60'000, 100};
 }
 
-void run_door(const OverheadOptions& o, const std::string& door, Report& report) {
-  const Target target = target_of(door);
-  const Outcome full = serve_streams(o, door, o.streams, o.tokens, Clock::duration(0));
+void run_frontend(const OverheadOptions& o, const std::string& frontend, Report& report) {
+  const Target target = target_of(frontend);
+  const Outcome full = serve_streams(o, frontend, o.streams, o.tokens, Clock::duration(0));
   report.add({{"bench", "overhead"},
-              {"door", door},
+              {"door", frontend},
               {"what", o.secured() ? "throughput, secured" : "throughput"},
               {"streams", o.streams},
               {"tok_per_s", full.tokens_per_second()},
               {"cpu_us_per_token", full.cpu_seconds / static_cast<double>(full.tokens) * 1e6},
               {"target", fmt::format(">= {}", target.tokens_per_second)}});
   for (const int streams : {1, o.streams}) {
-    const Outcome paced = serve_streams(o, door, streams, o.paced_tokens, paced_step(o));
+    const Outcome paced = serve_streams(o, frontend, streams, o.paced_tokens, paced_step(o));
     report.add({{"bench", "overhead"},
-                {"door", door},
+                {"door", frontend},
                 {"what", o.secured() ? "latency added, secured" : "latency added to a token"},
                 {"streams", streams},
                 {"tok_per_s", paced.tokens_per_second()},
@@ -301,16 +301,16 @@ void run_door(const OverheadOptions& o, const std::string& door, Report& report)
 // Medians of rounds, as a machine that is shared has better and worse seconds.
 struct Rounds {
   std::vector<double> tokens_per_second, cpu_us, one_stream_us;
-  void run(const OverheadOptions& o, const std::string& door) {
-    const Outcome full = serve_streams(o, door, o.streams, o.tokens, Clock::duration(0));
+  void run(const OverheadOptions& o, const std::string& frontend) {
+    const Outcome full = serve_streams(o, frontend, o.streams, o.tokens, Clock::duration(0));
     tokens_per_second.push_back(full.tokens_per_second());
     cpu_us.push_back(full.cpu_seconds / static_cast<double>(full.tokens) * 1e6);
-    const Outcome paced = serve_streams(o, door, 1, o.paced_tokens, paced_step(o));
+    const Outcome paced = serve_streams(o, frontend, 1, o.paced_tokens, paced_step(o));
     one_stream_us.push_back(median(paced.delays) * 1e6);
   }
-  void add_to(Report& report, const std::string& door, const std::string& what) const {
+  void add_to(Report& report, const std::string& frontend, const std::string& what) const {
     report.add({{"bench", "overhead"},
-                {"door", door},
+                {"door", frontend},
                 {"what", what},
                 {"tok_per_s", median(tokens_per_second)},
                 {"cpu_us_per_token", median(cpu_us)},
@@ -318,17 +318,17 @@ struct Rounds {
   }
 };
 
-void run_by_turns(const OverheadOptions& o, const std::string& door, Report& report) {
+void run_by_turns(const OverheadOptions& o, const std::string& frontend, Report& report) {
   Rounds plain, secured;
   for (int i = 0; i < o.rounds; ++i) {
-    plain.run(o.unsecured(), door);
-    secured.run(o, door);
+    plain.run(o.unsecured(), frontend);
+    secured.run(o, frontend);
   }
-  plain.add_to(report, door, "without keys and TLS");
-  secured.add_to(report, door, "with them");
+  plain.add_to(report, frontend, "without keys and TLS");
+  secured.add_to(report, frontend, "with them");
   const double least = median(secured.tokens_per_second) / median(plain.tokens_per_second);
   report.add({{"bench", "overhead"},
-              {"door", door},
+              {"door", frontend},
               {"what", "what they cost"},
               {"percent", 100 * (1 - least)},
               {"cpu_us_per_token", median(secured.cpu_us) - median(plain.cpu_us)},
@@ -350,13 +350,13 @@ void run(const OverheadOptions& o, bool json) {
   init_logging(LogLevel::kWarning, LogFormat::kText);
   recurve::allow_many_files();
   Report report(json);
-  for (const std::string& door : o.doors) {
+  for (const std::string& frontend : o.frontends) {
     if (o.rounds > 0) {
-      run_by_turns(o, door, report);
+      run_by_turns(o, frontend, report);
       continue;
     }
-    run_door(o, door, report);
-    if (door == "http" && o.open_streams > 0) run_open_streams(o, report);
+    run_frontend(o, frontend, report);
+    if (frontend == "http" && o.open_streams > 0) run_open_streams(o, report);
   }
 }
 
@@ -365,25 +365,31 @@ void run(const OverheadOptions& o, bool json) {
 void add_overhead(CLI::App& app, const bool& json) {
   auto o = std::make_shared<OverheadOptions>();
   CLI::App* overhead = app.add_subcommand(
-      "overhead", "Engine, doors and detokenisation around a model that computes nothing");
-  overhead->add_option("--tokenizer", o->tokenizer, "Model directory whose tokenizer to use")
+      "overhead",
+      "Measure engine, frontends and detokenization around a model that computes "
+      "nothing");
+  overhead->add_option("--tokenizer", o->tokenizer, "Use the tokenizer of this model directory")
       ->capture_default_str();
   overhead->add_option("--streams", o->streams, "Concurrent streams")->capture_default_str();
-  overhead->add_option("--tokens", o->tokens, "Of each stream")->capture_default_str();
-  overhead->add_option("--step-ms", o->step_ms, "Length of a step while latency is measured")
+  overhead->add_option("--tokens", o->tokens, "Tokens of each stream")->capture_default_str();
+  overhead
+      ->add_option("--step-ms", o->step_ms,
+                   "Length of a step while latency is measured; milliseconds")
       ->capture_default_str();
-  overhead->add_option("--open-streams", o->open_streams, "Whose memory is measured; 0: none")
+  overhead
+      ->add_option("--open-streams", o->open_streams,
+                   "Open streams whose memory is measured; 0: none")
       ->capture_default_str();
-  overhead->add_option("--door", o->doors, "grpc, http; both if not given")
+  overhead->add_option("--door", o->frontends, "Frontend to measure: grpc or http; default: both")
       ->check(CLI::IsMember({"grpc", "http"}));
   overhead->add_option("--tls-cert", o->tls_cert,
-                       "For \"localhost\", signed by itself; grpc alone");
-  overhead->add_option("--tls-key", o->tls_key, "Its key");
-  overhead->add_option("--keys", o->keys, "File of keys; grpc alone");
-  overhead->add_option("--key-file", o->key_file, "The client's key");
+                       "Self-signed certificate for \"localhost\"; grpc only");
+  overhead->add_option("--tls-key", o->tls_key, "Key of --tls-cert");
+  overhead->add_option("--keys", o->keys, "File of keys; grpc only");
+  overhead->add_option("--key-file", o->key_file, "File with the client's key");
   overhead
       ->add_option("--rounds", o->rounds,
-                   "So many by turns without keys and TLS and with them; medians")
+                   "Rounds in turns without keys and TLS and with them; prints medians")
       ->capture_default_str();
   overhead->callback([o, &json] { run(*o, json); });
 }

@@ -181,7 +181,7 @@ std::vector<TracePrompt> prompts_of(const std::string& path) {
 // A block stands for a token, with a grid of one.
 void replay(const PrefixOptions& o, Report& report) {
   const auto prompts = prompts_of(o.trace);
-  constexpr int64_t kState = int64_t{1} << 30;  // beside which the tree weighs nothing
+  constexpr int64_t kState = int64_t{1} << 30;  // compared to which the tree weighs nothing
   for (const int64_t states : o.states) {
     PrefixIndex index({.bytes = states * kState + kState / 2, .state_bytes = kState});
     const StateImage image = std::make_shared<const std::vector<StatePiece>>();
@@ -215,18 +215,20 @@ void replay(const PrefixOptions& o, Report& report) {
 void add_prefix(CLI::App& app, const bool& json) {
   auto o = std::make_shared<PrefixOptions>();
   CLI::App* prefix = app.add_subcommand(
-      "prefix", "Prompts that begin as others did: time to the first token, or a trace's hits");
+      "prefix",
+      "Measure prompts with a cached prefix: time to the first token, or the hits of a "
+      "trace");
   add_model_options(*prefix, o->model);
   prefix->add_option("--tokens", o->tokens, "Lengths of prompts")->capture_default_str();
   prefix->add_option("--rounds", o->rounds, "Prompts of each length")->capture_default_str();
   CLI::Option* folder = prefix->add_option(
-      "--folder", o->folder, "States go to a disk too: a folder on it, for files that go again");
-  prefix->add_option("--many", o->many, "Only time a start with so many states in the folder")
+      "--folder", o->folder, "Also store states on disk, in this folder; the files are deleted");
+  prefix->add_option("--many", o->many, "Only measure a start with this many states in the folder")
       ->needs(folder);
   prefix->add_option(
       "--trace", o->trace,
-      "Count the hits of a trace instead: JSON lines with hash_ids, one a 512 tokens");
-  prefix->add_option("--states", o->states, "That there is room for, with --trace")
+      "Count the hits of a trace instead: JSON lines with hash_ids, one for 512 tokens");
+  prefix->add_option("--states", o->states, "Capacity in states, with --trace")
       ->capture_default_str();
   prefix->callback([o, &json] {
     Report report(json);

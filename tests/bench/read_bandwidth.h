@@ -18,7 +18,7 @@ namespace recurve::bench {
 
 // The rate at which so many threads together read memory that no cache holds and that lies in pages
 // as large as those of weights. It changes from second to second where others use the same memory,
-// so it is measured beside each row.
+// so it is measured with each row.
 class ReadBandwidth {
  public:
   // threads: 0: one a core.

@@ -177,7 +177,7 @@ std::vector<std::string> names() {
 }
 
 // A prompt of random rows: values about 1, and log decays about -0.1, as gates of trained models
-// make them. A row of log decays follows, for what a cell has of its own.
+// make them. A row of log decays follows, for what only one cell has.
 class Prompt {
  public:
   Prompt(const Options& o, const Cell& cell, Backend& backend)
@@ -306,30 +306,32 @@ void add_recurrence(CLI::App& app, const bool& json) {
   CLI::App* command = app.add_subcommand("recurrence", "Measure a recurrence alone, over a prompt");
   command->add_option("--device", options->device, "cpu, cuda:N or reference")
       ->capture_default_str();
-  command->add_option("--cells", options->cells, "Recurrences, separated by commas")
+  command->add_option("--cells", options->cells, "Recurrences to measure, separated by commas")
       ->delimiter(',')
       ->check(CLI::IsMember(names()))
       ->capture_default_str();
   const CLI::Range positive(1, 1 << 20);
   command->add_option("--heads", options->heads, "Heads")->check(positive)->capture_default_str();
-  command->add_option("--keys", options->keys, "Of a head")->check(positive)->capture_default_str();
-  command->add_option("--values", options->values, "Of a head")
+  command->add_option("--keys", options->keys, "Number of each head")
       ->check(positive)
       ->capture_default_str();
-  command->add_option("--channels", options->channels, "Of rg_lru and linear_recurrence")
+  command->add_option("--values", options->values, "Number of each head")
       ->check(positive)
       ->capture_default_str();
-  command->add_option("--tokens", options->tokens, "Of each sequence")
+  command->add_option("--channels", options->channels, "Channels of rg_lru and linear_recurrence")
       ->check(positive)
       ->capture_default_str();
-  command->add_option("--sequences", options->sequences, "At once")
+  command->add_option("--tokens", options->tokens, "Tokens of each sequence")
+      ->check(positive)
+      ->capture_default_str();
+  command->add_option("--sequences", options->sequences, "Number at once")
       ->check(positive)
       ->capture_default_str();
   command->add_option("--chunk", options->chunk, "Rows of a chunk")
       ->check(positive)
       ->capture_default_str();
-  command->add_option("--bandwidth", options->bandwidth, "GB/s of the memory, for the floor");
-  command->add_option("--seconds", options->seconds, "To measure each for");
+  command->add_option("--bandwidth", options->bandwidth, "Memory bandwidth for the floor; GB/s");
+  command->add_option("--seconds", options->seconds, "Time to measure each; seconds");
   command->callback([options, &json] { run(*options, json); });
 }
 

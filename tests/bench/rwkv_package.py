@@ -1,4 +1,4 @@
-"""BlinkDL's package `rwkv` on a CPU, to put beside `recurve-bench step --config CONFIG --random`: milliseconds of a
+"""BlinkDL's package `rwkv` on a CPU, to compare with `recurve-bench step --config CONFIG --random`: milliseconds of a
 decode and of a prompt, of one stream, with random weights of the config's shapes. The median of several; the first,
 in which PyTorch compiles, does not count.
 

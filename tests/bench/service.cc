@@ -105,12 +105,12 @@ void run(const ServiceOptions& o, bool json) {
 void add_service(CLI::App& app, const bool& json) {
   auto o = std::make_shared<ServiceOptions>();
   CLI::App* service =
-      app.add_subcommand("service", "The real server: start, first token, rates, memory");
+      app.add_subcommand("service", "Measure the real server: start, first token, rates, memory");
   service->add_option("--model", o->model, "Checkpoint directory")->capture_default_str();
   service->add_option("--device", o->device, "cpu, reference or cuda:N")->capture_default_str();
-  service->add_option("--slots", o->slots, "And streams at once")->capture_default_str();
-  service->add_option("--prompt", o->prompt, "Tokens")->capture_default_str();
-  service->add_option("--tokens", o->tokens, "To generate")->capture_default_str();
+  service->add_option("--slots", o->slots, "Slots, and streams at once")->capture_default_str();
+  service->add_option("--prompt", o->prompt, "Tokens of the prompt")->capture_default_str();
+  service->add_option("--tokens", o->tokens, "Tokens to generate")->capture_default_str();
   service->callback([o, &json] { run(*o, json); });
 }
 

@@ -26,7 +26,7 @@ inline void open_session(AdmissionQueue& queue, const std::string& name, Durabil
   CHECK(opened.get_future().get().reason == EndReason::kDone);
 }
 
-// A server without doors, over a folder.
+// A server without frontends, over a folder.
 class SessionServer {
  public:
   static constexpr int kMostTogether = 128;  // requests

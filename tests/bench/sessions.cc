@@ -29,7 +29,7 @@ struct SessionsOptions {
   int many = 0;
 };
 
-// Three sessions and one slot: whoever is asked makes another leave.
+// Three sessions and one slot: a request to one moves another out.
 class Talkers {
  public:
   explicit Talkers(AdmissionQueue& queue) : queue_(queue) {
@@ -215,16 +215,23 @@ void run(const SessionsOptions& o, bool json) {
 void add_sessions(CLI::App& app, const bool& json) {
   auto o = std::make_shared<SessionsOptions>();
   CLI::App* sessions = app.add_subcommand(
-      "sessions", "Streams while sessions' states leave their slots and come back");
+      "sessions", "Measure streams while states of sessions leave their slots and return");
   add_model_options(*sessions, o->model);
-  sessions->add_option("--streams", o->streams, "That decode all the time")->capture_default_str();
-  sessions->add_option("--seconds", o->seconds, "To measure streams for, each time; 0: not")
+  sessions->add_option("--streams", o->streams, "Streams that decode all the time")
       ->capture_default_str();
-  sessions->add_option("--rounds", o->rounds, "Without and with moves, by turns")
+  sessions
+      ->add_option("--seconds", o->seconds,
+                   "Time to measure streams in each round; seconds; 0: not "
+                   "measured")
+      ->capture_default_str();
+  sessions->add_option("--rounds", o->rounds, "Rounds without and with moves, in turns")
       ->capture_default_str();
   CLI::Option* folder = sessions->add_option(
-      "--folder", o->folder, "States move on to a disk: a folder on it, for files that go again");
-  sessions->add_option("--many", o->many, "Only time a start with so many sessions in the folder")
+      "--folder", o->folder, "Move states to disk, in this folder; the files are deleted");
+  sessions
+      ->add_option("--many", o->many,
+                   "Only measure a start with this many sessions in the "
+                   "folder")
       ->needs(folder);
   sessions->callback([o, &json] {
     o->model.random = o->model.model.empty();

@@ -74,7 +74,8 @@ void measure_together(SessionServer& server, int rounds, const SessionRow& row) 
       static_cast<double>(rounds) * kTogether / static_cast<double>(syncs), "", ">= 20");
 }
 
-// The same commits beside prompts that come for the first time, and whose states are kept or not.
+// The same commits concurrent with prompts that come for the first time, and whose states are kept
+// or not.
 void measure_beside_prefixes(SessionServer& server, int rounds, const SessionRow& row) {
   int32_t id = 0;
   const auto ask = [&](PrefixWish wish) {
@@ -91,8 +92,8 @@ void measure_beside_prefixes(SessionServer& server, int rounds, const SessionRow
     use.push_back(ask(PrefixWish::kUse));
     added.push_back(ask(PrefixWish::kUseAndKeep) - use.back());
   }
-  row(fmt::format("the same beside {} new prompts of {} tokens", kBeside, kPrompt),
-      1e3 * median(use), "ms");
+  row(fmt::format("the same with {} new prompts of {} tokens", kBeside, kPrompt), 1e3 * median(use),
+      "ms");
   row("more where these leave their states", 1e3 * median(std::move(added)), "ms");
   row("states of theirs that were written meanwhile, a round",
       static_cast<double>(server.records() - before) / rounds, "");

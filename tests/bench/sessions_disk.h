@@ -39,8 +39,8 @@ struct SessionRow {
   }
 };
 
-// Whether files are sealed, as with recurve-server's --state-keys, with keys that are made beside
-// the folder.
+// Whether files are sealed, as with recurve-server's --state-keys, with keys that are created next
+// to the folder.
 enum class Sealed { kNo, kYes };
 #if RECURVE_SERVER
 inline constexpr bool kCanSeal = true;
@@ -50,7 +50,7 @@ inline constexpr bool kCanSeal = false;
 std::unique_ptr<FileSystem> open_bench_folder(const std::filesystem::path& path, Sealed sealed);
 
 // Sessions of that model whose states are in a folder: what commits take, and how long a state is
-// on its way from there to a token; beside what the machine's disk and memory do with as many
+// on its way from there to a token; next to what the machine's disk and memory do with as many
 // bytes.
 void measure_disk(const Model& model, Backend& backend, const std::string& folder, int rounds,
                   Report& report);

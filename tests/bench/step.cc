@@ -208,30 +208,32 @@ void run(const StepOptions& o, bool json) {
 
 void add_step(CLI::App& app, const bool& json) {
   auto options = std::make_shared<StepOptions>();
-  CLI::App* step = app.add_subcommand("step", "One step of a model, without a server");
+  CLI::App* step = app.add_subcommand("step", "Measure a step of a model, without a server");
   add_model_options(*step, options->model);
   options->sampling.temperature = 0;
-  step->add_option("--temperature", options->sampling.temperature, "Of sampling; 0: greedy");
-  step->add_option("--top-p", options->sampling.top_p, "Of sampling");
-  step->add_flag("!--no-sampling", options->sampled, "Logits are all that is computed");
-  step->add_option("--top-k", options->sampling.top_k, "Of sampling");
+  step->add_option("--temperature", options->sampling.temperature,
+                   "Temperature of sampling; 0: greedy");
+  step->add_option("--top-p", options->sampling.top_p,
+                   "Sample from the most likely ids with this probability");
+  step->add_flag("!--no-sampling", options->sampled, "Compute logits only");
+  step->add_option("--top-k", options->sampling.top_k, "Sample from this many most likely ids");
   step->add_option("--batch", options->batch, "Sequences, e.g. 1,8,64")->delimiter(',');
-  step->add_option("--rows", options->rows, "Tokens of each: 1 is a decode, more a prompt")
+  step->add_option("--rows", options->rows, "Tokens of each sequence: 1 is a decode, more a prompt")
       ->check(CLI::Range(1, 65536));
   step->add_option(
           "--rows-per-step", options->rows_per_step,
-          "How many of a sequence's rows one step takes, as a server's option of this name "
-          "bounds them; what is printed is of all its steps. 0: all")
+          "Rows of a sequence in one step, as recurve-server's flag of this name; the figures "
+          "are of all its steps; 0: all")
       ->check(CLI::NonNegativeNumber);
-  step->add_flag("--ops", options->ops, "Also what each op takes where it stands; cpu");
-  step->add_flag("!--no-graph", options->recorded, "Queue every op anew instead of a CUDA graph");
+  step->add_flag("--ops", options->ops, "Also print the time of each op within the step; cpu only");
+  step->add_flag("!--no-graph", options->recorded, "Launch every op instead of a CUDA graph");
 #ifdef RECURVE_KERNEL_TRACE
   step->add_flag("--kernel-trace", options->kernel_trace,
-                 "Also what each kernel costs where it stands");
+                 "Also print the time of each kernel within the step");
 #endif
   step->add_option("--bandwidth", options->bandwidth,
-                   "GB/s of the memory, for the floor; cpu: measured");
-  step->add_option("--seconds", options->seconds, "To measure each row for");
+                   "Memory bandwidth for the floor; GB/s; default on a CPU: measured");
+  step->add_option("--seconds", options->seconds, "Time to measure each row; seconds");
   step->callback([options, &json] { run(*options, json); });
 }
 

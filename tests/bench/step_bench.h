@@ -41,7 +41,7 @@ struct ModelOptions {
 inline void add_activations(CLI::App& command, ActivationType& activations) {
   takes_names<ActivationType>(
       command.add_option("--activations", activations,
-                         "Narrowest type that linear layers of the CPU may round to"),
+                         "Narrowest type to which linear layers of the CPU may round their inputs"),
       {{"f32", ActivationType::kF32},
        {"bf16", ActivationType::kBF16},
        {"int8", ActivationType::kInt8}});
@@ -49,17 +49,17 @@ inline void add_activations(CLI::App& command, ActivationType& activations) {
 
 inline void add_model_options(CLI::App& command, ModelOptions& options) {
   command.add_option("--model", options.model, "Checkpoint directory");
-  command.add_option("--config", options.config,
-                     "config.json of a model to fill with random weights");
-  command.add_flag("--random", options.random, "Random weights for --config");
+  command.add_option("--config", options.config, "Use this config.json with random weights");
+  command.add_flag("--random", options.random, "Use random weights for --config");
   command.add_option("--device", options.device, "cpu, cuda:N or reference")->capture_default_str();
-  command.add_option("--threads", options.threads, "Of the CPU backend; 0: one a core");
+  command.add_option("--threads", options.threads,
+                     "Threads of the CPU backend; 0: one for each core");
   command.add_option("--weights", options.weights, "Format of the weights: auto, bf16, int8, ...")
       ->capture_default_str();
   command.add_option("--head-weights", options.head_weights,
-                     "Of the embedding and the head; default: as --weights");
+                     "Format of the embedding and the head; default: as --weights");
   add_activations(command, options.activations);
-  command.add_flag("--bf16-state", options.bf16_state, "States that are matrices in bf16");
+  command.add_flag("--bf16-state", options.bf16_state, "Store matrix states in bf16");
 }
 
 // Sequences that each bring `rows` tokens, all at once or, where rows_per_step is less, so many to

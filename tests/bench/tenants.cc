@@ -1,5 +1,5 @@
-// recurve-bench tenants: what a tenant that asks for little waits for beside one that always wants
-// more than there is, in the engine alone: no door, no text and no load generator take the cores.
+// recurve-bench tenants: what a light tenant waits for while another always wants more than there
+// is, in the engine alone: no frontend, no text and no load generator take the cores.
 #include "server/identity/tenants.h"
 
 #include <semaphore>
@@ -121,8 +121,8 @@ Times ask_light(TenantsEngine& engine, const TenantsOptions& o) {
   return times;
 }
 
-void add_row(Report& report, const char* beside, const Times& times, double heavy_answers) {
-  nlohmann::ordered_json row = {{"bench", "tenants"}, {"beside", beside}};
+void add_row(Report& report, const char* load, const Times& times, double heavy_answers) {
+  nlohmann::ordered_json row = {{"bench", "tenants"}, {"load", load}};
   const auto add = [&](const std::string& name, const std::vector<double>& seconds) {
     row[name + "_p50_ms"] = 1e3 * quantile(seconds, 0.5);
     row[name + "_p99_ms"] = 1e3 * quantile(seconds, 0.99);
@@ -141,13 +141,13 @@ void run(const TenantsOptions& o, bool json) {
   Report report(json);
   TenantsEngine engine(*model, *backend, o);
   ask_light(engine, {.rate = o.rate, .seconds = 1});
-  add_row(report, "nobody", ask_light(engine, o), 0);
+  add_row(report, "none", ask_light(engine, o), 0);
   Flood flood(engine, o);
   std::this_thread::sleep_for(std::chrono::seconds(2));
   const int before = flood.answers();
   const auto began = Clock::now();
-  const Times beside = ask_light(engine, o);
-  add_row(report, "flood", beside,
+  const Times loaded = ask_light(engine, o);
+  add_row(report, "flood", loaded,
           (flood.answers() - before) / seconds_between(began, Clock::now()));
 }
 
@@ -156,12 +156,12 @@ void run(const TenantsOptions& o, bool json) {
 void add_tenants(CLI::App& app, const bool& json) {
   auto o = std::make_shared<TenantsOptions>();
   CLI::App* tenants = app.add_subcommand(
-      "tenants", "A tenant that asks for little beside one that floods, without a server");
+      "tenants", "Measure the wait of a light tenant while another floods, without a server");
   add_model_options(*tenants, o->model);
-  tenants->add_option("--slots", o->slots, "Of the engine");
-  tenants->add_option("--step-ms", o->step_ms, "As the server's --tpot-ms");
-  tenants->add_option("--rate", o->rate, "Requests a second of who asks for little");
-  tenants->add_option("--seconds", o->seconds, "To measure each row for");
+  tenants->add_option("--slots", o->slots, "Slots of the engine");
+  tenants->add_option("--step-ms", o->step_ms, "As recurve-server's --tpot-ms; milliseconds");
+  tenants->add_option("--rate", o->rate, "Requests a second of the light tenant");
+  tenants->add_option("--seconds", o->seconds, "Time to measure each row; seconds");
   tenants->callback([o, &json] { run(*o, json); });
 }
 

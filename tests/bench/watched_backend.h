@@ -66,7 +66,7 @@ class WatchedBackend : public Backend {
       calls_->push_back({name, implementation_for(args), cost_of(args), took.count(),
                          [args, of = op](Stream& again) { of(args, again); }});
     }
-    // Formats of weights have implementations of their own.
+    // Formats of weights have separate implementations.
     static const char* implementation_for([[maybe_unused]] const Args& args) {
       if constexpr (requires { op.packed; }) {
         if (args.W.format != nullptr) return op.find(args.W.format)->implementation;

@@ -111,7 +111,7 @@ TEST(OptionsTest, AVariableOfNoFlagIsRefused) {
   const Variable typo("RECURVE_SERVER_SLOT", "4");
   const Parsed parsed = parse({});
   EXPECT_EQ(parsed.status, 2);
-  EXPECT_THAT(parsed.said, HasSubstr("RECURVE_SERVER_SLOT: no flag has that variable"));
+  EXPECT_THAT(parsed.said, HasSubstr("RECURVE_SERVER_SLOT: no flag has this variable"));
 }
 
 TEST(OptionsTest, WhatKubernetesMakesOfAServicesNameIsNoFlag) {

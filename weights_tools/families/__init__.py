@@ -1,4 +1,4 @@
-"""Model families: Config, names, shapes and costs in one module each; PyTorch parts beside."""
+"""Model families: Config, names, shapes and costs in one module each; PyTorch parts in other modules."""
 
 import dataclasses
 import importlib

@@ -1,4 +1,4 @@
-"""Language models of recurrent cells (model_type "rnn", a format of our own: nobody has a public one).
+"""Language models of recurrent cells (model_type "rnn", a format of this project: there is no public one).
 
 config.json: cell ("elman", "lstm", "gru": PyTorch's; "flash_gru": the FlashRNN paper's; "slstm"),
 block ("plain": cells stacked as by nn.LSTM; "pre_norm": x += cell(norm x), x += SwiGLU(norm x), and

@@ -1,7 +1,7 @@
 #pragma once
 #include "kernels/kernels.h"
 
-// Linear layers of the formats of weights that have some of their own here.
+// Linear layers of the weight formats that have their own implementation here.
 namespace recurve::cpu {
 
 void run_int8(const LinearArgs& args, Stream& stream);

@@ -8,7 +8,7 @@
 // D_i the sum of d_i q, t the sum of x, and m in int4 alone; each multiplication is rounded
 // together with the addition of its product.
 //
-// A single row has its digits beside each other as what the instruction takes for four rows. As
+// A single row has its digits next to each other as what the instruction takes for four rows. As
 // sums are exact, bits do not depend on it.
 #include <hwy/base.h>
 
@@ -95,7 +95,7 @@ using GroupSums = int32_t[kDigits][kOutputs * kLanes];
 // there holds a tile up.
 constexpr int64_t kTilesAhead = 3;
 
-// What a thread computes in. Where there are less rows than lanes, lanes beside them are what was
+// What a thread computes in. Where there are less rows than lanes, the remaining lanes are what was
 // there before.
 struct Memory {
   alignas(64) std::byte tiles[kTilesAhead + 1][kTileBytes];

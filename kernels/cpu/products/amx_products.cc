@@ -149,8 +149,8 @@ HWY_INLINE void add_columns(const WeightTiles& w, const std::byte* const (&x)[2]
 }
 
 // Sums that have left their registers and go into y, four rows of a tile at a time, while the next
-// ones are made: what multiplies tiles works beside what turns them over, and y, which comes from
-// far, is not waited for.
+// ones are made: what multiplies tiles works concurrently with what turns them over, and y, which
+// comes from far, is not waited for.
 template <int PARTS>
 class StoredTiles {
  public:

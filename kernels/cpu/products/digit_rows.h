@@ -90,7 +90,7 @@ HWY_INLINE __m512i in_order(__m512i turned) {
 
 // Up to kRows rows of x, in bytes: (K / kGroup, kDigits, kQuads, rows, 4), of a single row
 // (K / kGroup, kQuads, kDigits, 4), and zeros where a group has no more columns. Then the units of
-// the digits, (K / kGroup, rows), and likewise the sums of x.
+// the digits, (K / kGroup, rows), and the sums of x in the same order.
 template <class Format>
 void split_rows(const float* x, int64_t K, int64_t rows, std::byte* to) {
   const auto some = static_cast<__mmask16>((1u << rows) - 1);

@@ -6,7 +6,7 @@
 
 namespace recurve::cpu {
 
-// Products on AVX-512 and what the machine has or lacks beside it. Null: it lacks it, or AVX-512 is
+// Products on AVX-512 and what else the machine has or lacks. Null: it lacks it, or AVX-512 is
 // not to be used.
 inline const LinearProducts* where_possible(const LinearProducts& products, bool has_others) {
   return (hwy::SupportedTargets() & HWY_AVX3) != 0 && has_others ? &products : nullptr;

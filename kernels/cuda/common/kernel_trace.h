@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <vector>
 
-// In builds with RECURVE_KERNEL_TRACE kernels write down when they came and when all before them
+// In builds with RECURVE_KERNEL_TRACE kernels record when they came and when all before them
 // had ended, in wait_for_previous(): what lies between two such ends is what a kernel costs where
 // it stands, with all that overlaps and all that is not in a cache. `recurve-bench step
 // --kernel-trace`.

@@ -12,8 +12,8 @@ namespace recurve::cuda {
 // A stream of one device. Its work is queued by one thread at a time.
 class CudaStream : public Stream {
  public:
-  // What its work may be. A stream for copies has no memory for kernels, and whoever waits for it
-  // sleeps, where others spin to be sooner awake.
+  // What its work may be. A stream for copies has no memory for kernels, and a thread that waits
+  // for it sleeps, where others spin to be sooner awake.
   enum class Use { kAll, kCopies };
 
   explicit CudaStream(int device, Use use = Use::kAll);

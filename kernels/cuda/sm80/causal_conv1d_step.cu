@@ -36,7 +36,8 @@ struct WarpState {
   __device__ void to_memory(float4 (&flat)[kPast]) const { exchange(flat, 1, kPast, kWarpSize, 1); }
 
  private:
-  // Value j of a lane is written where j is `in` and the lane `in_lane` apart, and read likewise.
+  // Value j of a lane is written where j is `in` and the lane `in_lane` apart, and read in the same
+  // way.
   __device__ void exchange(float4 (&flat)[kPast], int in, int in_lane, int out,
                            int out_lane) const {
 #pragma unroll

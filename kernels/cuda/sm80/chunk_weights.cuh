@@ -18,7 +18,8 @@ __device__ inline float sum_back(const float* g, int last, int first) {
   return sum;
 }
 
-// What rows of a block of L rows weigh beside their products, where a head has one decay a row.
+// What rows of a block of L rows weigh in addition to their products, where a head has one decay a
+// row.
 struct RowDecays {
   const float* g;       // (L) its logarithm
   const float* weight;  // (L) what the row's key is multiplied by

@@ -28,7 +28,7 @@ struct Shape {
   static constexpr int kWarps = kAside * kParts, kThreads = kWarps * kWarpSize;
   static constexpr int kColumns = kWidth * kAside;
   static constexpr int kRowPitch = kKeys + 8;                     // no two lanes share a bank
-  static constexpr int kPitch = kColumns + 8;                     // likewise
+  static constexpr int kPitch = kColumns + 8;                     // the same
   static constexpr int kEach = kDeltaRows * kColumns / kThreads;  // rows of a thread, of a column
 };
 // Twice the warps of half the keys are slower: there is more to add up and to bring.

@@ -13,8 +13,8 @@ namespace recurve::cuda::sm80 {
 
 constexpr int kDeltaRows = 32;
 
-// What a block of rows needs beside its rows, a head. With S before the block, and its rows in two
-// halves,
+// What a block of rows needs in addition to its rows, a head. With S before the block, and its rows
+// in two halves,
 //   X_t = v_t - e_t k_t S     U = M X of the first half
 //   X_t -= (M U)_t of the other half, and U = M X of it
 //   o_t = read_t q_t S + sum_{j <= t} P_tj u_j     S+ = F S + K^T (w U)

@@ -6,7 +6,7 @@
 // The step form, with the state in registers from the first row of a sequence to its last. Columns
 // of a state know nothing of each other, so a warp has some of them with all keys, and the sums
 // over keys stay inside it: a thread has four columns of some keys. The order of the sums follows
-// from the sizes of a head alone, whatever a sequence's rows are computed beside.
+// from the sizes of a head alone, whatever else is computed with a sequence's rows.
 namespace recurve::cuda::sm80 {
 
 // How a warp stands over a state: kWidth threads side by side, four columns each, and above each
@@ -133,7 +133,7 @@ struct DeltaRow {
   const float* k;
   const float* q;
   const float* decays;  // exp(g) of each key, with decays of channels
-  const float* faded;   // likewise, and times k
+  const float* faded;   // the same, and times k
   float4 v;             // of the thread's columns
   float decay;          // exp(g) of the head, or 1
   float beta;

@@ -245,13 +245,13 @@ void launch(const DeltaRuleArgs& a, bool last_rows, Stream& stream) {
                                        static_cast<int>(shared_bytes<Shape, kChannels>(kMostRows))),
                   "delta_rule");
   // Where more blocks than run at once stream through states, loads on their way take the cache.
-  const bool beside =
+  const bool concurrent =
       rows > 1 || blocks <= Shape::kBlocks * static_cast<CudaStream&>(stream).multiprocessors();
   launch_early(stream, "delta_rule", kernel,
                {.grid = static_cast<unsigned>(blocks),
                 .threads = Shape::kThreads,
                 .shared = shared,
-                .carveout = beside ? cudaSharedmemCarveoutMaxShared : 25},
+                .carveout = concurrent ? cudaSharedmemCarveoutMaxShared : 25},
                a, last_rows, tiles, rows,
                outgrows_cache<T>(int64_t{a.seqs.num_seqs} * a.H * a.DK * a.DV));
 }

@@ -19,7 +19,7 @@ static_assert(kDeltaRows == kWarpSize && kWarps * 16 == 2 * kDeltaRows);
 // two lanes that read a tile share a bank.
 int pitch_of(int DK) { return ceil_div(DK, kWarpSize) * kWarpSize + 4; }
 
-// What a block shares beside its queries and keys.
+// What a block shares in addition to its queries and keys.
 struct alignas(16) Shared {
   float A[kDeltaRows][kPitch];
   float P[kDeltaRows][kPitch];

@@ -1,4 +1,4 @@
-// The chunk form. Where channels have decays of their own, queries and keys get theirs before they
+// The chunk form. Where each channel has a decay, queries and keys get theirs before they
 // are multiplied: the queries since the start of their block of rows, the keys up to its end, so
 // that no exponent is positive.
 #include "kernels/cuda/common/dependency.cuh"

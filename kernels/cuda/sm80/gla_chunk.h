@@ -8,7 +8,7 @@ namespace recurve::cuda::sm80 {
 size_t bytes_of_gla_block(const GlaArgs& args);
 
 // All chunks of two rows or more, by tiles with products in bf16: false, and nothing is done, where
-// heads do not fill tiles or channels have decays of their own.
+// heads do not fill tiles or each channel has a decay.
 bool gla_tiles(const GlaArgs& args, Stream& stream);
 
 // Does the same for any heads, with products exact to 2^-23.

@@ -39,7 +39,7 @@ struct Shared {
   float* z;     // (keys)
   float* sets;
   int keys;      // DK, rounded up to whole tiles of each part
-  bool decays;   // the keys have decays of their own
+  bool decays;   // each key has a decay
   int set_step;  // floats from a set to the next, or 0: there is one
   __host__ __device__ Shared(float* memory, int DK, bool own_decays, bool twice)
       : sums(memory),

@@ -15,7 +15,7 @@
 // of a sequence follow one another.
 namespace recurve::cuda::sm80 {
 
-// What a block of rows needs beside its rows, a head: with S before the block,
+// What a block of rows needs in addition to its rows, a head: with S before the block,
 //   o_t = e_t q_t S + sum_{j <= t} P_tj v_j      S+ = F S + sum_j w_j k_j v_j^T
 // Rows that the block lacks have zeros.
 struct BlockWeights {

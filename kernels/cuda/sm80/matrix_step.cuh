@@ -239,10 +239,10 @@ void launch_matrix_steps(const char* op, const Cell& cell, Stream& stream) {
   const auto& a = cell.a;
   const int tiles = ceil_div(a.DV, Shape::kColumns), blocks = a.seqs.num_seqs * a.H * tiles;
   // Percent: what several blocks need. Where all of them run at once more is won by the kernels
-  // around them running beside, if what comes next is not in this one.
+  // around them running concurrently, if what comes next is not in this one.
   const int at_once = Shape::kBlocks * static_cast<CudaStream&>(stream).multiprocessors();
-  const bool beside = cell.done == nullptr && blocks <= at_once;
-  const int carveout = beside ? cudaSharedmemCarveoutMaxShared : 25;
+  const bool concurrent = cell.done == nullptr && blocks <= at_once;
+  const int carveout = concurrent ? cudaSharedmemCarveoutMaxShared : 25;
   const bool vector = a.DV % (4 * Shape::kQuads) == 0;
   auto kernel = vector ? matrix_step_kernel<T, Shape, true, false, false, false, Cell>
                        : matrix_step_kernel<T, Shape, false, false, false, false, Cell>;

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads)
   if (thread == 0) state = now;
 }
 
-// What rows of a block of L rows weigh beside their products: relative to the stabiliser.
+// What rows of a block of L rows weigh in addition to their products: relative to the stabiliser.
 struct Weighing {
   const float *lf, *i;  // (L)
   const float* m;       // (L) after each row

@@ -54,7 +54,7 @@ struct StepCell {
     if (!gates) return;
     for (int64_t row = rows.first; row < rows.end; ++row) norm_and_gate(gate, row, head);
   }
-  // A cluster makes them likewise, each block its columns.
+  // A cluster makes them in the same way, each block its columns.
   static constexpr bool kClusters = true;
   bool clusters() const { return gates; }
   struct Ahead {

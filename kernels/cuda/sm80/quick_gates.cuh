@@ -2,7 +2,7 @@
 #include "kernels/cuda/sm80/quick_silu.cuh"
 
 // Gates by the hardware's own functions and without branches, so that those of a channel are
-// computed beside each other: some units in the last place of fp32, of 1 where sigmoid is small.
+// computed next to each other: some units in the last place of fp32, of 1 where sigmoid is small.
 namespace recurve::cuda::sm80 {
 
 __device__ inline float quick_sigmoid(float x) {

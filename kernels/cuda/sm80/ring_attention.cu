@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   const Places values = places_of(a, row, block.key_head, a.ring_v, a.v, a.v_stride);
   for (int channel = 0; channel < a.D; channel += kChannels) {
-    __syncthreads();  // weights are there, and nobody reads what is in the place of the sums
+    __syncthreads();  // weights are there, and no thread reads what is in the place of the sums
     float4 sums[kHeads][kFours] = {};
     add_values<kHeads, kPitch, kVector>(sums, a, values, begin, first, end, channel + 4 * lane,
                                         weights);

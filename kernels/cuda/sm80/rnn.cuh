@@ -15,7 +15,7 @@ __device__ inline int gates_at(const RnnArgs& a) {
 // Like std::min(a, b), it keeps a where one of them is NaN.
 __device__ inline float min_of(float a, float b) { return b < a ? b : a; }
 
-// The state of one channel beside h.
+// The state of one channel in addition to h.
 struct RnnChannel {
   float c, n, m;
 };

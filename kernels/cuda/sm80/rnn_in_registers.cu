@@ -1,5 +1,5 @@
 // One launch for all rows: a block keeps the matrices of a head in registers and the outputs of a
-// few sequences in shared memory. Four threads beside each other have four rows of a gate's matrix,
+// few sequences in shared memory. Four adjacent threads have four rows of a gate's matrix,
 // a quarter of each, so that what they read of the outputs serves four products.
 #include <algorithm>
 

@@ -4,8 +4,8 @@
 // Products of bf16 weights and the outputs h of recurrent cells on the tensor cores.
 //
 // A value of h is taken as two bf16 values, hi and lo, each rounded to nearest, that add up to it
-// but for 2^-18 of it. Each has a sum of its own, and these are added in the end: so they may stand
-// in one column of an mma after the other or in two beside each other, to the same bits.
+// but for 2^-18 of it. Each has a separate sum, and these are added in the end: so they may stand
+// in one column of an mma after the other or in two adjacent ones, to the same bits.
 namespace recurve::cuda::sm80 {
 
 constexpr int kRnnRanges = 8;  // of h, each with its sums, added from the first to the last

@@ -89,11 +89,11 @@ void run(const Rwkv7Args& args, Stream& stream) {
                                          : kernel_for_any<T, kKeysOfWhole>(args);
     // Where more blocks than run at once stream through states, loads on their way take the cache.
     const int blocks = args.seqs.num_seqs * args.H;
-    const bool beside = blocks <= kBlocks * static_cast<CudaStream&>(stream).multiprocessors();
+    const bool concurrent = blocks <= kBlocks * static_cast<CudaStream&>(stream).multiprocessors();
     launch_early(stream, "rwkv7", kernel,
                  {.grid = static_cast<unsigned>(blocks),
                   .threads = static_cast<unsigned>(rwkv7_threads(args.N)),
-                  .carveout = beside ? cudaSharedmemCarveoutMaxShared : 25},
+                  .carveout = concurrent ? cudaSharedmemCarveoutMaxShared : 25},
                  args);
   });
 }

@@ -6,7 +6,7 @@ namespace recurve::cuda::sm80 {
 // Channels of a head, at most: a warp has all keys of its columns in registers.
 constexpr int kMostRwkv7Channels = 128;
 
-// Channels of the heads that there are in public, which have kernels of their own, and keys of one
+// Channels of the heads that there are in public, which have separate kernels, and keys of one
 // that a thread has.
 constexpr int kWholeRwkv7 = 64, kKeysOfWhole = 8;
 

@@ -59,7 +59,7 @@ __device__ inline float sum_of_scan_lanes(float y) {
   return y + __shfl_xor_sync(kAllLanes, y, 2, kScanLanes);
 }
 
-// B or C of a row: this lane's quad, normed together with those of the lanes beside it.
+// B or C of a row: this lane's quad, normed together with those of the adjacent lanes.
 __device__ inline float4 normed_quad(float4 v, const SelectiveScanArgs& a) {
   if (a.norm_eps == 0) return v;
   const float scale = norm_scale(sum_of_scan_lanes(squares_of(v)), a.N, a.norm_eps);
@@ -150,7 +150,7 @@ __device__ inline float time_step_sum(const SelectiveScanArgs& a, const StepTile
   return a.norm_eps > 0 ? __fmul_rn(sum, tile.scale[row]) : sum;
 }
 
-// The weights of a tile of channels with more have no room beside the sums and states of a tile.
+// The weights of a tile of channels with more do not fit with the sums and states of a tile.
 constexpr int kLargestStepRank = 256;
 // Whether the tensor cores make the time steps: follows from shape and place alone.
 inline bool takes_step_tiles(const SelectiveScanArgs& a) {

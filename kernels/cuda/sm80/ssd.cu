@@ -19,8 +19,8 @@ constexpr int kSlab = 4 * kWarpSize;     // states of a channel that a warp hold
 constexpr unsigned kFirstBlocks = 1024;  // about as many as run at once
 constexpr unsigned kAll = 0xffffffffu;   // lanes
 
-// Channels of a head that a warp holds: as many as are 4 KB of states. Lanes beside each other
-// bring what a channel has beside its states.
+// Channels of a head that a warp holds: as many as are 4 KB of states. Adjacent lanes
+// bring what a channel has in addition to its states.
 template <typename T>
 struct Shape {
   static constexpr int kChannels = 32 / sizeof(T);
@@ -223,8 +223,8 @@ void launch_steps(const SsdArgs& args, Stream& stream) {
   // Percent: no shared memory is needed. Where the L2 cache has room for the states, it is more to
   // start while the layer before still runs, and so with its part of the L1 cache.
   constexpr int64_t kCached = int64_t{48} << 20;
-  const bool beside = values * static_cast<int64_t>(sizeof(T)) < kCached;
-  const int carveout = beside ? cudaSharedmemCarveoutMaxShared : 10;
+  const bool cached = values * static_cast<int64_t>(sizeof(T)) < kCached;
+  const int carveout = cached ? cudaSharedmemCarveoutMaxShared : 10;
   constexpr int kChannels = kThreads / kWarpSize * Shape<T>::kChannels;  // a block
   const int tiles = ceil_div(args.P, kChannels);
   launch_early(stream, "ssd", kernel,

@@ -52,12 +52,12 @@ __host__ __device__ inline int piece_in_parts(int row, int piece, int part) {
 // some: number p is tile part_first + p % part_tiles of sequence p / part_tiles.
 struct TileScratch {
   uint16_t* q;           // (n, groups, kTileRows, DK), swizzled
-  uint16_t* k;           // likewise
+  uint16_t* k;           // the same
   int part;              // columns of the parts that keys lie in
   float* products;       // (n, groups, kTileRows, kTileRows) q_t . k_j, where j <= t
   TileWeights* weights;  // (n, H)
-  float* F;              // (n, H, DK) where channels have decays of their own
-  uint4* pairs;          // (n, H, 512) P in bf16, likewise: see sm90/tile_scan.cuh
+  float* F;              // (n, H, DK) where each channel has a decay
+  uint4* pairs;          // (n, H, 512) P in bf16, the same: see sm90/tile_scan.cuh
   uint16_t* S;           // (p, H, DV, DK) the state before the tile, swizzled
   float* z_added;   // (n, H, DK) sum_j w_j k_j; this and what follows where there is a normaliser
   float* z;         // (n, H, DK) the normaliser state before the tile
@@ -73,7 +73,7 @@ struct TileChunkArgs {
   RowsOfHeads q, k, v;                 // q and k of the same groups
   StateData S;                         // (slots, H, DK, DV), or (slots, H, DV, DK) where keys_inner
   bool keys_inner;
-  // Where channels have decays of their own, for sm90/tile_scan.h alone; and the queries' scale.
+  // Where each channel has a decay, for sm90/tile_scan.h alone; and the queries' scale.
   bool channels = false;
   float channel_scale = 1;
   float* z;  // (slots, H, DK) normaliser state, or null

@@ -76,7 +76,7 @@ struct Pairs {
 
   // rounds_sums: whether the sums are of what is multiplied with v. Then what rounding does to both
   // cancels where one key outweighs all others, or all weights have one sign; where weights of
-  // either sign add up to little, it does not, and is large beside the sums.
+  // either sign add up to little, it does not, and is large compared to the sums.
   __device__ void find(const float* products, const TileWeights& weights, const Lane& lane,
                        bool rounds_sums) {
     const int t0 = lane.t0 + lane.g;

@@ -45,7 +45,7 @@ __device__ void mix(const TokenShiftArgs& a, int64_t row, int d, const float4& x
   }
 }
 
-// The first of the thread's channels, and the part of the work beside them that its block has.
+// The first of the thread's channels, and the part of the rest of the work that its block has.
 struct BlockCoord {
   int d, part;
 };

@@ -13,11 +13,11 @@
 // all.
 namespace recurve::cuda::sm90 {
 
-// No layer of more rows defers a norm; where other ops do, a kernel of its own finds the scales.
+// No layer of more rows defers a norm; where other ops do, a separate kernel finds the scales.
 constexpr int kMostRowsOfDeferredNorm = 64;
 
 // The most rows of which a layer does the convolution too: the states of more keep the end of the
-// layer longer than a kernel of their own takes.
+// layer longer than a separate kernel takes.
 constexpr int kMostConvolved = 16;
 
 // Small matrices are left to the kernel that rounds no activation: they cost little either way, and
@@ -65,7 +65,7 @@ inline size_t scan_tile_bytes(int groups, int heads, int keys, bool normalises) 
          static_cast<size_t>(heads) * (kScanWeightBytes + (normalises ? normaliser : 0));
 }
 
-// Likewise where channels have decays of their own: queries, keys, these decays, and P in bf16.
+// The same where each channel has a decay: queries, keys, these decays, and P in bf16.
 constexpr size_t kScanPairBytes = 8192;
 inline size_t scan_channel_tile_bytes(int heads, int keys) {
   const auto width = static_cast<size_t>(keys);
@@ -85,7 +85,7 @@ inline bool ssd_scans(const SsdArgs& a) {
          tiles_of_chunk * scan_tile_bytes(a.G, a.H, a.N, false) <= kScratchBytes;
 }
 
-// Likewise recurrences with one decay a head and row, or one a channel without a normaliser.
+// The same for recurrences with one decay a head and row, or one a channel without a normaliser.
 inline bool scan_takes_heads(int DK, int DV) {
   return (DK == 64 || DK == 128 || DK == 256) && DV % kScanColumns == 0;
 }

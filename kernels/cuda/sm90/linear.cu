@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kRoundThreads)
 #pragma unroll
     for (int j = 0; j < kHeld; ++j) {
       const int i = first + j * kRoundThreads + static_cast<int>(threadIdx.x);
-      if (i >= fours) break;  // as the thread beside it, which has the other half of eight
+      if (i >= fours) break;  // as the adjacent thread, which has the other half of eight
       const float4 v = held[j] * weights[j];
       to[i] = make_uint2(round_bf16(v.x, v.y), round_bf16(v.z, v.w));
       if (norm == nullptr) continue;

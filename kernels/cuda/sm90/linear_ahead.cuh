@@ -3,11 +3,11 @@
 #include "kernels/cuda/sm90/capabilities.h"
 #include "kernels/cuda/sm90/linear_sums.cuh"
 
-// What each thread of a linear layer ends, and what it reads for that beside the sums.
+// What each thread of a linear layer ends, and what it reads for that in addition to the sums.
 namespace recurve::cuda::sm90 {
 
 // Where a thread's share of the tile's outputs is: four columns of some rows. Without swiglu two
-// threads beside each other have eight.
+// adjacent threads have eight.
 struct OutputSlice {
   int m;       // of the columns, in the outputs of this tile
   int output;  // of the first column
@@ -80,7 +80,8 @@ __device__ inline const float* squares_at(const LinearParams& params, int row) {
   return params.squares + static_cast<int64_t>(row) * (params.K / DeferredRmsNorm::kSquares);
 }
 
-// What the end reads beside the sums: on its way while these are made, where there are few rows.
+// What the end reads in addition to the sums: on its way while these are made, where there are few
+// rows.
 template <typename T>
 struct Ahead {
   static constexpr int kWarps = T::kComputing / kWarpSize;
@@ -161,7 +162,7 @@ struct Ahead {
     if (params.scales != nullptr && thread < params.x_rows) shared.scales[thread] = scale;
   }
   // Does what put_scales() does, and finds the scales of few rows whose norm was deferred. It is
-  // called once the products are made, as nobody should wait for these before.
+  // called once the products are made, as no thread should wait for these before.
   __device__ void find_scales(const Shared<T>& shared, const LinearParams& params,
                               const BlockCoord& block) const {
     put_scales(shared, params);

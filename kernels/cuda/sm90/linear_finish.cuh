@@ -30,7 +30,7 @@ __device__ void convolve(const LinearParams& params, const BlockCoord& block,
   }
 }
 
-// Begins the norm of what reads y: of four outputs of a row, with the thread that has those beside
+// Begins the norm of what reads y: of four outputs of a row, with the thread that has those next to
 // them.
 __device__ inline void defer_norm(const LinearParams& params, int row, int output, const float4& y,
                                   const float4& w) {

@@ -16,7 +16,7 @@
 // are rows of the other. Up to 128 rows of x are the columns, so 8 of them cost no more than one
 // does; beyond that the rows of W are, in wide tiles.
 //
-// A row's result has the same bits whatever the rows beside it and however high the tiles are: an
+// A row's result has the same bits whatever the other rows and however high the tiles are: an
 // element of a product is summed alone, in the order of K; into how many pieces K is cut follows
 // from the shape of W alone, and the pieces are added by pairs, then the pairs and so on.
 namespace recurve::cuda::sm90 {

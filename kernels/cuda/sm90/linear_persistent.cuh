@@ -64,8 +64,8 @@ __device__ void for_each_tile(const PersistentParams& params, F f) {
   }
 }
 
-// A block's memory: stages, each with its part of W and behind it that of x, what warpgroups have
-// of their own, and the barriers.
+// A block's memory: stages, each with its part of W and behind it that of x, the memory of each
+// warpgroup, and the barriers.
 template <typename T>
 struct Ring {
   std::byte* memory;

@@ -5,7 +5,7 @@
 // The end of a tile of a persistent block, which a warpgroup goes through while the products of its
 // next tile are made. It takes its sums through a small part of shared memory, some columns at a
 // time: there they are turned from the order of the products into rows, of which a warp writes
-// whole lines. A warp has few others beside it to hide behind, so what counts is how many
+// whole lines. A warp runs with few others to hide behind, so what counts is how many
 // instructions there are: what is out of the ordinary is left to linear_kernel.cuh.
 namespace recurve::cuda::sm90 {
 

@@ -14,7 +14,7 @@ constexpr int kGroupM = 64;  // rows of a warpgroup's product: of W or, in wide 
 
 // Into how many pieces K is split: so many that all multiprocessors have some where there are many
 // rows of x, and each piece is of eight boxes or so; at least one. Follows from the shape of W
-// alone, as a row's result does not depend on the rows beside it.
+// alone, as a row's result does not depend on the other rows.
 constexpr int kMostPieces = 8;
 int pieces_of(const Matrix& W);
 
@@ -73,7 +73,7 @@ struct TileConfig {
   int box_rows;              // rows of W of a box; two boxes are a tile
   int tiles, tiles_of_rows;  // along W and along x
   int turns;                 // pieces of K that a block sums up, one after the other
-  int parts;                 // of K, each of `turns` pieces and summed up by a block of its own
+  int parts;                 // of K, each of `turns` pieces and summed up by a separate block
   int sharers;               // tiles of a cluster, side by side along x, with the same rows of W
 
   TileConfig(const LinearArgs& args, const TilingShape& tiling, int box_rows, int turns,

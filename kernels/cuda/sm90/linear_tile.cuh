@@ -50,7 +50,7 @@ struct Tiling {
   static constexpr int kTileM = kGroups * kGroupM;
   static constexpr int kComputing = kGroups * kGroupThreads;
   static constexpr int kThreads = kComputing + kWarpSize;
-  // Where rows are few there are fewer, so that a block has room beside those of a step: as
+  // Where rows are few there are fewer, so that a block fits with those of a step: as
   // measured.
   static constexpr int kMostRegisters =
       Groups == 1 && Rows <= kFewRows ? 112 : even_share(kThreads, Blocks);
@@ -133,14 +133,14 @@ struct RowSquares {
   }
 };
 
-// The sum of eight values: a lane's four and those of the lane beside it. Both lanes call it.
+// The sum of eight values: a lane's four and those of the adjacent lane. Both lanes call it.
 __device__ inline float sum_of_eight(float squares) {
   const int lane = threadIdx.x % kWarpSize;
   return squares + __shfl_xor_sync(3u << (lane & ~1), squares, 1);
 }
 
-// What a launch knows beside the tensor maps. A tile has two boxes of rows of W, side by side in
-// shared memory; they come in one copy where they are side by side in W and nobody shares them.
+// What a launch knows in addition to the tensor maps. A tile has two boxes of rows of W, side by
+// side in shared memory; they come in one copy where they are side by side in W and not shared.
 struct LinearParams {
   int rows;
   int outputs;
@@ -163,7 +163,7 @@ struct LinearParams {
   const void* W_scales;  // of W that is packed, (W_rows, boxes)
   int W_rows;            // N
   const float* scales;   // of rows of x: see Rows
-  const float* squares;  // likewise, where the norm was deferred, and
+  const float* squares;  // of rows of x, where the norm was deferred, and
   float* found;          // the scales that blocks find for all
   const float* bias;
   const float* residual;

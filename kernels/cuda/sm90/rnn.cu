@@ -47,7 +47,7 @@ __device__ void advance_group(const RnnArgs& a, const RnnBlockCoord& at, int fir
       products.put_sums(at, memory, weights);
     }
     __syncthreads();
-    // Nobody writes sums again before this block's own h has come back to it.
+    // No block writes sums again before this block's own h has come back to it.
     const bool ends = t < item.length;
     if (ends) item.advance(a, at, memory);
     if (t + 1 < rows) send_h(at, params, item.h, members, 1 - buffer, memory, exchange);

@@ -11,7 +11,7 @@
 //
 // Sums are those of sm80/rnn_by_tiles.cu to the bit: a warp has its range of h, a slab after the
 // other, and the ranges are added from the first to the last. The two parts of h stand in columns
-// beside each other, so that one mma serves kRnnSeqs sequences.
+// next to each other, so that one mma serves kRnnSeqs sequences.
 namespace recurve::cuda::sm90 {
 
 static_assert(kRnnWarps == sm80::kRnnRanges && kRnnSlab == sm80::kSlab);
@@ -298,7 +298,7 @@ __device__ inline void send(uint32_t to, const uint4& v, uint32_t barrier) {
 }
 
 // Cuts a value of h in its parts and sends the pieces of the warp to all blocks, into the buffer.
-// A lane has one piece, so that those of a unit, beside each other, leave together. Whole warps.
+// A lane has one piece, so that the adjacent ones of a unit leave together. Whole warps.
 template <int kSlabs>
 __device__ void send_h(const RnnBlockCoord& at, const RnnParams& params, float value, int members,
                        int buffer, const RnnMemory<kSlabs>& memory, RnnExchange& exchange) {

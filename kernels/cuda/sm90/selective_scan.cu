@@ -150,7 +150,7 @@ struct StepWeights {
   }
 };
 
-// B and C in place, the scale of low beside the sums. A warp a row.
+// B and C in place, the scale of low next to the sums. A warp a row.
 __device__ void norm_params(const SelectiveScanArgs& a, float* params, int rows, Steps& steps) {
   static_assert(kRows == kStepThreads / kWarpSize);
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;

@@ -157,7 +157,7 @@ __device__ void bring_rows(const SelectiveScanArgs& a, const LaunchParams& param
   };
   RowCopies<TileConfig::kChannels> dt(first(a.scratch, a.D), a.D);
   RowCopies<TileConfig::kChannels> x(first(a.x, a.x_stride), a.x_stride);
-  // Where there is no gate something else comes, which nobody reads.
+  // Where there is no gate something else comes, which is not read.
   RowCopies<TileConfig::kChannels> z(
       a.z == nullptr ? first(a.x, a.x_stride) : first(a.z, a.z_stride),
       a.z == nullptr ? a.x_stride : a.z_stride);

@@ -18,7 +18,7 @@ CUtensorMap packed_tensor_map(const Matrix& matrix, int box_rows, int groups);
 // numbers are the third coordinate, and the first is 0. K is a multiple of kBoxK.
 CUtensorMap tensor_map(const Matrix& matrix, int box_rows, int boxes);
 
-// A map likewise for copies of boxes (box_rows, kFloatBox) of rows of floats, `stride` floats from
+// Such a map for copies of boxes (box_rows, kFloatBox) of rows of floats, `stride` floats from
 // each to the next. Rows begin at multiples of 16 bytes.
 constexpr int kFloatBox = 32;
 CUtensorMap tensor_map(const float* values, int rows, int columns, int64_t stride, int box_rows);

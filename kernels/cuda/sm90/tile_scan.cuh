@@ -135,7 +135,7 @@ struct RingStage {
 };
 
 // Tile n of the block's own, handed to the group that makes its outputs: which of kCount buffers it
-// has, and which of the barriers of that group. Each group has barriers of its own, even where both
+// has, and which of the barriers of that group. Each group has separate barriers, even where both
 // take turns with one buffer: phases of one barrier would alternate between the groups, so that
 // each waited for phases of one parity only, and would pass before its own had begun.
 template <int kCount>

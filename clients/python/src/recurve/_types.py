@@ -75,7 +75,7 @@ class GenerateOptions(TokenOptions, total=False):
     priority: who goes first where requests wait, [-10, 10]. Default 0.
     prefix: of states that prompts leave, so that those which begin alike need not be absorbed anew:
         "off", "use" or "use-and-keep". The tokens are the same. Default "use-and-keep".
-    prefix_points: where one is to be left, beside where prompts end and part: behind so many ids of
+    prefix_points: where one is stored, besides where prompts end and part: behind so many ids of
         a prompt of ids, bytes of a text, messages of a chat. At most 8.
     durability: of a durable session: "local" refuses any other, "none" does not wait until the
         answer is on the disk. Default: as the session is.
@@ -186,7 +186,7 @@ class ToolCallPart:
 
     index: int  #: of the call in its choice, from 0
     id: str  #: in the first part only
-    name: str  #: likewise: of the function
+    name: str  #: of the function, in the first part only
     arguments: str  #: those of a call, joined, are a JSON object
 
 

@@ -1,7 +1,7 @@
 """Scores of texts, which go out as they are scored.
 
 They run in threads. A server that refuses a text does not read the rest of it, and grpc.aio gives
-a call whose writing is cut short a status of its own that says nothing (seen with grpcio 1.85).
+a call whose writing is cut short a status that says nothing (seen with grpcio 1.85).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Part = Union[str, bytes]
 
 
 class Scorer:
-    """Makes scores over a connection of its own, which the first of them makes."""
+    """Scores over a separate connection, which the first score opens."""
 
     def __init__(self, address: str, retry: Retry, metadata: Metadata, tls: Tls | None) -> None:
         self._connection = Connection(address, retry, metadata, tls)

@@ -146,7 +146,7 @@ class Client(Generates):
         return self._connection.unary(rpcs.DETOKENIZE, request, timeout=timeout).text
 
     def abort(self, request_id: str, *, timeout: float | None = None) -> None:
-        """Ends a request under way, whoever sent it: it fails with CancelledError. NotFoundError
+        """Ends a running request, from any client of the tenant: it fails with CancelledError. NotFoundError
         where there is none of that name; it may just have ended."""
         self._connection.unary(rpcs.ABORT, v1.AbortRequest(request_id=request_id), timeout=timeout)
 
