@@ -215,22 +215,7 @@ std::string text_value(const LogValue& value) {
   return dump(to_json(value));
 }
 
-template <typename Values, typename Name>
-std::optional<Values> parse(std::string_view name, const Name& names) {
-  const auto found = std::find(names.begin(), names.end(), name);
-  if (found == names.end()) return {};
-  return static_cast<Values>(found - names.begin());
-}
-
 }  // namespace
-
-std::optional<LogLevel> parse_log_level(std::string_view name) {
-  return parse<LogLevel>(name, kLevelNames);
-}
-
-std::optional<LogFormat> parse_log_format(std::string_view name) {
-  return parse<LogFormat>(name, std::array<std::string_view, 2>{"text", "json"});
-}
 
 void init_logging(LogLevel level, LogFormat format) { log().init(level, format); }
 

@@ -3,7 +3,6 @@
 #include <concepts>
 #include <cstdint>
 #include <initializer_list>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -26,8 +25,6 @@ enum class LogLevel { kTrace, kDebug, kInfo, kWarning, kError, kOff };
 enum class LogFormat { kText, kJson };
 
 // "trace" "debug" "info" "warning" "error" "off"; "text" "json"; nothing for any other name.
-std::optional<LogLevel> parse_log_level(std::string_view name);
-std::optional<LogFormat> parse_log_format(std::string_view name);
 
 // A string is viewed, not copied: it has to live to the end of the call it is passed to.
 class LogValue {

@@ -1,34 +1,22 @@
 #include "server/sampling/token_history.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "kernels/check.h"
 
 namespace recurve {
-namespace {
-
-uint32_t saturating_add(uint32_t a, uint32_t b) {
-  return b > std::numeric_limits<uint32_t>::max() - a ? std::numeric_limits<uint32_t>::max()
-                                                      : a + b;
-}
-
-uint64_t bit_of(int32_t id) { return uint64_t{1} << (id % 64); }
-
-}  // namespace
-
 void TokenHistory::add_prompt(int32_t id) {
   CHECK(id >= 0);
   const auto word = static_cast<size_t>(id) / 64;
   if (word >= prompt_.size()) prompt_.resize(word + 1);
-  prompt_[word] |= bit_of(id);
+  prompt_[word] |= uint64_t{1} << (id % 64);
 }
 
 void TokenHistory::add_prompt(std::span<const int32_t> ids) {
   for (const int32_t id : ids) add_prompt(id);
 }
 
-void TokenHistory::add_generated(int32_t id, uint32_t times) {
+void TokenHistory::add_generated(int32_t id) {
   CHECK(id >= 0);
   if (table_.size() < 2 * (generated_.size() + 1)) grow();
   int32_t& at = table_[place(id)];
@@ -36,8 +24,7 @@ void TokenHistory::add_generated(int32_t id, uint32_t times) {
     generated_.push_back({id, 0});
     at = static_cast<int32_t>(generated_.size()) - 1;
   }
-  uint32_t& sum = generated_[static_cast<size_t>(at)].times;
-  sum = saturating_add(sum, times);
+  ++generated_[static_cast<size_t>(at)].times;
 }
 
 void TokenHistory::end_request() {
@@ -45,17 +32,6 @@ void TokenHistory::end_request() {
   generated_ = std::vector<Generated>();
   table_ = std::vector<int32_t>();
   prompt_.shrink_to_fit();
-}
-
-bool TokenHistory::in_prompt(int32_t id) const {
-  const auto word = static_cast<size_t>(id) / 64;
-  return word < prompt_.size() && (prompt_[word] & bit_of(id)) != 0;
-}
-
-uint32_t TokenHistory::generated(int32_t id) const {
-  if (table_.empty()) return 0;
-  const int32_t at = table_[place(id)];
-  return at < 0 ? 0 : generated_[static_cast<size_t>(at)].times;
 }
 
 size_t TokenHistory::bytes() const {

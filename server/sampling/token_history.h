@@ -19,14 +19,12 @@ class TokenHistory {
   // id >= 0.
   void add_prompt(int32_t id);
   void add_prompt(std::span<const int32_t> ids);
-  void add_generated(int32_t id, uint32_t times = 1);  // the sum saturates
+  void add_generated(int32_t id);
 
   // What was generated is part of the context now, as it would be had the client sent it all as one
   // prompt.
   void end_request();
 
-  bool in_prompt(int32_t id) const;
-  uint32_t generated(int32_t id) const;
   // Calls seen(id) for each id of the prompt, in order.
   template <typename Seen>
   void for_each_in_prompt(const Seen& seen) const {

@@ -126,11 +126,10 @@ class StateStore {
   StateHeader read(const StoredState& state, const StateHeader& wanted, const StateRooms& rooms);
   StateHeader read_answer(const StoredState& state, int32_t vocab);
   StateHeader read_header(const StoredState& state);
-  // The bytes of a state as it is written: its length, and those from the offset on.
+  // Bytes of a state as it is written.
   uint64_t bytes_of(const StoredState& state) const;
   // What was found to be damaged: it is kept under another name, and cannot be read here any more.
   void set_aside(const StoredState& state);
-  void read_bytes(const StoredState& state, uint64_t offset, std::span<std::byte> to);
 
   Usage usage() const;
   // What was found to be damaged at the start.

@@ -84,12 +84,6 @@ StateStore::Place StateStore::place_of(const StoredState& state) const {
 
 uint64_t StateStore::bytes_of(const StoredState& state) const { return place_of(state).bytes; }
 
-void StateStore::read_bytes(const StoredState& state, uint64_t offset, std::span<std::byte> to) {
-  Place place;
-  const auto reader = reader_of(state, &place);
-  reader->read(place.offset + offset, to);
-}
-
 void StateStore::set_aside(const StoredState& state) {
   const std::string name = file_name(kStateFile, state.id());
   Place place = place_of(state);

@@ -156,14 +156,6 @@ Regex::Regex(std::string_view oniguruma_pattern)
           compile(oniguruma_to_interruptible_pcre2(oniguruma_pattern), oniguruma_pattern),
           Deleter<pcre2_code_free>()) {}
 
-std::vector<Span> Regex::find(std::string_view text, bool invert) const {
-  Search search;
-  std::vector<Span> spans;
-  find_on(text, /*last=*/true, invert, {}, &search,
-          [&](const Span& span) { spans.push_back(span); });
-  return spans;
-}
-
 // In windows, so that a text is never looked at for long at once: a match that reaches past one is
 // looked for again in a wider one.
 void Regex::find_on(std::string_view text, bool last, bool invert, const WorkLimits& limits,

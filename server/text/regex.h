@@ -22,17 +22,12 @@ struct Span {
 
 // A regular expression as tokenizer.json files write it: Oniguruma's Ruby syntax on Unicode
 // characters, run by PCRE2 (JIT where the machine has it). What the two engines read differently is
-// rewritten, or refused where it cannot be (oniguruma.h). Constant after construction: find() may
-// be called from any thread.
+// rewritten, or refused where it cannot be (oniguruma.h). Constant after construction: any thread
+// may search.
 class Regex {
  public:
   // Throws UnsupportedTokenizer if the pattern cannot be run with the meaning it has in Oniguruma.
   explicit Regex(std::string_view oniguruma_pattern);
-
-  // All of `text` (valid UTF-8) in order: the matches, left to right, not overlapping, and what
-  // lies between them. If `invert`, is_match is the other way round. Throws TextRefused if one
-  // match takes more steps of backtracking, or memory for them, than PCRE2 is allowed here.
-  std::vector<Span> find(std::string_view text, bool invert = false) const;
 
   // How far the search of a text that comes in parts has come.
   struct Search {
@@ -42,10 +37,13 @@ class Regex {
     size_t reach = 0;      // bytes behind `from` that the next match is known to reach
   };
   using Take = std::function<void(const Span&)>;
-  // The same for a text of which `text` is there so far, all of it if `last`: gives `take` the
-  // spans that hold whatever follows. `text` may leave out what lies more than lookbehind()
-  // characters before search->done and search->from, whose indices move with it. Looks at the
-  // limits every few milliseconds, within a match as well, and throws WorkUnwanted.
+  // Gives `take` all of a text (valid UTF-8) in order: the matches, left to right, not overlapping,
+  // and what lies between them. If `invert`, is_match is the other way round. Throws TextRefused if
+  // one match takes more steps of backtracking, or memory for them, than PCRE2 is allowed here. Of
+  // the text `text` is there so far, all of it if `last`: `take` gets what holds whatever follows.
+  // `text` may leave out what lies more than lookbehind() characters before search->done and
+  // search->from, whose indices move with it. Looks at the limits every few milliseconds, within a
+  // match as well, and throws WorkUnwanted.
   void find_on(std::string_view text, bool last, bool invert, const WorkLimits& limits,
                Search* search, const Take& take) const;
   // Characters before a match that the pattern looks at; at least one, which tells a place from the

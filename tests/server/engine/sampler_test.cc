@@ -160,7 +160,7 @@ TEST(Penalties, RepetitionDividesPositiveAndMultipliesNegativeLogitsOnce) {
 TEST(Penalties, PresenceAndFrequencyCountTheAnswerOnly) {
   TokenHistory history;
   for (int i = 0; i < 10; ++i) history.add_prompt(0);
-  history.add_generated(1, 3);
+  for (int i = 0; i < 3; ++i) history.add_generated(1);
   SamplingParams params = greedy();
   params.presence_penalty = 0.5f;
   EXPECT_EQ(sample({4, 4.4f, 0}, params, history), 0);  // 4.4 - 0.5 = 3.9; the prompt's stays 4

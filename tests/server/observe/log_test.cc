@@ -264,18 +264,4 @@ TEST(Log, AReaderThatIsGoneCostsItsLinesAndNothingElse) {
   EXPECT_THAT(lines[1], HasSubstr("event=log_lines_dropped lines=10"));
 }
 
-TEST(Log, NamesOfLevelsAndFormats) {
-  EXPECT_EQ(parse_log_level("trace"), LogLevel::kTrace);
-  EXPECT_EQ(parse_log_level("debug"), LogLevel::kDebug);
-  EXPECT_EQ(parse_log_level("info"), LogLevel::kInfo);
-  EXPECT_EQ(parse_log_level("warning"), LogLevel::kWarning);
-  EXPECT_EQ(parse_log_level("error"), LogLevel::kError);
-  EXPECT_EQ(parse_log_level("off"), LogLevel::kOff);
-  EXPECT_EQ(parse_log_level("INFO"), std::nullopt);
-  EXPECT_EQ(parse_log_level(""), std::nullopt);
-  EXPECT_EQ(parse_log_format("text"), LogFormat::kText);
-  EXPECT_EQ(parse_log_format("json"), LogFormat::kJson);
-  EXPECT_EQ(parse_log_format("xml"), std::nullopt);
-}
-
 }  // namespace recurve::log_test

@@ -44,7 +44,7 @@ class SessionMemory : public ::testing::TestWithParam<int64_t /* floats of a sta
     std::memset(pool_.array<std::byte>(0) + static_cast<size_t>(slot.id()) * layout().bytes(), 7,
                 layout().bytes());
     Snapshot at{.position = 1};
-    for (int32_t id = 0; id < kVocab; ++id) at.history.add_generated(id, 3);
+    for (int32_t id = 0; id < kVocab; ++id) at.history.add_generated(id);
     store_.check_in(session, std::move(slot), std::move(at), now_);
     store_.evict_one();
   }
