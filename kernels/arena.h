@@ -13,8 +13,8 @@ class Arena {
   float* floats(size_t count) { return reinterpret_cast<float*>(take(count * sizeof(float))); }
   void reset() { used_ = 0; }
 
-  // The room `count` floats take, for adding up what a step will need.
-  static constexpr size_t room(size_t count) {
+  // The bytes that `count` floats take, for adding up what a step will need.
+  static constexpr size_t bytes_for(size_t count) {
     return (count * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
   }
 

@@ -107,9 +107,9 @@ class HostBackend : public Backend {
   }
 
   static void* take_small(size_t bytes) {
-    const size_t room = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    void* memory = std::aligned_alloc(kAlignment, room);
-    if (memory != nullptr) std::memset(memory, 0, room);
+    const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    void* memory = std::aligned_alloc(kAlignment, rounded);
+    if (memory != nullptr) std::memset(memory, 0, rounded);
     return memory;
   }
 

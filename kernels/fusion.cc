@@ -41,22 +41,22 @@ void linear_conv(const Kernels& kernels, LinearArgs linear, const CausalConv1dAr
 
 size_t floats_of_norm(const Kernels& kernels, int rows, int64_t D) {
   return static_cast<size_t>(
-      DeferredRmsNorm::room(std::min(rows, kernels.linear.most_rows_of_deferred_norm), D));
+      DeferredRmsNorm::floats(std::min(rows, kernels.linear.most_rows_of_deferred_norm), D));
 }
 
 DeferredRmsNorm defer_norm(const Kernels& kernels, LinearArgs& args, const Matrix& next,
-                           const float* norm, const DeferredRmsNorm& room) {
+                           const float* norm, const DeferredRmsNorm& memory) {
   if (!kernels.linear.defers_norm(args.W, next, args.rows)) return {};
   args.next_norm = norm;
-  args.next = room;
-  return room;
+  args.next = memory;
+  return memory;
 }
 
 DeferredRmsNorm defer_norm(const Kernels& kernels, SsdArgs& args, const Matrix& next,
-                           const float* norm, float* room) {
+                           const float* norm, float* memory) {
   if (!kernels.ssd.defers_norm(args) || !kernels.linear.takes_deferred_norm(next)) return {};
   args.next_norm = norm;
-  args.next = DeferredRmsNorm::in(room, args.seqs.rows, next.K);
+  args.next = DeferredRmsNorm::in(memory, args.seqs.rows, next.K);
   return args.next;
 }
 

@@ -42,11 +42,11 @@ size_t floats_of_norm(const Kernels& kernels, int rows, int64_t D);
 
 // Has the op that makes x do what it can of the norm before the layer that reads x, with the
 // weights `next` and `norm` (next.K), and leave the rest to that layer, where the two can share the
-// work. Gives what is left for LinearArgs::deferred of that layer, or nothing. room: where it goes;
-// the second: (rows, next.K) floats, such as y itself.
+// work. Gives what is left for LinearArgs::deferred of that layer, or nothing. memory: where it
+// goes; the second: (rows, next.K) floats, such as y itself.
 DeferredRmsNorm defer_norm(const Kernels& kernels, LinearArgs& args, const Matrix& next,
-                           const float* norm, const DeferredRmsNorm& room);
+                           const float* norm, const DeferredRmsNorm& memory);
 DeferredRmsNorm defer_norm(const Kernels& kernels, SsdArgs& args, const Matrix& next,
-                           const float* norm, float* room);
+                           const float* norm, float* memory);
 
 }  // namespace recurve

@@ -14,7 +14,7 @@ struct LoadOptions {
   // Of the weight matrices: BF16 halves the memory of F32 checkpoints. Norm weights and biases stay
   // in F32.
   WeightFormats weights = DType::kBF16;
-  int chunk = 0;  // rows of a chunk of the recurrence; 0: as the config says
+  int chunk = 0;  // rows of a chunk of the recurrence; 0: the config's value
   // Of the states that are matrices: C of the mLSTM, S of the GLA family, h of the state spaces.
   // They are nearly all of a state. F32 or BF16. Stabilisers, normalisers, convolution windows and
   // the states of the vector cells stay in F32: few bytes, and what divides or exponentiates.

@@ -12,7 +12,7 @@
 
 namespace recurve {
 
-// An id that ends an answer, by what a file of the checkpoint says.
+// An id that ends an answer according to a file of the checkpoint.
 struct EndId {
   int32_t id;
   std::string file;         // "generation_config.json"
@@ -29,7 +29,7 @@ struct ModelInfo {
   int64_t weight_bytes = 0;  // resident
   // Rows after which prompts may be cut between steps without changing a bit of the result.
   int chunk = 1;
-  // What config.json and generation_config.json say of special tokens; the server checks them
+  // The special tokens of config.json and generation_config.json; the server checks them
   // against the tokenizer.
   std::optional<int32_t> bos;
   std::vector<EndId> eos;

@@ -8,7 +8,7 @@
 
 namespace recurve {
 
-// What config.json says of special tokens, unchecked: absent where it says nothing.
+// The special tokens of config.json, unchecked; absent where it has none.
 struct SpecialIds {
   std::optional<int32_t> bos;     // bos_token_id
   std::vector<EndId> eos;         // eos_token_id of generation_config.json too: a number or a list

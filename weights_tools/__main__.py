@@ -6,12 +6,12 @@ import sys
 
 COMMANDS = {
     "train": ("train", "train a small model on public-domain books (needs PyTorch)"),
-    "golden": ("golden", "make small checkpoints with golden results (needs PyTorch)"),
-    "convert": ("convert", "write config.json and safetensors from other layouts"),
+    "golden": ("golden", "create small checkpoints with golden results (needs PyTorch)"),
+    "convert": ("convert", "convert other layouts to config.json and safetensors"),
     "quantize": ("quantize", "pack the weights of linear layers into eight or four bits"),
-    "random": ("random_checkpoint", "write a checkpoint of random weights from a config alone"),
-    "inspect": ("inspect_checkpoint", "print what a checkpoint is and what serving it costs"),
-    "state": ("state", "print what a written state is, or how far two differ"),
+    "random": ("random_checkpoint", "write a checkpoint with random weights from a config"),
+    "inspect": ("inspect_checkpoint", "print the properties of a checkpoint and the cost of serving it"),
+    "state": ("state", "print a serialized state, or the difference of two"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Converts a checkpoint to what the server reads: config.json and safetensors, in Hugging Face's form.
+"""Converts a checkpoint to the layout that the server reads: config.json and safetensors, as on the Hugging Face Hub.
 
 SRC may be a directory, or one file next to its config.json, of
   safetensors, single or in shards with an index; *.bin or *.pth (torch.save's zip; nothing in it is
@@ -7,9 +7,9 @@ SRC may be a directory, or one file next to its config.json, of
   llama.cpp's GGUF (SRC is the file) of Mamba, Falcon Mamba and RWKV-7 in F32, F16, BF16, Q8_0 and Q4_0, which
   needs no config.json either; its tokenizer is not converted;
   LSTMs of TensorFlow, as raw arrays with a manifest.json or as a V2 checkpoint: see below.
-Where a directory holds several of these, the first is taken. Weights pass through in pieces, so a
-checkpoint of any size needs little memory. Says what it renames, drops and casts; refuses what it
-does not know, before it writes anything.
+If a directory has several of these, the first is used. Weights are processed in pieces, so a checkpoint
+of any size needs little memory. Prints what it renames, drops and casts. Refuses unknown input before it
+writes anything.
 
 LSTMs of TensorFlow: language models of BasicLSTMCell, or LSTMCell without peepholes and projection. SRC is
 the directory of NAME.index and NAME.data-00000-of-0000N, or NAME.index itself; or of a manifest.json,
@@ -19,9 +19,9 @@ where FILE has the values as little-endian fp32, row after row. TENSOR is, after
   cell_L/basic_lstm_cell/kernel [inputs + H, 4 H]   L from 0; also weights, and lstm_cell; cell_0/ may be
   cell_L/basic_lstm_cell/bias [4 H]                 left out; also biases
   softmax_w [H, V], softmax_b [V]                   also dense/kernel, dense/bias; the bias may be missing
-Gates are i, j, f, o. What training leaves (global_step, Adam, ...) is dropped; any other name is refused.
-forget_bias is what the cell adds to its forget gate: no checkpoint holds it, so it must be said, there or
-by --forget-bias; BasicLSTMCell's default is 1. vocab.json {"CHARACTER": ID, ...} becomes a tokenizer.json.
+Gates are i, j, f, o. Variables of training (global_step, Adam, ...) are dropped; any other name is refused.
+The cell adds forget_bias to its forget gate. No checkpoint stores it, so set it in the manifest or with
+--forget-bias; BasicLSTMCell's default is 1. vocab.json {"CHARACTER": ID, ...} becomes a tokenizer.json.
 """
 
 import collections
@@ -35,7 +35,7 @@ from weights_tools import rwkv_file, tensorflow_lstm, tokenizer_info, torch_file
 from weights_tools import safetensors_io as st
 from weights_tools.progress import Progress
 
-# The first of these that a directory has names its layout; the others there are not looked at.
+# The first of these that a directory has names its layout; the others there are not read.
 LAYOUTS = (
     st.INDEX_NAME,
     st.SINGLE_NAME,
@@ -63,16 +63,16 @@ def add_arguments(parser):
     parser.add_argument("src", type=pathlib.Path, help="directory or file to read")
     parser.add_argument("dst", type=pathlib.Path, help="directory to write")
     parser.add_argument(
-        "--dtype", choices=["F32", "BF16"], help="cast matrices to this (as stored)"
+        "--dtype", choices=["F32", "BF16"], help="cast matrices to this type (default: as stored)"
     )
     parser.add_argument(
-        "--shard-gb", type=float, default=5.0, metavar="GB", help="a file has at most so much (5)"
+        "--shard-gb", type=float, default=5.0, metavar="GB", help="largest file to write (default: 5)"
     )
     parser.add_argument(
         "--forget-bias",
         type=float,
         metavar="X",
-        help="of TensorFlow's LSTMs: what the cell adds to its forget gate",
+        help="forget bias of the cells of TensorFlow's LSTMs",
     )
 
 
@@ -163,7 +163,7 @@ def rename(tensors, wanted):
     out = {canonical(name, wanted): value for name, value in tensors.items()}
     if len(out) != len(tensors):
         raise ValueError("a tensor is there under two names, with and without a prefix")
-    say("renamed", [f"{old} to {new}" for old, new in zip(tensors, out) if old != new])
+    report("renamed", [f"{old} to {new}" for old, new in zip(tensors, out) if old != new])
     return out
 
 
@@ -186,9 +186,9 @@ def settle_head(family, config, tensors, values):
     table = families.table_of(family, config)
     settled, kept, _ = families.find_head(family, config, tensors)
     if len(kept) < len(tensors):
-        say("dropped", [f"lm_head.weight: the same as {table}"])
+        report("dropped", [f"lm_head.weight: the same as {table}"])
     if settled != config:
-        say("kept", [f"lm_head.weight, which differs from {table}: the new config ties them no more"])
+        report("kept", [f"lm_head.weight, which differs from {table}: the new config ties them no more"])
         keys = [key for key in ("tie_word_embeddings", "tie_weights") if key in values]
         values.update(dict.fromkeys(keys or ["tie_word_embeddings"], False))
     return settled, kept
@@ -207,11 +207,11 @@ def cast(tensors, dtype):
             changes.append(f"{name} from {value.dtype} to {wanted}")
             value = st.cast(value, wanted)
         out[name] = value
-    say("cast", changes)
+    report("cast", changes)
     return out
 
 
-def say(verb, changes):
+def report(verb, changes):
     """One line for the same change in all layers."""
     alike = collections.Counter(re.sub(r"\.\d+\.", ".*.", change) for change in changes)
     for change, count in alike.items():

@@ -1,10 +1,10 @@
-"""llama.cpp's GGUF files: what they say of themselves, and their tensors, read without anything of llama.cpp.
+"""llama.cpp's GGUF files: their metadata and tensors, read without anything of llama.cpp.
 
     magic "GGUF", u32 version (2 or 3), u64 tensors, u64 values
     each value: its name, u32 type, the value. A name or text is a u64 length and UTF-8; an array a u32 type of its
     elements, a u64 count and those
     each tensor: its name, u32 dimensions, u64 each (the last of ours first), u32 type, u64 place
-    padding to the alignment (general.alignment, 32 if not said), from where places count
+    padding to the alignment (general.alignment, 32 by default), from where places count
 
 All little-endian. Blocks of 32 values in a row: Q8_0 is an fp16 scale d and 32 bytes q, w = d q; Q4_0 is d and 16
 bytes, whose lower four bits are the first 16 values and upper four the others, w = d (q - 8).

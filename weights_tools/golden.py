@@ -147,9 +147,9 @@ def write_case(directory, case):
 def add_arguments(parser):
     parser.add_argument("--family", required=True, choices=["xlstm"])
     parser.add_argument(
-        "--out", required=True, type=pathlib.Path, help="a directory per case goes here"
+        "--out", required=True, type=pathlib.Path, help="folder for a directory per case"
     )
-    parser.add_argument("--case", choices=sorted(CASES), help="make this case only")
+    parser.add_argument("--case", choices=sorted(CASES), help="write only this case")
 
 
 def main(options):

@@ -95,7 +95,7 @@ def write_digests(golden):
 def main(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("golden", type=pathlib.Path, help="tests/golden")
-    parser.add_argument("--digests", action="store_true", help="write them instead, of what is drawn now")
+    parser.add_argument("--digests", action="store_true", help="print the digests of the drawn weights instead")
     options = parser.parse_args(argv)
     try:
         (write_digests if options.digests else draw)(options.golden)

@@ -1,4 +1,4 @@
-"""Prints what a checkpoint directory is and what serving it costs. Needs numpy only.
+"""Prints the properties of a checkpoint and the cost of serving it. Needs numpy only.
 
 Decode floor: a step reads the weights in bf16 (all but an embedding that is not the head) and reads
 and writes the state of each session, fp32 (--state bf16: its matrices in bf16), convolution windows
@@ -20,22 +20,22 @@ STATES = {"f32": 4, "bf16": 2}
 def add_arguments(parser):
     parser.add_argument("dir", type=pathlib.Path, help="Hugging Face directory, or a config.json")
     parser.add_argument(
-        "--bandwidth", type=float, default=4300.0, metavar="GB/S", help="memory (4300)"
+        "--bandwidth", type=float, default=4300.0, metavar="GB/S", help="memory bandwidth for the floors (default: 4300)"
     )
     parser.add_argument(
-        "--flops", type=float, default=790.0, metavar="TFLOP/S", help="matrix products in bf16 (790)"
+        "--flops", type=float, default=790.0, metavar="TFLOP/S", help="rate of matrix products in bf16 for the floors (default: 790)"
     )
     parser.add_argument(
-        "--state", choices=STATES, default="f32", help="type of the states that are matrices (f32)"
+        "--state", choices=STATES, default="f32", help="type of matrix states (default: f32)"
     )
     parser.add_argument(
         "--batch",
         type=lambda text: tuple(int(part) for part in text.split(",")),
         default=BATCHES,
         metavar="B,B,...",
-        help="sessions decoding together (1,8,64,256)",
+        help="numbers of concurrent sessions (default: 1,8,64,256)",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 
 def compare(tensors, wanted):

@@ -69,7 +69,7 @@ def text(config, books, result):
 
 
 def body(books, result):
-    """What is said of any family's checkpoint: data, scores, recipe, samples."""
+    """The card of any family's checkpoint: data, scores, recipe, samples."""
     held = result["held_out"]
     sizes = {b.name: len(corpus.text_of(b.held_out).encode()) for b in books}
     rows = [f"| {b.title} | {sizes[b.name]:,} | {held[b.name]:.3f} |" for b in books]

@@ -6,7 +6,7 @@ import time
 
 class Progress:
     """Counts bytes towards a total. On a terminal one line is rewritten; elsewhere a line comes every
-    ten seconds. finish() says what it all took."""
+    ten seconds. finish() prints the total time."""
 
     def __init__(self, total, out=None, clock=time.monotonic):
         self.total, self.out, self.clock = total, out or sys.stdout, clock

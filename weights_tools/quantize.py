@@ -10,9 +10,9 @@ zeros to a multiple of 64, and 64 columns of a row, a group, share a scale s and
                                          bits: bits 4 i to 4 i + 3 of word j are the q of column 16 i + j
   NAME.int4.scales  BF16 [N, K / 64, 2]  s and m
 
-Embedding and head are packed too, into --head if that is given. Norms, biases, convolutions, decays and
-matrices that other ops than linear layers multiply with stay as they are. Nothing is calibrated: the bits are
-those of `recurve-server --weights`. Weights pass through in pieces; needs numpy only.
+Embedding and head are packed too, in the format of --head. Norms, biases, convolutions, decays and matrices
+of ops other than linear layers are not changed. There is no calibration: the bits are those of
+`recurve-server --weights`. Weights are processed in pieces; needs numpy only.
 """
 
 import json
@@ -34,12 +34,12 @@ TOO_LARGE = np.float32(2.0**112)  # and what is not finite: the whole group is N
 def add_arguments(parser):
     parser.add_argument("src", type=pathlib.Path, help="directory to read")
     parser.add_argument("dst", type=pathlib.Path, help="directory to write")
-    parser.add_argument("--weights", choices=FORMATS[:2], required=True, help="of linear layers")
+    parser.add_argument("--weights", choices=FORMATS[:2], required=True, help="format of linear layers")
     parser.add_argument(
-        "--head", choices=FORMATS, help="of the embedding and the head (as --weights); none: as they are"
+        "--head", choices=FORMATS, help="format of the embedding and the head (default: as --weights); none: not packed"
     )
     parser.add_argument(
-        "--shard-gb", type=float, default=5.0, metavar="GB", help="a file has at most so much (5)"
+        "--shard-gb", type=float, default=5.0, metavar="GB", help="largest file to write (default: 5)"
     )
 
 
@@ -115,7 +115,7 @@ class Packed:
         self.scale_pieces = kept
 
     def kept_scales(self):
-        """What packing left, so that a matrix is packed once where both are written."""
+        """The packed result, so that a matrix is packed once where both are written."""
         if self.scale_pieces is None:
             for _ in self.value_pieces():
                 pass

@@ -1,8 +1,8 @@
 """Writes a checkpoint of random weights: a directory to try a family, a size or a server with.
 
-From a config.json alone, in the layout of its family: matrices that keep the size of what goes through them,
-norms near 1, the rest small, the same for a seed wherever it is written. With --tokenizer also the tokenizer of
-another directory, whose ids have to be among the config's rows. Weights pass through in pieces; needs numpy only.
+The layout is that of the config's family: matrices that preserve the size of activations, norms near 1, other values
+small; a seed gives the same values on every machine. --tokenizer adds the tokenizer of another directory, whose ids
+must be within the config's rows. Weights are processed in pieces; needs numpy only.
 """
 
 import json
@@ -20,13 +20,13 @@ PIECE = 4 << 20  # values drawn at once
 
 
 def add_arguments(parser):
-    parser.add_argument("config", type=pathlib.Path, help="config.json of any name")
+    parser.add_argument("config", type=pathlib.Path, help="config.json, with any name")
     parser.add_argument("dst", type=pathlib.Path, help="directory to write")
-    parser.add_argument("--tokenizer", type=pathlib.Path, metavar="DIR", help="directory whose tokenizer goes with it")
-    parser.add_argument("--seed", type=int, default=0, help="of the values (0)")
-    parser.add_argument("--dtype", choices=("BF16", "F32"), default="BF16", help="of the values (BF16)")
+    parser.add_argument("--tokenizer", type=pathlib.Path, metavar="DIR", help="copy the tokenizer of this directory")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the values (default: 0)")
+    parser.add_argument("--dtype", choices=("BF16", "F32"), default="BF16", help="type of the values (default: BF16)")
     parser.add_argument(
-        "--shard-gb", type=float, default=5.0, metavar="GB", help="a file has at most so much (5)"
+        "--shard-gb", type=float, default=5.0, metavar="GB", help="largest file to write (default: 5)"
     )
 
 

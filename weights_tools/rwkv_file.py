@@ -40,7 +40,7 @@ OUTSIDE = {
     "ln_out.bias": "model.norm.bias",
     "head.weight": "lm_head.weight",
 }
-# The first of these that a file has a tensor of says what it is.
+# The first of these that a file has a tensor of identifies it.
 OTHERS = (
     (r"blocks\.\d+\.qkv\.", "RWKV-7b (DeepEmbed and attention), which is not supported"),
     (r"blocks\.\d+\.ffn\.(s_emb|s[012]$)", "RWKV-7a (DeepEmbed), which is not supported"),
@@ -76,7 +76,7 @@ def is_goose(tensors):
 
 
 def check_goose_config(directory):
-    """Shapes say all but what would change the result unseen."""
+    """Shapes determine everything but what would change the result unseen."""
     path = directory / "config.json"
     values = json.loads(path.read_text()) if path.exists() else {}
     for key, wanted in (("layer_norm_epsilon", 1e-5), ("head_size", 64), ("head_size_divisor", 8)):
@@ -150,7 +150,7 @@ def transposed(src, name, source):
 
 
 def config_of(src, tensors):
-    """What the shapes say, in flash-linear-attention's config keys."""
+    """The shapes' values, in flash-linear-attention's config keys."""
 
     def shape(name, dimensions=2):
         if name not in tensors:

@@ -1,10 +1,10 @@
-"""Say what a written state is, and how far two of them differ.
+"""Print a serialized state, or the difference of two.
 
     python -m weights_tools state FILE
     python -m weights_tools state A B
 
-A state is a file that `recurve session export` or a server's --state-dir has written. Its form is described in
-server/state/state_form.h; every checksum is checked, and a state that is damaged is refused.
+A state is a file of `recurve session export` or of a server's --state-dir. server/state/state_form.h describes its
+format. Every checksum is checked, and a damaged state is refused.
 """
 
 import json
@@ -50,11 +50,11 @@ def read_state(path):
     if version > VERSION:
         raise ValueError(f"{path} is written in version {version}, and this program reads up to version {VERSION}")
     if version < OLDEST:
-        raise ValueError(f"{path} is damaged: it says version {version}, which there never was")
+        raise ValueError(f"{path} is damaged: unknown version {version}")
     data_begin = 32 + header_bytes
     sums_bytes = 8 * math.ceil(data_bytes / PART) + 8 if version == 1 else 0
     if len(raw) != data_begin + data_bytes + sums_bytes:
-        raise ValueError(f"{path} has {len(raw)} bytes, which is not what its beginning says")
+        raise ValueError(f"{path} has {len(raw)} bytes, which is not the length in its header")
     if checksum(raw[:24] + raw[32:data_begin]) != header_sum:
         raise ValueError(f"{path} is damaged: its header is not what was written")
     header = json.loads(raw[32:data_begin])
@@ -142,7 +142,7 @@ def describe(path, state):
 
 
 def compare(a, b):
-    """Lines that say how far two States differ: the largest difference of each array, and all of the header."""
+    """Lines with the difference of two States: the largest difference of each array, and all of the header."""
     lines = []
     for key in ("model", "weights", "chunk", "position", "pending"):
         if a.header.get(key) != b.header.get(key):
@@ -166,8 +166,8 @@ def difference(one, other):
 
 
 def add_arguments(parser):
-    parser.add_argument("file", type=Path, help="a written state")
-    parser.add_argument("other", type=Path, nargs="?", help="another one, to be compared with")
+    parser.add_argument("file", type=Path, help="serialized state")
+    parser.add_argument("other", type=Path, nargs="?", help="compare with this state")
 
 
 def main(options):

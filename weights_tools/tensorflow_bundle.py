@@ -39,7 +39,7 @@ def latest(directory, found):
     index = directory / (pathlib.PurePath(named[1]).name + ".index") if named else None
     if index not in found:
         names = ", ".join(path.name for path in found)
-        raise ValueError(f"{directory}: wanted one *.index, found {names}: say which, as {found[-1]}")
+        raise ValueError(f"{directory}: wanted one *.index, found {names}: name one, for example {found[-1]}")
     return index
 
 
@@ -51,7 +51,7 @@ def sources(index):
         header = dict(fields(table.pop(b"", b"")))
         shards = whole(header.get(1, 0), "num_shards")
         if shards < 1 or header.get(2, 0) != 0:
-            raise ValueError("wanted a header that says how many files there are, little-endian")
+            raise ValueError("wanted a header with the number of files, little-endian")
         return {name.decode(): named(index, name, entry, shards) for name, entry in table.items()}
     except (ValueError, IndexError, struct.error) as error:
         raise ValueError(f"{index}: no index of a TensorFlow checkpoint can be read: {error}") from None

@@ -29,7 +29,7 @@ ROLES = {
 }
 FORGET_BIAS = (
     "wanted forget_bias, what the cell adds to its forget gate, which no checkpoint holds: 1.0 unless "
-    "the model was built with another, as by BasicLSTMCell(H, forget_bias=0.0); say it by "
+    "the model was built with another, as by BasicLSTMCell(H, forget_bias=0.0); set it by "
     '--forget-bias 1, or by "forget_bias": 1.0 in manifest.json'
 )
 
@@ -48,10 +48,10 @@ def read(src, forget_bias=None):
     """forget_bias: of --forget-bias. -> config.json, name -> Tensor, character -> id or None."""
     manifest = manifest_of(src)
     if manifest:
-        sources, said = read_manifest(manifest)
-        if None not in (said, forget_bias) and said != forget_bias:
-            raise ValueError(f"{manifest}: forget_bias is {said}, and --forget-bias {forget_bias}")
-        forget_bias = said if forget_bias is None else forget_bias
+        sources, stored = read_manifest(manifest)
+        if None not in (stored, forget_bias) and stored != forget_bias:
+            raise ValueError(f"{manifest}: forget_bias is {stored}, and --forget-bias {forget_bias}")
+        forget_bias = stored if forget_bias is None else forget_bias
     else:
         sources = tensorflow_bundle.sources(tensorflow_bundle.index_of(src))
     where = manifest or tensorflow_bundle.index_of(src)

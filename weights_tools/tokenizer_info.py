@@ -1,4 +1,4 @@
-"""What the tokenizer files of a checkpoint directory say, read without a tokenizer's library."""
+"""The tokenizer files of a checkpoint directory, read without a tokenizer's library."""
 
 import json
 
@@ -134,7 +134,7 @@ def of_json(values):
         "added": {token["id"]: token["content"] for token in added},
         "bytes": {},
         "end": ends[0] if ends else None,
-        "end_is_guess": True,  # the file does not say it
+        "end_is_guess": True,  # not in the file
     }
 
 

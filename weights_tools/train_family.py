@@ -75,7 +75,7 @@ def options_of(argv):
     parser.add_argument("--family", required=True, choices=sorted(FAMILIES))
     parser.add_argument("--tokenizer", required=True, type=pathlib.Path)
     parser.add_argument("--hidden-size", type=int, default=256)
-    parser.add_argument("--blocks", type=int, help="6 of GLA and RWKV-7, 10 of the others if not said")
+    parser.add_argument("--blocks", type=int, help="number of blocks (default: 6 for GLA and RWKV-7, 10 for the others)")
     train.add_training_arguments(parser)
     return parser.parse_args(argv)
 

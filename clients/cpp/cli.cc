@@ -28,7 +28,7 @@ CallOptions CliContext::call_options(Canceller* canceller) const {
 }
 
 void print_error(const ClientError& error) {
-  // Its code would say the same as a server that loads.
+  // Its code is that of a server that loads.
   const bool unreachable = error.kind() == ClientError::Kind::kUnreachable;
   fmt::print(stderr, "recurve: {}\n", unreachable ? error.message() : error.what());
   if (!error.hint().empty()) {
@@ -140,6 +140,6 @@ int run_and_report(int count, char** arguments) {
 }  // namespace recurve
 
 int main(int argc, char** argv) {
-  signal(SIGPIPE, SIG_IGN);  // a write that fails says so
+  signal(SIGPIPE, SIG_IGN);  // a failed write returns an error
   return recurve::run_and_report(argc, argv);
 }

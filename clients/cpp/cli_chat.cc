@@ -15,15 +15,15 @@ namespace recurve {
 namespace {
 
 constexpr const char* kHelp =
-    "A line is the next text, an empty line lets the model go on. Ctrl-C ends an answer.\n"
-    "  /mark NAME    remember this place\n"
-    "  /rewind NAME  back to a mark\n"
-    "  /fork [NAME]  keep a copy of the session; the chat goes on in this one\n"
-    "  /info         about the session\n"
-    "  /tool RESULT  what a function that was called gave; one for each call, in their order\n"
-    "  /help         this text\n"
-    "  /quit         end, as Ctrl-D does\n"
-    "  //...         a line that begins with /...\n";
+    "A line is the next text, an empty line continues the answer. Ctrl-C ends an answer.\n"
+    "  /mark NAME    store the current state\n"
+    "  /rewind NAME  return to a mark\n"
+    "  /fork [NAME]  copy the session; the chat continues in this one\n"
+    "  /info         print the session\n"
+    "  /tool RESULT  result of a function call; one for each call, in order\n"
+    "  /help         print this text\n"
+    "  /quit         end the chat, like Ctrl-D\n"
+    "  //...         send a line that begins with /...\n";
 
 struct ChatFlags {
   v1::GenerateRequest request;
@@ -195,7 +195,7 @@ Chat::Next Chat::interrupted() {
   return Next::kEnd;
 }
 
-// A person may go on after an error; a script ends with it.
+// A person may continue after an error; a script ends with it.
 Chat::Next Chat::handle(const std::string& line) {
   try {
     if (line.starts_with('/') && !line.starts_with("//")) return handle_command(line);

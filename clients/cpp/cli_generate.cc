@@ -36,7 +36,7 @@ void AnswerPrinter::take(const v1::Chunk& chunk) {
   Choice& choice = choices_[static_cast<size_t>(chunk.choice())];
   if (!chunk.text().empty()) {
     if (choice.in_call) end_call(&choice);
-    say(chunk.text(), &choice);
+    emit(chunk.text(), &choice);
   }
   for (const v1::ToolCallPart& part : chunk.tool_calls()) {
     if (chunk.choice() == 0 && part.index() == choice.calls) call_ids_.push_back(part.id());
@@ -48,23 +48,23 @@ void AnswerPrinter::take(const v1::ToolCallPart& part, Choice* choice) {
   if (part.index() == choice->calls) {  // the next one, so the last is whole
     if (choice->in_call) end_call(choice);
     ++choice->calls;
-    say(fmt::format(R"({}{{"id": {}, "name": {}, "arguments": )", choice->line_begun ? "\n" : "",
-                    json_text(part.id()), json_text(part.name())),
-        choice);
+    emit(fmt::format(R"({}{{"id": {}, "name": {}, "arguments": )", choice->line_begun ? "\n" : "",
+                     json_text(part.id()), json_text(part.name())),
+         choice);
     choice->in_call = true;
   }
   std::string arguments = part.arguments();  // in whose strings no line break can be
   std::ranges::replace(arguments, '\n', ' ');
-  say(arguments, choice);
+  emit(arguments, choice);
 }
 
 void AnswerPrinter::end_call(Choice* choice) {
-  say("}\n", choice);
+  emit("}\n", choice);
   choice->in_call = false;
 }
 
-// Of a choice that comes behind others, what is said waits for them.
-void AnswerPrinter::say(const std::string& text, Choice* choice) {
+// The text of a choice that follows others waits for them.
+void AnswerPrinter::emit(const std::string& text, Choice* choice) {
   if (text.empty()) return;
   choice->line_begun = text.back() != '\n';
   if (choice != choices_.data()) {

@@ -25,7 +25,7 @@ class AnswerPrinter {
  private:
   struct Choice {
     std::string waiting = {};  // not written yet, of a later choice
-    bool line_begun = false;   // what was said last is no line break
+    bool line_begun = false;   // the last printed character is no line break
     bool in_call = false;      // whose line is open
     int32_t calls = 0;         // that have begun
   };
@@ -34,7 +34,7 @@ class AnswerPrinter {
   void take(const v1::Chunk& chunk);
   void take(const v1::ToolCallPart& part, Choice* choice);
   void take(const v1::GenerateFinal& final);
-  void say(const std::string& text, Choice* choice);
+  void emit(const std::string& text, Choice* choice);
   void end_call(Choice* choice);
 
   bool json_;

@@ -8,8 +8,8 @@
 namespace recurve {
 
 // Ctrl-C. While a Canceller is armed the first SIGINT cancels its call, and one more ends the
-// process with 130; while none is armed SIGINT ends the process with 130, or is left to who called
-// deliver_to_fd(). A SIGINT that was ignored when the process started stays ignored.
+// process with 130; while none is armed SIGINT ends the process with 130, or goes to the caller
+// that called deliver_to_fd(). A SIGINT that was ignored when the process started stays ignored.
 class Interrupts {
  public:
   Interrupts() = default;

@@ -45,7 +45,7 @@ class PieceReader {
 
 // Position of the first byte that is not part of a UTF-8 character; none where all are.
 std::optional<size_t> find_invalid_utf8(std::string_view text);
-// Throws what the server would say of it: a `string` of the protocol holds UTF-8 only. `what`
+// Throws the server's message for it: a `string` of the protocol holds UTF-8 only. `what`
 // begins the sentence.
 void check_utf8(std::string_view text, const std::string& what);
 

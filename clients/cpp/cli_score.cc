@@ -36,7 +36,7 @@ std::string totals(const v1::ScoreFinal& final) {
       number(bytes > 0, nats / std::numbers::ln2 / bytes));
 }
 
-// A line on a terminal that says how far it is, rewritten a few times a second.
+// A line on a terminal that shows the progress, rewritten a few times a second.
 class ProgressLine {
  public:
   explicit ProgressLine(bool shown) : shown_(shown && error_is_terminal()) {}

@@ -42,7 +42,7 @@ ClientError no_final_message() {
 }
 
 // Says which session a call is of to proxies that keep a session on one server. A name that no
-// header can carry is none that a server takes, which says so better.
+// header can carry is invalid, and the server's error is more specific.
 template <class Request>
 void name_session(const Request& request, grpc::ClientContext* context) {
   std::string name;
@@ -150,7 +150,7 @@ v1::ScoreFinal Client::score_pieces(const ScorePieces& next, const OnScore& on_r
     try {
       v1::ScoreRequest request;
       while (next(stop, &request)) {
-        if (!stream->Write(request)) break;  // the call has ended; its status says why
+        if (!stream->Write(request)) break;  // the call has ended; its status has the reason
         request.Clear();
       }
       stream->WritesDone();
@@ -264,7 +264,7 @@ v1::Session Client::import_session(const v1::ImportRequest& first, const NextSta
   StreamGuard guard(*stream, call.context());
   bool more = next(request.mutable_data());
   do {                                   // the server judges a state of no bytes
-    if (!stream->Write(request)) break;  // the call has ended; its status says why
+    if (!stream->Write(request)) break;  // the call has ended; its status has the reason
     request.Clear();
     more = more && next(request.mutable_data());
   } while (more);
@@ -347,15 +347,15 @@ void Client::wait_until_serving(std::chrono::system_clock::time_point deadline,
                     fmt::format("nothing answers at {}", address()),
                     "is it a Recurve server, and does its machine keep up?");
   for (;;) {
-    const auto left = deadline - std::chrono::system_clock::now();
-    const bool last = left <= 0ms;
+    const auto remaining = deadline - std::chrono::system_clock::now();
+    const bool last = remaining <= 0ms;
     CallOptions probe = options;
-    probe.timeout = std::clamp<std::chrono::duration<double>>(left, 500ms, 5s);
+    probe.timeout = std::clamp<std::chrono::duration<double>>(remaining, 500ms, 5s);
     try {
       if (health(probe) == Health::kServing) return;
       found = ClientError(ClientError::Kind::kUnavailable, grpc::StatusCode::UNAVAILABLE,
                           fmt::format("the server at {} does not serve yet, or no more", address()),
-                          "it loads its model or stops: 'recurve info' says which");
+                          "it loads its model or stops: 'recurve info' prints which");
     } catch (const ClientError& error) {
       const bool answered = error.code() != grpc::StatusCode::DEADLINE_EXCEEDED;
       const bool may_come = error.kind() == ClientError::Kind::kUnreachable ||

@@ -89,12 +89,12 @@ class Client {
   v1::ModelInfo model_info(const CallOptions& options = {});
   v1::ServerInfo server_info(const CallOptions& options = {});
   v1::Load load(const CallOptions& options = {});
-  // Seconds for requests under way; absent: the server's own limit.
+  // Seconds for running requests; absent: the server's own limit.
   v1::DrainResponse drain(std::optional<double> deadline_seconds = {},
                           const CallOptions& options = {});
 
-  // What the standard health service says of a service, as "recurve.v1.Sessions"; "": of the whole
-  // server.
+  // The state of a service in the standard health service, as "recurve.v1.Sessions"; "": of the
+  // whole server.
   Health health(const CallOptions& options = {}, const std::string& service = "");
   // Returns once the server serves; at the deadline throws ClientError: kUnreachable where nothing
   // answers, kUnavailable where the server does not serve. A server may be started after this call.

@@ -12,7 +12,7 @@ namespace recurve {
 class ClientError : public std::runtime_error {
  public:
   enum class Kind {
-    kRefused,      // the server said no, or failed
+    kRefused,      // the server refused, or failed
     kUnavailable,  // the server answers, but loads its model or drains
     kUnreachable,  // nothing answers at the address, or the connection was lost
     kCancelled,    // this side cancelled the call, or Abort ended it
@@ -26,7 +26,7 @@ class ClientError : public std::runtime_error {
   // One sentence, the server's where it has one.
   const std::string& message() const { return message_; }
   const std::string& hint() const { return hint_; }  // what to do about it; may be empty
-  // When the server would like to be asked again, where it said so.
+  // When to retry, if the server named a time.
   std::optional<std::chrono::milliseconds> retry_after() const { return retry_after_; }
 
  private:

@@ -27,7 +27,8 @@ bool is_decimal_port(std::string_view port) {
   return error == std::errc() && end == port.data() + port.size() && value > 0 && value < 65536;
 }
 
-// gRPC takes a name without a port for one with port 443, and what goes wrong then says nothing.
+// gRPC takes a name without a port for one with port 443, and the resulting error does not name the
+// cause.
 void check_address(const std::string& address) {
   if (address.starts_with("unix:") || address.starts_with("dns:") || address.starts_with("ipv4:") ||
       address.starts_with("ipv6:")) {
@@ -141,7 +142,7 @@ std::string hint_for(const grpc::Status& status,
   }
 }
 
-// gRPC gives UNAVAILABLE both for what a server says and for one that is not there. A Recurve
+// gRPC gives UNAVAILABLE both for a server's answer and for a missing server. A Recurve
 // server marks its own (see control.proto, ServerState). The channel's state may have changed
 // since.
 bool is_lost(const grpc::Status& status, const grpc::ClientContext& context) {
@@ -151,11 +152,13 @@ bool is_lost(const grpc::Status& status, const grpc::ClientContext& context) {
 
 // What to do where no answer came, by gRPC's own words for why.
 std::string hint_for_lost(const std::string& cause, const std::string& address, bool tls) {
-  const auto says = [&](std::string_view word) { return cause.find(word) != std::string::npos; };
-  if (tls && (says("certificate") || says("CERTIFICATE"))) {
+  const auto mentions = [&](std::string_view word) {
+    return cause.find(word) != std::string::npos;
+  };
+  if (tls && (mentions("certificate") || mentions("CERTIFICATE"))) {
     return "name the server as its certificate does, and with --tls-ca who has signed that";
   }
-  if (!tls && (says("reset") || says("Socket closed"))) {
+  if (!tls && (mentions("reset") || mentions("Socket closed"))) {
     return "a server that speaks TLS ends such a connection: give --tls-ca FILE";
   }
   return fmt::format("start one there: recurve-server --model DIR --listen {}", address);
@@ -168,8 +171,8 @@ ServerConnection::ServerConnection(const Endpoint& endpoint)
   check_address(address_);
   channel_ = make_channel(endpoint);
   // gRPC up to 1.51 reads the errno of connect() after it has allocated memory, which may have set
-  // another: it then says that no server is there, about once in 2,000 connections. So it is given
-  // the time for a second attempt.
+  // another: it then reports that there is no server, about once in 2,000 connections. So it is
+  // given the time for a second attempt.
   channel_->WaitForConnected(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
 }
 

@@ -10,7 +10,7 @@
 
 namespace recurve {
 
-// Files of PEM by which a client knows its server, and shows who it is.
+// PEM files that verify the server and identify the client.
 struct ClientTls {
   std::string ca = {};    // who must have signed the server's certificate; "system": whom the
                           // system trusts; empty: no TLS is spoken, unless there is a certificate

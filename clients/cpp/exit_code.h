@@ -3,7 +3,7 @@
 
 namespace recurve {
 
-// What the programs of this folder and of loadgen/ say to who started them; also in their --help.
+// Exit codes of the programs of this folder and of loadgen/; also in their --help.
 enum ExitCode {
   kExitOk = 0,
   kExitFailed = 1,

@@ -6,7 +6,7 @@
 
 namespace recurve {
 
-// When the server would like to be asked again, where the trailers of a call that has ended say so.
+// When to retry, if the trailers of an ended call name a time.
 std::optional<std::chrono::milliseconds> retry_pushback(const grpc::ClientContext& context);
 
 }  // namespace recurve

@@ -18,7 +18,7 @@ namespace {
 constexpr double kTickSeconds = 0.01;  // of the timer that shows stalls
 constexpr double kPollSeconds = 0.05;  // how soon the end is seen
 constexpr double kProgressSeconds = 0.1;
-constexpr double kLeastRetrySeconds = 0.1;  // a closed loop must not hammer who refuses
+constexpr double kLeastRetrySeconds = 0.1;  // a closed loop must not flood a server that refuses
 constexpr double kLastAnswersSeconds = 10;  // for cancelled calls and the closing of sessions
 
 double process_cpu_seconds() {
@@ -125,7 +125,7 @@ class LoadRun {
     const double now = watch_.now();
     workers_[0]->recorder().request(
         {.due = due, .sent = now, .first = now, .end = now, .error = kNotSent},
-        "so many requests were under way that the load generator sent no more (--max-running)");
+        "the maximum of concurrent requests was reached, so no more were sent (--max-running)");
   }
 
   void tick(double time) {

@@ -39,7 +39,7 @@ struct ClientCost {
   double cpu_cores = 0;       // used by the whole process, on average
   double busiest_worker = 0;  // share of the time that the busiest thread used a core
   Histogram timer_lateness;   // of a timer that rings every few ms: the machine's own stalls
-  Histogram handling_delay;   // a message that has come, until it is looked at
+  Histogram handling_delay;   // from the arrival of a message until it is handled
 };
 
 struct RunResult {

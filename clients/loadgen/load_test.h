@@ -15,7 +15,7 @@ struct LoadTestEvents {
   std::function<void(const Trial&)> on_trial;  // one has ended
 };
 
-// Asks the server what it is, runs what the options say, and returns the report, without its date
+// Reads the server's properties, runs the options' load, and returns the report, without its date
 // and command. Throws ClientError where the server cannot be asked, and std::invalid_argument for
 // options that it cannot serve. Ends early, with what there is, once `interrupted` is set.
 Report run_load_test(const Options& options, const LoadTestEvents& events,

@@ -164,7 +164,7 @@ void read_files(Options* o, const Texts& texts) {
   if (!o->prompts_file.empty()) o->workload.prompts = read_prompts(o->prompts_file);
 }
 
-// Where the trace gives the arrivals, it also says how long the run is; a sweep has many trials.
+// If the trace gives the arrivals, it also sets the duration of the run; a sweep has many trials.
 void choose_load(const CLI::App& app, Options* o) {
   if (o->sweep && app.count("--warmup") == 0) o->run.warmup_seconds = 2;
   if (o->sweep && app.count("--duration") == 0) o->run.measured_seconds = 10;

@@ -36,7 +36,7 @@ struct Options {
 };
 
 // Fills `options` and reads the files that they name. Returns an exit status if the process should
-// end now (help, a bad flag), after having said why; -1 to go on.
+// end now (help, a bad flag), after printing the reason; -1 to go on.
 int parse_options(int argc, char** argv, Options* options);
 
 }  // namespace recurve::loadgen

@@ -38,7 +38,7 @@ class Pacer {
   void at(double time, std::function<void()> action);
   // What is not due yet is done at once, and so is what comes after this.
   void hurry();
-  // Ends the thread, without doing what is left.
+  // Ends the thread, without the remaining tasks.
   void stop();
 
   // How late it began what was due, and how late it was where it stopped. Call after stop().

@@ -10,7 +10,7 @@ class Client;
 
 namespace recurve::loadgen {
 
-// What the server says of itself, for the head of a report.
+// Properties of the server, for the head of a report.
 struct ServerFacts {
   std::string address, version, model, family, weight_type, backend;
   int64_t parameters = 0, weight_bytes = 0, state_bytes = 0;

@@ -9,7 +9,7 @@ struct SweepOptions {
   int max_trials = 16;
 };
 
-// The highest rate of which `holds` says that it holds: goes up or down in steps of half until one
+// The highest rate for which `holds` returns true: goes up or down in steps of half until one
 // holds and one does not, then halves the gap on a logarithmic scale. 0 where none held. Rates that
 // failed are not tried again, so a trial that failed by accident makes the answer too low, never
 // too high.

@@ -42,7 +42,7 @@ struct UserContext {
   std::atomic<int64_t> measured_running = 0;  // those of them that were due in the window
 };
 
-// Somebody who goes through a conversation: opens a session where it has several turns, asks,
+// A user in a conversation: opens a session where it has several turns, asks,
 // reads the answer, thinks, asks again, closes. All of it happens in the worker's thread, or, where
 // a turn begins, in the pacer's; never in both at a time.
 class User final : public Event {

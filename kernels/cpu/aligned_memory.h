@@ -11,7 +11,7 @@ namespace recurve::cpu {
 class AlignedMemory {
  public:
   template <typename T>
-  T* room(int64_t count) {
+  T* reserve(int64_t count) {
     static_assert(alignof(T) <= kAlignment);
     const size_t bytes = static_cast<size_t>(count) * sizeof(T);
     if (bytes > bytes_) {

@@ -129,7 +129,8 @@ void run_strip(const DeltaRuleArgs& a, int64_t seq, int64_t head, int64_t begin,
   const int64_t key = head / (a.H / a.HK) * a.DK, count = end - begin;
   const int64_t g_at = a.decay == DeltaDecay::kChannel ? head * a.DK : head;
   const int64_t at = (int64_t{a.seqs.slot[seq]} * a.H + head) * a.DK * a.DV + begin;
-  float* memory = scratch(static_cast<size_t>(2) * a.DK + OpenState::room(a.S, a.DK * count));
+  float* memory =
+      scratch(static_cast<size_t>(2) * a.DK + OpenState::copy_floats(a.S, a.DK * count));
   OpenState S(a.S, {at, a.DK, count, a.DV}, last - first == 1, memory + 2 * a.DK);
   for (int row = first; row < last;) {
     const int rows = std::min(a.chunk, last - row);

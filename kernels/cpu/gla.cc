@@ -40,7 +40,7 @@ struct GlaScratch {
   float* den;     // (L)
 };
 
-inline size_t gla_room(const GlaArgs& a) {
+inline size_t gla_floats(const GlaArgs& a) {
   return static_cast<size_t>(a.DK) * (3 * kGlaBlock + 1) + kGlaBlock * (kGlaBlock + 2);
 }
 
@@ -281,7 +281,7 @@ GlaBlock block_at(const GlaArgs& a, int64_t seq, int64_t head, int first) {
 
 void run(const GlaArgs& args, Stream& stream) {
   for_heads(pool_of(stream), args.seqs, args.H, args.DK, args.DV, args.chunk, args.S,
-            gla_room(args), [&](int64_t seq, int64_t head, int first, float* memory) {
+            gla_floats(args), [&](int64_t seq, int64_t head, int first, float* memory) {
               const GlaBlock block = block_at(args, seq, head, first);
               return HWY_DYNAMIC_DISPATCH(gla_rows)(args, block, memory);
             });

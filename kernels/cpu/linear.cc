@@ -52,7 +52,7 @@ const std::byte* rounded_rows(const LinearProducts& products, const LinearArgs& 
   if (products.round == nullptr) return nullptr;
   static thread_local AlignedMemory memory;
   const int64_t K = args.W.K, bytes = products.rounded_bytes(K);
-  auto* const rows = memory.room<std::byte>(args.rows * bytes);
+  auto* const rows = memory.reserve<std::byte>(args.rows * bytes);
   const int64_t together = products.rows;
   for_blocks(pool, ceil_div(args.rows, together), together * K, [&](int64_t begin, int64_t end) {
     round_rows(products, args, begin * together, std::min(end * together, int64_t{args.rows}),
@@ -120,7 +120,7 @@ void bare_linear(const LinearProducts& products, const LinearArgs& args, Stream&
       static thread_local AlignedMemory memory;
       const int64_t begin = first_row(block), end = first_row(block + 1);
       auto* const rounded =
-          memory.room<std::byte>((end - begin) * products.rounded_bytes(args.W.K));
+          memory.reserve<std::byte>((end - begin) * products.rounded_bytes(args.W.K));
       round_rows(products, args, begin, end, rounded);
       products.block(some_rows(args, begin, end), rounded, 0, end - begin, 0, N);
     });

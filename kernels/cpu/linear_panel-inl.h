@@ -144,7 +144,7 @@ class PanelBlock {
     const int64_t tiles =
         columns_ < a_.W.K ? ceil_div(row_end_ - row_begin_, int64_t{kPanelRows}) : 1;
     static thread_local AlignedMemory memory;
-    panel_ = memory.room<float>(panel_floats + tiles * tile_floats);
+    panel_ = memory.reserve<float>(panel_floats + tiles * tile_floats);
     waiting_ = panel_ + panel_floats;
     waiting_step_ = tiles > 1 ? tile_floats : 0;
     for (int64_t n = begin; n < end; n += outputs) {

@@ -256,7 +256,7 @@ HWY_EXPORT(matrix_columns);
 void advance_columns(const MatrixRows& rows, int begin, int count) {
   static thread_local AlignedMemory memory;  // scratch() is the first stage's
   const int64_t wanted = rows.L == 1 ? 0 : int64_t{rows.DK + rows.L} * kMostStripColumns;
-  HWY_DYNAMIC_DISPATCH(matrix_columns)(rows, begin, count, memory.room<float>(wanted));
+  HWY_DYNAMIC_DISPATCH(matrix_columns)(rows, begin, count, memory.reserve<float>(wanted));
 }
 
 }  // namespace recurve::cpu

@@ -45,19 +45,19 @@ inline constexpr int kColumns = 64;
 // Calls make(seq, head, first, memory), the first stage, for each sequence and head and from its
 // first row to its last: it says by its L how many rows it took from `first` on, none beyond the
 // end of a chunk, and leaves S to this function. The second stage follows each call. `memory` has
-// `room` floats.
+// `floats` floats.
 // state: (slots, H, DK, DV), of which S is the head's part.
 template <typename Make>
 void for_heads(ThreadPool& pool, const Ragged& seqs, int H, int DK, int DV, int chunk,
-               const StateData& state, size_t room, const Make& make) {
+               const StateData& state, size_t floats, const Make& make) {
   const int64_t pairs = int64_t{seqs.num_seqs} * H;
   if (pairs == 0) return;
   const auto run = [&](int64_t pair, const auto& second) {
     const int64_t seq = pair / H;
     const int rows = seqs.begin[seq + 1] - seqs.begin[seq];
     const int64_t matrix = int64_t{DK} * DV, at = int64_t{seqs.slot[seq]} * H + pair % H;
-    float* memory = scratch(room + OpenState::room(state, matrix));
-    OpenState S(state, StatePart::whole(at * matrix, matrix), rows == 1, memory + room);
+    float* memory = scratch(floats + OpenState::copy_floats(state, matrix));
+    OpenState S(state, StatePart::whole(at * matrix, matrix), rows == 1, memory + floats);
     for (int first = 0; first < rows;) {
       MatrixRows piece = make(seq, pair % H, first, memory);
       piece.S = S.data();

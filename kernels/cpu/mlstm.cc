@@ -39,7 +39,7 @@ struct MlstmShared {
 inline int scores_stride(int L) { return (L + 3) / 4 * 4; }
 
 // Floats of scratch for chunks of up to L rows.
-inline size_t shared_room(const MlstmArgs& a, int L) {
+inline size_t shared_floats(const MlstmArgs& a, int L) {
   return static_cast<size_t>(L) * (2 * a.DK + scores_stride(L) + 4) + a.DK;
 }
 
@@ -226,8 +226,8 @@ MlstmChunk chunk_at(const MlstmArgs& a, int64_t seq, int64_t head, int first) {
 }  // namespace
 
 void run(const MlstmArgs& args, Stream& stream) {
-  const size_t room = shared_room(args, std::min(args.chunk, args.seqs.max_len));
-  for_heads(pool_of(stream), args.seqs, args.H, args.DK, args.DV, args.chunk, args.C, room,
+  const size_t floats = shared_floats(args, std::min(args.chunk, args.seqs.max_len));
+  for_heads(pool_of(stream), args.seqs, args.H, args.DK, args.DV, args.chunk, args.C, floats,
             [&](int64_t seq, int64_t head, int first, float* memory) {
               const MlstmChunk c = chunk_at(args, seq, head, first);
               return HWY_DYNAMIC_DISPATCH(mlstm_rows)(args, c, memory);

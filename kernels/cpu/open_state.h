@@ -28,11 +28,11 @@ struct StatePart {
 class OpenState {
  public:
   // Floats that the copy takes, of `values` values.
-  static size_t room(const StateData& state, int64_t values) {
+  static size_t copy_floats(const StateData& state, int64_t values) {
     return state.dtype == DType::kBF16 ? static_cast<size_t>(values) : 0;
   }
 
-  // copy: (room)
+  // copy: (copy_floats)
   OpenState(const StateData& state, const StatePart& part, bool as_stored, float* copy);
 
   StateData data() const { return open_; }    // (rows, stride)

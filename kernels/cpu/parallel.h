@@ -48,7 +48,7 @@ void for_channels(ThreadPool& pool, const Ragged& seqs, int64_t D, int64_t cost,
 // that no step after the first of its size allocates.
 inline float* scratch(size_t floats) {
   static thread_local AlignedMemory memory;
-  return memory.room<float>(static_cast<int64_t>(floats));
+  return memory.reserve<float>(static_cast<int64_t>(floats));
 }
 
 }  // namespace recurve::cpu

@@ -102,7 +102,7 @@ namespace {
 
 HWY_EXPORT(rwkv7_step);
 
-// All rows of one head of one sequence. memory: (room)
+// All rows of one head of one sequence. memory: (floats)
 void run_head(const Rwkv7Args& a, int64_t seq, int64_t head, float* memory) {
   const int64_t N = a.N, matrix = N * N;
   const int first = a.seqs.begin[seq], end = a.seqs.begin[seq + 1];
@@ -136,8 +136,9 @@ void run(const Rwkv7Args& args, Stream& stream) {
   const int64_t matrix = int64_t{args.N} * args.N;
   for_blocks(pool_of(stream), pairs, 4 * rows * matrix, [&](int64_t begin, int64_t end) {
     for (int64_t pair = begin; pair < end; ++pair) {
-      const size_t room = static_cast<size_t>(2) * args.N + OpenState::room(args.S, matrix);
-      run_head(args, pair / args.H, pair % args.H, scratch(room));
+      const size_t floats =
+          static_cast<size_t>(2) * args.N + OpenState::copy_floats(args.S, matrix);
+      run_head(args, pair / args.H, pair % args.H, scratch(floats));
     }
   });
 }

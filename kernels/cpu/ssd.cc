@@ -57,7 +57,7 @@ struct SsdScratch {
   float* g;      // (padded(L)) the factor that the row enters the state with
 };
 
-inline size_t ssd_room(const SsdArgs& a, int L) {
+inline size_t ssd_floats(const SsdArgs& a, int L) {
   return static_cast<size_t>((L + 5) * padded(L) + a.N);
 }
 
@@ -297,7 +297,7 @@ float* share_chunks(const SsdArgs& a, ThreadPool& pool) {
   static thread_local AlignedMemory memory;
   const int64_t most = std::min(a.chunk, a.seqs.max_len);
   if (most <= 1) return nullptr;
-  float* const all = memory.room<float>(int64_t{a.seqs.rows} * a.G * (2 * a.N + padded(most)));
+  float* const all = memory.reserve<float>(int64_t{a.seqs.rows} * a.G * (2 * a.N + padded(most)));
   const int64_t chunks = ceil_div(a.seqs.max_len, a.chunk), items = chunks * a.G;
   for_blocks(pool, a.seqs.num_seqs * items, most * most * a.N / 2, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
@@ -338,7 +338,7 @@ void run_head(const SsdArgs& a, int64_t seq, int64_t head, float* shared) {
   const int64_t matrix = int64_t{a.P} * a.N, rows = rows_of(a, seq);
   const int most = chunk_rows(a, seq, 0);
   const bool turned = most > 1;
-  float* const memory = scratch(turned ? static_cast<size_t>(matrix) + ssd_room(a, most) : 0);
+  float* const memory = scratch(turned ? static_cast<size_t>(matrix) + ssd_floats(a, most) : 0);
   const StateData h = stored_from(a.h, (int64_t{a.seqs.slot[seq]} * a.H + head) * matrix);
   const auto finish = [&](const SsdChunk& c) {
     if (c.z != nullptr) HWY_DYNAMIC_DISPATCH(gate_rows)(a, c);

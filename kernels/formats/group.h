@@ -16,7 +16,7 @@ constexpr float kTooLarge = 0x1p112f;   // values are packed below this in size
 
 // To the nearest integer, ties to even, for |x| below 2^22.
 inline float nearest(float x) {
-  constexpr float kShift = 12582912;  // 1.5 * 2^23: behind it there is no room for fractions
+  constexpr float kShift = 12582912;  // 1.5 * 2^23: from it on there are no fractions
   return (x + kShift) - kShift;
 }
 

@@ -13,7 +13,7 @@ struct DeferredRmsNorm {
   static constexpr int kSquares = 8;
 
   // Where all of it is in so many floats, from multiples of 16 bytes on. K is a multiple of 8.
-  static int64_t room(int64_t rows, int64_t K) { return rows * (K / 2 + K / kSquares + 1); }
+  static int64_t floats(int64_t rows, int64_t K) { return rows * (K / 2 + K / kSquares + 1); }
   static DeferredRmsNorm in(float* memory, int64_t rows, int64_t K) {
     float* squares = memory + rows * K / 2;
     return {reinterpret_cast<uint16_t*>(memory), squares, squares + rows * K / kSquares};

@@ -24,7 +24,7 @@ struct Op {
   // What of arguments of these sizes and types it cannot take: "2048 keys a head, but 1536 at
   // most". Empty: nothing. Pointers are not followed, and of a batch nothing needs to be known yet.
   // Not set: it takes all that its header allows. Families ask before they load anything, so that a
-  // kernel never meets what it has no room for.
+  // kernel never meets what does not fit.
   std::function<std::string(const Args&)> cannot = {};
   void operator()(const Args& args, Stream& stream) const { run(args, stream); }
 };

@@ -14,7 +14,7 @@ namespace recurve::reference {
 template <typename Work>
 void for_each_chunk(const Ragged& seqs, const StateData& state, int H, int64_t matrix, int chunk,
                     const Work& work) {
-  std::vector<float> copy(OpenState::room(state, matrix));
+  std::vector<float> copy(OpenState::copy_floats(state, matrix));
   for (int seq = 0; seq < seqs.num_seqs; ++seq) {
     const int end = seqs.begin[seq + 1], slot = seqs.slot[seq];
     for (int head = 0; head < H; ++head) {

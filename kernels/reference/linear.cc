@@ -9,17 +9,17 @@ namespace recurve::reference {
 namespace {
 
 // x as the products take it: (rows, K).
-const float* normed(const LinearArgs& args, std::vector<float>& room, Stream& stream) {
+const float* normed(const LinearArgs& args, std::vector<float>& normed_rows, Stream& stream) {
   if (args.norm == nullptr) return args.x;
-  room.resize(static_cast<size_t>(args.rows * args.W.K));
+  normed_rows.resize(static_cast<size_t>(args.rows * args.W.K));
   run(RmsNormArgs{.rows = args.rows,
                   .D = static_cast<int>(args.W.K),
                   .eps = args.norm_eps,
                   .x = args.x,
                   .w = args.norm,
-                  .y = room.data()},
+                  .y = normed_rows.data()},
       stream);
-  return room.data();
+  return normed_rows.data();
 }
 
 // z = x W^T, (rows, N). Every sum is taken from the first k to the last; those of some outputs grow
@@ -48,8 +48,8 @@ void multiply(const Matrix& W, int rows, const float* x, float* z) {
 
 void run(const LinearArgs& args, Stream& stream) {
   const int64_t N = args.W.N, outputs = args.outputs();
-  std::vector<float> room, products(static_cast<size_t>(args.rows * N));
-  multiply(args.W, args.rows, normed(args, room, stream), products.data());
+  std::vector<float> normed_rows, products(static_cast<size_t>(args.rows * N));
+  multiply(args.W, args.rows, normed(args, normed_rows, stream), products.data());
   for (int64_t r = 0; r < args.rows; ++r) {
     float* z = &products[static_cast<size_t>(r * N)];
     for (int64_t n = 0; args.bias != nullptr && n < N; ++n) z[n] += args.bias[n];

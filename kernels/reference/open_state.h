@@ -13,11 +13,11 @@ namespace recurve::reference {
 class OpenState {
  public:
   // Floats that the copy takes, of `count` values.
-  static size_t room(const StateData& state, int64_t count) {
+  static size_t copy_floats(const StateData& state, int64_t count) {
     return state.dtype == DType::kBF16 ? static_cast<size_t>(count) : 0;
   }
 
-  // Values [first, first + count) of the state. copy: (room)
+  // Values [first, first + count) of the state. copy: (copy_floats)
   OpenState(const StateData& state, int64_t first, int64_t count, float* copy) : count_(count) {
     if (state.dtype == DType::kBF16) {
       stored_ = static_cast<uint16_t*>(state.data) + first;

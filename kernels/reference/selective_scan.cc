@@ -16,7 +16,7 @@ void norm(const float* v, int count, float eps, float* y) {
   for (int i = 0; i < count; ++i) y[i] = v[i] * scale;
 }
 
-// One row of one sequence. h: (D, N), its state. params: (R + 2 N), room for them.
+// One row of one sequence. h: (D, N), its state. params: (R + 2 N), memory for them.
 void scan_row(const SelectiveScanArgs& a, int64_t row, float* h, float* params) {
   const float* x = a.x + row * a.x_stride;
   const float* from = a.params + row * a.params_stride;
@@ -45,7 +45,7 @@ void scan_row(const SelectiveScanArgs& a, int64_t row, float* h, float* params) 
 
 void run(const SelectiveScanArgs& args, Stream&) {
   const int64_t values = int64_t{args.D} * args.N;
-  std::vector<float> copy(OpenState::room(args.h, values));
+  std::vector<float> copy(OpenState::copy_floats(args.h, values));
   for (int seq = 0; seq < args.seqs.num_seqs; ++seq) {
     const int begin = args.seqs.begin[seq], end = args.seqs.begin[seq + 1];
     OpenState h(args.h, args.seqs.slot[seq] * values, values, copy.data());

@@ -120,7 +120,7 @@ void gate(const SsdArgs& a, int head, int row, int end) {
 
 void run(const SsdArgs& args, Stream&) {
   const int64_t matrix = int64_t{args.P} * args.N;
-  std::vector<float> copy(OpenState::room(args.h, matrix));
+  std::vector<float> copy(OpenState::copy_floats(args.h, matrix));
   for (int seq = 0; seq < args.seqs.num_seqs; ++seq) {
     const int end = args.seqs.begin[seq + 1];
     for (int head = 0; head < args.H; ++head) {

@@ -139,11 +139,11 @@ std::vector<int64_t> DeltaNet::widths() const {
 }
 
 size_t DeltaNet::arena_bytes(const StepLimits& limits) const {
-  const auto room = [](int count, int64_t width) {
-    return Arena::room(static_cast<size_t>(count) * static_cast<size_t>(width));
+  const auto bytes_for = [](int count, int64_t width) {
+    return Arena::bytes_for(static_cast<size_t>(count) * static_cast<size_t>(width));
   };
-  size_t bytes = Residual::room(kernels_, limits.rows, c_.D) + room(limits.logits, c_.D);
-  for (const int64_t width : widths()) bytes += room(limits.rows, width);
+  size_t bytes = Residual::bytes_for(kernels_, limits.rows, c_.D) + bytes_for(limits.logits, c_.D);
+  for (const int64_t width : widths()) bytes += bytes_for(limits.rows, width);
   return bytes;
 }
 
@@ -178,7 +178,7 @@ void DeltaNet::mixer(const Block& block, size_t index, const Ragged& seqs, const
   float* q = mix(block, index, seqs, states, s, stream);
   gates(block, seqs.rows, s, q, stream);
   recur(index, seqs, states, s, q, stream);
-  // The feed-forward part has no use for its room yet.
+  // The feed-forward part does not use its memory yet.
   const Activations o = rows_for(kernels_, block.out.matrix(), s.o, s.hidden, c_.F);
   kernels_.head_rms_norm({.rows = seqs.rows,
                           .H = static_cast<int>(c_.H),

@@ -45,7 +45,7 @@ void read_ungated(ConfigReader& read, Config& c) {
                  : f == "relu" ? Activation::kRelu
                  : f == "elu"  ? Activation::kEluPlusOne
                                : Activation::kIdentity;
-  read.ignore({"use_output_norm"});  // fla's layer has the norm whatever it says
+  read.ignore({"use_output_norm"});  // fla's layer always has the norm
 }
 
 void read_gated(ConfigReader& read, Config& c) {

@@ -9,7 +9,7 @@
 
 namespace recurve::delta_net {
 
-// What config.json says of fla's DeltaNet and Gated DeltaNet.
+// The config.json of fla's DeltaNet and Gated DeltaNet.
 struct Config {
   std::string type;  // the model_type
   int64_t D, blocks, F, vocab;

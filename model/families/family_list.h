@@ -20,7 +20,7 @@ inline constexpr Family kFamilies[] = {
     {{"recurrent_gemma"}, load_recurrent_gemma},
 };
 
-// Model types of which only a part is here, and what is missing.
+// Model types that are only partly supported, and what is missing.
 struct Incomplete {
   std::string_view model_type;
   std::string_view missing;

@@ -187,11 +187,11 @@ std::vector<int64_t> Gla::widths() const {
 }
 
 size_t Gla::arena_bytes(const StepLimits& limits) const {
-  const auto room = [](int count, int64_t width) {
-    return Arena::room(static_cast<size_t>(count) * static_cast<size_t>(width));
+  const auto bytes_for = [](int count, int64_t width) {
+    return Arena::bytes_for(static_cast<size_t>(count) * static_cast<size_t>(width));
   };
-  size_t bytes = Residual::room(kernels_, limits.rows, c_.D) + room(limits.logits, c_.D);
-  for (const int64_t width : widths()) bytes += room(limits.rows, width);
+  size_t bytes = Residual::bytes_for(kernels_, limits.rows, c_.D) + bytes_for(limits.logits, c_.D);
+  for (const int64_t width : widths()) bytes += bytes_for(limits.rows, width);
   return bytes;
 }
 
@@ -253,7 +253,7 @@ void Gla::mixer(const Block& block, size_t index, const Ragged& seqs, const Stat
                        .y = s.o},
                       stream);
   } else if (c_.head_norm) {
-    // The feed-forward part has no use for its room yet.
+    // The feed-forward part does not use its memory yet.
     o = rows_for(kernels_, block.out.matrix(), s.o, s.hidden, c_.F);
     kernels_.head_rms_norm({.rows = rows,
                             .H = static_cast<int>(c_.H),

@@ -11,7 +11,7 @@ namespace recurve::gla_family {
 
 enum class Kind { kGla, kSimpleGla, kRetnet, kLinearAttention, kHgrn2 };
 
-// What config.json says of one of fla's families of one matrix state.
+// The config.json of one of fla's families of one matrix state.
 struct Config {
   Kind kind;
   std::string type;  // the model_type

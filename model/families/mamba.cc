@@ -47,7 +47,7 @@ MambaConfig read_mamba_config(const Checkpoint& checkpoint, bool falcon) {
   if (falcon) {
     c.mixer_eps = static_cast<float>(read.optional_number("mixer_rms_eps", 1e-6, 1e-30, 1));
   }
-  // Where intermediate_size is given, expand may be anything: Falcon Mamba 7B says 16 and means 2.
+  // If intermediate_size is given, expand is ignored: Falcon Mamba 7B has 16 for 2.
   c.DI = read.optional_int({"intermediate_size", "d_inner"}, 0, 1, 1 << 20);
   if (c.original) {
     const nlohmann::json& mixer = ssm_cfg(read, config);
@@ -107,7 +107,7 @@ class Mamba final : public StateSpaceModel {
   };
   MambaBlock load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
                         const WeightFormats& formats) const;
-  // next: who reads x after it.
+  // next: the layer that reads x after it.
   void mixer(const MambaBlock& block, size_t index, const Ragged& seqs, const StatePool& states,
              const Scratch& scratch, const Residual::Reader& next, Stream& stream) const;
   // y: what comes out of it.
@@ -191,13 +191,13 @@ StateLayout Mamba::state_layout() const {
 }
 
 size_t Mamba::arena_bytes(const StepLimits& limits) const {
-  const auto room = [](int count, int64_t width) {
-    return Arena::room(static_cast<size_t>(count) * static_cast<size_t>(width));
+  const auto bytes_for = [](int count, int64_t width) {
+    return Arena::bytes_for(static_cast<size_t>(count) * static_cast<size_t>(width));
   };
-  size_t bytes = Residual::room(kernels_, limits.rows, c_.D) + room(limits.logits, c_.D);
+  size_t bytes = Residual::bytes_for(kernels_, limits.rows, c_.D) + bytes_for(limits.logits, c_.D);
   const int64_t params = c_.R + 2 * c_.N;
   for (const int64_t width : {2 * c_.DI, c_.DI, params, c_.DI + params, c_.DI}) {  // Scratch
-    bytes += room(limits.rows, width);
+    bytes += bytes_for(limits.rows, width);
   }
   return bytes;
 }

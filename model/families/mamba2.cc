@@ -104,8 +104,8 @@ Mamba2Config read_mamba2_config(const Checkpoint& checkpoint) {
     read.must_be("num_heads", c.H);
     read.must_be("ssm_cfg", nlohmann::json{{"layer", "Mamba2"}});
   }
-  // norm_before_gate: Codestral's config says true, of a model whose gate comes first; the code it
-  // is for does not look at it, nor at time_step_rank.
+  // norm_before_gate: Codestral's config has true although its gate comes first; its code reads
+  // neither this nor time_step_rank.
   read.ignore({"norm_before_gate", "time_step_rank"});
   finish_state_space(read);
   return c;
@@ -146,7 +146,7 @@ class Mamba2 final : public StateSpaceModel {
   };
   Mamba2Block load_block(Checkpoint& checkpoint, Backend& backend, const std::string& prefix,
                          const WeightFormats& formats) const;
-  // next: who reads x after it.
+  // next: the layer that reads x after it.
   void mixer(const Mamba2Block& block, size_t index, const Ragged& seqs, const StatePool& states,
              const Scratch& scratch, const Residual::Reader& next, Stream& stream) const;
   // Gives what it began of the norm after it.
@@ -233,12 +233,12 @@ StateLayout Mamba2::state_layout() const {
 }
 
 size_t Mamba2::arena_bytes(const StepLimits& limits) const {
-  const auto room = [](int count, int64_t width) {
-    return Arena::room(static_cast<size_t>(count) * static_cast<size_t>(width));
+  const auto bytes_for = [](int count, int64_t width) {
+    return Arena::bytes_for(static_cast<size_t>(count) * static_cast<size_t>(width));
   };
-  size_t bytes = Residual::room(kernels_, limits.rows, c_.D) + room(limits.logits, c_.D);
+  size_t bytes = Residual::bytes_for(kernels_, limits.rows, c_.D) + bytes_for(limits.logits, c_.D);
   for (const int64_t width : {c_.projection_width(), c_.conv_width(), c_.DI}) {
-    bytes += room(limits.rows, width);  // Scratch
+    bytes += bytes_for(limits.rows, width);  // Scratch
   }
   return bytes;
 }
@@ -282,7 +282,7 @@ void Mamba2::mixer(const Mamba2Block& block, size_t index, const Ragged& seqs,
   const bool groups = c_.G > 1;  // else the norm is of the whole row
   const DeferredRmsNorm deferred = state_space(block, index, seqs, states, s, stream);
   Activations v{.f32 = s.v};
-  if (groups) {  // what the convolution left has been read
+  if (groups) {  // the output of the convolution has been read
     v = rows_for(kernels_, block.out.matrix(), s.v, s.xBC, c_.conv_width());
     norm_groups(block, rows, s, v, stream);
   }

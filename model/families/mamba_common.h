@@ -20,7 +20,7 @@ struct StateSpaceConfig {
   DType state;  // of h
 };
 
-// What stands outside the mixer. tied: where the config does not say, in transformers' form.
+// The config outside of the mixer. tied: the default of the config, in transformers' form.
 void read_outside(ConfigReader& read, bool tied, StateSpaceConfig& c);
 
 // A key of the mixer, by its name in state-spaces' form or in transformers'.
@@ -50,8 +50,8 @@ class StateSpaceModel : public Model {
   void fill_info(const StateSpaceConfig& c, const Checkpoint& checkpoint, WeightTally blocks,
                  const std::string& family, const std::string& description);
 
-  // From token ids to logits. mix(b, next): the mixer of block b, with who reads x after it.
-  // picked: scratch, (num_logits, D)
+  // From token ids to logits. mix(b, next): the mixer of block b; next: the layer that reads x
+  // after it. picked: scratch, (num_logits, D)
   template <typename Block, typename Mix>
   void forward_through(const std::vector<Block>& blocks, Mix mix, const StateSpaceConfig& c,
                        const StepBatch& batch, const Residual& x, float* picked, float* logits,

@@ -141,11 +141,11 @@ std::vector<int64_t> RecurrentGemma::widths() const {
 }
 
 size_t RecurrentGemma::arena_bytes(const StepLimits& limits) const {
-  const auto room = [](int count, int64_t width) {
-    return Arena::room(static_cast<size_t>(count) * static_cast<size_t>(width));
+  const auto bytes_for = [](int count, int64_t width) {
+    return Arena::bytes_for(static_cast<size_t>(count) * static_cast<size_t>(width));
   };
-  size_t bytes = Residual::room(kernels_, limits.rows, c_.D) + room(limits.logits, c_.D);
-  for (const int64_t width : widths()) bytes += room(limits.rows, width);
+  size_t bytes = Residual::bytes_for(kernels_, limits.rows, c_.D) + bytes_for(limits.logits, c_.D);
+  for (const int64_t width : widths()) bytes += bytes_for(limits.rows, width);
   return bytes;
 }
 

@@ -6,7 +6,7 @@
 
 namespace recurve::recurrent_gemma {
 
-// What config.json says.
+// The values of config.json.
 struct Config {
   int64_t D, F, vocab;
   int64_t H;                  // heads of queries, and blocks of the recurrence's gates

@@ -145,7 +145,7 @@ class Rnn final : public Model {
   void fill_info(const Checkpoint& checkpoint);
   std::vector<const char*> state_names() const;
 
-  Activations room_for(const LinearWeights& next, float* room) const;
+  Activations activations_for(const LinearWeights& next, float* memory) const;
   void normalise(const Norm& norm, int rows, const float* x, float* sum, const Activations& y,
                  Stream& stream) const;
   void cell(size_t index, const Ragged& seqs, const StatePool& states, const Activations& x,
@@ -276,11 +276,11 @@ StateLayout Rnn::state_layout() const {
 }
 
 size_t Rnn::arena_bytes(const StepLimits& limits) const {
-  const auto room = [](int count, int64_t width) {
-    return Arena::room(static_cast<size_t>(count) * static_cast<size_t>(width));
+  const auto bytes_for = [](int count, int64_t width) {
+    return Arena::bytes_for(static_cast<size_t>(count) * static_cast<size_t>(width));
   };
-  size_t bytes = 2 * room(limits.logits, c_.D);
-  for (const int64_t width : widths()) bytes += room(limits.rows, width);
+  size_t bytes = 2 * bytes_for(limits.logits, c_.D);
+  for (const int64_t width : widths()) bytes += bytes_for(limits.rows, width);
   return bytes;
 }
 
@@ -310,7 +310,8 @@ void Rnn::pre_norm_block(size_t index, const Ragged& seqs, const StatePool& stat
                          const Scratch& s, Stream& stream) const {
   const Layer& layer = layers_[index];
   const int rows = seqs.rows;
-  const Activations x = room_for(layer.input, s.y), ffn_x = room_for(layer.gate_up, s.gates);
+  const Activations x = activations_for(layer.input, s.y),
+                    ffn_x = activations_for(layer.gate_up, s.gates);
   normalise(layer.norm, rows, s.x, nullptr, x, stream);
   cell(index, seqs, states, x, s.gates, s.y, stream);
   normalise(layer.ffn_norm, rows, s.y, s.x, ffn_x, stream);
@@ -326,9 +327,9 @@ void Rnn::pre_norm_block(size_t index, const Ragged& seqs, const StatePool& stat
 }
 
 // Only the layer norm leaves its rows in bf16.
-Activations Rnn::room_for(const LinearWeights& next, float* room) const {
-  if (c_.rms_norm) return {.f32 = room};
-  return rows_for(kernels_, next.matrix(), room, room, next.matrix().K);
+Activations Rnn::activations_for(const LinearWeights& next, float* memory) const {
+  if (c_.rms_norm) return {.f32 = memory};
+  return rows_for(kernels_, next.matrix(), memory, memory, next.matrix().K);
 }
 
 // The norm of x, or where there is a sum, of sum += x.
@@ -398,7 +399,7 @@ void Rnn::head(const StepBatch& batch, const Scratch& s, float* logits, Stream& 
                   .x = rows,
                   .y = logits};
   if (c_.pre_norm) {
-    const Activations normed = room_for(W, s.normed);
+    const Activations normed = activations_for(W, s.normed);
     normalise(out_norm_, count, rows, nullptr, normed, stream);
     args.x = normed.f32;
     args.x_bf16 = normed.bf16;

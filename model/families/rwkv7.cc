@@ -156,11 +156,11 @@ std::vector<int64_t> Rwkv7::widths() const {
 }
 
 size_t Rwkv7::arena_bytes(const StepLimits& limits) const {
-  const auto room = [](int count, int64_t width) {
-    return Arena::room(static_cast<size_t>(count) * static_cast<size_t>(width));
+  const auto bytes_for = [](int count, int64_t width) {
+    return Arena::bytes_for(static_cast<size_t>(count) * static_cast<size_t>(width));
   };
-  size_t bytes = room(limits.logits, c_.D);
-  for (const int64_t width : widths()) bytes += room(limits.rows, width);
+  size_t bytes = bytes_for(limits.logits, c_.D);
+  for (const int64_t width : widths()) bytes += bytes_for(limits.rows, width);
   return bytes;
 }
 

@@ -24,7 +24,7 @@ struct Config {
   bool tied;
   int chunk;
   DType state;  // of S
-  Ranks ranks;  // what the config says; where there are files, these count (ranks_of)
+  Ranks ranks;  // those of the config; the shapes of tensors take precedence (ranks_of)
 
   // Of the norm behind the recurrence: 64e-5 in every checkpoint of BlinkDL.
   float head_eps() const { return static_cast<float>(N) * eps; }

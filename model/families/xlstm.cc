@@ -176,12 +176,12 @@ StateLayout Xlstm::state_layout() const {
 
 size_t Xlstm::arena_bytes(const StepLimits& limits) const {
   const size_t rows = static_cast<size_t>(limits.rows);
-  const auto room = [](size_t count, int64_t width) {
-    return Arena::room(count * static_cast<size_t>(width));
+  const auto bytes_for = [](size_t count, int64_t width) {
+    return Arena::bytes_for(count * static_cast<size_t>(width));
   };
-  return Residual::room(kernels_, limits.rows, c_.D) + room(rows, c_.projected()) +
-         room(rows, c_.sigmoid_gate ? 2 * c_.H : 0) + room(rows, c_.v()) + room(rows, c_.F) +
-         room(static_cast<size_t>(limits.logits), c_.D);
+  return Residual::bytes_for(kernels_, limits.rows, c_.D) + bytes_for(rows, c_.projected()) +
+         bytes_for(rows, c_.sigmoid_gate ? 2 * c_.H : 0) + bytes_for(rows, c_.v()) +
+         bytes_for(rows, c_.F) + bytes_for(static_cast<size_t>(limits.logits), c_.D);
 }
 
 void Xlstm::forward(const StepBatch& batch, const StatePool& states, Arena& arena, Stream& stream,
@@ -217,7 +217,7 @@ void Xlstm::mlstm_layer(const Block& block, size_t index, const Ragged& seqs,
                         const StatePool& states, const Scratch& s, Stream& stream) const {
   kernels_.linear(
       s.x.read(block.reader(), c_.norm_eps, {.bias = block.qkvoif.bias(), .y = s.qkvoif}), stream);
-  // The feed-forward part has no use for its room yet.
+  // The feed-forward part does not use its memory yet.
   const Activations h = rows_for(kernels_, block.out.matrix(), s.h, s.hidden, c_.F);
   if (c_.sigmoid_gate) {
     sigmoid_cell(block, index, seqs, states, s, h, stream);

@@ -8,7 +8,7 @@
 
 namespace recurve::xlstm_blocks {
 
-// What config.json says of a research xLSTM.
+// The config.json of a research xLSTM.
 struct Config {
   int64_t D, blocks, vocab;
   std::vector<bool> slstm;  // of each block

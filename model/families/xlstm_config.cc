@@ -16,7 +16,7 @@ int64_t round_up(double value, int64_t multiple) {
   return static_cast<int64_t>(std::floor((value + m - 1) / m)) * multiple;
 }
 
-// The cell is said by the name of the kernel that trained it: "siging" in the names of
+// The name of the kernel that trained the model determines the cell: "siging" in the names of
 // mlstm_kernels is the sigmoid input gate (Beck et al. 2025, eq. 22 to 24). Those of steps and of
 // odd rests are in every config, and the package has them for the exponential gate only; they
 // cannot contradict.

@@ -6,7 +6,7 @@
 
 namespace recurve::xlstm {
 
-// What config.json says of an xLSTM-large.
+// The config.json of a xLSTM-large.
 struct Config {
   int64_t D, blocks, H, DK, DV, F, vocab;
   float norm_eps, cell_eps, gate_soft_cap, logit_soft_cap;

@@ -12,7 +12,7 @@ struct GatedFfn {
   Residual::Reader reader() const { return {gate_up.matrix(), &norm}; }
 };
 
-// hidden: scratch. next: who reads x after it.
+// hidden: scratch. next: the layer that reads x after it.
 void gated_ffn(const GatedFfn& ffn, float eps, Residual& x, const Residual::Reader& next,
                float* hidden /* (rows, F) */, const Kernels& kernels, Stream& stream);
 

@@ -11,15 +11,16 @@ size_t count(int rows, int64_t width) {
 
 }  // namespace
 
-size_t Residual::room(const Kernels& kernels, int rows, int64_t D) {
-  return Arena::room(count(rows, D)) + Arena::room(floats_of_norm(kernels, rows, D));
+size_t Residual::bytes_for(const Kernels& kernels, int rows, int64_t D) {
+  return Arena::bytes_for(count(rows, D)) + Arena::bytes_for(floats_of_norm(kernels, rows, D));
 }
 
 Residual::Residual(const Kernels& kernels, Arena& arena, int rows, int64_t D)
     : kernels_(kernels),
       rows_(rows),
       x_(arena.floats(count(rows, D))),
-      room_(DeferredRmsNorm::in(arena.floats(floats_of_norm(kernels, rows, D)), rows, D)) {}
+      deferred_memory_(
+          DeferredRmsNorm::in(arena.floats(floats_of_norm(kernels, rows, D)), rows, D)) {}
 
 LinearArgs Residual::read(const Reader& reader, float eps, LinearArgs args) const {
   args.rows = rows_;
@@ -34,7 +35,7 @@ LinearArgs Residual::read(const Reader& reader, float eps, LinearArgs args) cons
 LinearArgs Residual::add(LinearArgs args, const Reader& next) {
   args.rows = rows_;
   args.residual = args.y = x_;
-  deferred_ = defer_norm(kernels_, args, next.W, next.norm->data(), room_);
+  deferred_ = defer_norm(kernels_, args, next.W, next.norm->data(), deferred_memory_);
   return args;
 }
 

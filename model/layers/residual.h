@@ -17,7 +17,7 @@ class Residual {
   };
 
   // What it takes of the arena in a step of so many rows.
-  static size_t room(const Kernels& kernels, int rows, int64_t D);
+  static size_t bytes_for(const Kernels& kernels, int rows, int64_t D);
 
   Residual(const Kernels& kernels, Arena& arena, int rows, int64_t D);
 
@@ -25,15 +25,15 @@ class Residual {
 
   // The arguments of a layer that reads, given those that do not follow from that.
   LinearArgs read(const Reader& reader, float eps, LinearArgs args) const;
-  // The arguments of a layer whose outputs are added to x. next: who reads after it.
+  // The arguments of a layer whose outputs are added to x. next: the layer that reads after it.
   LinearArgs add(LinearArgs args, const Reader& next);
 
  private:
   const Kernels& kernels_;
   int rows_;
   float* x_;
-  DeferredRmsNorm room_;      // where what is left of a norm may go
-  DeferredRmsNorm deferred_;  // room_ or, if nothing was deferred, nothing
+  DeferredRmsNorm deferred_memory_;  // where what is left of a norm may go
+  DeferredRmsNorm deferred_;         // deferred_memory_ or, if nothing was deferred, nothing
 };
 
 }  // namespace recurve

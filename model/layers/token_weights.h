@@ -15,9 +15,9 @@ struct HeadSource {
   std::string words;  // for the start-up table
 };
 
-// tied: the config says that it is the embedding. What the file has counts for more: where it has a
+// tied: the config names the embedding as the head. The file takes precedence: where it has a
 // head with other values, that is the head, as in transformers, which ties what is equal or absent.
-// The names of a head that is not looked at may then be there. names: of the head.
+// The names of a head that is not used may then be there. names: of the head.
 HeadSource find_head(Checkpoint& checkpoint, const std::string& embedding,
                      const std::vector<std::string>& names, bool tied);
 

@@ -20,20 +20,20 @@ struct StatePiece {
 
 // A state outside its slot, in the layout's pieces and their order; null: none. Each piece is
 // filled once, by the creator of the image, and never changed then: copies share all of it, and one
-// image may share what is equal with another. Who has it keeps its pieces.
+// image may share what is equal with another. An owner of the image keeps its pieces alive.
 using StateImage = std::shared_ptr<const std::vector<StatePiece>>;
 
 using StateRooms = std::vector<std::span<std::byte>>;
 
 // An image that is being made, and where its pieces are to be filled, in their order. It may be
-// handed on meanwhile, to those who wait for it.
+// handed on meanwhile, to the threads that wait for it.
 struct NewImage {
   StateImage image = {};
   StateRooms rooms = {};  // as long as the image is there
 };
 
 // Where each array lies, by its number, in memory that is divided as the layout is; divided: the
-// layout's pieces, for who has them.
+// layout's pieces.
 template <typename Byte>
 std::vector<std::span<Byte>> spans_of_arrays(const StateLayout& layout,
                                              const std::vector<StatePieceLayout>& divided,
@@ -69,9 +69,9 @@ inline NewImage make_image(const StateLayout& layout) {
   std::vector<StatePiece> pieces;
   NewImage made;
   for (StatePieceLayout& piece : layout.pieces()) {
-    const std::shared_ptr<std::byte[]> room(new std::byte[piece.bytes]);
-    pieces.push_back({std::move(piece.name), {room, room.get()}, piece.bytes});
-    made.rooms.emplace_back(room.get(), piece.bytes);
+    const std::shared_ptr<std::byte[]> memory(new std::byte[piece.bytes]);
+    pieces.push_back({std::move(piece.name), {memory, memory.get()}, piece.bytes});
+    made.rooms.emplace_back(memory.get(), piece.bytes);
   }
   made.image = std::make_shared<const std::vector<StatePiece>>(std::move(pieces));
   return made;

@@ -14,7 +14,7 @@ namespace recurve {
 
 class StatePool;
 
-// A place in the pool, or none. Move-only; gives the place back when destroyed. The pool outlives
+// A slot of the pool, or none. Move-only; returns the slot when destroyed. The pool outlives
 // it.
 class StateSlot {
  public:
@@ -66,7 +66,7 @@ class StatePool {
   bool ready(const StateSlot& slot) const;
   void wait_until_ready(const StateSlot& slot);
   bool copying() const;  // of any slot
-  // What copied() takes to say whether all that was asked for until now is done, images too.
+  // A ticket for copied(), which tells whether all copies requested so far are done, images too.
   Copier::Ticket asked() const { return copier_ == nullptr ? 0 : copier_->last(); }
   bool copied(Copier::Ticket asked) const { return copier_ == nullptr || copier_->done(asked); }
   // Until none is under way, whether or not one has failed; the pool holds no image then.

@@ -26,7 +26,7 @@ std::string wanted_text(const std::vector<Shape>& shapes) {
   return fmt::format("F32, F16 or BF16 {}", joined(texts, " or "));
 }
 
-// A shard may be a file in the directory and nothing else, whatever the index says.
+// A shard must be a file in the directory, for any index.
 bool is_plain_file_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." &&
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;

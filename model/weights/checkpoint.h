@@ -93,7 +93,7 @@ class Checkpoint {
   // hashing costs.
   void leave_out_fingerprint() { hashes_.leave_out(); }
 
-  // Throws std::runtime_error naming all tensors that are missing, misshapen or left over; else
+  // Throws std::runtime_error naming all tensors that are missing, misshapen or unused; else
   // makes the copies and lets go of the file pages. To be called once, last.
   // progress: called now and then on this thread; bytes as stored.
   void finish(const Progress& progress = {});
@@ -134,7 +134,7 @@ class Checkpoint {
     void* scales = nullptr;                // row by row: where they go
     size_t piece_bytes() const;
   };
-  // Sentences about one kind of problem; the first few are kept.
+  // Messages about one kind of problem; the first few are stored.
   struct Problems {
     void add(const std::string& sentence);
     std::string text(std::string_view one, std::string_view many) const;

@@ -72,8 +72,8 @@ class Stage {
   Stage(Backend& backend, size_t buffer_bytes)
       : backend_(&backend),
         stream_(backend.make_stream()),
-        buffers_{Place(backend, buffer_bytes), Place(backend, buffer_bytes),
-                 Place(backend, buffer_bytes)} {}
+        buffers_{StagingBuffer(backend, buffer_bytes), StagingBuffer(backend, buffer_bytes),
+                 StagingBuffer(backend, buffer_bytes)} {}
   ~Stage() {
     try {
       stream_->wait();  // the device may still be reading the buffers
@@ -86,7 +86,7 @@ class Stage {
   Backend* backend() const { return backend_; }
   void wait() {
     stream_->wait();
-    for (Place& place : buffers_) place.wait();
+    for (StagingBuffer& buffer : buffers_) buffer.wait();
   }
 
   // A tensor, element by element. device: (from.count()) of `to`. report: called with the bytes
@@ -122,54 +122,54 @@ class Stage {
   // where the hashes of what is stored there go, complete after wait(); or empty.
   void send(const TensorView& from, int64_t begin, int64_t end, DType to, std::byte* device,
             std::span<Hash128> blocks, Checkpoint::Times& times) {
-    Place& place = buffers_[turn_];
+    StagingBuffer& buffer = buffers_[turn_];
     turn_ = (turn_ + 1) % buffers_.size();
     const size_t bytes = static_cast<size_t>(end - begin) * element_bytes(from, to);
-    place.wait();
+    buffer.wait();
     const bool as_stored = to == DType::kPacked || keeps_bytes(from.type, to);
     if (!as_stored) hash_stored(from, begin, end, blocks);
     const Clock::time_point began = Clock::now();
     if (to == DType::kPacked) {
-      copy_stored(from, begin, end, place.memory.get());
+      copy_stored(from, begin, end, buffer.memory.get());
     } else {
-      convert_elements(from, begin, end, to, place.memory.get());
+      convert_elements(from, begin, end, to, buffer.memory.get());
     }
     times.reading += seconds_since(began);
     times.bytes += bytes;
-    if (as_stored) place.hash(bytes, blocks);
+    if (as_stored) buffer.hash(bytes, blocks);
     if (times.copying_rate == 0 && bytes >= kMeasuredCopy) {
-      times.copying_rate = measured_copy(device, place.memory.get(), bytes);
+      times.copying_rate = measured_copy(device, buffer.memory.get(), bytes);
     } else {
-      backend_->upload(device, place.memory.get(), bytes, *stream_);
+      backend_->upload(device, buffer.memory.get(), bytes, *stream_);
     }
-    place.left->record(*stream_);
+    buffer.uploaded->record(*stream_);
   }
 
   // Rows [begin, end) of a matrix in a format. data, scales: where they go.
   void send_rows(const StoredMatrix& from, int64_t begin, int64_t end, const WeightFormat& to,
                  std::byte* data, std::byte* scales, Checkpoint::Times& times) {
-    Place& place = buffers_[turn_];
+    StagingBuffer& buffer = buffers_[turn_];
     turn_ = (turn_ + 1) % buffers_.size();
     const auto rows = static_cast<size_t>(end - begin);
     const size_t data_bytes = rows * static_cast<size_t>(to.row_bytes(from.K));
     const size_t scale_bytes = rows * static_cast<size_t>(to.row_scales(from.K));
-    place.wait();
+    buffer.wait();
     const Clock::time_point began = Clock::now();
-    std::byte* const packed_scales = place.memory.get() + data_bytes;
-    convert_matrix(from, begin, end, to, place.memory.get(), packed_scales);
+    std::byte* const packed_scales = buffer.memory.get() + data_bytes;
+    convert_matrix(from, begin, end, to, buffer.memory.get(), packed_scales);
     times.reading += seconds_since(began);
     times.bytes += data_bytes + scale_bytes;
-    backend_->upload(data, place.memory.get(), data_bytes, *stream_);
+    backend_->upload(data, buffer.memory.get(), data_bytes, *stream_);
     if (scale_bytes > 0) backend_->upload(scales, packed_scales, scale_bytes, *stream_);
-    place.left->record(*stream_);
+    buffer.uploaded->record(*stream_);
   }
 
-  struct Place {
-    Place(Backend& backend, size_t bytes)
-        : memory(backend.allocate_host(bytes)), left(backend.make_event()) {}
+  struct StagingBuffer {
+    StagingBuffer(Backend& backend, size_t bytes)
+        : memory(backend.allocate_host(bytes)), uploaded(backend.make_event()) {}
     // Waits until the memory may be written again.
     void wait() {
-      left->wait();
+      uploaded->wait();
       if (hashed.valid()) hashed.get();
     }
     // Hashes what is in the memory, concurrently with the copies.
@@ -181,8 +181,8 @@ class Stage {
     }
 
     HostMemory memory;
-    std::unique_ptr<Event> left;  // reached when what was in the memory is on the device
-    std::future<void> hashed;     // of what is in the memory; before that goes
+    std::unique_ptr<Event> uploaded;  // reached when what was in the memory is on the device
+    std::future<void> hashed;         // of what is in the memory; before that goes
   };
 
   // Bytes a second, with nothing else running.
@@ -196,7 +196,7 @@ class Stage {
 
   Backend* backend_;
   std::unique_ptr<Stream> stream_;
-  std::array<Place, 3> buffers_;
+  std::array<StagingBuffer, 3> buffers_;
   size_t turn_ = 0;
 };
 

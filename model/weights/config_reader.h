@@ -10,7 +10,7 @@
 namespace recurve {
 
 // Reads config.json so that nothing in it is overlooked: every key must be read, ignored by name,
-// or one that says nothing about the maths of inference (transformers_version, torch_dtype,
+// or one that does not change the maths of inference (transformers_version, torch_dtype,
 // generation defaults, ...). finish() refuses the rest: a key that would
 // change the maths and is not implemented is an error.
 //
@@ -45,7 +45,7 @@ class ConfigReader {
   bool has(std::string_view key) const;      // and not null
   bool is_null(std::string_view key) const;  // and there: for keys whose null is not their default
 
-  // Throws if a key is left, naming all that are.
+  // Throws if keys remain, naming all of them.
   void finish() const;
 
   // For checks between values: throws `FILE: KEY: wanted ..., found ...`.

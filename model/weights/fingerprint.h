@@ -15,7 +15,7 @@ namespace recurve {
 using Hash128 = std::pair<uint64_t, uint64_t>;
 
 // 32 hexadecimal digits that stand for these texts in this order, their borders included: a hash
-// (XXH3, 128 bits), no proof against who wants two things to have one.
+// (XXH3, 128 bits), not secure against deliberate collisions.
 std::string fingerprint_of(std::span<const std::string> texts);
 
 // Hashes of tensors as they are stored, made of blocks of kBlock bytes: so they do not depend on

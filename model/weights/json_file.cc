@@ -98,7 +98,7 @@ class KeyGuard {
 }  // namespace
 
 json parse_json_object(std::string_view text, const std::string& file) {
-  // The parser takes a zero for the end and would not look at what follows.
+  // The parser takes a zero for the end and would not read what follows.
   if (const size_t zero = text.find('\0'); zero != text.npos) {
     throw std::runtime_error(
         fmt::format("{}: wanted JSON, found a zero at byte {}", file, zero + 1));

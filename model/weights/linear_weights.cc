@@ -27,7 +27,7 @@ void check_format(const Backend& backend, const WeightFormat& format) {
   std::string others = "f32, bf16";
   for (const PackedLinear& one : linear.packed) others += fmt::format(", {}", one.format->name);
   throw MissingFormat(
-      fmt::format("backend '{}' cannot take weights in {}: it has linear layers for {}; say which "
+      fmt::format("backend '{}' cannot take weights in {}: it has linear layers for {}; choose one "
                   "with --weights, or use the device cpu",
                   backend.name(), format.name, others));
 }

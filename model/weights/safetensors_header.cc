@@ -20,7 +20,7 @@ static_assert(std::endian::native == std::endian::little, "weights are read in p
 
 using nlohmann::json;
 
-// Reads the header event by event: a parser that builds objects would silently keep one of two
+// Reads the header event by event: a parser that builds objects would silently take one of two
 // tensors of the same name, and could be made to build anything. Every handler returns true to go
 // on, false to stop with problem_ set.
 class HeaderReader final : public nlohmann::json_sax<json> {
@@ -269,7 +269,7 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> bytes, std::strin
   const auto* text = reinterpret_cast<const char*>(bytes.data()) + sizeof(length);
   if (length == 0 || text[0] != '{') refuse("wanted a header that begins with \"{\", found none");
 
-  // The parser takes a zero for the end and would not look at what follows.
+  // The parser takes a zero for the end and would not read what follows.
   if (const void* zero = std::memchr(text, 0, length)) {
     refuse(fmt::format("wanted JSON, found a zero at byte {} of the header",
                        static_cast<const char*>(zero) - text + 1));

@@ -44,7 +44,7 @@ class NullModel final : public Model {
   }
 
   size_t arena_bytes(const StepLimits& limits) const override {
-    return Arena::room(static_cast<size_t>(limits.rows));
+    return Arena::bytes_for(static_cast<size_t>(limits.rows));
   }
 
   void forward(const StepBatch& batch, const StatePool& states, Arena& arena, Stream&,

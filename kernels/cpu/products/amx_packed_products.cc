@@ -331,7 +331,7 @@ void few_rows(const LinearArgs& a, const XRows& x, int64_t row, int64_t begin, i
   static thread_local AlignedMemory scales_memory;
   Memory& memory = memory_of_thread();
   const int64_t groups = ceil_div(a.W.K, kGroup);
-  auto* const scales = scales_memory.room<GroupScales>(groups);
+  auto* const scales = scales_memory.reserve<GroupScales>(groups);
   configure(x.rows);
   for (int64_t n = begin; n < end; n += kOutputs) {
     const PackedOutputs<Format> outputs(a.W, n);
@@ -350,8 +350,8 @@ struct Panel {
   void fill(const Matrix& W, int64_t begin, int64_t end) {
     groups = ceil_div(W.K, kGroup);
     tiles = ceil_div(end - begin, kOutputs);
-    data = data_memory.room<std::byte>(tiles * groups * kTileBytes);
-    scales = scales_memory.room<GroupScales>(tiles * groups);
+    data = data_memory.reserve<std::byte>(tiles * groups * kTileBytes);
+    scales = scales_memory.reserve<GroupScales>(tiles * groups);
     for (int64_t t = 0; t < tiles; ++t) {
       const PackedOutputs<Format> outputs(W, begin + t * kOutputs);
       load_scales(outputs, groups, scales + t * groups);
@@ -376,7 +376,7 @@ void panel_rows(const LinearArgs& a, const Panel& panel, const XRows& x, int64_t
   constexpr int64_t kAtOnce = 4;
   static thread_local AlignedMemory sums_memory;
   Memory& memory = memory_of_thread();
-  auto* const sums = sums_memory.room<Sums<SINGLE>>(panel.tiles);
+  auto* const sums = sums_memory.reserve<Sums<SINGLE>>(panel.tiles);
   std::memset(sums, 0, static_cast<size_t>(panel.tiles) * sizeof(Sums<SINGLE>));
   configure(x.rows);
   for (int64_t g = 0; g < panel.groups; g += kAtOnce) {

@@ -24,7 +24,7 @@ __device__ inline void wait_for_previous() {
 #endif
 }
 
-// Once all blocks have called this, the next kernel of the stream may take the room that is left.
+// Once all blocks have called this, the next kernel of the stream may use the remaining resources.
 __device__ inline void let_next_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -10,9 +10,9 @@
 namespace recurve::cuda {
 namespace {
 
-std::vector<const void*>& rooms() {
-  static std::vector<const void*> rooms;
-  return rooms;
+std::vector<const void*>& symbols() {
+  static std::vector<const void*> symbols;
+  return symbols;
 }
 
 KernelTrace* address_of(const void* symbol) {
@@ -31,24 +31,25 @@ bool of_one_kernel(const TracedKernel& a, const TracedKernel& b) {
 }  // namespace
 
 bool add_kernel_trace(const void* symbol) {
-  rooms().push_back(symbol);
+  symbols().push_back(symbol);
   return true;
 }
 
 void clear_kernel_trace() {
-  for (const void* room : rooms()) {
-    CUDA_CHECK(cudaMemset(&address_of(room)->count, 0, sizeof(unsigned)));
+  for (const void* symbol : symbols()) {
+    CUDA_CHECK(cudaMemset(&address_of(symbol)->count, 0, sizeof(unsigned)));
   }
   CUDA_CHECK(cudaDeviceSynchronize());
 }
 
 std::vector<TracedKernel> read_kernel_trace() {
   std::vector<TracedKernel> all, kernels;
-  const auto room = std::make_unique<KernelTrace>();
-  for (const void* symbol : rooms()) {
+  const auto trace = std::make_unique<KernelTrace>();
+  for (const void* symbol : symbols()) {
     CUDA_CHECK(
-        cudaMemcpy(room.get(), address_of(symbol), sizeof(KernelTrace), cudaMemcpyDeviceToHost));
-    all.insert(all.end(), room->stamps, room->stamps + std::min(room->count, KernelTrace::kMost));
+        cudaMemcpy(trace.get(), address_of(symbol), sizeof(KernelTrace), cudaMemcpyDeviceToHost));
+    all.insert(all.end(), trace->stamps,
+               trace->stamps + std::min(trace->count, KernelTrace::kMost));
   }
   std::sort(all.begin(), all.end(),
             [](const TracedKernel& a, const TracedKernel& b) { return a.began < b.began; });

@@ -14,10 +14,10 @@ struct LaunchShape {
   size_t shared = 0;     // bytes of dynamic shared memory
   unsigned cluster = 1;  // blocks side by side in x that share a cluster
   // Starts when all before it has ended, with the L1 cache as it likes: for a kernel that streams
-  // through so many states that the room for loads on their way is worth more than its ends.
+  // through so many states that memory for loads in flight is worth more than its ends.
   bool alone = false;
   // Percent of the L1 cache that is shared memory. As in all kernels it is all: see below. A kernel
-  // that streams through states is faster with what its blocks need: loads on their way take room.
+  // that streams through states is faster with what its blocks need: loads in flight take memory.
   int carveout = cudaSharedmemCarveoutMaxShared;
 };
 

@@ -12,10 +12,10 @@ constexpr int kWarps = 2;
 constexpr int kThreads = kWarps * kWarpSize;
 constexpr int kPast = FourChannels::kPast;
 
-// The states of a warp's channels, read and written as they lie in memory, pass through `room` to
-// and from the lanes that compute with them.
+// The states of a warp's channels, read and written as they lie in memory, pass through `staging`
+// to and from the lanes that compute with them.
 struct WarpState {
-  float4 (&room)[kPast * kWarpSize];
+  float4 (&staging)[kPast * kWarpSize];
   int lane, quads;  // that the warp has
 
   __device__ void load(const float* from, float4 (&flat)[kPast]) const {
@@ -41,10 +41,10 @@ struct WarpState {
   __device__ void exchange(float4 (&flat)[kPast], int in, int in_lane, int out,
                            int out_lane) const {
 #pragma unroll
-    for (int j = 0; j < kPast; ++j) room[j * in + lane * in_lane] = flat[j];
+    for (int j = 0; j < kPast; ++j) staging[j * in + lane * in_lane] = flat[j];
     __syncwarp();
 #pragma unroll
-    for (int j = 0; j < kPast; ++j) flat[j] = room[j * out + lane * out_lane];
+    for (int j = 0; j < kPast; ++j) flat[j] = staging[j * out + lane * out_lane];
     __syncwarp();
   }
 };
@@ -57,13 +57,13 @@ __device__ void prefetch(const float* state, int quads, int lane) {
 // A warp: four channels a lane, of kEach sequences whose states are on their way together.
 template <int kEach>
 __global__ void __launch_bounds__(kThreads) step_kernel(CausalConv1dArgs a) {
-  __shared__ float4 rooms[kWarps][kPast * kWarpSize];
+  __shared__ float4 staging[kWarps][kPast * kWarpSize];
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   const int first = 4 * (static_cast<int>(blockIdx.x) * kThreads + warp * kWarpSize);  // channel
   if (first >= a.D) return;
   const int d = min(first + 4 * lane, a.D - 4);  // beyond the last, the last again
   const bool there = first + 4 * lane < a.D;
-  const WarpState states{rooms[warp], lane, min(kPast * kWarpSize, (a.D - first) * kPast / 4)};
+  const WarpState states{staging[warp], lane, min(kPast * kWarpSize, (a.D - first) * kPast / 4)};
   const int64_t row = static_cast<int64_t>(blockIdx.y) * kEach;
   const int rows = min(kEach, a.seqs.num_seqs - static_cast<int>(row));
   const auto state_of = [&](int r) {

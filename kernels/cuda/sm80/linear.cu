@@ -61,7 +61,7 @@ void bare_linear(const LinearArgs& args, Stream& stream) {
   expect_launched("linear");
 }
 
-// Runs the layer for as many rows as the scratch has room for: x and z are its two halves.
+// Runs the layer for as many rows as fit the scratch: x and z are its two halves.
 void linear_rows(const LinearArgs& args, float* normed, float* z, Stream& stream) {
   const int K = static_cast<int>(args.W.K), outputs = static_cast<int>(args.outputs());
   LinearArgs bare = args;
@@ -94,9 +94,9 @@ void run(const LinearArgs& args, Stream& stream) {
   if (args.rows == 0 || args.W.N == 0) return;
   const std::span<std::byte> scratch = static_cast<CudaStream&>(stream).scratch();
   const int64_t K = args.norm == nullptr ? 0 : args.W.K, N = args.swiglu ? args.W.N : 0;
-  const auto room = static_cast<int64_t>(scratch.size() / sizeof(float));
+  const auto floats = static_cast<int64_t>(scratch.size() / sizeof(float));
   const int most =
-      K + N == 0 ? args.rows : static_cast<int>(std::min<int64_t>(args.rows, room / (K + N)));
+      K + N == 0 ? args.rows : static_cast<int>(std::min<int64_t>(args.rows, floats / (K + N)));
   CHECK(most > 0);
   auto* normed = reinterpret_cast<float*>(scratch.data());
   for (int row = 0; row < args.rows; row += most) {

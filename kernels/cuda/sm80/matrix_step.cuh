@@ -234,7 +234,7 @@ constexpr int kMostInCluster = 8;  // blocks, on any GPU that has clusters
 // kClusters: whether blocks of a head may be one.
 template <typename T, typename Shape, bool kClusters, typename Cell>
 void launch_matrix_steps(const char* op, const Cell& cell, Stream& stream) {
-  // Sequences: more clusters wait for room longer than they save at their ends, as measured.
+  // Sequences: more clusters wait for resources longer than they save at their ends, as measured.
   constexpr int kMostClustered = 3;
   const auto& a = cell.a;
   const int tiles = ceil_div(a.DV, Shape::kColumns), blocks = a.seqs.num_seqs * a.H * tiles;

@@ -216,10 +216,10 @@ void launch_rows(const RnnArgs& args, Stream& stream) {
   constexpr int kMostBytes = 96 << 10;  // that a block may have on any GPU
   static_assert(Memory::bytes(kMostTurns * Memory::kSequences) <= kMostBytes);
   const int parts = ceil_div(args.DH, kM * kChannels) * args.H;
-  // There are as many blocks as there is room for at once, as each reads its part of the matrix.
-  const int room = static_cast<CudaStream&>(stream).multiprocessors();
+  // There are as many blocks as run at once, as each reads its part of the matrix.
+  const int multiprocessors = static_cast<CudaStream&>(stream).multiprocessors();
   const int units = ceil_div(args.seqs.num_seqs, Memory::kSequences);
-  const int turns = std::min(ceil_div(units, std::max(1, room / parts)), kMostTurns);
+  const int turns = std::min(ceil_div(units, std::max(1, multiprocessors / parts)), kMostTurns);
   abort_if_failed(cudaFuncSetAttribute(tile_kernel<kM, kR, kBuffers>,
                                        cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes),
                   "rnn, shared memory");

@@ -165,12 +165,12 @@ __global__ void __launch_bounds__(kMostGates* kDH, 2)
 
 template <int kDH>
 void launch(const RnnArgs& args, Stream& stream) {
-  // So few sequences a block that all multiprocessors have some: one block on each, as room is left
-  // then for the kernels behind to begin, or two where there is work for them.
+  // So few sequences a block that all multiprocessors have some: one block on each, as resources
+  // remain then for the kernels behind to begin, or two where there is work for them.
   const auto most_of = [&](int blocks) { return std::max(1, blocks / args.H); };  // of a head
-  const int room = static_cast<CudaStream&>(stream).multiprocessors();
-  const bool many = args.seqs.num_seqs > kSequences * most_of(room);
-  const int most = most_of(many ? 2 * room : room);
+  const int multiprocessors = static_cast<CudaStream&>(stream).multiprocessors();
+  const bool many = args.seqs.num_seqs > kSequences * most_of(multiprocessors);
+  const int most = most_of(many ? 2 * multiprocessors : multiprocessors);
   const int each = std::min(kSequences, ceil_div(args.seqs.num_seqs, most));
   const int groups = ceil_div(args.seqs.num_seqs, each);
   const int blocks = ceil_div(groups, ceil_div(groups, most));

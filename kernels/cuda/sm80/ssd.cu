@@ -220,7 +220,7 @@ void launch_steps(const SsdArgs& args, Stream& stream) {
     kernel = outgrows_cache<T>(values) ? ssd_kernel<T, true, true, true>
                                        : ssd_kernel<T, true, true, false>;
   }
-  // Percent: no shared memory is needed. Where the L2 cache has room for the states, it is more to
+  // Percent: no shared memory is needed. Where the states fit the L2 cache, it is more to
   // start while the layer before still runs, and so with its part of the L1 cache.
   constexpr int64_t kCached = int64_t{48} << 20;
   const bool cached = values * static_cast<int64_t>(sizeof(T)) < kCached;

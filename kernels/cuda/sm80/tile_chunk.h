@@ -48,7 +48,7 @@ __host__ __device__ inline int piece_in_parts(int row, int piece, int part) {
 }
 
 // The scratch memory of some tiles: number n is tile n % tiles of sequence n / tiles. States before
-// tiles are there for a part of them at a time, as they are the most and the L2 cache has room for
+// tiles are there for a part of them at a time, as they are the most and the L2 cache fits only
 // some: number p is tile part_first + p % part_tiles of sequence p / part_tiles.
 struct TileScratch {
   uint16_t* q;           // (n, groups, kTileRows, DK), swizzled

@@ -282,7 +282,7 @@ void find_products(const TileChunkArgs& args, const Gates& gates, Stream& stream
 
 // Calls visit(args, wave) for all tiles of the sequences in the order of their time: with
 // args.tiles of some of the sequences from args.first_tile on, so many at once as scratch memory
-// holds. wave_of(sequences): how many that are, 0 tiles where there is no room. The state is
+// holds. wave_of(sequences): how many that are, 0 tiles where they do not fit. The state is
 // stored, and may be rounded, after each visit: so all but the last end with a chunk.
 template <typename WaveOf, typename Visit>
 void for_each_tile_wave(const TileChunkArgs& all, WaveOf wave_of, Visit visit) {

@@ -97,7 +97,7 @@ __device__ inline float4 load_all(const float* from) {
 }
 __device__ inline uint2 load_all(const uint16_t* from) { return load_8_bytes(from); }
 
-// States of at least so many bytes, four times what the L2 cache has room for, are read as what is
+// States of at least so many bytes, four times what fits the L2 cache, are read as what is
 // to leave it last, and written as what leaves in its turn: an H200 reads and writes them back at
 // up to 4.2 TB/s so, and at 4.0 without, or where the stores do not say so too. Of fewer, what
 // still waits to be written when the op is done is too large a part, in the way of the weights that

@@ -220,7 +220,7 @@ __device__ void compute(const Shared<T>& shared, const LinearParams& params,
     }
   };
   Accumulator<T> sums;
-  // Products of few rows are waited for longer than they take. Where K is long, the room of their
+  // Products of few rows are waited for longer than they take. Where K is long, the memory of their
   // stages is worth more.
   constexpr int kFar = 3;
   if constexpr (kByWarps<T>) {

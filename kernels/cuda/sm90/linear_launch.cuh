@@ -17,7 +17,7 @@ namespace recurve::cuda::sm90 {
 constexpr int kMemoryOfAll = 228 << 10;
 template <typename T>
 constexpr int kMemory = kMemoryOfAll / T::kBlocks - (1 << 10);
-// What a block takes of it: of few rows it leaves room for one of the three blocks of the next
+// What a block takes of it: of few rows it leaves memory for one of the three blocks of the next
 // layer, whose weights then come while this one ends.
 template <typename T>
 constexpr int kTaken = kMemory<T> - (T::kBlocks == 1 && kPaced<T> ? kMemoryOfAll / 3 : 0);
@@ -73,7 +73,7 @@ int ask_for_clusters_at_once(int blocks) {
   config.numAttrs = 1;
   int clusters = 0;
   abort_if_failed(cudaOccupancyMaxActiveClusters(&clusters, linear_kernel<T>, &config),
-                  "linear, room for clusters");
+                  "linear, clusters at once");
   CHECK(clusters > 0);
   return clusters;
 }
@@ -98,10 +98,10 @@ constexpr int64_t kUnderWay = 9270 << 10, kUnderWayAtFirst = 6200 << 10;
 
 // Whether the kernel after this one may begin at once. What it loads ahead stands in line before
 // the rest of W, and what kernels before still load; of one row there is no rest where the GPU's
-// shared memory has room for all of W.
+// all of W fits shared memory.
 inline bool lets_next_start(const LinearArgs& args, Stream& stream) {
-  const int64_t room = int64_t{static_cast<CudaStream&>(stream).multiprocessors()} * kMemoryOfAll;
-  return args.rows == 1 && args.W.N * format_of(args.W).row_bytes(args.W.K) <= room;
+  const int64_t memory = int64_t{static_cast<CudaStream&>(stream).multiprocessors()} * kMemoryOfAll;
+  return args.rows == 1 && args.W.N * format_of(args.W).row_bytes(args.W.K) <= memory;
 }
 
 inline CUtensorMap map_of_weights(const Matrix& W, int box_rows, int span) {

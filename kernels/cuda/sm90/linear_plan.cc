@@ -23,14 +23,14 @@ int turns_of(const Matrix& W, const TilingShape& tiling) {
   return pieces > 2 && W.K <= pieces * kShort && W.N > kHigh ? tiling.most_turns() : 1;
 }
 
-// Tiles so high that their clusters fill the room that there is for them, once or as often as it
+// Tiles so high that their clusters fill the GPU, once or as often as it
 // takes with tiles of at most tile_m rows.
 TileConfig filling(const LinearArgs& args, const TilingShape& tiling, const GpuRoom& gpu) {
   const int turns = turns_of(args.W, tiling);
   const TileConfig any(args, tiling, kGroupM, turns);
-  const int room = std::max(1, gpu.clusters_at_once(tiling, any.parts) / any.tiles_of_rows);
+  const int clusters = std::max(1, gpu.clusters_at_once(tiling, any.parts) / any.tiles_of_rows);
   for (int waves = 1;; ++waves) {
-    const int64_t boxes = int64_t{room} * waves * outputs_of_tile(args, 1);
+    const int64_t boxes = int64_t{clusters} * waves * outputs_of_tile(args, 1);
     const int box_rows = round_up(ceil_div(args.outputs(), boxes), 4);
     if (2 * box_rows <= tiling.tile_m) return {args, tiling, std::max(box_rows, 8), turns};
   }
@@ -91,7 +91,7 @@ LinearPlan plan_widest(const LinearArgs& args, int rows, std::span<const int> ti
   };
   for (int parts = 1; parts <= std::min(pieces, 2); ++parts) {
     look_at(parts, 1);
-    // There is room for few clusters of four: for one wave of them.
+    // Few clusters of four run at once: for one wave of them.
     if (tiles_of_rows == 2 || (tiles_of_rows % 2 == 0 && parts == 1)) look_at(parts, 2);
   }
   const auto persistent = plan_persistent(args, gpu.multiprocessors);

@@ -7,7 +7,7 @@
 
 // How a linear layer is divided into tiles, blocks and clusters, and which of the kernels that are
 // compiled takes it: linear_kernel.cuh or linear_persistent.cuh. All of it follows from shapes and
-// from what the GPU has room for, so that it is tested without one.
+// from the resources of the GPU, so that it is tested without one.
 namespace recurve::cuda::sm90 {
 
 constexpr int kGroupM = 64;  // rows of a warpgroup's product: of W or, in wide tilings, of x
@@ -59,7 +59,7 @@ constexpr bool holds_weights(const TilingShape& tiling) {
   return !tiling.wide && (tiling.rows <= 64 || tiling == narrow_tiling(2, 128, 1));
 }
 
-// What the GPU has room for.
+// The resources of the GPU.
 struct GpuRoom {
   int multiprocessors;
   // How many clusters of so many blocks of a tiling run at once: at least one, and fewer than the

@@ -18,7 +18,7 @@ constexpr int kGroupThreads = 128;    // of a warpgroup
 
 using sm80::aligned;
 
-// The most registers of a thread with which blocks have room on one multiprocessor: it has four
+// The most registers of a thread with which blocks fit one multiprocessor: it has four
 // parts, each with 512 of them for every lane of its warps.
 constexpr int even_share(int threads, int blocks) {
   const int warps = ceil_div(threads / kWarpSize * blocks, 4);  // of a part
@@ -43,7 +43,7 @@ struct PlainWeights {
 template <int Groups, int Rows, int Blocks, typename WeightsOf = PlainWeights>
 struct Tiling {
   using Weights = WeightsOf;
-  // Where rows are few there is room in the stages for copies of whole lines of W.
+  // Where rows are few the stages have memory for copies of whole lines of W.
   static constexpr int kSpan = Rows <= 16 ? Weights::kMostSpan : 1;
   static constexpr int kGroups = Groups, kRows = Rows, kBlocks = Blocks;
   static constexpr int kXBoxBytes = kRows * kBoxBytes;  // at most

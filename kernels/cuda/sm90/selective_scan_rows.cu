@@ -251,8 +251,8 @@ void launch_config(const SelectiveScanArgs& args, Stream& stream) {
   if (args.D % Mixed::kChannels == 0 && cost_of_mixed(mixed) < cost_of_even(even)) {
     return launch_rows<T, Mixed>(args, 4, stream);
   }
-  // There are as many stages as leave no room for a third or second block on a multiprocessor where
-  // each can have two or one, as blocks are not spread evenly of themselves.
+  // There are as many stages as leave no memory for a third or second block on a multiprocessor
+  // where each can have two or one, as blocks are not spread evenly of themselves.
   launch_rows<T, Even>(args, even == 1 ? kMostStages : even == 2 ? 6 : 4, stream);
 }
 

@@ -18,7 +18,7 @@ constexpr int kMostStages = 8;
 constexpr int kLanes = kScanLanes;  // that a channel's sums come from, each of a quad of states
 
 // What the warps of a block do. Four multiprocessor parts have every fourth warp each: warps that
-// scan are spread evenly over them, and the others to where there is room.
+// scan are spread evenly over them, and the others where resources remain.
 enum class Role { kScanQuads, kScanPairs, kPutOutputs, kBringRows };
 struct WarpRole {
   Role role;

@@ -12,7 +12,7 @@ class RecurveError(Exception):
 
     code: the status as the gRPC specification spells it, e.g. "NOT_FOUND".
     message: one sentence, the server's own where it has one.
-    retry_after: seconds after which the server would like to be asked again; None where it says
+    retry_after: seconds after which to retry; None where the server says
         nothing of that.
     """
 
@@ -52,7 +52,7 @@ class NotFoundError(RecurveError):
 
 
 class AlreadyExistsError(RecurveError):
-    """The name of a session, or of a request under way, is in use."""
+    """The name of a session or of a running request is in use."""
 
     code: str = "ALREADY_EXISTS"
 
@@ -64,7 +64,7 @@ class PermissionDeniedError(RecurveError):
 
 
 class UnauthenticatedError(RecurveError):
-    """The server wants to know who asks, or does not know these credentials."""
+    """The server requires credentials, or does not accept these."""
 
     code: str = "UNAUTHENTICATED"
 
@@ -125,7 +125,7 @@ def error_of(failure: Any, address: str) -> RecurveError:
     code: grpc.StatusCode = failure.code()
     message: str = failure.details() or "the server gives no reason"
     trailers = {key: value for key, value in failure.trailing_metadata() or ()}
-    # gRPC says UNAVAILABLE of lost connections too; a Recurve server marks its own.
+    # gRPC uses UNAVAILABLE for lost connections too; a Recurve server marks its answers.
     if code is grpc.StatusCode.UNAVAILABLE and "recurve-state" not in trailers:
         cause = message.rpartition(": ")[2]  # gRPC tells the whole way to it
         return UnreachableError(f"no server can be reached at {address} ({cause})")
@@ -134,6 +134,6 @@ def error_of(failure: Any, address: str) -> RecurveError:
 
 
 def _pushback(trailers: dict[str, Any]) -> float | None:
-    """Seconds, from the trailer of gRPC's retry design; None where it says not to try again."""
+    """Seconds, from the trailer of gRPC's retry design; None if it says not to retry."""
     value = trailers.get("grpc-retry-pushback-ms", "")
     return int(value) / 1000 if isinstance(value, str) and value.isdecimal() else None

@@ -1,4 +1,4 @@
-"""What the server says about itself and its sessions."""
+"""Properties of the server and its sessions."""
 
 from __future__ import annotations
 

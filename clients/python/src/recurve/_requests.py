@@ -1,4 +1,4 @@
-"""From what the caller says to the protocol's requests."""
+"""Converts the caller's arguments to the protocol's requests."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ def _set_options(request: v1.GenerateRequest, options: dict[str, Any]) -> float 
 
 
 def _set_constraint(request: v1.GenerateRequest, form: str, value: Any) -> None:
-    said = request.constraint.WhichOneof("form")
-    if said is not None:
-        raise TypeError(f"a request has one of {said} and {form}, not both")
+    given = request.constraint.WhichOneof("form")
+    if given is not None:
+        raise TypeError(f"a request has one of {given} and {form}, not both")
     if form == "choice":
         if isinstance(value, str):
             raise TypeError("choice must be a sequence of texts, got one text")

@@ -72,9 +72,9 @@ class Attempts:
         self._failed += 1
         wait = self._wanted_wait(error)
         self._waited += wait
-        left = self.time_left()
+        remaining = self.time_left()
         over = self._failed >= self._policy.attempts or self._waited > self._policy.max_wait
-        if over or (left is not None and wait >= left):
+        if over or (remaining is not None and wait >= remaining):
             raise self.told(error)
         return wait
 
@@ -90,7 +90,7 @@ class Attempts:
         return min(growing, self._policy.max_backoff) * random.uniform(0.5, 1.0)
 
     def told(self, error: RecurveError) -> RecurveError:
-        """The error as the caller gets it: gRPC's own word for a timeout says nothing."""
+        """The error as the caller gets it: gRPC's message for a timeout has no details."""
         if isinstance(error, DeadlineExceededError) and "Deadline Exceeded" in error.message:
             return DeadlineExceededError(f"the call's timeout of {self._timeout} s has passed")
         return error

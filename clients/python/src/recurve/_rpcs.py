@@ -50,13 +50,13 @@ DETOKENIZE = Rpc(
 )
 ABORT = Rpc(_INFERENCE + "Abort", inference.AbortRequest, inference.AbortResponse)
 
-# A name that is in use is no error for who opens: it may be the first attempt's.
+# A name in use is no error of a retried open: the first attempt may have opened it.
 OPEN = Rpc(_SESSIONS + "Open", sessions.OpenSessionRequest, sessions.Session, repeatable=True)
 GET = Rpc(_SESSIONS + "Get", sessions.GetSessionRequest, sessions.Session, repeatable=True)
 LIST = Rpc(
     _SESSIONS + "List", sessions.ListSessionsRequest, sessions.ListSessionsResponse, repeatable=True
 )
-# A session that is gone is no error for who closes.
+# A missing session is no error of a close.
 CLOSE = Rpc(
     _SESSIONS + "Close",
     sessions.CloseSessionRequest,

@@ -18,16 +18,16 @@ Message = Mapping[str, Any]
 """A message of a conversation: "role", "content", and further fields as the template reads them."""
 
 Messages = Union[str, Sequence[Message]]
-"""A conversation, or its new part; a text alone is what the user says."""
+"""A conversation, or its new part; a string is a user's message."""
 
 
 class TokenOptions(TypedDict, total=False):
     """How text becomes token ids.
 
-    add_special_tokens: the beginning-of-sequence id goes in front of a text, by the rule of the
-        model, where the state is fresh. Default True.
-    parse_special: names of control tokens in the text ("<s>") become their ids. Not for text by
-        strangers. Default False.
+    add_special_tokens: add the beginning-of-sequence id before a text, by the rule of the model, if
+        the state is new. Default True.
+    parse_special: names of control tokens in the text ("<s>") become their ids. Not for
+        untrusted text. Default False.
     """
 
     add_special_tokens: bool
@@ -35,7 +35,7 @@ class TokenOptions(TypedDict, total=False):
 
 
 class GenerateOptions(TokenOptions, total=False):
-    """What a request for an answer may say besides its prompt; all of it may be left out.
+    """Options of a request for an answer; all are optional.
 
     Where the answer ends:
     max_tokens: tokens at most, >= 0. 0: the prompt is only absorbed. Default 256.
@@ -72,7 +72,7 @@ class GenerateOptions(TokenOptions, total=False):
     logprobs: log-probabilities of each token of the answer and of so many most likely ones,
         [0, 100].
     prompt_logprobs: the same of the prompt's tokens, the first absorbed excepted.
-    priority: who goes first where requests wait, [-10, 10]. Default 0.
+    priority: order of waiting requests, [-10, 10]. Default 0.
     prefix: of states that prompts leave, so that those which begin alike need not be absorbed anew:
         "off", "use" or "use-and-keep". The tokens are the same. Default "use-and-keep".
     prefix_points: where one is stored, besides where prompts end and part: behind so many ids of
@@ -80,7 +80,7 @@ class GenerateOptions(TokenOptions, total=False):
     durability: of a durable session: "local" refuses any other, "none" does not wait until the
         answer is on the disk. Default: as the session is.
     request_id: for the server's log and `abort`, 1 to 128 of [A-Za-z0-9._-], unique among the
-        requests under way. Default: the server makes one.
+        running requests. Default: the server chooses one.
     timeout: seconds for the whole call, attempts and waits between them included. Default: none.
     """
 
@@ -128,7 +128,7 @@ class ChatOptions(GenerateOptions, total=False):
     variables: further variables of the template, e.g. {"enable_thinking": False}.
     add_generation_prompt: the template opens the answer. Default True, or False with
         continue_final_message.
-    continue_final_message: the answer goes on in the last message. Default False.
+    continue_final_message: the answer continues the last message. Default False.
     """
 
     tools: Sequence[Mapping[str, Any]]
@@ -140,7 +140,7 @@ class ChatOptions(GenerateOptions, total=False):
 
 
 class ScoreOptions(TokenOptions, total=False):
-    """What a request for a score may say besides its text.
+    """Options of a request for a score.
 
     top: give every token with its log-probability and so many most likely ones, [0, 100]. Default:
         only sums.
@@ -221,7 +221,7 @@ class ToolCall:
         return {"id": self.id, "type": "function", "function": function}
 
     def result(self, content: str) -> dict[str, str]:
-        """The message that says what the function gave."""
+        """The message with the result of the function."""
         return {"role": "tool", "tool_call_id": self.id, "name": self.name, "content": content}
 
 
@@ -237,7 +237,7 @@ class Usage:
     session_position: int  #: tokens absorbed now, the pending one not; 0 without a session
     prefix_tokens: int = 0  #: of prompt_tokens, not absorbed anew, as another prompt had begun alike
     prefix_lost_tokens: int = 0  #: further ones whose state has made room for others since
-    prefix_replayed_tokens: int = 0  #: further ones of which no state was left
+    prefix_replayed_tokens: int = 0  #: further ones without a stored state
 
 
 @dataclass(frozen=True)

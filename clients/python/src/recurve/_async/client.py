@@ -37,7 +37,7 @@ class AsyncClient(Generates):
 
     address: HOST:PORT, or another name that gRPC resolves; ValueError where it is neither.
     retry: when calls are made again that have changed nothing; Retry(attempts=1): never.
-    tls: TLS is spoken, as this says. Default: as Tls.from_environment() has it, else not.
+    tls: use TLS with these files. Default: Tls.from_environment(), or no TLS.
     key: the key that the server wants. Default: RECURVE_KEY's, or that in the file RECURVE_KEY_FILE
         names, else none.
     metadata: sent with every call.
@@ -64,7 +64,7 @@ class AsyncClient(Generates):
         return self._connection.address
 
     async def close(self) -> None:
-        """Ends the connection, and with it every call under way."""
+        """Closes the connection and ends its running calls."""
         self._scorer.close()
         await self._connection.close()
 
@@ -77,7 +77,7 @@ class AsyncClient(Generates):
         create: bool = True,
         timeout: float | None = None,
     ) -> Opening:
-        """Opens the session of that name, or goes on with it where it is open: to be awaited, or
+        """Opens or continues the session of that name: to be awaited, or
         entered with `async with`.
 
         name: 1 to 128 of the characters [A-Za-z0-9._-]. None: a new session under a name that the
@@ -117,7 +117,7 @@ class AsyncClient(Generates):
 
         A text may come from an iterator, as it is read from a file, in a thread, or from an
         asynchronous one: then it is never repeated.
-        Bytes are UTF-8. The sum does not depend on how the text is divided. ScoreOptions says what
+        Bytes are UTF-8. The sum does not depend on the division of the text. ScoreOptions lists what
         else may be given. Raises what `generate` raises, and what the iterator raises.
         """
         return await self._scorer.score(text, options)
@@ -148,7 +148,7 @@ class AsyncClient(Generates):
     ) -> str:
         """The text of token ids; bytes that are not UTF-8 are U+FFFD, control tokens have none.
 
-        continued: the ids go on after other text, so a leading space is kept.
+        continued: the ids continue other text, so a leading space is part of the result.
         """
         request = v1.DetokenizeRequest(ids=ids, continued=continued)
         return (await self._connection.unary(rpcs.DETOKENIZE, request, timeout=timeout)).text
@@ -180,7 +180,7 @@ class AsyncClient(Generates):
         return answers.load(await self._connection.unary(rpcs.LOAD, request, timeout=timeout))
 
     async def drain(self, deadline: float | None = None, *, timeout: float | None = None) -> int:
-        """Lets requests under way end, then stops the server; the number of those, at once.
+        """Stops the server after its running requests; returns their number at once.
 
         deadline: seconds that they have. Default: the server's. A second call may only shorten it.
         """
@@ -189,7 +189,7 @@ class AsyncClient(Generates):
         return answer.requests_under_way
 
     async def health(self, *, timeout: float | None = None) -> Health:
-        """What the standard health service says of the whole server."""
+        """The state of the server in the standard health service."""
         answer = await self._connection.unary(rpcs.HEALTH, StringValue(), timeout=timeout)
         return answers.health(answer.value)
 
@@ -202,8 +202,8 @@ class AsyncClient(Generates):
         deadline = time.monotonic() + timeout
         found: UnavailableError = UnreachableError(f"nothing answers at {self.address}")
         watch = self._connection.unary_stream(rpcs.WATCH_HEALTH, StringValue(), wait_for_ready=True)
-        while (left := deadline - time.monotonic()) > 0:
-            states = watch(left)
+        while (remaining := deadline - time.monotonic()) > 0:
+            states = watch(remaining)
             try:
                 async for state in states:
                     if answers.health(state.value) == "serving":

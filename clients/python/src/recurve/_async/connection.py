@@ -77,7 +77,7 @@ class Connection:
 
 
 class Responses(Protocol[M]):
-    """The messages of a call under way."""
+    """The messages of a running call."""
 
     def __aiter__(self) -> AsyncIterator[M]: ...
 

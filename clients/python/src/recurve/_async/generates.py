@@ -42,7 +42,7 @@ class Generates(ABC):
     def generate(
         self, prompt: Prompt = "", *, stream: bool = False, **options: Unpack[GenerateOptions]
     ) -> Coroutine[Any, Any, Generation] | AsyncStream:
-        """The answer to a text or to token ids, to be awaited; GenerateOptions says what else may
+        """The answer to a text or to token ids, to be awaited; GenerateOptions lists what else may
         be given.
 
         stream=True: as it comes, to be iterated over and not awaited, the same as `stream`. A
@@ -51,7 +51,7 @@ class Generates(ABC):
 
         Raises InvalidArgumentError for what the server refuses, NotFoundError for an unknown
         session, FailedPreconditionError for one that serves another request, AlreadyExistsError for
-        a request_id under way, ResourceExhaustedError where the server has no room and `Retry` has
+        a request_id in use, ResourceExhaustedError where the server is overloaded and `Retry` has
         not helped, DeadlineExceededError at the timeout, CancelledError after an abort,
         UnavailableError and UnreachableError where no server serves.
         """

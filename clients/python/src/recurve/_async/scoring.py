@@ -73,7 +73,7 @@ class _Parts(Iterator[Part]):
             return None
 
     def close(self) -> None:
-        """In the event loop: who waits for a part is told that there is none."""
+        """In the event loop: tells the reader that waits for a part that there is none."""
         self._closed = True
         if self._next is not None:
             self._next.cancel()

@@ -37,7 +37,7 @@ class Client(Generates):
 
     address: HOST:PORT, or another name that gRPC resolves; ValueError where it is neither.
     retry: when calls are made again that have changed nothing; Retry(attempts=1): never.
-    tls: TLS is spoken, as this says. Default: as Tls.from_environment() has it, else not.
+    tls: use TLS with these files. Default: Tls.from_environment(), or no TLS.
     key: the key that the server wants. Default: RECURVE_KEY's, or that in the file RECURVE_KEY_FILE
         names, else none.
     metadata: sent with every call.
@@ -63,7 +63,7 @@ class Client(Generates):
         return self._connection.address
 
     def close(self) -> None:
-        """Ends the connection, and with it every call under way."""
+        """Closes the connection and ends its running calls."""
         self._connection.close()
 
     def session(
@@ -75,7 +75,7 @@ class Client(Generates):
         create: bool = True,
         timeout: float | None = None,
     ) -> Session:
-        """Opens the session of that name, or goes on with it where it is open.
+        """Opens or continues the session of that name.
 
         name: 1 to 128 of the characters [A-Za-z0-9._-]. None: a new session under a name that the
             client makes up; leaving a `with` block closes it.
@@ -109,7 +109,7 @@ class Client(Generates):
         """How likely the model finds a text of any length, or token ids.
 
         A text may come from an iterator, as it is read from a file: then it is never repeated.
-        Bytes are UTF-8. The sum does not depend on how the text is divided. ScoreOptions says what
+        Bytes are UTF-8. The sum does not depend on the division of the text. ScoreOptions lists what
         else may be given. Raises what `generate` raises, and what the iterator raises.
         """
         return Scoring(self._connection, ScorePieces(text, options)).result()
@@ -140,7 +140,7 @@ class Client(Generates):
     ) -> str:
         """The text of token ids; bytes that are not UTF-8 are U+FFFD, control tokens have none.
 
-        continued: the ids go on after other text, so a leading space is kept.
+        continued: the ids continue other text, so a leading space is part of the result.
         """
         request = v1.DetokenizeRequest(ids=ids, continued=continued)
         return self._connection.unary(rpcs.DETOKENIZE, request, timeout=timeout).text
@@ -168,7 +168,7 @@ class Client(Generates):
         return answers.load(self._connection.unary(rpcs.LOAD, request, timeout=timeout))
 
     def drain(self, deadline: float | None = None, *, timeout: float | None = None) -> int:
-        """Lets requests under way end, then stops the server; the number of those, at once.
+        """Stops the server after its running requests; returns their number at once.
 
         deadline: seconds that they have. Default: the server's. A second call may only shorten it.
         """
@@ -177,7 +177,7 @@ class Client(Generates):
         return answer.requests_under_way
 
     def health(self, *, timeout: float | None = None) -> Health:
-        """What the standard health service says of the whole server."""
+        """The state of the server in the standard health service."""
         answer = self._connection.unary(rpcs.HEALTH, StringValue(), timeout=timeout)
         return answers.health(answer.value)
 
@@ -190,8 +190,8 @@ class Client(Generates):
         deadline = time.monotonic() + timeout
         found: UnavailableError = UnreachableError(f"nothing answers at {self.address}")
         watch = self._connection.unary_stream(rpcs.WATCH_HEALTH, StringValue(), wait_for_ready=True)
-        while (left := deadline - time.monotonic()) > 0:
-            states = watch(left)
+        while (remaining := deadline - time.monotonic()) > 0:
+            states = watch(remaining)
             try:
                 for state in states:
                     if answers.health(state.value) == "serving":

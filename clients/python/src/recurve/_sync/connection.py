@@ -83,7 +83,7 @@ class Connection:
 
 
 class Responses(Protocol[M]):
-    """The messages of a call under way."""
+    """The messages of a running call."""
 
     def __iter__(self) -> Iterator[M]: ...
 

@@ -41,14 +41,14 @@ class Generates(ABC):
     def generate(
         self, prompt: Prompt = "", *, stream: bool = False, **options: Unpack[GenerateOptions]
     ) -> Generation | Stream:
-        """The answer to a text or to token ids; GenerateOptions says what else may be given.
+        """The answer to a text or to token ids; GenerateOptions lists what else may be given.
 
-        stream=True: as it comes, the same as `stream`. A session goes on from its state; there the
-        prompt may be left out where the last answer was cut.
+        stream=True: streamed, the same as `stream`. A session continues from its state; there the
+        prompt may be omitted to continue a cut answer.
 
         Raises InvalidArgumentError for what the server refuses, NotFoundError for an unknown
         session, FailedPreconditionError for one that serves another request, AlreadyExistsError for
-        a request_id under way, ResourceExhaustedError where the server has no room and `Retry` has
+        a request_id in use, ResourceExhaustedError where the server is overloaded and `Retry` has
         not helped, DeadlineExceededError at the timeout, CancelledError after an abort,
         UnavailableError and UnreachableError where no server serves.
         """

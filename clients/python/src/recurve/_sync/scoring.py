@@ -11,7 +11,7 @@ from recurve._types import Score
 
 
 class Scoring:
-    """A score under way."""
+    """A running score."""
 
     def __init__(self, connection: Connection, pieces: ScorePieces) -> None:
         begin = connection.stream_stream(rpcs.SCORE, lambda: iter(pieces))
