@@ -47,7 +47,7 @@ for config in weights_tools/demo/*-books/config.json; do
 done
 
 # 10,000 tokens decoded by each of them, in both kinds of states, against the reference on a CPU:
-# beside the tests, as that takes longer. In bf16, and as they are stored, in int8.
+# while the tests run, as that takes longer. In bf16, and as they are stored, in int8.
 drifts=()
 drift() {
   "$build/bin/recurve-bench" drift --device cuda:0 --against reference --ids tests/bench/held_out.ids \
@@ -155,7 +155,7 @@ for config in $prompts; do
   done
 done
 
-say "the engine beside a step alone"
+say "the engine next to a step alone"
 "$build/bin/recurve-bench" engine --device cuda:0 --config tests/configs/xlstm-7b.json --random \
   --streams 1,64,256 || fail "recurve-bench engine"
 

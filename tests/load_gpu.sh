@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures the whole server on a GPU with recurve-loadgen, in about four minutes:
 #   tests/load_gpu.sh all TREE      both of these
-#   tests/load_gpu.sh closed TREE   64 and 256 closed-loop streams of decode, beside what
+#   tests/load_gpu.sh closed TREE   64 and 256 closed-loop streams of decode, next to what
 #                                   `recurve-bench step` reaches at that batch
 #   tests/load_gpu.sh mixed TREE    Poisson, prompts around 1,024 tokens, answers around 256: the
 #                                   highest rate that holds the service level (p99 TTFT 500 ms,

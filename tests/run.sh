@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds and tests: no GPU, no network but Debian's and PyPI's packages.
-#   tests/run.sh              all tests, for the CPU, but those of the benchmarks and of OpenAI's client before
-#                             the current; compiled by clang, and all but the kernels hardly optimised, if
-#                             at all, which is sooner done; of losses of power, random texts, pools of
-#                             threads and the like some are tried
-#   tests/run.sh --all        all of them, as shipped; also with ASan and UBSan, fuzzing among them,
-#                             with TSan, a soak of two minutes, two minutes of kill -9 beside durable
-#                             sessions, and of CUDA that it compiles, up to PTX for one architecture;
-#                             CI=true in the environment asks for the same
-# tests/gpu.sh compiles all of CUDA and runs it on a GPU. The last lines say how long each part
-# took, which tests took longest, and how many passed and failed; the exit status is 0 if none
-# failed.
+# Installs missing packages, builds and tests. Needs no GPU, and no network but Debian's and PyPI's packages.
+#   tests/run.sh              all tests for the CPU, with a sample of the repetitive cases, without the
+#                             benchmarks and OpenAI's previous client; compiled by clang with little
+#                             optimisation outside of the kernels
+#   tests/run.sh --all        all tests as shipped; also under ASan and UBSan, with fuzzing, and under
+#                             TSan; a soak of two minutes; two minutes of kill -9 with durable sessions;
+#                             and compiles CUDA, to PTX for one architecture. CI=true in the
+#                             environment does the same
+# tests/gpu.sh compiles all of CUDA and runs it on a GPU.
+# The last lines show the time of each part, the slowest tests, and how many tests passed and failed. The
+# exit status is 0 if none failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 . deploy/packages.sh
@@ -20,7 +19,7 @@ all=""
 for argument in "$@"; do
   case $argument in
     --all) all=1 ;;
-    *) sed -n '2,14s/^# \?//p' "$0" && exit 2 ;;
+    *) sed -n '2,12s/^# \?//p' "$0" && exit 2 ;;
   esac
 done
 results=build/results
@@ -99,16 +98,15 @@ say "layout and format"
 check "layering" /usr/bin/python3 tests/layering_test.py .
 check "clang-format" format_of_ours
 
-# With --all, what computes nothing is tested under the sanitizers alone, and the rest as it is shipped;
-# without it, the kernels have the instruction set that this machine chooses and the least, there are
-# no benchmarks, and of what is only more of the same less is tried.
+# With --all, tests that compute run as shipped, the others only under the sanitizers. Without it, the kernels have
+# two instruction sets, there are no benchmarks, and repetitive cases are sampled.
 preset=check not_needed=""
 [ -n "$all" ] || preset=quick not_needed=clients-openai-previous
 say "$preset: configuration"
 configure $preset  # draws the golden weights, which Python's tests read
 
 # Python's tests take one processor, and the build leaves them their share. Then the environments of
-# the tests that need packages of their own; one that cannot be made fails in its test, by name.
+# the tests that need further packages; one that cannot be made fails in its test, by name.
 /usr/bin/python3 -m pytest -q -p no:cacheprovider --junitxml "$results/python.xml" tests \
   >"$results/python.log" 2>&1 </dev/null &
 python=$!
@@ -131,7 +129,7 @@ say "$preset: tests"
 [ $built_to_test -ne 0 ] || check "$preset: tests" run_tests $preset
 
 if [ -n "$all" ]; then
-  # Beside what is compiled, which leaves them as much as they take.
+  # While the next preset compiles, which leaves them the time that they need.
   tests/soak.sh --minutes 2 --preset check >"$results/soak.log" 2>&1 &
   soak=$!
   tests/durable/kills.sh --minutes 2 --preset check >"$results/kills.log" 2>&1 &

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests what deploy/ builds and configures, of the programs in RECURVE_BIN, in an environment of its own.
+# Tests what deploy/ builds and configures, of the programs in RECURVE_BIN, in a separate environment.
 #   RECURVE_BIN=build/release/bin tests/deploy/run.sh [PYTEST_OPTIONS]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the Python client against the server in RECURVE_BIN, in an environment of its own.
+# Tests the Python client against the server in RECURVE_BIN, in a separate environment.
 #   RECURVE_BIN=build/release/bin tests/clients/python/run.sh [PYTEST_OPTIONS]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

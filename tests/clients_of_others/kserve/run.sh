@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests the server in RECURVE_BIN before Triton's client, TLS before several, and the table of requests
-# through every door, in an environment of its own.
+# through every frontend, in a separate environment.
 #   RECURVE_BIN=build/release/bin tests/clients_of_others/kserve/run.sh [PYTEST_OPTIONS]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

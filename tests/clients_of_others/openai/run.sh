@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the server in RECURVE_BIN before clients of OpenAI's API, in environments of their own:
+# Tests the server in RECURVE_BIN with clients of OpenAI's API, in separate environments:
 # "current", with all of them, and "previous", with OpenAI's own client a major before.
 #   RECURVE_BIN=build/release/bin tests/clients_of_others/openai/run.sh ENVIRONMENT [PYTEST_OPTIONS]
 set -euo pipefail
