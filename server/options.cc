@@ -83,7 +83,8 @@ int parse_options(int argc, char** argv, Options* o) {
   CLI::App app(
       "Serve a recurrent language model over gRPC and HTTP.\n"
       "Example: recurve-server --model weights_tools/demo/xlstm-books --listen 127.0.0.1:50051\n"
-      "Each flag can also be set by the environment variable that it names as Env.");
+      "Each flag can also be set by the environment variable that it names as Env.",
+      "recurve-server");
   app.set_version_flag("--version", version_line("recurve-server"),
                        "Print the version and the commit and exit");
   app.option_defaults()->always_capture_default();
