@@ -107,7 +107,7 @@ def test_a_version_makes_no_other_state():
     assert compare(read_state(SMALL), read_state(VERSION_1)) == ["equal, to the bit"]
 
 
-@pytest.mark.parametrize(("version", "sentence"), [(3, "version 3, and this program"), (0, "which there never was")])
+@pytest.mark.parametrize(("version", "sentence"), [(3, "version 3, and this program"), (0, "damaged: unknown version 0")])
 def test_versions_that_it_does_not_know_are_refused_by_name(tmp_path, version, sentence):
     raw = small()
     (tmp_path / "other.state").write_bytes(raw[:8] + struct.pack("<I", version) + raw[12:])
