@@ -1,7 +1,6 @@
 #include "server/encrypted_file.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <mutex>
 #include <optional>

@@ -1,6 +1,5 @@
 #pragma once
 #include <memory>
-#include <system_error>
 
 #include "server/storage/file_system.h"
 #include "server/tenant_keys.h"

@@ -2,7 +2,6 @@
 #include <CLI/CLI.hpp>
 #include <map>
 #include <string>
-#include <type_traits>
 
 namespace recurve {
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <map>
 #include <string>
-#include <type_traits>
 
 #include "kernels/weight_formats.h"
 #include "server/environment.h"

@@ -1,7 +1,6 @@
 #include "server/kserve/infer_answer.h"
 
 #include <cmath>
-#include <cstring>
 #include <type_traits>
 #include <utility>
 

@@ -1,7 +1,6 @@
 #pragma once
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "kserve/v2/inference.pb.h"
 #include "server/request/clock.h"

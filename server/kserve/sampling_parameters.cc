@@ -5,7 +5,6 @@
 #include <array>
 #include <charconv>
 #include <limits>
-#include <optional>
 #include <stdexcept>
 #include <utility>
 #include <vector>

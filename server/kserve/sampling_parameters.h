@@ -1,6 +1,5 @@
 #pragma once
 #include <nlohmann/json.hpp>
-#include <string>
 #include <string_view>
 
 #include "server/request/refusal.h"

@@ -1,6 +1,5 @@
 #include "server/net/frame_counter.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace recurve {

@@ -1,8 +1,6 @@
 #pragma once
 #include <condition_variable>
-#include <memory>
 #include <mutex>
-#include <string>
 #include <thread>
 #include <vector>
 

@@ -2,8 +2,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
-#include <memory>
-#include <optional>
 #include <set>
 #include <span>
 #include <unordered_map>

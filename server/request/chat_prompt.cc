@@ -1,7 +1,6 @@
 #include "server/request/chat_prompt.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace recurve {
 namespace {

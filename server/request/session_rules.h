@@ -1,5 +1,4 @@
 #pragma once
-#include <optional>
 
 #include "server/request/admission_queue.h"
 #include "server/request/refusal.h"

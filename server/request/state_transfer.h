@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 
 #include "server/request/state_error.h"

@@ -1,8 +1,6 @@
 #pragma once
 #include <grpcpp/support/server_callback.h>
 
-#include <optional>
-
 #include "recurve/v1/inference.pb.h"
 #include "server/request/generation.h"
 #include "server/rpc/stream_call.h"

@@ -3,7 +3,6 @@
 #include <grpc/byte_buffer.h>
 #include <grpcpp/impl/call_op_set.h>
 
-#include <utility>
 #include <vector>
 
 namespace recurve {

@@ -3,7 +3,6 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include <cstddef>
-#include <optional>
 #include <string>
 #include <string_view>
 

@@ -2,7 +2,6 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <atomic>
-#include <optional>
 
 #include "recurve/v1/inference.pb.h"
 #include "server/request/scoring.h"

@@ -2,8 +2,6 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/status.h>
 
-#include <optional>
-
 #include "server/net/connections.h"
 #include "server/request/door.h"
 #include "server/request/refusal.h"

@@ -5,7 +5,6 @@
 #include <exception>
 #include <functional>
 #include <new>
-#include <optional>
 #include <utility>
 
 #include "server/observe/log.h"

@@ -1,7 +1,6 @@
 #include "server/scheduler/scheduler.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 namespace recurve {

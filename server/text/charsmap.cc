@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <stdexcept>
 
 #include "server/text/utf8.h"

@@ -1,7 +1,5 @@
 #include "server/text/sentencepiece_borders.h"
 
-#include <string>
-
 #include "server/text/characters.h"
 #include "server/text/utf8.h"
 

@@ -1,7 +1,5 @@
 #include "server/text/tokenizer.h"
 
-#include <algorithm>
-
 #include "server/text/utf8.h"
 
 namespace recurve {

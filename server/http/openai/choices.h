@@ -3,9 +3,7 @@
 #include <cstdint>
 #include <ctime>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "server/http/answer_dialect.h"

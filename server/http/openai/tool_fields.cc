@@ -1,7 +1,5 @@
 #include "server/http/openai/tool_fields.h"
 
-#include <utility>
-
 #include "server/http/body_fields.h"
 #include "server/text/client_json.h"
 

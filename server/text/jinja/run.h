@@ -4,7 +4,6 @@
 
 #include <ctime>
 #include <deque>
-#include <string>
 #include <utility>
 
 #include "server/text/jinja/error.h"

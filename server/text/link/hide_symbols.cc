@@ -12,7 +12,6 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <string>
 #include <string_view>
 #include <vector>
 
