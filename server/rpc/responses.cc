@@ -1,6 +1,12 @@
 #include "server/rpc/responses.h"
 
 namespace recurve {
+
+static_assert(static_cast<int>(EndReason::kLength) == v1::FINISH_REASON_LENGTH &&
+              static_cast<int>(EndReason::kEos) == v1::FINISH_REASON_EOS &&
+              static_cast<int>(EndReason::kStopId) == v1::FINISH_REASON_STOP_ID &&
+              static_cast<int>(EndReason::kStopString) == v1::FINISH_REASON_STOP_STRING);
+
 void fill(const RequestAccepted& accepted, const std::string& model, v1::PromptInfo* to) {
   to->set_request_id(accepted.request_id);
   to->set_model(model);
