@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+#include <utility>
+#include <vector>
+
 #include "server/text/chat_input.h"
 #include "server/text/json_fields.h"
 
@@ -93,17 +97,33 @@ void check_message(const Value& message, size_t index, jinja::JsonBudget& budget
 
 Text joined_parts(const jinja::List& parts) {
   Text all("", Origin::kMessage);
+  size_t bytes = 0;
+  for (const Value& part : parts.items) bytes += string_in(*part.dict(), "text").size();
+  all.bytes.reserve(bytes);
   for (const Value& part : parts.items) all.append(*part.dict()->find("text")->text());
   return all;
 }
 
 void merge_first(std::vector<Value>& messages, size_t count) {
-  Text all("", Origin::kMessage);
+  constexpr std::string_view kBetween = "\n\n";
+  const auto text_of = [](const Value& message) -> std::optional<Value> {
+    const Value* content = message.dict()->find("content");
+    if (content == nullptr) return {};
+    return content->list() != nullptr ? Value::text(joined_parts(*content->list())) : *content;
+  };
+  std::vector<Value> texts;
+  size_t bytes = 0;
   for (size_t m = 0; m < count; ++m) {
-    const Value* content = messages[m].dict()->find("content");
-    if (content == nullptr) continue;
-    if (!all.empty()) all.append("\n\n", Origin::kMessage);
-    all.append(content->list() != nullptr ? joined_parts(*content->list()) : *content->text());
+    std::optional<Value> text = text_of(messages[m]);
+    if (!text) continue;
+    bytes += text->text()->bytes.size() + kBetween.size();
+    texts.push_back(*std::move(text));
+  }
+  Text all("", Origin::kMessage);
+  all.bytes.reserve(bytes);
+  for (const Value& text : texts) {
+    if (!all.empty()) all.append(kBetween, Origin::kMessage);
+    all.append(*text.text());
   }
   messages.erase(messages.begin() + 1, messages.begin() + static_cast<std::ptrdiff_t>(count));
   Dict first = *messages.front().dict();

@@ -28,22 +28,19 @@ std::tm local_time() {
 
 RangedText ranged(Text text) {
   RangedText out{std::move(text.bytes), {}};
-  const auto trusted = static_cast<char>(Origin::kTemplate);
-  for (size_t at = text.origins.find(trusted); at != std::string::npos;) {
-    const size_t end = std::min(text.origins.find_first_not_of(trusted, at), text.origins.size());
-    out.ranges.push_back({at, end});
-    at = text.origins.find(trusted, end);
-  }
+  text.origins.for_each(0, out.text.size(), [&](size_t begin, size_t end, Origin origin) {
+    if (origin == Origin::kTemplate) out.ranges.push_back({begin, end});
+  });
   return out;
 }
 
 // The last run of bytes with that mark; nothing where the template did not write the message.
-std::optional<jinja::ByteSpan> find_mark(const Text& text, Origin origin = Origin::kMark) {
-  const auto mark = static_cast<char>(origin);
-  const size_t last = text.origins.rfind(mark);
-  if (last == std::string::npos) return {};
-  const size_t before = text.origins.find_last_not_of(mark, last);
-  return jinja::ByteSpan{before == std::string::npos ? 0 : before + 1, last + 1};
+std::optional<jinja::ByteSpan> find_mark(const Text& text, Origin mark = Origin::kMark) {
+  std::optional<jinja::ByteSpan> last;
+  text.origins.for_each(0, text.bytes.size(), [&](size_t begin, size_t end, Origin origin) {
+    if (origin == mark) last = jinja::ByteSpan{begin, end};
+  });
+  return last;
 }
 
 jinja::ByteSpan require_mark(const Text& text, const char* what) {
@@ -89,6 +86,18 @@ Messages with_strings(Messages messages) {
     message = Value::dict(std::move(changed));
   }
   return messages;
+}
+
+// What a template writes around each message is seldom more than this.
+size_t likely_bytes(const Messages& messages) {
+  constexpr size_t kAround = 64, kRest = 1024;
+  size_t bytes = kRest;
+  for (const Value& message : messages) {
+    const Value* content = message.dict()->find("content");
+    const bool is_text = content != nullptr && content->text() != nullptr;
+    bytes += kAround + (is_text ? content->text()->bytes.size() : 0);
+  }
+  return bytes;
 }
 
 bool is_blank(std::string_view text) {
@@ -146,7 +155,8 @@ Text ChatTemplate::write(const ChatInput& input, const Messages& messages, bool 
                                           {"add_generation_prompt", Value(prompt)}};
   ++renderings_;
   try {
-    return used.text.render({&own, &input.variables, &special_tokens_}, now, {}, input.work);
+    return used.text.render({&own, &input.variables, &special_tokens_}, now,
+                            {.likely_bytes = likely_bytes(given)}, input.work);
   } catch (const jinja::Error& error) {
     throw ChatError(fmt::format("chat template, {}", error.what()));
   }

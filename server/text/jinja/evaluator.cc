@@ -34,6 +34,7 @@ const Value* Scope::find(std::string_view name) const {
 
 Text Evaluator::render(const Block& block) {
   Text out;
+  out.bytes.reserve(run_.likely_bytes());
   const Exchanged output(out_, &out);
   execute(block);
   return out;
@@ -68,7 +69,8 @@ Evaluator::Flow Evaluator::execute_node(const TextOutput& text) {
 }
 
 Evaluator::Flow Evaluator::execute_node(const Print& print) {
-  write(to_text(run_, evaluate(*print.value)));
+  const Value value = evaluate(*print.value);
+  value.text() != nullptr ? write(*value.text()) : write(to_text(run_, value));
   return Flow::kOn;
 }
 

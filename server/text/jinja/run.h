@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
 #include <deque>
 #include <utility>
@@ -18,6 +19,7 @@ struct Limits {
   size_t text_bytes = size_t{1} << 24;  // of the output, and of any string on the way
   size_t items = 250'000;               // of a list that a text is cut into
   int depth = 256;                      // of expressions, tags and macros in each other
+  size_t likely_bytes = 0;              // of the output: it grows from there
 };
 
 // What the functions of a template share while it is rendered.
@@ -50,9 +52,12 @@ class Run {
     if (items > limits_.items) fail("a list becomes longer than {} items", limits_.items);
   }
   size_t most_items() const { return limits_.items; }
+  size_t likely_bytes() const { return std::min(limits_.likely_bytes, limits_.text_bytes); }
   Value text(Text text) {
     check_size(text.bytes.size());
     spend(text.bytes.size());
+    if (text.bytes.size() >= kLongText)
+      text.bytes.shrink_to_fit();  // it may have grown by doubling
     return Value::text(std::move(text));
   }
   Value list(std::vector<Value> items, bool tuple = false) {
@@ -80,6 +85,7 @@ class Run {
   };
 
   static constexpr int kMaxNesting = 100;      // of values
+  static constexpr size_t kLongText = 4096;    // bytes
   static constexpr int64_t kLookEvery = 4096;  // steps: well under a millisecond
 
   const std::tm now;  // for strftime_now

@@ -121,20 +121,49 @@ Text mapped(const Text& text, CaseMap map) {
 
 }  // namespace
 
+std::vector<Origins::Run>::const_iterator Origins::run_of(size_t byte) const {
+  return std::upper_bound(before_.begin(), before_.end(), byte,
+                          [](size_t at, const Run& run) { return at < run.end; });
+}
+
+Origin Origins::at(size_t byte) const {
+  const auto run = run_of(byte);
+  return run == before_.end() ? last_ : run->origin;
+}
+
+void Origins::append(size_t bytes, Origin origin) {
+  if (bytes == 0) return;
+  if (origin != last_ && end_ > 0) before_.push_back({end_, last_});
+  last_ = origin;
+  end_ += bytes;
+}
+
+void Origins::append(const Origins& other, size_t begin, size_t end) {
+  other.for_each(begin, end,
+                 [&](size_t from, size_t to, Origin origin) { append(to - from, origin); });
+}
+
+Text Text::take(std::string text, Origin origin) {
+  Text taken;
+  taken.origins = Origins(text.size(), origin);
+  taken.bytes = std::move(text);
+  return taken;
+}
+
 void Text::append(const Text& other) {
   bytes += other.bytes;
-  origins += other.origins;
+  origins.append(other.origins, 0, other.origins.size());
 }
 
 void Text::append(std::string_view text, Origin origin) {
   bytes += text;
-  origins.append(text.size(), static_cast<char>(origin));
+  origins.append(text.size(), origin);
 }
 
 Text Text::part(size_t begin, size_t end) const {
   Text out;
   out.bytes = bytes.substr(begin, end - begin);
-  out.origins = origins.substr(begin, end - begin);
+  out.origins.append(origins, begin, begin + out.bytes.size());
   return out;
 }
 

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace recurve::jinja {
@@ -17,25 +19,61 @@ enum class Origin : char {
   kMark2,     // the same for another place
 };
 
+// Who wrote each byte of a text, in memory of the runs of bytes that one wrote.
+class Origins {
+ public:
+  Origins() = default;
+  Origins(size_t bytes, Origin origin) { append(bytes, origin); }
+
+  size_t size() const { return end_; }  // in bytes
+  Origin at(size_t byte) const;
+  void append(size_t bytes, Origin origin);
+  void append(const Origins& other, size_t begin, size_t end);  // a part of the other's
+  // Calls of(begin, end, origin) for each run that lies in the part, in order. No two that follow
+  // each other are of one origin.
+  template <typename Of>
+  void for_each(size_t begin, size_t end, const Of& of) const;
+
+ private:
+  struct Run {
+    size_t end;
+    Origin origin;
+  };
+  std::vector<Run>::const_iterator run_of(size_t byte) const;  // end(): the last run
+
+  std::vector<Run> before_;  // all runs but the last: most texts have one
+  size_t end_ = 0;           // of the last
+  Origin last_ = Origin::kTemplate;
+};
+
 // A string in UTF-8 that knows of each byte who wrote it. Positions that Python counts are
 // characters (code points), as in Python.
 struct Text {
   Text() = default;
-  Text(std::string_view text, Origin origin)
-      : bytes(text), origins(text.size(), static_cast<char>(origin)) {}
+  Text(std::string_view text, Origin origin) : bytes(text), origins(text.size(), origin) {}
+  static Text take(std::string text, Origin origin);  // without another copy
 
   void append(const Text& other);
   void append(std::string_view text, Origin origin);
   Text part(size_t begin, size_t end) const;  // in bytes, end excluded
   bool empty() const { return bytes.empty(); }
-  Origin origin(size_t byte) const { return static_cast<Origin>(origins[byte]); }
+  Origin origin(size_t byte) const { return origins.at(byte); }
 
-  std::string bytes;    // valid UTF-8
-  std::string origins;  // [byte of `bytes`]: an Origin
+  std::string bytes;  // valid UTF-8
+  Origins origins;    // of `bytes`
   // What the filter `safe` gives (markupsafe's Markup): a text that is joined to it by + is escaped
   // as HTML. Kept by what says so, and by copies.
   bool markup = false;
 };
+
+template <typename Of>
+void Origins::for_each(size_t begin, size_t end, const Of& of) const {
+  for (auto run = run_of(begin); begin < end && run != before_.end(); ++run) {
+    of(begin, std::min(run->end, end), run->origin);
+    begin = std::min(run->end, end);
+  }
+  if (begin < end) of(begin, end, last_);
+}
 
 // A range of bytes.
 struct ByteSpan {

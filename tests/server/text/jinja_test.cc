@@ -197,9 +197,36 @@ TEST(JinjaUnwanted, JsonIsNotReadToItsEnd) {
 // Bytes of the output as t (template) and m (message).
 std::string origins(const std::string& source, const Json& variables) {
   const Template::Variables given = variables_of(variables);
-  std::string marks = Template(source).render({&given}, std::tm{}).origins;
-  for (char& c : marks) c = static_cast<Origin>(c) == Origin::kTemplate ? 't' : 'm';
+  const Text text = Template(source).render({&given}, std::tm{});
+  std::string marks, runs;
+  for (size_t byte = 0; byte < text.bytes.size(); ++byte) {
+    marks += text.origin(byte) == Origin::kTemplate ? 't' : 'm';
+  }
+  text.origins.for_each(0, text.bytes.size(), [&](size_t begin, size_t end, Origin origin) {
+    runs.append(end - begin, origin == Origin::kTemplate ? 't' : 'm');
+  });
+  EXPECT_EQ(marks, runs) << source;
   return marks;
+}
+
+TEST(JinjaOrigins, OfAPartAreThoseOfItsBytes) {
+  Text text("", Origin::kTemplate);
+  std::string wanted;
+  for (int i = 0; i < 20; ++i) {
+    const auto origin = static_cast<Origin>(i % 7 % 3);
+    text.append(std::string(static_cast<size_t>(i % 4), 'a'), origin);
+    wanted.append(static_cast<size_t>(i % 4), static_cast<char>(origin));
+  }
+  for (size_t begin = 0; begin <= wanted.size(); ++begin) {
+    for (size_t end = begin; end <= wanted.size(); ++end) {
+      const Text part = text.part(begin, end);
+      std::string got;
+      for (size_t at = 0; at < part.bytes.size(); ++at) {
+        got += static_cast<char>(part.origin(at));
+      }
+      EXPECT_EQ(got, wanted.substr(begin, end - begin)) << begin << " to " << end;
+    }
+  }
 }
 
 TEST(JinjaOrigins, FollowEveryByte) {
