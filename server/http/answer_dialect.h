@@ -2,7 +2,6 @@
 #include <cstddef>
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "server/request/events.h"
@@ -20,7 +19,7 @@ class AnswerDialect {
 
   // What the body asks for: at least one request, each with an answer of its own. Once, on a text
   // thread; may throw WorkUnwanted as `limits` have it.
-  virtual Refused read(std::string_view body, const WorkLimits& limits,
+  virtual Refused read(std::string body, const WorkLimits& limits,
                        std::vector<TextRequest>* asked) = 0;
   // What has to be done before the requests begin; calls `go` once, from any thread, now or later.
   virtual void prepare(std::vector<TextRequest>* asked, std::function<void(Refused)> go) {

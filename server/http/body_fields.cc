@@ -4,48 +4,55 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
-#include "server/text/client_json.h"
 #include "server/text/utf8.h"
 
 namespace recurve {
 
-using nlohmann::json;
-
 namespace {
 
-constexpr size_t kMostLevels = 64;
+constexpr std::string_view kIdFields[] = {"prompt", "tokens", "stop_token_ids",
+                                          "allowed_token_ids"};
 
-[[noreturn]] void refuse(const char* field, const char* wanted, const json& got) {
+[[noreturn]] void refuse(const char* field, const char* wanted, const ClientJson& got) {
   throw BadField(field, fmt::format("{} must be {}, got {}", field, wanted, got.type_name()));
 }
 
 }  // namespace
 
-json parse_object(std::string_view text, const WorkLimits& work) {
+ClientJson parse_object(std::string_view text, const WorkLimits& work) {
   try {
-    json object = read_client_json(text, "the body", kMostLevels, work);
+    ValueBudget budget{.most = most_values(text.size())};
+    ClientJson object =
+        read_client_json(text, "the body", kMostBodyLevels, work, budget, kIdFields);
     if (!object.is_object()) throw BadField("", "the body must be an object of JSON");
-    return object;
+    if (object.size() <= kMostFields) return object;
+    throw BadField("", fmt::format("the body must have at most {} fields, got {}", kMostFields,
+                                   object.size()));
   } catch (const JsonRefused& refused) {
     throw BadField(refused.field, refused.what());
   }
 }
 
-const json* find(const json& object, const char* field) {
+const ClientJson* find(const ClientJson& object, const char* field) {
   const auto found = object.find(field);
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
-std::optional<bool> bool_of(const json& object, const char* field) {
-  const json* value = find(object, field);
+ClientJson* find(ClientJson& object, const char* field) {
+  return const_cast<ClientJson*>(find(std::as_const(object), field));
+}
+
+std::optional<bool> bool_of(const ClientJson& object, const char* field) {
+  const ClientJson* value = find(object, field);
   if (value == nullptr) return {};
   if (!value->is_boolean()) refuse(field, "true or false", *value);
   return value->get<bool>();
 }
 
-std::optional<int64_t> integer_of(const json& object, const char* field) {
-  const json* value = find(object, field);
+std::optional<int64_t> integer_of(const ClientJson& object, const char* field) {
+  const ClientJson* value = find(object, field);
   if (value == nullptr) return {};
   const bool fits = value->is_number_integer() &&
                     (!value->is_number_unsigned() ||
@@ -54,7 +61,7 @@ std::optional<int64_t> integer_of(const json& object, const char* field) {
   return value->get<int64_t>();
 }
 
-std::optional<int32_t> int32_of(const json& object, const char* field) {
+std::optional<int32_t> int32_of(const ClientJson& object, const char* field) {
   const std::optional<int64_t> value = integer_of(object, field);
   if (!value) return {};
   if (*value < std::numeric_limits<int32_t>::min() ||
@@ -64,34 +71,41 @@ std::optional<int32_t> int32_of(const json& object, const char* field) {
   return static_cast<int32_t>(*value);
 }
 
-std::optional<double> number_of(const json& object, const char* field) {
-  const json* value = find(object, field);
+std::optional<double> number_of(const ClientJson& object, const char* field) {
+  const ClientJson* value = find(object, field);
   if (value == nullptr) return {};
   if (!value->is_number()) refuse(field, "a number", *value);
   return value->get<double>();
 }
 
-std::optional<std::string> string_of(const json& object, const char* field) {
-  const json* value = find(object, field);
+std::optional<std::string> string_of(const ClientJson& object, const char* field) {
+  const ClientJson* value = find(object, field);
   if (value == nullptr) return {};
   if (!value->is_string()) refuse(field, "a string", *value);
   return value->get<std::string>();
 }
 
-std::vector<int32_t> ids_of(const json& list, const char* field) {
-  if (!list.is_array()) refuse(field, "a list of token ids", list);
-  std::vector<int32_t> ids;
-  ids.reserve(list.size());
-  for (const json& id : list) {
-    if (!id.is_number_integer()) refuse(field, "a list of token ids", id);
-    const auto value = id.get<int64_t>();
-    const bool fits = value >= 0 && value <= std::numeric_limits<int32_t>::max();
-    ids.push_back(fits ? static_cast<int32_t>(value) : -1);  // which no vocabulary has
-  }
-  return ids;
+std::optional<std::string> take_string(ClientJson& object, const char* field) {
+  ClientJson* value = find(object, field);
+  if (value == nullptr) return {};
+  if (!value->is_string()) refuse(field, "a string", *value);
+  return std::exchange(value->get_ref<std::string&>(), {});
 }
 
-void check_names(const json& object, std::initializer_list<std::string_view> known) {
+std::vector<int32_t> take_ids(ClientJson& object, const char* field) {
+  ClientJson* list = find(object, field);
+  return list == nullptr ? std::vector<int32_t>() : take_ids_of(*list, field);
+}
+
+std::vector<int32_t> take_ids_of(ClientJson& list, const char* field) {
+  if (list.is_binary()) return take_ids(list);
+  if (!list.is_array() || !list.empty()) {
+    refuse(field, "a list of token ids", list.is_array() ? list.front() : list);
+  }
+  return {};
+}
+
+void check_names(const ClientJson& object, std::initializer_list<std::string_view> known) {
   for (const auto& [name, value] : object.items()) {
     if (std::ranges::find(known, name) != known.end()) continue;
     throw BadField(cut(name), fmt::format("{} is not a field of this request: the fields are {}",
@@ -99,8 +113,13 @@ void check_names(const json& object, std::initializer_list<std::string_view> kno
   }
 }
 
-std::string dump(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+std::string dump(const nlohmann::json& value) {
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+std::string dump(const ClientJson& value) {
+  std::string text = value.dump(-1, ' ', false, ClientJson::error_handler_t::replace);
+  text.shrink_to_fit();  // it has grown by doubling, and may stay for long
+  return text;
 }
 
 }  // namespace recurve

@@ -126,7 +126,7 @@ void HttpAnswer::run() {
 Refused HttpAnswer::read() {
   const Refused refused = guarded("prompt", [&] {
     if (unwanted_) return Refused(refuse(EndReason::kClientGone));
-    return dialect_->read(request_.body, serving_.rules.limits(&unwanted_), &asked_);
+    return dialect_->read(std::move(request_.body), serving_.rules.limits(&unwanted_), &asked_);
   });
   request_.body = {};
   return refused;

@@ -35,13 +35,15 @@ std::string retry_headers(const Refusal& refusal, bool repeatable) {
 
 }  // namespace
 
-std::string response(const Response& of) {
+std::string response(Response of) {
   const bool bodiless = of.status == 204 || of.status == 304;
   const std::string what = bodiless ? ""
                                     : fmt::format("Content-Type: {}\r\nContent-Length: {}\r\n",
                                                   of.content_type, of.body.size());
-  return fmt::format("HTTP/1.1 {} {}\r\n{}{}{}\r\n{}", of.status, reason_of(of.status), what,
-                     connection_headers(of.keep_alive, of.request_id), of.headers, of.body);
+  of.body.insert(0,
+                 fmt::format("HTTP/1.1 {} {}\r\n{}{}{}\r\n", of.status, reason_of(of.status), what,
+                             connection_headers(of.keep_alive, of.request_id), of.headers));
+  return std::move(of.body);
 }
 
 std::string refusal_response(const Refusal& refusal, bool keep_alive, const std::string& request_id,

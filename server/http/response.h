@@ -15,7 +15,7 @@ struct Response {
   std::string request_id = {};  // empty: not said
   std::string headers = {};     // further ones, each with its line's end
 };
-std::string response(const Response& of);
+std::string response(Response of);
 
 // A refusal as an object of JSON, with the headers by which clients decide whether to try again.
 // `repeatable`: the request has changed nothing, so that it can be sent once more.

@@ -52,7 +52,7 @@ void UnaryExchange::run() {
   std::string object;
   const Refused refused = guarded("text", [&] {
     if (unwanted_) return Refused(refuse(EndReason::kClientGone));
-    return work_(request_, serving_, serving_.rules.limits(&unwanted_), &object);
+    return work_(std::move(request_.body), serving_, serving_.rules.limits(&unwanted_), &object);
   });
   answer(refused, std::move(object));
 }

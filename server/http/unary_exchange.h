@@ -16,7 +16,7 @@ class UnaryExchange final : public Exchange, private Executor::Task {
  public:
   // Reads the body and writes the object as JSON, on a text thread; may throw WorkUnwanted as the
   // limits have it, and BadField.
-  using TextWork = std::function<Refused(const HttpRequest& request, const Serving& serving,
+  using TextWork = std::function<Refused(std::string body, const Serving& serving,
                                          const WorkLimits& limits, std::string* object)>;
   // Makes a command of the request; on the connection's thread. May throw BadField.
   using ToCommand = std::function<SessionCommand(const HttpRequest& request)>;

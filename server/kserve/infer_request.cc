@@ -17,10 +17,9 @@ namespace {
 
 using inference::InferParameter;
 using inference::ModelInferRequest;
-using nlohmann::json;
 
 // A parameter's value as JSON.
-json value_of(const InferParameter& parameter) {
+ClientJson value_of(const InferParameter& parameter) {
   switch (parameter.parameter_choice_case()) {
     case InferParameter::kBoolParam:
       return parameter.bool_param();
@@ -40,7 +39,7 @@ json value_of(const InferParameter& parameter) {
 
 // A number that clients may send with or without a sign.
 uint64_t unsigned_of(const std::string& name, const InferParameter& parameter) {
-  const json value = value_of(parameter);
+  const ClientJson value = value_of(parameter);
   if (value.is_number_unsigned()) return value.get<uint64_t>();
   if (value.is_number_integer() && value.get<int64_t>() >= 0) return value.get<uint64_t>();
   throw invalid(name, "{} must be an integer of at least 0", name);
@@ -223,7 +222,7 @@ class Reader {
 
   ModelInferRequest& message_;
   InferRequest& to_;
-  json parameters_ = json::object();
+  ClientJson parameters_ = ClientJson::object();
   std::vector<std::string> seen_;
   std::optional<std::string> text_, sampling_;
   std::optional<std::vector<int32_t>> ids_;

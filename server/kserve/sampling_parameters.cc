@@ -9,12 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/text/client_json.h"
-
 namespace recurve {
 namespace {
-
-using nlohmann::json;
 
 constexpr size_t kMostLevels = 64;  // a schema may be among them
 
@@ -30,7 +26,7 @@ struct BadParameter : std::runtime_error {
 // One parameter as it was sent.
 struct Parameter {
   std::string_view name;
-  const json& value;
+  const ClientJson& value;
 
   [[noreturn]] void refuse(std::string_view wanted) const { throw BadParameter(name, wanted); }
 
@@ -64,14 +60,14 @@ struct Parameter {
   std::vector<int32_t> ids() const {
     if (!value.is_array()) refuse("a list of token ids");
     std::vector<int32_t> ids;
-    for (const json& id : value) ids.push_back(Parameter{name, id}.small());
+    for (const ClientJson& id : value) ids.push_back(Parameter{name, id}.small());
     return ids;
   }
   std::vector<std::string> texts() const {
     if (value.is_string()) return {value.get<std::string>()};
     if (!value.is_array()) refuse("a text or a list of texts");
     std::vector<std::string> texts;
-    for (const json& text : value) {
+    for (const ClientJson& text : value) {
       if (!text.is_string()) refuse("a text or a list of texts");
       texts.push_back(text.get<std::string>());
     }
@@ -81,7 +77,7 @@ struct Parameter {
     if (!value.is_object()) refuse("an object that maps token ids to numbers");
     std::vector<std::pair<int32_t, float>> biases;
     for (const auto& [id, bias] : value.items()) {
-      const json key = id;
+      const ClientJson key = id;
       biases.emplace_back(Parameter{name, key}.small(), Parameter{name, bias}.number<float>());
     }
     return biases;
@@ -110,7 +106,7 @@ void read_constraint(const Parameter& p, TextRequest* to) {
   if (!p.value.is_string() && !kOfJson) p.refuse("a text");
   to->constraint = {form, p.value.is_string()
                               ? p.value.get<std::string>()
-                              : p.value.dump(-1, ' ', false, json::error_handler_t::replace)};
+                              : p.value.dump(-1, ' ', false, ClientJson::error_handler_t::replace)};
   to->constraint_field = p.name;
 }
 
@@ -196,11 +192,11 @@ constexpr Refusable kRefused[] = {
     {"xtc_probability", {"0", "0.0"}},
 };
 
-void check_refused(const json& parameters) {
+void check_refused(const ClientJson& parameters) {
   for (const Refusable& refusable : kRefused) {
     const auto found = parameters.find(std::string(refusable.name));
     if (found == parameters.end() || found->is_null()) continue;
-    const std::string said = found->dump(-1, ' ', false, json::error_handler_t::replace);
+    const std::string said = found->dump(-1, ' ', false, ClientJson::error_handler_t::replace);
     bool same = false;
     for (const std::string_view one : refusable.same) same = same || (!one.empty() && said == one);
     if (same) continue;
@@ -210,7 +206,7 @@ void check_refused(const json& parameters) {
   }
 }
 
-void read_known(const json& parameters, TextRequest* asked) {
+void read_known(const ClientJson& parameters, TextRequest* asked) {
   asked->max_tokens = kDefaultInferTokens;
   for (const Known& known : kKnown) {
     const auto found = parameters.find(std::string(known.name));
@@ -221,7 +217,7 @@ void read_known(const json& parameters, TextRequest* asked) {
 
 }  // namespace
 
-Refused read_sampling(const json& parameters, TextRequest* asked) {
+Refused read_sampling(const ClientJson& parameters, TextRequest* asked) {
   try {
     check_refused(parameters);
     read_known(parameters, asked);
@@ -232,9 +228,10 @@ Refused read_sampling(const json& parameters, TextRequest* asked) {
 }
 
 Refused read_sampling(std::string_view text, TextRequest* asked) {
-  json parameters;
+  ClientJson parameters;
+  ValueBudget budget{.most = most_values(text.size())};
   try {
-    parameters = read_client_json(text, "sampling_parameters", kMostLevels, {});
+    parameters = read_client_json(text, "sampling_parameters", kMostLevels, {}, budget);
   } catch (const JsonRefused& refused) {
     return invalid("sampling_parameters", "{}", refused.what());
   }

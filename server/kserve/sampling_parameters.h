@@ -1,9 +1,9 @@
 #pragma once
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "server/request/refusal.h"
 #include "server/request/text_request.h"
+#include "server/text/client_json.h"
 
 namespace recurve {
 
@@ -11,7 +11,7 @@ namespace recurve {
 // the table is in the source. Numbers may be strings of them, as that backend's own example sends
 // them. What would change the answer and is not done here is refused by name; other names are
 // ignored.
-Refused read_sampling(const nlohmann::json& parameters, TextRequest* asked);
+Refused read_sampling(const ClientJson& parameters, TextRequest* asked);
 
 // The same of a text of JSON.
 Refused read_sampling(std::string_view json, TextRequest* asked);

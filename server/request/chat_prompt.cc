@@ -40,31 +40,23 @@ Refused read(const ChatInput& input, Write write, TextPosition position, const R
 
 // Parses the conversation once for all that is to be read of it; to_ids(input) reads.
 template <typename ToIds>
-Refused with_input(const Conversation& messages, const WorkLimits& limits, const ToIds& to_ids) {
+Refused with_input(Conversation messages, const WorkLimits& limits, const ToIds& to_ids) {
   try {
-    return to_ids(ChatInput(messages, limits));
+    return to_ids(ChatInput(std::move(messages), limits));
   } catch (const ChatError& error) {
     return invalid("messages", "messages: {}", error.what());
   }
 }
 
-Conversation first_messages(const Conversation& messages, size_t count) {
-  const auto begin = messages.messages.begin();
-  return {.messages = {begin, begin + static_cast<std::ptrdiff_t>(count)},
-          .tools_json = messages.tools_json,
-          .variables_json = messages.variables_json,
-          .add_generation_prompt = false,
-          .continue_final_message = false};
-}
-
-// What stands behind the first `begin` bytes.
-RangedText rest_of(const RangedText& text, size_t begin) {
-  RangedText rest{text.text.substr(begin), {}};
-  for (const ByteRange& range : text.ranges) {
+// Takes the first `begin` bytes off.
+void drop_front(size_t begin, RangedText* text) {
+  text->text.erase(0, begin);
+  std::vector<ByteRange> ranges;
+  for (const ByteRange& range : text->ranges) {
     if (range.end <= begin) continue;
-    rest.ranges.push_back({std::max(range.begin, begin) - begin, range.end - begin});
+    ranges.push_back({std::max(range.begin, begin) - begin, range.end - begin});
   }
-  return rest;
+  text->ranges = std::move(ranges);
 }
 
 std::string sentence_of(const Refused& refused) { return refused ? refused->message : ""; }
@@ -89,29 +81,23 @@ Refused read_session(const ChatInput& input, const RequestRules& rules, Request*
 
 // How many of the ids stand in front of that message, about: what is behind it alone is read anew,
 // however long the conversation is. 0 where the chat template does not write those before it alone.
-int64_t tokens_before_message(const Conversation& messages, size_t index,
-                              const std::vector<int32_t>& ids, const RequestRules& rules,
-                              const WorkLimits& limits) {
-  int64_t behind = 0;
-  std::string alone;
-  const auto write_head = [&](const ChatInput& head) -> Refused {
-    alone = rules.chat.format->render(head).text;
-    return {};
-  };
-  const auto count = [&](const ChatInput& all) -> Refused {
-    const RangedText text = rules.chat.format->render(all);
+int64_t tokens_before_message(const ChatInput& messages, size_t index,
+                              const std::vector<int32_t>& ids, const RequestRules& rules) {
+  std::vector<int32_t> rest;
+  try {
+    std::string alone = rules.chat.format->render(messages.first(index)).text;
+    RangedText text = rules.chat.format->render(messages);
     auto parts = static_cast<size_t>(std::ranges::mismatch(alone, text.text).in1 - alone.begin());
+    std::string().swap(alone);
     while (parts > 0 && (text.text[parts] & 0xc0) == 0x80) --parts;  // within a character
-    std::vector<int32_t> rest;
-    const Refused refused =
-        encode(rest_of(text, parts), TextPosition::kContinued, rules, limits, &rest);
-    behind =
-        std::mismatch(ids.rbegin(), ids.rend(), rest.rbegin(), rest.rend()).first - ids.rbegin();
-    return refused;
-  };
-  Refused refused = with_input(first_messages(messages, index), limits, write_head);
-  if (!refused) refused = with_input(messages, limits, count);
-  return refused || behind == 0 ? 0 : static_cast<int64_t>(ids.size()) - behind;
+    drop_front(parts, &text);
+    if (encode(text, TextPosition::kContinued, rules, messages.work, &rest)) return 0;
+  } catch (const ChatError&) {
+    return 0;
+  }
+  const int64_t behind =
+      std::mismatch(ids.rbegin(), ids.rend(), rest.rbegin(), rest.rend()).first - ids.rbegin();
+  return behind == 0 ? 0 : static_cast<int64_t>(ids.size()) - behind;
 }
 
 // Where the template closes an answer with a token, so does the model that was trained on it,
@@ -127,55 +113,52 @@ void end_with_turn(const RequestRules& rules, SamplingParams* sampling) {
 
 }  // namespace
 
-Refused read_messages(const Conversation& messages, bool continued, const RequestRules& rules,
+Refused read_messages(Conversation messages, bool continued, const RequestRules& rules,
                       const WorkLimits& limits, std::vector<int32_t>* ids) {
   if (Refused refused = check_messages(messages, rules)) return refused;
-  return with_input(messages, limits, [&](const ChatInput& input) {
+  return with_input(std::move(messages), limits, [&](const ChatInput& input) {
     return continued ? read(input, &ChatTemplate::render_continuation, TextPosition::kContinued,
                             rules, ids)
                      : read(input, &ChatTemplate::render, TextPosition::kStart, rules, ids);
   });
 }
 
-Refused read_messages(const Conversation& messages, const RequestRules& rules,
-                      const WorkLimits& limits, Request* request) {
+Refused read_messages(Conversation messages, const RequestRules& rules, const WorkLimits& limits,
+                      Request* request, const std::function<Refused(const ChatInput&)>& then) {
   if (Refused refused = check_messages(messages, rules)) return refused;
-  const Refused refused = with_input(messages, limits, [&](const ChatInput& input) {
-    if (!request->session.empty()) return read_session(input, rules, request);
-    return read(input, &ChatTemplate::render, TextPosition::kStart, rules, &request->prompt.ids);
+  return with_input(std::move(messages), limits, [&](const ChatInput& input) {
+    Refused refused =
+        request->session.empty()
+            ? read(input, &ChatTemplate::render, TextPosition::kStart, rules, &request->prompt.ids)
+            : read_session(input, rules, request);
+    if (refused) return refused;
+    end_with_turn(rules, &request->sampling);
+    return then(input);
   });
-  if (!refused) end_with_turn(rules, &request->sampling);
-  return refused;
 }
 
 int64_t common_ids(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
   return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
 }
 
-int64_t tokens_of_messages(const Conversation& messages, size_t count,
-                           const std::vector<int32_t>& ids, const RequestRules& rules,
-                           const WorkLimits& limits) {
-  const Conversation head = first_messages(messages, count);
+int64_t tokens_of_messages(const ChatInput& messages, size_t count, const std::vector<int32_t>& ids,
+                           const RequestRules& rules) {
   std::vector<int32_t> alone;
-  const Refused refused = with_input(head, limits, [&](const ChatInput& input) {
-    return read(input, &ChatTemplate::render, TextPosition::kStart, rules, &alone);
-  });
+  const Refused refused =
+      read(messages.first(count), &ChatTemplate::render, TextPosition::kStart, rules, &alone);
   return refused ? 0 : common_ids(ids, alone);
 }
 
-std::vector<int64_t> likely_places(const Conversation& messages, const std::vector<int32_t>& ids,
-                                   const RequestRules& rules, const WorkLimits& limits) {
-  const auto& all = messages.messages;
-  const std::string& role = all.front().role;
-  const bool has_system = role == "system" || role == "developer";
+std::vector<int64_t> likely_places(const ChatInput& messages, const std::vector<int32_t>& ids,
+                                   const RequestRules& rules) {
   std::vector<int64_t> places;
-  if (all.size() > 1 && has_system) {
-    places.push_back(tokens_of_messages(messages, 1, ids, rules, limits));
+  const bool has_system = messages.systems > 0;
+  if (messages.sent.size() > 1 && has_system) {
+    places.push_back(tokens_of_messages(messages, 1, ids, rules));
   }
-  const auto question = std::ranges::find(all.rbegin(), all.rend(), "user", &ChatMessage::role);
-  const auto index = static_cast<size_t>(all.rend() - question);  // of the one behind it
+  const size_t index = messages.behind_question;
   if (index > (has_system ? 2 : 1)) {
-    places.push_back(tokens_before_message(messages, index - 1, ids, rules, limits));
+    places.push_back(tokens_before_message(messages, index - 1, ids, rules));
   }
   return places;
 }

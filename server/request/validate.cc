@@ -130,15 +130,6 @@ Refused check_constraint(const TextRequest& asked, const SamplingParams& p,
 
 size_t bytes_of(const std::vector<int32_t>& ids) { return ids.size() * sizeof(int32_t); }
 size_t bytes_of(const std::string& text) { return text.size(); }
-size_t bytes_of(const Conversation& messages) {
-  size_t bytes = messages.tools_json.size() + messages.variables_json.size();
-  for (const ChatMessage& message : messages.messages) {
-    bytes += message.content ? message.content->size() : 0;
-    bytes += message.role.size() + message.fields_json.size();
-  }
-  return bytes;
-}
-
 // Puts what keeps the answer to the tools into `asked`, as if the client had said it.
 Refused read_tool_use(const RequestRules& rules, TextRequest* asked, ParsedRequest* parsed) {
   if (!asked->tools) return {};
@@ -243,8 +234,8 @@ Refused read_points(const std::vector<int64_t>& points, size_t size, const Read&
 }
 
 // The points of a text are bytes.
-Refused read_text_points(const TextRequest& asked, const std::string& text,
-                         const RequestRules& rules, const WorkLimits& limits, Request* request) {
+Refused read_text_points(const TextRequest& asked, std::string_view text, const RequestRules& rules,
+                         const WorkLimits& limits, Request* request) {
   const auto special = asked.parse_special ? SpecialTokens::kParse : SpecialTokens::kAsText;
   const auto read = [&](size_t bytes, int64_t* place) -> Refused {
     if (bytes < text.size() && (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80) {
@@ -265,20 +256,22 @@ Refused read_text_points(const TextRequest& asked, const std::string& text,
 
 Refused read_prompt(TextRequest& asked, const RequestRules& rules, const WorkLimits& limits,
                     Request* request) {
-  if (const auto* messages = std::get_if<Conversation>(&asked.prompt)) {
+  if (auto* messages = std::get_if<Conversation>(&asked.prompt)) {
     if (asked.parse_special) {
       return invalid("parse_special",
                      "parse_special is for text: messages name control tokens by their roles only");
     }
-    if (Refused refused = read_messages(*messages, rules, limits, request)) return refused;
-    const auto read = [&](size_t count, int64_t* place) -> Refused {
-      *place = tokens_of_messages(*messages, count, request->prompt.ids, rules, limits);
-      return {};
-    };
-    if (request->prefix != PrefixWish::kOff) {
-      request->prompt.places.likely = likely_places(*messages, request->prompt.ids, rules, limits);
-    }
-    return read_points(asked.prefix_points, messages->messages.size(), read, request);
+    const std::vector<int32_t>& ids = request->prompt.ids;
+    return read_messages(std::move(*messages), rules, limits, request, [&](const ChatInput& input) {
+      const auto read = [&](size_t count, int64_t* place) -> Refused {
+        *place = tokens_of_messages(input, count, ids, rules);
+        return {};
+      };
+      if (request->prefix != PrefixWish::kOff) {
+        request->prompt.places.likely = likely_places(input, ids, rules);
+      }
+      return read_points(asked.prefix_points, input.sent.size(), read, request);
+    });
   }
   if (const auto* text = std::get_if<std::string>(&asked.prompt)) {
     Refused refused = read_text(*text, asked.parse_special, rules, limits, request);
@@ -435,20 +428,23 @@ Refused validate(const ScoreOptions& options, ParsedRequest* parsed) {
   return {};
 }
 
-Refused tokenise(const TokenizeText& asked, const RequestRules& rules, const WorkLimits& limits,
+Refused tokenise(TokenizeText asked, const RequestRules& rules, const WorkLimits& limits,
                  std::vector<int32_t>* ids) {
-  const auto* messages = std::get_if<Conversation>(&asked.input);
+  auto* messages = std::get_if<Conversation>(&asked.input);
   if (messages != nullptr) {
-    if (Refused refused = read_messages(*messages, asked.continued, rules, limits, ids)) {
+    if (Refused refused =
+            read_messages(std::move(*messages), asked.continued, rules, limits, ids)) {
       return refused;
     }
   } else {
     const std::string& text = std::get<std::string>(asked.input);
     if (Refused refused = check_text("text", text, rules)) return refused;
     const auto special = asked.parse_special ? SpecialTokens::kParse : SpecialTokens::kAsText;
-    // Only what is generated from has a limit of tokens.
-    *ids =
-        rules.tokenizer->encode(text, special, TextPosition::kStart, {.unwanted = limits.unwanted});
+    try {
+      *ids = rules.tokenizer->encode(text, special, TextPosition::kStart, limits);
+    } catch (const TooManyTokens&) {
+      return too_many_tokens(rules);
+    }
   }
   const bool starts = messages == nullptr || !asked.continued;
   const auto bos = bos_for(*ids, asked.add_special_tokens && starts, messages == nullptr, rules);

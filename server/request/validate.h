@@ -66,7 +66,7 @@ Refused validate(const ScoreOptions& options, ParsedRequest* parsed);
 
 // The ids of a text or of messages as they are read for an answer, with BOS where the rules want
 // it. Throws WorkUnwanted where the limits do.
-Refused tokenise(const TokenizeText& asked, const RequestRules& rules, const WorkLimits& limits,
+Refused tokenise(TokenizeText asked, const RequestRules& rules, const WorkLimits& limits,
                  std::vector<int32_t>* ids);
 
 // What the rules want in front of a prompt; nothing where it is there already. `is_text`: the

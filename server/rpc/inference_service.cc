@@ -19,7 +19,10 @@ Refused tokenize(const Serving& serving, const grpc::ByteBuffer& request, const 
   std::vector<int32_t> ids;
   if (Refused refused = parse(request, &message)) return refused;
   const bool with_bytes = message.with_bytes();
-  if (Refused refused = tokenise(to_text(std::move(message)), serving.rules, limits, &ids)) {
+  // Only what is generated from has a limit of tokens.
+  WorkLimits work = limits;
+  if (!message.has_messages()) work.most_tokens = SIZE_MAX;
+  if (Refused refused = tokenise(to_text(std::move(message)), serving.rules, work, &ids)) {
     return refused;
   }
   v1::TokenizeResponse answer;

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "server/text/client_json.h"
 #include "server/text/utf8.h"
 
 namespace recurve {

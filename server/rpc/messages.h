@@ -10,6 +10,9 @@
 
 namespace recurve {
 
+// Bytes that values may take, of a message of so many.
+constexpr size_t most_bytes_of_values(size_t message) { return 4 * message + (size_t{8} << 20); }
+
 // Messages are parsed here and not by gRPC, which answers INTERNAL to a string that is not UTF-8
 // and does not say which: kInvalid, with the field's name. So is a message of values that would
 // take more than most_bytes_of_values() of it, before they do.

@@ -7,6 +7,7 @@
 
 #include "server/text/chat_rules.h"
 #include "server/text/jinja/json_parser.h"
+#include "server/text/json_bytes.h"
 
 namespace recurve {
 namespace {
@@ -29,7 +30,7 @@ void check_role(const std::string& role) {
   if (!valid) throw ChatError(fmt::format("role must be 1 to {} of [A-Za-z0-9_-]", kMaxRole));
 }
 
-Value parsed(const std::string& json, const char* field, jinja::JsonBudget& budget) {
+Value parsed(std::string json, const char* field, jinja::JsonBudget& budget) {
   try {
     return jinja::parse_json(json, Origin::kMessage, budget);
   } catch (const jinja::Error& error) {
@@ -37,8 +38,8 @@ Value parsed(const std::string& json, const char* field, jinja::JsonBudget& budg
   }
 }
 
-Value parsed_dict(const std::string& json, const char* field, jinja::JsonBudget& budget) {
-  Value value = parsed(json, field, budget);
+Value parsed_dict(std::string json, const char* field, jinja::JsonBudget& budget) {
+  Value value = parsed(std::move(json), field, budget);
   if (value.dict() != nullptr) return value;
   throw ChatError(fmt::format("{} must be a JSON object, got {}", field, type_name(value)));
 }
@@ -62,15 +63,16 @@ Dict with_reasoning(Dict message) {
 bool is_developer(const ChatMessage& message) { return message.role == "developer"; }
 
 // Fields that are null are left out, as transformers does.
-Value message_value(const ChatMessage& message, jinja::JsonBudget& budget) {
+Value message_value(ChatMessage message, jinja::JsonBudget& budget) {
   check_role(message.role);
   Dict dict;
   dict.set(name("role"), Value::text(is_developer(message) ? "system" : message.role));
   if (message.content) {
-    dict.set(name("content"), Value::text(Text(*message.content, Origin::kMessage)));
+    dict.set(name("content"),
+             Value::text(Text::take(*std::move(message.content), Origin::kMessage)));
   }
   if (message.fields_json.empty()) return Value::dict(std::move(dict));
-  const Value fields = parsed_dict(message.fields_json, "fields_json", budget);
+  const Value fields = parsed_dict(std::move(message.fields_json), "fields_json", budget);
   for (const auto& [key, value] : fields.dict()->entries()) {
     if (dict.find(key.bytes) != nullptr) {
       throw ChatError(fmt::format("fields_json has '{}', which is a field already", key.bytes));
@@ -80,9 +82,9 @@ Value message_value(const ChatMessage& message, jinja::JsonBudget& budget) {
   return Value::dict(with_reasoning(std::move(dict)));
 }
 
-Value tools_value(const std::string& json, jinja::JsonBudget& budget) {
+Value tools_value(std::string json, jinja::JsonBudget& budget) {
   if (json.empty()) return Value(jinja::None{});
-  Value tools = parsed(json, "tools_json", budget);
+  Value tools = parsed(std::move(json), "tools_json", budget);
   if (tools.list() != nullptr) return tools;
   throw ChatError(fmt::format("tools_json must be a JSON array, got {}", type_name(tools)));
 }
@@ -114,32 +116,56 @@ std::optional<Value> marked_parts(const jinja::List& parts, std::string_view mar
 
 }  // namespace
 
-ChatInput::ChatInput(const Conversation& conversation, const WorkLimits& limits)
+size_t bytes_of(const Conversation& conversation) {
+  size_t bytes = conversation.tools_json.size() + conversation.variables_json.size();
+  for (const ChatMessage& message : conversation.messages) {
+    bytes += message.content ? message.content->size() : 0;
+    bytes += message.role.size() + message.fields_json.size();
+  }
+  return bytes;
+}
+
+ChatInput::ChatInput(Conversation conversation, const WorkLimits& limits)
     : has_tools(!conversation.tools_json.empty()),
       add_generation_prompt(conversation.add_generation_prompt),
       continue_final_message(conversation.continue_final_message),
       work(limits) {
   if (conversation.messages.empty()) throw ChatError("there are no messages");
-  if (conversation.messages.size() > kMaxChatValues) {
-    throw ChatError(fmt::format("there are {} messages, and at most {} are read",
-                                conversation.messages.size(), kMaxChatValues));
+  const size_t bytes = bytes_of(conversation), most = most_messages(bytes);
+  if (conversation.messages.size() > most) {
+    throw ChatError(fmt::format("there are {} messages, and at most {} are read of {} bytes",
+                                conversation.messages.size(), most, bytes));
   }
   jinja::JsonBudget budget{
-      .most = kMaxChatValues, .used = conversation.messages.size(), .work = work};
-  for (const ChatMessage& message : conversation.messages) {
-    messages.push_back(message_value(message, budget));
-    check_message(messages.back(), messages.size() - 1, budget);
+      .most = most_values(bytes), .used = conversation.messages.size(), .work = work};
+  for (ChatMessage& message : conversation.messages) {
+    const size_t index = sent.size();
+    const bool of_developer = is_developer(message);
+    if (systems == index && (of_developer || message.role == "system")) ++systems;
+    if (systems > index && of_developer) first_developer = std::min(first_developer, index);
+    if (message.role == "user") behind_question = index + 1;
+    sent.push_back(message_value(std::move(message), budget));
+    check_message(sent.back(), index, budget);
   }
-  const auto of_system = [](const ChatMessage& m) { return m.role == "system" || is_developer(m); };
-  const auto begin = conversation.messages.begin();
-  const auto end = std::find_if_not(begin, conversation.messages.end(), of_system);
-  if (end - begin > 1 && std::any_of(begin, end, is_developer)) {
-    merge_first(messages, static_cast<size_t>(end - begin));
-  }
-  tools = tools_value(conversation.tools_json, budget);
+  merge_systems(sent.size());
+  tools = tools_value(std::move(conversation.tools_json), budget);
   if (conversation.variables_json.empty()) return;
-  const Value more = parsed_dict(conversation.variables_json, "variables_json", budget);
+  const Value more = parsed_dict(std::move(conversation.variables_json), "variables_json", budget);
   for (const auto& [key, value] : more.dict()->entries()) variables[key.bytes] = value;
+}
+
+// Sets `messages` to the first that were sent.
+void ChatInput::merge_systems(size_t count) {
+  messages.assign(sent.begin(), sent.begin() + static_cast<std::ptrdiff_t>(count));
+  const size_t merged = std::min(systems, count);
+  if (merged > 1 && first_developer < merged) merge_first(messages, merged);
+}
+
+ChatInput ChatInput::first(size_t count) const {
+  ChatInput head = *this;
+  head.merge_systems(count);
+  head.add_generation_prompt = head.continue_final_message = false;
+  return head;
 }
 
 Value chat_message(std::string_view role, Text content) {

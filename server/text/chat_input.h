@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -30,13 +31,20 @@ class ChatError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Messages, the values that their JSON holds, and variables: more are refused.
-inline constexpr size_t kMaxChatValues = 250'000;
+// Messages of a conversation of so many bytes: more are refused. What is made of a message takes
+// about a kilobyte. Values of JSON, with the messages: most_values().
+constexpr size_t most_messages(size_t bytes) { return (size_t{1} << 13) + bytes / 512; }
+
+// Of a conversation, as they came.
+size_t bytes_of(const Conversation& conversation);
 
 // A conversation as a template sees it: checked and parsed once for all that is written of it.
 struct ChatInput {
   // Throws ChatError, and WorkUnwanted as `work` has it.
-  ChatInput(const Conversation& conversation, const WorkLimits& work = {});
+  ChatInput(Conversation conversation, const WorkLimits& work = {});
+
+  // The first messages alone, `count` as they were sent, with no prompt behind them.
+  ChatInput first(size_t count) const;
 
   // Whether a template can see nothing but the messages.
   bool plain() const { return variables.empty() && !has_tools; }
@@ -44,12 +52,19 @@ struct ChatInput {
   // Dicts; at least one. System messages at the beginning of which a developer has written one are
   // one message.
   std::vector<jinja::Value> messages;
+  std::vector<jinja::Value> sent;     // the same as they were sent
+  size_t systems = 0;                 // of the system or a developer, at the beginning of `sent`
+  size_t first_developer = SIZE_MAX;  // of these
+  size_t behind_question = 0;         // of `sent`, what is behind the user's last; 0: there is none
   jinja::Template::Variables variables;
   jinja::Value tools;  // a list, or none
   bool has_tools;
   bool add_generation_prompt;
   bool continue_final_message;
   WorkLimits work;
+
+ private:
+  void merge_systems(size_t count);
 };
 
 // One message.

@@ -4,93 +4,102 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <type_traits>
+#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "server/text/cut.h"
-#include "server/text/json_bytes.h"
 
 namespace recurve {
 namespace {
 
 constexpr size_t kMostShown = 200;  // bytes of what the client has sent
 
-// Of a value in memory: in its list, with what it has on the heap beside its text, and a name in
-// its object.
-constexpr size_t kScalarBytes = 16, kStringBytes = 64, kStructureBytes = 96, kNameBytes = 112;
+constexpr size_t kLongText = 4096;
 
-// Lists of at least so many values are built in memory of their exact size: one that grows takes up
-// to three times that.
-constexpr uint32_t kLongList = 16;
-
-// Of a list or an object of a JSON text: its index, in the order of their beginnings, and how many
-// values it has.
-using LongList = std::pair<uint32_t, uint32_t>;
-
-// Of all that are long, by index. Of what is no JSON, anything.
-std::vector<LongList> long_lists(std::string_view text, size_t most_levels) {
-  std::vector<LongList> found, open;
-  uint32_t lists = 0;
-  bool in_string = false;
-  for (size_t at = 0; at < text.size() && open.size() <= most_levels; ++at) {
+// How many values each list and object of a JSON text has, in the order of their beginnings, of the
+// first `most`. Of what is no JSON, anything. All are built in memory of their exact size: one that
+// grows takes up to three times that, and an object would copy its values.
+std::vector<uint32_t> sizes_of_lists(std::string_view text, size_t most_levels, size_t most) {
+  std::vector<uint32_t> sizes;
+  std::vector<size_t> open;  // in sizes
+  bool in_string = false, begins = false;
+  for (size_t at = 0; at < text.size() && open.size() <= most_levels && sizes.size() < most; ++at) {
     const char byte = text[at];
     if (in_string) {
       at += byte == '\\' ? 1 : 0;
       in_string = byte != '"';
-    } else if (byte == '"') {
-      in_string = true;
-    } else if (byte == '[' || byte == '{') {
-      open.emplace_back(lists++, 1);
-    } else if (byte == ',' && !open.empty()) {
-      ++open.back().second;
-    } else if ((byte == ']' || byte == '}') && !open.empty()) {
-      if (open.back().second >= kLongList) found.push_back(open.back());
-      open.pop_back();
+      continue;
     }
+    if (byte == ' ' || byte == '\n' || byte == '\r' || byte == '\t') continue;
+    const bool closes = byte == ']' || byte == '}';
+    if (!open.empty() && (byte == ',' || (begins && !closes))) ++sizes[open.back()];
+    in_string = byte == '"';
+    begins = byte == '[' || byte == '{';
+    if (begins) open.push_back(sizes.size());
+    if (begins) sizes.push_back(0);
+    if (closes && !open.empty()) open.pop_back();
   }
-  std::sort(found.begin(), found.end());
-  return found;
+  return sizes;
+}
+
+// Whether two members of an object have one name: one of the two.
+const std::string* name_said_twice(const ClientJson::object_t& members) {
+  std::vector<const std::string*> names;
+  names.reserve(members.size());
+  for (const auto& member : members) names.push_back(&member.first);
+  std::sort(names.begin(), names.end(), [](const auto* a, const auto* b) { return *a < *b; });
+  const auto twice = std::adjacent_find(names.begin(), names.end(),
+                                        [](const auto* a, const auto* b) { return *a == *b; });
+  return twice == names.end() ? nullptr : *twice;
 }
 
 // Builds the value from the parser's events. nlohmann's own way to be asked about each of them goes
 // through a whole list again after each object in it.
-template <typename Json>
-class Builder final : public nlohmann::json_sax<Json> {
+class Builder final : public nlohmann::json_sax<ClientJson> {
  public:
-  Builder(std::string_view what, std::string_view text, size_t most_levels)
+  Builder(std::string_view what, std::string_view text, size_t most_levels, ValueBudget& budget,
+          std::span<const std::string_view> id_fields)
       : what_(what),
         most_levels_(most_levels),
-        most_bytes_(most_bytes_of_values(text.size())),
-        long_lists_(long_lists(text, most_levels)) {}
+        id_fields_(id_fields),
+        budget_(budget),
+        sizes_(sizes_of_lists(text, most_levels, budget.left)) {}
 
-  bool null() override { return add(nullptr, kScalarBytes); }
-  bool boolean(bool value) override { return add(value, kScalarBytes); }
-  bool number_integer(int64_t value) override { return add(value, kScalarBytes); }
-  bool number_unsigned(uint64_t value) override { return add(value, kScalarBytes); }
-  bool number_float(double value, const std::string&) override { return add(value, kScalarBytes); }
-  bool string(std::string& value) override { return add(std::move(value), kStringBytes); }
-  bool binary(typename Json::binary_t&) override { return false; }  // not in JSON
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(int64_t value) override { return in_ids() ? add_id(value) : add(value); }
+  bool number_unsigned(uint64_t value) override {
+    if (!in_ids()) return add(value);
+    return add_id(static_cast<int64_t>(std::min<uint64_t>(value, INT64_MAX)));
+  }
+  bool number_float(double value, const std::string&) override { return add(value); }
+  bool string(std::string& value) override {
+    if (value.size() >= kLongText) value.shrink_to_fit();  // the parser's own grows by doubling
+    return add(std::move(value));
+  }
+  bool binary(ClientJson::binary_t&) override { return false; }  // not in JSON
 
-  bool start_object(size_t) override { return open(Json::object()); }
-  bool end_object() override { return close(); }
-  bool start_array(size_t) override { return open(Json::array()); }
+  bool start_object(size_t) override { return open(ClientJson::object()); }
+  bool end_object() override {
+    const auto& members = *open_.back()->get_ptr<ClientJson::object_t*>();
+    if (const std::string* twice = members.size() > 1 ? name_said_twice(members) : nullptr) {
+      const std::string shown = cut(*twice);
+      throw JsonRefused(fmt::format("{} must be said once, and is said twice", shown), shown);
+    }
+    return close();
+  }
+  bool start_array(size_t) override { return open(ClientJson::array()); }
   bool end_array() override { return close(); }
   bool key(std::string& name) override {
-    count(kNameBytes);
-    if constexpr (std::is_same_v<Json, nlohmann::ordered_json>) {
-      // Not by its own way, which looks through all names for each.
-      auto& members = *open_.back()->template get_ptr<typename Json::object_t*>();
-      members.emplace_back(std::move(name), nullptr);
-      member_ = &members.back().second;
-    } else {
-      const auto [member, is_new] = open_.back()->emplace(std::move(name), nullptr);
-      if (!is_new) {
-        const std::string shown = cut(member.key());
-        throw JsonRefused(fmt::format("{} must be said once, and is said twice", shown), shown);
-      }
-      member_ = &*member;
+    if (open_.size() == 1) {
+      const auto field = std::ranges::find(id_fields_, name);
+      id_field_ = field == id_fields_.end() ? std::string_view() : *field;
     }
+    // Not by its own way, which looks through all names for each.
+    auto& members = *open_.back()->get_ptr<ClientJson::object_t*>();
+    members.emplace_back(std::move(name), nullptr);
+    member_ = &members.back().second;
     return true;
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
@@ -98,49 +107,74 @@ class Builder final : public nlohmann::json_sax<Json> {
                                   cut(error.what(), kMostShown)));
   }
 
-  Json take() { return std::move(value_); }
+  ClientJson take() { return std::move(value_); }
 
  private:
-  // Before it takes them.
-  void count(size_t bytes) {
-    bytes_ += bytes;
-    if (bytes_ <= most_bytes_) return;
-    throw JsonRefused(
-        fmt::format("{} must be JSON of fewer small values: these would take more than {} MB",
-                    what_, most_bytes_ >> 20));
+  // Before it takes memory.
+  void count() {
+    if (budget_.left == 0) {
+      throw TooManyValues(
+          fmt::format("{} must have at most {} values beside lists of token ids, got more", what_,
+                      budget_.most));
+    }
+    --budget_.left;
   }
-  bool add(Json value, size_t bytes) {
-    count(bytes);
+  bool add(ClientJson value) {
+    count();
     put(std::move(value));
     return true;
   }
-  bool open(Json value) {
-    count(kStructureBytes);
+  bool open(ClientJson value) {
+    count();
     if (open_.size() == most_levels_) {
       throw JsonRefused(
           fmt::format("{} must be JSON of at most {} levels, got more", what_, most_levels_));
     }
     open_.push_back(put(std::move(value)));
-    reserve(open_.back());
-    return true;
-  }
-  void reserve(Json* list) {
-    const uint32_t index = lists_++;
-    if (next_long_ == long_lists_.size() || long_lists_[next_long_].first != index) return;
-    const size_t values = long_lists_[next_long_++].second;
-    if (bytes_ + values * kScalarBytes > most_bytes_) return;
-    if (list->is_array()) list->template get_ptr<typename Json::array_t*>()->reserve(values);
-    if constexpr (std::is_same_v<Json, nlohmann::ordered_json>) {
-      if (list->is_object()) list->template get_ptr<typename Json::object_t*>()->reserve(values);
+    values_ = lists_ < sizes_.size() ? sizes_[lists_] : 0;
+    ++lists_;
+    if (values_ > budget_.left) return true;
+    if (auto* list = open_.back()->get_ptr<ClientJson::array_t*>(); list && !may_hold_ids()) {
+      list->reserve(values_);
     }
+    if (auto* object = open_.back()->get_ptr<ClientJson::object_t*>()) object->reserve(values_);
+    return true;
   }
   bool close() {
     open_.pop_back();
     return true;
   }
+
+  // Whether what is open is the list of a field of ids, or a list in it.
+  bool may_hold_ids() const {
+    const size_t levels = open_.size();
+    return !id_field_.empty() && levels >= 2 && levels <= 3 &&
+           (levels == 2 || open_[1]->is_array());
+  }
+  bool in_ids() const {
+    return may_hold_ids() &&
+           (open_.back()->is_binary() || (open_.back()->is_array() && open_.back()->empty()));
+  }
+  bool add_id(int64_t id) {
+    if (!open_.back()->is_binary()) {
+      *open_.back() = ClientJson::binary({});
+      open_.back()->get_binary().reserve(values_ * sizeof(int32_t));
+    }
+    const auto fits = static_cast<int32_t>(id);
+    const int32_t value = fits == id ? fits : -1;
+    const auto* bytes = reinterpret_cast<const uint8_t*>(&value);
+    auto& ids = open_.back()->get_binary();
+    ids.insert(ids.end(), bytes, bytes + sizeof value);
+    return true;
+  }
   // Where it stands from now on: a list grows at its end alone, and what is open is at the end.
-  Json* put(Json value) {
-    Json* place = &value_;
+  ClientJson* put(ClientJson value) {
+    ClientJson* place = &value_;
+    if (!open_.empty() && open_.back()->is_binary()) {
+      throw JsonRefused(
+          fmt::format("{} must be a list of token ids, got {}", id_field_, value.type_name()),
+          std::string(id_field_));
+    }
     if (!open_.empty() && open_.back()->is_array()) {
       place = &open_.back()->emplace_back();
     } else if (!open_.empty()) {
@@ -151,30 +185,35 @@ class Builder final : public nlohmann::json_sax<Json> {
   }
 
   const std::string_view what_;
-  const size_t most_levels_, most_bytes_;
-  const std::vector<LongList> long_lists_;
-  uint32_t lists_ = 0;    // and objects, that have begun
-  size_t next_long_ = 0;  // of long_lists_
-  size_t bytes_ = 0;
-  Json value_;
-  const FreesInPlace<Json> frees_{value_};  // where the text is refused
-  std::vector<Json*> open_;
-  Json* member_ = nullptr;  // of the object that is open, by the name that was said last
+  const size_t most_levels_;
+  const std::span<const std::string_view> id_fields_;
+  ValueBudget& budget_;
+  const std::vector<uint32_t> sizes_;  // of the lists and objects
+  size_t lists_ = 0;                   // and objects, that have begun
+  size_t values_ = 0;                  // of what was opened last
+  std::string_view id_field_;  // the member of the outermost object, if it is one of id_fields_
+  ClientJson value_;
+  std::vector<ClientJson*> open_;
+  ClientJson* member_ = nullptr;  // of the object that is open, by the name that was said last
 };
 
 }  // namespace
 
-nlohmann::json read_client_json(std::string_view text, std::string_view what, size_t most_levels,
-                                const WorkLimits& work) {
-  Builder<nlohmann::json> builder(what, text, most_levels);
-  nlohmann::json::sax_parse(JsonBytes::begin(text, work), JsonBytes::end(text, work), &builder);
+ClientJson read_client_json(std::string_view text, std::string_view what, size_t most_levels,
+                            const WorkLimits& work, ValueBudget& budget,
+                            std::span<const std::string_view> id_fields) {
+  Builder builder(what, text, most_levels, budget, id_fields);
+  ClientJson::sax_parse(JsonBytes::begin(text, work), JsonBytes::end(text, work), &builder);
   return builder.take();
 }
 
-nlohmann::ordered_json read_in_order(std::string_view text) {
-  Builder<nlohmann::ordered_json> builder("the text", text, SIZE_MAX);
-  nlohmann::ordered_json::sax_parse(text, &builder);
-  return builder.take();
+std::vector<int32_t> take_ids(ClientJson& value) {
+  auto bytes = std::move(value.get_binary());
+  std::vector<int32_t> ids;
+  ids.reserve(bytes.size() / sizeof(int32_t) + 1);  // for BOS, without another copy
+  ids.resize(bytes.size() / sizeof(int32_t));
+  std::memcpy(ids.data(), bytes.data(), bytes.size());
+  return ids;
 }
 
 }  // namespace recurve

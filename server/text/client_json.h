@@ -1,9 +1,13 @@
 #pragma once
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "server/text/json_bytes.h"
 #include "server/text/work_limits.h"
 
 namespace recurve {
@@ -15,40 +19,31 @@ struct JsonRefused : TextRefused {
   std::string field;
 };
 
-// Reads JSON in time and memory of its bytes, whatever it is: of at most so many levels, each name
-// said once in its object, and values that take at most four times the text, and 8 MB for short
-// ones. `what` it is, for the sentences ("the body"). Throws JsonRefused, and what the limits
-// throw.
-nlohmann::json read_client_json(std::string_view text, std::string_view what, size_t most_levels,
-                                const WorkLimits& work);
+// What a client sends, with the members of objects in their order.
+using ClientJson = nlohmann::ordered_json;
 
-// The same of a text that read_client_json() has read, with the members of objects in their order.
-nlohmann::ordered_json read_in_order(std::string_view text);
-
-// Frees a value at the end of its scope, list by list. nlohmann's destructor first moves all values
-// of a list to another one, and takes up to three times their memory. Of few levels.
-template <typename Json>
-class FreesInPlace {
- public:
-  explicit FreesInPlace(Json& value) : value_(value) {}
-  ~FreesInPlace() { free(value_); }
-  FreesInPlace(const FreesInPlace&) = delete;
-  FreesInPlace& operator=(const FreesInPlace&) = delete;
-
- private:
-  static void free(Json& value) {
-    if (auto* list = value.template get_ptr<typename Json::array_t*>()) {
-      for (Json& one : *list) free(one);
-      typename Json::array_t().swap(*list);
-    } else if (auto* object = value.template get_ptr<typename Json::object_t*>()) {
-      for (auto& member : *object) free(member.second);
-      object->clear();
-    }
-  }
-  Json& value_;
+// How many values may still be read, by one or several calls.
+struct ValueBudget {
+  size_t most;
+  size_t left = most;
+};
+// The budget is spent.
+struct TooManyValues : JsonRefused {
+  using JsonRefused::JsonRefused;
 };
 
-// Bytes that values may take, of a message of so many.
-constexpr size_t most_bytes_of_values(size_t message) { return 4 * message + (size_t{8} << 20); }
+// Reads JSON in time and memory of its bytes, whatever it is: of at most so many levels and values,
+// each name said once in its object. `what` it is, for the sentences ("the body"). Throws
+// JsonRefused, and what the limits throw.
+//
+// `id_fields`: members of the object that hold lists of token ids, or lists of such lists. Each
+// list of integers there is no array but a binary value, from which take_ids() takes the ids: they
+// take 4 bytes each, and do not count as values. JsonRefused too where something else follows an
+// integer.
+ClientJson read_client_json(std::string_view text, std::string_view what, size_t most_levels,
+                            const WorkLimits& work, ValueBudget& budget,
+                            std::span<const std::string_view> id_fields = {});
+// The ids of a binary value, which has none afterwards; -1: one of another range than int32's.
+std::vector<int32_t> take_ids(ClientJson& value);
 
 }  // namespace recurve

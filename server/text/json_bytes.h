@@ -8,6 +8,10 @@
 
 namespace recurve {
 
+// Values that JSON of so many bytes may have: lists, objects and what is in them. No honest message
+// comes near it, and what is made of each value takes some hundred bytes.
+constexpr size_t most_values(size_t bytes) { return (size_t{1} << 15) + bytes / 128; }
+
 // The bytes of JSON for nlohmann's parser, which looks at the limits on its way through them.
 class JsonBytes {
  public:

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -65,18 +66,19 @@ void check_request(TextRequest asked) {
 
 void read(AnswerDialect& dialect, std::string_view body) {
   std::vector<TextRequest> asked;
-  if (const Refused refused = dialect.read(body, {}, &asked)) return check_refusal(*refused);
+  if (const Refused refused = dialect.read(std::string(body), {}, &asked))
+    return check_refusal(*refused);
   CHECK(!asked.empty());
   for (TextRequest& one : asked) check_request(std::move(one));
 }
 
-using Work = Refused (*)(const HttpRequest&, const Serving&, const WorkLimits&, std::string*);
+using Work = Refused (*)(std::string, const Serving&, const WorkLimits&, std::string*);
 
 void run(Work work, std::string_view body) {
   std::string object;
   try {
     const Refused refused =
-        work({.body = std::string(body)}, serving(), serving().rules.limits(nullptr), &object);
+        work(std::string(body), serving(), serving().rules.limits(nullptr), &object);
     if (refused) return check_refusal(*refused);
     CHECK(nlohmann::json::parse(object).is_object());
   } catch (const BadField& error) {

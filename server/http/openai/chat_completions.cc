@@ -11,13 +11,14 @@ namespace recurve {
 
 using nlohmann::json;
 
-Refused ChatCompletions::read(std::string_view text, const WorkLimits& limits,
+Refused ChatCompletions::read(std::string text, const WorkLimits& limits,
                               std::vector<TextRequest>* asked) {
-  return read_body(text, limits, Resource::kChatCompletions, serving_, [&](const json& body) {
+  const size_t bytes = text.size();
+  const auto read = [&](ClientJson& body) {
     TextRequest& to = asked->emplace_back(TextRequest{.session = session_});
     read_common(body, &to, &form_);
-    read_constraint(body, text, &to);
-    to.prompt = conversation_of(body, text);
+    read_constraint(body, &to);
+    to.prompt = conversation_of(body, bytes);
     to.tools = tool_use_of(body);
     to.max_tokens = int32_of(body, "max_completion_tokens");
     if (!to.max_tokens) to.max_tokens = int32_of(body, "max_tokens");
@@ -28,7 +29,8 @@ Refused ChatCompletions::read(std::string_view text, const WorkLimits& limits,
     }
     if (logprobs) to.logprobs = top.value_or(0);
     allot(1);
-  });
+  };
+  return read_body(std::move(text), limits, Resource::kChatCompletions, serving_, read);
 }
 
 json ChatCompletions::part(const Part& of, json logprobs) const {

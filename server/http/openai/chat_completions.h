@@ -12,7 +12,7 @@ class ChatCompletions final : public Choices {
   ChatCompletions(const Serving& serving, const HttpRequest& request)
       : Choices(serving, request), session_(request.session) {}
 
-  Refused read(std::string_view body, const WorkLimits& limits,
+  Refused read(std::string text, const WorkLimits& limits,
                std::vector<TextRequest>* asked) override;
 
  private:

@@ -41,9 +41,9 @@ void append(std::string name, json logprob, json top, size_t offset, json* to) {
 
 using Prompt = decltype(TextRequest::prompt);
 
-Prompt prompt_of(const json& prompt) {
-  if (prompt.is_string()) return prompt.get<std::string>();
-  return ids_of(prompt, "prompt");
+Prompt take_prompt(ClientJson& prompt) {
+  if (prompt.is_string()) return std::move(prompt.get_ref<std::string&>());
+  return take_ids_of(prompt, "prompt");
 }
 
 // About what each prompt has anew of what all of them are asked with, and of each choice.
@@ -79,63 +79,98 @@ void check_prompts(size_t prompts, const TextRequest& common, size_t body_bytes,
                   fits, each, prompts));
 }
 
-bool is_list_of_prompts(const json& prompt) {
+bool is_list_of_prompts(const ClientJson& prompt) {
   return prompt.is_array() && !prompt.empty() &&
-         (prompt.front().is_string() || prompt.front().is_array());
+         (prompt.front().is_string() || prompt.front().is_array() || prompt.front().is_binary());
 }
 
-std::vector<Prompt> prompts_of(const json& prompt) {
-  if (!is_list_of_prompts(prompt)) return {prompt_of(prompt)};
+std::vector<Prompt> take_prompts(ClientJson& prompt) {
   std::vector<Prompt> prompts;
+  if (!is_list_of_prompts(prompt)) {
+    prompts.push_back(take_prompt(prompt));
+    return prompts;
+  }
   prompts.reserve(prompt.size());
-  for (const json& one : prompt) prompts.push_back(prompt_of(one));
+  for (ClientJson& one : prompt) prompts.push_back(take_prompt(one));
   return prompts;
+}
+
+// Each choice begins with the prompt's text.
+void check_echo(const std::vector<Prompt>& prompts, int32_t choices, const Serving& serving) {
+  constexpr size_t kMostBytes = 1 << 20;
+  size_t bytes = 0;
+  for (const Prompt& prompt : prompts) {
+    if (const auto* text = std::get_if<std::string>(&prompt)) {
+      bytes += text->size();
+      continue;
+    }
+    for (const int32_t id : std::get<std::vector<int32_t>>(prompt)) {
+      bytes += serving.rules.tokenizer->token_bytes(id).size();
+    }
+  }
+  const auto times =
+      static_cast<size_t>(std::clamp(choices, 1, std::max(serving.rules.max_choices, 1)));
+  if (bytes <= kMostBytes / times) return;
+  throw BadField("echo", fmt::format("echo must be false where the prompts, n times, have more "
+                                     "than {} bytes of text, got {} times {}",
+                                     kMostBytes, times, bytes));
 }
 
 }  // namespace
 
-Refused Completions::read(std::string_view text, const WorkLimits& limits,
+Refused Completions::read(std::string text, const WorkLimits& limits,
                           std::vector<TextRequest>* asked) {
-  return read_body(text, limits, Resource::kCompletions, serving_, [&](const json& body) {
-    TextRequest common{.session = session_};
+  const size_t bytes = text.size();
+  TextRequest common{.session = session_};
+  std::vector<Prompt> prompts;
+  bool echo = false;
+  const auto read = [&](ClientJson& body) {
     read_common(body, &common, &form_);
     common.max_tokens = int32_of(body, "max_tokens").value_or(kDefaultCompletionTokens);
-    read_constraint(body, text, &common);
+    read_constraint(body, &common);
     common.logprobs = int32_of(body, "logprobs");
-    logprobs_ = common.logprobs.has_value();
-    const bool echo = bool_of(body, "echo").value_or(false);
-    const json* prompt = find(body, "prompt");
+    echo = bool_of(body, "echo").value_or(false);
+    ClientJson* prompt = find(body, "prompt");
     if (prompt == nullptr) throw BadField("prompt", "prompt must be given");
     const size_t count = is_list_of_prompts(*prompt) ? prompt->size() : 1;
-    check_prompts(count, common, text.size(), serving_, caller_);
-    std::vector<Prompt> prompts = prompts_of(*prompt);
+    check_prompts(count, common, bytes, serving_, caller_);
+    prompts = take_prompts(*prompt);
     if (prompts.size() > 1 && !common.session.empty()) {
       throw BadField("prompt", "prompt must be one prompt with a session, got several");
     }
     if (echo && !common.session.empty()) {
       throw BadField("echo", "echo must be false with a session, which has only new prompts");
     }
-    asked->reserve(count);
-    for (Prompt& one : prompts) {
-      asked->push_back(common);
-      asked->back().prompt = std::move(one);
-      if (echo) read_echo(limits, &asked->back());
-    }
-    allot(asked->size());
-  });
+    if (echo) check_echo(prompts, common.choices, serving_);
+  };
+  if (Refused refused =
+          read_body(std::move(text), limits, Resource::kCompletions, serving_, read)) {
+    return refused;
+  }
+  logprobs_ = common.logprobs.has_value();
+  asked->reserve(prompts.size());
+  for (Prompt& one : prompts) {
+    const bool last = &one == &prompts.back();
+    asked->push_back(last ? std::move(common) : common);
+    asked->back().prompt = std::move(one);
+    if (!echo) continue;
+    if (Refused refused = read_echo(limits, &asked->back())) return refused;
+  }
+  allot(asked->size());
+  return {};
 }
 
 // The ids that a text is read as are needed here too, so that they are what is asked for.
-void Completions::read_echo(const WorkLimits& limits, TextRequest* asked) {
+Refused Completions::read_echo(const WorkLimits& limits, TextRequest* asked) {
   Echo& echo = echoes_.emplace_back();
   const RequestRules& rules = serving_.rules;
   if (const auto* text = std::get_if<std::string>(&asked->prompt)) {
     echo.text = *text;
-    if (!logprobs_) return;
+    if (!logprobs_) return {};
     std::vector<int32_t> ids;
     TokenizeText read{.input = echo.text, .add_special_tokens = false};
-    if (const Refused refused = tokenise(read, rules, limits, &ids)) {
-      throw BadField("prompt", refused->message);
+    if (const Refused refused = tokenise(std::move(read), rules, limits, &ids)) {
+      return invalid("prompt", "{}", refused->message);
     }
     echo.ids = ids;
     const auto bos = bos_for(ids, asked->add_special_tokens, /*is_text=*/true, rules);
@@ -144,11 +179,12 @@ void Completions::read_echo(const WorkLimits& limits, TextRequest* asked) {
   } else {
     echo.ids = std::get<std::vector<int32_t>>(asked->prompt);
     if (const Refused refused = check_ids("prompt ids", echo.ids, rules)) {
-      throw BadField("prompt", refused->message);
+      return invalid("prompt", "{}", refused->message);
     }
     echo.text = decode(*rules.tokenizer, echo.ids, TextPosition::kStart);
   }
   asked->prompt_logprobs = asked->logprobs;
+  return {};
 }
 
 json Completions::part(const Part& of, json logprobs) const {

@@ -13,7 +13,7 @@ class Completions final : public Choices {
   Completions(const Serving& serving, const HttpRequest& request)
       : Choices(serving, request), caller_(request.caller), session_(request.session) {}
 
-  Refused read(std::string_view body, const WorkLimits& limits,
+  Refused read(std::string text, const WorkLimits& limits,
                std::vector<TextRequest>* asked) override;
 
  private:
@@ -32,7 +32,7 @@ class Completions final : public Choices {
   void add_scored(size_t index, const std::vector<SampledToken>& tokens) override;
   std::string begin_answers(size_t index) override;
 
-  void read_echo(const WorkLimits& limits, TextRequest* asked);
+  Refused read_echo(const WorkLimits& limits, TextRequest* asked);
   void write_echo(const Echo& echo, Choice* choice, nlohmann::json* logprobs) const;
 
   const Identity caller_;

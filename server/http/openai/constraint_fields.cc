@@ -9,12 +9,10 @@
 #include <vector>
 
 #include "server/http/body_fields.h"
-#include "server/text/client_json.h"
 
 namespace recurve {
 namespace {
 
-using Ordered = nlohmann::ordered_json;
 using Form = ConstraintText::Form;
 
 struct Found {
@@ -22,22 +20,22 @@ struct Found {
   ConstraintText constraint;
 };
 
-const Ordered* find_in(const Ordered& object, const char* name) {
+const ClientJson* find_in(const ClientJson& object, const char* name) {
   const auto found = object.is_object() ? object.find(name) : object.end();
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
 // A text, or the JSON that it would be.
-std::string text_or_json(const Ordered& value) {
+std::string text_or_json(const ClientJson& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-std::string text_of(const Ordered& value, const std::string& field) {
+std::string text_of(const ClientJson& value, const std::string& field) {
   if (!value.is_string()) throw BadField(field, field + " must be a string");
   return value.get<std::string>();
 }
 
-ConstraintText schema_of(const Ordered* schema, const std::string& field) {
+ConstraintText schema_of(const ClientJson* schema, const std::string& field) {
   if (schema == nullptr) throw BadField(field, field + " must have a schema");
   return {Form::kJsonSchema, schema->dump()};
 }
@@ -48,7 +46,7 @@ ConstraintText schema_of(const Ordered* schema, const std::string& field) {
 }
 
 // A constraint that is not read must not be dropped in silence.
-void check_keys(const Ordered& object, const std::string& field,
+void check_keys(const ClientJson& object, const std::string& field,
                 std::initializer_list<std::string_view> known) {
   if (!object.is_object()) throw BadField(field, field + " must be an object");
   for (const auto& [key, value] : object.items()) {
@@ -58,9 +56,9 @@ void check_keys(const Ordered& object, const std::string& field,
 }
 
 // {"type": ...}, with the schema in "json_schema", or beside the type where `flat`.
-std::optional<ConstraintText> format_of(const Ordered& format, const std::string& field,
+std::optional<ConstraintText> format_of(const ClientJson& format, const std::string& field,
                                         bool flat) {
-  const Ordered* type = find_in(format, "type");
+  const ClientJson* type = find_in(format, "type");
   const std::string said = type != nullptr && type->is_string() ? type->get<std::string>() : "";
   if (said == "text") {
     check_keys(format, field, {"type"});
@@ -68,7 +66,7 @@ std::optional<ConstraintText> format_of(const Ordered& format, const std::string
   }
   if (said == "json_object") {
     check_keys(format, field, {"type", "schema"});
-    const Ordered* schema = find_in(format, "schema");
+    const ClientJson* schema = find_in(format, "schema");
     return ConstraintText{Form::kJsonSchema,
                           schema == nullptr ? R"({"type":"object"})" : schema->dump()};
   }
@@ -78,13 +76,13 @@ std::optional<ConstraintText> format_of(const Ordered& format, const std::string
   }
   if (said == "json_schema") {
     check_keys(format, field, {"type", "json_schema"});
-    const Ordered* holder = find_in(format, "json_schema");
+    const ClientJson* holder = find_in(format, "json_schema");
     if (holder == nullptr) return schema_of(nullptr, field);
     check_keys(*holder, field + ".json_schema", {"name", "description", "schema", "strict"});
     return schema_of(find_in(*holder, "schema"), field);
   }
   if (said == "structural_tag") {
-    Ordered tags = format;
+    ClientJson tags = format;
     tags.erase("type");
     return ConstraintText{Form::kStructuralTag, tags.dump()};
   }
@@ -94,36 +92,36 @@ std::optional<ConstraintText> format_of(const Ordered& format, const std::string
 }
 
 // What an answer must be, by the names that other servers have for it.
-using Read = std::optional<ConstraintText> (*)(const Ordered& value, const std::string& field);
+using Read = std::optional<ConstraintText> (*)(const ClientJson& value, const std::string& field);
 
-std::optional<ConstraintText> json_of(const Ordered& value, const std::string&) {
+std::optional<ConstraintText> json_of(const ClientJson& value, const std::string&) {
   return ConstraintText{Form::kJsonSchema, text_or_json(value)};
 }
-std::optional<ConstraintText> regex_of(const Ordered& value, const std::string& field) {
+std::optional<ConstraintText> regex_of(const ClientJson& value, const std::string& field) {
   return ConstraintText{Form::kRegex, text_of(value, field)};
 }
-std::optional<ConstraintText> choice_of(const Ordered& value, const std::string& field) {
+std::optional<ConstraintText> choice_of(const ClientJson& value, const std::string& field) {
   if (!value.is_array()) throw BadField(field, field + " must be a list of texts");
   return ConstraintText{Form::kChoice, value.dump()};
 }
-std::optional<ConstraintText> grammar_of(const Ordered& value, const std::string& field) {
+std::optional<ConstraintText> grammar_of(const ClientJson& value, const std::string& field) {
   return ConstraintText{Form::kGrammar, text_of(value, field)};
 }
-std::optional<ConstraintText> object_of(const Ordered& value, const std::string& field) {
+std::optional<ConstraintText> object_of(const ClientJson& value, const std::string& field) {
   if (!value.is_boolean()) throw BadField(field, field + " must be true or false");
   if (!value.get<bool>()) return std::nullopt;
   return ConstraintText{Form::kJsonSchema, R"({"type":"object"})"};
 }
-std::optional<ConstraintText> tags_of(const Ordered& value, const std::string& field) {
+std::optional<ConstraintText> tags_of(const ClientJson& value, const std::string& field) {
   const std::string text = text_of(value, field);
-  const Ordered tags = Ordered::parse(text, nullptr, /*allow_exceptions=*/false);
+  const ClientJson tags = ClientJson::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!tags.is_object()) throw BadField(field, field + " must be an object of JSON in a string");
-  Ordered rest = tags;
+  ClientJson rest = tags;
   rest.erase("type");
   return ConstraintText{Form::kStructuralTag, rest.dump()};
 }
 // Of an option that is off.
-std::optional<ConstraintText> off(const Ordered& value, const std::string& field) {
+std::optional<ConstraintText> off(const ClientJson& value, const std::string& field) {
   if (value.is_boolean() && !value.get<bool>()) return std::nullopt;
   throw BadField(field, field + " is not supported here: leave it out");
 }
@@ -150,7 +148,7 @@ constexpr Named kStructuredOutputs[] = {
     {"disable_additional_properties", off},
 };
 
-void read_structured_outputs(const Ordered& outputs, std::vector<Found>* found) {
+void read_structured_outputs(const ClientJson& outputs, std::vector<Found>* found) {
   const std::string field = "structured_outputs";
   if (!outputs.is_object()) throw BadField(field, field + " must be an object");
   const size_t before = found->size();
@@ -167,20 +165,20 @@ void read_structured_outputs(const Ordered& outputs, std::vector<Found>* found) 
                             "json_object or structural_tag");
 }
 
-void read_text(const Ordered& of_text, std::vector<Found>* found) {
+void read_text(const ClientJson& of_text, std::vector<Found>* found) {
   if (!of_text.is_object()) throw BadField("text", "text must be an object");
   for (const auto& [name, value] : of_text.items()) {
     if (name == "format" || value.is_null() || (name == "verbosity" && value == "medium")) continue;
     refuse_key("text", name);
   }
-  const Ordered* format = find_in(of_text, "format");
+  const ClientJson* format = find_in(of_text, "format");
   auto constraint = format == nullptr ? std::nullopt : format_of(*format, "text.format", true);
   if (constraint) found->push_back({"text", *std::move(constraint)});
 }
 
 // Whether it is there; refused where it has more bytes than any constraint may have.
-bool has_constraint(const nlohmann::json& body, const char* field) {
-  const nlohmann::json* value = find(body, field);
+bool has_constraint(const ClientJson& body, const char* field) {
+  const ClientJson* value = find(body, field);
   if (value == nullptr) return false;
   const size_t bytes = dump(*value).size();
   if (bytes <= kMostConstraintBytes) return true;
@@ -190,29 +188,27 @@ bool has_constraint(const nlohmann::json& body, const char* field) {
 
 }  // namespace
 
-void read_constraint(const nlohmann::json& body, std::string_view text, TextRequest* asked) {
+void read_constraint(const ClientJson& body, TextRequest* asked) {
   bool any = false;
   for (const char* field : {"response_format", "text", "structured_outputs"}) {
     any |= has_constraint(body, field);
   }
   for (const Named& named : kConstraintFields) any |= has_constraint(body, named.name.data());
   if (!any) return;
-  Ordered ordered = read_in_order(text);
-  const FreesInPlace<Ordered> frees(ordered);
   std::vector<Found> found;
-  if (const Ordered* format = find_in(ordered, "response_format")) {
+  if (const ClientJson* format = find_in(body, "response_format")) {
     if (auto constraint = format_of(*format, "response_format", /*flat=*/false)) {
       found.push_back({"response_format", *std::move(constraint)});
     }
   }
-  if (const Ordered* of_text = find_in(ordered, "text")) read_text(*of_text, &found);
+  if (const ClientJson* of_text = find_in(body, "text")) read_text(*of_text, &found);
   for (const Named& field : kConstraintFields) {
     const std::string name(field.name);
-    const Ordered* value = find_in(ordered, name.c_str());
+    const ClientJson* value = find_in(body, name.c_str());
     auto constraint = value == nullptr ? std::nullopt : field.read(*value, name);
     if (constraint) found.push_back({name, *std::move(constraint)});
   }
-  if (const Ordered* outputs = find_in(ordered, "structured_outputs")) {
+  if (const ClientJson* outputs = find_in(body, "structured_outputs")) {
     read_structured_outputs(*outputs, &found);
   }
   if (found.size() > 1) {

@@ -10,8 +10,6 @@
 namespace recurve {
 namespace {
 
-using nlohmann::json;
-
 constexpr int kC = 1, kH = 2, kR = 4;  // completions, chat completions, responses
 constexpr int kCH = kC | kH, kHR = kH | kR, kAll = kC | kH | kR;
 constexpr bool kRefused = false, kHarmless = true;
@@ -280,14 +278,14 @@ bool is_read_by(const RequestField& field, Resource resource) {
   return (field.read_by & bit_of(resource)) != 0;
 }
 
-void check_fields(const json& body, Resource resource) {
+void check_fields(const ClientJson& body, Resource resource) {
   for (const RequestField& field : kFields) {
-    const json* value = find(body, field.name);
+    const ClientJson* value = find(body, field.name);
     if (value == nullptr) continue;
     const bool is_read = is_read_by(field, resource);
     const bool is_empty = value->is_structured() && value->empty();
     if (is_read ? !is_empty : field.is_harmless) continue;
-    const std::string said = dump(*value);
+    const std::string said = value->is_binary() ? std::string() : dump(*value);
     const bool same = std::any_of(field.same.begin(), field.same.end(),
                                   [&](const char* one) { return one != nullptr && said == one; });
     if (same) continue;

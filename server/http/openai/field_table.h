@@ -1,7 +1,8 @@
 #pragma once
 #include <array>
-#include <nlohmann/json.hpp>
 #include <span>
+
+#include "server/text/client_json.h"
 
 namespace recurve {
 
@@ -27,6 +28,6 @@ bool is_read_by(const RequestField& field, Resource resource);
 
 // Refuses a body with a field that would change the answer and is not read for this resource.
 // Throws BadField.
-void check_fields(const nlohmann::json& body, Resource resource);
+void check_fields(const ClientJson& body, Resource resource);
 
 }  // namespace recurve

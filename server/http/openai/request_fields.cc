@@ -7,16 +7,12 @@
 #include "server/http/body_fields.h"
 #include "server/http/openai/models.h"
 #include "server/http/openai/tool_fields.h"
-#include "server/text/client_json.h"
 
 namespace recurve {
 namespace {
 
-using nlohmann::json;
-using Ordered = nlohmann::ordered_json;
-
 // As floats: what is too large for one is out of every range.
-void set(const json& body, const char* field, float* to) {
+void set(const ClientJson& body, const char* field, float* to) {
   if (const auto value = number_of(body, field)) *to = static_cast<float>(*value);
 }
 template <typename T>
@@ -24,9 +20,9 @@ void set(const std::optional<T>& value, T* to) {
   if (value) *to = *value;
 }
 
-std::vector<std::pair<int32_t, float>> biases_of(const json& body) {
+std::vector<std::pair<int32_t, float>> biases_of(const ClientJson& body) {
   std::vector<std::pair<int32_t, float>> biases;
-  const json* map = find(body, "logit_bias");
+  const ClientJson* map = find(body, "logit_bias");
   if (map == nullptr) return biases;
   if (!map->is_object()) throw BadField("logit_bias", "logit_bias must be an object");
   for (const auto& [key, bias] : map->items()) {
@@ -40,20 +36,20 @@ std::vector<std::pair<int32_t, float>> biases_of(const json& body) {
   return biases;
 }
 
-std::vector<std::string> stops_of(const json& body) {
-  const json* stop = find(body, "stop");
+std::vector<std::string> stops_of(const ClientJson& body) {
+  const ClientJson* stop = find(body, "stop");
   if (stop == nullptr) return {};
   if (stop->is_string()) return {stop->get<std::string>()};
   std::vector<std::string> stops;
-  const auto is_text = [](const json& one) { return one.is_string(); };
+  const auto is_text = [](const ClientJson& one) { return one.is_string(); };
   if (!stop->is_array() || !std::all_of(stop->begin(), stop->end(), is_text)) {
     throw BadField("stop", "stop must be a string or a list of strings");
   }
-  for (const json& one : *stop) stops.push_back(one.get<std::string>());
+  for (const ClientJson& one : *stop) stops.push_back(one.get<std::string>());
   return stops;
 }
 
-void read_sampling(const json& body, TextRequest* asked) {
+void read_sampling(ClientJson& body, TextRequest* asked) {
   SamplingParams& p = asked->sampling;
   set(body, "temperature", &p.temperature);
   set(body, "top_p", &p.top_p);
@@ -67,20 +63,18 @@ void read_sampling(const json& body, TextRequest* asked) {
   set(int32_of(body, "min_tokens"), &p.min_tokens);
   set(bool_of(body, "ignore_eos"), &p.ignore_eos);
   p.logit_bias = biases_of(body);
-  if (const json* ids = find(body, "stop_token_ids")) p.stop_ids = ids_of(*ids, "stop_token_ids");
-  if (const json* ids = find(body, "allowed_token_ids")) {
-    p.allowed_ids = ids_of(*ids, "allowed_token_ids");
-  }
+  p.stop_ids = take_ids(body, "stop_token_ids");
+  p.allowed_ids = take_ids(body, "allowed_token_ids");
   if (const auto seed = integer_of(body, "seed")) asked->seed = static_cast<uint64_t>(*seed);
 }
 
-std::string role_of(const json& message) {
+std::string role_of(const ClientJson& message) {
   if (!message.is_object()) throw BadField("messages", "each of messages must be an object");
   return string_of(message, "role").value_or("");
 }
 
 // Whether a message has more than its role and a text.
-bool has_fields(const json& message) {
+bool has_fields(const ClientJson& message) {
   if (!message.is_object()) return false;
   const auto plain = [](const auto& item) {
     return item.key() == "role" || (item.key() == "content" && item.value().is_string());
@@ -90,36 +84,27 @@ bool has_fields(const json& message) {
 }
 
 // Content, and all other fields as the template reads them.
-void read_message(const Ordered& message, ChatMessage* to) {
-  Ordered fields = Ordered::object();
-  for (const auto& [name, value] : message.items()) {
+void read_message(ClientJson& message, ValueBudget& budget, ChatMessage* to) {
+  ClientJson fields = ClientJson::object();
+  for (auto& [name, value] : *message.get_ptr<ClientJson::object_t*>()) {
     if (name == "role" || value.is_null()) continue;
     if (name == "content" && value.is_string()) {
-      to->content = value.get<std::string>();
-    } else {
-      // Names come once: they need not be looked for.
-      fields.get_ptr<Ordered::object_t*>()->emplace_back(
-          name, name == "tool_calls" ? with_read_arguments(value) : value);
+      to->content = std::move(value.get_ref<std::string&>());
+      continue;
     }
+    if (name == "tool_calls") read_arguments(value, budget);
+    // Names come once: they need not be looked for.
+    fields.get_ptr<ClientJson::object_t*>()->emplace_back(name, std::move(value));
   }
-  if (!fields.empty()) to->fields_json = dump_ordered(fields);
+  if (!fields.empty()) to->fields_json = dump(fields);
 }
 
-void read_template_fields(const json& body, const Ordered& ordered, bool uses_tools,
-                          Conversation* to) {
-  if (uses_tools) to->tools_json = dump_ordered(ordered.at("tools"));
-  if (template_variables(body) == nullptr) return;
-  constexpr size_t kMost = 1024;
-  const Ordered& variables = ordered.at("chat_template_kwargs");
-  if (variables.size() > kMost) {
-    throw BadField("chat_template_kwargs",
-                   fmt::format("chat_template_kwargs must have at most {} names, got {}", kMost,
-                               variables.size()));
-  }
-  to->variables_json = dump_ordered(variables);
+void read_template_fields(const ClientJson& body, Conversation* to) {
+  if (wants_tools(body)) to->tools_json = dump(body.at("tools"));
+  if (const ClientJson* variables = template_variables(body)) to->variables_json = dump(*variables);
 }
 
-std::optional<PrefixWish> prefix_of(const json& body) {
+std::optional<PrefixWish> prefix_of(const ClientJson& body) {
   const auto said = string_of(body, "prefix");
   if (!said) return std::nullopt;
   if (*said == "off") return PrefixWish::kOff;
@@ -128,21 +113,21 @@ std::optional<PrefixWish> prefix_of(const json& body) {
   throw BadField("prefix", "prefix must be \"off\", \"use\" or \"use-and-keep\"");
 }
 
-std::vector<int64_t> prefix_points_of(const json& body) {
+std::vector<int64_t> prefix_points_of(const ClientJson& body) {
   std::vector<int64_t> points;
-  const json* list = find(body, "prefix_points");
+  const ClientJson* list = find(body, "prefix_points");
   if (list == nullptr) return points;
-  const auto whole = [](const json& point) { return point.is_number_integer(); };
+  const auto whole = [](const ClientJson& point) { return point.is_number_integer(); };
   if (!list->is_array() || !std::all_of(list->begin(), list->end(), whole)) {
     throw BadField("prefix_points", "prefix_points must be a list of whole numbers");
   }
-  for (const json& point : *list) points.push_back(point.get<int64_t>());
+  for (const ClientJson& point : *list) points.push_back(point.get<int64_t>());
   return points;
 }
 
 }  // namespace
 
-void read_session(const json& body, std::string* session) {
+void read_session(const ClientJson& body, std::string* session) {
   auto said = string_of(body, "session");
   if (!said) return;
   if (!session->empty() && *said != *session) {
@@ -151,7 +136,7 @@ void read_session(const json& body, std::string* session) {
   *session = *std::move(said);
 }
 
-void read_common(const json& body, TextRequest* asked, OpenAiForm* form) {
+void read_common(ClientJson& body, TextRequest* asked, OpenAiForm* form) {
   read_sampling(body, asked);
   asked->stop_strings = stops_of(body);
   set(bool_of(body, "include_stop_str_in_output"), &asked->include_stop);
@@ -163,55 +148,68 @@ void read_common(const json& body, TextRequest* asked, OpenAiForm* form) {
   read_session(body, &asked->session);
   form->choices = asked->choices;
   set(bool_of(body, "stream"), &form->stream);
-  const json* options = find(body, "stream_options");
+  const ClientJson* options = find(body, "stream_options");
   if (options == nullptr) return;
   if (!options->is_object()) throw BadField("stream_options", "stream_options must be an object");
   set(bool_of(*options, "include_usage"), &form->usage);
   set(bool_of(*options, "continuous_usage_stats"), &form->usage_each);
 }
 
-const json* template_variables(const json& body) {
-  const json* variables = find(body, "chat_template_kwargs");
+const ClientJson* template_variables(const ClientJson& body) {
+  const ClientJson* variables = find(body, "chat_template_kwargs");
   if (variables != nullptr && !variables->is_object()) {
     throw BadField("chat_template_kwargs", "chat_template_kwargs must be an object");
   }
-  return variables;
+  constexpr size_t kMost = 1024, kMostBytes = 1 << 20;
+  if (variables != nullptr && variables->size() > kMost) {
+    throw BadField("chat_template_kwargs",
+                   fmt::format("chat_template_kwargs must have at most {} names, got {}", kMost,
+                               variables->size()));
+  }
+  const size_t bytes = variables == nullptr ? 0 : dump(*variables).size();
+  if (bytes <= kMostBytes) return variables;
+  throw BadField(
+      "chat_template_kwargs",
+      fmt::format("chat_template_kwargs must have at most {} bytes, got {}", kMostBytes, bytes));
 }
 
-Conversation conversation_of(const json& body, std::string_view text) {
-  const json* messages = find(body, "messages");
+void check_messages(const ClientJson& list, const char* field, size_t bytes) {
+  const size_t most = most_messages(bytes);
+  if (list.size() <= most) return;
+  throw BadField(field, fmt::format("{} must have at most {} entries in a body of {} bytes, got {}",
+                                    field, most, bytes, list.size()));
+}
+
+Conversation conversation_of(ClientJson& body, size_t bytes) {
+  ClientJson* messages = find(body, "messages");
   if (messages == nullptr || !messages->is_array()) {
     throw BadField("messages", "messages must be a list of messages");
   }
-  const bool uses_tools = wants_tools(body);
-  const bool has_order = uses_tools ||
-                         std::any_of(messages->begin(), messages->end(), has_fields) ||
-                         find(body, "chat_template_kwargs") != nullptr;
-  Ordered ordered = has_order ? read_in_order(text) : Ordered();
-  const FreesInPlace<Ordered> frees(ordered);
+  check_messages(*messages, "messages", bytes);
   Conversation to;
   to.messages.reserve(messages->size());
-  for (size_t m = 0; m < messages->size(); ++m) {
-    const json& message = (*messages)[m];
+  ValueBudget budget{.most = most_values(bytes)};
+  for (ClientJson& message : *messages) {
     ChatMessage& read = to.messages.emplace_back(ChatMessage{.role = role_of(message)});
     if (has_fields(message)) {
-      read_message(ordered.at("messages")[m], &read);
+      read_message(message, budget, &read);
     } else {
-      read.content = string_of(message, "content");
+      read.content = take_string(message, "content");
     }
   }
-  read_template_fields(body, ordered, uses_tools, &to);
+  *messages = nullptr;
+  read_template_fields(body, &to);
   to.continue_final_message = bool_of(body, "continue_final_message").value_or(false);
   to.add_generation_prompt =
       bool_of(body, "add_generation_prompt").value_or(!to.continue_final_message);
   return to;
 }
 
-Refused read_body(std::string_view text, const WorkLimits& limits, Resource resource,
-                  const Serving& serving, const std::function<void(const json& body)>& read) {
+Refused read_body(std::string text, const WorkLimits& limits, Resource resource,
+                  const Serving& serving, const std::function<void(ClientJson& body)>& read) {
   try {
-    json body = parse_object(text, limits);
-    const FreesInPlace<json> frees(body);
+    ClientJson body = parse_object(text, limits);
+    std::string().swap(text);
     const auto name = string_of(body, "model");  // who names none means the one that there is
     if (name) {
       if (Refused refused = check_model(*name, serving)) return refused;

@@ -1,13 +1,12 @@
 #pragma once
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 
 #include "server/http/openai/field_table.h"
 #include "server/request/refusal.h"
 #include "server/request/serving.h"
 #include "server/request/text_request.h"
+#include "server/text/client_json.h"
 
 namespace recurve {
 
@@ -20,23 +19,26 @@ struct OpenAiForm {
 };
 
 // Reads a body as `read` does, which may throw BadField: an object with the model that is served,
-// or none, and without the fields that are refused.
-Refused read_body(std::string_view text, const WorkLimits& limits, Resource resource,
-                  const Serving& serving,
-                  const std::function<void(const nlohmann::json& body)>& read);
+// or none, and without the fields that are refused. Its text is freed before, and `read` may take
+// values out of the object.
+Refused read_body(std::string text, const WorkLimits& limits, Resource resource,
+                  const Serving& serving, const std::function<void(ClientJson& body)>& read);
 
 // What all resources say alike: sampling, stops, priority and session, stream and n.
-void read_common(const nlohmann::json& body, TextRequest* asked, OpenAiForm* form);
+void read_common(ClientJson& body, TextRequest* asked, OpenAiForm* form);
 
 // The session that the body names, which must be the one of the header where both name one:
 // `session` is the header's, or empty.
-void read_session(const nlohmann::json& body, std::string* session);
+void read_session(const ClientJson& body, std::string* session);
 
 // chat_template_kwargs; null where there are none. Throws BadField.
-const nlohmann::json* template_variables(const nlohmann::json& body);
+const ClientJson* template_variables(const ClientJson& body);
 
-// messages, tools and how the template is to write them. `text` is the body as it came: a template
-// sees the fields in their order.
-Conversation conversation_of(const nlohmann::json& body, std::string_view text);
+// messages, tools and how the template is to write them, which sees the fields in their order. The
+// body has had `bytes`; the messages are taken out of it.
+Conversation conversation_of(ClientJson& body, size_t bytes);
+
+// A list of at most so many messages, or items: see most_messages().
+void check_messages(const ClientJson& list, const char* field, size_t bytes);
 
 }  // namespace recurve

@@ -97,15 +97,18 @@ std::string ResponseItems::text() const {
   return text;
 }
 
-nlohmann::ordered_json ResponseItems::calls() const {
-  auto calls = nlohmann::ordered_json::array();
+ClientJson ResponseItems::calls() const {
+  ClientJson calls = ClientJson::array();
   for (const Item& item : items_) {
-    if (!item.is_call || !is_json_object(item.call.arguments)) continue;
+    if (!item.is_call) continue;
+    ValueBudget budget{.most = item.call.arguments.size()};
+    auto arguments = json_object(item.call.arguments, budget);
+    if (!arguments) continue;
     calls.push_back({{"id", item.call.id},
                      {"type", "function"},
-                     {"function", {{"name", item.call.name}, {"arguments", item.call.arguments}}}});
+                     {"function", {{"name", item.call.name}, {"arguments", *arguments}}}});
   }
-  return with_read_arguments(calls);
+  return calls;
 }
 
 json ResponseItems::object_of(const Item& item) {

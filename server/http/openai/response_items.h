@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "server/text/client_json.h"
 #include "server/text/tool_call_parser.h"
 
 namespace recurve {
@@ -27,7 +28,7 @@ class ResponseItems {
   // For the conversation that goes on: the texts, and the calls as templates read them, without one
   // that was cut.
   std::string text() const;
-  nlohmann::ordered_json calls() const;
+  ClientJson calls() const;
 
  private:
   struct Item {

@@ -35,17 +35,39 @@ Refusal unknown(const std::string& id, const char* field = "") {
           .field = field};
 }
 
-bool wants_logprobs(const json& body) {
-  const json* include = find(body, "include");
+bool wants_logprobs(const ClientJson& body) {
+  const ClientJson* include = find(body, "include");
   if (include == nullptr) return false;
   if (!include->is_array()) throw BadField("include", "include must be a list of strings");
   return std::find(include->begin(), include->end(), "message.output_text.logprobs") !=
          include->end();
 }
 
-json or_default(const json& body, const char* field, json otherwise) {
-  const json* value = find(body, field);
-  return value != nullptr ? *value : std::move(otherwise);
+// Fields that the answer repeats, each as often as it is written.
+constexpr const char* kRepeated[] = {"instructions", "max_output_tokens",
+                                     "metadata",     "parallel_tool_calls",
+                                     "temperature",  "text",
+                                     "tools",        "previous_response_id",
+                                     "tool_choice",  "top_logprobs",
+                                     "truncation",   "top_p",
+                                     "user"};
+
+void check_repeated(const ClientJson& body) {
+  constexpr size_t kMostBytes = 1 << 20;
+  for (size_t bytes = 0; const char* field : kRepeated) {
+    const ClientJson* value = find(body, field);
+    if (value == nullptr) continue;
+    bytes += value->is_string() ? value->get_ref<const std::string&>().size() : dump(*value).size();
+    if (bytes <= kMostBytes) continue;
+    throw BadField(field, fmt::format("{} must have at most {} bytes, with the other fields that "
+                                      "the response repeats, got {}: send long text in input",
+                                      field, kMostBytes, bytes));
+  }
+}
+
+json or_default(const ClientJson& body, const char* field, json otherwise) {
+  const ClientJson* value = find(body, field);
+  return value != nullptr ? json(*value) : std::move(otherwise);
 }
 
 }  // namespace
@@ -63,43 +85,45 @@ Responses::Responses(Serving& serving, ResponseStore& store, const HttpRequest& 
 
 // What is asked.
 
-Refused Responses::read(std::string_view text, const WorkLimits& limits,
+Refused Responses::read(std::string text, const WorkLimits& limits,
                         std::vector<TextRequest>* asked) {
-  Refused refused;
-  const Refused unread =
-      read_body(text, limits, Resource::kResponses, serving_, [&](const json& body) {
-        if (!session_.empty()) {
-          throw BadField("x-recurve-session",
-                         "x-recurve-session must be left out: previous_response_id says what a "
-                         "response goes on from");
-        }
-        TextRequest& to = asked->emplace_back();
-        read_common(body, &to, &form_);
-        read_constraint(body, text, &to);
-        to.max_tokens = int32_of(body, "max_output_tokens");
-        to.tools = tool_use_of(body);
-        const int32_t top = int32_of(body, "top_logprobs").value_or(0);
-        const bool logprobs = wants_logprobs(body);
-        if (top != 0 && !logprobs) {
-          throw BadField("top_logprobs",
-                         "top_logprobs needs include to have \"message.output_text.logprobs\"");
-        }
-        if (logprobs) to.logprobs = top;
-        read_fields(body, text);
-        refused = read_previous(body);
-        if (!refused) refused = choose_prompt(limits, &to);
-      });
-  return unread ? unread : refused;
+  const size_t bytes = text.size();
+  std::optional<std::string> previous;
+  TextRequest& to = asked->emplace_back();
+  const auto read = [&](ClientJson& body) {
+    if (!session_.empty()) {
+      throw BadField("x-recurve-session",
+                     "x-recurve-session must be left out: previous_response_id says what a "
+                     "response goes on from");
+    }
+    check_repeated(body);
+    read_common(body, &to, &form_);
+    read_constraint(body, &to);
+    to.max_tokens = int32_of(body, "max_output_tokens");
+    to.tools = tool_use_of(body);
+    const int32_t top = int32_of(body, "top_logprobs").value_or(0);
+    const bool logprobs = wants_logprobs(body);
+    if (top != 0 && !logprobs) {
+      throw BadField("top_logprobs",
+                     "top_logprobs needs include to have \"message.output_text.logprobs\"");
+    }
+    if (logprobs) to.logprobs = top;
+    previous = string_of(body, "previous_response_id");
+    read_fields(body, bytes);
+  };
+  Refused refused = read_body(std::move(text), limits, Resource::kResponses, serving_, read);
+  if (!refused && previous) refused = read_previous(*previous);
+  if (!refused) refused = choose_prompt(limits, &to);
+  return refused;
 }
 
-void Responses::read_fields(const json& body, std::string_view text) {
+void Responses::read_fields(ClientJson& body, size_t bytes) {
   stores_ = bool_of(body, "store").value_or(true);
   instructions_ = string_of(body, "instructions").value_or("");
-  tools_ = tools_of_response(body, text);
-  if (const json* variables = template_variables(body)) variables_ = dump(*variables);
+  tools_ = tools_of_response(body);
+  if (const ClientJson* variables = template_variables(body)) variables_ = dump(*variables);
   const bool compared = stores_ || find(body, "previous_response_id") != nullptr;
   if (compared) definition_ = dump(json{instructions_, tools_, variables_});
-  input_ = messages_of_input(body);
   said_ = {{"instructions", or_default(body, "instructions", nullptr)},
            {"max_output_tokens", or_default(body, "max_output_tokens", nullptr)},
            {"metadata", or_default(body, "metadata", json::object())},
@@ -114,13 +138,12 @@ void Responses::read_fields(const json& body, std::string_view text) {
            {"top_p", or_default(body, "top_p", 1.0)},
            {"truncation", or_default(body, "truncation", "disabled")},
            {"user", or_default(body, "user", nullptr)}};
+  input_ = take_messages_of_input(body, bytes);
 }
 
-Refused Responses::read_previous(const json& body) {
-  const auto id = string_of(body, "previous_response_id");
-  if (!id) return {};
-  previous_ = store_.find(caller_.tenant, *id, serving_.info.default_ttl_seconds);
-  if (previous_ == nullptr) return unknown(*id, "previous_response_id");
+Refused Responses::read_previous(const std::string& id) {
+  previous_ = store_.find(caller_.tenant, id, serving_.info.default_ttl_seconds);
+  if (previous_ == nullptr) return unknown(id, "previous_response_id");
   const int64_t bytes = previous_->turn->bytes_of_all(), most = store_.most_bytes_of_turns();
   if (!stores_ || bytes <= most) return {};
   return invalid("previous_response_id",
@@ -133,19 +156,21 @@ Refused Responses::read_previous(const json& body) {
 // are templates that write earlier messages anew when others follow.
 Refused Responses::choose_prompt(const WorkLimits& limits, TextRequest* asked) {
   if (previous_ != nullptr && previous_->definition == definition_) {
-    asked->prompt = conversation(input_);
-    goes_on_ = session_can(*asked, /*begin=*/false, limits);
-    if (goes_on_) return {};
+    goes_on_ = session_can(conversation(input_), /*begin=*/false, limits);
   }
-  asked->prompt = whole_conversation();
-  keeps_state_ = stores_ && session_can(*asked, /*begin=*/true, limits);
+  if (!goes_on_) {
+    keeps_state_ = stores_ && session_can(whole_conversation(), /*begin=*/true, limits);
+  }
+  asked->prompt = goes_on_ ? conversation(input_) : whole_conversation();
+  // What is not stored is needed again only where the state that it goes on from has gone.
+  if (!stores_ && !goes_on_) input_.clear();
   return {};
 }
 
 // Begin with the messages, or go on with them.
-bool Responses::session_can(TextRequest asked, bool begin, const WorkLimits& limits) const {
+bool Responses::session_can(Conversation messages, bool begin, const WorkLimits& limits) const {
   ParsedRequest parsed;
-  asked.session = id_;
+  TextRequest asked{.prompt = std::move(messages), .session = id_, .prefix = PrefixWish::kOff};
   if (validate(std::move(asked), serving_.rules, limits, &parsed)) return false;
   const Request& request = parsed.request;
   if (begin) return request.prompt.refusal.empty();
@@ -310,11 +335,11 @@ json Responses::object() const {
 }
 
 void Responses::keep() {
-  std::vector<ChatMessage> messages = input_;
+  std::vector<ChatMessage> messages = std::move(input_);
   ChatMessage& answer =
       messages.emplace_back(ChatMessage{.role = "assistant", .content = items_.text()});
   if (const auto calls = items_.calls(); !calls.empty()) {
-    answer.fields_json = dump_ordered({{"tool_calls", calls}});
+    answer.fields_json = dump(ClientJson{{"tool_calls", calls}});
   }
   kept_ = true;
   auto turn =

@@ -5,7 +5,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "server/http/answer_dialect.h"
@@ -29,7 +28,7 @@ class Responses final : public AnswerDialect {
   // The first two outlive it.
   Responses(Serving& serving, ResponseStore& store, const HttpRequest& request);
 
-  Refused read(std::string_view body, const WorkLimits& limits,
+  Refused read(std::string text, const WorkLimits& limits,
                std::vector<TextRequest>* asked) override;
   void prepare(std::vector<TextRequest>* asked, std::function<void(Refused)> go) override;
   bool streams() const override { return form_.stream; }
@@ -43,10 +42,10 @@ class Responses final : public AnswerDialect {
  private:
   using Go = std::function<void(Refused)>;
 
-  void read_fields(const nlohmann::json& body, std::string_view text);
-  Refused read_previous(const nlohmann::json& body);
+  void read_fields(ClientJson& body, size_t bytes);
+  Refused read_previous(const std::string& id);
   Refused choose_prompt(const WorkLimits& limits, TextRequest* asked);
-  bool session_can(TextRequest asked, bool begin, const WorkLimits& limits) const;
+  bool session_can(Conversation messages, bool begin, const WorkLimits& limits) const;
   Conversation conversation(std::vector<ChatMessage> messages) const;
   Conversation whole_conversation() const;
   void make_session(Go go);

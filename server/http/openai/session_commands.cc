@@ -14,26 +14,25 @@
 namespace recurve {
 namespace {
 
-using nlohmann::json;
 using Kind = SessionCommand::Kind;
 
 using Names = std::initializer_list<std::string_view>;
 
 // Read where connections are, which do not wait for a long one.
-json short_body(const HttpRequest& request, Names fields) {
+ClientJson short_body(const HttpRequest& request, Names fields) {
   constexpr size_t kMostBytes = 64 << 10;
   if (request.body.size() > kMostBytes) {
     throw BadField("", fmt::format("the body must have at most {} bytes, got {}", kMostBytes,
                                    request.body.size()));
   }
-  json body = parse_object(request.body);
+  ClientJson body = parse_object(request.body);
   check_names(body, fields);
   return body;
 }
 
 // Everything in it may be left out, so that all of it may.
-json optional_body(const HttpRequest& request) {
-  if (request.body.empty()) return json::object();
+ClientJson optional_body(const HttpRequest& request) {
+  if (request.body.empty()) return ClientJson::object();
   return short_body(request, {"session", "ttl_seconds", "durability"});
 }
 
@@ -41,7 +40,7 @@ std::string mark_of(const HttpRequest& request) {
   return string_of(short_body(request, {"mark"}), "mark").value_or("");
 }
 
-std::optional<Durability> durability_of(const json& body) {
+std::optional<Durability> durability_of(const ClientJson& body) {
   const auto name = string_of(body, "durability");
   if (!name) return {};
   if (*name == "none") return Durability::kNone;
@@ -57,7 +56,7 @@ SessionCommand to_mark_command(Kind kind, const HttpRequest& request) {
 }  // namespace
 
 SessionCommand to_open(const HttpRequest& request) {
-  const json body = optional_body(request);
+  const ClientJson body = optional_body(request);
   std::string name = request.session;
   read_session(body, &name);
   return {.kind = Kind::kOpen,
@@ -67,7 +66,7 @@ SessionCommand to_open(const HttpRequest& request) {
 }
 
 SessionCommand to_fork(const HttpRequest& request) {
-  const json body = optional_body(request);
+  const ClientJson body = optional_body(request);
   return {.kind = Kind::kFork,
           .name = request.names.front(),
           .other = string_of(body, "session").value_or(""),

@@ -1,7 +1,6 @@
 #include "server/http/openai/tokenize.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <string>
 #include <string_view>
@@ -12,7 +11,6 @@
 #include "server/http/openai/logprobs.h"
 #include "server/http/openai/models.h"
 #include "server/http/openai/request_fields.h"
-#include "server/text/client_json.h"
 #include "server/text/stream_decoder.h"
 
 namespace recurve {
@@ -20,19 +18,19 @@ namespace {
 
 using nlohmann::json;
 
-Refused check_model_of(const json& body, const Serving& serving) {
+Refused check_model_of(const ClientJson& body, const Serving& serving) {
   const auto name = string_of(body, "model");
   return name ? check_model(*name, serving) : Refused();
 }
 
-TokenizeText text_to_tokenize(const json& body, std::string_view said) {
+TokenizeText take_text(ClientJson& body, size_t bytes) {
   TokenizeText text;
   if (find(body, "messages") != nullptr) {
-    text.input = conversation_of(body, said);
+    text.input = conversation_of(body, bytes);
   } else {
-    auto prompt = string_of(body, "prompt");
+    auto prompt = take_string(body, "prompt");
     if (!prompt) throw BadField("prompt", "prompt or messages must be given");
-    text.input = std::move(*prompt);
+    text.input = *std::move(prompt);
   }
   text.add_special_tokens = bool_of(body, "add_special_tokens").value_or(true);
   text.parse_special = bool_of(body, "parse_special").value_or(false);
@@ -71,70 +69,117 @@ EdgeTokens edge_tokens(const RequestRules& rules) {
 
 // A client that knows of a control token by the name that tokenizer_info() gives asks for its id
 // so.
-bool is_edge_token(const json& body, const RequestRules& rules) {
-  const auto prompt = string_of(body, "prompt");
+bool is_edge_token(const TokenizeText& text, const RequestRules& rules) {
+  const auto* prompt = std::get_if<std::string>(&text.input);
   const EdgeTokens edges = edge_tokens(rules);
-  const std::optional<int32_t> id = prompt ? rules.tokenizer->id_of(*prompt) : std::nullopt;
+  const std::optional<int32_t> id =
+      prompt != nullptr ? rules.tokenizer->id_of(*prompt) : std::nullopt;
   return id && (id == edges.bos || id == edges.eos);
 }
 
-// What a body asks for; its values are freed before the text is read.
-Refused read_tokenize(const HttpRequest& request, const Serving& serving, const WorkLimits& limits,
+// What a body asks for; it is freed before the text is read.
+Refused read_tokenize(std::string said, const Serving& serving, const WorkLimits& limits,
                       TokenizeText* text, bool* names) {
-  json body = parse_object(request.body, limits);
-  const FreesInPlace<json> frees(body);
+  ClientJson body = parse_object(said, limits);
+  const size_t bytes = said.size();
+  std::string().swap(said);
   if (Refused refused = check_model_of(body, serving)) return refused;
   *names = bool_of(body, "return_token_strs").value_or(false);
-  *text = text_to_tokenize(body, request.body);
-  if (!is_edge_token(body, serving.rules)) return {};
+  *text = take_text(body, bytes);
+  if (!is_edge_token(*text, serving.rules)) return {};
   text->parse_special = true;
   text->add_special_tokens = false;
   return {};
 }
 
-std::string names_of(const std::vector<int32_t>& ids, const Tokenizer& tokenizer) {
-  std::string names = "[";
-  for (const int32_t id : ids) {
-    names += names.size() > 1 ? "," : "";
-    names += dump(name_of(id, tokenizer));
+// An answer, of so many bytes at most as a body of so many may have; throws BadField where it would
+// have more.
+class BoundedText {
+ public:
+  BoundedText(size_t body_bytes, const char* field)
+      : most_(2 * body_bytes + kMostBytes), field_(field) {
+    text_.reserve(most_ + kHeadBytes);
   }
-  return names + "]";
+  void append(std::string_view part) {
+    if (text_.size() + part.size() > most_) {
+      throw BadField(field_, fmt::format("{} must be such that the answer has at most {} bytes, "
+                                         "and it has more: send less at once",
+                                         field_, most_));
+    }
+    text_ += part;
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  static constexpr size_t kMostBytes = 8 << 20, kHeadBytes = 4096;
+  const size_t most_;
+  const char* const field_;
+  std::string text_;
+};
+
+void append_names(const std::vector<int32_t>& ids, const Tokenizer& tokenizer, BoundedText* to) {
+  to->append(",\"token_strs\":[");
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (i > 0) to->append(",");
+    to->append(dump(json(name_of(ids[i], tokenizer))));
+  }
+  to->append("]");
 }
 
 json id_or_null(std::optional<int32_t> id) { return id ? json(*id) : json(nullptr); }
 
 }  // namespace
 
-Refused tokenize(const HttpRequest& request, const Serving& serving, const WorkLimits& limits,
+Refused tokenize(std::string body, const Serving& serving, const WorkLimits& limits,
                  std::string* object) {
+  const size_t bytes = body.size();
   TokenizeText text;
   bool names = false;
-  if (Refused refused = read_tokenize(request, serving, limits, &text, &names)) return refused;
+  Refused refused = read_tokenize(std::move(body), serving, limits, &text, &names);
   std::vector<int32_t> ids;
-  if (Refused refused = tokenise(text, serving.rules, limits, &ids)) return refused;
+  if (!refused) refused = tokenise(std::move(text), serving.rules, limits, &ids);
+  if (refused) return refused;
   // As text at once: values of JSON would take several times that.
-  *object = fmt::format(R"({{"count":{},"max_model_len":{},"tokens":[{}])", ids.size(),
-                        serving.rules.max_prompt_tokens, fmt::join(ids, ","));
-  if (names) *object += ",\"token_strs\":" + names_of(ids, *serving.rules.tokenizer);
-  *object += '}';
+  BoundedText answer(bytes, names ? "return_token_strs" : "prompt");
+  answer.append(fmt::format(R"({{"count":{},"max_model_len":{},"tokens":[)", ids.size(),
+                            serving.rules.max_prompt_tokens));
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (i > 0) answer.append(",");
+    answer.append(fmt::format_int(ids[i]).str());
+  }
+  answer.append("]");
+  if (names) append_names(ids, *serving.rules.tokenizer, &answer);
+  answer.append("}");
+  *object = answer.take();
   return {};
 }
 
-Refused detokenize(const HttpRequest& request, const Serving& serving, const WorkLimits& limits,
+Refused detokenize(std::string text, const Serving& serving, const WorkLimits& limits,
                    std::string* object) {
-  json body = parse_object(request.body, limits);
-  const FreesInPlace<json> frees(body);
+  ClientJson body = parse_object(text, limits);
+  const size_t bytes = text.size();
+  std::string().swap(text);
   if (Refused refused = check_model_of(body, serving)) return refused;
-  const json* tokens = find(body, "tokens");
+  ClientJson* tokens = find(body, "tokens");
   if (tokens == nullptr) throw BadField("tokens", "tokens must be given");
-  const std::vector<int32_t> ids = ids_of(*tokens, "tokens");
+  const std::vector<int32_t> ids = take_ids_of(*tokens, "tokens");
   Refused refused = check_ids("tokens", ids, serving.rules);
   if (!refused && !serving.rules.tokenizer->reads_text()) {
     refused = invalid("tokens", "tokens have no text, as this server has no tokenizer");
   }
   if (refused) return refused;
   limits.check();
-  *object = dump({{"prompt", decode(*serving.rules.tokenizer, ids, TextPosition::kStart)}});
+  BoundedText answer(bytes, "tokens");
+  answer.append("{\"prompt\":\"");
+  StreamDecoder decoder(*serving.rules.tokenizer);
+  const auto append = [&](const std::string& part) {
+    const std::string quoted = dump(json(part));
+    answer.append(std::string_view(quoted).substr(1, quoted.size() - 2));
+  };
+  for (const int32_t id : ids) append(decoder.push(id));
+  append(decoder.finish());
+  answer.append("\"}");
+  *object = answer.take();
   return {};
 }
 

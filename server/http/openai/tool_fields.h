@@ -1,27 +1,25 @@
 #pragma once
-#include <nlohmann/json.hpp>
 #include <optional>
-#include <string>
+#include <string_view>
 
 #include "server/request/tool_use.h"
+#include "server/text/client_json.h"
 
 namespace recurve {
 
 // Whether a body has tools that the answer may know of: there are some, and tool_choice is not
 // none. Throws BadField.
-bool wants_tools(const nlohmann::json& body);
+bool wants_tools(const ClientJson& body);
 
 // What tool_choice and parallel_tool_calls say of them. Throws BadField.
-std::optional<ToolUse> tool_use_of(const nlohmann::json& body);
+std::optional<ToolUse> tool_use_of(const ClientJson& body);
 
-// Whether it is JSON within the bounds of what clients send, and an object.
-bool is_json_object(const std::string& text);
+// The object of JSON that a text is, within the bounds of what clients send; nothing where it is
+// none. Throws BadField where the budget is spent.
+std::optional<ClientJson> json_object(std::string_view text, ValueBudget& budget);
 
-// The calls of an earlier answer with arguments as templates read them: objects, where the dialect
+// Reads the arguments of the calls of an earlier answer as templates do: objects, where the dialect
 // has JSON in a string. Others stay as they are, and are refused (chat_rules.h).
-nlohmann::ordered_json with_read_arguments(const nlohmann::ordered_json& calls);
-
-// As JSON; bytes that are not UTF-8 become U+FFFD.
-std::string dump_ordered(const nlohmann::ordered_json& value);
+void read_arguments(ClientJson& calls, ValueBudget& budget);
 
 }  // namespace recurve

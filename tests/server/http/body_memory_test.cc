@@ -1,5 +1,5 @@
 // The most memory that the server takes for one request, whatever its body asks for: each list that
-// a body can have, filled alone and beside each other one.
+// a body can have, filled alone and beside each other one, up to the longest body that is read.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/amount.h"
 #include "tests/support/http_fixture.h"
 
 namespace {
@@ -51,12 +52,13 @@ constexpr int64_t kMost = 16 << 20;  // beside 4 times the body
 constexpr int kQueue = 256;          // as the server has it
 constexpr int32_t kVocabulary = 65536;
 
-// Bytes as tokens, and so many ids as models have.
+// So many ids as models have, and one for so many bytes of a text.
 class LargeTokenizer final : public Tokenizer {
  public:
-  std::unique_ptr<TextEncoder> encoder(SpecialTokens special, TextPosition position,
+  explicit LargeTokenizer(size_t bytes_an_id) : bytes_an_id_(bytes_an_id) {}
+  std::unique_ptr<TextEncoder> encoder(SpecialTokens, TextPosition,
                                        const WorkLimits& limits) const override {
-    return bytes_.encoder(special, position, limits);
+    return std::make_unique<Encoder>(bytes_an_id_, limits);
   }
   bool marks_start() const override { return false; }
   int32_t size() const override { return kVocabulary; }
@@ -68,6 +70,25 @@ class LargeTokenizer final : public Tokenizer {
   std::string description() const override { return "bytes"; }
 
  private:
+  class Encoder final : public TextEncoder {
+   public:
+    Encoder(size_t bytes_an_id, const WorkLimits& limits)
+        : bytes_an_id_(bytes_an_id), limits_(limits) {}
+    void push(std::string_view utf8, bool, std::vector<int32_t>* ids) override {
+      for (size_t at = 0; at < utf8.size(); at += bytes_an_id_) {
+        ids->push_back(static_cast<unsigned char>(utf8[at]));
+        limits_.check(ids->size());
+      }
+    }
+    void set_special(SpecialTokens, std::vector<int32_t>*) override {}
+    size_t held() const override { return 0; }
+
+   private:
+    const size_t bytes_an_id_;
+    const WorkLimits limits_;
+  };
+
+  const size_t bytes_an_id_;
   const FakeTokenizer bytes_;
 };
 
@@ -113,9 +134,14 @@ class HoldingEngine {
 
 class BodyMemory : public ::testing::Test {
  protected:
+  // As long texts have tokens that are accepted.
+  explicit BodyMemory(size_t bytes_an_id = 16) : bytes_an_id_(bytes_an_id) {}
+
   void SetUp() override {
     const char* written =
-        "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}|{% endfor %}"
+        "{% if tools %}{{ tools | tojson }}{% endif %}"
+        "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}|"
+        "{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}<tool_call>{% endif %}";
     Chat chat{
         .format = std::make_shared<const ChatTemplate>(written, "", jinja::Template::Variables{}),
@@ -124,7 +150,7 @@ class BodyMemory : public ::testing::Test {
         .problem = ""};
     engine_.emplace(queue_);
     server_.emplace(HttpOptions{.listen = "127.0.0.1:0"}, serving_, connections_);
-    serving_.serve(std::make_shared<LargeTokenizer>(),
+    serving_.serve(std::make_shared<LargeTokenizer>(bytes_an_id_),
                    {.model_name = "fake",
                     .vocab_rows = kVocabulary,
                     .tokens = {.bos = FakeTokenizer::kBos, .eos = {FakeTokenizer::kEos}},
@@ -136,6 +162,7 @@ class BodyMemory : public ::testing::Test {
   void TearDown() override {
     server_->shutdown();
     engine_.reset();
+    fmt::print("at most 16 MB and {:.2f} times the body: {}\n", most_times_, most_at_);
   }
 
   struct Taken {
@@ -152,7 +179,7 @@ class BodyMemory : public ::testing::Test {
     most = before;
     client.send(head);
     client.send(body);
-    const int status = client.read().status;
+    const int status = client.read_status();
     EXPECT_TRUE(serving_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
     const Taken taken{status, most - before};
     engine_->let_go();
@@ -161,14 +188,20 @@ class BodyMemory : public ::testing::Test {
   void expect_bounded(const std::string& path, const std::string& name, const std::string& body) {
     const Taken taken = send(path, body);
     const auto size = static_cast<int64_t>(body.size());
+    const double times = static_cast<double>(taken.bytes - kMost) / static_cast<double>(size);
+    if (times > most_times_) most_at_ = fmt::format("{} {}: {} bytes", path, name, size);
+    most_times_ = std::max(most_times_, times);
     EXPECT_LE(taken.bytes, 4 * size + kMost)
-        << path << " " << name << ": " << size << " bytes, status " << taken.status << ", "
-        << static_cast<double>(taken.bytes - kMost) / static_cast<double>(size) << " times";
+        << path << " " << name << ": " << size << " bytes, status " << taken.status << ", " << times
+        << " times";
     EXPECT_TRUE(taken.status == 200 || taken.status == 400 || taken.status == 413 ||
                 taken.status == 429 || taken.status == 501)
         << path << " " << name << ": " << taken.status;
   }
 
+  const size_t bytes_an_id_;
+  double most_times_ = 0;  // its bytes, beside 16 MB, and of what
+  std::string most_at_ = {};
   Metrics metrics_;
   EngineStats stats_;
   AdmissionQueue queue_{kQueue};
@@ -226,6 +259,8 @@ const std::vector<Filled> kCommon = {
     {"prefix_points", [](size_t n) { return list<8>(n, "1"); }},
     {"unheard_of", [](size_t n) { return list(n, "0"); }},
     {"unheard_of", [](size_t n) { return list(n, "{}"); }},
+    {"unheard_of", [](size_t n) { return list(n, R"({"a":{}})"); }},
+    {"unheard_of", [](size_t n) { return '"' + std::string(n, 'u') + '"'; }},
     {"bad_words", [](size_t n) { return list(n, R"("a")"); }},
     {"bad_words", [](size_t n) { return '"' + std::string(n, 'a') + '"'; }},
 };
@@ -239,6 +274,7 @@ const std::vector<Filled> kConstraints = {
      }},
     {"structured_outputs", [](size_t n) { return words(n, "\"", "\"", R"({"choice":[)", "]}"); }},
     {"guided_grammar", [](size_t n) { return '"' + std::string(n, 'a') + '"'; }},
+    {"session", [](size_t) { return std::string("\"s\""); }},
 };
 const std::vector<Filled> kPrompts = {
     {"prompt", [](size_t n) { return '"' + std::string(n, 'p') + '"'; }},
@@ -253,6 +289,9 @@ const std::vector<Filled> kPrompts = {
     {"prompt", [](size_t n) { return list(n, "[1]"); }},
     {"prompt", [](size_t n) { return list(n, "1"); }},
     {"prompt", [](size_t n) { return "[" + list(n, "1") + "]"; }},
+    {"prompt", [](size_t n) { return list<kQueue>(n, list(n / kQueue, "65535")); }},
+    {"echo", [](size_t) { return std::string("true"); }},
+    {"return_token_strs", [](size_t) { return std::string("true"); }},
 };
 const std::vector<Filled> kMessages = {
     {"messages", [](size_t n) { return list(n, "{}"); }},
@@ -282,6 +321,23 @@ const std::vector<Filled> kMessages = {
        return R"([{"role":"assistant","content":"","tool_calls":[{"type":"function","function":{"name":"f","arguments":"{\"a\":\")" +
               std::string(n, 'a') + R"(\"}"}}]}])";
      }},
+    {"messages",
+     [](size_t n) {
+       return R"([{"role":"assistant","content":"","tool_calls":[{"type":"function","function":{"name":"f","arguments":"{\"a\":)" +
+              list(n, "0") + R"(}"}}]}])";
+     }},
+    {"messages",
+     [](size_t n) { return R"([{"role":"user","content":"m","more":)" + list(n, "0") + "}]"; }},
+    {"messages",
+     [](size_t n) {
+       const std::string half(n / 2, 'm');
+       return R"([{"role":"system","content":")" + half + R"("},{"role":"developer","content":")" +
+              half + R"("},{"role":"user","content":"m"}])";
+     }},
+    {"messages",
+     [](size_t n) {
+       return list<64>(n, R"({"role":"user","content":")" + std::string(n / 64, 'm') + "\"}");
+     }},
 };
 const std::vector<Filled> kTools = {
     {"tools", [](size_t n) { return list(n, R"({"type":"function","function":{"name":"f"}})"); }},
@@ -291,7 +347,13 @@ const std::vector<Filled> kTools = {
        return R"([{"type":"function","function":{"name":"f","description":")" +
               std::string(n, 'd') + "\"}}]";
      }},
+    {"tools",
+     [](size_t n) {
+       return R"([{"type":"function","function":{"name":"f","parameters":{"enum":)" + list(n, "0") +
+              "}}}]";
+     }},
     {"chat_template_kwargs", [](size_t n) { return words(n, "\"k", "\":1", "{", "}"); }},
+    {"chat_template_kwargs", [](size_t n) { return R"({"k":)" + list(n, "1") + "}"; }},
 };
 const std::vector<Filled> kInputs = {
     {"input", [](size_t n) { return '"' + std::string(n, 'i') + '"'; }},
@@ -304,6 +366,17 @@ const std::vector<Filled> kInputs = {
     {"input",
      [](size_t n) { return list(n, R"({"type":"function_call","call_id":"c","name":"f"})"); }},
     {"input", [](size_t n) { return list(n, R"({"type":"reasoning"})"); }},
+    {"input",
+     [](size_t n) {
+       return R"([{"type":"function_call","call_id":"c","name":"f","arguments":"{\"a\":\")" +
+              std::string(n, 'a') + R"(\"}"}])";
+     }},
+    {"store", [](size_t) { return std::string("true"); }},
+};
+const std::vector<Filled> kTokens = {
+    {"tokens", [](size_t n) { return list(n, "1"); }},
+    {"tokens", [](size_t n) { return list(n, "65"); }},
+    {"tokens", [](size_t n) { return list(n, R"("")"); }},
 };
 const std::vector<Filled> kOfResponses = {
     {"include", [](size_t n) { return list(n, R"("")"); }},
@@ -325,6 +398,7 @@ const std::vector<Resource> kResources = {
      {&kMessages, &kTools, &kCommon, &kConstraints}},
     {"/v1/responses", R"("input":"i")", {&kInputs, &kOfResponses, &kCommon}},
     {"/tokenize", R"("prompt":"p")", {&kMessages, &kTools, &kPrompts}},
+    {"/detokenize", R"("tokens":[1])", {&kTokens}},
 };
 
 std::vector<Filled> lists_of(const Resource& resource) {
@@ -336,7 +410,10 @@ std::vector<Filled> lists_of(const Resource& resource) {
 std::string body_of(const Resource& resource, const std::vector<const Filled*>& fields,
                     size_t bytes) {
   std::string body = R"({"max_tokens":0)";
-  if (std::string(resource.path) == "/v1/responses") body = R"({"store":false)";
+  const bool stores =
+      std::ranges::any_of(fields, [](const Filled* f) { return f->name == "store"; });
+  if (std::string(resource.path) == "/v1/responses") body = R"({"background":false)";
+  if (std::string(resource.path) == "/v1/responses" && !stores) body += R"(,"store":false)";
   const std::string needed = resource.least.substr(0, resource.least.find(':'));
   bool has_needed = false;
   for (const Filled* field : fields) {
@@ -367,22 +444,56 @@ TEST_F(BodyMemory, OfEveryLimitAtOnceIsBounded) {
   expect_bounded("/v1/completions", "prompt and everything", body + "}");
 }
 
+constexpr size_t kShort = size_t{256} << 10, kLongest = size_t{16} << 20;
+// What stands around the lists of a body.
+constexpr size_t kAround = size_t{16} << 10;
+// Just more than what texts that grow by doubling have been grown to.
+constexpr size_t kDoubled = (size_t{8} << 20) + (size_t{128} << 10);
+
+void for_each_list(const Resource& resource, const auto& visit) {
+  const std::vector<Filled> fields = lists_of(resource);
+  for (size_t f = 0; f < fields.size(); ++f) visit(fields[f], f);
+}
+
 TEST_F(BodyMemory, OfOneListIsBounded) {
-  for (const Resource& resource : kResources) {
-    const std::vector<Filled> fields = lists_of(resource);
-    for (size_t f = 0; f < fields.size(); ++f) {
-      expect_bounded(resource.path, fields[f].name + " " + std::to_string(f),
-                     body_of(resource, {&fields[f]}, size_t{256} << 10));
+  for (const size_t size : {kShort, kDoubled, kLongest - kAround}) {
+    for (const Resource& resource : kResources) {
+      for_each_list(resource, [&](const Filled& field, size_t f) {
+        expect_bounded(resource.path, fmt::format("{} {}", field.name, f),
+                       body_of(resource, {&field}, size));
+      });
     }
   }
 }
 
 TEST_F(BodyMemory, OfTwoListsIsBounded) {
+  // Short bodies are those of all pairs, and long ones take longer.
+  size_t pairs = 0;
+  const size_t step = testing::amount(1, 23);
   for (const Resource& resource : kResources) {
     for_each_pair(resource, [&](const Filled& one, const Filled& other, size_t a, size_t b) {
-      expect_bounded(resource.path, fmt::format("{} {} and {} {}", one.name, a, other.name, b),
-                     body_of(resource, {&one, &other}, size_t{128} << 10));
+      const std::string name = fmt::format("{} {} and {} {}", one.name, a, other.name, b);
+      expect_bounded(resource.path, name, body_of(resource, {&one, &other}, kShort / 2));
+      if (++pairs % step != 0) return;
+      expect_bounded(resource.path, name, body_of(resource, {&one, &other}, kLongest - kAround));
     });
+  }
+}
+
+// Of a text whose bytes are tokens, of which as many are read as a prompt may have.
+class BodyMemoryOfBytes : public BodyMemory {
+ protected:
+  BodyMemoryOfBytes() : BodyMemory(1) {}
+};
+
+TEST_F(BodyMemoryOfBytes, OfOneListIsBounded) {
+  for (const size_t size : {kShort, size_t{1} << 20, size_t{2} << 20}) {
+    for (const Resource& resource : kResources) {
+      for_each_list(resource, [&](const Filled& field, size_t f) {
+        expect_bounded(resource.path, fmt::format("{} {}", field.name, f),
+                       body_of(resource, {&field}, size - kAround));
+      });
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 // that strangers write, and sessions that go on.
 #include "server/text/chat_template.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "server/text/added_tokens.h"
+#include "server/text/json_bytes.h"
 #include "server/text/tokenizer_json.h"
 #include "tests/server/text/data.h"
 #include "tests/support/temp_dir.h"
@@ -261,17 +263,31 @@ std::string list_of(size_t values) {
 TEST(ChatTemplate, RefusesMoreValuesThanItMayHold) {
   const ChatTemplate chatml = load("chatml");
   // A message, the dict of its fields, the dict of variables and three lists besides.
-  const size_t each = (kMaxChatValues - 6) / 3;
-  Conversation many = conversation({user("a")});
-  many.messages[0].fields_json = "{\"x\":" + list_of(each) + "}";
-  many.tools_json = list_of(each);
-  many.variables_json = "{\"x\":" + list_of(kMaxChatValues - 6 - 2 * each) + "}";
-  EXPECT_EQ(refusal(chatml, many), "rendered");
-  many.variables_json = "{\"x\":" + list_of(kMaxChatValues - 6 - 2 * each + 1) + "}";
-  EXPECT_EQ(refusal(chatml, many),
-            "variables_json is refused: there are more than 250000 values in all");
-  many = conversation(std::vector<ChatMessage>(kMaxChatValues + 1, user("")));
-  EXPECT_EQ(refusal(chatml, many), "there are 250001 messages, and at most 250000 are read");
+  constexpr size_t kBeside = 6;
+  const auto with = [](size_t values, std::string filler) {
+    Conversation many = conversation({user("a")});
+    many.messages[0].content = std::move(filler);
+    many.messages[0].fields_json = "{\"x\":" + list_of(values / 3) + "}";
+    many.tools_json = list_of(values / 3);
+    many.variables_json = "{\"x\":" + list_of(values - 2 * (values / 3)) + "}";
+    return many;
+  };
+  const auto most = [&](size_t values, const std::string& filler) {
+    return most_values(bytes_of(with(values, filler)));
+  };
+  size_t values = most_values(0);
+  while (values + kBeside <= most(values, "a")) ++values;
+  EXPECT_EQ(refusal(chatml, with(values - 1, "a")), "rendered");
+  EXPECT_EQ(refusal(chatml, with(values, "a")),
+            fmt::format("variables_json is refused: there are more than {} values in all",
+                        most(values, "a")));
+  EXPECT_EQ(refusal(chatml, with(values, std::string(1024, 'a'))), "rendered");
+  const size_t messages = most_messages(4 * most_messages(0));
+  EXPECT_EQ(refusal(chatml, conversation(std::vector<ChatMessage>(messages, user("")))),
+            "rendered");
+  EXPECT_EQ(refusal(chatml, conversation(std::vector<ChatMessage>(messages + 1, user("")))),
+            fmt::format("there are {} messages, and at most {} are read of {} bytes", messages + 1,
+                        messages, 4 * (messages + 1)));
 }
 
 TEST(ChatTemplate, NobodyWaitsForWhatIsUnwanted) {

@@ -13,11 +13,12 @@
 
 namespace recurve::client_json_test {
 
-using Json = nlohmann::json;
+using Json = ClientJson;
 using ::testing::HasSubstr;
 
 Json read(const std::string& text, size_t most_levels = 64) {
-  return read_client_json(text, "the body", most_levels, {});
+  ValueBudget budget{.most = most_values(text.size())};
+  return read_client_json(text, "the body", most_levels, {}, budget);
 }
 
 JsonRefused refusal_of(const std::string& text, size_t most_levels = 64) {
@@ -92,24 +93,65 @@ TEST(ClientJson, HasSoManyLevels) {
                "the body must be JSON of at most 3 levels, got more");
 }
 
-TEST(ClientJson, OfValuesThatTakeManyTimesTheirBytesIsRefused) {
-  for (const char* value : {"{}", "[]", "\"\"", "[[]]", R"({"a":{}})"}) {
-    EXPECT_THAT(refusal_of(list_of(value, 1'000'000)).what(),
-                HasSubstr("the body must be JSON of fewer small values"))
+TEST(ClientJson, HasSoManyValues) {
+  const auto refusal = [](const std::string& text) -> std::string {
+    ValueBudget budget{.most = 100};
+    try {
+      read_client_json(text, "the body", 64, {}, budget);
+    } catch (const TooManyValues& refused) {
+      return refused.what();
+    }
+    return "";
+  };
+  for (const char* value : {"{}", "[]", "\"\"", "0", "null", "1.5"}) {
+    EXPECT_EQ(refusal(list_of(value, 99)), "") << value;
+    EXPECT_EQ(refusal(list_of(value, 100)),
+              "the body must have at most 100 values beside lists of token ids, got more")
         << value;
   }
-  EXPECT_EQ(read(list_of("12345", 1'000'000)).size(), 1'000'000u) << "ids of a long prompt";
-  EXPECT_EQ(read("[\"" + std::string(4 << 20, 'a') + "\"]")[0].get<std::string>().size(), 4 << 20);
-  EXPECT_EQ(read(list_of(R"({"role":"user","content":"What do you mean?"})", 15'000)).size(),
-            15'000u);
+  EXPECT_EQ(refusal(list_of("[0]", 49)), "");
+  EXPECT_NE(refusal(list_of("[0]", 50)), "");
+  EXPECT_EQ(refusal(list_of(R"({"a":0})", 49)), "");
+  EXPECT_NE(refusal(list_of(R"({"a":0})", 50)), "");
+  EXPECT_EQ(read(list_of(R"({"role":"user","content":"What do you mean?"})", 10'000)).size(),
+            10'000u);
+}
+
+TEST(ClientJson, ListsOfTokenIdsAreNoValues) {
+  const std::string_view fields[] = {"prompt", "tokens"};
+  const auto read_ids = [&](const std::string& text) {
+    ValueBudget budget{.most = 100};
+    return read_client_json(text, "the body", 64, {}, budget, fields);
+  };
+  Json body = read_ids(R"({"n":1,"prompt":)" + list_of("12345", 1'000'000) + R"(,"x":[1,[2]]})");
+  EXPECT_EQ(take_ids(body["prompt"]), std::vector<int32_t>(1'000'000, 12345));
+  EXPECT_TRUE(take_ids(body["prompt"]).empty());
+  EXPECT_EQ(body["x"], Json({1, {2}}));
+  body = read_ids(R"({"prompt":[[1,2],[],[-1, 3000000000, 18446744073709551615]],"tokens":[7]})");
+  EXPECT_EQ(take_ids(body["prompt"][0]), (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(body["prompt"][1], Json::array());
+  EXPECT_EQ(take_ids(body["prompt"][2]), (std::vector<int32_t>{-1, -1, -1}));
+  EXPECT_EQ(take_ids(body["tokens"]), std::vector<int32_t>{7});
+  // Those of the body's own fields, and no other.
+  EXPECT_EQ(read_ids(R"({"x":{"prompt":[1]},"prompt":{"a":[1]}})")["x"]["prompt"], Json({1}));
+  EXPECT_EQ(read_ids(R"({"prompt":["a",[1]]})")["prompt"][0], "a");
+  for (const char* other : {"\"a\"", "1.5", "null", "{}", "[]", "true"}) {
+    try {
+      read_ids(fmt::format(R"({{"prompt":[1,{}]}})", other));
+      ADD_FAILURE() << other;
+    } catch (const JsonRefused& refused) {
+      EXPECT_EQ(refused.field, "prompt");
+      EXPECT_THAT(refused.what(), HasSubstr("prompt must be a list of token ids, got "));
+    }
+  }
 }
 
 // After each object the library's parser with a callback goes through the whole list again.
 TEST(ClientJson, TakesTimeByItsLength) {
-  const std::string text = list_of("{}", 80'000);
+  const std::string text = list_of("{}", 30'000);
   timespec before{}, after{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
-  EXPECT_EQ(read(text).size(), 80'000u);
+  EXPECT_EQ(read(text).size(), 30'000u);
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
   const auto seconds = static_cast<double>(after.tv_sec - before.tv_sec) +
                        static_cast<double>(after.tv_nsec - before.tv_nsec) * 1e-9;
@@ -121,7 +163,8 @@ TEST(ClientJson, TakesTimeByItsLength) {
 TEST(ClientJson, EndsWhereNobodyWantsIt) {
   const std::atomic<bool> unwanted = true;
   const std::string text = "[\"" + std::string(1 << 20, 'a') + "\"]";
-  EXPECT_THROW(read_client_json(text, "the body", 64, {&unwanted}), WorkUnwanted);
+  ValueBudget budget{.most = 100};
+  EXPECT_THROW(read_client_json(text, "the body", 64, {&unwanted}, budget), WorkUnwanted);
 }
 
 }  // namespace recurve::client_json_test
