@@ -456,9 +456,11 @@ void for_each_list(const Resource& resource, const auto& visit) {
 }
 
 TEST_F(BodyMemory, OfOneListIsBounded) {
+  const size_t step = testing::kSanitized ? 9 : 1;  // of long bodies
   for (const size_t size : {kShort, kDoubled, kLongest - kAround}) {
     for (const Resource& resource : kResources) {
       for_each_list(resource, [&](const Filled& field, size_t f) {
+        if (size > kShort && f % step != 0) return;
         expect_bounded(resource.path, fmt::format("{} {}", field.name, f),
                        body_of(resource, {&field}, size));
       });
