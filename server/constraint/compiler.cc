@@ -8,6 +8,8 @@
 #include <new>
 #include <utility>
 
+#include "server/text/cut.h"
+
 namespace recurve {
 namespace {
 
@@ -234,7 +236,7 @@ ConstraintCompiler::Outcome ConstraintCompiler::compiled(Job& job) {
   } catch (const std::bad_alloc&) {
     return {.full = true};
   } catch (const std::exception& error) {
-    return {.refusal = std::string("the constraint cannot be compiled: ") + error.what()};
+    return {.refusal = "the constraint cannot be compiled: " + cut(error.what(), kMostRepeated)};
   }
 }
 

@@ -14,6 +14,7 @@
 #include "server/constraint/schema_keywords.h"
 #include "server/constraint/schema_scalars.h"
 #include "server/constraint/schema_walk.h"
+#include "server/text/cut.h"
 
 namespace recurve {
 namespace {
@@ -257,7 +258,7 @@ void merge(const Json& from, const std::string& path, Merging* merging) {
                                              "maxProperties"})) {
       if (value < there) there = value;
     } else {
-      refuse(path, fmt::format("two of its schemas say something else of {}", keyword));
+      refuse(path, fmt::format("two of its schemas say something else of {}", cut(keyword)));
     }
   }
 }

@@ -9,6 +9,7 @@
 #include "server/constraint/constraint.h"
 #include "server/constraint/schema_patterns.h"
 #include "server/constraint/schema_walk.h"
+#include "server/text/cut.h"
 
 namespace recurve {
 namespace {
@@ -81,11 +82,13 @@ Json multiples_within(int64_t low, int64_t high, int64_t of, const std::string& 
 }  // namespace
 
 void refuse_schema(const std::string& path, std::string_view keyword, const std::string& why) {
-  throw ConstraintRefused(fmt::format("schema, {} at {}: {}", keyword, path, why));
+  throw ConstraintRefused(
+      fmt::format("schema, {} at {}: {}", cut(keyword), cut(path, kMostRepeated), why));
 }
 
 void refuse_as_empty(const std::string& path, std::string_view keyword, const std::string& why) {
-  throw NothingIsValid(fmt::format("schema, {} at {}: {}", keyword, path, why));
+  throw NothingIsValid(
+      fmt::format("schema, {} at {}: {}", cut(keyword), cut(path, kMostRepeated), why));
 }
 
 void check_numbers(const Json& value, std::string_view keyword, const std::string& path) {
@@ -132,7 +135,7 @@ void check_format(const SchemaSaid& said, std::string_view type, const std::stri
   const auto& name = format->get_ref<const std::string&>();
   const bool of_strings = pattern_of_format(name).has_value();
   if (of_strings || (type != "string" && number_format(name))) return;
-  refuse_schema(path, "format", fmt::format("{} is not enforced here", format->dump()));
+  refuse_schema(path, "format", fmt::format("{} is not enforced here", cut(format->dump())));
 }
 
 Json read_integer(const SchemaSaid& said, const std::string& path, int* values) {

@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "server/constraint/constraint.h"
+#include "server/constraint/schema_cycles.h"
 #include "server/constraint/schema_keywords.h"
 #include "server/constraint/schema_merge.h"
 #include "server/constraint/schema_patterns.h"
 #include "server/constraint/schema_scalars.h"
 #include "server/constraint/text_walk.h"
+#include "server/text/cut.h"
 
 namespace recurve {
 namespace {
@@ -53,6 +55,7 @@ class SchemaWalk {
       definitions[names_.at(pointer)] = std::move(target);
     }
     if (definitions.empty()) return walked.dump();
+    refuse_cycles(definitions, names_);
     return Json{{"$ref", "#/$defs/root"}, {"$defs", with_root(std::move(definitions), walked)}}
         .dump();
   }
@@ -73,8 +76,8 @@ class SchemaWalk {
           fmt::format("schema: it must have at most {} schemas and values", kMostSchemaNodes));
     }
     if (depth > kMostSchemaDepth) {
-      throw ConstraintRefused(
-          fmt::format("schema, at {}: it nests more than {} deep", path, kMostSchemaDepth));
+      throw ConstraintRefused(fmt::format("schema, at {}: it nests more than {} deep",
+                                          cut(path, kMostRepeated), kMostSchemaDepth));
     }
     if (schema.is_boolean()) {
       if (!schema.get<bool>()) refuse_as_empty(path, "false");
@@ -174,7 +177,7 @@ class SchemaWalk {
     for (const Json& one : list) {
       if (!one.is_string() ||
           std::ranges::find(kTypes, one.get_ref<const std::string&>()) == std::end(kTypes)) {
-        refuse_schema(path, "type", fmt::format("{} is no type", one.dump()));
+        refuse_schema(path, "type", fmt::format("{} is no type", cut(one.dump())));
       }
       types.push_back(one.get<std::string>());
     }
@@ -252,13 +255,14 @@ class SchemaWalk {
 
   const Json& target_of(const std::string& reference, const std::string& path) {
     if (reference != "#" && !reference.starts_with("#/")) {
-      refuse_schema(path, "$ref",
-                    fmt::format("it must be # or begin with #/, got {}", Json(reference).dump()));
+      refuse_schema(
+          path, "$ref",
+          fmt::format("it must be # or begin with #/, got {}", cut(Json(reference).dump())));
     }
     try {
       return root_.at(Json::json_pointer(unescaped(reference.substr(1))));
     } catch (const Json::exception&) {
-      refuse_schema(path, "$ref", fmt::format("the schema has no {}", Json(reference).dump()));
+      refuse_schema(path, "$ref", fmt::format("the schema has no {}", cut(Json(reference).dump())));
     }
   }
 
@@ -425,7 +429,7 @@ class SchemaWalk {
         if (!name.is_string()) refuse_schema(path, "required", "it must be an array of names");
         const auto& text = name.get_ref<const std::string&>();
         if (absent->contains(text))
-          refuse_as_empty(path, "required", "no value is valid for " + name.dump());
+          refuse_as_empty(path, "required", "no value is valid for " + cut(name.dump()));
         if (read_ones.contains(text)) continue;
         const Json* additional = said.find("additionalProperties");
         const Json any = true;
@@ -491,7 +495,8 @@ std::string enforceable_schema(std::string_view schema) {
   try {
     parsed = Json::parse(schema);
   } catch (const Json::exception& error) {
-    throw ConstraintRefused(fmt::format("schema: it is no JSON: {}", error.what()));
+    throw ConstraintRefused(
+        fmt::format("schema: it is no JSON: {}", cut(error.what(), kMostRepeated)));
   }
   return SchemaWalk(std::move(parsed)).run();
 }

@@ -9,6 +9,7 @@
 #include "server/constraint/constraint.h"
 #include "server/constraint/schema_walk.h"
 #include "server/constraint/text_walk.h"
+#include "server/text/cut.h"
 
 namespace recurve {
 namespace {
@@ -39,7 +40,7 @@ void check_keys(const Json& object, std::initializer_list<std::string_view> know
   if (!object.is_object()) refuse("it must be an object");
   for (const auto& [key, value] : object.items()) {
     if (std::ranges::find(known, std::string_view(key)) == known.end()) {
-      refuse(fmt::format("{} is not known", Json(key).dump()));
+      refuse(fmt::format("{} is not known", cut(Json(key).dump())));
     }
   }
 }
@@ -90,7 +91,7 @@ Json arguments_of(const Json& call) {
   } catch (const ConstraintRefused& refused) {
     if (!call.value("strict", true)) return json_of(Json{{"type", "object"}});
     throw ConstraintRefused(
-        fmt::format("the parameters of {}: {}", call.value("name", ""), refused.what()));
+        fmt::format("the parameters of {}: {}", cut(call.value("name", "")), refused.what()));
   }
 }
 
@@ -198,7 +199,7 @@ std::string enforceable_tags(std::string_view tags) {
     });
     if (triggered != 1) {
       refuse(fmt::format("{} must begin with one of the triggers, and not with two",
-                         Json(begin).dump()));
+                         cut(Json(begin).dump())));
     }
     if (!structure.contains("schema")) refuse("each of structures must have a schema");
     structures.push_back({{"type", "tag"},

@@ -19,6 +19,7 @@
 #include "server/constraint/utf8_masks.h"
 #include "server/constraint/xgrammar_place.h"
 #include "server/constraint/xgrammar_rules.h"
+#include "server/text/cut.h"
 
 namespace recurve {
 namespace {
@@ -74,7 +75,7 @@ namespace xgrammar {
 void LogMessageImpl(const std::string& file, int line, int level, const std::string& message);
 
 void LogFatalImpl(const std::string&, int, const std::string& message) {
-  throw recurve::ConstraintRefused(message);
+  throw recurve::ConstraintRefused(recurve::cut(message, recurve::kMostRepeated));
 }
 
 // deploy/xgrammar.sh has its compiler and its parser call this, once for each state and token.
@@ -240,12 +241,13 @@ class XgrammarLibrary final : public ConstraintLibrary {
     const RuleMasks::Use use(&rules_, bounds.client);
     try {
       xgrammar::CompiledGrammar grammar = compiled(text);
-      if (!left_out.empty()) throw ConstraintRefused(left_out);
+      if (!left_out.empty()) throw ConstraintRefused(cut(left_out, kMostRepeated));
       return std::make_shared<XgrammarConstraint>(std::move(grammar), vocabulary_, masks_, text);
     } catch (const ConstraintRefused& refused) {
       throw ConstraintRefused("the constraint cannot be enforced: " + std::string(refused.what()));
     } catch (const std::runtime_error& error) {
-      throw ConstraintRefused("the constraint cannot be compiled: " + std::string(error.what()));
+      throw ConstraintRefused("the constraint cannot be compiled: " +
+                              cut(error.what(), kMostRepeated));
     }
   }
 
@@ -292,7 +294,7 @@ class XgrammarLibrary final : public ConstraintLibrary {
   }
   static std::string text_of(const xgrammar::Grammar&) { return ""; }
   static std::string text_of(const xgrammar::StructuralTagError& error) {
-    return std::visit([](const auto& one) { return std::string(one.what()); }, error);
+    return std::visit([](const auto& one) { return cut(one.what(), kMostRepeated); }, error);
   }
 
   static xgrammar::Grammar of_schema(const std::string& schema) {
@@ -302,7 +304,7 @@ class XgrammarLibrary final : public ConstraintLibrary {
 
   // Before the long part of the work.
   xgrammar::CompiledGrammar checked(const xgrammar::Grammar& grammar) {
-    if (!left_out.empty()) throw ConstraintRefused(left_out);
+    if (!left_out.empty()) throw ConstraintRefused(cut(left_out, kMostRepeated));
     return compiler_.CompileGrammar(grammar);
   }
 

@@ -63,6 +63,8 @@ std::optional<std::vector<std::string>> match(std::string_view pattern, std::str
 
 }  // namespace
 
+std::span<const Route> all_routes() { return kRoutes; }
+
 RouteMatch find_route(verb asked, std::string_view path) {
   RouteMatch found;
   for (const Route& route : kRoutes) {

@@ -2,6 +2,7 @@
 #include <boost/beast/http/verb.hpp>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,8 @@ struct Route {
   Where where = Where::kDoor;
   Role least = Role::kUser;  // that may ask
 };
+
+std::span<const Route> all_routes();
 
 struct RouteMatch {
   const Route* route = nullptr;         // null: there is none for this verb

@@ -184,11 +184,17 @@ void tell_of_lost_lines() {
   log_event(LogLevel::kWarning, "log_lines_dropped", {{"lines", lines}});
 }
 
+// Lines wait in memory: a text that somebody else chose does not decide how much.
+std::string_view bounded(std::string_view text) {
+  constexpr size_t kMostBytes = 4096;
+  return text.substr(0, kMostBytes);
+}
+
 Json to_json(const LogValue& value) {
   return std::visit(
       [](auto v) {
         if constexpr (std::is_same_v<decltype(v), std::string_view>) {
-          return Json(std::string(v));
+          return Json(std::string(bounded(v)));
         } else {
           return Json(v);
         }
@@ -208,7 +214,7 @@ bool needs_quotes(std::string_view text) {
 
 std::string text_value(const LogValue& value) {
   if (const auto* text = std::get_if<std::string_view>(&value.get())) {
-    if (!needs_quotes(*text)) return std::string(*text);
+    if (!needs_quotes(*text)) return std::string(bounded(*text));
   } else if (const auto* number = std::get_if<double>(&value.get())) {
     return fmt::format("{}", *number);  // also nan and inf
   }

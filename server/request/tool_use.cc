@@ -12,6 +12,7 @@
 #include "server/constraint/constraint_library.h"
 #include "server/constraint/text_walk.h"
 #include "server/request/validate.h"
+#include "server/text/cut.h"
 
 namespace recurve {
 namespace {
@@ -50,7 +51,7 @@ Refused read_tool(const Json& said, Tool* tool) {
   const auto schema = function.find("parameters");
   if (schema != function.end() && !schema->is_null()) {
     if (!schema->is_object()) {
-      return wrong(fmt::format("the parameters of {} must be a JSON Schema", tool->name));
+      return wrong(fmt::format("the parameters of {} must be a JSON Schema", cut(tool->name)));
     }
     tool->schema = *schema;
     if (!schema->contains("type") && !schema->contains("$ref")) tool->schema["type"] = "object";
@@ -73,7 +74,7 @@ Refused read_list(const std::string& tools_json, const ToolUse& use, std::vector
     Tool tool;
     if (Refused refused = read_tool(said, &tool)) return refused;
     if (!names.insert(tool.name).second) {
-      return wrong(fmt::format("two have the name {}", tool.name));
+      return wrong(fmt::format("two have the name {}", cut(tool.name)));
     }
     if (use.choice != ToolUse::Choice::kNamed || tool.name == use.name) {
       tools->push_back(std::move(tool));
@@ -81,7 +82,7 @@ Refused read_list(const std::string& tools_json, const ToolUse& use, std::vector
   }
   if (!tools->empty()) return {};
   return invalid("tool_choice", "tool_choice names {}, and no tool has that name",
-                 Json(use.name).dump(-1, ' ', true, Json::error_handler_t::replace));
+                 cut(Json(use.name).dump(-1, ' ', true, Json::error_handler_t::replace)));
 }
 
 const char* shape_name(ToolForm::Shape shape) {

@@ -19,6 +19,7 @@ using nlohmann::json;
 static_assert(std::endian::native == std::endian::little, "numbers are written as they lie");
 
 constexpr size_t kMostHeader = size_t{16} << 20;
+constexpr size_t kMostText = 256;  // bytes; sentences quote it
 constexpr size_t kMostPieces = 1024;
 constexpr uint64_t kMostData = uint64_t{1} << 44;
 constexpr int64_t kMostExtent = int64_t{1} << 40;
@@ -69,7 +70,12 @@ const json& member(const json& of, const char* name) {
 std::string text(const json& of, const char* name) {
   const json& value = member(of, name);
   if (!value.is_string()) refuse_damaged(fmt::format("\"{}\" of its header is no text", name));
-  return value.get<std::string>();
+  std::string text = value.get<std::string>();
+  if (text.size() > kMostText) {
+    refuse_damaged(fmt::format("\"{}\" of its header has {} bytes, and at most {} are allowed",
+                               name, text.size(), kMostText));
+  }
+  return text;
 }
 int64_t number(const json& value, const char* name, int64_t least, int64_t most) {
   const bool whole = value.is_number_integer() &&

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/text/chat_rules.h"
+#include "server/text/cut.h"
 #include "server/text/jinja/json_parser.h"
 #include "server/text/json_bytes.h"
 
@@ -34,7 +35,7 @@ Value parsed(std::string json, const char* field, jinja::JsonBudget& budget) {
   try {
     return jinja::parse_json(json, Origin::kMessage, budget);
   } catch (const jinja::Error& error) {
-    throw ChatError(fmt::format("{} is refused: {}", field, error.what()));
+    throw ChatError(fmt::format("{} is refused: {}", field, cut(error.what(), kMostRepeated)));
   }
 }
 
@@ -75,7 +76,8 @@ Value message_value(ChatMessage message, jinja::JsonBudget& budget) {
   const Value fields = parsed_dict(std::move(message.fields_json), "fields_json", budget);
   for (const auto& [key, value] : fields.dict()->entries()) {
     if (dict.find(key.bytes) != nullptr) {
-      throw ChatError(fmt::format("fields_json has '{}', which is a field already", key.bytes));
+      throw ChatError(
+          fmt::format("fields_json has '{}', which is a field already", cut(key.bytes)));
     }
     if (!value.is_none()) dict.set(key, value);
   }

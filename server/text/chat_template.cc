@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/text/chat_rules.h"
+#include "server/text/cut.h"
 
 namespace recurve {
 namespace {
@@ -158,7 +159,7 @@ Text ChatTemplate::write(const ChatInput& input, const Messages& messages, bool 
     return used.text.render({&own, &input.variables, &special_tokens_}, now,
                             {.likely_bytes = likely_bytes(given)}, input.work);
   } catch (const jinja::Error& error) {
-    throw ChatError(fmt::format("chat template, {}", error.what()));
+    throw ChatError(fmt::format("chat template, {}", cut(error.what(), kMostRepeated)));
   }
 }
 

@@ -13,8 +13,6 @@
 namespace recurve {
 namespace {
 
-constexpr size_t kMostShown = 200;  // bytes of what the client has sent
-
 constexpr size_t kLongText = 4096;
 
 // How many values each list and object of a JSON text has, in the order of their beginnings, of the
@@ -104,7 +102,7 @@ class Builder final : public nlohmann::json_sax<ClientJson> {
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
     throw JsonRefused(fmt::format("{} must be JSON in UTF-8, and is not: {}", what_,
-                                  cut(error.what(), kMostShown)));
+                                  cut(error.what(), kMostRepeated)));
   }
 
   ClientJson take() { return std::move(value_); }

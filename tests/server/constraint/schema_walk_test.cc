@@ -193,6 +193,34 @@ TEST(SchemaWalk, ReferencesAreReadOnce) {
             Json::parse(R"({"type":"number","minimum":3,"maximum":9})"));
 }
 
+// No value would follow from it.
+TEST(SchemaWalk, WhatIsItselfWithNothingInBetweenIsRefused) {
+  for (
+      const char* schema :
+      {R"({"anyOf":[{"$ref":"#"}]})", R"({"anyOf":[{"type":"null"},{"$ref":"#"}]})",
+       R"({"oneOf":[{"type":"null"},{"anyOf":[{"type":"string"},{"$ref":"#"}]}]})",
+       R"({"$ref":"#/$defs/a","$defs":{"a":{"anyOf":[{"$ref":"#/$defs/b"},{"type":"null"}]},
+            "b":{"anyOf":[{"type":"string"},{"$ref":"#/$defs/a"}]}}})",
+       R"({"type":"array","items":{"$ref":"#/$defs/a"},"$defs":{"a":{"anyOf":[{"$ref":"#/$defs/a"}]}}})"}) {
+    EXPECT_THAT(refusal_of(schema), HasSubstr("it refers to itself")) << schema;
+  }
+  for (const char* schema :
+       {R"({"anyOf":[{"type":"null"},{"type":"array","items":{"$ref":"#"}}]})",
+        R"({"anyOf":[{"$ref":"#/$defs/a"},{"type":"object","properties":{"a":{"$ref":"#"}}}],
+            "$defs":{"a":{"anyOf":[{"type":"null"},{"type":"array","items":{"$ref":"#/$defs/a"}}]}}})"}) {
+    EXPECT_EQ(refusal_of(schema), "") << schema;
+  }
+  // As long as a schema may be: one after another, and then the first again.
+  Json definitions = Json::object();
+  constexpr int kMany = 3000;
+  for (int i = 0; i < kMany; ++i) {
+    const std::string next = "#/$defs/d" + std::to_string((i + 1) % kMany);
+    definitions["d" + std::to_string(i)] = {{"anyOf", {{{"type", "null"}}, {{"$ref", next}}}}};
+  }
+  EXPECT_THAT(refusal_of(Json{{"$ref", "#/$defs/d0"}, {"$defs", definitions}}.dump()),
+              HasSubstr("it refers to itself"));
+}
+
 TEST(SchemaWalk, WhatDoesNotGoTogetherIsRefused) {
   for (const auto& [schema, named] : std::initializer_list<std::pair<const char*, const char*>>{
            {R"({"type":"string","pattern":"a","minLength":2})", "minLength"},

@@ -194,6 +194,19 @@ TEST(Cut, CharactersStayWhole) {
   EXPECT_EQ(recurve::cut("", 3), "");
 }
 
+TEST(Cut, WhateverTheTextIsTheResultIsOneLineOfUtf8) {
+  EXPECT_EQ(recurve::cut("a\r\n\tb\x1b[0m\x7f", 20), "a   b?[0m?");
+  EXPECT_EQ(recurve::cut("\xc2\x9b\xc2\xa0", 20), "?\xc2\xa0");  // a control, and a space
+  const std::string fffd = "\xef\xbf\xbd";
+  for (const char* wrong : {"\xff", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82"}) {
+    std::string out;
+    for (size_t i = 0; i < std::string(wrong).size(); ++i) out += fffd;
+    EXPECT_EQ(recurve::cut(wrong), out);
+  }
+  EXPECT_EQ(recurve::cut("\xff\xff\xff", 6), fffd + fffd + "...");
+  EXPECT_EQ(recurve::cut("\xf0\x9f\x98\x80", 4), "\xf0\x9f\x98\x80");
+}
+
 TEST_F(OpenAiTest, HeaderAndBodyNameOneSession) {
   start();
   const std::string header = "x-recurve-session: s\r\n";

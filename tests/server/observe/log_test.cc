@@ -70,6 +70,15 @@ TEST(Log, TextValuesCannotPassForAnythingElse) {
   EXPECT_EQ(text({{"v", std::nan("")}, {"w", -INFINITY}}), "event=e v=nan w=-inf");
 }
 
+TEST(Log, ATextHasSoManyBytesAndNoMore) {
+  const std::string plain(1 << 20, 'a'), spaced(1 << 20, ' ');
+  for (const LogFormat format : {LogFormat::kText, LogFormat::kJson}) {
+    for (const std::string& value : {plain, spaced}) {
+      EXPECT_LT(format_event(format, "e", {{"k", value}}).size(), 5000u);
+    }
+  }
+}
+
 TEST(Log, JsonKeepsTypesAndValues) {
   const auto object = json({{"s", "line\nquote\" \\ \x1b caf\xc3\xa9"},
                             {"i", -3},

@@ -274,6 +274,9 @@ TEST(StateForm, OfAnotherModelIsRefusedByWhatDiffers) {
     return sentence;
   };
   EXPECT_THAT(refusal([](auto& h) { h.model = "other"; }), HasSubstr("the model"));
+  const std::string lengthy = refusal([](auto& h) { h.model = std::string(1 << 20, 'm'); });
+  EXPECT_THAT(lengthy, HasSubstr("\"model\" of its header has 1048576 bytes"));
+  EXPECT_LT(lengthy.size(), 100u);
   EXPECT_THAT(refusal([](auto& h) { h.weights = "f32"; }), HasSubstr("weights"));
   EXPECT_THAT(refusal([](auto& h) { h.chunk = 32; }), HasSubstr("every 64"));
   EXPECT_THAT(refusal([](auto& h) { h.layout.arrays[0].shape = {1}; }), HasSubstr("arrays"));
