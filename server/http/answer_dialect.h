@@ -1,10 +1,12 @@
 #pragma once
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "server/request/events.h"
+#include "server/request/gathered_answer.h"
 #include "server/request/refusal.h"
 #include "server/request/text_request.h"
 #include "server/text/work_limits.h"
@@ -29,8 +31,10 @@ class AnswerDialect {
 
   // Once the body has been read: whether events are sent as they come.
   virtual bool streams() const = 0;
-  // Whether it has the whole answer in memory at the end.
-  virtual bool gathers() const { return !streams(); }
+  // What it has in memory at the end; nothing where all goes out as it comes.
+  virtual std::optional<GatheredForm> gathers() const {
+    return streams() ? std::nullopt : std::optional(kGatheredChoices);
+  }
   // What has come of request `index`. Of a stream, what is to be sent for it.
   virtual std::string take(size_t index, const AnswerEvent& event) = 0;
   // A stream's last words, where all has come or nothing more will.

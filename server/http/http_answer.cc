@@ -159,8 +159,9 @@ void HttpAnswer::start(Refused refused) {
 }
 
 Refused HttpAnswer::open_parts() {
-  if (dialect_->gathers()) {
-    const Refused refused = hold_gathered(serving_, request_.caller, asked_, &gathered_share_);
+  if (const auto form = dialect_->gathers()) {
+    const Refused refused =
+        hold_gathered(serving_, request_.caller, asked_, *form, &gathered_share_);
     if (refused) return refused;
   }
   size_t parts = 0;

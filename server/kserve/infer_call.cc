@@ -108,7 +108,9 @@ void InferCall::begin() {
   const auto self = shared_from_this();
   message_share_ = {};
   if (!early_ && !request_.form.stream) {
-    early_ = hold_gathered(context_.serving, request_.asked.caller, {&request_.asked, 1},
+    GatheredForm form = kGatheredTensors;
+    form.repeated = static_cast<int64_t>(request_.form.prefix.size() * request_.form.choices);
+    early_ = hold_gathered(context_.serving, request_.asked.caller, {&request_.asked, 1}, form,
                            &gathered_share_);
   }
   std::lock_guard lock(mutex_);

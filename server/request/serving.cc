@@ -45,6 +45,7 @@ void Serving::serve(std::shared_ptr<const Tokenizer> tokenizer, ServingInfo serv
   rules.chat = std::move(chat);
   rules.tokenizer = std::move(tokenizer);
   rules.tools = tool_rules_of(rules);
+  rules.longest = longest_tokens(*rules.tokenizer, rules.vocab.usable);
   rules.tokens = info.tokens;
   rules.max_prompt_tokens = options.max_prompt_tokens;
   rules.max_generated_tokens = options.max_generated_tokens;

@@ -22,12 +22,19 @@ inline constexpr int32_t kDefaultMaxTokens = 256;
 inline constexpr size_t kMaxPrefixPoints = 8;  // of a request: each reads a part of the prompt anew
 
 // What requests are checked against. Constant once the model is loaded.
+// The longest tokens that an answer may have.
+struct LongestTokens {
+  int64_t in_json = 0;             // bytes of the longest, as JSON writes it
+  std::vector<int64_t> sums = {};  // [k]: bytes of the k + 1 longest
+};
+
 struct RequestRules {
   std::shared_ptr<const Tokenizer> tokenizer;
   TokenRules tokens;
   SamplingVocab vocab;
   Chat chat;
   ToolRules tools;
+  LongestTokens longest;
   // The control token that the chat template writes behind an answer; empty: none.
   std::optional<int32_t> answer_end;
   int64_t max_prompt_tokens = 0;

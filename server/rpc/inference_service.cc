@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "server/request/gathered_answer.h"
 #include "server/rpc/generate_call.h"
 #include "server/rpc/messages.h"
 #include "server/rpc/requests.h"
@@ -13,16 +14,32 @@
 namespace recurve {
 namespace {
 
-Refused tokenize(const Serving& serving, const grpc::ByteBuffer& request, const WorkLimits& limits,
-                 grpc::ByteBuffer* response) {
+// A text that is to be read, and what has its answer.
+struct TextCall {
+  Serving& serving;
+  const Identity& caller;
+  const grpc::ByteBuffer& request;
+  const WorkLimits& limits;
+  ByteBudget::Share* share;  // of the answer
+  grpc::ByteBuffer* response;
+};
+
+Refused tokenize(const TextCall& call) {
+  Serving& serving = call.serving;
   v1::TokenizeRequest message;
   std::vector<int32_t> ids;
-  if (Refused refused = parse(request, &message)) return refused;
+  if (Refused refused = parse(call.request, &message)) return refused;
   const bool with_bytes = message.with_bytes();
   // Only what is generated from has a limit of tokens.
-  WorkLimits work = limits;
+  WorkLimits work = call.limits;
   if (!message.has_messages()) work.most_tokens = SIZE_MAX;
   if (Refused refused = tokenise(to_text(std::move(message)), serving.rules, work, &ids)) {
+    return refused;
+  }
+  constexpr int64_t kId = 16, kBytes = 128, kCopies = 3;
+  auto bytes = static_cast<int64_t>(ids.size()) * (with_bytes ? kId + kBytes : kId);
+  if (with_bytes) bytes += kCopies * bytes_in_json(ids, *serving.rules.tokenizer);
+  if (Refused refused = hold_answer(serving, call.caller, "text", bytes, call.share)) {
     return refused;
   }
   v1::TokenizeResponse answer;
@@ -32,25 +49,30 @@ Refused tokenize(const Serving& serving, const grpc::ByteBuffer& request, const 
     const std::string_view bytes = serving.rules.tokenizer->token_bytes(id);
     answer.add_token_bytes(bytes.data(), bytes.size());
   }
-  *response = serialise(answer);
+  *call.response = serialise(answer);
   return {};
 }
 
-Refused detokenize(const Serving& serving, const grpc::ByteBuffer& request,
-                   const WorkLimits& limits, grpc::ByteBuffer* response) {
+Refused detokenize(const TextCall& call) {
+  Serving& serving = call.serving;
   v1::DetokenizeRequest message;
-  if (Refused refused = parse(request, &message)) return refused;
+  if (Refused refused = parse(call.request, &message)) return refused;
   const std::vector<int32_t> ids(message.ids().begin(), message.ids().end());
   Refused refused = check_ids("ids", ids, serving.rules);
   if (!refused && !serving.rules.tokenizer->reads_text()) {
     refused = invalid("ids", "ids have no text, as this server has no tokenizer");
   }
+  if (!refused) {
+    constexpr int64_t kCopies = 5;
+    const int64_t bytes = kCopies * bytes_in_json(ids, *serving.rules.tokenizer);
+    refused = hold_answer(serving, call.caller, "ids", bytes, call.share);
+  }
   if (refused) return refused;
-  limits.check();
+  call.limits.check();
   v1::DetokenizeResponse answer;
   answer.set_text(decode(*serving.rules.tokenizer, ids,
                          message.continued() ? TextPosition::kContinued : TextPosition::kStart));
-  *response = serialise(answer);
+  *call.response = serialise(answer);
   return {};
 }
 
@@ -78,8 +100,7 @@ Refused abort_request(Serving& serving, const Identity& caller, bool others,
 }
 
 // Texts may be long: on the text executor.
-using TextWork = Refused (*)(const Serving& serving, const grpc::ByteBuffer& request,
-                             const WorkLimits& limits, grpc::ByteBuffer* response);
+using TextWork = Refused (*)(const TextCall& call);
 grpc::ServerUnaryReactor* answer_later(ServiceContext& context, grpc::CallbackServerContext* call,
                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
                                        TextWork work) {
@@ -91,7 +112,8 @@ grpc::ServerUnaryReactor* answer_later(ServiceContext& context, grpc::CallbackSe
     const Clock::time_point arrival = Clock::now();
     unary->try_answer_on_text(static_cast<int64_t>(request->Length()), caller, [=, &context] {
       const Clock::time_point began = Clock::now();
-      const Refused refused = work(context.serving, *request, unary->limits(), response);
+      const Refused refused = work(
+          {context.serving, caller, *request, unary->limits(), unary->answer_share(), response});
       context.serving.metrics.observe_text(seconds_between(arrival, began),
                                            seconds_between(began, Clock::now()));
       return refused;

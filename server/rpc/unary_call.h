@@ -40,6 +40,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Executor::Task 
     if (message_share_ && context_.serving.text.try_post(this, bytes, most, caller.share())) return;
     finish(refuse(EndReason::kManyWaiting));
   }
+  // Memory for the answer, until it has been sent.
+  ByteBudget::Share* answer_share() { return &answer_share_; }
   WorkLimits limits() const { return context_.serving.rules.limits(&unwanted_); }
 
   // By the client, or as the deadline has passed.
@@ -70,7 +72,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private Executor::Task 
   ServiceContext& context_;
   grpc::CallbackServerContext* const call_;
   Answer answer_;
-  ByteBudget::Share message_share_;
+  ByteBudget::Share message_share_, answer_share_;
   std::atomic<bool> unwanted_{false};
 };
 

@@ -31,6 +31,7 @@ class FakeEngine {
     int32_t bos = 256, eos = 257;
     std::chrono::microseconds step{0};  // at least that long
     Script script = {};                 // default: echo the prompt, without BOS
+    int32_t next_likely = 0;            // from one of the likeliest ids to the next
   };
 
   FakeEngine(AdmissionQueue& queue, Options options)
@@ -169,14 +170,16 @@ class FakeEngine {
   }
 
   // Every token has log-probability -1, and itself as the likeliest.
-  static SampledToken sampled(int32_t id, int logprobs) {
+  SampledToken sampled(int32_t id, int logprobs) const {
     SampledToken token{.id = id, .logprob = -1};
-    for (int k = 0; k < logprobs; ++k) token.top.push_back({id, -1.0f - static_cast<float>(k)});
+    for (int k = 0; k < logprobs; ++k) {
+      token.top.push_back({id + k * options_.next_likely, -1.0f - static_cast<float>(k)});
+    }
     return token;
   }
 
-  static void score(TokenStream& stream, std::span<const int32_t> ids,
-                    const SamplingParams& sampling) {
+  void score(TokenStream& stream, std::span<const int32_t> ids,
+             const SamplingParams& sampling) const {
     std::vector<SampledToken> scored;
     for (const int32_t id : ids) scored.push_back(sampled(id, sampling.prompt_logprobs));
     stream.push_prompt(std::move(scored));

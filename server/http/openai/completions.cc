@@ -160,6 +160,17 @@ Refused Completions::read(std::string text, const WorkLimits& limits,
   return {};
 }
 
+// What a prompt is scored as is gathered in a stream too: it goes out with the first event.
+std::optional<GatheredForm> Completions::gathers() const {
+  if (streams() && echoes_.empty()) return std::nullopt;
+  GatheredForm form = kGatheredChoices;
+  form.answer = !streams();
+  for (const Echo& echo : echoes_) {
+    form.repeated += static_cast<int64_t>(echo.text.size()) * form_.choices;
+  }
+  return form;
+}
+
 // The ids that a text is read as are needed here too, so that they are what is asked for.
 Refused Completions::read_echo(const WorkLimits& limits, TextRequest* asked) {
   Echo& echo = echoes_.emplace_back();

@@ -15,6 +15,7 @@ class Completions final : public Choices {
 
   Refused read(std::string text, const WorkLimits& limits,
                std::vector<TextRequest>* asked) override;
+  std::optional<GatheredForm> gathers() const override;
 
  private:
   // What a choice begins with.

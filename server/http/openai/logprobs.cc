@@ -14,10 +14,10 @@ namespace {
 using nlohmann::json;
 
 json one(int32_t id, float logprob, const Tokenizer& tokenizer) {
-  json bytes = json::array();
-  for (const char byte : tokenizer.token_bytes(id)) {
-    bytes.push_back(static_cast<unsigned char>(byte));
-  }
+  const std::string_view text = tokenizer.token_bytes(id);
+  json::array_t bytes;
+  bytes.reserve(text.size());
+  for (const char byte : text) bytes.emplace_back(static_cast<unsigned char>(byte));
   return {
       {"token", name_of(id, tokenizer)}, {"logprob", finite(logprob)}, {"bytes", std::move(bytes)}};
 }

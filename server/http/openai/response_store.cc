@@ -26,20 +26,21 @@ int64_t bytes_of(const std::vector<ChatMessage>& messages) {
 
 }  // namespace
 
-Turn::Turn(std::shared_ptr<const Turn> before, std::vector<ChatMessage> messages,
-           std::shared_ptr<std::atomic<int64_t>> live_bytes)
+Turn::Turn(std::shared_ptr<const Turn> before, std::vector<ChatMessage> messages, LiveBytes live)
     : before_(std::move(before)),
       messages_(std::move(messages)),
-      live_bytes_(std::move(live_bytes)),
+      live_(std::move(live)),
       bytes_(bytes_of(messages_)),
       bytes_of_all_(bytes_ + (before_ == nullptr ? 0 : before_->bytes_of_all_)) {
-  *live_bytes_ += bytes_;
+  *live_.all += bytes_;
+  *live_.owners += bytes_;
 }
 
 // One after another: left to their pointers, each would go within the one behind it, and a long
 // conversation would take all of a thread's stack.
 Turn::~Turn() {
-  *live_bytes_ -= bytes_;
+  *live_.all -= bytes_;
+  *live_.owners -= bytes_;
   std::shared_ptr<const Turn> last = std::move(before_);
   while (last != nullptr && last.use_count() == 1) {
     std::atomic_thread_fence(std::memory_order_acquire);  // what others did before they let it go
@@ -48,9 +49,15 @@ Turn::~Turn() {
   }
 }
 
-std::shared_ptr<const Turn> ResponseStore::make_turn(std::shared_ptr<const Turn> before,
-                                                     std::vector<ChatMessage> messages) const {
-  return std::make_shared<const Turn>(std::move(before), std::move(messages), turn_bytes_);
+std::shared_ptr<const Turn> ResponseStore::make_turn(TenantId owner,
+                                                     std::shared_ptr<const Turn> before,
+                                                     std::vector<ChatMessage> messages) {
+  Turn::LiveBytes live{.all = turn_bytes_};
+  {
+    const std::lock_guard lock(mutex_);
+    live.owners = owners_[owner].turn_bytes;
+  }
+  return std::make_shared<const Turn>(std::move(before), std::move(messages), std::move(live));
 }
 
 int64_t ResponseStore::bytes() const {
@@ -58,20 +65,34 @@ int64_t ResponseStore::bytes() const {
   return bytes_ + *turn_bytes_;
 }
 
-std::vector<ResponseStore::Key> ResponseStore::put(TenantId tenant, StoredResponse response) {
-  Entry entry{.bytes = bytes_of(response), .stored = Clock::now()};
+std::vector<ResponseStore::Key> ResponseStore::put(TenantId tenant, TenantId owner,
+                                                   StoredResponse response) {
+  Entry entry{.bytes = bytes_of(response), .stored = Clock::now(), .owner = owner};
   Key key(tenant, response.id);
   entry.response = std::make_shared<const StoredResponse>(std::move(response));
   std::lock_guard lock(mutex_);
   entry.place = order_.insert(order_.end(), key);
+  Owner& of = owners_[owner];
+  entry.owners_place = of.order.insert(of.order.end(), key);
+  of.bytes += entry.bytes;
   bytes_ += entry.bytes;
   entries_.insert_or_assign(std::move(key), std::move(entry));
   std::vector<Key> gone;
   while (bytes_ + *turn_bytes_ > most_bytes_ && !order_.empty()) {
-    gone.push_back(order_.front());
-    erase(entries_.find(order_.front()));
+    gone.push_back(oldest_of_largest());
+    erase(entries_.find(gone.back()));
   }
   return gone;
+}
+
+// There is one.
+const ResponseStore::Key& ResponseStore::oldest_of_largest() const {
+  const Owner* largest = nullptr;
+  for (const auto& [id, owner] : owners_) {
+    if (owner.order.empty()) continue;
+    if (largest == nullptr || owner.all_bytes() > largest->all_bytes()) largest = &owner;
+  }
+  return largest->order.front();
 }
 
 std::shared_ptr<const StoredResponse> ResponseStore::find(TenantId tenant, const std::string& id,
@@ -108,6 +129,10 @@ std::optional<std::string> ResponseStore::erase_oldest(TenantId tenant, const st
 void ResponseStore::erase(Entries::iterator entry) {
   bytes_ -= entry->second.bytes;
   order_.erase(entry->second.place);
+  const auto owner = owners_.find(entry->second.owner);
+  owner->second.bytes -= entry->second.bytes;
+  owner->second.order.erase(entry->second.owners_place);
+  if (owner->second.order.empty()) owners_.erase(owner);
   entries_.erase(entry);
 }
 

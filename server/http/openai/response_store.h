@@ -20,9 +20,11 @@ namespace recurve {
 // A part of a conversation, behind all that was before it: what was said, and the answer.
 class Turn {
  public:
-  // live_bytes: of all turns that there are.
-  Turn(std::shared_ptr<const Turn> before, std::vector<ChatMessage> messages,
-       std::shared_ptr<std::atomic<int64_t>> live_bytes);
+  // Of all turns that there are, and of those of their owner.
+  struct LiveBytes {
+    std::shared_ptr<std::atomic<int64_t>> all, owners;
+  };
+  Turn(std::shared_ptr<const Turn> before, std::vector<ChatMessage> messages, LiveBytes live);
   ~Turn();  // however many are before it, and go with it
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
@@ -34,7 +36,7 @@ class Turn {
  private:
   mutable std::shared_ptr<const Turn> before_;  // taken from it by the last owner
   const std::vector<ChatMessage> messages_;
-  const std::shared_ptr<std::atomic<int64_t>> live_bytes_;
+  const LiveBytes live_;
   const int64_t bytes_, bytes_of_all_;
 };
 
@@ -48,9 +50,10 @@ struct StoredResponse {
   std::string definition = {};
 };
 
-// The responses of all tenants, each of which sees its own. Bounded by bytes, of which the oldest
-// ones go first, and by age. A turn counts as long as a response that follows it is there. Any
-// thread.
+// The responses of all tenants, each of which sees its own. Bounded by age, and by bytes: where
+// they are too many, the oldest goes of the owner that has the most, so that nobody who has less
+// than an equal share loses any for another. An owner is a tenant or, where there are no keys, an
+// address. A turn counts as long as a response that follows it is there. Any thread.
 class ResponseStore {
  public:
   explicit ResponseStore(int64_t most_bytes) : most_bytes_(most_bytes) {}
@@ -59,11 +62,11 @@ class ResponseStore {
 
   // The turns of one conversation may take half of all.
   int64_t most_bytes_of_turns() const { return most_bytes_ / 2; }
-  std::shared_ptr<const Turn> make_turn(std::shared_ptr<const Turn> before,
-                                        std::vector<ChatMessage> messages) const;
+  std::shared_ptr<const Turn> make_turn(TenantId owner, std::shared_ptr<const Turn> before,
+                                        std::vector<ChatMessage> messages);
 
-  // Keeps it. Returns those that had to go for it; it is among them where it is too large itself.
-  std::vector<Key> put(TenantId tenant, StoredResponse response);
+  // Stores it. Returns those that had to go for it; it is among them where it is too large itself.
+  std::vector<Key> put(TenantId tenant, TenantId owner, StoredResponse response);
   // Null where there is none, or none younger than `most_age` seconds; 0: however old.
   std::shared_ptr<const StoredResponse> find(TenantId tenant, const std::string& id,
                                              double most_age);
@@ -79,18 +82,27 @@ class ResponseStore {
     std::shared_ptr<const StoredResponse> response;
     int64_t bytes = 0;
     Clock::time_point stored;
-    std::list<Key>::iterator place;
+    TenantId owner = 0;
+    std::list<Key>::iterator place, owners_place;
   };
   using Entries = std::map<Key, Entry>;
+  struct Owner {
+    std::list<Key> order = {};  // oldest first
+    int64_t bytes = 0;          // of its responses
+    std::shared_ptr<std::atomic<int64_t>> turn_bytes = std::make_shared<std::atomic<int64_t>>(0);
+    int64_t all_bytes() const { return bytes + *turn_bytes; }
+  };
 
   void erase(Entries::iterator entry);
+  const Key& oldest_of_largest() const;
 
   const int64_t most_bytes_;
   const std::shared_ptr<std::atomic<int64_t>> turn_bytes_ =
       std::make_shared<std::atomic<int64_t>>(0);
   mutable std::mutex mutex_;
   Entries entries_;
-  std::list<Key> order_;  // oldest first
+  std::list<Key> order_;              // oldest first
+  std::map<TenantId, Owner> owners_;  // that have responses, or are about to
   int64_t bytes_ = 0;
 };
 

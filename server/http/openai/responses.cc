@@ -342,10 +342,11 @@ void Responses::keep() {
     answer.fields_json = dump(ClientJson{{"tool_calls", calls}});
   }
   kept_ = true;
-  auto turn =
-      store_.make_turn(previous_ != nullptr ? previous_->turn : nullptr, std::move(messages));
+  const TenantId owner = group_of(caller_.share());
+  auto turn = store_.make_turn(owner, previous_ != nullptr ? previous_->turn : nullptr,
+                               std::move(messages));
   const auto gone = store_.put(
-      caller_.tenant,
+      caller_.tenant, owner,
       {.id = id_, .object = object(), .turn = std::move(turn), .definition = definition_});
   for (const auto& [tenant, id] : gone) close_kept(serving_, tenant, id);
 }

@@ -32,7 +32,10 @@ class Responses final : public AnswerDialect {
                std::vector<TextRequest>* asked) override;
   void prepare(std::vector<TextRequest>* asked, std::function<void(Refused)> go) override;
   bool streams() const override { return form_.stream; }
-  bool gathers() const override { return true; }  // the last event has all of it
+  // The last event has all of it.
+  std::optional<GatheredForm> gathers() const override {
+    return streams() ? kGatheredEvents : kGatheredResponse;
+  }
   std::string take(size_t index, const AnswerEvent& event) override;
   std::string stream_end() override { return {}; }
   std::string broken(const Refusal& refusal) override;

@@ -198,7 +198,7 @@ TEST(SchemaWalk, WhatIsItselfWithNothingInBetweenIsRefused) {
   for (
       const char* schema :
       {R"({"anyOf":[{"$ref":"#"}]})", R"({"anyOf":[{"type":"null"},{"$ref":"#"}]})",
-       R"({"oneOf":[{"type":"null"},{"anyOf":[{"type":"string"},{"$ref":"#"}]}]})",
+       R"({"anyOf":[{"type":"null"},{"anyOf":[{"type":"string"},{"$ref":"#"}]}]})",
        R"({"$ref":"#/$defs/a","$defs":{"a":{"anyOf":[{"$ref":"#/$defs/b"},{"type":"null"}]},
             "b":{"anyOf":[{"type":"string"},{"$ref":"#/$defs/a"}]}}})",
        R"({"type":"array","items":{"$ref":"#/$defs/a"},"$defs":{"a":{"anyOf":[{"$ref":"#/$defs/a"}]}}})"}) {

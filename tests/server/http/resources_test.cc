@@ -84,7 +84,7 @@ TEST_F(ResourcesTest, OfSeveralPromptsOneThatIsRefusedEndsAll) {
            return FakeEngine::Play{{std::vector<int32_t>(1'000'000, 'a')}};
          }});
   const auto got =
-      post("/v1/completions", {{"prompt", {"a", "b", "much longer"}}, {"max_tokens", 1'000'000}});
+      post("/v1/completions", {{"prompt", {"a", "b", "much longer"}}, {"max_tokens", 100'000}});
   EXPECT_EQ(got.status, 429);
   EXPECT_THAT(got.head, HasSubstr("retry-after-ms: 2000"));
   EXPECT_TRUE(serving_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
@@ -96,7 +96,7 @@ TEST_F(ResourcesTest, AClientThatLeavesEndsAllItsPrompts) {
            return FakeEngine::Play{{std::vector<int32_t>(1'000'000, 'a')}};
          }});
   HttpClient client(server_->port());
-  client.post("/v1/completions", {{"prompt", {"a", "b", "c"}}, {"max_tokens", 1'000'000}});
+  client.post("/v1/completions", {{"prompt", {"a", "b", "c"}}, {"max_tokens", 100'000}});
   while (engine_->running() < 3) std::this_thread::yield();
   client.leave();
   EXPECT_TRUE(serving_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
@@ -329,7 +329,7 @@ TEST_F(ResourcesTest, AResponseThatIsGivenUpIsNotKept) {
   engine_->answer_sessions(session("s"));
   HttpClient client(server_->port());
   json body = response("hi");
-  body.update({{"stream", true}, {"max_output_tokens", 1'000'000}});
+  body.update({{"stream", true}, {"max_output_tokens", 100'000}});
   client.post("/v1/responses", body);
   client.read_to("response.output_text.delta");
   client.leave();
