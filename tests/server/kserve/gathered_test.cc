@@ -172,4 +172,30 @@ TEST_F(GatheredTest, TextsOfOneMessage) {
   EXPECT_TRUE(all_given_back());
 }
 
+class InferStreamTest : public GatheredTest {};
+
+TEST_F(InferStreamTest, IsNotReadWhileItHasManyRequests) {
+  engine_->hold(true);
+  constexpr int kSent = 300, kMost = 128;
+  grpc::ClientContext context;
+  const auto stream = infer_->ModelStreamInfer(&context);
+  std::thread writer([&] {
+    for (int r = 0; r < kSent; ++r) stream->Write(request(1, 1, 0));
+    stream->WritesDone();
+  });
+  EXPECT_TRUE(eventually([&] { return serving_->under_way() == kMost; }));
+  // What it has read meanwhile, it would have begun before this one.
+  grpc::ClientContext other;
+  v1::TokenizeResponse ids;
+  EXPECT_TRUE(inference_->Tokenize(&other, v1::TokenizeRequest(), &ids).ok());
+  EXPECT_EQ(serving_->under_way(), kMost);
+  engine_->hold(false);
+  int answered = 0;
+  inference::ModelStreamInferResponse response;
+  while (stream->Read(&response)) ++answered;
+  writer.join();
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(answered, kSent);
+}
+
 }  // namespace recurve::kserve_gathered_test
