@@ -1,4 +1,5 @@
-// What a client may nest: as deep as is allowed, and one deeper, on a thread with a small stack.
+// What a client may nest: as deep as is allowed, and one deeper, on a quarter of the stack that the
+// threads have which compile: frames are large where nothing is optimised.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,6 +16,8 @@
 
 namespace recurve::recursion_test {
 namespace {
+
+constexpr size_t kStack = 2 << 20;
 
 std::string nested(int levels, const std::string& open, const std::string& core,
                    const std::string& close) {
@@ -73,7 +76,7 @@ void walk(const ConstraintText& text) {
 TEST(RecursionOfWalks, TheDeepestIsReadOnASmallStack) {
   for (const Nested& one : kNested) {
     const ConstraintText text{one.form, one.text(one.most)};
-    on_small_stack([&] { EXPECT_EQ(refusal_of([&] { walk(text); }), "") << one.name; });
+    on_small_stack([&] { EXPECT_EQ(refusal_of([&] { walk(text); }), "") << one.name; }, kStack);
   }
 }
 
@@ -81,15 +84,17 @@ TEST(RecursionOfWalks, OneDeeperAndMuchDeeperAreRefused) {
   for (const Nested& one : kNested) {
     for (const int levels : {one.most + 1, 10'000}) {
       const ConstraintText text{one.form, one.text(levels)};
-      on_small_stack([&] {
-        EXPECT_THAT(refusal_of([&] { walk(text); }), ::testing::ContainsRegex("nest|at most"))
-            << one.name << " " << levels;
-      });
+      on_small_stack(
+          [&] {
+            EXPECT_THAT(refusal_of([&] { walk(text); }), ::testing::ContainsRegex("nest|at most"))
+                << one.name << " " << levels;
+          },
+          kStack);
     }
   }
 }
 
-// Of the library's own recursion, a quarter of the stack that its threads have.
+// What the library's own recursion takes.
 class RecursionOfLibrary : public testing::WithConstraintLibrary {};
 
 TEST_F(RecursionOfLibrary, TheDeepestCompiles) {
@@ -99,7 +104,7 @@ TEST_F(RecursionOfLibrary, TheDeepestCompiles) {
     const auto compile = [&] {
       EXPECT_EQ(refusal_of([&] { library().compile(text, {.most_seconds = 60}); }), "") << one.name;
     };
-    on_small_stack(compile, 2 << 20);
+    on_small_stack(compile, kStack);
   }
 }
 
@@ -107,7 +112,7 @@ TEST_F(RecursionOfLibrary, TheDeepestCompiles) {
 TEST(RecursionOfWalks, AnySchemaOfTheDeepestJson) {
   const auto schema = [](const char* open, const char* close, int levels) {
     const std::string text = nested(levels, open, "{}", close);
-    on_small_stack([&] { refusal_of([&] { enforceable_schema(text); }); });
+    on_small_stack([&] { refusal_of([&] { enforceable_schema(text); }); }, kStack);
   };
   for (const int levels : {60, 63, 64, 65, 84, 85, 127, 128, 255, 256, 257, 100'000}) {
     schema(R"({"not":)", "}", levels);
@@ -122,7 +127,7 @@ TEST(RecursionOfWalks, AnySchemaOfTheDeepestJson) {
     const std::string tags =
         R"({"triggers":["<a"],"structures":[{"begin":"<a>","end":"","schema":)" +
         nested(levels, R"({"items":)", "{}", "}") + "}]}";
-    on_small_stack([&] { refusal_of([&] { enforceable_tags(tags); }); });
+    on_small_stack([&] { refusal_of([&] { enforceable_tags(tags); }); }, kStack);
   }
 }
 

@@ -15,10 +15,11 @@ class GatheredTest : public RpcFixture {
  protected:
   void SetUp() override {
     services_ = {kserve_service()};
-    start({.step = std::chrono::microseconds(100), .script = [](const Request&) {
-             return FakeEngine::Play{
-                 std::vector<std::vector<int32_t>>(8, std::vector<int32_t>(1'000'000, 'a'))};
-           }});
+    const auto script = [](const Request&) {
+      return FakeEngine::Play{
+          std::vector<std::vector<int32_t>>(8, std::vector<int32_t>(1'000'000, 'a'))};
+    };
+    start({.step = std::chrono::microseconds(100), .script = script}, {}, /*max_queue=*/1000);
     infer_ = inference::GRPCInferenceService::NewStub(channel_);
   }
 

@@ -269,7 +269,7 @@ TEST(StateForm, NoTextOfAHeaderIsRepeatedAtLength) {
   lengthy.model = std::string(1 << 20, 'm');
   const std::string state = written(lengthy, random_bytes(header().layout.bytes(), 5));
   const auto [kind, sentence] = error_of(state, header());
-  EXPECT_EQ(kind, Kind::kDamaged);
+  EXPECT_EQ(kind, EndReason::kStateLost);
   EXPECT_THAT(sentence, HasSubstr("\"model\" of its header has 1048576 bytes"));
   EXPECT_LT(sentence.size(), 150u);
 }
