@@ -114,7 +114,7 @@ TEST(RecursionOfWalks, AnySchemaOfTheDeepestJson) {
     const std::string text = nested(levels, open, "{}", close);
     on_small_stack([&] { refusal_of([&] { enforceable_schema(text); }); }, kStack);
   };
-  for (const int levels : {60, 63, 64, 65, 84, 85, 127, 128, 255, 256, 257, 100'000}) {
+  for (const int levels : {64, 256, 10'000}) {
     schema(R"({"not":)", "}", levels);
     schema(R"({"allOf":[)", "]}", levels);
     schema(R"({"oneOf":[{"type":"null"},)", "]}", levels);
