@@ -1,8 +1,11 @@
-"""Makes the modules of the protocol's messages when the package is built.
+"""Generates modules when the package is built: the protocol's messages, and the client that blocks.
 
 grpcio-tools reads the .proto files and writes the types (.pyi). The modules themselves are written
 here, from the descriptors: what protoc would write can be imported only with some versions of the
 protobuf package, and this only calls what every version has.
+
+recurve._sync is recurve._async without waiting. What differs by more is written twice:
+_calls_sync.py and _calls_async.py, _scoring_sync.py and _scoring_async.py.
 """
 
 import pathlib
@@ -28,8 +31,32 @@ for _name, _enum in DESCRIPTOR.enum_types_by_name.items():
     globals().update((_value.name, _value.number) for _value in _enum.values)
 '''
 
+# Patterns and what replaces them, one after the other, in the sources of recurve._async.
+WITHOUT_WAITING = [
+    (r"\n+ +Await[^\n]*(?=\n)", ""),  # a paragraph of a docstring
+    (r"from recurve\._opening import Opening\n", ""),
+    (r"\breturn Opening\((\w+)\)", r"return \1()"),
+    (r"\bOpening\b", "Session"),
+    (r"\bCoroutine\[Any, Any, (\w+)\]", r"\1"),
+    (r"\bawait asyncio\.sleep\b", "time.sleep"),
+    (r"\bimport asyncio\b", "import time"),
+    (r"\bgrpc\.aio\.AioRpcError\b", "grpc.RpcError"),
+    (r"\bgrpc\.aio\b", "grpc"),
+    (r"\ban `async ", "a `"),
+    (r"\basync (?=def|for|with)", ""),
+    (r"\bawait ", ""),
+    (r"\b__a(?=(iter|next|enter|exit)__)", "__"),
+    (r"\b(Stop)?Async(?=(Client|Session|Stream|Iterator|Iteration)\b)", r"\1"),
+    (r"\b(_|_calls_|_scoring_)async\b", r"\1sync"),
+    (
+        r"To be made and used within one event loop, by any number of its tasks\. Calls that fail",
+        "Calls may run in several threads at once. Those that fail",
+    ),
+    (r"Ends the request;", "Ends the request, from any thread;"),
+]
 
-class MessageModules(BuildHookInterface):  # type: ignore[misc]
+
+class GeneratedModules(BuildHookInterface):  # type: ignore[misc]
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
@@ -38,15 +65,19 @@ class MessageModules(BuildHookInterface):  # type: ignore[misc]
             build_data["force_include"][str(protos / "recurve")] = "proto/recurve"
             return
         if version == "editable":  # imported from where it lies
-            generate(protos, pathlib.Path(self.root, "src"))
+            self._generate(protos, pathlib.Path(self.root, "src"))
             return
         self._made = pathlib.Path(tempfile.mkdtemp())
-        generate(protos, self._made)
+        self._generate(protos, self._made)
         build_data["force_include"][str(self._made / "recurve")] = "recurve"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if hasattr(self, "_made"):
             shutil.rmtree(self._made)
+
+    def _generate(self, protos: pathlib.Path, out: pathlib.Path) -> None:
+        generate_messages(protos, out)
+        generate_sync(pathlib.Path(self.root, "src/recurve/_async"), out / "recurve/_sync")
 
     def _protos(self) -> pathlib.Path:
         """The folder of recurve/v1/*.proto: in a source package, or in the repository."""
@@ -60,7 +91,7 @@ class MessageModules(BuildHookInterface):  # type: ignore[misc]
         )
 
 
-def generate(protos: pathlib.Path, out: pathlib.Path) -> None:
+def generate_messages(protos: pathlib.Path, out: pathlib.Path) -> None:
     """Writes recurve/v1/*_pb2.py and their .pyi under `out`."""
     from google.protobuf import descriptor_pb2
     from grpc_tools import protoc
@@ -94,3 +125,16 @@ def generate(protos: pathlib.Path, out: pathlib.Path) -> None:
         )
     descriptors.unlink()
     (package / "__init__.py").write_text('"""The messages of the protocol, version 1."""\n')
+
+
+def generate_sync(sources: pathlib.Path, out: pathlib.Path) -> None:
+    """Writes the client that blocks to `out`. Fails if a replacement is not needed any more."""
+    texts = {path.name: path.read_text() for path in sources.glob("*.py")}
+    for pattern, replacement in WITHOUT_WAITING:
+        replaced = {name: re.subn(pattern, replacement, text) for name, text in texts.items()}
+        if not any(count for _, count in replaced.values()):
+            raise RuntimeError(f"nothing in {sources} matches {pattern}")
+        texts = {name: text for name, (text, _) in replaced.items()}
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (out / name).write_text(text)

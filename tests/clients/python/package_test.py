@@ -2,6 +2,8 @@
 
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -46,7 +48,7 @@ def test_the_source_package_carries_the_protos_and_nothing_generated(built):
         "examples/chat.py",
         "hatch_build.py",
     } <= names
-    assert not [name for name in names if "_pb2" in name]
+    assert not [name for name in names if "_pb2" in name or "_sync/" in name]
 
 
 def test_the_wheel_is_pure_and_whole(built):
@@ -60,6 +62,30 @@ def test_the_wheel_is_pure_and_whole(built):
     } <= names
     sources = CLIENT / "src/recurve"
     assert {f"recurve/{path.relative_to(sources)}" for path in sources.rglob("*.py")} <= names
+
+
+def test_the_blocking_client_is_the_asynchronous_one_without_waiting(built):
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        found = {name: wheel.read(name).decode() for name in wheel.namelist()}
+    names = [path.name for path in (CLIENT / "src/recurve/_async").glob("*.py")]
+    made = {name.rpartition("/")[2] for name in found if "/_sync/" in name}
+    assert made == set(names)
+    for name in set(names) - {"__init__.py"}:
+        text = found[f"recurve/_sync/{name}"]
+        compile(text, name, "exec")
+        assert not re.findall("async|await|asyncio|Opening", text, re.IGNORECASE), name
+
+
+def test_a_replacement_that_nothing_needs_fails_the_build(tmp_path):
+    folder = tmp_path / "client"
+    shutil.copytree(CLIENT, folder, ignore=shutil.ignore_patterns("dist", "v1", "_sync"))
+    shutil.copytree(ROOT / "proto/recurve", folder / "proto/recurve")
+    hook = folder / "hatch_build.py"
+    begin = "WITHOUT_WAITING = ["
+    hook.write_text(hook.read_text().replace(begin, begin + '("unmatched", ""),'))
+    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", folder]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode != 0 and "matches unmatched" in done.stdout + done.stderr
 
 
 # As new as they come, and as old as the package says it can be used with.

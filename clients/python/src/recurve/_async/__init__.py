@@ -1,1 +1,1 @@
-"""The client whose calls are awaited; file by file as in recurve._sync."""
+"""One of the two clients: the build generates recurve._sync from recurve._async."""

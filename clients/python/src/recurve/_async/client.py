@@ -1,9 +1,9 @@
-"""The client whose calls are awaited."""
+"""The client."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -13,16 +13,18 @@ from google.protobuf.wrappers_pb2 import StringValue
 from recurve import _answers as answers
 from recurve import _rpcs as rpcs
 from recurve._answers import begins
-from recurve._async.connection import Connection, RepeatedCall
+from recurve._async.connection import Connection
 from recurve._async.generates import Generates
-from recurve._async.scoring import Scorer
-from recurve._async.session import Opening, open_session
+from recurve._async.session import AsyncSession, open_session
 from recurve._async.stream import AsyncStream
+from recurve._calls_async import RepeatedCall
 from recurve._channel import Tls, with_key
 from recurve._errors import MAY_COME, UnavailableError, UnreachableError
 from recurve._info import Load, ModelInfo, ServerInfo, SessionInfo
-from recurve._requests import ScoreText, tokenize_request
+from recurve._opening import Opening
+from recurve._requests import tokenize_request
 from recurve._retry import Attempts, Retry
+from recurve._scoring_async import Scorer, Text
 from recurve._types import Health, Messages, Score, ScoreOptions, Tokens
 from recurve.v1 import control_pb2 as control
 from recurve.v1 import inference_pb2 as v1
@@ -57,7 +59,7 @@ class AsyncClient(Generates):
     ) -> None:
         shown = with_key(tuple(metadata), key)
         self._connection = Connection(address, retry, shown, tls)
-        self._scorer = Scorer(address, retry, shown, tls)
+        self._scorer = Scorer(self._connection)
 
     @property
     def address(self) -> str:
@@ -77,8 +79,9 @@ class AsyncClient(Generates):
         create: bool = True,
         timeout: float | None = None,
     ) -> Opening:
-        """Opens or continues the session of that name: to be awaited, or
-        entered with `async with`.
+        """Opens or continues the session of that name.
+
+        Await it, or enter it with `async with`.
 
         name: 1 to 128 of the characters [A-Za-z0-9._-]. None: a new session under a name that the
             client makes up; leaving an `async with` block closes it.
@@ -90,9 +93,11 @@ class AsyncClient(Generates):
 
         Raises ResourceExhaustedError where slots and host memory are full.
         """
-        return Opening(
-            lambda: open_session(self._connection, name, ttl, durability, create, timeout)
-        )
+
+        async def opened() -> AsyncSession:
+            return await open_session(self._connection, name, ttl, durability, create, timeout)
+
+        return Opening(opened)
 
     async def list_sessions(
         self, prefix: str = "", *, timeout: float | None = None
@@ -108,15 +113,13 @@ class AsyncClient(Generates):
             if not request.page_token:
                 return found
 
-    async def score(
-        self,
-        text: ScoreText | AsyncIterator[str | bytes],
-        **options: Unpack[ScoreOptions],
-    ) -> Score:
+    async def score(self, text: Text, **options: Unpack[ScoreOptions]) -> Score:
         """How likely the model finds a text of any length, or token ids.
 
-        A text may come from an iterator, as it is read from a file, in a thread, or from an
-        asynchronous one: then it is never repeated.
+        A text may come from an iterator, as it is read from a file: then it is never repeated.
+
+        Await it: such an iterator is read in a thread, and an asynchronous one in the event loop.
+
         Bytes are UTF-8. The sum does not depend on the division of the text. ScoreOptions lists what
         else may be given. Raises what `generate` raises, and what the iterator raises.
         """

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Generic, Protocol, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, cast
 
-import grpc
 import grpc.aio
 
+from recurve._calls_async import Responses
 from recurve._channel import Metadata, Tls, channel_options, check_address, metadata_for
 from recurve._errors import RecurveError, error_of
 from recurve._retry import Attempts, Retry
 from recurve._rpcs import Q, R, Rpc
-
-M = TypeVar("M", covariant=True)
 
 
 class Connection:
     def __init__(self, address: str, retry: Retry, metadata: Metadata, tls: Tls | None) -> None:
         self.address: str = check_address(address)
         self.retry = retry
-        self._metadata = metadata
-        tls = tls or Tls.from_environment()
+        self.own_metadata = metadata
+        self.tls: Tls | None = tls or Tls.from_environment()
         options = channel_options(address)
-        self._channel = (
+        self.channel: grpc.aio.Channel = (
             grpc.aio.insecure_channel(address, options)
-            if tls is None
-            else grpc.aio.secure_channel(address, tls.credentials(), options)
+            if self.tls is None
+            else grpc.aio.secure_channel(address, self.tls.credentials(), options)
         )
 
     async def close(self) -> None:
-        await self._channel.close()
+        await self.channel.close()
 
     async def unary(
         self,
@@ -42,8 +40,8 @@ class Connection:
         timeout: float | None = None,
         busy_until: float = 0.0,
     ) -> R:
-        call = self._channel.unary_unary(
-            rpc.path, rpc.request.SerializeToString, _parser(rpc.response)
+        call = self.channel.unary_unary(
+            rpc.path, rpc.request.SerializeToString, parser(rpc.response)
         )
         attempts = Attempts(self.retry, timeout, rpc.repeatable, busy_until)
         while True:
@@ -59,8 +57,8 @@ class Connection:
         self, rpc: Rpc[Q, R], request: Q, session: str = "", wait_for_ready: bool = False
     ) -> Callable[[float | None], Responses[R]]:
         """Begins the call, with a timeout in seconds."""
-        call = self._channel.unary_stream(
-            rpc.path, rpc.request.SerializeToString, _parser(rpc.response)
+        call = self.channel.unary_stream(
+            rpc.path, rpc.request.SerializeToString, parser(rpc.response)
         )
         return lambda timeout: call(
             request,
@@ -70,82 +68,11 @@ class Connection:
         )
 
     def metadata(self, session: str) -> Metadata:
-        return self._metadata + metadata_for(session)
+        return self.own_metadata + metadata_for(session)
 
     def error_of(self, failure: grpc.aio.AioRpcError) -> RecurveError:
         return error_of(failure, self.address)
 
 
-class Responses(Protocol[M]):
-    """The messages of a running call."""
-
-    def __aiter__(self) -> AsyncIterator[M]: ...
-
-    async def read(self) -> Any:
-        """A message, or grpc.aio.EOF."""
-
-    def cancel(self) -> object: ...
-
-
-class RepeatedCall(Generic[R]):
-    """The messages of a streamed call, which is begun again as long as nothing has come of it, or
-    only messages for which `begins` is false. After `cancel` the iteration ends."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        begin: Callable[[float | None], Responses[R]],
-        attempts: Attempts,
-        begins: Callable[[R], bool] = lambda _: True,
-    ) -> None:
-        self._connection = connection
-        self._begin = begin
-        self._attempts = attempts
-        self._begins = begins
-        self._begun = False
-        self._cancelled = asyncio.Event()
-        self._call = begin(attempts.time_left())
-
-    @property
-    def cancelled(self) -> bool:
-        return self._cancelled.is_set()
-
-    def cancel(self) -> None:
-        self._cancelled.set()
-        self._call.cancel()
-
-    def __aiter__(self) -> AsyncIterator[R]:
-        return self
-
-    async def __anext__(self) -> R:
-        while not self.cancelled:
-            try:
-                message = await self._call.read()
-                if message is grpc.aio.EOF:
-                    break
-                self._begun = self._begun or self._begins(message)
-                return cast(R, message)
-            except grpc.aio.AioRpcError as failure:
-                error = self._connection.error_of(failure)
-            except asyncio.CancelledError:
-                if self.cancelled:  # the call, and not the task that reads it
-                    break
-                raise
-            if self.cancelled:
-                break
-            if self._begun:
-                raise self._attempts.told(error)
-            if not await self._cancelled_within(self._attempts.wait_after(error)):
-                self._call = self._begin(self._attempts.time_left())
-        raise StopAsyncIteration
-
-    async def _cancelled_within(self, seconds: float) -> bool:
-        try:
-            await asyncio.wait_for(self._cancelled.wait(), seconds)
-        except asyncio.TimeoutError:  # another than TimeoutError in Python 3.10
-            return False
-        return True
-
-
-def _parser(response: type[R]) -> Callable[[bytes], R]:
+def parser(response: type[R]) -> Callable[[bytes], R]:
     return cast("Callable[[bytes], R]", cast(Any, response).FromString)

@@ -42,12 +42,12 @@ class Generates(ABC):
     def generate(
         self, prompt: Prompt = "", *, stream: bool = False, **options: Unpack[GenerateOptions]
     ) -> Coroutine[Any, Any, Generation] | AsyncStream:
-        """The answer to a text or to token ids, to be awaited; GenerateOptions lists what else may
-        be given.
+        """The answer to a text or to token ids; GenerateOptions lists what else may be given.
 
-        stream=True: as it comes, to be iterated over and not awaited, the same as `stream`. A
-        session goes on from its state; there the prompt may be left out where the last answer was
-        cut.
+        Await it, but not a stream.
+
+        stream=True: streamed, the same as `stream`. A session continues from its state; there the
+        prompt may be omitted to continue a cut answer.
 
         Raises InvalidArgumentError for what the server refuses, NotFoundError for an unknown
         session, FailedPreconditionError for one that serves another request, AlreadyExistsError for
@@ -75,8 +75,9 @@ class Generates(ABC):
     def chat(
         self, messages: Messages, *, stream: bool = False, **options: Unpack[ChatOptions]
     ) -> Coroutine[Any, Any, Generation] | AsyncStream:
-        """The answer to a conversation, which the model's chat template writes; to be awaited, or
-        streamed as with `generate`.
+        """The answer to a conversation, which the model's chat template writes.
+
+        Await it, but not a stream.
 
         A session that has absorbed something is sent the new messages only. Raises what `generate`
         raises; InvalidArgumentError too where the model has no template, or that refuses the

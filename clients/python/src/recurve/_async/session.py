@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any
 
 from recurve import _answers as answers
 from recurve import _rpcs as rpcs
-from recurve._async.connection import Connection, RepeatedCall
+from recurve._async.connection import Connection
 from recurve._async.generates import Generates
 from recurve._async.stream import AsyncStream
+from recurve._calls_async import RepeatedCall
 from recurve._errors import AlreadyExistsError, NotFoundError
 from recurve._info import SessionInfo
+from recurve._opening import Opening
 from recurve._requests import durability_of
 from recurve._retry import Attempts
 from recurve._rpcs import Q, R, Rpc
@@ -47,15 +47,16 @@ class AsyncSession(Generates):
     def fork(
         self, name: str | None = None, *, ttl: float | None = None, timeout: float | None = None
     ) -> Opening:
-        """A new session with the same state, to be awaited or entered with `async with`; marks stay
-        with this one.
+        """A new session with the same state; marks stay with this one.
+
+        Await it, or enter it with `async with`.
 
         ttl: seconds of idleness after which it is closed, [0, 1e9]; 0: never. Default: that of the
             server.
         Raises AlreadyExistsError for a name in use, ResourceExhaustedError where memory is full.
         """
 
-        async def open() -> AsyncSession:
+        async def opened() -> AsyncSession:
             state: SessionState[AsyncStream] = SessionState(name)
             request = sessions.ForkSessionRequest(
                 name=self.name, new_name=state.name, ttl_seconds=ttl
@@ -63,7 +64,7 @@ class AsyncSession(Generates):
             await self._unary(rpcs.FORK, request, timeout)
             return AsyncSession(self._connection, state)
 
-        return Opening(open)
+        return Opening(opened)
 
     async def mark(self, name: str, *, timeout: float | None = None) -> SessionInfo:
         """Remembers the state under a name; a mark of that name moves.
@@ -146,28 +147,6 @@ class AsyncSession(Generates):
             self._end_streams()
         else:
             await self.close()
-
-
-class Opening:
-    """A session to be: awaited it is opened, and with `async with` left as sessions are."""
-
-    def __init__(self, open: Callable[[], Coroutine[Any, Any, AsyncSession]]) -> None:
-        self._open = open
-
-    def __await__(self) -> Generator[Any, None, AsyncSession]:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> AsyncSession:
-        self._session = await self._open()
-        return self._session
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._session.__aexit__(kind, error, trace)
 
 
 async def open_session(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
 from recurve._answers import Answer
-from recurve._async.connection import RepeatedCall
+from recurve._calls_async import RepeatedCall
 from recurve._errors import SERVER_UNTOLD, CancelledError, RecurveError
 from recurve._types import Chunk, Generation, PromptInfo
 from recurve.v1 import inference_pb2 as v1
@@ -18,8 +16,10 @@ class AsyncStream(AsyncIterator[Chunk]):
     """An answer as it comes: iterate over it with `async for`, once.
 
     The request is on its way when this is made. It ends with the answer, with `cancel`, with the
-    end of an `async with` block, when the task that reads it is cancelled, or when this object
-    goes, as after a `break`. Raises what `generate` raises, after the chunks that came before.
+    end of an `async with` block, or when this object goes, as after a `break`. Raises what
+    `generate` raises, after the chunks that came before.
+
+    Awaited, it ends too when the task that reads it is cancelled.
     """
 
     def __init__(
@@ -28,7 +28,6 @@ class AsyncStream(AsyncIterator[Chunk]):
         self._call = call
         self._cut_short = cut_short  # called once if the server may not know yet that this ended
         self._answer = Answer()
-        self._loop = asyncio.get_running_loop()
         self._ended = False
 
     async def __anext__(self) -> Chunk:
@@ -83,9 +82,6 @@ class AsyncStream(AsyncIterator[Chunk]):
         self.cancel()
 
     def __del__(self) -> None:
-        if not hasattr(self, "_ended") or self._ended:
-            return
-        self._cut_short()
-        # In whatever thread this happens. The loop may be closed, and then the call has ended.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._call.cancel)
+        if hasattr(self, "_ended") and not self._ended:
+            self._cut_short()
+            self._call.abandon()

@@ -12,28 +12,26 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Union
 
-from recurve._channel import Metadata, Tls
+from recurve._async import connection as asynchronous
 from recurve._requests import ScorePieces, ScoreText
-from recurve._retry import Retry
+from recurve._scoring_sync import Scoring
 from recurve._sync.connection import Connection
-from recurve._sync.scoring import Scoring
 from recurve._types import Score, ScoreOptions
 
 _THREADS = 64
 
 Part = Union[str, bytes]
+Text = Union[ScoreText, AsyncIterator[Part]]
 
 
 class Scorer:
     """Scores over a separate connection, which the first score opens."""
 
-    def __init__(self, address: str, retry: Retry, metadata: Metadata, tls: Tls | None) -> None:
-        self._connection = Connection(address, retry, metadata, tls)
+    def __init__(self, client: asynchronous.Connection) -> None:
+        self._connection = Connection(client.address, client.retry, client.own_metadata, client.tls)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="recurve-score")
 
-    async def score(
-        self, text: ScoreText | AsyncIterator[str | bytes], options: ScoreOptions
-    ) -> Score:
+    async def score(self, text: Text, options: ScoreOptions) -> Score:
         if isinstance(text, AsyncIterator):
             with contextlib.closing(_Parts(text)) as parts:
                 return await self.score(parts, options)

@@ -1,1 +1,0 @@
-"""The client whose calls block."""
