@@ -1,14 +1,17 @@
 #include "server/text/sentencepiece_bpe.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <bitset>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "server/text/bpe_model.h"
+#include "server/text/json_fields.h"
 #include "server/text/token_decoder.h"
 #include "server/text/trie.h"
 #include "server/text/utf8.h"
@@ -136,40 +139,36 @@ BpeModel::Parts model_parts(const SentencePieceModel& model) {
   return parts;
 }
 
-// Every character of a normal piece is a piece, so that all that can be merged has an id.
-bool has_all_characters(const SentencePieceModel& model) {
+// Every character of a normal piece must be a piece, so that all that can be merged has an id.
+void check_characters(const SentencePieceModel& model) {
   std::unordered_map<char32_t, bool> single;  // false: seen within a piece only
   for (const Piece& piece : model.pieces) {
+    if (piece.type == PieceType::kUnused) {
+      throw std::runtime_error(
+          fmt::format("{} is of type UNUSED, which is not supported in BPE", quote(piece.name)));
+    }
     if (piece.type != PieceType::kNormal) continue;
-    if (!is_valid_utf8(piece.name) || piece.name.empty()) return false;
+    if (!is_valid_utf8(piece.name)) {
+      throw std::runtime_error(fmt::format("{} is not UTF-8", quote(piece.name)));
+    }
     const std::u32string characters = to_utf32(piece.name);
     for (const char32_t c : characters) single[c] |= characters.size() == 1;
   }
-  return std::all_of(single.begin(), single.end(), [](const auto& entry) { return entry.second; });
+  for (const auto& [c, is_piece] : single) {
+    if (is_piece) continue;
+    throw std::runtime_error(
+        fmt::format("U+{:04X} is in pieces, but is none", static_cast<uint32_t>(c)));
+  }
 }
 
 }  // namespace
 
-bool merges_alone(const SentencePieceModel& model) {
-  if (model.type != ModelType::kBpe) return false;
-  std::bitset<256> bytes;
-  bool knows_unknown = false;
-  for (const Piece& piece : model.pieces) {
-    if (piece.type == PieceType::kUnused) return false;
-    knows_unknown |= piece.type == PieceType::kUnknown;
-    if (piece.type != PieceType::kByte) continue;
-    const int byte = byte_of_name(piece.name);
-    if (byte < 0) return false;
-    bytes.set(static_cast<size_t>(byte));
-  }
-  return (bytes.all() || bytes.none()) && knows_unknown && has_all_characters(model);
-}
-
 std::unique_ptr<const WordModel> sentencepiece_bpe(const SentencePieceModel& model) {
+  check_characters(model);
   Trie defined;
   bool defines = false;
   for (size_t i = 0; i < model.pieces.size(); ++i) {
-    if (model.pieces[i].type != PieceType::kUserDefined || model.pieces[i].name.empty()) continue;
+    if (model.pieces[i].type != PieceType::kUserDefined) continue;
     defined.add(model.pieces[i].name, static_cast<int32_t>(i));
     defines = true;
   }

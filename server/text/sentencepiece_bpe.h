@@ -7,13 +7,9 @@
 
 namespace recurve {
 
-// True for a SentencePiece model of type BPE (Llama 2's, Mistral's) whose merges can be told from
-// its pieces. What else there is, such as pieces that are cut again because they are unused, is the
-// library's business.
-bool merges_alone(const SentencePieceModel& model);
-
-// The segmentation of such a model's normalised text without the library, which takes some hundred
-// bytes of memory for a byte of text that it cannot cut.
+// The segmentation of normalised text by a SentencePiece model of type BPE (Llama 2's, Mistral's),
+// of which `check` holds. Throws std::runtime_error if its merges cannot be told from its pieces:
+// one is UNUSED, so that it is cut again, or one has a character that is no piece.
 std::unique_ptr<const WordModel> sentencepiece_bpe(const SentencePieceModel& model);
 
 }  // namespace recurve

@@ -2,12 +2,15 @@
 
 #include <fmt/core.h>
 
+#include <bitset>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <stdexcept>
 #include <unordered_set>
 
 #include "server/text/json_fields.h"
+#include "server/text/token_decoder.h"
 
 namespace recurve {
 namespace {
@@ -18,6 +21,10 @@ constexpr uint64_t kTrainerSpec = 2;
 constexpr uint64_t kNormalizerSpec = 3;
 constexpr uint64_t kSpaceAsSuffix = 24;     // of TrainerSpec
 constexpr uint64_t kModelType = 3;          // of TrainerSpec
+constexpr uint64_t kByteFallback = 35;      // of TrainerSpec
+constexpr uint64_t kUnknownSurface = 44;    // of TrainerSpec
+constexpr uint64_t kBosPiece = 46;          // of TrainerSpec
+constexpr uint64_t kEosPiece = 47;          // of TrainerSpec
 constexpr uint64_t kPieceName = 1;          // of SentencePiece
 constexpr uint64_t kPieceScore = 2;         // likewise
 constexpr uint64_t kPieceType = 3;          // likewise
@@ -63,7 +70,6 @@ class WireReader {
   uint64_t field() const { return field_; }
   uint64_t number() const { return number_; }
   std::string_view payload() const { return payload_; }
-  std::string_view rest() const { return bytes_; }  // behind the field
 
  private:
   uint64_t varint() {
@@ -93,6 +99,10 @@ void read_trainer_spec(std::string_view bytes, SentencePieceModel& model) {
   for (WireReader reader(bytes); reader.next();) {
     if (reader.field() == kSpaceAsSuffix) model.space_as_suffix = reader.number() != 0;
     if (reader.field() == kModelType) model.type = static_cast<ModelType>(reader.number());
+    if (reader.field() == kByteFallback) model.byte_fallback = reader.number() != 0;
+    if (reader.field() == kUnknownSurface) model.unknown_text = reader.payload();
+    if (reader.field() == kBosPiece) model.bos = reader.payload();
+    if (reader.field() == kEosPiece) model.eos = reader.payload();
   }
 }
 
@@ -118,19 +128,6 @@ void read_piece(std::string_view bytes, SentencePieceModel& model) {
     }
   }
   piece.control = piece.type == PieceType::kControl;
-}
-
-constexpr char key(uint64_t field, int wire) { return static_cast<char>(field << 3 | wire); }
-
-// A piece as it is, but for its type.
-void append_piece(std::string_view piece, PieceType type, std::string& out) {
-  const std::string tail = {key(kPieceType, 0), static_cast<char>(type)};
-  out += key(kPieces, 2);
-  uint64_t size = piece.size() + tail.size();
-  for (; size >= 0x80; size >>= 7) out += static_cast<char>(size | 0x80);
-  out += static_cast<char>(size);
-  out += piece;
-  out += tail;
 }
 
 void take_as_control(SentencePieceModel& model, const TokenFiles& others) {
@@ -161,29 +158,63 @@ void check_exists(const SentencePieceModel& model, const std::optional<StatedTok
                                        stated->key, quote(stated->name)));
 }
 
+// Byte pieces are none, or one for each byte.
+void check_bytes(const SentencePieceModel& model) {
+  std::bitset<256> found;
+  for (const SentencePieceModel::Piece& piece : model.pieces) {
+    if (piece.type != PieceType::kByte) continue;
+    const int byte = byte_of_name(piece.name);
+    if (byte < 0) throw std::runtime_error(fmt::format("{} is no byte", quote(piece.name)));
+    found.set(static_cast<size_t>(byte));
+  }
+  if (model.byte_fallback ? found.all() : found.none()) return;
+  throw std::runtime_error(fmt::format("byte_fallback is {}, but {} of 256 bytes have a piece",
+                                       model.byte_fallback, found.count()));
+}
+
+void check_pieces(const SentencePieceModel& model) {
+  std::unordered_set<std::string_view> names;
+  int unknown = 0;
+  bool normal = false;
+  for (const SentencePieceModel::Piece& piece : model.pieces) {
+    if (piece.name.empty())
+      throw std::runtime_error(fmt::format("piece {} is empty", names.size()));
+    if (!names.insert(piece.name).second) {
+      throw std::runtime_error(fmt::format("the piece {} occurs twice", quote(piece.name)));
+    }
+    unknown += piece.type == PieceType::kUnknown;
+    normal |= piece.type == PieceType::kNormal;
+  }
+  if (unknown != 1) {
+    throw std::runtime_error(fmt::format("{} pieces are for unknown text, not 1", unknown));
+  }
+  if (!normal) throw std::runtime_error("no piece is of type NORMAL");
+}
+
 }  // namespace
+
+void check(const SentencePieceModel& model) {
+  // A file that is cut between two of its parts is a model with default settings.
+  if (!model.has_trainer_spec || !model.has_normalizer_spec || model.pieces.empty()) broken();
+  if (model.pieces.size() > std::numeric_limits<int32_t>::max() / 2) {
+    throw std::runtime_error(fmt::format("{} pieces are too many", model.pieces.size()));
+  }
+  if (model.type != ModelType::kUnigram && model.type != ModelType::kBpe) {
+    throw std::runtime_error(
+        fmt::format("model_type {} is not supported, only unigram (1) and BPE (2)",
+                    static_cast<int>(model.type)));
+  }
+  if (model.space_as_suffix) {
+    throw std::runtime_error("treat_whitespace_as_suffix is not supported");
+  }
+  check_pieces(model);
+  check_bytes(model);
+}
 
 void take_stated(SentencePieceModel& model, const TokenFiles& others) {
   check_exists(model, others.bos);
   check_exists(model, others.eos);
   take_as_control(model, others);
-}
-
-std::string without_normalization(std::string_view bytes, const SentencePieceModel& model) {
-  const std::string spec = {key(kCharsMap, 2),       0,  // no bytes
-                            key(kAddDummyPrefix, 0), 0, key(kRemoveExtraSpaces, 0), 0};
-  std::string out;
-  size_t index = 0;
-  std::string_view before = bytes;
-  for (WireReader reader(bytes); reader.next(); before = reader.rest()) {
-    if (reader.field() == kPieces) {
-      append_piece(reader.payload(), model.pieces[index++].type, out);
-    } else {
-      out += before.substr(0, before.size() - reader.rest().size());
-    }
-  }
-  out += {key(kNormalizerSpec, 2), static_cast<char>(spec.size())};
-  return out + spec;
 }
 
 SentencePieceModel read_sentencepiece_model(std::string_view bytes) {

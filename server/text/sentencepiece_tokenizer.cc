@@ -1,11 +1,10 @@
 #include "server/text/sentencepiece_tokenizer.h"
 
 #include <fmt/core.h>
-#include <sentencepiece_processor.h>
 
 #include <algorithm>
-#include <limits>
 #include <stdexcept>
+#include <unordered_map>
 #include <vector>
 
 #include "server/text/added_tokens.h"
@@ -14,6 +13,7 @@
 #include "server/text/sentencepiece_model.h"
 #include "server/text/sentencepiece_normalizer.h"
 #include "server/text/sentencepiece_unigram.h"
+#include "server/text/token_decoder.h"
 #include "server/text/word_model.h"
 
 namespace recurve {
@@ -38,29 +38,15 @@ LeadingSpace leading_space_of(const SentencePieceModel& model) {
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  SentencePieceTokenizer(std::string_view bytes, const SentencePieceModel& model)
-      : processor_(load(std::string(bytes))),
-        leading_space_(leading_space_of(model)),
+  explicit SentencePieceTokenizer(const SentencePieceModel& model)
+      : leading_space_(leading_space_of(model)),
         marks_start_(model.add_dummy_prefix),
         normalizer_(model),
-        borders_(model, has_byte_pieces()),
-        own_(segmentation(model)) {
-    if (!own_) segmenter_ = load(without_normalization(bytes, model));
-    for (const SentencePieceModel::Piece& piece : model.pieces) {
-      control_.push_back(piece.control);
-    }
-    for (int32_t id = 0; id < size(); ++id) {
-      const std::string& name = processor_->IdToPiece(id);
-      bytes_.push_back(bytes_of(id, name));
-      // <unk> is told by its id, and its surface is the library's.
-      space_mark_.push_back(!processor_->IsUnknown(id) && !is_special(id) &&
-                            !processor_->IsByte(id) && name.starts_with(kSpaceMark));
-      if (!is_special(id) || name.size() > AddedTokenFinder::kMaxBytes) continue;
-      AddedToken control;
-      control.id = id;
-      control.special = true;
-      controls_.add(control, name);
-    }
+        borders_(model, model.byte_fallback),
+        segmentation_(segmentation_of(model)) {
+    for (const SentencePieceModel::Piece& piece : model.pieces) add(piece, model.unknown_text);
+    bos_id_ = control_id(model, model.bos);
+    eos_id_ = control_id(model, model.eos);
   }
 
   std::unique_ptr<TextEncoder> encoder(SpecialTokens special, TextPosition position,
@@ -69,7 +55,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
   bool marks_start() const override { return marks_start_; }
 
-  int32_t size() const override { return processor_->GetPieceSize(); }
+  int32_t size() const override { return static_cast<int32_t>(bytes_.size()); }
   std::string_view token_bytes(int32_t id) const override {
     return valid(id) ? std::string_view(bytes_[static_cast<size_t>(id)]) : std::string_view();
   }
@@ -77,12 +63,11 @@ class SentencePieceTokenizer final : public Tokenizer {
     return valid(id) && control_[static_cast<size_t>(id)];
   }
   std::optional<int32_t> id_of(std::string_view name) const override {
-    const int32_t id = processor_->PieceToId(name);
-    if (!valid(id) || processor_->IdToPiece(id) != name) return std::nullopt;
-    return id;
+    const auto found = ids_.find(std::string(name));
+    return found == ids_.end() ? std::nullopt : std::optional(found->second);
   }
-  std::optional<int32_t> bos_id() const override { return known(processor_->bos_id()); }
-  std::optional<int32_t> eos_id() const override { return known(processor_->eos_id()); }
+  std::optional<int32_t> bos_id() const override { return bos_id_; }
+  std::optional<int32_t> eos_id() const override { return eos_id_; }
   LeadingSpace leading_space() const override { return leading_space_; }
   bool has_space_mark(int32_t id) const override {
     return valid(id) && space_mark_[static_cast<size_t>(id)];
@@ -93,11 +78,25 @@ class SentencePieceTokenizer final : public Tokenizer {
 
  private:
   bool valid(int32_t id) const { return id >= 0 && id < size(); }
-  std::optional<int32_t> known(int32_t id) const {
-    return valid(id) ? std::optional(id) : std::nullopt;
-  }
 
-  using Processor = std::shared_ptr<const sentencepiece::SentencePieceProcessor>;
+  void add(const SentencePieceModel::Piece& piece, std::string_view unknown_text) {
+    const int32_t id = size();
+    ids_.emplace(piece.name, id);
+    control_.push_back(piece.control);
+    bytes_.push_back(bytes_of(piece, unknown_text));
+    space_mark_.push_back(!piece.control && piece.type != PieceType::kUnknown &&
+                          piece.type != PieceType::kByte && piece.name.starts_with(kSpaceMark));
+    if (!piece.control || piece.name.size() > AddedTokenFinder::kMaxBytes) return;
+    AddedToken control;
+    control.id = id;
+    control.special = true;
+    controls_.add(control, std::string(piece.name));
+  }
+  std::optional<int32_t> control_id(const SentencePieceModel& model, std::string_view name) const {
+    const std::optional<int32_t> id = id_of(name);
+    const bool control = id && model.pieces[static_cast<size_t>(*id)].type == PieceType::kControl;
+    return control ? id : std::nullopt;
+  }
 
   // Normalised text is segmented in blocks of about this size, which is exact (borders_) and keeps
   // time linear.
@@ -108,8 +107,10 @@ class SentencePieceTokenizer final : public Tokenizer {
    public:
     Encoder(const SentencePieceTokenizer& tokenizer, SpecialTokens special, TextPosition position,
             const WorkLimits& limits)
-        : tokenizer_(tokenizer), limits_(limits), normalization_(tokenizer.normalizer_, position) {
-      if (tokenizer.own_) words_ = tokenizer.own_->encoder();
+        : tokenizer_(tokenizer),
+          limits_(limits),
+          words_(tokenizer.segmentation_->encoder()),
+          normalization_(tokenizer.normalizer_, position) {
       set_special(special, nullptr);
     }
 
@@ -143,7 +144,6 @@ class SentencePieceTokenizer final : public Tokenizer {
         const std::string_view rest = std::string_view(text_).substr(begin);
         const size_t border = tokenizer_.borders_.find(rest, std::max(searched_, kBlockBytes));
         if (border == rest.npos) {
-          if (!words_) check_stretch(rest.size());
           searched_ = rest.size() - std::min(rest.size(), kLookedAt);
           break;
         }
@@ -160,31 +160,16 @@ class SentencePieceTokenizer final : public Tokenizer {
       normalization_ = SentencePieceNormalizer::Text(tokenizer_.normalizer_, TextPosition::kStart);
     }
 
-    // The library takes some hundred bytes of memory for a byte of what it is given.
-    static void check_stretch(size_t bytes) {
-      constexpr size_t kMost = 256 << 10;
-      if (bytes <= kMost) return;
-      throw TextRefused(
-          fmt::format("this model's tokenizer needs a place to cut the text every {} bytes, e.g. a "
-                      "space before "
-                      "a word, and found none in {}",
-                      kMost, bytes));
-    }
-
     void encode(std::string_view block, std::vector<int32_t>* ids) {
       limits_.check();
       if (block.empty()) return;
-      if (words_) {
-        words_->encode(block, limits_, *ids);
-      } else {
-        for (const int id : run(*tokenizer_.segmenter_, block)) ids->push_back(id);
-      }
+      words_->encode(block, limits_, *ids);
       limits_.check(ids->size());
     }
 
     const SentencePieceTokenizer& tokenizer_;
     const WorkLimits limits_;
-    std::unique_ptr<WordEncoder> words_;  // null: the library's work
+    std::unique_ptr<WordEncoder> words_;
     std::optional<AddedTokenScanner> controls_;
     bool trusted_ = false;
     SentencePieceNormalizer::Text normalization_;
@@ -192,71 +177,31 @@ class SentencePieceTokenizer final : public Tokenizer {
     size_t searched_ = 0;  // there is no border before
   };
 
-  // Null: the library's work.
-  static std::unique_ptr<const WordModel> segmentation(const SentencePieceModel& model) {
-    if (segments_alone(model)) return sentencepiece_unigram(model);
-    if (merges_alone(model)) return sentencepiece_bpe(model);
-    return nullptr;
+  static std::unique_ptr<const WordModel> segmentation_of(const SentencePieceModel& model) {
+    if (model.type == ModelType::kBpe) return sentencepiece_bpe(model);
+    return sentencepiece_unigram(model);
   }
 
-  static std::vector<int> run(const sentencepiece::SentencePieceProcessor& processor,
-                              std::string_view text) {
-    std::vector<int> ids;
-    const auto status = processor.Encode(text, &ids);
-    if (!status.ok()) throw std::runtime_error("SentencePiece cannot encode: " + status.ToString());
-    return ids;
+  static std::string bytes_of(const SentencePieceModel::Piece& piece,
+                              std::string_view unknown_text) {
+    if (piece.control) return {};
+    if (piece.type == PieceType::kUnknown) return std::string(unknown_text);
+    if (piece.type == PieceType::kByte) return {static_cast<char>(byte_of_name(piece.name))};
+    return marks_to_spaces(piece.name);
   }
 
-  static Processor load(const std::string& bytes) {
-    auto processor = std::make_shared<sentencepiece::SentencePieceProcessor>();
-    const auto status = processor->LoadFromSerializedProto(bytes);
-    if (!status.ok()) {
-      throw std::runtime_error("SentencePiece refuses the model: " + status.ToString());
-    }
-    return processor;
-  }
-
-  bool has_byte_pieces() const {
-    for (int32_t id = 0; id < size(); ++id) {
-      if (processor_->IsByte(id)) return true;
-    }
-    return false;
-  }
-
-  std::string bytes_of(int32_t id, std::string_view name) const {
-    if (is_special(id)) return {};
-    if (processor_->IsUnknown(id)) return processor_->DecodeIds(std::vector<int>{id});
-    if (processor_->IsByte(id)) {  // "<0xNN>", which the library has checked
-      return {static_cast<char>(std::stoi(std::string(name.substr(3, 2)), nullptr, 16))};
-    }
-    return marks_to_spaces(name);
-  }
-
-  Processor processor_;  // the file's
-  Processor segmenter_;  // of normalised text; null where that is done here
   LeadingSpace leading_space_;
   bool marks_start_;
   SentencePieceNormalizer normalizer_;
   SentencePieceBorders borders_;
-  std::unique_ptr<const WordModel> own_;  // segments normalised text; null: the library does
-  std::vector<bool> control_;             // [id]
-  std::vector<std::string> bytes_;        // [id]
-  std::vector<bool> space_mark_;          // [id]
+  std::unique_ptr<const WordModel> segmentation_;  // of normalised text
+  std::unordered_map<std::string, int32_t> ids_;   // by name
+  std::optional<int32_t> bos_id_, eos_id_;
+  std::vector<bool> control_;       // [id]
+  std::vector<std::string> bytes_;  // [id]
+  std::vector<bool> space_mark_;    // [id]
   AddedTokenFinder controls_;
 };
-
-// The library takes a file cut between two of its parts for a model with default settings.
-void check_model(const SentencePieceModel& model) {
-  if (!model.has_trainer_spec || !model.has_normalizer_spec || model.pieces.empty()) {
-    throw std::runtime_error("the file is truncated or not a SentencePiece model");
-  }
-  if (model.pieces.size() > std::numeric_limits<int32_t>::max() / 2) {
-    throw std::runtime_error(fmt::format("{} pieces are too many", model.pieces.size()));
-  }
-  if (model.space_as_suffix) {
-    throw std::runtime_error("treat_whitespace_as_suffix is not supported");
-  }
-}
 
 }  // namespace
 
@@ -264,9 +209,9 @@ std::unique_ptr<Tokenizer> parse_sentencepiece(std::string_view bytes, const std
                                                const TokenFiles& others) {
   try {
     SentencePieceModel model = read_sentencepiece_model(bytes);
-    check_model(model);
+    check(model);
     take_stated(model, others);
-    return std::make_unique<SentencePieceTokenizer>(bytes, model);
+    return std::make_unique<SentencePieceTokenizer>(model);
   } catch (const std::exception& e) {
     throw std::runtime_error(fmt::format("{}: {}", file, e.what()));
   }

@@ -39,25 +39,13 @@ std::array<int32_t, 256> byte_ids_of(const SentencePieceModel& model) {
   std::array<int32_t, 256> ids = BpeModel::no_bytes();
   for (size_t i = 0; i < model.pieces.size(); ++i) {
     const int byte = byte_of_name(model.pieces[i].name);
-    const bool is_byte = model.pieces[i].type == PieceType::kByte && byte >= 0;
-    if (is_byte) ids[static_cast<size_t>(byte)] = static_cast<int32_t>(i);
+    if (model.pieces[i].type == PieceType::kByte)
+      ids[static_cast<size_t>(byte)] = static_cast<int32_t>(i);
   }
   return ids;
 }
 
 }  // namespace
-
-bool segments_alone(const SentencePieceModel& model) {
-  if (model.type != ModelType::kUnigram) return false;
-  const auto has = [&](PieceType type) {
-    return std::any_of(model.pieces.begin(), model.pieces.end(),
-                       [type](const Piece& piece) { return piece.type == type; });
-  };
-  const std::array<int32_t, 256> bytes = byte_ids_of(model);
-  const auto missing = std::count(bytes.begin(), bytes.end(), -1);
-  return has(PieceType::kNormal) && has(PieceType::kUnknown) && !has(PieceType::kUnused) &&
-         (missing == 0 || missing == 256);
-}
 
 std::unique_ptr<const UnigramModel> sentencepiece_unigram(const SentencePieceModel& model) {
   const Scores scores = scores_of(model);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <random>
 
+#include "server/text/sentencepiece_model.h"
 #include "server/text/sentencepiece_tokenizer.h"
 #include "server/text/stream_decoder.h"
 #include "server/text/utf8.h"
@@ -242,6 +243,66 @@ TEST_F(OwnUnigram, StretchesWithoutABorderEncodeAsTheLibrary) {
       text.push_back(alphabet[random() % alphabet.size()]);
     EXPECT_EQ(tokenizer_->encode(text), library_.EncodeAsIds(text)) << alphabet;
   }
+}
+
+// What the library refuses, and what is not supported here.
+TEST(SentencePieceFile, ContradictionsAreRefused) {
+  const auto path =
+      std::filesystem::path(RECURVE_SOURCE_DIR) / "weights_tools/demo/xlstm-books/tokenizer.model";
+  const std::string model = testing::read_text(path);
+  const auto piece = [](const std::string& name, PieceType type) {
+    const std::string fields = std::string{1 << 3 | 2, static_cast<char>(name.size())} + name +
+                               std::string{3 << 3, static_cast<char>(type)};
+    return std::string{1 << 3 | 2, static_cast<char>(fields.size())} + fields;
+  };
+  const auto trainer = [](int field, int value) {
+    std::string fields(1, static_cast<char>((field << 3 & 0x7F) | (field > 15 ? 0x80 : 0)));
+    if (field > 15) fields += static_cast<char>(field >> 4);
+    fields += static_cast<char>(value);
+    return std::string{2 << 3 | 2, static_cast<char>(fields.size())} + fields;
+  };
+  struct Case {
+    std::string added, wanted;
+    bool the_library_takes_it = false;
+  };
+  const std::vector<Case> cases = {
+      {piece("", PieceType::kNormal), "is empty"},
+      {piece("the", PieceType::kNormal) + piece("the", PieceType::kNormal), "occurs twice"},
+      {piece("<none>", PieceType::kUnknown), "2 pieces are for unknown text, not 1"},
+      {piece("<0xZZ>", PieceType::kByte), "is no byte"},
+      {trainer(35, 0), "byte_fallback is false, but 256 of 256 bytes have a piece"},
+      {trainer(3, 3), "model_type 3 is not supported", true},
+      {trainer(3, 4), "model_type 4 is not supported", true},
+      {trainer(24, 1), "treat_whitespace_as_suffix is not supported", true},
+  };
+  EXPECT_EQ(error_of([&] { parse_sentencepiece(model, "m"); }), "");
+  for (const Case& one : cases) {
+    const std::string message = error_of([&] { parse_sentencepiece(model + one.added, "m"); });
+    EXPECT_NE(message.find(one.wanted), message.npos) << one.wanted << ": " << message;
+    sentencepiece::SentencePieceProcessor library;
+    EXPECT_EQ(library.LoadFromSerializedProto(model + one.added).ok(), one.the_library_takes_it)
+        << one.wanted;
+  }
+}
+
+// Names of tokens that a model chooses, and what stands for unknown text.
+TEST(SentencePieceFile, ChosenNames) {
+  const auto path = testing::shared_data() / "tokenizers/sentencepiece_test_model.model";
+  RECURVE_NEEDS_DATA(path);
+  const std::string unknown = {'\xE2', 2, 1, '?'};             // field 44
+  const std::string bos = {'\xF2', 2, 4, '<', '/', 's', '>'};  // field 46
+  const std::string eos = {'\xFA', 2, 4, 'n', 'o', 'n', 'e'};  // field 47
+  const std::string fields = unknown + bos + eos;
+  const std::string bytes =
+      testing::read_text(path) + std::string{2 << 3 | 2, static_cast<char>(fields.size())} + fields;
+  sentencepiece::SentencePieceProcessor library;
+  ASSERT_TRUE(library.LoadFromSerializedProto(bytes).ok());
+  const auto tokenizer = parse_sentencepiece(bytes, "chosen");
+  EXPECT_EQ(tokenizer->bos_id(), library.bos_id());
+  EXPECT_EQ(tokenizer->bos_id(), 2);
+  EXPECT_EQ(tokenizer->eos_id(), std::nullopt);
+  EXPECT_EQ(library.eos_id(), -1);
+  EXPECT_EQ(tokenizer->token_bytes(0), library.DecodeIds(Ids{0}));
 }
 
 TEST(SentencePieceFile, Garbage) {
