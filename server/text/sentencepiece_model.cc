@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <bitset>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <optional>
