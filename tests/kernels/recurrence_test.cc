@@ -295,6 +295,50 @@ TEST_P(OutgrownStatesTest, AnySplitOfALongPromptIsTheSame) {
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(OutgrownStatesTest);
 RECURVE_ON_CUDA(OutgrownStatesTest);
 
+// Recurrences of channels that do not know each other, over prompts of which a GPU takes a part at
+// a time, by threads that go through the rows and others that prepare them.
+class ChannelScanTest : public DeviceTest {
+ protected:
+  static Ops ops(int aligned, int odd, std::mt19937_64& random) {
+    Ops ops = {rg_lru_op(aligned, random), linear_recurrence_op({aligned, 1})};
+    for (RecurrenceOp& op : ops) op.aligned = true;
+    ops.push_back(rg_lru_op(odd, random));
+    ops.push_back(linear_recurrence_op({odd, 1}));
+    return ops;
+  }
+};
+
+TEST_P(ChannelScanTest, APromptIsItsParts) {
+  KernelDevice device = make_device();
+  KeptReference reference;
+  std::mt19937_64 random(14);
+  constexpr int kRows = 643;
+  for (const RecurrenceOp& op : ops(2560, 1023, random)) {
+    const std::vector<float> x = op.inputs(kRows, random), start = op.start(random);
+    const RecurrenceResult whole = expect_as_reference(device, reference, op, x, start, op.name);
+    for (const std::vector<int>& sizes :
+         std::vector<std::vector<int>>{{1, 2, 120, 1, kRows - 124}, {320, 240, kRows - 560}}) {
+      expect_same_bits(run_split(device, op, x, start, sizes), whole, op.name);
+    }
+  }
+}
+
+TEST_P(ChannelScanTest, PromptsAndDecodesAreWhatEachIsAlone) {
+  KernelDevice device = make_device();
+  std::mt19937_64 random(15);
+  for (const RecurrenceOp& op : ops(320, 37, random)) {
+    std::vector<RecurrenceSequence> batch;
+    for (int slot = 1; slot <= 40; ++slot) {
+      const int rows = slot % 3 == 0 ? 1 : 1 + slot * 37 % 150;
+      batch.push_back({op.inputs(rows, random), op.start(random), slot});
+    }
+    expect_as_alone(device, op, batch, 7);
+  }
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ChannelScanTest);
+RECURVE_ON_CUDA(ChannelScanTest);
+
 std::vector<Case> cases(const std::vector<DeviceUnderTest>& devices) {
   std::vector<Case> all;
   for (const Family& family : families()) {

@@ -5,6 +5,9 @@
 // computed next to each other: some units in the last place of fp32, of 1 where sigmoid is small.
 namespace recurve::cuda::sm80 {
 
+// Off by at most 2.2e-7. In units in the last place of the result, with the largest errors that PTX
+// allows its instructions, and in brackets 1 / (1 + exp(-x)) in fp32: 6 (3) for x > -1, 11 (4) for
+// x > -4, and 10 + |x| (4) below, because x log2(e) is rounded.
 __device__ inline float quick_sigmoid(float x) {
   return reciprocal(1.0f + power_of_2(__fmul_rn(-x, kLog2e)));
 }
