@@ -13,11 +13,12 @@ namespace recurve::testing::large_packed_linear_test {
 struct Shape {
   int N, K;
   bool gated = false;  // with a gate and a cap; else a residual
+  bool plain = false;  // with neither cap nor residual, which persistent blocks take
 };
 
 std::string describe(const WeightFormat& format, const Shape& s, int rows) {
   return std::string(format.name) + " rows " + std::to_string(rows) + " N " + std::to_string(s.N) +
-         " K " + std::to_string(s.K) + (s.gated ? ", gated" : "");
+         " K " + std::to_string(s.K) + (s.gated ? ", gated" : "") + (s.plain ? ", plain" : "");
 }
 
 constexpr int kMostRows = 300;
@@ -48,13 +49,13 @@ std::vector<float> run(KernelDevice& device, const Shape& s, const Inputs& in, c
   device.kernels().linear({.rows = rows,
                            .W = W,
                            .bias = bias.data(),
-                           .residual = s.gated ? nullptr : residual.data(),
+                           .residual = s.gated || s.plain ? nullptr : residual.data(),
                            .x = x.data(),
                            .y = y.data(),
                            .norm = norm.data(),
                            .norm_eps = 1e-5f,
                            .swiglu = s.gated,
-                           .soft_cap = s.gated ? 2.0f : 0.0f},
+                           .soft_cap = s.gated && !s.plain ? 2.0f : 0.0f},
                           *device.stream);
   EXPECT_TRUE(y.guards_intact());
   return y.read();
@@ -73,7 +74,11 @@ TEST_P(LargePackedLinearTest, HasTheBitsOfTheLayerInBfloat) {
                            {4104, 1160, true},
                            {520, 8200},
                            {1600, 2560},
-                           {21888, 512, true}}) {
+                           {21888, 512, true},
+                           {15400, 264, false, true},
+                           {4096, 1032, true, true},
+                           {1028, 4096, false, true},
+                           {520, 8200, false, true}}) {
       const Inputs in(s, 11);
       const Packed packed(*format, in.W, s.N, s.K);
       const DType type = packed.multiplied_as(device);
@@ -81,7 +86,7 @@ TEST_P(LargePackedLinearTest, HasTheBitsOfTheLayerInBfloat) {
       const auto data = device.array(packed.data), scales = device.array(packed.scales);
       const Matrix W = packed.matrix(data.data(), scales.data());
       std::vector<float> most;
-      for (const int rows : {kMostRows, 1, 5, 8, 9, 16, 17, 33, 64, 65, 128, 129}) {
+      for (const int rows : {kMostRows, 1, 5, 8, 9, 16, 17, 33, 64, 65, 128, 129, 256}) {
         const std::vector<float> found = run(device, s, in, W, rows);
         ASSERT_TRUE(bit_equal(found, run(device, s, in, {type, s.N, s.K, values.data()}, rows)))
             << describe(*format, s, rows);

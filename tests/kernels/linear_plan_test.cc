@@ -14,13 +14,14 @@
 namespace recurve::testing::linear_plan_test {
 
 using cuda::sm90::GpuRoom;
-using cuda::sm90::holds_weights;
 using cuda::sm90::kPersistentTileMs;
 using cuda::sm90::kTilings;
 using cuda::sm90::LinearPlan;
 using cuda::sm90::outputs_of_tile;
 using cuda::sm90::pieces_of;
 using cuda::sm90::plan_linear;
+using cuda::sm90::takes_packed;
+using cuda::sm90::takes_plain;
 using cuda::sm90::TileConfig;
 using cuda::sm90::TilingShape;
 
@@ -105,7 +106,7 @@ TEST(LinearPlan, PiecesFollowFromTheMatrixAloneAndNoneIsEmpty) {
 }
 
 TEST(LinearPlan, NoKernelIsCompiledThatNoLayerGets) {
-  std::set<std::string> chosen;
+  std::set<std::string> chosen, packed;
   const auto name = [](const TilingShape& t) {
     return std::string(t.wide ? "wide " : "") + std::to_string(t.tile_m) + " x " +
            std::to_string(t.rows) + ", blocks " + std::to_string(t.blocks);
@@ -115,6 +116,10 @@ TEST(LinearPlan, NoKernelIsCompiledThatNoLayerGets) {
     const LinearPlan plan = plan_linear(args, kH200);
     if (!plan.persistent) chosen.insert(name(plan.tiles.tiling));
     if (plan.persistent) persistent.insert(plan.persistent->tile_m);
+    LinearArgs as_int8 = args;
+    as_int8.W.dtype = DType::kPacked;
+    as_int8.W.format = &kInt8Weights;
+    packed.insert(name(plan_linear(as_int8, kH200).tiles.tiling));
   };
   for_layers([&](LinearArgs args) {
     for (const int rows : {16, 32, 300, 384, 1000, 1500}) {
@@ -126,8 +131,10 @@ TEST(LinearPlan, NoKernelIsCompiledThatNoLayerGets) {
     args.rows = 513;
     note(args);
   });
-  for (const TilingShape& tiling : kTilings)
-    EXPECT_TRUE(chosen.contains(name(tiling))) << name(tiling);
+  for (const TilingShape& tiling : kTilings) {
+    EXPECT_EQ(chosen.contains(name(tiling)), takes_plain(tiling)) << name(tiling);
+    EXPECT_EQ(packed.contains(name(tiling)), takes_packed(tiling)) << "packed, " << name(tiling);
+  }
   for (const int tile_m : kPersistentTileMs) EXPECT_TRUE(persistent.contains(tile_m)) << tile_m;
 }
 
@@ -140,7 +147,7 @@ TEST(LinearPlan, PackedWeightsGetTilingsThatHoldThem) {
     args.W.format = &kInt8Weights;
     for (const GpuRoom& gpu : {kH200, kSmall}) {
       const LinearPlan plan = plan_linear(args, gpu);
-      EXPECT_TRUE(holds_weights(plan.tiles.tiling));
+      EXPECT_TRUE(takes_packed(plan.tiles.tiling));
       EXPECT_FALSE(plan.persistent);
       EXPECT_EQ(plan.tiles.turns * plan.tiles.parts, pieces);
       EXPECT_GE(plan.tiles.tiles_of_rows * plan.tiles.tiling.rows, args.rows);

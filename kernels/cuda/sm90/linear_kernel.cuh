@@ -282,7 +282,7 @@ __global__ void __maxnreg__(T::kMostRegisters)
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kGroupThreads, 0);
   const Loader<T> loader{shared, W, x, first_x, params, block};
   if (group < T::kGroups) {
-    if constexpr (T::kWide) {
+    if constexpr (T::kTrades) {
       asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T::kRegisters));
     }
     Ahead<T> ahead(params, block);
@@ -299,7 +299,7 @@ __global__ void __maxnreg__(T::kMostRegisters)
     sync_for_end<T>(params);
     finish<T>(params, block, shared, ahead);
   } else {
-    if constexpr (T::kWide) {
+    if constexpr (T::kTrades) {
       asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T::kLoadRegisters));
     }
     const bool loads = threadIdx.x == T::kComputing;

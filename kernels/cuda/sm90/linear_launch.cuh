@@ -38,7 +38,7 @@ using TilingOf =
 // Whether a tiling is compiled for these weights.
 template <typename Weights>
 constexpr bool compiled(const TilingShape& shape) {
-  return !Weights::kHeld || holds_weights(shape);
+  return Weights::kHeld ? takes_packed(shape) : takes_plain(shape);
 }
 
 // Calls f(T()) for the tiling of this shape.

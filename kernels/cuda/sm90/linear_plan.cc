@@ -192,7 +192,10 @@ LinearPlan plan_linear(const LinearArgs& args, const GpuRoom& gpu) {
   for (const int rows : {8, 16, 32, 64}) {
     if (args.rows <= rows) return plan_one_or(args, rows, 3, gpu);
   }
-  if (args.W.format != nullptr) return {filling(args, narrow_tiling(2, 128, 1), gpu)};
+  if (args.W.format != nullptr) {
+    const bool few = args.rows <= 128;
+    return {filling(args, few ? narrow_tiling(3, 128, 1) : narrow_tiling(2, 256, 1), gpu)};
+  }
   constexpr int kFew = 24;
   const int pieces = pieces_of(args.W), turns = pieces > 2 ? pieces / 2 : pieces;
   const int wide_blocks = TileConfig(args, wide_tiling(64, 128), 64 / 2, turns).blocks();

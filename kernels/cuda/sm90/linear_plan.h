@@ -30,7 +30,7 @@ struct TilingShape {
   // Pieces of K that a block can sum up one after the other: it has registers for as many sums.
   constexpr int most_turns() const {
     if (wide) return rows > 128 ? 1 : tile_m > 128 ? 2 : 4;
-    return tile_m <= 2 * kGroupM && blocks == 1 && rows > 32 ? 2 : 1;
+    return tile_m <= 2 * kGroupM && blocks == 1 && rows > 32 && rows <= 128 ? 2 : 1;
   }
 };
 constexpr TilingShape narrow_tiling(int groups, int rows, int blocks) {
@@ -51,13 +51,16 @@ inline constexpr std::array kTilings = {
     wide_tiling(96, 128),     wide_tiling(128, 128),    wide_tiling(144, 128),
     wide_tiling(160, 128),    wide_tiling(176, 128),    wide_tiling(192, 128),
     wide_tiling(64, 256),     wide_tiling(128, 256),    wide_tiling(176, 256),
-    wide_tiling(192, 256),
+    wide_tiling(192, 256),    narrow_tiling(2, 256, 1),
 };
 
-// Whether the tiling is compiled for packed weights too, which a warpgroup holds in registers.
-constexpr bool holds_weights(const TilingShape& tiling) {
-  return !tiling.wide && (tiling.rows <= 64 || tiling == narrow_tiling(2, 128, 1));
+// Whether the tiling is compiled for weights that are packed, which a warpgroup holds in registers,
+// and for those that are not. The more rows there are, the more products hide that it unpacks.
+constexpr bool takes_packed(const TilingShape& tiling) {
+  return !tiling.wide && (tiling.rows <= 64 || tiling == narrow_tiling(3, 128, 1) ||
+                          tiling == narrow_tiling(2, 256, 1));
 }
+constexpr bool takes_plain(const TilingShape& tiling) { return tiling.wide || tiling.rows <= 128; }
 
 // The resources of the GPU.
 struct GpuRoom {

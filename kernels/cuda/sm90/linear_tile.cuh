@@ -49,11 +49,14 @@ struct Tiling {
   static constexpr int kXBoxBytes = kRows * kBoxBytes;  // at most
   static constexpr int kTileM = kGroups * kGroupM;
   static constexpr int kComputing = kGroups * kGroupThreads;
-  static constexpr int kThreads = kComputing + kWarpSize;
+  // Sums of more rows need more registers than an even share, as in wide tilings.
+  static constexpr bool kTrades = Rows > 128;
+  static constexpr int kThreads = kComputing + (kTrades ? kGroupThreads : kWarpSize);
   // Where rows are few there are fewer, so that a block fits with those of a step: as
   // measured.
   static constexpr int kMostRegisters =
       Groups == 1 && Rows <= kFewRows ? 112 : even_share(kThreads, Blocks);
+  static constexpr int kRegisters = 240, kLoadRegisters = 24;
   static constexpr bool kWide = false;
   static constexpr int kMostTurns = narrow_tiling(Groups, Rows, Blocks).most_turns();
 };
@@ -68,7 +71,7 @@ struct WideTiling {
   static constexpr int kGroups = 2, kRows = Rows, kBlocks = 1;
   static constexpr int kTileM = TileM;
   static constexpr int kComputing = kGroups * kGroupThreads;
-  static constexpr bool kWide = true;
+  static constexpr bool kWide = true, kTrades = true;
   static constexpr int kMostTurns = wide_tiling(TileM, Rows).most_turns();
   // The sums need more registers than an even share: a third group, of which one thread has work,
   // gives up its own.
