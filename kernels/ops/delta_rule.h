@@ -37,7 +37,8 @@ enum class DeltaDecay {
 // HK - 1 share those of key head h; decays and beta are of the value head.
 //
 // The rows of a sequence are cut into chunks of `chunk` from its first row on, as in gla.h: a chunk
-// of one row takes the step form, and an implementation may take it throughout.
+// of one row takes the step form, and an implementation may take it throughout. One that rounds to
+// bf16 (Op::rounds_in_tiles) does so where `chunk` is a multiple of 64; in other chunks it does not.
 // Source: Yang et al. 2024 (DeltaNet), eq. 4 and sec. 3.2; Yang et al. 2025 (Gated DeltaNet), eq.
 // 10 and sec. 3.3; Kimi Team 2025 (Kimi Linear), eq. 1 to 9, for decays of channels.
 struct DeltaRuleArgs {

@@ -14,11 +14,13 @@ struct RecurrenceOptions {
   std::string device = "cuda:0";
   std::vector<std::string> cells = {"mlstm", "mlstm_sig", "simple_gla", "gla"};
   int heads = 16, keys = 128, values = 256;  // of states that are a matrix a head
+  int key_heads = 0;                         // of delta_rule; 0: as many as heads
   int channels = 2560;                       // of states that are a number a channel
   int tokens = 65536, sequences = 1, chunk = 64;
   double bandwidth = 0, seconds = 0.5;
 
   int rows() const { return sequences * tokens; }
+  int heads_of_keys() const { return key_heads > 0 ? key_heads : heads; }
 };
 using Options = RecurrenceOptions;
 
@@ -40,6 +42,7 @@ struct Cell {
   int (*out)(const Options&);
   int (*state)(const Options&);
   void (*run)(const Kernels&, const Call&, Stream&);
+  void (*shape)(const Options&, float* row) = nullptr;  // what makes a random row one of the cell
 };
 
 // A row of a state that is a matrix a head: queries, keys, values, and gates.
@@ -114,6 +117,49 @@ void run_gla(const Kernels& kernels, const Call& call, Stream& stream) {
               stream);
 }
 
+// A row of the delta rule: queries, keys, values, log decays, and beta.
+int delta_values(const Options& o) { return 2 * o.heads_of_keys() * o.keys + o.heads * o.values; }
+int delta_gates(const Options& o) { return 2 * o.heads; }
+int delta_row(const Options& o) { return delta_values(o) + delta_gates(o); }
+int used_of_delta(const Options& o) { return delta_row(o) + head_outputs(o); }
+// Keys have the length 1, and beta is between 0 and 1.
+void shape_delta_row(const Options& o, float* row) {
+  for (int head = 0; head < o.heads_of_keys(); ++head) {
+    float* key = row + (o.heads_of_keys() + head) * o.keys;
+    double squares = 0;
+    for (int a = 0; a < o.keys; ++a) squares += double{key[a]} * key[a];
+    for (int a = 0; a < o.keys; ++a) key[a] /= static_cast<float>(std::sqrt(squares));
+  }
+  float* beta = row + delta_values(o) + o.heads;
+  for (int head = 0; head < o.heads; ++head) beta[head] = std::exp(10 * beta[head]);
+}
+void run_delta_rule(const Kernels& kernels, const Call& call, Stream& stream) {
+  const Options& o = call.o;
+  const int HK = o.heads_of_keys(), stride = delta_row(o);
+  const float* gates = call.in + delta_values(o);
+  kernels.delta_rule({.seqs = call.seqs,
+                      .H = o.heads,
+                      .HK = HK,
+                      .DK = o.keys,
+                      .DV = o.values,
+                      .chunk = o.chunk,
+                      .decay = DeltaDecay::kToken,
+                      .scale = 1 / std::sqrt(static_cast<float>(o.keys)),
+                      .q_stride = stride,
+                      .k_stride = stride,
+                      .v_stride = stride,
+                      .g_stride = stride,
+                      .beta_stride = stride,
+                      .q = call.in,
+                      .k = call.in + HK * o.keys,
+                      .v = call.in + 2 * HK * o.keys,
+                      .g = gates,
+                      .beta = gates + o.heads,
+                      .S = call.state,
+                      .o = call.out},
+                     stream);
+}
+
 // A state of a number a channel.
 int channels(const Options& o) { return o.channels; }
 template <int kFloats>
@@ -162,6 +208,8 @@ constexpr Cell kCells[] = {
      run_gla<GlaDecay::kToken, false>},
     {"gla", kKeyGates, key_gates, used_of_keys, head_outputs, matrix,
      run_gla<GlaDecay::kChannel, false>},
+    {"delta_rule", delta_row, delta_gates, used_of_delta, head_outputs, matrix, run_delta_rule,
+     shape_delta_row},
     {"rg_lru", of_channels<4>, of_channels<0>, of_channels<5>, channels, channels, run_rg_lru},
     {"linear_recurrence", of_channels<2>, channels, of_channels<3>, channels, channels,
      run_linear_recurrence},
@@ -177,7 +225,7 @@ std::vector<std::string> names() {
 }
 
 // A prompt of random rows: values about 1, and log decays about -0.1, as gates of trained models
-// make them. A row of log decays follows, for what only one cell has.
+// make them. A row of log decays follows, for what a cell has of its own.
 class Prompt {
  public:
   Prompt(const Options& o, const Cell& cell, Backend& backend)
@@ -255,6 +303,9 @@ class Prompt {
     for (size_t i = 0; i < rows.size(); ++i) {
       rows[i] = i % width < values ? normal(random) : log_decay();
     }
+    for (int row = 0; cell_.shape != nullptr && row < some; ++row) {
+      cell_.shape(o_, &rows[static_cast<size_t>(row) * width]);
+    }
     std::ranges::generate(last, log_decay);
     const auto upload = [&](int row, const std::vector<float>& from, int count) {
       backend_.upload(in_.as<float>() + int64_t{row} * cell_.width(o_), from.data(),
@@ -306,32 +357,35 @@ void add_recurrence(CLI::App& app, const bool& json) {
   CLI::App* command = app.add_subcommand("recurrence", "Measure a recurrence alone, over a prompt");
   command->add_option("--device", options->device, "cpu, cuda:N or reference")
       ->capture_default_str();
-  command->add_option("--cells", options->cells, "Recurrences to measure, separated by commas")
+  command->add_option("--cells", options->cells, "Recurrences, separated by commas")
       ->delimiter(',')
       ->check(CLI::IsMember(names()))
       ->capture_default_str();
   const CLI::Range positive(1, 1 << 20);
   command->add_option("--heads", options->heads, "Heads")->check(positive)->capture_default_str();
-  command->add_option("--keys", options->keys, "Number of each head")
+  command
+      ->add_option("--key-heads", options->key_heads,
+                   "Of delta_rule: heads of queries and keys; 0: as many as heads")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--keys", options->keys, "Of a head")->check(positive)->capture_default_str();
+  command->add_option("--values", options->values, "Of a head")
       ->check(positive)
       ->capture_default_str();
-  command->add_option("--values", options->values, "Number of each head")
+  command->add_option("--channels", options->channels, "Of rg_lru and linear_recurrence")
       ->check(positive)
       ->capture_default_str();
-  command->add_option("--channels", options->channels, "Channels of rg_lru and linear_recurrence")
+  command->add_option("--tokens", options->tokens, "Of each sequence")
       ->check(positive)
       ->capture_default_str();
-  command->add_option("--tokens", options->tokens, "Tokens of each sequence")
-      ->check(positive)
-      ->capture_default_str();
-  command->add_option("--sequences", options->sequences, "Number at once")
+  command->add_option("--sequences", options->sequences, "At once")
       ->check(positive)
       ->capture_default_str();
   command->add_option("--chunk", options->chunk, "Rows of a chunk")
       ->check(positive)
       ->capture_default_str();
-  command->add_option("--bandwidth", options->bandwidth, "Memory bandwidth for the floor; GB/s");
-  command->add_option("--seconds", options->seconds, "Time to measure each; seconds");
+  command->add_option("--bandwidth", options->bandwidth, "GB/s of the memory, for the floor");
+  command->add_option("--seconds", options->seconds, "To measure each for");
   command->callback([options, &json] { run(*options, json); });
 }
 

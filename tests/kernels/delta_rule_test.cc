@@ -105,6 +105,44 @@ TEST_P(DeltaRuleTest, FormsAreTheStepsInDouble) {
   }
 }
 
+// Of tiles whose products are rounded to bf16: the most that may be off, of the largest value.
+// Keys, what is missing of values, the inverse and what it finds are each rounded by up to 2^-9,
+// and count twice where keys are all but parallel. Where beta is near 2 as well, and nothing fades,
+// a row of the inverse has up to 64 values of size 2, whose roundings all meet the same value.
+double tolerance_of_tiles(const DeltaConfig& c) {
+  constexpr double kRounding = 1.0 / 512;
+  const bool parallel = c.rows == DeltaRows::kParallelKeys || c.rows == DeltaRows::kTwice;
+  if (c.rows == DeltaRows::kTwice && c.decay == DeltaDecay::kNone) return 64 * 2 * kRounding;
+  return (parallel ? 16 : 8) * kRounding;
+}
+
+// Heads that fill tiles, which a device may round to bf16.
+TEST_P(DeltaRuleTest, TilesAreTheStepsInDouble) {
+  KernelDevice device(GetParam());
+  std::mt19937_64 random(5);
+  for (const DeltaDecay decay : {DeltaDecay::kNone, DeltaDecay::kToken}) {
+    for (const DeltaRows rows : kRows) {
+      const bool all = rows == DeltaRows::kUsual || rows == DeltaRows::kTwice;
+      for (const int DK : all ? std::vector{64, 128, 256} : std::vector{64}) {
+        const DeltaConfig c{1, 4, DK, 64, 64, decay, rows, true};
+        const bool rounds = delta_rule_op(c).rounds(device.kernels());
+        // Of the worst case one tile.
+        const bool worst = rows == DeltaRows::kTwice && decay == DeltaDecay::kNone;
+        expect_oracle(device, c, worst ? 64 : 130, random, rounds ? tolerance_of_tiles(c) : 5e-5);
+      }
+    }
+  }
+}
+
+// In chunks of 32 rows they are exact.
+TEST_P(DeltaRuleTest, HeadsThatWouldFillTilesAreExactInShortChunks) {
+  KernelDevice device(GetParam());
+  std::mt19937_64 random(6);
+  for (const DeltaDecay decay : {DeltaDecay::kNone, DeltaDecay::kToken}) {
+    expect_oracle(device, {1, 4, 128, 64, 32, decay, DeltaRows::kUsual, true}, 97, random);
+  }
+}
+
 // 4,096 rows: what is off does not grow with the length of a text.
 TEST_P(DeltaRuleTest, FormsStayTheStepsOverALongText) {
   KernelDevice device(GetParam());

@@ -222,6 +222,12 @@ inline Ops delta_ops(std::mt19937_64&) {
       ops.push_back(delta_rule_op({2, 1, 8, 12, 8, decay, rows}));
     }
   }
+  // What fills tiles, with more value heads to a key head than have room at once.
+  for (const DeltaConfig& c : {DeltaConfig{2, 3, 64, 64, 64},
+                               {4, 1, 128, 64, 64, DeltaDecay::kNone},
+                               {1, 4, 256, 64, 64}}) {
+    ops.push_back(delta_rule_op({c.HK, c.heads_each, c.DK, c.DV, c.chunk, c.decay, c.rows, true}));
+  }
   return ops;
 }
 
@@ -328,7 +334,9 @@ inline const std::vector<Family>& families() {
              delta_rule_op({3, 1, 40, 100, 16, DeltaDecay::kNone}),
              delta_rule_op({1, 2, 256, 96, 32, DeltaDecay::kToken, DeltaRows::kUsual, true}),
              delta_rule_op({2, 1, 64, 128, 64, DeltaDecay::kChannel, DeltaRows::kUsual, true}),
-             delta_rule_op({1, 1, 128, 64, 8, DeltaDecay::kNone, DeltaRows::kUsual, true})};
+             delta_rule_op({1, 1, 128, 64, 8, DeltaDecay::kNone, DeltaRows::kUsual, true}),
+             delta_rule_op({1, 2, 64, 128, 64, DeltaDecay::kToken, DeltaRows::kUsual, true}),
+             delta_rule_op({2, 2, 128, 64, 128, DeltaDecay::kToken, DeltaRows::kUsual, true})};
        },
        [](int chunk, Random&) {
          return Ops{

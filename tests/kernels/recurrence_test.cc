@@ -286,10 +286,13 @@ TEST_P(OutgrownStatesTest, AnySplitOfALongPromptIsTheSame) {
   KernelDevice device = make_device();
   std::mt19937_64 random(13);
   constexpr int kRows = 8192 + 67, kFirst = 1024;
-  const RecurrenceOp op = ssd_op({16, 64, 128, 16, 64, 0, 1, -2, 2, true, true}, random);
-  const std::vector<float> x = op.inputs(kRows, random), start = op.start(random);
-  expect_same_bits(run_split(device, op, x, start, {kFirst, kRows - kFirst}),
-                   run_alone(device, op, x, start), op.name);
+  for (const RecurrenceOp& op :
+       {ssd_op({16, 64, 128, 16, 64, 0, 1, -2, 2, true, true}, random),
+        delta_rule_op({8, 4, 64, 64, 64, DeltaDecay::kToken, DeltaRows::kUsual, true})}) {
+    const std::vector<float> x = op.inputs(kRows, random), start = op.start(random);
+    expect_same_bits(run_split(device, op, x, start, {kFirst, kRows - kFirst}),
+                     run_alone(device, op, x, start), op.name);
+  }
 }
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(OutgrownStatesTest);

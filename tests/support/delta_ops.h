@@ -32,6 +32,11 @@ struct DeltaConfig {
   int g_at() const { return v_at() + H() * DV; }
   int beta_at() const { return g_at() + decays(); }
   int width() const { return beta_at() + H(); }
+  // Whether the rows of its heads can be taken by tiles: see Op::rounds_in_tiles.
+  bool fills_tiles() const {
+    const bool keys = DK == 64 || DK == 128 || DK == 256, aligns = aligned && width() % 4 == 0;
+    return decay != DeltaDecay::kChannel && keys && DV % 64 == 0 && chunk % 64 == 0 && aligns;
+  }
 };
 
 inline void make_unit_key(const DeltaConfig& c, float* key, std::mt19937_64& random) {
@@ -80,6 +85,13 @@ inline RecurrenceOp delta_rule_op(const DeltaConfig& c) {
   op.grid = c.chunk;
   op.aligned = c.aligned;
   op.keeps_bf16 = [](const Kernels& kernels) { return kernels.delta_rule.bf16_state; };
+  op.rounded_columns = c.g_at();
+  op.rounds = [c](const Kernels& kernels) {
+    return kernels.delta_rule.rounds_in_tiles && c.fills_tiles();
+  };
+  // Where the reference rounds keys and values, tiles round keys, what is missing of values, the
+  // inverse that finds what is put in their place, that, and the state it is found from.
+  op.rounds_times = 2;
   // Sums of up to 70 rows of DK products of a few units each, in another order.
   op.tolerance = {.absolute = 1e-4, .relative = 5e-5};
   op.inputs = [c](int L, std::mt19937_64& random) { return delta_rows(c, L, random); };

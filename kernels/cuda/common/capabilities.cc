@@ -18,6 +18,7 @@ void set_sm90_capabilities(Kernels& kernels) {
   kernels.linear.rounds = sm90::linear_takes;
   kernels.linear.convolves = sm90::linear_convolves;
   kernels.linear.most_rows_of_deferred_norm = sm90::kMostRowsOfDeferredNorm;
+  kernels.delta_rule.rounds_in_tiles = true;
   kernels.gla.rounds_channels_in_tiles = true;
   kernels.ssd.defers = sm90::ssd_defers_norm;
 }

@@ -21,17 +21,25 @@ void run_steps(const DeltaRuleArgs& args, bool last_rows, Stream& stream) {
   });
 }
 
+void run_steps(const DeltaRuleArgs& args, bool last_rows, Stream& stream) {
+  static_assert(WideDelta::kMostKeys == kMostDeltaKeys);
+  if (args.DK <= NarrowDelta::kMostKeys) return run_steps<NarrowDelta>(args, last_rows, stream);
+  if (args.DK <= MiddleDelta::kMostKeys) return run_steps<MiddleDelta>(args, last_rows, stream);
+  run_steps<WideDelta>(args, last_rows, stream);
+}
+
 }  // namespace
 
 void run(const DeltaRuleArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
-  static_assert(WideDelta::kMostKeys == kMostDeltaKeys);
   const bool chunks =
       args.seqs.max_len > 1 && takes_delta_chunks(args, most_shared_memory("delta_rule"));
   if (chunks) delta_rule_chunks(args, stream);
-  if (args.DK <= NarrowDelta::kMostKeys) return run_steps<NarrowDelta>(args, chunks, stream);
-  if (args.DK <= MiddleDelta::kMostKeys) return run_steps<MiddleDelta>(args, chunks, stream);
-  run_steps<WideDelta>(args, chunks, stream);
+  run_steps(args, chunks, stream);
+}
+
+void delta_rule_last_rows(const DeltaRuleArgs& args, Stream& stream) {
+  run_steps(args, true, stream);
 }
 
 }  // namespace recurve::cuda::sm80

@@ -10,4 +10,7 @@ constexpr int kMostDeltaKeys = 256;
 // a row waits for the one before it.
 void delta_rule_rows(const DeltaRuleArgs& args, Stream& stream);
 
+// Of each sequence the last row, where that is a chunk by itself, in the step form.
+void delta_rule_last_rows(const DeltaRuleArgs& args, Stream& stream);
+
 }  // namespace recurve::cuda::sm80

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/common/scratch.h"
 #include "kernels/cuda/sm80/capabilities.h"
+#include "kernels/ops/delta_rule.h"
 #include "kernels/ops/gla.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/mlstm.h"
@@ -107,6 +108,23 @@ inline bool mlstm_scans(const MlstmArgs& a) {
   const auto tiles_of_chunk = static_cast<size_t>(a.chunk / kScanRows);
   return scan_takes_heads(a.DK, a.DV) && places && a.chunk > 1 && a.chunk % kScanRows == 0 &&
          tiles_of_chunk * scan_tile_bytes(a.H, a.H, a.DK, true) <= kScratchBytes;
+}
+
+// Whether the delta rule takes prompts by tiles of kScanRows rows with products of bf16
+// (delta_tiles.h). Of such a tile scratch memory has keys and queries, and so many bytes of weights
+// a head.
+constexpr size_t kDeltaWeightBytes = 17168;
+inline size_t delta_tile_bytes(int H, int HK, int DK) {
+  return static_cast<size_t>(HK) * 2 * kScanRows * static_cast<size_t>(DK) * sizeof(uint16_t) +
+         static_cast<size_t>(H) * kDeltaWeightBytes;
+}
+inline bool delta_scans(const DeltaRuleArgs& a) {
+  const bool strides = a.q_stride % 4 == 0 && a.k_stride % 4 == 0 && a.v_stride % 4 == 0;
+  const bool places = sm80::aligned(a.q) && sm80::aligned(a.k) && sm80::aligned(a.v);
+  const auto tiles_of_chunk = static_cast<size_t>(a.chunk / kScanRows);
+  return a.decay != DeltaDecay::kChannel && scan_takes_heads(a.DK, a.DV) && strides && places &&
+         a.chunk > 1 && a.chunk % kScanRows == 0 &&
+         tiles_of_chunk * delta_tile_bytes(a.H, a.HK, a.DK) <= kScratchBytes;
 }
 
 inline bool ssd_defers_norm(const SsdArgs& args) {

@@ -4,6 +4,7 @@
 // What is done better on GPUs of compute capability 9.0. As sm80/ops.h.
 namespace recurve::cuda::sm90 {
 
+void run(const DeltaRuleArgs& args, Stream& stream);
 void run(const GlaArgs& args, Stream& stream);
 void run(const LinearArgs& args, Stream& stream);
 void run(const MlstmArgs& args, Stream& stream);

@@ -127,6 +127,7 @@ RECURVE_MULTIPLY(multiply_across, 128, 64, 65, 66, 1)
   }
 
 RECURVE_MULTIPLY_HELD(multiply, 64, 32, 32, 33, 34, 35, 36, 37, 1)
+RECURVE_MULTIPLY_HELD(multiply, 128, 64, 64, 65, 66, 67, 68, 69, 1)
 
 RECURVE_MULTIPLY_HELD(multiply_held, 8, 4, 4, 5, 6, 7, 8, 9, 0)
 RECURVE_MULTIPLY_HELD(multiply_held, 16, 8, 8, 9, 10, 11, 12, 13, 0)
