@@ -99,7 +99,8 @@ void DeltaNet::check(Backend& backend) const {
                               .DV = static_cast<int>(c_.DV),
                               .chunk = c_.chunk,
                               .decay = c_.decay(),
-                              .S = {nullptr, c_.state}});
+                              .S = {nullptr, c_.state},
+                              .bounded_beta = c_.bounded_beta()});
 }
 
 void DeltaNet::fill_info(const Checkpoint& checkpoint) {
@@ -284,7 +285,8 @@ void DeltaNet::recur(size_t index, const Ragged& seqs, const StatePool& states, 
                        .g = c_.gated() ? s.g : nullptr,
                        .beta = s.beta,
                        .S = states.data(states_a_block() * index),
-                       .o = s.o},
+                       .o = s.o,
+                       .bounded_beta = c_.bounded_beta()},
                       stream);
 }
 

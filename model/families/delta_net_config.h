@@ -28,6 +28,7 @@ struct Config {
 
   bool gated() const { return type == "gated_deltanet"; }
   DeltaDecay decay() const { return gated() ? DeltaDecay::kToken : DeltaDecay::kNone; }
+  bool bounded_beta() const { return beta_scale <= 1; }
   int64_t qk() const { return HK * DK; }
   int64_t out() const { return H * DV; }
   int64_t mixed() const { return 2 * qk() + out(); }  // what a convolution sees: q, k, v

@@ -156,7 +156,8 @@ void run_delta_rule(const Kernels& kernels, const Call& call, Stream& stream) {
                       .g = gates,
                       .beta = gates + o.heads,
                       .S = call.state,
-                      .o = call.out},
+                      .o = call.out,
+                      .bounded_beta = true},
                      stream);
 }
 

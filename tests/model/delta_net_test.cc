@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kernels/dry_run_backend.h"
 #include "model/layers/required_ops.h"
 #include "model/load_model.h"
 #include "tests/support/listing_backend.h"
+#include "tests/support/poor_backend.h"
 #include "tests/support/temp_dir.h"
 
 namespace recurve::testing::delta_net_test {
@@ -64,6 +66,23 @@ TEST(DeltaNetConfig, SizesFollowFromIt) {
   EXPECT_EQ(layout.arrays[1].shape, (std::vector<int64_t>{2 * 24 + 72, 3}));
   const auto plain = load(config_with("delta_net", {{"use_short_conv", false}}), *backend);
   EXPECT_EQ(plain->state_layout().arrays.size(), 1u);
+}
+
+// Kernels round what they solve for only where no beta is above 1: so they are told.
+TEST(DeltaNetConfig, SaysWhetherBetaIsBounded) {
+  Kernels kernels = make_backend("reference")->kernels();
+  std::vector<bool> told;
+  kernels.delta_rule.cannot = [&told](const DeltaRuleArgs& a) {
+    told.push_back(a.bounded_beta);
+    return std::string();
+  };
+  DryRunBackend backend(PoorBackend{kernels});
+  for (const std::string type : {"delta_net", "gated_deltanet"}) {
+    told.clear();
+    load(config_with(type, {}), backend);
+    load(config_with(type, {{"allow_neg_eigval", true}}), backend);
+    EXPECT_EQ(told, (std::vector{true, false})) << type;
+  }
 }
 
 // What a backend has no kernels for is said before anything is loaded.

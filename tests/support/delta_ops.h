@@ -32,10 +32,12 @@ struct DeltaConfig {
   int g_at() const { return v_at() + H() * DV; }
   int beta_at() const { return g_at() + decays(); }
   int width() const { return beta_at() + H(); }
+  bool bounded_beta() const { return rows != DeltaRows::kTwice; }
   // Whether the rows of its heads can be taken by tiles: see Op::rounds_in_tiles.
   bool fills_tiles() const {
     const bool keys = DK == 64 || DK == 128 || DK == 256, aligns = aligned && width() % 4 == 0;
-    return decay != DeltaDecay::kChannel && keys && DV % 64 == 0 && chunk % 64 == 0 && aligns;
+    return bounded_beta() && decay != DeltaDecay::kChannel && keys && DV % 64 == 0 &&
+           chunk % 64 == 0 && aligns;
   }
 };
 
@@ -119,7 +121,8 @@ inline RecurrenceOp delta_rule_op(const DeltaConfig& c) {
                                  .g = fades ? x + c.g_at() : nullptr,
                                  .beta = x + c.beta_at(),
                                  .S = states[0],
-                                 .o = o},
+                                 .o = o,
+                                 .bounded_beta = c.bounded_beta()},
                                 *device.stream);
   };
   return op;

@@ -153,7 +153,7 @@ inline std::string text_of(const DeltaGateArgs& a) {
 inline std::string text_of(const DeltaRuleArgs& a) {
   return values_text(a.seqs, a.H, a.HK, a.DK, a.DV, a.chunk, a.decay, a.scale, a.q_stride,
                      a.k_stride, a.v_stride, a.g_stride, a.beta_stride, a.q, a.k, a.v, a.g, a.beta,
-                     a.S, a.o);
+                     a.S, a.o, a.bounded_beta);
 }
 inline std::string text_of(const RgLruArgs& a) {
   return values_text(a.seqs, a.D, a.chunk, a.branch_stride, a.u, a.i, a.r, a.branch, a.rate,

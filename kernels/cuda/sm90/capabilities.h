@@ -122,8 +122,8 @@ inline bool delta_scans(const DeltaRuleArgs& a) {
   const bool strides = a.q_stride % 4 == 0 && a.k_stride % 4 == 0 && a.v_stride % 4 == 0;
   const bool places = sm80::aligned(a.q) && sm80::aligned(a.k) && sm80::aligned(a.v);
   const auto tiles_of_chunk = static_cast<size_t>(a.chunk / kScanRows);
-  return a.decay != DeltaDecay::kChannel && scan_takes_heads(a.DK, a.DV) && strides && places &&
-         a.chunk > 1 && a.chunk % kScanRows == 0 &&
+  return a.bounded_beta && a.decay != DeltaDecay::kChannel && scan_takes_heads(a.DK, a.DV) &&
+         strides && places && a.chunk > 1 && a.chunk % kScanRows == 0 &&
          tiles_of_chunk * delta_tile_bytes(a.H, a.HK, a.DK) <= kScratchBytes;
 }
 
