@@ -48,28 +48,28 @@ __device__ void sync_group(int group) {
   }
 }
 
-// Keys and queries of a tile in bf16; zeros where there are no rows.
+// Keys and queries of a tile in bf16; zeros where there are no rows. Both are asked for before
+// either is waited for.
 template <int kDK>
 __device__ void round_rows(const DeltaRuleArgs& a, const RowBlock& rows, int key_head,
                            Shared<kDK>& s) {
   constexpr int kPieces = kDK / 8;
-#pragma unroll
-  for (int array = 0; array < 2; ++array) {
-    const int64_t stride = array == 0 ? a.k_stride : a.q_stride;
-    const float* const from =
-        (array == 0 ? a.k : a.q) + rows.first * stride + int64_t{key_head} * kDK;
+  const float* const from[2] = {a.k + rows.first * a.k_stride + int64_t{key_head} * kDK,
+                                a.q + rows.first * a.q_stride + int64_t{key_head} * kDK};
 #pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < kDeltaRows * kPieces;
-         i += static_cast<int>(blockDim.x)) {
-      const int t = i / kPieces, piece = i % kPieces;
-      uint4 eight = make_uint4(0, 0, 0, 0);
-      if (t < rows.L) {
-        const auto* here = reinterpret_cast<const float4*>(from + t * stride + 8 * piece);
-        const float4 low = here[0], high = here[1];
-        eight = make_uint4(round_bf16(low.x, low.y), round_bf16(low.z, low.w),
-                           round_bf16(high.x, high.y), round_bf16(high.z, high.w));
-      }
-      *reinterpret_cast<uint4*>(s.keys[array] + swizzled_at(t, piece)) = eight;
+  for (int i = static_cast<int>(threadIdx.x); i < kDeltaRows * kPieces;
+       i += static_cast<int>(blockDim.x)) {
+    const int t = i / kPieces, piece = i % kPieces;
+    const int64_t row = min(t, rows.L - 1);
+#pragma unroll
+    for (int array = 0; array < 2; ++array) {
+      const int stride = array == 0 ? a.k_stride : a.q_stride;
+      const auto* here = reinterpret_cast<const float4*>(from[array] + row * stride + 8 * piece);
+      const float4 low = here[0], high = here[1];
+      const bool there = t < rows.L;
+      const auto two = [&](float x, float y) { return there ? round_bf16(x, y) : 0; };
+      *reinterpret_cast<uint4*>(s.keys[array] + swizzled_at(t, piece)) = make_uint4(
+          two(low.x, low.y), two(low.z, low.w), two(high.x, high.y), two(high.z, high.w));
     }
   }
 }
