@@ -1,6 +1,8 @@
 #include "kernels/fusion.h"
 
 #include <algorithm>
+#include <cmath>
+#include <vector>
 
 namespace recurve {
 
@@ -32,11 +34,67 @@ void join(const Kernels& kernels, LinearArgs& first, LinearArgs& next, float* be
   next.x_bf16 = first.y_bf16;
 }
 
+Activations rows_between(const Kernels& kernels, const Matrix& first, const Matrix& next,
+                         float* f32, float* spare) {
+  if (!kernels.linear.takes_bf16(first)) return {.f32 = f32};
+  return rows_for(kernels, next, f32, spare, next.K);
+}
+
 void linear_conv(const Kernels& kernels, LinearArgs linear, const CausalConv1dArgs& conv,
                  Stream& stream) {
   if (kernels.linear.takes_conv(linear, conv)) linear.conv = conv;
   kernels.linear(linear, stream);
   if (!linear.conv) kernels.causal_conv1d(conv, stream);
+}
+
+void linear_group(const Kernels& kernels, std::span<const LinearArgs> layers, Stream& stream) {
+  std::vector<LinearArgs> products(layers.begin(), layers.end());
+  std::vector<ActivationArgs> activations;  // that remain
+  for (LinearArgs& layer : products) {
+    if (layer.activation == Activation::kIdentity || kernels.linear.takes_activation(layer)) {
+      continue;
+    }
+    const int width = static_cast<int>(layer.outputs());
+    activations.push_back({.rows = layer.rows,
+                           .width = width,
+                           .f = layer.activation,
+                           .scale = 1,
+                           .floor = -INFINITY,
+                           .x_stride = width,
+                           .y_stride = width,
+                           .x = layer.y,
+                           .y = layer.y_bf16 == nullptr ? layer.y : nullptr,
+                           .y_bf16 = layer.y_bf16});
+    layer.activation = Activation::kIdentity;
+    layer.y_bf16 = nullptr;
+  }
+  kernels.linear(products, stream);
+  for (const ActivationArgs& activation : activations) kernels.activation(activation, stream);
+}
+
+void norm_shift(const Kernels& kernels, const LayerNormArgs& norm, TokenShiftArgs shift,
+                Stream& stream) {
+  if (!kernels.token_shift.takes_norm(shift)) {
+    kernels.layer_norm(norm, stream);
+    return kernels.token_shift(shift, stream);
+  }
+  shift.x = norm.x;
+  shift.norm = norm.w;
+  shift.norm_bias = norm.b;
+  shift.norm_eps = norm.eps;
+  kernels.token_shift(shift, stream);
+}
+
+void rwkv7_cell(const Kernels& kernels, const Rwkv7GateArgs& gate, Rwkv7Args recurrence,
+                const HeadNormBonusArgs& out, Stream& stream) {
+  if (kernels.rwkv7.takes_cell(recurrence)) {
+    recurrence.gate = gate;
+    recurrence.out = out;
+    return kernels.rwkv7(recurrence, stream);
+  }
+  kernels.rwkv7_gate(gate, stream);
+  kernels.rwkv7(recurrence, stream);
+  kernels.head_norm_bonus(out, stream);
 }
 
 size_t floats_of_norm(const Kernels& kernels, int rows, int64_t D) {

@@ -32,10 +32,29 @@ void read_rows(const Kernels& kernels, const Activations& rows, LinearArgs& next
 // Makes x of `next` of what `first` leaves in y. between: (first.rows, first.outputs()) floats.
 void join(const Kernels& kernels, LinearArgs& first, LinearArgs& next, float* between);
 
+// Rows from the layer with the weights `first` to that with `next`: in bf16 where both can.
+// f32, spare: (rows, next.K) floats each.
+Activations rows_between(const Kernels& kernels, const Matrix& first, const Matrix& next,
+                         float* f32, float* spare);
+
 // A linear layer, and the convolution over some of its outputs: conv.x points into linear.y, where
 // these columns are not left if both are done together.
 void linear_conv(const Kernels& kernels, LinearArgs linear, const CausalConv1dArgs& conv,
                  Stream& stream);
+
+// Linear layers of the same rows of which none reads what another writes. Where a layer has an
+// activation, y is memory for its outputs in fp32 even if it has y_bf16, and does not overlap that.
+void linear_group(const Kernels& kernels, std::span<const LinearArgs> layers, Stream& stream);
+
+// A layer norm of one group, and the token shift that reads it: shift.x is norm.y, where the normed
+// rows are not left if both are done together.
+void norm_shift(const Kernels& kernels, const LayerNormArgs& norm, TokenShiftArgs shift,
+                Stream& stream);
+
+// RWKV-7's gate, its recurrence and the norm behind that. What the recurrence reads of the gate,
+// and its o, are not left there if all are done together.
+void rwkv7_cell(const Kernels& kernels, const Rwkv7GateArgs& gate, Rwkv7Args recurrence,
+                const HeadNormBonusArgs& out, Stream& stream);
 
 // Floats that what is left of a deferred norm of so many rows takes.
 size_t floats_of_norm(const Kernels& kernels, int rows, int64_t D);

@@ -1,8 +1,10 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "kernels/ops/activation.h"
 #include "kernels/ops/causal_conv1d.h"
 #include "kernels/ops/deferred_rms_norm.h"
 #include "kernels/ops/op.h"
@@ -32,6 +34,8 @@ struct LinearArgs {
   float soft_cap = 0;                // 0: none; with a residual neither this nor swiglu
   const uint16_t* x_bf16 = nullptr;  // (rows, K) instead of x, or null; without a norm
   uint16_t* y_bf16 = nullptr;        // (rows, outputs) instead of y, or null
+  // Where LinearOp::takes_activation says so: y = activation(W x + bias).
+  Activation activation = Activation::kIdentity;
   // Where LinearOp::takes_conv says so: a convolution whose x is some of the columns of y. It is
   // done too, and these columns are not left in y.
   std::optional<CausalConv1dArgs> conv = std::nullopt;
@@ -60,6 +64,12 @@ struct LinearOp : Op<LinearArgs> {
     if (args.W.format == nullptr) return run(args, stream);
     find(args.W.format)->run(args, stream);
   }
+  // Layers of the same rows of which none reads what another writes: to the same bits as one after
+  // the other.
+  void operator()(std::span<const LinearArgs> layers, Stream& stream) const {
+    if (run_group != nullptr) return run_group(layers, stream);
+    for (const LinearArgs& layer : layers) (*this)(layer, stream);
+  }
   // Of that format: null if the backend has none, which loading asks before there is a matrix.
   const PackedLinear* find(const WeightFormat* format) const {
     for (const PackedLinear& linear : packed) {
@@ -78,6 +88,9 @@ struct LinearOp : Op<LinearArgs> {
     packed.push_back(linear);
   }
 
+  // Computes a group of layers in fewer launches than layers. null: one after the other.
+  void (*run_group)(std::span<const LinearArgs> layers, Stream&) = nullptr;
+
   // Whether x is rounded to bf16 with this matrix: then who makes x may do so. null: never.
   bool (*rounds)(const Matrix& W) = nullptr;
   bool takes_bf16(const Matrix& W) const { return rounds != nullptr && rounds(W); }
@@ -85,6 +98,11 @@ struct LinearOp : Op<LinearArgs> {
   bool (*convolves)(const LinearArgs& args, const CausalConv1dArgs& conv) = nullptr;
   bool takes_conv(const LinearArgs& args, const CausalConv1dArgs& conv) const {
     return convolves != nullptr && convolves(args, conv);
+  }
+  // Whether LinearArgs::activation may be this. null: never.
+  bool (*activates)(const LinearArgs& args) = nullptr;
+  bool takes_activation(const LinearArgs& args) const {
+    return activates != nullptr && activates(args);
   }
   // A layer may defer the norm of the one that reads its rows where these are so many at most.
   int most_rows_of_deferred_norm = 0;

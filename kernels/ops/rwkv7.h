@@ -1,6 +1,10 @@
 #pragma once
+#include <optional>
+
+#include "kernels/ops/head_norm_bonus.h"
 #include "kernels/ops/op.h"
 #include "kernels/ops/ragged.h"
+#include "kernels/ops/rwkv7_gate.h"
 #include "kernels/tensor.h"
 
 namespace recurve {
@@ -44,11 +48,22 @@ struct Rwkv7Args {
   const float* alpha;  // (rows, H, N) in [0, 1]
   StateData S;         // (slots, H, N, N) keys by values, read and written in place
   float* o;            // (rows, H, N), dense; does not overlap the inputs
+  // Where Rwkv7Op::takes_cell says so, both or neither: the gate before the recurrence, which has
+  // its outputs in lw, k, v, kk and alpha, and the norm behind it, which has its input in o. Both
+  // are done too; these five and o may be left as they were.
+  std::optional<Rwkv7GateArgs> gate = std::nullopt;
+  std::optional<HeadNormBonusArgs> out = std::nullopt;
+};
+
+struct Rwkv7Op : Op<Rwkv7Args> {
+  // Whether Rwkv7Args::gate and out may be added to these arguments. null: never.
+  bool (*cells)(const Rwkv7Args& args) = nullptr;
+  bool takes_cell(const Rwkv7Args& args) const { return cells != nullptr && cells(args); }
 };
 
 struct Rwkv7Kernel {
   static constexpr const char* kName = "rwkv7";
-  Op<Rwkv7Args> rwkv7;
+  Rwkv7Op rwkv7;
   static constexpr auto kOp = &Rwkv7Kernel::rwkv7;
 };
 

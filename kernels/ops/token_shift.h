@@ -25,11 +25,22 @@ struct TokenShiftArgs {
   // The first n: (rows, D) each, or null; where this backend's linear op takes bf16. A reader that
   // has one may have null as its y.
   uint16_t* y_bf16[kMost] = {};
+  // Where TokenShiftOp::takes_norm says so: the layer norm (layer_norm.h, one group) that x goes
+  // through first, or null.
+  const float* norm = nullptr;       // (D)
+  const float* norm_bias = nullptr;  // (D)
+  float norm_eps = 0;
+};
+
+struct TokenShiftOp : Op<TokenShiftArgs> {
+  // Whether it takes TokenShiftArgs::norm of these arguments. null: never.
+  bool (*norms)(const TokenShiftArgs& args) = nullptr;
+  bool takes_norm(const TokenShiftArgs& args) const { return norms != nullptr && norms(args); }
 };
 
 struct TokenShiftKernel {
   static constexpr const char* kName = "token_shift";
-  Op<TokenShiftArgs> token_shift;
+  TokenShiftOp token_shift;
   static constexpr auto kOp = &TokenShiftKernel::token_shift;
 };
 

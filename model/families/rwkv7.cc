@@ -51,7 +51,7 @@ class Rwkv7 final : public Model {
     float* g;        // (rows, D)
     float* kk;       // (rows, D)
     float* o;        // (rows, D)
-    float* low;      // (rows, rank), of each low-rank pair in turn
+    float* low;      // (8, rows, rank) between the low-rank pairs: each in fp32 and in bf16
     float* hidden;   // (rows, F)
     float* picked;   // (logits, D)
   };
@@ -59,23 +59,21 @@ class Rwkv7 final : public Model {
   Scratch take_scratch(Arena& arena, int rows, int logits) const;
   void fill_info(const Checkpoint& checkpoint);
 
-  void norm(const LayerNorm& norm, int rows, const float* x, float* y, Stream& stream) const;
-  void linear(const LinearWeights& weights, int rows, const Activations& x, float* y,
-              Stream& stream, const float* residual = nullptr) const;
-  void activate(Activation f, int rows, int64_t width, float* x, const Activations& y,
-                Stream& stream) const;
-  void low_rank(const LowRank& weights, Activation f, int rows, const Activations& x,
-                const Scratch& s, float* y, Stream& stream) const;
+  LayerNormArgs norm(const VectorWeights& w, const VectorWeights& b, int rows, const float* x,
+                     float* y) const;
+  LinearArgs linear(const LinearWeights& weights, int rows, const Activations& x, float* y) const;
+  void add_linear(const LinearWeights& weights, int rows, const Activations& x, const Scratch& s,
+                  Stream& stream) const;
   using Mixes = std::array<Activations, TokenShiftArgs::kMost>;
   Mixes mixes(size_t index, int rows, const Scratch& s) const;
-  void shift(std::span<const float* const> mu, const Mixes& mixes, const Ragged& seqs, float* state,
-             const Scratch& s, Stream& stream) const;
+  void shift(const LayerNorm& before, std::span<const float* const> mu, const Mixes& mixes,
+             const Ragged& seqs, float* state, const Scratch& s, Stream& stream) const;
   void time_mix(size_t index, const Ragged& seqs, const StatePool& states, const Scratch& s,
                 Stream& stream) const;
   void project(size_t index, int rows, const Mixes& mixes, const Scratch& s, float* v,
                Stream& stream) const;
-  void recur(size_t index, const Ragged& seqs, const StatePool& states, const Scratch& s,
-             const float* v, Stream& stream) const;
+  void recur(size_t index, const Ragged& seqs, const StatePool& states, const Scratch& s, float* v,
+             const Activations& out, Stream& stream) const;
   void feed_forward(size_t index, const Ragged& seqs, const StatePool& states, const Scratch& s,
                     Stream& stream) const;
   void head(const StepBatch& batch, const Scratch& s, float* logits, Stream& stream) const;
@@ -86,7 +84,7 @@ class Rwkv7 final : public Model {
   VectorWeights out_bias_;  // (D) of the last norm
   LayerNorm embed_norm_;    // behind the embedding
   std::vector<Block> blocks_;
-  int64_t most_rank_ = 0;
+  int64_t most_rank_ = 0;  // of low-rank pairs, rounded up
   ModelInfo info_;
 };
 
@@ -113,6 +111,7 @@ Rwkv7::Rwkv7(Checkpoint& checkpoint, Backend& backend, const LoadOptions& option
     blocks_.push_back(load_block(c_, checkpoint, backend, layer, b == 0, options.weights));
     const Ranks ranks = ranks_of(c_, checkpoint, layer + "attn.");
     most_rank_ = std::max({most_rank_, ranks.w, ranks.a, ranks.v, ranks.g});
+    most_rank_ = (most_rank_ + 7) / 8 * 8;  // each begins at a multiple of 16 bytes
   }
   checkpoint.finish(progress);
   fill_info(checkpoint);
@@ -152,7 +151,7 @@ StateLayout Rwkv7::state_layout() const {
 // Of the rows of Scratch, but for `picked`, in its order.
 std::vector<int64_t> Rwkv7::widths() const {
   const int64_t D = c_.D;
-  return {D, D, 6 * D, D, D, D, D, D, D, D, D, D, D, most_rank_, c_.F};
+  return {D, D, 6 * D, D, D, D, D, D, D, D, D, D, D, 8 * most_rank_, c_.F};
 }
 
 size_t Rwkv7::arena_bytes(const StepLimits& limits) const {
@@ -183,7 +182,7 @@ void Rwkv7::forward(const StepBatch& batch, const StatePool& states, Arena& aren
   const Scratch s = take_scratch(arena, rows, batch.num_logits);
   kernels_.embed({.rows = rows, .E = tokens_.embedding.matrix(), .token = batch.tokens, .x = s.x},
                  stream);
-  norm(embed_norm_, rows, s.x, s.x, stream);
+  kernels_.layer_norm(norm(embed_norm_.w, embed_norm_.b, rows, s.x, s.x), stream);
   for (size_t b = 0; b < blocks_.size(); ++b) {
     time_mix(b, batch.seqs, states, s, stream);
     feed_forward(b, batch.seqs, states, s, stream);
@@ -191,57 +190,32 @@ void Rwkv7::forward(const StepBatch& batch, const StatePool& states, Arena& aren
   head(batch, s, logits, stream);
 }
 
-void Rwkv7::norm(const LayerNorm& norm, int rows, const float* x, float* y, Stream& stream) const {
-  kernels_.layer_norm({.rows = rows,
-                       .D = static_cast<int>(c_.D),
-                       .G = 1,
-                       .eps = c_.eps,
-                       .x = x,
-                       .w = norm.w.data(),
-                       .b = norm.b.data(),
-                       .residual = nullptr,
-                       .y = y},
-                      stream);
+LayerNormArgs Rwkv7::norm(const VectorWeights& w, const VectorWeights& b, int rows, const float* x,
+                          float* y) const {
+  return {.rows = rows,
+          .D = static_cast<int>(c_.D),
+          .G = 1,
+          .eps = c_.eps,
+          .x = x,
+          .w = w.data(),
+          .b = b.data(),
+          .residual = nullptr,
+          .y = y};
 }
 
-void Rwkv7::linear(const LinearWeights& weights, int rows, const Activations& x, float* y,
-                   Stream& stream, const float* residual) const {
-  LinearArgs args{
-      .rows = rows, .W = weights.matrix(), .bias = weights.bias(), .residual = residual, .y = y};
+LinearArgs Rwkv7::linear(const LinearWeights& weights, int rows, const Activations& x,
+                         float* y) const {
+  LinearArgs args{.rows = rows, .W = weights.matrix(), .bias = weights.bias(), .y = y};
   read_rows(kernels_, x, args);
+  return args;
+}
+
+// Adds the layer's outputs to the residual stream.
+void Rwkv7::add_linear(const LinearWeights& weights, int rows, const Activations& x,
+                       const Scratch& s, Stream& stream) const {
+  LinearArgs args = linear(weights, rows, x, s.x);
+  args.residual = s.x;
   kernels_.linear(args, stream);
-}
-
-void Rwkv7::activate(Activation f, int rows, int64_t width, float* x, const Activations& y,
-                     Stream& stream) const {
-  kernels_.activation({.rows = rows,
-                       .width = static_cast<int>(width),
-                       .f = f,
-                       .scale = 1,
-                       .floor = -INFINITY,
-                       .x_stride = static_cast<int>(width),
-                       .y_stride = static_cast<int>(width),
-                       .x = x,
-                       .y = y.f32,
-                       .y_bf16 = y.bf16},
-                      stream);
-}
-
-void Rwkv7::low_rank(const LowRank& weights, Activation f, int rows, const Activations& x,
-                     const Scratch& s, float* y, Stream& stream) const {
-  const Matrix up = weights.up.matrix();
-  if (f != Activation::kIdentity) {
-    linear(weights.down, rows, x, s.low, stream);
-    const Activations low = rows_for(kernels_, up, s.low, s.hidden, c_.F);
-    activate(f, rows, up.K, s.low, low, stream);
-    return linear(weights.up, rows, low, y, stream);
-  }
-  LinearArgs down{.rows = rows, .W = weights.down.matrix(), .bias = weights.down.bias()};
-  LinearArgs next{.rows = rows, .W = up, .bias = weights.up.bias(), .y = y};
-  read_rows(kernels_, x, down);
-  join(kernels_, down, next, s.low);
-  kernels_.linear(down, stream);
-  kernels_.linear(next, stream);
 }
 
 // Where the mixes of a layer's token shift go, by Reader.
@@ -261,9 +235,9 @@ Rwkv7::Mixes Rwkv7::mixes(size_t index, int rows, const Scratch& s) const {
   return mixes;
 }
 
-// s.y, mixed for as many readers as there are mu.
-void Rwkv7::shift(std::span<const float* const> mu, const Mixes& mixes, const Ragged& seqs,
-                  float* state, const Scratch& s, Stream& stream) const {
+// s.x, normed and mixed for as many readers as there are mu.
+void Rwkv7::shift(const LayerNorm& before, std::span<const float* const> mu, const Mixes& mixes,
+                  const Ragged& seqs, float* state, const Scratch& s, Stream& stream) const {
   TokenShiftArgs args{.seqs = seqs,
                       .D = static_cast<int>(c_.D),
                       .n = static_cast<int>(mu.size()),
@@ -277,7 +251,7 @@ void Rwkv7::shift(std::span<const float* const> mu, const Mixes& mixes, const Ra
     args.y[i] = mixes[i].f32;
     args.y_bf16[i] = mixes[i].bf16;
   }
-  kernels_.token_shift(args, stream);
+  norm_shift(kernels_, norm(before.w, before.b, seqs.rows, s.x, s.y), args, stream);
 }
 
 void Rwkv7::time_mix(size_t index, const Ragged& seqs, const StatePool& states, const Scratch& s,
@@ -285,74 +259,86 @@ void Rwkv7::time_mix(size_t index, const Ragged& seqs, const StatePool& states, 
   const Block& block = blocks_[index];
   const int rows = seqs.rows;
   float* v = index == 0 ? s.v_first : s.v;
-  norm(block.norm, rows, s.x, s.y, stream);
   const Mixes mixed = mixes(index, rows, s);
-  shift(block.mu, mixed, seqs, states.array(kArrays * index + kShift), s, stream);
+  shift(block.norm, block.mu, mixed, seqs, states.array(kArrays * index + kShift), s, stream);
   project(index, rows, mixed, s, v, stream);
-  recur(index, seqs, states, s, v, stream);
   const Activations out = rows_for(kernels_, block.out.matrix(), s.o, s.kk, c_.D);
-  kernels_.head_norm_bonus({.rows = rows,
-                            .H = static_cast<int>(c_.H),
-                            .N = static_cast<int>(c_.N),
-                            .eps = c_.head_eps(),
-                            .o = s.o,
-                            .r = s.r,
-                            .k = s.k,
-                            .v = v,
-                            .g = s.g,
-                            .r_k = block.r_k.data(),
-                            .w = block.head_norm.w.data(),
-                            .b = block.head_norm.b.data(),
-                            .y = out.f32,
-                            .y_bf16 = out.bf16},
-                           stream);
-  linear(block.out, rows, out, s.x, stream, s.x);
+  recur(index, seqs, states, s, v, out, stream);
+  add_linear(block.out, rows, out, s, stream);
 }
 
 // All that the recurrence takes but for the values of the first layer's, which stay as they are.
 void Rwkv7::project(size_t index, int rows, const Mixes& mixes, const Scratch& s, float* v,
                     Stream& stream) const {
   const Block& block = blocks_[index];
-  linear(block.r, rows, mixes[kR], s.r, stream);
-  linear(block.k, rows, mixes[kK], s.k, stream);
-  linear(block.v, rows, mixes[kV], v, stream);
-  low_rank(block.decay, Activation::kTanh, rows, mixes[kW], s, s.w, stream);
-  low_rank(block.rate, Activation::kIdentity, rows, mixes[kA], s, s.alpha, stream);
-  low_rank(block.gate, Activation::kSigmoid, rows, mixes[kG], s, s.g, stream);
-  if (index > 0) {
-    low_rank(block.value_mix, Activation::kIdentity, rows, mixes[kV], s, s.mix, stream);
-  }
-  kernels_.rwkv7_gate({.rows = rows,
-                       .H = static_cast<int>(c_.H),
-                       .N = static_cast<int>(c_.N),
-                       .k_k = block.k_k.data(),
-                       .k_a = block.k_a.data(),
-                       .v_first = s.v_first,
-                       .m = index == 0 ? nullptr : s.mix,
-                       .w = s.w,
-                       .a = s.alpha,
-                       .k = s.k,
-                       .v = v,
-                       .kk = s.kk},
-                      stream);
+  std::vector<LinearArgs> first = {linear(block.r, rows, mixes[kR], s.r),
+                                   linear(block.k, rows, mixes[kK], s.k),
+                                   linear(block.v, rows, mixes[kV], v)};
+  std::vector<LinearArgs> second;
+  const int64_t step = rows * most_rank_;
+  int64_t at = 0;  // in s.low
+  const auto low_rank = [&](const LowRank& m, Reader reader, Activation f, float* y) {
+    const Activations low =
+        rows_between(kernels_, m.down.matrix(), m.up.matrix(), s.low + at, s.low + at + step);
+    at += 2 * step;
+    first.push_back(linear(m.down, rows, mixes[reader], low.f32));
+    first.back().y_bf16 = low.bf16;
+    first.back().activation = f;
+    second.push_back(linear(m.up, rows, low, y));
+  };
+  low_rank(block.decay, kW, Activation::kTanh, s.w);
+  low_rank(block.rate, kA, Activation::kIdentity, s.alpha);
+  low_rank(block.gate, kG, Activation::kSigmoid, s.g);
+  if (index > 0) low_rank(block.value_mix, kV, Activation::kIdentity, s.mix);
+  linear_group(kernels_, first, stream);
+  linear_group(kernels_, second, stream);
 }
 
+// From what project() leaves to the rows of the last layer before the residual stream.
 void Rwkv7::recur(size_t index, const Ragged& seqs, const StatePool& states, const Scratch& s,
-                  const float* v, Stream& stream) const {
-  kernels_.rwkv7({.seqs = seqs,
-                  .H = static_cast<int>(c_.H),
-                  .N = static_cast<int>(c_.N),
-                  .chunk = c_.chunk,
-                  .stride = static_cast<int>(c_.D),
-                  .r = s.r,
-                  .lw = s.w,
-                  .k = s.k,
-                  .v = v,
-                  .kk = s.kk,
-                  .alpha = s.alpha,
-                  .S = states.data(kArrays * index + kMatrix),
-                  .o = s.o},
-                 stream);
+                  float* v, const Activations& out, Stream& stream) const {
+  const Block& block = blocks_[index];
+  const int rows = seqs.rows, H = static_cast<int>(c_.H), N = static_cast<int>(c_.N);
+  const Rwkv7GateArgs gate{.rows = rows,
+                           .H = H,
+                           .N = N,
+                           .k_k = block.k_k.data(),
+                           .k_a = block.k_a.data(),
+                           .v_first = s.v_first,
+                           .m = index == 0 ? nullptr : s.mix,
+                           .w = s.w,
+                           .a = s.alpha,
+                           .k = s.k,
+                           .v = v,
+                           .kk = s.kk};
+  const Rwkv7Args recurrence{.seqs = seqs,
+                             .H = H,
+                             .N = N,
+                             .chunk = c_.chunk,
+                             .stride = static_cast<int>(c_.D),
+                             .r = s.r,
+                             .lw = s.w,
+                             .k = s.k,
+                             .v = v,
+                             .kk = s.kk,
+                             .alpha = s.alpha,
+                             .S = states.data(kArrays * index + kMatrix),
+                             .o = s.o};
+  const HeadNormBonusArgs bonus{.rows = rows,
+                                .H = H,
+                                .N = N,
+                                .eps = c_.head_eps(),
+                                .o = s.o,
+                                .r = s.r,
+                                .k = s.k,
+                                .v = v,
+                                .g = s.g,
+                                .r_k = block.r_k.data(),
+                                .w = block.head_norm.w.data(),
+                                .b = block.head_norm.b.data(),
+                                .y = out.f32,
+                                .y_bf16 = out.bf16};
+  rwkv7_cell(kernels_, gate, recurrence, bonus, stream);
 }
 
 void Rwkv7::feed_forward(size_t index, const Ragged& seqs, const StatePool& states,
@@ -360,29 +346,22 @@ void Rwkv7::feed_forward(size_t index, const Ragged& seqs, const StatePool& stat
   const Block& block = blocks_[index];
   const int rows = seqs.rows;
   const float* mu[] = {block.ffn_mu.data()};
+  constexpr int kSpare = TokenShiftArgs::kMost - 1;  // mixes that this layer does not have
   const Activations mixed = rows_for(kernels_, {{block.ffn_key.matrix()}}, s.mixed, nullptr);
   const Activations hidden =
-      rows_for(kernels_, block.ffn_value.matrix(), s.hidden, s.mixed, TokenShiftArgs::kMost * c_.D);
-  norm(block.ffn_norm, rows, s.x, s.y, stream);
-  shift(mu, {mixed}, seqs, states.array(kArrays * index + kFfnShift), s, stream);
-  linear(block.ffn_key, rows, mixed, s.hidden, stream);
-  activate(Activation::kSquaredRelu, rows, c_.F, s.hidden, hidden, stream);
-  linear(block.ffn_value, rows, hidden, s.x, stream, s.x);
+      rows_for(kernels_, block.ffn_value.matrix(), s.hidden, s.mixed + rows * c_.D, kSpare * c_.D);
+  shift(block.ffn_norm, mu, {mixed}, seqs, states.array(kArrays * index + kFfnShift), s, stream);
+  LinearArgs key = linear(block.ffn_key, rows, mixed, s.hidden);
+  key.y_bf16 = hidden.bf16;
+  key.activation = Activation::kSquaredRelu;
+  linear_group(kernels_, {{key}}, stream);
+  add_linear(block.ffn_value, rows, hidden, s, stream);
 }
 
 void Rwkv7::head(const StepBatch& batch, const Scratch& s, float* logits, Stream& stream) const {
   if (batch.num_logits == 0) return;
   const float* x = rows_with_logits(batch, c_.D, s.x, s.picked, kernels_, stream);
-  kernels_.layer_norm({.rows = batch.num_logits,
-                       .D = static_cast<int>(c_.D),
-                       .G = 1,
-                       .eps = c_.eps,
-                       .x = x,
-                       .w = tokens_.norm.data(),
-                       .b = out_bias_.data(),
-                       .residual = nullptr,
-                       .y = s.y},
-                      stream);
+  kernels_.layer_norm(norm(tokens_.norm, out_bias_, batch.num_logits, x, s.y), stream);
   kernels_.linear({.rows = batch.num_logits, .W = tokens_.head_matrix(), .x = s.y, .y = logits},
                   stream);
 }

@@ -60,8 +60,9 @@ inline OpCost cost_of(const LinearArgs& a) {
   const double residual = a.residual == nullptr ? 0 : 4 * outputs;
   // A convolution takes its x from the layer, and writes where that would have.
   const double conv = a.conv ? cost_of(*a.conv).bytes - floats(a.rows, 2.0 * a.conv->D) : 0;
-  return {fmt::format("{}x{}{}{}{}", a.W.N, a.W.K, a.norm == nullptr ? "" : " norm",
-                      a.swiglu ? " swiglu" : "", a.conv ? " conv" : ""),
+  return {fmt::format("{}x{}{}{}{}{}", a.W.N, a.W.K, a.norm == nullptr ? "" : " norm",
+                      a.swiglu ? " swiglu" : "", a.conv ? " conv" : "",
+                      a.activation == Activation::kIdentity ? "" : " activation"),
           bytes_of(a.W) + a.rows * (x + y + residual) + conv,
           {.rows = a.rows, .N = a.W.N, .K = a.W.K},
           a.W.data};
@@ -163,20 +164,24 @@ inline OpCost cost_of(const TokenShiftArgs& a) {
   for (int i = 0; i < a.n; ++i) {
     y += (a.y[i] == nullptr ? 0 : 1) + (a.y_bf16[i] == nullptr ? 0 : 0.5);
   }
-  return {fmt::format("{}x{}", a.n, a.D),
+  return {fmt::format("{}x{}{}", a.n, a.D, a.norm == nullptr ? "" : " norm"),
           floats(a.seqs.rows, (1 + y) * a.D) + state(a.seqs, a.D) + floats(a.n, a.D)};
 }
 inline OpCost cost_of(const Rwkv7GateArgs& a) {
   const double arrays = a.m == nullptr ? 7 : 11;  // w, a, k and v both ways, kk; m and v_first
   return {fmt::format("{}x{}", a.H, a.N), floats(a.rows, arrays * a.H * a.N)};
 }
-inline OpCost cost_of(const Rwkv7Args& a) {
-  return {fmt::format("{}x{}x{}", a.H, a.N, a.N),
-          floats(a.seqs.rows, 7.0 * a.H * a.N) + state(a.seqs, 1.0 * a.H * a.N * a.N, a.S.dtype)};
-}
 inline OpCost cost_of(const HeadNormBonusArgs& a) {
   return {fmt::format("{}x{}", a.H, a.N),
           floats(a.rows, (a.y_bf16 == nullptr ? 6 : 5.5) * a.H * a.N)};
+}
+inline OpCost cost_of(const Rwkv7Args& a) {
+  // With the gate before it and the norm behind it: r, w, a, k, v, g and y, and m and v_first.
+  const double mixed = a.gate && a.gate->m != nullptr ? 2 : 0;
+  const double arrays = a.out ? mixed + (a.out->y_bf16 == nullptr ? 7 : 6.5) : 7;
+  return {
+      fmt::format("{}x{}x{}{}", a.H, a.N, a.N, a.out ? " cell" : ""),
+      floats(a.seqs.rows, arrays * a.H * a.N) + state(a.seqs, 1.0 * a.H * a.N * a.N, a.S.dtype)};
 }
 inline OpCost cost_of(const DeltaGateArgs& a) {
   const double gates = a.H * (a.b == nullptr ? 1.0 : 2.0) + 2.0 * a.H * a.decays;

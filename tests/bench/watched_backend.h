@@ -81,6 +81,7 @@ class WatchedBackend : public Backend {
     op.run = Watched<OpType>::run;
     if constexpr (requires { op.packed; }) {  // of every format: the op that is watched finds them
       for (auto& linear : op.packed) linear.run = Watched<OpType>::run;
+      op.run_group = nullptr;  // each layer of a group is a call
     }
   }
   static Kernels watched(Kernels kernels) {

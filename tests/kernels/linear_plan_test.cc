@@ -14,11 +14,13 @@
 namespace recurve::testing::linear_plan_test {
 
 using cuda::sm90::GpuRoom;
+using cuda::sm90::kMostGroupedRows;
 using cuda::sm90::kPersistentTileMs;
 using cuda::sm90::kTilings;
 using cuda::sm90::LinearPlan;
 using cuda::sm90::outputs_of_tile;
 using cuda::sm90::pieces_of;
+using cuda::sm90::plan_group;
 using cuda::sm90::plan_linear;
 using cuda::sm90::takes_packed;
 using cuda::sm90::takes_plain;
@@ -193,6 +195,54 @@ std::string text(const LinearPlan& plan) {
          std::to_string(c.tiling.tile_m) + " x " + std::to_string(c.tiling.rows) + ", blocks " +
          std::to_string(c.tiling.blocks) + ", turns " + std::to_string(c.turns) + ", parts " +
          std::to_string(c.parts) + ", sharers " + std::to_string(c.sharers);
+}
+
+// Projections of RWKV-7 of this width, and the first halves of its low-rank pairs.
+std::vector<LinearArgs> projections(int64_t D, const std::vector<int64_t>& ranks, int rows) {
+  std::vector<LinearArgs> layers(3, layer(D, D, rows));
+  for (const int64_t rank : ranks) layers.push_back(layer(rank, D, rows));
+  return layers;
+}
+
+TEST(LinearPlan, LayersOfAGroupHaveOneTilingAndAllTheirOutputs) {
+  for (const int rows : {1, 8, 9, 17, 33, kMostGroupedRows}) {
+    for (const auto& layers :
+         {projections(1024, {}, rows), projections(2560, {96, 96, 64, 320}, rows),
+          projections(4096, {480}, rows), projections(64, {}, rows)}) {
+      for (const GpuRoom& gpu : {kH200, kSmall}) {
+        const std::vector<TileConfig> configs = plan_group(layers, gpu);
+        ASSERT_EQ(configs.size(), layers.size());
+        for (size_t i = 0; i < layers.size(); ++i) {
+          const TileConfig& c = configs[i];
+          EXPECT_EQ(c.tiling, configs[0].tiling);
+          EXPECT_NE(std::find(kTilings.begin(), kTilings.end(), c.tiling), kTilings.end());
+          EXPECT_LE(2 * c.box_rows, c.tiling.tile_m);
+          EXPECT_GE(int64_t{c.tiles} * 2 * c.box_rows, layers[i].outputs());
+          EXPECT_EQ(c.turns * c.parts, pieces_of(layers[i].W));
+          EXPECT_EQ(c.tiles_of_rows, 1);
+        }
+      }
+    }
+  }
+}
+
+// A group of one layer is divided as the layer is.
+TEST(LinearPlan, AGroupFillsTheGpuAsALayerDoes) {
+  const auto blocks = [](const std::vector<LinearArgs>& layers) {
+    int count = 0;
+    for (const TileConfig& config : plan_group(layers, kH200)) count += config.blocks();
+    return count;
+  };
+  for (const auto& [D, K] : {std::pair{4096, 4096}, {10240, 2560}, {2560, 5120}, {1024, 1024}}) {
+    const LinearArgs one = layer(D, K, 1);
+    const TileConfig alone = plan_linear(one, kH200).tiles, grouped = plan_group({{one}}, kH200)[0];
+    EXPECT_EQ(grouped.tiling, alone.tiling) << D << " x " << K;
+    EXPECT_EQ(grouped.box_rows, alone.box_rows) << D << " x " << K;
+  }
+  EXPECT_LE(blocks(projections(1024, {}, 1)), 132) << "one block on a multiprocessor";
+  EXPECT_GT(blocks(projections(1024, {}, 1)), 120);
+  EXPECT_LE(blocks(projections(2560, {96, 96, 64, 320}, 1)), 3 * 132);
+  EXPECT_GT(blocks(projections(2560, {96, 96, 64, 320}, 1)), 340);
 }
 
 // What layers of xlstm-7b and mamba-2.8b get on an H200. These were measured there: another choice

@@ -57,7 +57,8 @@ inline std::string text_of(const CausalConv1dArgs& a) {
 inline std::string text_of(const LinearArgs& a) {
   return values_text(a.rows, a.W, a.bias, a.residual, a.x, a.y, a.norm, a.norm_eps, a.swiglu,
                      a.soft_cap, a.x_bf16, a.y_bf16, a.next_norm, a.next, a.deferred) +
-         (a.conv ? " conv" + text_of(*a.conv) : "");
+         (a.conv ? " conv" + text_of(*a.conv) : "") +
+         (a.activation == Activation::kIdentity ? "" : " f" + values_text(a.activation));
 }
 inline std::string text_of(const MlstmArgs& a) {
   return values_text(a.seqs, a.H, a.DK, a.DV, a.chunk, a.gate_soft_cap, a.eps, a.stride, a.q, a.k,
@@ -133,18 +134,20 @@ inline std::string text_of(const TokenShiftArgs& a) {
   for (int i = 0; i < TokenShiftArgs::kMost; ++i) {
     mixes += values_text(a.mu[i], a.y[i], a.y_bf16[i]);
   }
-  return values_text(a.seqs, a.D, a.n, a.x_stride, a.x, a.state) + mixes;
+  return values_text(a.seqs, a.D, a.n, a.x_stride, a.x, a.state) + mixes +
+         (a.norm == nullptr ? "" : " norm" + values_text(a.norm, a.norm_bias, a.norm_eps));
 }
 inline std::string text_of(const Rwkv7GateArgs& a) {
   return values_text(a.rows, a.H, a.N, a.k_k, a.k_a, a.v_first, a.m, a.w, a.a, a.k, a.v, a.kk);
 }
-inline std::string text_of(const Rwkv7Args& a) {
-  return values_text(a.seqs, a.H, a.N, a.chunk, a.stride, a.r, a.lw, a.k, a.v, a.kk, a.alpha, a.S,
-                     a.o);
-}
 inline std::string text_of(const HeadNormBonusArgs& a) {
   return values_text(a.rows, a.H, a.N, a.eps, a.o, a.r, a.k, a.v, a.g, a.r_k, a.w, a.b, a.y,
                      a.y_bf16);
+}
+inline std::string text_of(const Rwkv7Args& a) {
+  return values_text(a.seqs, a.H, a.N, a.chunk, a.stride, a.r, a.lw, a.k, a.v, a.kk, a.alpha, a.S,
+                     a.o) +
+         (a.gate ? " gate" + text_of(*a.gate) : "") + (a.out ? " out" + text_of(*a.out) : "");
 }
 inline std::string text_of(const DeltaGateArgs& a) {
   return values_text(a.rows, a.H, a.HK, a.DK, a.decays, a.norm, a.eps, a.beta_scale, a.qk_stride,

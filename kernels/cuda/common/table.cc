@@ -26,6 +26,7 @@ Kernels sm80_table(size_t shared_memory) {
                 sm80::run(args, stream);
               });
   put_formats(kernels.linear, sm80::run, "cuda/sm80");
+  kernels.linear.run_group = sm80::run_group;
   set_sm80_capabilities(kernels);
   sm80::set_limits(kernels, shared_memory);
   return kernels;
@@ -38,6 +39,7 @@ void put_sm90(Kernels& kernels) {
                 sm90::run(args, stream);
               });
   put_formats(kernels.linear, sm90::run, "cuda/sm90");
+  kernels.linear.run_group = sm90::run_group;
   set_sm90_capabilities(kernels);
 }
 

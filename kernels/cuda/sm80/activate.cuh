@@ -35,4 +35,18 @@ __device__ inline float activate(Activation f, float x) {
   return x;
 }
 
+// Those that a linear layer's kernel may end with (capabilities.h).
+__device__ inline float activate_output(Activation f, float x) {
+  switch (f) {
+    case Activation::kSigmoid:
+      return activate(Activation::kSigmoid, x);
+    case Activation::kTanh:
+      return activate(Activation::kTanh, x);
+    case Activation::kSquaredRelu:
+      return activate(Activation::kSquaredRelu, x);
+    default:
+      return x;
+  }
+}
+
 }  // namespace recurve::cuda::sm80

@@ -1,6 +1,6 @@
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/common/launch.h"
-#include "kernels/cuda/common/math.cuh"
+#include "kernels/cuda/sm80/layer_norm.cuh"
 #include "kernels/cuda/sm80/ops.h"
 #include "kernels/cuda/sm80/vector.cuh"
 
@@ -11,40 +11,27 @@ namespace {
 // summed in one order whatever the batch. A thread reads and writes the same values, so y may be x
 // or the residual.
 //
-// kHeld: values of a thread, all in registers.
-template <int kThreads, int kHeld>
+// All values are in registers.
+template <int kThreads>
 __global__ void __launch_bounds__(kThreads) held_kernel(LayerNormArgs args) {
+  using Norm = HeldNorm<kThreads, kHeldOfNorm>;
   let_next_start();
   const int64_t row = blockIdx.x / args.G;
   const int size = args.D / args.G, first = static_cast<int>(blockIdx.x % args.G) * size;
   const int64_t at = row * args.D + first;
-  const auto for_each = [&](auto visit) {
-#pragma unroll
-    for (int j = 0; j < kHeld; ++j) {
-      const int d = j * kThreads + static_cast<int>(threadIdx.x);
-      if (d < size) visit(j, d);
-    }
-  };
-  float x[kHeld], w[kHeld], bias[kHeld];
-  for_each([&](int j, int d) {
-    w[j] = args.w[first + d];
-    bias[j] = args.b == nullptr ? 0 : args.b[first + d];
-  });
+  float x[kHeldOfNorm];
+  Norm norm;
+  norm.load(args.w + first, args.b == nullptr ? nullptr : args.b + first, size);
   wait_for_previous();
-  for_each([&](int j, int d) { x[j] = args.x[at + d]; });
+  Norm::for_each(size, [&](int j, int d) { x[j] = args.x[at + d]; });
   if (args.sum != nullptr) {
-    for_each([&](int j, int d) { x[j] += args.sum[at + d]; });
-    for_each([&](int j, int d) { args.sum[at + d] = x[j]; });
+    Norm::for_each(size, [&](int j, int d) { x[j] += args.sum[at + d]; });
+    Norm::for_each(size, [&](int j, int d) { args.sum[at + d] = x[j]; });
   }
-  float sum = 0, squares = 0;
-  for_each([&](int j, int) { sum += x[j]; });
-  const float mean = block_sum<kThreads>(sum) / static_cast<float>(size);
-  for_each([&](int j, int) { squares = fmaf(x[j] - mean, x[j] - mean, squares); });
-  squares = block_sum<kThreads>(squares);
-  const float scale = norm_scale(squares, size, args.eps);
-  for_each([&](int j, int d) {
-    const float residual = args.residual == nullptr ? 0 : args.residual[at + d];
-    put(args.y, args.y_bf16, at + d, (x[j] - mean) * scale * w[j] + bias[j] + residual);
+  norm.apply(x, size, args.eps);
+  Norm::for_each(size, [&](int j, int d) {
+    if (args.residual != nullptr) x[j] += args.residual[at + d];
+    put(args.y, args.y_bf16, at + d, x[j]);
   });
 }
 
@@ -91,17 +78,8 @@ void run(const LayerNormArgs& args, Stream& stream) {
     launch_early(stream, "layer_norm", kernel,
                  {.grid = static_cast<unsigned>(args.rows * args.G), .threads = threads}, args);
   };
-  if (size <= 512) {
-    launch(held_kernel<128, 4>, 128);
-  } else if (size <= 1024) {
-    launch(held_kernel<256, 4>, 256);
-  } else if (size <= 2048) {
-    launch(held_kernel<512, 4>, 512);
-  } else if (size <= 4096) {
-    launch(held_kernel<1024, 4>, 1024);
-  } else {
-    launch(any_kernel<1024>, 1024);
-  }
+  if (size > kMostHeld) return launch(any_kernel<1024>, 1024);
+  with_norm_threads(size, [&]<int kThreads>() { launch(held_kernel<kThreads>, kThreads); });
 }
 
 }  // namespace recurve::cuda::sm80

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <vector>
 
 #include "kernels/ceil_div.h"
 #include "kernels/check.h"
@@ -50,8 +51,9 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) any_kernel(LinearArgs args,
 // alone, never on the rows.
 void bare_linear(const LinearArgs& args, Stream& stream) {
   if (linear_bf16_takes(args.W)) {
-    linear_bf16(args, use(stream));
+    linear_bf16({{args}}, stream);
   } else {
+    CHECK(args.activation == Activation::kIdentity);
     const int row_blocks = ceil_div(args.rows, kRows);
     const auto blocks = static_cast<unsigned>(ceil_div(args.W.N, kWarps) * row_blocks);
     with_rows(args.W, [&]<typename Row>() {
@@ -107,6 +109,18 @@ void run(const LinearArgs& args, Stream& stream) {
     if (args.residual != nullptr) part.residual = args.residual + row * args.outputs();
     linear_rows(part, normed, normed + most * K, stream);
   }
+}
+
+void run_group(std::span<const LinearArgs> layers, Stream& stream) {
+  std::vector<LinearArgs> group;
+  for (const LinearArgs& layer : layers) {
+    if (layer.rows > 0 && layer.W.N > 0 && linear_bf16_takes(layer.W) && is_plain(layer)) {
+      group.push_back(layer);
+    } else {
+      run(layer, stream);
+    }
+  }
+  linear_bf16(group, stream);
 }
 
 }  // namespace recurve::cuda::sm80

@@ -4,10 +4,15 @@
 // Every launch adds in one order, whatever the rows: K is cut into kRanges ranges, each walked
 // in slabs of 32; the ranges are added from the first to the last. The tiles (outputs x rows)
 // change with the batch, but an element of one never meets another.
+//
+// Layers of a group stand side by side in one grid.
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/ceil_div.h"
-#include "kernels/cuda/common/error.h"
+#include "kernels/cuda/common/dependency.cuh"
+#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/sm80/activate.cuh"
 #include "kernels/cuda/sm80/linear_bf16.h"
 #include "kernels/cuda/sm80/split_bf16.cuh"
 
@@ -16,14 +21,42 @@ namespace {
 
 constexpr int kRanges = 8;  // of K; and warps of a block
 
+// Layers of one launch. kMost: 1 is a layer alone, which has no activation.
+constexpr int kMostLayers = 4;
+template <int kMost>
+struct Group {
+  LinearArgs layers[kMost];
+  int first_block[kMost];
+  int row_blocks[kMost];  // of a tile of outputs
+  int count;
+};
+
+// Which layer of the group a block has, and which of its blocks it is.
+struct LayerBlock {
+  int layer, block;
+};
+template <int kMost>
+__device__ LayerBlock layer_block(const Group<kMost>& group) {
+  const int block = static_cast<int>(blockIdx.x);
+  if constexpr (kMost == 1) return {0, block};
+  int layer = 0;
+#pragma unroll
+  for (int i = 1; i < kMost; ++i) {
+    if (i < group.count && block >= group.first_block[i]) layer = i;
+  }
+  return {layer, block - group.first_block[layer]};
+}
+
 // K of each range.
 __device__ int range_of(int K) { return ((K + kSlab - 1) / kSlab + kRanges - 1) / kRanges * kSlab; }
 
-// The ranges' sums are added up: y gets bias and residual.
+// The ranges' sums are added up: y gets bias, and residual or activation.
+template <bool kActivates>
 __device__ void finish(const LinearArgs& args, int64_t n, int64_t row, float y) {
   if (n >= args.W.N || row >= args.rows) return;
   if (args.bias != nullptr) y += args.bias[n];
   if (args.residual != nullptr) y += args.residual[row * args.W.N + n];
+  if constexpr (kActivates) y = activate_output(args.activation, y);
   args.y[row * args.W.N + n] = y;
 }
 
@@ -56,28 +89,31 @@ __device__ void load_row(float4 (&x)[2], const LinearArgs& args, int row, int k,
   const bool there = k < end && k < args.W.K && row < args.rows;
   const auto* from =
       reinterpret_cast<const float4*>(args.x + static_cast<int64_t>(row) * args.W.K + k);
-  x[0] = there ? __ldg(from) : make_float4(0, 0, 0, 0);
-  x[1] = there ? __ldg(from + 1) : make_float4(0, 0, 0, 0);
+  x[0] = there ? from[0] : make_float4(0, 0, 0, 0);
+  x[1] = there ? from[1] : make_float4(0, 0, 0, 0);
 }
 
 // The kernel for few rows. A block has kM tiles of outputs, kR tiles of rows and all of K, of which
 // each warp has a range. A lane has kAhead slabs on their way.
-template <int kM, int kR, int kAhead, int kBlocks>
+template <int kM, int kR, int kAhead, int kBlocks, int kMost>
 __global__ void __launch_bounds__(kRanges* kWarpSize, kBlocks)
-    few_rows_kernel(LinearArgs args, int row_blocks) {
+    few_rows_kernel(const __grid_constant__ Group<kMost> group) {
   constexpr int kN = kM * kTileN, kRows = kR * kTileRows;
   __shared__ float partial[kRanges][kRows][kN];
+  if constexpr (kMost > 1) let_next_start();
+  const auto [layer, block] = layer_block(group);
+  const LinearArgs& args = group.layers[layer];
+  const int row_blocks = group.row_blocks[layer];
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  const int64_t n0 = static_cast<int64_t>(blockIdx.x / row_blocks) * kN;
-  const int row0 = blockIdx.x % row_blocks * kRows, K = static_cast<int>(args.W.K);
+  const int64_t n0 = static_cast<int64_t>(block / row_blocks) * kN;
+  const int row0 = block % row_blocks * kRows, K = static_cast<int>(args.W.K);
 
   struct Slab {
     uint4 w[2 * kM];
     float4 x[kR][2];
   } slabs[kAhead];
   const Weights<kM> weights(args.W, n0);
-  const auto load = [&](Slab& slab, int k, int end) {
-    weights.load(slab.w, k, end);
+  const auto load_x = [&](Slab& slab, int k, int end) {
 #pragma unroll
     for (int r = 0; r < kR; ++r) {
       load_row(slab.x[r], args, row0 + r * kTileRows + lane / 4, k + 8 * (lane % 4), end);
@@ -86,7 +122,10 @@ __global__ void __launch_bounds__(kRanges* kWarpSize, kBlocks)
   const int begin = warp * range_of(K), end = min(begin + range_of(K), K);
   Accumulator<kM, kR> sum;
 #pragma unroll
-  for (int s = 0; s < kAhead; ++s) load(slabs[s], begin + s * kSlab, end);
+  for (int s = 0; s < kAhead; ++s) weights.load(slabs[s].w, begin + s * kSlab, end);
+  wait_for_previous();
+#pragma unroll
+  for (int s = 0; s < kAhead; ++s) load_x(slabs[s], begin + s * kSlab, end);
   for (int k = begin; k < end; k += kAhead * kSlab) {
 #pragma unroll
     for (int s = 0; s < kAhead; ++s) {
@@ -95,7 +134,8 @@ __global__ void __launch_bounds__(kRanges* kWarpSize, kBlocks)
       for (int r = 0; r < kR; ++r) {
         sum.add(slabs[s].w, r, split(slabs[s].x[r][0], slabs[s].x[r][1]));
       }
-      load(slabs[s], k + (kAhead + s) * kSlab, end);
+      weights.load(slabs[s].w, k + (kAhead + s) * kSlab, end);
+      load_x(slabs[s], k + (kAhead + s) * kSlab, end);
     }
   }
 
@@ -105,7 +145,7 @@ __global__ void __launch_bounds__(kRanges* kWarpSize, kBlocks)
     float y = partial[0][i / kN][i % kN];
 #pragma unroll
     for (int range = 1; range < kRanges; ++range) y += partial[range][i / kN][i % kN];
-    finish(args, n0 + i % kN, row0 + i / kN, y);
+    finish<(kMost > 1)>(args, n0 + i % kN, row0 + i / kN, y);
   }
 }
 
@@ -125,16 +165,20 @@ struct ManyRows {
   float sums[kSums][kM * kR * 4][kWide * kWarpSize];  // as the lanes hold them
 };
 
-template <int kM, int kR, int kGroups, int kBlocks>
+template <int kM, int kR, int kGroups, int kBlocks, int kMost>
 __global__ void __launch_bounds__(kRanges* kWarpSize, kBlocks)
-    many_rows_kernel(LinearArgs args, int row_blocks) {
+    many_rows_kernel(const __grid_constant__ Group<kMost> layers) {
   using Shape = ManyRows<kM, kR, kGroups>;
   extern __shared__ uint4 memory[];
   Shape& shared = *reinterpret_cast<Shape*>(memory);
+  if constexpr (kMost > 1) let_next_start();
+  const auto [layer, block] = layer_block(layers);
+  const LinearArgs& args = layers.layers[layer];
+  const int row_blocks = layers.row_blocks[layer];
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   const int group = warp / Shape::kWide, column = warp % Shape::kWide;
-  const int64_t n0 = static_cast<int64_t>(blockIdx.x / row_blocks) * Shape::kN;
-  const int row0 = blockIdx.x % row_blocks * Shape::kRows;
+  const int64_t n0 = static_cast<int64_t>(block / row_blocks) * Shape::kN;
+  const int row0 = block % row_blocks * Shape::kRows;
   const int K = static_cast<int>(args.W.K), range = range_of(K), slabs = range / kSlab;
 
   // The group's slabs are numbered through all its ranges: its K is one piece.
@@ -166,9 +210,10 @@ __global__ void __launch_bounds__(kRanges* kWarpSize, kBlocks)
 
   const int mine = column * kWarpSize + lane;
   uint4 w[2][2 * kM];
-  load_x(0);
   weights.load(w[0], begin, K);
   weights.load(w[1], begin + kSlab, K);
+  wait_for_previous();
+  load_x(0);
   cut_x(0);
   load_x(1);
   __syncthreads();
@@ -215,47 +260,80 @@ __global__ void __launch_bounds__(kRanges* kWarpSize, kBlocks)
       float y = shared.sums[0][i][mine];
 #pragma unroll
       for (int r = 1; r < Shape::kSums; ++r) y += shared.sums[r][i][mine];
-      finish(args, n0 + column * kM * kTileN + n, row0 + row, y);
+      finish<(kMost > 1)>(args, n0 + column * kM * kTileN + n, row0 + row, y);
     }
     ++i;
   });
 }
 
 // Row blocks of one tile of outputs follow each other, so that the weights come from memory once.
-struct Blocks {
-  int row_blocks;
-  unsigned count;
+template <int kMost>
+struct Grid {
+  Group<kMost> group;
+  unsigned blocks;
 };
-Blocks blocks_of(const LinearArgs& args, int n, int rows) {
-  const int row_blocks = ceil_div(args.rows, rows);
-  return {row_blocks, static_cast<unsigned>(ceil_div(args.W.N, n) * row_blocks)};
+template <int kMost>
+Grid<kMost> grid_of(std::span<const LinearArgs> layers, int n, int rows) {
+  Grid<kMost> grid{};
+  for (const LinearArgs& layer : layers) {
+    const int at = grid.group.count++, row_blocks = ceil_div(layer.rows, rows);
+    grid.group.layers[at] = layer;
+    grid.group.first_block[at] = static_cast<int>(grid.blocks);
+    grid.group.row_blocks[at] = row_blocks;
+    grid.blocks += static_cast<unsigned>(ceil_div(layer.W.N, n) * row_blocks);
+  }
+  return grid;
 }
 
-template <int kM, int kR, int kAhead, int kBlocks>
-void few_rows(const LinearArgs& args, cudaStream_t stream) {
-  const Blocks blocks = blocks_of(args, kM * kTileN, kR * kTileRows);
-  few_rows_kernel<kM, kR, kAhead, kBlocks>
-      <<<blocks.count, kRanges * kWarpSize, 0, stream>>>(args, blocks.row_blocks);
+// A group starts early and lets the next kernel start. A layer alone does neither: between two
+// large layers it would let the second load its weights while the first still does.
+template <int kMost>
+void launch(void (*kernel)(Group<kMost>), const Grid<kMost>& grid, size_t shared, Stream& stream) {
+  constexpr int kThreads = kRanges * kWarpSize;
+  if constexpr (kMost == 1) {
+    kernel<<<grid.blocks, kThreads, shared, use(stream)>>>(grid.group);
+    expect_launched("linear");
+  } else {
+    launch_early(stream, "linear", kernel,
+                 {.grid = grid.blocks, .threads = kThreads, .shared = shared}, grid.group);
+  }
 }
 
-template <int kM, int kR, int kGroups, int kBlocks>
-void many_rows(const LinearArgs& args, cudaStream_t stream) {
+template <int kMost, int kM, int kR, int kAhead, int kBlocks>
+void few_rows(std::span<const LinearArgs> layers, Stream& stream) {
+  launch(few_rows_kernel<kM, kR, kAhead, kBlocks, kMost>,
+         grid_of<kMost>(layers, kM * kTileN, kR * kTileRows), 0, stream);
+}
+
+template <int kMost, int kM, int kR, int kGroups, int kBlocks>
+void many_rows(std::span<const LinearArgs> layers, Stream& stream) {
   using Shape = ManyRows<kM, kR, kGroups>;
-  const auto kernel = many_rows_kernel<kM, kR, kGroups, kBlocks>;
+  const auto kernel = many_rows_kernel<kM, kR, kGroups, kBlocks, kMost>;
   abort_if_failed(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        static_cast<int>(sizeof(Shape))),
                   "linear, shared memory");
-  const Blocks blocks = blocks_of(args, Shape::kN, Shape::kRows);
-  kernel<<<blocks.count, kRanges * kWarpSize, sizeof(Shape), stream>>>(args, blocks.row_blocks);
+  launch(kernel, grid_of<kMost>(layers, Shape::kN, Shape::kRows), sizeof(Shape), stream);
+}
+
+// The tiles that were fastest on an H200 for the shapes of xLSTM-7B.
+template <int kMost>
+void run_layers(std::span<const LinearArgs> layers, Stream& stream) {
+  if (layers[0].rows <= 8) return few_rows<kMost, 1, 1, 3, 3>(layers, stream);
+  if (layers[0].rows <= 16) return few_rows<kMost, 2, 2, 2, 2>(layers, stream);
+  many_rows<kMost, 2, 2, 4, 2>(layers, stream);
 }
 
 }  // namespace
 
-// The tiles that were fastest on an H200 for the shapes of xLSTM-7B.
-void linear_bf16(const LinearArgs& args, cudaStream_t stream) {
-  if (args.rows <= 8) return few_rows<1, 1, 3, 3>(args, stream);
-  if (args.rows <= 16) return few_rows<2, 2, 2, 2>(args, stream);
-  many_rows<2, 2, 4, 2>(args, stream);
+void linear_bf16(std::span<const LinearArgs> layers, Stream& stream) {
+  for (size_t first = 0; first < layers.size(); first += kMostLayers) {
+    const auto some = layers.subspan(first, std::min<size_t>(kMostLayers, layers.size() - first));
+    if (some.size() == 1 && some[0].activation == Activation::kIdentity) {
+      run_layers<1>(some, stream);
+    } else {
+      run_layers<kMostLayers>(some, stream);
+    }
+  }
 }
 
 }  // namespace recurve::cuda::sm80

@@ -1,4 +1,6 @@
 #pragma once
+#include <span>
+
 #include "kernels/kernels.h"
 
 // Every op for GPUs of compute capability 8.0 or later. Each queues its kernels on the stream,
@@ -41,5 +43,8 @@ void run(const RgLruArgs& args, Stream& stream);
 void run(const RingAttentionArgs& args, Stream& stream);
 void run(const TakeTokensArgs& args, Stream& stream);
 void run(const SampleArgs& args, Stream& stream);
+
+// LinearOp::run_group.
+void run_group(std::span<const LinearArgs> layers, Stream& stream);
 
 }  // namespace recurve::cuda::sm80

@@ -69,18 +69,12 @@ auto kernel_for_whole(const Rwkv7Args& a) {
              : rwkv7_kernel<T, kKeysOfWhole, true, false, true>;
 }
 
-// Depends on the shape and place of the arguments alone.
-bool is_whole(const Rwkv7Args& a) {
-  const bool places = aligned(a.r) && aligned(a.lw) && aligned(a.k) && aligned(a.v) &&
-                      aligned(a.kk) && aligned(a.alpha) && aligned(a.o) && aligned(a.S.data);
-  return a.N == kWholeRwkv7 && a.stride % 4 == 0 && places;
-}
-
 }  // namespace
 
 void run(const Rwkv7Args& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
-  const bool whole = is_whole(args);
+  if (args.gate) return rwkv7_cell(args, stream);
+  const bool whole = rwkv7_is_whole(args);
   if (whole && args.seqs.max_len > 1) return rwkv7_rows(args, stream);
   with_state_type(args.S.dtype, [&](auto element) {
     using T = decltype(element);

@@ -1,6 +1,7 @@
 #include "kernels/cuda/common/dependency.cuh"
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/capabilities.h"
+#include "kernels/cuda/sm80/layer_norm.cuh"
 #include "kernels/cuda/sm80/ops.h"
 #include "kernels/cuda/sm80/vector.cuh"
 
@@ -73,6 +74,42 @@ __global__ void __launch_bounds__(kThreads) step_kernel(TokenShiftArgs a, int pi
   mix<kVector>(a, row, d, x, before);
 }
 
+// Sequences of one row each, whose rows are normed first. Blocks: sequences. The bits are those of
+// the norm's own kernel and of step_kernel.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) norm_step_kernel(TokenShiftArgs a) {
+  using Norm = HeldNorm<kThreads, kHeldOfNorm>;
+  let_next_start();
+  float x[kHeldOfNorm], change[kHeldOfNorm];
+  Norm norm;
+  norm.load(a.norm, a.norm_bias, a.D);
+  float mu[TokenShiftArgs::kMost][kHeldOfNorm];
+#pragma unroll
+  for (int i = 0; i < TokenShiftArgs::kMost; ++i) {
+    if (i < a.n) Norm::for_each(a.D, [&](int j, int d) { mu[i][j] = a.mu[i][d]; });
+  }
+  wait_for_previous();
+  const int sequence = static_cast<int>(blockIdx.x);
+  const int64_t at = static_cast<int64_t>(a.seqs.begin[sequence]) * a.D;
+  float* const state = state_of(a, sequence);
+  Norm::for_each(a.D, [&](int j, int d) { x[j] = a.x[at + d]; });
+  Norm::for_each(a.D, [&](int j, int d) { change[j] = state[d]; });
+  norm.apply(x, a.D, a.norm_eps);
+  Norm::for_each(a.D, [&](int j, int d) {
+    state[d] = x[j];
+    change[j] -= x[j];
+  });
+#pragma unroll
+  for (int i = 0; i < TokenShiftArgs::kMost; ++i) {
+    if (i >= a.n) break;
+    Norm::for_each(a.D, [&](int j, int d) {
+      const float y = fmaf(change[j], mu[i][j], x[j]);
+      if (a.y[i] != nullptr) a.y[i][at + d] = y;
+      if (a.y_bf16[i] != nullptr) a.y_bf16[i][at + d] = kept_as<uint16_t>(y);
+    });
+  }
+}
+
 // Sequences of any length: the states are read and left as they are. Blocks: sequences x kRows rows
 // of the longest x pieces of kChannels.
 template <bool kVector>
@@ -137,6 +174,12 @@ void shift(const TokenShiftArgs& args, Stream& stream) {
 
 void run(const TokenShiftArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
+  if (args.norm != nullptr) {
+    return with_norm_threads(args.D, [&]<int kThreads>() {
+      launch_early(stream, "token_shift, norm", norm_step_kernel<kThreads>,
+                   {.grid = static_cast<unsigned>(args.seqs.num_seqs), .threads = kThreads}, args);
+    });
+  }
   return takes_vectors(args) ? shift<true>(args, stream) : shift<false>(args, stream);
 }
 

@@ -51,6 +51,14 @@ inline bool linear_convolves(const LinearArgs& args, const CausalConv1dArgs& con
   return linear_takes(args.W) && can_end_with(args, conv);
 }
 
+// Whether the layer's kernel, where it takes the matrix, can end with the activation: of more rows
+// the tiles are wide ones, whose ends are made for plain outputs.
+constexpr int kMostActivated = 64;
+inline bool linear_activates(const LinearArgs& args) {
+  return linear_takes(args.W) ? args.rows <= kMostActivated && sm80::can_activate(args)
+                              : sm80::linear_activates(args);
+}
+
 // What the one pass of tile_scan.h over prompts takes: so many rows and values of a head a tile,
 // and of a tile in scratch memory so many bytes of weights a head (sm80::TileWeights).
 constexpr int kScanRows = 64, kScanColumns = 64;

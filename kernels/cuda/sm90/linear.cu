@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <vector>
 
 #include "kernels/check.h"
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/sm80/causal_conv1d.h"
 #include "kernels/cuda/sm80/linear_bf16.h"
 #include "kernels/cuda/sm80/ops.h"
+#include "kernels/cuda/sm90/linear_group.h"
 #include "kernels/cuda/sm90/linear_launch.cuh"
 #include "kernels/cuda/sm90/linear_packed.h"
 #include "kernels/cuda/sm90/linear_persistent.h"
@@ -67,7 +69,7 @@ void linear_rows(const LinearArgs& args, const Rows& x, Stream& stream) {
   if (args.W.format == &kInt4Weights) return linear_int4(args, x, stream);
   const LinearPlan plan =
       plan_linear(args, {.multiprocessors = static_cast<CudaStream&>(stream).multiprocessors(),
-                         .clusters_at_once = clusters_at_once<PlainWeights>});
+                         .clusters_at_once = plain_clusters_at_once});
   if (plan.persistent) return launch_persistent(*plan.persistent, args, x, stream);
   with_tiling<PlainWeights>(plan.tiles.tiling,
                             [&]<typename T>(T) { launch_linear<T>(args, x, plan.tiles, stream); });
@@ -139,6 +141,7 @@ void run(const LinearArgs& args, Stream& stream) {
     CHECK(args.deferred.x == nullptr);
     return sm80::run(args, stream);
   }
+  CHECK(args.activation == Activation::kIdentity || linear_activates(args));
   if (args.next.x != nullptr) {
     CHECK(args.rows <= kMostRowsOfDeferredNorm && args.W.N % DeferredRmsNorm::kSquares == 0 &&
           !args.swiglu && !args.conv && aligned(args.next.x) && aligned(args.next_norm));
@@ -164,6 +167,26 @@ void run(const LinearArgs& args, Stream& stream) {
     round_rows(part, rounded, scales, stream);
     linear_rows(part, {.x = rounded, .scales = args.norm == nullptr ? nullptr : scales}, stream);
   }
+}
+
+int plain_clusters_at_once(const TilingShape& tiling, int blocks) {
+  return clusters_at_once<PlainWeights>(tiling, blocks);
+}
+
+// Small matrices are one group, as sm80 has them, and all others another.
+void run_group(std::span<const LinearArgs> layers, Stream& stream) {
+  std::vector<LinearArgs> small, group;
+  for (const LinearArgs& layer : layers) {
+    if (!linear_takes(layer.W)) {
+      small.push_back(layer);
+    } else if (layers.size() > 1 && joins_group(layer)) {
+      group.push_back(layer);
+    } else {
+      run(layer, stream);
+    }
+  }
+  linear_group(group, stream);
+  sm80::run_group(small, stream);
 }
 
 }  // namespace recurve::cuda::sm90

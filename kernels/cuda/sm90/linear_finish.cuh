@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 
+#include "kernels/cuda/sm80/activate.cuh"
 #include "kernels/cuda/sm90/linear_ahead.cuh"
 #include "kernels/cuda/sm90/linear_wide_finish.cuh"
 
@@ -42,9 +43,14 @@ __device__ inline void defer_norm(const LinearParams& params, int row, int outpu
   if (output == 0) params.next.scales[row] = 0;
 }
 
+__device__ inline float4 activate_output(Activation f, const float4& x) {
+  return make_float4(sm80::activate_output(f, x.x), sm80::activate_output(f, x.y),
+                     sm80::activate_output(f, x.z), sm80::activate_output(f, x.w));
+}
+
 // This block's share of the tile's outputs. All computing threads. A thread reads several of its
 // rows before it writes one, as the residual may stand where they go.
-template <typename T, int kParts>
+template <typename T, int kParts, bool kActivates>
 __device__ void finish(const LinearParams& params, const BlockCoord& block, const Shared<T>& shared,
                        Ahead<T>& ahead) {
   const typename Shared<T>::Sums& sums = shared.sums();
@@ -88,6 +94,7 @@ __device__ void finish(const LinearParams& params, const BlockCoord& block, cons
       if (params.swiglu) out = swish(out, up[j] + ahead.up_bias);
       if (params.soft_cap > 0) out = soft_cap(out, params.soft_cap);
       if (params.residual != nullptr) out = out + residual[j];
+      if constexpr (kActivates) out = activate_output(params.activation, out);
       const int64_t at = start + static_cast<int64_t>(row) * params.outputs;
       if (params.y_bf16 != nullptr) {
         store4_bf16(params.y_bf16 + at, out, count, params.vector);
@@ -101,7 +108,7 @@ __device__ void finish(const LinearParams& params, const BlockCoord& block, cons
   }
 }
 
-template <typename T>
+template <typename T, bool kActivates>
 __device__ void finish(const LinearParams& params, const BlockCoord& block, const Shared<T>& shared,
                        Ahead<T>& ahead) {
   if constexpr (T::kWide) {
@@ -110,11 +117,11 @@ __device__ void finish(const LinearParams& params, const BlockCoord& block, cons
       return gate_out<T, 1>(params, block, shared, ahead);
     if (gates_out<T>(params)) return gate_out<T, 2>(params, block, shared, ahead);
   }
-  if (params.parts == 1) return finish<T, 1>(params, block, shared, ahead);
-  if (T::kWide || params.parts == 2) return finish<T, 2>(params, block, shared, ahead);
+  if (params.parts == 1) return finish<T, 1, kActivates>(params, block, shared, ahead);
+  if (T::kWide || params.parts == 2) return finish<T, 2, kActivates>(params, block, shared, ahead);
   if constexpr (!T::kWide) {  // a power of two, at most 8
-    if (params.parts == 4) return finish<T, 4>(params, block, shared, ahead);
-    finish<T, 8>(params, block, shared, ahead);
+    if (params.parts == 4) return finish<T, 4, kActivates>(params, block, shared, ahead);
+    finish<T, 8, kActivates>(params, block, shared, ahead);
   }
 }
 

@@ -253,10 +253,11 @@ __device__ void compute(const Shared<T>& shared, const LinearParams& params,
              row);
 }
 
-template <typename T>
-__global__ void __maxnreg__(T::kMostRegisters)
-    linear_kernel(const __grid_constant__ CUtensorMap W, const __grid_constant__ CUtensorMap x,
-                  const __grid_constant__ CUtensorMap first_x, const LinearParams params) {
+// A block of a layer: of the tile with this number. kActivates: the layer may have an activation.
+template <typename T, bool kActivates>
+__device__ __forceinline__ void compute_tile(const CUtensorMap& W, const CUtensorMap& x,
+                                             const CUtensorMap& first_x, const LinearParams& params,
+                                             int tile) {
   extern __shared__ __align__(1024) std::byte memory[];
   const Shared<T> shared(memory, params);
   if (params.lets_next_start) let_next_start();
@@ -277,7 +278,7 @@ __global__ void __maxnreg__(T::kMostRegisters)
   __syncthreads();
   if (T::kWide && params.sharers > 1) sync_cluster();  // its barriers are there
 
-  const BlockCoord block = block_coord<T>(params);
+  const BlockCoord block = block_coord<T>(params, tile);
   // This is the same for a whole warp, which the compiler has to see.
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kGroupThreads, 0);
   const Loader<T> loader{shared, W, x, first_x, params, block};
@@ -297,7 +298,7 @@ __global__ void __maxnreg__(T::kMostRegisters)
     compute(shared, params, block, ahead, held, group);
     if constexpr (kIsForFew<T>) ahead.find_scales(shared, params, block);
     sync_for_end<T>(params);
-    finish<T>(params, block, shared, ahead);
+    finish<T, kActivates>(params, block, shared, ahead);
   } else {
     if constexpr (T::kTrades) {
       asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T::kLoadRegisters));
@@ -317,6 +318,13 @@ __global__ void __maxnreg__(T::kMostRegisters)
   }
   // No block goes while others read its sums, or load what they share and say that it is used.
   if (params.cluster() > 1) leave_cluster();
+}
+
+template <typename T, bool kActivates = false>
+__global__ void __maxnreg__(T::kMostRegisters)
+    linear_kernel(const __grid_constant__ CUtensorMap W, const __grid_constant__ CUtensorMap x,
+                  const __grid_constant__ CUtensorMap first_x, const LinearParams params) {
+  compute_tile<T, kActivates>(W, x, first_x, params, cluster_number());
 }
 
 }  // namespace recurve::cuda::sm90

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <span>
 
 #include "kernels/check.h"
 #include "kernels/cuda/common/launch.h"
@@ -23,10 +24,10 @@ template <typename T>
 constexpr int kTaken = kMemory<T> - (T::kBlocks == 1 && kPaced<T> ? kMemoryOfAll / 3 : 0);
 
 template <typename T>
-void allow_memory() {
-  abort_if_failed(cudaFuncSetAttribute(linear_kernel<T>,
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize, kMemory<T>),
-                  "linear, shared memory");
+void allow_memory(const void* kernel) {
+  abort_if_failed(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMemory<T>),
+      "linear, shared memory");
 }
 
 // The kernel's template arguments of a tiling.
@@ -60,8 +61,9 @@ void with_tiling(const TilingShape& shape, F f) {
 
 template <typename T>
 int ask_for_clusters_at_once(int blocks) {
-  allow_memory<T>();
-  keep_carveout(reinterpret_cast<const void*>(linear_kernel<T>), "linear");
+  const auto* const kernel = reinterpret_cast<const void*>(linear_kernel<T>);
+  allow_memory<T>(kernel);
+  keep_carveout(kernel, "linear");
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
@@ -97,20 +99,25 @@ int clusters_at_once(const TilingShape& tiling, int blocks) {
 constexpr int64_t kUnderWay = 9270 << 10, kUnderWayAtFirst = 6200 << 10;
 
 // Whether the kernel after this one may begin at once. What it loads ahead stands in line before
-// the rest of W, and what kernels before still load; of one row there is no rest where the GPU's
+// the rest of W, and what kernels before still load; of one row there is no rest where
 // all of W fits shared memory.
-inline bool lets_next_start(const LinearArgs& args, Stream& stream) {
+inline bool lets_next_start(std::span<const LinearArgs> layers, Stream& stream) {
   const int64_t memory = int64_t{static_cast<CudaStream&>(stream).multiprocessors()} * kMemoryOfAll;
-  return args.rows == 1 && args.W.N * format_of(args.W).row_bytes(args.W.K) <= memory;
+  int64_t bytes = 0;
+  for (const LinearArgs& layer : layers) {
+    bytes += layer.W.N * format_of(layer.W).row_bytes(layer.W.K);
+  }
+  return layers[0].rows == 1 && bytes <= memory;
 }
 
 inline CUtensorMap map_of_weights(const Matrix& W, int box_rows, int span) {
   return W.format == nullptr ? tensor_map(W, box_rows) : packed_tensor_map(W, box_rows, span);
 }
 
+// at_once: blocks of the launch that run at once.
 template <typename T>
-void launch_linear(const LinearArgs& args, const Rows& x, const TileConfig& config,
-                   Stream& stream) {
+LinearParams params_of(const LinearArgs& args, const Rows& x, const TileConfig& config, int at_once,
+                       bool lets_next_start) {
   const int boxes = ceil_div(args.W.K, kBoxK);
   LinearParams params{
       .rows = args.rows,
@@ -148,16 +155,14 @@ void launch_linear(const LinearArgs& args, const Rows& x, const TileConfig& conf
       .conv_first = args.conv ? static_cast<int>(args.conv->x - args.y) : 0,
       .next_norm = args.next_norm,
       .next = args.next,
-      .lets_next_start = lets_next_start(args, stream),
+      .lets_next_start = lets_next_start,
       .under_way = 0,
       .hurries = args.rows == 1,
-      .first_boxes = 0};
+      .first_boxes = 0,
+      .activation = args.activation};
   params.stages = std::clamp(ceil_div(ceil_div(boxes, config.parts), T::kSpan), 2, kMostStages);
   while (Shared<T>::bytes(params) > kTaken<T>) --params.stages;
   if constexpr (kPaced<T>) {
-    const int at_once = std::min(
-        config.blocks(),
-        clusters_at_once<typename T::Weights>(config.tiling, config.cluster()) * config.cluster());
     const int64_t under_way = params.hurries ? kUnderWayAtFirst : kUnderWay;
     params.under_way = std::max(1, static_cast<int>(under_way / at_once / params.W_bytes()));
     if (args.W.K % kBoxK == 0) {
@@ -165,19 +170,43 @@ void launch_linear(const LinearArgs& args, const Rows& x, const TileConfig& conf
     }
   }
   CHECK(params.turns <= T::kMostTurns && params.stages > 1 && 2 * params.box_rows <= T::kTileM);
-  allow_memory<T>();
+  return params;
+}
+
+// What brings the boxes of a layer.
+struct LayerMaps {
+  CUtensorMap W, x, first_x;
+};
+template <typename T>
+LayerMaps maps_of(const LinearArgs& args, const Rows& x, const LinearParams& params) {
   const Matrix rows{.dtype = DType::kBF16, .N = args.rows, .K = args.W.K, .data = x.x};
+  const int box_rows = params.box_rows;
+  return {
+      map_of_weights(args.W, T::kWide || args.swiglu ? box_rows : 2 * box_rows, T::kSpan),
+      tensor_map(rows, params.x_rows),
+      params.first_boxes > 0 ? tensor_map(rows, params.x_rows, params.first_boxes) : CUtensorMap()};
+}
+
+template <typename T>
+void launch_linear(const LinearArgs& args, const Rows& x, const TileConfig& config,
+                   Stream& stream) {
+  const int clusters = clusters_at_once<typename T::Weights>(config.tiling, config.cluster());
+  const LinearParams params =
+      params_of<T>(args, x, config, std::min(config.clusters(), clusters) * config.cluster(),
+                   lets_next_start({{args}}, stream));
+  const LayerMaps maps = maps_of<T>(args, x, params);
+  auto* kernel = linear_kernel<T>;
+  if constexpr (!T::kWide) {
+    if (args.activation != Activation::kIdentity) kernel = linear_kernel<T, true>;
+  }
+  allow_memory<T>(reinterpret_cast<const void*>(kernel));
   launch_early(
-      stream, "linear", linear_kernel<T>,
+      stream, "linear", kernel,
       {.grid = dim3(config.tiles * config.cluster(), config.tiles_of_rows / config.sharers),
        .threads = T::kThreads,
        .shared = static_cast<size_t>(Shared<T>::bytes(params)),
        .cluster = static_cast<unsigned>(config.cluster())},
-      map_of_weights(args.W, T::kWide || args.swiglu ? config.box_rows : 2 * config.box_rows,
-                     T::kSpan),
-      tensor_map(rows, params.x_rows),
-      params.first_boxes > 0 ? tensor_map(rows, params.x_rows, params.first_boxes) : CUtensorMap(),
-      params);
+      maps.W, maps.x, maps.first_x, params);
 }
 
 // Launches the layer of packed weights as it is planned.

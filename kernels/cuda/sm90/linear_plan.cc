@@ -43,10 +43,27 @@ LinearPlan plan_filling(const LinearArgs& args, int rows, int blocks, const GpuR
   return {{args, narrow_tiling(1, rows, blocks), two.box_rows, two.turns}};
 }
 
+// Tiles of layers that share a launch: the lowest with which their clusters fill the room that
+// there is for them, once or as often as it takes. A piece of K is a block's.
+std::vector<TileConfig> filling(std::span<const LinearArgs> layers, const TilingShape& tiling,
+                                const GpuRoom& gpu) {
+  const int room = std::max(1, gpu.clusters_at_once(tiling, pieces_of(layers[0].W)));
+  for (int waves = 1;; ++waves) {
+    for (int box_rows = 8; 2 * box_rows <= tiling.tile_m; box_rows += 4) {
+      std::vector<TileConfig> configs;
+      int clusters = 0;
+      for (const LinearArgs& layer : layers) {
+        clusters += configs.emplace_back(layer, tiling, box_rows, 1).clusters();
+      }
+      if (clusters <= waves * room) return configs;
+    }
+  }
+}
+
 // One tile on a multiprocessor, as x is read for each, unless that makes them very low or does not
 // take all of W: then several blocks.
+constexpr int kLow = 40;
 LinearPlan plan_one_or(const LinearArgs& args, int rows, int blocks, const GpuRoom& gpu) {
-  constexpr int kLow = 40;
   const TileConfig one = filling(args, narrow_tiling(2, rows, 1), gpu);
   if (2 * one.box_rows >= kLow && one.waves(gpu) == 1) return {one};
   return plan_filling(args, rows, blocks, gpu);
@@ -202,6 +219,22 @@ LinearPlan plan_linear(const LinearArgs& args, const GpuRoom& gpu) {
   if (wide_blocks < kFew) return plan_filling(args, 64, 3, gpu);
   if (args.rows <= 128) return plan_some_rows(args, wide_blocks, gpu);
   return plan_wide(args, gpu);
+}
+
+// As plan_one_or().
+std::vector<TileConfig> plan_group(std::span<const LinearArgs> layers, const GpuRoom& gpu) {
+  int rows = 8;
+  while (rows < layers[0].rows) rows *= 2;
+  std::vector<TileConfig> configs = filling(layers, narrow_tiling(2, rows, 1), gpu);
+  int clusters = 0;
+  for (const TileConfig& config : configs) clusters += config.clusters();
+  const bool one_wave = clusters <= gpu.clusters_at_once(configs[0].tiling, configs[0].cluster());
+  if (one_wave && 2 * configs[0].box_rows >= kLow) return configs;
+  configs = filling(layers, narrow_tiling(2, rows, 3), gpu);
+  if (2 * configs[0].box_rows <= kGroupM) {
+    for (TileConfig& config : configs) config.tiling = narrow_tiling(1, rows, 3);
+  }
+  return configs;
 }
 
 }  // namespace recurve::cuda::sm90

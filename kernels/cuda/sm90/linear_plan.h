@@ -2,6 +2,8 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "kernels/ops/linear.h"
 
@@ -114,5 +116,10 @@ struct LinearPlan {
   std::optional<PersistentPlan> persistent;  // instead of the tiles, where these take more time
 };
 LinearPlan plan_linear(const LinearArgs& args, const GpuRoom& gpu);
+
+// The tiles of layers that share a launch, in their order: of one tiling and height. The layers
+// have the same rows, at most kMostGroupedRows, and K in as many pieces.
+constexpr int kMostGroupedRows = 64;
+std::vector<TileConfig> plan_group(std::span<const LinearArgs> layers, const GpuRoom& gpu);
 
 }  // namespace recurve::cuda::sm90

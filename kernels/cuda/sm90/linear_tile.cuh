@@ -183,6 +183,7 @@ struct LinearParams {
   int under_way;         // boxes of weights that a paced block asks for at once as it begins,
   bool hurries;          // if it hurries only until rows may be read
   int first_boxes;       // of x, that come in one copy then; 0: each in its own
+  Activation activation;
 
   __host__ __device__ bool scaled() const { return scales != nullptr || squares != nullptr; }
 
@@ -268,9 +269,10 @@ struct BlockCoord {
 __device__ inline int rows_of(const LinearParams& params, const BlockCoord& block) {
   return min(params.rows - block.x_row, params.x_rows);
 }
+// tile: of the layer, along W; a cluster has one, or one for each of its sharers.
 template <typename T>
-__device__ BlockCoord block_coord(const LinearParams& params) {
-  const int rank = rank_in_cluster(), tile = cluster_number();
+__device__ BlockCoord block_coord(const LinearParams& params, int tile) {
+  const int rank = rank_in_cluster();
   const int part = T::kWide ? rank % params.parts : rank;
   const int sharer = T::kWide ? rank / params.parts : 0;
   const int each = params.piece_boxes * params.turns;

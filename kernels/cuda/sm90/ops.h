@@ -1,4 +1,6 @@
 #pragma once
+#include <span>
+
 #include "kernels/kernels.h"
 
 // What is done better on GPUs of compute capability 9.0. As sm80/ops.h.
@@ -11,5 +13,8 @@ void run(const MlstmArgs& args, Stream& stream);
 void run(const RnnArgs& args, Stream& stream);
 void run(const SelectiveScanArgs& args, Stream& stream);
 void run(const SsdArgs& args, Stream& stream);
+
+// LinearOp::run_group.
+void run_group(std::span<const LinearArgs> layers, Stream& stream);
 
 }  // namespace recurve::cuda::sm90
