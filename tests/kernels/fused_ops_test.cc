@@ -160,7 +160,7 @@ TEST_P(FusedOpsTest, ANormAndATokenShiftAreOneAfterTheOther) {
   KernelDevice device = make_device();
   std::mt19937_64 random(2);
   constexpr int kReaders = TokenShiftArgs::kMost;
-  for (const int D : {37, 768, 1024, 2048, 4096, 4160}) {
+  for (const int D : {37, 768, 1024, 2048, 2560, 4096, 4160}) {
     for (const std::vector<int>& lengths : kBatches) {
       const Batch batch(device, lengths);
       const size_t count = static_cast<size_t>(batch.rows) * D;

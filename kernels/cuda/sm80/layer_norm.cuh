@@ -5,6 +5,14 @@
 // has those with the numbers t, t + kThreads and so on, up to `size`.
 namespace recurve::cuda::sm80 {
 
+struct Moments {
+  float mean, scale;
+
+  __device__ float norm(float x, float w, float bias) const {
+    return fmaf(__fmul_rn(x - mean, scale), w, bias);
+  }
+};
+
 template <int kThreads, int kHeld>
 struct HeldNorm {
   float w[kHeld], bias[kHeld];
@@ -27,15 +35,20 @@ struct HeldNorm {
     });
   }
 
-  // Norms x in place. All threads.
-  __device__ void apply(float (&x)[kHeld], int size, float eps) const {
+  // All threads.
+  static __device__ Moments moments(const float (&x)[kHeld], int size, float eps) {
     float sum = 0, squares = 0;
     for_each(size, [&](int j, int) { sum += x[j]; });
     const float mean = block_sum<kThreads>(sum) / static_cast<float>(size);
     for_each(size, [&](int j, int) { squares = fmaf(x[j] - mean, x[j] - mean, squares); });
     squares = block_sum<kThreads>(squares);
-    const float scale = norm_scale(squares, size, eps);
-    for_each(size, [&](int j, int) { x[j] = fmaf(__fmul_rn(x[j] - mean, scale), w[j], bias[j]); });
+    return {mean, norm_scale(squares, size, eps)};
+  }
+
+  // Norms x in place. All threads.
+  __device__ void apply(float (&x)[kHeld], int size, float eps) const {
+    const Moments of_x = moments(x, size, eps);
+    for_each(size, [&](int j, int) { x[j] = of_x.norm(x[j], w[j], bias[j]); });
   }
 };
 

@@ -110,6 +110,40 @@ __global__ void __launch_bounds__(kThreads) norm_step_kernel(TokenShiftArgs a) {
   }
 }
 
+// As norm_step_kernel, to the same bits, of few sequences: each block norms a whole row and mixes
+// kThreads of its channels, as one block would take longer to write a row for each of many readers.
+// Blocks: sequences x pieces of kThreads channels.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) norm_piece_kernel(TokenShiftArgs a, int pieces) {
+  using Norm = HeldNorm<kThreads, kHeldOfNorm>;
+  let_next_start();
+  const int block = static_cast<int>(blockIdx.x), sequence = block / pieces;
+  const int own = block % pieces * kThreads + static_cast<int>(threadIdx.x);
+  const int d = min(own, a.D - 1);
+  const float w = a.norm[d], bias = a.norm_bias == nullptr ? 0 : a.norm_bias[d];
+  float mu[TokenShiftArgs::kMost];
+#pragma unroll
+  for (int i = 0; i < TokenShiftArgs::kMost; ++i) {
+    if (i < a.n) mu[i] = a.mu[i][d];
+  }
+  wait_for_previous();
+  const int64_t first = static_cast<int64_t>(a.seqs.begin[sequence]) * a.D;
+  float* const state = state_of(a, sequence) + d;
+  float row[kHeldOfNorm];
+  Norm::for_each(a.D, [&](int j, int channel) { row[j] = a.x[first + channel]; });
+  const float before = *state, mine = a.x[first + d];
+  const float x = Norm::moments(row, a.D, a.norm_eps).norm(mine, w, bias), change = before - x;
+  if (own >= a.D) return;
+  *state = x;
+#pragma unroll
+  for (int i = 0; i < TokenShiftArgs::kMost; ++i) {
+    if (i >= a.n) break;
+    const float y = fmaf(change, mu[i], x);
+    if (a.y[i] != nullptr) a.y[i][first + d] = y;
+    if (a.y_bf16[i] != nullptr) a.y_bf16[i][first + d] = kept_as<uint16_t>(y);
+  }
+}
+
 // Sequences of any length: the states are read and left as they are. Blocks: sequences x kRows rows
 // of the longest x pieces of kChannels.
 template <bool kVector>
@@ -170,16 +204,25 @@ void shift(const TokenShiftArgs& args, Stream& stream) {
   launch_early(stream, "token_shift, states", state_kernel<kVector>, of_sequences, args, pieces);
 }
 
+void norm_and_shift(const TokenShiftArgs& args, Stream& stream) {
+  const auto sequences = static_cast<unsigned>(args.seqs.num_seqs);
+  with_norm_threads(args.D, [&]<int kThreads>() {
+    const int pieces = ceil_div(args.D, kThreads), blocks = args.seqs.num_seqs * pieces;
+    if (blocks > static_cast<CudaStream&>(stream).multiprocessors()) {
+      launch_early(stream, "token_shift, norm", norm_step_kernel<kThreads>,
+                   {.grid = sequences, .threads = kThreads}, args);
+    } else {
+      launch_early(stream, "token_shift, norm", norm_piece_kernel<kThreads>,
+                   {.grid = static_cast<unsigned>(blocks), .threads = kThreads}, args, pieces);
+    }
+  });
+}
+
 }  // namespace
 
 void run(const TokenShiftArgs& args, Stream& stream) {
   if (args.seqs.num_seqs == 0) return;
-  if (args.norm != nullptr) {
-    return with_norm_threads(args.D, [&]<int kThreads>() {
-      launch_early(stream, "token_shift, norm", norm_step_kernel<kThreads>,
-                   {.grid = static_cast<unsigned>(args.seqs.num_seqs), .threads = kThreads}, args);
-    });
-  }
+  if (args.norm != nullptr) return norm_and_shift(args, stream);
   return takes_vectors(args) ? shift<true>(args, stream) : shift<false>(args, stream);
 }
 
