@@ -122,6 +122,7 @@ inline bool mlstm_scans(const MlstmArgs& a) {
 // (delta_tiles.h). Of such a tile scratch memory has keys and queries, and so many bytes of weights
 // a head.
 constexpr size_t kDeltaWeightBytes = 17168;
+constexpr size_t kDeltaWaveBytes = kScratchBytes / 2;  // of the tiles that are made at once
 inline size_t delta_tile_bytes(int H, int HK, int DK) {
   return static_cast<size_t>(HK) * 2 * kScanRows * static_cast<size_t>(DK) * sizeof(uint16_t) +
          static_cast<size_t>(H) * kDeltaWeightBytes;
@@ -132,7 +133,7 @@ inline bool delta_scans(const DeltaRuleArgs& a) {
   const auto tiles_of_chunk = static_cast<size_t>(a.chunk / kScanRows);
   return a.bounded_beta && a.decay != DeltaDecay::kChannel && scan_takes_heads(a.DK, a.DV) &&
          strides && places && a.chunk > 1 && a.chunk % kScanRows == 0 &&
-         tiles_of_chunk * delta_tile_bytes(a.H, a.HK, a.DK) <= kScratchBytes;
+         tiles_of_chunk * delta_tile_bytes(a.H, a.HK, a.DK) <= kDeltaWaveBytes;
 }
 
 inline bool ssd_defers_norm(const SsdArgs& args) {

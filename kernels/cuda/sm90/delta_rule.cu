@@ -1,4 +1,7 @@
 // Prompts of the delta rule with no decays, or one a row, by tiles.
+#include <span>
+#include <utility>
+
 #include "kernels/cuda/common/stream.h"
 #include "kernels/cuda/sm80/delta_rule.h"
 #include "kernels/cuda/sm80/matrix_chunk.h"
@@ -11,18 +14,22 @@ namespace recurve::cuda::sm90 {
 namespace {
 
 void run_tiles(const DeltaRuleArgs& args, Stream& stream) {
+  // Waves take turns with the halves, so that one is made while the other is gone through.
   const std::span<std::byte> scratch = static_cast<CudaStream&>(stream).scratch();
+  std::span<std::byte> half = scratch.first(kDeltaWaveBytes);
+  std::span<std::byte> other = scratch.subspan(kDeltaWaveBytes);
   const size_t bytes = delta_tile_bytes(args.H, args.HK, args.DK);
   const auto visit = [&](const Ragged& seqs, int first_tile, int tiles) {
     DeltaTileArgs part{args, first_tile, tiles, nullptr, nullptr};
     part.rule.seqs = seqs;
-    part.keys = reinterpret_cast<uint16_t*>(scratch.data());
+    part.keys = reinterpret_cast<uint16_t*>(half.data());
     part.weights = reinterpret_cast<DeltaTile*>(part.keys + int64_t{seqs.num_seqs} * tiles *
                                                                 args.HK * 2 * kDeltaRows * args.DK);
     weigh_delta_tiles(part, stream);
     scan_delta_tiles(part, stream);
+    std::swap(half, other);
   };
-  sm80::for_each_wave<kDeltaRows>(args.seqs, args.chunk, bytes, scratch.size(), visit);
+  sm80::for_each_wave<kDeltaRows>(args.seqs, args.chunk, bytes, kDeltaWaveBytes, visit);
 }
 
 }  // namespace

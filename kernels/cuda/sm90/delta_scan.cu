@@ -352,7 +352,6 @@ __global__ void __launch_bounds__(Shape<kDK>::kThreads, 1)
   using S = Shape<kDK>;
   extern __shared__ __align__(1024) std::byte scan_memory[];
   Shared<kDK>& s = *reinterpret_cast<Shared<kDK>*>(scan_memory);
-  let_next_start();
   // This is the same for a whole warp, which the compiler has to see.
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarpSize, 0);
   if (threadIdx.x == S::kStateThreads) {
@@ -365,6 +364,8 @@ __global__ void __launch_bounds__(Shape<kDK>::kThreads, 1)
   }
   __syncthreads();
   wait_for_previous();
+  // Now, and not before: see weights_kernel().
+  let_next_start();
   if (warp < S::kStateThreads / kWarpSize) {
     if constexpr (S::kGroups == 2) {
       asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kStateRegisters));

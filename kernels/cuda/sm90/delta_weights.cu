@@ -269,15 +269,10 @@ __device__ void put_inverse(HeadShared& s) {
   }
 }
 
-// A block: a head of keys of a tile.
+// What a block does: a head of keys of a tile.
 template <int kDK>
-__global__ void __launch_bounds__(kMostGroups* kGroupThreads, 2)
-    weights_kernel(const __grid_constant__ DeltaTileArgs args) {
-  extern __shared__ __align__(1024) std::byte weights_memory[];
-  Shared<kDK>& shared = *reinterpret_cast<Shared<kDK>*>(weights_memory);
+__device__ void weigh_tile(const DeltaTileArgs& args, Shared<kDK>& shared) {
   const DeltaRuleArgs& a = args.rule;
-  let_next_start();
-  wait_for_previous();
   const int number = static_cast<int>(blockIdx.x) / a.HK;
   const int key_head = static_cast<int>(blockIdx.x) % a.HK;
   const RowBlock rows =
@@ -322,6 +317,20 @@ __global__ void __launch_bounds__(kMostGroups* kGroupThreads, 2)
     sync_group(group);
   }
   if (threadIdx.x % kGroupThreads == 0) wait_for_stores();
+}
+
+// Tiles behind the first ones of their sequences are made beside the scan before them in the
+// stream. They need nothing of it, and lie where the scan before that one had its tiles: it ended
+// before this one let them start. What follows waits for all that is ahead, so the last block ends
+// last.
+template <int kDK>
+__global__ void __launch_bounds__(kMostGroups* kGroupThreads, 2)
+    weights_kernel(const __grid_constant__ DeltaTileArgs args) {
+  extern __shared__ __align__(1024) std::byte weights_memory[];
+  let_next_start();
+  if (args.first_tile == 0) wait_for_previous();
+  weigh_tile(args, *reinterpret_cast<Shared<kDK>*>(weights_memory));
+  if (args.first_tile > 0 && blockIdx.x == gridDim.x - 1) wait_for_previous();
 }
 
 template <int kDK>
