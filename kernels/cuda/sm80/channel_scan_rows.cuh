@@ -217,9 +217,11 @@ class StateScan {
     for (int tile = 0; tile < block_.tiles; ++tile) {
       __syncthreads();
       const int rows = min(kRows, block_.rows - tile * kRows), full = rows / kBatch * kBatch;
-      scan_batches(buffer, full);
+      scan_batches(buffer, full, rows == kRows);
 #pragma unroll 1
-      for (int row = full; row < rows; ++row, y_ += D_) scan_row(read(buffer, row), y_);
+      for (int row = rows == kRows ? kRows : full; row < rows; ++row, y_ += D_) {
+        scan_row(read(buffer, row), y_);
+      }
       buffer = after(buffer, kScanBuffers);
     }
     return h_;
@@ -227,7 +229,9 @@ class StateScan {
 
  private:
   static constexpr int kRows = kScanRows<kWarps, kChannels>;
-  static constexpr int kBatch = 4;  // rows that are read together, one batch ahead
+  // Rows that are read together, one batch ahead, and those of a whole tile behind its last batch.
+  static constexpr int kBatch = 8, kRest = kRows % kBatch;
+  static_assert(kRows >= kBatch);
 
   __device__ Coefficients read(int buffer, int row) const {
     const auto at = [&](int array) {
@@ -237,7 +241,8 @@ class StateScan {
     if constexpr (Op::kGated) return {at(0), at(1), at(2)};
     return {at(0), at(1), 1};
   }
-  __device__ void scan_batches(int buffer, int rows) {
+  // whole: also the rows behind the last batch, which are read with it.
+  __device__ void scan_batches(int buffer, int rows, bool whole) {
     Coefficients next[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) next[i] = read(buffer, i);
@@ -253,6 +258,12 @@ class StateScan {
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) scan_row(now[i], y_ + i * D_);
       y_ += kBatch * D_;
+    }
+    if constexpr (kRest > 0) {
+      if (!whole) return;
+#pragma unroll
+      for (int i = 0; i < kRest; ++i) scan_row(next[kBatch - kRest + i], y_ + i * D_);
+      y_ += kRest * D_;
     }
   }
   __device__ void scan_row(const Coefficients& c, float* y) {
