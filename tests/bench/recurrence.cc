@@ -226,7 +226,7 @@ std::vector<std::string> names() {
 }
 
 // A prompt of random rows: values about 1, and log decays about -0.1, as gates of trained models
-// make them. A row of log decays follows, for what a cell has of its own.
+// make them. A row of log decays follows, for what only one cell has.
 class Prompt {
  public:
   Prompt(const Options& o, const Cell& cell, Backend& backend)

@@ -40,7 +40,7 @@ inline bool token_shift_norms(const TokenShiftArgs& a) {
   return a.seqs.max_len == 1 && a.D <= kMostNormedByShift && a.x_stride == a.D;
 }
 
-// Channels of the heads of RWKV-7 that there are in public, which have kernels of their own where
+// Channels of the heads of RWKV-7 that there are in public, which have separate kernels where
 // everything begins at multiples of 16 bytes.
 constexpr int kWholeRwkv7 = 64;
 inline bool rwkv7_is_whole(const Rwkv7Args& a) {

@@ -145,12 +145,12 @@ void rwkv7_cell(const Rwkv7Args& args, Stream& stream) {
     using T = decltype(element);
     const int blocks = args.seqs.num_seqs * args.H;
     const bool outgrown = outgrows_cache<T>(int64_t{blocks} * kN * kN);
-    const bool beside = blocks <= kBlocks * static_cast<CudaStream&>(stream).multiprocessors();
+    const bool together = blocks <= kBlocks * static_cast<CudaStream&>(stream).multiprocessors();
     launch_early(stream, "rwkv7, cell",
                  outgrown ? rwkv7_cell_kernel<T, true> : rwkv7_cell_kernel<T, false>,
                  {.grid = static_cast<unsigned>(blocks),
                   .threads = kThreads,
-                  .carveout = beside ? cudaSharedmemCarveoutMaxShared : 25},
+                  .carveout = together ? cudaSharedmemCarveoutMaxShared : 25},
                  args, *args.gate, *args.out);
   });
 }

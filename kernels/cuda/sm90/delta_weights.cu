@@ -319,10 +319,10 @@ __device__ void weigh_tile(const DeltaTileArgs& args, Shared<kDK>& shared) {
   if (threadIdx.x % kGroupThreads == 0) wait_for_stores();
 }
 
-// Tiles behind the first ones of their sequences are made beside the scan before them in the
-// stream. They need nothing of it, and lie where the scan before that one had its tiles: it ended
-// before this one let them start. What follows waits for all that is ahead, so the last block ends
-// last.
+// Tiles behind the first ones of their sequences are computed concurrently with the scan before
+// them in the stream. They need nothing of it, and lie where the scan before that one had its
+// tiles: it ended before this one let them start. What follows waits for all that is ahead, so the
+// last block ends last.
 template <int kDK>
 __global__ void __launch_bounds__(kMostGroups* kGroupThreads, 2)
     weights_kernel(const __grid_constant__ DeltaTileArgs args) {
