@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -210,7 +210,8 @@ std::vector<int32_t> take_ids(ClientJson& value) {
   std::vector<int32_t> ids;
   ids.reserve(bytes.size() / sizeof(int32_t) + 1);  // for BOS, without another copy
   ids.resize(bytes.size() / sizeof(int32_t));
-  std::memcpy(ids.data(), bytes.data(), bytes.size());
+  std::ranges::copy(std::as_bytes(std::span(bytes)),
+                    std::as_writable_bytes(std::span(ids)).begin());
   return ids;
 }
 

@@ -42,6 +42,10 @@ void release(void* allocated) {
 
 void* operator new(size_t bytes) { return counted(std::malloc(bytes)); }
 void* operator new[](size_t bytes) { return counted(std::malloc(bytes)); }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  void* allocated = std::malloc(bytes);
+  return allocated == nullptr ? nullptr : counted(allocated);
+}
 void operator delete(void* allocated) noexcept { release(allocated); }
 void operator delete[](void* allocated) noexcept { release(allocated); }
 void operator delete(void* allocated, size_t) noexcept { release(allocated); }
