@@ -1,12 +1,9 @@
 // The most memory that the server takes for one request, whatever its body asks for: each list that
 // a body can have, filled alone and beside each other one, up to the longest body that is read.
 #include <gtest/gtest.h>
-#include <malloc.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
-#include <new>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -14,38 +11,8 @@
 #include <vector>
 
 #include "tests/support/amount.h"
+#include "tests/support/counted_memory.h"
 #include "tests/support/http_fixture.h"
-
-namespace {
-
-std::atomic<int64_t> live{0}, most{0};
-
-void* counted(void* allocated) {
-  if (allocated == nullptr) throw std::bad_alloc();
-  const int64_t now = live += static_cast<int64_t>(malloc_usable_size(allocated));
-  int64_t seen = most;
-  while (now > seen && !most.compare_exchange_weak(seen, now)) {
-  }
-  return allocated;
-}
-
-void release(void* allocated) {
-  live -= static_cast<int64_t>(malloc_usable_size(allocated));
-  std::free(allocated);
-}
-
-}  // namespace
-
-void* operator new(size_t bytes) { return counted(std::malloc(bytes)); }
-void* operator new[](size_t bytes) { return counted(std::malloc(bytes)); }
-void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
-  void* allocated = std::malloc(bytes);
-  return allocated == nullptr ? nullptr : counted(allocated);
-}
-void operator delete(void* allocated) noexcept { release(allocated); }
-void operator delete[](void* allocated) noexcept { release(allocated); }
-void operator delete(void* allocated, size_t) noexcept { release(allocated); }
-void operator delete[](void* allocated, size_t) noexcept { release(allocated); }
 
 namespace recurve::http_body_memory_test {
 
@@ -179,13 +146,12 @@ class BodyMemory : public ::testing::Test {
                              "Content-Type: application/json\r\nContent-Length: " +
                              std::to_string(body.size()) + "\r\n\r\n";
     HttpClient client(server_->port());
-    const int64_t before = live;
-    most = before;
+    const testing::MostLiveBytes most;
     client.send(head);
     client.send(body);
     const int status = client.read_status();
     EXPECT_TRUE(serving_.registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
-    const Taken taken{status, most - before};
+    const Taken taken{status, most()};
     engine_->let_go();
     return taken;
   }

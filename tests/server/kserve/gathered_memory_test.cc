@@ -1,14 +1,11 @@
 // What an answer takes that is gathered, of whichever frontend: at most what was taken for it of
 // the budget before it started.
 #include <gmock/gmock.h>
-#include <malloc.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <functional>
 #include <memory>
-#include <new>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -17,39 +14,9 @@
 #include "kserve/v2/inference.grpc.pb.h"
 #include "server/http/server.h"
 #include "server/kserve/kserve_service.h"
+#include "tests/support/counted_memory.h"
 #include "tests/support/http_client.h"
 #include "tests/support/rpc_fixture.h"
-
-namespace {
-
-std::atomic<int64_t> live{0}, most{0};
-
-void* counted(void* allocated) {
-  if (allocated == nullptr) throw std::bad_alloc();
-  const int64_t now = live += static_cast<int64_t>(malloc_usable_size(allocated));
-  int64_t seen = most;
-  while (now > seen && !most.compare_exchange_weak(seen, now)) {
-  }
-  return allocated;
-}
-
-void release(void* allocated) {
-  live -= static_cast<int64_t>(malloc_usable_size(allocated));
-  std::free(allocated);
-}
-
-}  // namespace
-
-void* operator new(size_t bytes) { return counted(std::malloc(bytes)); }
-void* operator new[](size_t bytes) { return counted(std::malloc(bytes)); }
-void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
-  void* allocated = std::malloc(bytes);
-  return allocated == nullptr ? nullptr : counted(allocated);
-}
-void operator delete(void* allocated) noexcept { release(allocated); }
-void operator delete[](void* allocated) noexcept { release(allocated); }
-void operator delete(void* allocated, size_t) noexcept { release(allocated); }
-void operator delete[](void* allocated, size_t) noexcept { release(allocated); }
 
 namespace recurve::gathered_memory_test {
 
@@ -126,13 +93,12 @@ class GatheredMemory : public RpcFixture {
   // The most that was live at once beyond what was before.
   template <typename Call>
   int64_t taken_by(const Call& call) {
-    const int64_t before = live;
-    most = before;
+    const testing::MostLiveBytes most;
     held_ = -1;
     call();
     EXPECT_TRUE(serving_->registry.wait_until_empty(Clock::now() + std::chrono::minutes(1)));
     EXPECT_TRUE(eventually([&] { return serving_->gathered_bytes.used() == 0; }));
-    return most - before;
+    return most();
   }
   void ask(const std::string& path, const json& body) {
     HttpClient client(http_->port());
