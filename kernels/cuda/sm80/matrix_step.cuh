@@ -118,19 +118,16 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   const int sequence = blockIdx.x / tiles / a.H;
   const int64_t state = static_cast<int64_t>(a.seqs.slot[sequence]) * a.H + head;
   T* const tile_of_S = values_of<T>(cell.state()) + state * a.DK * a.DV + tile * Shape::kColumns;
-  const int group = static_cast<int>(threadIdx.x) / Shape::kWidth;
-  const int d = static_cast<int>(threadIdx.x) % Shape::kWidth * 4 * kQuads;
-  const int columns = kWhole ? 4 * kQuads : a.DV - tile * Shape::kColumns - d;
-  T* const first = tile_of_S + static_cast<int64_t>(group) * a.DV + d;  // of this thread's keys
-  const int64_t step = static_cast<int64_t>(Shape::kGroups) * a.DV;     // to the next of them
-  if constexpr (kClustered && kWhole) {  // of few sequences, which wait for memory
-    for (int j = 0; j < Shape::kHeld; ++j) prefetch_to_l2(first + j * step);
-  }
   wait_for_previous();
   let_next_start();
   const StepRows rows = step_rows(a.seqs, a.chunk, sequence);
   if (rows.first == rows.end) return;
 
+  const int group = static_cast<int>(threadIdx.x) / Shape::kWidth;
+  const int d = static_cast<int>(threadIdx.x) % Shape::kWidth * 4 * kQuads;
+  const int columns = kWhole ? 4 * kQuads : a.DV - tile * Shape::kColumns - d;
+  T* const first = tile_of_S + static_cast<int64_t>(group) * a.DV + d;  // of this thread's keys
+  const int64_t step = static_cast<int64_t>(Shape::kGroups) * a.DV;     // to the next of them
   [[maybe_unused]] typename Cell::Ahead ahead{};
   if constexpr (kClustered) {
     const int column = tile * Shape::kColumns + static_cast<int>(threadIdx.x);
