@@ -51,8 +51,8 @@ def tools_client(request, tmp_path_factory):
 
 
 def ask(client, **more):
-    # A random model ends a list of calls when chance lets it.
-    asked = {"model": "books", "messages": MESSAGES, "tools": TOOLS, "max_tokens": 400} | more
+    # A random model ends a list of calls when chance lets it: the seed makes chance repeat.
+    asked = {"model": "books", "messages": MESSAGES, "tools": TOOLS, "max_tokens": 400, "seed": 5} | more
     return client.chat.completions.create(**asked)
 
 
